@@ -1,0 +1,314 @@
+//! hot path
+//!
+//! The header fields of one message, kept as spans into one reused text buffer.
+//!
+//! A head's bytes are copied once into `text` (a few hundred bytes, one memcpy),
+//! so the connection's read buffer is free for the body at once. Later edits
+//! append to the same text. Between messages the buffers are cleared, not freed:
+//! a connection in steady state allocates nothing.
+
+use crate::names::Name;
+
+/// A piece of the text a [`Fields`] owns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Span {
+    pub start: u32,
+    pub len: u32,
+}
+
+/// One field line: name and value without surrounding white space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Field {
+    pub id: Name,
+    pub name: Span,
+    pub value: Span,
+}
+
+/// A name or value that must not stand in a head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BadField {
+    /// The name is empty or not a token (RFC 9110 section 5.6.2).
+    Name,
+    /// The value holds CR, LF, NUL or another control character (RFC 9110 section 5.5).
+    Value,
+}
+
+impl std::fmt::Display for BadField {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            BadField::Name => "a header name must be a token of letters, digits and !#$%&'*+-.^_`|~",
+            BadField::Value => "a header value must not hold CR, LF, NUL or other control characters",
+        })
+    }
+}
+
+impl std::error::Error for BadField {}
+
+/// An ordered list of fields over one text.
+#[derive(Debug, Clone, Default)]
+pub struct Fields {
+    text: Vec<u8>,
+    list: Vec<Field>,
+}
+
+impl Fields {
+    pub fn new() -> Fields {
+        Fields::default()
+    }
+
+    /// Forgets all fields; keeps at most `keep` bytes of capacity so that one
+    /// huge head does not stay with an idle connection.
+    pub fn clear(&mut self, keep: usize) {
+        self.list.clear();
+        self.text.clear();
+        if self.text.capacity() > keep {
+            self.text.shrink_to(keep);
+        }
+    }
+
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// The bytes behind a span of this list.
+    #[inline]
+    pub fn bytes(&self, span: Span) -> &[u8] {
+        let start = span.start as usize;
+        &self.text[start..start + span.len as usize]
+    }
+
+    /// The raw list, in order.
+    #[inline]
+    pub fn list(&self) -> &[Field] {
+        &self.list
+    }
+
+    /// Name, value and id of each field, in order.
+    #[inline]
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8], Name)> + '_ {
+        self.list.iter().map(|field| (self.bytes(field.name), self.bytes(field.value), field.id))
+    }
+
+    /// The first value of a known name.
+    #[inline]
+    pub fn get(&self, id: Name) -> Option<&[u8]> {
+        debug_assert_ne!(id, Name::Other);
+        self.list.iter().find(|field| field.id == id).map(|field| self.bytes(field.value))
+    }
+
+    /// The first value of a name given as text, in any case.
+    #[inline]
+    pub fn get_named(&self, name: &[u8]) -> Option<&[u8]> {
+        self.all(name).next()
+    }
+
+    /// Every value of a name given as text, in order.
+    #[inline]
+    pub fn all<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
+        let id = Name::from_bytes(name);
+        self.list.iter().filter(move |field| self.is(field, id, name)).map(|field| self.bytes(field.value))
+    }
+
+    #[inline]
+    pub fn contains(&self, id: Name) -> bool {
+        self.list.iter().any(|field| field.id == id)
+    }
+
+    /// Puts text into the buffer and returns where it lies. For callers that
+    /// keep more than fields beside them (targets, normal forms).
+    #[inline]
+    pub fn intern(&mut self, bytes: &[u8]) -> Span {
+        let span = Span { start: self.text.len() as u32, len: bytes.len() as u32 };
+        self.text.extend_from_slice(bytes);
+        span
+    }
+
+    /// Adds a field whose name and value are already checked spans of this text.
+    #[inline]
+    pub fn push(&mut self, field: Field) {
+        self.list.push(field);
+    }
+
+    /// Adds a field at the end.
+    pub fn append(&mut self, name: &[u8], value: &[u8]) -> Result<(), BadField> {
+        check_name(name)?;
+        check_value(value)?;
+        self.append_checked(Name::from_bytes(name), name, value);
+        Ok(())
+    }
+
+    /// Adds a field of a known name at the end.
+    #[inline]
+    pub fn append_id(&mut self, id: Name, value: &[u8]) -> Result<(), BadField> {
+        check_value(value)?;
+        self.append_checked(id, id.as_str().as_bytes(), value);
+        Ok(())
+    }
+
+    /// Gives the name exactly this one value: the first field of the name is
+    /// changed in place (with its spelling kept), further ones go.
+    pub fn set(&mut self, name: &[u8], value: &[u8]) -> Result<(), BadField> {
+        check_name(name)?;
+        check_value(value)?;
+        self.set_checked(Name::from_bytes(name), name, value);
+        Ok(())
+    }
+
+    /// As [`Fields::set`] for a known name.
+    #[inline]
+    pub fn set_id(&mut self, id: Name, value: &[u8]) -> Result<(), BadField> {
+        check_value(value)?;
+        self.set_checked(id, id.as_str().as_bytes(), value);
+        Ok(())
+    }
+
+    /// Removes every field of the name; says whether there was one.
+    pub fn remove(&mut self, name: &[u8]) -> bool {
+        let id = Name::from_bytes(name);
+        let before = self.list.len();
+        let text = &self.text;
+        self.list.retain(|field| !same(text, field, id, name));
+        self.list.len() != before
+    }
+
+    /// Removes every field of a known name; says whether there was one.
+    #[inline]
+    pub fn remove_id(&mut self, id: Name) -> bool {
+        debug_assert_ne!(id, Name::Other);
+        let before = self.list.len();
+        self.list.retain(|field| field.id != id);
+        self.list.len() != before
+    }
+
+    /// Keeps the fields for which `keep` says so.
+    pub fn retain(&mut self, mut keep: impl FnMut(Name, &[u8], &[u8]) -> bool) {
+        let text = &self.text;
+        let at = |span: Span| &text[span.start as usize..(span.start + span.len) as usize];
+        self.list.retain(|field| keep(field.id, at(field.name), at(field.value)));
+    }
+
+    /// Writes all fields as `name: value CRLF` lines (RFC 9112 section 5), made anew.
+    #[inline]
+    pub fn write_to(&self, out: &mut Vec<u8>) {
+        for field in &self.list {
+            out.extend_from_slice(self.bytes(field.name));
+            out.extend_from_slice(b": ");
+            out.extend_from_slice(self.bytes(field.value));
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    fn append_checked(&mut self, id: Name, name: &[u8], value: &[u8]) {
+        let name = self.intern(name);
+        let value = self.intern(value);
+        self.list.push(Field { id, name, value });
+    }
+
+    fn set_checked(&mut self, id: Name, name: &[u8], value: &[u8]) {
+        let Some(first) = self.list.iter().position(|field| self.is(field, id, name)) else {
+            self.append_checked(id, name, value);
+            return;
+        };
+        self.list[first].value = self.intern(value);
+        if self.list[first + 1..].iter().any(|field| self.is(field, id, name)) {
+            let text = &self.text;
+            let mut index = 0;
+            self.list.retain(|field| {
+                index += 1;
+                index - 1 <= first || !same(text, field, id, name)
+            });
+        }
+    }
+
+    #[inline]
+    fn is(&self, field: &Field, id: Name, name: &[u8]) -> bool {
+        same(&self.text, field, id, name)
+    }
+}
+
+#[inline]
+fn same(text: &[u8], field: &Field, id: Name, name: &[u8]) -> bool {
+    if id != Name::Other || field.id != Name::Other {
+        return field.id == id;
+    }
+    let start = field.name.start as usize;
+    text[start..start + field.name.len as usize].eq_ignore_ascii_case(name)
+}
+
+/// A token (RFC 9110 section 5.6.2).
+#[inline]
+pub fn check_name(name: &[u8]) -> Result<(), BadField> {
+    if !name.is_empty() && name.iter().all(|&byte| is_token(byte)) { Ok(()) } else { Err(BadField::Name) }
+}
+
+/// No control characters but the tab (RFC 9110 section 5.5).
+#[inline]
+pub fn check_value(value: &[u8]) -> Result<(), BadField> {
+    if value.iter().all(|&byte| is_value_byte(byte)) { Ok(()) } else { Err(BadField::Value) }
+}
+
+/// tchar of RFC 9110 section 5.6.2.
+#[inline]
+pub const fn is_token(byte: u8) -> bool {
+    TOKEN[byte as usize]
+}
+
+/// field-vchar, SP or HTAB, obs-text included (RFC 9110 section 5.5).
+#[inline]
+pub const fn is_value_byte(byte: u8) -> bool {
+    byte >= 0x20 && byte != 0x7f || byte == b'\t'
+}
+
+static TOKEN: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0usize;
+    while byte < 256 {
+        table[byte] = matches!(byte as u8,
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*'
+            | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~');
+        byte += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(fields: &Fields) -> String {
+        let mut out = Vec::new();
+        fields.write_to(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn set_replaces_the_first_and_drops_the_rest() {
+        let mut fields = Fields::new();
+        for value in ["1", "2", "3"] {
+            fields.append(b"X-A", value.as_bytes()).unwrap();
+            fields.append(b"X-B", value.as_bytes()).unwrap();
+        }
+        fields.set(b"x-a", b"9").unwrap();
+        assert_eq!(text(&fields), "X-A: 9\r\nX-B: 1\r\nX-B: 2\r\nX-B: 3\r\n");
+        assert!(fields.remove(b"x-b"));
+        assert!(!fields.remove(b"x-b"));
+        assert_eq!(text(&fields), "X-A: 9\r\n");
+    }
+
+    #[test]
+    fn nothing_that_splits_a_head_gets_in() {
+        let mut fields = Fields::new();
+        assert_eq!(fields.set(b"a", b"b\r\nc: d"), Err(BadField::Value));
+        assert_eq!(fields.append(b"a", b"b\0"), Err(BadField::Value));
+        assert_eq!(fields.append(b"a b", b"c"), Err(BadField::Name));
+        assert_eq!(fields.append(b"", b"c"), Err(BadField::Name));
+        assert_eq!(fields.append_id(Name::Host, b"a\n"), Err(BadField::Value));
+        assert!(fields.is_empty());
+    }
+}

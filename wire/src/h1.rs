@@ -1,0 +1,1 @@
+//! The HTTP/1 codec (RFC 9112).

@@ -1,0 +1,19 @@
+//! Bytes to messages and back, without sockets.
+//!
+//! This room knows HTTP/1.0 and HTTP/1.1 (RFC 9110, RFC 9112) as plain
+//! functions over byte slices. It never reads a socket, a clock or a
+//! configuration: callers hand in bytes and limits, and get heads, framing
+//! decisions and errors. Everything a peer may send is either understood in
+//! exactly one way or refused.
+
+pub mod fields;
+pub mod h1;
+pub mod head;
+pub mod method;
+pub mod names;
+pub mod target;
+
+pub use fields::{BadField, Field, Fields, Span};
+pub use head::{Framing, RequestHead, ResponseHead, Version};
+pub use method::Method;
+pub use names::Name;

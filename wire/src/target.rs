@@ -1,0 +1,1 @@
+//! Request targets: one normal form for routing, plugins and the origin.
