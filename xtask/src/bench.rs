@@ -1,0 +1,8 @@
+//! `cargo x bench`: hands over to the load harness, built for speed.
+
+use crate::shell::{cargo, run};
+use anyhow::Result;
+
+pub fn bench(args: &[String]) -> Result<()> {
+    run(cargo().args(["run", "--release", "--quiet", "--package", "bench", "--"]).args(args))
+}

@@ -1,0 +1,46 @@
+//! `cargo x fuzz`: runs the fuzz targets under `fuzz/`, each for a while.
+
+use crate::shell::{cargo, output, root, run};
+use anyhow::{Context, Result, bail};
+
+/// Seconds a target gets when nothing else is said.
+const SECONDS: u64 = 60;
+
+pub fn command(args: &[String]) -> Result<()> {
+    let mut target = None;
+    let mut seconds = SECONDS;
+    let mut rest = args.iter();
+    while let Some(arg) = rest.next() {
+        match arg.as_str() {
+            "--seconds" => {
+                let value = rest.next().context("--seconds needs a number")?;
+                seconds = value.parse().with_context(|| format!("--seconds {value}: not a number"))?;
+            }
+            name if !name.starts_with('-') && target.is_none() => target = Some(name),
+            _ => bail!("usage: cargo x fuzz [TARGET] [--seconds N]"),
+        }
+    }
+    fuzz(target, seconds)
+}
+
+/// Fuzzes one target, or all of them in turn; the first finding ends the run.
+pub fn fuzz(target: Option<&str>, seconds: u64) -> Result<()> {
+    if output(cargo().args(["fuzz", "--version"])).is_err() {
+        println!("cargo-fuzz is missing; installing it");
+        run(cargo().args(["install", "cargo-fuzz", "--locked"]))?;
+    }
+    let listed = output(cargo().current_dir(root()).env("RUSTC_BOOTSTRAP", "1").args(["fuzz", "list"]))?;
+    let targets: Vec<_> = listed.lines().filter(|name| target.is_none_or(|wanted| wanted == *name)).collect();
+    if targets.is_empty() {
+        bail!("no fuzz target {:?}; there are: {}", target.unwrap_or("at all"), listed.replace('\n', " "));
+    }
+    for name in targets {
+        // The sanitizer flags are unstable; this lets the stable compiler take
+        // them, so that no nightly toolchain is needed.
+        let mut command = cargo();
+        command.env("RUSTC_BOOTSTRAP", "1").args(["fuzz", "run", name, "--"]);
+        command.arg(format!("-max_total_time={seconds}")).arg("-timeout=10").arg("-rss_limit_mb=2048");
+        run(&mut command)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! `cargo x`: the project's own commands, in Rust, with nothing else to install.
+//!
+//! Each command is one module; this file only chooses. It never contains a
+//! rule, a list or a recipe itself.
+
+#![forbid(unsafe_code)]
+
+mod bench;
+mod check;
+mod ci;
+mod docs;
+mod fuzz;
+mod gen_docs;
+mod run;
+mod shell;
+mod test;
+mod tidy;
+mod tools;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+cargo x COMMAND
+
+  check               format, clippy with warnings as errors, tidy, unit tests
+  test [FILTER]       all of that, the document checks, then the cases; installs
+                      what the tests need where it is missing. With FILTER: only
+                      the cases whose name contains it
+  run [ARGS]          build the gateway and start it on conf/ (ARGS are passed on)
+  bench [ARGS]        build for speed, load, report (see bench/README.md)
+  gen [--check]       plugin pages and schemas under docs/plugins; with --check
+                      fail when they are stale
+  new-plugin NAME     a plugin's file, its line in the list, its case
+  tidy                walls between the rooms, file sizes, banned words
+  fuzz [TARGET] [--seconds N]
+                      run one or all fuzz targets, 60 seconds each by default
+  ci                  everything, in CI's order
+  help                this text
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (command, rest) = match args.split_first() {
+        Some((command, rest)) => (command.as_str(), rest),
+        None => ("help", &[][..]),
+    };
+    let outcome = match command {
+        "check" => check::check(),
+        "test" => test::test(rest),
+        "run" => run::run(rest),
+        "bench" => bench::bench(rest),
+        "gen" => gen_docs::command(rest),
+        "tidy" => tidy::tidy(),
+        "fuzz" => fuzz::command(rest),
+        "ci" => ci::ci(),
+        "help" | "-h" | "--help" => {
+            print!("{HELP}");
+            Ok(())
+        }
+        other => Err(anyhow::anyhow!("unknown command {other:?}; `cargo x help` lists them")),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("\nerror: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

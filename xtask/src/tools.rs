@@ -1,0 +1,49 @@
+//! Programs the cases call, installed where they are missing.
+
+use crate::shell::run;
+use anyhow::{Result, bail};
+use std::process::Command;
+
+/// Program and the Debian package that brings it.
+const DEBIAN: [(&str, &str); 3] = [("curl", "curl"), ("ab", "apache2-utils"), ("nginx", "nginx-light")];
+
+pub fn install() -> Result<()> {
+    let missing: Vec<_> = DEBIAN.iter().filter(|(program, _)| !present(program)).collect();
+    if missing.is_empty() {
+        println!("all there: {}", DEBIAN.map(|(program, _)| program).join(", "));
+        return Ok(());
+    }
+    let packages: Vec<_> = missing.iter().map(|(_, package)| *package).collect();
+    println!("missing: {}; installing by apt-get", packages.join(", "));
+    run(&mut apt(&["update", "-qq"]))?;
+    run(apt(&["install", "-y", "-qq", "--no-install-recommends"]).args(&packages))?;
+    for (program, package) in missing {
+        if !present(program) {
+            bail!("{program} is still not on the path after installing {package}; the cases need it");
+        }
+    }
+    Ok(())
+}
+
+fn present(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
+    // Debian puts servers where an ordinary user's path does not look.
+    found || std::path::Path::new("/usr/sbin").join(program).is_file()
+}
+
+fn apt(args: &[&str]) -> Command {
+    let root = std::fs::metadata("/proc/self").is_ok_and(|me| {
+        use std::os::unix::fs::MetadataExt;
+        me.uid() == 0
+    });
+    let mut command = if root {
+        Command::new("apt-get")
+    } else {
+        let mut sudo = Command::new("sudo");
+        sudo.arg("apt-get");
+        sudo
+    };
+    command.args(args).env("DEBIAN_FRONTEND", "noninteractive");
+    command
+}
