@@ -105,7 +105,8 @@ impl Fields {
     /// The first value of a name given as text, in any case.
     #[inline]
     pub fn get_named(&self, name: &[u8]) -> Option<&[u8]> {
-        self.all(name).next()
+        let id = Name::from_bytes(name);
+        self.list.iter().find(|field| self.is(field, id, name)).map(|field| self.bytes(field.value))
     }
 
     /// Every value of a name given as text, in order.
