@@ -1,0 +1,35 @@
+//! What a plugin may see.
+//!
+//! A plugin is built from its configuration once, when the configuration
+//! changes ([`Build`]), and is then asked at the phases it named
+//! ([`Plugin`]) with the [`Exchange`] in hand. It answers with a [`Step`].
+//! What it may ask of the outside is [`World`]; sockets, stores and the
+//! proxy's insides are not in its reach, because they are not in this room.
+#![forbid(unsafe_code)]
+
+pub mod build;
+pub mod cache;
+pub mod catalog;
+pub mod chain;
+pub mod consumers;
+pub mod counters;
+pub mod exchange;
+pub mod expr;
+pub mod meters;
+pub mod plugin;
+pub mod report;
+pub mod step;
+pub mod template;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+pub mod vars;
+pub mod world;
+
+pub use build::{Build, Owner};
+pub use catalog::Catalog;
+pub use chain::{Chain, Phase, Phases};
+pub use consumers::{Consumer, Consumers};
+pub use exchange::{Chunk, Client, Exchange, Matched, RouteInfo};
+pub use plugin::Plugin;
+pub use step::{Reply, Step};
+pub use world::World;

@@ -1,0 +1,77 @@
+//! The list of plugins, as the control plane sees it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+use model::Invalid;
+use serde_json::Value;
+
+use crate::build::{Names, Owner};
+use crate::chain::Chain;
+
+/// One configured plugin before it becomes a stage.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry<'a> {
+    pub name: &'a str,
+    pub config: &'a Value,
+    /// The resource it stands in.
+    pub owner: &'a Owner,
+}
+
+/// What compiling may look up besides the plugin's own configuration.
+pub struct Scope<'a> {
+    pub names: &'a dyn Names,
+    /// Plugin metadata by plugin name.
+    pub metadata: &'a dyn Fn(&str) -> Option<&'a Value>,
+    /// The plugins that may be used now; `None` means all.
+    pub enabled: Option<&'a dyn Fn(&str) -> bool>,
+}
+
+/// Where a plugin's configuration stands: schemas differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Route, service, plugin config, consumer group or global rule.
+    Route,
+    /// Consumer or credential: auth plugins carry credentials there.
+    Consumer,
+    Metadata,
+}
+
+/// What the Admin API tells about a plugin.
+#[derive(Debug, Clone)]
+pub struct About {
+    pub name: &'static str,
+    pub priority: i32,
+    pub version: &'static str,
+    pub auth: bool,
+    pub schema: Value,
+    pub consumer_schema: Option<Value>,
+    pub metadata_schema: Option<Value>,
+}
+
+/// All plugins this build has. Implemented by `plugins::Catalog`.
+pub trait Catalog: Send + Sync + fmt::Debug {
+    /// Checks one plugin's configuration in APISIX's words. The pointer in the
+    /// error is relative to the configuration.
+    fn check(&self, name: &str, config: &Value, place: Place) -> Result<(), Invalid>;
+
+    /// Checks a whole `plugins` object; pointers are relative to it.
+    fn check_all(&self, plugins: &IndexMap<String, Value>, place: Place) -> Result<(), Invalid> {
+        for (name, config) in plugins {
+            self.check(name, config, place).map_err(|invalid| invalid.within(name))?;
+        }
+        Ok(())
+    }
+
+    /// Makes the stages of these entries, at most one a plugin, sorted by priority.
+    /// Plugins that are not enabled are left out.
+    fn chain(&self, entries: &[Entry<'_>], scope: &Scope<'_>) -> Result<Arc<dyn Chain>, Invalid>;
+
+    /// For an auth plugin's configuration on a consumer: the plugin's own name, the key the
+    /// consumer is found by, and the configuration with defaults. `None` if `name` is no auth plugin.
+    fn credential(&self, name: &str, config: &Value) -> Result<Option<(&'static str, Vec<u8>, Value)>, Invalid>;
+
+    /// All plugins, by priority from high to low.
+    fn about(&self) -> Vec<About>;
+}

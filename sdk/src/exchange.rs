@@ -1,0 +1,461 @@
+//! hot path
+//!
+//! One request and its response, as plugins see and change them.
+
+use std::any::Any;
+use std::net::{IpAddr, SocketAddr};
+
+use smallvec::SmallVec;
+use wire::{BadField, Fields, Method, RequestHead, ResponseHead, Span};
+
+use crate::consumers::{Consumer, Consumers, Identity};
+use crate::world::World;
+
+/// The reusable memory of one exchange: heads, edits and notes. A worker keeps a
+/// few of these and hands one to each exchange.
+#[derive(Debug, Default)]
+pub struct Messages {
+    pub request: RequestHead,
+    pub response: ResponseHead,
+    /// Response fields set before the response head is there.
+    early: Vec<Edit>,
+    early_text: Fields,
+    notes: Vec<Box<dyn Any>>,
+    /// The request's body, where a stage asked for it.
+    pub body: Vec<u8>,
+}
+
+impl Messages {
+    /// Forgets the last exchange; keeps small buffers.
+    pub fn clear(&mut self) {
+        self.request.clear();
+        self.response.clear();
+        self.early.clear();
+        self.early_text.clear(1 << 10);
+        self.notes.clear();
+        self.body.clear();
+        self.body.shrink_to(16 << 10);
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Edit {
+    Set(wire::Field),
+    Add(wire::Field),
+    Remove(wire::Field),
+}
+
+/// How far the request's body has been read into memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Body {
+    /// The request has no body.
+    #[default]
+    None,
+    /// It has one, still to be streamed from the client.
+    Streaming,
+    /// All of it is in [`Exchange::body`].
+    Whole,
+    /// A stage asked for it, but it is longer than that stage's bound; it will be streamed.
+    TooLarge,
+}
+
+/// Who speaks to us.
+#[derive(Debug, Clone)]
+pub struct Client {
+    /// The other end of the connection.
+    pub peer: SocketAddr,
+    /// Our end of it.
+    pub local: SocketAddr,
+    /// The client's address as plugins see it; the peer's unless a trusted proxy told another.
+    ip: IpAddr,
+    text: AddressText,
+    pub tls: bool,
+}
+
+impl Client {
+    pub fn new(peer: SocketAddr, local: SocketAddr, tls: bool) -> Client {
+        let ip = peer.ip().to_canonical();
+        Client { peer, local, ip, text: AddressText::new(ip), tls }
+    }
+
+    #[inline]
+    pub fn ip(&self) -> IpAddr {
+        self.ip
+    }
+
+    /// The address as text, made once a connection.
+    #[inline]
+    pub fn ip_text(&self) -> &str {
+        self.text.as_str()
+    }
+
+    /// Takes the address a trusted proxy named.
+    pub fn set_ip(&mut self, ip: IpAddr) {
+        self.ip = ip;
+        self.text = AddressText::new(ip);
+    }
+
+    pub fn scheme(&self) -> &'static str {
+        if self.tls { "https" } else { "http" }
+    }
+}
+
+/// An IP address as text, without an allocation.
+#[derive(Debug, Clone, Copy)]
+struct AddressText {
+    bytes: [u8; 46],
+    len: u8,
+}
+
+impl AddressText {
+    fn new(ip: IpAddr) -> AddressText {
+        use std::io::Write;
+        let mut bytes = [0u8; 46];
+        let mut rest = &mut bytes[..];
+        // The longest address has 45 characters, so this cannot fail.
+        let _ = write!(rest, "{ip}");
+        let left = rest.len();
+        AddressText { bytes, len: (46 - left) as u8 }
+    }
+
+    fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.bytes[..self.len as usize]).unwrap_or_default()
+    }
+}
+
+/// What is known of a route while serving, fixed at compile time.
+#[derive(Debug, Clone, Default)]
+pub struct RouteInfo {
+    pub id: String,
+    pub name: String,
+    pub service_id: String,
+    pub service_name: String,
+    /// A number that stays the same over configuration changes.
+    pub slot: u32,
+}
+
+/// The match that chose the route.
+#[derive(Debug, Default)]
+pub struct Matched<'s> {
+    pub route: Option<&'s RouteInfo>,
+    /// The pattern that matched (`/anything/*`) and its index in the route's `uris`.
+    pub uri: &'s str,
+    pub uri_index: u16,
+    /// The host pattern that matched, or empty, and its index in `hosts`.
+    pub host: &'s str,
+    pub host_index: u16,
+    /// `uri_param_x` captures; spans lie in the request's text.
+    pub params: SmallVec<[(&'s str, Span); 4]>,
+}
+
+/// Where and how the request goes on, as far as plugins changed it. Spans lie in
+/// the request's text ([`Fields::intern`]).
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Forward {
+    /// Path and query, percent-encoded, instead of the client's.
+    pub uri: Option<Span>,
+    /// Instead of the client's method; [`Method::Other`] keeps the client's spelling.
+    pub method: Option<Method>,
+    /// Instead of what `pass_host` says.
+    pub host: Option<Span>,
+    /// The upstream response may not be streamed from a cache or mirrored; see plugins.
+    pub websocket: Option<bool>,
+}
+
+/// Milliseconds and bytes of an exchange, for metrics and logs.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Timing {
+    /// Unix milliseconds when the request's first byte was seen.
+    pub start_ms: u64,
+    /// Microseconds from the request's head until now; in the log phase, the whole exchange.
+    pub total_us: u64,
+    /// Microseconds from choosing the upstream to the end of its response.
+    pub upstream_us: u64,
+    /// Bytes received from the client: head and body.
+    pub received: u64,
+    /// Bytes sent to the client: head and body.
+    pub sent: u64,
+    /// Body bytes sent to the client.
+    pub body_sent: u64,
+}
+
+/// Who made the response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Source {
+    /// No response yet.
+    #[default]
+    None,
+    Upstream,
+    /// A stage's reply.
+    Plugin,
+    /// An error of ours: no route, no upstream, time-out …
+    Gateway,
+}
+
+/// One request and its response.
+pub struct Exchange<'s> {
+    pub messages: &'s mut Messages,
+    pub client: &'s Client,
+    pub matched: Matched<'s>,
+    pub consumers: &'s Consumers,
+    identity: Option<Identity>,
+    pub forward: Forward,
+    pub timing: Timing,
+    pub body_state: Body,
+    pub source: Source,
+    /// The server that was chosen, once it was.
+    pub upstream_addr: Option<SocketAddr>,
+    /// Status of the upstream's answer; 0 if there was none.
+    pub upstream_status: u16,
+    pub world: &'s dyn World,
+}
+
+impl<'s> Exchange<'s> {
+    pub fn new(
+        messages: &'s mut Messages,
+        client: &'s Client,
+        consumers: &'s Consumers,
+        world: &'s dyn World,
+    ) -> Exchange<'s> {
+        Exchange {
+            messages,
+            client,
+            matched: Matched::default(),
+            consumers,
+            identity: None,
+            forward: Forward::default(),
+            timing: Timing::default(),
+            body_state: Body::None,
+            source: Source::None,
+            upstream_addr: None,
+            upstream_status: 0,
+            world,
+        }
+    }
+
+    // ---- the request ----
+
+    #[inline]
+    pub fn request(&self) -> &RequestHead {
+        &self.messages.request
+    }
+
+    #[inline]
+    pub fn method(&self) -> Method {
+        self.messages.request.method
+    }
+
+    /// Path in normal form, decoded.
+    #[inline]
+    pub fn path(&self) -> &[u8] {
+        self.messages.request.path()
+    }
+
+    #[inline]
+    pub fn query(&self) -> &[u8] {
+        self.messages.request.query()
+    }
+
+    /// First value of a request header, name in any case.
+    #[inline]
+    pub fn header(&self, name: &str) -> Option<&[u8]> {
+        self.messages.request.fields.get_named(name.as_bytes())
+    }
+
+    /// Changes a header of the request as it goes to the upstream, and as later stages see it.
+    pub fn set_header(&mut self, name: &str, value: &[u8]) -> Result<(), BadField> {
+        self.messages.request.fields.set(name.as_bytes(), value)
+    }
+
+    pub fn add_header(&mut self, name: &str, value: &[u8]) -> Result<(), BadField> {
+        self.messages.request.fields.append(name.as_bytes(), value)
+    }
+
+    pub fn remove_header(&mut self, name: &str) {
+        self.messages.request.fields.remove(name.as_bytes());
+    }
+
+    /// The request's body; empty unless [`Body::Whole`].
+    pub fn body(&self) -> &[u8] {
+        if self.body_state == Body::Whole { &self.messages.body } else { &[] }
+    }
+
+    /// Puts text beside the request, for [`Forward`]'s spans.
+    pub fn intern(&mut self, bytes: &[u8]) -> Span {
+        self.messages.request.fields.intern(bytes)
+    }
+
+    /// Path and query as they will go to the upstream.
+    pub fn upstream_uri(&self, out: &mut Vec<u8>) {
+        let head = &self.messages.request;
+        match self.forward.uri {
+            Some(span) => out.extend_from_slice(head.fields.bytes(span)),
+            None => {
+                out.extend_from_slice(head.encoded_path());
+                if head.has_query {
+                    out.push(b'?');
+                    out.extend_from_slice(head.query());
+                }
+            }
+        }
+    }
+
+    // ---- the response ----
+
+    #[inline]
+    pub fn response(&self) -> &ResponseHead {
+        &self.messages.response
+    }
+
+    #[inline]
+    pub fn status(&self) -> u16 {
+        self.messages.response.status
+    }
+
+    /// The response head is there (header filter and later).
+    #[inline]
+    pub fn has_response(&self) -> bool {
+        self.source != Source::None
+    }
+
+    pub fn response_header(&self, name: &str) -> Option<&[u8]> {
+        self.messages.response.fields.get_named(name.as_bytes())
+    }
+
+    /// Sets a response header: now if the head is there, else as soon as it is.
+    pub fn set_response_header(&mut self, name: &str, value: &[u8]) -> Result<(), BadField> {
+        self.edit(name, value, Edit::Set)
+    }
+
+    /// Adds a response header beside those of the same name.
+    pub fn add_response_header(&mut self, name: &str, value: &[u8]) -> Result<(), BadField> {
+        self.edit(name, value, Edit::Add)
+    }
+
+    pub fn remove_response_header(&mut self, name: &str) {
+        if self.has_response() {
+            self.messages.response.fields.remove(name.as_bytes());
+        } else if let Ok(()) = wire::fields::check_name(name.as_bytes()) {
+            let field = self.early_field(name, b"");
+            self.messages.early.push(Edit::Remove(field));
+        }
+    }
+
+    fn edit(&mut self, name: &str, value: &[u8], make: fn(wire::Field) -> Edit) -> Result<(), BadField> {
+        wire::fields::check_name(name.as_bytes())?;
+        wire::fields::check_value(value)?;
+        let field = self.early_field(name, value);
+        self.messages.early.push(make(field));
+        if self.has_response() {
+            self.apply_early_edits();
+        }
+        Ok(())
+    }
+
+    fn early_field(&mut self, name: &str, value: &[u8]) -> wire::Field {
+        let text = &mut self.messages.early_text;
+        wire::Field {
+            id: wire::Name::from_bytes(name.as_bytes()),
+            name: text.intern(name.as_bytes()),
+            value: text.intern(value),
+        }
+    }
+
+    /// Lays what was set before over the response head. The proxy calls it when the head is there.
+    pub fn apply_early_edits(&mut self) {
+        let Messages { early, early_text, response, .. } = &mut *self.messages;
+        for edit in early.drain(..) {
+            // Names and values were checked when the edit was made.
+            let _ = match edit {
+                Edit::Set(f) => response.fields.set(early_text.bytes(f.name), early_text.bytes(f.value)),
+                Edit::Add(f) => response.fields.append(early_text.bytes(f.name), early_text.bytes(f.value)),
+                Edit::Remove(f) => {
+                    response.fields.remove(early_text.bytes(f.name));
+                    Ok(())
+                }
+            };
+        }
+        early_text.clear(1 << 10);
+    }
+
+    // ---- the consumer ----
+
+    /// Who the request was authenticated as.
+    #[inline]
+    pub fn identity(&self) -> Option<&Identity> {
+        self.identity.as_ref()
+    }
+
+    #[inline]
+    pub fn consumer(&self) -> Option<&Consumer> {
+        self.identity.as_ref().map(|identity| &*identity.consumer)
+    }
+
+    /// An auth stage found out who it is. Sets the identity headers the upstream gets
+    /// (APISIX 3.x: `X-Consumer-Username`, `X-Credential-Identifier`, `X-Consumer-Custom-ID`).
+    pub fn authenticate(&mut self, identity: Identity) {
+        use wire::Name;
+        let fields = &mut self.messages.request.fields;
+        let pairs = [
+            (Name::XConsumerUsername, Some(identity.consumer.name.as_str())),
+            (Name::XCredentialIdentifier, identity.credential_id.as_deref()),
+            (Name::XConsumerCustomId, identity.consumer.custom_id.as_deref()),
+        ];
+        for (name, value) in pairs {
+            fields.remove_id(name);
+            if let Some(value) = value {
+                // A value that cannot stand in a header is left out rather than sent broken.
+                let _ = fields.set_id(name, value.as_bytes());
+            }
+        }
+        self.identity = Some(identity);
+    }
+
+    // ---- notes ----
+
+    /// What a stage noted on this exchange in an earlier phase. One value a type.
+    pub fn note<T: 'static>(&self) -> Option<&T> {
+        self.messages.notes.iter().find_map(|note| note.downcast_ref())
+    }
+
+    pub fn note_mut<T: 'static>(&mut self) -> Option<&mut T> {
+        self.messages.notes.iter_mut().find_map(|note| note.downcast_mut())
+    }
+
+    /// Notes a value for later phases. It allocates: for stages whose work is larger than that.
+    pub fn set_note<T: 'static>(&mut self, value: T) {
+        match self.note_mut::<T>() {
+            Some(old) => *old = value,
+            None => self.messages.notes.push(Box::new(value)),
+        }
+    }
+
+    pub fn take_note<T: 'static>(&mut self) -> Option<T> {
+        let index = self.messages.notes.iter().position(|note| note.is::<T>())?;
+        self.messages.notes.swap_remove(index).downcast().ok().map(|boxed| *boxed)
+    }
+}
+
+/// One piece of a response's body on its way to the client.
+#[derive(Debug, Default)]
+pub struct Chunk {
+    /// May be changed in any way.
+    pub data: Vec<u8>,
+    /// No further piece follows; `data` may still hold bytes.
+    pub last: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_text_is_exact() {
+        for text in ["127.0.0.1", "::1", "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255"] {
+            let ip: IpAddr = text.parse().unwrap();
+            assert_eq!(AddressText::new(ip).as_str(), ip.to_string());
+        }
+        let mapped = Client::new("[::ffff:10.0.0.1]:5".parse().unwrap(), "[::1]:6".parse().unwrap(), false);
+        assert_eq!(mapped.ip_text(), "10.0.0.1");
+    }
+}

@@ -1,0 +1,1 @@
+//! `vars` expressions (lua-resty-expr).

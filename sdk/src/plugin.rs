@@ -1,0 +1,89 @@
+//! The contract of a plugin.
+
+use std::future::Future;
+
+use model::Invalid;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::build::Build;
+use crate::chain::{Phase, Phases};
+use crate::exchange::{Chunk, Exchange};
+use crate::step::Step;
+
+/// A plugin, and at the same time one configured instance of it (a stage).
+///
+/// `build` runs when the configuration changes, on the control thread; what it
+/// prepares is then only read. The phase functions run on a worker: they must
+/// not block, lock, read files or make system calls, and should not allocate
+/// on their common path.
+pub trait Plugin: Sized + Send + Sync + 'static {
+    /// APISIX's name of it.
+    const NAME: &'static str;
+    /// APISIX's default priority: higher runs earlier within a phase.
+    const PRIORITY: i32;
+    /// The phases in which it may have work; only these are ever called.
+    const PHASES: Phases;
+    /// The version shown by the Admin API.
+    const VERSION: &'static str = "0.1";
+    /// It identifies consumers (`type: auth` in APISIX); see [`Plugin::credential`].
+    const AUTH: bool = false;
+
+    /// Its configuration on a route, service, plugin config or global rule,
+    /// after the schema was checked and defaults were filled in.
+    type Config: DeserializeOwned;
+
+    /// JSON schema of the configuration, as the Admin API shows it.
+    fn schema() -> Value;
+
+    /// JSON schema of what a consumer or credential carries; for auth plugins.
+    fn consumer_schema() -> Option<Value> {
+        None
+    }
+
+    /// JSON schema of its plugin metadata.
+    fn metadata_schema() -> Option<Value> {
+        None
+    }
+
+    /// Makes a stage. Errors name the field by JSON pointer within the configuration.
+    fn build(config: Self::Config, cx: &mut Build<'_>) -> Result<Self, Invalid>;
+
+    /// The bytes by which an auth plugin finds the consumer that carries this
+    /// (checked) configuration, for instance key-auth's key.
+    fn credential(_consumer_config: &Value) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// The phases this very stage takes part in, given its configuration; a subset of `PHASES`.
+    fn phases(&self) -> Phases {
+        Self::PHASES
+    }
+
+    fn rewrite(&self, _x: &mut Exchange<'_>) -> Step {
+        Step::Next
+    }
+
+    fn access(&self, _x: &mut Exchange<'_>) -> Step {
+        Step::Next
+    }
+
+    fn before_proxy(&self, _x: &mut Exchange<'_>) -> Step {
+        Step::Next
+    }
+
+    /// The response head is in `x.response`, from the upstream or from a reply.
+    fn header_filter(&self, _x: &mut Exchange<'_>) {}
+
+    /// One piece of the response's body; may change, grow or empty it. A stage that
+    /// changes the length removes Content-Length in its header filter.
+    fn body_filter(&self, _x: &mut Exchange<'_>, _chunk: &mut Chunk) {}
+
+    /// The exchange is over, also when it failed.
+    fn log(&self, _x: &mut Exchange<'_>) {}
+
+    /// Called only after this stage answered [`Step::Wait`] in that phase.
+    fn wait(&self, _phase: Phase, _x: &mut Exchange<'_>) -> impl Future<Output = Step> {
+        async { Step::Next }
+    }
+}

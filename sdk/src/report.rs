@@ -1,0 +1,1 @@
+//! What happened, from workers to the log, without waiting.

@@ -1,0 +1,191 @@
+//! A fake exchange for the tests of plugins.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use model::Invalid;
+use serde_json::Value;
+use wire::{Method, Span};
+
+use crate::build::{Build, Names, Owner, Services};
+use crate::chain::LocalFuture;
+use crate::consumers::{Consumer, Consumers, Identity};
+use crate::exchange::{Body, Chunk, Client, Exchange, Messages, RouteInfo, Source};
+use crate::meters::Shard;
+use crate::plugin::Plugin;
+use crate::world::{Fetch, FetchError, Fetched, World};
+
+/// Builds exchanges and stages for a test, and holds what they touch.
+#[derive(Debug)]
+pub struct Probe {
+    pub messages: Messages,
+    pub client: Client,
+    pub consumers: Consumers,
+    pub route: RouteInfo,
+    pub world: FakeWorld,
+    pub services: Services,
+}
+
+/// A world that answers fetches from a script and remembers what was sent.
+#[derive(Debug, Default)]
+pub struct FakeWorld {
+    pub now_ms: std::cell::Cell<u64>,
+    pub answers: RefCell<Vec<Result<Fetched, FetchError>>>,
+    pub sent: RefCell<Vec<Fetch>>,
+    pub shard: Shard,
+}
+
+impl World for FakeWorld {
+    fn worker(&self) -> usize {
+        0
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.now_ms.get()
+    }
+
+    fn fetch(&self, request: Fetch) -> LocalFuture<'static, Result<Fetched, FetchError>> {
+        self.sent.borrow_mut().push(request);
+        let answer = self.answers.borrow_mut().pop().unwrap_or(Err(FetchError::Refused));
+        Box::pin(async move { answer })
+    }
+
+    fn send(&self, request: Fetch) {
+        self.sent.borrow_mut().push(request);
+    }
+
+    fn meters(&self) -> &Shard {
+        &self.shard
+    }
+}
+
+/// Names from a table.
+#[derive(Debug, Default)]
+pub struct FixedNames(pub HashMap<String, Vec<IpAddr>>);
+
+impl Names for FixedNames {
+    fn addresses(&self, host: &str) -> Vec<IpAddr> {
+        self.0.get(host).cloned().unwrap_or_default()
+    }
+}
+
+impl Default for Probe {
+    fn default() -> Probe {
+        Probe::get("/hello")
+    }
+}
+
+impl Probe {
+    /// A GET of this target by 127.0.0.1.
+    pub fn get(target: &str) -> Probe {
+        Probe::request("GET", target, &[("Host", "example.com")])
+    }
+
+    /// A request with these headers. The target must be in origin form and without escapes.
+    pub fn request(method: &str, target: &str, headers: &[(&str, &str)]) -> Probe {
+        let mut messages = Messages::default();
+        let head = &mut messages.request;
+        head.method = Method::from_bytes(method.as_bytes());
+        head.method_span = head.fields.intern(method.as_bytes());
+        let span = head.fields.intern(target.as_bytes());
+        let path = target.split('?').next().unwrap_or_default().len() as u32;
+        head.target_span = span;
+        head.path_span = Span { start: span.start, len: path };
+        head.encoded_path_span = head.path_span;
+        head.has_query = path < span.len;
+        let after = if head.has_query { path + 1 } else { path };
+        head.query_span = Span { start: span.start + after, len: span.len - after };
+        for (name, value) in headers {
+            if name.eq_ignore_ascii_case("host") {
+                head.authority_span = head.fields.intern(value.as_bytes());
+                let host = value.split(':').next().unwrap_or_default().to_ascii_lowercase();
+                head.host_span = head.fields.intern(host.as_bytes());
+            }
+            head.fields.append(name.as_bytes(), value.as_bytes()).expect("a valid header");
+        }
+        let peer: SocketAddr = "127.0.0.1:40000".parse().expect("an address");
+        let local = "127.0.0.1:9080".parse().expect("an address");
+        Probe {
+            messages,
+            client: Client::new(peer, local, false),
+            consumers: Consumers::default(),
+            route: RouteInfo { id: "1".into(), name: "route-1".into(), ..RouteInfo::default() },
+            world: FakeWorld { now_ms: 1_700_000_000_000.into(), ..FakeWorld::default() },
+            services: Services::for_tests(),
+        }
+    }
+
+    /// With another client address.
+    #[must_use]
+    pub fn from_ip(mut self, ip: &str) -> Probe {
+        self.client.set_ip(ip.parse().expect("an address"));
+        self
+    }
+
+    /// With a consumer that carries this credential.
+    #[must_use]
+    pub fn consumer(mut self, name: &str, plugin: &'static str, key: &str, config: Value) -> Probe {
+        let consumer = Arc::new(Consumer {
+            name: name.to_owned(),
+            group_id: None,
+            custom_id: None,
+            labels: Vec::new(),
+            chain: None,
+            slot: 1,
+        });
+        self.consumers.add(consumer.clone());
+        let identity = Identity { consumer, credential_id: None, config: Arc::new(config) };
+        self.consumers.add_credential(plugin, key.into(), identity);
+        self
+    }
+
+    /// With a body, already read.
+    pub fn exchange(&mut self) -> Exchange<'_> {
+        let mut x = Exchange::new(&mut self.messages, &self.client, &self.consumers, &self.world);
+        x.matched.route = Some(&self.route);
+        x
+    }
+
+    /// A stage from a configuration as an operator writes it.
+    pub fn stage<P: Plugin>(&self, config: Value) -> Result<P, Invalid> {
+        self.stage_with::<P>(config, None, &FixedNames::default())
+    }
+
+    /// As [`Probe::stage`] with plugin metadata and host names.
+    pub fn stage_with<P: Plugin>(
+        &self,
+        config: Value,
+        metadata: Option<&Value>,
+        names: &dyn Names,
+    ) -> Result<P, Invalid> {
+        let config = model::Schema::new(&P::schema())?.parse(config)?;
+        let config = serde_json::from_value(config).map_err(|error| Invalid::new(error.to_string()))?;
+        let owner = Owner { collection: "routes", id: self.route.id.clone() };
+        P::build(config, &mut Build { owner: &owner, services: &self.services, metadata, attr: None, names })
+    }
+}
+
+/// Puts a response head of the upstream into an exchange, as the proxy would.
+pub fn respond(x: &mut Exchange<'_>, status: u16, headers: &[(&str, &str)]) {
+    let head = &mut x.messages.response;
+    head.status = status;
+    for (name, value) in headers {
+        head.fields.append(name.as_bytes(), value.as_bytes()).expect("a valid header");
+    }
+    x.source = Source::Upstream;
+    x.upstream_status = status;
+    x.apply_early_edits();
+}
+
+/// Gives an exchange its whole request body.
+pub fn with_body(x: &mut Exchange<'_>, body: &[u8]) {
+    x.messages.body.extend_from_slice(body);
+    x.body_state = Body::Whole;
+}
+
+/// A piece of a body.
+pub fn chunk(data: &[u8], last: bool) -> Chunk {
+    Chunk { data: data.to_vec(), last }
+}

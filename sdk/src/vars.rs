@@ -1,0 +1,1 @@
+//! Variables of an exchange, by NGINX's and APISIX's names.

@@ -1,0 +1,90 @@
+//! What a stage may ask of the worker it runs on.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use wire::{Fields, Method};
+
+use crate::chain::LocalFuture;
+use crate::meters::Shard;
+
+/// One worker, seen from a stage. Never crosses threads.
+pub trait World {
+    /// Which worker this is, from 0.
+    fn worker(&self) -> usize;
+
+    /// Milliseconds since the Unix epoch, exact to about a millisecond.
+    fn now_ms(&self) -> u64;
+
+    /// Sends a request through the worker's own connections and gives the whole answer.
+    fn fetch(&self, request: Fetch) -> LocalFuture<'static, Result<Fetched, FetchError>>;
+
+    /// Sends a request and forgets about the answer. Bounded: past the worker's limit
+    /// of such requests in flight it is dropped and counted.
+    fn send(&self, request: Fetch);
+
+    /// The worker's own part of the metrics.
+    fn meters(&self) -> &Shard;
+}
+
+/// A server a stage may send requests to, with its addresses looked up beforehand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Host (and port, unless the scheme's own) for the Host field.
+    pub authority: String,
+    pub addresses: Arc<[SocketAddr]>,
+    pub tls: bool,
+}
+
+/// A request a stage makes itself. Framing fields are the sender's business.
+#[derive(Debug)]
+pub struct Fetch {
+    pub target: Target,
+    pub method: Method,
+    /// Spelling of the method when it is [`Method::Other`].
+    pub method_name: Vec<u8>,
+    /// Path and query, percent-encoded.
+    pub uri: Vec<u8>,
+    pub fields: Fields,
+    pub body: Bytes,
+    /// Bound for the whole of it.
+    pub timeout: Duration,
+    /// The answer's body may be at most so long.
+    pub max_body: usize,
+}
+
+/// The answer to a [`Fetch`].
+#[derive(Debug, Default)]
+pub struct Fetched {
+    pub status: u16,
+    pub fields: Fields,
+    pub body: Vec<u8>,
+}
+
+/// Why a [`Fetch`] came to nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FetchError {
+    Unresolved,
+    Refused,
+    Timeout,
+    Broken,
+    TooLarge,
+    TooMany,
+}
+
+impl std::fmt::Display for FetchError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            FetchError::Unresolved => "the host name has no address",
+            FetchError::Refused => "the connection was refused",
+            FetchError::Timeout => "it took longer than its time-out",
+            FetchError::Broken => "the answer was not valid HTTP or broke off",
+            FetchError::TooLarge => "the answer was larger than allowed",
+            FetchError::TooMany => "too many such requests are in flight",
+        })
+    }
+}
+
+impl std::error::Error for FetchError {}
