@@ -1,0 +1,153 @@
+//! From one publisher to many readers, without a lock on the reading side.
+//!
+//! A reader checks one number per exchange and takes the new snapshot only when
+//! that number moved. The publisher keeps every snapshot until no reader holds
+//! it, so the memory of an old one is always freed on the publisher's thread.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+
+use crate::Snapshot;
+
+#[derive(Debug)]
+struct Shared {
+    current: ArcSwap<Snapshot>,
+    /// Moves by one with each publication.
+    version: AtomicU64,
+    /// What each reader holds, as a store revision.
+    held: Box<[AtomicU64]>,
+}
+
+/// The control plane's end: the only way configuration reaches workers.
+#[derive(Debug)]
+pub struct Publisher {
+    shared: Arc<Shared>,
+    /// Snapshots that a reader may still hold, the current one last.
+    kept: Vec<Arc<Snapshot>>,
+}
+
+/// A worker's end.
+#[derive(Debug)]
+pub struct Reader {
+    shared: Arc<Shared>,
+    index: usize,
+    version: u64,
+    current: Arc<Snapshot>,
+}
+
+/// Looks at the state of publication from any thread.
+#[derive(Debug, Clone)]
+pub struct Observer {
+    shared: Arc<Shared>,
+}
+
+impl Publisher {
+    /// Begins with a snapshot and makes one reader for each worker.
+    pub fn new(first: Snapshot, workers: usize) -> (Publisher, Vec<Reader>) {
+        let first = Arc::new(first);
+        let shared = Arc::new(Shared {
+            current: ArcSwap::new(first.clone()),
+            version: AtomicU64::new(0),
+            held: (0..workers).map(|_| AtomicU64::new(first.revision)).collect(),
+        });
+        let readers = (0..workers)
+            .map(|index| Reader { shared: shared.clone(), index, version: 0, current: first.clone() })
+            .collect();
+        (Publisher { shared, kept: vec![first] }, readers)
+    }
+
+    /// Makes this the current snapshot. Returns as soon as it is visible to readers.
+    pub fn publish(&mut self, snapshot: Snapshot) {
+        let snapshot = Arc::new(snapshot);
+        self.kept.push(snapshot.clone());
+        self.shared.current.store(snapshot);
+        self.shared.version.fetch_add(1, Ordering::Release);
+        self.free_unused();
+    }
+
+    /// Frees old snapshots no reader holds any more. To be called now and then.
+    pub fn free_unused(&mut self) {
+        let current = self.kept.len() - 1;
+        let mut index = 0;
+        self.kept.retain(|snapshot| {
+            index += 1;
+            index - 1 == current || Arc::strong_count(snapshot) > 1
+        });
+    }
+
+    /// Snapshots still in memory, the current one included.
+    pub fn kept(&self) -> usize {
+        self.kept.len()
+    }
+
+    pub fn current(&self) -> &Arc<Snapshot> {
+        &self.kept[self.kept.len() - 1]
+    }
+
+    pub fn observer(&self) -> Observer {
+        Observer { shared: self.shared.clone() }
+    }
+}
+
+impl Reader {
+    /// The current snapshot. One relaxed load when nothing changed.
+    #[inline]
+    pub fn current(&mut self) -> &Arc<Snapshot> {
+        if self.shared.version.load(Ordering::Relaxed) != self.version {
+            self.refresh();
+        }
+        &self.current
+    }
+
+    #[cold]
+    fn refresh(&mut self) {
+        self.version = self.shared.version.load(Ordering::Acquire);
+        self.current = self.shared.current.load_full();
+        self.shared.held[self.index].store(self.current.revision, Ordering::Release);
+    }
+}
+
+impl Observer {
+    /// The revision of the published snapshot.
+    pub fn published(&self) -> u64 {
+        self.shared.current.load().revision
+    }
+
+    /// The revision each worker holds.
+    pub fn held(&self) -> Vec<u64> {
+        self.shared.held.iter().map(|held| held.load(Ordering::Acquire)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::router::{Mode, Options, Router};
+
+    fn at(revision: u64) -> Snapshot {
+        Snapshot {
+            revision,
+            router: Router::new(Mode::HostUri, Options::default()),
+            consumers: Arc::default(),
+            global: None,
+        }
+    }
+
+    #[test]
+    fn readers_see_what_was_published_and_old_ones_are_freed_here() {
+        let (mut publisher, mut readers) = Publisher::new(at(1), 2);
+        let lease = readers[0].current().clone();
+        publisher.publish(at(2));
+        assert_eq!(readers[0].current().revision, 2);
+        assert_eq!(publisher.observer().held(), [2, 1]);
+        publisher.free_unused();
+        assert_eq!(publisher.kept(), 2, "a lease and the second reader hold the first snapshot");
+        drop(lease);
+        assert_eq!(readers[1].current().revision, 2);
+        publisher.free_unused();
+        assert_eq!(publisher.kept(), 1);
+        assert_eq!((publisher.observer().published(), publisher.observer().held()), (2, vec![2, 2]));
+    }
+}

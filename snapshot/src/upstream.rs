@@ -1,0 +1,73 @@
+//! Where requests go: servers, how one is chosen, how it is spoken to.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// The servers behind a route.
+#[derive(Debug)]
+pub struct Upstream {
+    /// The id, or the route's or service's own when it is written inside it.
+    pub id: String,
+    /// A number that stays the same over configuration changes: the worker's state for it.
+    pub slot: u32,
+    /// Every server with its address, in priority tiers from high to low.
+    pub endpoints: Vec<Endpoint>,
+    pub scheme: Scheme,
+    pub pass_host: PassHost,
+    /// Further servers to try after the first; APISIX's default is one less than there are nodes.
+    pub retries: u32,
+    /// Bound for all tries together; zero is none.
+    pub retry_timeout: Duration,
+    pub keepalive: Keepalive,
+}
+
+/// One server.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Endpoint {
+    pub addr: SocketAddr,
+    /// `host` or `host:port` as the operator wrote it, for `pass_host: node`; the port is left
+    /// out when it is the scheme's own.
+    pub authority: String,
+    /// Relative share; a weight of 0 gets nothing while others live.
+    pub weight: u32,
+    /// Tiers: lower ones are used when all above have failed.
+    pub priority: i64,
+}
+
+/// How the upstream is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Scheme {
+    #[default]
+    Http,
+    /// Accepted by the model; exchanges with it fail with 502 until TLS is there.
+    Https,
+    Grpc,
+    Grpcs,
+}
+
+/// The `Host` an upstream gets.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum PassHost {
+    /// The client's.
+    #[default]
+    Pass,
+    /// The node's own name.
+    Node,
+    /// `upstream_host`.
+    Rewrite(String),
+}
+
+/// Idle connections kept per worker and server (APISIX: `keepalive_pool`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keepalive {
+    pub size: usize,
+    pub idle_timeout: Duration,
+    /// Requests after which a connection is closed.
+    pub requests: u64,
+}
+
+impl Default for Keepalive {
+    fn default() -> Keepalive {
+        Keepalive { size: 320, idle_timeout: Duration::from_secs(60), requests: 1000 }
+    }
+}
