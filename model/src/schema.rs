@@ -1,0 +1,397 @@
+//! JSON schemas that speak as APISIX does.
+//!
+//! APISIX checks with api7's `jsonschema` for Lua: it stops at the first error,
+//! words it in its own way, fills defaults while it walks, and sees values as
+//! Lua does (an empty list and an empty map are the same; `1.0` is an integer;
+//! `null` is `userdata`). Tools compare those words, so they are kept to the
+//! byte, and each refusal also carries a pointer, what was expected, what was
+//! there, and a hint. Where Lua's hash order would decide which error comes
+//! first, the order of the schema decides here.
+//!
+//! It never fetches a remote reference; `$ref` works inside one document.
+
+use std::sync::LazyLock;
+
+use serde_json::Value;
+
+use crate::{Invalid, Kind};
+
+mod check;
+mod compile;
+mod lua;
+mod resources;
+
+pub(crate) use lua::quoted;
+
+use compile::Node;
+
+/// A compiled schema.
+#[derive(Debug)]
+pub struct Schema {
+    root: Node,
+}
+
+impl Schema {
+    /// Compiles a schema (draft 4 to 7, the keywords api7's `jsonschema` knows).
+    ///
+    /// # Errors
+    /// A keyword of the wrong shape, a pattern that does not compile, or a
+    /// `$ref` that leads nowhere or round in a circle; the pointer leads into the schema.
+    pub fn new(schema: &Value) -> Result<Schema, Invalid> {
+        compile::compile(schema).map(|root| Schema { root })
+    }
+
+    /// Checks `value`, as if absent properties had their defaults.
+    ///
+    /// # Errors
+    /// The first thing wrong.
+    pub fn check(&self, value: &Value) -> Result<(), Invalid> {
+        self.root.walk(&mut value.clone())
+    }
+
+    /// Checks `value` and gives it back with defaults filled in, in the shapes
+    /// the schema asks for: `1.0` becomes `1` where an integer is wanted, and an
+    /// empty list or map becomes the other where that is wanted, as Lua cannot
+    /// tell them apart.
+    ///
+    /// # Errors
+    /// The first thing wrong.
+    pub fn parse(&self, mut value: Value) -> Result<Value, Invalid> {
+        self.root.walk(&mut value)?;
+        Ok(value)
+    }
+
+    /// Fills defaults up to the first thing wrong, and says nothing about it.
+    pub fn fill_defaults(&self, value: &mut Value) {
+        // A refusal means the rest of the value is not known to fit; what was filled stays.
+        let _ = self.root.walk(value);
+    }
+}
+
+/// The schema of a kind of resource.
+///
+/// Plugins inside are only known to be an object here: their own schemas belong
+/// to them. That of plugin metadata accepts any object for the same reason.
+/// A secret's depends on its manager; see [`of_secret`].
+pub fn of_kind(kind: Kind) -> &'static Schema {
+    &KINDS[kind.index()].1
+}
+
+/// The JSON document behind [`of_kind`], as `GET /apisix/admin/schema/route` prints it.
+pub fn document(kind: Kind) -> &'static Value {
+    &KINDS[kind.index()].0
+}
+
+/// The schema of a secret kept by `manager` (`vault`, `aws` or `gcp`).
+pub fn of_secret(manager: &str) -> Option<&'static Schema> {
+    SECRETS.iter().find(|(name, _)| *name == manager).map(|(_, schema)| schema)
+}
+
+static KINDS: LazyLock<Vec<(Value, Schema)>> = LazyLock::new(|| {
+    Kind::ALL
+        .into_iter()
+        .map(|kind| {
+            let document = resources::of_kind(kind);
+            let schema = built_in(&document);
+            (document, schema)
+        })
+        .collect()
+});
+
+static SECRETS: LazyLock<Vec<(&'static str, Schema)>> = LazyLock::new(|| {
+    resources::SECRET_MANAGERS.iter().map(|(name, document)| (*name, built_in(&document()))).collect()
+});
+
+/// What the chash key of an upstream must look like, by `hash_on`.
+pub(crate) fn of_hash_key(hash_on: &str) -> Option<&'static Schema> {
+    static VARS: LazyLock<Schema> = LazyLock::new(|| built_in(&resources::hash_vars()));
+    static HEADER: LazyLock<Schema> = LazyLock::new(|| built_in(&resources::hash_header()));
+    match hash_on {
+        "vars" => Some(&VARS),
+        "header" | "cookie" => Some(&HEADER),
+        _ => None,
+    }
+}
+
+fn built_in(document: &Value) -> Schema {
+    // The documents are constants of this crate and a test compiles each of them.
+    Schema::new(document).expect("the built-in schemas compile")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The message for `value` under `schema`.
+    fn refusal(schema: Value, value: Value) -> Invalid {
+        Schema::new(&schema).unwrap().check(&value).unwrap_err()
+    }
+
+    #[test]
+    fn every_built_in_schema_compiles() {
+        for kind in Kind::ALL {
+            assert!(of_kind(kind).check(&json!(1)).is_err(), "{kind}");
+            assert!(document(kind).is_object());
+        }
+        for manager in ["vault", "aws", "gcp"] {
+            assert!(of_secret(manager).is_some());
+        }
+        assert!(of_secret("nobody").is_none());
+        assert!(of_hash_key("vars").is_some());
+        assert!(of_hash_key("header").is_some());
+    }
+
+    #[test]
+    fn types_are_named_as_lua_names_them() {
+        let cases = [
+            (json!("integer"), json!("1"), "wrong type: expected integer, got string"),
+            (json!("integer"), json!(1.5), "wrong type: expected integer, got number"),
+            (json!("string"), json!(null), "wrong type: expected string, got userdata"),
+            (json!("object"), json!([1]), "wrong type: expected object, got table"),
+            (json!("array"), json!({"a": 1}), "wrong type: expected array, got table"),
+            (json!("boolean"), json!(0), "wrong type: expected boolean, got number"),
+            (
+                json!(["string", "number"]),
+                json!(true),
+                "wrong type: expected one of string, number, got boolean",
+            ),
+        ];
+        for (kind, value, words) in cases {
+            assert_eq!(refusal(json!({"type": kind}), value).reason, words);
+        }
+    }
+
+    #[test]
+    fn lua_cannot_tell_an_empty_list_from_an_empty_map() {
+        let object = Schema::new(&json!({"type": "object", "properties": {"a": {"default": 1}}})).unwrap();
+        assert_eq!(object.parse(json!([])).unwrap(), json!({"a": 1}));
+        let array = Schema::new(&json!({"type": "array", "minItems": 1})).unwrap();
+        assert_eq!(array.check(&json!({})).unwrap_err().reason, "expect array to have at least 1 items");
+        let integer = Schema::new(&json!({"type": "integer"})).unwrap();
+        assert_eq!(integer.parse(json!(3.0)).unwrap(), json!(3));
+    }
+
+    #[test]
+    fn words_are_apisix_words() {
+        let cases = [
+            (json!({"required": ["x"]}), json!({}), "property \"x\" is required"),
+            (
+                json!({"properties": {"x": {}}, "required": ["x"]}),
+                json!({"y": 1}),
+                "property \"x\" is required",
+            ),
+            (
+                json!({"properties": {"count": {"type": "integer", "exclusiveMinimum": 0}}}),
+                json!({"count": -1}),
+                "property \"count\" validation failed: expected -1 to be greater than 0",
+            ),
+            (
+                json!({"properties": {"w": {"minimum": 1}}}),
+                json!({"w": 0}),
+                "property \"w\" validation failed: expected 0 to be at least 1",
+            ),
+            (json!({"maximum": 5}), json!(6.5), "expected 6.5 to be at most 5"),
+            (json!({"exclusiveMaximum": 5}), json!(5), "expected 5 to be smaller than 5"),
+            (json!({"multipleOf": 3}), json!(4), "expected 4 to be a multiple of 3"),
+            (
+                json!({"properties": {"uri": {}}, "additionalProperties": false}),
+                json!({"uir": 1}),
+                "additional properties forbidden, found uir",
+            ),
+            (
+                json!({"additionalProperties": {"type": "string"}}),
+                json!({"a": 1}),
+                "failed to validate additional property a: wrong type: expected string, got number",
+            ),
+            (
+                json!({"patternProperties": {".*": {"type": "string"}}}),
+                json!({"a": 1}),
+                "failed to validate a (matching \".*\"): wrong type: expected string, got number",
+            ),
+            (
+                json!({"pattern": "^\\S+$"}),
+                json!("a \"b"),
+                "failed to match pattern \"^\\\\S+$\" with \"a \\\"b\"",
+            ),
+            (json!({"minLength": 2}), json!("é"), "string too short, expected at least 2, got 1"),
+            (json!({"maxLength": 2}), json!("abc"), "string too long, expected at most 2, got 3"),
+            (json!({"maxItems": 1}), json!([1, 2]), "expect array to have at most 1 items"),
+            (json!({"minProperties": 1}), json!({}), "expect object to have at least 1 properties"),
+            (
+                json!({"maxProperties": 1}),
+                json!({"a": 1, "b": 1}),
+                "expect object to have at most 1 properties",
+            ),
+            (
+                json!({"items": {"type": "string"}}),
+                json!(["a", 1]),
+                "failed to validate item 2: wrong type: expected string, got number",
+            ),
+            (
+                json!({"items": [{"type": "string"}], "additionalItems": false}),
+                json!(["a", 1]),
+                "found unexpected extra items in array",
+            ),
+            (
+                json!({"uniqueItems": true}),
+                json!([1, 2, {"a": 1, "b": 2}, {"b": 2, "a": 1.0}]),
+                "expected unique items but items 3 and 4 are equal",
+            ),
+            (json!({"enum": ["a", 1]}), json!("b"), "matches none of the enum values"),
+            (json!({"const": 1}), json!(2), "failed to check const value"),
+            (
+                json!({"anyOf": [{"required": ["a", "b"]}, {"required": ["c"]}]}),
+                json!({}),
+                "object matches none of the required: [\"a\",\"b\"] or [\"c\"]",
+            ),
+            (json!({"anyOf": [{"type": "string"}]}), json!(1), "object matches none of the required"),
+            (
+                json!({"allOf": [{}, {"type": "string"}]}),
+                json!(1),
+                "allOf 2 failed: wrong type: expected string, got number",
+            ),
+            (
+                json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}),
+                json!({}),
+                "value should match only one schema, but matches none",
+            ),
+            (
+                json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}),
+                json!({"a": 1, "b": 1}),
+                "value should match only one schema, but matches both schemas 1 and 2",
+            ),
+            (json!({"not": {"required": ["a"]}}), json!({"a": 1}), "value wasn't supposed to match schema"),
+            (
+                json!({"if": {"required": ["a"]}, "then": {"required": ["b"]}}),
+                json!({"a": 1}),
+                "then clause did not match",
+            ),
+            (
+                json!({"if": {"required": ["a"]}, "else": {"required": ["b"]}}),
+                json!({}),
+                "else clause did not match",
+            ),
+            (json!({"format": "ipv4"}), json!("1.2.3.256"), "expect valid ipv4 format but got: 1.2.3.256"),
+            (json!({"format": "ipv6"}), json!("::g"), "expect valid ipv6 format but got: ::g"),
+            (
+                json!({"properties": {"a": {}}, "dependencies": {"a": ["b"]}}),
+                json!({"a": 1}),
+                "property \"b\" is required when \"a\" is set",
+            ),
+            (
+                json!({"dependencies": {"a": {"required": ["b"]}}}),
+                json!({"a": 1}),
+                "failed to validate dependent schema for \"a\": property \"b\" is required",
+            ),
+            (json!(false), json!(1), "expect false always"),
+        ];
+        for (schema, value, words) in cases {
+            assert_eq!(refusal(schema, value).reason, words);
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_where_what_and_what_to_do() {
+        let schema = json!({
+            "type": "object",
+            "properties": {"list": {"type": "array", "items": {
+                "type": "object", "properties": {"a/b": {"type": "integer"}}, "additionalProperties": false,
+            }}},
+        });
+        let invalid = refusal(schema.clone(), json!({"list": [{}, {"a/b": "5"}]}));
+        assert_eq!(
+            invalid.reason,
+            "property \"list\" validation failed: failed to validate item 2: \
+             property \"a/b\" validation failed: wrong type: expected integer, got string"
+        );
+        assert_eq!(invalid.pointer, "/list/1/a~1b");
+        assert_eq!(invalid.expected.as_deref(), Some("integer"));
+        assert_eq!(invalid.got.as_deref(), Some("string"));
+        assert_eq!(invalid.hint.as_deref(), Some("remove the quotes around the number"));
+
+        let invalid = refusal(schema, json!({"list": [{"a/c": 5}]}));
+        assert_eq!(invalid.pointer, "/list/0/a~1c");
+        assert_eq!(invalid.hint.as_deref(), Some("did you mean `a/b`?"));
+    }
+
+    #[test]
+    fn an_alternative_that_came_close_is_the_hint() {
+        let schema = json!({"anyOf": [
+            {"type": "object", "patternProperties": {".*": {"type": "integer"}}},
+            {"type": "array"},
+        ]});
+        let invalid = refusal(schema, json!({"h:80": "x"}));
+        assert_eq!(invalid.reason, "object matches none of the required");
+        assert_eq!(
+            invalid.hint.as_deref(),
+            Some(
+                "closest at /h:80: failed to validate h:80 (matching \".*\"): wrong type: expected integer, got string"
+            )
+        );
+    }
+
+    #[test]
+    fn secret_references_stand_for_any_string() {
+        let schema = json!({"type": "string", "minLength": 128});
+        let schema = Schema::new(&schema).unwrap();
+        assert!(schema.check(&json!("$secret://vault/1/a")).is_ok());
+        assert!(schema.check(&json!("$ENV://CERT")).is_ok());
+        assert!(schema.check(&json!("$env:/CERT")).is_err());
+        assert!(Schema::new(&json!({"type": "integer"})).unwrap().check(&json!("$env://N")).is_err());
+    }
+
+    #[test]
+    fn defaults_are_filled_where_a_branch_holds() {
+        let schema = Schema::new(&json!({
+            "type": "object",
+            "properties": {
+                "policy": {"type": "string", "default": "local"},
+                "meta": {"type": "object", "properties": {"n": {"default": 1}}},
+            },
+            "if": {"properties": {"policy": {"enum": ["redis"]}}},
+            "then": {"properties": {"port": {"type": "integer", "default": 6379}}, "required": ["host"]},
+            "oneOf": [
+                {"properties": {"lost": {"default": 1}}, "required": ["never"]},
+                {"properties": {"kept": {"default": 2}}},
+            ],
+        }))
+        .unwrap();
+        assert_eq!(schema.parse(json!({})).unwrap(), json!({"policy": "local", "kept": 2}));
+        assert_eq!(
+            schema.parse(json!({"policy": "redis", "host": "h", "meta": {}})).unwrap(),
+            json!({"policy": "redis", "host": "h", "meta": {"n": 1}, "port": 6379, "kept": 2})
+        );
+        assert_eq!(
+            schema.check(&json!({"policy": "redis"})).unwrap_err().reason,
+            "then clause did not match"
+        );
+    }
+
+    #[test]
+    fn a_schema_that_cannot_work_is_refused_with_its_place() {
+        for (schema, pointer) in [
+            (json!({"type": "text"}), "/type"),
+            (json!({"properties": {"a": {"pattern": "("}}}), "/properties/a/pattern"),
+            (json!({"items": {"$ref": "#/definitions/x"}}), "/items/$ref"),
+            (json!({"$ref": "#"}), "/$ref"),
+            (json!({"required": "x"}), "/required"),
+            (json!("x"), ""),
+        ] {
+            assert_eq!(Schema::new(&schema).unwrap_err().pointer, pointer, "{schema}");
+        }
+    }
+
+    #[test]
+    fn a_reference_works_inside_the_document() {
+        let schema = json!({
+            "definitions": {"port": {"type": "integer"}},
+            "properties": {"p": {"$ref": "#/definitions/port"}},
+        });
+        assert_eq!(
+            refusal(schema, json!({"p": "x"})).reason,
+            "property \"p\" validation failed: wrong type: expected integer, got string"
+        );
+    }
+}

@@ -1,0 +1,540 @@
+//! Walking a value along a compiled schema.
+//!
+//! One walk checks, fills defaults and settles shapes, in the order api7's
+//! `jsonschema` does: type, properties, items, strings, numbers, `enum`, then
+//! the combining keywords.
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use serde_json::{Map, Value};
+
+use super::compile::{Additional, ArrayRules, Branch, Dependency, Format, Node, NumberRules, ObjectRules};
+use super::compile::{StringRules, Type};
+use super::lua;
+use crate::Invalid;
+use crate::invalid::nearest;
+
+impl Node {
+    /// Checks `value` and fills it in; stops at the first thing wrong.
+    pub fn walk(&self, value: &mut Value) -> Result<(), Invalid> {
+        if self.is_reference(value) {
+            return Ok(());
+        }
+        if self.never {
+            return Err(Invalid::new("expect false always").got(lua::json_name(value)));
+        }
+        self.check_type(value)?;
+        if let Some(rules) = &self.object {
+            walk_object(rules, value)?;
+        }
+        if let Some(rules) = &self.array {
+            walk_array(rules, value)?;
+        }
+        if let (Some(rules), Value::String(text)) = (&self.string, &*value) {
+            check_string(rules, text)?;
+        }
+        if let (Some(rules), Value::Number(number)) = (&self.number, &*value) {
+            check_number(rules, &lua::number(number), number.as_f64().unwrap_or(f64::NAN))?;
+        }
+        if let Some(values) = &self.one_of_values {
+            check_enum(values, value)?;
+        }
+        self.check_compounds(value)?;
+        self.check_rest(value)
+    }
+
+    /// Whether this is a reference to a secret, to be checked when it is resolved.
+    fn is_reference(&self, value: &Value) -> bool {
+        let Value::String(text) = value else { return false };
+        text.starts_with('$')
+            && matches!(self.types[..], [] | [Type::String])
+            && (text.starts_with("$secret://")
+                || text.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("$env://")))
+    }
+
+    /// Checks `type`, and settles the shape where JSON tells apart what Lua does not.
+    fn check_type(&self, value: &mut Value) -> Result<(), Invalid> {
+        if self.types.is_empty() || self.types.iter().any(|kind| kind.fits(value)) {
+            if let [only] = self.types[..] {
+                only.settle(value);
+            }
+            return Ok(());
+        }
+        let names: Vec<&str> = self.types.iter().map(|kind| kind.name()).collect();
+        let (names, some) = (names.join(", "), if names.len() > 1 { "one of " } else { "" });
+        let invalid =
+            Invalid::new(format!("wrong type: expected {some}{names}, got {}", lua::type_name(value)))
+                .expected(format!("{some}{names}"))
+                .got(lua::json_name(value));
+        Err(match self.type_hint(value) {
+            Some(hint) => invalid.hint(hint),
+            None => invalid,
+        })
+    }
+
+    fn type_hint(&self, value: &Value) -> Option<&'static str> {
+        let wants = |kind| self.types.contains(&kind);
+        match value {
+            Value::String(text) if wants(Type::Integer) || wants(Type::Number) => {
+                text.parse::<f64>().is_ok().then_some("remove the quotes around the number")
+            }
+            Value::String(text) if wants(Type::Boolean) => {
+                matches!(text.as_str(), "true" | "false").then_some("remove the quotes around the boolean")
+            }
+            Value::Number(_) | Value::Bool(_) if wants(Type::String) => Some("put the value in quotes"),
+            Value::Null => Some("leave the field out instead of giving null"),
+            Value::Array(_) if wants(Type::Object) => Some("write a map of names to values, not a list"),
+            Value::Array(_) => None,
+            _ if self.types[..] == [Type::Array] => Some("write a list, even of one item"),
+            _ => None,
+        }
+    }
+
+    fn check_compounds(&self, value: &mut Value) -> Result<(), Invalid> {
+        for (at, node) in self.all_of.iter().enumerate() {
+            node.walk(value).map_err(|invalid| invalid.said(&format!("allOf {} failed: ", at + 1)))?;
+        }
+        if let Some(any) = &self.any_of {
+            let mut refusals = Vec::new();
+            let fits = any.alternatives.iter().any(|node| match node.try_walk(value) {
+                Ok(()) => true,
+                Err(invalid) => {
+                    refusals.push(invalid);
+                    false
+                }
+            });
+            if !fits {
+                return Err(none_fits(Invalid::new(&any.message), &any.alternatives, refusals));
+            }
+        }
+        self.check_one_of(value)?;
+        if let Some(branch) = &self.branch {
+            check_branch(branch, value)?;
+        }
+        match &self.not {
+            Some(node) if node.walk(&mut value.clone()).is_ok() => {
+                let invalid = Invalid::new("value wasn't supposed to match schema");
+                Err(match names_of_alternatives(std::slice::from_ref(node.as_ref())) {
+                    Some(names) => invalid.expected(format!("not {names} together")),
+                    None => invalid,
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_one_of(&self, value: &mut Value) -> Result<(), Invalid> {
+        let (mut matched, mut refusals) = (None, Vec::new());
+        for (at, node) in self.one_of.iter().enumerate() {
+            match (node.try_walk(value), matched) {
+                (Ok(()), None) => matched = Some(at + 1),
+                (Ok(()), Some(first)) => {
+                    let invalid = Invalid::new(format!(
+                        "value should match only one schema, but matches both schemas {first} and {}",
+                        at + 1
+                    ));
+                    return Err(match names_of_alternatives(&self.one_of) {
+                        Some(names) => invalid.expected(format!("only one of {names}")),
+                        None => invalid,
+                    });
+                }
+                (Err(invalid), _) => refusals.push(invalid),
+            }
+        }
+        if self.one_of.is_empty() || matched.is_some() {
+            return Ok(());
+        }
+        let invalid = Invalid::new("value should match only one schema, but matches none");
+        Err(none_fits(invalid, &self.one_of, refusals))
+    }
+
+    fn check_rest(&self, value: &Value) -> Result<(), Invalid> {
+        if let (Some(format), Value::String(text)) = (&self.format, value) {
+            check_format(format, text)?;
+        }
+        if let Some(constant) = &self.constant
+            && !lua::equal(constant, value)
+        {
+            return Err(Invalid::new("failed to check const value").expected(constant.to_string()));
+        }
+        if let (Some(node), Value::Array(items)) = (&self.contains, value) {
+            if items.is_empty() {
+                return Err(Invalid::new("check contains: empty array is invalid"));
+            }
+            if !items.iter().any(|item| node.walk(&mut item.clone()).is_ok()) {
+                return Err(Invalid::new("failed to check contains"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Walks `value`, leaving it as it was if it does not fit.
+    fn try_walk(&self, value: &mut Value) -> Result<(), Invalid> {
+        if !self.writes {
+            return self.walk(value);
+        }
+        let mut trial = value.clone();
+        self.walk(&mut trial)?;
+        *value = trial;
+        Ok(())
+    }
+}
+
+impl Type {
+    fn fits(self, value: &Value) -> bool {
+        match (self, value) {
+            (Type::Object, Value::Array(items)) => items.is_empty(),
+            (Type::Array, Value::Object(map)) => map.is_empty(),
+            (Type::Integer, Value::Number(number)) => {
+                number.is_i64() || number.is_u64() || number.as_f64().is_some_and(|n| n % 1.0 == 0.0)
+            }
+            (Type::Table, value) => value.is_object() || value.is_array(),
+            (Type::Object, value) => value.is_object(),
+            (Type::Array, value) => value.is_array(),
+            (Type::Number, value) => value.is_number(),
+            (Type::String, value) => value.is_string(),
+            (Type::Boolean, value) => value.is_boolean(),
+            (Type::Null, value) => value.is_null(),
+            (Type::Integer, _) => false,
+        }
+    }
+
+    /// Gives a value that fits the JSON shape this type has.
+    fn settle(self, value: &mut Value) {
+        match (self, &*value) {
+            (Type::Object, Value::Array(_)) => *value = Value::Object(Map::new()),
+            (Type::Array, Value::Object(_)) => *value = Value::Array(Vec::new()),
+            (Type::Integer, Value::Number(number)) if number.is_f64() => {
+                // Beyond 2^53 a float is no exact integer; it is left for the reader to refuse.
+                if let Some(n) = number.as_f64().filter(|n| n.abs() <= 9_007_199_254_740_992.0) {
+                    *value = Value::from(n as i64);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Type::Object => "object",
+            Type::Array => "array",
+            Type::Table => "table",
+            Type::Integer => "integer",
+            Type::Number => "number",
+            Type::String => "string",
+            Type::Boolean => "boolean",
+            Type::Null => "null",
+        }
+    }
+}
+
+fn walk_object(rules: &ObjectRules, value: &mut Value) -> Result<(), Invalid> {
+    if matches!(value, Value::Array(items) if items.is_empty()) && !rules.properties.is_empty() {
+        *value = Value::Object(Map::new());
+    }
+    if !is_object_like(value) {
+        return Ok(());
+    }
+    for property in &rules.properties {
+        let name = &property.name;
+        match value.get_mut(name) {
+            Some(child) => {
+                property.node.walk(child).map_err(|invalid| {
+                    invalid.within(name).said(&format!("property \"{name}\" validation failed: "))
+                })?;
+                if let Some(dependency) = &property.dependency {
+                    check_dependency(name, dependency, value)?;
+                }
+            }
+            None if property.required => return Err(missing(name)),
+            None => {
+                if let (Some(default), Value::Object(map)) = (&property.default, &mut *value) {
+                    map.insert(name.clone(), default.clone());
+                }
+            }
+        }
+    }
+    for name in &rules.required {
+        if value.get(name).is_none() {
+            return Err(missing(name));
+        }
+    }
+    for (name, dependency) in &rules.dependencies {
+        if value.get(name).is_some() {
+            check_dependency(name, dependency, value)?;
+        }
+    }
+    walk_unnamed(rules, value)?;
+
+    let count = value.as_object().map_or(0, Map::len);
+    if let Some(min) = rules.min.filter(|min| count < *min) {
+        return Err(Invalid::new(format!("expect object to have at least {min} properties"))
+            .expected(format!("at least {min} properties"))
+            .got(count.to_string()));
+    }
+    if let Some(max) = rules.max.filter(|max| count > *max) {
+        return Err(Invalid::new(format!("expect object to have at most {max} properties"))
+            .expected(format!("at most {max} properties"))
+            .got(count.to_string()));
+    }
+    Ok(())
+}
+
+/// An object, or the empty list that Lua takes for one.
+fn is_object_like(value: &Value) -> bool {
+    matches!(value, Value::Object(_)) || matches!(value, Value::Array(items) if items.is_empty())
+}
+
+fn missing(name: &str) -> Invalid {
+    Invalid::new(format!("property \"{name}\" is required"))
+        .expected(format!("a property `{name}`"))
+        .got("no such property")
+}
+
+fn check_dependency(name: &str, dependency: &Dependency, value: &mut Value) -> Result<(), Invalid> {
+    match dependency {
+        Dependency::Names(needed) => {
+            match needed.iter().find(|needed| value.get(needed.as_str()).is_none()) {
+                Some(needed) => {
+                    Err(Invalid::new(format!("property \"{needed}\" is required when \"{name}\" is set"))
+                        .expected(format!("a property `{needed}`"))
+                        .got("no such property"))
+                }
+                None => Ok(()),
+            }
+        }
+        Dependency::Schema(node) => node.walk(value).map_err(|invalid| {
+            invalid.said(&format!("failed to validate dependent schema for \"{name}\": "))
+        }),
+    }
+}
+
+/// Checks `patternProperties` and `additionalProperties`.
+fn walk_unnamed(rules: &ObjectRules, value: &mut Value) -> Result<(), Invalid> {
+    if rules.patterns.is_empty() && matches!(rules.additional, Additional::Allowed) {
+        return Ok(());
+    }
+    let Value::Object(map) = value else { return Ok(()) };
+    for (name, child) in map.iter_mut() {
+        let mut known = rules.properties.iter().any(|property| property.name == *name);
+        for pattern in &rules.patterns {
+            if pattern.regex.is_match(name.as_bytes()) {
+                known = true;
+                pattern.node.walk(child).map_err(|invalid| {
+                    let source = &pattern.source;
+                    invalid.within(name).said(&format!("failed to validate {name} (matching \"{source}\"): "))
+                })?;
+            }
+        }
+        match &rules.additional {
+            _ if known => {}
+            Additional::Allowed => {}
+            Additional::Forbidden => {
+                let invalid = Invalid::new(format!("additional properties forbidden, found {name}"))
+                    .within(name)
+                    .expected("a known property");
+                return Err(match nearest(name, rules.properties.iter().map(|known| known.name.as_str())) {
+                    Some(close) => invalid.hint(format!("did you mean `{close}`?")),
+                    None => invalid,
+                });
+            }
+            Additional::Fits(node) => node.walk(child).map_err(|invalid| {
+                invalid.within(name).said(&format!("failed to validate additional property {name}: "))
+            })?,
+        }
+    }
+    Ok(())
+}
+
+fn walk_array(rules: &ArrayRules, value: &mut Value) -> Result<(), Invalid> {
+    let none = &mut Vec::new();
+    let items = match value {
+        Value::Array(items) => items,
+        Value::Object(map) if map.is_empty() => none,
+        _ => return Ok(()),
+    };
+    if let Some(min) = rules.min.filter(|min| items.len() < *min) {
+        return Err(Invalid::new(format!("expect array to have at least {min} items"))
+            .expected(format!("at least {min} items"))
+            .got(items.len().to_string()));
+    }
+    if let Some(max) = rules.max.filter(|max| items.len() > *max) {
+        return Err(Invalid::new(format!("expect array to have at most {max} items"))
+            .expected(format!("at most {max} items"))
+            .got(items.len().to_string()));
+    }
+    let tuple = rules.tuple.len();
+    for (at, item) in items.iter_mut().enumerate() {
+        let (node, words) = match (rules.tuple.get(at), &rules.rest) {
+            (Some(node), _) => (Some(node), "item"),
+            (None, _) if tuple == 0 => (rules.items.as_ref(), "item"),
+            (None, Additional::Forbidden) => {
+                return Err(Invalid::new("found unexpected extra items in array").within(at));
+            }
+            (None, Additional::Fits(node)) => (Some(node), "additional item"),
+            (None, Additional::Allowed) => (None, "item"),
+        };
+        if let Some(node) = node {
+            node.walk(item).map_err(|invalid| {
+                invalid.within(at).said(&format!("failed to validate {words} {}: ", at + 1))
+            })?;
+        }
+    }
+    if rules.unique { check_unique(items) } else { Ok(()) }
+}
+
+fn check_unique(items: &[Value]) -> Result<(), Invalid> {
+    let is_table = |item: &Value| item.is_array() || item.is_object();
+    for tables in [false, true] {
+        let mut seen: HashMap<String, usize> = HashMap::new();
+        for (at, item) in items.iter().enumerate().filter(|(_, item)| is_table(item) == tables) {
+            let mut print = String::new();
+            lua::fingerprint(item, &mut print);
+            if let Some(first) = seen.insert(print, at) {
+                return Err(Invalid::new(format!(
+                    "expected unique items but items {} and {} are equal",
+                    first + 1,
+                    at + 1
+                ))
+                .within(at)
+                .expected("items that differ")
+                .hint("remove one of the two"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_string(rules: &StringRules, text: &str) -> Result<(), Invalid> {
+    let length = if rules.min.is_some() || rules.max.is_some() { text.chars().count() } else { 0 };
+    if let Some(min) = rules.min.filter(|min| length < *min) {
+        return Err(Invalid::new(format!("string too short, expected at least {min}, got {length}"))
+            .expected(format!("at least {min} characters"))
+            .got(length.to_string()));
+    }
+    if let Some(max) = rules.max.filter(|max| length > *max) {
+        return Err(Invalid::new(format!("string too long, expected at most {max}, got {length}"))
+            .expected(format!("at most {max} characters"))
+            .got(length.to_string()));
+    }
+    match &rules.pattern {
+        Some((source, regex)) if !regex.is_match(text.as_bytes()) => Err(Invalid::new(format!(
+            "failed to match pattern {} with {}",
+            lua::quoted(source),
+            lua::quoted(text)
+        ))
+        .expected(format!("a string that matches {source}"))),
+        _ => Ok(()),
+    }
+}
+
+fn check_number(rules: &NumberRules, text: &str, number: f64) -> Result<(), Invalid> {
+    let bounds: [(Option<f64>, fn(f64, f64) -> bool, &str); 4] = [
+        (rules.minimum, |n, bound| n < bound, "at least"),
+        (rules.above, |n, bound| n <= bound, "greater than"),
+        (rules.maximum, |n, bound| n > bound, "at most"),
+        (rules.below, |n, bound| n >= bound, "smaller than"),
+    ];
+    for (bound, breaks, words) in bounds {
+        if let Some(bound) = bound.filter(|bound| breaks(number, *bound)) {
+            let bound = lua::general(bound);
+            return Err(Invalid::new(format!("expected {text} to be {words} {bound}"))
+                .expected(format!("{words} {bound}"))
+                .got(text));
+        }
+    }
+    match rules.multiple_of {
+        Some(of) if !is_multiple(number, of) => {
+            let of = lua::general(of);
+            Err(Invalid::new(format!("expected {text} to be a multiple of {of}"))
+                .expected(format!("a multiple of {of}"))
+                .got(text))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Exact for whole divisors; for others within what rounding to doubles costs.
+fn is_multiple(number: f64, of: f64) -> bool {
+    if of % 1.0 == 0.0 {
+        return number % of == 0.0;
+    }
+    let quotient = number / of;
+    let rounded = (quotient + 0.5).floor();
+    (quotient - rounded).abs() <= 1e-12 * if rounded == 0.0 { 1.0 } else { rounded.abs() }
+}
+
+fn check_enum(values: &[Value], value: &Value) -> Result<(), Invalid> {
+    if values.iter().any(|allowed| lua::equal(allowed, value)) {
+        return Ok(());
+    }
+    let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let invalid = Invalid::new("matches none of the enum values")
+        .expected(format!("one of {}", values.iter().map(plain).collect::<Vec<_>>().join(", ")));
+    let Value::String(text) = value else { return Err(invalid.got(lua::json_name(value))) };
+    let got = if text.len() <= 40 { format!("`{text}`") } else { "a longer string".to_owned() };
+    let known = values.iter().filter_map(Value::as_str);
+    let same = known.clone().find(|known| known.eq_ignore_ascii_case(text));
+    Err(match same.or_else(|| nearest(text, known)) {
+        Some(close) => invalid.got(got).hint(format!("did you mean `{close}`?")),
+        None => invalid.got(got),
+    })
+}
+
+fn check_branch(branch: &Branch, value: &mut Value) -> Result<(), Invalid> {
+    let (node, words) = if branch.condition.try_walk(value).is_ok() {
+        (&branch.then, "then clause did not match")
+    } else {
+        (&branch.otherwise, "else clause did not match")
+    };
+    let Some(node) = node else { return Ok(()) };
+    node.try_walk(value).map_err(|inner| explained(Invalid::new(words), inner))
+}
+
+fn check_format(format: &Format, text: &str) -> Result<(), Invalid> {
+    let (name, fits) = match format {
+        Format::Ipv4 => ("ipv4", text.parse::<Ipv4Addr>().is_ok()),
+        Format::Ipv6 => ("ipv6", text.parse::<Ipv6Addr>().is_ok()),
+        Format::Pattern(name, regex) => (*name, regex.is_match(text.as_bytes())),
+    };
+    if fits {
+        return Ok(());
+    }
+    Err(Invalid::new(format!("expect valid {name} format but got: {text}"))
+        .expected(format!("a valid {name}")))
+}
+
+/// A refusal by every alternative: what they asked for, or how the closest failed.
+fn none_fits(invalid: Invalid, alternatives: &[Node], refusals: Vec<Invalid>) -> Invalid {
+    if let Some(names) = names_of_alternatives(alternatives) {
+        return invalid.expected(format!("one of {names}"));
+    }
+    // The alternative that got furthest into the value is the one that was meant.
+    match refusals.into_iter().reduce(|best, next| if depth(&next) > depth(&best) { next } else { best }) {
+        Some(closest) => explained(invalid, closest),
+        None => invalid,
+    }
+}
+
+/// Carries what an inner refusal knows over to the message APISIX gives.
+fn explained(invalid: Invalid, inner: Invalid) -> Invalid {
+    let inner_words = inner.hint.unwrap_or(inner.reason);
+    let hint = if inner.pointer.is_empty() || inner_words.starts_with("closest at ") {
+        inner_words
+    } else {
+        format!("closest at {}: {inner_words}", inner.pointer)
+    };
+    Invalid { expected: inner.expected, got: inner.got, ..invalid }.hint(hint)
+}
+
+fn depth(invalid: &Invalid) -> usize {
+    invalid.pointer.matches('/').count()
+}
+
+/// `uri, uris` where each alternative asks for nothing but certain properties.
+fn names_of_alternatives(alternatives: &[Node]) -> Option<String> {
+    let names: Option<Vec<String>> =
+        alternatives.iter().map(|node| node.asks_only.as_ref().map(|names| names.join("+"))).collect();
+    names.map(|names| names.join(", "))
+}

@@ -1,0 +1,476 @@
+//! From a JSON schema document to a tree that can be walked.
+//!
+//! Everything that can be decided once is decided here: patterns are compiled,
+//! references followed, messages that do not depend on the value are written.
+
+use regex::bytes::{Regex, RegexBuilder};
+use serde_json::{Map, Value};
+
+use crate::Invalid;
+use crate::invalid::push_pointer;
+
+/// A `$ref` may not lead through more references than this; only a circle does.
+const MAX_DEPTH: usize = 64;
+
+/// One compiled schema. An absent keyword is `None` or empty.
+#[derive(Debug, Default)]
+pub struct Node {
+    /// The schema is `false`: nothing fits.
+    pub never: bool,
+    pub types: Vec<Type>,
+    pub object: Option<Box<ObjectRules>>,
+    pub array: Option<Box<ArrayRules>>,
+    pub string: Option<Box<StringRules>>,
+    pub number: Option<Box<NumberRules>>,
+    pub one_of_values: Option<Vec<Value>>,
+    pub all_of: Vec<Node>,
+    pub any_of: Option<AnyOf>,
+    pub one_of: Vec<Node>,
+    pub branch: Option<Box<Branch>>,
+    pub not: Option<Box<Node>>,
+    pub format: Option<Format>,
+    pub constant: Option<Value>,
+    pub contains: Option<Box<Node>>,
+    /// The properties a bare `{"required": […]}` alternative asks for.
+    pub asks_only: Option<Vec<String>>,
+    /// Walking may change the value: a default below, or a shape to normalise.
+    pub writes: bool,
+}
+
+/// What `type` may name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Type {
+    Object,
+    Array,
+    Table,
+    Integer,
+    Number,
+    String,
+    Boolean,
+    Null,
+}
+
+#[derive(Debug, Default)]
+pub struct ObjectRules {
+    pub properties: Vec<Property>,
+    /// Required names that are not among `properties`.
+    pub required: Vec<String>,
+    /// Dependencies of names that are not among `properties`.
+    pub dependencies: Vec<(String, Dependency)>,
+    pub patterns: Vec<Pattern>,
+    pub additional: Additional,
+    pub min: Option<usize>,
+    pub max: Option<usize>,
+}
+
+#[derive(Debug)]
+pub struct Property {
+    pub name: String,
+    pub node: Node,
+    pub default: Option<Value>,
+    pub required: bool,
+    pub dependency: Option<Dependency>,
+}
+
+#[derive(Debug)]
+pub enum Dependency {
+    Names(Vec<String>),
+    Schema(Node),
+}
+
+#[derive(Debug)]
+pub struct Pattern {
+    pub source: String,
+    pub regex: Regex,
+    pub node: Node,
+}
+
+#[derive(Debug, Default)]
+pub enum Additional {
+    #[default]
+    Allowed,
+    Forbidden,
+    Fits(Node),
+}
+
+#[derive(Debug, Default)]
+pub struct ArrayRules {
+    pub min: Option<usize>,
+    pub max: Option<usize>,
+    pub items: Option<Node>,
+    pub tuple: Vec<Node>,
+    /// What follows a tuple.
+    pub rest: Additional,
+    pub unique: bool,
+}
+
+#[derive(Debug, Default)]
+pub struct StringRules {
+    pub min: Option<usize>,
+    pub max: Option<usize>,
+    pub pattern: Option<(String, Regex)>,
+}
+
+#[derive(Debug, Default)]
+pub struct NumberRules {
+    pub minimum: Option<f64>,
+    pub above: Option<f64>,
+    pub maximum: Option<f64>,
+    pub below: Option<f64>,
+    pub multiple_of: Option<f64>,
+}
+
+#[derive(Debug)]
+pub struct AnyOf {
+    pub alternatives: Vec<Node>,
+    /// `object matches none of the required` and what they were.
+    pub message: String,
+}
+
+#[derive(Debug)]
+pub struct Branch {
+    pub condition: Node,
+    pub then: Option<Node>,
+    pub otherwise: Option<Node>,
+}
+
+/// The formats api7's `jsonschema` checks; others are taken as a note.
+#[derive(Debug)]
+pub enum Format {
+    Ipv4,
+    Ipv6,
+    Pattern(&'static str, Regex),
+}
+
+/// Compiles a whole document.
+pub fn compile(document: &Value) -> Result<Node, Invalid> {
+    Compiler { document }.node(document, 0)
+}
+
+struct Compiler<'a> {
+    document: &'a Value,
+}
+
+impl Compiler<'_> {
+    fn node(&self, schema: &Value, depth: usize) -> Result<Node, Invalid> {
+        if depth > MAX_DEPTH {
+            return Err(Invalid::new("schema is nested too deeply"));
+        }
+        let map = match schema {
+            Value::Bool(fits) => return Ok(Node { never: !fits, ..Node::default() }),
+            Value::Object(map) => map,
+            _ => return Err(Invalid::new("a schema must be an object or a boolean")),
+        };
+        if let Some(reference) = map.get("$ref") {
+            let target = reference
+                .as_str()
+                .and_then(|reference| self.document.pointer(reference.strip_prefix('#')?))
+                .ok_or_else(|| Invalid::new("the reference leads nowhere in this schema").at("/$ref"))?;
+            return self.node(target, depth + 1).map_err(|invalid| invalid.at("/$ref"));
+        }
+
+        let mut node = Node {
+            types: types(map)?,
+            object: self.object_rules(map, depth)?.map(Box::new),
+            array: self.array_rules(map, depth)?.map(Box::new),
+            string: string_rules(map)?.map(Box::new),
+            number: number_rules(map)?.map(Box::new),
+            one_of_values: values(map, "enum")?,
+            all_of: self.nodes(map, "allOf", depth)?,
+            any_of: self.any_of(map, depth)?,
+            one_of: self.nodes(map, "oneOf", depth)?,
+            branch: self.branch(map, depth)?.map(Box::new),
+            not: self.child(map, "not", depth)?.map(Box::new),
+            format: format(map)?,
+            constant: map.get("const").cloned(),
+            contains: self.child(map, "contains", depth)?.map(Box::new),
+            asks_only: (map.len() == 1).then(|| strings(map, "required")).transpose()?.flatten(),
+            never: false,
+            writes: false,
+        };
+        node.writes = writes(&node);
+        Ok(node)
+    }
+
+    fn object_rules(&self, map: &Map<String, Value>, depth: usize) -> Result<Option<ObjectRules>, Invalid> {
+        const KEYWORDS: [&str; 7] = [
+            "properties",
+            "additionalProperties",
+            "patternProperties",
+            "minProperties",
+            "maxProperties",
+            "dependencies",
+            "required",
+        ];
+        if !KEYWORDS.iter().any(|keyword| map.contains_key(*keyword)) {
+            return Ok(None);
+        }
+        let mut required = strings(map, "required")?.unwrap_or_default();
+        let mut dependencies = Vec::new();
+        for (name, value) in object(map, "dependencies")?.into_iter().flatten() {
+            let dependency = match value {
+                Value::Array(_) => strings_of(value)
+                    .map(Dependency::Names)
+                    .ok_or_else(|| Invalid::new("expected a list of names")),
+                _ => self.node(value, depth + 1).map(Dependency::Schema),
+            };
+            dependencies.push((
+                name.clone(),
+                dependency.map_err(|invalid| invalid.within(name).under("/dependencies"))?,
+            ));
+        }
+        let mut properties = Vec::new();
+        for (name, value) in object(map, "properties")?.into_iter().flatten() {
+            let place = |invalid: Invalid| invalid.within(name).under("/properties");
+            let dependency = dependencies.iter().position(|(owner, _)| owner == name);
+            let count = required.len();
+            required.retain(|asked| asked != name);
+            properties.push(Property {
+                name: name.clone(),
+                node: self.node(value, depth + 1).map_err(place)?,
+                default: value.get("default").filter(|default| !default.is_null()).cloned(),
+                required: required.len() < count,
+                dependency: dependency.map(|at| dependencies.remove(at).1),
+            });
+        }
+        let mut patterns = Vec::new();
+        for (source, value) in object(map, "patternProperties")?.into_iter().flatten() {
+            let place = |invalid: Invalid| invalid.within(source).under("/patternProperties");
+            patterns.push(Pattern {
+                source: source.clone(),
+                regex: regex(source).map_err(place)?,
+                node: self.node(value, depth + 1).map_err(place)?,
+            });
+        }
+        Ok(Some(ObjectRules {
+            properties,
+            required,
+            dependencies,
+            patterns,
+            additional: self.additional(map, "additionalProperties", depth)?,
+            min: count(map, "minProperties")?,
+            max: count(map, "maxProperties")?,
+        }))
+    }
+
+    fn array_rules(&self, map: &Map<String, Value>, depth: usize) -> Result<Option<ArrayRules>, Invalid> {
+        const KEYWORDS: [&str; 4] = ["items", "minItems", "maxItems", "uniqueItems"];
+        if !KEYWORDS.iter().any(|keyword| map.contains_key(*keyword)) {
+            return Ok(None);
+        }
+        let tuple = matches!(map.get("items"), Some(Value::Array(_)));
+        Ok(Some(ArrayRules {
+            min: count(map, "minItems")?,
+            max: count(map, "maxItems")?,
+            items: if tuple { None } else { self.child(map, "items", depth)? },
+            tuple: if tuple { self.nodes(map, "items", depth)? } else { Vec::new() },
+            rest: self.additional(map, "additionalItems", depth)?,
+            unique: map.get("uniqueItems") == Some(&Value::Bool(true)),
+        }))
+    }
+
+    fn additional(
+        &self,
+        map: &Map<String, Value>,
+        keyword: &str,
+        depth: usize,
+    ) -> Result<Additional, Invalid> {
+        Ok(match map.get(keyword) {
+            None | Some(Value::Bool(true)) => Additional::Allowed,
+            Some(Value::Bool(false)) => Additional::Forbidden,
+            Some(schema) => {
+                Additional::Fits(self.node(schema, depth + 1).map_err(|invalid| invalid.within(keyword))?)
+            }
+        })
+    }
+
+    fn any_of(&self, map: &Map<String, Value>, depth: usize) -> Result<Option<AnyOf>, Invalid> {
+        let alternatives = self.nodes(map, "anyOf", depth)?;
+        if alternatives.is_empty() {
+            return Ok(None);
+        }
+        let asked: Vec<String> = map["anyOf"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|alternative| alternative.get("required"))
+            .map(Value::to_string)
+            .collect();
+        let mut message = "object matches none of the required".to_owned();
+        if !asked.is_empty() {
+            message.push_str(": ");
+            message.push_str(&asked.join(" or "));
+        }
+        Ok(Some(AnyOf { alternatives, message }))
+    }
+
+    fn branch(&self, map: &Map<String, Value>, depth: usize) -> Result<Option<Branch>, Invalid> {
+        let Some(condition) = self.child(map, "if", depth)? else { return Ok(None) };
+        let (then, otherwise) = (self.child(map, "then", depth)?, self.child(map, "else", depth)?);
+        Ok(Some(Branch { condition, then, otherwise }))
+    }
+
+    fn child(&self, map: &Map<String, Value>, keyword: &str, depth: usize) -> Result<Option<Node>, Invalid> {
+        map.get(keyword)
+            .map(|schema| self.node(schema, depth + 1).map_err(|invalid| invalid.within(keyword)))
+            .transpose()
+    }
+
+    fn nodes(&self, map: &Map<String, Value>, keyword: &str, depth: usize) -> Result<Vec<Node>, Invalid> {
+        match map.get(keyword) {
+            None => Ok(Vec::new()),
+            Some(Value::Array(schemas)) => schemas
+                .iter()
+                .enumerate()
+                .map(|(at, schema)| {
+                    self.node(schema, depth + 1).map_err(|invalid| invalid.within(at).within(keyword))
+                })
+                .collect(),
+            Some(_) => Err(wrong(keyword, "a list of schemas")),
+        }
+    }
+}
+
+/// Whether walking `node` may change a value.
+fn writes(node: &Node) -> bool {
+    let below = |nodes: &[Node]| nodes.iter().any(|node| node.writes);
+    let fits = |additional: &Additional| matches!(additional, Additional::Fits(node) if node.writes);
+    node.types.iter().any(|kind| matches!(kind, Type::Object | Type::Array | Type::Integer))
+        || node.object.as_deref().is_some_and(|rules| {
+            rules.properties.iter().any(|property| property.default.is_some() || property.node.writes)
+                || rules.patterns.iter().any(|pattern| pattern.node.writes)
+                || fits(&rules.additional)
+        })
+        || node.array.as_deref().is_some_and(|rules| {
+            rules.items.as_ref().is_some_and(|node| node.writes) || below(&rules.tuple) || fits(&rules.rest)
+        })
+        || below(&node.all_of)
+        || below(&node.one_of)
+        || node.any_of.as_ref().is_some_and(|any| below(&any.alternatives))
+        || node.branch.as_deref().is_some_and(|branch| {
+            branch.condition.writes || branch.then.iter().chain(&branch.otherwise).any(|node| node.writes)
+        })
+}
+
+fn types(map: &Map<String, Value>) -> Result<Vec<Type>, Invalid> {
+    let names = match map.get("type") {
+        None => return Ok(Vec::new()),
+        Some(Value::String(name)) => vec![name.clone()],
+        Some(value) => strings_of(value).ok_or_else(|| wrong("type", "a type or a list of types"))?,
+    };
+    names
+        .iter()
+        .map(|name| match name.as_str() {
+            "object" => Ok(Type::Object),
+            "array" => Ok(Type::Array),
+            "table" => Ok(Type::Table),
+            "integer" => Ok(Type::Integer),
+            "number" => Ok(Type::Number),
+            "string" => Ok(Type::String),
+            "boolean" => Ok(Type::Boolean),
+            "null" => Ok(Type::Null),
+            other => Err(Invalid::new(format!("invalid JSON type: {other}")).at("/type")),
+        })
+        .collect()
+}
+
+fn string_rules(map: &Map<String, Value>) -> Result<Option<StringRules>, Invalid> {
+    let pattern = match map.get("pattern") {
+        None => None,
+        Some(Value::String(source)) => {
+            Some((source.clone(), regex(source).map_err(|invalid| invalid.at("/pattern"))?))
+        }
+        Some(_) => return Err(wrong("pattern", "a string")),
+    };
+    let rules = StringRules { min: count(map, "minLength")?, max: count(map, "maxLength")?, pattern };
+    let empty = rules.min.is_none() && rules.max.is_none() && rules.pattern.is_none();
+    Ok((!empty).then_some(rules))
+}
+
+fn number_rules(map: &Map<String, Value>) -> Result<Option<NumberRules>, Invalid> {
+    let bound = |keyword: &str| match map.get(keyword) {
+        None => Ok(None),
+        Some(value) => value.as_f64().map(Some).ok_or_else(|| wrong(keyword, "a number")),
+    };
+    let rules = NumberRules {
+        minimum: bound("minimum")?,
+        above: bound("exclusiveMinimum")?,
+        maximum: bound("maximum")?,
+        below: bound("exclusiveMaximum")?,
+        multiple_of: bound("multipleOf")?.filter(|of| *of > 0.0),
+    };
+    let bounds = [rules.minimum, rules.above, rules.maximum, rules.below, rules.multiple_of];
+    Ok(bounds.iter().any(Option::is_some).then_some(rules))
+}
+
+fn format(map: &Map<String, Value>) -> Result<Option<Format>, Invalid> {
+    let pattern = match map.get("format").and_then(Value::as_str) {
+        Some("ipv4") => return Ok(Some(Format::Ipv4)),
+        Some("ipv6") => return Ok(Some(Format::Ipv6)),
+        Some("email") => ("email", r"^[A-Za-z0-9_.-]+@[A-Za-z0-9_.-]+\.[A-Za-z]{2,4}$"),
+        Some("hostname") => ("hostname", r"^[a-zA-Z0-9.-]+$"),
+        Some("uuid") => ("uuid", r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"),
+        Some("date") => ("date", r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"),
+        Some("date-time") => (
+            "date-time",
+            r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])[Tt]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]+)?([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$",
+        ),
+        Some("uri") => ("uri", r"^[a-zA-Z][a-zA-Z0-9+.-]*:\S*$"),
+        _ => return Ok(None),
+    };
+    Ok(Some(Format::Pattern(pattern.0, regex(pattern.1)?)))
+}
+
+/// Patterns match bytes, as PCRE without its `u` flag does; `$` is the very end,
+/// never before a last newline as in PCRE, since that lets a newline slip through.
+fn regex(source: &str) -> Result<Regex, Invalid> {
+    RegexBuilder::new(source)
+        .unicode(false)
+        .build()
+        .map_err(|error| Invalid::new(format!("pattern {source} does not compile: {error}")))
+}
+
+fn object<'a>(map: &'a Map<String, Value>, keyword: &str) -> Result<Option<&'a Map<String, Value>>, Invalid> {
+    match map.get(keyword) {
+        None => Ok(None),
+        Some(Value::Object(map)) => Ok(Some(map)),
+        // A schema written in Lua encodes an empty table as a list.
+        Some(Value::Array(list)) if list.is_empty() => Ok(None),
+        Some(_) => Err(wrong(keyword, "an object")),
+    }
+}
+
+fn values(map: &Map<String, Value>, keyword: &str) -> Result<Option<Vec<Value>>, Invalid> {
+    match map.get(keyword) {
+        None => Ok(None),
+        Some(Value::Array(list)) => Ok(Some(list.clone())),
+        Some(_) => Err(wrong(keyword, "a list")),
+    }
+}
+
+fn strings(map: &Map<String, Value>, keyword: &str) -> Result<Option<Vec<String>>, Invalid> {
+    map.get(keyword)
+        .map(|value| strings_of(value).ok_or_else(|| wrong(keyword, "a list of names")))
+        .transpose()
+}
+
+fn strings_of(value: &Value) -> Option<Vec<String>> {
+    value.as_array()?.iter().map(|item| item.as_str().map(str::to_owned)).collect()
+}
+
+fn count(map: &Map<String, Value>, keyword: &str) -> Result<Option<usize>, Invalid> {
+    map.get(keyword)
+        .map(|value| {
+            value
+                .as_u64()
+                .and_then(|count| usize::try_from(count).ok())
+                .ok_or_else(|| wrong(keyword, "a count"))
+        })
+        .transpose()
+}
+
+fn wrong(keyword: &str, expected: &str) -> Invalid {
+    let mut pointer = String::new();
+    push_pointer(&mut pointer, keyword);
+    Invalid::new(format!("invalid schema: \"{keyword}\" must be {expected}")).at(pointer).expected(expected)
+}
