@@ -1,0 +1,18 @@
+//! The case runner: whole-program tests written as data.
+//!
+//! It knows the gateway only from outside (a program, ports, files, signals)
+//! and never links a crate of it; `tests/README.md` describes the format.
+
+#![forbid(unsafe_code)]
+
+pub mod case;
+pub mod client;
+pub mod expect;
+pub mod fill;
+pub mod gateway;
+pub mod http;
+pub mod ports;
+pub mod run;
+pub mod suite;
+pub mod talk;
+pub mod upstream;

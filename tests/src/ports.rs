@@ -1,0 +1,24 @@
+//! Free ports for gateways: outside the range the kernel hands out by itself.
+
+use anyhow::{Result, bail};
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+const FIRST: u16 = 21_000;
+const COUNT: u16 = 1_000;
+
+/// Where the next search starts; processes start at different places.
+static NEXT: AtomicU16 = AtomicU16::new(0);
+
+/// A port on loopback that nobody listens on, given out once per round.
+pub fn free() -> Result<u16> {
+    for _ in 0..COUNT {
+        let turn = NEXT.fetch_add(1, Ordering::Relaxed);
+        let offset = (std::process::id() as u16 % 37).wrapping_mul(27).wrapping_add(turn) % COUNT;
+        let port = FIRST + offset;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("no free port between {FIRST} and {}", FIRST + COUNT)
+}

@@ -1,0 +1,5 @@
+//! Runs every file under `tests/cases`; see `tests/README.md`.
+
+fn main() -> std::process::ExitCode {
+    tests::suite::main()
+}
