@@ -1,0 +1,186 @@
+//! Where the desired configuration is kept, and how changes of it are told.
+//!
+//! A [`Store`] holds resources as the JSON their writers sent, each with the
+//! revisions at which it was created and last changed, as etcd does. Whoever
+//! applies configuration follows [`Store::watch`]; nothing is applied because
+//! somebody wrote it, only because the store said so. A store never looks
+//! inside a value and never checks one.
+
+use std::fmt;
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures_util::Stream;
+use futures_util::StreamExt;
+use model::{Invalid as Diagnostic, Key, Kind};
+use serde_json::Value;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod memory;
+pub mod table;
+
+#[cfg(any(test, feature = "testing"))]
+pub use memory::Memory;
+pub use table::Table;
+
+/// A position in a store's history. Each write moves the whole store on by one, as in etcd.
+pub type Revision = u64;
+
+/// One resource as the store holds it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stored {
+    pub key: Key,
+    /// As sent, plus what the Admin API adds (`id`, `create_time`, `update_time`); no defaults.
+    pub value: Arc<Value>,
+    /// The revision that made it. Kept over changes.
+    pub created: Revision,
+    /// The revision of the last change.
+    pub modified: Revision,
+    /// When its lease ends and it is deleted, in milliseconds since 1970.
+    pub expires: Option<u64>,
+}
+
+/// What must hold for a write to happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expect {
+    Any,
+    /// Nothing is there.
+    Absent,
+    /// What is there was last changed at this revision.
+    Unchanged(Revision),
+}
+
+impl Expect {
+    /// Whether it holds for what is there now.
+    pub fn holds(self, there: Option<&Stored>) -> bool {
+        match self {
+            Expect::Any => true,
+            Expect::Absent => there.is_none(),
+            Expect::Unchanged(revision) => there.is_some_and(|stored| stored.modified == revision),
+        }
+    }
+}
+
+/// One step of a store's history.
+#[derive(Debug, Clone)]
+pub enum Change {
+    /// Made or changed.
+    Put(Stored),
+    Delete {
+        key: Key,
+        revision: Revision,
+    },
+    /// Everything, replacing all that was told before. Items that did not change keep their
+    /// `modified`, so a follower can compare instead of starting over.
+    Reset {
+        items: Vec<Stored>,
+        revision: Revision,
+        /// What a declarative file holds that could not be taken, and why.
+        rejected: Vec<Diagnostic>,
+    },
+}
+
+impl Change {
+    /// The store's revision after this change.
+    pub fn revision(&self) -> Revision {
+        match self {
+            Change::Put(stored) => stored.modified,
+            Change::Delete { revision, .. } | Change::Reset { revision, .. } => *revision,
+        }
+    }
+}
+
+/// Why a store did not do what was asked. The text says what to do.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    /// The expectation of a write does not hold (any more).
+    #[error("value changed before overwritten")]
+    Changed,
+    #[error("the configuration comes from {}, which this API cannot change: edit that file", path.display())]
+    ReadOnly { path: PathBuf },
+    /// Out of order for now; trying again later may work.
+    #[error("the store is unavailable: {0}")]
+    Unavailable(String),
+    #[error("the store cannot write, the disk is full: {0}; free some space, nothing was lost and this write was not made")]
+    Full(String),
+    #[error("cannot use the data folder {}: {reason}", path.display())]
+    Folder { path: PathBuf, reason: String },
+    #[error(
+        "the store {} is in use by another process: stop that one, or give this one its own folder with --data",
+        path.display()
+    )]
+    Locked { path: PathBuf },
+    #[error("the store {} is damaged: {reason}; move it away and restore a copy, or start without it", path.display())]
+    Damaged { path: PathBuf, reason: String },
+    #[error("the store {} was written by another version: {reason}", path.display())]
+    UpgradeRequired { path: PathBuf, reason: String },
+}
+
+/// What a store's methods return: a boxed future, so that stores can be used as `dyn Store`.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// The keeper of the desired configuration.
+///
+/// Implemented by [`Embedded`] (a file of our own), [`File`] (a declarative file, read-only);
+/// etcd and others implement it elsewhere.
+pub trait Store: Send + Sync + fmt::Debug {
+    fn get<'a>(&'a self, key: &'a Key) -> Answer<'a, Option<Stored>>;
+
+    /// All of a kind whose id starts with `prefix` (`""` for all, `jack/credentials/` for one
+    /// consumer's credentials) by key, and the revision of the store they were read at.
+    fn list<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Stored>, Revision)>;
+
+    /// Writes a value. When this answers, the value survives the end of the process and of the machine.
+    ///
+    /// # Errors
+    /// [`StoreError::Changed`] if `expect` does not hold.
+    fn put(&self, key: Key, value: Value, expect: Expect, ttl: Option<Duration>) -> Answer<'_, Stored>;
+
+    /// Deletes a value and returns it; `None` if there was none (unless that is unexpected).
+    ///
+    /// # Errors
+    /// [`StoreError::Changed`] if `expect` does not hold.
+    fn delete(&self, key: Key, expect: Expect) -> Answer<'_, Option<Stored>>;
+
+    /// Follows the store: first a [`Change::Reset`] with everything, then each change in order.
+    /// A follower that falls far behind gets a `Reset` again instead of what it missed.
+    fn watch(&self) -> Changes;
+
+    /// Whether [`put`](Store::put) and [`delete`](Store::delete) can work at all.
+    fn writable(&self) -> bool {
+        true
+    }
+}
+
+/// The changes of a store, in order.
+pub struct Changes(Pin<Box<dyn Stream<Item = Change> + Send>>);
+
+impl Changes {
+    pub fn new(stream: impl Stream<Item = Change> + Send + 'static) -> Changes {
+        Changes(Box::pin(stream))
+    }
+
+    /// The next change, when there is one; `None` once the store is gone.
+    pub async fn next(&mut self) -> Option<Change> {
+        self.0.next().await
+    }
+}
+
+impl fmt::Debug for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Changes")
+    }
+}
+
+/// Milliseconds since 1970.
+pub fn unix_ms() -> u64 {
+    // A clock before 1970 makes leases end late, which is better than ending everything now.
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+fn lease_end(ttl: Option<Duration>) -> Option<u64> {
+    ttl.map(|ttl| unix_ms().saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)))
+}

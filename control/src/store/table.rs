@@ -1,0 +1,243 @@
+//! The rows of a store in memory, and who follows them.
+//!
+//! Stores that keep everything in this process share this: reads are answered
+//! from here, and followers are fed from a bounded log of what was done last.
+//! It never decides whether a write may happen, and never touches a disk.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use futures_util::stream;
+use model::{Invalid as Diagnostic, Key, Kind};
+use tokio::sync::watch;
+
+use super::{Change, Changes, Revision, Stored};
+
+/// How many changes a follower may be behind before it gets a `Reset` instead.
+const LOG: usize = 4096;
+
+/// All rows by key, with a revision and followers.
+#[derive(Debug)]
+pub struct Table {
+    rows: Arc<RwLock<Rows>>,
+    moved: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Rows {
+    by_key: BTreeMap<Key, Stored>,
+    revision: Revision,
+    rejected: Vec<Diagnostic>,
+    /// The last changes, oldest first.
+    log: VecDeque<Change>,
+    /// The number of the log's first change, counted from 1 since this table was made.
+    first: u64,
+}
+
+impl Table {
+    pub fn new(items: impl IntoIterator<Item = Stored>, revision: Revision) -> Table {
+        let by_key = items.into_iter().map(|stored| (stored.key.clone(), stored)).collect();
+        let rows = Rows { by_key, revision, first: 1, ..Rows::default() };
+        Table { rows: Arc::new(RwLock::new(rows)), moved: watch::Sender::new(0) }
+    }
+
+    pub fn revision(&self) -> Revision {
+        self.read().revision
+    }
+
+    pub fn get(&self, key: &Key) -> Option<Stored> {
+        self.read().by_key.get(key).cloned()
+    }
+
+    /// See [`Store::list`](super::Store::list).
+    pub fn list(&self, kind: Kind, prefix: &str) -> (Vec<Stored>, Revision) {
+        let rows = self.read();
+        let from = Key::new(kind, prefix);
+        let items = rows
+            .by_key
+            .range(from..)
+            .take_while(|(key, _)| key.kind == kind && key.id.starts_with(prefix))
+            .map(|(_, stored)| stored.clone())
+            .collect();
+        (items, rows.revision)
+    }
+
+    /// Takes changes over, in order, and tells the followers.
+    pub fn apply(&self, changes: impl IntoIterator<Item = Change>) {
+        let mut rows = self.write();
+        for change in changes {
+            rows.apply(change);
+        }
+        self.tell(rows);
+    }
+
+    /// Replaces everything and tells the followers so.
+    pub fn reset(&self, items: Vec<Stored>, revision: Revision, rejected: Vec<Diagnostic>) {
+        let mut rows = self.write();
+        rows.by_key = items.into_iter().map(|stored| (stored.key.clone(), stored)).collect();
+        rows.revision = revision;
+        rows.rejected = rejected;
+        // One past the end, so that even a follower who has seen all is behind.
+        rows.first = rows.end() + 1;
+        rows.log.clear();
+        self.tell(rows);
+    }
+
+    /// Follows the table from now on, starting with a `Reset`.
+    pub fn watch(&self) -> Changes {
+        let follower = Follower { rows: self.rows.clone(), moved: self.moved.subscribe(), next: 0 };
+        Changes::new(stream::unfold(follower, |mut follower| async move {
+            let change = follower.next().await?;
+            Some((change, follower))
+        }))
+    }
+
+    fn tell(&self, rows: RwLockWriteGuard<'_, Rows>) {
+        let end = rows.end();
+        drop(rows);
+        self.moved.send_replace(end);
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Rows> {
+        // Nothing panics while holding the lock; if it ever did, the rows are still whole rows.
+        self.rows.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Rows> {
+        self.rows.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Rows {
+    /// The number the next change will get.
+    fn end(&self) -> u64 {
+        self.first + self.log.len() as u64
+    }
+
+    fn apply(&mut self, change: Change) {
+        self.revision = change.revision();
+        match &change {
+            Change::Put(stored) => {
+                self.by_key.insert(stored.key.clone(), stored.clone());
+            }
+            Change::Delete { key, .. } => {
+                self.by_key.remove(key);
+            }
+            Change::Reset { items, .. } => {
+                self.by_key = items.iter().map(|stored| (stored.key.clone(), stored.clone())).collect();
+            }
+        }
+        if self.log.len() == LOG {
+            self.log.pop_front();
+            self.first += 1;
+        }
+        self.log.push_back(change);
+    }
+
+    fn everything(&self) -> Change {
+        Change::Reset {
+            items: self.by_key.values().cloned().collect(),
+            revision: self.revision,
+            rejected: self.rejected.clone(),
+        }
+    }
+}
+
+struct Follower {
+    rows: Arc<RwLock<Rows>>,
+    moved: watch::Receiver<u64>,
+    /// The number of the change to tell next; 0 before the first `Reset`.
+    next: u64,
+}
+
+impl Follower {
+    async fn next(&mut self) -> Option<Change> {
+        loop {
+            // Marked as seen before looking, so a change in between wakes us again.
+            self.moved.borrow_and_update();
+            if let Some(change) = self.look() {
+                return Some(change);
+            }
+            self.moved.changed().await.ok()?;
+        }
+    }
+
+    fn look(&mut self) -> Option<Change> {
+        let rows = self.rows.read().unwrap_or_else(PoisonError::into_inner);
+        if self.next < rows.first {
+            self.next = rows.end();
+            return Some(rows.everything());
+        }
+        let at = usize::try_from(self.next - rows.first).ok()?;
+        let change = rows.log.get(at)?.clone();
+        self.next += 1;
+        Some(change)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn row(id: &str, revision: Revision) -> Stored {
+        Stored {
+            key: Key::new(Kind::Route, id),
+            value: Arc::new(json!({ "id": id })),
+            created: revision,
+            modified: revision,
+            expires: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_follower_sees_everything_then_each_change() {
+        let table = Table::new([row("1", 3)], 3);
+        let mut changes = table.watch();
+        let Some(Change::Reset { items, revision: 3, .. }) = changes.next().await else { panic!() };
+        assert_eq!(items, [row("1", 3)]);
+
+        table.apply([Change::Put(row("2", 4)), Change::Delete { key: row("1", 3).key, revision: 5 }]);
+        assert!(matches!(changes.next().await, Some(Change::Put(stored)) if stored == row("2", 4)));
+        assert!(matches!(changes.next().await, Some(Change::Delete { revision: 5, .. })));
+        assert_eq!(table.list(Kind::Route, ""), (vec![row("2", 4)], 5));
+
+        drop(table);
+        assert!(changes.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_follower_far_behind_starts_over_instead_of_holding_memory() {
+        let table = Table::new([], 0);
+        let mut changes = table.watch();
+        changes.next().await.unwrap();
+        for revision in 1..=(LOG as u64 + 1) {
+            table.apply([Change::Put(row("1", revision))]);
+        }
+        let Some(Change::Reset { revision, .. }) = changes.next().await else { panic!() };
+        assert_eq!(revision, LOG as u64 + 1);
+        table.apply([Change::Put(row("2", revision + 1))]);
+        assert!(matches!(changes.next().await, Some(Change::Put(_))));
+    }
+
+    #[tokio::test]
+    async fn a_reset_reaches_even_those_who_have_seen_all() {
+        let table = Table::new([row("1", 1)], 1);
+        let mut changes = table.watch();
+        changes.next().await.unwrap();
+        table.reset(vec![], 2, vec![]);
+        assert!(matches!(changes.next().await, Some(Change::Reset { revision: 2, .. })));
+    }
+
+    #[test]
+    fn a_list_holds_only_its_kind_and_prefix() {
+        let mut credential = row("x", 1);
+        credential.key = Key::credential("jack", "a");
+        let mut other = row("x", 1);
+        other.key = Key::credential("jacky", "a");
+        let table = Table::new([row("1", 1), credential.clone(), other], 1);
+        assert_eq!(table.list(Kind::Credential, "jack/credentials/").0, [credential]);
+        assert_eq!(table.list(Kind::Service, "").0, []);
+    }
+}
