@@ -24,6 +24,8 @@ pub struct Case {
     /// Laid over the runner's own `config.yaml`; null removes a key.
     #[serde(default)]
     pub config: Value,
+    /// A folder of the repository, copied as the gateway's own.
+    pub conf: Option<String>,
     /// `config.yaml` as it is, nothing added.
     pub config_text: Option<String>,
     /// `apisix.yaml` as it is; implies `provider: yaml`.

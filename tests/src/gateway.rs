@@ -69,17 +69,9 @@ impl Gateway {
         listen: Listen,
         names: &Names,
     ) -> Result<Gateway> {
-        let config = match &case.config_text {
-            Some(text) => names.fill(text)?,
-            None => {
-                let mut config = base(&listen, case.uses_yaml());
-                merge(&mut config, &names.fill_value(&case.config)?);
-                serde_json::to_string_pretty(&config)?
-            }
-        };
-        std::fs::write(folder.join("config.yaml"), config)?;
-        if case.uses_yaml() {
-            std::fs::write(folder.join("apisix.yaml"), declared(case, names)?)?;
+        match &case.conf {
+            Some(conf) => copy(&crate::suite::root().join(conf), folder)?,
+            None => write(case, &listen, folder, names)?,
         }
         let env = case
             .env
@@ -198,6 +190,32 @@ impl Snapshot {
     pub fn is_everywhere(&self) -> bool {
         !self.workers.is_empty() && self.workers.iter().all(|held| *held >= self.published)
     }
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(from).with_context(|| from.display().to_string())? {
+        let path = entry?.path();
+        if path.is_file() {
+            std::fs::copy(&path, to.join(path.file_name().context("a file has a name")?))?;
+        }
+    }
+    Ok(())
+}
+
+fn write(case: &Case, listen: &Listen, folder: &Path, names: &Names) -> Result<()> {
+    let config = match &case.config_text {
+        Some(text) => names.fill(text)?,
+        None => {
+            let mut config = base(listen, case.uses_yaml());
+            merge(&mut config, &names.fill_value(&case.config)?);
+            serde_json::to_string_pretty(&config)?
+        }
+    };
+    std::fs::write(folder.join("config.yaml"), config)?;
+    if case.uses_yaml() {
+        std::fs::write(folder.join("apisix.yaml"), declared(case, names)?)?;
+    }
+    Ok(())
 }
 
 /// Loopback only, two workers, a known key.

@@ -3,9 +3,10 @@
 //! A tool a test needs is installed here; one that cannot be had is a failure
 //! and never a reason to skip.
 
-use crate::shell::{cargo, root, run, stage};
+use crate::shell::{cargo, output, root, run, stage};
 use crate::{check, docs, gen_docs, tidy, tools};
 use anyhow::{Result, bail};
+use std::process::Command;
 
 pub fn test(args: &[String]) -> Result<()> {
     match args {
@@ -40,7 +41,7 @@ fn cases(filter: Option<&str>) -> Result<()> {
 /// Every configuration under `conf/` passes `sluice check`.
 fn samples() -> Result<()> {
     let conf = root().join("conf");
-    let mut folders = vec![conf.clone()];
+    let mut folders = vec![conf.clone(), conf.join("declarative"), conf.join("production")];
     for entry in std::fs::read_dir(conf.join("seeds"))? {
         let path = entry?.path();
         if path.is_dir() {
@@ -50,6 +51,11 @@ fn samples() -> Result<()> {
     folders.sort();
     run(cargo().args(["build", "--package", "gateway", "--quiet"]))?;
     for folder in folders {
+        let generate = folder.join("generate");
+        if generate.exists() {
+            let text = output(&mut Command::new(&generate))?;
+            std::fs::write(folder.join("apisix.yaml"), text)?;
+        }
         run(cargo().args(["run", "--package", "gateway", "--quiet", "--", "check"]).arg(&folder))?;
     }
     Ok(())
