@@ -1,0 +1,224 @@
+//! What a set of processes has cost: CPU time, memory, system calls.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Serialize;
+
+/// CPU time used so far, summed over processes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuTime {
+    /// Nanoseconds on a core, from `/proc/PID/task/TID/schedstat`.
+    run_ns: u64,
+    /// Clock ticks in user and kernel mode, from `/proc/PID/stat`.
+    user_ticks: u64,
+    system_ticks: u64,
+}
+
+/// CPU time between two readings, in microseconds.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Cpu {
+    pub user_us: f64,
+    pub system_us: f64,
+}
+
+impl CpuTime {
+    /// Sums over every thread of `pids`; a process that has ended counts as nothing.
+    pub fn read(pids: &[u32]) -> Self {
+        let mut sum = Self::default();
+        for pid in pids {
+            let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
+            let Some((_, fields)) = stat.rsplit_once(')') else { continue };
+            let mut fields = fields.split_ascii_whitespace().skip(11);
+            let mut ticks = || fields.next().and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+            sum.user_ticks += ticks();
+            sum.system_ticks += ticks();
+            sum.run_ns += threads_run_ns(*pid);
+        }
+        sum
+    }
+
+    /// What was used since `earlier`. The sum is exact to the nanosecond; how it divides into user
+    /// and system time follows the kernel's ticks.
+    pub fn since(&self, earlier: &Self) -> Cpu {
+        let user = self.user_ticks.saturating_sub(earlier.user_ticks) as f64;
+        let system = self.system_ticks.saturating_sub(earlier.system_ticks) as f64;
+        let by_ticks = (user + system) * 1e6 / rustix::param::clock_ticks_per_second() as f64;
+        let by_threads = self.run_ns.saturating_sub(earlier.run_ns) as f64 / 1e3;
+        // A thread that ended took its nanoseconds along, while the ticks keep them.
+        let total = if by_ticks > by_threads * 1.03 + 50_000.0 { by_ticks } else { by_threads };
+        let user_share = if user + system > 0.0 { user / (user + system) } else { 0.0 };
+        Cpu { user_us: total * user_share, system_us: total * (1.0 - user_share) }
+    }
+}
+
+impl Cpu {
+    pub fn total_us(&self) -> f64 {
+        self.user_us + self.system_us
+    }
+}
+
+fn threads_run_ns(pid: u32) -> u64 {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return 0 };
+    tasks
+        .filter_map(|task| {
+            let text = fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+            text.split_ascii_whitespace().next()?.parse::<u64>().ok()
+        })
+        .sum()
+}
+
+/// Resident memory, summed over processes, in KiB. `rss` counts a page once per process that maps
+/// it, `pss` shares it out, so for several processes of one program `pss` is the fairer sum.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Memory {
+    pub rss_kib: u64,
+    pub pss_kib: u64,
+}
+
+impl Memory {
+    pub fn read(pids: &[u32]) -> Self {
+        let mut sum = Self::default();
+        for pid in pids {
+            let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+            let kib = |name: &str| -> u64 {
+                text.lines()
+                    .find_map(|line| line.strip_prefix(name)?.split_ascii_whitespace().next()?.parse().ok())
+                    .unwrap_or(0)
+            };
+            sum.rss_kib += kib("Rss:");
+            sum.pss_kib += kib("Pss:");
+        }
+        sum
+    }
+}
+
+/// Counts the system calls of processes while it lives. Never used in a timed pass: both ways of
+/// counting slow the counted program down, strace by a factor.
+pub struct SyscallCounter {
+    child: Child,
+    tool: Tool,
+    output: std::path::PathBuf,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tool {
+    Perf,
+    Strace,
+}
+
+impl SyscallCounter {
+    /// Attaches `perf stat` where tracepoints work, else `strace`.
+    ///
+    /// # Errors
+    /// When neither can be started.
+    pub fn attach(pids: &[u32], folder: &Path) -> Result<Self> {
+        let tool = if perf_works() { Tool::Perf } else { Tool::Strace };
+        let output = folder.join("syscalls.txt");
+        let mut command = match tool {
+            Tool::Perf => {
+                let list = pids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+                let mut command = Command::new("perf");
+                command.args(["stat", "-x", ",", "-e", "raw_syscalls:sys_enter", "-p", &list, "-o"]).arg(&output);
+                command
+            }
+            Tool::Strace => {
+                let mut command = Command::new("strace");
+                command.args(["-c", "-f", "-o"]).arg(&output);
+                for pid in pids {
+                    command.args(["-p", &pid.to_string()]);
+                }
+                command
+            }
+        };
+        let child = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("cannot count system calls: neither perf nor strace starts")?;
+        // Neither tool says when it has attached.
+        std::thread::sleep(Duration::from_millis(300));
+        Ok(Self { child, tool, output })
+    }
+
+    /// Detaches and returns how many calls were made.
+    ///
+    /// # Errors
+    /// When the tool's output holds no count.
+    pub fn finish(mut self) -> Result<u64> {
+        kill_process(Pid::from_child(&self.child), Signal::INT)?;
+        self.child.wait()?;
+        let text = fs::read_to_string(&self.output).unwrap_or_default();
+        let count = match self.tool {
+            Tool::Perf => perf_count(&text),
+            Tool::Strace => strace_count(&text),
+        };
+        count.with_context(|| format!("no count of system calls in {:?}", text.trim()))
+    }
+}
+
+/// The first field of the line that names the event.
+fn perf_count(text: &str) -> Option<u64> {
+    text.lines().find(|line| line.contains("sys_enter"))?.split(',').next()?.parse().ok()
+}
+
+/// The calls column of the line `100.00  0.1  1  1234  5 total`.
+fn strace_count(text: &str) -> Option<u64> {
+    text.lines().find(|line| line.ends_with("total"))?.split_ascii_whitespace().nth(3)?.parse().ok()
+}
+
+fn perf_works() -> bool {
+    Command::new("perf")
+        .args(["stat", "-x", ",", "-e", "raw_syscalls:sys_enter", "true"])
+        .output()
+        .is_ok_and(|output| output.status.success() && perf_count(&String::from_utf8_lossy(&output.stderr)).is_some())
+}
+
+/// The version a program prints, its first line that holds a digit.
+///
+/// # Errors
+/// When the program cannot be run or prints none.
+pub fn version_of(program: &Path, flag: &str) -> Result<String> {
+    let output = Command::new(program).arg(flag).stdin(Stdio::null()).output()?;
+    let text = format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    match text.lines().find(|line| line.contains(|c: char| c.is_ascii_digit())) {
+        Some(line) => Ok(line.trim().chars().take(80).collect()),
+        None => bail!("{} {flag} prints no version", program.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_counts_of_both_tools() {
+        assert_eq!(perf_count("# started\n\n4211,,raw_syscalls:sys_enter,1000,100.00,,\n"), Some(4211));
+        assert_eq!(perf_count("<not supported>,,raw_syscalls:sys_enter,0,0,,\n"), None);
+        assert_eq!(strace_count("% time seconds usecs/call calls errors syscall\n100.00 0.1 1 4211 5 total"), Some(4211));
+    }
+
+    #[test]
+    fn own_cpu_time_grows_by_what_is_burnt() {
+        let pids = [std::process::id()];
+        let before = CpuTime::read(&pids);
+        let started = std::time::Instant::now();
+        let mut sum = 0u64;
+        while started.elapsed() < Duration::from_millis(50) {
+            sum = std::hint::black_box(sum.wrapping_mul(31).wrapping_add(7));
+        }
+        let used = CpuTime::read(&pids).since(&before);
+        // The core may be shared while tests run, but most of the time must have been counted.
+        assert!(used.total_us() > 5_000.0, "{used:?}");
+    }
+
+    #[test]
+    fn own_memory_is_not_nothing() {
+        let memory = Memory::read(&[std::process::id()]);
+        assert!(memory.rss_kib >= memory.pss_kib && memory.pss_kib > 100, "{memory:?}");
+    }
+}

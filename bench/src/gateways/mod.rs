@@ -1,0 +1,177 @@
+//! Who is measured, what each is asked to do, and the configuration and command that makes it do
+//! that. The files are templates under `bench/sluice/` and `bench/rivals/`.
+
+mod launch;
+pub mod tools;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::{Serialize, Serializer};
+
+use crate::load::Target;
+use crate::upstream::Answer;
+
+pub use launch::launch;
+
+/// The key every scenario with authentication uses, the seeds'.
+pub const KEY: &str = "user-key";
+
+/// The Admin API's key where a scenario needs one.
+pub const ADMIN_KEY: &str = "bench-admin-key-0123456789";
+
+/// Sluice, its peers, and no gateway at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gateway {
+    Sluice,
+    Nginx,
+    Haproxy,
+    Envoy,
+    Pingora,
+    Caddy,
+    SpringCloudGateway,
+    Zuul1,
+    Apisix,
+    Kong,
+    Linkerd,
+    /// The load goes straight to the upstream.
+    Direct,
+}
+
+impl Gateway {
+    pub const ALL: [Self; 12] = [
+        Self::Sluice,
+        Self::Nginx,
+        Self::Haproxy,
+        Self::Envoy,
+        Self::Pingora,
+        Self::Caddy,
+        Self::SpringCloudGateway,
+        Self::Zuul1,
+        Self::Apisix,
+        Self::Kong,
+        Self::Linkerd,
+        Self::Direct,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sluice => "sluice",
+            Self::Nginx => "nginx",
+            Self::Haproxy => "haproxy",
+            Self::Envoy => "envoy",
+            Self::Pingora => "pingora",
+            Self::Caddy => "caddy",
+            Self::SpringCloudGateway => "spring-cloud-gateway",
+            Self::Zuul1 => "zuul1",
+            Self::Apisix => "apisix",
+            Self::Kong => "kong",
+            Self::Linkerd => "linkerd",
+            Self::Direct => "direct",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|gateway| gateway.name() == name)
+    }
+
+    /// Runs on a Java machine: starts slowly and is warmed up before it is measured.
+    pub fn is_java(self) -> bool {
+        matches!(self, Self::SpringCloudGateway | Self::Zuul1 | Self::Linkerd)
+    }
+
+    /// Why it cannot do what `setup` asks, if so.
+    pub fn unable(self, setup: &Setup) -> Option<&'static str> {
+        match self {
+            Self::Caddy if setup.limit => Some("the stock build has no rate limit"),
+            Self::SpringCloudGateway if setup.limit => Some("its rate limiter needs Redis"),
+            Self::Zuul1 if setup.limit => Some("it has no rate limit of its own"),
+            Self::SpringCloudGateway | Self::Zuul1 if setup.key => Some("it has no API keys of its own"),
+            Self::Linkerd if setup.key || setup.limit => Some("it has neither API keys nor rate limits"),
+            Self::Linkerd if setup.routes > 1 => Some("it routes by host, not by path"),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Gateway {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+impl Serialize for Gateway {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+/// What a gateway is asked to do in a scenario.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Setup {
+    pub answer: Answer,
+    /// Exact routes: `/hello` when 1, else `/hello/0` and so on.
+    pub routes: usize,
+    /// Authenticate by API key.
+    pub key: bool,
+    /// Count requests per client address against a limit nobody reaches.
+    pub limit: bool,
+    /// Keep metrics per route. nginx, HAProxy, Envoy and Pingora count what they count by default.
+    pub metrics: bool,
+    pub workers: usize,
+    /// Configured through the Admin API and a store instead of a file (Sluice only).
+    pub admin: bool,
+}
+
+impl Setup {
+    /// One route, one worker, nothing else.
+    pub const PLAIN: Self = Self {
+        answer: Answer::Chunked4000,
+        routes: 1,
+        key: false,
+        limit: false,
+        metrics: false,
+        workers: 1,
+        admin: false,
+    };
+
+    pub fn paths(&self) -> Vec<String> {
+        let target = self.target(([127, 0, 0, 1], 0).into());
+        (0..self.routes).map(|index| target.path(index)).collect()
+    }
+
+    /// What to ask a gateway with this setup that listens on `address`.
+    pub fn target(&self, address: SocketAddr) -> Target {
+        Target { address, paths: self.routes, key: self.key.then_some(KEY), body: self.answer.body() }
+    }
+}
+
+/// Where one gateway of a run lives.
+#[derive(Clone, Debug)]
+pub struct Place {
+    pub folder: PathBuf,
+    pub port: u16,
+    pub admin_port: u16,
+    pub metrics_port: u16,
+    pub upstream_port: u16,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_again() {
+        for gateway in Gateway::ALL {
+            assert_eq!(Gateway::from_name(gateway.name()), Some(gateway));
+        }
+        assert_eq!(Gateway::from_name("apache"), None);
+    }
+
+    #[test]
+    fn paths_follow_the_number_of_routes() {
+        assert_eq!(Setup::PLAIN.paths(), ["/hello"]);
+        assert_eq!(Setup { routes: 2, ..Setup::PLAIN }.paths(), ["/hello/0", "/hello/1"]);
+    }
+}

@@ -1,0 +1,60 @@
+//! Memory without load: of a gateway at rest, and what each idle keep-alive connection adds.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use crate::counters::Memory;
+use crate::load::Target;
+use crate::probe::Client;
+use crate::process::Process;
+use crate::run;
+
+/// How many connections are held.
+const CONNECTIONS: usize = 10_000;
+
+/// Long enough for a gateway to give back what it wants to give back.
+const SETTLE: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Sample {
+    /// Resident at rest, after a single request, in KiB.
+    pub rest_kib: u64,
+    /// Resident with all connections open and idle, in KiB.
+    pub held_kib: u64,
+    pub connections: usize,
+    /// User memory per connection, in KiB. What the kernel keeps for a socket is not in it.
+    pub kib_per_connection: f64,
+}
+
+/// Opens connections one after the other, asks once on each, and leaves them open.
+///
+/// # Errors
+/// When a connection fails or a request on it is answered wrong.
+pub fn measure(process: &mut Process, target: &Target) -> Result<run::Sample> {
+    std::thread::sleep(SETTLE);
+    let pids = process.pids();
+    let rest = Memory::read(&pids);
+    let request = target.request(0);
+    let mut clients = Vec::with_capacity(CONNECTIONS);
+    for index in 0..CONNECTIONS {
+        let mut client = Client::connect(target).with_context(|| format!("connection {index}"))?;
+        let response = client.ask(&request).with_context(|| format!("connection {index}"))?;
+        anyhow::ensure!(response.status == 200 && response.body == target.body, "answered {response:?}");
+        clients.push(client);
+    }
+    std::thread::sleep(SETTLE);
+    let held = Memory::read(&pids);
+    process.must_run()?;
+    let sample = Sample {
+        rest_kib: rest.pss_kib,
+        held_kib: held.pss_kib,
+        connections: CONNECTIONS,
+        kib_per_connection: (held.pss_kib as f64 - rest.pss_kib as f64) / CONNECTIONS as f64,
+    };
+    // The connections must live until memory was read, and be seen to.
+    let mut last = clients.pop().context("no connection")?;
+    last.ask(&request).context("the last connection did not stay open")?;
+    Ok(run::Sample { memory: rest, idle: Some(sample), ..run::Sample::default() })
+}

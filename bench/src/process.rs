@@ -1,0 +1,130 @@
+//! Programs under measurement: started pinned to their cores in a process group of their own,
+//! paused, resumed, and always ended, also when this program dies first.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::machine::Cores;
+
+/// How a program is started.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    pub program: PathBuf,
+    pub args: Vec<String>,
+    pub env: Vec<(String, String)>,
+    pub folder: PathBuf,
+}
+
+impl Launch {
+    pub fn new(program: impl Into<PathBuf>, folder: &Path) -> Self {
+        Self { program: program.into(), args: Vec::new(), env: Vec::new(), folder: folder.to_owned() }
+    }
+
+    pub fn arg(mut self, arg: impl Into<String>) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    pub fn env(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.env.push((name.to_owned(), value.into()));
+        self
+    }
+}
+
+/// A running program and everything it started.
+pub struct Process {
+    name: String,
+    child: Child,
+    group: Pid,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `launch` on `cores`. What it prints goes to `output.log` in its folder.
+    ///
+    /// # Errors
+    /// When the program, `taskset` or `setpriv` cannot be started.
+    pub fn start(name: &str, launch: &Launch, cores: &Cores) -> Result<Self> {
+        let log = launch.folder.join("output.log");
+        let output = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        // `setpriv` asks the kernel to end the child with this program, whatever ends it.
+        let child = Command::new("taskset")
+            .args(["-c", &cores.list(), "setpriv", "--pdeathsig", "TERM", "--"])
+            .arg(&launch.program)
+            .args(&launch.args)
+            .envs(launch.env.iter().map(|(name, value)| (name, value)))
+            .current_dir(&launch.folder)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot start {name} by taskset and setpriv (Debian: util-linux)"))?;
+        let group = Pid::from_child(&child);
+        Ok(Self { name: name.to_owned(), child, group, log })
+    }
+
+    /// The program's own number and those of all processes it started.
+    pub fn pids(&self) -> Vec<u32> {
+        let leader = self.child.id();
+        let Ok(entries) = fs::read_dir("/proc") else { return vec![leader] };
+        entries
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
+            .filter(|pid| group_of(*pid) == Some(leader))
+            .collect()
+    }
+
+    /// Fails with the end of its log when the program has ended.
+    pub fn must_run(&mut self) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("{} ended by itself ({status}); its log ends with:\n{}", self.name, self.log_tail());
+        }
+        Ok(())
+    }
+
+    /// The last lines it printed, for messages.
+    pub fn log_tail(&self) -> String {
+        let bytes = fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(12)..].join("\n")
+    }
+
+    /// Takes it off the processor without ending it, so that an idle rival costs nothing.
+    pub fn pause(&self) {
+        let _ = kill_process_group(self.group, Signal::STOP);
+    }
+
+    pub fn resume(&self) {
+        let _ = kill_process_group(self.group, Signal::CONT);
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.resume();
+        let _ = kill_process_group(self.group, Signal::TERM);
+        let patience = Instant::now() + Duration::from_secs(3);
+        while Instant::now() < patience {
+            if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = kill_process_group(self.group, Signal::KILL);
+        let _ = self.child.wait();
+    }
+}
+
+/// The process group of `pid`, the fifth field of its `stat`.
+fn group_of(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name stands in parentheses and may hold spaces: count from the last one.
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(2)?.parse().ok()
+}

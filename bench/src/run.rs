@@ -1,0 +1,329 @@
+//! One scenario: every arm in every round, in an order drawn anew each round, each measured alone.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use indicatif::ProgressBar;
+use serde::Serialize;
+
+use crate::churn::{self, Churn};
+use crate::counters::{CpuTime, Memory, SyscallCounter};
+use crate::gateways::{self, Gateway, Place, Setup, tools::Program};
+use crate::load::{self, Driver, Load, Target};
+use crate::machine::{Cores, Layout};
+use crate::probe;
+use crate::process::Process;
+use crate::scenario::{Kind, Scenario};
+use crate::upstream::Upstream;
+use crate::{idle, stats::Spread};
+
+/// How long and how often.
+#[derive(Clone, Debug, Serialize)]
+pub struct Plan {
+    pub rounds: usize,
+    pub duration: Duration,
+    /// Load before each timed pass; none in a quick run, where single requests warm up.
+    pub warm: Duration,
+    /// The same for those on a Java machine, once after their start.
+    pub warm_java: Duration,
+    /// Part of ab's number of requests.
+    pub share: f64,
+    /// Count system calls in a pass of its own.
+    pub syscalls: bool,
+    /// No new round begins after this.
+    #[serde(skip)]
+    pub deadline: Option<Instant>,
+    /// First of the thousand ports that are used.
+    pub port_base: u16,
+}
+
+impl Plan {
+    fn is_over(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() > deadline)
+    }
+}
+
+/// One line of a comparison.
+#[derive(Clone, Debug, Serialize)]
+pub struct Arm {
+    pub label: String,
+    pub gateway: Gateway,
+    pub setup: Setup,
+    pub churn: bool,
+    #[serde(skip)]
+    pub program: Program,
+}
+
+/// What one arm did in one round.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Sample {
+    pub load: Load,
+    /// The gateway's CPU time per request, in microseconds; absent for `direct`.
+    pub user_us: Option<f64>,
+    pub system_us: Option<f64>,
+    pub memory: Memory,
+    pub churn: Option<churn::Sample>,
+    pub idle: Option<idle::Sample>,
+}
+
+impl Sample {
+    pub fn cpu_us(&self) -> Option<f64> {
+        Some(self.user_us? + self.system_us?)
+    }
+}
+
+/// All rounds of one arm.
+#[derive(Clone, Debug, Serialize)]
+pub struct ArmResult {
+    pub arm: Arm,
+    pub version: String,
+    /// One entry per round; `None` when the round was not finished.
+    pub samples: Vec<Option<Sample>>,
+    pub syscalls_per_request: Option<f64>,
+    /// Why its numbers do not count, if so.
+    pub failure: Option<String>,
+}
+
+impl ArmResult {
+    /// One number of each round.
+    pub fn each(&self, number: impl Fn(&Sample) -> Option<f64>) -> Vec<Option<f64>> {
+        self.samples.iter().map(|sample| sample.as_ref().and_then(&number)).collect()
+    }
+
+    pub fn spread(&self, number: impl Fn(&Sample) -> Option<f64>) -> Option<Spread> {
+        Spread::of(self.each(number).into_iter().flatten())
+    }
+}
+
+/// A scenario's results.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    pub scenario: Scenario,
+    pub layout: Layout,
+    pub arms: Vec<ArmResult>,
+    /// Peers that were not measured, with the reason.
+    pub absent: Vec<(String, String)>,
+}
+
+impl Outcome {
+    /// The arm of that label, if its numbers count.
+    pub fn arm(&self, label: &str) -> Option<&ArmResult> {
+        self.arms.iter().find(|result| result.arm.label == label && result.failure.is_none())
+    }
+}
+
+/// Measures `arms` in `scenario`. `folder` is emptied and used for everything that is written.
+///
+/// # Errors
+/// When the upstream cannot be started. An arm that fails is reported in the outcome.
+pub fn scenario(
+    scenario: &Scenario,
+    arms: Vec<Arm>,
+    plan: &Plan,
+    available: &Cores,
+    folder: &Path,
+    bar: &ProgressBar,
+) -> Result<Outcome> {
+    let layout = Layout::new(available, scenario.setup.workers);
+    let _ = std::fs::remove_dir_all(folder);
+    std::fs::create_dir_all(folder)?;
+    let upstream = Upstream::start(&folder.join("upstream"), plan.port_base + 900, &layout.load)?;
+    let mut stage =
+        Stage { scenario, plan, available, layout: &layout, folder, upstream: &upstream, bar, kept: Vec::new() };
+    let mut results: Vec<ArmResult> = arms
+        .into_iter()
+        .map(|arm| ArmResult {
+            version: arm.program.version.clone(),
+            arm,
+            samples: Vec::new(),
+            syscalls_per_request: None,
+            failure: None,
+        })
+        .collect();
+    stage.kept.resize_with(results.len(), || None);
+
+    for round in 0..plan.rounds {
+        if round > 0 && plan.is_over() {
+            break;
+        }
+        let mut order: Vec<usize> = (0..results.len()).collect();
+        fastrand::shuffle(&mut order);
+        for index in order {
+            let result = &mut results[index];
+            bar.set_message(format!("{} · round {} · {}", scenario.id, round + 1, result.arm.label));
+            if result.failure.is_none() {
+                match stage.measure(index, &result.arm) {
+                    Ok(sample) => result.samples.push(Some(sample)),
+                    Err(problem) => {
+                        result.samples.push(None);
+                        result.failure = Some(format!("{problem:#}"));
+                        stage.kept[index] = None;
+                    }
+                }
+            }
+            bar.inc(1);
+        }
+    }
+    if plan.syscalls && scenario.kind == Kind::Load {
+        for (index, result) in results.iter_mut().enumerate() {
+            let countable = result.failure.is_none() && result.arm.gateway != Gateway::Direct;
+            if countable && !plan.is_over() {
+                bar.set_message(format!("{} · system calls · {}", scenario.id, result.arm.label));
+                result.syscalls_per_request = stage.count_syscalls(index, &result.arm).ok();
+            }
+        }
+    }
+    Ok(Outcome { scenario: scenario.clone(), layout, arms: results, absent: Vec::new() })
+}
+
+/// What the arms of a scenario share.
+struct Stage<'s> {
+    scenario: &'s Scenario,
+    plan: &'s Plan,
+    available: &'s Cores,
+    layout: &'s Layout,
+    folder: &'s Path,
+    upstream: &'s Upstream,
+    bar: &'s ProgressBar,
+    /// Gateways on Java machines, by arm: paused between their rounds instead of started anew.
+    kept: Vec<Option<Process>>,
+}
+
+impl Stage<'_> {
+    fn measure(&mut self, index: usize, arm: &Arm) -> Result<Sample> {
+        let target = self.target(index, arm);
+        if arm.gateway == Gateway::Direct {
+            let load = self.load(&target, self.plan.duration, self.plan.share)?;
+            return Ok(Sample { load: checked(load)?, ..Sample::default() });
+        }
+        let mut process = match self.kept[index].take() {
+            Some(process) => {
+                process.resume();
+                process
+            }
+            None => self.start(index, arm, &target)?,
+        };
+        let sample = if self.scenario.kind == Kind::Idle {
+            idle::measure(&mut process, &target)
+        } else {
+            self.measure_load(&mut process, arm, &target, &self.place(index, arm))
+        };
+        if let Err(problem) = &sample {
+            bail!("{problem:#}; its log ends with:\n{}", process.log_tail());
+        }
+        if arm.gateway.is_java() {
+            process.pause();
+            self.kept[index] = Some(process);
+        }
+        sample
+    }
+
+    fn measure_load(&self, process: &mut Process, arm: &Arm, target: &Target, place: &Place) -> Result<Sample> {
+        probe::verify(target, 200)?;
+        if !self.plan.warm.is_zero() {
+            self.load(target, self.plan.warm, self.plan.share * 0.1)?;
+        }
+        let pids = process.pids();
+        let churn = if arm.churn { Some(Churn::start(target, place, self.plan.duration)?) } else { None };
+        let before = CpuTime::read(&pids);
+        let load = self.load(target, self.plan.duration, self.plan.share)?;
+        let used = CpuTime::read(&pids).since(&before);
+        let churn = churn.map(Churn::finish).transpose()?;
+        let memory = Memory::read(&pids);
+        process.must_run()?;
+        let load = checked(load)?;
+        probe::verify(target, 20).context("after the load")?;
+        let per_request = |us: f64| Some(us / load.requests as f64);
+        Ok(Sample {
+            user_us: per_request(used.user_us),
+            system_us: per_request(used.system_us),
+            memory,
+            load,
+            churn,
+            idle: None,
+        })
+    }
+
+    /// Starts an arm's gateway and waits until it answers right; warms a Java machine up.
+    fn start(&self, index: usize, arm: &Arm, target: &Target) -> Result<Process> {
+        let place = self.place(index, arm);
+        let launch = gateways::launch(arm.gateway, &arm.program.path, &arm.setup, &place)?;
+        let own = Layout::new(self.available, arm.setup.workers);
+        let mut process = Process::start(&arm.label, &launch, &own.gateway)?;
+        if arm.setup.admin {
+            churn::put_routes(&mut process, &arm.setup, &place)?;
+        }
+        let patience = if arm.gateway.is_java() || arm.setup.routes > 1 { 120 } else { 15 };
+        probe::wait_ready(&mut process, target, Duration::from_secs(patience))?;
+        if arm.gateway.is_java() {
+            self.bar.set_message(format!("{} · warming up · {}", self.scenario.id, arm.label));
+            let driver = Driver::Wrk { threads: 1, connections: 50 };
+            load::run(&driver, target, self.plan.warm_java, 1.0, &self.layout.load, self.folder)?;
+        }
+        Ok(process)
+    }
+
+    fn count_syscalls(&mut self, index: usize, arm: &Arm) -> Result<f64> {
+        let target = self.target(index, arm);
+        let process = match self.kept[index].take() {
+            Some(process) => {
+                process.resume();
+                process
+            }
+            None => self.start(index, arm, &target)?,
+        };
+        probe::verify(&target, 200)?;
+        let counter = SyscallCounter::attach(&process.pids(), self.folder)?;
+        let load = self.load(&target, Duration::from_secs(1), self.plan.share * 0.1)?;
+        let calls = counter.finish()?;
+        Ok(calls as f64 / checked(load)?.requests as f64)
+    }
+
+    fn load(&self, target: &Target, duration: Duration, share: f64) -> Result<Load> {
+        load::run(&self.scenario.driver, target, duration, share, &self.layout.load, self.folder)
+    }
+
+    fn target(&self, index: usize, arm: &Arm) -> Target {
+        let upstream = self.upstream.address(arm.setup.answer);
+        if arm.gateway == Gateway::Direct {
+            return arm.setup.target(upstream);
+        }
+        arm.setup.target(([127, 0, 0, 1], self.place(index, arm).port).into())
+    }
+
+    fn place(&self, index: usize, arm: &Arm) -> Place {
+        let port = self.plan.port_base + 100 + index as u16 * 4;
+        Place {
+            folder: absolute(self.folder).join(format!("{index}-{}", arm.gateway)),
+            port,
+            admin_port: port + 1,
+            metrics_port: port + 2,
+            upstream_port: self.upstream.address(arm.setup.answer).port(),
+        }
+    }
+}
+
+/// A pass with wrong answers has no result.
+fn checked(load: Load) -> Result<Load> {
+    if load.errors > 0 || load.requests == 0 {
+        bail!("{} of {} answers were wrong, failed or missing", load.errors, load.requests + load.errors);
+    }
+    Ok(load)
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_with_wrong_answers_has_no_result() {
+        assert!(checked(Load { requests: 10, errors: 1, ..Load::default() }).is_err());
+        assert!(checked(Load::default()).is_err());
+        assert!(checked(Load { requests: 10, ..Load::default() }).is_ok());
+    }
+}

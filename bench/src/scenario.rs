@@ -1,0 +1,274 @@
+//! What is measured. The names B1 to B10 are the published comparisons' scenarios, see
+//! `published.rs`; the others are ours.
+
+use serde::Serialize;
+
+use crate::gateways::{Gateway, Setup};
+use crate::load::Driver;
+use crate::upstream::Answer;
+
+/// One comparison: the same load on several gateways that do the same.
+#[derive(Clone, Debug, Serialize)]
+pub struct Scenario {
+    pub id: &'static str,
+    /// Other names it answers to, among them those of the published scenarios it repeats.
+    pub also: &'static [&'static str],
+    pub title: &'static str,
+    pub kind: Kind,
+    pub driver: Driver,
+    /// What Sluice and every peer are asked to do.
+    pub setup: Setup,
+    /// Further measurements of Sluice in the same run, to compare with.
+    #[serde(skip)]
+    pub references: &'static [Reference],
+    #[serde(skip)]
+    pub peers: &'static [Gateway],
+    /// Part of a `--quick` run.
+    pub quick: bool,
+    /// Cores below which it says nothing.
+    pub cores: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Load and its cost.
+    Load,
+    /// The same while routes are changed through the Admin API.
+    Churn,
+    /// Memory without load: at rest, and per idle keep-alive connection.
+    Idle,
+}
+
+/// Another setup of Sluice within a scenario.
+#[derive(Clone, Copy, Debug)]
+pub struct Reference {
+    pub label: &'static str,
+    pub setup: Setup,
+    /// Whether routes change during it.
+    pub churn: bool,
+}
+
+use Gateway::{
+    Apisix, Caddy, Direct, Envoy, Haproxy, Kong, Linkerd, Nginx, Pingora, SpringCloudGateway, Zuul1,
+};
+
+const NATIVE: &[Gateway] = &[Nginx, Haproxy, Envoy, Pingora, Caddy, Apisix, Kong];
+const EVERYONE: &[Gateway] =
+    &[Nginx, Haproxy, Envoy, Pingora, Caddy, SpringCloudGateway, Zuul1, Apisix, Kong, Linkerd, Direct];
+
+const PLAIN: Setup = Setup::PLAIN;
+const OWN_PLAIN: &[Reference] = &[Reference { label: "sluice, plain", setup: PLAIN, churn: false }];
+const ONE_CORE: Driver = Driver::Wrk { threads: 1, connections: 50 };
+/// The official script's, which the ARM64 article used.
+const SCRIPT: Driver = Driver::Wrk { threads: 2, connections: 16 };
+
+/// What every scenario has unless it says otherwise.
+const BASE: Scenario = Scenario {
+    id: "",
+    also: &[],
+    title: "",
+    kind: Kind::Load,
+    driver: ONE_CORE,
+    setup: PLAIN,
+    references: &[],
+    peers: NATIVE,
+    quick: false,
+    cores: 1,
+};
+
+/// All scenarios, in the order they are run.
+pub const ALL: &[Scenario] = &[
+    Scenario {
+        id: "plain-chunked-4000",
+        also: &["plain-chunked", "plain", "B1", "B3"],
+        title: "One route, no plugin, 4,000 bytes chunked (the seeds' upstream)",
+        quick: true,
+        ..BASE
+    },
+    Scenario {
+        id: "plain-length-4000",
+        also: &["plain-length"],
+        title: "One route, no plugin, 4,000 bytes with Content-Length",
+        setup: Setup { answer: Answer::Length4000, ..PLAIN },
+        quick: true,
+        ..BASE
+    },
+    Scenario {
+        id: "plain-12",
+        also: &[],
+        title: "One route, no plugin, 12 bytes",
+        setup: Setup { answer: Answer::Short12, ..PLAIN },
+        quick: true,
+        ..BASE
+    },
+    Scenario {
+        id: "plugins",
+        also: &[],
+        title: "Rate limit + API key + metrics per route",
+        setup: Setup { key: true, limit: true, metrics: true, ..PLAIN },
+        references: OWN_PLAIN,
+        peers: &[Nginx, Haproxy, Envoy, Pingora, Apisix, Kong],
+        quick: true,
+        ..BASE
+    },
+    Scenario {
+        id: "5k-routes",
+        also: &["B6"],
+        title: "5,000 routes, all of them asked",
+        setup: Setup { routes: 5_000, ..PLAIN },
+        references: OWN_PLAIN,
+        quick: true,
+        ..BASE
+    },
+    Scenario {
+        id: "100k-routes",
+        also: &[],
+        title: "100,000 routes, all of them asked",
+        setup: Setup { routes: 100_000, ..PLAIN },
+        references: OWN_PLAIN,
+        peers: &[Nginx, Haproxy, Pingora],
+        quick: true,
+        ..BASE
+    },
+    Scenario {
+        id: "two-workers",
+        also: &["B1-2"],
+        title: "One route, no plugin, two workers",
+        setup: Setup { workers: 2, ..PLAIN },
+        references: &[Reference { label: "sluice, one worker", setup: PLAIN, churn: false }],
+        quick: true,
+        cores: 2,
+        ..BASE
+    },
+    Scenario {
+        id: "three-workers",
+        also: &["B1-3"],
+        title: "One route, no plugin, three workers",
+        setup: Setup { workers: 3, ..PLAIN },
+        references: &[Reference { label: "sluice, one worker", setup: PLAIN, churn: false }],
+        cores: 3,
+        ..BASE
+    },
+    Scenario {
+        id: "ten-connections",
+        also: &["B2"],
+        title: "HTTP/1.1 reverse proxy, 10 threads and 10 connections",
+        driver: Driver::Wrk { threads: 10, connections: 10 },
+        ..BASE
+    },
+    Scenario {
+        id: "rate-limit",
+        also: &["B4"],
+        title: "One route with a rate limit",
+        setup: Setup { limit: true, ..PLAIN },
+        references: OWN_PLAIN,
+        ..BASE
+    },
+    Scenario {
+        id: "rate-limit-key-auth",
+        also: &["B5"],
+        title: "One route with a rate limit and an API key",
+        setup: Setup { limit: true, key: true, ..PLAIN },
+        references: OWN_PLAIN,
+        ..BASE
+    },
+    Scenario {
+        id: "sixteen-connections",
+        also: &["B7"],
+        title: "One route, no plugin, 16 connections",
+        driver: SCRIPT,
+        ..BASE
+    },
+    Scenario {
+        id: "rate-limit-prometheus",
+        also: &["B8"],
+        title: "Rate limit (2,000,000,000,000 a minute) + Prometheus metrics, 16 connections",
+        driver: SCRIPT,
+        setup: Setup { limit: true, metrics: true, ..PLAIN },
+        references: OWN_PLAIN,
+        ..BASE
+    },
+    Scenario {
+        id: "gateways-wrk",
+        also: &["B9"],
+        title: "Gateways over HTTP/1.1, 10 threads and 200 connections",
+        driver: Driver::Wrk { threads: 10, connections: 200 },
+        peers: EVERYONE,
+        quick: true,
+        ..BASE
+    },
+    Scenario {
+        id: "gateways-ab",
+        also: &["B10"],
+        title: "Gateways over HTTP/1.0, 200 at once, 50,000 requests, a connection each",
+        driver: Driver::Ab { connections: 200, requests: 50_000 },
+        peers: EVERYONE,
+        ..BASE
+    },
+    Scenario {
+        id: "latency",
+        also: &["open-loop"],
+        title: "Latency at 2,000 requests/s, open loop",
+        driver: Driver::Paced { connections: 50, rate: 2_000 },
+        peers: EVERYONE,
+        quick: true,
+        ..BASE
+    },
+    Scenario {
+        id: "latency-8000",
+        also: &[],
+        title: "Latency at 8,000 requests/s, open loop",
+        driver: Driver::Paced { connections: 50, rate: 8_000 },
+        ..BASE
+    },
+    Scenario {
+        id: "churn",
+        also: &[],
+        title: "Routes changed 100 times a second under load",
+        kind: Kind::Churn,
+        driver: Driver::Paced { connections: 50, rate: 4_000 },
+        setup: Setup { admin: true, ..PLAIN },
+        references: &[Reference { label: "sluice, no changes", setup: Setup { admin: true, ..PLAIN }, churn: false }],
+        peers: &[],
+        quick: true,
+        ..BASE
+    },
+    Scenario {
+        id: "idle",
+        also: &["idle-connections", "rss"],
+        title: "Memory at rest and per idle keep-alive connection (10,000 of them)",
+        kind: Kind::Idle,
+        peers: &[Nginx, Haproxy, Envoy, Pingora, Caddy],
+        quick: true,
+        ..BASE
+    },
+];
+
+/// The scenario of that name, in any case.
+pub fn find(name: &str) -> Option<&'static Scenario> {
+    ALL.iter().find(|scenario| {
+        scenario.id.eq_ignore_ascii_case(name) || scenario.also.iter().any(|also| also.eq_ignore_ascii_case(name))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_published_scenario_is_covered() {
+        for number in 1..=10 {
+            assert!(find(&format!("b{number}")).is_some(), "B{number}");
+        }
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<&str> = ALL.iter().flat_map(|s| s.also.iter().chain([&s.id])).copied().collect();
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all);
+    }
+}
