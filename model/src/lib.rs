@@ -7,12 +7,42 @@
 
 #![forbid(unsafe_code)]
 
+pub mod consumer;
+pub mod consumer_group;
+pub mod credential;
+pub mod desired;
+pub mod global_rule;
 pub mod invalid;
 pub mod key;
 pub mod kind;
+pub mod plugin_config;
+pub mod plugin_metadata;
+pub mod proto;
+pub mod resource;
+pub mod route;
 pub mod schema;
+pub mod secret;
+pub mod service;
+pub mod ssl;
+pub mod stream_route;
+pub mod upstream;
 
+pub use consumer::Consumer;
+pub use consumer_group::ConsumerGroup;
+pub use credential::Credential;
+pub use desired::{Desired, Entry};
+pub use global_rule::GlobalRule;
 pub use invalid::Invalid;
 pub use key::Key;
 pub use kind::Kind;
+pub use plugin_config::PluginConfig;
+pub use plugin_metadata::PluginMetadata;
+pub use proto::Proto;
+pub use resource::{Meta, Plugins, Resource, Timeout};
+pub use route::Route;
 pub use schema::Schema;
+pub use secret::Secret;
+pub use service::Service;
+pub use ssl::Ssl;
+pub use stream_route::StreamRoute;
+pub use upstream::{Node, Upstream};

@@ -21,7 +21,7 @@ mod compile;
 mod lua;
 mod resources;
 
-pub(crate) use lua::quoted;
+pub(crate) use lua::{json_name, quoted};
 
 use compile::Node;
 
@@ -99,7 +99,7 @@ static KINDS: LazyLock<Vec<(Value, Schema)>> = LazyLock::new(|| {
 });
 
 static SECRETS: LazyLock<Vec<(&'static str, Schema)>> = LazyLock::new(|| {
-    resources::SECRET_MANAGERS.iter().map(|(name, document)| (*name, built_in(&document()))).collect()
+    resources::of_secrets().into_iter().map(|(name, document)| (name, built_in(&document))).collect()
 });
 
 /// What the chash key of an upstream must look like, by `hash_on`.

@@ -372,7 +372,7 @@ fn walk_array(rules: &ArrayRules, value: &mut Value) -> Result<(), Invalid> {
             (None, Additional::Forbidden) => {
                 return Err(Invalid::new("found unexpected extra items in array").within(at));
             }
-            (None, Additional::Fits(node)) => (Some(node), "additional item"),
+            (None, Additional::Fits(node)) => (Some(&**node), "additional item"),
             (None, Additional::Allowed) => (None, "item"),
         };
         if let Some(node) = node {

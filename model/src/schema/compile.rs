@@ -75,7 +75,7 @@ pub struct Property {
 #[derive(Debug)]
 pub enum Dependency {
     Names(Vec<String>),
-    Schema(Node),
+    Schema(Box<Node>),
 }
 
 #[derive(Debug)]
@@ -90,7 +90,7 @@ pub enum Additional {
     #[default]
     Allowed,
     Forbidden,
-    Fits(Node),
+    Fits(Box<Node>),
 }
 
 #[derive(Debug, Default)]
@@ -212,7 +212,7 @@ impl Compiler<'_> {
                 Value::Array(_) => strings_of(value)
                     .map(Dependency::Names)
                     .ok_or_else(|| Invalid::new("expected a list of names")),
-                _ => self.node(value, depth + 1).map(Dependency::Schema),
+                _ => self.node(value, depth + 1).map(|node| Dependency::Schema(Box::new(node))),
             };
             dependencies.push((
                 name.clone(),
@@ -278,9 +278,9 @@ impl Compiler<'_> {
         Ok(match map.get(keyword) {
             None | Some(Value::Bool(true)) => Additional::Allowed,
             Some(Value::Bool(false)) => Additional::Forbidden,
-            Some(schema) => {
-                Additional::Fits(self.node(schema, depth + 1).map_err(|invalid| invalid.within(keyword))?)
-            }
+            Some(schema) => Additional::Fits(Box::new(
+                self.node(schema, depth + 1).map_err(|invalid| invalid.within(keyword))?,
+            )),
         })
     }
 

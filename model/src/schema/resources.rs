@@ -36,7 +36,9 @@ pub fn of_kind(kind: Kind) -> Value {
 }
 
 /// The secret managers and their schemas.
-pub const SECRET_MANAGERS: [(&str, fn() -> Value); 3] = [("vault", vault), ("aws", aws), ("gcp", gcp)];
+pub fn of_secrets() -> [(&'static str, Value); 3] {
+    [("vault", vault()), ("aws", aws()), ("gcp", gcp())]
+}
 
 /// `key` of a chash upstream with `hash_on: vars`.
 pub fn hash_vars() -> Value {

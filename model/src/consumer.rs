@@ -1,0 +1,59 @@
+//! A consumer: a user of the gateway, found by an authentication plugin.
+
+use indexmap::IndexMap;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::resource::{self, Meta, Plugins, typed};
+use crate::{Invalid, Key};
+
+/// A consumer of APISIX 3.x. Its id is its name.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Consumer {
+    /// `id` is the username; consumers have no other name.
+    pub meta: Meta,
+    pub username: String,
+    pub group_id: Option<String>,
+    /// Credentials of authentication plugins, and plugins that run for this consumer.
+    pub plugins: Plugins,
+}
+
+#[derive(Deserialize)]
+struct Written {
+    username: String,
+    #[serde(default, deserialize_with = "resource::id_opt")]
+    group_id: Option<String>,
+    #[serde(default)]
+    plugins: Plugins,
+}
+
+impl Consumer {
+    /// Types a value that has passed its schema.
+    pub(crate) fn read(key: &Key, value: Value) -> Result<Consumer, Invalid> {
+        let mut meta = Meta::of(&value)?;
+        let written: Written = typed(value)?;
+        if written.username != key.id {
+            return Err(Invalid::new("wrong username")
+                .at("/username")
+                .expected(format!("`{}`, as in the path", key.id))
+                .hint("make the username in the value and in the path agree"));
+        }
+        meta.id.clone_from(&written.username);
+        Ok(Consumer {
+            meta,
+            username: written.username,
+            group_id: written.group_id,
+            plugins: written.plugins,
+        })
+    }
+
+    /// What becomes `X-Consumer-Custom-ID`.
+    pub fn custom_id(&self) -> Option<&str> {
+        self.labels().get("custom_id").map(String::as_str)
+    }
+
+    /// The consumer's labels.
+    pub fn labels(&self) -> &IndexMap<String, String> {
+        &self.meta.labels
+    }
+}

@@ -1,0 +1,538 @@
+//! One resource of any kind, checked and typed.
+//!
+//! [`Resource::parse`] is the only door from stored JSON to typed values. It
+//! knows APISIX's schemas and the rules beyond them that need no other resource;
+//! whether a referenced id exists, and whether a plugin's configuration fits,
+//! is for those who hold the other resources and the plugins.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use indexmap::IndexMap;
+use ipnet::IpNet;
+use serde::de::{DeserializeOwned, Deserializer, Error as _};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::consumer::Consumer;
+use crate::consumer_group::ConsumerGroup;
+use crate::credential::Credential;
+use crate::global_rule::GlobalRule;
+use crate::plugin_config::PluginConfig;
+use crate::plugin_metadata::PluginMetadata;
+use crate::proto::Proto;
+use crate::route::{self, Route};
+use crate::secret::Secret;
+use crate::service::Service;
+use crate::ssl::Ssl;
+use crate::stream_route::StreamRoute;
+use crate::upstream::Upstream;
+use crate::{Invalid, Key, Kind, Schema, schema};
+
+/// Plugins by name, in the order they were written; each configuration is an object.
+pub type Plugins = IndexMap<String, Value>;
+
+/// A checked resource.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Resource {
+    Route(Box<Route>),
+    Service(Box<Service>),
+    Upstream(Box<Upstream>),
+    Consumer(Consumer),
+    Credential(Credential),
+    ConsumerGroup(ConsumerGroup),
+    GlobalRule(GlobalRule),
+    PluginConfig(PluginConfig),
+    PluginMetadata(PluginMetadata),
+    Ssl(Box<Ssl>),
+    StreamRoute(Box<StreamRoute>),
+    Secret(Secret),
+    Proto(Proto),
+}
+
+/// What most resources carry besides their purpose.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct Meta {
+    /// As in the store's key, always a string; empty for an upstream inside another resource.
+    #[serde(deserialize_with = "id_or_empty")]
+    pub id: String,
+    pub name: Option<String>,
+    pub desc: Option<String>,
+    pub labels: IndexMap<String, String>,
+    /// Seconds since 1970.
+    pub create_time: Option<i64>,
+    /// Seconds since 1970.
+    pub update_time: Option<i64>,
+}
+
+/// How long each step of talking to an upstream may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub struct Timeout {
+    #[serde(deserialize_with = "seconds")]
+    pub connect: Duration,
+    /// Between two writes.
+    #[serde(deserialize_with = "seconds")]
+    pub send: Duration,
+    /// Between two reads.
+    #[serde(deserialize_with = "seconds")]
+    pub read: Duration,
+}
+
+impl Resource {
+    /// Checks a stored value of `kind` under `id` and types it.
+    ///
+    /// `id` is the one of [`Key`]; a value that names another is refused.
+    ///
+    /// # Errors
+    /// The first thing wrong, worded as the Admin API of APISIX 3.x words it,
+    /// with `invalid configuration: ` where APISIX says that.
+    pub fn parse(kind: Kind, id: &str, value: &Value) -> Result<Resource, Invalid> {
+        let key = Key::new(kind, id);
+        key.check()?;
+        let mut value = value.clone();
+        if kind == Kind::Route {
+            route::check_pairs(&value)?;
+        }
+        place_id(&key, &mut value)?;
+        let mut value =
+            schema_of(&key)?.parse(value).map_err(|invalid| invalid.said("invalid configuration: "))?;
+        if !matches!(kind, Kind::PluginMetadata | Kind::Secret) {
+            settle_plugins(&mut value)?;
+        }
+        Ok(match kind {
+            Kind::Route => Resource::Route(Box::new(Route::read(value)?)),
+            Kind::Service => Resource::Service(Box::new(Service::read(value)?)),
+            Kind::Upstream => Resource::Upstream(Box::new(Upstream::read(value)?)),
+            Kind::Consumer => Resource::Consumer(Consumer::read(&key, value)?),
+            Kind::Credential => Resource::Credential(Credential::read(&key, value)?),
+            Kind::ConsumerGroup => Resource::ConsumerGroup(typed(value)?),
+            Kind::GlobalRule => Resource::GlobalRule(typed(value)?),
+            Kind::PluginConfig => Resource::PluginConfig(typed(value)?),
+            Kind::PluginMetadata => Resource::PluginMetadata(PluginMetadata::read(&key, value)),
+            Kind::Ssl => Resource::Ssl(Box::new(Ssl::read(value)?)),
+            Kind::StreamRoute => Resource::StreamRoute(Box::new(StreamRoute::read(value)?)),
+            Kind::Secret => Resource::Secret(Secret::read(&key, value)?),
+            Kind::Proto => Resource::Proto(typed(value)?),
+        })
+    }
+
+    /// The kind this is of.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Resource::Route(_) => Kind::Route,
+            Resource::Service(_) => Kind::Service,
+            Resource::Upstream(_) => Kind::Upstream,
+            Resource::Consumer(_) => Kind::Consumer,
+            Resource::Credential(_) => Kind::Credential,
+            Resource::ConsumerGroup(_) => Kind::ConsumerGroup,
+            Resource::GlobalRule(_) => Kind::GlobalRule,
+            Resource::PluginConfig(_) => Kind::PluginConfig,
+            Resource::PluginMetadata(_) => Kind::PluginMetadata,
+            Resource::Ssl(_) => Kind::Ssl,
+            Resource::StreamRoute(_) => Kind::StreamRoute,
+            Resource::Secret(_) => Kind::Secret,
+            Resource::Proto(_) => Kind::Proto,
+        }
+    }
+
+    /// The plugins configured on this resource; `None` for kinds that have none.
+    pub fn plugins(&self) -> Option<&Plugins> {
+        match self {
+            Resource::Route(route) => Some(&route.plugins),
+            Resource::Service(service) => Some(&service.plugins),
+            Resource::Consumer(consumer) => Some(&consumer.plugins),
+            Resource::Credential(credential) => Some(&credential.plugins),
+            Resource::ConsumerGroup(group) => Some(&group.plugins),
+            Resource::GlobalRule(rule) => Some(&rule.plugins),
+            Resource::PluginConfig(config) => Some(&config.plugins),
+            Resource::StreamRoute(route) => Some(&route.plugins),
+            _ => None,
+        }
+    }
+
+    /// The upstream written inside this resource, or this resource if it is one.
+    pub fn upstream(&self) -> Option<&Upstream> {
+        match self {
+            Resource::Upstream(upstream) => Some(upstream),
+            Resource::Route(route) => route.upstream.as_ref(),
+            Resource::Service(service) => service.upstream.as_ref(),
+            Resource::StreamRoute(route) => route.upstream.as_ref(),
+            _ => None,
+        }
+    }
+}
+
+impl Meta {
+    /// The metadata of a value that has passed its schema.
+    pub(crate) fn of(value: &Value) -> Result<Meta, Invalid> {
+        Meta::deserialize(value).map_err(|error| Invalid::new(format!("invalid configuration: {error}")))
+    }
+}
+
+fn schema_of(key: &Key) -> Result<&'static Schema, Invalid> {
+    if key.kind != Kind::Secret {
+        return Ok(schema::of_kind(key.kind));
+    }
+    let manager = key.owner().unwrap_or_default();
+    schema::of_secret(manager).ok_or_else(|| {
+        Invalid::new(format!("invalid secret manager: {manager}")).expected("one of vault, aws, gcp")
+    })
+}
+
+/// Gives the value its id where its kind keeps one, and refuses another's.
+fn place_id(key: &Key, value: &mut Value) -> Result<(), Invalid> {
+    let Value::Object(map) = value else { return Ok(()) };
+    if matches!(key.kind, Kind::Consumer | Kind::PluginMetadata | Kind::Secret) {
+        return Ok(());
+    }
+    let id = key.leaf();
+    match map.get("id").map(id_text) {
+        None => {
+            map.insert("id".to_owned(), Value::from(id));
+            Ok(())
+        }
+        Some(Some(own)) if own != id && own != key.id => Err(Invalid::new(format!("wrong {} id", key.kind))
+            .at("/id")
+            .expected(format!("`{id}`, as in the key"))
+            .hint("leave the id out of the value, or make the two agree")),
+        // An id of the wrong type is for the schema to refuse.
+        Some(_) => Ok(()),
+    }
+}
+
+/// Gives each plugin an object; one without a configuration (`key-auth:` in YAML) gets an empty one.
+fn settle_plugins(value: &mut Value) -> Result<(), Invalid> {
+    let Some(Value::Object(plugins)) = value.get_mut("plugins") else { return Ok(()) };
+    for (name, config) in plugins {
+        match config {
+            Value::Object(_) => {}
+            Value::Null => *config = Value::Object(Map::new()),
+            Value::Array(items) if items.is_empty() => *config = Value::Object(Map::new()),
+            other => {
+                return Err(Invalid::new(format!("invalid plugin conf {other} for plugin [{name}]"))
+                    .within(name)
+                    .under("/plugins")
+                    .expected("object")
+                    .got(schema::json_name(other)));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// An id as the string used in keys; `None` if it is neither a string nor an integer.
+pub(crate) fn id_text(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => match (number.as_u64(), number.as_f64()) {
+            (Some(n), _) => Some(n.to_string()),
+            (None, Some(n)) if n >= 1.0 && n % 1.0 == 0.0 && n <= 9_007_199_254_740_992.0 => {
+                Some((n as u64).to_string())
+            }
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Types a value that has passed its schema.
+pub(crate) fn typed<T: DeserializeOwned>(value: Value) -> Result<T, Invalid> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let mut pointer = String::new();
+        for segment in error.path().iter() {
+            match segment {
+                serde_path_to_error::Segment::Seq { index } => pointer.push_str(&format!("/{index}")),
+                serde_path_to_error::Segment::Map { key } => crate::invalid::push_pointer(&mut pointer, key),
+                _ => {}
+            }
+        }
+        Invalid::new(format!("invalid configuration: {}", error.inner())).at(pointer)
+    })
+}
+
+/// Reads a number of seconds, cut off at ten years: deadlines are sums.
+pub(crate) fn seconds<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    f64::deserialize(from).map(duration)
+}
+
+/// Like [`seconds`] for a field that may be absent.
+pub(crate) fn seconds_opt<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    Option::<f64>::deserialize(from).map(|seconds| seconds.map(duration))
+}
+
+fn duration(seconds: f64) -> Duration {
+    const TEN_YEARS: f64 = 315_360_000.0;
+    Duration::try_from_secs_f64(seconds.min(TEN_YEARS)).unwrap_or_default()
+}
+
+/// Reads an optional id, written as a string or an integer.
+pub(crate) fn id_opt<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    match Option::<Value>::deserialize(from)? {
+        None => Ok(None),
+        Some(value) => id_text(&value)
+            .map(Some)
+            .ok_or_else(|| D::Error::custom("an id must be a string or a positive integer")),
+    }
+}
+
+fn id_or_empty<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    id_opt(from).map(Option::unwrap_or_default)
+}
+
+/// Reads addresses and networks; a single address is a network of one.
+pub(crate) fn networks(
+    property: &str,
+    one: Option<String>,
+    many: Option<Vec<String>>,
+) -> Result<Vec<IpNet>, Invalid> {
+    let network = |text: &str| -> Option<IpNet> {
+        text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
+    };
+    let refused = |property: &str, item: &str| {
+        Invalid::new(format!(
+            "invalid configuration: property \"{property}\" validation failed: {item}object matches none of the required"
+        ))
+        .expected("an IPv4 or IPv6 address or CIDR")
+    };
+    let mut networks = Vec::new();
+    if let Some(text) = one {
+        networks.push(network(&text).ok_or_else(|| refused(property, "").within(property))?);
+    }
+    for (at, text) in many.into_iter().flatten().enumerate() {
+        let property = format!("{property}s");
+        networks.push(network(&text).ok_or_else(|| {
+            refused(&property, &format!("failed to validate item {}: ", at + 1)).within(at).within(&property)
+        })?);
+    }
+    Ok(networks)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn refusal(kind: Kind, id: &str, value: Value) -> Invalid {
+        Resource::parse(kind, id, &value).unwrap_err()
+    }
+
+    fn parsed(kind: Kind, id: &str, value: Value) -> Resource {
+        Resource::parse(kind, id, &value).unwrap()
+    }
+
+    #[test]
+    fn every_kind_parses_at_its_smallest() {
+        let pem = "x".repeat(128);
+        let cases = [
+            (Kind::Route, "1", json!({"uri": "/", "plugins": {}})),
+            (Kind::Service, "1", json!({})),
+            (Kind::Upstream, "1", json!({"nodes": {}})),
+            (Kind::Consumer, "jack", json!({"username": "jack"})),
+            (Kind::Credential, "jack/credentials/1", json!({})),
+            (Kind::ConsumerGroup, "1", json!({"plugins": {}})),
+            (Kind::GlobalRule, "1", json!({"plugins": {}})),
+            (Kind::PluginConfig, "1", json!({"plugins": {}})),
+            (Kind::PluginMetadata, "http-logger", json!({"log_format": {}})),
+            (Kind::Ssl, "1", json!({"cert": pem, "key": pem, "sni": "a.com"})),
+            (Kind::StreamRoute, "1", json!({})),
+            (Kind::Secret, "vault/1", json!({"uri": "http://v", "prefix": "p", "token": "t"})),
+            (Kind::Proto, "1", json!({"content": "x"})),
+        ];
+        for (kind, id, value) in cases {
+            assert_eq!(parsed(kind, id, value).kind(), kind);
+        }
+    }
+
+    #[test]
+    fn the_seeds_route_becomes_typed() {
+        let value = json!({
+            "uri": "/hello",
+            "plugins": {"limit-count": {"count": 2000000000000_i64, "time_window": 60}, "key-auth": null},
+            "upstream": {"type": "roundrobin", "nodes": {"127.0.0.1:1980": 1, "httpbin.org": 2}},
+        });
+        let Resource::Route(route) = parsed(Kind::Route, "1", value) else { panic!("a route") };
+        assert_eq!(route.meta.id, "1");
+        assert_eq!(route.uris, ["/hello"]);
+        assert!(route.enabled);
+        assert_eq!(route.plugins["key-auth"], json!({}));
+        let upstream = route.upstream.unwrap();
+        let nodes: Vec<(String, u32)> =
+            upstream.nodes.iter().map(|node| (node.authority(), node.weight)).collect();
+        assert_eq!(nodes, [("127.0.0.1:1980".to_owned(), 1), ("httpbin.org:80".to_owned(), 2)]);
+    }
+
+    #[test]
+    fn refusals_are_apisix_words_with_their_place() {
+        let nodes = json!({"nodes": {"h:80": 1}});
+        let with = |mut value: Value, name: &str, field: Value| {
+            value[name] = field;
+            value
+        };
+        let cases = [
+            (Kind::Route, json!(1), "invalid configuration: wrong type: expected object, got number", ""),
+            (
+                Kind::Route,
+                json!({"plugins": {}}),
+                "invalid configuration: allOf 1 failed: value should match only one schema, but matches none",
+                "",
+            ),
+            (
+                Kind::Route,
+                json!({"uri": "/", "uris": ["/"], "plugins": {}}),
+                "invalid configuration: allOf 1 failed: value should match only one schema, but matches both schemas 1 and 2",
+                "",
+            ),
+            (
+                Kind::Route,
+                json!({"uris": [], "plugins": {}}),
+                "invalid configuration: property \"uris\" validation failed: expect array to have at least 1 items",
+                "/uris",
+            ),
+            (
+                Kind::Route,
+                json!({"uri": "/", "host": "a", "hosts": ["b"], "plugins": {}}),
+                "only one of host or hosts is allowed",
+                "/host",
+            ),
+            (
+                Kind::Route,
+                json!({"uri": "/"}),
+                "invalid configuration: object matches none of the required: [\"plugins\",\"uri\"] or \
+                 [\"upstream\",\"uri\"] or [\"upstream_id\",\"uri\"] or [\"service_id\",\"uri\"] or \
+                 [\"plugins\",\"uris\"] or [\"upstream\",\"uris\"] or [\"upstream_id\",\"uris\"] or \
+                 [\"service_id\",\"uris\"] or [\"script\",\"uri\"] or [\"script\",\"uris\"]",
+                "",
+            ),
+            (
+                Kind::Route,
+                json!({"uri": "/", "plugins": {}, "methods": ["GET", "get"]}),
+                "invalid configuration: property \"methods\" validation failed: failed to validate item 2: \
+                 matches none of the enum values",
+                "/methods/1",
+            ),
+            (
+                Kind::Route,
+                json!({"uri": "/", "plugins": {}, "host": "a b"}),
+                "invalid configuration: property \"host\" validation failed: failed to match pattern \
+                 \"^\\\\*$|^\\\\*?[0-9a-zA-Z-._\\\\[\\\\]:]+$\" with \"a b\"",
+                "/host",
+            ),
+            (
+                Kind::Route,
+                json!({"uri": "/", "plugins": {}, "remote_addr": "1.2.3.400"}),
+                "invalid configuration: property \"remote_addr\" validation failed: object matches none of the required",
+                "/remote_addr",
+            ),
+            (
+                Kind::Route,
+                json!({"uri": "/", "plugins": {}, "remote_addrs": ["1.2.3.4", ":/8"]}),
+                "invalid configuration: property \"remote_addrs\" validation failed: failed to validate item 2: \
+                 object matches none of the required",
+                "/remote_addrs/1",
+            ),
+            (
+                Kind::Route,
+                json!({"uri": "/", "plugins": {}, "upstrem_id": 1}),
+                "invalid configuration: additional properties forbidden, found upstrem_id",
+                "/upstrem_id",
+            ),
+            (Kind::Route, json!({"id": 2, "uri": "/", "plugins": {}}), "wrong route id", "/id"),
+            (
+                Kind::Route,
+                json!({"uri": "/", "plugins": {"cors": 1}}),
+                "invalid plugin conf 1 for plugin [cors]",
+                "/plugins/cors",
+            ),
+            (
+                Kind::Route,
+                json!({"uri": "/", "upstream": {"type": "roundrobin"}}),
+                "invalid configuration: property \"upstream\" validation failed: \
+                 value should match only one schema, but matches none",
+                "/upstream",
+            ),
+            (Kind::Upstream, with(nodes.clone(), "type", json!("chash")), "missing key", "/key"),
+            (
+                Kind::Upstream,
+                json!({"nodes": {"h:80": 1}, "type": "chash", "key": "$a"}),
+                "invalid configuration: failed to match pattern \"^((uri|server_name|server_addr|request_uri|\
+                 remote_port|remote_addr|query_string|host|hostname|mqtt_client_id)|arg_[0-9a-zA-z_-]+)$\" with \"$a\"",
+                "/key",
+            ),
+            (
+                Kind::Upstream,
+                with(nodes.clone(), "pass_host", json!("rewrite")),
+                "`upstream_host` can't be empty when `pass_host` is `rewrite`",
+                "/upstream_host",
+            ),
+            (Kind::Upstream, json!({"nodes": {"h:70000": 1}}), "invalid port 70000", "/nodes/h:70000"),
+            (
+                Kind::Upstream,
+                json!({"nodes": [{"host": "h", "weight": 1}], "scheme": "tcp"}),
+                "Can't detect upstream's scheme. You should either specify a port in the node or specify the \
+                 upstream.scheme explicitly",
+                "/nodes/0",
+            ),
+            (
+                Kind::Upstream,
+                with(nodes, "timeout", json!({"connect": 1, "send": 0, "read": 1})),
+                "invalid configuration: property \"timeout\" validation failed: property \"send\" validation failed: \
+                 expected 0 to be greater than 0",
+                "/timeout/send",
+            ),
+            (Kind::Consumer, json!({}), "invalid configuration: property \"username\" is required", ""),
+            (Kind::Consumer, json!({"username": "2"}), "wrong username", "/username"),
+            (
+                Kind::Credential,
+                json!({"plugins": {"a": {}, "b": {}}}),
+                "invalid configuration: property \"plugins\" validation failed: expect object to have at most 1 properties",
+                "/plugins",
+            ),
+            (Kind::GlobalRule, json!({}), "invalid configuration: property \"plugins\" is required", ""),
+        ];
+        for (kind, value, words, pointer) in cases {
+            let id = if kind == Kind::Credential { "jack/credentials/1" } else { "1" };
+            let invalid = refusal(kind, id, value);
+            assert_eq!((invalid.reason.as_str(), invalid.pointer.as_str()), (words, pointer));
+        }
+    }
+
+    #[test]
+    fn hints_name_the_field_that_was_meant() {
+        let invalid = refusal(Kind::Route, "1", json!({"uri": "/", "plugins": {}, "upstrem_id": 1}));
+        assert_eq!(invalid.hint.as_deref(), Some("did you mean `upstream_id`?"));
+        let invalid = refusal(Kind::Route, "1", json!({"uri": "/", "plugins": {}, "methods": ["get"]}));
+        assert_eq!(invalid.hint.as_deref(), Some("did you mean `GET`?"));
+        let invalid = refusal(Kind::Route, "1", json!({"plugins": {}}));
+        assert_eq!(invalid.expected.as_deref(), Some("one of uri, uris"));
+    }
+
+    #[test]
+    fn integer_ids_become_strings_and_agree_with_the_key() {
+        let value = json!({"id": 1, "uri": "/", "upstream_id": 3, "service_id": "s"});
+        let Resource::Route(route) = parsed(Kind::Route, "1", value) else { panic!("a route") };
+        assert_eq!(route.upstream_id.as_deref(), Some("3"));
+        assert_eq!(route.service_id.as_deref(), Some("s"));
+        assert_eq!(route.meta.id, "1");
+    }
+
+    #[test]
+    fn secrets_need_a_known_manager() {
+        assert_eq!(refusal(Kind::Secret, "safe/1", json!({})).reason, "invalid secret manager: safe");
+        let Resource::Secret(secret) = parsed(Kind::Secret, "gcp/9", json!({"auth_file": "/etc/gcp.json"}))
+        else {
+            panic!("a secret")
+        };
+        assert_eq!(secret.meta.id, "9");
+    }
+
+    #[test]
+    fn very_long_timeouts_are_cut_off_not_overflowed() {
+        let value = json!({"nodes": {}, "timeout": {"connect": 1e300, "send": 1e-300, "read": 0.5}});
+        let Resource::Upstream(upstream) = parsed(Kind::Upstream, "1", value) else { panic!("an upstream") };
+        let timeout = upstream.timeout.unwrap();
+        assert_eq!(timeout.connect, Duration::from_secs(315_360_000));
+        assert_eq!(timeout.read, Duration::from_millis(500));
+    }
+}

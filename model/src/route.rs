@@ -1,0 +1,120 @@
+//! A route: which requests it takes, and what is done with them.
+
+use ipnet::IpNet;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::Invalid;
+use crate::resource::{self, Meta, Plugins, Timeout, networks, typed};
+use crate::upstream::Upstream;
+
+/// A route of APISIX 3.x.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Route {
+    pub meta: Meta,
+    /// From `uri` or `uris`; at least one.
+    pub uris: Vec<String>,
+    /// From `host` or `hosts`, in lower case; empty if any host will do.
+    pub hosts: Vec<String>,
+    /// From `remote_addr` or `remote_addrs`; empty if any client will do.
+    pub remote_addrs: Vec<IpNet>,
+    /// Upper-case names; empty if any method will do.
+    pub methods: Vec<String>,
+    /// Higher first among routes of the same path.
+    pub priority: i64,
+    /// An expression of lua-resty-expr, an array, not looked into here.
+    pub vars: Option<Value>,
+    /// Lua text that begins with `function`.
+    pub filter_func: Option<String>,
+    /// Lua text; excludes plugins.
+    pub script: Option<String>,
+    pub script_id: Option<String>,
+    pub plugins: Plugins,
+    pub plugin_config_id: Option<String>,
+    pub service_id: Option<String>,
+    pub upstream: Option<Upstream>,
+    pub upstream_id: Option<String>,
+    /// Beats the upstream's.
+    pub timeout: Option<Timeout>,
+    /// `None` leaves it to the service.
+    pub enable_websocket: Option<bool>,
+    /// `status` is 1.
+    pub enabled: bool,
+}
+
+/// The fields as written.
+#[derive(Deserialize)]
+struct Written {
+    uri: Option<String>,
+    uris: Option<Vec<String>>,
+    host: Option<String>,
+    hosts: Option<Vec<String>>,
+    remote_addr: Option<String>,
+    remote_addrs: Option<Vec<String>>,
+    #[serde(default)]
+    methods: Vec<String>,
+    #[serde(default)]
+    priority: i64,
+    vars: Option<Value>,
+    filter_func: Option<String>,
+    script: Option<String>,
+    #[serde(default, deserialize_with = "resource::id_opt")]
+    script_id: Option<String>,
+    #[serde(default)]
+    plugins: Plugins,
+    #[serde(default, deserialize_with = "resource::id_opt")]
+    plugin_config_id: Option<String>,
+    #[serde(default, deserialize_with = "resource::id_opt")]
+    service_id: Option<String>,
+    upstream: Option<Value>,
+    #[serde(default, deserialize_with = "resource::id_opt")]
+    upstream_id: Option<String>,
+    timeout: Option<Timeout>,
+    enable_websocket: Option<bool>,
+    status: Option<i64>,
+}
+
+impl Route {
+    /// Types a value that has passed its schema.
+    pub(crate) fn read(value: Value) -> Result<Route, Invalid> {
+        let meta = Meta::of(&value)?;
+        let written: Written = typed(value)?;
+        Ok(Route {
+            meta,
+            uris: written.uri.into_iter().chain(written.uris.into_iter().flatten()).collect(),
+            hosts: hosts(written.host, written.hosts),
+            remote_addrs: networks("remote_addr", written.remote_addr, written.remote_addrs)?,
+            methods: written.methods,
+            priority: written.priority,
+            vars: written.vars,
+            filter_func: written.filter_func,
+            script: written.script,
+            script_id: written.script_id,
+            plugins: written.plugins,
+            plugin_config_id: written.plugin_config_id,
+            service_id: written.service_id,
+            upstream: written.upstream.map(Upstream::read_inside).transpose()?,
+            upstream_id: written.upstream_id,
+            timeout: written.timeout,
+            enable_websocket: written.enable_websocket,
+            enabled: written.status != Some(0),
+        })
+    }
+}
+
+/// Refuses both of a pair, with the words APISIX has for that before it looks at the schema.
+pub(crate) fn check_pairs(value: &Value) -> Result<(), Invalid> {
+    for (one, many) in [("host", "hosts"), ("remote_addr", "remote_addrs")] {
+        if value.get(one).is_some() && value.get(many).is_some() {
+            return Err(Invalid::new(format!("only one of {one} or {many} is allowed"))
+                .within(one)
+                .hint(format!("move the `{one}` into `{many}`")));
+        }
+    }
+    Ok(())
+}
+
+/// One list of hosts, in lower case as they are compared (RFC 9110 4.2.3).
+pub(crate) fn hosts(one: Option<String>, many: Option<Vec<String>>) -> Vec<String> {
+    one.into_iter().chain(many.into_iter().flatten()).map(|host| host.to_ascii_lowercase()).collect()
+}

@@ -1,0 +1,53 @@
+//! A service: what several routes share.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::Invalid;
+use crate::resource::{self, Meta, Plugins, typed};
+use crate::route;
+use crate::upstream::Upstream;
+
+/// A service of APISIX 3.x.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Service {
+    pub meta: Meta,
+    pub plugins: Plugins,
+    pub upstream: Option<Upstream>,
+    pub upstream_id: Option<String>,
+    /// Lua text.
+    pub script: Option<String>,
+    /// For routes that do not say.
+    pub enable_websocket: Option<bool>,
+    /// For routes that name no host; in lower case.
+    pub hosts: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Written {
+    #[serde(default)]
+    plugins: Plugins,
+    upstream: Option<Value>,
+    #[serde(default, deserialize_with = "resource::id_opt")]
+    upstream_id: Option<String>,
+    script: Option<String>,
+    enable_websocket: Option<bool>,
+    hosts: Option<Vec<String>>,
+}
+
+impl Service {
+    /// Types a value that has passed its schema.
+    pub(crate) fn read(value: Value) -> Result<Service, Invalid> {
+        let meta = Meta::of(&value)?;
+        let written: Written = typed(value)?;
+        Ok(Service {
+            meta,
+            plugins: written.plugins,
+            upstream: written.upstream.map(Upstream::read_inside).transpose()?,
+            upstream_id: written.upstream_id,
+            script: written.script,
+            enable_websocket: written.enable_websocket,
+            hosts: route::hosts(None, written.hosts),
+        })
+    }
+}
