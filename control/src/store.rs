@@ -73,10 +73,17 @@ pub enum Change {
         key: Key,
         revision: Revision,
     },
+    /// The list of plugins that may be used was replaced; `None` leaves it to the boot file.
+    Plugins {
+        names: Option<Vec<String>>,
+        revision: Revision,
+    },
     /// Everything, replacing all that was told before. Items that did not change keep their
     /// `modified`, so a follower can compare instead of starting over.
     Reset {
         items: Vec<Stored>,
+        /// See [`Change::Plugins`].
+        plugins: Option<Vec<String>>,
         revision: Revision,
         /// What a declarative file holds that could not be taken, and why.
         rejected: Vec<Diagnostic>,
@@ -88,7 +95,9 @@ impl Change {
     pub fn revision(&self) -> Revision {
         match self {
             Change::Put(stored) => stored.modified,
-            Change::Delete { revision, .. } | Change::Reset { revision, .. } => *revision,
+            Change::Delete { revision, .. }
+            | Change::Plugins { revision, .. }
+            | Change::Reset { revision, .. } => *revision,
         }
     }
 }
@@ -104,7 +113,9 @@ pub enum StoreError {
     /// Out of order for now; trying again later may work.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
-    #[error("the store cannot write, the disk is full: {0}; free some space, nothing was lost and this write was not made")]
+    #[error(
+        "the store cannot write, the disk is full: {0}; free some space, nothing was lost and this write was not made"
+    )]
     Full(String),
     #[error("cannot use the data folder {}: {reason}", path.display())]
     Folder { path: PathBuf, reason: String },
@@ -144,6 +155,9 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`StoreError::Changed`] if `expect` does not hold.
     fn delete(&self, key: Key, expect: Expect) -> Answer<'_, Option<Stored>>;
+
+    /// Replaces the list of plugins that may be used (APISIX's `/apisix/plugins`).
+    fn put_plugins(&self, names: Vec<String>) -> Answer<'_, Revision>;
 
     /// Follows the store: first a [`Change::Reset`] with everything, then each change in order.
     /// A follower that falls far behind gets a `Reset` again instead of what it missed.

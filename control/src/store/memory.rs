@@ -18,12 +18,18 @@ pub struct Memory {
 
 impl Default for Memory {
     fn default() -> Self {
-        Memory { table: Table::new([], 0), writing: Mutex::new(()) }
+        Memory { table: Table::new([], None, 0), writing: Mutex::new(()) }
     }
 }
 
 impl Memory {
-    fn write(&self, key: Key, value: Value, expect: Expect, ttl: Option<Duration>) -> Result<Stored, StoreError> {
+    fn write(
+        &self,
+        key: Key,
+        value: Value,
+        expect: Expect,
+        ttl: Option<Duration>,
+    ) -> Result<Stored, StoreError> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let there = self.table.get(&key);
         if !expect.holds(there.as_ref()) {
@@ -64,6 +70,15 @@ impl Store for Memory {
 
     fn delete(&self, key: Key, expect: Expect) -> Answer<'_, Option<Stored>> {
         Box::pin(async move { self.remove(key, expect) })
+    }
+
+    fn put_plugins(&self, names: Vec<String>) -> Answer<'_, Revision> {
+        Box::pin(async move {
+            let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+            let revision = self.table.revision() + 1;
+            self.table.apply([Change::Plugins { names: Some(names), revision }]);
+            Ok(revision)
+        })
     }
 
     fn watch(&self) -> Changes {

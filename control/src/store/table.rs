@@ -26,6 +26,7 @@ pub struct Table {
 #[derive(Debug, Default)]
 struct Rows {
     by_key: BTreeMap<Key, Stored>,
+    plugins: Option<Vec<String>>,
     revision: Revision,
     rejected: Vec<Diagnostic>,
     /// The last changes, oldest first.
@@ -35,9 +36,13 @@ struct Rows {
 }
 
 impl Table {
-    pub fn new(items: impl IntoIterator<Item = Stored>, revision: Revision) -> Table {
+    pub fn new(
+        items: impl IntoIterator<Item = Stored>,
+        plugins: Option<Vec<String>>,
+        revision: Revision,
+    ) -> Table {
         let by_key = items.into_iter().map(|stored| (stored.key.clone(), stored)).collect();
-        let rows = Rows { by_key, revision, first: 1, ..Rows::default() };
+        let rows = Rows { by_key, plugins, revision, first: 1, ..Rows::default() };
         Table { rows: Arc::new(RwLock::new(rows)), moved: watch::Sender::new(0) }
     }
 
@@ -72,8 +77,15 @@ impl Table {
     }
 
     /// Replaces everything and tells the followers so.
-    pub fn reset(&self, items: Vec<Stored>, revision: Revision, rejected: Vec<Diagnostic>) {
+    pub fn reset(
+        &self,
+        items: Vec<Stored>,
+        plugins: Option<Vec<String>>,
+        revision: Revision,
+        rejected: Vec<Diagnostic>,
+    ) {
         let mut rows = self.write();
+        rows.plugins = plugins;
         rows.by_key = items.into_iter().map(|stored| (stored.key.clone(), stored)).collect();
         rows.revision = revision;
         rows.rejected = rejected;
@@ -123,8 +135,11 @@ impl Rows {
             Change::Delete { key, .. } => {
                 self.by_key.remove(key);
             }
-            Change::Reset { items, .. } => {
+            Change::Plugins { names, .. } => self.plugins.clone_from(names),
+            Change::Reset { items, plugins, rejected, .. } => {
                 self.by_key = items.iter().map(|stored| (stored.key.clone(), stored.clone())).collect();
+                self.plugins.clone_from(plugins);
+                self.rejected.clone_from(rejected);
             }
         }
         if self.log.len() == LOG {
@@ -137,6 +152,7 @@ impl Rows {
     fn everything(&self) -> Change {
         Change::Reset {
             items: self.by_key.values().cloned().collect(),
+            plugins: self.plugins.clone(),
             revision: self.revision,
             rejected: self.rejected.clone(),
         }
@@ -193,7 +209,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_follower_sees_everything_then_each_change() {
-        let table = Table::new([row("1", 3)], 3);
+        let table = Table::new([row("1", 3)], None, 3);
         let mut changes = table.watch();
         let Some(Change::Reset { items, revision: 3, .. }) = changes.next().await else { panic!() };
         assert_eq!(items, [row("1", 3)]);
@@ -209,7 +225,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_follower_far_behind_starts_over_instead_of_holding_memory() {
-        let table = Table::new([], 0);
+        let table = Table::new([], None, 0);
         let mut changes = table.watch();
         changes.next().await.unwrap();
         for revision in 1..=(LOG as u64 + 1) {
@@ -223,10 +239,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_reset_reaches_even_those_who_have_seen_all() {
-        let table = Table::new([row("1", 1)], 1);
+        let table = Table::new([row("1", 1)], None, 1);
         let mut changes = table.watch();
         changes.next().await.unwrap();
-        table.reset(vec![], 2, vec![]);
+        table.reset(vec![], None, 2, vec![]);
         assert!(matches!(changes.next().await, Some(Change::Reset { revision: 2, .. })));
     }
 
@@ -236,7 +252,7 @@ mod tests {
         credential.key = Key::credential("jack", "a");
         let mut other = row("x", 1);
         other.key = Key::credential("jacky", "a");
-        let table = Table::new([row("1", 1), credential.clone(), other], 1);
+        let table = Table::new([row("1", 1), credential.clone(), other], None, 1);
         assert_eq!(table.list(Kind::Credential, "jack/credentials/").0, [credential]);
         assert_eq!(table.list(Kind::Service, "").0, []);
     }
