@@ -107,6 +107,8 @@ pub struct Step {
     pub trailers: Option<Headers>,
     /// A body of one text many times.
     pub many: Option<Many>,
+    /// Sends the body in chunks of so many bytes.
+    pub chunk_size: Option<usize>,
     /// `1.1` (default) or `1.0`.
     pub version: Option<String>,
     pub no_host: bool,
@@ -291,7 +293,27 @@ fn duration<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Duration
 #[cfg(test)]
 mod tests {
     use super::{Case, Move, parse_duration};
+    use crate::upstream::Spec;
     use std::time::Duration;
+
+    #[test]
+    fn every_case_file_reads() {
+        let root = crate::suite::root().join("tests/cases");
+        let mut wrong = Vec::new();
+        for (name, path) in crate::suite::files(&root) {
+            match Case::load(&path) {
+                Err(error) => wrong.push(format!("{error:#}")),
+                Ok(case) => {
+                    for (upstream, value) in case.upstreams {
+                        if let Err(error) = Spec::from_value(value) {
+                            wrong.push(format!("{name}: upstream {upstream}: {error:#}"));
+                        }
+                    }
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
 
     #[test]
     fn durations_have_units() {

@@ -26,7 +26,7 @@ pub struct Call {
     pub headers: Vec<(String, String)>,
     pub no_host: bool,
     pub body: Option<Vec<u8>>,
-    pub chunks: Option<Vec<String>>,
+    pub chunks: Option<Vec<Vec<u8>>>,
     pub trailers: Vec<(String, String)>,
     pub expect_continue: bool,
     /// Name of the connection to use and keep.
@@ -87,7 +87,9 @@ impl Call {
         let Some(chunks) = &self.chunks else { return self.body.clone().unwrap_or_default() };
         let mut out = Vec::new();
         for chunk in chunks {
-            out.extend(format!("{:x}\r\n{chunk}\r\n", chunk.len()).into_bytes());
+            out.extend(format!("{:x}\r\n", chunk.len()).into_bytes());
+            out.extend(chunk);
+            out.extend(b"\r\n");
         }
         out.extend(b"0\r\n");
         for (name, value) in &self.trailers {

@@ -79,8 +79,18 @@ fn program() -> Result<PathBuf, String> {
     }
 }
 
-/// Every `*.yaml` below a folder, named by its path, in order.
+/// Every case, with what the order of running needs to know.
 fn find(folder: &Path) -> Vec<Found> {
+    let found = files(folder).into_iter().map(|(name, path)| {
+        // A file that does not read is run, and fails by name.
+        let serial = Case::load(&path).is_ok_and(|case| case.serial);
+        Found { name, path, serial }
+    });
+    found.collect()
+}
+
+/// Every `*.yaml` below a folder, named by its path, in order.
+pub fn files(folder: &Path) -> Vec<(String, PathBuf)> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_path_buf()];
     while let Some(next) = folders.pop() {
@@ -91,13 +101,11 @@ fn find(folder: &Path) -> Vec<Found> {
             } else if path.extension().is_some_and(|kind| kind == "yaml") {
                 let name =
                     path.strip_prefix(folder).unwrap_or(&path).with_extension("").display().to_string();
-                // A file that does not read is run, and fails by name.
-                let serial = Case::load(&path).is_ok_and(|case| case.serial);
-                found.push(Found { name, path, serial });
+                found.push((name, path));
             }
         }
     }
-    found.sort_by(|one, other| one.name.cmp(&other.name));
+    found.sort();
     found
 }
 

@@ -183,6 +183,10 @@ fn build(world: &World, step: &Step, request: &str) -> Result<Call> {
         (_, _, Some(many)) => Some(many.bytes()),
         _ => None,
     };
+    let cut = |size: usize| body.iter().flat_map(|body| body.chunks(size)).map(<[u8]>::to_vec).collect();
+    let written =
+        step.chunks.as_ref().map(|chunks| chunks.iter().map(|chunk| chunk.clone().into_bytes()).collect());
+    let chunks = step.chunk_size.map(cut).or(written);
     Ok(Call {
         method: method.into(),
         target: target.into(),
@@ -190,7 +194,7 @@ fn build(world: &World, step: &Step, request: &str) -> Result<Call> {
         headers: fill_pairs(&step.headers)?,
         no_host: step.no_host,
         body,
-        chunks: step.chunks.clone(),
+        chunks,
         trailers: fill_pairs(&step.trailers)?,
         expect_continue: step.expect_continue,
         connection: step.connection.clone(),
