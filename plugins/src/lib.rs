@@ -1,0 +1,135 @@
+//! The native plugins, a file each, and the list of them.
+//!
+//! A plugin is one file with its settings, its schema, its code and its tests,
+//! and one line in the list below. Everything else (the check in the Admin API,
+//! the order, dispatch) follows from the list. Plugins see only `sdk`: no
+//! sockets, no stores, nothing of the proxy.
+#![forbid(unsafe_code)]
+
+mod auth;
+mod catalog;
+mod chain;
+mod known;
+mod meta;
+mod query;
+
+pub use catalog::Catalog;
+
+use model::Invalid;
+use sdk::chain::{Phase, Phases};
+use sdk::{Build, Chunk, Exchange, Plugin, Step};
+use serde_json::Value;
+
+/// What the catalog knows of a plugin without having built a stage of it.
+pub(crate) struct Row {
+    pub name: &'static str,
+    pub priority: i32,
+    pub version: &'static str,
+    pub auth: bool,
+    pub schema: fn() -> Value,
+    pub consumer_schema: fn() -> Option<Value>,
+    pub metadata_schema: fn() -> Option<Value>,
+    /// Makes a stage of a checked configuration.
+    pub build: fn(Value, &mut Build<'_>) -> Result<Native, Invalid>,
+    pub credential: fn(&Value) -> Option<Vec<u8>>,
+}
+
+/// Makes the enum of all stages, its dispatch by `match`, and the rows of the catalog.
+macro_rules! plugins {
+    ($($variant:ident($module:ident::$kind:ident),)*) => {
+        $(pub mod $module;)*
+
+        /// A stage: one configured plugin.
+        pub(crate) enum Native {
+            $($variant($module::$kind),)*
+        }
+
+        pub(crate) static ROWS: &[Row] = &[$(Row {
+            name: <$module::$kind as Plugin>::NAME,
+            priority: <$module::$kind as Plugin>::PRIORITY,
+            version: <$module::$kind as Plugin>::VERSION,
+            auth: <$module::$kind as Plugin>::AUTH,
+            schema: <$module::$kind as Plugin>::schema,
+            consumer_schema: <$module::$kind as Plugin>::consumer_schema,
+            metadata_schema: <$module::$kind as Plugin>::metadata_schema,
+            build: |config, cx| build::<$module::$kind>(config, cx).map(Native::$variant),
+            credential: <$module::$kind as Plugin>::credential,
+        },)*];
+
+        impl Native {
+            /// The phases this stage takes part in.
+            pub(crate) fn phases(&self) -> Phases {
+                match self { $(Native::$variant(stage) => stage.phases(),)* }
+            }
+
+            /// Asks the stage in one of the phases before the upstream.
+            #[inline]
+            pub(crate) fn ask(&self, phase: Phase, x: &mut Exchange<'_>) -> Step {
+                match self { $(Native::$variant(stage) => match phase {
+                    Phase::Rewrite => stage.rewrite(x),
+                    Phase::Access => stage.access(x),
+                    Phase::BeforeProxy => stage.before_proxy(x),
+                    Phase::HeaderFilter | Phase::BodyFilter | Phase::Log => Step::Next,
+                },)* }
+            }
+
+            #[inline]
+            pub(crate) fn header_filter(&self, x: &mut Exchange<'_>) {
+                match self { $(Native::$variant(stage) => stage.header_filter(x),)* }
+            }
+
+            #[inline]
+            pub(crate) fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
+                match self { $(Native::$variant(stage) => stage.body_filter(x, chunk),)* }
+            }
+
+            #[inline]
+            pub(crate) fn log(&self, x: &mut Exchange<'_>) {
+                match self { $(Native::$variant(stage) => stage.log(x),)* }
+            }
+
+            pub(crate) async fn wait(&self, phase: Phase, x: &mut Exchange<'_>) -> Step {
+                match self { $(Native::$variant(stage) => stage.wait(phase, x).await,)* }
+            }
+        }
+    };
+}
+
+// The list: one line a plugin, from high to low priority.
+plugins! {
+    KeyAuth(key_auth::KeyAuth),
+}
+
+fn build<P: Plugin>(config: Value, cx: &mut Build<'_>) -> Result<P, Invalid> {
+    // The schema was checked before, so this fails only where a type is narrower than it.
+    let config: P::Config =
+        serde_json::from_value(config).map_err(|error| Invalid::new(error.to_string()))?;
+    P::build(config, cx)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_is_sorted_and_without_doubles() {
+        for pair in ROWS.windows(2) {
+            assert!(pair[0].priority > pair[1].priority, "{} before {}", pair[0].name, pair[1].name);
+        }
+        let mut names: Vec<_> = ROWS.iter().map(|row| row.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), ROWS.len());
+    }
+
+    #[test]
+    fn every_plugin_states_its_order_as_apisix_has_it() {
+        for row in ROWS {
+            let (_, priority) = known::APISIX
+                .iter()
+                .find(|(name, _)| *name == row.name)
+                .unwrap_or_else(|| panic!("{} is in no list of APISIX's", row.name));
+            assert_eq!(row.priority, *priority, "{}", row.name);
+        }
+    }
+}

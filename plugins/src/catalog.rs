@@ -1,0 +1,345 @@
+//! The list of plugins as the control plane asks it: checks, chains, credentials.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use indexmap::IndexMap;
+use model::{Invalid, Schema};
+use sdk::build::{Build, Names, Owner, Services};
+use sdk::catalog::{About, Entry, Place, Scope};
+use sdk::chain::Chain;
+use serde_json::{Value, json};
+
+use crate::chain::{Stage, Stages};
+use crate::meta::{self, Parts};
+use crate::{ROWS, Row, known};
+
+/// All native plugins, their schemas compiled once. Implements [`sdk::Catalog`].
+pub struct Catalog {
+    services: Services,
+    /// `plugin_attr` of config.yaml by plugin.
+    attrs: IndexMap<String, Value>,
+    plugins: Vec<Compiled>,
+    by_name: HashMap<&'static str, usize>,
+}
+
+/// A row with its schemas.
+struct Compiled {
+    row: &'static Row,
+    schema: Schema,
+    consumer_schema: Option<Schema>,
+    metadata_schema: Schema,
+}
+
+impl Catalog {
+    /// # Errors
+    /// A schema of a plugin that does not compile, which a test rules out.
+    pub fn new(services: Services, attrs: IndexMap<String, Value>) -> Result<Catalog, Invalid> {
+        let mut plugins = Vec::with_capacity(ROWS.len());
+        for row in ROWS {
+            let consumer_schema = (row.consumer_schema)().map(|schema| Schema::new(&schema)).transpose()?;
+            let metadata_schema = (row.metadata_schema)().unwrap_or_else(|| json!({"type": "object"}));
+            plugins.push(Compiled {
+                row,
+                schema: Schema::new(&with_meta((row.schema)()))?,
+                consumer_schema,
+                metadata_schema: Schema::new(&metadata_schema)?,
+            });
+        }
+        let by_name = ROWS.iter().enumerate().map(|(index, row)| (row.name, index)).collect();
+        Ok(Catalog { services, attrs, plugins, by_name })
+    }
+
+    fn find(&self, name: &str) -> Result<&Compiled, Invalid> {
+        match self.by_name.get(name) {
+            Some(&index) => Ok(&self.plugins[index]),
+            None => Err(unknown(name)),
+        }
+    }
+
+    /// Makes the stage of a route's configuration, or none if `_meta` disables it.
+    fn stage(
+        &self,
+        plugin: &Compiled,
+        config: &Value,
+        owner: &Owner,
+        metadata: Option<&Value>,
+        names: &dyn Names,
+    ) -> Result<Option<Stage>, Invalid> {
+        let mut config = plugin.schema.parse(or_empty(config))?;
+        let Parts { disable, priority, meta } = Parts::take(&mut config)?;
+        if disable {
+            return Ok(None);
+        }
+        let row = plugin.row;
+        let mut cx =
+            Build { owner, services: &self.services, metadata, attr: self.attrs.get(row.name), names };
+        let native = (row.build)(config, &mut cx)?;
+        Ok(Some(Stage { name: row.name, priority: priority.unwrap_or(row.priority), native, meta }))
+    }
+}
+
+impl sdk::Catalog for Catalog {
+    fn check(&self, name: &str, config: &Value, place: Place) -> Result<(), Invalid> {
+        if place == Place::Metadata {
+            let plugin = self.find(name)?;
+            return plugin.metadata_schema.check(&or_empty(config));
+        }
+        let empty_list = config.as_array().is_some_and(Vec::is_empty);
+        if !config.is_object() && !config.is_null() && !empty_list {
+            return Err(Invalid::new(format!("invalid plugin conf {config} for plugin [{name}]"))
+                .expected("an object"));
+        }
+        let plugin = match self.find(name) {
+            Err(_) if meta::disabled(config) && known::is_apisix(name) => return Ok(()),
+            found => found?,
+        };
+        let checked = match &plugin.consumer_schema {
+            Some(schema) if place == Place::Consumer => schema.check(&or_empty(config)),
+            _ => self.stage(plugin, config, &UNOWNED, None, &NoNames).map(drop),
+        };
+        match checked {
+            // A plugin that is switched off never runs, so its settings may be wrong.
+            Err(_) if meta::disabled(config) => Ok(()),
+            checked => checked.map_err(|invalid| blame(name, invalid)),
+        }
+    }
+
+    fn chain(&self, entries: &[Entry<'_>], scope: &Scope<'_>) -> Result<Arc<dyn Chain>, Invalid> {
+        let mut stages = Vec::with_capacity(entries.len());
+        let mut disabled = Vec::new();
+        for entry in entries {
+            if scope.enabled.is_some_and(|enabled| !enabled(entry.name)) {
+                continue;
+            }
+            let plugin = match self.find(entry.name) {
+                Err(_) if meta::disabled(entry.config) && known::is_apisix(entry.name) => continue,
+                found => found.map_err(|invalid| invalid.within(entry.name))?,
+            };
+            // What an auth plugin carries on a consumer is a credential, no stage.
+            if plugin.row.auth && matches!(entry.owner.collection, "consumers" | "credentials") {
+                continue;
+            }
+            if meta::disabled(entry.config) {
+                disabled.push(plugin.row.name);
+                continue;
+            }
+            let metadata = (scope.metadata)(entry.name);
+            match self.stage(plugin, entry.config, entry.owner, metadata, scope.names) {
+                Ok(stage) => stages.extend(stage.map(Arc::new)),
+                Err(invalid) => return Err(blame(entry.name, invalid).within(entry.name)),
+            }
+        }
+        // Equal priorities run in the order of the list, whatever the order written.
+        stages.sort_by_key(|stage| self.by_name.get(stage.name));
+        Ok(Arc::new(Stages::new(stages, disabled)))
+    }
+
+    fn credential(
+        &self,
+        name: &str,
+        config: &Value,
+    ) -> Result<Option<(&'static str, Vec<u8>, Value)>, Invalid> {
+        let Ok(plugin) = self.find(name) else { return Ok(None) };
+        let Some(schema) = plugin.consumer_schema.as_ref().filter(|_| plugin.row.auth) else {
+            return Ok(None);
+        };
+        let config = schema.parse(or_empty(config)).map_err(|invalid| blame(name, invalid))?;
+        Ok((plugin.row.credential)(&config).map(|key| (plugin.row.name, key, config)))
+    }
+
+    fn about(&self) -> Vec<About> {
+        ROWS.iter()
+            .map(|row| About {
+                name: row.name,
+                priority: row.priority,
+                version: row.version,
+                auth: row.auth,
+                schema: with_meta((row.schema)()),
+                consumer_schema: (row.consumer_schema)(),
+                metadata_schema: (row.metadata_schema)(),
+            })
+            .collect()
+    }
+}
+
+impl fmt::Debug for Catalog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(ROWS.iter().map(|row| row.name)).finish()
+    }
+}
+
+/// Stands for the owner while a configuration is only checked.
+static UNOWNED: Owner = Owner { collection: "", id: String::new() };
+
+/// No name is looked up while a configuration is only checked.
+struct NoNames;
+
+impl Names for NoNames {
+    fn addresses(&self, _host: &str) -> Vec<IpAddr> {
+        Vec::new()
+    }
+}
+
+/// `key-auth:` with nothing after it is `key-auth: {}`.
+fn or_empty(config: &Value) -> Value {
+    if config.is_null() { json!({}) } else { config.clone() }
+}
+
+/// A plugin's schema with `_meta` let in.
+fn with_meta(mut schema: Value) -> Value {
+    if let Some(schema) = schema.as_object_mut() {
+        schema.insert("$comment".into(), "this is a mark for our injected plugin schema".into());
+        let properties = schema.entry("properties").or_insert_with(|| json!({}));
+        if let Some(properties) = properties.as_object_mut() {
+            properties.insert("_meta".into(), meta::schema());
+        }
+    }
+    schema
+}
+
+fn blame(name: &str, invalid: Invalid) -> Invalid {
+    invalid.said(&format!("failed to check the configuration of plugin {name} err: "))
+}
+
+fn unknown(name: &str) -> Invalid {
+    if known::is_apisix(name) {
+        return Invalid::new(format!(
+            "unknown plugin [{name}]: a plugin of APISIX that this version does not have"
+        ))
+        .got(name)
+        .hint("remove it, or keep it aside with `_meta.disable` until it is there");
+    }
+    let invalid = Invalid::new(format!("unknown plugin [{name}]")).got(name);
+    match model::invalid::nearest(name, ROWS.iter().map(|row| row.name)) {
+        Some(near) => invalid.hint(format!("did you mean `{near}`?")),
+        None => invalid,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sdk::testing::{FixedNames, Probe};
+    use sdk::{Catalog as _, Phase, Phases, Step};
+
+    use super::*;
+
+    fn catalog() -> Catalog {
+        Catalog::new(Services::for_tests(), IndexMap::new()).unwrap()
+    }
+
+    fn chain(catalog: &Catalog, entries: &[(&str, Value)]) -> Result<Arc<dyn Chain>, Invalid> {
+        let owner = Owner { collection: "routes", id: "1".into() };
+        let entries: Vec<_> =
+            entries.iter().map(|(name, config)| Entry { name, config, owner: &owner }).collect();
+        let names = FixedNames::default();
+        catalog.chain(&entries, &Scope { names: &names, metadata: &|_| None, enabled: None })
+    }
+
+    #[test]
+    fn checks_speak_as_apisix_does() {
+        let catalog = catalog();
+        let check = |name: &str, config: Value, place| catalog.check(name, &config, place);
+        let reason = |name, config, place| check(name, config, place).unwrap_err().reason;
+        assert_eq!(check("key-auth", json!({}), Place::Route), Ok(()));
+        assert_eq!(check("key-auth", json!(null), Place::Route), Ok(()));
+        assert_eq!(check("key-auth", json!([]), Place::Route), Ok(()));
+        assert_eq!(
+            reason("key-auth", json!({"header": 1}), Place::Route),
+            "failed to check the configuration of plugin key-auth err: \
+             property \"header\" validation failed: wrong type: expected string, got number"
+        );
+        assert_eq!(
+            reason("key-auth", json!({}), Place::Consumer),
+            "failed to check the configuration of plugin key-auth err: property \"key\" is required"
+        );
+        assert_eq!(
+            reason("key-auth", json!("x"), Place::Route),
+            "invalid plugin conf \"x\" for plugin [key-auth]"
+        );
+        let invalid = check("key-auht", json!({}), Place::Route).unwrap_err();
+        assert_eq!(invalid.reason, "unknown plugin [key-auht]");
+        assert_eq!(invalid.hint.as_deref(), Some("did you mean `key-auth`?"));
+        assert!(
+            reason("ldap-auth", json!({}), Place::Route)
+                .starts_with("unknown plugin [ldap-auth]: a plugin of")
+        );
+        let all = IndexMap::from([("key-auth".to_owned(), json!({"header": 1}))]);
+        assert_eq!(catalog.check_all(&all, Place::Route).unwrap_err().pointer, "/key-auth/header");
+    }
+
+    #[test]
+    fn what_is_switched_off_may_be_wrong() {
+        let catalog = catalog();
+        let off = json!({"header": 1, "_meta": {"disable": true}});
+        assert_eq!(catalog.check("key-auth", &off, Place::Route), Ok(()));
+        assert_eq!(catalog.check("ldap-auth", &off, Place::Route), Ok(()));
+        assert!(catalog.check("no-such", &off, Place::Route).is_err());
+        let chain = chain(&catalog, &[("key-auth", off.clone()), ("ldap-auth", off)]).unwrap();
+        assert_eq!(chain.names(), [""; 0]);
+        assert_eq!(chain.phases(), Phases::NONE);
+    }
+
+    #[test]
+    fn meta_is_checked() {
+        let catalog = catalog();
+        for (meta, reason) in [
+            (json!({"priorty": 1}), "additional properties forbidden, found priorty"),
+            (
+                json!({"disable": "yes"}),
+                "property \"disable\" validation failed: wrong type: expected boolean, got string",
+            ),
+        ] {
+            let invalid = catalog.check("key-auth", &json!({"_meta": meta}), Place::Route).unwrap_err();
+            assert!(
+                invalid.reason.ends_with(&format!("property \"_meta\" validation failed: {reason}")),
+                "{invalid}"
+            );
+        }
+        let lua = json!({"_meta": {"pre_function": "return function() end"}});
+        assert_eq!(catalog.check("key-auth", &lua, Place::Route).unwrap_err().pointer, "/_meta/pre_function");
+    }
+
+    #[test]
+    fn an_error_response_takes_the_place_of_a_refusals_body() {
+        let catalog = catalog();
+        for (response, body, content_type) in [
+            (json!("no"), "no", "text/plain; charset=utf-8"),
+            (json!({"message": "no"}), "{\"message\":\"no\"}\n", "application/json"),
+        ] {
+            let chain =
+                chain(&catalog, &[("key-auth", json!({"_meta": {"error_response": response}}))]).unwrap();
+            let mut probe = Probe::default();
+            let Step::Reply(reply) = chain.run(Phase::Rewrite, &mut 0, &mut probe.exchange()) else {
+                panic!("no reply")
+            };
+            assert_eq!((reply.status, &reply.body[..]), (401, body.as_bytes()));
+            let types: Vec<_> = reply.headers.iter().filter(|(name, _)| *name == "Content-Type").collect();
+            assert_eq!(types, [&("Content-Type", content_type.as_bytes().to_vec())]);
+            assert!(reply.headers.iter().any(|(name, _)| *name == "WWW-Authenticate"));
+        }
+    }
+
+    #[test]
+    fn plugins_that_are_not_enabled_are_left_out() {
+        let catalog = catalog();
+        let owner = Owner { collection: "routes", id: "1".into() };
+        let entry = Entry { name: "key-auth", config: &Value::Null, owner: &owner };
+        let names = FixedNames::default();
+        let scope = Scope { names: &names, metadata: &|_| None, enabled: Some(&|name| name != "key-auth") };
+        assert_eq!(catalog.chain(&[entry], &scope).unwrap().names(), [""; 0]);
+    }
+
+    #[test]
+    fn credentials_are_keyed_and_other_plugins_have_none() {
+        let catalog = catalog();
+        let config = json!({"key": "auth-one"});
+        let found = catalog.credential("key-auth", &config).unwrap();
+        assert_eq!(found, Some(("key-auth", b"auth-one".to_vec(), config)));
+        assert_eq!(catalog.credential("limit-count", &json!({})).unwrap(), None);
+        assert!(catalog.credential("key-auth", &json!({})).is_err());
+        assert!(catalog.about().iter().any(|about| about.auth && about.consumer_schema.is_some()));
+    }
+}

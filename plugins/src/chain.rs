@@ -1,0 +1,177 @@
+//! hot path
+//!
+//! The stages of a plan, one slice a phase, asked in order of priority.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use sdk::chain::{Chain, LocalFuture, Phase, Phases};
+use sdk::{Chunk, Exchange, Step};
+use smallvec::SmallVec;
+
+use crate::Native;
+use crate::meta::Meta;
+
+/// One configured plugin, ready to run.
+pub(crate) struct Stage {
+    pub name: &'static str,
+    pub priority: i32,
+    pub native: Native,
+    /// Its `_meta`, if that says anything for serving. Boxed: few stages have one.
+    pub meta: Option<Box<Meta>>,
+}
+
+/// [`Chain`] over native stages.
+pub(crate) struct Stages {
+    phases: Phases,
+    by_phase: [Box<[Arc<Stage>]>; 6],
+    /// All stages by priority.
+    all: Vec<Arc<Stage>>,
+    /// Plugins this chain has with `_meta.disable`: nothing runs here, but laid
+    /// over another chain they take that one's stage away.
+    disabled: Vec<&'static str>,
+}
+
+const PHASES: [(Phase, Phases); 6] = [
+    (Phase::Rewrite, Phases::REWRITE),
+    (Phase::Access, Phases::ACCESS),
+    (Phase::BeforeProxy, Phases::BEFORE_PROXY),
+    (Phase::HeaderFilter, Phases::HEADER_FILTER),
+    (Phase::BodyFilter, Phases::BODY_FILTER),
+    (Phase::Log, Phases::LOG),
+];
+
+impl Stages {
+    /// Sorts the stages; those of equal priority stay in the order given.
+    pub(crate) fn new(mut all: Vec<Arc<Stage>>, disabled: Vec<&'static str>) -> Stages {
+        all.sort_by_key(|stage| std::cmp::Reverse(stage.priority));
+        let by_phase = PHASES
+            .map(|(phase, _)| all.iter().filter(|stage| stage.native.phases().has(phase)).cloned().collect());
+        let phases = PHASES
+            .iter()
+            .zip(&by_phase)
+            .filter(|(_, stages): &(_, &Box<[_]>)| !stages.is_empty())
+            .fold(Phases::NONE, |phases, ((_, one), _)| phases | *one);
+        Stages { phases, by_phase, all, disabled }
+    }
+
+    #[inline]
+    fn of(&self, phase: Phase) -> &[Arc<Stage>] {
+        &self.by_phase[phase as usize]
+    }
+}
+
+impl Chain for Stages {
+    fn phases(&self) -> Phases {
+        self.phases
+    }
+
+    fn run(&self, phase: Phase, cursor: &mut usize, x: &mut Exchange<'_>) -> Step {
+        let stages = self.of(phase);
+        while let Some(stage) = stages.get(*cursor) {
+            let step = match &stage.meta {
+                None => stage.native.ask(phase, x),
+                Some(meta) if applies(stage, meta, x) => meta.wrap(stage.native.ask(phase, x)),
+                Some(_) => Step::Next,
+            };
+            if !matches!(step, Step::Next) {
+                return step;
+            }
+            *cursor += 1;
+        }
+        Step::Next
+    }
+
+    fn wait<'a>(&'a self, phase: Phase, cursor: usize, x: &'a mut Exchange<'_>) -> LocalFuture<'a, Step> {
+        let stage = self.of(phase).get(cursor);
+        Box::pin(async move {
+            // Only a stage that answered `Wait` is waited for, so there is one.
+            let Some(stage) = stage else { return Step::Next };
+            let step = stage.native.wait(phase, x).await;
+            match &stage.meta {
+                Some(meta) => meta.wrap(step),
+                None => step,
+            }
+        })
+    }
+
+    fn header_filter(&self, x: &mut Exchange<'_>) {
+        for stage in self.of(Phase::HeaderFilter) {
+            if wanted(stage, x) {
+                stage.native.header_filter(x);
+            }
+        }
+    }
+
+    fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
+        for stage in self.of(Phase::BodyFilter) {
+            if wanted(stage, x) {
+                stage.native.body_filter(x, chunk);
+            }
+        }
+    }
+
+    fn log(&self, x: &mut Exchange<'_>) {
+        for stage in self.of(Phase::Log) {
+            if wanted(stage, x) {
+                stage.native.log(x);
+            }
+        }
+    }
+
+    fn overlay(&self, over: &dyn Chain) -> Arc<dyn Chain> {
+        // Every chain comes from this crate's catalog; a foreign one has no stages to take.
+        let Some(over) = over.as_any().downcast_ref::<Stages>() else {
+            return Arc::new(Stages::new(self.all.clone(), self.disabled.clone()));
+        };
+        let replaced =
+            |name: &str| over.disabled.contains(&name) || over.all.iter().any(|stage| stage.name == name);
+        let kept = self.all.iter().filter(|stage| !replaced(stage.name));
+        Arc::new(Stages::new(over.all.iter().chain(kept).cloned().collect(), over.disabled.clone()))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        self.all.iter().map(|stage| stage.name).collect()
+    }
+}
+
+impl fmt::Debug for Stages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.all.iter().map(|stage| (stage.name, stage.priority))).finish()
+    }
+}
+
+#[inline]
+fn wanted(stage: &Stage, x: &mut Exchange<'_>) -> bool {
+    match &stage.meta {
+        None => true,
+        Some(meta) => applies(stage, meta, x),
+    }
+}
+
+/// Verdicts of filters on one exchange, by the address of the stage, which lives
+/// as long as the exchange's snapshot.
+struct Verdicts(SmallVec<[(usize, bool); 8]>);
+
+/// Whether the stage's filter lets it run: evaluated once a request, as APISIX
+/// does, so that a plugin runs in all its phases or in none.
+fn applies(stage: &Stage, meta: &Meta, x: &mut Exchange<'_>) -> bool {
+    let Some(filter) = &meta.filter else { return true };
+    let key = std::ptr::from_ref(stage).addr();
+    if let Some(Verdicts(verdicts)) = x.note::<Verdicts>()
+        && let Some((_, verdict)) = verdicts.iter().find(|(stage, _)| *stage == key)
+    {
+        return *verdict;
+    }
+    let verdict = filter.matches(x);
+    match x.note_mut::<Verdicts>() {
+        Some(Verdicts(verdicts)) => verdicts.push((key, verdict)),
+        None => x.set_note(Verdicts(SmallVec::from_iter([(key, verdict)]))),
+    }
+    verdict
+}

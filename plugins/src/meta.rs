@@ -1,0 +1,112 @@
+//! `_meta`, which any plugin's configuration may carry, compiled.
+
+use bytes::Bytes;
+use model::Invalid;
+use sdk::{Reply, Step};
+use serde_json::{Value, json};
+
+/// What of `_meta` matters while serving; `disable` and `priority` are settled before.
+pub(crate) struct Meta {
+    /// The stage runs only where this holds.
+    pub filter: Option<Expr>,
+    /// Content type and bytes that replace the body of a refusal.
+    error_response: Option<(&'static str, Bytes)>,
+}
+
+/// All of `_meta` of one configuration.
+#[derive(Default)]
+pub(crate) struct Parts {
+    pub disable: bool,
+    pub priority: Option<i32>,
+    pub meta: Option<Box<Meta>>,
+}
+
+/// The schema of `_meta`, as APISIX puts it into every plugin's.
+pub(crate) fn schema() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "disable": {"type": "boolean"},
+            "error_response": {"oneOf": [{"type": "string"}, {"type": "object"}]},
+            "priority": {"description": "priority of plugins by customized order", "type": "integer"},
+            "filter": {
+                "description": "filter determines whether the plugin needs to be executed at runtime",
+                "type": "array",
+            },
+            "pre_function": {
+                "description": "function to be executed in each phase before execution of plugins. \
+                    The pre_function will have access to two arguments: `conf` and `ctx`.",
+                "type": "string",
+            },
+        },
+        "additionalProperties": false,
+    })
+}
+
+/// Whether a configuration says `_meta.disable`, also one that was not checked.
+pub(crate) fn disabled(config: &Value) -> bool {
+    config.pointer("/_meta/disable") == Some(&Value::Bool(true))
+}
+
+impl Parts {
+    /// Takes `_meta` out of a checked configuration.
+    pub(crate) fn take(config: &mut Value) -> Result<Parts, Invalid> {
+        let Some(mut meta) = config.as_object_mut().and_then(|config| config.shift_remove("_meta")) else {
+            return Ok(Parts::default());
+        };
+        if meta.get("pre_function").is_some() {
+            return Err(Invalid::new("_meta.pre_function needs Lua, which this version does not run")
+                .at("/_meta/pre_function")
+                .hint("remove it; where it only guarded the plugin, _meta.filter can do so"));
+        }
+        let filter = match meta.get("filter") {
+            Some(filter) => Some(Expr::new(filter).map_err(|invalid| {
+                invalid.said("failed to validate the 'vars' expression: ").under("/_meta/filter")
+            })?),
+            None => None,
+        };
+        let error_response = match meta.get_mut("error_response").map(Value::take) {
+            Some(Value::String(text)) => Some(("text/plain; charset=utf-8", text.into())),
+            Some(object) => Some(("application/json", format!("{object}\n").into())),
+            None => None,
+        };
+        let useful = filter.is_some() || error_response.is_some();
+        Ok(Parts {
+            disable: meta.get("disable") == Some(&Value::Bool(true)),
+            // The schema lets only integers through; one beyond 32 bits sorts at the end it points to.
+            priority: meta.get("priority").and_then(Value::as_i64).map(|priority| {
+                i32::try_from(priority).unwrap_or(if priority < 0 { i32::MIN } else { i32::MAX })
+            }),
+            meta: useful.then(|| Box::new(Meta { filter, error_response })),
+        })
+    }
+}
+
+impl Meta {
+    /// Puts the configured body in the place of a refusal's own, so that the
+    /// client cannot tell what was wrong.
+    pub(crate) fn wrap(&self, step: Step) -> Step {
+        match (step, &self.error_response) {
+            (Step::Reply(reply), Some((content_type, body))) if reply.status >= 400 => {
+                let mut headers = reply.headers;
+                headers.retain(|(name, _)| !name.eq_ignore_ascii_case("Content-Type"));
+                headers.push(("Content-Type", content_type.as_bytes().to_vec()));
+                Step::Reply(Reply { status: reply.status, headers, body: body.clone() })
+            }
+            (step, _) => step,
+        }
+    }
+}
+
+/// A filter of `_meta`. None can be made yet: a configuration with one is refused.
+pub(crate) struct Expr(std::convert::Infallible);
+
+impl Expr {
+    fn new(_filter: &Value) -> Result<Expr, Invalid> {
+        Err(Invalid::new("expressions are not available in this version"))
+    }
+
+    pub(crate) fn matches(&self, _x: &sdk::Exchange<'_>) -> bool {
+        match self.0 {}
+    }
+}
