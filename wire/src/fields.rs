@@ -130,6 +130,33 @@ impl Fields {
         span
     }
 
+    /// Makes `head` the text. For decoders, whose spans count from the start of a
+    /// head and which push fields before its end is known: one copy a head.
+    #[inline]
+    pub(crate) fn load(&mut self, head: &[u8]) {
+        self.text.clear();
+        self.text.extend_from_slice(head);
+    }
+
+    /// As [`Fields::intern`], for text that is made on the way.
+    #[inline]
+    pub(crate) fn intern_with(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Span {
+        let start = self.text.len() as u32;
+        write(&mut self.text);
+        Span { start, len: self.text.len() as u32 - start }
+    }
+
+    /// As [`Fields::intern`], for text that is made on the way and may fail.
+    #[inline]
+    pub(crate) fn try_intern_with<E>(
+        &mut self,
+        write: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<Span, E> {
+        let start = self.text.len() as u32;
+        write(&mut self.text)?;
+        Ok(Span { start, len: self.text.len() as u32 - start })
+    }
+
     /// Adds a field whose name and value are already checked spans of this text.
     #[inline]
     pub fn push(&mut self, field: Field) {

@@ -1,1 +1,494 @@
+//! hot path
+//!
 //! Request targets: one normal form for routing, plugins and the origin.
+//!
+//! # The normal form of a path
+//!
+//! - `.` and `..` segments are resolved, also where their dots are written `%2e`; a path
+//!   that would leave its root is refused.
+//! - Runs of slashes become one, before `..` is resolved (can be switched off).
+//! - *Decoded* form, for routing and plugins: percent-encodings are decoded, but `%2F`
+//!   and `%25` stay as they are (in upper case). So a slash in the decoded form always
+//!   separates segments, and no two different paths have one decoded form.
+//! - *Encoded* form, for the origin: as RFC 3986 section 6.2.2 normalises. Encoded letters, digits
+//!   and `-._~` are decoded, reserved characters stay encoded or not as they came, all other
+//!   bytes are encoded with upper-case digits. Decoding it gives the decoded form.
+//! - Refused: control characters, encoded or not; `%` without two digits; `\`, encoded or
+//!   not, unless allowed; segments that only some servers take for `.` or `..`
+//!   (`..;x`, `..%2Fx`).
+//!
+//! # Which bytes may come
+//!
+//! Raw, a target may hold all of `!` to `~` but `#`, and bytes above `~`. RFC 3986 does not
+//! allow `"<>\^{|}`, the backtick and non-ASCII bytes, but browsers and scripts send them: they are
+//! read as themselves and go on percent-encoded, in path and query, so an origin sees
+//! RFC 3986 only (`\` in a path is refused by default).
+
+use crate::fields::Span;
+use crate::h1::Refusal;
+use crate::h1::decode::span;
+use crate::h1::scan::Stop;
+use crate::head::RequestHead;
+use crate::method::Method;
+
+/// How paths are brought into normal form where servers differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PathRules {
+    /// `//` becomes `/` (nginx: `merge_slashes`).
+    pub merge_slashes: bool,
+    pub encoded_slash: Rule,
+    /// `\` and `%5C`.
+    pub backslash: Rule,
+    /// `;` and `%3B`.
+    pub semicolon: Rule,
+}
+
+/// Whether something may stand in a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    Keep,
+    Refuse,
+}
+
+impl Default for PathRules {
+    fn default() -> PathRules {
+        PathRules {
+            merge_slashes: true,
+            encoded_slash: Rule::Keep,
+            backslash: Rule::Refuse,
+            semicolon: Rule::Keep,
+        }
+    }
+}
+
+/// Brings a raw path, which begins with `/` and has no query, into normal form and appends
+/// both forms to the buffers. After an error the buffers hold what they held before.
+pub fn normalise(
+    raw: &[u8],
+    rules: &PathRules,
+    decoded: &mut Vec<u8>,
+    encoded: &mut Vec<u8>,
+) -> Result<(), Refusal> {
+    write_path(raw, rules, Form::Decoded, decoded)?;
+    write_path(raw, rules, Form::Encoded, encoded)
+}
+
+/// Percent-encodes a path in decoded normal form: what RFC 3986 allows in a path stays, `%2F` and
+/// `%25` stay, all else is encoded.
+pub fn encode_path(decoded: &[u8], out: &mut Vec<u8>) {
+    for (at, &byte) in decoded.iter().enumerate() {
+        let kept = byte == b'%' && matches!(decoded.get(at + 1..at + 3), Some(b"2F" | b"25"));
+        if kept || CLASS[byte as usize] & (BAD | CODED | QUERY) == 0 {
+            out.push(byte);
+        } else {
+            push_encoded(byte, out);
+        }
+    }
+}
+
+/// Decodes percent-encodings; a `%` without two digits stays. `plus` reads `+` as a space,
+/// as forms do in queries.
+pub fn percent_decode(raw: &[u8], plus: bool, out: &mut Vec<u8>) {
+    let mut at = 0;
+    while let Some(&byte) = raw.get(at) {
+        match (byte, hex_pair(raw, at)) {
+            (b'%', Some(value)) => {
+                out.push(value);
+                at += 3;
+                continue;
+            }
+            (b'+', _) if plus => out.push(b' '),
+            _ => out.push(byte),
+        }
+        at += 1;
+    }
+}
+
+/// The arguments of a query, still encoded, in order: `a=1&b&=2` gives `a`/`1`, `b`/nothing
+/// and nothing/`2`.
+pub fn query_args(query: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    query.split(|&byte| byte == b'&').filter(|arg| !arg.is_empty()).map(|arg| {
+        match memchr::memchr(b'=', arg) {
+            Some(at) => (&arg[..at], &arg[at + 1..]),
+            None => (arg, &b""[..]),
+        }
+    })
+}
+
+/// A target's parts, as offsets into the input; made by [`scan`].
+#[derive(Debug)]
+pub(crate) struct Scanned {
+    start: usize,
+    /// Where the space after the target stands.
+    pub(crate) end: usize,
+    pub(crate) authority: Option<Span>,
+    path: usize,
+    path_end: usize,
+    /// Path and query have only bytes and sequences that are their own normal form.
+    path_plain: bool,
+    query_plain: bool,
+}
+
+/// Finds the end of the target that begins at `start`, looks at its bytes and takes its
+/// form apart.
+#[inline(always)]
+pub(crate) fn scan(input: &[u8], start: usize, method: Method, limit: usize) -> Result<Scanned, Stop> {
+    let window = &input[..input.len().min(start.saturating_add(limit).saturating_add(1))];
+    let cut = |stop| match stop {
+        Stop::More if window.len().saturating_sub(start) > limit => Stop::Refused(Refusal::TargetTooLong),
+        stop => stop,
+    };
+    if input.get(start) == Some(&b'/') && method != Method::Connect {
+        scan_path(window, start, start, None).map_err(cut)
+    } else {
+        scan_other(window, start, method).map_err(cut)
+    }
+}
+
+#[inline(always)]
+fn scan_path(input: &[u8], start: usize, path: usize, authority: Option<Span>) -> Result<Scanned, Stop> {
+    let rest = input.get(path..).unwrap_or_default();
+    let mut seen = 0u8;
+    let mut before = 0u8;
+    let mut length = rest.len();
+    for (at, &byte) in rest.iter().enumerate() {
+        let class = CLASS[byte as usize];
+        if class & (BAD | QUERY) != 0 {
+            length = at;
+            break;
+        }
+        // AFTER_SLASH counts only where SLASH came right before.
+        seen |= class & (CODED | PERCENT | (before << 1));
+        before = class & SLASH;
+    }
+    let path_end = path + length;
+    let mut end = path_end;
+    let mut query = 0u8;
+    if input.get(end) == Some(&b'?') {
+        end += 1;
+        let rest = &input[end..];
+        let mut length = rest.len();
+        for (at, &byte) in rest.iter().enumerate() {
+            let class = CLASS[byte as usize];
+            if class & BAD != 0 {
+                length = at;
+                break;
+            }
+            query |= class & CODED;
+        }
+        end += length;
+    }
+    match input.get(end) {
+        Some(b' ') => {}
+        Some(&byte) => return Err(bad_byte(byte).into()),
+        None => return Err(Stop::More),
+    }
+    Ok(Scanned { start, end, authority, path, path_end, path_plain: seen == 0, query_plain: query == 0 })
+}
+
+#[cold]
+fn bad_byte(byte: u8) -> Refusal {
+    match byte {
+        b'\r' | b'\n' => Refusal::RequestLine,
+        _ => Refusal::Target,
+    }
+}
+
+/// Asterisk, authority and absolute form.
+#[cold]
+fn scan_other(input: &[u8], start: usize, method: Method) -> Result<Scanned, Stop> {
+    let rest = input.get(start..).unwrap_or_default();
+    let form = |path: usize, end: usize, authority| Scanned {
+        start,
+        end,
+        authority,
+        path,
+        path_end: end,
+        path_plain: true,
+        query_plain: true,
+    };
+    if rest.first() == Some(&b' ') {
+        return Err(Refusal::RequestLine.into());
+    }
+    if method == Method::Connect || rest.first() == Some(&b'*') {
+        let Some(length) = rest.iter().position(|&byte| CLASS[byte as usize] & BAD != 0) else {
+            return Err(Stop::More);
+        };
+        return match rest[length] {
+            b' ' if method == Method::Connect => {
+                let end = start + length;
+                Ok(form(end, end, Some(span(start, end))))
+            }
+            b' ' => Ok(form(start, start + length, None)),
+            byte => Err(bad_byte(byte).into()),
+        };
+    }
+    let scheme = [&b"http://"[..], b"https://"].into_iter().find(|scheme| {
+        let known = rest.len().min(scheme.len());
+        rest[..known].eq_ignore_ascii_case(&scheme[..known])
+    });
+    let Some(scheme) = scheme else {
+        return Err(Refusal::Target.into());
+    };
+    if rest.len() <= scheme.len() {
+        return Err(Stop::More);
+    }
+    let host = start + scheme.len();
+    let ends = |byte: &u8| matches!(byte, b'/' | b'?') || CLASS[*byte as usize] & BAD != 0;
+    let Some(length) = input[host..].iter().position(ends) else {
+        return Err(Stop::More);
+    };
+    scan_path(input, start, host + length, Some(span(host, host + length)))
+}
+
+/// Sets the target's spans of a head whose text begins with `input`. The form is judged
+/// here, after the version.
+#[inline(always)]
+pub(crate) fn resolve(
+    input: &[u8],
+    target: &Scanned,
+    head: &mut RequestHead,
+    rules: &PathRules,
+) -> Result<(), Refusal> {
+    if target.path_end < target.end {
+        head.has_query = true;
+        head.query_span = if target.query_plain {
+            span(target.path_end + 1, target.end)
+        } else {
+            head.fields.intern_with(|out| encode_query(&input[target.path_end + 1..target.end], out))
+        };
+    }
+    if target.authority.is_some() || input[target.path] != b'/' {
+        return resolve_other(input, target, head, rules);
+    }
+    head.target_span = span(target.start, target.end);
+    resolve_path(input, target, head, rules)
+}
+
+#[inline(always)]
+fn resolve_path(
+    input: &[u8],
+    target: &Scanned,
+    head: &mut RequestHead,
+    rules: &PathRules,
+) -> Result<(), Refusal> {
+    let raw = &input[target.path..target.path_end];
+    if target.path_plain && rules.semicolon == Rule::Keep {
+        head.path_span = span(target.path, target.path_end);
+        head.encoded_path_span = head.path_span;
+        return Ok(());
+    }
+    head.path_span = head.fields.try_intern_with(|out| write_path(raw, rules, Form::Decoded, out))?;
+    head.encoded_path_span = head.fields.try_intern_with(|out| write_path(raw, rules, Form::Encoded, out))?;
+    Ok(())
+}
+
+#[cold]
+fn resolve_other(
+    input: &[u8],
+    target: &Scanned,
+    head: &mut RequestHead,
+    rules: &PathRules,
+) -> Result<(), Refusal> {
+    let empty = target.path == target.path_end;
+    if head.method == Method::Connect {
+        head.target_span = span(target.start, target.end);
+        return Ok(());
+    }
+    if target.authority.is_none() {
+        if head.method != Method::Options || &input[target.start..target.end] != b"*" {
+            return Err(Refusal::Target);
+        }
+        head.target_span = span(target.start, target.end);
+        head.path_span = head.target_span;
+        head.encoded_path_span = head.target_span;
+        return Ok(());
+    }
+    if !empty {
+        head.target_span = span(target.path, target.end);
+        return resolve_path(input, target, head, rules);
+    }
+    // An absolute form without a path stands for `/`, but for `*` with OPTIONS
+    // (RFC 9112 sections 3.2.1 and 3.2.4).
+    let path: &[u8] = if head.method == Method::Options && !head.has_query { b"*" } else { b"/" };
+    head.target_span = head.fields.intern_with(|out| {
+        out.extend_from_slice(path);
+        out.extend_from_slice(&input[target.path_end..target.end]);
+    });
+    head.path_span = Span { start: head.target_span.start, len: 1 };
+    head.encoded_path_span = head.path_span;
+    Ok(())
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Decoded,
+    Encoded,
+}
+
+/// Appends one form of a path; leaves `out` as it was on an error.
+fn write_path(raw: &[u8], rules: &PathRules, form: Form, out: &mut Vec<u8>) -> Result<(), Refusal> {
+    let base = out.len();
+    write_segments(raw, rules, form, out).inspect_err(|_| out.truncate(base))
+}
+
+fn write_segments(raw: &[u8], rules: &PathRules, form: Form, out: &mut Vec<u8>) -> Result<(), Refusal> {
+    let Some((b'/', mut rest)) = raw.split_first() else {
+        return Err(Refusal::Target);
+    };
+    let base = out.len();
+    // Always ends with the slash that precedes the segment being read.
+    out.push(b'/');
+    loop {
+        let (segment, after) = match memchr::memchr(b'/', rest) {
+            Some(at) => (&rest[..at], Some(&rest[at + 1..])),
+            None => (rest, None),
+        };
+        match dots(segment)? {
+            Dots::No => {
+                write_segment(segment, rules, form, out)?;
+                if after.is_some() && !(segment.is_empty() && rules.merge_slashes) {
+                    out.push(b'/');
+                }
+            }
+            Dots::One => {}
+            Dots::Two => {
+                out.pop();
+                let Some(slash) = memchr::memrchr(b'/', &out[base..]) else {
+                    return Err(Refusal::AboveRoot);
+                };
+                out.truncate(base + slash + 1);
+            }
+        }
+        match after {
+            Some(after) => rest = after,
+            None => return Ok(()),
+        }
+    }
+}
+
+fn write_segment(segment: &[u8], rules: &PathRules, form: Form, out: &mut Vec<u8>) -> Result<(), Refusal> {
+    let mut at = 0;
+    while let Some(&byte) = segment.get(at) {
+        let coded = byte == b'%';
+        let value = match coded {
+            true => hex_pair(segment, at).ok_or(Refusal::PercentEncoding)?,
+            false => byte,
+        };
+        at += if coded { 3 } else { 1 };
+        let refused = match value {
+            0..=0x1f | 0x7f => true,
+            b' ' | b'#' | b'?' => !coded,
+            b'/' => rules.encoded_slash == Rule::Refuse,
+            b'\\' => rules.backslash == Rule::Refuse,
+            b';' => rules.semicolon == Rule::Refuse,
+            _ => false,
+        };
+        if refused {
+            return Err(Refusal::BadPath);
+        }
+        let stays_encoded = coded
+            && match form {
+                Form::Decoded => matches!(value, b'/' | b'%'),
+                Form::Encoded => !is_unreserved(value),
+            };
+        let must_encode = form == Form::Encoded && CLASS[value as usize] & (BAD | CODED) != 0;
+        if stays_encoded || must_encode {
+            push_encoded(value, out);
+        } else {
+            out.push(value);
+        }
+    }
+    Ok(())
+}
+
+enum Dots {
+    No,
+    One,
+    Two,
+}
+
+/// Whether a segment is `.` or `..`, and refused if only some servers would say so:
+/// those that cut parameters off (`..;x`) or decode `%2F` and `\` first (`..%2Fx`).
+fn dots(segment: &[u8]) -> Result<Dots, Refusal> {
+    let mut rest = segment;
+    let mut count = 0;
+    let mut first = true;
+    loop {
+        let (value, length) = match rest {
+            [] => break,
+            [b'%', ..] => (hex_pair(rest, 0).unwrap_or(b'%'), 3.min(rest.len())),
+            [byte, ..] => (*byte, 1),
+        };
+        match value {
+            b'.' if count < 3 => count += 1,
+            b'/' | b'\\' | b';' if matches!(count, 1 | 2) => return Err(Refusal::BadPath),
+            b'/' | b'\\' => {
+                count = 0;
+                first = false;
+            }
+            // Not a dot: as good as three of them until the next separator.
+            _ => count = 3,
+        }
+        rest = &rest[length..];
+    }
+    match (count, first) {
+        (1, true) => Ok(Dots::One),
+        (2, true) => Ok(Dots::Two),
+        (1 | 2, false) => Err(Refusal::BadPath),
+        _ => Ok(Dots::No),
+    }
+}
+
+fn encode_query(raw: &[u8], out: &mut Vec<u8>) {
+    for &byte in raw {
+        if CLASS[byte as usize] & CODED == 0 {
+            out.push(byte);
+        } else {
+            push_encoded(byte, out);
+        }
+    }
+}
+
+fn push_encoded(byte: u8, out: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    out.extend_from_slice(&[b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+}
+
+/// The byte that the two digits after the `%` at `at` stand for.
+fn hex_pair(raw: &[u8], at: usize) -> Option<u8> {
+    let digit = |at: usize| raw.get(at).and_then(|&byte| char::from(byte).to_digit(16));
+    Some((digit(at + 1)? << 4 | digit(at + 2)?) as u8)
+}
+
+const fn is_unreserved(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
+}
+
+const SLASH: u8 = 1;
+/// Not in normal form right after a slash: a slash or a dot.
+const AFTER_SLASH: u8 = 2;
+/// Stands encoded in the encoded form.
+const CODED: u8 = 4;
+const PERCENT: u8 = 8;
+const QUERY: u8 = 16;
+/// Never in a target.
+const BAD: u8 = 32;
+
+static CLASS: [u8; 256] = {
+    let mut table = [0u8; 256];
+    let mut byte = 0usize;
+    while byte < 256 {
+        table[byte] = match byte as u8 {
+            0..=b' ' | b'#' | 0x7f => BAD,
+            b'/' => SLASH | AFTER_SLASH,
+            b'.' => AFTER_SLASH,
+            b'%' => PERCENT,
+            b'?' => QUERY,
+            b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}' | 0x80..=0xff => CODED,
+            _ => 0,
+        };
+        byte += 1;
+    }
+    table
+};

@@ -1,0 +1,563 @@
+//! hot path
+//!
+//! Chunked bodies (RFC 9112 section 7.1), read in place.
+//!
+//! [`Chunked::relay`] rewrites a body into its canonical form: sizes in lower case
+//! without leading zeros, no extensions, only trailers that may be forwarded. Canonical
+//! input is not moved, so the bytes that came in go out in one write.
+//! [`Chunked::decode`] leaves only the payload.
+//!
+//! Both take whatever part of the body is there. A line that is not whole yet is left for
+//! the next call, so a caller needs room for the longest line the limits allow.
+
+use crate::fields::{Fields, is_token, is_value_byte};
+use crate::names::Name;
+
+use super::Refusal;
+use super::scan::{Stop, field_line};
+
+/// What a chunked body's framing may measure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChunkLimits {
+    /// Bytes of one chunk size line with its extensions and CRLF.
+    pub line: usize,
+    /// Bytes of all chunk extensions of a body together (CVE-2023-39326).
+    pub extensions: usize,
+    /// Bytes of the trailer section, and so of one trailer line.
+    pub trailers: usize,
+}
+
+impl Default for ChunkLimits {
+    fn default() -> ChunkLimits {
+        ChunkLimits { line: 1 << 10, extensions: 16 << 10, trailers: 8 << 10 }
+    }
+}
+
+/// Reader of one chunked body.
+#[derive(Debug, Clone, Default)]
+pub struct Chunked {
+    state: State,
+    limits: ChunkLimits,
+    extensions: usize,
+    trailer_bytes: usize,
+    trailers: Fields,
+}
+
+/// What one call did to the buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Relayed {
+    /// Bytes of input read; the bytes after them are untouched and belong to the next call,
+    /// or to the next message when `done`.
+    pub consumed: usize,
+    /// Bytes at the start of the buffer to send on; never more than `consumed`.
+    pub emit: usize,
+    /// Payload bytes among them.
+    pub data: usize,
+    /// The body is complete.
+    pub done: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum State {
+    #[default]
+    Size,
+    /// So many payload bytes of the chunk are still to come.
+    Data(u64),
+    /// The CRLF after the payload is to come.
+    DataEnd,
+    Trailers,
+    Done,
+}
+
+impl Chunked {
+    pub fn new(limits: ChunkLimits) -> Chunked {
+        Chunked { limits, ..Chunked::default() }
+    }
+
+    /// Makes the reader ready for another body; keeps limits and buffers.
+    pub fn reset(&mut self) {
+        self.state = State::Size;
+        self.extensions = 0;
+        self.trailer_bytes = 0;
+        self.trailers.clear(0);
+    }
+
+    #[inline]
+    pub fn is_done(&self) -> bool {
+        self.state == State::Done
+    }
+
+    /// Rewrites the chunked bytes at the start of `buf` into canonical chunked bytes.
+    pub fn relay(&mut self, buf: &mut [u8]) -> Result<Relayed, Refusal> {
+        self.run::<true>(buf)
+    }
+
+    /// Takes the chunk framing out of the bytes at the start of `buf`. Trailers that may be
+    /// forwarded are kept for [`Chunked::trailers`].
+    pub fn decode(&mut self, buf: &mut [u8]) -> Result<Relayed, Refusal> {
+        self.run::<false>(buf)
+    }
+
+    /// The trailers [`Chunked::decode`] has seen, without those that may not be forwarded.
+    pub fn trailers(&self) -> &Fields {
+        &self.trailers
+    }
+
+    #[inline]
+    fn run<const FRAMED: bool>(&mut self, buf: &mut [u8]) -> Result<Relayed, Refusal> {
+        let mut done = Relayed::default();
+        loop {
+            let more = match self.state {
+                State::Size => self.size::<FRAMED>(buf, &mut done)?,
+                State::Data(left) => self.data(left, buf, &mut done),
+                State::DataEnd => self.data_end::<FRAMED>(buf, &mut done)?,
+                State::Trailers => self.trailer::<FRAMED>(buf, &mut done)?,
+                State::Done => {
+                    done.done = true;
+                    false
+                }
+            };
+            if !more {
+                return Ok(done);
+            }
+        }
+    }
+
+    /// chunk-size [ chunk-ext ] CRLF
+    #[inline]
+    fn size<const FRAMED: bool>(&mut self, buf: &mut [u8], done: &mut Relayed) -> Result<bool, Refusal> {
+        let line = &buf[done.consumed..];
+        let digits = line.iter().position(|byte| !byte.is_ascii_hexdigit()).unwrap_or(line.len());
+        let size_line = match (line.get(digits), line.get(digits + 1)) {
+            (Some(b'\r'), Some(b'\n')) if digits > 0 => digits + 2,
+            (Some(b'\r'), None) | (None, _) if digits <= self.limits.line => return Ok(false),
+            (Some(b'\r'), Some(_)) if digits > 0 => return Err(Refusal::BareCr),
+            (Some(b'\n'), _) if digits > 0 => return Err(Refusal::BareLf),
+            (Some(b';'), _) if digits > 0 => match self.extension(line, digits)? {
+                Some(end) => end,
+                None => return Ok(false),
+            },
+            (None, _) => return Err(Refusal::ChunkLine),
+            _ => return Err(Refusal::ChunkSize),
+        };
+        if size_line > self.limits.line {
+            return Err(Refusal::ChunkLine);
+        }
+        let zeros = line[..digits].iter().take(digits - 1).take_while(|&&byte| byte == b'0').count();
+        let significant = done.consumed + zeros..done.consumed + digits;
+        let size = hex(&buf[significant.clone()])?;
+        if FRAMED {
+            buf[significant.clone()].make_ascii_lowercase();
+            done.push(buf, significant.clone());
+            done.push_crlf(buf, done.consumed + size_line - 2);
+        }
+        done.consumed += size_line;
+        self.state = if size == 0 { State::Trailers } else { State::Data(size) };
+        Ok(true)
+    }
+
+    /// Checks the extensions that begin with the `;` at `at`; returns the offset after the
+    /// line's CRLF, or nothing if the line is not whole.
+    #[cold]
+    fn extension(&mut self, line: &[u8], at: usize) -> Result<Option<usize>, Refusal> {
+        let text = &line[at..];
+        let length = text.iter().position(|&byte| !is_value_byte(byte)).unwrap_or(text.len());
+        let end = at + length;
+        if end + 2 > self.limits.line {
+            return Err(Refusal::ChunkLine);
+        }
+        match (line.get(end), line.get(end + 1)) {
+            (Some(b'\r'), Some(b'\n')) => {}
+            (None, _) | (Some(b'\r'), None) => return Ok(None),
+            (Some(b'\r'), Some(_)) => return Err(Refusal::BareCr),
+            (Some(b'\n'), _) => return Err(Refusal::BareLf),
+            _ => return Err(Refusal::ChunkExtension),
+        }
+        self.extensions += length;
+        if self.extensions > self.limits.extensions || !is_extension(&text[..length]) {
+            return Err(Refusal::ChunkExtension);
+        }
+        Ok(Some(end + 2))
+    }
+
+    #[inline]
+    fn data(&mut self, left: u64, buf: &mut [u8], done: &mut Relayed) -> bool {
+        let here = (buf.len() - done.consumed).min(usize::try_from(left).unwrap_or(usize::MAX));
+        done.push(buf, done.consumed..done.consumed + here);
+        done.consumed += here;
+        done.data += here;
+        let left = left - here as u64;
+        self.state = if left == 0 { State::DataEnd } else { State::Data(left) };
+        left == 0
+    }
+
+    #[inline]
+    fn data_end<const FRAMED: bool>(&mut self, buf: &mut [u8], done: &mut Relayed) -> Result<bool, Refusal> {
+        match buf[done.consumed..] {
+            [b'\r', b'\n', ..] => {}
+            [] | [b'\r'] => return Ok(false),
+            _ => return Err(Refusal::ChunkEnd),
+        }
+        if FRAMED {
+            done.push_crlf(buf, done.consumed);
+        }
+        done.consumed += 2;
+        self.state = State::Size;
+        Ok(true)
+    }
+
+    /// One line of the trailer section, or its end.
+    fn trailer<const FRAMED: bool>(&mut self, buf: &mut [u8], done: &mut Relayed) -> Result<bool, Refusal> {
+        let start = done.consumed;
+        let room = self.limits.trailers - self.trailer_bytes.min(self.limits.trailers);
+        let end = buf.len().min(start.saturating_add(room).saturating_add(2));
+        let line = match field_line(&buf[..end], start) {
+            Ok(Some(line)) => line,
+            Ok(None) => {
+                if FRAMED {
+                    done.push_crlf(buf, start);
+                }
+                done.consumed += 2;
+                self.state = State::Done;
+                return Ok(true);
+            }
+            Err(Stop::More) if end == buf.len() => return Ok(false),
+            Err(Stop::More) => return Err(Refusal::TrailersTooLarge),
+            Err(Stop::Refused(refusal)) => return Err(refusal),
+        };
+        self.trailer_bytes += line.next - start;
+        if self.trailer_bytes > self.limits.trailers {
+            return Err(Refusal::TrailersTooLarge);
+        }
+        let name = &buf[start..line.name_end];
+        if is_forwarded(name) {
+            if FRAMED {
+                done.push(buf, start..line.name_end + 1);
+                // One space before the value, if there was room for it in the input.
+                if line.value_start > line.name_end + 1 {
+                    buf[line.value_start - 1] = b' ';
+                    done.push(buf, line.value_start - 1..line.value_start);
+                }
+                done.push(buf, line.value_start..line.value_end);
+                done.push_crlf(buf, line.next - 2);
+            } else {
+                let value = &buf[line.value_start..line.value_end];
+                self.trailers.append(name, value).map_err(|_| Refusal::FieldName)?;
+            }
+        }
+        done.consumed = line.next;
+        Ok(true)
+    }
+}
+
+impl Relayed {
+    /// Moves bytes, which lie at or after `emit`, to the end of what is sent on.
+    #[inline]
+    fn push(&mut self, buf: &mut [u8], bytes: std::ops::Range<usize>) {
+        let length = bytes.len();
+        if bytes.start != self.emit {
+            buf.copy_within(bytes, self.emit);
+        }
+        self.emit += length;
+    }
+
+    /// Puts CRLF at the end of what is sent on; `at` is where it stands in the input.
+    #[inline]
+    fn push_crlf(&mut self, buf: &mut [u8], at: usize) {
+        self.push(buf, at..at + 2);
+    }
+}
+
+/// Trailers pass but for those that would be read as framing, routing, authentication or
+/// connection control (RFC 9110 section 6.5.1).
+fn is_forwarded(name: &[u8]) -> bool {
+    !matches!(
+        Name::from_bytes(name),
+        Name::Authorization
+            | Name::CacheControl
+            | Name::Connection
+            | Name::ContentEncoding
+            | Name::ContentLength
+            | Name::ContentRange
+            | Name::ContentType
+            | Name::Cookie
+            | Name::Expect
+            | Name::Forwarded
+            | Name::Host
+            | Name::Http2Settings
+            | Name::IfMatch
+            | Name::IfModifiedSince
+            | Name::IfNoneMatch
+            | Name::IfRange
+            | Name::IfUnmodifiedSince
+            | Name::KeepAlive
+            | Name::Location
+            | Name::Proxy
+            | Name::ProxyAuthenticate
+            | Name::ProxyAuthorization
+            | Name::ProxyConnection
+            | Name::Range
+            | Name::SetCookie
+            | Name::Te
+            | Name::Trailer
+            | Name::TransferEncoding
+            | Name::Upgrade
+            | Name::Vary
+            | Name::WwwAuthenticate
+            | Name::XConsumerCustomId
+            | Name::XConsumerUsername
+            | Name::XCredentialIdentifier
+            | Name::XForwardedFor
+            | Name::XForwardedHost
+            | Name::XForwardedPort
+            | Name::XForwardedProto
+            | Name::XRealIp
+    )
+}
+
+/// The value of hexadecimal digits without leading zeros; at most 2^63 - 1.
+#[inline]
+fn hex(digits: &[u8]) -> Result<u64, Refusal> {
+    if digits.len() > 16 {
+        return Err(Refusal::ChunkSize);
+    }
+    let value = digits.iter().fold(0u64, |value, &byte| {
+        let digit = if byte.is_ascii_digit() { byte - b'0' } else { (byte | 0x20) - b'a' + 10 };
+        value << 4 | u64::from(digit)
+    });
+    if value > i64::MAX as u64 { Err(Refusal::ChunkSize) } else { Ok(value) }
+}
+
+/// `*( BWS ";" BWS name [ BWS "=" BWS ( token / quoted-string ) ] )` (RFC 9112 section 7.1.1),
+/// beginning with `;`. White space at the very end of the line is refused.
+fn is_extension(text: &[u8]) -> bool {
+    let mut rest = text;
+    while let Some((b';', after)) = rest.split_first() {
+        let Some(after) = token(space(after)) else {
+            return false;
+        };
+        rest = space(after);
+        if let Some((b'=', after)) = rest.split_first() {
+            let after = space(after);
+            let value = if after.first() == Some(&b'"') { quoted(after) } else { token(after) };
+            let Some(after) = value else {
+                return false;
+            };
+            rest = space(after);
+            if rest.is_empty() {
+                return after.is_empty();
+            }
+        } else if rest.is_empty() {
+            return after.is_empty();
+        }
+    }
+    rest.is_empty()
+}
+
+fn space(text: &[u8]) -> &[u8] {
+    let end = text.iter().position(|byte| !matches!(byte, b' ' | b'\t')).unwrap_or(text.len());
+    &text[end..]
+}
+
+fn token(text: &[u8]) -> Option<&[u8]> {
+    let end = text.iter().position(|&byte| !is_token(byte)).unwrap_or(text.len());
+    (end > 0).then(|| &text[end..])
+}
+
+/// What follows the quoted-string that `text` begins with (RFC 9110 section 5.6.4).
+fn quoted(text: &[u8]) -> Option<&[u8]> {
+    let mut at = 1;
+    loop {
+        match text.get(at)? {
+            b'"' => return Some(&text[at + 1..]),
+            b'\\' => {
+                text.get(at + 1)?;
+                at += 2;
+            }
+            _ => at += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Run = fn(&mut Chunked, &mut [u8]) -> Result<Relayed, Refusal>;
+
+    /// Feeds `input` in the given pieces; returns what came out and what was left over.
+    fn feed(
+        run: Run,
+        input: &[u8],
+        sizes: impl Iterator<Item = usize>,
+    ) -> Result<(Vec<u8>, usize, bool), Refusal> {
+        let mut body = Chunked::default();
+        let (mut out, mut buf, mut data) = (Vec::new(), Vec::new(), 0);
+        let mut input = input;
+        for size in sizes {
+            let (now, later) = input.split_at(size.min(input.len()));
+            input = later;
+            buf.extend_from_slice(now);
+            let step = run(&mut body, &mut buf)?;
+            assert!(step.emit <= step.consumed && step.consumed <= buf.len());
+            out.extend_from_slice(&buf[..step.emit]);
+            buf.drain(..step.consumed);
+            data += step.data;
+            if step.done {
+                assert!(body.is_done());
+                buf.extend_from_slice(input);
+                return Ok((out, buf.len(), true));
+            }
+        }
+        assert!(data <= out.len());
+        Ok((out, buf.len(), false))
+    }
+
+    fn whole(run: Run, input: &[u8]) -> Result<(Vec<u8>, usize, bool), Refusal> {
+        feed(run, input, std::iter::once(input.len()))
+    }
+
+    const GOOD: &[(&str, &str, &str)] = &[
+        ("0\r\n\r\n", "0\r\n\r\n", ""),
+        ("5\r\nhello\r\n0\r\n\r\n", "5\r\nhello\r\n0\r\n\r\n", "hello"),
+        ("005\r\nhello\r\n000\r\n\r\n", "5\r\nhello\r\n0\r\n\r\n", "hello"),
+        ("A\r\n0123456789\r\n0\r\n\r\n", "a\r\n0123456789\r\n0\r\n\r\n", "0123456789"),
+        (
+            "1;a\r\nx\r\n1;a=b\r\ny\r\n1;a=\"b;\\\"\" ; c\r\nz\r\n0;e\r\n\r\n",
+            "1\r\nx\r\n1\r\ny\r\n1\r\nz\r\n0\r\n\r\n",
+            "xyz",
+        ),
+        ("2\r\n\r\n\r\n0\r\n\r\n", "2\r\n\r\n\r\n0\r\n\r\n", "\r\n"),
+        ("0\r\nX-Sum: 1\r\n\r\n", "0\r\nX-Sum: 1\r\n\r\n", ""),
+        ("0\r\nX-Sum: \t 1 \t\r\nA:b\r\nE:\r\n\r\n", "0\r\nX-Sum: 1\r\nA:b\r\nE:\r\n\r\n", ""),
+        ("0\r\nX\x31:\t1\r\n\r\n", "0\r\nX1: 1\r\n\r\n", ""),
+        (
+            "0\r\nContent-Length: 9\r\nX: y\r\ntransfer-encoding: chunked\r\nHost: h\r\n\r\n",
+            "0\r\nX: y\r\n\r\n",
+            "",
+        ),
+    ];
+
+    #[test]
+    fn canonical_form_payload_and_rest() {
+        for (input, framed, payload) in GOOD {
+            let input = [input.as_bytes(), b"GET /next"].concat();
+            assert_eq!(whole(Chunked::relay, &input), Ok((framed.as_bytes().to_vec(), 9, true)));
+            assert_eq!(whole(Chunked::decode, &input), Ok((payload.as_bytes().to_vec(), 9, true)));
+            // The canonical form is its own canonical form, in place.
+            assert_eq!(whole(Chunked::relay, framed.as_bytes()), Ok((framed.as_bytes().to_vec(), 0, true)));
+        }
+    }
+
+    #[test]
+    fn any_split_gives_the_same() {
+        for (input, framed, payload) in GOOD {
+            let input = [input.as_bytes(), b"!"].concat();
+            for step in 1..input.len() {
+                let sizes = || std::iter::repeat(step);
+                assert_eq!(feed(Chunked::relay, &input, sizes()), Ok((framed.as_bytes().to_vec(), 1, true)));
+                assert_eq!(
+                    feed(Chunked::decode, &input, sizes()),
+                    Ok((payload.as_bytes().to_vec(), 1, true))
+                );
+                let cut = || [step, input.len()].into_iter();
+                assert_eq!(feed(Chunked::relay, &input, cut()), Ok((framed.as_bytes().to_vec(), 1, true)));
+                assert_eq!(feed(Chunked::decode, &input, cut()), Ok((payload.as_bytes().to_vec(), 1, true)));
+            }
+        }
+    }
+
+    #[test]
+    fn every_part_of_a_good_body_waits_for_more() {
+        for (input, _, _) in GOOD {
+            for end in 0..input.len() {
+                for run in [Chunked::relay as Run, Chunked::decode] {
+                    assert!(!whole(run, &input.as_bytes()[..end]).unwrap().2, "{:?}", &input[..end]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn refused() {
+        let cases: &[(&str, Refusal)] = &[
+            ("\r\n", Refusal::ChunkSize),
+            ("\n", Refusal::ChunkSize),
+            ("g\r\n", Refusal::ChunkSize),
+            ("-1\r\n", Refusal::ChunkSize),
+            ("+1\r\n", Refusal::ChunkSize),
+            ("0x1\r\n", Refusal::ChunkSize),
+            (" 1\r\n", Refusal::ChunkSize),
+            ("1 \r\nx\r\n", Refusal::ChunkSize),
+            ("1\t;a\r\nx\r\n", Refusal::ChunkSize),
+            ("1_0\r\n", Refusal::ChunkSize),
+            ("1\0\r\n", Refusal::ChunkSize),
+            ("1,1\r\nx\r\n", Refusal::ChunkSize),
+            ("8000000000000000\r\n", Refusal::ChunkSize),
+            ("ffffffffffffffff\r\n", Refusal::ChunkSize),
+            ("10000000000000001\r\n", Refusal::ChunkSize),
+            ("1\nx\r\n", Refusal::BareLf),
+            ("1\rx\r\n", Refusal::BareCr),
+            ("1;a\nx\r\n0\r\n\r\n", Refusal::BareLf),
+            ("1;a\rb\r\nx\r\n", Refusal::BareCr),
+            ("1;\r\nx\r\n", Refusal::ChunkExtension),
+            ("1;a \r\nx\r\n", Refusal::ChunkExtension),
+            ("1;a=\r\nx\r\n", Refusal::ChunkExtension),
+            ("1;a=b \r\nx\r\n", Refusal::ChunkExtension),
+            ("1;a=\"b\r\nx\r\n", Refusal::ChunkExtension),
+            ("1;a b\r\nx\r\n", Refusal::ChunkExtension),
+            ("1;a\0\r\nx\r\n", Refusal::ChunkExtension),
+            ("1\r\nxy\r\n", Refusal::ChunkEnd),
+            ("1\r\nx\n0\r\n\r\n", Refusal::ChunkEnd),
+            ("1\r\nx\ry0\r\n\r\n", Refusal::ChunkEnd),
+            ("1\r\nx0\r\n\r\n", Refusal::ChunkEnd),
+            ("0\r\n\n", Refusal::BareLf),
+            ("0\r\n\rx", Refusal::BareCr),
+            ("0\r\nX\r\n\r\n", Refusal::FieldName),
+            ("0\r\n:x\r\n\r\n", Refusal::FieldName),
+            ("0\r\nX : y\r\n\r\n", Refusal::SpaceBeforeColon),
+            ("0\r\nX: y\r\n z\r\n\r\n", Refusal::LeadingSpace),
+            ("0\r\nX: y\nZ: a\r\n\r\n", Refusal::BareLf),
+            ("0\r\nX: y\rZ: a\r\n\r\n", Refusal::BareCr),
+            ("0\r\nX: \0\r\n\r\n", Refusal::Nul),
+            ("0\r\nX: \x08\r\n\r\n", Refusal::Control),
+        ];
+        for (input, refusal) in cases {
+            for run in [Chunked::relay as Run, Chunked::decode] {
+                assert_eq!(whole(run, input.as_bytes()), Err(*refusal), "{input:?}");
+                let bytewise = feed(run, input.as_bytes(), std::iter::repeat_n(1, input.len()));
+                assert_eq!(bytewise, Err(*refusal), "{input:?} byte by byte");
+            }
+        }
+    }
+
+    #[test]
+    fn limits() {
+        let limits = ChunkLimits { line: 16, extensions: 20, trailers: 24 };
+        let run = |input: &str| Chunked::new(limits).relay(&mut input.as_bytes().to_vec());
+        assert!(run("00000000000001\r\nx").is_ok());
+        assert_eq!(run("000000000000001\r\nx"), Err(Refusal::ChunkLine));
+        assert_eq!(run("00000000000000000"), Err(Refusal::ChunkLine));
+        assert!(run("1;aaaaaaaaaaaa\r\nx").is_ok());
+        assert_eq!(run("1;aaaaaaaaaaaaa\r\nx"), Err(Refusal::ChunkLine));
+        assert_eq!(run("1;aaaaaaaaaaaaaaaa"), Err(Refusal::ChunkLine));
+        assert!(run("1;aaaaaaaaa\r\nx\r\n1;aaaaaaaaa\r\nx").is_ok());
+        assert_eq!(run("1;aaaaaaaaa\r\nx\r\n1;aaaaaaaaaa\r\nx"), Err(Refusal::ChunkExtension));
+        assert!(run("0\r\nabc: 12345\r\nabc: 1234\r\n\r\n").unwrap().done);
+        assert_eq!(run("0\r\nabc: 12345\r\nabc: 123456\r\n\r\n"), Err(Refusal::TrailersTooLarge));
+        assert_eq!(run("0\r\nabcdefghijklmnopqrstuvwxyza"), Err(Refusal::TrailersTooLarge));
+        assert_eq!(run("0\r\nabc: 12345\r\nabc: 12345678901234567890"), Err(Refusal::TrailersTooLarge));
+    }
+
+    #[test]
+    fn decode_keeps_trailers_that_may_be_forwarded() {
+        let mut body = Chunked::default();
+        let mut buf = b"1\r\nx\r\n0\r\ngrpc-status: 0\r\nConnection: close\r\n\r\n".to_vec();
+        let step = body.decode(&mut buf).unwrap();
+        assert!(step.done && step.emit == 1 && step.data == 1);
+        let trailers: Vec<_> = body.trailers().iter().map(|(name, value, _)| (name, value)).collect();
+        assert_eq!(trailers, [(&b"grpc-status"[..], &b"0"[..])]);
+        body.reset();
+        assert!(body.trailers().is_empty() && !body.is_done());
+    }
+}

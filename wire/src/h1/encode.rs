@@ -1,0 +1,265 @@
+//! hot path
+//!
+//! Writing HTTP/1: start lines, chunk headers and dates.
+
+/// The end of a chunked body without trailers.
+pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+
+/// The target holds a byte that may not stand in a request line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BadTarget;
+
+impl std::fmt::Display for BadTarget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a request target must hold no spaces, control characters or bytes beyond ASCII")
+    }
+}
+
+impl std::error::Error for BadTarget {}
+
+/// Appends the line that announces a chunk of `len` bytes. `len` 0 would end the body.
+#[inline]
+pub fn chunk_header(len: usize, out: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digits = (usize::BITS - len.leading_zeros()).div_ceil(4).max(1);
+    for place in (0..digits).rev() {
+        out.push(DIGITS[len >> (place * 4) & 15]);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends `METHOD SP TARGET SP HTTP/1.1 CRLF` (RFC 9112 section 3); the target is the
+/// concatenation of its parts, such as path, `?` and query. Whatever wrote the target, it
+/// cannot end the line (CVE-2023-25690): bytes outside `!` to `~` are an error, and `out`
+/// is as before.
+#[inline]
+pub fn request_line(method: &[u8], target: &[&[u8]], out: &mut Vec<u8>) -> Result<(), BadTarget> {
+    let start = out.len();
+    out.extend_from_slice(method);
+    out.push(b' ');
+    let from = out.len();
+    for part in target {
+        out.extend_from_slice(part);
+    }
+    // Without an early end the loop is done in vectors.
+    let bad = out[from..].iter().fold(from == out.len(), |bad, &byte| bad | !(0x21..=0x7e).contains(&byte));
+    if bad {
+        out.truncate(start);
+        return Err(BadTarget);
+    }
+    out.extend_from_slice(b" HTTP/1.1\r\n");
+    Ok(())
+}
+
+/// Appends `HTTP/1.1 STATUS REASON CRLF` (RFC 9112 section 4).
+#[inline]
+pub fn status_line(status: u16, out: &mut Vec<u8>) {
+    match line(status) {
+        Some(line) => out.extend_from_slice(line.as_bytes()),
+        None => {
+            let digit = |number: u16| b'0' + (number % 10) as u8;
+            out.extend_from_slice(b"HTTP/1.1 ");
+            out.extend_from_slice(&[digit(status / 100), digit(status / 10), digit(status), b' ']);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+}
+
+/// The usual reason phrase (RFC 9110 section 15 and the IANA registry); empty if there is none.
+pub fn reason(status: u16) -> &'static str {
+    line(status).map_or("", |line| &line[START..line.len() - 2])
+}
+
+/// A date as `Sun, 06 Nov 1994 08:49:37 GMT` (IMF-fixdate, RFC 9110 section 5.6.7) from
+/// seconds since 1970. Years have four digits: later seconds give the last one of 9999.
+pub fn date(unix_secs: u64) -> [u8; 29] {
+    const LAST: u64 = 253_402_300_799;
+    const WEEKDAYS: &[u8; 21] = b"ThuFriSatSunMonTueWed";
+    const MONTHS: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
+    let seconds = unix_secs.min(LAST);
+    let days = seconds / 86_400;
+    let (year, month, day) = civil(days);
+    let mut text = *b"---, -- --- ---- --:--:-- GMT";
+    let weekday = (days % 7) as usize * 3;
+    let month = (month as usize - 1) * 3;
+    text[..3].copy_from_slice(&WEEKDAYS[weekday..weekday + 3]);
+    text[8..11].copy_from_slice(&MONTHS[month..month + 3]);
+    let mut two = |at: usize, number: u64| {
+        text[at] = b'0' + (number / 10 % 10) as u8;
+        text[at + 1] = b'0' + (number % 10) as u8;
+    };
+    two(5, day);
+    two(12, year / 100);
+    two(14, year % 100);
+    two(17, seconds / 3600 % 24);
+    two(20, seconds / 60 % 60);
+    two(23, seconds % 60);
+    text
+}
+
+/// Year, month from 1 and day from 1 of a day since 1970. Years are counted from March, so
+/// that the leap day ends one.
+fn civil(days: u64) -> (u64, u64, u64) {
+    const ERA: u64 = 146_097;
+    // Days since the first of March of the year 0.
+    let days = days + 719_468;
+    let (era, day) = (days / ERA, days % ERA);
+    let year = (day - day / 1_460 + day / 36_524 - day / (ERA - 1)) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    (era * 400 + year + next, month, day)
+}
+
+/// Bytes before the reason in a status line.
+const START: usize = "HTTP/1.1 200 ".len();
+
+macro_rules! lines {
+    ($($status:literal $reason:literal,)*) => {
+        #[inline]
+        fn line(status: u16) -> Option<&'static str> {
+            match status {
+                $($status => Some(concat!("HTTP/1.1 ", $status, " ", $reason, "\r\n")),)*
+                _ => None,
+            }
+        }
+    };
+}
+
+lines! {
+    100 "Continue",
+    101 "Switching Protocols",
+    102 "Processing",
+    103 "Early Hints",
+    200 "OK",
+    201 "Created",
+    202 "Accepted",
+    203 "Non-Authoritative Information",
+    204 "No Content",
+    205 "Reset Content",
+    206 "Partial Content",
+    207 "Multi-Status",
+    208 "Already Reported",
+    226 "IM Used",
+    300 "Multiple Choices",
+    301 "Moved Permanently",
+    302 "Found",
+    303 "See Other",
+    304 "Not Modified",
+    305 "Use Proxy",
+    307 "Temporary Redirect",
+    308 "Permanent Redirect",
+    400 "Bad Request",
+    401 "Unauthorized",
+    402 "Payment Required",
+    403 "Forbidden",
+    404 "Not Found",
+    405 "Method Not Allowed",
+    406 "Not Acceptable",
+    407 "Proxy Authentication Required",
+    408 "Request Timeout",
+    409 "Conflict",
+    410 "Gone",
+    411 "Length Required",
+    412 "Precondition Failed",
+    413 "Content Too Large",
+    414 "URI Too Long",
+    415 "Unsupported Media Type",
+    416 "Range Not Satisfiable",
+    417 "Expectation Failed",
+    421 "Misdirected Request",
+    422 "Unprocessable Content",
+    423 "Locked",
+    424 "Failed Dependency",
+    425 "Too Early",
+    426 "Upgrade Required",
+    428 "Precondition Required",
+    429 "Too Many Requests",
+    431 "Request Header Fields Too Large",
+    451 "Unavailable For Legal Reasons",
+    500 "Internal Server Error",
+    501 "Not Implemented",
+    502 "Bad Gateway",
+    503 "Service Unavailable",
+    504 "Gateway Timeout",
+    505 "HTTP Version Not Supported",
+    506 "Variant Also Negotiates",
+    507 "Insufficient Storage",
+    508 "Loop Detected",
+    510 "Not Extended",
+    511 "Network Authentication Required",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(write: impl FnOnce(&mut Vec<u8>)) -> String {
+        let mut out = Vec::new();
+        write(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn chunk_headers() {
+        for len in (0..70_000).chain([usize::MAX, usize::MAX >> 1, 1 << 32]) {
+            assert_eq!(text(|out| chunk_header(len, out)), format!("{len:x}\r\n"));
+        }
+    }
+
+    #[test]
+    fn status_lines() {
+        assert_eq!(text(|out| status_line(200, out)), "HTTP/1.1 200 OK\r\n");
+        assert_eq!(text(|out| status_line(299, out)), "HTTP/1.1 299 \r\n");
+        assert_eq!(reason(404), "Not Found");
+        assert_eq!(reason(999), "");
+        for status in 100..1000 {
+            assert_eq!(
+                text(|out| status_line(status, out)),
+                format!("HTTP/1.1 {status} {}\r\n", reason(status))
+            );
+        }
+    }
+
+    #[test]
+    fn request_lines_cannot_be_split() {
+        let mut out = b"x".to_vec();
+        request_line(b"GET", &[b"/a", b"?", b"b=c"], &mut out).unwrap();
+        assert_eq!(out, b"xGET /a?b=c HTTP/1.1\r\n");
+        for byte in 0..=255u8 {
+            let mut out = b"x".to_vec();
+            let result = request_line(b"GET", &[b"/", &[byte]], &mut out);
+            assert_eq!(result.is_ok(), byte.is_ascii_graphic(), "{byte:#x}");
+            assert!(result.is_ok() || out == b"x");
+        }
+        assert_eq!(request_line(b"GET", &[], &mut Vec::new()), Err(BadTarget));
+    }
+
+    #[test]
+    fn dates_agree_with_a_day_by_day_calendar() {
+        let text = |seconds| String::from_utf8(date(seconds).to_vec()).unwrap();
+        assert_eq!(text(0), "Thu, 01 Jan 1970 00:00:00 GMT");
+        assert_eq!(text(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(text(u64::MAX), "Fri, 31 Dec 9999 23:59:59 GMT");
+        let (mut year, mut month, mut day) = (1970, 1, 1);
+        for days in 0..400 * 366 {
+            assert_eq!(civil(days), (year, month, day));
+            let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+            let length = match month {
+                2 => 28 + u64::from(leap),
+                4 | 6 | 9 | 11 => 30,
+                _ => 31,
+            };
+            day += 1;
+            if day > length {
+                day = 1;
+                month += 1;
+            }
+            if month > 12 {
+                month = 1;
+                year += 1;
+            }
+        }
+    }
+}

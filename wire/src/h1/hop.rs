@@ -1,0 +1,188 @@
+//! hot path
+//!
+//! Fields that end at this hop (RFC 9110 section 7.6.1).
+//!
+//! Removed are the fixed set and whatever Connection names, but for fields that every
+//! recipient needs: a peer may not name away Host, Content-Length, credentials, or the
+//! fields a proxy adds. Call this before fields of our own are added (CVE-2022-31813).
+
+use crate::fields::Fields;
+use crate::head::{RequestHead, ResponseHead};
+use crate::names::Name;
+
+use super::decode::options;
+
+/// Removes the hop-by-hop fields of a request. `keep_upgrade` leaves `Upgrade` where it is,
+/// for a caller that will write `Connection: upgrade`. Content-Length stays; the caller
+/// writes it from the framing.
+pub fn strip_request(head: &mut RequestHead, keep_upgrade: bool) {
+    strip(&mut head.fields, keep_upgrade);
+}
+
+/// Removes the hop-by-hop fields of a response, as [`strip_request`].
+pub fn strip_response(head: &mut ResponseHead, keep_upgrade: bool) {
+    strip(&mut head.fields, keep_upgrade);
+}
+
+#[inline]
+fn strip(fields: &mut Fields, keep_upgrade: bool) {
+    let present = fields.list().iter().fold(0u128, |set, field| set | bit(field.id));
+    let mut hop = HOP & present;
+    if hop == 0 {
+        return;
+    }
+    if present & bit(Name::Connection) != 0 {
+        remove_named(fields);
+    }
+    if keep_upgrade {
+        hop &= !bit(Name::Upgrade);
+    }
+    fields.retain(|id, _, _| hop & bit(id) == 0);
+}
+
+/// Removes what the Connection fields name. The decoder limits how many names there are;
+/// only peers that name any cost an allocation.
+#[inline]
+fn remove_named(fields: &mut Fields) {
+    let mut named = Vec::new();
+    for field in fields.list().iter().filter(|field| field.id == Name::Connection) {
+        let value = fields.bytes(field.value);
+        if !names_nothing(value) {
+            named.extend_from_slice(value);
+            named.push(b',');
+        }
+    }
+    for option in options(&named) {
+        let id = Name::from_bytes(option);
+        if id == Name::Other || (HOP | KEPT) & bit(id) == 0 {
+            fields.remove(option);
+        }
+    }
+}
+
+fn names_nothing(value: &[u8]) -> bool {
+    const USUAL: [&[u8]; 4] = [b"keep-alive", b"close", b"upgrade", b"keep-alive, Upgrade"];
+    USUAL.iter().any(|usual| usual.eq_ignore_ascii_case(value))
+}
+
+const fn bit(id: Name) -> u128 {
+    1 << id as u8
+}
+
+const fn set(ids: &[Name]) -> u128 {
+    let mut bits = 0;
+    let mut at = 0;
+    while at < ids.len() {
+        bits |= bit(ids[at]);
+        at += 1;
+    }
+    bits
+}
+
+/// `Proxy` is no field of HTTP, but CGI-like origins would take it for a setting (CVE-2016-5385).
+const HOP: u128 = set(&[
+    Name::Connection,
+    Name::Http2Settings,
+    Name::KeepAlive,
+    Name::Proxy,
+    Name::ProxyAuthenticate,
+    Name::ProxyAuthorization,
+    Name::ProxyConnection,
+    Name::Te,
+    Name::TransferEncoding,
+    Name::Upgrade,
+]);
+
+/// Connection may not name these away: they are for every recipient.
+const KEPT: u128 = set(&[
+    Name::Apikey,
+    Name::Authorization,
+    Name::CacheControl,
+    Name::ContentEncoding,
+    Name::ContentLength,
+    Name::ContentRange,
+    Name::ContentType,
+    Name::Cookie,
+    Name::Date,
+    Name::Expect,
+    Name::Forwarded,
+    Name::Host,
+    Name::Location,
+    Name::Range,
+    Name::SetCookie,
+    Name::Trailer,
+    Name::Via,
+    Name::WwwAuthenticate,
+    Name::XConsumerCustomId,
+    Name::XConsumerUsername,
+    Name::XCredentialIdentifier,
+    Name::XForwardedFor,
+    Name::XForwardedHost,
+    Name::XForwardedPort,
+    Name::XForwardedProto,
+    Name::XRealIp,
+]);
+
+// Every name needs its bit.
+const _: () = assert!(Name::KNOWN.len() < 128);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::h1::decode::{Limits, Progress, request};
+
+    fn stripped(lines: &str, keep_upgrade: bool) -> String {
+        let input = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
+        let mut head = RequestHead::default();
+        let read = request(input.as_bytes(), &mut Progress::default(), &mut head, &Limits::default());
+        assert_eq!(read, Ok(Some(input.len())));
+        strip_request(&mut head, keep_upgrade);
+        let mut out = Vec::new();
+        head.fields.write_to(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn table() {
+        let cases: &[(&str, bool, &str)] = &[
+            ("X: y\r\n", false, "X: y\r\n"),
+            ("Connection: close\r\nX: y\r\n", false, "X: y\r\n"),
+            ("Connection: x, Y\r\nX: 1\r\ny: 2\r\nx: 3\r\nz: 4\r\n", false, "z: 4\r\n"),
+            ("X: 1\r\nConnection: x\r\nY: 2\r\nConnection: y\r\nZ: 3\r\n", false, "Z: 3\r\n"),
+            ("Connection: Accept\r\nAccept: a\r\nUser-Agent: b\r\n", false, "User-Agent: b\r\n"),
+            (
+                "Connection: Host, Content-Length, X-Forwarded-For, x-real-ip, Authorization, ,\r\n\
+                 Content-Length: 1\r\nX-Forwarded-For: c\r\nAuthorization: d\r\n",
+                false,
+                "Content-Length: 1\r\nX-Forwarded-For: c\r\nAuthorization: d\r\n",
+            ),
+            (
+                "Keep-Alive: 1\r\nProxy-Connection: a\r\nTE: trailers\r\nTransfer-Encoding: chunked\r\n\
+                 Proxy: evil\r\nHTTP2-Settings: a\r\nProxy-Authorization: b\r\nProxy-Authenticate: c\r\n\
+                 Trailer: x\r\nUpgrade: h2c\r\n",
+                false,
+                "Trailer: x\r\n",
+            ),
+            ("Connection: Upgrade\r\nUpgrade: websocket\r\n", true, "Upgrade: websocket\r\n"),
+            ("Connection: upgrade, Upgrade\r\nUpgrade: websocket\r\n", true, "Upgrade: websocket\r\n"),
+            ("Connection: Upgrade\r\nUpgrade: websocket\r\n", false, ""),
+        ];
+        for (lines, keep_upgrade, left) in cases {
+            assert_eq!(stripped(lines, *keep_upgrade), format!("Host: a\r\n{left}"), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn responses_likewise() {
+        let mut head = ResponseHead::default();
+        for (name, value) in
+            [("Connection", "x-secret"), ("X-Secret", "1"), ("Server", "s"), ("Keep-Alive", "5")]
+        {
+            head.fields.append(name.as_bytes(), value.as_bytes()).unwrap();
+        }
+        strip_response(&mut head, false);
+        let mut out = Vec::new();
+        head.fields.write_to(&mut out);
+        assert_eq!(out, b"Server: s\r\n");
+    }
+}

@@ -1,0 +1,176 @@
+//! hot path
+//!
+//! Host and port of a request (RFC 9110 section 7.2), narrower than RFC 3986: a host
+//! is a DNS name, an IPv4 address or an IPv6 address in brackets. Percent-encoding,
+//! user information, sub-delimiters and an empty port, which the grammar would allow,
+//! are refused: no such name can be resolved, and parsers disagree about them.
+
+use std::net::Ipv6Addr;
+
+use super::Refusal;
+
+/// An authority taken apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Authority {
+    /// Bytes of the host at the start of the authority, without port and without the
+    /// trailing dot of a fully qualified name.
+    pub host: usize,
+    /// The host has upper-case letters.
+    pub upper: bool,
+    /// A port was given.
+    pub port: bool,
+}
+
+/// Takes `host [":" port]` apart.
+#[inline]
+pub(super) fn authority(bytes: &[u8]) -> Result<Authority, Refusal> {
+    if bytes.first() == Some(&b'[') {
+        return literal(bytes);
+    }
+    let mut upper = false;
+    let mut label = 0;
+    let mut end = bytes.len();
+    for (at, &byte) in bytes.iter().enumerate() {
+        match CLASS[byte as usize] {
+            LOWER => label += 1,
+            UPPER => {
+                label += 1;
+                upper = true;
+            }
+            DOT if label > 0 => label = 0,
+            COLON => {
+                end = at;
+                break;
+            }
+            _ => return Err(Refusal::Host),
+        }
+    }
+    if end < bytes.len() {
+        port(&bytes[end + 1..])?;
+    }
+    let dot = usize::from(end > 0 && bytes[end - 1] == b'.');
+    if end == dot {
+        return Err(Refusal::Host);
+    }
+    Ok(Authority { host: end - dot, upper, port: end < bytes.len() })
+}
+
+fn literal(bytes: &[u8]) -> Result<Authority, Refusal> {
+    let close = memchr::memchr(b']', bytes).ok_or(Refusal::Host)?;
+    let inside = std::str::from_utf8(&bytes[1..close]).map_err(|_| Refusal::Host)?;
+    inside.parse::<Ipv6Addr>().map_err(|_| Refusal::Host)?;
+    let rest = &bytes[close + 1..];
+    match rest.split_first() {
+        None => {}
+        Some((b':', digits)) => port(digits)?,
+        Some(_) => return Err(Refusal::Host),
+    }
+    let upper = inside.bytes().any(|byte| byte.is_ascii_uppercase());
+    Ok(Authority { host: close + 1, upper, port: !rest.is_empty() })
+}
+
+fn port(digits: &[u8]) -> Result<(), Refusal> {
+    if digits.is_empty() || digits.len() > 5 || !digits.iter().all(u8::is_ascii_digit) {
+        return Err(Refusal::Host);
+    }
+    let number = digits.iter().fold(0u32, |number, digit| number * 10 + u32::from(digit - b'0'));
+    if number <= u32::from(u16::MAX) { Ok(()) } else { Err(Refusal::Host) }
+}
+
+const BAD: u8 = 0;
+const LOWER: u8 = 1;
+const UPPER: u8 = 2;
+const DOT: u8 = 3;
+const COLON: u8 = 4;
+
+static CLASS: [u8; 256] = {
+    let mut table = [BAD; 256];
+    let mut byte = 0usize;
+    while byte < 256 {
+        table[byte] = match byte as u8 {
+            b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' => LOWER,
+            b'A'..=b'Z' => UPPER,
+            b'.' => DOT,
+            b':' => COLON,
+            _ => BAD,
+        };
+        byte += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts() {
+        let good: &[(&str, &str)] = &[
+            ("a", "a"),
+            ("a:80", "a"),
+            ("Example.COM:8080", "Example.COM"),
+            ("example.com.", "example.com"),
+            ("example.com.:443", "example.com"),
+            ("127.0.0.1:0", "127.0.0.1"),
+            ("x_y.z-1~", "x_y.z-1~"),
+            ("[::1]", "[::1]"),
+            ("[2001:DB8::1]:65535", "[2001:DB8::1]"),
+            ("[::ffff:1.2.3.4]", "[::ffff:1.2.3.4]"),
+        ];
+        for (text, host) in good {
+            let read = authority(text.as_bytes()).unwrap_or_else(|e| panic!("{text}: {e}"));
+            assert_eq!(&text[..read.host], *host);
+            assert_eq!(read.upper, host.bytes().any(|b| b.is_ascii_uppercase()), "{text}");
+            assert_eq!(read.port, text.len() > host.len() + 1, "{text}");
+        }
+        for text in [
+            "",
+            ".",
+            "..",
+            ".a",
+            "a..b",
+            "a b",
+            " a",
+            "a:",
+            "a:x",
+            "a:65536",
+            "a:123456",
+            "a:-1",
+            "a:+1",
+            "a:1:2",
+            "user@a",
+            "user:pw@a",
+            "a/b",
+            "a?b",
+            "a#b",
+            "a\\b",
+            "a,b",
+            "a;b",
+            "%61",
+            "a\u{e9}",
+            "a\t",
+            "a\0",
+            ":80",
+            "[",
+            "[]",
+            "[::1",
+            "::1",
+            "[::1]a",
+            "[::1]:",
+            "[::1]:x",
+            "[::1%eth0]",
+            "[v1.a]",
+            "[1.2.3.4]",
+            "[::g]",
+            "[:::1]",
+            "a]",
+            "[[::1]]",
+            "a:80:",
+            "*",
+            "a:8 0",
+            ".:80",
+        ] {
+            assert_eq!(authority(text.as_bytes()), Err(Refusal::Host), "{text}");
+        }
+    }
+}

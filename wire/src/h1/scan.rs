@@ -1,0 +1,146 @@
+//! hot path
+//!
+//! Finding the ends of tokens, targets and values: byte classes and field lines.
+
+use crate::fields::{is_token, is_value_byte};
+
+use super::Refusal;
+
+/// Why reading stopped before the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// The input ends here; so far nothing was wrong.
+    More,
+    Refused(Refusal),
+}
+
+impl From<Refusal> for Stop {
+    #[inline]
+    fn from(refusal: Refusal) -> Stop {
+        Stop::Refused(refusal)
+    }
+}
+
+/// One field line, as offsets into the input.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Line {
+    pub name_end: usize,
+    pub value_start: usize,
+    pub value_end: usize,
+    /// Where the next line begins.
+    pub next: usize,
+}
+
+/// Reads the field line that begins at `at`; `None` is the empty line, which is
+/// two bytes long, that ends the section (RFC 9112 section 5).
+#[inline(always)]
+pub(crate) fn field_line(input: &[u8], at: usize) -> Result<Option<Line>, Stop> {
+    let name_end = token_end(input, at);
+    match input.get(name_end) {
+        Some(b':') if name_end > at => {}
+        Some(b'\r') if name_end == at => return end_of_line(input, at).map(|_| None),
+        Some(&byte) => return Err(Stop::Refused(bad_name(byte, name_end == at))),
+        None => return Err(Stop::More),
+    }
+    let mut value_start = name_end + 1;
+    while let Some(b' ' | b'\t') = input.get(value_start) {
+        value_start += 1;
+    }
+    let line_end = value_end(input, value_start);
+    let next = end_of_line(input, line_end)?;
+    let mut value_end = line_end;
+    while value_end > value_start && matches!(input[value_end - 1], b' ' | b'\t') {
+        value_end -= 1;
+    }
+    Ok(Some(Line { name_end, value_start, value_end, next }))
+}
+
+/// The offset after the CRLF that must stand at `at`.
+#[inline(always)]
+pub(crate) fn end_of_line(input: &[u8], at: usize) -> Result<usize, Stop> {
+    match (input.get(at), input.get(at + 1)) {
+        (Some(b'\r'), Some(b'\n')) => Ok(at + 2),
+        (None, _) | (Some(b'\r'), None) => Err(Stop::More),
+        (Some(b'\r'), Some(_)) => Err(Stop::Refused(Refusal::BareCr)),
+        (Some(b'\n'), _) => Err(Stop::Refused(Refusal::BareLf)),
+        (Some(0), _) => Err(Stop::Refused(Refusal::Nul)),
+        (Some(_), _) => Err(Stop::Refused(Refusal::Control)),
+    }
+}
+
+/// The offset of the first byte at or after `at` that is no token byte.
+#[inline(always)]
+pub(crate) fn token_end(input: &[u8], at: usize) -> usize {
+    let rest = input.get(at..).unwrap_or_default();
+    at + rest.iter().position(|&byte| !is_token(byte)).unwrap_or(rest.len())
+}
+
+/// The offset of the first byte at or after `at` that may not stand in a value.
+#[inline(always)]
+pub(crate) fn value_end(input: &[u8], mut at: usize) -> usize {
+    while let Some(word) = input.get(at..).and_then(<[u8]>::first_chunk::<8>) {
+        let hits = value_breaks(u64::from_le_bytes(*word));
+        if hits == 0 {
+            at += 8;
+            continue;
+        }
+        at += (hits.trailing_zeros() / 8) as usize;
+        if input[at] != b'\t' {
+            return at;
+        }
+        at += 1;
+    }
+    let rest = input.get(at..).unwrap_or_default();
+    at + rest.iter().position(|&byte| !is_value_byte(byte)).unwrap_or(rest.len())
+}
+
+/// The high bit of each byte below 0x20 or equal to 0x7f. A subtraction's borrow can
+/// only set bits above a true hit, so the lowest set bit is always a true one.
+#[inline(always)]
+const fn value_breaks(word: u64) -> u64 {
+    const ONES: u64 = u64::from_le_bytes([0x01; 8]);
+    const HIGH: u64 = u64::from_le_bytes([0x80; 8]);
+    let control = word.wrapping_sub(ONES * 0x20) & !word;
+    let delete = word ^ (ONES * 0x7f);
+    let delete = delete.wrapping_sub(ONES) & !delete;
+    (control | delete) & HIGH
+}
+
+#[cold]
+fn bad_name(byte: u8, at_start: bool) -> Refusal {
+    match byte {
+        b' ' | b'\t' if at_start => Refusal::LeadingSpace,
+        b' ' | b'\t' => Refusal::SpaceBeforeColon,
+        b'\n' => Refusal::BareLf,
+        b'\r' => Refusal::FieldName,
+        0 => Refusal::Nul,
+        _ => Refusal::FieldName,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn value_ends_where_the_plain_reading_says() {
+        let plain = |input: &[u8], at: usize| {
+            (at..input.len()).find(|&i| !is_value_byte(input[i])).unwrap_or(input.len())
+        };
+        for byte in 0..=255u8 {
+            for place in 0..20 {
+                for filler in [b'a', b'\t', 0x80, 0xff, b' ', 0x7e] {
+                    let mut input = [filler; 20];
+                    input[place] = byte;
+                    for at in 0..=20 {
+                        assert_eq!(
+                            value_end(&input, at),
+                            plain(&input, at),
+                            "{byte:#x} at {place} from {at}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
