@@ -426,7 +426,7 @@ fn limits() {
     assert_eq!(exact.len(), 64);
     assert_eq!(read(&exact), Ok(Some(64)));
     assert_eq!(read(&exact.replace("X: ", "X:  ")), Err(Refusal::HeadTooLarge));
-    assert_eq!(read(&format!("{}{}", &exact[..62], "y".repeat(100))), Err(Refusal::BareCr));
+    assert_eq!(read(&format!("{}{}", &exact[..61], "y".repeat(100))), Err(Refusal::BareCr));
     assert_eq!(read(&format!("{}{}", &exact[..60], "y".repeat(100))), Err(Refusal::HeadTooLarge));
     assert_eq!(Refusal::TargetTooLong.status(), 414);
     assert_eq!(Refusal::HeadTooLarge.status(), 431);
