@@ -285,9 +285,9 @@ fn read_response(
 #[inline]
 fn status_line(input: &[u8], head: &mut ResponseHead) -> Result<(u16, Span, usize), Stop> {
     let Some(&[v0, v1, v2, v3, v4, v5, v6, v7, space, d0, d1, d2]) = input.first_chunk::<12>() else {
-        let known = input.len().min(7);
+        let known = input.len().min(5);
         let line_end = memchr::memchr(b'\n', input).is_some();
-        let possible = !line_end && input[..known] == b"HTTP/1."[..known];
+        let possible = !line_end && input[..known] == b"HTTP/"[..known];
         return Err(if possible { Stop::More } else { Refusal::StatusLine.into() });
     };
     head.version = match &[v0, v1, v2, v3, v4, v5, v6, v7] {
@@ -298,7 +298,8 @@ fn status_line(input: &[u8], head: &mut ResponseHead) -> Result<(u16, Span, usiz
         {
             return Err(Refusal::UnsupportedVersion.into());
         }
-        _ => return Err(Refusal::Version.into()),
+        [b'H', b'T', b'T', b'P', b'/', ..] => return Err(Refusal::Version.into()),
+        _ => return Err(Refusal::StatusLine.into()),
     };
     if space != b' ' || !(d0.is_ascii_digit() && d1.is_ascii_digit() && d2.is_ascii_digit()) {
         return Err(Refusal::StatusLine.into());
