@@ -18,10 +18,14 @@ use futures_util::StreamExt;
 use model::{Invalid as Diagnostic, Key, Kind};
 use serde_json::Value;
 
+pub mod embedded;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
+#[cfg(test)]
+mod suite;
 pub mod table;
 
+pub use embedded::Embedded;
 #[cfg(any(test, feature = "testing"))]
 pub use memory::Memory;
 pub use table::Table;

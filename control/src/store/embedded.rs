@@ -1,0 +1,508 @@
+//! The store of one's own: a file under the data folder.
+//!
+//! Reads are answered from memory. Writes go to one thread that owns the file,
+//! so nobody else ever waits for a disk; writes that arrive while it is busy
+//! share the next commit. A write is answered when it is durable, so an
+//! acknowledged one survives `kill -9` and power loss. One process at a time
+//! may hold the file; nothing here talks to other machines.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use model::{Key, Kind};
+use serde_json::Value;
+use tokio::sync::oneshot;
+
+use self::disk::{Disk, Loaded};
+use super::{
+    Answer, Change, Changes, Expect, Revision, Store, StoreError, Stored, Table, lease_end, unix_ms,
+};
+
+mod disk;
+
+/// How many writes may wait for the disk before further ones are refused.
+const WAITING: usize = 1024;
+
+/// How many writes share a commit at most.
+const BATCH: usize = 256;
+
+/// The longest sleep while a lease runs: clocks can be set.
+const LOOK_AT_CLOCK: Duration = Duration::from_secs(5);
+
+/// A [`Store`] in the file `store.redb` of a folder.
+///
+/// Dropping it finishes the writes that wait and closes the file.
+#[derive(Debug)]
+pub struct Embedded {
+    table: Arc<Table>,
+    /// `None` only while dropping.
+    jobs: Option<SyncSender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+enum Job {
+    Put { key: Key, value: Value, expect: Expect, expires: Option<u64>, reply: Reply<Stored> },
+    Delete { key: Key, expect: Expect, reply: Reply<Option<Stored>> },
+    Plugins { names: Vec<String>, reply: Reply<Revision> },
+}
+
+type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
+
+/// Answers one job, after its commit has succeeded or failed.
+type Answering = Box<dyn FnOnce(Result<(), StoreError>)>;
+
+impl Embedded {
+    /// Opens the store in `folder`, making both on first use (folder mode 0700, file 0600).
+    ///
+    /// Blocks while reading the file.
+    ///
+    /// # Errors
+    /// A folder that cannot be used, a store another process holds, a damaged file, one of
+    /// another version: each says which file and what to do.
+    pub fn open(folder: &Path) -> Result<Embedded, StoreError> {
+        let (disk, loaded) = Disk::open(folder)?;
+        Embedded::run(disk, loaded)
+    }
+
+    fn run(disk: Disk, loaded: Loaded) -> Result<Embedded, StoreError> {
+        let leases = loaded.items.iter().filter_map(|item| Some((item.expires?, item.key.clone()))).collect();
+        let table = Arc::new(Table::new(loaded.items, loaded.plugins, loaded.revision));
+        let (jobs, queue) = sync_channel(WAITING);
+        let writer = Writer { disk, table: table.clone(), leases, failed: false };
+        let thread = thread::Builder::new()
+            .name("store".to_owned())
+            .spawn(move || writer.run(&queue))
+            .map_err(|error| StoreError::Unavailable(format!("no thread for the store: {error}")))?;
+        Ok(Embedded { table, jobs: Some(jobs), thread: Some(thread) })
+    }
+
+    async fn ask<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, StoreError> {
+        let gone = || StoreError::Unavailable("the store has stopped".to_owned());
+        let (reply, answer) = oneshot::channel();
+        let jobs = self.jobs.as_ref().ok_or_else(gone)?;
+        jobs.try_send(job(reply)).map_err(|refused| match refused {
+            TrySendError::Full(_) => StoreError::Unavailable(format!(
+                "{WAITING} writes wait for the disk already; try again later"
+            )),
+            TrySendError::Disconnected(_) => gone(),
+        })?;
+        answer.await.unwrap_or_else(|_| Err(gone()))
+    }
+}
+
+impl Store for Embedded {
+    fn get<'a>(&'a self, key: &'a Key) -> Answer<'a, Option<Stored>> {
+        Box::pin(async { Ok(self.table.get(key)) })
+    }
+
+    fn list<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Stored>, Revision)> {
+        Box::pin(async move { Ok(self.table.list(kind, prefix)) })
+    }
+
+    fn put(&self, key: Key, value: Value, expect: Expect, ttl: Option<Duration>) -> Answer<'_, Stored> {
+        let expires = lease_end(ttl);
+        Box::pin(self.ask(move |reply| Job::Put { key, value, expect, expires, reply }))
+    }
+
+    fn delete(&self, key: Key, expect: Expect) -> Answer<'_, Option<Stored>> {
+        Box::pin(self.ask(move |reply| Job::Delete { key, expect, reply }))
+    }
+
+    fn put_plugins(&self, names: Vec<String>) -> Answer<'_, Revision> {
+        Box::pin(self.ask(move |reply| Job::Plugins { names, reply }))
+    }
+
+    fn watch(&self) -> Changes {
+        self.table.watch()
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the store's thread ended in a panic");
+        }
+    }
+}
+
+/// The store's thread.
+struct Writer {
+    disk: Disk,
+    table: Arc<Table>,
+    /// The ends of leases, in ms since 1970, soonest first.
+    leases: BTreeSet<(u64, Key)>,
+    /// The last commit failed.
+    failed: bool,
+}
+
+impl Writer {
+    fn run(mut self, queue: &Receiver<Job>) {
+        loop {
+            let first = match self.until_next_lease() {
+                None => queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(wait) => queue.recv_timeout(wait),
+            };
+            match first {
+                Ok(job) => self.write([job].into_iter().chain(queue.try_iter()).take(BATCH)),
+                Err(RecvTimeoutError::Timeout) => self.write([]),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn until_next_lease(&self) -> Option<Duration> {
+        let (end, _) = self.leases.first()?;
+        let wait = Duration::from_millis(end.saturating_sub(unix_ms())).min(LOOK_AT_CLOCK);
+        // A lease that cannot end because the disk is full must not make this thread spin.
+        Some(if self.failed { wait.max(Duration::from_secs(1)) } else { wait })
+    }
+
+    /// Commits these jobs, and the deletes of leases that have ended, together.
+    fn write(&mut self, jobs: impl IntoIterator<Item = Job>) {
+        let mut batch = Batch::new(&self.table);
+        batch.end_leases(&self.leases, unix_ms());
+        for job in jobs {
+            batch.take(job);
+        }
+        let Batch { changes, revision, answers, .. } = batch;
+        let committed = match changes.is_empty() {
+            true => Ok(()),
+            false => self.disk.commit(&changes, revision),
+        };
+        match &committed {
+            Ok(()) => self.applied(changes),
+            Err(error) => tracing::error!(%error, "a write to the store failed"),
+        }
+        for answer in answers {
+            answer(committed.clone());
+        }
+        self.failed = committed.is_err();
+    }
+
+    fn applied(&mut self, changes: Vec<Change>) {
+        // One by one, so that the next change of the same key sees this one.
+        for change in changes {
+            self.keep_lease(&change);
+            self.table.apply([change]);
+        }
+    }
+
+    fn keep_lease(&mut self, change: &Change) {
+        let (key, expires) = match change {
+            Change::Put(stored) => (&stored.key, stored.expires),
+            Change::Delete { key, .. } => (key, None),
+            Change::Plugins { .. } | Change::Reset { .. } => return,
+        };
+        if let Some(end) = self.table.get(key).and_then(|old| old.expires) {
+            self.leases.remove(&(end, key.clone()));
+        }
+        self.leases.extend(expires.map(|end| (end, key.clone())));
+    }
+}
+
+/// Writes that will be committed together.
+struct Batch<'a> {
+    table: &'a Table,
+    /// What this batch makes of keys it touches.
+    pending: HashMap<Key, Option<Stored>>,
+    changes: Vec<Change>,
+    /// The store's revision after `changes`.
+    revision: Revision,
+    answers: Vec<Answering>,
+}
+
+impl Batch<'_> {
+    fn new(table: &Table) -> Batch<'_> {
+        let revision = table.revision();
+        Batch { table, pending: HashMap::new(), changes: Vec::new(), revision, answers: Vec::new() }
+    }
+
+    fn end_leases(&mut self, leases: &BTreeSet<(u64, Key)>, now: u64) {
+        for (_, key) in leases.iter().take_while(|(end, _)| *end <= now).take(BATCH) {
+            self.delete(key.clone());
+        }
+    }
+
+    fn take(&mut self, job: Job) {
+        match job {
+            Job::Put { key, value, expect, expires, reply } => {
+                let there = self.there(&key);
+                if !expect.holds(there.as_ref()) {
+                    return self.answer(reply, Err(StoreError::Changed));
+                }
+                self.revision += 1;
+                let created = there.map_or(self.revision, |there| there.created);
+                let stored =
+                    Stored { key, value: Arc::new(value), created, modified: self.revision, expires };
+                self.pending.insert(stored.key.clone(), Some(stored.clone()));
+                self.changes.push(Change::Put(stored.clone()));
+                self.answer(reply, Ok(stored));
+            }
+            Job::Delete { key, expect, reply } => {
+                let there = self.there(&key);
+                if !expect.holds(there.as_ref()) {
+                    return self.answer(reply, Err(StoreError::Changed));
+                }
+                if there.is_some() {
+                    self.delete(key);
+                }
+                self.answer(reply, Ok(there));
+            }
+            Job::Plugins { names, reply } => {
+                self.revision += 1;
+                self.changes.push(Change::Plugins { names: Some(names), revision: self.revision });
+                let revision = self.revision;
+                self.answer(reply, Ok(revision));
+            }
+        }
+    }
+
+    fn there(&self, key: &Key) -> Option<Stored> {
+        self.pending.get(key).cloned().unwrap_or_else(|| self.table.get(key))
+    }
+
+    fn delete(&mut self, key: Key) {
+        self.revision += 1;
+        self.pending.insert(key.clone(), None);
+        self.changes.push(Change::Delete { key, revision: self.revision });
+    }
+
+    /// Even a refusal waits for the commit: it may rest on a write of the same batch.
+    fn answer<T: 'static>(&mut self, reply: Reply<T>, outcome: Result<T, StoreError>) {
+        self.answers.push(Box::new(move |committed| {
+            // Whoever asked may have gone; the write stands all the same.
+            let _ = reply.send(committed.and(outcome));
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::path::PathBuf;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Instant;
+
+    use redb::StorageBackend;
+    use redb::backends::FileBackend;
+    use serde_json::json;
+
+    use super::*;
+
+    fn route(id: &str) -> Key {
+        Key::new(Kind::Route, id)
+    }
+
+    async fn put(store: &Embedded, id: &str) -> Result<Stored, StoreError> {
+        store.put(route(id), json!({ "id": id, "uri": "/" }), Expect::Any, None).await
+    }
+
+    #[tokio::test]
+    async fn everything_is_there_after_opening_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data");
+        let store = Embedded::open(&path).unwrap();
+        let first = put(&store, "1").await.unwrap();
+        let again = put(&store, "1").await.unwrap();
+        put(&store, "2").await.unwrap();
+        store.delete(route("2"), Expect::Any).await.unwrap();
+        store.put_plugins(vec!["cors".to_owned()]).await.unwrap();
+        drop(store);
+
+        let store = Embedded::open(&path).unwrap();
+        let (items, revision) = store.list(Kind::Route, "").await.unwrap();
+        assert_eq!(items, std::slice::from_ref(&again));
+        assert_eq!((again.created, again.modified, revision), (first.created, 2, 5));
+        let Some(Change::Reset { plugins, .. }) = store.watch().next().await else { panic!() };
+        assert_eq!(plugins, Some(vec!["cors".to_owned()]));
+        assert_eq!(put(&store, "3").await.unwrap().modified, 6);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_folder_and_file_are_the_owner_s_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data");
+        let _store = Embedded::open(&path).unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(&path.join("store.redb"))), (0o700, 0o600));
+    }
+
+    #[test]
+    fn a_store_in_use_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let _store = Embedded::open(folder.path()).unwrap();
+        let error = Embedded::open(folder.path()).unwrap_err();
+        assert!(matches!(error, StoreError::Locked { .. }), "{error}");
+        assert!(error.to_string().contains("store.redb is in use by another process"), "{error}");
+    }
+
+    #[test]
+    fn a_damaged_file_is_told() {
+        for damage in [b"this is no database, but a text of some length".repeat(200), vec![0; 4096]] {
+            let folder = tempfile::tempdir().unwrap();
+            std::fs::write(folder.path().join("store.redb"), damage).unwrap();
+            let error = Embedded::open(folder.path()).unwrap_err();
+            assert!(matches!(error, StoreError::Damaged { .. }), "{error:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn flipped_and_cut_files_are_told_or_read_right() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Embedded::open(folder.path()).unwrap();
+        for id in 0..50 {
+            put(&store, &id.to_string()).await.unwrap();
+        }
+        let (whole, _) = store.list(Kind::Route, "").await.unwrap();
+        drop(store);
+        let file = folder.path().join("store.redb");
+        let sound = std::fs::read(&file).unwrap();
+        let mut told = 0;
+        for step in 0..60 {
+            let mut bytes = sound.clone();
+            let at = step * sound.len() / 60;
+            match step % 2 {
+                0 => bytes.truncate(at.max(1)),
+                _ => bytes[at..(at + 600).min(sound.len())].fill(0xa5),
+            }
+            std::fs::write(&file, bytes).unwrap();
+            match Embedded::open(folder.path()) {
+                Ok(store) => assert_eq!(store.list(Kind::Route, "").await.unwrap().0, whole, "step {step}"),
+                Err(error) => {
+                    assert!(matches!(error, StoreError::Damaged { .. }), "step {step}: {error:?}");
+                    told += 1;
+                }
+            }
+        }
+        assert!(told > 10, "only {told}");
+    }
+
+    #[test]
+    fn a_folder_that_is_a_file_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data");
+        std::fs::write(&path, "x").unwrap();
+        let error = Embedded::open(&path).unwrap_err();
+        assert!(matches!(error, StoreError::Folder { .. }), "{error:?}");
+        assert!(error.to_string().contains("--data"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_lease_ends_by_itself_and_after_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Embedded::open(folder.path()).unwrap();
+        let ttl = Some(Duration::from_millis(40));
+        store.put(route("1"), json!({}), Expect::Any, ttl).await.unwrap();
+        store.put(route("2"), json!({}), Expect::Any, ttl).await.unwrap();
+        // Written again without a lease, it stays.
+        put(&store, "2").await.unwrap();
+        let mut changes = store.watch();
+        changes.next().await.unwrap();
+        let Some(Change::Delete { key, revision: 4 }) = changes.next().await else { panic!() };
+        assert_eq!(key, route("1"));
+
+        store.put(route("3"), json!({}), Expect::Any, ttl).await.unwrap();
+        drop(store);
+        tokio::time::sleep(Duration::from_millis(60)).await;
+        let store = Embedded::open(folder.path()).unwrap();
+        let mut changes = store.watch();
+        while store.get(&route("3")).await.unwrap().is_some() {
+            changes.next().await.unwrap();
+        }
+        assert!(store.get(&route("2")).await.unwrap().is_some());
+    }
+
+    /// A disk that is full while `full` is set.
+    #[derive(Debug)]
+    struct Filling {
+        inner: FileBackend,
+        full: Arc<AtomicBool>,
+    }
+
+    impl Filling {
+        fn check(&self) -> io::Result<()> {
+            match self.full.load(Ordering::SeqCst) {
+                true => Err(io::Error::from(io::ErrorKind::StorageFull)),
+                false => Ok(()),
+            }
+        }
+    }
+
+    impl StorageBackend for Filling {
+        fn len(&self) -> io::Result<u64> {
+            self.inner.len()
+        }
+        fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+            self.inner.read(offset, out)
+        }
+        fn set_len(&self, len: u64) -> io::Result<()> {
+            self.check().and_then(|()| self.inner.set_len(len))
+        }
+        fn sync_data(&self) -> io::Result<()> {
+            self.check().and_then(|()| self.inner.sync_data())
+        }
+        fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            self.check().and_then(|()| self.inner.write(offset, data))
+        }
+        fn close(&self) -> io::Result<()> {
+            self.inner.close()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_refuses_writes_loses_nothing_and_heals() {
+        let folder = tempfile::tempdir().unwrap();
+        let full = Arc::new(AtomicBool::new(false));
+        let disk_full = full.clone();
+        let open = move |path: &Path| {
+            let file =
+                std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+            let inner = FileBackend::new(file)?;
+            redb::Builder::new().create_with_backend(Filling { inner, full: disk_full.clone() })
+        };
+        let path: PathBuf = folder.path().join("store.redb");
+        let (disk, loaded) = Disk::open_with(path, Box::new(open)).unwrap();
+        let store = Embedded::run(disk, loaded).unwrap();
+        put(&store, "1").await.unwrap();
+
+        full.store(true, Ordering::SeqCst);
+        for _ in 0..3 {
+            let error = put(&store, "2").await.unwrap_err();
+            assert!(matches!(error, StoreError::Full(_)), "{error:?}");
+        }
+        assert!(store.get(&route("1")).await.unwrap().is_some());
+        assert!(store.get(&route("2")).await.unwrap().is_none());
+
+        full.store(false, Ordering::SeqCst);
+        assert_eq!(put(&store, "2").await.unwrap().modified, 2);
+        drop(store);
+        let store = Embedded::open(folder.path()).unwrap();
+        assert_eq!(store.list(Kind::Route, "").await.unwrap().0.len(), 2);
+    }
+
+    /// A guard against a gross mistake (a fsync too many, a write of everything), not a
+    /// measurement; `cargo test -p control --release latency -- --nocapture` prints figures.
+    #[tokio::test]
+    async fn the_latency_of_a_commit_is_small() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Embedded::open(folder.path()).unwrap();
+        let mut times = Vec::new();
+        for id in 0..200 {
+            let start = Instant::now();
+            put(&store, &(id % 20).to_string()).await.unwrap();
+            times.push(start.elapsed());
+        }
+        times.sort();
+        println!("median {:?}, p99 {:?}", times[100], times[198]);
+        assert!(times[100] < Duration::from_millis(250), "{:?}", times[100]);
+    }
+}

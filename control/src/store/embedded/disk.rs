@@ -1,0 +1,269 @@
+//! The embedded store's file.
+//!
+//! One `redb` database with two tables: `rows` holds a resource a row, `meta`
+//! the revision, the list of plugins and the version of this layout. Every
+//! commit is durable before it returns. Nothing here decides what is written.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use model::Key;
+use redb::backends::FileBackend;
+use redb::{
+    Builder, CommitError, Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, StorageError,
+    TableDefinition, TableError, TransactionError,
+};
+use serde_json::Value;
+
+use crate::store::{Change, Revision, StoreError, Stored};
+
+/// Store path (`/routes/1`) to created, modified, end of the lease in ms (0 is none), JSON.
+const ROWS: TableDefinition<&str, (u64, u64, u64, &str)> = TableDefinition::new("rows");
+const META: TableDefinition<&str, &str> = TableDefinition::new("meta");
+
+/// The version of the layout above.
+const FORMAT: &str = "1";
+
+/// All rows are in memory anyway, so pages need little cache.
+const CACHE: usize = 2 << 20;
+
+/// The open file, or where it was: after a failed write it is closed and opened again.
+pub(super) struct Disk {
+    path: PathBuf,
+    database: Option<Database>,
+    open: Open,
+}
+
+/// Opens the database; a parameter so that tests can let disks fail.
+pub(super) type Open = Box<dyn Fn(&Path) -> Result<Database, DatabaseError> + Send>;
+
+/// All that a file holds.
+#[derive(Debug, Default)]
+pub(super) struct Loaded {
+    pub items: Vec<Stored>,
+    pub plugins: Option<Vec<String>>,
+    pub revision: Revision,
+}
+
+impl Disk {
+    /// Opens `folder/store.redb`, making both if they are not there.
+    pub fn open(folder: &Path) -> Result<(Disk, Loaded), StoreError> {
+        make_folder(folder)?;
+        Disk::open_with(folder.join("store.redb"), Box::new(open_file))
+    }
+
+    pub fn open_with(path: PathBuf, open: Open) -> Result<(Disk, Loaded), StoreError> {
+        let mut disk = Disk { path, database: None, open };
+        let loaded = disk.reopen()?;
+        Ok((disk, loaded))
+    }
+
+    /// Writes changes in one step: all of them are there after a crash, or none.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`] and others; none of the changes was made.
+    pub fn commit(&mut self, changes: &[Change], revision: Revision) -> Result<(), StoreError> {
+        if self.database.is_none() {
+            self.reopen()?;
+        }
+        let Err(failed) = self.guarded(|database| write(database, changes, revision)) else { return Ok(()) };
+        // redb takes no more writes after a failed one, and cannot tell whether that one
+        // reached the disk: only reading the file again can.
+        self.database = None;
+        match self.reopen() {
+            Ok(loaded) if loaded.revision == revision => Ok(()),
+            Ok(_) | Err(_) => Err(failed),
+        }
+    }
+
+    fn reopen(&mut self) -> Result<Loaded, StoreError> {
+        let opened = catch_unwind(AssertUnwindSafe(|| (self.open)(&self.path)));
+        let database = opened.unwrap_or_else(|_| Err(corrupted())).map_err(|e| self.explain_open(e))?;
+        self.database = Some(database);
+        let loaded = self.guarded(load);
+        if loaded.is_err() {
+            self.database = None;
+        }
+        loaded
+    }
+
+    /// Runs `work`, turning errors into ours. redb panics on some kinds of damage.
+    fn guarded<T>(&self, work: impl FnOnce(&Database) -> Result<T, redb::Error>) -> Result<T, StoreError> {
+        let Some(database) = &self.database else {
+            return Err(StoreError::Unavailable("the store's file is closed".to_owned()));
+        };
+        match catch_unwind(AssertUnwindSafe(|| work(database))) {
+            Ok(done) => done.map_err(|error| self.explain(error)),
+            Err(_) => Err(self.damaged("its pages contradict each other")),
+        }
+    }
+
+    fn explain(&self, error: redb::Error) -> StoreError {
+        match error {
+            redb::Error::Io(error) => self.explain_io(&error),
+            redb::Error::Corrupted(reason) => self.damaged(reason),
+            redb::Error::UpgradeRequired(version) => {
+                self.other_version(format!("its layout is version {version}, this program writes {FORMAT}"))
+            }
+            error @ (redb::Error::TableTypeMismatch { .. } | redb::Error::TableIsMultimap(_)) => {
+                self.other_version(error.to_string())
+            }
+            error => StoreError::Unavailable(error.to_string()),
+        }
+    }
+
+    fn explain_open(&self, error: DatabaseError) -> StoreError {
+        match error {
+            DatabaseError::DatabaseAlreadyOpen | DatabaseError::LockProtocolMismatch => {
+                StoreError::Locked { path: self.path.clone() }
+            }
+            DatabaseError::UpgradeRequired(version) => self.other_version(format!(
+                "its file format is version {version}; open it with the release that wrote it and export it"
+            )),
+            // What redb answers for a file that is none of its own.
+            DatabaseError::Storage(StorageError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
+                self.damaged(error.to_string())
+            }
+            DatabaseError::Storage(StorageError::Io(error)) => self.explain_io(&error),
+            DatabaseError::Storage(StorageError::Corrupted(reason)) => self.damaged(reason),
+            error => StoreError::Unavailable(error.to_string()),
+        }
+    }
+
+    fn explain_io(&self, error: &io::Error) -> StoreError {
+        use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+        match error.kind() {
+            StorageFull | QuotaExceeded | FileTooLarge => {
+                StoreError::Full(format!("{}: {error}", self.path.display()))
+            }
+            _ => folder_error(&self.path, error),
+        }
+    }
+
+    fn damaged(&self, reason: impl Into<String>) -> StoreError {
+        StoreError::Damaged { path: self.path.clone(), reason: reason.into() }
+    }
+
+    fn other_version(&self, reason: String) -> StoreError {
+        StoreError::UpgradeRequired { path: self.path.clone(), reason }
+    }
+}
+
+/// Makes the folder with mode 0700 unless it is there.
+///
+/// # Errors
+/// [`StoreError::Folder`] with what to do.
+pub(super) fn make_folder(folder: &Path) -> Result<(), StoreError> {
+    if fs::metadata(folder).is_ok_and(|there| there.is_dir()) {
+        return Ok(());
+    }
+    DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| folder_error(folder, &error))
+}
+
+fn folder_error(path: &Path, error: &io::Error) -> StoreError {
+    let hint = match error.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            "; let this user write there, or choose another folder with --data"
+        }
+        io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
+            "; something that is no folder is in the way: move it, or choose another folder with --data"
+        }
+        _ => "",
+    };
+    StoreError::Folder { path: path.to_owned(), reason: format!("{error}{hint}") }
+}
+
+fn open_file(path: &Path) -> Result<Database, DatabaseError> {
+    // The file holds credentials: nobody else may read it.
+    let file =
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    // Checking on opening costs a read of the whole file, and says "damaged" at the start
+    // instead of failing or panicking at some write later.
+    Builder::new()
+        .set_cache_size(CACHE)
+        .set_check_integrity_on_open(true)
+        .create_with_backend(FileBackend::new(file)?)
+}
+
+fn corrupted() -> DatabaseError {
+    DatabaseError::Storage(StorageError::Corrupted("its pages contradict each other".to_owned()))
+}
+
+fn load(database: &Database) -> Result<Loaded, redb::Error> {
+    let mut loaded = Loaded::default();
+    let transaction = database.begin_read()?;
+    let meta = match transaction.open_table(META) {
+        Ok(meta) => meta,
+        // A new file.
+        Err(TableError::TableDoesNotExist(_)) => return Ok(loaded),
+        Err(error) => return Err(error.into()),
+    };
+    let read = |name: &str| -> Result<Option<String>, redb::Error> {
+        Ok(meta.get(name)?.map(|text| text.value().to_owned()))
+    };
+    let format = read("format")?.unwrap_or_default();
+    if format != FORMAT {
+        return Err(redb::Error::UpgradeRequired(format.parse().unwrap_or(u8::MAX)));
+    }
+    let broken = |what: &str| redb::Error::Corrupted(format!("{what} cannot be read"));
+    loaded.revision =
+        read("revision")?.and_then(|text| text.parse().ok()).ok_or_else(|| broken("the revision"))?;
+    if let Some(text) = read("plugins")? {
+        loaded.plugins = Some(serde_json::from_str(&text).map_err(|_| broken("the list of plugins"))?);
+    }
+    for row in transaction.open_table(ROWS)?.iter()? {
+        let (path, row) = row?;
+        let (created, modified, expires, json) = row.value();
+        let key = Key::parse("", path.value()).ok_or_else(|| broken(path.value()))?;
+        let value: Value = serde_json::from_str(json).map_err(|_| broken(path.value()))?;
+        let expires = (expires != 0).then_some(expires);
+        loaded.items.push(Stored { key, value: Arc::new(value), created, modified, expires });
+    }
+    Ok(loaded)
+}
+
+fn write(database: &Database, changes: &[Change], revision: Revision) -> Result<(), redb::Error> {
+    let mut transaction = database.begin_write().map_err(begin_error)?;
+    transaction.set_durability(Durability::Immediate)?;
+    {
+        let mut rows = transaction.open_table(ROWS)?;
+        let mut meta = transaction.open_table(META)?;
+        for change in changes {
+            match change {
+                Change::Put(stored) => {
+                    let json = stored.value.to_string();
+                    let row = (stored.created, stored.modified, stored.expires.unwrap_or(0), json.as_str());
+                    rows.insert(stored.key.path("").as_str(), row)?;
+                }
+                Change::Delete { key, .. } => {
+                    rows.remove(key.path("").as_str())?;
+                }
+                Change::Plugins { names: Some(names), .. } => {
+                    meta.insert("plugins", Value::from(names.clone()).to_string().as_str())?;
+                }
+                Change::Plugins { names: None, .. } => {
+                    meta.remove("plugins")?;
+                }
+                // Made when a file is read, never when something is written.
+                Change::Reset { .. } => {}
+            }
+        }
+        meta.insert("revision", revision.to_string().as_str())?;
+        meta.insert("format", FORMAT)?;
+    }
+    transaction.commit().map_err(|error| match error {
+        CommitError::Storage(error) => error.into(),
+        error => error.into(),
+    })
+}
+
+fn begin_error(error: TransactionError) -> redb::Error {
+    match error {
+        TransactionError::Storage(error) => error.into(),
+        error => error.into(),
+    }
+}
