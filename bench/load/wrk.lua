@@ -25,7 +25,6 @@ function init(args)
       return requests[at]
     end
   end
-  wrk.init(args)
 end
 
 function done(summary, latency, requests)

@@ -125,7 +125,8 @@ pub fn put_routes(process: &mut Process, setup: &Setup, place: &Place) -> Result
         match Admin::connect(place) {
             Ok(admin) => break admin,
             Err(problem) if Instant::now() > deadline => {
-                return Err(problem).context(format!("no Admin API; its log ends with:\n{}", process.log_tail()));
+                return Err(problem)
+                    .context(format!("no Admin API; its log ends with:\n{}", process.log_tail()));
             }
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
         }

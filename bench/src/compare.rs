@@ -30,8 +30,8 @@ pub struct Comparison {
 /// # Errors
 /// When a binary or the scenario does not exist, or one of the two gateways fails.
 pub fn run(comparison: &Comparison) -> Result<()> {
-    let scenario =
-        scenario::find(&comparison.scenario).with_context(|| format!("no scenario {:?}", comparison.scenario))?;
+    let scenario = scenario::find(&comparison.scenario)
+        .with_context(|| format!("no scenario {:?}", comparison.scenario))?;
     if scenario.kind == Kind::Idle {
         bail!("{} has nothing to compare by request", scenario.id);
     }
@@ -50,7 +50,13 @@ pub fn run(comparison: &Comparison) -> Result<()> {
         port_base: comparison.port_base,
     };
     println!("{}: {}", scenario.id, scenario.title);
-    println!("{}; {} rounds of {} s; {}", scenario.driver.text(), plan.rounds, plan.duration.as_secs(), machine.cpu);
+    println!(
+        "{}; {} rounds of {} s; {}",
+        scenario.driver.text(),
+        plan.rounds,
+        plan.duration.as_secs(),
+        machine.cpu
+    );
     println!("load average before: {:.2} (noise grows with it)", machine.load_average);
     let bar = ProgressBar::hidden();
     let folder = tools.root().join(format!("target/bench-run/{}", plan.port_base));
@@ -102,6 +108,10 @@ fn print(a: &ArmResult, b: &ArmResult) {
         }
     }
     if let (Some(of_a), Some(of_b)) = (a.syscalls_per_request, b.syscalls_per_request) {
-        println!("{:<26} {of_a:>12.2} {of_b:>12.2} {:>8.3}   (one separate pass)", "syscalls/request", of_a / of_b);
+        println!(
+            "{:<26} {of_a:>12.2} {of_b:>12.2} {:>8.3}   (one separate pass)",
+            "syscalls/request",
+            of_a / of_b
+        );
     }
 }

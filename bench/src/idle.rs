@@ -19,10 +19,12 @@ const SETTLE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Sample {
-    /// Resident at rest, after a single request, in KiB.
-    pub rest_kib: u64,
-    /// Resident with all connections open and idle, in KiB.
-    pub held_kib: u64,
+    /// Resident at rest, after a single request, summed over its processes, in KiB.
+    pub rest_rss_kib: u64,
+    /// The same with shared pages shared out, in KiB.
+    pub rest_pss_kib: u64,
+    /// With all connections open and idle, shared pages shared out, in KiB.
+    pub held_pss_kib: u64,
     pub connections: usize,
     /// User memory per connection, in KiB. What the kernel keeps for a socket is not in it.
     pub kib_per_connection: f64,
@@ -48,8 +50,9 @@ pub fn measure(process: &mut Process, target: &Target) -> Result<run::Sample> {
     let held = Memory::read(&pids);
     process.must_run()?;
     let sample = Sample {
-        rest_kib: rest.pss_kib,
-        held_kib: held.pss_kib,
+        rest_rss_kib: rest.rss_kib,
+        rest_pss_kib: rest.pss_kib,
+        held_pss_kib: held.pss_kib,
         connections: CONNECTIONS,
         kib_per_connection: (held.pss_kib as f64 - rest.pss_kib as f64) / CONNECTIONS as f64,
     };

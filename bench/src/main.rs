@@ -6,31 +6,80 @@ mod churn;
 mod compare;
 mod counters;
 mod gateways;
+mod goals;
 mod idle;
 mod load;
 mod machine;
 mod probe;
 mod process;
+mod published;
+mod report;
 mod run;
 mod scenario;
 mod stats;
+mod suite;
 mod template;
 mod upstream;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
+/// Measures sluice and its peers side by side; writes bench/reports/.
 #[derive(Parser)]
+#[command(name = "cargo x bench", args_conflicts_with_subcommands = true)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
+    #[command(flatten)]
+    run: Run,
+}
+
+#[derive(Args)]
+struct Run {
+    /// Scenarios to run, by any of their names; all when none is named
+    #[arg(value_name = "SCENARIO")]
+    scenarios: Vec<String>,
+    /// Peers to measure instead of each scenario's own
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    against: Vec<String>,
+    /// Rounds of each scenario [default: 5, quick: 3]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: Option<u16>,
+    /// Seconds of each timed pass [default: 3, quick: 1]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    duration: Option<u64>,
+    /// A look at the main scenarios and goals within 5 minutes; builds no rival
+    #[arg(long)]
+    quick: bool,
+    /// Share this many minutes out among the scenarios
+    #[arg(long, value_name = "MINUTES")]
+    limit: Option<u64>,
+    /// List the scenarios
+    #[arg(long)]
+    list: bool,
+    /// Install and build all rivals and stop
+    #[arg(long)]
+    prepare: bool,
+    /// Measure this sluice instead of building it
+    #[arg(long, value_name = "PATH")]
+    binary: Option<PathBuf>,
+    /// Compare --binary with this one and nothing else (as `ab-test`)
+    #[arg(long, value_name = "PATH", requires = "binary")]
+    vs: Option<PathBuf>,
+    /// Folder of the report below bench/reports/ [default: full, quick or custom]
+    #[arg(long, value_name = "NAME")]
+    out: Option<String>,
+    /// First of the thousand ports that are used
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u16).range(1_024..=64_000))]
+    port_base: u16,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Compares two sluice binaries round by round.
+    /// Compares two sluice binaries, round by round
     AbTest {
         #[arg(long)]
         a: PathBuf,
@@ -40,6 +89,7 @@ enum Command {
         scenario: String,
         #[arg(long, default_value_t = 7)]
         rounds: usize,
+        /// Seconds of each timed pass
         #[arg(long, default_value_t = 2)]
         duration: u64,
         #[arg(long, default_value_t = 20_000)]
@@ -47,16 +97,49 @@ enum Command {
     },
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
     machine::raise_open_files();
-    match Cli::parse().command {
-        Command::AbTest { a, b, scenario, rounds, duration, port_base } => compare::run(&compare::Comparison {
-            a,
-            b,
-            scenario,
-            rounds,
-            duration: Duration::from_secs(duration),
-            port_base,
-        }),
+    match run(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("bench: {problem:#}");
+            ExitCode::FAILURE
+        }
     }
+}
+
+fn run(cli: Cli) -> anyhow::Result<()> {
+    if let Some(Command::AbTest { a, b, scenario, rounds, duration, port_base }) = cli.command {
+        let duration = Duration::from_secs(duration);
+        return compare::run(&compare::Comparison { a, b, scenario, rounds, duration, port_base });
+    }
+    let run = cli.run;
+    if run.list {
+        suite::list();
+        return Ok(());
+    }
+    if run.prepare {
+        return suite::prepare();
+    }
+    if let (Some(a), Some(b)) = (&run.binary, run.vs) {
+        return compare::run(&compare::Comparison {
+            a: a.clone(),
+            b,
+            scenario: run.scenarios.first().map_or("plain-chunked", String::as_str).to_owned(),
+            rounds: run.rounds.unwrap_or(7).into(),
+            duration: Duration::from_secs(run.duration.unwrap_or(2)),
+            port_base: run.port_base,
+        });
+    }
+    suite::run(&suite::Order {
+        rounds: run.rounds.unwrap_or(if run.quick { 3 } else { 5 }).into(),
+        duration: Duration::from_secs(run.duration.unwrap_or(if run.quick { 1 } else { 3 })),
+        scenarios: run.scenarios,
+        against: run.against,
+        quick: run.quick,
+        limit: run.limit.map(|minutes| Duration::from_secs(minutes * 60)),
+        binary: run.binary,
+        out: run.out,
+        port_base: run.port_base,
+    })
 }

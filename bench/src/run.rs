@@ -129,8 +129,16 @@ pub fn scenario(
     let _ = std::fs::remove_dir_all(folder);
     std::fs::create_dir_all(folder)?;
     let upstream = Upstream::start(&folder.join("upstream"), plan.port_base + 900, &layout.load)?;
-    let mut stage =
-        Stage { scenario, plan, available, layout: &layout, folder, upstream: &upstream, bar, kept: Vec::new() };
+    let mut stage = Stage {
+        scenario,
+        plan,
+        available,
+        layout: &layout,
+        folder,
+        upstream: &upstream,
+        bar,
+        kept: Vec::new(),
+    };
     let mut results: Vec<ArmResult> = arms
         .into_iter()
         .map(|arm| ArmResult {
@@ -219,7 +227,13 @@ impl Stage<'_> {
         sample
     }
 
-    fn measure_load(&self, process: &mut Process, arm: &Arm, target: &Target, place: &Place) -> Result<Sample> {
+    fn measure_load(
+        &self,
+        process: &mut Process,
+        arm: &Arm,
+        target: &Target,
+        place: &Place,
+    ) -> Result<Sample> {
         probe::verify(target, 200)?;
         if !self.plan.warm.is_zero() {
             self.load(target, self.plan.warm, self.plan.share * 0.1)?;

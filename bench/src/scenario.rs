@@ -23,8 +23,9 @@ pub struct Scenario {
     pub references: &'static [Reference],
     #[serde(skip)]
     pub peers: &'static [Gateway],
-    /// Part of a `--quick` run.
-    pub quick: bool,
+    /// The peers of a `--quick` run; without any it is no part of one.
+    #[serde(skip)]
+    pub quick: Option<&'static [Gateway]>,
     /// Cores below which it says nothing.
     pub cores: usize,
 }
@@ -57,6 +58,9 @@ const NATIVE: &[Gateway] = &[Nginx, Haproxy, Envoy, Pingora, Caddy, Apisix, Kong
 const EVERYONE: &[Gateway] =
     &[Nginx, Haproxy, Envoy, Pingora, Caddy, SpringCloudGateway, Zuul1, Apisix, Kong, Linkerd, Direct];
 
+/// Enough to say where Sluice stands, in the time a quick run has.
+const QUICK: &[Gateway] = &[Nginx, Haproxy, Envoy, Pingora];
+
 const PLAIN: Setup = Setup::PLAIN;
 const OWN_PLAIN: &[Reference] = &[Reference { label: "sluice, plain", setup: PLAIN, churn: false }];
 const ONE_CORE: Driver = Driver::Wrk { threads: 1, connections: 50 };
@@ -73,7 +77,7 @@ const BASE: Scenario = Scenario {
     setup: PLAIN,
     references: &[],
     peers: NATIVE,
-    quick: false,
+    quick: None,
     cores: 1,
 };
 
@@ -83,7 +87,7 @@ pub const ALL: &[Scenario] = &[
         id: "plain-chunked-4000",
         also: &["plain-chunked", "plain", "B1", "B3"],
         title: "One route, no plugin, 4,000 bytes chunked (the seeds' upstream)",
-        quick: true,
+        quick: Some(QUICK),
         ..BASE
     },
     Scenario {
@@ -91,7 +95,7 @@ pub const ALL: &[Scenario] = &[
         also: &["plain-length"],
         title: "One route, no plugin, 4,000 bytes with Content-Length",
         setup: Setup { answer: Answer::Length4000, ..PLAIN },
-        quick: true,
+        quick: Some(QUICK),
         ..BASE
     },
     Scenario {
@@ -99,7 +103,7 @@ pub const ALL: &[Scenario] = &[
         also: &[],
         title: "One route, no plugin, 12 bytes",
         setup: Setup { answer: Answer::Short12, ..PLAIN },
-        quick: true,
+        quick: Some(QUICK),
         ..BASE
     },
     Scenario {
@@ -109,7 +113,7 @@ pub const ALL: &[Scenario] = &[
         setup: Setup { key: true, limit: true, metrics: true, ..PLAIN },
         references: OWN_PLAIN,
         peers: &[Nginx, Haproxy, Envoy, Pingora, Apisix, Kong],
-        quick: true,
+        quick: Some(QUICK),
         ..BASE
     },
     Scenario {
@@ -118,7 +122,7 @@ pub const ALL: &[Scenario] = &[
         title: "5,000 routes, all of them asked",
         setup: Setup { routes: 5_000, ..PLAIN },
         references: OWN_PLAIN,
-        quick: true,
+        quick: Some(QUICK),
         ..BASE
     },
     Scenario {
@@ -128,7 +132,7 @@ pub const ALL: &[Scenario] = &[
         setup: Setup { routes: 100_000, ..PLAIN },
         references: OWN_PLAIN,
         peers: &[Nginx, Haproxy, Pingora],
-        quick: true,
+        quick: Some(QUICK),
         ..BASE
     },
     Scenario {
@@ -137,7 +141,7 @@ pub const ALL: &[Scenario] = &[
         title: "One route, no plugin, two workers",
         setup: Setup { workers: 2, ..PLAIN },
         references: &[Reference { label: "sluice, one worker", setup: PLAIN, churn: false }],
-        quick: true,
+        quick: Some(QUICK),
         cores: 2,
         ..BASE
     },
@@ -195,7 +199,7 @@ pub const ALL: &[Scenario] = &[
         title: "Gateways over HTTP/1.1, 10 threads and 200 connections",
         driver: Driver::Wrk { threads: 10, connections: 200 },
         peers: EVERYONE,
-        quick: true,
+        quick: Some(EVERYONE),
         ..BASE
     },
     Scenario {
@@ -212,7 +216,7 @@ pub const ALL: &[Scenario] = &[
         title: "Latency at 2,000 requests/s, open loop",
         driver: Driver::Paced { connections: 50, rate: 2_000 },
         peers: EVERYONE,
-        quick: true,
+        quick: Some(QUICK),
         ..BASE
     },
     Scenario {
@@ -229,9 +233,13 @@ pub const ALL: &[Scenario] = &[
         kind: Kind::Churn,
         driver: Driver::Paced { connections: 50, rate: 4_000 },
         setup: Setup { admin: true, ..PLAIN },
-        references: &[Reference { label: "sluice, no changes", setup: Setup { admin: true, ..PLAIN }, churn: false }],
+        references: &[Reference {
+            label: "sluice, no changes",
+            setup: Setup { admin: true, ..PLAIN },
+            churn: false,
+        }],
         peers: &[],
-        quick: true,
+        quick: Some(&[]),
         ..BASE
     },
     Scenario {
@@ -240,7 +248,7 @@ pub const ALL: &[Scenario] = &[
         title: "Memory at rest and per idle keep-alive connection (10,000 of them)",
         kind: Kind::Idle,
         peers: &[Nginx, Haproxy, Envoy, Pingora, Caddy],
-        quick: true,
+        quick: Some(QUICK),
         ..BASE
     },
 ];
@@ -248,7 +256,8 @@ pub const ALL: &[Scenario] = &[
 /// The scenario of that name, in any case.
 pub fn find(name: &str) -> Option<&'static Scenario> {
     ALL.iter().find(|scenario| {
-        scenario.id.eq_ignore_ascii_case(name) || scenario.also.iter().any(|also| also.eq_ignore_ascii_case(name))
+        scenario.id.eq_ignore_ascii_case(name)
+            || scenario.also.iter().any(|also| also.eq_ignore_ascii_case(name))
     })
 }
 

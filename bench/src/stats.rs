@@ -26,7 +26,13 @@ impl Spread {
 
     /// Of `a / b`, round by round: what disturbs a whole round falls out of it.
     pub fn of_ratio(a: &[Option<f64>], b: &[Option<f64>]) -> Option<Self> {
-        Self::of(a.iter().zip(b).filter_map(|(a, b)| Some(((*a)?, (*b)?))).filter(|(_, b)| *b > 0.0).map(|(a, b)| a / b))
+        Self::of(
+            a.iter()
+                .zip(b)
+                .filter_map(|(a, b)| Some(((*a)?, (*b)?)))
+                .filter(|(_, b)| *b > 0.0)
+                .map(|(a, b)| a / b),
+        )
     }
 }
 
@@ -51,7 +57,8 @@ mod tests {
     #[test]
     fn ratios_are_taken_round_by_round() {
         // Round 2 was twice as slow for both, round 3 lacks a partner.
-        let ratio = Spread::of_ratio(&[Some(7.0), Some(14.0), Some(9.0)], &[Some(10.0), Some(20.0), None]).unwrap();
+        let ratio =
+            Spread::of_ratio(&[Some(7.0), Some(14.0), Some(9.0)], &[Some(10.0), Some(20.0), None]).unwrap();
         assert_eq!((ratio.median, ratio.min, ratio.max), (0.7, 0.7, 0.7));
     }
 }

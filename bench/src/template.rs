@@ -28,7 +28,8 @@ mod tests {
     fn a_missing_value_is_an_error() {
         let folder = std::env::temp_dir();
         let path = folder.join(format!("bench-template-{}", std::process::id()));
-        write(&path, "{{ a }}{% for p in ps %}-{{ p }}{% endfor %}\n", context! { a => 1, ps => ["x", "y"] }).unwrap();
+        write(&path, "{{ a }}{% for p in ps %}-{{ p }}{% endfor %}\n", context! { a => 1, ps => ["x", "y"] })
+            .unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "1-x-y\n");
         std::fs::remove_file(&path).unwrap();
         assert!(write(&path, "{{ b }}", context! { a => 1 }).is_err());

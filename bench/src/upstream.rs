@@ -80,8 +80,10 @@ impl Upstream {
             .arg(folder.join("nginx.conf").display().to_string());
         let mut upstream = Self { process: Process::start("the upstream", &launch, cores)?, first_port };
         for answer in [Answer::Chunked4000, Answer::Length4000, Answer::Short12] {
-            let target = Target { address: upstream.address(answer), paths: 1, key: None, body: answer.body() };
-            probe::wait_ready(&mut upstream.process, &target, Duration::from_secs(10)).context("the upstream")?;
+            let target =
+                Target { address: upstream.address(answer), paths: 1, key: None, body: answer.body() };
+            probe::wait_ready(&mut upstream.process, &target, Duration::from_secs(10))
+                .context("the upstream")?;
         }
         Ok(upstream)
     }

@@ -102,8 +102,11 @@ pub fn launch(gateway: Gateway, program: &Path, setup: &Setup, place: &Place) ->
         }
         Gateway::Apisix => {
             // SLUICE_BENCH_APISIX names its folder; a copy of it keeps the installed one untouched.
-            let status =
-                std::process::Command::new("cp").arg("-a").arg(program.join(".")).arg(path("apisix")).status()?;
+            let status = std::process::Command::new("cp")
+                .arg("-a")
+                .arg(program.join("."))
+                .arg(path("apisix"))
+                .status()?;
             if !status.success() {
                 bail!("cannot copy {}", program.display());
             }
@@ -164,7 +167,8 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("bench-launch-{}", std::process::id()));
         let place =
             Place { folder: folder.clone(), port: 1, admin_port: 2, metrics_port: 3, upstream_port: 4 };
-        let everything = Setup { routes: 3, key: true, limit: true, metrics: true, workers: 2, ..Setup::PLAIN };
+        let everything =
+            Setup { routes: 3, key: true, limit: true, metrics: true, workers: 2, ..Setup::PLAIN };
         for setup in [Setup::PLAIN, everything, Setup { admin: true, ..Setup::PLAIN }] {
             for gateway in Gateway::ALL {
                 // These copy an installed program or start none.

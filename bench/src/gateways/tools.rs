@@ -86,13 +86,24 @@ impl Tools {
         }
     }
 
+    /// A sluice binary that is there already.
+    ///
+    /// # Errors
+    /// When it does not exist or prints no version.
+    pub fn given(&self, binary: &Path) -> Result<Program> {
+        let path =
+            std::fs::canonicalize(binary).with_context(|| format!("no binary {}", binary.display()))?;
+        Ok(Program { version: version_of(&path, "version")?, path })
+    }
+
     /// Builds the release binary, also when one is there: cargo knows whether it is up to date.
     fn sluice(&self) -> Result<Program> {
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
         let mut build = Command::new(cargo);
         build.args(["build", "--release", "--package", "gateway"]).current_dir(&self.root);
         run("cargo build --release --package gateway", &mut build)?;
-        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| self.root.join("target"), PathBuf::from);
+        let target =
+            std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| self.root.join("target"), PathBuf::from);
         let path = target.join("release/sluice");
         Ok(Program { version: version_of(&path, "version")?, path })
     }
@@ -181,7 +192,10 @@ impl Tools {
             .split_once("<artifactId>spring-cloud-dependencies</artifactId>")
             .and_then(|(_, rest)| rest.split("<version>").nth(1)?.split('<').next())
             .unwrap_or("unknown");
-        Ok(Program { version: format!("Spring Cloud {release}, {}", version_of(Path::new("java"), "-version")?), path })
+        Ok(Program {
+            version: format!("Spring Cloud {release}, {}", version_of(Path::new("java"), "-version")?),
+            path,
+        })
     }
 
     fn may_install(&self, what: &str) -> Result<()> {
@@ -230,7 +244,8 @@ fn find(folder: &Path, pattern: &str) -> Option<PathBuf> {
 fn run(what: &str, command: &mut Command) -> Result<()> {
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start: {what}"))?;
     if !output.status.success() {
-        let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let text =
+            format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         let lines: Vec<&str> = text.lines().collect();
         bail!("{what} failed ({}):\n{}", output.status, lines[lines.len().saturating_sub(15)..].join("\n"));
     }

@@ -40,7 +40,8 @@ fn read(text: &str, table: &str, target: &Target) -> Result<Load> {
         bail!("ab printed no result: {text}");
     };
     let wrong_length = if field("Document Length") == Some(target.body as f64) { 0.0 } else { requests };
-    let errors = field("Failed requests").unwrap_or(0.0) + field("Non-2xx responses").unwrap_or(0.0) + wrong_length;
+    let errors =
+        field("Failed requests").unwrap_or(0.0) + field("Non-2xx responses").unwrap_or(0.0) + wrong_length;
     let percentile = |wanted: &str| -> Option<f64> {
         let (_, milliseconds) =
             table.lines().filter_map(|line| line.split_once(',')).find(|(percent, _)| *percent == wanted)?;

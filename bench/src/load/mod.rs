@@ -101,7 +101,9 @@ pub fn run(
     folder: &Path,
 ) -> Result<Load> {
     match driver {
-        Driver::Wrk { threads, connections } => wrk::run(*threads, *connections, target, duration, cores, folder),
+        Driver::Wrk { threads, connections } => {
+            wrk::run(*threads, *connections, target, duration, cores, folder)
+        }
         Driver::Ab { connections, requests } => {
             let requests = ((*requests as f64 * share) as u64).max(*connections as u64);
             ab::run(*connections, requests, target, cores, folder)

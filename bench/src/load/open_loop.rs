@@ -36,7 +36,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// When the first connections fail. Later failures are counted as errors and reconnected.
-pub fn run(connections: usize, rate: u64, target: &Target, duration: Duration, cores: &Cores) -> Result<Load> {
+pub fn run(
+    connections: usize,
+    rate: u64,
+    target: &Target,
+    duration: Duration,
+    cores: &Cores,
+) -> Result<Load> {
     let target = target.clone();
     let cores = cores.clone();
     // A thread of its own, since pinning is for good.
@@ -101,7 +107,12 @@ impl Driver {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
         epoll::add(&self.epoll, &stream, epoll::EventData::new_u64(index as u64), epoll::EventFlags::IN)?;
-        Ok(Connection { stream, reader: ResponseReader::default(), under_way: None, waiting: VecDeque::new() })
+        Ok(Connection {
+            stream,
+            reader: ResponseReader::default(),
+            under_way: None,
+            waiting: VecDeque::new(),
+        })
     }
 
     fn run(mut self) -> Result<Load> {

@@ -128,17 +128,22 @@ impl ResponseReader {
         response.parse(&head)?;
         self.status = response.code.unwrap_or(0);
         let value = |name: &str| {
-            response.headers.iter().find(|field| field.name.eq_ignore_ascii_case(name)).map(|field| field.value)
+            response
+                .headers
+                .iter()
+                .find(|field| field.name.eq_ignore_ascii_case(name))
+                .map(|field| field.value)
         };
-        self.state = if value("transfer-encoding").is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked")) {
-            State::ChunkSize
-        } else if let Some(length) = value("content-length") {
-            State::Length(std::str::from_utf8(length)?.parse()?)
-        } else if matches!(self.status, 204 | 304) {
-            State::Length(0)
-        } else {
-            bail!("a response with status {} has neither Content-Length nor chunks", self.status);
-        };
+        self.state =
+            if value("transfer-encoding").is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked")) {
+                State::ChunkSize
+            } else if let Some(length) = value("content-length") {
+                State::Length(std::str::from_utf8(length)?.parse()?)
+            } else if matches!(self.status, 204 | 304) {
+                State::Length(0)
+            } else {
+                bail!("a response with status {} has neither Content-Length nor chunks", self.status);
+            };
         Ok(())
     }
 }
@@ -168,7 +173,9 @@ mod tests {
     fn reads_both_framings() {
         let response = whole("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
         assert_eq!(response, Response { status: 200, body: 5 });
-        let response = whole("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\na\r\n0123456789\r\n0\r\n\r\n");
+        let response = whole(
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\na\r\n0123456789\r\n0\r\n\r\n",
+        );
         assert_eq!(response, Response { status: 200, body: 15 });
         assert_eq!(whole("HTTP/1.1 404 No\r\ncontent-length: 0\r\n\r\n"), Response { status: 404, body: 0 });
     }

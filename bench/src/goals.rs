@@ -1,0 +1,117 @@
+//! What Sluice has set itself, and what a run says about it.
+
+use serde::Serialize;
+
+use crate::run::{Outcome, Sample};
+use crate::stats::Spread;
+
+/// A number that must stay at or below a limit.
+struct Goal {
+    scenario: &'static str,
+    text: &'static str,
+    measure: Measure,
+    limit: f64,
+}
+
+enum Measure {
+    /// CPU time per request of Sluice as a ratio to that of another arm.
+    CpuRatioTo(&'static str),
+    /// Resident memory at rest, MB (millions of bytes).
+    RestMb,
+    KibPerConnection,
+}
+
+use Measure::{CpuRatioTo, KibPerConnection, RestMb};
+
+const fn goal(scenario: &'static str, text: &'static str, measure: Measure, limit: f64) -> Goal {
+    Goal { scenario, text, measure, limit }
+}
+
+const GOALS: &[Goal] = &[
+    goal("plain-chunked-4000", "4,000 bytes chunked: CPU per request, of nginx's", CpuRatioTo("nginx"), 0.72),
+    goal("plain-chunked-4000", "4,000 bytes chunked: of HAProxy's", CpuRatioTo("haproxy"), 0.78),
+    goal("plain-chunked-4000", "4,000 bytes chunked: of Envoy's", CpuRatioTo("envoy"), 0.42),
+    goal("plain-chunked-4000", "4,000 bytes chunked: of Pingora's", CpuRatioTo("pingora"), 0.42),
+    goal("plain-length-4000", "4,000 bytes with Content-Length: of nginx's", CpuRatioTo("nginx"), 0.80),
+    goal("plain-length-4000", "4,000 bytes with Content-Length: of HAProxy's", CpuRatioTo("haproxy"), 0.78),
+    goal("plain-12", "12 bytes: of nginx's", CpuRatioTo("nginx"), 0.92),
+    goal("plain-12", "12 bytes: of HAProxy's", CpuRatioTo("haproxy"), 0.90),
+    goal(
+        "plugins",
+        "limit-count + key-auth + prometheus: of our own plain",
+        CpuRatioTo("sluice, plain"),
+        1.04,
+    ),
+    goal("5k-routes", "5,000 routes: of our own plain", CpuRatioTo("sluice, plain"), 1.03),
+    goal("100k-routes", "100,000 routes: of our own plain", CpuRatioTo("sluice, plain"), 1.03),
+    goal(
+        "two-workers",
+        "Two workers: CPU per request, of one worker's",
+        CpuRatioTo("sluice, one worker"),
+        1.05,
+    ),
+    goal("idle", "Resident memory at rest, MB", RestMb, 15.0),
+    goal("idle", "Memory per idle keep-alive connection, KiB", KibPerConnection, 4.0),
+];
+
+/// A goal with what was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verdict {
+    pub scenario: &'static str,
+    pub text: &'static str,
+    pub limit: f64,
+    /// `None` when the run does not say.
+    pub measured: Option<Spread>,
+}
+
+impl Verdict {
+    pub fn word(&self) -> &'static str {
+        match self.measured {
+            None => "not measured",
+            // As precise as it is printed.
+            Some(spread) if (spread.median * 1000.0).round() <= (self.limit * 1000.0).round() => "met",
+            Some(_) => "missed",
+        }
+    }
+}
+
+/// Every goal, in order, with what `outcomes` say.
+pub fn judge(outcomes: &[Outcome]) -> Vec<Verdict> {
+    GOALS
+        .iter()
+        .map(|goal| {
+            let outcome = outcomes.iter().find(|outcome| outcome.scenario.id == goal.scenario);
+            let measured = outcome.and_then(|outcome| measure(outcome, &goal.measure));
+            Verdict { scenario: goal.scenario, text: goal.text, limit: goal.limit, measured }
+        })
+        .collect()
+}
+
+fn measure(outcome: &Outcome, measure: &Measure) -> Option<Spread> {
+    let ours = outcome.arm("sluice")?;
+    match measure {
+        CpuRatioTo(label) => {
+            Spread::of_ratio(&ours.each(Sample::cpu_us), &outcome.arm(label)?.each(Sample::cpu_us))
+        }
+        RestMb => ours.spread(|sample| Some(sample.idle.as_ref()?.rest_rss_kib as f64 * 1024.0 / 1e6)),
+        KibPerConnection => ours.spread(|sample| Some(sample.idle.as_ref()?.kib_per_connection)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_without_results_meets_nothing() {
+        assert!(judge(&[]).iter().all(|verdict| verdict.word() == "not measured"));
+    }
+
+    #[test]
+    fn a_median_at_the_limit_meets_it() {
+        let verdict =
+            |median: f64| Verdict { scenario: "", text: "", limit: 0.72, measured: Spread::of([median]) };
+        assert_eq!(verdict(0.7204).word(), "met");
+        assert_eq!(verdict(0.7206).word(), "missed");
+    }
+}

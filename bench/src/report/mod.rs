@@ -1,0 +1,104 @@
+//! Writes what a run found: JSON with everything, Markdown to read, SVG charts.
+
+mod chart;
+pub mod markdown;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use crate::gateways::Gateway;
+use crate::gateways::tools::Program;
+use crate::goals::{self, Verdict};
+use crate::machine::Machine;
+use crate::published::{FIGURES, Figure};
+use crate::run::{Outcome, Plan};
+
+/// A finished run.
+#[derive(Serialize)]
+pub struct Report {
+    pub name: String,
+    pub machine: Machine,
+    pub plan: Plan,
+    /// When it ended, seconds since 1970, and how long it took.
+    pub ended: u64,
+    pub took_seconds: f64,
+    pub gateways: Vec<Found>,
+    pub goals: Vec<Verdict>,
+    pub outcomes: Vec<Outcome>,
+    /// Scenarios that were not run, with the reason.
+    pub skipped: Vec<(String, String)>,
+    pub published: &'static [Figure],
+}
+
+/// A gateway's version, or why there is none.
+#[derive(Serialize)]
+pub struct Found {
+    pub gateway: Gateway,
+    pub version: Option<String>,
+    pub missing: Option<String>,
+}
+
+impl Report {
+    #[expect(clippy::too_many_arguments, reason = "called once, by the one place that has all of them")]
+    pub fn new(
+        name: String,
+        machine: Machine,
+        plan: Plan,
+        ended: u64,
+        took: Duration,
+        outcomes: Vec<Outcome>,
+        skipped: Vec<(String, String)>,
+        programs: &[(Gateway, Result<Program, String>)],
+    ) -> Self {
+        let gateways = programs
+            .iter()
+            .map(|(gateway, program)| Found {
+                gateway: *gateway,
+                version: program.as_ref().ok().map(|program| program.version.clone()),
+                missing: program.as_ref().err().cloned(),
+            })
+            .collect();
+        Self {
+            name,
+            machine,
+            plan,
+            ended,
+            took_seconds: took.as_secs_f64(),
+            gateways,
+            goals: goals::judge(&outcomes),
+            outcomes,
+            skipped,
+            published: FIGURES,
+        }
+    }
+}
+
+/// Writes `report.json`, `report.md` and a chart per scenario to a folder named after the run.
+///
+/// # Errors
+/// When a file cannot be written.
+pub fn write(report: &Report, reports: &Path) -> Result<PathBuf> {
+    let folder = reports.join(&report.name);
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    // Charts of scenarios that an earlier run of that name had and this one has not.
+    for entry in fs::read_dir(&folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "svg") {
+            fs::remove_file(path)?;
+        }
+    }
+    let write = |name: &str, text: String| {
+        let path = folder.join(name);
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    };
+    for outcome in &report.outcomes {
+        write(&format!("{}.svg", outcome.scenario.id), chart::of(outcome))?;
+    }
+    write("report.md", markdown::page(report))?;
+    write("report.json", serde_json::to_string_pretty(report)? + "\n")?;
+    Ok(folder)
+}
