@@ -16,6 +16,7 @@ pub mod counters;
 pub mod exchange;
 pub mod expr;
 pub mod meters;
+pub mod pattern;
 pub mod plugin;
 pub mod report;
 pub mod step;

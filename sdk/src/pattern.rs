@@ -1,0 +1,296 @@
+//! hot path
+//!
+//! Regular expressions as operators write them for APISIX: PCRE over bytes.
+//!
+//! A pattern runs on `regex`, whose time grows linearly with the text. Only a
+//! pattern with look-around, back-references or atomic groups goes to
+//! `fancy-regex`, with a bound on the steps it may take; a search that hits the
+//! bound is no match, as with PCRE's own match limit. As in OpenResty without
+//! the `u` option, texts are bytes and `\w`, `\d`, `\s` mean ASCII.
+
+use std::fmt;
+
+use model::Invalid;
+use regex::bytes;
+use smallvec::SmallVec;
+
+/// Steps a backtracking search may take: a few milliseconds.
+const BACKTRACK_LIMIT: usize = 100_000;
+/// Bytes one compiled pattern may take.
+const SIZE_LIMIT: usize = 4 << 20;
+
+/// A compiled pattern.
+#[derive(Clone)]
+pub struct Pattern {
+    engine: Engine,
+}
+
+#[derive(Clone)]
+enum Engine {
+    Linear(bytes::Regex),
+    Backtracking(fancy_regex::Regex),
+}
+
+/// Where a match and its groups lie in the text; group 0 is the whole match.
+#[derive(Debug, Clone)]
+pub struct Captures<'t> {
+    text: &'t [u8],
+    groups: SmallVec<[Option<(usize, usize)>; 8]>,
+}
+
+/// A text to put in place of a match, with `$0`, `$1`, `${1}` for groups and
+/// `$$` for a dollar sign (the templates of OpenResty's `ngx.re.sub`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replacement {
+    parts: Vec<Part>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    Text(Vec<u8>),
+    Group(usize),
+}
+
+impl Pattern {
+    /// Compiles a pattern. It is searched for anywhere in a text, not anchored.
+    pub fn new(pattern: &str, case_insensitive: bool) -> Result<Pattern, Invalid> {
+        let linear = bytes::RegexBuilder::new(pattern)
+            .case_insensitive(case_insensitive)
+            .unicode(false)
+            .size_limit(SIZE_LIMIT)
+            .build();
+        let engine = match linear {
+            Ok(regex) => Engine::Linear(regex),
+            Err(regex::Error::CompiledTooBig(limit)) => {
+                return Err(Invalid::new(format!("regex takes more than {limit} bytes when compiled"))
+                    .hint("use smaller repetition counts"));
+            }
+            Err(_) => fancy_regex::RegexBuilder::new(pattern)
+                .case_insensitive(case_insensitive)
+                .bytes_mode(fancy_regex::BytesMode::Ascii)
+                .backtrack_limit(BACKTRACK_LIMIT)
+                .delegate_size_limit(SIZE_LIMIT)
+                .build()
+                .map(Engine::Backtracking)
+                .map_err(|error| {
+                    Invalid::new(format!("invalid regex: {error}")).expected("a regular expression (PCRE)")
+                })?,
+        };
+        Ok(Pattern { engine })
+    }
+
+    pub fn as_str(&self) -> &str {
+        match &self.engine {
+            Engine::Linear(regex) => regex.as_str(),
+            Engine::Backtracking(regex) => regex.as_str(),
+        }
+    }
+
+    /// Whether it occurs in the text.
+    #[inline]
+    pub fn is_match(&self, text: &[u8]) -> bool {
+        match &self.engine {
+            Engine::Linear(regex) => regex.is_match(text),
+            Engine::Backtracking(regex) => regex.is_match(text).unwrap_or(false),
+        }
+    }
+
+    /// The first match and its groups.
+    pub fn captures<'t>(&self, text: &'t [u8]) -> Option<Captures<'t>> {
+        self.captures_from(text, 0)
+    }
+
+    /// Writes the text with its first match replaced; says whether there was one.
+    pub fn replace_first(&self, text: &[u8], replacement: &Replacement, out: &mut Vec<u8>) -> bool {
+        match self.captures(text) {
+            Some(captures) => {
+                let (start, end) = captures.whole();
+                out.extend_from_slice(&text[..start]);
+                replacement.expand(&captures, out);
+                out.extend_from_slice(&text[end..]);
+                true
+            }
+            None => {
+                out.extend_from_slice(text);
+                false
+            }
+        }
+    }
+
+    /// Writes the text with every match replaced; gives how many there were.
+    pub fn replace_all(&self, text: &[u8], replacement: &Replacement, out: &mut Vec<u8>) -> usize {
+        let (mut count, mut copied, mut from) = (0, 0, 0);
+        while from <= text.len() {
+            let Some(captures) = self.captures_from(text, from) else { break };
+            let (start, end) = captures.whole();
+            out.extend_from_slice(&text[copied..start]);
+            replacement.expand(&captures, out);
+            count += 1;
+            copied = end;
+            // An empty match must not be found again at the same place.
+            from = if end == start { end + 1 } else { end };
+        }
+        out.extend_from_slice(&text[copied..]);
+        count
+    }
+
+    fn captures_from<'t>(&self, text: &'t [u8], from: usize) -> Option<Captures<'t>> {
+        let groups = match &self.engine {
+            Engine::Linear(regex) => {
+                let found = regex.captures_at(text, from)?;
+                found.iter().map(|group| group.map(|m| (m.start(), m.end()))).collect()
+            }
+            Engine::Backtracking(regex) => {
+                let found = regex.captures_from_pos(text, from).ok().flatten()?;
+                (0..found.len()).map(|i| found.get(i).map(|m| (m.start(), m.end()))).collect()
+            }
+        };
+        Some(Captures { text, groups })
+    }
+}
+
+impl fmt::Debug for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pattern({:?})", self.as_str())
+    }
+}
+
+impl<'t> Captures<'t> {
+    /// The text of a group; `None` if there is no such group or it took no part in the match.
+    #[inline]
+    pub fn group(&self, index: usize) -> Option<&'t [u8]> {
+        let (start, end) = (*self.groups.get(index)?)?;
+        Some(&self.text[start..end])
+    }
+
+    /// Groups of the pattern, the whole match among them.
+    pub fn count(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Start and end of the whole match.
+    pub fn whole(&self) -> (usize, usize) {
+        // Both engines give group 0 with every match.
+        self.groups.first().copied().flatten().unwrap_or_default()
+    }
+}
+
+impl Replacement {
+    pub fn parse(template: &str) -> Result<Replacement, Invalid> {
+        let mut parts = Vec::new();
+        let mut text = Vec::new();
+        let mut rest = template.as_bytes();
+        while let Some((&byte, after)) = rest.split_first() {
+            rest = after;
+            if byte != b'$' {
+                text.push(byte);
+            } else if let Some(after) = rest.strip_prefix(b"$") {
+                text.push(b'$');
+                rest = after;
+            } else {
+                let (group, after) = group_number(rest).ok_or_else(|| {
+                    Invalid::new(format!("invalid capturing variable name found in \"{template}\""))
+                        .expected("`$` and a number, `${number}`, or `$$` for a dollar sign")
+                })?;
+                if !text.is_empty() {
+                    parts.push(Part::Text(std::mem::take(&mut text)));
+                }
+                parts.push(Part::Group(group));
+                rest = after;
+            }
+        }
+        if !text.is_empty() {
+            parts.push(Part::Text(text));
+        }
+        Ok(Replacement { parts })
+    }
+
+    /// The highest group it names.
+    pub fn max_group(&self) -> Option<usize> {
+        self.parts.iter().filter_map(|part| if let Part::Group(n) = part { Some(*n) } else { None }).max()
+    }
+
+    /// Writes it with the groups filled in; a group without text gives nothing.
+    pub fn expand(&self, captures: &Captures<'_>, out: &mut Vec<u8>) {
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => out.extend_from_slice(text),
+                Part::Group(index) => out.extend_from_slice(captures.group(*index).unwrap_or_default()),
+            }
+        }
+    }
+}
+
+/// Reads `12…` or `{12}…`.
+fn group_number(bytes: &[u8]) -> Option<(usize, &[u8])> {
+    let (braced, digits) = match bytes.strip_prefix(b"{") {
+        Some(after) => (true, after),
+        None => (false, bytes),
+    };
+    let len = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let number = std::str::from_utf8(&digits[..len]).ok()?.parse().ok()?;
+    let rest = &digits[len..];
+    Some((number, if braced { rest.strip_prefix(b"}")? } else { rest }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replaced(pattern: &str, template: &str, text: &str) -> (String, String) {
+        let pattern = Pattern::new(pattern, false).unwrap();
+        let template = Replacement::parse(template).unwrap();
+        let (mut first, mut all) = (Vec::new(), Vec::new());
+        pattern.replace_first(text.as_bytes(), &template, &mut first);
+        pattern.replace_all(text.as_bytes(), &template, &mut all);
+        (String::from_utf8(first).unwrap(), String::from_utf8(all).unwrap())
+    }
+
+    #[test]
+    fn searches_as_pcre_does() {
+        for (pattern, insensitive, text, expected) in [
+            ("^/a/", false, "/a/b", true),
+            (r"\/iphone\/", false, "x/iphone/", true),
+            ("[a-z]+", false, "ABC", false),
+            ("[a-z]+", true, "ABC", true),
+            ("(?i)abc", false, "ABC", true),
+            (r"^(?!/public).*$", false, "/public/x", false),
+            (r"^(?!/public).*$", false, "/private", true),
+            (r"(a+)b\1", false, "aabaa", true),
+            (r"(?<=x)y", false, "xy", true),
+            (r"(?>a+)b", false, "aab", true),
+            ("é", false, "café", true),
+            ("", false, "", true),
+        ] {
+            let pattern = Pattern::new(pattern, insensitive).unwrap();
+            assert_eq!(pattern.is_match(text.as_bytes()), expected, "{pattern:?} in {text}");
+        }
+        assert!(Pattern::new("^.b$", false).unwrap().is_match(b"\xffb"));
+        assert!(Pattern::new("^(?!a).b$", false).unwrap().is_match(b"\xffb"));
+        assert!(Pattern::new("(", false).unwrap_err().reason.starts_with("invalid regex"));
+    }
+
+    #[test]
+    fn hostile_patterns_are_refused_or_bounded() {
+        assert!(Pattern::new(r"(\w{1,1000}){1,1000}", false).is_err());
+        let pattern = Pattern::new(r"^(a|a)*(?=b)\1$", false).unwrap();
+        let text = vec![b'a'; 4096];
+        let start = std::time::Instant::now();
+        assert!(!pattern.is_match(&text));
+        assert!(start.elapsed() < std::time::Duration::from_secs(5));
+    }
+
+    #[test]
+    fn replaces_with_groups() {
+        assert_eq!(replaced("^/a/(.*)/b/(.*)", "/$2/${1}0$$", "/a/x/b/y").0, "/y/x0$");
+        assert_eq!(replaced("(b)|(c)", "[$1$2]", "abc").1, "a[b][c]");
+        assert_eq!(replaced("(b)|(c)", "[$1$2]", "abc").0, "a[b]c");
+        assert_eq!(replaced("x*", "-", "axb").1, "-a--b-");
+        assert_eq!(replaced("(?<!a)b", "$0$0", "abb").1, "abbb");
+        assert_eq!(replaced("^/no$", "/x", "/yes").0, "/yes");
+        for bad in ["$", "$x", "${1", "${x}", "a$", "$99999999999999999999"] {
+            assert!(Replacement::parse(bad).is_err(), "{bad}");
+        }
+        assert_eq!(Replacement::parse("$1$7").unwrap().max_group(), Some(7));
+    }
+}
