@@ -430,14 +430,14 @@ fn check_string(rules: &StringRules, text: &str) -> Result<(), Invalid> {
 }
 
 fn check_number(rules: &NumberRules, text: &str, number: f64) -> Result<(), Invalid> {
-    let bounds: [(Option<f64>, fn(f64, f64) -> bool, &str); 4] = [
-        (rules.minimum, |n, bound| n < bound, "at least"),
-        (rules.above, |n, bound| n <= bound, "greater than"),
-        (rules.maximum, |n, bound| n > bound, "at most"),
-        (rules.below, |n, bound| n >= bound, "smaller than"),
+    let bounds = [
+        (rules.minimum.filter(|bound| number < *bound), "at least"),
+        (rules.above.filter(|bound| number <= *bound), "greater than"),
+        (rules.maximum.filter(|bound| number > *bound), "at most"),
+        (rules.below.filter(|bound| number >= *bound), "smaller than"),
     ];
-    for (bound, breaks, words) in bounds {
-        if let Some(bound) = bound.filter(|bound| breaks(number, *bound)) {
+    for (broken, words) in bounds {
+        if let Some(bound) = broken {
             let bound = lua::general(bound);
             return Err(Invalid::new(format!("expected {text} to be {words} {bound}"))
                 .expected(format!("{words} {bound}"))

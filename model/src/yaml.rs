@@ -1,0 +1,401 @@
+//! YAML with positions, and with variables replaced.
+//!
+//! The reading itself is serde-saphyr's: YAML 1.2 with the booleans of 1.1
+//! (`on`, `yes`), since APISIX's files use them. Repeated keys are errors,
+//! anchors and merge keys work within limits, a file holds one document.
+
+use std::fmt;
+use std::ops::Range;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+use serde_saphyr::{Location, Spanned};
+
+use crate::document::{Document, Lines, Lookup, Position, Spot, SyntaxError};
+use crate::variables;
+
+/// How deep values may nest.
+pub const MAX_DEPTH: usize = 64;
+
+/// How `${{NAME}}` is replaced.
+#[derive(Clone, Copy)]
+pub enum Variables<'a> {
+    /// Not at all.
+    Keep,
+    /// In the text before it is parsed, so that quotes decide the type, as in
+    /// `apisix.yaml`. Lines that are comments are left alone.
+    InText(Lookup<'a>),
+    /// In strings and names after parsing; a string that becomes a number or a
+    /// boolean is one, as in `config.yaml`.
+    InValues(Lookup<'a>),
+}
+
+/// Reads a YAML text. An empty one is `null`.
+///
+/// # Errors
+/// What is wrong and where in the text as given.
+pub fn parse(text: &str, variables: Variables<'_>) -> Result<Document, SyntaxError> {
+    let text = text.strip_prefix('\u{FEFF}').unwrap_or(text);
+    match variables {
+        Variables::Keep => read(text, None),
+        Variables::InValues(lookup) => read(text, Some(lookup)),
+        Variables::InText(lookup) => {
+            let Some(replaced) = Replaced::new(text, lookup)? else { return read(text, None) };
+            let mut document = read(&replaced.text, None).map_err(|mut error| {
+                error.position =
+                    replaced.original(&Lines::new(&replaced.text), &Lines::new(text), error.position);
+                error
+            })?;
+            let (from, to) = (Lines::new(&replaced.text), Lines::new(text));
+            document.spots.each(&mut |position| *position = replaced.original(&from, &to, *position));
+            Ok(document)
+        }
+    }
+}
+
+fn read(text: &str, variables: Option<Lookup<'_>>) -> Result<Document, SyntaxError> {
+    // The limits keep hostile nesting and aliases small; size alone is the operator's choice.
+    let options = serde_saphyr::options! {
+        emit_comments: false,
+        leading_zero_numbers_as_strings: true,
+        budget: serde_saphyr::budget! {
+            max_depth: MAX_DEPTH,
+            max_events: 100_000_000,
+            max_nodes: 100_000_000,
+            max_total_scalar_bytes: 1 << 30,
+        },
+    };
+    let root: Spanned<Node> =
+        serde_saphyr::from_str_with_options(text, options).map_err(|error| syntax_error(&error))?;
+    let (value, spots) = Builder { variables }.value(root, None)?;
+    Ok(Document { value, spots })
+}
+
+fn syntax_error(error: &serde_saphyr::Error) -> SyntaxError {
+    let (mut message, mut place) = (error.without_snippet().to_string(), Position::START);
+    if let Some(location) = error.location() {
+        place = position(location);
+        // The words repeat the place, which replaced variables would make a wrong one.
+        let suffix = format!(" at line {}, column {}", place.line, place.column);
+        message.truncate(message.strip_suffix(&suffix).unwrap_or(&message).len());
+    }
+    let hint = match error.without_snippet() {
+        serde_saphyr::Error::MultipleDocuments { .. } => {
+            message = "a second document begins here, and a file holds one".to_owned();
+            Some("remove the `---` and what follows".to_owned())
+        }
+        _ => None,
+    };
+    SyntaxError { message, position: place, hint }
+}
+
+fn position(location: Location) -> Position {
+    let at = |n: u64| u32::try_from(n).unwrap_or(u32::MAX).max(1);
+    Position { line: at(location.line()), column: at(location.column()) }
+}
+
+/// A YAML node before it is a value.
+enum Node {
+    Plain(Value),
+    List(Vec<Spanned<Node>>),
+    Map(Vec<(Spanned<String>, Spanned<Node>)>),
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Node, D::Error> {
+        from.deserialize_any(NodeVisitor)
+    }
+}
+
+struct NodeVisitor;
+
+impl<'de> Visitor<'de> for NodeVisitor {
+    type Value = Node;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a YAML value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Node, E> {
+        Ok(Node::Plain(Value::Null))
+    }
+
+    fn visit_none<E>(self) -> Result<Node, E> {
+        Ok(Node::Plain(Value::Null))
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Node, D::Error> {
+        Node::deserialize(from)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Node, E> {
+        Ok(Node::Plain(Value::Bool(value)))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Node, E> {
+        Ok(Node::Plain(Value::from(value)))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Node, E> {
+        Ok(Node::Plain(Value::from(value)))
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Node, E> {
+        let number = Number::from_f64(value).ok_or_else(|| E::custom("a number must be finite"))?;
+        Ok(Node::Plain(Value::Number(number)))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Node, E> {
+        Ok(Node::Plain(Value::from(value)))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Node, E> {
+        Ok(Node::Plain(Value::String(value)))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Node::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Node, A::Error> {
+        let mut map = Vec::new();
+        while let Some(member) = members.next_entry()? {
+            map.push(member);
+        }
+        Ok(Node::Map(map))
+    }
+}
+
+struct Builder<'a> {
+    variables: Option<Lookup<'a>>,
+}
+
+impl Builder<'_> {
+    fn value(&self, node: Spanned<Node>, key: Option<Position>) -> Result<(Value, Spot), SyntaxError> {
+        let at = position(node.referenced);
+        let mut spot = Spot { key, value: at, children: Vec::new() };
+        let value = match node.value {
+            Node::Plain(Value::String(text)) => self.text(text, at, variables::typed)?,
+            Node::Plain(value) => value,
+            Node::List(items) => {
+                let mut list = Vec::with_capacity(items.len());
+                for item in items {
+                    let (value, child) = self.value(item, None)?;
+                    list.push(value);
+                    spot.children.push(child);
+                }
+                Value::Array(list)
+            }
+            Node::Map(members) => {
+                let mut map = Map::new();
+                for (name, member) in members {
+                    let key = position(name.referenced);
+                    let name = match self.text(name.value, key, Value::String)? {
+                        Value::String(name) => name,
+                        other => other.to_string(),
+                    };
+                    // The parser refuses names that repeat; these two came to repeat by replacement.
+                    if map.contains_key(&name) {
+                        let message = format!("duplicate mapping key: {name}");
+                        return Err(SyntaxError { message, position: key, hint: None });
+                    }
+                    let (value, child) = self.value(member, Some(key))?;
+                    map.insert(name, value);
+                    spot.children.push(child);
+                }
+                Value::Object(map)
+            }
+        };
+        Ok((value, spot))
+    }
+
+    fn text(&self, text: String, at: Position, typed: fn(String) -> Value) -> Result<Value, SyntaxError> {
+        let Some(lookup) = self.variables else { return Ok(Value::String(text)) };
+        match variables::substitute(&text, lookup) {
+            Ok(None) => Ok(Value::String(text)),
+            Ok(Some(replaced)) => Ok(typed(replaced)),
+            Err(missing) => Err(SyntaxError { message: missing.message, position: at, hint: missing.hint }),
+        }
+    }
+}
+
+/// A text after replacement, and which of its bytes came from where.
+struct Replaced {
+    text: String,
+    /// For each replacement, the byte ranges it has here and in the original.
+    parts: Vec<(Range<usize>, Range<usize>)>,
+}
+
+impl Replaced {
+    /// `None` if there is nothing to replace.
+    fn new(original: &str, lookup: Lookup<'_>) -> Result<Option<Replaced>, SyntaxError> {
+        let mut replaced = Replaced { text: String::new(), parts: Vec::new() };
+        let (mut copied, mut from) = (0, 0);
+        while let Some(reference) = variables::next(original, from) {
+            from = reference.end;
+            if is_comment(original, reference.start) {
+                continue;
+            }
+            let value = variables::resolve(&reference, lookup).map_err(|missing| SyntaxError {
+                message: missing.message,
+                position: Lines::new(original).position(missing.at),
+                hint: missing.hint,
+            })?;
+            replaced.text.push_str(&original[copied..reference.start]);
+            let start = replaced.text.len();
+            replaced.text.push_str(&value);
+            replaced.parts.push((start..replaced.text.len(), reference.start..reference.end));
+            copied = reference.end;
+        }
+        replaced.text.push_str(&original[copied..]);
+        Ok((!replaced.parts.is_empty()).then_some(replaced))
+    }
+
+    /// Where a position of this text stands in the original.
+    fn original(&self, from: &Lines<'_>, to: &Lines<'_>, position: Position) -> Position {
+        let offset = from.offset(position);
+        let before = self.parts.partition_point(|(here, _)| here.start <= offset);
+        let Some((here, there)) = before.checked_sub(1).and_then(|at| self.parts.get(at)) else {
+            return to.position(offset);
+        };
+        to.position(if offset < here.end { there.start } else { there.end + (offset - here.end) })
+    }
+}
+
+/// Whether `at` is on a line that is nothing but a comment.
+fn is_comment(text: &str, at: usize) -> bool {
+    let start = text[..at].rfind('\n').map_or(0, |line| line + 1);
+    text[start..at].trim_start().starts_with('#')
+}
+
+impl Spot {
+    /// Changes each position.
+    fn each(&mut self, change: &mut impl FnMut(&mut Position)) {
+        self.key.iter_mut().for_each(&mut *change);
+        change(&mut self.value);
+        for child in &mut self.children {
+            child.each(change);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn lookup(name: &str) -> Option<String> {
+        match name {
+            "PORT" => Some("1980".to_owned()),
+            "LONG" => Some("a-value-longer-than-its-name".to_owned()),
+            "TWO" => Some("x: 1\ny: 2".to_owned()),
+            _ => None,
+        }
+    }
+
+    fn at(document: &Document, pointer: &str) -> (u32, u32) {
+        document.position(pointer).unwrap().into()
+    }
+
+    #[test]
+    fn values_and_places_are_read() {
+        let text =
+            "# top\nroutes:\n  - uri: /a # c\n    hosts: [a, \"b\"]\n    80: on\n  -\n    x: ~\n#END\n";
+        let document = parse(text, Variables::Keep).unwrap();
+        assert_eq!(
+            document.value,
+            json!({"routes": [{"uri": "/a", "hosts": ["a", "b"], "80": true}, {"x": null}]})
+        );
+        assert_eq!(at(&document, "/routes"), (2, 1));
+        assert_eq!(at(&document, "/routes/0/uri"), (3, 10));
+        assert_eq!(at(&document, "/routes/0/hosts"), (4, 5));
+        assert_eq!(at(&document, "/routes/0/hosts/1"), (4, 16));
+        assert_eq!(at(&document, "/routes/1/x"), (7, 8));
+    }
+
+    #[test]
+    fn an_empty_text_is_null() {
+        assert_eq!(parse("", Variables::Keep).unwrap().value, Value::Null);
+        assert_eq!(parse("# nothing\n", Variables::Keep).unwrap().value, Value::Null);
+    }
+
+    #[test]
+    fn errors_say_where() {
+        for (text, line) in [
+            ("a: 1\nb: [1,\n", 2),
+            ("a: 1\na: 2\n", 2),
+            ("a:\n  - b\n c: 1\n", 3),
+            ("a: *nowhere\n", 1),
+            ("a: 1\n---\nb: 2\n", 3),
+            ("a: .nan\n", 1),
+        ] {
+            let error = parse(text, Variables::Keep).unwrap_err();
+            assert_eq!(error.position.line, line, "{text}: {error}");
+            assert!(!error.message.contains("column"), "{error}");
+        }
+    }
+
+    #[test]
+    fn variables_in_text_keep_the_places_of_the_original() {
+        let text = "port: ${{PORT}}\nname: \"${{PORT}}\"\na: {b: ${{LONG}}, c: 1}\n# ${{NOPE}}\nd: 1\n";
+        let document = parse(text, Variables::InText(&lookup)).unwrap();
+        assert_eq!(document.value["port"], json!(1980));
+        assert_eq!(document.value["name"], json!("1980"));
+        assert_eq!(at(&document, "/a/b"), (3, 8));
+        assert_eq!(at(&document, "/a/c"), (3, 22));
+        assert_eq!(at(&document, "/d"), (5, 4));
+
+        let error = parse("a: 1\nb: ${{LONG}} : [\n", Variables::InText(&lookup)).unwrap_err();
+        assert_eq!(error.position.line, 2);
+        let error = parse("a: 1\nb: x${{NOPE}}\n", Variables::InText(&lookup)).unwrap_err();
+        assert_eq!(<(u32, u32)>::from(error.position), (2, 5));
+        assert!(error.message.ends_with("can't find environment variable NOPE"));
+
+        let document = parse("${{TWO}}\nz: 3\n", Variables::InText(&lookup)).unwrap();
+        assert_eq!(document.value, json!({"x": 1, "y": 2, "z": 3}));
+        assert_eq!((at(&document, "/y"), at(&document, "/z")), ((1, 1), (2, 4)));
+    }
+
+    #[test]
+    fn variables_in_values_decide_their_type() {
+        let text = "port: \"${{PORT}}\"\nurl: http://h:${{PORT}}\n\"${{PORT}}\": 1\ntext: ${{TWO}}\n";
+        let document = parse(text, Variables::InValues(&lookup)).unwrap();
+        assert_eq!(
+            document.value,
+            json!({"port": 1980, "url": "http://h:1980", "1980": 1, "text": "x: 1\ny: 2"})
+        );
+        let error = parse("a:\n  - ${{NOPE}}\n", Variables::InValues(&lookup)).unwrap_err();
+        assert_eq!(<(u32, u32)>::from(error.position), (2, 5));
+    }
+
+    #[test]
+    fn hostile_documents_are_refused_in_bounds() {
+        let deep = "[".repeat(10_000);
+        assert!(parse(&deep, Variables::Keep).is_err());
+        let mut bomb = String::from("a: &a [x, x, x, x, x, x, x, x, x]\n");
+        for (name, last) in
+            ["b", "c", "d", "e", "f", "g", "h", "i"].iter().zip(["a", "b", "c", "d", "e", "f", "g", "h"])
+        {
+            bomb.push_str(&format!("{name}: &{name} [{}]\n", vec![format!("*{last}"); 9].join(", ")));
+        }
+        assert!(parse(&bomb, Variables::Keep).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_input_panics(text in r#"[a-c:\-\[\]{}&*!|>'"%@` #\n\t$.0-9é]{0,60}"#, any in ".*") {
+            for text in [text, any] {
+                let _ = parse(&text, Variables::Keep);
+                let _ = parse(&text, Variables::InText(&lookup));
+                let _ = parse(&text, Variables::InValues(&lookup));
+            }
+        }
+    }
+}
