@@ -3,4 +3,5 @@
 
 #![forbid(unsafe_code)]
 
+pub mod references;
 pub mod store;

@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::Stream;
 use futures_util::StreamExt;
-use model::{Invalid as Diagnostic, Key, Kind};
+use model::{Diagnostic, Key, Kind};
 use serde_json::Value;
 
 pub mod embedded;
@@ -159,6 +159,12 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`StoreError::Changed`] if `expect` does not hold.
     fn delete(&self, key: Key, expect: Expect) -> Answer<'_, Option<Stored>>;
+
+    /// The revision of the last write.
+    fn revision(&self) -> Answer<'_, Revision>;
+
+    /// See [`Change::Plugins`].
+    fn plugins(&self) -> Answer<'_, Option<Vec<String>>>;
 
     /// Replaces the list of plugins that may be used (APISIX's `/apisix/plugins`).
     fn put_plugins(&self, names: Vec<String>) -> Answer<'_, Revision>;

@@ -112,6 +112,14 @@ impl Store for Embedded {
         Box::pin(self.ask(move |reply| Job::Delete { key, expect, reply }))
     }
 
+    fn revision(&self) -> Answer<'_, Revision> {
+        Box::pin(async { Ok(self.table.revision()) })
+    }
+
+    fn plugins(&self) -> Answer<'_, Option<Vec<String>>> {
+        Box::pin(async { Ok(self.table.plugins()) })
+    }
+
     fn put_plugins(&self, names: Vec<String>) -> Answer<'_, Revision> {
         Box::pin(self.ask(move |reply| Job::Plugins { names, reply }))
     }

@@ -72,6 +72,14 @@ impl Store for Memory {
         Box::pin(async move { self.remove(key, expect) })
     }
 
+    fn revision(&self) -> Answer<'_, Revision> {
+        Box::pin(async { Ok(self.table.revision()) })
+    }
+
+    fn plugins(&self) -> Answer<'_, Option<Vec<String>>> {
+        Box::pin(async { Ok(self.table.plugins()) })
+    }
+
     fn put_plugins(&self, names: Vec<String>) -> Answer<'_, Revision> {
         Box::pin(async move {
             let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use futures_util::stream;
-use model::{Invalid as Diagnostic, Key, Kind};
+use model::{Diagnostic, Key, Kind};
 use tokio::sync::watch;
 
 use super::{Change, Changes, Revision, Stored};
@@ -48,6 +48,10 @@ impl Table {
 
     pub fn revision(&self) -> Revision {
         self.read().revision
+    }
+
+    pub fn plugins(&self) -> Option<Vec<String>> {
+        self.read().plugins.clone()
     }
 
     pub fn get(&self, key: &Key) -> Option<Stored> {

@@ -1,0 +1,365 @@
+//! Who refers to whom among resources.
+//!
+//! A write may only name what exists, and what is in use may not be deleted;
+//! both are told in APISIX's words. Values are read as JSON, since what is
+//! stored has been checked before. Nothing here writes, and a check and the
+//! write after it are two steps, as in APISIX: whoever deletes an upstream
+//! while somebody else starts to use it can still win.
+
+use model::{Invalid, Key, Kind};
+use serde_json::Value;
+
+use crate::store::{Store, StoreError, Stored};
+
+/// Why a write is refused.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Refused {
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A field that names another resource.
+struct Field {
+    name: &'static str,
+    to: Kind,
+    /// What APISIX's messages call it.
+    word: &'static str,
+}
+
+const UPSTREAM: Field = Field { name: "upstream_id", to: Kind::Upstream, word: "upstream" };
+const SERVICE: Field = Field { name: "service_id", to: Kind::Service, word: "service" };
+const PLUGIN_CONFIG: Field =
+    Field { name: "plugin_config_id", to: Kind::PluginConfig, word: "plugin config" };
+const GROUP: Field = Field { name: "group_id", to: Kind::ConsumerGroup, word: "consumer group" };
+
+/// The fields of a kind that name others, in the order they are looked at.
+fn fields(kind: Kind) -> &'static [Field] {
+    match kind {
+        Kind::Route => &[UPSTREAM, SERVICE, PLUGIN_CONFIG],
+        Kind::Service => &[UPSTREAM],
+        Kind::StreamRoute => &[UPSTREAM, SERVICE],
+        Kind::Consumer => &[GROUP],
+        _ => &[],
+    }
+}
+
+/// Checks that everything `value` names exists.
+///
+/// # Errors
+/// `failed to fetch upstream info by upstream id [1], response code: 404`, and what the store answers.
+pub async fn check_exist(store: &dyn Store, kind: Kind, value: &Value) -> Result<(), Refused> {
+    for field in fields(kind) {
+        let Some(id) = value.get(field.name).and_then(id_text) else { continue };
+        if store.get(&Key::new(field.to, id.as_str())).await?.is_none() {
+            let word = field.word;
+            return Err(Invalid::new(format!(
+                "failed to fetch {word} info by {word} id [{id}], response code: 404"
+            ))
+            .at(format!("/{}", field.name))
+            .expected(format!("the id of a {word} that exists"))
+            .hint(format!("create the {word} first"))
+            .into());
+        }
+    }
+    Ok(())
+}
+
+/// Checks that nothing uses `key`, before it is deleted.
+///
+/// # Errors
+/// `can not delete this upstream, route [1] is still using it now`, and what the store answers.
+pub async fn check_unused(store: &dyn Store, key: &Key) -> Result<(), Refused> {
+    match key.kind {
+        Kind::Upstream => upstream_unused(store, &key.id).await,
+        Kind::Service => {
+            let said = "can not delete this service directly,";
+            unused_by(store, Kind::Route, "route", &SERVICE, &key.id, said).await?;
+            unused_by(store, Kind::StreamRoute, "stream_route", &SERVICE, &key.id, said).await
+        }
+        Kind::PluginConfig => {
+            let said = "can not delete this plugin config,";
+            unused_by(store, Kind::Route, "route", &PLUGIN_CONFIG, &key.id, said).await
+        }
+        Kind::ConsumerGroup => {
+            let said = "can not delete this consumer group,";
+            unused_by(store, Kind::Consumer, "consumer", &GROUP, &key.id, said).await
+        }
+        Kind::Proto => {
+            for (kind, word) in [(Kind::Route, "route"), (Kind::Service, "service")] {
+                let uses = |value: &Value| {
+                    value.pointer("/plugins/grpc-transcode/proto_id").and_then(id_text).as_deref()
+                        == Some(&key.id)
+                };
+                let (items, _) = store.list(kind, "").await?;
+                none_of(&items, uses, &format!("can not delete this proto, {word}"))?;
+            }
+            Ok(())
+        }
+        Kind::StreamRoute => {
+            let uses = |value: &Value| {
+                value.pointer("/protocol/superior_id").and_then(id_text).as_deref() == Some(&key.id)
+            };
+            let (items, _) = store.list(Kind::StreamRoute, "").await?;
+            match items.iter().find(|item| uses(&item.value)) {
+                None => Ok(()),
+                Some(user) => Err(Invalid::new(format!(
+                    "can not delete this stream route directly, stream route [{}] is still using it as superior_id",
+                    user.key.leaf()
+                ))
+                .into()),
+            }
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks that no two global rules hold the same plugin.
+///
+/// # Errors
+/// `plugin 'cors' already exists in global rule with id '1'`, and what the store answers.
+pub async fn check_global_rule(store: &dyn Store, id: &str, value: &Value) -> Result<(), Refused> {
+    let Some(plugins) = value.get("plugins").and_then(Value::as_object) else { return Ok(()) };
+    let (rules, _) = store.list(Kind::GlobalRule, "").await?;
+    for rule in rules.iter().filter(|rule| rule.key.id != id) {
+        let Some(theirs) = rule.value.get("plugins").and_then(Value::as_object) else { continue };
+        if let Some(name) = plugins.keys().find(|name| theirs.contains_key(*name)) {
+            return Err(Invalid::new(format!(
+                "plugin '{name}' already exists in global rule with id '{}'",
+                rule.key.id
+            ))
+            .within(name)
+            .under("/plugins")
+            .hint("a plugin may stand in one global rule only: change that rule")
+            .into());
+        }
+    }
+    Ok(())
+}
+
+/// What tells consumers apart, by plugin: two may not have the same.
+const UNIQUE: [(&str, &str); 6] = [
+    ("key-auth", "key"),
+    ("basic-auth", "username"),
+    ("jwt-auth", "key"),
+    ("hmac-auth", "key_id"),
+    ("ldap-auth", "user_dn"),
+    ("ldap-auth-advanced", "user_dn"),
+];
+
+/// Checks that no other consumer or credential is found by what `value`, to be stored
+/// under `key`, carries. References to secrets are not followed.
+///
+/// # Errors
+/// `duplicate key of plugin key-auth found with consumer: bob`, never the key itself; and what
+/// the store answers.
+pub async fn check_credentials(store: &dyn Store, key: &Key, value: &Value) -> Result<(), Refused> {
+    let mine: Vec<_> = UNIQUE
+        .iter()
+        .filter_map(|(plugin, field)| {
+            let own = value.get("plugins")?.get(plugin)?.get(field)?.as_str()?;
+            let reference = own.starts_with("$secret://") || own.starts_with("$env://");
+            (!reference).then_some((*plugin, *field, own))
+        })
+        .collect();
+    if mine.is_empty() {
+        return Ok(());
+    }
+    for kind in [Kind::Consumer, Kind::Credential] {
+        let (others, _) = store.list(kind, "").await?;
+        for other in others.iter().filter(|other| !same_holder(key, &other.key)) {
+            let Some(plugins) = other.value.get("plugins") else { continue };
+            let shared = mine.iter().find(|(plugin, field, own)| {
+                plugins.get(plugin).and_then(|config| config.get(field)).and_then(Value::as_str) == Some(own)
+            });
+            if let Some((plugin, field, _)) = shared {
+                let holder = match other.key.owner() {
+                    Some(consumer) => format!("credential: {} of consumer: {consumer}", other.key.leaf()),
+                    None => format!("consumer: {}", other.key.id),
+                };
+                return Err(Invalid::new(format!(
+                    "duplicate {field} of plugin {plugin} found with {holder}"
+                ))
+                .at(format!("/plugins/{plugin}/{field}"))
+                .into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A consumer shares with its own credentials; a credential only with itself.
+fn same_holder(key: &Key, other: &Key) -> bool {
+    key == other || (key.kind == Kind::Consumer && other.owner() == Some(&key.id))
+}
+
+async fn upstream_unused(store: &dyn Store, id: &str) -> Result<(), Refused> {
+    let users = [
+        (Kind::Route, "route", true),
+        (Kind::Service, "service", true),
+        (Kind::PluginConfig, "plugin_config", false),
+        (Kind::Consumer, "consumer", false),
+        (Kind::ConsumerGroup, "consumer_group", false),
+        (Kind::GlobalRule, "global_rules", false),
+        // APISIX forgets these, and leaves a route without its upstream.
+        (Kind::StreamRoute, "stream_route", true),
+    ];
+    for (kind, word, has_field) in users {
+        let (items, _) = store.list(kind, "").await?;
+        let said = format!("can not delete this upstream, plugin in {word}");
+        none_of(&items, |value| splits_to(value, id), &said)?;
+        if has_field {
+            let said = format!("can not delete this upstream, {word}");
+            none_of(&items, |value| names(value, &UPSTREAM, id), &said)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the plugin traffic-split of this resource sends traffic to the upstream.
+fn splits_to(value: &Value, id: &str) -> bool {
+    let rules = value.pointer("/plugins/traffic-split/rules").and_then(Value::as_array);
+    rules.into_iter().flatten().any(|rule| {
+        let upstreams = rule.get("weighted_upstreams").and_then(Value::as_array);
+        upstreams.into_iter().flatten().any(|upstream| names(upstream, &UPSTREAM, id))
+    })
+}
+
+async fn unused_by(
+    store: &dyn Store,
+    kind: Kind,
+    word: &str,
+    field: &Field,
+    id: &str,
+    said: &str,
+) -> Result<(), Refused> {
+    let (items, _) = store.list(kind, "").await?;
+    none_of(&items, |value| names(value, field, id), &format!("{said} {word}"))
+}
+
+fn none_of(items: &[Stored], uses: impl Fn(&Value) -> bool, said: &str) -> Result<(), Refused> {
+    match items.iter().find(|item| uses(&item.value)) {
+        None => Ok(()),
+        Some(user) => Err(Invalid::new(format!("{said} [{}] is still using it now", user.key.leaf())).into()),
+    }
+}
+
+fn names(value: &Value, field: &Field, id: &str) -> bool {
+    match value.get(field.name) {
+        Some(Value::String(text)) => text == id,
+        Some(other) => id_text(other).as_deref() == Some(id),
+        None => false,
+    }
+}
+
+/// An id, which may be written as a number, as it stands in a key.
+fn id_text(id: &Value) -> Option<String> {
+    match id {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::store::{Expect, Memory};
+
+    async fn store_of(items: &[(Key, Value)]) -> Memory {
+        let store = Memory::default();
+        for (key, value) in items {
+            store.put(key.clone(), value.clone(), Expect::Any, None).await.unwrap();
+        }
+        store
+    }
+
+    #[tokio::test]
+    async fn what_is_named_must_exist() {
+        let store = store_of(&[(Key::new(Kind::Upstream, "1"), json!({}))]).await;
+        let check = async |kind, value| {
+            check_exist(&store, kind, &value).await.map_err(|refused| refused.to_string())
+        };
+        assert_eq!(check(Kind::Route, json!({"upstream_id": 1})).await, Ok(()));
+        assert_eq!(check(Kind::Service, json!({"upstream_id": "1"})).await, Ok(()));
+        for (kind, value, said) in [
+            (Kind::Route, json!({"upstream_id": 2}), "upstream info by upstream id [2]"),
+            (Kind::Route, json!({"service_id": "a"}), "service info by service id [a]"),
+            (Kind::Route, json!({"plugin_config_id": "a"}), "plugin config info by plugin config id [a]"),
+            (Kind::Consumer, json!({"group_id": "a"}), "consumer group info by consumer group id [a]"),
+        ] {
+            let said = format!("failed to fetch {said}, response code: 404");
+            assert_eq!(check(kind, value).await, Err(said));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_used_stays() {
+        let split = json!({"plugins": {"traffic-split": {"rules": [
+            {"weighted_upstreams": [{"weight": 1}, {"upstream_id": 3}]}
+        ]}}});
+        let store = store_of(&[
+            (Key::new(Kind::Route, "r"), json!({"upstream_id": 1, "plugin_config_id": "p"})),
+            (Key::new(Kind::Service, "s"), json!({"upstream_id": "2"})),
+            (Key::new(Kind::Route, "r2"), json!({"service_id": "s"})),
+            (Key::new(Kind::GlobalRule, "g"), split.clone()),
+            (Key::new(Kind::Consumer, "jack"), json!({"group_id": "x"})),
+        ])
+        .await;
+        let check = async |kind, id| {
+            check_unused(&store, &Key::new(kind, id)).await.map_err(|refused| refused.to_string())
+        };
+        for (kind, id, said) in [
+            (Kind::Upstream, "1", "upstream, route [r] is still using it now"),
+            (Kind::Upstream, "2", "upstream, service [s] is still using it now"),
+            (Kind::Upstream, "3", "upstream, plugin in global_rules [g] is still using it now"),
+            (Kind::Service, "s", "service directly, route [r2] is still using it now"),
+            (Kind::PluginConfig, "p", "plugin config, route [r] is still using it now"),
+            (Kind::ConsumerGroup, "x", "consumer group, consumer [jack] is still using it now"),
+        ] {
+            assert_eq!(check(kind, id).await, Err(format!("can not delete this {said}")));
+        }
+        for (kind, id) in [(Kind::Upstream, "4"), (Kind::Service, "t"), (Kind::Route, "r")] {
+            assert_eq!(check(kind, id).await, Ok(()));
+        }
+    }
+
+    #[tokio::test]
+    async fn two_consumers_may_not_be_one_to_a_plugin() {
+        let key_auth = |key: &str| json!({"plugins": {"key-auth": {"key": key}}});
+        let store = store_of(&[
+            (Key::new(Kind::Consumer, "bob"), key_auth("k1")),
+            (Key::credential("bob", "c"), key_auth("k2")),
+        ])
+        .await;
+        let check = async |key: Key, secret: &str| {
+            check_credentials(&store, &key, &key_auth(secret)).await.map_err(|refused| refused.to_string())
+        };
+        let jack = Key::new(Kind::Consumer, "jack");
+        assert_eq!(
+            check(jack.clone(), "k1").await,
+            Err("duplicate key of plugin key-auth found with consumer: bob".to_owned())
+        );
+        assert_eq!(
+            check(jack.clone(), "k2").await,
+            Err("duplicate key of plugin key-auth found with credential: c of consumer: bob".to_owned())
+        );
+        assert_eq!(check(jack, "k3").await, Ok(()));
+        // Oneself is no other.
+        assert_eq!(check(Key::new(Kind::Consumer, "bob"), "k2").await, Ok(()));
+        assert_eq!(check(Key::credential("bob", "c"), "k2").await, Ok(()));
+        assert!(check(Key::credential("bob", "d"), "k2").await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_plugin_stands_in_one_global_rule() {
+        let rule = json!({"plugins": {"cors": {}}});
+        let store = store_of(&[(Key::new(Kind::GlobalRule, "1"), rule.clone())]).await;
+        assert!(check_global_rule(&store, "1", &rule).await.is_ok());
+        let refused = check_global_rule(&store, "2", &rule).await.unwrap_err();
+        assert_eq!(refused.to_string(), "plugin 'cors' already exists in global rule with id '1'");
+    }
+}
