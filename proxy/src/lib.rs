@@ -1,0 +1,24 @@
+//! The data plane: workers, connections, exchanges, upstream pools.
+//!
+//! A worker is one thread with its own runtime, listening sockets, buffers and
+//! upstream connections. It reads the current snapshot and never waits for the
+//! control plane: it takes no lock, resolves no name, reads no file.
+#![deny(unsafe_code)]
+
+mod buffers;
+mod clock;
+mod consumer_chains;
+mod down;
+mod exchange;
+mod fetch;
+mod handoff;
+mod rt;
+mod settings;
+mod tunnel;
+mod up;
+mod worker;
+
+pub use exchange::fault::{Blame, Fault, FaultKind, FaultRecord};
+pub use handoff::{Handoff, HandoffFuture, HandoffReply, HandoffRequest};
+pub use settings::Settings;
+pub use worker::{Stage, Workers};

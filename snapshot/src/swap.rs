@@ -95,10 +95,16 @@ impl Reader {
     /// The current snapshot. One relaxed load when nothing changed.
     #[inline]
     pub fn current(&mut self) -> &Arc<Snapshot> {
-        if self.shared.version.load(Ordering::Relaxed) != self.version {
+        if self.is_stale() {
             self.refresh();
         }
         &self.current
+    }
+
+    /// Whether [`Reader::current`] would take a newer snapshot.
+    #[inline]
+    pub fn is_stale(&self) -> bool {
+        self.shared.version.load(Ordering::Relaxed) != self.version
     }
 
     #[cold]

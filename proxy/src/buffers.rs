@@ -1,0 +1,203 @@
+//! hot path
+//!
+//! Read buffers, kept by the worker and lent while bytes are in hand.
+
+use std::cell::RefCell;
+
+/// The usual size: a head or a small body in one read.
+pub(crate) const SMALL: usize = 16 << 10;
+/// For long bodies, once a small buffer was filled by one read.
+pub(crate) const LARGE: usize = 64 << 10;
+
+/// Bytes between `start` and `end` were read and not yet used.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl Buffer {
+    fn new(size: usize) -> Buffer {
+        Buffer { bytes: vec![0; size].into_boxed_slice(), start: 0, end: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn data(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    #[inline]
+    pub(crate) fn data_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.end]
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    #[inline]
+    pub(crate) fn capacity(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Room behind the data, after moving the data to the front if that is needed.
+    #[inline]
+    pub(crate) fn space(&mut self) -> &mut [u8] {
+        if self.start == self.end {
+            self.start = 0;
+            self.end = 0;
+        } else if self.end == self.bytes.len() && self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        &mut self.bytes[self.end..]
+    }
+
+    /// So many bytes were read into [`Buffer::space`].
+    #[inline]
+    pub(crate) fn filled(&mut self, n: usize) {
+        self.end += n;
+        debug_assert!(self.end <= self.bytes.len());
+    }
+
+    /// So many bytes of the data are done with.
+    #[inline]
+    pub(crate) fn consume(&mut self, n: usize) {
+        self.start += n;
+        debug_assert!(self.start <= self.end);
+    }
+
+    /// Makes room for a message of `size` bytes; keeps the data.
+    pub(crate) fn grow(&mut self, size: usize) {
+        if size > self.bytes.len() {
+            let mut bytes = vec![0; size].into_boxed_slice();
+            let len = self.len();
+            bytes[..len].copy_from_slice(self.data());
+            *self = Buffer { bytes, start: 0, end: len };
+        }
+    }
+}
+
+/// A worker's spare buffers. Last in, first out: the buffer lent next is the one
+/// whose memory is still in the cache.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    small: RefCell<Vec<Buffer>>,
+    large: RefCell<Vec<Buffer>>,
+    keep: usize,
+}
+
+impl Buffers {
+    /// Keeps at most `keep` spare buffers of each size.
+    pub(crate) fn new(keep: usize) -> Buffers {
+        Buffers { small: RefCell::default(), large: RefCell::default(), keep }
+    }
+
+    #[inline]
+    pub(crate) fn take(&self) -> Buffer {
+        self.small.borrow_mut().pop().unwrap_or_else(|| Buffer::new(SMALL))
+    }
+
+    pub(crate) fn take_large(&self) -> Buffer {
+        self.large.borrow_mut().pop().unwrap_or_else(|| Buffer::new(LARGE))
+    }
+
+    /// Takes a buffer back, whatever is in it. Odd sizes (grown for a long head) are freed.
+    #[inline]
+    pub(crate) fn give(&self, mut buffer: Buffer) {
+        let spare = match buffer.capacity() {
+            SMALL => &self.small,
+            LARGE => &self.large,
+            _ => return,
+        };
+        buffer.start = 0;
+        buffer.end = 0;
+        let mut spare = spare.borrow_mut();
+        if spare.len() < self.keep {
+            spare.push(buffer);
+        }
+    }
+
+    /// Frees half of the spare buffers: called when the worker has been quiet, so
+    /// that a burst's memory goes back in a few seconds.
+    pub(crate) fn shrink(&self) {
+        for spare in [&self.small, &self.large] {
+            let mut spare = spare.borrow_mut();
+            let keep = spare.len() / 2;
+            spare.truncate(keep);
+        }
+    }
+}
+
+/// A buffer that goes back to the worker by itself, also when its future is dropped.
+#[derive(Debug)]
+pub(crate) struct Lent<'a> {
+    buffers: &'a Buffers,
+    buffer: Option<Buffer>,
+}
+
+impl<'a> Lent<'a> {
+    pub(crate) fn none(buffers: &'a Buffers) -> Lent<'a> {
+        Lent { buffers, buffer: None }
+    }
+
+    #[inline]
+    pub(crate) fn is_none(&self) -> bool {
+        self.buffer.is_none()
+    }
+
+    /// The buffer; taken from the worker if it is not there yet.
+    #[inline]
+    pub(crate) fn get(&mut self) -> &mut Buffer {
+        let buffers = self.buffers;
+        self.buffer.get_or_insert_with(|| buffers.take())
+    }
+
+    /// Exchanges an empty small buffer for a large one.
+    pub(crate) fn enlarge(&mut self) {
+        if let Some(buffer) = self.buffer.take_if(|buffer| buffer.is_empty() && buffer.capacity() == SMALL) {
+            self.buffers.give(buffer);
+            self.buffer = Some(self.buffers.take_large());
+        }
+    }
+
+    pub(crate) fn into_inner(mut self) -> Option<Buffer> {
+        self.buffer.take()
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            self.buffers.give(buffer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_moves_to_the_front_when_the_end_is_reached() {
+        let mut buffer = Buffer::new(8);
+        buffer.space()[..8].copy_from_slice(b"abcdefgh");
+        buffer.filled(8);
+        buffer.consume(6);
+        assert_eq!(buffer.space().len(), 6);
+        assert_eq!(buffer.data(), b"gh");
+        buffer.grow(32);
+        assert_eq!(buffer.data(), b"gh");
+        assert_eq!(buffer.space().len(), 30);
+        buffer.consume(2);
+        assert_eq!(buffer.space().len(), 32);
+    }
+}

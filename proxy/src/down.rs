@@ -1,0 +1,87 @@
+//! Towards clients.
+
+pub(crate) mod h1;
+
+use std::time::Duration;
+
+use crate::buffers::Buffer;
+use crate::clock::Waiter;
+use crate::exchange::body::Incoming;
+use crate::exchange::fault::{Fault, FaultKind};
+use crate::exchange::io::{self, Failed};
+use crate::exchange::upload::CONTINUE;
+use crate::rt;
+use crate::worker::Worker;
+
+/// A client's connection and the request on it.
+pub(crate) struct Down {
+    pub(crate) stream: rt::Stream,
+    /// Bytes read and not used yet; none is held while there are none.
+    pub(crate) buffer: Option<Buffer>,
+    /// For waits on the client's side, and on the upstream's: both may be pending at once.
+    pub(crate) waiter: Waiter,
+    pub(crate) up_waiter: Waiter,
+    /// The rest of the request's body.
+    pub(crate) incoming: Incoming,
+    /// The client waits for 100 before it sends the body.
+    pub(crate) continue_due: bool,
+    /// Part of the body was taken and is not in memory.
+    pub(crate) body_lost: bool,
+    /// Size of the request's head.
+    pub(crate) head_bytes: u64,
+}
+
+impl Down {
+    /// Tells a client that waits for it to go on with its body (RFC 9110 section 10.1.1).
+    pub(crate) async fn say_continue(&mut self, worker: &Worker) -> Result<(), Fault> {
+        if !std::mem::take(&mut self.continue_due) {
+            return Ok(());
+        }
+        let (_, mut to) = self.stream.split();
+        io::write_all(worker, &self.waiter, &mut to, CONTINUE, worker.settings.send_timeout)
+            .await
+            .map_err(|_| Fault::client(FaultKind::ClientGone))
+    }
+
+    /// Reads more from the client behind what is at hand.
+    pub(crate) async fn read_more(&mut self, worker: &Worker, timeout: Duration) -> Result<(), Fault> {
+        let (mut from, _) = self.stream.split();
+        let buffer = self.buffer.get_or_insert_with(|| worker.buffers.take());
+        match io::read(worker, &self.waiter, &mut from, buffer, timeout).await {
+            Ok(0) | Err(Failed::Closed) => Err(Fault::client(FaultKind::ClientGone)),
+            Ok(_) => Ok(()),
+            Err(Failed::Timeout) => Err(Fault::client(FaultKind::BodyTimeout)),
+        }
+    }
+
+    /// Gives an empty buffer back.
+    #[inline]
+    pub(crate) fn return_empty(&mut self, worker: &Worker) {
+        if let Some(buffer) = self.buffer.take_if(|buffer| buffer.is_empty()) {
+            worker.buffers.give(buffer);
+        }
+    }
+
+    /// The number of body bytes still to be used, if all of them are in the buffer.
+    #[inline]
+    pub(crate) fn body_at_hand(&self) -> Option<usize> {
+        match (&self.incoming, &self.buffer) {
+            (Incoming::None | Incoming::Length(0), _) => Some(0),
+            (Incoming::Length(length), Some(buffer)) if buffer.len() as u64 >= *length => Some(*length as usize),
+            _ => None,
+        }
+    }
+
+    /// Drops the rest of the body if all of it is here; says whether the next request can follow.
+    #[inline]
+    pub(crate) fn finish_body(&mut self) -> bool {
+        match (self.body_at_hand(), &mut self.buffer) {
+            (Some(0), _) => true,
+            (Some(n), Some(buffer)) => {
+                buffer.consume(n);
+                true
+            }
+            _ => false,
+        }
+    }
+}

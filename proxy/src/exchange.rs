@@ -1,0 +1,39 @@
+//! One request and its response: from the head to the last byte.
+
+pub(crate) mod answer;
+pub(crate) mod body;
+pub(crate) mod drive;
+pub(crate) mod fault;
+pub(crate) mod forward;
+pub(crate) mod io;
+pub(crate) mod phases;
+pub(crate) mod receive;
+pub(crate) mod retry;
+pub(crate) mod upload;
+
+use sdk::exchange::{Chunk, Messages};
+
+/// The memory of one exchange; reused.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    pub(crate) messages: Messages,
+    /// What is being written to the upstream: the head and what body is at hand.
+    pub(crate) up_out: Vec<u8>,
+    /// What is being written to the client.
+    pub(crate) down_out: Vec<u8>,
+    /// The piece of the body that stages look at.
+    pub(crate) chunk: Chunk,
+}
+
+impl Scratch {
+    pub(crate) fn clear(&mut self) {
+        const KEEP: usize = 32 << 10;
+        self.messages.clear();
+        for bytes in [&mut self.up_out, &mut self.down_out, &mut self.chunk.data] {
+            bytes.clear();
+            if bytes.capacity() > KEEP {
+                bytes.shrink_to(KEEP);
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! hot path
+//!
+//! Every answer's head, and every answer the gateway makes itself.
+//!
+//! The only file in which the bytes of an error are made.
+
+use bytes::Bytes;
+use sdk::exchange::{Chunk, Source};
+use sdk::{Exchange, Phase, Reply};
+use wire::{Method, Name, Version};
+
+use super::fault::{Fault, FaultKind};
+use super::phases::Chains;
+use crate::worker::Worker;
+
+/// How the client learns where the body ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// There is no body and no field about it (1xx, 204, 304, or as HEAD's answer came).
+    Nothing,
+    Length(u64),
+    Chunked,
+    /// The connection is closed behind it.
+    Close,
+}
+
+/// Writes the head of the response in `x` for the client (RFC 9112 section 4).
+#[inline]
+pub(crate) fn write_head(
+    worker: &Worker,
+    x: &Exchange<'_>,
+    ending: Ending,
+    keep_alive: bool,
+    micros: u64,
+    out: &mut Vec<u8>,
+) {
+    let head = &x.messages.response;
+    wire::h1::encode::status_line(head.status, out);
+    let mut dated = false;
+    for field in head.fields.list() {
+        match field.id {
+            Name::Connection
+            | Name::KeepAlive
+            | Name::ProxyConnection
+            | Name::TransferEncoding
+            | Name::ContentLength
+            | Name::Server
+            | Name::Trailer
+            | Name::Upgrade => continue,
+            Name::Date => dated = true,
+            _ => {}
+        }
+        out.extend_from_slice(head.fields.bytes(field.name));
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(head.fields.bytes(field.value));
+        out.extend_from_slice(b"\r\n");
+    }
+    if !dated {
+        out.extend_from_slice(b"Date: ");
+        worker.write_date(micros, out);
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(b"Server: ");
+    out.extend_from_slice(worker.settings.server.as_bytes());
+    out.extend_from_slice(b"\r\n");
+    match ending {
+        Ending::Length(length) => {
+            out.extend_from_slice(b"Content-Length: ");
+            write_decimal(length, out);
+            out.extend_from_slice(b"\r\n");
+        }
+        Ending::Chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
+        Ending::Nothing | Ending::Close => {}
+    }
+    if !keep_alive {
+        out.extend_from_slice(b"Connection: close\r\n");
+    } else if x.messages.request.version == Version::Http10 {
+        out.extend_from_slice(b"Connection: keep-alive\r\n");
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Makes a whole answer of a stage's reply: through the header and body filters, into `out`.
+pub(crate) fn write_reply(
+    worker: &Worker,
+    x: &mut Exchange<'_>,
+    chains: Chains<'_>,
+    reply: Reply,
+    source: Source,
+    keep_alive: bool,
+    out: &mut Vec<u8>,
+) {
+    let head = &mut x.messages.response;
+    head.clear();
+    head.status = reply.status;
+    for (name, value) in &reply.headers {
+        // A value that cannot stand in a head is left out.
+        let _ = head.fields.append(name.as_bytes(), value);
+    }
+    x.source = source;
+    x.apply_early_edits();
+    chains.header_filter(worker, x);
+    let mut body = reply.body;
+    if chains.has(Phase::BodyFilter) {
+        let mut chunk = Chunk { data: body.to_vec(), last: true };
+        if chains.body_filter(worker, x, &mut chunk) {
+            body = chunk.data.into();
+        }
+    }
+    let status = x.messages.response.status;
+    let micros = worker.clock.micros();
+    if status < 200 || status == 204 || status == 304 {
+        write_head(worker, x, Ending::Nothing, keep_alive, micros, out);
+        return;
+    }
+    write_head(worker, x, Ending::Length(body.len() as u64), keep_alive, micros, out);
+    if x.method() != Method::Head {
+        out.extend_from_slice(&body);
+        x.timing.body_sent += body.len() as u64;
+    }
+}
+
+/// The reply that tells a client of a fault, in APISIX's shape: `{"error_msg":"404 Route Not Found"}`,
+/// with the cause beside it where APISIX has no text of its own.
+pub(crate) fn of_fault(fault: Fault) -> Reply {
+    let status = fault.kind.status();
+    let mut reply = match fault.kind {
+        FaultKind::NoRoute => fixed(b"{\"error_msg\":\"404 Route Not Found\"}\n"),
+        kind => fixed_text(status, kind.words()),
+    };
+    reply.status = status;
+    if fault.kind == FaultKind::MethodNotAllowed {
+        reply = reply.header("Allow", "GET, HEAD, POST, PUT, DELETE, PATCH, OPTIONS");
+    }
+    reply
+}
+
+/// An answer to bytes that are not a request; there is no exchange.
+pub(crate) fn refuse(worker: &Worker, kind: FaultKind, out: &mut Vec<u8>) {
+    let reply = of_fault(Fault::client(kind));
+    wire::h1::encode::status_line(reply.status, out);
+    out.extend_from_slice(b"Date: ");
+    worker.write_date(worker.clock.micros(), out);
+    out.extend_from_slice(b"\r\nServer: ");
+    out.extend_from_slice(worker.settings.server.as_bytes());
+    out.extend_from_slice(b"\r\nContent-Type: application/json\r\nContent-Length: ");
+    write_decimal(reply.body.len() as u64, out);
+    out.extend_from_slice(b"\r\nConnection: close\r\n\r\n");
+    out.extend_from_slice(&reply.body);
+}
+
+fn fixed(body: &'static [u8]) -> Reply {
+    Reply {
+        status: 0,
+        headers: vec![("Content-Type", b"application/json".to_vec())],
+        body: Bytes::from_static(body),
+    }
+}
+
+fn fixed_text(status: u16, words: &str) -> Reply {
+    let body = format!(
+        "{{\"error_msg\":\"{status} {}\",\"reason\":\"{words}\"}}\n",
+        wire::h1::encode::reason(status)
+    );
+    Reply { status, headers: vec![("Content-Type", b"application/json".to_vec())], body: body.into() }
+}
+
+/// Decimal digits without a detour through formatting.
+#[inline]
+pub(crate) fn write_decimal(mut value: u64, out: &mut Vec<u8>) {
+    let mut digits = [0u8; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (value % 10) as u8;
+        value /= 10;
+        if value == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decimals_are_exact() {
+        for value in [0, 9, 10, 4000, u64::MAX] {
+            let mut out = Vec::new();
+            write_decimal(value, &mut out);
+            assert_eq!(out, value.to_string().into_bytes());
+        }
+    }
+
+    #[test]
+    fn an_unmatched_request_gets_apisix_words() {
+        let reply = of_fault(Fault::gateway(FaultKind::NoRoute));
+        assert_eq!((reply.status, &reply.body[..]), (404, &b"{\"error_msg\":\"404 Route Not Found\"}\n"[..]));
+    }
+
+    #[test]
+    fn every_cause_is_valid_json() {
+        for kind in [FaultKind::ConnectRefused, FaultKind::ReadTimeout, FaultKind::BodyTooLarge] {
+            let body = of_fault(Fault::upstream(kind)).body;
+            let text = std::str::from_utf8(&body).unwrap();
+            assert!(text.starts_with("{\"error_msg\":\"") && text.ends_with("\"}\n"), "{text}");
+        }
+    }
+}

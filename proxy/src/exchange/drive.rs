@@ -1,0 +1,285 @@
+//! hot path
+//!
+//! One exchange from the decoded head to the log phase.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use sdk::exchange::{Body, Source};
+use sdk::{Chain, Client, Exchange, Phase, Reply};
+use snapshot::{Plan, Snapshot};
+use wire::{Framing, Method};
+
+use super::Scratch;
+use super::answer;
+use super::fault::{Fault, FaultKind, FaultRecord};
+use super::forward::{Forward, Forwarded};
+use super::io;
+use super::phases::{self, Chains, Flow};
+use super::upload;
+use crate::down::Down;
+use crate::handoff::{Handoff, HandoffRequest};
+use crate::tunnel::{self, Tunnel};
+use crate::worker::Worker;
+
+/// What becomes of the client's connection.
+#[derive(Debug)]
+pub(crate) enum After {
+    /// It may carry the next request.
+    Next,
+    /// It ends.
+    Close,
+    /// It ends, but the client may still be sending: read a little so that it sees the answer.
+    Linger,
+    /// It ends, and the client must notice that the response is not whole.
+    Abort,
+    /// Both connections are a tunnel.
+    Tunnel(Tunnel),
+}
+
+/// A body a route's condition wants to look into may be at most so long.
+const MATCH_BODY: usize = 1 << 20;
+
+/// Serves the request whose head is in `scratch`.
+pub(crate) async fn drive(
+    worker: &Rc<Worker>,
+    down: &mut Down,
+    client: &Client,
+    scratch: &mut Scratch,
+    last_request: bool,
+) -> After {
+    let Scratch { messages, up_out, down_out, chunk } = scratch;
+    let lease = worker.lease();
+    let began = worker.clock.micros();
+    let mut x = Exchange::new(messages, client, &lease.consumers, &**worker);
+    x.timing.start_ms = worker.clock.unix_ms(began);
+    x.timing.received = down.head_bytes;
+    worker.shard.request_began();
+
+    let mut plan = None;
+    let flow = prepare(worker, down, &lease, &mut x, &mut plan).await;
+    let plan_chain = plan.and_then(|plan: &Plan| plan.chain.as_ref());
+    let mut merged: Option<Arc<dyn Chain>> = None;
+    let mut chains =
+        Chains { global: lease.global.as_deref(), plan: plan_chain.map(|chain| &**chain) };
+    let flow = match flow {
+        Flow::Go => before_upstream(worker, down, &mut x, chains, plan_chain, &mut merged).await,
+        flow => flow,
+    };
+    if let Some(chain) = merged.as_deref() {
+        chains.plan = Some(chain);
+    }
+    let flow = match (flow, plan) {
+        (Flow::Go, Some(_)) => {
+            match phases::run(worker, down, chains.global, Phase::BeforeProxy, &mut x).await {
+                Flow::Go => phases::run(worker, down, chains.plan, Phase::BeforeProxy, &mut x).await,
+                flow => flow,
+            }
+        }
+        (Flow::Go, None) => Flow::Fault(Fault::gateway(FaultKind::NoRoute)),
+        (flow, _) => flow,
+    };
+
+    let keep_client = x.request().keep_alive && !last_request && !worker.is_draining();
+    let mut fault = None;
+    let mut after = match (flow, plan) {
+        (Flow::Go, Some(plan)) => {
+            let forward = Forward {
+                worker,
+                plan,
+                chains,
+                up_out,
+                down_out: &mut *down_out,
+                chunk,
+                keep_client,
+            };
+            match forward.run(down, &mut x).await {
+                Ok(Forwarded::Done { keep_client: true }) => After::Next,
+                Ok(Forwarded::Done { keep_client: false }) => After::Linger,
+                Ok(Forwarded::Broken(broken)) => {
+                    fault = Some(broken);
+                    After::Abort
+                }
+                Ok(Forwarded::Switched(conn, bytes)) => {
+                    After::Tunnel(Tunnel { conn, bytes, idle_timeout: plan.timeouts.read })
+                }
+                Err(failed) => {
+                    fault = Some(failed);
+                    let reply = answer::of_fault(failed);
+                    answer(worker, down, &mut x, chains, reply, Source::Gateway, keep_client, down_out).await
+                }
+            }
+        }
+        (Flow::Reply(reply), _) => {
+            answer(worker, down, &mut x, chains, reply, Source::Plugin, keep_client, down_out).await
+        }
+        (Flow::Fault(failed), _) => {
+            fault = Some(failed);
+            let reply = answer::of_fault(failed);
+            answer(worker, down, &mut x, chains, reply, Source::Gateway, keep_client, down_out).await
+        }
+        // Without a plan the flow is never `Go`: that became `NoRoute` above.
+        (Flow::Go, None) => After::Close,
+    };
+    if let Some(fault) = fault {
+        if fault.kind == FaultKind::ClientGone {
+            after = After::Close;
+            x.messages.response.status = 499;
+        }
+        tell(worker, &x, fault);
+    }
+    if chains.has(Phase::Log) {
+        x.timing.total_us = worker.clock.micros().saturating_sub(began);
+        chains.log(worker, &mut x);
+    }
+    worker.shard.request_ended();
+    if matches!(after, After::Next) && !down.finish_body() {
+        after = After::Linger;
+    }
+    after
+}
+
+/// Refusals, handed-over requests and the choice of the route.
+async fn prepare<'s>(
+    worker: &Rc<Worker>,
+    down: &mut Down,
+    snapshot: &'s Snapshot,
+    x: &mut Exchange<'s>,
+    plan: &mut Option<&'s Plan>,
+) -> Flow {
+    match x.request().framing {
+        Framing::None | Framing::Length(0) => {}
+        Framing::Length(length) if worker.settings.max_body > 0 && length > worker.settings.max_body => {
+            return Flow::Fault(Fault::client(FaultKind::BodyTooLarge));
+        }
+        _ => x.body_state = Body::Streaming,
+    }
+    if matches!(x.method(), Method::Connect | Method::Trace) {
+        return Flow::Fault(Fault::client(FaultKind::MethodNotAllowed));
+    }
+    if let Some(handoff) = &worker.settings.handoff
+        && handoff.takes(x.path())
+    {
+        return hand_over(worker, down, x, &**handoff).await;
+    }
+    if snapshot.router.needs_body()
+        && x.body_state == Body::Streaming
+        && let Err(fault) = upload::buffer(worker, down, x, MATCH_BODY).await
+    {
+        return Flow::Fault(fault);
+    }
+    *plan = snapshot.router.find(x).map(|plan| &**plan);
+    Flow::Go
+}
+
+/// The phases up to `access`, in APISIX's order (3.17 and later): global rewrite, route rewrite
+/// (which may find the consumer), the consumer's own rewrite, global access, access.
+#[inline]
+async fn before_upstream(
+    worker: &Rc<Worker>,
+    down: &mut Down,
+    x: &mut Exchange<'_>,
+    chains: Chains<'_>,
+    plan_chain: Option<&Arc<dyn Chain>>,
+    merged: &mut Option<Arc<dyn Chain>>,
+) -> Flow {
+    if chains.global.is_none() && chains.plan.is_none() {
+        return Flow::Go;
+    }
+    for chain in [chains.global, chains.plan] {
+        match phases::run(worker, down, chain, Phase::Rewrite, x).await {
+            Flow::Go => {}
+            flow => return flow,
+        }
+    }
+    if let Some(brought) = x.consumer().and_then(|consumer| consumer.chain.clone()) {
+        *merged = Some(worker.consumer_chains.merged(plan_chain, &brought));
+        match phases::run(worker, down, Some(&*brought), Phase::Rewrite, x).await {
+            Flow::Go => {}
+            flow => return flow,
+        }
+    }
+    for chain in [chains.global, merged.as_deref().or(chains.plan)] {
+        match phases::run(worker, down, chain, Phase::Access, x).await {
+            Flow::Go => {}
+            flow => return flow,
+        }
+    }
+    Flow::Go
+}
+
+/// Sends an answer of our own.
+#[allow(clippy::too_many_arguments)]
+async fn answer(
+    worker: &Worker,
+    down: &mut Down,
+    x: &mut Exchange<'_>,
+    chains: Chains<'_>,
+    reply: Reply,
+    source: Source,
+    keep_client: bool,
+    out: &mut Vec<u8>,
+) -> After {
+    let keep_client = keep_client && down.body_at_hand().is_some();
+    out.clear();
+    answer::write_reply(worker, x, chains, reply, source, keep_client, out);
+    x.timing.sent = out.len() as u64;
+    let (_, mut to) = down.stream.split();
+    match io::write_all(worker, &down.up_waiter, &mut to, out, worker.settings.send_timeout).await {
+        Ok(()) if keep_client => After::Next,
+        Ok(()) => After::Linger,
+        Err(_) => After::Close,
+    }
+}
+
+/// Gives a whole request to the control side and makes its answer a reply.
+async fn hand_over(worker: &Worker, down: &mut Down, x: &mut Exchange<'_>, handoff: &dyn Handoff) -> Flow {
+    if let Err(fault) = upload::buffer(worker, down, x, handoff.max_body()).await {
+        return Flow::Fault(fault);
+    }
+    if x.body_state == Body::TooLarge {
+        return Flow::Fault(Fault::client(FaultKind::BodyTooLarge));
+    }
+    let head = x.request();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let request = HandoffRequest {
+        peer: x.client.peer.ip(),
+        method: text(head.method_bytes()),
+        target: text(head.target()),
+        headers: head.fields.iter().map(|(name, value, _)| (text(name), value.to_vec())).collect(),
+        body: bytes::Bytes::copy_from_slice(x.body()),
+    };
+    let Some(reply) = handoff.call(request).await else {
+        return Flow::Fault(Fault::gateway(FaultKind::Stopping));
+    };
+    for (name, value) in &reply.headers {
+        // What cannot stand in a head is left out.
+        let _ = x.set_response_header(name, value);
+    }
+    Flow::Reply(Reply { status: reply.status, headers: Vec::new(), body: reply.body })
+}
+
+/// Tells of a failed exchange, for the log.
+#[cold]
+fn tell(worker: &Worker, x: &Exchange<'_>, fault: Fault) {
+    if fault.kind == FaultKind::NoRoute {
+        return;
+    }
+    worker.shard.fault();
+    let mut request = String::from_utf8_lossy(x.request().method_bytes()).into_owned();
+    request.push(' ');
+    request.extend(String::from_utf8_lossy(x.path()).chars().take(200));
+    (worker.settings.on_fault)(FaultRecord {
+        fault,
+        status: x.status(),
+        client: x.client.ip(),
+        upstream: x.upstream_addr,
+        route: x.matched.route.map(|route| route.id.clone()).unwrap_or_default(),
+        request,
+    });
+}
+
+/// Carries bytes both ways until both sides are done.
+pub(crate) async fn tunnel(worker: &Worker, down: &mut Down, tunnel: Tunnel) {
+    tunnel::run(worker, down, tunnel).await;
+}

@@ -1,0 +1,158 @@
+//! Why an exchange failed, whose fault it was, and what may be done about it.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use snapshot::Failure;
+use wire::h1::Refusal;
+
+/// Whose failure it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blame {
+    Client,
+    Upstream,
+    Gateway,
+}
+
+/// What went wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FaultKind {
+    // the client
+    BadRequest(Refusal),
+    HeadTimeout,
+    BodyTimeout,
+    BodyTooLarge,
+    BadBody(Refusal),
+    /// It closed the connection or broke off.
+    ClientGone,
+    /// It took too long to read the response.
+    ClientSlow,
+    MethodNotAllowed,
+    // the upstream
+    ConnectRefused,
+    ConnectFailed,
+    ConnectTimeout,
+    SendTimeout,
+    ReadTimeout,
+    /// The connection ended before the response head was complete.
+    ClosedEarly,
+    BadResponse(Refusal),
+    /// The connection ended within the response's body.
+    Truncated,
+    /// 101 that nobody asked for, or too many interim responses.
+    UnaskedInterim,
+    // the gateway
+    NoRoute,
+    Plan(Failure),
+    /// The upstream has no nodes with an address.
+    NoNode,
+    /// All nodes were tried.
+    NoServerLeft,
+    UnsupportedScheme,
+    Panic,
+    /// A stage asked for something that cannot be, such as a body length that does not fit.
+    BrokenStage,
+    Stopping,
+}
+
+/// A failed exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fault {
+    pub blame: Blame,
+    pub kind: FaultKind,
+}
+
+/// What is told of a failed exchange: enough for one line in the log.
+#[derive(Debug, Clone)]
+pub struct FaultRecord {
+    pub fault: Fault,
+    /// The status the client got; 0 if it got none.
+    pub status: u16,
+    pub client: IpAddr,
+    pub upstream: Option<SocketAddr>,
+    pub route: String,
+    /// Method and path, shortened.
+    pub request: String,
+}
+
+impl Fault {
+    pub(crate) fn client(kind: FaultKind) -> Fault {
+        Fault { blame: Blame::Client, kind }
+    }
+
+    pub(crate) fn upstream(kind: FaultKind) -> Fault {
+        Fault { blame: Blame::Upstream, kind }
+    }
+
+    pub(crate) fn gateway(kind: FaultKind) -> Fault {
+        Fault { blame: Blame::Gateway, kind }
+    }
+}
+
+impl FaultKind {
+    pub(crate) fn of_connect(error: &io::Error) -> FaultKind {
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused => FaultKind::ConnectRefused,
+            io::ErrorKind::TimedOut => FaultKind::ConnectTimeout,
+            _ => FaultKind::ConnectFailed,
+        }
+    }
+
+    /// The status of the answer (APISIX's and NGINX's choice); 499 and 408 mark the log where
+    /// nobody is left to answer.
+    pub fn status(self) -> u16 {
+        match self {
+            FaultKind::BadRequest(refusal) | FaultKind::BadBody(refusal) => refusal.status(),
+            FaultKind::HeadTimeout | FaultKind::BodyTimeout | FaultKind::ClientSlow => 408,
+            FaultKind::BodyTooLarge => 413,
+            FaultKind::ClientGone => 499,
+            FaultKind::MethodNotAllowed => 405,
+            FaultKind::ConnectTimeout | FaultKind::SendTimeout | FaultKind::ReadTimeout => 504,
+            FaultKind::ConnectRefused
+            | FaultKind::ConnectFailed
+            | FaultKind::ClosedEarly
+            | FaultKind::BadResponse(_)
+            | FaultKind::Truncated
+            | FaultKind::UnaskedInterim
+            | FaultKind::NoServerLeft
+            | FaultKind::UnsupportedScheme => 502,
+            FaultKind::NoRoute | FaultKind::Plan(Failure::NoService) => 404,
+            FaultKind::Plan(Failure::NoUpstreamObject) => 502,
+            FaultKind::Plan(_) | FaultKind::NoNode | FaultKind::Stopping => 503,
+            FaultKind::Panic | FaultKind::BrokenStage => 500,
+        }
+    }
+
+    /// The cause in words a client may see: no addresses, no configuration.
+    pub fn words(self) -> &'static str {
+        match self {
+            FaultKind::BadRequest(refusal) | FaultKind::BadBody(refusal) => refusal.words(),
+            FaultKind::HeadTimeout => "the request's head did not arrive in time",
+            FaultKind::BodyTimeout => "the request's body did not arrive in time",
+            FaultKind::BodyTooLarge => "the request's body is longer than allowed",
+            FaultKind::ClientGone => "the client closed the connection",
+            FaultKind::ClientSlow => "the client did not take the response in time",
+            FaultKind::MethodNotAllowed => "CONNECT and TRACE are not served",
+            FaultKind::ConnectRefused => "the upstream refused the connection",
+            FaultKind::ConnectFailed => "the upstream could not be reached",
+            FaultKind::ConnectTimeout => "connecting to the upstream took too long",
+            FaultKind::SendTimeout => "the upstream did not take the request in time",
+            FaultKind::ReadTimeout => "the upstream did not answer in time",
+            FaultKind::ClosedEarly => "the upstream closed the connection before it answered",
+            FaultKind::BadResponse(_) => "the upstream's answer is not valid HTTP",
+            FaultKind::Truncated => "the upstream's answer broke off",
+            FaultKind::UnaskedInterim => "the upstream switched protocols unasked",
+            FaultKind::NoRoute => "no route matches",
+            FaultKind::Plan(Failure::NoService) => "the route's service does not exist",
+            FaultKind::Plan(Failure::NoPluginConfig) => "the route's plugin config does not exist",
+            FaultKind::Plan(Failure::NoUpstreamObject) => "the route's upstream does not exist",
+            FaultKind::Plan(Failure::NoUpstream) => "the route has no upstream",
+            FaultKind::NoNode => "the upstream has no node with an address",
+            FaultKind::NoServerLeft => "every node of the upstream has failed",
+            FaultKind::UnsupportedScheme => "the upstream's scheme is not supported yet",
+            FaultKind::Panic => "a plugin failed",
+            FaultKind::BrokenStage => "a plugin made an answer that cannot be sent",
+            FaultKind::Stopping => "the gateway is stopping",
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! hot path
+//!
+//! A request on its way to an upstream: choosing a server, connecting, sending,
+//! and trying again where that is safe.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use sdk::Exchange;
+use sdk::exchange::{Body, Chunk};
+use snapshot::balance::Tried;
+use snapshot::{Endpoint, PassHost, Plan, Scheme, Upstream};
+use wire::{Framing, Method, Name, Version};
+
+use super::answer::write_decimal;
+use super::body::{Incoming, Outgoing};
+use super::fault::{Fault, FaultKind};
+use super::io::{self, Failed};
+use super::phases::Chains;
+use super::receive::{Received, Receiver};
+use super::retry::{self, Again, Try};
+use super::upload::{Sender, UploadState};
+use crate::buffers::Buffer;
+use crate::down::Down;
+use crate::up::connect::connect;
+use crate::up::pool::UpConn;
+use crate::worker::Worker;
+
+/// Bodies up to so many bytes are copied behind the head; longer ones are written as a second piece.
+const COPY_UP_TO: usize = 16 << 10;
+
+/// How forwarding ended, once something was sent to the client.
+#[derive(Debug)]
+pub(crate) enum Forwarded {
+    Done { keep_client: bool },
+    Broken(Fault),
+    /// The client's connection and this one are a tunnel now.
+    Switched(UpConn, Option<Buffer>),
+}
+
+/// What one exchange brings to its tries.
+pub(crate) struct Forward<'a> {
+    pub(crate) worker: &'a Worker,
+    pub(crate) plan: &'a Plan,
+    pub(crate) chains: Chains<'a>,
+    pub(crate) up_out: &'a mut Vec<u8>,
+    pub(crate) down_out: &'a mut Vec<u8>,
+    pub(crate) chunk: &'a mut Chunk,
+    pub(crate) keep_client: bool,
+}
+
+/// A try that came to nothing.
+struct FailedTry {
+    fault: Fault,
+    state: Try,
+}
+
+impl Forward<'_> {
+    /// Tries servers until one answers. An error means that nothing was sent to the client.
+    pub(crate) async fn run(mut self, down: &mut Down, x: &mut Exchange<'_>) -> Result<Forwarded, Fault> {
+        let worker = self.worker;
+        let upstream = match &self.plan.upstream {
+            Ok(upstream) => upstream,
+            Err(failure) => return Err(Fault::gateway(FaultKind::Plan(*failure))),
+        };
+        if upstream.endpoints.is_empty() {
+            return Err(Fault::gateway(FaultKind::NoNode));
+        }
+        if upstream.scheme != Scheme::Http {
+            return Err(Fault::gateway(FaultKind::UnsupportedScheme));
+        }
+        down.say_continue(worker).await?;
+        let mut tried = Tried::default();
+        let mut retries = upstream.retries;
+        let give_up = match upstream.retry_timeout {
+            bound if bound.is_zero() => u64::MAX,
+            bound => worker.clock.after(bound),
+        };
+        let mut same = None;
+        let mut last = Fault::gateway(FaultKind::NoServerLeft);
+        loop {
+            let now = worker.clock.coarse_ms();
+            let (index, fresh) = match same.take() {
+                Some(index) => (index, true),
+                None => {
+                    let picked = worker.with_balance(upstream, |state| upstream.pick(state, x, &tried, now));
+                    (picked.ok_or(last)?, false)
+                }
+            };
+            let endpoint = &upstream.endpoints[index];
+            x.upstream_addr = Some(endpoint.addr);
+            let began = worker.clock.micros();
+            worker.with_balance(upstream, |state| upstream.begin(state, index));
+            let result = self.attempt(down, x, upstream, endpoint, fresh).await;
+            let micros = worker.clock.micros().saturating_sub(began);
+            x.timing.upstream_us += micros;
+            worker.with_balance(upstream, |state| upstream.done(state, index, micros, result.is_ok()));
+            let failed = match result {
+                Ok(forwarded) => return Ok(forwarded),
+                Err(failed) => failed,
+            };
+            last = failed.fault;
+            match retry::decide(failed.fault, failed.state, x.method()) {
+                Again::SameServer => same = Some(index),
+                Again::NextServer if retries > 0 && !worker.clock.is_over(give_up) => {
+                    retries -= 1;
+                    tried.insert(index);
+                }
+                _ => return Err(failed.fault),
+            }
+            worker.shard.upstream_retried();
+        }
+    }
+
+    /// One try with one server.
+    async fn attempt(
+        &mut self,
+        down: &mut Down,
+        x: &mut Exchange<'_>,
+        upstream: &Arc<Upstream>,
+        endpoint: &Endpoint,
+        fresh: bool,
+    ) -> Result<Forwarded, FailedTry> {
+        let worker = self.worker;
+        let timeouts = &self.plan.timeouts;
+        let mut state = Try { reused: false, sent: false, body_lost: down.body_lost, answered: false };
+        let failed = |fault, state| FailedTry { fault, state };
+
+        let careful = !x.method().is_idempotent();
+        let pooled = if fresh {
+            None
+        } else {
+            worker.pools.take(endpoint.addr, worker.clock.coarse_ms(), careful)
+        };
+        let mut conn = match pooled {
+            Some(conn) => conn,
+            None => match connect(worker, &down.waiter, endpoint.addr, timeouts.connect).await {
+                Ok(conn) => conn,
+                Err(fault) => return Err(failed(fault, state)),
+            },
+        };
+        state.reused = conn.reused;
+        conn.requests += 1;
+
+        let switching = self.plan.websocket && x.request().upgrade;
+        self.up_out.clear();
+        let outgoing = write_request(worker, x, upstream, endpoint, switching, self.up_out);
+        let all_at_hand = down.body_at_hand();
+
+        let Down { stream, waiter, up_waiter, buffer, incoming, body_lost, .. } = down;
+        let (mut from_client, mut to_client) = stream.split();
+        let (mut from_up, mut to_up) = conn.stream.split();
+        let body = match (all_at_hand, &*buffer) {
+            (Some(n), Some(buffer)) => &buffer.data()[..n],
+            _ => x.body(),
+        };
+        let written = if body.len() <= COPY_UP_TO {
+            self.up_out.extend_from_slice(body);
+            io::write_all(worker, up_waiter, &mut to_up, self.up_out, timeouts.send).await
+        } else {
+            io::write_pieces(worker, up_waiter, &mut to_up, [self.up_out, body, b""], timeouts.send).await
+        };
+        if let Err(error) = written {
+            let kind = match error {
+                Failed::Closed => FaultKind::ClosedEarly,
+                Failed::Timeout => FaultKind::SendTimeout,
+            };
+            // A reused connection that cannot even be written to has not carried this request.
+            state.sent = !conn.reused || error == Failed::Timeout;
+            return Err(failed(Fault::upstream(kind), state));
+        }
+        state.sent = true;
+
+        let upload = UploadState::default();
+        let mut nothing = Incoming::None;
+        let incoming = if all_at_hand.is_some() { &mut nothing } else { incoming };
+        upload.done.set(incoming.is_done());
+        let result = {
+            let sender = Sender { worker, waiter, from: &mut from_client, buffer, incoming, state: &upload };
+            let mut sending = pin!(sender.run(&mut to_up, outgoing, timeouts.send));
+            let receiver = Receiver {
+                worker,
+                waiter: up_waiter,
+                from: &mut from_up,
+                to: &mut to_client,
+                x: &mut *x,
+                chains: self.chains,
+                state: &upload,
+                out: &mut *self.down_out,
+                chunk: &mut *self.chunk,
+                read_timeout: timeouts.read,
+                switching,
+                keep_client: self.keep_client,
+                long: false,
+            };
+            let mut receiving = pin!(receiver.run());
+            poll_fn(|cx| {
+                // The response first: it is what most wake-ups are about.
+                if let Poll::Ready(received) = receiving.as_mut().poll(cx) {
+                    return Poll::Ready(received);
+                }
+                match sending.as_mut().poll(cx) {
+                    Poll::Ready(fault) if upload.answered.get() => Poll::Ready(Ok(Received::Broken(fault))),
+                    Poll::Ready(fault) => Poll::Ready(Err(fault)),
+                    Poll::Pending => Poll::Pending,
+                }
+            })
+            .await
+        };
+        *body_lost |= upload.lost.get();
+        x.timing.received += upload.received.get();
+        match result {
+            Ok(Received::Done { keep_upstream, keep_client }) => {
+                if keep_upstream {
+                    worker.pools.give(endpoint.addr, conn, &upstream.keepalive, worker.clock.coarse_ms());
+                }
+                Ok(Forwarded::Done { keep_client })
+            }
+            Ok(Received::Broken(fault)) => Ok(Forwarded::Broken(fault)),
+            Ok(Received::Switched(bytes)) => Ok(Forwarded::Switched(conn, bytes)),
+            Err(fault) => {
+                state.body_lost = *body_lost;
+                Err(failed(fault, state))
+            }
+        }
+    }
+}
+
+/// Writes the request's head for this server, made anew (RFC 9112 section 3), and what was
+/// already read of a body too long to hold. Says how the rest of the body goes out.
+fn write_request(
+    worker: &Worker,
+    x: &Exchange<'_>,
+    upstream: &Upstream,
+    endpoint: &Endpoint,
+    switching: bool,
+    out: &mut Vec<u8>,
+) -> Outgoing {
+    let head = x.request();
+    match x.forward.method {
+        Some(method) if method != Method::Other => out.extend_from_slice(method.as_str().as_bytes()),
+        _ => out.extend_from_slice(head.method_bytes()),
+    }
+    out.push(b' ');
+    x.upstream_uri(out);
+    out.extend_from_slice(b" HTTP/1.1\r\nHost: ");
+    out.extend_from_slice(match (&x.forward.host, &upstream.pass_host) {
+        (Some(span), _) => head.fields.bytes(*span),
+        (None, PassHost::Rewrite(host)) => host.as_bytes(),
+        (None, PassHost::Pass) if !head.authority().is_empty() => head.authority(),
+        (None, _) => endpoint.authority.as_bytes(),
+    });
+    out.extend_from_slice(b"\r\n");
+
+    let trusted = (worker.settings.trusted)(x.client.peer.ip());
+    let mut forwarded_for = None;
+    let mut told = 0u8;
+    for field in head.fields.list() {
+        match field.id {
+            Name::Host
+            | Name::ContentLength
+            | Name::TransferEncoding
+            | Name::Expect
+            | Name::Connection
+            | Name::Upgrade
+            | Name::XRealIp => continue,
+            Name::XForwardedFor => {
+                forwarded_for = Some(field.value);
+                continue;
+            }
+            Name::XForwardedProto if trusted => told |= 1,
+            Name::XForwardedHost if trusted => told |= 2,
+            Name::XForwardedPort if trusted => told |= 4,
+            Name::XForwardedProto | Name::XForwardedHost | Name::XForwardedPort => continue,
+            _ => {}
+        }
+        out.extend_from_slice(head.fields.bytes(field.name));
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(head.fields.bytes(field.value));
+        out.extend_from_slice(b"\r\n");
+    }
+    let ip = x.client.ip_text().as_bytes();
+    out.extend_from_slice(b"X-Real-IP: ");
+    out.extend_from_slice(ip);
+    out.extend_from_slice(b"\r\nX-Forwarded-For: ");
+    if let Some(before) = forwarded_for {
+        out.extend_from_slice(head.fields.bytes(before));
+        out.extend_from_slice(b", ");
+    }
+    out.extend_from_slice(ip);
+    if told & 1 == 0 {
+        out.extend_from_slice(b"\r\nX-Forwarded-Proto: ");
+        out.extend_from_slice(x.client.scheme().as_bytes());
+    }
+    if told & 2 == 0 {
+        out.extend_from_slice(b"\r\nX-Forwarded-Host: ");
+        out.extend_from_slice(head.host());
+    }
+    if told & 4 == 0 {
+        out.extend_from_slice(b"\r\nX-Forwarded-Port: ");
+        write_decimal(u64::from(x.client.local.port()), out);
+    }
+    out.extend_from_slice(b"\r\n");
+
+    if switching {
+        out.extend_from_slice(b"Connection: upgrade\r\nUpgrade: ");
+        out.extend_from_slice(head.fields.get(Name::Upgrade).unwrap_or_default());
+        out.extend_from_slice(b"\r\n\r\n");
+        return Outgoing::Same;
+    }
+    let length = match (x.body_state, head.framing) {
+        (Body::Whole, _) => Some(x.messages.body.len() as u64),
+        (_, Framing::Length(length)) => Some(length),
+        _ => None,
+    };
+    if let Some(length) = length {
+        out.extend_from_slice(b"Content-Length: ");
+        write_decimal(length, out);
+        out.extend_from_slice(b"\r\n\r\n");
+        return Outgoing::Same;
+    }
+    if head.framing != Framing::Chunked {
+        out.extend_from_slice(b"\r\n");
+        return Outgoing::Same;
+    }
+    out.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
+    if x.body_state != Body::TooLarge || x.messages.body.is_empty() {
+        return Outgoing::Same;
+    }
+    // The beginning was taken out of its coding, so the rest is, too.
+    let beginning = &x.messages.body;
+    wire::h1::encode::chunk_header(beginning.len(), out);
+    out.extend_from_slice(beginning);
+    out.extend_from_slice(b"\r\n");
+    Outgoing::Chunked
+}

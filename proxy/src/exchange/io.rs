@@ -1,0 +1,104 @@
+//! hot path
+//!
+//! Reads and writes with a time bound.
+
+use std::io::IoSlice;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use crate::buffers::Buffer;
+use crate::clock::Waiter;
+use crate::rt::{ReadHalf, WriteHalf};
+use crate::worker::Worker;
+
+/// Why a read or write did not happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Failed {
+    /// The other side is gone.
+    Closed,
+    Timeout,
+}
+
+/// Writes everything.
+#[inline]
+pub(crate) async fn write_all(
+    worker: &Worker,
+    waiter: &Waiter,
+    to: &mut WriteHalf<'_>,
+    bytes: &[u8],
+    timeout: Duration,
+) -> Result<(), Failed> {
+    let mut written = 0;
+    while written < bytes.len() {
+        let deadline = worker.clock.after(timeout);
+        match waiter.until(deadline, |cx| to.poll_write(cx, &bytes[written..])).await {
+            Ok(Ok(0) | Err(_)) => return Err(Failed::Closed),
+            Ok(Ok(n)) => written += n,
+            Err(_) => return Err(Failed::Timeout),
+        }
+    }
+    Ok(())
+}
+
+/// Writes three pieces one after the other, in one call if they go at once.
+pub(crate) async fn write_pieces(
+    worker: &Worker,
+    waiter: &Waiter,
+    to: &mut WriteHalf<'_>,
+    pieces: [&[u8]; 3],
+    timeout: Duration,
+) -> Result<(), Failed> {
+    let mut slices = pieces.map(IoSlice::new);
+    let mut rest = &mut slices[..];
+    IoSlice::advance_slices(&mut rest, 0);
+    while !rest.is_empty() {
+        let deadline = worker.clock.after(timeout);
+        match waiter.until(deadline, |cx| to.poll_write_vectored(cx, rest)).await {
+            Ok(Ok(0) | Err(_)) => return Err(Failed::Closed),
+            Ok(Ok(n)) => IoSlice::advance_slices(&mut rest, n),
+            Err(_) => return Err(Failed::Timeout),
+        }
+    }
+    Ok(())
+}
+
+/// Reads into the buffer's free room, which must not be empty. `Ok(0)` is the end.
+#[inline]
+pub(crate) async fn read(
+    worker: &Worker,
+    waiter: &Waiter,
+    from: &mut ReadHalf<'_>,
+    buffer: &mut Buffer,
+    timeout: Duration,
+) -> Result<usize, Failed> {
+    let deadline = worker.clock.after(timeout);
+    read_until(waiter, from, buffer, deadline).await
+}
+
+/// As [`read`] with a deadline instead of a time.
+#[inline]
+pub(crate) async fn read_until(
+    waiter: &Waiter,
+    from: &mut ReadHalf<'_>,
+    buffer: &mut Buffer,
+    deadline: u64,
+) -> Result<usize, Failed> {
+    match waiter.until(deadline, |cx| poll_into(from, buffer, cx)).await {
+        Ok(Ok(n)) => Ok(n),
+        Ok(Err(_)) => Err(Failed::Closed),
+        Err(_) => Err(Failed::Timeout),
+    }
+}
+
+#[inline]
+fn poll_into(from: &mut ReadHalf<'_>, buffer: &mut Buffer, cx: &mut Context<'_>) -> Poll<std::io::Result<usize>> {
+    let space = buffer.space();
+    debug_assert!(!space.is_empty());
+    match from.poll_read(cx, space) {
+        Poll::Ready(Ok(n)) => {
+            buffer.filled(n);
+            Poll::Ready(Ok(n))
+        }
+        other => other,
+    }
+}

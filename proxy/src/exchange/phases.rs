@@ -1,0 +1,164 @@
+//! hot path
+//!
+//! Running stages, phase by phase.
+
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use sdk::exchange::Chunk;
+use sdk::{Chain, Exchange, Phase, Reply, Step};
+
+use super::fault::{Fault, FaultKind};
+use super::upload;
+use crate::down::Down;
+use crate::worker::Worker;
+
+/// What follows after a phase.
+#[derive(Debug)]
+pub(crate) enum Flow {
+    Go,
+    Reply(Reply),
+    Fault(Fault),
+}
+
+/// The two chains of an exchange: that of the global rules and that of the plan.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Chains<'a> {
+    pub(crate) global: Option<&'a dyn Chain>,
+    pub(crate) plan: Option<&'a dyn Chain>,
+}
+
+impl<'a> Chains<'a> {
+    /// The chains that have work in this phase, in order.
+    #[inline]
+    fn each(self, phase: Phase) -> impl Iterator<Item = &'a dyn Chain> {
+        [self.global, self.plan].into_iter().flatten().filter(move |chain| chain.phases().has(phase))
+    }
+
+    #[inline]
+    pub(crate) fn has(self, phase: Phase) -> bool {
+        self.each(phase).next().is_some()
+    }
+
+    /// A panic in a stage is counted, and the response goes on without that phase.
+    #[inline]
+    pub(crate) fn header_filter(self, worker: &Worker, x: &mut Exchange<'_>) {
+        for chain in self.each(Phase::HeaderFilter) {
+            if catch_unwind(AssertUnwindSafe(|| chain.header_filter(x))).is_err() {
+                worker.shard.panicked();
+            }
+        }
+    }
+
+    /// False if a stage panicked: what it would have made of the body is unknown.
+    #[inline]
+    pub(crate) fn body_filter(self, worker: &Worker, x: &mut Exchange<'_>, chunk: &mut Chunk) -> bool {
+        for chain in self.each(Phase::BodyFilter) {
+            if catch_unwind(AssertUnwindSafe(|| chain.body_filter(x, chunk))).is_err() {
+                worker.shard.panicked();
+                return false;
+            }
+        }
+        true
+    }
+
+    #[inline]
+    pub(crate) fn log(self, worker: &Worker, x: &mut Exchange<'_>) {
+        for chain in self.each(Phase::Log) {
+            if catch_unwind(AssertUnwindSafe(|| chain.log(x))).is_err() {
+                worker.shard.panicked();
+            }
+        }
+    }
+}
+
+/// Runs one chain through `Rewrite`, `Access` or `BeforeProxy`.
+#[inline]
+pub(crate) async fn run(
+    worker: &Worker,
+    down: &mut Down,
+    chain: Option<&dyn Chain>,
+    phase: Phase,
+    x: &mut Exchange<'_>,
+) -> Flow {
+    let Some(chain) = chain.filter(|chain| chain.phases().has(phase)) else {
+        return Flow::Go;
+    };
+    let mut cursor = 0;
+    match guarded(worker, || chain.run(phase, &mut cursor, x)) {
+        Ok(Step::Next) => Flow::Go,
+        Ok(Step::Reply(reply)) => Flow::Reply(reply),
+        Ok(step) => go_on(worker, down, chain, phase, x, step, cursor).await,
+        Err(fault) => Flow::Fault(fault),
+    }
+}
+
+/// The rest of a phase once a stage wants to wait or to see the body. Boxed: it is rare,
+/// and its size would weigh on every connection.
+fn go_on<'a>(
+    worker: &'a Worker,
+    down: &'a mut Down,
+    chain: &'a dyn Chain,
+    phase: Phase,
+    x: &'a mut Exchange<'_>,
+    mut step: Step,
+    mut cursor: usize,
+) -> sdk::chain::LocalFuture<'a, Flow> {
+    Box::pin(async move {
+        loop {
+            step = match step {
+                Step::Next => return Flow::Go,
+                Step::Reply(reply) => return Flow::Reply(reply),
+                Step::Wait => match wait(worker, chain, phase, cursor, x).await {
+                    Ok(Step::Next) => {
+                        cursor += 1;
+                        match guarded(worker, || chain.run(phase, &mut cursor, x)) {
+                            Ok(step) => step,
+                            Err(fault) => return Flow::Fault(fault),
+                        }
+                    }
+                    Ok(step) => step,
+                    Err(fault) => return Flow::Fault(fault),
+                },
+                Step::Body(limit) => {
+                    if let Err(fault) = upload::buffer(worker, down, x, limit).await {
+                        return Flow::Fault(fault);
+                    }
+                    match guarded(worker, || chain.run(phase, &mut cursor, x)) {
+                        // Asked again though the body was read as far as it may be: the stage is broken.
+                        Ok(Step::Body(_)) => return Flow::Fault(Fault::gateway(FaultKind::BrokenStage)),
+                        Ok(step) => step,
+                        Err(fault) => return Flow::Fault(fault),
+                    }
+                }
+            };
+        }
+    })
+}
+
+async fn wait(
+    worker: &Worker,
+    chain: &dyn Chain,
+    phase: Phase,
+    cursor: usize,
+    x: &mut Exchange<'_>,
+) -> Result<Step, Fault> {
+    let mut waiting = chain.wait(phase, cursor, x);
+    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| waiting.as_mut().poll(cx))) {
+        Ok(poll) => poll.map(Ok),
+        Err(_) => {
+            worker.shard.panicked();
+            std::task::Poll::Ready(Err(Fault::gateway(FaultKind::Panic)))
+        }
+    })
+    .await
+}
+
+/// A panic in a stage costs this exchange a 500 and nothing else.
+#[inline]
+fn guarded(worker: &Worker, stage: impl FnOnce() -> Step) -> Result<Step, Fault> {
+    catch_unwind(AssertUnwindSafe(stage)).map_err(|_| {
+        worker.shard.panicked();
+        Fault::gateway(FaultKind::Panic)
+    })
+}

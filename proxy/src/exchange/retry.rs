@@ -1,0 +1,83 @@
+//! hot path
+//!
+//! Whether a failed try may be made again elsewhere.
+
+use wire::Method;
+
+use super::fault::{Blame, Fault, FaultKind};
+
+/// How far a try came before it failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Try {
+    /// The connection had carried a request before.
+    pub(crate) reused: bool,
+    /// Some bytes of the request may have reached the server.
+    pub(crate) sent: bool,
+    /// Bytes of the body were taken from the client that are not in memory any more.
+    pub(crate) body_lost: bool,
+    /// A byte of a response arrived.
+    pub(crate) answered: bool,
+}
+
+/// What may follow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Again {
+    No,
+    /// On a fresh connection to the same server; not counted as a retry, since nothing was
+    /// wrong but an idle connection that had gone.
+    SameServer,
+    /// On the next server, if one is left.
+    NextServer,
+}
+
+/// Decides. Only failures of the upstream are tried again, only before any byte of a
+/// response, and a request that may have been processed only if its method is
+/// idempotent (RFC 9110 section 9.2.2).
+#[inline]
+pub(crate) fn decide(fault: Fault, tried: Try, method: Method) -> Again {
+    if fault.blame != Blame::Upstream || tried.body_lost || tried.answered {
+        return Again::No;
+    }
+    match fault.kind {
+        FaultKind::ConnectRefused | FaultKind::ConnectFailed | FaultKind::ConnectTimeout => Again::NextServer,
+        FaultKind::ClosedEarly if !tried.sent || method.is_idempotent() => {
+            if tried.reused { Again::SameServer } else { Again::NextServer }
+        }
+        FaultKind::ReadTimeout | FaultKind::SendTimeout if method.is_idempotent() => Again::NextServer,
+        _ => Again::No,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FRESH: Try = Try { reused: false, sent: true, body_lost: false, answered: false };
+
+    #[test]
+    fn a_post_is_never_sent_twice() {
+        let closed = Fault::upstream(FaultKind::ClosedEarly);
+        for tried in [FRESH, Try { reused: true, ..FRESH }] {
+            assert_eq!(decide(closed, tried, Method::Post), Again::No);
+        }
+        let unsent = Try { reused: true, sent: false, ..FRESH };
+        assert_eq!(decide(closed, unsent, Method::Post), Again::SameServer);
+        let refused = Fault::upstream(FaultKind::ConnectRefused);
+        assert_eq!(decide(refused, Try { sent: false, ..FRESH }, Method::Post), Again::NextServer);
+    }
+
+    #[test]
+    fn a_dead_idle_connection_is_replaced() {
+        let closed = Fault::upstream(FaultKind::ClosedEarly);
+        assert_eq!(decide(closed, Try { reused: true, ..FRESH }, Method::Get), Again::SameServer);
+        assert_eq!(decide(closed, FRESH, Method::Get), Again::NextServer);
+    }
+
+    #[test]
+    fn nothing_is_tried_after_an_answer_or_without_the_body() {
+        let closed = Fault::upstream(FaultKind::ClosedEarly);
+        assert_eq!(decide(closed, Try { answered: true, ..FRESH }, Method::Get), Again::No);
+        assert_eq!(decide(closed, Try { body_lost: true, ..FRESH }, Method::Put), Again::No);
+        assert_eq!(decide(Fault::client(FaultKind::ClientGone), FRESH, Method::Get), Again::No);
+    }
+}

@@ -1,0 +1,126 @@
+//! hot path
+//!
+//! A connected TCP socket, read and written by one task.
+
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpSocket, TcpStream, tcp};
+
+/// A connected socket with Nagle's algorithm off.
+#[derive(Debug)]
+pub(crate) struct Stream(TcpStream);
+
+/// The reading side, usable beside the writing side within one task.
+#[derive(Debug)]
+pub(crate) struct ReadHalf<'a>(tcp::ReadHalf<'a>);
+
+/// The writing side.
+#[derive(Debug)]
+pub(crate) struct WriteHalf<'a>(tcp::WriteHalf<'a>);
+
+/// Opens a connection. The time bound is the caller's.
+pub(crate) async fn connect(addr: SocketAddr) -> io::Result<Stream> {
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_nodelay(true)?;
+    Ok(Stream(socket.connect(addr).await?))
+}
+
+impl Stream {
+    pub(super) fn new(tcp: TcpStream) -> Stream {
+        // A socket that died between accept and here fails at its first read anyway.
+        let _ = tcp.set_nodelay(true);
+        Stream(tcp)
+    }
+
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+
+    #[inline]
+    pub(crate) fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
+        let (read, write) = self.0.split();
+        (ReadHalf(read), WriteHalf(write))
+    }
+
+    /// Whether the kernel reported bytes, an end or an error since the last read
+    /// found nothing more. No system call.
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        self.0.poll_read_ready(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    /// Waits for bytes or an end without holding a buffer.
+    #[inline]
+    pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.poll_read_ready(cx)
+    }
+
+    /// Asks the kernel: nothing to read and not closed. One system call.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let mut byte = [MaybeUninit::uninit(); 1];
+        let error = match socket2::SockRef::from(&self.0).peek(&mut byte) {
+            Ok(_) => return false,
+            Err(error) => error,
+        };
+        error.kind() == io::ErrorKind::WouldBlock
+    }
+
+    /// Makes the coming close send RST, so that nothing lingers.
+    pub(crate) fn abort(self) {
+        let _ = socket2::SockRef::from(&self.0).set_linger(Some(std::time::Duration::ZERO));
+    }
+}
+
+impl ReadHalf<'_> {
+    /// Reads what is there. `Ok(0)` is the end. A short read leaves the socket marked as
+    /// drained, so the next call waits for the kernel's word instead of asking in vain.
+    #[inline]
+    pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        let mut buf = ReadBuf::new(buf);
+        match Pin::new(&mut self.0).poll_read(cx, &mut buf) {
+            Poll::Ready(Ok(())) => Poll::Ready(Ok(buf.filled().len())),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// Waits for bytes or an end without holding a buffer.
+    #[inline]
+    pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let stream: &TcpStream = self.0.as_ref();
+        stream.poll_read_ready(cx)
+    }
+
+    /// Looks at what waits to be read: `Ok(0)` is the end.
+    pub(crate) fn peek(&self) -> io::Result<usize> {
+        let stream: &TcpStream = self.0.as_ref();
+        let mut byte = [MaybeUninit::uninit(); 1];
+        socket2::SockRef::from(stream).peek(&mut byte)
+    }
+}
+
+impl WriteHalf<'_> {
+    #[inline]
+    pub(crate) fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    #[inline]
+    pub(crate) fn poll_write_vectored(
+        &mut self,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(cx, slices)
+    }
+
+    /// Says that no more will be written (FIN).
+    pub(crate) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}

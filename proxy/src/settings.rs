@@ -1,0 +1,95 @@
+//! How the data plane behaves, fixed at start.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use wire::h1::decode::Limits;
+
+use crate::handoff::Handoff;
+
+/// Every bound and address of the data plane. Times and sizes follow APISIX's
+/// `nginx_config` where it has them.
+#[derive(Clone)]
+pub struct Settings {
+    /// Addresses every worker listens on.
+    pub listen: Vec<SocketAddr>,
+    /// Connections the kernel may hold before they are accepted.
+    pub backlog: i32,
+    /// Connections a worker holds at once; further ones wait in the backlog (`worker_connections`).
+    pub max_connections: usize,
+    /// Bounds of a request head.
+    pub request: Limits,
+    /// Bounds of an upstream's response head.
+    pub response: Limits,
+    /// For a whole request head, from its first byte (`client_header_timeout`).
+    pub header_timeout: Duration,
+    /// Between two reads of a request's body (`client_body_timeout`).
+    pub body_timeout: Duration,
+    /// Between two writes to the client (`send_timeout`).
+    pub send_timeout: Duration,
+    /// Between two requests of a connection (`keepalive_timeout`); zero turns keep-alive off.
+    pub keepalive_timeout: Duration,
+    /// Requests after which a client's connection is closed (`keepalive_requests`).
+    pub keepalive_requests: u64,
+    /// Largest request body in bytes; 0 is unbounded (`client_max_body_size`).
+    pub max_body: u64,
+    /// A client that has closed its sending side while its request runs may be gone or may still
+    /// read; after so long without a response it counts as gone.
+    pub half_close_timeout: Duration,
+    /// After an error answer, at most so many bytes of the rest of the request are read …
+    pub linger_bytes: usize,
+    /// … and for at most so long, so that the client can read the answer.
+    pub linger_timeout: Duration,
+    /// On a graceful stop, exchanges in flight may take so long (`worker_shutdown_timeout`).
+    pub drain_timeout: Duration,
+    /// Requests stages may have in flight per worker (mirrors and the like).
+    pub max_fetches: usize,
+    /// Idle buffers a worker keeps.
+    pub spare_buffers: usize,
+    /// Value of `Server` in every answer.
+    pub server: String,
+    /// `X-APISIX-Upstream-Status` on every answer, not only when the upstream failed.
+    pub show_upstream_status: bool,
+    /// Whose `X-Forwarded-*` fields are believed.
+    pub trusted: Arc<dyn Fn(std::net::IpAddr) -> bool + Send + Sync>,
+    /// Requests that are answered by the control side, such as the Admin API on the data port.
+    pub handoff: Option<Arc<dyn Handoff>>,
+    /// Told of every failed exchange; must not wait.
+    pub on_fault: Arc<dyn Fn(crate::FaultRecord) + Send + Sync>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            listen: Vec::new(),
+            backlog: 4096,
+            max_connections: 65_536,
+            request: Limits::default(),
+            response: Limits::default(),
+            header_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(30),
+            send_timeout: Duration::from_secs(10),
+            keepalive_timeout: Duration::from_secs(60),
+            keepalive_requests: 10_000,
+            max_body: 0,
+            half_close_timeout: Duration::from_secs(2),
+            linger_bytes: 64 << 10,
+            linger_timeout: Duration::from_secs(1),
+            drain_timeout: Duration::from_secs(240),
+            max_fetches: 1024,
+            spare_buffers: 256,
+            server: "APISIX/3.18.0".to_owned(),
+            show_upstream_status: false,
+            trusted: Arc::new(|_| false),
+            handoff: None,
+            on_fault: Arc::new(|_| {}),
+        }
+    }
+}
+
+impl std::fmt::Debug for Settings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Settings").field("listen", &self.listen).finish_non_exhaustive()
+    }
+}

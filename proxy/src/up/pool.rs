@@ -1,0 +1,95 @@
+//! hot path
+//!
+//! Idle upstream connections, kept by the worker from exchange to exchange.
+//!
+//! Keyed by address, so they outlive configuration changes. Last in, first out:
+//! the connection used next is the one least likely to have been closed by the
+//! other side.
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+
+use hashbrown::HashMap;
+use snapshot::upstream::Keepalive;
+
+use crate::rt;
+
+/// A connection to an upstream server.
+#[derive(Debug)]
+pub(crate) struct UpConn {
+    pub(crate) stream: rt::Stream,
+    /// Requests it has carried.
+    pub(crate) requests: u64,
+    /// It has carried a request before this one, so it may have died unnoticed.
+    pub(crate) reused: bool,
+}
+
+#[derive(Debug)]
+struct Idle {
+    conn: UpConn,
+    /// Milliseconds of the worker's clock: when it was put back, and when it must go.
+    since: u64,
+    until: u64,
+}
+
+/// A worker's idle upstream connections.
+#[derive(Debug, Default)]
+pub(crate) struct Pools {
+    by_addr: RefCell<HashMap<SocketAddr, Vec<Idle>, foldhash::fast::RandomState>>,
+    idle: Cell<usize>,
+}
+
+/// After so many milliseconds of idleness the kernel is asked whether a connection still
+/// lives before a request is put on it.
+const TRUSTED_MS: u64 = 500;
+
+impl Pools {
+    /// An idle connection to this server that is still open, as far as can be known. With
+    /// `careful` (a request that must not be sent twice) the kernel is asked in any case.
+    pub(crate) fn take(&self, addr: SocketAddr, now: u64, careful: bool) -> Option<UpConn> {
+        let mut all = self.by_addr.borrow_mut();
+        let idle = all.get_mut(&addr)?;
+        while let Some(candidate) = idle.pop() {
+            self.idle.set(self.idle.get() - 1);
+            let ask = careful || now.saturating_sub(candidate.since) > TRUSTED_MS;
+            if candidate.until > now
+                && !candidate.conn.stream.has_news()
+                && (!ask || candidate.conn.stream.is_quiet())
+            {
+                return Some(candidate.conn);
+            }
+        }
+        None
+    }
+
+    /// Keeps a connection whose response was read to its end.
+    pub(crate) fn give(&self, addr: SocketAddr, mut conn: UpConn, keepalive: &Keepalive, now: u64) {
+        if conn.requests >= keepalive.requests || keepalive.size == 0 || keepalive.idle_timeout.is_zero() {
+            return;
+        }
+        let mut all = self.by_addr.borrow_mut();
+        let idle = all.entry(addr).or_default();
+        if idle.len() >= keepalive.size {
+            return;
+        }
+        conn.reused = true;
+        idle.push(Idle { conn, since: now, until: now + keepalive.idle_timeout.as_millis() as u64 });
+        self.idle.set(self.idle.get() + 1);
+    }
+
+    /// Closes what has been idle too long or was closed by the other side.
+    pub(crate) fn sweep(&self, now: u64) {
+        let mut all = self.by_addr.borrow_mut();
+        all.retain(|_, idle| {
+            idle.retain(|one| one.until > now && !one.conn.stream.has_news());
+            !idle.is_empty()
+        });
+        self.idle.set(all.values().map(Vec::len).sum());
+    }
+
+    /// Closes everything: descriptors are needed elsewhere.
+    pub(crate) fn clear(&self) {
+        self.by_addr.borrow_mut().clear();
+        self.idle.set(0);
+    }
+}
