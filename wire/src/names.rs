@@ -89,65 +89,124 @@ names! {
     XRequestId = "X-Request-Id",
 }
 
-/// Buckets of known names by length, built at compile time: a look-up tries only
-/// the few names of the right length.
-const MAX_LEN: usize = 33;
-
-const fn bucket_starts() -> [u8; MAX_LEN + 1] {
-    let mut starts = [0u8; MAX_LEN + 1];
-    let mut len = 0;
-    let mut total = 0u8;
-    while len <= MAX_LEN {
-        starts[len] = total;
-        let mut i = 0;
-        while i < Name::KNOWN.len() {
-            if Name::KNOWN[i].1.len() == len {
-                total += 1;
-            }
-            i += 1;
-        }
-        len += 1;
-    }
-    starts
+/// What a name is found by: its first and last eight bytes in lower case and its length.
+/// Up to sixteen bytes that is the whole name; shorter than eight, both words are the name
+/// padded with zeros.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Key {
+    first: u64,
+    last: u64,
+    len: usize,
 }
 
-const fn by_length() -> [u8; Name::KNOWN.len()] {
-    let mut order = [0u8; Name::KNOWN.len()];
-    let mut filled = 0;
-    let mut len = 0;
-    while len <= MAX_LEN {
-        let mut i = 0;
-        while i < Name::KNOWN.len() {
-            if Name::KNOWN[i].1.len() == len {
-                order[filled] = i as u8;
-                filled += 1;
+impl Key {
+    #[inline(always)]
+    fn of(bytes: &[u8]) -> Key {
+        let len = bytes.len();
+        match (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
+            (Some(first), Some(last)) => {
+                Key { first: lower(u64::from_le_bytes(*first)), last: lower(u64::from_le_bytes(*last)), len }
             }
-            i += 1;
+            _ => {
+                let short = lower(short(bytes));
+                Key { first: short, last: short, len }
+            }
         }
-        len += 1;
     }
-    order
+
+    const fn slot(self, factor: u64) -> usize {
+        let mixed = self.first ^ self.last.rotate_left(29) ^ self.len as u64;
+        (mixed.wrapping_mul(factor) >> (64 - SLOT_BITS)) as usize
+    }
 }
 
-static STARTS: [u8; MAX_LEN + 1] = bucket_starts();
-static ORDER: [u8; Name::KNOWN.len()] = by_length();
+/// Fewer than eight bytes as a word padded with zeros.
+#[inline(always)]
+fn short(bytes: &[u8]) -> u64 {
+    match (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        (Some(first), Some(last)) => {
+            let (first, last) = (u32::from_le_bytes(*first), u32::from_le_bytes(*last));
+            u64::from(first) | u64::from(last) << (8 * (bytes.len() - 4))
+        }
+        _ => bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)),
+    }
+}
+
+/// The word with its letters in lower case, all other bytes as they are.
+#[inline(always)]
+const fn lower(word: u64) -> u64 {
+    const ONES: u64 = u64::from_le_bytes([0x01; 8]);
+    const HIGH: u64 = ONES * 0x80;
+    // No sum of two such bytes carries into the next one.
+    let low = word & !HIGH;
+    let from_a = low + ONES * (0x80 - b'A' as u64);
+    let after_z = low + ONES * (0x80 - b'Z' as u64 - 1);
+    word | ((from_a & !after_z & !word & HIGH) >> 2)
+}
+
+const SLOT_BITS: u32 = 9;
+
+/// The known names in a table without collisions, built at compile time.
+struct Table {
+    factor: u64,
+    /// Place in `Name::KNOWN` plus one; 0 is an empty slot.
+    slots: [u8; 1 << SLOT_BITS],
+    keys: [Key; Name::KNOWN.len()],
+}
+
+static TABLE: Table = build();
+
+const fn build() -> Table {
+    let mut keys = [Key { first: 0, last: 0, len: 0 }; Name::KNOWN.len()];
+    let mut at = 0;
+    while at < keys.len() {
+        keys[at] = key_of_known(Name::KNOWN[at].1.as_bytes());
+        at += 1;
+    }
+    let mut factor = 0x9e37_79b9_7f4a_7c15u64;
+    'search: loop {
+        let mut slots = [0u8; 1 << SLOT_BITS];
+        let mut at = 0;
+        while at < keys.len() {
+            let slot = keys[at].slot(factor);
+            if slots[slot] != 0 {
+                factor = factor.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(2);
+                continue 'search;
+            }
+            slots[slot] = at as u8 + 1;
+            at += 1;
+        }
+        return Table { factor, slots, keys };
+    }
+}
+
+const fn key_of_known(text: &[u8]) -> Key {
+    let len = text.len();
+    let (mut first, mut last) = (0u64, 0u64);
+    let mut at = 0;
+    while at < 8 && at < len {
+        first |= (text[at].to_ascii_lowercase() as u64) << (8 * at);
+        let from_end = if len < 8 { at } else { len - 8 + at };
+        last |= (text[from_end].to_ascii_lowercase() as u64) << (8 * at);
+        at += 1;
+    }
+    Key { first, last, len }
+}
 
 impl Name {
     /// The known name with this spelling in any case, else `Other`.
     #[inline]
     pub fn from_bytes(bytes: &[u8]) -> Name {
-        let len = bytes.len();
-        if len >= MAX_LEN {
+        let key = Key::of(bytes);
+        let place = usize::from(TABLE.slots[key.slot(TABLE.factor)]);
+        if place == 0 || TABLE.keys[place - 1] != key {
             return Name::Other;
         }
-        let bucket = STARTS[len] as usize..STARTS[len + 1] as usize;
-        for &index in &ORDER[bucket] {
-            let (name, text) = Name::KNOWN[index as usize];
-            if text.as_bytes().eq_ignore_ascii_case(bytes) {
-                return name;
-            }
+        let (name, text) = Name::KNOWN[place - 1];
+        if key.len > 16 && !text.as_bytes().eq_ignore_ascii_case(bytes) {
+            return Name::Other;
         }
-        Name::Other
+        name
     }
 }
 
@@ -158,7 +217,6 @@ mod tests {
     #[test]
     fn every_name_is_found_in_any_case() {
         for &(name, text) in Name::KNOWN {
-            assert!(text.len() < MAX_LEN);
             assert_eq!(Name::from_bytes(text.as_bytes()), name);
             assert_eq!(Name::from_bytes(text.to_ascii_uppercase().as_bytes()), name);
             assert_eq!(Name::from_bytes(text.to_ascii_lowercase().as_bytes()), name);
@@ -166,5 +224,21 @@ mod tests {
         assert_eq!(Name::from_bytes(b""), Name::Other);
         assert_eq!(Name::from_bytes(b"X-Unheard-Of"), Name::Other);
         assert_eq!(Name::from_bytes(&[b'a'; 500]), Name::Other);
+    }
+
+    #[test]
+    fn one_other_byte_is_another_name() {
+        for &(name, text) in Name::KNOWN {
+            for at in 0..text.len() {
+                for byte in 0..=255u8 {
+                    let mut changed = text.as_bytes().to_vec();
+                    changed[at] = byte;
+                    let same = changed.eq_ignore_ascii_case(text.as_bytes());
+                    assert_eq!(Name::from_bytes(&changed) == name, same, "{text} with {byte:#x} at {at}");
+                }
+            }
+            assert_ne!(Name::from_bytes(&text.as_bytes()[1..]), name);
+            assert_ne!(Name::from_bytes(format!("{text}\0").as_bytes()), name);
+        }
     }
 }
