@@ -3,6 +3,8 @@
 //! One request and its response, as plugins see and change them.
 
 use std::any::Any;
+use std::cell::Cell;
+use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
 
 use smallvec::SmallVec;
@@ -208,6 +210,13 @@ pub struct Exchange<'s> {
     /// Status of the upstream's answer; 0 if there was none.
     pub upstream_status: u16,
     pub world: &'s dyn World,
+    /// Counts the exchanges of this thread; see [`Exchange::unique`].
+    serial: u64,
+}
+
+thread_local! {
+    static SERIAL: Cell<u64> = const { Cell::new(0) };
+    static SEED: RandomState = RandomState::new();
 }
 
 impl<'s> Exchange<'s> {
@@ -230,7 +239,13 @@ impl<'s> Exchange<'s> {
             upstream_addr: None,
             upstream_status: 0,
             world,
+            serial: SERIAL.replace(SERIAL.get().wrapping_add(1)),
         }
+    }
+
+    /// 128 bits no other exchange has, the same at every call: `$request_id`.
+    pub fn unique(&self) -> [u64; 2] {
+        SEED.with(|seed| [0u8, 1].map(|half| seed.hash_one((half, self.serial, self.timing.start_ms))))
     }
 
     // ---- the request ----

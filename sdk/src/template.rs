@@ -1,1 +1,164 @@
-//! Texts with `$variables` in them.
+//! hot path
+//!
+//! Texts with variables in them: `${http_x_tenant}-$remote_addr`.
+//!
+//! The rules are APISIX 3.x's (`core.utils.resolve_var`): `$name` takes letters,
+//! digits, `_` and `.`; `${name}` takes anything but `}`; `${name ?? text}` gives
+//! the text when the variable is absent; `\$` keeps backslash and dollar as they
+//! are; an absent variable gives nothing; any other `$` stands for itself.
+
+use crate::exchange::Exchange;
+use crate::vars::Var;
+
+/// A text, taken apart once.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Template {
+    parts: Vec<Part>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Part {
+    Text(Box<str>),
+    Var { var: Var, default: Option<Box<str>> },
+}
+
+impl Template {
+    /// Every text is a template.
+    pub fn parse(text: &str) -> Template {
+        let mut parts = Vec::new();
+        let mut literal = String::new();
+        let mut rest = text;
+        while let Some(at) = rest.find('$') {
+            let escaped = rest[..at].ends_with('\\') || (at == 0 && literal.ends_with('\\'));
+            let reference = if escaped { None } else { reference(&rest[at + 1..]) };
+            let (before, after) = rest.split_at(at);
+            literal.push_str(before);
+            match reference {
+                Some((part, len)) => {
+                    if !literal.is_empty() {
+                        parts.push(Part::Text(std::mem::take(&mut literal).into()));
+                    }
+                    parts.push(part);
+                    rest = &after[1 + len..];
+                }
+                None => {
+                    literal.push('$');
+                    rest = &after[1..];
+                }
+            }
+        }
+        literal.push_str(rest);
+        if !literal.is_empty() {
+            parts.push(Part::Text(literal.into()));
+        }
+        Template { parts }
+    }
+
+    /// The whole text if there is no variable in it.
+    pub fn constant(&self) -> Option<&str> {
+        match &self.parts[..] {
+            [] => Some(""),
+            [Part::Text(text)] => Some(text),
+            _ => None,
+        }
+    }
+
+    pub fn vars(&self) -> impl Iterator<Item = &Var> {
+        self.parts.iter().filter_map(|part| if let Part::Var { var, .. } = part { Some(var) } else { None })
+    }
+
+    /// Whether a variable in it wants the request's body in memory.
+    pub fn needs_body(&self) -> bool {
+        self.vars().any(Var::needs_body)
+    }
+
+    /// Appends the text with its variables filled in. Gives how many of them had a value,
+    /// their own or the default.
+    pub fn render(&self, x: &Exchange<'_>, out: &mut Vec<u8>) -> usize {
+        let mut found = 0;
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => out.extend_from_slice(text.as_bytes()),
+                Part::Var { var, default } => {
+                    if var.write(x, out) {
+                        found += 1;
+                    } else if let Some(default) = default {
+                        out.extend_from_slice(default.as_bytes());
+                        found += 1;
+                    }
+                }
+            }
+        }
+        found
+    }
+}
+
+/// Reads what follows a `$`: the variable and the bytes it took. `None` if it is not one.
+fn reference(text: &str) -> Option<(Part, usize)> {
+    if let Some(inside) = text.strip_prefix('{') {
+        let end = inside.find('}')?;
+        let inner = inside[..end].trim();
+        return if inner.is_empty() { None } else { Some((with_default(inner), end + 2)) };
+    }
+    let end = text.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '.')).unwrap_or(text.len());
+    if end == 0 {
+        return None;
+    }
+    Some((Part::Var { var: Var::parse(&text[..end]), default: None }, end))
+}
+
+fn with_default(inner: &str) -> Part {
+    let mut pieces = inner.split("??").map(str::trim);
+    let name = pieces.next().unwrap_or_default();
+    let default = pieces.next().filter(|text| !text.is_empty()).map(Into::into);
+    Part::Var { var: Var::parse(name), default }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Probe;
+
+    fn rendered(template: &str) -> (String, usize) {
+        let mut probe = Probe::request("GET", "/a?b=c", &[("Host", "example.com"), ("X-Id", "7")]);
+        let x = probe.exchange();
+        let mut out = Vec::new();
+        let found = Template::parse(template).render(&x, &mut out);
+        (String::from_utf8(out).unwrap(), found)
+    }
+
+    #[test]
+    fn variables_are_filled_in() {
+        for (template, expected, found) in [
+            ("", "", 0),
+            ("plain", "plain", 0),
+            ("$uri", "/a", 1),
+            ("$uri$arg_b", "/ac", 2),
+            ("${uri}x-$http_x_id/", "/ax-7/", 2),
+            ("${ uri }", "/a", 1),
+            ("$remote_addr $nothing.", "127.0.0.1 ", 1),
+            ("$nothing", "", 0),
+            ("${nothing ?? else}", "else", 1),
+            ("${nothing??}", "", 0),
+            ("${uri ?? else}", "/a", 1),
+            (r"\$uri $uri", r"\$uri /a", 1),
+            (r"\${uri}", r"\${uri}", 0),
+            (r"$uri\$uri", r"/a\$uri", 1),
+            ("$ $$uri ${} ${uri", "$ $/a ${} ${uri", 1),
+            ("é$uri€", "é/a€", 1),
+            ("$uri_", "", 0),
+        ] {
+            assert_eq!(rendered(template), (expected.to_owned(), found), "{template}");
+        }
+    }
+
+    #[test]
+    fn constants_and_bodies_are_known_beforehand() {
+        assert_eq!(Template::parse("").constant(), Some(""));
+        assert_eq!(Template::parse(r"a $ \$b").constant(), Some(r"a $ \$b"));
+        assert_eq!(Template::parse("a$b").constant(), None);
+        assert!(Template::parse("$uri$post_arg_a").needs_body());
+        assert!(!Template::parse("$uri").needs_body());
+        assert_eq!(Template::parse("$a${b ?? c}").vars().map(Var::name).collect::<Vec<_>>(), ["a", "b"]);
+    }
+}

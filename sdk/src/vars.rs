@@ -1,1 +1,452 @@
-//! Variables of an exchange, by NGINX's and APISIX's names.
+//! hot path
+//!
+//! Variables: names for what is known of an exchange.
+//!
+//! A name is looked up once, when a configuration is built ([`Var::parse`]);
+//! reading it then is a jump and, where the value lies in the exchange as it
+//! is, no copy. Names and values are APISIX 3.x's (`apisix/core/ctx.lua`),
+//! which are nginx's and a few more; a name nobody knows is always absent.
+
+mod body;
+mod graphql;
+mod read;
+mod time;
+
+use std::borrow::Cow;
+use std::io::Write;
+use std::sync::LazyLock;
+
+use wire::Name;
+
+use crate::exchange::{Body, Exchange, Source};
+use read::{Arg, Header};
+
+/// A variable, ready to be read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Var {
+    name: Box<str>,
+    kind: Kind,
+}
+
+/// A value with its type, which expressions tell apart as Lua does.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value<'a> {
+    Text(Cow<'a, [u8]>),
+    Number(f64),
+    Bool(bool),
+    /// An array, an object or null of a body.
+    Json(Cow<'a, serde_json::Value>),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Kind {
+    Plain(Plain),
+    Arg(Box<[u8]>),
+    Header(Header),
+    ResponseHeader(Header),
+    UpstreamHeader(Header),
+    Cookie(Box<[u8]>),
+    UriParam(Box<str>),
+    PostArg(Box<[u8]>),
+    PostPath(body::Path),
+    Graphql(graphql::Part),
+    Unknown,
+}
+
+macro_rules! plain {
+    ($($variant:ident = $($name:literal)|+,)*) => {
+        /// A variable whose name says all.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        enum Plain { $($variant,)* }
+
+        impl Plain {
+            fn named(name: &str) -> Option<Plain> {
+                match name { $($($name)|+ => Some(Plain::$variant),)* _ => None }
+            }
+        }
+    };
+}
+
+plain! {
+    BalancerIp = "balancer_ip",
+    BalancerPort = "balancer_port",
+    BinaryRemoteAddr = "binary_remote_addr",
+    BodyBytesSent = "body_bytes_sent",
+    BytesSent = "bytes_sent",
+    ConsumerGroupId = "consumer_group_id",
+    ConsumerName = "consumer_name",
+    ContentLength = "content_length",
+    ContentType = "content_type",
+    Host = "host",
+    Hostname = "hostname",
+    Https = "https",
+    IsArgs = "is_args",
+    MatchedHost = "matched_host",
+    MatchedUri = "matched_uri",
+    Msec = "msec",
+    PeerAddr = "realip_remote_addr",
+    PeerPort = "realip_remote_port",
+    Pid = "pid",
+    QueryString = "query_string" | "args",
+    RealRequestUri = "real_request_uri",
+    RemoteAddr = "remote_addr",
+    RemotePort = "remote_port",
+    RequestBody = "request_body",
+    RequestId = "request_id" | "apisix_request_id",
+    RequestLength = "request_length",
+    RequestLine = "request" | "request_line",
+    RequestMethod = "request_method" | "method",
+    RequestTime = "request_time",
+    RequestUri = "request_uri",
+    RouteId = "route_id",
+    RouteName = "route_name",
+    Scheme = "scheme",
+    ServerAddr = "server_addr",
+    ServerName = "server_name",
+    ServerPort = "server_port",
+    ServerProtocol = "server_protocol",
+    ServiceId = "service_id",
+    ServiceName = "service_name",
+    Status = "status",
+    TimeIso8601 = "time_iso8601",
+    TimeLocal = "time_local",
+    UpstreamAddr = "upstream_addr",
+    UpstreamHost = "upstream_host",
+    UpstreamResponseTime = "upstream_response_time",
+    UpstreamStatus = "upstream_status",
+    UpstreamUri = "upstream_uri",
+    Uri = "uri" | "document_uri",
+}
+
+/// What reading a variable came to.
+enum Found<'a> {
+    Nothing,
+    Borrowed(&'a [u8]),
+    /// The text was written to the buffer that was handed in.
+    Written,
+    Value(Value<'a>),
+}
+
+impl Var {
+    /// The variable of this name, without `$`. Unknown names give a variable that is always absent.
+    pub fn parse(name: &str) -> Var {
+        let kind = Kind::parse(name);
+        if kind == Kind::Plain(Plain::Hostname) {
+            // A worker must not read files: do it now.
+            LazyLock::force(&HOSTNAME);
+        }
+        Var { name: name.into(), kind }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether the name means something here.
+    pub fn is_known(&self) -> bool {
+        self.kind != Kind::Unknown
+    }
+
+    /// Whether the request's body must be in memory before it is read.
+    pub fn needs_body(&self) -> bool {
+        match self.kind {
+            Kind::PostArg(_) | Kind::PostPath(_) | Kind::Graphql(_) => true,
+            Kind::Plain(plain) => plain == Plain::RequestBody,
+            _ => false,
+        }
+    }
+
+    /// Its value as text; `None` if it is absent.
+    #[inline]
+    pub fn of<'a>(&'a self, x: &'a Exchange<'_>) -> Option<Cow<'a, [u8]>> {
+        let mut written = Vec::new();
+        match self.read(x, &mut written) {
+            Found::Nothing => None,
+            Found::Borrowed(text) => Some(Cow::Borrowed(text)),
+            Found::Written => Some(Cow::Owned(written)),
+            Found::Value(value) => Some(value.into_text()),
+        }
+    }
+
+    /// Its value with its type.
+    #[inline]
+    pub fn value<'a>(&'a self, x: &'a Exchange<'_>) -> Option<Value<'a>> {
+        let mut written = Vec::new();
+        match self.read(x, &mut written) {
+            Found::Nothing => None,
+            Found::Borrowed(text) => Some(Value::Text(Cow::Borrowed(text))),
+            Found::Written => Some(Value::Text(Cow::Owned(written))),
+            Found::Value(value) => Some(value),
+        }
+    }
+
+    /// Appends its text; says whether it was there.
+    #[inline]
+    pub fn write(&self, x: &Exchange<'_>, out: &mut Vec<u8>) -> bool {
+        match self.read(x, out) {
+            Found::Nothing => return false,
+            Found::Written => {}
+            Found::Borrowed(text) => out.extend_from_slice(text),
+            Found::Value(value) => out.extend_from_slice(&value.into_text()),
+        }
+        true
+    }
+
+    fn read<'a>(&'a self, x: &'a Exchange<'_>, out: &mut Vec<u8>) -> Found<'a> {
+        match &self.kind {
+            Kind::Plain(plain) => plain.read(x, out),
+            Kind::Arg(name) => argument(read::arg(x.query(), name)),
+            Kind::Header(header) => header.value(&x.request().fields).into(),
+            Kind::ResponseHeader(header) => header.value(&x.response().fields).into(),
+            Kind::UpstreamHeader(header) if x.source == Source::Upstream => {
+                header.value(&x.response().fields).into()
+            }
+            Kind::UpstreamHeader(_) => Found::Nothing,
+            Kind::Cookie(name) => read::cookie(&x.request().fields, name).into(),
+            Kind::UriParam(name) => uri_param(x, name).into(),
+            Kind::PostArg(name) => argument(body::post_arg(x, name)),
+            Kind::PostPath(path) => path.of(x).into(),
+            Kind::Graphql(part) => graphql::read(x, *part).into(),
+            Kind::Unknown => Found::Nothing,
+        }
+    }
+}
+
+/// Makes room for what variables find in the request's body, so that it is parsed once
+/// and not at every read. For callers that read several variables with
+/// [`Var::needs_body`]; costs a little memory, so only for those.
+pub fn prepare_body(x: &mut Exchange<'_>) {
+    if x.body_state == Body::Whole && x.note::<body::Parsed>().is_none() {
+        x.set_note(body::Parsed::default());
+    }
+}
+
+impl Value<'_> {
+    /// As text: numbers in decimal, arrays and objects as JSON.
+    fn into_text<'a>(self) -> Cow<'a, [u8]>
+    where
+        Self: 'a,
+    {
+        match self {
+            Value::Text(text) => text,
+            Value::Number(number) => Cow::Owned(number.to_string().into_bytes()),
+            Value::Bool(true) => Cow::Borrowed(b"true"),
+            Value::Bool(false) => Cow::Borrowed(b"false"),
+            Value::Json(value) => Cow::Owned(value.to_string().into_bytes()),
+        }
+    }
+}
+
+impl Kind {
+    fn parse(name: &str) -> Kind {
+        if let Some(plain) = Plain::named(name) {
+            return Kind::Plain(plain);
+        }
+        // `post_arg.` and `upstream_http_` before their shorter relatives.
+        let kinds: [(&str, fn(&str) -> Kind); 9] = [
+            ("post_arg.", |name| body::Path::parse(name).map_or(Kind::Unknown, Kind::PostPath)),
+            ("post_arg_", |name| Kind::PostArg(name.as_bytes().into())),
+            ("arg_", |name| Kind::Arg(name.as_bytes().into())),
+            ("cookie_", |name| Kind::Cookie(name.as_bytes().into())),
+            ("http_", |name| Kind::Header(Header::new(name))),
+            ("sent_http_", |name| Kind::ResponseHeader(Header::new(name))),
+            ("upstream_http_", |name| Kind::UpstreamHeader(Header::new(name))),
+            ("uri_param_", |name| Kind::UriParam(name.into())),
+            ("graphql_", |name| graphql::Part::named(name).map_or(Kind::Unknown, Kind::Graphql)),
+        ];
+        kinds.iter().find_map(|(prefix, make)| name.strip_prefix(prefix).map(make)).unwrap_or(Kind::Unknown)
+    }
+}
+
+impl Plain {
+    fn read<'a>(self, x: &'a Exchange<'_>, out: &mut Vec<u8>) -> Found<'a> {
+        let head = x.request();
+        let fields = &head.fields;
+        match self {
+            Plain::BalancerIp => x.upstream_addr.map_or(Found::Nothing, |addr| write(out, addr.ip())),
+            Plain::BalancerPort => match x.upstream_addr {
+                Some(addr) => Found::Value(Value::Number(f64::from(addr.port()))),
+                None => Found::Nothing,
+            },
+            Plain::BinaryRemoteAddr => {
+                match x.client.ip() {
+                    std::net::IpAddr::V4(ip) => out.extend_from_slice(&ip.octets()),
+                    std::net::IpAddr::V6(ip) => out.extend_from_slice(&ip.octets()),
+                }
+                Found::Written
+            }
+            Plain::BodyBytesSent => write(out, x.timing.body_sent),
+            Plain::BytesSent => write(out, x.timing.sent),
+            Plain::ConsumerGroupId => x.consumer().and_then(|c| c.group_id.as_deref()).into(),
+            Plain::ConsumerName => x.consumer().map(|c| c.name.as_str()).into(),
+            Plain::ContentLength => fields.get(Name::ContentLength).into(),
+            Plain::ContentType => fields.get(Name::ContentType).into(),
+            // A request without a host is served by the server named `_`, as in nginx.
+            Plain::Host if head.host().is_empty() => Found::Borrowed(b"_"),
+            Plain::Host => Found::Borrowed(head.host()),
+            Plain::Hostname => Found::Borrowed(HOSTNAME.as_bytes()),
+            Plain::Https => Found::Borrowed(if x.client.tls { b"on" } else { b"" }),
+            Plain::IsArgs => Found::Borrowed(if head.query().is_empty() { b"" } else { b"?" }),
+            Plain::MatchedHost => filled(x.matched.host),
+            Plain::MatchedUri => filled(x.matched.uri),
+            Plain::Msec => {
+                time::seconds(x.world.now_ms(), out);
+                Found::Written
+            }
+            Plain::PeerAddr => write(out, x.client.peer.ip().to_canonical()),
+            Plain::PeerPort | Plain::RemotePort => write(out, x.client.peer.port()),
+            Plain::Pid => write(out, std::process::id()),
+            Plain::QueryString => head.has_query.then(|| head.query()).into(),
+            Plain::RealRequestUri => Found::Borrowed(head.target()),
+            Plain::RemoteAddr => Found::Borrowed(x.client.ip_text().as_bytes()),
+            Plain::RequestBody => Some(x.body()).filter(|body| !body.is_empty()).into(),
+            Plain::RequestId => {
+                let [high, low] = x.unique();
+                write(out, format_args!("{high:016x}{low:016x}"))
+            }
+            Plain::RequestLength => write(out, x.timing.received),
+            Plain::RequestLine => {
+                for part in [method(x), b" ", head.target(), b" ", head.version.as_str().as_bytes()] {
+                    out.extend_from_slice(part);
+                }
+                Found::Written
+            }
+            Plain::RequestMethod => Found::Borrowed(method(x)),
+            Plain::RequestTime => {
+                time::seconds(x.timing.total_us / 1000, out);
+                Found::Written
+            }
+            Plain::RequestUri => request_uri(x, out),
+            Plain::RouteId => x.matched.route.map_or(Found::Nothing, |route| filled(&route.id)),
+            Plain::RouteName => x.matched.route.map_or(Found::Nothing, |route| filled(&route.name)),
+            Plain::Scheme => Found::Borrowed(x.client.scheme().as_bytes()),
+            Plain::ServerAddr => write(out, x.client.local.ip().to_canonical()),
+            Plain::ServerName => Found::Borrowed(b"_"),
+            Plain::ServerPort => write(out, x.client.local.port()),
+            Plain::ServerProtocol => Found::Borrowed(head.version.as_str().as_bytes()),
+            Plain::ServiceId => x.matched.route.map_or(Found::Nothing, |route| filled(&route.service_id)),
+            Plain::ServiceName => x.matched.route.map_or(Found::Nothing, |route| filled(&route.service_name)),
+            Plain::Status => write(out, format_args!("{:03}", x.status())),
+            Plain::TimeIso8601 => {
+                time::iso8601(x.world.now_ms(), out);
+                Found::Written
+            }
+            Plain::TimeLocal => {
+                time::local(x.world.now_ms(), out);
+                Found::Written
+            }
+            Plain::UpstreamAddr => x.upstream_addr.map_or(Found::Nothing, |addr| write(out, addr)),
+            Plain::UpstreamHost => Found::Borrowed(match x.forward.host {
+                Some(span) => fields.bytes(span),
+                None => head.authority(),
+            }),
+            Plain::UpstreamResponseTime if x.upstream_addr.is_some() => {
+                time::seconds(x.timing.upstream_us / 1000, out);
+                Found::Written
+            }
+            Plain::UpstreamResponseTime => Found::Nothing,
+            Plain::UpstreamStatus if x.upstream_status == 0 => Found::Nothing,
+            Plain::UpstreamStatus => write(out, x.upstream_status),
+            Plain::UpstreamUri => {
+                x.upstream_uri(out);
+                Found::Written
+            }
+            Plain::Uri => Found::Borrowed(head.path()),
+        }
+    }
+}
+
+impl<'a> From<Option<&'a [u8]>> for Found<'a> {
+    fn from(text: Option<&'a [u8]>) -> Found<'a> {
+        text.map_or(Found::Nothing, Found::Borrowed)
+    }
+}
+
+impl<'a> From<Option<&'a str>> for Found<'a> {
+    fn from(text: Option<&'a str>) -> Found<'a> {
+        text.map(str::as_bytes).into()
+    }
+}
+
+impl<'a> From<Option<Cow<'a, [u8]>>> for Found<'a> {
+    fn from(text: Option<Cow<'a, [u8]>>) -> Found<'a> {
+        text.map(Value::Text).into()
+    }
+}
+
+impl<'a> From<Option<Value<'a>>> for Found<'a> {
+    fn from(value: Option<Value<'a>>) -> Found<'a> {
+        match value {
+            None => Found::Nothing,
+            Some(Value::Text(Cow::Borrowed(text))) => Found::Borrowed(text),
+            Some(value) => Found::Value(value),
+        }
+    }
+}
+
+fn write<'a>(out: &mut Vec<u8>, value: impl std::fmt::Display) -> Found<'a> {
+    // Writing to a Vec cannot fail.
+    let _ = write!(out, "{value}");
+    Found::Written
+}
+
+/// Text that counts as absent when it is empty.
+fn filled(text: &str) -> Found<'_> {
+    if text.is_empty() { Found::Nothing } else { Found::Borrowed(text.as_bytes()) }
+}
+
+fn argument(arg: Option<Arg<'_>>) -> Found<'_> {
+    match arg {
+        None => Found::Nothing,
+        Some(Arg::Bare) => Found::Value(Value::Bool(true)),
+        Some(Arg::Text(text)) => Some(text).into(),
+    }
+}
+
+fn method<'a>(x: &'a Exchange<'_>) -> &'a [u8] {
+    match x.method() {
+        wire::Method::Other => x.request().method_bytes(),
+        known => known.as_str().as_bytes(),
+    }
+}
+
+/// The normal form of the path and the query. APISIX gives this and not what the client sent,
+/// so that rules cannot be led around by another spelling; that is in `real_request_uri`.
+fn request_uri<'a>(x: &'a Exchange<'_>, out: &mut Vec<u8>) -> Found<'a> {
+    let head = x.request();
+    let (path, query) = (head.path(), head.query());
+    match head.target().strip_prefix(path) {
+        Some(b"") if query.is_empty() => return Found::Borrowed(path),
+        Some([b'?', rest @ ..]) if !query.is_empty() && rest == query => {
+            return Found::Borrowed(head.target());
+        }
+        _ => {}
+    }
+    out.extend_from_slice(path);
+    if !query.is_empty() {
+        out.push(b'?');
+        out.extend_from_slice(query);
+    }
+    Found::Written
+}
+
+fn uri_param<'a>(x: &'a Exchange<'_>, name: &str) -> Option<&'a [u8]> {
+    match name {
+        "_path" => Some(x.matched.uri.as_bytes()).filter(|uri| !uri.is_empty()),
+        "_host" => Some(x.matched.host.as_bytes()).filter(|host| !host.is_empty()),
+        "_method" => Some(method(x)),
+        _ => {
+            let (_, span) = x.matched.params.iter().rev().find(|(key, _)| *key == name)?;
+            Some(x.request().fields.bytes(*span))
+        }
+    }
+}
+
+/// This machine's name, read when it is first asked for.
+static HOSTNAME: LazyLock<String> = LazyLock::new(|| {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| std::env::var("HOSTNAME"));
+    name.map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
+});
+
+#[cfg(test)]
+mod tests;

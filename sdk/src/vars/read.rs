@@ -1,0 +1,186 @@
+//! hot path
+//!
+//! Reading arguments, cookies and headers where they lie.
+
+use std::borrow::Cow;
+
+use wire::{Field, Fields, Name};
+
+/// The value of a query or form argument.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Arg<'a> {
+    /// `?name` without `=`; Lua sees `true`.
+    Bare,
+    Text(Cow<'a, [u8]>),
+}
+
+/// Names and values of `a=1&b` in order, decoded.
+pub(super) fn args(query: &[u8]) -> impl Iterator<Item = (Cow<'_, [u8]>, Arg<'_>)> {
+    query.split(|&byte| byte == b'&').filter(|pair| !pair.is_empty()).map(|pair| {
+        match pair.iter().position(|&byte| byte == b'=') {
+            Some(at) => (decode(&pair[..at]), Arg::Text(decode(&pair[at + 1..]))),
+            None => (decode(pair), Arg::Bare),
+        }
+    })
+}
+
+/// The first value of an argument (OpenResty's `ngx.req.get_uri_args`: decoded, name case-sensitive).
+pub(super) fn arg<'a>(query: &'a [u8], name: &[u8]) -> Option<Arg<'a>> {
+    args(query).find(|(key, _)| **key == *name).map(|(_, value)| value)
+}
+
+/// Resolves `%XX` and `+`; borrows when there are none. A `%` without two hex digits stays.
+pub(super) fn decode(text: &[u8]) -> Cow<'_, [u8]> {
+    if !text.iter().any(|&byte| byte == b'%' || byte == b'+') {
+        return Cow::Borrowed(text);
+    }
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        match (byte, after) {
+            (b'+', _) => out.push(b' '),
+            (b'%', [high, low, tail @ ..]) => match (hex(*high), hex(*low)) {
+                (Some(high), Some(low)) => {
+                    out.push(high << 4 | low);
+                    rest = tail;
+                }
+                _ => out.push(b'%'),
+            },
+            _ => out.push(byte),
+        }
+    }
+    Cow::Owned(out)
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    (digit as char).to_digit(16).map(|value| value as u8)
+}
+
+/// The value of a cookie; of several with one name the last, as lua-resty-cookie gives it.
+pub(super) fn cookie<'a>(fields: &'a Fields, name: &[u8]) -> Option<&'a [u8]> {
+    fields
+        .list()
+        .iter()
+        .rev()
+        .filter(|field| field.id == Name::Cookie)
+        .flat_map(|field| fields.bytes(field.value).rsplit(|&byte| byte == b';'))
+        .find_map(|pair| {
+            let pair = pair.trim_ascii_start();
+            let value = pair.strip_prefix(name)?.strip_prefix(b"=")?;
+            let end = value.iter().position(|byte| matches!(byte, b' ' | b'\t'));
+            Some(&value[..end.unwrap_or(value.len())])
+        })
+}
+
+/// A header as nginx's `$http_x` names it: `x_real_ip` means `X-Real-IP` and `X_Real_IP`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Header {
+    id: Name,
+    /// In lower case, with `-` for `_`.
+    text: Box<[u8]>,
+}
+
+impl Header {
+    pub(super) fn new(name: &str) -> Header {
+        let text: Box<[u8]> = name.bytes().map(folded).collect();
+        Header { id: Name::from_bytes(&text), text }
+    }
+
+    /// Its value; several are joined, as nginx does since 1.23.
+    pub(super) fn value<'a>(&self, fields: &'a Fields) -> Option<Cow<'a, [u8]>> {
+        let mut found = fields
+            .list()
+            .iter()
+            .filter(|field| self.is(fields, field))
+            .map(|field| fields.bytes(field.value));
+        let first = found.next()?;
+        let Some(second) = found.next() else { return Some(Cow::Borrowed(first)) };
+        let separator: &[u8] = if self.id == Name::Cookie { b"; " } else { b", " };
+        let mut joined = first.to_vec();
+        for value in std::iter::once(second).chain(found) {
+            joined.extend_from_slice(separator);
+            joined.extend_from_slice(value);
+        }
+        Some(Cow::Owned(joined))
+    }
+
+    #[inline]
+    fn is(&self, fields: &Fields, field: &Field) -> bool {
+        if field.id != Name::Other {
+            return field.id == self.id;
+        }
+        field.name.len as usize == self.text.len()
+            && fields.bytes(field.name).iter().zip(&self.text).all(|(&a, &b)| folded(a) == b)
+    }
+}
+
+#[inline]
+fn folded(byte: u8) -> u8 {
+    if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(list: &[(&str, &str)]) -> Fields {
+        let mut fields = Fields::new();
+        for (name, value) in list {
+            fields.append(name.as_bytes(), value.as_bytes()).unwrap();
+        }
+        fields
+    }
+
+    #[test]
+    fn arguments_are_decoded_and_the_first_wins() {
+        let text = |s: &'static str| Some(Arg::Text(Cow::Borrowed(s.as_bytes())));
+        let query = b"a=1&a=2&b&c=&d%20e=x+y%2Bz&&f=%zz%4&A=3&=q";
+        for (name, expected) in [
+            ("a", text("1")),
+            ("A", text("3")),
+            ("b", Some(Arg::Bare)),
+            ("c", text("")),
+            ("d e", text("x y+z")),
+            ("f", text("%zz%4")),
+            ("g", None),
+        ] {
+            assert_eq!(arg(query, name.as_bytes()), expected, "{name}");
+        }
+        assert_eq!(arg(b"", b"a"), None);
+    }
+
+    #[test]
+    fn cookies_end_at_semicolon_or_space() {
+        let fields = fields(&[("Cookie", "a=1; b=2 x;c=\"q\""), ("Cookie", "a=3;  d=")]);
+        for (name, expected) in [
+            ("a", Some("3")),
+            ("b", Some("2")),
+            ("c", Some("\"q\"")),
+            ("d", Some("")),
+            ("x", None),
+            ("", None),
+        ] {
+            assert_eq!(cookie(&fields, name.as_bytes()), expected.map(str::as_bytes), "{name}");
+        }
+    }
+
+    #[test]
+    fn headers_fold_case_and_underscores_and_join() {
+        let fields = fields(&[
+            ("X-Real-IP", "1"),
+            ("x_real_ip", "2"),
+            ("X-Own-Name", "3"),
+            ("Cookie", "a=1"),
+            ("Cookie", "b=2"),
+            ("Host", "h"),
+        ]);
+        let value =
+            |name: &str| Header::new(name).value(&fields).map(|v| String::from_utf8_lossy(&v).into_owned());
+        assert_eq!(value("x_real_ip").as_deref(), Some("1, 2"));
+        assert_eq!(value("X-Own-Name").as_deref(), Some("3"));
+        assert_eq!(value("cookie").as_deref(), Some("a=1; b=2"));
+        assert_eq!(value("host").as_deref(), Some("h"));
+        assert_eq!(value("hos"), None);
+    }
+}

@@ -1,0 +1,209 @@
+use super::*;
+use crate::exchange::Client;
+use crate::testing::{Probe, respond, with_body};
+
+fn text(x: &Exchange<'_>, name: &str) -> Option<String> {
+    let var = Var::parse(name);
+    let value = var.of(x).map(|value| String::from_utf8(value.into_owned()).unwrap());
+    let mut written = Vec::new();
+    assert_eq!(var.write(x, &mut written), value.is_some(), "{name}");
+    assert_eq!(written, value.as_deref().unwrap_or_default().as_bytes(), "{name}");
+    value
+}
+
+#[test]
+fn a_request_s_variables() {
+    let mut probe = Probe::request(
+        "POST",
+        "/a/b?x=1%202&X=3&flag&x=4",
+        &[
+            ("Host", "Example.com:8080"),
+            ("X-Tenant", "t1"),
+            ("X-Tenant", "t2"),
+            ("Cookie", "sid=abc; theme=dark"),
+            ("Content-Type", "text/plain"),
+            ("Content-Length", "5"),
+        ],
+    );
+    probe.client = Client::new("10.0.0.9:1234".parse().unwrap(), "10.0.0.1:9443".parse().unwrap(), true);
+    let mut x = probe.exchange();
+    x.timing.received = 321;
+    x.timing.total_us = 1_234_567;
+    for (name, expected) in [
+        ("arg_x", Some("1 2")),
+        ("arg_X", Some("3")),
+        ("arg_flag", Some("true")),
+        ("arg_none", None),
+        ("http_x_tenant", Some("t1, t2")),
+        ("http_X_Tenant", Some("t1, t2")),
+        ("http_host", Some("Example.com:8080")),
+        ("cookie_sid", Some("abc")),
+        ("cookie_SID", None),
+        ("uri", Some("/a/b")),
+        ("request_uri", Some("/a/b?x=1%202&X=3&flag&x=4")),
+        ("real_request_uri", Some("/a/b?x=1%202&X=3&flag&x=4")),
+        ("query_string", Some("x=1%202&X=3&flag&x=4")),
+        ("args", Some("x=1%202&X=3&flag&x=4")),
+        ("is_args", Some("?")),
+        ("remote_addr", Some("10.0.0.9")),
+        ("remote_port", Some("1234")),
+        ("server_addr", Some("10.0.0.1")),
+        ("server_port", Some("9443")),
+        ("server_protocol", Some("HTTP/1.1")),
+        ("host", Some("example.com")),
+        ("scheme", Some("https")),
+        ("https", Some("on")),
+        ("request_method", Some("POST")),
+        ("request", Some("POST /a/b?x=1%202&X=3&flag&x=4 HTTP/1.1")),
+        ("content_type", Some("text/plain")),
+        ("content_length", Some("5")),
+        ("request_length", Some("321")),
+        ("request_time", Some("1.234")),
+        ("status", Some("000")),
+        ("upstream_status", None),
+        ("upstream_addr", None),
+        ("upstream_response_time", None),
+        ("time_iso8601", Some("2023-11-14T22:13:20+00:00")),
+        ("time_local", Some("14/Nov/2023:22:13:20 +0000")),
+        ("msec", Some("1700000000.000")),
+        ("route_id", Some("1")),
+        ("route_name", Some("route-1")),
+        ("service_id", None),
+        ("consumer_name", None),
+        ("upstream_uri", Some("/a/b?x=1%202&X=3&flag&x=4")),
+        ("no_such_thing", None),
+        ("", None),
+    ] {
+        assert_eq!(text(&x, name).as_deref(), expected, "{name}");
+    }
+    assert!(!Var::parse("no_such_thing").is_known());
+}
+
+#[test]
+fn what_lies_in_the_exchange_is_not_copied() {
+    let mut probe = Probe::request("GET", "/a?b=c", &[("Host", "h"), ("X-A", "1"), ("Cookie", "k=v")]);
+    let x = probe.exchange();
+    for name in
+        ["uri", "request_uri", "arg_b", "http_x_a", "cookie_k", "remote_addr", "host", "request_method"]
+    {
+        let var = Var::parse(name);
+        assert!(matches!(var.of(&x), Some(Cow::Borrowed(_))), "{name}");
+    }
+}
+
+#[test]
+fn a_response_s_variables() {
+    let mut probe = Probe::get("/");
+    let mut x = probe.exchange();
+    x.upstream_addr = Some("10.0.0.2:80".parse().unwrap());
+    x.timing.upstream_us = 5_900;
+    respond(&mut x, 502, &[("X-Cache", "HIT")]);
+    for (name, expected) in [
+        ("status", Some("502")),
+        ("upstream_status", Some("502")),
+        ("upstream_addr", Some("10.0.0.2:80")),
+        ("upstream_response_time", Some("0.005")),
+        ("balancer_ip", Some("10.0.0.2")),
+        ("balancer_port", Some("80")),
+        ("sent_http_x_cache", Some("HIT")),
+        ("upstream_http_x_cache", Some("HIT")),
+        ("sent_http_none", None),
+        ("is_args", Some("")),
+        ("args", None),
+    ] {
+        assert_eq!(text(&x, name).as_deref(), expected, "{name}");
+    }
+    assert_eq!(Var::parse("balancer_port").value(&x), Some(Value::Number(80.0)));
+}
+
+#[test]
+fn request_ids_differ_and_stay() {
+    let mut probe = Probe::get("/");
+    let first = {
+        let x = probe.exchange();
+        assert_eq!(text(&x, "request_id"), text(&x, "request_id"));
+        text(&x, "request_id").unwrap()
+    };
+    assert_eq!(first.len(), 32);
+    assert_ne!(text(&probe.exchange(), "request_id").unwrap(), first);
+}
+
+#[test]
+fn the_match_s_variables() {
+    let mut probe = Probe::get("/user/7/x");
+    let mut x = probe.exchange();
+    let start = x.request().path_span.start;
+    x.matched.uri = "/user/:id/*";
+    x.matched.params.push(("id", wire::Span { start: start + 6, len: 1 }));
+    x.matched.params.push((":ext", wire::Span { start: start + 8, len: 1 }));
+    for (name, expected) in [
+        ("uri_param_id", Some("7")),
+        ("uri_param_:ext", Some("x")),
+        ("uri_param_none", None),
+        ("uri_param__path", Some("/user/:id/*")),
+        ("matched_uri", Some("/user/:id/*")),
+        ("matched_host", None),
+    ] {
+        assert_eq!(text(&x, name).as_deref(), expected, "{name}");
+    }
+}
+
+fn posted(kind: &str, body: &str, name: &str) -> Option<String> {
+    let mut probe = Probe::request("POST", "/", &[("Host", "h"), ("Content-Type", kind)]);
+    let mut x = probe.exchange();
+    assert!(Var::parse(name).needs_body());
+    assert_eq!(text(&x, name), None, "no body, no value");
+    with_body(&mut x, body.as_bytes());
+    let unprepared = text(&x, name);
+    prepare_body(&mut x);
+    assert_eq!(text(&x, name), unprepared);
+    assert_eq!(text(&x, name), unprepared);
+    unprepared
+}
+
+#[test]
+fn bodies_are_looked_into() {
+    let form = "application/x-www-form-urlencoded; charset=utf-8";
+    let multipart = "multipart/form-data; boundary=\"xyz\"";
+    let parts = "--xyz\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n2\r\n--xyz\r\n\
+        content-disposition: form-data; name=b; filename=\"f\"\r\nContent-Type: x/y\r\n\r\n--xy\r\n--xyz--\r\n";
+    let json = r#"{"a":{"b":[1,{"c":"x"},{"c":"y"}],"n":null,"t":true,"f":1.5},"model":"m"}"#;
+    for (kind, body, name, expected) in [
+        (form, "a=1+2&b=%41&a=3", "post_arg_a", Some("1 2")),
+        (form, "a=1&b=%41", "post_arg_b", Some("A")),
+        (form, "a=1&b=%41&a=2", "post_arg.a", Some(r#"["1","2"]"#)),
+        ("text/plain", "a=1", "post_arg_a", None),
+        ("application/json", json, "post_arg.model", Some("m")),
+        ("application/json; charset=utf-8", json, "post_arg.a.f", Some("1.5")),
+        ("application/json", json, "post_arg.a.t", Some("true")),
+        ("application/json", json, "post_arg.a.n", Some("null")),
+        ("application/json", json, "post_arg.a.missing", None),
+        ("application/json", json, "post_arg.model.x", None),
+        ("application/json", json, "post_arg.a.b[*].c", Some(r#"["x","y"]"#)),
+        ("application/json", json, "post_arg.a.b[1].c", Some(r#"["x"]"#)),
+        ("application/json", json, "post_arg.a['f']", Some("[1.5]")),
+        ("application/json", json, "post_arg.a..c", Some(r#"["x","y"]"#)),
+        ("application/json", json, "post_arg.a.b[9]", None),
+        ("application/json", "{", "post_arg.a", None),
+        (multipart, parts, "post_arg.a", Some("1\r\n2")),
+        (multipart, parts, "post_arg.b", Some("--xy")),
+        (multipart, "--xyz", "post_arg.b", None),
+        ("application/json", r#"{"query":"mutation M { a }"}"#, "graphql_operation", Some("mutation")),
+        ("application/graphql", "mutation M { a }", "graphql_name", Some("M")),
+        ("application/graphql", "{ a b }", "graphql_root_fields", Some(r#"["a","b"]"#)),
+        ("application/graphql", "{ a b", "graphql_root_fields", None),
+    ] {
+        assert_eq!(posted(kind, body, name).as_deref(), expected, "{name} of {body}");
+    }
+    for path in ["post_arg.a[?(@.b)]", "post_arg.a[1:2]", "post_arg.a..", "post_arg.a[", "post_arg.[]"] {
+        assert!(!Var::parse(path).is_known(), "{path}");
+    }
+}
+
+#[test]
+fn wildcard_paths_are_bounded() {
+    let body = format!("[{}]", vec!["[[1,2],[3]]"; 50_000].join(","));
+    assert_eq!(posted("application/json", &body, "post_arg...*..*..*"), None);
+    let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
+    assert_eq!(posted("application/json", &deep, "post_arg...a"), None);
+}

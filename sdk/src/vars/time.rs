@@ -1,0 +1,79 @@
+//! Points in time as nginx's log variables write them, in UTC.
+
+use std::io::Write;
+
+const MONTHS: [&str; 12] =
+    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+struct Moment {
+    year: u64,
+    /// From 1.
+    month: u64,
+    day: u64,
+    hour: u64,
+    minute: u64,
+    second: u64,
+}
+
+/// `$time_iso8601`: `2026-11-21T10:00:00+00:00`.
+pub(super) fn iso8601(unix_ms: u64, out: &mut Vec<u8>) {
+    let Moment { year, month, day, hour, minute, second } = moment(unix_ms / 1000);
+    // Writing to a Vec cannot fail.
+    let _ = write!(out, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}+00:00");
+}
+
+/// `$time_local`: `21/Nov/2026:10:00:00 +0000`.
+pub(super) fn local(unix_ms: u64, out: &mut Vec<u8>) {
+    let Moment { year, month, day, hour, minute, second } = moment(unix_ms / 1000);
+    let month = MONTHS[month as usize - 1];
+    let _ = write!(out, "{day:02}/{month}/{year:04}:{hour:02}:{minute:02}:{second:02} +0000");
+}
+
+/// Seconds with three decimals.
+pub(super) fn seconds(milliseconds: u64, out: &mut Vec<u8>) {
+    let _ = write!(out, "{}.{:03}", milliseconds / 1000, milliseconds % 1000);
+}
+
+/// Splits Unix seconds by the Gregorian calendar, counting years from March so that the
+/// leap day is a year's last.
+fn moment(seconds: u64) -> Moment {
+    let days = seconds / 86_400 + 719_468;
+    let of_era = days % 146_097;
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    Moment {
+        year: days / 146_097 * 400 + year_of_era + u64::from(month <= 2),
+        month,
+        day: of_year - (153 * from_march + 2) / 5 + 1,
+        hour: seconds / 3600 % 24,
+        minute: seconds / 60 % 60,
+        second: seconds % 60,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_the_calendar_s() {
+        for (seconds, expected) in [
+            (0, "1970-01-01T00:00:00+00:00"),
+            (951_782_399, "2000-02-28T23:59:59+00:00"),
+            (951_782_400, "2000-02-29T00:00:00+00:00"),
+            (1_700_000_000, "2023-11-14T22:13:20+00:00"),
+            (4_107_542_400, "2100-03-01T00:00:00+00:00"),
+        ] {
+            let mut out = Vec::new();
+            iso8601(seconds * 1000, &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
+        }
+        let mut out = Vec::new();
+        local(1_700_000_000_000, &mut out);
+        out.push(b' ');
+        super::seconds(1_700_000_000_042, &mut out);
+        assert_eq!(out, b"14/Nov/2023:22:13:20 +0000 1700000000.042");
+    }
+}
