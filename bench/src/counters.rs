@@ -56,7 +56,6 @@ impl CpuTime {
     }
 }
 
-
 fn threads_run_ns(pid: u32) -> u64 {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return 0 };
     tasks

@@ -5,7 +5,6 @@ use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -107,16 +106,8 @@ impl Process {
 }
 
 impl Drop for Process {
+    /// At once and all of them: nothing here has anything to save, and some would drain for minutes.
     fn drop(&mut self) {
-        self.resume();
-        let _ = kill_process_group(self.group, Signal::TERM);
-        let patience = Instant::now() + Duration::from_secs(3);
-        while Instant::now() < patience {
-            if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
         let _ = kill_process_group(self.group, Signal::KILL);
         let _ = self.child.wait();
     }

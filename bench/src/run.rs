@@ -321,7 +321,12 @@ impl Stage<'_> {
 /// A pass with wrong answers has no result.
 fn checked(load: Load) -> Result<Load> {
     if load.errors > 0 || load.requests == 0 {
-        bail!("{} of {} answers were wrong, failed or missing", load.errors, load.requests + load.errors);
+        let remark = load.remark.map(|remark| format!(": {remark}")).unwrap_or_default();
+        bail!(
+            "{} answers were wrong, failed or missing, {} were counted{remark}",
+            load.errors,
+            load.requests
+        );
     }
     Ok(load)
 }

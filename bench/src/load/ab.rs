@@ -39,7 +39,8 @@ fn read(text: &str, table: &str, target: &Target) -> Result<Load> {
     let (Some(requests), Some(seconds)) = (field("Complete requests"), field("Time taken for tests")) else {
         bail!("ab printed no result: {text}");
     };
-    let wrong_length = if field("Document Length") == Some(target.body as f64) { 0.0 } else { requests };
+    let length = field("Document Length").unwrap_or(0.0);
+    let wrong_length = if length == target.body as f64 { 0.0 } else { requests };
     let errors =
         field("Failed requests").unwrap_or(0.0) + field("Non-2xx responses").unwrap_or(0.0) + wrong_length;
     let percentile = |wanted: &str| -> Option<f64> {
@@ -51,6 +52,7 @@ fn read(text: &str, table: &str, target: &Target) -> Result<Load> {
         requests: requests as u64,
         seconds,
         errors: errors as u64,
+        remark: (wrong_length > 0.0).then(|| format!("bodies of {length} bytes instead of {}", target.body)),
         mean_us: field("Time per request").map(|milliseconds| milliseconds * 1e3),
         p50_us: percentile("50"),
         p90_us: percentile("90"),

@@ -72,6 +72,8 @@ pub struct Load {
     pub seconds: f64,
     /// Answers that were not 2xx, had the wrong length or never came.
     pub errors: u64,
+    /// What was wrong with them, where the driver can tell.
+    pub remark: Option<String>,
     pub mean_us: Option<f64>,
     pub p50_us: Option<f64>,
     pub p90_us: Option<f64>,

@@ -166,6 +166,7 @@ impl Driver {
             requests: self.latencies.len(),
             seconds: start.elapsed().min(end - start).as_secs_f64(),
             errors: self.errors + unanswered as u64,
+            remark: None,
             mean_us: Some(self.latencies.mean()),
             p50_us: quantile(0.5),
             p90_us: quantile(0.9),

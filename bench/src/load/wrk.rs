@@ -59,6 +59,8 @@ pub fn run(
         requests: summary.requests,
         seconds: summary.seconds,
         errors: summary.status + summary.socket + wrong_length(&summary, target),
+        remark: (wrong_length(&summary, target) > 0)
+            .then(|| format!("{} bytes in {} answers", summary.bytes, summary.requests)),
         mean_us: Some(summary.mean),
         p50_us: Some(summary.p50),
         p90_us: Some(summary.p90),
