@@ -1,6 +1,6 @@
 //! `cargo x gen`: the plugin pages under `docs/plugins`, from what the gateway says of itself.
 //!
-//! The gateway prints its plugins (`sluice schema --all`); nothing about a
+//! The gateway prints its plugins (`sluice schema`); nothing about a
 //! plugin is written here.
 
 use crate::shell::{cargo, output, root};
@@ -50,7 +50,7 @@ fn write() -> Result<()> {
     Ok(())
 }
 
-/// What `sluice schema --all` says of one plugin.
+/// What `sluice schema` says of one plugin.
 #[derive(Deserialize)]
 struct Plugin {
     priority: i64,
@@ -65,11 +65,11 @@ struct Plugin {
 }
 
 fn pages() -> Result<BTreeMap<String, String>> {
-    let printed = output(cargo().args(["run", "--quiet", "--package", "gateway", "--", "schema", "--all"]))?;
+    let printed = output(cargo().args(["run", "--quiet", "--package", "gateway", "--", "schema"]))?;
     let plugins: BTreeMap<String, Plugin> =
-        serde_json::from_str(&printed).context("reading what `sluice schema --all` printed")?;
+        serde_json::from_str(&printed).context("reading what `sluice schema` printed")?;
     if plugins.is_empty() {
-        bail!("`sluice schema --all` names no plugin");
+        bail!("`sluice schema` names no plugin");
     }
     let mut pages: BTreeMap<_, _> =
         plugins.iter().map(|(name, plugin)| (format!("{name}.md"), page(name, plugin))).collect();

@@ -11,6 +11,7 @@ mod ci;
 mod docs;
 mod fuzz;
 mod gen_docs;
+mod new_plugin;
 mod run;
 mod shell;
 mod test;
@@ -30,7 +31,8 @@ cargo x COMMAND
   bench [ARGS]        build for speed, load, report (see bench/README.md)
   gen [--check]       plugin pages and schemas under docs/plugins; with --check
                       fail when they are stale
-  new-plugin NAME     a plugin's file, its line in the list, its case
+  new-plugin NAME [--priority N]
+                      a plugin's file, its line in the list, its case
   tidy                walls between the rooms, file sizes, banned words
   fuzz [TARGET] [--seconds N]
                       run one or all fuzz targets, 60 seconds each by default
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         "run" => run::run(rest),
         "bench" => bench::bench(rest),
         "gen" => gen_docs::command(rest),
+        "new-plugin" => new_plugin::command(rest),
         "tidy" => tidy::tidy(),
         "fuzz" => fuzz::command(rest),
         "ci" => ci::ci(),
