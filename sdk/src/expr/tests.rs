@@ -1,0 +1,188 @@
+use serde_json::json;
+
+use super::*;
+use crate::testing::{Probe, with_body};
+
+fn holds(expr: Json) -> bool {
+    let headers = [
+        ("Host", "example.com"),
+        ("X-Tenant", "Acme"),
+        ("X-Number", " 0x10 "),
+        ("X-List", "1"),
+        ("X-Ip", "::ffff:10.1.2.3"),
+        ("Content-Type", "application/json"),
+    ];
+    let mut probe = Probe::request("GET", "/a?n=80&f=1.5&s=abc&e=&flag", &headers).from_ip("10.1.2.3");
+    let mut x = probe.exchange();
+    with_body(&mut x, br#"{"n":5,"s":"5","t":true,"l":["a",1,true,null],"o":{"a":1},"z":null}"#);
+    Expr::compile(&expr).unwrap_or_else(|invalid| panic!("{expr}: {invalid}")).matches(&x)
+}
+
+#[test]
+fn operators_follow_lua_resty_expr() {
+    for (condition, expected) in [
+        // Equality converts the left side only for a number on the right.
+        (json!(["arg_n", "==", "80"]), true),
+        (json!(["arg_n", "==", 80]), true),
+        (json!(["arg_n", "==", 81]), false),
+        (json!(["arg_s", "==", 80]), false),
+        (json!(["arg_s", "~=", 80]), true),
+        (json!(["arg_n", "~=", 80]), false),
+        (json!(["arg_none", "==", 80]), false),
+        (json!(["arg_none", "~=", 80]), true),
+        (json!(["arg_none", "==", "x"]), false),
+        (json!(["arg_none", "~=", "x"]), true),
+        (json!(["arg_none", "==", null]), true),
+        (json!(["arg_s", "==", null]), false),
+        (json!(["arg_s", "~=", null]), true),
+        (json!(["arg_e", "==", ""]), true),
+        (json!(["arg_flag", "==", true]), true),
+        (json!(["arg_flag", "==", "true"]), false),
+        (json!(["http_x_number", "==", 16]), true),
+        (json!(["arg_s", "==", ["abc"]]), false),
+        (json!(["arg_s", "~=", ["abc"]]), true),
+        (json!(["post_arg.n", "==", 5]), true),
+        (json!(["post_arg.n", "==", "5"]), false),
+        (json!(["post_arg.s", "==", 5]), true),
+        (json!(["post_arg.t", "==", true]), true),
+        (json!(["post_arg.z", "==", null]), false),
+        // Order is for numbers.
+        (json!(["arg_n", ">", 79]), true),
+        (json!(["arg_n", ">", "79"]), true),
+        (json!(["arg_n", ">", 80]), false),
+        (json!(["arg_n", ">=", 80]), true),
+        (json!(["arg_f", "<", 2]), true),
+        (json!(["arg_f", "<=", 1.5]), true),
+        (json!(["arg_s", "<", "b"]), false),
+        (json!(["arg_none", "<", 1]), false),
+        (json!(["arg_n", "<", "many"]), false),
+        (json!(["arg_n", "<", null]), false),
+        // Patterns.
+        (json!(["arg_s", "~~", "^[a-z]+$"]), true),
+        (json!(["http_x_tenant", "~~", "^[a-z]+$"]), false),
+        (json!(["http_x_tenant", "~*", "^[a-z]+$"]), true),
+        (json!(["arg_none", "~~", ".*"]), false),
+        (json!(["arg_none", "!", "~~", ".*"]), true),
+        (json!(["arg_n", "~~", 8]), true),
+        (json!(["uri", "~~", "^(?!/b)"]), true),
+        // Lists.
+        (json!(["arg_s", "in", ["x", "abc"]]), true),
+        (json!(["arg_n", "in", [80]]), false),
+        (json!(["arg_n", "in", ["80"]]), true),
+        (json!(["arg_n", "IN", ["80"]]), true),
+        (json!(["arg_s", "in", "abc"]), false),
+        (json!(["arg_s", "in", []]), false),
+        (json!(["arg_none", "in", [null]]), false),
+        (json!(["post_arg.n", "in", [1, 5]]), true),
+        (json!(["post_arg.l", "has", "a"]), true),
+        (json!(["post_arg.l", "has", 1]), true),
+        (json!(["post_arg.l", "has", "1"]), false),
+        (json!(["post_arg.l", "has", true]), true),
+        (json!(["post_arg.o", "has", 1]), false),
+        (json!(["http_x_list", "has", "1"]), false),
+        (json!(["arg_none", "has", "1"]), false),
+        // Addresses.
+        (json!(["remote_addr", "ipmatch", ["10.1.0.0/16", "::1"]]), true),
+        (json!(["remote_addr", "ipmatch", "10.1.2.3"]), true),
+        (json!(["remote_addr", "IPMATCH", "10.1.2.4"]), false),
+        (json!(["remote_addr", "!", "ipmatch", ["10.1.2.4"]]), true),
+        (json!(["http_x_ip", "ipmatch", "10.1.2.3"]), true),
+        (json!(["arg_s", "ipmatch", "10.1.2.3"]), false),
+        (json!(["arg_none", "ipmatch", "0.0.0.0/0"]), false),
+        // Negation and the short form, whose value loses its capitals.
+        (json!(["arg_s", "!", "==", "abc"]), false),
+        (json!(["arg_s", "!", "in", ["x"]]), true),
+        (json!(["arg_s", "abc"]), true),
+        (json!(["arg_n", 80]), true),
+        (json!(["arg_s", "ABC"]), true),
+        (json!(["http_x_tenant", "Acme"]), false),
+        (json!(["arg_none", "=="]), true),
+    ] {
+        assert_eq!(holds(json!([condition])), expected, "{condition}");
+    }
+}
+
+#[test]
+fn logic_nests() {
+    let (t, f) = (json!(["arg_n", "==", "80"]), json!(["arg_n", "==", "81"]));
+    for (expr, expected) in [
+        (json!([]), true),
+        (json!([t, t]), true),
+        (json!([t, f]), false),
+        (json!(["AND", t, f]), false),
+        (json!(["OR", t, f]), true),
+        (json!(["or", f, f]), false),
+        (json!(["!AND", t, f]), true),
+        (json!(["!AND", t, t]), false),
+        (json!(["!OR", f, f]), true),
+        (json!(["!OR", t, f]), false),
+        (json!([t, ["OR", f, ["!AND", t, f]]]), true),
+        (json!(["OR", f, [t, t]]), true),
+        (json!([[[t]]]), true),
+    ] {
+        assert_eq!(holds(expr.clone()), expected, "{expr}");
+    }
+}
+
+#[test]
+fn refusals_say_what_and_where() {
+    let deep = (0..200).fold(json!(["a", "==", "b"]), |inner, _| json!([inner]));
+    for (expr, reason, pointer) in [
+        (json!({}), "rule should be an array", ""),
+        (json!(["arg_a", "==", "b"]), "rule should be wrapped inside brackets", ""),
+        (json!([1]), "rule should be wrapped inside brackets", ""),
+        (json!([[]]), "rule too short", "/0"),
+        (json!(["OR", ["a", "b"]]), "rule too short", ""),
+        (json!([["a", "b"], ["a"]]), "invalid expression", "/1/1"),
+        (json!([["a", "b"], "a"]), "invalid expression", "/1"),
+        (json!([["a", "=", "b"]]), "invalid operator '='", "/0/1"),
+        (json!([["OR", ["a", "b"], ["a", "like", "b"]]]), "invalid operator 'like'", "/0/2/1"),
+        (json!([["a", "x", "==", "b"]]), "bad 'not' expression", "/0/1"),
+        (json!([["a", true]]), "invalid expression", "/0/1"),
+        (json!([["a", null]]), "invalid expression", "/0/1"),
+        (json!([["a", "ipmatch", ""]]), "invalid ip address", "/0/2"),
+        (json!([["a", "ipmatch", []]]), "invalid ip address", "/0/2"),
+        (json!([["a", "ipmatch", ["::1", "10.0.0.0/33"]]]), "invalid ip address: 10.0.0.0/33", "/0/2/1"),
+        (json!([["a", "ipmatch", "here"]]), "invalid ip address: here", "/0/2"),
+        (json!([["a", "~~", ["b"]]]), "invalid expression", "/0/2"),
+        (json!([["a", "~~"]]), "invalid expression", "/0/2"),
+    ] {
+        let invalid = Expr::compile(&expr).unwrap_err();
+        assert_eq!((invalid.reason.as_str(), invalid.pointer.as_str()), (reason, pointer), "{expr}");
+    }
+    let invalid = Expr::compile(&json!([["a", "~~", "("]])).unwrap_err();
+    assert_eq!(invalid.pointer, "/0/2");
+    assert!(Expr::compile(&deep).unwrap_err().reason.contains("nested deeper"));
+}
+
+#[test]
+fn the_need_for_a_body_is_known() {
+    for (expr, expected) in [
+        (json!([["uri", "==", "/"]]), false),
+        (json!([["uri", "==", "/"], ["OR", ["graphql_name", "a"], ["uri", "b"]]]), true),
+    ] {
+        assert_eq!(Expr::compile(&expr).unwrap().needs_body(), expected);
+    }
+}
+
+#[test]
+fn numbers_are_read_as_lua_reads_them() {
+    for (text, expected) in [
+        ("1", Some(1.0)),
+        (" -1.5e2\t", Some(-150.0)),
+        ("+.5", Some(0.5)),
+        ("5.", Some(5.0)),
+        ("0x1F", Some(31.0)),
+        ("-0xa", Some(-10.0)),
+        ("inf", Some(f64::INFINITY)),
+        ("", None),
+        ("-", None),
+        ("--1", None),
+        ("0x", None),
+        ("1 2", None),
+        ("1_000", None),
+        ("abc", None),
+    ] {
+        assert_eq!(number(text.as_bytes()), expected, "{text}");
+    }
+}
