@@ -10,6 +10,7 @@
 pub mod consumer;
 pub mod consumer_group;
 pub mod credential;
+pub mod declarative;
 pub mod desired;
 pub mod diagnostic;
 pub mod document;
@@ -35,6 +36,7 @@ pub mod yaml;
 pub use consumer::Consumer;
 pub use consumer_group::ConsumerGroup;
 pub use credential::Credential;
+pub use declarative::Declarative;
 pub use desired::{Desired, Entry};
 pub use diagnostic::{Diagnostic, Severity, Source};
 pub use document::{Document, Position, SyntaxError};

@@ -1,0 +1,411 @@
+//! Declarative files: `apisix.yaml` and `apisix.json`.
+//!
+//! One text that holds all resources, a list a section. What is wrong with one
+//! item is told and that item left out; only a text that cannot be read as a
+//! whole is refused as a whole. Nothing here reads the file or watches it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use crate::diagnostic::{Diagnostic, Severity, Source};
+use crate::document::{Document, Lookup, Position};
+use crate::invalid::{nearest, push_pointer};
+use crate::resource::id_text;
+use crate::yaml::{self, Variables};
+use crate::{Invalid, Key, Kind, Resource, json, schema};
+
+/// How a declarative file is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Ends with a line `#END`, which says that all of it was written.
+    Yaml,
+    Json,
+}
+
+/// What a declarative file says.
+#[derive(Debug, Clone)]
+pub struct Declarative {
+    /// The good ones, in the order of the file.
+    pub items: Vec<Item>,
+    /// `plugins`, if the section is there: the HTTP plugins switched on.
+    pub plugins: Option<Vec<String>>,
+    /// The stream plugins of `plugins`.
+    pub stream_plugins: Option<Vec<String>>,
+    /// What is wrong with the others.
+    pub diagnostics: Vec<Diagnostic>,
+    /// For the places of what is found wrong later; see [`Source::invalid`].
+    pub document: Document,
+}
+
+/// One resource of a declarative file.
+#[derive(Debug, Clone)]
+pub struct Item {
+    pub key: Key,
+    pub resource: Resource,
+    /// As written, with its id.
+    pub value: Arc<Value>,
+    /// Where it stands in the document: `/routes/0`.
+    pub pointer: String,
+}
+
+/// Everything in a document of sections, as [`read`] finds it.
+#[derive(Debug, Default)]
+pub struct Sections {
+    pub items: Vec<Item>,
+    pub plugins: Option<Vec<String>>,
+    pub stream_plugins: Option<Vec<String>>,
+    /// What was left out, and why; pointers lead into the document.
+    pub rejected: Vec<Invalid>,
+}
+
+impl Declarative {
+    /// Reads the text of `file`, a name used in diagnostics alone.
+    ///
+    /// # Errors
+    /// A text that is cut off (no `#END`), is not YAML or JSON, names a variable
+    /// that is not set, or is no map of sections.
+    pub fn parse(
+        file: &str,
+        text: &str,
+        format: Format,
+        lookup: Lookup<'_>,
+    ) -> Result<Declarative, Box<Diagnostic>> {
+        let source = Source { file, text };
+        let parsed = match format {
+            Format::Json => json::parse(text, Some(lookup)),
+            Format::Yaml => yaml::parse(before_end(&source)?, Variables::InText(lookup)),
+        };
+        let document = parsed.map_err(|error| Box::new(source.syntax(error)))?;
+        let sections = match &document.value {
+            Value::Object(map) => read(map),
+            // A file of nothing but `#END` is an empty configuration.
+            Value::Null => Sections::default(),
+            other => {
+                let invalid = Invalid::new("a declarative file must be a map of sections")
+                    .expected("sections such as `routes` and `upstreams`")
+                    .got(schema::json_name(other));
+                return Err(Box::new(source.invalid(&document, invalid)));
+            }
+        };
+        let rejected = sections.rejected.into_iter();
+        Ok(Declarative {
+            items: sections.items,
+            plugins: sections.plugins,
+            stream_plugins: sections.stream_plugins,
+            diagnostics: rejected.map(|invalid| source.invalid(&document, invalid)).collect(),
+            document,
+        })
+    }
+}
+
+/// Reads sections by name: `routes`, `consumers`, `plugins`, …
+///
+/// An item's id is its `id`, or a consumer's `username`, or `arr_` and its place
+/// from 1, as in APISIX. Credentials stand among consumers with an id
+/// `user/credentials/id`; the id of a secret is `manager/id`.
+pub fn read(document: &Map<String, Value>) -> Sections {
+    let mut sections = Sections::default();
+    for (name, value) in document {
+        let mut pointer = String::new();
+        push_pointer(&mut pointer, name);
+        if name == "plugins" {
+            sections.read_plugins(value, &pointer);
+        } else if let Some(kind) = kind_of_section(name) {
+            sections.read_items(kind, value, &pointer);
+        } else if name.strip_suffix("_conf_version").is_none_or(|section| !is_section(section)) {
+            sections.rejected.push(unknown_section(name).at(pointer));
+        }
+    }
+    sections
+}
+
+impl Sections {
+    fn read_items(&mut self, kind: Kind, value: &Value, pointer: &str) {
+        let items = match value {
+            Value::Array(items) => items,
+            Value::Null => return,
+            Value::Object(map) if map.is_empty() => return,
+            other => {
+                let invalid = Invalid::new(format!("section `{}` must be a list", kind.collection()))
+                    .at(pointer)
+                    .expected("array")
+                    .got(schema::json_name(other));
+                self.rejected.push(invalid.hint("write `- ` before each item"));
+                return;
+            }
+        };
+        let mut seen = HashSet::new();
+        for (index, value) in items.iter().enumerate() {
+            let pointer = format!("{pointer}/{index}");
+            match item(kind, index, value, &pointer) {
+                Ok(item) if seen.contains(&item.key) => {
+                    let word = item.key.kind.word();
+                    let id = if item.key.kind == Kind::Consumer { "/username" } else { "/id" };
+                    self.rejected.push(
+                        Invalid::new(format!("found duplicate {word} id: {}", item.key.id))
+                            .at(format!("{pointer}{id}"))
+                            .expected(format!("an id no other {word} has"))
+                            .hint("the first one is used; give this one another id or remove it"),
+                    );
+                }
+                Ok(item) => {
+                    seen.insert(item.key.clone());
+                    self.items.push(item);
+                }
+                Err(invalid) => self.rejected.push(invalid.under(&pointer)),
+            }
+        }
+    }
+
+    fn read_plugins(&mut self, value: &Value, pointer: &str) {
+        let names = match value {
+            Value::Array(items) => items,
+            Value::Null => return,
+            other => {
+                let invalid = Invalid::new("section `plugins` must be a list").at(pointer).expected("array");
+                self.rejected.push(invalid.got(schema::json_name(other)));
+                return;
+            }
+        };
+        let (mut http, mut stream) = (Vec::new(), Vec::new());
+        for (index, item) in names.iter().enumerate() {
+            match item.get("name").and_then(Value::as_str).filter(|name| !name.is_empty()) {
+                Some(name) if item.get("stream") == Some(&Value::Bool(true)) => stream.push(name.to_owned()),
+                Some(name) => http.push(name.to_owned()),
+                None => self.rejected.push(
+                    Invalid::new("property \"name\" is required")
+                        .at(format!("{pointer}/{index}"))
+                        .expected("an object with the `name` of a plugin")
+                        .hint("write `- name: limit-count`"),
+                ),
+            }
+        }
+        self.plugins = Some(http);
+        self.stream_plugins = Some(stream);
+    }
+}
+
+/// Types one item; pointers of refusals start at the item.
+fn item(kind: Kind, index: usize, value: &Value, pointer: &str) -> Result<Item, Invalid> {
+    let Value::Object(map) = value else {
+        return Err(Invalid::new(format!(
+            "invalid item data of [{}/{}], it should be an object",
+            kind.collection(),
+            index + 1
+        ))
+        .expected("object")
+        .got(schema::json_name(value)));
+    };
+    let named = |name: &str| map.get(name).and_then(id_text);
+    let own = match kind {
+        Kind::Consumer => named("id").filter(|id| id.contains("/credentials/")).or_else(|| named("username")),
+        _ => named("id"),
+    };
+    let id = own.unwrap_or_else(|| format!("arr_{}", index + 1));
+    let key = match kind {
+        Kind::Consumer if id.contains("/credentials/") => Key::new(Kind::Credential, id),
+        _ => Key::new(kind, id),
+    };
+    let resource = Resource::parse(key.kind, &key.id, value)?;
+    let mut value = map.clone();
+    if !value.contains_key("id") && key.kind != Kind::Consumer {
+        value.insert("id".to_owned(), Value::from(key.id.as_str()));
+    }
+    Ok(Item { key, resource, value: Arc::new(Value::Object(value)), pointer: pointer.to_owned() })
+}
+
+fn kind_of_section(name: &str) -> Option<Kind> {
+    Kind::from_collection(name).filter(|kind| *kind != Kind::Credential)
+}
+
+fn is_section(name: &str) -> bool {
+    name == "plugins" || kind_of_section(name).is_some()
+}
+
+fn unknown_section(name: &str) -> Invalid {
+    let known =
+        Kind::ALL.iter().map(|kind| kind.collection()).filter(|name| is_section(name)).chain(["plugins"]);
+    let invalid = Invalid::new(format!("unknown section `{name}`"))
+        .expected(format!("one of {}", known.clone().collect::<Vec<_>>().join(", ")));
+    match nearest(name, known) {
+        Some(close) => invalid.hint(format!("did you mean `{close}`?")),
+        None if name == "credentials" => {
+            invalid.hint("credentials stand under `consumers`, with an id `user/credentials/id`")
+        }
+        None => invalid,
+    }
+}
+
+/// The text before `#END`.
+fn before_end<'a>(source: &Source<'a>) -> Result<&'a str, Box<Diagnostic>> {
+    let (mut offset, mut last) = (0, Position::START);
+    for (index, line) in source.text.split_inclusive('\n').enumerate() {
+        let words = line.trim();
+        let is_last = source.text[offset + line.len()..].trim().is_empty();
+        // APISIX looks at the last bytes alone, so a comment after a value ends a file too.
+        if words == "#END" || (is_last && words.ends_with(" #END")) {
+            return Ok(&source.text[..offset + line.trim_end().len() - "#END".len()]);
+        }
+        if !words.is_empty() {
+            last = Position { line: crate::document::count(index + 1), column: 1 };
+        }
+        offset += line.len();
+    }
+    let invalid = Invalid::new(format!("missing valid end flag in file {}", source.file))
+        .expected("a last line `#END`")
+        .hint("add a line `#END` after everything else; it tells that the file was written to its end");
+    Err(Box::new(source.at(Severity::Error, last, invalid)))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn parse(text: &str) -> Declarative {
+        Declarative::parse("apisix.yaml", text, Format::Yaml, &|_| None).unwrap()
+    }
+
+    fn keys(declarative: &Declarative) -> Vec<String> {
+        declarative.items.iter().map(|item| item.key.to_string()).collect()
+    }
+
+    const SEED: &str = "
+routes:
+  -
+    uri: /hello
+    plugins:
+      key-auth:
+      limit-count:
+        count: 999999999
+        time_window: 60
+        rejected_code: 503
+        key: remote_addr
+    upstream:
+      nodes:
+        \"127.0.0.1:1980\": 1
+      type: roundrobin
+consumers:
+  - username: jack
+    plugins:
+      key-auth:
+        key: user-key
+#END
+";
+
+    #[test]
+    fn the_seeds_file_loads() {
+        let declarative = parse(SEED);
+        assert!(declarative.diagnostics.is_empty(), "{:?}", declarative.diagnostics);
+        assert_eq!(keys(&declarative), ["routes/arr_1", "consumers/jack"]);
+        let Resource::Route(route) = &declarative.items[0].resource else { panic!("a route") };
+        assert_eq!(route.plugins["key-auth"], json!({}));
+        assert_eq!(declarative.items[0].value["id"], json!("arr_1"));
+        assert_eq!(declarative.items[1].pointer, "/consumers/0");
+    }
+
+    #[test]
+    fn every_section_is_read() {
+        let declarative = parse(
+            "routes:\n  - {id: 5, uri: /, upstream_id: 1}\n\
+             upstreams:\n  - {id: 1, nodes: {'h:80': 1}}\n\
+             services:\n  - {id: s}\n\
+             consumers:\n  - {username: a}\n  - {id: a/credentials/x, plugins: {key-auth: {key: k}}}\n\
+             consumer_groups:\n  - {id: g, plugins: {}}\n\
+             global_rules:\n  - {id: 1, plugins: {cors: }}\n\
+             plugin_configs:\n  - {id: 1, plugins: {}}\n\
+             plugin_metadata:\n  - {id: http-logger, log_format: {}}\n\
+             plugins:\n  - name: cors\n  - {name: mqtt-proxy, stream: true}\n\
+             protos:\n  - {id: 1, content: x}\n\
+             secrets:\n  - {id: vault/1, uri: 'http://v', prefix: p, token: t}\n\
+             stream_routes:\n  - {id: 1, server_port: 9100}\n\
+             ssls:\nroutes_conf_version: 3\n#END\nthis is not read: [\n",
+        );
+        assert!(declarative.diagnostics.is_empty(), "{:?}", declarative.diagnostics);
+        assert_eq!(
+            keys(&declarative),
+            [
+                "routes/5",
+                "upstreams/1",
+                "services/s",
+                "consumers/a",
+                "consumers/a/credentials/x",
+                "consumer_groups/g",
+                "global_rules/1",
+                "plugin_configs/1",
+                "plugin_metadata/http-logger",
+                "protos/1",
+                "secrets/vault/1",
+                "stream_routes/1",
+            ]
+        );
+        assert_eq!(declarative.plugins, Some(vec!["cors".to_owned()]));
+        assert_eq!(declarative.stream_plugins, Some(vec!["mqtt-proxy".to_owned()]));
+        assert_eq!(declarative.items[0].value["id"], json!(5));
+    }
+
+    #[test]
+    fn a_bad_item_is_told_with_its_place_and_the_others_load() {
+        let declarative = parse(
+            "rotues: []\nroutes:\n  - uri: /a\n    plugins: {}\n  - uris: []\n    plugins: {}\n  - 7\n  - id: arr_1\n    uri: /\n    plugins: {}\nupstreams: {a: 1}\n#END\n",
+        );
+        assert_eq!(keys(&declarative), ["routes/arr_1"]);
+        let told: Vec<(u32, u32, &str, &str)> = declarative
+            .diagnostics
+            .iter()
+            .map(|d| (d.line, d.column, d.pointer.as_str(), d.message.as_str()))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                (1, 1, "/rotues", "unknown section `rotues`"),
+                (
+                    5,
+                    5,
+                    "/routes/1/uris",
+                    "invalid configuration: property \"uris\" validation failed: expect array to have at least 1 items"
+                ),
+                (7, 5, "/routes/2", "invalid item data of [routes/3], it should be an object"),
+                (8, 9, "/routes/3/id", "found duplicate route id: arr_1"),
+                (11, 1, "/upstreams", "section `upstreams` must be a list"),
+            ]
+        );
+        assert_eq!(declarative.diagnostics[0].hint.as_deref(), Some("did you mean `routes`?"));
+    }
+
+    #[test]
+    fn a_file_without_its_end_is_refused() {
+        let refused = |text| Declarative::parse("apisix.yaml", text, Format::Yaml, &|_| None).unwrap_err();
+        let diagnostic = refused("routes: []\n# END\n");
+        assert_eq!(diagnostic.message, "missing valid end flag in file apisix.yaml");
+        assert_eq!(diagnostic.line, 2);
+        assert_eq!(refused("").message, "missing valid end flag in file apisix.yaml");
+        assert_eq!(refused("a: [\n#END").line, 1);
+        assert!(parse("#END").items.is_empty());
+        assert!(parse("routes: [] #END\n\n").items.is_empty());
+        assert_eq!(parse("# about #END\nservices: [{}]\n  #END\n").items.len(), 1);
+        assert_eq!(refused("- 1\n#END\n").got.as_deref(), Some("array"));
+    }
+
+    #[test]
+    fn json_files_need_no_end() {
+        let text = "{\"routes\": [{\"uri\": \"/${{P}}\", \"plugins\": {}}]}";
+        let lookup = |name: &str| (name == "P").then(|| "x".to_owned());
+        let declarative = Declarative::parse("apisix.json", text, Format::Json, &lookup).unwrap();
+        assert_eq!(declarative.items[0].value["uri"], json!("/x"));
+        let error = Declarative::parse("apisix.json", text, Format::Json, &|_| None).unwrap_err();
+        assert_eq!((error.line, error.column), (1, 21));
+    }
+
+    proptest! {
+        #[test]
+        fn no_document_panics(text in "(routes|upstreams|consumers|plugins|ssls|x)?:? ?[-a-z\\n :{}\\[\\]\"0-9,.]{0,80}\\n#END") {
+            let _ = Declarative::parse("f", &text, Format::Yaml, &|_| None);
+            let _ = Declarative::parse("f", &text, Format::Json, &|_| None);
+        }
+    }
+}
