@@ -81,7 +81,7 @@ impl Changer {
             let due = started + PACE.mul_f64(change as f64);
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
             let asked = Instant::now();
-            if change % 2 == 0 {
+            if change.is_multiple_of(2) {
                 // The route under load itself, changed in a way that must not be noticed.
                 let text = format!("change {change}");
                 self.admin.put_route("under-load", "/hello", self.upstream_port, &text)?;

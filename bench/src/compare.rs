@@ -87,7 +87,7 @@ fn arm(label: &str, binary: &Path, setup: Setup) -> Result<Arm> {
 fn print(a: &ArmResult, b: &ArmResult) {
     println!("A = {}", a.arm.program.path.display());
     println!("B = {}\n", b.arm.program.path.display());
-    println!("{:<26} {:>12} {:>12} {:>8}   {}", "median", "A", "B", "A/B", "A/B by round: min .. max");
+    println!("{:<26} {:>12} {:>12} {:>8}   A/B by round: min .. max", "median", "A", "B", "A/B");
     type Number = fn(&Sample) -> Option<f64>;
     let rows: [(&str, Number); 7] = [
         ("CPU us/request", Sample::cpu_us),

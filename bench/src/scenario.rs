@@ -50,13 +50,11 @@ pub struct Reference {
     pub churn: bool,
 }
 
-use Gateway::{
-    Apisix, Caddy, Direct, Envoy, Haproxy, Kong, Linkerd, Nginx, Pingora, SpringCloudGateway, Zuul1,
-};
+use Gateway::{Apisix, Caddy, Direct, Envoy, Haproxy, Kong, Linkerd, Nginx, Pingora, SpringCloud, Zuul1};
 
 const NATIVE: &[Gateway] = &[Nginx, Haproxy, Envoy, Pingora, Caddy, Apisix, Kong];
 const EVERYONE: &[Gateway] =
-    &[Nginx, Haproxy, Envoy, Pingora, Caddy, SpringCloudGateway, Zuul1, Apisix, Kong, Linkerd, Direct];
+    &[Nginx, Haproxy, Envoy, Pingora, Caddy, SpringCloud, Zuul1, Apisix, Kong, Linkerd, Direct];
 
 /// Enough to say where Sluice stands, in the time a quick run has.
 const QUICK: &[Gateway] = &[Nginx, Haproxy, Envoy, Pingora];

@@ -91,7 +91,7 @@ pub fn launch(gateway: Gateway, program: &Path, setup: &Setup, place: &Place) ->
             }
             launch
         }
-        Gateway::SpringCloudGateway => {
+        Gateway::SpringCloud => {
             write("application.yml", include_str!("../../rivals/spring-cloud-gateway.yml"))?;
             java(folder, program)
         }

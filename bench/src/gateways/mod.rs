@@ -30,7 +30,7 @@ pub enum Gateway {
     Envoy,
     Pingora,
     Caddy,
-    SpringCloudGateway,
+    SpringCloud,
     Zuul1,
     Apisix,
     Kong,
@@ -47,7 +47,7 @@ impl Gateway {
         Self::Envoy,
         Self::Pingora,
         Self::Caddy,
-        Self::SpringCloudGateway,
+        Self::SpringCloud,
         Self::Zuul1,
         Self::Apisix,
         Self::Kong,
@@ -63,7 +63,7 @@ impl Gateway {
             Self::Envoy => "envoy",
             Self::Pingora => "pingora",
             Self::Caddy => "caddy",
-            Self::SpringCloudGateway => "spring-cloud-gateway",
+            Self::SpringCloud => "spring-cloud-gateway",
             Self::Zuul1 => "zuul1",
             Self::Apisix => "apisix",
             Self::Kong => "kong",
@@ -78,16 +78,16 @@ impl Gateway {
 
     /// Runs on a Java machine: starts slowly and is warmed up before it is measured.
     pub fn is_java(self) -> bool {
-        matches!(self, Self::SpringCloudGateway | Self::Zuul1 | Self::Linkerd)
+        matches!(self, Self::SpringCloud | Self::Zuul1 | Self::Linkerd)
     }
 
     /// Why it cannot do what `setup` asks, if so.
     pub fn unable(self, setup: &Setup) -> Option<&'static str> {
         match self {
             Self::Caddy if setup.limit => Some("the stock build has no rate limit"),
-            Self::SpringCloudGateway if setup.limit => Some("its rate limiter needs Redis"),
+            Self::SpringCloud if setup.limit => Some("its rate limiter needs Redis"),
             Self::Zuul1 if setup.limit => Some("it has no rate limit of its own"),
-            Self::SpringCloudGateway | Self::Zuul1 if setup.key => Some("it has no API keys of its own"),
+            Self::SpringCloud | Self::Zuul1 if setup.key => Some("it has no API keys of its own"),
             Self::Linkerd if setup.key || setup.limit => Some("it has neither API keys nor rate limits"),
             Self::Linkerd if setup.routes > 1 => Some("it routes by host, not by path"),
             _ => None,

