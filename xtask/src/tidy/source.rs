@@ -13,7 +13,8 @@ pub struct Source {
 impl Source {
     pub fn new(path: String, text: String) -> Source {
         let code = blank(&text);
-        let is_test_file = ["/tests/", "/benches/"].iter().any(|part| path.contains(part));
+        let is_test_file =
+            ["/tests/", "/benches/", "/examples/", "/tests.rs"].iter().any(|part| path.contains(part));
         let production_lines = if is_test_file {
             0
         } else {
