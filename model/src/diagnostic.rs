@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use crate::Invalid;
 use crate::document::{Document, Position, SyntaxError};
-use crate::{Invalid, invalid};
 
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,11 +186,6 @@ impl From<Position> for (u32, u32) {
     fn from(position: Position) -> (u32, u32) {
         (position.line, position.column)
     }
-}
-
-/// A hint that names the nearest of `known`, if one is near.
-pub(crate) fn did_you_mean<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
-    invalid::nearest(name, known).map(|close| format!("did you mean `{close}`?"))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod boot;
 pub mod consumer;
 pub mod consumer_group;
 pub mod credential;
@@ -33,6 +34,7 @@ pub mod upstream;
 mod variables;
 pub mod yaml;
 
+pub use boot::Boot;
 pub use consumer::Consumer;
 pub use consumer_group::ConsumerGroup;
 pub use credential::Credential;

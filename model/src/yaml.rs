@@ -85,6 +85,10 @@ fn syntax_error(error: &serde_saphyr::Error) -> SyntaxError {
             message = "a second document begins here, and a file holds one".to_owned();
             Some("remove the `---` and what follows".to_owned())
         }
+        serde_saphyr::Error::DuplicateMappingKey { .. } => {
+            message.truncate(message.find(", set ").unwrap_or(message.len()));
+            Some("keep one of the two".to_owned())
+        }
         _ => None,
     };
     SyntaxError { message, position: place, hint }

@@ -1,0 +1,189 @@
+//! The keys `config.yaml` may hold: APISIX 3.18's, and a few of ours.
+//!
+//! This table is the only place that names them all. A key is used, or it is
+//! accepted with a warning that says why it has no effect here; any other is an
+//! error. Keys of ours are marked so.
+
+use super::shape::Shape;
+
+/// One key.
+pub struct Row {
+    /// Names joined with dots; `*` is any name.
+    pub path: &'static str,
+    pub shape: Shape,
+    /// Why the key has no effect here; `None` for those that have one.
+    pub idle: Option<&'static str>,
+}
+
+const fn used(path: &'static str, shape: Shape) -> Row {
+    Row { path, shape, idle: None }
+}
+
+const fn idle(path: &'static str, why: &'static str) -> Row {
+    Row { path, shape: Shape::Any, idle: Some(why) }
+}
+
+const LUA: &str = "it is about Lua, and plugins here are native";
+const NO_NGINX: &str = "it goes into nginx.conf, and there is no nginx underneath";
+const SIZED_ALONE: &str = "this memory is sized by itself";
+const NO_TLS: &str = "HTTPS listeners are not served yet";
+const NO_HTTP2: &str = "HTTP/2 is not served yet";
+const NO_STREAM: &str = "TCP and UDP proxying is not served yet";
+const NO_DISCOVERY: &str = "service discovery is not served yet";
+const NO_ETCD: &str = "etcd is not used yet";
+const STREAMED: &str = "bodies are always streamed";
+
+pub const ROUTERS: &[&str] = &["radixtree_host_uri", "radixtree_uri", "radixtree_uri_with_parameter"];
+pub const LOG_LEVELS: &[&str] = &["debug", "info", "notice", "warn", "error", "crit", "alert", "emerg"];
+
+/// Every key there is.
+pub const ROWS: &[Row] = &[
+    used("apisix.node_listen", Shape::Listen),
+    used("apisix.enable_admin", Shape::Bool),
+    // Ours: serve the Admin API on the data port too, as APISIX 1 and 2 did.
+    used("apisix.enable_admin_on_node_listen", Shape::Bool),
+    used("apisix.enable_dev_mode", Shape::Bool),
+    idle("apisix.enable_reuseport", "each worker always has its own listening socket"),
+    used("apisix.show_upstream_status_in_response_header", Shape::Bool),
+    used("apisix.enable_ipv6", Shape::Bool),
+    idle("apisix.enable_http2", NO_HTTP2),
+    idle("apisix.proxy_protocol", "the PROXY protocol is not served yet"),
+    used("apisix.enable_server_tokens", Shape::Bool),
+    idle("apisix.extra_lua_path", LUA),
+    idle("apisix.extra_lua_cpath", LUA),
+    idle("apisix.lua_module_hook", LUA),
+    used("apisix.proxy_cache.cache_ttl", Shape::Time),
+    used("apisix.proxy_cache.zones", Shape::Zones),
+    used("apisix.delete_uri_tail_slash", Shape::Bool),
+    used("apisix.normalize_uri_like_servlet", Shape::Bool),
+    used("apisix.match_uri_encoded_slash", Shape::Bool),
+    used("apisix.max_post_args_readable_size", Shape::Count { min: 0, max: 1 << 20 }),
+    used("apisix.router.http", Shape::OneOf(ROUTERS)),
+    idle("apisix.router.ssl", "certificates are always matched by server name"),
+    idle("apisix.proxy_mode", NO_STREAM),
+    idle("apisix.stream_proxy", NO_STREAM),
+    used("apisix.dns_resolver", Shape::Texts),
+    used("apisix.dns_resolver_valid", Shape::Count { min: 0, max: 86_400 * 365 }),
+    used("apisix.resolver_timeout", Shape::Time),
+    idle("apisix.enable_resolv_search_opt", "search domains of resolv.conf are always used"),
+    idle("apisix.ssl", NO_TLS),
+    used("apisix.enable_control", Shape::Bool),
+    used("apisix.control.ip", Shape::Ip),
+    used("apisix.control.port", Shape::Port),
+    idle("apisix.disable_sync_configuration_during_start", "start never waits for the configuration store"),
+    idle("apisix.worker_startup_time_threshold", "workers are threads and do not restart"),
+    idle("apisix.data_encryption", "stored secrets are not encrypted yet"),
+    used("apisix.status.ip", Shape::Ip),
+    used("apisix.status.port", Shape::Port),
+    used("apisix.disable_upstream_healthcheck", Shape::Bool),
+    used("apisix.trusted_addresses", Shape::Networks),
+    idle("apisix.lru", SIZED_ALONE),
+    idle("apisix.tracing", "request tracing is not served yet"),
+    idle("apisix.id", "an instance has no id of its own"),
+    idle("nginx_config.user", "the process keeps the user that started it"),
+    idle("nginx_config.error_log", "errors go to the standard error output"),
+    used("nginx_config.error_log_level", Shape::OneOf(LOG_LEVELS)),
+    used("nginx_config.worker_processes", Shape::Workers),
+    idle("nginx_config.enable_cpu_affinity", "the system places the workers"),
+    idle(
+        "nginx_config.worker_rlimit_nofile",
+        "the limit on open files is set outside, by ulimit or LimitNOFILE",
+    ),
+    used("nginx_config.worker_shutdown_timeout", Shape::Time),
+    idle("nginx_config.max_pending_timers", "timers need no limit"),
+    idle("nginx_config.max_running_timers", "timers need no limit"),
+    used("nginx_config.event.worker_connections", Shape::Count { min: 1, max: 1 << 32 }),
+    idle("nginx_config.envs", "all of the environment is visible"),
+    idle("nginx_config.meta", SIZED_ALONE),
+    idle("nginx_config.stream", NO_STREAM),
+    idle("nginx_config.main_configuration_snippet", NO_NGINX),
+    idle("nginx_config.http_configuration_snippet", NO_NGINX),
+    idle("nginx_config.http_server_configuration_snippet", NO_NGINX),
+    idle("nginx_config.http_server_location_configuration_snippet", NO_NGINX),
+    idle("nginx_config.http_admin_configuration_snippet", NO_NGINX),
+    idle("nginx_config.http_end_configuration_snippet", NO_NGINX),
+    idle("nginx_config.stream_configuration_snippet", NO_NGINX),
+    used("nginx_config.http.enable_access_log", Shape::Bool),
+    used("nginx_config.http.access_log", Shape::Text),
+    used("nginx_config.http.access_log_buffer", Shape::Size),
+    used("nginx_config.http.access_log_format", Shape::Text),
+    used("nginx_config.http.access_log_format_escape", Shape::OneOf(&["default", "json", "none"])),
+    used("nginx_config.http.keepalive_timeout", Shape::Time),
+    used("nginx_config.http.client_header_timeout", Shape::Time),
+    used("nginx_config.http.client_body_timeout", Shape::Time),
+    used("nginx_config.http.client_max_body_size", Shape::Size),
+    // nginx's own, which APISIX leaves to snippets: together they bound a request's head.
+    used("nginx_config.http.client_header_buffer_size", Shape::Size),
+    used("nginx_config.http.large_client_header_buffers", Shape::Buffers),
+    // Ours.
+    used("nginx_config.http.max_header_fields", Shape::Count { min: 1, max: 100_000 }),
+    used("nginx_config.http.send_timeout", Shape::Time),
+    used("nginx_config.http.underscores_in_headers", Shape::Switch),
+    used("nginx_config.http.real_ip_header", Shape::Text),
+    used("nginx_config.http.real_ip_recursive", Shape::Switch),
+    used("nginx_config.http.real_ip_from", Shape::RealIpFrom),
+    idle("nginx_config.http.proxy_ssl_server_name", "the server name is always sent"),
+    idle("nginx_config.http.proxy_buffering", STREAMED),
+    idle("nginx_config.http.proxy_request_buffering", STREAMED),
+    idle("nginx_config.http.proxy_buffers", STREAMED),
+    idle("nginx_config.http.proxy_buffer_size", STREAMED),
+    used("nginx_config.http.upstream.keepalive", Shape::Count { min: 0, max: 1 << 20 }),
+    used("nginx_config.http.upstream.keepalive_requests", Shape::Count { min: 1, max: 1 << 53 }),
+    used("nginx_config.http.upstream.keepalive_timeout", Shape::Time),
+    idle("nginx_config.http.charset", "bodies and their types are passed on as they come"),
+    idle("nginx_config.http.variables_hash_max_size", NO_NGINX),
+    used("nginx_config.http.lua_shared_dict.*", Shape::Size),
+    idle("nginx_config.http.custom_lua_shared_dict", LUA),
+    idle("graphql", "GraphQL bodies are not read yet"),
+    used("plugins", Shape::Texts),
+    used("stream_plugins", Shape::Texts),
+    used("plugin_attr.prometheus.export_uri", Shape::Text),
+    used("plugin_attr.prometheus.metric_prefix", Shape::Text),
+    used("plugin_attr.prometheus.enable_export_server", Shape::Bool),
+    used("plugin_attr.prometheus.export_addr.ip", Shape::Ip),
+    used("plugin_attr.prometheus.export_addr.port", Shape::Port),
+    idle("plugin_attr.prometheus.refresh_interval", "metrics are gathered when they are asked for"),
+    used("plugin_attr.prometheus.metrics.*.extra_labels", Shape::Labels),
+    used("plugin_attr.prometheus.metrics.*.expire", Shape::Count { min: 0, max: 86_400 * 365 }),
+    used("plugin_attr.prometheus.default_buckets", Shape::Buckets),
+    idle("plugin_attr.prometheus.llm_prompt_tokens_buckets", "there are no AI metrics yet"),
+    idle("plugin_attr.prometheus.llm_completion_tokens_buckets", "there are no AI metrics yet"),
+    used("plugin_attr.*", Shape::Any),
+    idle("discovery", NO_DISCOVERY),
+    idle("wasm", "WASM plugins are not served yet"),
+    idle("xrpc", NO_STREAM),
+    idle("ext-plugin", "plugin runners are not served yet"),
+    used("deployment.role", Shape::OneOf(&["traditional", "data_plane", "control_plane"])),
+    used("deployment.role_traditional.config_provider", Shape::Provider),
+    used("deployment.role_data_plane.config_provider", Shape::Provider),
+    used("deployment.role_control_plane.config_provider", Shape::Provider),
+    used("deployment.admin.admin_key_required", Shape::Bool),
+    used("deployment.admin.admin_key", Shape::AdminKeys),
+    used("deployment.admin.enable_admin_cors", Shape::Bool),
+    used("deployment.admin.enable_admin_ui", Shape::Bool),
+    used("deployment.admin.allow_admin", Shape::Networks),
+    used("deployment.admin.admin_listen.ip", Shape::Ip),
+    used("deployment.admin.admin_listen.port", Shape::Port),
+    used(
+        "deployment.admin.https_admin",
+        Shape::Off(
+            "the Admin API is not served over HTTPS yet, and serving it in the clear instead would surprise",
+        ),
+    ),
+    idle("deployment.admin.admin_api_mtls", "the Admin API is not served over HTTPS yet"),
+    used("deployment.admin.admin_api_version", Shape::OneOf(&["v3", "v2"])),
+    idle("deployment.etcd", NO_ETCD),
+];
+
+/// Where keys of APISIX 1 and 2 went.
+pub const MOVED: &[(&str, &str)] = &[
+    ("apisix.admin_key", "deployment.admin.admin_key"),
+    ("apisix.allow_admin", "deployment.admin.allow_admin"),
+    ("apisix.admin_listen", "deployment.admin.admin_listen"),
+    ("apisix.port_admin", "deployment.admin.admin_listen.port"),
+    ("apisix.enable_admin_cors", "deployment.admin.enable_admin_cors"),
+    ("apisix.https_admin", "deployment.admin.https_admin"),
+    ("apisix.config_center", "deployment.role_traditional.config_provider"),
+    ("etcd", "deployment.etcd"),
+    ("nginx_config.http.lua_shared_dicts", "nginx_config.http.lua_shared_dict"),
+];

@@ -1,0 +1,333 @@
+//! From a checked `config.yaml` to its types, defaults filled in.
+//!
+//! Defaults are those of APISIX 3.18's `cli/config.lua`, but where the module
+//! [`boot`](super) says otherwise.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use indexmap::IndexMap;
+use serde_json::{Map, Value};
+
+use super::shape;
+use super::{
+    AccessLog, Admin, AdminKey, AdminRole, AdminVersion, Boot, Disk, Escape, Http, Listen, LogLevel,
+    Prometheus, Provider, ProxyCache, RealIp, Resolver, Role, Router, UpstreamKeepalive, UriOptions, Workers,
+    Zone, keys, wildcard,
+};
+use crate::Invalid;
+use crate::document::Lookup;
+
+const ACCESS_LOG_FORMAT: &str = "$remote_addr - $remote_user [$time_local] $http_host \"$request\" $status \
+     $body_bytes_sent $request_time \"$http_referer\" \"$http_user_agent\" $upstream_addr $upstream_status \
+     $upstream_response_time \"$upstream_scheme://$upstream_host$upstream_uri\" \"$apisix_request_id\"";
+
+/// Reads a file that fits its shapes.
+pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
+    let file = File(value);
+    let apisix = file.below("/apisix");
+    let nginx = file.below("/nginx_config");
+    let role = match file.text("/deployment/role") {
+        Some("data_plane") => Role::DataPlane,
+        Some("control_plane") => Role::ControlPlane,
+        _ => Role::Traditional,
+    };
+    Ok(Boot {
+        listen: listen(apisix)?,
+        admin: admin(file, role),
+        router: match apisix.text("/router/http") {
+            Some("radixtree_uri") => Router::Uri,
+            Some("radixtree_uri_with_parameter") => Router::UriWithParameter,
+            _ => Router::HostUri,
+        },
+        uri: UriOptions {
+            delete_tail_slash: apisix.bool("/delete_uri_tail_slash", false),
+            normalize_like_servlet: apisix.bool("/normalize_uri_like_servlet", false),
+            match_encoded_slash: apisix.bool("/match_uri_encoded_slash", false),
+        },
+        proxy_cache: proxy_cache(apisix),
+        control: apisix.bool("/enable_control", true).then(|| apisix.address("/control", LOCALHOST, 9090)),
+        status: apisix.get("/status").map(|_| apisix.address("/status", LOCALHOST, 7085)),
+        server_tokens: apisix.bool("/enable_server_tokens", true),
+        show_upstream_status: apisix.bool("/show_upstream_status_in_response_header", false),
+        resolver: resolver(apisix)?,
+        trusted_addresses: apisix.read("/trusted_addresses", |value| shape::list(value, shape::network)),
+        disable_health_checks: apisix.bool("/disable_upstream_healthcheck", false),
+        max_post_args_size: apisix.count("/max_post_args_readable_size", 64) << 20,
+        workers: workers(file, lookup)?,
+        worker_connections: nginx.count("/event/worker_connections", 10_620),
+        shutdown_timeout: nginx.time("/worker_shutdown_timeout", 240),
+        log_level: log_level(nginx),
+        http: http(nginx.below("/http"))?,
+        role,
+        provider: provider(file, role)?,
+        plugins: file.texts("/plugins"),
+        stream_plugins: file.texts("/stream_plugins"),
+        prometheus: prometheus(file.below("/plugin_attr/prometheus")),
+        plugin_attr: plugin_attr(file),
+    })
+}
+
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// A part of the file; what is absent or null has its default.
+#[derive(Clone, Copy)]
+struct File<'a>(&'a Value);
+
+impl<'a> File<'a> {
+    fn below(self, pointer: &str) -> File<'a> {
+        File(self.get(pointer).unwrap_or(&Value::Null))
+    }
+
+    fn get(self, pointer: &str) -> Option<&'a Value> {
+        self.0.pointer(pointer).filter(|value| !value.is_null())
+    }
+
+    /// Reads what the shape of the key has checked before, so a refusal cannot be.
+    fn read<T>(self, pointer: &str, read: impl Fn(&'a Value) -> Result<T, Invalid>) -> Option<T> {
+        self.get(pointer).and_then(|value| read(value).ok())
+    }
+
+    fn bool(self, pointer: &str, default: bool) -> bool {
+        self.read(pointer, shape::switch).unwrap_or(default)
+    }
+
+    fn count(self, pointer: &str, default: u64) -> u64 {
+        self.read(pointer, |value| shape::count(value, 0, u64::MAX)).unwrap_or(default)
+    }
+
+    fn time(self, pointer: &str, default: u64) -> Duration {
+        self.read(pointer, shape::time).unwrap_or(Duration::from_secs(default))
+    }
+
+    fn text(self, pointer: &str) -> Option<&'a str> {
+        self.read(pointer, shape::text)
+    }
+
+    fn texts(self, pointer: &str) -> Option<Vec<String>> {
+        self.read(pointer, |value| shape::list(value, |item| shape::text(item).map(str::to_owned)))
+    }
+
+    fn address(self, pointer: &str, ip: IpAddr, port: u16) -> SocketAddr {
+        let at = self.below(pointer);
+        SocketAddr::new(
+            at.read("/ip", shape::ip).unwrap_or(ip),
+            at.read("/port", shape::port).unwrap_or(port),
+        )
+    }
+}
+
+fn listen(apisix: File<'_>) -> Result<Vec<Listen>, Invalid> {
+    let written = apisix.read("/node_listen", shape::listen).unwrap_or_else(|| vec![(None, 9080)]);
+    let ipv6 = apisix.bool("/enable_ipv6", true);
+    let mut listen: Vec<Listen> = Vec::new();
+    for (ip, port) in written {
+        let [v4, v6] = wildcard(port);
+        let address = ip.map_or(v4, |ip| SocketAddr::new(ip, port));
+        if let Some(twice) = listen.iter().find(|other| other.address == address) {
+            return Err(Invalid::new(format!("two listeners have the address {}", twice.address))
+                .at("/apisix/node_listen")
+                .expected("different addresses"));
+        }
+        listen.push(Listen { address, optional: false });
+        if ip.is_none() && ipv6 {
+            listen.push(Listen { address: v6, optional: true });
+        }
+    }
+    Ok(listen)
+}
+
+fn admin(file: File<'_>, role: Role) -> Admin {
+    let admin = file.below("/deployment/admin");
+    let unset = || vec![AdminKey { name: "admin".to_owned(), key: String::new(), role: AdminRole::Admin }];
+    let local = || vec![ipnet::Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 24).into()];
+    Admin {
+        enabled: role != Role::DataPlane && file.bool("/apisix/enable_admin", true),
+        listen: admin.address("/admin_listen", LOCALHOST, 9180),
+        on_node_listen: file.bool("/apisix/enable_admin_on_node_listen", false),
+        key_required: admin.bool("/admin_key_required", true),
+        keys: admin.read("/admin_key", |value| shape::list(value, shape::admin_key)).unwrap_or_else(unset),
+        allow: admin.read("/allow_admin", |value| shape::list(value, shape::network)).unwrap_or_else(local),
+        cors: admin.bool("/enable_admin_cors", true),
+        ui: admin.bool("/enable_admin_ui", true),
+        version: if admin.text("/admin_api_version") == Some("v2") {
+            AdminVersion::V2
+        } else {
+            AdminVersion::V3
+        },
+    }
+}
+
+fn proxy_cache(apisix: File<'_>) -> ProxyCache {
+    let zones = || {
+        vec![
+            Zone {
+                name: "disk_cache_one".to_owned(),
+                memory_size: 50 << 20,
+                disk: Some(Disk { size: 1 << 30, path: "/tmp/disk_cache_one".into(), levels: vec![1, 2] }),
+            },
+            Zone { name: "memory_cache".to_owned(), memory_size: 50 << 20, disk: None },
+        ]
+    };
+    ProxyCache {
+        ttl: apisix.time("/proxy_cache/cache_ttl", 10),
+        zones: apisix.read("/proxy_cache/zones", shape::zones).unwrap_or_else(zones),
+    }
+}
+
+fn resolver(apisix: File<'_>) -> Result<Resolver, Invalid> {
+    let mut servers = Vec::new();
+    for (at, text) in apisix.texts("/dns_resolver").into_iter().flatten().enumerate() {
+        let bare = text.trim_start_matches('[').trim_end_matches(']');
+        let server = text.parse().ok().or_else(|| Some(SocketAddr::new(bare.parse().ok()?, 53)));
+        servers.push(server.ok_or_else(|| {
+            Invalid::new(format!("expected an address of a DNS server, got `{text}`"))
+                .at(format!("/apisix/dns_resolver/{at}"))
+                .expected("an IP address, with or without a port")
+        })?);
+    }
+    Ok(Resolver {
+        servers,
+        valid: apisix.get("/dns_resolver_valid").map(|_| apisix.time("/dns_resolver_valid", 0)),
+        timeout: apisix.time("/resolver_timeout", 5),
+        ipv6: apisix.bool("/enable_ipv6", true),
+    })
+}
+
+fn workers(file: File<'_>, lookup: Lookup<'_>) -> Result<Workers, Invalid> {
+    if file.bool("/apisix/enable_dev_mode", false) {
+        return Ok(Workers::Count(1));
+    }
+    match file.read("/nginx_config/worker_processes", shape::workers) {
+        Some(Workers::Count(count)) => Ok(Workers::Count(count)),
+        // Containers without a cgroup limit say it in the environment.
+        Some(Workers::Auto) | None => match lookup("APISIX_WORKER_PROCESSES") {
+            Some(text) => shape::workers(&Value::from(text)).map_err(|invalid| {
+                invalid
+                    .said("environment variable APISIX_WORKER_PROCESSES: ")
+                    .at("/nginx_config/worker_processes")
+            }),
+            None => Ok(Workers::Auto),
+        },
+    }
+}
+
+fn log_level(nginx: File<'_>) -> LogLevel {
+    const LEVELS: [LogLevel; 8] = [
+        LogLevel::Debug,
+        LogLevel::Info,
+        LogLevel::Notice,
+        LogLevel::Warn,
+        LogLevel::Error,
+        LogLevel::Crit,
+        LogLevel::Alert,
+        LogLevel::Emerg,
+    ];
+    let named = nginx.text("/error_log_level");
+    let at = keys::LOG_LEVELS.iter().position(|name| Some(*name) == named);
+    at.map_or(LogLevel::Warn, |at| LEVELS[at])
+}
+
+fn http(http: File<'_>) -> Result<Http, Invalid> {
+    let size = |pointer: &str| http.read(pointer, shape::size);
+    let large = http.read("/large_client_header_buffers", shape::buffers);
+    let max_head_size = match (size("/client_header_buffer_size"), large) {
+        (None, None) => 64 << 10,
+        (small, large) => small.unwrap_or(0).max(large.unwrap_or(0)),
+    };
+    // Less cannot hold a request line and a Host; more would let each connection hold that much.
+    if !(1 << 10..=16 << 20).contains(&max_head_size) {
+        let at = if large.is_some() { "large_client_header_buffers" } else { "client_header_buffer_size" };
+        return Err(Invalid::new(format!("a request's head cannot be bounded by {max_head_size} bytes"))
+            .at(format!("/nginx_config/http/{at}"))
+            .expected("from 1k to 16m in all"));
+    }
+    let networks = |value| shape::list(value, shape::real_ip_from);
+    let from = http.read("/real_ip_from", networks).unwrap_or_else(|| vec![Some(LOCALHOST.into())]);
+    Ok(Http {
+        keepalive_timeout: http.time("/keepalive_timeout", 60),
+        client_header_timeout: http.time("/client_header_timeout", 10),
+        client_body_timeout: http.time("/client_body_timeout", 60),
+        send_timeout: http.time("/send_timeout", 10),
+        client_max_body_size: size("/client_max_body_size").filter(|bytes| *bytes > 0),
+        max_head_size,
+        max_header_fields: http.count("/max_header_fields", 100),
+        underscores_in_headers: http.bool("/underscores_in_headers", true),
+        real_ip: RealIp {
+            header: http.text("/real_ip_header").unwrap_or("X-Real-IP").to_owned(),
+            recursive: http.bool("/real_ip_recursive", false),
+            from: from.into_iter().flatten().collect(),
+        },
+        upstream: UpstreamKeepalive {
+            size: http.count("/upstream/keepalive", 320),
+            requests: http.count("/upstream/keepalive_requests", 1000),
+            timeout: http.time("/upstream/keepalive_timeout", 60),
+        },
+        access_log: http.bool("/enable_access_log", true).then(|| AccessLog {
+            path: http.text("/access_log").unwrap_or("logs/access.log").into(),
+            format: http.text("/access_log_format").unwrap_or(ACCESS_LOG_FORMAT).to_owned(),
+            escape: match http.text("/access_log_format_escape") {
+                Some("json") => Escape::Json,
+                Some("none") => Escape::None,
+                _ => Escape::Default,
+            },
+            buffer: size("/access_log_buffer").unwrap_or(16_384),
+        }),
+        shared_dicts: members(http, "/lua_shared_dict", shape::size),
+    })
+}
+
+fn provider(file: File<'_>, role: Role) -> Result<Provider, Invalid> {
+    let pointer = match role {
+        Role::Traditional => "/deployment/role_traditional/config_provider",
+        Role::DataPlane => "/deployment/role_data_plane/config_provider",
+        Role::ControlPlane => "/deployment/role_control_plane/config_provider",
+    };
+    match file.read(pointer, shape::provider) {
+        Some(provider) => Ok(provider),
+        // Without an Admin API nobody could write to the embedded store.
+        None if role == Role::DataPlane => Err(Invalid::new("a data plane needs a `config_provider`")
+            .at("/deployment/role")
+            .expected("`role_data_plane.config_provider`, yaml or json")
+            .got("none")
+            .hint("add `role_data_plane:` with `config_provider: yaml` under `deployment`")),
+        None => Ok(Provider::Embedded),
+    }
+}
+
+fn prometheus(attr: File<'_>) -> Prometheus {
+    let metrics = attr.below("/metrics");
+    Prometheus {
+        export_uri: attr.text("/export_uri").unwrap_or("/apisix/prometheus/metrics").to_owned(),
+        metric_prefix: attr.text("/metric_prefix").unwrap_or("apisix_").to_owned(),
+        export: attr
+            .bool("/enable_export_server", true)
+            .then(|| attr.address("/export_addr", LOCALHOST, 9091)),
+        default_buckets: attr.read("/default_buckets", shape::buckets),
+        extra_labels: members(metrics, "", |metric| {
+            File(metric)
+                .read("/extra_labels", |value| shape::list(value, shape::label))
+                .ok_or_else(|| Invalid::new("no labels"))
+        }),
+        expire: members(metrics, "", |metric| {
+            let expire = File(metric).time("/expire", 0);
+            if expire.is_zero() { Err(Invalid::new("for ever")) } else { Ok(expire) }
+        }),
+    }
+}
+
+fn plugin_attr(file: File<'_>) -> Map<String, Value> {
+    let mut attr = file.get("/plugin_attr").and_then(Value::as_object).cloned().unwrap_or_default();
+    attr.shift_remove("prometheus");
+    attr
+}
+
+/// What `read` makes of each member of a map, leaving out those it makes nothing of.
+fn members<'a, T>(
+    file: File<'a>,
+    pointer: &str,
+    read: impl Fn(&'a Value) -> Result<T, Invalid>,
+) -> IndexMap<String, T> {
+    let map = file.get(pointer).and_then(Value::as_object).into_iter().flatten();
+    map.filter_map(|(name, value)| Some((name.clone(), read(value).ok()?))).collect()
+}

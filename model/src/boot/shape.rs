@@ -1,0 +1,472 @@
+//! What a key of `config.yaml` may hold.
+//!
+//! Each shape is checked once, and read by the same function that checks it, so
+//! a value that was accepted is a value that can be used.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use serde_json::Value;
+
+use super::{AdminKey, AdminRole, Disk, Provider, Workers, Zone};
+use crate::Invalid;
+use crate::invalid::nearest;
+use crate::schema::json_name;
+
+/// The shapes there are.
+#[derive(Debug, Clone, Copy)]
+pub enum Shape {
+    /// Not looked into.
+    Any,
+    Bool,
+    /// `on`, `off` or a boolean.
+    Switch,
+    /// Must be off, and why.
+    Off(&'static str),
+    Text,
+    Texts,
+    OneOf(&'static [&'static str]),
+    Count {
+        min: u64,
+        max: u64,
+    },
+    Port,
+    Ip,
+    Networks,
+    /// Networks, and `unix:` which names no network.
+    RealIpFrom,
+    /// nginx's: `60s`, `1h30m`, `500ms`; a number is of seconds.
+    Time,
+    /// nginx's: `10m`, `8k`, `1g`; a number is of bytes.
+    Size,
+    /// nginx's `large_client_header_buffers`: `4 8k`.
+    Buffers,
+    Workers,
+    Listen,
+    Zones,
+    AdminKeys,
+    Provider,
+    Labels,
+    Buckets,
+}
+
+impl Shape {
+    /// Checks a value that is not null.
+    pub fn check(self, value: &Value) -> Result<(), Invalid> {
+        match self {
+            Shape::Any => Ok(()),
+            Shape::Bool => boolean(value).map(drop),
+            Shape::Switch => switch(value).map(drop),
+            Shape::Off(why) => match boolean(value)? {
+                false => Ok(()),
+                true => Err(Invalid::new(why).expected("false").got("true")),
+            },
+            Shape::Text => text(value).map(drop),
+            Shape::Texts => list(value, text).map(drop),
+            Shape::OneOf(known) => one_of(value, known).map(drop),
+            Shape::Count { min, max } => count(value, min, max).map(drop),
+            Shape::Port => port(value).map(drop),
+            Shape::Ip => ip(value).map(drop),
+            Shape::Networks => list(value, network).map(drop),
+            Shape::RealIpFrom => list(value, real_ip_from).map(drop),
+            Shape::Time => time(value).map(drop),
+            Shape::Size => size(value).map(drop),
+            Shape::Buffers => buffers(value).map(drop),
+            Shape::Workers => workers(value).map(drop),
+            Shape::Listen => listen(value).map(drop),
+            Shape::Zones => zones(value).map(drop),
+            Shape::AdminKeys => list(value, admin_key).map(drop),
+            Shape::Provider => provider(value).map(drop),
+            Shape::Labels => list(value, label).map(drop),
+            Shape::Buckets => buckets(value).map(drop),
+        }
+    }
+}
+
+pub fn boolean(value: &Value) -> Result<bool, Invalid> {
+    value.as_bool().ok_or_else(|| wrong_type("boolean", value))
+}
+
+pub fn switch(value: &Value) -> Result<bool, Invalid> {
+    match value {
+        Value::Bool(on) => Ok(*on),
+        Value::String(text) if text == "on" => Ok(true),
+        Value::String(text) if text == "off" => Ok(false),
+        other => Err(wrong_value("`on` or `off`", other)),
+    }
+}
+
+pub fn text(value: &Value) -> Result<&str, Invalid> {
+    value.as_str().ok_or_else(|| wrong_type("string", value))
+}
+
+/// Reads a list, telling which item is wrong.
+pub fn list<'a, T>(
+    value: &'a Value,
+    item: impl Fn(&'a Value) -> Result<T, Invalid>,
+) -> Result<Vec<T>, Invalid> {
+    let items = match value {
+        Value::Array(items) => items,
+        other => return Err(wrong_type("array", other).hint("write a list, even of one item")),
+    };
+    let read = |(at, value)| item(value).map_err(|invalid: Invalid| invalid.within(at));
+    items.iter().enumerate().map(read).collect()
+}
+
+pub fn one_of<'a>(value: &'a Value, known: &[&str]) -> Result<&'a str, Invalid> {
+    let text = text(value)?;
+    if known.contains(&text) {
+        return Ok(text);
+    }
+    let invalid = wrong_value(&format!("one of {}", known.join(", ")), value);
+    Err(match nearest(text, known.iter().copied()) {
+        Some(close) => invalid.hint(format!("did you mean `{close}`?")),
+        None => invalid,
+    })
+}
+
+pub fn count(value: &Value, min: u64, max: u64) -> Result<u64, Invalid> {
+    let number = value.as_u64().ok_or_else(|| wrong_type("integer", value))?;
+    if (min..=max).contains(&number) {
+        return Ok(number);
+    }
+    Err(wrong_value(&format!("an integer from {min} to {max}"), value))
+}
+
+pub fn port(value: &Value) -> Result<u16, Invalid> {
+    let number = value.as_u64().ok_or_else(|| wrong_type("integer", value))?;
+    match u16::try_from(number) {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(wrong_value("a port from 1 to 65535", value)),
+    }
+}
+
+pub fn ip(value: &Value) -> Result<IpAddr, Invalid> {
+    let text = text(value)?;
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    bare.parse().map_err(|_| wrong_value("an IPv4 or IPv6 address", value))
+}
+
+pub fn network(value: &Value) -> Result<IpNet, Invalid> {
+    let text = text(value)?;
+    let address = |text: &str| text.parse::<IpAddr>().ok().map(IpNet::from);
+    text.parse().ok().or_else(|| address(text)).ok_or_else(|| wrong_value("an address or CIDR", value))
+}
+
+pub fn real_ip_from(value: &Value) -> Result<Option<IpNet>, Invalid> {
+    if value == "unix:" {
+        return Ok(None);
+    }
+    network(value).map(Some)
+}
+
+pub fn time(value: &Value) -> Result<Duration, Invalid> {
+    const EXPECTED: &str = "a time such as 60s, 500ms or 1h30m";
+    const TEN_YEARS: Duration = Duration::from_secs(315_360_000);
+    let parsed = match value {
+        Value::Number(number) => {
+            number.as_f64().filter(|n| *n >= 0.0).and_then(|n| Duration::try_from_secs_f64(n).ok())
+        }
+        Value::String(text) => parse_time(text),
+        other => return Err(wrong_type(EXPECTED, other)),
+    };
+    // Deadlines are sums of these; ten years keeps them far from overflow.
+    parsed.filter(|time| *time <= TEN_YEARS).ok_or_else(|| wrong_value(EXPECTED, value))
+}
+
+fn parse_time(text: &str) -> Option<Duration> {
+    if text.is_empty() {
+        return None;
+    }
+    let mut total = Duration::ZERO;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        let number: u64 = rest[..digits].parse().ok()?;
+        rest = &rest[digits..];
+        let letters = rest.find(|c: char| c.is_ascii_digit() || c == ' ').unwrap_or(rest.len());
+        let unit = match &rest[..letters] {
+            "ms" => Duration::from_millis(1),
+            "" | "s" => Duration::from_secs(1),
+            "m" => Duration::from_secs(60),
+            "h" => Duration::from_secs(3600),
+            "d" => Duration::from_secs(86_400),
+            "w" => Duration::from_secs(604_800),
+            "M" => Duration::from_secs(2_592_000),
+            "y" => Duration::from_secs(31_536_000),
+            _ => return None,
+        };
+        total = total.checked_add(unit.checked_mul(u32::try_from(number).ok()?)?)?;
+        rest = rest[letters..].trim_start();
+    }
+    Some(total)
+}
+
+pub fn size(value: &Value) -> Result<u64, Invalid> {
+    const EXPECTED: &str = "a size such as 8k, 10m or 1g";
+    let parsed = match value {
+        Value::Number(number) => number.as_u64(),
+        Value::String(text) => parse_size(text),
+        other => return Err(wrong_type(EXPECTED, other)),
+    };
+    parsed.ok_or_else(|| wrong_value(EXPECTED, value))
+}
+
+fn parse_size(text: &str) -> Option<u64> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let unit: u64 = match &text[digits..] {
+        "" => 1,
+        "k" | "K" => 1 << 10,
+        "m" | "M" => 1 << 20,
+        "g" | "G" => 1 << 30,
+        _ => return None,
+    };
+    text[..digits].parse::<u64>().ok()?.checked_mul(unit)
+}
+
+/// The bytes all buffers hold together.
+pub fn buffers(value: &Value) -> Result<u64, Invalid> {
+    let parsed = text(value)?
+        .split_once(' ')
+        .and_then(|(number, size)| number.parse::<u64>().ok()?.checked_mul(parse_size(size.trim())?));
+    parsed.filter(|bytes| *bytes > 0).ok_or_else(|| wrong_value("a number and a size such as `4 8k`", value))
+}
+
+pub fn workers(value: &Value) -> Result<Workers, Invalid> {
+    const EXPECTED: &str = "`auto` or a number from 1 to 1024";
+    let number = match value {
+        Value::String(text) if text == "auto" => return Ok(Workers::Auto),
+        Value::String(text) => text.parse().ok(),
+        Value::Number(number) => number.as_u64(),
+        other => return Err(wrong_type(EXPECTED, other)),
+    };
+    let fits = number.and_then(|n| u16::try_from(n).ok()).filter(|n| (1..=1024).contains(n));
+    fits.map(Workers::Count).ok_or_else(|| wrong_value(EXPECTED, value))
+}
+
+/// Reads `node_listen`; an address without one is `None`.
+pub fn listen(value: &Value) -> Result<Vec<(Option<IpAddr>, u16)>, Invalid> {
+    match value {
+        Value::Array(items) if items.is_empty() => Err(wrong_value("at least one port", value)),
+        Value::Array(_) => list(value, listen_one),
+        other => listen_one(other).map(|one| vec![one]),
+    }
+}
+
+fn listen_one(value: &Value) -> Result<(Option<IpAddr>, u16), Invalid> {
+    let Value::Object(map) = value else {
+        return match value {
+            Value::Number(_) => port(value).map(|port| (None, port)),
+            other => Err(wrong_type("a port, or a map of `port` and `ip`", other)),
+        };
+    };
+    known_members(value, &["ip", "port", "enable_http2"])?;
+    let present = |name: &str| map.get(name).filter(|value| !value.is_null());
+    let address = present("ip").map(|value| ip(value).map_err(|invalid| invalid.at("/ip"))).transpose()?;
+    let number =
+        present("port").map(|value| port(value).map_err(|invalid| invalid.at("/port"))).transpose()?;
+    if let Some(value) = present("enable_http2") {
+        boolean(value).map_err(|invalid| invalid.at("/enable_http2"))?;
+    }
+    Ok((address, number.unwrap_or(9080)))
+}
+
+pub fn zones(value: &Value) -> Result<Vec<Zone>, Invalid> {
+    let zones = list(value, zone)?;
+    if zones.is_empty() {
+        return Err(wrong_value("at least one zone", value));
+    }
+    for (at, zone) in zones.iter().enumerate() {
+        if zones[..at].iter().any(|other| other.name == zone.name) {
+            return Err(Invalid::new(format!("two cache zones are named `{}`", zone.name))
+                .at("/name")
+                .within(at)
+                .expected("a name of its own"));
+        }
+    }
+    Ok(zones)
+}
+
+fn zone(value: &Value) -> Result<Zone, Invalid> {
+    const DISK: [&str; 3] = ["disk_size", "disk_path", "cache_levels"];
+    if !value.is_object() {
+        return Err(wrong_type("object", value));
+    }
+    known_members(value, &["name", "memory_size", "disk_size", "disk_path", "cache_levels"])?;
+    let name = text(member(value, "name")?).map_err(|invalid| invalid.at("/name"))?;
+    let memory_size = size(member(value, "memory_size")?).map_err(|invalid| invalid.at("/memory_size"))?;
+    let disk = if DISK.iter().any(|name| value.get(name).is_some()) {
+        Some(Disk {
+            size: size(member(value, "disk_size")?).map_err(|invalid| invalid.at("/disk_size"))?,
+            path: text(member(value, "disk_path")?).map_err(|invalid| invalid.at("/disk_path"))?.into(),
+            levels: levels(member(value, "cache_levels")?).map_err(|invalid| invalid.at("/cache_levels"))?,
+        })
+    } else {
+        None
+    };
+    Ok(Zone { name: name.to_owned(), memory_size, disk })
+}
+
+/// nginx's `levels`: `1:2` is folders of one and of two letters.
+fn levels(value: &Value) -> Result<Vec<u8>, Invalid> {
+    let level = |text: &str| text.parse::<u8>().ok().filter(|level| matches!(level, 1 | 2));
+    let levels: Option<Vec<u8>> = text(value)?.split(':').map(level).collect();
+    levels.filter(|levels| levels.len() <= 3).ok_or_else(|| {
+        wrong_value("up to three levels of 1 or 2, such as \"1:2\"", value).hint("put it in quotes")
+    })
+}
+
+pub fn admin_key(value: &Value) -> Result<AdminKey, Invalid> {
+    if !value.is_object() {
+        return Err(wrong_type("a map of `name`, `key` and `role`", value));
+    }
+    known_members(value, &["name", "key", "role"])?;
+    let optional = |name: &str| value.get(name).filter(|value| !value.is_null());
+    let key = match optional("key") {
+        Some(key) => text(key).map_err(|invalid| invalid.at("/key").hint("put the key in quotes"))?,
+        None => "",
+    };
+    let name = optional("name").map(|name| text(name).map_err(|invalid| invalid.at("/name"))).transpose()?;
+    let role = optional("role")
+        .map(|role| one_of(role, &["admin", "viewer"]).map_err(|invalid| invalid.at("/role")))
+        .transpose()?;
+    Ok(AdminKey {
+        name: name.unwrap_or("admin").to_owned(),
+        key: key.to_owned(),
+        role: if role == Some("viewer") { AdminRole::Viewer } else { AdminRole::Admin },
+    })
+}
+
+pub fn provider(value: &Value) -> Result<Provider, Invalid> {
+    if let name @ ("etcd" | "xds") = text(value)? {
+        return Err(Invalid::new(format!("{name} is not supported yet; use embedded or yaml"))
+            .expected("one of embedded, yaml, json")
+            .got(format!("`{name}`"))
+            .hint("remove the line to use the embedded store"));
+    }
+    Ok(match one_of(value, &["embedded", "yaml", "json"])? {
+        "yaml" => Provider::Yaml,
+        "json" => Provider::Json,
+        _ => Provider::Embedded,
+    })
+}
+
+/// Reads `- name: $variable`.
+pub fn label(value: &Value) -> Result<(String, String), Invalid> {
+    let expected = "one name and a variable, such as `upstream_addr: $upstream_addr`";
+    match value.as_object().map(|map| map.iter().collect::<Vec<_>>()).as_deref() {
+        Some([(name, variable)]) => {
+            let variable = text(variable).map_err(|invalid| invalid.within(name))?;
+            Ok(((*name).clone(), variable.strip_prefix('$').unwrap_or(variable).to_owned()))
+        }
+        _ => Err(wrong_type(expected, value)),
+    }
+}
+
+pub fn buckets(value: &Value) -> Result<Vec<f64>, Invalid> {
+    let bounds = list(value, |item| item.as_f64().ok_or_else(|| wrong_type("number", item)))?;
+    if let Some(at) = bounds.windows(2).position(|pair| pair[0] >= pair[1]) {
+        return Err(Invalid::new("buckets must grow")
+            .within(at + 1)
+            .expected(format!("more than {}", bounds[at])));
+    }
+    Ok(bounds)
+}
+
+fn member<'a>(value: &'a Value, name: &str) -> Result<&'a Value, Invalid> {
+    value.get(name).ok_or_else(|| {
+        Invalid::new(format!("property \"{name}\" is required")).expected(format!("a property `{name}`"))
+    })
+}
+
+fn known_members(value: &Value, known: &[&str]) -> Result<(), Invalid> {
+    match value.as_object().and_then(|map| map.keys().find(|name| !known.contains(&name.as_str()))) {
+        Some(name) => Err(super::unknown(name, name, known.iter().copied())),
+        None => Ok(()),
+    }
+}
+
+fn wrong_type(expected: &str, value: &Value) -> Invalid {
+    let invalid = Invalid::new(format!("wrong type: expected {expected}, got {}", json_name(value)))
+        .expected(expected)
+        .got(json_name(value));
+    match value {
+        Value::String(text) if expected == "integer" && text.parse::<u64>().is_ok() => {
+            invalid.hint("remove the quotes around the number")
+        }
+        Value::Number(_) | Value::Bool(_) if expected == "string" => invalid.hint("put the value in quotes"),
+        _ => invalid,
+    }
+}
+
+fn wrong_value(expected: &str, value: &Value) -> Invalid {
+    let got: String = match value {
+        Value::String(text) => text.chars().take(60).collect(),
+        other => other.to_string().chars().take(60).collect(),
+    };
+    Invalid::new(format!("expected {expected}, got `{got}`")).expected(expected).got(format!("`{got}`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn times_are_nginxs() {
+        for (text, millis) in [
+            ("60s", Some(60_000)),
+            ("500ms", Some(500)),
+            ("1h30m", Some(5_400_000)),
+            ("1d 12h", Some(129_600_000)),
+            ("10", Some(10_000)),
+            ("", None),
+            ("s", None),
+            ("-1s", None),
+            ("1x", None),
+            ("99999999999999999999s", None),
+            ("4294967295y", None),
+        ] {
+            let parsed = time(&json!(text)).ok().map(|time| time.as_millis());
+            assert_eq!(parsed, millis, "{text}");
+        }
+        assert_eq!(time(&json!(2.5)).unwrap(), Duration::from_millis(2500));
+        assert!(time(&json!(-1)).is_err());
+        assert!(time(&json!(1e300)).is_err());
+    }
+
+    #[test]
+    fn sizes_are_nginxs() {
+        for (text, bytes) in [
+            ("10m", Some(10 << 20)),
+            ("8K", Some(8 << 10)),
+            ("1G", Some(1 << 30)),
+            ("0", Some(0)),
+            ("", None),
+            ("m", None),
+            ("1t", None),
+            ("99999999999g", None),
+        ] {
+            assert_eq!(size(&json!(text)).ok(), bytes, "{text}");
+        }
+        assert_eq!(size(&json!(16384)).unwrap(), 16384);
+        assert_eq!(buffers(&json!("4 8k")).unwrap(), 32 << 10);
+        assert!(buffers(&json!("8k")).is_err());
+    }
+
+    #[test]
+    fn refusals_say_which_item() {
+        let invalid = list(&json!(["127.0.0.1", "10.0.0.0/33"]), network).unwrap_err();
+        assert_eq!(invalid.pointer, "/1");
+        assert_eq!(invalid.got.as_deref(), Some("`10.0.0.0/33`"));
+        let invalid = one_of(&json!("radixtree_urii"), super::super::keys::ROUTERS).unwrap_err();
+        assert_eq!(invalid.hint.as_deref(), Some("did you mean `radixtree_uri`?"));
+        let invalid = zones(&json!([{"name": "a", "memory_size": "1m"}, {"name": "a", "memory_size": "1m"}]));
+        assert_eq!(invalid.unwrap_err().pointer, "/1/name");
+        let invalid = zones(&json!([{"name": "a", "memory_size": "1m", "disk_size": "1g"}])).unwrap_err();
+        assert_eq!(invalid.reason, "property \"disk_path\" is required");
+        assert_eq!(buckets(&json!([1, 2, 2])).unwrap_err().pointer, "/2");
+    }
+}
