@@ -213,17 +213,17 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         id: "latency",
         also: &["open-loop"],
-        title: "Latency at 2,000 requests/s, open loop",
-        driver: Driver::Paced { connections: 50, rate: 2_000 },
+        title: "Latency at 1,000 requests/s, open loop",
+        driver: Driver::Paced { connections: 50, rate: 1_000 },
         peers: EVERYONE,
         quick: Some(QUICK),
         ..BASE
     },
     Scenario {
-        id: "latency-8000",
+        id: "latency-5000",
         also: &[],
-        title: "Latency at 8,000 requests/s, open loop",
-        driver: Driver::Paced { connections: 50, rate: 8_000 },
+        title: "Latency at 5,000 requests/s, open loop",
+        driver: Driver::Paced { connections: 50, rate: 5_000 },
         ..BASE
     },
     Scenario {

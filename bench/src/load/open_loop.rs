@@ -166,7 +166,8 @@ impl Driver {
             requests: self.latencies.len(),
             seconds: start.elapsed().min(end - start).as_secs_f64(),
             errors: self.errors + unanswered as u64,
-            remark: None,
+            remark: (unanswered > 0)
+                .then(|| format!("{unanswered} were still waiting {PATIENCE:?} after the end")),
             mean_us: Some(self.latencies.mean()),
             p50_us: quantile(0.5),
             p90_us: quantile(0.9),
