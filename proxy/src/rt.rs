@@ -29,7 +29,14 @@ pub(crate) async fn sleep(duration: Duration) {
     tokio::time::sleep(duration).await;
 }
 
-/// Wakes the worker from other threads.
+/// Tells all workers, from another thread.
+pub(crate) type Signaller = tokio::sync::watch::Sender<crate::worker::Stage>;
+
+pub(crate) fn signaller() -> Signaller {
+    Signaller::new(crate::worker::Stage::Run)
+}
+
+/// A worker's end of it.
 pub(crate) type Signal = tokio::sync::watch::Receiver<crate::worker::Stage>;
 
 /// Waits until the signal holds another value than before.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use sdk::meters::{Meters, Shard};
 use sdk::world::{Fetch, FetchError, Fetched};
 use sdk::{Client, World};
-use snapshot::upstream::BalanceState;
+use snapshot::balance::BalanceState;
 use snapshot::{Reader, Snapshot, Upstream};
 
 use crate::buffers::Buffers;
@@ -36,7 +36,7 @@ pub enum Stage {
 /// All workers of the process.
 #[derive(Debug)]
 pub struct Workers {
-    stage: tokio::sync::watch::Sender<Stage>,
+    stage: rt::Signaller,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
@@ -62,7 +62,7 @@ impl Workers {
         readers: Vec<Reader>,
         meters: &Arc<Meters>,
     ) -> io::Result<Workers> {
-        let (stage, _) = tokio::sync::watch::channel(Stage::Run);
+        let stage = rt::signaller();
         let mut threads = Vec::new();
         for (index, (sockets, reader)) in sockets.into_iter().zip(readers).enumerate() {
             let settings = settings.clone();

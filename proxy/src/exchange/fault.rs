@@ -126,7 +126,7 @@ impl FaultKind {
     /// The cause in words a client may see: no addresses, no configuration.
     pub fn words(self) -> &'static str {
         match self {
-            FaultKind::BadRequest(refusal) | FaultKind::BadBody(refusal) => refusal.words(),
+            FaultKind::BadRequest(refusal) | FaultKind::BadBody(refusal) => refusal.as_str(),
             FaultKind::HeadTimeout => "the request's head did not arrive in time",
             FaultKind::BodyTimeout => "the request's body did not arrive in time",
             FaultKind::BodyTooLarge => "the request's body is longer than allowed",

@@ -12,7 +12,7 @@ use sdk::Exchange;
 use sdk::exchange::{Body, Chunk};
 use snapshot::balance::Tried;
 use snapshot::{Endpoint, PassHost, Plan, Scheme, Upstream};
-use wire::{Framing, Method, Name, Version};
+use wire::{Framing, Method, Name};
 
 use super::answer::write_decimal;
 use super::body::{Incoming, Outgoing};
