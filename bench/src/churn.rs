@@ -169,3 +169,66 @@ impl Admin {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::path::PathBuf;
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// Admin API and gateway in one: a PUT makes its `uri` known, other paths are 404.
+    fn serve() -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let known = Arc::new(Mutex::new(HashSet::new()));
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (mut stream, known) = (stream.unwrap(), known.clone());
+                std::thread::spawn(move || {
+                    let mut bytes = [0; 8192];
+                    while let Ok(count @ 1..) = stream.read(&mut bytes) {
+                        let text = String::from_utf8_lossy(&bytes[..count]).into_owned();
+                        let status = match text.split_once("\r\n\r\n") {
+                            Some((head, body)) if head.starts_with("PUT ") => {
+                                let route: serde_json::Value = serde_json::from_str(body).unwrap();
+                                known.lock().unwrap().insert(route["uri"].as_str().unwrap().to_owned());
+                                "201 Created"
+                            }
+                            _ if known.lock().unwrap().contains(text.split(' ').nth(1).unwrap()) => "200 OK",
+                            _ => "404 Not Found",
+                        };
+                        write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n").unwrap();
+                    }
+                });
+            }
+        });
+        port
+    }
+
+    fn churn(admin_port: u16, data_port: u16) -> Result<Sample> {
+        let address = ([127, 0, 0, 1], data_port).into();
+        let target = Target { address, paths: 1, key: None, body: 0 };
+        let place = Place { folder: PathBuf::new(), port: 0, admin_port, metrics_port: 0, upstream_port: 1 };
+        let churn = Churn::start(&target, &place, Duration::from_secs(5))?;
+        std::thread::sleep(Duration::from_millis(120));
+        churn.finish()
+    }
+
+    #[test]
+    fn changes_are_made_and_seen_to_be_live() {
+        let port = serve();
+        let sample = churn(port, port).unwrap();
+        assert!(sample.changes >= 2, "{sample:?}");
+        assert!(sample.live_us.is_some() && sample.answer_us.is_some());
+    }
+
+    #[test]
+    fn a_change_that_is_never_live_is_an_error() {
+        // Two that do not know each other: the second never learns of a route.
+        assert!(churn(serve(), serve()).is_err());
+    }
+}

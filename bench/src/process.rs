@@ -119,3 +119,47 @@ fn group_of(pid: u32) -> Option<u32> {
     // The name stands in parentheses and may hold spaces: count from the last one.
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(2)?.parse().ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_are_counted_and_ended_too() {
+        let folder = std::env::temp_dir().join(format!("bench-process-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let launch = Launch::new("/bin/sh", &folder).arg("-c").arg("sleep 60 & echo started; sleep 60");
+        let mut process = Process::start("a shell", &launch, &Cores(vec![0])).unwrap();
+        while !process.log_tail().contains("started") || process.pids().len() < 3 {
+            process.must_run().unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let pids = process.pids();
+        drop(process);
+        // The children of an ended child are reaped by init, which takes a moment.
+        let gone = |pid: &u32| {
+            fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "))
+                || !Path::new(&format!("/proc/{pid}")).exists()
+        };
+        while !pids.iter().all(gone) {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn an_end_is_reported_with_the_log() {
+        let folder = std::env::temp_dir().join(format!("bench-process-end-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let launch = Launch::new("/bin/sh", &folder).arg("-c").arg("echo no such port; exit 3");
+        let mut process = Process::start("a shell", &launch, &Cores(vec![0])).unwrap();
+        let problem = loop {
+            if let Err(problem) = process.must_run() {
+                break problem.to_string();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        };
+        assert!(problem.contains("no such port"), "{problem}");
+        fs::remove_dir_all(folder).unwrap();
+    }
+}
