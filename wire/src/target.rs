@@ -21,8 +21,8 @@
 //!
 //! Raw, a target may hold all of `!` to `~` but `#`, and bytes above `~`. RFC 3986 does not
 //! allow `"<>\^{|}`, the backtick and non-ASCII bytes, but browsers and scripts send them: they are
-//! read as themselves and go on percent-encoded, in path and query, so an origin sees
-//! RFC 3986 only (`\` in a path is refused by default).
+//! read as themselves and go on percent-encoded, in path and query (`\` in a path is refused by
+//! default). `[` and `]`, usual in queries, go on as they came.
 
 use crate::fields::Span;
 use crate::h1::Refusal;

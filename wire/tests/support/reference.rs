@@ -1,0 +1,594 @@
+//! A second, independent reading of RFC 9112: slow, plain, and written from the rules, not
+//! from the codec. It first cuts the head into lines, then judges each part by itself.
+//! Where the codec is narrower than the RFC, the rule is repeated here with its reason.
+//!
+//! It knows two answers beside "read": wait for more, and no. It does not say why not.
+
+/// A request as the reference sees it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Request {
+    pub consumed: usize,
+    pub method: String,
+    pub http11: bool,
+    pub target: Vec<u8>,
+    pub path: Vec<u8>,
+    pub encoded_path: Vec<u8>,
+    pub query: Option<Vec<u8>>,
+    pub host: String,
+    pub authority: String,
+    pub fields: Vec<(String, Vec<u8>)>,
+    pub body: Body,
+    pub keep_alive: bool,
+    pub expect_continue: bool,
+    pub upgrade: bool,
+}
+
+/// A response as the reference sees it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Response {
+    pub consumed: usize,
+    pub http11: bool,
+    pub status: u16,
+    pub reason: Vec<u8>,
+    pub fields: Vec<(String, Vec<u8>)>,
+    pub body: Body,
+    pub keep_alive: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Body {
+    None,
+    Length(u64),
+    Chunked,
+    UntilClose,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Answer<T> {
+    Read(T),
+    More,
+    No,
+}
+
+type Fields = Vec<(String, Vec<u8>)>;
+
+/// Reads a request head; `most` is the limit of fields.
+pub fn request(input: &[u8], most: usize) -> Answer<Request> {
+    // "a server SHOULD ignore at least one empty line received prior to the request-line"
+    let skipped = if input.starts_with(b"\r\n") { 2 } else { 0 };
+    let Some(end) = find(&input[skipped..], b"\r\n\r\n") else {
+        return Answer::More;
+    };
+    let head = &input[skipped..skipped + end];
+    match request_head(head, skipped + end + 4, most) {
+        Some(request) => Answer::Read(request),
+        None => Answer::No,
+    }
+}
+
+/// Reads a response head to a request with `method`.
+pub fn response(input: &[u8], method: &str, most: usize) -> Answer<Response> {
+    let Some(end) = find(input, b"\r\n\r\n") else {
+        return Answer::More;
+    };
+    match response_head(&input[..end], end + 4, method, most) {
+        Some(response) => Answer::Read(response),
+        None => Answer::No,
+    }
+}
+
+fn request_head(head: &[u8], consumed: usize, most: usize) -> Option<Request> {
+    let lines = lines(head)?;
+    let (first, rest) = lines.split_first()?;
+    // request-line = method SP request-target SP HTTP-version
+    let parts: Vec<&[u8]> = first.split(|&b| b == b' ').collect();
+    let [method, target, version] = parts[..] else { return None };
+    let method = token(method)?;
+    let http11 = match version {
+        b"HTTP/1.1" => true,
+        b"HTTP/1.0" => false,
+        _ => return None,
+    };
+    let mut fields = fields(rest, most)?;
+    let body = body(&mut fields, http11)?;
+
+    let hosts = values(&fields, "host");
+    if hosts.len() > 1 || http11 && hosts.is_empty() {
+        return None;
+    }
+    let named = match hosts.first() {
+        Some(host) => Some(authority(host)?),
+        None => None,
+    };
+    let target = take_target(target, &method)?;
+    let addressed = match (&target.authority, &named) {
+        (Some(text), _) => Some(authority(text)?),
+        (None, named) => named.clone(),
+    };
+    if method == "CONNECT" && !addressed.as_ref()?.port {
+        return None;
+    }
+    if let (Some(text), false) = (&target.authority, method == "CONNECT") {
+        // "a proxy MUST ignore the received Host header field (if any) and instead replace it"
+        match fields.iter_mut().find(|(name, _)| name.eq_ignore_ascii_case("host")) {
+            Some(field) => field.1 = text.clone(),
+            None => fields.push(("Host".into(), text.clone())),
+        }
+    }
+
+    let options = options(&fields);
+    let has = |option: &str| options.iter().any(|o| o == option);
+    // "A server that receives a 100-continue expectation in an HTTP/1.0 request MUST ignore"
+    let expectations: Vec<String> = values(&fields, "expect").iter().map(|value| lossy(value)).collect();
+    let expect_continue = http11 && !expectations.is_empty();
+    if http11 && expectations.iter().any(|value| !value.eq_ignore_ascii_case("100-continue")) {
+        return None;
+    }
+    if !http11 {
+        fields.retain(|(name, _)| !name.eq_ignore_ascii_case("expect"));
+    }
+    let upgrade = http11 && has("upgrade") && !values(&fields, "upgrade").is_empty();
+    Some(Request {
+        consumed,
+        http11,
+        target: target.raw,
+        path: target.path,
+        encoded_path: target.encoded_path,
+        query: target.query,
+        host: addressed.as_ref().map(|a| a.host.clone()).unwrap_or_default(),
+        authority: addressed.map(|a| a.text).unwrap_or_default(),
+        body: body.unwrap_or(Body::None),
+        keep_alive: !has("close") && (http11 || has("keep-alive")),
+        expect_continue,
+        upgrade,
+        method,
+        fields,
+    })
+}
+
+fn response_head(head: &[u8], consumed: usize, method: &str, most: usize) -> Option<Response> {
+    let lines = lines(head)?;
+    let (first, rest) = lines.split_first()?;
+    // status-line = HTTP-version SP status-code SP [ reason-phrase ]
+    let mut parts = first.splitn(3, |&b| b == b' ');
+    let http11 = match parts.next()? {
+        b"HTTP/1.1" => true,
+        b"HTTP/1.0" => false,
+        _ => return None,
+    };
+    let code = parts.next()?;
+    if code.len() != 3 || !code.iter().all(u8::is_ascii_digit) || code[0] == b'0' {
+        return None;
+    }
+    let status: u16 = lossy(code).parse().ok()?;
+    let reason = parts.next().unwrap_or_default().to_vec();
+    let mut fields = fields(rest, most)?;
+    let announced = body(&mut fields, http11)?;
+    if (status < 200 || status == 204) && announced.is_some() {
+        // "A server MUST NOT send": refused, but for the harmless length 0.
+        if announced != Some(Body::Length(0)) {
+            return None;
+        }
+        fields.retain(|(name, _)| !name.eq_ignore_ascii_case("content-length"));
+    }
+    let none = status < 200
+        || status == 204
+        || status == 304
+        || method == "HEAD"
+        || method == "CONNECT" && (200..300).contains(&status);
+    let body = if none { Body::None } else { announced.unwrap_or(Body::UntilClose) };
+    let options = options(&fields);
+    let has = |option: &str| options.iter().any(|o| o == option);
+    let keep_alive = !has("close") && (http11 || has("keep-alive")) && body != Body::UntilClose;
+    Some(Response { consumed, http11, status, reason, fields, body, keep_alive })
+}
+
+/// Lines end with CRLF and hold no control character but the tab.
+fn lines(head: &[u8]) -> Option<Vec<&[u8]>> {
+    let mut lines = Vec::new();
+    let mut rest = head;
+    loop {
+        match find(rest, b"\r\n") {
+            Some(at) => {
+                lines.push(&rest[..at]);
+                rest = &rest[at + 2..];
+            }
+            None => {
+                lines.push(rest);
+                break;
+            }
+        }
+    }
+    let control = |b: &u8| *b < 32 && *b != 9 || *b == 127;
+    if lines.iter().any(|line| line.iter().any(control)) { None } else { Some(lines) }
+}
+
+fn fields(lines: &[&[u8]], most: usize) -> Option<Fields> {
+    let mut fields = Vec::new();
+    for line in lines {
+        let colon = line.iter().position(|&b| b == b':')?;
+        let name = token(&line[..colon])?;
+        // Origins that spell names with underscores would read these as framing.
+        let disguised = name.to_ascii_lowercase().replace('_', "-");
+        if name.contains('_') && (disguised == "content-length" || disguised == "transfer-encoding") {
+            return None;
+        }
+        let value: &[u8] = &line[colon + 1..];
+        let first = value.iter().position(|b| !b" \t".contains(b)).unwrap_or(value.len());
+        let last = value.iter().rposition(|b| !b" \t".contains(b)).map_or(first, |at| at + 1);
+        fields.push((name, value[first..last].to_vec()));
+    }
+    // One limit for lines and for options of Connection.
+    if fields.len() > most || options(&fields).len() > most { None } else { Some(fields) }
+}
+
+/// RFC 9112 section 6.3, refusing where it allows to. The inner `None`: nothing announced.
+fn body(fields: &mut Fields, http11: bool) -> Option<Option<Body>> {
+    let codings = values(fields, "transfer-encoding");
+    let lengths = values(fields, "content-length");
+    match (codings.len(), lengths.len()) {
+        (0, 0) => Some(None),
+        (1, 0) => {
+            let chunked = lossy(&codings[0]).eq_ignore_ascii_case("chunked");
+            if chunked && http11 { Some(Some(Body::Chunked)) } else { None }
+        }
+        (0, 1) => {
+            let digits = lossy(&lengths[0]);
+            if digits.is_empty() || digits.len() > 19 || digits.contains(|c: char| !c.is_ascii_digit()) {
+                return None;
+            }
+            let length: u64 = digits.parse().ok()?;
+            if length >= 1 << 63 {
+                return None;
+            }
+            for field in fields.iter_mut().filter(|(name, _)| name.eq_ignore_ascii_case("content-length")) {
+                field.1 = length.to_string().into_bytes();
+            }
+            Some(Some(Body::Length(length)))
+        }
+        _ => None,
+    }
+}
+
+#[derive(Clone)]
+struct Authority {
+    host: String,
+    text: String,
+    port: bool,
+}
+
+/// A DNS name, IPv4 address or bracketed IPv6 address, and a port; narrower than RFC 3986.
+fn authority(bytes: &[u8]) -> Option<Authority> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (inside, after) = rest.split_once(']')?;
+            inside.parse::<std::net::Ipv6Addr>().ok()?;
+            match after {
+                "" => (format!("[{inside}]"), None),
+                _ => (format!("[{inside}]"), Some(after.strip_prefix(':')?)),
+            }
+        }
+        None => {
+            let (host, port) = match text.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (text, None),
+            };
+            let host = host.strip_suffix('.').unwrap_or(host);
+            let ok = |c: char| c.is_ascii_alphanumeric() || "-_~".contains(c);
+            if host.split('.').any(|label| label.is_empty() || !label.chars().all(ok)) {
+                return None;
+            }
+            (host.to_string(), port)
+        }
+    };
+    if let Some(port) = port {
+        if port.is_empty() || port.len() > 5 || port.contains(|c: char| !c.is_ascii_digit()) {
+            return None;
+        }
+        port.parse::<u16>().ok()?;
+    }
+    Some(Authority { host: host.to_ascii_lowercase(), text: text.to_string(), port: port.is_some() })
+}
+
+struct Target {
+    raw: Vec<u8>,
+    path: Vec<u8>,
+    encoded_path: Vec<u8>,
+    query: Option<Vec<u8>>,
+    authority: Option<Vec<u8>>,
+}
+
+fn take_target(target: &[u8], method: &str) -> Option<Target> {
+    if target.is_empty() || target.iter().any(|&b| b <= 32 || b == 127 || b == b'#') {
+        return None;
+    }
+    if method == "CONNECT" {
+        let raw = target.to_vec();
+        return Some(Target {
+            authority: Some(raw.clone()),
+            raw,
+            path: vec![],
+            encoded_path: vec![],
+            query: None,
+        });
+    }
+    let star = |authority| Target {
+        raw: b"*".to_vec(),
+        path: b"*".to_vec(),
+        encoded_path: b"*".to_vec(),
+        query: None,
+        authority,
+    };
+    if target == b"*" {
+        return if method == "OPTIONS" { Some(star(None)) } else { None };
+    }
+    let (authority, origin) = if target[0] == b'/' {
+        (None, target.to_vec())
+    } else {
+        let lower = target.to_ascii_lowercase();
+        let scheme = ["http://", "https://"].iter().find(|s| lower.starts_with(s.as_bytes()))?.len();
+        let rest = &target[scheme..];
+        let end = rest.iter().position(|b| b"/?".contains(b)).unwrap_or(rest.len());
+        let authority = rest[..end].to_vec();
+        if end == rest.len() && method == "OPTIONS" {
+            return Some(star(Some(authority)));
+        }
+        let slash: &[u8] = if rest.get(end) == Some(&b'/') { b"" } else { b"/" };
+        (Some(authority), [slash, &rest[end..]].concat())
+    };
+    let (path, query) = match origin.iter().position(|&b| b == b'?') {
+        Some(at) => (&origin[..at], Some(&origin[at + 1..])),
+        None => (&origin[..], None),
+    };
+    let (path, encoded_path) = normal_path(path)?;
+    let query = query.map(|query| {
+        let encode = |b: u8| b >= 128 || b"\"<>\\^`{|}".contains(&b);
+        query.iter().flat_map(|&b| if encode(b) { percent(b) } else { vec![b] }).collect()
+    });
+    Some(Target { raw: origin.clone(), path, encoded_path, query, authority })
+}
+
+/// One byte of a path and whether it came percent-encoded.
+type Piece = (u8, bool);
+
+/// Decoded and encoded normal form under the default rules.
+pub fn normal_path(raw: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    let mut rest = raw;
+    while let Some(&byte) = rest.first() {
+        if byte == b'%' {
+            let digits = std::str::from_utf8(rest.get(1..3)?).ok()?;
+            if !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+                return None;
+            }
+            pieces.push((u8::from_str_radix(digits, 16).ok()?, true));
+            rest = &rest[3..];
+        } else {
+            if byte <= 32 || byte == 127 || b"#?".contains(&byte) {
+                return None;
+            }
+            pieces.push((byte, false));
+            rest = &rest[1..];
+        }
+    }
+    if pieces.first() != Some(&(b'/', false)) {
+        return None;
+    }
+    if pieces.iter().any(|&(b, _)| b < 32 || b == 127 || b == b'\\') {
+        return None;
+    }
+    let mut segments: Vec<&[Piece]> = pieces[1..].split(|&piece| piece == (b'/', false)).collect();
+    // The last segment decides whether the path ends with a slash.
+    let last = segments.pop()?;
+    let mut stack: Vec<&[Piece]> = Vec::new();
+    let mut place = |segment| -> Option<bool> {
+        match plain(segment).as_slice() {
+            b"" | b"." => Some(false),
+            b".." => stack.pop().map(|_| false),
+            _ if is_doubtful(segment) => None,
+            _ => {
+                stack.push(segment);
+                Some(true)
+            }
+        }
+    };
+    for segment in segments {
+        place(segment)?;
+    }
+    let named = place(last)?;
+    let (mut decoded, mut encoded) = (Vec::new(), Vec::new());
+    for segment in &stack {
+        decoded.push(b'/');
+        encoded.push(b'/');
+        for &(byte, coded) in *segment {
+            let unreserved = byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+            let reserved = b"!$&'()*+,;=:@[]".contains(&byte);
+            match coded && b"/%".contains(&byte) {
+                true => decoded.extend(percent(byte)),
+                false => decoded.push(byte),
+            }
+            match unreserved || reserved && !coded {
+                true => encoded.push(byte),
+                false => encoded.extend(percent(byte)),
+            }
+        }
+    }
+    if !named {
+        decoded.push(b'/');
+        encoded.push(b'/');
+    }
+    Some((decoded, encoded))
+}
+
+/// The segment's bytes, with encoded slashes as they are written.
+fn plain(segment: &[Piece]) -> Vec<u8> {
+    segment
+        .iter()
+        .flat_map(|&(b, coded)| if coded && b == b'/' { b"%2F".to_vec() } else { vec![b] })
+        .collect()
+}
+
+/// Would another server, one that cuts parameters or decodes slashes first, see dots here?
+fn is_doubtful(segment: &[Piece]) -> bool {
+    let bytes: Vec<u8> = segment.iter().map(|&(b, _)| b).collect();
+    bytes.split(|&b| b == b'/').any(|part| {
+        let name = part.split(|&b| b == b';').next().unwrap_or_default();
+        name == b"." || name == b".."
+    })
+}
+
+fn percent(byte: u8) -> Vec<u8> {
+    format!("%{byte:02X}").into_bytes()
+}
+
+/// A token of RFC 9110 section 5.6.2.
+fn token(bytes: &[u8]) -> Option<String> {
+    let ok = |&b: &u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    if bytes.is_empty() || !bytes.iter().all(ok) { None } else { Some(lossy(bytes)) }
+}
+
+/// The options of all Connection fields, in lower case.
+fn options(fields: &Fields) -> Vec<String> {
+    let mut options = Vec::new();
+    for value in values(fields, "connection") {
+        for part in value.split(|&b| b == b',') {
+            let part: Vec<u8> = part.iter().copied().skip_while(|b| b" \t".contains(b)).collect();
+            let end = part.iter().rposition(|b| !b" \t".contains(b)).map_or(0, |at| at + 1);
+            options.extend(token(&part[..end]).map(|option| option.to_ascii_lowercase()));
+        }
+    }
+    options
+}
+
+fn values(fields: &Fields, name: &str) -> Vec<Vec<u8>> {
+    fields.iter().filter(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.clone()).collect()
+}
+
+fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
+    bytes.windows(what.len()).position(|window| window == what)
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// What a chunked body holds.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ChunkedBody {
+    pub consumed: usize,
+    pub chunks: Vec<Vec<u8>>,
+    /// Name, value, and whether white space stood between colon and value.
+    pub trailers: Vec<(String, Vec<u8>, bool)>,
+}
+
+/// Reads a whole chunked body, without limits.
+pub fn chunked(input: &[u8]) -> Answer<ChunkedBody> {
+    let mut chunks = Vec::new();
+    let mut at = 0;
+    loop {
+        let Some(length) = find(&input[at..], b"\r\n") else {
+            return Answer::More;
+        };
+        let line = &input[at..at + length];
+        at += length + 2;
+        let digits = line.iter().position(|&b| b == b';').unwrap_or(line.len());
+        let (size, extensions) = line.split_at(digits);
+        let significant = lossy(size).trim_start_matches('0').to_string();
+        if size.is_empty() || !size.iter().all(u8::is_ascii_hexdigit) || significant.len() > 16 {
+            return Answer::No;
+        }
+        let size = if significant.is_empty() { Ok(0) } else { u64::from_str_radix(&significant, 16) };
+        let Ok(size) = size else { return Answer::No };
+        if size >= 1 << 63 || !extensions_ok(extensions) {
+            return Answer::No;
+        }
+        if size == 0 {
+            break;
+        }
+        let rest = &input[at..];
+        let Some(after) = usize::try_from(size).ok().filter(|&size| size <= rest.len()) else {
+            return Answer::More;
+        };
+        let end = &rest[after..];
+        if !b"\r\n".starts_with(&end[..end.len().min(2)]) {
+            return Answer::No;
+        }
+        if end.len() < 2 {
+            return Answer::More;
+        }
+        chunks.push(rest[..after].to_vec());
+        at += after + 2;
+    }
+    // trailer-section CRLF: look for the empty line from the last CRLF on.
+    let Some(length) = find(&input[at - 2..], b"\r\n\r\n") else {
+        return Answer::More;
+    };
+    let section = &input[at - 2..at - 2 + length];
+    let consumed = at - 2 + length + 4;
+    let trailers = match section.strip_prefix(b"\r\n") {
+        None => Some(vec![]),
+        Some(section) => lines(section).and_then(|lines| plain_fields(&lines)),
+    };
+    match trailers {
+        Some(trailers) => Answer::Read(ChunkedBody { consumed, chunks, trailers }),
+        None => Answer::No,
+    }
+}
+
+/// Trailer fields: as header fields, without the rules about framing.
+fn plain_fields(lines: &[&[u8]]) -> Option<Vec<(String, Vec<u8>, bool)>> {
+    let mut fields = Vec::new();
+    for line in lines {
+        let colon = line.iter().position(|&b| b == b':')?;
+        let name = token(&line[..colon])?;
+        let value = &line[colon + 1..];
+        let first = value.iter().position(|b| !b" \t".contains(b)).unwrap_or(value.len());
+        let last = value.iter().rposition(|b| !b" \t".contains(b)).map_or(first, |at| at + 1);
+        fields.push((name, value[first..last].to_vec(), first > 0));
+    }
+    Some(fields)
+}
+
+/// chunk-ext of RFC 9112 section 7.1.1, as a small machine over the bytes; white space is
+/// allowed where the grammar has BWS, but not before the first `;` and not at the end.
+fn extensions_ok(text: &[u8]) -> bool {
+    #[derive(PartialEq, Clone, Copy)]
+    enum At {
+        Start,
+        BeforeName,
+        Name,
+        AfterName,
+        BeforeValue,
+        Value,
+        Quoted,
+        Escaped,
+        AfterValue,
+    }
+    let is_token = |b: u8| token(&[b]).is_some();
+    let mut at = At::Start;
+    for &b in text {
+        if b < 32 && b != 9 || b == 127 {
+            return false;
+        }
+        let blank = b == b' ' || b == b'\t';
+        at = match (at, b) {
+            (At::Start, b';') => At::BeforeName,
+            (At::BeforeName, _) if blank => At::BeforeName,
+            (At::BeforeName | At::Name, b) if is_token(b) => At::Name,
+            (At::Name | At::AfterName, _) if blank => At::AfterName,
+            (At::Name | At::AfterName, b'=') => At::BeforeValue,
+            (At::Name | At::AfterName | At::Value | At::AfterValue, b';') => At::BeforeName,
+            (At::BeforeValue, _) if blank => At::BeforeValue,
+            (At::BeforeValue, b'"') => At::Quoted,
+            (At::BeforeValue | At::Value, b) if is_token(b) => At::Value,
+            (At::Quoted, b'"') => At::AfterValue,
+            (At::Quoted, b'\\') => At::Escaped,
+            (At::Quoted | At::Escaped, _) => At::Quoted,
+            (At::Value | At::AfterValue, _) if blank => At::AfterValue,
+            _ => return false,
+        };
+    }
+    let blank_end = matches!(text.last(), Some(b' ' | b'\t'));
+    matches!(at, At::Start | At::Name | At::Value | At::AfterValue) && !blank_end
+}
