@@ -1,0 +1,136 @@
+//! Answers: APISIX's envelopes, statuses and refusals.
+
+use bytes::Bytes;
+use control::references::Refused;
+use control::store::{StoreError, Stored};
+use http::header::{self, HeaderMap};
+use http::{HeaderName, HeaderValue, Response, StatusCode};
+use model::key::DEFAULT_PREFIX;
+use model::{Invalid, Key};
+use serde_json::{Value, json};
+
+pub(crate) type Answer = Result<Response<Bytes>, Refusal>;
+
+/// An answer that ends a request early.
+#[derive(Debug)]
+pub(crate) struct Refusal(Box<Response<Bytes>>);
+
+impl Refusal {
+    /// `{"error_msg":…}`
+    pub fn new(status: StatusCode, reason: impl Into<String>) -> Refusal {
+        Refusal::response(json(status, &json!({ "error_msg": reason.into() })))
+    }
+
+    /// A status without a body.
+    pub fn bare(status: StatusCode) -> Refusal {
+        Refusal::response(empty(status))
+    }
+
+    pub fn response(response: Response<Bytes>) -> Refusal {
+        Refusal(Box::new(response))
+    }
+
+    pub fn into_response(self) -> Response<Bytes> {
+        *self.0
+    }
+}
+
+/// A 400.
+pub(crate) fn said(reason: impl Into<String>) -> Refusal {
+    Refusal::new(StatusCode::BAD_REQUEST, reason)
+}
+
+impl From<Invalid> for Refusal {
+    /// APISIX's message, and beside it where the error is and what to do, for people.
+    fn from(invalid: Invalid) -> Refusal {
+        let mut body = json!({ "error_msg": invalid.reason });
+        let parts = [
+            ("pointer", Some(invalid.pointer).filter(|pointer| !pointer.is_empty())),
+            ("expected", invalid.expected),
+            ("hint", invalid.hint),
+        ];
+        for (name, part) in parts {
+            if let Some(part) = part {
+                body[name] = Value::from(part);
+            }
+        }
+        Refusal::response(json(StatusCode::BAD_REQUEST, &body))
+    }
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Refusal {
+        let status = match error {
+            StoreError::ReadOnly { .. } => StatusCode::METHOD_NOT_ALLOWED,
+            _ => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        Refusal::new(status, error.to_string())
+    }
+}
+
+impl From<Refused> for Refusal {
+    fn from(refused: Refused) -> Refusal {
+        match refused {
+            Refused::Invalid(invalid) => invalid.into(),
+            Refused::Store(error) => error.into(),
+        }
+    }
+}
+
+/// JSON and a newline, as APISIX prints tables.
+pub(crate) fn json(status: StatusCode, value: &Value) -> Response<Bytes> {
+    text(status, value.to_string() + "\n")
+}
+
+/// A text as it is, with the content type all of APISIX's admin answers have.
+pub(crate) fn text(status: StatusCode, text: impl Into<Bytes>) -> Response<Bytes> {
+    let mut response = Response::new(text.into());
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+pub(crate) fn empty(status: StatusCode) -> Response<Bytes> {
+    text(status, Bytes::new())
+}
+
+pub(crate) fn not_found() -> Refusal {
+    Refusal::response(json(StatusCode::NOT_FOUND, &json!({ "message": "Key not found" })))
+}
+
+/// The store's path of a resource: `/apisix/routes/1`.
+pub(crate) fn path(key: &Key) -> String {
+    key.path(DEFAULT_PREFIX)
+}
+
+/// What a PUT, POST or PATCH answers.
+pub(crate) fn written(status: StatusCode, stored: &Stored) -> Response<Bytes> {
+    json(status, &json!({ "key": path(&stored.key), "value": &*stored.value }))
+}
+
+pub(crate) fn deleted(key: &Key) -> Response<Bytes> {
+    json(StatusCode::OK, &json!({ "key": path(key), "deleted": "1" }))
+}
+
+/// The answer to a browser that asks whether it may.
+pub(crate) fn preflight() -> Response<Bytes> {
+    let mut response = empty(StatusCode::OK);
+    let headers = response.headers_mut();
+    allow_origins(headers);
+    set(headers, "access-control-allow-methods", "POST, GET, PUT, OPTIONS, DELETE, PATCH");
+    set(headers, "access-control-allow-headers", "*");
+    headers.remove("access-control-expose-headers");
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    response
+}
+
+pub(crate) fn allow_origins(headers: &mut HeaderMap) {
+    set(headers, "access-control-allow-origin", "*");
+    set(headers, "access-control-allow-credentials", "true");
+    set(headers, "access-control-expose-headers", "*");
+    set(headers, "access-control-max-age", "3600");
+}
+
+fn set(headers: &mut HeaderMap, name: &'static str, value: &'static str) {
+    headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+}

@@ -1,0 +1,146 @@
+//! Who may talk to the Admin API: by address, then by key.
+//!
+//! Both are asked before the path is looked at. The address is that of the
+//! connection; no header can change it.
+
+use std::net::IpAddr;
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode, header};
+use percent_encoding::percent_decode_str;
+use subtle::{Choice, ConstantTimeEq};
+
+use crate::answer::{self, Refusal};
+use crate::config::{Config, Role};
+
+/// # Errors
+/// 403 unless `allow_admin` holds the address.
+pub(crate) fn check_address(config: &Config, peer: IpAddr) -> Result<(), Refusal> {
+    // An IPv4 client of a dual-stack socket shows as ::ffff:127.0.0.1.
+    let peer = peer.to_canonical();
+    if config.allow.is_empty() || config.allow.iter().any(|network| network.contains(&peer)) {
+        return Ok(());
+    }
+    tracing::warn!(%peer, "refused: the address is not in deployment.admin.allow_admin");
+    Err(Refusal::new(StatusCode::FORBIDDEN, format!("{peer} is not in deployment.admin.allow_admin")))
+}
+
+/// # Errors
+/// 401 unless the request carries a key, and the key's role allows the method.
+pub(crate) fn check_key(config: &Config, request: &Request<Bytes>) -> Result<(), Refusal> {
+    if !config.key_required {
+        return Ok(());
+    }
+    let token = token_of(request).ok_or_else(|| refused("missing apikey"))?;
+    let role = role_of(config, &token).ok_or_else(|| refused("wrong apikey"))?;
+    if role == Role::Viewer && request.method() != Method::GET {
+        return Err(refused("invalid method for role viewer"));
+    }
+    Ok(())
+}
+
+/// The first of query `api_key`, header `X-API-KEY`, cookie `x_api_key`.
+fn token_of(request: &Request<Bytes>) -> Option<Vec<u8>> {
+    let query = request.uri().query().unwrap_or_default();
+    if let Some(value) = query.split('&').find_map(|pair| pair.strip_prefix("api_key=")) {
+        return Some(percent_decode_str(value).collect());
+    }
+    if let Some(value) = request.headers().get("x-api-key") {
+        return Some(value.as_bytes().to_owned());
+    }
+    let cookies = request.headers().get_all(header::COOKIE).iter();
+    cookies
+        .flat_map(|cookie| cookie.as_bytes().split(|byte| *byte == b';'))
+        .find_map(|pair| pair.trim_ascii().strip_prefix(b"x_api_key="))
+        .map(<[u8]>::to_owned)
+}
+
+/// Compares with every key, in a time that tells nothing but lengths.
+fn role_of(config: &Config, token: &[u8]) -> Option<Role> {
+    let mut found = None;
+    for admin in &config.keys {
+        // An empty key is no key, even if one got this far.
+        let nonempty = Choice::from(u8::from(!admin.key.is_empty()));
+        if bool::from(admin.key.as_bytes().ct_eq(token) & nonempty) && found.is_none() {
+            found = Some(admin.role);
+        }
+    }
+    found
+}
+
+fn refused(why: &str) -> Refusal {
+    tracing::warn!(why, "an Admin API request was refused");
+    let body = serde_json::json!({ "error_msg": "failed to check token", "description": why });
+    Refusal::response(answer::json(StatusCode::UNAUTHORIZED, &body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::AdminKey;
+
+    fn config() -> Config {
+        let key = |name: &str, key: &str, role| AdminKey { name: name.into(), key: key.into(), role };
+        Config {
+            keys: vec![
+                key("a", "secret", Role::Admin),
+                key("v", "look", Role::Viewer),
+                key("e", "", Role::Admin),
+            ],
+            ..Config::default()
+        }
+    }
+
+    fn check(method: Method, uri: &str, header: Option<(&str, &str)>) -> Result<(), String> {
+        let mut request = Request::builder().method(method).uri(uri);
+        if let Some((name, value)) = header {
+            request = request.header(name, value);
+        }
+        let request = request.body(Bytes::new()).unwrap();
+        check_key(&config(), &request).map_err(|refusal| {
+            let response = refusal.into_response();
+            assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
+            let body: serde_json::Value = serde_json::from_slice(response.body()).unwrap();
+            assert_eq!(body["error_msg"], "failed to check token");
+            body["description"].as_str().unwrap().to_owned()
+        })
+    }
+
+    #[test]
+    fn the_key_is_found_in_three_places() {
+        assert_eq!(check(Method::PUT, "/?a=b&api_key=secret", None), Ok(()));
+        assert_eq!(check(Method::PUT, "/?api_key=s%65cret", None), Ok(()));
+        assert_eq!(check(Method::PUT, "/", Some(("x-api-key", "secret"))), Ok(()));
+        assert_eq!(check(Method::PUT, "/", Some(("cookie", "a=b; x_api_key=secret"))), Ok(()));
+        // The first place decides.
+        assert_eq!(
+            check(Method::PUT, "/?api_key=no", Some(("x-api-key", "secret"))),
+            Err("wrong apikey".into())
+        );
+    }
+
+    #[test]
+    fn others_are_refused() {
+        let missing = Err("missing apikey".to_owned());
+        let wrong = Err("wrong apikey".to_owned());
+        assert_eq!(check(Method::GET, "/", None), missing);
+        for key in ["secre", "secrets", "SECRET", "edd1c9f034335f136f87ad84b625c8f1", ""] {
+            assert_eq!(check(Method::GET, "/", Some(("x-api-key", key))), wrong, "{key}");
+        }
+        assert_eq!(check(Method::GET, "/?api_key=", None), wrong);
+        assert_eq!(check(Method::GET, "/", Some(("x-api-key", "look"))), Ok(()));
+        for method in [Method::PUT, Method::POST, Method::DELETE, Method::PATCH, Method::HEAD] {
+            let refused = Err("invalid method for role viewer".to_owned());
+            assert_eq!(check(method, "/", Some(("x-api-key", "look"))), refused);
+        }
+    }
+
+    #[test]
+    fn only_allowed_addresses_come_in() {
+        let allowed = |peer: &str| check_address(&config(), peer.parse().unwrap()).is_ok();
+        assert!(allowed("127.0.0.1") && allowed("::ffff:127.0.0.9"));
+        assert!(!allowed("127.0.1.1") && !allowed("10.0.0.1") && !allowed("::1"));
+        let open = Config { allow: Vec::new(), ..Config::default() };
+        assert!(check_address(&open, "10.0.0.1".parse().unwrap()).is_ok());
+    }
+}

@@ -1,0 +1,194 @@
+//! The control API (`127.0.0.1:9090`): what the program runs, for operators and tests.
+//!
+//! It reads; the one thing it can start is reading the list of plugins again.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use control::store::{Store, Stored};
+use http::{Method, Request, Response, StatusCode};
+use model::{Key, Kind};
+use sdk::Catalog;
+use sdk::catalog::About;
+use serde_json::{Map, Value, json};
+use tokio::net::TcpListener;
+
+use crate::answer::{self, Answer, Refusal};
+use crate::server::{self, Limits};
+use crate::{list, plugins};
+
+/// What the rest of the program answers the two APIs.
+pub trait Program: Send + Sync {
+    /// Which snapshot is out, who runs which, and what could not be used.
+    fn published(&self) -> Published;
+
+    /// Reads the `plugins` list of config.yaml again; `None` if there is none, which means all.
+    ///
+    /// # Errors
+    /// Why it cannot be read, in words.
+    fn read_plugins(&self) -> Result<Option<Vec<String>>, String>;
+}
+
+/// The state of the configuration in the data plane.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Published {
+    /// The revision of the newest snapshot.
+    pub revision: u64,
+    /// The revision each worker runs.
+    pub workers: Vec<u64>,
+    pub rejected: Vec<Rejected>,
+}
+
+/// Something stored that is not in use (or in use in an older form), and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejected {
+    /// The store's path, or the place in a file.
+    pub key: String,
+    /// RFC 6901, within the resource.
+    pub pointer: String,
+    pub reason: String,
+    pub hint: Option<String>,
+}
+
+/// The control API. Cheap to clone.
+#[derive(Clone)]
+pub struct ControlApi {
+    store: Arc<dyn Store>,
+    program: Arc<dyn Program>,
+    about: Arc<Vec<About>>,
+}
+
+impl ControlApi {
+    pub fn new(store: Arc<dyn Store>, catalog: &dyn Catalog, program: Arc<dyn Program>) -> ControlApi {
+        ControlApi { store, program, about: Arc::new(catalog.about()) }
+    }
+
+    /// Serves the API on `listener` for as long as the runtime lives.
+    pub async fn serve(self, listener: TcpListener) {
+        server::serve(listener, Limits::default(), move |_, request| {
+            let api = self.clone();
+            async move { api.handle(&request).await }
+        })
+        .await;
+    }
+
+    pub async fn handle(&self, request: &Request<Bytes>) -> Response<Bytes> {
+        self.answer(request).await.unwrap_or_else(Refusal::into_response)
+    }
+
+    async fn answer(&self, request: &Request<Bytes>) -> Answer {
+        let ok = |value: &Value| Ok(answer::json(StatusCode::OK, value));
+        let path = request.uri().path().trim_end_matches('/');
+        let segments: Vec<&str> = path.split('/').skip(1).collect();
+        match (request.method(), segments.as_slice()) {
+            (&Method::GET, ["v1", "snapshot"]) => ok(&snapshot(&*self.program)),
+            (&Method::GET, ["v1", "schema"]) => ok(&self.schemas()),
+            (&Method::GET, ["v1", "routes"]) => self.all(Kind::Route).await,
+            (&Method::GET, ["v1", "route", id]) => self.one(Kind::Route, id).await,
+            (&Method::GET, ["v1", "services"]) => self.all(Kind::Service).await,
+            (&Method::GET, ["v1", "service", id]) => self.one(Kind::Service, id).await,
+            (&Method::GET, ["v1", "upstreams"]) => self.all(Kind::Upstream).await,
+            (&Method::GET, ["v1", "upstream", id]) => self.one(Kind::Upstream, id).await,
+            (&Method::GET, ["v1", "plugin_metadatas"]) => {
+                let (items, _) = self.store.list(Kind::PluginMetadata, "").await?;
+                ok(&items.iter().map(|item| Value::clone(&item.value)).collect())
+            }
+            (&Method::GET, ["v1", "plugin_metadata", name]) => {
+                match self.store.get(&Key::new(Kind::PluginMetadata, *name)).await? {
+                    Some(stored) => ok(&stored.value),
+                    None => {
+                        Err(Refusal::new(StatusCode::NOT_FOUND, format!("plugin metadata[{name}] not found")))
+                    }
+                }
+            }
+            (&Method::PUT, ["v1", "plugins", "reload"]) => {
+                plugins::reload(&*self.store, &*self.program, &self.about).await
+            }
+            // There is no garbage to collect; APISIX's tools ask for it all the same.
+            (&Method::POST, ["v1", "gc"]) => Ok(answer::empty(StatusCode::OK)),
+            _ => Err(Refusal::bare(StatusCode::NOT_FOUND)),
+        }
+    }
+
+    async fn all(&self, kind: Kind) -> Answer {
+        let (items, _) = self.store.list(kind, "").await?;
+        Ok(answer::json(StatusCode::OK, &items.iter().map(runtime_object).collect()))
+    }
+
+    async fn one(&self, kind: Kind, id: &str) -> Answer {
+        match self.store.get(&Key::new(kind, id)).await? {
+            Some(stored) => Ok(answer::json(StatusCode::OK, &runtime_object(&stored))),
+            None => Err(Refusal::new(StatusCode::NOT_FOUND, format!("{kind}[{id}] not found"))),
+        }
+    }
+
+    fn schemas(&self) -> Value {
+        let main = plugins::SCHEMAS.iter();
+        let main = main.map(|(name, kind)| ((*name).to_owned(), model::schema::document(*kind).clone()));
+        json!({
+            "main": Value::Object(main.collect::<Map<_, _>>()),
+            "plugins": plugins::described(&self.about.iter().collect::<Vec<_>>()),
+            "stream_plugins": {},
+        })
+    }
+}
+
+impl fmt::Debug for ControlApi {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ControlApi")
+    }
+}
+
+/// `{"published":…,"workers":[{"revision":…}],"rejected":[…]}`
+pub(crate) fn snapshot(program: &dyn Program) -> Value {
+    let Published { revision, workers, rejected } = program.published();
+    let workers: Vec<Value> = workers.into_iter().map(|revision| json!({ "revision": revision })).collect();
+    let rejected: Vec<Value> = rejected
+        .into_iter()
+        .map(|rejected| {
+            let Rejected { key, pointer, reason, hint } = rejected;
+            json!({ "key": key, "pointer": pointer, "reason": reason, "hint": hint })
+        })
+        .collect();
+    json!({ "published": revision, "workers": workers, "rejected": rejected })
+}
+
+/// A resource as APISIX's control API shows it: nodes as a list, and some of its counters.
+fn runtime_object(stored: &Stored) -> Value {
+    let mut value = Value::clone(&stored.value);
+    let mut has_domain = list_nodes(&mut value);
+    if let Some(upstream) = value.get_mut("upstream") {
+        has_domain |= list_nodes(upstream);
+    }
+    let mut entry = list::entry(stored);
+    entry["value"] = value;
+    entry["has_domain"] = has_domain.into();
+    entry["orig_modifiedIndex"] = stored.modified.into();
+    entry["update_count"] = 0.into();
+    entry
+}
+
+/// Turns `{"host:port": weight}` into `[{host, port, weight}]`; whether a host is a name.
+fn list_nodes(upstream: &mut Value) -> bool {
+    let Some(nodes) = upstream.get_mut("nodes") else { return false };
+    if let Value::Object(map) = nodes {
+        let list = map.iter().map(|(address, weight)| {
+            let (host, port) = match address.rsplit_once(':') {
+                Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, port.parse().ok()),
+                _ => (address.as_str(), None),
+            };
+            let port: Option<u16> = port;
+            match port {
+                Some(port) => json!({ "host": host, "port": port, "weight": weight }),
+                None => json!({ "host": host, "weight": weight }),
+            }
+        });
+        *nodes = Value::Array(list.collect());
+    }
+    let hosts = nodes.as_array().into_iter().flatten().filter_map(|node| node.get("host")?.as_str());
+    hosts
+        .into_iter()
+        .any(|host| host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_err())
+}

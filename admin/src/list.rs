@@ -1,0 +1,116 @@
+//! Lists: which entries, in which order, which page.
+
+use control::store::Stored;
+use http::StatusCode;
+use model::Kind;
+use regex::{Regex, RegexBuilder};
+use serde_json::{Value, json};
+
+use crate::answer::{self, Answer, Refusal};
+use crate::request::{Call, pairs};
+
+/// One resource with its revisions, as GET shows it.
+pub(crate) fn entry(stored: &Stored) -> Value {
+    json!({
+        "key": answer::path(&stored.key),
+        "value": &*stored.value,
+        "createdIndex": stored.created,
+        "modifiedIndex": stored.modified,
+    })
+}
+
+/// `{"list":[…],"total":n}` of those that the query asks for.
+pub(crate) fn answer(mut items: Vec<Stored>, call: &Call<'_>) -> Answer {
+    let filter = Filter::read(call);
+    items.retain(|stored| filter.takes(stored));
+    let total = items.len();
+    if let Some(page) = page(call)? {
+        items.sort_by_key(|stored| stored.created);
+        items = items.into_iter().skip(page.skip).take(page.size).collect();
+    }
+    let list: Vec<Value> = items.iter().map(entry).collect();
+    Ok(answer::json(StatusCode::OK, &json!({ "list": list, "total": total })))
+}
+
+struct Page {
+    skip: usize,
+    size: usize,
+}
+
+/// Both `page` and `page_size`, or no pages.
+fn page(call: &Call<'_>) -> Result<Option<Page>, Refusal> {
+    let number = |name| call.query(name).and_then(|text| text.trim().parse::<f64>().ok());
+    let (Some(page), Some(size)) = (number("page"), number("page_size")) else { return Ok(None) };
+    if !(10.0..=500.0).contains(&size) {
+        let response = answer::text(StatusCode::BAD_REQUEST, "page_size must be between 10 and 500");
+        return Err(Refusal::response(response));
+    }
+    let size = size as usize;
+    let before = if page >= 1.0 { page as usize - 1 } else { 0 };
+    Ok(Some(Page { skip: before.saturating_mul(size), size }))
+}
+
+struct Filter<'a> {
+    name: Option<Option<Regex>>,
+    label: Option<&'a str>,
+    uri: Option<Option<Regex>>,
+    /// Of `filter=`, those that routes have.
+    fields: Vec<(String, String)>,
+}
+
+impl<'a> Filter<'a> {
+    fn read(call: &'a Call<'_>) -> Filter<'a> {
+        let fields = call.query("filter").and_then(pairs).unwrap_or_default();
+        Filter {
+            name: call.query("name").map(pattern),
+            label: call.query("label"),
+            uri: call.query("uri").map(pattern),
+            fields: fields
+                .into_iter()
+                .filter(|(name, _)| matches!(&**name, "service_id" | "upstream_id"))
+                .map(|(name, value)| (name.into_owned(), value.into_owned()))
+                .collect(),
+        }
+    }
+
+    fn takes(&self, stored: &Stored) -> bool {
+        let value = &stored.value;
+        let text_of = |name: &str| value.get(name).and_then(Value::as_str);
+        if let Some(pattern) = &self.name
+            && !text_of("name").is_some_and(|name| finds(pattern, name))
+        {
+            return false;
+        }
+        if let Some(label) = self.label
+            && value.get("labels").and_then(|labels| labels.get(label)).is_none()
+        {
+            return false;
+        }
+        if let Some(pattern) = &self.uri {
+            let uris = value.get("uris").and_then(Value::as_array).into_iter().flatten();
+            let mut uris = uris.filter_map(Value::as_str).chain(text_of("uri"));
+            if !uris.any(|uri| finds(pattern, uri)) {
+                return false;
+            }
+        }
+        let filtered = matches!(stored.key.kind, Kind::Route | Kind::StreamRoute);
+        !filtered || self.fields.iter().all(|(name, wanted)| is(value.get(name), wanted))
+    }
+}
+
+/// A pattern from a query; one that cannot be compiled finds nothing, as in APISIX.
+fn pattern(text: &str) -> Option<Regex> {
+    RegexBuilder::new(text).size_limit(1 << 20).build().ok()
+}
+
+fn finds(pattern: &Option<Regex>, text: &str) -> bool {
+    pattern.as_ref().is_some_and(|pattern| pattern.is_match(text))
+}
+
+fn is(id: Option<&Value>, wanted: &str) -> bool {
+    match id {
+        Some(Value::String(text)) => text == wanted,
+        Some(Value::Number(number)) => number.to_string() == wanted,
+        _ => false,
+    }
+}

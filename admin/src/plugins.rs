@@ -1,0 +1,151 @@
+//! What the API tells about plugins and schemas, and the list of plugins in use.
+
+use http::StatusCode;
+use model::Kind;
+use sdk::catalog::About;
+use serde_json::{Map, Value, json};
+
+use crate::Admin;
+use crate::answer::{self, Answer, Refusal, said};
+use crate::request::Call;
+
+impl Admin {
+    /// Makes the store's list of plugins that of config.yaml, if the store has one: at the
+    /// start, the file is newer than what an earlier run stored.
+    ///
+    /// # Errors
+    /// What went wrong, in words.
+    pub async fn sync_plugins(&self) -> Result<(), String> {
+        if !self.store.writable() {
+            return Ok(());
+        }
+        let stored = self.store.plugins().await.map_err(|error| error.to_string())?;
+        let wanted = self.config.plugins.clone().unwrap_or_else(|| self.all_names());
+        match stored {
+            Some(stored) if stored != wanted => {
+                self.store.put_plugins(wanted).await.map(drop).map_err(|error| error.to_string())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads the list of config.yaml again and stores it; what follows the store applies it.
+    pub(crate) async fn reload_plugins(&self) -> Answer {
+        reload(&*self.store, &*self.program, &self.about).await
+    }
+
+    pub(crate) async fn list_plugins(&self, call: &Call<'_>) -> Answer {
+        match call.query("subsystem").unwrap_or("http") {
+            "http" => {
+                let names: Vec<Value> = self.loaded().await?.iter().map(|about| about.name.into()).collect();
+                Ok(answer::json(StatusCode::OK, &Value::from(names)))
+            }
+            "stream" => Ok(answer::json(StatusCode::OK, &json!([]))),
+            _ => Err(Refusal::response(answer::text(StatusCode::BAD_REQUEST, "invalid subsystem passed"))),
+        }
+    }
+
+    /// `/plugins/{name}` and `/plugins?all=true`.
+    pub(crate) async fn plugin(&self, call: &Call<'_>, name: Option<&str>) -> Answer {
+        let subsystem = call.query("subsystem").unwrap_or("http");
+        if !matches!(subsystem, "http" | "stream") {
+            return Err(said(format!("unsupported subsystem: {subsystem}")));
+        }
+        let loaded = if subsystem == "http" { self.loaded().await? } else { Vec::new() };
+        if call.query("all") == Some("true") {
+            return Ok(answer::json(StatusCode::OK, &described(&loaded)));
+        }
+        let about = loaded.into_iter().find(|about| Some(about.name) == name).ok_or_else(|| {
+            Refusal::new(StatusCode::NOT_FOUND, format!("plugin not found in subsystem {subsystem}"))
+        })?;
+        let schema = match call.query("schema_type") {
+            Some("consumer") => about.consumer_schema.as_ref(),
+            _ => Some(&about.schema),
+        };
+        Ok(answer::json(StatusCode::OK, schema.ok_or_else(|| said("not found schema"))?))
+    }
+
+    /// The plugins that may be used now, by priority from high to low.
+    async fn loaded(&self) -> Result<Vec<&About>, Refusal> {
+        let stored = self.store.plugins().await?;
+        let names = stored.as_ref().or(self.config.plugins.as_ref());
+        let mut loaded: Vec<&About> = match names {
+            None => self.about.iter().collect(),
+            Some(names) => {
+                self.about.iter().filter(|about| names.iter().any(|name| name == about.name)).collect()
+            }
+        };
+        loaded.sort_by_key(|about| std::cmp::Reverse(about.priority));
+        Ok(loaded)
+    }
+
+    fn all_names(&self) -> Vec<String> {
+        self.about.iter().map(|about| about.name.to_owned()).collect()
+    }
+}
+
+/// See [`Admin::reload_plugins`].
+pub(crate) async fn reload(
+    store: &dyn control::store::Store,
+    program: &dyn crate::Program,
+    about: &[About],
+) -> Answer {
+    let listed = program.read_plugins().map_err(|reason| {
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, format!("cannot read the list of plugins: {reason}"))
+    })?;
+    let names = listed.unwrap_or_else(|| about.iter().map(|about| about.name.to_owned()).collect());
+    store.put_plugins(names).await?;
+    Ok(answer::text(StatusCode::OK, "done"))
+}
+
+/// All that is known of plugins, by name.
+pub(crate) fn described(plugins: &[&About]) -> Value {
+    let described = plugins.iter().map(|about| {
+        let mut entry = json!({
+            "version": number_or_text(about.version),
+            "priority": about.priority,
+            "schema": about.schema,
+        });
+        let optional = [
+            ("metadata_schema", about.metadata_schema.clone()),
+            ("consumer_schema", about.consumer_schema.clone()),
+            ("type", about.auth.then(|| "auth".into())),
+        ];
+        for (name, part) in optional {
+            if let Some(part) = part {
+                entry[name] = part;
+            }
+        }
+        (about.name.to_owned(), entry)
+    });
+    Value::Object(described.collect::<Map<_, _>>())
+}
+
+/// APISIX writes versions as numbers.
+fn number_or_text(version: &str) -> Value {
+    version.parse::<f64>().map_or_else(|_| version.into(), Value::from)
+}
+
+/// The names of schemas, as APISIX has them.
+pub(crate) const SCHEMAS: [(&str, Kind); 12] = [
+    ("consumer", Kind::Consumer),
+    ("consumer_group", Kind::ConsumerGroup),
+    ("credential", Kind::Credential),
+    ("global_rule", Kind::GlobalRule),
+    ("plugin_config", Kind::PluginConfig),
+    ("plugin_metadata", Kind::PluginMetadata),
+    ("proto", Kind::Proto),
+    ("route", Kind::Route),
+    ("service", Kind::Service),
+    ("ssl", Kind::Ssl),
+    ("stream_route", Kind::StreamRoute),
+    ("upstream", Kind::Upstream),
+];
+
+/// `/schema/{name}`
+pub(crate) fn schema(name: &str) -> Answer {
+    match SCHEMAS.iter().find(|(own, _)| *own == name) {
+        Some((_, kind)) => Ok(answer::json(StatusCode::OK, model::schema::document(*kind))),
+        None => Err(said(format!("not found schema: {name}"))),
+    }
+}

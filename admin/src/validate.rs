@@ -1,0 +1,128 @@
+//! Checks without writing: one object, or a whole declarative document.
+
+use std::collections::HashSet;
+
+use bytes::Bytes;
+use http::{Request, StatusCode, header};
+use model::yaml::Variables;
+use model::{Key, Kind};
+use serde_json::{Value, json};
+
+use crate::answer::{self, Answer, Refusal, said};
+use crate::check::check_alone;
+use crate::{Admin, MAX_BODY, read_body, too_large};
+
+/// `/schema/validate/{collection}`: the object's fields alone, not its plugins.
+pub(crate) fn one(collection: &str, request: &Request<Bytes>) -> Answer {
+    let kind = Kind::from_collection(collection).filter(|kind| *kind != Kind::Secret).ok_or_else(|| {
+        Refusal::new(StatusCode::NOT_FOUND, format!("Unsupported resource type: {collection}"))
+    })?;
+    let value = read_body(request.body())?.unwrap_or(Value::Null);
+    model::schema::of_kind(kind).check(&value)?;
+    Ok(answer::empty(StatusCode::OK))
+}
+
+impl Admin {
+    /// `/configs/validate`: every object of a declarative document and its plugins; whether
+    /// what they name exists is not looked at.
+    pub(crate) async fn validate_all(&self, request: &Request<Bytes>) -> Answer {
+        let document = read_document(request)?;
+        let mut errors = Vec::new();
+        for kind in Kind::ALL {
+            let collection = kind.collection();
+            if kind == Kind::Credential {
+                continue;
+            }
+            let version = format!("{collection}_conf_version");
+            if document.get(&version).is_some_and(|version| !version.is_number()) {
+                errors.push(json!({
+                    "resource_type": collection,
+                    "error": format!("{version} must be a number"),
+                }));
+            }
+            let items = document.get(collection).and_then(Value::as_array);
+            let mut seen = HashSet::new();
+            for (index, item) in items.into_iter().flatten().enumerate() {
+                let id = id_of(kind, item);
+                let mut tell = |error: String| {
+                    errors.push(json!({
+                        "resource_type": collection,
+                        "resource_id": id.clone().unwrap_or_default(),
+                        "index": index,
+                        "error": error,
+                    }));
+                };
+                // An object without an id is fine here: it gets one when it is written.
+                let key = Key::new(kind, id.clone().unwrap_or_else(|| "0".to_owned()));
+                let (key, item) = credential(key, item);
+                if let Err(invalid) = check_alone(&*self.catalog, &key, &item) {
+                    tell(invalid.reason);
+                }
+                if let Some(id) = &id
+                    && !seen.insert(id.clone())
+                {
+                    let name = match (kind, item.get("id")) {
+                        (Kind::Consumer, None) => "username",
+                        (Kind::Consumer, Some(_)) => "credential id",
+                        _ => "id",
+                    };
+                    tell(format!("found duplicate {name} {id} in {collection}"));
+                }
+            }
+        }
+        if errors.is_empty() {
+            return Ok(answer::json(StatusCode::OK, &json!({})));
+        }
+        let body = json!({ "error_msg": "Configuration validation failed", "errors": errors });
+        Err(Refusal::response(answer::json(StatusCode::BAD_REQUEST, &body)))
+    }
+}
+
+fn read_document(request: &Request<Bytes>) -> Result<Value, Refusal> {
+    let body = request.body();
+    if body.is_empty() {
+        return Err(said("invalid request body: empty request body"));
+    }
+    if body.len() > MAX_BODY {
+        return Err(Refusal::response(too_large(body.len() as u64)));
+    }
+    let media = request.headers().get(header::CONTENT_TYPE).map(|media| media.as_bytes()).unwrap_or_default();
+    let document = if media.starts_with(b"application/yaml") {
+        let text = std::str::from_utf8(body);
+        text.ok()
+            .and_then(|text| model::yaml::parse(text, Variables::Keep).ok())
+            .map(|document| document.value)
+    } else {
+        read_body(body)?
+    };
+    match document {
+        Some(document @ Value::Object(_)) => Ok(document),
+        _ if media.starts_with(b"application/yaml") => {
+            Err(said("invalid request body: invalid yaml request body"))
+        }
+        _ => Err(said("invalid request body: expected an object")),
+    }
+}
+
+fn id_of(kind: Kind, item: &Value) -> Option<String> {
+    let id = match (kind, item.get("id")) {
+        (Kind::Consumer, None) => item.get("username"),
+        (_, id) => id,
+    };
+    match id? {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+/// Among consumers, `jack/credentials/a` is the id of a credential, whose own is its last part.
+fn credential(key: Key, item: &Value) -> (Key, Value) {
+    if key.kind != Kind::Consumer || !key.id.contains("/credentials/") {
+        return (key, item.clone());
+    }
+    let key = Key::new(Kind::Credential, key.id);
+    let mut item = item.clone();
+    item["id"] = Value::from(key.leaf());
+    (key, item)
+}
