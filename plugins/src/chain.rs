@@ -51,7 +51,7 @@ impl Stages {
         let phases = PHASES
             .iter()
             .zip(&by_phase)
-            .filter(|(_, stages): &(_, &Box<[_]>)| !stages.is_empty())
+            .filter(|pair| !pair.1.is_empty())
             .fold(Phases::NONE, |phases, ((_, one), _)| phases | *one);
         Stages { phases, by_phase, all, disabled }
     }

@@ -1,5 +1,376 @@
-//! Rate-limit counters shared by all workers.
+//! hot path
+//!
+//! Rate-limit counters shared by all workers of the node.
+//!
+//! A counter belongs to a key and counts up to a limit within a window; the
+//! window begins with the first hit after the last one ended. Counting is exact
+//! whatever the workers do at the same time: of `n` hits in a window with limit
+//! `l`, exactly `min(n, l)` are allowed. Nothing here locks, waits or allocates.
+//!
+//! Memory is fixed. When a key finds no free place, the counter whose window
+//! ends first gives way, and that is counted ([`Counters::evicted`]).
+//!
+//! Keys are known by two hashes with random seeds, together more than 76 bits: one tells the
+//! bucket, the other is compared. That two live keys are ever taken for one has
+//! odds of about one in 10^12 with a full table, and a client cannot aim for it.
 
-/// The node's counters.
-#[derive(Debug, Default)]
-pub struct Counters {}
+use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use foldhash::quality::{FoldHasher, RandomState};
+
+/// The counters of a node.
+pub struct Counters {
+    buckets: Box<[Words]>,
+    seeds: [RandomState; 2],
+    /// Places that were ever taken.
+    used: AtomicU64,
+    evicted: AtomicU64,
+    groups: groups::Groups,
+}
+
+/// What a key hashes to; valid for the [`Counters`] that made it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key {
+    place: u64,
+    tag: u64,
+}
+
+/// Makes a [`Key`] from parts, without joining them.
+#[derive(Clone)]
+pub struct Keying<'c> {
+    place: FoldHasher<'c>,
+    tag: FoldHasher<'c>,
+}
+
+/// The outcome of a hit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    pub allowed: bool,
+    /// What is left in this window.
+    pub remaining: u64,
+    /// Milliseconds until the window ends.
+    pub reset_ms: u64,
+}
+
+impl Default for Counters {
+    /// As large as APISIX's default dictionary, `plugin-limit-count: 10m`.
+    fn default() -> Counters {
+        Counters::new(10 << 20)
+    }
+}
+
+impl Counters {
+    /// Counters in about so many bytes of memory (26 a counter, at least 16 of them).
+    /// The memory is reserved now and taken from the system page by page as it is used.
+    pub fn new(bytes: usize) -> Counters {
+        let buckets = (bytes / size_of::<Words>()).max(1);
+        Counters {
+            buckets: bytemuck::zeroed_slice_box(buckets),
+            seeds: [RandomState::default(), RandomState::default()],
+            used: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
+            groups: groups::Groups::default(),
+        }
+    }
+
+    /// Begins a key.
+    #[inline]
+    pub fn key(&self) -> Keying<'_> {
+        Keying { place: self.seeds[0].build_hasher(), tag: self.seeds[1].build_hasher() }
+    }
+
+    /// Hits the counter: takes `cost` of the `limit` if so much is left, else takes nothing.
+    /// A window that begins with this hit ends `window_ms` after `now_ms` (Unix milliseconds).
+    #[inline]
+    pub fn take(&self, key: Key, cost: u32, limit: u64, window_ms: u64, now_ms: u64) -> Taken {
+        let bucket = self.bucket(key);
+        let mut at = bucket.find(key.tag);
+        loop {
+            if let Some(slot) = at
+                && let Some(taken) = bucket.hit(slot, key.tag, cost, limit, window_ms, now_ms)
+            {
+                return taken;
+            }
+            at = self.place(bucket, key.tag, now_ms);
+        }
+    }
+
+    /// What a counter stands at, and the milliseconds until its window ends; changes nothing.
+    #[inline]
+    pub fn peek(&self, key: Key, now_ms: u64) -> (u64, u64) {
+        let bucket = self.bucket(key);
+        bucket.find(key.tag).and_then(|slot| bucket.peek(slot, key.tag, now_ms)).unwrap_or((0, 0))
+    }
+
+    /// How many counters gave way to others although their windows had not ended.
+    pub fn evicted(&self) -> u64 {
+        self.evicted.load(Relaxed)
+    }
+
+    /// Size of the table in bytes.
+    pub fn capacity_bytes(&self) -> u64 {
+        (self.buckets.len() * size_of::<Words>()) as u64
+    }
+
+    /// Bytes of it that no counter was ever put into.
+    pub fn free_bytes(&self) -> u64 {
+        let places = (self.buckets.len() * SLOTS) as u64;
+        let used = self.used.load(Relaxed).min(places);
+        self.capacity_bytes() * (places - used) / places
+    }
+
+    /// Settings that several stages share by name; see [`Groups`].
+    pub fn groups(&self) -> &Groups {
+        &self.groups
+    }
+
+    #[inline]
+    fn bucket(&self, key: Key) -> Bucket<'_> {
+        let index = (u128::from(key.place) * self.buckets.len() as u128) >> 64;
+        Bucket(&self.buckets[index as usize])
+    }
+
+    /// Gives the key a slot of its bucket; none if another worker was at it, too.
+    #[cold]
+    fn place(&self, bucket: Bucket<'_>, tag: u64, now_ms: u64) -> Option<usize> {
+        let (slot, what) = bucket.place(tag, now_ms)?;
+        match what {
+            Placed::Found | Placed::Expired => {}
+            Placed::Empty => _ = self.used.fetch_add(1, Relaxed),
+            Placed::Evicted => _ = self.evicted.fetch_add(1, Relaxed),
+        }
+        Some(slot)
+    }
+}
+
+impl std::fmt::Debug for Counters {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Counters").field("bytes", &self.capacity_bytes()).finish_non_exhaustive()
+    }
+}
+
+impl Keying<'_> {
+    /// Adds a part. Parts do not run together: `a` and `bc` is not `ab` and `c`.
+    #[inline]
+    #[must_use]
+    pub fn part(mut self, bytes: &[u8]) -> Self {
+        for hasher in [&mut self.place, &mut self.tag] {
+            hasher.write_usize(bytes.len());
+            hasher.write(bytes);
+        }
+        self
+    }
+
+    /// Adds a number as a part.
+    #[inline]
+    #[must_use]
+    pub fn number(mut self, number: u64) -> Self {
+        self.place.write_u64(number);
+        self.tag.write_u64(number);
+        self
+    }
+
+    /// Adds another key as a part.
+    #[inline]
+    #[must_use]
+    pub fn under(self, key: Key) -> Self {
+        self.number(key.place).number(key.tag)
+    }
+
+    #[inline]
+    pub fn finish(self) -> Key {
+        // A tag of 0 stands for an empty slot.
+        Key { place: self.place.finish(), tag: self.tag.finish().max(1) }
+    }
+}
+
+mod bucket;
+mod groups;
+
+pub use groups::{Group, Groups};
+
+use bucket::{Bucket, Placed, SLOTS, Words};
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    fn key(counters: &Counters, name: &str) -> Key {
+        counters.key().part(name.as_bytes()).finish()
+    }
+
+    fn taken(allowed: bool, remaining: u64, reset_ms: u64) -> Taken {
+        Taken { allowed, remaining, reset_ms }
+    }
+
+    #[test]
+    fn a_window_begins_with_its_first_hit_and_lets_the_limit_through() {
+        let counters = Counters::new(1 << 12);
+        let a = key(&counters, "a");
+        assert_eq!(counters.take(a, 1, 2, 1000, 5_000), taken(true, 1, 1000));
+        assert_eq!(counters.take(a, 1, 2, 1000, 5_400), taken(true, 0, 600));
+        assert_eq!(counters.take(a, 1, 2, 1000, 5_999), taken(false, 0, 1));
+        assert_eq!(counters.take(a, 1, 2, 1000, 6_000), taken(true, 1, 1000));
+        assert_eq!(counters.peek(a, 6_100), (1, 900));
+        assert_eq!(counters.peek(a, 7_000), (0, 0));
+        assert_eq!(counters.peek(key(&counters, "b"), 7_000), (0, 0));
+    }
+
+    #[test]
+    fn a_cost_is_taken_whole_or_not_at_all() {
+        let counters = Counters::new(1 << 12);
+        let a = key(&counters, "a");
+        assert_eq!(counters.take(a, 3, 5, 1000, 0), taken(true, 2, 1000));
+        assert_eq!(counters.take(a, 3, 5, 1000, 0), taken(false, 2, 1000));
+        assert_eq!(counters.take(a, 2, 5, 1000, 0), taken(true, 0, 1000));
+        assert_eq!(counters.take(key(&counters, "b"), 9, 5, 1000, 0), taken(false, 5, 1000));
+        assert_eq!(counters.take(a, 0, 5, 1000, 0), taken(true, 0, 1000));
+    }
+
+    #[test]
+    fn limits_and_windows_may_be_huge() {
+        let counters = Counters::new(1 << 12);
+        let a = key(&counters, "a");
+        let limit = 2_000_000_000_000;
+        assert_eq!(counters.take(a, 1, limit, 60_000, 1), taken(true, limit - 1, 60_000));
+        let b = key(&counters, "b");
+        let most = counters.take(b, 1, u64::MAX, u64::MAX, 1_800_000_000_000);
+        assert_eq!((most.allowed, most.remaining), (true, u64::MAX - 1));
+        assert!(most.reset_ms > 1 << 46);
+    }
+
+    #[test]
+    fn parts_of_a_key_do_not_run_together() {
+        let counters = Counters::new(0);
+        let key = |parts: &[&str]| {
+            parts.iter().fold(counters.key(), |keying, part| keying.part(part.as_bytes())).finish()
+        };
+        assert_ne!(key(&["a", "bc"]), key(&["ab", "c"]));
+        assert_ne!(key(&["a"]), key(&["a", ""]));
+        assert_eq!(key(&["a", "b"]), key(&["a", "b"]));
+        let scope = key(&["route", "1"]);
+        assert_ne!(counters.key().under(scope).finish(), counters.key().under(key(&["route", "2"])).finish());
+        // Other counters, other seeds.
+        assert_ne!(Counters::new(0).key().part(b"a").finish(), key(&["a"]));
+    }
+
+    #[test]
+    fn memory_is_bounded_and_what_expired_makes_place() {
+        let counters = Counters::new(0);
+        assert_eq!(counters.free_bytes(), counters.capacity_bytes());
+        for name in 0..SLOTS as u64 {
+            let key = counters.key().number(name).finish();
+            assert!(counters.take(key, 1, 1, 1000 + name, 0).allowed);
+        }
+        assert_eq!((counters.evicted(), counters.free_bytes()), (0, 0));
+        // All windows have ended: places are reused.
+        let late = counters.key().number(100).finish();
+        assert!(counters.take(late, 1, 1, 1000, 2_000).allowed);
+        assert!(!counters.take(late, 1, 1, 1000, 2_000).allowed);
+        assert_eq!(counters.evicted(), 0);
+        // All windows are open: the one that ends first goes, and is counted.
+        let counters = Counters::new(0);
+        let keys: Vec<_> = (0..=SLOTS as u64).map(|name| counters.key().number(name).finish()).collect();
+        for (window, &key) in keys.iter().enumerate() {
+            counters.take(key, 1, 1, 1000 + window as u64, 0);
+        }
+        assert_eq!(counters.evicted(), 1);
+        assert_eq!(counters.peek(keys[0], 0), (0, 0));
+        assert_eq!(counters.peek(keys[SLOTS], 0).0, 1);
+    }
+
+    /// Runs `body(thread)` on four threads that begin together.
+    fn race(body: impl Fn(u64) + Sync) {
+        let barrier = std::sync::Barrier::new(4);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (barrier, body) = (&barrier, &body);
+                scope.spawn(move || {
+                    barrier.wait();
+                    body(thread);
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn counting_is_exact_across_threads_and_windows() {
+        let counters = Counters::new(1 << 14);
+        let a = key(&counters, "a");
+        // Each thread walks the same clock at its own pace, so windows roll over under way.
+        // Which window a hit fell into is told by when that ends.
+        const WINDOWS: usize = 2_000;
+        const LIMIT: usize = 20;
+        let hits: Vec<AtomicUsize> = (0..WINDOWS + 2).map(|_| AtomicUsize::new(0)).collect();
+        let allowed: Vec<AtomicUsize> = (0..WINDOWS + 2).map(|_| AtomicUsize::new(0)).collect();
+        race(|_| {
+            for window in 0..WINDOWS as u64 {
+                for hit in 0..30 {
+                    let now = window * 1000 + hit;
+                    let taken = counters.take(a, 1, LIMIT as u64, 1000, now);
+                    let ends = ((now + taken.reset_ms) / 1000) as usize;
+                    hits[ends].fetch_add(1, Relaxed);
+                    allowed[ends].fetch_add(usize::from(taken.allowed), Relaxed);
+                }
+            }
+        });
+        let (hits, allowed): (Vec<_>, Vec<_>) =
+            hits.iter().zip(&allowed).map(|(a, b)| (a.load(Relaxed), b.load(Relaxed))).unzip();
+        assert_eq!(hits.iter().sum::<usize>(), 4 * 30 * WINDOWS);
+        let expected: Vec<_> = hits.iter().map(|&hits| hits.min(LIMIT)).collect();
+        for (window, (allowed, expected)) in allowed.iter().zip(expected).enumerate() {
+            assert_eq!(*allowed, expected, "window {window} of {} hits", hits[window]);
+        }
+        assert!(allowed.iter().filter(|&&allowed| allowed == LIMIT).count() > WINDOWS / 2);
+    }
+
+    #[test]
+    fn a_new_key_is_counted_once_however_many_threads_bring_it() {
+        // One bucket only, so that inserts, evictions of expired keys and hits collide.
+        let counters = Counters::new(0);
+        const ROUNDS: u64 = 3_000;
+        const KEYS: u64 = 5;
+        const LIMIT: u64 = 6;
+        let allowed: Vec<AtomicUsize> = (0..ROUNDS * KEYS).map(|_| AtomicUsize::new(0)).collect();
+        let arrived: Vec<AtomicUsize> = (0..ROUNDS).map(|_| AtomicUsize::new(0)).collect();
+        race(|thread| {
+            for round in 0..ROUNDS {
+                // Windows end between the rounds, so each round evicts what earlier ones left.
+                let now = (round + 1) * 1000;
+                arrived[round as usize].fetch_add(1, Relaxed);
+                while arrived[round as usize].load(Relaxed) < 4 {
+                    std::thread::yield_now();
+                }
+                for hit in 0..3 * KEYS {
+                    let index = round * KEYS + (hit + thread) % KEYS;
+                    let key = counters.key().number(index).finish();
+                    if counters.take(key, 1, LIMIT, 1000, now).allowed {
+                        allowed[index as usize].fetch_add(1, Relaxed);
+                    }
+                }
+            }
+        });
+        for (index, allowed) in allowed.iter().enumerate() {
+            assert_eq!(allowed.load(Relaxed), LIMIT as usize, "key {index}");
+        }
+        assert_eq!(counters.evicted(), 0);
+    }
+
+    #[test]
+    fn a_full_bucket_under_contention_stays_sound() {
+        let counters = Counters::new(0);
+        race(|thread| {
+            for round in 0..20_000u64 {
+                let key = counters.key().number((round * 7 + thread) % 40).finish();
+                let taken = counters.take(key, 1, 3, 50 + round % 9, round);
+                assert!(taken.remaining < 3 || !taken.allowed);
+                assert!(taken.reset_ms <= 20_100);
+            }
+        });
+        assert!(counters.evicted() > 0);
+    }
+}

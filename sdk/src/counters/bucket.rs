@@ -1,0 +1,204 @@
+//! hot path
+//!
+//! A few counters side by side, changed by compare-and-swap alone.
+//!
+//! A slot is three words. `tag` says whose it is. `end` packs the millisecond
+//! its window ends with a generation, and `count` packs the same generation
+//! with the count, so that a hit which was decided on an older window fails to
+//! swap its count in. A hit that finds `count` behind `end` begins the new
+//! count itself; nobody has to wait for whoever moved `end`.
+//!
+//! A slot changes hands in steps that leave at most one live slot a key, seen
+//! by all:
+//! 1. Whoever needs a slot looks for its key first, having read `head`.
+//! 2. It freezes a slot whose window has ended (`end` := frozen, next generation).
+//!    From then on the slot is its own and dead to all others.
+//! 3. It writes the tag and swaps `head` from what it read to "slot, generation,
+//!    pending". If `head` has moved, another key, maybe this very one, got in
+//!    between: it lets the slot go and starts over.
+//! 4. It thaws the slot and clears pending. Whoever sees `head` pending does
+//!    this step for it before anything else, so a worker that is held up here
+//!    holds up no other.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+
+use super::Taken;
+
+/// Slots of a bucket: with the head, the tags fill two cache lines.
+pub(super) const SLOTS: usize = 15;
+
+/// The memory of a bucket: the head, the tags, then end and count of each slot,
+/// and two words to fill the line. Plain words, as those can be had zeroed
+/// without touching them.
+pub(super) type Words = [AtomicU64; 48];
+
+#[derive(Clone, Copy)]
+pub(super) struct Bucket<'t>(pub &'t Words);
+
+/// How a key came by its slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Placed {
+    Found,
+    Empty,
+    Expired,
+    Evicted,
+}
+
+const GENERATION: u64 = 0xffff;
+/// The largest number beside a generation; as a millisecond, a frozen slot.
+const MOST: u64 = (1 << 48) - 1;
+
+#[inline]
+fn pack(number: u64, generation: u64) -> u64 {
+    number << 16 | generation & GENERATION
+}
+
+#[inline]
+fn number(word: u64) -> u64 {
+    word >> 16
+}
+
+#[inline]
+fn generation(word: u64) -> u64 {
+    word & GENERATION
+}
+
+#[inline]
+fn frozen(end: u64) -> bool {
+    number(end) == MOST
+}
+
+impl<'t> Bucket<'t> {
+    /// version << 32 | generation << 8 | slot << 1 | pending
+    #[inline]
+    fn head(self) -> &'t AtomicU64 {
+        &self.0[0]
+    }
+
+    /// Whose the slot is; 0 is nobody's.
+    #[inline]
+    fn tag(self, slot: usize) -> &'t AtomicU64 {
+        &self.0[1 + slot]
+    }
+
+    /// millisecond << 16 | generation
+    #[inline]
+    fn end(self, slot: usize) -> &'t AtomicU64 {
+        &self.0[16 + 2 * slot]
+    }
+
+    /// count << 16 | generation
+    #[inline]
+    fn count(self, slot: usize) -> &'t AtomicU64 {
+        &self.0[17 + 2 * slot]
+    }
+
+    /// The slot that carries this tag, unless it is frozen.
+    #[inline]
+    pub(super) fn find(self, tag: u64) -> Option<usize> {
+        (0..SLOTS).find(|&slot| self.tag(slot).load(Acquire) == tag && !frozen(self.end(slot).load(Acquire)))
+    }
+
+    /// Counts a hit; none if the slot went to another key meanwhile.
+    #[inline]
+    pub(super) fn hit(
+        self,
+        slot: usize,
+        tag: u64,
+        cost: u32,
+        limit: u64,
+        window_ms: u64,
+        now_ms: u64,
+    ) -> Option<Taken> {
+        // Counts stay below 2^48, a hundred years of a million hits a second.
+        let bound = limit.min(MOST);
+        let cost = u64::from(cost);
+        loop {
+            let end = self.end(slot).load(Acquire);
+            let count = self.count(slot).load(Acquire);
+            // Read last: if the slot is still this key's, `end` was this key's as well.
+            if frozen(end) || self.tag(slot).load(Acquire) != tag {
+                return None;
+            }
+            if now_ms >= number(end) {
+                let next = now_ms.saturating_add(window_ms).min(MOST - 1);
+                let next = pack(next, generation(end) + 1);
+                let _ = self.end(slot).compare_exchange(end, next, AcqRel, Acquire);
+                continue;
+            }
+            let current = generation(count) == generation(end);
+            if !current && self.end(slot).load(Acquire) != end {
+                continue;
+            }
+            // A count behind its window is one of an earlier window: this one stands at nothing.
+            let used = if current { number(count) } else { 0 };
+            let allowed = used + cost <= bound;
+            let after = if allowed { used + cost } else { used };
+            let next = pack(after, generation(end));
+            if next != count && self.count(slot).compare_exchange(count, next, AcqRel, Acquire).is_err() {
+                continue;
+            }
+            let remaining = limit.saturating_sub(after);
+            return Some(Taken { allowed, remaining, reset_ms: number(end) - now_ms });
+        }
+    }
+
+    /// Count and milliseconds left of a live slot; none if the window ended or the slot is not the key's.
+    #[inline]
+    pub(super) fn peek(self, slot: usize, tag: u64, now_ms: u64) -> Option<(u64, u64)> {
+        let end = self.end(slot).load(Acquire);
+        let count = self.count(slot).load(Acquire);
+        if frozen(end) || self.tag(slot).load(Acquire) != tag || now_ms >= number(end) {
+            return None;
+        }
+        let used = if generation(count) == generation(end) { number(count) } else { 0 };
+        Some((used, number(end) - now_ms))
+    }
+
+    /// Finds or makes a slot for the key; none if another key got in between.
+    pub(super) fn place(self, tag: u64, now_ms: u64) -> Option<(usize, Placed)> {
+        let head = self.head().load(Acquire);
+        if head & 1 == 1 {
+            self.finish(head);
+            return None;
+        }
+        if let Some(slot) = self.find(tag) {
+            return Some((slot, Placed::Found));
+        }
+        let (slot, end) = self.victim()?;
+        let what = match number(end) {
+            0 => Placed::Empty,
+            ends if ends <= now_ms => Placed::Expired,
+            _ => Placed::Evicted,
+        };
+        let ice = pack(MOST, generation(end) + 1);
+        self.end(slot).compare_exchange(end, ice, AcqRel, Acquire).ok()?;
+        self.tag(slot).store(tag, Release);
+        let version = (head >> 32).wrapping_add(1);
+        let pending = version << 32 | generation(ice) << 8 | (slot as u64) << 1 | 1;
+        if self.head().compare_exchange(head, pending, AcqRel, Acquire).is_err() {
+            self.tag(slot).store(0, Release);
+            self.end(slot).store(pack(0, generation(ice) + 1), Release);
+            return None;
+        }
+        self.finish(pending);
+        Some((slot, what))
+    }
+
+    /// The last step of a change of hands, done by whoever sees it undone.
+    fn finish(self, pending: u64) {
+        let slot = (pending >> 1 & 0x7f) as usize;
+        let ice = pack(MOST, pending >> 8);
+        // Swapping fails where others were faster; the generation tells a later freeze from this.
+        let thawed = pack(0, generation(ice) + 1);
+        let _ = self.end(slot).compare_exchange(ice, thawed, AcqRel, Acquire);
+        let _ = self.head().compare_exchange(pending, pending & !1, AcqRel, Acquire);
+    }
+
+    /// The slot whose window ended, or will end, first; empty slots ended at 0.
+    fn victim(self) -> Option<(usize, u64)> {
+        let ends = (0..SLOTS).map(|slot| (slot, self.end(slot).load(Acquire)));
+        ends.filter(|(_, end)| !frozen(*end)).min_by_key(|(_, end)| number(*end))
+    }
+}

@@ -1,0 +1,60 @@
+//! Names under which several stages share a counter, and the settings they agreed on.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use serde_json::Value;
+
+/// The groups in use. Only touched while configuration is checked and compiled.
+#[derive(Debug, Default)]
+pub struct Groups {
+    by_name: Mutex<HashMap<String, Weak<Value>>>,
+}
+
+/// A stage's membership; the group exists as long as one is held.
+#[derive(Debug, Clone)]
+pub struct Group {
+    _settings: Arc<Value>,
+}
+
+impl Groups {
+    /// Whether the group is in use with other settings than these.
+    pub fn conflicts(&self, name: &str, settings: &Value) -> bool {
+        let groups = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.get(name).and_then(Weak::upgrade).is_some_and(|known| *known != *settings)
+    }
+
+    /// Joins the group; the settings that came last are the ones to agree with from now on.
+    pub fn join(&self, name: &str, settings: &Value) -> Group {
+        let mut groups = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.retain(|_, known| known.strong_count() > 0);
+        let known = groups.get(name).and_then(Weak::upgrade).filter(|known| **known == *settings);
+        let settings = known.unwrap_or_else(|| {
+            let settings = Arc::new(settings.clone());
+            groups.insert(name.to_owned(), Arc::downgrade(&settings));
+            settings
+        });
+        Group { _settings: settings }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_group_lasts_as_long_as_its_members() {
+        let groups = Groups::default();
+        let (two, three) = (json!({"count": 2}), json!({"count": 3}));
+        assert!(!groups.conflicts("g", &two));
+        let first = groups.join("g", &two);
+        let second = groups.join("g", &two);
+        assert!(groups.conflicts("g", &three) && !groups.conflicts("g", &two));
+        drop(first);
+        assert!(groups.conflicts("g", &three));
+        drop(second);
+        assert!(!groups.conflicts("g", &three));
+    }
+}
