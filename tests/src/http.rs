@@ -206,12 +206,17 @@ impl<R: Read> Reader<R> {
                 Ok(read) => break read,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => break 0,
+                Err(error) if is_timeout(&error) => bail!("nothing came for so long as the runner waits"),
                 Err(error) => return Err(error).context("waiting for bytes"),
             }
         };
         self.buffer.extend_from_slice(&part[..read]);
         Ok(read > 0)
     }
+}
+
+fn is_timeout(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
 }
 
 fn parse_head(head: &[u8]) -> Message {

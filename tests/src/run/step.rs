@@ -46,6 +46,7 @@ pub fn describe(step: &Step) -> String {
         (_, _, true, _) => "kill -9".into(),
         (_, _, _, true) => "start".into(),
         _ if step.talk.is_some() => "talk".into(),
+        _ if step.wait_exit => "wait for the end".into(),
         _ => "look".into(),
     }
 }
