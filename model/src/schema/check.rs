@@ -113,7 +113,7 @@ impl Node {
             check_branch(branch, value)?;
         }
         match &self.not {
-            Some(node) if node.walk(&mut value.clone()).is_ok() => {
+            Some(node) if node.fits(value) => {
                 let invalid = Invalid::new("value wasn't supposed to match schema");
                 Err(match names_of_alternatives(std::slice::from_ref(node.as_ref())) {
                     Some(names) => invalid.expected(format!("not {names} together")),
@@ -149,8 +149,8 @@ impl Node {
         Err(none_fits(invalid, &self.one_of, refusals))
     }
 
-    fn check_rest(&self, value: &Value) -> Result<(), Invalid> {
-        if let (Some(format), Value::String(text)) = (&self.format, value) {
+    fn check_rest(&self, value: &mut Value) -> Result<(), Invalid> {
+        if let (Some(format), Value::String(text)) = (&self.format, &*value) {
             check_format(format, text)?;
         }
         if let Some(constant) = &self.constant
@@ -162,11 +162,16 @@ impl Node {
             if items.is_empty() {
                 return Err(Invalid::new("check contains: empty array is invalid"));
             }
-            if !items.iter().any(|item| node.walk(&mut item.clone()).is_ok()) {
+            if !items.iter_mut().any(|item| node.fits(item)) {
                 return Err(Invalid::new("failed to check contains"));
             }
         }
         Ok(())
+    }
+
+    /// Whether `value` fits; it stays as it was either way.
+    fn fits(&self, value: &mut Value) -> bool {
+        if self.writes { self.walk(&mut value.clone()).is_ok() } else { self.walk(value).is_ok() }
     }
 
     /// Walks `value`, leaving it as it was if it does not fit.

@@ -294,7 +294,8 @@ impl Compiler<'_> {
             .into_iter()
             .flatten()
             .filter_map(|alternative| alternative.get("required"))
-            .map(Value::to_string)
+            // lua-cjson escapes slashes.
+            .map(|names| names.to_string().replace('/', "\\/"))
             .collect();
         let mut message = "object matches none of the required".to_owned();
         if !asked.is_empty() {
