@@ -1,0 +1,289 @@
+//! hot path
+//!
+//! Finding the rule for a request, in exactly APISIX 3.x's order.
+//!
+//! The three routers of APISIX are modes of this one ([`Mode`]). Within a tree
+//! of paths an exact path is always tried before any pattern; then patterns,
+//! the longest literal beginning first; among those with the same beginning the
+//! higher priority, the longer pattern, the smaller id. Whatever is found must
+//! also admit the request's method, address, host and variables, else the
+//! search goes on.
+//!
+//! A router is a value: cloning it costs the same however many rules it holds,
+//! and changing a clone copies only what lies on the way to the change.
+//! Searching neither allocates nor locks, and its time does not grow with the
+//! number of rules, except for those that share one path (and host) and must be
+//! asked one after another.
+
+mod candidates;
+mod hosts;
+mod map;
+mod paths;
+mod pattern;
+mod prefixes;
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use sdk::Exchange;
+use sdk::expr::Expr;
+use smallvec::SmallVec;
+
+use crate::plan::Plan;
+use candidates::Hit;
+use hosts::Hosts;
+use map::Map;
+use paths::Paths;
+
+/// When a plan applies.
+#[derive(Debug, Clone)]
+pub struct Rule {
+    /// Unique among the rules of a router; the smaller wins between equals.
+    pub id: String,
+    pub plan: Arc<Plan>,
+    /// Paths and patterns, at least one: `/a`, `/a/*`, `/user/:id`.
+    pub uris: Vec<String>,
+    /// Host names, `*.suffix`, or names with a port; none is any.
+    pub hosts: Vec<String>,
+    /// [`wire::Method::bit`] of each method that is admitted; 0 is any.
+    pub methods: u16,
+    /// None is any.
+    pub remote_addrs: Vec<IpNet>,
+    pub vars: Option<Expr>,
+    pub priority: i64,
+}
+
+/// Which of APISIX's routers this one is (`apisix.router.http`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// `radixtree_host_uri`: each host has its own tree of paths; hosts go before paths.
+    #[default]
+    HostUri,
+    /// `radixtree_uri`: one tree of paths; the host is one more condition.
+    Uri,
+    /// `radixtree_uri_with_parameter`: as before, and `:name` in a path stands for a segment.
+    UriWithParameter,
+}
+
+/// How paths are made alike before the search (`apisix.delete_uri_tail_slash`,
+/// `apisix.normalize_uri_like_servlet`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Options {
+    /// `/a/` is searched for as `/a`.
+    pub delete_uri_tail_slash: bool,
+    /// `/a;x=1/b` is searched for as `/a/b`; the upstream still gets what was sent.
+    pub normalize_uri_like_servlet: bool,
+}
+
+/// A path that [`Options::normalize_uri_like_servlet`] refuses, since servers understand it
+/// differently: a dot or empty segment with parameters. APISIX answers 400.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BadPath;
+
+impl std::fmt::Display for BadPath {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the path has a dot segment or an empty segment with `;` parameters")
+    }
+}
+
+impl std::error::Error for BadPath {}
+
+/// All rules, ready to be searched.
+#[derive(Debug, Clone)]
+pub struct Router {
+    mode: Mode,
+    options: Options,
+    hasher: Hasher,
+    rules: Map<Arc<Rule>>,
+    /// Rules under the hosts they name, if hosts are looked up first.
+    hosts: Hosts,
+    /// The same for hosts with a port, which are compared with the whole Host field.
+    ports: Hosts,
+    /// Rules without a host, or all of them if the host is but a condition.
+    paths: Paths,
+    /// Rules whose variables look into the request's body.
+    reading_body: usize,
+}
+
+/// Keyed by random numbers of this process, so that nobody can choose texts with equal hashes.
+#[derive(Debug, Clone, Default)]
+struct Hasher(RandomState);
+
+impl Hasher {
+    #[inline]
+    fn hash(&self, text: &[u8]) -> u64 {
+        self.0.hash_one(text)
+    }
+}
+
+impl Router {
+    pub fn new(mode: Mode, options: Options) -> Router {
+        Router {
+            mode,
+            options,
+            hasher: Hasher::default(),
+            rules: Map::default(),
+            hosts: Hosts::default(),
+            ports: Hosts::default(),
+            paths: Paths::default(),
+            reading_body: 0,
+        }
+    }
+
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// How many rules there are.
+    pub fn len(&self) -> usize {
+        self.rules.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The rule of this id.
+    pub fn rule(&self, id: &str) -> Option<&Arc<Rule>> {
+        self.rules.get(self.hasher.hash(id.as_bytes()), id.as_bytes())
+    }
+
+    /// Whether [`Router::find`] must be called with the request's body in memory.
+    #[inline]
+    pub fn needs_body(&self) -> bool {
+        self.reading_body > 0
+    }
+
+    /// Adds a rule, in place of the one with the same id.
+    pub fn insert(&mut self, rule: Arc<Rule>) {
+        self.remove(&rule.id);
+        for (host, place) in self.places(&rule) {
+            match place {
+                Place::Paths => self.paths.insert(&rule, None, self.mode, &self.hasher),
+                Place::Hosts => self.hosts.insert(&rule, host, self.mode, &self.hasher),
+                Place::Ports => self.ports.insert(&rule, host, self.mode, &self.hasher),
+            }
+        }
+        self.reading_body += usize::from(reads_body(&rule));
+        self.rules.update(self.hasher.hash(rule.id.as_bytes()), rule.id.as_bytes(), |_| Some(rule.clone()));
+    }
+
+    /// Takes out the rule of this id, if there is one.
+    pub fn remove(&mut self, id: &str) {
+        let Some(rule) = self.rule(id).cloned() else { return };
+        for (host, place) in self.places(&rule) {
+            let name = || &rule.hosts[host as usize];
+            match place {
+                Place::Paths => self.paths.remove(&rule, self.mode, &self.hasher),
+                Place::Hosts => self.hosts.remove(&rule, name(), self.mode, &self.hasher),
+                Place::Ports => self.ports.remove(&rule, name(), self.mode, &self.hasher),
+            }
+        }
+        self.reading_body -= usize::from(reads_body(&rule));
+        self.rules.update(self.hasher.hash(id.as_bytes()), id.as_bytes(), |_| None);
+    }
+
+    /// Makes the path of the request what the options want it to be, for this search and for
+    /// all who read it later. What goes to the upstream stays as it was. Calling it again
+    /// changes nothing more.
+    pub fn normalize(&self, x: &mut Exchange<'_>) -> Result<(), BadPath> {
+        if self.options.normalize_uri_like_servlet && x.path().contains(&b';') {
+            let path = without_parameters(x.path())?;
+            x.messages.request.path_span = x.intern(&path);
+        }
+        if self.options.delete_uri_tail_slash {
+            let span = x.request().path_span;
+            if span.len > 1 && x.path().ends_with(b"/") {
+                x.messages.request.path_span.len = span.len - 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds the rule for a request and notes in [`Exchange::matched`] what matched. Normalizes
+    /// the path if that was not done; one that is refused matches nothing.
+    pub fn find<'s>(&'s self, x: &mut Exchange<'s>) -> Option<&'s Arc<Plan>> {
+        self.normalize(x).ok()?;
+        if self.needs_body() {
+            sdk::vars::prepare_body(x);
+        }
+        let Hit { candidate, host, params } = self.search(x)?;
+        let rule: &'s Rule = &candidate.rule;
+        x.matched.route = Some(&rule.plan.info);
+        x.matched.uri = &rule.uris[candidate.uri as usize];
+        x.matched.uri_index = candidate.uri;
+        x.matched.host = host.map_or("", |index| &rule.hosts[index as usize]);
+        x.matched.host_index = host.unwrap_or(0);
+        x.matched.params = params;
+        Some(&rule.plan)
+    }
+
+    fn search(&self, x: &Exchange<'_>) -> Option<Hit<'_>> {
+        let path = x.path();
+        let path_hash = self.hasher.hash(path);
+        if !self.ports.is_empty() {
+            let authority = hosts::lower(x.request().authority());
+            let hit = self.ports.find(x, &authority, &self.hasher, path, path_hash);
+            if hit.is_some() {
+                return hit;
+            }
+        }
+        if !self.hosts.is_empty() {
+            let hit = self.hosts.find(x, x.request().host(), &self.hasher, path, path_hash);
+            if hit.is_some() {
+                return hit;
+            }
+        }
+        self.paths.find(x, path, path_hash)
+    }
+
+    /// Where a rule stands, with the index of the host it stands under.
+    fn places(&self, rule: &Rule) -> SmallVec<[(u16, Place); 4]> {
+        if self.mode != Mode::HostUri || rule.hosts.is_empty() {
+            return std::iter::once((0, Place::Paths)).collect();
+        }
+        let place = |host: &String| if has_port(host) { Place::Ports } else { Place::Hosts };
+        rule.hosts.iter().enumerate().map(|(i, host)| (i as u16, place(host))).collect()
+    }
+}
+
+/// The table a rule, under one of its hosts, stands in.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    Paths,
+    Hosts,
+    Ports,
+}
+
+/// `a.com:80`, `[::1]:80`, but not `[::1]`.
+fn has_port(host: &str) -> bool {
+    host.contains(':') && !host.ends_with(']')
+}
+
+fn reads_body(rule: &Rule) -> bool {
+    rule.vars.as_ref().is_some_and(Expr::needs_body)
+}
+
+/// The path with everything from `;` to the end of each segment left out.
+fn without_parameters(path: &[u8]) -> Result<SmallVec<[u8; 256]>, BadPath> {
+    let mut out = SmallVec::with_capacity(path.len());
+    let mut segments = path.split(|&byte| byte == b'/').peekable();
+    while let Some(segment) = segments.next() {
+        let name = segment.split(|&byte| byte == b';').next().unwrap_or_default();
+        if name.len() != segment.len() {
+            let dots = matches!(name.to_ascii_lowercase().as_slice(), b"." | b".." | b"%2e" | b"%2e%2e");
+            if dots || (name.is_empty() && segments.peek().is_some()) {
+                return Err(BadPath);
+            }
+        }
+        out.extend_from_slice(name);
+        if segments.peek().is_some() {
+            out.push(b'/');
+        }
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,306 @@
+//! hot path
+//!
+//! Path patterns: where they begin to vary, and what their variable parts match.
+
+use std::sync::Arc;
+
+use sdk::exchange::Matched;
+use smallvec::SmallVec;
+use wire::Span;
+
+use super::Mode;
+
+/// A path of a rule, taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Pattern<'a> {
+    /// Nothing in it varies.
+    Exact(&'a str),
+    /// It begins with this text, and the rest is as the check says.
+    Prefix(&'a str, Rest),
+}
+
+/// What must follow a pattern's literal beginning.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Rest {
+    /// Anything.
+    Any,
+    /// Anything, captured from here on under this name.
+    Tail(Arc<str>),
+    Segments(Arc<Segments>),
+}
+
+/// A pattern between slashes. The groups of pieces stand between the `*` ones; there is
+/// always one group more than there are `*`.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Segments {
+    groups: Vec<Vec<Piece>>,
+    /// Names of the `*` pieces: one or more whole segments each.
+    rests: Vec<Arc<str>>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Piece {
+    Literal(Box<[u8]>),
+    /// `v*` within a pattern that has parameters, too: a segment that begins so.
+    Begins(Box<[u8]>),
+    /// `:name`: one segment that is not empty.
+    One(Arc<str>),
+}
+
+impl<'a> Pattern<'a> {
+    /// Only [`Mode::UriWithParameter`] gives `:` a meaning.
+    pub(super) fn parse(path: &'a str, mode: Mode) -> Pattern<'a> {
+        let varies = |c: char| c == '*' || (c == ':' && mode == Mode::UriWithParameter);
+        match path.find(varies) {
+            None => Pattern::Exact(path),
+            Some(at) => Pattern::Prefix(&path[..at], Rest::parse(path, at, mode)),
+        }
+    }
+}
+
+impl Rest {
+    fn parse(path: &str, at: usize, mode: Mode) -> Rest {
+        let parameters = mode == Mode::UriWithParameter;
+        let starts_segment = |c: char| path.split('/').any(|segment| segment.starts_with(c));
+        if !starts_segment('*') && !(parameters && starts_segment(':')) {
+            return Rest::Any;
+        }
+        // `/foo/*` and `/foo/*rest`, by far the most common.
+        if let Some(name) = path[at..].strip_prefix('*')
+            && (at == 0 || path[..at].ends_with('/'))
+            && !name.contains('/')
+        {
+            return Rest::Tail(rest_name(name));
+        }
+        let mut segments = Segments { groups: vec![Vec::new()], rests: Vec::new() };
+        for segment in path.split('/') {
+            let piece = match segment.as_bytes() {
+                [b':', ..] if parameters => Piece::One(segment[1..].into()),
+                [b'*', ..] => {
+                    segments.rests.push(rest_name(&segment[1..]));
+                    segments.groups.push(Vec::new());
+                    continue;
+                }
+                _ => match segment.split_once('*') {
+                    Some((stem, _)) => Piece::Begins(stem.as_bytes().into()),
+                    None => Piece::Literal(segment.as_bytes().into()),
+                },
+            };
+            // There is always a last group.
+            if let Some(group) = segments.groups.last_mut() {
+                group.push(piece);
+            }
+        }
+        Rest::Segments(Arc::new(segments))
+    }
+
+    /// Whether the path, known to begin with the literal part of `prefix` bytes, matches as a
+    /// whole. Captures are added to `params` with spans counted from `base`.
+    #[inline]
+    pub(super) fn matches<'s>(
+        &'s self,
+        path: &[u8],
+        prefix: usize,
+        base: u32,
+        params: &mut Params<'s>,
+    ) -> bool {
+        match self {
+            Rest::Any => true,
+            Rest::Tail(name) => {
+                params.push((name, span(base, prefix, path.len())));
+                true
+            }
+            Rest::Segments(segments) => segments.matches(path, base, params),
+        }
+    }
+}
+
+/// Captured parameters, as [`Matched`] holds them.
+pub(super) type Params<'s> = SmallVec<[(&'s str, Span); 4]>;
+
+/// Both must stay one type.
+const _: fn(Matched<'static>) -> Params<'static> = |matched| matched.params;
+
+fn rest_name(name: &str) -> Arc<str> {
+    if name.is_empty() { ":ext".into() } else { name.into() }
+}
+
+fn span(base: u32, from: usize, to: usize) -> Span {
+    Span { start: base + from as u32, len: (to - from) as u32 }
+}
+
+/// A path cut at its slashes.
+struct Cut<'p> {
+    path: &'p [u8],
+    starts: SmallVec<[usize; 24]>,
+}
+
+impl<'p> Cut<'p> {
+    fn new(path: &'p [u8]) -> Cut<'p> {
+        let after_slash = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at + 1);
+        Cut { path, starts: std::iter::once(0).chain(after_slash).collect() }
+    }
+
+    fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    fn end(&self, index: usize) -> usize {
+        self.starts.get(index + 1).map_or(self.path.len(), |next| next - 1)
+    }
+
+    fn segment(&self, index: usize) -> &'p [u8] {
+        &self.path[self.starts[index]..self.end(index)]
+    }
+
+    fn span(&self, base: u32, from: usize, to: usize) -> Span {
+        span(base, self.starts[from], self.end(to - 1))
+    }
+}
+
+impl Segments {
+    /// The `*` pieces take as much as they can, the first before the second and so on, as the
+    /// regular expression does that lua-resty-radixtree makes of a pattern. Placing the groups
+    /// between them from the right, each as far right as it fits, comes to the same without
+    /// trying combinations.
+    fn matches<'s>(&'s self, path: &[u8], base: u32, params: &mut Params<'s>) -> bool {
+        let cut = Cut::new(path);
+        let (first, last) = match &self.groups[..] {
+            [only] => {
+                return only.len() == cut.len() && fits(only, &cut, 0) && {
+                    capture(only, &cut, 0, base, params);
+                    true
+                };
+            }
+            [first, .., last] => (first, last),
+            [] => return false,
+        };
+        let left = first.len();
+        if left + self.rests.len() + last.len() > cut.len() {
+            return false;
+        }
+        let mut right = cut.len() - last.len();
+        if !fits(first, &cut, 0) || !fits(last, &cut, right) {
+            return false;
+        }
+        let before = params.len();
+        capture(first, &cut, 0, base, params);
+        capture(last, &cut, right, base, params);
+        for (group, name) in self.groups[1..self.groups.len() - 1].iter().zip(&self.rests[1..]).rev() {
+            // At least one segment for the `*` after the group and one for a `*` before it.
+            let place =
+                (left + 1..(right).saturating_sub(group.len())).rev().find(|&at| fits(group, &cut, at));
+            let Some(at) = place else {
+                params.truncate(before);
+                return false;
+            };
+            params.push((name, cut.span(base, at + group.len(), right)));
+            capture(group, &cut, at, base, params);
+            right = at;
+        }
+        params.push((&self.rests[0], cut.span(base, left, right)));
+        // In the order of the path: of two with one name the last counts.
+        params[before..].sort_unstable_by_key(|(_, span)| span.start);
+        true
+    }
+}
+
+fn fits(group: &[Piece], cut: &Cut<'_>, at: usize) -> bool {
+    group.iter().enumerate().all(|(i, piece)| {
+        let segment = cut.segment(at + i);
+        match piece {
+            Piece::Literal(text) => **text == *segment,
+            Piece::Begins(stem) => segment.starts_with(stem),
+            Piece::One(_) => !segment.is_empty(),
+        }
+    })
+}
+
+fn capture<'s>(group: &'s [Piece], cut: &Cut<'_>, at: usize, base: u32, params: &mut Params<'s>) {
+    for (i, piece) in group.iter().enumerate() {
+        if let Piece::One(name) = piece {
+            params.push((name, cut.span(base, at + i, at + i + 1)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Captures by name in order of name, or `None` if the path does not match.
+    fn matched(pattern: &str, path: &str, mode: Mode) -> Option<Vec<(String, String)>> {
+        let Pattern::Prefix(prefix, rest) = Pattern::parse(pattern, mode) else {
+            panic!("{pattern} is exact")
+        };
+        if !path.starts_with(prefix) {
+            return None;
+        }
+        let mut params = Params::new();
+        if !rest.matches(path.as_bytes(), prefix.len(), 0, &mut params) {
+            assert!(params.is_empty());
+            return None;
+        }
+        let text = |span: Span| path[span.start as usize..][..span.len as usize].to_owned();
+        let mut found: Vec<_> = params.iter().map(|(name, span)| (name.to_string(), text(*span))).collect();
+        found.sort();
+        Some(found)
+    }
+
+    #[test]
+    fn patterns_match_as_in_radixtree() {
+        use Mode::{Uri, UriWithParameter as Param};
+        for (pattern, mode, path, expected) in [
+            ("/foo*", Uri, "/foo", Some("")),
+            ("/foo*", Uri, "/foobar/x", Some("")),
+            ("/foo/*", Uri, "/foo/", Some(":ext=")),
+            ("/foo/*", Uri, "/foo/a/b", Some(":ext=a/b")),
+            ("/foo/*", Uri, "/foo", None),
+            ("*", Uri, "/a", Some(":ext=/a")),
+            ("/foo/*rest", Uri, "/foo/a/b", Some("rest=a/b")),
+            ("/a/*/c", Uri, "/a/b/c", Some(":ext=b")),
+            ("/a/*/c", Uri, "/a/b/x/c", Some(":ext=b/x")),
+            ("/a/*/c", Uri, "/a//c", Some(":ext=")),
+            ("/a/*/c", Uri, "/a/c", None),
+            ("/a/*/c", Uri, "/a/b/c/d", None),
+            ("/a/b*/c", Uri, "/a/bx", Some("")),
+            ("/:a/*", Uri, "/:a/x", Some(":ext=x")),
+            ("/:a/*", Uri, "/q/x", None),
+            ("/name/:name", Param, "/name/json", Some("name=json")),
+            ("/name/:name", Param, "/name/", None),
+            ("/name/:name", Param, "/name/json/x", None),
+            ("/name/:name/", Param, "/name/json/", Some("name=json")),
+            ("/name/:name/", Param, "/name/json", None),
+            ("/name/:name/id/:id", Param, "/name/json/id/1", Some("id=1 name=json")),
+            ("/name/:name/id/:id", Param, "/name/json/id/", None),
+            ("/name/:name/foo", Param, "/name/json/foo", Some("name=json")),
+            ("/name/:name/foo", Param, "/name/json/bar", None),
+            ("/name/:name/*tail", Param, "/name/json/a/b", Some("name=json tail=a/b")),
+            ("/name/:name/*", Param, "/name/json/", Some(":ext= name=json")),
+            ("/foo:bar", Param, "/foox", Some("")),
+            ("/:x/v*", Param, "/a/v2", Some("x=a")),
+            ("/:x/v*", Param, "/a/w", None),
+            ("/a/*x/m/*y/n", Uri, "/a/1/m/2/m/3/n", Some("x=1/m/2 y=3")),
+            ("/a/*x/*y", Uri, "/a/1/2/3", Some("x=1/2 y=3")),
+            ("/a/*x/*y", Uri, "/a/1", None),
+            ("/a/*x/m/*y/m/*z", Uri, "/a/m/m/m/m/m", Some("x=m y=m z=m")),
+            ("/a/*x/m/*y/m/*z", Uri, "/a/m/m/m/m", None),
+        ] {
+            let found = matched(pattern, path, mode).map(|list| {
+                list.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+            });
+            assert_eq!(found.as_deref(), expected, "{pattern} on {path}");
+        }
+        assert_eq!(Pattern::parse("/a/:b", Uri), Pattern::Exact("/a/:b"));
+        assert_eq!(Pattern::parse("/a/b", Param), Pattern::Exact("/a/b"));
+    }
+
+    #[test]
+    fn many_stars_on_a_long_path_stay_cheap() {
+        let pattern = format!("/a{}/z", "/*/b".repeat(20));
+        let path = format!("/a{}", "/b".repeat(4_000));
+        let start = std::time::Instant::now();
+        assert_eq!(matched(&pattern, &path, Mode::Uri), None);
+        assert!(start.elapsed() < std::time::Duration::from_millis(200));
+    }
+}

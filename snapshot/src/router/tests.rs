@@ -1,0 +1,322 @@
+//! The router against cases taken from the documented behaviour of APISIX and
+//! lua-resty-radixtree, and against a matcher that is slow and plainly right.
+
+mod naive;
+
+use std::net::IpAddr;
+
+use sdk::testing::Probe;
+use serde_json::json;
+use wire::Method;
+
+use super::*;
+use crate::plan::{Failure, Timeouts};
+
+pub(super) fn plan(id: &str) -> Arc<Plan> {
+    Arc::new(Plan {
+        info: sdk::RouteInfo { id: id.into(), ..Default::default() },
+        chain: None,
+        upstream: Err(Failure::NoUpstream),
+        timeouts: Timeouts::default(),
+        websocket: false,
+    })
+}
+
+pub(super) fn rule(id: &str, uris: &[&str]) -> Rule {
+    Rule {
+        id: id.into(),
+        plan: plan(id),
+        uris: uris.iter().map(|uri| uri.to_string()).collect(),
+        hosts: Vec::new(),
+        methods: 0,
+        remote_addrs: Vec::new(),
+        vars: None,
+        priority: 0,
+    }
+}
+
+impl Rule {
+    pub(super) fn hosts(mut self, hosts: &[&str]) -> Rule {
+        self.hosts = hosts.iter().map(|host| host.to_string()).collect();
+        self
+    }
+
+    fn priority(mut self, priority: i64) -> Rule {
+        self.priority = priority;
+        self
+    }
+
+    fn methods(mut self, methods: &[Method]) -> Rule {
+        self.methods = methods.iter().map(|method| method.bit()).sum();
+        self
+    }
+
+    fn from(mut self, nets: &[&str]) -> Rule {
+        self.remote_addrs = nets.iter().map(|net| net.parse().unwrap()).collect();
+        self
+    }
+
+    fn vars(mut self, vars: serde_json::Value) -> Rule {
+        self.vars = Some(Expr::compile(&vars).unwrap());
+        self
+    }
+}
+
+pub(super) fn router(mode: Mode, rules: impl IntoIterator<Item = Rule>) -> Router {
+    let mut router = Router::new(mode, Options::default());
+    for rule in rules {
+        router.insert(Arc::new(rule));
+    }
+    router
+}
+
+/// Id, pattern and captures of what a request `METHOD host/path` finds.
+pub(super) fn found(router: &Router, request: &str, ip: IpAddr) -> Option<String> {
+    let (method, rest) = request.split_once(' ').unwrap_or(("GET", request));
+    let at = rest.find('/').unwrap_or(rest.len());
+    let (host, target) = rest.split_at(at);
+    let mut probe = Probe::request(method, target, &[("Host", host)]);
+    probe.client.set_ip(ip);
+    let mut x = probe.exchange();
+    let id = router.find(&mut x)?.info.id.clone();
+    assert_eq!(x.matched.route.map(|route| &route.id), Some(&id));
+    let rule = router.rule(&id).unwrap();
+    assert_eq!(rule.uris[x.matched.uri_index as usize], x.matched.uri);
+    assert_eq!(rule.hosts.get(x.matched.host_index as usize).map_or("", String::as_str), x.matched.host);
+    let mut answer = format!("{id} {}", x.matched.uri);
+    if !x.matched.host.is_empty() {
+        answer = format!("{answer} @{}", x.matched.host);
+    }
+    for (name, span) in &x.matched.params {
+        answer += &format!(" {name}={}", String::from_utf8_lossy(x.request().fields.bytes(*span)));
+    }
+    Some(answer)
+}
+
+#[track_caller]
+fn check(router: &Router, cases: &[(&str, Option<&str>)]) {
+    for (request, expected) in cases {
+        let answer = found(router, request, "127.0.0.1".parse().unwrap());
+        assert_eq!(answer.as_deref(), *expected, "{request}");
+    }
+}
+
+#[test]
+fn exact_before_prefix_then_longest_prefix_whatever_the_priority() {
+    let rules = [
+        rule("exact", &["/blog/bar"]),
+        rule("any", &["/*"]).priority(100),
+        rule("blog", &["/blog/*"]).priority(10),
+        rule("foo", &["/blog/foo*"]),
+    ];
+    check(
+        &router(Mode::Uri, rules),
+        &[
+            ("h/blog/bar", Some("exact /blog/bar")),
+            ("h/blog/foo", Some("foo /blog/foo*")),
+            ("h/blog/foo/gloo", Some("foo /blog/foo*")),
+            ("h/blog/x", Some("blog /blog/* :ext=x")),
+            ("h/blog", Some("any /* :ext=blog")),
+            ("h/", Some("any /* :ext=")),
+        ],
+    );
+}
+
+#[test]
+fn priority_then_length_then_id_among_equal_keys() {
+    let rules = [
+        rule("b", &["/a"]),
+        rule("a", &["/a"]),
+        rule("low", &["/p/*"]).priority(-1),
+        rule("high", &["/p/*"]).priority(1).methods(&[Method::Post]),
+        rule("mid", &["/p/*"]),
+        rule("longer", &["/p/*named"]),
+    ];
+    check(
+        &router(Mode::HostUri, rules),
+        &[
+            ("h/a", Some("a /a")),
+            ("POST h/p/1", Some("high /p/* :ext=1")),
+            ("h/p/1", Some("longer /p/*named named=1")),
+        ],
+    );
+}
+
+#[test]
+fn hosts_come_first_in_host_uri() {
+    let rules = || {
+        [
+            rule("none", &["/*"]).priority(100),
+            rule("exact", &["/foo"]).hosts(&["www.bar.com"]),
+            rule("wild", &["/*"]).hosts(&["*.bar.com"]),
+            rule("deep", &["/deep"]).hosts(&["*.a.bar.com"]),
+            rule("two", &["/two"]).hosts(&["one.org", "Two.org"]),
+            rule("port", &["/*"]).hosts(&["port.org:8080"]),
+            rule("six", &["/six"]).hosts(&["[::1]"]),
+        ]
+    };
+    check(
+        &router(Mode::HostUri, rules()),
+        &[
+            ("www.bar.com/foo", Some("exact /foo @www.bar.com")),
+            ("WWW.Bar.com:9080/foo", Some("exact /foo @www.bar.com")),
+            ("www.bar.com/x", Some("wild /* @*.bar.com :ext=x")),
+            ("x.a.bar.com/deep", Some("deep /deep @*.a.bar.com")),
+            ("x.a.bar.com/x", Some("wild /* @*.bar.com :ext=x")),
+            ("bar.com/x", Some("none /* :ext=x")),
+            ("two.org/two", Some("two /two @Two.org")),
+            ("port.org:8080/x", Some("port /* @port.org:8080 :ext=x")),
+            ("port.org/x", Some("none /* :ext=x")),
+        ],
+    );
+    // Where the host is but a condition, priority and path decide.
+    check(
+        &router(Mode::Uri, rules()),
+        &[
+            ("www.bar.com/foo", Some("exact /foo @www.bar.com")),
+            ("www.bar.com/x", Some("none /* :ext=x")),
+            ("two.org/two", Some("two /two @Two.org")),
+        ],
+    );
+    let some = rules().into_iter().filter(|rule| rule.id != "none");
+    check(
+        &router(Mode::Uri, some),
+        &[
+            ("www.bar.com/x", Some("wild /* @*.bar.com :ext=x")),
+            ("bar.com/x", None),
+            ("port.org:8080/x", Some("port /* @port.org:8080 :ext=x")),
+            ("port.org/x", None),
+        ],
+    );
+}
+
+#[test]
+fn any_host_means_any() {
+    check(
+        &router(Mode::HostUri, [rule("any", &["/a"]).hosts(&["*"]), rule("none", &["/a", "/b"])]),
+        &[("x.y/a", Some("any /a @*")), ("/a", Some("any /a @*")), ("x.y/b", Some("none /b"))],
+    );
+}
+
+#[test]
+fn conditions_are_checked_and_the_search_goes_on() {
+    let rules = [
+        rule("post", &["/a"]).methods(&[Method::Post, Method::Put]).priority(3),
+        rule("ip", &["/a"]).from(&["10.0.0.0/8", "::1/128"]).priority(2),
+        rule("vars", &["/a"]).vars(json!([["arg_v", "==", "1"]])).priority(1),
+        rule("last", &["/a*"]),
+    ];
+    let router = router(Mode::Uri, rules);
+    check(
+        &router,
+        &[
+            ("POST h/a", Some("post /a")),
+            ("PUT h/a?v=1", Some("post /a")),
+            ("h/a?v=1", Some("vars /a")),
+            ("h/a", Some("last /a*")),
+            ("SPECIAL h/a", Some("last /a*")),
+        ],
+    );
+    for (ip, expected) in [("10.1.1.1", "ip /a"), ("::1", "ip /a"), ("11.1.1.1", "last /a*")] {
+        assert_eq!(found(&router, "h/a", ip.parse().unwrap()).as_deref(), Some(expected));
+    }
+}
+
+#[test]
+fn parameters() {
+    let rules = || {
+        [
+            rule("user", &["/user/:id"]),
+            rule("me", &["/user/me"]),
+            rule("posts", &["/user/:id/posts/:post", "/user/:id/files/*path"]),
+            rule("rest", &["/user/*"]),
+        ]
+    };
+    check(
+        &router(Mode::UriWithParameter, rules()),
+        &[
+            ("h/user/7", Some("user /user/:id id=7")),
+            ("h/user/me", Some("me /user/me")),
+            ("h/user/7/posts/9", Some("posts /user/:id/posts/:post id=7 post=9")),
+            ("h/user/7/files/a/b", Some("posts /user/:id/files/*path id=7 path=a/b")),
+            ("h/user/7/posts/", Some("rest /user/* :ext=7/posts/")),
+            ("h/user/", Some("rest /user/* :ext=")),
+        ],
+    );
+    check(
+        &router(Mode::Uri, rules()),
+        &[("h/user/:id", Some("user /user/:id")), ("h/user/7", Some("rest /user/* :ext=7"))],
+    );
+}
+
+#[test]
+fn paths_are_made_alike_where_asked() {
+    let find = |options: Options, target: &str| {
+        let mut router = Router::new(Mode::Uri, options);
+        router.insert(Arc::new(rule("a", &["/a", "/a/b", "/"])));
+        let mut probe = Probe::get(target);
+        let mut x = probe.exchange();
+        let answer = router.normalize(&mut x);
+        let found = router.find(&mut x).map(|_| x.matched.uri.to_owned());
+        (answer, found, String::from_utf8_lossy(x.request().encoded_path()).into_owned())
+    };
+    let plain = Options::default();
+    let tail = Options { delete_uri_tail_slash: true, ..plain };
+    let servlet = Options { normalize_uri_like_servlet: true, ..plain };
+    for (options, target, answer, expected) in [
+        (plain, "/a/", Ok(()), None),
+        (tail, "/a/", Ok(()), Some("/a")),
+        (tail, "/", Ok(()), Some("/")),
+        (plain, "/a;x=1", Ok(()), None),
+        (servlet, "/a;x=1", Ok(()), Some("/a")),
+        (servlet, "/a;x=1;y/b;z", Ok(()), Some("/a/b")),
+        (servlet, "/;x", Ok(()), Some("/")),
+        (servlet, "/a/..;/b", Err(BadPath), None),
+        (servlet, "/a/.;x/b", Err(BadPath), None),
+        (servlet, "/;/a", Err(BadPath), None),
+        (servlet, "/%2E;/a", Err(BadPath), None),
+    ] {
+        let expected = expected.map(str::to_owned);
+        assert_eq!(find(options, target), (answer, expected, target.to_owned()), "{target}");
+    }
+}
+
+#[test]
+fn a_rule_is_replaced_and_removed_without_trace() {
+    let mut router = router(Mode::HostUri, [rule("a", &["/a", "/a", "/b*"]).hosts(&["h", "*.h"])]);
+    assert_eq!((router.len(), router.needs_body()), (1, false));
+    let before = router.clone();
+    router.insert(Arc::new(rule("a", &["/c"]).vars(json!([["post_arg_x", "!", "==", "1"]]))));
+    assert_eq!((router.len(), router.needs_body()), (1, true));
+    check(&router, &[("h/a", None), ("x.h/b", None), ("h/c", Some("a /c"))]);
+    check(&before, &[("h/a", Some("a /a @h")), ("x.h/b1", Some("a /b* @*.h")), ("h/c", None)]);
+    router.remove("a");
+    router.remove("a");
+    assert_eq!((router.len(), router.is_empty(), router.needs_body()), (0, true, false));
+    assert!(router.hosts.is_empty() && router.ports.is_empty() && router.paths.is_empty());
+}
+
+#[test]
+fn variables_see_the_body() {
+    let router = router(Mode::Uri, [rule("a", &["/a"]).vars(json!([["post_arg.model", "==", "m"]]))]);
+    for (body, expected) in [(r#"{"model":"m"}"#, true), (r#"{"model":"n"}"#, false)] {
+        let mut probe = Probe::request("POST", "/a", &[("Host", "h"), ("Content-Type", "application/json")]);
+        let mut x = probe.exchange();
+        sdk::testing::with_body(&mut x, body.as_bytes());
+        assert_eq!(router.find(&mut x).is_some(), expected);
+    }
+}
+
+#[test]
+fn long_and_hostile_paths_stay_cheap() {
+    let nested: Vec<String> = (1..200).map(|n| format!("{}*", "/a".repeat(n))).collect();
+    let nested: Vec<&str> = nested.iter().map(String::as_str).collect();
+    let router = router(Mode::UriWithParameter, [rule("n", &nested), rule("p", &["/:x/*a/b/*c/d/:e"])]);
+    let start = std::time::Instant::now();
+    for length in [1_000, 4_000, 16_000] {
+        let path = format!("h{}", "/a".repeat(length));
+        assert!(found(&router, &path, "::1".parse().unwrap()).is_some());
+        assert_eq!(found(&router, &format!("h/b{}", "/".repeat(length)), "::1".parse().unwrap()), None);
+    }
+    assert!(start.elapsed() < std::time::Duration::from_secs(2), "{:?}", start.elapsed());
+}

@@ -1,0 +1,210 @@
+//! Routing rule by rule, as the documents say it, and the router held against it.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+
+use proptest::prelude::*;
+use sdk::pattern::Pattern as Regex;
+
+use super::*;
+
+#[derive(Debug)]
+struct Request {
+    method: Method,
+    host: String,
+    path: String,
+    v: u8,
+    ip: IpAddr,
+}
+
+/// What [`found`] should answer.
+fn expected(rules: &BTreeMap<String, Rule>, mode: Mode, request: &Request) -> Option<String> {
+    let all: Vec<&Rule> = rules.values().collect();
+    if mode != Mode::HostUri {
+        return in_tree(&all, mode, request, None);
+    }
+    // The exact host, then every wildcard from the longest, then rules without a host.
+    let mut hosts = vec![request.host.clone()];
+    hosts.extend((0..=request.host.len()).map(|at| format!("*{}", &request.host[at..])));
+    hosts
+        .iter()
+        .find_map(|host| {
+            let under: Vec<&Rule> = all.iter().copied().filter(|rule| rule.hosts.contains(host)).collect();
+            in_tree(&under, mode, request, Some(host))
+        })
+        .or_else(|| {
+            let without: Vec<&Rule> = all.iter().copied().filter(|rule| rule.hosts.is_empty()).collect();
+            in_tree(&without, mode, request, None)
+        })
+}
+
+fn in_tree(rules: &[&Rule], mode: Mode, request: &Request, host: Option<&String>) -> Option<String> {
+    let varies = |c: char| c == '*' || (c == ':' && mode == Mode::UriWithParameter);
+    let mut entries: Vec<(&Rule, &str)> =
+        rules.iter().flat_map(|rule| rule.uris.iter().map(|uri| (*rule, uri.as_str()))).collect();
+    entries.sort_by_key(|(rule, uri)| (Reverse(rule.priority), Reverse(uri.len()), rule.id.clone()));
+    let exact = entries.iter().filter(|(_, uri)| !uri.contains(varies) && *uri == request.path);
+    let by_length = (0..=request.path.len()).rev().flat_map(|len| {
+        let entries = &entries;
+        entries
+            .iter()
+            .filter(move |(_, uri)| uri.find(varies) == Some(len) && uri[..len] == request.path[..len])
+    });
+    exact.chain(by_length).find_map(|(rule, uri)| admits(rule, uri, mode, request, host))
+}
+
+fn admits(rule: &Rule, uri: &str, mode: Mode, request: &Request, host: Option<&String>) -> Option<String> {
+    if rule.methods != 0 && rule.methods & request.method.bit() == 0 {
+        return None;
+    }
+    if !rule.remote_addrs.is_empty() && !rule.remote_addrs.iter().any(|net| net.contains(&request.ip)) {
+        return None;
+    }
+    let host = match host {
+        None if !rule.hosts.is_empty() => {
+            Some(rule.hosts.iter().find(|host| match host.strip_prefix('*') {
+                Some(suffix) => request.host.ends_with(suffix),
+                None => request.host == **host,
+            })?)
+        }
+        host => host,
+    };
+    // The only expression the strategies below give.
+    if rule.vars.is_some() && request.v != 1 {
+        return None;
+    }
+    let mut answer = format!("{} {uri}", rule.id);
+    answer += &host.map(|host| format!(" @{host}")).unwrap_or_default();
+    Some(answer + &captured(uri, mode, &request.path)?)
+}
+
+/// The captures of a pattern by the regular expression radixtree makes of it.
+fn captured(uri: &str, mode: Mode, path: &str) -> Option<String> {
+    let mut names = Vec::new();
+    let mut regex = Vec::new();
+    for segment in uri.split('/') {
+        regex.push(match segment.chars().next() {
+            Some(':') if mode == Mode::UriWithParameter => {
+                names.push(segment[1..].to_owned());
+                "([^/]+)".to_owned()
+            }
+            Some('*') => {
+                names.push(if segment == "*" { ":ext".to_owned() } else { segment[1..].to_owned() });
+                "((?s:.)*)".to_owned()
+            }
+            _ => segment.to_owned(),
+        });
+    }
+    let varies = uri.contains('*') || (uri.contains(':') && mode == Mode::UriWithParameter);
+    if names.is_empty() || !varies {
+        return Some(String::new());
+    }
+    let found = Regex::new(&format!("^{}$", regex.join("/")), false).unwrap();
+    let found = found.captures(path.as_bytes())?;
+    let text = |i: usize| String::from_utf8_lossy(found.group(i + 1).unwrap()).into_owned();
+    Some(names.iter().enumerate().map(|(i, name)| format!(" {name}={}", text(i))).collect())
+}
+
+fn path() -> impl Strategy<Value = String> {
+    prop::collection::vec(prop::sample::select(vec!["a", "b", "ab", ""]), 1..5)
+        .prop_map(|segments| format!("/{}", segments.join("/")))
+}
+
+fn uri() -> impl Strategy<Value = String> {
+    let segment = prop::sample::select(vec!["a", "b", "ab", ":x", ":y", "*", "*r"]);
+    let tail = prop::sample::select(vec!["", "", "/", "*", "/*"]);
+    (prop::collection::vec(segment, 0..4), tail)
+        .prop_map(|(segments, tail)| format!("/{}{tail}", segments.join("/")))
+        // A star inside a segment beside others that vary has its own tests.
+        .prop_filter("no stem", |uri| {
+            let inner = |segment: &str| segment.len() > 1 && segment[1..].contains('*');
+            !uri.split('/').any(inner)
+        })
+}
+
+fn some_rule() -> impl Strategy<Value = Rule> {
+    let hosts = vec!["a.b", "c.a.b", "*.a.b", "*.b", "*b", "*"];
+    (
+        0..8u8,
+        prop::collection::vec(uri(), 1..3),
+        prop::sample::subsequence(hosts, 0..3),
+        prop::sample::select(vec![0, 0, Method::Get.bit(), Method::Get.bit() | Method::Post.bit()]),
+        prop::sample::select(vec!["", "", "10.0.0.0/8", "10.0.0.0/31"]),
+        prop::bool::weighted(0.2),
+        -1..2i64,
+    )
+        .prop_map(|(id, uris, hosts, methods, net, vars, priority)| {
+            let uris: Vec<&str> = uris.iter().map(String::as_str).collect();
+            let mut rule = rule(&id.to_string(), &uris).hosts(&hosts).priority(priority);
+            rule.methods = methods;
+            rule = if net.is_empty() { rule } else { rule.from(&[net]) };
+            if vars { rule.vars(json!([["arg_v", "==", 1]])) } else { rule }
+        })
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    (
+        prop::sample::select(vec![Method::Get, Method::Post, Method::Put]),
+        prop::sample::select(vec!["a.b", "c.a.b", "d.c.a.b", "x", "b", "xb"]),
+        path(),
+        0..2u8,
+        prop::sample::select(vec![1, 2, 200]),
+    )
+        .prop_map(|(method, host, path, v, last)| Request {
+            method,
+            host: host.to_owned(),
+            path,
+            v,
+            ip: Ipv4Addr::new(if last == 200 { 11 } else { 10 }, 0, 0, last).into(),
+        })
+}
+
+fn mode() -> impl Strategy<Value = Mode> {
+    prop::sample::select(vec![Mode::HostUri, Mode::Uri, Mode::UriWithParameter])
+}
+
+fn holds(router: &Router, rules: &BTreeMap<String, Rule>, mode: Mode, requests: &[Request]) {
+    assert_eq!(router.len(), rules.len());
+    for request in requests {
+        let line = format!("{} {}{}?v={}", request.method.as_str(), request.host, request.path, request.v);
+        assert_eq!(found(router, &line, request.ip), expected(rules, mode, request), "{line} in {mode:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_500))]
+
+    /// Whatever is put in and taken out in whatever order: the router answers as the plain
+    /// matcher does for the rules that are left, and so does every older copy for its own.
+    #[test]
+    fn the_router_equals_the_plain_matcher(
+        mode in mode(),
+        steps in prop::collection::vec((some_rule(), prop::bool::weighted(0.3)), 1..24),
+        cut in 0..24usize,
+        requests in prop::collection::vec(request(), 12),
+    ) {
+        let mut router = Router::new(mode, Options::default());
+        let mut rules = BTreeMap::new();
+        let mut old = (router.clone(), rules.clone());
+        for (i, (rule, remove)) in steps.into_iter().enumerate() {
+            if i == cut {
+                old = (router.clone(), rules.clone());
+            }
+            if remove {
+                router.remove(&rule.id);
+                rules.remove(&rule.id);
+            } else {
+                router.insert(Arc::new(rule.clone()));
+                rules.insert(rule.id.clone(), rule);
+            }
+        }
+        holds(&router, &rules, mode, &requests);
+        holds(&old.0, &old.1, mode, &requests);
+        let mut anew = Router::new(mode, Options::default());
+        for rule in rules.values().rev() {
+            anew.insert(Arc::new(rule.clone()));
+        }
+        holds(&anew, &rules, mode, &requests);
+    }
+}
