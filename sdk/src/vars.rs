@@ -242,8 +242,8 @@ impl Kind {
         if let Some(plain) = Plain::named(name) {
             return Kind::Plain(plain);
         }
-        // `post_arg.` and `upstream_http_` before their shorter relatives.
-        let kinds: [(&str, fn(&str) -> Kind); 9] = [
+        type Make = fn(&str) -> Kind;
+        let kinds: [(&str, Make); 9] = [
             ("post_arg.", |name| body::Path::parse(name).map_or(Kind::Unknown, Kind::PostPath)),
             ("post_arg_", |name| Kind::PostArg(name.as_bytes().into())),
             ("arg_", |name| Kind::Arg(name.as_bytes().into())),
