@@ -19,6 +19,7 @@ use model::{Diagnostic, Key, Kind};
 use serde_json::Value;
 
 pub mod embedded;
+pub mod file;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
 #[cfg(test)]
@@ -26,6 +27,7 @@ mod suite;
 pub mod table;
 
 pub use embedded::Embedded;
+pub use file::File;
 #[cfg(any(test, feature = "testing"))]
 pub use memory::Memory;
 pub use table::Table;
@@ -121,6 +123,9 @@ pub enum StoreError {
         "the store cannot write, the disk is full: {0}; free some space, nothing was lost and this write was not made"
     )]
     Full(String),
+    /// A declarative file of which nothing can be used.
+    #[error("{0}")]
+    File(Box<Diagnostic>),
     #[error("cannot use the data folder {}: {reason}", path.display())]
     Folder { path: PathBuf, reason: String },
     #[error(

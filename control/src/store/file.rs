@@ -1,0 +1,470 @@
+//! A declarative file as a store that can only be read.
+//!
+//! `apisix.yaml` (ending in `#END`) or `apisix.json`. The file is watched, and
+//! looked at once a second in case the watch misses something. A file that
+//! cannot be read as a whole changes nothing: what it said last stays, and why
+//! is told. Items that did not change keep their revisions. Nothing here
+//! survives a restart but the file itself, and nothing is ever written to it.
+
+use std::collections::HashMap;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use model::declarative::{Declarative, Format};
+use model::{Diagnostic, Key, Kind, Severity};
+use notify::event::{AccessKind, AccessMode, EventKind};
+use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use serde_json::Value;
+
+use super::{Answer, Changes, Expect, Revision, Store, StoreError, Stored, Table};
+
+/// How often the file is looked at when the watch says nothing.
+const POLL: Duration = Duration::from_secs(1);
+
+/// How long the file must be left alone before it is read: editors write in steps.
+const SETTLE: Duration = Duration::from_millis(10);
+
+/// The largest file taken.
+const MAX_SIZE: u64 = 512 << 20;
+
+/// How a variable of the file (`${{NAME}}`) is looked up.
+pub type Lookup = Box<dyn Fn(&str) -> Option<String> + Send>;
+
+/// A read-only [`Store`] that is a declarative file.
+#[derive(Debug)]
+pub struct File {
+    path: PathBuf,
+    table: Arc<Table>,
+    signal: Signal,
+    /// `None` if the system would not watch, or while dropping.
+    watcher: Option<RecommendedWatcher>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Wakes the thread that reads.
+#[derive(Debug, Clone)]
+struct Signal {
+    wake: SyncSender<()>,
+    /// Read the file even if it looks the same.
+    touched: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
+}
+
+impl File {
+    /// Reads the file, with variables from the environment, and watches it.
+    ///
+    /// Blocks while reading.
+    ///
+    /// # Errors
+    /// [`StoreError::File`] if nothing of it can be used. What is wrong with single items is
+    /// told in the `rejected` of the first [`Reset`](super::Change::Reset).
+    pub fn open(path: &Path) -> Result<File, StoreError> {
+        File::open_with(path, Box::new(|name| std::env::var(name).ok()))
+    }
+
+    /// Like [`open`](File::open) with variables from elsewhere.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_with(path: &Path, lookup: Lookup) -> Result<File, StoreError> {
+        let table = Arc::new(Table::new([], None, 0));
+        let mut reader = Reader {
+            path: path.to_owned(),
+            lookup,
+            table: table.clone(),
+            stat: Stat::of(path),
+            content: None,
+            rejected: Vec::new(),
+        };
+        reader.read().map_err(StoreError::File)?;
+
+        let (wake, woken) = sync_channel(1);
+        let signal = Signal { wake, touched: Arc::default(), stop: Arc::default() };
+        let watcher = watch(path, signal.clone());
+        if let Err(error) = &watcher {
+            tracing::warn!(path = %path.display(), %error, "cannot watch the file; looking at it every second");
+        }
+        let run = signal.clone();
+        let thread = thread::Builder::new()
+            .name("file".to_owned())
+            .spawn(move || reader.run(&woken, &run.touched, &run.stop))
+            .map_err(|error| StoreError::Unavailable(format!("no thread for the file: {error}")))?;
+        Ok(File { path: path.to_owned(), table, signal, watcher: watcher.ok(), thread: Some(thread) })
+    }
+
+    /// Reads the file again soon, even if it looks the same (on SIGHUP: a variable may have changed).
+    pub fn reload(&self) {
+        self.signal.touched();
+    }
+
+    fn read_only<T>(&self) -> Result<T, StoreError> {
+        Err(StoreError::ReadOnly { path: self.path.clone() })
+    }
+}
+
+impl Store for File {
+    fn get<'a>(&'a self, key: &'a Key) -> Answer<'a, Option<Stored>> {
+        Box::pin(async { Ok(self.table.get(key)) })
+    }
+
+    fn list<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Stored>, Revision)> {
+        Box::pin(async move { Ok(self.table.list(kind, prefix)) })
+    }
+
+    fn put(&self, _: Key, _: Value, _: Expect, _: Option<Duration>) -> Answer<'_, Stored> {
+        Box::pin(async { self.read_only() })
+    }
+
+    fn delete(&self, _: Key, _: Expect) -> Answer<'_, Option<Stored>> {
+        Box::pin(async { self.read_only() })
+    }
+
+    fn revision(&self) -> Answer<'_, Revision> {
+        Box::pin(async { Ok(self.table.revision()) })
+    }
+
+    fn plugins(&self) -> Answer<'_, Option<Vec<String>>> {
+        Box::pin(async { Ok(self.table.plugins()) })
+    }
+
+    fn put_plugins(&self, _: Vec<String>) -> Answer<'_, Revision> {
+        Box::pin(async { self.read_only() })
+    }
+
+    fn watch(&self) -> Changes {
+        self.table.watch()
+    }
+
+    fn writable(&self) -> bool {
+        false
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        self.watcher = None;
+        self.signal.stop.store(true, Ordering::Relaxed);
+        self.signal.touched();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the file's thread ended in a panic");
+        }
+    }
+}
+
+impl Signal {
+    fn touched(&self) {
+        self.touched.store(true, Ordering::Relaxed);
+        self.look();
+    }
+
+    fn look(&self) {
+        // If it is full, the thread has yet to wake up and will see this, too.
+        let _ = self.wake.try_send(());
+    }
+}
+
+/// Watches the folder, since editors and Kubernetes replace a file instead of writing to it.
+fn watch(path: &Path, signal: Signal) -> notify::Result<RecommendedWatcher> {
+    let name = path.file_name().map(ToOwned::to_owned);
+    let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+        let Ok(event) = event else { return signal.look() };
+        let writes = match event.kind {
+            // Reading the file makes events as well, which must not make it be read again.
+            EventKind::Access(access) => access == AccessKind::Close(AccessMode::Write),
+            _ => true,
+        };
+        let ours = event.paths.iter().any(|path| path.file_name() == name.as_deref());
+        match (writes, ours) {
+            (true, true) => signal.touched(),
+            // A symbolic link on the way may have been turned: worth a look.
+            (true, false) => signal.look(),
+            (false, _) => {}
+        }
+    })?;
+    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    watcher.watch(folder, RecursiveMode::NonRecursive)?;
+    Ok(watcher)
+}
+
+/// What changes when a file is changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stat {
+    file: (u64, u64),
+    size: u64,
+    modified: (i64, i64),
+}
+
+impl Stat {
+    fn of(path: &Path) -> Option<Stat> {
+        let meta = fs::metadata(path).ok()?;
+        Some(Stat {
+            file: (meta.dev(), meta.ino()),
+            size: meta.size(),
+            modified: (meta.mtime(), meta.mtime_nsec()),
+        })
+    }
+}
+
+/// The thread that reads the file.
+struct Reader {
+    path: PathBuf,
+    lookup: Lookup,
+    table: Arc<Table>,
+    /// As it was before the last reading.
+    stat: Option<Stat>,
+    /// A hash of what was read last.
+    content: Option<u64>,
+    rejected: Vec<Diagnostic>,
+}
+
+impl Reader {
+    fn run(mut self, woken: &Receiver<()>, touched: &AtomicBool, stop: &AtomicBool) {
+        loop {
+            match woken.recv_timeout(POLL) {
+                // More may follow at once.
+                Ok(()) => while woken.recv_timeout(SETTLE).is_ok() && !stop.load(Ordering::Relaxed) {},
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            if stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let stat = Stat::of(&self.path);
+            if touched.swap(false, Ordering::Relaxed) || stat != self.stat {
+                self.stat = stat;
+                if let Err(diagnostic) = self.read() {
+                    self.keep(*diagnostic);
+                }
+            }
+        }
+    }
+
+    /// Takes over what the file says now.
+    ///
+    /// # Errors
+    /// Why nothing of it can be used.
+    fn read(&mut self) -> Result<(), Box<Diagnostic>> {
+        let name = self.path.display().to_string();
+        let text = self.text().map_err(|reason| Box::new(Diagnostic::new(Severity::Error, &name, reason)))?;
+        let mut hasher = DefaultHasher::new();
+        text.hash(&mut hasher);
+        let content = hasher.finish();
+        let format = match self.path.extension().is_some_and(|extension| extension == "json") {
+            true => Format::Json,
+            false => Format::Yaml,
+        };
+        // The same text can mean something else when a variable has changed, so it is parsed
+        // again; comparing values then finds what is new.
+        let read = Declarative::parse(&name, &text, format, &*self.lookup)?;
+        let same = self.content == Some(content);
+        self.content = Some(content);
+        self.take(read, same);
+        Ok(())
+    }
+
+    fn text(&self) -> Result<String, String> {
+        let file = fs::File::open(&self.path).map_err(|error| format!("cannot read the file: {error}"))?;
+        let mut bytes = Vec::new();
+        file.take(MAX_SIZE + 1)
+            .read_to_end(&mut bytes)
+            .map_err(|error| format!("cannot read the file: {error}"))?;
+        if bytes.len() as u64 > MAX_SIZE {
+            return Err(format!("the file is larger than {} MiB", MAX_SIZE >> 20));
+        }
+        String::from_utf8(bytes).map_err(|_| "the file is not UTF-8".to_owned())
+    }
+
+    fn take(&mut self, read: Declarative, same_text: bool) {
+        let revision = self.table.revision() + 1;
+        let mut there: HashMap<Key, Stored> = HashMap::new();
+        for kind in Kind::ALL {
+            let (items, _) = self.table.list(kind, "");
+            there.extend(items.into_iter().map(|stored| (stored.key.clone(), stored)));
+        }
+        let mut changed = 0;
+        let items: Vec<Stored> = read
+            .items
+            .into_iter()
+            .map(|item| match there.remove(&item.key) {
+                Some(old) if old.value == item.value => old,
+                old => {
+                    changed += 1;
+                    let created = old.map_or(revision, |old| old.created);
+                    Stored { key: item.key, value: item.value, created, modified: revision, expires: None }
+                }
+            })
+            .collect();
+        let removed = there.len();
+        let plugins_changed = self.table.plugins() != read.plugins;
+        let news = changed + removed > 0 || plugins_changed || read.diagnostics != self.rejected;
+        if !news && same_text {
+            return;
+        }
+        tracing::info!(
+            path = %self.path.display(), items = items.len(), changed, removed, "configuration file read"
+        );
+        for diagnostic in &read.diagnostics {
+            tracing::error!("{}", diagnostic.one_line());
+        }
+        if news || revision == 1 {
+            self.rejected.clone_from(&read.diagnostics);
+            self.table.reset(items, read.plugins, revision, read.diagnostics);
+        }
+    }
+
+    /// Keeps what there is, and tells why.
+    fn keep(&mut self, diagnostic: Diagnostic) {
+        if self.rejected.first() == Some(&diagnostic) && self.rejected.len() == 1 {
+            return;
+        }
+        tracing::error!("{}; what it said before stays", diagnostic.one_line());
+        self.rejected = vec![diagnostic];
+        let items = Kind::ALL.into_iter().flat_map(|kind| self.table.list(kind, "").0).collect();
+        let revision = self.table.revision() + 1;
+        self.table.reset(items, self.table.plugins(), revision, self.rejected.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::store::Change;
+
+    const TWO: &str = "\
+routes:
+  - {id: 1, uri: /a, upstream_id: u}
+  - {id: 2, uri: /b, upstream_id: u}
+upstreams:
+  - {id: u, nodes: {'127.0.0.1:80': 1}}
+plugins:
+  - name: cors
+#END
+";
+
+    struct Reset {
+        items: Vec<Stored>,
+        revision: Revision,
+        rejected: Vec<Diagnostic>,
+    }
+
+    async fn next(changes: &mut Changes) -> Reset {
+        let change = tokio::time::timeout(Duration::from_secs(10), changes.next()).await;
+        match change.expect("the change is seen").expect("the store lives") {
+            Change::Reset { items, revision, rejected, .. } => Reset { items, revision, rejected },
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn modified(reset: &Reset, id: &str) -> Revision {
+        reset.items.iter().find(|item| item.key.id == id).unwrap().modified
+    }
+
+    #[tokio::test]
+    async fn the_file_is_followed_and_unchanged_items_keep_their_revisions() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("apisix.yaml");
+        fs::write(&path, TWO).unwrap();
+        let store = File::open(&path).unwrap();
+        assert!(!store.writable());
+        let mut changes = store.watch();
+        let first = next(&mut changes).await;
+        assert_eq!((first.items.len(), first.revision), (3, 1));
+        assert_eq!(store.plugins().await.unwrap(), Some(vec!["cors".to_owned()]));
+
+        // Written in place.
+        fs::write(&path, TWO.replace("/b", "/c")).unwrap();
+        let second = next(&mut changes).await;
+        assert_eq!((modified(&second, "1"), modified(&second, "2"), second.revision), (1, 2, 2));
+
+        // Replaced, as editors do it.
+        let new = folder.path().join("new");
+        fs::write(&new, TWO.replace("  - {id: 1, uri: /a, upstream_id: u}\n", "")).unwrap();
+        fs::rename(&new, &path).unwrap();
+        let third = next(&mut changes).await;
+        assert_eq!((third.items.len(), third.revision), (2, 3));
+        assert_eq!(modified(&third, "u"), 1);
+    }
+
+    #[tokio::test]
+    async fn a_broken_file_changes_nothing_and_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("apisix.yaml");
+        fs::write(&path, TWO).unwrap();
+        let store = File::open(&path).unwrap();
+        let mut changes = store.watch();
+        next(&mut changes).await;
+        for broken in ["routes: [\n#END\n", "routes: []\n"] {
+            fs::write(&path, broken).unwrap();
+            let kept = next(&mut changes).await;
+            assert_eq!((kept.items.len(), modified(&kept, "1")), (3, 1), "{broken}");
+            assert_eq!(kept.rejected.len(), 1);
+            assert!(kept.rejected[0].one_line().contains("apisix.yaml"), "{}", kept.rejected[0]);
+        }
+        fs::remove_file(&path).unwrap();
+        let kept = next(&mut changes).await;
+        assert_eq!(kept.items.len(), 3);
+        assert!(kept.rejected[0].message.starts_with("cannot read the file"), "{}", kept.rejected[0]);
+
+        fs::write(&path, TWO).unwrap();
+        let healed = next(&mut changes).await;
+        assert_eq!((healed.rejected.len(), healed.items.len(), modified(&healed, "1")), (0, 3, 1));
+    }
+
+    #[tokio::test]
+    async fn a_bad_item_is_left_out_and_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("apisix.json");
+        fs::write(&path, r#"{"routes": [{"id": "1", "uri": 5}, {"id": "2", "uri": "/", "plugins": {}}]}"#)
+            .unwrap();
+        let store = File::open(&path).unwrap();
+        let first = next(&mut store.watch()).await;
+        assert_eq!((first.items.len(), first.rejected.len()), (1, 1));
+        assert_eq!(first.rejected[0].pointer, "/routes/0/uri");
+    }
+
+    #[tokio::test]
+    async fn a_reload_sees_a_variable_that_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("apisix.yaml");
+        fs::write(&path, "routes:\n  - {id: 1, uri: '${{WHERE}}', plugins: {}}\n#END\n").unwrap();
+        let place = Arc::new(Mutex::new("/a".to_owned()));
+        let looked_up = place.clone();
+        let lookup = move |name: &str| (name == "WHERE").then(|| looked_up.lock().unwrap().clone());
+        let store = File::open_with(&path, Box::new(lookup)).unwrap();
+        let mut changes = store.watch();
+        assert_eq!(next(&mut changes).await.items[0].value["uri"], "/a");
+        *place.lock().unwrap() = "/b".to_owned();
+        store.reload();
+        assert_eq!(next(&mut changes).await.items[0].value["uri"], "/b");
+    }
+
+    #[tokio::test]
+    async fn writes_are_refused_and_say_where_to_write() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("apisix.yaml");
+        fs::write(&path, "#END\n").unwrap();
+        let store = File::open(&path).unwrap();
+        let key = Key::new(Kind::Route, "1");
+        let error = store.put(key, Value::Null, Expect::Any, None).await.unwrap_err();
+        assert!(error.to_string().contains("edit that file"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_at_all_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = File::open(&folder.path().join("none.yaml")).unwrap_err();
+        assert!(missing.to_string().contains("cannot read the file"), "{missing}");
+    }
+}
