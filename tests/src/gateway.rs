@@ -81,8 +81,8 @@ impl Gateway {
         Ok(Gateway { program: program.into(), folder: folder.into(), env, listen, child: None })
     }
 
-    /// Starts the program and waits until it takes connections.
-    pub fn start(&mut self) -> Result<()> {
+    /// Starts the program and waits until it takes connections; gives its process id.
+    pub fn start(&mut self) -> Result<u32> {
         if self.child.is_some() {
             bail!("the gateway is running already");
         }
@@ -91,7 +91,9 @@ impl Gateway {
         command.arg("run").arg(&self.folder).arg("--data").arg(self.folder.join("data"));
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        self.child = Some(command.spawn().with_context(|| format!("starting {}", self.program.display()))?);
+        let child = command.spawn().with_context(|| format!("starting {}", self.program.display()))?;
+        let id = child.id();
+        self.child = Some(child);
         let until = Instant::now() + PATIENCE;
         while TcpStream::connect(("127.0.0.1", self.listen.proxy)).is_err() {
             if let Some(code) = self.exited()? {
@@ -102,7 +104,7 @@ impl Gateway {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        Ok(())
+        Ok(id)
     }
 
     pub fn signal(&mut self, name: &str) -> Result<()> {

@@ -42,7 +42,7 @@ fn try_run(path: &Path, program: &Path) -> Result<Vec<String>> {
     let mut world = prepare(&case, path, program, folder.path())?;
     let mut failures = Vec::new();
     if case.start {
-        world.gateway.start()?;
+        world.start()?;
         if !case.uses_yaml() {
             admin::put_all(&mut world, &case.resources)?;
         }
@@ -101,6 +101,12 @@ fn prepare(case: &Case, path: &Path, program: &Path, folder: &Path) -> Result<Wo
 }
 
 impl World {
+    /// Starts the gateway; `${PID}` is its process from then on.
+    pub fn start(&mut self) -> Result<()> {
+        self.names.set("PID", self.gateway.start()?);
+        Ok(())
+    }
+
     /// What helps to understand a failure: the end of the log, upstreams' troubles.
     fn evidence(&mut self) -> Vec<String> {
         let log = self.gateway.log();

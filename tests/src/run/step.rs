@@ -57,7 +57,7 @@ fn once(world: &mut World, step: &Step) -> Result<()> {
     }
     files(world, step)?;
     if step.start_gateway {
-        world.gateway.start()?;
+        world.start()?;
     }
     if !step.put.is_empty() {
         admin::put_all(world, &step.put)?;

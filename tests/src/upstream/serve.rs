@@ -6,12 +6,14 @@ use crate::talk;
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// A forgotten connection ends after this.
 const IDLE: Duration = Duration::from_secs(60);
+/// How long a closing connection waits for the peer's last bytes.
+const LINGER: Duration = Duration::from_millis(300);
 
 pub fn connection(shared: &Shared, stream: &TcpStream) -> Result<()> {
     stream.set_nodelay(true)?;
@@ -31,6 +33,9 @@ pub fn connection(shared: &Shared, stream: &TcpStream) -> Result<()> {
         }
         note(shared, &request);
         if !answer(shared, stream, &mut reader, &request, &reply)? {
+            if !reply.reset {
+                linger(stream);
+            }
             return Ok(());
         }
         if reply.early {
@@ -41,6 +46,15 @@ pub fn connection(shared: &Shared, stream: &TcpStream) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Ends the sending side and takes what still comes, so that closing with
+/// unread bytes does not reset the connection under the answer.
+fn linger(mut stream: &TcpStream) {
+    let _ = stream.shutdown(Shutdown::Write);
+    let _ = stream.set_read_timeout(Some(LINGER));
+    let mut part = [0; 16 * 1024];
+    while stream.read(&mut part).is_ok_and(|read| read > 0) {}
 }
 
 fn note(shared: &Shared, request: &Message) {
