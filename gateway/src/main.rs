@@ -1,1 +1,48 @@
-fn main() {}
+//! The program: command line, files, threads, signals.
+//!
+//! The only room that sees every other. It reads what an operator wrote, puts
+//! the parts together and sees them through their life; it decides nothing
+//! about a request and nothing about a resource.
+#![forbid(unsafe_code)]
+
+mod check;
+mod cli;
+mod files;
+mod handoff;
+mod lifecycle;
+mod logging;
+mod program;
+mod run;
+mod wiring;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use cli::{Cli, Command};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Run(files) => run::run(&files),
+        Command::Check(files) => check::run(&files),
+        Command::Version => {
+            println!("sluice {}", env!("CARGO_PKG_VERSION"));
+            Ok(true)
+        }
+        Command::Completions { shell } => {
+            cli::completions(shell);
+            Ok(true)
+        }
+        Command::Schema => wiring::print_schemas().map(|()| true),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

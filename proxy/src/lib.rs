@@ -20,5 +20,5 @@ mod worker;
 
 pub use exchange::fault::{Blame, Fault, FaultKind, FaultRecord};
 pub use handoff::{Handoff, HandoffFuture, HandoffReply, HandoffRequest};
-pub use settings::Settings;
+pub use settings::{RealIp, Settings};
 pub use worker::{Stage, Workers};

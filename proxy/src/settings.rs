@@ -51,12 +51,42 @@ pub struct Settings {
     pub server: String,
     /// `X-APISIX-Upstream-Status` on every answer, not only when the upstream failed.
     pub show_upstream_status: bool,
+    /// Whose word about the client's address is believed, and where it stands.
+    pub real_ip: Option<RealIp>,
     /// Whose `X-Forwarded-*` fields are believed.
     pub trusted: Arc<dyn Fn(std::net::IpAddr) -> bool + Send + Sync>,
     /// Requests that are answered by the control side, such as the Admin API on the data port.
     pub handoff: Option<Arc<dyn Handoff>>,
     /// Told of every failed exchange; must not wait.
     pub on_fault: Arc<dyn Fn(crate::FaultRecord) + Send + Sync>,
+}
+
+/// NGINX's real_ip: the client's address as a trusted peer tells it.
+#[derive(Clone)]
+pub struct RealIp {
+    /// The field that holds it; of a list (`X-Forwarded-For`) the last address counts.
+    pub header: String,
+    pub from: Arc<dyn Fn(std::net::IpAddr) -> bool + Send + Sync>,
+    /// Of a list, the last address that is not itself trusted (`real_ip_recursive`).
+    pub recursive: bool,
+}
+
+impl RealIp {
+    /// The address a field's value names.
+    pub(crate) fn read(&self, value: &[u8]) -> Option<std::net::IpAddr> {
+        let mut found = None;
+        for piece in std::str::from_utf8(value).ok()?.rsplit(',') {
+            let text = piece.trim();
+            let text = text.strip_prefix('[').and_then(|text| text.split(']').next()).unwrap_or(text);
+            let address = text.parse().or_else(|_| text.parse().map(|socket: SocketAddr| socket.ip()));
+            let Ok(address) = address else { break };
+            found = Some(address);
+            if !self.recursive || !(self.from)(address) {
+                break;
+            }
+        }
+        found
+    }
 }
 
 impl Default for Settings {
@@ -81,6 +111,7 @@ impl Default for Settings {
             spare_buffers: 256,
             server: "APISIX/3.18.0".to_owned(),
             show_upstream_status: false,
+            real_ip: None,
             trusted: Arc::new(|_| false),
             handoff: None,
             on_fault: Arc::new(|_| {}),
@@ -91,5 +122,26 @@ impl Default for Settings {
 impl std::fmt::Debug for Settings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Settings").field("listen", &self.listen).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_client_is_the_last_address_nobody_trusts() {
+        let real_ip = |recursive| RealIp {
+            header: "X-Forwarded-For".into(),
+            from: Arc::new(|ip| ip.is_loopback()),
+            recursive,
+        };
+        let read = |value: &str, recursive| real_ip(recursive).read(value.as_bytes()).map(|ip| ip.to_string());
+        assert_eq!(read("10.0.0.1, 127.0.0.1", false).as_deref(), Some("127.0.0.1"));
+        assert_eq!(read("9.9.9.9, 10.0.0.1, 127.0.0.1", true).as_deref(), Some("10.0.0.1"));
+        assert_eq!(read("[::2]:80", false).as_deref(), Some("::2"));
+        assert_eq!(read("10.0.0.1:80", false).as_deref(), Some("10.0.0.1"));
+        assert_eq!(read("unknown", true), None);
+        assert_eq!(read("", true), None);
     }
 }

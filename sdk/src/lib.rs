@@ -34,3 +34,6 @@ pub use exchange::{Chunk, Client, Exchange, Matched, RouteInfo};
 pub use plugin::Plugin;
 pub use step::{Reply, Step};
 pub use world::World;
+
+/// Messages and targets as `wire` knows them, for plugins, which see nothing but this room.
+pub use wire::{BadField, Fields, Method, Name, Span, Version, target};

@@ -20,6 +20,8 @@ pub struct Template {
 enum Part {
     Text(Box<str>),
     Var { var: Var, default: Option<Box<str>> },
+    /// `$1`: a group of a pattern that matched before. Nothing, where there are no groups.
+    Capture(usize),
 }
 
 impl Template {
@@ -75,6 +77,11 @@ impl Template {
     /// Appends the text with its variables filled in. Gives how many of them had a value,
     /// their own or the default.
     pub fn render(&self, x: &Exchange<'_>, out: &mut Vec<u8>) -> usize {
+        self.render_with_captures(x, &[], out)
+    }
+
+    /// As [`Template::render`], with `$0`, `$1` and so on being the groups of a match.
+    pub fn render_with_captures(&self, x: &Exchange<'_>, captures: &[Vec<u8>], out: &mut Vec<u8>) -> usize {
         let mut found = 0;
         for part in &self.parts {
             match part {
@@ -87,9 +94,37 @@ impl Template {
                         found += 1;
                     }
                 }
+                Part::Capture(index) => {
+                    if let Some(group) = captures.get(*index) {
+                        out.extend_from_slice(group);
+                        found += 1;
+                    }
+                }
             }
         }
         found
+    }
+
+    /// As [`Template::render`], with each byte of a variable's value written by `escape`.
+    pub fn render_escaped(&self, x: &Exchange<'_>, out: &mut Vec<u8>, escape: impl Fn(u8, &mut Vec<u8>)) {
+        let mut value = Vec::new();
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => out.extend_from_slice(text.as_bytes()),
+                Part::Var { var, default } => {
+                    value.clear();
+                    match default {
+                        Some(default) if !var.write(x, &mut value) => out.extend_from_slice(default.as_bytes()),
+                        Some(_) => value.iter().for_each(|&byte| escape(byte, out)),
+                        None => {
+                            var.write(x, &mut value);
+                            value.iter().for_each(|&byte| escape(byte, out));
+                        }
+                    }
+                }
+                Part::Capture(_) => {}
+            }
+        }
     }
 }
 
@@ -104,14 +139,22 @@ fn reference(text: &str) -> Option<(Part, usize)> {
     if end == 0 {
         return None;
     }
-    Some((Part::Var { var: Var::parse(&text[..end]), default: None }, end))
+    Some((part(&text[..end], None), end))
 }
 
 fn with_default(inner: &str) -> Part {
     let mut pieces = inner.split("??").map(str::trim);
     let name = pieces.next().unwrap_or_default();
     let default = pieces.next().filter(|text| !text.is_empty()).map(Into::into);
-    Part::Var { var: Var::parse(name), default }
+    part(name, default)
+}
+
+/// A name of digits alone is a group.
+fn part(name: &str, default: Option<Box<str>>) -> Part {
+    match name.parse() {
+        Ok(index) if name.bytes().all(|byte| byte.is_ascii_digit()) => Part::Capture(index),
+        _ => Part::Var { var: Var::parse(name), default },
+    }
 }
 
 #[cfg(test)]

@@ -51,6 +51,8 @@ pub(crate) async fn drive(
     let Scratch { messages, up_out, down_out, chunk } = scratch;
     let lease = worker.lease();
     let began = worker.clock.micros();
+    let told = told_client(worker, client, &messages.request);
+    let client = told.as_ref().unwrap_or(client);
     let mut x = Exchange::new(messages, client, &lease.consumers, &**worker);
     x.timing.start_ms = worker.clock.unix_ms(began);
     x.timing.received = down.head_bytes;
@@ -137,6 +139,19 @@ pub(crate) async fn drive(
         after = After::Linger;
     }
     after
+}
+
+/// The client as a trusted peer tells of it.
+#[inline]
+fn told_client(worker: &Worker, client: &Client, head: &wire::RequestHead) -> Option<Client> {
+    let real_ip = worker.settings.real_ip.as_ref()?;
+    let value = head.fields.get_named(real_ip.header.as_bytes())?;
+    if !(real_ip.from)(client.peer.ip().to_canonical()) {
+        return None;
+    }
+    let mut told = client.clone();
+    told.set_ip(real_ip.read(value)?);
+    Some(told)
 }
 
 /// Refusals, handed-over requests and the choice of the route.

@@ -1,0 +1,64 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// An API gateway that runs Apache APISIX's configuration, in one binary.
+#[derive(Debug, Parser)]
+#[command(
+    name = "sluice",
+    version,
+    arg_required_else_help = true,
+    after_help = "Examples:\n  \
+        sluice run                      conf/config.yaml if it is there, else built-in defaults\n  \
+        sluice run /etc/sluice          a folder with config.yaml (and apisix.yaml)\n  \
+        sluice run routes.yaml          only these routes, from one declarative file\n  \
+        sluice check conf               says what is wrong in the files, and where\n\n\
+        Signals: TERM and INT stop quickly, QUIT drains first, HUP reads the files again."
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Starts the gateway in the foreground
+    #[command(alias = "start")]
+    Run(Files),
+    /// Checks configuration and resources without starting; exit code 1 if anything is wrong
+    #[command(alias = "test", alias = "validate")]
+    Check(Files),
+    /// Prints the version
+    Version,
+    /// Prints a completion script for a shell
+    Completions {
+        /// bash, elvish, fish, powershell or zsh
+        shell: clap_complete::Shell,
+    },
+    /// Prints the schemas of all plugins as JSON
+    #[command(hide = true)]
+    Schema,
+}
+
+/// Which configuration.
+#[derive(Debug, clap::Args)]
+pub struct Files {
+    /// config.yaml, a folder that holds it, or a declarative resource file (apisix.yaml)
+    ///
+    /// Without it: conf/config.yaml if there is one, else built-in defaults with the embedded
+    /// store and the Admin API on 127.0.0.1:9180.
+    #[arg(value_name = "PATH")]
+    pub path: Option<PathBuf>,
+    /// Folder of the embedded store and the generated admin key
+    ///
+    /// Default: `data` beside the configuration, or $XDG_STATE_HOME/sluice without one.
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+}
+
+/// Writes a completion script to standard output.
+pub fn completions(shell: clap_complete::Shell) {
+    clap_complete::generate(shell, &mut Cli::command(), "sluice", &mut std::io::stdout());
+}

@@ -1,0 +1,136 @@
+//! Which files a start reads: the boot file, the declarative resources, the data folder.
+
+use std::path::{Path, PathBuf};
+
+use model::boot::{Boot, Provider};
+use model::{Diagnostic, Severity};
+
+use crate::cli::Files;
+
+/// What was found and read.
+#[derive(Debug)]
+pub struct Found {
+    pub boot: Boot,
+    pub warnings: Vec<Diagnostic>,
+    /// The boot file, unless the built-in defaults are used.
+    pub config: Option<PathBuf>,
+    /// The declarative resources, if the provider reads a file.
+    pub resources: Option<PathBuf>,
+    /// Where the embedded store and the generated key are.
+    pub data: PathBuf,
+}
+
+const DEFAULT_CONFIG: &str = "conf/config.yaml";
+
+/// Finds and reads the configuration an operator named.
+///
+/// # Errors
+/// Everything wrong with it, with places.
+pub fn find(files: &Files) -> Result<Found, Vec<Diagnostic>> {
+    match &files.path {
+        Some(path) if path.is_dir() => {
+            let config = path.join("config.yaml");
+            if config.is_file() {
+                return from_config(config, files);
+            }
+            match declarative_in(path) {
+                Some(resources) => from_resources(resources, files),
+                None => Err(missing(path, "the folder holds neither config.yaml nor apisix.yaml")),
+            }
+        }
+        Some(path) if path.is_file() => {
+            if is_declarative(path)? { from_resources(path.clone(), files) } else { from_config(path.clone(), files) }
+        }
+        Some(path) => Err(missing(path, "there is no such file or folder")),
+        None if Path::new(DEFAULT_CONFIG).is_file() => from_config(DEFAULT_CONFIG.into(), files),
+        None => Ok(Found {
+            boot: Boot::default(),
+            warnings: Vec::new(),
+            config: None,
+            resources: None,
+            data: files.data.clone().unwrap_or_else(state_folder),
+        }),
+    }
+}
+
+/// Reads a boot file again, for the parts that may change while running.
+///
+/// # Errors
+/// Everything wrong with it, with places.
+pub fn read_boot(config: &Path) -> Result<(Boot, Vec<Diagnostic>), Vec<Diagnostic>> {
+    Boot::parse(&config.display().to_string(), &read(config)?, &env)
+}
+
+/// A variable of the environment.
+pub fn env(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// The text of a file, or why there is none.
+///
+/// # Errors
+/// One diagnostic that names the file.
+pub fn read(path: &Path) -> Result<String, Vec<Diagnostic>> {
+    std::fs::read_to_string(path).map_err(|error| missing(path, &format!("cannot be read: {error}")))
+}
+
+fn from_config(config: PathBuf, files: &Files) -> Result<Found, Vec<Diagnostic>> {
+    let (boot, warnings) = read_boot(&config)?;
+    let folder = config.parent().unwrap_or(Path::new("")).to_owned();
+    let resources = match boot.provider {
+        Provider::Embedded => None,
+        Provider::Yaml => Some(folder.join("apisix.yaml")),
+        Provider::Json => Some(folder.join("apisix.json")),
+    };
+    let data = files.data.clone().unwrap_or_else(|| folder.join("data"));
+    Ok(Found { boot, warnings, config: Some(config), resources, data })
+}
+
+/// Defaults, with these resources alone: a data plane.
+fn from_resources(resources: PathBuf, files: &Files) -> Result<Found, Vec<Diagnostic>> {
+    let provider = if is_json(&resources) { "json" } else { "yaml" };
+    let text =
+        format!("deployment: {{role: data_plane, role_data_plane: {{config_provider: {provider}}}}}\n");
+    let (boot, warnings) = Boot::parse("built-in defaults", &text, &env)?;
+    let data = files.data.clone().unwrap_or_else(state_folder);
+    Ok(Found { boot, warnings, config: None, resources: Some(resources), data })
+}
+
+fn declarative_in(folder: &Path) -> Option<PathBuf> {
+    ["apisix.yaml", "apisix.json"].into_iter().map(|name| folder.join(name)).find(|path| path.is_file())
+}
+
+fn is_json(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "json")
+}
+
+/// Told by its name, else by its sections: a boot file has none of those.
+fn is_declarative(path: &Path) -> Result<bool, Vec<Diagnostic>> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    if name == "apisix.yaml" || name == "apisix.json" {
+        return Ok(true);
+    }
+    if name == "config.yaml" {
+        return Ok(false);
+    }
+    let text = read(path)?;
+    Ok(is_json(path)
+        || text.lines().any(|line| {
+            let section = line.split(':').next().unwrap_or_default();
+            line.trim_end() == "#END" || model::Kind::from_collection(section).is_some()
+        }))
+}
+
+fn missing(path: &Path, why: &str) -> Vec<Diagnostic> {
+    vec![Diagnostic::new(Severity::Error, &path.display().to_string(), why)]
+}
+
+/// `$XDG_STATE_HOME/sluice`, by default below the home folder, else in the current one.
+fn state_folder() -> PathBuf {
+    let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"));
+    match state.or_else(home) {
+        Some(state) => state.join("sluice"),
+        None => PathBuf::from("data"),
+    }
+}

@@ -1,0 +1,121 @@
+//! Lists of header changes, as proxy-rewrite and response-rewrite take them:
+//! either a plain map, which sets, or `add`, `set` and `remove`.
+
+use model::Invalid;
+use sdk::template::Template;
+use serde_json::{Map, Value, json};
+
+/// What is done to one header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Add,
+    Set,
+    Remove,
+}
+
+/// One change, in the order it is made: additions, then settings, then removals, as in APISIX.
+#[derive(Debug)]
+pub(crate) struct Edit {
+    pub verb: Verb,
+    pub name: String,
+    /// Values with variables in them; several set the header several times. Empty for removals.
+    pub values: Vec<Template>,
+}
+
+/// Reads a `headers` setting.
+pub(crate) fn read(headers: &Value) -> Result<Vec<Edit>, Invalid> {
+    let Value::Object(map) = headers else { return Ok(Vec::new()) };
+    let mut edits = Vec::new();
+    if !is_verbose(map) {
+        of_map(Verb::Set, map, &mut edits)?;
+        return Ok(edits);
+    }
+    match map.get("add") {
+        Some(Value::Object(add)) => of_map(Verb::Add, add, &mut edits).map_err(|error| error.under("/add"))?,
+        Some(Value::Array(lines)) => {
+            for (index, line) in lines.iter().enumerate() {
+                let invalid = || {
+                    Invalid::new("invalid header line").within(index).under("/add").expected("`Name: value`")
+                };
+                let (name, value) = line.as_str().and_then(|line| line.split_once(':')).ok_or_else(invalid)?;
+                push(Verb::Add, name.trim(), &json!(value.trim()), &mut edits)?;
+            }
+        }
+        _ => {}
+    }
+    if let Some(Value::Object(set)) = map.get("set") {
+        of_map(Verb::Set, set, &mut edits).map_err(|error| error.under("/set"))?;
+    }
+    for name in map.get("remove").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str) {
+        check_name(name)?;
+        edits.push(Edit { verb: Verb::Remove, name: name.to_owned(), values: Vec::new() });
+    }
+    Ok(edits)
+}
+
+/// `add`, `set` or `remove` with a table under it; a plain map has texts there.
+fn is_verbose(map: &Map<String, Value>) -> bool {
+    ["add", "set", "remove"].iter().any(|verb| matches!(map.get(*verb), Some(Value::Object(_) | Value::Array(_))))
+}
+
+fn of_map(verb: Verb, map: &Map<String, Value>, edits: &mut Vec<Edit>) -> Result<(), Invalid> {
+    map.iter().try_for_each(|(name, value)| push(verb, name, value, edits))
+}
+
+fn push(verb: Verb, name: &str, value: &Value, edits: &mut Vec<Edit>) -> Result<(), Invalid> {
+    check_name(name)?;
+    let values = match value {
+        Value::Array(values) => values.iter().map(|value| text(name, value)).collect::<Result<_, _>>()?,
+        value => vec![text(name, value)?],
+    };
+    edits.push(Edit { verb, name: name.to_owned(), values });
+    Ok(())
+}
+
+fn check_name(name: &str) -> Result<(), Invalid> {
+    if name.is_empty() {
+        return Err(Invalid::new("invalid field length in header"));
+    }
+    let mut probe = sdk::Fields::new();
+    probe
+        .append(name.as_bytes(), b"")
+        .map_err(|_| Invalid::new("invalid field character in header").within(name).expected("a token"))
+}
+
+fn text(name: &str, value: &Value) -> Result<Template, Invalid> {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        Value::Number(number) => number.to_string(),
+        _ => return Err(Invalid::new("invalid type as header value").within(name)),
+    };
+    if text.bytes().any(|byte| byte < 0x20 && byte != b'\t' || byte == 0x7f) {
+        return Err(Invalid::new("invalid value character in header").within(name));
+    }
+    Ok(Template::parse(&text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(headers: Value) -> Vec<(Verb, String, usize)> {
+        read(&headers).unwrap().into_iter().map(|edit| (edit.verb, edit.name, edit.values.len())).collect()
+    }
+
+    #[test]
+    fn both_forms_are_read() {
+        assert_eq!(list(json!({"X-A": "1", "set": "2"})).len(), 2, "a header may be called set");
+        assert_eq!(
+            list(json!({"remove": ["X-C"], "set": {"X-B": ["1", 2]}, "add": {"X-A": "$host"}})),
+            [(Verb::Add, "X-A".into(), 1), (Verb::Set, "X-B".into(), 2), (Verb::Remove, "X-C".into(), 0)]
+        );
+        assert_eq!(list(json!({"add": ["Set-Cookie: a=b; Max-Age=1"]})), [(Verb::Add, "Set-Cookie".into(), 1)]);
+    }
+
+    #[test]
+    fn what_cannot_stand_in_a_head_is_refused() {
+        for bad in [json!({"X A": "1"}), json!({"": "1"}), json!({"X-A": "1\r\nX-B: 2"}), json!({"X-A": true})] {
+            assert!(read(&bad).is_err(), "{bad}");
+        }
+    }
+}

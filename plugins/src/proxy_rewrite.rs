@@ -1,0 +1,306 @@
+//! proxy-rewrite: changes the path, method, host and headers on their way to the upstream.
+//!
+//! Settings and order as in APISIX 3.18. The path that goes out is always encoded anew,
+//! so nothing a client sent encoded can become part of the request line
+//! (`use_real_request_uri_unsafe` excepted, whose text is refused if it holds control
+//! characters or spaces).
+
+use model::Invalid;
+use sdk::chain::Phases;
+use sdk::pattern::{Pattern, Replacement};
+use sdk::template::Template;
+use sdk::{Build, Exchange, Method, Plugin, Reply, Step, target};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::edits::{self, Edit, Verb};
+
+/// The stage.
+pub struct ProxyRewrite {
+    uri: Option<Template>,
+    regex_uri: Vec<(Pattern, Replacement)>,
+    method: Option<(Method, String)>,
+    host: Option<String>,
+    edits: Vec<Edit>,
+    /// Header values name captures of `regex_uri` (`$1`).
+    real_uri: bool,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Config {
+    uri: Option<String>,
+    #[serde(default)]
+    regex_uri: Vec<String>,
+    method: Option<String>,
+    host: Option<String>,
+    #[serde(default)]
+    headers: Value,
+    #[serde(default)]
+    use_real_request_uri_unsafe: bool,
+}
+
+const METHODS: [&str; 14] = [
+    "GET", "POST", "PUT", "HEAD", "DELETE", "OPTIONS", "MKCOL", "COPY", "MOVE", "PROPFIND", "LOCK", "UNLOCK",
+    "PATCH", "TRACE",
+];
+
+impl Plugin for ProxyRewrite {
+    const NAME: &'static str = "proxy-rewrite";
+    const PRIORITY: i32 = 1008;
+    const PHASES: Phases = Phases::REWRITE;
+
+    type Config = Config;
+
+    fn schema() -> Value {
+        let scalar = json!([{"type": "string"}, {"type": "number"}]);
+        let value = json!({"oneOf": [
+            {"type": "string"},
+            {"type": "number"},
+            {"type": "array", "minItems": 1, "items": {"oneOf": scalar}},
+        ]});
+        let map = json!({"type": "object", "minProperties": 1, "patternProperties": {"^[^:]+$": value}});
+        json!({
+            "type": "object",
+            "properties": {
+                "uri": {
+                    "description": "new uri for upstream",
+                    "type": "string", "minLength": 1, "maxLength": 4096, "pattern": "^\\/.*",
+                },
+                "method": {"description": "proxy route method", "type": "string", "enum": METHODS},
+                "regex_uri": {
+                    "description": "new uri that substitute from client uri for upstream, lower priority than uri property",
+                    "type": "array", "minItems": 2, "items": {"description": "regex uri", "type": "string"},
+                },
+                "host": {
+                    "description": "new host for upstream",
+                    "type": "string", "pattern": "^[0-9a-zA-Z-.]+(:\\d{1,5})?$",
+                },
+                "headers": {
+                    "description": "new headers for request",
+                    "oneOf": [
+                        {
+                            "type": "object", "minProperties": 1, "additionalProperties": false,
+                            "properties": {
+                                "add": map, "set": map,
+                                "remove": {"type": "array", "minItems": 1, "items": {"type": "string", "pattern": "^[^:]+$"}},
+                            },
+                        },
+                        {"type": "object", "minProperties": 1, "patternProperties": {"^[^:]+$": {"oneOf": scalar}}},
+                    ],
+                },
+                "use_real_request_uri_unsafe": {
+                    "description": "use real_request_uri instead, THIS IS VERY UNSAFE.",
+                    "type": "boolean", "default": false,
+                },
+            },
+            "minProperties": 1,
+        })
+    }
+
+    fn build(config: Config, _cx: &mut Build<'_>) -> Result<ProxyRewrite, Invalid> {
+        if config.regex_uri.len() % 2 != 0 {
+            return Err(Invalid::new("The length of regex_uri should be an even number").at("/regex_uri"));
+        }
+        let mut regex_uri = Vec::new();
+        for pair in config.regex_uri.chunks_exact(2) {
+            let [pattern, replacement] = pair else { continue };
+            let invalid = |error: Invalid| {
+                Invalid::new(format!("invalid regex_uri({pattern}, {replacement}): {error}")).at("/regex_uri")
+            };
+            regex_uri.push((
+                Pattern::new(pattern, false).map_err(invalid)?,
+                Replacement::parse(replacement).map_err(invalid)?,
+            ));
+        }
+        Ok(ProxyRewrite {
+            uri: config.uri.as_deref().map(Template::parse),
+            regex_uri,
+            method: config.method.map(|name| (Method::from_bytes(name.as_bytes()), name)),
+            host: config.host,
+            edits: edits::read(&config.headers).map_err(|error| error.under("/headers"))?,
+            real_uri: config.use_real_request_uri_unsafe,
+        })
+    }
+
+    fn rewrite(&self, x: &mut Exchange<'_>) -> Step {
+        let mut captures = Vec::new();
+        if self.uri.is_some() || !self.regex_uri.is_empty() || self.real_uri {
+            match self.new_uri(x, &mut captures) {
+                Some(uri) => x.forward.uri = Some(x.intern(&uri)),
+                None => {
+                    let words = "the request target holds characters that cannot be sent on";
+                    return Step::Reply(Reply::json(400, &json!({"error_msg": words})));
+                }
+            }
+        }
+        if let Some((method, name)) = &self.method {
+            x.forward.method = Some(*method);
+            if *method == Method::Other {
+                x.messages.request.method_span = x.intern(name.as_bytes());
+            }
+        }
+        if let Some(host) = &self.host {
+            x.forward.host = Some(x.intern(host.as_bytes()));
+        }
+        let mut value = Vec::new();
+        for edit in &self.edits {
+            self.edit(x, edit, &captures, &mut value);
+        }
+        Step::Next
+    }
+}
+
+impl ProxyRewrite {
+    /// Path and query for the upstream, encoded; `None` if they cannot be sent.
+    fn new_uri(&self, x: &Exchange<'_>, captures: &mut Vec<Vec<u8>>) -> Option<Vec<u8>> {
+        let mut uri = if self.real_uri { x.request().target().to_vec() } else { x.path().to_vec() };
+        // Whether a `?` in the text is a separator, or came decoded out of the client's path.
+        let mut separates = self.real_uri;
+        if let Some(template) = &self.uri {
+            separates = true;
+            let query = query_of(&uri).filter(|_| self.real_uri).map(<[u8]>::to_vec);
+            uri.clear();
+            template.render_escaped(x, &mut uri, |byte, out| match byte {
+                b'?' => out.extend_from_slice(b"%3F"),
+                byte => out.push(byte),
+            });
+            if let Some(query) = query {
+                uri.push(if uri.contains(&b'?') { b'&' } else { b'?' });
+                uri.extend_from_slice(&query);
+            }
+        } else {
+            separates = separates || !uri.contains(&b'?');
+            for (pattern, replacement) in &self.regex_uri {
+                let Some(found) = pattern.captures(&uri) else { continue };
+                captures.extend((0..found.count()).map(|at| found.group(at).unwrap_or_default().to_vec()));
+                let mut replaced = Vec::new();
+                pattern.replace_first(&uri, replacement, &mut replaced);
+                uri = replaced;
+                break;
+            }
+        }
+        if self.real_uri {
+            let sendable = uri.starts_with(b"/") && uri.iter().all(|&byte| byte > b' ' && byte != 0x7f);
+            return sendable.then_some(uri);
+        }
+        let split = uri.iter().position(|&byte| byte == b'?').filter(|_| separates);
+        let mut out = Vec::with_capacity(uri.len() + x.query().len() + 1);
+        let path = &uri[..split.unwrap_or(uri.len())];
+        if !path.starts_with(b"/") {
+            out.push(b'/');
+        }
+        target::encode_path(path, &mut out);
+        if let Some(split) = split {
+            for &byte in &uri[split..] {
+                match byte {
+                    0..=b' ' | 0x7f | b'#' => out.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+                    byte => out.push(byte),
+                }
+            }
+        }
+        if x.request().has_query {
+            out.push(if split.is_some() { b'&' } else { b'?' });
+            out.extend_from_slice(x.query());
+        }
+        Some(out)
+    }
+
+    fn edit(&self, x: &mut Exchange<'_>, edit: &Edit, captures: &[Vec<u8>], value: &mut Vec<u8>) {
+        if edit.verb == Verb::Remove {
+            x.remove_header(&edit.name);
+            return;
+        }
+        for (index, template) in edit.values.iter().enumerate() {
+            value.clear();
+            template.render_with_captures(x, captures, value);
+            // A value that a variable made unfit for a head is left out, never sent broken.
+            let _ = match edit.verb {
+                Verb::Set if index == 0 => x.set_header(&edit.name, value),
+                _ => x.add_header(&edit.name, value),
+            };
+            if edit.name.eq_ignore_ascii_case("host") {
+                x.forward.host = Some(x.intern(value));
+            }
+        }
+    }
+}
+
+fn query_of(uri: &[u8]) -> Option<&[u8]> {
+    let at = uri.iter().position(|&byte| byte == b'?')?;
+    Some(&uri[at + 1..])
+}
+
+#[cfg(test)]
+mod tests {
+    use sdk::testing::Probe;
+
+    use super::*;
+
+    fn uri_of(config: Value, target: &str) -> String {
+        let mut probe = Probe::get(target);
+        let stage: ProxyRewrite = probe.stage(config).unwrap();
+        let mut x = probe.exchange();
+        assert!(matches!(stage.rewrite(&mut x), Step::Next));
+        let mut out = Vec::new();
+        x.upstream_uri(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn the_uri_is_replaced_and_the_query_kept() {
+        assert_eq!(uri_of(json!({"uri": "/new"}), "/old?a=1"), "/new?a=1");
+        assert_eq!(uri_of(json!({"uri": "/new?b=2"}), "/old?a=1"), "/new?b=2&a=1");
+        assert_eq!(uri_of(json!({"uri": "/$arg_a/x"}), "/old?a=1"), "/1/x?a=1");
+        assert_eq!(uri_of(json!({"uri": "/a b"}), "/old"), "/a%20b");
+    }
+
+    #[test]
+    fn the_first_pattern_that_matches_rewrites() {
+        let config = json!({"regex_uri": ["^/x/(.*)", "/y/$1", "^/(.*)", "/other/$1"]});
+        assert_eq!(uri_of(config.clone(), "/x/1?q"), "/y/1?q");
+        assert_eq!(uri_of(config, "/z"), "/other/z");
+    }
+
+    #[test]
+    fn headers_take_variables_and_captures() {
+        let mut probe = Probe::request("GET", "/id/7", &[("Host", "a.example"), ("X-Old", "1")]);
+        let config = json!({
+            "regex_uri": ["^/id/(\\d+)$", "/"],
+            "host": "b.example:81",
+            "headers": {
+                "set": {"X-Id": "n-$1", "X-Addr": "$remote_addr"},
+                "add": {"X-Two": ["a", "b"]},
+                "remove": ["X-Old"],
+            },
+        });
+        let stage: ProxyRewrite = probe.stage(config).unwrap();
+        let mut x = probe.exchange();
+        assert!(matches!(stage.rewrite(&mut x), Step::Next));
+        assert_eq!(x.header("X-Id"), Some(&b"n-7"[..]));
+        assert_eq!(x.header("X-Addr"), Some(&b"127.0.0.1"[..]));
+        assert_eq!(x.header("X-Old"), None);
+        assert_eq!(x.request().fields.all(b"X-Two").count(), 2);
+        let host = x.forward.host.map(|span| x.request().fields.bytes(span).to_vec());
+        assert_eq!(host.as_deref(), Some(&b"b.example:81"[..]));
+    }
+
+    #[test]
+    fn the_method_changes() {
+        let mut probe = Probe::get("/");
+        let stage: ProxyRewrite = probe.stage(json!({"method": "MKCOL"})).unwrap();
+        let mut x = probe.exchange();
+        assert!(matches!(stage.rewrite(&mut x), Step::Next));
+        assert_eq!((x.forward.method, x.request().method_bytes()), (Some(Method::Other), &b"MKCOL"[..]));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let probe = Probe::get("/");
+        let odd = probe.stage::<ProxyRewrite>(json!({"regex_uri": ["a", "b", "c"]})).err().unwrap();
+        assert_eq!(odd.to_string(), "The length of regex_uri should be an even number");
+        let regex = probe.stage::<ProxyRewrite>(json!({"regex_uri": ["(", "/"]})).err().unwrap();
+        assert!(regex.to_string().starts_with("invalid regex_uri((, /): "), "{regex}");
+        assert!(probe.stage::<ProxyRewrite>(json!({})).is_err());
+        assert!(probe.stage::<ProxyRewrite>(json!({"uri": "no-slash"})).is_err());
+    }
+}

@@ -1,0 +1,296 @@
+//! response-rewrite: changes the status, headers and body of a response.
+//!
+//! Settings and order as in APISIX 3.18. Compressed bodies are not decoded: filters see
+//! what the upstream sent, so a response with a Content-Encoding passes unfiltered.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use model::Invalid;
+use sdk::chain::Phases;
+use sdk::expr::Expr;
+use sdk::pattern::{Pattern, Replacement};
+use sdk::{Build, Chunk, Exchange, Plugin};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::edits::{self, Edit, Verb};
+
+/// The stage.
+pub struct ResponseRewrite {
+    status: Option<u16>,
+    edits: Vec<Edit>,
+    body: Option<Vec<u8>>,
+    filters: Vec<Filter>,
+    vars: Option<Expr>,
+    max_body: usize,
+}
+
+struct Filter {
+    pattern: Pattern,
+    replacement: Replacement,
+    global: bool,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Config {
+    status_code: Option<u16>,
+    #[serde(default)]
+    headers: Value,
+    body: Option<String>,
+    body_base64: bool,
+    vars: Option<Value>,
+    #[serde(default)]
+    filters: Vec<FilterConfig>,
+    max_resp_body_size: usize,
+}
+
+#[derive(Debug, Deserialize)]
+struct FilterConfig {
+    regex: String,
+    scope: String,
+    replace: String,
+    options: String,
+}
+
+/// What the header filter decided, and the body gathered so far.
+#[derive(Debug, Default)]
+struct Held {
+    filtered: bool,
+    replaced: bool,
+    body: Vec<u8>,
+}
+
+impl Plugin for ResponseRewrite {
+    const NAME: &'static str = "response-rewrite";
+    const PRIORITY: i32 = 899;
+    const PHASES: Phases = Phases::HEADER_FILTER.with(Phases::BODY_FILTER);
+
+    type Config = Config;
+
+    fn schema() -> Value {
+        let map = json!({
+            "type": "object", "minProperties": 1,
+            "patternProperties": {"^[^:]+$": {"oneOf": [{"type": "string"}, {"type": "number"}]}},
+        });
+        json!({
+            "type": "object",
+            "properties": {
+                "max_resp_body_size": {
+                    "type": "integer", "minimum": 1, "default": 67_108_864,
+                    "description": "maximum response body size in bytes buffered into memory when filters are applied; larger responses are truncated",
+                },
+                "headers": {
+                    "description": "new headers for response",
+                    "anyOf": [
+                        map,
+                        {"properties": {
+                            "add": {"type": "array", "minItems": 1, "items": {"type": "string", "pattern": "^[^:]+:[^:]*[^/]$"}},
+                            "set": map,
+                            "remove": {"type": "array", "minItems": 1, "items": {"type": "string", "pattern": "^[^:]+$"}},
+                        }},
+                    ],
+                },
+                "body": {"description": "new body for response", "type": "string"},
+                "body_base64": {
+                    "description": "whether new body for response need base64 decode before return",
+                    "type": "boolean", "default": false,
+                },
+                "status_code": {
+                    "description": "new status code for response",
+                    "type": "integer", "minimum": 200, "maximum": 598,
+                },
+                "vars": {"type": "array"},
+                "filters": {
+                    "description": "a group of filters that modify response bodyby replacing one specified string by another",
+                    "type": "array", "minItems": 1,
+                    "items": {
+                        "description": "filter that modifies response body",
+                        "type": "object", "required": ["regex", "replace"],
+                        "properties": {
+                            "regex": {"description": "match pattern on response body", "type": "string", "minLength": 1},
+                            "scope": {
+                                "description": "regex substitution range",
+                                "type": "string", "enum": ["once", "global"], "default": "once",
+                            },
+                            "replace": {"description": "regex substitution content", "type": "string"},
+                            "options": {"description": "regex options", "type": "string", "default": "jo"},
+                        },
+                    },
+                },
+            },
+            "dependencies": {
+                "body": {"not": {"required": ["filters"]}},
+                "filters": {"not": {"required": ["body"]}},
+            },
+        })
+    }
+
+    fn build(config: Config, _cx: &mut Build<'_>) -> Result<ResponseRewrite, Invalid> {
+        let body = match (config.body, config.body_base64) {
+            (body, false) => body.map(String::into_bytes),
+            (body, true) => {
+                let decoded = body.filter(|body| !body.is_empty()).and_then(|body| STANDARD.decode(body).ok());
+                let decoded = decoded.ok_or_else(|| Invalid::new("invalid base64 content").at("/body"))?;
+                Some(decoded)
+            }
+        };
+        let vars = match &config.vars {
+            Some(vars) => Some(Expr::compile(vars).map_err(|error| {
+                Invalid::new(format!("failed to validate the 'vars' expression: {error}")).at("/vars")
+            })?),
+            None => None,
+        };
+        let filter = |(index, filter): (usize, FilterConfig)| {
+            let invalid = |error: Invalid| {
+                let reason = format!("regex \"{}\" validation failed: {error}", filter.regex);
+                Invalid::new(reason).within(index).under("/filters")
+            };
+            Ok(Filter {
+                pattern: Pattern::new(&filter.regex, filter.options.contains('i')).map_err(invalid)?,
+                replacement: Replacement::parse(&filter.replace).map_err(invalid)?,
+                global: filter.scope == "global",
+            })
+        };
+        Ok(ResponseRewrite {
+            status: config.status_code,
+            edits: edits::read(&config.headers).map_err(|error| error.under("/headers"))?,
+            body,
+            filters: config.filters.into_iter().enumerate().map(filter).collect::<Result<_, _>>()?,
+            vars,
+            max_body: config.max_resp_body_size,
+        })
+    }
+
+    fn phases(&self) -> Phases {
+        if self.body.is_some() || !self.filters.is_empty() { Self::PHASES } else { Phases::HEADER_FILTER }
+    }
+
+    fn header_filter(&self, x: &mut Exchange<'_>) {
+        if self.vars.as_ref().is_some_and(|vars| !vars.matches(x)) {
+            return;
+        }
+        if let Some(status) = self.status {
+            x.messages.response.status = status;
+        }
+        let encoded = x.response_header("Content-Encoding").is_some();
+        let filtered = !self.filters.is_empty() && !encoded;
+        if filtered || self.body.is_some() {
+            for name in ["Content-Length", "Content-Encoding", "Last-Modified", "ETag"] {
+                x.remove_response_header(name);
+            }
+            x.set_note(Held { filtered, replaced: self.body.is_some(), body: Vec::new() });
+        }
+        let mut value = Vec::new();
+        for edit in &self.edits {
+            if edit.verb == Verb::Remove {
+                x.remove_response_header(&edit.name);
+                continue;
+            }
+            for template in &edit.values {
+                value.clear();
+                template.render(x, &mut value);
+                // A value that a variable made unfit for a head is left out, never sent broken.
+                let _ = match edit.verb {
+                    Verb::Set => x.set_response_header(&edit.name, &value),
+                    _ => x.add_response_header(&edit.name, &value),
+                };
+            }
+        }
+    }
+
+    fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
+        let Some(held) = x.note_mut::<Held>() else { return };
+        if held.replaced {
+            chunk.data.clear();
+            if chunk.last {
+                chunk.data.extend_from_slice(self.body.as_deref().unwrap_or_default());
+            }
+        } else if held.filtered {
+            let room = self.max_body.saturating_sub(held.body.len());
+            held.body.extend_from_slice(&chunk.data[..chunk.data.len().min(room)]);
+            chunk.data.clear();
+            if chunk.last {
+                chunk.data = self.filter(std::mem::take(&mut held.body));
+            }
+        }
+    }
+}
+
+impl ResponseRewrite {
+    fn filter(&self, mut body: Vec<u8>) -> Vec<u8> {
+        for filter in &self.filters {
+            let mut out = Vec::with_capacity(body.len());
+            if filter.global {
+                filter.pattern.replace_all(&body, &filter.replacement, &mut out);
+            } else {
+                filter.pattern.replace_first(&body, &filter.replacement, &mut out);
+            }
+            body = out;
+        }
+        body
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sdk::testing::{Probe, chunk, respond};
+
+    use super::*;
+
+    /// Status, a header and the body after the stage.
+    fn rewritten(config: Value, headers: &[(&str, &str)], pieces: &[&str]) -> (u16, Option<String>, String) {
+        let mut probe = Probe::get("/hello");
+        let stage: ResponseRewrite = probe.stage(config).unwrap();
+        let mut x = probe.exchange();
+        respond(&mut x, 200, headers);
+        stage.header_filter(&mut x);
+        let mut body = Vec::new();
+        for (index, piece) in pieces.iter().enumerate() {
+            let mut chunk = chunk(piece.as_bytes(), index + 1 == pieces.len());
+            if stage.phases() == ResponseRewrite::PHASES {
+                stage.body_filter(&mut x, &mut chunk);
+            }
+            body.extend_from_slice(&chunk.data);
+        }
+        let header = x.response_header("X-A").map(|value| String::from_utf8_lossy(value).into_owned());
+        (x.status(), header, String::from_utf8(body).unwrap())
+    }
+
+    #[test]
+    fn status_headers_and_body_are_replaced() {
+        let config = json!({"status_code": 201, "body": "new", "headers": {"X-A": "$remote_addr"}});
+        let expected = (201, Some("127.0.0.1".into()), "new".into());
+        assert_eq!(rewritten(config, &[("Content-Length", "6")], &["old", "old"]), expected);
+        let base64 = json!({"body": "SGVsbG8=", "body_base64": true});
+        assert_eq!(rewritten(base64, &[], &["x"]).2, "Hello");
+    }
+
+    #[test]
+    fn filters_see_the_whole_body() {
+        let once = json!({"filters": [{"regex": "he(l+)o", "replace": "<$1>"}]});
+        assert_eq!(rewritten(once, &[], &["hel", "lo hello"]).2, "<ll> hello");
+        let global = json!({"filters": [{"regex": "HELLO", "replace": "x", "scope": "global", "options": "ijo"}]});
+        assert_eq!(rewritten(global.clone(), &[], &["hel", "lo hello"]).2, "x x");
+        assert_eq!(rewritten(global, &[("Content-Encoding", "gzip")], &["hello"]).2, "hello");
+        let bounded = json!({"filters": [{"regex": "z", "replace": "y"}], "max_resp_body_size": 4});
+        assert_eq!(rewritten(bounded, &[], &["abc", "def"]).2, "abcd");
+    }
+
+    #[test]
+    fn conditions_hold_it_back() {
+        let config = json!({"headers": {"X-A": "1"}, "vars": [["status", "==", 404]]});
+        assert_eq!(rewritten(config, &[], &[""]).1, None);
+        let config = json!({"headers": {"add": ["X-A: 1"], "remove": ["X-B"]}, "vars": [["status", "==", 200]]});
+        assert_eq!(rewritten(config, &[("X-B", "2")], &[""]).1.as_deref(), Some("1"));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let probe = Probe::get("/");
+        let error = |config: Value| probe.stage::<ResponseRewrite>(config).err().unwrap().to_string();
+        assert_eq!(error(json!({"body": "!", "body_base64": true})), "invalid base64 content");
+        assert!(error(json!({"body": "a", "filters": [{"regex": "a", "replace": "b"}]})).contains("failed"));
+        assert!(error(json!({"filters": [{"regex": "(", "replace": ""}]})).starts_with("regex \"(\" validation failed"));
+        assert!(error(json!({"status_code": 100})).contains("status_code"));
+    }
+}
