@@ -210,6 +210,9 @@ fn resolve_host(
     seen: &Seen,
     head: &mut RequestHead,
 ) -> Result<(), Refusal> {
+    if seen.hosts > 1 {
+        return Err(Refusal::RepeatedHost);
+    }
     let authority = match (seen.host, target.authority) {
         (None, _) if head.version == Version::Http11 => return Err(Refusal::NoHost),
         (None, None) => return Ok(()),
@@ -357,6 +360,7 @@ struct Seen {
     padded: bool,
     chunked: bool,
     host: Option<Span>,
+    hosts: usize,
     close: bool,
     keep: bool,
     upgrade: bool,
@@ -406,7 +410,10 @@ fn read_fields(
             },
             Name::ContentLength => seen.content_length(value)?,
             Name::TransferEncoding => seen.transfer_encoding(value)?,
-            Name::Host => seen.host(field.value)?,
+            Name::Host => {
+                seen.host = Some(field.value);
+                seen.hosts += 1;
+            }
             Name::Connection => seen.connection(value, limits.fields)?,
             Name::Upgrade => seen.upgrade_field = true,
             Name::Expect => seen.expectation(value),
@@ -437,13 +444,6 @@ fn keep_underscores(name: &[u8], rule: Underscores) -> Result<bool, Refusal> {
 }
 
 impl Seen {
-    fn host(&mut self, value: Span) -> Result<(), Refusal> {
-        match self.host.replace(value) {
-            None => Ok(()),
-            Some(_) => Err(Refusal::RepeatedHost),
-        }
-    }
-
     fn content_length(&mut self, value: &[u8]) -> Result<(), Refusal> {
         if self.length.is_some() {
             return Err(Refusal::RepeatedContentLength);
