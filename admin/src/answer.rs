@@ -103,13 +103,54 @@ pub(crate) fn path(key: &Key) -> String {
     key.path(DEFAULT_PREFIX)
 }
 
-/// What a PUT, POST or PATCH answers.
-pub(crate) fn written(status: StatusCode, stored: &Stored) -> Response<Bytes> {
-    json(status, &json!({ "key": path(&stored.key), "value": &*stored.value }))
+/// How answers are wrapped: as in APISIX 3, or as in 2.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Envelope {
+    pub v2: bool,
 }
 
-pub(crate) fn deleted(key: &Key) -> Response<Bytes> {
-    json(StatusCode::OK, &json!({ "key": path(key), "deleted": "1" }))
+impl Envelope {
+    /// The name of the version, for `X-API-VERSION`.
+    pub fn version(self) -> HeaderValue {
+        HeaderValue::from_static(if self.v2 { "v2" } else { "v3" })
+    }
+
+    /// What a GET of one resource answers.
+    pub fn one(self, entry: Value) -> Response<Bytes> {
+        self.wrap(StatusCode::OK, entry, "get")
+    }
+
+    /// What a GET of a collection answers; `total` counts all pages.
+    pub fn list(self, collection: String, list: Vec<Value>, total: usize) -> Response<Bytes> {
+        let body = match self.v2 {
+            false => json!({ "list": list, "total": total }),
+            true => json!({
+                "action": "get",
+                "count": total,
+                "node": { "dir": true, "key": collection, "nodes": list },
+            }),
+        };
+        json(StatusCode::OK, &body)
+    }
+
+    /// What a PUT (`set`), POST (`create`) or PATCH (`compareAndSwap`) answers.
+    pub fn written(self, status: StatusCode, stored: &Stored, action: &str) -> Response<Bytes> {
+        self.wrap(status, json!({ "key": path(&stored.key), "value": &*stored.value }), action)
+    }
+
+    pub fn deleted(self, key: &Key) -> Response<Bytes> {
+        let mut body = json!({ "key": path(key), "deleted": "1" });
+        if self.v2 {
+            body["action"] = "delete".into();
+            body["node"] = json!({});
+        }
+        json(StatusCode::OK, &body)
+    }
+
+    fn wrap(self, status: StatusCode, node: Value, action: &str) -> Response<Bytes> {
+        let body = if self.v2 { json!({ "action": action, "node": node }) } else { node };
+        json(status, &body)
+    }
 }
 
 /// The answer to a browser that asks whether it may.

@@ -11,14 +11,14 @@ use percent_encoding::percent_decode_str;
 use subtle::{Choice, ConstantTimeEq};
 
 use crate::answer::{self, Refusal};
-use crate::config::{Config, Role};
+use crate::config::{AdminRole, Config};
 
 /// # Errors
 /// 403 unless `allow_admin` holds the address.
 pub(crate) fn check_address(config: &Config, peer: IpAddr) -> Result<(), Refusal> {
     // An IPv4 client of a dual-stack socket shows as ::ffff:127.0.0.1.
     let peer = peer.to_canonical();
-    if config.allow.is_empty() || config.allow.iter().any(|network| network.contains(&peer)) {
+    if config.allow.iter().any(|network| network.contains(&peer)) {
         return Ok(());
     }
     tracing::warn!(%peer, "refused: the address is not in deployment.admin.allow_admin");
@@ -33,7 +33,7 @@ pub(crate) fn check_key(config: &Config, request: &Request<Bytes>) -> Result<(),
     }
     let token = token_of(request).ok_or_else(|| refused("missing apikey"))?;
     let role = role_of(config, &token).ok_or_else(|| refused("wrong apikey"))?;
-    if role == Role::Viewer && request.method() != Method::GET {
+    if role == AdminRole::Viewer && request.method() != Method::GET {
         return Err(refused("invalid method for role viewer"));
     }
     Ok(())
@@ -56,7 +56,7 @@ fn token_of(request: &Request<Bytes>) -> Option<Vec<u8>> {
 }
 
 /// Compares with every key, in a time that tells nothing but lengths.
-fn role_of(config: &Config, token: &[u8]) -> Option<Role> {
+fn role_of(config: &Config, token: &[u8]) -> Option<AdminRole> {
     let mut found = None;
     for admin in &config.keys {
         // An empty key is no key, even if one got this far.
@@ -83,9 +83,9 @@ mod tests {
         let key = |name: &str, key: &str, role| AdminKey { name: name.into(), key: key.into(), role };
         Config {
             keys: vec![
-                key("a", "secret", Role::Admin),
-                key("v", "look", Role::Viewer),
-                key("e", "", Role::Admin),
+                key("a", "secret", AdminRole::Admin),
+                key("v", "look", AdminRole::Viewer),
+                key("e", "", AdminRole::Admin),
             ],
             ..Config::default()
         }
@@ -140,7 +140,7 @@ mod tests {
         let allowed = |peer: &str| check_address(&config(), peer.parse().unwrap()).is_ok();
         assert!(allowed("127.0.0.1") && allowed("::ffff:127.0.0.9"));
         assert!(!allowed("127.0.1.1") && !allowed("10.0.0.1") && !allowed("::1"));
-        let open = Config { allow: Vec::new(), ..Config::default() };
-        assert!(check_address(&open, "10.0.0.1".parse().unwrap()).is_ok());
+        let closed = Config { allow: Vec::new(), ..Config::default() };
+        assert!(check_address(&closed, "127.0.0.1".parse().unwrap()).is_err());
     }
 }

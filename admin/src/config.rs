@@ -1,54 +1,50 @@
 //! What the Admin API is told at the start (`deployment.admin` of config.yaml).
 
-use std::fmt;
-
 use ipnet::IpNet;
 
+pub use model::boot::{AdminKey, AdminRole};
+
+/// A part of [`model::boot::Admin`], and the list of plugins.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Without any, nobody gets in (unless `key_required` is off).
+    /// Without any, nobody gets in (unless `key_required` is off). An empty one never fits.
     pub keys: Vec<AdminKey>,
     /// `admin_key_required`: `false` lets everyone in whom `allow` lets in.
     pub key_required: bool,
-    /// `allow_admin`: the networks that may connect; empty allows all.
+    /// `allow_admin`: the networks that may connect.
     pub allow: Vec<IpNet>,
     /// `enable_admin_cors`.
     pub cors: bool,
+    /// `admin_api_version: v2`: the envelopes of APISIX 2.
+    pub v2: bool,
     /// The `plugins` list of config.yaml, used until the store has one; `None` switches all on.
     pub plugins: Option<Vec<String>>,
 }
 
-/// One of `admin_key`.
-#[derive(Clone)]
-pub struct AdminKey {
-    pub name: String,
-    pub key: String,
-    pub role: Role,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// May do everything.
-    Admin,
-    /// May only GET.
-    Viewer,
+impl Config {
+    /// What config.yaml says; the caller replaces empty keys by made ones first.
+    pub fn of(boot: &model::boot::Admin, plugins: Option<Vec<String>>) -> Config {
+        Config {
+            keys: boot.keys.clone(),
+            key_required: boot.key_required,
+            allow: boot.allow.clone(),
+            cors: boot.cors,
+            v2: boot.version == model::boot::AdminVersion::V2,
+            plugins,
+        }
+    }
 }
 
 impl Default for Config {
-    /// As APISIX's defaults: from this machine only, with a key (of which there is none yet).
+    /// From this machine only, with a key (of which there is none yet).
     fn default() -> Self {
         Config {
             keys: Vec::new(),
             key_required: true,
             allow: vec![IpNet::new_assert([127, 0, 0, 0].into(), 24)],
             cors: true,
+            v2: false,
             plugins: None,
         }
-    }
-}
-
-impl fmt::Debug for AdminKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "AdminKey({}, {:?})", self.name, self.role)
     }
 }

@@ -37,7 +37,7 @@ use tokio::net::TcpListener;
 use answer::{Answer, Refusal, said};
 use request::Call;
 
-pub use config::{AdminKey, Config, Role};
+pub use config::{AdminKey, AdminRole, Config};
 pub use control_api::{ControlApi, Program, Published, Rejected};
 pub use server::Limits;
 
@@ -119,7 +119,7 @@ impl Admin {
             },
         }
         .unwrap_or_else(Refusal::into_response);
-        response.headers_mut().insert("x-api-version", HeaderValue::from_static("v3"));
+        response.headers_mut().insert("x-api-version", self.envelope().version());
         Ok(response)
     }
 

@@ -3,10 +3,11 @@
 use control::store::Stored;
 use http::StatusCode;
 use model::Kind;
+use model::key::DEFAULT_PREFIX;
 use regex::{Regex, RegexBuilder};
 use serde_json::{Value, json};
 
-use crate::answer::{self, Answer, Refusal};
+use crate::answer::{self, Answer, Envelope, Refusal};
 use crate::request::{Call, pairs};
 
 /// One resource with its revisions, as GET shows it.
@@ -19,17 +20,26 @@ pub(crate) fn entry(stored: &Stored) -> Value {
     })
 }
 
-/// `{"list":[…],"total":n}` of those that the query asks for.
-pub(crate) fn answer(mut items: Vec<Stored>, call: &Call<'_>) -> Answer {
-    let filter = Filter::read(call);
-    items.retain(|stored| filter.takes(stored));
+/// `{"list":[…],"total":n}` of those that the query asks for; `collection` is their path
+/// below the prefix.
+pub(crate) fn answer(
+    mut items: Vec<Stored>,
+    call: &Call<'_>,
+    collection: &str,
+    envelope: Envelope,
+) -> Answer {
+    // APISIX 2 knew neither filters nor pages.
+    if !envelope.v2 {
+        let filter = Filter::read(call);
+        items.retain(|stored| filter.takes(stored));
+    }
     let total = items.len();
-    if let Some(page) = page(call)? {
+    if let Some(page) = page(call)?.filter(|_| !envelope.v2) {
         items.sort_by_key(|stored| stored.created);
         items = items.into_iter().skip(page.skip).take(page.size).collect();
     }
-    let list: Vec<Value> = items.iter().map(entry).collect();
-    Ok(answer::json(StatusCode::OK, &json!({ "list": list, "total": total })))
+    let list = items.iter().map(entry).collect();
+    Ok(envelope.list(format!("{DEFAULT_PREFIX}/{collection}"), list, total))
 }
 
 struct Page {

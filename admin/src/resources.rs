@@ -10,7 +10,7 @@ use http::{Method, StatusCode};
 use model::{Key, Kind};
 use serde_json::{Value, json};
 
-use crate::answer::{self, Answer, Refusal, said};
+use crate::answer::{self, Answer, Envelope, Refusal, said};
 use crate::request::Call;
 use crate::{Admin, list, now, patch, read_body};
 
@@ -58,7 +58,7 @@ impl Admin {
             };
             let mut stored = stored.ok_or_else(answer::not_found)?;
             conceal(&mut stored);
-            return Ok(answer::json(StatusCode::OK, &list::entry(&stored)));
+            return Ok(self.envelope().one(list::entry(&stored)));
         }
         let prefix = match (target.kind, &target.owner) {
             (Kind::Credential, Some(consumer)) => format!("{consumer}/credentials/"),
@@ -70,7 +70,11 @@ impl Admin {
             return Err(answer::not_found());
         }
         items.iter_mut().for_each(conceal);
-        list::answer(items, call)
+        let collection = match &target.owner {
+            Some(owner) if target.kind == Kind::Credential => format!("consumers/{owner}/credentials"),
+            _ => target.kind.collection().to_owned(),
+        };
+        list::answer(items, call, &collection, self.envelope())
     }
 
     async fn put(&self, target: &Target, value: Option<Value>, ttl: Option<Duration>) -> Answer {
@@ -104,7 +108,8 @@ impl Admin {
         }
         let stored = self.store.put(key, value, Expect::Any, ttl).await?;
         let new = stored.created == stored.modified;
-        Ok(answer::written(if new { StatusCode::CREATED } else { StatusCode::OK }, &stored))
+        let status = if new { StatusCode::CREATED } else { StatusCode::OK };
+        Ok(self.envelope().written(status, &stored, "set"))
     }
 
     async fn post(&self, target: &Target, value: Option<Value>, ttl: Option<Duration>) -> Answer {
@@ -123,7 +128,7 @@ impl Admin {
             let key = target.key(&id);
             self.check(&key, &value).await?;
             match self.store.put(key, value.clone(), Expect::Absent, ttl).await {
-                Ok(stored) => return Ok(answer::written(StatusCode::CREATED, &stored)),
+                Ok(stored) => return Ok(self.envelope().written(StatusCode::CREATED, &stored, "create")),
                 Err(StoreError::Changed) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -159,7 +164,7 @@ impl Admin {
         }
         self.check(&key, &value).await?;
         let stored = self.store.put(key, value, Expect::Unchanged(there.modified), ttl).await?;
-        Ok(answer::written(StatusCode::OK, &stored))
+        Ok(self.envelope().written(StatusCode::OK, &stored, "compareAndSwap"))
     }
 
     async fn delete(&self, target: &Target, force: bool) -> Answer {
@@ -178,9 +183,15 @@ impl Admin {
             }
         }
         match self.store.delete(key.clone(), Expect::Any).await? {
-            Some(_) => Ok(answer::deleted(&key)),
+            Some(_) => Ok(self.envelope().deleted(&key)),
             None => Err(answer::not_found()),
         }
+    }
+}
+
+impl Admin {
+    pub(crate) fn envelope(&self) -> Envelope {
+        Envelope { v2: self.config.v2 }
     }
 }
 

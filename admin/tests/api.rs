@@ -4,7 +4,7 @@ mod fixture;
 
 use std::sync::Arc;
 
-use admin::{AdminKey, Config, Role};
+use admin::{AdminKey, AdminRole, Config};
 use bytes::Bytes;
 use control::store::Memory;
 use fixture::{Fixture, KEY, PEER, config};
@@ -230,7 +230,7 @@ async fn without_a_key_every_route_says_401() {
 
 #[tokio::test]
 async fn addresses_and_roles_are_kept() {
-    let viewer = AdminKey { name: "v".into(), key: "look".into(), role: Role::Viewer };
+    let viewer = AdminKey { name: "v".into(), key: "look".into(), role: AdminRole::Viewer };
     let mut own = config();
     own.keys.push(viewer);
     let api = Fixture::over(Arc::new(Memory::default()), own);
@@ -497,4 +497,26 @@ async fn the_snapshot_is_told_to_those_with_a_key() {
     let response = api.raw("GET", "/v1/snapshot", "").await;
     let body: Value = serde_json::from_slice(response.body()).unwrap();
     assert_eq!(body, json!({"published": 7, "workers": [{"revision": 7}, {"revision": 6}], "rejected": []}));
+}
+
+#[tokio::test]
+async fn the_envelopes_of_version_2_can_be_had() {
+    let api = Fixture::over(Arc::new(Memory::default()), Config { v2: true, ..config() });
+    let (status, made) = api.call("PUT", "routes/1", route()).await;
+    assert_eq!(
+        (status, &made["action"], &made["node"]["key"]),
+        (201, &json!("set"), &json!("/apisix/routes/1"))
+    );
+    let (_, list) = api.call("GET", "routes", Value::Null).await;
+    assert_eq!((&list["node"]["dir"], &list["node"]["key"]), (&json!(true), &json!("/apisix/routes")));
+    assert_eq!(list["node"]["nodes"][0]["modifiedIndex"], 1);
+    let (_, patched) = api.call("PATCH", "routes/1", json!({"desc": "x"})).await;
+    assert_eq!(
+        (&patched["action"], &patched["node"]["value"]["desc"]),
+        (&json!("compareAndSwap"), &json!("x"))
+    );
+    let (_, deleted) = api.call("DELETE", "routes/1", Value::Null).await;
+    assert_eq!((&deleted["action"], &deleted["deleted"]), (&json!("delete"), &json!("1")));
+    let response = api.raw("GET", "/apisix/admin/routes", "").await;
+    assert_eq!(response.headers()["x-api-version"], "v2");
 }
