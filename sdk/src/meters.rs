@@ -1,9 +1,403 @@
 //! Metrics: each worker counts in its own shard, a scrape sums them.
+//!
+//! A shard has one writer, its worker, which adds with plain loads and stores;
+//! a scrape reads the same words from its own thread and stops nobody. A series
+//! that is new on a worker is handed to the scraping side through a queue that
+//! never makes the worker wait. The number of series is bounded: past
+//! [`Settings::max_series`] further label sets share one series whose route is
+//! [`OVERFLOW`], and are counted as metric errors.
+//!
+//! Names, labels, buckets and order are those of APISIX 3.18's exporter.
+
+mod render;
+mod series;
+mod settings;
+
+use std::cell::{Cell, RefCell};
+use std::hash::BuildHasher;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use foldhash::fast::RandomState;
+use hashbrown::{HashMap, HashTable};
+
+pub use render::{Facts, Health, Zone};
+pub use settings::Settings;
+
+use series::{Count, Families, Latency, Registered, Traffic, add};
+
+/// The route label of the series that label sets beyond the bound share.
+pub const OVERFLOW: &str = "__overflow__";
 
 /// All shards of the node.
 #[derive(Debug, Default)]
-pub struct Meters {}
+pub struct Meters {
+    settings: Arc<Settings>,
+    collected: Mutex<Collected>,
+}
 
-/// One worker's part.
+/// What the scraping side knows. Only scrapes and configuration changes take its lock.
 #[derive(Debug, Default)]
-pub struct Shard {}
+struct Collected {
+    shards: Vec<(Arc<Node>, Receiver<Registered>)>,
+    families: Families,
+}
+
+/// One worker's part. It belongs to the worker's thread: it can be sent there, not shared.
+#[derive(Debug)]
+pub struct Shard {
+    settings: Arc<Settings>,
+    node: Arc<Node>,
+    new: Sender<Registered>,
+    /// Requests by their labels.
+    entries: RefCell<HashTable<Entry>>,
+    hash: RandomState,
+    /// Series by label text, as different requests may share one where labels are left out.
+    known: RefCell<Known>,
+    overflow: RefCell<Option<Entry>>,
+    scratch: RefCell<Vec<u8>>,
+    /// Lines of output the shard's series make.
+    lines: Cell<usize>,
+    /// Series that were retired when this shard last swept its tables.
+    swept: Cell<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    status: HashMap<Box<str>, Arc<Count>>,
+    latency: HashMap<Box<str>, Arc<Latency>>,
+    bandwidth: HashMap<Box<str>, Arc<Traffic>>,
+}
+
+/// The series of requests with the same labels.
+#[derive(Debug)]
+struct Entry {
+    key: Box<[u8]>,
+    status: Arc<Count>,
+    latency: Arc<Latency>,
+    bandwidth: Arc<Traffic>,
+}
+
+/// What a worker counts of itself.
+#[derive(Debug, Default)]
+struct Node {
+    accepted: AtomicU64,
+    closed: AtomicU64,
+    waiting: AtomicU64,
+    began: AtomicU64,
+    ended: AtomicU64,
+    refused: AtomicU64,
+    faults: AtomicU64,
+    retries: AtomicU64,
+    panics: AtomicU64,
+    fetches_dropped: AtomicU64,
+    metric_errors: AtomicU64,
+    /// Written by the scraping side: series it retired of this shard.
+    retired: AtomicU64,
+}
+
+/// The label texts of a request, `name="value",…`, without `type`.
+#[derive(Debug, Clone, Default)]
+pub struct Labels {
+    /// The route label's value; series go when no route of that name is left.
+    pub route: String,
+    pub status: String,
+    pub latency: String,
+    pub bandwidth: String,
+}
+
+/// What is counted of a request.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Sample {
+    /// Microseconds of the whole request.
+    pub total_us: u64,
+    /// Microseconds of these spent on the upstream, if it was asked.
+    pub upstream_us: Option<u64>,
+    /// Bytes from and to the client.
+    pub received: u64,
+    pub sent: u64,
+}
+
+impl Meters {
+    pub fn new(settings: Settings) -> Meters {
+        Meters { settings: Arc::new(settings), collected: Mutex::default() }
+    }
+
+    /// A new shard; the worker's number is only a name.
+    pub fn shard(&self, _worker: usize) -> Shard {
+        let (shard, new) = Shard::new(self.settings.clone());
+        self.collected().shards.push((shard.node.clone(), new));
+        shard
+    }
+
+    /// Appends all metrics in the Prometheus text format.
+    pub fn render(&self, facts: &Facts<'_>, out: &mut Vec<u8>) {
+        let mut collected = self.collected();
+        collected.gather();
+        // What was idle for too long goes first, as it would from APISIX's dictionary.
+        let Collected { families, shards } = &mut *collected;
+        families.expire(&self.settings, facts.now_ms, |shard, count| shards[shard].0.retire(count));
+        render::all(&self.settings, &collected, facts, out);
+    }
+
+    /// Drops the series of routes for which `keep` (asked with the route label: an id, or a
+    /// name where `prefer_name` is set) says no. For when routes were deleted.
+    pub fn retain_routes(&self, keep: impl Fn(&str) -> bool) {
+        let mut collected = self.collected();
+        collected.gather();
+        let Collected { families, shards } = &mut *collected;
+        let keep = |route: &str| route.is_empty() || route == OVERFLOW || keep(route);
+        families.retain(keep, |shard, count| shards[shard].0.retire(count));
+    }
+
+    fn collected(&self) -> MutexGuard<'_, Collected> {
+        self.collected.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Collected {
+    /// Takes in the series that workers registered.
+    fn gather(&mut self) {
+        for (index, (_, new)) in self.shards.iter().enumerate() {
+            for registered in new.try_iter() {
+                self.families.insert(index, registered);
+            }
+        }
+    }
+
+    fn sum(&self, of: impl Fn(&Node) -> &AtomicU64) -> u64 {
+        self.shards.iter().map(|(node, _)| of(node).load(Relaxed)).fold(0, u64::wrapping_add)
+    }
+}
+
+impl Node {
+    fn retire(&self, count: u64) {
+        self.retired.fetch_add(count, Relaxed);
+    }
+}
+
+/// What the proxy counts.
+impl Shard {
+    /// A connection was accepted.
+    #[inline]
+    pub fn connection_opened(&self) {
+        add(&self.node.accepted, 1);
+    }
+
+    #[inline]
+    pub fn connection_closed(&self) {
+        add(&self.node.closed, 1);
+    }
+
+    /// One connection more (or, with -1, one less) waits between requests.
+    #[inline]
+    pub fn waiting(&self, change: i64) {
+        add(&self.node.waiting, change as u64);
+    }
+
+    /// A request's head was read.
+    #[inline]
+    pub fn request_began(&self) {
+        add(&self.node.began, 1);
+    }
+
+    /// Its response was sent, or given up.
+    #[inline]
+    pub fn request_ended(&self) {
+        add(&self.node.ended, 1);
+    }
+
+    /// A head was refused as malformed or too large.
+    #[inline]
+    pub fn request_refused(&self) {
+        add(&self.node.refused, 1);
+    }
+
+    /// An exchange failed.
+    #[inline]
+    pub fn fault(&self) {
+        add(&self.node.faults, 1);
+    }
+
+    /// A request was sent to an upstream once more.
+    #[inline]
+    pub fn upstream_retried(&self) {
+        add(&self.node.retries, 1);
+    }
+
+    /// A panic was caught.
+    #[inline]
+    pub fn panicked(&self) {
+        add(&self.node.panics, 1);
+    }
+
+    /// A request of a plugin's own was dropped, as too many were in flight.
+    #[inline]
+    pub fn fetch_dropped(&self) {
+        add(&self.node.fetches_dropped, 1);
+    }
+}
+
+/// What the prometheus plugin counts.
+impl Shard {
+    /// Counts a request. `key` writes bytes that stand for all its labels; `labels` makes
+    /// their text, asked only for what is new here (with `true`: for [`OVERFLOW`]).
+    #[inline]
+    pub fn http(&self, key: impl FnOnce(&mut Vec<u8>), labels: impl Fn(bool) -> Labels, sample: &Sample) {
+        let mut scratch = self.scratch.borrow_mut();
+        scratch.clear();
+        key(&mut scratch);
+        let hash = self.hash.hash_one(&scratch[..]);
+        if let Some(entry) = self.entries.borrow().find(hash, |entry| *entry.key == scratch[..])
+            && !entry.retired()
+        {
+            entry.count(&self.settings, sample);
+            return;
+        }
+        self.first(hash, &scratch, &labels, sample);
+    }
+
+    /// Counts a request whose labels are new, or were retired.
+    #[cold]
+    fn first(&self, hash: u64, key: &[u8], labels: &dyn Fn(bool) -> Labels, sample: &Sample) {
+        self.sweep();
+        let mut entries = self.entries.borrow_mut();
+        if let Ok(old) = entries.find_entry(hash, |entry| *entry.key == *key) {
+            old.remove();
+        }
+        if self.lines.get() < self.settings.max_series {
+            let entry = self.entry(key, labels(false));
+            entry.count(&self.settings, sample);
+            entries.insert_unique(hash, entry, |entry| self.hash.hash_one(&entry.key[..]));
+            return;
+        }
+        add(&self.node.metric_errors, 1);
+        let mut overflow = self.overflow.borrow_mut();
+        let entry = overflow.get_or_insert_with(|| self.entry(b"", labels(true)));
+        entry.count(&self.settings, sample);
+    }
+
+    /// Finds or makes the series of these labels.
+    fn entry(&self, key: &[u8], labels: Labels) -> Entry {
+        let Labels { route, status, latency, bandwidth } = labels;
+        let mut known = self.known.borrow_mut();
+        let buckets = self.settings.bounds_us.len();
+        Entry {
+            key: key.into(),
+            status: self.series(&mut known.status, 1, &route, status, Count::default, Registered::Status),
+            latency: self.series(
+                &mut known.latency,
+                3 * (buckets + 3),
+                &route,
+                latency,
+                || Latency::new(buckets),
+                Registered::Latency,
+            ),
+            bandwidth: self.series(
+                &mut known.bandwidth,
+                2,
+                &route,
+                bandwidth,
+                Traffic::default,
+                Registered::Bandwidth,
+            ),
+        }
+    }
+
+    fn series<T: series::Series>(
+        &self,
+        known: &mut HashMap<Box<str>, Arc<T>>,
+        lines: usize,
+        route: &str,
+        text: String,
+        make: impl FnOnce() -> T,
+        register: fn(series::New<T>) -> Registered,
+    ) -> Arc<T> {
+        let text = text.into_boxed_str();
+        if let Some(series) = known.get(&text).filter(|series| !series.retired()) {
+            return series.clone();
+        }
+        let series = Arc::new(make());
+        // Fails only for a shard without a collector, as in a test.
+        let _ = self.new.send(register(series::New {
+            route: route.into(),
+            text: text.clone(),
+            series: series.clone(),
+        }));
+        known.insert(text, series.clone());
+        self.lines.set(self.lines.get() + lines);
+        series
+    }
+
+    /// Forgets retired series once they are many: a sweep looks at all, so it must pay.
+    fn sweep(&self) {
+        let retired = self.node.retired.load(Relaxed);
+        let mut known = self.known.borrow_mut();
+        let all = known.status.len() + known.latency.len() + known.bandwidth.len();
+        let due = if self.lines.get() < self.settings.max_series { all as u64 / 4 } else { 0 };
+        if retired.wrapping_sub(self.swept.get()) <= due {
+            return;
+        }
+        self.swept.set(retired);
+        known.status.retain(|_, series| !series::Series::retired(&**series));
+        known.latency.retain(|_, series| !series::Series::retired(&**series));
+        known.bandwidth.retain(|_, series| !series::Series::retired(&**series));
+        let buckets = self.settings.bounds_us.len();
+        let lines = known.status.len() + 3 * (buckets + 3) * known.latency.len() + 2 * known.bandwidth.len();
+        self.lines.set(lines);
+        self.entries.borrow_mut().retain(|entry| !entry.retired());
+    }
+
+    fn new(settings: Arc<Settings>) -> (Shard, Receiver<Registered>) {
+        let (sender, receiver) = channel();
+        let shard = Shard {
+            settings,
+            node: Arc::default(),
+            new: sender,
+            entries: RefCell::default(),
+            hash: RandomState::default(),
+            known: RefCell::default(),
+            overflow: RefCell::default(),
+            scratch: RefCell::default(),
+            lines: Cell::new(0),
+            swept: Cell::new(0),
+        };
+        (shard, receiver)
+    }
+}
+
+impl Default for Shard {
+    /// A shard nobody reads.
+    fn default() -> Shard {
+        Shard::new(Arc::default()).0
+    }
+}
+
+impl Entry {
+    #[inline]
+    fn retired(&self) -> bool {
+        use series::Series;
+        self.status.retired() || self.latency.retired() || self.bandwidth.retired()
+    }
+
+    #[inline]
+    fn count(&self, settings: &Settings, sample: &Sample) {
+        self.status.count();
+        self.bandwidth.count(sample.received, sample.sent);
+        let total = sample.total_us;
+        self.latency.request.observe(&settings.bounds_us, total);
+        let own = match sample.upstream_us {
+            Some(upstream) => {
+                self.latency.upstream.observe(&settings.bounds_us, upstream);
+                total.saturating_sub(upstream)
+            }
+            None => total,
+        };
+        self.latency.own.observe(&settings.bounds_us, own);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,267 @@
+//! The Prometheus text format, version 0.0.4, in the order of APISIX's exporter:
+//! metrics and label texts sorted.
+
+use std::io::Write;
+
+use super::series::{Family, Histogram, Latency};
+use super::{Collected, Node, Settings};
+
+/// What a scrape tells besides the workers' counts.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Facts<'a> {
+    pub hostname: &'a str,
+    pub version: &'a str,
+    /// Unix milliseconds.
+    pub now_ms: u64,
+    /// Memory zones of fixed size, by APISIX's names of its dictionaries.
+    pub zones: &'a [Zone<'a>],
+    /// Whether etcd answers, where etcd is used.
+    pub etcd_reachable: Option<bool>,
+    /// Latest revision by kind (`routes`, `services`, …), where etcd is used.
+    pub modify_indexes: &'a [(&'a str, u64)],
+    pub upstreams: &'a [Health<'a>],
+    /// Rate-limit counters that gave way to others before their window ended.
+    pub counters_evicted: u64,
+}
+
+/// A memory zone.
+#[derive(Debug, Clone, Copy)]
+pub struct Zone<'a> {
+    pub name: &'a str,
+    pub capacity: u64,
+    pub free: u64,
+}
+
+/// What health checks say of a node.
+#[derive(Debug, Clone, Copy)]
+pub struct Health<'a> {
+    /// As `/apisix/upstreams/1`.
+    pub name: &'a str,
+    pub ip: &'a str,
+    pub port: u16,
+    pub healthy: bool,
+}
+
+/// Appends all metrics.
+pub(super) fn all(settings: &Settings, collected: &Collected, facts: &Facts<'_>, out: &mut Vec<u8>) {
+    let mut page = Page { prefix: &settings.prefix, out };
+    let families = &collected.families;
+    bandwidth(&mut page, collected);
+    page.gauges(
+        "etcd_modify_indexes",
+        "Etcd modify index for APISIX keys",
+        facts.modify_indexes.iter().map(|(key, index)| (format!("key=\"{key}\""), *index)),
+    );
+    page.gauges(
+        "etcd_reachable",
+        "Config server etcd reachable from APISIX, 0 is unreachable",
+        facts.etcd_reachable.map(|reachable| (String::new(), u64::from(reachable))),
+    );
+    latency(&mut page, settings, &families.latency);
+    let began = collected.sum(|node| &node.began);
+    page.gauges(
+        "http_requests_total",
+        "The total number of client requests since APISIX started",
+        [(String::new(), began)],
+    );
+    if !families.status.groups.is_empty() {
+        page.head("http_status", "counter", "HTTP status codes per service in APISIX");
+        for (text, group) in &families.status.groups {
+            let requests = group.parts.iter().map(|(_, part)| part.requests()).sum();
+            page.line("http_status", "", text, requests);
+        }
+    }
+    connections(&mut page, collected, began);
+    page.head("nginx_metric_errors_total", "counter", "Number of nginx-lua-prometheus errors");
+    page.line("nginx_metric_errors_total", "", "", collected.sum(|node| &node.metric_errors));
+    let node = format!("hostname=\"{}\",version=\"{}\"", escaped(facts.hostname), escaped(facts.version));
+    page.gauges("node_info", "Info of APISIX node", [(node, 1)]);
+    let zone = |zone: &Zone<'_>| format!("name=\"{}\"", escaped(zone.name));
+    page.gauges(
+        "shared_dict_capacity_bytes",
+        "The capacity of each nginx shared DICT since APISIX start",
+        facts.zones.iter().map(|it| (zone(it), it.capacity)),
+    );
+    page.gauges(
+        "shared_dict_free_space_bytes",
+        "The free space of each nginx shared DICT since APISIX start",
+        facts.zones.iter().map(|it| (zone(it), it.free)),
+    );
+    page.gauges(
+        "upstream_status",
+        "Upstream status from health check",
+        facts.upstreams.iter().map(|it| {
+            let text =
+                format!("name=\"{}\",ip=\"{}\",port=\"{}\"", escaped(it.name), escaped(it.ip), it.port);
+            (text, u64::from(it.healthy))
+        }),
+    );
+    own(&mut page, collected, facts);
+}
+
+/// Metrics APISIX does not have, under a name of their own.
+fn own(page: &mut Page<'_>, collected: &Collected, facts: &Facts<'_>) {
+    page.prefix = "sluice_";
+    let counters: [(&str, &str, fn(&Node) -> &std::sync::atomic::AtomicU64); 5] = [
+        ("faults_total", "Exchanges that failed", |node| &node.faults),
+        ("fetches_dropped_total", "Requests of plugins dropped past the bound in flight", |node| {
+            &node.fetches_dropped
+        }),
+        ("panics_total", "Panics caught in workers", |node| &node.panics),
+        ("requests_refused_total", "Requests refused as malformed or too large", |node| &node.refused),
+        ("upstream_retries_total", "Requests sent to an upstream once more", |node| &node.retries),
+    ];
+    for (name, help, of) in counters {
+        page.head(name, "counter", help);
+        page.line(name, "", "", collected.sum(of));
+    }
+    let name = "rate_limit_counters_evicted_total";
+    page.head(name, "counter", "Rate-limit counters that gave way before their window ended");
+    page.line(name, "", "", facts.counters_evicted);
+}
+
+fn bandwidth(page: &mut Page<'_>, collected: &Collected) {
+    let groups = &collected.families.bandwidth.groups;
+    if groups.is_empty() {
+        return;
+    }
+    page.head("bandwidth", "counter", "Total bandwidth in bytes consumed per service in APISIX");
+    for (text, group) in groups {
+        page.line(
+            "bandwidth",
+            "type=\"egress\"",
+            text,
+            group.parts.iter().map(|(_, part)| part.sent()).sum(),
+        );
+    }
+    for (text, group) in groups {
+        let received = group.parts.iter().map(|(_, part)| part.received()).sum();
+        page.line("bandwidth", "type=\"ingress\"", text, received);
+    }
+}
+
+fn connections(page: &mut Page<'_>, collected: &Collected, began: u64) {
+    // The words of a shard are read one after another while its worker goes on,
+    // so a difference may come out below zero for a moment.
+    let difference = |a: u64, b: u64| (a.wrapping_sub(b) as i64).max(0) as u64;
+    let accepted = collected.sum(|node| &node.accepted);
+    let active = difference(accepted, collected.sum(|node| &node.closed));
+    let waiting = difference(collected.sum(|node| &node.waiting), 0).min(active);
+    let writing = difference(began, collected.sum(|node| &node.ended)).min(active - waiting);
+    let states = [
+        ("accepted", accepted),
+        ("active", active),
+        ("handled", accepted),
+        ("reading", active - waiting - writing),
+        ("waiting", waiting),
+        ("writing", writing),
+    ];
+    page.gauges(
+        "nginx_http_current_connections",
+        "Number of HTTP connections",
+        states.map(|(state, value)| (format!("state=\"{state}\""), value)),
+    );
+}
+
+fn latency(page: &mut Page<'_>, settings: &Settings, family: &Family<Latency>) {
+    if family.groups.is_empty() {
+        return;
+    }
+    let kinds: [(&str, fn(&Latency) -> &Histogram); 3] = [
+        ("type=\"apisix\"", |latency| &latency.own),
+        ("type=\"request\"", |latency| &latency.request),
+        ("type=\"upstream\"", |latency| &latency.upstream),
+    ];
+    page.head("http_latency", "histogram", "HTTP request latency in milliseconds per service in APISIX");
+    let bounds: Vec<String> = settings.buckets_ms.iter().map(|bound| format!("le=\"{bound}\"")).collect();
+    let mut totals = Vec::new();
+    for (kind, histogram) in kinds {
+        for (text, group) in &family.groups {
+            let mut counts = vec![0; bounds.len() + 1];
+            let mut sum_us = 0;
+            for (_, part) in &group.parts {
+                histogram(part).add_to(&mut counts, &mut sum_us);
+            }
+            let mut total = 0;
+            for (count, bound) in counts.iter().zip(bounds.iter().map(String::as_str).chain(["le=\"+Inf\""]))
+            {
+                total += count;
+                counts_line(page, kind, text, bound, total, counts.iter().all(|&count| count == 0));
+            }
+            if total > 0 {
+                totals.push((kind, text, total, sum_us));
+            }
+        }
+    }
+    for (kind, text, total, _) in &totals {
+        page.line("http_latency_count", kind, text, *total);
+    }
+    for (kind, text, _, sum_us) in &totals {
+        page.start("http_latency_sum", &[kind, text]);
+        let _ = writeln!(page.out, " {}", *sum_us as f64 / 1000.0);
+    }
+}
+
+/// A bucket's line, unless nothing at all was observed (an upstream that was never asked).
+fn counts_line(page: &mut Page<'_>, kind: &str, text: &str, bound: &str, total: u64, nothing: bool) {
+    if !nothing {
+        page.start("http_latency_bucket", &[kind, text, bound]);
+        page.value(total);
+    }
+}
+
+/// Text under way.
+struct Page<'o> {
+    prefix: &'o str,
+    out: &'o mut Vec<u8>,
+}
+
+impl Page<'_> {
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        let prefix = self.prefix;
+        // Writing to memory does not fail.
+        let _ = writeln!(self.out, "# HELP {prefix}{name} {help}\n# TYPE {prefix}{name} {kind}");
+    }
+
+    /// A gauge with its head, if it has values.
+    fn gauges(&mut self, name: &str, help: &str, values: impl IntoIterator<Item = (String, u64)>) {
+        for (index, (labels, value)) in values.into_iter().enumerate() {
+            if index == 0 {
+                self.head(name, "gauge", help);
+            }
+            self.line(name, "", &labels, value);
+        }
+    }
+
+    fn line(&mut self, name: &str, first: &str, labels: &str, value: u64) {
+        self.start(name, &[first, labels]);
+        self.value(value);
+    }
+
+    /// The name and its labels.
+    fn start(&mut self, name: &str, labels: &[&str]) {
+        self.out.extend_from_slice(self.prefix.as_bytes());
+        self.out.extend_from_slice(name.as_bytes());
+        let mut open = b'{';
+        for labels in labels.iter().filter(|labels| !labels.is_empty()) {
+            self.out.push(open);
+            self.out.extend_from_slice(labels.as_bytes());
+            open = b',';
+        }
+        if open == b',' {
+            self.out.push(b'}');
+        }
+    }
+
+    fn value(&mut self, value: u64) {
+        let _ = writeln!(self.out, " {value}");
+    }
+}
+
+/// A label's value with `\`, `"` and line feeds escaped.
+pub(super) fn escaped(value: &str) -> std::borrow::Cow<'_, str> {
+    if !value.contains(['\\', '"', '\n']) {
+        return value.into();
+    }
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n").into()
+}

@@ -1,0 +1,250 @@
+//! The series behind the label texts: on a worker, and all workers' together.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use super::Settings;
+
+/// Adds to a word that only this thread writes: no locked instruction is needed.
+#[inline]
+pub(super) fn add(word: &AtomicU64, amount: u64) {
+    word.store(word.load(Relaxed).wrapping_add(amount), Relaxed);
+}
+
+/// What a worker counts under one label text.
+pub(super) trait Series {
+    /// The scraping side dropped it; a worker that needs it again makes a new one.
+    fn retired(&self) -> bool;
+    fn retire(&self);
+    /// A number that changes with every count.
+    fn activity(&self) -> u64;
+}
+
+macro_rules! series {
+    ($kind:ident, $activity:expr) => {
+        impl Series for $kind {
+            #[inline]
+            fn retired(&self) -> bool {
+                self.retired.load(Relaxed)
+            }
+
+            fn retire(&self) {
+                self.retired.store(true, Relaxed);
+            }
+
+            fn activity(&self) -> u64 {
+                let activity: fn(&$kind) -> u64 = $activity;
+                activity(self)
+            }
+        }
+    };
+}
+
+/// Requests.
+#[derive(Debug, Default)]
+pub(super) struct Count {
+    requests: AtomicU64,
+    retired: AtomicBool,
+}
+
+series!(Count, |series| series.requests.load(Relaxed));
+
+impl Count {
+    #[inline]
+    pub(super) fn count(&self) {
+        add(&self.requests, 1);
+    }
+
+    pub(super) fn requests(&self) -> u64 {
+        self.requests.load(Relaxed)
+    }
+}
+
+/// Bytes from and to clients.
+#[derive(Debug, Default)]
+pub(super) struct Traffic {
+    received: AtomicU64,
+    sent: AtomicU64,
+    retired: AtomicBool,
+}
+
+series!(Traffic, |series| series.received.load(Relaxed).wrapping_add(series.sent.load(Relaxed)));
+
+impl Traffic {
+    #[inline]
+    pub(super) fn count(&self, received: u64, sent: u64) {
+        add(&self.received, received);
+        add(&self.sent, sent);
+    }
+
+    pub(super) fn received(&self) -> u64 {
+        self.received.load(Relaxed)
+    }
+
+    pub(super) fn sent(&self) -> u64 {
+        self.sent.load(Relaxed)
+    }
+}
+
+/// The three histograms of requests with the same labels.
+#[derive(Debug)]
+pub(super) struct Latency {
+    pub request: Histogram,
+    pub upstream: Histogram,
+    pub own: Histogram,
+    retired: AtomicBool,
+}
+
+series!(Latency, |series| series.request.counts.iter().map(|count| count.load(Relaxed)).sum());
+
+impl Latency {
+    pub(super) fn new(buckets: usize) -> Latency {
+        let histogram = || Histogram {
+            counts: (0..=buckets).map(|_| AtomicU64::new(0)).collect(),
+            sum_us: AtomicU64::new(0),
+        };
+        Latency {
+            request: histogram(),
+            upstream: histogram(),
+            own: histogram(),
+            retired: AtomicBool::new(false),
+        }
+    }
+}
+
+/// Counts of durations, each in the first bucket it fits; the last has no bound.
+#[derive(Debug)]
+pub(super) struct Histogram {
+    counts: Box<[AtomicU64]>,
+    sum_us: AtomicU64,
+}
+
+impl Histogram {
+    /// There is one count more than there are bounds.
+    #[inline]
+    pub(super) fn observe(&self, bounds_us: &[u64], us: u64) {
+        let bucket = bounds_us.iter().position(|&bound| us <= bound).unwrap_or(bounds_us.len());
+        if let Some(count) = self.counts.get(bucket) {
+            add(count, 1);
+        }
+        add(&self.sum_us, us);
+    }
+
+    /// Adds what it holds to counts (of the same length) and to a sum.
+    pub(super) fn add_to(&self, counts: &mut [u64], sum_us: &mut u64) {
+        for (total, count) in counts.iter_mut().zip(&self.counts) {
+            *total += count.load(Relaxed);
+        }
+        *sum_us = sum_us.wrapping_add(self.sum_us.load(Relaxed));
+    }
+}
+
+/// A series on its way from a worker to the scraping side.
+#[derive(Debug)]
+pub(super) struct New<T> {
+    pub route: Box<str>,
+    pub text: Box<str>,
+    pub series: Arc<T>,
+}
+
+#[derive(Debug)]
+pub(super) enum Registered {
+    Status(New<Count>),
+    Latency(New<Latency>),
+    Bandwidth(New<Traffic>),
+}
+
+/// All series by metric, each sorted by label text.
+#[derive(Debug, Default)]
+pub(super) struct Families {
+    pub status: Family<Count>,
+    pub latency: Family<Latency>,
+    pub bandwidth: Family<Traffic>,
+}
+
+#[derive(Debug)]
+pub(super) struct Family<T> {
+    pub groups: BTreeMap<Box<str>, Group<T>>,
+}
+
+/// The workers' series of one label text.
+#[derive(Debug)]
+pub(super) struct Group<T> {
+    route: Box<str>,
+    /// The shard's index beside each.
+    pub parts: Vec<(usize, Arc<T>)>,
+    activity: u64,
+    active_ms: u64,
+}
+
+impl Families {
+    pub(super) fn insert(&mut self, shard: usize, registered: Registered) {
+        match registered {
+            Registered::Status(new) => self.status.insert(shard, new),
+            Registered::Latency(new) => self.latency.insert(shard, new),
+            Registered::Bandwidth(new) => self.bandwidth.insert(shard, new),
+        }
+    }
+
+    /// Retires the series of routes not to be kept; `retired` is told the shard and how many.
+    pub(super) fn retain(&mut self, keep: impl Fn(&str) -> bool, retired: impl Fn(usize, u64)) {
+        self.status.retain(|group| keep(&group.route), &retired);
+        self.latency.retain(|group| keep(&group.route), &retired);
+        self.bandwidth.retain(|group| keep(&group.route), &retired);
+    }
+
+    /// Retires series that counted nothing for the time the settings say.
+    pub(super) fn expire(&mut self, settings: &Settings, now_ms: u64, retired: impl Fn(usize, u64)) {
+        self.status.expire(settings.expire_ms[0], now_ms, &retired);
+        self.latency.expire(settings.expire_ms[1], now_ms, &retired);
+        self.bandwidth.expire(settings.expire_ms[2], now_ms, &retired);
+    }
+}
+
+impl<T> Default for Family<T> {
+    fn default() -> Family<T> {
+        Family { groups: BTreeMap::new() }
+    }
+}
+
+impl<T: Series> Family<T> {
+    fn insert(&mut self, shard: usize, new: New<T>) {
+        let New { route, text, series } = new;
+        let group = self.groups.entry(text).or_insert_with(|| Group {
+            route,
+            parts: Vec::new(),
+            activity: 0,
+            active_ms: 0,
+        });
+        group.parts.push((shard, series));
+    }
+
+    fn expire(&mut self, expire_ms: u64, now_ms: u64, retired: &impl Fn(usize, u64)) {
+        if expire_ms == 0 {
+            return;
+        }
+        for group in self.groups.values_mut() {
+            let activity = group.parts.iter().map(|(_, part)| part.activity()).fold(0, u64::wrapping_add);
+            if activity != group.activity || group.active_ms == 0 {
+                group.activity = activity;
+                group.active_ms = now_ms;
+            }
+        }
+        self.retain(|group| now_ms.saturating_sub(group.active_ms) < expire_ms, retired);
+    }
+
+    fn retain(&mut self, keep: impl Fn(&Group<T>) -> bool, retired: &impl Fn(usize, u64)) {
+        self.groups.retain(|_, group| {
+            let keep = keep(group);
+            if !keep {
+                for (shard, part) in &group.parts {
+                    part.retire();
+                    retired(*shard, 1);
+                }
+            }
+            keep
+        });
+    }
+}

@@ -1,0 +1,152 @@
+//! Tests of shards and scrapes together.
+
+use super::*;
+
+fn labels(route: &str) -> Labels {
+    Labels {
+        route: route.into(),
+        status: format!("code=\"200\",route=\"{route}\""),
+        latency: format!("route=\"{route}\""),
+        bandwidth: format!("route=\"{route}\""),
+    }
+}
+
+fn count(shard: &Shard, route: &str, sample: Sample) {
+    let make = |overflow| labels(if overflow { OVERFLOW } else { route });
+    shard.http(|key| key.extend_from_slice(route.as_bytes()), make, &sample);
+}
+
+fn scrape(meters: &Meters) -> String {
+    let mut out = Vec::new();
+    meters.render(&Facts { hostname: "h\"1", version: "0.1.0", now_ms: 1, ..Facts::default() }, &mut out);
+    String::from_utf8(out).unwrap()
+}
+
+fn value(text: &str, name: &str) -> Option<f64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+}
+
+#[test]
+fn shards_are_summed_and_printed_as_apisix_prints_them() {
+    let meters = Meters::default();
+    let (one, two) = (meters.shard(0), meters.shard(1));
+    count(&one, "1", Sample { total_us: 1_500, upstream_us: Some(1_000), received: 100, sent: 200 });
+    count(&two, "1", Sample { total_us: 70_000_000, upstream_us: None, received: 1, sent: 2 });
+    count(&two, "", Sample::default());
+    one.connection_opened();
+    two.connection_opened();
+    two.connection_closed();
+    one.waiting(1);
+    one.request_began();
+    one.request_ended();
+    let text = scrape(&meters);
+    for (line, expected) in [
+        ("apisix_http_status{code=\"200\",route=\"1\"}", 2.0),
+        ("apisix_http_status{code=\"200\",route=\"\"}", 1.0),
+        ("apisix_bandwidth{type=\"ingress\",route=\"1\"}", 101.0),
+        ("apisix_bandwidth{type=\"egress\",route=\"1\"}", 202.0),
+        ("apisix_http_latency_bucket{type=\"request\",route=\"1\",le=\"1\"}", 0.0),
+        ("apisix_http_latency_bucket{type=\"request\",route=\"1\",le=\"2\"}", 1.0),
+        ("apisix_http_latency_bucket{type=\"request\",route=\"1\",le=\"60000\"}", 1.0),
+        ("apisix_http_latency_bucket{type=\"request\",route=\"1\",le=\"+Inf\"}", 2.0),
+        ("apisix_http_latency_bucket{type=\"upstream\",route=\"1\",le=\"1\"}", 1.0),
+        ("apisix_http_latency_count{type=\"upstream\",route=\"1\"}", 1.0),
+        ("apisix_http_latency_sum{type=\"request\",route=\"1\"}", 70_001.5),
+        ("apisix_http_latency_sum{type=\"apisix\",route=\"1\"}", 70_000.5),
+        ("apisix_http_requests_total", 1.0),
+        ("apisix_nginx_http_current_connections{state=\"accepted\"}", 2.0),
+        ("apisix_nginx_http_current_connections{state=\"active\"}", 1.0),
+        ("apisix_nginx_http_current_connections{state=\"waiting\"}", 1.0),
+        ("apisix_nginx_http_current_connections{state=\"reading\"}", 0.0),
+        ("apisix_nginx_metric_errors_total", 0.0),
+        ("apisix_node_info{hostname=\"h\\\"1\",version=\"0.1.0\"}", 1.0),
+        ("sluice_panics_total", 0.0),
+    ] {
+        assert_eq!(value(&text, line), Some(expected), "{line} in\n{text}");
+    }
+    // An upstream that was never asked has no histogram.
+    assert!(!text.contains("type=\"upstream\",route=\"\""));
+    // Each metric has one head, and its lines stand together.
+    let heads: Vec<_> = text.lines().filter(|line| line.starts_with("# TYPE apisix_")).collect();
+    assert!(heads.is_sorted() && heads.len() >= 6, "{heads:?}");
+}
+
+#[test]
+fn what_is_beyond_the_bound_shares_a_series() {
+    let meters = Meters::new(Settings { max_series: 2 * (1 + 2 + 3 * 18), ..Settings::default() });
+    let shard = meters.shard(0);
+    for route in ["1", "2", "3", "4", "3"] {
+        count(&shard, route, Sample::default());
+    }
+    let text = scrape(&meters);
+    assert_eq!(value(&text, "apisix_http_status{code=\"200\",route=\"2\"}"), Some(1.0));
+    assert_eq!(value(&text, "apisix_http_status{code=\"200\",route=\"__overflow__\"}"), Some(3.0));
+    assert_eq!(value(&text, "apisix_nginx_metric_errors_total"), Some(3.0));
+    assert!(!text.contains("route=\"3\""));
+}
+
+#[test]
+fn series_go_with_their_routes_and_make_room() {
+    let meters = Meters::new(Settings { max_series: 2 * (1 + 2 + 3 * 18), ..Settings::default() });
+    let shard = meters.shard(0);
+    count(&shard, "1", Sample::default());
+    count(&shard, "2", Sample::default());
+    meters.retain_routes(|route| route == "2");
+    let text = scrape(&meters);
+    assert!(!text.contains("route=\"1\"") && text.contains("route=\"2\""));
+    // A retired series counts anew when it is needed again, and others may take its room.
+    count(&shard, "1", Sample::default());
+    count(&shard, "2", Sample::default());
+    let text = scrape(&meters);
+    assert_eq!(value(&text, "apisix_http_status{code=\"200\",route=\"1\"}"), Some(1.0));
+    assert_eq!(value(&text, "apisix_http_status{code=\"200\",route=\"2\"}"), Some(2.0));
+    assert_eq!(value(&text, "apisix_nginx_metric_errors_total"), Some(0.0));
+}
+
+#[test]
+fn idle_series_expire_where_the_settings_say_so() {
+    let attr = serde_json::json!({"metrics": {"http_status": {"expire": 10}}});
+    let meters = Meters::new(Settings::from_attr(Some(&attr)).unwrap());
+    let shard = meters.shard(0);
+    let at = |now_ms| {
+        let mut out = Vec::new();
+        meters.render(&Facts { now_ms, ..Facts::default() }, &mut out);
+        String::from_utf8(out).unwrap().contains("apisix_http_status{")
+    };
+    count(&shard, "1", Sample::default());
+    assert!(at(1_000));
+    count(&shard, "1", Sample::default());
+    assert!(at(9_000));
+    assert!(at(18_999));
+    assert!(!at(19_000));
+    assert!(!at(30_000));
+    count(&shard, "1", Sample::default());
+    assert!(at(40_000));
+}
+
+#[test]
+fn scrapes_and_counts_go_on_side_by_side() {
+    let meters = Meters::default();
+    let shards: Vec<_> = (0..2).map(|worker| meters.shard(worker)).collect();
+    const HITS: u64 = 20_000;
+    std::thread::scope(|scope| {
+        for shard in shards {
+            scope.spawn(move || {
+                for hit in 0..HITS {
+                    count(&shard, &(hit % 50).to_string(), Sample { total_us: 10, ..Sample::default() });
+                }
+            });
+        }
+        let mut last = 0.0;
+        for _ in 0..20 {
+            let now = value(&scrape(&meters), "apisix_http_status{code=\"200\",route=\"7\"}").unwrap_or(0.0);
+            assert!(now >= last, "a counter went back from {last} to {now}");
+            last = now;
+        }
+    });
+    let text = scrape(&meters);
+    let sum: f64 = (0..50)
+        .map(|route| value(&text, &format!("apisix_http_status{{code=\"200\",route=\"{route}\"}}")).unwrap())
+        .sum();
+    assert_eq!(sum, 2.0 * HITS as f64);
+}
