@@ -29,6 +29,8 @@ pub(crate) struct Down {
     pub(crate) body_lost: bool,
     /// Size of the request's head.
     pub(crate) head_bytes: u64,
+    /// Requests it has brought.
+    pub(crate) requests: u64,
 }
 
 impl Down {

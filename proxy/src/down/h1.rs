@@ -25,7 +25,14 @@ enum Head {
     Refused(FaultKind),
 }
 
+/// A connection with nothing to do for so long gives its exchange memory back.
+const STAY_READY: std::time::Duration = std::time::Duration::from_millis(100);
+
 /// Serves a connection until it ends.
+///
+/// The future of an exchange is large, and most connections are idle most of the time. So an
+/// idle connection holds only this small future; that of the exchanges is made when a request
+/// comes, lives as long as requests follow each other, and then goes.
 pub(crate) async fn serve(worker: Rc<Worker>, stream: rt::Stream, client: Client) {
     let mut down = Down {
         stream,
@@ -36,73 +43,108 @@ pub(crate) async fn serve(worker: Rc<Worker>, stream: rt::Stream, client: Client
         continue_due: false,
         body_lost: false,
         head_bytes: 0,
+        requests: 0,
     };
-    let mut requests = 0u64;
-    let after = loop {
-        if !wait_for_request(&worker, &mut down, requests == 0).await {
-            break After::Close;
+    loop {
+        let first = down.requests == 0;
+        let settings = &worker.settings;
+        let idle = if first { settings.header_timeout } else { settings.keepalive_timeout };
+        if wait_for_request(&worker, &mut down, idle).await != Idle::Request {
+            break;
         }
-        let mut scratch = worker.take_scratch();
-        let after = match read_head(&worker, &mut down, &mut scratch.messages.request).await {
-            Head::Ready => {
-                requests += 1;
-                let keepalive = &worker.settings;
-                let last = requests >= keepalive.keepalive_requests || keepalive.keepalive_timeout.is_zero();
-                drive::drive(&worker, &mut down, &client, &mut scratch, last).await
-            }
-            Head::Gone => After::Close,
-            Head::Refused(kind) => {
-                worker.shard.request_refused();
-                answer::refuse(&worker, kind, &mut scratch.down_out);
-                let (_, mut to) = down.stream.split();
-                let timeout = worker.settings.send_timeout;
-                match io::write_all(&worker, &down.waiter, &mut to, &scratch.down_out, timeout).await {
-                    Ok(()) => After::Linger,
-                    Err(_) => After::Close,
-                }
-            }
-        };
-        worker.give_scratch(scratch);
-        match after {
-            After::Next => down.return_empty(&worker),
-            after => break after,
+        if Box::pin(active(&worker, &mut down, &client)).await == Ended::Closed {
+            break;
         }
-    };
-    match after {
-        After::Next | After::Close => {}
-        After::Linger => linger(&worker, &mut down).await,
-        After::Abort => {
-            down.stream.abort();
-            return;
-        }
-        After::Tunnel(tunnel) => drive::tunnel(&worker, &mut down, tunnel).await,
     }
     if let Some(buffer) = down.buffer.take() {
         worker.buffers.give(buffer);
     }
 }
 
-/// Waits for the first byte of a request without holding a buffer. False when the
-/// connection has been idle too long or the worker is stopping.
-#[inline]
-async fn wait_for_request(worker: &Worker, down: &mut Down, first: bool) -> bool {
-    if down.buffer.is_some() {
-        return !worker.is_draining() || first;
+/// Why [`active`] came back.
+#[derive(Debug, PartialEq, Eq)]
+enum Ended {
+    /// No request followed for a while.
+    Quiet,
+    Closed,
+}
+
+/// Serves requests for as long as they follow each other.
+async fn active(worker: &Rc<Worker>, down: &mut Down, client: &Client) -> Ended {
+    let after = loop {
+        let mut scratch = worker.take_scratch();
+        let after = match read_head(worker, down, &mut scratch.messages.request).await {
+            Head::Ready => {
+                down.requests += 1;
+                let settings = &worker.settings;
+                let last = down.requests >= settings.keepalive_requests || settings.keepalive_timeout.is_zero();
+                drive::drive(worker, down, client, &mut scratch, last).await
+            }
+            Head::Gone => After::Close,
+            Head::Refused(kind) => refuse(worker, down, kind, &mut scratch.down_out).await,
+        };
+        worker.give_scratch(scratch);
+        match after {
+            After::Next => down.return_empty(worker),
+            after => break after,
+        }
+        match wait_for_request(worker, down, STAY_READY).await {
+            Idle::Request => {}
+            Idle::Nothing => return Ended::Quiet,
+            Idle::Stopping => break After::Close,
+        }
+    };
+    match after {
+        After::Next | After::Close => {}
+        After::Linger => linger(worker, down).await,
+        After::Abort => down.stream.abort(),
+        After::Tunnel(tunnel) => drive::tunnel(worker, down, tunnel).await,
     }
-    let idle = if first { worker.settings.header_timeout } else { worker.settings.keepalive_timeout };
-    let deadline = worker.clock.after(idle);
+    Ended::Closed
+}
+
+/// Answers what is not a request.
+async fn refuse(worker: &Worker, down: &mut Down, kind: FaultKind, out: &mut Vec<u8>) -> After {
+    worker.shard.request_refused();
+    answer::refuse(worker, kind, out);
+    let (_, mut to) = down.stream.split();
+    match io::write_all(worker, &down.waiter, &mut to, out, worker.settings.send_timeout).await {
+        Ok(()) => After::Linger,
+        Err(_) => After::Close,
+    }
+}
+
+/// What waiting for a request came to.
+#[derive(Debug, PartialEq, Eq)]
+enum Idle {
+    /// There are bytes, or an end.
+    Request,
+    /// The time is over.
+    Nothing,
+    /// The worker takes no further request.
+    Stopping,
+}
+
+/// Waits for the first byte of a request without holding a buffer.
+#[inline]
+async fn wait_for_request(worker: &Worker, down: &mut Down, time: std::time::Duration) -> Idle {
+    // A connection that has not asked yet may still do so: it was accepted.
+    let first = down.requests == 0;
+    if down.buffer.is_some() {
+        return if worker.is_draining() && !first { Idle::Stopping } else { Idle::Request };
+    }
+    let deadline = worker.clock.after(time);
     worker.shard.waiting(1);
     let woken = down
         .waiter
         .until(deadline, |cx| match down.stream.poll_readable(cx) {
-            Poll::Ready(_) => Poll::Ready(true),
-            // A connection that has not asked yet may still do so: it was accepted.
-            Poll::Pending if worker.is_draining() && !first => Poll::Ready(false),
+            Poll::Ready(_) => Poll::Ready(Idle::Request),
+            Poll::Pending if worker.is_draining() && !first => Poll::Ready(Idle::Stopping),
             Poll::Pending => Poll::Pending,
         })
         .await;
     worker.shard.waiting(-1);
-    woken == Ok(true)
+    woken.unwrap_or(Idle::Nothing)
 }
 
 /// Reads until the head is complete. The bound on time is for the whole head.

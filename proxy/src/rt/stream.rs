@@ -70,8 +70,8 @@ impl Stream {
         error.kind() == io::ErrorKind::WouldBlock
     }
 
-    /// Makes the coming close send RST, so that nothing lingers.
-    pub(crate) fn abort(self) {
+    /// Makes the coming close send RST, so that the other side cannot take what it got for whole.
+    pub(crate) fn abort(&self) {
         let _ = socket2::SockRef::from(&self.0).set_linger(Some(std::time::Duration::ZERO));
     }
 }
