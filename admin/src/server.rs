@@ -117,3 +117,112 @@ fn closing(mut response: Response<Bytes>) -> Box<Response<Bytes>> {
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     Box::new(response)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::time::Instant;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// A server that answers with the length of the body.
+    async fn server(limits: Limits) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(serve(listener, limits, |peer, request: Request<Bytes>| async move {
+            assert!(request.uri().path() != "/panic", "asked to");
+            answer::text(StatusCode::OK, format!("{peer} {}", request.body().len()))
+        }));
+        address
+    }
+
+    /// Sends bytes and reads until the other side closes.
+    async fn exchange(address: SocketAddr, bytes: &[u8]) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        // The other side may close before all is sent.
+        let _ = stream.write_all(bytes).await;
+        let mut answer = Vec::new();
+        let _ = timeout(Duration::from_secs(10), stream.read_to_end(&mut answer)).await.expect("it closes");
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    #[tokio::test]
+    async fn connections_are_kept_and_bodies_are_whole() {
+        let address = server(Limits::default()).await;
+        let two = b"PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhello\
+            POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
+        let answers = exchange(address, two).await;
+        assert!(answers.contains("127.0.0.1 5") && answers.contains("127.0.0.1 3"), "{answers}");
+    }
+
+    #[tokio::test]
+    async fn large_bodies_are_refused_before_and_while_they_are_read() {
+        let address = server(Limits::default()).await;
+        let head = format!("PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", MAX_BODY + 1);
+        let said = exchange(address, head.as_bytes()).await;
+        assert!(said.starts_with("HTTP/1.1 400") && said.contains("maximum size 1572864 allowed"), "{said}");
+        let mut chunked = b"PUT / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
+        for _ in 0..200 {
+            chunked.extend_from_slice(b"4000\r\n");
+            chunked.extend_from_slice(&[b'x'; 0x4000]);
+            chunked.extend_from_slice(b"\r\n");
+        }
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let (mut read, mut write) = stream.split();
+        let mut said = vec![0; 12];
+        let sending = async {
+            let _ = write.write_all(&chunked).await;
+            // Nothing more: the answer must not wait for the end of the body.
+            std::future::pending::<()>().await;
+        };
+        let reading = timeout(Duration::from_secs(10), read.read_exact(&mut said));
+        tokio::select! { () = sending => {}, read = reading => { read.unwrap().unwrap(); } }
+        assert_eq!(String::from_utf8_lossy(&said), "HTTP/1.1 400");
+    }
+
+    #[tokio::test]
+    async fn slow_clients_are_cut() {
+        let short = Duration::from_millis(100);
+        let address = server(Limits { head: short, body: short, ..Limits::default() }).await;
+        let start = Instant::now();
+        exchange(address, b"GET / HTTP/1.1\r\nhost:").await;
+        exchange(address, b"").await;
+        let late = exchange(address, b"PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhe").await;
+        assert!(late.starts_with("HTTP/1.1 408"), "{late}");
+        assert!(start.elapsed() < Duration::from_secs(5));
+    }
+
+    #[tokio::test]
+    async fn connections_are_limited_in_number_and_age() {
+        let limits = Limits { connections: 1, connection: Duration::from_millis(300), ..Limits::default() };
+        let address = server(limits).await;
+        let mut first = TcpStream::connect(address).await.unwrap();
+        first.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let mut byte = [0];
+        first.read_exact(&mut byte).await.unwrap();
+        // The second waits until the first is closed for its age.
+        let start = Instant::now();
+        let second = exchange(address, b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+        assert!(
+            second.starts_with("HTTP/1.1 200") && start.elapsed() > Duration::from_millis(150),
+            "{second}"
+        );
+    }
+
+    #[tokio::test]
+    async fn bad_requests_and_panics_hurt_nobody_else() {
+        let address = server(Limits::default()).await;
+        for bad in
+            ["\0\0\0\r\n\r\n", "GET / HTTP/1.1\r\na b: c\r\n\r\n", "GET /panic HTTP/1.1\r\nhost: x\r\n\r\n"]
+        {
+            let said = exchange(address, bad.as_bytes()).await;
+            assert!(!said.starts_with("HTTP/1.1 200"), "{said}");
+        }
+        let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(101));
+        assert!(exchange(address, many.as_bytes()).await.starts_with("HTTP/1.1 431"));
+        let good = exchange(address, b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+        assert!(good.starts_with("HTTP/1.1 200"));
+    }
+}

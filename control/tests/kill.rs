@@ -4,6 +4,9 @@
 //! the parent kills it, opens the store and compares. The child also has several
 //! writes under way at once, so commits are shared.
 
+// Test code, which clippy cannot see outside of test functions.
+#![allow(clippy::unwrap_used)]
+
 use std::hash::{BuildHasher, RandomState};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;

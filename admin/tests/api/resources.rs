@@ -1,13 +1,11 @@
 //! The Admin API as its users see it: statuses, envelopes and messages of APISIX 3.
 
-mod fixture;
-
 use std::sync::Arc;
 
+use crate::fixture::{Fixture, KEY, PEER, config};
 use admin::{AdminKey, AdminRole, Config};
 use bytes::Bytes;
 use control::store::Memory;
-use fixture::{Fixture, KEY, PEER, config};
 use http::Request;
 use serde_json::{Value, json};
 

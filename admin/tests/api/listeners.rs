@@ -1,0 +1,98 @@
+//! The control API and the metrics listener, over sockets.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use crate::fixture::{Boot, Fixture, KEY, Plugins};
+use admin::{ControlApi, metrics};
+use control::store::{Expect, Memory, Store};
+use model::{Key, Kind};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+async fn call(address: SocketAddr, head: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(format!("{head}\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head[9..12].parse().unwrap(), body.to_owned())
+}
+
+#[tokio::test]
+async fn the_control_api_shows_what_is_there() {
+    let store = Arc::new(Memory::default());
+    let put = async |kind, id: &str, value: Value| {
+        store.put(Key::new(kind, id), value, Expect::Any, None).await.unwrap();
+    };
+    put(Kind::Route, "1", json!({"id": "1", "upstream": {"nodes": {"name.test:80": 1, "[::1]:81": 2}}}))
+        .await;
+    put(Kind::Upstream, "u", json!({"id": "u", "nodes": [{"host": "127.0.0.1", "port": 1, "weight": 1}]}))
+        .await;
+    put(Kind::PluginMetadata, "cors", json!({"id": "cors"})).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(ControlApi::new(store.clone(), &Plugins::new(), Arc::new(Boot)).serve(listener));
+    let get = async |path: &str| {
+        let (status, body) = call(address, &format!("GET {path} HTTP/1.1")).await;
+        (status, serde_json::from_str::<Value>(&body).unwrap_or(Value::Null))
+    };
+
+    let (status, snapshot) = get("/v1/snapshot").await;
+    assert_eq!(
+        (status, &snapshot["published"], &snapshot["workers"][1]["revision"]),
+        (200, &json!(7), &json!(6))
+    );
+    let (_, route) = get("/v1/route/1").await;
+    assert_eq!(
+        route["value"]["upstream"]["nodes"],
+        json!([{"host": "name.test", "port": 80, "weight": 1}, {"host": "[::1]", "port": 81, "weight": 2}])
+    );
+    assert_eq!((&route["has_domain"], &route["modifiedIndex"]), (&json!(true), &json!(1)));
+    let (_, upstreams) = get("/v1/upstreams").await;
+    assert_eq!(
+        (&upstreams[0]["key"], &upstreams[0]["has_domain"]),
+        (&json!("/apisix/upstreams/u"), &json!(false))
+    );
+    assert_eq!(get("/v1/services").await, (200, json!([])));
+    assert_eq!(get("/v1/route/2").await, (404, json!({"error_msg": "route[2] not found"})));
+    assert_eq!(get("/v1/plugin_metadatas").await, (200, json!([{"id": "cors"}])));
+    assert_eq!(get("/v1/plugin_metadata/cors").await, (200, json!({"id": "cors"})));
+    assert_eq!(
+        get("/v1/plugin_metadata/x").await,
+        (404, json!({"error_msg": "plugin metadata[x] not found"}))
+    );
+    let (_, schema) = get("/v1/schema").await;
+    assert_eq!(schema["main"]["route"]["type"], "object");
+    assert_eq!(schema["plugins"]["key-auth"]["type"], "auth");
+    assert_eq!(call(address, "PUT /v1/plugins/reload HTTP/1.1").await, (200, "done".to_owned()));
+    assert_eq!(store.plugins().await.unwrap(), Some(vec!["cors".to_owned(), "key-auth".to_owned()]));
+    assert_eq!(call(address, "POST /v1/gc HTTP/1.1").await.0, 200);
+    for nowhere in ["GET /v1/gc", "PUT /v1/routes", "GET /apisix/admin/routes", "GET /"] {
+        assert_eq!(call(address, &format!("{nowhere} HTTP/1.1")).await.0, 404, "{nowhere}");
+    }
+}
+
+#[tokio::test]
+async fn the_admin_api_is_served() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(Fixture::new().admin.serve(listener));
+    let with_key = format!("GET /apisix/admin/routes HTTP/1.1\r\nX-API-KEY: {KEY}");
+    assert_eq!(call(address, &with_key).await, (200, "{\"list\":[],\"total\":0}\n".to_owned()));
+    assert_eq!(call(address, "GET /apisix/admin/routes HTTP/1.1").await.0, 401);
+    let absolute = format!("GET http://x/apisix/admin/routes HTTP/1.1\r\nX-API-KEY: {KEY}");
+    assert_eq!(call(address, &absolute).await.0, 200);
+}
+
+#[tokio::test]
+async fn metrics_are_printed_where_they_are_asked_for() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let path = "/apisix/prometheus/metrics".to_owned();
+    tokio::spawn(metrics::serve(listener, path, Arc::new(|| b"up 1\n".to_vec())));
+    assert_eq!(call(address, "GET /apisix/prometheus/metrics HTTP/1.1").await, (200, "up 1\n".to_owned()));
+    assert_eq!(call(address, "GET /metrics HTTP/1.1").await.0, 404);
+    assert_eq!(call(address, "POST /apisix/prometheus/metrics HTTP/1.1").await.0, 405);
+}
