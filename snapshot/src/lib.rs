@@ -6,8 +6,11 @@
 //! shares all untouched parts with the old one.
 #![forbid(unsafe_code)]
 
+pub mod balance;
+pub mod compile;
 pub mod plan;
 pub mod router;
+mod slots;
 pub mod swap;
 pub mod upstream;
 
@@ -15,10 +18,11 @@ use std::sync::Arc;
 
 use sdk::{Chain, Consumers};
 
+pub use compile::{Compiled, Compiler, Rejected, Touched};
 pub use plan::{Failure, Plan, Timeouts};
 pub use router::Router;
 pub use swap::{Publisher, Reader};
-pub use upstream::{Endpoint, PassHost, Scheme, Upstream};
+pub use upstream::{Endpoint, PassHost, Policy, Scheme, Upstream};
 
 /// Everything a worker needs to serve, at one revision.
 #[derive(Debug, Clone)]

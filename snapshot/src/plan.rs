@@ -9,7 +9,7 @@ use crate::upstream::Upstream;
 
 /// What a matched request runs through: route, service and plugin config merged
 /// (APISIX's order: route over plugin config over service).
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Plan {
     pub info: RouteInfo,
     /// The merged plugins; `None` if there are none.

@@ -3,8 +3,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::balance::{HashOn, Ring, Tier, arrange};
+use crate::plan::Timeouts;
+
 /// The servers behind a route.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Upstream {
     /// The id, or the route's or service's own when it is written inside it.
     pub id: String,
@@ -19,6 +22,49 @@ pub struct Upstream {
     /// Bound for all tries together; zero is none.
     pub retry_timeout: Duration,
     pub keepalive: Keepalive,
+    /// Its own, if it sets any; a plan has the ones that count.
+    pub timeouts: Option<Timeouts>,
+    pub policy: Policy,
+    pub(crate) tiers: Vec<Tier>,
+    /// One a tier, for consistent hashing alone.
+    pub(crate) rings: Vec<Ring>,
+}
+
+/// How a server is chosen within its tier.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum Policy {
+    /// Smooth and weighted.
+    #[default]
+    RoundRobin,
+    /// Consistent hashing.
+    Chash(HashOn),
+    LeastConn,
+    Ewma,
+}
+
+impl Upstream {
+    /// An upstream of these servers, everything else at its default.
+    pub fn new(id: impl Into<String>, slot: u32, mut endpoints: Vec<Endpoint>, policy: Policy) -> Upstream {
+        let tiers = arrange(&mut endpoints);
+        let rings = match policy {
+            Policy::Chash(_) => tiers.iter().map(|tier| Ring::new(tier, &endpoints)).collect(),
+            _ => Vec::new(),
+        };
+        Upstream {
+            id: id.into(),
+            slot,
+            retries: u32::try_from(endpoints.len().saturating_sub(1)).unwrap_or(u32::MAX),
+            endpoints,
+            scheme: Scheme::default(),
+            pass_host: PassHost::default(),
+            retry_timeout: Duration::ZERO,
+            keepalive: Keepalive::default(),
+            timeouts: None,
+            policy,
+            tiers,
+            rings,
+        }
+    }
 }
 
 /// One server.
@@ -28,7 +74,7 @@ pub struct Endpoint {
     /// `host` or `host:port` as the operator wrote it, for `pass_host: node`; the port is left
     /// out when it is the scheme's own.
     pub authority: String,
-    /// Relative share; a weight of 0 gets nothing while others live.
+    /// Relative share; a weight of 0 gets nothing, unless it is the only server.
     pub weight: u32,
     /// Tiers: lower ones are used when all above have failed.
     pub priority: i64,

@@ -1,0 +1,192 @@
+//! hot path
+//!
+//! Which server gets the next try.
+//!
+//! What follows from the configuration alone (tiers, hash rings) is made once,
+//! with the [`Upstream`]; what changes with every request is a worker's own
+//! [`BalanceState`], so nothing is shared and nothing is locked. Choosing does
+//! not allocate. Whether a server is alive is not known here; a try that
+//! failed is told by [`Tried`].
+
+mod chash;
+mod ewma;
+mod least_conn;
+mod priority;
+mod roundrobin;
+
+use std::net::SocketAddr;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use sdk::Exchange;
+use smallvec::SmallVec;
+
+use crate::upstream::{Endpoint, Policy, Upstream};
+pub use chash::HashOn;
+pub(crate) use chash::Ring;
+pub(crate) use priority::{Tier, arrange};
+
+/// The servers one exchange has tried in vain, by index.
+#[derive(Debug, Clone, Default)]
+pub struct Tried(SmallVec<[u64; 2]>);
+
+/// What one worker remembers of one upstream.
+#[derive(Debug)]
+pub struct BalanceState(State);
+
+#[derive(Debug)]
+enum State {
+    /// One server at most: nothing to remember.
+    Single,
+    RoundRobin(roundrobin::State),
+    /// Holds the bytes to hash.
+    Chash(Vec<u8>),
+    LeastConn(least_conn::State),
+    Ewma(ewma::State),
+}
+
+impl Upstream {
+    /// A worker's state to begin with. Workers begin at different servers.
+    pub fn state(&self) -> BalanceState {
+        if self.endpoints.len() < 2 {
+            return BalanceState(State::Single);
+        }
+        BalanceState(match self.policy {
+            Policy::RoundRobin => State::RoundRobin(roundrobin::State::new(&self.tiers, &self.endpoints)),
+            Policy::Chash(_) => State::Chash(Vec::new()),
+            Policy::LeastConn => State::LeastConn(least_conn::State::new(self.endpoints.len())),
+            Policy::Ewma => State::Ewma(ewma::State::new(self.endpoints.len())),
+        })
+    }
+
+    /// The server to try next, as an index into `endpoints`: one of the highest tier that has one
+    /// left. `None` if all were tried. A server of weight 0 is taken only if it is the only one.
+    #[inline]
+    pub fn pick(
+        &self,
+        state: &mut BalanceState,
+        x: &Exchange<'_>,
+        tried: &Tried,
+        now_ms: u64,
+    ) -> Option<usize> {
+        if let State::Single = state.0 {
+            return (!self.endpoints.is_empty() && !tried.contains(0)).then_some(0);
+        }
+        let choice = Choice { endpoints: &self.endpoints, tried };
+        match &mut state.0 {
+            State::Single => None,
+            State::RoundRobin(state) => self.in_tiers(|at, tier| state.pick(at, tier, choice)),
+            State::Chash(bytes) => {
+                let Policy::Chash(on) = &self.policy else { return None };
+                let hash = on.hash(x, bytes);
+                self.in_tiers(|at, _| self.rings.get(at)?.pick(hash, choice))
+            }
+            State::LeastConn(state) => self.in_tiers(|_, tier| state.pick(tier, choice)),
+            State::Ewma(state) => {
+                state.now(now_ms);
+                self.in_tiers(|_, tier| state.pick(tier, choice))
+            }
+        }
+    }
+
+    /// A try with this server begins.
+    #[inline]
+    pub fn begin(&self, state: &mut BalanceState, endpoint: usize) {
+        if let State::LeastConn(state) = &mut state.0 {
+            state.begin(endpoint);
+        }
+    }
+
+    /// The try is over. `micros` is how long it took, `ok` whether there was an answer.
+    #[inline]
+    pub fn done(&self, state: &mut BalanceState, endpoint: usize, micros: u64, ok: bool) {
+        match &mut state.0 {
+            State::LeastConn(state) => state.done(endpoint),
+            State::Ewma(state) => state.done(endpoint, micros, ok),
+            _ => {}
+        }
+    }
+
+    #[inline]
+    fn in_tiers(&self, mut pick: impl FnMut(usize, &Tier) -> Option<usize>) -> Option<usize> {
+        self.tiers.iter().enumerate().find_map(|(at, tier)| pick(at, tier))
+    }
+}
+
+impl BalanceState {
+    /// Makes this state fit `new`; what it knows of servers that are in both is kept.
+    pub fn carry(&mut self, old: &Upstream, new: &Upstream) {
+        let fresh = new.state();
+        let before = std::mem::replace(&mut self.0, fresh.0);
+        match (&mut self.0, before) {
+            (State::RoundRobin(state), State::RoundRobin(before)) => {
+                state.carry(&before, &new.tiers, &new.endpoints, &Moved::new(old, new));
+            }
+            (State::LeastConn(state), State::LeastConn(before)) => {
+                state.carry(&before, &Moved::new(old, new))
+            }
+            (State::Ewma(state), State::Ewma(before)) => state.carry(&before, &Moved::new(old, new)),
+            _ => {}
+        }
+    }
+}
+
+impl Tried {
+    /// Notes a server. Allocates only for the 129th server and beyond.
+    pub fn insert(&mut self, index: usize) {
+        let word = index / 64;
+        if word >= self.0.len() {
+            self.0.resize(word + 1, 0);
+        }
+        self.0[word] |= 1 << (index % 64);
+    }
+
+    #[inline]
+    pub fn contains(&self, index: usize) -> bool {
+        self.0.get(index / 64).is_some_and(|word| word & (1 << (index % 64)) != 0)
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// What there is to choose from.
+#[derive(Debug, Clone, Copy)]
+struct Choice<'a> {
+    endpoints: &'a [Endpoint],
+    tried: &'a Tried,
+}
+
+impl Choice<'_> {
+    /// The weight of a server that may be chosen; 0 if it may not.
+    #[inline]
+    fn weight(self, index: usize) -> u32 {
+        match self.endpoints.get(index) {
+            Some(endpoint) if !self.tried.contains(index) => endpoint.weight,
+            _ => 0,
+        }
+    }
+}
+
+/// Where the servers of a new upstream were in the old one.
+struct Moved(Vec<Option<usize>>);
+
+impl Moved {
+    fn new(old: &Upstream, new: &Upstream) -> Moved {
+        let mut places: HashMap<SocketAddr, usize, FixedState> = HashMap::default();
+        for (index, endpoint) in old.endpoints.iter().enumerate().rev() {
+            places.insert(endpoint.addr, index);
+        }
+        Moved(new.endpoints.iter().map(|endpoint| places.get(&endpoint.addr).copied()).collect())
+    }
+
+    /// Pairs of (new index, old index).
+    fn pairs(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.0.iter().enumerate().filter_map(|(new, old)| old.map(|old| (new, old)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

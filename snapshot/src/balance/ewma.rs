@@ -1,0 +1,82 @@
+//! hot path
+//!
+//! The faster of two servers drawn at random, by an exponentially weighted moving
+//! average of how long their answers took (APISIX: `ewma`). The average fades when
+//! a server is not asked, so that a slow one is tried again.
+
+use super::{Choice, Moved, Tier};
+
+/// After this long a measurement weighs about a third.
+const DECAY_MS: f64 = 10_000.0;
+/// What a failed try counts at least: a refused connection is quick, but no answer.
+const FAILED_MS: f64 = 1_000.0;
+
+#[derive(Debug)]
+pub(super) struct State {
+    servers: Vec<Average>,
+    /// When a server was last picked; a worker's tries are short against the decay.
+    now_ms: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Average {
+    ms: f64,
+    touched_ms: u64,
+}
+
+impl State {
+    pub fn new(servers: usize) -> State {
+        State { servers: vec![Average::default(); servers], now_ms: 0 }
+    }
+
+    #[inline]
+    pub fn now(&mut self, now_ms: u64) {
+        self.now_ms = self.now_ms.max(now_ms);
+    }
+
+    #[inline]
+    pub fn pick(&mut self, tier: &Tier, choice: Choice<'_>) -> Option<usize> {
+        let usable = tier.range.clone().filter(|&index| choice.weight(index) > 0).count();
+        let nth = |n: usize| tier.range.clone().filter(|&index| choice.weight(index) > 0).nth(n);
+        if usable < 2 {
+            return nth(0);
+        }
+        let first = fastrand::usize(..usable);
+        let second = match fastrand::usize(..usable - 1) {
+            second if second >= first => second + 1,
+            second => second,
+        };
+        let (first, second) = (nth(first)?, nth(second)?);
+        Some(if self.score(first) > self.score(second) { second } else { first })
+    }
+
+    pub fn done(&mut self, endpoint: usize, micros: u64, ok: bool) {
+        let now_ms = self.now_ms;
+        let Some(server) = self.servers.get_mut(endpoint) else { return };
+        let ms = micros as f64 / 1000.0;
+        server.measure(if ok { ms } else { ms.max(FAILED_MS) }, now_ms);
+    }
+
+    pub fn carry(&mut self, before: &State, moved: &Moved) {
+        self.now_ms = before.now_ms;
+        for (new, old) in moved.pairs() {
+            self.servers[new] = before.servers.get(old).copied().unwrap_or_default();
+        }
+    }
+
+    fn score(&self, index: usize) -> f64 {
+        self.servers.get(index).map_or(0.0, |server| server.ms * server.fading(self.now_ms))
+    }
+}
+
+impl Average {
+    fn fading(&self, now_ms: u64) -> f64 {
+        (-(now_ms.saturating_sub(self.touched_ms) as f64) / DECAY_MS).exp()
+    }
+
+    fn measure(&mut self, ms: f64, now_ms: u64) {
+        let fading = self.fading(now_ms);
+        self.ms = self.ms * fading + ms * (1.0 - fading);
+        self.touched_ms = now_ms;
+    }
+}

@@ -1,0 +1,31 @@
+//! hot path
+//!
+//! Tiers of servers: lower ones are used when all above have failed (APISIX: a
+//! node's `priority`).
+
+use std::ops::Range;
+
+use crate::upstream::Endpoint;
+
+/// Servers of one priority, next to each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Tier {
+    pub range: Range<usize>,
+    /// All have the same weight, so that taking turns is all there is to it.
+    pub even: bool,
+}
+
+/// Sorts servers from high to low priority, those of one as written, and gives the tiers.
+pub(crate) fn arrange(endpoints: &mut [Endpoint]) -> Vec<Tier> {
+    endpoints.sort_by_key(|endpoint| std::cmp::Reverse(endpoint.priority));
+    let mut start = 0;
+    let same = |a: &Endpoint, b: &Endpoint| a.priority == b.priority;
+    endpoints
+        .chunk_by(same)
+        .map(|tier| {
+            let range = start..start + tier.len();
+            start = range.end;
+            Tier { range, even: tier.iter().all(|endpoint| endpoint.weight == tier[0].weight) }
+        })
+        .collect()
+}

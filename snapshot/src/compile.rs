@@ -1,0 +1,307 @@
+//! From what operators want to a snapshot.
+//!
+//! A [`Compiler`] remembers what it made and from what, so that a change costs
+//! what depends on it and everything else stays the same allocation. It is pure:
+//! no clock, no files, no look-ups; host names are answered by the caller
+//! ([`Names`]), who is told which ones matter.
+//!
+//! A resource that cannot be compiled keeps its last good form, is listed in
+//! [`Compiled::rejected`], and never holds up the rest.
+
+mod chains;
+mod consumers;
+mod hosts;
+mod references;
+mod routes;
+mod shared;
+mod touched;
+mod upstream;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use hashbrown::{HashMap, HashSet};
+use model::{Desired, Entry, Invalid, Key, Kind};
+use sdk::build::Names;
+use sdk::{Catalog, Chain, Consumers};
+use serde_json::Value;
+
+use crate::Snapshot;
+use crate::plan::Timeouts;
+use crate::router::{Mode, Options, Router};
+use crate::slots::Slots;
+use crate::upstream::Keepalive;
+use consumers::{ConsumerUnit, CredentialUnit};
+use hosts::Hosts;
+pub use references::Env;
+use routes::{RouteUnit, UpstreamUnit};
+use shared::Shared;
+pub use touched::Touched;
+use touched::Work;
+
+/// What the boot file says about compiling.
+#[derive(Clone)]
+pub struct Settings {
+    /// `apisix.router.http`.
+    pub mode: Mode,
+    pub options: Options,
+    /// The plugins that may be used, unless the store says; `None` is all.
+    pub plugins: Option<Vec<String>>,
+    /// For routes and upstreams that set none.
+    pub timeouts: Timeouts,
+    /// For upstreams that set none.
+    pub keepalive: Keepalive,
+    /// Gives environment variables.
+    pub env: Arc<Env>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            mode: Mode::default(),
+            options: Options::default(),
+            plugins: None,
+            timeouts: Timeouts::default(),
+            keepalive: Keepalive::default(),
+            env: Arc::new(|_| None),
+        }
+    }
+}
+
+/// What a compile came to.
+#[derive(Debug)]
+pub struct Compiled {
+    pub snapshot: Snapshot,
+    /// All resources that could not be compiled as they are now, by key.
+    pub rejected: Arc<[Rejected]>,
+    /// All host names whose addresses are wanted. The same `Arc` as before if nothing changed.
+    pub wanted_hosts: Arc<BTreeSet<String>>,
+}
+
+/// A resource that is not served as it is written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rejected {
+    pub key: Key,
+    pub invalid: Invalid,
+    /// Its last good form is served instead; else it is left out.
+    pub kept_previous: bool,
+}
+
+/// Makes snapshots, one after another. Owned by the control plane.
+pub struct Compiler {
+    catalog: Arc<dyn Catalog>,
+    settings: Settings,
+    /// The plugins that may be used now.
+    enabled: Option<HashSet<String>>,
+    router: Router,
+    routes: HashMap<String, RouteUnit>,
+    upstreams: HashMap<String, UpstreamUnit>,
+    /// Services, plugin configs, consumer groups and global rules.
+    shared: BTreeMap<Key, Shared>,
+    /// Plugin metadata by plugin.
+    metadata: HashMap<String, Value>,
+    consumers: BTreeMap<String, ConsumerUnit>,
+    credentials: BTreeMap<String, CredentialUnit>,
+    index: Arc<Consumers>,
+    global: Option<Arc<dyn Chain>>,
+    /// Routes and consumers by what they refer to.
+    users: HashMap<Key, BTreeSet<Key>>,
+    hosts: Hosts,
+    rejected: BTreeMap<Key, Rejected>,
+    told: Option<Arc<[Rejected]>>,
+    route_slots: Slots,
+    upstream_slots: Slots,
+    consumer_slots: Slots,
+}
+
+/// What one compile works on.
+struct Pass<'a> {
+    desired: &'a Desired,
+    names: &'a dyn Names,
+    work: Work,
+    /// Routes whose upstream may be another one, and that are the same otherwise.
+    relink: BTreeSet<String>,
+}
+
+impl Compiler {
+    pub fn new(catalog: Arc<dyn Catalog>, settings: Settings) -> Compiler {
+        Compiler {
+            catalog,
+            enabled: None,
+            router: Router::new(settings.mode, settings.options),
+            settings,
+            routes: HashMap::default(),
+            upstreams: HashMap::default(),
+            shared: BTreeMap::new(),
+            metadata: HashMap::default(),
+            consumers: BTreeMap::new(),
+            credentials: BTreeMap::new(),
+            index: Arc::default(),
+            global: None,
+            users: HashMap::default(),
+            hosts: Hosts::default(),
+            rejected: BTreeMap::new(),
+            told: None,
+            route_slots: Slots::default(),
+            upstream_slots: Slots::default(),
+            consumer_slots: Slots::default(),
+        }
+    }
+
+    /// The snapshot as it is now; at first one that serves nothing.
+    pub fn snapshot(&self, revision: u64) -> Snapshot {
+        Snapshot {
+            revision,
+            router: self.router.clone(),
+            consumers: self.index.clone(),
+            global: self.global.clone(),
+        }
+    }
+
+    /// Compiles what was touched and what depends on it. `desired` must differ from the last
+    /// compile's in `touched` alone, as must the answers of `names`.
+    pub fn compile(
+        &mut self,
+        desired: &Desired,
+        touched: &Touched,
+        names: &dyn Names,
+        revision: u64,
+    ) -> Compiled {
+        for slots in [&mut self.route_slots, &mut self.upstream_slots, &mut self.consumer_slots] {
+            slots.tick();
+        }
+        let list = desired.plugins.as_ref().or(self.settings.plugins.as_ref());
+        let enabled: Option<HashSet<String>> = list.map(|list| list.iter().cloned().collect());
+        let all = touched.all || enabled != self.enabled;
+        self.enabled = enabled;
+
+        let mut pass = Pass { desired, names, work: Work::default(), relink: BTreeSet::new() };
+        if all {
+            self.add_everything(&mut pass);
+        } else {
+            touched.keys.iter().cloned().for_each(|key| pass.work.add(key));
+            for host in &touched.hosts {
+                self.hosts.users(host).cloned().for_each(|key| pass.work.add(key));
+            }
+        }
+        // Each step may add work to those after it.
+        self.compile_metadata(&mut pass);
+        self.compile_upstreams(&mut pass);
+        self.compile_shared(Kind::Service, &mut pass);
+        self.compile_shared(Kind::PluginConfig, &mut pass);
+        self.compile_routes(&mut pass);
+        self.compile_shared(Kind::ConsumerGroup, &mut pass);
+        self.compile_consumers(&mut pass);
+        self.compile_global(&mut pass);
+
+        let rejected = self
+            .told
+            .get_or_insert_with(|| self.rejected.values().cloned().collect::<Vec<_>>().into())
+            .clone();
+        Compiled { snapshot: self.snapshot(revision), rejected, wanted_hosts: self.hosts.wanted() }
+    }
+
+    /// What is desired and what was, so that nothing that is gone stays.
+    fn add_everything(&self, pass: &mut Pass<'_>) {
+        let key = |kind| move |id: &String| Key::new(kind, id.as_str());
+        let known = (self.shared.keys().cloned())
+            .chain(self.routes.keys().map(key(Kind::Route)))
+            .chain(self.upstreams.keys().map(key(Kind::Upstream)))
+            .chain(self.metadata.keys().map(key(Kind::PluginMetadata)))
+            .chain(self.consumers.keys().map(key(Kind::Consumer)))
+            .chain(self.credentials.keys().map(key(Kind::Credential)))
+            .chain(self.rejected.keys().cloned());
+        let desired = pass.desired.iter().map(|entry| entry.key.clone());
+        desired.chain(known).for_each(|key| pass.work.add(key));
+    }
+
+    /// Metadata of plugins, and whoever uses them.
+    fn compile_metadata(&mut self, pass: &mut Pass<'_>) {
+        for plugin in pass.work.take(Kind::PluginMetadata) {
+            let key = Key::new(Kind::PluginMetadata, plugin.as_str());
+            let desired = pass.desired;
+            match desired.get(Kind::PluginMetadata, &plugin).map(|entry| &entry.resource) {
+                Some(model::Resource::PluginMetadata(found)) => {
+                    let value = Value::Object(found.value.clone());
+                    match self.catalog.check(&plugin, &value, sdk::catalog::Place::Metadata) {
+                        Ok(()) => {
+                            self.accept(&key);
+                            self.metadata.insert(plugin.clone(), value);
+                        }
+                        Err(invalid) => self.reject(&key, invalid, self.metadata.contains_key(&plugin)),
+                    }
+                }
+                _ => {
+                    self.accept(&key);
+                    self.metadata.remove(&plugin);
+                }
+            }
+            // Rare, so looked for rather than kept in an index.
+            for entry in desired.iter() {
+                if entry.resource.plugins().is_some_and(|plugins| plugins.contains_key(&plugin)) {
+                    pass.work.add(entry.key.clone());
+                }
+            }
+        }
+    }
+
+    /// Puts those that refer to `key` to work again.
+    fn touch_users(&self, key: &Key, pass: &mut Pass<'_>) {
+        for user in self.users.get(key).into_iter().flatten() {
+            match (key.kind, user.kind) {
+                (Kind::Upstream, Kind::Route) => _ = pass.relink.insert(user.id.clone()),
+                _ => pass.work.add(user.clone()),
+            }
+        }
+    }
+
+    /// Replaces what `user` refers to.
+    fn refer(&mut self, user: &Key, before: &[Key], now: &[Key]) {
+        for key in before.iter().filter(|key| !now.contains(key)) {
+            if let Some(users) = self.users.get_mut(key) {
+                users.remove(user);
+                if users.is_empty() {
+                    self.users.remove(key);
+                }
+            }
+        }
+        for key in now.iter().filter(|key| !before.contains(key)) {
+            self.users.entry(key.clone()).or_default().insert(user.clone());
+        }
+    }
+
+    fn accept(&mut self, key: &Key) {
+        if self.rejected.remove(key).is_some() {
+            self.told = None;
+        }
+    }
+
+    fn reject(&mut self, key: &Key, invalid: Invalid, kept_previous: bool) {
+        self.rejected.insert(key.clone(), Rejected { key: key.clone(), invalid, kept_previous });
+        self.told = None;
+    }
+
+    /// Makes a thing of its entry, or else of the entry it was last made of: names, services and
+    /// the like may have changed, and those changes hold for the last good form, too.
+    fn try_both<T>(
+        &mut self,
+        key: &Key,
+        entry: &Arc<Entry>,
+        last_good: Option<Arc<Entry>>,
+        mut make: impl FnMut(&mut Compiler, &Arc<Entry>) -> Result<T, Invalid>,
+    ) -> Option<T> {
+        let invalid = match make(self, entry) {
+            Ok(thing) => {
+                self.accept(key);
+                return Some(thing);
+            }
+            Err(invalid) => invalid,
+        };
+        let had = last_good.is_some();
+        let thing = last_good
+            .filter(|last_good| !Arc::ptr_eq(last_good, entry))
+            .and_then(|last_good| make(self, &last_good).ok());
+        self.reject(key, invalid, had);
+        thing
+    }
+}

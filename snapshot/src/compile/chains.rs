@@ -1,0 +1,79 @@
+//! Plugins of several resources into one chain.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use hashbrown::HashSet;
+use model::{Invalid, Key, resource::Plugins};
+use sdk::Chain;
+use sdk::build::{Names, Owner};
+use sdk::catalog::{Entry, Scope};
+use serde_json::Value;
+
+use super::{Compiler, references};
+
+/// The plugins of one resource.
+pub(super) struct Source<'a> {
+    pub owner: Owner,
+    pub plugins: &'a Plugins,
+}
+
+/// What is wrong, and in which of the sources.
+#[derive(Debug)]
+pub(super) struct Blame {
+    pub source: usize,
+    /// Its pointer begins with the plugin's name.
+    pub invalid: Invalid,
+}
+
+impl<'a> Source<'a> {
+    pub fn new(key: &Key, plugins: &'a Plugins) -> Source<'a> {
+        Source { owner: Owner { collection: key.kind.collection(), id: key.id.clone() }, plugins }
+    }
+}
+
+impl Compiler {
+    /// One chain; of a plugin that several sources have, the first one's settings count, whole.
+    /// `None` if there is no plugin, or none that is enabled.
+    pub(super) fn chain(
+        &self,
+        sources: &[Source<'_>],
+        names: &dyn Names,
+    ) -> Result<Option<Arc<dyn Chain>>, Blame> {
+        let mut seen = HashSet::new();
+        let mut configs: Vec<(usize, &str, Cow<'_, Value>)> = Vec::new();
+        for (source, from) in sources.iter().enumerate() {
+            for (name, config) in from.plugins {
+                if self.enabled.as_ref().is_some_and(|enabled| !enabled.contains(name)) || !seen.insert(name)
+                {
+                    continue;
+                }
+                let config = references::resolve(config, &*self.settings.env)
+                    .map_err(|invalid| Blame { source, invalid: invalid.within(name) })?;
+                configs.push((source, name, config));
+            }
+        }
+        if configs.is_empty() {
+            return Ok(None);
+        }
+        let entries: Vec<Entry<'_>> = configs
+            .iter()
+            .map(|(source, name, config)| Entry { name, config, owner: &sources[*source].owner })
+            .collect();
+        let metadata = |plugin: &str| self.metadata.get(plugin);
+        let scope = Scope { names, metadata: &metadata, enabled: None };
+        match self.catalog.chain(&entries, &scope) {
+            Ok(chain) => Ok(Some(chain)),
+            Err(invalid) => {
+                let plugin = invalid.pointer.strip_prefix('/').and_then(|rest| rest.split('/').next());
+                let source = configs.iter().find(|(_, name, _)| Some(*name) == plugin).map_or(0, |c| c.0);
+                Err(Blame { source, invalid })
+            }
+        }
+    }
+}
+
+/// A chain that has nothing to do is none, for whoever has nothing to lay it over.
+pub(super) fn unless_idle(chain: Option<Arc<dyn Chain>>) -> Option<Arc<dyn Chain>> {
+    chain.filter(|chain| !chain.names().is_empty())
+}

@@ -1,0 +1,349 @@
+//! Upstreams and routes: rules, plans, and what a plan takes from where.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use model::{Entry, Invalid, Key, Kind, Resource, Route, Service};
+use sdk::build::Names;
+use sdk::expr::Expr;
+use sdk::{Chain, RouteInfo};
+use wire::Method;
+
+use super::chains::{Source, unless_idle};
+use super::hosts::Recorder;
+use super::{Compiler, Pass, upstream};
+use crate::plan::{Failure, Plan};
+use crate::router::Rule;
+use crate::upstream::Upstream;
+
+/// The last good form of an upstream resource.
+pub(super) struct UpstreamUnit {
+    entry: Arc<Entry>,
+    upstream: Arc<Upstream>,
+}
+
+/// The last good form of a route; its rule is in the router.
+pub(super) struct RouteUnit {
+    entry: Arc<Entry>,
+    /// The upstream written inside it.
+    own_upstream: Option<Arc<Upstream>>,
+    /// The resources it refers to, whether they exist or not.
+    refers: Vec<Key>,
+}
+
+impl Compiler {
+    pub(super) fn compile_upstreams(&mut self, pass: &mut Pass<'_>) {
+        for id in pass.work.take(Kind::Upstream) {
+            let key = Key { kind: Kind::Upstream, id };
+            let before = self.upstreams.get(&key.id).map(|unit| unit.upstream.clone());
+            self.compile_upstream(&key, pass);
+            let now = self.upstreams.get(&key.id).map(|unit| &unit.upstream);
+            if !same_upstream(before.as_ref(), now) {
+                self.touch_users(&key, pass);
+            }
+        }
+    }
+
+    fn compile_upstream(&mut self, key: &Key, pass: &Pass<'_>) {
+        let Some(entry) = pass.desired.get(Kind::Upstream, &key.id) else {
+            self.upstreams.remove(&key.id);
+            self.hosts.set(key, BTreeSet::new());
+            self.upstream_slots.release(&key.to_string());
+            return self.accept(key);
+        };
+        let unit = self.upstreams.get(&key.id);
+        let before = unit.map(|unit| unit.upstream.clone());
+        let last_good = unit.map(|unit| unit.entry.clone());
+        let made = self.try_both(key, entry, last_good, |compiler, entry| {
+            let Resource::Upstream(written) = &entry.resource else { return Err(mixed_up()) };
+            let recorder = Recorder::new(pass.names);
+            let upstream =
+                compiler.make_upstream(&key.to_string(), &key.id, written, &recorder, before.as_ref())?;
+            compiler.hosts.set(key, recorder.asked());
+            Ok(UpstreamUnit { entry: entry.clone(), upstream })
+        });
+        if let Some(unit) = made {
+            self.upstreams.insert(key.id.clone(), unit);
+        }
+    }
+
+    /// The same as `before` if nothing differs, so that workers keep what they know of it.
+    pub(super) fn make_upstream(
+        &mut self,
+        slot_of: &str,
+        id: &str,
+        written: &model::Upstream,
+        names: &dyn Names,
+        before: Option<&Arc<Upstream>>,
+    ) -> Result<Arc<Upstream>, Invalid> {
+        let slot = self.upstream_slots.of(slot_of);
+        match upstream::upstream(id, slot, written, names, self.settings.keepalive) {
+            Ok(upstream) => match before {
+                Some(before) if **before == upstream => Ok(before.clone()),
+                _ => Ok(Arc::new(upstream)),
+            },
+            Err(invalid) => {
+                if before.is_none() {
+                    self.upstream_slots.release(slot_of);
+                }
+                Err(invalid)
+            }
+        }
+    }
+
+    pub(super) fn compile_routes(&mut self, pass: &mut Pass<'_>) {
+        for id in pass.work.take(Kind::Route) {
+            pass.relink.remove(&id);
+            self.compile_route(&Key { kind: Kind::Route, id }, pass);
+        }
+        for id in std::mem::take(&mut pass.relink) {
+            self.relink(&id);
+        }
+    }
+
+    fn compile_route(&mut self, key: &Key, pass: &Pass<'_>) {
+        let entry = pass.desired.get(Kind::Route, &key.id);
+        let Some(entry) = entry.filter(|entry| matches!(&entry.resource, Resource::Route(r) if r.enabled))
+        else {
+            return self.forget_route(key, entry.is_none());
+        };
+        let last_good = self.routes.get(&key.id).map(|unit| unit.entry.clone());
+        let made = self.try_both(key, entry, last_good, |compiler, entry| {
+            let Resource::Route(route) = &entry.resource else { return Err(mixed_up()) };
+            let recorder = Recorder::new(pass.names);
+            let made = compiler.make_route(key, entry, route, &recorder)?;
+            compiler.hosts.set(key, recorder.asked());
+            Ok(made)
+        });
+        if let Some((unit, rule)) = made {
+            let before = self.routes.insert(key.id.clone(), unit);
+            let before = before.map(|unit| unit.refers).unwrap_or_default();
+            let now = self.routes[&key.id].refers.clone();
+            self.refer(key, &before, &now);
+            self.router.insert(Arc::new(rule));
+        }
+    }
+
+    fn forget_route(&mut self, key: &Key, gone: bool) {
+        if let Some(unit) = self.routes.remove(&key.id) {
+            self.refer(key, &unit.refers, &[]);
+            self.router.remove(&key.id);
+        }
+        self.hosts.set(key, BTreeSet::new());
+        if gone {
+            self.route_slots.release(&key.id);
+        }
+        self.upstream_slots.release(&key.to_string());
+        self.accept(key);
+    }
+
+    /// The route is the same, but its upstream's form may have changed.
+    fn relink(&mut self, id: &str) {
+        let (Some(unit), Some(rule)) = (self.routes.get(id), self.router.rule(id)) else { return };
+        let Resource::Route(route) = &unit.entry.resource else { return };
+        let upstream = self.upstream_of(route, unit.own_upstream.as_ref());
+        if same_upstream(rule.plan.upstream.as_ref().ok(), upstream.as_ref().ok()) {
+            return;
+        }
+        let timeouts = self.timeouts(route, &upstream);
+        let plan = Plan { upstream, timeouts, ..Plan::clone(&rule.plan) };
+        let rule = Rule { plan: Arc::new(plan), ..Rule::clone(rule) };
+        self.router.insert(Arc::new(rule));
+    }
+
+    fn make_route(
+        &mut self,
+        key: &Key,
+        entry: &Arc<Entry>,
+        route: &Route,
+        names: &Recorder<'_>,
+    ) -> Result<(RouteUnit, Rule), Invalid> {
+        for (field, set) in [
+            ("filter_func", route.filter_func.is_some()),
+            ("script", route.script.is_some()),
+            ("script_id", route.script_id.is_some()),
+        ] {
+            if set {
+                return Err(no_lua(field));
+            }
+        }
+        let vars = match &route.vars {
+            Some(vars) => Some(Expr::compile(vars).map_err(|invalid| invalid.under("/vars"))?),
+            None => None,
+        };
+        let methods = methods(&route.methods)?;
+        let chain = self.chain_of(key, route, names)?;
+        let before = self.routes.get(&key.id).and_then(|unit| unit.own_upstream.clone());
+        let own_upstream = match &route.upstream {
+            Some(written) => {
+                let made = self.make_upstream(&key.to_string(), &key.id, written, names, before.as_ref());
+                Some(made.map_err(|invalid| invalid.under("/upstream"))?)
+            }
+            None => {
+                self.upstream_slots.release(&key.to_string());
+                None
+            }
+        };
+        let upstream = self.upstream_of(route, own_upstream.as_ref());
+        let slot = self.route_slots.of(&key.id);
+        let service = self.service_of(route);
+        let plan = Plan {
+            info: RouteInfo {
+                id: key.id.clone(),
+                name: route.meta.name.clone().unwrap_or_default(),
+                service_id: route.service_id.clone().unwrap_or_default(),
+                service_name: service.and_then(|service| service.meta.name.clone()).unwrap_or_default(),
+                slot,
+            },
+            chain,
+            timeouts: self.timeouts(route, &upstream),
+            upstream,
+            websocket: (route.enable_websocket)
+                .or(service.and_then(|service| service.enable_websocket))
+                .unwrap_or(false),
+        };
+        let hosts = match service {
+            Some(service) if route.hosts.is_empty() => service.hosts.clone(),
+            _ => route.hosts.clone(),
+        };
+        let rule = Rule {
+            id: key.id.clone(),
+            plan: Arc::new(plan),
+            uris: route.uris.clone(),
+            hosts,
+            methods,
+            remote_addrs: route.remote_addrs.clone(),
+            vars,
+            priority: route.priority,
+        };
+        Ok((RouteUnit { entry: entry.clone(), own_upstream, refers: self.refers(route) }, rule))
+    }
+
+    /// Route over plugin config over service. Where only one of them has plugins, its chain is shared.
+    fn chain_of(
+        &self,
+        key: &Key,
+        route: &Route,
+        names: &dyn Names,
+    ) -> Result<Option<Arc<dyn Chain>>, Invalid> {
+        let mut shared = Vec::new();
+        for (field, kind, id) in [
+            ("plugin_config_id", Kind::PluginConfig, &route.plugin_config_id),
+            ("service_id", Kind::Service, &route.service_id),
+        ] {
+            let Some(id) = id else { continue };
+            match self.shared.get_key_value(&Key::new(kind, id.as_str())) {
+                Some((key, found)) => shared.push((field, key, found)),
+                // Nothing is served, so nothing needs to run.
+                None => return Ok(None),
+            }
+        }
+        shared.retain(|(_, _, found)| {
+            found.entry.resource.plugins().is_some_and(|plugins| !plugins.is_empty())
+        });
+        if route.plugins.is_empty() {
+            match &shared[..] {
+                [] => return Ok(None),
+                [(_, _, only)] => return Ok(only.chain.clone()),
+                _ => {}
+            }
+        }
+        let mut sources = vec![Source::new(key, &route.plugins)];
+        sources.extend(
+            shared
+                .iter()
+                .filter_map(|(_, key, found)| Some(Source::new(key, found.entry.resource.plugins()?))),
+        );
+        match self.chain(&sources, names) {
+            Ok(chain) => Ok(unless_idle(chain)),
+            Err(blame) if blame.source == 0 => Err(blame.invalid.under("/plugins")),
+            Err(blame) => Err(blame.invalid.at(format!("/{}", shared[blame.source - 1].0))),
+        }
+    }
+
+    /// A missing service is told first, then a missing plugin config, then the upstream
+    /// (APISIX's order). An id goes before what is written beside it, the route before the service.
+    fn upstream_of(&self, route: &Route, own: Option<&Arc<Upstream>>) -> Result<Arc<Upstream>, Failure> {
+        let service = match &route.service_id {
+            Some(id) => {
+                Some(self.shared.get(&Key::new(Kind::Service, id.as_str())).ok_or(Failure::NoService)?)
+            }
+            None => None,
+        };
+        if let Some(id) = &route.plugin_config_id
+            && !self.shared.contains_key(&Key::new(Kind::PluginConfig, id.as_str()))
+        {
+            return Err(Failure::NoPluginConfig);
+        }
+        let by_id = |id: &String| {
+            self.upstreams.get(id).map(|unit| unit.upstream.clone()).ok_or(Failure::NoUpstreamObject)
+        };
+        if let Some(id) = &route.upstream_id {
+            return by_id(id);
+        }
+        if let Some(own) = own {
+            return Ok(own.clone());
+        }
+        let Some(service) = service else { return Err(Failure::NoUpstream) };
+        match (&service.entry.resource, &service.upstream) {
+            (Resource::Service(written), _) if written.upstream_id.is_some() => {
+                written.upstream_id.as_ref().map_or(Err(Failure::NoUpstream), by_id)
+            }
+            (_, Some(upstream)) => Ok(upstream.clone()),
+            _ => Err(Failure::NoUpstream),
+        }
+    }
+
+    fn timeouts(&self, route: &Route, upstream: &Result<Arc<Upstream>, Failure>) -> crate::plan::Timeouts {
+        let of_upstream = upstream.as_ref().ok().and_then(|upstream| upstream.timeouts);
+        route.timeout.map(upstream::timeouts).or(of_upstream).unwrap_or(self.settings.timeouts)
+    }
+
+    fn service_of(&self, route: &Route) -> Option<&Service> {
+        let id = route.service_id.as_ref()?;
+        match &self.shared.get(&Key::new(Kind::Service, id.as_str()))?.entry.resource {
+            Resource::Service(service) => Some(service),
+            _ => None,
+        }
+    }
+
+    fn refers(&self, route: &Route) -> Vec<Key> {
+        let of_service = self.service_of(route).and_then(|service| service.upstream_id.clone());
+        [
+            (Kind::Service, route.service_id.clone()),
+            (Kind::PluginConfig, route.plugin_config_id.clone()),
+            (Kind::Upstream, route.upstream_id.clone()),
+            (Kind::Upstream, of_service),
+        ]
+        .into_iter()
+        .filter_map(|(kind, id)| Some(Key { kind, id: id? }))
+        .collect()
+    }
+}
+
+fn methods(names: &[String]) -> Result<u16, Invalid> {
+    names.iter().enumerate().try_fold(0, |bits, (at, name)| match Method::from_bytes(name.as_bytes()) {
+        Method::Other => Err(Invalid::new(format!("unknown method {name}")).at(format!("/methods/{at}"))),
+        method => Ok(bits | method.bit()),
+    })
+}
+
+fn same_upstream(a: Option<&Arc<Upstream>>, b: Option<&Arc<Upstream>>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+        (None, None) => true,
+        _ => false,
+    }
+}
+
+/// Served without its condition or script, a route would do what nobody wants.
+pub(super) fn no_lua(field: &str) -> Invalid {
+    Invalid::new(format!("{field} is Lua, which this version does not run"))
+        .within(field)
+        .hint("use `vars` to tell requests apart and plugins to change them")
+}
+
+/// A value of one kind under a key of another, which parsing rules out.
+fn mixed_up() -> Invalid {
+    Invalid::new("the resource is not of the kind its key says")
+}

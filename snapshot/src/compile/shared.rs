@@ -1,0 +1,137 @@
+//! What several routes or consumers share: services, plugin configs, consumer
+//! groups; and global rules, which every request shares.
+
+use std::sync::Arc;
+
+use model::{Entry, Invalid, Key, Kind};
+use sdk::Chain;
+
+use super::chains::{Source, unless_idle};
+use super::hosts::Recorder;
+use super::{Compiler, Pass};
+use crate::upstream::Upstream;
+
+/// The last good form of a shared resource.
+pub(super) struct Shared {
+    pub entry: Arc<Entry>,
+    /// The stages of its plugins alone, for whoever adds none to them.
+    pub chain: Option<Arc<dyn Chain>>,
+    /// The upstream written inside a service.
+    pub upstream: Option<Arc<Upstream>>,
+}
+
+impl Compiler {
+    pub(super) fn compile_shared(&mut self, kind: Kind, pass: &mut Pass<'_>) {
+        for id in pass.work.take(kind) {
+            let key = Key { kind, id };
+            self.compile_one_shared(&key, pass);
+            self.touch_users(&key, pass);
+        }
+    }
+
+    /// Global rules run one after another as one chain; of a plugin that several have, the first
+    /// rule's counts (APISIX refuses the second when it is written).
+    pub(super) fn compile_global(&mut self, pass: &mut Pass<'_>) {
+        let touched = pass.work.take(Kind::GlobalRule);
+        if touched.is_empty() {
+            return;
+        }
+        for id in touched {
+            self.compile_one_shared(&Key { kind: Kind::GlobalRule, id }, pass);
+        }
+        let rules: Vec<(Key, Arc<Entry>)> = self.global_rules().collect();
+        let mut taken: Vec<(&str, &Key)> = Vec::new();
+        for (key, entry) in &rules {
+            let mut twice = None;
+            for plugin in entry.resource.plugins().into_iter().flat_map(|plugins| plugins.keys()) {
+                match taken.iter().find(|(name, _)| name == plugin) {
+                    Some((_, other)) => twice = twice.or(Some((plugin, *other))),
+                    None => taken.push((plugin, key)),
+                }
+            }
+            let last_good =
+                || pass.desired.get(Kind::GlobalRule, &key.id).is_some_and(|e| !Arc::ptr_eq(e, entry));
+            match twice {
+                Some((plugin, other)) => {
+                    let reason = format!("plugin {plugin} already exists in global rule id [{}]", other.id);
+                    let invalid = Invalid::new(reason).within(plugin).under("/plugins");
+                    self.reject(key, invalid.hint("keep a plugin in one global rule only"), false);
+                }
+                // Said by an earlier compile, and no longer so.
+                None if !last_good() => self.accept(key),
+                None => {}
+            }
+        }
+        let recorder = Recorder::new(pass.names);
+        let sources: Vec<Source<'_>> = rules
+            .iter()
+            .filter_map(|(key, entry)| Some(Source::new(key, entry.resource.plugins()?)))
+            .collect();
+        self.global = match &rules[..] {
+            [] => None,
+            [(key, _)] => self.shared.get(key).and_then(|shared| shared.chain.clone()),
+            _ => match self.chain(&sources, &recorder) {
+                Ok(chain) => unless_idle(chain),
+                Err(blame) => {
+                    // Each was compiled alone a moment ago, so this is not one rule's fault.
+                    self.reject(&rules[blame.source].0, blame.invalid.under("/plugins"), true);
+                    self.global.clone()
+                }
+            },
+        };
+    }
+
+    fn global_rules(&self) -> impl Iterator<Item = (Key, Arc<Entry>)> {
+        let first = Key::new(Kind::GlobalRule, "");
+        let of_kind = self.shared.range(first..).take_while(|(key, _)| key.kind == Kind::GlobalRule);
+        of_kind.map(|(key, shared)| (key.clone(), shared.entry.clone()))
+    }
+
+    fn compile_one_shared(&mut self, key: &Key, pass: &Pass<'_>) {
+        let Some(entry) = pass.desired.get(key.kind, &key.id) else {
+            self.shared.remove(key);
+            self.hosts.set(key, Default::default());
+            self.upstream_slots.release(&key.to_string());
+            self.accept(key);
+            return;
+        };
+        let last_good = self.shared.get(key).map(|shared| shared.entry.clone());
+        let made = self.try_both(key, entry, last_good, |compiler, entry| {
+            let recorder = Recorder::new(pass.names);
+            let shared = compiler.make_shared(key, entry, &recorder)?;
+            compiler.hosts.set(key, recorder.asked());
+            Ok(shared)
+        });
+        if let Some(shared) = made {
+            self.shared.insert(key.clone(), shared);
+        }
+    }
+
+    fn make_shared(
+        &mut self,
+        key: &Key,
+        entry: &Arc<Entry>,
+        names: &Recorder<'_>,
+    ) -> Result<Shared, Invalid> {
+        if let model::Resource::Service(service) = &entry.resource
+            && service.script.is_some()
+        {
+            return Err(super::routes::no_lua("script"));
+        }
+        let plugins = entry.resource.plugins();
+        let sources: Vec<Source<'_>> = plugins.map(|plugins| Source::new(key, plugins)).into_iter().collect();
+        let chain = self.chain(&sources, names).map_err(|blame| blame.invalid.under("/plugins"))?;
+        let before = self.shared.get(key).and_then(|shared| shared.upstream.clone());
+        let upstream = match entry.resource.upstream() {
+            Some(written) => {
+                let made = self.make_upstream(&key.to_string(), &key.id, written, names, before.as_ref());
+                Some(made.map_err(|invalid| invalid.under("/upstream"))?)
+            }
+            None => {
+                self.upstream_slots.release(&key.to_string());
+                None
+            }
+        };
+        Ok(Shared { entry: entry.clone(), chain: unless_idle(chain), upstream })
+    }
+}

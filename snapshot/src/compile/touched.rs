@@ -1,0 +1,53 @@
+//! What changed between two compiles.
+
+use std::collections::BTreeSet;
+
+use model::{Key, Kind};
+
+/// What may differ from the last compile.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Touched {
+    /// Everything, the list of plugins included; the rest says nothing more then.
+    pub all: bool,
+    /// Resources that were made, changed or deleted.
+    pub keys: BTreeSet<Key>,
+    /// Host names whose addresses changed.
+    pub hosts: BTreeSet<String>,
+}
+
+impl Touched {
+    pub fn all() -> Touched {
+        Touched { all: true, ..Touched::default() }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        !self.all && self.keys.is_empty() && self.hosts.is_empty()
+    }
+
+    /// Everything that either touched.
+    pub fn merge(&mut self, other: Touched) {
+        self.all |= other.all;
+        self.keys.extend(other.keys);
+        self.hosts.extend(other.hosts);
+    }
+}
+
+impl FromIterator<Key> for Touched {
+    fn from_iter<I: IntoIterator<Item = Key>>(keys: I) -> Touched {
+        Touched { keys: keys.into_iter().collect(), ..Touched::default() }
+    }
+}
+
+/// What is left to compile, by kind.
+#[derive(Debug, Default)]
+pub(super) struct Work([BTreeSet<String>; Kind::ALL.len()]);
+
+impl Work {
+    pub fn add(&mut self, key: Key) {
+        self.0[key.kind.index()].insert(key.id);
+    }
+
+    pub fn take(&mut self, kind: Kind) -> BTreeSet<String> {
+        std::mem::take(&mut self.0[kind.index()])
+    }
+}

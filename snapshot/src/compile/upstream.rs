@@ -1,0 +1,246 @@
+//! From an upstream as written to one that requests can be sent to.
+
+use std::net::{IpAddr, SocketAddr};
+
+use model::Invalid;
+use model::upstream as written;
+use sdk::build::Names;
+use sdk::template::Template;
+use sdk::vars::Var;
+
+use crate::balance::HashOn;
+use crate::plan::Timeouts;
+use crate::upstream::{Endpoint, Keepalive, PassHost, Policy, Scheme, Upstream};
+
+/// Addresses of one node are given shares of its weight; this bounds their number and
+/// what weights grow by.
+const MOST_ADDRESSES: usize = 64;
+const MOST_SCALE: u64 = 720_720;
+
+/// # Errors
+/// What this version cannot do: other registries than DNS, schemes that are not HTTP's.
+pub(super) fn upstream(
+    id: &str,
+    slot: u32,
+    from: &model::Upstream,
+    names: &dyn Names,
+    keepalive: Keepalive,
+) -> Result<Upstream, Invalid> {
+    let scheme = scheme(from.scheme)?;
+    let endpoints = match &from.discovery {
+        Some(discovery) => endpoints(&[discovered(discovery, from.scheme)?], from.scheme, names),
+        None => endpoints(&from.nodes, from.scheme, names),
+    };
+    let mut upstream = Upstream::new(id, slot, endpoints, policy(from));
+    upstream.scheme = scheme;
+    upstream.pass_host = match (from.pass_host, &from.upstream_host) {
+        (written::PassHost::Node, _) => PassHost::Node,
+        (written::PassHost::Rewrite, Some(host)) => PassHost::Rewrite(host.clone()),
+        _ => PassHost::Pass,
+    };
+    if let Some(retries) = from.retries {
+        upstream.retries = u32::try_from(retries).unwrap_or(u32::MAX);
+    }
+    upstream.retry_timeout = from.retry_timeout.unwrap_or_default();
+    upstream.keepalive = match from.keepalive_pool {
+        Some(pool) => Keepalive {
+            size: usize::try_from(pool.size).unwrap_or(usize::MAX),
+            idle_timeout: pool.idle_timeout,
+            requests: pool.requests,
+        },
+        None => keepalive,
+    };
+    upstream.timeouts = from.timeout.map(timeouts);
+    Ok(upstream)
+}
+
+pub(super) fn timeouts(from: model::Timeout) -> Timeouts {
+    Timeouts { connect: from.connect, send: from.send, read: from.read }
+}
+
+fn scheme(from: written::Scheme) -> Result<Scheme, Invalid> {
+    Ok(match from {
+        written::Scheme::Http => Scheme::Http,
+        written::Scheme::Https => Scheme::Https,
+        written::Scheme::Grpc => Scheme::Grpc,
+        written::Scheme::Grpcs => Scheme::Grpcs,
+        written::Scheme::Tcp | written::Scheme::Tls | written::Scheme::Udp | written::Scheme::Kafka => {
+            return Err(Invalid::new("an upstream of this scheme takes no HTTP requests")
+                .at("/scheme")
+                .expected("one of http, https, grpc, grpcs"));
+        }
+    })
+}
+
+fn policy(from: &model::Upstream) -> Policy {
+    match from.balancer {
+        written::BalancerType::Roundrobin => Policy::RoundRobin,
+        written::BalancerType::LeastConn => Policy::LeastConn,
+        written::BalancerType::Ewma => Policy::Ewma,
+        written::BalancerType::Chash => {
+            let key = from.key.as_deref().unwrap_or("remote_addr");
+            // nginx's variable of a header is in lower case, with `_` for `-`.
+            let header = || key.to_ascii_lowercase().replace('-', "_");
+            Policy::Chash(match from.hash_on {
+                written::HashOn::Vars => HashOn::Var(Var::parse(key)),
+                written::HashOn::Header => HashOn::Var(Var::parse(&format!("http_{}", header()))),
+                written::HashOn::Cookie => HashOn::Var(Var::parse(&format!("cookie_{key}"))),
+                written::HashOn::Consumer => HashOn::Consumer,
+                written::HashOn::VarsCombinations => HashOn::Combination(Template::parse(key)),
+            })
+        }
+    }
+}
+
+/// The registry `dns` is a name that is looked up, with a port or the scheme's own.
+fn discovered(from: &written::Discovery, scheme: written::Scheme) -> Result<model::Node, Invalid> {
+    if from.kind != "dns" {
+        return Err(Invalid::new(format!("discovery {} is not supported by this version", from.kind))
+            .at("/discovery_type")
+            .expected("dns")
+            .hint("list the servers as `nodes`, or use a DNS name of the registry"));
+    }
+    let Some((host, port)) =
+        sdk::build::split_authority(&from.service_name, scheme.default_port().unwrap_or(80))
+    else {
+        return Err(Invalid::new("invalid service name")
+            .at("/service_name")
+            .expected("a host, or host:port"));
+    };
+    Ok(model::Node { host: host.to_owned(), port, weight: 1, priority: 0, metadata: None })
+}
+
+/// One endpoint for each address of each node. The addresses of a node share its weight, so
+/// that it gets what the operator gave it, however many addresses its name has.
+fn endpoints(nodes: &[model::Node], scheme: written::Scheme, names: &dyn Names) -> Vec<Endpoint> {
+    let addresses: Vec<Vec<IpAddr>> = nodes.iter().map(|node| addresses(node, names)).collect();
+    let scale = scale(addresses.iter().map(Vec::len));
+    let mut endpoints = Vec::with_capacity(nodes.len());
+    for (node, addresses) in nodes.iter().zip(addresses) {
+        let share = u64::from(node.weight) * scale / addresses.len().max(1) as u64;
+        let own = Some(node.port) == scheme.default_port();
+        let authority = match node.authority() {
+            full if own => full.strip_suffix(&format!(":{}", node.port)).unwrap_or(&full).to_owned(),
+            full => full,
+        };
+        endpoints.extend(addresses.into_iter().map(|ip| Endpoint {
+            addr: SocketAddr::new(ip, node.port),
+            authority: authority.clone(),
+            weight: u32::try_from(share).unwrap_or(u32::MAX),
+            priority: node.priority,
+        }));
+    }
+    endpoints
+}
+
+fn addresses(node: &model::Node, names: &dyn Names) -> Vec<IpAddr> {
+    if let Some(address) = node.address() {
+        return vec![address];
+    }
+    let mut addresses = names.addresses(&node.host);
+    // A name server gives them in another order each time, which is no change.
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses.truncate(MOST_ADDRESSES);
+    addresses
+}
+
+/// What weights are multiplied with so that they can be shared out in whole numbers: the least
+/// common multiple of the counts, as long as it is not huge.
+fn scale(counts: impl Iterator<Item = usize>) -> u64 {
+    counts.filter(|&count| count > 0).fold(1, |scale, count| {
+        let count = count as u64;
+        match scale / gcd(scale, count) * count {
+            next if next <= MOST_SCALE => next,
+            _ => scale,
+        }
+    })
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use sdk::testing::FixedNames;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn compiled(value: Value) -> Result<Upstream, Invalid> {
+        let names = FixedNames(
+            [
+                ("one.test".to_owned(), vec!["10.0.0.1".parse().unwrap()]),
+                ("two.test".to_owned(), vec!["10.0.1.2".parse().unwrap(), "10.0.1.1".parse().unwrap()]),
+                ("three.test".to_owned(), (1..=3).map(|n| IpAddr::from([10, 0, 2, n])).collect()),
+            ]
+            .into(),
+        );
+        upstream("1", 0, &model::Upstream::parse(&value).unwrap(), &names, Keepalive::default())
+    }
+
+    fn endpoints_of(value: Value) -> Vec<String> {
+        let upstream = compiled(value).unwrap();
+        upstream
+            .endpoints
+            .iter()
+            .map(|e| format!("{} {} {}/{}", e.addr, e.authority, e.weight, e.priority))
+            .collect()
+    }
+
+    #[test]
+    fn a_name_with_many_addresses_gets_its_nodes_share() {
+        assert_eq!(
+            endpoints_of(json!({"nodes": {"one.test": 1, "two.test:81": 1, "three.test": 2}})),
+            [
+                "10.0.0.1:80 one.test 6/0",
+                "10.0.1.1:81 two.test:81 3/0",
+                "10.0.1.2:81 two.test:81 3/0",
+                "10.0.2.1:80 three.test 4/0",
+                "10.0.2.2:80 three.test 4/0",
+                "10.0.2.3:80 three.test 4/0",
+            ]
+        );
+        assert_eq!(endpoints_of(json!({"nodes": {"none.test": 1}})), [""; 0]);
+        assert_eq!(
+            endpoints_of(json!({"nodes": {"[::1]:80": 7, "127.0.0.1:80": 0}})),
+            ["[::1]:80 [::1] 7/0", "127.0.0.1:80 127.0.0.1 0/0"]
+        );
+    }
+
+    #[test]
+    fn tiers_go_from_high_to_low() {
+        let node =
+            |host: &str, priority: i64| json!({"host": host, "port": 1, "weight": 1, "priority": priority});
+        assert_eq!(
+            endpoints_of(json!({"nodes": [node("10.0.0.1", -1), node("10.0.0.2", 5), node("10.0.0.3", 5)]})),
+            ["10.0.0.2:1 10.0.0.2:1 1/5", "10.0.0.3:1 10.0.0.3:1 1/5", "10.0.0.1:1 10.0.0.1:1 1/-1"]
+        );
+    }
+
+    #[test]
+    fn dns_discovery_is_a_name_and_others_are_refused() {
+        assert_eq!(
+            endpoints_of(json!({"service_name": "two.test:8080", "discovery_type": "dns"})),
+            ["10.0.1.1:8080 two.test:8080 1/0", "10.0.1.2:8080 two.test:8080 1/0"]
+        );
+        let invalid = compiled(json!({"service_name": "a", "discovery_type": "consul"})).unwrap_err();
+        assert_eq!(invalid.reason, "discovery consul is not supported by this version");
+    }
+
+    #[test]
+    fn hash_keys_become_variables() {
+        let policy = |hash_on: &str, key: &str| {
+            let value = json!({"nodes": {}, "type": "chash", "hash_on": hash_on, "key": key});
+            compiled(value).unwrap().policy
+        };
+        let var = |name: &str| Policy::Chash(HashOn::Var(Var::parse(name)));
+        assert_eq!(policy("vars", "arg_user"), var("arg_user"));
+        assert_eq!(policy("header", "X-User-Id"), var("http_x_user_id"));
+        assert_eq!(policy("cookie", "Session"), var("cookie_Session"));
+        assert_eq!(policy("consumer", "any"), Policy::Chash(HashOn::Consumer));
+        let combination = Policy::Chash(HashOn::Combination(Template::parse("$host$uri")));
+        assert_eq!(policy("vars_combinations", "$host$uri"), combination);
+    }
+}
