@@ -85,26 +85,7 @@ impl Probe {
 
     /// A request with these headers. The target must be in origin form and without escapes.
     pub fn request(method: &str, target: &str, headers: &[(&str, &str)]) -> Probe {
-        let mut messages = Messages::default();
-        let head = &mut messages.request;
-        head.method = Method::from_bytes(method.as_bytes());
-        head.method_span = head.fields.intern(method.as_bytes());
-        let span = head.fields.intern(target.as_bytes());
-        let path = target.split('?').next().unwrap_or_default().len() as u32;
-        head.target_span = span;
-        head.path_span = Span { start: span.start, len: path };
-        head.encoded_path_span = head.path_span;
-        head.has_query = path < span.len;
-        let after = if head.has_query { path + 1 } else { path };
-        head.query_span = Span { start: span.start + after, len: span.len - after };
-        for (name, value) in headers {
-            if name.eq_ignore_ascii_case("host") {
-                head.authority_span = head.fields.intern(value.as_bytes());
-                let host = value.split(':').next().unwrap_or_default().to_ascii_lowercase();
-                head.host_span = head.fields.intern(host.as_bytes());
-            }
-            head.fields.append(name.as_bytes(), value.as_bytes()).expect("a valid header");
-        }
+        let messages = messages(method, target, headers);
         let peer: SocketAddr = "127.0.0.1:40000".parse().expect("an address");
         let local = "127.0.0.1:9080".parse().expect("an address");
         Probe {
@@ -165,6 +146,31 @@ impl Probe {
         let owner = Owner { collection: "routes", id: self.route.id.clone() };
         P::build(config, &mut Build { owner: &owner, services: &self.services, metadata, attr: None, names })
     }
+}
+
+/// The messages of a request, as [`Probe::request`] has them.
+pub fn messages(method: &str, target: &str, headers: &[(&str, &str)]) -> Messages {
+    let mut messages = Messages::default();
+    let head = &mut messages.request;
+    head.method = Method::from_bytes(method.as_bytes());
+    head.method_span = head.fields.intern(method.as_bytes());
+    let span = head.fields.intern(target.as_bytes());
+    let path = target.split('?').next().unwrap_or_default().len() as u32;
+    head.target_span = span;
+    head.path_span = Span { start: span.start, len: path };
+    head.encoded_path_span = head.path_span;
+    head.has_query = path < span.len;
+    let after = if head.has_query { path + 1 } else { path };
+    head.query_span = Span { start: span.start + after, len: span.len - after };
+    for (name, value) in headers {
+        if name.eq_ignore_ascii_case("host") {
+            head.authority_span = head.fields.intern(value.as_bytes());
+            let host = value.split(':').next().unwrap_or_default().to_ascii_lowercase();
+            head.host_span = head.fields.intern(host.as_bytes());
+        }
+        head.fields.append(name.as_bytes(), value.as_bytes()).expect("a valid header");
+    }
+    messages
 }
 
 /// Puts a response head of the upstream into an exchange, as the proxy would.

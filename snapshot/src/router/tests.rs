@@ -3,9 +3,10 @@
 
 mod naive;
 
+use std::cell::RefCell;
 use std::net::IpAddr;
 
-use sdk::testing::Probe;
+use sdk::testing::{Probe, messages};
 use serde_json::json;
 use wire::Method;
 
@@ -70,15 +71,24 @@ pub(super) fn router(mode: Mode, rules: impl IntoIterator<Item = Rule>) -> Route
     router
 }
 
+thread_local! {
+    static PROBE: RefCell<Probe> = RefCell::default();
+}
+
 /// Id, pattern and captures of what a request `METHOD host/path` finds.
 pub(super) fn found(router: &Router, request: &str, ip: IpAddr) -> Option<String> {
     let (method, rest) = request.split_once(' ').unwrap_or(("GET", request));
     let at = rest.find('/').unwrap_or(rest.len());
     let (host, target) = rest.split_at(at);
-    let mut probe = Probe::request(method, target, &[("Host", host)]);
-    probe.client.set_ip(ip);
-    let mut x = probe.exchange();
-    let id = router.find(&mut x)?.info.id.clone();
+    PROBE.with_borrow_mut(|probe| {
+        probe.messages = messages(method, target, &[("Host", host)]);
+        probe.client.set_ip(ip);
+        answer(router, &mut probe.exchange())
+    })
+}
+
+fn answer<'s>(router: &'s Router, x: &mut Exchange<'s>) -> Option<String> {
+    let id = router.find(x)?.info.id.clone();
     assert_eq!(x.matched.route.map(|route| &route.id), Some(&id));
     let rule = router.rule(&id).unwrap();
     assert_eq!(rule.uris[x.matched.uri_index as usize], x.matched.uri);
