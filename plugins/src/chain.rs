@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use sdk::chain::{Chain, LocalFuture, Phase, Phases};
+use sdk::exchange::Body;
 use sdk::{Chunk, Exchange, Step};
 use smallvec::SmallVec;
 
@@ -33,6 +34,9 @@ pub(crate) struct Stages {
     disabled: Vec<&'static str>,
 }
 
+/// A filter that looks into the request's body sees bodies of at most so many bytes.
+const FILTER_BODY: usize = 1 << 20;
+
 const PHASES: [(Phase, Phases); 6] = [
     (Phase::Rewrite, Phases::REWRITE),
     (Phase::Access, Phases::ACCESS),
@@ -46,7 +50,7 @@ impl Stages {
     /// Sorts the stages; those of equal priority stay in the order given.
     pub(crate) fn new(mut all: Vec<Arc<Stage>>, disabled: Vec<&'static str>) -> Stages {
         all.sort_by_key(|stage| std::cmp::Reverse(stage.priority));
-        let by_phase = PHASES
+        let by_phase: [Box<[_]>; 6] = PHASES
             .map(|(phase, _)| all.iter().filter(|stage| stage.native.phases().has(phase)).cloned().collect());
         let phases = PHASES
             .iter()
@@ -72,6 +76,7 @@ impl Chain for Stages {
         while let Some(stage) = stages.get(*cursor) {
             let step = match &stage.meta {
                 None => stage.native.ask(phase, x),
+                Some(meta) if meta.wants_body() && x.body_state == Body::Streaming => Step::Body(FILTER_BODY),
                 Some(meta) if applies(stage, meta, x) => meta.wrap(stage.native.ask(phase, x)),
                 Some(_) => Step::Next,
             };
@@ -167,6 +172,9 @@ fn applies(stage: &Stage, meta: &Meta, x: &mut Exchange<'_>) -> bool {
         && let Some((_, verdict)) = verdicts.iter().find(|(stage, _)| *stage == key)
     {
         return *verdict;
+    }
+    if filter.needs_body() {
+        sdk::vars::prepare_body(x);
     }
     let verdict = filter.matches(x);
     match x.note_mut::<Verdicts>() {
