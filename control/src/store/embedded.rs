@@ -3,8 +3,9 @@
 //! Reads are answered from memory. Writes go to one thread that owns the file,
 //! so nobody else ever waits for a disk; writes that arrive while it is busy
 //! share the next commit. A write is answered when it is durable, so an
-//! acknowledged one survives `kill -9` and power loss. One process at a time
-//! may hold the file; nothing here talks to other machines.
+//! acknowledged one survives `kill -9` and power loss. Values are encrypted in
+//! the file. One process at a time may hold it; nothing here talks to other
+//! machines.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -23,6 +24,7 @@ use super::{
 };
 
 mod disk;
+mod seal;
 
 /// How many writes may wait for the disk before further ones are refused.
 const WAITING: usize = 1024;
@@ -342,6 +344,32 @@ mod tests {
         let _store = Embedded::open(&path).unwrap();
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&path), mode(&path.join("store.redb"))), (0o700, 0o600));
+    }
+
+    #[tokio::test]
+    async fn values_are_not_readable_in_the_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Embedded::open(folder.path()).unwrap();
+        let value = json!({"plugins": {"key-auth": {"key": "canary-of-this-test"}}});
+        for id in 0..20 {
+            store.put(route(&id.to_string()), value.clone(), Expect::Any, None).await.unwrap();
+        }
+        drop(store);
+        for entry in std::fs::read_dir(folder.path()).unwrap() {
+            let bytes = std::fs::read(entry.unwrap().path()).unwrap();
+            assert!(!bytes.windows(6).any(|window| window == b"canary"));
+        }
+        let key = folder.path().join("store.key");
+        let kept = std::fs::read(&key).unwrap();
+        std::fs::remove_file(&key).unwrap();
+        let error = Embedded::open(folder.path()).unwrap_err();
+        assert!(error.to_string().contains("store.key is missing"), "{error}");
+        std::fs::write(&key, "0".repeat(64)).unwrap();
+        let error = Embedded::open(folder.path()).unwrap_err();
+        assert!(error.to_string().contains("not sealed with the key"), "{error}");
+        std::fs::write(&key, kept).unwrap();
+        let store = Embedded::open(folder.path()).unwrap();
+        assert_eq!(*store.get(&route("7")).await.unwrap().unwrap().value, value);
     }
 
     #[test]

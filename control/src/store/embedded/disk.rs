@@ -1,8 +1,9 @@
 //! The embedded store's file.
 //!
-//! One `redb` database with two tables: `rows` holds a resource a row, `meta`
-//! the revision, the list of plugins and the version of this layout. Every
-//! commit is durable before it returns. Nothing here decides what is written.
+//! One `redb` database with two tables: `rows` holds a resource a row, its value
+//! as sealed JSON, `meta` the revision, the list of plugins and the version of
+//! this layout. Every commit is durable before it returns. Nothing here decides
+//! what is written.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io;
@@ -19,10 +20,11 @@ use redb::{
 };
 use serde_json::Value;
 
+use super::seal::Seal;
 use crate::store::{Change, Revision, StoreError, Stored};
 
-/// Store path (`/routes/1`) to created, modified, end of the lease in ms (0 is none), JSON.
-const ROWS: TableDefinition<&str, (u64, u64, u64, &str)> = TableDefinition::new("rows");
+/// Store path (`/routes/1`) to created, modified, end of the lease in ms (0 is none), sealed JSON.
+const ROWS: TableDefinition<&str, (u64, u64, u64, &[u8])> = TableDefinition::new("rows");
 const META: TableDefinition<&str, &str> = TableDefinition::new("meta");
 
 /// The version of the layout above.
@@ -35,6 +37,8 @@ const CACHE: usize = 2 << 20;
 pub(super) struct Disk {
     path: PathBuf,
     database: Option<Database>,
+    /// Made when the file is first opened.
+    seal: Option<Seal>,
     open: Open,
 }
 
@@ -57,7 +61,7 @@ impl Disk {
     }
 
     pub fn open_with(path: PathBuf, open: Open) -> Result<(Disk, Loaded), StoreError> {
-        let mut disk = Disk { path, database: None, open };
+        let mut disk = Disk { path, database: None, seal: None, open };
         let loaded = disk.reopen()?;
         Ok((disk, loaded))
     }
@@ -70,7 +74,9 @@ impl Disk {
         if self.database.is_none() {
             self.reopen()?;
         }
-        let Err(failed) = self.guarded(|database| write(database, changes, revision)) else { return Ok(()) };
+        let Err(failed) = self.guarded(|database, seal| write(database, seal, changes, revision)) else {
+            return Ok(());
+        };
         // redb takes no more writes after a failed one, and cannot tell whether that one
         // reached the disk: only reading the file again can.
         self.database = None;
@@ -83,6 +89,12 @@ impl Disk {
     fn reopen(&mut self) -> Result<Loaded, StoreError> {
         let opened = catch_unwind(AssertUnwindSafe(|| (self.open)(&self.path)));
         let database = opened.unwrap_or_else(|_| Err(corrupted())).map_err(|e| self.explain_open(e))?;
+        // Only now is nobody else at work in the folder.
+        if self.seal.is_none() {
+            let new = is_new(&database).map_err(|error| self.explain(error))?;
+            let seal = Seal::load_or_make(&self.path.with_file_name("store.key"), new);
+            self.seal = Some(seal.map_err(|error| folder_error(self.folder(), &error))?);
+        }
         self.database = Some(database);
         let loaded = self.guarded(load);
         if loaded.is_err() {
@@ -92,11 +104,14 @@ impl Disk {
     }
 
     /// Runs `work`, turning errors into ours. redb panics on some kinds of damage.
-    fn guarded<T>(&self, work: impl FnOnce(&Database) -> Result<T, redb::Error>) -> Result<T, StoreError> {
-        let Some(database) = &self.database else {
+    fn guarded<T>(
+        &self,
+        work: impl FnOnce(&Database, &Seal) -> Result<T, redb::Error>,
+    ) -> Result<T, StoreError> {
+        let (Some(database), Some(seal)) = (&self.database, &self.seal) else {
             return Err(StoreError::Unavailable("the store's file is closed".to_owned()));
         };
-        match catch_unwind(AssertUnwindSafe(|| work(database))) {
+        match catch_unwind(AssertUnwindSafe(|| work(database, seal))) {
             Ok(done) => done.map_err(|error| self.explain(error)),
             Err(_) => Err(self.damaged("its pages contradict each other")),
         }
@@ -140,8 +155,12 @@ impl Disk {
             StorageFull | QuotaExceeded | FileTooLarge => {
                 StoreError::Full(format!("{}: {error}", self.path.display()))
             }
-            _ => folder_error(&self.path, error),
+            _ => folder_error(self.folder(), error),
         }
+    }
+
+    fn folder(&self) -> &Path {
+        self.path.parent().unwrap_or(&self.path)
     }
 
     fn damaged(&self, reason: impl Into<String>) -> StoreError {
@@ -193,7 +212,16 @@ fn corrupted() -> DatabaseError {
     DatabaseError::Storage(StorageError::Corrupted("its pages contradict each other".to_owned()))
 }
 
-fn load(database: &Database) -> Result<Loaded, redb::Error> {
+/// Whether nothing was ever written.
+fn is_new(database: &Database) -> Result<bool, redb::Error> {
+    match database.begin_read()?.open_table(META) {
+        Ok(_) => Ok(false),
+        Err(TableError::TableDoesNotExist(_)) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn load(database: &Database, seal: &Seal) -> Result<Loaded, redb::Error> {
     let mut loaded = Loaded::default();
     let transaction = database.begin_read()?;
     let meta = match transaction.open_table(META) {
@@ -217,16 +245,24 @@ fn load(database: &Database) -> Result<Loaded, redb::Error> {
     }
     for row in transaction.open_table(ROWS)?.iter()? {
         let (path, row) = row?;
-        let (created, modified, expires, json) = row.value();
+        let (created, modified, expires, sealed) = row.value();
+        let json = seal.open(path.value(), sealed).ok_or_else(|| {
+            redb::Error::Corrupted(format!("{} was not sealed with the key in store.key", path.value()))
+        })?;
         let key = Key::parse("", path.value()).ok_or_else(|| broken(path.value()))?;
-        let value: Value = serde_json::from_str(json).map_err(|_| broken(path.value()))?;
+        let value: Value = serde_json::from_slice(&json).map_err(|_| broken(path.value()))?;
         let expires = (expires != 0).then_some(expires);
         loaded.items.push(Stored { key, value: Arc::new(value), created, modified, expires });
     }
     Ok(loaded)
 }
 
-fn write(database: &Database, changes: &[Change], revision: Revision) -> Result<(), redb::Error> {
+fn write(
+    database: &Database,
+    seal: &Seal,
+    changes: &[Change],
+    revision: Revision,
+) -> Result<(), redb::Error> {
     let mut transaction = database.begin_write().map_err(begin_error)?;
     transaction.set_durability(Durability::Immediate)?;
     {
@@ -235,9 +271,12 @@ fn write(database: &Database, changes: &[Change], revision: Revision) -> Result<
         for change in changes {
             match change {
                 Change::Put(stored) => {
+                    let path = stored.key.path("");
                     let json = stored.value.to_string();
-                    let row = (stored.created, stored.modified, stored.expires.unwrap_or(0), json.as_str());
-                    rows.insert(stored.key.path("").as_str(), row)?;
+                    let sealed = seal.seal(&path, json.as_bytes());
+                    let sealed = sealed.ok_or_else(|| redb::Error::ValueTooLarge(json.len()))?;
+                    let row = (stored.created, stored.modified, stored.expires.unwrap_or(0), &*sealed);
+                    rows.insert(path.as_str(), row)?;
                 }
                 Change::Delete { key, .. } => {
                     rows.remove(key.path("").as_str())?;
