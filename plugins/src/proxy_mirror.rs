@@ -1,0 +1,211 @@
+//! proxy-mirror: sends a copy of the request to another server and forgets the answer.
+//!
+//! Settings as in APISIX 3.18; time-outs from `plugin_attr.proxy-mirror.timeout`. The body
+//! of a mirrored request is held in memory, up to `plugin_attr.proxy-mirror.max_body_size`
+//! bytes (ours, 1 MiB); a request with a longer one is served as ever but not mirrored.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use model::Invalid;
+use sdk::chain::Phases;
+use sdk::exchange::Body;
+use sdk::world::{Fetch, Target};
+use sdk::{Build, Exchange, Fields, Plugin, Step};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// The stage.
+pub struct ProxyMirror {
+    target: Target,
+    path: Option<String>,
+    prefix: bool,
+    sample_ratio: f64,
+    timeout: Duration,
+    max_body: usize,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Config {
+    host: String,
+    path: Option<String>,
+    path_concat_mode: String,
+    sample_ratio: f64,
+}
+
+/// Where this request is mirrored to, decided in the rewrite phase.
+struct Chosen(Vec<u8>);
+
+/// What a mirror's answer may hold; it is read only to keep the connection.
+const MAX_ANSWER: usize = 1 << 20;
+
+impl Plugin for ProxyMirror {
+    const NAME: &'static str = "proxy-mirror";
+    const PRIORITY: i32 = 1010;
+    const PHASES: Phases = Phases::REWRITE.with(Phases::BEFORE_PROXY);
+
+    type Config = Config;
+
+    fn schema() -> Value {
+        json!({
+            "type": "object",
+            "properties": {
+                "host": {
+                    "type": "string",
+                    "pattern": "^(http(s)?|grpc(s)?):\\/\\/([\\da-zA-Z.-]+|\\[[\\da-fA-F:]+\\])(:\\d+)?$",
+                },
+                "path": {"type": "string", "pattern": "^/[^?&]+$"},
+                "path_concat_mode": {
+                    "type": "string", "default": "replace", "enum": ["replace", "prefix"],
+                    "description": "the concatenation mode for custom path",
+                },
+                "sample_ratio": {"type": "number", "minimum": 0.00001, "maximum": 1, "default": 1},
+            },
+            "required": ["host"],
+        })
+    }
+
+    fn build(config: Config, cx: &mut Build<'_>) -> Result<ProxyMirror, Invalid> {
+        if !config.host.starts_with("http://") {
+            return Err(Invalid::new("mirrors over TLS and gRPC are not available in this version")
+                .at("/host")
+                .expected("http://host[:port]")
+                .got(config.host));
+        }
+        let attr = |pointer: &str| cx.attr.and_then(|attr| attr.pointer(pointer));
+        let seconds = |name: &str| {
+            let time = attr(&format!("/timeout/{name}"));
+            match time {
+                Some(Value::String(text)) => text.trim_end_matches('s').parse().ok(),
+                Some(value) => value.as_f64(),
+                None => None,
+            }
+            .filter(|seconds: &f64| (0.0..=86_400.0).contains(seconds))
+            .unwrap_or(60.0)
+        };
+        let timeout = seconds("connect").max(seconds("read")).max(seconds("send"));
+        let max_body = attr("/max_body_size").and_then(Value::as_u64).unwrap_or(1 << 20);
+        Ok(ProxyMirror {
+            target: cx.target(&config.host).map_err(|error| error.at("/host"))?,
+            path: config.path,
+            prefix: config.path_concat_mode == "prefix",
+            sample_ratio: config.sample_ratio,
+            timeout: Duration::from_secs_f64(timeout),
+            max_body: usize::try_from(max_body).unwrap_or(usize::MAX),
+        })
+    }
+
+    fn rewrite(&self, x: &mut Exchange<'_>) -> Step {
+        if self.sample_ratio >= 1.0 || fastrand::f64() < self.sample_ratio {
+            let mut uri = Vec::new();
+            match &self.path {
+                Some(path) => {
+                    uri.extend_from_slice(path.as_bytes());
+                    if self.prefix {
+                        x.upstream_uri(&mut uri);
+                    } else if x.request().has_query {
+                        uri.push(b'?');
+                        uri.extend_from_slice(x.query());
+                    }
+                }
+                None => x.upstream_uri(&mut uri),
+            }
+            x.set_note(Chosen(uri));
+        }
+        Step::Next
+    }
+
+    fn before_proxy(&self, x: &mut Exchange<'_>) -> Step {
+        if x.note::<Chosen>().is_none() {
+            return Step::Next;
+        }
+        match x.body_state {
+            Body::Streaming => return Step::Body(self.max_body),
+            Body::TooLarge => {
+                x.world.meters().fetch_dropped();
+                return Step::Next;
+            }
+            Body::None | Body::Whole => {}
+        }
+        let Some(Chosen(uri)) = x.take_note() else { return Step::Next };
+        let head = x.request();
+        let mut fields = Fields::new();
+        for (name, value, _) in head.fields.iter() {
+            // They stand in a head already, so they can stand in another.
+            let _ = fields.append(name, value);
+        }
+        if let Some(host) = x.forward.host {
+            let _ = fields.set(b"Host", head.fields.bytes(host));
+        }
+        x.world.send(Fetch {
+            target: self.target.clone(),
+            method: x.forward.method.unwrap_or(head.method),
+            method_name: head.method_bytes().to_vec(),
+            uri,
+            fields,
+            body: Bytes::copy_from_slice(x.body()),
+            timeout: self.timeout,
+            max_body: MAX_ANSWER,
+        });
+        Step::Next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sdk::testing::{Probe, with_body};
+
+    use super::*;
+
+    /// The URIs and bodies that reached the mirror.
+    fn mirrored(config: Value, body: Option<&[u8]>) -> Vec<(String, Vec<u8>)> {
+        let mut probe = Probe::get("/hello?a=1");
+        let stage: ProxyMirror = probe.stage(config).unwrap();
+        let mut x = probe.exchange();
+        assert!(matches!(stage.rewrite(&mut x), Step::Next));
+        if let Some(body) = body {
+            x.body_state = Body::Streaming;
+            assert!(matches!(stage.before_proxy(&mut x), Step::Body(1_048_576)));
+            with_body(&mut x, body);
+        }
+        assert!(matches!(stage.before_proxy(&mut x), Step::Next));
+        drop(x);
+        let sent = probe.world.sent.borrow();
+        sent.iter().map(|fetch| (String::from_utf8(fetch.uri.clone()).unwrap(), fetch.body.to_vec())).collect()
+    }
+
+    #[test]
+    fn a_copy_goes_out_with_its_body() {
+        let config = json!({"host": "http://127.0.0.1:1982"});
+        assert_eq!(mirrored(config.clone(), None), [("/hello?a=1".to_owned(), Vec::new())]);
+        assert_eq!(mirrored(config, Some(b"body")), [("/hello?a=1".to_owned(), b"body".to_vec())]);
+    }
+
+    #[test]
+    fn the_path_is_replaced_or_prefixed() {
+        let with = |mode| json!({"host": "http://127.0.0.1:1982", "path": "/m", "path_concat_mode": mode});
+        assert_eq!(mirrored(with("replace"), None)[0].0, "/m?a=1");
+        assert_eq!(mirrored(with("prefix"), None)[0].0, "/m/hello?a=1");
+    }
+
+    #[test]
+    fn a_body_too_long_is_served_but_not_mirrored() {
+        let mut probe = Probe::request("POST", "/", &[("Host", "a")]);
+        let stage: ProxyMirror = probe.stage(json!({"host": "http://127.0.0.1:1"})).unwrap();
+        let mut x = probe.exchange();
+        assert!(matches!(stage.rewrite(&mut x), Step::Next));
+        x.body_state = Body::TooLarge;
+        assert!(matches!(stage.before_proxy(&mut x), Step::Next));
+        drop(x);
+        assert!(probe.world.sent.borrow().is_empty());
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let probe = Probe::get("/");
+        for host in ["127.0.0.1:80", "ftp://a", "https://a"] {
+            assert!(probe.stage::<ProxyMirror>(json!({"host": host})).is_err(), "{host}");
+        }
+        assert!(probe.stage::<ProxyMirror>(json!({"host": "http://a", "sample_ratio": 2})).is_err());
+    }
+}
