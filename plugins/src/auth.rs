@@ -1,7 +1,7 @@
 //! What the auth plugins share.
 
 use sdk::Exchange;
-use wire::Name;
+use sdk::Name;
 
 /// Removes the headers by which the upstream learns who a request is from, as a
 /// client may have sent them itself. Spellings with `_` go too: many a server

@@ -323,6 +323,40 @@ mod tests {
     }
 
     #[test]
+    fn a_filter_decides_once_a_request() {
+        let catalog = catalog();
+        let filter = json!({"_meta": {"filter": [["arg_a", "==", "1"]]}});
+        let chain = chain(&catalog, &[("key-auth", filter)]).unwrap();
+        for (target, runs) in [("/?a=1", true), ("/?a=2", false)] {
+            let mut probe = Probe::get(target);
+            let mut x = probe.exchange();
+            let step = chain.run(Phase::Rewrite, &mut 0, &mut x);
+            assert_eq!(matches!(step, Step::Reply(_)), runs, "{target}");
+            // What the request looks like later does not matter any more.
+            x.messages.request.query_span = x.intern(if runs { b"a=2" } else { b"a=1" });
+            assert_eq!(matches!(chain.run(Phase::Rewrite, &mut 0, &mut x), Step::Reply(_)), runs);
+        }
+        let wrong = json!({"_meta": {"filter": [["arg_a", "near", "1"]]}});
+        let invalid = catalog.check("key-auth", &wrong, Place::Route).unwrap_err();
+        assert!(invalid.reason.contains("failed to validate the 'vars' expression: "), "{invalid}");
+        assert!(invalid.pointer.starts_with("/_meta/filter"), "{invalid:?}");
+    }
+
+    #[test]
+    fn a_filter_on_the_body_asks_for_the_body() {
+        let catalog = catalog();
+        let filter = json!({"_meta": {"filter": [["post_arg_a", "==", "1"]]}});
+        let chain = chain(&catalog, &[("key-auth", filter)]).unwrap();
+        let mut probe = Probe::request("POST", "/", &[("Content-Type", "application/x-www-form-urlencoded")]);
+        let mut x = probe.exchange();
+        x.body_state = sdk::exchange::Body::Streaming;
+        let mut cursor = 0;
+        assert!(matches!(chain.run(Phase::Rewrite, &mut cursor, &mut x), Step::Body(_)));
+        sdk::testing::with_body(&mut x, b"a=1");
+        assert!(matches!(chain.run(Phase::Rewrite, &mut cursor, &mut x), Step::Reply(_)));
+    }
+
+    #[test]
     fn plugins_that_are_not_enabled_are_left_out() {
         let catalog = catalog();
         let owner = Owner { collection: "routes", id: "1".into() };

@@ -6,11 +6,10 @@
 use model::Invalid;
 use sdk::chain::Phases;
 use sdk::consumers::Identity;
-use sdk::{Build, Exchange, Plugin, Reply, Step};
+use sdk::{Build, Exchange, Plugin, Reply, Span, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use wire::Span;
 
 use crate::auth::strip_identity;
 use crate::query::{self, Arg};

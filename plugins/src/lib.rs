@@ -9,6 +9,7 @@
 mod auth;
 mod catalog;
 mod chain;
+mod edits;
 mod known;
 mod meta;
 mod query;
@@ -98,6 +99,11 @@ macro_rules! plugins {
 // The list: one line a plugin, from high to low priority.
 plugins! {
     KeyAuth(key_auth::KeyAuth),
+    ProxyMirror(proxy_mirror::ProxyMirror),
+    ProxyRewrite(proxy_rewrite::ProxyRewrite),
+    Redirect(redirect::Redirect),
+    ResponseRewrite(response_rewrite::ResponseRewrite),
+    Prometheus(prometheus::Prometheus),
 }
 
 fn build<P: Plugin>(config: Value, cx: &mut Build<'_>) -> Result<P, Invalid> {

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use model::Invalid;
+use sdk::expr::Expr;
 use sdk::{Reply, Step};
 use serde_json::{Value, json};
 
@@ -60,7 +61,7 @@ impl Parts {
                 .hint("remove it; where it only guarded the plugin, _meta.filter can do so"));
         }
         let filter = match meta.get("filter") {
-            Some(filter) => Some(Expr::new(filter).map_err(|invalid| {
+            Some(filter) => Some(Expr::compile(filter).map_err(|invalid| {
                 invalid.said("failed to validate the 'vars' expression: ").under("/_meta/filter")
             })?),
             None => None,
@@ -83,6 +84,11 @@ impl Parts {
 }
 
 impl Meta {
+    /// Whether the request's body must be in memory before the filter is asked.
+    pub(crate) fn wants_body(&self) -> bool {
+        self.filter.as_ref().is_some_and(Expr::needs_body)
+    }
+
     /// Puts the configured body in the place of a refusal's own, so that the
     /// client cannot tell what was wrong.
     pub(crate) fn wrap(&self, step: Step) -> Step {
@@ -95,18 +101,5 @@ impl Meta {
             }
             (step, _) => step,
         }
-    }
-}
-
-/// A filter of `_meta`. None can be made yet: a configuration with one is refused.
-pub(crate) struct Expr(std::convert::Infallible);
-
-impl Expr {
-    fn new(_filter: &Value) -> Result<Expr, Invalid> {
-        Err(Invalid::new("expressions are not available in this version"))
-    }
-
-    pub(crate) fn matches(&self, _x: &sdk::Exchange<'_>) -> bool {
-        match self.0 {}
     }
 }

@@ -2,6 +2,7 @@
 //! metrics and label texts sorted.
 
 use std::io::Write;
+use std::sync::atomic::AtomicU64;
 
 use super::series::{Family, Histogram, Latency};
 use super::{Collected, Node, Settings};
@@ -102,7 +103,8 @@ pub(super) fn all(settings: &Settings, collected: &Collected, facts: &Facts<'_>,
 /// Metrics APISIX does not have, under a name of their own.
 fn own(page: &mut Page<'_>, collected: &Collected, facts: &Facts<'_>) {
     page.prefix = "sluice_";
-    let counters: [(&str, &str, fn(&Node) -> &std::sync::atomic::AtomicU64); 5] = [
+    type Of = fn(&Node) -> &AtomicU64;
+    let counters: [(&str, &str, Of); 5] = [
         ("faults_total", "Exchanges that failed", |node| &node.faults),
         ("fetches_dropped_total", "Requests of plugins dropped past the bound in flight", |node| {
             &node.fetches_dropped
@@ -167,7 +169,8 @@ fn latency(page: &mut Page<'_>, settings: &Settings, family: &Family<Latency>) {
     if family.groups.is_empty() {
         return;
     }
-    let kinds: [(&str, fn(&Latency) -> &Histogram); 3] = [
+    type Of = fn(&Latency) -> &Histogram;
+    let kinds: [(&str, Of); 3] = [
         ("type=\"apisix\"", |latency| &latency.own),
         ("type=\"request\"", |latency| &latency.request),
         ("type=\"upstream\"", |latency| &latency.upstream),

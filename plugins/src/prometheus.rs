@@ -1,0 +1,494 @@
+//! hot path
+//!
+//! prometheus: counts requests, their latency and their bytes, by route, service,
+//! consumer and node, under APISIX 3.18's names.
+//!
+//! It counts on the worker and never waits; what is printed, and where, is the
+//! business of the metrics listener.
+
+use std::io::Write;
+use std::net::IpAddr;
+
+use model::Invalid;
+use sdk::chain::Phases;
+use sdk::exchange::Source;
+use sdk::meters::{Labels, OVERFLOW, Sample};
+use sdk::vars::Var;
+use sdk::{Build, Exchange, Plugin};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+const STATUS: [&str; 11] = [
+    "code",
+    "route",
+    "matched_uri",
+    "matched_host",
+    "service",
+    "consumer",
+    "node",
+    "request_type",
+    "request_llm_model",
+    "llm_model",
+    "response_source",
+];
+const LATENCY: [&str; 8] =
+    ["type", "route", "service", "consumer", "node", "request_type", "request_llm_model", "llm_model"];
+
+/// The other metrics of APISIX's exporter whose labels metadata may disable; nothing here counts them.
+const AI: [(&str, &[&str]); 10] = [
+    ("llm_latency", &["type", "route_id", "service_id"]),
+    ("llm_prompt_tokens", &["route_id", "service_id"]),
+    ("llm_completion_tokens", &["route_id", "service_id"]),
+    ("llm_active_connections", &["route", "route_id", "matched_uri", "matched_host", "service", "service_id"]),
+    ("llm_prompt_tokens_dist", &["route_id", "service_id"]),
+    ("llm_completion_tokens_dist", &["route_id", "service_id"]),
+    ("ai_cache_hits_total", &["layer", "route", "route_id", "service", "service_id"]),
+    ("ai_cache_misses_total", &["route", "route_id", "service", "service_id"]),
+    ("ai_cache_bypasses_total", &["route", "route_id", "service", "service_id"]),
+    ("ai_cache_embedding_latency", &["route", "route_id", "service", "service_id"]),
+];
+/// The labels all of those end with.
+const AI_TAIL: [&str; 5] = ["consumer", "node", "request_type", "request_llm_model", "llm_model"];
+
+/// Labels that tell the series of a metric apart and cannot be disabled.
+const STRUCTURAL: [&str; 3] = ["code", "type", "layer"];
+
+/// Bytes of a variable's value that stand in a label at most.
+const MAX_EXTRA: usize = 256;
+
+/// The stage.
+pub struct Prometheus {
+    prefer_name: bool,
+    /// It stands in a global rule, and leaves routes that count themselves alone.
+    global: bool,
+    status: Metric,
+    latency: Metric,
+    bandwidth: Metric,
+}
+
+/// How the labels of one metric differ from APISIX's default.
+#[derive(Debug, Default)]
+struct Metric {
+    /// A bit for each label that metadata disables: it is printed empty.
+    disabled: u16,
+    /// `plugin_attr.prometheus.metrics.<name>.extra_labels`.
+    extra: Vec<(String, Var)>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Config {
+    prefer_name: bool,
+}
+
+/// Noted on an exchange whose route has this plugin: the global rule need not count it.
+struct RouteCounts;
+
+/// Noted on an exchange that was counted.
+struct Counted;
+
+impl Plugin for Prometheus {
+    const NAME: &'static str = "prometheus";
+    const PRIORITY: i32 = 500;
+    const PHASES: Phases = Phases::LOG.with(Phases::HEADER_FILTER);
+    const VERSION: &'static str = "0.2";
+
+    type Config = Config;
+
+    fn schema() -> Value {
+        json!({
+            "type": "object",
+            "properties": {"prefer_name": {"type": "boolean", "default": false}},
+        })
+    }
+
+    fn metadata_schema() -> Option<Value> {
+        let list = |labels: &mut dyn Iterator<Item = &&str>| {
+            let names: Vec<_> = labels.filter(|label| !STRUCTURAL.contains(label)).collect();
+            json!({"type": "array", "items": {"type": "string", "enum": names}})
+        };
+        let mut metrics = Map::new();
+        metrics.insert("http_status".into(), list(&mut STATUS.iter()));
+        metrics.insert("http_latency".into(), list(&mut LATENCY.iter()));
+        metrics.insert("bandwidth".into(), list(&mut LATENCY.iter()));
+        for (name, labels) in AI {
+            metrics.insert(name.into(), list(&mut labels.iter().chain(&AI_TAIL)));
+        }
+        Some(json!({
+            "type": "object",
+            "properties": {
+                "disabled_labels": {
+                    "type": "object",
+                    "properties": metrics,
+                    "additionalProperties": false,
+                },
+            },
+        }))
+    }
+
+    fn build(config: Config, cx: &mut Build<'_>) -> Result<Prometheus, Invalid> {
+        let metric = |name, labels| Metric::new(name, labels, cx.metadata, cx.attr);
+        Ok(Prometheus {
+            prefer_name: config.prefer_name,
+            global: cx.owner.collection == "global_rules",
+            status: metric("http_status", &STATUS)?,
+            latency: metric("http_latency", &LATENCY)?,
+            bandwidth: metric("bandwidth", &LATENCY)?,
+        })
+    }
+
+    fn phases(&self) -> Phases {
+        if self.global { Phases::LOG } else { Self::PHASES }
+    }
+
+    /// Tells the global rule's stage, whose log phase comes first, that the route has its own.
+    fn header_filter(&self, x: &mut Exchange<'_>) {
+        x.set_note(RouteCounts);
+    }
+
+    fn log(&self, x: &mut Exchange<'_>) {
+        if x.note::<Counted>().is_some() || self.global && x.note::<RouteCounts>().is_some() {
+            return;
+        }
+        self.count(x);
+        x.set_note(Counted);
+    }
+}
+
+/// The label values of one request.
+struct Request<'x> {
+    code: u16,
+    route: &'x str,
+    matched_uri: &'x str,
+    matched_host: &'x str,
+    service: &'x str,
+    consumer: &'x str,
+    node: Option<IpAddr>,
+    source: &'static str,
+}
+
+impl Prometheus {
+    fn count(&self, x: &Exchange<'_>) {
+        let request = self.request(x);
+        let timing = &x.timing;
+        let sample = Sample {
+            total_us: timing.total_us,
+            upstream_us: (x.upstream_status != 0).then_some(timing.upstream_us),
+            received: timing.received,
+            sent: timing.sent,
+        };
+        x.world.meters().http(|key| self.key(&request, x, key), |overflow| self.labels(&request, x, overflow), &sample);
+    }
+
+    fn request<'x>(&self, x: &'x Exchange<'_>) -> Request<'x> {
+        let named = |id: &'x str, name: &'x str| {
+            if self.prefer_name && !name.is_empty() { name } else { id }
+        };
+        let (route, service) = match x.matched.route {
+            Some(route) => {
+                (named(&route.id, &route.name), named(&route.service_id, &route.service_name))
+            }
+            None => ("", ""),
+        };
+        Request {
+            code: x.status(),
+            route,
+            matched_uri: x.matched.uri,
+            matched_host: x.matched.host,
+            service,
+            consumer: x.consumer().map_or("", |consumer| &consumer.name),
+            node: x.upstream_addr.map(|addr| addr.ip()),
+            source: match x.source {
+                Source::Upstream => "upstream",
+                // An upstream was chosen and did not answer; in APISIX nginx makes that error.
+                Source::Gateway if x.upstream_addr.is_some() => "nginx",
+                Source::None | Source::Plugin | Source::Gateway => "apisix",
+            },
+        }
+    }
+
+    /// Bytes that differ where any label differs.
+    #[inline]
+    fn key(&self, request: &Request<'_>, x: &Exchange<'_>, key: &mut Vec<u8>) {
+        key.extend_from_slice(&request.code.to_ne_bytes());
+        for metric in [&self.status, &self.latency, &self.bandwidth] {
+            key.extend_from_slice(&metric.disabled.to_ne_bytes());
+        }
+        match request.node {
+            Some(IpAddr::V4(ip)) => key.extend_from_slice(&ip.octets()),
+            Some(IpAddr::V6(ip)) => key.extend_from_slice(&ip.octets()),
+            None => {}
+        }
+        let texts = [
+            request.source,
+            request.route,
+            request.matched_uri,
+            request.matched_host,
+            request.service,
+            request.consumer,
+        ];
+        for text in texts {
+            key.push(0xff);
+            key.extend_from_slice(text.as_bytes());
+        }
+        for metric in [&self.status, &self.latency, &self.bandwidth] {
+            for (_, var) in &metric.extra {
+                key.push(0xff);
+                var.write(x, key);
+            }
+        }
+    }
+
+    /// The label texts. Past the bound of series all is blank but the route, which says so.
+    #[cold]
+    fn labels(&self, request: &Request<'_>, x: &Exchange<'_>, overflow: bool) -> Labels {
+        let blank = Request {
+            code: request.code,
+            route: OVERFLOW,
+            matched_uri: "",
+            matched_host: "",
+            service: "",
+            consumer: "",
+            node: None,
+            source: "",
+        };
+        let request = if overflow { &blank } else { request };
+        let node = request.node.map(|ip| ip.to_string()).unwrap_or_default();
+        let code = if overflow { String::new() } else { request.code.to_string() };
+        let status = [
+            &code,
+            request.route,
+            request.matched_uri,
+            request.matched_host,
+            request.service,
+            request.consumer,
+            &node,
+            "traditional_http",
+            "",
+            "",
+            request.source,
+        ];
+        // `type` differs within a series and is printed before these.
+        let others =
+            ["", request.route, request.service, request.consumer, &node, "traditional_http", "", ""];
+        let x = (!overflow).then_some(x);
+        Labels {
+            route: request.route.to_owned(),
+            status: self.status.text(&STATUS, &status, x),
+            latency: self.latency.text(&LATENCY, &others, x),
+            bandwidth: self.bandwidth.text(&LATENCY, &others, x),
+        }
+    }
+}
+
+impl Metric {
+    fn new(
+        name: &str,
+        labels: &[&str],
+        metadata: Option<&Value>,
+        attr: Option<&Value>,
+    ) -> Result<Metric, Invalid> {
+        let mut metric = Metric::default();
+        let disabled = metadata.and_then(|metadata| metadata.pointer(&format!("/disabled_labels/{name}")));
+        for label in disabled.and_then(Value::as_array).into_iter().flatten() {
+            if let Some(index) = labels.iter().position(|known| label == known) {
+                metric.disabled |= 1 << index;
+            }
+        }
+        let pointer = format!("/metrics/{name}/extra_labels");
+        let extra = attr.and_then(|attr| attr.pointer(&pointer)).and_then(Value::as_array);
+        for label in extra.into_iter().flatten() {
+            let pair = label.as_object().and_then(|pairs| pairs.iter().next());
+            let Some((label, Some(var))) = pair.map(|(label, value)| (label, value.as_str())) else {
+                return Err(Invalid::new(format!("plugin_attr.prometheus{pointer} must hold objects of one string"))
+                    .expected("{label: $variable}"));
+            };
+            metric.extra.push((label.clone(), Var::parse(var.trim_start_matches('$'))));
+        }
+        Ok(metric)
+    }
+
+    /// `name="value",…` in order, without `type`. Without an exchange extra labels are blank.
+    fn text(&self, names: &[&str], values: &[&str], x: Option<&Exchange<'_>>) -> String {
+        let mut text = Vec::with_capacity(256);
+        for (index, (name, value)) in names.iter().zip(values).enumerate() {
+            if *name != "type" {
+                let value = if self.disabled & (1 << index) == 0 { *value } else { "" };
+                push(&mut text, name, value);
+            }
+        }
+        for (name, var) in &self.extra {
+            let value = x.and_then(|x| var.of(x)).unwrap_or_default();
+            push(&mut text, name, &String::from_utf8_lossy(&value[..value.len().min(MAX_EXTRA)]));
+        }
+        String::from_utf8(text).unwrap_or_default()
+    }
+}
+
+/// Appends a label, its value escaped as the text format wants it.
+fn push(text: &mut Vec<u8>, name: &str, value: &str) {
+    if !text.is_empty() {
+        text.push(b',');
+    }
+    // Writing to memory does not fail.
+    let _ = write!(text, "{name}=\"");
+    for byte in value.bytes() {
+        match byte {
+            b'\\' => text.extend_from_slice(b"\\\\"),
+            b'"' => text.extend_from_slice(b"\\\""),
+            b'\n' => text.extend_from_slice(b"\\n"),
+            byte => text.push(byte),
+        }
+    }
+    text.push(b'"');
+}
+
+#[cfg(test)]
+mod tests {
+    use sdk::build::Owner;
+    use sdk::meters::Facts;
+    use sdk::testing::{FixedNames, Probe, respond};
+
+    use super::*;
+
+    /// A probe whose worker counts into the services' meters.
+    fn probe(target: &str) -> Probe {
+        let mut probe = Probe::get(target);
+        probe.world.shard = probe.services.meters.shard(0);
+        probe
+    }
+
+    fn build(probe: &Probe, collection: &'static str, metadata: Option<&Value>, attr: Option<&Value>) -> Prometheus {
+        let owner = Owner { collection, id: "1".into() };
+        let names = FixedNames::default();
+        let mut cx = Build { owner: &owner, services: &probe.services, metadata, attr, names: &names };
+        Prometheus::build(Config { prefer_name: false }, &mut cx).unwrap()
+    }
+
+    fn scrape(probe: &Probe) -> String {
+        let mut out = Vec::new();
+        probe.services.meters.render(&Facts::default(), &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    /// An exchange that got an answer of the upstream.
+    fn served(x: &mut Exchange<'_>) {
+        x.matched.uri = "/he*";
+        x.upstream_addr = Some("10.0.0.1:80".parse().unwrap());
+        x.timing.total_us = 3_000;
+        x.timing.upstream_us = 1_500;
+        x.timing.received = 90;
+        x.timing.sent = 4_200;
+        respond(x, 200, &[]);
+    }
+
+    #[test]
+    fn lines_are_those_of_apisix() {
+        let mut probe = probe("/hello");
+        let stage = build(&probe, "routes", None, None);
+        let mut x = probe.exchange();
+        served(&mut x);
+        stage.header_filter(&mut x);
+        stage.log(&mut x);
+        drop(x);
+        let text = scrape(&probe);
+        let tail = "service=\"\",consumer=\"\",node=\"10.0.0.1\",request_type=\"traditional_http\",\
+                    request_llm_model=\"\",llm_model=\"\"";
+        for line in [
+            format!(
+                "apisix_http_status{{code=\"200\",route=\"1\",matched_uri=\"/he*\",matched_host=\"\",{tail},\
+                 response_source=\"upstream\"}} 1"
+            ),
+            format!("apisix_http_latency_bucket{{type=\"upstream\",route=\"1\",{tail},le=\"2\"}} 1"),
+            format!("apisix_http_latency_sum{{type=\"apisix\",route=\"1\",{tail}}} 1.5"),
+            format!("apisix_bandwidth{{type=\"ingress\",route=\"1\",{tail}}} 90"),
+            format!("apisix_bandwidth{{type=\"egress\",route=\"1\",{tail}}} 4200"),
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn unmatched_requests_have_an_empty_route() {
+        let mut probe = probe("/nowhere");
+        let stage = build(&probe, "global_rules", None, None);
+        let mut x = probe.exchange();
+        x.matched.route = None;
+        x.messages.response.status = 404;
+        x.source = Source::Gateway;
+        stage.log(&mut x);
+        drop(x);
+        assert!(scrape(&probe).contains(
+            "apisix_http_status{code=\"404\",route=\"\",matched_uri=\"\",matched_host=\"\",service=\"\",\
+             consumer=\"\",node=\"\",request_type=\"traditional_http\",request_llm_model=\"\",llm_model=\"\",\
+             response_source=\"apisix\"} 1"
+        ));
+    }
+
+    #[test]
+    fn a_request_is_counted_once_and_by_its_route() {
+        let mut probe = probe("/hello");
+        let global = build(&probe, "global_rules", None, None);
+        let mut own = build(&probe, "routes", None, None);
+        own.prefer_name = true;
+        assert_eq!(global.phases(), Phases::LOG);
+        let mut x = probe.exchange();
+        served(&mut x);
+        own.header_filter(&mut x);
+        global.log(&mut x);
+        own.log(&mut x);
+        drop(x);
+        let text = scrape(&probe);
+        assert!(text.contains("route=\"route-1\"") && !text.contains("route=\"1\""), "{text}");
+        // A request that broke off before its header filter is counted by whoever comes first.
+        probe.messages.clear();
+        let mut x = probe.exchange();
+        served(&mut x);
+        global.log(&mut x);
+        own.log(&mut x);
+        drop(x);
+        let counted: u64 = scrape(&probe)
+            .lines()
+            .filter(|line| line.starts_with("apisix_http_status{"))
+            .map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
+            .sum();
+        assert_eq!(counted, 2);
+    }
+
+    #[test]
+    fn labels_can_be_disabled_and_added() {
+        let mut probe = probe("/hello?who=a%22b");
+        let metadata = json!({"disabled_labels": {"http_status": ["matched_uri", "node"], "bandwidth": ["route"]}});
+        let attr = json!({"metrics": {"http_status": {"extra_labels": [{"who": "$arg_who"}, {"m": "$request_method"}]}}});
+        let stage = build(&probe, "routes", Some(&metadata), Some(&attr));
+        let mut x = probe.exchange();
+        served(&mut x);
+        stage.log(&mut x);
+        drop(x);
+        let text = scrape(&probe);
+        assert!(text.contains("matched_uri=\"\",matched_host=\"\",service=\"\",consumer=\"\",node=\"\""), "{text}");
+        assert!(text.contains(",response_source=\"upstream\",who=\"a\\\"b\",m=\"GET\"} 1"), "{text}");
+        assert!(text.contains("apisix_bandwidth{type=\"ingress\",route=\"\","));
+        assert!(text.contains("apisix_http_latency_count{type=\"request\",route=\"1\","));
+    }
+
+    #[test]
+    fn metadata_names_only_labels_that_may_go() {
+        let schema = model::Schema::new(&Prometheus::metadata_schema().unwrap()).unwrap();
+        assert!(schema.check(&json!({"disabled_labels": {"http_latency": ["node"], "llm_latency": ["node"]}})).is_ok());
+        for wrong in [
+            json!({"disabled_labels": {"http_status": ["code"]}}),
+            json!({"disabled_labels": {"bandwidth": ["type"]}}),
+            json!({"disabled_labels": {"http_latency": ["matched_uri"]}}),
+            json!({"disabled_labels": {"requests": []}}),
+        ] {
+            assert!(schema.check(&wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn values_are_escaped() {
+        let mut text = Vec::new();
+        push(&mut text, "a", "x\"\\\ny");
+        assert_eq!(text, b"a=\"x\\\"\\\\\\ny\"");
+    }
+}
