@@ -13,16 +13,16 @@ use indexmap::IndexMap;
 use ipnet::IpNet;
 use serde_json::{Map, Value};
 
-use crate::Invalid;
-use crate::diagnostic::{Diagnostic, Severity, Source};
-use crate::document::{Document, Lookup};
-use crate::invalid::{nearest, push_pointer};
-use crate::schema::json_name;
+use crate::diagnostic::{Diagnostic, Source};
+use crate::document::Lookup;
 use crate::yaml::{self, Variables};
 
+mod findings;
 mod keys;
 mod read;
 mod shape;
+
+use findings::Findings;
 
 /// Everything the boot file says, defaults filled in.
 #[derive(Debug, Clone, PartialEq)]
@@ -309,15 +309,9 @@ impl Boot {
         let source = Source { file, text };
         let document =
             yaml::parse(text, Variables::InValues(lookup)).map_err(|error| vec![source.syntax(error)])?;
-        let mut findings = Findings { source, document: &document, found: Vec::new(), failed: false };
-        findings.check(&document.value, "", "");
-        let boot = if findings.failed { None } else { findings.take(read::boot(&document.value, lookup)) };
-        let mut found = findings.found;
-        found.sort_by_key(|diagnostic| (diagnostic.line, diagnostic.column));
-        match boot {
-            Some(boot) => Ok((boot, found)),
-            None => Err(found),
-        }
+        let mut findings = Findings::new(source, &document);
+        findings.check();
+        findings.finish(|| read::boot(&document.value, lookup))
     }
 }
 
@@ -327,124 +321,6 @@ impl Default for Boot {
         // A test reads an empty file, so this cannot fail.
         read::boot(&Value::Null, &|_| None).expect("an empty boot file is valid")
     }
-}
-
-/// Gathers what is found in a file.
-struct Findings<'a> {
-    source: Source<'a>,
-    document: &'a Document,
-    found: Vec<Diagnostic>,
-    failed: bool,
-}
-
-impl Findings<'_> {
-    /// Checks a map against the rows below `path` (names joined with dots).
-    fn check(&mut self, value: &Value, path: &str, pointer: &str) {
-        let map = match value {
-            Value::Object(map) => map,
-            Value::Null => return,
-            other => {
-                let invalid = Invalid::new(format!("wrong type: expected object, got {}", json_name(other)))
-                    .at(pointer)
-                    .expected("a map of names to values")
-                    .got(json_name(other));
-                return self.error(invalid);
-            }
-        };
-        for (name, value) in map {
-            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-            let mut pointer = pointer.to_owned();
-            push_pointer(&mut pointer, name);
-            let below = keys::ROWS.iter().any(|row| is_prefix(&path, row.path));
-            match keys::ROWS.iter().find(|row| matches(&path, row.path)) {
-                _ if below => self.check(value, &path, &pointer),
-                Some(row) => self.check_row(row, value, &path, pointer),
-                None => {
-                    let invalid = match keys::MOVED.iter().find(|(old, _)| *old == path) {
-                        Some((_, new)) => Invalid::new(format!("unknown key `{path}`"))
-                            .expected("a known property")
-                            .hint(format!("this moved to `{new}` in APISIX 3")),
-                        None => unknown(&path, name, siblings(&path)),
-                    };
-                    self.error(invalid.at(pointer));
-                }
-            }
-        }
-    }
-
-    fn check_row(&mut self, row: &keys::Row, value: &Value, path: &str, pointer: String) {
-        if let Some(why) = row.idle {
-            let position = self.document.key_position(&pointer);
-            let position = position.unwrap_or_else(|| self.document.nearest_position(&pointer));
-            let invalid = Invalid::new(format!("`{path}` has no effect: {why}")).at(pointer);
-            self.found.push(self.source.at(Severity::Warning, position, invalid));
-        } else if !value.is_null()
-            && let Err(invalid) = row.shape.check(value)
-        {
-            self.error(invalid.under(&pointer));
-        }
-    }
-
-    fn take<T>(&mut self, read: Result<T, Invalid>) -> Option<T> {
-        match read {
-            Ok(value) => Some(value),
-            Err(invalid) => {
-                self.error(invalid);
-                None
-            }
-        }
-    }
-
-    fn error(&mut self, invalid: Invalid) {
-        self.failed = true;
-        self.found.push(self.source.invalid(self.document, invalid));
-    }
-}
-
-/// A key nobody knows.
-fn unknown<'a>(path: &str, name: &str, known: impl Iterator<Item = &'a str>) -> Invalid {
-    let invalid = Invalid::new(format!("unknown key `{path}`")).within(name).expected("a known property");
-    match nearest(name, known) {
-        Some(close) => invalid.hint(format!("did you mean `{close}`?")),
-        None => invalid,
-    }
-}
-
-/// Whether `path` is the row's, `*` being any name.
-fn matches(path: &str, row: &str) -> bool {
-    let (mut path, mut row) = (path.split('.'), row.split('.'));
-    loop {
-        match (path.next(), row.next()) {
-            (None, None) => return true,
-            (Some(name), Some(known)) if known == "*" || known == name => {}
-            _ => return false,
-        }
-    }
-}
-
-/// Whether the row lies below `path`.
-fn is_prefix(path: &str, row: &str) -> bool {
-    let depth = path.split('.').count();
-    let mut cut = row.match_indices('.').map(|(at, _)| at);
-    cut.nth(depth - 1).is_some_and(|at| matches(path, &row[..at]))
-}
-
-/// The names known beside the last of `path`.
-fn siblings(path: &str) -> impl Iterator<Item = &'static str> {
-    let parent = path.rsplit_once('.').map_or("", |(parent, _)| parent).to_owned();
-    keys::ROWS.iter().filter_map(move |row| {
-        let rest = if parent.is_empty() {
-            row.path
-        } else {
-            let depth = parent.split('.').count();
-            let at = row.path.match_indices('.').nth(depth - 1)?.0;
-            if !matches(&parent, &row.path[..at]) {
-                return None;
-            }
-            &row.path[at + 1..]
-        };
-        rest.split('.').next().filter(|name| *name != "*")
-    })
 }
 
 impl std::fmt::Debug for AdminKey {
@@ -469,6 +345,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::Severity;
 
     fn lookup(name: &str) -> Option<String> {
         (name == "PORT").then(|| "9999".to_owned())
@@ -705,17 +582,6 @@ plugin_attr:
                 (6, "`wasm` has no effect: WASM plugins are not served yet"),
             ]
         );
-    }
-
-    #[test]
-    fn no_key_is_in_the_table_twice() {
-        for (at, row) in keys::ROWS.iter().enumerate() {
-            assert!(keys::ROWS[..at].iter().all(|other| other.path != row.path), "{}", row.path);
-        }
-        for (old, new) in keys::MOVED {
-            assert!(keys::ROWS.iter().all(|row| row.path != *old), "{old}");
-            assert!(keys::ROWS.iter().any(|row| row.path == *new || is_prefix(new, row.path)), "{new}");
-        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::consumer::Consumer;
 use crate::consumer_group::ConsumerGroup;
 use crate::credential::Credential;
 use crate::global_rule::GlobalRule;
+use crate::invalid::push_pointer;
 use crate::plugin_config::PluginConfig;
 use crate::plugin_metadata::PluginMetadata;
 use crate::proto::Proto;
@@ -238,16 +239,19 @@ pub(crate) fn id_text(value: &Value) -> Option<String> {
 
 /// Types a value that has passed its schema.
 pub(crate) fn typed<T: DeserializeOwned>(value: Value) -> Result<T, Invalid> {
-    serde_path_to_error::deserialize(value).map_err(|error| {
-        let mut pointer = String::new();
-        for segment in error.path().iter() {
-            match segment {
-                serde_path_to_error::Segment::Seq { index } => pointer.push_str(&format!("/{index}")),
-                serde_path_to_error::Segment::Map { key } => crate::invalid::push_pointer(&mut pointer, key),
-                _ => {}
+    // Keeping track of the place costs more than reading, so it is done for refusals alone.
+    T::deserialize(&value).or_else(|_| {
+        serde_path_to_error::deserialize(&value).map_err(|error| {
+            let mut pointer = String::new();
+            for segment in error.path().iter() {
+                match segment {
+                    serde_path_to_error::Segment::Seq { index } => pointer.push_str(&format!("/{index}")),
+                    serde_path_to_error::Segment::Map { key } => push_pointer(&mut pointer, key),
+                    _ => {}
+                }
             }
-        }
-        Invalid::new(format!("invalid configuration: {}", error.inner())).at(pointer)
+            Invalid::new(format!("invalid configuration: {}", error.inner())).at(pointer)
+        })
     })
 }
 
@@ -310,6 +314,7 @@ pub(crate) fn networks(
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
@@ -534,5 +539,48 @@ mod tests {
         let timeout = upstream.timeout.unwrap();
         assert_eq!(timeout.connect, Duration::from_secs(315_360_000));
         assert_eq!(timeout.read, Duration::from_millis(500));
+    }
+
+    /// JSON with the names and the kinds of values that resources have.
+    fn near_resource() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            "(/|GET|chash|rewrite|a\\.com|1\\.2\\.3\\.4/8|\\[::1\\]:80|vars|tcp|.{0,8})"
+                .prop_map(Value::from),
+        ];
+        let name = "(uri|uris|host|hosts|nodes|upstream|plugins|type|key|hash_on|timeout|tls|id|checks|active|a:0|\\[:1)";
+        leaf.prop_recursive(4, 40, 6, move |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                proptest::collection::vec((name, inner), 0..6)
+                    .prop_map(|members| members.into_iter().collect()),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn no_value_panics(value in near_resource(), id in "(1|a/credentials/b|vault/x|.{0,6})") {
+            for kind in Kind::ALL {
+                let _ = Resource::parse(kind, &id, &value);
+            }
+            let _ = Resource::parse(Kind::Upstream, "1", &json!({"nodes": value}));
+            let _ = Resource::parse(Kind::Route, "1", &json!({"uri": "/", "upstream": value}));
+        }
+
+        #[test]
+        fn what_was_parsed_parses_again(nodes in proptest::collection::hash_map("[a-z]{1,8}(:[1-9][0-9]{0,3})?", 0..9_u32, 0..5)) {
+            let value = json!({"nodes": nodes});
+            let upstream = Upstream::parse(&value).unwrap();
+            let list: Vec<Value> = upstream
+                .nodes
+                .iter()
+                .map(|node| json!({"host": node.host, "port": node.port, "weight": node.weight}))
+                .collect();
+            prop_assert_eq!(Upstream::parse(&json!({"nodes": list})).unwrap().nodes, upstream.nodes);
+        }
     }
 }

@@ -19,6 +19,7 @@ use crate::{Invalid, Kind};
 mod check;
 mod compile;
 mod lua;
+mod plain;
 mod resources;
 
 pub(crate) use lua::{json_name, quoted};

@@ -4,14 +4,11 @@
 //! `jsonschema` does: type, properties, items, strings, numbers, `enum`, then
 //! the combining keywords.
 
-use std::collections::HashMap;
-use std::net::{Ipv4Addr, Ipv6Addr};
-
 use serde_json::{Map, Value};
 
-use super::compile::{Additional, ArrayRules, Branch, Dependency, Format, Node, NumberRules, ObjectRules};
-use super::compile::{StringRules, Type};
+use super::compile::{Additional, ArrayRules, Branch, Dependency, Node, ObjectRules, Type};
 use super::lua;
+use super::plain::{check_enum, check_format, check_number, check_string, check_unique};
 use crate::Invalid;
 use crate::invalid::nearest;
 
@@ -389,104 +386,6 @@ fn walk_array(rules: &ArrayRules, value: &mut Value) -> Result<(), Invalid> {
     if rules.unique { check_unique(items) } else { Ok(()) }
 }
 
-fn check_unique(items: &[Value]) -> Result<(), Invalid> {
-    let is_table = |item: &Value| item.is_array() || item.is_object();
-    for tables in [false, true] {
-        let mut seen: HashMap<String, usize> = HashMap::new();
-        for (at, item) in items.iter().enumerate().filter(|(_, item)| is_table(item) == tables) {
-            let mut print = String::new();
-            lua::fingerprint(item, &mut print);
-            if let Some(first) = seen.insert(print, at) {
-                return Err(Invalid::new(format!(
-                    "expected unique items but items {} and {} are equal",
-                    first + 1,
-                    at + 1
-                ))
-                .within(at)
-                .expected("items that differ")
-                .hint("remove one of the two"));
-            }
-        }
-    }
-    Ok(())
-}
-
-fn check_string(rules: &StringRules, text: &str) -> Result<(), Invalid> {
-    let length = if rules.min.is_some() || rules.max.is_some() { text.chars().count() } else { 0 };
-    if let Some(min) = rules.min.filter(|min| length < *min) {
-        return Err(Invalid::new(format!("string too short, expected at least {min}, got {length}"))
-            .expected(format!("at least {min} characters"))
-            .got(length.to_string()));
-    }
-    if let Some(max) = rules.max.filter(|max| length > *max) {
-        return Err(Invalid::new(format!("string too long, expected at most {max}, got {length}"))
-            .expected(format!("at most {max} characters"))
-            .got(length.to_string()));
-    }
-    match &rules.pattern {
-        Some((source, regex)) if !regex.is_match(text.as_bytes()) => Err(Invalid::new(format!(
-            "failed to match pattern {} with {}",
-            lua::quoted(source),
-            lua::quoted(text)
-        ))
-        .expected(format!("a string that matches {source}"))),
-        _ => Ok(()),
-    }
-}
-
-fn check_number(rules: &NumberRules, text: &str, number: f64) -> Result<(), Invalid> {
-    let bounds = [
-        (rules.minimum.filter(|bound| number < *bound), "at least"),
-        (rules.above.filter(|bound| number <= *bound), "greater than"),
-        (rules.maximum.filter(|bound| number > *bound), "at most"),
-        (rules.below.filter(|bound| number >= *bound), "smaller than"),
-    ];
-    for (broken, words) in bounds {
-        if let Some(bound) = broken {
-            let bound = lua::general(bound);
-            return Err(Invalid::new(format!("expected {text} to be {words} {bound}"))
-                .expected(format!("{words} {bound}"))
-                .got(text));
-        }
-    }
-    match rules.multiple_of {
-        Some(of) if !is_multiple(number, of) => {
-            let of = lua::general(of);
-            Err(Invalid::new(format!("expected {text} to be a multiple of {of}"))
-                .expected(format!("a multiple of {of}"))
-                .got(text))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Exact for whole divisors; for others within what rounding to doubles costs.
-fn is_multiple(number: f64, of: f64) -> bool {
-    if of % 1.0 == 0.0 {
-        return number % of == 0.0;
-    }
-    let quotient = number / of;
-    let rounded = (quotient + 0.5).floor();
-    (quotient - rounded).abs() <= 1e-12 * if rounded == 0.0 { 1.0 } else { rounded.abs() }
-}
-
-fn check_enum(values: &[Value], value: &Value) -> Result<(), Invalid> {
-    if values.iter().any(|allowed| lua::equal(allowed, value)) {
-        return Ok(());
-    }
-    let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let invalid = Invalid::new("matches none of the enum values")
-        .expected(format!("one of {}", values.iter().map(plain).collect::<Vec<_>>().join(", ")));
-    let Value::String(text) = value else { return Err(invalid.got(lua::json_name(value))) };
-    let got = if text.len() <= 40 { format!("`{text}`") } else { "a longer string".to_owned() };
-    let known = values.iter().filter_map(Value::as_str);
-    let same = known.clone().find(|known| known.eq_ignore_ascii_case(text));
-    Err(match same.or_else(|| nearest(text, known)) {
-        Some(close) => invalid.got(got).hint(format!("did you mean `{close}`?")),
-        None => invalid.got(got),
-    })
-}
-
 fn check_branch(branch: &Branch, value: &mut Value) -> Result<(), Invalid> {
     let (node, words) = if branch.condition.try_walk(value).is_ok() {
         (&branch.then, "then clause did not match")
@@ -495,19 +394,6 @@ fn check_branch(branch: &Branch, value: &mut Value) -> Result<(), Invalid> {
     };
     let Some(node) = node else { return Ok(()) };
     node.try_walk(value).map_err(|inner| explained(Invalid::new(words), inner))
-}
-
-fn check_format(format: &Format, text: &str) -> Result<(), Invalid> {
-    let (name, fits) = match format {
-        Format::Ipv4 => ("ipv4", text.parse::<Ipv4Addr>().is_ok()),
-        Format::Ipv6 => ("ipv6", text.parse::<Ipv6Addr>().is_ok()),
-        Format::Pattern(name, regex) => (*name, regex.is_match(text.as_bytes())),
-    };
-    if fits {
-        return Ok(());
-    }
-    Err(Invalid::new(format!("expect valid {name} format but got: {text}"))
-        .expected(format!("a valid {name}")))
 }
 
 /// A refusal by every alternative: what they asked for, or how the closest failed.

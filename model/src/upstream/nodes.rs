@@ -1,0 +1,156 @@
+//! The nodes of an upstream, in both forms they are written in.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::Scheme;
+use crate::Invalid;
+use crate::resource::typed;
+
+/// One server of an upstream.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    /// An IPv4 address, an IPv6 address without brackets, or a name.
+    pub host: String,
+    /// As written, or the scheme's own.
+    pub port: u16,
+    /// Zero gets no requests.
+    pub weight: u32,
+    /// Higher tiers first; lower ones only while the higher have no usable node.
+    pub priority: i64,
+    pub metadata: Option<Map<String, Value>>,
+}
+
+impl Node {
+    /// `host:port`, an IPv6 host in brackets.
+    pub fn authority(&self) -> String {
+        if self.host.parse::<Ipv6Addr>().is_ok() {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+
+    /// The address, if the host is not a name.
+    pub fn address(&self) -> Option<IpAddr> {
+        self.host.parse().ok()
+    }
+}
+
+#[derive(Deserialize)]
+struct WrittenNode {
+    host: String,
+    port: Option<u16>,
+    weight: u32,
+    #[serde(default)]
+    priority: i64,
+    metadata: Option<Map<String, Value>>,
+}
+
+/// One list from both forms: `{"host:port": weight}` and `[{host, port, weight, …}]`.
+pub(super) fn read(value: Option<Value>, scheme: Scheme) -> Result<Vec<Node>, Invalid> {
+    match value {
+        Some(Value::Object(map)) => {
+            map.into_iter().map(|(address, weight)| node_of(&address, weight, scheme)).collect()
+        }
+        Some(list @ Value::Array(_)) => {
+            let written: Vec<WrittenNode> = typed(list).map_err(|invalid| invalid.under("/nodes"))?;
+            let node = |(at, node): (usize, WrittenNode)| {
+                Ok(Node {
+                    port: port_or_default(node.port, scheme)
+                        .map_err(|invalid| invalid.within(at).under("/nodes"))?,
+                    host: without_brackets(&node.host).to_owned(),
+                    weight: node.weight,
+                    priority: node.priority,
+                    metadata: node.metadata,
+                })
+            };
+            written.into_iter().enumerate().map(node).collect()
+        }
+        _ => Ok(Vec::new()),
+    }
+}
+
+fn node_of(address: &str, weight: Value, scheme: Scheme) -> Result<Node, Invalid> {
+    let placed = |invalid: Invalid| invalid.within(address).under("/nodes");
+    let (host, port) = split_address(address);
+    if without_brackets(host).is_empty() {
+        return Err(placed(Invalid::new("missing host in node").expected("host:port")));
+    }
+    let port = match port {
+        None => None,
+        Some(text) => match text.parse::<u16>() {
+            Ok(port) if port > 0 => Some(port),
+            _ => {
+                return Err(placed(
+                    Invalid::new(format!("invalid port {text}")).expected("a port from 1 to 65535"),
+                ));
+            }
+        },
+    };
+    let weight = match u32::deserialize(&weight) {
+        Ok(weight) => weight,
+        Err(_) => {
+            return Err(placed(
+                Invalid::new(format!("invalid configuration: weight {weight} is out of range"))
+                    .expected("a weight from 0 to 4294967295"),
+            ));
+        }
+    };
+    Ok(Node {
+        host: without_brackets(host).to_owned(),
+        port: port_or_default(port, scheme).map_err(placed)?,
+        weight,
+        priority: 0,
+        metadata: None,
+    })
+}
+
+/// Splits `host`, `host:port`, `1.2.3.4:80`, `[::1]:80`, `[::1]` and `::1`.
+fn split_address(address: &str) -> (&str, Option<&str>) {
+    if let Some(end) = address.rfind(']') {
+        return (&address[..=end], address[end + 1..].strip_prefix(':'));
+    }
+    match address.split_once(':') {
+        Some((_, rest)) if rest.contains(':') => (address, None),
+        Some((host, port)) => (host, Some(port)),
+        None => (address, None),
+    }
+}
+
+fn without_brackets(host: &str) -> &str {
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+}
+
+fn port_or_default(port: Option<u16>, scheme: Scheme) -> Result<u16, Invalid> {
+    port.or(scheme.default_port()).ok_or_else(|| {
+        Invalid::new(
+            "Can't detect upstream's scheme. You should either specify a port in the node or specify the \
+             upstream.scheme explicitly",
+        )
+        .expected("a port")
+        .got(format!("no port, with scheme {}", scheme.as_str()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_split_into_host_and_port() {
+        for (address, host, port) in [
+            ("a.com", "a.com", None),
+            ("a.com:80", "a.com", Some("80")),
+            ("1.2.3.4:80", "1.2.3.4", Some("80")),
+            ("[::1]:80", "[::1]", Some("80")),
+            ("[::1]", "[::1]", None),
+            ("::1", "::1", None),
+            ("a:", "a", Some("")),
+        ] {
+            assert_eq!(split_address(address), (host, port), "{address}");
+        }
+    }
+}
