@@ -3,5 +3,10 @@
 
 #![forbid(unsafe_code)]
 
+pub mod fold;
+pub mod names;
+pub mod pipeline;
 pub mod references;
 pub mod store;
+
+pub use pipeline::{Handle, Pipeline, Report};

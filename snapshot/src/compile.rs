@@ -148,6 +148,11 @@ impl Compiler {
         }
     }
 
+    /// The boot file's list of plugins was read again.
+    pub fn set_plugins(&mut self, plugins: Option<Vec<String>>) {
+        self.settings.plugins = plugins;
+    }
+
     /// The snapshot as it is now; at first one that serves nothing.
     pub fn snapshot(&self, revision: u64) -> Snapshot {
         Snapshot {

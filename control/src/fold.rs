@@ -1,0 +1,152 @@
+//! From changes of a store to what is desired.
+//!
+//! A value that cannot be read keeps the resource as it was before, and is
+//! told. Nothing here compiles, writes or waits.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use model::{Desired, Diagnostic, Entry, Invalid, Key, Resource};
+use snapshot::{Rejected, Touched};
+
+use crate::store::{Change, Revision, Stored};
+
+/// What is desired at a revision, and what of it could not be read.
+#[derive(Debug, Default)]
+pub struct Fold {
+    desired: Desired,
+    revision: Revision,
+    /// Values that are no resources, with the revision of the value.
+    refused: BTreeMap<Key, (Revision, Invalid)>,
+    /// What a declarative file holds that could not be taken.
+    findings: Vec<Diagnostic>,
+}
+
+impl Fold {
+    /// Takes a change over and notes what it touches.
+    pub fn apply(&mut self, change: Change, touched: &mut Touched) {
+        self.revision = change.revision();
+        match change {
+            Change::Put(stored) => self.put(stored, touched),
+            Change::Delete { key, .. } => self.delete(&key, touched),
+            // The compiler itself sees whether the list differs.
+            Change::Plugins { names, .. } => self.desired.plugins = names,
+            Change::Reset { items, plugins, rejected, .. } => {
+                let now: BTreeSet<&Key> = items.iter().map(|stored| &stored.key).collect();
+                let known = self.desired.iter().map(|entry| &entry.key).chain(self.refused.keys());
+                let gone: BTreeSet<Key> = known.filter(|key| !now.contains(key)).cloned().collect();
+                gone.iter().for_each(|key| self.delete(key, touched));
+                items.into_iter().for_each(|stored| self.put(stored, touched));
+                self.desired.plugins = plugins;
+                self.findings = rejected;
+            }
+        }
+    }
+
+    pub fn desired(&self) -> &Desired {
+        &self.desired
+    }
+
+    /// The store's revision after the last change.
+    pub fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// Values that could not be read.
+    pub fn refused(&self) -> impl Iterator<Item = Rejected> {
+        self.refused.iter().map(|(key, (_, invalid))| Rejected {
+            key: key.clone(),
+            invalid: invalid.clone(),
+            kept_previous: self.desired.get(key.kind, &key.id).is_some(),
+        })
+    }
+
+    pub fn findings(&self) -> &[Diagnostic] {
+        &self.findings
+    }
+
+    fn put(&mut self, stored: Stored, touched: &mut Touched) {
+        let Stored { key, value, created, modified, .. } = stored;
+        let there = self.desired.get(key.kind, &key.id);
+        let refused = self.refused.get(&key);
+        let is_known = match refused {
+            Some((revision, _)) => *revision == modified,
+            None => there.is_some_and(|there| there.modified == modified || there.value == value),
+        };
+        if is_known {
+            return;
+        }
+        match Resource::parse(key.kind, &key.id, &value) {
+            Ok(resource) => {
+                self.refused.remove(&key);
+                touched.keys.insert(key.clone());
+                self.desired.put(Arc::new(Entry { key, resource, value, created, modified }));
+            }
+            Err(invalid) => _ = self.refused.insert(key, (modified, invalid)),
+        }
+    }
+
+    fn delete(&mut self, key: &Key, touched: &mut Touched) {
+        self.refused.remove(key);
+        if self.desired.delete(key).is_some() {
+            touched.keys.insert(key.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::Kind;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn stored(id: &str, modified: Revision, value: Value) -> Stored {
+        Stored { key: Key::new(Kind::Route, id), value: Arc::new(value), created: 1, modified, expires: None }
+    }
+
+    fn route(uri: &str) -> Value {
+        json!({"uri": uri, "plugins": {}})
+    }
+
+    fn reset(items: Vec<Stored>, revision: Revision) -> Change {
+        Change::Reset { items, plugins: None, revision, rejected: Vec::new() }
+    }
+
+    fn touched(fold: &mut Fold, change: Change) -> Vec<String> {
+        let mut touched = Touched::default();
+        fold.apply(change, &mut touched);
+        touched.keys.into_iter().map(|key| key.id).collect()
+    }
+
+    #[test]
+    fn only_what_differs_is_touched() {
+        let mut fold = Fold::default();
+        let first = vec![stored("a", 1, route("/a")), stored("b", 2, route("/b"))];
+        assert_eq!(touched(&mut fold, reset(first.clone(), 2)), ["a", "b"]);
+        assert_eq!(touched(&mut fold, reset(first, 2)), [""; 0]);
+        // The same value at another revision changes nothing.
+        assert_eq!(touched(&mut fold, Change::Put(stored("a", 3, route("/a")))), [""; 0]);
+        assert_eq!(touched(&mut fold, Change::Put(stored("a", 4, route("/x")))), ["a"]);
+        let second = vec![stored("a", 4, route("/x")), stored("c", 5, route("/c"))];
+        assert_eq!(touched(&mut fold, reset(second, 5)), ["b", "c"]);
+        let delete = |id: &str| Change::Delete { key: Key::new(Kind::Route, id), revision: 6 };
+        assert_eq!(touched(&mut fold, delete("c")), ["c"]);
+        assert_eq!(touched(&mut fold, delete("c")), [""; 0]);
+        assert_eq!((fold.revision(), fold.desired().len()), (6, 1));
+    }
+
+    #[test]
+    fn a_bad_value_keeps_the_good_one_before_it() {
+        let mut fold = Fold::default();
+        touched(&mut fold, Change::Put(stored("a", 1, route("/a"))));
+        assert_eq!(touched(&mut fold, Change::Put(stored("a", 2, json!({"uri": 1})))), [""; 0]);
+        assert_eq!(touched(&mut fold, Change::Put(stored("b", 3, json!({})))), [""; 0]);
+        let refused: Vec<_> = fold.refused().map(|r| (r.key.id, r.kept_previous)).collect();
+        assert_eq!(refused, [("a".to_owned(), true), ("b".to_owned(), false)]);
+        // Back to what is there: nothing to compile, and nothing wrong any more.
+        touched(&mut fold, Change::Put(stored("a", 4, route("/a"))));
+        touched(&mut fold, Change::Delete { key: Key::new(Kind::Route, "b"), revision: 5 });
+        assert_eq!(fold.refused().count(), 0);
+    }
+}

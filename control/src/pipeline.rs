@@ -1,0 +1,270 @@
+//! The one way from a store to the workers.
+//!
+//! One task owns what is desired, the compiler and the publisher. It follows
+//! the store, the addresses of names and the boot file's list of plugins; what
+//! has come in is applied at once, and what comes in meanwhile is applied
+//! together next. It never writes to a store and never calls into a worker.
+
+mod report;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use futures_util::FutureExt;
+use model::Kind;
+use snapshot::{Compiler, Publisher, Rejected, Touched};
+use tokio::sync::{mpsc, watch};
+
+use crate::fold::Fold;
+use crate::names::Resolver;
+use crate::store::{Change, Changes, Store};
+pub use report::Report;
+
+/// A burst of changes is gathered no longer than this before it is applied.
+const GATHER: Duration = Duration::from_millis(10);
+/// How long the first snapshot waits for names to be looked up.
+const FIRST_NAMES: Duration = Duration::from_secs(1);
+/// How often old snapshots are freed that workers have let go of.
+const FREE: Duration = Duration::from_millis(500);
+
+/// Follows a store and publishes snapshots. Runs on the control runtime.
+pub struct Pipeline {
+    changes: Changes,
+    fold: Fold,
+    compiler: Compiler,
+    publisher: Publisher,
+    resolver: Resolver,
+    commands: mpsc::UnboundedReceiver<Command>,
+    report: watch::Sender<Arc<Report>>,
+    /// What was rejected at the last compile, so that each is logged once.
+    told: Arc<[Rejected]>,
+}
+
+/// Looks at a pipeline and gives it orders, from any thread.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    commands: mpsc::UnboundedSender<Command>,
+    report: watch::Receiver<Arc<Report>>,
+}
+
+#[derive(Debug)]
+enum Command {
+    Plugins(Option<Vec<String>>),
+}
+
+/// Why something is compiled.
+#[derive(Debug, Default)]
+struct Batch {
+    touched: Touched,
+    changes: usize,
+    /// The boot file's list of plugins changed.
+    plugins: bool,
+    is_reset: bool,
+}
+
+impl Pipeline {
+    pub fn new(
+        store: &dyn Store,
+        compiler: Compiler,
+        publisher: Publisher,
+        resolver: Resolver,
+    ) -> (Pipeline, Handle) {
+        let (to_us, commands) = mpsc::unbounded_channel();
+        let (report, reports) = watch::channel(Arc::new(Report::default()));
+        let pipeline = Pipeline {
+            changes: store.watch(),
+            fold: Fold::default(),
+            compiler,
+            publisher,
+            resolver,
+            commands,
+            report,
+            told: Arc::default(),
+        };
+        (pipeline, Handle { commands: to_us, report: reports })
+    }
+
+    /// Runs until the store is gone or every [`Handle`] is.
+    pub async fn run(mut self) {
+        let mut free = tokio::time::interval(FREE);
+        free.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let mut batch = Batch::default();
+            tokio::select! {
+                // Orders and changes before names, so that a flapping name holds nothing up.
+                biased;
+                command = self.commands.recv() => match command {
+                    Some(command) => self.obey(command, &mut batch),
+                    None => return,
+                },
+                change = self.changes.next() => match change {
+                    Some(change) => self.take(change, &mut batch),
+                    None => return,
+                },
+                host = self.resolver.changed() => { batch.touched.hosts.insert(host); }
+                _ = free.tick() => {
+                    self.publisher.free_unused();
+                    self.look_around();
+                    continue;
+                }
+            }
+            if !self.gather(&mut batch) {
+                return;
+            }
+            let is_first = self.report.borrow().compiles == 0;
+            self.apply(batch, is_first).await;
+        }
+    }
+
+    /// Adds whatever else has come in already. `false` if the end of the store has.
+    fn gather(&mut self, batch: &mut Batch) -> bool {
+        let began = Instant::now();
+        while began.elapsed() < GATHER {
+            if let Ok(command) = self.commands.try_recv() {
+                self.obey(command, batch);
+                continue;
+            }
+            match self.changes.next().now_or_never() {
+                Some(Some(change)) => {
+                    self.take(change, batch);
+                    continue;
+                }
+                Some(None) => return false,
+                None => {}
+            }
+            match self.resolver.changed().now_or_never() {
+                Some(host) => _ = batch.touched.hosts.insert(host),
+                None => break,
+            }
+        }
+        true
+    }
+
+    fn obey(&mut self, command: Command, batch: &mut Batch) {
+        match command {
+            Command::Plugins(list) => {
+                self.compiler.set_plugins(list);
+                batch.plugins = true;
+            }
+        }
+    }
+
+    fn take(&mut self, change: Change, batch: &mut Batch) {
+        batch.changes += 1;
+        batch.is_reset |= matches!(change, Change::Reset { .. });
+        self.fold.apply(change, &mut batch.touched);
+    }
+
+    async fn apply(&mut self, batch: Batch, is_first: bool) {
+        let began = Instant::now();
+        let revision = self.fold.revision();
+        let mut compiled =
+            self.compiler.compile(self.fold.desired(), &batch.touched, self.resolver.known(), revision);
+        self.resolver.want(&compiled.wanted_hosts);
+        if is_first && !self.resolver.is_settled() {
+            let hosts = self.first_names().await;
+            let touched = Touched { hosts, ..Touched::default() };
+            compiled = self.compiler.compile(self.fold.desired(), &touched, self.resolver.known(), revision);
+            self.resolver.want(&compiled.wanted_hosts);
+        }
+        self.publisher.publish(compiled.snapshot);
+        let took = began.elapsed();
+        let mut rejected: Vec<Rejected> = self.fold.refused().collect();
+        rejected.extend(compiled.rejected.iter().cloned());
+        self.tell(&batch, &rejected, took);
+        let rejected: Arc<[Rejected]> = rejected.into();
+        self.told = rejected.clone();
+        let before = self.report.borrow().clone();
+        let longest = before.longest_compile.max(took);
+        self.report.send_replace(Arc::new(Report {
+            revision,
+            published: Some(SystemTime::now()),
+            counts: Kind::ALL.map(|kind| (kind, self.fold.desired().count(kind))),
+            rejected,
+            findings: self.fold.findings().to_vec(),
+            failing_names: self.resolver.failing(),
+            compiles: before.compiles + 1,
+            last_compile: took,
+            longest_compile: longest,
+            compiling: before.compiling + took,
+            kept_snapshots: self.publisher.kept(),
+        }));
+    }
+
+    /// Waits a moment for the names the first snapshot wants, and gives those that were found.
+    async fn first_names(&mut self) -> std::collections::BTreeSet<String> {
+        let mut found = std::collections::BTreeSet::new();
+        let end = tokio::time::Instant::now() + FIRST_NAMES;
+        while !self.resolver.is_settled() {
+            // A failed look-up settles a name without a change, so look again now and then.
+            let soon = end.min(tokio::time::Instant::now() + Duration::from_millis(5));
+            match tokio::time::timeout_at(soon, self.resolver.changed()).await {
+                Ok(host) => _ = found.insert(host),
+                Err(_) if tokio::time::Instant::now() >= end => break,
+                Err(_) => {}
+            }
+        }
+        found
+    }
+
+    /// Notes what changes without a compile.
+    fn look_around(&self) {
+        let (failing, kept) = (self.resolver.failing(), self.publisher.kept());
+        self.report.send_if_modified(|report| {
+            let differs = report.failing_names != failing || report.kept_snapshots != kept;
+            if differs {
+                *report = Arc::new(Report {
+                    failing_names: failing,
+                    kept_snapshots: kept,
+                    ..Report::clone(report)
+                });
+            }
+            differs
+        });
+    }
+
+    fn tell(&self, batch: &Batch, rejected: &[Rejected], took: Duration) {
+        let (revision, desired) = (self.fold.revision(), self.fold.desired());
+        let ms = took.as_secs_f64() * 1000.0;
+        if batch.is_reset {
+            tracing::info!(
+                "configuration loaded: {} routes, {} services, {} upstreams, {} consumers, revision {revision}, {ms:.1} ms",
+                desired.count(Kind::Route),
+                desired.count(Kind::Service),
+                desired.count(Kind::Upstream),
+                desired.count(Kind::Consumer),
+            );
+        } else if batch.plugins {
+            tracing::info!("list of plugins read again, revision {revision}, {ms:.1} ms");
+        } else if batch.changes > 0 {
+            tracing::info!(
+                "configuration changed: {} changes, revision {revision}, {ms:.1} ms",
+                batch.changes
+            );
+        } else {
+            let hosts: Vec<&str> = batch.touched.hosts.iter().map(String::as_str).collect();
+            tracing::info!("addresses changed: {}, {ms:.1} ms", hosts.join(", "));
+        }
+        for one in rejected.iter().filter(|one| !self.told.contains(one)) {
+            tracing::error!("{}", report::one_line(one));
+        }
+    }
+}
+
+impl Handle {
+    /// How things stand.
+    pub fn report(&self) -> Arc<Report> {
+        self.report.borrow().clone()
+    }
+
+    /// Waits until something of the report changes. `false` once the pipeline has ended.
+    pub async fn changed(&mut self) -> bool {
+        self.report.changed().await.is_ok()
+    }
+
+    /// The boot file's list of plugins was read again; `None` is all plugins.
+    pub fn reload_plugins(&self, list: Option<Vec<String>>) {
+        // Nobody is left to hear it when the program ends.
+        let _ = self.commands.send(Command::Plugins(list));
+    }
+}

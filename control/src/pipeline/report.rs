@@ -1,0 +1,73 @@
+//! How the control plane is doing, for the control API, metrics and tests.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use model::{Diagnostic, Kind};
+use snapshot::Rejected;
+
+use crate::store::Revision;
+
+/// A moment of a pipeline.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// The store's revision of the published snapshot.
+    pub revision: Revision,
+    /// `None` until the first.
+    pub published: Option<SystemTime>,
+    /// How many resources there are of each kind.
+    pub counts: [(Kind, usize); Kind::ALL.len()],
+    /// Resources that are not served as they are written.
+    pub rejected: Arc<[Rejected]>,
+    /// What a declarative file holds that could not be taken.
+    pub findings: Vec<Diagnostic>,
+    /// Names that cannot be looked up now, and why.
+    pub failing_names: Vec<(String, String)>,
+    /// Snapshots published so far.
+    pub compiles: u64,
+    pub last_compile: Duration,
+    pub longest_compile: Duration,
+    /// All compiles together.
+    pub compiling: Duration,
+    /// Snapshots in memory, the current one included.
+    pub kept_snapshots: usize,
+}
+
+impl Default for Report {
+    fn default() -> Report {
+        Report {
+            revision: 0,
+            published: None,
+            counts: Kind::ALL.map(|kind| (kind, 0)),
+            rejected: Arc::default(),
+            findings: Vec::new(),
+            failing_names: Vec::new(),
+            compiles: 0,
+            last_compile: Duration::ZERO,
+            longest_compile: Duration::ZERO,
+            compiling: Duration::ZERO,
+            kept_snapshots: 1,
+        }
+    }
+}
+
+/// A rejected resource for a log: which, where, why, what would be right.
+pub(super) fn one_line(rejected: &Rejected) -> String {
+    let Rejected { key, invalid, kept_previous } = rejected;
+    let mut line = format!("{key} is not used as it is: {}", invalid.reason);
+    let mut add = |words: &str, text: &str| {
+        // Writing to a string cannot fail.
+        let _ = write!(line, "; {words}{text}");
+    };
+    if !invalid.pointer.is_empty() {
+        add("at ", &invalid.pointer);
+    }
+    for (words, text) in [("expected ", &invalid.expected), ("got ", &invalid.got), ("", &invalid.hint)] {
+        if let Some(text) = text {
+            add(words, text);
+        }
+    }
+    add("", if *kept_previous { "its last good form is used on" } else { "it is left out" });
+    line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
