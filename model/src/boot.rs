@@ -315,6 +315,12 @@ impl Boot {
     }
 }
 
+/// Every key a boot file may hold, names joined with dots, `*` being any name;
+/// with it why it has no effect, for those that have none.
+pub fn known_keys() -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
+    keys::ROWS.iter().map(|row| (row.path, row.idle))
+}
+
 impl Default for Boot {
     /// What an empty file says.
     fn default() -> Boot {

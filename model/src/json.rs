@@ -19,7 +19,7 @@ pub const MAX_DEPTH: usize = 128;
 /// # Errors
 /// What is wrong and where, in one sentence with line and column.
 pub fn read(text: &[u8]) -> Result<Value, SyntaxError> {
-    document(text, None).map(|document| document.value)
+    document(text, None, false).map(|document| document.value)
 }
 
 /// Reads a JSON file; with `variables`, `${{NAME}}` in strings and names is replaced.
@@ -27,10 +27,10 @@ pub fn read(text: &[u8]) -> Result<Value, SyntaxError> {
 /// # Errors
 /// What is wrong and where; a variable that is not set is an error too.
 pub fn parse(text: &str, variables: Option<Lookup<'_>>) -> Result<Document, SyntaxError> {
-    document(text.as_bytes(), variables)
+    document(text.as_bytes(), variables, true)
 }
 
-fn document(text: &[u8], variables: Option<Lookup<'_>>) -> Result<Document, SyntaxError> {
+fn document(text: &[u8], variables: Option<Lookup<'_>>, places: bool) -> Result<Document, SyntaxError> {
     let text = match std::str::from_utf8(text) {
         Ok(text) => text,
         Err(error) => {
@@ -42,7 +42,7 @@ fn document(text: &[u8], variables: Option<Lookup<'_>>) -> Result<Document, Synt
             });
         }
     };
-    let mut reader = Reader { text, at: 0, position: Position::START, counted: 0, variables };
+    let mut reader = Reader { text, at: 0, position: Position::START, counted: 0, variables, places };
     let read = reader.document();
     read.map_err(|problem| SyntaxError {
         message: problem.message,
@@ -58,6 +58,8 @@ struct Reader<'a> {
     position: Position,
     counted: usize,
     variables: Option<Lookup<'a>>,
+    /// Whether to keep where each part stands, which costs more than the value itself.
+    places: bool,
 }
 
 struct Problem {
@@ -137,7 +139,9 @@ impl Reader<'_> {
             self.skip_space();
             let (value, spot) = self.value(depth + 1, Some(key))?;
             map.insert(name, value);
-            spots.push(spot);
+            if self.places {
+                spots.push(spot);
+            }
             self.skip_space();
             if self.take(b'}') {
                 return Ok(Value::Object(map));
@@ -159,7 +163,9 @@ impl Reader<'_> {
         loop {
             let (value, spot) = self.value(depth + 1, None)?;
             items.push(value);
-            spots.push(spot);
+            if self.places {
+                spots.push(spot);
+            }
             self.skip_space();
             if self.take(b']') {
                 return Ok(Value::Array(items));
@@ -283,6 +289,9 @@ impl Reader<'_> {
     }
 
     fn position(&mut self) -> Position {
+        if !self.places {
+            return Position::START;
+        }
         for c in self.text[self.counted..self.at].chars() {
             if c == '\n' {
                 self.position = Position { line: self.position.line.saturating_add(1), column: 1 };

@@ -72,7 +72,7 @@ pub const ROWS: &[Row] = &[
     used("apisix.control.port", Shape::Port),
     idle("apisix.disable_sync_configuration_during_start", "start never waits for the configuration store"),
     idle("apisix.worker_startup_time_threshold", "workers are threads and do not restart"),
-    idle("apisix.data_encryption", "stored secrets are not encrypted yet"),
+    idle("apisix.data_encryption", "the embedded store encrypts every value with a key of its own"),
     used("apisix.status.ip", Shape::Ip),
     used("apisix.status.port", Shape::Port),
     used("apisix.disable_upstream_healthcheck", Shape::Bool),
