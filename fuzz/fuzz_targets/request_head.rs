@@ -34,7 +34,8 @@ fn written_again(head: &mut RequestHead) {
     }
     let mark: &[u8] = if head.has_query { b"?" } else { b"" };
     let mut out = Vec::new();
-    encode::request_line(head.method_bytes(), &[head.encoded_path(), mark, head.query()], &mut out).expect("a target");
+    encode::request_line(head.method_bytes(), &[head.encoded_path(), mark, head.query()], &mut out)
+        .expect("a target");
     head.fields.write_to(&mut out);
     if framing == wire::Framing::Chunked {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");

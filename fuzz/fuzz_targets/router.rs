@@ -1,0 +1,96 @@
+//! The router: any rules in any order, with rules put in and taken out again, give one answer;
+//! what is found covers the path; an exact path is never missed. The first line is the mode and
+//! `HOST/PATH`; each other line is `URI [HOST [PRIORITY]]`.
+#![no_main]
+
+use std::sync::Arc;
+
+use libfuzzer_sys::fuzz_target;
+use sdk::testing::Probe;
+use snapshot::router::{Mode, Options, Router, Rule};
+use snapshot::{Failure, Plan, Timeouts};
+
+fuzz_target!(|input: &str| {
+    let mut lines = input.lines();
+    let first = lines.next().unwrap_or_default();
+    let (mode, request) = first.split_once(' ').unwrap_or(("0", first));
+    let mode = match mode {
+        "1" => Mode::Uri,
+        "2" => Mode::UriWithParameter,
+        _ => Mode::HostUri,
+    };
+    let (host, path) = request.split_at(request.find('/').unwrap_or(request.len()));
+    let is_plain = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+    if !is_plain(host) || !is_plain(path) || path.contains('?') {
+        return;
+    }
+    let rules: Vec<Arc<Rule>> = lines.take(24).enumerate().filter_map(|(id, line)| rule(id, line)).collect();
+
+    let answer = find(&router(mode, rules.iter()), host, path);
+    let backwards = find(&router(mode, rules.iter().rev()), host, path);
+    assert_eq!(answer, backwards, "the order of insertion matters");
+
+    // Half of the rules come and go before all are there.
+    let mut changed = router(mode, rules.iter().step_by(2));
+    for rule in rules.iter().step_by(2) {
+        changed.remove(&rule.id);
+    }
+    assert!(changed.is_empty());
+    assert_eq!(find(&changed, host, path), None);
+    for rule in &rules {
+        changed.insert(rule.clone());
+    }
+    assert_eq!(changed.len(), rules.len());
+    assert_eq!(find(&changed, host, path), answer, "removal leaves traces");
+
+    let exact = rules.iter().any(|rule| rule.hosts.is_empty() && rule.uris[0] == path && !is_pattern(path));
+    assert!(!exact || answer.is_some(), "an exact path was missed");
+    if let Some(id) = answer {
+        let uri = &rules.iter().find(|rule| rule.id == id).expect("a rule of ours").uris[0];
+        let literal = uri.find(['*', ':']).unwrap_or(uri.len());
+        assert!(path.starts_with(&uri[..literal]) || uri == path, "{uri} does not cover {path}");
+    }
+});
+
+fn is_pattern(path: &str) -> bool {
+    path.contains(['*', ':'])
+}
+
+fn rule(id: usize, line: &str) -> Option<Arc<Rule>> {
+    let mut words = line.split(' ');
+    let uri = words.next().filter(|uri| uri.starts_with('/'))?;
+    let host = words.next().filter(|host| !matches!(*host, "" | "-"));
+    let priority = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
+    let id = id.to_string();
+    let plan = Plan {
+        info: sdk::RouteInfo { id: id.clone(), ..Default::default() },
+        chain: None,
+        upstream: Err(Failure::NoUpstream),
+        timeouts: Timeouts::default(),
+        websocket: false,
+    };
+    Some(Arc::new(Rule {
+        id,
+        plan: Arc::new(plan),
+        uris: vec![uri.to_owned()],
+        hosts: host.map(str::to_owned).into_iter().collect(),
+        methods: 0,
+        remote_addrs: Vec::new(),
+        vars: None,
+        priority,
+    }))
+}
+
+fn router<'a>(mode: Mode, rules: impl Iterator<Item = &'a Arc<Rule>>) -> Router {
+    let mut router = Router::new(mode, Options::default());
+    for rule in rules {
+        router.insert(rule.clone());
+    }
+    router
+}
+
+fn find(router: &Router, host: &str, path: &str) -> Option<String> {
+    let mut probe = Probe::request("GET", path, &[("Host", host)]);
+    let mut x = probe.exchange();
+    router.find(&mut x).map(|plan| plan.info.id.clone())
+}
