@@ -55,12 +55,15 @@ pub fn report(diagnostics: &[Diagnostic], ending: &str) -> bool {
     errors == 0
 }
 
-fn check_resources(path: &Path, catalog: &Arc<plugins::Catalog>) -> Result<(usize, Vec<Diagnostic>), Vec<Diagnostic>> {
+fn check_resources(
+    path: &Path,
+    catalog: &Arc<plugins::Catalog>,
+) -> Result<(usize, Vec<Diagnostic>), Vec<Diagnostic>> {
     let text = files::read(path)?;
     let name = path.display().to_string();
     let json = path.extension().is_some_and(|extension| extension == "json");
     let format = if json { Format::Json } else { Format::Yaml };
-    let declarative = Declarative::parse(&name, &text, format, &files::env).map_err(|error| error)?;
+    let declarative = Declarative::parse(&name, &text, format, &files::env).map_err(|error| vec![*error])?;
     let source = Source { file: &name, text: &text };
     let mut diagnostics = declarative.diagnostics;
     for item in &declarative.items {

@@ -39,7 +39,11 @@ pub fn find(files: &Files) -> Result<Found, Vec<Diagnostic>> {
             }
         }
         Some(path) if path.is_file() => {
-            if is_declarative(path)? { from_resources(path.clone(), files) } else { from_config(path.clone(), files) }
+            if is_declarative(path)? {
+                from_resources(path.clone(), files)
+            } else {
+                from_config(path.clone(), files)
+            }
         }
         Some(path) => Err(missing(path, "there is no such file or folder")),
         None if Path::new(DEFAULT_CONFIG).is_file() => from_config(DEFAULT_CONFIG.into(), files),

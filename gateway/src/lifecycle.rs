@@ -36,7 +36,10 @@ impl Signals {
                 _ = self.hup.recv() => reload().await,
             }
         };
-        tracing::info!("stopping: no new connections, at most {} s for requests in flight", patience.as_secs());
+        tracing::info!(
+            "stopping: no new connections, at most {} s for requests in flight",
+            patience.as_secs()
+        );
         workers.set_stage(Stage::Drain);
         let end = tokio::time::Instant::now() + patience;
         while !workers.finished() {

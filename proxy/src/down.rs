@@ -69,7 +69,9 @@ impl Down {
     pub(crate) fn body_at_hand(&self) -> Option<usize> {
         match (&self.incoming, &self.buffer) {
             (Incoming::None | Incoming::Length(0), _) => Some(0),
-            (Incoming::Length(length), Some(buffer)) if buffer.len() as u64 >= *length => Some(*length as usize),
+            (Incoming::Length(length), Some(buffer)) if buffer.len() as u64 >= *length => {
+                Some(*length as usize)
+            }
             _ => None,
         }
     }

@@ -48,7 +48,10 @@ pub(crate) async fn changed(signal: &mut Signal) -> crate::worker::Stage {
 }
 
 /// Whichever is ready first.
-pub(crate) async fn either<A: Future + Unpin, B: Future + Unpin>(mut a: A, mut b: B) -> Result<A::Output, B::Output> {
+pub(crate) async fn either<A: Future + Unpin, B: Future + Unpin>(
+    mut a: A,
+    mut b: B,
+) -> Result<A::Output, B::Output> {
     use std::pin::Pin;
     use std::task::Poll;
     std::future::poll_fn(|cx| match Pin::new(&mut a).poll(cx) {

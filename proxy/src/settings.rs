@@ -136,7 +136,8 @@ mod tests {
             from: Arc::new(|ip| ip.is_loopback()),
             recursive,
         };
-        let read = |value: &str, recursive| real_ip(recursive).read(value.as_bytes()).map(|ip| ip.to_string());
+        let read =
+            |value: &str, recursive| real_ip(recursive).read(value.as_bytes()).map(|ip| ip.to_string());
         assert_eq!(read("10.0.0.1, 127.0.0.1", false).as_deref(), Some("127.0.0.1"));
         assert_eq!(read("9.9.9.9, 10.0.0.1, 127.0.0.1", true).as_deref(), Some("10.0.0.1"));
         assert_eq!(read("[::2]:80", false).as_deref(), Some("::2"));

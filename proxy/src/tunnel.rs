@@ -31,8 +31,10 @@ pub(crate) async fn run(worker: &Worker, down: &mut Down, tunnel: Tunnel) {
     let (mut from_client, mut to_client) = down.stream.split();
     let (mut from_up, mut to_up) = conn.stream.split();
     let alive = Cell::new(worker.clock.after(idle_timeout));
-    let mut upwards = pin!(copy(worker, &down.waiter, &mut from_client, &mut to_up, early, &alive, idle_timeout));
-    let mut downwards = pin!(copy(worker, &down.up_waiter, &mut from_up, &mut to_client, bytes, &alive, idle_timeout));
+    let mut upwards =
+        pin!(copy(worker, &down.waiter, &mut from_client, &mut to_up, early, &alive, idle_timeout));
+    let mut downwards =
+        pin!(copy(worker, &down.up_waiter, &mut from_up, &mut to_client, bytes, &alive, idle_timeout));
     let mut done = (false, false);
     poll_fn(|cx| {
         for (one, future) in [(&mut done.0, 0), (&mut done.1, 1)] {

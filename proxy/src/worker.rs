@@ -43,7 +43,10 @@ pub struct Workers {
 impl Workers {
     /// Opens one set of listening sockets for each reader, so that an address in use is
     /// known before anything starts. The error names the address.
-    pub fn listen(settings: &Settings, workers: usize) -> Result<Vec<Vec<TcpListener>>, (SocketAddr, io::Error)> {
+    pub fn listen(
+        settings: &Settings,
+        workers: usize,
+    ) -> Result<Vec<Vec<TcpListener>>, (SocketAddr, io::Error)> {
         (0..workers)
             .map(|_| {
                 settings
@@ -183,7 +186,8 @@ async fn serve(
     // Idle connections look at the stage when woken, and close.
     worker.clock.wake_all();
     let deadline = worker.clock.after(worker.settings.drain_timeout);
-    while worker.connections.get() > 0 && !worker.clock.is_over(deadline) && worker.stage.get() != Stage::Stop {
+    while worker.connections.get() > 0 && !worker.clock.is_over(deadline) && worker.stage.get() != Stage::Stop
+    {
         rt::sleep(Duration::from_millis(10)).await;
         worker.stage.set(Stage::Drain.max(*signal.borrow()));
         worker.clock.wake_all();
@@ -256,7 +260,8 @@ impl Worker {
         self.connections.set(self.connections.get() + 1);
         self.shard.connection_opened();
         // The listener's own address says enough unless it is a wildcard.
-        let local = if listener.ip().is_unspecified() { stream.local_addr().unwrap_or(listener) } else { listener };
+        let local =
+            if listener.ip().is_unspecified() { stream.local_addr().unwrap_or(listener) } else { listener };
         let worker = self.clone();
         let guard = Connected(self.clone());
         rt::spawn(async move {
@@ -309,7 +314,11 @@ impl Worker {
 
     /// The worker's balancing state of an upstream, carried over when the upstream changed.
     #[inline]
-    pub(crate) fn with_balance<T>(&self, upstream: &Arc<Upstream>, f: impl FnOnce(&mut BalanceState) -> T) -> T {
+    pub(crate) fn with_balance<T>(
+        &self,
+        upstream: &Arc<Upstream>,
+        f: impl FnOnce(&mut BalanceState) -> T,
+    ) -> T {
         let slot = upstream.slot as usize;
         let mut all = self.balance.borrow_mut();
         if slot >= all.len() {

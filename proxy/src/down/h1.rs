@@ -77,7 +77,8 @@ async fn active(worker: &Rc<Worker>, down: &mut Down, client: &Client) -> Ended 
             Head::Ready => {
                 down.requests += 1;
                 let settings = &worker.settings;
-                let last = down.requests >= settings.keepalive_requests || settings.keepalive_timeout.is_zero();
+                let last =
+                    down.requests >= settings.keepalive_requests || settings.keepalive_timeout.is_zero();
                 drive::drive(worker, down, client, &mut scratch, last).await
             }
             Head::Gone => After::Close,

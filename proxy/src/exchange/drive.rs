@@ -62,8 +62,7 @@ pub(crate) async fn drive(
     let flow = prepare(worker, down, &lease, &mut x, &mut plan).await;
     let plan_chain = plan.and_then(|plan: &Plan| plan.chain.as_ref());
     let mut merged: Option<Arc<dyn Chain>> = None;
-    let mut chains =
-        Chains { global: lease.global.as_deref(), plan: plan_chain.map(|chain| &**chain) };
+    let mut chains = Chains { global: lease.global.as_deref(), plan: plan_chain.map(|chain| &**chain) };
     let flow = match flow {
         Flow::Go => before_upstream(worker, down, &mut x, chains, plan_chain, &mut merged).await,
         flow => flow,
@@ -86,15 +85,8 @@ pub(crate) async fn drive(
     let mut fault = None;
     let mut after = match (flow, plan) {
         (Flow::Go, Some(plan)) => {
-            let forward = Forward {
-                worker,
-                plan,
-                chains,
-                up_out,
-                down_out: &mut *down_out,
-                chunk,
-                keep_client,
-            };
+            let forward =
+                Forward { worker, plan, chains, up_out, down_out: &mut *down_out, chunk, keep_client };
             match forward.run(down, &mut x).await {
                 Ok(Forwarded::Done { keep_client: true }) => After::Next,
                 Ok(Forwarded::Done { keep_client: false }) => After::Linger,

@@ -34,7 +34,9 @@ const COPY_UP_TO: usize = 16 << 10;
 /// How forwarding ended, once something was sent to the client.
 #[derive(Debug)]
 pub(crate) enum Forwarded {
-    Done { keep_client: bool },
+    Done {
+        keep_client: bool,
+    },
     Broken(Fault),
     /// The client's connection and this one are a tunnel now.
     Switched(UpConn, Option<Buffer>),
@@ -129,11 +131,8 @@ impl Forward<'_> {
         let failed = |fault, state| FailedTry { fault, state };
 
         let careful = !x.method().is_idempotent();
-        let pooled = if fresh {
-            None
-        } else {
-            worker.pools.take(endpoint.addr, worker.clock.coarse_ms(), careful)
-        };
+        let pooled =
+            if fresh { None } else { worker.pools.take(endpoint.addr, worker.clock.coarse_ms(), careful) };
         let mut conn = match pooled {
             Some(conn) => conn,
             None => match connect(worker, &down.waiter, endpoint.addr, timeouts.connect).await {

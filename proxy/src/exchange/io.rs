@@ -91,7 +91,11 @@ pub(crate) async fn read_until(
 }
 
 #[inline]
-fn poll_into(from: &mut ReadHalf<'_>, buffer: &mut Buffer, cx: &mut Context<'_>) -> Poll<std::io::Result<usize>> {
+fn poll_into(
+    from: &mut ReadHalf<'_>,
+    buffer: &mut Buffer,
+    cx: &mut Context<'_>,
+) -> Poll<std::io::Result<usize>> {
     let space = buffer.space();
     debug_assert!(!space.is_empty());
     match from.poll_read(cx, space) {

@@ -172,7 +172,10 @@ impl Receiver<'_, '_, '_> {
             self.keep_client = false;
         }
         let head = &x.messages.response;
-        let length = head.fields.get(Name::ContentLength).and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
+        let length = head
+            .fields
+            .get(Name::ContentLength)
+            .and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
         if status == 204 || status == 304 || status < 200 {
             return (Ending::Nothing, Outgoing::Bare);
         }
@@ -302,7 +305,9 @@ impl Receiver<'_, '_, '_> {
                 self.out.extend_from_slice(piece);
             }
             let timeout = self.worker.settings.send_timeout;
-            io::write_all(self.worker, self.waiter, self.to, self.out, timeout).await.map_err(client_failed)?;
+            io::write_all(self.worker, self.waiter, self.to, self.out, timeout)
+                .await
+                .map_err(client_failed)?;
             self.out.clear();
             if done {
                 return match announced {

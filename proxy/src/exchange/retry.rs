@@ -41,7 +41,11 @@ pub(crate) fn decide(fault: Fault, tried: Try, method: Method) -> Again {
     match fault.kind {
         FaultKind::ConnectRefused | FaultKind::ConnectFailed | FaultKind::ConnectTimeout => Again::NextServer,
         FaultKind::ClosedEarly if !tried.sent || method.is_idempotent() => {
-            if tried.reused { Again::SameServer } else { Again::NextServer }
+            if tried.reused {
+                Again::SameServer
+            } else {
+                Again::NextServer
+            }
         }
         FaultKind::ReadTimeout | FaultKind::SendTimeout if method.is_idempotent() => Again::NextServer,
         _ => Again::No,

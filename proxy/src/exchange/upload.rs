@@ -189,7 +189,9 @@ impl Sender<'_, '_> {
                 }
                 Fault::client(FaultKind::ClientGone)
             }
-            Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => Fault::client(FaultKind::ClientGone),
+            Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => {
+                Fault::client(FaultKind::ClientGone)
+            }
             _ => std::future::pending().await,
         }
     }

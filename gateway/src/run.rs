@@ -1,0 +1,288 @@
+//! `sluice run`: from files to a serving gateway, and to its end.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use admin::{Admin, ControlApi};
+use anyhow::{Context, anyhow};
+use control::names::Resolver;
+use control::store::{Embedded, File, Store};
+use control::{Handle, Pipeline};
+use model::boot::{Boot, Role};
+use proxy::Workers;
+use sdk::build::Services;
+use sdk::meters::{Facts, Zone};
+use snapshot::Publisher;
+use snapshot::compile::Compiler;
+use tokio::net::TcpListener;
+
+use crate::cli::Files;
+use crate::files::{self, Found};
+use crate::handoff::AdminOnDataPort;
+use crate::lifecycle::Signals;
+use crate::program::Running;
+use crate::{check, logging, wiring};
+
+/// How long a start waits for the first snapshot before it serves without one.
+const FIRST_SNAPSHOT: Duration = Duration::from_secs(5);
+
+/// Runs the gateway in the foreground. False if the files are wrong.
+///
+/// # Errors
+/// What kept it from starting, and what to do about it.
+pub fn run(files: &Files) -> anyhow::Result<bool> {
+    let began = Instant::now();
+    let found = match files::find(files) {
+        Ok(found) => found,
+        Err(diagnostics) => return Ok(check::report(&diagnostics, "nothing was started")),
+    };
+    logging::start(found.boot.log_level);
+    for warning in &found.warnings {
+        tracing::warn!("{}", warning.one_line());
+    }
+    // The control side apart from the workers: two threads, so that a long scrape or
+    // compile does not hold up an Admin request.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(8)
+        .thread_name("control")
+        .enable_all()
+        .build()
+        .context("cannot start the control threads")?;
+    let result = runtime.block_on(serve(found, began));
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    result.map(|()| true)
+}
+
+async fn serve(found: Found, began: Instant) -> anyhow::Result<()> {
+    let Found { boot, config, resources, data, .. } = found;
+    let signals = Signals::new().context("cannot take over signals")?;
+    let services = wiring::services(&boot)?;
+    let catalog = wiring::catalog_with(&boot, services.clone())?;
+    let (store, file) = open_store(resources.as_deref(), &data)?;
+
+    // All listeners first: an address in use is told before anything runs.
+    let admin_listener = match boot.admin.enabled && boot.role != Role::DataPlane {
+        true => Some(listen(boot.admin.listen, "the Admin API", "deployment.admin.admin_listen").await?),
+        false => None,
+    };
+    let control_listener = match boot.control {
+        Some(addr) => Some(listen(addr, "the control API", "apisix.control").await?),
+        None => None,
+    };
+    let metrics_listener = match boot.prometheus.export {
+        Some(addr) => Some(listen(addr, "metrics", "plugin_attr.prometheus.export_addr").await?),
+        None => None,
+    };
+    let count = wiring::worker_count(&boot);
+    let mut settings = wiring::proxy_settings(&boot, Vec::new());
+    let sockets = listen_for_traffic(&boot, &mut settings, count)?;
+
+    let compiler = Compiler::new(catalog.clone(), wiring::compile_settings(&boot));
+    let (publisher, readers) = Publisher::new(compiler.snapshot(0), count);
+    let running =
+        |pipeline: Handle, observer| Arc::new(Running { observer, pipeline, config: config.clone() });
+    let observer = publisher.observer();
+    let (pipeline, mut handle) = Pipeline::new(&*store, compiler, publisher, Resolver::new(&boot.resolver));
+    let program = running(handle.clone(), observer);
+    tokio::spawn(pipeline.run());
+    // Serving begins with the configuration, not with 404s.
+    let first = async { while handle.report().published.is_none() && handle.changed().await {} };
+    if tokio::time::timeout(FIRST_SNAPSHOT, first).await.is_err() {
+        tracing::error!(
+            "no configuration after {} s; serving without until it comes",
+            FIRST_SNAPSHOT.as_secs()
+        );
+    }
+
+    let key = admin_key(&boot, admin_listener.is_some(), &data)?;
+    let admin = Admin::new(
+        store.clone(),
+        catalog.clone(),
+        program.clone(),
+        wiring::admin_config(&boot, key.as_deref()),
+    );
+    if boot.admin.on_node_listen && admin_listener.is_some() {
+        settings.handoff = Some(Arc::new(AdminOnDataPort {
+            admin: admin.clone(),
+            control: tokio::runtime::Handle::current(),
+        }));
+    }
+    let addresses = settings.listen.clone();
+    let workers = Workers::start(Arc::new(settings), sockets, readers, &services.meters)
+        .context("cannot start the worker threads")?;
+
+    let admin_at = admin_listener.as_ref().and_then(|listener| listener.local_addr().ok());
+    if let Some(listener) = admin_listener {
+        if let Err(error) = admin.sync_plugins().await {
+            tracing::error!("the list of plugins could not be stored: {error}");
+        }
+        tokio::spawn(admin.serve(listener));
+    }
+    if let Some(listener) = control_listener {
+        tokio::spawn(ControlApi::new(store.clone(), &*catalog, program.clone()).serve(listener));
+    }
+    if let Some(listener) = metrics_listener {
+        let print = metrics_printer(services);
+        tokio::spawn(admin::metrics::serve(listener, boot.prometheus.export_uri.clone(), print));
+    }
+    tell_start(&addresses, admin_at, &handle, count, resources.as_deref(), &data, began);
+
+    signals
+        .run(&workers, boot.shutdown_timeout, async || {
+            if let Some(file) = &file {
+                file.reload();
+            }
+            if let Some(config) = &config {
+                reload_plugins(config, &handle);
+            }
+        })
+        .await;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// The store, and once more as a file if it is one.
+fn open_store(resources: Option<&Path>, data: &Path) -> anyhow::Result<(Arc<dyn Store>, Option<Arc<File>>)> {
+    match resources {
+        Some(path) => {
+            let file = Arc::new(File::open(path)?);
+            Ok((file.clone(), Some(file)))
+        }
+        None => Ok((Arc::new(Embedded::open(data)?), None)),
+    }
+}
+
+async fn listen(addr: SocketAddr, what: &str, setting: &str) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(addr).await.map_err(|error| cannot_listen(addr, what, setting, &error))
+}
+
+/// Opens every worker's sockets. An IPv6 twin that nobody asked for may be missing.
+fn listen_for_traffic(
+    boot: &Boot,
+    settings: &mut proxy::Settings,
+    workers: usize,
+) -> anyhow::Result<Vec<Vec<std::net::TcpListener>>> {
+    if boot.role == Role::ControlPlane {
+        return Ok((0..workers).map(|_| Vec::new()).collect());
+    }
+    let mut all: Vec<Vec<std::net::TcpListener>> = (0..workers).map(|_| Vec::new()).collect();
+    for listen in &boot.listen {
+        let one = proxy::Settings { listen: vec![listen.address], ..settings.clone() };
+        match Workers::listen(&one, workers) {
+            Ok(sockets) => {
+                settings.listen.push(listen.address);
+                for (worker, sockets) in all.iter_mut().zip(sockets) {
+                    worker.extend(sockets);
+                }
+            }
+            Err(_) if listen.optional => {}
+            Err((addr, error)) => return Err(cannot_listen(addr, "traffic", "apisix.node_listen", &error)),
+        }
+    }
+    Ok(all)
+}
+
+fn cannot_listen(addr: SocketAddr, what: &str, setting: &str, error: &io::Error) -> anyhow::Error {
+    let port = addr.port();
+    let hint = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!(
+                "another program uses that port (`ss -ltnp 'sport = :{port}'` names it): stop it, or set `{setting}`"
+            )
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("ports below 1024 need the capability CAP_NET_BIND_SERVICE; or set `{setting}`")
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            format!("no interface of this machine has that address; see `{setting}`")
+        }
+        _ => format!("see `{setting}`"),
+    };
+    anyhow!("cannot listen on {addr} for {what}: {error}\n  help: {hint}")
+}
+
+/// The generated key, if the boot file leaves one empty. Told once, when it is made.
+fn admin_key(boot: &Boot, serves: bool, data: &Path) -> anyhow::Result<Option<String>> {
+    let empty = boot.admin.keys.is_empty() || boot.admin.keys.iter().any(|key| key.key.is_empty());
+    if !serves || !boot.admin.key_required || !empty {
+        return Ok(None);
+    }
+    let made = admin::key::load_or_make(data)
+        .with_context(|| format!("cannot keep the admin key in {}", data.display()))?;
+    if made.new {
+        tracing::info!("made an admin key: {} (kept in {})", made.key, made.path.display());
+    }
+    Ok(Some(made.key))
+}
+
+fn metrics_printer(services: Services) -> admin::metrics::Print {
+    let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let hostname = hostname.trim().to_owned();
+    Arc::new(move || {
+        let counters = &services.counters;
+        let zones = [Zone {
+            name: "plugin-limit-count",
+            capacity: counters.capacity_bytes(),
+            free: counters.free_bytes(),
+        }];
+        let facts = Facts {
+            hostname: &hostname,
+            version: env!("CARGO_PKG_VERSION"),
+            now_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64),
+            zones: &zones,
+            etcd_reachable: None,
+            modify_indexes: &[],
+            upstreams: &[],
+            counters_evicted: counters.evicted(),
+        };
+        let mut out = Vec::with_capacity(64 << 10);
+        services.meters.render(&facts, &mut out);
+        out
+    })
+}
+
+fn reload_plugins(config: &Path, handle: &Handle) {
+    match files::read_boot(config) {
+        Ok((boot, _)) => {
+            tracing::info!(
+                "read {} again: the list of plugins applies now, all else at the next start",
+                config.display()
+            );
+            handle.reload_plugins(boot.plugins);
+        }
+        Err(diagnostics) => {
+            for diagnostic in diagnostics {
+                tracing::error!("{}", diagnostic.one_line());
+            }
+            tracing::error!("{} is not valid; what was read before stays", config.display());
+        }
+    }
+}
+
+fn tell_start(
+    traffic: &[SocketAddr],
+    admin: Option<SocketAddr>,
+    handle: &Handle,
+    workers: usize,
+    resources: Option<&Path>,
+    data: &Path,
+    began: Instant,
+) {
+    let listed: Vec<String> = traffic.iter().map(|addr| format!("http://{addr}")).collect();
+    let admin = admin.map_or_else(String::new, |addr| format!(", Admin API on http://{addr}"));
+    let report = handle.report();
+    let routes =
+        report.counts.iter().find(|(kind, _)| *kind == model::Kind::Route).map_or(0, |(_, count)| *count);
+    let source = resources.unwrap_or(data).display();
+    tracing::info!(
+        "listening on {}{admin}; {workers} worker{}; {routes} route{} from {source}; started in {} ms",
+        listed.join(", "),
+        if workers == 1 { "" } else { "s" },
+        if routes == 1 { "" } else { "s" },
+        began.elapsed().as_millis()
+    );
+}

@@ -1,0 +1,170 @@
+//! The parts, made from the boot file and put together.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+use ipnet::IpNet;
+use model::boot::{self, Boot};
+use sdk::Catalog as _;
+use sdk::build::Services;
+use sdk::counters::Counters;
+use sdk::meters::Meters;
+use serde_json::{Map, Value, json};
+use snapshot::plan::Timeouts;
+use snapshot::router::{Mode, Options};
+use snapshot::upstream::Keepalive;
+
+/// What stages share on this node.
+///
+/// # Errors
+/// An attribute of the boot file that does not fit.
+pub fn services(boot: &Boot) -> anyhow::Result<Services> {
+    let counters =
+        boot.http.shared_dicts.get("plugin-limit-count").map_or_else(Counters::default, |&bytes| {
+            Counters::new(usize::try_from(bytes).unwrap_or(usize::MAX))
+        });
+    Ok(Services {
+        counters: Arc::new(counters),
+        caches: Arc::default(),
+        meters: Arc::new(Meters::new(meters(boot)?)),
+    })
+}
+
+fn meters(boot: &Boot) -> anyhow::Result<sdk::meters::Settings> {
+    let prometheus = &boot.prometheus;
+    let mut metrics = Map::new();
+    for (name, expire) in &prometheus.expire {
+        metrics.insert(name.clone(), json!({"expire": expire.as_secs()}));
+    }
+    let mut attr = json!({"metric_prefix": prometheus.metric_prefix, "metrics": metrics});
+    if let Some(buckets) = &prometheus.default_buckets {
+        attr["default_buckets"] = json!(buckets);
+    }
+    Ok(sdk::meters::Settings::from_attr(Some(&attr))?)
+}
+
+/// The plugins, with services of their own: enough to check configurations.
+///
+/// # Errors
+/// A plugin's schema that does not compile.
+pub fn catalog(boot: &Boot) -> anyhow::Result<Arc<plugins::Catalog>> {
+    catalog_with(boot, services(boot)?)
+}
+
+/// The plugins of a gateway that serves.
+///
+/// # Errors
+/// A plugin's schema that does not compile.
+pub fn catalog_with(boot: &Boot, services: Services) -> anyhow::Result<Arc<plugins::Catalog>> {
+    let attrs: IndexMap<String, Value> =
+        boot.plugin_attr.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+    Ok(Arc::new(plugins::Catalog::new(services, attrs)?))
+}
+
+/// How snapshots are compiled.
+pub fn compile_settings(boot: &Boot) -> snapshot::compile::Settings {
+    let upstream = &boot.http.upstream;
+    snapshot::compile::Settings {
+        mode: match boot.router {
+            boot::Router::HostUri => Mode::HostUri,
+            boot::Router::Uri => Mode::Uri,
+            boot::Router::UriWithParameter => Mode::UriWithParameter,
+        },
+        options: Options {
+            delete_uri_tail_slash: boot.uri.delete_tail_slash,
+            normalize_uri_like_servlet: boot.uri.normalize_like_servlet,
+            ..Options::default()
+        },
+        plugins: boot.plugins.clone(),
+        timeouts: Timeouts::default(),
+        keepalive: Keepalive {
+            size: usize::try_from(upstream.size).unwrap_or(usize::MAX),
+            idle_timeout: upstream.timeout,
+            requests: upstream.requests,
+        },
+        env: Arc::new(crate::files::env),
+    }
+}
+
+/// How the data plane behaves.
+pub fn proxy_settings(boot: &Boot, listen: Vec<SocketAddr>) -> proxy::Settings {
+    let http = &boot.http;
+    let defaults = proxy::Settings::default();
+    let head = usize::try_from(http.max_head_size).unwrap_or(usize::MAX);
+    let mut request = defaults.request;
+    request.head = head;
+    request.target = request.target.min(head);
+    request.fields = usize::try_from(http.max_header_fields).unwrap_or(usize::MAX);
+    if !http.underscores_in_headers {
+        request.underscores = wire::h1::Underscores::Drop;
+    }
+    let real_ip = (!http.real_ip.from.is_empty()).then(|| proxy::RealIp {
+        header: http.real_ip.header.clone(),
+        from: among(http.real_ip.from.clone()),
+        recursive: http.real_ip.recursive,
+    });
+    proxy::Settings {
+        listen,
+        max_connections: usize::try_from(boot.worker_connections).unwrap_or(usize::MAX),
+        request,
+        header_timeout: http.client_header_timeout,
+        body_timeout: http.client_body_timeout,
+        send_timeout: http.send_timeout,
+        keepalive_timeout: http.keepalive_timeout,
+        max_body: http.client_max_body_size.unwrap_or(0),
+        drain_timeout: boot.shutdown_timeout,
+        server: if boot.server_tokens { admin::SERVER.to_owned() } else { "APISIX".to_owned() },
+        show_upstream_status: boot.show_upstream_status,
+        real_ip,
+        trusted: among(boot.trusted_addresses.clone().unwrap_or_default()),
+        on_fault: Arc::new(crate::logging::fault),
+        ..defaults
+    }
+}
+
+fn among(networks: Vec<IpNet>) -> Arc<dyn Fn(IpAddr) -> bool + Send + Sync> {
+    Arc::new(move |ip| networks.iter().any(|network| network.contains(&ip)))
+}
+
+/// How the Admin API behaves, with the generated key where the file leaves one empty.
+pub fn admin_config(boot: &Boot, generated: Option<&str>) -> admin::Config {
+    let mut config = admin::Config::of(&boot.admin, boot.plugins.clone());
+    if let Some(generated) = generated {
+        for key in &mut config.keys {
+            if key.key.is_empty() {
+                key.key = generated.to_owned();
+            }
+        }
+    }
+    config
+}
+
+/// Workers to start: as many as may run at once, cgroup limits and CPU affinity included.
+pub fn worker_count(boot: &Boot) -> usize {
+    match boot.workers {
+        boot::Workers::Count(count) => usize::from(count.max(1)),
+        boot::Workers::Auto => std::thread::available_parallelism().map_or(1, usize::from),
+    }
+}
+
+/// Prints every plugin's schemas, for the documentation.
+///
+/// # Errors
+/// A plugin's schema that does not compile.
+pub fn print_schemas() -> anyhow::Result<()> {
+    let catalog = catalog(&Boot::default())?;
+    let mut all = Map::new();
+    for about in catalog.about() {
+        let mut one = json!({"priority": about.priority, "version": about.version, "schema": about.schema});
+        if let Some(schema) = about.consumer_schema {
+            one["consumer_schema"] = schema;
+        }
+        if let Some(schema) = about.metadata_schema {
+            one["metadata_schema"] = schema;
+        }
+        all.insert(about.name.to_owned(), one);
+    }
+    println!("{}", serde_json::to_string_pretty(&all)?);
+    Ok(())
+}
