@@ -101,6 +101,7 @@ plugins! {
     KeyAuth(key_auth::KeyAuth),
     ProxyMirror(proxy_mirror::ProxyMirror),
     ProxyRewrite(proxy_rewrite::ProxyRewrite),
+    LimitCount(limit_count::LimitCount),
     Redirect(redirect::Redirect),
     ResponseRewrite(response_rewrite::ResponseRewrite),
     Prometheus(prometheus::Prometheus),

@@ -1,0 +1,220 @@
+//! hot path
+//!
+//! limit-count: so many requests in a window of time, counted on this node.
+//!
+//! Settings, headers and messages as in APISIX 3.18; the counters are exact
+//! across workers. A limit belongs to the resource the plugin stands in and to
+//! its settings, so changing them begins anew; a `group` is counted together
+//! wherever it stands. Counting across nodes (the Redis policies) is refused
+//! when the configuration is checked.
+
+mod rule;
+mod schema;
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use model::Invalid;
+use sdk::chain::Phases;
+use sdk::counters::{Counters, Group, Key, Taken};
+use sdk::{Build, Exchange, Plugin, Reply, Step};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use smallvec::SmallVec;
+
+use rule::{Amount, By, Limit, Rule};
+
+/// The stage.
+pub struct LimitCount {
+    rules: Vec<Rule>,
+    counters: Arc<Counters>,
+    /// What all keys of this stage begin with.
+    scope: Key,
+    sliding: bool,
+    allow_degradation: bool,
+    show_quota: bool,
+    rejected: Reply,
+    /// Keeps the group known while a stage of it is in use.
+    _group: Option<Group>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Config {
+    count: Option<Amount>,
+    time_window: Option<Amount>,
+    window_type: String,
+    rules: Option<Vec<RuleConfig>>,
+    group: Option<String>,
+    key: String,
+    key_type: String,
+    rejected_code: u16,
+    rejected_msg: Option<String>,
+    policy: String,
+    allow_degradation: bool,
+    show_limit_quota_header: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct RuleConfig {
+    count: Amount,
+    time_window: Amount,
+    key: String,
+    header_prefix: Option<String>,
+}
+
+impl Plugin for LimitCount {
+    const NAME: &'static str = "limit-count";
+    const PRIORITY: i32 = 1002;
+    const PHASES: Phases = Phases::ACCESS;
+    const VERSION: &'static str = "0.5";
+
+    type Config = Config;
+
+    fn schema() -> Value {
+        schema::config()
+    }
+
+    fn metadata_schema() -> Option<Value> {
+        Some(schema::metadata())
+    }
+
+    fn build(config: Config, cx: &mut Build<'_>) -> Result<LimitCount, Invalid> {
+        config.check()?;
+        let counters = cx.services.counters.clone();
+        let settings = serde_json::to_value(&config).map_err(|error| Invalid::new(error.to_string()))?;
+        let (scope, group) = match &config.group {
+            Some(name) => {
+                // Without an owner the configuration is only checked, not put to use.
+                let checking = cx.owner.collection.is_empty();
+                if checking && counters.groups().conflicts(name, &settings) {
+                    return Err(Invalid::new("group conf mismatched").at("/group").hint(
+                        "all members of a group need the same settings; take another group name for new ones",
+                    ));
+                }
+                let group = (!checking).then(|| counters.groups().join(name, &settings));
+                (counters.key().part(b"limit-count group").part(name.as_bytes()).finish(), group)
+            }
+            None => {
+                let key = counters.key().part(b"limit-count").part(cx.owner.collection.as_bytes());
+                let key = key.part(cx.owner.id.as_bytes()).part(settings.to_string().as_bytes());
+                (key.finish(), None)
+            }
+        };
+        let rejected = match &config.rejected_msg {
+            Some(text) => Reply::json(config.rejected_code, &json!({ "error_msg": text })),
+            None => Reply::status(config.rejected_code),
+        };
+        Ok(LimitCount {
+            rules: config.rules(cx.metadata),
+            counters,
+            scope,
+            sliding: config.window_type == "sliding",
+            allow_degradation: config.allow_degradation,
+            show_quota: config.show_limit_quota_header,
+            rejected,
+            _group: group,
+        })
+    }
+
+    fn access(&self, x: &mut Exchange<'_>) -> Step {
+        // All limits are read before any is counted: one that cannot be read refuses the request.
+        let mut limits: SmallVec<[Option<(Limit, Key)>; 4]> = SmallVec::new();
+        for rule in &self.rules {
+            match self.limit(rule, x) {
+                Ok(limit) => limits.push(limit),
+                Err(Unreadable) => return self.degrade(),
+            }
+        }
+        if limits.iter().all(Option::is_none) {
+            return self.degrade();
+        }
+        let now_ms = x.world.now_ms();
+        for (rule, limit) in self.rules.iter().zip(limits) {
+            let Some((limit, key)) = limit else { continue };
+            let taken = if self.sliding {
+                sliding(&self.counters, key, limit, now_ms)
+            } else {
+                self.counters.take(key, 1, limit.count, limit.window_ms, now_ms)
+            };
+            if self.show_quota {
+                rule.headers.set(x, limit.count, taken);
+            }
+            if !taken.allowed {
+                return Step::Reply(self.rejected.clone());
+            }
+        }
+        Step::Next
+    }
+}
+
+/// A count or window that came to no positive integer.
+struct Unreadable;
+
+thread_local! {
+    /// Where keys of several variables are put together.
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+impl LimitCount {
+    /// What the rule says for this request; none if it does not apply.
+    fn limit(&self, rule: &Rule, x: &Exchange<'_>) -> Result<Option<(Limit, Key)>, Unreadable> {
+        let Some(key) = self.key(rule, x) else { return Ok(None) };
+        let read = |amount: &Amount| amount.read(x).ok_or(Unreadable);
+        let (count, seconds) = (read(&rule.count)?, read(&rule.window)?);
+        Ok(Some((Limit { count, window_ms: seconds.saturating_mul(1000) }, key)))
+    }
+
+    fn key(&self, rule: &Rule, x: &Exchange<'_>) -> Option<Key> {
+        let keyed = |value: &[u8]| self.counters.key().under(self.scope).part(value).finish();
+        let by_address = || keyed(x.client.ip_text().as_bytes());
+        Some(match &rule.by {
+            By::Constant(text) => keyed(text.as_bytes()),
+            By::Var(var) => match var.of(x) {
+                Some(value) => keyed(&value),
+                None => by_address(),
+            },
+            By::Combination { template, optional } => SCRATCH.with_borrow_mut(|scratch| {
+                scratch.clear();
+                match (template.render(x, scratch), optional) {
+                    (0, true) => None,
+                    (0, false) => Some(by_address()),
+                    _ => Some(keyed(scratch)),
+                }
+            })?,
+        })
+    }
+
+    fn degrade(&self) -> Step {
+        if self.allow_degradation { Step::Next } else { Step::Reply(Reply::status(500)) }
+    }
+}
+
+/// Counts in windows that begin at multiples of their length, and weighs the
+/// last one by the part of it that a window ending now would still cover.
+fn sliding(counters: &Counters, key: Key, limit: Limit, now_ms: u64) -> Taken {
+    let Limit { count: limit, window_ms } = limit;
+    let window = now_ms / window_ms;
+    let left_ms = window_ms - now_ms % window_ms;
+    let of = |window: u64| counters.key().under(key).number(window).finish();
+    let last = counters.peek(of(window.wrapping_sub(1)), now_ms).0.min(limit);
+    let rate = last as f64 / window_ms as f64;
+    let weighed = rate * left_ms as f64;
+    // It is allowed while count + weighed < limit.
+    let bound = (limit as f64 - weighed).ceil().max(0.0) as u64;
+    let taken = counters.take(of(window), 1, bound, window_ms.saturating_mul(2), now_ms);
+    let used = bound - taken.remaining.min(bound);
+    if taken.allowed {
+        let remaining = (limit as f64 - used as f64 - weighed).floor().max(0.0) as u64;
+        return Taken { allowed: true, remaining, reset_ms: left_ms };
+    }
+    // Until enough of the last window has slid out.
+    let wait = if used >= limit || last == 0 {
+        left_ms as f64
+    } else {
+        left_ms as f64 - (limit - used) as f64 / rate
+    };
+    Taken { allowed: false, remaining: 0, reset_ms: wait.max(0.0) as u64 }
+}
+
+#[cfg(test)]
+mod tests;
