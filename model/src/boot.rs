@@ -45,10 +45,6 @@ pub struct Boot {
     pub resolver: Resolver,
     /// Peers whose `X-Forwarded-*` are believed; `None` if the key is absent.
     pub trusted_addresses: Option<Vec<IpNet>>,
-    /// `apisix.disable_upstream_healthcheck`.
-    pub disable_health_checks: bool,
-    /// How much of a body `post_arg.*` may read, in bytes; 0 is no limit.
-    pub max_post_args_size: u64,
     pub workers: Workers,
     /// Connections a worker may hold, those to upstreams included.
     pub worker_connections: u64,
@@ -60,10 +56,8 @@ pub struct Boot {
     pub provider: Provider,
     /// The HTTP plugins that may be used; `None` is all there are.
     pub plugins: Option<Vec<String>>,
-    /// The stream plugins that may be used; `None` is all there are.
-    pub stream_plugins: Option<Vec<String>>,
     pub prometheus: Prometheus,
-    /// `plugin_attr` of all other plugins, as written.
+    /// `plugin_attr` by plugin, as written; that of prometheus is here too.
     pub plugin_attr: Map<String, Value>,
 }
 
@@ -90,7 +84,6 @@ pub struct Admin {
     /// Who may ask; nobody if empty.
     pub allow: Vec<IpNet>,
     pub cors: bool,
-    pub ui: bool,
     pub version: AdminVersion,
 }
 
@@ -133,7 +126,6 @@ pub enum Router {
 pub struct UriOptions {
     pub delete_tail_slash: bool,
     pub normalize_like_servlet: bool,
-    pub match_encoded_slash: bool,
 }
 
 /// The zones of the plugin `proxy-cache`.
@@ -215,8 +207,6 @@ pub struct Http {
     pub underscores_in_headers: bool,
     pub real_ip: RealIp,
     pub upstream: UpstreamKeepalive,
-    /// `None` if `enable_access_log` is false.
-    pub access_log: Option<AccessLog>,
     /// Bytes by name, such as `plugin-limit-count`; those the file names.
     pub shared_dicts: IndexMap<String, u64>,
 }
@@ -235,25 +225,6 @@ pub struct UpstreamKeepalive {
     pub size: u64,
     pub requests: u64,
     pub timeout: Duration,
-}
-
-/// The log of requests.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AccessLog {
-    pub path: PathBuf,
-    /// With nginx's variables.
-    pub format: String,
-    pub escape: Escape,
-    /// Bytes gathered before they are written.
-    pub buffer: u64,
-}
-
-/// How variables are escaped in the access log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Escape {
-    Default,
-    Json,
-    None,
 }
 
 /// `deployment.role`.
@@ -446,7 +417,6 @@ nginx_config:
     underscores_in_headers: 'off'
     real_ip_from: ['unix:', 10.1.0.0/16]
     upstream: {keepalive: 10, keepalive_timeout: 5s}
-    enable_access_log: false
     lua_shared_dict: {plugin-limit-count: 20m}
 plugins: [cors, limit-count]
 plugin_attr:
@@ -472,7 +442,6 @@ plugin_attr:
         assert!(!boot.http.underscores_in_headers);
         assert_eq!(boot.http.real_ip.from.len(), 1);
         assert_eq!(boot.http.upstream.size, 10);
-        assert_eq!(boot.http.access_log, None);
         assert_eq!(boot.http.shared_dicts["plugin-limit-count"], 20 << 20);
         assert_eq!(boot.plugins.as_deref(), Some(&["cors".to_owned(), "limit-count".to_owned()][..]));
         assert_eq!(boot.prometheus.export.map(|at| at.port()), Some(9092));
@@ -482,6 +451,7 @@ plugin_attr:
         );
         assert_eq!(boot.prometheus.expire["http_status"], Duration::from_secs(60));
         assert_eq!(boot.plugin_attr["redirect"]["https_port"], 8443);
+        assert_eq!(boot.plugin_attr["prometheus"]["export_addr"]["port"], 9092);
     }
 
     #[test]
@@ -562,6 +532,15 @@ plugin_attr:
             hint("nginx_config:\n  http:\n    upstream:\n      keepaliv: 1\n"),
             "did you mean `keepalive`?"
         );
+    }
+
+    #[test]
+    fn keys_that_say_what_happens_anyway_do_not_warn() {
+        let boot = parse(
+            "apisix: {enable_http2: false, proxy_mode: http, extra_lua_path: '', router: {ssl: radixtree_sni}}\n\
+             nginx_config: {http: {enable_access_log: false}}\n",
+        );
+        assert_eq!(boot, Boot::default());
     }
 
     #[test]

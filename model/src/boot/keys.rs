@@ -13,14 +13,20 @@ pub struct Row {
     pub shape: Shape,
     /// Why the key has no effect here; `None` for those that have one.
     pub idle: Option<&'static str>,
+    /// The value of an idle key, as JSON, that says what happens anyway and so needs no warning.
+    pub anyway: &'static str,
 }
 
 const fn used(path: &'static str, shape: Shape) -> Row {
-    Row { path, shape, idle: None }
+    Row { path, shape, idle: None, anyway: "" }
 }
 
 const fn idle(path: &'static str, why: &'static str) -> Row {
-    Row { path, shape: Shape::Any, idle: Some(why) }
+    Row { path, shape: Shape::Any, idle: Some(why), anyway: "" }
+}
+
+const fn idle_unless(path: &'static str, anyway: &'static str, why: &'static str) -> Row {
+    Row { path, shape: Shape::Any, idle: Some(why), anyway }
 }
 
 const LUA: &str = "it is about Lua, and plugins here are native";
@@ -31,6 +37,7 @@ const NO_HTTP2: &str = "HTTP/2 is not served yet";
 const NO_STREAM: &str = "TCP and UDP proxying is not served yet";
 const NO_DISCOVERY: &str = "service discovery is not served yet";
 const NO_ETCD: &str = "etcd is not used yet";
+const NO_ACCESS_LOG: &str = "there is no access log yet";
 const STREAMED: &str = "bodies are always streamed";
 
 pub const ROUTERS: &[&str] = &["radixtree_host_uri", "radixtree_uri", "radixtree_uri_with_parameter"];
@@ -43,48 +50,52 @@ pub const ROWS: &[Row] = &[
     // Ours: serve the Admin API on the data port too, as APISIX 1 and 2 did.
     used("apisix.enable_admin_on_node_listen", Shape::Bool),
     used("apisix.enable_dev_mode", Shape::Bool),
-    idle("apisix.enable_reuseport", "each worker always has its own listening socket"),
+    idle_unless("apisix.enable_reuseport", "true", "each worker always has its own listening socket"),
     used("apisix.show_upstream_status_in_response_header", Shape::Bool),
     used("apisix.enable_ipv6", Shape::Bool),
-    idle("apisix.enable_http2", NO_HTTP2),
+    idle_unless("apisix.enable_http2", "false", NO_HTTP2),
     idle("apisix.proxy_protocol", "the PROXY protocol is not served yet"),
     used("apisix.enable_server_tokens", Shape::Bool),
-    idle("apisix.extra_lua_path", LUA),
-    idle("apisix.extra_lua_cpath", LUA),
+    idle_unless("apisix.extra_lua_path", "\"\"", LUA),
+    idle_unless("apisix.extra_lua_cpath", "\"\"", LUA),
     idle("apisix.lua_module_hook", LUA),
     used("apisix.proxy_cache.cache_ttl", Shape::Time),
     used("apisix.proxy_cache.zones", Shape::Zones),
     used("apisix.delete_uri_tail_slash", Shape::Bool),
     used("apisix.normalize_uri_like_servlet", Shape::Bool),
-    used("apisix.match_uri_encoded_slash", Shape::Bool),
-    used("apisix.max_post_args_readable_size", Shape::Count { min: 0, max: 1 << 20 }),
+    idle_unless("apisix.match_uri_encoded_slash", "true", "an encoded slash is never taken for a slash"),
+    idle_unless("apisix.max_post_args_readable_size", "64", "64 MiB of a body are read at most"),
     used("apisix.router.http", Shape::OneOf(ROUTERS)),
-    idle("apisix.router.ssl", "certificates are always matched by server name"),
-    idle("apisix.proxy_mode", NO_STREAM),
+    idle_unless("apisix.router.ssl", "\"radixtree_sni\"", "certificates are always matched by server name"),
+    idle_unless("apisix.proxy_mode", "\"http\"", NO_STREAM),
     idle("apisix.stream_proxy", NO_STREAM),
     used("apisix.dns_resolver", Shape::Texts),
     used("apisix.dns_resolver_valid", Shape::Count { min: 0, max: 86_400 * 365 }),
     used("apisix.resolver_timeout", Shape::Time),
-    idle("apisix.enable_resolv_search_opt", "search domains of resolv.conf are always used"),
+    idle_unless("apisix.enable_resolv_search_opt", "true", "search domains of resolv.conf are always used"),
     idle("apisix.ssl", NO_TLS),
     used("apisix.enable_control", Shape::Bool),
     used("apisix.control.ip", Shape::Ip),
     used("apisix.control.port", Shape::Port),
-    idle("apisix.disable_sync_configuration_during_start", "start never waits for the configuration store"),
+    idle_unless(
+        "apisix.disable_sync_configuration_during_start",
+        "false",
+        "start never waits for the configuration store",
+    ),
     idle("apisix.worker_startup_time_threshold", "workers are threads and do not restart"),
     idle("apisix.data_encryption", "the embedded store encrypts every value with a key of its own"),
     used("apisix.status.ip", Shape::Ip),
     used("apisix.status.port", Shape::Port),
-    used("apisix.disable_upstream_healthcheck", Shape::Bool),
+    idle_unless("apisix.disable_upstream_healthcheck", "true", "health checks are not run yet"),
     used("apisix.trusted_addresses", Shape::Networks),
     idle("apisix.lru", SIZED_ALONE),
-    idle("apisix.tracing", "request tracing is not served yet"),
+    idle_unless("apisix.tracing", "false", "request tracing is not served yet"),
     idle("apisix.id", "an instance has no id of its own"),
     idle("nginx_config.user", "the process keeps the user that started it"),
     idle("nginx_config.error_log", "errors go to the standard error output"),
     used("nginx_config.error_log_level", Shape::OneOf(LOG_LEVELS)),
     used("nginx_config.worker_processes", Shape::Workers),
-    idle("nginx_config.enable_cpu_affinity", "the system places the workers"),
+    idle_unless("nginx_config.enable_cpu_affinity", "false", "the system places the workers"),
     idle(
         "nginx_config.worker_rlimit_nofile",
         "the limit on open files is set outside, by ulimit or LimitNOFILE",
@@ -103,11 +114,11 @@ pub const ROWS: &[Row] = &[
     idle("nginx_config.http_admin_configuration_snippet", NO_NGINX),
     idle("nginx_config.http_end_configuration_snippet", NO_NGINX),
     idle("nginx_config.stream_configuration_snippet", NO_NGINX),
-    used("nginx_config.http.enable_access_log", Shape::Bool),
-    used("nginx_config.http.access_log", Shape::Text),
-    used("nginx_config.http.access_log_buffer", Shape::Size),
-    used("nginx_config.http.access_log_format", Shape::Text),
-    used("nginx_config.http.access_log_format_escape", Shape::OneOf(&["default", "json", "none"])),
+    idle_unless("nginx_config.http.enable_access_log", "false", NO_ACCESS_LOG),
+    idle("nginx_config.http.access_log", NO_ACCESS_LOG),
+    idle("nginx_config.http.access_log_buffer", NO_ACCESS_LOG),
+    idle("nginx_config.http.access_log_format", NO_ACCESS_LOG),
+    idle("nginx_config.http.access_log_format_escape", NO_ACCESS_LOG),
     used("nginx_config.http.keepalive_timeout", Shape::Time),
     used("nginx_config.http.client_header_timeout", Shape::Time),
     used("nginx_config.http.client_body_timeout", Shape::Time),
@@ -122,7 +133,7 @@ pub const ROWS: &[Row] = &[
     used("nginx_config.http.real_ip_header", Shape::Text),
     used("nginx_config.http.real_ip_recursive", Shape::Switch),
     used("nginx_config.http.real_ip_from", Shape::RealIpFrom),
-    idle("nginx_config.http.proxy_ssl_server_name", "the server name is always sent"),
+    idle_unless("nginx_config.http.proxy_ssl_server_name", "true", "the server name is always sent"),
     idle("nginx_config.http.proxy_buffering", STREAMED),
     idle("nginx_config.http.proxy_request_buffering", STREAMED),
     idle("nginx_config.http.proxy_buffers", STREAMED),
@@ -136,7 +147,7 @@ pub const ROWS: &[Row] = &[
     idle("nginx_config.http.custom_lua_shared_dict", LUA),
     idle("graphql", "GraphQL bodies are not read yet"),
     used("plugins", Shape::Texts),
-    used("stream_plugins", Shape::Texts),
+    idle("stream_plugins", NO_STREAM),
     used("plugin_attr.prometheus.export_uri", Shape::Text),
     used("plugin_attr.prometheus.metric_prefix", Shape::Text),
     used("plugin_attr.prometheus.enable_export_server", Shape::Bool),
@@ -160,7 +171,7 @@ pub const ROWS: &[Row] = &[
     used("deployment.admin.admin_key_required", Shape::Bool),
     used("deployment.admin.admin_key", Shape::AdminKeys),
     used("deployment.admin.enable_admin_cors", Shape::Bool),
-    used("deployment.admin.enable_admin_ui", Shape::Bool),
+    idle_unless("deployment.admin.enable_admin_ui", "false", "there is no dashboard yet"),
     used("deployment.admin.allow_admin", Shape::Networks),
     used("deployment.admin.admin_listen.ip", Shape::Ip),
     used("deployment.admin.admin_listen.port", Shape::Port),

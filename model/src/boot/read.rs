@@ -7,20 +7,15 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use indexmap::IndexMap;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::shape;
 use super::{
-    AccessLog, Admin, AdminKey, AdminRole, AdminVersion, Boot, Disk, Escape, Http, Listen, LogLevel,
-    Prometheus, Provider, ProxyCache, RealIp, Resolver, Role, Router, UpstreamKeepalive, UriOptions, Workers,
-    Zone, keys, wildcard,
+    Admin, AdminKey, AdminRole, AdminVersion, Boot, Disk, Http, Listen, LogLevel, Prometheus, Provider,
+    ProxyCache, RealIp, Resolver, Role, Router, UpstreamKeepalive, UriOptions, Workers, Zone, keys, wildcard,
 };
 use crate::Invalid;
 use crate::document::Lookup;
-
-const ACCESS_LOG_FORMAT: &str = "$remote_addr - $remote_user [$time_local] $http_host \"$request\" $status \
-     $body_bytes_sent $request_time \"$http_referer\" \"$http_user_agent\" $upstream_addr $upstream_status \
-     $upstream_response_time \"$upstream_scheme://$upstream_host$upstream_uri\" \"$apisix_request_id\"";
 
 /// Reads a file that fits its shapes.
 pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
@@ -43,7 +38,6 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
         uri: UriOptions {
             delete_tail_slash: apisix.bool("/delete_uri_tail_slash", false),
             normalize_like_servlet: apisix.bool("/normalize_uri_like_servlet", false),
-            match_encoded_slash: apisix.bool("/match_uri_encoded_slash", false),
         },
         proxy_cache: proxy_cache(apisix),
         control: apisix.bool("/enable_control", true).then(|| apisix.address("/control", LOCALHOST, 9090)),
@@ -52,8 +46,6 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
         show_upstream_status: apisix.bool("/show_upstream_status_in_response_header", false),
         resolver: resolver(apisix)?,
         trusted_addresses: apisix.read("/trusted_addresses", |value| shape::list(value, shape::network)),
-        disable_health_checks: apisix.bool("/disable_upstream_healthcheck", false),
-        max_post_args_size: apisix.count("/max_post_args_readable_size", 64) << 20,
         workers: workers(file, lookup)?,
         worker_connections: nginx.count("/event/worker_connections", 10_620),
         shutdown_timeout: nginx.time("/worker_shutdown_timeout", 240),
@@ -62,9 +54,8 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
         role,
         provider: provider(file, role)?,
         plugins: file.texts("/plugins"),
-        stream_plugins: file.texts("/stream_plugins"),
         prometheus: prometheus(file.below("/plugin_attr/prometheus")),
-        plugin_attr: plugin_attr(file),
+        plugin_attr: file.get("/plugin_attr").and_then(Value::as_object).cloned().unwrap_or_default(),
     })
 }
 
@@ -149,7 +140,6 @@ fn admin(file: File<'_>, role: Role) -> Admin {
         keys: admin.read("/admin_key", |value| shape::list(value, shape::admin_key)).unwrap_or_else(unset),
         allow: admin.read("/allow_admin", |value| shape::list(value, shape::network)).unwrap_or_else(local),
         cors: admin.bool("/enable_admin_cors", true),
-        ui: admin.bool("/enable_admin_ui", true),
         version: if admin.text("/admin_api_version") == Some("v2") {
             AdminVersion::V2
         } else {
@@ -263,16 +253,6 @@ fn http(http: File<'_>) -> Result<Http, Invalid> {
             requests: http.count("/upstream/keepalive_requests", 1000),
             timeout: http.time("/upstream/keepalive_timeout", 60),
         },
-        access_log: http.bool("/enable_access_log", true).then(|| AccessLog {
-            path: http.text("/access_log").unwrap_or("logs/access.log").into(),
-            format: http.text("/access_log_format").unwrap_or(ACCESS_LOG_FORMAT).to_owned(),
-            escape: match http.text("/access_log_format_escape") {
-                Some("json") => Escape::Json,
-                Some("none") => Escape::None,
-                _ => Escape::Default,
-            },
-            buffer: size("/access_log_buffer").unwrap_or(16_384),
-        }),
         shared_dicts: members(http, "/lua_shared_dict", shape::size),
     })
 }
@@ -314,12 +294,6 @@ fn prometheus(attr: File<'_>) -> Prometheus {
             if expire.is_zero() { Err(Invalid::new("for ever")) } else { Ok(expire) }
         }),
     }
-}
-
-fn plugin_attr(file: File<'_>) -> Map<String, Value> {
-    let mut attr = file.get("/plugin_attr").and_then(Value::as_object).cloned().unwrap_or_default();
-    attr.shift_remove("prometheus");
-    attr
 }
 
 /// What `read` makes of each member of a map, leaving out those it makes nothing of.
