@@ -66,8 +66,7 @@ async fn by_hyper(input: &[u8]) -> Option<Seen> {
         let _ = client.read_to_end(&mut answers).await;
     };
     let _ = tokio::join!(serve, talk);
-    let seen = seen.borrow_mut().take();
-    seen
+    seen.take()
 }
 
 /// The first request, as the codec reads it, if it is whole.
