@@ -45,7 +45,9 @@ impl Compiler {
     }
 
     fn compile_upstream(&mut self, key: &Key, pass: &Pass<'_>) {
-        let Some(entry) = pass.desired.get(Kind::Upstream, &key.id) else {
+        // One for streams is nothing that requests could be sent to, and nothing wrong either.
+        let entry = pass.desired.get(Kind::Upstream, &key.id);
+        let Some(entry) = entry.filter(|entry| upstream::takes_requests(&entry.resource)) else {
             self.upstreams.remove(&key.id);
             self.hosts.set(key, BTreeSet::new());
             self.upstream_slots.release(&key.to_string());

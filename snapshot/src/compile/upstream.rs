@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use model::Invalid;
 use model::upstream as written;
+use model::{Invalid, Resource};
 use sdk::build::Names;
 use sdk::template::Template;
 use sdk::vars::Var;
@@ -56,6 +56,11 @@ pub(super) fn upstream(
 
 pub(super) fn timeouts(from: model::Timeout) -> Timeouts {
     Timeouts { connect: from.connect, send: from.send, read: from.read }
+}
+
+/// Whether this is an upstream that speaks HTTP.
+pub(super) fn takes_requests(resource: &Resource) -> bool {
+    matches!(resource, Resource::Upstream(upstream) if scheme(upstream.scheme).is_ok())
 }
 
 fn scheme(from: written::Scheme) -> Result<Scheme, Invalid> {

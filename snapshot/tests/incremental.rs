@@ -1,0 +1,305 @@
+//! Compiling what changed is compiling everything, and touches nothing else.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use model::{Desired, Key, Kind};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use snapshot::{Plan, Touched};
+use support::{Table, compiler, entry, print};
+
+/// One write of somebody.
+#[derive(Debug, Clone)]
+enum Step {
+    Put(Kind, u8, Value),
+    Delete(Kind, u8),
+    Resolve(u8, Vec<u8>),
+    /// The list of plugins, as a set of bits.
+    Plugins(Option<u8>),
+}
+
+/// Few ids, so that things meet. Ids of the same number are equal over all kinds.
+fn id() -> impl Strategy<Value = u8> {
+    0u8..4
+}
+
+fn host(n: u8) -> String {
+    format!("host{n}.test")
+}
+
+fn plugins() -> impl Strategy<Value = Value> {
+    let config = prop_oneof![
+        6 => (0u8..3).prop_map(|n| json!({"n": n})),
+        1 => Just(json!({"bad": true})),
+        1 => Just(json!({"secret": "$env://NONE"})),
+        1 => id().prop_map(|n| json!({"host": host(n)})),
+    ];
+    prop::collection::btree_map(prop::sample::select(&support::NAMES[..]), config, 0..3)
+        .prop_map(|plugins| json!(plugins))
+}
+
+fn upstream() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        4 => prop::collection::btree_map(prop_oneof![
+            id().prop_map(|n| format!("{}:80", host(n))),
+            id().prop_map(|n| format!("10.0.0.{n}:80")),
+        ], 0u8..4, 0..4).prop_map(|nodes| json!({"nodes": nodes, "retries": 2})),
+        1 => Just(json!({"nodes": {}, "scheme": "tcp"})),
+        1 => Just(json!({"service_name": "x", "discovery_type": "nacos"})),
+    ]
+}
+
+/// An object with some of the fields.
+fn object(fields: Vec<(&'static str, BoxedStrategy<Value>)>) -> BoxedStrategy<Value> {
+    fields.into_iter().fold(Just(json!({})).boxed(), |object, (name, field)| {
+        (object, prop::option::of(field))
+            .prop_map(move |(mut object, field)| {
+                if let Some(field) = field {
+                    object[name] = field;
+                }
+                object
+            })
+            .boxed()
+    })
+}
+
+fn reference() -> BoxedStrategy<Value> {
+    id().prop_map(|n| json!(n.to_string())).boxed()
+}
+
+fn value(kind: Kind) -> BoxedStrategy<Value> {
+    let with = |value: BoxedStrategy<Value>, name: &'static str, field: BoxedStrategy<Value>| {
+        (value, field)
+            .prop_map(move |(mut value, field)| {
+                value[name] = field;
+                value
+            })
+            .boxed()
+    };
+    match kind {
+        Kind::Route => {
+            let uri = prop::sample::select(&["/a", "/b/*"][..]).prop_map(|uri| json!(uri)).boxed();
+            let some = object(vec![
+                ("plugin_config_id", reference()),
+                ("service_id", reference()),
+                ("upstream_id", reference()),
+                ("upstream", upstream().boxed()),
+                ("status", (0u8..2).prop_map(|n| json!(n)).boxed()),
+                ("vars", Just(json!([["arg_a", "==", "1"]])).boxed()),
+                ("filter_func", Just(json!("function() end")).boxed()),
+            ]);
+            with(with(some, "uri", uri), "plugins", plugins().boxed())
+        }
+        Kind::Service => object(vec![
+            ("plugins", plugins().boxed()),
+            ("upstream_id", reference()),
+            ("upstream", upstream().boxed()),
+            ("hosts", Just(json!(["a.test"])).boxed()),
+        ]),
+        Kind::Upstream => upstream().boxed(),
+        Kind::Consumer => {
+            let key = (0u8..3).prop_map(|n| json!({"key": format!("k{n}")}));
+            let plugins = (plugins(), key).prop_map(|(mut plugins, key)| {
+                plugins["key"] = key;
+                plugins
+            });
+            object(vec![("plugins", plugins.boxed()), ("group_id", reference())])
+        }
+        Kind::Credential => {
+            (0u8..3).prop_map(|n| json!({"plugins": {"key": {"key": format!("k{n}")}}})).boxed()
+        }
+        Kind::PluginMetadata => {
+            prop_oneof![3 => (0u8..3).prop_map(|n| json!({"n": n})), 1 => Just(json!({"bad": true}))].boxed()
+        }
+        _ => with(Just(json!({})).boxed(), "plugins", plugins().boxed()),
+    }
+}
+
+const KINDS: [Kind; 9] = [
+    Kind::Route,
+    Kind::Service,
+    Kind::Upstream,
+    Kind::PluginConfig,
+    Kind::Consumer,
+    Kind::Credential,
+    Kind::ConsumerGroup,
+    Kind::GlobalRule,
+    Kind::PluginMetadata,
+];
+
+fn step() -> impl Strategy<Value = Step> {
+    let kind = prop::sample::select(&KINDS[..]);
+    prop_oneof![
+        10 => (kind.clone(), id()).prop_flat_map(|(kind, id)| value(kind).prop_map(move |v| Step::Put(kind, id, v))),
+        3 => (kind, id()).prop_map(|(kind, id)| Step::Delete(kind, id)),
+        2 => (id(), prop::collection::vec(0u8..5, 0..3)).prop_map(|(id, last)| Step::Resolve(id, last)),
+        1 => prop::option::of(0u8..32).prop_map(Step::Plugins),
+    ]
+}
+
+fn name(kind: Kind, id: u8) -> String {
+    match kind {
+        Kind::Credential => format!("{}/credentials/{id}", id % 2),
+        Kind::PluginMetadata => support::NAMES[id as usize].to_owned(),
+        _ => id.to_string(),
+    }
+}
+
+fn take(step: &Step, desired: &mut Desired, names: &mut Table, touched: &mut Touched) {
+    match step {
+        Step::Put(kind, id, value) => {
+            let id = name(*kind, *id);
+            let mut value = value.clone();
+            if *kind == Kind::Consumer {
+                value["username"] = json!(id);
+            }
+            touched.keys.insert(Key::new(*kind, id.as_str()));
+            desired.put(entry(*kind, &id, value));
+        }
+        Step::Delete(kind, id) => {
+            let key = Key::new(*kind, name(*kind, *id));
+            desired.delete(&key);
+            touched.keys.insert(key);
+        }
+        Step::Resolve(id, last) => {
+            touched.hosts.insert(host(*id));
+            names.0.insert(host(*id), last.iter().map(|&n| IpAddr::from([10, 9, *id, n])).collect());
+        }
+        Step::Plugins(bits) => {
+            desired.plugins = bits.map(|bits| {
+                let on = support::NAMES.iter().enumerate().filter(|(at, _)| bits & (1 << at) != 0);
+                on.map(|(_, name)| (*name).to_owned()).collect()
+            });
+        }
+    }
+}
+
+/// Everything a snapshot holds of a route, to see whether it is the same.
+fn plans(compiled: &snapshot::Compiled, desired: &Desired) -> BTreeMap<String, Arc<Plan>> {
+    let rules = desired.of(Kind::Route).filter_map(|entry| compiled.snapshot.router.rule(&entry.key.id));
+    rules.map(|rule| (rule.id.clone(), rule.plan.clone())).collect()
+}
+
+/// What a route or an upstream depends on, itself included.
+fn needs(desired: &Desired, key: &Key) -> BTreeSet<Key> {
+    let mut all = BTreeSet::from([key.clone()]);
+    let Some(entry) = desired.get(key.kind, &key.id) else { return all };
+    for (field, kind) in [
+        ("service_id", Kind::Service),
+        ("plugin_config_id", Kind::PluginConfig),
+        ("upstream_id", Kind::Upstream),
+    ] {
+        if let Some(id) = entry.value[field].as_str() {
+            all.extend(needs(desired, &Key::new(kind, id)));
+        }
+    }
+    all
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn compiling_changes_is_compiling_all(batches in prop::collection::vec(prop::collection::vec(step(), 1..4), 1..12)) {
+        let (mut desired, mut names) = (Desired::default(), Table::default());
+        let mut compiler = compiler();
+        for (revision, batch) in batches.iter().enumerate() {
+            let mut touched = Touched::default();
+            batch.iter().for_each(|step| take(step, &mut desired, &mut names, &mut touched));
+            let compiled = compiler.compile(&desired, &touched, &names, revision as u64);
+            prop_assert_eq!(compiled.snapshot.revision, revision as u64);
+            let fresh = support::compiler().compile(&desired, &Touched::all(), &names, 0);
+            let text = print(&compiled, &desired);
+            // Resources that live on in an older form depend on history; all others do not.
+            if compiled.rejected.iter().all(|rejected| !rejected.kept_previous) {
+                prop_assert_eq!(&text, &print(&fresh, &desired));
+            }
+            // Doing it all over changes nothing, whatever the history.
+            let again = compiler.compile(&desired, &Touched::all(), &names, 0);
+            prop_assert_eq!(print(&again, &desired), text);
+        }
+    }
+
+    #[test]
+    fn what_is_not_touched_stays_the_same_allocation(
+        first in prop::collection::vec(step(), 1..30),
+        then in prop::collection::vec(step(), 1..10),
+    ) {
+        let (mut desired, mut names) = (Desired::default(), Table::default());
+        let mut compiler = compiler();
+        let mut touched = Touched::default();
+        first.iter().for_each(|step| take(step, &mut desired, &mut names, &mut touched));
+        let mut before = compiler.compile(&desired, &touched, &names, 0);
+        for step in &then {
+            if matches!(step, Step::Resolve(..) | Step::Plugins(_))
+                || matches!(step, Step::Put(kind, ..) | Step::Delete(kind, _) if *kind == Kind::PluginMetadata)
+            {
+                continue;
+            }
+            let old = plans(&before, &desired);
+            let needed: BTreeMap<String, BTreeSet<Key>> =
+                old.keys().map(|id| (id.clone(), needs(&desired, &Key::new(Kind::Route, id.as_str())))).collect();
+            let mut touched = Touched::default();
+            take(step, &mut desired, &mut names, &mut touched);
+            let after = compiler.compile(&desired, &touched, &names, 1);
+            // What is served in an older form needs what that form named.
+            let older: BTreeSet<Key> =
+                before.rejected.iter().chain(after.rejected.iter()).map(|rejected| rejected.key.clone()).collect();
+            for (id, plan) in plans(&after, &desired) {
+                if needed.get(&id).is_some_and(|needed| !needed.is_disjoint(&older)) {
+                    continue;
+                }
+                if needed.get(&id).is_some_and(|needed| needed.is_disjoint(&touched.keys)) {
+                    prop_assert!(Arc::ptr_eq(&plan, &old[&id]), "route {} was made again", id);
+                }
+            }
+            let people = |key: &Key| matches!(key.kind, Kind::Consumer | Kind::Credential | Kind::ConsumerGroup);
+            if !touched.keys.iter().any(people) {
+                prop_assert!(Arc::ptr_eq(&before.snapshot.consumers, &after.snapshot.consumers));
+            }
+            before = after;
+        }
+    }
+}
+
+#[test]
+fn one_changed_address_leaves_stages_and_other_upstreams_as_they_are() {
+    let mut desired = Desired::default();
+    for (kind, id, value) in [
+        (Kind::Upstream, "named", json!({"nodes": {"a.test:80": 1}})),
+        (Kind::Route, "1", json!({"uri": "/1", "upstream_id": "named", "plugins": {"log": {}}})),
+        (
+            Kind::Route,
+            "2",
+            json!({"uri": "/2", "upstream": {"nodes": {"10.0.0.1:80": 1}}, "plugins": {"log": {}}}),
+        ),
+    ] {
+        desired.put(entry(kind, id, value));
+    }
+    let names = |last: u8| Table([("a.test".to_owned(), vec![IpAddr::from([10, 0, 0, last])])].into());
+    let mut compiler = compiler();
+    let before = plans(&compiler.compile(&desired, &Touched::all(), &names(1), 0), &desired);
+    let touched = Touched { hosts: ["a.test".to_owned()].into(), ..Touched::default() };
+    let after = plans(&compiler.compile(&desired, &touched, &names(2), 1), &desired);
+    let chain = |plans: &BTreeMap<String, Arc<Plan>>| plans["1"].chain.clone().expect("a chain");
+    assert!(!Arc::ptr_eq(&before["1"], &after["1"]));
+    assert!(Arc::ptr_eq(&chain(&before), &chain(&after)));
+    assert!(Arc::ptr_eq(&before["2"], &after["2"]));
+
+    // A route that is written anew with the same upstream inside keeps it, and what workers know of it.
+    desired.put(entry(
+        Kind::Route,
+        "2",
+        json!({"uri": "/2", "upstream": {"nodes": {"10.0.0.1:80": 1}}, "plugins": {"cors": {}}}),
+    ));
+    let touched = Touched::from_iter([Key::new(Kind::Route, "2")]);
+    let last = plans(&compiler.compile(&desired, &touched, &names(2), 2), &desired);
+    assert!(!Arc::ptr_eq(&after["2"], &last["2"]));
+    let upstream = |plan: &Plan| plan.upstream.clone().expect("an upstream");
+    assert!(Arc::ptr_eq(&upstream(&after["2"]), &upstream(&last["2"])));
+    assert_eq!(after["2"].info.slot, last["2"].info.slot);
+}

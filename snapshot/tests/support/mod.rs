@@ -1,0 +1,270 @@
+//! A list of plugins that do nothing but show how they were configured, and
+//! snapshots as text.
+#![allow(dead_code)]
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use model::declarative::{Declarative, Format};
+use model::{Desired, Entry, Invalid, Key, Kind, Resource};
+use sdk::build::Names;
+use sdk::catalog::{About, Place, Scope};
+use sdk::chain::LocalFuture;
+use sdk::{Catalog, Chain, Chunk, Exchange, Phase, Phases, Step};
+use serde_json::{Value, json};
+use snapshot::compile::Settings;
+use snapshot::{Compiled, Compiler, Endpoint, Plan, Snapshot, Touched, Upstream};
+
+/// Knows the plugins of [`NAMES`]; `key` is for auth, `mirror` looks its `host` up, and each is
+/// refused with `"bad": true`.
+#[derive(Debug)]
+pub struct Plugins;
+
+pub const NAMES: [&str; 5] = ["cors", "key", "limit", "log", "mirror"];
+
+#[derive(Debug)]
+pub struct Stages(pub Vec<(&'static str, String)>);
+
+fn check(name: &str, config: &Value) -> Result<&'static str, Invalid> {
+    let Some(known) = NAMES.into_iter().find(|known| *known == name) else {
+        return Err(Invalid::new(format!("unknown plugin [{name}]")));
+    };
+    if config["bad"] == json!(true) {
+        return Err(Invalid::new("it is bad").at("/bad"));
+    }
+    Ok(known)
+}
+
+impl Catalog for Plugins {
+    fn check(&self, name: &str, config: &Value, _: Place) -> Result<(), Invalid> {
+        check(name, config).map(drop)
+    }
+
+    fn chain(
+        &self,
+        entries: &[sdk::catalog::Entry<'_>],
+        scope: &Scope<'_>,
+    ) -> Result<Arc<dyn Chain>, Invalid> {
+        let mut stages = Vec::new();
+        for entry in entries {
+            let name = check(entry.name, entry.config).map_err(|invalid| invalid.within(entry.name))?;
+            let mut text = format!("{name}{} of {}/{}", entry.config, entry.owner.collection, entry.owner.id);
+            if let Some(metadata) = (scope.metadata)(name) {
+                write!(text, " with {metadata}").unwrap();
+            }
+            if let Some(host) = entry.config["host"].as_str() {
+                write!(text, " to {:?}", scope.names.addresses(host)).unwrap();
+            }
+            stages.push((name, text));
+        }
+        stages.sort();
+        Ok(Arc::new(Stages(stages)))
+    }
+
+    fn credential(
+        &self,
+        name: &str,
+        config: &Value,
+    ) -> Result<Option<(&'static str, Vec<u8>, Value)>, Invalid> {
+        let known = check(name, config)?;
+        let key = config["key"].as_str().filter(|_| known == "key");
+        Ok(key.map(|key| (known, key.into(), config.clone())))
+    }
+
+    fn about(&self) -> Vec<About> {
+        Vec::new()
+    }
+}
+
+impl Chain for Stages {
+    fn phases(&self) -> Phases {
+        Phases::ACCESS
+    }
+
+    fn run(&self, _: Phase, _: &mut usize, _: &mut Exchange<'_>) -> Step {
+        Step::Next
+    }
+
+    fn wait<'a>(&'a self, _: Phase, _: usize, _: &'a mut Exchange<'_>) -> LocalFuture<'a, Step> {
+        Box::pin(async { Step::Next })
+    }
+
+    fn header_filter(&self, _: &mut Exchange<'_>) {}
+
+    fn body_filter(&self, _: &mut Exchange<'_>, _: &mut Chunk) {}
+
+    fn log(&self, _: &mut Exchange<'_>) {}
+
+    fn overlay(&self, _: &dyn Chain) -> Arc<dyn Chain> {
+        Arc::new(Stages(Vec::new()))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        self.0.iter().map(|(name, _)| *name).collect()
+    }
+}
+
+/// Names from a table.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub struct Table(pub BTreeMap<String, Vec<IpAddr>>);
+
+impl Names for Table {
+    fn addresses(&self, host: &str) -> Vec<IpAddr> {
+        self.0.get(host).cloned().unwrap_or_default()
+    }
+}
+
+pub fn compiler() -> Compiler {
+    let env = |name: &str| (name == "SECRET").then(|| "s3cret".to_owned());
+    Compiler::new(Arc::new(Plugins), Settings { env: Arc::new(env), ..Settings::default() })
+}
+
+pub fn entry(kind: Kind, id: &str, value: Value) -> Arc<Entry> {
+    let resource = Resource::parse(kind, id, &value).unwrap_or_else(|invalid| panic!("{invalid:?}"));
+    Arc::new(Entry { key: Key::new(kind, id), resource, value: Arc::new(value), created: 1, modified: 1 })
+}
+
+/// The resources of a declarative text.
+pub fn desired(text: &str) -> Desired {
+    let text = format!("{text}\n#END\n");
+    let file = Declarative::parse("case", &text, Format::Yaml, &|_: &str| None)
+        .unwrap_or_else(|diagnostic| panic!("{diagnostic}"));
+    assert!(file.diagnostics.is_empty(), "{:?}", file.diagnostics);
+    let mut desired = Desired::default();
+    desired.plugins = file.plugins;
+    for item in file.items {
+        let (key, value) = (item.key, item.value);
+        desired.put(Arc::new(Entry { key, resource: item.resource, value, created: 1, modified: 1 }));
+    }
+    desired
+}
+
+/// What differs, as a watch of a store would tell; entries that are equal stay the same.
+pub fn difference(old: &Desired, new: &mut Desired) -> Touched {
+    let mut touched = Touched::default();
+    for entry in old.iter() {
+        match new.get(entry.key.kind, &entry.key.id) {
+            Some(now) if now.value == entry.value => _ = new.put(entry.clone()),
+            _ => _ = touched.keys.insert(entry.key.clone()),
+        }
+    }
+    let added = new.iter().filter(|entry| old.get(entry.key.kind, &entry.key.id).is_none());
+    touched.keys.extend(added.map(|entry| entry.key.clone()));
+    touched
+}
+
+/// Everything of a snapshot that a request can see.
+pub fn print(compiled: &Compiled, desired: &Desired) -> String {
+    let mut out = String::new();
+    let Snapshot { router, consumers, global, .. } = &compiled.snapshot;
+    let mut printed = 0;
+    for entry in desired.of(Kind::Route) {
+        let Some(rule) = router.rule(&entry.key.id) else { continue };
+        printed += 1;
+        writeln!(out, "route {} {}", rule.id, rule.uris.join(" ")).unwrap();
+        for (word, set) in [
+            ("hosts", (!rule.hosts.is_empty()).then(|| rule.hosts.join(" "))),
+            ("methods", (rule.methods != 0).then(|| format!("{:b}", rule.methods))),
+            ("from", (!rule.remote_addrs.is_empty()).then(|| format!("{:?}", rule.remote_addrs))),
+            ("priority", (rule.priority != 0).then(|| rule.priority.to_string())),
+            ("if", rule.vars.is_some().then(|| "vars".to_owned())),
+        ] {
+            if let Some(set) = set {
+                writeln!(out, "  {word} {set}").unwrap();
+            }
+        }
+        print_plan(&mut out, &rule.plan);
+    }
+    assert_eq!(printed, router.len(), "a rule without a route");
+    for entry in desired.of(Kind::Consumer) {
+        let Some(consumer) = consumers.by_name(&entry.key.id) else { continue };
+        write!(out, "consumer {}", consumer.name).unwrap();
+        for (word, set) in [("group", &consumer.group_id), ("custom id", &consumer.custom_id)] {
+            if let Some(set) = set {
+                write!(out, ", {word} {set}").unwrap();
+            }
+        }
+        out.push('\n');
+        print_chain(&mut out, consumer.chain.as_deref());
+    }
+    for key in ["k1", "k2", "k3", "s3cret"] {
+        if let Some(found) = consumers.find("key", key.as_bytes()) {
+            let by = found.credential_id.as_ref().map(|id| format!(" by {id}")).unwrap_or_default();
+            writeln!(out, "key {key} is {}{by}", found.consumer.name).unwrap();
+        }
+    }
+    if let Some(global) = global {
+        writeln!(out, "global").unwrap();
+        print_chain(&mut out, Some(&**global));
+    }
+    for rejected in compiled.rejected.iter() {
+        let kept = if rejected.kept_previous { "kept" } else { "left out" };
+        writeln!(
+            out,
+            "rejected {} ({kept}) at {:?}: {}",
+            rejected.key, rejected.invalid.pointer, rejected.invalid.reason
+        )
+        .unwrap();
+    }
+    if !compiled.wanted_hosts.is_empty() {
+        let hosts: Vec<&str> = compiled.wanted_hosts.iter().map(String::as_str).collect();
+        writeln!(out, "wanted {}", hosts.join(" ")).unwrap();
+    }
+    out
+}
+
+fn print_plan(out: &mut String, plan: &Plan) {
+    let info = &plan.info;
+    for (word, set) in [("name", &info.name), ("service", &info.service_id), ("named", &info.service_name)] {
+        if !set.is_empty() {
+            writeln!(out, "  {word} {set}").unwrap();
+        }
+    }
+    print_chain(out, plan.chain.as_deref());
+    match &plan.upstream {
+        Ok(upstream) => print_upstream(out, upstream),
+        Err(failure) => writeln!(out, "  no upstream: {failure:?}").unwrap(),
+    }
+    let seconds = [plan.timeouts.connect, plan.timeouts.send, plan.timeouts.read].map(|t| t.as_secs());
+    if seconds != [60, 60, 60] {
+        writeln!(out, "  timeouts {seconds:?}").unwrap();
+    }
+    if plan.websocket {
+        writeln!(out, "  websocket").unwrap();
+    }
+}
+
+fn print_chain(out: &mut String, chain: Option<&dyn Chain>) {
+    if let Some(stages) = chain.and_then(|chain| chain.as_any().downcast_ref::<Stages>()) {
+        stages.0.iter().for_each(|(_, stage)| writeln!(out, "  {stage}").unwrap());
+    }
+}
+
+fn print_upstream(out: &mut String, upstream: &Upstream) {
+    let policy = format!("{:?}", upstream.policy);
+    let policy = policy.split('(').next().unwrap_or_default();
+    let keepalive = &upstream.keepalive;
+    writeln!(
+        out,
+        "  upstream {} {:?} {policy} {:?} retries {} within {:?} keep {} {:?} {}",
+        upstream.id,
+        upstream.scheme,
+        upstream.pass_host,
+        upstream.retries,
+        upstream.retry_timeout,
+        keepalive.size,
+        keepalive.idle_timeout,
+        keepalive.requests,
+    )
+    .unwrap();
+    for Endpoint { addr, authority, weight, priority } in &upstream.endpoints {
+        writeln!(out, "    {addr} as {authority} weight {weight} priority {priority}").unwrap();
+    }
+}
