@@ -121,6 +121,7 @@ fn built_in(document: &Value) -> Schema {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
@@ -318,19 +319,27 @@ mod tests {
     }
 
     #[test]
-    fn an_alternative_that_came_close_is_the_hint() {
+    fn the_alternative_that_came_close_explains() {
         let schema = json!({"anyOf": [
             {"type": "object", "patternProperties": {".*": {"type": "integer"}}},
             {"type": "array"},
         ]});
         let invalid = refusal(schema, json!({"h:80": "x"}));
         assert_eq!(invalid.reason, "object matches none of the required");
+        assert_eq!(invalid.pointer, "/h:80");
+        assert_eq!((invalid.expected.as_deref(), invalid.got.as_deref()), (Some("integer"), Some("string")));
         assert_eq!(
             invalid.hint.as_deref(),
-            Some(
-                "closest at /h:80: failed to validate h:80 (matching \".*\"): wrong type: expected integer, got string"
-            )
+            Some("failed to validate h:80 (matching \".*\"): wrong type: expected integer, got string")
         );
+
+        let id = json!({"anyOf": [{"type": "string", "minLength": 1}, {"type": "integer", "minimum": 1}]});
+        assert_eq!(refusal(id.clone(), json!(0)).expected.as_deref(), Some("at least 1"));
+        assert_eq!(refusal(id, json!("")).expected.as_deref(), Some("at least 1 characters"));
+
+        let titled =
+            json!({"anyOf": [{"title": "IPv4", "format": "ipv4"}, {"title": "IPv6", "format": "ipv6"}]});
+        assert_eq!(refusal(titled, json!("x")).expected.as_deref(), Some("one of IPv4, IPv6"));
     }
 
     #[test]
@@ -394,5 +403,35 @@ mod tests {
             refusal(schema, json!({"p": "x"})).reason,
             "property \"p\" validation failed: wrong type: expected integer, got string"
         );
+    }
+
+    /// JSON with the keywords schemas have.
+    fn near_schema() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            any::<bool>().prop_map(Value::from),
+            (-3..9_i64).prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            "(object|array|string|integer|#|#/items|ipv4|uri|[a-z^$*(\\[]{0,4})".prop_map(Value::from),
+        ];
+        let keyword = "(type|properties|required|items|anyOf|oneOf|allOf|not|if|then|enum|const|pattern|format|default\
+                       |minItems|maxLength|uniqueItems|multipleOf|dependencies|additionalProperties|\\$ref|contains|a)";
+        leaf.prop_recursive(4, 40, 5, move |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+                proptest::collection::vec((keyword, inner), 0..5)
+                    .prop_map(|members| members.into_iter().collect()),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn no_schema_and_no_value_panics(schema in near_schema(), value in near_schema()) {
+            if let Ok(schema) = Schema::new(&schema) {
+                let filled = schema.parse(value.clone());
+                prop_assert_eq!(filled.is_ok(), schema.check(&value).is_ok());
+                schema.fill_defaults(&mut value.clone());
+            }
+        }
     }
 }

@@ -401,31 +401,26 @@ fn none_fits(invalid: Invalid, alternatives: &[Node], refusals: Vec<Invalid>) ->
     if let Some(names) = names_of_alternatives(alternatives) {
         return invalid.expected(format!("one of {names}"));
     }
-    // The alternative that got furthest into the value is the one that was meant.
-    match refusals.into_iter().reduce(|best, next| if depth(&next) > depth(&best) { next } else { best }) {
+    // The alternative that got furthest into the value is the one that was meant, and one for
+    // another type is the last that was.
+    let got_far =
+        |refusal: &Invalid| (refusal.pointer.matches('/').count(), !refusal.reason.starts_with("wrong type"));
+    match refusals.into_iter().reduce(|best, next| if got_far(&next) > got_far(&best) { next } else { best })
+    {
         Some(closest) => explained(invalid, closest),
         None => invalid,
     }
 }
 
-/// Carries what an inner refusal knows over to the message APISIX gives.
+/// Carries what an inner refusal knows, its place too, over to the message APISIX gives.
 fn explained(invalid: Invalid, inner: Invalid) -> Invalid {
-    let inner_words = inner.hint.unwrap_or(inner.reason);
-    let hint = if inner.pointer.is_empty() || inner_words.starts_with("closest at ") {
-        inner_words
-    } else {
-        format!("closest at {}: {inner_words}", inner.pointer)
-    };
-    Invalid { expected: inner.expected, got: inner.got, ..invalid }.hint(hint)
+    let hint = inner.hint.unwrap_or(inner.reason);
+    Invalid { pointer: inner.pointer, expected: inner.expected, got: inner.got, ..invalid }.hint(hint)
 }
 
-fn depth(invalid: &Invalid) -> usize {
-    invalid.pointer.matches('/').count()
-}
-
-/// `uri, uris` where each alternative asks for nothing but certain properties.
+/// `uri, uris` where each alternative asks for nothing but certain properties, or has a title.
 fn names_of_alternatives(alternatives: &[Node]) -> Option<String> {
-    let names: Option<Vec<String>> =
-        alternatives.iter().map(|node| node.asks_only.as_ref().map(|names| names.join("+"))).collect();
+    let name = |node: &Node| node.title.clone().or(node.asks_only.as_ref().map(|names| names.join("+")));
+    let names: Option<Vec<String>> = alternatives.iter().map(name).collect();
     names.map(|names| names.join(", "))
 }

@@ -33,6 +33,8 @@ pub struct Node {
     pub contains: Option<Box<Node>>,
     /// The properties a bare `{"required": […]}` alternative asks for.
     pub asks_only: Option<Vec<String>>,
+    /// What people call a value that fits.
+    pub title: Option<String>,
     /// Walking may change the value: a default below, or a shape to normalise.
     pub writes: bool,
 }
@@ -185,6 +187,7 @@ impl Compiler<'_> {
             constant: map.get("const").cloned(),
             contains: self.child(map, "contains", depth)?.map(Box::new),
             asks_only: (map.len() == 1).then(|| strings(map, "required")).transpose()?.flatten(),
+            title: map.get("title").and_then(Value::as_str).map(str::to_owned),
             never: false,
             writes: false,
         };
