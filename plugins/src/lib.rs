@@ -98,6 +98,9 @@ macro_rules! plugins {
 
 // The list: one line a plugin, from high to low priority.
 plugins! {
+    RequestId(request_id::RequestId),
+    Cors(cors::Cors),
+    IpRestriction(ip_restriction::IpRestriction),
     KeyAuth(key_auth::KeyAuth),
     ProxyMirror(proxy_mirror::ProxyMirror),
     ProxyRewrite(proxy_rewrite::ProxyRewrite),

@@ -1,0 +1,319 @@
+//! hot path
+//!
+//! cors: tells browsers which other sites may call, and answers their preflights.
+//!
+//! Settings, headers and their quirks as in APISIX 3.18: every OPTIONS request
+//! is answered 200 here, and `**` means whatever the request asks for.
+
+use model::Invalid;
+use sdk::chain::Phases;
+use sdk::pattern::Pattern;
+use sdk::{Build, Exchange, Method, Plugin, Reply, Span, Step};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// The stage.
+pub struct Cors {
+    /// `Access-Control-Allow-Methods`.
+    methods: String,
+    /// `Access-Control-Allow-Headers`; none is what the request asks for.
+    headers: Option<String>,
+    expose: Option<String>,
+    max_age: String,
+    credentials: bool,
+    origins: Origins,
+    by_regex: Option<Vec<Pattern>>,
+    /// The metadata's origins that the configuration names.
+    by_metadata: Option<Vec<Origins>>,
+    timing: Option<Origins>,
+    timing_by_regex: Option<Vec<Pattern>>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Config {
+    allow_origins: String,
+    allow_methods: String,
+    allow_headers: String,
+    expose_headers: Option<String>,
+    max_age: i64,
+    allow_credential: bool,
+    allow_origins_by_regex: Option<Vec<String>>,
+    allow_origins_by_metadata: Option<Vec<String>>,
+    timing_allow_origins: Option<String>,
+    timing_allow_origins_by_regex: Option<Vec<String>>,
+}
+
+/// A setting of origins.
+enum Origins {
+    /// `*`
+    Any,
+    /// `**`: whatever the request says, and `*` where it says nothing.
+    Echo,
+    One(String),
+    Several(Vec<String>),
+}
+
+/// What to put into the response.
+enum Answer<'a> {
+    Any,
+    Text(&'a str),
+    /// The request's own origin.
+    Own,
+}
+
+/// Where the Origin the client sent lies; a later stage may change the header itself.
+struct Asked(Span);
+
+const ORIGINS: &str = r"^(\*|\*\*|null|\w+://[^,]+(,\w+://[^,]+)*)$";
+const ALL_METHODS: &str = "GET,POST,PUT,DELETE,PATCH,HEAD,OPTIONS,CONNECT,TRACE";
+
+impl Plugin for Cors {
+    const NAME: &'static str = "cors";
+    const PRIORITY: i32 = 4000;
+    const PHASES: Phases = Phases::REWRITE.with(Phases::HEADER_FILTER);
+
+    type Config = Config;
+
+    fn schema() -> Value {
+        let several = |what: &str| {
+            format!(
+                "`*` allows all {what} when credentials are not allowed, `**` allows all by force \
+                 (mind the risk); several are separated by commas"
+            )
+        };
+        let list = |description: &str| {
+            json!({
+                "type": "array",
+                "description": description,
+                "items": {"type": "string", "minLength": 1, "maxLength": 4096},
+                "minItems": 1,
+                "uniqueItems": true,
+            })
+        };
+        json!({
+            "type": "object",
+            "properties": {
+                "allow_origins": {
+                    "description": several("origins"),
+                    "type": "string",
+                    "pattern": ORIGINS,
+                    "default": "*",
+                },
+                "allow_methods": {"description": several("methods"), "type": "string", "default": "*"},
+                "allow_headers": {"description": several("headers"), "type": "string", "default": "*"},
+                "expose_headers": {
+                    "description": "headers that scripts may read, separated by commas",
+                    "type": "string",
+                },
+                "max_age": {
+                    "description": "seconds for which a browser may keep the answer; -1 is not at all",
+                    "type": "integer",
+                    "default": 5,
+                },
+                "allow_credential": {
+                    "description": "lets browsers send credentials; no other option may be `*` then",
+                    "type": "boolean",
+                    "default": false,
+                },
+                "allow_origins_by_regex": list("origins that match one of these are allowed"),
+                "allow_origins_by_metadata": list("names of origins in the plugin's metadata"),
+                "timing_allow_origins": {
+                    "description": several("origins that may see timing"),
+                    "type": "string",
+                    "pattern": ORIGINS,
+                },
+                "timing_allow_origins_by_regex": list("origins that match one of these may see timing"),
+            },
+        })
+    }
+
+    fn metadata_schema() -> Option<Value> {
+        Some(json!({
+            "type": "object",
+            "properties": {
+                "allow_origins": {
+                    "type": "object",
+                    "additionalProperties": {"type": "string", "pattern": ORIGINS},
+                },
+            },
+        }))
+    }
+
+    fn build(config: Config, cx: &mut Build<'_>) -> Result<Cors, Invalid> {
+        config.check_credential()?;
+        let patterns = |list: &Option<Vec<String>>, name: &str| {
+            let compile = |(index, text): (usize, &String)| {
+                Pattern::new(text, false).map_err(|invalid| invalid.at(format!("/{name}/{index}")))
+            };
+            list.as_ref().map(|list| list.iter().enumerate().map(compile).collect()).transpose()
+        };
+        let known = cx.metadata.and_then(|metadata| metadata.get("allow_origins"));
+        let origin = |name: &String| known?.get(name)?.as_str().map(Origins::parse);
+        Ok(Cors {
+            by_regex: patterns(&config.allow_origins_by_regex, "allow_origins_by_regex")?,
+            by_metadata: config
+                .allow_origins_by_metadata
+                .as_ref()
+                .map(|names| names.iter().filter_map(origin).collect()),
+            timing: config.timing_allow_origins.as_deref().map(Origins::parse),
+            timing_by_regex: patterns(
+                &config.timing_allow_origins_by_regex,
+                "timing_allow_origins_by_regex",
+            )?,
+            origins: Origins::parse(&config.allow_origins),
+            methods: if config.allow_methods == "**" { ALL_METHODS.into() } else { config.allow_methods },
+            headers: Some(config.allow_headers).filter(|headers| headers != "**"),
+            expose: config.expose_headers.filter(|headers| !headers.is_empty()),
+            max_age: config.max_age.to_string(),
+            credentials: config.allow_credential,
+        })
+    }
+
+    fn rewrite(&self, x: &mut Exchange<'_>) -> Step {
+        let origin = x.header("Origin").map(<[u8]>::to_vec);
+        if let Some(origin) = origin {
+            let span = x.intern(&origin);
+            x.set_note(Asked(span));
+        }
+        if x.method() == Method::Options { Step::Reply(Reply::status(200)) } else { Step::Next }
+    }
+
+    fn header_filter(&self, x: &mut Exchange<'_>) {
+        let asked = x.note::<Asked>().map(|asked| asked.0);
+        let own = asked.map(|span| x.request().fields.bytes(span).to_vec());
+        let own = own.as_deref();
+        if !matches!(self.origins, Origins::Any) {
+            set(x.add_response_header("Vary", b"Origin"));
+        }
+        if let Some(allowed) = self.allowed(own) {
+            let origin = allowed.bytes(own);
+            self.allow(x, origin);
+        }
+        let timing = match (&self.timing_by_regex, &self.timing) {
+            (Some(patterns), _) => matches(patterns, own).then_some(Answer::Own),
+            (None, Some(origins)) => origins.answer(own).filter(|answer| answer.fits(own)),
+            (None, None) => None,
+        };
+        if let Some(answer) = timing {
+            set(x.set_response_header("Timing-Allow-Origin", answer.bytes(own)));
+        }
+    }
+}
+
+impl Config {
+    fn check_credential(&self) -> Result<(), Invalid> {
+        let options = [
+            ("allow_origins", Some(&self.allow_origins)),
+            ("allow_methods", Some(&self.allow_methods)),
+            ("allow_headers", Some(&self.allow_headers)),
+            ("expose_headers", self.expose_headers.as_ref()),
+            ("timing_allow_origins", self.timing_allow_origins.as_ref()),
+        ];
+        let all = |value: Option<&String>| value.is_some_and(|value| value == "*");
+        match options.into_iter().find(|(_, value)| self.allow_credential && all(*value)) {
+            None => Ok(()),
+            Some((name, _)) => {
+                Err(Invalid::new("you can not set '*' for other option when 'allow_credential' is true")
+                    .at(format!("/{name}"))
+                    .hint("name what is allowed, or write `**` if all must be"))
+            }
+        }
+    }
+}
+
+impl Cors {
+    /// The answer to a request of this origin, if it is let in. What metadata names comes
+    /// first where the configuration asks for it, then the patterns, then the plain list.
+    fn allowed(&self, own: Option<&[u8]>) -> Option<Answer<'_>> {
+        let lets_in = |origins: &Origins| origins.answer(own).is_some_and(|answer| answer.fits(own));
+        if own.is_some() && self.by_metadata.iter().flatten().any(lets_in) {
+            return Some(Answer::Own);
+        }
+        // Beside metadata, the default `*` does not let everybody in, nor `**` who is from nowhere.
+        if self.by_metadata.is_some() && (own.is_none() || matches!(self.origins, Origins::Any)) {
+            return None;
+        }
+        match &self.by_regex {
+            Some(patterns) => matches(patterns, own).then_some(Answer::Own),
+            None => self.origins.answer(own).filter(|answer| answer.fits(own)),
+        }
+    }
+
+    fn allow(&self, x: &mut Exchange<'_>, origin: &[u8]) {
+        set(x.set_response_header("Access-Control-Allow-Origin", origin));
+        set(x.set_response_header("Access-Control-Allow-Methods", self.methods.as_bytes()));
+        set(x.set_response_header("Access-Control-Max-Age", self.max_age.as_bytes()));
+        if let Some(expose) = &self.expose {
+            set(x.set_response_header("Access-Control-Expose-Headers", expose.as_bytes()));
+        }
+        let asked;
+        let headers = match &self.headers {
+            Some(headers) => Some(headers.as_bytes()),
+            None => {
+                asked = x.header("Access-Control-Request-Headers").map(<[u8]>::to_vec);
+                asked.as_deref()
+            }
+        };
+        match headers {
+            Some(headers) => set(x.set_response_header("Access-Control-Allow-Headers", headers)),
+            None => x.remove_response_header("Access-Control-Allow-Headers"),
+        }
+        if self.credentials {
+            set(x.set_response_header("Access-Control-Allow-Credentials", b"true"));
+        }
+    }
+}
+
+/// The names are constants and the values come from a checked request or an operator;
+/// one that cannot stand in a head is left out.
+fn set(_outcome: Result<(), sdk::BadField>) {}
+
+fn matches(patterns: &[Pattern], own: Option<&[u8]>) -> bool {
+    own.is_some_and(|own| patterns.iter().any(|pattern| pattern.is_match(own)))
+}
+
+impl Origins {
+    fn parse(text: &str) -> Origins {
+        match text {
+            "*" => Origins::Any,
+            "**" => Origins::Echo,
+            several if several.contains(',') => Origins::Several(
+                several.split(',').filter(|one| !one.is_empty()).map(str::to_owned).collect(),
+            ),
+            one => Origins::One(one.to_owned()),
+        }
+    }
+
+    fn answer(&self, own: Option<&[u8]>) -> Option<Answer<'_>> {
+        match self {
+            Origins::Any => Some(Answer::Any),
+            Origins::Echo => Some(if own.is_some() { Answer::Own } else { Answer::Any }),
+            Origins::One(origin) => Some(Answer::Text(origin)),
+            Origins::Several(list) => {
+                let own = own?;
+                list.iter().any(|origin| origin.as_bytes() == own).then_some(Answer::Own)
+            }
+        }
+    }
+}
+
+impl Answer<'_> {
+    /// Whether it lets this origin in.
+    fn fits(&self, own: Option<&[u8]>) -> bool {
+        match self {
+            Answer::Any | Answer::Own => true,
+            Answer::Text(text) => own == Some(text.as_bytes()),
+        }
+    }
+
+    fn bytes<'b>(&'b self, own: Option<&'b [u8]>) -> &'b [u8] {
+        match self {
+            Answer::Any => b"*",
+            Answer::Text(text) => text.as_bytes(),
+            Answer::Own => own.unwrap_or(b"*"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,260 @@
+//! hot path
+//!
+//! ip-restriction: lets in, or keeps out, clients by address.
+//!
+//! Settings and messages as in APISIX 3.18. The address is the client's as the
+//! gateway knows it: the peer's, or what a trusted proxy named.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use model::Invalid;
+use sdk::chain::Phases;
+use sdk::{Build, Exchange, Plugin, Reply, Step};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// The stage.
+pub struct IpRestriction {
+    whitelist: Option<Ranges>,
+    blacklist: Option<Ranges>,
+    refusal: Reply,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Config {
+    message: String,
+    response_code: u16,
+    whitelist: Option<Vec<String>>,
+    blacklist: Option<Vec<String>>,
+}
+
+impl Plugin for IpRestriction {
+    const NAME: &'static str = "ip-restriction";
+    const PRIORITY: i32 = 3000;
+    const PHASES: Phases = Phases::ACCESS;
+
+    type Config = Config;
+
+    fn schema() -> Value {
+        let list = json!({"type": "array", "items": {"anyOf": address_schemas()}, "minItems": 1});
+        json!({
+            "type": "object",
+            "properties": {
+                "message": {
+                    "type": "string",
+                    "minLength": 1,
+                    "maxLength": 1024,
+                    "default": "Your IP address is not allowed",
+                },
+                "response_code": {"type": "integer", "minimum": 403, "maximum": 404, "default": 403},
+                "whitelist": list,
+                "blacklist": list,
+            },
+            "oneOf": [{"required": ["whitelist"]}, {"required": ["blacklist"]}],
+        })
+    }
+
+    fn build(config: Config, _cx: &mut Build<'_>) -> Result<IpRestriction, Invalid> {
+        let ranges = |list: Option<Vec<String>>, name: &str| {
+            list.map(|list| Ranges::parse(&list).map_err(|invalid| invalid.within(name))).transpose()
+        };
+        Ok(IpRestriction {
+            whitelist: ranges(config.whitelist, "whitelist")?,
+            blacklist: ranges(config.blacklist, "blacklist")?,
+            refusal: Reply::json(config.response_code, &json!({ "message": config.message })),
+        })
+    }
+
+    fn access(&self, x: &mut Exchange<'_>) -> Step {
+        let ip = x.client.ip();
+        let kept_out = match (&self.whitelist, &self.blacklist) {
+            (Some(whitelist), _) => !whitelist.contain(ip),
+            (None, Some(blacklist)) => blacklist.contain(ip),
+            (None, None) => false,
+        };
+        if kept_out { Step::Reply(self.refusal.clone()) } else { Step::Next }
+    }
+}
+
+/// Sets of addresses as sorted ranges that do not touch, so a look-up is a binary search.
+#[derive(Debug, Default)]
+struct Ranges {
+    v4: Vec<(u32, u32)>,
+    v6: Vec<(u128, u128)>,
+}
+
+impl Ranges {
+    fn parse(list: &[String]) -> Result<Ranges, Invalid> {
+        let mut ranges = Ranges::default();
+        for (index, text) in list.iter().enumerate() {
+            let net = network(text).ok_or_else(|| {
+                Invalid::new(format!("invalid ip address: {text}"))
+                    .at(format!("/{index}"))
+                    .expected("an IPv4 or IPv6 address, alone or with a prefix length")
+                    .got(text.clone())
+            })?;
+            match (net.network(), net.broadcast()) {
+                (IpAddr::V4(first), IpAddr::V4(last)) => ranges.v4.push((first.into(), last.into())),
+                (IpAddr::V6(first), IpAddr::V6(last)) => ranges.v6.push((first.into(), last.into())),
+                // Both ends of a network are of one family.
+                _ => {}
+            }
+        }
+        merge(&mut ranges.v4, |last| last.checked_add(1));
+        merge(&mut ranges.v6, |last| last.checked_add(1));
+        Ok(ranges)
+    }
+
+    #[inline]
+    fn contain(&self, ip: IpAddr) -> bool {
+        match ip {
+            IpAddr::V4(ip) => contains(&self.v4, ip.into()),
+            IpAddr::V6(ip) => contains(&self.v6, ip.into()),
+        }
+    }
+}
+
+#[inline]
+fn contains<T: Ord + Copy>(ranges: &[(T, T)], ip: T) -> bool {
+    let after = ranges.partition_point(|(first, _)| *first <= ip);
+    after > 0 && ip <= ranges[after - 1].1
+}
+
+/// Sorts ranges and joins those that overlap or follow on each other.
+fn merge<T: Ord + Copy>(ranges: &mut Vec<(T, T)>, next: impl Fn(T) -> Option<T>) {
+    ranges.sort_unstable();
+    ranges.dedup_by(|range, before| {
+        let joins = next(before.1).is_none_or(|next| range.0 <= next);
+        if joins {
+            before.1 = before.1.max(range.1);
+        }
+        joins
+    });
+}
+
+/// An address or a network; IPv4 mapped into IPv6 is IPv4, as client addresses are.
+fn network(text: &str) -> Option<IpNet> {
+    let net = match text.contains('/') {
+        true => text.parse::<IpNet>().ok()?,
+        false => IpNet::from(text.parse::<IpAddr>().ok()?),
+    };
+    match net {
+        IpNet::V6(v6) if v6.prefix_len() >= 96 => match v6.addr().to_ipv4_mapped() {
+            Some(v4) => IpNet::new(v4.into(), v6.prefix_len() - 96).ok(),
+            None => Some(net),
+        },
+        net => Some(net),
+    }
+}
+
+/// APISIX's `ip_def`: what an address looks like. What passes it is then parsed.
+fn address_schemas() -> Value {
+    let byte = "([0-9]|[1-9][0-9]|1[0-9]{2}|2[0-4][0-9]|25[0-5])";
+    let v4 = [byte; 4].join("\\.");
+    let v6 = "([a-fA-F0-9]{0,4}:){1,8}(:[a-fA-F0-9]{0,4}){0,8}([a-fA-F0-9]{0,4})?";
+    json!([
+        {"title": "IPv4", "type": "string", "format": "ipv4"},
+        {"title": "IPv4/CIDR", "type": "string", "pattern": format!("^{v4}/([12]?[0-9]|3[0-2])$")},
+        {"title": "IPv6", "type": "string", "format": "ipv6"},
+        {"title": "IPv6/CIDR", "type": "string", "pattern": format!("^{v6}/[0-9]{{1,3}}$")},
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use sdk::testing::Probe;
+
+    use super::*;
+
+    fn allowed(config: &Value, ip: &str) -> bool {
+        let mut probe = Probe::get("/").from_ip(ip);
+        let stage: IpRestriction = probe.stage(config.clone()).unwrap();
+        match stage.access(&mut probe.exchange()) {
+            Step::Next => true,
+            Step::Reply(reply) => {
+                assert_eq!(reply.status, 403);
+                assert_eq!(&reply.body[..], b"{\"message\":\"Your IP address is not allowed\"}\n");
+                false
+            }
+            step => panic!("{step:?}"),
+        }
+    }
+
+    #[test]
+    fn a_whitelist_lets_in_what_it_holds() {
+        let config = json!({"whitelist": ["10.255.254.0/24", "192.168.0.0/16", "::1", "fe80::/32"]});
+        for ip in ["10.255.254.0", "10.255.254.255", "192.168.7.7", "::1", "fe80::1:1"] {
+            assert!(allowed(&config, ip), "{ip}");
+        }
+        for ip in ["10.255.253.255", "10.255.255.0", "127.0.0.1", "::2", "fe80:1::", "0.0.0.1"] {
+            assert!(!allowed(&config, ip), "{ip}");
+        }
+    }
+
+    #[test]
+    fn a_blacklist_keeps_out_what_it_holds() {
+        let config = json!({"blacklist": ["127.0.0.1", "10.0.0.0/8", "10.1.0.0/16", "::ffff:102:300/120"]});
+        for ip in ["127.0.0.1", "10.200.0.1", "1.2.3.4"] {
+            assert!(!allowed(&config, ip), "{ip}");
+        }
+        for ip in ["127.0.0.2", "9.255.255.255", "11.0.0.0", "1.2.4.0", "::1"] {
+            assert!(allowed(&config, ip), "{ip}");
+        }
+        assert!(!allowed(&json!({"blacklist": ["0.0.0.0/0"]}), "255.255.255.255"));
+        assert!(!allowed(&json!({"blacklist": ["::/0", "ffff::"]}), "ffff::1"));
+    }
+
+    #[test]
+    fn message_and_status_can_be_chosen() {
+        let mut probe = Probe::get("/");
+        let config = json!({"blacklist": ["127.0.0.1"], "message": "Do you want to do something bad?", "response_code": 404});
+        let stage: IpRestriction = probe.stage(config).unwrap();
+        let Step::Reply(reply) = stage.access(&mut probe.exchange()) else { panic!("let in") };
+        assert_eq!(reply.status, 404);
+        assert_eq!(&reply.body[..], b"{\"message\":\"Do you want to do something bad?\"}\n");
+    }
+
+    #[test]
+    fn ranges_that_touch_become_one() {
+        let list =
+            ["10.0.0.0/25", "10.0.0.128/25", "10.0.1.0/24", "10.0.0.3", "10.0.3.0/24"].map(str::to_owned);
+        let ranges = Ranges::parse(&list).unwrap();
+        assert_eq!(ranges.v4, [(0x0a00_0000, 0x0a00_01ff), (0x0a00_0300, 0x0a00_03ff)]);
+    }
+
+    #[test]
+    fn settings_are_checked() {
+        let probe = Probe::default();
+        let item = |name, index| {
+            format!(
+                "property \"{name}\" validation failed: failed to validate item {index}: \
+                 object matches none of the required"
+            )
+        };
+        for (config, reason) in [
+            (json!({}), "value should match only one schema, but matches none".to_owned()),
+            (
+                json!({"whitelist": ["::1"], "blacklist": ["::1"]}),
+                "value should match only one schema, but matches both schemas 1 and 2".to_owned(),
+            ),
+            (json!({"whitelist": ["10.255.256.0/24"]}), item("whitelist", 1)),
+            (json!({"blacklist": ["::1", "10.0.0.0/38"]}), item("blacklist", 2)),
+            (
+                json!({"blacklist": []}),
+                "property \"blacklist\" validation failed: expect array to have at least 1 items".to_owned(),
+            ),
+            (json!({"blacklist": ["::1/129"]}), "invalid ip address: ::1/129".to_owned()),
+            (
+                json!({"blacklist": ["::1"], "response_code": 405}),
+                "property \"response_code\" validation failed: expected 405 to be at most 404".to_owned(),
+            ),
+        ] {
+            assert_eq!(
+                probe.stage::<IpRestriction>(config.clone()).err().unwrap().reason,
+                reason,
+                "{config}"
+            );
+        }
+    }
+}
