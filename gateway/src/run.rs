@@ -78,7 +78,7 @@ async fn serve(found: Found, began: Instant) -> anyhow::Result<()> {
         None => None,
     };
     let count = wiring::worker_count(&boot);
-    let mut settings = wiring::proxy_settings(&boot, Vec::new());
+    let mut settings = wiring::proxy_settings(&boot, Vec::new(), count);
     let sockets = listen_for_traffic(&boot, &mut settings, count)?;
 
     let compiler = Compiler::new(catalog.clone(), wiring::compile_settings(&boot));

@@ -32,16 +32,7 @@ pub fn services(boot: &Boot) -> anyhow::Result<Services> {
 }
 
 fn meters(boot: &Boot) -> anyhow::Result<sdk::meters::Settings> {
-    let prometheus = &boot.prometheus;
-    let mut metrics = Map::new();
-    for (name, expire) in &prometheus.expire {
-        metrics.insert(name.clone(), json!({"expire": expire.as_secs()}));
-    }
-    let mut attr = json!({"metric_prefix": prometheus.metric_prefix, "metrics": metrics});
-    if let Some(buckets) = &prometheus.default_buckets {
-        attr["default_buckets"] = json!(buckets);
-    }
-    Ok(sdk::meters::Settings::from_attr(Some(&attr))?)
+    Ok(sdk::meters::Settings::from_attr(boot.plugin_attr.get("prometheus"))?)
 }
 
 /// The plugins, with services of their own: enough to check configurations.
@@ -87,8 +78,36 @@ pub fn compile_settings(boot: &Boot) -> snapshot::compile::Settings {
     }
 }
 
+/// Descriptors kept for the store, the log, the APIs and the runtime.
+const RESERVED_DESCRIPTORS: u64 = 64;
+
+/// Client connections one worker may hold: `worker_connections`, but never so many that none
+/// of the process's descriptors would be left for upstreams. Raises the process's own limit
+/// as far as it may.
+fn max_connections(boot: &Boot, workers: usize) -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let current = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => limit.maximum,
+        Err(_) => limit.current,
+    };
+    let descriptors = current.unwrap_or(u64::MAX);
+    let spare = descriptors.saturating_sub(RESERVED_DESCRIPTORS.min(descriptors / 4));
+    // Half of them, and at least one each: every client may need an upstream connection.
+    let share = (spare / 2 / workers.max(1) as u64).max(1);
+    let wanted = boot.worker_connections.max(1);
+    if share < wanted {
+        tracing::warn!(
+            "each worker takes at most {share} connections, not {wanted} (worker_connections): \
+             the process may open {descriptors} files; raise `ulimit -n` or LimitNOFILE"
+        );
+    }
+    usize::try_from(share.min(wanted)).unwrap_or(usize::MAX)
+}
+
 /// How the data plane behaves.
-pub fn proxy_settings(boot: &Boot, listen: Vec<SocketAddr>) -> proxy::Settings {
+pub fn proxy_settings(boot: &Boot, listen: Vec<SocketAddr>, workers: usize) -> proxy::Settings {
     let http = &boot.http;
     let defaults = proxy::Settings::default();
     let head = usize::try_from(http.max_head_size).unwrap_or(usize::MAX);
@@ -106,7 +125,7 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<SocketAddr>) -> proxy::Settings {
     });
     proxy::Settings {
         listen,
-        max_connections: usize::try_from(boot.worker_connections).unwrap_or(usize::MAX),
+        max_connections: max_connections(boot, workers),
         request,
         header_timeout: http.client_header_timeout,
         body_timeout: http.client_body_timeout,

@@ -179,6 +179,7 @@ async fn serve(
         rt::spawn(accept(worker.clone(), rt::Listener::new(socket)?, local, signal.clone()));
     }
     rt::spawn(tick(worker.clone()));
+    rt::spawn(follow(worker.clone()));
     if *signal.borrow_and_update() == Stage::Run {
         worker.stage.set(rt::changed(&mut signal).await);
     }
@@ -242,8 +243,6 @@ async fn tick(worker: Rc<Worker>) {
         worker.clock.tick();
         ticks = ticks.wrapping_add(1);
         if ticks % 20 == 0 {
-            // Lets go of an old snapshot when no request comes.
-            drop(worker.lease());
             worker.pools.sweep(worker.clock.coarse_ms());
         }
         if ticks % 200 == 0 {
@@ -252,6 +251,14 @@ async fn tick(worker: Rc<Worker>) {
             let keep = scratch.len() / 2;
             scratch.truncate(keep);
         }
+    }
+}
+
+/// Takes a new snapshot at once, also when no request comes.
+async fn follow(worker: Rc<Worker>) {
+    loop {
+        std::future::poll_fn(|cx| worker.reader.borrow().poll_stale(cx)).await;
+        drop(worker.lease());
     }
 }
 
@@ -270,15 +277,14 @@ impl Worker {
         });
     }
 
-    /// Out of descriptors or memory: wait for some to come free. Anything else was one
-    /// client's own failure.
+    /// Out of descriptors or memory: wait for some to come free, and keep serving what is
+    /// here. Anything else was one client's own failure.
     async fn accept_failed(&self, error: &io::Error) {
         const EMFILE: i32 = 24;
         const ENFILE: i32 = 23;
         const ENOBUFS: i32 = 105;
         const ENOMEM: i32 = 12;
         if matches!(error.raw_os_error(), Some(EMFILE | ENFILE | ENOBUFS | ENOMEM)) {
-            self.pools.clear();
             rt::sleep(TICK).await;
         }
     }

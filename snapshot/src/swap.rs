@@ -6,8 +6,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 
 use arc_swap::ArcSwap;
+use futures_util::task::AtomicWaker;
 
 use crate::Snapshot;
 
@@ -18,6 +20,8 @@ struct Shared {
     version: AtomicU64,
     /// What each reader holds, as a store revision.
     held: Box<[AtomicU64]>,
+    /// Readers that want to be woken when there is something newer.
+    waiting: Box<[AtomicWaker]>,
 }
 
 /// The control plane's end: the only way configuration reaches workers.
@@ -51,6 +55,7 @@ impl Publisher {
             current: ArcSwap::new(first.clone()),
             version: AtomicU64::new(0),
             held: (0..workers).map(|_| AtomicU64::new(first.revision)).collect(),
+            waiting: (0..workers).map(|_| AtomicWaker::new()).collect(),
         });
         let readers = (0..workers)
             .map(|index| Reader { shared: shared.clone(), index, version: 0, current: first.clone() })
@@ -64,6 +69,9 @@ impl Publisher {
         self.kept.push(snapshot.clone());
         self.shared.current.store(snapshot);
         self.shared.version.fetch_add(1, Ordering::Release);
+        for reader in &self.shared.waiting {
+            reader.wake();
+        }
         self.free_unused();
     }
 
@@ -105,6 +113,14 @@ impl Reader {
     #[inline]
     pub fn is_stale(&self) -> bool {
         self.shared.version.load(Ordering::Relaxed) != self.version
+    }
+
+    /// Ready when there is a newer snapshot than the one held; else the task is woken once
+    /// there is. For one task a reader.
+    pub fn poll_stale(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.shared.waiting[self.index].register(cx.waker());
+        // Looked at after registering, so that a publication in between is not missed.
+        if self.shared.version.load(Ordering::Acquire) == self.version { Poll::Pending } else { Poll::Ready(()) }
     }
 
     #[cold]

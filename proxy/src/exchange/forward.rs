@@ -12,7 +12,9 @@ use sdk::Exchange;
 use sdk::exchange::{Body, Chunk};
 use snapshot::balance::Tried;
 use snapshot::{Endpoint, PassHost, Plan, Scheme, Upstream};
-use wire::{Framing, Method, Name};
+use smallvec::SmallVec;
+use wire::h1::encode::{BadTarget, check_target};
+use wire::{Framing, Method, Name, Span};
 
 use super::answer::write_decimal;
 use super::body::{Incoming, Outgoing};
@@ -145,7 +147,10 @@ impl Forward<'_> {
 
         let switching = self.plan.websocket && x.request().upgrade;
         self.up_out.clear();
-        let outgoing = write_request(worker, x, upstream, endpoint, switching, self.up_out);
+        let outgoing = match write_request(worker, x, upstream, endpoint, switching, self.up_out) {
+            Ok(outgoing) => outgoing,
+            Err(_) => return Err(failed(Fault::gateway(FaultKind::BrokenStage), state)),
+        };
         let all_at_hand = down.body_at_hand();
 
         let Down { stream, waiter, up_waiter, buffer, incoming, body_lost, .. } = down;
@@ -172,6 +177,7 @@ impl Forward<'_> {
         }
         state.sent = true;
 
+        let sent_method = x.forward.method.unwrap_or(x.messages.request.method);
         let upload = UploadState::default();
         let mut nothing = Incoming::None;
         let incoming = if all_at_hand.is_some() { &mut nothing } else { incoming };
@@ -190,6 +196,7 @@ impl Forward<'_> {
                 out: &mut *self.down_out,
                 chunk: &mut *self.chunk,
                 read_timeout: timeouts.read,
+                sent_method,
                 switching,
                 keep_client: self.keep_client,
                 long: false,
@@ -236,14 +243,19 @@ fn write_request(
     endpoint: &Endpoint,
     switching: bool,
     out: &mut Vec<u8>,
-) -> Outgoing {
+) -> Result<Outgoing, BadTarget> {
     let head = x.request();
     match x.forward.method {
         Some(method) if method != Method::Other => out.extend_from_slice(method.as_str().as_bytes()),
         _ => out.extend_from_slice(head.method_bytes()),
     }
     out.push(b' ');
+    let target = out.len();
     x.upstream_uri(out);
+    if x.forward.uri.is_some() {
+        // A stage's own text: nothing in it may end the request line (CVE-2023-25690).
+        check_target(&out[target..])?;
+    }
     out.extend_from_slice(b" HTTP/1.1\r\nHost: ");
     out.extend_from_slice(match (&x.forward.host, &upstream.pass_host) {
         (Some(span), _) => head.fields.bytes(*span),
@@ -254,7 +266,7 @@ fn write_request(
     out.extend_from_slice(b"\r\n");
 
     let trusted = (worker.settings.trusted)(x.client.peer.ip());
-    let mut forwarded_for = None;
+    let mut forwarded_for: SmallVec<[Span; 2]> = SmallVec::new();
     let mut told = 0u8;
     for field in head.fields.list() {
         match field.id {
@@ -266,7 +278,7 @@ fn write_request(
             | Name::Upgrade
             | Name::XRealIp => continue,
             Name::XForwardedFor => {
-                forwarded_for = Some(field.value);
+                forwarded_for.push(field.value);
                 continue;
             }
             Name::XForwardedProto if trusted => told |= 1,
@@ -284,7 +296,7 @@ fn write_request(
     out.extend_from_slice(b"X-Real-IP: ");
     out.extend_from_slice(ip);
     out.extend_from_slice(b"\r\nX-Forwarded-For: ");
-    if let Some(before) = forwarded_for {
+    for before in forwarded_for {
         out.extend_from_slice(head.fields.bytes(before));
         out.extend_from_slice(b", ");
     }
@@ -307,7 +319,7 @@ fn write_request(
         out.extend_from_slice(b"Connection: upgrade\r\nUpgrade: ");
         out.extend_from_slice(head.fields.get(Name::Upgrade).unwrap_or_default());
         out.extend_from_slice(b"\r\n\r\n");
-        return Outgoing::Same;
+        return Ok(Outgoing::Same);
     }
     let length = match (x.body_state, head.framing) {
         (Body::Whole, _) => Some(x.messages.body.len() as u64),
@@ -318,20 +330,20 @@ fn write_request(
         out.extend_from_slice(b"Content-Length: ");
         write_decimal(length, out);
         out.extend_from_slice(b"\r\n\r\n");
-        return Outgoing::Same;
+        return Ok(Outgoing::Same);
     }
     if head.framing != Framing::Chunked {
         out.extend_from_slice(b"\r\n");
-        return Outgoing::Same;
+        return Ok(Outgoing::Same);
     }
     out.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
     if x.body_state != Body::TooLarge || x.messages.body.is_empty() {
-        return Outgoing::Same;
+        return Ok(Outgoing::Same);
     }
     // The beginning was taken out of its coding, so the rest is, too.
     let beginning = &x.messages.body;
     wire::h1::encode::chunk_header(beginning.len(), out);
     out.extend_from_slice(beginning);
     out.extend_from_slice(b"\r\n");
-    Outgoing::Chunked
+    Ok(Outgoing::Chunked)
 }

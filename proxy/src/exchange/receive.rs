@@ -46,6 +46,8 @@ pub(crate) struct Receiver<'a, 'b, 'x> {
     pub(crate) out: &'a mut Vec<u8>,
     pub(crate) chunk: &'a mut Chunk,
     pub(crate) read_timeout: Duration,
+    /// The method that was sent: whether the answer has a body depends on it.
+    pub(crate) sent_method: Method,
     /// The client asked for another protocol and the plan allows it.
     pub(crate) switching: bool,
     /// The client's connection may serve another request.
@@ -86,8 +88,9 @@ impl Receiver<'_, '_, '_> {
         if let Err(fault) = sent {
             return Ok(Received::Broken(fault));
         }
-        // Bytes behind the message: the upstream and we disagree about where it ended.
-        let clean = lent.is_none() || lent.get().is_empty();
+        // Bytes behind the message: the upstream and we disagree about where it ended. And a body
+        // that nobody wanted is still on its way.
+        let clean = (lent.is_none() || lent.get().is_empty()) && (has_body || incoming.is_done());
         Ok(Received::Done {
             keep_upstream: keep_upstream && clean && self.state.done.get(),
             keep_client: self.keep_client && ending != Ending::Close,
@@ -104,8 +107,7 @@ impl Receiver<'_, '_, '_> {
             if !lent.is_none() && !lent.get().is_empty() {
                 let buffer = lent.get();
                 let head = &mut self.x.messages.response;
-                let method = self.x.messages.request.method;
-                let decoded = wire::h1::response(buffer.data(), &mut progress, head, method, limits);
+                let decoded = wire::h1::response(buffer.data(), &mut progress, head, self.sent_method, limits);
                 match decoded.map_err(|refusal| Fault::upstream(FaultKind::BadResponse(refusal)))? {
                     Some(n) => {
                         buffer.consume(n);

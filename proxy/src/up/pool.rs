@@ -86,10 +86,4 @@ impl Pools {
         });
         self.idle.set(all.values().map(Vec::len).sum());
     }
-
-    /// Closes everything: descriptors are needed elsewhere.
-    pub(crate) fn clear(&self) {
-        self.by_addr.borrow_mut().clear();
-        self.idle.set(0);
-    }
 }

@@ -41,14 +41,20 @@ pub fn request_line(method: &[u8], target: &[&[u8]], out: &mut Vec<u8>) -> Resul
     for part in target {
         out.extend_from_slice(part);
     }
-    // Without an early end the loop is done in vectors.
-    let bad = out[from..].iter().fold(from == out.len(), |bad, &byte| bad | !(0x21..=0x7e).contains(&byte));
-    if bad {
+    if let Err(bad) = check_target(&out[from..]) {
         out.truncate(start);
-        return Err(BadTarget);
+        return Err(bad);
     }
     out.extend_from_slice(b" HTTP/1.1\r\n");
     Ok(())
+}
+
+/// Whether a request target can stand in a request line: visible ASCII alone.
+#[inline]
+pub fn check_target(target: &[u8]) -> Result<(), BadTarget> {
+    // Without an early end the loop is done in vectors.
+    let bad = target.iter().fold(target.is_empty(), |bad, &byte| bad | !(0x21..=0x7e).contains(&byte));
+    if bad { Err(BadTarget) } else { Ok(()) }
 }
 
 /// Appends `HTTP/1.1 STATUS REASON CRLF` (RFC 9112 section 4).
