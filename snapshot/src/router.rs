@@ -26,8 +26,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use sdk::Exchange;
 use sdk::expr::Expr;
+use sdk::{Exchange, Matched};
 use smallvec::SmallVec;
 
 use crate::plan::Plan;
@@ -166,7 +166,8 @@ impl Router {
             }
         }
         self.reading_body += usize::from(reads_body(&rule));
-        self.rules.update(self.hasher.hash(rule.id.as_bytes()), rule.id.as_bytes(), |_| Some(rule.clone()));
+        let hash = self.hasher.hash(rule.id.as_bytes());
+        self.rules.insert(hash, rule.id.as_bytes(), rule.clone());
     }
 
     /// Takes out the rule of this id, if there is one.
@@ -181,7 +182,7 @@ impl Router {
             }
         }
         self.reading_body -= usize::from(reads_body(&rule));
-        self.rules.update(self.hasher.hash(id.as_bytes()), id.as_bytes(), |_| None);
+        self.rules.remove(self.hasher.hash(id.as_bytes()), id.as_bytes());
     }
 
     /// Makes the path of the request what the options want it to be, for this search and for
@@ -209,14 +210,16 @@ impl Router {
             sdk::vars::prepare_body(x);
         }
         let Hit { candidate, host, params } = self.search(x)?;
-        let rule: &'s Rule = &candidate.rule;
-        x.matched.route = Some(&rule.plan.info);
-        x.matched.uri = &rule.uris[candidate.uri as usize];
-        x.matched.uri_index = candidate.uri;
-        x.matched.host = host.map_or("", |index| &rule.hosts[index as usize]);
-        x.matched.host_index = host.unwrap_or(0);
-        x.matched.params = params;
-        Some(&rule.plan)
+        let (host, host_index) = host.unwrap_or_default();
+        x.matched = Matched {
+            route: Some(&candidate.plan.info),
+            uri: &candidate.uri,
+            uri_index: candidate.uri_index,
+            host,
+            host_index,
+            params,
+        };
+        Some(&candidate.plan)
     }
 
     fn search(&self, x: &Exchange<'_>) -> Option<Hit<'_>> {

@@ -9,59 +9,72 @@ use sdk::Exchange;
 
 use super::Rule;
 use super::pattern::{Params, Rest};
+use crate::plan::Plan;
 
-/// One path of one rule, under one host if hosts are looked up beforehand.
+/// One path of one rule, under one host if hosts are looked up beforehand. What a match needs
+/// is copied here from the rule, so that a rule without conditions need not be looked at.
 #[derive(Debug, Clone)]
 pub(super) struct Candidate {
-    pub(super) rule: Arc<Rule>,
-    /// Index of the path among the rule's.
-    pub(super) uri: u16,
-    /// Index of the host it stands under, if it stands under one.
-    pub(super) host: Option<u16>,
-    pub(super) rest: Rest,
+    rule: Arc<Rule>,
+    pub(super) plan: Arc<Plan>,
+    /// The path as written, and its index among the rule's.
+    pub(super) uri: Arc<str>,
+    pub(super) uri_index: u16,
+    /// The host it stands under, if it stands under one, and its index among the rule's.
+    host: Option<(Arc<str>, u16)>,
+    rest: Rest,
     /// Nothing but the path has to be checked.
     free: bool,
 }
 
-/// A list of candidates, the first that fits wins. Copies share it until one changes.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Candidates(Arc<Vec<Candidate>>);
+/// Candidates with one key, at least one; the first that fits wins.
+#[derive(Debug, Clone)]
+pub(super) struct Candidates {
+    first: Candidate,
+    more: Vec<Candidate>,
+}
 
 /// The candidate that won, and what it matched.
 #[derive(Debug)]
 pub(super) struct Hit<'s> {
     pub(super) candidate: &'s Candidate,
-    pub(super) host: Option<u16>,
+    /// The host pattern and its index, if the rule has hosts.
+    pub(super) host: Option<(&'s str, u16)>,
     pub(super) params: Params<'s>,
 }
 
 impl Candidate {
-    pub(super) fn new(rule: &Arc<Rule>, uri: u16, host: Option<u16>, rest: Rest) -> Candidate {
+    pub(super) fn new(rule: &Arc<Rule>, uri: usize, host: Option<u16>, rest: Rest) -> Candidate {
         let free = rule.methods == 0
             && rule.remote_addrs.is_empty()
             && rule.vars.is_none()
             && (rule.hosts.is_empty() || host.is_some());
-        Candidate { rule: rule.clone(), uri, host, rest, free }
-    }
-
-    fn pattern(&self) -> &str {
-        &self.rule.uris[self.uri as usize]
+        Candidate {
+            rule: rule.clone(),
+            plan: rule.plan.clone(),
+            uri: rule.uris[uri].as_str().into(),
+            uri_index: uri as u16,
+            host: host.map(|index| (rule.hosts[index as usize].as_str().into(), index)),
+            rest,
+            free,
+        }
     }
 
     /// Higher priority first, then the longer pattern, then the smaller id (which stands for
     /// the store's order), then the order within the rule.
     fn order(&self) -> impl Ord + '_ {
-        (Reverse(self.rule.priority), Reverse(self.pattern().len()), &self.rule.id, self.uri, self.host)
+        (Reverse(self.rule.priority), Reverse(self.uri.len()), &self.rule.id, self.uri_index, &self.host)
     }
 
-    /// Methods, addresses, hosts, variables: all but the path, cheapest first. Gives the index
-    /// of the host that matched, if the rule has hosts.
+    /// Methods, addresses, hosts, variables: all but the path, cheapest first. Gives the
+    /// host that matched, if the rule has hosts.
     #[inline]
-    fn admits(&self, x: &Exchange<'_>) -> Option<Option<u16>> {
-        let rule = &*self.rule;
+    fn admits(&self, x: &Exchange<'_>) -> Option<Option<(&str, u16)>> {
+        let under = self.host.as_ref().map(|(host, index)| (&**host, *index));
         if self.free {
-            return Some(self.host);
+            return Some(under);
         }
+        let rule = &*self.rule;
         if rule.methods != 0 && rule.methods & x.method().bit() == 0 {
             return None;
         }
@@ -71,10 +84,11 @@ impl Candidate {
                 return None;
             }
         }
-        let host = if self.host.is_some() || rule.hosts.is_empty() {
-            self.host
+        let host = if under.is_some() || rule.hosts.is_empty() {
+            under
         } else {
-            Some(rule.hosts.iter().position(|host| host_matches(host, x))? as u16)
+            let index = rule.hosts.iter().position(|host| host_matches(host, x))?;
+            Some((rule.hosts[index].as_str(), index as u16))
         };
         match &rule.vars {
             Some(vars) if !vars.matches(x) => None,
@@ -100,29 +114,47 @@ fn host_matches(pattern: &str, x: &Exchange<'_>) -> bool {
 }
 
 impl Candidates {
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    pub(super) fn new(first: Candidate) -> Candidates {
+        Candidates { first, more: Vec::new() }
     }
 
-    pub(super) fn insert(&mut self, candidate: Candidate) {
-        let list = Arc::make_mut(&mut self.0);
-        let at = list.partition_point(|known| known.order() <= candidate.order());
-        list.insert(at, candidate);
+    pub(super) fn insert(&mut self, mut candidate: Candidate) {
+        if candidate.order() < self.first.order() {
+            std::mem::swap(&mut self.first, &mut candidate);
+        }
+        let at = self.more.partition_point(|known| known.order() <= candidate.order());
+        self.more.insert(at, candidate);
     }
 
-    pub(super) fn remove(&mut self, id: &str) {
-        Arc::make_mut(&mut self.0).retain(|candidate| candidate.rule.id != id);
+    /// Takes out the rule's. If none would be left it says so and leaves all as it is.
+    pub(super) fn remove(&mut self, id: &str) -> Remain {
+        self.more.retain(|candidate| candidate.rule.id != id);
+        if self.first.rule.id != id {
+            return Remain::Some;
+        }
+        if self.more.is_empty() {
+            return Remain::None;
+        }
+        self.first = self.more.remove(0);
+        Remain::Some
     }
 
     /// The first candidate that fits. `prefix` is the length of the key they stand under.
     #[inline]
     pub(super) fn find<'s>(&'s self, x: &Exchange<'_>, path: &[u8], prefix: usize) -> Option<Hit<'s>> {
         let base = x.request().path_span.start;
-        self.0.iter().find_map(|candidate| {
+        std::iter::once(&self.first).chain(&self.more).find_map(|candidate| {
             let host = candidate.admits(x)?;
             let mut params = Params::new();
             let fits = candidate.rest.matches(path, prefix, base, &mut params);
             fits.then_some(Hit { candidate, host, params })
         })
     }
+}
+
+/// Whether something is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Remain {
+    Some,
+    None,
 }

@@ -18,9 +18,9 @@ type Text = SmallVec<[u8; 256]>;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Hosts {
-    exact: Map<Arc<Paths>>,
+    exact: Map<Paths>,
     /// Patterns with a leading `*`, by what follows it, from the end.
-    wildcards: Prefixes<Arc<Paths>>,
+    wildcards: Prefixes<Paths>,
 }
 
 impl Hosts {
@@ -28,28 +28,42 @@ impl Hosts {
         self.exact.len() == 0 && self.wildcards.len() == 0
     }
 
-    pub(super) fn insert(&mut self, rule: &Arc<Rule>, host: u16, mode: Mode, hasher: &Hasher) {
-        self.update(&rule.hosts[host as usize], hasher, |paths| {
-            paths.insert(rule, Some(host), mode, hasher);
-        });
+    /// Adds the rule's paths to the tree of its host of this index.
+    pub(super) fn insert(&mut self, rule: &Arc<Rule>, index: u16, mode: Mode, hasher: &Hasher) {
+        let fresh = || {
+            let mut paths = Paths::default();
+            paths.insert(rule, Some(index), mode, hasher);
+            paths
+        };
+        match Key::of(&rule.hosts[index as usize]) {
+            Key::Exact(host) => match self.exact.get_mut(hasher.hash(&host), &host) {
+                Some(paths) => paths.insert(rule, Some(index), mode, hasher),
+                None => self.exact.insert(hasher.hash(&host), &host, fresh()),
+            },
+            Key::Wildcard(suffix) => match self.wildcards.get_mut(&suffix) {
+                Some(paths) => paths.insert(rule, Some(index), mode, hasher),
+                None => self.wildcards.insert(&suffix, fresh()),
+            },
+        }
     }
 
     /// Takes the rule's paths out of this host's tree.
     pub(super) fn remove(&mut self, rule: &Rule, host: &str, mode: Mode, hasher: &Hasher) {
-        self.update(host, hasher, |paths| paths.remove(rule, mode, hasher));
-    }
-
-    fn update(&mut self, host: &str, hasher: &Hasher, change: impl FnOnce(&mut Paths)) {
-        let change = |known: Option<Arc<Paths>>| {
-            let mut paths = known.unwrap_or_default();
-            change(Arc::make_mut(&mut paths));
-            Some(paths).filter(|paths| !paths.is_empty())
+        let is_empty_without = |paths: &mut Paths| {
+            paths.remove(rule, mode, hasher);
+            paths.is_empty()
         };
-        match host.strip_prefix('*') {
-            Some(suffix) => self.wildcards.update(&reversed(suffix.as_bytes()), change),
-            None => {
-                let host = lower(host.as_bytes());
-                self.exact.update(hasher.hash(&host), &host, change);
+        match Key::of(host) {
+            Key::Exact(host) => {
+                let hash = hasher.hash(&host);
+                if self.exact.get_mut(hash, &host).is_some_and(is_empty_without) {
+                    self.exact.remove(hash, &host);
+                }
+            }
+            Key::Wildcard(suffix) => {
+                if self.wildcards.get_mut(&suffix).is_some_and(is_empty_without) {
+                    self.wildcards.remove(&suffix);
+                }
             }
         }
     }
@@ -74,7 +88,22 @@ impl Hosts {
         if self.wildcards.len() == 0 {
             return None;
         }
-        self.wildcards.of(&reversed(host)).iter().rev().find_map(|paths| paths.find(x, path, path_hash))
+        self.wildcards.of(&reversed(host)).iter().rev().find_map(|(_, paths)| paths.find(x, path, path_hash))
+    }
+}
+
+/// What a host pattern stands under.
+enum Key {
+    Exact(Text),
+    Wildcard(Text),
+}
+
+impl Key {
+    fn of(host: &str) -> Key {
+        match host.strip_prefix('*') {
+            Some(suffix) => Key::Wildcard(reversed(suffix.as_bytes())),
+            None => Key::Exact(lower(host.as_bytes())),
+        }
     }
 }
 

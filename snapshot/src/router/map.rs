@@ -10,41 +10,37 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 /// Bits of the hash a level takes.
 const BITS: u32 = 4;
 const WAYS: usize = 1 << BITS;
 /// A list longer than this becomes a branch, while the hash has bits left.
 const LIST_MAX: usize = 16;
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Map<V> {
-    root: Arc<Node<V>>,
+    root: Node<V>,
     len: usize,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 enum Node<V> {
-    List(Vec<Entry<V>>),
-    Branch(Box<[Arc<Node<V>>; WAYS]>),
+    List(Arc<[Entry<V>]>),
+    Branch(Arc<[Node<V>; WAYS]>),
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Entry<V> {
     hash: u64,
-    key: Arc<[u8]>,
+    leaf: Arc<Leaf<V>>,
+}
+
+/// Key and value side by side, so that comparing the one fetches the other.
+#[derive(Debug, Clone)]
+struct Leaf<V> {
+    key: SmallVec<[u8; 40]>,
     value: V,
-}
-
-impl<V> Default for Map<V> {
-    fn default() -> Map<V> {
-        Map { root: Arc::default(), len: 0 }
-    }
-}
-
-impl<V> Default for Node<V> {
-    fn default() -> Node<V> {
-        Node::List(Vec::new())
-    }
 }
 
 impl<V: Clone> Map<V> {
@@ -54,7 +50,7 @@ impl<V: Clone> Map<V> {
 
     #[inline]
     pub(super) fn get(&self, hash: u64, key: &[u8]) -> Option<&V> {
-        let mut node = &*self.root;
+        let mut node = &self.root;
         let mut bits = hash;
         loop {
             match node {
@@ -63,56 +59,102 @@ impl<V: Clone> Map<V> {
                     bits >>= BITS;
                 }
                 Node::List(list) => {
-                    let entry = list.iter().find(|entry| entry.hash == hash && *entry.key == *key)?;
-                    return Some(&entry.value);
+                    let entry = list.iter().find(|entry| entry.is(hash, key))?;
+                    return Some(&entry.leaf.value);
                 }
             }
         }
     }
 
-    /// Puts in place of the key's value what `change` makes of it; `None` is no value.
-    pub(super) fn update(&mut self, hash: u64, key: &[u8], change: impl FnOnce(Option<V>) -> Option<V>) {
-        let (before, after) = Arc::make_mut(&mut self.root).update(0, hash, key, change);
-        self.len = self.len - usize::from(before) + usize::from(after);
+    /// A value to change, the copies of others left as they are.
+    pub(super) fn get_mut(&mut self, hash: u64, key: &[u8]) -> Option<&mut V> {
+        let list = self.root.list_mut(hash);
+        let at = list.iter().position(|entry| entry.is(hash, key))?;
+        Some(&mut Arc::make_mut(&mut Arc::make_mut(list)[at].leaf).value)
+    }
+
+    /// Adds a key that is not there yet.
+    pub(super) fn insert(&mut self, hash: u64, key: &[u8], value: V) {
+        self.len += 1;
+        let mut node = &mut self.root;
+        let mut depth = 0;
+        while let Node::Branch(ways) = node {
+            node = &mut Arc::make_mut(ways)[way(hash, depth)];
+            depth += 1;
+        }
+        if let Node::List(list) = node {
+            let new = Entry { hash, leaf: Arc::new(Leaf { key: key.into(), value }) };
+            let longer: Vec<_> = list.iter().cloned().chain(std::iter::once(new)).collect();
+            let split = longer.len() > LIST_MAX && (depth + 1) * BITS < u64::BITS;
+            *node = if split { Node::split(longer, depth) } else { Node::List(longer.into()) };
+        }
+    }
+
+    pub(super) fn remove(&mut self, hash: u64, key: &[u8]) {
+        let list = self.root.list_mut(hash);
+        let before = list.len();
+        *list = list.iter().filter(|entry| !entry.is(hash, key)).cloned().collect();
+        self.len -= before - list.len();
     }
 }
 
-impl<V: Clone> Node<V> {
-    /// Says whether the key had a value before, and whether it has one now.
-    fn update(
-        &mut self,
-        depth: u32,
-        hash: u64,
-        key: &[u8],
-        change: impl FnOnce(Option<V>) -> Option<V>,
-    ) -> (bool, bool) {
-        let list = match self {
-            Node::Branch(ways) => {
-                let way = &mut ways[way(hash, depth)];
-                return Arc::make_mut(way).update(depth + 1, hash, key, change);
+impl<V> Node<V> {
+    /// The list this hash leads to; nodes on the way are made this map's own.
+    fn list_mut(&mut self, hash: u64) -> &mut Arc<[Entry<V>]> {
+        let (mut node, mut depth) = (self, 0);
+        loop {
+            match node {
+                Node::List(list) => return list,
+                Node::Branch(ways) => {
+                    node = &mut Arc::make_mut(ways)[way(hash, depth)];
+                    depth += 1;
+                }
             }
-            Node::List(list) => list,
-        };
-        let at = list.iter().position(|entry| entry.hash == hash && *entry.key == *key);
-        let old = at.map(|at| list.swap_remove(at));
-        let (before, key, value) = match old {
-            Some(Entry { key, value, .. }) => (true, key, change(Some(value))),
-            None => (false, Arc::from(key), change(None)),
-        };
-        let after = value.is_some();
-        list.extend(value.map(|value| Entry { hash, key, value }));
-        if list.len() > LIST_MAX && (depth + 1) * BITS < u64::BITS {
-            *self = Node::split(std::mem::take(list), depth);
         }
-        (before, after)
     }
 
     fn split(list: Vec<Entry<V>>, depth: u32) -> Node<V> {
-        let mut ways: [Vec<Entry<V>>; WAYS] = Default::default();
+        let mut ways: [Vec<Entry<V>>; WAYS] = std::array::from_fn(|_| Vec::new());
         for entry in list {
             ways[way(entry.hash, depth)].push(entry);
         }
-        Node::Branch(Box::new(ways.map(|list| Arc::new(Node::List(list)))))
+        Node::Branch(Arc::new(ways.map(|list| Node::List(list.into()))))
+    }
+}
+
+impl<V> Entry<V> {
+    #[inline]
+    fn is(&self, hash: u64, key: &[u8]) -> bool {
+        self.hash == hash && *self.leaf.key == *key
+    }
+}
+
+impl<V> Default for Map<V> {
+    fn default() -> Map<V> {
+        Map { root: Node::List(Arc::default()), len: 0 }
+    }
+}
+
+// By hand, since copies share values and need not be able to clone them.
+
+impl<V> Clone for Map<V> {
+    fn clone(&self) -> Map<V> {
+        Map { root: self.root.clone(), len: self.len }
+    }
+}
+
+impl<V> Clone for Node<V> {
+    fn clone(&self) -> Node<V> {
+        match self {
+            Node::List(list) => Node::List(list.clone()),
+            Node::Branch(ways) => Node::Branch(ways.clone()),
+        }
+    }
+}
+
+impl<V> Clone for Entry<V> {
+    fn clone(&self) -> Entry<V> {
+        Entry { hash: self.hash, leaf: self.leaf.clone() }
     }
 }
 
@@ -137,10 +179,11 @@ mod tests {
                 let hash = (u64::from(key[0]) << 40 ^ u64::from(key[1])).wrapping_mul(0x9e37_79b9_7f4a_7c15)
                     & spread;
                 let value = rng.bool().then_some(step);
-                map.update(hash, &key, |before| {
-                    assert_eq!(before, model.get(&(hash, key)).copied());
-                    value
-                });
+                match (map.get_mut(hash, &key), value) {
+                    (Some(old), Some(value)) => *old = value,
+                    (None, Some(value)) => map.insert(hash, &key, value),
+                    (_, None) => map.remove(hash, &key),
+                }
                 match value {
                     Some(value) => model.insert((hash, key), value),
                     None => model.remove(&(hash, key)),

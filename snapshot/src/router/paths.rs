@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sdk::Exchange;
 
-use super::candidates::{Candidate, Candidates, Hit};
+use super::candidates::{Candidate, Candidates, Hit, Remain};
 use super::map::Map;
 use super::pattern::{Pattern, Rest};
 use super::prefixes::Prefixes;
@@ -15,14 +15,7 @@ use super::{Hasher, Mode, Rule};
 #[derive(Debug, Clone, Default)]
 pub(super) struct Paths {
     exact: Map<Candidates>,
-    patterns: Prefixes<Keyed>,
-}
-
-/// Candidates and the length of the key they stand under.
-#[derive(Debug, Clone)]
-struct Keyed {
-    len: usize,
-    candidates: Candidates,
+    patterns: Prefixes<Candidates>,
 }
 
 impl Paths {
@@ -31,22 +24,23 @@ impl Paths {
     }
 
     pub(super) fn insert(&mut self, rule: &Arc<Rule>, host: Option<u16>, mode: Mode, hasher: &Hasher) {
-        for (uri, path) in rule.uris.iter().enumerate() {
-            let candidate = |rest: Rest| Candidate::new(rule, uri as u16, host, rest);
+        for (index, path) in rule.uris.iter().enumerate() {
             match Pattern::parse(path, mode) {
                 Pattern::Exact(path) => {
-                    self.exact.update(hasher.hash(path.as_bytes()), path.as_bytes(), |known| {
-                        let mut candidates = known.unwrap_or_default();
-                        candidates.insert(candidate(Rest::Any));
-                        Some(candidates)
-                    });
+                    let (hash, key) = (hasher.hash(path.as_bytes()), path.as_bytes());
+                    let candidate = Candidate::new(rule, index, host, Rest::Any);
+                    match self.exact.get_mut(hash, key) {
+                        Some(candidates) => candidates.insert(candidate),
+                        None => self.exact.insert(hash, key, Candidates::new(candidate)),
+                    }
                 }
-                Pattern::Prefix(prefix, rest) => self.patterns.update(prefix.as_bytes(), |known| {
-                    let empty = || Keyed { len: prefix.len(), candidates: Candidates::default() };
-                    let mut keyed = known.unwrap_or_else(empty);
-                    keyed.candidates.insert(candidate(rest));
-                    Some(keyed)
-                }),
+                Pattern::Prefix(prefix, rest) => {
+                    let candidate = Candidate::new(rule, index, host, rest);
+                    match self.patterns.get_mut(prefix.as_bytes()) {
+                        Some(candidates) => candidates.insert(candidate),
+                        None => self.patterns.insert(prefix.as_bytes(), Candidates::new(candidate)),
+                    }
+                }
             }
         }
     }
@@ -56,17 +50,19 @@ impl Paths {
         for path in &rule.uris {
             match Pattern::parse(path, mode) {
                 Pattern::Exact(path) => {
-                    self.exact.update(hasher.hash(path.as_bytes()), path.as_bytes(), |known| {
-                        let mut candidates = known?;
-                        candidates.remove(&rule.id);
-                        Some(candidates).filter(|candidates| !candidates.is_empty())
-                    });
+                    let (hash, key) = (hasher.hash(path.as_bytes()), path.as_bytes());
+                    let remain = self.exact.get_mut(hash, key).map(|candidates| candidates.remove(&rule.id));
+                    if remain == Some(Remain::None) {
+                        self.exact.remove(hash, key);
+                    }
                 }
-                Pattern::Prefix(prefix, _) => self.patterns.update(prefix.as_bytes(), |known| {
-                    let mut keyed = known?;
-                    keyed.candidates.remove(&rule.id);
-                    Some(keyed).filter(|keyed| !keyed.candidates.is_empty())
-                }),
+                Pattern::Prefix(prefix, _) => {
+                    let key = prefix.as_bytes();
+                    let remain = self.patterns.get_mut(key).map(|candidates| candidates.remove(&rule.id));
+                    if remain == Some(Remain::None) {
+                        self.patterns.remove(key);
+                    }
+                }
             }
         }
     }
@@ -83,6 +79,6 @@ impl Paths {
         if self.patterns.len() == 0 {
             return None;
         }
-        self.patterns.of(path).iter().rev().find_map(|keyed| keyed.candidates.find(x, path, keyed.len))
+        self.patterns.of(path).iter().rev().find_map(|(len, candidates)| candidates.find(x, path, *len))
     }
 }

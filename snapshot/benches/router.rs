@@ -1,0 +1,162 @@
+//! How long a search and a change take among 100,000 rules.
+//!
+//! `cargo bench -p snapshot --bench router`
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use sdk::exchange::{Exchange, Messages};
+use sdk::testing::Probe;
+use snapshot::router::{Mode, Options, Router, Rule};
+use snapshot::{Failure, Plan, Timeouts};
+
+const RULES: usize = 100_000;
+/// Requests a benchmark goes round among, so that it does not live in the nearest cache.
+const REQUESTS: usize = 1 << 16;
+
+fn rule(id: usize, uri: String, host: Option<String>) -> Arc<Rule> {
+    let id = format!("{id:06}");
+    let plan = Plan {
+        info: sdk::RouteInfo { id: id.clone(), ..Default::default() },
+        chain: None,
+        upstream: Err(Failure::NoUpstream),
+        timeouts: Timeouts::default(),
+        websocket: false,
+    };
+    Arc::new(Rule {
+        id,
+        plan: Arc::new(plan),
+        uris: vec![uri],
+        hosts: host.into_iter().collect(),
+        methods: 0,
+        remote_addrs: Vec::new(),
+        vars: None,
+        priority: 0,
+    })
+}
+
+/// Six in ten exact, three in ten prefixes, one in ten under a host of its own.
+fn mixed(i: usize) -> Arc<Rule> {
+    match i % 10 {
+        0..6 => rule(i, format!("/api/v1/service{}/resource{i}", i % 1000), None),
+        6..9 => rule(i, format!("/files/tenant{}/{i}/*", i % 1000), None),
+        _ => rule(
+            i,
+            "/*".into(),
+            Some(format!("{}tenant{i}.example.com", if i % 20 == 9 { "*." } else { "" })),
+        ),
+    }
+}
+
+/// Host and path that the rule of this number matches.
+fn request_of(i: usize) -> (String, String) {
+    match i % 10 {
+        0..6 => ("example.com".into(), format!("/api/v1/service{}/resource{i}", i % 1000)),
+        6..9 => ("example.com".into(), format!("/files/tenant{}/{i}/a/b", i % 1000)),
+        _ => {
+            (format!("{}tenant{i}.example.com", if i % 20 == 9 { "www." } else { "" }), "/index.html".into())
+        }
+    }
+}
+
+fn requests(request: impl Fn(usize) -> (String, String)) -> Vec<(String, String)> {
+    (0..REQUESTS).map(request).collect()
+}
+
+/// Writes host and path into a reused head, as the decoder does.
+fn fill(messages: &mut Messages, host: &str, path: &str) {
+    let head = &mut messages.request;
+    head.clear();
+    head.path_span = head.fields.intern(path.as_bytes());
+    head.host_span = head.fields.intern(host.as_bytes());
+}
+
+fn search(c: &mut Criterion, name: &str, router: &Router, found: bool, requests: &[(String, String)]) {
+    let Probe { client, consumers, world, .. } = Probe::default();
+    let mut messages = Messages::default();
+    let mut next = 0;
+    c.bench_function(name, |b| {
+        b.iter(|| {
+            next = (next + 1) % REQUESTS;
+            let (host, path) = &requests[next];
+            fill(&mut messages, host, path);
+            let mut x = Exchange::new(&mut messages, &client, &consumers, &world);
+            let plan = router.find(&mut x);
+            assert_eq!(plan.is_some(), found);
+            black_box(plan);
+        });
+    });
+}
+
+fn benches(c: &mut Criterion) {
+    let mut router = Router::new(Mode::HostUri, Options::default());
+    for i in 0..RULES {
+        router.insert(mixed(i));
+    }
+    let mut rng = fastrand::Rng::with_seed(1);
+    let order: Vec<usize> = std::iter::repeat_with(|| rng.usize(..RULES)).take(REQUESTS).collect();
+    search(
+        c,
+        "find/nothing (the harness alone)",
+        &Router::new(Mode::Uri, Options::default()),
+        false,
+        &requests(|i| request_of(order[i])),
+    );
+    search(c, "find/mixed", &router, true, &requests(|i| request_of(order[i])));
+    for (name, kind) in [("exact", 0), ("prefix", 6), ("host", 8), ("wildcard host", 9)] {
+        let nth = |i: usize| match kind {
+            8 => order[i] / 20 * 20 + 19,
+            9 => order[i] / 20 * 20 + 9,
+            kind => order[i] / 10 * 10 + kind,
+        };
+        search(c, &format!("find/{name}"), &router, true, &requests(|i| request_of(nth(i))));
+    }
+    // What a client may think of: paths that go deep into the tree, and long ones.
+    search(
+        c,
+        "find/none, deep",
+        &router,
+        false,
+        &requests(|i| {
+            let n = order[i] / 10 * 10 + 6;
+            ("example.com".into(), format!("/files/tenant{}/{n}x", n % 1000))
+        }),
+    );
+    search(
+        c,
+        "find/none, 4 KiB",
+        &router,
+        false,
+        &requests(|i| ("example.com".into(), format!("/api/v1/{}{i}", "a/".repeat(2048)))),
+    );
+    let mut at = 0;
+    c.bench_function("change/one of 100,000 in a copy", |b| {
+        b.iter_batched(
+            || {
+                at = (at + 7919) % RULES;
+                (router.clone(), mixed(at))
+            },
+            |(mut copy, rule)| {
+                copy.insert(rule);
+                copy
+            },
+            BatchSize::SmallInput,
+        );
+    });
+    c.bench_function("change/build 100,000", |b| {
+        let rules: Vec<_> = (0..RULES).map(mixed).collect();
+        b.iter(|| {
+            let mut router = Router::new(Mode::HostUri, Options::default());
+            rules.iter().for_each(|rule| router.insert(rule.clone()));
+            router
+        });
+    });
+}
+
+criterion_group! {
+    name = all;
+    config = Criterion::default().sample_size(20).measurement_time(std::time::Duration::from_secs(2));
+    targets = benches
+}
+criterion_main!(all);
