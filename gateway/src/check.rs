@@ -1,12 +1,14 @@
 //! `sluice check`: says what is wrong in the files, without starting.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use model::declarative::Format;
-use model::{Declarative, Diagnostic, Resource, Severity, Source};
-use sdk::Catalog;
-use sdk::catalog::Place;
+use model::boot::Boot;
+use model::declarative::{Format, Item};
+use model::{Declarative, Desired, Diagnostic, Entry, Invalid, Kind, Severity, Source};
+use sdk::build::Names;
+use snapshot::compile::{Compiler, Touched};
 
 use crate::cli::Files;
 use crate::files;
@@ -25,7 +27,7 @@ pub fn run(files: &Files) -> anyhow::Result<bool> {
     };
     if let Some(resources) = &found.resources {
         let catalog = wiring::catalog(&found.boot)?;
-        let (count, diagnostics) = match check_resources(resources, &catalog) {
+        let (count, diagnostics) = match check_resources(resources, &found.boot, &catalog) {
             Ok(checked) => checked,
             Err(diagnostics) => (0, diagnostics),
         };
@@ -55,8 +57,11 @@ pub fn report(diagnostics: &[Diagnostic], ending: &str) -> bool {
     errors == 0
 }
 
+/// Checks a declarative file as a start would take it: each resource, then all of them
+/// compiled together, then what they name of each other.
 fn check_resources(
     path: &Path,
+    boot: &Boot,
     catalog: &Arc<plugins::Catalog>,
 ) -> Result<(usize, Vec<Diagnostic>), Vec<Diagnostic>> {
     let text = files::read(path)?;
@@ -65,29 +70,55 @@ fn check_resources(
     let format = if json { Format::Json } else { Format::Yaml };
     let declarative = Declarative::parse(&name, &text, format, &files::env).map_err(|error| vec![*error])?;
     let source = Source { file: &name, text: &text };
+    let mut desired = Desired::default();
+    desired.plugins.clone_from(&declarative.plugins);
+    for item in &declarative.items {
+        let Item { key, resource, value, .. } = item;
+        let (resource, value) = (resource.clone(), value.clone());
+        desired.put(Arc::new(Entry { key: key.clone(), resource, value, created: 1, modified: 1 }));
+    }
+    let mut compiler = Compiler::new(catalog.clone(), wiring::compile_settings(boot));
+    let compiled = compiler.compile(&desired, &Touched::all(), &NoNames, 1);
+
     let mut diagnostics = declarative.diagnostics;
     for item in &declarative.items {
-        let (plugins, place) = plugins_of(&item.resource);
-        let Some(plugins) = plugins else { continue };
-        for (plugin, config) in plugins {
-            if let Err(invalid) = catalog.check(plugin, config, place) {
-                let invalid = invalid.within(plugin).under("/plugins").under(&item.pointer);
-                diagnostics.push(source.invalid(&declarative.document, invalid));
-            }
+        let rejected = compiled.rejected.iter().filter(|rejected| rejected.key == item.key);
+        let found = rejected.map(|rejected| rejected.invalid.clone()).chain(missing(item, &desired));
+        for invalid in found {
+            diagnostics.push(source.invalid(&declarative.document, invalid.under(&item.pointer)));
         }
     }
     Ok((declarative.items.len(), diagnostics))
 }
 
-fn plugins_of(resource: &Resource) -> (Option<&model::Plugins>, Place) {
-    match resource {
-        Resource::Route(route) => (Some(&route.plugins), Place::Route),
-        Resource::Service(service) => (Some(&service.plugins), Place::Route),
-        Resource::PluginConfig(config) => (Some(&config.plugins), Place::Route),
-        Resource::ConsumerGroup(group) => (Some(&group.plugins), Place::Route),
-        Resource::GlobalRule(rule) => (Some(&rule.plugins), Place::Route),
-        Resource::Consumer(consumer) => (Some(&consumer.plugins), Place::Consumer),
-        Resource::Credential(credential) => (Some(&credential.plugins), Place::Consumer),
-        _ => (None, Place::Route),
+/// No name has an address: a check asks nobody.
+struct NoNames;
+
+impl Names for NoNames {
+    fn addresses(&self, _host: &str) -> Vec<IpAddr> {
+        Vec::new()
     }
+}
+
+/// What an item names that is not there.
+fn missing(item: &Item, desired: &Desired) -> Vec<Invalid> {
+    const REFERENCES: [(&str, Kind); 4] = [
+        ("upstream_id", Kind::Upstream),
+        ("service_id", Kind::Service),
+        ("plugin_config_id", Kind::PluginConfig),
+        ("group_id", Kind::ConsumerGroup),
+    ];
+    let named = REFERENCES.iter().filter_map(|(field, kind)| {
+        let id = match item.value.get(*field)? {
+            serde_json::Value::String(id) => id.clone(),
+            number => number.to_string(),
+        };
+        desired.get(*kind, &id).is_none().then(|| {
+            Invalid::new(format!("there is no {} with the id `{id}`", kind.word()))
+                .at(format!("/{field}"))
+                .expected(format!("the id of one of `{}`", kind.collection()))
+                .got(id)
+        })
+    });
+    named.collect()
 }

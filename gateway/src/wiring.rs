@@ -81,6 +81,9 @@ pub fn compile_settings(boot: &Boot) -> snapshot::compile::Settings {
 /// Descriptors kept for the store, the log, the APIs and the runtime.
 const RESERVED_DESCRIPTORS: u64 = 64;
 
+/// Below this, people are told that the limit of the process holds their traffic back.
+const FEW_CONNECTIONS: u64 = 1024;
+
 /// Client connections one worker may hold: `worker_connections`, but never so many that none
 /// of the process's descriptors would be left for upstreams. Raises the process's own limit
 /// as far as it may.
@@ -94,10 +97,11 @@ fn max_connections(boot: &Boot, workers: usize) -> usize {
     };
     let descriptors = current.unwrap_or(u64::MAX);
     let spare = descriptors.saturating_sub(RESERVED_DESCRIPTORS.min(descriptors / 4));
-    // Half of them, and at least one each: every client may need an upstream connection.
-    let share = (spare / 2 / workers.max(1) as u64).max(1);
+    // Two thirds of them, and at least one each: clients in the middle of a request need
+    // another one towards an upstream, idle ones do not.
+    let share = (spare / 3 * 2 / workers.max(1) as u64).max(1);
     let wanted = boot.worker_connections.max(1);
-    if share < wanted {
+    if share < wanted && share < FEW_CONNECTIONS {
         tracing::warn!(
             "each worker takes at most {share} connections, not {wanted} (worker_connections): \
              the process may open {descriptors} files; raise `ulimit -n` or LimitNOFILE"

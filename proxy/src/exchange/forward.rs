@@ -199,6 +199,7 @@ impl Forward<'_> {
                 sent_method,
                 switching,
                 keep_client: self.keep_client,
+                head_sent: false,
                 long: false,
             };
             let mut receiving = pin!(receiver.run());

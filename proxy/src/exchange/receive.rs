@@ -52,6 +52,8 @@ pub(crate) struct Receiver<'a, 'b, 'x> {
     pub(crate) switching: bool,
     /// The client's connection may serve another request.
     pub(crate) keep_client: bool,
+    /// Bytes of the final response were written to the client.
+    pub(crate) head_sent: bool,
     /// The last read filled a small buffer.
     pub(crate) long: bool,
 }
@@ -86,7 +88,13 @@ impl Receiver<'_, '_, '_> {
         };
         self.x.timing.sent = head_len + self.x.timing.body_sent;
         if let Err(fault) = sent {
-            return Ok(Received::Broken(fault));
+            if self.head_sent {
+                return Ok(Received::Broken(fault));
+            }
+            // The very first bytes of the body were wrong, and the client has seen nothing yet.
+            self.state.answered.set(false);
+            self.out.clear();
+            return Err(fault);
         }
         // Bytes behind the message: the upstream and we disagree about where it ended. And a body
         // that nobody wanted is still on its way.
@@ -374,6 +382,7 @@ impl Receiver<'_, '_, '_> {
         if self.out.is_empty() {
             return Ok(());
         }
+        self.head_sent = true;
         let timeout = self.worker.settings.send_timeout;
         let written = io::write_all(self.worker, self.waiter, self.to, self.out, timeout).await;
         self.out.clear();
