@@ -5,6 +5,7 @@ use http::StatusCode;
 use model::{Invalid, Key, Kind, Resource};
 use sdk::Catalog;
 use sdk::catalog::Place;
+use sdk::expr::Expr;
 use serde_json::Value;
 
 use crate::Admin;
@@ -46,13 +47,17 @@ impl Admin {
 /// Checks a value as far as that is possible without other resources: its fields, its
 /// plugins, and that this program can do what it asks for.
 pub(crate) fn check_alone(catalog: &dyn Catalog, key: &Key, value: &Value) -> Result<(), Invalid> {
-    if let Some(reason) = unsupported(key.kind, value) {
-        return Err(Invalid::new(reason));
-    }
+    check_supported(key.kind, value)?;
     if key.kind == Kind::PluginMetadata {
         return check_metadata(catalog, key, value);
     }
     let resource = Resource::parse(key.kind, &key.id, value)?;
+    if let Resource::Route(route) = &resource
+        && let Some(vars) = &route.vars
+    {
+        Expr::compile(vars)
+            .map_err(|invalid| invalid.under("/vars").said("failed to validate the 'vars' expression: "))?;
+    }
     let Some(plugins) = resource.plugins() else { return Ok(()) };
     match key.kind {
         Kind::Consumer | Kind::Credential => catalog
@@ -77,17 +82,32 @@ fn check_metadata(catalog: &dyn Catalog, key: &Key, value: &Value) -> Result<(),
     })
 }
 
-/// What APISIX can do and this program cannot yet: told at once instead of stored in silence.
-fn unsupported(kind: Kind, value: &Value) -> Option<String> {
+/// Refuses what APISIX can do and this program cannot yet, instead of storing it in silence.
+fn check_supported(kind: Kind, value: &Value) -> Result<(), Invalid> {
     match kind {
         Kind::Ssl | Kind::Secret | Kind::Proto => {
-            Some(format!("{} are not supported yet", kind.collection()))
+            return Err(Invalid::new(format!("{} are not supported yet", kind.collection())));
         }
-        Kind::StreamRoute => Some("stream mode is disabled, can not add stream routes".to_owned()),
-        Kind::Route | Kind::Service => ["filter_func", "script", "script_id"]
-            .into_iter()
-            .find(|name| value.get(name).is_some())
-            .map(|name| format!("`{name}` is not supported yet: there is no Lua here")),
-        _ => None,
+        Kind::StreamRoute => {
+            return Err(Invalid::new("stream mode is disabled, can not add stream routes"));
+        }
+        Kind::Route | Kind::Service => {
+            for field in ["filter_func", "script", "script_id"] {
+                if value.get(field).is_some() {
+                    return Err(Invalid::new(format!("{field} is Lua, which this version does not run"))
+                        .within(field)
+                        .hint("use `vars` to tell requests apart and plugins to change them"));
+                }
+            }
+        }
+        _ => {}
+    }
+    let upstream = if kind == Kind::Upstream { Some(value) } else { value.get("upstream") };
+    match upstream.and_then(|upstream| upstream.get("discovery_type")).and_then(Value::as_str) {
+        None | Some("dns") => Ok(()),
+        Some(other) => Err(Invalid::new(format!("discovery {other} is not supported by this version"))
+            .at(if kind == Kind::Upstream { "/discovery_type" } else { "/upstream/discovery_type" })
+            .expected("dns")
+            .hint("list the servers as `nodes`, or use a DNS name of the registry")),
     }
 }

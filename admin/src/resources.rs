@@ -87,7 +87,8 @@ impl Admin {
                 if value.get("id").is_some_and(|own| id_text(own).as_deref() != Some(&id)) {
                     return Err(said(format!("wrong {kind} id")));
                 }
-                if target.id.is_some() {
+                // An integer id stays one.
+                if value.get("id").is_none() {
                     set_id(&mut value, &id);
                 }
                 Some(id)
@@ -248,7 +249,8 @@ fn allows(kind: Kind, method: &Method) -> bool {
 fn configuration(value: Option<Value>) -> Result<Value, Refusal> {
     match value {
         None | Some(Value::Null) => Err(said("missing configurations")),
-        Some(value) => Ok(value),
+        Some(value @ Value::Object(_)) => Ok(value),
+        Some(_) => Err(said("invalid configuration: wrong type: expected object")),
     }
 }
 

@@ -134,13 +134,21 @@ async fn refusals_speak_as_apisix_does() {
         ("POST", "global_rules", json!({"plugins": {}}), 405, "not supported `POST` method for global rule"),
         ("GET", "nope", Value::Null, 404, "Unsupported resource type: nope"),
         ("PUT", "stream_routes/1", json!({}), 400, "stream mode is disabled, can not add stream routes"),
+        ("PUT", "plugin_metadata/cors", json!([]), 400, "invalid configuration: wrong type: expected object"),
+        (
+            "PUT",
+            "upstreams/1",
+            json!({"service_name": "a", "discovery_type": "nacos"}),
+            400,
+            "discovery nacos is not supported by this version",
+        ),
         ("PUT", "ssls/1", json!({}), 400, "ssls are not supported yet"),
         (
             "PUT",
             "routes/1",
             json!({"uri": "/", "filter_func": "function() end"}),
             400,
-            "`filter_func` is not supported yet: there is no Lua here",
+            "filter_func is Lua, which this version does not run",
         ),
     ];
     for (method, path, body, status, reason) in cases {
@@ -517,4 +525,28 @@ async fn the_envelopes_of_version_2_can_be_had() {
     assert_eq!((&deleted["action"], &deleted["deleted"]), (&json!("delete"), &json!("1")));
     let response = api.raw("GET", "/apisix/admin/routes", "").await;
     assert_eq!(response.headers()["x-api-version"], "v2");
+}
+
+#[tokio::test]
+async fn an_id_stays_as_it_was_sent() {
+    let api = Fixture::new();
+    let mut value = route();
+    value["id"] = json!(7);
+    let (status, made) = api.call("PUT", "routes/7", value.clone()).await;
+    assert_eq!((status, &made["key"], &made["value"]["id"]), (201, &json!("/apisix/routes/7"), &json!(7)));
+    let (status, made) = api.call("PUT", "routes", value).await;
+    assert_eq!((status, &made["value"]["id"]), (200, &json!(7)));
+    assert_eq!(api.call("PATCH", "routes/7", json!({"desc": "x"})).await.0, 200);
+}
+
+#[tokio::test]
+async fn expressions_are_checked() {
+    let api = Fixture::new();
+    let mut value = route();
+    value["vars"] = json!([["arg_a", "nope", 1]]);
+    let (status, reason) = api.refused("PUT", "routes/1", value.clone()).await;
+    assert_eq!(status, 400);
+    assert!(reason.starts_with("failed to validate the 'vars' expression: "), "{reason}");
+    value["vars"] = json!([["arg_a", "==", "1"]]);
+    assert_eq!(api.call("PUT", "routes/1", value).await.0, 201);
 }
