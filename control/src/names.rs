@@ -220,3 +220,138 @@ impl Resolver {
         changed
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use sdk::build::Names;
+
+    use super::*;
+
+    /// Answers from a function of the host and how often it was asked before.
+    struct Script<F> {
+        answer: F,
+        asked: AtomicUsize,
+    }
+
+    impl<F> fmt::Debug for Script<F> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("Script")
+        }
+    }
+
+    impl<F: Fn(&str, usize) -> Result<Found, String> + Send + Sync> LookUp for Script<F> {
+        fn look_up(&self, host: &str) -> Looking {
+            let answer = (self.answer)(host, self.asked.fetch_add(1, Ordering::Relaxed));
+            Box::pin(async move {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                answer
+            })
+        }
+    }
+
+    fn script<F: Fn(&str, usize) -> Result<Found, String>>(answer: F) -> Arc<Script<F>> {
+        Arc::new(Script { answer, asked: AtomicUsize::new(0) })
+    }
+
+    fn found(last: u8, ttl: u64) -> Result<Found, String> {
+        Ok(Found { addresses: vec![[10, 0, 0, last].into()], ttl: Duration::from_secs(ttl) })
+    }
+
+    fn hosts(hosts: &[&str]) -> BTreeSet<String> {
+        hosts.iter().map(|host| (*host).to_owned()).collect()
+    }
+
+    /// Lets so many seconds pass; gives the names that changed.
+    async fn wait(resolver: &mut Resolver, seconds: u64) -> Vec<String> {
+        let end = Instant::now() + Duration::from_secs(seconds);
+        let mut changed = Vec::new();
+        while let Ok(host) = tokio::time::timeout_at(end, resolver.changed()).await {
+            changed.push(host);
+        }
+        changed
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn names_are_looked_up_again_when_their_time_is_over() {
+        let source = script(|_, asked| found((asked / 2) as u8, 10));
+        let mut resolver = Resolver::of(source.clone(), None);
+        resolver.want(&hosts(&["a"]));
+        assert_eq!(wait(&mut resolver, 9).await, ["a"]);
+        assert_eq!((source.asked.load(Ordering::Relaxed), resolver.is_settled()), (1, true));
+        // The second answer is the same, which is no change; the third is not.
+        assert_eq!(wait(&mut resolver, 10).await, [""; 0]);
+        assert_eq!(wait(&mut resolver, 10).await, ["a"]);
+        assert_eq!(resolver.known().addresses("a"), [IpAddr::from([10, 0, 0, 1])]);
+        resolver.want(&hosts(&["b"]));
+        assert_eq!(resolver.known().addresses("a"), [] as [IpAddr; 0]);
+        assert_eq!(wait(&mut resolver, 1).await, ["b"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lifetimes_are_bounded_and_the_boot_file_goes_first() {
+        let source = script(|_, asked| found(asked as u8, 0));
+        let mut resolver = Resolver::of(source.clone(), None);
+        resolver.want(&hosts(&["a"]));
+        wait(&mut resolver, 10).await;
+        assert!((9..=11).contains(&source.asked.load(Ordering::Relaxed)), "once a second");
+        let source = script(|_, asked| found(asked as u8, u64::MAX / 4));
+        let mut resolver = Resolver::of(source.clone(), None);
+        resolver.want(&hosts(&["a"]));
+        assert_eq!(wait(&mut resolver, 3700).await.len(), 2);
+        let source = script(|_, asked| found(asked as u8, 1));
+        let mut resolver = Resolver::of(source, Some(Duration::from_secs(100)));
+        resolver.want(&hosts(&["a"]));
+        assert_eq!(wait(&mut resolver, 190).await.len(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_are_tried_again_ever_more_slowly() {
+        let source = script(|_, asked| if asked == 12 { found(1, 60) } else { Err("no".to_owned()) });
+        let mut resolver = Resolver::of(source.clone(), None);
+        resolver.want(&hosts(&["a"]));
+        assert_eq!(wait(&mut resolver, 2).await, [""; 0]);
+        assert!(resolver.is_settled());
+        assert_eq!(resolver.failing(), [("a".to_owned(), "no".to_owned())]);
+        wait(&mut resolver, 30).await;
+        assert_eq!(source.asked.load(Ordering::Relaxed), 6, "at 0, 1, 3, 7, 15 and 31 seconds");
+        assert_eq!(wait(&mut resolver, 220).await, ["a"]);
+        assert_eq!(resolver.failing(), []);
+        // It fails again: the last addresses stay.
+        wait(&mut resolver, 60).await;
+        assert_eq!(resolver.failing().len(), 1);
+        assert_eq!(resolver.known().addresses("a"), [IpAddr::from([10, 0, 0, 1])]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_names_are_looked_up_a_few_at_a_time() {
+        let source = script(|_, _| found(1, 60));
+        let mut resolver = Resolver::of(source.clone(), None);
+        let many: BTreeSet<String> = (0..1000).map(|n| format!("host{n}")).collect();
+        resolver.want(&many);
+        resolver.changed().await;
+        let asked = source.asked.load(Ordering::Relaxed);
+        assert!(asked <= AT_ONCE, "{asked}");
+        assert_eq!(wait(&mut resolver, 1).await.len(), 999);
+        assert!(resolver.is_settled());
+    }
+
+    #[tokio::test]
+    async fn the_machines_own_names_need_no_server() {
+        let settings = model::boot::Resolver {
+            // Nobody answers there.
+            servers: vec!["127.0.0.1:9".parse().unwrap()],
+            valid: None,
+            timeout: Duration::from_millis(50),
+            ipv6: true,
+        };
+        let system = System::new(&settings);
+        for host in ["localhost", "a.localhost"] {
+            let found = system.look_up(host).await.unwrap();
+            assert_eq!(found.addresses, [IpAddr::from([127, 0, 0, 1])], "{host}");
+        }
+        let error = system.look_up("no-such-name.test").await.unwrap_err();
+        assert!(!error.is_empty());
+    }
+}

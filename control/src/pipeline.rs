@@ -268,3 +268,6 @@ impl Handle {
         let _ = self.commands.send(Command::Plugins(list));
     }
 }
+
+#[cfg(test)]
+mod tests;
