@@ -29,6 +29,14 @@ pub trait Program: Send + Sync {
     /// # Errors
     /// Why it cannot be read, in words.
     fn read_plugins(&self) -> Result<Option<Vec<String>>, String>;
+
+    /// Whether traffic is served as configured: every worker is on the newest snapshot.
+    ///
+    /// # Errors
+    /// What is waited for, in words.
+    fn ready(&self) -> Result<(), String> {
+        crate::status::workers_ready(&self.published())
+    }
 }
 
 /// The state of the configuration in the data plane.

@@ -20,6 +20,7 @@ mod plugins;
 mod request;
 mod resources;
 mod server;
+pub mod status;
 mod validate;
 
 use std::net::IpAddr;

@@ -77,6 +77,10 @@ async fn serve(found: Found, began: Instant) -> anyhow::Result<()> {
         Some(addr) => Some(listen(addr, "metrics", "plugin_attr.prometheus.export_addr").await?),
         None => None,
     };
+    let status_listener = match boot.status {
+        Some(addr) => Some(listen(addr, "the status page", "apisix.status").await?),
+        None => None,
+    };
     let count = wiring::worker_count(&boot);
     let mut settings = wiring::proxy_settings(&boot, Vec::new(), count);
     let sockets = listen_for_traffic(&boot, &mut settings, count)?;
@@ -124,6 +128,9 @@ async fn serve(found: Found, began: Instant) -> anyhow::Result<()> {
     }
     if let Some(listener) = control_listener {
         tokio::spawn(ControlApi::new(store.clone(), &*catalog, program.clone()).serve(listener));
+    }
+    if let Some(listener) = status_listener {
+        tokio::spawn(admin::status::serve(listener, program.clone()));
     }
     if let Some(listener) = metrics_listener {
         let print = metrics_printer(services);

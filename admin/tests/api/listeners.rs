@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::fixture::{Boot, Fixture, KEY, Plugins};
-use admin::{ControlApi, metrics};
+use admin::{ControlApi, Program, Published, metrics, status};
 use control::store::{Expect, Memory, Store};
 use model::{Key, Kind};
 use serde_json::{Value, json};
@@ -95,4 +95,31 @@ async fn metrics_are_printed_where_they_are_asked_for() {
     assert_eq!(call(address, "GET /apisix/prometheus/metrics HTTP/1.1").await, (200, "up 1\n".to_owned()));
     assert_eq!(call(address, "GET /metrics HTTP/1.1").await.0, 404);
     assert_eq!(call(address, "POST /apisix/prometheus/metrics HTTP/1.1").await.0, 405);
+}
+
+/// A program whose second worker holds a given revision of 7.
+struct Lagging(u64);
+
+impl Program for Lagging {
+    fn published(&self) -> Published {
+        Published { revision: 7, workers: vec![7, self.0], rejected: Vec::new() }
+    }
+
+    fn read_plugins(&self) -> Result<Option<Vec<String>>, String> {
+        Err("not asked for here".to_owned())
+    }
+}
+
+#[tokio::test]
+async fn ready_is_who_has_all_workers_on_the_newest_snapshot() {
+    for (held, wanted) in [(6, 503), (7, 200)] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(status::serve(listener, Arc::new(Lagging(held))));
+        assert_eq!(call(address, "GET /status HTTP/1.1").await, (200, "{\"status\":\"ok\"}\n".to_owned()));
+        let (status, body) = call(address, "GET /status/ready HTTP/1.1").await;
+        assert_eq!(status, wanted);
+        assert_eq!(body.contains("worker id: 1 has not received configuration"), held == 6, "{body}");
+        assert_eq!(call(address, "GET /apisix/admin/routes HTTP/1.1").await.0, 404);
+    }
 }

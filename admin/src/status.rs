@@ -1,0 +1,51 @@
+//! The status listener (`127.0.0.1:7085`): is the process alive, is it ready for traffic.
+
+use std::sync::Arc;
+
+use http::{Method, Response, StatusCode};
+use serde_json::json;
+use tokio::net::TcpListener;
+
+use crate::answer;
+use crate::control_api::{Program, Published};
+use crate::server::{self, Limits};
+
+/// Serves `GET /status` and `GET /status/ready` on `listener` for as long as the runtime lives.
+pub async fn serve(listener: TcpListener, program: Arc<dyn Program>) {
+    server::serve(listener, Limits::default(), move |_, request| {
+        let program = program.clone();
+        async move {
+            let asks = matches!(*request.method(), Method::GET | Method::HEAD);
+            match request.uri().path() {
+                "/status" if asks => well(),
+                "/status/ready" if asks => ready(&*program),
+                _ => answer::empty(StatusCode::NOT_FOUND),
+            }
+        }
+    })
+    .await;
+}
+
+/// Whether every worker is on the newest snapshot.
+///
+/// # Errors
+/// Who is not, in APISIX's words.
+pub fn workers_ready(published: &Published) -> Result<(), String> {
+    match published.workers.iter().position(|held| *held < published.revision) {
+        None => Ok(()),
+        Some(worker) => Err(format!("worker id: {worker} has not received configuration")),
+    }
+}
+
+fn ready(program: &dyn Program) -> Response<bytes::Bytes> {
+    match program.ready() {
+        Ok(()) => well(),
+        Err(error) => {
+            answer::json(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "error", "error": error }))
+        }
+    }
+}
+
+fn well() -> Response<bytes::Bytes> {
+    answer::json(StatusCode::OK, &json!({ "status": "ok" }))
+}
