@@ -6,6 +6,8 @@
 //! decisions and errors. Everything a peer may send is either understood in
 //! exactly one way or refused.
 
+#![forbid(unsafe_code)]
+
 pub mod fields;
 pub mod h1;
 pub mod head;
