@@ -85,8 +85,9 @@ fn pages() -> Result<BTreeMap<String, String>> {
 
 /// The lines a file begins with, without the plugin's own name before them.
 fn module_doc(name: &str, code: &str) -> String {
-    let lines = code.lines().map_while(|line| line.strip_prefix("//!"));
-    let text = lines.map(str::trim).collect::<Vec<_>>().join("\n");
+    let lines = code.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim);
+    // The mark of a hot file is for those who change it, not for its users.
+    let text = lines.skip_while(|line| line.is_empty() || *line == "hot path").collect::<Vec<_>>().join("\n");
     let text = text.strip_prefix(name).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(&text).trim();
     let mut letters = text.chars();
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
@@ -197,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_page_begins_as_the_file_does() {
-        let code = "//! cors: fields for\n//! browsers.\n//!\n//! More.\n\nuse x;\n//! not this\n";
+        let code = "//! hot path\n//!\n//! cors: fields for\n//! browsers.\n//!\n//! More.\n\nuse x;\n//! not this\n";
         assert_eq!(module_doc("cors", code), "Fields for\nbrowsers.\n\nMore.");
     }
 
