@@ -18,8 +18,10 @@ pub struct Fold {
     revision: Revision,
     /// Values that are no resources, with the revision of the value.
     refused: BTreeMap<Key, (Revision, Invalid)>,
+    /// The same for others, until it changes.
+    told: Option<Arc<[Rejected]>>,
     /// What a declarative file holds that could not be taken.
-    findings: Vec<Diagnostic>,
+    findings: Arc<[Diagnostic]>,
 }
 
 impl Fold {
@@ -38,7 +40,7 @@ impl Fold {
                 gone.iter().for_each(|key| self.delete(key, touched));
                 items.into_iter().for_each(|stored| self.put(stored, touched));
                 self.desired.plugins = plugins;
-                self.findings = rejected;
+                self.findings = rejected.into();
             }
         }
     }
@@ -52,16 +54,20 @@ impl Fold {
         self.revision
     }
 
-    /// Values that could not be read.
-    pub fn refused(&self) -> impl Iterator<Item = Rejected> {
-        self.refused.iter().map(|(key, (_, invalid))| Rejected {
-            key: key.clone(),
-            invalid: invalid.clone(),
-            kept_previous: self.desired.get(key.kind, &key.id).is_some(),
-        })
+    /// Values that could not be read. The same `Arc` as before if nothing changed.
+    pub fn refused(&mut self) -> Arc<[Rejected]> {
+        let told = self.told.take().unwrap_or_else(|| {
+            let refused = self.refused.iter().map(|(key, (_, invalid))| Rejected {
+                key: key.clone(),
+                invalid: invalid.clone(),
+                kept_previous: self.desired.get(key.kind, &key.id).is_some(),
+            });
+            refused.collect()
+        });
+        self.told.insert(told).clone()
     }
 
-    pub fn findings(&self) -> &[Diagnostic] {
+    pub fn findings(&self) -> &Arc<[Diagnostic]> {
         &self.findings
     }
 
@@ -78,16 +84,25 @@ impl Fold {
         }
         match Resource::parse(key.kind, &key.id, &value) {
             Ok(resource) => {
-                self.refused.remove(&key);
+                self.forgive(&key);
                 touched.keys.insert(key.clone());
                 self.desired.put(Arc::new(Entry { key, resource, value, created, modified }));
             }
-            Err(invalid) => _ = self.refused.insert(key, (modified, invalid)),
+            Err(invalid) => {
+                self.told = None;
+                self.refused.insert(key, (modified, invalid));
+            }
+        }
+    }
+
+    fn forgive(&mut self, key: &Key) {
+        if self.refused.remove(key).is_some() {
+            self.told = None;
         }
     }
 
     fn delete(&mut self, key: &Key, touched: &mut Touched) {
-        self.refused.remove(key);
+        self.forgive(key);
         if self.desired.delete(key).is_some() {
             touched.keys.insert(key.clone());
         }
@@ -142,11 +157,11 @@ mod tests {
         touched(&mut fold, Change::Put(stored("a", 1, route("/a"))));
         assert_eq!(touched(&mut fold, Change::Put(stored("a", 2, json!({"uri": 1})))), [""; 0]);
         assert_eq!(touched(&mut fold, Change::Put(stored("b", 3, json!({})))), [""; 0]);
-        let refused: Vec<_> = fold.refused().map(|r| (r.key.id, r.kept_previous)).collect();
+        let refused: Vec<_> = fold.refused().iter().map(|r| (r.key.id.clone(), r.kept_previous)).collect();
         assert_eq!(refused, [("a".to_owned(), true), ("b".to_owned(), false)]);
         // Back to what is there: nothing to compile, and nothing wrong any more.
         touched(&mut fold, Change::Put(stored("a", 4, route("/a"))));
         touched(&mut fold, Change::Delete { key: Key::new(Kind::Route, "b"), revision: 5 });
-        assert_eq!(fold.refused().count(), 0);
+        assert_eq!(fold.refused().len(), 0);
     }
 }

@@ -7,12 +7,13 @@
 
 mod report;
 
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::FutureExt;
-use model::Kind;
-use snapshot::{Compiler, Publisher, Rejected, Touched};
+use model::{Key, Kind};
+use snapshot::{Compiled, Compiler, Publisher, Rejected, Touched};
 use tokio::sync::{mpsc, watch};
 
 use crate::fold::Fold;
@@ -24,6 +25,8 @@ pub use report::Report;
 const GATHER: Duration = Duration::from_millis(10);
 /// How long the first snapshot waits for names to be looked up.
 const FIRST_NAMES: Duration = Duration::from_secs(1);
+/// Rejected resources logged at a time; a whole file may be wrong.
+const MOST_LINES: usize = 100;
 /// How often old snapshots are freed that workers have let go of.
 const FREE: Duration = Duration::from_millis(500);
 
@@ -36,8 +39,9 @@ pub struct Pipeline {
     resolver: Resolver,
     commands: mpsc::UnboundedReceiver<Command>,
     report: watch::Sender<Arc<Report>>,
-    /// What was rejected at the last compile, so that each is logged once.
-    told: Arc<[Rejected]>,
+    wanted: Arc<BTreeSet<String>>,
+    /// What was rejected at the last compile, by the store's values and by the compiler.
+    rejected: [Arc<[Rejected]>; 2],
 }
 
 /// Looks at a pipeline and gives it orders, from any thread.
@@ -79,7 +83,8 @@ impl Pipeline {
             resolver,
             commands,
             report,
-            told: Arc::default(),
+            wanted: Arc::default(),
+            rejected: Default::default(),
         };
         (pipeline, Handle { commands: to_us, report: reports })
     }
@@ -157,43 +162,68 @@ impl Pipeline {
 
     async fn apply(&mut self, batch: Batch, is_first: bool) {
         let began = Instant::now();
-        let revision = self.fold.revision();
-        let mut compiled =
-            self.compiler.compile(self.fold.desired(), &batch.touched, self.resolver.known(), revision);
-        self.resolver.want(&compiled.wanted_hosts);
+        let mut compiled = self.compile(&batch.touched);
         if is_first && !self.resolver.is_settled() {
             let hosts = self.first_names().await;
-            let touched = Touched { hosts, ..Touched::default() };
-            compiled = self.compiler.compile(self.fold.desired(), &touched, self.resolver.known(), revision);
-            self.resolver.want(&compiled.wanted_hosts);
+            compiled = self.compile(&Touched { hosts, ..Touched::default() });
         }
         self.publisher.publish(compiled.snapshot);
         let took = began.elapsed();
-        let mut rejected: Vec<Rejected> = self.fold.refused().collect();
-        rejected.extend(compiled.rejected.iter().cloned());
-        self.tell(&batch, &rejected, took);
-        let rejected: Arc<[Rejected]> = rejected.into();
-        self.told = rejected.clone();
+        self.tell(&batch, took);
         let before = self.report.borrow().clone();
-        let longest = before.longest_compile.max(took);
+        let rejected = self.rejected(compiled.rejected, &before.rejected);
         self.report.send_replace(Arc::new(Report {
-            revision,
+            revision: self.fold.revision(),
             published: Some(SystemTime::now()),
             counts: Kind::ALL.map(|kind| (kind, self.fold.desired().count(kind))),
             rejected,
-            findings: self.fold.findings().to_vec(),
+            findings: self.fold.findings().clone(),
             failing_names: self.resolver.failing(),
             compiles: before.compiles + 1,
             last_compile: took,
-            longest_compile: longest,
+            longest_compile: before.longest_compile.max(took),
             compiling: before.compiling + took,
             kept_snapshots: self.publisher.kept(),
         }));
     }
 
+    fn compile(&mut self, touched: &Touched) -> Compiled {
+        let compiled =
+            self.compiler.compile(self.fold.desired(), touched, self.resolver.known(), self.fold.revision());
+        if !Arc::ptr_eq(&self.wanted, &compiled.wanted_hosts) {
+            self.wanted = compiled.wanted_hosts.clone();
+            self.resolver.want(&self.wanted);
+        }
+        compiled
+    }
+
+    /// Everything that is rejected, now and by whom ever; logs what was not before.
+    fn rejected(&mut self, compiled: Arc<[Rejected]>, before: &Arc<[Rejected]>) -> Arc<[Rejected]> {
+        let now = [self.fold.refused(), compiled];
+        if now.iter().zip(&self.rejected).all(|(now, before)| Arc::ptr_eq(now, before)) {
+            return before.clone();
+        }
+        let known: HashMap<&Key, &Rejected> = before.iter().map(|one| (&one.key, one)).collect();
+        let news = now.iter().flat_map(|list| &**list).filter(|one| known.get(&one.key) != Some(one));
+        let mut left = MOST_LINES;
+        for one in news {
+            match left {
+                0 => {
+                    tracing::error!("and others, which the control API lists");
+                    break;
+                }
+                _ => tracing::error!("{}", report::one_line(one)),
+            }
+            left -= 1;
+        }
+        let all = now.iter().flat_map(|list| &**list).cloned().collect();
+        self.rejected = now;
+        all
+    }
+
     /// Waits a moment for the names the first snapshot wants, and gives those that were found.
-    async fn first_names(&mut self) -> std::collections::BTreeSet<String> {
-        let mut found = std::collections::BTreeSet::new();
+    async fn first_names(&mut self) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
         let end = tokio::time::Instant::now() + FIRST_NAMES;
         while !self.resolver.is_settled() {
             // A failed look-up settles a name without a change, so look again now and then.
@@ -223,7 +253,7 @@ impl Pipeline {
         });
     }
 
-    fn tell(&self, batch: &Batch, rejected: &[Rejected], took: Duration) {
+    fn tell(&self, batch: &Batch, took: Duration) {
         let (revision, desired) = (self.fold.revision(), self.fold.desired());
         let ms = took.as_secs_f64() * 1000.0;
         if batch.is_reset {
@@ -244,9 +274,6 @@ impl Pipeline {
         } else {
             let hosts: Vec<&str> = batch.touched.hosts.iter().map(String::as_str).collect();
             tracing::info!("addresses changed: {}, {ms:.1} ms", hosts.join(", "));
-        }
-        for one in rejected.iter().filter(|one| !self.told.contains(one)) {
-            tracing::error!("{}", report::one_line(one));
         }
     }
 }

@@ -21,7 +21,7 @@ pub struct Report {
     /// Resources that are not served as they are written.
     pub rejected: Arc<[Rejected]>,
     /// What a declarative file holds that could not be taken.
-    pub findings: Vec<Diagnostic>,
+    pub findings: Arc<[Diagnostic]>,
     /// Names that cannot be looked up now, and why.
     pub failing_names: Vec<(String, String)>,
     /// Snapshots published so far.
@@ -41,7 +41,7 @@ impl Default for Report {
             published: None,
             counts: Kind::ALL.map(|kind| (kind, 0)),
             rejected: Arc::default(),
-            findings: Vec::new(),
+            findings: Arc::default(),
             failing_names: Vec::new(),
             compiles: 0,
             last_compile: Duration::ZERO,

@@ -132,8 +132,7 @@ fn ewma_prefers_the_faster_and_forgets() {
     let mut state = upstream.state();
     let mut probe = Probe::default();
     let x = probe.exchange();
-    let mut pick =
-        |state: &mut BalanceState, now| upstream.pick(state, &x, &tried(&[]), now).expect("a server");
+    let pick = |state: &mut BalanceState, now| upstream.pick(state, &x, &tried(&[]), now).expect("a server");
     pick(&mut state, 60_000);
     upstream.done(&mut state, 0, 200_000, true);
     upstream.done(&mut state, 1, 5_000, true);

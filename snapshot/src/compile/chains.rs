@@ -23,7 +23,7 @@ pub(super) struct Source<'a> {
 pub(super) struct Blame {
     pub source: usize,
     /// Its pointer begins with the plugin's name.
-    pub invalid: Invalid,
+    pub invalid: Box<Invalid>,
 }
 
 impl<'a> Source<'a> {
@@ -49,7 +49,7 @@ impl Compiler {
                     continue;
                 }
                 let config = references::resolve(config, &*self.settings.env)
-                    .map_err(|invalid| Blame { source, invalid: invalid.within(name) })?;
+                    .map_err(|invalid| Blame { source, invalid: Box::new(invalid.within(name)) })?;
                 configs.push((source, name, config));
             }
         }
@@ -67,7 +67,7 @@ impl Compiler {
             Err(invalid) => {
                 let plugin = invalid.pointer.strip_prefix('/').and_then(|rest| rest.split('/').next());
                 let source = configs.iter().find(|(_, name, _)| Some(*name) == plugin).map_or(0, |c| c.0);
-                Err(Blame { source, invalid })
+                Err(Blame { source, invalid: Box::new(invalid) })
             }
         }
     }

@@ -55,7 +55,11 @@ impl Compiler {
                 Some((plugin, other)) => {
                     let reason = format!("plugin {plugin} already exists in global rule id [{}]", other.id);
                     let invalid = Invalid::new(reason).within(plugin).under("/plugins");
-                    self.reject(key, invalid.hint("keep a plugin in one global rule only; the others of this rule run"), false);
+                    self.reject(
+                        key,
+                        invalid.hint("keep a plugin in one global rule only; the others of this rule run"),
+                        false,
+                    );
                 }
                 // Said by an earlier compile, and no longer so.
                 None if !last_good() => self.accept(key),

@@ -1,6 +1,7 @@
 //! A list of plugins that do nothing but show how they were configured, and
 //! snapshots as text.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test uses a part")]
+#![allow(clippy::unwrap_used, reason = "writing to a string cannot fail")]
 
 use std::any::Any;
 use std::collections::BTreeMap;
