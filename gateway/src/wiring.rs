@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use model::boot::{self, Boot};
 use sdk::Catalog as _;
 use sdk::build::Services;
+use sdk::cache::{self, Caches, DiskSettings};
 use sdk::counters::Counters;
 use sdk::meters::Meters;
 use serde_json::{Map, Value, json};
@@ -26,9 +27,20 @@ pub fn services(boot: &Boot) -> anyhow::Result<Services> {
         });
     Ok(Services {
         counters: Arc::new(counters),
-        caches: Arc::default(),
+        caches: Arc::new(Caches::new(cache_zones(boot))),
         meters: Arc::new(Meters::new(meters(boot)?)),
     })
+}
+
+fn cache_zones(boot: &Boot) -> Vec<cache::Settings> {
+    let ttl = boot.proxy_cache.ttl;
+    let zones = boot.proxy_cache.zones.iter().cloned();
+    zones
+        .map(|boot::Zone { name, memory_size, disk }| {
+            let disk = disk.map(|boot::Disk { size, path, levels }| DiskSettings { path, size, levels, ttl });
+            cache::Settings { name, memory_size, disk }
+        })
+        .collect()
 }
 
 fn meters(boot: &Boot) -> anyhow::Result<sdk::meters::Settings> {
@@ -40,7 +52,8 @@ fn meters(boot: &Boot) -> anyhow::Result<sdk::meters::Settings> {
 /// # Errors
 /// A plugin's schema that does not compile.
 pub fn catalog(boot: &Boot) -> anyhow::Result<Arc<plugins::Catalog>> {
-    catalog_with(boot, services(boot)?)
+    let caches = Arc::new(Caches::for_checking(cache_zones(boot)));
+    catalog_with(boot, Services { caches, ..services(boot)? })
 }
 
 /// The plugins of a gateway that serves.

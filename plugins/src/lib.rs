@@ -102,6 +102,7 @@ plugins! {
     Cors(cors::Cors),
     IpRestriction(ip_restriction::IpRestriction),
     KeyAuth(key_auth::KeyAuth),
+    ProxyCache(proxy_cache::ProxyCache),
     ProxyMirror(proxy_mirror::ProxyMirror),
     ProxyRewrite(proxy_rewrite::ProxyRewrite),
     LimitCount(limit_count::LimitCount),

@@ -36,4 +36,4 @@ pub use step::{Reply, Step};
 pub use world::World;
 
 /// Messages and targets as `wire` knows them, for plugins, which see nothing but this room.
-pub use wire::{BadField, Fields, Method, Name, Span, Version, target};
+pub use wire::{BadField, Fields, Framing, Method, Name, Span, Version, target};

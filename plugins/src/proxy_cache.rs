@@ -1,0 +1,551 @@
+//! proxy-cache: keeps answers of the upstream and gives them again, from memory or disk.
+//!
+//! Settings, statuses and messages as in APISIX 3.18. Stricter where a shared cache could
+//! give one client's answer to another or half an answer to anyone: only what the upstream
+//! itself sent whole, with a known end, is stored; a request's `Authorization` is part of
+//! the key like the consumer (unless `consumer_isolation` is off); GET with a body is never
+//! answered from the cache; POST has entries of its own. HEAD is answered from what GET
+//! stored. A stale answer is never given, so `max-stale` changes nothing.
+
+mod rules;
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use model::Invalid;
+use model::invalid::nearest;
+use sdk::cache::{self, Content, Entry, Held, Zone};
+use sdk::chain::{Phase, Phases};
+use sdk::exchange::{Body, Source};
+use sdk::vars::Var;
+use sdk::{Build, Chunk, Exchange, Fields, Method, Plugin, Reply, Step};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use rules::CacheControl;
+
+/// The stage.
+pub struct ProxyCache {
+    zone: Arc<Zone>,
+    key: Vec<Part>,
+    /// Whether the key tells consumers apart already.
+    key_has_consumer: bool,
+    key_has_authorization: bool,
+    bypass: Vec<Part>,
+    no_cache: Vec<Part>,
+    needs_body: bool,
+    config: Config,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Config {
+    max_resp_body_size: u64,
+    cache_zone: String,
+    cache_strategy: Strategy,
+    cache_key: Vec<String>,
+    cache_http_status: Vec<u16>,
+    cache_method: Vec<String>,
+    hide_cache_headers: bool,
+    cache_control: bool,
+    #[serde(default)]
+    cache_bypass: Vec<String>,
+    #[serde(default)]
+    no_cache: Vec<String>,
+    cache_ttl: u64,
+    consumer_isolation: bool,
+    cache_set_cookie: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Strategy {
+    Disk,
+    Memory,
+}
+
+/// A piece of `cache_key`, `cache_bypass` or `no_cache`.
+enum Part {
+    Text(Box<str>),
+    Var(Var),
+}
+
+/// Why an exchange still concerns this stage after the access phase. Names the stage: it
+/// may be on a global rule and on the route.
+struct Pending {
+    stage: usize,
+    key: Box<[u8]>,
+    epoch: u64,
+    then: Then,
+}
+
+enum Then {
+    /// The answer may be stored.
+    Store { class: u8 },
+    /// A method that changes things: what is stored under the key ends with its success.
+    Purge,
+    /// An answer on disk that is still to be read.
+    Load { entry: Arc<Entry>, class: u8 },
+}
+
+/// An answer on its way to the client and into the cache.
+struct Gathering {
+    stage: usize,
+    epoch: u64,
+    new: cache::New,
+    body: Vec<u8>,
+    /// The length it said it has.
+    announced: Option<u64>,
+}
+
+/// GET and HEAD share answers.
+const GET: u8 = 0;
+const POST: u8 = 1;
+
+/// A body that a variable in the key or a condition wants to see may be at most so long.
+const KEY_BODY: usize = 1 << 20;
+
+const STATUS: &str = "Apisix-Cache-Status";
+
+thread_local! {
+    /// The key of the request at hand, and the values its answers vary on.
+    static SCRATCH: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
+}
+
+impl Plugin for ProxyCache {
+    const NAME: &'static str = "proxy-cache";
+    const PRIORITY: i32 = 1085;
+    const VERSION: &'static str = "0.2";
+    const PHASES: Phases = Phases::ACCESS.with(Phases::HEADER_FILTER).with(Phases::BODY_FILTER);
+
+    type Config = Config;
+
+    fn schema() -> Value {
+        let part = "(^[^\\$].+$|^\\$[0-9a-zA-Z_]+$)";
+        json!({
+            "type": "object",
+            "properties": {
+                "max_resp_body_size": {
+                    "type": "integer", "minimum": 1, "default": 67_108_864,
+                    "description": "maximum response body size in bytes buffered into memory by the memory cache strategy; larger responses are streamed through without being cached",
+                },
+                "cache_zone": {"type": "string", "minLength": 1, "maxLength": 100, "default": "disk_cache_one"},
+                "cache_strategy": {"type": "string", "enum": ["disk", "memory"], "default": "disk"},
+                "cache_key": {
+                    "type": "array", "minItems": 1,
+                    "items": {"description": "a key for caching", "type": "string", "pattern": part},
+                    "default": ["$host", "$request_uri"],
+                },
+                "cache_http_status": {
+                    "type": "array", "minItems": 1,
+                    "items": {"description": "http response status", "type": "integer", "minimum": 200, "maximum": 599},
+                    "uniqueItems": true, "default": [200, 301, 404],
+                },
+                "cache_method": {
+                    "type": "array", "minItems": 1,
+                    "items": {"description": "supported http method", "type": "string", "enum": ["GET", "POST", "HEAD"]},
+                    "uniqueItems": true, "default": ["GET", "HEAD"],
+                },
+                "hide_cache_headers": {"type": "boolean", "default": false},
+                "cache_control": {"type": "boolean", "default": false},
+                "cache_bypass": {"type": "array", "minItems": 1, "items": {"type": "string", "pattern": part}},
+                "no_cache": {"type": "array", "minItems": 1, "items": {"type": "string", "pattern": part}},
+                "cache_ttl": {"type": "integer", "minimum": 1, "default": 300},
+                "consumer_isolation": {"type": "boolean", "default": true},
+                "cache_set_cookie": {"type": "boolean", "default": false},
+            },
+        })
+    }
+
+    fn build(config: Config, cx: &mut Build<'_>) -> Result<ProxyCache, Invalid> {
+        if let Some(at) = config.cache_key.iter().position(|part| part == "$request_method") {
+            return Err(Invalid::new("cache_key variable $request_method unsupported")
+                .at(format!("/cache_key/{at}"))
+                .hint("list the methods in cache_method; POST never shares an answer with GET"));
+        }
+        let zone = zone(&config, &cx.services.caches).map_err(|error| error.at("/cache_zone"))?;
+        zone.open().map_err(|error| error.at("/cache_zone"))?;
+        let [key, bypass, no_cache] = [&config.cache_key, &config.cache_bypass, &config.no_cache].map(parts);
+        let needs_body = [&key, &bypass, &no_cache].into_iter().flatten().any(Part::needs_body);
+        let has = |names: &[&str]| config.cache_key.iter().any(|part| names.contains(&part.as_str()));
+        Ok(ProxyCache {
+            zone,
+            key_has_consumer: has(&["$consumer_name", "$consumer_group_id", "$http_authorization"]),
+            key_has_authorization: has(&["$http_authorization"]),
+            needs_body,
+            key,
+            bypass,
+            no_cache,
+            config,
+        })
+    }
+
+    fn access(&self, x: &mut Exchange<'_>) -> Step {
+        if self.needs_body {
+            match x.body_state {
+                Body::Streaming => return Step::Body(KEY_BODY),
+                // Without its body the request has no key.
+                Body::TooLarge => return pass(x, "BYPASS"),
+                Body::None | Body::Whole => sdk::vars::prepare_body(x),
+            }
+        }
+        SCRATCH.with_borrow_mut(|(key, scratch)| {
+            self.write_key(x, key);
+            self.ask(x, key, scratch)
+        })
+    }
+
+    async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
+        let Some(Pending { stage, key, epoch, then: Then::Load { entry, class } }) = x.take_note() else {
+            return Step::Next;
+        };
+        match self.zone.load(entry.clone()).await {
+            Some(content) => self.answer(x, &entry, &content),
+            None => {
+                x.set_note(Pending { stage, key, epoch, then: Then::Store { class } });
+                pass(x, "MISS")
+            }
+        }
+    }
+
+    fn header_filter(&self, x: &mut Exchange<'_>) {
+        let gathering = match x.note::<Pending>() {
+            Some(pending) if pending.stage == self.id() => {
+                x.take_note().and_then(|pending| self.begin(x, pending))
+            }
+            _ => None,
+        };
+        if self.config.hide_cache_headers {
+            x.remove_response_header("Cache-Control");
+            x.remove_response_header("Expires");
+        }
+        if let Some(gathering) = gathering {
+            x.set_note(gathering);
+        }
+    }
+
+    fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
+        let Some(gathering) = x.note_mut::<Gathering>().filter(|gathering| gathering.stage == self.id())
+        else {
+            return;
+        };
+        let length = gathering.body.len() as u64 + chunk.data.len() as u64;
+        let held = &mut gathering.new.held;
+        let fits = length <= self.config.max_resp_body_size
+            && (length <= held.bytes() || held.grow(length - held.bytes()));
+        if !fits {
+            x.take_note::<Gathering>();
+            return;
+        }
+        gathering.body.extend_from_slice(&chunk.data);
+        if chunk.last
+            && let Some(Gathering { epoch, mut new, mut body, announced, .. }) = x.take_note()
+            && announced.is_none_or(|announced| announced == length)
+        {
+            body.shrink_to_fit();
+            new.content.body = body.into();
+            self.zone.store(new, epoch);
+        }
+    }
+}
+
+impl ProxyCache {
+    fn id(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    fn on_disk(&self) -> bool {
+        self.config.cache_strategy == Strategy::Disk
+    }
+
+    /// The access phase, with the request's key.
+    fn ask(&self, x: &mut Exchange<'_>, key: &[u8], scratch: &mut Vec<u8>) -> Step {
+        if x.method() == Method::Purge {
+            return Step::Reply(Reply::status(if self.zone.purge(key) { 200 } else { 404 }));
+        }
+        let Some(class) = self.class(x) else { return self.other_method(x, key) };
+        let with_body = class == GET && x.body_state != Body::None;
+        if with_body || x.request().upgrade {
+            return pass(x, "BYPASS");
+        }
+        let bypassed = holds(&self.bypass, x);
+        if bypassed && !self.on_disk() {
+            return pass(x, "BYPASS");
+        }
+        let control = if self.config.cache_control && !self.on_disk() {
+            CacheControl::of(&x.request().fields)
+        } else {
+            CacheControl::default()
+        };
+        if control.no_store || control.no_cache {
+            return pass(x, "BYPASS");
+        }
+        let found = self.zone.find(key, class, &x.request().fields, scratch);
+        let now = x.world.now_ms();
+        let status = match &found.entry {
+            _ if bypassed => "BYPASS",
+            None => "MISS",
+            Some(entry) if !entry.is_fresh(now) => "EXPIRED",
+            Some(entry) if !suits(&control, entry, now) => "STALE",
+            Some(entry) => match entry.content() {
+                Some(content) => return self.answer(x, entry, content),
+                None => {
+                    let then = Then::Load { entry: entry.clone(), class };
+                    x.set_note(Pending { stage: self.id(), key: key.into(), epoch: found.epoch, then });
+                    return Step::Wait;
+                }
+            },
+        };
+        if control.only_if_cached {
+            pass(x, status);
+            return Step::Reply(Reply::status(504));
+        }
+        let then = Then::Store { class };
+        x.set_note(Pending { stage: self.id(), key: key.into(), epoch: found.epoch, then });
+        pass(x, status)
+    }
+
+    /// Which answers the request may be given; `None` if its method is not to be cached.
+    fn class(&self, x: &Exchange<'_>) -> Option<u8> {
+        let (name, class) = match x.method() {
+            Method::Get => ("GET", GET),
+            Method::Head => ("HEAD", GET),
+            Method::Post => ("POST", POST),
+            _ => return None,
+        };
+        self.config.cache_method.iter().any(|method| method == name).then_some(class)
+    }
+
+    fn other_method(&self, x: &mut Exchange<'_>, key: &[u8]) -> Step {
+        let safe = matches!(x.method(), Method::Get | Method::Head | Method::Options | Method::Trace);
+        if self.config.cache_control && !self.on_disk() && !safe {
+            x.set_note(Pending { stage: self.id(), key: key.into(), epoch: 0, then: Then::Purge });
+        }
+        pass(x, if self.on_disk() { "BYPASS" } else { "MISS" })
+    }
+
+    /// Answers from the cache.
+    fn answer(&self, x: &mut Exchange<'_>, entry: &Entry, content: &Content) -> Step {
+        for (at, field) in content.fields.list().iter().enumerate() {
+            let name = content.fields.bytes(field.name);
+            let Ok(text) = std::str::from_utf8(name) else { continue };
+            let before = &content.fields.list()[..at];
+            let again = before.iter().any(|one| content.fields.bytes(one.name).eq_ignore_ascii_case(name));
+            let value = content.fields.bytes(field.value);
+            // What came as a field can stand as one.
+            let _ = match again {
+                false => x.set_response_header(text, value),
+                true => x.add_response_header(text, value),
+            };
+        }
+        let age = entry.age_at(x.world.now_ms()).to_string();
+        let _ = x.set_response_header("Age", age.as_bytes());
+        let _ = x.set_response_header(STATUS, b"HIT");
+        if content.status == 200
+            && x.method() != Method::Post
+            && rules::not_modified(&x.request().fields, &content.fields)
+        {
+            return Step::Reply(Reply::status(304));
+        }
+        Step::Reply(Reply { status: content.status, headers: Vec::new(), body: content.body.clone() })
+    }
+
+    /// The response head is there: whether what follows is gathered.
+    fn begin(&self, x: &mut Exchange<'_>, pending: Pending) -> Option<Gathering> {
+        // The answer to HEAD is no whole answer, and what the gateway says itself is not the upstream's.
+        if x.source != Source::Upstream || x.method() == Method::Head {
+            return None;
+        }
+        let Pending { stage, key, epoch, then } = pending;
+        let class = match then {
+            Then::Store { class } => class,
+            Then::Purge if (200..400).contains(&x.status()) => {
+                self.zone.purge(&key);
+                return None;
+            }
+            Then::Purge | Then::Load { .. } => return None,
+        };
+        let ttl = self.storable(x)?;
+        let vary = rules::vary(&x.response().fields)?;
+        let announced = match x.response().framing {
+            sdk::Framing::None => Some(0),
+            sdk::Framing::Length(length) => Some(length),
+            sdk::Framing::Chunked => None,
+            // Where it ends only the connection's end would tell, and that an accident may bring about.
+            sdk::Framing::UntilClose => return None,
+        };
+        if announced.is_some_and(|length| length > self.config.max_resp_body_size) {
+            return None;
+        }
+        let fields = kept(&x.response().fields);
+        let held: Held = self.zone.hold(announced.unwrap_or(0).max(1 << 10))?;
+        let mut variant = Vec::new();
+        cache::variant(&vary, class, &x.request().fields, &mut variant);
+        let now = x.world.now_ms();
+        let new = cache::New {
+            key,
+            vary,
+            variant: variant.into(),
+            stored_ms: now,
+            expires_ms: now.saturating_add(ttl.saturating_mul(1000)),
+            age: rules::age(&x.response().fields),
+            content: Content { status: x.status(), fields, body: Bytes::new() },
+            held,
+        };
+        let capacity = usize::try_from(announced.unwrap_or(0)).unwrap_or(0);
+        Some(Gathering { stage, epoch, new, body: Vec::with_capacity(capacity), announced })
+    }
+
+    /// Seconds the answer may be given again; `None` if it must not be stored.
+    fn storable(&self, x: &Exchange<'_>) -> Option<u64> {
+        let config = &self.config;
+        let status = x.status();
+        // Parts, and answers that are about another one.
+        if !config.cache_http_status.contains(&status) || matches!(status, 206 | 304 | 416) {
+            return None;
+        }
+        if holds(&self.no_cache, x) || x.request().upgrade {
+            return None;
+        }
+        let fields = &x.response().fields;
+        let set_cookie = x.response_header("Set-Cookie").is_some();
+        if set_cookie && (self.on_disk() || !config.cache_set_cookie) {
+            return None;
+        }
+        let now = x.world.now_ms();
+        let control = CacheControl::of(fields);
+        let age = u64::from(rules::age(fields));
+        let ttl = if let Some(disk) = self.zone.disk() {
+            match rules::accel_expires(fields, now) {
+                Some(seconds) => seconds,
+                None if control.forbids_storing() => 0,
+                None => match rules::lifetime(fields, &control, now) {
+                    Some(seconds) => seconds.saturating_sub(age),
+                    None => disk.ttl.as_secs(),
+                },
+            }
+        } else if control.forbids_storing() {
+            0
+        } else if config.cache_control {
+            rules::lifetime(fields, &control, now).map_or(0, |seconds| seconds.saturating_sub(age))
+        } else {
+            config.cache_ttl
+        };
+        (ttl > 0).then_some(ttl)
+    }
+
+    /// Writes the key: who asks, then each part of `cache_key`, all with their lengths, so
+    /// that no two requests are taken for one another.
+    fn write_key(&self, x: &Exchange<'_>, out: &mut Vec<u8>) {
+        out.clear();
+        if self.config.consumer_isolation {
+            if !self.key_has_consumer
+                && let Some(consumer) = x.consumer()
+            {
+                out.push(b'c');
+                put(consumer.name.as_bytes(), out);
+            }
+            if !self.key_has_authorization
+                && let Some(authorization) = x.header("Authorization")
+            {
+                // A digest: keys stand in files.
+                out.push(b'a');
+                out.extend_from_slice(&Sha256::digest(authorization));
+            }
+        }
+        out.push(b'k');
+        for part in &self.key {
+            let at = out.len();
+            out.extend_from_slice(&[0; 4]);
+            part.write(x, out);
+            let length = (out.len() - at - 4) as u32;
+            out[at..at + 4].copy_from_slice(&length.to_le_bytes());
+        }
+    }
+}
+
+/// The request goes on to the upstream.
+fn pass(x: &mut Exchange<'_>, status: &str) -> Step {
+    // Name and value are ours and valid.
+    let _ = x.set_response_header(STATUS, status.as_bytes());
+    Step::Next
+}
+
+impl Part {
+    fn needs_body(&self) -> bool {
+        matches!(self, Part::Var(var) if var.needs_body())
+    }
+
+    fn write(&self, x: &Exchange<'_>, out: &mut Vec<u8>) {
+        match self {
+            Part::Text(text) => out.extend_from_slice(text.as_bytes()),
+            Part::Var(var) => {
+                var.write(x, out);
+            }
+        }
+    }
+}
+
+fn parts(texts: &Vec<String>) -> Vec<Part> {
+    let part = |text: &String| match text.strip_prefix('$') {
+        Some(name) => Part::Var(Var::parse(name)),
+        None => Part::Text(text.as_str().into()),
+    };
+    texts.iter().map(part).collect()
+}
+
+/// The zone, if it is of the strategy's kind.
+fn zone(config: &Config, caches: &cache::Caches) -> Result<Arc<Zone>, Invalid> {
+    let name = config.cache_zone.as_str();
+    let Some(zone) = caches.zone(name) else {
+        let hint = match nearest(name, caches.names()) {
+            Some(near) => format!("there is a zone {near}"),
+            None => "zones are made in config.yaml: apisix.proxy_cache.zones".to_owned(),
+        };
+        return Err(Invalid::new(format!("cache_zone {name} not found")).hint(hint));
+    };
+    let (strategy, fits) = match config.cache_strategy {
+        Strategy::Disk => ("disk", zone.disk().is_some()),
+        Strategy::Memory => ("memory", zone.disk().is_none()),
+    };
+    if !fits {
+        return Err(Invalid::new(format!("invalid or empty cache_zone for cache_strategy: {strategy}"))
+            .hint("a zone with disk_path is for disk, one without for memory"));
+    }
+    Ok(zone.clone())
+}
+
+/// Whether the joined values are something other than nothing and `0`.
+fn holds(parts: &[Part], x: &Exchange<'_>) -> bool {
+    if parts.is_empty() {
+        return false;
+    }
+    let mut value = Vec::new();
+    parts.iter().for_each(|part| part.write(x, &mut value));
+    !value.is_empty() && value != b"0"
+}
+
+/// Whether a fresh answer is what the client asks for (RFC 9111 section 5.2.1).
+fn suits(control: &CacheControl, entry: &Entry, now_ms: u64) -> bool {
+    let left = entry.expires_ms.saturating_sub(now_ms) / 1000;
+    control.max_age.is_none_or(|max| entry.age_at(now_ms) <= max)
+        && control.min_fresh.is_none_or(|min| left >= min)
+}
+
+/// The fields that are stored with an answer.
+fn kept(fields: &Fields) -> Fields {
+    let mut kept = Fields::new();
+    for (name, value, _) in fields.iter().filter(|(name, _, _)| !rules::is_of_the_message(name)) {
+        // It was a field before, so it can be one again.
+        let _ = kept.append(name, value);
+    }
+    kept
+}
+
+fn put(bytes: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+    out.extend_from_slice(bytes);
+}

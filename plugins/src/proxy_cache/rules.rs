@@ -1,0 +1,282 @@
+//! What HTTP says of caching (RFC 9111), as far as a shared cache needs it.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use sdk::Fields;
+
+/// An answer that varies on more request fields is not stored.
+const MAX_VARY: usize = 16;
+
+/// RFC 9111 section 1.2.2: more is as good as forever.
+const MAX_SECONDS: u64 = 1 << 31;
+
+/// The directives of all Cache-Control fields of a message.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct CacheControl {
+    pub no_store: bool,
+    pub no_cache: bool,
+    pub private: bool,
+    pub only_if_cached: bool,
+    pub max_age: Option<u64>,
+    pub s_maxage: Option<u64>,
+    pub min_fresh: Option<u64>,
+}
+
+impl CacheControl {
+    /// Directives this cache does not know are passed over; a number that cannot be read
+    /// is 0, and of two the smaller holds: both err towards asking the origin.
+    pub(super) fn of(fields: &Fields) -> CacheControl {
+        let mut all = CacheControl::default();
+        for line in fields.all(b"cache-control") {
+            for (name, value) in directives(line) {
+                let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+                if is("no-store") {
+                    all.no_store = true;
+                } else if is("no-cache") {
+                    all.no_cache = true;
+                } else if is("private") {
+                    all.private = true;
+                } else if is("only-if-cached") {
+                    all.only_if_cached = true;
+                } else if is("max-age") {
+                    lower(&mut all.max_age, seconds(value));
+                } else if is("s-maxage") {
+                    lower(&mut all.s_maxage, seconds(value));
+                } else if is("min-fresh") {
+                    all.min_fresh = Some(all.min_fresh.unwrap_or(0).max(seconds(value)));
+                }
+            }
+        }
+        all
+    }
+
+    /// The answer must not be stored by a cache that several clients share, or not be
+    /// used without asking again, which is the same here.
+    pub(super) fn forbids_storing(&self) -> bool {
+        self.no_store || self.no_cache || self.private
+    }
+}
+
+/// Seconds from now on that an answer says it is fresh (RFC 9111 section 4.2.1); `None` if it does not say.
+pub(super) fn lifetime(fields: &Fields, control: &CacheControl, now_ms: u64) -> Option<u64> {
+    if let Some(seconds) = control.s_maxage.or(control.max_age) {
+        return Some(seconds);
+    }
+    let expires = fields.all(b"expires").last()?;
+    // What is no date, such as `0`, has expired (section 5.3).
+    Some(date(expires).map_or(0, |at| (at.saturating_sub(now_ms / 1000)).min(MAX_SECONDS)))
+}
+
+/// nginx's `X-Accel-Expires`: seconds, or `@` and a Unix time.
+pub(super) fn accel_expires(fields: &Fields, now_ms: u64) -> Option<u64> {
+    let text = std::str::from_utf8(fields.get_named(b"x-accel-expires")?).ok()?.trim();
+    match text.strip_prefix('@') {
+        Some(at) => at.parse::<u64>().ok().map(|at| at.saturating_sub(now_ms / 1000)),
+        None => text.parse().ok(),
+    }
+    .map(|seconds| seconds.min(MAX_SECONDS))
+}
+
+/// The age an answer had when it came.
+pub(super) fn age(fields: &Fields) -> u32 {
+    fields.get_named(b"age").map_or(0, |value| seconds(Some(value)) as u32)
+}
+
+/// The request fields an answer varies on: lower case, sorted, each once. `None` if it
+/// can answer no other request (`*`), or names too many.
+pub(super) fn vary(fields: &Fields) -> Option<Vec<Box<[u8]>>> {
+    let mut names: Vec<Box<[u8]>> = Vec::new();
+    for line in fields.all(b"vary") {
+        for name in line.split(|&byte| byte == b',').map(<[u8]>::trim_ascii) {
+            match name {
+                b"" => {}
+                b"*" => return None,
+                name => names.push(name.to_ascii_lowercase().into()),
+            }
+        }
+    }
+    names.sort_unstable();
+    names.dedup();
+    (names.len() <= MAX_VARY).then_some(names)
+}
+
+/// Whether the client has the answer already (RFC 9110 section 13.2.2, `If-None-Match` first).
+pub(super) fn not_modified(request: &Fields, answer: &Fields) -> bool {
+    if request.get_named(b"if-none-match").is_some() {
+        let Some(tag) = answer.get_named(b"etag").map(opaque) else { return false };
+        return request.all(b"if-none-match").any(|line| line.trim_ascii() == b"*" || has_tag(line, tag));
+    }
+    let since = request.get_named(b"if-modified-since").and_then(date);
+    let modified = answer.get_named(b"last-modified").and_then(date);
+    matches!((modified, since), (Some(modified), Some(since)) if modified <= since)
+}
+
+/// Whether a field belongs to the connection or the message it came in, not to the answer.
+pub(super) fn is_of_the_message(name: &[u8]) -> bool {
+    const NAMES: [&str; 13] = [
+        "connection",
+        "keep-alive",
+        "proxy-connection",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "te",
+        "trailer",
+        "trailers",
+        "transfer-encoding",
+        "upgrade",
+        "content-length",
+        // Made anew at each answer.
+        "age",
+        "apisix-cache-status",
+    ];
+    let lower = name.to_ascii_lowercase();
+    NAMES.iter().any(|known| lower == known.as_bytes())
+        || lower == b"x-apisix-upstream-status"
+        || lower.windows(10).any(|part| part == b"ratelimit-")
+            && (lower.ends_with(b"-remaining") || lower.ends_with(b"-reset"))
+}
+
+/// The parts of a comma-separated list with quoted strings in it, as name and value.
+fn directives(line: &[u8]) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
+    list(line).map(|part| match part.iter().position(|&byte| byte == b'=') {
+        Some(at) => (part[..at].trim_ascii(), Some(part[at + 1..].trim_ascii())),
+        None => (part, None),
+    })
+}
+
+fn list(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut quoted = false;
+    let mut escaped = false;
+    line.split(move |&byte| {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b',' if !quoted => return true,
+            _ => {}
+        }
+        false
+    })
+    .map(<[u8]>::trim_ascii)
+    .filter(|part| !part.is_empty())
+}
+
+fn has_tag(line: &[u8], tag: &[u8]) -> bool {
+    list(line).any(|part| opaque(part) == tag)
+}
+
+/// An entity tag without its mark of weakness.
+fn opaque(tag: &[u8]) -> &[u8] {
+    let tag = tag.trim_ascii();
+    tag.strip_prefix(b"W/").unwrap_or(tag)
+}
+
+fn seconds(value: Option<&[u8]>) -> u64 {
+    let digits = value.unwrap_or_default();
+    let digits = digits.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(digits);
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return 0;
+    }
+    digits
+        .iter()
+        .fold(0u64, |sum, digit| sum.saturating_mul(10).saturating_add(u64::from(digit - b'0')))
+        .min(MAX_SECONDS)
+}
+
+fn lower(kept: &mut Option<u64>, value: u64) {
+    *kept = Some(kept.map_or(value, |kept| kept.min(value)));
+}
+
+/// An HTTP date as Unix seconds; 0 before 1970.
+fn date(value: &[u8]) -> Option<u64> {
+    let at: SystemTime = httpdate::parse_http_date(std::str::from_utf8(value).ok()?.trim()).ok()?;
+    Some(at.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(list: &[(&str, &str)]) -> Fields {
+        let mut fields = Fields::new();
+        for (name, value) in list {
+            fields.append(name.as_bytes(), value.as_bytes()).unwrap();
+        }
+        fields
+    }
+
+    fn control(value: &str) -> CacheControl {
+        CacheControl::of(&fields(&[("Cache-Control", value)]))
+    }
+
+    #[test]
+    fn directives_are_read_in_any_form() {
+        assert_eq!(control("max-age=60").max_age, Some(60));
+        assert_eq!(control(" public , MAX-AGE=\"60\" ").max_age, Some(60));
+        assert_eq!(control("max-age=60, max-age=5").max_age, Some(5));
+        assert_eq!(control("max-age=x").max_age, Some(0));
+        assert_eq!(control("max-age").max_age, Some(0));
+        assert_eq!(control("max-age=-1").max_age, Some(0));
+        assert_eq!(control("max-age=99999999999999999999999").max_age, Some(MAX_SECONDS));
+        assert!(control("private=\"set-cookie, x\", max-age=3").private);
+        assert_eq!(control("private=\"set-cookie, max-age=3\"").max_age, None);
+        assert!(control("No-Cache").no_cache && control("x,no-store").no_store);
+        let two = fields(&[("Cache-Control", "max-age=3"), ("cache-control", "no-store")]);
+        assert!(CacheControl::of(&two).no_store);
+        assert_eq!(control("x-private, no-storex, \"no-store\""), CacheControl::default());
+    }
+
+    #[test]
+    fn lifetimes_follow_the_rfc() {
+        let now = 1_700_000_000_000;
+        let life = |list: &[(&str, &str)]| {
+            let fields = fields(list);
+            lifetime(&fields, &CacheControl::of(&fields), now)
+        };
+        assert_eq!(life(&[]), None);
+        assert_eq!(life(&[("Cache-Control", "max-age=5, s-maxage=9")]), Some(9));
+        let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(1_700_000_030));
+        assert_eq!(life(&[("Expires", &date)]), Some(30));
+        assert_eq!(life(&[("Expires", &date), ("Cache-Control", "max-age=5")]), Some(5));
+        assert_eq!(life(&[("Expires", "0")]), Some(0));
+        assert_eq!(life(&[("Expires", "Thu, 01 Jan 1970 00:00:00 GMT")]), Some(0));
+        assert_eq!(accel_expires(&fields(&[("X-Accel-Expires", "7")]), now), Some(7));
+        assert_eq!(accel_expires(&fields(&[("X-Accel-Expires", "@1700000009")]), now), Some(9));
+        assert_eq!(accel_expires(&fields(&[("X-Accel-Expires", "off")]), now), None);
+    }
+
+    #[test]
+    fn vary_is_a_set() {
+        let of = |list: &[(&str, &str)]| vary(&fields(list));
+        assert_eq!(of(&[]), Some(vec![]));
+        assert_eq!(of(&[("Vary", "B, a,,A"), ("vary", "b")]), Some(vec![(*b"a").into(), (*b"b").into()]));
+        assert_eq!(of(&[("Vary", "a"), ("Vary", "b, *")]), None);
+        let many: Vec<_> = (0..MAX_VARY + 1).map(|n| format!("x{n}")).collect();
+        assert_eq!(of(&[("Vary", &many.join(","))]), None);
+    }
+
+    #[test]
+    fn validators_are_compared_weakly_and_tags_first() {
+        let answer = fields(&[("ETag", "W/\"a,b\""), ("Last-Modified", "Sat, 29 Oct 1994 19:43:31 GMT")]);
+        let same = |list: &[(&str, &str)]| not_modified(&fields(list), &answer);
+        assert!(same(&[("If-None-Match", "\"x\", \"a,b\"")]));
+        assert!(same(&[("If-None-Match", "*")]));
+        assert!(!same(&[("If-None-Match", "\"a\"")]));
+        let later = ("If-Modified-Since", "Sat, 29 Oct 1994 19:43:32 GMT");
+        assert!(same(&[later]));
+        assert!(!same(&[later, ("If-None-Match", "\"x\"")]));
+        assert!(!same(&[("If-Modified-Since", "Sat, 29 Oct 1994 19:43:30 GMT")]));
+        assert!(!same(&[("If-Modified-Since", "soon")]));
+        assert!(!same(&[]));
+    }
+
+    #[test]
+    fn fields_of_the_message_are_not_kept() {
+        for name in ["Connection", "Transfer-Encoding", "content-length", "Age", "X-RateLimit-Remaining"] {
+            assert!(is_of_the_message(name.as_bytes()), "{name}");
+        }
+        for name in ["Content-Type", "X-RateLimit-Limit", "Date", "Set-Cookie", "X"] {
+            assert!(!is_of_the_message(name.as_bytes()), "{name}");
+        }
+    }
+}

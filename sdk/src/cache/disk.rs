@@ -1,0 +1,321 @@
+//! A zone's files, and the threads that read and write them.
+//!
+//! One thread reads, one writes and removes, and one that ends when it is done makes
+//! the index of what an earlier run left. A file is written under another name and
+//! renamed, so that a name always stands for a whole file; two gateways may share a
+//! folder for a while, as they do while one takes over from the other.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use futures_channel::oneshot;
+use model::Invalid;
+use sha2::{Digest, Sha256};
+
+use super::file::{self, Head, PRELUDE, Prelude};
+use super::index::Index;
+use super::{Content, DiskSettings, Entry, Held, New, OVERHEAD};
+
+/// Files take room in blocks.
+const BLOCK: u64 = 4096;
+
+/// Half-written files older than this are nobody's.
+const ABANDONED: Duration = Duration::from_secs(600);
+
+/// The way to a zone's threads. They end when it is dropped.
+#[derive(Debug)]
+pub(super) struct Files {
+    reads: Sender<ReadJob>,
+    writes: Sender<WriteJob>,
+}
+
+struct ReadJob {
+    entry: Arc<Entry>,
+    held: Held,
+    done: oneshot::Sender<Option<Content>>,
+}
+
+enum WriteJob {
+    Store { new: Box<New>, epoch: u64 },
+    Remove(Vec<Arc<Entry>>),
+    Delete(PathBuf),
+}
+
+/// What the threads share.
+#[derive(Debug)]
+struct Folder {
+    path: PathBuf,
+    levels: Vec<u8>,
+    /// Bytes of disk for each byte of memory: an answer counts with what it has more of.
+    ratio: u64,
+    index: Arc<Index>,
+}
+
+impl Files {
+    pub(super) fn open(
+        settings: &DiskSettings,
+        memory_size: u64,
+        index: Arc<Index>,
+    ) -> Result<Files, Invalid> {
+        let unusable = |error: io::Error| {
+            Invalid::new(format!("the cache folder {} cannot be used: {error}", settings.path.display()))
+                .expected("a folder of the gateway's own user that it may write to")
+                .hint("see apisix.proxy_cache.zones[].disk_path in config.yaml")
+        };
+        prepare(&settings.path).map_err(unusable)?;
+        let folder = Arc::new(Folder {
+            path: settings.path.clone(),
+            levels: settings.levels.clone(),
+            ratio: settings.size.div_ceil(memory_size.max(1)),
+            index,
+        });
+        let (reads, to_read) = channel();
+        let (writes, to_write) = channel();
+        let (reader, writer, scanner) = (folder.clone(), folder.clone(), folder);
+        let deletes: Sender<WriteJob> = writes.clone();
+        spawn("cache-read", move || reader.read_all(&to_read, &deletes)).map_err(unusable)?;
+        spawn("cache-write", move || writer.write_all(&to_write)).map_err(unusable)?;
+        spawn("cache-scan", move || scanner.scan(&scanner.path)).map_err(unusable)?;
+        Ok(Files { reads, writes })
+    }
+
+    // A thread that is gone (only at the end of the process) makes every answer a miss.
+
+    pub(super) fn store(&self, new: New, epoch: u64) {
+        let _ = self.writes.send(WriteJob::Store { new: Box::new(new), epoch });
+    }
+
+    pub(super) fn remove(&self, entries: &[Arc<Entry>]) {
+        if !entries.is_empty() {
+            let _ = self.writes.send(WriteJob::Remove(entries.to_vec()));
+        }
+    }
+
+    pub(super) fn load(&self, entry: Arc<Entry>, held: Held) -> Option<oneshot::Receiver<Option<Content>>> {
+        let (done, loaded) = oneshot::channel();
+        self.reads.send(ReadJob { entry, held, done }).ok().map(|()| loaded)
+    }
+}
+
+/// Makes the folder and sees whether it may be used. A folder another user could fill
+/// would let that user answer in the name of every site behind the gateway.
+fn prepare(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    let probe = path.join(format!(".probe.{}", std::process::id()));
+    let file = create(&probe)?;
+    let (own, owner) = (file.metadata()?.uid(), fs::metadata(path)?.uid());
+    fs::remove_file(&probe)?;
+    if owner != own && owner != 0 {
+        return Err(io::Error::other(format!("it belongs to user {owner}, the gateway runs as {own}")));
+    }
+    Ok(())
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
+}
+
+impl Folder {
+    fn read_all(&self, jobs: &Receiver<ReadJob>, deletes: &Sender<WriteJob>) {
+        for ReadJob { entry, held, done } in jobs {
+            if done.is_canceled() {
+                continue;
+            }
+            let content = self.read(&entry, held);
+            if content.is_none() && self.index.remove(&entry) {
+                let _ = deletes.send(WriteJob::Delete(self.path_of(&entry.key, &entry.variant)));
+            }
+            let _ = done.send(content);
+        }
+    }
+
+    fn read(&self, entry: &Entry, held: Held) -> Option<Content> {
+        let mut file = File::open(self.path_of(&entry.key, &entry.variant)).ok()?;
+        let len = file.metadata().ok()?.len();
+        if len > held.bytes() {
+            return None;
+        }
+        let mut bytes = Vec::with_capacity(usize::try_from(len).ok()?);
+        (&mut file).take(len).read_to_end(&mut bytes).ok()?;
+        let (head, content) = file::decode_whole(Bytes::from_owner(Loaded { bytes, _held: held }))?;
+        (head.key == entry.key && head.variant == entry.variant).then_some(content)
+    }
+
+    fn write_all(&self, jobs: &Receiver<WriteJob>) {
+        let mut serial = 0u64;
+        for job in jobs {
+            match job {
+                WriteJob::Store { new, epoch } => {
+                    serial += 1;
+                    self.write(*new, epoch, serial);
+                }
+                WriteJob::Remove(entries) => entries.iter().for_each(|entry| self.delete(entry)),
+                WriteJob::Delete(path) => drop(fs::remove_file(path)),
+            }
+        }
+    }
+
+    /// Writes the file and then makes it known. A disk that is full or broken costs hits, nothing else.
+    fn write(&self, new: New, epoch: u64, serial: u64) {
+        if !self.index.is_current(&new.key, epoch) {
+            return;
+        }
+        let New { key, vary, variant, stored_ms, expires_ms, age, content, held } = new;
+        let Content { status, fields, body } = content;
+        let head = Head { key, vary, variant, stored_ms, expires_ms, age, status, fields };
+        let path = self.path_of(&head.key, &head.variant);
+        let bytes = file::encode(&head, &body);
+        let temporary = path.with_extension(format!("{}-{serial}.tmp", std::process::id()));
+        let written = (|| {
+            let mut file = match create(&temporary) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    let parent = path.parent().unwrap_or(&self.path);
+                    DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+                    create(&temporary)?
+                }
+                file => file?,
+            };
+            file.write_all(&bytes)?;
+            file.write_all(&body)?;
+            fs::rename(&temporary, &path)
+        })();
+        let len = bytes.len() as u64 + body.len() as u64;
+        drop((bytes, body, held));
+        if written.is_err() {
+            let _ = fs::remove_file(&temporary);
+            return;
+        }
+        self.enter(head, len, epoch);
+    }
+
+    /// Makes an answer that is on disk known, and removes the files of those that go for it.
+    fn enter(&self, head: Head, len: u64, epoch: u64) {
+        let Head { key, vary, variant, stored_ms, expires_ms, age, .. } = head;
+        let memory = (key.len() * 2 + variant.len()) as u64 + OVERHEAD;
+        let weight = len.next_multiple_of(BLOCK).max(memory.saturating_mul(self.ratio));
+        let (name, content, chances) = (self.path_of(&key, &variant), None, AtomicU8::new(1));
+        let entry = Entry { key, variant, stored_ms, expires_ms, age, content, weight, chances };
+        for gone in self.index.insert(entry, vary, epoch) {
+            // What was replaced has the same name as what replaced it.
+            let kept =
+                self.path_of(&gone.key, &gone.variant) == name && self.index.has(&gone.key, &gone.variant);
+            if !kept {
+                self.delete(&gone);
+            }
+        }
+    }
+
+    fn delete(&self, entry: &Entry) {
+        // Stored again since it was to be removed: the file is the new one's.
+        if !self.index.has(&entry.key, &entry.variant) {
+            let _ = fs::remove_file(self.path_of(&entry.key, &entry.variant));
+        }
+    }
+
+    /// Enters what an earlier run left; removes what is damaged, stale or half-written.
+    /// Links are not followed.
+    fn scan(&self, folder: &Path) {
+        for item in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let path = item.path();
+            match item.file_type() {
+                Ok(kind) if kind.is_dir() => self.scan(&path),
+                Ok(kind) if kind.is_file() => self.take_over(&path),
+                _ => {}
+            }
+        }
+    }
+
+    fn take_over(&self, path: &Path) {
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return };
+        if name.ends_with(".tmp") {
+            let modified = fs::metadata(path).and_then(|meta| meta.modified());
+            if modified.ok().and_then(|at| at.elapsed().ok()).is_some_and(|age| age > ABANDONED) {
+                let _ = fs::remove_file(path);
+            }
+            return;
+        }
+        // Files that are not the cache's stay.
+        if name.len() != NAME_LEN || !name.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return;
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        match read_head(path) {
+            Ok(Some((head, len)))
+                if u128::from(head.expires_ms) > now && self.path_of(&head.key, &head.variant) == path =>
+            {
+                if !self.index.has(&head.key, &head.variant) {
+                    // The epoch at the start: what was purged since does not come back.
+                    self.enter(head, len, 0);
+                }
+            }
+            Ok(_) => drop(fs::remove_file(path)),
+            Err(_) => {}
+        }
+    }
+
+    /// As nginx names them: levels taken from the end of the name.
+    fn path_of(&self, key: &[u8], variant: &[u8]) -> PathBuf {
+        let digest = Sha256::new()
+            .chain_update((key.len() as u64).to_le_bytes())
+            .chain_update(key)
+            .chain_update(variant);
+        let mut name = String::with_capacity(NAME_LEN);
+        for byte in &digest.finalize()[..NAME_LEN / 2] {
+            for nibble in [byte >> 4, byte & 15] {
+                name.push(char::from(b"0123456789abcdef"[usize::from(nibble)]));
+            }
+        }
+        let mut path = self.path.clone();
+        let mut end = NAME_LEN;
+        for level in &self.levels {
+            let start = end.saturating_sub(usize::from(*level));
+            path.push(&name[start..end]);
+            end = start;
+        }
+        path.push(name);
+        path
+    }
+}
+
+/// Hex digits of a file's name: 128 bits. The key in the file decides, not the name.
+const NAME_LEN: usize = 32;
+
+/// Reads a file's head and length; `None` if it is damaged.
+fn read_head(path: &Path) -> io::Result<Option<(Head, u64)>> {
+    let mut file = File::open(path)?;
+    let len = file.metadata()?.len();
+    let mut bytes = [0; PRELUDE];
+    if len < PRELUDE as u64 {
+        return Ok(None);
+    }
+    file.read_exact(&mut bytes)?;
+    let Some(prelude) = Prelude::read(&bytes).filter(|prelude| prelude.file_len() == len) else {
+        return Ok(None);
+    };
+    let mut head = vec![0; prelude.head_len as usize];
+    file.read_exact(&mut head)?;
+    Ok(prelude.head(&head).map(|head| (head, len)))
+}
+
+/// A file in memory, counted as long as anything of it is in use.
+struct Loaded {
+    bytes: Vec<u8>,
+    _held: Held,
+}
+
+impl AsRef<[u8]> for Loaded {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}

@@ -1,0 +1,226 @@
+//! hot path
+//!
+//! Where a zone's answers are, by key.
+//!
+//! Sharded by key, each shard under a lock held for a look into a map. Room is made
+//! by second chance (CLOCK): an answer that was asked for since the hand last passed
+//! stays. All answers of a key live in one group, so that a purge takes them at once.
+
+use std::collections::VecDeque;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use hashbrown::HashMap;
+use wire::Fields;
+
+use super::{Entry, Lookup, variant};
+
+const SHARDS: usize = 16;
+
+/// Answers one key may have (as APISIX 3.18's `MAX_VARIANTS`); the oldest gives way.
+const MAX_VARIANTS: usize = 64;
+
+/// How many passes of the hand an answer in use outlives.
+const MAX_CHANCES: u8 = 3;
+
+#[derive(Debug)]
+pub(super) struct Index {
+    shards: [Mutex<Shard>; SHARDS],
+    hasher: foldhash::fast::RandomState,
+    limit: u64,
+    used: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    groups: HashMap<Box<[u8]>, Group>,
+    /// The order in which the hand passes. Answers removed otherwise stay as dead ends for a while.
+    clock: VecDeque<Weak<Entry>>,
+    answers: usize,
+    /// Counts purges.
+    epoch: u64,
+}
+
+/// The answers of one key: they vary on the same fields.
+#[derive(Debug)]
+struct Group {
+    vary: Vec<Box<[u8]>>,
+    entries: Vec<Arc<Entry>>,
+}
+
+impl Index {
+    pub(super) fn new(limit: u64) -> Index {
+        Index {
+            shards: Default::default(),
+            hasher: foldhash::fast::RandomState::default(),
+            limit,
+            used: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    pub(super) fn used(&self) -> u64 {
+        self.used.load(Relaxed)
+    }
+
+    pub(super) fn find(&self, key: &[u8], class: u8, request: &Fields, scratch: &mut Vec<u8>) -> Lookup {
+        let shard = self.shard(key);
+        let entry = shard.groups.get(key).and_then(|group| {
+            variant(&group.vary, class, request, scratch);
+            group.entries.iter().find(|entry| *entry.variant == scratch[..]).cloned()
+        });
+        let epoch = shard.epoch;
+        drop(shard);
+        if let Some(entry) = &entry {
+            let chances = entry.chances.load(Relaxed);
+            if chances < MAX_CHANCES {
+                entry.chances.store(chances + 1, Relaxed);
+            }
+        }
+        Lookup { entry, epoch }
+    }
+
+    /// Puts an answer in, unless its key's shard was purged since `epoch`. Gives what had
+    /// to go for it; the answer itself, if it was refused.
+    pub(super) fn insert(&self, entry: Entry, vary: Vec<Box<[u8]>>, epoch: u64) -> Vec<Arc<Entry>> {
+        let entry = Arc::new(entry);
+        let mut removed = Vec::new();
+        if entry.weight > self.limit {
+            removed.push(entry);
+            return removed;
+        }
+        let own = self.shard_of(&entry.key);
+        let mut shard = self.lock(own);
+        if shard.epoch != epoch {
+            removed.push(entry);
+            return removed;
+        }
+        self.used.fetch_add(entry.weight, Relaxed);
+        shard.insert(entry, vary, &mut removed);
+        self.used.fetch_sub(removed.iter().map(|entry| entry.weight).sum(), Relaxed);
+        self.evict(&mut shard, &mut removed, 1);
+        drop(shard);
+        // The rest from the other shards, one lock at a time.
+        for other in (1..SHARDS).map(|step| (own + step) % SHARDS) {
+            if self.used() <= self.limit {
+                break;
+            }
+            self.evict(&mut self.lock(other), &mut removed, 0);
+        }
+        removed
+    }
+
+    /// Takes one answer out, if it is still in.
+    pub(super) fn remove(&self, entry: &Arc<Entry>) -> bool {
+        let removed = self.shard(&entry.key).remove(entry);
+        if removed {
+            self.used.fetch_sub(entry.weight, Relaxed);
+        }
+        removed
+    }
+
+    /// Takes all answers of the key out.
+    pub(super) fn purge(&self, key: &[u8]) -> Vec<Arc<Entry>> {
+        let mut shard = self.shard(key);
+        shard.epoch += 1;
+        let removed = shard.groups.remove(key).map(|group| group.entries).unwrap_or_default();
+        shard.answers -= removed.len();
+        self.used.fetch_sub(removed.iter().map(|entry| entry.weight).sum(), Relaxed);
+        removed
+    }
+
+    /// Whether no purge fell on the key's shard since `epoch`.
+    pub(super) fn is_current(&self, key: &[u8], epoch: u64) -> bool {
+        self.shard(key).epoch == epoch
+    }
+
+    /// Whether the key has an answer for this variant.
+    pub(super) fn has(&self, key: &[u8], variant: &[u8]) -> bool {
+        let shard = self.shard(key);
+        shard
+            .groups
+            .get(key)
+            .is_some_and(|group| group.entries.iter().any(|entry| *entry.variant == *variant))
+    }
+
+    /// Lets go of answers until the bound holds or `keep` are left in this shard.
+    fn evict(&self, shard: &mut Shard, removed: &mut Vec<Arc<Entry>>, keep: usize) {
+        while self.used() > self.limit && shard.answers > keep {
+            let Some(entry) = shard.pass() else { break };
+            self.used.fetch_sub(entry.weight, Relaxed);
+            removed.push(entry);
+        }
+    }
+
+    fn shard_of(&self, key: &[u8]) -> usize {
+        (self.hasher.hash_one(key) >> 32) as usize % SHARDS
+    }
+
+    fn shard(&self, key: &[u8]) -> MutexGuard<'_, Shard> {
+        self.lock(self.shard_of(key))
+    }
+
+    fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
+        // A shard is whole between any two statements that could panic.
+        self.shards[shard].lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl Shard {
+    fn insert(&mut self, entry: Arc<Entry>, vary: Vec<Box<[u8]>>, removed: &mut Vec<Arc<Entry>>) {
+        self.clock.push_back(Arc::downgrade(&entry));
+        let before = removed.len();
+        match self.groups.get_mut(&entry.key[..]) {
+            Some(group) if group.vary == vary => {
+                match group.entries.iter().position(|old| old.variant == entry.variant) {
+                    Some(at) => removed.push(group.entries.remove(at)),
+                    None if group.entries.len() == MAX_VARIANTS => removed.push(group.entries.remove(0)),
+                    None => {}
+                }
+                group.entries.push(entry);
+            }
+            // It varies on other fields now: how the older answers were told apart no longer holds.
+            Some(group) => {
+                removed.append(&mut group.entries);
+                *group = Group { vary, entries: vec![entry] };
+            }
+            None => {
+                self.groups.insert(entry.key.clone(), Group { vary, entries: vec![entry] });
+            }
+        }
+        self.answers += 1;
+        self.answers -= removed.len() - before;
+        if self.clock.len() > 2 * self.answers + 64 {
+            self.clock.retain(|entry| entry.strong_count() > 0);
+        }
+    }
+
+    fn remove(&mut self, entry: &Arc<Entry>) -> bool {
+        let Some(group) = self.groups.get_mut(&entry.key[..]) else { return false };
+        let Some(at) = group.entries.iter().position(|one| Arc::ptr_eq(one, entry)) else { return false };
+        group.entries.remove(at);
+        if group.entries.is_empty() {
+            self.groups.remove(&entry.key[..]);
+        }
+        self.answers -= 1;
+        true
+    }
+
+    /// Moves the hand on until it takes an answer out.
+    fn pass(&mut self) -> Option<Arc<Entry>> {
+        loop {
+            let Some(entry) = self.clock.pop_front()?.upgrade() else { continue };
+            let chances = entry.chances.load(Relaxed);
+            if chances > 0 {
+                entry.chances.store(chances - 1, Relaxed);
+                self.clock.push_back(Arc::downgrade(&entry));
+            } else if self.remove(&entry) {
+                return Some(entry);
+            }
+        }
+    }
+}
