@@ -172,7 +172,8 @@ impl Prometheus {
         let timing = &x.timing;
         let sample = Sample {
             total_us: timing.total_us,
-            upstream_us: (x.upstream_status != 0).then_some(timing.upstream_us),
+            // As nginx's $upstream_response_time, also where the upstream failed to answer.
+            upstream_us: x.upstream_addr.map(|_| timing.upstream_us),
             received: timing.received,
             sent: timing.sent,
         };

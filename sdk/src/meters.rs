@@ -26,7 +26,7 @@ use hashbrown::{HashMap, HashTable};
 pub use render::{Facts, Health, Zone};
 pub use settings::Settings;
 
-use series::{Count, Families, Latency, Registered, Traffic, add};
+use series::{Count, Families, Kind, Latency, Registered, Traffic, add};
 
 /// The route label of the series that label sets beyond the bound share.
 pub const OVERFLOW: &str = "__overflow__";
@@ -386,16 +386,11 @@ impl Entry {
     fn count(&self, settings: &Settings, sample: &Sample) {
         self.status.count();
         self.bandwidth.count(sample.received, sample.sent);
+        let bounds = &settings.bounds_us;
         let total = sample.total_us;
-        self.latency.request.observe(&settings.bounds_us, total);
-        let own = match sample.upstream_us {
-            Some(upstream) => {
-                self.latency.upstream.observe(&settings.bounds_us, upstream);
-                total.saturating_sub(upstream)
-            }
-            None => total,
-        };
-        self.latency.own.observe(&settings.bounds_us, own);
+        self.latency.observe(Kind::Request, bounds, total);
+        let upstream = sample.upstream_us.inspect(|&us| self.latency.observe(Kind::Upstream, bounds, us));
+        self.latency.observe(Kind::Own, bounds, total.saturating_sub(upstream.unwrap_or(0)));
     }
 }
 

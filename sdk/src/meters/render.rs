@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::sync::atomic::AtomicU64;
 
-use super::series::{Family, Histogram, Latency};
+use super::series::{Family, Kind, Latency};
 use super::{Collected, Node, Settings};
 
 /// What a scrape tells besides the workers' counts.
@@ -169,47 +169,43 @@ fn latency(page: &mut Page<'_>, settings: &Settings, family: &Family<Latency>) {
     if family.groups.is_empty() {
         return;
     }
-    type Of = fn(&Latency) -> &Histogram;
-    let kinds: [(&str, Of); 3] = [
-        ("type=\"apisix\"", |latency| &latency.own),
-        ("type=\"request\"", |latency| &latency.request),
-        ("type=\"upstream\"", |latency| &latency.upstream),
+    let kinds = [
+        ("type=\"apisix\"", Kind::Own),
+        ("type=\"request\"", Kind::Request),
+        ("type=\"upstream\"", Kind::Upstream),
     ];
     page.head("http_latency", "histogram", "HTTP request latency in milliseconds per service in APISIX");
     let bounds: Vec<String> = settings.buckets_ms.iter().map(|bound| format!("le=\"{bound}\"")).collect();
     let mut totals = Vec::new();
-    for (kind, histogram) in kinds {
+    for (label, kind) in kinds {
         for (text, group) in &family.groups {
             let mut counts = vec![0; bounds.len() + 1];
             let mut sum_us = 0;
             for (_, part) in &group.parts {
-                histogram(part).add_to(&mut counts, &mut sum_us);
+                part.add_to(kind, &mut counts, &mut sum_us);
             }
+            // Nothing is said of an upstream that was never asked.
+            let asked = counts.iter().any(|&count| count > 0);
             let mut total = 0;
             for (count, bound) in counts.iter().zip(bounds.iter().map(String::as_str).chain(["le=\"+Inf\""]))
             {
                 total += count;
-                counts_line(page, kind, text, bound, total, counts.iter().all(|&count| count == 0));
+                if asked {
+                    page.start("http_latency_bucket", &[label, text, bound]);
+                    page.value(total);
+                }
             }
-            if total > 0 {
-                totals.push((kind, text, total, sum_us));
+            if asked {
+                totals.push((label, text, total, sum_us));
             }
         }
     }
-    for (kind, text, total, _) in &totals {
-        page.line("http_latency_count", kind, text, *total);
+    for (label, text, total, _) in &totals {
+        page.line("http_latency_count", label, text, *total);
     }
-    for (kind, text, _, sum_us) in &totals {
-        page.start("http_latency_sum", &[kind, text]);
+    for (label, text, _, sum_us) in &totals {
+        page.start("http_latency_sum", &[label, text]);
         let _ = writeln!(page.out, " {}", *sum_us as f64 / 1000.0);
-    }
-}
-
-/// A bucket's line, unless nothing at all was observed (an upstream that was never asked).
-fn counts_line(page: &mut Page<'_>, kind: &str, text: &str, bound: &str, total: u64, nothing: bool) {
-    if !nothing {
-        page.start("http_latency_bucket", &[kind, text, bound]);
-        page.value(total);
     }
 }
 

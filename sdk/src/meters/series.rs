@@ -88,56 +88,60 @@ impl Traffic {
     }
 }
 
-/// The three histograms of requests with the same labels.
+/// The three histograms of requests with the same labels, side by side in one piece of memory.
 #[derive(Debug)]
 pub(super) struct Latency {
-    pub request: Histogram,
-    pub upstream: Histogram,
-    pub own: Histogram,
+    cells: Box<[AtomicU64]>,
     retired: AtomicBool,
 }
 
-series!(Latency, |series| series.request.counts.iter().map(|count| count.load(Relaxed)).sum());
+series!(Latency, |series| {
+    let (counts, _) = series.part(Kind::Request);
+    counts.iter().map(|count| count.load(Relaxed)).sum()
+});
+
+/// Which part of a request's time a histogram holds.
+#[derive(Debug, Clone, Copy)]
+#[repr(usize)]
+pub(super) enum Kind {
+    /// The gateway's own.
+    Own,
+    Request,
+    Upstream,
+}
 
 impl Latency {
     pub(super) fn new(buckets: usize) -> Latency {
-        let histogram = || Histogram {
-            counts: (0..=buckets).map(|_| AtomicU64::new(0)).collect(),
-            sum_us: AtomicU64::new(0),
-        };
-        Latency {
-            request: histogram(),
-            upstream: histogram(),
-            own: histogram(),
-            retired: AtomicBool::new(false),
-        }
+        // For each kind the counts by bucket, one more for what is beyond, and the sum.
+        let cells = (0..3 * (buckets + 2)).map(|_| AtomicU64::new(0)).collect();
+        Latency { cells, retired: AtomicBool::new(false) }
     }
-}
 
-/// Counts of durations, each in the first bucket it fits; the last has no bound.
-#[derive(Debug)]
-pub(super) struct Histogram {
-    counts: Box<[AtomicU64]>,
-    sum_us: AtomicU64,
-}
-
-impl Histogram {
-    /// There is one count more than there are bounds.
+    /// Counts a duration in the first bucket it fits; the last has no bound.
     #[inline]
-    pub(super) fn observe(&self, bounds_us: &[u64], us: u64) {
-        let bucket = bounds_us.iter().position(|&bound| us <= bound).unwrap_or(bounds_us.len());
-        if let Some(count) = self.counts.get(bucket) {
+    pub(super) fn observe(&self, kind: Kind, bounds_us: &[u64], us: u64) {
+        let (counts, sum) = self.part(kind);
+        let bucket = bounds_us.partition_point(|&bound| bound < us);
+        if let Some(count) = counts.get(bucket) {
             add(count, 1);
         }
-        add(&self.sum_us, us);
+        add(sum, us);
     }
 
-    /// Adds what it holds to counts (of the same length) and to a sum.
-    pub(super) fn add_to(&self, counts: &mut [u64], sum_us: &mut u64) {
-        for (total, count) in counts.iter_mut().zip(&self.counts) {
+    /// Adds what a kind holds to counts (of the same length) and to a sum.
+    pub(super) fn add_to(&self, kind: Kind, totals: &mut [u64], sum_us: &mut u64) {
+        let (counts, sum) = self.part(kind);
+        for (total, count) in totals.iter_mut().zip(counts) {
             *total += count.load(Relaxed);
         }
-        *sum_us = sum_us.wrapping_add(self.sum_us.load(Relaxed));
+        *sum_us = sum_us.wrapping_add(sum.load(Relaxed));
+    }
+
+    #[inline]
+    fn part(&self, kind: Kind) -> (&[AtomicU64], &AtomicU64) {
+        let len = self.cells.len() / 3;
+        let cells = &self.cells[kind as usize * len..][..len];
+        (&cells[..len - 1], &cells[len - 1])
     }
 }
 
