@@ -50,6 +50,9 @@ pub struct About {
     pub metadata_schema: Option<Value>,
 }
 
+/// What an auth plugin reads from a consumer: its name, the key, its configuration with defaults.
+pub type Credential = (&'static str, Vec<u8>, Value);
+
 /// All plugins this build has. Implemented by `plugins::Catalog`.
 pub trait Catalog: Send + Sync + fmt::Debug {
     /// Checks one plugin's configuration in APISIX's words. The pointer in the
@@ -70,7 +73,7 @@ pub trait Catalog: Send + Sync + fmt::Debug {
 
     /// For an auth plugin's configuration on a consumer: the plugin's own name, the key the
     /// consumer is found by, and the configuration with defaults. `None` if `name` is no auth plugin.
-    fn credential(&self, name: &str, config: &Value) -> Result<Option<(&'static str, Vec<u8>, Value)>, Invalid>;
+    fn credential(&self, name: &str, config: &Value) -> Result<Option<Credential>, Invalid>;
 
     /// All plugins, by priority from high to low.
     fn about(&self) -> Vec<About>;

@@ -61,7 +61,12 @@ impl Consumers {
     }
 
     /// Adds a credential; gives back the identity that already had this key, unchanged, if any.
-    pub fn add_credential(&mut self, plugin: &'static str, key: Vec<u8>, identity: Identity) -> Option<Identity> {
+    pub fn add_credential(
+        &mut self,
+        plugin: &'static str,
+        key: Vec<u8>,
+        identity: Identity,
+    ) -> Option<Identity> {
         let keys = self.by_plugin.entry(plugin).or_default();
         match keys.get(key.as_slice()) {
             Some(existing) => Some(existing.clone()),

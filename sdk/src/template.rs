@@ -19,7 +19,10 @@ pub struct Template {
 #[derive(Debug, Clone, PartialEq)]
 enum Part {
     Text(Box<str>),
-    Var { var: Var, default: Option<Box<str>> },
+    Var {
+        var: Var,
+        default: Option<Box<str>>,
+    },
     /// `$1`: a group of a pattern that matched before. Nothing, where there are no groups.
     Capture(usize),
 }
@@ -114,7 +117,9 @@ impl Template {
                 Part::Var { var, default } => {
                     value.clear();
                     match default {
-                        Some(default) if !var.write(x, &mut value) => out.extend_from_slice(default.as_bytes()),
+                        Some(default) if !var.write(x, &mut value) => {
+                            out.extend_from_slice(default.as_bytes())
+                        }
                         Some(_) => value.iter().for_each(|&byte| escape(byte, out)),
                         None => {
                             var.write(x, &mut value);
