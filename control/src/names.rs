@@ -170,7 +170,7 @@ impl Resolver {
                 None => return None,
                 Some(_) => {}
             }
-            let Some((_, host)) = self.due.pop_first() else { return None };
+            let (_, host) = self.due.pop_first()?;
             if let Some(state) = self.hosts.get_mut(&host) {
                 state.due = None;
                 let looking = self.source.look_up(&host);

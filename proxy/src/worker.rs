@@ -110,6 +110,8 @@ pub(crate) struct Worker {
     pub(crate) clock: Rc<Clock>,
     pub(crate) buffers: Buffers,
     pub(crate) pools: Pools,
+    // Boxed: it is lent out and given back by moving a pointer.
+    #[allow(clippy::vec_box)]
     scratch: RefCell<Vec<Box<Scratch>>>,
     balance: RefCell<Vec<Option<Balance>>>,
     pub(crate) consumer_chains: ConsumerChains,
@@ -242,10 +244,10 @@ async fn tick(worker: Rc<Worker>) {
         rt::sleep(TICK).await;
         worker.clock.tick();
         ticks = ticks.wrapping_add(1);
-        if ticks % 20 == 0 {
+        if ticks.is_multiple_of(20) {
             worker.pools.sweep(worker.clock.coarse_ms());
         }
-        if ticks % 200 == 0 {
+        if ticks.is_multiple_of(200) {
             worker.buffers.shrink();
             let mut scratch = worker.scratch.borrow_mut();
             let keep = scratch.len() / 2;
