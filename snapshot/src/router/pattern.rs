@@ -61,8 +61,9 @@ impl<'a> Pattern<'a> {
 impl Rest {
     fn parse(path: &str, at: usize, mode: Mode) -> Rest {
         let parameters = mode == Mode::UriWithParameter;
-        let starts_segment = |c: char| path.split('/').any(|segment| segment.starts_with(c));
-        if !starts_segment('*') && !(parameters && starts_segment(':')) {
+        let is_variable =
+            |segment: &str| segment.starts_with('*') || (parameters && segment.starts_with(':'));
+        if !path.split('/').any(is_variable) {
             return Rest::Any;
         }
         // `/foo/*` and `/foo/*rest`, by far the most common.
