@@ -29,12 +29,22 @@ pub(crate) fn check_address(config: &Config, peer: IpAddr) -> Result<(), Refusal
 /// 401 unless the request carries a key, and the key's role allows the method.
 pub(crate) fn check_key(config: &Config, request: &Request<Bytes>) -> Result<(), Refusal> {
     if !config.key_required {
-        return Ok(());
+        return check_origin(request);
     }
     let token = token_of(request).ok_or_else(|| refused("missing apikey"))?;
     let role = role_of(config, &token).ok_or_else(|| refused("wrong apikey"))?;
     if role == AdminRole::Viewer && request.method() != Method::GET {
         return Err(refused("invalid method for role viewer"));
+    }
+    Ok(())
+}
+
+/// Without keys, the address is all that is asked for, and every web page that is open on an
+/// allowed machine has it. Browsers say when a page is behind a request.
+fn check_origin(request: &Request<Bytes>) -> Result<(), Refusal> {
+    if request.headers().contains_key(header::ORIGIN) {
+        let reason = "requests of web pages are refused while deployment.admin.admin_key_required is false";
+        return Err(Refusal::new(StatusCode::FORBIDDEN, reason));
     }
     Ok(())
 }
@@ -133,6 +143,15 @@ mod tests {
             let refused = Err("invalid method for role viewer".to_owned());
             assert_eq!(check(method, "/", Some(("x-api-key", "look"))), refused);
         }
+    }
+
+    #[test]
+    fn without_keys_web_pages_are_refused() {
+        let open = Config { key_required: false, ..config() };
+        let plain = Request::post("/").body(Bytes::new()).unwrap();
+        assert!(check_key(&open, &plain).is_ok());
+        let page = Request::post("/").header("origin", "http://evil.test").body(Bytes::new()).unwrap();
+        assert_eq!(check_key(&open, &page).unwrap_err().into_response().status(), StatusCode::FORBIDDEN);
     }
 
     #[test]

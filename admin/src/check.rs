@@ -48,6 +48,7 @@ impl Admin {
 /// plugins, and that this program can do what it asks for.
 pub(crate) fn check_alone(catalog: &dyn Catalog, key: &Key, value: &Value) -> Result<(), Invalid> {
     check_supported(key.kind, value)?;
+    check_configs(value)?;
     if key.kind == Kind::PluginMetadata {
         return check_metadata(catalog, key, value);
     }
@@ -80,6 +81,22 @@ fn check_metadata(catalog: &dyn Catalog, key: &Key, value: &Value) -> Result<(),
             false => invalid.said("invalid configuration: "),
         }
     })
+}
+
+/// Refuses plugin configurations that are no objects. APISIX repeats them in its message;
+/// what somebody wrote there may be a key.
+fn check_configs(value: &Value) -> Result<(), Invalid> {
+    let plugins = value.get("plugins").and_then(Value::as_object);
+    for (name, config) in plugins.into_iter().flatten() {
+        let empty_list = config.as_array().is_some_and(Vec::is_empty);
+        if !config.is_object() && !config.is_null() && !empty_list {
+            return Err(Invalid::new(format!("invalid plugin conf for plugin [{name}]"))
+                .within(name)
+                .under("/plugins")
+                .expected("an object"));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses what APISIX can do and this program cannot yet, instead of storing it in silence.

@@ -84,7 +84,9 @@ impl Admin {
     ///
     /// The path must be the one under `/apisix/admin` (or `/v1/snapshot`), wherever it came in.
     pub async fn handle(&self, peer: IpAddr, request: Request<Bytes>) -> Response<Bytes> {
-        let preflight = request.method() == Method::OPTIONS && self.config.cors;
+        // Without keys no web page may ask, so none is told that it may.
+        let cors = self.config.cors && self.config.key_required;
+        let preflight = request.method() == Method::OPTIONS && cors;
         let mut response = match auth::check_address(&self.config, peer) {
             Err(refusal) => refusal.into_response(),
             Ok(()) if preflight => answer::preflight(),
@@ -96,7 +98,7 @@ impl Admin {
             HeaderName::from_static("x-sluice-version"),
             HeaderValue::from_static(env!("CARGO_PKG_VERSION")),
         );
-        if self.config.cors && !preflight {
+        if cors && !preflight {
             answer::allow_origins(headers);
         }
         response

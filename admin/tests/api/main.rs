@@ -1,5 +1,8 @@
 //! The Admin API, the control API and the metrics listener, from outside.
 
+// Test code, which clippy cannot see outside of test functions.
+#![allow(clippy::unwrap_used)]
+
 mod fixture;
 mod listeners;
 mod resources;

@@ -550,3 +550,23 @@ async fn expressions_are_checked() {
     value["vars"] = json!([["arg_a", "==", "1"]]);
     assert_eq!(api.call("PUT", "routes/1", value).await.0, 201);
 }
+
+#[tokio::test]
+async fn what_was_sent_is_not_repeated_in_refusals() {
+    let api = Fixture::new();
+    let secret = "canary-3b9d";
+    api.call("PUT", "consumers", json!({"username": "a", "plugins": {"key-auth": {"key": secret}}})).await;
+    let bodies = [
+        json!({"username": "b", "plugins": {"key-auth": {"key": secret}}}),
+        json!({"username": "b", "plugins": {"key-auth": secret}}),
+        json!({"username": "b", "plugins": {"key-auth": [secret]}}),
+        json!({"username": "b", "plugins": {"key-auth": {"key": {"value": secret}}}}),
+        json!({"username": "b", "plugins": secret}),
+        json!({"username": "b", "plugins": {"key-auth": {"key": "k"}, "limit-count": {"count": secret}}}),
+    ];
+    for body in bodies {
+        let response = api.raw("PUT", "/apisix/admin/consumers", &body.to_string()).await;
+        let said = String::from_utf8_lossy(response.body()).into_owned();
+        assert!(response.status() == 400 && !said.contains("canary"), "{body}: {said}");
+    }
+}

@@ -1,0 +1,246 @@
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use redb::StorageBackend;
+use redb::backends::FileBackend;
+use serde_json::json;
+
+use super::*;
+
+fn route(id: &str) -> Key {
+    Key::new(Kind::Route, id)
+}
+
+async fn put(store: &Embedded, id: &str) -> Result<Stored, StoreError> {
+    store.put(route(id), json!({ "id": id, "uri": "/" }), Expect::Any, None).await
+}
+
+#[tokio::test]
+async fn everything_is_there_after_opening_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    let store = Embedded::open(&path).unwrap();
+    let first = put(&store, "1").await.unwrap();
+    let again = put(&store, "1").await.unwrap();
+    put(&store, "2").await.unwrap();
+    store.delete(route("2"), Expect::Any).await.unwrap();
+    store.put_plugins(vec!["cors".to_owned()]).await.unwrap();
+    drop(store);
+
+    let store = Embedded::open(&path).unwrap();
+    let (items, revision) = store.list(Kind::Route, "").await.unwrap();
+    assert_eq!(items, std::slice::from_ref(&again));
+    assert_eq!((again.created, again.modified, revision), (first.created, 2, 5));
+    let Some(Change::Reset { plugins, .. }) = store.watch().next().await else { panic!() };
+    assert_eq!(plugins, Some(vec!["cors".to_owned()]));
+    assert_eq!(put(&store, "3").await.unwrap().modified, 6);
+}
+
+#[cfg(unix)]
+#[test]
+fn the_folder_and_file_are_the_owner_s_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    let _store = Embedded::open(&path).unwrap();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&path), mode(&path.join("store.redb"))), (0o700, 0o600));
+}
+
+#[tokio::test]
+async fn values_are_not_readable_in_the_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Embedded::open(folder.path()).unwrap();
+    let value = json!({"plugins": {"key-auth": {"key": "canary-of-this-test"}}});
+    for id in 0..20 {
+        store.put(route(&id.to_string()), value.clone(), Expect::Any, None).await.unwrap();
+    }
+    drop(store);
+    for entry in std::fs::read_dir(folder.path()).unwrap() {
+        let bytes = std::fs::read(entry.unwrap().path()).unwrap();
+        assert!(!bytes.windows(6).any(|window| window == b"canary"));
+    }
+    let key = folder.path().join("store.key");
+    let kept = std::fs::read(&key).unwrap();
+    std::fs::remove_file(&key).unwrap();
+    let error = Embedded::open(folder.path()).unwrap_err();
+    assert!(error.to_string().contains("store.key is missing"), "{error}");
+    std::fs::write(&key, "0".repeat(64)).unwrap();
+    let error = Embedded::open(folder.path()).unwrap_err();
+    assert!(error.to_string().contains("not sealed with the key"), "{error}");
+    std::fs::write(&key, kept).unwrap();
+    let store = Embedded::open(folder.path()).unwrap();
+    assert_eq!(*store.get(&route("7")).await.unwrap().unwrap().value, value);
+}
+
+#[test]
+fn a_store_in_use_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let _store = Embedded::open(folder.path()).unwrap();
+    let error = Embedded::open(folder.path()).unwrap_err();
+    assert!(matches!(error, StoreError::Locked { .. }), "{error}");
+    assert!(error.to_string().contains("store.redb is in use by another process"), "{error}");
+}
+
+#[test]
+fn a_damaged_file_is_told() {
+    for damage in [b"this is no database, but a text of some length".repeat(200), vec![0; 4096]] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("store.redb"), damage).unwrap();
+        let error = Embedded::open(folder.path()).unwrap_err();
+        assert!(matches!(error, StoreError::Damaged { .. }), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn flipped_and_cut_files_are_told_or_read_right() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Embedded::open(folder.path()).unwrap();
+    for id in 0..50 {
+        put(&store, &id.to_string()).await.unwrap();
+    }
+    let (whole, _) = store.list(Kind::Route, "").await.unwrap();
+    drop(store);
+    let file = folder.path().join("store.redb");
+    let sound = std::fs::read(&file).unwrap();
+    let mut told = 0;
+    for step in 0..60 {
+        let mut bytes = sound.clone();
+        let at = step * sound.len() / 60;
+        match step % 2 {
+            0 => bytes.truncate(at.max(1)),
+            _ => bytes[at..(at + 600).min(sound.len())].fill(0xa5),
+        }
+        std::fs::write(&file, bytes).unwrap();
+        match Embedded::open(folder.path()) {
+            Ok(store) => assert_eq!(store.list(Kind::Route, "").await.unwrap().0, whole, "step {step}"),
+            Err(error) => {
+                assert!(matches!(error, StoreError::Damaged { .. }), "step {step}: {error:?}");
+                told += 1;
+            }
+        }
+    }
+    assert!(told > 10, "only {told}");
+}
+
+#[test]
+fn a_folder_that_is_a_file_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    std::fs::write(&path, "x").unwrap();
+    let error = Embedded::open(&path).unwrap_err();
+    assert!(matches!(error, StoreError::Folder { .. }), "{error:?}");
+    assert!(error.to_string().contains("--data"), "{error}");
+}
+
+#[tokio::test]
+async fn a_lease_ends_by_itself_and_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Embedded::open(folder.path()).unwrap();
+    let ttl = Some(Duration::from_millis(40));
+    store.put(route("1"), json!({}), Expect::Any, ttl).await.unwrap();
+    store.put(route("2"), json!({}), Expect::Any, ttl).await.unwrap();
+    // Written again without a lease, it stays.
+    put(&store, "2").await.unwrap();
+    let mut changes = store.watch();
+    changes.next().await.unwrap();
+    let Some(Change::Delete { key, revision: 4 }) = changes.next().await else { panic!() };
+    assert_eq!(key, route("1"));
+
+    store.put(route("3"), json!({}), Expect::Any, ttl).await.unwrap();
+    drop(store);
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    let store = Embedded::open(folder.path()).unwrap();
+    let mut changes = store.watch();
+    while store.get(&route("3")).await.unwrap().is_some() {
+        changes.next().await.unwrap();
+    }
+    assert!(store.get(&route("2")).await.unwrap().is_some());
+}
+
+/// A disk that is full while `full` is set.
+#[derive(Debug)]
+struct Filling {
+    inner: FileBackend,
+    full: Arc<AtomicBool>,
+}
+
+impl Filling {
+    fn check(&self) -> io::Result<()> {
+        match self.full.load(Ordering::SeqCst) {
+            true => Err(io::Error::from(io::ErrorKind::StorageFull)),
+            false => Ok(()),
+        }
+    }
+}
+
+impl StorageBackend for Filling {
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.inner.read(offset, out)
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.check().and_then(|()| self.inner.set_len(len))
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        self.check().and_then(|()| self.inner.sync_data())
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.check().and_then(|()| self.inner.write(offset, data))
+    }
+    fn close(&self) -> io::Result<()> {
+        self.inner.close()
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_writes_loses_nothing_and_heals() {
+    let folder = tempfile::tempdir().unwrap();
+    let full = Arc::new(AtomicBool::new(false));
+    let disk_full = full.clone();
+    let open = move |path: &Path| {
+        let file =
+            std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let inner = FileBackend::new(file)?;
+        redb::Builder::new().create_with_backend(Filling { inner, full: disk_full.clone() })
+    };
+    let path: PathBuf = folder.path().join("store.redb");
+    let (disk, loaded) = Disk::open_with(path, Box::new(open)).unwrap();
+    let store = Embedded::run(disk, loaded).unwrap();
+    put(&store, "1").await.unwrap();
+
+    full.store(true, Ordering::SeqCst);
+    for _ in 0..3 {
+        let error = put(&store, "2").await.unwrap_err();
+        assert!(matches!(error, StoreError::Full(_)), "{error:?}");
+    }
+    assert!(store.get(&route("1")).await.unwrap().is_some());
+    assert!(store.get(&route("2")).await.unwrap().is_none());
+
+    full.store(false, Ordering::SeqCst);
+    assert_eq!(put(&store, "2").await.unwrap().modified, 2);
+    drop(store);
+    let store = Embedded::open(folder.path()).unwrap();
+    assert_eq!(store.list(Kind::Route, "").await.unwrap().0.len(), 2);
+}
+
+/// A guard against a gross mistake (a fsync too many, a write of everything), not a
+/// measurement; `cargo test -p control --release latency -- --nocapture` prints figures.
+#[tokio::test]
+async fn the_latency_of_a_commit_is_small() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Embedded::open(folder.path()).unwrap();
+    let mut times = Vec::new();
+    for id in 0..200 {
+        let start = Instant::now();
+        put(&store, &(id % 20).to_string()).await.unwrap();
+        times.push(start.elapsed());
+    }
+    times.sort();
+    println!("median {:?}, p99 {:?}", times[100], times[198]);
+    assert!(times[100] < Duration::from_millis(250), "{:?}", times[100]);
+}
