@@ -3,7 +3,7 @@
 //! A worker is one thread with its own runtime, listening sockets, buffers and
 //! upstream connections. It reads the current snapshot and never waits for the
 //! control plane: it takes no lock, resolves no name, reads no file.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod buffers;
 mod clock;

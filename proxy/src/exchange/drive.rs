@@ -8,6 +8,7 @@ use std::sync::Arc;
 use sdk::exchange::{Body, Source};
 use sdk::{Chain, Client, Exchange, Phase, Reply};
 use snapshot::{Plan, Snapshot};
+use wire::h1::Refusal;
 use wire::{Framing, Method};
 
 use super::Scratch;
@@ -174,6 +175,9 @@ async fn prepare<'s>(
         && let Err(fault) = upload::buffer(worker, down, x, MATCH_BODY).await
     {
         return Flow::Fault(fault);
+    }
+    if snapshot.router.normalize(x).is_err() {
+        return Flow::Fault(Fault::client(FaultKind::BadRequest(Refusal::BadPath)));
     }
     *plan = snapshot.router.find(x).map(|plan| &**plan);
     Flow::Go

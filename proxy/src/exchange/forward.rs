@@ -10,9 +10,9 @@ use std::task::Poll;
 
 use sdk::Exchange;
 use sdk::exchange::{Body, Chunk};
+use smallvec::SmallVec;
 use snapshot::balance::Tried;
 use snapshot::{Endpoint, PassHost, Plan, Scheme, Upstream};
-use smallvec::SmallVec;
 use wire::h1::encode::{BadTarget, check_target};
 use wire::{Framing, Method, Name, Span};
 
@@ -306,7 +306,7 @@ fn write_request(
         out.extend_from_slice(b"\r\nX-Forwarded-Proto: ");
         out.extend_from_slice(x.client.scheme().as_bytes());
     }
-    if told & 2 == 0 {
+    if told & 2 == 0 && !head.host().is_empty() {
         out.extend_from_slice(b"\r\nX-Forwarded-Host: ");
         out.extend_from_slice(head.host());
     }

@@ -115,7 +115,8 @@ impl Receiver<'_, '_, '_> {
             if !lent.is_none() && !lent.get().is_empty() {
                 let buffer = lent.get();
                 let head = &mut self.x.messages.response;
-                let decoded = wire::h1::response(buffer.data(), &mut progress, head, self.sent_method, limits);
+                let decoded =
+                    wire::h1::response(buffer.data(), &mut progress, head, self.sent_method, limits);
                 match decoded.map_err(|refusal| Fault::upstream(FaultKind::BadResponse(refusal)))? {
                     Some(n) => {
                         buffer.consume(n);
@@ -177,7 +178,7 @@ impl Receiver<'_, '_, '_> {
             let _ = x.messages.response.fields.set(b"X-APISIX-Upstream-Status", &text);
         }
         self.chains.header_filter(self.worker, x);
-        if !self.state.done.get() {
+        if !self.state.done.get() || self.worker.is_draining() {
             // An early response: what is left of the request's body would be taken for a request.
             self.keep_client = false;
         }

@@ -1,0 +1,144 @@
+//! What a request may cost: no allocation, once connections and buffers are warm.
+//!
+//! The whole process is counted, so client and upstream here work with fixed
+//! buffers. Threads of the gateway other than the worker do not exist in this
+//! test; what is left over a thousand requests is the worker's own.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+
+use model::{Desired, Entry, Key, Kind, Resource};
+use proxy::{Settings, Stage, Workers};
+use sdk::build::{Names, Services};
+use serde_json::{Value, json};
+use snapshot::Publisher;
+use snapshot::compile::{Compiler, Touched};
+
+#[global_allocator]
+static ALLOCATOR: dhat::Alloc = dhat::Alloc;
+
+struct NoNames;
+
+impl Names for NoNames {
+    fn addresses(&self, _host: &str) -> Vec<IpAddr> {
+        Vec::new()
+    }
+}
+
+/// Answers every request on every connection with these bytes; heads come in one read here.
+fn upstream(answer: Vec<u8>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let answer: &'static [u8] = answer.leak();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let mut buffer = [0u8; 4096];
+                while stream.read(&mut buffer).is_ok_and(|n| n > 0) {
+                    if stream.write_all(answer).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    addr
+}
+
+fn put(desired: &mut Desired, kind: Kind, id: &str, value: Value) {
+    let resource = Resource::parse(kind, id, &value).unwrap();
+    let value = Arc::new(value);
+    desired.put(Arc::new(Entry { key: Key::new(kind, id), resource, value, created: 1, modified: 1 }));
+}
+
+/// One worker with these resources.
+fn gateway(desired: &Desired) -> (SocketAddr, Workers, Publisher) {
+    let services = Services::for_tests();
+    let meters = services.meters.clone();
+    let catalog = Arc::new(plugins::Catalog::new(services, Default::default()).unwrap());
+    let mut compiler = Compiler::new(catalog, Default::default());
+    let compiled = compiler.compile(desired, &Touched::all(), &NoNames, 1);
+    assert!(compiled.rejected.is_empty(), "{:?}", compiled.rejected);
+    let (publisher, readers) = Publisher::new(compiled.snapshot, 1);
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let settings = Settings { listen: vec![free], ..Settings::default() };
+    let sockets = Workers::listen(&settings, 1).unwrap();
+    let workers = Workers::start(Arc::new(settings), sockets, readers, &meters).unwrap();
+    (free, workers, publisher)
+}
+
+/// Sends a request and reads until the answer's last bytes.
+fn ask(stream: &mut TcpStream, request: &[u8], end: &[u8], buffer: &mut [u8]) {
+    stream.write_all(request).unwrap();
+    let mut filled = 0;
+    while !buffer[..filled].ends_with(end) {
+        let n = stream.read(&mut buffer[filled..]).unwrap();
+        assert!(n > 0, "closed after {}", String::from_utf8_lossy(&buffer[..filled]));
+        filled += n;
+    }
+    assert!(buffer.starts_with(b"HTTP/1.1 200 OK\r\n"), "{}", String::from_utf8_lossy(&buffer[..filled]));
+}
+
+#[test]
+fn a_warm_request_allocates_nothing() {
+    const REQUESTS: u64 = 1000;
+    let body = "1234567890".repeat(400);
+    let length = format!("HTTP/1.1 200 OK\r\nContent-Length: 4000\r\n\r\n{body}");
+    let chunked = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfa0\r\n{body}\r\n0\r\n\r\n");
+    let limited = format!("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx");
+
+    let mut desired = Desired::default();
+    let to = |addr: SocketAddr| json!({"type": "roundrobin", "nodes": {addr.to_string(): 1}});
+    put(&mut desired, Kind::Route, "1", json!({"uri": "/length", "upstream": to(upstream(length.into()))}));
+    put(
+        &mut desired,
+        Kind::Route,
+        "2",
+        json!({"uri": "/chunked/*", "upstream": to(upstream(chunked.into()))}),
+    );
+    put(
+        &mut desired,
+        Kind::Route,
+        "3",
+        json!({
+            "uri": "/plugins",
+            "upstream": to(upstream(limited.into())),
+            "plugins": {
+                "key-auth": {},
+                "limit-count": {"count": 2_000_000_000_000_u64, "time_window": 60, "key": "remote_addr"},
+                "prometheus": {},
+            },
+        }),
+    );
+    put(
+        &mut desired,
+        Kind::Consumer,
+        "jack",
+        json!({"username": "jack", "plugins": {"key-auth": {"key": "user-key"}}}),
+    );
+    let (addr, workers, publisher) = gateway(&desired);
+
+    let profiler = dhat::Profiler::builder().testing().build();
+    let mut buffer = vec![0u8; 16 << 10];
+    for (path, end) in [("/length", "7890"), ("/chunked/x", "0\r\n\r\n"), ("/plugins", "x")] {
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: a.example\r\napikey: user-key\r\nAccept: */*\r\n\r\n");
+        let mut stream = TcpStream::connect(addr).unwrap();
+        for _ in 0..50 {
+            ask(&mut stream, request.as_bytes(), end.as_bytes(), &mut buffer);
+        }
+        let before = dhat::HeapStats::get().total_blocks;
+        for _ in 0..REQUESTS {
+            ask(&mut stream, request.as_bytes(), end.as_bytes(), &mut buffer);
+        }
+        let blocks = dhat::HeapStats::get().total_blocks - before;
+        // The worker's own tick may do a thing or two meanwhile; a request does nothing.
+        assert!(blocks < REQUESTS / 100, "{path}: {blocks} allocations in {REQUESTS} requests");
+    }
+    drop(profiler);
+    workers.set_stage(Stage::Stop);
+    workers.join().unwrap();
+    drop(publisher);
+}
