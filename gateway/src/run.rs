@@ -152,8 +152,10 @@ async fn serve(found: Found, began: Instant) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The store, and once more as a file if it is one.
-fn open_store(resources: Option<&Path>, data: &Path) -> anyhow::Result<(Arc<dyn Store>, Option<Arc<File>>)> {
+/// A store, and once more as a file if it is one.
+type Opened = (Arc<dyn Store>, Option<Arc<File>>);
+
+fn open_store(resources: Option<&Path>, data: &Path) -> anyhow::Result<Opened> {
     match resources {
         Some(path) => {
             let file = Arc::new(File::open(path)?);

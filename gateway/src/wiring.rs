@@ -78,7 +78,6 @@ pub fn compile_settings(boot: &Boot) -> snapshot::compile::Settings {
         options: Options {
             delete_uri_tail_slash: boot.uri.delete_tail_slash,
             normalize_uri_like_servlet: boot.uri.normalize_like_servlet,
-            ..Options::default()
         },
         plugins: boot.plugins.clone(),
         timeouts: Timeouts::default(),

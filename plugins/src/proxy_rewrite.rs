@@ -98,7 +98,7 @@ impl Plugin for ProxyRewrite {
     }
 
     fn build(config: Config, _cx: &mut Build<'_>) -> Result<ProxyRewrite, Invalid> {
-        if config.regex_uri.len() % 2 != 0 {
+        if !config.regex_uri.len().is_multiple_of(2) {
             return Err(Invalid::new("The length of regex_uri should be an even number").at("/regex_uri"));
         }
         let mut regex_uri = Vec::new();
