@@ -108,6 +108,8 @@ pub struct Compiler {
     users: HashMap<Key, BTreeSet<Key>>,
     hosts: Hosts,
     rejected: BTreeMap<Key, Rejected>,
+    /// Those of them that are fine but for something another resource has already.
+    repeated: BTreeSet<Key>,
     told: Option<Arc<[Rejected]>>,
     route_slots: Slots,
     upstream_slots: Slots,
@@ -141,6 +143,7 @@ impl Compiler {
             users: HashMap::default(),
             hosts: Hosts::default(),
             rejected: BTreeMap::new(),
+            repeated: BTreeSet::new(),
             told: None,
             route_slots: Slots::default(),
             upstream_slots: Slots::default(),
@@ -181,6 +184,11 @@ impl Compiler {
         self.enabled = enabled;
 
         let mut pass = Pass { desired, names, work: Work::default(), relink: BTreeSet::new() };
+        // Filling an empty router is several times faster than changing all of one that is shared.
+        let old_router = all.then(|| {
+            let empty = Router::new(self.settings.mode, self.settings.options);
+            std::mem::replace(&mut self.router, empty)
+        });
         if all {
             self.add_everything(&mut pass);
         } else {
@@ -195,6 +203,9 @@ impl Compiler {
         self.compile_shared(Kind::Service, &mut pass);
         self.compile_shared(Kind::PluginConfig, &mut pass);
         self.compile_routes(&mut pass);
+        if let Some(old_router) = old_router {
+            self.keep_rules(&old_router);
+        }
         self.compile_shared(Kind::ConsumerGroup, &mut pass);
         self.compile_consumers(&mut pass);
         self.compile_global(&mut pass);
@@ -276,14 +287,30 @@ impl Compiler {
     }
 
     fn accept(&mut self, key: &Key) {
+        self.repeated.remove(key);
         if self.rejected.remove(key).is_some() {
             self.told = None;
         }
     }
 
     fn reject(&mut self, key: &Key, invalid: Invalid, kept_previous: bool) {
+        self.repeated.remove(key);
         self.rejected.insert(key.clone(), Rejected { key: key.clone(), invalid, kept_previous });
         self.told = None;
+    }
+
+    /// Replaces what was said of these kinds about things that only one resource may have. What is
+    /// wrong with a resource by itself says more and stays.
+    fn reject_repeated(&mut self, kinds: &[Kind], now: Vec<(Key, Invalid)>) {
+        let before: Vec<Key> =
+            self.repeated.iter().filter(|key| kinds.contains(&key.kind)).cloned().collect();
+        before.iter().for_each(|key| self.accept(key));
+        for (key, invalid) in now {
+            if !self.rejected.contains_key(&key) {
+                self.reject(&key, invalid, false);
+                self.repeated.insert(key);
+            }
+        }
     }
 
     /// Makes a thing of its entry, or else of the entry it was last made of: names, services and

@@ -303,3 +303,22 @@ fn one_changed_address_leaves_stages_and_other_upstreams_as_they_are() {
     assert!(Arc::ptr_eq(&upstream(&after["2"]), &upstream(&last["2"])));
     assert_eq!(after["2"].info.slot, last["2"].info.slot);
 }
+
+#[test]
+fn what_was_fine_while_a_plugin_was_off_is_told_when_it_is_on() {
+    let mut desired = Desired::default();
+    desired.put(entry(Kind::GlobalRule, "1", json!({"plugins": {"cors": {"bad": true}}})));
+    desired.put(entry(Kind::Route, "1", json!({"uri": "/", "plugins": {"cors": {"bad": true}}})));
+    desired.plugins = Some(Vec::new());
+    let (mut compiler, names) = (compiler(), Table::default());
+    assert!(compiler.compile(&desired, &Touched::all(), &names, 0).rejected.is_empty());
+    desired.plugins = None;
+    for touched in [Touched::default(), Touched::all(), Touched::from_iter([Key::new(Kind::GlobalRule, "2")])]
+    {
+        let compiled = compiler.compile(&desired, &touched, &names, 1);
+        let rejected: Vec<_> =
+            compiled.rejected.iter().map(|r| (r.key.to_string(), r.kept_previous)).collect();
+        assert_eq!(rejected, [("routes/1".to_owned(), true), ("global_rules/1".to_owned(), true)]);
+        assert!(compiled.snapshot.router.rule("1").is_some(), "the route as it was");
+    }
+}

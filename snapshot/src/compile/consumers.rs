@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::chains::Source;
 use super::hosts::Recorder;
-use super::{Compiler, Pass, Rejected, references};
+use super::{Compiler, Pass, references};
 
 /// A way to prove to be somebody.
 struct Proof {
@@ -46,7 +46,7 @@ impl Compiler {
         for id in credentials {
             self.compile_credential(&Key { kind: Kind::Credential, id }, pass);
         }
-        self.index_consumers(pass);
+        self.index_consumers();
     }
 
     fn compile_consumer(&mut self, key: &Key, pass: &Pass<'_>) {
@@ -166,14 +166,14 @@ impl Compiler {
     }
 
     /// Of two with the same key, the first by name has it, and the other is told.
-    fn index_consumers(&mut self, pass: &Pass<'_>) {
+    fn index_consumers(&mut self) {
         let mut index = Consumers::default();
-        let mut twice: Vec<(Key, &Arc<Entry>, Invalid)> = Vec::new();
+        let mut twice = Vec::new();
         for (name, unit) in &self.consumers {
             index.add(unit.consumer.clone());
             for proof in &unit.proofs {
                 if let Err(invalid) = proof.put(&mut index, &unit.consumer, None) {
-                    twice.push((Key::new(Kind::Consumer, name.as_str()), &unit.entry, invalid));
+                    twice.push((Key::new(Kind::Consumer, name.as_str()), invalid));
                 }
             }
         }
@@ -182,20 +182,11 @@ impl Compiler {
             let consumer = key.owner().and_then(|owner| self.consumers.get(owner));
             let (Some(consumer), Some(proof)) = (consumer, &unit.proof) else { continue };
             if let Err(invalid) = proof.put(&mut index, &consumer.consumer, Some(key.leaf())) {
-                twice.push((key, &unit.entry, invalid));
+                twice.push((key, invalid));
             }
         }
-        // What is wrong with a resource as it is now says more than what is with its last good form.
-        twice.retain(|(key, entry, _)| {
-            pass.desired.get(key.kind, &key.id).is_some_and(|now| Arc::ptr_eq(now, entry))
-        });
-        let twice: Vec<(Key, Invalid)> = twice.into_iter().map(|(key, _, invalid)| (key, invalid)).collect();
-        let is_said = |rejected: &Rejected| rejected.invalid.reason.starts_with(DUPLICATE);
-        let said: Vec<Key> =
-            self.rejected.values().filter(|r| is_said(r)).map(|rejected| rejected.key.clone()).collect();
         self.index = Arc::new(index);
-        said.iter().for_each(|key| self.accept(key));
-        twice.into_iter().for_each(|(key, invalid)| self.reject(&key, invalid, false));
+        self.reject_repeated(&[Kind::Consumer, Kind::Credential], twice);
     }
 }
 
@@ -216,7 +207,7 @@ impl Proof {
         match index.add_credential(self.plugin, self.key.clone(), identity) {
             None => Ok(()),
             Some(other) => Err(Invalid::new(format!(
-                "{DUPLICATE}{} found with consumer: {}",
+                "duplicate key of plugin {} found with consumer: {}",
                 self.plugin, other.consumer.name
             ))
             .within(self.plugin)
@@ -225,6 +216,3 @@ impl Proof {
         }
     }
 }
-
-/// How APISIX begins to say it.
-const DUPLICATE: &str = "duplicate key of plugin ";

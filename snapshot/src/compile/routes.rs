@@ -13,7 +13,7 @@ use super::chains::{Source, unless_idle};
 use super::hosts::Recorder;
 use super::{Compiler, Pass, upstream};
 use crate::plan::{Failure, Plan};
-use crate::router::Rule;
+use crate::router::{Router, Rule};
 use crate::upstream::Upstream;
 
 /// The last good form of an upstream resource.
@@ -100,6 +100,17 @@ impl Compiler {
         }
         for id in std::mem::take(&mut pass.relink) {
             self.relink(&id);
+        }
+    }
+
+    /// Takes over the rules of routes that could not be made again in any form.
+    pub(super) fn keep_rules(&mut self, old: &Router) {
+        for id in self.routes.keys() {
+            if self.router.rule(id).is_none()
+                && let Some(rule) = old.rule(id)
+            {
+                self.router.insert(rule.clone());
+            }
         }
     }
 

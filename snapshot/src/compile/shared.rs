@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use hashbrown::HashMap;
 use model::{Entry, Invalid, Key, Kind};
 use sdk::Chain;
 
@@ -40,32 +41,7 @@ impl Compiler {
             self.compile_one_shared(&Key { kind: Kind::GlobalRule, id }, pass);
         }
         let rules: Vec<(Key, Arc<Entry>)> = self.global_rules().collect();
-        let mut taken: Vec<(&str, &Key)> = Vec::new();
-        for (key, entry) in &rules {
-            let mut twice = None;
-            for plugin in entry.resource.plugins().into_iter().flat_map(|plugins| plugins.keys()) {
-                match taken.iter().find(|(name, _)| name == plugin) {
-                    Some((_, other)) => twice = twice.or(Some((plugin, *other))),
-                    None => taken.push((plugin, key)),
-                }
-            }
-            let last_good =
-                || pass.desired.get(Kind::GlobalRule, &key.id).is_some_and(|e| !Arc::ptr_eq(e, entry));
-            match twice {
-                Some((plugin, other)) => {
-                    let reason = format!("plugin {plugin} already exists in global rule id [{}]", other.id);
-                    let invalid = Invalid::new(reason).within(plugin).under("/plugins");
-                    self.reject(
-                        key,
-                        invalid.hint("keep a plugin in one global rule only; the others of this rule run"),
-                        false,
-                    );
-                }
-                // Said by an earlier compile, and no longer so.
-                None if !last_good() => self.accept(key),
-                None => {}
-            }
-        }
+        self.reject_repeated(&[Kind::GlobalRule], repeated(&rules));
         let recorder = Recorder::new(pass.names);
         let sources: Vec<Source<'_>> = rules
             .iter()
@@ -138,4 +114,24 @@ impl Compiler {
         };
         Ok(Shared { entry: entry.clone(), chain: unless_idle(chain), upstream })
     }
+}
+
+/// The rules that have a plugin that one before them has.
+fn repeated(rules: &[(Key, Arc<Entry>)]) -> Vec<(Key, Invalid)> {
+    let mut taken: HashMap<&str, &Key> = HashMap::new();
+    let mut repeated = Vec::new();
+    for (key, entry) in rules {
+        for plugin in entry.resource.plugins().into_iter().flat_map(|plugins| plugins.keys()) {
+            let first = *taken.entry(plugin).or_insert(key);
+            if first != key {
+                let invalid =
+                    Invalid::new(format!("plugin {plugin} already exists in global rule id [{}]", first.id))
+                        .within(plugin)
+                        .under("/plugins")
+                        .hint("keep a plugin in one global rule only; the others of this rule run");
+                repeated.push((key.clone(), invalid));
+            }
+        }
+    }
+    repeated
 }
