@@ -176,7 +176,8 @@ pub fn scenario(
     if plan.syscalls && scenario.kind == Kind::Load {
         for (index, result) in results.iter_mut().enumerate() {
             let countable = result.failure.is_none() && result.arm.gateway != Gateway::Direct;
-            if countable && !plan.is_over() {
+            // Sluice first: where time is short, at least its own number is there.
+            if countable && (index == 0 || !plan.is_over()) {
                 bar.set_message(format!("{} · system calls · {}", scenario.id, result.arm.label));
                 result.syscalls_per_request = stage.count_syscalls(index, &result.arm).ok();
             }
@@ -194,7 +195,7 @@ struct Stage<'s> {
     folder: &'s Path,
     upstream: &'s Upstream,
     bar: &'s ProgressBar,
-    /// Gateways on Java machines, by arm: paused between their rounds instead of started anew.
+    /// Gateways that start slowly, by arm: paused between their rounds instead of started anew.
     kept: Vec<Option<Process>>,
 }
 
@@ -220,7 +221,7 @@ impl Stage<'_> {
         if let Err(problem) = &sample {
             bail!("{problem:#}; its log ends with:\n{}", process.log_tail());
         }
-        if arm.gateway.is_java() {
+        if keeps(arm) {
             process.pause();
             self.kept[index] = Some(process);
         }
@@ -316,6 +317,11 @@ impl Stage<'_> {
             upstream_port: self.upstream.address(arm.setup.answer).port(),
         }
     }
+}
+
+/// Whether a gateway takes so long to start that it is kept from round to round.
+fn keeps(arm: &Arm) -> bool {
+    arm.gateway.is_java() || arm.setup.routes > 10_000
 }
 
 /// A pass with wrong answers has no result.

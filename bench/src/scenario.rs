@@ -130,7 +130,7 @@ pub const ALL: &[Scenario] = &[
         setup: Setup { routes: 100_000, ..PLAIN },
         references: OWN_PLAIN,
         peers: &[Nginx, Haproxy, Pingora],
-        quick: Some(QUICK),
+        quick: Some(&[Nginx, Haproxy]),
         ..BASE
     },
     Scenario {

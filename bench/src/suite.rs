@@ -69,7 +69,7 @@ pub fn run(order: &Order) -> Result<()> {
         rounds: order.rounds,
         duration: order.duration,
         warm: if order.quick { Duration::ZERO } else { Duration::from_secs(1) },
-        warm_java: Duration::from_secs(if order.quick { 5 } else { 10 }),
+        warm_java: Duration::from_secs(if order.quick { 8 } else { 20 }),
         share: if order.quick { 0.2 } else { 1.0 },
         syscalls: true,
         deadline: None,

@@ -84,6 +84,8 @@ impl Gateway {
     /// Why it cannot do what `setup` asks, if so.
     pub fn unable(self, setup: &Setup) -> Option<&'static str> {
         match self {
+            Self::Sluice => None,
+            _ if setup.admin => Some("the scenario changes routes through Sluice's Admin API"),
             Self::Caddy if setup.limit => Some("the stock build has no rate limit"),
             Self::SpringCloud if setup.limit => Some("its rate limiter needs Redis"),
             Self::Zuul1 if setup.limit => Some("it has no rate limit of its own"),
