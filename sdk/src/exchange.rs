@@ -47,6 +47,26 @@ enum Edit {
     Remove(wire::Field),
 }
 
+/// A header's name, checked once: for stages that set the same header on every answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeaderName {
+    id: wire::Name,
+    text: Box<str>,
+}
+
+impl HeaderName {
+    /// # Errors
+    /// A text that is not a token.
+    pub fn new(text: &str) -> Result<HeaderName, BadField> {
+        wire::fields::check_name(text.as_bytes())?;
+        Ok(HeaderName { id: wire::Name::from_bytes(text.as_bytes()), text: text.into() })
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
 /// How far the request's body has been read into memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Body {
@@ -342,6 +362,21 @@ impl<'s> Exchange<'s> {
         self.edit(name, value, Edit::Set)
     }
 
+    /// As [`Exchange::set_response_header`], with a name that was checked when the stage was built.
+    #[inline]
+    pub fn set_response_field(&mut self, name: &HeaderName, value: &[u8]) -> Result<(), BadField> {
+        wire::fields::check_value(value)?;
+        if self.has_response() {
+            self.messages.response.fields.set_checked(name.id, name.text.as_bytes(), value);
+            return Ok(());
+        }
+        let text = &mut self.messages.early_text;
+        let field =
+            wire::Field { id: name.id, name: text.intern(name.text.as_bytes()), value: text.intern(value) };
+        self.messages.early.push(Edit::Set(field));
+        Ok(())
+    }
+
     /// Adds a response header beside those of the same name.
     pub fn add_response_header(&mut self, name: &str, value: &[u8]) -> Result<(), BadField> {
         self.edit(name, value, Edit::Add)
@@ -381,14 +416,17 @@ impl<'s> Exchange<'s> {
         let Messages { early, early_text, response, .. } = &mut *self.messages;
         for edit in early.drain(..) {
             // Names and values were checked when the edit was made.
-            let _ = match edit {
-                Edit::Set(f) => response.fields.set(early_text.bytes(f.name), early_text.bytes(f.value)),
-                Edit::Add(f) => response.fields.append(early_text.bytes(f.name), early_text.bytes(f.value)),
+            match edit {
+                Edit::Set(f) => {
+                    response.fields.set_checked(f.id, early_text.bytes(f.name), early_text.bytes(f.value));
+                }
+                Edit::Add(f) => {
+                    response.fields.append_checked(f.id, early_text.bytes(f.name), early_text.bytes(f.value));
+                }
                 Edit::Remove(f) => {
                     response.fields.remove(early_text.bytes(f.name));
-                    Ok(())
                 }
-            };
+            }
         }
         early_text.clear(1 << 10);
     }

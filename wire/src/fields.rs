@@ -232,13 +232,19 @@ impl Fields {
         }
     }
 
-    fn append_checked(&mut self, id: Name, name: &[u8], value: &[u8]) {
+    /// As [`Fields::append`], for a name and a value that were checked before.
+    #[inline]
+    pub fn append_checked(&mut self, id: Name, name: &[u8], value: &[u8]) {
+        debug_assert!(check_name(name).is_ok() && check_value(value).is_ok());
         let name = self.intern(name);
         let value = self.intern(value);
         self.list.push(Field { id, name, value });
     }
 
-    fn set_checked(&mut self, id: Name, name: &[u8], value: &[u8]) {
+    /// As [`Fields::set`], for a name and a value that were checked before.
+    #[inline]
+    pub fn set_checked(&mut self, id: Name, name: &[u8], value: &[u8]) {
+        debug_assert!(check_name(name).is_ok() && check_value(value).is_ok());
         let Some(first) = self.list.iter().position(|field| self.is(field, id, name)) else {
             self.append_checked(id, name, value);
             return;

@@ -2,6 +2,7 @@
 //!
 //! One limit of limit-count: its key, its numbers and its headers.
 
+use sdk::exchange::HeaderName;
 use sdk::Exchange;
 use sdk::counters::Taken;
 use sdk::template::Template;
@@ -110,9 +111,9 @@ impl<'de> Deserialize<'de> for Amount {
 
 /// Names of the headers that show a limit.
 pub(super) struct Headers {
-    limit: String,
-    remaining: String,
-    reset: String,
+    limit: Option<HeaderName>,
+    remaining: Option<HeaderName>,
+    reset: Option<HeaderName>,
 }
 
 impl Headers {
@@ -121,10 +122,12 @@ impl Headers {
         let name = |field: &str, default: &str| {
             let name = metadata.and_then(|metadata| metadata.get(field)).and_then(Value::as_str);
             let name = name.unwrap_or(default);
-            match prefix {
+            let name = match prefix {
                 Some(prefix) => name.replacen("RateLimit-", &format!("{prefix}-RateLimit-"), 1),
                 None => name.to_owned(),
-            }
+            };
+            // A name that cannot stand in a head is left out.
+            HeaderName::new(&name).ok()
         };
         Headers {
             limit: name("limit_header", "X-RateLimit-Limit"),
@@ -137,11 +140,17 @@ impl Headers {
     pub(super) fn set(&self, x: &mut Exchange<'_>, limit: u64, taken: Taken) {
         let remaining = if taken.allowed { taken.remaining } else { 0 };
         let mut number = itoa::Buffer::new();
-        // A name that cannot stand in a head is left out.
-        let _ = x.set_response_header(&self.limit, number.format(limit).as_bytes());
-        let _ = x.set_response_header(&self.remaining, number.format(remaining).as_bytes());
         let mut seconds = Seconds::default();
-        let _ = x.set_response_header(&self.reset, seconds.format(taken.reset_ms));
+        let values = [(&self.limit, limit), (&self.remaining, remaining)];
+        for (name, value) in values {
+            if let Some(name) = name {
+                // Digits can always stand in a head.
+                let _ = x.set_response_field(name, number.format(value).as_bytes());
+            }
+        }
+        if let Some(name) = &self.reset {
+            let _ = x.set_response_field(name, seconds.format(taken.reset_ms));
+        }
     }
 }
 
