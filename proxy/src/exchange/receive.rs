@@ -315,11 +315,7 @@ impl Receiver<'_, '_, '_> {
             for piece in pieces {
                 self.out.extend_from_slice(piece);
             }
-            let timeout = self.worker.settings.send_timeout;
-            io::write_all(self.worker, self.waiter, self.to, self.out, timeout)
-                .await
-                .map_err(client_failed)?;
-            self.out.clear();
+            self.flush().await?;
             if done {
                 return match announced {
                     Some(left) if left > 0 => Err(Fault::gateway(FaultKind::BrokenStage)),
