@@ -106,6 +106,8 @@ pub struct Compiler {
     global: Option<Arc<dyn Chain>>,
     /// Routes and consumers by what they refer to.
     users: HashMap<Key, BTreeSet<Key>>,
+    /// The same the other way round.
+    refers: HashMap<Key, Vec<Key>>,
     hosts: Hosts,
     rejected: BTreeMap<Key, Rejected>,
     /// Those of them that are fine but for something another resource has already.
@@ -141,6 +143,7 @@ impl Compiler {
             index: Arc::default(),
             global: None,
             users: HashMap::default(),
+            refers: HashMap::default(),
             hosts: Hosts::default(),
             rejected: BTreeMap::new(),
             repeated: BTreeSet::new(),
@@ -252,13 +255,20 @@ impl Compiler {
                     self.metadata.remove(&plugin);
                 }
             }
-            // Rare, so looked for rather than kept in an index.
-            for entry in desired.iter() {
+            // Rare, so looked for rather than kept in an index; also in what is served in an older form.
+            for entry in desired.iter().chain(self.served()) {
                 if entry.resource.plugins().is_some_and(|plugins| plugins.contains_key(&plugin)) {
                     pass.work.add(entry.key.clone());
                 }
             }
         }
+    }
+
+    /// The entries that plugins are served of.
+    fn served(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        let routes = self.routes.values().map(|unit| &unit.entry);
+        let shared = self.shared.values().map(|shared| &shared.entry);
+        routes.chain(shared).chain(self.consumers.values().map(|unit| &unit.entry))
     }
 
     /// Puts those that refer to `key` to work again.
@@ -271,8 +281,10 @@ impl Compiler {
         }
     }
 
-    /// Replaces what `user` refers to.
-    fn refer(&mut self, user: &Key, before: &[Key], now: &[Key]) {
+    /// Replaces what `user` refers to, whether that exists or not. Those who were refused count,
+    /// too: they may be fine once what they refer to has changed.
+    fn refer(&mut self, user: &Key, now: Vec<Key>) {
+        let before = self.refers.get(user).map(Vec::as_slice).unwrap_or_default();
         for key in before.iter().filter(|key| !now.contains(key)) {
             if let Some(users) = self.users.get_mut(key) {
                 users.remove(user);
@@ -284,6 +296,10 @@ impl Compiler {
         for key in now.iter().filter(|key| !before.contains(key)) {
             self.users.entry(key.clone()).or_default().insert(user.clone());
         }
+        match now.is_empty() {
+            true => self.refers.remove(user),
+            false => self.refers.insert(user.clone(), now),
+        };
     }
 
     fn accept(&mut self, key: &Key) {

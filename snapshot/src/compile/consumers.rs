@@ -21,10 +21,9 @@ struct Proof {
 
 /// The last good form of a consumer.
 pub(super) struct ConsumerUnit {
-    entry: Arc<Entry>,
+    pub entry: Arc<Entry>,
     consumer: Arc<Consumer>,
     proofs: Vec<Proof>,
-    refers: Vec<Key>,
 }
 
 /// The last good form of a credential.
@@ -51,9 +50,8 @@ impl Compiler {
 
     fn compile_consumer(&mut self, key: &Key, pass: &Pass<'_>) {
         let Some(entry) = pass.desired.get(Kind::Consumer, &key.id) else {
-            if let Some(unit) = self.consumers.remove(&key.id) {
-                self.refer(key, &unit.refers, &[]);
-            }
+            self.consumers.remove(&key.id);
+            self.refer(key, Vec::new());
             self.hosts.set(key, BTreeSet::new());
             self.consumer_slots.release(&key.id);
             return self.accept(key);
@@ -65,20 +63,12 @@ impl Compiler {
             compiler.hosts.set(key, recorder.asked());
             Ok(unit)
         });
-        // A consumer may wait for its group, so what it refers to counts even if it was refused.
-        let group = match &entry.resource {
-            Resource::Consumer(consumer) => consumer.group_id.clone(),
-            _ => None,
-        };
-        let refers: Vec<Key> = group.map(|id| Key { kind: Kind::ConsumerGroup, id }).into_iter().collect();
-        let before = self.consumers.get(&key.id).map(|unit| unit.refers.clone()).unwrap_or_default();
-        self.refer(key, &before, &refers);
         if let Some(unit) = made {
             self.consumers.insert(key.id.clone(), unit);
         }
-        if let Some(unit) = self.consumers.get_mut(&key.id) {
-            unit.refers = refers;
-        }
+        let served = self.consumers.get(&key.id).map(|unit| &unit.entry);
+        let refers = [Some(entry), served].into_iter().flatten().filter_map(group_of).collect();
+        self.refer(key, refers);
     }
 
     fn make_consumer(
@@ -125,7 +115,7 @@ impl Compiler {
             chain,
             slot: self.consumer_slots.of(&key.id),
         };
-        Ok(ConsumerUnit { entry: entry.clone(), consumer: Arc::new(consumer), proofs, refers: Vec::new() })
+        Ok(ConsumerUnit { entry: entry.clone(), consumer: Arc::new(consumer), proofs })
     }
 
     fn compile_credential(&mut self, key: &Key, pass: &Pass<'_>) {
@@ -187,6 +177,13 @@ impl Compiler {
         }
         self.index = Arc::new(index);
         self.reject_repeated(&[Kind::Consumer, Kind::Credential], twice);
+    }
+}
+
+fn group_of(entry: &Arc<Entry>) -> Option<Key> {
+    match &entry.resource {
+        Resource::Consumer(consumer) => Some(Key::new(Kind::ConsumerGroup, consumer.group_id.as_deref()?)),
+        _ => None,
     }
 }
 

@@ -24,11 +24,9 @@ pub(super) struct UpstreamUnit {
 
 /// The last good form of a route; its rule is in the router.
 pub(super) struct RouteUnit {
-    entry: Arc<Entry>,
+    pub entry: Arc<Entry>,
     /// The upstream written inside it.
     own_upstream: Option<Arc<Upstream>>,
-    /// The resources it refers to, whether they exist or not.
-    refers: Vec<Key>,
 }
 
 impl Compiler {
@@ -129,19 +127,22 @@ impl Compiler {
             Ok(made)
         });
         if let Some((unit, rule)) = made {
-            let before = self.routes.insert(key.id.clone(), unit);
-            let before = before.map(|unit| unit.refers).unwrap_or_default();
-            let now = self.routes[&key.id].refers.clone();
-            self.refer(key, &before, &now);
+            self.routes.insert(key.id.clone(), unit);
             self.router.insert(Arc::new(rule));
         }
+        let served = self.routes.get(&key.id).map(|unit| &unit.entry);
+        let mut refers = self.refers(entry);
+        refers.extend(
+            served.filter(|served| !Arc::ptr_eq(served, entry)).into_iter().flat_map(|e| self.refers(e)),
+        );
+        self.refer(key, refers);
     }
 
     fn forget_route(&mut self, key: &Key, gone: bool) {
-        if let Some(unit) = self.routes.remove(&key.id) {
-            self.refer(key, &unit.refers, &[]);
+        if self.routes.remove(&key.id).is_some() {
             self.router.remove(&key.id);
         }
+        self.refer(key, Vec::new());
         self.hosts.set(key, BTreeSet::new());
         if gone {
             self.route_slots.release(&key.id);
@@ -229,7 +230,7 @@ impl Compiler {
             vars,
             priority: route.priority,
         };
-        Ok((RouteUnit { entry: entry.clone(), own_upstream, refers: self.refers(route) }, rule))
+        Ok((RouteUnit { entry: entry.clone(), own_upstream }, rule))
     }
 
     /// Route over plugin config over service. Where only one of them has plugins, its chain is shared.
@@ -320,17 +321,16 @@ impl Compiler {
         }
     }
 
-    fn refers(&self, route: &Route) -> Vec<Key> {
+    fn refers(&self, entry: &Entry) -> Vec<Key> {
+        let Resource::Route(route) = &entry.resource else { return Vec::new() };
         let of_service = self.service_of(route).and_then(|service| service.upstream_id.clone());
-        [
+        let refers = [
             (Kind::Service, route.service_id.clone()),
             (Kind::PluginConfig, route.plugin_config_id.clone()),
             (Kind::Upstream, route.upstream_id.clone()),
             (Kind::Upstream, of_service),
-        ]
-        .into_iter()
-        .filter_map(|(kind, id)| Some(Key { kind, id: id? }))
-        .collect()
+        ];
+        refers.into_iter().filter_map(|(kind, id)| Some(Key { kind, id: id? })).collect()
     }
 }
 
