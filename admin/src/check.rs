@@ -15,6 +15,7 @@ impl Admin {
     /// Checks a value alone, then against the resources there are.
     pub(crate) async fn check(&self, key: &Key, value: &Value) -> Result<(), Refusal> {
         check_alone(&*self.catalog, key, value)?;
+        self.check_loaded(value).await?;
         let store = &*self.store;
         references::check_exist(store, key.kind, value).await?;
         match key.kind {
@@ -29,6 +30,23 @@ impl Admin {
                 references::check_credentials(store, key, value).await?;
             }
             _ => {}
+        }
+        Ok(())
+    }
+
+    /// Refuses plugins that the `plugins` list of config.yaml leaves out.
+    async fn check_loaded(&self, value: &Value) -> Result<(), Refusal> {
+        let Some(plugins) = value.get("plugins").and_then(Value::as_object) else { return Ok(()) };
+        let loaded = self.loaded().await?;
+        for name in plugins.keys() {
+            let known = self.about.iter().any(|about| about.name == name);
+            if known && !loaded.iter().any(|about| about.name == name) {
+                return Err(Invalid::new(format!("unknown plugin [{name}]"))
+                    .within(name)
+                    .under("/plugins")
+                    .hint("add it to `plugins` in config.yaml, then PUT /apisix/admin/plugins/reload")
+                    .into());
+            }
         }
         Ok(())
     }

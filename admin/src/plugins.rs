@@ -66,7 +66,7 @@ impl Admin {
     }
 
     /// The plugins that may be used now, by priority from high to low.
-    async fn loaded(&self) -> Result<Vec<&About>, Refusal> {
+    pub(crate) async fn loaded(&self) -> Result<Vec<&About>, Refusal> {
         let stored = self.store.plugins().await?;
         let names = stored.as_ref().or(self.config.plugins.as_ref());
         let mut loaded: Vec<&About> = match names {
