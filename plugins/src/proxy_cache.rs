@@ -7,6 +7,7 @@
 //! answered from the cache; POST has entries of its own. HEAD is answered from what GET
 //! stored. A stale answer is never given, so `max-stale` changes nothing.
 
+mod key;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -20,21 +21,17 @@ use model::invalid::nearest;
 use sdk::cache::{self, Content, Entry, Held, Zone};
 use sdk::chain::{Phase, Phases};
 use sdk::exchange::{Body, Source};
-use sdk::vars::Var;
 use sdk::{Build, Chunk, Exchange, Fields, Method, Plugin, Reply, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
+use key::{Key, Part, holds};
 use rules::CacheControl;
 
 /// The stage.
 pub struct ProxyCache {
     zone: Arc<Zone>,
-    key: Vec<Part>,
-    /// Whether the key tells consumers apart already.
-    key_has_consumer: bool,
-    key_has_authorization: bool,
+    key: Key,
     bypass: Vec<Part>,
     no_cache: Vec<Part>,
     needs_body: bool,
@@ -65,12 +62,6 @@ pub struct Config {
 enum Strategy {
     Disk,
     Memory,
-}
-
-/// A piece of `cache_key`, `cache_bypass` or `no_cache`.
-enum Part {
-    Text(Box<str>),
-    Var(Var),
 }
 
 /// Why an exchange still concerns this stage after the access phase. Names the stage: it
@@ -168,19 +159,10 @@ impl Plugin for ProxyCache {
         }
         let zone = zone(&config, &cx.services.caches).map_err(|error| error.at("/cache_zone"))?;
         zone.open().map_err(|error| error.at("/cache_zone"))?;
-        let [key, bypass, no_cache] = [&config.cache_key, &config.cache_bypass, &config.no_cache].map(parts);
-        let needs_body = [&key, &bypass, &no_cache].into_iter().flatten().any(Part::needs_body);
-        let has = |names: &[&str]| config.cache_key.iter().any(|part| names.contains(&part.as_str()));
-        Ok(ProxyCache {
-            zone,
-            key_has_consumer: has(&["$consumer_name", "$consumer_group_id", "$http_authorization"]),
-            key_has_authorization: has(&["$http_authorization"]),
-            needs_body,
-            key,
-            bypass,
-            no_cache,
-            config,
-        })
+        let [bypass, no_cache] = [&config.cache_bypass, &config.no_cache].map(|list| key::parts(list));
+        let key = Key::new(&config.cache_key, config.consumer_isolation);
+        let needs_body = key.needs_body() || bypass.iter().chain(&no_cache).any(Part::needs_body);
+        Ok(ProxyCache { zone, key, bypass, no_cache, needs_body, config })
     }
 
     fn access(&self, x: &mut Exchange<'_>) -> Step {
@@ -193,7 +175,7 @@ impl Plugin for ProxyCache {
             }
         }
         SCRATCH.with_borrow_mut(|(key, scratch)| {
-            self.write_key(x, key);
+            self.key.write(x, key);
             self.ask(x, key, scratch)
         })
     }
@@ -212,6 +194,10 @@ impl Plugin for ProxyCache {
     }
 
     fn header_filter(&self, x: &mut Exchange<'_>) {
+        // Of an answer that failed, when this is the gateway's own in its place.
+        if x.note::<Gathering>().is_some_and(|gathering| gathering.stage == self.id()) {
+            x.take_note::<Gathering>();
+        }
         let gathering = match x.note::<Pending>() {
             Some(pending) if pending.stage == self.id() => {
                 x.take_note().and_then(|pending| self.begin(x, pending))
@@ -436,35 +422,6 @@ impl ProxyCache {
         };
         (ttl > 0).then_some(ttl)
     }
-
-    /// Writes the key: who asks, then each part of `cache_key`, all with their lengths, so
-    /// that no two requests are taken for one another.
-    fn write_key(&self, x: &Exchange<'_>, out: &mut Vec<u8>) {
-        out.clear();
-        if self.config.consumer_isolation {
-            if !self.key_has_consumer
-                && let Some(consumer) = x.consumer()
-            {
-                out.push(b'c');
-                put(consumer.name.as_bytes(), out);
-            }
-            if !self.key_has_authorization
-                && let Some(authorization) = x.header("Authorization")
-            {
-                // A digest: keys stand in files.
-                out.push(b'a');
-                out.extend_from_slice(&Sha256::digest(authorization));
-            }
-        }
-        out.push(b'k');
-        for part in &self.key {
-            let at = out.len();
-            out.extend_from_slice(&[0; 4]);
-            part.write(x, out);
-            let length = (out.len() - at - 4) as u32;
-            out[at..at + 4].copy_from_slice(&length.to_le_bytes());
-        }
-    }
 }
 
 /// The request goes on to the upstream.
@@ -472,29 +429,6 @@ fn pass(x: &mut Exchange<'_>, status: &str) -> Step {
     // Name and value are ours and valid.
     let _ = x.set_response_header(STATUS, status.as_bytes());
     Step::Next
-}
-
-impl Part {
-    fn needs_body(&self) -> bool {
-        matches!(self, Part::Var(var) if var.needs_body())
-    }
-
-    fn write(&self, x: &Exchange<'_>, out: &mut Vec<u8>) {
-        match self {
-            Part::Text(text) => out.extend_from_slice(text.as_bytes()),
-            Part::Var(var) => {
-                var.write(x, out);
-            }
-        }
-    }
-}
-
-fn parts(texts: &Vec<String>) -> Vec<Part> {
-    let part = |text: &String| match text.strip_prefix('$') {
-        Some(name) => Part::Var(Var::parse(name)),
-        None => Part::Text(text.as_str().into()),
-    };
-    texts.iter().map(part).collect()
 }
 
 /// The zone, if it is of the strategy's kind.
@@ -518,16 +452,6 @@ fn zone(config: &Config, caches: &cache::Caches) -> Result<Arc<Zone>, Invalid> {
     Ok(zone.clone())
 }
 
-/// Whether the joined values are something other than nothing and `0`.
-fn holds(parts: &[Part], x: &Exchange<'_>) -> bool {
-    if parts.is_empty() {
-        return false;
-    }
-    let mut value = Vec::new();
-    parts.iter().for_each(|part| part.write(x, &mut value));
-    !value.is_empty() && value != b"0"
-}
-
 /// Whether a fresh answer is what the client asks for (RFC 9111 section 5.2.1).
 fn suits(control: &CacheControl, entry: &Entry, now_ms: u64) -> bool {
     let left = entry.expires_ms.saturating_sub(now_ms) / 1000;
@@ -543,9 +467,4 @@ fn kept(fields: &Fields) -> Fields {
         let _ = kept.append(name, value);
     }
     kept
-}
-
-fn put(bytes: &[u8], out: &mut Vec<u8>) {
-    out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
-    out.extend_from_slice(bytes);
 }

@@ -227,23 +227,30 @@ impl Zone {
         held.grow(bytes).then_some(held)
     }
 
-    /// Stores an answer, in place of one for the same key and variant; on disk a little later.
+    /// Stores an answer, in place of one for the same key and variant. One for the disk is
+    /// given from memory until its file is written.
     pub fn store(&self, new: New, epoch: u64) {
-        match (&self.settings.disk, self.files.get()) {
-            (None, _) => {
-                let New { key, vary, variant, stored_ms, expires_ms, age, content, .. } = new;
-                let fields: usize =
-                    content.fields.iter().map(|(name, value, _)| name.len() + value.len() + 24).sum();
-                let size = key.len() * 2 + variant.len() + fields + content.body.len();
-                let weight = size as u64 + OVERHEAD;
-                let chances = AtomicU8::new(1);
-                let content = Some(content);
-                let entry = Entry { key, variant, stored_ms, expires_ms, age, content, weight, chances };
-                self.index.insert(entry, vary, epoch);
-            }
-            (Some(_), Some(Ok(files))) => files.store(new, epoch),
+        let New { key, vary, variant, stored_ms, expires_ms, age, content, held } = new;
+        let field = |(name, value, _): (&[u8], &[u8], _)| name.len() + value.len() + 24;
+        let fields: usize = content.fields.iter().map(field).sum();
+        let size = (key.len() * 2 + variant.len() + fields + content.body.len()) as u64 + OVERHEAD;
+        let (files, weight) = match (&self.settings.disk, self.files.get()) {
+            (None, _) => (None, size),
+            (Some(_), Some(Ok(files))) => (Some(files), files.weigh(&key, &variant, size)),
             // Not opened: nothing is kept.
-            (Some(_), _) => {}
+            (Some(_), _) => return,
+        };
+        let (content, chances) = (Some(content), AtomicU8::new(1));
+        let entry = Arc::new(Entry { key, variant, stored_ms, expires_ms, age, content, weight, chances });
+        match files {
+            None => drop(self.index.insert(entry, vary, epoch, true)),
+            Some(files) => {
+                let removed = self.index.insert(entry.clone(), vary.clone(), epoch, true);
+                if !removed.iter().any(|gone| Arc::ptr_eq(gone, &entry)) {
+                    files.store(entry, vary, held);
+                }
+                files.remove(removed);
+            }
         }
     }
 
@@ -252,18 +259,19 @@ impl Zone {
         if let Some(content) = &entry.content {
             return Some(content.clone());
         }
-        let held = self.hold(entry.weight)?;
         let Some(Ok(files)) = self.files.get() else { return None };
+        let held = self.hold(entry.weight)?;
         files.load(entry, held)?.await.ok().flatten()
     }
 
     /// Removes every answer under the key; false if there was none.
     pub fn purge(&self, key: &[u8]) -> bool {
         let removed = self.index.purge(key);
+        let found = !removed.is_empty();
         if let Some(Ok(files)) = self.files.get() {
-            files.remove(&removed);
+            files.remove(removed);
         }
-        !removed.is_empty()
+        found
     }
 
     /// Bytes of the answers in it, as counted against its bound.

@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 
 use super::file::{self, Head, PRELUDE, Prelude};
 use super::index::Index;
-use super::{Content, DiskSettings, Entry, Held, New, OVERHEAD};
+use super::{Content, DiskSettings, Entry, Held, OVERHEAD};
 
 /// Files take room in blocks.
 const BLOCK: u64 = 4096;
@@ -32,6 +32,7 @@ const ABANDONED: Duration = Duration::from_secs(600);
 /// The way to a zone's threads. They end when it is dropped.
 #[derive(Debug)]
 pub(super) struct Files {
+    folder: Arc<Folder>,
     reads: Sender<ReadJob>,
     writes: Sender<WriteJob>,
 }
@@ -43,7 +44,7 @@ struct ReadJob {
 }
 
 enum WriteJob {
-    Store { new: Box<New>, epoch: u64 },
+    Store { entry: Arc<Entry>, vary: Vec<Box<[u8]>>, held: Held },
     Remove(Vec<Arc<Entry>>),
     Delete(PathBuf),
 }
@@ -78,24 +79,29 @@ impl Files {
         });
         let (reads, to_read) = channel();
         let (writes, to_write) = channel();
-        let (reader, writer, scanner) = (folder.clone(), folder.clone(), folder);
+        let (reader, writer, scanner) = (folder.clone(), folder.clone(), folder.clone());
         let deletes: Sender<WriteJob> = writes.clone();
         spawn("cache-read", move || reader.read_all(&to_read, &deletes)).map_err(unusable)?;
         spawn("cache-write", move || writer.write_all(&to_write)).map_err(unusable)?;
         spawn("cache-scan", move || scanner.scan(&scanner.path)).map_err(unusable)?;
-        Ok(Files { reads, writes })
+        Ok(Files { folder, reads, writes })
     }
 
     // A thread that is gone (only at the end of the process) makes every answer a miss.
 
-    pub(super) fn store(&self, new: New, epoch: u64) {
-        let _ = self.writes.send(WriteJob::Store { new: Box::new(new), epoch });
+    pub(super) fn store(&self, entry: Arc<Entry>, vary: Vec<Box<[u8]>>, held: Held) {
+        let _ = self.writes.send(WriteJob::Store { entry, vary, held });
     }
 
-    pub(super) fn remove(&self, entries: &[Arc<Entry>]) {
+    pub(super) fn remove(&self, entries: Vec<Arc<Entry>>) {
         if !entries.is_empty() {
-            let _ = self.writes.send(WriteJob::Remove(entries.to_vec()));
+            let _ = self.writes.send(WriteJob::Remove(entries));
         }
+    }
+
+    /// What an answer of this size counts against the zone's bound.
+    pub(super) fn weigh(&self, key: &[u8], variant: &[u8], size: u64) -> u64 {
+        self.folder.weigh(key, variant, size)
     }
 
     pub(super) fn load(&self, entry: Arc<Entry>, held: Held) -> Option<oneshot::Receiver<Option<Content>>> {
@@ -156,9 +162,10 @@ impl Folder {
         let mut serial = 0u64;
         for job in jobs {
             match job {
-                WriteJob::Store { new, epoch } => {
+                WriteJob::Store { entry, vary, held } => {
                     serial += 1;
-                    self.write(*new, epoch, serial);
+                    self.write(&entry, vary, serial);
+                    drop(held);
                 }
                 WriteJob::Remove(entries) => entries.iter().for_each(|entry| self.delete(entry)),
                 WriteJob::Delete(path) => drop(fs::remove_file(path)),
@@ -166,16 +173,23 @@ impl Folder {
         }
     }
 
-    /// Writes the file and then makes it known. A disk that is full or broken costs hits, nothing else.
-    fn write(&self, new: New, epoch: u64, serial: u64) {
-        if !self.index.is_current(&new.key, epoch) {
-            return;
-        }
-        let New { key, vary, variant, stored_ms, expires_ms, age, content, held } = new;
-        let Content { status, fields, body } = content;
-        let head = Head { key, vary, variant, stored_ms, expires_ms, age, status, fields };
-        let path = self.path_of(&head.key, &head.variant);
-        let bytes = file::encode(&head, &body);
+    /// Writes the file, and then lets go of what it holds in memory. A disk that is full or
+    /// broken costs hits, nothing else.
+    fn write(&self, entry: &Arc<Entry>, vary: Vec<Box<[u8]>>, serial: u64) {
+        // Purged, replaced or let go in the meantime.
+        let Some(content) = entry.content().filter(|_| self.index.holds(entry)) else { return };
+        let head = Head {
+            key: entry.key.clone(),
+            vary,
+            variant: entry.variant.clone(),
+            stored_ms: entry.stored_ms,
+            expires_ms: entry.expires_ms,
+            age: entry.age,
+            status: content.status,
+            fields: content.fields.clone(),
+        };
+        let bytes = file::encode(&head, &content.body);
+        let path = self.path_of(&entry.key, &entry.variant);
         let temporary = path.with_extension(format!("{}-{serial}.tmp", std::process::id()));
         let written = (|| {
             let mut file = match create(&temporary) {
@@ -187,37 +201,35 @@ impl Folder {
                 file => file?,
             };
             file.write_all(&bytes)?;
-            file.write_all(&body)?;
+            file.write_all(&content.body)?;
             fs::rename(&temporary, &path)
         })();
-        let len = bytes.len() as u64 + body.len() as u64;
-        drop((bytes, body, held));
         if written.is_err() {
             let _ = fs::remove_file(&temporary);
-            return;
+            self.index.remove(entry);
+            return self.delete(entry);
         }
-        self.enter(head, len, epoch);
+        let filed = self.entry_of(head, bytes.len() as u64 + content.body.len() as u64);
+        match self.index.replace(entry, filed) {
+            Ok(removed) => removed.iter().for_each(|gone| self.delete(gone)),
+            Err(filed) => self.delete(&filed),
+        }
     }
 
-    /// Makes an answer that is on disk known, and removes the files of those that go for it.
-    fn enter(&self, head: Head, len: u64, epoch: u64) {
-        let Head { key, vary, variant, stored_ms, expires_ms, age, .. } = head;
+    fn entry_of(&self, head: Head, len: u64) -> Entry {
+        let Head { key, variant, stored_ms, expires_ms, age, .. } = head;
+        let weight = self.weigh(&key, &variant, len);
+        let (content, chances) = (None, AtomicU8::new(1));
+        Entry { key, variant, stored_ms, expires_ms, age, content, weight, chances }
+    }
+
+    fn weigh(&self, key: &[u8], variant: &[u8], len: u64) -> u64 {
         let memory = (key.len() * 2 + variant.len()) as u64 + OVERHEAD;
-        let weight = len.next_multiple_of(BLOCK).max(memory.saturating_mul(self.ratio));
-        let (name, content, chances) = (self.path_of(&key, &variant), None, AtomicU8::new(1));
-        let entry = Entry { key, variant, stored_ms, expires_ms, age, content, weight, chances };
-        for gone in self.index.insert(entry, vary, epoch) {
-            // What was replaced has the same name as what replaced it.
-            let kept =
-                self.path_of(&gone.key, &gone.variant) == name && self.index.has(&gone.key, &gone.variant);
-            if !kept {
-                self.delete(&gone);
-            }
-        }
+        len.next_multiple_of(BLOCK).max(memory.saturating_mul(self.ratio))
     }
 
     fn delete(&self, entry: &Entry) {
-        // Stored again since it was to be removed: the file is the new one's.
+        // Stored again: the file is the new one's, or about to be.
         if !self.index.has(&entry.key, &entry.variant) {
             let _ = fs::remove_file(self.path_of(&entry.key, &entry.variant));
         }
@@ -254,10 +266,10 @@ impl Folder {
             Ok(Some((head, len)))
                 if u128::from(head.expires_ms) > now && self.path_of(&head.key, &head.variant) == path =>
             {
-                if !self.index.has(&head.key, &head.variant) {
-                    // The epoch at the start: what was purged since does not come back.
-                    self.enter(head, len, 0);
-                }
+                // The epoch at the start: what was purged since does not come back.
+                let vary = head.vary.clone();
+                let entry = Arc::new(self.entry_of(head, len));
+                self.index.insert(entry, vary, 0, false).iter().for_each(|gone| self.delete(gone));
             }
             Ok(_) => drop(fs::remove_file(path)),
             Err(_) => {}

@@ -84,34 +84,45 @@ impl Index {
         Lookup { entry, epoch }
     }
 
-    /// Puts an answer in, unless its key's shard was purged since `epoch`. Gives what had
-    /// to go for it; the answer itself, if it was refused.
-    pub(super) fn insert(&self, entry: Entry, vary: Vec<Box<[u8]>>, epoch: u64) -> Vec<Arc<Entry>> {
-        let entry = Arc::new(entry);
-        let mut removed = Vec::new();
-        if entry.weight > self.limit {
-            removed.push(entry);
-            return removed;
-        }
+    /// Puts an answer in, unless its key's shard was purged since `epoch`, or one is there
+    /// already that must not be `replaced`. Gives what had to go for it; the answer itself,
+    /// if it was refused.
+    pub(super) fn insert(
+        &self,
+        entry: Arc<Entry>,
+        vary: Vec<Box<[u8]>>,
+        epoch: u64,
+        replaced: bool,
+    ) -> Vec<Arc<Entry>> {
         let own = self.shard_of(&entry.key);
         let mut shard = self.lock(own);
-        if shard.epoch != epoch {
-            removed.push(entry);
-            return removed;
+        if entry.weight > self.limit
+            || shard.epoch != epoch
+            || !replaced && shard.is_taken(&entry.key, &entry.variant, &vary)
+        {
+            return vec![entry];
         }
+        let mut removed = Vec::new();
         self.used.fetch_add(entry.weight, Relaxed);
         shard.insert(entry, vary, &mut removed);
         self.used.fetch_sub(removed.iter().map(|entry| entry.weight).sum(), Relaxed);
-        self.evict(&mut shard, &mut removed, 1);
-        drop(shard);
-        // The rest from the other shards, one lock at a time.
-        for other in (1..SHARDS).map(|step| (own + step) % SHARDS) {
-            if self.used() <= self.limit {
-                break;
-            }
-            self.evict(&mut self.lock(other), &mut removed, 0);
-        }
+        self.make_room(own, shard, &mut removed);
         removed
+    }
+
+    /// Puts an answer in the place of another, if that is still in; else gives it back.
+    pub(super) fn replace(&self, old: &Arc<Entry>, entry: Entry) -> Result<Vec<Arc<Entry>>, Entry> {
+        let own = self.shard_of(&old.key);
+        let mut shard = self.lock(own);
+        let Some(place) = shard.place(old) else { return Err(entry) };
+        let entry = Arc::new(entry);
+        self.used.fetch_add(entry.weight, Relaxed);
+        self.used.fetch_sub(old.weight, Relaxed);
+        *place = entry.clone();
+        shard.clock.push_back(Arc::downgrade(&entry));
+        let mut removed = Vec::new();
+        self.make_room(own, shard, &mut removed);
+        Ok(removed)
     }
 
     /// Takes one answer out, if it is still in.
@@ -133,9 +144,9 @@ impl Index {
         removed
     }
 
-    /// Whether no purge fell on the key's shard since `epoch`.
-    pub(super) fn is_current(&self, key: &[u8], epoch: u64) -> bool {
-        self.shard(key).epoch == epoch
+    /// Whether this very answer is still in.
+    pub(super) fn holds(&self, entry: &Arc<Entry>) -> bool {
+        self.shard(&entry.key).place(entry).is_some()
     }
 
     /// Whether the key has an answer for this variant.
@@ -145,6 +156,19 @@ impl Index {
             .groups
             .get(key)
             .is_some_and(|group| group.entries.iter().any(|entry| *entry.variant == *variant))
+    }
+
+    /// Lets go of answers until the bound holds: first of this shard's, then of the
+    /// others', one lock at a time. The newest of this shard stays.
+    fn make_room(&self, own: usize, mut shard: MutexGuard<'_, Shard>, removed: &mut Vec<Arc<Entry>>) {
+        self.evict(&mut shard, removed, 1);
+        drop(shard);
+        for other in (1..SHARDS).map(|step| (own + step) % SHARDS) {
+            if self.used() <= self.limit {
+                break;
+            }
+            self.evict(&mut self.lock(other), removed, 0);
+        }
     }
 
     /// Lets go of answers until the bound holds or `keep` are left in this shard.
@@ -197,6 +221,19 @@ impl Shard {
         if self.clock.len() > 2 * self.answers + 64 {
             self.clock.retain(|entry| entry.strong_count() > 0);
         }
+    }
+
+    /// Whether there is an answer for the variant, or the key's answers vary on other fields.
+    fn is_taken(&self, key: &[u8], variant: &[u8], vary: &[Box<[u8]>]) -> bool {
+        self.groups.get(key).is_some_and(|group| {
+            group.vary != vary || group.entries.iter().any(|entry| *entry.variant == *variant)
+        })
+    }
+
+    /// Where this very answer stands.
+    fn place(&mut self, entry: &Arc<Entry>) -> Option<&mut Arc<Entry>> {
+        let group = self.groups.get_mut(&entry.key[..])?;
+        group.entries.iter_mut().find(|one| Arc::ptr_eq(one, entry))
     }
 
     fn remove(&mut self, entry: &Arc<Entry>) -> bool {

@@ -1,1 +1,342 @@
+use std::fs;
+use std::path::Path;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
+use super::*;
+
+fn memory(size: u64) -> Zone {
+    Zone::new(Settings { name: "m".into(), memory_size: size, disk: None }, false)
+}
+
+fn disk(path: &Path, size: u64) -> Zone {
+    let disk = DiskSettings { path: path.to_owned(), size, levels: vec![1, 2], ttl: Duration::from_secs(10) };
+    let zone = Zone::new(Settings { name: "d".into(), memory_size: 1 << 20, disk: Some(disk) }, false);
+    zone.open().unwrap();
+    zone
+}
+
+fn put(zone: &Zone, key: &[u8], body: &[u8]) {
+    put_at(zone, key, body, look(zone, key).epoch);
+}
+
+fn put_at(zone: &Zone, key: &[u8], body: &[u8], epoch: u64) {
+    let mut fields = Fields::new();
+    fields.append(b"X-A", b"1").unwrap();
+    let content = Content { status: 200, fields, body: Bytes::copy_from_slice(body) };
+    let new = New {
+        key: key.into(),
+        vary: Vec::new(),
+        variant: [0].into(),
+        stored_ms: 1,
+        expires_ms: u64::MAX,
+        age: 0,
+        content,
+        held: zone.hold(body.len() as u64).unwrap(),
+    };
+    zone.store(new, epoch);
+}
+
+fn look(zone: &Zone, key: &[u8]) -> Lookup {
+    zone.find(key, 0, &Fields::new(), &mut Vec::new())
+}
+
+fn has(zone: &Zone, key: &[u8]) -> bool {
+    look(zone, key).entry.is_some()
+}
+
+/// It is there, in a file.
+fn filed(zone: &Zone, key: &[u8]) -> bool {
+    look(zone, key).entry.is_some_and(|entry| entry.content().is_none())
+}
+
+fn read(zone: &Zone, key: &[u8]) -> Option<Content> {
+    let entry = look(zone, key).entry?;
+    let mut future = pin!(zone.load(entry));
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(content) => return content,
+            Poll::Pending => std::thread::yield_now(),
+        }
+    }
+}
+
+/// Waits until something holds that a thread brings about.
+fn eventually(mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(10), "it did not come about");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn files(path: &Path) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for item in fs::read_dir(path).unwrap().flatten() {
+        if item.file_type().unwrap().is_dir() {
+            all.extend(files(&item.path()))
+        } else {
+            all.push(item.path())
+        }
+    }
+    all
+}
+
+#[test]
+fn a_zone_keeps_to_its_bound_and_keeps_what_is_used() {
+    let zone = memory(100_000);
+    put(&zone, b"used", &[1; 1000]);
+    for n in 0..1000u32 {
+        put(&zone, &n.to_le_bytes(), &[0; 1000]);
+        assert!(zone.used() <= 100_000);
+        assert!(has(&zone, b"used"), "after {n}");
+    }
+    let kept = (0..1000u32).filter(|n| has(&zone, &n.to_le_bytes())).count();
+    assert!((50..100).contains(&kept), "{kept}");
+    let kept: u64 = (0..1000u32).map(|n| u64::from(zone.purge(&n.to_le_bytes()))).sum();
+    assert!(kept > 0 && zone.purge(b"used"));
+    assert_eq!(zone.used(), 0);
+}
+
+#[test]
+fn one_answer_may_fill_the_zone_but_not_more() {
+    let zone = memory(10_000);
+    put(&zone, b"a", &[0; 1000]);
+    put(&zone, b"b", &[0; 9000]);
+    assert!(has(&zone, b"b") && !has(&zone, b"a"));
+    put(&zone, b"c", &[0; 9999]);
+    assert!(!has(&zone, b"c"));
+    assert!(zone.hold(10_001).is_none());
+}
+
+#[test]
+fn what_is_on_its_way_is_bounded() {
+    let zone = memory(1000);
+    let mut first = zone.hold(600).unwrap();
+    assert!(zone.hold(600).is_none());
+    assert!(!first.grow(500) && first.grow(400));
+    assert!(zone.hold(1).is_none());
+    drop(first);
+    assert!(zone.hold(1000).is_some());
+}
+
+#[test]
+fn a_key_has_a_bounded_number_of_answers() {
+    let zone = memory(1 << 20);
+    let vary: Vec<Box<[u8]>> = vec![(*b"x").into()];
+    for n in 0..100u32 {
+        let mut request = Fields::new();
+        request.append(b"X", n.to_string().as_bytes()).unwrap();
+        let mut bytes = Vec::new();
+        variant(&vary, 0, &request, &mut bytes);
+        let content = Content { status: 200, fields: Fields::new(), body: Bytes::new() };
+        let (variant, held) = (bytes.clone().into(), zone.hold(0).unwrap());
+        let (key, vary) = ((*b"k").into(), vary.clone());
+        let new = New { key, vary, variant, stored_ms: 0, expires_ms: 0, age: 0, content, held };
+        zone.store(new, 0);
+        assert!(zone.find(b"k", 0, &request, &mut bytes).entry.is_some());
+    }
+    let found = (0..100u32).filter(|n| {
+        let mut request = Fields::new();
+        request.append(b"x", n.to_string().as_bytes()).unwrap();
+        zone.find(b"k", 0, &request, &mut Vec::new()).entry.is_some()
+    });
+    assert_eq!(found.count(), 64);
+    assert!(zone.purge(b"k"));
+    assert_eq!(zone.used(), 0);
+}
+
+#[test]
+fn values_that_vary_are_not_taken_for_one_another() {
+    let vary: Vec<Box<[u8]>> = vec![(*b"a").into(), (*b"b").into()];
+    let lists: [&[(&str, &str)]; 6] = [
+        &[],
+        &[("a", "")],
+        &[("b", "")],
+        &[("a", "x"), ("a", "y")],
+        &[("a", "x"), ("b", "y")],
+        &[("a", "x, y")],
+    ];
+    let mut all: Vec<Vec<u8>> = Vec::new();
+    for list in lists {
+        for class in [0, 1] {
+            let mut fields = Fields::new();
+            list.iter().for_each(|(name, value)| fields.append(name.as_bytes(), value.as_bytes()).unwrap());
+            let mut bytes = Vec::new();
+            variant(&vary, class, &fields, &mut bytes);
+            assert!(!all.contains(&bytes), "{list:?}");
+            all.push(bytes);
+        }
+    }
+}
+
+#[test]
+fn many_threads_leave_a_zone_whole() {
+    let zone = memory(200_000);
+    std::thread::scope(|scope| {
+        for thread in 0..4u32 {
+            let zone = &zone;
+            scope.spawn(move || {
+                for n in 0..5000u32 {
+                    let key = (n.wrapping_mul(2_654_435_761).wrapping_add(thread) % 500).to_le_bytes();
+                    match n % 7 {
+                        0 => {
+                            zone.purge(&key);
+                        }
+                        1..4 => put(zone, &key, &key.repeat(100)),
+                        _ => {
+                            if let Some(entry) = look(zone, &key).entry {
+                                assert_eq!(entry.content().unwrap().body, key.repeat(100));
+                            }
+                        }
+                    }
+                }
+            });
+        }
+    });
+    assert!(zone.used() <= 200_000);
+    for key in 0..500u32 {
+        zone.purge(&key.to_le_bytes());
+    }
+    assert_eq!(zone.used(), 0);
+    assert!(zone.hold(200_000).is_some(), "all that was held came back");
+}
+
+#[test]
+fn a_disk_zone_survives_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let zone = disk(folder.path(), 1 << 20);
+    put(&zone, b"a", b"one");
+    put(&zone, b"b", &[7; 100_000]);
+    assert_eq!(read(&zone, b"a").unwrap().body, "one", "given while it is written");
+    eventually(|| filed(&zone, b"a") && filed(&zone, b"b"));
+    let content = read(&zone, b"a").unwrap();
+    assert_eq!((content.status, &content.body[..]), (200, &b"one"[..]));
+    assert_eq!(content.fields.get_named(b"x-a"), Some(&b"1"[..]));
+    drop(zone);
+    let zone = disk(folder.path(), 1 << 20);
+    eventually(|| filed(&zone, b"a") && filed(&zone, b"b"));
+    assert_eq!(read(&zone, b"b").unwrap().body, [7u8; 100_000][..]);
+    assert!(zone.purge(b"a") && !zone.purge(b"a"));
+    eventually(|| files(folder.path()).len() == 1);
+    drop(zone);
+    let zone = disk(folder.path(), 1 << 20);
+    eventually(|| filed(&zone, b"b"));
+    assert!(!has(&zone, b"a"), "what was purged stays away");
+}
+
+#[test]
+fn damaged_files_are_misses_and_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let zone = disk(folder.path(), 1 << 20);
+    let damage = |zone: &Zone, change: fn(&mut Vec<u8>)| {
+        put(zone, b"k", b"a body of some length");
+        eventually(|| filed(zone, b"k"));
+        let [path] = &files(folder.path())[..] else { panic!() };
+        let mut bytes = fs::read(path).unwrap();
+        change(&mut bytes);
+        fs::write(path, bytes).unwrap();
+        assert!(read(zone, b"k").is_none());
+        assert!(!has(zone, b"k"));
+        eventually(|| files(folder.path()).is_empty());
+        assert_eq!(zone.used(), 0);
+    };
+    damage(&zone, |bytes| *bytes.last_mut().unwrap() ^= 1);
+    damage(&zone, |bytes| bytes.truncate(bytes.len() - 1));
+    damage(&zone, |bytes| bytes[30] ^= 1);
+    damage(&zone, Vec::clear);
+    put(&zone, b"k", b"good");
+    eventually(|| filed(&zone, b"k"));
+    assert_eq!(read(&zone, b"k").unwrap().body, "good");
+    // The same at a start, beside files that are not ours.
+    let [path] = &files(folder.path())[..] else { panic!() };
+    fs::write(path, b"SLCACHE1 and rubbish that is longer than a prelude").unwrap();
+    fs::write(folder.path().join("README"), b"kept").unwrap();
+    drop(zone);
+    let zone = disk(folder.path(), 1 << 20);
+    eventually(|| files(folder.path()).len() == 1);
+    assert!(!has(&zone, b"k") && folder.path().join("README").exists());
+}
+
+#[test]
+fn a_disk_zone_keeps_to_its_size() {
+    let folder = tempfile::tempdir().unwrap();
+    let zone = disk(folder.path(), 100_000);
+    for n in 0..200u32 {
+        put(&zone, &n.to_le_bytes(), &[0; 5000]);
+    }
+    put(&zone, b"last", b"x");
+    eventually(|| filed(&zone, b"last"));
+    assert!(zone.used() <= 100_000);
+    let bytes = || files(folder.path()).iter().map(|path| fs::metadata(path).unwrap().len()).sum::<u64>();
+    eventually(|| bytes() <= 100_000);
+    assert!(bytes() > 50_000);
+    assert_eq!(zone.in_flight.load(Relaxed), 0);
+}
+
+#[test]
+fn what_is_read_counts_until_it_was_sent() {
+    let folder = tempfile::tempdir().unwrap();
+    let zone = disk(folder.path(), 1 << 20);
+    put(&zone, b"k", &[1; 10_000]);
+    eventually(|| filed(&zone, b"k") && zone.in_flight.load(Relaxed) == 0);
+    let content = read(&zone, b"k").unwrap();
+    assert!(zone.in_flight.load(Relaxed) >= 10_000);
+    let part = content.body.slice(..1);
+    drop(content);
+    assert!(zone.in_flight.load(Relaxed) >= 10_000);
+    drop(part);
+    assert_eq!(zone.in_flight.load(Relaxed), 0);
+}
+
+#[test]
+fn a_purge_while_it_is_written_wins() {
+    let folder = tempfile::tempdir().unwrap();
+    let zone = disk(folder.path(), 1 << 20);
+    for _ in 0..100 {
+        put(&zone, b"k", &[1; 10_000]);
+        assert!(zone.purge(b"k"));
+    }
+    let epoch = look(&zone, b"k").epoch;
+    zone.purge(b"k");
+    put_at(&zone, b"k", b"old", epoch);
+    put(&zone, b"done", b"x");
+    eventually(|| filed(&zone, b"done"));
+    assert!(!has(&zone, b"k"));
+    assert_eq!(files(folder.path()).len(), 1);
+}
+
+#[test]
+fn an_unusable_folder_is_told_and_a_check_makes_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, b"").unwrap();
+    let settings = |path: &Path| Settings {
+        name: "d".into(),
+        memory_size: 1 << 20,
+        disk: Some(DiskSettings {
+            path: path.to_owned(),
+            size: 1 << 20,
+            levels: vec![],
+            ttl: Duration::from_secs(1),
+        }),
+    };
+    let caches = Caches::new(vec![settings(&file.join("cache"))]);
+    let message = caches.zone("d").unwrap().open().unwrap_err().to_string();
+    assert!(message.contains("cannot be used"), "{message}");
+    let fine = folder.path().join("fine");
+    Caches::for_checking(vec![settings(&fine)]).zone("d").unwrap().open().unwrap();
+    assert!(!fine.exists());
+    Caches::new(vec![settings(&fine)]).zone("d").unwrap().open().unwrap();
+    assert!(fine.exists());
+}
+
+#[test]
+fn threads_end_with_their_zone() {
+    let folder = tempfile::tempdir().unwrap();
+    let zone = disk(folder.path(), 1 << 20);
+    let index = Arc::downgrade(&zone.index);
+    drop(zone);
+    eventually(|| index.strong_count() == 0);
+}
