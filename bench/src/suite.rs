@@ -8,7 +8,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::gateways::Gateway;
 use crate::gateways::tools::{Program, Tools};
+use crate::goals;
 use crate::machine::Machine;
+use crate::published;
 use crate::report::{self, Report};
 use crate::run::{self, Arm, Outcome, Plan};
 use crate::scenario::{self, Scenario};
@@ -110,7 +112,18 @@ pub fn run(order: &Order) -> Result<()> {
     bar.finish_and_clear();
 
     let name = order.out.clone().unwrap_or_else(|| default_name(order).to_owned());
-    let report = Report::new(name, machine, plan, now(), started.elapsed(), outcomes, skipped, &programs);
+    let report = Report {
+        name,
+        machine,
+        plan,
+        ended: now(),
+        took_seconds: started.elapsed().as_secs_f64(),
+        gateways: report::found(&programs),
+        goals: goals::judge(&outcomes),
+        outcomes,
+        skipped,
+        published: published::FIGURES,
+    };
     let folder = report::write(&report, &tools.root().join("bench/reports"))?;
     println!("{}", report::markdown::goals(&report));
     println!("{}", folder.join("report.md").display());

@@ -5,16 +5,15 @@ pub mod markdown;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 
 use crate::gateways::Gateway;
 use crate::gateways::tools::Program;
-use crate::goals::{self, Verdict};
+use crate::goals::Verdict;
 use crate::machine::Machine;
-use crate::published::{FIGURES, Figure};
+use crate::published::Figure;
 use crate::run::{Outcome, Plan};
 
 /// A finished run.
@@ -42,39 +41,16 @@ pub struct Found {
     pub missing: Option<String>,
 }
 
-impl Report {
-    #[expect(clippy::too_many_arguments, reason = "called once, by the one place that has all of them")]
-    pub fn new(
-        name: String,
-        machine: Machine,
-        plan: Plan,
-        ended: u64,
-        took: Duration,
-        outcomes: Vec<Outcome>,
-        skipped: Vec<(String, String)>,
-        programs: &[(Gateway, Result<Program, String>)],
-    ) -> Self {
-        let gateways = programs
-            .iter()
-            .map(|(gateway, program)| Found {
-                gateway: *gateway,
-                version: program.as_ref().ok().map(|program| program.version.clone()),
-                missing: program.as_ref().err().cloned(),
-            })
-            .collect();
-        Self {
-            name,
-            machine,
-            plan,
-            ended,
-            took_seconds: took.as_secs_f64(),
-            gateways,
-            goals: goals::judge(&outcomes),
-            outcomes,
-            skipped,
-            published: FIGURES,
-        }
-    }
+/// Versions and reasons, for a report.
+pub fn found(programs: &[(Gateway, Result<Program, String>)]) -> Vec<Found> {
+    programs
+        .iter()
+        .map(|(gateway, program)| Found {
+            gateway: *gateway,
+            version: program.as_ref().ok().map(|program| program.version.clone()),
+            missing: program.as_ref().err().cloned(),
+        })
+        .collect()
 }
 
 /// Writes `report.json`, `report.md` and a chart per scenario to a folder named after the run.

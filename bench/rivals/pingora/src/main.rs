@@ -85,7 +85,14 @@ fn main() {
             std::process::exit(2);
         }
     };
-    let conf = ServerConf { threads: options.threads, upstream_keepalive_pool_size: 1024, ..ServerConf::default() };
+    let conf = ServerConf {
+        threads: options.threads,
+        upstream_keepalive_pool_size: 1024,
+        // Ended with the harness at once, instead of draining for minutes.
+        grace_period_seconds: Some(0),
+        graceful_shutdown_timeout_seconds: Some(0),
+        ..ServerConf::default()
+    };
     let mut server = Server::new_with_opt_and_conf(None, conf);
     server.bootstrap();
     let listen = options.listen.clone();
