@@ -31,13 +31,16 @@ pub(crate) fn read(headers: &Value) -> Result<Vec<Edit>, Invalid> {
         return Ok(edits);
     }
     match map.get("add") {
-        Some(Value::Object(add)) => of_map(Verb::Add, add, &mut edits).map_err(|error| error.under("/add"))?,
+        Some(Value::Object(add)) => {
+            of_map(Verb::Add, add, &mut edits).map_err(|error| error.under("/add"))?
+        }
         Some(Value::Array(lines)) => {
             for (index, line) in lines.iter().enumerate() {
                 let invalid = || {
                     Invalid::new("invalid header line").within(index).under("/add").expected("`Name: value`")
                 };
-                let (name, value) = line.as_str().and_then(|line| line.split_once(':')).ok_or_else(invalid)?;
+                let (name, value) =
+                    line.as_str().and_then(|line| line.split_once(':')).ok_or_else(invalid)?;
                 push(Verb::Add, name.trim(), &json!(value.trim()), &mut edits)?;
             }
         }
@@ -55,7 +58,9 @@ pub(crate) fn read(headers: &Value) -> Result<Vec<Edit>, Invalid> {
 
 /// `add`, `set` or `remove` with a table under it; a plain map has texts there.
 fn is_verbose(map: &Map<String, Value>) -> bool {
-    ["add", "set", "remove"].iter().any(|verb| matches!(map.get(*verb), Some(Value::Object(_) | Value::Array(_))))
+    ["add", "set", "remove"]
+        .iter()
+        .any(|verb| matches!(map.get(*verb), Some(Value::Object(_) | Value::Array(_))))
 }
 
 fn of_map(verb: Verb, map: &Map<String, Value>, edits: &mut Vec<Edit>) -> Result<(), Invalid> {
@@ -109,12 +114,17 @@ mod tests {
             list(json!({"remove": ["X-C"], "set": {"X-B": ["1", 2]}, "add": {"X-A": "$host"}})),
             [(Verb::Add, "X-A".into(), 1), (Verb::Set, "X-B".into(), 2), (Verb::Remove, "X-C".into(), 0)]
         );
-        assert_eq!(list(json!({"add": ["Set-Cookie: a=b; Max-Age=1"]})), [(Verb::Add, "Set-Cookie".into(), 1)]);
+        assert_eq!(
+            list(json!({"add": ["Set-Cookie: a=b; Max-Age=1"]})),
+            [(Verb::Add, "Set-Cookie".into(), 1)]
+        );
     }
 
     #[test]
     fn what_cannot_stand_in_a_head_is_refused() {
-        for bad in [json!({"X A": "1"}), json!({"": "1"}), json!({"X-A": "1\r\nX-B: 2"}), json!({"X-A": true})] {
+        for bad in
+            [json!({"X A": "1"}), json!({"": "1"}), json!({"X-A": "1\r\nX-B: 2"}), json!({"X-A": true})]
+        {
             assert!(read(&bad).is_err(), "{bad}");
         }
     }

@@ -120,7 +120,11 @@ impl Reader {
     pub fn poll_stale(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.shared.waiting[self.index].register(cx.waker());
         // Looked at after registering, so that a publication in between is not missed.
-        if self.shared.version.load(Ordering::Acquire) == self.version { Poll::Pending } else { Poll::Ready(()) }
+        if self.shared.version.load(Ordering::Acquire) == self.version {
+            Poll::Pending
+        } else {
+            Poll::Ready(())
+        }
     }
 
     #[cold]
