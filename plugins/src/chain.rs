@@ -109,6 +109,10 @@ impl Chain for Stages {
         }
     }
 
+    fn filters_body(&self, x: &Exchange<'_>) -> bool {
+        self.of(Phase::BodyFilter).iter().any(|stage| stage.native.filters_body(x))
+    }
+
     fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
         for stage in self.of(Phase::BodyFilter) {
             if wanted(stage, x) {

@@ -80,6 +80,11 @@ macro_rules! plugins {
             }
 
             #[inline]
+            pub(crate) fn filters_body(&self, x: &Exchange<'_>) -> bool {
+                match self { $(Native::$variant(stage) => stage.filters_body(x),)* }
+            }
+
+            #[inline]
             pub(crate) fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
                 match self { $(Native::$variant(stage) => stage.body_filter(x, chunk),)* }
             }

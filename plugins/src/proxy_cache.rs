@@ -213,6 +213,10 @@ impl Plugin for ProxyCache {
         }
     }
 
+    fn filters_body(&self, x: &Exchange<'_>) -> bool {
+        x.note::<Gathering>().is_some_and(|gathering| gathering.stage == self.id())
+    }
+
     fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
         let Some(gathering) = x.note_mut::<Gathering>().filter(|gathering| gathering.stage == self.id())
         else {

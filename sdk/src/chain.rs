@@ -76,6 +76,11 @@ pub trait Chain: Send + Sync + fmt::Debug {
 
     fn header_filter(&self, x: &mut Exchange<'_>);
 
+    /// Whether a stage looks at this exchange's response body; asked after the header filter.
+    fn filters_body(&self, _x: &Exchange<'_>) -> bool {
+        self.phases().has(Phase::BodyFilter)
+    }
+
     fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk);
 
     fn log(&self, x: &mut Exchange<'_>);

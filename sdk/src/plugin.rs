@@ -79,6 +79,12 @@ pub trait Plugin: Sized + Send + Sync + 'static {
     /// changes the length removes Content-Length in its header filter.
     fn body_filter(&self, _x: &mut Exchange<'_>, _chunk: &mut Chunk) {}
 
+    /// Whether this stage has work in [`Plugin::body_filter`] on this very exchange; asked
+    /// after the header filter. A body no stage looks at is passed on without a copy.
+    fn filters_body(&self, _x: &Exchange<'_>) -> bool {
+        true
+    }
+
     /// The exchange is over, also when it failed.
     fn log(&self, _x: &mut Exchange<'_>) {}
 

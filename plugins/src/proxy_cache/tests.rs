@@ -91,6 +91,7 @@ impl Site {
                 x.source = Source::Plugin;
                 x.apply_early_edits();
                 stage.header_filter(&mut x);
+                assert!(!stage.filters_body(&x), "what is given from the cache is not looked at");
                 let mut whole = chunk(&reply.body, true);
                 stage.body_filter(&mut x, &mut whole);
                 (whole.data, true)

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use sdk::exchange::{Chunk, Source};
-use sdk::{Exchange, Phase, Reply};
+use sdk::{Exchange, Reply};
 use wire::{Method, Name, Version};
 
 use super::fault::{Fault, FaultKind};
@@ -80,7 +80,11 @@ pub(crate) fn write_head(
     out.extend_from_slice(b"\r\n");
 }
 
+/// A body up to this length is copied behind its head; a longer one goes out from where it is.
+const COPIED: usize = 16 << 10;
+
 /// Makes a whole answer of a stage's reply: through the header and body filters, into `out`.
+/// A long body is given back, to be written behind it.
 pub(crate) fn write_reply(
     worker: &Worker,
     x: &mut Exchange<'_>,
@@ -89,7 +93,7 @@ pub(crate) fn write_reply(
     source: Source,
     keep_alive: bool,
     out: &mut Vec<u8>,
-) {
+) -> Bytes {
     let head = &mut x.messages.response;
     head.clear();
     head.status = reply.status;
@@ -101,7 +105,7 @@ pub(crate) fn write_reply(
     x.apply_early_edits();
     chains.header_filter(worker, x);
     let mut body = reply.body;
-    if chains.has(Phase::BodyFilter) {
+    if chains.filter_body(x) {
         let mut chunk = Chunk { data: body.to_vec(), last: true };
         if chains.body_filter(worker, x, &mut chunk) {
             body = chunk.data.into();
@@ -111,13 +115,18 @@ pub(crate) fn write_reply(
     let micros = worker.clock.micros();
     if status < 200 || status == 204 || status == 304 {
         write_head(worker, x, Ending::Nothing, keep_alive, micros, out);
-        return;
+        return Bytes::new();
     }
     write_head(worker, x, Ending::Length(body.len() as u64), keep_alive, micros, out);
-    if x.method() != Method::Head {
-        out.extend_from_slice(&body);
-        x.timing.body_sent += body.len() as u64;
+    if x.method() == Method::Head {
+        return Bytes::new();
     }
+    x.timing.body_sent += body.len() as u64;
+    if body.len() > COPIED {
+        return body;
+    }
+    out.extend_from_slice(&body);
+    Bytes::new()
 }
 
 /// The reply that tells a client of a fault, in APISIX's shape: `{"error_msg":"404 Route Not Found"}`,

@@ -233,10 +233,16 @@ async fn answer(
 ) -> After {
     let keep_client = keep_client && down.body_at_hand().is_some();
     out.clear();
-    answer::write_reply(worker, x, chains, reply, source, keep_client, out);
-    x.timing.sent = out.len() as u64;
+    let body = answer::write_reply(worker, x, chains, reply, source, keep_client, out);
+    x.timing.sent = (out.len() + body.len()) as u64;
     let (_, mut to) = down.stream.split();
-    match io::write_all(worker, &down.up_waiter, &mut to, out, worker.settings.send_timeout).await {
+    let timeout = worker.settings.send_timeout;
+    let written = if body.is_empty() {
+        io::write_all(worker, &down.up_waiter, &mut to, out, timeout).await
+    } else {
+        io::write_pieces(worker, &down.up_waiter, &mut to, [out, &body, b""], timeout).await
+    };
+    match written {
         Ok(()) if keep_client => After::Next,
         Ok(()) => After::Linger,
         Err(_) => After::Close,

@@ -50,6 +50,12 @@ impl<'a> Chains<'a> {
         }
     }
 
+    /// Whether a stage looks at the body of the response whose head went through the header filters.
+    #[inline]
+    pub(crate) fn filter_body(self, x: &Exchange<'_>) -> bool {
+        self.each(Phase::BodyFilter).any(|chain| chain.filters_body(x))
+    }
+
     /// False if a stage panicked: what it would have made of the body is unknown.
     #[inline]
     pub(crate) fn body_filter(self, worker: &Worker, x: &mut Exchange<'_>, chunk: &mut Chunk) -> bool {

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
+use sdk::Exchange;
 use sdk::exchange::{Chunk, Source};
-use sdk::{Exchange, Phase};
 use wire::h1::Progress;
 use wire::{Framing, Method, Name, Version};
 
@@ -78,7 +78,7 @@ impl Receiver<'_, '_, '_> {
         self.state.answered.set(true);
 
         let has_body = ending != Ending::Nothing && self.x.method() != Method::Head;
-        let filtered = has_body && self.chains.has(Phase::BodyFilter);
+        let filtered = has_body && self.chains.filter_body(self.x);
         let sent = if !has_body {
             self.flush().await
         } else if filtered {
@@ -193,7 +193,7 @@ impl Receiver<'_, '_, '_> {
         if x.messages.request.method == Method::Head {
             return (length.map_or(Ending::Nothing, Ending::Length), Outgoing::Bare);
         }
-        let filtered = self.chains.has(Phase::BodyFilter);
+        let filtered = self.chains.filter_body(x);
         let http10 = x.messages.request.version == Version::Http10;
         match (head.framing, length) {
             (Framing::Length(announced), Some(length)) if filtered || length == announced => {

@@ -211,8 +211,8 @@ impl Folder {
         }
         let filed = self.entry_of(head, bytes.len() as u64 + content.body.len() as u64);
         match self.index.replace(entry, filed) {
-            Ok(removed) => removed.iter().for_each(|gone| self.delete(gone)),
-            Err(filed) => self.delete(&filed),
+            Some(removed) => removed.iter().for_each(|gone| self.delete(gone)),
+            None => self.delete(entry),
         }
     }
 

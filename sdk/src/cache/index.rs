@@ -110,11 +110,13 @@ impl Index {
         removed
     }
 
-    /// Puts an answer in the place of another, if that is still in; else gives it back.
-    pub(super) fn replace(&self, old: &Arc<Entry>, entry: Entry) -> Result<Vec<Arc<Entry>>, Entry> {
+    /// Puts an answer in the place of another, if that is still in. Gives what had to go for it.
+    // The entry goes back to a caller that stores it next; boxing it would only add an allocation.
+    #[allow(clippy::result_large_err)]
+    pub(super) fn replace(&self, old: &Arc<Entry>, entry: Entry) -> Option<Vec<Arc<Entry>>> {
         let own = self.shard_of(&old.key);
         let mut shard = self.lock(own);
-        let Some(place) = shard.place(old) else { return Err(entry) };
+        let place = shard.place(old)?;
         let entry = Arc::new(entry);
         self.used.fetch_add(entry.weight, Relaxed);
         self.used.fetch_sub(old.weight, Relaxed);
@@ -122,7 +124,7 @@ impl Index {
         shard.clock.push_back(Arc::downgrade(&entry));
         let mut removed = Vec::new();
         self.make_room(own, shard, &mut removed);
-        Ok(removed)
+        Some(removed)
     }
 
     /// Takes one answer out, if it is still in.
