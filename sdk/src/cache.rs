@@ -13,7 +13,7 @@ mod index;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -81,7 +81,9 @@ pub struct Zone {
     settings: Settings,
     checking: bool,
     index: Arc<Index>,
-    files: OnceLock<Result<Files, Invalid>>,
+    files: OnceLock<Files>,
+    /// Held while it is being opened.
+    opening: Mutex<()>,
     in_flight: Arc<AtomicU64>,
 }
 
@@ -188,6 +190,7 @@ impl Zone {
         Zone {
             index: Arc::new(Index::new(limit)),
             files: OnceLock::new(),
+            opening: Mutex::new(()),
             in_flight: Arc::default(),
             checking,
             settings,
@@ -202,12 +205,16 @@ impl Zone {
     /// control thread, which may wait.
     ///
     /// # Errors
-    /// A folder that cannot be used. It is tried again when the gateway starts anew.
+    /// A folder that cannot be used. It is tried again the next time.
     pub fn open(&self) -> Result<(), Invalid> {
         let Some(disk) = self.settings.disk.as_ref().filter(|_| !self.checking) else { return Ok(()) };
-        let opened =
-            self.files.get_or_init(|| Files::open(disk, self.settings.memory_size, self.index.clone()));
-        opened.as_ref().map(|_| ()).map_err(Clone::clone)
+        let _opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.files.get().is_none() {
+            let files = Files::open(disk, self.settings.memory_size, self.index.clone())?;
+            // Nobody else opens it meanwhile, so it is empty still.
+            let _ = self.files.set(files);
+        }
+        Ok(())
     }
 
     /// The answer for this key and request, fresh or not. `class` tells apart requests
@@ -236,7 +243,7 @@ impl Zone {
         let size = (key.len() * 2 + variant.len() + fields + content.body.len()) as u64 + OVERHEAD;
         let (files, weight) = match (&self.settings.disk, self.files.get()) {
             (None, _) => (None, size),
-            (Some(_), Some(Ok(files))) => (Some(files), files.weigh(&key, &variant, size)),
+            (Some(_), Some(files)) => (Some(files), files.weigh(&key, &variant, size)),
             // Not opened: nothing is kept.
             (Some(_), _) => return,
         };
@@ -259,7 +266,7 @@ impl Zone {
         if let Some(content) = &entry.content {
             return Some(content.clone());
         }
-        let Some(Ok(files)) = self.files.get() else { return None };
+        let Some(files) = self.files.get() else { return None };
         let held = self.hold(entry.weight)?;
         files.load(entry, held)?.await.ok().flatten()
     }
@@ -268,7 +275,7 @@ impl Zone {
     pub fn purge(&self, key: &[u8]) -> bool {
         let removed = self.index.purge(key);
         let found = !removed.is_empty();
-        if let Some(Ok(files)) = self.files.get() {
+        if let Some(files) = self.files.get() {
             files.remove(removed);
         }
         found

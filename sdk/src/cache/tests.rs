@@ -325,6 +325,8 @@ fn an_unusable_folder_is_told_and_a_check_makes_none() {
     let caches = Caches::new(vec![settings(&file.join("cache"))]);
     let message = caches.zone("d").unwrap().open().unwrap_err().to_string();
     assert!(message.contains("cannot be used"), "{message}");
+    fs::remove_file(&file).unwrap();
+    caches.zone("d").unwrap().open().unwrap();
     let fine = folder.path().join("fine");
     Caches::for_checking(vec![settings(&fine)]).zone("d").unwrap().open().unwrap();
     assert!(!fine.exists());
