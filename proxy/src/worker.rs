@@ -347,10 +347,10 @@ impl Worker {
         }
     }
 
-    /// The current `Date` (RFC 9110 section 6.6.1).
+    /// The current `Date` (RFC 9110 section 6.6.1), at most a tick behind.
     #[inline]
-    pub(crate) fn write_date(&self, micros: u64, out: &mut Vec<u8>) {
-        let second = self.clock.unix_ms(micros) / 1000;
+    pub(crate) fn write_date(&self, out: &mut Vec<u8>) {
+        let second = self.clock.unix_ms(self.clock.coarse_ms() * 1000) / 1000;
         let mut date = self.date.borrow_mut();
         if date.second != second {
             date.second = second;

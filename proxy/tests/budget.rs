@@ -4,6 +4,8 @@
 //! buffers. Threads of the gateway other than the worker do not exist in this
 //! test; what is left over a thousand requests is the worker's own.
 
+#![allow(clippy::unwrap_used)]
+
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -87,7 +89,7 @@ fn a_warm_request_allocates_nothing() {
     let body = "1234567890".repeat(400);
     let length = format!("HTTP/1.1 200 OK\r\nContent-Length: 4000\r\n\r\n{body}");
     let chunked = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfa0\r\n{body}\r\n0\r\n\r\n");
-    let limited = format!("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx");
+    let limited = "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx".to_owned();
 
     let mut desired = Desired::default();
     let to = |addr: SocketAddr| json!({"type": "roundrobin", "nodes": {addr.to_string(): 1}});

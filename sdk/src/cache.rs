@@ -266,7 +266,7 @@ impl Zone {
         if let Some(content) = &entry.content {
             return Some(content.clone());
         }
-        let Some(files) = self.files.get() else { return None };
+        let files = self.files.get()?;
         let held = self.hold(entry.weight)?;
         files.load(entry, held)?.await.ok().flatten()
     }

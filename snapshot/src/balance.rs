@@ -89,6 +89,12 @@ impl Upstream {
         }
     }
 
+    /// Whether [`Upstream::begin`] and [`Upstream::done`] have anything to remember.
+    #[inline]
+    pub fn keeps_score(&self) -> bool {
+        self.endpoints.len() > 1 && matches!(self.policy, Policy::LeastConn | Policy::Ewma)
+    }
+
     /// A try with this server begins.
     #[inline]
     pub fn begin(&self, state: &mut BalanceState, endpoint: usize) {

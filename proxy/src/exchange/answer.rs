@@ -31,7 +31,6 @@ pub(crate) fn write_head(
     x: &Exchange<'_>,
     ending: Ending,
     keep_alive: bool,
-    micros: u64,
     out: &mut Vec<u8>,
 ) {
     let head = &x.messages.response;
@@ -57,7 +56,7 @@ pub(crate) fn write_head(
     }
     if !dated {
         out.extend_from_slice(b"Date: ");
-        worker.write_date(micros, out);
+        worker.write_date(out);
         out.extend_from_slice(b"\r\n");
     }
     out.extend_from_slice(b"Server: ");
@@ -112,12 +111,11 @@ pub(crate) fn write_reply(
         }
     }
     let status = x.messages.response.status;
-    let micros = worker.clock.micros();
     if status < 200 || status == 204 || status == 304 {
-        write_head(worker, x, Ending::Nothing, keep_alive, micros, out);
+        write_head(worker, x, Ending::Nothing, keep_alive, out);
         return Bytes::new();
     }
-    write_head(worker, x, Ending::Length(body.len() as u64), keep_alive, micros, out);
+    write_head(worker, x, Ending::Length(body.len() as u64), keep_alive, out);
     if x.method() == Method::Head {
         return Bytes::new();
     }
@@ -149,7 +147,7 @@ pub(crate) fn refuse(worker: &Worker, kind: FaultKind, out: &mut Vec<u8>) {
     let reply = of_fault(Fault::client(kind));
     wire::h1::encode::status_line(reply.status, out);
     out.extend_from_slice(b"Date: ");
-    worker.write_date(worker.clock.micros(), out);
+    worker.write_date(out);
     out.extend_from_slice(b"\r\nServer: ");
     out.extend_from_slice(worker.settings.server.as_bytes());
     out.extend_from_slice(b"\r\nContent-Type: application/json\r\nContent-Length: ");

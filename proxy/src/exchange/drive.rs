@@ -84,6 +84,9 @@ pub(crate) async fn drive(
 
     let keep_client = x.request().keep_alive && !last_request && !worker.is_draining();
     let mut fault = None;
+    // The clock is looked at only if a stage will ask how long things took.
+    let timed = chains.has(Phase::Log);
+    let asked = if timed { worker.clock.micros() } else { 0 };
     let mut after = match (flow, plan) {
         (Flow::Go, Some(plan)) => {
             let forward =
@@ -123,8 +126,12 @@ pub(crate) async fn drive(
         }
         tell(worker, &x, fault);
     }
-    if chains.has(Phase::Log) {
-        x.timing.total_us = worker.clock.micros().saturating_sub(began);
+    if timed {
+        let ended = worker.clock.micros();
+        x.timing.total_us = ended.saturating_sub(began);
+        if x.upstream_addr.is_some() {
+            x.timing.upstream_us = ended.saturating_sub(asked);
+        }
         chains.log(worker, &mut x);
     }
     worker.shard.request_ended();

@@ -95,12 +95,16 @@ impl Forward<'_> {
             };
             let endpoint = &upstream.endpoints[index];
             x.upstream_addr = Some(endpoint.addr);
-            let began = worker.clock.micros();
-            worker.with_balance(upstream, |state| upstream.begin(state, index));
-            let result = self.attempt(down, x, upstream, endpoint, fresh).await;
-            let micros = worker.clock.micros().saturating_sub(began);
-            x.timing.upstream_us += micros;
-            worker.with_balance(upstream, |state| upstream.done(state, index, micros, result.is_ok()));
+            let result = if upstream.keeps_score() {
+                let began = worker.clock.micros();
+                worker.with_balance(upstream, |state| upstream.begin(state, index));
+                let result = self.attempt(down, x, upstream, endpoint, fresh).await;
+                let micros = worker.clock.micros().saturating_sub(began);
+                worker.with_balance(upstream, |state| upstream.done(state, index, micros, result.is_ok()));
+                result
+            } else {
+                self.attempt(down, x, upstream, endpoint, fresh).await
+            };
             let failed = match result {
                 Ok(forwarded) => return Ok(forwarded),
                 Err(failed) => failed,

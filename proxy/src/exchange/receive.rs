@@ -71,9 +71,8 @@ impl Receiver<'_, '_, '_> {
         let mut incoming = Incoming::new(head.framing);
         let keep_upstream = head.keep_alive && head.framing != Framing::UntilClose;
         let (ending, outgoing) = self.prepare();
-        let micros = worker.clock.micros();
         self.out.clear();
-        answer::write_head(worker, self.x, ending, self.keep_client, micros, self.out);
+        answer::write_head(worker, self.x, ending, self.keep_client, self.out);
         let head_len = self.out.len() as u64;
         self.state.answered.set(true);
 
