@@ -9,24 +9,25 @@
 
 mod key;
 mod rules;
+mod store;
 #[cfg(test)]
 mod tests;
 
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use model::Invalid;
 use model::invalid::nearest;
-use sdk::cache::{self, Content, Entry, Held, Zone};
+use sdk::cache::{self, Content, Entry, Zone};
 use sdk::chain::{Phase, Phases};
-use sdk::exchange::{Body, Source};
-use sdk::{Build, Chunk, Exchange, Fields, Method, Plugin, Reply, Step};
+use sdk::exchange::Body;
+use sdk::{Build, Chunk, Exchange, Method, Plugin, Reply, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use key::{Key, Part, holds};
 use rules::CacheControl;
+use store::Gathering;
 
 /// The stage.
 pub struct ProxyCache {
@@ -80,16 +81,6 @@ enum Then {
     Purge,
     /// An answer on disk that is still to be read.
     Load { entry: Arc<Entry>, class: u8 },
-}
-
-/// An answer on its way to the client and into the cache.
-struct Gathering {
-    stage: usize,
-    epoch: u64,
-    new: cache::New,
-    body: Vec<u8>,
-    /// The length it said it has.
-    announced: Option<u64>,
 }
 
 /// GET and HEAD share answers.
@@ -218,27 +209,7 @@ impl Plugin for ProxyCache {
     }
 
     fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
-        let Some(gathering) = x.note_mut::<Gathering>().filter(|gathering| gathering.stage == self.id())
-        else {
-            return;
-        };
-        let length = gathering.body.len() as u64 + chunk.data.len() as u64;
-        let held = &mut gathering.new.held;
-        let fits = length <= self.config.max_resp_body_size
-            && (length <= held.bytes() || held.grow(length - held.bytes()));
-        if !fits {
-            x.take_note::<Gathering>();
-            return;
-        }
-        gathering.body.extend_from_slice(&chunk.data);
-        if chunk.last
-            && let Some(Gathering { epoch, mut new, mut body, announced, .. }) = x.take_note()
-            && announced.is_none_or(|announced| announced == length)
-        {
-            body.shrink_to_fit();
-            new.content.body = body.into();
-            self.zone.store(new, epoch);
-        }
+        self.gather(x, chunk);
     }
 }
 
@@ -342,90 +313,6 @@ impl ProxyCache {
         }
         Step::Reply(Reply { status: content.status, headers: Vec::new(), body: content.body.clone() })
     }
-
-    /// The response head is there: whether what follows is gathered.
-    fn begin(&self, x: &mut Exchange<'_>, pending: Pending) -> Option<Gathering> {
-        // The answer to HEAD is no whole answer, and what the gateway says itself is not the upstream's.
-        if x.source != Source::Upstream || x.method() == Method::Head {
-            return None;
-        }
-        let Pending { stage, key, epoch, then } = pending;
-        let class = match then {
-            Then::Store { class } => class,
-            Then::Purge if (200..400).contains(&x.status()) => {
-                self.zone.purge(&key);
-                return None;
-            }
-            Then::Purge | Then::Load { .. } => return None,
-        };
-        let ttl = self.storable(x)?;
-        let vary = rules::vary(&x.response().fields)?;
-        let announced = match x.response().framing {
-            sdk::Framing::None => Some(0),
-            sdk::Framing::Length(length) => Some(length),
-            sdk::Framing::Chunked => None,
-            // Where it ends only the connection's end would tell, and that an accident may bring about.
-            sdk::Framing::UntilClose => return None,
-        };
-        if announced.is_some_and(|length| length > self.config.max_resp_body_size) {
-            return None;
-        }
-        let fields = kept(&x.response().fields);
-        let held: Held = self.zone.hold(announced.unwrap_or(0).max(1 << 10))?;
-        let mut variant = Vec::new();
-        cache::variant(&vary, class, &x.request().fields, &mut variant);
-        let now = x.world.now_ms();
-        let new = cache::New {
-            key,
-            vary,
-            variant: variant.into(),
-            stored_ms: now,
-            expires_ms: now.saturating_add(ttl.saturating_mul(1000)),
-            age: rules::age(&x.response().fields),
-            content: Content { status: x.status(), fields, body: Bytes::new() },
-            held,
-        };
-        let capacity = usize::try_from(announced.unwrap_or(0)).unwrap_or(0);
-        Some(Gathering { stage, epoch, new, body: Vec::with_capacity(capacity), announced })
-    }
-
-    /// Seconds the answer may be given again; `None` if it must not be stored.
-    fn storable(&self, x: &Exchange<'_>) -> Option<u64> {
-        let config = &self.config;
-        let status = x.status();
-        // Parts, and answers that are about another one.
-        if !config.cache_http_status.contains(&status) || matches!(status, 206 | 304 | 416) {
-            return None;
-        }
-        if holds(&self.no_cache, x) || x.request().upgrade {
-            return None;
-        }
-        let fields = &x.response().fields;
-        let set_cookie = x.response_header("Set-Cookie").is_some();
-        if set_cookie && (self.on_disk() || !config.cache_set_cookie) {
-            return None;
-        }
-        let now = x.world.now_ms();
-        let control = CacheControl::of(fields);
-        let age = u64::from(rules::age(fields));
-        let ttl = if let Some(disk) = self.zone.disk() {
-            match rules::accel_expires(fields, now) {
-                Some(seconds) => seconds,
-                None if control.forbids_storing() => 0,
-                None => match rules::lifetime(fields, &control, now) {
-                    Some(seconds) => seconds.saturating_sub(age),
-                    None => disk.ttl.as_secs(),
-                },
-            }
-        } else if control.forbids_storing() {
-            0
-        } else if config.cache_control {
-            rules::lifetime(fields, &control, now).map_or(0, |seconds| seconds.saturating_sub(age))
-        } else {
-            config.cache_ttl
-        };
-        (ttl > 0).then_some(ttl)
-    }
 }
 
 /// The request goes on to the upstream.
@@ -461,14 +348,4 @@ fn suits(control: &CacheControl, entry: &Entry, now_ms: u64) -> bool {
     let left = entry.expires_ms.saturating_sub(now_ms) / 1000;
     control.max_age.is_none_or(|max| entry.age_at(now_ms) <= max)
         && control.min_fresh.is_none_or(|min| left >= min)
-}
-
-/// The fields that are stored with an answer.
-fn kept(fields: &Fields) -> Fields {
-    let mut kept = Fields::new();
-    for (name, value, _) in fields.iter().filter(|(name, _, _)| !rules::is_of_the_message(name)) {
-        // It was a field before, so it can be one again.
-        let _ = kept.append(name, value);
-    }
-    kept
 }

@@ -7,6 +7,8 @@ use sdk::Framing;
 use sdk::cache::{Caches, DiskSettings, Settings};
 use sdk::testing::{Probe, chunk, respond};
 
+use sdk::exchange::Source;
+
 use super::*;
 
 const NOW: u64 = 1_700_000_000_000;
