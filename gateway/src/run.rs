@@ -1,5 +1,6 @@
 //! `sluice run`: from files to a serving gateway, and to its end.
 
+use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -14,7 +15,7 @@ use control::{Handle, Pipeline};
 use model::boot::{Boot, Role};
 use proxy::Workers;
 use sdk::build::Services;
-use sdk::meters::{Facts, Zone};
+use sdk::meters::{Facts, Meters, Zone};
 use snapshot::Publisher;
 use snapshot::compile::Compiler;
 use tokio::net::TcpListener;
@@ -133,9 +134,10 @@ async fn serve(found: Found, began: Instant) -> anyhow::Result<()> {
         tokio::spawn(admin::status::serve(listener, program.clone()));
     }
     if let Some(listener) = metrics_listener {
-        let print = metrics_printer(services);
+        let print = metrics_printer(services.clone());
         tokio::spawn(admin::metrics::serve(listener, boot.prometheus.export_uri.clone(), print));
     }
+    tokio::spawn(forget_routes(store.clone(), handle.clone(), services.meters.clone()));
     tell_start(&addresses, admin_at, &handle, count, resources.as_deref(), &data, began);
 
     signals
@@ -254,6 +256,35 @@ fn metrics_printer(services: Services) -> admin::metrics::Print {
     })
 }
 
+/// Drops the metrics of routes that are gone. Not at once: somebody may scrape them once more,
+/// and a burst of changes is one sweep.
+async fn forget_routes(store: Arc<dyn Store>, mut handle: Handle, meters: Arc<Meters>) {
+    const PAUSE: Duration = Duration::from_secs(30);
+    let routes = |handle: &Handle| count_of(handle, model::Kind::Route);
+    let mut before = routes(&handle);
+    while handle.changed().await {
+        let now = routes(&handle);
+        if now < before {
+            tokio::time::sleep(PAUSE).await;
+            if let Ok((items, _)) = store.list(model::Kind::Route, "").await {
+                let labels: HashSet<&str> = items
+                    .iter()
+                    .flat_map(|item| {
+                        [Some(item.key.id.as_str()), item.value.get("name").and_then(|name| name.as_str())]
+                    })
+                    .flatten()
+                    .collect();
+                meters.retain_routes(|label| labels.contains(label));
+            }
+        }
+        before = routes(&handle);
+    }
+}
+
+fn count_of(handle: &Handle, kind: model::Kind) -> usize {
+    handle.report().counts.iter().find(|(counted, _)| *counted == kind).map_or(0, |(_, count)| *count)
+}
+
 fn reload_plugins(config: &Path, handle: &Handle) {
     match files::read_boot(config) {
         Ok((boot, _)) => {
@@ -283,9 +314,7 @@ fn tell_start(
 ) {
     let listed: Vec<String> = traffic.iter().map(|addr| format!("http://{addr}")).collect();
     let admin = admin.map_or_else(String::new, |addr| format!(", Admin API on http://{addr}"));
-    let report = handle.report();
-    let routes =
-        report.counts.iter().find(|(kind, _)| *kind == model::Kind::Route).map_or(0, |(_, count)| *count);
+    let routes = count_of(handle, model::Kind::Route);
     let source = resources.unwrap_or(data).display();
     tracing::info!(
         "listening on {}{admin}; {workers} worker{}; {routes} route{} from {source}; started in {} ms",
