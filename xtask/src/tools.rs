@@ -5,7 +5,8 @@ use anyhow::{Result, bail};
 use std::process::Command;
 
 /// Program and the Debian package that brings it.
-const DEBIAN: [(&str, &str); 3] = [("curl", "curl"), ("ab", "apache2-utils"), ("python3", "python3-minimal")];
+const DEBIAN: [(&str, &str); 4] =
+    [("curl", "curl"), ("ab", "apache2-utils"), ("python3", "python3-minimal"), ("strace", "strace")];
 
 pub fn install() -> Result<()> {
     let missing: Vec<_> = DEBIAN.iter().filter(|(program, _)| !present(program)).collect();
