@@ -22,7 +22,7 @@ pub struct ProxyRewrite {
     method: Option<(Method, String)>,
     host: Option<String>,
     edits: Vec<Edit>,
-    /// Header values name captures of `regex_uri` (`$1`).
+    /// `use_real_request_uri_unsafe`: the target goes on as the client sent it.
     real_uri: bool,
 }
 

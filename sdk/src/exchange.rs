@@ -180,8 +180,6 @@ pub struct Forward {
     pub method: Option<Method>,
     /// Instead of what `pass_host` says.
     pub host: Option<Span>,
-    /// The upstream response may not be streamed from a cache or mirrored; see plugins.
-    pub websocket: Option<bool>,
 }
 
 /// Milliseconds and bytes of an exchange, for metrics and logs.

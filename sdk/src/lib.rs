@@ -18,7 +18,6 @@ pub mod expr;
 pub mod meters;
 pub mod pattern;
 pub mod plugin;
-pub mod report;
 pub mod step;
 pub mod template;
 #[cfg(any(test, feature = "testing"))]

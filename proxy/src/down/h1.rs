@@ -15,6 +15,7 @@ use crate::exchange::drive::{self, After};
 use crate::exchange::fault::FaultKind;
 use crate::exchange::io::{self, Failed};
 use crate::rt;
+use crate::tunnel;
 use crate::worker::Worker;
 
 /// What reading a head came to.
@@ -99,7 +100,7 @@ async fn active(worker: &Rc<Worker>, down: &mut Down, client: &Client) -> Ended 
         After::Next | After::Close => {}
         After::Linger => linger(worker, down).await,
         After::Abort => down.stream.abort(),
-        After::Tunnel(tunnel) => drive::tunnel(worker, down, tunnel).await,
+        After::Tunnel(tunnel) => tunnel::run(worker, down, tunnel).await,
     }
     Ended::Closed
 }

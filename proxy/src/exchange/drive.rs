@@ -20,7 +20,7 @@ use super::phases::{self, Chains, Flow};
 use super::upload;
 use crate::down::Down;
 use crate::handoff::{Handoff, HandoffRequest};
-use crate::tunnel::{self, Tunnel};
+use crate::tunnel::Tunnel;
 use crate::worker::Worker;
 
 /// What becomes of the client's connection.
@@ -301,9 +301,4 @@ fn tell(worker: &Worker, x: &Exchange<'_>, fault: Fault) {
         route: x.matched.route.map(|route| route.id.clone()).unwrap_or_default(),
         request,
     });
-}
-
-/// Carries bytes both ways until both sides are done.
-pub(crate) async fn tunnel(worker: &Worker, down: &mut Down, tunnel: Tunnel) {
-    tunnel::run(worker, down, tunnel).await;
 }

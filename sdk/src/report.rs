@@ -1,1 +1,0 @@
-//! What happened, from workers to the log, without waiting.
