@@ -39,6 +39,9 @@ pub struct Case {
     /// Environment of the gateway.
     #[serde(default)]
     pub env: IndexMap<String, String>,
+    /// Shell commands run before the gateway in its process, such as `ulimit -n 100`.
+    #[serde(default)]
+    pub limits: String,
     /// Start the gateway before the first step.
     #[serde(default = "yes")]
     pub start: bool,

@@ -21,6 +21,7 @@ pub struct Gateway {
     program: PathBuf,
     folder: PathBuf,
     env: Vec<(String, String)>,
+    limits: String,
     pub listen: Listen,
     child: Option<Child>,
 }
@@ -78,7 +79,8 @@ impl Gateway {
             .iter()
             .map(|(name, value)| Ok((name.clone(), names.fill(value)?)))
             .collect::<Result<_>>()?;
-        Ok(Gateway { program: program.into(), folder: folder.into(), env, listen, child: None })
+        let limits = case.limits.clone();
+        Ok(Gateway { program: program.into(), folder: folder.into(), env, limits, listen, child: None })
     }
 
     /// Starts the program and waits until it takes connections; gives its process id.
@@ -87,7 +89,14 @@ impl Gateway {
             bail!("the gateway is running already");
         }
         let log = File::options().create(true).append(true).open(self.log_path())?;
-        let mut command = Command::new(&self.program);
+        let mut command = match self.limits.as_str() {
+            "" => Command::new(&self.program),
+            limits => {
+                let mut command = Command::new("bash");
+                command.args(["-c", &format!("{limits}; exec \"$0\" \"$@\"")]).arg(&self.program);
+                command
+            }
+        };
         command.arg("run").arg(&self.folder).arg("--data").arg(self.folder.join("data"));
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);

@@ -13,6 +13,7 @@ pub mod gateway;
 pub mod http;
 pub mod ports;
 pub mod run;
+pub mod soak;
 pub mod suite;
 pub mod talk;
 pub mod upstream;

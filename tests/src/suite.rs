@@ -61,7 +61,7 @@ pub fn root() -> PathBuf {
 }
 
 /// The program of `SLUICE_BIN`, or the debug build, made now.
-fn program() -> Result<PathBuf, String> {
+pub fn program() -> Result<PathBuf, String> {
     if let Some(path) = std::env::var_os("SLUICE_BIN") {
         return Ok(path.into());
     }

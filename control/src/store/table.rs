@@ -1,11 +1,13 @@
 //! The rows of a store in memory, and who follows them.
 //!
 //! Stores that keep everything in this process share this: reads are answered
-//! from here, and followers are fed from a bounded log of what was done last.
-//! It never decides whether a write may happen, and never touches a disk.
+//! from here, and followers are fed from a bounded log of what they have not
+//! seen yet. It never decides whether a write may happen, and never touches a
+//! disk.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use futures_util::stream;
 use model::{Diagnostic, Key, Kind};
@@ -29,10 +31,12 @@ struct Rows {
     plugins: Option<Vec<String>>,
     revision: Revision,
     rejected: Vec<Diagnostic>,
-    /// The last changes, oldest first.
+    /// The changes that some follower has not seen, oldest first.
     log: VecDeque<Change>,
     /// The number of the log's first change, counted from 1 since this table was made.
     first: u64,
+    /// How far each follower is; those that are gone are dropped with the next change.
+    followers: Vec<Weak<AtomicU64>>,
 }
 
 impl Table {
@@ -101,7 +105,9 @@ impl Table {
 
     /// Follows the table from now on, starting with a `Reset`.
     pub fn watch(&self) -> Changes {
-        let follower = Follower { rows: self.rows.clone(), moved: self.moved.subscribe(), next: 0 };
+        let next = Arc::new(AtomicU64::new(0));
+        self.write().followers.push(Arc::downgrade(&next));
+        let follower = Follower { rows: self.rows.clone(), moved: self.moved.subscribe(), next };
         Changes::new(stream::unfold(follower, |mut follower| async move {
             let change = follower.next().await?;
             Some((change, follower))
@@ -146,11 +152,19 @@ impl Rows {
                 self.rejected.clone_from(rejected);
             }
         }
-        if self.log.len() == LOG {
+        self.forget();
+        self.log.push_back(change);
+    }
+
+    /// Drops what every follower has seen, and what is more than may be kept.
+    fn forget(&mut self) {
+        self.followers.retain(|next| next.strong_count() > 0);
+        let next = |follower: &Weak<AtomicU64>| follower.upgrade().map(|next| next.load(Ordering::Relaxed));
+        let seen = self.followers.iter().filter_map(next).min().unwrap_or(u64::MAX);
+        while !self.log.is_empty() && (self.first < seen || self.log.len() >= LOG) {
             self.log.pop_front();
             self.first += 1;
         }
-        self.log.push_back(change);
     }
 
     fn everything(&self) -> Change {
@@ -166,8 +180,9 @@ impl Rows {
 struct Follower {
     rows: Arc<RwLock<Rows>>,
     moved: watch::Receiver<u64>,
-    /// The number of the change to tell next; 0 before the first `Reset`.
-    next: u64,
+    /// The number of the change to tell next; 0 before the first `Reset`. Written here alone,
+    /// under the lock's read side; read under its write side.
+    next: Arc<AtomicU64>,
 }
 
 impl Follower {
@@ -184,13 +199,14 @@ impl Follower {
 
     fn look(&mut self) -> Option<Change> {
         let rows = self.rows.read().unwrap_or_else(PoisonError::into_inner);
-        if self.next < rows.first {
-            self.next = rows.end();
+        let next = self.next.load(Ordering::Relaxed);
+        if next < rows.first {
+            self.next.store(rows.end(), Ordering::Relaxed);
             return Some(rows.everything());
         }
-        let at = usize::try_from(self.next - rows.first).ok()?;
+        let at = usize::try_from(next - rows.first).ok()?;
         let change = rows.log.get(at)?.clone();
-        self.next += 1;
+        self.next.store(next + 1, Ordering::Relaxed);
         Some(change)
     }
 }
@@ -239,6 +255,29 @@ mod tests {
         assert_eq!(revision, LOG as u64 + 1);
         table.apply([Change::Put(row("2", revision + 1))]);
         assert!(matches!(changes.next().await, Some(Change::Put(_))));
+    }
+
+    #[tokio::test]
+    async fn what_every_follower_has_seen_is_not_kept() {
+        let table = Table::new([], None, 0);
+        let kept = || table.read().log.len();
+        let (mut quick, mut slow) = (table.watch(), table.watch());
+        quick.next().await.unwrap();
+        slow.next().await.unwrap();
+        for revision in 1..=10 {
+            table.apply([Change::Put(row("1", revision))]);
+            assert!(matches!(quick.next().await, Some(Change::Put(stored)) if stored.modified == revision));
+        }
+        assert_eq!(kept(), 10);
+        for revision in 1..=10 {
+            assert!(matches!(slow.next().await, Some(Change::Put(stored)) if stored.modified == revision));
+        }
+        table.apply([Change::Put(row("1", 11))]);
+        assert_eq!(kept(), 1);
+        drop((quick, slow));
+        table.apply([Change::Put(row("1", 12)), Change::Put(row("1", 13))]);
+        assert_eq!(kept(), 1);
+        assert!(matches!(table.watch().next().await, Some(Change::Reset { revision: 13, .. })));
     }
 
     #[tokio::test]

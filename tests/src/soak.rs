@@ -1,0 +1,193 @@
+//! What the gateway promises about lasting, measured: each goal of `docs/reliability.md`.
+//!
+//! A goal starts a gateway of its own, does to it what the promise is about, and says what was
+//! measured against what was promised. It has two sizes: the short form runs with the cases, the
+//! long one by `cargo x soak`.
+
+mod changes;
+mod kills;
+mod load;
+mod mutations;
+mod origin;
+mod overload;
+mod site;
+mod start;
+mod steady;
+
+use crate::suite;
+use anyhow::Result;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Every goal, in the order they are run.
+pub const GOALS: [Goal; 6] = [
+    Goal { name: "mutations", about: "damaged requests reach nobody", run: mutations::run },
+    Goal { name: "changes", about: "changes under load disturb nobody", run: changes::run },
+    Goal { name: "kills", about: "SIGKILL loses nothing and the start is quick", run: kills::run },
+    Goal { name: "start", about: "a large store is served soon", run: start::run },
+    Goal { name: "overload", about: "too much is refused, the rest served", run: overload::run },
+    Goal { name: "steady", about: "steady traffic fails nothing and grows nothing", run: steady::run },
+];
+
+pub struct Goal {
+    pub name: &'static str,
+    pub about: &'static str,
+    run: fn(&Trial) -> Result<Vec<Row>>,
+}
+
+/// One thing promised, and what was measured of it.
+pub struct Row {
+    /// As `docs/reliability.md` names it.
+    pub id: &'static str,
+    pub what: String,
+    pub wanted: String,
+    pub measured: String,
+    pub met: bool,
+}
+
+/// How a goal is run.
+pub struct Trial<'a> {
+    pub program: &'a Path,
+    pub long: bool,
+    began: Instant,
+    shown: bool,
+}
+
+impl Goal {
+    /// Runs the goal; with `shown`, telling on the way how far it is.
+    pub fn run(&self, program: &Path, long: bool, shown: bool) -> Result<Vec<Row>> {
+        let trial = Trial { program, long, began: Instant::now(), shown };
+        let rows = (self.run)(&trial);
+        trial.wipe();
+        rows
+    }
+}
+
+impl Row {
+    pub fn new(id: &'static str, what: &str, wanted: &str, measured: impl ToString, met: bool) -> Row {
+        Row { id, what: what.into(), wanted: wanted.into(), measured: measured.to_string(), met }
+    }
+}
+
+impl Trial<'_> {
+    /// The number for this size.
+    pub fn pick<T>(&self, short: T, long: T) -> T {
+        if self.long { long } else { short }
+    }
+
+    /// Shows how far it is, on a terminal, over what stood there.
+    pub fn progress(&self, done: f64, text: &str) {
+        if self.shown && std::io::stderr().is_terminal() {
+            let seconds = self.began.elapsed().as_secs();
+            eprint!("\r\x1b[K  {:3.0} %  {seconds} s  {text}", done * 100.0);
+            let _ = std::io::stderr().flush();
+        }
+    }
+
+    fn wipe(&self) {
+        self.progress_line("");
+    }
+
+    fn progress_line(&self, text: &str) {
+        if self.shown && std::io::stderr().is_terminal() {
+            eprint!("\r\x1b[K{text}");
+        }
+    }
+}
+
+/// `soak [--short] [NAME...]`: runs goals, prints a table, fails if one is missed.
+pub fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let long = !args.iter().any(|arg| arg == "--short");
+    let names: Vec<&str> = args.iter().map(String::as_str).filter(|arg| !arg.starts_with('-')).collect();
+    if let Some(unknown) = names.iter().find(|name| GOALS.iter().all(|goal| goal.name != **name)) {
+        let known = GOALS.map(|goal| goal.name).join(", ");
+        eprintln!("no goal {unknown:?}; there are: {known}");
+        return ExitCode::FAILURE;
+    }
+    let program = match suite::program() {
+        Ok(program) => program,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut rows = Vec::new();
+    let mut failed = false;
+    for goal in GOALS.iter().filter(|goal| names.is_empty() || names.contains(&goal.name)) {
+        println!("{}: {}", goal.name, goal.about);
+        match goal.run(&program, long, true) {
+            Ok(measured) => rows.extend(measured),
+            Err(error) => {
+                println!("  failed: {error:#}");
+                failed = true;
+            }
+        }
+    }
+    print!("\n{}", table(&rows));
+    failed |= rows.iter().any(|row| !row.met);
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// A Markdown table whose columns line up.
+pub fn table(rows: &[Row]) -> String {
+    let cells = |row: &Row| {
+        let met = if row.met { "yes" } else { "**no**" };
+        [row.id.to_owned(), row.what.clone(), row.wanted.clone(), row.measured.clone(), met.to_owned()]
+    };
+    let head = ["id", "what", "promised", "measured", "met"].map(str::to_owned);
+    let lines: Vec<[String; 5]> = std::iter::once(head).chain(rows.iter().map(cells)).collect();
+    let width = |at: usize| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0);
+    let widths = [0, 1, 2, 3, 4].map(width);
+    let mut out = String::new();
+    for (number, line) in lines.iter().enumerate() {
+        for (cell, width) in line.iter().zip(widths) {
+            out.push_str(&format!("| {cell:width$} "));
+        }
+        out.push_str("|\n");
+        if number == 0 {
+            out.push_str(&widths.map(|width| format!("| {} ", "-".repeat(width))).concat());
+            out.push_str("|\n");
+        }
+    }
+    out
+}
+
+/// The value below which so much of them lie; sorts them.
+fn quantile(values: &mut [Duration], part: f64) -> Duration {
+    values.sort_unstable();
+    let at = ((values.len() as f64 * part).ceil() as usize).clamp(1, values.len().max(1)) - 1;
+    values.get(at).copied().unwrap_or_default()
+}
+
+/// A short time as people read it.
+fn ms(time: Duration) -> String {
+    match time.as_secs_f64() * 1e3 {
+        small if small < 10.0 => format!("{small:.2} ms"),
+        large => format!("{large:.0} ms"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Row, quantile, table};
+    use std::time::Duration;
+
+    #[test]
+    fn quantiles_are_of_those_measured() {
+        let mut times: Vec<_> = (1..=100).rev().map(Duration::from_millis).collect();
+        assert_eq!(quantile(&mut times, 0.5), Duration::from_millis(50));
+        assert_eq!(quantile(&mut times, 0.99), Duration::from_millis(99));
+        assert_eq!(quantile(&mut times, 1.0), Duration::from_millis(100));
+        assert_eq!(quantile(&mut [], 0.5), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_miss_is_seen_in_the_table() {
+        let text = table(&[Row::new("R1", "x", "0", 3, false)]);
+        assert_eq!(text.lines().count(), 3);
+        assert!(text.contains("| R1 | x    | 0        | 3        | **no** |"), "{text}");
+    }
+}

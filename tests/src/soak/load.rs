@@ -1,0 +1,192 @@
+//! Verified requests at a constant rate: GET, POST with a length and POST in chunks by turns, on
+//! kept-alive connections, each answer compared byte for byte.
+//!
+//! A request's time counts from the moment it was due, so that a stall is seen by all that had to
+//! wait for it.
+
+use super::origin::answer_to;
+use crate::http::Reader;
+use anyhow::{Context, Result, ensure};
+use std::io::Write;
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// An answer that takes longer has failed.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Failures kept in words; the rest is only counted.
+const KEPT: usize = 5;
+/// The rate of the checks, in requests a second.
+pub const RATE: u32 = 400;
+const CLIENTS: u32 = 8;
+
+/// A load that runs until it is dropped or stopped.
+pub struct Load {
+    shared: Arc<Shared>,
+    clients: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    address: String,
+    paths: Vec<String>,
+    tally: Mutex<Tally>,
+    stopped: AtomicBool,
+}
+
+/// What was done since it was last asked for.
+#[derive(Default, Clone)]
+pub struct Tally {
+    pub requests: u64,
+    pub failed: u64,
+    /// The first failures.
+    pub failures: Vec<String>,
+    pub times: Vec<Duration>,
+}
+
+impl Load {
+    /// Sends so many requests a second to `address`, to all `paths` in turn.
+    pub fn start(address: &str, paths: &[String], rate: u32) -> Load {
+        let shared = Arc::new(Shared {
+            address: address.to_owned(),
+            paths: paths.to_vec(),
+            tally: Mutex::default(),
+            stopped: AtomicBool::new(false),
+        });
+        let gap = Duration::from_secs(1) * CLIENTS / rate;
+        let begin = |number: u32| {
+            let shared = shared.clone();
+            let offset = gap * number / CLIENTS;
+            std::thread::spawn(move || client(&shared, number, offset, gap))
+        };
+        let clients = (0..CLIENTS).map(begin).collect();
+        Load { shared, clients }
+    }
+
+    /// What was done since the last call.
+    pub fn take(&self) -> Tally {
+        std::mem::take(&mut *self.shared.tally.lock().expect("no holder panics"))
+    }
+
+    /// Ends it, and gives what was done since the last call.
+    pub fn stop(mut self) -> Tally {
+        self.end();
+        self.take()
+    }
+
+    fn end(&mut self) {
+        self.shared.stopped.store(true, Ordering::Relaxed);
+        for client in self.clients.drain(..) {
+            if client.join().is_err() {
+                let mut tally = self.shared.tally.lock().expect("no holder panics");
+                tally.failed += 1;
+                tally.failures.push("a client of the load panicked".to_owned());
+            }
+        }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Tally {
+    pub fn add(&mut self, other: Tally) {
+        self.requests += other.requests;
+        self.failed += other.failed;
+        self.failures.extend(other.failures);
+        self.failures.truncate(KEPT);
+        self.times.extend(other.times);
+    }
+
+    /// `0 of 1,000`, and what went wrong if something did.
+    pub fn verdict(&self) -> String {
+        let mut text = format!("{} of {}", self.failed, self.requests);
+        for failure in &self.failures {
+            text.push_str(&format!("; {failure}"));
+        }
+        text
+    }
+}
+
+fn client(shared: &Shared, number: u32, offset: Duration, gap: Duration) {
+    let begin = Instant::now() + offset;
+    let mut connection = None;
+    for turn in 0u32.. {
+        let due = begin + gap * turn;
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        if shared.stopped.load(Ordering::Relaxed) {
+            return;
+        }
+        let path = &shared.paths[(turn + number) as usize % shared.paths.len()];
+        let outcome = exchange(shared, &mut connection, path, number * (1_000_000_000 / CLIENTS) + turn);
+        let time = due.elapsed();
+        let mut tally = shared.tally.lock().expect("no holder panics");
+        tally.requests += 1;
+        tally.times.push(time);
+        if let Err(error) = outcome {
+            connection = None;
+            tally.failed += 1;
+            if tally.failures.len() < KEPT {
+                tally.failures.push(format!("{error:#}"));
+            }
+        }
+    }
+}
+
+/// One request on the kept connection, or on a new one.
+fn exchange(shared: &Shared, kept: &mut Option<Reader<TcpStream>>, path: &str, number: u32) -> Result<()> {
+    let target = format!("{path}/{number}");
+    let (method, body) = match number % 3 {
+        0 => ("GET", Vec::new()),
+        _ => ("POST", pattern(number)),
+    };
+    let mut bytes = format!("{method} {target} HTTP/1.1\r\nHost: load\r\n").into_bytes();
+    match number % 3 {
+        0 => bytes.extend(b"\r\n"),
+        1 => {
+            bytes.extend(format!("Content-Length: {}\r\n\r\n", body.len()).into_bytes());
+            bytes.extend(&body);
+        }
+        _ => {
+            bytes.extend(b"Transfer-Encoding: chunked\r\n\r\n");
+            for part in body.chunks(1000) {
+                bytes.extend(format!("{:x}\r\n", part.len()).into_bytes());
+                bytes.extend(part);
+                bytes.extend(b"\r\n");
+            }
+            bytes.extend(b"0\r\n\r\n");
+        }
+    }
+    let mut connection = match kept.take() {
+        Some(connection) => connection,
+        None => connect(&shared.address)?,
+    };
+    connection.inner().write_all(&bytes).with_context(|| format!("sending {method} {target}"))?;
+    let answer = connection.response(method).with_context(|| format!("{method} {target}"))?;
+    ensure!(answer.status() == 200, "{method} {target}: {}", answer.line);
+    ensure!(answer.complete, "{method} {target}: the answer breaks off");
+    ensure!(answer.body == answer_to(method, &target, &body), "{method} {target}: a wrong body");
+    ensure!(connection.rest().is_empty(), "{method} {target}: bytes after the answer");
+    if answer.first("connection").is_none_or(|value| !value.eq_ignore_ascii_case("close")) {
+        *kept = Some(connection);
+    }
+    Ok(())
+}
+
+fn connect(address: &str) -> Result<Reader<TcpStream>> {
+    let stream = TcpStream::connect(address).context("connecting")?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(Reader::new(stream))
+}
+
+/// A body of 0 to 8,000 bytes that no other request has.
+fn pattern(number: u32) -> Vec<u8> {
+    let size = (number.wrapping_mul(2_654_435_761) >> 8) as usize % 8000;
+    number.to_le_bytes().into_iter().chain(*b"\r\n0\r\n\r\n").cycle().take(size).collect()
+}

@@ -1,0 +1,234 @@
+//! R15: ten times the rate the gateway can take, and no more memory than it is given.
+//!
+//! Each request is a connection of its own that is given up after [`PATIENCE`], and arrives when
+//! it is due, whatever became of those before. The route's plugins make it dear, so that one
+//! driver can overload the worker without being the one that is short of processor time.
+
+use super::site::Site;
+use super::{Row, Trial, ms, quantile};
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpSocket;
+
+/// The origin fills its answer with whole lines of this.
+const REQUEST: &[u8] = b"GET /dear/overload1 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+/// A client gives up after this.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Clients at once when looking for the highest rate.
+const CLIENTS: u32 = 32;
+/// Clients waiting at once; more would be the driver's own overload.
+const MOST: u32 = 12_000;
+/// The memory the gateway may map.
+const MEMORY: &str = "ulimit -v 1048576";
+/// And what of it may be resident.
+const RESIDENT_KIB: u64 = 256 << 10;
+
+pub fn run(trial: &Trial) -> Result<Vec<Row>> {
+    let one_worker = json!({"nginx_config": {"worker_processes": 1}});
+    let mut site = Site::start(trial.program, one_worker, MEMORY)?;
+    site.put("routes/dear", &site.route("/dear/*", json!({"plugins": dear()})))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let address: SocketAddr = site.proxy.parse()?;
+
+    let seconds = trial.pick(1, 5);
+    trial.progress(0.0, "looking for the highest rate");
+    let peak = runtime.block_on(closed(address, Duration::from_secs(seconds))).rate();
+
+    let length = Duration::from_secs(trial.pick(3, 30));
+    let mut most = 0;
+    let offered = peak * 10.0;
+    let mut tally = runtime.block_on(open(address, offered, length, |done, tally| {
+        most = most.max(site.rss_kib().unwrap_or(0));
+        trial.progress(done, &format!("{} good, {} refused, {} late", tally.good, tally.refused, tally.late));
+    }));
+    std::thread::sleep(PATIENCE * 2);
+    let after = runtime.block_on(closed(address, Duration::from_secs(seconds)));
+    let goodput = tally.rate() / peak * 100.0;
+    let (wanted, back) = (trial.pick(50.0, 80.0), after.rate() / peak * 100.0);
+    let time = quantile(&mut tally.times, 0.99);
+    Ok(vec![
+        Row::new(
+            "R15",
+            &format!(
+                "goodput at {:.0}/s for {} s, the highest being {peak:.0}/s",
+                tally.offered(),
+                length.as_secs()
+            ),
+            &format!("{wanted:.0} %"),
+            format!("{goodput:.0} %, those within {}", ms(time)),
+            goodput >= wanted,
+        ),
+        Row::new(
+            "R15",
+            "the rest",
+            "refused",
+            format!(
+                "{} refused, {} given up after {}, {} broken",
+                tally.refused,
+                tally.late,
+                ms(PATIENCE),
+                tally.broken
+            ),
+            tally.broken == 0,
+        ),
+        Row::new(
+            "R15",
+            "memory resident at most",
+            "256 MiB",
+            format!("{} MiB", most / 1024),
+            most > 0 && most <= RESIDENT_KIB,
+        ),
+        Row::new(
+            "R15",
+            "rate afterwards",
+            "90 %",
+            format!("{back:.0} %"),
+            back >= trial.pick(50.0, 90.0) && site.lives(),
+        ),
+    ])
+}
+
+/// Replaces in the body, over and over: about a millisecond a request.
+fn dear() -> Value {
+    let filters: Vec<Value> = (0..40)
+        .map(|number| json!({"regex": format!("(?i)(g|e)[a-z]{{1,9}}t .*{number}{number}x"), "scope": "global", "replace": "x"}))
+        .collect();
+    json!({"response-rewrite": {"filters": filters}})
+}
+
+#[derive(Default)]
+struct Tally {
+    took: Duration,
+    good: u64,
+    /// 503, or a connection that was not taken.
+    refused: u64,
+    late: u64,
+    /// Anything else: a wrong status, an answer that breaks off.
+    broken: u64,
+    times: Vec<Duration>,
+}
+
+enum Outcome {
+    Good(Duration),
+    Refused,
+    Late,
+    Broken,
+}
+
+impl Tally {
+    fn count(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Good(time) => {
+                self.good += 1;
+                self.times.push(time);
+            }
+            Outcome::Refused => self.refused += 1,
+            Outcome::Late => self.late += 1,
+            Outcome::Broken => self.broken += 1,
+        }
+    }
+
+    /// Good answers a second.
+    fn rate(&self) -> f64 {
+        self.good as f64 / self.took.as_secs_f64()
+    }
+
+    fn offered(&self) -> f64 {
+        (self.good + self.refused + self.late + self.broken) as f64 / self.took.as_secs_f64()
+    }
+}
+
+/// So many clients, each with its next request when it has its answer.
+async fn closed(address: SocketAddr, length: Duration) -> Tally {
+    let tally = Rc::new(RefCell::new(Tally::default()));
+    let began = Instant::now();
+    let clients = tokio::task::LocalSet::new();
+    for _ in 0..CLIENTS {
+        let tally = tally.clone();
+        clients.spawn_local(async move {
+            while began.elapsed() < length {
+                let outcome = request(address).await;
+                tally.borrow_mut().count(outcome);
+            }
+        });
+    }
+    clients.await;
+    tally.borrow_mut().took = began.elapsed();
+    tally.take()
+}
+
+/// Requests at a rate, whatever becomes of them.
+async fn open(address: SocketAddr, rate: f64, length: Duration, mut tell: impl FnMut(f64, &Tally)) -> Tally {
+    let tally = Rc::new(RefCell::new(Tally::default()));
+    let waiting = Rc::new(std::cell::Cell::new(0u32));
+    let began = Instant::now();
+    let clients = tokio::task::LocalSet::new();
+    clients
+        .run_until(async {
+            let mut sent = 0u64;
+            let mut told = Instant::now();
+            while began.elapsed() < length {
+                let due = (began.elapsed().as_secs_f64() * rate) as u64;
+                while sent < due {
+                    sent += 1;
+                    if waiting.get() >= MOST {
+                        continue;
+                    }
+                    waiting.set(waiting.get() + 1);
+                    let (tally, waiting) = (tally.clone(), waiting.clone());
+                    tokio::task::spawn_local(async move {
+                        let outcome = request(address).await;
+                        waiting.set(waiting.get() - 1);
+                        tally.borrow_mut().count(outcome);
+                    });
+                }
+                if told.elapsed() > Duration::from_millis(200) {
+                    told = Instant::now();
+                    tell(began.elapsed().as_secs_f64() / length.as_secs_f64(), &tally.borrow());
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .await;
+    // What was answered counts in the time it was offered in; the last are given their patience.
+    let took = began.elapsed();
+    tally.borrow_mut().took = took;
+    let _ = tokio::time::timeout(PATIENCE * 2, clients).await;
+    tally.take()
+}
+
+async fn request(address: SocketAddr) -> Outcome {
+    let began = Instant::now();
+    match tokio::time::timeout(PATIENCE, talk(address)).await {
+        Err(_) => Outcome::Late,
+        Ok(Ok(answer)) if answer.starts_with(b"HTTP/1.1 503 ") => Outcome::Refused,
+        Ok(Ok(answer)) if is_whole(&answer) => Outcome::Good(began.elapsed()),
+        Ok(Ok(answer)) if answer.is_empty() => Outcome::Refused,
+        Ok(Ok(_)) => Outcome::Broken,
+        Ok(Err(_)) => Outcome::Refused,
+    }
+}
+
+/// The origin's answer to [`REQUEST`], to its end.
+fn is_whole(answer: &[u8]) -> bool {
+    let end = b"GET /dear/overload1\n";
+    answer.starts_with(b"HTTP/1.1 200 ")
+        && answer.strip_suffix(b"\r\n0\r\n\r\n").unwrap_or(answer).ends_with(end)
+}
+
+async fn talk(address: SocketAddr) -> Result<Vec<u8>> {
+    let socket = TcpSocket::new_v4()?;
+    // Ends by a reset, so that ports are free again at once.
+    #[allow(deprecated)]
+    socket.set_linger(Some(Duration::ZERO))?;
+    let mut stream = socket.connect(address).await.context("connecting")?;
+    stream.write_all(REQUEST).await?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await?;
+    Ok(answer)
+}

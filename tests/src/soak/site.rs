@@ -1,0 +1,157 @@
+//! A gateway with one origin behind it, in a folder of its own.
+
+use super::origin::Origin;
+use crate::case::{Case, Ports};
+use crate::client::{Answer, Call, Client};
+use crate::fill::Names;
+use crate::gateway::{Gateway, KEY, Listen};
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// A change that is not live by then never will be.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub struct Site {
+    pub origin: Origin,
+    /// Address of the data port.
+    pub proxy: String,
+    admin: String,
+    gateway: Gateway,
+    pid: u32,
+    client: Client,
+    _folder: tempfile::TempDir,
+}
+
+impl Site {
+    /// Prepares and starts a gateway. `config` is laid over the runner's own; `limits` are shell
+    /// commands (`ulimit ...`) run before it.
+    pub fn start(program: &Path, config: Value, limits: &str) -> Result<Site> {
+        let case: Case = serde_json::from_value(json!({
+            "about": "a goal", "config": config, "limits": limits, "steps": [],
+        }))?;
+        let folder = tempfile::Builder::new().prefix("sluice-soak-").tempdir()?;
+        let listen = Listen::choose(Ports::Free)?;
+        let gateway = Gateway::prepare(&case, program, folder.path(), listen, &Names::default())?;
+        let mut site = Site {
+            origin: Origin::start()?,
+            proxy: format!("127.0.0.1:{}", listen.proxy),
+            admin: format!("127.0.0.1:{}", listen.admin),
+            gateway,
+            pid: 0,
+            client: Client::default(),
+            _folder: folder,
+        };
+        site.resume()?;
+        Ok(site)
+    }
+
+    /// Starts the gateway again; the time until it takes connections.
+    pub fn resume(&mut self) -> Result<Duration> {
+        let began = Instant::now();
+        self.pid = self.gateway.start()?;
+        Ok(began.elapsed())
+    }
+
+    /// SIGKILL while others still talk to it; `kill` then cleans up.
+    pub fn strike(&self) -> Result<()> {
+        let status = Command::new("kill").arg("-KILL").arg(self.pid.to_string()).status()?;
+        ensure!(status.success(), "kill -KILL {} failed", self.pid);
+        Ok(())
+    }
+
+    pub fn kill(&mut self) -> Result<()> {
+        self.client.forget();
+        self.gateway.kill()
+    }
+
+    pub fn log(&self) -> String {
+        self.gateway.log()
+    }
+
+    /// An address and key for writes from other threads.
+    pub fn writer(&self) -> Writer {
+        Writer { admin: self.admin.clone(), client: Client::default() }
+    }
+
+    /// A route to the origin, with more of what a route may have.
+    pub fn route(&self, uri: &str, more: Value) -> Value {
+        let mut route = json!({
+            "uri": uri,
+            "upstream": {"type": "roundrobin", "nodes": {format!("127.0.0.1:{}", self.origin.port): 1}},
+        });
+        if let (Value::Object(route), Value::Object(more)) = (&mut route, more) {
+            route.extend(more);
+        }
+        route
+    }
+
+    /// PUTs a resource and waits until every worker runs it.
+    pub fn put(&mut self, path: &str, value: &Value) -> Result<()> {
+        let before = self.gateway.snapshot()?.published;
+        self.writer().put(path, value)?;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let now = self.gateway.snapshot()?;
+            if now.published > before && now.is_everywhere() {
+                return Ok(());
+            }
+            ensure!(Instant::now() < until, "{path} is not live after {PATIENCE:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// GET on the data port, on the connection of that name.
+    pub fn get(&mut self, target: &str, connection: &str) -> Result<Answer> {
+        let call = Call { connection: Some(connection.to_owned()), ..Call::new("GET", target) };
+        self.client.call(&self.proxy, &call)
+    }
+
+    /// Resident memory, in KiB.
+    pub fn rss_kib(&self) -> Result<u64> {
+        let path = format!("/proc/{}/status", self.pid);
+        let status = std::fs::read_to_string(path).context("the gateway is gone")?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let number = line.and_then(|line| line.split_whitespace().next()).context("no VmRSS")?;
+        Ok(number.parse()?)
+    }
+
+    /// Open descriptors.
+    pub fn descriptors(&self) -> Result<usize> {
+        Ok(std::fs::read_dir(format!("/proc/{}/fd", self.pid)).context("the gateway is gone")?.count())
+    }
+
+    pub fn lives(&self) -> bool {
+        Path::new(&format!("/proc/{}", self.pid)).exists() && !self.log().contains("panicked")
+    }
+}
+
+/// Writes through the Admin API on a connection of its own.
+pub struct Writer {
+    admin: String,
+    client: Client,
+}
+
+impl Writer {
+    /// PUTs a resource under `/apisix/admin/`; an answer other than 2xx is an error.
+    pub fn put(&mut self, path: &str, value: &Value) -> Result<()> {
+        let call = Call::new("PUT", &format!("/apisix/admin/{path}")).header("X-API-KEY", KEY);
+        let call = Call { connection: Some("own".to_owned()), ..call.body(value.to_string().into_bytes()) };
+        let answer = self.client.call(&self.admin, &call)?;
+        let message = &answer.message;
+        ensure!(
+            (200..300).contains(&message.status()),
+            "PUT {path}: {}: {}",
+            message.line,
+            String::from_utf8_lossy(&message.body)
+        );
+        Ok(())
+    }
+}
+
+/// Growth in percent; negative when it shrank.
+pub fn growth(before: u64, after: u64) -> f64 {
+    (after as f64 / before.max(1) as f64 - 1.0) * 100.0
+}
