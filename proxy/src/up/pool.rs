@@ -45,17 +45,17 @@ const TRUSTED_MS: u64 = 500;
 
 impl Pools {
     /// An idle connection to this server that is still open, as far as can be known. With
-    /// `careful` (a request that must not be sent twice) the kernel is asked in any case.
+    /// `careful` (a request that must not be sent twice) the kernel is asked in any case; else
+    /// only after a while, or when something happened on it. That may be nothing but the late
+    /// report of a response's last piece, which was read along with the piece before.
     pub(crate) fn take(&self, addr: SocketAddr, now: u64, careful: bool) -> Option<UpConn> {
         let mut all = self.by_addr.borrow_mut();
         let idle = all.get_mut(&addr)?;
         while let Some(candidate) = idle.pop() {
             self.idle.set(self.idle.get() - 1);
-            let ask = careful || now.saturating_sub(candidate.since) > TRUSTED_MS;
-            if candidate.until > now
-                && !candidate.conn.stream.has_news()
-                && (!ask || candidate.conn.stream.is_quiet())
-            {
+            let stream = &candidate.conn.stream;
+            let ask = careful || now.saturating_sub(candidate.since) > TRUSTED_MS || stream.has_news();
+            if candidate.until > now && (!ask || stream.is_quiet()) {
                 return Some(candidate.conn);
             }
         }
@@ -81,7 +81,10 @@ impl Pools {
     pub(crate) fn sweep(&self, now: u64) {
         let mut all = self.by_addr.borrow_mut();
         all.retain(|_, idle| {
-            idle.retain(|one| one.until > now && !one.conn.stream.has_news());
+            idle.retain(|one| {
+                let stream = &one.conn.stream;
+                one.until > now && (!stream.has_news() || stream.is_quiet())
+            });
             !idle.is_empty()
         });
         self.idle.set(all.values().map(Vec::len).sum());
