@@ -16,49 +16,9 @@ use serde_json::{Map, Value, json};
 use tokio::net::TcpListener;
 
 use crate::answer::{self, Answer, Refusal};
+use crate::program::{Program, Published, Rejected};
 use crate::server::{self, Limits};
 use crate::{list, plugins};
-
-/// What the rest of the program answers the two APIs.
-pub trait Program: Send + Sync {
-    /// Which snapshot is out, who runs which, and what could not be used.
-    fn published(&self) -> Published;
-
-    /// Reads the `plugins` list of config.yaml again; `None` if there is none, which means all.
-    ///
-    /// # Errors
-    /// Why it cannot be read, in words.
-    fn read_plugins(&self) -> Result<Option<Vec<String>>, String>;
-
-    /// Whether traffic is served as configured: every worker is on the newest snapshot.
-    ///
-    /// # Errors
-    /// What is waited for, in words.
-    fn ready(&self) -> Result<(), String> {
-        crate::status::workers_ready(&self.published())
-    }
-}
-
-/// The state of the configuration in the data plane.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Published {
-    /// The revision of the newest snapshot.
-    pub revision: u64,
-    /// The revision each worker runs.
-    pub workers: Vec<u64>,
-    pub rejected: Vec<Rejected>,
-}
-
-/// Something stored that is not in use (or in use in an older form), and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rejected {
-    /// The store's path, or the place in a file.
-    pub key: String,
-    /// RFC 6901, within the resource.
-    pub pointer: String,
-    pub reason: String,
-    pub hint: Option<String>,
-}
 
 /// The control API. Cheap to clone.
 #[derive(Clone)]

@@ -17,6 +17,7 @@ mod list;
 pub mod metrics;
 mod patch;
 mod plugins;
+mod program;
 mod request;
 mod resources;
 mod server;
@@ -39,7 +40,8 @@ use answer::{Answer, Refusal, said};
 use request::Call;
 
 pub use config::{AdminKey, AdminRole, Config};
-pub use control_api::{ControlApi, Program, Published, Rejected};
+pub use control_api::ControlApi;
+pub use program::{Program, Published, Rejected};
 pub use server::Limits;
 
 /// Who this says it is. Tools (ADC) read the version of APISIX whose API this is from it.

@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 
 use crate::answer;
-use crate::control_api::{Program, Published};
+use crate::program::Program;
 use crate::server::{self, Limits};
 
 /// Serves `GET /status` and `GET /status/ready` on `listener` for as long as the runtime lives.
@@ -24,17 +24,6 @@ pub async fn serve(listener: TcpListener, program: Arc<dyn Program>) {
         }
     })
     .await;
-}
-
-/// Whether every worker is on the newest snapshot.
-///
-/// # Errors
-/// Who is not, in APISIX's words.
-pub fn workers_ready(published: &Published) -> Result<(), String> {
-    match published.workers.iter().position(|held| *held < published.revision) {
-        None => Ok(()),
-        Some(worker) => Err(format!("worker id: {worker} has not received configuration")),
-    }
 }
 
 fn ready(program: &dyn Program) -> Response<bytes::Bytes> {

@@ -9,7 +9,6 @@ use crate::counters::Memory;
 use crate::load::Target;
 use crate::probe::Client;
 use crate::process::Process;
-use crate::run;
 
 /// How many connections are held.
 const CONNECTIONS: usize = 10_000;
@@ -30,11 +29,12 @@ pub struct Sample {
     pub kib_per_connection: f64,
 }
 
-/// Opens connections one after the other, asks once on each, and leaves them open.
+/// Opens connections one after the other, asks once on each, and leaves them open. Gives the
+/// memory at rest, before the first.
 ///
 /// # Errors
 /// When a connection fails or a request on it is answered wrong.
-pub fn measure(process: &mut Process, target: &Target) -> Result<run::Sample> {
+pub fn measure(process: &mut Process, target: &Target) -> Result<(Memory, Sample)> {
     std::thread::sleep(SETTLE);
     let pids = process.pids();
     let rest = Memory::read(&pids);
@@ -59,5 +59,5 @@ pub fn measure(process: &mut Process, target: &Target) -> Result<run::Sample> {
     // The connections must live until memory was read, and be seen to.
     let mut last = clients.pop().context("no connection")?;
     last.ask(&request).context("the last connection did not stay open")?;
-    Ok(run::Sample { memory: rest, idle: Some(sample), ..run::Sample::default() })
+    Ok((rest, sample))
 }

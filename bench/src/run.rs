@@ -214,7 +214,11 @@ impl Stage<'_> {
             None => self.start(index, arm, &target)?,
         };
         let sample = if self.scenario.kind == Kind::Idle {
-            idle::measure(&mut process, &target)
+            idle::measure(&mut process, &target).map(|(memory, idle)| Sample {
+                memory,
+                idle: Some(idle),
+                ..Sample::default()
+            })
         } else {
             self.measure_load(&mut process, arm, &target, &self.place(index, arm))
         };

@@ -49,7 +49,7 @@ impl Program for Running {
     fn ready(&self) -> Result<(), String> {
         match self.pipeline.report().published {
             None => Err("no configuration yet".to_owned()),
-            Some(_) => admin::status::workers_ready(&self.published()),
+            Some(_) => self.published().workers_ready(),
         }
     }
 }

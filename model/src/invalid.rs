@@ -31,6 +31,15 @@ impl Invalid {
         Invalid { pointer: String::new(), reason: reason.into(), expected: None, got: None, hint: None }
     }
 
+    /// A refusal of the key `name`, written in full as `path`, with the nearest of the known names.
+    pub fn unknown_key<'a>(path: &str, name: &str, known: impl Iterator<Item = &'a str>) -> Invalid {
+        let invalid = Invalid::new(format!("unknown key `{path}`")).within(name).expected("a known property");
+        match nearest(name, known) {
+            Some(close) => invalid.hint(format!("did you mean `{close}`?")),
+            None => invalid,
+        }
+    }
+
     /// Places the refusal at `pointer`, replacing where it was.
     #[must_use]
     pub fn at(mut self, pointer: impl Into<String>) -> Invalid {

@@ -6,7 +6,7 @@ use super::keys;
 use crate::Invalid;
 use crate::diagnostic::{Diagnostic, Severity, Source};
 use crate::document::Document;
-use crate::invalid::{nearest, push_pointer};
+use crate::invalid::push_pointer;
 use crate::schema::json_name;
 
 /// Gathers what is found in a file.
@@ -66,7 +66,7 @@ impl<'a> Findings<'a> {
                         Some((_, new)) => Invalid::new(format!("unknown key `{path}`"))
                             .expected("a known property")
                             .hint(format!("this moved to `{new}` in APISIX 3")),
-                        None => unknown(&path, name, siblings(&path)),
+                        None => Invalid::unknown_key(&path, name, siblings(&path)),
                     };
                     self.error(invalid.at(pointer));
                 }
@@ -94,15 +94,6 @@ impl<'a> Findings<'a> {
     fn error(&mut self, invalid: Invalid) {
         self.failed = true;
         self.found.push(self.source.invalid(self.document, invalid));
-    }
-}
-
-/// A key nobody knows.
-pub fn unknown<'a>(path: &str, name: &str, known: impl Iterator<Item = &'a str>) -> Invalid {
-    let invalid = Invalid::new(format!("unknown key `{path}`")).within(name).expected("a known property");
-    match nearest(name, known) {
-        Some(close) => invalid.hint(format!("did you mean `{close}`?")),
-        None => invalid,
     }
 }
 

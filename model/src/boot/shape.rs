@@ -382,7 +382,7 @@ fn member<'a>(value: &'a Value, name: &str) -> Result<&'a Value, Invalid> {
 
 fn known_members(value: &Value, known: &[&str]) -> Result<(), Invalid> {
     match value.as_object().and_then(|map| map.keys().find(|name| !known.contains(&name.as_str()))) {
-        Some(name) => Err(super::findings::unknown(name, name, known.iter().copied())),
+        Some(name) => Err(Invalid::unknown_key(name, name, known.iter().copied())),
         None => Ok(()),
     }
 }
