@@ -9,6 +9,7 @@ use std::sync::Arc;
 use model::{Desired, Diagnostic, Entry, Invalid, Key, Resource};
 use snapshot::{Rejected, Touched};
 
+use crate::parallel;
 use crate::store::{Change, Revision, Stored};
 
 /// What is desired at a revision, and what of it could not be read.
@@ -29,7 +30,11 @@ impl Fold {
     pub fn apply(&mut self, change: Change, touched: &mut Touched) {
         self.revision = change.revision();
         match change {
-            Change::Put(stored) => self.put(stored, touched),
+            Change::Put(stored) if self.is_known(&stored) => {}
+            Change::Put(stored) => {
+                let (stored, parsed) = parse(stored);
+                self.place(stored, parsed, touched);
+            }
             Change::Delete { key, .. } => self.delete(&key, touched),
             // The compiler itself sees whether the list differs.
             Change::Plugins { names, .. } => self.desired.plugins = names,
@@ -38,7 +43,10 @@ impl Fold {
                 let known = self.desired.iter().map(|entry| &entry.key).chain(self.refused.keys());
                 let gone: BTreeSet<Key> = known.filter(|key| !now.contains(key)).cloned().collect();
                 gone.iter().for_each(|key| self.delete(key, touched));
-                items.into_iter().for_each(|stored| self.put(stored, touched));
+                let news = items.into_iter().filter(|stored| !self.is_known(stored)).collect();
+                for (stored, parsed) in parallel::map(news, parse) {
+                    self.place(stored, parsed, touched);
+                }
                 self.desired.plugins = plugins;
                 self.findings = rejected.into();
             }
@@ -71,18 +79,21 @@ impl Fold {
         &self.findings
     }
 
-    fn put(&mut self, stored: Stored, touched: &mut Touched) {
-        let Stored { key, value, created, modified, .. } = stored;
-        let there = self.desired.get(key.kind, &key.id);
-        let refused = self.refused.get(&key);
-        let is_known = match refused {
-            Some((revision, _)) => *revision == modified,
-            None => there.is_some_and(|there| there.modified == modified || there.value == value),
-        };
-        if is_known {
-            return;
+    /// Whether this is what is desired, or was refused, already.
+    fn is_known(&self, stored: &Stored) -> bool {
+        let Stored { key, value, modified, .. } = stored;
+        match self.refused.get(key) {
+            Some((revision, _)) => revision == modified,
+            None => {
+                let there = self.desired.get(key.kind, &key.id);
+                there.is_some_and(|there| there.modified == *modified || there.value == *value)
+            }
         }
-        match Resource::parse(key.kind, &key.id, &value) {
+    }
+
+    fn place(&mut self, stored: Stored, parsed: Result<Resource, Invalid>, touched: &mut Touched) {
+        let Stored { key, value, created, modified, .. } = stored;
+        match parsed {
             Ok(resource) => {
                 self.forgive(&key);
                 touched.keys.insert(key.clone());
@@ -107,6 +118,11 @@ impl Fold {
             touched.keys.insert(key.clone());
         }
     }
+}
+
+fn parse(stored: Stored) -> (Stored, Result<Resource, Invalid>) {
+    let parsed = Resource::parse(stored.key.kind, &stored.key.id, &stored.value);
+    (stored, parsed)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 pub mod fold;
 pub mod names;
+mod parallel;
 pub mod pipeline;
 pub mod references;
 pub mod store;

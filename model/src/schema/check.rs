@@ -92,7 +92,9 @@ impl Node {
         for (at, node) in self.all_of.iter().enumerate() {
             node.walk(value).map_err(|invalid| invalid.said(&format!("allOf {} failed: ", at + 1)))?;
         }
-        if let Some(any) = &self.any_of {
+        if let Some(any) = &self.any_of
+            && presences(&any.alternatives, value).is_none_or(|fit| fit == 0)
+        {
             let mut refusals = Vec::new();
             let fits = any.alternatives.iter().any(|node| match node.try_walk(value) {
                 Ok(()) => true,
@@ -122,6 +124,9 @@ impl Node {
     }
 
     fn check_one_of(&self, value: &mut Value) -> Result<(), Invalid> {
+        if presences(&self.one_of, value) == Some(1) {
+            return Ok(());
+        }
         let (mut matched, mut refusals) = (None, Vec::new());
         for (at, node) in self.one_of.iter().enumerate() {
             match (node.try_walk(value), matched) {
@@ -168,6 +173,9 @@ impl Node {
 
     /// Whether `value` fits; it stays as it was either way.
     fn fits(&self, value: &mut Value) -> bool {
+        if let Some(fit) = presences(std::slice::from_ref(self), value) {
+            return fit == 1;
+        }
         if self.writes { self.walk(&mut value.clone()).is_ok() } else { self.walk(value).is_ok() }
     }
 
@@ -394,6 +402,17 @@ fn check_branch(branch: &Branch, value: &mut Value) -> Result<(), Invalid> {
     };
     let Some(node) = node else { return Ok(()) };
     node.try_walk(value).map_err(|inner| explained(Invalid::new(words), inner))
+}
+
+/// How many of these fit, if all they ask is that properties are there. Most values are checked
+/// against such alternatives and fit one: that needs no words for how they do not fit the others.
+fn presences(alternatives: &[Node], value: &Value) -> Option<usize> {
+    let map = value.as_object()?;
+    let mut fit = 0;
+    for node in alternatives {
+        fit += usize::from(node.asks_only.as_ref()?.iter().all(|name| map.contains_key(name)));
+    }
+    Some(fit)
 }
 
 /// A refusal by every alternative: what they asked for, or how the closest failed.

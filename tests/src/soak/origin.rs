@@ -34,7 +34,10 @@ struct Shared {
 pub fn answer_to(method: &str, target: &str, body: &[u8]) -> Vec<u8> {
     let mut answer = format!("{method} {target}\n").into_bytes();
     match method {
-        "GET" => answer = answer.iter().copied().cycle().take(SIZE).collect(),
+        "GET" => {
+            answer = answer.repeat(SIZE / answer.len() + 1);
+            answer.truncate(SIZE);
+        }
         _ => answer.extend_from_slice(body),
     }
     answer

@@ -21,6 +21,7 @@ use redb::{
 use serde_json::Value;
 
 use super::seal::Seal;
+use crate::parallel;
 use crate::store::{Change, Revision, StoreError, Stored};
 
 /// Store path (`/routes/1`) to created, modified, end of the lease in ms (0 is none), sealed JSON.
@@ -237,24 +238,46 @@ fn load(database: &Database, seal: &Seal) -> Result<Loaded, redb::Error> {
     if format != FORMAT {
         return Err(redb::Error::UpgradeRequired(format.parse().unwrap_or(u8::MAX)));
     }
-    let broken = |what: &str| redb::Error::Corrupted(format!("{what} cannot be read"));
     loaded.revision =
         read("revision")?.and_then(|text| text.parse().ok()).ok_or_else(|| broken("the revision"))?;
     if let Some(text) = read("plugins")? {
         loaded.plugins = Some(serde_json::from_str(&text).map_err(|_| broken("the list of plugins"))?);
     }
+    let mut rows = Vec::new();
     for row in transaction.open_table(ROWS)?.iter()? {
         let (path, row) = row?;
         let (created, modified, expires, sealed) = row.value();
-        let json = seal.open(path.value(), sealed).ok_or_else(|| {
-            redb::Error::Corrupted(format!("{} was not sealed with the key in store.key", path.value()))
-        })?;
-        let key = Key::parse("", path.value()).ok_or_else(|| broken(path.value()))?;
-        let value: Value = serde_json::from_slice(&json).map_err(|_| broken(path.value()))?;
         let expires = (expires != 0).then_some(expires);
-        loaded.items.push(Stored { key, value: Arc::new(value), created, modified, expires });
+        rows.push(Row { path: path.value().to_owned(), created, modified, expires, sealed: sealed.to_vec() });
     }
+    let read = parallel::map(rows, |row| row.open(seal));
+    loaded.items = read.into_iter().collect::<Result<_, _>>()?;
     Ok(loaded)
+}
+
+/// A row as it is in the file.
+struct Row {
+    path: String,
+    created: Revision,
+    modified: Revision,
+    expires: Option<u64>,
+    sealed: Vec<u8>,
+}
+
+impl Row {
+    fn open(self, seal: &Seal) -> Result<Stored, redb::Error> {
+        let Row { path, created, modified, expires, sealed } = self;
+        let json = seal.open(&path, &sealed).ok_or_else(|| {
+            redb::Error::Corrupted(format!("{path} was not sealed with the key in store.key"))
+        })?;
+        let key = Key::parse("", &path).ok_or_else(|| broken(&path))?;
+        let value: Value = serde_json::from_slice(&json).map_err(|_| broken(&path))?;
+        Ok(Stored { key, value: Arc::new(value), created, modified, expires })
+    }
+}
+
+fn broken(what: &str) -> redb::Error {
+    redb::Error::Corrupted(format!("{what} cannot be read"))
 }
 
 fn write(
