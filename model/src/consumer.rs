@@ -4,7 +4,7 @@ use indexmap::IndexMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::resource::{self, Meta, Plugins, typed};
+use crate::field::{self, Meta, Plugins, typed};
 use crate::{Invalid, Key};
 
 /// A consumer of APISIX 3.x. Its id is its name.
@@ -21,7 +21,7 @@ pub struct Consumer {
 #[derive(Deserialize)]
 struct Written {
     username: String,
-    #[serde(default, deserialize_with = "resource::id_opt")]
+    #[serde(default, deserialize_with = "field::id_opt")]
     group_id: Option<String>,
     #[serde(default)]
     plugins: Plugins,

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::resource::{Meta, Plugins};
+use crate::field::{Meta, Plugins};
 
 /// plugins that several consumers share.
 #[derive(Debug, Clone, PartialEq, Deserialize)]

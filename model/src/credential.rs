@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::resource::{Meta, Plugins, typed};
+use crate::field::{Meta, Plugins, typed};
 use crate::{Invalid, Key};
 
 /// A credential of APISIX 3.x.

@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 
 use crate::diagnostic::{Diagnostic, Severity, Source};
 use crate::document::{Document, Lookup, Position};
+use crate::field::id_text;
 use crate::invalid::{nearest, push_pointer};
-use crate::resource::id_text;
 use crate::yaml::{self, Variables};
 use crate::{Invalid, Key, Kind, Resource, json, schema};
 

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::resource::{Meta, Plugins};
+use crate::field::{Meta, Plugins};
 
 /// plugins that run for every request, matched or not.
 #[derive(Debug, Clone, PartialEq, Deserialize)]

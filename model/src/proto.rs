@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::resource::Meta;
+use crate::field::Meta;
 
 /// A protobuf source, or a base64 descriptor set. It is not compiled here.
 #[derive(Debug, Clone, PartialEq, Deserialize)]

@@ -5,20 +5,13 @@
 //! whether a referenced id exists, and whether a plugin's configuration fits,
 //! is for those who hold the other resources and the plugins.
 
-use std::net::IpAddr;
-use std::time::Duration;
-
-use indexmap::IndexMap;
-use ipnet::IpNet;
-use serde::de::{DeserializeOwned, Deserializer, Error as _};
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::consumer::Consumer;
 use crate::consumer_group::ConsumerGroup;
 use crate::credential::Credential;
+use crate::field::{Plugins, id_text, typed};
 use crate::global_rule::GlobalRule;
-use crate::invalid::push_pointer;
 use crate::plugin_config::PluginConfig;
 use crate::plugin_metadata::PluginMetadata;
 use crate::proto::Proto;
@@ -29,9 +22,6 @@ use crate::ssl::Ssl;
 use crate::stream_route::StreamRoute;
 use crate::upstream::Upstream;
 use crate::{Invalid, Key, Kind, Schema, schema};
-
-/// Plugins by name, in the order they were written; each configuration is an object.
-pub type Plugins = IndexMap<String, Value>;
 
 /// A checked resource.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,35 +39,6 @@ pub enum Resource {
     StreamRoute(Box<StreamRoute>),
     Secret(Secret),
     Proto(Proto),
-}
-
-/// What most resources carry besides their purpose.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
-#[serde(default)]
-pub struct Meta {
-    /// As in the store's key, always a string; empty for an upstream inside another resource.
-    #[serde(deserialize_with = "id_or_empty")]
-    pub id: String,
-    pub name: Option<String>,
-    pub desc: Option<String>,
-    pub labels: IndexMap<String, String>,
-    /// Seconds since 1970.
-    pub create_time: Option<i64>,
-    /// Seconds since 1970.
-    pub update_time: Option<i64>,
-}
-
-/// How long each step of talking to an upstream may take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-pub struct Timeout {
-    #[serde(deserialize_with = "seconds")]
-    pub connect: Duration,
-    /// Between two writes.
-    #[serde(deserialize_with = "seconds")]
-    pub send: Duration,
-    /// Between two reads.
-    #[serde(deserialize_with = "seconds")]
-    pub read: Duration,
 }
 
 impl Resource {
@@ -164,13 +125,6 @@ impl Resource {
     }
 }
 
-impl Meta {
-    /// The metadata of a value that has passed its schema.
-    pub(crate) fn of(value: &Value) -> Result<Meta, Invalid> {
-        Meta::deserialize(value).map_err(|error| Invalid::new(format!("invalid configuration: {error}")))
-    }
-}
-
 fn schema_of(key: &Key) -> Result<&'static Schema, Invalid> {
     if key.kind != Kind::Secret {
         return Ok(schema::of_kind(key.kind));
@@ -223,98 +177,10 @@ fn settle_plugins(value: &mut Value) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// An id as the string used in keys; `None` if it is neither a string nor an integer.
-pub(crate) fn id_text(value: &Value) -> Option<String> {
-    match value {
-        Value::String(text) => Some(text.clone()),
-        Value::Number(number) => match (number.as_u64(), number.as_f64()) {
-            (Some(n), _) => Some(n.to_string()),
-            (None, Some(n)) if n >= 1.0 && n % 1.0 == 0.0 && n <= 9_007_199_254_740_992.0 => {
-                Some((n as u64).to_string())
-            }
-            _ => None,
-        },
-        _ => None,
-    }
-}
-
-/// Types a value that has passed its schema.
-pub(crate) fn typed<T: DeserializeOwned>(value: Value) -> Result<T, Invalid> {
-    // Keeping track of the place costs more than reading, so it is done for refusals alone.
-    T::deserialize(&value).or_else(|_| {
-        serde_path_to_error::deserialize(&value).map_err(|error| {
-            let mut pointer = String::new();
-            for segment in error.path().iter() {
-                match segment {
-                    serde_path_to_error::Segment::Seq { index } => pointer.push_str(&format!("/{index}")),
-                    serde_path_to_error::Segment::Map { key } => push_pointer(&mut pointer, key),
-                    _ => {}
-                }
-            }
-            Invalid::new(format!("invalid configuration: {}", error.inner())).at(pointer)
-        })
-    })
-}
-
-/// Reads a number of seconds, cut off at ten years: deadlines are sums.
-pub(crate) fn seconds<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-    f64::deserialize(from).map(duration)
-}
-
-/// Like [`seconds`] for a field that may be absent.
-pub(crate) fn seconds_opt<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
-    Option::<f64>::deserialize(from).map(|seconds| seconds.map(duration))
-}
-
-fn duration(seconds: f64) -> Duration {
-    const TEN_YEARS: f64 = 315_360_000.0;
-    Duration::try_from_secs_f64(seconds.min(TEN_YEARS)).unwrap_or_default()
-}
-
-/// Reads an optional id, written as a string or an integer.
-pub(crate) fn id_opt<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
-    match Option::<Value>::deserialize(from)? {
-        None => Ok(None),
-        Some(value) => id_text(&value)
-            .map(Some)
-            .ok_or_else(|| D::Error::custom("an id must be a string or a positive integer")),
-    }
-}
-
-fn id_or_empty<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
-    id_opt(from).map(Option::unwrap_or_default)
-}
-
-/// Reads addresses and networks; a single address is a network of one.
-pub(crate) fn networks(
-    property: &str,
-    one: Option<String>,
-    many: Option<Vec<String>>,
-) -> Result<Vec<IpNet>, Invalid> {
-    let network = |text: &str| -> Option<IpNet> {
-        text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
-    };
-    let refused = |property: &str, item: &str| {
-        Invalid::new(format!(
-            "invalid configuration: property \"{property}\" validation failed: {item}object matches none of the required"
-        ))
-        .expected("an IPv4 or IPv6 address or CIDR")
-    };
-    let mut networks = Vec::new();
-    if let Some(text) = one {
-        networks.push(network(&text).ok_or_else(|| refused(property, "").within(property))?);
-    }
-    for (at, text) in many.into_iter().flatten().enumerate() {
-        let property = format!("{property}s");
-        networks.push(network(&text).ok_or_else(|| {
-            refused(&property, &format!("failed to validate item {}: ", at + 1)).within(at).within(&property)
-        })?);
-    }
-    Ok(networks)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::prelude::*;
     use serde_json::json;
 

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::Invalid;
-use crate::resource::{self, Meta, Plugins, Timeout, networks, typed};
+use crate::field::{self, Meta, Plugins, Timeout, networks, typed};
 use crate::upstream::Upstream;
 
 /// A route of APISIX 3.x.
@@ -58,16 +58,16 @@ struct Written {
     vars: Option<Value>,
     filter_func: Option<String>,
     script: Option<String>,
-    #[serde(default, deserialize_with = "resource::id_opt")]
+    #[serde(default, deserialize_with = "field::id_opt")]
     script_id: Option<String>,
     #[serde(default)]
     plugins: Plugins,
-    #[serde(default, deserialize_with = "resource::id_opt")]
+    #[serde(default, deserialize_with = "field::id_opt")]
     plugin_config_id: Option<String>,
-    #[serde(default, deserialize_with = "resource::id_opt")]
+    #[serde(default, deserialize_with = "field::id_opt")]
     service_id: Option<String>,
     upstream: Option<Value>,
-    #[serde(default, deserialize_with = "resource::id_opt")]
+    #[serde(default, deserialize_with = "field::id_opt")]
     upstream_id: Option<String>,
     timeout: Option<Timeout>,
     enable_websocket: Option<bool>,

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::resource::{Meta, typed};
+use crate::field::{Meta, typed};
 use crate::{Invalid, Key};
 
 /// A configured secret manager of APISIX 3.x.

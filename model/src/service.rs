@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::Invalid;
-use crate::resource::{self, Meta, Plugins, typed};
+use crate::field::{self, Meta, Plugins, typed};
 use crate::route;
 use crate::upstream::Upstream;
 
@@ -28,7 +28,7 @@ struct Written {
     #[serde(default)]
     plugins: Plugins,
     upstream: Option<Value>,
-    #[serde(default, deserialize_with = "resource::id_opt")]
+    #[serde(default, deserialize_with = "field::id_opt")]
     upstream_id: Option<String>,
     script: Option<String>,
     enable_websocket: Option<bool>,

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::Invalid;
-use crate::resource::{Meta, typed};
+use crate::field::{Meta, typed};
 use crate::route;
 
 /// An ssl of APISIX 3.x.

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::Invalid;
-use crate::resource::{self, Meta, Plugins, networks, typed};
+use crate::field::{self, Meta, Plugins, networks, typed};
 use crate::upstream::Upstream;
 
 /// A stream route of APISIX 3.x.
@@ -28,7 +28,7 @@ pub struct StreamRoute {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Protocol {
     pub name: String,
-    #[serde(default, deserialize_with = "resource::id_opt")]
+    #[serde(default, deserialize_with = "field::id_opt")]
     pub superior_id: Option<String>,
     #[serde(default)]
     pub conf: Value,
@@ -52,9 +52,9 @@ struct Written {
     server_port: Option<u16>,
     sni: Option<String>,
     upstream: Option<Value>,
-    #[serde(default, deserialize_with = "resource::id_opt")]
+    #[serde(default, deserialize_with = "field::id_opt")]
     upstream_id: Option<String>,
-    #[serde(default, deserialize_with = "resource::id_opt")]
+    #[serde(default, deserialize_with = "field::id_opt")]
     service_id: Option<String>,
     #[serde(default)]
     plugins: Plugins,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::resource::{self, Meta, Timeout, typed};
+use crate::field::{self, Meta, Timeout, typed};
 use crate::{Invalid, schema};
 
 mod checks;
@@ -108,7 +108,7 @@ pub enum Scheme {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Tls {
     /// An ssl resource of type client.
-    #[serde(default, deserialize_with = "resource::id_opt")]
+    #[serde(default, deserialize_with = "field::id_opt")]
     pub client_cert_id: Option<String>,
     /// PEM or a reference to a secret; with `client_key` or not at all.
     pub client_cert: Option<String>,
@@ -122,7 +122,7 @@ pub struct Tls {
 pub struct KeepalivePool {
     /// Idle connections a worker keeps.
     pub size: u64,
-    #[serde(deserialize_with = "resource::seconds")]
+    #[serde(deserialize_with = "field::seconds")]
     pub idle_timeout: Duration,
     /// Requests a connection serves before it is closed.
     pub requests: u64,
@@ -247,7 +247,7 @@ struct Written {
     key: Option<String>,
     checks: Option<Checks>,
     retries: Option<u64>,
-    #[serde(default, deserialize_with = "resource::seconds_opt")]
+    #[serde(default, deserialize_with = "field::seconds_opt")]
     retry_timeout: Option<Duration>,
     timeout: Option<Timeout>,
     #[serde(default)]

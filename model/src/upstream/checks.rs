@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::resource;
+use crate::field;
 
 /// Health checks; passive ones need active ones to bring a node back.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -29,7 +29,7 @@ pub enum CheckType {
 pub struct Active {
     #[serde(rename = "type")]
     pub kind: CheckType,
-    #[serde(deserialize_with = "resource::seconds")]
+    #[serde(deserialize_with = "field::seconds")]
     pub timeout: Duration,
     /// Probes in flight at a time.
     pub concurrency: u64,

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::Scheme;
 use crate::Invalid;
-use crate::resource::typed;
+use crate::field::typed;
 
 /// One server of an upstream.
 #[derive(Debug, Clone, PartialEq)]
