@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use hashbrown::HashSet;
-use model::{Invalid, Key, resource::Plugins};
+use model::{Invalid, Key, Plugins};
 use sdk::Chain;
 use sdk::build::{Names, Owner};
 use sdk::catalog::{Entry, Scope};

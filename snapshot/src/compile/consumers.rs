@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use model::{Entry, Invalid, Key, Kind, Resource, resource::Plugins};
+use model::{Entry, Invalid, Key, Kind, Plugins, Resource};
 use sdk::consumers::Identity;
 use sdk::{Consumer, Consumers};
 use serde_json::Value;
