@@ -19,6 +19,11 @@ pub(crate) fn run<T>(future: impl Future<Output = T>) -> std::io::Result<T> {
     Ok(runtime.block_on(future))
 }
 
+/// Lets everything else that is ready go first.
+pub(crate) async fn turn() {
+    tokio::task::yield_now().await;
+}
+
 /// Starts a task on this worker's thread.
 pub(crate) fn spawn(future: impl Future<Output = ()> + 'static) {
     tokio::task::spawn_local(future);

@@ -14,7 +14,8 @@ use crate::handoff::Handoff;
 pub struct Settings {
     /// Addresses every worker listens on.
     pub listen: Vec<SocketAddr>,
-    /// Connections the kernel may hold before they are accepted.
+    /// Connections the kernel may hold before they are accepted, as many as nginx lets it: a
+    /// longer queue would only be full of clients that have given up, when there is one.
     pub backlog: i32,
     /// Connections a worker holds at once; further ones wait in the backlog (`worker_connections`).
     pub max_connections: usize,
@@ -93,7 +94,7 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             listen: Vec::new(),
-            backlog: 4096,
+            backlog: 511,
             max_connections: 65_536,
             request: Limits::default(),
             response: Limits::default(),

@@ -222,7 +222,14 @@ async fn accept(worker: Rc<Worker>, listener: rt::Listener, local: SocketAddr, m
                 rt::either(accepted, stopped).await
             };
             match taken {
-                Ok(Ok((stream, peer))) => worker.begin(stream, peer, local),
+                Ok(Ok((stream, peer))) => {
+                    worker.begin(stream, peer, local);
+                    // One a turn: a worker with more to do than it can must first finish what it
+                    // has begun. What waits meanwhile waits with the kernel, which refuses when
+                    // its queue is full; taken all at once, every request would wait several
+                    // times behind all others, and few would end before their clients give up.
+                    rt::turn().await;
+                }
                 Ok(Err(error)) => worker.accept_failed(&error).await,
                 Err(_) => break,
             }
