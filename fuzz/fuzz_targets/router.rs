@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use sdk::testing::Probe;
+use snapshot::Plan;
 use snapshot::router::{Mode, Options, Router, Rule};
-use snapshot::{Failure, Plan, Timeouts};
 
 fuzz_target!(|input: &str| {
     let mut lines = input.lines();
@@ -24,7 +24,8 @@ fuzz_target!(|input: &str| {
     if !is_plain(host) || !is_plain(path) || path.contains('?') {
         return;
     }
-    let rules: Vec<Arc<Rule>> = lines.take(24).enumerate().filter_map(|(id, line)| rule(id, line)).collect();
+    let rules: Vec<(Arc<Rule>, Arc<Plan>)> =
+        lines.take(24).enumerate().filter_map(|(id, line)| rule(id, line)).collect();
 
     let answer = find(&router(mode, rules.iter()), host, path);
     let backwards = find(&router(mode, rules.iter().rev()), host, path);
@@ -32,21 +33,22 @@ fuzz_target!(|input: &str| {
 
     // Half of the rules come and go before all are there.
     let mut changed = router(mode, rules.iter().step_by(2));
-    for rule in rules.iter().step_by(2) {
+    for (rule, _) in rules.iter().step_by(2) {
         changed.remove(&rule.id);
     }
     assert!(changed.is_empty());
     assert_eq!(find(&changed, host, path), None);
-    for rule in &rules {
-        changed.insert(rule.clone());
+    for (rule, plan) in &rules {
+        changed.insert(rule.clone(), plan.clone());
     }
     assert_eq!(changed.len(), rules.len());
     assert_eq!(find(&changed, host, path), answer, "removal leaves traces");
 
-    let exact = rules.iter().any(|rule| rule.hosts.is_empty() && rule.uris[0] == path && !is_pattern(path));
+    let exact =
+        rules.iter().any(|(rule, _)| rule.hosts.is_empty() && rule.uris[0] == path && !is_pattern(path));
     assert!(!exact || answer.is_some(), "an exact path was missed");
     if let Some(id) = answer {
-        let uri = &rules.iter().find(|rule| rule.id == id).expect("a rule of ours").uris[0];
+        let uri = &rules.iter().find(|(rule, _)| rule.id == id).expect("a rule of ours").0.uris[0];
         let literal = uri.find(['*', ':']).unwrap_or(uri.len());
         assert!(path.starts_with(&uri[..literal]) || uri == path, "{uri} does not cover {path}");
     }
@@ -56,35 +58,29 @@ fn is_pattern(path: &str) -> bool {
     path.contains(['*', ':'])
 }
 
-fn rule(id: usize, line: &str) -> Option<Arc<Rule>> {
+fn rule(id: usize, line: &str) -> Option<(Arc<Rule>, Arc<Plan>)> {
     let mut words = line.split(' ');
     let uri = words.next().filter(|uri| uri.starts_with('/'))?;
     let host = words.next().filter(|host| !matches!(*host, "" | "-"));
     let priority = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
     let id = id.to_string();
-    let plan = Plan {
-        info: sdk::RouteInfo { id: id.clone(), ..Default::default() },
-        chain: None,
-        upstream: Err(Failure::NoUpstream),
-        timeouts: Timeouts::default(),
-        websocket: false,
-    };
-    Some(Arc::new(Rule {
+    let plan = Plan::new(sdk::RouteInfo { id: id.clone(), ..Default::default() });
+    let rule = Rule {
         id,
-        plan: Arc::new(plan),
         uris: vec![uri.to_owned()],
         hosts: host.map(str::to_owned).into_iter().collect(),
         methods: 0,
         remote_addrs: Vec::new(),
         vars: None,
         priority,
-    }))
+    };
+    Some((Arc::new(rule), Arc::new(plan)))
 }
 
-fn router<'a>(mode: Mode, rules: impl Iterator<Item = &'a Arc<Rule>>) -> Router {
+fn router<'a>(mode: Mode, rules: impl Iterator<Item = &'a (Arc<Rule>, Arc<Plan>)>) -> Router {
     let mut router = Router::new(mode, Options::default());
-    for rule in rules {
-        router.insert(rule.clone());
+    for (rule, plan) in rules {
+        router.insert(rule.clone(), plan.clone());
     }
     router
 }

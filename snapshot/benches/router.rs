@@ -8,36 +8,30 @@ use std::sync::Arc;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use sdk::exchange::{Exchange, Messages};
 use sdk::testing::Probe;
+use snapshot::Plan;
 use snapshot::router::{Mode, Options, Router, Rule};
-use snapshot::{Failure, Plan, Timeouts};
 
 const RULES: usize = 100_000;
 /// Requests a benchmark goes round among, so that it does not live in the nearest cache.
 const REQUESTS: usize = 1 << 16;
 
-fn rule(id: usize, uri: String, host: Option<String>) -> Arc<Rule> {
+fn rule(id: usize, uri: String, host: Option<String>) -> (Arc<Rule>, Arc<Plan>) {
     let id = format!("{id:06}");
-    let plan = Plan {
-        info: sdk::RouteInfo { id: id.clone(), ..Default::default() },
-        chain: None,
-        upstream: Err(Failure::NoUpstream),
-        timeouts: Timeouts::default(),
-        websocket: false,
-    };
-    Arc::new(Rule {
+    let plan = Plan::new(sdk::RouteInfo { id: id.clone(), ..Default::default() });
+    let rule = Rule {
         id,
-        plan: Arc::new(plan),
         uris: vec![uri],
         hosts: host.into_iter().collect(),
         methods: 0,
         remote_addrs: Vec::new(),
         vars: None,
         priority: 0,
-    })
+    };
+    (Arc::new(rule), Arc::new(plan))
 }
 
 /// Six in ten exact, three in ten prefixes, one in ten under a host of its own.
-fn mixed(i: usize) -> Arc<Rule> {
+fn mixed(i: usize) -> (Arc<Rule>, Arc<Plan>) {
     match i % 10 {
         0..6 => rule(i, format!("/api/v1/service{}/resource{i}", i % 1000), None),
         6..9 => rule(i, format!("/files/tenant{}/{i}/*", i % 1000), None),
@@ -92,7 +86,8 @@ fn search(c: &mut Criterion, name: &str, router: &Router, found: bool, requests:
 fn benches(c: &mut Criterion) {
     let mut router = Router::new(Mode::HostUri, Options::default());
     for i in 0..RULES {
-        router.insert(mixed(i));
+        let (rule, plan) = mixed(i);
+        router.insert(rule, plan);
     }
     let mut rng = fastrand::Rng::with_seed(1);
     let order: Vec<usize> = std::iter::repeat_with(|| rng.usize(..RULES)).take(REQUESTS).collect();
@@ -137,8 +132,21 @@ fn benches(c: &mut Criterion) {
                 at = (at + 7919) % RULES;
                 (router.clone(), mixed(at))
             },
-            |(mut copy, rule)| {
-                copy.insert(rule);
+            |(mut copy, (rule, plan))| {
+                copy.insert(rule, plan);
+                copy
+            },
+            BatchSize::SmallInput,
+        );
+    });
+    c.bench_function("change/one plan of 100,000 in a copy", |b| {
+        b.iter_batched(
+            || {
+                at = (at + 7919) % RULES;
+                (router.clone(), mixed(at))
+            },
+            |(mut copy, (rule, plan))| {
+                copy.replace(&rule.id, plan);
                 copy
             },
             BatchSize::SmallInput,
@@ -148,7 +156,7 @@ fn benches(c: &mut Criterion) {
         let rules: Vec<_> = (0..RULES).map(mixed).collect();
         b.iter(|| {
             let mut router = Router::new(Mode::HostUri, Options::default());
-            rules.iter().for_each(|rule| router.insert(rule.clone()));
+            rules.iter().for_each(|(rule, plan)| router.insert(rule.clone(), plan.clone()));
             router
         });
     });

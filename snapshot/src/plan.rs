@@ -22,6 +22,19 @@ pub struct Plan {
     pub websocket: bool,
 }
 
+impl Plan {
+    /// One without stages or an upstream.
+    pub fn new(info: RouteInfo) -> Plan {
+        Plan {
+            info,
+            chain: None,
+            upstream: Err(Failure::NoUpstream),
+            timeouts: Timeouts::default(),
+            websocket: false,
+        }
+    }
+}
+
 /// Why a plan has no upstream. The route itself matches; plugins may still answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {

@@ -16,16 +16,16 @@
 //! asked one after another.
 
 mod candidates;
+mod filter;
+mod hash;
 mod hosts;
 mod map;
 mod paths;
 mod pattern;
 mod prefixes;
 
-use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use foldhash::quality::RandomState;
 use ipnet::IpNet;
 use sdk::expr::Expr;
 use sdk::{Exchange, Matched};
@@ -33,6 +33,7 @@ use smallvec::SmallVec;
 
 use crate::plan::Plan;
 use candidates::Hit;
+use hash::{Hashed, Hasher};
 use hosts::Hosts;
 use map::Map;
 use paths::Paths;
@@ -42,7 +43,6 @@ use paths::Paths;
 pub struct Rule {
     /// Unique among the rules of a router; the smaller wins between equals.
     pub id: String,
-    pub plan: Arc<Plan>,
     /// Paths and patterns, at least one: `/a`, `/a/*`, `/user/:id`.
     pub uris: Vec<String>,
     /// Host names, `*.suffix`, or names with a port; none is any.
@@ -96,7 +96,7 @@ pub struct Router {
     mode: Mode,
     options: Options,
     hasher: Hasher,
-    rules: Map<Arc<Rule>>,
+    rules: Map<(Arc<Rule>, Arc<Plan>)>,
     /// Rules under the hosts they name, if hosts are looked up first.
     hosts: Hosts,
     /// The same for hosts with a port, which are compared with the whole Host field.
@@ -105,19 +105,6 @@ pub struct Router {
     paths: Paths,
     /// Rules whose variables look into the request's body.
     reading_body: usize,
-}
-
-/// Keyed by random numbers of this router, so that nobody can choose texts with equal hashes.
-/// Clients only choose what is looked up, never what is stored, and learn no hash: a fast keyed
-/// function is enough.
-#[derive(Debug, Clone, Default)]
-struct Hasher(RandomState);
-
-impl Hasher {
-    #[inline]
-    fn hash(&self, text: &[u8]) -> u64 {
-        self.0.hash_one(text)
-    }
 }
 
 impl Router {
@@ -149,6 +136,15 @@ impl Router {
 
     /// The rule of this id.
     pub fn rule(&self, id: &str) -> Option<&Arc<Rule>> {
+        self.entry(id).map(|(rule, _)| rule)
+    }
+
+    /// The plan that applies when the rule of this id does.
+    pub fn plan(&self, id: &str) -> Option<&Arc<Plan>> {
+        self.entry(id).map(|(_, plan)| plan)
+    }
+
+    fn entry(&self, id: &str) -> Option<&(Arc<Rule>, Arc<Plan>)> {
         self.rules.get(self.hasher.hash(id.as_bytes()), id.as_bytes())
     }
 
@@ -158,34 +154,53 @@ impl Router {
         self.reading_body > 0
     }
 
-    /// Adds a rule, in place of the one with the same id.
-    pub fn insert(&mut self, rule: Arc<Rule>) {
+    /// Adds a rule and its plan, in place of those with the same id.
+    pub fn insert(&mut self, rule: Arc<Rule>, plan: Arc<Plan>) {
         self.remove(&rule.id);
-        for (host, place) in self.places(&rule) {
+        let (mode, hasher) = (self.mode, &self.hasher);
+        for (host, place) in places(&rule, mode) {
             match place {
-                Place::Paths => self.paths.insert(&rule, None, self.mode, &self.hasher),
-                Place::Hosts => self.hosts.insert(&rule, host, self.mode, &self.hasher),
-                Place::Ports => self.ports.insert(&rule, host, self.mode, &self.hasher),
+                Place::Paths => self.paths.insert(&rule, &plan, None, mode, hasher),
+                Place::Hosts => self.hosts.insert(&rule, &plan, host, mode, hasher),
+                Place::Ports => self.ports.insert(&rule, &plan, host, mode, hasher),
             }
         }
         self.reading_body += usize::from(reads_body(&rule));
-        let hash = self.hasher.hash(rule.id.as_bytes());
-        self.rules.insert(hash, rule.id.as_bytes(), rule.clone());
+        let id = rule.clone();
+        self.rules.insert(hasher.hash(id.id.as_bytes()), id.id.as_bytes(), (rule, plan));
+    }
+
+    /// Gives the rule of this id another plan, which is much cheaper than inserting it anew.
+    /// Without such a rule it does nothing.
+    pub fn replace(&mut self, id: &str, plan: Arc<Plan>) {
+        let (mode, hasher) = (self.mode, &self.hasher);
+        let Some(entry) = self.rules.get_mut(hasher.hash(id.as_bytes()), id.as_bytes()) else { return };
+        entry.1 = plan.clone();
+        let rule = &*entry.0;
+        for (host, place) in places(rule, mode) {
+            let name = || &rule.hosts[host as usize];
+            match place {
+                Place::Paths => self.paths.replace(rule, &plan, mode, hasher),
+                Place::Hosts => self.hosts.replace(rule, &plan, name(), mode, hasher),
+                Place::Ports => self.ports.replace(rule, &plan, name(), mode, hasher),
+            }
+        }
     }
 
     /// Takes out the rule of this id, if there is one.
     pub fn remove(&mut self, id: &str) {
         let Some(rule) = self.rule(id).cloned() else { return };
-        for (host, place) in self.places(&rule) {
+        let (mode, hasher) = (self.mode, &self.hasher);
+        for (host, place) in places(&rule, mode) {
             let name = || &rule.hosts[host as usize];
             match place {
-                Place::Paths => self.paths.remove(&rule, self.mode, &self.hasher),
-                Place::Hosts => self.hosts.remove(&rule, name(), self.mode, &self.hasher),
-                Place::Ports => self.ports.remove(&rule, name(), self.mode, &self.hasher),
+                Place::Paths => self.paths.remove(&rule, mode, hasher),
+                Place::Hosts => self.hosts.remove(&rule, name(), mode, hasher),
+                Place::Ports => self.ports.remove(&rule, name(), mode, hasher),
             }
         }
         self.reading_body -= usize::from(reads_body(&rule));
-        self.rules.remove(self.hasher.hash(id.as_bytes()), id.as_bytes());
+        self.rules.remove(hasher.hash(id.as_bytes()), id.as_bytes());
     }
 
     /// Makes the path of the request what the options want it to be, for this search and for
@@ -226,32 +241,32 @@ impl Router {
     }
 
     fn search(&self, x: &Exchange<'_>) -> Option<Hit<'_>> {
-        let path = x.path();
-        let path_hash = self.hasher.hash(path);
+        let hasher = &self.hasher;
+        let path = Hashed::new(x.path());
         if !self.ports.is_empty() {
             let authority = hosts::lower(x.request().authority());
-            let hit = self.ports.find(x, &authority, &self.hasher, path, path_hash);
+            let hit = self.ports.find(x, &authority, &path, hasher);
             if hit.is_some() {
                 return hit;
             }
         }
         if !self.hosts.is_empty() {
-            let hit = self.hosts.find(x, x.request().host(), &self.hasher, path, path_hash);
+            let hit = self.hosts.find(x, x.request().host(), &path, hasher);
             if hit.is_some() {
                 return hit;
             }
         }
-        self.paths.find(x, path, path_hash)
+        self.paths.find(x, &path, hasher)
     }
+}
 
-    /// Where a rule stands, with the index of the host it stands under.
-    fn places(&self, rule: &Rule) -> SmallVec<[(u16, Place); 4]> {
-        if self.mode != Mode::HostUri || rule.hosts.is_empty() {
-            return std::iter::once((0, Place::Paths)).collect();
-        }
-        let place = |host: &String| if has_port(host) { Place::Ports } else { Place::Hosts };
-        rule.hosts.iter().enumerate().map(|(i, host)| (i as u16, place(host))).collect()
+/// Where a rule stands, with the index of the host it stands under.
+fn places(rule: &Rule, mode: Mode) -> SmallVec<[(u16, Place); 4]> {
+    if mode != Mode::HostUri || rule.hosts.is_empty() {
+        return std::iter::once((0, Place::Paths)).collect();
     }
+    let place = |host: &String| if has_port(host) { Place::Ports } else { Place::Hosts };
+    rule.hosts.iter().enumerate().map(|(i, host)| (i as u16, place(host))).collect()
 }
 
 /// The table a rule, under one of its hosts, stands in.

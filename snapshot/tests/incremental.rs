@@ -180,8 +180,8 @@ fn take(step: &Step, desired: &mut Desired, names: &mut Table, touched: &mut Tou
 
 /// Everything a snapshot holds of a route, to see whether it is the same.
 fn plans(compiled: &snapshot::Compiled, desired: &Desired) -> BTreeMap<String, Arc<Plan>> {
-    let rules = desired.of(Kind::Route).filter_map(|entry| compiled.snapshot.router.rule(&entry.key.id));
-    rules.map(|rule| (rule.id.clone(), rule.plan.clone())).collect()
+    let ids = desired.of(Kind::Route).map(|entry| &entry.key.id);
+    ids.filter_map(|id| Some((id.clone(), compiled.snapshot.router.plan(id)?.clone()))).collect()
 }
 
 /// What a route or an upstream depends on, itself included.

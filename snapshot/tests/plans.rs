@@ -47,7 +47,7 @@ fn run(text: &str) -> String {
         let fresh = compiler_of(&now, &names);
         let router = &compiled.snapshot.router;
         let plans: Vec<Arc<Plan>> =
-            now.of(Kind::Route).filter_map(|entry| Some(router.rule(&entry.key.id)?.plan.clone())).collect();
+            now.of(Kind::Route).filter_map(|entry| Some(router.plan(&entry.key.id)?.clone())).collect();
         let made: Vec<&str> = plans
             .iter()
             .filter(|plan| !before.2.iter().any(|old| Arc::ptr_eq(old, plan)))

@@ -87,7 +87,7 @@ impl Bench {
     }
 
     fn plan(&mut self, id: &str) -> Option<Arc<Plan>> {
-        self.reader.current().router.rule(id).map(|rule| rule.plan.clone())
+        self.reader.current().router.plan(id).cloned()
     }
 
     fn addresses(&mut self, id: &str) -> Vec<String> {

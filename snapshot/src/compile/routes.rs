@@ -105,9 +105,9 @@ impl Compiler {
     pub(super) fn keep_rules(&mut self, old: &Router) {
         for id in self.routes.keys() {
             if self.router.rule(id).is_none()
-                && let Some(rule) = old.rule(id)
+                && let (Some(rule), Some(plan)) = (old.rule(id), old.plan(id))
             {
-                self.router.insert(rule.clone());
+                self.router.insert(rule.clone(), plan.clone());
             }
         }
     }
@@ -126,9 +126,9 @@ impl Compiler {
             compiler.hosts.set(key, recorder.asked());
             Ok(made)
         });
-        if let Some((unit, rule)) = made {
+        if let Some((unit, rule, plan)) = made {
             self.routes.insert(key.id.clone(), unit);
-            self.router.insert(Arc::new(rule));
+            self.router.insert(Arc::new(rule), Arc::new(plan));
         }
         let served = self.routes.get(&key.id).map(|unit| &unit.entry);
         let mut refers = self.refers(entry);
@@ -153,16 +153,15 @@ impl Compiler {
 
     /// The route is the same, but its upstream's form may have changed.
     fn relink(&mut self, id: &str) {
-        let (Some(unit), Some(rule)) = (self.routes.get(id), self.router.rule(id)) else { return };
+        let (Some(unit), Some(plan)) = (self.routes.get(id), self.router.plan(id)) else { return };
         let Resource::Route(route) = &unit.entry.resource else { return };
         let upstream = self.upstream_of(route, unit.own_upstream.as_ref());
-        if same_upstream(rule.plan.upstream.as_ref().ok(), upstream.as_ref().ok()) {
+        if same_upstream(plan.upstream.as_ref().ok(), upstream.as_ref().ok()) {
             return;
         }
         let timeouts = self.timeouts(route, &upstream);
-        let plan = Plan { upstream, timeouts, ..Plan::clone(&rule.plan) };
-        let rule = Rule { plan: Arc::new(plan), ..Rule::clone(rule) };
-        self.router.insert(Arc::new(rule));
+        let plan = Plan { upstream, timeouts, ..Plan::clone(plan) };
+        self.router.replace(id, Arc::new(plan));
     }
 
     fn make_route(
@@ -171,7 +170,7 @@ impl Compiler {
         entry: &Arc<Entry>,
         route: &Route,
         names: &Recorder<'_>,
-    ) -> Result<(RouteUnit, Rule), Invalid> {
+    ) -> Result<(RouteUnit, Rule, Plan), Invalid> {
         for (field, set) in [
             ("filter_func", route.filter_func.is_some()),
             ("script", route.script.is_some()),
@@ -222,7 +221,6 @@ impl Compiler {
         };
         let rule = Rule {
             id: key.id.clone(),
-            plan: Arc::new(plan),
             uris: route.uris.clone(),
             hosts,
             methods,
@@ -230,7 +228,7 @@ impl Compiler {
             vars,
             priority: route.priority,
         };
-        Ok((RouteUnit { entry: entry.clone(), own_upstream }, rule))
+        Ok((RouteUnit { entry: entry.clone(), own_upstream }, rule, plan))
     }
 
     /// Route over plugin config over service. Where only one of them has plugins, its chain is shared.

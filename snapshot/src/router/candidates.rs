@@ -15,23 +15,31 @@ use crate::plan::Plan;
 /// is copied here from the rule, so that a rule without conditions need not be looked at.
 #[derive(Debug, Clone)]
 pub(super) struct Candidate {
-    rule: Arc<Rule>,
     pub(super) plan: Arc<Plan>,
-    /// The path as written, and its index among the rule's.
+    rule: Arc<Rule>,
+    /// The path as written.
     pub(super) uri: Arc<str>,
-    pub(super) uri_index: u16,
-    /// The host it stands under, if it stands under one, and its index among the rule's.
-    host: Option<(Arc<str>, u16)>,
+    /// The host it stands under, if it stands under one.
+    host: Option<Arc<str>>,
+    /// What the pattern says of the rest of the path.
     rest: Rest,
+    /// The indices of path and host among the rule's.
+    pub(super) uri_index: u16,
+    host_index: u16,
     /// Nothing but the path has to be checked.
     free: bool,
 }
+
+/// With its key, a candidate lies in two cache lines.
+const _: () = assert!(size_of::<Candidates>() <= 72);
 
 /// Candidates with one key, at least one; the first that fits wins.
 #[derive(Debug, Clone)]
 pub(super) struct Candidates {
     first: Candidate,
-    more: Vec<Candidate>,
+    /// Boxed: hardly any key has more than one.
+    #[allow(clippy::box_collection)]
+    more: Option<Box<Vec<Candidate>>>,
 }
 
 /// The candidate that won, and what it matched.
@@ -44,18 +52,25 @@ pub(super) struct Hit<'s> {
 }
 
 impl Candidate {
-    pub(super) fn new(rule: &Arc<Rule>, uri: usize, host: Option<u16>, rest: Rest) -> Candidate {
+    pub(super) fn new(
+        rule: &Arc<Rule>,
+        plan: &Arc<Plan>,
+        uri: usize,
+        host: Option<u16>,
+        rest: Rest,
+    ) -> Candidate {
         let free = rule.methods == 0
             && rule.remote_addrs.is_empty()
             && rule.vars.is_none()
             && (rule.hosts.is_empty() || host.is_some());
         Candidate {
+            plan: plan.clone(),
             rule: rule.clone(),
-            plan: rule.plan.clone(),
             uri: rule.uris[uri].as_str().into(),
-            uri_index: uri as u16,
-            host: host.map(|index| (rule.hosts[index as usize].as_str().into(), index)),
+            host: host.map(|index| rule.hosts[index as usize].as_str().into()),
             rest,
+            uri_index: uri as u16,
+            host_index: host.unwrap_or_default(),
             free,
         }
     }
@@ -63,14 +78,15 @@ impl Candidate {
     /// Higher priority first, then the longer pattern, then the smaller id (which stands for
     /// the store's order), then the order within the rule.
     fn order(&self) -> impl Ord + '_ {
-        (Reverse(self.rule.priority), Reverse(self.uri.len()), &self.rule.id, self.uri_index, &self.host)
+        let within = (self.uri_index, &self.host, self.host_index);
+        (Reverse(self.rule.priority), Reverse(self.uri.len()), &self.rule.id, within)
     }
 
     /// Methods, addresses, hosts, variables: all but the path, cheapest first. Gives the
     /// host that matched, if the rule has hosts.
     #[inline]
     fn admits(&self, x: &Exchange<'_>) -> Option<Option<(&str, u16)>> {
-        let under = self.host.as_ref().map(|(host, index)| (&**host, *index));
+        let under = self.host.as_ref().map(|host| (&**host, self.host_index));
         if self.free {
             return Some(under);
         }
@@ -115,27 +131,36 @@ fn host_matches(pattern: &str, x: &Exchange<'_>) -> bool {
 
 impl Candidates {
     pub(super) fn new(first: Candidate) -> Candidates {
-        Candidates { first, more: Vec::new() }
+        Candidates { first, more: None }
     }
 
     pub(super) fn insert(&mut self, mut candidate: Candidate) {
         if candidate.order() < self.first.order() {
             std::mem::swap(&mut self.first, &mut candidate);
         }
-        let at = self.more.partition_point(|known| known.order() <= candidate.order());
-        self.more.insert(at, candidate);
+        let more = self.more.get_or_insert_default();
+        let at = more.partition_point(|known| known.order() <= candidate.order());
+        more.insert(at, candidate);
+    }
+
+    /// Gives the rule's candidates this plan.
+    pub(super) fn replace(&mut self, id: &str, plan: &Arc<Plan>) {
+        let all =
+            std::iter::once(&mut self.first).chain(self.more.iter_mut().flat_map(|more| more.iter_mut()));
+        all.filter(|candidate| candidate.rule.id == id).for_each(|candidate| candidate.plan = plan.clone());
     }
 
     /// Takes out the rule's. If none would be left it says so and leaves all as it is.
     pub(super) fn remove(&mut self, id: &str) -> Remain {
-        self.more.retain(|candidate| candidate.rule.id != id);
-        if self.first.rule.id != id {
-            return Remain::Some;
+        let mut rest = self.more.take().unwrap_or_default();
+        rest.retain(|candidate| candidate.rule.id != id);
+        if self.first.rule.id == id {
+            if rest.is_empty() {
+                return Remain::None;
+            }
+            self.first = rest.remove(0);
         }
-        if self.more.is_empty() {
-            return Remain::None;
-        }
-        self.first = self.more.remove(0);
+        self.more = Some(rest).filter(|rest| !rest.is_empty());
         Remain::Some
     }
 
@@ -143,12 +168,14 @@ impl Candidates {
     #[inline]
     pub(super) fn find<'s>(&'s self, x: &Exchange<'_>, path: &[u8], prefix: usize) -> Option<Hit<'s>> {
         let base = x.request().path_span.start;
-        std::iter::once(&self.first).chain(&self.more).find_map(|candidate| {
-            let host = candidate.admits(x)?;
-            let mut params = Params::new();
-            let fits = candidate.rest.matches(path, prefix, base, &mut params);
-            fits.then_some(Hit { candidate, host, params })
-        })
+        std::iter::once(&self.first).chain(self.more.iter().flat_map(|more| more.iter())).find_map(
+            |candidate| {
+                let host = candidate.admits(x)?;
+                let mut params = Params::new();
+                let fits = candidate.rest.matches(path, prefix, base, &mut params);
+                fits.then_some(Hit { candidate, host, params })
+            },
+        )
     }
 }
 

@@ -8,10 +8,12 @@ use sdk::Exchange;
 use smallvec::SmallVec;
 
 use super::candidates::Hit;
+use super::hash::{Hashed, Hasher};
 use super::map::Map;
 use super::paths::Paths;
 use super::prefixes::Prefixes;
-use super::{Hasher, Mode, Rule};
+use super::{Mode, Rule};
+use crate::plan::Plan;
 
 /// A host name on the stack; the longest has 253 characters.
 type Text = SmallVec<[u8; 256]>;
@@ -29,66 +31,77 @@ impl Hosts {
     }
 
     /// Adds the rule's paths to the tree of its host of this index.
-    pub(super) fn insert(&mut self, rule: &Arc<Rule>, index: u16, mode: Mode, hasher: &Hasher) {
-        let fresh = || {
-            let mut paths = Paths::default();
-            paths.insert(rule, Some(index), mode, hasher);
-            paths
-        };
-        match Key::of(&rule.hosts[index as usize]) {
-            Key::Exact(host) => match self.exact.get_mut(hasher.hash(&host), &host) {
-                Some(paths) => paths.insert(rule, Some(index), mode, hasher),
-                None => self.exact.insert(hasher.hash(&host), &host, fresh()),
-            },
-            Key::Wildcard(suffix) => match self.wildcards.get_mut(&suffix) {
-                Some(paths) => paths.insert(rule, Some(index), mode, hasher),
-                None => self.wildcards.insert(&suffix, fresh()),
-            },
+    pub(super) fn insert(
+        &mut self,
+        rule: &Arc<Rule>,
+        plan: &Arc<Plan>,
+        index: u16,
+        mode: Mode,
+        hasher: &Hasher,
+    ) {
+        let key = Key::of(&rule.hosts[index as usize]);
+        if let Some(paths) = self.paths(&key, hasher) {
+            return paths.insert(rule, plan, Some(index), mode, hasher);
+        }
+        let mut paths = Paths::default();
+        paths.insert(rule, plan, Some(index), mode, hasher);
+        match key {
+            Key::Exact(host) => self.exact.insert(hasher.hash(&host), &host, paths),
+            Key::Wildcard(suffix) => self.wildcards.insert(&suffix, paths, hasher),
+        }
+    }
+
+    /// Gives the rule's paths under this host this plan.
+    pub(super) fn replace(&mut self, rule: &Rule, plan: &Arc<Plan>, host: &str, mode: Mode, hasher: &Hasher) {
+        if let Some(paths) = self.paths(&Key::of(host), hasher) {
+            paths.replace(rule, plan, mode, hasher);
         }
     }
 
     /// Takes the rule's paths out of this host's tree.
     pub(super) fn remove(&mut self, rule: &Rule, host: &str, mode: Mode, hasher: &Hasher) {
-        let is_empty_without = |paths: &mut Paths| {
-            paths.remove(rule, mode, hasher);
-            paths.is_empty()
-        };
-        match Key::of(host) {
-            Key::Exact(host) => {
-                let hash = hasher.hash(&host);
-                if self.exact.get_mut(hash, &host).is_some_and(is_empty_without) {
-                    self.exact.remove(hash, &host);
-                }
-            }
-            Key::Wildcard(suffix) => {
-                if self.wildcards.get_mut(&suffix).is_some_and(is_empty_without) {
-                    self.wildcards.remove(&suffix);
-                }
+        let key = Key::of(host);
+        let Some(paths) = self.paths(&key, hasher) else { return };
+        paths.remove(rule, mode, hasher);
+        if paths.is_empty() {
+            match key {
+                Key::Exact(host) => self.exact.remove(hasher.hash(&host), &host),
+                Key::Wildcard(suffix) => self.wildcards.remove(&suffix, hasher),
             }
         }
     }
 
+    /// The tree under a key, to change it.
+    fn paths(&mut self, key: &Key, hasher: &Hasher) -> Option<&mut Paths> {
+        match key {
+            Key::Exact(host) => self.exact.get_mut(hasher.hash(host), host),
+            Key::Wildcard(suffix) => self.wildcards.get_mut(suffix, hasher),
+        }
+    }
+
     /// The exact host first, then wildcards with the longest suffix first; a host in whose tree
-    /// nothing fits gives way to the next.
+    /// nothing fits gives way to the next. `host` is in lower case.
     #[inline]
     pub(super) fn find<'s>(
         &'s self,
         x: &Exchange<'_>,
         host: &[u8],
+        path: &Hashed<'_>,
         hasher: &Hasher,
-        path: &[u8],
-        path_hash: u64,
     ) -> Option<Hit<'s>> {
-        if self.exact.len() != 0
+        if self.exact.may_have(host.len())
             && let Some(paths) = self.exact.get(hasher.hash(host), host)
-            && let Some(hit) = paths.find(x, path, path_hash)
+            && let Some(hit) = paths.find(x, path, hasher)
         {
             return Some(hit);
         }
         if self.wildcards.len() == 0 {
             return None;
         }
-        self.wildcards.of(&reversed(host)).iter().rev().find_map(|(_, paths)| paths.find(x, path, path_hash))
+        // What lies before the longest suffix is of no interest, however long it is.
+        let end = host.len().saturating_sub(self.wildcards.longest());
+        let host = reversed(&host[end..]);
+        self.wildcards.find(&host, hasher, |_, paths| paths.find(x, path, hasher))
     }
 }
 
@@ -101,17 +114,21 @@ enum Key {
 impl Key {
     fn of(host: &str) -> Key {
         match host.strip_prefix('*') {
-            Some(suffix) => Key::Wildcard(reversed(suffix.as_bytes())),
+            Some(suffix) => Key::Wildcard(reversed(&lower(suffix.as_bytes()))),
             None => Key::Exact(lower(host.as_bytes())),
         }
     }
 }
 
-/// In lower case, from the end.
+/// From the end.
 fn reversed(host: &[u8]) -> Text {
-    host.iter().rev().map(u8::to_ascii_lowercase).collect()
+    let mut text = Text::from_slice(host);
+    text.reverse();
+    text
 }
 
 pub(super) fn lower(host: &[u8]) -> Text {
-    host.iter().map(u8::to_ascii_lowercase).collect()
+    let mut text = Text::from_slice(host);
+    text.make_ascii_lowercase();
+    text
 }

@@ -2,164 +2,344 @@
 //!
 //! A hash map whose copies share what they have in common.
 //!
-//! A trie over the bits of the key's hash, 64 ways a level, with short lists at
-//! its ends: 100,000 keys lie two levels deep. Cloning it is cloning one `Arc`;
-//! changing a key copies only the nodes on the way to it, and only those another
-//! copy still holds. The caller brings the hash, which must be keyed: then
-//! nobody can choose keys that meet in one list.
+//! Keys and values lie themselves in pages, at places their hash tells, so that
+//! finding one of 100,000 costs a single far access: what leads to the page is
+//! small enough for a core's own cache. So is a filter, by which nearly all keys
+//! that are not there cost no far access at all. The map grows page by page (linear
+//! hashing), never all at once. Cloning it is cloning one `Arc`; changing a key
+//! copies only the nodes on the way to it, and only those another copy still
+//! holds. The caller brings the hash, which must be keyed: then nobody can
+//! choose keys that meet in one page.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-/// Bits of the hash a level takes.
-const BITS: u32 = 6;
-const WAYS: usize = 1 << BITS;
-/// A list longer than this becomes a branch, while the hash has bits left.
-const LIST_MAX: usize = 32;
+use super::filter::Filter;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Map<V> {
-    root: Node<V>,
-    len: usize,
+    root: Root<V>,
+    len: u32,
+    /// No key is longer; there may have been longer ones.
+    longest: u32,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
+enum Root<V> {
+    Empty,
+    /// Looked at one by one.
+    Few(Arc<[Leaf<V>]>),
+    Many(Arc<Pages<V>>),
+}
+
+/// Pages by number, in a trie over the digits of the number.
+#[derive(Debug, Clone)]
+struct Pages<V> {
+    root: Node<V>,
+    /// Branches on the way to a page.
+    levels: u32,
+    count: u32,
+    filter: Filter,
+}
+
+#[derive(Debug, Clone)]
 enum Node<V> {
-    List(Arc<[Entry<V>]>),
+    Empty,
+    Page(Arc<Page<V>>),
     Branch(Arc<[Node<V>; WAYS]>),
 }
 
-#[derive(Debug)]
-struct Entry<V> {
-    hash: u64,
-    leaf: Arc<Leaf<V>>,
+#[derive(Debug, Clone)]
+struct Page<V> {
+    /// A leaf is in the first free slot from the one its hash tells.
+    slots: [Option<Leaf<V>>; SLOTS],
+    /// Those that find no slot.
+    more: Vec<Leaf<V>>,
 }
 
-/// Key and value side by side, so that comparing the one fetches the other.
+/// Key and value side by side, in two cache lines if the value is not large.
 #[derive(Debug, Clone)]
+#[repr(align(64))]
 struct Leaf<V> {
+    hash: u64,
     key: SmallVec<[u8; 40]>,
     value: V,
 }
 
+/// More leaves than this are kept in pages.
+const FEW: usize = 8;
+/// Bits of a page's number a level takes.
+const BITS: u32 = 5;
+const WAYS: usize = 1 << BITS;
+const SLOTS: usize = 16;
+/// Leaves in a page, on average: many enough for memory, few enough that most have the slot
+/// their hash tells.
+const LOAD: usize = 7;
+
 impl<V: Clone> Map<V> {
     pub(super) fn len(&self) -> usize {
-        self.len
+        self.len as usize
+    }
+
+    /// Whether a key may be so long; if not, there is no use in hashing one.
+    #[inline]
+    pub(super) fn may_have(&self, len: usize) -> bool {
+        self.len != 0 && len <= self.longest as usize
+    }
+
+    /// Whether a key may have this hash; `false` is certain.
+    #[inline]
+    pub(super) fn may_have_hash(&self, hash: u64) -> bool {
+        match &self.root {
+            Root::Empty => false,
+            Root::Few(_) => true,
+            Root::Many(pages) => pages.filter.may_have(hash),
+        }
     }
 
     #[inline]
     pub(super) fn get(&self, hash: u64, key: &[u8]) -> Option<&V> {
-        let mut node = &self.root;
-        let mut bits = hash;
-        loop {
-            match node {
-                Node::Branch(ways) => {
-                    node = &ways[bits as usize % WAYS];
-                    bits >>= BITS;
-                }
-                Node::List(list) => {
-                    let entry = list.iter().find(|entry| entry.is(hash, key))?;
-                    return Some(&entry.leaf.value);
-                }
-            }
-        }
+        let leaf = match &self.root {
+            Root::Empty => None,
+            Root::Few(list) => list.iter().find(|leaf| leaf.is(hash, key)),
+            Root::Many(pages) if !pages.filter.may_have(hash) => None,
+            Root::Many(pages) => pages.of(hash)?.get(hash, key),
+        };
+        leaf.map(|leaf| &leaf.value)
     }
 
     /// A value to change, the copies of others left as they are.
     pub(super) fn get_mut(&mut self, hash: u64, key: &[u8]) -> Option<&mut V> {
-        let list = self.root.list_mut(hash);
-        let at = list.iter().position(|entry| entry.is(hash, key))?;
-        Some(&mut Arc::make_mut(&mut Arc::make_mut(list)[at].leaf).value)
+        self.get(hash, key)?;
+        let leaf = match &mut self.root {
+            Root::Empty => None,
+            Root::Few(list) => Arc::make_mut(list).iter_mut().find(|leaf| leaf.is(hash, key)),
+            Root::Many(pages) => Arc::make_mut(pages).of_mut(hash).get_mut(hash, key),
+        };
+        leaf.map(|leaf| &mut leaf.value)
     }
 
     /// Adds a key that is not there yet.
     pub(super) fn insert(&mut self, hash: u64, key: &[u8], value: V) {
         self.len += 1;
-        let mut node = &mut self.root;
-        let mut depth = 0;
-        while let Node::Branch(ways) = node {
-            node = &mut Arc::make_mut(ways)[way(hash, depth)];
-            depth += 1;
-        }
-        if let Node::List(list) = node {
-            let new = Entry { hash, leaf: Arc::new(Leaf { key: key.into(), value }) };
-            let longer: Vec<_> = list.iter().cloned().chain(std::iter::once(new)).collect();
-            let split = longer.len() > LIST_MAX && (depth + 1) * BITS < u64::BITS;
-            *node = if split { Node::split(longer, depth) } else { Node::List(longer.into()) };
-        }
-    }
-
-    pub(super) fn remove(&mut self, hash: u64, key: &[u8]) {
-        let list = self.root.list_mut(hash);
-        let before = list.len();
-        *list = list.iter().filter(|entry| !entry.is(hash, key)).cloned().collect();
-        self.len -= before - list.len();
-    }
-}
-
-impl<V> Node<V> {
-    /// The list this hash leads to; nodes on the way are made this map's own.
-    fn list_mut(&mut self, hash: u64) -> &mut Arc<[Entry<V>]> {
-        let (mut node, mut depth) = (self, 0);
-        loop {
-            match node {
-                Node::List(list) => return list,
-                Node::Branch(ways) => {
-                    node = &mut Arc::make_mut(ways)[way(hash, depth)];
-                    depth += 1;
+        self.longest = self.longest.max(u32::try_from(key.len()).unwrap_or(u32::MAX));
+        let leaf = Leaf { hash, key: key.into(), value };
+        match &mut self.root {
+            Root::Empty => self.root = Root::Few([leaf].into()),
+            Root::Few(list) => {
+                let longer: Vec<_> = list.iter().cloned().chain(std::iter::once(leaf)).collect();
+                self.root = Root::of(longer);
+            }
+            Root::Many(pages) => {
+                let pages = Arc::make_mut(pages);
+                pages.insert(leaf);
+                if self.len as usize > pages.count as usize * LOAD {
+                    pages.grow();
                 }
             }
         }
     }
 
-    fn split(list: Vec<Entry<V>>, depth: u32) -> Node<V> {
-        let mut ways: [Vec<Entry<V>>; WAYS] = std::array::from_fn(|_| Vec::new());
-        for entry in list {
-            ways[way(entry.hash, depth)].push(entry);
+    pub(super) fn remove(&mut self, hash: u64, key: &[u8]) {
+        if self.get(hash, key).is_none() {
+            return;
         }
-        Node::Branch(Arc::new(ways.map(|list| Node::List(list.into()))))
+        self.len -= 1;
+        match &mut self.root {
+            _ if self.len == 0 => *self = Map::default(),
+            Root::Empty => {}
+            Root::Few(list) => *list = list.iter().filter(|leaf| !leaf.is(hash, key)).cloned().collect(),
+            Root::Many(pages) => {
+                let pages = Arc::make_mut(pages);
+                pages.of_mut(hash).remove(hash, key);
+                if self.len < pages.count {
+                    let mut left = Vec::with_capacity(self.len as usize);
+                    pages.root.each(&mut |leaf| left.push(leaf.clone()));
+                    self.root = Root::of(left);
+                }
+            }
+        }
     }
 }
 
-impl<V> Entry<V> {
+impl<V: Clone> Root<V> {
+    fn of(leaves: Vec<Leaf<V>>) -> Root<V> {
+        if leaves.len() <= FEW {
+            return Root::Few(leaves.into());
+        }
+        let mut pages = Pages {
+            root: Node::Page(Arc::default()),
+            levels: 0,
+            count: 1,
+            filter: Filter::new(leaves.len()),
+        };
+        let enough = leaves.len().div_ceil(LOAD);
+        leaves.into_iter().for_each(|leaf| pages.insert(leaf));
+        (1..enough).for_each(|_| pages.grow());
+        Root::Many(Arc::new(pages))
+    }
+}
+
+impl<V: Clone> Pages<V> {
+    /// The number of a hash's page among `count`: so many of its low bits as needed, one less if
+    /// that page is not there yet.
+    #[inline]
+    fn number(hash: u64, count: u32) -> u32 {
+        let bits = count.next_power_of_two();
+        let number = hash as u32 & (bits - 1);
+        if number < count { number } else { number - bits / 2 }
+    }
+
+    #[inline]
+    fn of(&self, hash: u64) -> Option<&Page<V>> {
+        let number = Pages::<V>::number(hash, self.count);
+        let (mut node, mut level) = (&self.root, self.levels);
+        loop {
+            match node {
+                Node::Branch(ways) => {
+                    level = level.saturating_sub(1);
+                    node = &ways[digit(number, level)];
+                }
+                Node::Page(page) => return Some(page),
+                Node::Empty => return None,
+            }
+        }
+    }
+
+    fn of_mut(&mut self, hash: u64) -> &mut Page<V> {
+        self.root.page_mut(Pages::<V>::number(hash, self.count), self.levels)
+    }
+
+    fn insert(&mut self, leaf: Leaf<V>) {
+        if self.filter.is_full() {
+            // What was removed leaves its traces in the filter until now.
+            let mut hashes = Vec::new();
+            self.root.each(&mut |leaf| hashes.push(leaf.hash));
+            self.filter = Filter::new(hashes.len());
+            hashes.into_iter().for_each(|hash| self.filter.note(hash));
+        }
+        self.filter.note(leaf.hash);
+        self.of_mut(leaf.hash).insert(leaf);
+    }
+
+    /// Adds a page, with the leaves of another whose hashes tell so now.
+    fn grow(&mut self) {
+        let count = self.count + 1;
+        if self.count == 1 << (BITS * self.levels) {
+            let low = std::mem::replace(&mut self.root, Node::Empty);
+            self.root = Node::branch(low);
+            self.levels += 1;
+        }
+        // The page with the same number but for its highest bit.
+        let from = self.count - (count.next_power_of_two() / 2);
+        let all: Vec<_> = self.root.page_mut(from, self.levels).take_all().collect();
+        self.count = count;
+        all.into_iter().for_each(|leaf| self.of_mut(leaf.hash).insert(leaf));
+    }
+}
+
+impl<V: Clone> Node<V> {
+    /// The page of this number, an empty one if there is none.
+    fn page_mut(&mut self, number: u32, levels: u32) -> &mut Page<V> {
+        if let Node::Empty = self {
+            *self = if levels == 0 { Node::Page(Arc::default()) } else { Node::branch(Node::Empty) };
+        }
+        match self {
+            Node::Branch(ways) => {
+                let level = levels.saturating_sub(1);
+                Arc::make_mut(ways)[digit(number, level)].page_mut(number, level)
+            }
+            Node::Page(page) => Arc::make_mut(page),
+            Node::Empty => unreachable!("it was replaced above"),
+        }
+    }
+
+    /// A branch with one way.
+    fn branch(first: Node<V>) -> Node<V> {
+        let mut first = Some(first);
+        Node::Branch(Arc::new(std::array::from_fn(|_| first.take().unwrap_or(Node::Empty))))
+    }
+
+    fn each(&self, look: &mut impl FnMut(&Leaf<V>)) {
+        match self {
+            Node::Empty => {}
+            Node::Page(page) => page.slots.iter().flatten().chain(&page.more).for_each(look),
+            Node::Branch(ways) => ways.iter().for_each(|node| node.each(look)),
+        }
+    }
+}
+
+impl<V> Page<V> {
+    #[inline]
+    fn get(&self, hash: u64, key: &[u8]) -> Option<&Leaf<V>> {
+        for step in 0..SLOTS {
+            match &self.slots[slot(hash, step)] {
+                Some(leaf) if leaf.is(hash, key) => return Some(leaf),
+                Some(_) => {}
+                None => return None,
+            }
+        }
+        self.more.iter().find(|leaf| leaf.is(hash, key))
+    }
+
+    fn insert(&mut self, leaf: Leaf<V>) {
+        match (0..SLOTS).map(|step| slot(leaf.hash, step)).find(|at| self.slots[*at].is_none()) {
+            Some(at) => self.slots[at] = Some(leaf),
+            None => self.more.push(leaf),
+        }
+    }
+
+    /// The others are put in anew, so that no gap hides one.
+    fn remove(&mut self, hash: u64, key: &[u8]) {
+        let left: Vec<_> = self.take_all().filter(|leaf| !leaf.is(hash, key)).collect();
+        left.into_iter().for_each(|leaf| self.insert(leaf));
+    }
+
+    fn get_mut(&mut self, hash: u64, key: &[u8]) -> Option<&mut Leaf<V>> {
+        let is = |leaf: &Leaf<V>| leaf.is(hash, key);
+        let at = (0..SLOTS).map(|step| slot(hash, step)).find(|at| self.slots[*at].as_ref().is_some_and(is));
+        match at {
+            Some(at) => self.slots[at].as_mut(),
+            None => self.more.iter_mut().find(|leaf| is(leaf)),
+        }
+    }
+
+    fn take_all(&mut self) -> impl Iterator<Item = Leaf<V>> + use<V> {
+        let Page { slots, more } = std::mem::take(self);
+        slots.into_iter().flatten().chain(more)
+    }
+}
+
+impl<V> Leaf<V> {
     #[inline]
     fn is(&self, hash: u64, key: &[u8]) -> bool {
-        self.hash == hash && *self.leaf.key == *key
+        self.hash == hash && *self.key == *key
     }
 }
 
 impl<V> Default for Map<V> {
     fn default() -> Map<V> {
-        Map { root: Node::List(Arc::default()), len: 0 }
+        Map { root: Root::Empty, len: 0, longest: 0 }
     }
 }
 
-// By hand, since copies share values and need not be able to clone them.
-
-impl<V> Clone for Map<V> {
-    fn clone(&self) -> Map<V> {
-        Map { root: self.root.clone(), len: self.len }
+impl<V> Default for Page<V> {
+    fn default() -> Page<V> {
+        Page { slots: std::array::from_fn(|_| None), more: Vec::new() }
     }
 }
 
-impl<V> Clone for Node<V> {
-    fn clone(&self) -> Node<V> {
-        match self {
-            Node::List(list) => Node::List(list.clone()),
-            Node::Branch(ways) => Node::Branch(ways.clone()),
-        }
-    }
+#[inline]
+fn digit(number: u32, level: u32) -> usize {
+    (number >> (BITS * level)) as usize % WAYS
 }
 
-impl<V> Clone for Entry<V> {
-    fn clone(&self) -> Entry<V> {
-        Entry { hash: self.hash, leaf: self.leaf.clone() }
-    }
-}
-
-fn way(hash: u64, depth: u32) -> usize {
-    (hash >> (depth * BITS)) as usize % WAYS
+/// The slot to look at after `step` others: the hash's high bits, for the low ones are the same
+/// in all of the page.
+#[inline]
+fn slot(hash: u64, step: usize) -> usize {
+    ((hash >> 48) as usize + step) % SLOTS
 }
 
 #[cfg(test)]
@@ -169,16 +349,19 @@ mod tests {
 
     #[test]
     fn it_is_a_map_and_copies_keep_theirs() {
-        // Few different hashes, so that lists, branches and full collisions all come up.
+        // Few different hashes, so that full pages and full collisions come up, too.
         for spread in [u64::MAX, 0x3f, 0] {
             let mut rng = fastrand::Rng::with_seed(7);
             let (mut map, mut model) = (Map::default(), HashMap::new());
             let mut old = (map.clone(), model.clone());
+            let hash = |key: &[u8; 2]| {
+                (u64::from(key[0]) << 40 ^ u64::from(key[1])).wrapping_mul(0x9e37_79b9_7f4a_7c15) & spread
+            };
             for step in 0..20_000u32 {
                 let key = rng.u16(..4000).to_be_bytes();
-                let hash = (u64::from(key[0]) << 40 ^ u64::from(key[1])).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-                    & spread;
-                let value = rng.bool().then_some(step);
+                let hash = hash(&key);
+                // It grows, then it shrinks.
+                let value = (rng.u32(..40_000) > step).then_some(step);
                 match (map.get_mut(hash, &key), value) {
                     (Some(old), Some(value)) => *old = value,
                     (None, Some(value)) => map.insert(hash, &key, value),
@@ -195,12 +378,24 @@ mod tests {
             }
             for (map, model) in [old, (map, model)] {
                 for key in (0..4000u16).map(u16::to_be_bytes) {
-                    let hash = (u64::from(key[0]) << 40 ^ u64::from(key[1]))
-                        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-                        & spread;
-                    assert_eq!(map.get(hash, &key), model.get(&(hash, key)));
+                    assert_eq!(map.get(hash(&key), &key), model.get(&(hash(&key), key)));
                 }
             }
         }
+    }
+
+    #[test]
+    fn it_grows_page_by_page_and_what_was_emptied_holds_nothing() {
+        let mut map = Map::default();
+        let key = |n: u32| (u64::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15).swap_bytes(), n.to_be_bytes());
+        for (hash, key) in (0..5000).map(key) {
+            map.insert(hash, &key, ());
+        }
+        assert!(map.may_have(4) && !map.may_have(5));
+        assert!(matches!(&map.root, Root::Many(pages) if pages.count == 715 && pages.levels == 2));
+        for (hash, key) in (0..5000).map(key) {
+            map.remove(hash, &key);
+        }
+        assert!(matches!(map.root, Root::Empty) && !map.may_have(4));
     }
 }

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use sdk::Exchange;
 
 use super::candidates::{Candidate, Candidates, Hit, Remain};
+use super::hash::{Hashed, Hasher};
 use super::map::Map;
 use super::pattern::{Pattern, Rest};
 use super::prefixes::Prefixes;
-use super::{Hasher, Mode, Rule};
+use super::{Mode, Rule};
+use crate::plan::Plan;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Paths {
@@ -23,24 +25,45 @@ impl Paths {
         self.exact.len() == 0 && self.patterns.len() == 0
     }
 
-    pub(super) fn insert(&mut self, rule: &Arc<Rule>, host: Option<u16>, mode: Mode, hasher: &Hasher) {
+    pub(super) fn insert(
+        &mut self,
+        rule: &Arc<Rule>,
+        plan: &Arc<Plan>,
+        host: Option<u16>,
+        mode: Mode,
+        hasher: &Hasher,
+    ) {
         for (index, path) in rule.uris.iter().enumerate() {
             match Pattern::parse(path, mode) {
                 Pattern::Exact(path) => {
                     let (hash, key) = (hasher.hash(path.as_bytes()), path.as_bytes());
-                    let candidate = Candidate::new(rule, index, host, Rest::Any);
+                    let candidate = Candidate::new(rule, plan, index, host, Rest::ANY);
                     match self.exact.get_mut(hash, key) {
                         Some(candidates) => candidates.insert(candidate),
                         None => self.exact.insert(hash, key, Candidates::new(candidate)),
                     }
                 }
                 Pattern::Prefix(prefix, rest) => {
-                    let candidate = Candidate::new(rule, index, host, rest);
-                    match self.patterns.get_mut(prefix.as_bytes()) {
+                    let key = prefix.as_bytes();
+                    let candidate = Candidate::new(rule, plan, index, host, rest);
+                    match self.patterns.get_mut(key, hasher) {
                         Some(candidates) => candidates.insert(candidate),
-                        None => self.patterns.insert(prefix.as_bytes(), Candidates::new(candidate)),
+                        None => self.patterns.insert(key, Candidates::new(candidate), hasher),
                     }
                 }
+            }
+        }
+    }
+
+    /// Gives every path of the rule this plan.
+    pub(super) fn replace(&mut self, rule: &Rule, plan: &Arc<Plan>, mode: Mode, hasher: &Hasher) {
+        for path in &rule.uris {
+            let candidates = match Pattern::parse(path, mode) {
+                Pattern::Exact(path) => self.exact.get_mut(hasher.hash(path.as_bytes()), path.as_bytes()),
+                Pattern::Prefix(prefix, _) => self.patterns.get_mut(prefix.as_bytes(), hasher),
+            };
+            if let Some(candidates) = candidates {
+                candidates.replace(&rule.id, plan);
             }
         }
     }
@@ -58,9 +81,10 @@ impl Paths {
                 }
                 Pattern::Prefix(prefix, _) => {
                     let key = prefix.as_bytes();
-                    let remain = self.patterns.get_mut(key).map(|candidates| candidates.remove(&rule.id));
+                    let candidates = self.patterns.get_mut(key, hasher);
+                    let remain = candidates.map(|candidates| candidates.remove(&rule.id));
                     if remain == Some(Remain::None) {
-                        self.patterns.remove(key);
+                        self.patterns.remove(key, hasher);
                     }
                 }
             }
@@ -69,16 +93,19 @@ impl Paths {
 
     /// An exact path before any pattern, then the longest literal beginning first.
     #[inline]
-    pub(super) fn find<'s>(&'s self, x: &Exchange<'_>, path: &[u8], hash: u64) -> Option<Hit<'s>> {
-        if self.exact.len() != 0
-            && let Some(candidates) = self.exact.get(hash, path)
-            && let Some(hit) = candidates.find(x, path, path.len())
+    pub(super) fn find<'s>(
+        &'s self,
+        x: &Exchange<'_>,
+        path: &Hashed<'_>,
+        hasher: &Hasher,
+    ) -> Option<Hit<'s>> {
+        let text = path.text;
+        if self.exact.may_have(text.len())
+            && let Some(candidates) = self.exact.get(path.hash(hasher), text)
+            && let Some(hit) = candidates.find(x, text, text.len())
         {
             return Some(hit);
         }
-        if self.patterns.len() == 0 {
-            return None;
-        }
-        self.patterns.of(path).iter().rev().find_map(|(len, candidates)| candidates.find(x, path, *len))
+        self.patterns.find(text, hasher, |len, candidates| candidates.find(x, text, len))
     }
 }

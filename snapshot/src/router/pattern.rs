@@ -2,7 +2,7 @@
 //!
 //! Path patterns: where they begin to vary, and what their variable parts match.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use sdk::exchange::Matched;
 use smallvec::SmallVec;
@@ -19,23 +19,27 @@ pub(super) enum Pattern<'a> {
     Prefix(&'a str, Rest),
 }
 
-/// What must follow a pattern's literal beginning.
+/// What must follow a pattern's literal beginning; anything, if it says nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Rest {
-    /// Anything.
-    Any,
+pub(super) struct Rest(Option<Arc<Varying>>);
+
+#[derive(Debug, PartialEq, Eq)]
+enum Varying {
     /// Anything, captured from here on under this name.
-    Tail(Arc<str>),
-    Segments(Arc<Segments>),
+    Tail(Box<str>),
+    Segments(Segments),
 }
+
+/// One for all patterns that end in a plain `*`, which are by far the most: it stays near.
+static EXT: LazyLock<Arc<Varying>> = LazyLock::new(|| Arc::new(Varying::Tail(rest_name(""))));
 
 /// A pattern between slashes. The groups of pieces stand between the `*` ones; there is
 /// always one group more than there are `*`.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Segments {
+struct Segments {
     groups: Vec<Vec<Piece>>,
     /// Names of the `*` pieces: one or more whole segments each.
-    rests: Vec<Arc<str>>,
+    rests: Vec<Box<str>>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -59,19 +63,24 @@ impl<'a> Pattern<'a> {
 }
 
 impl Rest {
+    pub(super) const ANY: Rest = Rest(None);
+
     fn parse(path: &str, at: usize, mode: Mode) -> Rest {
         let parameters = mode == Mode::UriWithParameter;
         let is_variable =
             |segment: &str| segment.starts_with('*') || (parameters && segment.starts_with(':'));
         if !path.split('/').any(is_variable) {
-            return Rest::Any;
+            return Rest::ANY;
         }
         // `/foo/*` and `/foo/*rest`, by far the most common.
         if let Some(name) = path[at..].strip_prefix('*')
             && (at == 0 || path[..at].ends_with('/'))
             && !name.contains('/')
         {
-            return Rest::Tail(rest_name(name));
+            return Rest(Some(match name {
+                "" => EXT.clone(),
+                name => Arc::new(Varying::Tail(rest_name(name))),
+            }));
         }
         let mut segments = Segments { groups: vec![Vec::new()], rests: Vec::new() };
         for segment in path.split('/') {
@@ -92,7 +101,7 @@ impl Rest {
                 group.push(piece);
             }
         }
-        Rest::Segments(Arc::new(segments))
+        Rest(Some(Arc::new(Varying::Segments(segments))))
     }
 
     /// Whether the path, known to begin with the literal part of `prefix` bytes, matches as a
@@ -105,13 +114,13 @@ impl Rest {
         base: u32,
         params: &mut Params<'s>,
     ) -> bool {
-        match self {
-            Rest::Any => true,
-            Rest::Tail(name) => {
+        match self.0.as_deref() {
+            None => true,
+            Some(Varying::Tail(name)) => {
                 params.push((name, span(base, prefix, path.len())));
                 true
             }
-            Rest::Segments(segments) => segments.matches(path, base, params),
+            Some(Varying::Segments(segments)) => segments.matches(path, base, params),
         }
     }
 }
@@ -122,7 +131,8 @@ pub(super) type Params<'s> = SmallVec<[(&'s str, Span); 4]>;
 /// Both must stay one type.
 const _: fn(Matched<'static>) -> Params<'static> = |matched| matched.params;
 
-fn rest_name(name: &str) -> Arc<str> {
+/// A rest without a name is `:ext` (lua-resty-radixtree).
+fn rest_name(name: &str) -> Box<str> {
     if name.is_empty() { ":ext".into() } else { name.into() }
 }
 

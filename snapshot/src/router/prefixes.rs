@@ -1,171 +1,161 @@
 //! hot path
 //!
-//! A radix tree over bytes: all stored keys that a text begins with, in one walk.
+//! All stored keys that a text begins with, the longest first.
 //!
-//! As [`super::map::Map`], copies share their nodes, and a change copies only
-//! the nodes on its way. The walk takes a time linear in the text, whatever is
-//! stored.
+//! A few keys are compared one by one. Many are kept by hash: a text's
+//! beginnings are hashed in one walk, at the lengths that keys have, and the
+//! map's filter tells which of them are worth looking for. So a text costs its length, however much is stored and however
+//! many keys it nearly matches. As with [`Map`], copies share what they have in
+//! common.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-#[derive(Debug)]
-pub(super) struct Prefixes<V> {
-    root: Node<V>,
-    len: usize,
+use super::hash::Hasher;
+use super::map::Map;
+
+#[derive(Debug, Clone)]
+pub(super) enum Prefixes<V> {
+    /// Longest first.
+    Few(Arc<[Known<V>]>),
+    Many(Arc<Many<V>>),
 }
 
-#[derive(Debug)]
-struct Node<V> {
-    /// What this node adds to the key of the one above; empty only at the root.
-    label: SmallVec<[u8; 16]>,
-    /// The first byte of each child's label.
-    firsts: SmallVec<[u8; 16]>,
-    /// Side by side, so that going down is one step in memory.
-    children: Arc<[Node<V>]>,
-    value: Option<Arc<V>>,
+#[derive(Debug, Clone)]
+pub(super) struct Known<V> {
+    key: SmallVec<[u8; 40]>,
+    value: V,
 }
+
+#[derive(Debug, Clone)]
+pub(super) struct Many<V> {
+    map: Map<V>,
+    /// The lengths of all keys, ascending, and how many keys have each.
+    lengths: Vec<(usize, usize)>,
+}
+
+/// More keys than this are kept by hash.
+const FEW: usize = 8;
 
 impl<V: Clone> Prefixes<V> {
     pub(super) fn len(&self) -> usize {
-        self.len
+        match self {
+            Prefixes::Few(list) => list.len(),
+            Prefixes::Many(many) => many.map.len(),
+        }
     }
 
-    /// The values of all keys the text begins with and the keys' lengths, shortest first.
+    /// The length of the longest key.
+    pub(super) fn longest(&self) -> usize {
+        match self {
+            Prefixes::Few(list) => list.first().map_or(0, |known| known.key.len()),
+            Prefixes::Many(many) => many.lengths.last().map_or(0, |(len, _)| *len),
+        }
+    }
+
+    /// Asks for each key the text begins with, longest first, until one is taken.
     #[inline]
-    pub(super) fn of<'s>(&'s self, text: &[u8]) -> SmallVec<[(usize, &'s V); 8]> {
-        let mut found = SmallVec::new();
-        let (mut node, mut rest) = (&self.root, text);
-        loop {
-            if let Some(value) = &node.value {
-                found.push((text.len() - rest.len(), &**value));
+    pub(super) fn find<'s, T>(
+        &'s self,
+        text: &[u8],
+        hasher: &Hasher,
+        mut take: impl FnMut(usize, &'s V) -> Option<T>,
+    ) -> Option<T> {
+        let many = match self {
+            Prefixes::Few(list) => {
+                let fitting = list.iter().filter(|known| text.starts_with(&known.key));
+                return { fitting }.find_map(|known| take(known.key.len(), &known.value));
             }
-            let Some(child) = rest.first().and_then(|first| node.child(*first)) else { return found };
-            node = &node.children[child];
-            match rest.strip_prefix(&node.label[..]) {
-                Some(after) => rest = after,
-                None => return found,
+            Prefixes::Many(many) => &**many,
+        };
+        let mut promising: SmallVec<[(usize, u64); 16]> = SmallVec::new();
+        let mut walk = hasher.walk(text);
+        for &(len, _) in &many.lengths {
+            if len > text.len() {
+                break;
+            }
+            let hash = walk.to(len);
+            if many.map.may_have_hash(hash) {
+                promising.push((len, hash));
             }
         }
+        promising.iter().rev().find_map(|&(len, hash)| take(len, many.map.get(hash, &text[..len])?))
     }
 
     /// A value to change, the copies of others left as they are.
-    pub(super) fn get_mut(&mut self, key: &[u8]) -> Option<&mut V> {
-        let (mut node, mut rest) = (&mut self.root, key);
-        while let Some(first) = rest.first() {
-            let child = node.child(*first)?;
-            rest = rest.strip_prefix(&node.children[child].label[..])?;
-            node = &mut Arc::make_mut(&mut node.children)[child];
+    pub(super) fn get_mut(&mut self, key: &[u8], hasher: &Hasher) -> Option<&mut V> {
+        match self {
+            Prefixes::Few(list) => {
+                let at = list.iter().position(|known| *known.key == *key)?;
+                Some(&mut Arc::make_mut(list)[at].value)
+            }
+            Prefixes::Many(many) => Arc::make_mut(many).map.get_mut(hasher.hash(key), key),
         }
-        node.value.as_mut().map(Arc::make_mut)
     }
 
     /// Adds a key that is not there yet.
-    pub(super) fn insert(&mut self, key: &[u8], value: V) {
-        self.len += 1;
-        let (mut node, mut rest) = (&mut self.root, key);
-        while let Some(&first) = rest.first() {
-            let at = match node.child(first) {
-                Some(at) => at,
-                None => node.push(Node::new(rest)),
-            };
-            node = &mut Arc::make_mut(&mut node.children)[at];
-            let common = node.label.iter().zip(rest).take_while(|(a, b)| a == b).count();
-            if common < node.label.len() {
-                node.split(common);
+    pub(super) fn insert(&mut self, key: &[u8], value: V, hasher: &Hasher) {
+        match self {
+            Prefixes::Few(list) => {
+                let at = list.partition_point(|known| known.key.len() >= key.len());
+                let mut longer = list.to_vec();
+                longer.insert(at, Known { key: key.into(), value });
+                *self = match longer.len() {
+                    ..=FEW => Prefixes::Few(longer.into()),
+                    _ => Prefixes::Many(Arc::new(Many::new(longer, hasher))),
+                };
             }
-            rest = &rest[common..];
+            Prefixes::Many(many) => Arc::make_mut(many).insert(key, value, hasher),
         }
-        node.value = Some(Arc::new(value));
     }
 
-    pub(super) fn remove(&mut self, key: &[u8]) {
-        if self.root.remove(key) {
-            self.len -= 1;
+    pub(super) fn remove(&mut self, key: &[u8], hasher: &Hasher) {
+        match self {
+            Prefixes::Few(list) => {
+                *list = list.iter().filter(|known| *known.key != *key).cloned().collect();
+            }
+            Prefixes::Many(many) => Arc::make_mut(many).remove(key, hasher),
+        }
+        if self.len() == 0 {
+            *self = Prefixes::default();
         }
     }
 }
 
-impl<V> Node<V> {
-    fn new(label: &[u8]) -> Node<V> {
-        Node { label: label.into(), firsts: SmallVec::new(), children: Arc::default(), value: None }
+impl<V: Clone> Many<V> {
+    fn new(list: Vec<Known<V>>, hasher: &Hasher) -> Many<V> {
+        let mut many = Many { map: Map::default(), lengths: Vec::new() };
+        list.into_iter().for_each(|known| many.insert(&known.key, known.value, hasher));
+        many
     }
 
-    #[inline]
-    fn child(&self, first: u8) -> Option<usize> {
-        self.firsts.iter().position(|&byte| byte == first)
-    }
-
-    fn push(&mut self, child: Node<V>) -> usize {
-        self.firsts.push(child.label[0]);
-        self.children = self.children.iter().cloned().chain(std::iter::once(child)).collect();
-        self.children.len() - 1
-    }
-
-    /// Keeps the first bytes of the label here and moves the rest of the node below.
-    fn split(&mut self, at: usize) {
-        let mut below = Node::new(&self.label[at..]);
-        self.label.truncate(at);
-        std::mem::swap(&mut below.value, &mut self.value);
-        std::mem::swap(&mut below.firsts, &mut self.firsts);
-        std::mem::swap(&mut below.children, &mut self.children);
-        self.push(below);
-    }
-
-    /// Removes what stands under `key`, which follows this node's label, and nodes that are of
-    /// no use any more. Says whether there was something.
-    fn remove(&mut self, key: &[u8]) -> bool {
-        let Some(&first) = key.first() else { return self.value.take().is_some() };
-        let Some(at) = self.child(first) else { return false };
-        let Some(rest) = key.strip_prefix(&self.children[at].label[..]) else { return false };
-        let child = &mut Arc::make_mut(&mut self.children)[at];
-        let removed = child.remove(rest);
-        if child.value.is_none() {
-            match child.children.len() {
-                0 => {
-                    self.firsts.remove(at);
-                    let others = self.children.iter().enumerate().filter(|(i, _)| *i != at);
-                    self.children = others.map(|(_, child)| child.clone()).collect();
-                }
-                1 => child.join(),
-                _ => {}
-            }
+    fn insert(&mut self, key: &[u8], value: V, hasher: &Hasher) {
+        self.map.insert(hasher.hash(key), key, value);
+        match self.lengths.binary_search_by_key(&key.len(), |(len, _)| *len) {
+            Ok(at) => self.lengths[at].1 += 1,
+            Err(at) => self.lengths.insert(at, (key.len(), 1)),
         }
-        removed
     }
 
-    /// Takes the place of the only child.
-    fn join(&mut self) {
-        if let Some(child) = self.children.first().cloned() {
-            self.label.extend_from_slice(&child.label);
-            *self = Node { label: std::mem::take(&mut self.label), ..child };
+    fn remove(&mut self, key: &[u8], hasher: &Hasher) {
+        let before = self.map.len();
+        self.map.remove(hasher.hash(key), key);
+        if before == self.map.len() {
+            return;
+        }
+        if let Ok(at) = self.lengths.binary_search_by_key(&key.len(), |(len, _)| *len) {
+            self.lengths[at].1 -= 1;
+            if self.lengths[at].1 == 0 {
+                self.lengths.remove(at);
+            }
         }
     }
 }
 
 impl<V> Default for Prefixes<V> {
     fn default() -> Prefixes<V> {
-        Prefixes { root: Node::new(&[]), len: 0 }
-    }
-}
-
-// By hand, since copies share values and need not be able to clone them.
-
-impl<V> Clone for Prefixes<V> {
-    fn clone(&self) -> Prefixes<V> {
-        Prefixes { root: self.root.clone(), len: self.len }
-    }
-}
-
-impl<V> Clone for Node<V> {
-    fn clone(&self) -> Node<V> {
-        Node {
-            label: self.label.clone(),
-            firsts: self.firsts.clone(),
-            children: self.children.clone(),
-            value: self.value.clone(),
-        }
+        Prefixes::Few(Arc::default())
     }
 }
 
@@ -174,48 +164,59 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    fn model(keys: &BTreeMap<Vec<u8>, u32>, text: &[u8]) -> Vec<(usize, u32)> {
-        (0..=text.len()).filter_map(|end| Some((end, *keys.get(&text[..end])?))).collect()
+    type Keys = BTreeMap<Vec<u8>, u32>;
+
+    fn found(prefixes: &Prefixes<u32>, text: &[u8], hasher: &Hasher) -> Vec<(usize, u32)> {
+        let mut all = Vec::new();
+        let taken: Option<()> = prefixes.find(text, hasher, |len, value| {
+            all.push((len, *value));
+            None
+        });
+        assert!(taken.is_none());
+        all
+    }
+
+    fn expected(keys: &Keys, text: &[u8]) -> Vec<(usize, u32)> {
+        (0..=text.len()).rev().filter_map(|end| Some((end, *keys.get(&text[..end])?))).collect()
     }
 
     #[test]
     fn it_finds_every_prefix_and_copies_keep_theirs() {
-        let mut rng = fastrand::Rng::with_seed(3);
-        let key = |rng: &mut fastrand::Rng| -> Vec<u8> {
-            (0..rng.usize(..8)).map(|_| *rng.choice(b"ab/").unwrap_or(&0)).collect()
-        };
-        let (mut tree, mut keys) = (Prefixes::default(), BTreeMap::new());
-        let mut old = (tree.clone(), keys.clone());
-        for step in 0..20_000u32 {
-            let key = key(&mut rng);
-            let value = (rng.u8(..3) > 0).then_some(step);
-            match (tree.get_mut(&key), value) {
-                (Some(old), Some(value)) => *old = value,
-                (None, Some(value)) => tree.insert(&key, value),
-                (_, None) => tree.remove(&key),
-            }
-            match value {
-                Some(value) => keys.insert(key, value),
-                None => keys.remove(&key),
+        let hasher = Hasher::default();
+        // So few that they are compared, so many that the filter is made anew.
+        for (longest, steps) in [(3, 500), (8, 20_000), (14, 20_000)] {
+            let mut rng = fastrand::Rng::with_seed(3);
+            let key = |rng: &mut fastrand::Rng| -> Vec<u8> {
+                (0..rng.usize(..longest)).map(|_| *rng.choice(b"ab/").unwrap_or(&0)).collect()
             };
-            assert_eq!(tree.len(), keys.len());
-            if step == 10_000 {
-                old = (tree.clone(), keys.clone());
+            let (mut prefixes, mut keys) = (Prefixes::default(), Keys::new());
+            let mut old = (prefixes.clone(), keys.clone());
+            for step in 0..steps {
+                let key = key(&mut rng);
+                let value = (rng.u8(..3) > 0).then_some(step);
+                match (prefixes.get_mut(&key, &hasher), value) {
+                    (Some(old), Some(value)) => *old = value,
+                    (None, Some(value)) => prefixes.insert(&key, value, &hasher),
+                    (_, None) => prefixes.remove(&key, &hasher),
+                }
+                match value {
+                    Some(value) => keys.insert(key, value),
+                    None => keys.remove(&key),
+                };
+                assert_eq!(prefixes.len(), keys.len());
+                assert_eq!(prefixes.longest(), keys.keys().map(Vec::len).max().unwrap_or(0));
+                if step == steps / 2 {
+                    old = (prefixes.clone(), keys.clone());
+                }
             }
-        }
-        for _ in 0..2_000 {
-            let text = [key(&mut rng), key(&mut rng)].concat();
-            for (tree, keys) in [&old, &(tree.clone(), keys.clone())] {
-                assert_eq!(
-                    tree.of(&text).into_iter().map(|(len, value)| (len, *value)).collect::<Vec<_>>(),
-                    model(keys, &text)
-                );
+            for _ in 0..2_000 {
+                let text = [key(&mut rng), key(&mut rng)].concat();
+                for (prefixes, keys) in [&old, &(prefixes.clone(), keys.clone())] {
+                    assert_eq!(found(prefixes, &text, &hasher), expected(keys, &text));
+                }
             }
+            keys.keys().for_each(|key| prefixes.remove(key, &hasher));
+            assert!(matches!(&prefixes, Prefixes::Few(list) if list.is_empty()), "nothing is left behind");
         }
-        let left: Vec<_> = keys.keys().cloned().collect();
-        for key in left {
-            tree.remove(&key);
-        }
-        assert!(tree.root.children.is_empty() && tree.len() == 0, "nothing is left behind");
     }
 }

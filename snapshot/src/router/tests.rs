@@ -11,22 +11,14 @@ use serde_json::json;
 use wire::Method;
 
 use super::*;
-use crate::plan::{Failure, Timeouts};
 
 pub(super) fn plan(id: &str) -> Arc<Plan> {
-    Arc::new(Plan {
-        info: sdk::RouteInfo { id: id.into(), ..Default::default() },
-        chain: None,
-        upstream: Err(Failure::NoUpstream),
-        timeouts: Timeouts::default(),
-        websocket: false,
-    })
+    Arc::new(Plan::new(sdk::RouteInfo { id: id.into(), ..Default::default() }))
 }
 
 pub(super) fn rule(id: &str, uris: &[&str]) -> Rule {
     Rule {
         id: id.into(),
-        plan: plan(id),
         uris: uris.iter().map(|uri| uri.to_string()).collect(),
         hosts: Vec::new(),
         methods: 0,
@@ -66,7 +58,8 @@ impl Rule {
 pub(super) fn router(mode: Mode, rules: impl IntoIterator<Item = Rule>) -> Router {
     let mut router = Router::new(mode, Options::default());
     for rule in rules {
-        router.insert(Arc::new(rule));
+        let plan = plan(&rule.id);
+        router.insert(Arc::new(rule), plan);
     }
     router
 }
@@ -88,7 +81,9 @@ pub(super) fn found(router: &Router, request: &str, ip: IpAddr) -> Option<String
 }
 
 fn answer<'s>(router: &'s Router, x: &mut Exchange<'s>) -> Option<String> {
-    let id = router.find(x)?.info.id.clone();
+    let plan = router.find(x)?;
+    let id = plan.info.id.clone();
+    assert!(Arc::ptr_eq(plan, router.plan(&id).unwrap()));
     assert_eq!(x.matched.route.map(|route| &route.id), Some(&id));
     let rule = router.rule(&id).unwrap();
     assert_eq!(rule.uris[x.matched.uri_index as usize], x.matched.uri);
@@ -263,7 +258,7 @@ fn parameters() {
 fn paths_are_made_alike_where_asked() {
     let find = |options: Options, target: &str| {
         let mut router = Router::new(Mode::Uri, options);
-        router.insert(Arc::new(rule("a", &["/a", "/a/b", "/"])));
+        router.insert(Arc::new(rule("a", &["/a", "/a/b", "/"])), plan("a"));
         let mut probe = Probe::get(target);
         let mut x = probe.exchange();
         let answer = router.normalize(&mut x);
@@ -296,7 +291,7 @@ fn a_rule_is_replaced_and_removed_without_trace() {
     let mut router = router(Mode::HostUri, [rule("a", &["/a", "/a", "/b*"]).hosts(&["h", "*.h"])]);
     assert_eq!((router.len(), router.needs_body()), (1, false));
     let before = router.clone();
-    router.insert(Arc::new(rule("a", &["/c"]).vars(json!([["post_arg_x", "!", "==", "1"]]))));
+    router.insert(Arc::new(rule("a", &["/c"]).vars(json!([["post_arg_x", "!", "==", "1"]]))), plan("a"));
     assert_eq!((router.len(), router.needs_body()), (1, true));
     check(&router, &[("h/a", None), ("x.h/b", None), ("h/c", Some("a /c"))]);
     check(&before, &[("h/a", Some("a /a @h")), ("x.h/b1", Some("a /b* @*.h")), ("h/c", None)]);

@@ -167,7 +167,8 @@ pub fn print(compiled: &Compiled, desired: &Desired) -> String {
     let Snapshot { router, consumers, global, .. } = &compiled.snapshot;
     let mut printed = 0;
     for entry in desired.of(Kind::Route) {
-        let Some(rule) = router.rule(&entry.key.id) else { continue };
+        let id = &entry.key.id;
+        let (Some(rule), Some(plan)) = (router.rule(id), router.plan(id)) else { continue };
         printed += 1;
         writeln!(out, "route {} {}", rule.id, rule.uris.join(" ")).unwrap();
         for (word, set) in [
@@ -181,7 +182,7 @@ pub fn print(compiled: &Compiled, desired: &Desired) -> String {
                 writeln!(out, "  {word} {set}").unwrap();
             }
         }
-        print_plan(&mut out, &rule.plan);
+        print_plan(&mut out, plan);
     }
     assert_eq!(printed, router.len(), "a rule without a route");
     for entry in desired.of(Kind::Consumer) {

@@ -188,30 +188,39 @@ proptest! {
     #[test]
     fn the_router_equals_the_plain_matcher(
         mode in mode(),
-        steps in prop::collection::vec((some_rule(), prop::bool::weighted(0.3)), 1..24),
+        steps in prop::collection::vec((some_rule(), 0..4u8), 1..24),
         cut in 0..24usize,
         requests in prop::collection::vec(request(), 12),
     ) {
         let mut router = Router::new(mode, Options::default());
         let mut rules = BTreeMap::new();
         let mut old = (router.clone(), rules.clone());
-        for (i, (rule, remove)) in steps.into_iter().enumerate() {
+        for (i, (rule, how)) in steps.into_iter().enumerate() {
             if i == cut {
                 old = (router.clone(), rules.clone());
             }
-            if remove {
-                router.remove(&rule.id);
-                rules.remove(&rule.id);
-            } else {
-                router.insert(Arc::new(rule.clone()));
-                rules.insert(rule.id.clone(), rule);
+            match how {
+                0 => {
+                    router.remove(&rule.id);
+                    rules.remove(&rule.id);
+                }
+                1 => {
+                    let new = plan(&rule.id);
+                    router.replace(&rule.id, new.clone());
+                    let now = rules.get(&rule.id).and_then(|_| router.plan(&rule.id));
+                    prop_assert!(now.is_none_or(|now| Arc::ptr_eq(now, &new)));
+                }
+                _ => {
+                    router.insert(Arc::new(rule.clone()), plan(&rule.id));
+                    rules.insert(rule.id.clone(), rule);
+                }
             }
         }
         holds(&router, &rules, mode, &requests);
         holds(&old.0, &old.1, mode, &requests);
         let mut anew = Router::new(mode, Options::default());
         for rule in rules.values().rev() {
-            anew.insert(Arc::new(rule.clone()));
+            anew.insert(Arc::new(rule.clone()), plan(&rule.id));
         }
         holds(&anew, &rules, mode, &requests);
     }
