@@ -4,6 +4,9 @@ pub(crate) mod h1;
 
 use std::time::Duration;
 
+use sdk::Exchange;
+use sdk::exchange::Body;
+
 use crate::buffers::Buffer;
 use crate::clock::Waiter;
 use crate::exchange::body::Incoming;
@@ -23,6 +26,9 @@ pub(crate) struct Down {
     pub(crate) up_waiter: Waiter,
     /// The rest of the request's body.
     pub(crate) incoming: Incoming,
+    /// Bytes at the front of the buffer that [`Down::prepare_body`] has made ready to send, if more
+    /// of the body is to come.
+    pub(crate) ready: usize,
     /// The client waits for 100 before it sends the body.
     pub(crate) continue_due: bool,
     /// Part of the body was taken and is not in memory.
@@ -43,6 +49,30 @@ impl Down {
         io::write_all(worker, &self.waiter, &mut to, CONTINUE, worker.settings.send_timeout)
             .await
             .map_err(|_| Fault::client(FaultKind::ClientGone))
+    }
+
+    /// Brings what is here of a chunked body into the form in which it goes to the upstream. So
+    /// what is malformed is refused before any upstream hears of the request, and what is whole
+    /// goes out with its head in one write and can be sent again.
+    #[inline]
+    pub(crate) fn prepare_body(&mut self, x: &Exchange<'_>, max: u64) -> Result<(), Fault> {
+        let (Incoming::Chunked(_), Some(buffer), Body::Streaming) =
+            (&self.incoming, &mut self.buffer, x.body_state)
+        else {
+            return Ok(());
+        };
+        let taken = self.incoming.relay(buffer.data_mut());
+        let taken = taken.map_err(|refusal| Fault::client(FaultKind::BadBody(refusal)))?;
+        if max > 0 && taken.emit as u64 > max {
+            return Err(Fault::client(FaultKind::BodyTooLarge));
+        }
+        buffer.remove(taken.emit..taken.consumed);
+        if taken.done {
+            self.incoming = Incoming::Length(taken.emit as u64);
+        } else {
+            self.ready = taken.emit;
+        }
+        Ok(())
     }
 
     /// Reads more from the client behind what is at hand.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use sdk::world::{Fetch, FetchError, Fetched};
 use wire::h1::Progress;
+use wire::h1::encode::check_target;
 use wire::{Framing, Method, Name, ResponseHead};
 
 use crate::buffers::Lent;
@@ -60,6 +61,8 @@ async fn exchange(
     request: &Fetch,
 ) -> Result<(Fetched, bool), FetchError> {
     let deadline = worker.clock.after(request.timeout);
+    // Whatever made the target, it cannot end the request line (CVE-2023-25690).
+    check_target(&request.uri).map_err(|_| FetchError::Broken)?;
     let mut out = Vec::with_capacity(512 + request.body.len());
     write_request(request, &mut out);
     let (mut from, mut to) = conn.stream.split();
@@ -77,6 +80,10 @@ async fn exchange(
                     buffer.consume(n);
                     if head.status >= 200 {
                         break;
+                    }
+                    if head.status == 101 {
+                        // Nobody asked for another protocol.
+                        return Err(FetchError::Broken);
                     }
                     continue;
                 }

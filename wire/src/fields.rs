@@ -111,7 +111,7 @@ impl Fields {
 
     /// Every value of a name given as text, in order.
     #[inline]
-    pub fn all<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
+    pub fn all<'a>(&'a self, name: &'a [u8]) -> impl DoubleEndedIterator<Item = &'a [u8]> + 'a {
         let id = Name::from_bytes(name);
         self.list.iter().filter(move |field| self.is(field, id, name)).map(|field| self.bytes(field.value))
     }

@@ -63,7 +63,7 @@ pub struct RequestHead {
     pub framing: Framing,
     /// The connection may serve another request after this one.
     pub keep_alive: bool,
-    /// `Expect: 100-continue` was sent (and the version allows it).
+    /// `Expect: 100-continue` was sent, the version allows it, and a body follows.
     pub expect_continue: bool,
     /// `Connection: upgrade` with an `Upgrade` field.
     pub upgrade: bool,

@@ -208,6 +208,31 @@ impl Name {
         }
         name
     }
+
+    /// As [`Name::from_bytes`], reading `_` as `-`: what a CGI-like origin takes the name for.
+    pub fn from_lookalike(bytes: &[u8]) -> Name {
+        const LONGEST: usize = longest();
+        let mut spelled = [0; LONGEST];
+        let Some(spelled) = spelled.get_mut(..bytes.len()) else {
+            return Name::Other;
+        };
+        for (to, &byte) in spelled.iter_mut().zip(bytes) {
+            *to = if byte == b'_' { b'-' } else { byte };
+        }
+        Name::from_bytes(spelled)
+    }
+}
+
+const fn longest() -> usize {
+    let (mut longest, mut at) = (0, 0);
+    while at < Name::KNOWN.len() {
+        let length = Name::KNOWN[at].1.len();
+        if length > longest {
+            longest = length;
+        }
+        at += 1;
+    }
+    longest
 }
 
 #[cfg(test)]
@@ -224,6 +249,16 @@ mod tests {
         assert_eq!(Name::from_bytes(b""), Name::Other);
         assert_eq!(Name::from_bytes(b"X-Unheard-Of"), Name::Other);
         assert_eq!(Name::from_bytes(&[b'a'; 500]), Name::Other);
+    }
+
+    #[test]
+    fn an_underscore_looks_like_a_hyphen() {
+        for &(name, text) in Name::KNOWN {
+            assert_eq!(Name::from_lookalike(text.replace('-', "_").as_bytes()), name);
+            assert_eq!(Name::from_lookalike(text.as_bytes()), name);
+        }
+        assert_eq!(Name::from_lookalike(b"x-forwarded_FOR"), Name::XForwardedFor);
+        assert_eq!(Name::from_lookalike(&[b'_'; 500]), Name::Other);
     }
 
     #[test]

@@ -329,7 +329,8 @@ fn connection_expect_upgrade() {
         ("1.0", "Connection: keep-alive\r\nConnection: close\r\n", (false, false, false)),
         ("1.0", "Keep-Alive: 5\r\n", (false, false, false)),
         ("1.0", "Proxy-Connection: keep-alive\r\n", (false, false, false)),
-        ("1.1", "Expect: 100-Continue\r\n", (true, true, false)),
+        ("1.1", "Expect: 100-Continue\r\nContent-Length: 1\r\n", (true, true, false)),
+        ("1.1", "Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n", (true, true, false)),
         ("1.0", "Expect: 100-continue\r\n", (false, false, false)),
         ("1.0", "Expect: other\r\n", (false, false, false)),
         ("1.1", "Connection: Upgrade\r\nUpgrade: websocket\r\n", (true, false, true)),
@@ -462,6 +463,31 @@ fn switches() {
     let path = PathRules { merge_slashes: false, ..path };
     let head = with(Limits { path, ..Limits::default() }).unwrap();
     assert_eq!(text(head.path()), "/a;b%2Fc//d\\e");
+}
+
+#[test]
+fn nothing_is_awaited_where_no_body_follows() {
+    for line in ["", "Content-Length: 0\r\n"] {
+        let head = good(&format!("GET / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n{line}\r\n"));
+        assert!(!head.expect_continue, "{line:?}");
+    }
+}
+
+#[test]
+fn look_alikes_of_a_proxys_own_fields_are_left_out() {
+    let lines = "X_Forwarded-For: a\r\nx_real_ip: b\r\nProxy_Connection: c\r\nX_Consumer_Username: d\r\n";
+    let input = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}X_Other: e\r\n\r\n");
+    let names: Vec<_> = good(&input).fields.iter().map(|(name, _, _)| text(name).to_owned()).collect();
+    assert_eq!(names, ["Host", "X_Other"]);
+    let limits = Limits { underscores: Underscores::Refuse, ..Limits::default() };
+    assert_eq!(read_with(input.as_bytes(), &limits).unwrap_err(), Refusal::Underscore);
+}
+
+#[test]
+fn methods_have_an_end() {
+    let with = |length: usize| read(&format!("{} / HTTP/1.1\r\nHost: a\r\n\r\n", "M".repeat(length)));
+    assert!(with(64).is_ok());
+    assert_eq!(with(65).unwrap_err(), Refusal::Method);
 }
 
 #[test]

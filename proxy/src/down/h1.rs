@@ -41,6 +41,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, stream: rt::Stream, client: Client
         waiter: worker.clock.waiter(),
         up_waiter: worker.clock.waiter(),
         incoming: Incoming::None,
+        ready: 0,
         continue_due: false,
         body_lost: false,
         head_bytes: 0,
@@ -165,6 +166,7 @@ async fn read_head(worker: &Worker, down: &mut Down, head: &mut wire::RequestHea
                     down.head_bytes = n as u64;
                     down.incoming = Incoming::new(head.framing);
                     down.continue_due = head.expect_continue && buffer.is_empty();
+                    down.ready = 0;
                     down.body_lost = false;
                     wire::h1::hop::strip_request(head, head.upgrade);
                     down.return_empty(worker);

@@ -82,15 +82,25 @@ pub(crate) async fn drive(
         (flow, _) => flow,
     };
 
-    let keep_client = x.request().keep_alive && !last_request && !worker.is_draining();
+    // A client that wanted a tunnel may already speak another protocol.
+    let keep_client =
+        x.request().keep_alive && !last_request && !worker.is_draining() && x.method() != Method::Connect;
     let mut fault = None;
     // The clock is looked at only if a stage will ask how long things took.
     let timed = chains.has(Phase::Log);
     let asked = if timed { worker.clock.micros() } else { 0 };
     let mut after = match (flow, plan) {
         (Flow::Go, Some(plan)) => {
-            let forward =
-                Forward { worker, plan, chains, up_out, down_out: &mut *down_out, chunk, keep_client };
+            let forward = Forward {
+                worker,
+                snapshot: &lease,
+                plan,
+                chains,
+                up_out,
+                down_out: &mut *down_out,
+                chunk,
+                keep_client,
+            };
             match forward.run(down, &mut x).await {
                 Ok(Forwarded::Done { keep_client: true }) => After::Next,
                 Ok(Forwarded::Done { keep_client: false }) => After::Linger,
@@ -98,8 +108,8 @@ pub(crate) async fn drive(
                     fault = Some(broken);
                     After::Abort
                 }
-                Ok(Forwarded::Switched(conn, bytes)) => {
-                    After::Tunnel(Tunnel { conn, bytes, idle_timeout: plan.timeouts.read })
+                Ok(Forwarded::Switched { conn, bytes, idle_timeout }) => {
+                    After::Tunnel(Tunnel { conn, bytes, idle_timeout })
                 }
                 Err(failed) => {
                     fault = Some(failed);
@@ -145,12 +155,22 @@ pub(crate) async fn drive(
 #[inline]
 fn told_client(worker: &Worker, client: &Client, head: &wire::RequestHead) -> Option<Client> {
     let real_ip = worker.settings.real_ip.as_ref()?;
-    let value = head.fields.get_named(real_ip.header.as_bytes())?;
+    let mut values = head.fields.all(real_ip.header.as_bytes()).rev().peekable();
+    values.peek()?;
     if !(real_ip.from)(client.peer.ip().to_canonical()) {
         return None;
     }
+    // Several lines are one list (RFC 9110 section 5.3): the last of them is the nearest hop's.
+    let mut found = None;
+    for value in values {
+        let Some(ip) = real_ip.read(value) else { break };
+        found = Some(ip);
+        if !real_ip.recursive || !(real_ip.from)(ip) {
+            break;
+        }
+    }
     let mut told = client.clone();
-    told.set_ip(real_ip.read(value)?);
+    told.set_ip(found?);
     Some(told)
 }
 

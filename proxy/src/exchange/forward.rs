@@ -7,12 +7,13 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use sdk::Exchange;
 use sdk::exchange::{Body, Chunk};
 use smallvec::SmallVec;
 use snapshot::balance::Tried;
-use snapshot::{Endpoint, PassHost, Plan, Scheme, Upstream};
+use snapshot::{Endpoint, PassHost, Plan, Scheme, Snapshot, Upstream};
 use wire::h1::encode::{BadTarget, check_target};
 use wire::{Framing, Method, Name, Span};
 
@@ -41,12 +42,17 @@ pub(crate) enum Forwarded {
     },
     Broken(Fault),
     /// The client's connection and this one are a tunnel now.
-    Switched(UpConn, Option<Buffer>),
+    Switched {
+        conn: UpConn,
+        bytes: Option<Buffer>,
+        idle_timeout: Duration,
+    },
 }
 
 /// What one exchange brings to its tries.
 pub(crate) struct Forward<'a> {
     pub(crate) worker: &'a Worker,
+    pub(crate) snapshot: &'a Snapshot,
     pub(crate) plan: &'a Plan,
     pub(crate) chains: Chains<'a>,
     pub(crate) up_out: &'a mut Vec<u8>,
@@ -65,9 +71,9 @@ impl Forward<'_> {
     /// Tries servers until one answers. An error means that nothing was sent to the client.
     pub(crate) async fn run(mut self, down: &mut Down, x: &mut Exchange<'_>) -> Result<Forwarded, Fault> {
         let worker = self.worker;
-        let upstream = match &self.plan.upstream {
+        let upstream = match self.snapshot.upstream(self.plan) {
             Ok(upstream) => upstream,
-            Err(failure) => return Err(Fault::gateway(FaultKind::Plan(*failure))),
+            Err(failure) => return Err(Fault::gateway(FaultKind::Plan(failure))),
         };
         if upstream.endpoints.is_empty() {
             return Err(Fault::gateway(FaultKind::NoNode));
@@ -76,6 +82,7 @@ impl Forward<'_> {
             return Err(Fault::gateway(FaultKind::UnsupportedScheme));
         }
         down.say_continue(worker).await?;
+        down.prepare_body(x, worker.settings.max_body)?;
         let mut tried = Tried::default();
         let mut retries = upstream.retries;
         let give_up = match upstream.retry_timeout {
@@ -117,7 +124,7 @@ impl Forward<'_> {
                 Err(failed) => failed,
             };
             last = failed.fault;
-            match retry::decide(failed.fault, failed.state, x.method()) {
+            match retry::decide(failed.fault, failed.state, sent_method(x)) {
                 Again::SameServer => same = Some(index),
                 Again::NextServer if retries > 0 && !worker.clock.is_over(give_up) => {
                     retries -= 1;
@@ -139,11 +146,11 @@ impl Forward<'_> {
         fresh: bool,
     ) -> Result<Forwarded, FailedTry> {
         let worker = self.worker;
-        let timeouts = &self.plan.timeouts;
-        let mut state = Try { reused: false, sent: false, body_lost: down.body_lost, answered: false };
+        let timeouts = self.plan.timeouts(upstream);
+        let mut state = Try { reused: false, sent: false, body_lost: down.body_lost };
         let failed = |fault, state| FailedTry { fault, state };
 
-        let careful = !x.method().is_idempotent();
+        let careful = !sent_method(x).is_idempotent();
         let pooled =
             if fresh { None } else { worker.pools.take(endpoint.addr, worker.clock.coarse_ms(), careful) };
         let mut conn = match pooled {
@@ -156,7 +163,7 @@ impl Forward<'_> {
         state.reused = conn.reused;
         conn.requests += 1;
 
-        let switching = self.plan.websocket && x.request().upgrade;
+        let switching = self.plan.websocket && asks_for_websocket(x.request());
         self.up_out.clear();
         let outgoing = match write_request(worker, x, upstream, endpoint, switching, self.up_out) {
             Ok(outgoing) => outgoing,
@@ -164,11 +171,12 @@ impl Forward<'_> {
         };
         let all_at_hand = down.body_at_hand();
 
-        let Down { stream, waiter, up_waiter, buffer, incoming, body_lost, .. } = down;
+        let Down { stream, waiter, up_waiter, buffer, incoming, ready, body_lost, .. } = down;
         let (mut from_client, mut to_client) = stream.split();
         let (mut from_up, mut to_up) = conn.stream.split();
-        let body = match (all_at_hand, &*buffer) {
-            (Some(n), Some(buffer)) => &buffer.data()[..n],
+        let at_hand = all_at_hand.unwrap_or(*ready);
+        let body = match &*buffer {
+            Some(buffer) if at_hand > 0 => &buffer.data()[..at_hand],
             _ => x.body(),
         };
         let written = if body.len() <= COPY_UP_TO {
@@ -188,13 +196,24 @@ impl Forward<'_> {
         }
         state.sent = true;
 
-        let sent_method = x.forward.method.unwrap_or(x.messages.request.method);
+        let sent_method = sent_method(x);
         let upload = UploadState::default();
+        if x.body_state == Body::TooLarge {
+            upload.received.set(x.messages.body.len() as u64);
+        }
         let mut nothing = Incoming::None;
         let incoming = if all_at_hand.is_some() { &mut nothing } else { incoming };
-        upload.done.set(incoming.is_done());
+        upload.done_at.set(incoming.is_done().then(|| worker.clock.coarse_ms()));
+        if let (None, Some(buffer), 1..) = (all_at_hand, &mut *buffer, *ready) {
+            // The beginning of a longer body is out, so there is room for more of it.
+            buffer.consume(*ready);
+            upload.received.set(std::mem::take(ready) as u64);
+            upload.lost.set(true);
+        }
         let result = {
-            let sender = Sender { worker, waiter, from: &mut from_client, buffer, incoming, state: &upload };
+            let from = &mut from_client;
+            let kept = all_at_hand.unwrap_or(0);
+            let sender = Sender { worker, waiter, from, buffer, kept, incoming, state: &upload };
             let mut sending = pin!(sender.run(&mut to_up, outgoing, timeouts.send));
             let receiver = Receiver {
                 worker,
@@ -237,13 +256,32 @@ impl Forward<'_> {
                 Ok(Forwarded::Done { keep_client })
             }
             Ok(Received::Broken(fault)) => Ok(Forwarded::Broken(fault)),
-            Ok(Received::Switched(bytes)) => Ok(Forwarded::Switched(conn, bytes)),
+            Ok(Received::Switched(bytes)) => {
+                Ok(Forwarded::Switched { conn, bytes, idle_timeout: timeouts.read })
+            }
             Err(fault) => {
                 state.body_lost = *body_lost;
                 Err(failed(fault, state))
             }
         }
     }
+}
+
+/// The method the upstream sees, which a stage may have changed.
+#[inline]
+fn sent_method(x: &Exchange<'_>) -> Method {
+    x.forward.method.unwrap_or(x.messages.request.method)
+}
+
+/// Whether the client wants a tunnel for WebSocket (RFC 6455 section 4.1). No other protocol is
+/// switched to: what follows an upgrade to HTTP/2 would be requests that no route has seen. Nor
+/// is there a switch behind a body, which the upstream might take for the first bytes of the tunnel,
+/// or for a request.
+#[inline]
+fn asks_for_websocket(head: &wire::RequestHead) -> bool {
+    head.upgrade
+        && matches!(head.framing, Framing::None | Framing::Length(0))
+        && head.fields.get(Name::Upgrade).is_some_and(|value| value.eq_ignore_ascii_case(b"websocket"))
 }
 
 /// Writes the request's head for this server, made anew (RFC 9112 section 3), and what was
@@ -328,9 +366,7 @@ fn write_request(
     out.extend_from_slice(b"\r\n");
 
     if switching {
-        out.extend_from_slice(b"Connection: upgrade\r\nUpgrade: ");
-        out.extend_from_slice(head.fields.get(Name::Upgrade).unwrap_or_default());
-        out.extend_from_slice(b"\r\n\r\n");
+        out.extend_from_slice(b"Connection: upgrade\r\nUpgrade: websocket\r\n\r\n");
         return Ok(Outgoing::Same);
     }
     let length = match (x.body_state, head.framing) {

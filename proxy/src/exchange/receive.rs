@@ -99,7 +99,7 @@ impl Receiver<'_, '_, '_> {
         // that nobody wanted is still on its way.
         let clean = (lent.is_none() || lent.get().is_empty()) && (has_body || incoming.is_done());
         Ok(Received::Done {
-            keep_upstream: keep_upstream && clean && self.state.done.get(),
+            keep_upstream: keep_upstream && clean && self.state.done_at.get().is_some(),
             keep_client: self.keep_client && ending != Ending::Close,
         })
     }
@@ -109,7 +109,7 @@ impl Receiver<'_, '_, '_> {
         let mut progress = Progress::default();
         let limits = &self.worker.settings.response;
         let mut interim = 0;
-        let deadline = self.worker.clock.after(self.read_timeout);
+        let mut deadline = self.worker.clock.after(self.read_timeout);
         loop {
             if !lent.is_none() && !lent.get().is_empty() {
                 let buffer = lent.get();
@@ -135,15 +135,33 @@ impl Receiver<'_, '_, '_> {
             }
             if lent.is_none() {
                 // No buffer is held while the upstream thinks.
-                let ready = self.waiter.until(deadline, |cx| self.from.poll_readable(cx)).await;
-                ready.map_err(|_| Fault::upstream(FaultKind::ReadTimeout))?.map_err(|_| closed_early())?;
+                match self.waiter.until(deadline, |cx| self.from.poll_readable(cx)).await {
+                    Ok(ready) => ready.map_err(|_| closed_early())?,
+                    Err(_) => {
+                        deadline = self.more_time()?;
+                        continue;
+                    }
+                }
             }
             match io::read_until(self.waiter, self.from, lent.get(), deadline).await {
                 Ok(0) | Err(Failed::Closed) => return Err(closed_early()),
                 Ok(_) => {}
-                Err(Failed::Timeout) => return Err(Fault::upstream(FaultKind::ReadTimeout)),
+                Err(Failed::Timeout) => deadline = self.more_time()?,
             }
         }
+    }
+
+    /// Until when the upstream may take to answer, after a time-out: its time begins with the last
+    /// byte of the request. While the body is on its way, the upload has time-outs of its own.
+    #[cold]
+    fn more_time(&self) -> Result<u64, Fault> {
+        let clock = &self.worker.clock;
+        let until = match (self.state.done_at.get(), self.state.failed.get()) {
+            (Some(at), _) => clock.after(self.read_timeout) - (clock.coarse_ms() - at),
+            (None, None) => clock.after(self.read_timeout),
+            (None, Some(_)) => 0,
+        };
+        if clock.is_over(until) { Err(Fault::upstream(FaultKind::ReadTimeout)) } else { Ok(until) }
     }
 
     /// 102, 103 and the like go on to clients that know of them; 100 answered our own wish.
@@ -157,7 +175,10 @@ impl Receiver<'_, '_, '_> {
         wire::h1::encode::status_line(head.status, self.out);
         head.fields.write_to(self.out);
         self.out.extend_from_slice(b"\r\n");
-        self.flush().await
+        self.flush().await?;
+        // Of the final response, nothing is out yet.
+        self.head_sent = false;
+        Ok(())
     }
 
     /// Puts the response head into the form the client gets, and says how the body goes out.
@@ -177,7 +198,7 @@ impl Receiver<'_, '_, '_> {
             let _ = x.messages.response.fields.set(b"X-APISIX-Upstream-Status", &text);
         }
         self.chains.header_filter(self.worker, x);
-        if !self.state.done.get() || self.worker.is_draining() {
+        if self.state.done_at.get().is_none() || self.worker.is_draining() {
             // An early response: what is left of the request's body would be taken for a request.
             self.keep_client = false;
         }
@@ -351,7 +372,8 @@ impl Receiver<'_, '_, '_> {
     /// 101 (RFC 9110 section 15.2.2): only if it was asked for.
     async fn switch(mut self, lent: Lent<'_>) -> Result<Received, Fault> {
         let head = &mut self.x.messages.response;
-        if !self.switching || !head.upgrade {
+        let agreed = head.fields.get(Name::Upgrade).is_some_and(|to| to.eq_ignore_ascii_case(b"websocket"));
+        if !self.switching || !head.upgrade || !agreed {
             return Err(Fault::upstream(FaultKind::UnaskedInterim));
         }
         self.x.source = Source::Upstream;

@@ -15,8 +15,6 @@ pub(crate) struct Try {
     pub(crate) sent: bool,
     /// Bytes of the body were taken from the client that are not in memory any more.
     pub(crate) body_lost: bool,
-    /// A byte of a response arrived.
-    pub(crate) answered: bool,
 }
 
 /// What may follow.
@@ -30,12 +28,12 @@ pub(crate) enum Again {
     NextServer,
 }
 
-/// Decides. Only failures of the upstream are tried again, only before any byte of a
-/// response, and a request that may have been processed only if its method is
+/// Decides. Only failures of the upstream are tried again, only before a final response has
+/// begun, and a request that may have been processed only if the method it was sent with is
 /// idempotent (RFC 9110 section 9.2.2).
 #[inline]
 pub(crate) fn decide(fault: Fault, tried: Try, method: Method) -> Again {
-    if fault.blame != Blame::Upstream || tried.body_lost || tried.answered {
+    if fault.blame != Blame::Upstream || tried.body_lost {
         return Again::No;
     }
     match fault.kind {
@@ -56,7 +54,7 @@ pub(crate) fn decide(fault: Fault, tried: Try, method: Method) -> Again {
 mod tests {
     use super::*;
 
-    const FRESH: Try = Try { reused: false, sent: true, body_lost: false, answered: false };
+    const FRESH: Try = Try { reused: false, sent: true, body_lost: false };
 
     #[test]
     fn a_post_is_never_sent_twice() {
@@ -78,9 +76,8 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_tried_after_an_answer_or_without_the_body() {
+    fn nothing_is_tried_without_the_body_or_for_a_client_that_left() {
         let closed = Fault::upstream(FaultKind::ClosedEarly);
-        assert_eq!(decide(closed, Try { answered: true, ..FRESH }, Method::Get), Again::No);
         assert_eq!(decide(closed, Try { body_lost: true, ..FRESH }, Method::Put), Again::No);
         assert_eq!(decide(Fault::client(FaultKind::ClientGone), FRESH, Method::Get), Again::No);
     }

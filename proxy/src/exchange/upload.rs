@@ -53,6 +53,10 @@ pub(crate) async fn buffer(
                 down.return_empty(worker);
                 return Ok(());
             }
+            let max = worker.settings.max_body;
+            if max > 0 && x.messages.body.len() as u64 > max {
+                return Err(Fault::client(FaultKind::BodyTooLarge));
+            }
             if x.messages.body.len() > limit {
                 x.body_state = Body::TooLarge;
                 return Ok(());
@@ -65,8 +69,8 @@ pub(crate) async fn buffer(
 /// How far sending a request's body has come; looked at by the receiving side.
 #[derive(Debug, Default)]
 pub(crate) struct UploadState {
-    /// The last byte of the request was written.
-    pub(crate) done: Cell<bool>,
+    /// When the last byte of the request was written, in the clock's coarse milliseconds.
+    pub(crate) done_at: Cell<Option<u64>>,
     /// Bytes were taken from the client that are not in memory any more.
     pub(crate) lost: Cell<bool>,
     /// Writing to the upstream failed; its answer may still be there to read.
@@ -83,6 +87,8 @@ pub(crate) struct Sender<'a, 'b> {
     pub(crate) waiter: &'a Waiter,
     pub(crate) from: &'a mut ReadHalf<'b>,
     pub(crate) buffer: &'a mut Option<Buffer>,
+    /// Bytes at the front of the buffer that were sent already and are kept for another try.
+    pub(crate) kept: usize,
     pub(crate) incoming: &'a mut Incoming,
     pub(crate) state: &'a UploadState,
 }
@@ -105,7 +111,7 @@ impl Sender<'_, '_> {
             // Only the upstream's answer, if there is one, can end this exchange now.
             return std::future::pending().await;
         }
-        self.state.done.set(true);
+        self.state.done_at.set(Some(self.worker.clock.coarse_ms()));
         self.watch().await
     }
 
@@ -174,7 +180,7 @@ impl Sender<'_, '_> {
     /// Ends when the client is certainly gone, or has closed its sending side and nothing
     /// of a response has come for a while.
     async fn watch(&mut self) -> Fault {
-        if self.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty()) {
+        if self.buffer.as_ref().is_some_and(|buffer| buffer.len() > self.kept) {
             // The next request is here already; so is the client.
             return std::future::pending().await;
         }

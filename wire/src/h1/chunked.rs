@@ -272,8 +272,9 @@ impl Relayed {
 /// connection control (RFC 9110 section 6.5.1).
 fn is_forwarded(name: &[u8]) -> bool {
     !matches!(
-        Name::from_bytes(name),
-        Name::Authorization
+        Name::from_lookalike(name),
+        Name::Apikey
+            | Name::Authorization
             | Name::CacheControl
             | Name::Connection
             | Name::ContentEncoding
@@ -292,6 +293,7 @@ fn is_forwarded(name: &[u8]) -> bool {
             | Name::IfUnmodifiedSince
             | Name::KeepAlive
             | Name::Location
+            | Name::Pragma
             | Name::Proxy
             | Name::ProxyAuthenticate
             | Name::ProxyAuthorization
@@ -432,7 +434,7 @@ mod tests {
         ("0\r\nX-Sum: \t 1 \t\r\nA:b\r\nE:\r\n\r\n", "0\r\nX-Sum: 1\r\nA:b\r\nE:\r\n\r\n", ""),
         ("0\r\nX\x31:\t1\r\n\r\n", "0\r\nX1: 1\r\n\r\n", ""),
         (
-            "0\r\nContent-Length: 9\r\nX: y\r\ntransfer-encoding: chunked\r\nHost: h\r\n\r\n",
+            "0\r\nContent-Length: 9\r\nX: y\r\ntransfer-encoding: chunked\r\nHost: h\r\nX_Real_IP: i\r\n\r\n",
             "0\r\nX: y\r\n\r\n",
             "",
         ),

@@ -19,8 +19,8 @@ use crate::names::Name;
 use crate::target::{self, PathRules};
 
 use super::Refusal;
-use super::host;
 use super::scan::{Stop, end_of_line, field_line, token_end, value_end};
+use super::{hop, host};
 
 /// What a head may measure and hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,8 @@ impl Default for Limits {
 
 /// What happens to fields with an underscore in their name, which CGI-like origins
 /// cannot tell from a hyphen. `Content_Length` and `Transfer_Encoding` are refused
-/// always.
+/// always; look-alikes of the fields that end at this hop or that a proxy writes itself
+/// (`X_Forwarded_For`) are left out always.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Underscores {
     /// They pass, as in APISIX (`underscores_in_headers on`).
@@ -60,6 +61,9 @@ pub enum Underscores {
     /// They refuse the message.
     Refuse,
 }
+
+/// Bytes of a method; the longest registered one has 17.
+const LONGEST_METHOD: usize = 64;
 
 /// How far an incomplete head was looked at. One for each connection; it resets itself
 /// when a head is complete or refused.
@@ -167,7 +171,7 @@ fn read_request(input: &[u8], head: &mut RequestHead, limits: &Limits) -> Result
 
     let method_end = token_end(input, 0);
     match input.get(method_end) {
-        Some(b' ') if method_end > 0 => {}
+        Some(b' ') if method_end > 0 && method_end <= LONGEST_METHOD => {}
         Some(b'\r' | b'\n') => return Err(Refusal::RequestLine.into()),
         Some(_) => return Err(Refusal::Method.into()),
         None => return Err(Stop::More),
@@ -194,7 +198,10 @@ fn read_request(input: &[u8], head: &mut RequestHead, limits: &Limits) -> Result
         _ if version == Version::Http10 => {
             head.fields.remove_id(Name::Expect);
         }
-        Expect::Continue => head.expect_continue = true,
+        // Without a body there is nothing to go on with.
+        Expect::Continue => {
+            head.expect_continue = !matches!(head.framing, Framing::None | Framing::Length(0))
+        }
         Expect::Other => return Err(Refusal::Expectation.into()),
     }
     target::resolve(input, &target, head, &limits.path)?;
@@ -426,15 +433,11 @@ fn read_fields(
 
 #[cold]
 fn keep_underscores(name: &[u8], rule: Underscores) -> Result<bool, Refusal> {
-    let same = |known: &str| {
-        name.len() == known.len()
-            && name
-                .iter()
-                .zip(known.bytes())
-                .all(|(&byte, known)| byte.eq_ignore_ascii_case(&known) || byte == b'_' && known == b'-')
-    };
-    if same(Name::ContentLength.as_str()) || same(Name::TransferEncoding.as_str()) {
-        return Err(Refusal::DisguisedName);
+    match Name::from_lookalike(name) {
+        Name::ContentLength | Name::TransferEncoding => return Err(Refusal::DisguisedName),
+        Name::Other => {}
+        looks_like if rule != Underscores::Refuse && hop::is_ours(looks_like) => return Ok(false),
+        _ => {}
     }
     match rule {
         Underscores::Keep => Ok(true),

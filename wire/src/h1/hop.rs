@@ -60,6 +60,12 @@ fn remove_named(fields: &mut Fields) {
     }
 }
 
+/// Fields that end at this hop or that the proxy writes itself, so that a peer's look-alike
+/// would be taken for the real one.
+pub(super) fn is_ours(id: Name) -> bool {
+    (HOP | WRITTEN) & bit(id) != 0
+}
+
 fn names_nothing(value: &[u8]) -> bool {
     const USUAL: [&[u8]; 4] = [b"keep-alive", b"close", b"upgrade", b"keep-alive, Upgrade"];
     USUAL.iter().any(|usual| usual.eq_ignore_ascii_case(value))
@@ -113,6 +119,17 @@ const KEPT: u128 = set(&[
     Name::Trailer,
     Name::Via,
     Name::WwwAuthenticate,
+    Name::XConsumerCustomId,
+    Name::XConsumerUsername,
+    Name::XCredentialIdentifier,
+    Name::XForwardedFor,
+    Name::XForwardedHost,
+    Name::XForwardedPort,
+    Name::XForwardedProto,
+    Name::XRealIp,
+]);
+
+const WRITTEN: u128 = set(&[
     Name::XConsumerCustomId,
     Name::XConsumerUsername,
     Name::XCredentialIdentifier,

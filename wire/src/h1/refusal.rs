@@ -6,7 +6,7 @@
 pub enum Refusal {
     /// The request line is not `METHOD SP TARGET SP VERSION CRLF` (RFC 9112 section 3).
     RequestLine,
-    /// The method is empty or not a token (RFC 9110 section 9.1).
+    /// The method is empty, not a token (RFC 9110 section 9.1) or longer than any that is in use.
     Method,
     /// The target holds a byte that may not stand there, or has none of the four forms
     /// its method may have (RFC 9112 section 3.2).
@@ -106,7 +106,7 @@ impl Refusal {
             Refusal::RequestLine => {
                 "the request line must be a method, a target and a version with one space between"
             }
-            Refusal::Method => "the method must be a token",
+            Refusal::Method => "the method must be a token of at most 64 bytes",
             Refusal::Target => "the request target holds a byte or has a form that is not allowed",
             Refusal::TargetTooLong => "the request target is too long",
             Refusal::PercentEncoding => "a % in the path must be followed by two hexadecimal digits",

@@ -16,7 +16,7 @@ pub const REQUESTS: &[&[u8]] = &[
     b"HEAD /\"<>{|}^`\xc3\xa9?\xc3\xa9{} HTTP/1.1\r\nHost: a\r\nX: \x80\xff\tb\r\n\r\n",
     b"GET / HTTP/1.0\r\n\r\n",
     b"GET / HTTP/1.0\r\nExpect: 100-continue\r\nKeep-Alive: 5\r\nProxy-Connection: x\r\n\r\nGET / HTTP/1.1\r\n",
-    b"PURGE /x HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 1.2.3.4\r\nCookie: a=b; c=d\r\nContent_Type: x\r\n\r\n",
+    b"PURGE /x HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 1.2.3.4\r\nCookie: a=b; c=d\r\nContent_Type: x\r\nX_Real_IP: 1\r\nExpect: 100-continue\r\n\r\n",
 ];
 
 pub const RESPONSES: &[&[u8]] = &[
@@ -151,6 +151,7 @@ pub const WORDS: &[&[u8]] = &[
 /// Trailers that RFC 9110 section 6.5.1 does not allow, and those that gateways and origins
 /// take for identity.
 pub const DROPPED_TRAILERS: &[&str] = &[
+    "apikey",
     "authorization",
     "cache-control",
     "connection",
@@ -170,6 +171,7 @@ pub const DROPPED_TRAILERS: &[&str] = &[
     "if-unmodified-since",
     "keep-alive",
     "location",
+    "pragma",
     "proxy",
     "proxy-authenticate",
     "proxy-authorization",
@@ -182,6 +184,23 @@ pub const DROPPED_TRAILERS: &[&str] = &[
     "upgrade",
     "vary",
     "www-authenticate",
+    "x-consumer-custom-id",
+    "x-consumer-username",
+    "x-credential-identifier",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-port",
+    "x-forwarded-proto",
+    "x-real-ip",
+];
+
+/// Fields a proxy takes away or writes itself, which no peer may spell with underscores.
+pub const LOOK_ALIKES: &[&str] = &[
+    "http2-settings",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
     "x-consumer-custom-id",
     "x-consumer-username",
     "x-credential-identifier",
