@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Every goal, in the order they are run.
-pub const GOALS: [Goal; 6] = [
+pub static GOALS: [Goal; 6] = [
     Goal { name: "mutations", about: "damaged requests reach nobody", run: mutations::run },
     Goal { name: "changes", about: "changes under load disturb nobody", run: changes::run },
     Goal { name: "kills", about: "SIGKILL loses nothing and the start is quick", run: kills::run },
@@ -103,7 +103,8 @@ pub fn main() -> ExitCode {
     let long = !args.iter().any(|arg| arg == "--short");
     let names: Vec<&str> = args.iter().map(String::as_str).filter(|arg| !arg.starts_with('-')).collect();
     if let Some(unknown) = names.iter().find(|name| GOALS.iter().all(|goal| goal.name != **name)) {
-        let known = GOALS.map(|goal| goal.name).join(", ");
+        let known: Vec<_> = GOALS.iter().map(|goal| goal.name).collect();
+        let known = known.join(", ");
         eprintln!("no goal {unknown:?}; there are: {known}");
         return ExitCode::FAILURE;
     }

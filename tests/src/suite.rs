@@ -1,7 +1,8 @@
-//! All cases: found, run side by side, reported.
+//! All cases and the short forms of the goals: found, run side by side, reported.
 
 use crate::case::Case;
 use crate::run;
+use crate::soak::{GOALS, Goal, Row};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Mutex;
@@ -13,8 +14,15 @@ const JOBS: usize = 4;
 
 struct Found {
     name: String,
-    path: PathBuf,
+    what: What,
     serial: bool,
+}
+
+enum What {
+    /// A case file.
+    Case(PathBuf),
+    /// A goal, in its short form.
+    Goal(&'static Goal),
 }
 
 /// Lists, runs, reports. Words on the command line are parts of names.
@@ -81,12 +89,34 @@ pub fn program() -> Result<PathBuf, String> {
 
 /// Every case, with what the order of running needs to know.
 fn find(folder: &Path) -> Vec<Found> {
-    let found = files(folder).into_iter().map(|(name, path)| {
+    let cases = files(folder).into_iter().map(|(name, path)| {
         // A file that does not read is run, and fails by name.
         let serial = Case::load(&path).is_ok_and(|case| case.serial);
-        Found { name, path, serial }
+        Found { name, what: What::Case(path), serial }
     });
-    found.collect()
+    // What is measured wants the machine for itself.
+    let goals = GOALS.iter().map(|goal| {
+        let name = format!("soak/{}", goal.name);
+        Found { name, what: What::Goal(goal), serial: true }
+    });
+    cases.chain(goals).collect()
+}
+
+impl Found {
+    /// Runs it; gives the failures, each a readable text.
+    fn run(&self, program: &Path) -> Vec<String> {
+        match &self.what {
+            What::Case(path) => run::run(path, program),
+            What::Goal(goal) => match goal.run(program, false, false) {
+                Ok(rows) => rows.iter().filter(|row| !row.met).map(missed).collect(),
+                Err(error) => vec![format!("{error:#}")],
+            },
+        }
+    }
+}
+
+fn missed(row: &Row) -> String {
+    format!("{}, {}: promised {}, measured {}", row.id, row.what, row.wanted, row.measured)
 }
 
 /// Every `*.yaml` below a folder, named by its path, in order.
@@ -127,7 +157,7 @@ fn several(cases: &[&Found], program: &Path, jobs: usize) -> Vec<(String, Vec<St
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::SeqCst)) {
                     let start = Instant::now();
-                    let failures = run::run(&case.path, program);
+                    let failures = case.run(program);
                     let verdict = if failures.is_empty() { "ok    " } else { "FAILED" };
                     println!("{verdict} {} ({:.2} s)", case.name, start.elapsed().as_secs_f64());
                     if !failures.is_empty() {
