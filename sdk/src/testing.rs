@@ -98,6 +98,11 @@ impl Probe {
         }
     }
 
+    /// The same with another request, for tests to which making all of it anew is too slow.
+    pub fn ask(&mut self, method: &str, target: &str, headers: &[(&str, &str)]) {
+        self.messages = messages(method, target, headers);
+    }
+
     /// With another client address.
     #[must_use]
     pub fn from_ip(mut self, ip: &str) -> Probe {

@@ -1,6 +1,7 @@
 //! `cargo x ci`: everything, in CI's order.
 
-use crate::{fuzz, test};
+use crate::shell::stage;
+use crate::{deny, fuzz, test};
 use anyhow::Result;
 
 /// Seconds each fuzz target gets here; `cargo x fuzz` gives them more.
@@ -8,5 +9,6 @@ const FUZZ_SECONDS: u64 = 60;
 
 pub fn ci() -> Result<()> {
     test::test(&[])?;
-    fuzz::fuzz(None, FUZZ_SECONDS)
+    stage("dependencies", deny::deny)?;
+    stage("fuzz", || fuzz::fuzz(None, FUZZ_SECONDS))
 }

@@ -8,12 +8,14 @@
 mod bench;
 mod check;
 mod ci;
+mod deny;
 mod docs;
 mod fuzz;
 mod gen_docs;
 mod new_plugin;
 mod run;
 mod shell;
+mod soak;
 mod test;
 mod tidy;
 mod tools;
@@ -36,6 +38,9 @@ cargo x COMMAND
   tidy                walls between the rooms, file sizes, banned words
   fuzz [TARGET] [--seconds N]
                       run one or all fuzz targets, 60 seconds each by default
+  soak [--short] [GOAL...]
+                      what docs/reliability.md promises, measured at length
+  deny                licences, bans, sources and advisories of all dependencies
   ci                  everything, in CI's order
   help                this text
 ";
@@ -55,6 +60,8 @@ fn main() -> ExitCode {
         "new-plugin" => new_plugin::command(rest),
         "tidy" => tidy::tidy(),
         "fuzz" => fuzz::command(rest),
+        "soak" => soak::soak(rest),
+        "deny" => deny::deny(),
         "ci" => ci::ci(),
         "help" | "-h" | "--help" => {
             print!("{HELP}");
