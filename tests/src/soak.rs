@@ -9,7 +9,9 @@ mod kills;
 mod load;
 mod mutations;
 mod origin;
+mod origins;
 mod overload;
+mod reloads;
 mod site;
 mod start;
 mod steady;
@@ -22,11 +24,13 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Every goal, in the order they are run.
-pub static GOALS: [Goal; 6] = [
+pub static GOALS: [Goal; 8] = [
     Goal { name: "mutations", about: "damaged requests reach nobody", run: mutations::run },
     Goal { name: "changes", about: "changes under load disturb nobody", run: changes::run },
     Goal { name: "kills", about: "SIGKILL loses nothing and the start is quick", run: kills::run },
     Goal { name: "start", about: "a large store is served soon", run: start::run },
+    Goal { name: "reloads", about: "reading files again and ending fail nothing", run: reloads::run },
+    Goal { name: "origins", about: "an origin that dies and comes back", run: origins::run },
     Goal { name: "overload", about: "too much is refused, the rest served", run: overload::run },
     Goal { name: "steady", about: "steady traffic fails nothing and grows nothing", run: steady::run },
 ];

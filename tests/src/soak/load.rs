@@ -161,7 +161,7 @@ fn exchange(shared: &Shared, kept: &mut Option<Reader<TcpStream>>, path: &str, n
             bytes.extend(b"0\r\n\r\n");
         }
     }
-    let mut connection = match kept.take() {
+    let mut connection = match kept.take().filter(|kept| is_open(kept.inner())) {
         Some(connection) => connection,
         None => connect(&shared.address)?,
     };
@@ -175,6 +175,14 @@ fn exchange(shared: &Shared, kept: &mut Option<Reader<TcpStream>>, path: &str, n
         *kept = Some(connection);
     }
     Ok(())
+}
+
+/// Whether an idle connection still stands. A server may close one when it likes, and a client
+/// that is told so in time opens another; one closed while a request is on its way is a failure.
+fn is_open(stream: &TcpStream) -> bool {
+    let looked = stream.set_nonblocking(true).and_then(|()| stream.peek(&mut [0]));
+    let waits = looked.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+    waits && stream.set_nonblocking(false).is_ok()
 }
 
 fn connect(address: &str) -> Result<Reader<TcpStream>> {

@@ -3,11 +3,12 @@
 //! Whatever is not a request in its only form is noted as a violation: this is what stands behind
 //! the gateway when damaged requests are sent to it. It shares no code with the gateway.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Violations kept; the rest is only counted.
 const KEPT: usize = 20;
@@ -28,6 +29,9 @@ struct Shared {
     count: AtomicU64,
     violations: Mutex<Vec<String>>,
     stopped: AtomicBool,
+    /// Nothing listens and nothing is answered.
+    down: AtomicBool,
+    connections: Mutex<Vec<TcpStream>>,
 }
 
 /// What the origin answers to a request, and what a client compares with.
@@ -49,16 +53,26 @@ impl Origin {
         let port = listener.local_addr()?.port();
         let shared = Arc::new(Shared::default());
         let accepting = shared.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                if accepting.stopped.load(Ordering::Relaxed) {
-                    return;
-                }
-                let shared = accepting.clone();
-                std::thread::spawn(move || Connection { shared, stream, data: Vec::new() }.serve());
-            }
-        });
+        std::thread::spawn(move || accept(&listener, &accepting));
         Ok(Origin { port, shared })
+    }
+
+    /// Dies: its port is closed and every connection reset, for so long.
+    pub fn die_for(&self, pause: Duration) -> Result<()> {
+        self.shared.down.store(true, Ordering::SeqCst);
+        // Wakes the accepting thread, which closes the port.
+        let _ = TcpStream::connect(("127.0.0.1", self.port));
+        let connections = std::mem::take(&mut *self.shared.connections.lock().expect("no holder panics"));
+        for connection in connections {
+            let _ = crate::talk::reset(&connection);
+            let _ = connection.shutdown(Shutdown::Both);
+        }
+        std::thread::sleep(pause);
+        let listener = TcpListener::bind(("127.0.0.1", self.port)).context("the origin's own port")?;
+        self.shared.down.store(false, Ordering::SeqCst);
+        let accepting = self.shared.clone();
+        std::thread::spawn(move || accept(&listener, &accepting));
+        Ok(())
     }
 
     pub fn requests(&self) -> u64 {
@@ -77,6 +91,19 @@ impl Drop for Origin {
         self.shared.stopped.store(true, Ordering::Relaxed);
         // Wakes the accepting thread, which then ends.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
+    }
+}
+
+fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+    for stream in listener.incoming().flatten() {
+        if shared.stopped.load(Ordering::SeqCst) || shared.down.load(Ordering::SeqCst) {
+            return;
+        }
+        let mut connections = shared.connections.lock().expect("no holder panics");
+        connections.extend(stream.try_clone());
+        drop(connections);
+        let shared = shared.clone();
+        std::thread::spawn(move || Connection { shared, stream, data: Vec::new() }.serve());
     }
 }
 

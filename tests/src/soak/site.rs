@@ -32,11 +32,34 @@ impl Site {
         let case: Case = serde_json::from_value(json!({
             "about": "a goal", "config": config, "limits": limits, "steps": [],
         }))?;
+        Site::listening(program, &case, Listen::choose(Ports::Free)?, Origin::start()?)
+    }
+
+    /// Another gateway on the same data port, with an origin of its own behind `uri`. It has its
+    /// route from the start, since requests reach it from then on.
+    pub fn beside(&self, program: &Path, uri: &str) -> Result<Site> {
+        let origin = Origin::start()?;
+        let mut route = route_to(origin.port, uri);
+        route["id"] = json!("beside");
+        let case: Case = serde_json::from_value(json!({
+            "about": "a goal", "provider": "yaml", "resources": {"routes": [route]}, "steps": [],
+        }))?;
+        let listen = Listen { proxy: self.gateway.listen.proxy, ..Listen::choose(Ports::Free)? };
+        let site = Site::listening(program, &case, listen, origin)?;
+        // Its data port was open before; that it has come up shows elsewhere.
+        let until = Instant::now() + PATIENCE;
+        while !site.gateway.snapshot().is_ok_and(|snapshot| snapshot.published > 0) {
+            ensure!(Instant::now() < until, "the second gateway does not come up:\n{}", site.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(site)
+    }
+
+    fn listening(program: &Path, case: &Case, listen: Listen, origin: Origin) -> Result<Site> {
         let folder = tempfile::Builder::new().prefix("sluice-soak-").tempdir()?;
-        let listen = Listen::choose(Ports::Free)?;
-        let gateway = Gateway::prepare(&case, program, folder.path(), listen, &Names::default())?;
+        let gateway = Gateway::prepare(case, program, folder.path(), listen, &Names::default())?;
         let mut site = Site {
-            origin: Origin::start()?,
+            origin,
             proxy: format!("127.0.0.1:{}", listen.proxy),
             admin: format!("127.0.0.1:{}", listen.admin),
             gateway,
@@ -67,6 +90,15 @@ impl Site {
         self.gateway.kill()
     }
 
+    pub fn signal(&mut self, name: &str) -> Result<()> {
+        self.gateway.signal(name)
+    }
+
+    /// Waits for the gateway's end and gives its exit code.
+    pub fn wait(&mut self) -> Result<i32> {
+        self.gateway.wait()
+    }
+
     pub fn log(&self) -> String {
         self.gateway.log()
     }
@@ -78,10 +110,7 @@ impl Site {
 
     /// A route to the origin, with more of what a route may have.
     pub fn route(&self, uri: &str, more: Value) -> Value {
-        let mut route = json!({
-            "uri": uri,
-            "upstream": {"type": "roundrobin", "nodes": {format!("127.0.0.1:{}", self.origin.port): 1}},
-        });
+        let mut route = route_to(self.origin.port, uri);
         if let (Value::Object(route), Value::Object(more)) = (&mut route, more) {
             route.extend(more);
         }
@@ -126,6 +155,13 @@ impl Site {
     pub fn lives(&self) -> bool {
         Path::new(&format!("/proc/{}", self.pid)).exists() && !self.log().contains("panicked")
     }
+}
+
+fn route_to(port: u16, uri: &str) -> Value {
+    json!({
+        "uri": uri,
+        "upstream": {"type": "roundrobin", "nodes": {format!("127.0.0.1:{port}"): 1}},
+    })
 }
 
 /// Writes through the Admin API on a connection of its own.

@@ -1,0 +1,69 @@
+//! R7 and R9: the process is told to read its files again, and to end, under load.
+
+use super::load::{Load, RATE};
+use super::site::Site;
+use super::{Row, Trial};
+use anyhow::Result;
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+/// Between two signals.
+const PAUSE: Duration = Duration::from_millis(150);
+/// In-flight requests are short here, so the end must be too.
+const END: Duration = Duration::from_secs(3);
+
+pub fn run(trial: &Trial) -> Result<Vec<Row>> {
+    let mut site = Site::start(trial.program, json!(null), "")?;
+    let route = site.route("/load/*", json!({}));
+    site.put("routes/load", &route)?;
+    let reloads: u32 = trial.pick(5, 20);
+    let load = Load::start(&site.proxy, &["/load".to_owned()], RATE);
+    std::thread::sleep(PAUSE);
+    for turn in 0..reloads {
+        trial.progress(f64::from(turn) / f64::from(reloads), "reloads");
+        site.signal("HUP")?;
+        std::thread::sleep(PAUSE);
+    }
+    let reloaded = load.take();
+
+    // A second instance on the same port takes over while the first one ends.
+    let ends: u32 = trial.pick(1, 5);
+    let mut exits = Vec::new();
+    let mut longest = Duration::ZERO;
+    for turn in 0..ends {
+        trial.progress(f64::from(turn) / f64::from(ends), "ends");
+        let next = site.beside(trial.program, "/load/*")?;
+        std::thread::sleep(PAUSE);
+        site.signal("TERM")?;
+        let began = Instant::now();
+        exits.push(site.wait()?);
+        longest = longest.max(began.elapsed());
+        site = next;
+    }
+    std::thread::sleep(PAUSE);
+    let ended = load.stop();
+    let busy = reloaded.requests > u64::from(reloads) * 30 && ended.requests > 100;
+    Ok(vec![
+        Row::new(
+            "R7",
+            &format!("failed requests in {reloads} reloads"),
+            "0",
+            reloaded.verdict(),
+            reloaded.failed == 0 && busy,
+        ),
+        Row::new(
+            "R9",
+            &format!("failed requests in {ends} ends by SIGTERM, another instance beside"),
+            "0",
+            ended.verdict(),
+            ended.failed == 0,
+        ),
+        Row::new(
+            "R9",
+            "exit codes, and the longest end",
+            "0",
+            format!("{exits:?}, {:.1} s", longest.as_secs_f64()),
+            exits.iter().all(|code| *code == 0) && longest < END,
+        ),
+    ])
+}
