@@ -21,6 +21,8 @@ use crate::worker::Worker;
 /// What reading a head came to.
 enum Head {
     Ready,
+    /// Nothing: what made the connection readable was read along with the request before.
+    Nothing,
     /// The connection ended between requests, or broke off within a head.
     Gone,
     Refused(FaultKind),
@@ -83,6 +85,7 @@ async fn active(worker: &Rc<Worker>, down: &mut Down, client: &Client) -> Ended 
                     down.requests >= settings.keepalive_requests || settings.keepalive_timeout.is_zero();
                 drive::drive(worker, down, client, &mut scratch, last).await
             }
+            Head::Nothing => After::Next,
             Head::Gone => After::Close,
             Head::Refused(kind) => refuse(worker, down, kind, &mut scratch.down_out).await,
         };
@@ -158,29 +161,33 @@ async fn read_head(worker: &Worker, down: &mut Down, head: &mut wire::RequestHea
     let deadline = worker.clock.after(worker.settings.header_timeout);
     let buffer = down.buffer.get_or_insert_with(|| worker.buffers.take());
     let (mut from, _) = down.stream.split();
+    if buffer.is_empty() {
+        match io::read_now(&mut from, buffer).await {
+            None => return Head::Nothing,
+            Some(Ok(0) | Err(_)) => return Head::Gone,
+            Some(Ok(_)) => {}
+        }
+    }
     loop {
-        if !buffer.is_empty() {
-            match wire::h1::request(buffer.data(), &mut progress, head, limits) {
-                Ok(Some(n)) => {
-                    buffer.consume(n);
-                    down.head_bytes = n as u64;
-                    down.incoming = Incoming::new(head.framing);
-                    down.continue_due = head.expect_continue && buffer.is_empty();
-                    down.ready = 0;
-                    down.body_lost = false;
-                    wire::h1::hop::strip_request(head, head.upgrade);
-                    down.return_empty(worker);
-                    return Head::Ready;
-                }
-                Ok(None) if buffer.space().is_empty() => buffer.grow(limits.head + 2),
-                Ok(None) => {}
-                Err(refusal) => return Head::Refused(FaultKind::BadRequest(refusal)),
+        match wire::h1::request(buffer.data(), &mut progress, head, limits) {
+            Ok(Some(n)) => {
+                buffer.consume(n);
+                down.head_bytes = n as u64;
+                down.incoming = Incoming::new(head.framing);
+                down.continue_due = head.expect_continue && buffer.is_empty();
+                down.ready = 0;
+                down.body_lost = false;
+                wire::h1::hop::strip_request(head, head.upgrade);
+                down.return_empty(worker);
+                return Head::Ready;
             }
+            Ok(None) if buffer.space().is_empty() => buffer.grow(limits.head + 2),
+            Ok(None) => {}
+            Err(refusal) => return Head::Refused(FaultKind::BadRequest(refusal)),
         }
         match io::read_until(&down.waiter, &mut from, buffer, deadline).await {
             Ok(0) | Err(Failed::Closed) => return Head::Gone,
             Ok(_) => {}
-            Err(Failed::Timeout) if buffer.is_empty() => return Head::Gone,
             Err(Failed::Timeout) => return Head::Refused(FaultKind::HeadTimeout),
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! Reads and writes with a time bound.
 
+use std::future::poll_fn;
 use std::io::IoSlice;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -88,6 +89,16 @@ pub(crate) async fn read_until(
         Ok(Err(_)) => Err(Failed::Closed),
         Err(_) => Err(Failed::Timeout),
     }
+}
+
+/// Reads what is there already; `None` if that is nothing.
+#[inline]
+pub(crate) async fn read_now(from: &mut ReadHalf<'_>, buffer: &mut Buffer) -> Option<Result<usize, Failed>> {
+    poll_fn(|cx| match poll_into(from, buffer, cx) {
+        Poll::Ready(read) => Poll::Ready(Some(read.map_err(|_| Failed::Closed))),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
 }
 
 #[inline]

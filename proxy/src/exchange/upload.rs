@@ -184,22 +184,23 @@ impl Sender<'_, '_> {
             // The next request is here already; so is the client.
             return std::future::pending().await;
         }
-        // An error shows in the look that follows.
-        let _ = std::future::poll_fn(|cx| self.from.poll_readable(cx)).await;
-        match self.from.peek() {
-            Ok(0) => {
-                let deadline = self.worker.clock.after(self.worker.settings.half_close_timeout);
-                let _ = self.waiter.until(deadline, |_| std::task::Poll::<()>::Pending).await;
-                if self.state.answered.get() {
-                    return std::future::pending().await;
-                }
-                Fault::client(FaultKind::ClientGone)
+        loop {
+            // An error shows in the look that follows.
+            let _ = std::future::poll_fn(|cx| self.from.poll_readable(cx)).await;
+            match self.from.peek() {
+                Ok(0) => break,
+                Ok(_) => return std::future::pending().await,
+                // What made it readable was read before.
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(_) => return Fault::client(FaultKind::ClientGone),
             }
-            Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => {
-                Fault::client(FaultKind::ClientGone)
-            }
-            _ => std::future::pending().await,
         }
+        let deadline = self.worker.clock.after(self.worker.settings.half_close_timeout);
+        let _ = self.waiter.until(deadline, |_| std::task::Poll::<()>::Pending).await;
+        if self.state.answered.get() {
+            return std::future::pending().await;
+        }
+        Fault::client(FaultKind::ClientGone)
     }
 }
 

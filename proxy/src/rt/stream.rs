@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream, tcp};
 
 /// A connected socket with Nagle's algorithm off.
@@ -96,11 +96,12 @@ impl ReadHalf<'_> {
         stream.poll_read_ready(cx)
     }
 
-    /// Looks at what waits to be read: `Ok(0)` is the end.
+    /// Looks at what waits to be read: `Ok(0)` is the end. If there is nothing, the next
+    /// [`ReadHalf::poll_readable`] waits for the kernel's word.
     pub(crate) fn peek(&self) -> io::Result<usize> {
         let stream: &TcpStream = self.0.as_ref();
         let mut byte = [MaybeUninit::uninit(); 1];
-        socket2::SockRef::from(stream).peek(&mut byte)
+        stream.try_io(Interest::READABLE, || socket2::SockRef::from(stream).peek(&mut byte))
     }
 }
 
