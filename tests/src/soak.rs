@@ -4,7 +4,9 @@
 //! measured against what was promised. It has two sizes: the short form runs with the cases, the
 //! long one by `cargo x soak`.
 
+mod bulk;
 mod changes;
+mod clients;
 mod kills;
 mod load;
 mod mutations;
@@ -24,13 +26,15 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Every goal, in the order they are run.
-pub static GOALS: [Goal; 8] = [
+pub static GOALS: [Goal; 10] = [
     Goal { name: "mutations", about: "damaged requests reach nobody", run: mutations::run },
     Goal { name: "changes", about: "changes under load disturb nobody", run: changes::run },
     Goal { name: "kills", about: "SIGKILL loses nothing and the start is quick", run: kills::run },
     Goal { name: "start", about: "a large store is served soon", run: start::run },
     Goal { name: "reloads", about: "reading files again and ending fail nothing", run: reloads::run },
     Goal { name: "origins", about: "an origin that dies and comes back", run: origins::run },
+    Goal { name: "clients", about: "slow clients, and clients that leave", run: clients::run },
+    Goal { name: "bulk", about: "large bodies take no memory", run: bulk::run },
     Goal { name: "overload", about: "too much is refused, the rest served", run: overload::run },
     Goal { name: "steady", about: "steady traffic fails nothing and grows nothing", run: steady::run },
 ];

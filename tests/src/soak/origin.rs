@@ -14,6 +14,10 @@ use std::time::Duration;
 const KEPT: usize = 20;
 /// No request of a goal is larger.
 const MOST: usize = 4 << 20;
+/// A path under this ends in a number of bytes: so many are sent, or those that come are only counted.
+pub const BULK: &str = "/bulk/";
+/// Bytes moved at a time then.
+const PART: usize = 256 << 10;
 /// A GET is answered with so many bytes.
 const SIZE: usize = 4000;
 
@@ -142,6 +146,9 @@ impl Connection {
     fn exchange(&mut self) -> Result<(), End> {
         let head = self.until(b"\r\n\r\n")?;
         let request = Head::read(&head)?;
+        if let Some(size) = request.target.strip_prefix(BULK).and_then(|size| size.parse().ok()) {
+            return self.bulk(&request, size);
+        }
         let body = match request.framing {
             Framing::Length(length) => self.take(length)?,
             Framing::Chunked => self.chunks()?,
@@ -158,6 +165,39 @@ impl Connection {
             answer.extend(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()).as_bytes());
             answer.extend(&body);
         }
+        self.stream.write_all(&answer).map_err(|_| End::Closed)
+    }
+
+    /// Takes or gives so many bytes without keeping them.
+    fn bulk(&mut self, request: &Head, size: usize) -> Result<(), End> {
+        if let Framing::Length(length @ 1..) = request.framing {
+            let mut left = length - self.data.len().min(length);
+            self.data.clear();
+            let mut part = vec![0; PART];
+            while left > 0 {
+                match self.stream.read(&mut part) {
+                    Ok(read @ 1..) => left -= read.min(left),
+                    _ => return Err(End::Closed),
+                }
+            }
+            let answer = format!("{length}\n");
+            return self.send(answer.len(), answer.as_bytes());
+        }
+        let part = vec![b'x'; PART];
+        self.send(size, &[])?;
+        let mut left = size;
+        while left > 0 {
+            let now = left.min(PART);
+            self.stream.write_all(&part[..now]).map_err(|_| End::Closed)?;
+            left -= now;
+        }
+        Ok(())
+    }
+
+    /// A head for so many bytes, and the first of them.
+    fn send(&mut self, length: usize, first: &[u8]) -> Result<(), End> {
+        let mut answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n").into_bytes();
+        answer.extend(first);
         self.stream.write_all(&answer).map_err(|_| End::Closed)
     }
 
