@@ -61,6 +61,7 @@ fn a_panic_stays_with_its_request() {
     let first = Snapshot {
         revision: 1,
         router: Router::new(Mode::HostUri, Options::default()),
+        upstreams: Default::default(),
         consumers: Arc::default(),
         global: Some(Arc::new(Fragile)),
     };

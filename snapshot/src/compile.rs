@@ -31,8 +31,9 @@ use crate::plan::Timeouts;
 use crate::router::{Mode, Options, Router};
 use crate::slots::Slots;
 use crate::upstream::Keepalive;
+use crate::upstreams::Upstreams;
 use consumers::{ConsumerUnit, CredentialUnit};
-use hosts::Hosts;
+use hosts::{Hosts, Part};
 pub use references::Env;
 use routes::{RouteUnit, UpstreamUnit};
 use shared::Shared;
@@ -94,6 +95,8 @@ pub struct Compiler {
     /// The plugins that may be used now.
     enabled: Option<HashSet<String>>,
     router: Router,
+    /// All upstreams, those written inside others too.
+    table: Upstreams,
     routes: HashMap<String, RouteUnit>,
     upstreams: HashMap<String, UpstreamUnit>,
     /// Services, plugin configs, consumer groups and global rules.
@@ -122,7 +125,12 @@ pub struct Compiler {
 struct Pass<'a> {
     desired: &'a Desired,
     names: &'a dyn Names,
+    /// The router before, if all is made anew.
+    old_router: Option<Router>,
     work: Work,
+    /// Routes and services the upstream inside which has other addresses, and that are the same
+    /// otherwise.
+    readdress: BTreeSet<Key>,
     /// Routes whose upstream may be another one, and that are the same otherwise.
     relink: BTreeSet<String>,
 }
@@ -134,6 +142,7 @@ impl Compiler {
             enabled: None,
             router: Router::new(settings.mode, settings.options),
             settings,
+            table: Upstreams::default(),
             routes: HashMap::default(),
             upstreams: HashMap::default(),
             shared: BTreeMap::new(),
@@ -164,6 +173,7 @@ impl Compiler {
         Snapshot {
             revision,
             router: self.router.clone(),
+            upstreams: self.table.clone(),
             consumers: self.index.clone(),
             global: self.global.clone(),
         }
@@ -186,29 +196,42 @@ impl Compiler {
         let all = touched.all || enabled != self.enabled;
         self.enabled = enabled;
 
-        let mut pass = Pass { desired, names, work: Work::default(), relink: BTreeSet::new() };
         // Filling an empty router is several times faster than changing all of one that is shared.
         let old_router = all.then(|| {
             let empty = Router::new(self.settings.mode, self.settings.options);
             std::mem::replace(&mut self.router, empty)
         });
+        let mut pass = Pass {
+            desired,
+            names,
+            old_router,
+            work: Work::default(),
+            readdress: BTreeSet::new(),
+            relink: BTreeSet::new(),
+        };
         if all {
             self.add_everything(&mut pass);
         } else {
             touched.keys.iter().cloned().for_each(|key| pass.work.add(key));
             for host in &touched.hosts {
-                self.hosts.users(host).cloned().for_each(|key| pass.work.add(key));
+                for (key, part) in self.hosts.users(host) {
+                    match (part, key.kind) {
+                        (Part::Upstream, Kind::Route | Kind::Service) => {
+                            _ = pass.readdress.insert(key.clone())
+                        }
+                        _ => pass.work.add(key.clone()),
+                    }
+                }
             }
         }
         // Each step may add work to those after it.
         self.compile_metadata(&mut pass);
         self.compile_upstreams(&mut pass);
+        self.readdress(&mut pass);
         self.compile_shared(Kind::Service, &mut pass);
         self.compile_shared(Kind::PluginConfig, &mut pass);
         self.compile_routes(&mut pass);
-        if let Some(old_router) = old_router {
-            self.keep_rules(&old_router);
-        }
+        self.keep_rules(&pass);
         self.compile_shared(Kind::ConsumerGroup, &mut pass);
         self.compile_consumers(&mut pass);
         self.compile_global(&mut pass);
@@ -285,6 +308,9 @@ impl Compiler {
     /// too: they may be fine once what they refer to has changed.
     fn refer(&mut self, user: &Key, now: Vec<Key>) {
         let before = self.refers.get(user).map(Vec::as_slice).unwrap_or_default();
+        if *before == *now {
+            return;
+        }
         for key in before.iter().filter(|key| !now.contains(key)) {
             if let Some(users) = self.users.get_mut(key) {
                 users.remove(user);

@@ -13,6 +13,7 @@ pub mod router;
 mod slots;
 pub mod swap;
 pub mod upstream;
+pub mod upstreams;
 
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ pub use plan::{Failure, Plan, Timeouts};
 pub use router::Router;
 pub use swap::{Publisher, Reader};
 pub use upstream::{Endpoint, PassHost, Policy, Scheme, Upstream};
+pub use upstreams::Upstreams;
 
 /// Everything a worker needs to serve, at one revision.
 #[derive(Debug, Clone)]
@@ -30,7 +32,16 @@ pub struct Snapshot {
     /// The store's revision this was compiled from.
     pub revision: u64,
     pub router: Router,
+    pub upstreams: Upstreams,
     pub consumers: Arc<Consumers>,
     /// The stages of all global rules; run for every request, matched or not.
     pub global: Option<Arc<dyn Chain>>,
+}
+
+impl Snapshot {
+    /// Where a plan of this snapshot sends requests, or why it can't.
+    #[inline]
+    pub fn upstream(&self, plan: &Plan) -> Result<&Arc<Upstream>, Failure> {
+        self.upstreams.get(plan.upstream?).ok_or(Failure::NoUpstreamObject)
+    }
 }

@@ -8,30 +8,40 @@ use sdk::{Chain, RouteInfo};
 use crate::upstream::Upstream;
 
 /// What a matched request runs through: route, service and plugin config merged
-/// (APISIX's order: route over plugin config over service).
+/// (APISIX's order: route over plugin config over service). What every request reads lies in
+/// one cache line.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    pub info: RouteInfo,
     /// The merged plugins; `None` if there are none.
     pub chain: Option<Arc<dyn Chain>>,
-    /// Where requests go, or why they can't.
-    pub upstream: Result<Arc<Upstream>, Failure>,
-    /// The route's own time-outs, else the upstream's, else the defaults.
-    pub timeouts: Timeouts,
+    /// Where requests go, as [`Upstream::slot`], or why they can't. See
+    /// [`Snapshot::upstream`](crate::Snapshot::upstream).
+    pub upstream: Result<u32, Failure>,
     /// `Upgrade` is passed on.
     pub websocket: bool,
+    /// The route's own time-outs, which go before the upstream's.
+    pub timeouts: Option<Box<Timeouts>>,
+    pub info: Box<RouteInfo>,
 }
+
+const _: () = assert!(size_of::<Plan>() <= 48);
 
 impl Plan {
     /// One without stages or an upstream.
     pub fn new(info: RouteInfo) -> Plan {
         Plan {
-            info,
             chain: None,
             upstream: Err(Failure::NoUpstream),
-            timeouts: Timeouts::default(),
             websocket: false,
+            timeouts: None,
+            info: Box::new(info),
         }
+    }
+
+    /// The time-outs that count with the upstream of this plan.
+    #[inline]
+    pub fn timeouts<'a>(&'a self, upstream: &'a Upstream) -> &'a Timeouts {
+        self.timeouts.as_deref().unwrap_or(&upstream.timeouts)
     }
 }
 

@@ -96,7 +96,7 @@ pub struct Router {
     mode: Mode,
     options: Options,
     hasher: Hasher,
-    rules: Map<(Arc<Rule>, Arc<Plan>)>,
+    rules: Map<Arc<Rule>>,
     /// Rules under the hosts they name, if hosts are looked up first.
     hosts: Hosts,
     /// The same for hosts with a port, which are compared with the whole Host field.
@@ -136,16 +136,20 @@ impl Router {
 
     /// The rule of this id.
     pub fn rule(&self, id: &str) -> Option<&Arc<Rule>> {
-        self.entry(id).map(|(rule, _)| rule)
+        self.rules.get(self.hasher.hash(id.as_bytes()), id.as_bytes())
     }
 
     /// The plan that applies when the rule of this id does.
     pub fn plan(&self, id: &str) -> Option<&Arc<Plan>> {
-        self.entry(id).map(|(_, plan)| plan)
-    }
-
-    fn entry(&self, id: &str) -> Option<&(Arc<Rule>, Arc<Plan>)> {
-        self.rules.get(self.hasher.hash(id.as_bytes()), id.as_bytes())
+        let (rule, mode, hasher) = (self.rule(id)?, self.mode, &self.hasher);
+        // It is the same everywhere.
+        let (host, place) = *places(rule, mode).first()?;
+        let paths = match place {
+            Place::Paths => &self.paths,
+            Place::Hosts => self.hosts.paths(&rule.hosts[host as usize], hasher)?,
+            Place::Ports => self.ports.paths(&rule.hosts[host as usize], hasher)?,
+        };
+        paths.plan(rule, mode, hasher)
     }
 
     /// Whether [`Router::find`] must be called with the request's body in memory.
@@ -166,17 +170,14 @@ impl Router {
             }
         }
         self.reading_body += usize::from(reads_body(&rule));
-        let id = rule.clone();
-        self.rules.insert(hasher.hash(id.id.as_bytes()), id.id.as_bytes(), (rule, plan));
+        self.rules.insert(hasher.hash(rule.id.as_bytes()), rule.id.as_bytes(), rule.clone());
     }
 
     /// Gives the rule of this id another plan, which is much cheaper than inserting it anew.
     /// Without such a rule it does nothing.
     pub fn replace(&mut self, id: &str, plan: Arc<Plan>) {
         let (mode, hasher) = (self.mode, &self.hasher);
-        let Some(entry) = self.rules.get_mut(hasher.hash(id.as_bytes()), id.as_bytes()) else { return };
-        entry.1 = plan.clone();
-        let rule = &*entry.0;
+        let Some(rule) = self.rules.get(hasher.hash(id.as_bytes()), id.as_bytes()) else { return };
         for (host, place) in places(rule, mode) {
             let name = || &rule.hosts[host as usize];
             match place {
@@ -230,7 +231,7 @@ impl Router {
         let Hit { candidate, host, params } = self.search(x)?;
         let (host, host_index) = host.unwrap_or_default();
         x.matched = Matched {
-            route: Some(&candidate.plan.info),
+            route: Some(&*candidate.plan.info),
             uri: &candidate.uri,
             uri_index: candidate.uri_index,
             host,

@@ -49,11 +49,11 @@ impl Slots {
         slot
     }
 
-    /// The thing is gone.
-    pub fn release(&mut self, name: &str) {
-        if let Some(slot) = self.taken.remove(name) {
-            self.free.push_back((self.now, slot));
-        }
+    /// The thing is gone. Gives the number it had.
+    pub fn release(&mut self, name: &str) -> Option<u32> {
+        let slot = self.taken.remove(name)?;
+        self.free.push_back((self.now, slot));
+        Some(slot)
     }
 }
 
@@ -71,7 +71,7 @@ mod tests {
             slots.tick();
         }
         assert_eq!((slots.of("d"), slots.of("e"), slots.of("b")), (0, 3, 1));
-        slots.release("never there");
+        assert_eq!((slots.release("never there"), slots.release("e")), (None, Some(3)));
         assert_eq!(slots.of("a"), 4);
     }
 }

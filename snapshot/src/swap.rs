@@ -156,6 +156,7 @@ mod tests {
         Snapshot {
             revision,
             router: Router::new(Mode::HostUri, Options::default()),
+            upstreams: Default::default(),
             consumers: Arc::default(),
             global: None,
         }

@@ -22,8 +22,8 @@ pub struct Upstream {
     /// Bound for all tries together; zero is none.
     pub retry_timeout: Duration,
     pub keepalive: Keepalive,
-    /// Its own, if it sets any; a plan has the ones that count.
-    pub timeouts: Option<Timeouts>,
+    /// For plans that have none of their own.
+    pub timeouts: Timeouts,
     pub policy: Policy,
     pub(crate) tiers: Vec<Tier>,
     /// One a tier, for consistent hashing alone.
@@ -59,7 +59,7 @@ impl Upstream {
             pass_host: PassHost::default(),
             retry_timeout: Duration::ZERO,
             keepalive: Keepalive::default(),
-            timeouts: None,
+            timeouts: Timeouts::default(),
             policy,
             tiers,
             rings,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use model::{Desired, Key, Kind};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use snapshot::{Plan, Touched};
+use snapshot::{Plan, Touched, Upstream};
 use support::{Table, compiler, entry, print};
 
 /// One write of somebody.
@@ -184,6 +184,12 @@ fn plans(compiled: &snapshot::Compiled, desired: &Desired) -> BTreeMap<String, A
     ids.filter_map(|id| Some((id.clone(), compiled.snapshot.router.plan(id)?.clone()))).collect()
 }
 
+/// The upstream of each route that has one.
+fn upstreams(compiled: &snapshot::Compiled, desired: &Desired) -> BTreeMap<String, Arc<Upstream>> {
+    let plans = plans(compiled, desired).into_iter();
+    plans.filter_map(|(id, plan)| Some((id, compiled.snapshot.upstream(&plan).ok()?.clone()))).collect()
+}
+
 /// What a route or an upstream depends on, itself included.
 fn needs(desired: &Desired, key: &Key) -> BTreeSet<Key> {
     let mut all = BTreeSet::from([key.clone()]);
@@ -241,6 +247,7 @@ proptest! {
                 continue;
             }
             let old = plans(&before, &desired);
+            let old_upstreams = upstreams(&before, &desired);
             let needed: BTreeMap<String, BTreeSet<Key>> =
                 old.keys().map(|id| (id.clone(), needs(&desired, &Key::new(Kind::Route, id.as_str())))).collect();
             let mut touched = Touched::default();
@@ -255,6 +262,9 @@ proptest! {
                 }
                 if needed.get(&id).is_some_and(|needed| needed.is_disjoint(&touched.keys)) {
                     prop_assert!(Arc::ptr_eq(&plan, &old[&id]), "route {} was made again", id);
+                    let (was, is) = (old_upstreams.get(&id), after.snapshot.upstream(&plan).ok());
+                    let same = was.zip(is).map_or(was.is_none() && is.is_none(), |(a, b)| Arc::ptr_eq(a, b));
+                    prop_assert!(same, "the upstream of route {} was made again", id);
                 }
             }
             let people = |key: &Key| matches!(key.kind, Kind::Consumer | Kind::Credential | Kind::ConsumerGroup);
@@ -282,13 +292,25 @@ fn one_changed_address_leaves_stages_and_other_upstreams_as_they_are() {
     }
     let names = |last: u8| Table([("a.test".to_owned(), vec![IpAddr::from([10, 0, 0, last])])].into());
     let mut compiler = compiler();
-    let before = plans(&compiler.compile(&desired, &Touched::all(), &names(1), 0), &desired);
+    let all = |compiled: &snapshot::Compiled, desired: &Desired| {
+        (plans(compiled, desired), upstreams(compiled, desired))
+    };
+    let first = compiler.compile(&desired, &Touched::all(), &names(1), 0);
+    let before = all(&first, &desired);
     let touched = Touched { hosts: ["a.test".to_owned()].into(), ..Touched::default() };
-    let after = plans(&compiler.compile(&desired, &touched, &names(2), 1), &desired);
-    let chain = |plans: &BTreeMap<String, Arc<Plan>>| plans["1"].chain.clone().expect("a chain");
-    assert!(!Arc::ptr_eq(&before["1"], &after["1"]));
-    assert!(Arc::ptr_eq(&chain(&before), &chain(&after)));
-    assert!(Arc::ptr_eq(&before["2"], &after["2"]));
+    let after = all(&compiler.compile(&desired, &touched, &names(2), 1), &desired);
+    for id in ["1", "2"] {
+        assert!(Arc::ptr_eq(&before.0[id], &after.0[id]), "plan {id}");
+    }
+    assert!(Arc::ptr_eq(&before.1["2"], &after.1["2"]));
+    assert_eq!(before.1["1"].slot, after.1["1"].slot);
+    assert_eq!(after.1["1"].endpoints[0].addr.ip(), IpAddr::from([10, 0, 0, 2]));
+    let of_first = first.snapshot.upstream(&before.0["1"]).expect("an upstream");
+    assert_eq!(
+        of_first.endpoints[0].addr.ip(),
+        IpAddr::from([10, 0, 0, 1]),
+        "what is published stays as it is"
+    );
 
     // A route that is written anew with the same upstream inside keeps it, and what workers know of it.
     desired.put(entry(
@@ -297,11 +319,10 @@ fn one_changed_address_leaves_stages_and_other_upstreams_as_they_are() {
         json!({"uri": "/2", "upstream": {"nodes": {"10.0.0.1:80": 1}}, "plugins": {"cors": {}}}),
     ));
     let touched = Touched::from_iter([Key::new(Kind::Route, "2")]);
-    let last = plans(&compiler.compile(&desired, &touched, &names(2), 2), &desired);
-    assert!(!Arc::ptr_eq(&after["2"], &last["2"]));
-    let upstream = |plan: &Plan| plan.upstream.clone().expect("an upstream");
-    assert!(Arc::ptr_eq(&upstream(&after["2"]), &upstream(&last["2"])));
-    assert_eq!(after["2"].info.slot, last["2"].info.slot);
+    let last = all(&compiler.compile(&desired, &touched, &names(2), 2), &desired);
+    assert!(!Arc::ptr_eq(&after.0["2"], &last.0["2"]));
+    assert!(Arc::ptr_eq(&after.1["2"], &last.1["2"]));
+    assert_eq!(after.0["2"].info.slot, last.0["2"].info.slot);
 }
 
 #[test]

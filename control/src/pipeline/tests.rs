@@ -92,7 +92,7 @@ impl Bench {
 
     fn addresses(&mut self, id: &str) -> Vec<String> {
         let plan = self.plan(id).expect("a route");
-        let upstream = plan.upstream.as_ref().expect("an upstream");
+        let upstream = self.reader.current().upstream(&plan).expect("an upstream").clone();
         upstream.endpoints.iter().map(|endpoint| endpoint.addr.to_string()).collect()
     }
 }

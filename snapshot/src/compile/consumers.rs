@@ -1,6 +1,5 @@
 //! Consumers, their credentials, and the index by which auth plugins find them.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use model::{Entry, Invalid, Key, Kind, Plugins, Resource};
@@ -9,7 +8,7 @@ use sdk::{Consumer, Consumers};
 use serde_json::Value;
 
 use super::chains::Source;
-use super::hosts::Recorder;
+use super::hosts::{Part, Recorder};
 use super::{Compiler, Pass, references};
 
 /// A way to prove to be somebody.
@@ -52,7 +51,7 @@ impl Compiler {
         let Some(entry) = pass.desired.get(Kind::Consumer, &key.id) else {
             self.consumers.remove(&key.id);
             self.refer(key, Vec::new());
-            self.hosts.set(key, BTreeSet::new());
+            self.hosts.forget(key);
             self.consumer_slots.release(&key.id);
             return self.accept(key);
         };
@@ -60,7 +59,7 @@ impl Compiler {
         let made = self.try_both(key, entry, last_good, |compiler, entry| {
             let recorder = Recorder::new(pass.names);
             let unit = compiler.make_consumer(key, entry, &recorder)?;
-            compiler.hosts.set(key, recorder.asked());
+            compiler.hosts.set(key, Part::Plugins, recorder.asked());
             Ok(unit)
         });
         if let Some(unit) = made {

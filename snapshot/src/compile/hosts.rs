@@ -9,41 +9,61 @@ use hashbrown::HashMap;
 use model::Key;
 use sdk::build::Names;
 
+/// What of a resource asks for addresses: made anew alone if only these change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Part {
+    Plugins,
+    Upstream,
+}
+
 /// Hosts by resource and the other way round.
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
-    by_key: HashMap<Key, BTreeSet<String>>,
-    by_host: BTreeMap<String, BTreeSet<Key>>,
+    /// Of its plugins, of its upstream.
+    by_key: HashMap<Key, [BTreeSet<String>; 2]>,
+    by_host: BTreeMap<String, BTreeSet<(Key, Part)>>,
     wanted: Arc<BTreeSet<String>>,
     stale: bool,
 }
 
 impl Hosts {
     /// The resources that asked for this host.
-    pub fn users(&self, host: &str) -> impl Iterator<Item = &Key> {
+    pub fn users(&self, host: &str) -> impl Iterator<Item = &(Key, Part)> {
         self.by_host.get(host).into_iter().flatten()
     }
 
-    /// Replaces the hosts a resource asks for.
-    pub fn set(&mut self, key: &Key, hosts: BTreeSet<String>) {
-        let before = match hosts.is_empty() {
-            true => self.by_key.remove(key),
-            false => self.by_key.insert(key.clone(), hosts.clone()),
-        };
-        let before = before.unwrap_or_default();
-        for host in before.difference(&hosts) {
+    /// Replaces the hosts a part of a resource asks for.
+    pub fn set(&mut self, key: &Key, part: Part, hosts: BTreeSet<String>) {
+        if hosts.is_empty() && !self.by_key.contains_key(key) {
+            return;
+        }
+        let user = (key.clone(), part);
+        let parts = self.by_key.entry(key.clone()).or_default();
+        let before = std::mem::replace(&mut parts[part as usize], hosts);
+        let now = &parts[part as usize];
+        for host in before.difference(now) {
             if let Some(users) = self.by_host.get_mut(host) {
-                users.remove(key);
+                users.remove(&user);
                 if users.is_empty() {
                     self.by_host.remove(host);
                     self.stale = true;
                 }
             }
         }
-        for host in hosts.difference(&before) {
+        for host in now.difference(&before) {
             let users = self.by_host.entry(host.clone()).or_default();
             self.stale |= users.is_empty();
-            users.insert(key.clone());
+            users.insert(user.clone());
+        }
+        if parts.iter().all(BTreeSet::is_empty) {
+            self.by_key.remove(key);
+        }
+    }
+
+    /// The resource asks for nothing any more.
+    pub fn forget(&mut self, key: &Key) {
+        for part in [Part::Plugins, Part::Upstream] {
+            self.set(key, part, BTreeSet::new());
         }
     }
 

@@ -1,6 +1,5 @@
 //! Upstreams and routes: rules, plans, and what a plan takes from where.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use model::{Entry, Invalid, Key, Kind, Resource, Route, Service};
@@ -10,10 +9,11 @@ use sdk::{Chain, RouteInfo};
 use wire::Method;
 
 use super::chains::{Source, unless_idle};
-use super::hosts::Recorder;
-use super::{Compiler, Pass, upstream};
+use super::hosts::{Part, Recorder};
+use super::upstream::Defaults;
+use super::{Compiler, Pass, Settings, upstream};
 use crate::plan::{Failure, Plan};
-use crate::router::{Router, Rule};
+use crate::router::Rule;
 use crate::upstream::Upstream;
 
 /// The last good form of an upstream resource.
@@ -33,10 +33,10 @@ impl Compiler {
     pub(super) fn compile_upstreams(&mut self, pass: &mut Pass<'_>) {
         for id in pass.work.take(Kind::Upstream) {
             let key = Key { kind: Kind::Upstream, id };
-            let before = self.upstreams.get(&key.id).map(|unit| unit.upstream.clone());
+            let before = self.upstreams.get(&key.id).map(|unit| unit.upstream.slot);
             self.compile_upstream(&key, pass);
-            let now = self.upstreams.get(&key.id).map(|unit| &unit.upstream);
-            if !same_upstream(before.as_ref(), now) {
+            // Plans have the slot, which stays while the upstream does.
+            if before != self.upstreams.get(&key.id).map(|unit| unit.upstream.slot) {
                 self.touch_users(&key, pass);
             }
         }
@@ -47,8 +47,8 @@ impl Compiler {
         let entry = pass.desired.get(Kind::Upstream, &key.id);
         let Some(entry) = entry.filter(|entry| upstream::takes_requests(&entry.resource)) else {
             self.upstreams.remove(&key.id);
-            self.hosts.set(key, BTreeSet::new());
-            self.upstream_slots.release(&key.to_string());
+            self.hosts.forget(key);
+            self.remove_upstream(&key.to_string());
             return self.accept(key);
         };
         let unit = self.upstreams.get(&key.id);
@@ -59,7 +59,7 @@ impl Compiler {
             let recorder = Recorder::new(pass.names);
             let upstream =
                 compiler.make_upstream(&key.to_string(), &key.id, written, &recorder, before.as_ref())?;
-            compiler.hosts.set(key, recorder.asked());
+            compiler.hosts.set(key, Part::Upstream, recorder.asked());
             Ok(UpstreamUnit { entry: entry.clone(), upstream })
         });
         if let Some(unit) = made {
@@ -77,10 +77,15 @@ impl Compiler {
         before: Option<&Arc<Upstream>>,
     ) -> Result<Arc<Upstream>, Invalid> {
         let slot = self.upstream_slots.of(slot_of);
-        match upstream::upstream(id, slot, written, names, self.settings.keepalive) {
+        let Settings { keepalive, timeouts, .. } = self.settings;
+        match upstream::upstream(id, slot, written, names, &Defaults { keepalive, timeouts }) {
             Ok(upstream) => match before {
                 Some(before) if **before == upstream => Ok(before.clone()),
-                _ => Ok(Arc::new(upstream)),
+                _ => {
+                    let upstream = Arc::new(upstream);
+                    self.table.insert(upstream.clone());
+                    Ok(upstream)
+                }
             },
             Err(invalid) => {
                 if before.is_none() {
@@ -88,6 +93,13 @@ impl Compiler {
                 }
                 Err(invalid)
             }
+        }
+    }
+
+    /// The upstream of this name is gone.
+    pub(super) fn remove_upstream(&mut self, slot_of: &str) {
+        if let Some(slot) = self.upstream_slots.release(slot_of) {
+            self.table.remove(slot);
         }
     }
 
@@ -101,8 +113,34 @@ impl Compiler {
         }
     }
 
+    /// Looks up again the addresses of upstreams written inside others. Plans stay as they are.
+    pub(super) fn readdress(&mut self, pass: &mut Pass<'_>) {
+        for key in std::mem::take(&mut pass.readdress) {
+            let (entry, before) = match key.kind {
+                Kind::Route => match self.routes.get(&key.id) {
+                    Some(unit) => (unit.entry.clone(), unit.own_upstream.clone()),
+                    None => continue,
+                },
+                _ => match self.shared.get(&key) {
+                    Some(shared) => (shared.entry.clone(), shared.upstream.clone()),
+                    None => continue,
+                },
+            };
+            let Some(written) = entry.resource.upstream() else { continue };
+            // What was written right stays right, whatever its addresses.
+            let made = self.make_upstream(&key.to_string(), &key.id, written, pass.names, before.as_ref());
+            let Ok(upstream) = made else { continue };
+            if let Some(unit) = self.routes.get_mut(&key.id).filter(|_| key.kind == Kind::Route) {
+                unit.own_upstream = Some(upstream);
+            } else if let Some(shared) = self.shared.get_mut(&key) {
+                shared.upstream = Some(upstream);
+            }
+        }
+    }
+
     /// Takes over the rules of routes that could not be made again in any form.
-    pub(super) fn keep_rules(&mut self, old: &Router) {
+    pub(super) fn keep_rules(&mut self, pass: &Pass<'_>) {
+        let Some(old) = &pass.old_router else { return };
         for id in self.routes.keys() {
             if self.router.rule(id).is_none()
                 && let (Some(rule), Some(plan)) = (old.rule(id), old.plan(id))
@@ -121,14 +159,14 @@ impl Compiler {
         let last_good = self.routes.get(&key.id).map(|unit| unit.entry.clone());
         let made = self.try_both(key, entry, last_good, |compiler, entry| {
             let Resource::Route(route) = &entry.resource else { return Err(mixed_up()) };
-            let recorder = Recorder::new(pass.names);
-            let made = compiler.make_route(key, entry, route, &recorder)?;
-            compiler.hosts.set(key, recorder.asked());
-            Ok(made)
+            compiler.make_route(key, entry, route, pass)
         });
         if let Some((unit, rule, plan)) = made {
+            match self.router.rule(&key.id) {
+                Some(same) if Arc::ptr_eq(same, &rule) => self.router.replace(&key.id, plan),
+                _ => self.router.insert(rule, plan),
+            }
             self.routes.insert(key.id.clone(), unit);
-            self.router.insert(Arc::new(rule), Arc::new(plan));
         }
         let served = self.routes.get(&key.id).map(|unit| &unit.entry);
         let mut refers = self.refers(entry);
@@ -143,25 +181,23 @@ impl Compiler {
             self.router.remove(&key.id);
         }
         self.refer(key, Vec::new());
-        self.hosts.set(key, BTreeSet::new());
+        self.hosts.forget(key);
         if gone {
             self.route_slots.release(&key.id);
         }
-        self.upstream_slots.release(&key.to_string());
+        self.remove_upstream(&key.to_string());
         self.accept(key);
     }
 
-    /// The route is the same, but its upstream's form may have changed.
+    /// The route is the same, but its upstream may be another one, or gone.
     fn relink(&mut self, id: &str) {
         let (Some(unit), Some(plan)) = (self.routes.get(id), self.router.plan(id)) else { return };
         let Resource::Route(route) = &unit.entry.resource else { return };
         let upstream = self.upstream_of(route, unit.own_upstream.as_ref());
-        if same_upstream(plan.upstream.as_ref().ok(), upstream.as_ref().ok()) {
-            return;
+        if plan.upstream != upstream {
+            let plan = Plan { upstream, ..Plan::clone(plan) };
+            self.router.replace(id, Arc::new(plan));
         }
-        let timeouts = self.timeouts(route, &upstream);
-        let plan = Plan { upstream, timeouts, ..Plan::clone(plan) };
-        self.router.replace(id, Arc::new(plan));
     }
 
     fn make_route(
@@ -169,8 +205,8 @@ impl Compiler {
         key: &Key,
         entry: &Arc<Entry>,
         route: &Route,
-        names: &Recorder<'_>,
-    ) -> Result<(RouteUnit, Rule, Plan), Invalid> {
+        pass: &Pass<'_>,
+    ) -> Result<(RouteUnit, Arc<Rule>, Arc<Plan>), Invalid> {
         for (field, set) in [
             ("filter_func", route.filter_func.is_some()),
             ("script", route.script.is_some()),
@@ -180,55 +216,77 @@ impl Compiler {
                 return Err(no_lua(field));
             }
         }
-        let vars = match &route.vars {
-            Some(vars) => Some(Expr::compile(vars).map_err(|invalid| invalid.under("/vars"))?),
-            None => None,
-        };
-        let methods = methods(&route.methods)?;
-        let chain = self.chain_of(key, route, names)?;
-        let before = self.routes.get(&key.id).and_then(|unit| unit.own_upstream.clone());
+        let rule = self.rule_of(key, route, pass)?;
+        let (for_plugins, for_upstream) = (Recorder::new(pass.names), Recorder::new(pass.names));
+        let chain = self.chain_of(key, route, &for_plugins)?;
         let own_upstream = match &route.upstream {
             Some(written) => {
-                let made = self.make_upstream(&key.to_string(), &key.id, written, names, before.as_ref());
+                let before = self.routes.get(&key.id).and_then(|unit| unit.own_upstream.clone());
+                let name = key.to_string();
+                let made = self.make_upstream(&name, &key.id, written, &for_upstream, before.as_ref());
                 Some(made.map_err(|invalid| invalid.under("/upstream"))?)
             }
             None => {
-                self.upstream_slots.release(&key.to_string());
+                if self.routes.get(&key.id).is_some_and(|unit| unit.own_upstream.is_some()) {
+                    self.remove_upstream(&key.to_string());
+                }
                 None
             }
         };
-        let upstream = self.upstream_of(route, own_upstream.as_ref());
+        self.hosts.set(key, Part::Plugins, for_plugins.asked());
+        self.hosts.set(key, Part::Upstream, for_upstream.asked());
         let slot = self.route_slots.of(&key.id);
         let service = self.service_of(route);
         let plan = Plan {
-            info: RouteInfo {
+            info: Box::new(RouteInfo {
                 id: key.id.clone(),
                 name: route.meta.name.clone().unwrap_or_default(),
                 service_id: route.service_id.clone().unwrap_or_default(),
                 service_name: service.and_then(|service| service.meta.name.clone()).unwrap_or_default(),
                 slot,
-            },
+            }),
             chain,
-            timeouts: self.timeouts(route, &upstream),
-            upstream,
+            timeouts: route.timeout.map(|timeout| Box::new(upstream::timeouts(timeout))),
+            upstream: self.upstream_of(route, own_upstream.as_ref()),
             websocket: (route.enable_websocket)
                 .or(service.and_then(|service| service.enable_websocket))
                 .unwrap_or(false),
         };
-        let hosts = match service {
-            Some(service) if route.hosts.is_empty() => service.hosts.clone(),
-            _ => route.hosts.clone(),
+        Ok((RouteUnit { entry: entry.clone(), own_upstream }, rule, Arc::new(plan)))
+    }
+
+    /// When a route applies; the rule it had if that is still right.
+    fn rule_of(&self, key: &Key, route: &Route, pass: &Pass<'_>) -> Result<Arc<Rule>, Invalid> {
+        let hosts = match self.service_of(route) {
+            Some(service) if route.hosts.is_empty() => &service.hosts,
+            _ => &route.hosts,
         };
-        let rule = Rule {
+        let methods = methods(&route.methods)?;
+        let before = pass.old_router.as_ref().unwrap_or(&self.router).rule(&key.id);
+        if let (Some(rule), Some(unit)) = (before, self.routes.get(&key.id))
+            && let Resource::Route(was) = &unit.entry.resource
+            && was.vars == route.vars
+            && rule.uris == route.uris
+            && rule.hosts == *hosts
+            && rule.methods == methods
+            && rule.remote_addrs == route.remote_addrs
+            && rule.priority == route.priority
+        {
+            return Ok(rule.clone());
+        }
+        let vars = match &route.vars {
+            Some(vars) => Some(Expr::compile(vars).map_err(|invalid| invalid.under("/vars"))?),
+            None => None,
+        };
+        Ok(Arc::new(Rule {
             id: key.id.clone(),
             uris: route.uris.clone(),
-            hosts,
+            hosts: hosts.clone(),
             methods,
             remote_addrs: route.remote_addrs.clone(),
             vars,
             priority: route.priority,
-        };
-        Ok((RouteUnit { entry: entry.clone(), own_upstream }, rule, plan))
+        }))
     }
 
     /// Route over plugin config over service. Where only one of them has plugins, its chain is shared.
@@ -273,9 +331,9 @@ impl Compiler {
         }
     }
 
-    /// A missing service is told first, then a missing plugin config, then the upstream
+    /// The slot of where a route sends requests. A missing service is told first, then a missing plugin config, then the upstream
     /// (APISIX's order). An id goes before what is written beside it, the route before the service.
-    fn upstream_of(&self, route: &Route, own: Option<&Arc<Upstream>>) -> Result<Arc<Upstream>, Failure> {
+    fn upstream_of(&self, route: &Route, own: Option<&Arc<Upstream>>) -> Result<u32, Failure> {
         let service = match &route.service_id {
             Some(id) => {
                 Some(self.shared.get(&Key::new(Kind::Service, id.as_str())).ok_or(Failure::NoService)?)
@@ -288,27 +346,22 @@ impl Compiler {
             return Err(Failure::NoPluginConfig);
         }
         let by_id = |id: &String| {
-            self.upstreams.get(id).map(|unit| unit.upstream.clone()).ok_or(Failure::NoUpstreamObject)
+            self.upstreams.get(id).map(|unit| unit.upstream.slot).ok_or(Failure::NoUpstreamObject)
         };
         if let Some(id) = &route.upstream_id {
             return by_id(id);
         }
         if let Some(own) = own {
-            return Ok(own.clone());
+            return Ok(own.slot);
         }
         let Some(service) = service else { return Err(Failure::NoUpstream) };
         match (&service.entry.resource, &service.upstream) {
             (Resource::Service(written), _) if written.upstream_id.is_some() => {
                 written.upstream_id.as_ref().map_or(Err(Failure::NoUpstream), by_id)
             }
-            (_, Some(upstream)) => Ok(upstream.clone()),
+            (_, Some(upstream)) => Ok(upstream.slot),
             _ => Err(Failure::NoUpstream),
         }
-    }
-
-    fn timeouts(&self, route: &Route, upstream: &Result<Arc<Upstream>, Failure>) -> crate::plan::Timeouts {
-        let of_upstream = upstream.as_ref().ok().and_then(|upstream| upstream.timeouts);
-        route.timeout.map(upstream::timeouts).or(of_upstream).unwrap_or(self.settings.timeouts)
     }
 
     fn service_of(&self, route: &Route) -> Option<&Service> {
@@ -337,14 +390,6 @@ fn methods(names: &[String]) -> Result<u16, Invalid> {
         Method::Other => Err(Invalid::new(format!("unknown method {name}")).at(format!("/methods/{at}"))),
         method => Ok(bits | method.bit()),
     })
-}
-
-fn same_upstream(a: Option<&Arc<Upstream>>, b: Option<&Arc<Upstream>>) -> bool {
-    match (a, b) {
-        (Some(a), Some(b)) => Arc::ptr_eq(a, b),
-        (None, None) => true,
-        _ => false,
-    }
 }
 
 /// Served without its condition or script, a route would do what nobody wants.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use model::{Entry, Invalid, Key, Kind};
 use sdk::Chain;
+use sdk::build::Names;
 
 use super::chains::{Source, unless_idle};
-use super::hosts::Recorder;
+use super::hosts::{Part, Recorder};
 use super::{Compiler, Pass};
 use crate::upstream::Upstream;
 
@@ -70,29 +71,21 @@ impl Compiler {
     fn compile_one_shared(&mut self, key: &Key, pass: &Pass<'_>) {
         let Some(entry) = pass.desired.get(key.kind, &key.id) else {
             self.shared.remove(key);
-            self.hosts.set(key, Default::default());
-            self.upstream_slots.release(&key.to_string());
+            self.hosts.forget(key);
+            self.remove_upstream(&key.to_string());
             self.accept(key);
             return;
         };
         let last_good = self.shared.get(key).map(|shared| shared.entry.clone());
-        let made = self.try_both(key, entry, last_good, |compiler, entry| {
-            let recorder = Recorder::new(pass.names);
-            let shared = compiler.make_shared(key, entry, &recorder)?;
-            compiler.hosts.set(key, recorder.asked());
-            Ok(shared)
-        });
+        let made = self
+            .try_both(key, entry, last_good, |compiler, entry| compiler.make_shared(key, entry, pass.names));
         if let Some(shared) = made {
             self.shared.insert(key.clone(), shared);
         }
     }
 
-    fn make_shared(
-        &mut self,
-        key: &Key,
-        entry: &Arc<Entry>,
-        names: &Recorder<'_>,
-    ) -> Result<Shared, Invalid> {
+    fn make_shared(&mut self, key: &Key, entry: &Arc<Entry>, names: &dyn Names) -> Result<Shared, Invalid> {
+        let (for_plugins, for_upstream) = (Recorder::new(names), Recorder::new(names));
         if let model::Resource::Service(service) = &entry.resource
             && service.script.is_some()
         {
@@ -100,18 +93,21 @@ impl Compiler {
         }
         let plugins = entry.resource.plugins();
         let sources: Vec<Source<'_>> = plugins.map(|plugins| Source::new(key, plugins)).into_iter().collect();
-        let chain = self.chain(&sources, names).map_err(|blame| blame.invalid.under("/plugins"))?;
+        let chain = self.chain(&sources, &for_plugins).map_err(|blame| blame.invalid.under("/plugins"))?;
         let before = self.shared.get(key).and_then(|shared| shared.upstream.clone());
         let upstream = match entry.resource.upstream() {
             Some(written) => {
-                let made = self.make_upstream(&key.to_string(), &key.id, written, names, before.as_ref());
+                let name = key.to_string();
+                let made = self.make_upstream(&name, &key.id, written, &for_upstream, before.as_ref());
                 Some(made.map_err(|invalid| invalid.under("/upstream"))?)
             }
             None => {
-                self.upstream_slots.release(&key.to_string());
+                self.remove_upstream(&key.to_string());
                 None
             }
         };
+        self.hosts.set(key, Part::Plugins, for_plugins.asked());
+        self.hosts.set(key, Part::Upstream, for_upstream.asked());
         Ok(Shared { entry: entry.clone(), chain: unless_idle(chain), upstream })
     }
 }

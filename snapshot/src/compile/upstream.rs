@@ -17,6 +17,13 @@ use crate::upstream::{Endpoint, Keepalive, PassHost, Policy, Scheme, Upstream};
 const MOST_ADDRESSES: usize = 64;
 const MOST_SCALE: u64 = 720_720;
 
+/// What counts where an upstream says nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Defaults {
+    pub keepalive: Keepalive,
+    pub timeouts: Timeouts,
+}
+
 /// # Errors
 /// What this version cannot do: other registries than DNS, schemes that are not HTTP's.
 pub(super) fn upstream(
@@ -24,7 +31,7 @@ pub(super) fn upstream(
     slot: u32,
     from: &model::Upstream,
     names: &dyn Names,
-    keepalive: Keepalive,
+    defaults: &Defaults,
 ) -> Result<Upstream, Invalid> {
     let scheme = scheme(from.scheme)?;
     let endpoints = match &from.discovery {
@@ -48,9 +55,9 @@ pub(super) fn upstream(
             idle_timeout: pool.idle_timeout,
             requests: pool.requests,
         },
-        None => keepalive,
+        None => defaults.keepalive,
     };
-    upstream.timeouts = from.timeout.map(timeouts);
+    upstream.timeouts = from.timeout.map_or(defaults.timeouts, timeouts);
     Ok(upstream)
 }
 
@@ -182,7 +189,7 @@ mod tests {
             ]
             .into(),
         );
-        upstream("1", 0, &model::Upstream::parse(&value).unwrap(), &names, Keepalive::default())
+        upstream("1", 0, &model::Upstream::parse(&value).unwrap(), &names, &Defaults::default())
     }
 
     fn endpoints_of(value: Value) -> Vec<String> {

@@ -143,6 +143,16 @@ impl Candidates {
         more.insert(at, candidate);
     }
 
+    /// The plan of the rule of this id, if it is one of them.
+    pub(super) fn plan(&self, id: &str) -> Option<&Arc<Plan>> {
+        self.all().find(|candidate| candidate.rule.id == id).map(|candidate| &candidate.plan)
+    }
+
+    #[inline]
+    fn all(&self) -> impl Iterator<Item = &Candidate> {
+        std::iter::once(&self.first).chain(self.more.iter().flat_map(|more| more.iter()))
+    }
+
     /// Gives the rule's candidates this plan.
     pub(super) fn replace(&mut self, id: &str, plan: &Arc<Plan>) {
         let all =
@@ -168,14 +178,12 @@ impl Candidates {
     #[inline]
     pub(super) fn find<'s>(&'s self, x: &Exchange<'_>, path: &[u8], prefix: usize) -> Option<Hit<'s>> {
         let base = x.request().path_span.start;
-        std::iter::once(&self.first).chain(self.more.iter().flat_map(|more| more.iter())).find_map(
-            |candidate| {
-                let host = candidate.admits(x)?;
-                let mut params = Params::new();
-                let fits = candidate.rest.matches(path, prefix, base, &mut params);
-                fits.then_some(Hit { candidate, host, params })
-            },
-        )
+        self.all().find_map(|candidate| {
+            let host = candidate.admits(x)?;
+            let mut params = Params::new();
+            let fits = candidate.rest.matches(path, prefix, base, &mut params);
+            fits.then_some(Hit { candidate, host, params })
+        })
     }
 }
 

@@ -40,7 +40,7 @@ impl Hosts {
         hasher: &Hasher,
     ) {
         let key = Key::of(&rule.hosts[index as usize]);
-        if let Some(paths) = self.paths(&key, hasher) {
+        if let Some(paths) = self.paths_mut(&key, hasher) {
             return paths.insert(rule, plan, Some(index), mode, hasher);
         }
         let mut paths = Paths::default();
@@ -53,7 +53,7 @@ impl Hosts {
 
     /// Gives the rule's paths under this host this plan.
     pub(super) fn replace(&mut self, rule: &Rule, plan: &Arc<Plan>, host: &str, mode: Mode, hasher: &Hasher) {
-        if let Some(paths) = self.paths(&Key::of(host), hasher) {
+        if let Some(paths) = self.paths_mut(&Key::of(host), hasher) {
             paths.replace(rule, plan, mode, hasher);
         }
     }
@@ -61,7 +61,7 @@ impl Hosts {
     /// Takes the rule's paths out of this host's tree.
     pub(super) fn remove(&mut self, rule: &Rule, host: &str, mode: Mode, hasher: &Hasher) {
         let key = Key::of(host);
-        let Some(paths) = self.paths(&key, hasher) else { return };
+        let Some(paths) = self.paths_mut(&key, hasher) else { return };
         paths.remove(rule, mode, hasher);
         if paths.is_empty() {
             match key {
@@ -71,8 +71,16 @@ impl Hosts {
         }
     }
 
+    /// The tree of a host.
+    pub(super) fn paths(&self, host: &str, hasher: &Hasher) -> Option<&Paths> {
+        match Key::of(host) {
+            Key::Exact(host) => self.exact.get(hasher.hash(&host), &host),
+            Key::Wildcard(suffix) => self.wildcards.get(&suffix, hasher),
+        }
+    }
+
     /// The tree under a key, to change it.
-    fn paths(&mut self, key: &Key, hasher: &Hasher) -> Option<&mut Paths> {
+    fn paths_mut(&mut self, key: &Key, hasher: &Hasher) -> Option<&mut Paths> {
         match key {
             Key::Exact(host) => self.exact.get_mut(hasher.hash(host), host),
             Key::Wildcard(suffix) => self.wildcards.get_mut(suffix, hasher),

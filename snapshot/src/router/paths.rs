@@ -68,6 +68,15 @@ impl Paths {
         }
     }
 
+    /// The plan of a rule that stands here.
+    pub(super) fn plan(&self, rule: &Rule, mode: Mode, hasher: &Hasher) -> Option<&Arc<Plan>> {
+        let candidates = match Pattern::parse(rule.uris.first()?, mode) {
+            Pattern::Exact(path) => self.exact.get(hasher.hash(path.as_bytes()), path.as_bytes()),
+            Pattern::Prefix(prefix, _) => self.patterns.get(prefix.as_bytes(), hasher),
+        };
+        candidates?.plan(&rule.id)
+    }
+
     /// Takes out every path of the rule.
     pub(super) fn remove(&mut self, rule: &Rule, mode: Mode, hasher: &Hasher) {
         for path in &rule.uris {

@@ -83,6 +83,14 @@ impl<V: Clone> Prefixes<V> {
         promising.iter().rev().find_map(|&(len, hash)| take(len, many.map.get(hash, &text[..len])?))
     }
 
+    /// The value of a key itself.
+    pub(super) fn get(&self, key: &[u8], hasher: &Hasher) -> Option<&V> {
+        match self {
+            Prefixes::Few(list) => list.iter().find(|known| *known.key == *key).map(|known| &known.value),
+            Prefixes::Many(many) => many.map.get(hasher.hash(key), key),
+        }
+    }
+
     /// A value to change, the copies of others left as they are.
     pub(super) fn get_mut(&mut self, key: &[u8], hasher: &Hasher) -> Option<&mut V> {
         match self {

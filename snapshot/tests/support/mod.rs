@@ -164,7 +164,8 @@ pub fn difference(old: &Desired, new: &mut Desired) -> Touched {
 /// Everything of a snapshot that a request can see.
 pub fn print(compiled: &Compiled, desired: &Desired) -> String {
     let mut out = String::new();
-    let Snapshot { router, consumers, global, .. } = &compiled.snapshot;
+    let snapshot = &compiled.snapshot;
+    let Snapshot { router, consumers, global, .. } = snapshot;
     let mut printed = 0;
     for entry in desired.of(Kind::Route) {
         let id = &entry.key.id;
@@ -182,7 +183,7 @@ pub fn print(compiled: &Compiled, desired: &Desired) -> String {
                 writeln!(out, "  {word} {set}").unwrap();
             }
         }
-        print_plan(&mut out, plan);
+        print_plan(&mut out, snapshot, plan);
     }
     assert_eq!(printed, router.len(), "a rule without a route");
     for entry in desired.of(Kind::Consumer) {
@@ -222,7 +223,7 @@ pub fn print(compiled: &Compiled, desired: &Desired) -> String {
     out
 }
 
-fn print_plan(out: &mut String, plan: &Plan) {
+fn print_plan(out: &mut String, snapshot: &Snapshot, plan: &Plan) {
     let info = &plan.info;
     for (word, set) in [("name", &info.name), ("service", &info.service_id), ("named", &info.service_name)] {
         if !set.is_empty() {
@@ -230,11 +231,14 @@ fn print_plan(out: &mut String, plan: &Plan) {
         }
     }
     print_chain(out, plan.chain.as_deref());
-    match &plan.upstream {
+    let upstream = snapshot.upstream(plan);
+    match upstream {
         Ok(upstream) => print_upstream(out, upstream),
         Err(failure) => writeln!(out, "  no upstream: {failure:?}").unwrap(),
     }
-    let seconds = [plan.timeouts.connect, plan.timeouts.send, plan.timeouts.read].map(|t| t.as_secs());
+    let timeouts = upstream.map_or(plan.timeouts.as_deref().copied(), |up| Some(*plan.timeouts(up)));
+    let timeouts = timeouts.unwrap_or_default();
+    let seconds = [timeouts.connect, timeouts.send, timeouts.read].map(|t| t.as_secs());
     if seconds != [60, 60, 60] {
         writeln!(out, "  timeouts {seconds:?}").unwrap();
     }
