@@ -128,7 +128,8 @@ impl Compiler {
             };
             let Some(written) = entry.resource.upstream() else { continue };
             // What was written right stays right, whatever its addresses.
-            let made = self.make_upstream(&key.to_string(), &key.id, written, pass.names, before.as_ref());
+            let names = Recorder::new(pass.names);
+            let made = self.make_upstream(&key.to_string(), &key.id, written, &names, before.as_ref());
             let Ok(upstream) = made else { continue };
             if let Some(unit) = self.routes.get_mut(&key.id).filter(|_| key.kind == Kind::Route) {
                 unit.own_upstream = Some(upstream);
