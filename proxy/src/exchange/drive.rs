@@ -139,6 +139,8 @@ pub(crate) async fn drive(
     if timed {
         let ended = worker.clock.micros();
         x.timing.total_us = ended.saturating_sub(began);
+        // What was read of a body without being sent on piece by piece.
+        x.timing.received += (x.body().len() + down.body_at_hand().unwrap_or(0)) as u64;
         if x.upstream_addr.is_some() {
             x.timing.upstream_us = ended.saturating_sub(asked);
         }
