@@ -72,7 +72,7 @@ fn search(c: &mut Criterion, name: &str, router: &Router, found: bool, requests:
     let mut next = 0;
     c.bench_function(name, |b| {
         b.iter(|| {
-            next = (next + 1) % REQUESTS;
+            next = (next + 1) % requests.len();
             let (host, path) = &requests[next];
             fill(&mut messages, host, path);
             let mut x = Exchange::new(&mut messages, &client, &consumers, &world);
@@ -125,6 +125,23 @@ fn benches(c: &mut Criterion) {
         false,
         &requests(|i| ("example.com".into(), format!("/api/v1/{}{i}", "a/".repeat(2048)))),
     );
+    // A million paths, none asked for twice: the longest beginnings that many rules share, and
+    // ends that no rule has.
+    let million =
+        |path: fn(usize) -> String| (0..1_000_000).map(move |i| ("example.com".into(), path(i))).collect();
+    let shared: Vec<_> = million(|i| format!("/files/tenant{}/{}", i % 1000, i * 7919));
+    search(c, "find/none, a million that share beginnings", &router, false, &shared);
+    let strange: Vec<_> = million(|i| format!("/api/v1/service{}/resource{i}/{i:x}", i % 1000));
+    search(c, "find/none, a million longer than any rule", &router, false, &strange);
+    // Patterns nested as deep as paths are, each the beginning of every request and none for its
+    // method.
+    let mut nested = Router::new(Mode::HostUri, Options::default());
+    for depth in 1..=64 {
+        let (rule, plan) = rule(depth, format!("{}*", "/a".repeat(depth)), None);
+        nested.insert(Arc::new(Rule { methods: wire::Method::Post.bit(), ..Rule::clone(&rule) }), plan);
+    }
+    let deep = requests(|i| ("example.com".into(), format!("{}/{i}", "/a".repeat(64))));
+    search(c, "find/none, 64 nested patterns", &nested, false, &deep);
     let mut at = 0;
     c.bench_function("change/one of 100,000 in a copy", |b| {
         b.iter_batched(

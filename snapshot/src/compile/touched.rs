@@ -40,14 +40,18 @@ impl FromIterator<Key> for Touched {
 
 /// What is left to compile, by kind.
 #[derive(Debug, Default)]
-pub(super) struct Work([BTreeSet<String>; Kind::ALL.len()]);
+pub(super) struct Work([Vec<String>; Kind::ALL.len()]);
 
 impl Work {
     pub fn add(&mut self, key: Key) {
-        self.0[key.kind.index()].insert(key.id);
+        self.0[key.kind.index()].push(key.id);
     }
 
-    pub fn take(&mut self, kind: Kind) -> BTreeSet<String> {
-        std::mem::take(&mut self.0[kind.index()])
+    /// The ids of a kind, each once, in order.
+    pub fn take(&mut self, kind: Kind) -> Vec<String> {
+        let mut ids = std::mem::take(&mut self.0[kind.index()]);
+        ids.sort();
+        ids.dedup();
+        ids
     }
 }
