@@ -41,7 +41,8 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
 
     let length = Duration::from_secs(trial.pick(3, 30));
     let mut most = 0;
-    let offered = peak * 10.0;
+    // In the short form gateway and driver are debug builds, and may not have the machine alone.
+    let offered = peak * trial.pick(4.0, 10.0);
     let mut tally = runtime.block_on(open(address, offered, length, |done, tally| {
         most = most.max(site.rss_kib().unwrap_or(0));
         trial.progress(done, &format!("{} good, {} refused, {} late", tally.good, tally.refused, tally.late));
