@@ -9,8 +9,9 @@ use crate::upstream::Upstream;
 
 /// What a matched request runs through: route, service and plugin config merged
 /// (APISIX's order: route over plugin config over service). What every request reads lies in
-/// one cache line.
+/// one cache line, and finding a plan touches none of it.
 #[derive(Debug, Clone)]
+#[repr(C, align(64))]
 pub struct Plan {
     /// The merged plugins; `None` if there are none.
     pub chain: Option<Arc<dyn Chain>>,
@@ -21,21 +22,15 @@ pub struct Plan {
     pub websocket: bool,
     /// The route's own time-outs, which go before the upstream's.
     pub timeouts: Option<Box<Timeouts>>,
-    pub info: Box<RouteInfo>,
+    pub info: RouteInfo,
 }
 
-const _: () = assert!(size_of::<Plan>() <= 48);
+const _: () = assert!(std::mem::offset_of!(Plan, info) <= 64);
 
 impl Plan {
     /// One without stages or an upstream.
     pub fn new(info: RouteInfo) -> Plan {
-        Plan {
-            chain: None,
-            upstream: Err(Failure::NoUpstream),
-            websocket: false,
-            timeouts: None,
-            info: Box::new(info),
-        }
+        Plan { chain: None, upstream: Err(Failure::NoUpstream), websocket: false, timeouts: None, info }
     }
 
     /// The time-outs that count with the upstream of this plan.

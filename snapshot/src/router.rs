@@ -231,7 +231,7 @@ impl Router {
         let Hit { candidate, host, params } = self.search(x)?;
         let (host, host_index) = host.unwrap_or_default();
         x.matched = Matched {
-            route: Some(&*candidate.plan.info),
+            route: Some(&candidate.plan.info),
             uri: &candidate.uri,
             uri_index: candidate.uri_index,
             host,

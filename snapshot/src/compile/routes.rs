@@ -239,13 +239,13 @@ impl Compiler {
         let slot = self.route_slots.of(&key.id);
         let service = self.service_of(route);
         let plan = Plan {
-            info: Box::new(RouteInfo {
+            info: RouteInfo {
                 id: key.id.clone(),
                 name: route.meta.name.clone().unwrap_or_default(),
                 service_id: route.service_id.clone().unwrap_or_default(),
                 service_name: service.and_then(|service| service.meta.name.clone()).unwrap_or_default(),
                 slot,
-            }),
+            },
             chain,
             timeouts: route.timeout.map(|timeout| Box::new(upstream::timeouts(timeout))),
             upstream: self.upstream_of(route, own_upstream.as_ref()),
