@@ -210,8 +210,12 @@ impl Ord for Stage {
     }
 }
 
+/// Connections a listener takes before everything else that is ready gets its turn.
+const ACCEPTED_A_TURN: u32 = 8;
+
 /// Takes connections while there is room for them.
 async fn accept(worker: Rc<Worker>, listener: rt::Listener, local: SocketAddr, mut signal: rt::Signal) {
+    let mut taken_this_turn = 0;
     loop {
         if worker.connections.get() >= worker.settings.max_connections {
             rt::sleep(TICK).await;
@@ -224,11 +228,15 @@ async fn accept(worker: Rc<Worker>, listener: rt::Listener, local: SocketAddr, m
             match taken {
                 Ok(Ok((stream, peer))) => {
                     worker.begin(stream, peer, local);
-                    // One a turn: a worker with more to do than it can must first finish what it
-                    // has begun. What waits meanwhile waits with the kernel, which refuses when
+                    // A few a turn: a worker with more to do than it can must first finish what
+                    // it has begun. What waits meanwhile waits with the kernel, which refuses when
                     // its queue is full; taken all at once, every request would wait several
                     // times behind all others, and few would end before their clients give up.
-                    rt::turn().await;
+                    taken_this_turn += 1;
+                    if taken_this_turn == ACCEPTED_A_TURN {
+                        taken_this_turn = 0;
+                        rt::turn().await;
+                    }
                 }
                 Ok(Err(error)) => worker.accept_failed(&error).await,
                 Err(_) => break,
