@@ -4,5 +4,5 @@ use crate::shell::{cargo, run};
 use anyhow::Result;
 
 pub fn bench(args: &[String]) -> Result<()> {
-    run(cargo().args(["run", "--release", "--quiet", "--package", "bench", "--"]).args(args))
+    run(cargo().args(["run", "--release", "--package", "bench", "--"]).args(args))
 }

@@ -8,7 +8,7 @@ use anyhow::Result;
 pub fn soak(args: &[String]) -> Result<()> {
     let mut command = cargo();
     if std::env::var_os("SLUICE_BIN").is_none() {
-        run(cargo().args(["build", "--release", "--quiet", "--package", "gateway"]))?;
+        run(cargo().args(["build", "--release", "--package", "gateway"]))?;
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
         command.env("SLUICE_BIN", target.join("release/sluice"));
     }
