@@ -99,36 +99,7 @@ const HOP: u128 = set(&[
     Name::Upgrade,
 ]);
 
-/// Connection may not name these away: they are for every recipient.
-const KEPT: u128 = set(&[
-    Name::Apikey,
-    Name::Authorization,
-    Name::CacheControl,
-    Name::ContentEncoding,
-    Name::ContentLength,
-    Name::ContentRange,
-    Name::ContentType,
-    Name::Cookie,
-    Name::Date,
-    Name::Expect,
-    Name::Forwarded,
-    Name::Host,
-    Name::Location,
-    Name::Range,
-    Name::SetCookie,
-    Name::Trailer,
-    Name::Via,
-    Name::WwwAuthenticate,
-    Name::XConsumerCustomId,
-    Name::XConsumerUsername,
-    Name::XCredentialIdentifier,
-    Name::XForwardedFor,
-    Name::XForwardedHost,
-    Name::XForwardedPort,
-    Name::XForwardedProto,
-    Name::XRealIp,
-]);
-
+/// Fields that the proxy or its stages write themselves.
 const WRITTEN: u128 = set(&[
     Name::XConsumerCustomId,
     Name::XConsumerUsername,
@@ -139,6 +110,29 @@ const WRITTEN: u128 = set(&[
     Name::XForwardedProto,
     Name::XRealIp,
 ]);
+
+/// Connection may not name these away: they are for every recipient.
+const KEPT: u128 = WRITTEN
+    | set(&[
+        Name::Apikey,
+        Name::Authorization,
+        Name::CacheControl,
+        Name::ContentEncoding,
+        Name::ContentLength,
+        Name::ContentRange,
+        Name::ContentType,
+        Name::Cookie,
+        Name::Date,
+        Name::Expect,
+        Name::Forwarded,
+        Name::Host,
+        Name::Location,
+        Name::Range,
+        Name::SetCookie,
+        Name::Trailer,
+        Name::Via,
+        Name::WwwAuthenticate,
+    ]);
 
 // Every name needs its bit.
 const _: () = assert!(Name::KNOWN.len() < 128);
