@@ -4,7 +4,7 @@ use crate::shell::{cargo, output, root, run};
 use anyhow::{Context, Result, bail};
 
 /// Seconds a target gets when nothing else is said.
-const SECONDS: u64 = 60;
+pub const SECONDS: u64 = 60;
 
 pub fn command(args: &[String]) -> Result<()> {
     let mut target = None;

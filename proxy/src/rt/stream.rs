@@ -60,14 +60,13 @@ impl Stream {
         self.0.poll_read_ready(cx)
     }
 
-    /// Asks the kernel: nothing to read and not closed. One system call.
+    /// Asks the kernel: nothing to read and not closed. One system call. Where there was news of
+    /// what is gone by now, there is none afterwards.
     pub(crate) fn is_quiet(&self) -> bool {
         let mut byte = [MaybeUninit::uninit(); 1];
-        let error = match socket2::SockRef::from(&self.0).peek(&mut byte) {
-            Ok(_) => return false,
-            Err(error) => error,
-        };
-        error.kind() == io::ErrorKind::WouldBlock
+        let mut look = || socket2::SockRef::from(&self.0).peek(&mut byte);
+        let seen = if self.has_news() { self.0.try_io(Interest::READABLE, look) } else { look() };
+        seen.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
     /// Makes the coming close send RST, so that the other side cannot take what it got for whole.
