@@ -74,6 +74,13 @@ impl Catalog {
             return Ok(None);
         }
         let row = plugin.row;
+        if row.phases.is_empty() && meta.as_ref().is_some_and(|meta| meta.filter.is_some()) {
+            return Err(Invalid::new(
+                "this plugin is asked before any filter is: it holds for every request",
+            )
+            .at("/_meta/filter")
+            .hint("make two routes, told apart by vars"));
+        }
         let mut cx =
             Build { owner, services: &self.services, metadata, attr: self.attrs.get(row.name), names };
         let native = (row.build)(config, &mut cx)?;
@@ -98,6 +105,9 @@ impl sdk::Catalog for Catalog {
             Err(_) if meta::disabled(config) && known::is_apisix(name) => return Ok(()),
             found => found?,
         };
+        if place == Place::Consumer && plugin.row.phases.is_empty() {
+            return Err(blame(name, before_consumers()));
+        }
         let checked = match &plugin.consumer_schema {
             Some(schema) if place == Place::Consumer => schema.check(&or_empty(config)),
             _ => self.stage(plugin, config, &UNOWNED, None, &NoNames).map(drop),
@@ -127,6 +137,11 @@ impl sdk::Catalog for Catalog {
             if meta::disabled(entry.config) {
                 disabled.push(plugin.row.name);
                 continue;
+            }
+            if plugin.row.phases.is_empty()
+                && matches!(entry.owner.collection, "consumers" | "credentials" | "consumer_groups")
+            {
+                return Err(blame(entry.name, before_consumers()).within(entry.name));
             }
             let metadata = (scope.metadata)(entry.name);
             match self.stage(plugin, entry.config, entry.owner, metadata, scope.names) {
@@ -171,6 +186,12 @@ impl fmt::Debug for Catalog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(ROWS.iter().map(|row| row.name)).finish()
     }
+}
+
+/// A plugin without phases has done its work before a consumer is known.
+fn before_consumers() -> Invalid {
+    Invalid::new("it is asked before the consumer is known")
+        .expected("a route, service, plugin config or global rule")
 }
 
 /// Stands for the owner while a configuration is only checked.

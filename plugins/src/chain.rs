@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use sdk::chain::{Chain, LocalFuture, Phase, Phases};
 use sdk::exchange::Body;
-use sdk::{Chunk, Exchange, Step};
+use sdk::{Chunk, Doubtful, Exchange, Step};
 use smallvec::SmallVec;
 
 use crate::Native;
@@ -69,6 +69,10 @@ impl Stages {
 impl Chain for Stages {
     fn phases(&self) -> Phases {
         self.phases
+    }
+
+    fn refused_in_path(&self) -> Option<Doubtful> {
+        self.all.iter().find_map(|stage| stage.native.refused_in_path())
     }
 
     fn run(&self, phase: Phase, cursor: &mut usize, x: &mut Exchange<'_>) -> Step {

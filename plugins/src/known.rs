@@ -5,6 +5,10 @@ pub(crate) fn is_apisix(name: &str) -> bool {
     APISIX.iter().any(|(known, _)| *known == name)
 }
 
+/// The plugins that are Sluice's own.
+#[cfg(test)]
+pub(crate) static OWN: &[&str] = &["path-characters"];
+
 /// Name and default priority of each plugin of APISIX 3.18, HTTP and stream, from
 /// high to low (its `config.yaml.example`).
 pub(crate) static APISIX: &[(&str, i32)] = &[

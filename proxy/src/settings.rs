@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wire::h1::decode::Limits;
+use wire::target::{Doubtful, PathRules};
 
 use crate::handoff::Handoff;
 
@@ -19,7 +20,7 @@ pub struct Settings {
     pub backlog: i32,
     /// Connections a worker holds at once; further ones wait in the backlog (`worker_connections`).
     pub max_connections: usize,
-    /// Bounds of a request head.
+    /// Bounds of a request head. Its `path.refused` is empty, as routes decide on that.
     pub request: Limits,
     /// Bounds of an upstream's response head.
     pub response: Limits,
@@ -96,7 +97,11 @@ impl Default for Settings {
             listen: Vec::new(),
             backlog: 511,
             max_connections: 65_536,
-            request: Limits::default(),
+            // What may stand in a path is the route's to say.
+            request: Limits {
+                path: PathRules { refused: Doubtful::NONE, ..PathRules::default() },
+                ..Limits::default()
+            },
             response: Limits::default(),
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use crate::exchange::{Chunk, Exchange};
 use crate::step::Step;
+use wire::target::Doubtful;
 
 /// The phases of an exchange in which stages are asked, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +67,11 @@ pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 pub trait Chain: Send + Sync + fmt::Debug {
     /// Phases with at least one stage. The proxy asks for nothing else.
     fn phases(&self) -> Phases;
+
+    /// What a path may not hold, if a stage has a say in that; see [`crate::Plugin::refused_in_path`].
+    fn refused_in_path(&self) -> Option<Doubtful> {
+        None
+    }
 
     /// Runs `Rewrite`, `Access` or `BeforeProxy` from `*cursor` on. Leaves `*cursor`
     /// at the stage that answered something other than [`Step::Next`].

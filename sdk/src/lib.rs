@@ -35,4 +35,5 @@ pub use step::{Reply, Step};
 pub use world::World;
 
 /// Messages and targets as `wire` knows them, for plugins, which see nothing but this room.
+pub use wire::target::Doubtful;
 pub use wire::{BadField, Fields, Framing, Method, Name, Span, Version, target};

@@ -10,6 +10,7 @@ use crate::build::Build;
 use crate::chain::{Phase, Phases};
 use crate::exchange::{Chunk, Exchange};
 use crate::step::Step;
+use wire::target::Doubtful;
 
 /// A plugin, and at the same time one configured instance of it (a stage).
 ///
@@ -58,6 +59,12 @@ pub trait Plugin: Sized + Send + Sync + 'static {
     /// The phases this very stage takes part in, given its configuration; a subset of `PHASES`.
     fn phases(&self) -> Phases {
         Self::PHASES
+    }
+
+    /// What a path may not hold where this stage stands. Asked when a route was found, before any
+    /// phase, and only for a path that holds something of the kind.
+    fn refused_in_path(&self) -> Option<Doubtful> {
+        None
     }
 
     fn rewrite(&self, _x: &mut Exchange<'_>) -> Step {

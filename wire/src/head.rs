@@ -5,6 +5,7 @@
 
 use crate::fields::{Fields, Span};
 use crate::method::Method;
+use crate::target::Doubtful;
 
 /// HTTP version of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -53,6 +54,9 @@ pub struct RequestHead {
     pub path_span: Span,
     /// Path in normal form, percent-encoded, as it goes to the origin.
     pub encoded_path_span: Span,
+    /// What the path holds that servers read in different ways. Whether the request may go on
+    /// with it is decided by the rules of its route.
+    pub doubtful: Doubtful,
     /// Query without `?`; `has_query` tells an empty one from none.
     pub query_span: Span,
     pub has_query: bool,

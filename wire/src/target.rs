@@ -7,15 +7,16 @@
 //! - `.` and `..` segments are resolved, also where their dots are written `%2e`; a path
 //!   that would leave its root is refused.
 //! - Runs of slashes become one, before `..` is resolved (can be switched off).
-//! - *Decoded* form, for routing and plugins: percent-encodings are decoded, but `%2F`
-//!   and `%25` stay as they are (in upper case). So a slash in the decoded form always
-//!   separates segments, and no two different paths have one decoded form.
+//! - *Decoded* form, for routing and plugins: percent-encodings are decoded, but `%2F`,
+//!   `%25` and control characters stay as they are (in upper case). So a slash in the
+//!   decoded form always separates segments, nothing in it ends a line or a string, and no
+//!   two different paths have one decoded form.
 //! - *Encoded* form, for the origin: as RFC 3986 section 6.2.2 normalises. Encoded letters, digits
 //!   and `-._~` are decoded, reserved characters stay encoded or not as they came, all other
 //!   bytes are encoded with upper-case digits. Decoding it gives the decoded form.
-//! - Refused: control characters, encoded or not; `%` without two digits; `\`, encoded or
-//!   not, unless allowed; segments that only some servers take for `.` or `..`
-//!   (`..;x`, `..%2Fx`).
+//! - Refused: raw control characters; `%` without two digits; segments that only some
+//!   servers take for `.` or `..` (`..;x`, `..%2Fx`); and of what servers read in different
+//!   ways ([`Doubtful`]) whatever the rules say.
 //!
 //! # Which bytes may come
 //!
@@ -36,48 +37,75 @@ use crate::method::Method;
 pub struct PathRules {
     /// `//` becomes `/` (nginx: `merge_slashes`).
     pub merge_slashes: bool,
-    pub encoded_slash: Rule,
-    /// `\` and `%5C`.
-    pub backslash: Rule,
-    /// `;` and `%3B`.
-    pub semicolon: Rule,
-}
-
-/// Whether something may stand in a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rule {
-    Keep,
-    Refuse,
+    /// A path that has one of these is refused here and now. For a decision that is made
+    /// later, by route, see [`RequestHead::doubtful`].
+    pub refused: Doubtful,
 }
 
 impl Default for PathRules {
     fn default() -> PathRules {
-        PathRules {
-            merge_slashes: true,
-            encoded_slash: Rule::Keep,
-            backslash: Rule::Refuse,
-            semicolon: Rule::Keep,
-        }
+        PathRules { merge_slashes: true, refused: Doubtful::REFUSED }
+    }
+}
+
+/// What in a path one server reads as part of a name and the next as something else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Doubtful(u8);
+
+impl Doubtful {
+    pub const NONE: Doubtful = Doubtful(0);
+    /// `%2F`
+    pub const ENCODED_SLASH: Doubtful = Doubtful(1);
+    /// `\` and `%5C`
+    pub const BACKSLASH: Doubtful = Doubtful(2);
+    /// `;` and `%3B`
+    pub const SEMICOLON: Doubtful = Doubtful(4);
+    /// `%00` to `%1F` and `%7F`; never raw.
+    pub const CONTROL: Doubtful = Doubtful(8);
+    /// What is refused unless somebody says otherwise.
+    pub const REFUSED: Doubtful = Doubtful::BACKSLASH.with(Doubtful::CONTROL);
+
+    pub const fn with(self, other: Doubtful) -> Doubtful {
+        Doubtful(self.0 | other.0)
+    }
+
+    pub const fn without(self, other: Doubtful) -> Doubtful {
+        Doubtful(self.0 & !other.0)
+    }
+
+    /// Whether anything is in both.
+    #[inline]
+    pub const fn meets(self, other: Doubtful) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    #[inline]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
     }
 }
 
 /// Brings a raw path, which begins with `/` and has no query, into normal form and appends
-/// both forms to the buffers. After an error the buffers hold what they held before.
+/// both forms to the buffers. Gives what was found in it that servers read differently and the
+/// rules keep. After an error the buffers hold what they held before.
 pub fn normalise(
     raw: &[u8],
     rules: &PathRules,
     decoded: &mut Vec<u8>,
     encoded: &mut Vec<u8>,
-) -> Result<(), Refusal> {
-    write_path(raw, rules, Form::Decoded, decoded)?;
-    write_path(raw, rules, Form::Encoded, encoded)
+) -> Result<Doubtful, Refusal> {
+    let found = write_path(raw, rules, Form::Decoded, decoded)?;
+    write_path(raw, rules, Form::Encoded, encoded)?;
+    Ok(found)
 }
 
-/// Percent-encodes a path in decoded normal form: what RFC 3986 allows in a path stays, `%2F` and
-/// `%25` stay, all else is encoded.
+/// Percent-encodes a path in decoded normal form: what RFC 3986 allows in a path stays, as do
+/// the encodings that the decoded form keeps; all else is encoded.
 pub fn encode_path(decoded: &[u8], out: &mut Vec<u8>) {
     for (at, &byte) in decoded.iter().enumerate() {
-        let kept = byte == b'%' && matches!(decoded.get(at + 1..at + 3), Some(b"2F" | b"25"));
+        let kept = byte == b'%'
+            && hex_pair(decoded, at).is_some_and(stays_coded)
+            && !decoded[at + 1..at + 3].iter().any(u8::is_ascii_lowercase);
         if kept || CLASS[byte as usize] & (BAD | CODED | QUERY) == 0 {
             out.push(byte);
         } else {
@@ -127,6 +155,7 @@ pub(crate) struct Scanned {
     /// Path and query have only bytes and sequences that are their own normal form.
     path_plain: bool,
     query_plain: bool,
+    semicolon: bool,
 }
 
 /// Finds the end of the target that begins at `start`, looks at its bytes and takes its
@@ -158,7 +187,7 @@ fn scan_path(input: &[u8], start: usize, path: usize, authority: Option<Span>) -
             break;
         }
         // AFTER_SLASH counts only where SLASH came right before.
-        seen |= class & (CODED | PERCENT | (before << 1));
+        seen |= class & (CODED | PERCENT | SEMICOLON | (before << 1));
         before = class & SLASH;
     }
     let path_end = path + length;
@@ -183,7 +212,9 @@ fn scan_path(input: &[u8], start: usize, path: usize, authority: Option<Span>) -
         Some(&byte) => return Err(bad_byte(byte).into()),
         None => return Err(Stop::More),
     }
-    Ok(Scanned { start, end, authority, path, path_end, path_plain: seen == 0, query_plain: query == 0 })
+    let semicolon = seen & SEMICOLON != 0;
+    let path_plain = seen & !SEMICOLON == 0;
+    Ok(Scanned { start, end, authority, path, path_end, path_plain, query_plain: query == 0, semicolon })
 }
 
 #[cold]
@@ -206,6 +237,7 @@ fn scan_other(input: &[u8], start: usize, method: Method) -> Result<Scanned, Sto
         path_end: end,
         path_plain: true,
         query_plain: true,
+        semicolon: false,
     };
     if rest.first() == Some(&b' ') {
         return Err(Refusal::RequestLine.into());
@@ -273,13 +305,24 @@ fn resolve_path(
     rules: &PathRules,
 ) -> Result<(), Refusal> {
     let raw = &input[target.path..target.path_end];
-    if target.path_plain && rules.semicolon == Rule::Keep {
+    if target.path_plain {
         head.path_span = span(target.path, target.path_end);
         head.encoded_path_span = head.path_span;
+        if target.semicolon {
+            head.doubtful = Doubtful::SEMICOLON;
+            if rules.refused.meets(Doubtful::SEMICOLON) {
+                return Err(Refusal::BadPath);
+            }
+        }
         return Ok(());
     }
-    head.path_span = head.fields.try_intern_with(|out| write_path(raw, rules, Form::Decoded, out))?;
-    head.encoded_path_span = head.fields.try_intern_with(|out| write_path(raw, rules, Form::Encoded, out))?;
+    let mut found = Doubtful::NONE;
+    head.path_span = head
+        .fields
+        .try_intern_with(|out| write_path(raw, rules, Form::Decoded, out).map(|doubtful| found = doubtful))?;
+    head.encoded_path_span =
+        head.fields.try_intern_with(|out| write_path(raw, rules, Form::Encoded, out).map(drop))?;
+    head.doubtful = found;
     Ok(())
 }
 
@@ -327,16 +370,17 @@ enum Form {
 }
 
 /// Appends one form of a path; leaves `out` as it was on an error.
-fn write_path(raw: &[u8], rules: &PathRules, form: Form, out: &mut Vec<u8>) -> Result<(), Refusal> {
+fn write_path(raw: &[u8], rules: &PathRules, form: Form, out: &mut Vec<u8>) -> Result<Doubtful, Refusal> {
     let base = out.len();
     write_segments(raw, rules, form, out).inspect_err(|_| out.truncate(base))
 }
 
-fn write_segments(raw: &[u8], rules: &PathRules, form: Form, out: &mut Vec<u8>) -> Result<(), Refusal> {
+fn write_segments(raw: &[u8], rules: &PathRules, form: Form, out: &mut Vec<u8>) -> Result<Doubtful, Refusal> {
     let Some((b'/', mut rest)) = raw.split_first() else {
         return Err(Refusal::Target);
     };
     let base = out.len();
+    let mut found = Doubtful::NONE;
     // Always ends with the slash that precedes the segment being read.
     out.push(b'/');
     loop {
@@ -346,7 +390,7 @@ fn write_segments(raw: &[u8], rules: &PathRules, form: Form, out: &mut Vec<u8>) 
         };
         match dots(segment)? {
             Dots::No => {
-                write_segment(segment, rules, form, out)?;
+                found = found.with(write_segment(segment, rules, form, out)?);
                 if after.is_some() && !(segment.is_empty() && rules.merge_slashes) {
                     out.push(b'/');
                 }
@@ -362,12 +406,18 @@ fn write_segments(raw: &[u8], rules: &PathRules, form: Form, out: &mut Vec<u8>) 
         }
         match after {
             Some(after) => rest = after,
-            None => return Ok(()),
+            None => return Ok(found),
         }
     }
 }
 
-fn write_segment(segment: &[u8], rules: &PathRules, form: Form, out: &mut Vec<u8>) -> Result<(), Refusal> {
+fn write_segment(
+    segment: &[u8],
+    rules: &PathRules,
+    form: Form,
+    out: &mut Vec<u8>,
+) -> Result<Doubtful, Refusal> {
+    let mut found = Doubtful::NONE;
     let mut at = 0;
     while let Some(&byte) = segment.get(at) {
         let coded = byte == b'%';
@@ -376,20 +426,18 @@ fn write_segment(segment: &[u8], rules: &PathRules, form: Form, out: &mut Vec<u8
             false => byte,
         };
         at += if coded { 3 } else { 1 };
-        let refused = match value {
-            0..=0x1f | 0x7f => true,
-            b' ' | b'#' | b'?' => !coded,
-            b'/' => rules.encoded_slash == Rule::Refuse,
-            b'\\' => rules.backslash == Rule::Refuse,
-            b';' => rules.semicolon == Rule::Refuse,
-            _ => false,
-        };
-        if refused {
-            return Err(Refusal::BadPath);
-        }
+        found = found.with(match value {
+            0..=0x1f | 0x7f if coded => Doubtful::CONTROL,
+            0..=0x1f | 0x7f => return Err(Refusal::BadPath),
+            b' ' | b'#' | b'?' if !coded => return Err(Refusal::BadPath),
+            b'/' => Doubtful::ENCODED_SLASH,
+            b'\\' => Doubtful::BACKSLASH,
+            b';' => Doubtful::SEMICOLON,
+            _ => Doubtful::NONE,
+        });
         let stays_encoded = coded
             && match form {
-                Form::Decoded => matches!(value, b'/' | b'%'),
+                Form::Decoded => stays_coded(value),
                 Form::Encoded => !is_unreserved(value),
             };
         let must_encode = form == Form::Encoded && CLASS[value as usize] & (BAD | CODED) != 0;
@@ -399,7 +447,12 @@ fn write_segment(segment: &[u8], rules: &PathRules, form: Form, out: &mut Vec<u8
             out.push(value);
         }
     }
-    Ok(())
+    if found.meets(rules.refused) { Err(Refusal::BadPath) } else { Ok(found) }
+}
+
+/// What stays encoded in the decoded form, too: see the module's documentation.
+fn stays_coded(value: u8) -> bool {
+    matches!(value, b'/' | b'%' | 0..=0x1f | 0x7f)
 }
 
 enum Dots {
@@ -474,6 +527,7 @@ const PERCENT: u8 = 8;
 const QUERY: u8 = 16;
 /// Never in a target.
 const BAD: u8 = 32;
+const SEMICOLON: u8 = 64;
 
 static CLASS: [u8; 256] = {
     let mut table = [0u8; 256];
@@ -485,6 +539,7 @@ static CLASS: [u8; 256] = {
             b'.' => AFTER_SLASH,
             b'%' => PERCENT,
             b'?' => QUERY,
+            b';' => SEMICOLON,
             b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}' | 0x80..=0xff => CODED,
             _ => 0,
         };

@@ -2,7 +2,7 @@
 
 use wire::h1::Refusal;
 use wire::h1::decode::{Limits, Progress, Underscores, request};
-use wire::target::{PathRules, Rule};
+use wire::target::{Doubtful, PathRules};
 use wire::{Framing, Method, Name, RequestHead, Version};
 
 fn read_with(input: &[u8], limits: &Limits) -> Result<Option<(usize, RequestHead)>, Refusal> {
@@ -443,7 +443,7 @@ fn limits() {
 #[test]
 fn switches() {
     let input = b"GET /a;b%2Fc//d\\e HTTP/1.1\r\nHost: a\r\nA_B: c\r\n\r\n";
-    let path = PathRules { backslash: Rule::Keep, ..PathRules::default() };
+    let path = PathRules { refused: Doubtful::NONE, ..PathRules::default() };
     let with = |limits: Limits| read_with(input, &limits).map(|read| read.unwrap().1);
     let head = with(Limits { path, ..Limits::default() }).unwrap();
     assert_eq!(text(head.path()), "/a;b%2Fc/d\\e");
@@ -453,16 +453,46 @@ fn switches() {
     assert!(head.fields.get_named(b"a_b").is_none());
     let limits = Limits { path, underscores: Underscores::Refuse, ..Limits::default() };
     assert_eq!(with(limits).unwrap_err(), Refusal::Underscore);
-    for path in [
-        PathRules { encoded_slash: Rule::Refuse, ..path },
-        PathRules { semicolon: Rule::Refuse, ..path },
-        PathRules { backslash: Rule::Refuse, ..path },
-    ] {
+    for refused in [Doubtful::ENCODED_SLASH, Doubtful::SEMICOLON, Doubtful::BACKSLASH] {
+        let path = PathRules { refused, ..path };
         assert_eq!(with(Limits { path, ..Limits::default() }).unwrap_err(), Refusal::BadPath);
     }
     let path = PathRules { merge_slashes: false, ..path };
     let head = with(Limits { path, ..Limits::default() }).unwrap();
     assert_eq!(text(head.path()), "/a;b%2Fc//d\\e");
+}
+
+#[test]
+fn what_servers_read_differently_is_told() {
+    let path = PathRules { refused: Doubtful::NONE, ..PathRules::default() };
+    let limits = Limits { path, ..Limits::default() };
+    for (target, path, encoded, doubtful) in [
+        ("/a/b", "/a/b", "/a/b", Doubtful::NONE),
+        ("/a?b;c%2F", "/a", "/a", Doubtful::NONE),
+        ("/a;b", "/a;b", "/a;b", Doubtful::SEMICOLON),
+        ("/a;b/../c", "/c", "/c", Doubtful::SEMICOLON),
+        ("/a%3bb", "/a;b", "/a%3Bb", Doubtful::SEMICOLON),
+        ("/a%2fb", "/a%2Fb", "/a%2Fb", Doubtful::ENCODED_SLASH),
+        ("/a\\b%5c", "/a\\b\\", "/a%5Cb%5C", Doubtful::BACKSLASH),
+        ("/a%00%0a%7f", "/a%00%0A%7F", "/a%00%0A%7F", Doubtful::CONTROL),
+        ("http://a/b;%00", "/b;%00", "/b;%00", Doubtful::SEMICOLON.with(Doubtful::CONTROL)),
+    ] {
+        let input = format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n");
+        let (_, head) = read_with(input.as_bytes(), &limits).unwrap().unwrap();
+        assert_eq!((text(head.path()), text(head.encoded_path())), (path, encoded), "{target}");
+        assert_eq!(head.doubtful, doubtful, "{target}");
+        let mut again = Vec::new();
+        wire::target::encode_path(head.path(), &mut again);
+        let normal = (Vec::new(), Vec::new());
+        let (mut decoded, mut coded) = normal;
+        wire::target::normalise(&again, &limits.path, &mut decoded, &mut coded).unwrap();
+        assert_eq!(text(&decoded), path, "{target} written anew");
+    }
+    // The dot segments that only some servers see are refused in any case.
+    for target in ["/a/..;/b", "/a/..%2fb", "/a/..\\b", "/a/..%5cb"] {
+        let input = format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(read_with(input.as_bytes(), &limits).unwrap_err(), Refusal::BadPath, "{target}");
+    }
 }
 
 #[test]

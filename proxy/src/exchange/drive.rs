@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use sdk::exchange::{Body, Source};
-use sdk::{Chain, Client, Exchange, Phase, Reply};
+use sdk::{Chain, Client, Doubtful, Exchange, Phase, Reply};
 use snapshot::{Plan, Snapshot};
 use wire::h1::Refusal;
 use wire::{Framing, Method};
@@ -123,6 +123,8 @@ pub(crate) async fn drive(
         }
         (Flow::Fault(failed), _) => {
             fault = Some(failed);
+            // Who sends what servers read in different ways may mean the next request in two ways, too.
+            let keep_client = keep_client && !matches!(failed.kind, FaultKind::BadRequest(_));
             let reply = answer::of_fault(failed);
             answer(worker, down, &mut x, chains, reply, Source::Gateway, keep_client, down_out).await
         }
@@ -197,6 +199,9 @@ async fn prepare<'s>(
     if let Some(handoff) = &worker.settings.handoff
         && handoff.takes(x.path())
     {
+        if x.request().doubtful.meets(Doubtful::REFUSED) {
+            return Flow::Fault(Fault::client(FaultKind::BadRequest(Refusal::BadPath)));
+        }
         return hand_over(worker, down, x, &**handoff).await;
     }
     if snapshot.router.needs_body()
@@ -208,8 +213,21 @@ async fn prepare<'s>(
     if snapshot.router.normalize(x).is_err() {
         return Flow::Fault(Fault::client(FaultKind::BadRequest(Refusal::BadPath)));
     }
-    *plan = snapshot.router.find(x).map(|plan| &**plan);
+    let found = snapshot.router.find(x).map(|plan| &**plan);
+    let doubtful = x.request().doubtful;
+    if !doubtful.is_empty() && doubtful.meets(refused_in_path(snapshot, found)) {
+        return Flow::Fault(Fault::client(FaultKind::BadRequest(Refusal::BadPath)));
+    }
+    *plan = found;
     Flow::Go
+}
+
+/// What a path may not hold on its way to this plan: the plan's own word goes before that of the
+/// global rules.
+#[cold]
+fn refused_in_path(snapshot: &Snapshot, plan: Option<&Plan>) -> Doubtful {
+    let chains = [plan.and_then(|plan| plan.chain.as_deref()), snapshot.global.as_deref()];
+    chains.into_iter().flatten().find_map(Chain::refused_in_path).unwrap_or(Doubtful::REFUSED)
 }
 
 /// The phases up to `access`, in APISIX's order (3.17 and later): global rewrite, route rewrite
