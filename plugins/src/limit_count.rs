@@ -128,7 +128,7 @@ impl Plugin for LimitCount {
         if limits.iter().all(Option::is_none) {
             return self.degrade();
         }
-        let now_ms = x.timing.start_ms;
+        let now_ms = x.start_ms();
         for (rule, limit) in self.rules.iter().zip(limits) {
             let Some((limit, key)) = limit else { continue };
             let taken = if self.sliding {

@@ -142,9 +142,9 @@ impl Algorithm {
         let bits = u128::from(random[0]) << 64 | u128::from(random[1]);
         match self {
             Algorithm::Uuid => uuid(bits, 4),
-            Algorithm::UuidV7 => uuid(u128::from(x.timing.start_ms) << 80 | bits & ((1 << 80) - 1), 7),
+            Algorithm::UuidV7 => uuid(u128::from(x.start_ms()) << 80 | bits & ((1 << 80) - 1), 7),
             Algorithm::Nanoid => nanoid(bits),
-            Algorithm::Ksuid => ksuid(x.timing.start_ms / 1000, bits),
+            Algorithm::Ksuid => ksuid(x.start_ms() / 1000, bits),
             Algorithm::Range { length, char_set } => range(random, *length, char_set),
         }
     }
@@ -204,8 +204,8 @@ mod tests {
     fn ids(config: Value, headers: &[(&str, &str)], upstream: &[(&str, &str)]) -> (String, Option<String>) {
         let mut probe = Probe::request("GET", "/", headers);
         let stage: RequestId = probe.stage(config).unwrap();
+        probe.world.now_ms.set(1_700_000_000_123);
         let mut x = probe.exchange();
-        x.timing.start_ms = 1_700_000_000_123;
         assert!(matches!(stage.rewrite(&mut x), Step::Next));
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         let sent = text(x.header(&stage.header).unwrap());

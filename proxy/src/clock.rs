@@ -179,7 +179,20 @@ impl Drop for Waiter {
 #[allow(clippy::disallowed_methods)]
 #[inline]
 fn now() -> Instant {
+    #[cfg(debug_assertions)]
+    READS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     Instant::now()
+}
+
+#[cfg(debug_assertions)]
+static READS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+
+/// How often the data plane has read its clock, counted in debug builds: for the test of what a
+/// request may cost.
+#[cfg(debug_assertions)]
+#[doc(hidden)]
+pub fn clock_reads() -> u64 {
+    READS.load(std::sync::atomic::Ordering::Relaxed)
 }
 
 #[cfg(test)]

@@ -18,6 +18,9 @@ mod tunnel;
 mod up;
 mod worker;
 
+#[cfg(debug_assertions)]
+#[doc(hidden)]
+pub use clock::clock_reads;
 pub use exchange::fault::{Blame, Fault, FaultKind, FaultRecord};
 pub use handoff::{Handoff, HandoffFuture, HandoffReply, HandoffRequest};
 pub use settings::{RealIp, Settings};

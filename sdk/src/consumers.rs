@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use serde_json::Value;
 
-use crate::chain::Chain;
+use crate::chain::{Chain, Phase, Phases};
 
 /// Who a request was authenticated as.
 #[derive(Debug)]
@@ -37,6 +37,8 @@ pub struct Identity {
 pub struct Consumers {
     by_plugin: HashMap<&'static str, HashMap<Box<[u8]>, Identity>>,
     by_name: HashMap<String, Arc<Consumer>>,
+    /// Those in which a plugin of some consumer has work.
+    phases: Phases,
 }
 
 impl Consumers {
@@ -56,7 +58,16 @@ impl Consumers {
         self.by_name.get(name)
     }
 
+    /// Whether some consumer brings a plugin with work in this phase.
+    #[inline]
+    pub fn bring(&self, phase: Phase) -> bool {
+        self.phases.has(phase)
+    }
+
     pub fn add(&mut self, consumer: Arc<Consumer>) {
+        if let Some(chain) = &consumer.chain {
+            self.phases = self.phases.with(chain.phases());
+        }
         self.by_name.insert(consumer.name.clone(), consumer);
     }
 

@@ -185,8 +185,6 @@ pub struct Forward {
 /// Milliseconds and bytes of an exchange, for metrics and logs.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Timing {
-    /// Unix milliseconds when the request's first byte was seen.
-    pub start_ms: u64,
     /// Microseconds from the request's head until now; in the log phase, the whole exchange.
     pub total_us: u64,
     /// Microseconds from choosing the upstream to the end of its response.
@@ -230,6 +228,8 @@ pub struct Exchange<'s> {
     pub world: &'s dyn World,
     /// Counts the exchanges of this thread; see [`Exchange::unique`].
     serial: u64,
+    /// See [`Exchange::start_ms`]; 0 until it is asked for.
+    start_ms: Cell<u64>,
 }
 
 thread_local! {
@@ -258,12 +258,23 @@ impl<'s> Exchange<'s> {
             upstream_status: 0,
             world,
             serial: SERIAL.replace(SERIAL.get().wrapping_add(1)),
+            start_ms: Cell::new(0),
         }
     }
 
-    /// 128 bits no other exchange has, the same at every call: `$request_id`.
+    /// 128 bits no other exchange has, the same at every call: `$request_id`. A keyed hash of the
+    /// exchange's number on this thread, whose key is random and known to nobody.
     pub fn unique(&self) -> [u64; 2] {
-        SEED.with(|seed| [0u8, 1].map(|half| seed.hash_one((half, self.serial, self.timing.start_ms))))
+        SEED.with(|seed| [0u8, 1].map(|half| seed.hash_one((half, self.serial))))
+    }
+
+    /// Unix milliseconds at which the exchange began, as far as anybody wants to know: the clock
+    /// is read at the first call, and the answer is the same from then on.
+    pub fn start_ms(&self) -> u64 {
+        if self.start_ms.get() == 0 {
+            self.start_ms.set(self.world.now_ms());
+        }
+        self.start_ms.get()
     }
 
     // ---- the request ----

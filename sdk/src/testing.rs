@@ -131,7 +131,6 @@ impl Probe {
     pub fn exchange(&mut self) -> Exchange<'_> {
         let mut x = Exchange::new(&mut self.messages, &self.client, &self.consumers, &self.world);
         x.matched.route = Some(&self.route);
-        x.timing.start_ms = self.world.now_ms.get();
         x
     }
 

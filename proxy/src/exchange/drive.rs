@@ -51,19 +51,26 @@ pub(crate) async fn drive(
 ) -> After {
     let Scratch { messages, up_out, down_out, chunk } = scratch;
     let lease = worker.lease();
-    let began = worker.clock.micros();
     let told = told_client(worker, client, &messages.request);
     let client = told.as_ref().unwrap_or(client);
     let mut x = Exchange::new(messages, client, &lease.consumers, &**worker);
-    x.timing.start_ms = worker.clock.unix_ms(began);
     x.timing.received = down.head_bytes;
     worker.shard.request_began();
+    // The clock is read only if a stage will ask how long things took: first of all by those of
+    // the global rules, and where finding the route may wait for the body.
+    let global = lease.global.as_deref();
+    let from_the_start = Chains { global, plan: None }.has(Phase::Log) || lease.router.needs_body();
+    let mut began = from_the_start.then(|| worker.clock.micros());
 
     let mut plan = None;
     let flow = prepare(worker, down, &lease, &mut x, &mut plan).await;
     let plan_chain = plan.and_then(|plan: &Plan| plan.chain.as_ref());
     let mut merged: Option<Arc<dyn Chain>> = None;
-    let mut chains = Chains { global: lease.global.as_deref(), plan: plan_chain.map(|chain| &**chain) };
+    let mut chains = Chains { global, plan: plan_chain.map(|chain| &**chain) };
+    let may_log = chains.has(Phase::Log) || !chains.are_none() && lease.consumers.bring(Phase::Log);
+    if may_log && began.is_none() {
+        began = Some(worker.clock.micros());
+    }
     let flow = match flow {
         Flow::Go => before_upstream(worker, down, &mut x, chains, plan_chain, &mut merged).await,
         flow => flow,
@@ -86,9 +93,8 @@ pub(crate) async fn drive(
     let keep_client =
         x.request().keep_alive && !last_request && !worker.is_draining() && x.method() != Method::Connect;
     let mut fault = None;
-    // The clock is looked at only if a stage will ask how long things took.
-    let timed = chains.has(Phase::Log);
-    let asked = if timed { worker.clock.micros() } else { 0 };
+    let began = began.filter(|_| chains.has(Phase::Log));
+    let asked = if began.is_some() { worker.clock.micros() } else { 0 };
     let mut after = match (flow, plan) {
         (Flow::Go, Some(plan)) => {
             let forward = Forward {
@@ -138,7 +144,7 @@ pub(crate) async fn drive(
         }
         tell(worker, &x, fault);
     }
-    if timed {
+    if let Some(began) = began {
         let ended = worker.clock.micros();
         x.timing.total_us = ended.saturating_sub(began);
         // What was read of a body without being sent on piece by piece.
@@ -241,7 +247,7 @@ async fn before_upstream(
     plan_chain: Option<&Arc<dyn Chain>>,
     merged: &mut Option<Arc<dyn Chain>>,
 ) -> Flow {
-    if chains.global.is_none() && chains.plan.is_none() {
+    if chains.are_none() {
         return Flow::Go;
     }
     for chain in [chains.global, chains.plan] {

@@ -36,6 +36,11 @@ impl<'a> Chains<'a> {
     }
 
     #[inline]
+    pub(crate) fn are_none(self) -> bool {
+        self.global.is_none() && self.plan.is_none()
+    }
+
+    #[inline]
     pub(crate) fn has(self, phase: Phase) -> bool {
         self.each(phase).next().is_some()
     }
