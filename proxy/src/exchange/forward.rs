@@ -212,8 +212,7 @@ impl Forward<'_> {
         }
         let result = {
             let from = &mut from_client;
-            let kept = all_at_hand.unwrap_or(0);
-            let sender = Sender { worker, waiter, from, buffer, kept, incoming, state: &upload };
+            let sender = Sender { worker, waiter, from, buffer, incoming, state: &upload };
             let mut sending = pin!(sender.run(&mut to_up, outgoing, timeouts.send));
             let receiver = Receiver {
                 worker,

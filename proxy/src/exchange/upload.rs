@@ -87,8 +87,6 @@ pub(crate) struct Sender<'a, 'b> {
     pub(crate) waiter: &'a Waiter,
     pub(crate) from: &'a mut ReadHalf<'b>,
     pub(crate) buffer: &'a mut Option<Buffer>,
-    /// Bytes at the front of the buffer that were sent already and are kept for another try.
-    pub(crate) kept: usize,
     pub(crate) incoming: &'a mut Incoming,
     pub(crate) state: &'a UploadState,
 }
@@ -177,22 +175,28 @@ impl Sender<'_, '_> {
         }
     }
 
-    /// Ends when the client is certainly gone, or has closed its sending side and nothing
-    /// of a response has come for a while.
+    /// Ends when the client is certainly gone, or has closed its sending side and nothing of a
+    /// response has come for a while. Requests that are sent ahead of the answer are read as far as
+    /// one buffer holds them, as the client's end can be seen only behind them.
     async fn watch(&mut self) -> Fault {
-        if self.buffer.as_ref().is_some_and(|buffer| buffer.len() > self.kept) {
-            // The next request is here already; so is the client.
-            return std::future::pending().await;
-        }
         loop {
             // An error shows in the look that follows.
             let _ = std::future::poll_fn(|cx| self.from.poll_readable(cx)).await;
             match self.from.peek() {
                 Ok(0) => break,
-                Ok(_) => return std::future::pending().await,
+                Ok(_) => {}
                 // What made it readable was read before.
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
                 Err(_) => return Fault::client(FaultKind::ClientGone),
+            }
+            let buffer = self.buffer.get_or_insert_with(|| self.worker.buffers.take());
+            if buffer.space().is_empty() {
+                return std::future::pending().await;
+            }
+            match io::read_now(self.from, buffer).await {
+                Some(Ok(0)) => break,
+                Some(Ok(_)) | None => {}
+                Some(Err(_)) => return Fault::client(FaultKind::ClientGone),
             }
         }
         let deadline = self.worker.clock.after(self.worker.settings.half_close_timeout);
