@@ -200,7 +200,7 @@ impl<R: Read> Reader<R> {
 
     /// Reads once; false at the end of the stream, a reset counted as an end.
     pub fn more(&mut self) -> Result<bool> {
-        let mut part = [0; 64 * 1024];
+        let mut part = [0; 16 * 1024];
         let read = loop {
             match self.inner.read(&mut part) {
                 Ok(read) => break read,

@@ -7,6 +7,7 @@
 mod bulk;
 mod changes;
 mod clients;
+mod idle;
 mod kills;
 mod load;
 mod mutations;
@@ -14,6 +15,7 @@ mod origin;
 mod origins;
 mod overload;
 mod reloads;
+mod sick;
 mod site;
 mod start;
 mod steady;
@@ -26,13 +28,15 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Every goal, in the order they are run.
-pub static GOALS: [Goal; 10] = [
+pub static GOALS: [Goal; 12] = [
     Goal { name: "mutations", about: "damaged requests reach nobody", run: mutations::run },
     Goal { name: "changes", about: "changes under load disturb nobody", run: changes::run },
     Goal { name: "kills", about: "SIGKILL loses nothing and the start is quick", run: kills::run },
     Goal { name: "start", about: "a large store is served soon", run: start::run },
     Goal { name: "reloads", about: "reading files again and ending fail nothing", run: reloads::run },
     Goal { name: "origins", about: "an origin that dies and comes back", run: origins::run },
+    Goal { name: "sick", about: "what an origin breaks off does not look whole", run: sick::run },
+    Goal { name: "idle", about: "idle connections are cheap and live", run: idle::run },
     Goal { name: "clients", about: "slow clients, and clients that leave", run: clients::run },
     Goal { name: "bulk", about: "large bodies take no memory", run: bulk::run },
     Goal { name: "overload", about: "too much is refused, the rest served", run: overload::run },

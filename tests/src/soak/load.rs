@@ -5,7 +5,8 @@
 //! wait for it.
 
 use super::origin::answer_to;
-use crate::http::Reader;
+use super::quantile;
+use crate::http::{Message, Reader};
 use anyhow::{Context, Result, ensure};
 use std::io::Write;
 use std::net::TcpStream;
@@ -20,6 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const KEPT: usize = 5;
 /// The rate of the checks, in requests a second.
 pub const RATE: u32 = 400;
+/// Long enough for some hundred requests at that rate.
+pub const SLICE: Duration = Duration::from_millis(1500);
+/// Clients that make it.
 const CLIENTS: u32 = 8;
 
 /// A load that runs until it is dropped or stopped.
@@ -28,9 +32,21 @@ pub struct Load {
     clients: Vec<JoinHandle<()>>,
 }
 
+/// How a load is made.
+#[derive(Clone, Copy)]
+pub struct Style {
+    /// Requests a second of all clients together; `None`: each client asks as soon as it has its answer.
+    pub rate: Option<u32>,
+    /// Clients, each with a connection of its own.
+    pub clients: u32,
+    /// Whether a client looks if its connection is still open before it sends.
+    pub looks: bool,
+}
+
 struct Shared {
     address: String,
     paths: Vec<String>,
+    style: Style,
     tally: Mutex<Tally>,
     stopped: AtomicBool,
 }
@@ -46,27 +62,45 @@ pub struct Tally {
 }
 
 impl Load {
-    /// Sends so many requests a second to `address`, to all `paths` in turn.
+    /// Sends so many requests a second to `address`, to all `paths` in turn, from clients that look.
     pub fn start(address: &str, paths: &[String], rate: u32) -> Load {
+        Load::with(address, paths, Style { rate: Some(rate), clients: CLIENTS, looks: true })
+    }
+
+    pub fn with(address: &str, paths: &[String], style: Style) -> Load {
         let shared = Arc::new(Shared {
             address: address.to_owned(),
             paths: paths.to_vec(),
+            style,
             tally: Mutex::default(),
             stopped: AtomicBool::new(false),
         });
-        let gap = Duration::from_secs(1) * CLIENTS / rate;
         let begin = |number: u32| {
             let shared = shared.clone();
-            let offset = gap * number / CLIENTS;
-            std::thread::spawn(move || client(&shared, number, offset, gap))
+            std::thread::spawn(move || client(&shared, number))
         };
-        let clients = (0..CLIENTS).map(begin).collect();
+        let clients = (0..style.clients).map(begin).collect();
         Load { shared, clients }
     }
 
     /// What was done since the last call.
     pub fn take(&self) -> Tally {
         std::mem::take(&mut *self.shared.tally.lock().expect("no holder panics"))
+    }
+
+    /// What is done from now on for so many slices of time, and what [`calmest`] makes of the times
+    /// under which 99 % of each slice's requests are.
+    pub fn watch(&self, slices: u32) -> (Tally, Duration) {
+        self.take();
+        let mut all = Tally::default();
+        let mut times = Vec::new();
+        for _ in 0..slices {
+            std::thread::sleep(SLICE);
+            let mut tally = self.take();
+            times.push(quantile(&mut tally.times, 0.99));
+            all.add(tally);
+        }
+        (all, calmest(&mut times))
     }
 
     /// Ends it, and gives what was done since the last call.
@@ -112,23 +146,30 @@ impl Tally {
     }
 }
 
-fn client(shared: &Shared, number: u32, offset: Duration, gap: Duration) {
-    let begin = Instant::now() + offset;
-    let mut connection = None;
+/// Of one figure a slice, that of the calmer slices: a quarter of them is below. What else the
+/// machine does spoils the rest, and says nothing of the gateway.
+pub fn calmest(figures: &mut [Duration]) -> Duration {
+    quantile(figures, 0.25)
+}
+
+fn client(shared: &Shared, number: u32) {
+    let Style { rate, clients, looks } = shared.style;
+    let gap = rate.map(|rate| Duration::from_secs(1) * clients / rate);
+    let begin = Instant::now() + gap.unwrap_or_default() * number / clients;
+    let mut caller = Caller::new(&shared.address, looks);
     for turn in 0u32.. {
-        let due = begin + gap * turn;
+        let due = gap.map_or_else(Instant::now, |gap| begin + gap * turn);
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         if shared.stopped.load(Ordering::Relaxed) {
             return;
         }
         let path = &shared.paths[(turn + number) as usize % shared.paths.len()];
-        let outcome = exchange(shared, &mut connection, path, number * (1_000_000_000 / CLIENTS) + turn);
+        let outcome = caller.ask(path, number * (1_000_000_000 / clients) + turn);
         let time = due.elapsed();
         let mut tally = shared.tally.lock().expect("no holder panics");
         tally.requests += 1;
         tally.times.push(time);
         if let Err(error) = outcome {
-            connection = None;
             tally.failed += 1;
             if tally.failures.len() < KEPT {
                 tally.failures.push(format!("{error:#}"));
@@ -137,9 +178,54 @@ fn client(shared: &Shared, number: u32, offset: Duration, gap: Duration) {
     }
 }
 
-/// One request on the kept connection, or on a new one.
-fn exchange(shared: &Shared, kept: &mut Option<Reader<TcpStream>>, path: &str, number: u32) -> Result<()> {
-    let target = format!("{path}/{number}");
+/// A client with one connection, kept as long as the server keeps it.
+pub struct Caller {
+    address: String,
+    looks: bool,
+    kept: Option<Reader<TcpStream>>,
+}
+
+impl Caller {
+    pub fn new(address: &str, looks: bool) -> Caller {
+        Caller { address: address.to_owned(), looks, kept: None }
+    }
+
+    /// Whether there is a connection that the server did not say it would close.
+    pub fn is_kept(&self) -> bool {
+        self.kept.is_some()
+    }
+
+    /// One request of the kind its number says, on the kept connection or on a new one. An answer
+    /// other than the one that is due is an error, and ends the connection.
+    pub fn ask(&mut self, path: &str, number: u32) -> Result<()> {
+        let target = format!("{path}/{number}");
+        let (method, bytes, body) = request(&target, number);
+        let answer = self.exchange(method, &target, &bytes)?;
+        ensure!(answer.status() == 200, "{method} {target}: {}", answer.line);
+        ensure!(answer.complete, "{method} {target}: the answer breaks off");
+        ensure!(answer.body == answer_to(method, &target, &body), "{method} {target}: a wrong body");
+        Ok(())
+    }
+
+    /// Sends bytes and reads an answer, right or not, whole or not. An error is none at all.
+    pub fn exchange(&mut self, method: &str, target: &str, bytes: &[u8]) -> Result<Message> {
+        let mut connection = match self.kept.take().filter(|kept| !self.looks || is_open(kept.inner())) {
+            Some(connection) => connection,
+            None => connect(&self.address)?,
+        };
+        connection.inner().write_all(bytes).with_context(|| format!("sending {method} {target}"))?;
+        let answer = connection.response(method).with_context(|| format!("{method} {target}"))?;
+        ensure!(connection.rest().is_empty(), "{method} {target}: bytes after the answer");
+        let closes = answer.first("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
+        if answer.complete && !closes {
+            self.kept = Some(connection);
+        }
+        Ok(answer)
+    }
+}
+
+/// Method, bytes and body of a request: by number a GET, a POST with a length or one in chunks.
+fn request(target: &str, number: u32) -> (&'static str, Vec<u8>, Vec<u8>) {
     let (method, body) = match number % 3 {
         0 => ("GET", Vec::new()),
         _ => ("POST", pattern(number)),
@@ -161,20 +247,7 @@ fn exchange(shared: &Shared, kept: &mut Option<Reader<TcpStream>>, path: &str, n
             bytes.extend(b"0\r\n\r\n");
         }
     }
-    let mut connection = match kept.take().filter(|kept| is_open(kept.inner())) {
-        Some(connection) => connection,
-        None => connect(&shared.address)?,
-    };
-    connection.inner().write_all(&bytes).with_context(|| format!("sending {method} {target}"))?;
-    let answer = connection.response(method).with_context(|| format!("{method} {target}"))?;
-    ensure!(answer.status() == 200, "{method} {target}: {}", answer.line);
-    ensure!(answer.complete, "{method} {target}: the answer breaks off");
-    ensure!(answer.body == answer_to(method, &target, &body), "{method} {target}: a wrong body");
-    ensure!(connection.rest().is_empty(), "{method} {target}: bytes after the answer");
-    if answer.first("connection").is_none_or(|value| !value.eq_ignore_ascii_case("close")) {
-        *kept = Some(connection);
-    }
-    Ok(())
+    (method, bytes, body)
 }
 
 /// Whether an idle connection still stands. A server may close one when it likes, and a client

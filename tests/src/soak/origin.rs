@@ -3,7 +3,9 @@
 //! Whatever is not a request in its only form is noted as a violation: this is what stands behind
 //! the gateway when damaged requests are sent to it. It shares no code with the gateway.
 
+use super::sick::Sickness;
 use anyhow::{Context, Result};
+use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,13 +31,15 @@ pub struct Origin {
 
 #[derive(Default)]
 struct Shared {
+    accepted: AtomicU64,
     requests: AtomicU64,
     count: AtomicU64,
     violations: Mutex<Vec<String>>,
     stopped: AtomicBool,
     /// Nothing listens and nothing is answered.
     down: AtomicBool,
-    connections: Mutex<Vec<TcpStream>>,
+    /// Those that are open, by a number of their own.
+    connections: Mutex<HashMap<u64, Arc<TcpStream>>>,
 }
 
 /// What the origin answers to a request, and what a client compares with.
@@ -67,7 +71,7 @@ impl Origin {
         // Wakes the accepting thread, which closes the port.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
         let connections = std::mem::take(&mut *self.shared.connections.lock().expect("no holder panics"));
-        for connection in connections {
+        for connection in connections.into_values() {
             let _ = crate::talk::reset(&connection);
             let _ = connection.shutdown(Shutdown::Both);
         }
@@ -103,17 +107,21 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         if shared.stopped.load(Ordering::SeqCst) || shared.down.load(Ordering::SeqCst) {
             return;
         }
-        let mut connections = shared.connections.lock().expect("no holder panics");
-        connections.extend(stream.try_clone());
-        drop(connections);
+        let stream = Arc::new(stream);
+        let number = shared.accepted.fetch_add(1, Ordering::Relaxed);
+        shared.connections.lock().expect("no holder panics").insert(number, stream.clone());
         let shared = shared.clone();
-        std::thread::spawn(move || Connection { shared, stream, data: Vec::new() }.serve());
+        std::thread::spawn(move || {
+            let registered = shared.clone();
+            Connection { shared, stream, data: Vec::new() }.serve();
+            registered.connections.lock().expect("no holder panics").remove(&number);
+        });
     }
 }
 
 struct Connection {
     shared: Arc<Shared>,
-    stream: TcpStream,
+    stream: Arc<TcpStream>,
     /// Read and not yet taken.
     data: Vec<u8>,
 }
@@ -149,6 +157,9 @@ impl Connection {
         if let Some(size) = request.target.strip_prefix(BULK).and_then(|size| size.parse().ok()) {
             return self.bulk(&request, size);
         }
+        if request.upgrade {
+            return self.echo();
+        }
         let body = match request.framing {
             Framing::Length(length) => self.take(length)?,
             Framing::Chunked => self.chunks()?,
@@ -165,7 +176,21 @@ impl Connection {
             answer.extend(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()).as_bytes());
             answer.extend(&body);
         }
-        self.stream.write_all(&answer).map_err(|_| End::Closed)
+        if Sickness::of(&request.target).is_some_and(|sickness| sickness.strikes(&self.stream, &answer)) {
+            return Err(End::Closed);
+        }
+        (&*self.stream).write_all(&answer).map_err(|_| End::Closed)
+    }
+
+    /// Switches protocols; from then on every byte goes back.
+    fn echo(&mut self) -> Result<(), End> {
+        let switch = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+        (&*self.stream).write_all(switch).map_err(|_| End::Closed)?;
+        loop {
+            let bytes = std::mem::take(&mut self.data);
+            (&*self.stream).write_all(&bytes).map_err(|_| End::Closed)?;
+            self.more()?;
+        }
     }
 
     /// Takes or gives so many bytes without keeping them.
@@ -175,7 +200,7 @@ impl Connection {
             self.data.clear();
             let mut part = vec![0; PART];
             while left > 0 {
-                match self.stream.read(&mut part) {
+                match (&*self.stream).read(&mut part) {
                     Ok(read @ 1..) => left -= read.min(left),
                     _ => return Err(End::Closed),
                 }
@@ -188,7 +213,7 @@ impl Connection {
         let mut left = size;
         while left > 0 {
             let now = left.min(PART);
-            self.stream.write_all(&part[..now]).map_err(|_| End::Closed)?;
+            (&*self.stream).write_all(&part[..now]).map_err(|_| End::Closed)?;
             left -= now;
         }
         Ok(())
@@ -198,7 +223,7 @@ impl Connection {
     fn send(&mut self, length: usize, first: &[u8]) -> Result<(), End> {
         let mut answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n").into_bytes();
         answer.extend(first);
-        self.stream.write_all(&answer).map_err(|_| End::Closed)
+        (&*self.stream).write_all(&answer).map_err(|_| End::Closed)
     }
 
     fn chunks(&mut self) -> Result<Vec<u8>, End> {
@@ -256,7 +281,7 @@ impl Connection {
             return Err(End::Wrong("too much", self.data[..100].to_vec()));
         }
         let mut part = [0; 16 * 1024];
-        match self.stream.read(&mut part) {
+        match (&*self.stream).read(&mut part) {
             Ok(read @ 1..) => self.data.extend_from_slice(&part[..read]),
             _ => return Err(End::Closed),
         }
@@ -273,6 +298,7 @@ struct Head {
     method: String,
     target: String,
     framing: Framing,
+    upgrade: bool,
 }
 
 impl Head {
@@ -285,6 +311,7 @@ impl Head {
         let (method, target) = lines.next().and_then(read_line).ok_or_else(|| wrong("first line"))?;
         let (mut hosts, mut framings) = (0, 0);
         let mut framing = Framing::Length(0);
+        let mut upgrade = false;
         for line in lines {
             if !is_field(line) {
                 return Err(wrong("field"));
@@ -293,6 +320,7 @@ impl Head {
             let value = line[(colon + 1).min(line.len())..].trim_ascii();
             match line[..colon].to_ascii_lowercase().as_slice() {
                 b"host" => hosts += 1,
+                b"upgrade" => upgrade = true,
                 b"transfer-encoding" => {
                     framings += 1;
                     framing = Framing::Chunked;
@@ -310,7 +338,7 @@ impl Head {
             }
         }
         match (hosts, framings) {
-            (1, 0 | 1) => Ok(Head { method, target, framing }),
+            (1, 0 | 1) => Ok(Head { method, target, framing, upgrade }),
             (1, _) => Err(wrong("several framings")),
             _ => Err(wrong("not one host")),
         }

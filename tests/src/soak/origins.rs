@@ -1,4 +1,4 @@
-//! R5: the origin dies and comes back. R6 is in the cases: `http/truncated-responses` and others.
+//! R5: the origin dies and comes back.
 
 use super::load::{Load, RATE, Tally};
 use super::site::Site;

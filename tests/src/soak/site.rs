@@ -152,6 +152,17 @@ impl Site {
         Ok(std::fs::read_dir(format!("/proc/{}/fd", self.pid)).context("the gateway is gone")?.count())
     }
 
+    /// Processor time it has used, of all its threads, in user and kernel mode.
+    pub fn processor_time(&self) -> Result<Duration> {
+        let stat =
+            std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).context("the gateway is gone")?;
+        // Fields 14 and 15, in hundredths of a second; the second field, a name, may hold spaces.
+        let after_name = stat.rsplit_once(") ").map(|(_, rest)| rest).context("a stat without a name")?;
+        let fields = after_name.split(' ').skip(11).take(2);
+        let hundredths: u64 = fields.map(str::parse::<u64>).sum::<Result<u64, _>>()?;
+        Ok(Duration::from_millis(hundredths * 10))
+    }
+
     pub fn lives(&self) -> bool {
         Path::new(&format!("/proc/{}", self.pid)).exists() && !self.log().contains("panicked")
     }
