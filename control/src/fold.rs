@@ -7,10 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use model::{Desired, Diagnostic, Entry, Invalid, Key, Resource};
-use snapshot::{Rejected, Touched};
+use snapshot::{Rejected, Touched, parallel};
 
-use crate::parallel;
-use crate::store::{Change, Revision, Stored};
+use crate::store::{Change, Revision, Row};
 
 /// What is desired at a revision, and what of it could not be read.
 #[derive(Debug, Default)]
@@ -30,22 +29,22 @@ impl Fold {
     pub fn apply(&mut self, change: Change, touched: &mut Touched) {
         self.revision = change.revision();
         match change {
-            Change::Put(stored) if self.is_known(&stored) => {}
-            Change::Put(stored) => {
-                let (stored, parsed) = parse(stored);
-                self.place(stored, parsed, touched);
+            Change::Put(row) if self.is_known(&row) => {}
+            Change::Put(row) => {
+                let (row, parsed) = parse(row);
+                self.place(row, parsed, touched);
             }
             Change::Delete { key, .. } => self.delete(&key, touched),
             // The compiler itself sees whether the list differs.
             Change::Plugins { names, .. } => self.desired.plugins = names,
             Change::Reset { items, plugins, rejected, .. } => {
-                let now: BTreeSet<&Key> = items.iter().map(|stored| &stored.key).collect();
+                let now: BTreeSet<&Key> = items.iter().map(|row| &row.key).collect();
                 let known = self.desired.iter().map(|entry| &entry.key).chain(self.refused.keys());
                 let gone: BTreeSet<Key> = known.filter(|key| !now.contains(key)).cloned().collect();
                 gone.iter().for_each(|key| self.delete(key, touched));
-                let news = items.into_iter().filter(|stored| !self.is_known(stored)).collect();
-                for (stored, parsed) in parallel::map(news, parse) {
-                    self.place(stored, parsed, touched);
+                let news = items.into_iter().filter(|row| !self.is_known(row)).collect();
+                for (row, parsed) in parallel::map(news, parse) {
+                    self.place(row, parsed, touched);
                 }
                 self.desired.plugins = plugins;
                 self.findings = rejected.into();
@@ -68,7 +67,7 @@ impl Fold {
             let refused = self.refused.iter().map(|(key, (_, invalid))| Rejected {
                 key: key.clone(),
                 invalid: invalid.clone(),
-                kept_previous: self.desired.get(key.kind, &key.id).is_some(),
+                kept_previous: self.there(key).is_some(),
             });
             refused.collect()
         });
@@ -80,24 +79,26 @@ impl Fold {
     }
 
     /// Whether this is what is desired, or was refused, already.
-    fn is_known(&self, stored: &Stored) -> bool {
-        let Stored { key, value, modified, .. } = stored;
-        match self.refused.get(key) {
-            Some((revision, _)) => revision == modified,
-            None => {
-                let there = self.desired.get(key.kind, &key.id);
-                there.is_some_and(|there| there.modified == *modified || there.value == *value)
-            }
+    fn is_known(&self, row: &Row) -> bool {
+        match self.refused.get(&row.key) {
+            Some((revision, _)) => *revision == row.modified,
+            None => self.there(&row.key).is_some_and(|there| there.modified == row.modified),
         }
     }
 
-    fn place(&mut self, stored: Stored, parsed: Result<Resource, Invalid>, touched: &mut Touched) {
-        let Stored { key, value, created, modified, .. } = stored;
+    fn there(&self, key: &Key) -> Option<&Arc<Entry>> {
+        self.desired.get(key.kind, &key.id)
+    }
+
+    fn place(&mut self, row: Row, parsed: Result<Resource, Invalid>, touched: &mut Touched) {
+        let Row { key, created, modified, .. } = row;
         match parsed {
             Ok(resource) => {
                 self.forgive(&key);
-                touched.keys.insert(key.clone());
-                self.desired.put(Arc::new(Entry { key, resource, value, created, modified }));
+                if self.there(&key).is_none_or(|there| there.resource != resource) {
+                    touched.keys.insert(key.clone());
+                    self.desired.put(Arc::new(Entry { key, resource, created, modified }));
+                }
             }
             Err(invalid) => {
                 self.told = None;
@@ -120,9 +121,9 @@ impl Fold {
     }
 }
 
-fn parse(stored: Stored) -> (Stored, Result<Resource, Invalid>) {
-    let parsed = Resource::parse(stored.key.kind, &stored.key.id, &stored.value);
-    (stored, parsed)
+fn parse(row: Row) -> (Row, Result<Resource, Invalid>) {
+    let parsed = Resource::from_value(row.key.kind, &row.key.id, row.value());
+    (row, parsed)
 }
 
 #[cfg(test)]
@@ -132,15 +133,16 @@ mod tests {
 
     use super::*;
 
-    fn stored(id: &str, modified: Revision, value: Value) -> Stored {
-        Stored { key: Key::new(Kind::Route, id), value: Arc::new(value), created: 1, modified, expires: None }
+    fn stored(id: &str, modified: Revision, value: Value) -> Row {
+        let (key, json) = (Key::new(Kind::Route, id), value.to_string().into());
+        Row { key, json, created: 1, modified, expires: None }
     }
 
     fn route(uri: &str) -> Value {
         json!({"uri": uri, "plugins": {}})
     }
 
-    fn reset(items: Vec<Stored>, revision: Revision) -> Change {
+    fn reset(items: Vec<Row>, revision: Revision) -> Change {
         Change::Reset { items, plugins: None, revision, rejected: Vec::new() }
     }
 

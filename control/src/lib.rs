@@ -5,7 +5,6 @@
 
 pub mod fold;
 pub mod names;
-mod parallel;
 pub mod pipeline;
 pub mod references;
 pub mod store;

@@ -9,7 +9,7 @@
 use model::{Invalid, Key, Kind};
 use serde_json::Value;
 
-use crate::store::{Store, StoreError, Stored};
+use crate::store::{Row, Store, StoreError};
 
 /// Why a write is refused.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -92,8 +92,8 @@ pub async fn check_unused(store: &dyn Store, key: &Key) -> Result<(), Refused> {
                     value.pointer("/plugins/grpc-transcode/proto_id").and_then(id_text).as_deref()
                         == Some(&key.id)
                 };
-                let (items, _) = store.list(kind, "").await?;
-                none_of(&items, uses, &format!("can not delete this proto, {word}"))?;
+                let rows = with(store, kind, &key.id).await?;
+                none_of(&rows, uses, &format!("can not delete this proto, {word}"))?;
             }
             Ok(())
         }
@@ -101,8 +101,8 @@ pub async fn check_unused(store: &dyn Store, key: &Key) -> Result<(), Refused> {
             let uses = |value: &Value| {
                 value.pointer("/protocol/superior_id").and_then(id_text).as_deref() == Some(&key.id)
             };
-            let (items, _) = store.list(Kind::StreamRoute, "").await?;
-            match items.iter().find(|item| uses(&item.value)) {
+            let rows = with(store, Kind::StreamRoute, &key.id).await?;
+            match rows.iter().find(|row| uses(&row.value())) {
                 None => Ok(()),
                 Some(user) => Err(Invalid::new(format!(
                     "can not delete this stream route directly, stream route [{}] is still using it as superior_id",
@@ -163,13 +163,19 @@ pub async fn check_credentials(store: &dyn Store, key: &Key, value: &Value) -> R
             (!reference).then_some((*plugin, *field, own))
         })
         .collect();
+    // As they stand in the text of others.
+    let written: Vec<String> = mine.iter().map(|(_, _, own)| Value::from(*own).to_string()).collect();
     if mine.is_empty() {
         return Ok(());
     }
     for kind in [Kind::Consumer, Kind::Credential] {
-        let (others, _) = store.list(kind, "").await?;
-        for other in others.iter().filter(|other| !same_holder(key, &other.key)) {
-            let Some(plugins) = other.value.get("plugins") else { continue };
+        let (mut others, _) = store.rows(kind, "").await?;
+        others.retain(|other| {
+            !same_holder(key, &other.key) && written.iter().any(|text| other.json.contains(text))
+        });
+        for other in others {
+            let value = other.value();
+            let Some(plugins) = value.get("plugins") else { continue };
             let shared = mine.iter().find(|(plugin, field, own)| {
                 plugins.get(plugin).and_then(|config| config.get(field)).and_then(Value::as_str) == Some(own)
             });
@@ -206,12 +212,12 @@ async fn upstream_unused(store: &dyn Store, id: &str) -> Result<(), Refused> {
         (Kind::StreamRoute, "stream_route", true),
     ];
     for (kind, word, has_field) in users {
-        let (items, _) = store.list(kind, "").await?;
+        let rows = with(store, kind, id).await?;
         let said = format!("can not delete this upstream, plugin in {word}");
-        none_of(&items, |value| splits_to(value, id), &said)?;
+        none_of(&rows, |value| splits_to(value, id), &said)?;
         if has_field {
             let said = format!("can not delete this upstream, {word}");
-            none_of(&items, |value| names(value, &UPSTREAM, id), &said)?;
+            none_of(&rows, |value| names(value, &UPSTREAM, id), &said)?;
         }
     }
     Ok(())
@@ -234,12 +240,20 @@ async fn unused_by(
     id: &str,
     said: &str,
 ) -> Result<(), Refused> {
-    let (items, _) = store.list(kind, "").await?;
-    none_of(&items, |value| names(value, field, id), &format!("{said} {word}"))
+    let rows = with(store, kind, id).await?;
+    none_of(&rows, |value| names(value, field, id), &format!("{said} {word}"))
 }
 
-fn none_of(items: &[Stored], uses: impl Fn(&Value) -> bool, said: &str) -> Result<(), Refused> {
-    match items.iter().find(|item| uses(&item.value)) {
+/// Those of a kind that can name this id: it stands somewhere in their text. So what does not
+/// need not be read, which is nearly all.
+async fn with(store: &dyn Store, kind: Kind, id: &str) -> Result<Vec<Row>, StoreError> {
+    let (mut rows, _) = store.rows(kind, "").await?;
+    rows.retain(|row| row.json.contains(id));
+    Ok(rows)
+}
+
+fn none_of(rows: &[Row], uses: impl Fn(&Value) -> bool, said: &str) -> Result<(), Refused> {
+    match rows.iter().find(|row| uses(&row.value())) {
         None => Ok(()),
         Some(user) => Err(Invalid::new(format!("{said} [{}] is still using it now", user.key.leaf())).into()),
     }

@@ -17,6 +17,7 @@ use futures_util::Stream;
 use futures_util::StreamExt;
 use model::{Diagnostic, Key, Kind};
 use serde_json::Value;
+use snapshot::parallel;
 
 pub mod embedded;
 pub mod file;
@@ -35,7 +36,7 @@ pub use table::Table;
 /// A position in a store's history. Each write moves the whole store on by one, as in etcd.
 pub type Revision = u64;
 
-/// One resource as the store holds it.
+/// One resource as whoever asks for it gets it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stored {
     pub key: Key,
@@ -47,6 +48,39 @@ pub struct Stored {
     pub modified: Revision,
     /// When its lease ends and it is deleted, in milliseconds since 1970.
     pub expires: Option<u64>,
+}
+
+/// One resource as a store keeps and tells it: as text, which takes a tenth of a tree.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    pub key: Key,
+    /// [`Stored::value`] as `serde_json` writes it.
+    pub json: Arc<str>,
+    /// These as in [`Stored`].
+    pub created: Revision,
+    pub modified: Revision,
+    pub expires: Option<u64>,
+}
+
+impl Row {
+    /// The value; `null`, which no schema takes, should the text be none of JSON.
+    pub fn value(&self) -> Value {
+        serde_json::from_str(&self.json).unwrap_or_default()
+    }
+
+    pub fn stored(self) -> Stored {
+        let value = Arc::new(self.value());
+        let Row { key, created, modified, expires, .. } = self;
+        Stored { key, value, created, modified, expires }
+    }
+}
+
+impl From<&Stored> for Row {
+    fn from(stored: &Stored) -> Row {
+        let Stored { key, value, created, modified, expires } = stored;
+        let json = value.to_string().into();
+        Row { key: key.clone(), json, created: *created, modified: *modified, expires: *expires }
+    }
 }
 
 /// What must hold for a write to happen.
@@ -61,11 +95,11 @@ pub enum Expect {
 
 impl Expect {
     /// Whether it holds for what is there now.
-    pub fn holds(self, there: Option<&Stored>) -> bool {
+    pub fn holds(self, there: Option<&Row>) -> bool {
         match self {
             Expect::Any => true,
             Expect::Absent => there.is_none(),
-            Expect::Unchanged(revision) => there.is_some_and(|stored| stored.modified == revision),
+            Expect::Unchanged(revision) => there.is_some_and(|row| row.modified == revision),
         }
     }
 }
@@ -74,7 +108,7 @@ impl Expect {
 #[derive(Debug, Clone)]
 pub enum Change {
     /// Made or changed.
-    Put(Stored),
+    Put(Row),
     Delete {
         key: Key,
         revision: Revision,
@@ -87,7 +121,7 @@ pub enum Change {
     /// Everything, replacing all that was told before. Items that did not change keep their
     /// `modified`, so a follower can compare instead of starting over.
     Reset {
-        items: Vec<Stored>,
+        items: Vec<Row>,
         /// See [`Change::Plugins`].
         plugins: Option<Vec<String>>,
         revision: Revision,
@@ -100,7 +134,7 @@ impl Change {
     /// The store's revision after this change.
     pub fn revision(&self) -> Revision {
         match self {
-            Change::Put(stored) => stored.modified,
+            Change::Put(row) => row.modified,
             Change::Delete { revision, .. }
             | Change::Plugins { revision, .. }
             | Change::Reset { revision, .. } => *revision,
@@ -151,7 +185,15 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// All of a kind whose id starts with `prefix` (`""` for all, `jack/credentials/` for one
     /// consumer's credentials) by key, and the revision of the store they were read at.
-    fn list<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Stored>, Revision)>;
+    fn list<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Stored>, Revision)> {
+        Box::pin(async move {
+            let (rows, revision) = self.rows(kind, prefix).await?;
+            Ok((parallel::map(rows, Row::stored), revision))
+        })
+    }
+
+    /// The same as they are kept, for whoever looks into few of them.
+    fn rows<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Row>, Revision)>;
 
     /// Writes a value. When this answers, the value survives the end of the process and of the machine.
     ///

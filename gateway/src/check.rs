@@ -73,9 +73,8 @@ fn check_resources(
     let mut desired = Desired::default();
     desired.plugins.clone_from(&declarative.plugins);
     for item in &declarative.items {
-        let Item { key, resource, value, .. } = item;
-        let (resource, value) = (resource.clone(), value.clone());
-        desired.put(Arc::new(Entry { key: key.clone(), resource, value, created: 1, modified: 1 }));
+        let (key, resource) = (item.key.clone(), item.resource.clone());
+        desired.put(Arc::new(Entry { key, resource, created: 1, modified: 1 }));
     }
     let mut compiler = Compiler::new(catalog.clone(), wiring::compile_settings(boot));
     let compiled = compiler.compile(&desired, &Touched::all(), &NoNames, 1);

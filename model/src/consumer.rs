@@ -4,7 +4,7 @@ use indexmap::IndexMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::field::{self, Meta, Plugins, typed};
+use crate::field::{self, Meta, Plugins, take_plugins, typed};
 use crate::{Invalid, Key};
 
 /// A consumer of APISIX 3.x. Its id is its name.
@@ -23,13 +23,12 @@ struct Written {
     username: String,
     #[serde(default, deserialize_with = "field::id_opt")]
     group_id: Option<String>,
-    #[serde(default)]
-    plugins: Plugins,
 }
 
 impl Consumer {
     /// Types a value that has passed its schema.
-    pub(crate) fn read(key: &Key, value: Value) -> Result<Consumer, Invalid> {
+    pub(crate) fn read(key: &Key, mut value: Value) -> Result<Consumer, Invalid> {
+        let plugins = take_plugins(&mut value);
         let mut meta = Meta::of(&value)?;
         let written: Written = typed(value)?;
         if written.username != key.id {
@@ -39,12 +38,7 @@ impl Consumer {
                 .hint("make the username in the value and in the path agree"));
         }
         meta.id.clone_from(&written.username);
-        Ok(Consumer {
-            meta,
-            username: written.username,
-            group_id: written.group_id,
-            plugins: written.plugins,
-        })
+        Ok(Consumer { meta, username: written.username, group_id: written.group_id, plugins })
     }
 
     /// What becomes `X-Consumer-Custom-ID`.

@@ -7,17 +7,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use crate::{Key, Kind, Resource};
 
-/// One resource as the store has it, and as it was understood.
+/// One resource as it was understood.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
     pub key: Key,
     pub resource: Resource,
-    /// As stored, without defaults.
-    pub value: Arc<Value>,
     /// The store's revision when the key came to be.
     pub created: u64,
     /// The store's revision of this value.
@@ -91,7 +87,6 @@ mod tests {
         Arc::new(Entry {
             key: Key::new(Kind::Route, id),
             resource: Resource::parse(Kind::Route, id, &value).unwrap(),
-            value: Arc::new(value),
             created: 1,
             modified,
         })

@@ -7,7 +7,7 @@ use indexmap::IndexMap;
 use ipnet::IpNet;
 use serde::de::{DeserializeOwned, Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::Invalid;
 use crate::invalid::push_pointer;
@@ -63,6 +63,35 @@ pub(crate) fn id_text(value: &Value) -> Option<String> {
             _ => None,
         },
         _ => None,
+    }
+}
+
+/// Takes a property out of a value, which reading would copy.
+pub(crate) fn take(value: &mut Value, name: &str) -> Option<Value> {
+    value.as_object_mut()?.swap_remove(name).filter(|property| !property.is_null())
+}
+
+/// Takes out the property `plugins` of a value that has passed its schema.
+pub(crate) fn take_plugins(value: &mut Value) -> Plugins {
+    match take(value, "plugins") {
+        Some(Value::Object(plugins)) => {
+            plugins.into_iter().map(|(name, config)| (name, compact(config))).collect()
+        }
+        _ => Plugins::default(),
+    }
+}
+
+/// The same value in no more memory than it needs: a map that was read has room for three
+/// members at least, and there may be a hundred thousand of them.
+fn compact(value: Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let mut exact = Map::with_capacity(map.len());
+            exact.extend(map.into_iter().map(|(name, member)| (name, compact(member))));
+            Value::Object(exact)
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(compact).collect()),
+        value => value,
     }
 }
 

@@ -23,22 +23,22 @@ use crate::stream_route::StreamRoute;
 use crate::upstream::Upstream;
 use crate::{Invalid, Key, Kind, Schema, schema};
 
-/// A checked resource.
+/// A checked resource. Boxed, for most are much larger than others.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Resource {
     Route(Box<Route>),
     Service(Box<Service>),
     Upstream(Box<Upstream>),
-    Consumer(Consumer),
-    Credential(Credential),
-    ConsumerGroup(ConsumerGroup),
-    GlobalRule(GlobalRule),
-    PluginConfig(PluginConfig),
-    PluginMetadata(PluginMetadata),
+    Consumer(Box<Consumer>),
+    Credential(Box<Credential>),
+    ConsumerGroup(Box<ConsumerGroup>),
+    GlobalRule(Box<GlobalRule>),
+    PluginConfig(Box<PluginConfig>),
+    PluginMetadata(Box<PluginMetadata>),
     Ssl(Box<Ssl>),
     StreamRoute(Box<StreamRoute>),
-    Secret(Secret),
-    Proto(Proto),
+    Secret(Box<Secret>),
+    Proto(Box<Proto>),
 }
 
 impl Resource {
@@ -50,9 +50,16 @@ impl Resource {
     /// The first thing wrong, worded as the Admin API of APISIX 3.x words it,
     /// with `invalid configuration: ` where APISIX says that.
     pub fn parse(kind: Kind, id: &str, value: &Value) -> Result<Resource, Invalid> {
+        Resource::from_value(kind, id, value.clone())
+    }
+
+    /// [`Resource::parse`] for a value that is needed no more.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn from_value(kind: Kind, id: &str, mut value: Value) -> Result<Resource, Invalid> {
         let key = Key::new(kind, id);
         key.check()?;
-        let mut value = value.clone();
         if kind == Kind::Route {
             route::check_pairs(&value)?;
         }
@@ -66,16 +73,16 @@ impl Resource {
             Kind::Route => Resource::Route(Box::new(Route::read(value)?)),
             Kind::Service => Resource::Service(Box::new(Service::read(value)?)),
             Kind::Upstream => Resource::Upstream(Box::new(Upstream::read(value)?)),
-            Kind::Consumer => Resource::Consumer(Consumer::read(&key, value)?),
-            Kind::Credential => Resource::Credential(Credential::read(&key, value)?),
-            Kind::ConsumerGroup => Resource::ConsumerGroup(typed(value)?),
-            Kind::GlobalRule => Resource::GlobalRule(typed(value)?),
-            Kind::PluginConfig => Resource::PluginConfig(typed(value)?),
-            Kind::PluginMetadata => Resource::PluginMetadata(PluginMetadata::read(&key, value)),
+            Kind::Consumer => Resource::Consumer(Box::new(Consumer::read(&key, value)?)),
+            Kind::Credential => Resource::Credential(Box::new(Credential::read(&key, value)?)),
+            Kind::ConsumerGroup => Resource::ConsumerGroup(Box::new(typed(value)?)),
+            Kind::GlobalRule => Resource::GlobalRule(Box::new(typed(value)?)),
+            Kind::PluginConfig => Resource::PluginConfig(Box::new(typed(value)?)),
+            Kind::PluginMetadata => Resource::PluginMetadata(Box::new(PluginMetadata::read(&key, value))),
             Kind::Ssl => Resource::Ssl(Box::new(Ssl::read(value)?)),
             Kind::StreamRoute => Resource::StreamRoute(Box::new(StreamRoute::read(value)?)),
-            Kind::Secret => Resource::Secret(Secret::read(&key, value)?),
-            Kind::Proto => Resource::Proto(typed(value)?),
+            Kind::Secret => Resource::Secret(Box::new(Secret::read(&key, value)?)),
+            Kind::Proto => Resource::Proto(Box::new(typed(value)?)),
         })
     }
 
@@ -117,9 +124,9 @@ impl Resource {
     pub fn upstream(&self) -> Option<&Upstream> {
         match self {
             Resource::Upstream(upstream) => Some(upstream),
-            Resource::Route(route) => route.upstream.as_ref(),
-            Resource::Service(service) => service.upstream.as_ref(),
-            Resource::StreamRoute(route) => route.upstream.as_ref(),
+            Resource::Route(route) => route.upstream.as_deref(),
+            Resource::Service(service) => service.upstream.as_deref(),
+            Resource::StreamRoute(route) => route.upstream.as_deref(),
             _ => None,
         }
     }

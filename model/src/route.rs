@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::Invalid;
-use crate::field::{self, Meta, Plugins, Timeout, networks, typed};
+use crate::field::{self, Meta, Plugins, Timeout, networks, take, take_plugins, typed};
 use crate::upstream::Upstream;
 
 /// A route of APISIX 3.x.
@@ -32,7 +32,7 @@ pub struct Route {
     pub plugins: Plugins,
     pub plugin_config_id: Option<String>,
     pub service_id: Option<String>,
-    pub upstream: Option<Upstream>,
+    pub upstream: Option<Box<Upstream>>,
     pub upstream_id: Option<String>,
     /// Beats the upstream's.
     pub timeout: Option<Timeout>,
@@ -55,18 +55,14 @@ struct Written {
     methods: Vec<String>,
     #[serde(default)]
     priority: i64,
-    vars: Option<Value>,
     filter_func: Option<String>,
     script: Option<String>,
     #[serde(default, deserialize_with = "field::id_opt")]
     script_id: Option<String>,
-    #[serde(default)]
-    plugins: Plugins,
     #[serde(default, deserialize_with = "field::id_opt")]
     plugin_config_id: Option<String>,
     #[serde(default, deserialize_with = "field::id_opt")]
     service_id: Option<String>,
-    upstream: Option<Value>,
     #[serde(default, deserialize_with = "field::id_opt")]
     upstream_id: Option<String>,
     timeout: Option<Timeout>,
@@ -76,7 +72,9 @@ struct Written {
 
 impl Route {
     /// Types a value that has passed its schema.
-    pub(crate) fn read(value: Value) -> Result<Route, Invalid> {
+    pub(crate) fn read(mut value: Value) -> Result<Route, Invalid> {
+        let plugins = take_plugins(&mut value);
+        let (vars, upstream) = (take(&mut value, "vars"), take(&mut value, "upstream"));
         let meta = Meta::of(&value)?;
         let written: Written = typed(value)?;
         Ok(Route {
@@ -86,14 +84,14 @@ impl Route {
             remote_addrs: networks("remote_addr", written.remote_addr, written.remote_addrs)?,
             methods: written.methods,
             priority: written.priority,
-            vars: written.vars,
+            vars,
             filter_func: written.filter_func,
             script: written.script,
             script_id: written.script_id,
-            plugins: written.plugins,
+            plugins,
             plugin_config_id: written.plugin_config_id,
             service_id: written.service_id,
-            upstream: written.upstream.map(Upstream::read_inside).transpose()?,
+            upstream: upstream.map(Upstream::read_inside).transpose()?,
             upstream_id: written.upstream_id,
             timeout: written.timeout,
             enable_websocket: written.enable_websocket,

@@ -20,6 +20,7 @@ mod check;
 mod compile;
 mod lua;
 mod plain;
+mod refusal;
 mod resources;
 
 pub(crate) use lua::{json_name, quoted};
@@ -65,7 +66,7 @@ impl Schema {
     /// Fills defaults up to the first thing wrong, and says nothing about it.
     pub fn fill_defaults(&self, value: &mut Value) {
         // A refusal means the rest of the value is not known to fit; what was filled stays.
-        let _ = self.root.walk(value);
+        let _ = self.root.walk::<refusal::Unsaid>(value);
     }
 }
 

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::Invalid;
-use crate::field::{self, Meta, Plugins, typed};
+use crate::field::{self, Meta, Plugins, take, take_plugins, typed};
 use crate::route;
 use crate::upstream::Upstream;
 
@@ -13,7 +13,7 @@ use crate::upstream::Upstream;
 pub struct Service {
     pub meta: Meta,
     pub plugins: Plugins,
-    pub upstream: Option<Upstream>,
+    pub upstream: Option<Box<Upstream>>,
     pub upstream_id: Option<String>,
     /// Lua text.
     pub script: Option<String>,
@@ -25,9 +25,6 @@ pub struct Service {
 
 #[derive(Deserialize)]
 struct Written {
-    #[serde(default)]
-    plugins: Plugins,
-    upstream: Option<Value>,
     #[serde(default, deserialize_with = "field::id_opt")]
     upstream_id: Option<String>,
     script: Option<String>,
@@ -37,13 +34,14 @@ struct Written {
 
 impl Service {
     /// Types a value that has passed its schema.
-    pub(crate) fn read(value: Value) -> Result<Service, Invalid> {
+    pub(crate) fn read(mut value: Value) -> Result<Service, Invalid> {
+        let (plugins, upstream) = (take_plugins(&mut value), take(&mut value, "upstream"));
         let meta = Meta::of(&value)?;
         let written: Written = typed(value)?;
         Ok(Service {
             meta,
-            plugins: written.plugins,
-            upstream: written.upstream.map(Upstream::read_inside).transpose()?,
+            plugins,
+            upstream: upstream.map(Upstream::read_inside).transpose()?,
             upstream_id: written.upstream_id,
             script: written.script,
             enable_websocket: written.enable_websocket,

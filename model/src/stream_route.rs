@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::Invalid;
-use crate::field::{self, Meta, Plugins, networks, typed};
+use crate::field::{self, Meta, Plugins, networks, take, take_plugins, typed};
 use crate::upstream::Upstream;
 
 /// A stream route of APISIX 3.x.
@@ -17,7 +17,7 @@ pub struct StreamRoute {
     pub server_port: Option<u16>,
     /// In lower case, perhaps with a leading `*`.
     pub sni: Option<String>,
-    pub upstream: Option<Upstream>,
+    pub upstream: Option<Box<Upstream>>,
     pub upstream_id: Option<String>,
     pub service_id: Option<String>,
     pub plugins: Plugins,
@@ -51,19 +51,17 @@ struct Written {
     server_addr: Option<String>,
     server_port: Option<u16>,
     sni: Option<String>,
-    upstream: Option<Value>,
     #[serde(default, deserialize_with = "field::id_opt")]
     upstream_id: Option<String>,
     #[serde(default, deserialize_with = "field::id_opt")]
     service_id: Option<String>,
-    #[serde(default)]
-    plugins: Plugins,
     protocol: Option<Protocol>,
 }
 
 impl StreamRoute {
     /// Types a value that has passed its schema.
-    pub(crate) fn read(value: Value) -> Result<StreamRoute, Invalid> {
+    pub(crate) fn read(mut value: Value) -> Result<StreamRoute, Invalid> {
+        let (plugins, upstream) = (take_plugins(&mut value), take(&mut value, "upstream"));
         let meta = Meta::of(&value)?;
         let written: Written = typed(value)?;
         Ok(StreamRoute {
@@ -72,10 +70,10 @@ impl StreamRoute {
             server_addr: networks("server_addr", written.server_addr, None)?.pop(),
             server_port: written.server_port,
             sni: written.sni.map(|sni| sni.to_ascii_lowercase()),
-            upstream: written.upstream.map(Upstream::read_inside).transpose()?,
+            upstream: upstream.map(Upstream::read_inside).transpose()?,
             upstream_id: written.upstream_id,
             service_id: written.service_id,
-            plugins: written.plugins,
+            plugins,
             protocol: written.protocol,
         })
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::field::{self, Meta, Timeout, typed};
+use crate::field::{self, Meta, Timeout, take, typed};
 use crate::{Invalid, schema};
 
 mod checks;
@@ -23,13 +23,13 @@ pub struct Upstream {
     /// In the order written. Empty is allowed and answers 503; so is the start of a discovered one.
     pub nodes: Vec<Node>,
     /// Where nodes come from instead.
-    pub discovery: Option<Discovery>,
+    pub discovery: Option<Box<Discovery>>,
     /// `type`.
     pub balancer: BalancerType,
     pub hash_on: HashOn,
     /// What a chash hashes; present if `balancer` is chash, unless by consumer.
     pub key: Option<String>,
-    pub checks: Option<Checks>,
+    pub checks: Option<Box<Checks>>,
     /// `None` is as many as there are other nodes.
     pub retries: Option<u64>,
     /// For all tries together; `None` and zero are no limit.
@@ -39,7 +39,7 @@ pub struct Upstream {
     /// Present if `pass_host` is rewrite.
     pub upstream_host: Option<String>,
     pub scheme: Scheme,
-    pub tls: Option<Tls>,
+    pub tls: Option<Box<Tls>>,
     pub keepalive_pool: Option<KeepalivePool>,
 }
 
@@ -141,13 +141,15 @@ impl Upstream {
     }
 
     /// Types a value that has passed its schema.
-    pub(crate) fn read(value: Value) -> Result<Upstream, Invalid> {
+    pub(crate) fn read(mut value: Value) -> Result<Upstream, Invalid> {
+        let nodes = take(&mut value, "nodes");
         let meta = Meta::of(&value)?;
-        let mut written: Written = typed(value)?;
-        let nodes = nodes::read(written.nodes.take(), written.scheme)?;
+        let written: Written = typed(value)?;
+        let nodes = nodes::read(nodes, written.scheme)?;
         let args = written.discovery_args.unwrap_or_default();
         let discovery = written.service_name.zip(written.discovery_type).map(|(service_name, kind)| {
-            Discovery { service_name, kind, namespace_id: args.namespace_id, group_name: args.group_name }
+            let DiscoveryArgs { namespace_id, group_name } = args;
+            Box::new(Discovery { service_name, kind, namespace_id, group_name })
         });
         let upstream = Upstream {
             meta,
@@ -172,8 +174,8 @@ impl Upstream {
     }
 
     /// Like [`Upstream::read`] for the property `upstream` of another resource.
-    pub(crate) fn read_inside(value: Value) -> Result<Upstream, Invalid> {
-        Upstream::read(value).map_err(|invalid| invalid.under("/upstream"))
+    pub(crate) fn read_inside(value: Value) -> Result<Box<Upstream>, Invalid> {
+        Upstream::read(value).map(Box::new).map_err(|invalid| invalid.under("/upstream"))
     }
 
     fn check_host(&self) -> Result<(), Invalid> {
@@ -236,7 +238,6 @@ impl Scheme {
 /// The fields as written.
 #[derive(Deserialize)]
 struct Written {
-    nodes: Option<Value>,
     service_name: Option<String>,
     discovery_type: Option<String>,
     discovery_args: Option<DiscoveryArgs>,
@@ -245,7 +246,7 @@ struct Written {
     #[serde(default)]
     hash_on: HashOn,
     key: Option<String>,
-    checks: Option<Checks>,
+    checks: Option<Box<Checks>>,
     retries: Option<u64>,
     #[serde(default, deserialize_with = "field::seconds_opt")]
     retry_timeout: Option<Duration>,
@@ -255,7 +256,7 @@ struct Written {
     upstream_host: Option<String>,
     #[serde(default)]
     scheme: Scheme,
-    tls: Option<Tls>,
+    tls: Option<Box<Tls>>,
     keepalive_pool: Option<KeepalivePool>,
 }
 

@@ -52,8 +52,7 @@ fn upstream(answer: Vec<u8>) -> SocketAddr {
 
 fn put(desired: &mut Desired, kind: Kind, id: &str, value: Value) {
     let resource = Resource::parse(kind, id, &value).unwrap();
-    let value = Arc::new(value);
-    desired.put(Arc::new(Entry { key: Key::new(kind, id), resource, value, created: 1, modified: 1 }));
+    desired.put(Arc::new(Entry { key: Key::new(kind, id), resource, created: 1, modified: 1 }));
 }
 
 /// One worker with these resources.

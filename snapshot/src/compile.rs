@@ -124,7 +124,7 @@ pub struct Compiler {
 /// What one compile works on.
 struct Pass<'a> {
     desired: &'a Desired,
-    names: &'a dyn Names,
+    names: &'a (dyn Names + Sync),
     /// The router before, if all is made anew.
     old_router: Option<Router>,
     work: Work,
@@ -185,7 +185,7 @@ impl Compiler {
         &mut self,
         desired: &Desired,
         touched: &Touched,
-        names: &dyn Names,
+        names: &(dyn Names + Sync),
         revision: u64,
     ) -> Compiled {
         for slots in [&mut self.route_slots, &mut self.upstream_slots, &mut self.consumer_slots] {
@@ -355,8 +355,7 @@ impl Compiler {
         }
     }
 
-    /// Makes a thing of its entry, or else of the entry it was last made of: names, services and
-    /// the like may have changed, and those changes hold for the last good form, too.
+    /// [`Tried::both`], told to whoever looks at what is rejected.
     fn try_both<T>(
         &mut self,
         key: &Key,
@@ -364,18 +363,43 @@ impl Compiler {
         last_good: Option<Arc<Entry>>,
         mut make: impl FnMut(&mut Compiler, &Arc<Entry>) -> Result<T, Invalid>,
     ) -> Option<T> {
-        let invalid = match make(self, entry) {
-            Ok(thing) => {
-                self.accept(key);
-                return Some(thing);
-            }
-            Err(invalid) => invalid,
-        };
+        let tried = Tried::both(entry, last_good.as_ref(), |entry| make(self, entry));
+        self.settle(key, tried)
+    }
+
+    fn settle<T>(&mut self, key: &Key, tried: Tried<T>) -> Option<T> {
+        match tried.wrong {
+            None => self.accept(key),
+            Some(invalid) => self.reject(key, *invalid, tried.had),
+        }
+        tried.made
+    }
+}
+
+/// A thing made of its entry, or else of the entry it was last made of: names, services and the
+/// like may have changed, and those changes hold for the last good form, too.
+struct Tried<T> {
+    made: Option<T>,
+    /// What is wrong with the entry.
+    wrong: Option<Box<Invalid>>,
+    /// There was a last good form.
+    had: bool,
+}
+
+impl<T> Tried<T> {
+    fn both(
+        entry: &Arc<Entry>,
+        last_good: Option<&Arc<Entry>>,
+        mut make: impl FnMut(&Arc<Entry>) -> Result<T, Invalid>,
+    ) -> Tried<T> {
         let had = last_good.is_some();
-        let thing = last_good
-            .filter(|last_good| !Arc::ptr_eq(last_good, entry))
-            .and_then(|last_good| make(self, &last_good).ok());
-        self.reject(key, invalid, had);
-        thing
+        match make(entry) {
+            Ok(made) => Tried { made: Some(made), wrong: None, had },
+            Err(invalid) => {
+                let last_good = last_good.filter(|last_good| !Arc::ptr_eq(last_good, entry));
+                let made = last_good.and_then(|last_good| make(last_good).ok());
+                Tried { made, wrong: Some(Box::new(invalid)), had }
+            }
+        }
     }
 }

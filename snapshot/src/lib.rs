@@ -8,6 +8,7 @@
 
 pub mod balance;
 pub mod compile;
+pub mod parallel;
 pub mod plan;
 pub mod router;
 mod slots;

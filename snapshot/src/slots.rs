@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 
 use hashbrown::HashMap;
+use model::Key;
 
 /// Compiles that must pass before a number is given to another thing.
 const REST: u64 = 1024;
@@ -16,7 +17,7 @@ const REST: u64 = 1024;
 /// The numbers of things of one kind.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
-    taken: HashMap<String, u32>,
+    taken: HashMap<Key, u32>,
     /// Numbers that came free, and at which compile.
     free: VecDeque<(u64, u32)>,
     /// All below were given out at some time.
@@ -31,8 +32,8 @@ impl Slots {
     }
 
     /// The number of this thing, a new one if it has none.
-    pub fn of(&mut self, name: &str) -> u32 {
-        if let Some(&slot) = self.taken.get(name) {
+    pub fn of(&mut self, key: &Key) -> u32 {
+        if let Some(&slot) = self.taken.get(key) {
             return slot;
         }
         let slot = match self.free.front() {
@@ -45,13 +46,13 @@ impl Slots {
                 self.next - 1
             }
         };
-        self.taken.insert(name.to_owned(), slot);
+        self.taken.insert(key.clone(), slot);
         slot
     }
 
     /// The thing is gone. Gives the number it had.
-    pub fn release(&mut self, name: &str) -> Option<u32> {
-        let slot = self.taken.remove(name)?;
+    pub fn release(&mut self, key: &Key) -> Option<u32> {
+        let slot = self.taken.remove(key)?;
         self.free.push_back((self.now, slot));
         Some(slot)
     }
@@ -59,19 +60,25 @@ impl Slots {
 
 #[cfg(test)]
 mod tests {
+    use model::Kind;
+
     use super::*;
+
+    fn key(id: &str) -> Key {
+        Key::new(Kind::Upstream, id)
+    }
 
     #[test]
     fn numbers_stay_and_are_reused_only_later() {
         let mut slots = Slots::default();
-        assert_eq!((slots.of("a"), slots.of("b"), slots.of("a")), (0, 1, 0));
-        slots.release("a");
-        assert_eq!(slots.of("c"), 2);
+        assert_eq!((slots.of(&key("a")), slots.of(&key("b")), slots.of(&key("a"))), (0, 1, 0));
+        slots.release(&key("a"));
+        assert_eq!(slots.of(&key("c")), 2);
         for _ in 0..REST {
             slots.tick();
         }
-        assert_eq!((slots.of("d"), slots.of("e"), slots.of("b")), (0, 3, 1));
-        assert_eq!((slots.release("never there"), slots.release("e")), (None, Some(3)));
-        assert_eq!(slots.of("a"), 4);
+        assert_eq!((slots.of(&key("d")), slots.of(&key("e")), slots.of(&key("b"))), (0, 3, 1));
+        assert_eq!((slots.release(&key("never there")), slots.release(&key("e"))), (None, Some(3)));
+        assert_eq!(slots.of(&key("a")), 4);
     }
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use model::{Desired, Key, Kind};
+use model::{Desired, Key, Kind, Resource};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use snapshot::{Plan, Touched, Upstream};
@@ -194,13 +194,18 @@ fn upstreams(compiled: &snapshot::Compiled, desired: &Desired) -> BTreeMap<Strin
 fn needs(desired: &Desired, key: &Key) -> BTreeSet<Key> {
     let mut all = BTreeSet::from([key.clone()]);
     let Some(entry) = desired.get(key.kind, &key.id) else { return all };
-    for (field, kind) in [
-        ("service_id", Kind::Service),
-        ("plugin_config_id", Kind::PluginConfig),
-        ("upstream_id", Kind::Upstream),
-    ] {
-        if let Some(id) = entry.value[field].as_str() {
-            all.extend(needs(desired, &Key::new(kind, id)));
+    let named = match &entry.resource {
+        Resource::Route(route) => vec![
+            (Kind::Service, &route.service_id),
+            (Kind::PluginConfig, &route.plugin_config_id),
+            (Kind::Upstream, &route.upstream_id),
+        ],
+        Resource::Service(service) => vec![(Kind::Upstream, &service.upstream_id)],
+        _ => Vec::new(),
+    };
+    for (kind, id) in named {
+        if let Some(id) = id {
+            all.extend(needs(desired, &Key::new(kind, id.as_str())));
         }
     }
     all

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 
 use self::disk::{Disk, Loaded};
 use super::{
-    Answer, Change, Changes, Expect, Revision, Store, StoreError, Stored, Table, lease_end, unix_ms,
+    Answer, Change, Changes, Expect, Revision, Row, Store, StoreError, Stored, Table, lease_end, unix_ms,
 };
 
 mod disk;
@@ -100,10 +100,10 @@ impl Embedded {
 
 impl Store for Embedded {
     fn get<'a>(&'a self, key: &'a Key) -> Answer<'a, Option<Stored>> {
-        Box::pin(async { Ok(self.table.get(key)) })
+        Box::pin(async { Ok(self.table.get(key).map(Row::stored)) })
     }
 
-    fn list<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Stored>, Revision)> {
+    fn rows<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Row>, Revision)> {
         Box::pin(async move { Ok(self.table.list(kind, prefix)) })
     }
 
@@ -208,7 +208,7 @@ impl Writer {
 
     fn keep_lease(&mut self, change: &Change) {
         let (key, expires) = match change {
-            Change::Put(stored) => (&stored.key, stored.expires),
+            Change::Put(row) => (&row.key, row.expires),
             Change::Delete { key, .. } => (key, None),
             Change::Plugins { .. } | Change::Reset { .. } => return,
         };
@@ -223,7 +223,7 @@ impl Writer {
 struct Batch<'a> {
     table: &'a Table,
     /// What this batch makes of keys it touches.
-    pending: HashMap<Key, Option<Stored>>,
+    pending: HashMap<Key, Option<Row>>,
     changes: Vec<Change>,
     /// The store's revision after `changes`.
     revision: Revision,
@@ -253,8 +253,9 @@ impl Batch<'_> {
                 let created = there.map_or(self.revision, |there| there.created);
                 let stored =
                     Stored { key, value: Arc::new(value), created, modified: self.revision, expires };
-                self.pending.insert(stored.key.clone(), Some(stored.clone()));
-                self.changes.push(Change::Put(stored.clone()));
+                let row = Row::from(&stored);
+                self.pending.insert(row.key.clone(), Some(row.clone()));
+                self.changes.push(Change::Put(row));
                 self.answer(reply, Ok(stored));
             }
             Job::Delete { key, expect, reply } => {
@@ -265,7 +266,7 @@ impl Batch<'_> {
                 if there.is_some() {
                     self.delete(key);
                 }
-                self.answer(reply, Ok(there));
+                self.answer(reply, Ok(there.map(Row::stored)));
             }
             Job::Plugins { names, reply } => {
                 self.revision += 1;
@@ -276,7 +277,7 @@ impl Batch<'_> {
         }
     }
 
-    fn there(&self, key: &Key) -> Option<Stored> {
+    fn there(&self, key: &Key) -> Option<Row> {
         self.pending.get(key).cloned().unwrap_or_else(|| self.table.get(key))
     }
 

@@ -24,7 +24,7 @@ use notify::event::{AccessKind, AccessMode, EventKind};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use serde_json::Value;
 
-use super::{Answer, Changes, Expect, Revision, Store, StoreError, Stored, Table};
+use super::{Answer, Changes, Expect, Revision, Row, Store, StoreError, Stored, Table};
 
 /// How often the file is looked at when the watch says nothing.
 const POLL: Duration = Duration::from_secs(1);
@@ -112,10 +112,10 @@ impl File {
 
 impl Store for File {
     fn get<'a>(&'a self, key: &'a Key) -> Answer<'a, Option<Stored>> {
-        Box::pin(async { Ok(self.table.get(key)) })
+        Box::pin(async { Ok(self.table.get(key).map(Row::stored)) })
     }
 
-    fn list<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Stored>, Revision)> {
+    fn rows<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Row>, Revision)> {
         Box::pin(async move { Ok(self.table.list(kind, prefix)) })
     }
 
@@ -286,21 +286,24 @@ impl Reader {
 
     fn take(&mut self, read: Declarative, same_text: bool) {
         let revision = self.table.revision() + 1;
-        let mut there: HashMap<Key, Stored> = HashMap::new();
+        let mut there: HashMap<Key, Row> = HashMap::new();
         for kind in Kind::ALL {
-            let (items, _) = self.table.list(kind, "");
-            there.extend(items.into_iter().map(|stored| (stored.key.clone(), stored)));
+            let (rows, _) = self.table.list(kind, "");
+            there.extend(rows.into_iter().map(|row| (row.key.clone(), row)));
         }
         let mut changed = 0;
-        let items: Vec<Stored> = read
+        let items: Vec<Row> = read
             .items
             .into_iter()
-            .map(|item| match there.remove(&item.key) {
-                Some(old) if old.value == item.value => old,
-                old => {
-                    changed += 1;
-                    let created = old.map_or(revision, |old| old.created);
-                    Stored { key: item.key, value: item.value, created, modified: revision, expires: None }
+            .map(|item| {
+                let json = item.value.to_string();
+                match there.remove(&item.key) {
+                    Some(old) if *old.json == *json => old,
+                    old => {
+                        changed += 1;
+                        let created = old.map_or(revision, |old| old.created);
+                        Row { key: item.key, json: json.into(), created, modified: revision, expires: None }
+                    }
                 }
             })
             .collect();
@@ -354,7 +357,7 @@ plugins:
 ";
 
     struct Reset {
-        items: Vec<Stored>,
+        items: Vec<Row>,
         revision: Revision,
         rejected: Vec<Diagnostic>,
     }
@@ -444,10 +447,10 @@ plugins:
         let lookup = move |name: &str| (name == "WHERE").then(|| looked_up.lock().unwrap().clone());
         let store = File::open_with(&path, Box::new(lookup)).unwrap();
         let mut changes = store.watch();
-        assert_eq!(next(&mut changes).await.items[0].value["uri"], "/a");
+        assert_eq!(next(&mut changes).await.items[0].value()["uri"], "/a");
         *place.lock().unwrap() = "/b".to_owned();
         store.reload();
-        assert_eq!(next(&mut changes).await.items[0].value["uri"], "/b");
+        assert_eq!(next(&mut changes).await.items[0].value()["uri"], "/b");
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use model::{Key, Kind};
 use serde_json::Value;
 
-use super::{Answer, Change, Changes, Expect, Revision, Store, StoreError, Stored, Table, lease_end};
+use super::{Answer, Change, Changes, Expect, Revision, Row, Store, StoreError, Stored, Table, lease_end};
 
 /// Keeps everything in memory and nothing longer. Leases never end by themselves.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl Memory {
         let modified = self.table.revision() + 1;
         let created = there.map_or(modified, |there| there.created);
         let stored = Stored { key, value: Arc::new(value), created, modified, expires: lease_end(ttl) };
-        self.table.apply([Change::Put(stored.clone())]);
+        self.table.apply([Change::Put(Row::from(&stored))]);
         Ok(stored)
     }
 
@@ -51,16 +51,16 @@ impl Memory {
         if there.is_some() {
             self.table.apply([Change::Delete { key, revision: self.table.revision() + 1 }]);
         }
-        Ok(there)
+        Ok(there.map(Row::stored))
     }
 }
 
 impl Store for Memory {
     fn get<'a>(&'a self, key: &'a Key) -> Answer<'a, Option<Stored>> {
-        Box::pin(async { Ok(self.table.get(key)) })
+        Box::pin(async { Ok(self.table.get(key).map(Row::stored)) })
     }
 
-    fn list<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Stored>, Revision)> {
+    fn rows<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Row>, Revision)> {
         Box::pin(async move { Ok(self.table.list(kind, prefix)) })
     }
 

@@ -47,8 +47,8 @@ async fn followers_see_each_change_in_order(store: &dyn Store) {
     store.put(route("2"), json!(2), Expect::Any, Some(Duration::from_secs(60))).await.unwrap();
     store.delete(route("1"), Expect::Any).await.unwrap();
     store.put_plugins(vec![]).await.unwrap();
-    let Some(Change::Put(stored)) = changes.next().await else { panic!() };
-    assert!(stored.key == route("2") && stored.expires.is_some());
+    let Some(Change::Put(row)) = changes.next().await else { panic!() };
+    assert!(row.key == route("2") && row.expires.is_some());
     assert!(matches!(changes.next().await, Some(Change::Delete { revision: 3, .. })));
     let told = changes.next().await;
     assert!(matches!(told, Some(Change::Plugins { revision: 4, .. })), "{told:?}");

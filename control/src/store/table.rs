@@ -13,7 +13,7 @@ use futures_util::stream;
 use model::{Diagnostic, Key, Kind};
 use tokio::sync::watch;
 
-use super::{Change, Changes, Revision, Stored};
+use super::{Change, Changes, Revision, Row};
 
 /// How many changes a follower may be behind before it gets a `Reset` instead.
 const LOG: usize = 4096;
@@ -27,7 +27,7 @@ pub struct Table {
 
 #[derive(Debug, Default)]
 struct Rows {
-    by_key: BTreeMap<Key, Stored>,
+    by_key: BTreeMap<Key, Row>,
     plugins: Option<Vec<String>>,
     revision: Revision,
     rejected: Vec<Diagnostic>,
@@ -41,11 +41,11 @@ struct Rows {
 
 impl Table {
     pub fn new(
-        items: impl IntoIterator<Item = Stored>,
+        items: impl IntoIterator<Item = Row>,
         plugins: Option<Vec<String>>,
         revision: Revision,
     ) -> Table {
-        let by_key = items.into_iter().map(|stored| (stored.key.clone(), stored)).collect();
+        let by_key = items.into_iter().map(|row| (row.key.clone(), row)).collect();
         let rows = Rows { by_key, plugins, revision, first: 1, ..Rows::default() };
         Table { rows: Arc::new(RwLock::new(rows)), moved: watch::Sender::new(0) }
     }
@@ -58,19 +58,19 @@ impl Table {
         self.read().plugins.clone()
     }
 
-    pub fn get(&self, key: &Key) -> Option<Stored> {
+    pub fn get(&self, key: &Key) -> Option<Row> {
         self.read().by_key.get(key).cloned()
     }
 
-    /// See [`Store::list`](super::Store::list).
-    pub fn list(&self, kind: Kind, prefix: &str) -> (Vec<Stored>, Revision) {
+    /// See [`Store::rows`](super::Store::rows).
+    pub fn list(&self, kind: Kind, prefix: &str) -> (Vec<Row>, Revision) {
         let rows = self.read();
         let from = Key::new(kind, prefix);
         let items = rows
             .by_key
             .range(from..)
             .take_while(|(key, _)| key.kind == kind && key.id.starts_with(prefix))
-            .map(|(_, stored)| stored.clone())
+            .map(|(_, row)| row.clone())
             .collect();
         (items, rows.revision)
     }
@@ -87,14 +87,14 @@ impl Table {
     /// Replaces everything and tells the followers so.
     pub fn reset(
         &self,
-        items: Vec<Stored>,
+        items: Vec<Row>,
         plugins: Option<Vec<String>>,
         revision: Revision,
         rejected: Vec<Diagnostic>,
     ) {
         let mut rows = self.write();
         rows.plugins = plugins;
-        rows.by_key = items.into_iter().map(|stored| (stored.key.clone(), stored)).collect();
+        rows.by_key = items.into_iter().map(|row| (row.key.clone(), row)).collect();
         rows.revision = revision;
         rows.rejected = rejected;
         // One past the end, so that even a follower who has seen all is behind.
@@ -139,15 +139,15 @@ impl Rows {
     fn apply(&mut self, change: Change) {
         self.revision = change.revision();
         match &change {
-            Change::Put(stored) => {
-                self.by_key.insert(stored.key.clone(), stored.clone());
+            Change::Put(row) => {
+                self.by_key.insert(row.key.clone(), row.clone());
             }
             Change::Delete { key, .. } => {
                 self.by_key.remove(key);
             }
             Change::Plugins { names, .. } => self.plugins.clone_from(names),
             Change::Reset { items, plugins, rejected, .. } => {
-                self.by_key = items.iter().map(|stored| (stored.key.clone(), stored.clone())).collect();
+                self.by_key = items.iter().map(|row| (row.key.clone(), row.clone())).collect();
                 self.plugins.clone_from(plugins);
                 self.rejected.clone_from(rejected);
             }
@@ -213,14 +213,12 @@ impl Follower {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
-    fn row(id: &str, revision: Revision) -> Stored {
-        Stored {
+    fn row(id: &str, revision: Revision) -> Row {
+        Row {
             key: Key::new(Kind::Route, id),
-            value: Arc::new(json!({ "id": id })),
+            json: format!(r#"{{"id":"{id}"}}"#).into(),
             created: revision,
             modified: revision,
             expires: None,
@@ -235,7 +233,7 @@ mod tests {
         assert_eq!(items, [row("1", 3)]);
 
         table.apply([Change::Put(row("2", 4)), Change::Delete { key: row("1", 3).key, revision: 5 }]);
-        assert!(matches!(changes.next().await, Some(Change::Put(stored)) if stored == row("2", 4)));
+        assert!(matches!(changes.next().await, Some(Change::Put(put)) if put == row("2", 4)));
         assert!(matches!(changes.next().await, Some(Change::Delete { revision: 5, .. })));
         assert_eq!(table.list(Kind::Route, ""), (vec![row("2", 4)], 5));
 

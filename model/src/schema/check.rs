@@ -2,24 +2,26 @@
 //!
 //! One walk checks, fills defaults and settles shapes, in the order api7's
 //! `jsonschema` does: type, properties, items, strings, numbers, `enum`, then
-//! the combining keywords.
+//! the combining keywords. Alternatives are first tried without words for what
+//! does not fit ([`Unsaid`]), since most values fit one of them.
 
 use serde_json::{Map, Value};
 
 use super::compile::{Additional, ArrayRules, Branch, Dependency, Node, ObjectRules, Type};
 use super::lua;
 use super::plain::{check_enum, check_format, check_number, check_string, check_unique};
+use super::refusal::{Refusal, Unsaid};
 use crate::Invalid;
 use crate::invalid::nearest;
 
 impl Node {
     /// Checks `value` and fills it in; stops at the first thing wrong.
-    pub fn walk(&self, value: &mut Value) -> Result<(), Invalid> {
+    pub fn walk<R: Refusal>(&self, value: &mut Value) -> Result<(), R> {
         if self.is_reference(value) {
             return Ok(());
         }
         if self.never {
-            return Err(Invalid::new("expect false always").got(lua::json_name(value)));
+            return Err(R::of(|| Invalid::new("expect false always").got(lua::json_name(value))));
         }
         self.check_type(value)?;
         if let Some(rules) = &self.object {
@@ -32,7 +34,7 @@ impl Node {
             check_string(rules, text)?;
         }
         if let (Some(rules), Value::Number(number)) = (&self.number, &*value) {
-            check_number(rules, &lua::number(number), number.as_f64().unwrap_or(f64::NAN))?;
+            check_number(rules, number)?;
         }
         if let Some(values) = &self.one_of_values {
             check_enum(values, value)?;
@@ -51,23 +53,31 @@ impl Node {
     }
 
     /// Checks `type`, and settles the shape where JSON tells apart what Lua does not.
-    fn check_type(&self, value: &mut Value) -> Result<(), Invalid> {
-        if self.types.is_empty() || self.types.iter().any(|kind| kind.fits(value)) {
-            if let [only] = self.types[..] {
-                only.settle(value);
-            }
-            return Ok(());
+    fn check_type<R: Refusal>(&self, value: &mut Value) -> Result<(), R> {
+        if !self.has_type(value) {
+            return Err(R::of(|| self.wrong_type(value)));
         }
+        if let [only] = self.types[..] {
+            only.settle(value);
+        }
+        Ok(())
+    }
+
+    fn has_type(&self, value: &Value) -> bool {
+        self.types.is_empty() || self.types.iter().any(|kind| kind.fits(value))
+    }
+
+    fn wrong_type(&self, value: &Value) -> Invalid {
         let names: Vec<&str> = self.types.iter().map(|kind| kind.name()).collect();
         let (names, some) = (names.join(", "), if names.len() > 1 { "one of " } else { "" });
         let invalid =
             Invalid::new(format!("wrong type: expected {some}{names}, got {}", lua::type_name(value)))
                 .expected(format!("{some}{names}"))
                 .got(lua::json_name(value));
-        Err(match self.type_hint(value) {
+        match self.type_hint(value) {
             Some(hint) => invalid.hint(hint),
             None => invalid,
-        })
+        }
     }
 
     fn type_hint(&self, value: &Value) -> Option<&'static str> {
@@ -88,84 +98,81 @@ impl Node {
         }
     }
 
-    fn check_compounds(&self, value: &mut Value) -> Result<(), Invalid> {
+    fn check_compounds<R: Refusal>(&self, value: &mut Value) -> Result<(), R> {
         for (at, node) in self.all_of.iter().enumerate() {
-            node.walk(value).map_err(|invalid| invalid.said(&format!("allOf {} failed: ", at + 1)))?;
+            node.walk(value).map_err(|refusal: R| {
+                refusal.explained(|invalid| invalid.said(&format!("allOf {} failed: ", at + 1)))
+            })?;
         }
         if let Some(any) = &self.any_of
             && presences(&any.alternatives, value).is_none_or(|fit| fit == 0)
+            && !any.alternatives.iter().any(|node| node.try_walk::<Unsaid>(value).is_ok())
         {
-            let mut refusals = Vec::new();
-            let fits = any.alternatives.iter().any(|node| match node.try_walk(value) {
-                Ok(()) => true,
-                Err(invalid) => {
-                    refusals.push(invalid);
-                    false
-                }
-            });
-            if !fits {
-                return Err(none_fits(Invalid::new(&any.message), &any.alternatives, refusals));
-            }
+            return Err(R::of(|| none_fits(Invalid::new(&any.message), &any.alternatives, value)));
         }
         self.check_one_of(value)?;
         if let Some(branch) = &self.branch {
             check_branch(branch, value)?;
         }
         match &self.not {
-            Some(node) if node.fits(value) => {
+            Some(node) if node.fits(value) => Err(R::of(|| {
                 let invalid = Invalid::new("value wasn't supposed to match schema");
-                Err(match names_of_alternatives(std::slice::from_ref(node.as_ref())) {
+                match names_of_alternatives(std::slice::from_ref(node.as_ref())) {
                     Some(names) => invalid.expected(format!("not {names} together")),
                     None => invalid,
-                })
-            }
+                }
+            })),
             _ => Ok(()),
         }
     }
 
-    fn check_one_of(&self, value: &mut Value) -> Result<(), Invalid> {
-        if presences(&self.one_of, value) == Some(1) {
+    fn check_one_of<R: Refusal>(&self, value: &mut Value) -> Result<(), R> {
+        if self.one_of.is_empty() || presences(&self.one_of, value) == Some(1) {
             return Ok(());
         }
-        let (mut matched, mut refusals) = (None, Vec::new());
-        for (at, node) in self.one_of.iter().enumerate() {
-            match (node.try_walk(value), matched) {
-                (Ok(()), None) => matched = Some(at + 1),
-                (Ok(()), Some(first)) => {
-                    let invalid = Invalid::new(format!(
-                        "value should match only one schema, but matches both schemas {first} and {}",
-                        at + 1
-                    ));
-                    return Err(match names_of_alternatives(&self.one_of) {
-                        Some(names) => invalid.expected(format!("only one of {names}")),
-                        None => invalid,
-                    });
-                }
-                (Err(invalid), _) => refusals.push(invalid),
+        let mut fitting = None;
+        for (at, node) in (1..).zip(&self.one_of) {
+            match (node.try_walk::<Unsaid>(value), fitting) {
+                (Err(Unsaid), _) => {}
+                (Ok(()), None) => fitting = Some(at),
+                (Ok(()), Some(first)) => return Err(R::of(|| self.fits_two(first, at))),
             }
         }
-        if self.one_of.is_empty() || matched.is_some() {
-            return Ok(());
+        match fitting {
+            Some(_) => Ok(()),
+            None => Err(R::of(|| {
+                let invalid = Invalid::new("value should match only one schema, but matches none");
+                none_fits(invalid, &self.one_of, value)
+            })),
         }
-        let invalid = Invalid::new("value should match only one schema, but matches none");
-        Err(none_fits(invalid, &self.one_of, refusals))
     }
 
-    fn check_rest(&self, value: &mut Value) -> Result<(), Invalid> {
+    /// A value that fits two alternatives of `oneOf`, counted from 1.
+    fn fits_two(&self, first: usize, second: usize) -> Invalid {
+        let invalid = Invalid::new(format!(
+            "value should match only one schema, but matches both schemas {first} and {second}"
+        ));
+        match names_of_alternatives(&self.one_of) {
+            Some(names) => invalid.expected(format!("only one of {names}")),
+            None => invalid,
+        }
+    }
+
+    fn check_rest<R: Refusal>(&self, value: &mut Value) -> Result<(), R> {
         if let (Some(format), Value::String(text)) = (&self.format, &*value) {
             check_format(format, text)?;
         }
         if let Some(constant) = &self.constant
             && !lua::equal(constant, value)
         {
-            return Err(Invalid::new("failed to check const value").expected(constant.to_string()));
+            return Err(R::of(|| Invalid::new("failed to check const value").expected(constant.to_string())));
         }
         if let (Some(node), Value::Array(items)) = (&self.contains, value) {
             if items.is_empty() {
-                return Err(Invalid::new("check contains: empty array is invalid"));
+                return Err(R::of(|| Invalid::new("check contains: empty array is invalid")));
             }
             if !items.iter_mut().any(|item| node.fits(item)) {
-                return Err(Invalid::new("failed to check contains"));
+                return Err(R::of(|| Invalid::new("failed to check contains")));
             }
         }
         Ok(())
@@ -176,12 +183,14 @@ impl Node {
         if let Some(fit) = presences(std::slice::from_ref(self), value) {
             return fit == 1;
         }
-        if self.writes { self.walk(&mut value.clone()).is_ok() } else { self.walk(value).is_ok() }
+        let value = if self.writes { &mut value.clone() } else { value };
+        self.walk::<Unsaid>(value).is_ok()
     }
 
     /// Walks `value`, leaving it as it was if it does not fit.
-    fn try_walk(&self, value: &mut Value) -> Result<(), Invalid> {
-        if !self.writes {
+    fn try_walk<R: Refusal>(&self, value: &mut Value) -> Result<(), R> {
+        // A value of another type is refused before anything is written.
+        if !self.writes || !self.has_type(value) {
             return self.walk(value);
         }
         let mut trial = value.clone();
@@ -239,35 +248,43 @@ impl Type {
     }
 }
 
-fn walk_object(rules: &ObjectRules, value: &mut Value) -> Result<(), Invalid> {
+fn walk_object<R: Refusal>(rules: &ObjectRules, value: &mut Value) -> Result<(), R> {
     if matches!(value, Value::Array(items) if items.is_empty()) && !rules.properties.is_empty() {
         *value = Value::Object(Map::new());
     }
     if !is_object_like(value) {
         return Ok(());
     }
+    let mut names = value.as_object().map(Names::of).unwrap_or_default();
+    let mut known = 0;
     for property in &rules.properties {
         let name = &property.name;
-        match value.get_mut(name) {
+        let member = if names.may_have(name) { value.get_mut(name) } else { None };
+        match member {
             Some(child) => {
-                property.node.walk(child).map_err(|invalid| {
-                    invalid.within(name).said(&format!("property \"{name}\" validation failed: "))
+                known += 1;
+                property.node.walk(child).map_err(|refusal: R| {
+                    refusal.explained(|invalid| {
+                        invalid.within(name).said(&format!("property \"{name}\" validation failed: "))
+                    })
                 })?;
                 if let Some(dependency) = &property.dependency {
                     check_dependency(name, dependency, value)?;
                 }
             }
-            None if property.required => return Err(missing(name)),
+            None if property.required => return Err(R::of(|| missing(name))),
             None => {
                 if let (Some(default), Value::Object(map)) = (&property.default, &mut *value) {
                     map.insert(name.clone(), default.clone());
+                    names.add(name);
+                    known += 1;
                 }
             }
         }
     }
     for name in &rules.required {
         if value.get(name).is_none() {
-            return Err(missing(name));
+            return Err(R::of(|| missing(name)));
         }
     }
     for (name, dependency) in &rules.dependencies {
@@ -275,20 +292,52 @@ fn walk_object(rules: &ObjectRules, value: &mut Value) -> Result<(), Invalid> {
             check_dependency(name, dependency, value)?;
         }
     }
-    walk_unnamed(rules, value)?;
-
     let count = value.as_object().map_or(0, Map::len);
+    if known < count || !rules.patterns.is_empty() {
+        walk_unnamed(rules, value)?;
+    }
     if let Some(min) = rules.min.filter(|min| count < *min) {
-        return Err(Invalid::new(format!("expect object to have at least {min} properties"))
-            .expected(format!("at least {min} properties"))
-            .got(count.to_string()));
+        return Err(R::of(|| {
+            Invalid::new(format!("expect object to have at least {min} properties"))
+                .expected(format!("at least {min} properties"))
+                .got(count.to_string())
+        }));
     }
     if let Some(max) = rules.max.filter(|max| count > *max) {
-        return Err(Invalid::new(format!("expect object to have at most {max} properties"))
-            .expected(format!("at most {max} properties"))
-            .got(count.to_string()));
+        return Err(R::of(|| {
+            Invalid::new(format!("expect object to have at most {max} properties"))
+                .expected(format!("at most {max} properties"))
+                .got(count.to_string())
+        }));
     }
     Ok(())
+}
+
+/// Which names a map has, for a quick no: a schema knows many more than are written, and asking
+/// the map means to hash each. A bit says that a name of some length and first letter is there.
+#[derive(Default)]
+struct Names(u64);
+
+impl Names {
+    fn of(map: &Map<String, Value>) -> Names {
+        let mut names = Names::default();
+        map.keys().for_each(|name| names.add(name));
+        names
+    }
+
+    fn add(&mut self, name: &str) {
+        self.0 |= Names::bit(name);
+    }
+
+    /// `false` is certain.
+    fn may_have(&self, name: &str) -> bool {
+        self.0 & Names::bit(name) != 0
+    }
+
+    fn bit(name: &str) -> u64 {
+        let first = name.bytes().next().unwrap_or_default();
+        1 << ((usize::from(first) ^ name.len() << 2) % 64)
+    }
 }
 
 /// An object, or the empty list that Lua takes for one.
@@ -302,26 +351,28 @@ fn missing(name: &str) -> Invalid {
         .got("no such property")
 }
 
-fn check_dependency(name: &str, dependency: &Dependency, value: &mut Value) -> Result<(), Invalid> {
+fn check_dependency<R: Refusal>(name: &str, dependency: &Dependency, value: &mut Value) -> Result<(), R> {
     match dependency {
         Dependency::Names(needed) => {
             match needed.iter().find(|needed| value.get(needed.as_str()).is_none()) {
-                Some(needed) => {
-                    Err(Invalid::new(format!("property \"{needed}\" is required when \"{name}\" is set"))
+                Some(needed) => Err(R::of(|| {
+                    Invalid::new(format!("property \"{needed}\" is required when \"{name}\" is set"))
                         .expected(format!("a property `{needed}`"))
-                        .got("no such property"))
-                }
+                        .got("no such property")
+                })),
                 None => Ok(()),
             }
         }
-        Dependency::Schema(node) => node.walk(value).map_err(|invalid| {
-            invalid.said(&format!("failed to validate dependent schema for \"{name}\": "))
+        Dependency::Schema(node) => node.walk(value).map_err(|refusal: R| {
+            refusal.explained(|invalid| {
+                invalid.said(&format!("failed to validate dependent schema for \"{name}\": "))
+            })
         }),
     }
 }
 
 /// Checks `patternProperties` and `additionalProperties`.
-fn walk_unnamed(rules: &ObjectRules, value: &mut Value) -> Result<(), Invalid> {
+fn walk_unnamed<R: Refusal>(rules: &ObjectRules, value: &mut Value) -> Result<(), R> {
     if rules.patterns.is_empty() && matches!(rules.additional, Additional::Allowed) {
         return Ok(());
     }
@@ -331,9 +382,13 @@ fn walk_unnamed(rules: &ObjectRules, value: &mut Value) -> Result<(), Invalid> {
         for pattern in &rules.patterns {
             if pattern.regex.is_match(name.as_bytes()) {
                 known = true;
-                pattern.node.walk(child).map_err(|invalid| {
-                    let source = &pattern.source;
-                    invalid.within(name).said(&format!("failed to validate {name} (matching \"{source}\"): "))
+                pattern.node.walk(child).map_err(|refusal: R| {
+                    refusal.explained(|invalid| {
+                        let source = &pattern.source;
+                        invalid
+                            .within(name)
+                            .said(&format!("failed to validate {name} (matching \"{source}\"): "))
+                    })
                 })?;
             }
         }
@@ -341,23 +396,27 @@ fn walk_unnamed(rules: &ObjectRules, value: &mut Value) -> Result<(), Invalid> {
             _ if known => {}
             Additional::Allowed => {}
             Additional::Forbidden => {
-                let invalid = Invalid::new(format!("additional properties forbidden, found {name}"))
-                    .within(name)
-                    .expected("a known property");
-                return Err(match nearest(name, rules.properties.iter().map(|known| known.name.as_str())) {
-                    Some(close) => invalid.hint(format!("did you mean `{close}`?")),
-                    None => invalid,
-                });
+                return Err(R::of(|| {
+                    let invalid = Invalid::new(format!("additional properties forbidden, found {name}"))
+                        .within(name)
+                        .expected("a known property");
+                    match nearest(name, rules.properties.iter().map(|known| known.name.as_str())) {
+                        Some(close) => invalid.hint(format!("did you mean `{close}`?")),
+                        None => invalid,
+                    }
+                }));
             }
-            Additional::Fits(node) => node.walk(child).map_err(|invalid| {
-                invalid.within(name).said(&format!("failed to validate additional property {name}: "))
+            Additional::Fits(node) => node.walk(child).map_err(|refusal: R| {
+                refusal.explained(|invalid| {
+                    invalid.within(name).said(&format!("failed to validate additional property {name}: "))
+                })
             })?,
         }
     }
     Ok(())
 }
 
-fn walk_array(rules: &ArrayRules, value: &mut Value) -> Result<(), Invalid> {
+fn walk_array<R: Refusal>(rules: &ArrayRules, value: &mut Value) -> Result<(), R> {
     let none = &mut Vec::new();
     let items = match value {
         Value::Array(items) => items,
@@ -365,14 +424,18 @@ fn walk_array(rules: &ArrayRules, value: &mut Value) -> Result<(), Invalid> {
         _ => return Ok(()),
     };
     if let Some(min) = rules.min.filter(|min| items.len() < *min) {
-        return Err(Invalid::new(format!("expect array to have at least {min} items"))
-            .expected(format!("at least {min} items"))
-            .got(items.len().to_string()));
+        return Err(R::of(|| {
+            Invalid::new(format!("expect array to have at least {min} items"))
+                .expected(format!("at least {min} items"))
+                .got(items.len().to_string())
+        }));
     }
     if let Some(max) = rules.max.filter(|max| items.len() > *max) {
-        return Err(Invalid::new(format!("expect array to have at most {max} items"))
-            .expected(format!("at most {max} items"))
-            .got(items.len().to_string()));
+        return Err(R::of(|| {
+            Invalid::new(format!("expect array to have at most {max} items"))
+                .expected(format!("at most {max} items"))
+                .got(items.len().to_string())
+        }));
     }
     let tuple = rules.tuple.len();
     for (at, item) in items.iter_mut().enumerate() {
@@ -380,43 +443,48 @@ fn walk_array(rules: &ArrayRules, value: &mut Value) -> Result<(), Invalid> {
             (Some(node), _) => (Some(node), "item"),
             (None, _) if tuple == 0 => (rules.items.as_ref(), "item"),
             (None, Additional::Forbidden) => {
-                return Err(Invalid::new("found unexpected extra items in array").within(at));
+                return Err(R::of(|| Invalid::new("found unexpected extra items in array").within(at)));
             }
             (None, Additional::Fits(node)) => (Some(&**node), "additional item"),
             (None, Additional::Allowed) => (None, "item"),
         };
         if let Some(node) = node {
-            node.walk(item).map_err(|invalid| {
-                invalid.within(at).said(&format!("failed to validate {words} {}: ", at + 1))
+            node.walk(item).map_err(|refusal: R| {
+                refusal.explained(|invalid| {
+                    invalid.within(at).said(&format!("failed to validate {words} {}: ", at + 1))
+                })
             })?;
         }
     }
     if rules.unique { check_unique(items) } else { Ok(()) }
 }
 
-fn check_branch(branch: &Branch, value: &mut Value) -> Result<(), Invalid> {
-    let (node, words) = if branch.condition.try_walk(value).is_ok() {
+fn check_branch<R: Refusal>(branch: &Branch, value: &mut Value) -> Result<(), R> {
+    let (node, words) = if branch.condition.try_walk::<Unsaid>(value).is_ok() {
         (&branch.then, "then clause did not match")
     } else {
         (&branch.otherwise, "else clause did not match")
     };
     let Some(node) = node else { return Ok(()) };
-    node.try_walk(value).map_err(|inner| explained(Invalid::new(words), inner))
+    node.try_walk(value)
+        .map_err(|refusal: R| refusal.explained(|inner| explained(Invalid::new(words), inner)))
 }
 
 /// How many of these fit, if all they ask is that properties are there. Most values are checked
-/// against such alternatives and fit one: that needs no words for how they do not fit the others.
+/// against such alternatives.
 fn presences(alternatives: &[Node], value: &Value) -> Option<usize> {
     let map = value.as_object()?;
+    let names = Names::of(map);
     let mut fit = 0;
     for node in alternatives {
-        fit += usize::from(node.asks_only.as_ref()?.iter().all(|name| map.contains_key(name)));
+        let asked = node.asks_only.as_ref()?;
+        fit += usize::from(asked.iter().all(|name| names.may_have(name) && map.contains_key(name)));
     }
     Some(fit)
 }
 
 /// A refusal by every alternative: what they asked for, or how the closest failed.
-fn none_fits(invalid: Invalid, alternatives: &[Node], refusals: Vec<Invalid>) -> Invalid {
+fn none_fits(invalid: Invalid, alternatives: &[Node], value: &mut Value) -> Invalid {
     if let Some(names) = names_of_alternatives(alternatives) {
         return invalid.expected(format!("one of {names}"));
     }
@@ -424,8 +492,8 @@ fn none_fits(invalid: Invalid, alternatives: &[Node], refusals: Vec<Invalid>) ->
     // another type is the last that was.
     let got_far =
         |refusal: &Invalid| (refusal.pointer.matches('/').count(), !refusal.reason.starts_with("wrong type"));
-    match refusals.into_iter().reduce(|best, next| if got_far(&next) > got_far(&best) { next } else { best })
-    {
+    let refusals = alternatives.iter().filter_map(|node| node.try_walk::<Invalid>(value).err());
+    match refusals.reduce(|best, next| if got_far(&next) > got_far(&best) { next } else { best }) {
         Some(closest) => explained(invalid, closest),
         None => invalid,
     }

@@ -52,7 +52,7 @@ impl Compiler {
             self.consumers.remove(&key.id);
             self.refer(key, Vec::new());
             self.hosts.forget(key);
-            self.consumer_slots.release(&key.id);
+            self.consumer_slots.release(key);
             return self.accept(key);
         };
         let last_good = self.consumers.get(&key.id).map(|unit| unit.entry.clone());
@@ -112,7 +112,7 @@ impl Compiler {
             custom_id: written.custom_id().map(str::to_owned),
             labels: written.labels().iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
             chain,
-            slot: self.consumer_slots.of(&key.id),
+            slot: self.consumer_slots.of(key),
         };
         Ok(ConsumerUnit { entry: entry.clone(), consumer: Arc::new(consumer), proofs })
     }

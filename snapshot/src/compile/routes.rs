@@ -1,5 +1,6 @@
 //! Upstreams and routes: rules, plans, and what a plan takes from where.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use model::{Entry, Invalid, Key, Kind, Resource, Route, Service};
@@ -10,8 +11,8 @@ use wire::Method;
 
 use super::chains::{Source, unless_idle};
 use super::hosts::{Part, Recorder};
-use super::upstream::Defaults;
-use super::{Compiler, Pass, Settings, upstream};
+use super::{Compiler, Pass, Tried, upstream};
+use crate::parallel;
 use crate::plan::{Failure, Plan};
 use crate::router::Rule;
 use crate::upstream::Upstream;
@@ -28,6 +29,20 @@ pub(super) struct RouteUnit {
     /// The upstream written inside it.
     own_upstream: Option<Arc<Upstream>>,
 }
+
+/// A route but for its numbers and its place among others.
+struct Draft {
+    entry: Arc<Entry>,
+    rule: Arc<Rule>,
+    plan: Plan,
+    /// The upstream written inside it.
+    upstream: Option<Upstream>,
+    /// The hosts its plugins and its upstream ask for.
+    asked: [BTreeSet<String>; 2],
+}
+
+/// Drafts that wait to be placed.
+const DRAFTS: usize = 4096;
 
 impl Compiler {
     pub(super) fn compile_upstreams(&mut self, pass: &mut Pass<'_>) {
@@ -48,7 +63,7 @@ impl Compiler {
         let Some(entry) = entry.filter(|entry| upstream::takes_requests(&entry.resource)) else {
             self.upstreams.remove(&key.id);
             self.hosts.forget(key);
-            self.remove_upstream(&key.to_string());
+            self.remove_upstream(key);
             return self.accept(key);
         };
         let unit = self.upstreams.get(&key.id);
@@ -57,8 +72,7 @@ impl Compiler {
         let made = self.try_both(key, entry, last_good, |compiler, entry| {
             let Resource::Upstream(written) = &entry.resource else { return Err(mixed_up()) };
             let recorder = Recorder::new(pass.names);
-            let upstream =
-                compiler.make_upstream(&key.to_string(), &key.id, written, &recorder, before.as_ref())?;
+            let upstream = compiler.make_upstream(key, written, &recorder, before.as_ref())?;
             compiler.hosts.set(key, Part::Upstream, recorder.asked());
             Ok(UpstreamUnit { entry: entry.clone(), upstream })
         });
@@ -67,46 +81,57 @@ impl Compiler {
         }
     }
 
-    /// The same as `before` if nothing differs, so that workers keep what they know of it.
+    /// Looks up the addresses of an upstream and puts it into the table.
     pub(super) fn make_upstream(
         &mut self,
-        slot_of: &str,
-        id: &str,
+        key: &Key,
         written: &model::Upstream,
         names: &dyn Names,
         before: Option<&Arc<Upstream>>,
     ) -> Result<Arc<Upstream>, Invalid> {
-        let slot = self.upstream_slots.of(slot_of);
-        let Settings { keepalive, timeouts, .. } = self.settings;
-        match upstream::upstream(id, slot, written, names, &Defaults { keepalive, timeouts }) {
-            Ok(upstream) => match before {
-                Some(before) if **before == upstream => Ok(before.clone()),
-                _ => {
-                    let upstream = Arc::new(upstream);
-                    self.table.insert(upstream.clone());
-                    Ok(upstream)
-                }
-            },
-            Err(invalid) => {
-                if before.is_none() {
-                    self.upstream_slots.release(slot_of);
-                }
-                Err(invalid)
+        let upstream = upstream::upstream(&key.id, written, names, &self.settings)?;
+        Ok(self.place_upstream(key, upstream, before))
+    }
+
+    /// The same as `before` if nothing differs, so that workers keep what they know of it.
+    fn place_upstream(
+        &mut self,
+        key: &Key,
+        upstream: Upstream,
+        before: Option<&Arc<Upstream>>,
+    ) -> Arc<Upstream> {
+        let upstream = Upstream { slot: self.upstream_slots.of(key), ..upstream };
+        match before {
+            Some(before) if **before == upstream => before.clone(),
+            _ => {
+                let upstream = Arc::new(upstream);
+                self.table.insert(upstream.clone());
+                upstream
             }
         }
     }
 
-    /// The upstream of this name is gone.
-    pub(super) fn remove_upstream(&mut self, slot_of: &str) {
-        if let Some(slot) = self.upstream_slots.release(slot_of) {
+    /// The upstream of this resource is gone.
+    pub(super) fn remove_upstream(&mut self, key: &Key) {
+        if let Some(slot) = self.upstream_slots.release(key) {
             self.table.remove(slot);
         }
     }
 
     pub(super) fn compile_routes(&mut self, pass: &mut Pass<'_>) {
-        for id in pass.work.take(Kind::Route) {
-            pass.relink.remove(&id);
-            self.compile_route(&Key { kind: Kind::Route, id }, pass);
+        let mut ids = pass.work.take(Kind::Route).into_iter();
+        loop {
+            let some: Vec<String> = ids.by_ref().take(DRAFTS).collect();
+            if some.is_empty() {
+                break;
+            }
+            some.iter().for_each(|id| _ = pass.relink.remove(id));
+            for (key, drafted) in parallel::map(some, |id| self.draft_both(id, pass)) {
+                match drafted {
+                    Some(drafted) => self.place_route(&key, drafted, pass),
+                    None => self.forget_route(&key, pass),
+                }
+            }
         }
         for id in std::mem::take(&mut pass.relink) {
             self.relink(&id);
@@ -129,7 +154,7 @@ impl Compiler {
             let Some(written) = entry.resource.upstream() else { continue };
             // What was written right stays right, whatever its addresses.
             let names = Recorder::new(pass.names);
-            let made = self.make_upstream(&key.to_string(), &key.id, written, &names, before.as_ref());
+            let made = self.make_upstream(&key, written, &names, before.as_ref());
             let Ok(upstream) = made else { continue };
             if let Some(unit) = self.routes.get_mut(&key.id).filter(|_| key.kind == Kind::Route) {
                 unit.own_upstream = Some(upstream);
@@ -151,42 +176,38 @@ impl Compiler {
         }
     }
 
-    fn compile_route(&mut self, key: &Key, pass: &Pass<'_>) {
-        let entry = pass.desired.get(Kind::Route, &key.id);
-        let Some(entry) = entry.filter(|entry| matches!(&entry.resource, Resource::Route(r) if r.enabled))
-        else {
-            return self.forget_route(key, entry.is_none());
-        };
-        let last_good = self.routes.get(&key.id).map(|unit| unit.entry.clone());
-        let made = self.try_both(key, entry, last_good, |compiler, entry| {
-            let Resource::Route(route) = &entry.resource else { return Err(mixed_up()) };
-            compiler.make_route(key, entry, route, pass)
+    /// Nothing if there is no such route, or it is switched off.
+    fn draft_both(&self, id: String, pass: &Pass<'_>) -> (Key, Option<Tried<Draft>>) {
+        let key = Key { kind: Kind::Route, id };
+        let drafted = route_of(&key, pass).map(|entry| {
+            let last_good = self.routes.get(&key.id).map(|unit| &unit.entry);
+            Tried::both(entry, last_good, |entry| self.draft(&key, entry, pass))
         });
-        if let Some((unit, rule, plan)) = made {
-            match self.router.rule(&key.id) {
-                Some(same) if Arc::ptr_eq(same, &rule) => self.router.replace(&key.id, plan),
-                _ => self.router.insert(rule, plan),
-            }
-            self.routes.insert(key.id.clone(), unit);
+        (key, drafted)
+    }
+
+    fn place_route(&mut self, key: &Key, drafted: Tried<Draft>, pass: &Pass<'_>) {
+        if let Some(draft) = self.settle(key, drafted) {
+            self.place(key, draft);
         }
         let served = self.routes.get(&key.id).map(|unit| &unit.entry);
-        let mut refers = self.refers(entry);
-        refers.extend(
-            served.filter(|served| !Arc::ptr_eq(served, entry)).into_iter().flat_map(|e| self.refers(e)),
-        );
+        let entry = route_of(key, pass);
+        let before = served.filter(|served| entry.is_none_or(|entry| !Arc::ptr_eq(served, entry)));
+        let refers = entry.into_iter().chain(before).flat_map(|entry| self.refers(entry)).collect();
         self.refer(key, refers);
     }
 
-    fn forget_route(&mut self, key: &Key, gone: bool) {
+    fn forget_route(&mut self, key: &Key, pass: &Pass<'_>) {
         if self.routes.remove(&key.id).is_some() {
             self.router.remove(&key.id);
         }
         self.refer(key, Vec::new());
         self.hosts.forget(key);
-        if gone {
-            self.route_slots.release(&key.id);
+        // One that is switched off keeps its number.
+        if pass.desired.get(Kind::Route, &key.id).is_none() {
+            self.route_slots.release(key);
         }
-        self.remove_upstream(&key.to_string());
+        self.remove_upstream(key);
         self.accept(key);
     }
 
@@ -201,13 +222,9 @@ impl Compiler {
         }
     }
 
-    fn make_route(
-        &mut self,
-        key: &Key,
-        entry: &Arc<Entry>,
-        route: &Route,
-        pass: &Pass<'_>,
-    ) -> Result<(RouteUnit, Arc<Rule>, Arc<Plan>), Invalid> {
+    /// Makes of a route all that needs nothing of others to be changed.
+    fn draft(&self, key: &Key, entry: &Arc<Entry>, pass: &Pass<'_>) -> Result<Draft, Invalid> {
+        let Resource::Route(route) = &entry.resource else { return Err(mixed_up()) };
         for (field, set) in [
             ("filter_func", route.filter_func.is_some()),
             ("script", route.script.is_some()),
@@ -220,40 +237,56 @@ impl Compiler {
         let rule = self.rule_of(key, route, pass)?;
         let (for_plugins, for_upstream) = (Recorder::new(pass.names), Recorder::new(pass.names));
         let chain = self.chain_of(key, route, &for_plugins)?;
-        let own_upstream = match &route.upstream {
-            Some(written) => {
-                let before = self.routes.get(&key.id).and_then(|unit| unit.own_upstream.clone());
-                let name = key.to_string();
-                let made = self.make_upstream(&name, &key.id, written, &for_upstream, before.as_ref());
-                Some(made.map_err(|invalid| invalid.under("/upstream"))?)
-            }
+        let upstream = match &route.upstream {
+            Some(written) => Some(
+                upstream::upstream(&key.id, written, &for_upstream, &self.settings)
+                    .map_err(|invalid| invalid.under("/upstream"))?,
+            ),
+            None => None,
+        };
+        let service = self.service_of(route);
+        let mut plan = Plan::new(RouteInfo {
+            id: key.id.clone(),
+            name: route.meta.name.clone().unwrap_or_default(),
+            service_id: route.service_id.clone().unwrap_or_default(),
+            service_name: service.and_then(|service| service.meta.name.clone()).unwrap_or_default(),
+            slot: 0,
+        });
+        plan.chain = chain;
+        plan.timeouts = route.timeout.map(|timeout| Box::new(upstream::timeouts(timeout)));
+        plan.websocket = (route.enable_websocket)
+            .or(service.and_then(|service| service.enable_websocket))
+            .unwrap_or(false);
+        let asked = [for_plugins.asked(), for_upstream.asked()];
+        Ok(Draft { entry: entry.clone(), rule, plan, upstream, asked })
+    }
+
+    /// Gives a route its numbers and puts it where requests find it.
+    fn place(&mut self, key: &Key, draft: Draft) {
+        let Draft { entry, rule, mut plan, upstream, asked } = draft;
+        let before = self.routes.get(&key.id).and_then(|unit| unit.own_upstream.clone());
+        let own_upstream = match upstream {
+            Some(upstream) => Some(self.place_upstream(key, upstream, before.as_ref())),
             None => {
-                if self.routes.get(&key.id).is_some_and(|unit| unit.own_upstream.is_some()) {
-                    self.remove_upstream(&key.to_string());
+                if before.is_some() {
+                    self.remove_upstream(key);
                 }
                 None
             }
         };
-        self.hosts.set(key, Part::Plugins, for_plugins.asked());
-        self.hosts.set(key, Part::Upstream, for_upstream.asked());
-        let slot = self.route_slots.of(&key.id);
-        let service = self.service_of(route);
-        let plan = Plan {
-            info: RouteInfo {
-                id: key.id.clone(),
-                name: route.meta.name.clone().unwrap_or_default(),
-                service_id: route.service_id.clone().unwrap_or_default(),
-                service_name: service.and_then(|service| service.meta.name.clone()).unwrap_or_default(),
-                slot,
-            },
-            chain,
-            timeouts: route.timeout.map(|timeout| Box::new(upstream::timeouts(timeout))),
-            upstream: self.upstream_of(route, own_upstream.as_ref()),
-            websocket: (route.enable_websocket)
-                .or(service.and_then(|service| service.enable_websocket))
-                .unwrap_or(false),
-        };
-        Ok((RouteUnit { entry: entry.clone(), own_upstream }, rule, Arc::new(plan)))
+        let [for_plugins, for_upstream] = asked;
+        self.hosts.set(key, Part::Plugins, for_plugins);
+        self.hosts.set(key, Part::Upstream, for_upstream);
+        plan.info.slot = self.route_slots.of(key);
+        if let Resource::Route(route) = &entry.resource {
+            plan.upstream = self.upstream_of(route, own_upstream.as_ref());
+        }
+        let plan = Arc::new(plan);
+        match self.router.rule(&key.id) {
+            Some(same) if Arc::ptr_eq(same, &rule) => self.router.replace(&key.id, plan),
+            _ => self.router.insert(rule, plan),
+        }
+        self.routes.insert(key.id.clone(), RouteUnit { entry, own_upstream });
     }
 
     /// When a route applies; the rule it had if that is still right.
@@ -384,6 +417,12 @@ impl Compiler {
         ];
         refers.into_iter().filter_map(|(kind, id)| Some(Key { kind, id: id? })).collect()
     }
+}
+
+/// The entry of a route that is switched on.
+fn route_of<'d>(key: &Key, pass: &Pass<'d>) -> Option<&'d Arc<Entry>> {
+    let entry = pass.desired.get(Kind::Route, &key.id);
+    entry.filter(|entry| matches!(&entry.resource, Resource::Route(route) if route.enabled))
 }
 
 fn methods(names: &[String]) -> Result<u16, Invalid> {

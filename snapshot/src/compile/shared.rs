@@ -72,7 +72,7 @@ impl Compiler {
         let Some(entry) = pass.desired.get(key.kind, &key.id) else {
             self.shared.remove(key);
             self.hosts.forget(key);
-            self.remove_upstream(&key.to_string());
+            self.remove_upstream(key);
             self.accept(key);
             return;
         };
@@ -97,12 +97,11 @@ impl Compiler {
         let before = self.shared.get(key).and_then(|shared| shared.upstream.clone());
         let upstream = match entry.resource.upstream() {
             Some(written) => {
-                let name = key.to_string();
-                let made = self.make_upstream(&name, &key.id, written, &for_upstream, before.as_ref());
+                let made = self.make_upstream(key, written, &for_upstream, before.as_ref());
                 Some(made.map_err(|invalid| invalid.under("/upstream"))?)
             }
             None => {
-                self.remove_upstream(&key.to_string());
+                self.remove_upstream(key);
                 None
             }
         };

@@ -8,6 +8,7 @@ use sdk::build::Names;
 use sdk::template::Template;
 use sdk::vars::Var;
 
+use super::Settings;
 use crate::balance::HashOn;
 use crate::plan::Timeouts;
 use crate::upstream::{Endpoint, Keepalive, PassHost, Policy, Scheme, Upstream};
@@ -17,28 +18,22 @@ use crate::upstream::{Endpoint, Keepalive, PassHost, Policy, Scheme, Upstream};
 const MOST_ADDRESSES: usize = 64;
 const MOST_SCALE: u64 = 720_720;
 
-/// What counts where an upstream says nothing.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Defaults {
-    pub keepalive: Keepalive,
-    pub timeouts: Timeouts,
-}
-
+/// The upstream but for its slot.
+///
 /// # Errors
 /// What this version cannot do: other registries than DNS, schemes that are not HTTP's.
 pub(super) fn upstream(
     id: &str,
-    slot: u32,
     from: &model::Upstream,
     names: &dyn Names,
-    defaults: &Defaults,
+    defaults: &Settings,
 ) -> Result<Upstream, Invalid> {
     let scheme = scheme(from.scheme)?;
     let endpoints = match &from.discovery {
         Some(discovery) => endpoints(&[discovered(discovery, from.scheme)?], from.scheme, names),
         None => endpoints(&from.nodes, from.scheme, names),
     };
-    let mut upstream = Upstream::new(id, slot, endpoints, policy(from));
+    let mut upstream = Upstream::new(id, 0, endpoints, policy(from));
     upstream.scheme = scheme;
     upstream.pass_host = match (from.pass_host, &from.upstream_host) {
         (written::PassHost::Node, _) => PassHost::Node,
@@ -189,7 +184,7 @@ mod tests {
             ]
             .into(),
         );
-        upstream("1", 0, &model::Upstream::parse(&value).unwrap(), &names, &Defaults::default())
+        upstream("1", &model::Upstream::parse(&value).unwrap(), &names, &Settings::default())
     }
 
     fn endpoints_of(value: Value) -> Vec<String> {

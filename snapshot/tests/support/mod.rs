@@ -129,7 +129,7 @@ pub fn compiler() -> Compiler {
 
 pub fn entry(kind: Kind, id: &str, value: Value) -> Arc<Entry> {
     let resource = Resource::parse(kind, id, &value).unwrap_or_else(|invalid| panic!("{invalid:?}"));
-    Arc::new(Entry { key: Key::new(kind, id), resource, value: Arc::new(value), created: 1, modified: 1 })
+    Arc::new(Entry { key: Key::new(kind, id), resource, created: 1, modified: 1 })
 }
 
 /// The resources of a declarative text.
@@ -141,8 +141,8 @@ pub fn desired(text: &str) -> Desired {
     let mut desired = Desired::default();
     desired.plugins = file.plugins;
     for item in file.items {
-        let (key, value) = (item.key, item.value);
-        desired.put(Arc::new(Entry { key, resource: item.resource, value, created: 1, modified: 1 }));
+        let (key, resource) = (item.key, item.resource);
+        desired.put(Arc::new(Entry { key, resource, created: 1, modified: 1 }));
     }
     desired
 }
@@ -152,7 +152,7 @@ pub fn difference(old: &Desired, new: &mut Desired) -> Touched {
     let mut touched = Touched::default();
     for entry in old.iter() {
         match new.get(entry.key.kind, &entry.key.id) {
-            Some(now) if now.value == entry.value => _ = new.put(entry.clone()),
+            Some(now) if now.resource == entry.resource => _ = new.put(entry.clone()),
             _ => _ = touched.keys.insert(entry.key.clone()),
         }
     }

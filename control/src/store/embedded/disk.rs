@@ -10,7 +10,6 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use model::Key;
 use redb::backends::FileBackend;
@@ -19,10 +18,10 @@ use redb::{
     TableDefinition, TableError, TransactionError,
 };
 use serde_json::Value;
+use snapshot::parallel;
 
 use super::seal::Seal;
-use crate::parallel;
-use crate::store::{Change, Revision, StoreError, Stored};
+use crate::store::{Change, Revision, Row, StoreError};
 
 /// Store path (`/routes/1`) to created, modified, end of the lease in ms (0 is none), sealed JSON.
 const ROWS: TableDefinition<&str, (u64, u64, u64, &[u8])> = TableDefinition::new("rows");
@@ -49,7 +48,7 @@ pub(super) type Open = Box<dyn Fn(&Path) -> Result<Database, DatabaseError> + Se
 /// All that a file holds.
 #[derive(Debug, Default)]
 pub(super) struct Loaded {
-    pub items: Vec<Stored>,
+    pub items: Vec<Row>,
     pub plugins: Option<Vec<String>>,
     pub revision: Revision,
 }
@@ -248,7 +247,8 @@ fn load(database: &Database, seal: &Seal) -> Result<Loaded, redb::Error> {
         let (path, row) = row?;
         let (created, modified, expires, sealed) = row.value();
         let expires = (expires != 0).then_some(expires);
-        rows.push(Row { path: path.value().to_owned(), created, modified, expires, sealed: sealed.to_vec() });
+        let (path, sealed) = (path.value().to_owned(), sealed.to_vec());
+        rows.push(Sealed { path, created, modified, expires, sealed });
     }
     let read = parallel::map(rows, |row| row.open(seal));
     loaded.items = read.into_iter().collect::<Result<_, _>>()?;
@@ -256,7 +256,7 @@ fn load(database: &Database, seal: &Seal) -> Result<Loaded, redb::Error> {
 }
 
 /// A row as it is in the file.
-struct Row {
+struct Sealed {
     path: String,
     created: Revision,
     modified: Revision,
@@ -264,15 +264,15 @@ struct Row {
     sealed: Vec<u8>,
 }
 
-impl Row {
-    fn open(self, seal: &Seal) -> Result<Stored, redb::Error> {
-        let Row { path, created, modified, expires, sealed } = self;
+impl Sealed {
+    fn open(self, seal: &Seal) -> Result<Row, redb::Error> {
+        let Sealed { path, created, modified, expires, sealed } = self;
         let json = seal.open(&path, &sealed).ok_or_else(|| {
             redb::Error::Corrupted(format!("{path} was not sealed with the key in store.key"))
         })?;
         let key = Key::parse("", &path).ok_or_else(|| broken(&path))?;
-        let value: Value = serde_json::from_slice(&json).map_err(|_| broken(&path))?;
-        Ok(Stored { key, value: Arc::new(value), created, modified, expires })
+        let json = str::from_utf8(&json).map_err(|_| broken(&path))?;
+        Ok(Row { key, json: json.into(), created, modified, expires })
     }
 }
 
@@ -293,12 +293,11 @@ fn write(
         let mut meta = transaction.open_table(META)?;
         for change in changes {
             match change {
-                Change::Put(stored) => {
-                    let path = stored.key.path("");
-                    let json = stored.value.to_string();
-                    let sealed = seal.seal(&path, json.as_bytes());
-                    let sealed = sealed.ok_or_else(|| redb::Error::ValueTooLarge(json.len()))?;
-                    let row = (stored.created, stored.modified, stored.expires.unwrap_or(0), &*sealed);
+                Change::Put(row) => {
+                    let path = row.key.path("");
+                    let sealed = seal.seal(&path, row.json.as_bytes());
+                    let sealed = sealed.ok_or_else(|| redb::Error::ValueTooLarge(row.json.len()))?;
+                    let row = (row.created, row.modified, row.expires.unwrap_or(0), &*sealed);
                     rows.insert(path.as_str(), row)?;
                 }
                 Change::Delete { key, .. } => {

@@ -1,7 +1,8 @@
 //! The same work on many items, on all cores.
 //!
 //! For the start with a large store, and for nothing that happens while traffic flows and could
-//! be small: fewer than [`FEW`] items are worked on here.
+//! be small: fewer than [`FEW`] items are worked on here. What becomes of an item must depend on
+//! that item alone.
 
 use std::num::NonZero;
 use std::panic::resume_unwind;
@@ -11,7 +12,7 @@ use std::thread;
 const FEW: usize = 512;
 
 /// Maps every item, in order. A panic in `work` is one here.
-pub(crate) fn map<T: Send, U: Send>(mut items: Vec<T>, work: impl Fn(T) -> U + Sync) -> Vec<U> {
+pub fn map<T: Send, U: Send>(mut items: Vec<T>, work: impl Fn(T) -> U + Sync) -> Vec<U> {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     let parts = cores.min(items.len() / FEW);
     if parts < 2 {

@@ -1,0 +1,35 @@
+//! What a walk gives for a value that does not fit.
+
+use crate::Invalid;
+
+/// A refusal: with words for people, or without where nobody will read them. Words are made
+/// by the walk only for those that have some.
+pub trait Refusal: Sized {
+    fn of(words: impl FnOnce() -> Invalid) -> Self;
+
+    /// Adds what is known further out.
+    fn explained(self, words: impl FnOnce(Invalid) -> Invalid) -> Self;
+}
+
+impl Refusal for Invalid {
+    fn of(words: impl FnOnce() -> Invalid) -> Invalid {
+        words()
+    }
+
+    fn explained(self, words: impl FnOnce(Invalid) -> Invalid) -> Invalid {
+        words(self)
+    }
+}
+
+/// That a value does not fit, and nothing more.
+pub struct Unsaid;
+
+impl Refusal for Unsaid {
+    fn of(_: impl FnOnce() -> Invalid) -> Unsaid {
+        Unsaid
+    }
+
+    fn explained(self, _: impl FnOnce(Invalid) -> Invalid) -> Unsaid {
+        Unsaid
+    }
+}
