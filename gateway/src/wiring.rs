@@ -152,7 +152,7 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<SocketAddr>, workers: usize) -> p
         server: if boot.server_tokens { admin::SERVER.to_owned() } else { "APISIX".to_owned() },
         show_upstream_status: boot.show_upstream_status,
         real_ip,
-        trusted: among(boot.trusted_addresses.clone().unwrap_or_default()),
+        trusted: boot.trusted_addresses.clone().map(among),
         on_fault: Arc::new(crate::logging::fault),
         ..defaults
     }

@@ -55,8 +55,9 @@ pub struct Settings {
     pub show_upstream_status: bool,
     /// Whose word about the client's address is believed, and where it stands.
     pub real_ip: Option<RealIp>,
-    /// Whose `X-Forwarded-*` fields are believed.
-    pub trusted: Arc<dyn Fn(std::net::IpAddr) -> bool + Send + Sync>,
+    /// Whose `X-Forwarded-*` and `Forwarded` fields are believed. Without it nobody's, but
+    /// `X-Forwarded-For` is passed on with the client's address behind it.
+    pub trusted: Option<Arc<dyn Fn(std::net::IpAddr) -> bool + Send + Sync>>,
     /// Requests that are answered by the control side, such as the Admin API on the data port.
     pub handoff: Option<Arc<dyn Handoff>>,
     /// Told of every failed exchange; must not wait.
@@ -118,7 +119,7 @@ impl Default for Settings {
             server: "APISIX/3.18.0".to_owned(),
             show_upstream_status: false,
             real_ip: None,
-            trusted: Arc::new(|_| false),
+            trusted: None,
             handoff: None,
             on_fault: Arc::new(|_| {}),
         }

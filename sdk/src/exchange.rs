@@ -329,6 +329,14 @@ impl<'s> Exchange<'s> {
         self.messages.request.fields.intern(bytes)
     }
 
+    /// What `X-Forwarded-Port` tells: the port in Host, else that of the listener.
+    pub fn forwarded_port(&self) -> u16 {
+        let (authority, host) = (self.request().authority(), self.request().host());
+        let port = authority.get(host.len()..).and_then(|rest| rest.strip_prefix(b":"));
+        let port = port.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
+        port.unwrap_or(self.client.local.port())
+    }
+
     /// Path and query as they will go to the upstream.
     pub fn upstream_uri(&self, out: &mut Vec<u8>) {
         let head = &self.messages.request;

@@ -43,6 +43,8 @@ enum Kind {
     Plain(Plain),
     Arg(Box<[u8]>),
     Header(Header),
+    /// A header that tells of the client's own connection unless somebody said otherwise.
+    Forwarded(Header, Forwarded),
     ResponseHeader(Header),
     UpstreamHeader(Header),
     Cookie(Box<[u8]>),
@@ -51,6 +53,14 @@ enum Kind {
     PostPath(body::Path),
     Graphql(graphql::Part),
     Unknown,
+}
+
+/// What the gateway itself knows of the client's connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Forwarded {
+    Proto,
+    Host,
+    Port,
 }
 
 macro_rules! plain {
@@ -197,6 +207,14 @@ impl Var {
             Kind::Plain(plain) => plain.read(x, out),
             Kind::Arg(name) => argument(read::arg(x.query(), name)),
             Kind::Header(header) => header.value(&x.request().fields).into(),
+            Kind::Forwarded(header, own) => match (header.value(&x.request().fields), own) {
+                (Some(value), _) => Some(value).into(),
+                (None, Forwarded::Proto) => Found::Borrowed(x.client.scheme().as_bytes()),
+                (None, Forwarded::Host) => {
+                    Some(x.request().authority()).filter(|host| !host.is_empty()).into()
+                }
+                (None, Forwarded::Port) => write(out, x.forwarded_port()),
+            },
             Kind::ResponseHeader(header) => header.value(&x.response().fields).into(),
             Kind::UpstreamHeader(header) if x.source == Source::Upstream => {
                 header.value(&x.response().fields).into()
@@ -248,7 +266,12 @@ impl Kind {
             ("post_arg_", |name| Kind::PostArg(name.as_bytes().into())),
             ("arg_", |name| Kind::Arg(name.as_bytes().into())),
             ("cookie_", |name| Kind::Cookie(name.as_bytes().into())),
-            ("http_", |name| Kind::Header(Header::new(name))),
+            ("http_", |name| match name {
+                "x_forwarded_proto" => Kind::Forwarded(Header::new(name), Forwarded::Proto),
+                "x_forwarded_host" => Kind::Forwarded(Header::new(name), Forwarded::Host),
+                "x_forwarded_port" => Kind::Forwarded(Header::new(name), Forwarded::Port),
+                name => Kind::Header(Header::new(name)),
+            }),
             ("sent_http_", |name| Kind::ResponseHeader(Header::new(name))),
             ("upstream_http_", |name| Kind::UpstreamHeader(Header::new(name))),
             ("uri_param_", |name| Kind::UriParam(name.into())),

@@ -53,6 +53,9 @@ pub(crate) async fn drive(
     let lease = worker.lease();
     let told = told_client(worker, client, &messages.request);
     let client = told.as_ref().unwrap_or(client);
+    if messages.request.tells_of_others {
+        forget_hearsay(worker, client, &mut messages.request);
+    }
     let mut x = Exchange::new(messages, client, &lease.consumers, &**worker);
     x.timing.received = down.head_bytes;
     worker.shard.request_began();
@@ -182,6 +185,23 @@ fn told_client(worker: &Worker, client: &Client, head: &wire::RequestHead) -> Op
     let mut told = client.clone();
     told.set_ip(found?);
     Some(told)
+}
+
+/// Takes out what a peer tells of those before it if it is not to be believed, before a route,
+/// a stage or the upstream can take it for true (APISIX 3.18: `trusted_addresses`).
+#[cold]
+fn forget_hearsay(worker: &Worker, client: &Client, head: &mut wire::RequestHead) {
+    use wire::Name;
+    let trusted = worker.settings.trusted.as_ref().map(|trusted| trusted(client.peer.ip().to_canonical()));
+    if trusted == Some(true) {
+        return;
+    }
+    head.fields.retain(|id, _, _| match id {
+        Name::Forwarded | Name::XForwardedHost | Name::XForwardedPort | Name::XForwardedProto => false,
+        // Where nobody said who is to be believed, the list goes on, to be judged by the upstream.
+        Name::XForwardedFor => trusted.is_none(),
+        _ => true,
+    });
 }
 
 /// Refusals, handed-over requests and the choice of the route.

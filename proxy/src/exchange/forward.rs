@@ -165,7 +165,7 @@ impl Forward<'_> {
 
         let switching = self.plan.websocket && asks_for_websocket(x.request());
         self.up_out.clear();
-        let outgoing = match write_request(worker, x, upstream, endpoint, switching, self.up_out) {
+        let outgoing = match write_request(x, upstream, endpoint, switching, self.up_out) {
             Ok(outgoing) => outgoing,
             Err(_) => return Err(failed(Fault::gateway(FaultKind::BrokenStage), state)),
         };
@@ -286,7 +286,6 @@ fn asks_for_websocket(head: &wire::RequestHead) -> bool {
 /// Writes the request's head for this server, made anew (RFC 9112 section 3), and what was
 /// already read of a body too long to hold. Says how the rest of the body goes out.
 fn write_request(
-    worker: &Worker,
     x: &Exchange<'_>,
     upstream: &Upstream,
     endpoint: &Endpoint,
@@ -314,7 +313,6 @@ fn write_request(
     });
     out.extend_from_slice(b"\r\n");
 
-    let trusted = (worker.settings.trusted)(x.client.peer.ip());
     let mut forwarded_for: SmallVec<[Span; 2]> = SmallVec::new();
     let mut told = 0u8;
     for field in head.fields.list() {
@@ -330,10 +328,10 @@ fn write_request(
                 forwarded_for.push(field.value);
                 continue;
             }
-            Name::XForwardedProto if trusted => told |= 1,
-            Name::XForwardedHost if trusted => told |= 2,
-            Name::XForwardedPort if trusted => told |= 4,
-            Name::XForwardedProto | Name::XForwardedHost | Name::XForwardedPort => continue,
+            // What an untrusted peer said was taken out: this is a trusted one's word, or a stage's.
+            Name::XForwardedProto => told |= 1,
+            Name::XForwardedHost => told |= 2,
+            Name::XForwardedPort => told |= 4,
             _ => {}
         }
         out.extend_from_slice(head.fields.bytes(field.name));
@@ -354,13 +352,13 @@ fn write_request(
         out.extend_from_slice(b"\r\nX-Forwarded-Proto: ");
         out.extend_from_slice(x.client.scheme().as_bytes());
     }
-    if told & 2 == 0 && !head.host().is_empty() {
+    if told & 2 == 0 && !head.authority().is_empty() {
         out.extend_from_slice(b"\r\nX-Forwarded-Host: ");
-        out.extend_from_slice(head.host());
+        out.extend_from_slice(head.authority());
     }
     if told & 4 == 0 {
         out.extend_from_slice(b"\r\nX-Forwarded-Port: ");
-        write_decimal(u64::from(x.client.local.port()), out);
+        write_decimal(u64::from(x.forwarded_port()), out);
     }
     out.extend_from_slice(b"\r\n");
 

@@ -14,9 +14,11 @@ use super::decode::options;
 
 /// Removes the hop-by-hop fields of a request. `keep_upgrade` leaves `Upgrade` where it is,
 /// for a caller that will write `Connection: upgrade`. Content-Length stays; the caller
-/// writes it from the framing.
+/// writes it from the framing. Notes whether the peer tells of those before it
+/// ([`RequestHead::tells_of_others`]).
 pub fn strip_request(head: &mut RequestHead, keep_upgrade: bool) {
-    strip(&mut head.fields, keep_upgrade);
+    let present = strip(&mut head.fields, keep_upgrade);
+    head.tells_of_others = present & TOLD != 0;
 }
 
 /// Removes the hop-by-hop fields of a response, as [`strip_request`].
@@ -24,12 +26,13 @@ pub fn strip_response(head: &mut ResponseHead, keep_upgrade: bool) {
     strip(&mut head.fields, keep_upgrade);
 }
 
+/// Gives the set of the names that were there.
 #[inline]
-fn strip(fields: &mut Fields, keep_upgrade: bool) {
+fn strip(fields: &mut Fields, keep_upgrade: bool) -> u128 {
     let present = fields.list().iter().fold(0u128, |set, field| set | bit(field.id));
     let mut hop = HOP & present;
     if hop == 0 {
-        return;
+        return present;
     }
     if present & bit(Name::Connection) != 0 {
         remove_named(fields);
@@ -38,6 +41,7 @@ fn strip(fields: &mut Fields, keep_upgrade: bool) {
         hop &= !bit(Name::Upgrade);
     }
     fields.retain(|id, _, _| hop & bit(id) == 0);
+    present
 }
 
 /// Removes what the Connection fields name. The decoder limits how many names there are;
@@ -109,6 +113,15 @@ const WRITTEN: u128 = set(&[
     Name::XForwardedPort,
     Name::XForwardedProto,
     Name::XRealIp,
+]);
+
+/// Fields in which a proxy tells of those before it; anyone can write them.
+const TOLD: u128 = set(&[
+    Name::Forwarded,
+    Name::XForwardedFor,
+    Name::XForwardedHost,
+    Name::XForwardedPort,
+    Name::XForwardedProto,
 ]);
 
 /// Connection may not name these away: they are for every recipient.
