@@ -43,6 +43,9 @@ pub struct Settings {
     pub linger_bytes: usize,
     /// … and for at most so long, so that the client can read the answer.
     pub linger_timeout: Duration,
+    /// On a graceful stop, a connection between two requests stays open for so long: a request on
+    /// its way is answered, and the client told that it was the last.
+    pub idle_grace: Duration,
     /// On a graceful stop, exchanges in flight may take so long (`worker_shutdown_timeout`).
     pub drain_timeout: Duration,
     /// Requests stages may have in flight per worker (mirrors and the like).
@@ -113,6 +116,7 @@ impl Default for Settings {
             half_close_timeout: Duration::from_secs(2),
             linger_bytes: 64 << 10,
             linger_timeout: Duration::from_secs(1),
+            idle_grace: Duration::from_secs(1),
             drain_timeout: Duration::from_secs(240),
             max_fetches: 1024,
             spare_buffers: 256,

@@ -27,7 +27,8 @@ use crate::{down, rt};
 pub enum Stage {
     #[default]
     Run,
-    /// No new connections; exchanges in flight end, idle connections are closed.
+    /// No new connections; exchanges in flight end, each the last on its connection. Connections
+    /// that bring no request for a while are closed.
     Drain,
     /// Everything ends now.
     Stop,
@@ -117,6 +118,8 @@ pub(crate) struct Worker {
     pub(crate) consumer_chains: ConsumerChains,
     pub(crate) shard: Shard,
     stage: Cell<Stage>,
+    /// When connections between two requests are closed, for the stop; none are before it.
+    idle_until: Cell<u64>,
     connections: Cell<usize>,
     fetches: Cell<usize>,
     date: RefCell<Date>,
@@ -168,6 +171,7 @@ async fn serve(
         consumer_chains: ConsumerChains::default(),
         shard,
         stage: Cell::new(Stage::Run),
+        idle_until: Cell::new(u64::MAX),
         connections: Cell::new(0),
         fetches: Cell::new(0),
         date: RefCell::new(Date { second: 0, text: [b' '; 29] }),
@@ -186,14 +190,19 @@ async fn serve(
         worker.stage.set(rt::changed(&mut signal).await);
     }
     worker.stage.set(Stage::Drain.max(*signal.borrow()));
-    // Idle connections look at the stage when woken, and close.
-    worker.clock.wake_all();
+    let grace = worker.clock.after(worker.settings.idle_grace);
+    worker.idle_until.set(grace);
     let deadline = worker.clock.after(worker.settings.drain_timeout);
+    let mut idle_told = false;
     while worker.connections.get() > 0 && !worker.clock.is_over(deadline) && worker.stage.get() != Stage::Stop
     {
         rt::sleep(Duration::from_millis(10)).await;
         worker.stage.set(Stage::Drain.max(*signal.borrow()));
-        worker.clock.wake_all();
+        if !idle_told && worker.clock.is_over(grace) {
+            // Idle connections look at the time when woken, and close.
+            worker.clock.wake_all();
+            idle_told = true;
+        }
     }
     Ok(())
 }
@@ -315,10 +324,16 @@ impl Worker {
         self.lease.borrow().clone()
     }
 
-    /// No further request is taken on a connection.
+    /// Every request is the last on its connection.
     #[inline]
     pub(crate) fn is_draining(&self) -> bool {
         self.stage.get() != Stage::Run
+    }
+
+    /// Connections between two requests are to be closed now.
+    #[inline]
+    pub(crate) fn closes_idle(&self) -> bool {
+        self.clock.is_over(self.idle_until.get())
     }
 
     #[inline]

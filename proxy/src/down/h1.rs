@@ -127,7 +127,7 @@ enum Idle {
     Request,
     /// The time is over.
     Nothing,
-    /// The worker takes no further request.
+    /// The worker stops, and has waited long enough for a last request.
     Stopping,
 }
 
@@ -137,7 +137,7 @@ async fn wait_for_request(worker: &Worker, down: &mut Down, time: std::time::Dur
     // A connection that has not asked yet may still do so: it was accepted.
     let first = down.requests == 0;
     if down.buffer.is_some() {
-        return if worker.is_draining() && !first { Idle::Stopping } else { Idle::Request };
+        return Idle::Request;
     }
     let deadline = worker.clock.after(time);
     worker.shard.waiting(1);
@@ -145,7 +145,9 @@ async fn wait_for_request(worker: &Worker, down: &mut Down, time: std::time::Dur
         .waiter
         .until(deadline, |cx| match down.stream.poll_readable(cx) {
             Poll::Ready(_) => Poll::Ready(Idle::Request),
-            Poll::Pending if worker.is_draining() && !first => Poll::Ready(Idle::Stopping),
+            Poll::Pending if worker.closes_idle() && !first && down.stream.is_quiet() => {
+                Poll::Ready(Idle::Stopping)
+            }
             Poll::Pending => Poll::Pending,
         })
         .await;

@@ -1,12 +1,17 @@
 //! R7 and R9: the process is told to read its files again, and to end, under load.
+//!
+//! Half of the load looks whether its connection is still open before it sends, as most clients
+//! do; the other half sends without looking, and meets a connection that is just being closed.
 
-use super::load::{Load, RATE};
+use super::load::{Load, RATE, Style};
 use super::site::Site;
 use super::{Row, Trial};
 use anyhow::Result;
 use serde_json::json;
 use std::time::{Duration, Instant};
 
+/// Of each half of the load. Each sends more often than the grace for idle connections is long.
+const CLIENTS: u32 = 8;
 /// Between two signals.
 const PAUSE: Duration = Duration::from_millis(150);
 /// In-flight requests are short here, so the end must be too.
@@ -17,14 +22,17 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
     let route = site.route("/load/*", json!({}));
     site.put("routes/load", &route)?;
     let reloads: u32 = trial.pick(5, 20);
-    let load = Load::start(&site.proxy, &["/load".to_owned()], RATE);
+    let style = |looks| Style { rate: Some(RATE / 2), clients: CLIENTS, looks };
+    let load = Load::with(&site.proxy, &["/load".to_owned()], style(true));
+    let blind = Load::with(&site.proxy, &["/load".to_owned()], style(false));
     std::thread::sleep(PAUSE);
     for turn in 0..reloads {
         trial.progress(f64::from(turn) / f64::from(reloads), "reloads");
         site.signal("HUP")?;
         std::thread::sleep(PAUSE);
     }
-    let reloaded = load.take();
+    let mut reloaded = load.take();
+    reloaded.add(blind.take());
 
     // A second instance on the same port takes over while the first one ends.
     let ends: u32 = trial.pick(1, 5);
@@ -41,8 +49,8 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
         site = next;
     }
     std::thread::sleep(PAUSE);
-    let ended = load.stop();
-    let busy = reloaded.requests > u64::from(reloads) * 30 && ended.requests > 100;
+    let (ended, unlooked) = (load.stop(), blind.stop());
+    let busy = reloaded.requests > u64::from(reloads) * 30 && ended.requests + unlooked.requests > 100;
     Ok(vec![
         Row::new(
             "R7",
@@ -57,6 +65,13 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
             "0",
             ended.verdict(),
             ended.failed == 0,
+        ),
+        Row::new(
+            "R9",
+            "and of clients that send without looking",
+            "0",
+            unlooked.verdict(),
+            unlooked.failed == 0 && busy,
         ),
         Row::new(
             "R9",
