@@ -5,9 +5,14 @@
 //! itself sent whole, with a known end, is stored; a request's `Authorization` is part of
 //! the key like the consumer (unless `consumer_isolation` is off); GET with a body is never
 //! answered from the cache; POST has entries of its own. HEAD is answered from what GET
-//! stored. A stale answer is never given, so `max-stale` changes nothing.
+//! stored, and a Range with that part of it. A stale answer is never given, so `max-stale`
+//! changes nothing.
+//!
+//! As in APISIX, a zone in memory answers in the access phase, in the place of plugins of a
+//! lower priority; one on disk answers after all of them, so that limits count its hits.
 
 mod key;
+mod range;
 mod rules;
 mod store;
 #[cfg(test)]
@@ -26,6 +31,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use key::{Key, Part, holds};
+use range::Wanted;
 use rules::CacheControl;
 use store::Gathering;
 
@@ -101,7 +107,10 @@ impl Plugin for ProxyCache {
     const NAME: &'static str = "proxy-cache";
     const PRIORITY: i32 = 1085;
     const VERSION: &'static str = "0.2";
-    const PHASES: Phases = Phases::ACCESS.with(Phases::HEADER_FILTER).with(Phases::BODY_FILTER);
+    const PHASES: Phases = Phases::ACCESS
+        .with(Phases::BEFORE_PROXY)
+        .with(Phases::HEADER_FILTER)
+        .with(Phases::BODY_FILTER);
 
     type Config = Config;
 
@@ -157,18 +166,14 @@ impl Plugin for ProxyCache {
     }
 
     fn access(&self, x: &mut Exchange<'_>) -> Step {
-        if self.needs_body {
-            match x.body_state {
-                Body::Streaming => return Step::Body(KEY_BODY),
-                // Without its body the request has no key.
-                Body::TooLarge => return pass(x, "BYPASS"),
-                Body::None | Body::Whole => sdk::vars::prepare_body(x),
-            }
+        if self.on_disk() && x.method() != Method::Purge {
+            return Step::Next;
         }
-        SCRATCH.with_borrow_mut(|(key, scratch)| {
-            self.key.write(x, key);
-            self.ask(x, key, scratch)
-        })
+        self.with_key(x)
+    }
+
+    fn before_proxy(&self, x: &mut Exchange<'_>) -> Step {
+        if self.on_disk() { self.with_key(x) } else { Step::Next }
     }
 
     async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
@@ -222,7 +227,23 @@ impl ProxyCache {
         self.config.cache_strategy == Strategy::Disk
     }
 
-    /// The access phase, with the request's key.
+    /// Makes the request's key and asks for its answer.
+    fn with_key(&self, x: &mut Exchange<'_>) -> Step {
+        if self.needs_body {
+            match x.body_state {
+                Body::Streaming => return Step::Body(KEY_BODY),
+                // Without its body the request has no key.
+                Body::TooLarge => return pass(x, "BYPASS"),
+                Body::None | Body::Whole => sdk::vars::prepare_body(x),
+            }
+        }
+        SCRATCH.with_borrow_mut(|(key, scratch)| {
+            self.key.write(x, key);
+            self.ask(x, key, scratch)
+        })
+    }
+
+    /// What the cache says to the request with this key.
     fn ask(&self, x: &mut Exchange<'_>, key: &[u8], scratch: &mut Vec<u8>) -> Step {
         if x.method() == Method::Purge {
             return Step::Reply(Reply::status(if self.zone.purge(key) { 200 } else { 404 }));
@@ -285,7 +306,12 @@ impl ProxyCache {
         if self.config.cache_control && !self.on_disk() && !safe {
             x.set_note(Pending { stage: self.id(), key: key.into(), epoch: 0, then: Then::Purge });
         }
-        pass(x, if self.on_disk() { "BYPASS" } else { "MISS" })
+        match (self.on_disk(), x.method()) {
+            (false, _) => pass(x, "MISS"),
+            (true, Method::Get | Method::Head | Method::Post) => pass(x, "BYPASS"),
+            // nginx's cache knows no other methods, and says nothing of itself.
+            (true, _) => Step::Next,
+        }
     }
 
     /// Answers from the cache.
@@ -305,13 +331,26 @@ impl ProxyCache {
         let age = entry.age_at(x.world.now_ms()).to_string();
         let _ = x.set_response_header("Age", age.as_bytes());
         let _ = x.set_response_header(STATUS, b"HIT");
-        if content.status == 200
-            && x.method() != Method::Post
-            && rules::not_modified(&x.request().fields, &content.fields)
-        {
+        let (request, body) = (&x.request().fields, &content.body);
+        let whole = Reply { status: content.status, headers: Vec::new(), body: body.clone() };
+        if content.status != 200 || x.method() == Method::Post {
+            return Step::Reply(whole);
+        }
+        if rules::not_modified(request, &content.fields) {
             return Step::Reply(Reply::status(304));
         }
-        Step::Reply(Reply { status: content.status, headers: Vec::new(), body: content.body.clone() })
+        let wanted = match x.method() {
+            Method::Get => range::wanted(request, &content.fields, body.len()),
+            _ => Wanted::Whole,
+        };
+        Step::Reply(match wanted {
+            Wanted::Whole => whole,
+            Wanted::Part(from, to) => Reply { status: 206, body: body.slice(from..to), ..whole }
+                .header("Content-Range", format!("bytes {from}-{}/{}", to - 1, body.len())),
+            Wanted::Nothing => {
+                Reply::status(416).header("Content-Range", format!("bytes */{}", body.len()))
+            }
+        })
     }
 }
 

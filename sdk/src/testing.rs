@@ -185,6 +185,7 @@ pub fn respond(x: &mut Exchange<'_>, status: u16, headers: &[(&str, &str)]) {
     for (name, value) in headers {
         head.fields.append(name.as_bytes(), value.as_bytes()).expect("a valid header");
     }
+    wire::h1::hop::strip_response(head, false);
     x.source = Source::Upstream;
     x.upstream_status = status;
     x.apply_early_edits();

@@ -126,6 +126,9 @@ pub struct ResponseHead {
     pub version: Version,
     pub fields: Fields,
     pub reason_span: Span,
+    /// What `X-Accel-Expires` said, which tells nginx for how long to keep the answer; set by
+    /// [`crate::h1::hop::strip_response`], which takes the field out.
+    pub accel_expires: Option<Span>,
     /// For an answer to the request it was decoded for (HEAD, 1xx, 204, 304 have none).
     pub framing: Framing,
     pub keep_alive: bool,

@@ -68,8 +68,8 @@ pub(super) fn lifetime(fields: &Fields, control: &CacheControl, now_ms: u64) -> 
 }
 
 /// nginx's `X-Accel-Expires`: seconds, or `@` and a Unix time.
-pub(super) fn accel_expires(fields: &Fields, now_ms: u64) -> Option<u64> {
-    let text = std::str::from_utf8(fields.get_named(b"x-accel-expires")?).ok()?.trim();
+pub(super) fn accel_expires(value: &[u8], now_ms: u64) -> Option<u64> {
+    let text = std::str::from_utf8(value).ok()?.trim();
     match text.strip_prefix('@') {
         Some(at) => at.parse::<u64>().ok().map(|at| at.saturating_sub(now_ms / 1000)),
         None => text.parse().ok(),
@@ -188,7 +188,7 @@ fn lower(kept: &mut Option<u64>, value: u64) {
 }
 
 /// An HTTP date as Unix seconds; 0 before 1970.
-fn date(value: &[u8]) -> Option<u64> {
+pub(super) fn date(value: &[u8]) -> Option<u64> {
     let at: SystemTime = httpdate::parse_http_date(std::str::from_utf8(value).ok()?.trim()).ok()?;
     Some(at.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs())
 }
@@ -240,9 +240,9 @@ mod tests {
         assert_eq!(life(&[("Expires", &date), ("Cache-Control", "max-age=5")]), Some(5));
         assert_eq!(life(&[("Expires", "0")]), Some(0));
         assert_eq!(life(&[("Expires", "Thu, 01 Jan 1970 00:00:00 GMT")]), Some(0));
-        assert_eq!(accel_expires(&fields(&[("X-Accel-Expires", "7")]), now), Some(7));
-        assert_eq!(accel_expires(&fields(&[("X-Accel-Expires", "@1700000009")]), now), Some(9));
-        assert_eq!(accel_expires(&fields(&[("X-Accel-Expires", "off")]), now), None);
+        assert_eq!(accel_expires(b"7", now), Some(7));
+        assert_eq!(accel_expires(b"@1700000009", now), Some(9));
+        assert_eq!(accel_expires(b"off", now), None);
     }
 
     #[test]

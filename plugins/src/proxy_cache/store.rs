@@ -86,7 +86,8 @@ impl ProxyCache {
         let control = CacheControl::of(fields);
         let age = u64::from(rules::age(fields));
         let ttl = if let Some(disk) = self.zone.disk() {
-            match rules::accel_expires(fields, now) {
+            let accel = x.response().accel_expires.map(|span| fields.bytes(span));
+            match accel.and_then(|value| rules::accel_expires(value, now)) {
                 Some(seconds) => seconds,
                 None if control.forbids_storing() => 0,
                 None => match rules::lifetime(fields, &control, now) {

@@ -21,9 +21,15 @@ pub fn strip_request(head: &mut RequestHead, keep_upgrade: bool) {
     head.tells_of_others = present & TOLD != 0;
 }
 
-/// Removes the hop-by-hop fields of a response, as [`strip_request`].
+/// Removes the hop-by-hop fields of a response, as [`strip_request`], and those an origin means
+/// for the proxy before it, which nginx does not show to clients either.
 pub fn strip_response(head: &mut ResponseHead, keep_upgrade: bool) {
-    strip(&mut head.fields, keep_upgrade);
+    let present = strip(&mut head.fields, keep_upgrade);
+    if present & FOR_PROXIES != 0 {
+        let expires = head.fields.list().iter().find(|field| field.id == Name::XAccelExpires);
+        head.accel_expires = expires.map(|field| field.value);
+        head.fields.retain(|id, _, _| FOR_PROXIES & bit(id) == 0);
+    }
 }
 
 /// Gives the set of the names that were there.
@@ -124,6 +130,16 @@ const TOLD: u128 = set(&[
     Name::XForwardedProto,
 ]);
 
+/// What an origin says to nginx, and nobody else (`proxy_hide_header`'s fixed list).
+const FOR_PROXIES: u128 = set(&[
+    Name::XAccelBuffering,
+    Name::XAccelCharset,
+    Name::XAccelExpires,
+    Name::XAccelLimitRate,
+    Name::XAccelRedirect,
+    Name::XPad,
+]);
+
 /// Connection may not name these away: they are for every recipient.
 const KEPT: u128 = WRITTEN
     | set(&[
@@ -194,6 +210,25 @@ mod tests {
         for (lines, keep_upgrade, left) in cases {
             assert_eq!(stripped(lines, *keep_upgrade), format!("Host: a\r\n{left}"), "{lines:?}");
         }
+    }
+
+    #[test]
+    fn what_is_meant_for_proxies_ends_here() {
+        let mut head = ResponseHead::default();
+        for (name, value) in [
+            ("X-Accel-Expires", "7"),
+            ("x-accel-redirect", "/internal"),
+            ("X-Accel-Buffering", "no"),
+            ("X-Pad", "avoid"),
+            ("X-Accel", "stays"),
+        ] {
+            head.fields.append(name.as_bytes(), value.as_bytes()).unwrap();
+        }
+        strip_response(&mut head, false);
+        let mut out = Vec::new();
+        head.fields.write_to(&mut out);
+        assert_eq!(out, b"X-Accel: stays\r\n");
+        assert_eq!(head.accel_expires.map(|span| head.fields.bytes(span)), Some(&b"7"[..]));
     }
 
     #[test]
