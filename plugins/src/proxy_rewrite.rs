@@ -213,11 +213,14 @@ impl ProxyRewrite {
         for (index, template) in edit.values.iter().enumerate() {
             value.clear();
             template.render_with_captures(x, captures, value);
-            // A value that a variable made unfit for a head is left out, never sent broken.
-            let _ = match edit.verb {
+            let done = match edit.verb {
                 Verb::Set if index == 0 => x.set_header(&edit.name, value),
                 _ => x.add_header(&edit.name, value),
             };
+            // A value that a variable made unfit for a head is left out, never sent broken.
+            if done.is_err() {
+                continue;
+            }
             if edit.name.eq_ignore_ascii_case("host") {
                 x.forward.host = Some(x.intern(value));
             }
@@ -282,6 +285,17 @@ mod tests {
         assert_eq!(x.request().fields.all(b"X-Two").count(), 2);
         let host = x.forward.host.map(|span| x.request().fields.bytes(span).to_vec());
         assert_eq!(host.as_deref(), Some(&b"b.example:81"[..]));
+    }
+
+    #[test]
+    fn no_variable_ends_a_line() {
+        let mut probe = Probe::get("/?h=a%0d%0aX-Evil:%201");
+        let config = json!({"headers": {"set": {"Host": "$arg_h", "X-A": "$arg_h"}}});
+        let stage: ProxyRewrite = probe.stage(config).unwrap();
+        let mut x = probe.exchange();
+        assert!(matches!(stage.rewrite(&mut x), Step::Next));
+        assert_eq!((x.forward.host, x.header("X-A")), (None, None));
+        assert_eq!(x.header("Host"), Some(&b"example.com"[..]));
     }
 
     #[test]

@@ -80,7 +80,7 @@ impl Down {
         let (mut from, _) = self.stream.split();
         let buffer = self.buffer.get_or_insert_with(|| worker.buffers.take());
         match io::read(worker, &self.waiter, &mut from, buffer, timeout).await {
-            Ok(0) | Err(Failed::Closed) => Err(Fault::client(FaultKind::ClientGone)),
+            Ok(0) | Err(Failed::Closed | Failed::Broken) => Err(Fault::client(FaultKind::ClientGone)),
             Ok(_) => Ok(()),
             Err(Failed::Timeout) => Err(Fault::client(FaultKind::BodyTimeout)),
         }

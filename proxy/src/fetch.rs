@@ -13,6 +13,7 @@ use crate::exchange::answer::write_decimal;
 use crate::exchange::body::Incoming;
 use crate::exchange::fault::FaultKind;
 use crate::exchange::io::{self, Failed};
+use crate::exchange::receive::MAX_INTERIM;
 use crate::up::connect::connect;
 use crate::up::pool::UpConn;
 use crate::worker::Worker;
@@ -72,6 +73,7 @@ async fn exchange(
     let buffer = lent.get();
     let mut head = ResponseHead::default();
     let mut progress = Progress::default();
+    let mut interim = 0;
     loop {
         if !buffer.is_empty() {
             let limits = &worker.settings.response;
@@ -81,8 +83,9 @@ async fn exchange(
                     if head.status >= 200 {
                         break;
                     }
-                    if head.status == 101 {
-                        // Nobody asked for another protocol.
+                    interim += 1;
+                    if head.status == 101 || interim > MAX_INTERIM {
+                        // Nobody asked for another protocol, nor for news without end.
                         return Err(FetchError::Broken);
                     }
                     continue;
@@ -161,7 +164,7 @@ fn write_request(request: &Fetch, out: &mut Vec<u8>) {
 
 fn failed(failed: Failed) -> FetchError {
     match failed {
-        Failed::Closed => FetchError::Broken,
+        Failed::Closed | Failed::Broken => FetchError::Broken,
         Failed::Timeout => FetchError::Timeout,
     }
 }

@@ -188,7 +188,7 @@ async fn read_head(worker: &Worker, down: &mut Down, head: &mut wire::RequestHea
             Err(refusal) => return Head::Refused(FaultKind::BadRequest(refusal)),
         }
         match io::read_until(&down.waiter, &mut from, buffer, deadline).await {
-            Ok(0) | Err(Failed::Closed) => return Head::Gone,
+            Ok(0) | Err(Failed::Closed | Failed::Broken) => return Head::Gone,
             Ok(_) => {}
             Err(Failed::Timeout) => return Head::Refused(FaultKind::HeadTimeout),
         }

@@ -14,7 +14,8 @@ use sdk::exchange::{Body, Chunk};
 use smallvec::SmallVec;
 use snapshot::balance::Tried;
 use snapshot::{Endpoint, PassHost, Plan, Scheme, Snapshot, Upstream};
-use wire::h1::encode::{BadTarget, check_target};
+use wire::fields::check_value;
+use wire::h1::encode::check_target;
 use wire::{Framing, Method, Name, Span};
 
 use super::answer::write_decimal;
@@ -60,6 +61,9 @@ pub(crate) struct Forward<'a> {
     pub(crate) chunk: &'a mut Chunk,
     pub(crate) keep_client: bool,
 }
+
+/// A stage made a target or a host that would not stay within its line.
+struct Unsendable;
 
 /// A try that came to nothing.
 struct FailedTry {
@@ -187,11 +191,11 @@ impl Forward<'_> {
         };
         if let Err(error) = written {
             let kind = match error {
-                Failed::Closed => FaultKind::ClosedEarly,
+                Failed::Closed | Failed::Broken => FaultKind::ClosedEarly,
                 Failed::Timeout => FaultKind::SendTimeout,
             };
-            // A reused connection that cannot even be written to has not carried this request.
-            state.sent = !conn.reused || error == Failed::Timeout;
+            // A connection that took no byte has not carried this request.
+            state.sent = error != Failed::Closed;
             return Err(failed(Fault::upstream(kind), state));
         }
         state.sent = true;
@@ -291,7 +295,7 @@ fn write_request(
     endpoint: &Endpoint,
     switching: bool,
     out: &mut Vec<u8>,
-) -> Result<Outgoing, BadTarget> {
+) -> Result<Outgoing, Unsendable> {
     let head = x.request();
     match x.forward.method {
         Some(method) if method != Method::Other => out.extend_from_slice(method.as_str().as_bytes()),
@@ -302,7 +306,10 @@ fn write_request(
     x.upstream_uri(out);
     if x.forward.uri.is_some() {
         // A stage's own text: nothing in it may end the request line (CVE-2023-25690).
-        check_target(&out[target..])?;
+        check_target(&out[target..]).map_err(|_| Unsendable)?;
+    }
+    if let Some(host) = x.forward.host {
+        check_value(head.fields.bytes(host)).map_err(|_| Unsendable)?;
     }
     out.extend_from_slice(b" HTTP/1.1\r\nHost: ");
     out.extend_from_slice(match (&x.forward.host, &upstream.pass_host) {

@@ -17,6 +17,8 @@ use crate::worker::Worker;
 pub(crate) enum Failed {
     /// The other side is gone.
     Closed,
+    /// It went when it had taken a part of what was to be written.
+    Broken,
     Timeout,
 }
 
@@ -33,7 +35,7 @@ pub(crate) async fn write_all(
     while written < bytes.len() {
         let deadline = worker.clock.after(timeout);
         match waiter.until(deadline, |cx| to.poll_write(cx, &bytes[written..])).await {
-            Ok(Ok(0) | Err(_)) => return Err(Failed::Closed),
+            Ok(Ok(0) | Err(_)) => return Err(if written > 0 { Failed::Broken } else { Failed::Closed }),
             Ok(Ok(n)) => written += n,
             Err(_) => return Err(Failed::Timeout),
         }
@@ -51,12 +53,16 @@ pub(crate) async fn write_pieces(
 ) -> Result<(), Failed> {
     let mut slices = pieces.map(IoSlice::new);
     let mut rest = &mut slices[..];
+    let mut begun = false;
     IoSlice::advance_slices(&mut rest, 0);
     while !rest.is_empty() {
         let deadline = worker.clock.after(timeout);
         match waiter.until(deadline, |cx| to.poll_write_vectored(cx, rest)).await {
-            Ok(Ok(0) | Err(_)) => return Err(Failed::Closed),
-            Ok(Ok(n)) => IoSlice::advance_slices(&mut rest, n),
+            Ok(Ok(0) | Err(_)) => return Err(if begun { Failed::Broken } else { Failed::Closed }),
+            Ok(Ok(n)) => {
+                begun = true;
+                IoSlice::advance_slices(&mut rest, n);
+            }
             Err(_) => return Err(Failed::Timeout),
         }
     }

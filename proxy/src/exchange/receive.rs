@@ -21,7 +21,7 @@ use crate::rt::{ReadHalf, WriteHalf};
 use crate::worker::Worker;
 
 /// Interim responses an upstream may send before its final one.
-const MAX_INTERIM: usize = 16;
+pub(crate) const MAX_INTERIM: usize = 16;
 
 /// How a response ended.
 #[derive(Debug)]
@@ -144,7 +144,7 @@ impl Receiver<'_, '_, '_> {
                 }
             }
             match io::read_until(self.waiter, self.from, lent.get(), deadline).await {
-                Ok(0) | Err(Failed::Closed) => return Err(closed_early()),
+                Ok(0) | Err(Failed::Closed | Failed::Broken) => return Err(closed_early()),
                 Ok(_) => {}
                 Err(Failed::Timeout) => deadline = self.more_time()?,
             }
@@ -364,7 +364,7 @@ impl Receiver<'_, '_, '_> {
                 self.long = n == SMALL;
                 Ok(n)
             }
-            Err(Failed::Closed) => Err(Fault::upstream(FaultKind::Truncated)),
+            Err(Failed::Closed | Failed::Broken) => Err(Fault::upstream(FaultKind::Truncated)),
             Err(Failed::Timeout) => Err(Fault::upstream(FaultKind::ReadTimeout)),
         }
     }
@@ -414,7 +414,7 @@ fn closed_early() -> Fault {
 
 fn client_failed(failed: Failed) -> Fault {
     Fault::client(match failed {
-        Failed::Closed => FaultKind::ClientGone,
+        Failed::Closed | Failed::Broken => FaultKind::ClientGone,
         Failed::Timeout => FaultKind::ClientSlow,
     })
 }

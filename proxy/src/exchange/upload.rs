@@ -38,7 +38,8 @@ pub(crate) async fn buffer(
             x.body_state = Body::TooLarge;
             return Ok(());
         }
-        x.messages.body.reserve_exact(length as usize);
+        // What is announced need not come, so only as much is set aside as one read may bring.
+        x.messages.body.reserve(length.min(LARGE as u64) as usize);
     }
     down.say_continue(worker).await?;
     loop {
@@ -164,7 +165,7 @@ impl Sender<'_, '_> {
         }
         let buffer = self.buffer.get_or_insert_with(|| self.worker.buffers.take());
         match io::read(self.worker, self.waiter, self.from, buffer, timeout).await {
-            Ok(0) | Err(Failed::Closed) => Err(Fault::client(FaultKind::ClientGone)),
+            Ok(0) | Err(Failed::Closed | Failed::Broken) => Err(Fault::client(FaultKind::ClientGone)),
             Ok(n) => {
                 if n == SMALL && buffer.len() == SMALL && buffer.capacity() == SMALL {
                     buffer.grow(LARGE);
