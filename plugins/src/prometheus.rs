@@ -234,7 +234,10 @@ impl Prometheus {
         for metric in [&self.status, &self.latency, &self.bandwidth] {
             for (_, var) in &metric.extra {
                 key.push(0xff);
+                let from = key.len();
                 var.write(x, key);
+                // As long as the label shows it.
+                key.truncate(from + MAX_EXTRA);
             }
         }
     }

@@ -33,8 +33,12 @@ pub struct Config {
     sample_ratio: f64,
 }
 
-/// Where this request is mirrored to, decided in the rewrite phase.
-struct Chosen(Vec<u8>);
+/// Where this request is mirrored to, decided in the rewrite phase. A request is mirrored once:
+/// the route's word goes before that of a global rule, as in APISIX.
+struct Chosen {
+    stage: usize,
+    uri: Vec<u8>,
+}
 
 /// What a mirror's answer may hold; it is read only to keep the connection.
 const MAX_ANSWER: usize = 1 << 20;
@@ -110,13 +114,13 @@ impl Plugin for ProxyMirror {
                 }
                 None => x.upstream_uri(&mut uri),
             }
-            x.set_note(Chosen(uri));
+            x.set_note(Chosen { stage: self.id(), uri });
         }
         Step::Next
     }
 
     fn before_proxy(&self, x: &mut Exchange<'_>) -> Step {
-        if x.note::<Chosen>().is_none() {
+        if x.note::<Chosen>().is_none_or(|chosen| chosen.stage != self.id()) {
             return Step::Next;
         }
         match x.body_state {
@@ -127,7 +131,7 @@ impl Plugin for ProxyMirror {
             }
             Body::None | Body::Whole => {}
         }
-        let Some(Chosen(uri)) = x.take_note() else { return Step::Next };
+        let Some(Chosen { uri, .. }) = x.take_note() else { return Step::Next };
         let head = x.request();
         let mut fields = Fields::new();
         for (name, value, _) in head.fields.iter() {
@@ -148,6 +152,12 @@ impl Plugin for ProxyMirror {
             max_body: MAX_ANSWER,
         });
         Step::Next
+    }
+}
+
+impl ProxyMirror {
+    fn id(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 }
 
@@ -179,6 +189,24 @@ mod tests {
         let config = json!({"host": "http://127.0.0.1:1982"});
         assert_eq!(mirrored(config.clone(), None), [("/hello?a=1".to_owned(), Vec::new())]);
         assert_eq!(mirrored(config, Some(b"body")), [("/hello?a=1".to_owned(), b"body".to_vec())]);
+    }
+
+    #[test]
+    fn the_route_s_mirror_goes_before_a_global_one() {
+        let mut probe = Probe::get("/hello");
+        let stage = |host: &str| probe.stage::<ProxyMirror>(json!({ "host": host })).unwrap();
+        let (global, own) = (stage("http://127.0.0.1:1"), stage("http://127.0.0.1:2"));
+        let mut x = probe.exchange();
+        for step in [global.rewrite(&mut x), own.rewrite(&mut x)] {
+            assert!(matches!(step, Step::Next));
+        }
+        for step in [global.before_proxy(&mut x), own.before_proxy(&mut x)] {
+            assert!(matches!(step, Step::Next));
+        }
+        drop(x);
+        let sent = probe.world.sent.borrow();
+        let targets: Vec<_> = sent.iter().map(|fetch| fetch.target.authority.as_str()).collect();
+        assert_eq!(targets, ["127.0.0.1:2"]);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use sdk::pattern::{Pattern, Replacement};
 use sdk::{Build, Chunk, Exchange, Plugin};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use smallvec::SmallVec;
 
 use crate::edits::{self, Edit, Verb};
 
@@ -53,12 +54,15 @@ struct FilterConfig {
 }
 
 /// What the header filter decided, and the body gathered so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Held {
-    filtered: bool,
-    replaced: bool,
+    /// Whose: the plugin may stand on a global rule and on the route.
+    stage: usize,
     body: Vec<u8>,
 }
+
+/// The stages at work on one exchange: one, or two.
+struct AtWork(SmallVec<[Held; 1]>);
 
 impl Plugin for ResponseRewrite {
     const NAME: &'static str = "response-rewrite";
@@ -166,6 +170,10 @@ impl Plugin for ResponseRewrite {
     }
 
     fn header_filter(&self, x: &mut Exchange<'_>) {
+        // Of an answer that failed, when this is the gateway's own in its place.
+        if let Some(AtWork(all)) = x.note_mut::<AtWork>() {
+            all.retain(|held| held.stage != self.id());
+        }
         if self.vars.as_ref().is_some_and(|vars| !vars.matches(x)) {
             return;
         }
@@ -178,7 +186,11 @@ impl Plugin for ResponseRewrite {
             for name in ["Content-Length", "Content-Encoding", "Last-Modified", "ETag"] {
                 x.remove_response_header(name);
             }
-            x.set_note(Held { filtered, replaced: self.body.is_some(), body: Vec::new() });
+            let held = Held { stage: self.id(), body: Vec::new() };
+            match x.note_mut::<AtWork>() {
+                Some(AtWork(all)) => all.push(held),
+                None => x.set_note(AtWork(SmallVec::from_iter([held]))),
+            }
         }
         let mut value = Vec::new();
         for edit in &self.edits {
@@ -198,14 +210,22 @@ impl Plugin for ResponseRewrite {
         }
     }
 
+    fn filters_body(&self, x: &Exchange<'_>) -> bool {
+        x.note::<AtWork>().is_some_and(|AtWork(all)| all.iter().any(|held| held.stage == self.id()))
+    }
+
     fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
-        let Some(held) = x.note_mut::<Held>() else { return };
-        if held.replaced {
+        let at_work = x.note_mut::<AtWork>();
+        let Some(held) = at_work.and_then(|AtWork(all)| all.iter_mut().find(|held| held.stage == self.id()))
+        else {
+            return;
+        };
+        if self.body.is_some() {
             chunk.data.clear();
             if chunk.last {
                 chunk.data.extend_from_slice(self.body.as_deref().unwrap_or_default());
             }
-        } else if held.filtered {
+        } else {
             let room = self.max_body.saturating_sub(held.body.len());
             held.body.extend_from_slice(&chunk.data[..chunk.data.len().min(room)]);
             chunk.data.clear();
@@ -217,6 +237,10 @@ impl Plugin for ResponseRewrite {
 }
 
 impl ResponseRewrite {
+    fn id(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
     fn filter(&self, mut body: Vec<u8>) -> Vec<u8> {
         for filter in &self.filters {
             let mut out = Vec::with_capacity(body.len());
@@ -274,6 +298,29 @@ mod tests {
         assert_eq!(rewritten(global, &[("Content-Encoding", "gzip")], &["hello"]).2, "hello");
         let bounded = json!({"filters": [{"regex": "z", "replace": "y"}], "max_resp_body_size": 4});
         assert_eq!(rewritten(bounded, &[], &["abc", "def"]).2, "abcd");
+    }
+
+    #[test]
+    fn two_stages_do_not_mix_up_what_they_hold() {
+        let mut probe = Probe::get("/hello");
+        let global: ResponseRewrite = probe.stage(json!({"body": "hello"})).unwrap();
+        let own: ResponseRewrite =
+            probe.stage(json!({"filters": [{"regex": "hello", "replace": "bye"}]})).unwrap();
+        let mut x = probe.exchange();
+        respond(&mut x, 200, &[]);
+        for stage in [&global, &own] {
+            stage.header_filter(&mut x);
+            assert!(stage.filters_body(&x));
+        }
+        let mut body = Vec::new();
+        for (text, last) in [("ab", false), ("cd", true)] {
+            let mut chunk = chunk(text.as_bytes(), last);
+            for stage in [&global, &own] {
+                stage.body_filter(&mut x, &mut chunk);
+            }
+            body.extend(chunk.data);
+        }
+        assert_eq!(body, b"bye");
     }
 
     #[test]

@@ -267,7 +267,8 @@ impl Shard {
         if let Ok(old) = entries.find_entry(hash, |entry| *entry.key == *key) {
             old.remove();
         }
-        if self.lines.get() < self.settings.max_series {
+        // Requests that differ may share a series, so both are bounded.
+        if self.lines.get() < self.settings.max_series && entries.len() < self.settings.max_series {
             let entry = self.entry(key, labels(false));
             entry.count(&self.settings, sample);
             entries.insert_unique(hash, entry, |entry| self.hash.hash_one(&entry.key[..]));

@@ -86,6 +86,17 @@ fn what_is_beyond_the_bound_shares_a_series() {
 }
 
 #[test]
+fn requests_that_differ_where_no_label_shows_it_are_bounded_too() {
+    let meters = Meters::new(Settings { max_series: 200, ..Settings::default() });
+    let shard = meters.shard(0);
+    for request in 0..1000u32 {
+        let labels = |_| Labels { route: "1".into(), status: "route=\"1\"".into(), ..Labels::default() };
+        shard.http(|key| key.extend_from_slice(&request.to_le_bytes()), labels, &Sample::default());
+    }
+    assert!(shard.entries.borrow().len() <= 200);
+}
+
+#[test]
 fn series_go_with_their_routes_and_make_room() {
     let meters = Meters::new(Settings { max_series: 2 * (1 + 2 + 3 * 18), ..Settings::default() });
     let shard = meters.shard(0);
