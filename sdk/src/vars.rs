@@ -9,8 +9,10 @@
 
 mod body;
 mod graphql;
+mod parsed;
 mod read;
 mod time;
+mod value;
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -19,23 +21,15 @@ use std::sync::LazyLock;
 use wire::Name;
 
 use crate::exchange::{Body, Exchange, Source};
+use parsed::Parsed;
 use read::{Arg, Header};
+pub use value::Value;
 
 /// A variable, ready to be read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Var {
     name: Box<str>,
     kind: Kind,
-}
-
-/// A value with its type, which expressions tell apart as Lua does.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Value<'a> {
-    Text(Cow<'a, [u8]>),
-    Number(f64),
-    Bool(bool),
-    /// An array, an object or null of a body.
-    Json(Cow<'a, serde_json::Value>),
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -223,8 +217,8 @@ impl Var {
             Kind::Cookie(name) => read::cookie(&x.request().fields, name).into(),
             Kind::UriParam(name) => uri_param(x, name).into(),
             Kind::PostArg(name) => argument(body::post_arg(x, name)),
-            Kind::PostPath(path) => path.of(x).into(),
-            Kind::Graphql(part) => graphql::read(x, *part).into(),
+            Kind::PostPath(path) => parsed::tree(x, |tree| path.find(tree)).into(),
+            Kind::Graphql(part) => parsed::operation(x, |operation| operation.part(*part)).into(),
             Kind::Unknown => Found::Nothing,
         }
     }
@@ -234,24 +228,8 @@ impl Var {
 /// and not at every read. For callers that read several variables with
 /// [`Var::needs_body`]; costs a little memory, so only for those.
 pub fn prepare_body(x: &mut Exchange<'_>) {
-    if x.body_state == Body::Whole && x.note::<body::Parsed>().is_none() {
-        x.set_note(body::Parsed::default());
-    }
-}
-
-impl Value<'_> {
-    /// As text: numbers in decimal, arrays and objects as JSON.
-    fn into_text<'a>(self) -> Cow<'a, [u8]>
-    where
-        Self: 'a,
-    {
-        match self {
-            Value::Text(text) => text,
-            Value::Number(number) => Cow::Owned(number.to_string().into_bytes()),
-            Value::Bool(true) => Cow::Borrowed(b"true"),
-            Value::Bool(false) => Cow::Borrowed(b"false"),
-            Value::Json(value) => Cow::Owned(value.to_string().into_bytes()),
-        }
+    if x.body_state == Body::Whole && x.note::<Parsed>().is_none() {
+        x.set_note(Parsed::default());
     }
 }
 

@@ -1,15 +1,12 @@
 //! Values in the request's body: forms, JSON, multipart.
 
 use std::borrow::Cow;
-use std::cell::OnceCell;
 
 use memchr::memmem;
 use serde_json::{Map, Value as Json};
-use wire::Name;
 
-use super::Value;
-use super::graphql::Operation;
-use super::read::{self, Arg};
+use super::read::{self, Arg, content_type};
+use super::value::Value;
 use crate::exchange::Exchange;
 
 /// A body longer than this is not parsed into a tree, since a tree takes many times its text.
@@ -17,13 +14,6 @@ use crate::exchange::Exchange;
 const TREE_LIMIT: usize = 4 << 20;
 /// Values a path with wildcards may visit in one body.
 const VISIT_LIMIT: usize = 100_000;
-
-/// What variables found in a body so far; a note on the exchange.
-#[derive(Debug, Default)]
-pub(super) struct Parsed {
-    tree: OnceCell<Option<Json>>,
-    pub(super) operation: OnceCell<Option<Operation>>,
-}
 
 /// `post_arg.<path>`.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,10 +44,6 @@ pub(super) fn post_arg<'a>(x: &'a Exchange<'_>, name: &[u8]) -> Option<Arg<'a>> 
         return None;
     }
     read::arg(x.body(), name)
-}
-
-pub(super) fn content_type<'a>(x: &'a Exchange<'_>) -> &'a [u8] {
-    x.request().fields.get(Name::ContentType).unwrap_or_default()
 }
 
 impl Path {
@@ -100,14 +86,8 @@ impl Path {
         Some(Path::Query(steps))
     }
 
-    pub(super) fn of<'a>(&self, x: &'a Exchange<'_>) -> Option<Value<'a>> {
-        match x.note::<Parsed>() {
-            Some(parsed) => self.find(parsed.tree.get_or_init(|| tree(x)).as_ref()?),
-            None => tree(x).as_ref().and_then(|tree| self.find(tree)).map(owned),
-        }
-    }
-
-    fn find<'a>(&self, tree: &'a Json) -> Option<Value<'a>> {
+    /// What it leads to in a body.
+    pub(super) fn find<'a>(&self, tree: &'a Json) -> Option<Value<'a>> {
         match self {
             Path::Members(members) => {
                 let mut at = tree;
@@ -182,17 +162,8 @@ fn typed(value: &Json) -> Value<'_> {
     }
 }
 
-pub(super) fn owned<'a>(value: Value<'_>) -> Value<'a> {
-    match value {
-        Value::Text(text) => Value::Text(Cow::Owned(text.into_owned())),
-        Value::Number(number) => Value::Number(number),
-        Value::Bool(truth) => Value::Bool(truth),
-        Value::Json(json) => Value::Json(Cow::Owned(json.into_owned())),
-    }
-}
-
 /// The body as a tree, by its content type.
-fn tree(x: &Exchange<'_>) -> Option<Json> {
+pub(super) fn tree(x: &Exchange<'_>) -> Option<Json> {
     let (kind, body) = (content_type(x), x.body());
     if body.is_empty() || body.len() > TREE_LIMIT {
         return None;

@@ -8,9 +8,8 @@ use std::borrow::Cow;
 
 use serde_json::Value as Json;
 
-use super::Value;
-use super::body::{self, Parsed};
-use super::read::{self, Arg};
+use super::read::{self, Arg, content_type};
+use super::value::Value;
 use crate::exchange::Exchange;
 use wire::Method;
 
@@ -48,15 +47,8 @@ pub(super) struct Operation {
     root_fields: Json,
 }
 
-pub(super) fn read<'a>(x: &'a Exchange<'_>, part: Part) -> Option<Value<'a>> {
-    match x.note::<Parsed>() {
-        Some(parsed) => Some(parsed.operation.get_or_init(|| operation(x)).as_ref()?.part(part)),
-        None => operation(x).map(|operation| body::owned(operation.part(part))),
-    }
-}
-
 impl Operation {
-    fn part(&self, part: Part) -> Value<'_> {
+    pub(super) fn part(&self, part: Part) -> Value<'_> {
         match part {
             Part::Operation => Value::Text(Cow::Borrowed(self.kind.as_bytes())),
             Part::Name => Value::Text(Cow::Borrowed(self.name.as_bytes())),
@@ -105,14 +97,14 @@ impl Operation {
 }
 
 /// The operation of a GET's `query` argument or a POST's body.
-fn operation(x: &Exchange<'_>) -> Option<Operation> {
+pub(super) fn operation(x: &Exchange<'_>) -> Option<Operation> {
     let document: Cow<'_, [u8]> = match x.method() {
         Method::Get => match read::arg(x.query(), b"query")? {
             Arg::Text(text) => text,
             Arg::Bare => return None,
         },
         Method::Post if x.body().len() > MAX_DOCUMENT => return None,
-        Method::Post if body::content_type(x) == b"application/json" => {
+        Method::Post if content_type(x) == b"application/json" => {
             let mut body: Json = serde_json::from_slice(x.body()).ok()?;
             match body.get_mut("query")?.take() {
                 Json::String(text) => Cow::Owned(text.into_bytes()),

@@ -6,6 +6,8 @@ use std::borrow::Cow;
 
 use wire::{Field, Fields, Name};
 
+use crate::exchange::Exchange;
+
 /// The value of a query or form argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Arg<'a> {
@@ -71,6 +73,11 @@ pub(super) fn cookie<'a>(fields: &'a Fields, name: &[u8]) -> Option<&'a [u8]> {
             let end = value.iter().position(|byte| matches!(byte, b' ' | b'\t'));
             Some(&value[..end.unwrap_or(value.len())])
         })
+}
+
+/// The request's media type, as it was sent; empty if it was not.
+pub(super) fn content_type<'a>(x: &'a Exchange<'_>) -> &'a [u8] {
+    x.request().fields.get(Name::ContentType).unwrap_or_default()
 }
 
 /// A header as nginx's `$http_x` names it: `x_real_ip` means `X-Real-IP` and `X_Real_IP`.
