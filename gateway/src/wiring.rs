@@ -21,10 +21,12 @@ use snapshot::upstream::Keepalive;
 /// # Errors
 /// An attribute of the boot file that does not fit.
 pub fn services(boot: &Boot) -> anyhow::Result<Services> {
-    let counters =
-        boot.http.shared_dicts.get("plugin-limit-count").map_or_else(Counters::default, |&bytes| {
-            Counters::new(usize::try_from(bytes).unwrap_or(usize::MAX))
-        });
+    let counters = match boot.http.shared_dicts.get("plugin-limit-count") {
+        Some(&bytes) => Counters::sized(bytes).map_err(|invalid| {
+            anyhow::anyhow!("nginx_config.http.lua_shared_dict.plugin-limit-count in config.yaml: {invalid}")
+        })?,
+        None => Counters::default(),
+    };
     Ok(Services {
         counters: Arc::new(counters),
         caches: Arc::new(Caches::new(cache_zones(boot))),

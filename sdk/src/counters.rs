@@ -19,6 +19,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use foldhash::quality::{FoldHasher, RandomState};
+use model::Invalid;
 
 /// The counters of a node.
 pub struct Counters {
@@ -62,12 +63,36 @@ impl Default for Counters {
 }
 
 impl Counters {
+    /// The largest table: a thousand million counters, more than the clients of any node.
+    pub const MOST: u64 = 32 << 30;
+
+    /// As [`Counters::new`], for a size an operator wrote.
+    ///
+    /// # Errors
+    /// A size beyond [`Counters::MOST`], or beyond what this machine has.
+    pub fn sized(bytes: u64) -> Result<Counters, Invalid> {
+        let most = || format!("a size of at most {}g", Counters::MOST >> 30);
+        if bytes > Counters::MOST {
+            let reason = format!("counters may take at most {}g, not {bytes} bytes", Counters::MOST >> 30);
+            return Err(Invalid::new(reason).expected(most()).got(bytes.to_string()));
+        }
+        let buckets = (usize::try_from(bytes).unwrap_or(usize::MAX) / size_of::<Words>()).max(1);
+        let buckets = bytemuck::try_zeroed_slice_box(buckets).map_err(|()| {
+            Invalid::new(format!("this machine has not {bytes} bytes of memory for counters"))
+                .got(bytes.to_string())
+        })?;
+        Ok(Counters::of(buckets))
+    }
+
     /// Counters in about so many bytes of memory (26 a counter, at least 16 of them).
     /// The memory is reserved now and taken from the system page by page as it is used.
     pub fn new(bytes: usize) -> Counters {
-        let buckets = (bytes / size_of::<Words>()).max(1);
+        Counters::of(bytemuck::zeroed_slice_box((bytes / size_of::<Words>()).max(1)))
+    }
+
+    fn of(buckets: Box<[Words]>) -> Counters {
         Counters {
-            buckets: bytemuck::zeroed_slice_box(buckets),
+            buckets,
             seeds: [RandomState::default(), RandomState::default()],
             used: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
@@ -218,6 +243,19 @@ mod tests {
         assert_eq!(counters.peek(a, 6_100), (1, 900));
         assert_eq!(counters.peek(a, 7_000), (0, 0));
         assert_eq!(counters.peek(key(&counters, "b"), 7_000), (0, 0));
+    }
+
+    #[test]
+    fn a_size_nobody_has_is_refused() {
+        assert_eq!(
+            Counters::sized(1 << 14).unwrap().capacity_bytes(),
+            Counters::new(1 << 14).capacity_bytes()
+        );
+        for bytes in [Counters::MOST + 1, 1 << 50, u64::MAX] {
+            let invalid = Counters::sized(bytes).unwrap_err();
+            assert_eq!(invalid.expected.as_deref(), Some("a size of at most 32g"));
+            assert_eq!(invalid.got, Some(bytes.to_string()));
+        }
     }
 
     #[test]
