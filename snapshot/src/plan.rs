@@ -1,10 +1,10 @@
 //! A route, ready to run.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use sdk::{Chain, RouteInfo};
 
+pub use crate::upstream::Timeouts;
 use crate::upstream::Upstream;
 
 /// What a matched request runs through: route, service and plugin config merged
@@ -51,21 +51,4 @@ pub enum Failure {
     NoUpstreamObject,
     /// Neither route nor service say where to go: 503.
     NoUpstream,
-}
-
-/// Bounds of one exchange with an upstream (APISIX: `timeout`, default 60 s each).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Timeouts {
-    pub connect: Duration,
-    /// Between two writes.
-    pub send: Duration,
-    /// Between two reads.
-    pub read: Duration,
-}
-
-impl Default for Timeouts {
-    fn default() -> Timeouts {
-        let minute = Duration::from_secs(60);
-        Timeouts { connect: minute, send: minute, read: minute }
-    }
 }

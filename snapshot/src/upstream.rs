@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::balance::{HashOn, Ring, Tier, arrange};
-use crate::plan::Timeouts;
 
 /// The servers behind a route.
 #[derive(Debug, Clone, PartialEq)]
@@ -115,5 +114,22 @@ pub struct Keepalive {
 impl Default for Keepalive {
     fn default() -> Keepalive {
         Keepalive { size: 320, idle_timeout: Duration::from_secs(60), requests: 1000 }
+    }
+}
+
+/// Bounds of one exchange with an upstream (APISIX: `timeout`, default 60 s each).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timeouts {
+    pub connect: Duration,
+    /// Between two writes.
+    pub send: Duration,
+    /// Between two reads.
+    pub read: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Timeouts {
+        let minute = Duration::from_secs(60);
+        Timeouts { connect: minute, send: minute, read: minute }
     }
 }
