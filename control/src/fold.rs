@@ -3,6 +3,7 @@
 //! A value that cannot be read keeps the resource as it was before, and is
 //! told. Nothing here compiles, writes or waits.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -38,7 +39,10 @@ impl Fold {
             // The compiler itself sees whether the list differs.
             Change::Plugins { names, .. } => self.desired.plugins = names,
             Change::Reset { items, plugins, rejected, .. } => {
-                let now: BTreeSet<&Key> = items.iter().map(|row| &row.key).collect();
+                // At the start everything is new, which is said once instead of a key at a time.
+                touched.all |= self.desired.is_empty();
+                let now: LazyCell<BTreeSet<&Key>, _> =
+                    LazyCell::new(|| items.iter().map(|row| &row.key).collect());
                 let known = self.desired.iter().map(|entry| &entry.key).chain(self.refused.keys());
                 let gone: BTreeSet<Key> = known.filter(|key| !now.contains(key)).cloned().collect();
                 gone.iter().for_each(|key| self.delete(key, touched));
@@ -96,7 +100,9 @@ impl Fold {
             Ok(resource) => {
                 self.forgive(&key);
                 if self.there(&key).is_none_or(|there| there.resource != resource) {
-                    touched.keys.insert(key.clone());
+                    if !touched.all {
+                        touched.keys.insert(key.clone());
+                    }
                     self.desired.put(Arc::new(Entry { key, resource, created, modified }));
                 }
             }
@@ -156,7 +162,9 @@ mod tests {
     fn only_what_differs_is_touched() {
         let mut fold = Fold::default();
         let first = vec![stored("a", 1, route("/a")), stored("b", 2, route("/b"))];
-        assert_eq!(touched(&mut fold, reset(first.clone(), 2)), ["a", "b"]);
+        let mut all = Touched::default();
+        fold.apply(reset(first.clone(), 2), &mut all);
+        assert_eq!((all, fold.desired().len()), (Touched::all(), 2));
         assert_eq!(touched(&mut fold, reset(first, 2)), [""; 0]);
         // The same value at another revision changes nothing.
         assert_eq!(touched(&mut fold, Change::Put(stored("a", 3, route("/a")))), [""; 0]);

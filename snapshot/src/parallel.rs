@@ -6,6 +6,7 @@
 
 use std::num::NonZero;
 use std::panic::resume_unwind;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 /// Fewer items are not worth a thread.
@@ -34,9 +35,24 @@ pub fn map<T: Send, U: Send>(mut items: Vec<T>, work: impl Fn(T) -> U + Sync) ->
     })
 }
 
+/// Has `use_up` work on another thread with what `make` sends it from here. A panic there is one
+/// here.
+pub fn beside<T: Send, U: Send>(
+    use_up: impl FnOnce(Receiver<T>) -> U + Send,
+    make: impl FnOnce(&Sender<T>),
+) -> U {
+    let (sender, receiver) = channel();
+    thread::scope(|scope| {
+        let thread = scope.spawn(move || use_up(receiver));
+        make(&sender);
+        drop(sender);
+        thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{FEW, map};
+    use super::{FEW, beside, map};
 
     #[test]
     fn order_is_kept_whatever_the_size() {
@@ -45,6 +61,17 @@ mod tests {
             let wanted: Vec<usize> = items.iter().map(|item| item * 3).collect();
             assert_eq!(map(items, |item| item * 3), wanted, "{size}");
         }
+    }
+
+    #[test]
+    fn what_is_made_here_is_used_up_there() {
+        let sum = beside(
+            |numbers| numbers.into_iter().sum::<u64>(),
+            |sender| {
+                (0..1000).for_each(|number| sender.send(number).unwrap());
+            },
+        );
+        assert_eq!(sum, 499_500);
     }
 
     #[test]

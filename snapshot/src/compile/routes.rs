@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 
 use model::{Entry, Invalid, Key, Kind, Resource, Route, Service};
 use sdk::build::Names;
@@ -40,6 +41,9 @@ struct Draft {
     /// The hosts its plugins and its upstream ask for.
     asked: [BTreeSet<String>; 2],
 }
+
+/// What the router gets of a route.
+type Placed = (Arc<Rule>, Arc<Plan>);
 
 /// Drafts that wait to be placed.
 const DRAFTS: usize = 4096;
@@ -119,22 +123,57 @@ impl Compiler {
     }
 
     pub(super) fn compile_routes(&mut self, pass: &mut Pass<'_>) {
-        let mut ids = pass.work.take(Kind::Route).into_iter();
-        loop {
-            let some: Vec<String> = ids.by_ref().take(DRAFTS).collect();
-            if some.is_empty() {
-                break;
-            }
-            some.iter().for_each(|id| _ = pass.relink.remove(id));
-            for (key, drafted) in parallel::map(some, |id| self.draft_both(id, pass)) {
-                match drafted {
-                    Some(drafted) => self.place_route(&key, drafted, pass),
-                    None => self.forget_route(&key, pass),
-                }
-            }
+        let ids = pass.work.take(Kind::Route);
+        ids.iter().for_each(|id| _ = pass.relink.remove(id));
+        if pass.old_router.is_some() {
+            // Nobody looks into the router meanwhile.
+            let mut router = self.take_router();
+            self.router = parallel::beside(
+                |rules: Receiver<Vec<Placed>>| {
+                    rules.into_iter().flatten().for_each(|(rule, plan)| router.insert(rule, plan));
+                    router
+                },
+                // Nobody hears it only if the router's thread has panicked, which is told next.
+                |router| self.make_routes(ids, pass, |_, placed| _ = router.send(placed)),
+            );
+        } else {
+            self.make_routes(ids, pass, |compiler, placed| {
+                placed.into_iter().for_each(|(rule, plan)| compiler.put_rule(rule, plan));
+            });
         }
         for id in std::mem::take(&mut pass.relink) {
             self.relink(&id);
+        }
+    }
+
+    /// Drafts routes on all cores and places one after another; gives their rules away.
+    fn make_routes(
+        &mut self,
+        ids: Vec<String>,
+        pass: &Pass<'_>,
+        mut give: impl FnMut(&mut Compiler, Vec<Placed>),
+    ) {
+        let mut ids = ids.into_iter();
+        loop {
+            let some: Vec<String> = ids.by_ref().take(DRAFTS).collect();
+            if some.is_empty() {
+                return;
+            }
+            let mut all = Vec::with_capacity(some.len());
+            for (key, drafted) in parallel::map(some, |id| self.draft_both(id, pass)) {
+                match drafted {
+                    Some(drafted) => all.extend(self.place_route(&key, drafted, pass)),
+                    None => self.forget_route(&key, pass),
+                }
+            }
+            give(self, all);
+        }
+    }
+
+    fn put_rule(&mut self, rule: Arc<Rule>, plan: Arc<Plan>) {
+        match self.router.rule(&rule.id) {
+            Some(same) if Arc::ptr_eq(same, &rule) => self.router.replace(&rule.id, plan),
+            _ => self.router.insert(rule, plan),
         }
     }
 
@@ -186,15 +225,14 @@ impl Compiler {
         (key, drafted)
     }
 
-    fn place_route(&mut self, key: &Key, drafted: Tried<Draft>, pass: &Pass<'_>) {
-        if let Some(draft) = self.settle(key, drafted) {
-            self.place(key, draft);
-        }
+    fn place_route(&mut self, key: &Key, drafted: Tried<Draft>, pass: &Pass<'_>) -> Option<Placed> {
+        let placed = self.settle(key, drafted).map(|draft| self.place(key, draft));
         let served = self.routes.get(&key.id).map(|unit| &unit.entry);
         let entry = route_of(key, pass);
         let before = served.filter(|served| entry.is_none_or(|entry| !Arc::ptr_eq(served, entry)));
         let refers = entry.into_iter().chain(before).flat_map(|entry| self.refers(entry)).collect();
         self.refer(key, refers);
+        placed
     }
 
     fn forget_route(&mut self, key: &Key, pass: &Pass<'_>) {
@@ -261,8 +299,8 @@ impl Compiler {
         Ok(Draft { entry: entry.clone(), rule, plan, upstream, asked })
     }
 
-    /// Gives a route its numbers and puts it where requests find it.
-    fn place(&mut self, key: &Key, draft: Draft) {
+    /// Gives a route its numbers. Requests find it once it is in the router.
+    fn place(&mut self, key: &Key, draft: Draft) -> Placed {
         let Draft { entry, rule, mut plan, upstream, asked } = draft;
         let before = self.routes.get(&key.id).and_then(|unit| unit.own_upstream.clone());
         let own_upstream = match upstream {
@@ -281,12 +319,8 @@ impl Compiler {
         if let Resource::Route(route) = &entry.resource {
             plan.upstream = self.upstream_of(route, own_upstream.as_ref());
         }
-        let plan = Arc::new(plan);
-        match self.router.rule(&key.id) {
-            Some(same) if Arc::ptr_eq(same, &rule) => self.router.replace(&key.id, plan),
-            _ => self.router.insert(rule, plan),
-        }
         self.routes.insert(key.id.clone(), RouteUnit { entry, own_upstream });
+        (rule, Arc::new(plan))
     }
 
     /// When a route applies; the rule it had if that is still right.
