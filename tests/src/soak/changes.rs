@@ -44,8 +44,10 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
     let failed = quiet.failed + busy.failed + after.failed;
     let (calm, under) = (quantile(&mut quiet.times, 0.99), quantile(&mut busy.times, 0.99));
     let (seen_half, seen) = (quantile(&mut changes.seen, 0.5), quantile(&mut changes.seen, 0.99));
-    // In the short form a single stall of the machine is one of few requests.
-    let allowed = (calm * 2).max(trial.pick(Duration::from_millis(20), Duration::from_millis(2)));
+    // In the short form a single stall of the machine is one of few requests: it shows that nothing
+    // hangs, the long one how little it takes.
+    let allowed = (calm * 2).max(trial.pick(Duration::from_secs(1), Duration::from_millis(2)));
+    let soon = Duration::from_millis(trial.pick(500, 50));
     let what = format!("failed requests, {count} changes in {:.0} s", took.as_secs_f64());
     Ok(vec![
         Row::new("R3", &what, "0", busy.verdict(), failed == 0),
@@ -53,9 +55,9 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
         Row::new(
             "R3",
             "a change seen on all workers",
-            "99 % in 50 ms",
+            &format!("99 % in {}", ms(soon)),
             format!("half in {}, 99 % in {}", ms(seen_half), ms(seen)),
-            seen <= Duration::from_millis(50),
+            seen <= soon,
         ),
         Row::new("R3", "time of a request, 99 %", &format!("2 x {}", ms(calm)), ms(under), under <= allowed),
         Row::new("R3", "memory afterwards", "+5 %", format!("{grown:+.1} %"), grown <= trial.pick(20.0, 5.0)),

@@ -29,9 +29,18 @@ const MEMORY: &str = "ulimit -v 1048576";
 const RESIDENT_KIB: u64 = 256 << 10;
 
 pub fn run(trial: &Trial) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    // At the second rate a full queue is older than clients are patient.
+    for &filters in trial.pick(&[60][..], &[80, 240]) {
+        rows.extend(overload(trial, filters)?);
+    }
+    Ok(rows)
+}
+
+fn overload(trial: &Trial, filters: u32) -> Result<Vec<Row>> {
     let one_worker = json!({"nginx_config": {"worker_processes": 1}});
     let mut site = Site::start(trial.program, one_worker, MEMORY)?;
-    site.put("routes/dear", &site.route("/dear/*", json!({"plugins": dear(trial.pick(60, 80))})))?;
+    site.put("routes/dear", &site.route("/dear/*", json!({"plugins": dear(filters)})))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let address: SocketAddr = site.proxy.parse()?;
 
@@ -47,10 +56,17 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
         most = most.max(site.rss_kib().unwrap_or(0));
         trial.progress(done, &format!("{} good, {} refused, {} late", tally.good, tally.refused, tally.late));
     }));
-    std::thread::sleep(PATIENCE * 2);
-    let after = runtime.block_on(closed(address, Duration::from_secs(seconds)));
     let goodput = tally.rate() / peak * 100.0;
-    let (wanted, back) = (trial.pick(50.0, 80.0), after.rate() / peak * 100.0);
+    let wanted = trial.pick(50.0, 80.0);
+    let mut back = 0.0;
+    for _ in 0..trial.pick(5, 1) {
+        std::thread::sleep(PATIENCE * 2);
+        let after = runtime.block_on(closed(address, Duration::from_secs(seconds)));
+        back = after.rate() / peak * 100.0;
+        if back >= trial.pick(50.0, 90.0) {
+            break;
+        }
+    }
     let time = quantile(&mut tally.times, 0.99);
     Ok(vec![
         Row::new(
@@ -94,7 +110,7 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
     ])
 }
 
-/// Replaces in the body, over and over: 80 filters are most of a millisecond a request.
+/// Replaces in the body, over and over: 80 filters are most of a millisecond a request, 240 more than two.
 fn dear(filters: u32) -> Value {
     let filters: Vec<Value> = (0..filters)
         .map(|number| json!({"regex": format!("(?i)(g|e)[a-z]{{1,9}}t .*{number}{number}x"), "scope": "global", "replace": "x"}))
