@@ -84,6 +84,10 @@ async fn serve(found: Found, began: Instant) -> anyhow::Result<()> {
     };
     let count = wiring::worker_count(&boot);
     let mut settings = wiring::proxy_settings(&boot, Vec::new(), count);
+    settings.engine = settings.engine.resolve().context(
+        "nginx_config.event.use is io_uring, which the kernel refuses: it is older than 6.1, or the \
+         container forbids it; write auto or epoll",
+    )?;
     let sockets = listen_for_traffic(&boot, &mut settings, count)?;
 
     let compiler = Compiler::new(catalog.clone(), wiring::compile_settings(&boot));
@@ -117,6 +121,7 @@ async fn serve(found: Found, began: Instant) -> anyhow::Result<()> {
         }));
     }
     let addresses = settings.listen.clone();
+    let crew = format!("{count} worker{} on {}", if count == 1 { "" } else { "s" }, settings.engine);
     let workers = Workers::start(Arc::new(settings), sockets, readers, &services.meters)
         .context("cannot start the worker threads")?;
 
@@ -138,7 +143,7 @@ async fn serve(found: Found, began: Instant) -> anyhow::Result<()> {
         tokio::spawn(admin::metrics::serve(listener, boot.prometheus.export_uri.clone(), print));
     }
     tokio::spawn(forget_routes(store.clone(), handle.clone(), services.meters.clone()));
-    tell_start(&addresses, admin_at, &handle, count, resources.as_deref(), &data, began);
+    tell_start(&addresses, admin_at, &handle, &crew, resources.as_deref(), &data, began);
 
     signals
         .run(&workers, boot.shutdown_timeout, async || {
@@ -307,7 +312,7 @@ fn tell_start(
     traffic: &[SocketAddr],
     admin: Option<SocketAddr>,
     handle: &Handle,
-    workers: usize,
+    crew: &str,
     resources: Option<&Path>,
     data: &Path,
     began: Instant,
@@ -317,9 +322,8 @@ fn tell_start(
     let routes = count_of(handle, model::Kind::Route);
     let source = resources.unwrap_or(data).display();
     tracing::info!(
-        "listening on {}{admin}; {workers} worker{}; {routes} route{} from {source}; started in {} ms",
+        "listening on {}{admin}; {crew}; {routes} route{} from {source}; started in {} ms",
         listed.join(", "),
-        if workers == 1 { "" } else { "s" },
         if routes == 1 { "" } else { "s" },
         began.elapsed().as_millis()
     );

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use indexmap::IndexMap;
 use ipnet::IpNet;
-use model::boot::{self, Boot};
+use model::boot::{self, Boot, EventMethod};
 use sdk::Catalog as _;
 use sdk::build::Services;
 use sdk::cache::{self, Caches, DiskSettings};
@@ -142,6 +142,11 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<SocketAddr>, workers: usize) -> p
         recursive: http.real_ip.recursive,
     });
     proxy::Settings {
+        engine: match boot.event_method {
+            EventMethod::Auto => proxy::Engine::Auto,
+            EventMethod::IoUring => proxy::Engine::IoUring,
+            EventMethod::Epoll => proxy::Engine::Epoll,
+        },
         listen,
         max_connections: max_connections(boot, workers),
         request,

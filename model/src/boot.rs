@@ -46,6 +46,7 @@ pub struct Boot {
     /// Peers whose `X-Forwarded-*` are believed; `None` if the key is absent.
     pub trusted_addresses: Option<Vec<IpNet>>,
     pub workers: Workers,
+    pub event_method: EventMethod,
     /// Connections a worker may hold, those to upstreams included.
     pub worker_connections: u64,
     /// How long a graceful end waits for requests in flight.
@@ -172,6 +173,15 @@ pub enum Workers {
     /// As many as the machine and its limits let run at once.
     Auto,
     Count(u16),
+}
+
+/// How workers wait for their sockets (`nginx_config.event.use`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventMethod {
+    Epoll,
+    IoUring,
+    /// io_uring where the kernel allows it, else epoll.
+    Auto,
 }
 
 /// nginx's levels of its error log.

@@ -3,7 +3,7 @@
 //! A worker is one thread with its own runtime, listening sockets, buffers and
 //! upstream connections. It reads the current snapshot and never waits for the
 //! control plane: it takes no lock, resolves no name, reads no file.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod buffers;
 mod clock;
@@ -23,5 +23,6 @@ mod worker;
 pub use clock::clock_reads;
 pub use exchange::fault::{Blame, Fault, FaultKind, FaultRecord};
 pub use handoff::{Handoff, HandoffFuture, HandoffReply, HandoffRequest};
+pub use rt::Engine;
 pub use settings::{RealIp, Settings};
 pub use worker::{Stage, Workers};

@@ -13,6 +13,8 @@ use crate::handoff::Handoff;
 /// `nginx_config` where it has them.
 #[derive(Clone)]
 pub struct Settings {
+    /// How workers wait for their sockets (`nginx_config.event.use`).
+    pub engine: crate::Engine,
     /// Addresses every worker listens on.
     pub listen: Vec<SocketAddr>,
     /// Connections the kernel may hold before they are accepted, as many as nginx lets it: a
@@ -98,6 +100,7 @@ impl RealIp {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
+            engine: crate::Engine::default(),
             listen: Vec::new(),
             backlog: 511,
             max_connections: 65_536,

@@ -72,9 +72,9 @@ impl Workers {
             let settings = settings.clone();
             let signal = stage.subscribe();
             let shard = meters.shard(index);
-            let thread = std::thread::Builder::new()
-                .name(format!("worker-{index}"))
-                .spawn(move || rt::run(serve(index, settings, sockets, reader, shard, signal))?)?;
+            let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
+                rt::run(settings.engine, serve(index, settings, sockets, reader, shard, signal))?
+            })?;
             threads.push(thread);
         }
         Ok(Workers { stage, threads })

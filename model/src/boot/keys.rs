@@ -41,6 +41,8 @@ const NO_ACCESS_LOG: &str = "there is no access log yet";
 const STREAMED: &str = "bodies are always streamed";
 
 pub const ROUTERS: &[&str] = &["radixtree_host_uri", "radixtree_uri", "radixtree_uri_with_parameter"];
+/// Ways to wait for sockets, as nginx's `use` names them.
+pub const EVENT_METHODS: &[&str] = &["epoll", "io_uring", "auto"];
 pub const LOG_LEVELS: &[&str] = &["debug", "info", "notice", "warn", "error", "crit", "alert", "emerg"];
 
 /// Every key there is.
@@ -103,6 +105,8 @@ pub const ROWS: &[Row] = &[
     used("nginx_config.worker_shutdown_timeout", Shape::Time),
     idle("nginx_config.max_pending_timers", "timers need no limit"),
     idle("nginx_config.max_running_timers", "timers need no limit"),
+
+    used("nginx_config.event.use", Shape::OneOf(EVENT_METHODS)),
     used("nginx_config.event.worker_connections", Shape::Count { min: 1, max: 1 << 32 }),
     idle("nginx_config.envs", "all of the environment is visible"),
     idle("nginx_config.meta", SIZED_ALONE),

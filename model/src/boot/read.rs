@@ -11,8 +11,9 @@ use serde_json::Value;
 
 use super::shape;
 use super::{
-    Admin, AdminKey, AdminRole, AdminVersion, Boot, Disk, Http, Listen, LogLevel, Prometheus, Provider,
-    ProxyCache, RealIp, Resolver, Role, Router, UpstreamKeepalive, UriOptions, Workers, Zone, keys, wildcard,
+    Admin, AdminKey, AdminRole, AdminVersion, Boot, Disk, EventMethod, Http, Listen, LogLevel, Prometheus,
+    Provider, ProxyCache, RealIp, Resolver, Role, Router, UpstreamKeepalive, UriOptions, Workers, Zone, keys,
+    wildcard,
 };
 use crate::Invalid;
 use crate::document::Lookup;
@@ -47,6 +48,11 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
         resolver: resolver(apisix)?,
         trusted_addresses: apisix.read("/trusted_addresses", |value| shape::list(value, shape::network)),
         workers: workers(file, lookup)?,
+        event_method: match nginx.text("/event/use") {
+            Some("io_uring") => EventMethod::IoUring,
+            Some("auto") => EventMethod::Auto,
+            _ => EventMethod::Epoll,
+        },
         worker_connections: nginx.count("/event/worker_connections", 10_620),
         shutdown_timeout: nginx.time("/worker_shutdown_timeout", 240),
         log_level: log_level(nginx),

@@ -1,17 +1,21 @@
 //! hot path
 //!
-//! A connected TCP socket, read and written by one task.
+//! Sockets on tokio's runtime, which waits with epoll: where io_uring may not be used.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener as StdListener};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
-use tokio::net::{TcpSocket, TcpStream, tcp};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, tcp};
 
-/// A connected socket with Nagle's algorithm off.
+/// A listening socket.
+#[derive(Debug)]
+pub(crate) struct Listener(TcpListener);
+
+/// A connected socket.
 #[derive(Debug)]
 pub(crate) struct Stream(TcpStream);
 
@@ -30,13 +34,27 @@ pub(crate) async fn connect(addr: SocketAddr) -> io::Result<Stream> {
     Ok(Stream(socket.connect(addr).await?))
 }
 
-impl Stream {
-    pub(super) fn new(tcp: TcpStream) -> Stream {
-        // A socket that died between accept and here fails at its first read anyway.
-        let _ = tcp.set_nodelay(true);
-        Stream(tcp)
+impl Listener {
+    pub(crate) fn new(listener: StdListener) -> io::Result<Listener> {
+        TcpListener::from_std(listener).map(Listener)
     }
 
+    pub(crate) async fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
+        let (tcp, peer) = self.0.accept().await?;
+        Ok((Stream(tcp), peer))
+    }
+
+    /// A connection that already waits, if there is one.
+    pub(crate) fn accept_now(&self) -> Option<io::Result<(Stream, SocketAddr)>> {
+        match self.0.poll_accept(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok((tcp, peer))) => Some(Ok((Stream(tcp), peer))),
+            Poll::Ready(Err(error)) => Some(Err(error)),
+            Poll::Pending => None,
+        }
+    }
+}
+
+impl Stream {
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.0.local_addr()
     }
