@@ -40,6 +40,21 @@ pub(crate) struct Down {
 }
 
 impl Down {
+    pub(crate) fn new(worker: &Worker, stream: rt::Stream) -> Down {
+        Down {
+            stream,
+            buffer: None,
+            waiter: worker.clock.waiter(),
+            up_waiter: worker.clock.waiter(),
+            incoming: Incoming::None,
+            ready: 0,
+            continue_due: false,
+            body_lost: false,
+            head_bytes: 0,
+            requests: 0,
+        }
+    }
+
     /// Tells a client that waits for it to go on with its body (RFC 9110 section 10.1.1).
     pub(crate) async fn say_continue(&mut self, worker: &Worker) -> Result<(), Fault> {
         if !std::mem::take(&mut self.continue_due) {
@@ -104,6 +119,12 @@ impl Down {
             }
             _ => None,
         }
+    }
+
+    /// Whether the client is known to have sent something that was not used.
+    #[inline]
+    pub(crate) fn has_more(&self) -> bool {
+        self.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty()) || self.stream.has_news()
     }
 
     /// Drops the rest of the body if all of it is here; says whether the next request can follow.

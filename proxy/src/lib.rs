@@ -12,6 +12,7 @@ mod down;
 mod exchange;
 mod fetch;
 mod handoff;
+mod queue;
 mod rt;
 mod settings;
 mod tunnel;

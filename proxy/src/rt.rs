@@ -4,6 +4,7 @@
 //! this thread, and a tick. Two engines give it that: `epoll`, on tokio's current-thread
 //! runtime, and `ring`, on io_uring, for those who ask for it and whose kernel has it.
 
+mod age;
 mod epoll;
 mod ring;
 mod socket;

@@ -20,6 +20,9 @@ pub struct Settings {
     /// Connections the kernel may hold before they are accepted, as many as nginx lets it: a
     /// longer queue would only be full of clients that have given up, when there is one.
     pub backlog: i32,
+    /// A connection that has waited longer to be accepted is answered with 503 while the queue stays
+    /// that old; zero serves all, however late.
+    pub queue_limit: Duration,
     /// Connections a worker holds at once; further ones wait in the backlog (`worker_connections`).
     pub max_connections: usize,
     /// Bounds of a request head. Its `path.refused` is empty, as routes decide on that.
@@ -103,6 +106,7 @@ impl Default for Settings {
             engine: crate::Engine::default(),
             listen: Vec::new(),
             backlog: 511,
+            queue_limit: Duration::from_millis(250),
             max_connections: 65_536,
             // What may stand in a path is the route's to say.
             request: Limits {

@@ -18,6 +18,7 @@ use crate::buffers::Buffers;
 use crate::clock::{Clock, TICK};
 use crate::consumer_chains::ConsumerChains;
 use crate::exchange::Scratch;
+use crate::queue::Queue;
 use crate::settings::Settings;
 use crate::up::pool::Pools;
 use crate::{down, rt};
@@ -219,35 +220,52 @@ impl Ord for Stage {
     }
 }
 
-/// Connections a listener takes before everything else that is ready gets its turn.
-const ACCEPTED_A_TURN: u32 = 8;
+/// What a listener may do before everything else that is ready gets its turn: take eight
+/// connections, or refuse as many more as cost the same.
+const TURN: u32 = 64;
+const TO_TAKE: u32 = 8;
+const TO_REFUSE: u32 = 1;
 
 /// Takes connections while there is room for them.
 async fn accept(worker: Rc<Worker>, listener: rt::Listener, local: SocketAddr, mut signal: rt::Signal) {
-    let mut taken_this_turn = 0;
+    let mut queue = Queue::new(worker.settings.queue_limit);
+    let mut done_this_turn = 0;
     loop {
         if worker.connections.get() >= worker.settings.max_connections {
+            queue.emptied();
             rt::sleep(TICK).await;
         } else {
-            let taken = {
-                let accepted = std::pin::pin!(listener.accept());
-                let stopped = std::pin::pin!(rt::changed(&mut signal));
-                rt::either(accepted, stopped).await
+            let taken = match listener.accept_now() {
+                Some(taken) => Ok(taken),
+                None => {
+                    queue.emptied();
+                    let accepted = std::pin::pin!(listener.accept());
+                    let stopped = std::pin::pin!(rt::changed(&mut signal));
+                    rt::either(accepted, stopped).await
+                }
             };
             match taken {
                 Ok(Ok((stream, peer))) => {
-                    worker.begin(stream, peer, local);
+                    if queue.refuses(|| stream.waited_ms(), worker.clock.coarse_ms()) {
+                        worker.turn_away(stream);
+                        done_this_turn += TO_REFUSE;
+                    } else {
+                        worker.begin(stream, peer, local);
+                        done_this_turn += TO_TAKE;
+                    }
                     // A few a turn: a worker with more to do than it can must first finish what
                     // it has begun. What waits meanwhile waits with the kernel, which refuses when
                     // its queue is full; taken all at once, every request would wait several
                     // times behind all others, and few would end before their clients give up.
-                    taken_this_turn += 1;
-                    if taken_this_turn == ACCEPTED_A_TURN {
-                        taken_this_turn = 0;
+                    if done_this_turn >= TURN {
+                        done_this_turn = 0;
                         rt::turn().await;
                     }
                 }
-                Ok(Err(error)) => worker.accept_failed(&error).await,
+                Ok(Err(error)) => {
+                    queue.emptied();
+                    worker.accept_failed(&error).await;
+                }
                 Err(_) => break,
             }
         }
@@ -300,6 +318,18 @@ impl Worker {
         rt::spawn(async move {
             let _guard = guard;
             down::h1::serve(worker, stream, Client::new(peer, local, false)).await;
+        });
+    }
+
+    /// Refuses a connection that has waited too long.
+    fn turn_away(self: &Rc<Worker>, stream: rt::Stream) {
+        self.connections.set(self.connections.get() + 1);
+        self.shard.connection_opened();
+        let worker = self.clone();
+        let guard = Connected(self.clone());
+        rt::spawn(async move {
+            let _guard = guard;
+            down::h1::turn_away(worker, stream).await;
         });
     }
 

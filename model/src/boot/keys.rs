@@ -105,7 +105,7 @@ pub const ROWS: &[Row] = &[
     used("nginx_config.worker_shutdown_timeout", Shape::Time),
     idle("nginx_config.max_pending_timers", "timers need no limit"),
     idle("nginx_config.max_running_timers", "timers need no limit"),
-
+    // nginx's own `use`; APISIX always has epoll.
     used("nginx_config.event.use", Shape::OneOf(EVENT_METHODS)),
     used("nginx_config.event.worker_connections", Shape::Count { min: 1, max: 1 << 32 }),
     idle("nginx_config.envs", "all of the environment is visible"),

@@ -37,18 +37,7 @@ const STAY_READY: std::time::Duration = std::time::Duration::from_millis(100);
 /// idle connection holds only this small future; that of the exchanges is made when a request
 /// comes, lives as long as requests follow each other, and then goes.
 pub(crate) async fn serve(worker: Rc<Worker>, stream: rt::Stream, client: Client) {
-    let mut down = Down {
-        stream,
-        buffer: None,
-        waiter: worker.clock.waiter(),
-        up_waiter: worker.clock.waiter(),
-        incoming: Incoming::None,
-        ready: 0,
-        continue_due: false,
-        body_lost: false,
-        head_bytes: 0,
-        requests: 0,
-    };
+    let mut down = Down::new(&worker, stream);
     loop {
         let first = down.requests == 0;
         let settings = &worker.settings;
@@ -59,6 +48,20 @@ pub(crate) async fn serve(worker: Rc<Worker>, stream: rt::Stream, client: Client
         if Box::pin(active(&worker, &mut down, &client)).await == Ended::Closed {
             break;
         }
+    }
+    if let Some(buffer) = down.buffer.take() {
+        worker.buffers.give(buffer);
+    }
+}
+
+/// Answers a connection that has waited too long to be served, whatever it was about to ask.
+pub(crate) async fn turn_away(worker: Rc<Worker>, stream: rt::Stream) {
+    let mut down = Down::new(&worker, stream);
+    let mut scratch = worker.take_scratch();
+    let after = refuse(&worker, &mut down, FaultKind::Overloaded, &mut scratch.down_out).await;
+    worker.give_scratch(scratch);
+    if let After::Linger = after {
+        linger(&worker, &mut down).await;
     }
     if let Some(buffer) = down.buffer.take() {
         worker.buffers.give(buffer);

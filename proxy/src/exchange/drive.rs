@@ -161,6 +161,11 @@ pub(crate) async fn drive(
     if matches!(after, After::Next) && !down.finish_body() {
         after = After::Linger;
     }
+    // The client said that this was its last request, and has sent no more than that: there is
+    // nothing that the close could answer with a reset.
+    if matches!(after, After::Linger) && !x.request().keep_alive && down.finish_body() && !down.has_more() {
+        after = After::Close;
+    }
     after
 }
 

@@ -53,6 +53,8 @@ pub enum FaultKind {
     /// A stage asked for something that cannot be, such as a body length that does not fit.
     BrokenStage,
     Stopping,
+    /// The connection has waited too long to be served.
+    Overloaded,
 }
 
 /// A failed exchange.
@@ -118,7 +120,7 @@ impl FaultKind {
             | FaultKind::UnsupportedScheme => 502,
             FaultKind::NoRoute | FaultKind::Plan(Failure::NoService) => 404,
             FaultKind::Plan(Failure::NoUpstreamObject) => 502,
-            FaultKind::Plan(_) | FaultKind::NoNode | FaultKind::Stopping => 503,
+            FaultKind::Plan(_) | FaultKind::NoNode | FaultKind::Stopping | FaultKind::Overloaded => 503,
             FaultKind::Panic | FaultKind::BrokenStage => 500,
         }
     }
@@ -153,6 +155,7 @@ impl FaultKind {
             FaultKind::Panic => "a plugin failed",
             FaultKind::BrokenStage => "a plugin made an answer that cannot be sent",
             FaultKind::Stopping => "the gateway is stopping",
+            FaultKind::Overloaded => "the gateway is asked for more than it can do",
         }
     }
 }

@@ -5,6 +5,7 @@
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpListener as StdListener};
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
@@ -57,6 +58,10 @@ impl Listener {
 impl Stream {
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.0.local_addr()
+    }
+
+    pub(crate) fn waited_ms(&self) -> u64 {
+        super::age::since_last_byte(self.0.as_fd())
     }
 
     #[inline]

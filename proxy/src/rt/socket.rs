@@ -106,6 +106,15 @@ impl Stream {
         }
     }
 
+    /// How long it has waited to be accepted, in milliseconds: since its last byte, or since it came
+    /// about. One system call.
+    pub(crate) fn waited_ms(&self) -> u64 {
+        match self {
+            Stream::Ring(stream) => stream.waited_ms(),
+            Stream::Epoll(stream) => stream.waited_ms(),
+        }
+    }
+
     #[inline]
     pub(crate) fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
         match self {

@@ -1,7 +1,6 @@
 //! hot path
 //!
-//! The ring shared with the kernel: requests go in, completions come out. The only place with
-//! `unsafe` in this room.
+//! The ring shared with the kernel: requests go in, completions come out.
 //!
 //! Bytes that arrive are written by the kernel into the ring's own buffers, of which it takes
 //! one at each completion and gets it back with [`Kernel::give_back`]. Nothing else that a

@@ -124,6 +124,10 @@ impl Stream {
         addr.as_socket().ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
     }
 
+    pub(crate) fn waited_ms(&self) -> u64 {
+        self.0.reactor.call(self.0.key, |fd| Ok(crate::rt::age::since_last_byte(fd))).unwrap_or(0)
+    }
+
     fn call<T>(&self, call: impl FnOnce(SockRef<'_>) -> io::Result<T>) -> io::Result<T> {
         self.0.reactor.call(self.0.key, |fd| call(SockRef::from(&fd)))
     }
