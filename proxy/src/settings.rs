@@ -21,7 +21,7 @@ pub struct Settings {
     /// longer queue would only be full of clients that have given up, when there is one.
     pub backlog: i32,
     /// A connection that has waited longer to be accepted is answered with 503 while the queue stays
-    /// that old; zero serves all, however late.
+    /// that old; zero serves all, however late (`accept_wait`).
     pub queue_limit: Duration,
     /// Connections a worker holds at once; further ones wait in the backlog (`worker_connections`).
     pub max_connections: usize,
@@ -49,7 +49,7 @@ pub struct Settings {
     /// … and for at most so long, so that the client can read the answer.
     pub linger_timeout: Duration,
     /// On a graceful stop, a connection between two requests stays open for so long: a request on
-    /// its way is answered, and the client told that it was the last.
+    /// its way is answered, and the client told that it was the last (`keepalive_min_timeout`).
     pub idle_grace: Duration,
     /// On a graceful stop, exchanges in flight may take so long (`worker_shutdown_timeout`).
     pub drain_timeout: Duration,

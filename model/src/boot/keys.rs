@@ -107,6 +107,8 @@ pub const ROWS: &[Row] = &[
     idle("nginx_config.max_running_timers", "timers need no limit"),
     // nginx's own `use`; APISIX always has epoll.
     used("nginx_config.event.use", Shape::OneOf(EVENT_METHODS)),
+    // Ours.
+    used("nginx_config.event.accept_wait", Shape::Time),
     used("nginx_config.event.worker_connections", Shape::Count { min: 1, max: 1 << 32 }),
     idle("nginx_config.envs", "all of the environment is visible"),
     idle("nginx_config.meta", SIZED_ALONE),
@@ -124,6 +126,8 @@ pub const ROWS: &[Row] = &[
     idle("nginx_config.http.access_log_format", NO_ACCESS_LOG),
     idle("nginx_config.http.access_log_format_escape", NO_ACCESS_LOG),
     used("nginx_config.http.keepalive_timeout", Shape::Time),
+    // nginx 1.27.4's.
+    used("nginx_config.http.keepalive_min_timeout", Shape::Time),
     used("nginx_config.http.client_header_timeout", Shape::Time),
     used("nginx_config.http.client_body_timeout", Shape::Time),
     used("nginx_config.http.client_max_body_size", Shape::Size),

@@ -53,6 +53,7 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
             Some("auto") => EventMethod::Auto,
             _ => EventMethod::Epoll,
         },
+        accept_wait: nginx.read("/event/accept_wait", shape::time).unwrap_or(Duration::from_millis(250)),
         worker_connections: nginx.count("/event/worker_connections", 10_620),
         shutdown_timeout: nginx.time("/worker_shutdown_timeout", 240),
         log_level: log_level(nginx),
@@ -242,6 +243,7 @@ fn http(http: File<'_>) -> Result<Http, Invalid> {
     let from = http.read("/real_ip_from", networks).unwrap_or_else(|| vec![Some(LOCALHOST.into())]);
     Ok(Http {
         keepalive_timeout: http.time("/keepalive_timeout", 60),
+        keepalive_min_timeout: http.time("/keepalive_min_timeout", 1),
         client_header_timeout: http.time("/client_header_timeout", 10),
         client_body_timeout: http.time("/client_body_timeout", 60),
         send_timeout: http.time("/send_timeout", 10),

@@ -1,0 +1,267 @@
+//! Whole files, and what is said of bad ones.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::Severity;
+
+fn lookup(name: &str) -> Option<String> {
+    (name == "PORT").then(|| "9999".to_owned())
+}
+
+fn parse(text: &str) -> Boot {
+    let (boot, warnings) = Boot::parse("config.yaml", text, &lookup).unwrap();
+    assert!(warnings.is_empty(), "{warnings:?}");
+    boot
+}
+
+fn refusals(text: &str) -> Vec<Diagnostic> {
+    Boot::parse("config.yaml", text, &lookup).unwrap_err()
+}
+
+/// The only thing wrong with `text`, as line, column, pointer and message.
+fn refusal(text: &str) -> (u32, u32, String, String) {
+    let [only] = &refusals(text)[..] else { panic!("one finding in {text}") };
+    (only.line, only.column, only.pointer.clone(), only.message.clone())
+}
+
+#[test]
+fn an_empty_file_has_the_defaults() {
+    let boot = parse("");
+    assert_eq!(boot, Boot::default());
+    assert_eq!(boot, parse("# nothing\n"));
+    let listen: Vec<String> = boot.listen.iter().map(|listen| listen.address.to_string()).collect();
+    assert_eq!(listen, ["0.0.0.0:9080", "[::]:9080"]);
+    assert_eq!(boot.admin.listen.to_string(), "127.0.0.1:9180");
+    assert_eq!(boot.admin.allow, ["127.0.0.0/24".parse::<IpNet>().unwrap()]);
+    assert!(boot.admin.enabled && boot.admin.key_required && !boot.admin.on_node_listen);
+    assert_eq!((boot.role, boot.provider), (Role::Traditional, Provider::Embedded));
+    assert_eq!(boot.http.client_header_timeout, Duration::from_secs(10));
+    assert_eq!(boot.http.max_head_size, 65_536);
+    assert_eq!(boot.shutdown_timeout, Duration::from_secs(240));
+    assert_eq!(boot.control.map(|at| at.port()), Some(9090));
+    assert_eq!(boot.status, None);
+    assert_eq!(boot.prometheus.export.map(|at| at.to_string()).as_deref(), Some("127.0.0.1:9091"));
+    assert_eq!(boot.plugins, None);
+    assert_eq!(boot.proxy_cache.zones.len(), 2);
+}
+
+#[test]
+fn node_listen_has_four_forms() {
+    let ports = |text: &str| {
+        let text = format!("apisix:\n  enable_ipv6: false\n  node_listen: {text}\n");
+        parse(&text).listen.iter().map(|listen| listen.address.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(ports("9081"), ["0.0.0.0:9081"]);
+    assert_eq!(ports("[9081, 9082]"), ["0.0.0.0:9081", "0.0.0.0:9082"]);
+    assert_eq!(ports("[{port: 9081}, {ip: 127.0.0.2, port: 9082}]"), ["0.0.0.0:9081", "127.0.0.2:9082"]);
+    assert_eq!(ports("{ip: '[::1]'}"), ["[::1]:9080"]);
+    assert_eq!(ports("'${{PORT}}'"), ["0.0.0.0:9999"]);
+}
+
+#[test]
+fn the_files_of_the_seeds_load() {
+    let boot = parse(
+        "apisix:\n  node_listen: 9080\n  enable_admin: true\n  enable_admin_on_node_listen: true\n\
+             nginx_config:\n  worker_processes: 1\n\
+             deployment:\n  admin:\n    admin_key_required: false\n    admin_key:\n      - name: admin\n        \
+             key: edd1c9f034335f136f87ad84b625c8f1\n        role: admin\n      - {name: v, key: x, role: viewer}\n",
+    );
+    assert_eq!(boot.workers, Workers::Count(1));
+    assert!(boot.admin.on_node_listen && !boot.admin.key_required);
+    assert_eq!(boot.admin.keys[1].role, AdminRole::Viewer);
+    assert!(!format!("{boot:?}").contains("edd1c9f"));
+
+    let boot = parse("deployment:\n  role: data_plane\n  role_data_plane:\n    config_provider: yaml\n");
+    assert_eq!((boot.role, boot.provider, boot.admin.enabled), (Role::DataPlane, Provider::Yaml, false));
+}
+
+#[test]
+fn every_part_is_read() {
+    let boot = parse(
+        "apisix:
+  router: {http: radixtree_uri}
+  delete_uri_tail_slash: true
+  proxy_cache:
+    cache_ttl: 1m
+    zones:
+      - {name: d, memory_size: 1m, disk_size: 2g, disk_path: /c, cache_levels: '1:2'}
+  status: {port: 7086}
+  dns_resolver: [1.1.1.1, '9.9.9.9:5353', '[::1]', '::2']
+  dns_resolver_valid: 30
+  trusted_addresses: [10.0.0.0/8]
+nginx_config:
+  error_log_level: info
+  http:
+    client_max_body_size: 10m
+    large_client_header_buffers: 4 8k
+    underscores_in_headers: 'off'
+    real_ip_from: ['unix:', 10.1.0.0/16]
+    upstream: {keepalive: 10, keepalive_timeout: 5s}
+    lua_shared_dict: {plugin-limit-count: 20m}
+plugins: [cors, limit-count]
+plugin_attr:
+  prometheus:
+    export_addr: {port: 9092}
+    default_buckets: [1, 5.5]
+    metrics: {http_status: {expire: 60, extra_labels: [{addr: $upstream_addr}]}}
+  redirect: {https_port: 8443}
+",
+    );
+    assert_eq!(boot.router, Router::Uri);
+    assert!(boot.uri.delete_tail_slash);
+    let disk = boot.proxy_cache.zones[0].disk.as_ref().unwrap();
+    assert_eq!((disk.size, disk.levels.as_slice()), (2 << 30, &[1, 2][..]));
+    assert_eq!(boot.status.map(|at| at.to_string()).as_deref(), Some("127.0.0.1:7086"));
+    let servers: Vec<String> = boot.resolver.servers.iter().map(ToString::to_string).collect();
+    assert_eq!(servers, ["1.1.1.1:53", "9.9.9.9:5353", "[::1]:53", "[::2]:53"]);
+    assert_eq!(boot.resolver.valid, Some(Duration::from_secs(30)));
+    assert_eq!(boot.trusted_addresses.map(|nets| nets.len()), Some(1));
+    assert_eq!(boot.log_level, LogLevel::Info);
+    assert_eq!(boot.http.client_max_body_size, Some(10 << 20));
+    assert_eq!(boot.http.max_head_size, 32 << 10);
+    assert!(!boot.http.underscores_in_headers);
+    assert_eq!(boot.http.real_ip.from.len(), 1);
+    assert_eq!(boot.http.upstream.size, 10);
+    assert_eq!(boot.http.shared_dicts["plugin-limit-count"], 20 << 20);
+    assert_eq!(boot.plugins.as_deref(), Some(&["cors".to_owned(), "limit-count".to_owned()][..]));
+    assert_eq!(boot.prometheus.export.map(|at| at.port()), Some(9092));
+    assert_eq!(
+        boot.prometheus.extra_labels["http_status"],
+        [("addr".to_owned(), "upstream_addr".to_owned())]
+    );
+    assert_eq!(boot.prometheus.expire["http_status"], Duration::from_secs(60));
+    assert_eq!(boot.plugin_attr["redirect"]["https_port"], 8443);
+    assert_eq!(boot.plugin_attr["prometheus"]["export_addr"]["port"], 9092);
+}
+
+#[test]
+fn what_is_wrong_is_told_with_its_place() {
+    let cases = [
+        ("apisx: {}\n", (1, 1, "/apisx", "unknown key `apisx`")),
+        ("apisix:\n  node_listn: 1\n", (2, 3, "/apisix/node_listn", "unknown key `apisix.node_listn`")),
+        (
+            "apisix:\n  enable_admin: 'yes'\n",
+            (2, 17, "/apisix/enable_admin", "wrong type: expected boolean, got string"),
+        ),
+        (
+            "apisix:\n  node_listen:\n    - 9080\n    - port: 99999\n",
+            (4, 13, "/apisix/node_listen/1/port", "expected a port from 1 to 65535, got `99999`"),
+        ),
+        ("apisix:\n  node_listen: [{prt: 1}]\n", (2, 18, "/apisix/node_listen/0/prt", "unknown key `prt`")),
+        (
+            "apisix:\n  node_listen: [1, 1]\n",
+            (2, 3, "/apisix/node_listen", "two listeners have the address 0.0.0.0:1"),
+        ),
+        ("apisix: 1\n", (1, 9, "/apisix", "wrong type: expected object, got number")),
+        (
+            "deployment:\n  role_traditional:\n    config_provider: etcd\n",
+            (
+                3,
+                22,
+                "/deployment/role_traditional/config_provider",
+                "etcd is not supported yet; use embedded or yaml",
+            ),
+        ),
+        (
+            "deployment:\n  role: data_plane\n",
+            (2, 9, "/deployment/role", "a data plane needs a `config_provider`"),
+        ),
+        (
+            "nginx_config:\n  http:\n    send_timeout: soon\n",
+            (
+                3,
+                19,
+                "/nginx_config/http/send_timeout",
+                "expected a time such as 60s, 500ms or 1h30m, got `soon`",
+            ),
+        ),
+        (
+            "nginx_config:\n  http:\n    client_header_buffer_size: 10\n",
+            (
+                3,
+                32,
+                "/nginx_config/http/client_header_buffer_size",
+                "a request's head cannot be bounded by 10 bytes",
+            ),
+        ),
+        ("a: [\n", (1, 4, "", "unclosed bracket '['")),
+        ("a: 1\na: 2\n", (2, 1, "", "duplicate mapping key: a")),
+        (
+            "apisix:\n  node_listen: ${{NOPE}}\n",
+            (2, 16, "", "failed to handle configuration: can't find environment variable NOPE"),
+        ),
+    ];
+    for (text, (line, column, pointer, message)) in cases {
+        assert_eq!(refusal(text), (line, column, pointer.to_owned(), message.to_owned()), "{text}");
+    }
+}
+
+#[test]
+fn hints_lead_to_the_right_key() {
+    let hint = |text: &str| refusals(text)[0].hint.clone().unwrap_or_default();
+    assert_eq!(hint("apisix:\n  node_listn: 1\n"), "did you mean `node_listen`?");
+    assert_eq!(hint("plugn_attr: {}\n"), "did you mean `plugin_attr`?");
+    assert_eq!(hint("apisix:\n  admin_key: []\n"), "this moved to `deployment.admin.admin_key` in APISIX 3");
+    assert_eq!(
+        hint("nginx_config:\n  http:\n    upstream:\n      keepaliv: 1\n"),
+        "did you mean `keepalive`?"
+    );
+}
+
+#[test]
+fn keys_that_say_what_happens_anyway_do_not_warn() {
+    let boot = parse(
+        "apisix: {enable_http2: false, proxy_mode: http, extra_lua_path: '', router: {ssl: radixtree_sni}}\n\
+             nginx_config: {http: {enable_access_log: false}}\n",
+    );
+    assert_eq!(boot, Boot::default());
+}
+
+#[test]
+fn all_that_is_wrong_is_told_in_order() {
+    let found = refusals("plugins: 1\napisix:\n  ssl: {}\n  enable_control: 3\nnope: 1\n");
+    let lines: Vec<(u32, Severity)> = found.iter().map(|found| (found.line, found.severity)).collect();
+    let (error, warning) = (Severity::Error, Severity::Warning);
+    assert_eq!(lines, [(1, error), (3, warning), (4, error), (5, error)]);
+}
+
+#[test]
+fn keys_without_meaning_warn_once_each() {
+    let text =
+        "apisix:\n  extra_lua_path: x\n  ssl:\n    enable: true\n    listen: [{port: 9443}]\nwasm: {}\n";
+    let (boot, warnings) = Boot::parse("config.yaml", text, &lookup).unwrap();
+    assert_eq!(boot, Boot::default());
+    let told: Vec<(u32, &str)> = warnings.iter().map(|found| (found.line, found.message.as_str())).collect();
+    assert_eq!(
+        told,
+        [
+            (2, "`apisix.extra_lua_path` has no effect: it is about Lua, and plugins here are native"),
+            (3, "`apisix.ssl` has no effect: HTTPS listeners are not served yet"),
+            (6, "`wasm` has no effect: WASM plugins are not served yet"),
+        ]
+    );
+}
+
+#[test]
+fn the_environment_may_say_how_many_workers() {
+    let with = |text: &str, count: &str| {
+        let count = count.to_owned();
+        Boot::parse("f", text, &move |name| (name == "APISIX_WORKER_PROCESSES").then(|| count.clone()))
+    };
+    assert_eq!(with("", "3").unwrap().0.workers, Workers::Count(3));
+    assert_eq!(with("nginx_config: {worker_processes: 2}", "3").unwrap().0.workers, Workers::Count(2));
+    assert!(with("", "many").unwrap_err()[0].message.contains("APISIX_WORKER_PROCESSES"));
+}
+
+proptest! {
+    #[test]
+    fn no_text_panics(
+        section in "(apisix|nginx_config|deployment|plugin_attr|plugins)",
+        key in "(node_listen|http|admin|role|prometheus|proxy_cache|status|x)",
+        value in r#"[-\[\]{}:,'" a-z0-9./$]{0,40}"#,
+    ) {
+        let _ = Boot::parse("f", &format!("{section}:\n  {key}: {value}\n"), &lookup);
+        let _ = Boot::parse("f", &format!("{section}: {value}\n"), &lookup);
+    }
+}
