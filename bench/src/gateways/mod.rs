@@ -124,6 +124,8 @@ pub struct Setup {
     pub workers: usize,
     /// Configured through the Admin API and a store instead of a file (Sluice only).
     pub admin: bool,
+    /// Workers on io_uring instead of epoll (Sluice only).
+    pub io_uring: bool,
 }
 
 impl Setup {
@@ -136,6 +138,7 @@ impl Setup {
         metrics: false,
         workers: 1,
         admin: false,
+        io_uring: false,
     };
 
     pub fn paths(&self) -> Vec<String> {
