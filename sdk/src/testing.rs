@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use model::Invalid;
 use serde_json::Value;
-use wire::{Method, Span};
+use wire::{Fields, Method, Span};
 
 use crate::build::{Build, Names, Owner, Services};
 use crate::chain::LocalFuture;
@@ -16,6 +16,15 @@ use crate::exchange::{Body, Chunk, Client, Exchange, Messages, RouteInfo, Source
 use crate::meters::Shard;
 use crate::plugin::Plugin;
 use crate::world::{Fetch, FetchError, Fetched, World};
+
+/// Header fields in this order.
+pub fn fields(list: &[(&str, &str)]) -> Fields {
+    let mut fields = Fields::new();
+    for (name, value) in list {
+        fields.append(name.as_bytes(), value.as_bytes()).unwrap_or_else(|_| panic!("{name}: {value}"));
+    }
+    fields
+}
 
 /// Builds exchanges and stages for a test, and holds what they touch.
 #[derive(Debug)]

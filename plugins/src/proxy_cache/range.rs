@@ -75,14 +75,7 @@ fn position(digits: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn fields(list: &[(&str, &str)]) -> Fields {
-        let mut fields = Fields::new();
-        for (name, value) in list {
-            fields.append(name.as_bytes(), value.as_bytes()).unwrap();
-        }
-        fields
-    }
+    use sdk::testing::fields;
 
     #[test]
     fn one_part_is_cut_out() {

@@ -196,14 +196,7 @@ pub(super) fn date(value: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn fields(list: &[(&str, &str)]) -> Fields {
-        let mut fields = Fields::new();
-        for (name, value) in list {
-            fields.append(name.as_bytes(), value.as_bytes()).unwrap();
-        }
-        fields
-    }
+    use sdk::testing::fields;
 
     fn control(value: &str) -> CacheControl {
         CacheControl::of(&fields(&[("Cache-Control", value)]))

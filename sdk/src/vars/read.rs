@@ -130,14 +130,7 @@ fn folded(byte: u8) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn fields(list: &[(&str, &str)]) -> Fields {
-        let mut fields = Fields::new();
-        for (name, value) in list {
-            fields.append(name.as_bytes(), value.as_bytes()).unwrap();
-        }
-        fields
-    }
+    use crate::testing::fields;
 
     #[test]
     fn arguments_are_decoded_and_the_first_wins() {
