@@ -308,28 +308,30 @@ async fn follow(worker: Rc<Worker>) {
 
 impl Worker {
     fn begin(self: &Rc<Worker>, stream: rt::Stream, peer: SocketAddr, listener: SocketAddr) {
-        self.connections.set(self.connections.get() + 1);
-        self.shard.connection_opened();
         // The listener's own address says enough unless it is a wildcard.
         let local =
             if listener.ip().is_unspecified() { stream.local_addr().unwrap_or(listener) } else { listener };
-        let worker = self.clone();
-        let guard = Connected(self.clone());
-        rt::spawn(async move {
-            let _guard = guard;
-            down::h1::serve(worker, stream, Client::new(peer, local, false)).await;
-        });
+        let client = Client::new(peer, local, false);
+        self.hold(move |worker| down::h1::serve(worker, stream, client));
     }
 
     /// Refuses a connection that has waited too long.
     fn turn_away(self: &Rc<Worker>, stream: rt::Stream) {
+        self.hold(move |worker| down::h1::turn_away(worker, stream));
+    }
+
+    /// Gives a connection its task, and counts it for as long as that runs.
+    fn hold<F: Future<Output = ()> + 'static>(
+        self: &Rc<Worker>,
+        serve: impl FnOnce(Rc<Worker>) -> F + 'static,
+    ) {
         self.connections.set(self.connections.get() + 1);
         self.shard.connection_opened();
         let worker = self.clone();
         let guard = Connected(self.clone());
         rt::spawn(async move {
             let _guard = guard;
-            down::h1::turn_away(worker, stream).await;
+            serve(worker).await;
         });
     }
 

@@ -32,7 +32,7 @@ struct Engine {
     reactor: Rc<Reactor>,
 }
 
-/// Whether the kernel gives this process a ring.
+/// Whether the kernel gives this process a ring. Asked once, at the start: a ring keeps its memory.
 pub(crate) fn try_out() -> io::Result<()> {
     Kernel::new().map(drop)
 }

@@ -32,8 +32,12 @@ const GROUP: u16 = 0;
 /// Alignment of the table of buffers, which the kernel maps.
 const PAGE: usize = 4096;
 
+/// Events of `poll(2)`.
+pub(super) const POLLIN: i16 = 1;
+pub(super) const POLLOUT: i16 = 4;
+
 /// Completions with this name concern nobody.
-pub(super) const NOBODY: u64 = 0;
+const NOBODY: u64 = 0;
 
 /// Bytes in one of the ring's buffers. Neither copied nor dropped: it goes back by
 /// [`Kernel::give_back`].

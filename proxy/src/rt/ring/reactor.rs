@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::kernel::{Chunk, Completion, Kernel};
+use super::kernel::{Chunk, Completion, Kernel, POLLIN};
 
 /// Bytes a place may hold untaken before it stops receiving. Until the kernel has stopped, a few
 /// buffers more may come.
@@ -232,19 +232,10 @@ impl Reactor {
         self.0.borrow().places[key.index as usize].receiving == Receiving::Yes
     }
 
-    /// Waits until the socket can be written to.
-    pub(super) fn poll_writable(&self, key: Key, cx: &mut Context<'_>) -> Poll<()> {
-        const POLLOUT: i16 = 4;
+    /// Waits until one of the `poll(2)` events has happened on a place's socket.
+    pub(super) fn poll_event(&self, key: Key, events: i16, cx: &mut Context<'_>) -> Poll<()> {
         let ask =
-            |kernel: &mut Kernel, socket: BorrowedFd<'_>, name| kernel.poll(socket, POLLOUT, false, name);
-        self.poll_answer(key, cx, Kind::Poll, ask).map(drop)
-    }
-
-    /// Waits until a connection waits to be accepted.
-    pub(super) fn poll_acceptable(&self, key: Key, cx: &mut Context<'_>) -> Poll<()> {
-        const POLLIN: i16 = 1;
-        let ask =
-            |kernel: &mut Kernel, socket: BorrowedFd<'_>, name| kernel.poll(socket, POLLIN, false, name);
+            |kernel: &mut Kernel, socket: BorrowedFd<'_>, name| kernel.poll(socket, events, false, name);
         self.poll_answer(key, cx, Kind::Poll, ask).map(drop)
     }
 
@@ -298,7 +289,6 @@ impl Reactor {
 
     /// From now on [`Reactor::turn`] says when this descriptor was written to.
     pub(super) fn watch(&self, fd: BorrowedFd<'_>) {
-        const POLLIN: i16 = 1;
         let key = Key { index: u32::MAX, generation: 0 };
         self.0.borrow_mut().kernel.poll(fd, POLLIN, true, name(key, Kind::Event));
     }

@@ -15,6 +15,7 @@ use rustix::event::epoll;
 use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
+use super::kernel::{POLLIN, POLLOUT};
 use super::reactor::{Key, Reactor};
 
 /// No signal when the other side is gone, and no waiting.
@@ -73,7 +74,7 @@ pub(crate) async fn sleep(duration: Duration) {
 pub(crate) async fn connect(addr: SocketAddr) -> io::Result<Stream> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_tcp_nodelay(true)?;
-    let Stream(place) = Stream(Place::new(socket)?);
+    let place = Place::new(socket)?;
     match poll_fn(|cx| place.reactor.poll_connect(place.key, addr, cx)).await {
         0 => Ok(Stream(place)),
         error => Err(io::Error::from_raw_os_error(-error)),
@@ -92,7 +93,7 @@ impl Listener {
         loop {
             match self.accept_now() {
                 Some(accepted) => return accepted,
-                None => poll_fn(|cx| self.place.reactor.poll_acceptable(self.place.key, cx)).await,
+                None => poll_fn(|cx| self.place.reactor.poll_event(self.place.key, POLLIN, cx)).await,
             }
         }
     }
@@ -205,7 +206,7 @@ impl Stream {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 sent => return Poll::Ready(sent),
             }
-            if reactor.poll_writable(*key, cx).is_pending() {
+            if reactor.poll_event(*key, POLLOUT, cx).is_pending() {
                 return Poll::Pending;
             }
         }
