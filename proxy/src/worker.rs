@@ -1,6 +1,6 @@
 //! Workers: one thread each, with all it needs to serve.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
@@ -382,31 +382,39 @@ impl Worker {
         }
     }
 
-    /// The worker's balancing state of an upstream, carried over when the upstream changed.
+    /// The worker's balancing state of an upstream, to choose from it: carried over when the
+    /// upstream changed.
     #[inline]
     pub(crate) fn with_balance<T>(
         &self,
         upstream: &Arc<Upstream>,
         f: impl FnOnce(&mut BalanceState) -> T,
     ) -> T {
+        let mut entry = self.balance_of(upstream);
+        if !Arc::ptr_eq(&entry.upstream, upstream) {
+            let balance = &mut *entry;
+            balance.state.carry(&balance.upstream, upstream);
+            balance.upstream = upstream.clone();
+        }
+        f(&mut entry.state)
+    }
+
+    /// The same, to tell of a try. The exchange may be on an older snapshot than others that use
+    /// the state; what it tells counts for theirs, too.
+    #[inline]
+    pub(crate) fn with_score(&self, upstream: &Arc<Upstream>, f: impl FnOnce(&mut BalanceState)) {
+        f(&mut self.balance_of(upstream).state);
+    }
+
+    #[inline]
+    fn balance_of(&self, upstream: &Arc<Upstream>) -> RefMut<'_, Balance> {
         let slot = upstream.slot as usize;
-        let mut all = self.balance.borrow_mut();
-        if slot >= all.len() {
-            all.resize_with(slot + 1, || None);
-        }
-        let entry = &mut all[slot];
-        match entry {
-            Some(balance) if Arc::ptr_eq(&balance.upstream, upstream) => f(&mut balance.state),
-            Some(balance) => {
-                balance.state.carry(&balance.upstream, upstream);
-                balance.upstream = upstream.clone();
-                f(&mut balance.state)
+        RefMut::map(self.balance.borrow_mut(), |all| {
+            if slot >= all.len() {
+                all.resize_with(slot + 1, || None);
             }
-            None => {
-                let balance = entry.insert(Balance { upstream: upstream.clone(), state: upstream.state() });
-                f(&mut balance.state)
-            }
-        }
+            all[slot].get_or_insert_with(|| Balance { upstream: upstream.clone(), state: upstream.state() })
+        })
     }
 
     /// The current `Date` (RFC 9110 section 6.6.1), at most a tick behind.

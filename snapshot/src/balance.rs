@@ -13,6 +13,7 @@ mod ewma;
 mod least_conn;
 mod priority;
 mod roundrobin;
+mod scores;
 
 use std::net::SocketAddr;
 
@@ -36,7 +37,7 @@ pub struct BalanceState(State);
 
 #[derive(Debug)]
 enum State {
-    /// One server at most: nothing to remember.
+    /// Nothing to remember.
     Single,
     RoundRobin(roundrobin::State),
     /// Holds the bytes to hash.
@@ -48,14 +49,13 @@ enum State {
 impl Upstream {
     /// A worker's state to begin with. Workers begin at different servers.
     pub fn state(&self) -> BalanceState {
-        if self.endpoints.len() < 2 {
-            return BalanceState(State::Single);
-        }
         BalanceState(match self.policy {
+            // What a single server has in flight counts once there are more (APISIX: #12217).
+            Policy::LeastConn => State::LeastConn(least_conn::State::new(&self.endpoints)),
+            _ if self.endpoints.len() < 2 => State::Single,
             Policy::RoundRobin => State::RoundRobin(roundrobin::State::new(&self.tiers, &self.endpoints)),
             Policy::Chash(_) => State::Chash(Vec::new()),
-            Policy::LeastConn => State::LeastConn(least_conn::State::new(self.endpoints.len())),
-            Policy::Ewma => State::Ewma(ewma::State::new(self.endpoints.len())),
+            Policy::Ewma => State::Ewma(ewma::State::new(&self.endpoints)),
         })
     }
 
@@ -69,7 +69,7 @@ impl Upstream {
         tried: &Tried,
         now_ms: u64,
     ) -> Option<usize> {
-        if let State::Single = state.0 {
+        if self.endpoints.len() < 2 {
             return (!self.endpoints.is_empty() && !tried.contains(0)).then_some(0);
         }
         let choice = Choice { endpoints: &self.endpoints, tried };
@@ -89,27 +89,13 @@ impl Upstream {
         }
     }
 
-    /// Whether [`Upstream::begin`] and [`Upstream::done`] have anything to remember.
+    /// Whether [`BalanceState::begin`] and [`BalanceState::done`] have anything to remember.
     #[inline]
     pub fn keeps_score(&self) -> bool {
-        self.endpoints.len() > 1 && matches!(self.policy, Policy::LeastConn | Policy::Ewma)
-    }
-
-    /// A try with this server begins.
-    #[inline]
-    pub fn begin(&self, state: &mut BalanceState, endpoint: usize) {
-        if let State::LeastConn(state) = &mut state.0 {
-            state.begin(endpoint);
-        }
-    }
-
-    /// The try is over. `micros` is how long it took, `ok` whether there was an answer.
-    #[inline]
-    pub fn done(&self, state: &mut BalanceState, endpoint: usize, micros: u64, ok: bool) {
-        match &mut state.0 {
-            State::LeastConn(state) => state.done(endpoint),
-            State::Ewma(state) => state.done(endpoint, micros, ok),
-            _ => {}
+        match self.policy {
+            Policy::LeastConn => true,
+            Policy::Ewma => self.endpoints.len() > 1,
+            _ => false,
         }
     }
 
@@ -120,7 +106,27 @@ impl Upstream {
 }
 
 impl BalanceState {
-    /// Makes this state fit `new`; what it knows of servers that are in both is kept.
+    /// A try with this server of some upstream begins. The upstream need not be the one the state
+    /// was made for or carried to: what an old one's exchanges tell counts for the new one, too.
+    #[inline]
+    pub fn begin(&mut self, index: usize, addr: SocketAddr) {
+        if let State::LeastConn(state) = &mut self.0 {
+            state.begin(index, addr);
+        }
+    }
+
+    /// The try is over. `micros` is how long it took, `ok` whether there was an answer.
+    #[inline]
+    pub fn done(&mut self, index: usize, addr: SocketAddr, micros: u64, ok: bool) {
+        match &mut self.0 {
+            State::LeastConn(state) => state.done(index, addr),
+            State::Ewma(state) => state.done(index, addr, micros, ok),
+            _ => {}
+        }
+    }
+
+    /// Makes this state fit `new`; what it knows of servers that are in both is kept, and what is
+    /// in flight with any.
     pub fn carry(&mut self, old: &Upstream, new: &Upstream) {
         let fresh = new.state();
         let before = std::mem::replace(&mut self.0, fresh.0);
@@ -128,10 +134,8 @@ impl BalanceState {
             (State::RoundRobin(state), State::RoundRobin(before)) => {
                 state.carry(&before, &new.tiers, &new.endpoints, &Moved::new(old, new));
             }
-            (State::LeastConn(state), State::LeastConn(before)) => {
-                state.carry(&before, &Moved::new(old, new))
-            }
-            (State::Ewma(state), State::Ewma(before)) => state.carry(&before, &Moved::new(old, new)),
+            (State::LeastConn(state), State::LeastConn(before)) => state.carry(before),
+            (State::Ewma(state), State::Ewma(before)) => state.carry(before),
             _ => {}
         }
     }

@@ -115,10 +115,11 @@ impl Forward<'_> {
             x.upstream_addr = Some(endpoint.addr);
             let result = if upstream.keeps_score() {
                 let began = worker.clock.micros();
-                worker.with_balance(upstream, |state| upstream.begin(state, index));
+                worker.with_score(upstream, |state| state.begin(index, endpoint.addr));
                 let result = self.attempt(down, x, upstream, endpoint, fresh).await;
                 let micros = worker.clock.micros().saturating_sub(began);
-                worker.with_balance(upstream, |state| upstream.done(state, index, micros, result.is_ok()));
+                let ok = result.is_ok();
+                worker.with_score(upstream, |state| state.done(index, endpoint.addr, micros, ok));
                 result
             } else {
                 self.attempt(down, x, upstream, endpoint, fresh).await

@@ -3,11 +3,14 @@
 //! Consistent hashing: the same key goes to the same server, and when servers
 //! come or go, only the keys of those move.
 //!
-//! Each server stands on a ring at 160 points for each unit of its weight (as in
-//! lua-resty-chash); a key belongs to the first point at or after its hash. The
-//! hash is our own and fixed, so all workers, nodes and versions agree.
+//! The ring is that of APISIX (lua-resty-balancer's `resty.chash`) to the byte, so that a gateway
+//! of either kind sends a key to the same server, and a fleet of both shares its caches. Each
+//! server stands at 160 points for each unit of its weight, weights being divided by what divides
+//! them all. A point is the CRC-32 of the server's name and the point before; a key belongs to the
+//! first point at or after its own CRC-32.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use sdk::Exchange;
 use sdk::template::Template;
@@ -18,8 +21,9 @@ use crate::upstream::Endpoint;
 
 /// Points for each unit of weight.
 const POINTS: u64 = 160;
-/// A ring has about so many points at most (8 bytes each); beyond, servers get fewer for their weight.
-const MOST_POINTS: u64 = 1 << 17;
+/// A ring has about so many points at most (8 bytes each), which are 6,553 units of weight. Beyond
+/// that servers get fewer for their weight, and not all keys go where APISIX sends them.
+const MOST_POINTS: u64 = 1 << 20;
 /// Memory kept for the bytes to hash.
 const KEPT: usize = 1 << 10;
 
@@ -42,14 +46,14 @@ impl HashOn {
             HashOn::Var(var) => var.write(x, bytes),
             HashOn::Combination(template) => template.render(x, bytes) > 0,
             HashOn::Consumer => match x.consumer() {
-                Some(consumer) => return hash(consumer.name.as_bytes(), 0),
+                Some(consumer) => return crc32fast::hash(consumer.name.as_bytes()),
                 None => false,
             },
         };
         if !found {
-            return hash(x.client.ip_text().as_bytes(), 0);
+            return crc32fast::hash(x.client.ip_text().as_bytes());
         }
-        let hash = hash(bytes, 0);
+        let hash = crc32fast::hash(bytes);
         if bytes.capacity() > KEPT {
             bytes.clear();
             bytes.shrink_to(KEPT);
@@ -67,22 +71,26 @@ pub(crate) struct Ring {
 
 impl Ring {
     pub fn new(tier: &Tier, endpoints: &[Endpoint]) -> Ring {
-        let all: u64 = endpoints[tier.range.clone()].iter().map(|e| u64::from(e.weight)).sum();
+        let servers = servers(tier, endpoints);
+        let unit = servers.iter().fold(0, |unit, server| gcd(unit, server.weight)).max(1);
+        let all: u64 = servers.iter().map(|server| server.weight / unit).sum();
         // Halving keeps the points that remain where they are, so that few keys move at a step.
         let shift = (0..64).find(|shift| all.saturating_mul(POINTS) >> shift <= MOST_POINTS).unwrap_or(63);
         let mut points = Vec::new();
-        for index in tier.range.clone() {
-            let endpoint = &endpoints[index];
-            if endpoint.weight == 0 {
-                continue;
+        for server in servers.iter().filter(|server| server.weight > 0) {
+            let count = ((server.weight / unit * POINTS) >> shift).max(1);
+            let name = crc32fast::hash(server.name.as_bytes());
+            let mut point: u32 = 0;
+            for _ in 0..count {
+                let mut hasher = crc32fast::Hasher::new_with_initial(name);
+                hasher.update(&point.to_le_bytes());
+                point = hasher.finalize();
+                points.push((point, server.index));
             }
-            let name = endpoint.addr.to_string();
-            let count = ((u64::from(endpoint.weight) * POINTS) >> shift).max(1);
-            points.extend((0..count).map(|point| (hash(name.as_bytes(), point + 1), index as u32)));
         }
+        // APISIX says nothing of servers at the same point. Here the lower address has it, in
+        // whatever order they were written.
         points.sort_unstable_by_key(|&(hash, index)| (hash, endpoints[index as usize].addr, index));
-        // Of servers at the same point, the one with the lower address has it, in whatever order they were written.
-        points.dedup_by_key(|point| point.0);
         Ring { points: points.into() }
     }
 
@@ -101,20 +109,56 @@ impl Ring {
     }
 }
 
+#[cfg(test)]
+impl Ring {
+    pub(super) fn points(&self) -> &[(u32, u32)] {
+        &self.points
+    }
+}
+
 impl fmt::Debug for Ring {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Ring({} points)", self.points.len())
     }
 }
 
-/// FNV-1a over the bytes, then the finish of MurmurHash3, as FNV alone spreads short texts badly.
-fn hash(bytes: &[u8], seed: u64) -> u32 {
-    let start = 0xcbf2_9ce4_8422_2325 ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mut hash =
-        bytes.iter().fold(start, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
-    for _ in 0..2 {
-        hash ^= hash >> 33;
-        hash = hash.wrapping_mul(0xff51_afd7_ed55_8ccd);
+
+/// A server of the ring.
+struct Server {
+    name: String,
+    weight: u64,
+    index: u32,
+}
+
+/// The servers of a tier, each address once. If one was written several times, the last counts.
+fn servers(tier: &Tier, endpoints: &[Endpoint]) -> Vec<Server> {
+    let mut servers: Vec<Server> = Vec::with_capacity(tier.range.len());
+    let mut places = hashbrown::HashMap::new();
+    for index in tier.range.clone() {
+        let endpoint = &endpoints[index];
+        let server =
+            Server { name: name(endpoint), weight: u64::from(endpoint.weight), index: index as u32 };
+        match places.get(&endpoint.addr) {
+            Some(&place) => servers[place] = server,
+            None => {
+                places.insert(endpoint.addr, servers.len());
+                servers.push(server);
+            }
+        }
     }
-    (hash >> 32) as u32
+    servers
+}
+
+/// The text points are made of: `10.0.0.1`, a zero byte, `80`. Every colon is a zero byte, those
+/// of an IPv6 address, too, which stands in brackets as the operator wrote it.
+fn name(endpoint: &Endpoint) -> String {
+    let port = format!(":{}", endpoint.addr.port());
+    let host = endpoint.authority.strip_suffix(&port).unwrap_or(&endpoint.authority);
+    let literal = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok();
+    let name = if literal { format!("{host}{port}") } else { endpoint.addr.to_string() };
+    name.replace(':', "\0")
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }

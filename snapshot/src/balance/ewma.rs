@@ -4,7 +4,11 @@
 //! average of how long their answers took (APISIX: `ewma`). The average fades when
 //! a server is not asked, so that a slow one is tried again.
 
-use super::{Choice, Moved, Tier};
+use std::net::SocketAddr;
+
+use super::scores::{Score, Scores};
+use super::{Choice, Tier};
+use crate::upstream::Endpoint;
 
 /// After this long a measurement weighs about a third.
 const DECAY_MS: f64 = 10_000.0;
@@ -13,7 +17,7 @@ const FAILED_MS: f64 = 1_000.0;
 
 #[derive(Debug)]
 pub(super) struct State {
-    servers: Vec<Average>,
+    servers: Scores<Average>,
     /// When a server was last picked; a worker's tries are short against the decay.
     now_ms: u64,
 }
@@ -24,9 +28,16 @@ struct Average {
     touched_ms: u64,
 }
 
+impl Score for Average {
+    /// One of a server that is gone is worth nothing: it would have faded anyway.
+    fn matters(&self) -> bool {
+        false
+    }
+}
+
 impl State {
-    pub fn new(servers: usize) -> State {
-        State { servers: vec![Average::default(); servers], now_ms: 0 }
+    pub fn new(endpoints: &[Endpoint]) -> State {
+        State { servers: Scores::new(endpoints), now_ms: 0 }
     }
 
     #[inline]
@@ -50,18 +61,16 @@ impl State {
         Some(if self.score(first) > self.score(second) { second } else { first })
     }
 
-    pub fn done(&mut self, endpoint: usize, micros: u64, ok: bool) {
+    pub fn done(&mut self, index: usize, addr: SocketAddr, micros: u64, ok: bool) {
         let now_ms = self.now_ms;
-        let Some(server) = self.servers.get_mut(endpoint) else { return };
+        let Some(server) = self.servers.find(index, addr, |_| true) else { return };
         let ms = micros as f64 / 1000.0;
         server.measure(if ok { ms } else { ms.max(FAILED_MS) }, now_ms);
     }
 
-    pub fn carry(&mut self, before: &State, moved: &Moved) {
+    pub fn carry(&mut self, before: State) {
         self.now_ms = before.now_ms;
-        for (new, old) in moved.pairs() {
-            self.servers[new] = before.servers.get(old).copied().unwrap_or_default();
-        }
+        self.servers.carry(before.servers);
     }
 
     fn score(&self, index: usize) -> f64 {

@@ -3,18 +3,35 @@
 //! The server with the fewest exchanges in flight for its weight, as this worker
 //! sees it.
 
-use super::{Choice, Moved, Tier};
+use std::net::SocketAddr;
+
+use super::scores::{Score, Scores};
+use super::{Choice, Tier};
+use crate::upstream::Endpoint;
 
 #[derive(Debug)]
 pub(super) struct State {
-    in_flight: Vec<u32>,
+    servers: Scores<InFlight>,
+    /// Servers of the upstream that was chosen from last.
+    len: usize,
     /// Where the look-out begins, so that equals take turns.
     from: usize,
 }
 
+/// Exchanges with one server that have begun and are not over.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct InFlight(u32);
+
+impl Score for InFlight {
+    fn matters(&self) -> bool {
+        self.0 > 0
+    }
+}
+
 impl State {
-    pub fn new(servers: usize) -> State {
-        State { in_flight: vec![0; servers], from: fastrand::usize(..servers.max(1)) }
+    pub fn new(endpoints: &[Endpoint]) -> State {
+        let len = endpoints.len();
+        State { servers: Scores::new(endpoints), len, from: fastrand::usize(..len.max(1)) }
     }
 
     #[inline]
@@ -31,7 +48,7 @@ impl State {
             if weight == 0 {
                 continue;
             }
-            let busy = u64::from(*self.in_flight.get(index)?) + 1;
+            let busy = u64::from(self.servers.get(index)?.0) + 1;
             // busy / weight compared without dividing; both are below 2^33.
             if best.is_none_or(|(other, other_weight, _)| busy * other_weight < other * weight) {
                 best = Some((busy, weight, index));
@@ -41,22 +58,26 @@ impl State {
     }
 
     #[inline]
-    pub fn begin(&mut self, endpoint: usize) {
-        if let Some(busy) = self.in_flight.get_mut(endpoint) {
-            *busy = busy.saturating_add(1);
-        }
+    pub fn begin(&mut self, index: usize, addr: SocketAddr) {
+        let busy = self.servers.find_or_add(index, addr);
+        busy.0 = busy.0.saturating_add(1);
     }
 
     #[inline]
-    pub fn done(&mut self, endpoint: usize) {
-        if let Some(busy) = self.in_flight.get_mut(endpoint) {
-            *busy = busy.saturating_sub(1);
+    pub fn done(&mut self, index: usize, addr: SocketAddr) {
+        let Some(busy) = self.servers.find(index, addr, Score::matters) else { return };
+        busy.0 -= 1;
+        if busy.0 == 0 && index >= self.len {
+            self.servers.trim(self.len);
         }
     }
 
-    pub fn carry(&mut self, before: &State, moved: &Moved) {
-        for (new, old) in moved.pairs() {
-            self.in_flight[new] = before.in_flight.get(old).copied().unwrap_or(0);
-        }
+    pub fn carry(&mut self, before: State) {
+        self.servers.carry(before.servers);
+    }
+
+    #[cfg(test)]
+    pub fn in_flight(&self) -> Vec<u32> {
+        self.servers.iter().map(|busy| busy.0).collect()
     }
 }
