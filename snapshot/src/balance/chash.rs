@@ -122,7 +122,6 @@ impl fmt::Debug for Ring {
     }
 }
 
-
 /// A server of the ring.
 struct Server {
     name: String,
@@ -136,8 +135,7 @@ fn servers(tier: &Tier, endpoints: &[Endpoint]) -> Vec<Server> {
     let mut places = hashbrown::HashMap::new();
     for index in tier.range.clone() {
         let endpoint = &endpoints[index];
-        let server =
-            Server { name: name(endpoint), weight: u64::from(endpoint.weight), index: index as u32 };
+        let server = Server { name: name(endpoint), weight: u64::from(endpoint.weight), index: index as u32 };
         match places.get(&endpoint.addr) {
             Some(&place) => servers[place] = server,
             None => {

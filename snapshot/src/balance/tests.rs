@@ -210,7 +210,8 @@ fn the_ring_is_that_of_apisix() {
         for (key, owner) in KEYS.into_iter().zip(owners) {
             let mut probe = Probe::default();
             assert!(probe.exchange().set_header("k", key.as_bytes()).is_ok());
-            let upstream = Upstream { policy: Policy::Chash(HashOn::Var(Var::parse("http_k"))), ..upstream.clone() };
+            let upstream =
+                Upstream { policy: Policy::Chash(HashOn::Var(Var::parse("http_k"))), ..upstream.clone() };
             let found = upstream.pick(&mut upstream.state(), &probe.exchange(), &tried(&[]), 0);
             assert_eq!(found, Some(owner as usize), "{key} of {servers:?}");
         }
