@@ -15,7 +15,8 @@ use clap::{CommandFactory, Parser, Subcommand};
         sluice run /etc/sluice          a folder with config.yaml (and apisix.yaml)\n  \
         sluice run routes.yaml          only these routes, from one declarative file\n  \
         sluice check conf               says what is wrong in the files, and where\n\n\
-        Signals: TERM and INT stop quickly, QUIT drains first, HUP reads the files again."
+        Signals: TERM and INT stop quickly, QUIT drains first, HUP reads the files again, USR1 opens the\n  \
+        log files anew."
 )]
 pub struct Cli {
     #[command(subcommand)]

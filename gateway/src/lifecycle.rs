@@ -3,10 +3,23 @@
 use std::time::Duration;
 
 use proxy::{Stage, Workers};
+use rustix::process::Signal as Raw;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// How long TERM and INT wait for requests in flight. QUIT waits for `worker_shutdown_timeout`.
 const QUICK: Duration = Duration::from_secs(10);
+
+/// Signals that would end the process by default and mean nothing to it. USR2 is nginx's call for
+/// an upgrade of the program, which is not served yet.
+const IGNORED: [(Raw, &str); 7] = [
+    (Raw::USR2, "USR2 (an upgrade while running is not served yet)"),
+    (Raw::ALARM, "ALRM"),
+    (Raw::VTALARM, "VTALRM"),
+    (Raw::PROF, "PROF"),
+    (Raw::IO, "IO"),
+    (Raw::POWER, "PWR"),
+    (Raw::WINCH, "WINCH (end gracefully with QUIT)"),
+];
 
 /// The signals that matter, taken over at start so that none is lost.
 pub struct Signals {
@@ -17,7 +30,22 @@ pub struct Signals {
 }
 
 impl Signals {
-    pub fn new() -> std::io::Result<Signals> {
+    /// Takes them over; USR1 calls `reopen` from now on.
+    pub fn new(mut reopen: impl FnMut() + Send + 'static) -> std::io::Result<Signals> {
+        let mut usr1 = signal(SignalKind::user_defined1())?;
+        tokio::spawn(async move {
+            while usr1.recv().await.is_some() {
+                reopen();
+            }
+        });
+        for (raw, name) in IGNORED {
+            let mut ignored = signal(SignalKind::from_raw(raw.as_raw()))?;
+            tokio::spawn(async move {
+                while ignored.recv().await.is_some() {
+                    tracing::warn!("signal {name} has no effect");
+                }
+            });
+        }
         Ok(Signals {
             term: signal(SignalKind::terminate())?,
             int: signal(SignalKind::interrupt())?,

@@ -1,38 +1,93 @@
-//! The log: lines on standard error, as a process manager collects them.
+//! The error log: lines on standard error, as a process manager collects them, or in a file.
 
-use std::sync::OnceLock;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
-use model::boot::LogLevel;
-use proxy::{Blame, FaultRecord};
+use anyhow::Context;
+use model::boot::{Boot, LogLevel};
+use proxy::{Blame, FaultKind, FaultRecord};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
-/// Starts logging at the boot file's `error_log_level`; `RUST_LOG` overrides it. Start and
-/// stop are told at every level that shows warnings.
-pub fn start(level: LogLevel) {
-    let directive = match level {
+use crate::logfile::Place;
+
+/// Lines about single requests, which clients cause and which no level but theirs shows.
+const REQUEST: &str = "request";
+
+/// Starts logging as the boot file says; `RUST_LOG` overrides the level.
+///
+/// # Errors
+/// A file that cannot be opened.
+pub fn start(boot: &Boot, data: &Path) -> anyhow::Result<()> {
+    let directive = match boot.log_level {
         LogLevel::Debug => "debug",
-        // APISIX's default is `warn`, at which people still want to know what was started.
-        LogLevel::Info | LogLevel::Notice | LogLevel::Warn => "info",
+        LogLevel::Info => "info",
+        // Start, end and changes of the configuration are what nginx calls notices. APISIX's
+        // default is `warn`, at which people still want to know what was started.
+        LogLevel::Notice | LogLevel::Warn => "info,request=warn",
         LogLevel::Error | LogLevel::Crit | LogLevel::Alert | LogLevel::Emerg => "error",
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| {
         EnvFilter::new(format!("{directive},hyper=warn,hickory_resolver=error,hickory_proto=error"))
     });
-    let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let place = boot.error_log.as_deref().map_or(Place::Stderr, |written| Place::new(written, data));
+    let (writer, terminal) = match place {
+        Place::Stderr => (BoxMakeWriter::new(io::stderr), io::IsTerminal::is_terminal(&io::stderr())),
+        place => {
+            let file = place
+                .open()
+                .with_context(|| format!("cannot open {place} (nginx_config.error_log in config.yaml)"))?;
+            eprintln!("the error log is in {place}");
+            let log = FILE.get_or_init(|| ErrorFile { place, file: Mutex::new(file) });
+            (BoxMakeWriter::new(move || log), false)
+        }
+    };
     // A second start within one process (tests) keeps the first.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(writer)
         .with_ansi(terminal)
         .with_target(false)
         .try_init();
+    Ok(())
+}
+
+/// Opens the file anew, if the log is in one: for when it was renamed.
+pub fn reopen() {
+    let Some(log) = FILE.get() else { return };
+    match log.place.open() {
+        Ok(file) => *log.file.lock().unwrap_or_else(PoisonError::into_inner) = file,
+        Err(error) => tracing::error!("cannot open {} again, the log goes on in the old file: {error}", log.place),
+    }
+}
+
+static FILE: OnceLock<ErrorFile> = OnceLock::new();
+
+struct ErrorFile {
+    place: Place,
+    file: Mutex<File>,
+}
+
+impl Write for &ErrorFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Lines a second that failed exchanges may write; more are counted and told together.
 const FAULTS_A_SECOND: u64 = 100;
+
+/// Those of them that clients alone cause, so that they cannot crowd out the others.
+const REFUSALS_A_SECOND: u64 = 10;
 
 /// Tells of a failed exchange. Called by workers: it hands the record to a writer thread and
 /// never waits; what does not fit is counted.
@@ -43,17 +98,18 @@ pub fn fault(record: FaultRecord) {
         let (sender, records) = sync_channel::<FaultRecord>(1024);
         let spawned = std::thread::Builder::new().name("fault-log".into()).spawn(move || {
             let mut second = Instant::now();
-            let mut written = 0;
+            let (mut written, mut refused) = (0, 0);
             for record in records {
                 if second.elapsed().as_secs() >= 1 {
-                    let lost = LOST.swap(0, Ordering::Relaxed);
-                    if lost > 0 {
-                        tracing::warn!("{lost} more failed requests were not written here");
-                    }
-                    (second, written) = (Instant::now(), 0);
+                    tell_lost(&LOST);
+                    (second, written, refused) = (Instant::now(), 0, 0);
                 }
-                written += 1;
-                if written <= FAULTS_A_SECOND {
+                let (count, most) = match record.fault.blame {
+                    Blame::Client => (&mut refused, REFUSALS_A_SECOND),
+                    Blame::Upstream | Blame::Gateway => (&mut written, FAULTS_A_SECOND),
+                };
+                *count += 1;
+                if *count <= most {
                     write_fault(&record);
                 } else {
                     LOST.fetch_add(1, Ordering::Relaxed);
@@ -67,13 +123,26 @@ pub fn fault(record: FaultRecord) {
     }
 }
 
+fn tell_lost(lost: &AtomicU64) {
+    let lost = lost.swap(0, Ordering::Relaxed);
+    if lost > 0 {
+        tracing::warn!(target: REQUEST, "{lost} more failed requests were not written here");
+    }
+}
+
 fn write_fault(record: &FaultRecord) {
     let FaultRecord { fault, status, client, upstream, route, request } = record;
     let words = fault.kind.words();
     let upstream = upstream.map(|addr| addr.to_string()).unwrap_or_default();
-    match fault.blame {
-        Blame::Client => tracing::info!(status, %client, route, request, "{words}"),
-        Blame::Upstream => tracing::error!(status, upstream, %client, route, request, "{words}"),
-        Blame::Gateway => tracing::error!(status, %client, route, request, "{words}"),
+    match (fault.blame, fault.kind) {
+        // Every impatient reader does that.
+        (Blame::Client, FaultKind::ClientGone | FaultKind::ClientSlow) => {
+            tracing::info!(target: REQUEST, status, %client, route, request, "{words}");
+        }
+        (Blame::Client, _) => tracing::warn!(target: REQUEST, status, %client, route, request, "refused: {words}"),
+        (Blame::Upstream, _) => {
+            tracing::error!(target: REQUEST, status, upstream, %client, route, request, "{words}");
+        }
+        (Blame::Gateway, _) => tracing::error!(target: REQUEST, status, %client, route, request, "{words}"),
     }
 }

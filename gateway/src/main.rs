@@ -10,6 +10,7 @@ mod cli;
 mod files;
 mod handoff;
 mod lifecycle;
+mod logfile;
 mod logging;
 mod program;
 mod run;

@@ -40,7 +40,7 @@ pub fn run(files: &Files) -> anyhow::Result<bool> {
         Ok(found) => found,
         Err(diagnostics) => return Ok(check::report(&diagnostics, "nothing was started")),
     };
-    logging::start(found.boot.log_level);
+    logging::start(&found.boot, &found.data)?;
     for warning in &found.warnings {
         tracing::warn!("{}", warning.one_line());
     }
@@ -60,7 +60,7 @@ pub fn run(files: &Files) -> anyhow::Result<bool> {
 
 async fn serve(found: Found, began: Instant) -> anyhow::Result<()> {
     let Found { boot, config, resources, data, .. } = found;
-    let signals = Signals::new().context("cannot take over signals")?;
+    let signals = Signals::new(logging::reopen).context("cannot take over signals")?;
     let services = wiring::services(&boot)?;
     let catalog = wiring::catalog_with(&boot, services.clone())?;
     let (store, file) = open_store(resources.as_deref(), &data)?;

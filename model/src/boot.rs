@@ -55,6 +55,8 @@ pub struct Boot {
     /// How long a graceful end waits for requests in flight.
     pub shutdown_timeout: Duration,
     pub log_level: LogLevel,
+    /// Where the error log is written; `None` is standard error.
+    pub error_log: Option<String>,
     pub http: Http,
     pub role: Role,
     pub provider: Provider,

@@ -60,9 +60,10 @@ impl Diagnostic {
         }
     }
 
-    /// `HINT: message (file:line:column, at pointer; expected …, got …; hint)` in one line, for logs.
+    /// `message (file:line:column; expected …; got …; hint)` in one line, for logs, whose level says
+    /// how bad it is.
     pub fn one_line(&self) -> String {
-        let mut line = format!("{}: {} (", self.severity, printable(&self.message));
+        let mut line = format!("{} (", printable(&self.message));
         line.push_str(&self.file);
         if self.line > 0 {
             line.push_str(&format!(":{}:{}", self.line, self.column));
@@ -224,6 +225,6 @@ mod tests {
         diagnostic.source = Some("\u{7}".to_owned());
         let drawn = diagnostic.to_string();
         assert!(!drawn.contains('\u{1b}') && !drawn.contains('\u{7}'));
-        assert_eq!(diagnostic.one_line(), "warning: a\u{FFFD}[31m b (f)");
+        assert_eq!(diagnostic.one_line(), "a\u{FFFD}[31m b (f)");
     }
 }

@@ -247,7 +247,7 @@ async fn accept(worker: Rc<Worker>, listener: rt::Listener, local: SocketAddr, m
             match taken {
                 Ok(Ok((stream, peer))) => {
                     if queue.refuses(|| stream.waited_ms(), worker.clock.coarse_ms()) {
-                        worker.turn_away(stream);
+                        worker.turn_away(stream, Client::new(peer, local, false));
                         done_this_turn += TO_REFUSE;
                     } else {
                         worker.begin(stream, peer, local);
@@ -316,8 +316,8 @@ impl Worker {
     }
 
     /// Refuses a connection that has waited too long.
-    fn turn_away(self: &Rc<Worker>, stream: rt::Stream) {
-        self.hold(move |worker| down::h1::turn_away(worker, stream));
+    fn turn_away(self: &Rc<Worker>, stream: rt::Stream, client: Client) {
+        self.hold(move |worker| down::h1::turn_away(worker, stream, client));
     }
 
     /// Gives a connection its task, and counts it for as long as that runs.

@@ -94,7 +94,7 @@ pub const ROWS: &[Row] = &[
     idle_unless("apisix.tracing", "false", "request tracing is not served yet"),
     idle("apisix.id", "an instance has no id of its own"),
     idle("nginx_config.user", "the process keeps the user that started it"),
-    idle("nginx_config.error_log", "errors go to the standard error output"),
+    used("nginx_config.error_log", Shape::LogPath),
     used("nginx_config.error_log_level", Shape::OneOf(LOG_LEVELS)),
     used("nginx_config.worker_processes", Shape::Workers),
     idle_unless("nginx_config.enable_cpu_affinity", "false", "the system places the workers"),

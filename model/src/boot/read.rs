@@ -57,6 +57,7 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
         worker_connections: nginx.count("/event/worker_connections", 10_620),
         shutdown_timeout: nginx.time("/worker_shutdown_timeout", 240),
         log_level: log_level(nginx),
+        error_log: nginx.text("/error_log").map(str::to_owned),
         http: http(nginx.below("/http"))?,
         role,
         provider: provider(file, role)?,

@@ -26,6 +26,8 @@ pub enum Shape {
     Off(&'static str),
     Text,
     Texts,
+    /// A path, or an output of the process. Not `syslog:`.
+    LogPath,
     OneOf(&'static [&'static str]),
     Count {
         min: u64,
@@ -64,6 +66,7 @@ impl Shape {
             },
             Shape::Text => text(value).map(drop),
             Shape::Texts => list(value, text).map(drop),
+            Shape::LogPath => log_path(value).map(drop),
             Shape::OneOf(known) => one_of(value, known).map(drop),
             Shape::Count { min, max } => count(value, min, max).map(drop),
             Shape::Port => port(value).map(drop),
@@ -99,6 +102,16 @@ pub fn switch(value: &Value) -> Result<bool, Invalid> {
 
 pub fn text(value: &Value) -> Result<&str, Invalid> {
     value.as_str().ok_or_else(|| wrong_type("string", value))
+}
+
+/// Where a log goes: a path.
+pub fn log_path(value: &Value) -> Result<&str, Invalid> {
+    let path = text(value)?;
+    if path.is_empty() || path.starts_with("syslog:") || path.contains('$') || path.contains('\0') {
+        return Err(wrong_value("the path of a file, /dev/stdout or /dev/stderr", value)
+            .hint("logs are written to files and outputs alone; `syslog:` and variables are not served"));
+    }
+    Ok(path)
 }
 
 /// Reads a list, telling which item is wrong.

@@ -12,7 +12,7 @@ use super::Down;
 use crate::exchange::answer;
 use crate::exchange::body::Incoming;
 use crate::exchange::drive::{self, After};
-use crate::exchange::fault::FaultKind;
+use crate::exchange::fault::{Fault, FaultKind, FaultRecord};
 use crate::exchange::io::{self, Failed};
 use crate::rt;
 use crate::tunnel;
@@ -30,6 +30,10 @@ enum Head {
 
 /// A connection with nothing to do for so long gives its exchange memory back.
 const STAY_READY: std::time::Duration = std::time::Duration::from_millis(100);
+
+/// How a TLS connection begins: the record of a handshake, whose version's first byte is always 3
+/// (RFC 8446 section 5.1).
+const TLS_HANDSHAKE: &[u8] = &[22, 3];
 
 /// Serves a connection until it ends.
 ///
@@ -55,10 +59,11 @@ pub(crate) async fn serve(worker: Rc<Worker>, stream: rt::Stream, client: Client
 }
 
 /// Answers a connection that has waited too long to be served, whatever it was about to ask.
-pub(crate) async fn turn_away(worker: Rc<Worker>, stream: rt::Stream) {
+pub(crate) async fn turn_away(worker: Rc<Worker>, stream: rt::Stream, client: Client) {
     let mut down = Down::new(&worker, stream);
     let mut scratch = worker.take_scratch();
-    let after = refuse(&worker, &mut down, FaultKind::Overloaded, &mut scratch.down_out).await;
+    let fault = Fault::gateway(FaultKind::Overloaded);
+    let after = refuse(&worker, &mut down, &client, fault, &mut scratch.down_out).await;
     worker.give_scratch(scratch);
     if let After::Linger = after {
         linger(&worker, &mut down).await;
@@ -90,7 +95,9 @@ async fn active(worker: &Rc<Worker>, down: &mut Down, client: &Client) -> Ended 
             }
             Head::Nothing => After::Next,
             Head::Gone => After::Close,
-            Head::Refused(kind) => refuse(worker, down, kind, &mut scratch.down_out).await,
+            Head::Refused(kind) => {
+                refuse(worker, down, client, Fault::client(kind), &mut scratch.down_out).await
+            }
         };
         worker.give_scratch(scratch);
         match after {
@@ -112,15 +119,39 @@ async fn active(worker: &Rc<Worker>, down: &mut Down, client: &Client) -> Ended 
     Ended::Closed
 }
 
-/// Answers what is not a request.
-async fn refuse(worker: &Worker, down: &mut Down, kind: FaultKind, out: &mut Vec<u8>) -> After {
+/// Answers what is not a request, and tells of it.
+#[cold]
+async fn refuse(
+    worker: &Worker,
+    down: &mut Down,
+    client: &Client,
+    fault: Fault,
+    out: &mut Vec<u8>,
+) -> After {
     worker.shard.request_refused();
-    answer::refuse(worker, kind, out);
+    let line = down.buffer.as_ref().map_or(&b""[..], |buffer| first_line(buffer.data()));
+    (worker.settings.on_fault)(FaultRecord {
+        fault,
+        status: fault.kind.status(),
+        client: client.ip(),
+        upstream: None,
+        route: String::new(),
+        request: line.escape_ascii().take(200).map(char::from).collect(),
+    });
+    answer::refuse(worker, fault, out);
     let (_, mut to) = down.stream.split();
     match io::write_all(worker, &down.waiter, &mut to, out, worker.settings.send_timeout).await {
         Ok(()) => After::Linger,
         Err(_) => After::Close,
     }
+}
+
+/// What of a refused head was to be a request line.
+fn first_line(head: &[u8]) -> &[u8] {
+    const ENOUGH: usize = 2048;
+    let head = &head[..head.len().min(ENOUGH)];
+    let end = head.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
+    &head[..end.unwrap_or(head.len())]
 }
 
 /// What waiting for a request came to.
@@ -188,6 +219,9 @@ async fn read_head(worker: &Worker, down: &mut Down, head: &mut wire::RequestHea
             }
             Ok(None) if buffer.space().is_empty() => buffer.grow(limits.head + 2),
             Ok(None) => {}
+            Err(_) if buffer.data().starts_with(TLS_HANDSHAKE) => {
+                return Head::Refused(FaultKind::TlsOnPlainPort);
+            }
             Err(refusal) => return Head::Refused(FaultKind::BadRequest(refusal)),
         }
         match io::read_until(&down.waiter, &mut from, buffer, deadline).await {

@@ -143,8 +143,8 @@ pub(crate) fn of_fault(fault: Fault) -> Reply {
 }
 
 /// An answer to bytes that are not a request; there is no exchange.
-pub(crate) fn refuse(worker: &Worker, kind: FaultKind, out: &mut Vec<u8>) {
-    let reply = of_fault(Fault::client(kind));
+pub(crate) fn refuse(worker: &Worker, fault: Fault, out: &mut Vec<u8>) {
+    let reply = of_fault(fault);
     wire::h1::encode::status_line(reply.status, out);
     out.extend_from_slice(b"Date: ");
     worker.write_date(out);

@@ -19,6 +19,8 @@ pub enum Blame {
 pub enum FaultKind {
     // the client
     BadRequest(Refusal),
+    /// A TLS handshake where plain HTTP is spoken.
+    TlsOnPlainPort,
     HeadTimeout,
     BodyTimeout,
     BodyTooLarge,
@@ -105,6 +107,7 @@ impl FaultKind {
     pub fn status(self) -> u16 {
         match self {
             FaultKind::BadRequest(refusal) | FaultKind::BadBody(refusal) => refusal.status(),
+            FaultKind::TlsOnPlainPort => 400,
             FaultKind::HeadTimeout | FaultKind::BodyTimeout | FaultKind::ClientSlow => 408,
             FaultKind::BodyTooLarge => 413,
             FaultKind::ClientGone => 499,
@@ -129,6 +132,7 @@ impl FaultKind {
     pub fn words(self) -> &'static str {
         match self {
             FaultKind::BadRequest(refusal) | FaultKind::BadBody(refusal) => refusal.as_str(),
+            FaultKind::TlsOnPlainPort => "TLS was spoken to a port for plain HTTP",
             FaultKind::HeadTimeout => "the request's head did not arrive in time",
             FaultKind::BodyTimeout => "the request's body did not arrive in time",
             FaultKind::BodyTooLarge => "the request's body is longer than allowed",
