@@ -62,7 +62,9 @@ pub fn reopen() {
     let Some(log) = FILE.get() else { return };
     match log.place.open() {
         Ok(file) => *log.file.lock().unwrap_or_else(PoisonError::into_inner) = file,
-        Err(error) => tracing::error!("cannot open {} again, the log goes on in the old file: {error}", log.place),
+        Err(error) => {
+            tracing::error!("cannot open {} again, the log goes on in the old file: {error}", log.place)
+        }
     }
 }
 
@@ -139,7 +141,9 @@ fn write_fault(record: &FaultRecord) {
         (Blame::Client, FaultKind::ClientGone | FaultKind::ClientSlow) => {
             tracing::info!(target: REQUEST, status, %client, route, request, "{words}");
         }
-        (Blame::Client, _) => tracing::warn!(target: REQUEST, status, %client, route, request, "refused: {words}"),
+        (Blame::Client, _) => {
+            tracing::warn!(target: REQUEST, status, %client, route, request, "refused: {words}")
+        }
         (Blame::Upstream, _) => {
             tracing::error!(target: REQUEST, status, upstream, %client, route, request, "{words}");
         }

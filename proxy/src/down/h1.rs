@@ -121,13 +121,7 @@ async fn active(worker: &Rc<Worker>, down: &mut Down, client: &Client) -> Ended 
 
 /// Answers what is not a request, and tells of it.
 #[cold]
-async fn refuse(
-    worker: &Worker,
-    down: &mut Down,
-    client: &Client,
-    fault: Fault,
-    out: &mut Vec<u8>,
-) -> After {
+async fn refuse(worker: &Worker, down: &mut Down, client: &Client, fault: Fault, out: &mut Vec<u8>) -> After {
     worker.shard.request_refused();
     let line = down.buffer.as_ref().map_or(&b""[..], |buffer| first_line(buffer.data()));
     (worker.settings.on_fault)(FaultRecord {
