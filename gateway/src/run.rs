@@ -254,6 +254,7 @@ fn metrics_printer(services: Services) -> admin::metrics::Print {
             modify_indexes: &[],
             upstreams: &[],
             counters_evicted: counters.evicted(),
+            cache_reads_late: services.caches.late_reads(),
         };
         let mut out = Vec::with_capacity(64 << 10);
         services.meters.render(&facts, &mut out);

@@ -35,11 +35,17 @@ pub fn services(boot: &Boot) -> anyhow::Result<Services> {
 }
 
 fn cache_zones(boot: &Boot) -> Vec<cache::Settings> {
-    let ttl = boot.proxy_cache.ttl;
+    let (ttl, read_timeout) = (boot.proxy_cache.ttl, boot.proxy_cache.read_timeout);
     let zones = boot.proxy_cache.zones.iter().cloned();
     zones
         .map(|boot::Zone { name, memory_size, disk }| {
-            let disk = disk.map(|boot::Disk { size, path, levels }| DiskSettings { path, size, levels, ttl });
+            let disk = disk.map(|boot::Disk { size, path, levels }| DiskSettings {
+                path,
+                size,
+                levels,
+                ttl,
+                read_timeout,
+            });
             cache::Settings { name, memory_size, disk }
         })
         .collect()

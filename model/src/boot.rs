@@ -139,6 +139,8 @@ pub struct UriOptions {
 pub struct ProxyCache {
     /// For answers on disk that do not say how long they keep.
     pub ttl: Duration,
+    /// How long an answer may take to be read from disk.
+    pub read_timeout: Duration,
     pub zones: Vec<Zone>,
 }
 

@@ -134,7 +134,7 @@ fn merge<T: Ord + Copy>(ranges: &mut Vec<(T, T)>, next: impl Fn(T) -> Option<T>)
 }
 
 /// An address or a network; IPv4 mapped into IPv6 is IPv4, as client addresses are.
-fn network(text: &str) -> Option<IpNet> {
+pub(crate) fn network(text: &str) -> Option<IpNet> {
     let net = match text.contains('/') {
         true => text.parse::<IpNet>().ok()?,
         false => IpNet::from(text.parse::<IpAddr>().ok()?),

@@ -2,16 +2,23 @@
 //!
 //! Settings, statuses and messages as in APISIX 3.18. Stricter where a shared cache could
 //! give one client's answer to another or half an answer to anyone: only what the upstream
-//! itself sent whole, with a known end, is stored; a request's `Authorization` is part of
-//! the key like the consumer (unless `consumer_isolation` is off); GET with a body is never
-//! answered from the cache; POST has entries of its own. HEAD is answered from what GET
+//! itself sent whole, with a known end, is stored, and the gateway's own 502 and 504 in its
+//! place where `cache_http_status` names them; where `cache_key` names the host or the URI,
+//! these are part of the key as the upstream gets them, too; a request's `Authorization` is
+//! part of the key like the consumer (unless `consumer_isolation` is off); GET with a body is
+//! never answered from the cache; POST has entries of its own. HEAD is answered from what GET
 //! stored, and a Range with that part of it. A stale answer is never given, so `max-stale`
 //! changes nothing.
+//!
+//! `PURGE` removes the answers of its URI, whatever `cache_method` says. It is heard from the
+//! addresses in `plugin_attr.proxy-cache.purge_allow` (default: loopback only; an empty list
+//! means nobody); any other client gets 403.
 //!
 //! As in APISIX, a zone in memory answers in the access phase, in the place of plugins of a
 //! lower priority; one on disk answers after all of them, so that limits count its hits.
 
 mod key;
+mod purge;
 mod range;
 mod rules;
 mod store;
@@ -31,6 +38,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use key::{Key, Part, holds};
+use purge::MayPurge;
 use range::Wanted;
 use rules::CacheControl;
 use store::Gathering;
@@ -42,6 +50,7 @@ pub struct ProxyCache {
     bypass: Vec<Part>,
     no_cache: Vec<Part>,
     needs_body: bool,
+    may_purge: MayPurge,
     config: Config,
 }
 
@@ -162,14 +171,19 @@ impl Plugin for ProxyCache {
         let [bypass, no_cache] = [&config.cache_bypass, &config.no_cache].map(|list| key::parts(list));
         let key = Key::new(&config.cache_key, config.consumer_isolation);
         let needs_body = key.needs_body() || bypass.iter().chain(&no_cache).any(Part::needs_body);
-        Ok(ProxyCache { zone, key, bypass, no_cache, needs_body, config })
+        let may_purge = MayPurge::from_attr(cx.attr)?;
+        Ok(ProxyCache { zone, key, bypass, no_cache, needs_body, may_purge, config })
     }
 
     fn access(&self, x: &mut Exchange<'_>) -> Step {
-        if self.on_disk() && x.method() != Method::Purge {
-            return Step::Next;
+        if x.method() == Method::Purge {
+            return if self.may_purge.is_heard(x.client.ip()) {
+                self.with_key(x)
+            } else {
+                Step::Reply(self.may_purge.refusal())
+            };
         }
-        self.with_key(x)
+        if self.on_disk() { Step::Next } else { self.with_key(x) }
     }
 
     fn before_proxy(&self, x: &mut Exchange<'_>) -> Step {

@@ -10,6 +10,7 @@
 mod disk;
 mod file;
 mod index;
+mod reader;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
@@ -48,6 +49,8 @@ pub struct DiskSettings {
     pub levels: Vec<u8>,
     /// How long an answer keeps that does not say so itself.
     pub ttl: Duration,
+    /// How long an answer may take to be read; past it the upstream is asked.
+    pub read_timeout: Duration,
 }
 
 /// The node's cache zones. A zone takes no memory, folder or thread until a stage opens it.
@@ -68,6 +71,11 @@ impl Caches {
 
     pub fn zone(&self, name: &str) -> Option<&Arc<Zone>> {
         self.zones.iter().find(|zone| zone.settings.name == name)
+    }
+
+    /// Answers on disk, of all zones, that were not read in time.
+    pub fn late_reads(&self) -> u64 {
+        self.zones.iter().map(|zone| zone.late_reads()).sum()
     }
 
     pub fn names(&self) -> impl Iterator<Item = &str> {
@@ -261,7 +269,8 @@ impl Zone {
         }
     }
 
-    /// Gets an answer from its file. `None` if it is gone, damaged or too many are being read.
+    /// Gets an answer from its file. `None` if it is gone, damaged or not read in time, or too many
+    /// are being read.
     pub async fn load(&self, entry: Arc<Entry>) -> Option<Content> {
         if let Some(content) = &entry.content {
             return Some(content.clone());
@@ -279,6 +288,19 @@ impl Zone {
             files.remove(removed);
         }
         found
+    }
+
+    /// Answers on disk that were not read in time.
+    pub fn late_reads(&self) -> u64 {
+        self.files.get().map_or(0, Files::late)
+    }
+
+    /// Waits until all that was stored or purged so far is so on disk.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn flush(&self) {
+        if let Some(files) = self.files.get() {
+            files.flush();
+        }
     }
 
     /// Bytes of the answers in it, as counted against its bound.

@@ -62,6 +62,8 @@ pub const ROWS: &[Row] = &[
     idle_unless("apisix.extra_lua_cpath", "\"\"", LUA),
     idle("apisix.lua_module_hook", LUA),
     used("apisix.proxy_cache.cache_ttl", Shape::Time),
+    // Ours.
+    used("apisix.proxy_cache.disk_read_timeout", Shape::Time),
     used("apisix.proxy_cache.zones", Shape::Zones),
     used("apisix.delete_uri_tail_slash", Shape::Bool),
     used("apisix.normalize_uri_like_servlet", Shape::Bool),

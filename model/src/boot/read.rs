@@ -169,6 +169,7 @@ fn proxy_cache(apisix: File<'_>) -> ProxyCache {
     };
     ProxyCache {
         ttl: apisix.time("/proxy_cache/cache_ttl", 10),
+        read_timeout: apisix.time("/proxy_cache/disk_read_timeout", 5),
         zones: apisix.read("/proxy_cache/zones", shape::zones).unwrap_or_else(zones),
     }
 }

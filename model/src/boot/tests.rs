@@ -84,6 +84,7 @@ fn every_part_is_read() {
   delete_uri_tail_slash: true
   proxy_cache:
     cache_ttl: 1m
+    disk_read_timeout: 2s
     zones:
       - {name: d, memory_size: 1m, disk_size: 2g, disk_path: /c, cache_levels: '1:2'}
   status: {port: 7086}
@@ -110,6 +111,7 @@ plugin_attr:
     );
     assert_eq!(boot.router, Router::Uri);
     assert!(boot.uri.delete_tail_slash);
+    assert_eq!(boot.proxy_cache.read_timeout, Duration::from_secs(2));
     let disk = boot.proxy_cache.zones[0].disk.as_ref().unwrap();
     assert_eq!((disk.size, disk.levels.as_slice()), (2 << 30, &[1, 2][..]));
     assert_eq!(boot.status.map(|at| at.to_string()).as_deref(), Some("127.0.0.1:7086"));

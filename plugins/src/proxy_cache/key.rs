@@ -5,8 +5,16 @@ use sdk::vars::Var;
 use sha2::{Digest, Sha256};
 
 /// The key of answers: who asks, and `cache_key`.
+///
+/// Variables name the host and the path in a normal form: `$host` has no port and no capital letters,
+/// `$uri` is decoded. The upstream gets both as the client spelled them, or as a stage rewrote them,
+/// and may answer two spellings differently. So where `cache_key` names them, the form that is
+/// sent goes into the key as well: requests share an answer only if they do so by `cache_key` and
+/// the upstream could not tell them apart by what `cache_key` is about.
 pub(super) struct Key {
     parts: Vec<Part>,
+    /// What of the request as it is sent belongs to `cache_key`.
+    sent: Vec<Sent>,
     with_consumer: bool,
     with_authorization: bool,
 }
@@ -15,6 +23,52 @@ pub(super) struct Key {
 pub(super) enum Part {
     Text(Box<str>),
     Var(Var),
+}
+
+/// A piece of the request as the upstream gets it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Sent {
+    Authority,
+    Path,
+    /// With its `?`, so that an empty query is told from none.
+    Query,
+}
+
+impl Sent {
+    /// What the variable of this name stands for.
+    fn of(name: &str) -> &'static [Sent] {
+        match name {
+            "host" | "http_host" | "upstream_host" => &[Sent::Authority],
+            "uri" | "document_uri" => &[Sent::Path],
+            "args" | "query_string" => &[Sent::Query],
+            "request_uri" | "real_request_uri" | "upstream_uri" | "request" | "request_line" => {
+                &[Sent::Path, Sent::Query]
+            }
+            _ => &[],
+        }
+    }
+
+    fn write(self, x: &Exchange<'_>, out: &mut Vec<u8>) {
+        let head = x.request();
+        match self {
+            Sent::Authority => {
+                // The client's own goes on too, as `X-Forwarded-Host`.
+                sized(out, |out| out.extend_from_slice(head.authority()));
+                if let Some(host) = x.forward.host {
+                    sized(out, |out| out.extend_from_slice(head.fields.bytes(host)));
+                }
+            }
+            Sent::Path | Sent::Query => sized(out, |out| {
+                let from = out.len();
+                x.upstream_uri(out);
+                let path = out[from..].iter().take_while(|&&byte| byte != b'?').count();
+                match self {
+                    Sent::Query => drop(out.drain(from..from + path)),
+                    _ => out.truncate(from + path),
+                }
+            }),
+        }
+    }
 }
 
 impl Key {
@@ -27,8 +81,13 @@ impl Key {
         };
         let authorization = has("http_authorization");
         let consumer = ["consumer_name", "consumer_group_id", "remote_user"].into_iter().any(has);
+        let names = texts.iter().filter_map(|text| text.strip_prefix('$'));
+        let mut sent: Vec<Sent> = names.flat_map(Sent::of).copied().collect();
+        sent.sort_unstable();
+        sent.dedup();
         Key {
             parts: parts(texts),
+            sent,
             with_consumer: isolated && !consumer && !authorization,
             with_authorization: isolated && !authorization,
         }
@@ -58,6 +117,9 @@ impl Key {
         out.push(b'k');
         for part in &self.parts {
             sized(out, |out| part.write(x, out));
+        }
+        for sent in &self.sent {
+            sent.write(x, out);
         }
     }
 }

@@ -22,8 +22,8 @@ pub(super) struct Gathering {
 impl ProxyCache {
     /// The response head is there: whether what follows is gathered.
     pub(super) fn begin(&self, x: &mut Exchange<'_>, pending: Pending) -> Option<Gathering> {
-        // The answer to HEAD is no whole answer, and what the gateway says itself is not the upstream's.
-        if x.source != Source::Upstream || x.method() == Method::Head {
+        // The answer to HEAD is no whole answer, and what a stage says itself is not the upstream's.
+        if !speaks_for_upstream(x) || x.method() == Method::Head {
             return None;
         }
         let Pending { stage, key, epoch, then } = pending;
@@ -38,6 +38,8 @@ impl ProxyCache {
         let ttl = self.storable(x)?;
         let vary = rules::vary(&x.response().fields)?;
         let announced = match x.response().framing {
+            // Our own answer comes in one piece.
+            _ if x.source == Source::Gateway => None,
             Framing::None => Some(0),
             Framing::Length(length) => Some(length),
             Framing::Chunked => None,
@@ -128,6 +130,15 @@ impl ProxyCache {
             new.content.body = body.into();
             self.zone.store(new, epoch);
         }
+    }
+}
+
+/// Whether the response is the upstream's, or says in its place that it gave none.
+fn speaks_for_upstream(x: &Exchange<'_>) -> bool {
+    match x.source {
+        Source::Upstream => true,
+        Source::Gateway => matches!(x.status(), 502 | 504),
+        Source::None | Source::Plugin => false,
     }
 }
 

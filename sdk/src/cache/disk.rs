@@ -1,7 +1,7 @@
 //! A zone's files, and the threads that read and write them.
 //!
-//! One thread reads, one writes and removes, and one that ends when it is done makes
-//! the index of what an earlier run left. A file is written under another name and
+//! A few threads read, each read with a deadline; one writes and removes; and one that ends
+//! when it is done makes the index of what an earlier run left. A file is written under another name and
 //! renamed, so that a name always stands for a whole file; two gateways may share a
 //! folder for a while, as they do while one takes over from the other.
 
@@ -21,6 +21,7 @@ use sha2::{Digest, Sha256};
 
 use super::file::{self, Head, PRELUDE, Prelude};
 use super::index::Index;
+use super::reader::Readers;
 use super::{Content, DiskSettings, Entry, Held, OVERHEAD};
 
 /// Files take room in blocks.
@@ -33,30 +34,30 @@ const ABANDONED: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub(super) struct Files {
     folder: Arc<Folder>,
-    reads: Sender<ReadJob>,
+    readers: Readers,
     writes: Sender<WriteJob>,
 }
 
-struct ReadJob {
-    entry: Arc<Entry>,
-    held: Held,
-    done: oneshot::Sender<Option<Content>>,
-}
-
-enum WriteJob {
-    Store { entry: Arc<Entry>, vary: Vec<Box<[u8]>>, held: Held },
+pub(super) enum WriteJob {
+    Store {
+        entry: Arc<Entry>,
+        vary: Vec<Box<[u8]>>,
+        held: Held,
+    },
     Remove(Vec<Arc<Entry>>),
-    Delete(PathBuf),
+    /// Dropped when all before it is done.
+    #[cfg(any(test, feature = "testing"))]
+    Flush(Sender<()>),
 }
 
 /// What the threads share.
 #[derive(Debug)]
-struct Folder {
+pub(super) struct Folder {
     path: PathBuf,
     levels: Vec<u8>,
     /// Bytes of disk for each byte of memory: an answer counts with what it has more of.
     ratio: u64,
-    index: Arc<Index>,
+    pub(super) index: Arc<Index>,
 }
 
 impl Files {
@@ -77,14 +78,13 @@ impl Files {
             ratio: settings.size.div_ceil(memory_size.max(1)),
             index,
         });
-        let (reads, to_read) = channel();
         let (writes, to_write) = channel();
-        let (reader, writer, scanner) = (folder.clone(), folder.clone(), folder.clone());
-        let deletes: Sender<WriteJob> = writes.clone();
-        spawn("cache-read", move || reader.read_all(&to_read, &deletes)).map_err(unusable)?;
+        let (writer, scanner) = (folder.clone(), folder.clone());
+        let readers =
+            Readers::start(folder.clone(), writes.clone(), settings.read_timeout).map_err(unusable)?;
         spawn("cache-write", move || writer.write_all(&to_write)).map_err(unusable)?;
         spawn("cache-scan", move || scanner.scan(&scanner.path)).map_err(unusable)?;
-        Ok(Files { folder, reads, writes })
+        Ok(Files { folder, readers, writes })
     }
 
     // A thread that is gone (only at the end of the process) makes every answer a miss.
@@ -105,8 +105,20 @@ impl Files {
     }
 
     pub(super) fn load(&self, entry: Arc<Entry>, held: Held) -> Option<oneshot::Receiver<Option<Content>>> {
-        let (done, loaded) = oneshot::channel();
-        self.reads.send(ReadJob { entry, held, done }).ok().map(|()| loaded)
+        self.readers.load(entry, held)
+    }
+
+    /// Answers that were not read in time.
+    pub(super) fn late(&self) -> u64 {
+        self.readers.late()
+    }
+
+    /// Waits until all that was stored or removed so far is so on disk.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn flush(&self) {
+        let (done, all_done) = channel();
+        let _ = self.writes.send(WriteJob::Flush(done));
+        let _ = all_done.recv();
     }
 }
 
@@ -128,25 +140,13 @@ fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
 }
 
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
 }
 
 impl Folder {
-    fn read_all(&self, jobs: &Receiver<ReadJob>, deletes: &Sender<WriteJob>) {
-        for ReadJob { entry, held, done } in jobs {
-            if done.is_canceled() {
-                continue;
-            }
-            let content = self.read(&entry, held);
-            if content.is_none() && self.index.remove(&entry) {
-                let _ = deletes.send(WriteJob::Delete(self.path_of(&entry.key, &entry.variant)));
-            }
-            let _ = done.send(content);
-        }
-    }
-
-    fn read(&self, entry: &Entry, held: Held) -> Option<Content> {
+    /// Reads and checks an answer's file. May take as long as the disk likes.
+    pub(super) fn read(&self, entry: &Entry, held: Held) -> Option<Content> {
         let mut file = File::open(self.path_of(&entry.key, &entry.variant)).ok()?;
         let len = file.metadata().ok()?.len();
         if len > held.bytes() {
@@ -168,7 +168,8 @@ impl Folder {
                     drop(held);
                 }
                 WriteJob::Remove(entries) => entries.iter().for_each(|entry| self.delete(entry)),
-                WriteJob::Delete(path) => drop(fs::remove_file(path)),
+                #[cfg(any(test, feature = "testing"))]
+                WriteJob::Flush(done) => drop(done),
             }
         }
     }

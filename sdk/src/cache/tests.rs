@@ -11,7 +11,12 @@ fn memory(size: u64) -> Zone {
 }
 
 fn disk(path: &Path, size: u64) -> Zone {
-    let disk = DiskSettings { path: path.to_owned(), size, levels: vec![1, 2], ttl: Duration::from_secs(10) };
+    disk_with(path, size, Duration::from_secs(60))
+}
+
+fn disk_with(path: &Path, size: u64, read_timeout: Duration) -> Zone {
+    let ttl = Duration::from_secs(10);
+    let disk = DiskSettings { path: path.to_owned(), size, levels: vec![1, 2], ttl, read_timeout };
     let zone = Zone::new(Settings { name: "d".into(), memory_size: 1 << 20, disk: Some(disk) }, false);
     zone.open().unwrap();
     zone
@@ -52,7 +57,10 @@ fn filed(zone: &Zone, key: &[u8]) -> bool {
 }
 
 fn read(zone: &Zone, key: &[u8]) -> Option<Content> {
-    let entry = look(zone, key).entry?;
+    load(zone, look(zone, key).entry?)
+}
+
+fn load(zone: &Zone, entry: Arc<Entry>) -> Option<Content> {
     let mut future = pin!(zone.load(entry));
     loop {
         match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -275,6 +283,77 @@ fn a_disk_zone_keeps_to_its_size() {
     assert_eq!(zone.in_flight.load(Relaxed), 0);
 }
 
+/// Opening it takes until somebody writes into it.
+fn stall(path: &Path) {
+    fs::remove_file(path).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+/// Lets those go on who read what stalls, if anybody does.
+fn release(path: &Path) {
+    drop(fs::OpenOptions::new().read(true).write(true).open(path));
+}
+
+#[test]
+fn a_file_that_stalls_is_a_miss_and_holds_up_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let zone = disk_with(folder.path(), 1 << 20, Duration::from_millis(20));
+    put(&zone, b"stalls", b"x");
+    zone.flush();
+    let [path] = &files(folder.path())[..] else { panic!() };
+    stall(path);
+    put(&zone, b"other", b"fine");
+    zone.flush();
+    let entry = look(&zone, b"stalls").entry.unwrap();
+    let held_up = zone.load(entry);
+    let mut held_up = pin!(held_up);
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(held_up.as_mut().poll(&mut cx).is_pending());
+    // One reader hangs; the next file is read by another. On a slow machine that takes a few tries.
+    eventually(|| read(&zone, b"other").or_else(|| (put(&zone, b"other", b"fine"), None).1).is_some());
+    let mut got = Poll::Pending;
+    eventually(|| {
+        got = held_up.as_mut().poll(&mut cx);
+        got.is_ready()
+    });
+    assert!(matches!(got, Poll::Ready(None)));
+    assert!(!has(&zone, b"stalls") && zone.late_reads() > 0);
+    // What is stored in its place is read again.
+    put(&zone, b"stalls", b"anew");
+    zone.flush();
+    eventually(|| match read(&zone, b"stalls") {
+        Some(content) => content.body == "anew",
+        None => (put(&zone, b"stalls", b"anew"), false).1,
+    });
+}
+
+#[test]
+fn a_disk_that_stalls_wholly_makes_misses_at_once_until_it_is_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let zone = disk_with(folder.path(), 1 << 20, Duration::from_millis(1));
+    let aside = tempfile::tempdir().unwrap();
+    // More than may hang.
+    for n in 0..40u32 {
+        put(&zone, b"k", b"x");
+        zone.flush();
+        let [path] = &files(folder.path())[..] else { panic!() };
+        stall(path);
+        fs::hard_link(path, aside.path().join(n.to_string())).unwrap();
+        assert!(read(&zone, b"k").is_none());
+        zone.purge(b"k");
+        zone.flush();
+    }
+    assert_eq!(zone.late_reads(), 40);
+    files(aside.path()).iter().for_each(|path| release(path));
+    put(&zone, b"k", b"back");
+    zone.flush();
+    eventually(|| match read(&zone, b"k") {
+        Some(content) => content.body == "back",
+        None => (put(&zone, b"k", b"back"), zone.flush(), false).2,
+    });
+    drop(zone);
+}
+
 #[test]
 fn what_is_read_counts_until_it_was_sent() {
     let folder = tempfile::tempdir().unwrap();
@@ -320,6 +399,7 @@ fn an_unusable_folder_is_told_and_a_check_makes_none() {
             size: 1 << 20,
             levels: vec![],
             ttl: Duration::from_secs(1),
+            read_timeout: Duration::from_secs(1),
         }),
     };
     let caches = Caches::new(vec![settings(&file.join("cache"))]);

@@ -23,6 +23,8 @@ pub struct Facts<'a> {
     pub upstreams: &'a [Health<'a>],
     /// Rate-limit counters that gave way to others before their window ended.
     pub counters_evicted: u64,
+    /// Answers of a cache on disk that were not read in time.
+    pub cache_reads_late: u64,
 }
 
 /// A memory zone.
@@ -117,9 +119,18 @@ fn own(page: &mut Page<'_>, collected: &Collected, facts: &Facts<'_>) {
         page.head(name, "counter", help);
         page.line(name, "", "", collected.sum(of));
     }
-    let name = "rate_limit_counters_evicted_total";
-    page.head(name, "counter", "Rate-limit counters that gave way before their window ended");
-    page.line(name, "", "", facts.counters_evicted);
+    let counters = [
+        ("cache_reads_late_total", "Cached answers not read from disk in time", facts.cache_reads_late),
+        (
+            "rate_limit_counters_evicted_total",
+            "Rate-limit counters that gave way before their window ended",
+            facts.counters_evicted,
+        ),
+    ];
+    for (name, help, value) in counters {
+        page.head(name, "counter", help);
+        page.line(name, "", "", value);
+    }
 }
 
 fn bandwidth(page: &mut Page<'_>, collected: &Collected) {
