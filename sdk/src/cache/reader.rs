@@ -92,11 +92,7 @@ impl Readers {
 
     /// Has an answer read. `None` at once if no thread is left to do it; the receiver gets
     /// nothing when the deadline passes.
-    pub(super) fn load(
-        &self,
-        entry: Arc<Entry>,
-        held: Held,
-    ) -> Option<oneshot::Receiver<Option<Content>>> {
+    pub(super) fn load(&self, entry: Arc<Entry>, held: Held) -> Option<oneshot::Receiver<Option<Content>>> {
         if self.pool.hopeless.load(Relaxed) {
             self.pool.late.fetch_add(1, Relaxed);
             return None;
