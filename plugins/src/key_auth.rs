@@ -224,6 +224,11 @@ mod tests {
         run(probe("/?apikey=auth-one&apikey=auth-one", &[]), json!({}), |step, _| refused(step, unknown, "key"));
         // The header wins over the query, even when it is wrong.
         run(probe("/?apikey=auth-one", &[("apikey", "nope")]), json!({}), |step, _| refused(step, unknown, "key"));
+        // And when it is empty: a header that is there is the one that counts.
+        run(probe("/?apikey=auth-one", &[("apikey", "")]), json!({}), |step, x| {
+            refused(step, unknown, "key");
+            assert!(x.consumer().is_none());
+        });
     }
 
     #[test]

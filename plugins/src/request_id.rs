@@ -11,6 +11,7 @@ use sdk::chain::Phases;
 use sdk::{Build, Exchange, Fields, Plugin, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
 /// The stage.
@@ -18,6 +19,9 @@ pub struct RequestId {
     header: String,
     include_in_response: bool,
     algorithm: Algorithm,
+    /// Laid over the exchange's bits, so that stages with headers of their own make identifiers
+    /// of their own.
+    salt: [u64; 2],
 }
 
 #[derive(Debug, Deserialize)]
@@ -92,7 +96,8 @@ impl Plugin for RequestId {
             "range_id" => Algorithm::range(config.range_id)?,
             _ => Algorithm::Uuid,
         };
-        Ok(RequestId { header, include_in_response: config.include_in_response, algorithm })
+        let salt = salt(&header);
+        Ok(RequestId { header, include_in_response: config.include_in_response, algorithm, salt })
     }
 
     fn phases(&self) -> Phases {
@@ -101,7 +106,7 @@ impl Plugin for RequestId {
 
     fn rewrite(&self, x: &mut Exchange<'_>) -> Step {
         if x.header(&self.header).is_none_or(<[u8]>::is_empty) {
-            let id = self.algorithm.make(x);
+            let id = self.make(x);
             // Name and characters were checked when the stage was built.
             let _ = x.set_header(&self.header, &id);
         }
@@ -115,10 +120,28 @@ impl Plugin for RequestId {
         // Another stage may have taken the request's header away; then it is made once more.
         let id = match x.header(&self.header) {
             Some(id) if !id.is_empty() => Id::from_slice(id),
-            _ => self.algorithm.make(x),
+            _ => self.make(x),
         };
         let _ = x.set_response_header(&self.header, &id);
     }
+}
+
+impl RequestId {
+    /// The exchange's identifier: the same at every call for one exchange.
+    fn make(&self, x: &Exchange<'_>) -> Id {
+        let [high, low] = x.unique();
+        self.algorithm.make(x, [high ^ self.salt[0], low ^ self.salt[1]])
+    }
+}
+
+/// Bits that are another header's alone; none for the default one.
+fn salt(header: &str) -> [u64; 2] {
+    let header = header.to_ascii_lowercase();
+    if header == "x-request-id" {
+        return [0; 2];
+    }
+    let digest = Sha256::digest(header);
+    [0, 8].map(|at| digest[at..at + 8].iter().fold(0, |word, &byte| word << 8 | u64::from(byte)))
 }
 
 impl Algorithm {
@@ -136,9 +159,7 @@ impl Algorithm {
         Ok(Algorithm::Range { length, char_set: char_set.into_bytes() })
     }
 
-    /// The exchange's identifier: the same at every call for one exchange.
-    fn make(&self, x: &Exchange<'_>) -> Id {
-        let random = x.unique();
+    fn make(&self, x: &Exchange<'_>, random: [u64; 2]) -> Id {
         let bits = u128::from(random[0]) << 64 | u128::from(random[1]);
         match self {
             Algorithm::Uuid => uuid(bits, 4),
@@ -226,6 +247,21 @@ mod tests {
         let (sent, told) =
             ids(json!({"include_in_response": false, "header_name": "X-Id"}), &[("X-Id", "")], &[]);
         assert_eq!((sent.len(), told), (36, None));
+    }
+
+    #[test]
+    fn stages_with_headers_of_their_own_make_identifiers_of_their_own() {
+        for algorithm in ["uuid", "nanoid", "ksuid", "range_id"] {
+            let mut probe = Probe::request("GET", "/", &[]);
+            let stage = |name: &str| -> RequestId {
+                probe.stage(json!({ "header_name": name, "algorithm": algorithm })).unwrap()
+            };
+            let stages = ["X-Request-Id", "X-Own-Id", "X-Trace"].map(stage);
+            let mut x = probe.exchange();
+            stages.iter().for_each(|stage| assert!(matches!(stage.rewrite(&mut x), Step::Next)));
+            let ids = stages.each_ref().map(|stage| x.header(&stage.header).unwrap().to_vec());
+            assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2], "{algorithm}: {ids:?}");
+        }
     }
 
     #[test]

@@ -86,16 +86,7 @@ fn panics(engine: Engine) {
         assert!(ask(&mut stream, "fine").starts_with("HTTP/1.1 200 "), "the same connection serves on");
         assert!(ask(&mut other, "fine").starts_with("HTTP/1.1 200 "), "and so do others");
     }
-    let facts = Facts {
-        hostname: "a",
-        version: "0",
-        now_ms: 0,
-        zones: &[],
-        etcd_reachable: None,
-        modify_indexes: &[],
-        upstreams: &[],
-        counters_evicted: 0,
-    };
+    let facts = Facts { hostname: "a", version: "0", ..Facts::default() };
     let mut page = Vec::new();
     meters.render(&facts, &mut page);
     let page = String::from_utf8(page).unwrap();

@@ -132,6 +132,21 @@ fn metadata_names_origins() {
 }
 
 #[test]
+fn metadata_lets_in_nobody_who_is_from_nowhere() {
+    let metadata = json!({"allow_origins": {"all": "*", "forced": "**", "one": "https://c.com"}});
+    for name in ["all", "forced", "one"] {
+        for own in ["*", "**", "https://d.com"] {
+            let config = json!({"allow_origins_by_metadata": [name], "allow_origins": own});
+            let answer = answer_with(config, Some(&metadata), &[]);
+            assert_eq!(value(&answer, ALLOW), Some("upstream"), "{name}, {own}");
+        }
+    }
+    let forced = json!({"allow_origins_by_metadata": ["forced"]});
+    let answer = answer_with(forced, Some(&metadata), &[("Origin", "http://a.com")]);
+    assert_eq!(value(&answer, ALLOW), Some("http://a.com"));
+}
+
+#[test]
 fn timing_is_told_to_those_who_may_see_it() {
     let timing = |config: Value, headers: &[(&str, &str)]| {
         value(&answer(config, headers), "Timing-Allow-Origin").map(str::to_owned)
