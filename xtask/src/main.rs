@@ -29,7 +29,9 @@ cargo x COMMAND
   test [FILTER]       all of that, the document checks, then the cases; installs
                       what the tests need where it is missing. With FILTER: only
                       the cases whose name contains it
-  run [ARGS]          build the gateway and start it on conf/ (ARGS are passed on)
+  run [--release] [ARGS]
+                      build the gateway and start it on conf/ (ARGS are passed
+                      on); built quickly, or with --release for speed
   bench [ARGS]        build for speed, load, report (see bench/README.md)
   gen [--check]       plugin pages and schemas under docs/plugins; with --check
                       fail when they are stale

@@ -53,7 +53,7 @@ pub fn stage(name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
     Ok(())
 }
 
-fn show(command: &Command) -> String {
+pub fn show(command: &Command) -> String {
     let program = PathBuf::from(command.get_program());
     let name = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy().into_owned();
     command.get_args().fold(name, |line, arg| line + " " + &arg.to_string_lossy())
