@@ -191,7 +191,7 @@ fn finish(connection: &mut Connection, head: Message, method: &str) -> Result<Me
 
 /// Whether the server ends the connection; bytes nobody asked for are an error.
 fn closes(connection: &mut Connection, expected: bool) -> Result<bool> {
-    let patience = if expected { Duration::from_secs(5) } else { Duration::from_millis(150) };
+    let patience = if expected { PATIENCE } else { Duration::from_millis(150) };
     connection.inner().set_read_timeout(Some(patience))?;
     let more = connection.more();
     connection.inner().set_read_timeout(Some(PATIENCE))?;

@@ -8,7 +8,7 @@ use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
 /// A read that takes longer has failed.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Plays all moves on a connection; gives back everything read on the way.
 pub fn play(stream: &TcpStream, moves: &[Move]) -> Result<Vec<u8>> {

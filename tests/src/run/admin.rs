@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::time::{Duration, Instant};
 
 /// A change that is not live by then never will be.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// A write that changes nothing publishes nothing: after this it is taken as live.
 const UNCHANGED: Duration = Duration::from_millis(300);
 

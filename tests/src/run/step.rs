@@ -16,11 +16,13 @@ use std::time::{Duration, Instant};
 /// Between two tries of a step that may need time.
 const PAUSE: Duration = Duration::from_millis(20);
 /// A program run to its end takes no longer.
-const PROGRAM: Duration = Duration::from_secs(60);
+const PROGRAM: Duration = Duration::from_secs(180);
+/// `within` is never shorter: it waits for what comes later, and on a busy machine that is later.
+const WITHIN: Duration = Duration::from_secs(30);
 
 /// Runs a step; with `within`, again and again until it holds.
 pub fn run(world: &mut World, step: &Step) -> Result<()> {
-    let until = step.within.map(|patience| Instant::now() + patience);
+    let until = step.within.map(|patience| Instant::now() + patience.max(WITHIN));
     loop {
         let outcome = once(world, step);
         match (&outcome, until) {

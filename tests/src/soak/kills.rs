@@ -58,7 +58,7 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
             lost == 0 && wrong == 0 && total > u64::from(rounds),
         ),
         // Debug builds, which the cases use, are slow at everything.
-        Row::new("R4", "exec to the first answer", "300 ms", start, most <= START * trial.pick(4, 1)),
+        Row::figure("R4", "exec to the first answer", "300 ms", start, most <= START * trial.pick(4, 1)),
     ])
 }
 

@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// An answer that takes longer has failed.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Failures kept in words; the rest is only counted.
 const KEPT: usize = 5;
 /// The rate of the checks, in requests a second.

