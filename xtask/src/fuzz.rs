@@ -1,10 +1,11 @@
 //! `cargo x fuzz`: runs the fuzz targets under `fuzz/`, each for a while.
 
 use crate::shell::{cargo, output, root, run};
+use crate::tools;
 use anyhow::{Context, Result, bail};
 
 /// Seconds a target gets when nothing else is said.
-pub const SECONDS: u64 = 60;
+const SECONDS: u64 = 60;
 
 pub fn command(args: &[String]) -> Result<()> {
     let mut target = None;
@@ -24,11 +25,8 @@ pub fn command(args: &[String]) -> Result<()> {
 }
 
 /// Fuzzes one target, or all of them in turn; the first finding ends the run.
-pub fn fuzz(target: Option<&str>, seconds: u64) -> Result<()> {
-    if output(cargo().args(["fuzz", "--version"])).is_err() {
-        println!("cargo-fuzz is missing; installing it");
-        run(cargo().args(["install", "cargo-fuzz", "--locked"]))?;
-    }
+fn fuzz(target: Option<&str>, seconds: u64) -> Result<()> {
+    tools::cargo_plugin("fuzz")?;
     let listed = output(cargo().current_dir(root()).env("RUSTC_BOOTSTRAP", "1").args(["fuzz", "list"]))?;
     let targets: Vec<_> = listed.lines().filter(|name| target.is_none_or(|wanted| wanted == *name)).collect();
     if targets.is_empty() {

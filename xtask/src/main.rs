@@ -7,11 +7,11 @@
 
 mod bench;
 mod check;
-mod ci;
 mod deny;
 mod docs;
 mod fuzz;
 mod gen_docs;
+mod mutants;
 mod new_plugin;
 mod run;
 mod shell;
@@ -43,7 +43,9 @@ cargo x COMMAND
   soak [--short] [GOAL...]
                       what docs/reliability.md promises, measured at length
   deny                licences, bans, sources and advisories of all dependencies
-  ci                  everything, in CI's order
+  mutants [ROOM...] [--since REVISION]
+                      break the code in one place after another and list what no
+                      test notices
   help                this text
 ";
 
@@ -64,7 +66,7 @@ fn main() -> ExitCode {
         "fuzz" => fuzz::command(rest),
         "soak" => soak::soak(rest),
         "deny" => deny::deny(),
-        "ci" => ci::ci(),
+        "mutants" => mutants::command(rest),
         "help" | "-h" | "--help" => {
             print!("{HELP}");
             Ok(())

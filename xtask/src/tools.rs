@@ -1,6 +1,6 @@
 //! Programs the cases call, installed where they are missing.
 
-use crate::shell::run;
+use crate::shell::{cargo, output, run};
 use anyhow::{Result, bail};
 use std::process::Command;
 
@@ -22,6 +22,15 @@ pub fn install() -> Result<()> {
         if !present(program) {
             bail!("{program} is still not on the path after installing {package}; the cases need it");
         }
+    }
+    Ok(())
+}
+
+/// `cargo NAME`, installed from crates.io where it is missing.
+pub fn cargo_plugin(name: &str) -> Result<()> {
+    if output(cargo().args([name, "--version"])).is_err() {
+        println!("cargo-{name} is missing; installing it");
+        run(cargo().args(["install", &format!("cargo-{name}"), "--locked"]))?;
     }
     Ok(())
 }
