@@ -41,10 +41,7 @@ mod tests {
             show(&command(&args)).split_once(' ').map(|(_, rest)| rest.to_owned()).unwrap()
         };
         assert_eq!(line(&[]), "run --profile quick --package gateway -- run conf");
-        assert_eq!(
-            line(&["--release", "mine"]),
-            "run --profile release --package gateway -- run mine"
-        );
+        assert_eq!(line(&["--release", "mine"]), "run --profile release --package gateway -- run mine");
         assert_eq!(
             line(&["--data", "d", "--release"]),
             "run --profile release --package gateway -- run conf --data d"

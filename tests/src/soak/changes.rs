@@ -60,7 +60,13 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
             format!("half in {}, 99 % in {}", ms(seen_half), ms(seen)),
             seen <= soon,
         ),
-        Row::figure("R3", "time of a request, 99 %", &format!("2 x {}", ms(calm)), ms(under), under <= allowed),
+        Row::figure(
+            "R3",
+            "time of a request, 99 %",
+            &format!("2 x {}", ms(calm)),
+            ms(under),
+            under <= allowed,
+        ),
         Row::new("R3", "memory afterwards", "+5 %", format!("{grown:+.1} %"), grown <= most),
     ])
 }

@@ -139,12 +139,6 @@ fn aborts(trial: &Trial, site: &Site) -> Result<Vec<Row>> {
             left,
             left <= allowed,
         ),
-        Row::new(
-            "R14",
-            "memory after them",
-            "+5 %",
-            format!("{grown:+.1} %"),
-            grown <= most,
-        ),
+        Row::new("R14", "memory after them", "+5 %", format!("{grown:+.1} %"), grown <= most),
     ])
 }

@@ -61,7 +61,13 @@ fn kept_alive(trial: &Trial, count: u32) -> Result<Vec<Row>> {
             alive == count as usize,
         ),
         Row::new("R2", "failed requests of others", "0", format!("{failed} of {requests}"), failed == 0),
-        Row::figure("R2", "time of those, 99 %", &format!("2 x {}", ms(quiet)), ms(crowded), crowded <= allowed),
+        Row::figure(
+            "R2",
+            "time of those, 99 %",
+            &format!("2 x {}", ms(quiet)),
+            ms(crowded),
+            crowded <= allowed,
+        ),
     ])
 }
 

@@ -57,13 +57,7 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
         ),
         Row::figure("R1", "requests made of those due", "90 %", format!("{made:.0} %"), made >= 90.0),
         // A short run is not over its first growth.
-        Row::new(
-            "R1",
-            "memory against after warm-up",
-            "+5 %",
-            format!("{grown:+.1} %"),
-            grown <= most,
-        ),
+        Row::new("R1", "memory against after warm-up", "+5 %", format!("{grown:+.1} %"), grown <= most),
         Row::new(
             "R1",
             "open descriptors",
