@@ -223,8 +223,11 @@ pub struct Exchange<'s> {
     pub source: Source,
     /// The server that was chosen, once it was.
     pub upstream_addr: Option<SocketAddr>,
-    /// Status of the upstream's answer; 0 if there was none.
+    /// Status of the upstream's answer; 502 or 504 if there was none though it was asked for one,
+    /// 0 before that.
     pub upstream_status: u16,
+    /// The servers that were tried in vain before that one, and what came of it. Allocates only then.
+    pub tried: Vec<(SocketAddr, u16)>,
     pub world: &'s dyn World,
     /// Counts the exchanges of this thread; see [`Exchange::unique`].
     serial: u64,
@@ -256,6 +259,7 @@ impl<'s> Exchange<'s> {
             source: Source::None,
             upstream_addr: None,
             upstream_status: 0,
+            tried: Vec::new(),
             world,
             serial: SERIAL.replace(SERIAL.get().wrapping_add(1)),
             start_ms: Cell::new(0),
@@ -275,6 +279,25 @@ impl<'s> Exchange<'s> {
             self.start_ms.set(self.world.now_ms());
         }
         self.start_ms.get()
+    }
+
+    /// What all tries came to, in order: `502, 200` (`$upstream_status`); nothing if no upstream
+    /// was asked. A try without an outcome is `-`.
+    pub fn upstream_statuses(&self, out: &mut impl Extend<u8>) -> bool {
+        if self.upstream_addr.is_none() || self.upstream_status == 0 && self.tried.is_empty() {
+            return false;
+        }
+        let all = self.tried.iter().map(|(_, status)| *status).chain([self.upstream_status]);
+        for (at, status) in all.enumerate() {
+            if at > 0 {
+                out.extend(*b", ");
+            }
+            match status {
+                0 => out.extend(*b"-"),
+                status => out.extend([100, 10, 1].map(|unit| b'0' + (status / unit % 10) as u8)),
+            }
+        }
+        true
     }
 
     // ---- the request ----

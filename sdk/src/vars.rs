@@ -336,7 +336,16 @@ impl Plain {
                 time::local(x.world.now_ms(), out);
                 Found::Written
             }
-            Plain::UpstreamAddr => x.upstream_addr.map_or(Found::Nothing, |addr| write(out, addr)),
+            Plain::UpstreamAddr => match x.upstream_addr {
+                Some(addr) => {
+                    for (tried, _) in &x.tried {
+                        write(out, tried);
+                        out.extend_from_slice(b", ");
+                    }
+                    write(out, addr)
+                }
+                None => Found::Nothing,
+            },
             Plain::UpstreamHost => Found::Borrowed(match x.forward.host {
                 Some(span) => fields.bytes(span),
                 None => head.authority(),
@@ -346,8 +355,8 @@ impl Plain {
                 Found::Written
             }
             Plain::UpstreamResponseTime => Found::Nothing,
-            Plain::UpstreamStatus if x.upstream_status == 0 => Found::Nothing,
-            Plain::UpstreamStatus => write(out, x.upstream_status),
+            Plain::UpstreamStatus if x.upstream_statuses(out) => Found::Written,
+            Plain::UpstreamStatus => Found::Nothing,
             Plain::UpstreamUri => {
                 x.upstream_uri(out);
                 Found::Written

@@ -7,6 +7,7 @@
 use bytes::Bytes;
 use sdk::exchange::{Chunk, Source};
 use sdk::{Exchange, Reply};
+use smallvec::SmallVec;
 use wire::{Method, Name, Version};
 
 use super::fault::{Fault, FaultKind};
@@ -79,6 +80,20 @@ pub(crate) fn write_head(
     out.extend_from_slice(b"\r\n");
 }
 
+/// Tells the client what upstreams answered, over all tries: if the last one failed, or always
+/// (APISIX: `show_upstream_status_in_response_header`).
+#[inline]
+pub(crate) fn tell_upstream_status(worker: &Worker, x: &mut Exchange<'_>) {
+    if !matches!(x.upstream_status, 500..=599) && !worker.settings.show_upstream_status {
+        return;
+    }
+    let mut text: SmallVec<[u8; 32]> = SmallVec::new();
+    if x.upstream_statuses(&mut text) {
+        // Digits and commas can always stand in a head.
+        let _ = x.messages.response.fields.set(b"X-APISIX-Upstream-Status", &text);
+    }
+}
+
 /// A body up to this length is copied behind its head; a longer one goes out from where it is.
 const COPIED: usize = 16 << 10;
 
@@ -102,6 +117,7 @@ pub(crate) fn write_reply(
     }
     x.source = source;
     x.apply_early_edits();
+    tell_upstream_status(worker, x);
     chains.header_filter(worker, x);
     let mut body = reply.body;
     if chains.filter_body(x) {

@@ -20,7 +20,7 @@ use wire::{Framing, Method, Name, Span};
 
 use super::answer::write_decimal;
 use super::body::{Incoming, Outgoing};
-use super::fault::{Fault, FaultKind};
+use super::fault::{Blame, Fault, FaultKind};
 use super::io::{self, Failed};
 use super::phases::Chains;
 use super::receive::{Received, Receiver};
@@ -100,19 +100,17 @@ impl Forward<'_> {
             let (index, fresh) = match same.take() {
                 Some(index) => (index, true),
                 // A single server needs no memory of choices: with many routes, one cache line less.
-                None if upstream.endpoints.len() == 1 => {
-                    if !tried.is_empty() {
-                        return Err(last);
-                    }
-                    (0, false)
-                }
+                // It is tried as often as `retries` says, as in APISIX.
+                None if upstream.endpoints.len() == 1 => (0, false),
                 None => {
                     let picked = worker.with_balance(upstream, |state| upstream.pick(state, x, &tried, now));
                     (picked.ok_or(last)?, false)
                 }
             };
             let endpoint = &upstream.endpoints[index];
-            x.upstream_addr = Some(endpoint.addr);
+            if let Some(before) = x.upstream_addr.replace(endpoint.addr) {
+                x.tried.push((before, std::mem::take(&mut x.upstream_status)));
+            }
             let result = if upstream.keeps_score() {
                 let began = worker.clock.micros();
                 worker.with_score(upstream, |state| state.begin(index, endpoint.addr));
@@ -129,6 +127,9 @@ impl Forward<'_> {
                 Err(failed) => failed,
             };
             last = failed.fault;
+            if last.blame == Blame::Upstream {
+                x.upstream_status = last.kind.status();
+            }
             match retry::decide(failed.fault, failed.state, sent_method(x)) {
                 Again::SameServer => same = Some(index),
                 Again::NextServer if retries > 0 && !worker.clock.is_over(give_up) => {

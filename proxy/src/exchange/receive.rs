@@ -189,14 +189,7 @@ impl Receiver<'_, '_, '_> {
         x.source = Source::Upstream;
         wire::h1::hop::strip_response(&mut x.messages.response, false);
         x.apply_early_edits();
-        if status >= 500 || self.worker.settings.show_upstream_status {
-            let mut text = [0u8; 3];
-            for (digit, unit) in text.iter_mut().zip([100, 10, 1]) {
-                *digit = b'0' + (status / unit % 10) as u8;
-            }
-            // Three digits can always stand in a head.
-            let _ = x.messages.response.fields.set(b"X-APISIX-Upstream-Status", &text);
-        }
+        answer::tell_upstream_status(self.worker, x);
         self.chains.header_filter(self.worker, x);
         if self.state.done_at.get().is_none() || self.worker.is_draining() {
             // An early response: what is left of the request's body would be taken for a request.

@@ -117,6 +117,23 @@ fn a_response_s_variables() {
 }
 
 #[test]
+fn tries_are_lists() {
+    let mut probe = Probe::get("/");
+    let mut x = probe.exchange();
+    let addr = |n: u8| std::net::SocketAddr::from(([10, 0, 0, n], 80));
+    x.upstream_addr = Some(addr(1));
+    assert_eq!(text(&x, "upstream_status"), None, "it was not asked yet");
+    x.tried.push((addr(1), 502));
+    x.tried.push((addr(2), 504));
+    x.upstream_addr = Some(addr(3));
+    assert_eq!(text(&x, "upstream_status").as_deref(), Some("502, 504, -"));
+    respond(&mut x, 200, &[]);
+    assert_eq!(text(&x, "upstream_status").as_deref(), Some("502, 504, 200"));
+    assert_eq!(text(&x, "upstream_addr").as_deref(), Some("10.0.0.1:80, 10.0.0.2:80, 10.0.0.3:80"));
+    assert_eq!(text(&x, "balancer_ip").as_deref(), Some("10.0.0.3"));
+}
+
+#[test]
 fn request_ids_differ_and_stay() {
     let mut probe = Probe::get("/");
     let first = {

@@ -71,7 +71,8 @@ pub fn status_line(status: u16, out: &mut Vec<u8>) {
     }
 }
 
-/// The usual reason phrase (RFC 9110 section 15 and the IANA registry); empty if there is none.
+/// The reason phrase: NGINX's where it has one, since tools that watch APISIX look for its words, else
+/// that of the IANA registry (RFC 9110 section 15); empty if there is none.
 pub fn reason(status: u16) -> &'static str {
     line(status).map_or("", |line| &line[START..line.len() - 2])
 }
@@ -150,7 +151,7 @@ lines! {
     226 "IM Used",
     300 "Multiple Choices",
     301 "Moved Permanently",
-    302 "Found",
+    302 "Moved Temporarily",
     303 "See Other",
     304 "Not Modified",
     305 "Use Proxy",
@@ -161,18 +162,18 @@ lines! {
     402 "Payment Required",
     403 "Forbidden",
     404 "Not Found",
-    405 "Method Not Allowed",
+    405 "Not Allowed",
     406 "Not Acceptable",
     407 "Proxy Authentication Required",
-    408 "Request Timeout",
+    408 "Request Time-out",
     409 "Conflict",
     410 "Gone",
     411 "Length Required",
     412 "Precondition Failed",
-    413 "Content Too Large",
-    414 "URI Too Long",
+    413 "Request Entity Too Large",
+    414 "Request-URI Too Large",
     415 "Unsupported Media Type",
-    416 "Range Not Satisfiable",
+    416 "Requested Range Not Satisfiable",
     417 "Expectation Failed",
     421 "Misdirected Request",
     422 "Unprocessable Content",
@@ -187,8 +188,8 @@ lines! {
     500 "Internal Server Error",
     501 "Not Implemented",
     502 "Bad Gateway",
-    503 "Service Unavailable",
-    504 "Gateway Timeout",
+    503 "Service Temporarily Unavailable",
+    504 "Gateway Time-out",
     505 "HTTP Version Not Supported",
     506 "Variant Also Negotiates",
     507 "Insufficient Storage",

@@ -37,7 +37,8 @@ pub(super) fn authority(bytes: &[u8]) -> Result<Authority, Refusal> {
                 label += 1;
                 upper = true;
             }
-            DOT if label > 0 => label = 0,
+            // NGINX takes one dot in front (`.foo.com`), and `*.foo.com` means that host, too.
+            DOT if label > 0 || at == 0 => label = 0,
             COLON => {
                 end = at;
                 break;
@@ -49,7 +50,7 @@ pub(super) fn authority(bytes: &[u8]) -> Result<Authority, Refusal> {
         port(&bytes[end + 1..])?;
     }
     let dot = usize::from(end > 0 && bytes[end - 1] == b'.');
-    if end == dot {
+    if end == dot || end == 0 {
         return Err(Refusal::Host);
     }
     Ok(Authority { host: end - dot, upper, port: end < bytes.len() })
@@ -113,6 +114,7 @@ mod tests {
             ("example.com.:443", "example.com"),
             ("127.0.0.1:0", "127.0.0.1"),
             ("x_y.z-1~", "x_y.z-1~"),
+            (".foo.com:80", ".foo.com"),
             ("[::1]", "[::1]"),
             ("[2001:DB8::1]:65535", "[2001:DB8::1]"),
             ("[::ffff:1.2.3.4]", "[::ffff:1.2.3.4]"),
@@ -127,7 +129,6 @@ mod tests {
             "",
             ".",
             "..",
-            ".a",
             "a..b",
             "a b",
             " a",
