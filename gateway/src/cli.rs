@@ -27,7 +27,7 @@ pub struct Cli {
 pub enum Command {
     /// Starts the gateway in the foreground
     #[command(alias = "start")]
-    Run(Files),
+    Run(Start),
     /// Checks configuration and resources without starting; exit code 1 if anything is wrong
     #[command(alias = "test", alias = "validate")]
     Check(Files),
@@ -41,6 +41,16 @@ pub enum Command {
     /// Prints the schemas of all plugins as JSON
     #[command(hide = true)]
     Schema,
+}
+
+/// What a start is told.
+#[derive(Debug, clap::Args)]
+pub struct Start {
+    #[command(flatten)]
+    pub files: Files,
+    /// Share the ports for traffic with a gateway that runs already, as when it is to be replaced
+    #[arg(long)]
+    pub reuse_port: bool,
 }
 
 /// Which configuration.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use proxy::{Stage, Workers};
+use proxy::{Stage, Watch, Workers};
 use rustix::process::Signal as Raw;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -54,15 +54,32 @@ impl Signals {
         })
     }
 
-    /// Serves until a signal ends it and all workers have stopped. HUP calls `reload`.
-    pub async fn run(mut self, workers: &Workers, drain: Duration, mut reload: impl AsyncFnMut()) {
+    /// Serves until a signal ends it and all workers have stopped, or until none is left. HUP calls
+    /// `reload`.
+    ///
+    /// # Errors
+    /// Which worker did not live as long as it should have.
+    pub async fn run(
+        mut self,
+        workers: &Workers,
+        drain: Duration,
+        mut reload: impl AsyncFnMut(),
+    ) -> anyhow::Result<()> {
+        let mut watchman = Watchman::new(workers.watch().clone());
         let patience = loop {
             tokio::select! {
-                _ = self.term.recv() => break QUICK,
-                _ = self.int.recv() => break QUICK,
-                _ = self.quit.recv() => break drain,
+                _ = self.term.recv() => break Some(QUICK),
+                _ = self.int.recv() => break Some(QUICK),
+                _ = self.quit.recv() => break Some(drain),
                 _ = self.hup.recv() => reload().await,
+                nobody_left = watchman.look() => if nobody_left {
+                    break None;
+                }
             }
+        };
+        let Some(patience) = patience else {
+            tracing::error!("no worker is left: stopping");
+            return watchman.verdict();
         };
         tracing::info!(
             "stopping: no new connections, at most {} s for requests in flight",
@@ -85,6 +102,64 @@ impl Signals {
         let end = tokio::time::Instant::now() + Duration::from_secs(2);
         while !workers.finished() && tokio::time::Instant::now() < end {
             tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        watchman.verdict()
+    }
+}
+
+/// Time between two looks at the workers.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// A worker ticks 20 times a second; one that did not in so many looks (5 s) hangs.
+const LOOKS: u32 = 10;
+
+/// Looks whether the workers still run, and tells when one does not.
+struct Watchman {
+    watch: Watch,
+    looks: u32,
+    ticks: Vec<u64>,
+    hanging: Vec<usize>,
+    ended: Vec<(usize, String)>,
+}
+
+impl Watchman {
+    fn new(watch: Watch) -> Watchman {
+        Watchman { watch, looks: 0, ticks: Vec::new(), hanging: Vec::new(), ended: Vec::new() }
+    }
+
+    /// Waits a while, then looks. True if no worker is left.
+    async fn look(&mut self) -> bool {
+        tokio::time::sleep(LOOK).await;
+        for (worker, why) in self.watch.ended() {
+            if self.ended.iter().all(|(known, _)| *known != worker) {
+                tracing::error!(
+                    "worker {worker} of {} has ended: {why}; the others go on, and the process ends with an \
+                     error when it is stopped",
+                    self.watch.count()
+                );
+                self.ended.push((worker, why));
+            }
+        }
+        self.looks += 1;
+        if self.looks.is_multiple_of(LOOKS) {
+            let hanging = self.watch.look(&mut self.ticks);
+            for worker in hanging.iter().filter(|worker| !self.hanging.contains(worker)) {
+                tracing::error!("worker {worker} hangs: it has done nothing for a while");
+            }
+            for worker in self.hanging.iter().filter(|worker| !hanging.contains(worker)) {
+                tracing::warn!("worker {worker} goes on");
+            }
+            self.hanging = hanging;
+        }
+        self.ended.len() == self.watch.count()
+    }
+
+    fn verdict(self) -> anyhow::Result<()> {
+        match self.watch.ended().first() {
+            None => Ok(()),
+            Some((worker, why)) => {
+                anyhow::bail!("worker {worker} of {} had ended by itself: {why}", self.watch.count())
+            }
         }
     }
 }

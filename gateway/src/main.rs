@@ -12,6 +12,7 @@ mod handoff;
 mod lifecycle;
 mod logfile;
 mod logging;
+mod notices;
 mod program;
 mod run;
 mod wiring;
@@ -30,7 +31,7 @@ fn main() -> ExitCode {
     // build with flags of its own still gets most of it here.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
     let result = match Cli::parse().command {
-        Command::Run(files) => run::run(&files),
+        Command::Run(start) => run::run(&start),
         Command::Check(files) => check::run(&files),
         Command::Version => {
             println!("sluice {}", env!("CARGO_PKG_VERSION"));

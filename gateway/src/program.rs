@@ -1,9 +1,11 @@
 //! What the Admin and control APIs may ask of the running program.
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use admin::{Program, Published, Rejected};
 use control::Handle;
+use proxy::Watch;
 use snapshot::swap::Observer;
 
 /// The running gateway.
@@ -12,6 +14,8 @@ pub struct Running {
     pub pipeline: Handle,
     /// The boot file, for reading its list of plugins again.
     pub config: Option<PathBuf>,
+    /// How the workers are, once they were started.
+    pub workers: OnceLock<Watch>,
 }
 
 impl Program for Running {
@@ -49,7 +53,10 @@ impl Program for Running {
     fn ready(&self) -> Result<(), String> {
         match self.pipeline.report().published {
             None => Err("no configuration yet".to_owned()),
-            Some(_) => self.published().workers_ready(),
+            Some(_) => {
+                self.workers.get().ok_or("the workers are not started yet")?.all_serve()?;
+                self.published().workers_ready()
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use admin::{Admin, ControlApi};
@@ -20,7 +20,7 @@ use snapshot::Publisher;
 use snapshot::compile::Compiler;
 use tokio::net::TcpListener;
 
-use crate::cli::Files;
+use crate::cli::Start;
 use crate::files::{self, Found};
 use crate::handoff::AdminOnDataPort;
 use crate::lifecycle::Signals;
@@ -34,9 +34,9 @@ const FIRST_SNAPSHOT: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// What kept it from starting, and what to do about it.
-pub fn run(files: &Files) -> anyhow::Result<bool> {
+pub fn run(start: &Start) -> anyhow::Result<bool> {
     let began = Instant::now();
-    let found = match files::find(files) {
+    let found = match files::find(&start.files) {
         Ok(found) => found,
         Err(diagnostics) => return Ok(check::report(&diagnostics, "nothing was started")),
     };
@@ -53,12 +53,12 @@ pub fn run(files: &Files) -> anyhow::Result<bool> {
         .enable_all()
         .build()
         .context("cannot start the control threads")?;
-    let result = runtime.block_on(serve(found, began));
+    let result = runtime.block_on(serve(found, start.reuse_port, began));
     runtime.shutdown_timeout(Duration::from_secs(1));
     result.map(|()| true)
 }
 
-async fn serve(found: Found, began: Instant) -> anyhow::Result<()> {
+async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result<()> {
     let Found { boot, config, resources, data, .. } = found;
     let signals = Signals::new(logging::reopen).context("cannot take over signals")?;
     let services = wiring::services(&boot)?;
@@ -88,12 +88,14 @@ async fn serve(found: Found, began: Instant) -> anyhow::Result<()> {
         "nginx_config.event.use is io_uring, which the kernel refuses: it is older than 6.1, or the \
          container forbids it; write auto or epoll",
     )?;
+    settings.reuse_port = reuse_port;
     let sockets = listen_for_traffic(&boot, &mut settings, count)?;
 
     let compiler = Compiler::new(catalog.clone(), wiring::compile_settings(&boot));
     let (publisher, readers) = Publisher::new(compiler.snapshot(0), count);
-    let running =
-        |pipeline: Handle, observer| Arc::new(Running { observer, pipeline, config: config.clone() });
+    let running = |pipeline: Handle, observer| {
+        Arc::new(Running { observer, pipeline, config: config.clone(), workers: OnceLock::new() })
+    };
     let observer = publisher.observer();
     let (pipeline, mut handle) = Pipeline::new(&*store, compiler, publisher, Resolver::new(&boot.resolver));
     let program = running(handle.clone(), observer);
@@ -123,7 +125,9 @@ async fn serve(found: Found, began: Instant) -> anyhow::Result<()> {
     let addresses = settings.listen.clone();
     let crew = format!("{count} worker{} on {}", if count == 1 { "" } else { "s" }, settings.engine);
     let workers = Workers::start(Arc::new(settings), sockets, readers, &services.meters)
-        .context("cannot start the worker threads")?;
+        .context("cannot start the workers; the process may need more descriptors (`ulimit -n`) or threads")?;
+    // Set nowhere else.
+    let _ = program.workers.set(workers.watch().clone());
 
     let admin_at = admin_listener.as_ref().and_then(|listener| listener.local_addr().ok());
     if let Some(listener) = admin_listener {
@@ -154,7 +158,7 @@ async fn serve(found: Found, began: Instant) -> anyhow::Result<()> {
                 reload_plugins(config, &handle);
             }
         })
-        .await;
+        .await?;
     tracing::info!("stopped");
     Ok(())
 }
@@ -195,8 +199,17 @@ fn listen_for_traffic(
                     worker.extend(sockets);
                 }
             }
-            Err(_) if listen.optional => {}
-            Err((addr, error)) => return Err(cannot_listen(addr, "traffic", "apisix.node_listen", &error)),
+            // No IPv6 here. If another program has the port, that is to be known.
+            Err((_, error)) if listen.optional && error.kind() != io::ErrorKind::AddrInUse => {}
+            Err((addr, error)) => {
+                let failed = cannot_listen(addr, "traffic", "apisix.node_listen", &error);
+                return Err(match error.kind() {
+                    io::ErrorKind::AddrInUse => {
+                        anyhow!("{failed}; to share it with a gateway that this one shall replace: --reuse-port")
+                    }
+                    _ => failed,
+                });
+            }
         }
     }
     Ok(all)

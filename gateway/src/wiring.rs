@@ -104,10 +104,37 @@ const RESERVED_DESCRIPTORS: u64 = 64;
 /// Below this, people are told that the limit of the process holds their traffic back.
 const FEW_CONNECTIONS: u64 = 1024;
 
-/// Client connections one worker may hold: `worker_connections`, but never so many that none
-/// of the process's descriptors would be left for upstreams. Raises the process's own limit
-/// as far as it may.
-fn max_connections(boot: &Boot, workers: usize) -> usize {
+/// Connections of one worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Share {
+    clients: usize,
+    idle_upstreams: usize,
+    /// Requests of plugins in flight, each on a connection of its own.
+    fetches: usize,
+}
+
+impl Share {
+    /// What the settings ask for, but never so many clients that none of the process's descriptors
+    /// would be left for upstreams, nor so many idle connections or requests of plugins that none
+    /// would be left for requests.
+    fn of(boot: &Boot, workers: usize, descriptors: u64) -> Share {
+        let workers = workers.max(1) as u64;
+        let spare = descriptors.saturating_sub(RESERVED_DESCRIPTORS.min(descriptors / 4));
+        // Two thirds of them for clients, and at least one each: those in the middle of a request need
+        // another one towards an upstream, idle ones do not.
+        let clients = (spare / 3 * 2 / workers).max(1);
+        let upstreams = (spare / 3 / workers).max(1);
+        let size = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
+        Share {
+            clients: size(clients.min(boot.worker_connections.max(1))),
+            idle_upstreams: size(upstreams.min(boot.http.upstream.total)),
+            fetches: size(upstreams.div_ceil(2).min(boot.http.max_plugin_requests)),
+        }
+    }
+}
+
+/// Raises the process's limit on descriptors as far as it may, and divides them.
+fn share(boot: &Boot, workers: usize) -> Share {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -116,24 +143,22 @@ fn max_connections(boot: &Boot, workers: usize) -> usize {
         Err(_) => limit.current,
     };
     let descriptors = current.unwrap_or(u64::MAX);
-    let spare = descriptors.saturating_sub(RESERVED_DESCRIPTORS.min(descriptors / 4));
-    // Two thirds of them, and at least one each: clients in the middle of a request need
-    // another one towards an upstream, idle ones do not.
-    let share = (spare / 3 * 2 / workers.max(1) as u64).max(1);
-    let wanted = boot.worker_connections.max(1);
-    if share < wanted && share < FEW_CONNECTIONS {
+    let share = Share::of(boot, workers, descriptors);
+    let (clients, wanted) = (share.clients as u64, boot.worker_connections);
+    if clients < wanted && clients < FEW_CONNECTIONS {
         tracing::warn!(
-            "each worker takes at most {share} connections, not {wanted} (worker_connections): \
+            "each worker takes at most {clients} connections, not {wanted} (worker_connections): \
              the process may open {descriptors} files; raise `ulimit -n` or LimitNOFILE"
         );
     }
-    usize::try_from(share.min(wanted)).unwrap_or(usize::MAX)
+    share
 }
 
 /// How the data plane behaves.
 pub fn proxy_settings(boot: &Boot, listen: Vec<SocketAddr>, workers: usize) -> proxy::Settings {
     let http = &boot.http;
     let defaults = proxy::Settings::default();
+    let share = share(boot, workers);
     let head = usize::try_from(http.max_head_size).unwrap_or(usize::MAX);
     let mut request = defaults.request;
     request.head = head;
@@ -155,7 +180,10 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<SocketAddr>, workers: usize) -> p
         },
         listen,
         queue_limit: boot.accept_wait,
-        max_connections: max_connections(boot, workers),
+        max_connections: share.clients,
+        max_idle_upstreams: share.idle_upstreams,
+        max_fetches: share.fetches,
+        max_fetches_per_target: usize::try_from(http.max_plugin_requests_per_target).unwrap_or(usize::MAX),
         request,
         header_timeout: http.client_header_timeout,
         body_timeout: http.client_body_timeout,
@@ -169,6 +197,7 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<SocketAddr>, workers: usize) -> p
         real_ip,
         trusted: boot.trusted_addresses.clone().map(among),
         on_fault: Arc::new(crate::logging::fault),
+        on_notice: Arc::new(crate::notices::tell),
         ..defaults
     }
 }
@@ -217,4 +246,19 @@ pub fn print_schemas() -> anyhow::Result<()> {
     }
     println!("{}", serde_json::to_string_pretty(&all)?);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_are_shared_out() {
+        let boot = Boot::default();
+        let plenty = Share::of(&boot, 2, u64::MAX);
+        assert_eq!(plenty, Share { clients: 10_620, idle_upstreams: 4096, fetches: 1024 });
+        assert_eq!(Share::of(&boot, 2, 1024), Share { clients: 320, idle_upstreams: 160, fetches: 80 });
+        assert_eq!(Share::of(&boot, 1, 100), Share { clients: 50, idle_upstreams: 25, fetches: 13 });
+        assert_eq!(Share::of(&boot, 8, 8), Share { clients: 1, idle_upstreams: 1, fetches: 1 });
+    }
 }

@@ -223,6 +223,10 @@ pub struct Http {
     pub max_head_size: u64,
     /// Header fields of a request (ours).
     pub max_header_fields: u64,
+    /// Requests of plugins, such as mirrors, that a worker may have in flight (ours) …
+    pub max_plugin_requests: u64,
+    /// … and of these with one server.
+    pub max_plugin_requests_per_target: u64,
     pub underscores_in_headers: bool,
     pub real_ip: RealIp,
     pub upstream: UpstreamKeepalive,
@@ -244,6 +248,8 @@ pub struct UpstreamKeepalive {
     pub size: u64,
     pub requests: u64,
     pub timeout: Duration,
+    /// Those of a worker to all upstreams together (ours).
+    pub total: u64,
 }
 
 /// `deployment.role`.

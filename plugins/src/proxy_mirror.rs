@@ -10,7 +10,7 @@ use bytes::Bytes;
 use model::Invalid;
 use sdk::chain::Phases;
 use sdk::exchange::Body;
-use sdk::world::{Fetch, Target};
+use sdk::world::{Fetch, FetchTimeouts, Target};
 use sdk::{Build, Exchange, Fields, Plugin, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ pub struct ProxyMirror {
     path: Option<String>,
     prefix: bool,
     sample_ratio: f64,
-    timeout: Duration,
+    timeouts: FetchTimeouts,
     max_body: usize,
 }
 
@@ -87,14 +87,15 @@ impl Plugin for ProxyMirror {
             .filter(|seconds: &f64| (0.0..=86_400.0).contains(seconds))
             .unwrap_or(60.0)
         };
-        let timeout = seconds("connect").max(seconds("read")).max(seconds("send"));
+        let time = |name| Duration::from_secs_f64(seconds(name));
+        let timeouts = FetchTimeouts { connect: time("connect"), send: time("send"), read: time("read") };
         let max_body = attr("/max_body_size").and_then(Value::as_u64).unwrap_or(1 << 20);
         Ok(ProxyMirror {
             target: cx.target(&config.host).map_err(|error| error.at("/host"))?,
             path: config.path,
             prefix: config.path_concat_mode == "prefix",
             sample_ratio: config.sample_ratio,
-            timeout: Duration::from_secs_f64(timeout),
+            timeouts,
             max_body: usize::try_from(max_body).unwrap_or(usize::MAX),
         })
     }
@@ -148,7 +149,7 @@ impl Plugin for ProxyMirror {
             uri,
             fields,
             body: Bytes::copy_from_slice(x.body()),
-            timeout: self.timeout,
+            timeouts: self.timeouts,
             max_body: MAX_ANSWER,
         });
         Step::Next

@@ -2,7 +2,7 @@
 //!
 //! Read buffers, kept by the worker and lent while bytes are in hand.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 /// The usual size: a head or a small body in one read.
 pub(crate) const SMALL: usize = 16 << 10;
@@ -96,24 +96,48 @@ impl Buffer {
 /// whose memory is still in the cache.
 #[derive(Debug)]
 pub(crate) struct Buffers {
-    small: RefCell<Vec<Buffer>>,
-    large: RefCell<Vec<Buffer>>,
+    small: Spare,
+    large: Spare,
     keep: usize,
+}
+
+#[derive(Debug, Default)]
+struct Spare {
+    buffers: RefCell<Vec<Buffer>>,
+    /// The least there was since memory was last given back: so many nobody needed.
+    unused: Cell<usize>,
+}
+
+impl Spare {
+    #[inline]
+    fn take(&self, size: usize) -> Buffer {
+        let mut buffers = self.buffers.borrow_mut();
+        let buffer = buffers.pop();
+        self.unused.set(self.unused.get().min(buffers.len()));
+        buffer.unwrap_or_else(|| Buffer::new(size))
+    }
+
+    fn shrink(&self) {
+        let mut buffers = self.buffers.borrow_mut();
+        let keep = buffers.len() - self.unused.get().div_ceil(2).min(buffers.len());
+        buffers.truncate(keep);
+        self.unused.set(keep);
+    }
 }
 
 impl Buffers {
     /// Keeps at most `keep` spare buffers of each size.
     pub(crate) fn new(keep: usize) -> Buffers {
-        Buffers { small: RefCell::default(), large: RefCell::default(), keep }
+        Buffers { small: Spare::default(), large: Spare::default(), keep }
     }
 
     #[inline]
     pub(crate) fn take(&self) -> Buffer {
-        self.small.borrow_mut().pop().unwrap_or_else(|| Buffer::new(SMALL))
+        self.small.take(SMALL)
     }
 
     pub(crate) fn take_large(&self) -> Buffer {
-        self.large.borrow_mut().pop().unwrap_or_else(|| Buffer::new(LARGE))
+        self.large.take(LARGE)
     }
 
     /// Takes a buffer back, whatever is in it. Odd sizes (grown for a long head) are freed.
@@ -126,20 +150,17 @@ impl Buffers {
         };
         buffer.start = 0;
         buffer.end = 0;
-        let mut spare = spare.borrow_mut();
+        let mut spare = spare.buffers.borrow_mut();
         if spare.len() < self.keep {
             spare.push(buffer);
         }
     }
 
-    /// Frees half of the spare buffers: called when the worker has been quiet, so
-    /// that a burst's memory goes back in a few seconds.
+    /// Frees half of the buffers that nobody needed since the last time, so that a burst's memory
+    /// goes back in a while and what every request takes stays.
     pub(crate) fn shrink(&self) {
-        for spare in [&self.small, &self.large] {
-            let mut spare = spare.borrow_mut();
-            let keep = spare.len() / 2;
-            spare.truncate(keep);
-        }
+        self.small.shrink();
+        self.large.shrink();
     }
 }
 
@@ -218,5 +239,38 @@ mod tests {
         buffer.remove(0..0);
         buffer.remove(4..4);
         assert_eq!(buffer.data(), b"abfg");
+    }
+
+    #[test]
+    fn the_memory_of_a_burst_goes_back_and_what_is_in_use_stays() {
+        let buffers = Buffers::new(100);
+        let spare = |buffers: &Buffers| (buffers.small.buffers.borrow().len(), buffers.large.buffers.borrow().len());
+        let burst: Vec<_> = (0..16).map(|_| (buffers.take(), buffers.take_large())).collect();
+        for (small, large) in burst {
+            buffers.give(small);
+            buffers.give(large);
+        }
+        buffers.shrink();
+        assert_eq!(spare(&buffers), (16, 16), "all of them were in use");
+        for left in [9, 5, 3, 2, 2, 2] {
+            let (first, second) = (buffers.take(), buffers.take());
+            buffers.give(first);
+            buffers.give(second);
+            buffers.shrink();
+            assert_eq!(spare(&buffers).0, left, "two are needed at a time");
+        }
+        assert_eq!(spare(&buffers).1, 0, "none of these");
+    }
+
+    #[test]
+    fn no_more_is_kept_than_allowed() {
+        let buffers = Buffers::new(1);
+        for buffer in [buffers.take(), buffers.take()] {
+            buffers.give(buffer);
+        }
+        let mut grown = buffers.take_large();
+        grown.grow(LARGE + 1);
+        buffers.give(grown);
+        assert_eq!((buffers.small.buffers.borrow().len(), buffers.large.buffers.borrow().len()), (1, 0));
     }
 }

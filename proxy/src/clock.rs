@@ -5,7 +5,12 @@
 //! A timer per wait costs more than the wait. Instead every task has one entry
 //! in a list; a wait writes its deadline there, and a tick, a few times a
 //! second, wakes the tasks whose deadline has passed. Deadlines are never early
-//! and at most one tick late.
+//! and at most two ticks late.
+//!
+//! The clock runs while the worker does: a process that was stopped, or that had
+//! no processor, could not see what its peers did, so that time is not theirs.
+//! For the same reason the kernel is asked once more for events before a
+//! deadline counts as passed ([`Clock::advance`], then [`Clock::strike`]).
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -16,6 +21,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Time between two looks at the deadlines.
 pub(crate) const TICK: Duration = Duration::from_millis(50);
 
+/// What one tick adds to the clock at most: a tick that is a little late counts in full.
+const STEP: Duration = Duration::from_millis(75);
+
 const NEVER: u64 = u64::MAX;
 
 /// A worker's clock.
@@ -25,15 +33,33 @@ pub(crate) struct Clock {
     /// Unix milliseconds at `origin`.
     unix_origin: Cell<u64>,
     /// Milliseconds since `origin`, as of the last tick.
+    looked: Cell<u64>,
+    /// Milliseconds the worker has run, as of the last tick.
     coarse: Cell<u64>,
+    /// The deadlines up to here have passed.
+    struck: Cell<u64>,
     entries: RefCell<Vec<Entry>>,
     free: RefCell<Vec<usize>>,
+    /// Counts waits without anything to do, so that the longest of them is known.
+    rests: Cell<u64>,
 }
 
 #[derive(Debug)]
 struct Entry {
     deadline: u64,
     waker: Option<Waker>,
+    rest: Rest,
+}
+
+/// Whether a wait may be ended to make room for others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    /// No: something is on its way.
+    Busy,
+    /// Yes; what began earlier has the smaller number.
+    Since(u64),
+    /// It is to end.
+    Over,
 }
 
 /// A task's place in the list of deadlines; given back when dropped.
@@ -52,9 +78,12 @@ impl Clock {
         let clock = Clock {
             origin: now(),
             unix_origin: Cell::new(0),
+            looked: Cell::new(0),
             coarse: Cell::new(0),
+            struck: Cell::new(0),
             entries: RefCell::default(),
             free: RefCell::default(),
+            rests: Cell::new(0),
         };
         clock.set_unix_origin();
         Rc::new(clock)
@@ -62,7 +91,7 @@ impl Clock {
 
     fn set_unix_origin(&self) {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
-        self.unix_origin.set(unix.saturating_sub(self.coarse.get()));
+        self.unix_origin.set(unix.saturating_sub(self.looked.get()));
     }
 
     /// Microseconds since the worker began, exact.
@@ -77,7 +106,14 @@ impl Clock {
         self.unix_origin.get() + micros / 1000
     }
 
-    /// Milliseconds since the worker began, up to one tick old.
+    /// Unix milliseconds as of the last tick.
+    #[inline]
+    pub(crate) fn coarse_unix_ms(&self) -> u64 {
+        self.unix_ms(self.looked.get() * 1000)
+    }
+
+    /// Milliseconds the worker has run, up to one tick old. Time in which it could not run is
+    /// left out.
     #[inline]
     pub(crate) fn coarse_ms(&self) -> u64 {
         self.coarse.get()
@@ -86,22 +122,37 @@ impl Clock {
     /// A deadline that far from now, never early.
     #[inline]
     pub(crate) fn after(&self, duration: Duration) -> u64 {
-        self.coarse.get().saturating_add((duration + TICK).as_millis() as u64)
+        self.coarse.get().saturating_add(duration.saturating_add(STEP).as_millis() as u64)
     }
 
     #[inline]
     pub(crate) fn is_over(&self, deadline: u64) -> bool {
-        self.coarse.get() >= deadline
+        self.struck.get() >= deadline
     }
 
-    /// Reads the time and wakes every task whose deadline has passed. The wall clock is
-    /// read again each time, so a step of it is followed and never ends a wait.
-    pub(crate) fn tick(&self) {
-        let now_ms = self.micros() / 1000;
-        self.coarse.set(now_ms);
+    /// The first half of a tick: reads the time, and says whether it brings a deadline to its
+    /// end. If so, the tasks for which the kernel has events by now are to run before
+    /// [`Clock::strike`]. The wall clock is read again each time, so a step of it is followed
+    /// and never ends a wait.
+    pub(crate) fn advance(&self) -> bool {
+        self.advance_to(self.micros() / 1000)
+    }
+
+    fn advance_to(&self, now_ms: u64) -> bool {
+        let passed = now_ms.saturating_sub(self.looked.get());
+        self.looked.set(now_ms);
         self.set_unix_origin();
+        let coarse = self.coarse.get() + passed.min(STEP.as_millis() as u64);
+        self.coarse.set(coarse);
+        self.entries.borrow().iter().any(|entry| entry.deadline <= coarse)
+    }
+
+    /// The second half: wakes every task whose deadline has passed.
+    pub(crate) fn strike(&self) {
+        let now = self.coarse.get();
+        self.struck.set(now);
         for entry in self.entries.borrow_mut().iter_mut() {
-            if entry.deadline <= now_ms {
+            if entry.deadline <= now {
                 entry.deadline = NEVER;
                 if let Some(waker) = &entry.waker {
                     waker.wake_by_ref();
@@ -119,8 +170,41 @@ impl Clock {
         }
     }
 
+    /// Tells those that have rested longest that their wait is over: an eighth of all that rest,
+    /// at least one and at most `most`. Says how many.
+    #[cold]
+    pub(crate) fn end_longest_rests(&self, most: usize) -> usize {
+        let mut entries = self.entries.borrow_mut();
+        let mut since: Vec<u64> = entries
+            .iter()
+            .filter_map(|entry| match entry.rest {
+                Rest::Since(rest) => Some(rest),
+                Rest::Busy | Rest::Over => None,
+            })
+            .collect();
+        let count = since.len().div_ceil(8).min(most);
+        if count == 0 {
+            return 0;
+        }
+        let (_, &mut last, _) = since.select_nth_unstable(count - 1);
+        for entry in entries.iter_mut() {
+            if matches!(entry.rest, Rest::Since(rest) if rest <= last) {
+                entry.rest = Rest::Over;
+                if let Some(waker) = &entry.waker {
+                    waker.wake_by_ref();
+                }
+            }
+        }
+        count
+    }
+
+    /// How many tasks may wait here.
+    pub(crate) fn waiters(&self) -> usize {
+        self.entries.borrow().len()
+    }
+
     pub(crate) fn waiter(self: &Rc<Clock>) -> Waiter {
-        let entry = Entry { deadline: NEVER, waker: None };
+        let entry = Entry { deadline: NEVER, waker: None, rest: Rest::Busy };
         let index = match self.free.borrow_mut().pop() {
             Some(index) => {
                 self.entries.borrow_mut()[index] = entry;
@@ -165,12 +249,32 @@ impl Waiter {
         }
         Poll::Pending
     }
+
+    /// From now on the wait is for nothing that has begun, so that it may be ended to make room.
+    #[inline]
+    pub(crate) fn rest(&self) {
+        let number = self.clock.rests.get() + 1;
+        self.clock.rests.set(number);
+        self.clock.entries.borrow_mut()[self.index].rest = Rest::Since(number);
+    }
+
+    /// Whether its rest is to end.
+    #[inline]
+    pub(crate) fn is_unwanted(&self) -> bool {
+        self.clock.entries.borrow()[self.index].rest == Rest::Over
+    }
+
+    /// There is something to do.
+    #[inline]
+    pub(crate) fn end_rest(&self) {
+        self.clock.entries.borrow_mut()[self.index].rest = Rest::Busy;
+    }
 }
 
 impl Drop for Waiter {
     fn drop(&mut self) {
         let mut entries = self.clock.entries.borrow_mut();
-        entries[self.index] = Entry { deadline: NEVER, waker: None };
+        entries[self.index] = Entry { deadline: NEVER, waker: None, rest: Rest::Busy };
         self.clock.free.borrow_mut().push(self.index);
     }
 }
@@ -198,6 +302,7 @@ pub fn clock_reads() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::future::Future;
     use std::pin::pin;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -211,23 +316,94 @@ mod tests {
         }
     }
 
+    fn count() -> (Arc<Count>, Waker) {
+        let count = Arc::new(Count(AtomicUsize::new(0)));
+        (count.clone(), Waker::from(count))
+    }
+
     #[test]
     fn a_wait_ends_after_its_deadline_and_not_before() {
         let clock = Clock::new();
         let waiter = clock.waiter();
-        let count = Arc::new(Count(AtomicUsize::new(0)));
-        let waker = Waker::from(count.clone());
+        let (count, waker) = count();
         let mut cx = Context::from_waker(&waker);
-        let deadline = clock.after(Duration::from_millis(1));
+        clock.advance_to(1000);
+        clock.strike();
+        let deadline = clock.after(Duration::from_millis(100));
         let mut wait = pin!(waiter.until::<()>(deadline, |_| Poll::Pending));
-        use std::future::Future;
         assert!(wait.as_mut().poll(&mut cx).is_pending());
-        clock.tick();
+        // It may have begun a whole step after the tick before.
+        for now in [1050, 1100, 1150, 1174] {
+            assert!(!clock.advance_to(now), "at {now}");
+            clock.strike();
+            assert!(wait.as_mut().poll(&mut cx).is_pending());
+        }
         assert_eq!(count.0.load(Ordering::Relaxed), 0, "not yet");
-        std::thread::sleep(TICK + Duration::from_millis(5));
-        clock.tick();
+        assert!(clock.advance_to(1175), "a deadline ends");
+        assert!(wait.as_mut().poll(&mut cx).is_pending(), "but what the kernel has goes first");
+        clock.strike();
         assert_eq!(count.0.load(Ordering::Relaxed), 1);
         assert_eq!(wait.as_mut().poll(&mut cx), Poll::Ready(Err(Elapsed)));
+    }
+
+    #[test]
+    fn what_is_there_goes_before_the_deadline() {
+        let clock = Clock::new();
+        let waiter = clock.waiter();
+        let (_, waker) = count();
+        let mut cx = Context::from_waker(&waker);
+        let ready = Cell::new(false);
+        let deadline = clock.after(Duration::ZERO);
+        let mut wait =
+            pin!(waiter.until(deadline, |_| if ready.get() { Poll::Ready(()) } else { Poll::Pending }));
+        assert!(wait.as_mut().poll(&mut cx).is_pending());
+        assert!(clock.advance_to(75));
+        ready.set(true);
+        clock.strike();
+        assert_eq!(wait.as_mut().poll(&mut cx), Poll::Ready(Ok(())));
+    }
+
+    #[test]
+    fn time_in_which_the_worker_did_not_run_is_nobody_s() {
+        let clock = Clock::new();
+        clock.advance_to(1000);
+        let before = clock.coarse_ms();
+        let deadline = clock.after(Duration::from_millis(200));
+        clock.advance_to(61_000);
+        clock.strike();
+        assert_eq!(clock.coarse_ms() - before, STEP.as_millis() as u64);
+        assert!(!clock.is_over(deadline));
+        // The date follows all the same.
+        assert!(clock.coarse_unix_ms() - clock.unix_ms(0) == 61_000);
+        // A deadline made between the halves of a tick is not early either.
+        clock.advance_to(62_000);
+        let deadline = clock.after(Duration::ZERO);
+        clock.strike();
+        assert!(!clock.is_over(deadline));
+    }
+
+    #[test]
+    fn those_that_rested_longest_go_first() {
+        let clock = Clock::new();
+        let waiters: Vec<_> = (0..17).map(|_| clock.waiter()).collect();
+        assert_eq!(clock.end_longest_rests(32), 0, "nobody rests");
+        for waiter in waiters.iter().rev() {
+            waiter.rest();
+        }
+        waiters[16].end_rest();
+        let (count, waker) = count();
+        let mut cx = Context::from_waker(&waker);
+        for waiter in &waiters {
+            assert!(waiter.poll_elapsed::<()>(NEVER - 1, &mut cx).is_pending());
+        }
+        assert_eq!(clock.end_longest_rests(32), 2, "an eighth of sixteen");
+        assert_eq!(count.0.load(Ordering::Relaxed), 2);
+        let unwanted: Vec<usize> = (0..17).filter(|&at| waiters[at].is_unwanted()).collect();
+        assert_eq!(unwanted, [14, 15]);
+        assert_eq!(clock.end_longest_rests(1), 1, "those were told already");
+        assert!(waiters[13].is_unwanted());
+        waiters[13].rest();
+        assert!(!waiters[13].is_unwanted(), "it began anew");
     }
 
     #[test]
@@ -236,6 +412,6 @@ mod tests {
         for _ in 0..10 {
             drop((clock.waiter(), clock.waiter()));
         }
-        assert_eq!(clock.entries.borrow().len(), 2);
+        assert_eq!(clock.waiters(), 2);
     }
 }

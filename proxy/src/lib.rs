@@ -5,6 +5,7 @@
 //! control plane: it takes no lock, resolves no name, reads no file.
 #![deny(unsafe_code)]
 
+mod accept;
 mod buffers;
 mod clock;
 mod consumer_chains;
@@ -12,18 +13,21 @@ mod down;
 mod exchange;
 mod fetch;
 mod handoff;
+mod notice;
 mod queue;
 mod rt;
 mod settings;
 mod tunnel;
 mod up;
 mod worker;
+mod workers;
 
 #[cfg(debug_assertions)]
 #[doc(hidden)]
 pub use clock::clock_reads;
 pub use exchange::fault::{Blame, Fault, FaultKind, FaultRecord};
 pub use handoff::{Handoff, HandoffFuture, HandoffReply, HandoffRequest};
+pub use notice::Notice;
 pub use rt::Engine;
 pub use settings::{RealIp, Settings};
-pub use worker::{Stage, Workers};
+pub use workers::{Stage, Watch, Workers};

@@ -53,7 +53,8 @@ pub(crate) fn run<T: 'static>(engine: Engine, future: impl Future<Output = T> + 
         return ring::run(future);
     }
     let mut builder = tokio::runtime::Builder::new_current_thread();
-    let runtime = builder.enable_io().enable_time().build_local(tokio::runtime::LocalOptions::default())?;
+    builder.enable_io().enable_time().max_io_events_per_tick(EVENTS);
+    let runtime = builder.build_local(tokio::runtime::LocalOptions::default())?;
     Ok(runtime.block_on(future))
 }
 
@@ -68,6 +69,22 @@ pub(crate) async fn turn() {
         std::task::Poll::Pending
     })
     .await;
+}
+
+/// Events that one look at the kernel may bring.
+pub(crate) const EVENTS: usize = 1024;
+
+/// Looks once at what the kernel has, and lets every task that is woken by it go first.
+pub(crate) async fn events() {
+    if ring::is_here() {
+        // The ring is entered between two turns; what it wakes is polled in the second.
+        turn().await;
+        turn().await;
+    } else {
+        // Tokio wakes those that yielded when it has asked the kernel, and behind those whom the
+        // kernel's answer concerns.
+        tokio::task::yield_now().await;
+    }
 }
 
 /// Starts a task on this worker's thread.
@@ -89,19 +106,19 @@ pub(crate) async fn sleep(duration: Duration) {
 }
 
 /// Tells all workers, from another thread.
-pub(crate) type Signaller = tokio::sync::watch::Sender<crate::worker::Stage>;
+pub(crate) type Signaller = tokio::sync::watch::Sender<crate::workers::Stage>;
 
 pub(crate) fn signaller() -> Signaller {
-    Signaller::new(crate::worker::Stage::Run)
+    Signaller::new(crate::workers::Stage::Run)
 }
 
 /// A worker's end of it.
-pub(crate) type Signal = tokio::sync::watch::Receiver<crate::worker::Stage>;
+pub(crate) type Signal = tokio::sync::watch::Receiver<crate::workers::Stage>;
 
 /// Waits until the signal holds another value than before.
-pub(crate) async fn changed(signal: &mut Signal) -> crate::worker::Stage {
+pub(crate) async fn changed(signal: &mut Signal) -> crate::workers::Stage {
     if signal.changed().await.is_err() {
-        return crate::worker::Stage::Stop;
+        return crate::workers::Stage::Stop;
     }
     *signal.borrow_and_update()
 }

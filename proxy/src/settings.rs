@@ -17,13 +17,16 @@ pub struct Settings {
     pub engine: crate::Engine,
     /// Addresses every worker listens on.
     pub listen: Vec<SocketAddr>,
+    /// Listen also where another process listens already, and let it.
+    pub reuse_port: bool,
     /// Connections the kernel may hold before they are accepted, as many as nginx lets it: a
     /// longer queue would only be full of clients that have given up, when there is one.
     pub backlog: i32,
     /// A connection that has waited longer to be accepted is answered with 503 while the queue stays
     /// that old; zero serves all, however late (`accept_wait`).
     pub queue_limit: Duration,
-    /// Connections a worker holds at once; further ones wait in the backlog (`worker_connections`).
+    /// Connections a worker holds at once (`worker_connections`). For one more, idle ones are closed;
+    /// without any, it waits.
     pub max_connections: usize,
     /// Bounds of a request head. Its `path.refused` is empty, as routes decide on that.
     pub request: Limits,
@@ -53,8 +56,12 @@ pub struct Settings {
     pub idle_grace: Duration,
     /// On a graceful stop, exchanges in flight may take so long (`worker_shutdown_timeout`).
     pub drain_timeout: Duration,
-    /// Requests stages may have in flight per worker (mirrors and the like).
+    /// Idle connections to upstreams a worker keeps in all (`upstream.keepalive_total`).
+    pub max_idle_upstreams: usize,
+    /// Requests stages may have in flight per worker (mirrors and the like) …
     pub max_fetches: usize,
+    /// … and of these with one server.
+    pub max_fetches_per_target: usize,
     /// Idle buffers a worker keeps.
     pub spare_buffers: usize,
     /// Value of `Server` in every answer.
@@ -70,6 +77,9 @@ pub struct Settings {
     pub handoff: Option<Arc<dyn Handoff>>,
     /// Told of every failed exchange; must not wait.
     pub on_fault: Arc<dyn Fn(crate::FaultRecord) + Send + Sync>,
+    /// Told at most once a second by each worker, with its number, of each thing that operators should
+    /// know; must not wait.
+    pub on_notice: Arc<dyn Fn(usize, crate::Notice) + Send + Sync>,
 }
 
 /// NGINX's real_ip: the client's address as a trusted peer tells it.
@@ -105,6 +115,7 @@ impl Default for Settings {
         Settings {
             engine: crate::Engine::default(),
             listen: Vec::new(),
+            reuse_port: false,
             backlog: 511,
             queue_limit: Duration::from_millis(250),
             max_connections: 65_536,
@@ -125,7 +136,9 @@ impl Default for Settings {
             linger_timeout: Duration::from_secs(1),
             idle_grace: Duration::from_secs(1),
             drain_timeout: Duration::from_secs(240),
+            max_idle_upstreams: 4096,
             max_fetches: 1024,
+            max_fetches_per_target: 64,
             spare_buffers: 256,
             server: "APISIX/3.18.0".to_owned(),
             show_upstream_status: false,
@@ -133,6 +146,7 @@ impl Default for Settings {
             trusted: None,
             handoff: None,
             on_fault: Arc::new(|_| {}),
+            on_notice: Arc::new(|_, _| {}),
         }
     }
 }

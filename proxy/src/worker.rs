@@ -1,106 +1,47 @@
-//! Workers: one thread each, with all it needs to serve.
+//! A worker: one thread with all it needs to serve.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::task::Poll;
 use std::time::Duration;
 
-use sdk::meters::{Meters, Shard};
+use sdk::meters::Shard;
 use sdk::world::{Fetch, FetchError, Fetched};
 use sdk::{Client, World};
 use snapshot::balance::BalanceState;
 use snapshot::{Reader, Snapshot, Upstream};
 
+use crate::accept::accept;
 use crate::buffers::Buffers;
 use crate::clock::{Clock, TICK};
 use crate::consumer_chains::ConsumerChains;
 use crate::exchange::Scratch;
-use crate::queue::Queue;
+use crate::fetch::Fetches;
+use crate::notice::Notices;
 use crate::settings::Settings;
 use crate::up::pool::Pools;
+use crate::workers::{Stage, Watch};
 use crate::{down, rt};
 
-/// What a worker is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Stage {
-    #[default]
-    Run,
-    /// No new connections; exchanges in flight end, each the last on its connection. Connections
-    /// that bring no request for a while are closed.
-    Drain,
-    /// Everything ends now.
-    Stop,
-}
-
-/// All workers of the process.
-#[derive(Debug)]
-pub struct Workers {
-    stage: rt::Signaller,
-    threads: Vec<JoinHandle<io::Result<()>>>,
-}
-
-impl Workers {
-    /// Opens one set of listening sockets for each reader, so that an address in use is
-    /// known before anything starts. The error names the address.
-    pub fn listen(
-        settings: &Settings,
-        workers: usize,
-    ) -> Result<Vec<Vec<TcpListener>>, (SocketAddr, io::Error)> {
-        (0..workers)
-            .map(|_| {
-                settings
-                    .listen
-                    .iter()
-                    .map(|&addr| rt::listen(addr, settings.backlog).map_err(|error| (addr, error)))
-                    .collect()
-            })
-            .collect()
-    }
-
-    /// Starts a worker for each reader and its set of listening sockets.
-    pub fn start(
-        settings: Arc<Settings>,
-        sockets: Vec<Vec<TcpListener>>,
-        readers: Vec<Reader>,
-        meters: &Arc<Meters>,
-    ) -> io::Result<Workers> {
-        let stage = rt::signaller();
-        let mut threads = Vec::new();
-        for (index, (sockets, reader)) in sockets.into_iter().zip(readers).enumerate() {
-            let settings = settings.clone();
-            let signal = stage.subscribe();
-            let shard = meters.shard(index);
-            let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
-                rt::run(settings.engine, serve(index, settings, sockets, reader, shard, signal))?
-            })?;
-            threads.push(thread);
-        }
-        Ok(Workers { stage, threads })
-    }
-
-    /// Tells all workers; returns at once.
-    pub fn set_stage(&self, stage: Stage) {
-        self.stage.send_replace(stage);
-    }
-
-    /// All workers have ended.
-    pub fn finished(&self) -> bool {
-        self.threads.iter().all(JoinHandle::is_finished)
-    }
-
-    /// Waits for all workers to end.
-    pub fn join(self) -> io::Result<()> {
-        for thread in self.threads {
-            match thread.join() {
-                Ok(result) => result?,
-                Err(_) => return Err(io::Error::other("a worker thread panicked")),
-            }
-        }
-        Ok(())
-    }
+/// What a worker is started with.
+pub(crate) struct Start {
+    pub(crate) index: usize,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) sockets: Vec<TcpListener>,
+    pub(crate) reader: Reader,
+    pub(crate) shard: Shard,
+    pub(crate) signal: rt::Signal,
+    /// Moves when a worker has run out of descriptors and has nothing to close for them.
+    pub(crate) pressure: Arc<AtomicU64>,
+    pub(crate) watch: Watch,
+    /// Told once the worker serves, and dropped.
+    pub(crate) ready: Sender<()>,
 }
 
 /// What the tasks of one worker share. Never leaves its thread.
@@ -115,6 +56,8 @@ pub(crate) struct Worker {
     // Boxed: it is lent out and given back by moving a pointer.
     #[allow(clippy::vec_box)]
     scratch: RefCell<Vec<Box<Scratch>>>,
+    /// The least that was spare since memory was last given back.
+    scratch_unused: Cell<usize>,
     balance: RefCell<Vec<Option<Balance>>>,
     pub(crate) consumer_chains: ConsumerChains,
     pub(crate) shard: Shard,
@@ -122,7 +65,11 @@ pub(crate) struct Worker {
     /// When connections between two requests are closed, for the stop; none are before it.
     idle_until: Cell<u64>,
     connections: Cell<usize>,
-    fetches: Cell<usize>,
+    pub(crate) fetches: Fetches,
+    pub(crate) notices: Notices,
+    pressure: Arc<AtomicU64>,
+    pressure_seen: Cell<u64>,
+    watch: Watch,
     date: RefCell<Date>,
     /// For tasks that outlive an exchange and need the worker.
     me: RefCell<std::rc::Weak<Worker>>,
@@ -152,29 +99,29 @@ struct Date {
     text: [u8; 29],
 }
 
-async fn serve(
-    index: usize,
-    settings: Arc<Settings>,
-    sockets: Vec<TcpListener>,
-    mut reader: Reader,
-    shard: Shard,
-    mut signal: rt::Signal,
-) -> io::Result<()> {
+/// Serves until the signal says to stop, and all has ended or was given up.
+pub(crate) async fn serve(start: Start) -> io::Result<()> {
+    let Start { index, settings, sockets, mut reader, shard, mut signal, pressure, watch, ready } = start;
     let clock = Clock::new();
     let worker = Rc::new(Worker {
         index,
         lease: RefCell::new(Rc::new(Lease(reader.current().clone()))),
         reader: RefCell::new(reader),
         buffers: Buffers::new(settings.spare_buffers),
-        pools: Pools::default(),
+        pools: Pools::new(settings.max_idle_upstreams),
         scratch: RefCell::default(),
+        scratch_unused: Cell::new(0),
         balance: RefCell::default(),
         consumer_chains: ConsumerChains::default(),
         shard,
         stage: Cell::new(Stage::Run),
         idle_until: Cell::new(u64::MAX),
         connections: Cell::new(0),
-        fetches: Cell::new(0),
+        fetches: Fetches::default(),
+        notices: Notices::default(),
+        pressure_seen: Cell::new(pressure.load(Ordering::Relaxed)),
+        pressure,
+        watch,
         date: RefCell::new(Date { second: 0, text: [b' '; 29] }),
         me: RefCell::default(),
         clock,
@@ -183,10 +130,15 @@ async fn serve(
     *worker.me.borrow_mut() = Rc::downgrade(&worker);
     for socket in sockets {
         let local = socket.local_addr()?;
-        rt::spawn(accept(worker.clone(), rt::Listener::new(socket)?, local, signal.clone()));
+        let listener = Rc::new(rt::Listener::new(socket)?);
+        let signal = signal.clone();
+        worker.keep(0, move |worker| accept(worker, listener.clone(), local, signal.clone()));
     }
-    rt::spawn(tick(worker.clone()));
-    rt::spawn(follow(worker.clone()));
+    worker.keep(1, tick);
+    worker.keep(2, follow);
+    // Nobody listens if the start was given up meanwhile.
+    let _ = ready.send(());
+    drop(ready);
     if *signal.borrow_and_update() == Stage::Run {
         worker.stage.set(rt::changed(&mut signal).await);
     }
@@ -208,92 +160,31 @@ async fn serve(
     Ok(())
 }
 
-impl PartialOrd for Stage {
-    fn partial_cmp(&self, other: &Stage) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Stage {
-    fn cmp(&self, other: &Stage) -> std::cmp::Ordering {
-        (*self as u8).cmp(&(*other as u8))
-    }
-}
-
-/// What a listener may do before everything else that is ready gets its turn: take eight
-/// connections, or refuse as many more as cost the same.
-const TURN: u32 = 64;
-const TO_TAKE: u32 = 8;
-const TO_REFUSE: u32 = 1;
-
-/// Takes connections while there is room for them.
-async fn accept(worker: Rc<Worker>, listener: rt::Listener, local: SocketAddr, mut signal: rt::Signal) {
-    let mut queue = Queue::new(worker.settings.queue_limit);
-    let mut done_this_turn = 0;
-    loop {
-        if worker.connections.get() >= worker.settings.max_connections {
-            queue.emptied();
-            rt::sleep(TICK).await;
-        } else {
-            let taken = match listener.accept_now() {
-                Some(taken) => Ok(taken),
-                None => {
-                    queue.emptied();
-                    let accepted = std::pin::pin!(listener.accept());
-                    let stopped = std::pin::pin!(rt::changed(&mut signal));
-                    rt::either(accepted, stopped).await
-                }
-            };
-            match taken {
-                Ok(Ok((stream, peer))) => {
-                    if queue.refuses(|| stream.waited_ms(), worker.clock.coarse_ms()) {
-                        worker.turn_away(stream, Client::new(peer, local, false));
-                        done_this_turn += TO_REFUSE;
-                    } else {
-                        worker.begin(stream, peer, local);
-                        done_this_turn += TO_TAKE;
-                    }
-                    // A few a turn: a worker with more to do than it can must first finish what
-                    // it has begun. What waits meanwhile waits with the kernel, which refuses when
-                    // its queue is full; taken all at once, every request would wait several
-                    // times behind all others, and few would end before their clients give up.
-                    if done_this_turn >= TURN {
-                        done_this_turn = 0;
-                        rt::turn().await;
-                    }
-                }
-                Ok(Err(error)) => {
-                    queue.emptied();
-                    worker.accept_failed(&error).await;
-                }
-                Err(_) => break,
-            }
-        }
-        if worker.stage.get() != Stage::Run {
-            break;
-        }
-    }
-    // What the kernel has queued on this socket would be reset with it.
-    while let Some(Ok((stream, peer))) = listener.accept_now() {
-        worker.begin(stream, peer, local);
-    }
-}
-
-/// The worker's own timer: deadlines, idle upstream connections, spare memory.
+/// The worker's own timer: deadlines, idle upstream connections, spare memory, what is to be told.
 async fn tick(worker: Rc<Worker>) {
     let mut ticks = 0u32;
     loop {
         rt::sleep(TICK).await;
-        worker.clock.tick();
+        #[cfg(test)]
+        tests::maybe_panic("tick");
+        if worker.clock.advance() {
+            // What a deadline is about may have come meanwhile, and lie with the kernel: it tells
+            // of so many events at once.
+            for _ in 0..=worker.clock.waiters() / rt::EVENTS {
+                rt::events().await;
+            }
+        }
+        worker.clock.strike();
+        worker.watch.member(worker.index).ticks.fetch_add(1, Ordering::Relaxed);
+        worker.yield_descriptors();
         ticks = ticks.wrapping_add(1);
         if ticks.is_multiple_of(20) {
             worker.pools.sweep(worker.clock.coarse_ms());
+            worker.tell();
         }
         if ticks.is_multiple_of(200) {
             worker.buffers.shrink();
-            let mut scratch = worker.scratch.borrow_mut();
-            let keep = scratch.len() / 2;
-            scratch.truncate(keep);
+            worker.shrink_scratch();
         }
     }
 }
@@ -307,7 +198,66 @@ async fn follow(worker: Rc<Worker>) {
 }
 
 impl Worker {
-    fn begin(self: &Rc<Worker>, stream: rt::Stream, peer: SocketAddr, listener: SocketAddr) {
+    /// Runs one of the worker's own tasks (of [`crate::notice::OWN_TASKS`]). A panic in it is counted and told, and
+    /// the task begins anew: without it, the worker would seem to serve and do so no more.
+    fn keep<F: Future<Output = ()> + 'static>(
+        self: &Rc<Worker>,
+        task: usize,
+        mut make: impl FnMut(Rc<Worker>) -> F + 'static,
+    ) {
+        let worker = self.clone();
+        rt::spawn(async move {
+            loop {
+                let mut running = Box::pin(make(worker.clone()));
+                let ended = std::future::poll_fn(|cx| {
+                    match catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(cx))) {
+                        Ok(polled) => polled.map(|()| true),
+                        Err(_) => Poll::Ready(false),
+                    }
+                });
+                if ended.await {
+                    break;
+                }
+                worker.shard.panicked();
+                worker.notices.panicked(task);
+                // What panics at once again shall not take all of the worker's time.
+                rt::sleep(TICK).await;
+            }
+        });
+    }
+
+    /// Tells what has been counted, for the log.
+    fn tell(&self) {
+        let tell = |notice| (self.settings.on_notice)(self.index, notice);
+        self.notices.tell(self.settings.max_connections, tell);
+        self.fetches.tell(&self.settings, tell);
+    }
+
+    /// Closes idle connections to upstreams when another worker has no descriptors left.
+    fn yield_descriptors(&self) {
+        let pressure = self.pressure.load(Ordering::Relaxed);
+        if self.pressure_seen.replace(pressure) != pressure {
+            self.close_idle_upstreams(self.pools.len().div_ceil(4));
+        }
+    }
+
+    /// Asks the other workers for descriptors.
+    pub(crate) fn ask_for_descriptors(&self) {
+        self.pressure.fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn stage(&self) -> Stage {
+        self.stage.get()
+    }
+
+    /// It holds as many connections as it may.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.connections.get() >= self.settings.max_connections
+    }
+
+    pub(crate) fn begin(self: &Rc<Worker>, stream: rt::Stream, peer: SocketAddr, listener: SocketAddr) {
         // The listener's own address says enough unless it is a wildcard.
         let local =
             if listener.ip().is_unspecified() { stream.local_addr().unwrap_or(listener) } else { listener };
@@ -316,7 +266,7 @@ impl Worker {
     }
 
     /// Refuses a connection that has waited too long.
-    fn turn_away(self: &Rc<Worker>, stream: rt::Stream, client: Client) {
+    pub(crate) fn turn_away(self: &Rc<Worker>, stream: rt::Stream, client: Client) {
         self.hold(move |worker| down::h1::turn_away(worker, stream, client));
     }
 
@@ -333,18 +283,6 @@ impl Worker {
             let _guard = guard;
             serve(worker).await;
         });
-    }
-
-    /// Out of descriptors or memory: wait for some to come free, and keep serving what is
-    /// here. Anything else was one client's own failure.
-    async fn accept_failed(&self, error: &io::Error) {
-        const EMFILE: i32 = 24;
-        const ENFILE: i32 = 23;
-        const ENOBUFS: i32 = 105;
-        const ENOMEM: i32 = 12;
-        if matches!(error.raw_os_error(), Some(EMFILE | ENFILE | ENOBUFS | ENOMEM)) {
-            rt::sleep(TICK).await;
-        }
     }
 
     /// The current snapshot, held for one exchange.
@@ -370,7 +308,18 @@ impl Worker {
 
     #[inline]
     pub(crate) fn take_scratch(&self) -> Box<Scratch> {
-        self.scratch.borrow_mut().pop().unwrap_or_default()
+        let mut spare = self.scratch.borrow_mut();
+        let scratch = spare.pop().unwrap_or_default();
+        self.scratch_unused.set(self.scratch_unused.get().min(spare.len()));
+        scratch
+    }
+
+    /// Frees half of what was never needed since the last time.
+    fn shrink_scratch(&self) {
+        let mut spare = self.scratch.borrow_mut();
+        let keep = spare.len() - self.scratch_unused.get().div_ceil(2).min(spare.len());
+        spare.truncate(keep);
+        self.scratch_unused.set(keep);
     }
 
     #[inline]
@@ -420,7 +369,7 @@ impl Worker {
     /// The current `Date` (RFC 9110 section 6.6.1), at most a tick behind.
     #[inline]
     pub(crate) fn write_date(&self, out: &mut Vec<u8>) {
-        let second = self.clock.unix_ms(self.clock.coarse_ms() * 1000) / 1000;
+        let second = self.clock.coarse_unix_ms() / 1000;
         let mut date = self.date.borrow_mut();
         if date.second != second {
             date.second = second;
@@ -429,17 +378,8 @@ impl Worker {
         out.extend_from_slice(&date.text);
     }
 
-    fn strong(&self) -> Option<Rc<Worker>> {
+    pub(crate) fn strong(&self) -> Option<Rc<Worker>> {
         self.me.borrow().upgrade()
-    }
-
-    fn fetch_bounded(&self) -> Option<FetchPermit> {
-        let worker = self.strong()?;
-        if self.fetches.get() >= self.settings.max_fetches {
-            return None;
-        }
-        self.fetches.set(self.fetches.get() + 1);
-        Some(FetchPermit(worker))
     }
 }
 
@@ -456,15 +396,6 @@ impl Drop for Connected {
     }
 }
 
-/// Counts a stage's own request until it is over.
-pub(crate) struct FetchPermit(pub(crate) Rc<Worker>);
-
-impl Drop for FetchPermit {
-    fn drop(&mut self) {
-        self.0.fetches.set(self.0.fetches.get() - 1);
-    }
-}
-
 impl World for Worker {
     fn worker(&self) -> usize {
         self.index
@@ -475,20 +406,16 @@ impl World for Worker {
     }
 
     fn fetch(&self, request: Fetch) -> sdk::chain::LocalFuture<'static, Result<Fetched, FetchError>> {
-        let permit = self.fetch_bounded();
-        Box::pin(async move {
-            let permit = permit.ok_or(FetchError::TooMany)?;
-            crate::fetch::run(&permit.0, request).await
-        })
+        let permit = self.permit_fetch(&request.target.authority);
+        Box::pin(async move { permit.ok_or(FetchError::TooMany)?.run(request).await })
     }
 
     fn send(&self, request: Fetch) {
-        match self.fetch_bounded() {
-            Some(permit) => rt::spawn(async move {
+        if let Some(permit) = self.permit_fetch(&request.target.authority) {
+            rt::spawn(async move {
                 // The answer does not matter to whoever sent it.
-                let _ = crate::fetch::run(&permit.0, request).await;
-            }),
-            None => self.shard.fetch_dropped(),
+                let _ = permit.run(request).await;
+            });
         }
     }
 
@@ -496,3 +423,6 @@ impl World for Worker {
         &self.shard
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

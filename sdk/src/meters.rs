@@ -93,6 +93,10 @@ struct Node {
     retries: AtomicU64,
     panics: AtomicU64,
     fetches_dropped: AtomicU64,
+    fetches: AtomicU64,
+    idle_clients_closed: AtomicU64,
+    idle_upstreams_closed: AtomicU64,
+    shortages: AtomicU64,
     metric_errors: AtomicU64,
     /// Written by the scraping side: series it retired of this shard.
     retired: AtomicU64,
@@ -237,6 +241,31 @@ impl Shard {
     #[inline]
     pub fn fetch_dropped(&self) {
         add(&self.node.fetches_dropped, 1);
+    }
+
+    /// A request of a plugin's own went out.
+    pub fn fetch_began(&self) {
+        add(&self.node.fetches, 1);
+    }
+
+    /// It is over.
+    pub fn fetch_ended(&self) {
+        add(&self.node.fetches, -1i64 as u64);
+    }
+
+    /// Idle connections of clients were closed to make room.
+    pub fn idle_clients_closed(&self, count: u64) {
+        add(&self.node.idle_clients_closed, count);
+    }
+
+    /// Idle connections to upstreams were closed to make room.
+    pub fn idle_upstreams_closed(&self, count: u64) {
+        add(&self.node.idle_upstreams_closed, count);
+    }
+
+    /// The process had no descriptor for a connection.
+    pub fn out_of_descriptors(&self) {
+        add(&self.node.shortages, 1);
     }
 }
 

@@ -49,10 +49,21 @@ pub struct Fetch {
     pub uri: Vec<u8>,
     pub fields: Fields,
     pub body: Bytes,
-    /// Bound for the whole of it.
-    pub timeout: Duration,
+    pub timeouts: FetchTimeouts,
     /// The answer's body may be at most so long.
     pub max_body: usize,
+}
+
+/// How long a [`Fetch`] may take. Once connected, it ends after `send` and `read` together at the
+/// latest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FetchTimeouts {
+    /// For each address.
+    pub connect: Duration,
+    /// Between two writes.
+    pub send: Duration,
+    /// Between two reads.
+    pub read: Duration,
 }
 
 /// The answer to a [`Fetch`].

@@ -138,6 +138,8 @@ pub const ROWS: &[Row] = &[
     used("nginx_config.http.large_client_header_buffers", Shape::Buffers),
     // Ours.
     used("nginx_config.http.max_header_fields", Shape::Count { min: 1, max: 100_000 }),
+    used("nginx_config.http.max_plugin_requests", Shape::Count { min: 0, max: 1 << 20 }),
+    used("nginx_config.http.max_plugin_requests_per_target", Shape::Count { min: 0, max: 1 << 20 }),
     used("nginx_config.http.send_timeout", Shape::Time),
     used("nginx_config.http.underscores_in_headers", Shape::Switch),
     used("nginx_config.http.real_ip_header", Shape::Text),
@@ -151,6 +153,8 @@ pub const ROWS: &[Row] = &[
     used("nginx_config.http.upstream.keepalive", Shape::Count { min: 0, max: 1 << 20 }),
     used("nginx_config.http.upstream.keepalive_requests", Shape::Count { min: 1, max: 1 << 53 }),
     used("nginx_config.http.upstream.keepalive_timeout", Shape::Time),
+    // Ours.
+    used("nginx_config.http.upstream.keepalive_total", Shape::Count { min: 0, max: 1 << 20 }),
     idle("nginx_config.http.charset", "bodies and their types are passed on as they come"),
     idle("nginx_config.http.variables_hash_max_size", NO_NGINX),
     used("nginx_config.http.lua_shared_dict.*", Shape::Size),

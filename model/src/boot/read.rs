@@ -252,6 +252,8 @@ fn http(http: File<'_>) -> Result<Http, Invalid> {
         client_max_body_size: size("/client_max_body_size").filter(|bytes| *bytes > 0),
         max_head_size,
         max_header_fields: http.count("/max_header_fields", 100),
+        max_plugin_requests: http.count("/max_plugin_requests", 1024),
+        max_plugin_requests_per_target: http.count("/max_plugin_requests_per_target", 64),
         underscores_in_headers: http.bool("/underscores_in_headers", true),
         real_ip: RealIp {
             header: http.text("/real_ip_header").unwrap_or("X-Real-IP").to_owned(),
@@ -262,6 +264,7 @@ fn http(http: File<'_>) -> Result<Http, Invalid> {
             size: http.count("/upstream/keepalive", 320),
             requests: http.count("/upstream/keepalive_requests", 1000),
             timeout: http.time("/upstream/keepalive_timeout", 60),
+            total: http.count("/upstream/keepalive_total", 4096),
         },
         shared_dicts: members(http, "/lua_shared_dict", shape::size),
     })

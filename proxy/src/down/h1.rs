@@ -107,7 +107,7 @@ async fn active(worker: &Rc<Worker>, down: &mut Down, client: &Client) -> Ended 
         match wait_for_request(worker, down, STAY_READY).await {
             Idle::Request => {}
             Idle::Nothing => return Ended::Quiet,
-            Idle::Stopping => break After::Close,
+            Idle::Unwanted => break After::Close,
         }
     };
     match after {
@@ -155,8 +155,8 @@ enum Idle {
     Request,
     /// The time is over.
     Nothing,
-    /// The worker stops, and has waited long enough for a last request.
-    Stopping,
+    /// The worker stops and has waited long enough for a last request, or needs the place for another.
+    Unwanted,
 }
 
 /// Waits for the first byte of a request without holding a buffer.
@@ -169,16 +169,18 @@ async fn wait_for_request(worker: &Worker, down: &mut Down, time: std::time::Dur
     }
     let deadline = worker.clock.after(time);
     worker.shard.waiting(1);
+    down.waiter.rest();
     let woken = down
         .waiter
         .until(deadline, |cx| match down.stream.poll_readable(cx) {
             Poll::Ready(_) => Poll::Ready(Idle::Request),
-            Poll::Pending if worker.closes_idle() && !first && down.stream.is_quiet() => {
-                Poll::Ready(Idle::Stopping)
+            Poll::Pending => {
+                let unwanted = down.waiter.is_unwanted() || worker.closes_idle() && !first;
+                if unwanted && down.stream.is_quiet() { Poll::Ready(Idle::Unwanted) } else { Poll::Pending }
             }
-            Poll::Pending => Poll::Pending,
         })
         .await;
+    down.waiter.end_rest();
     worker.shard.waiting(-1);
     woken.unwrap_or(Idle::Nothing)
 }

@@ -5,7 +5,7 @@
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpListener as StdListener};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
@@ -38,6 +38,10 @@ pub(crate) async fn connect(addr: SocketAddr) -> io::Result<Stream> {
 impl Listener {
     pub(crate) fn new(listener: StdListener) -> io::Result<Listener> {
         TcpListener::from_std(listener).map(Listener)
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 
     pub(crate) async fn accept(&self) -> io::Result<(Stream, SocketAddr)> {

@@ -6,6 +6,7 @@ use std::io::{self, IoSlice};
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::task::{Context, Poll};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{epoll, ring};
@@ -39,19 +40,23 @@ pub(crate) enum WriteHalf<'a> {
 }
 
 /// Opens a listening socket that shares its port with the other workers' sockets
-/// (`SO_REUSEPORT`), so that the kernel spreads connections over them. What is accepted from
-/// it has Nagle's algorithm off, as the socket itself.
-pub(crate) fn listen(addr: SocketAddr, backlog: i32) -> io::Result<StdListener> {
+/// (`SO_REUSEPORT`), so that the kernel spreads connections over them. Unless it is `shared` from
+/// the beginning, nobody else may have the port: not another socket of this address, nor one of
+/// all addresses. What is accepted from it has Nagle's algorithm off, as the socket itself.
+pub(crate) fn listen(addr: SocketAddr, backlog: i32, shared: bool) -> io::Result<StdListener> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
     if addr.is_ipv6() {
         socket.set_only_v6(true)?;
     }
     socket.set_reuse_address(true)?;
-    socket.set_reuse_port(true)?;
+    socket.set_reuse_port(shared)?;
     socket.set_nonblocking(true)?;
     socket.set_tcp_nodelay(true)?;
     socket.bind(&addr.into())?;
     socket.listen(backlog)?;
+    // The kernel looks at this when the others bind. A program that tries for the port at the same
+    // moment fails at its own `listen`, or makes this one fail.
+    socket.set_reuse_port(true)?;
     Ok(socket.into())
 }
 
@@ -71,6 +76,16 @@ impl Listener {
         } else {
             epoll::Listener::new(listener).map(Listener::Epoll)
         }
+    }
+
+    /// Whether a connection waits to be accepted. One system call.
+    pub(crate) fn has_waiting(&self) -> bool {
+        let socket = match self {
+            Listener::Ring(listener) => listener.as_fd(),
+            Listener::Epoll(listener) => listener.as_fd(),
+        };
+        let mut look = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
+        poll(&mut look, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
     /// The next connection.

@@ -30,29 +30,56 @@ struct Idle {
     /// Milliseconds of the worker's clock: when it was put back, and when it must go.
     since: u64,
     until: u64,
+    /// Later ones have larger numbers.
+    number: u64,
+}
+
+/// The idle connections to one address.
+#[derive(Debug, Default)]
+struct Server {
+    idle: Vec<Idle>,
+    /// Sweeps since it was last asked for: the place of a server is kept also while all of its
+    /// connections are in use.
+    sweeps: u8,
 }
 
 /// A worker's idle upstream connections.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Pools {
-    by_addr: RefCell<HashMap<SocketAddr, Vec<Idle>, foldhash::fast::RandomState>>,
-    idle: Cell<usize>,
+    by_addr: RefCell<HashMap<SocketAddr, Server, foldhash::fast::RandomState>>,
+    len: Cell<usize>,
+    /// Bound of all together.
+    max: usize,
+    given: Cell<u64>,
 }
 
 /// After so many milliseconds of idleness the kernel is asked whether a connection still
 /// lives before a request is put on it.
 const TRUSTED_MS: u64 = 500;
 
+/// An address without idle connections is forgotten after so many sweeps.
+const FORGET_AFTER: u8 = 60;
+
 impl Pools {
+    /// Keeps at most `max` connections, to whichever servers.
+    pub(crate) fn new(max: usize) -> Pools {
+        Pools { by_addr: RefCell::default(), len: Cell::new(0), max, given: Cell::new(0) }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len.get()
+    }
+
     /// An idle connection to this server that is still open, as far as can be known. With
     /// `careful` (a request that must not be sent twice) the kernel is asked in any case; else
     /// only after a while, or when something happened on it. That may be nothing but the late
     /// report of a response's last piece, which was read along with the piece before.
     pub(crate) fn take(&self, addr: SocketAddr, now: u64, careful: bool) -> Option<UpConn> {
         let mut all = self.by_addr.borrow_mut();
-        let idle = all.get_mut(&addr)?;
-        while let Some(candidate) = idle.pop() {
-            self.idle.set(self.idle.get() - 1);
+        let server = all.get_mut(&addr)?;
+        server.sweeps = 0;
+        while let Some(candidate) = server.idle.pop() {
+            self.len.set(self.len.get() - 1);
             let stream = &candidate.conn.stream;
             let ask = careful || now.saturating_sub(candidate.since) > TRUSTED_MS || stream.has_news();
             if candidate.until > now && (!ask || stream.is_quiet()) {
@@ -67,26 +94,158 @@ impl Pools {
         if conn.requests >= keepalive.requests || keepalive.size == 0 || keepalive.idle_timeout.is_zero() {
             return;
         }
+        if self.len.get() >= self.max {
+            if self.max == 0 {
+                return;
+            }
+            // Several at once, as finding the oldest looks at all.
+            self.close_oldest(self.max.div_ceil(16));
+        }
         let mut all = self.by_addr.borrow_mut();
-        let idle = all.entry(addr).or_default();
-        if idle.len() >= keepalive.size {
+        let server = all.entry(addr).or_default();
+        if server.idle.len() >= keepalive.size {
             return;
         }
         conn.reused = true;
-        idle.push(Idle { conn, since: now, until: now + keepalive.idle_timeout.as_millis() as u64 });
-        self.idle.set(self.idle.get() + 1);
+        let number = self.given.get();
+        self.given.set(number + 1);
+        let until = now.saturating_add(keepalive.idle_timeout.as_millis() as u64);
+        server.idle.push(Idle { conn, since: now, until, number });
+        self.len.set(self.len.get() + 1);
     }
 
-    /// Closes what has been idle too long or was closed by the other side.
+    /// Closes those that have been idle longest, whichever servers they lead to. Says how many.
+    #[cold]
+    pub(crate) fn close_oldest(&self, most: usize) -> usize {
+        let mut all = self.by_addr.borrow_mut();
+        let mut numbers: Vec<u64> =
+            all.values().flat_map(|server| server.idle.iter().map(|one| one.number)).collect();
+        let count = most.min(numbers.len());
+        if count == 0 {
+            return 0;
+        }
+        let (_, &mut last, _) = numbers.select_nth_unstable(count - 1);
+        for server in all.values_mut() {
+            server.idle.retain(|one| one.number > last);
+        }
+        self.len.set(self.len.get() - count);
+        count
+    }
+
+    /// Closes what has been idle too long or was closed by the other side. Called once a second.
     pub(crate) fn sweep(&self, now: u64) {
         let mut all = self.by_addr.borrow_mut();
-        all.retain(|_, idle| {
-            idle.retain(|one| {
+        all.retain(|_, server| {
+            server.idle.retain(|one| {
                 let stream = &one.conn.stream;
                 one.until > now && (!stream.has_news() || stream.is_quiet())
             });
-            !idle.is_empty()
+            server.sweeps = server.sweeps.saturating_add(1);
+            !server.idle.is_empty() || server.sweeps < FORGET_AFTER
         });
-        self.idle.set(all.values().map(Vec::len).sum());
+        self.len.set(all.values().map(|server| server.idle.len()).sum());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::time::Duration;
+
+    const KEEP: Keepalive = Keepalive { size: 100, idle_timeout: Duration::from_secs(60), requests: 10 };
+
+    /// Runs with servers that take connections and say nothing.
+    fn with_servers<const N: usize>(test: impl AsyncFnOnce([SocketAddr; N]) + 'static) {
+        let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let addrs = std::array::from_fn(|at| listeners[at].local_addr().unwrap());
+        rt::run(crate::Engine::Epoll, async move { test(addrs).await }).unwrap();
+    }
+
+    async fn open(addr: SocketAddr) -> UpConn {
+        UpConn { stream: rt::connect(addr).await.unwrap(), requests: 1, reused: false }
+    }
+
+    fn at(pools: &Pools, addr: SocketAddr) -> usize {
+        pools.by_addr.borrow().get(&addr).map_or(0, |server| server.idle.len())
+    }
+
+    #[test]
+    fn the_bound_is_for_all_servers_and_the_oldest_go() {
+        with_servers(async |[a, b]: [SocketAddr; 2]| {
+            let pools = Pools::new(4);
+            for addr in [a, a, b, b, b] {
+                pools.give(addr, open(addr).await, &KEEP, 0);
+            }
+            assert_eq!((pools.len(), at(&pools, a), at(&pools, b)), (4, 1, 3));
+            assert_eq!(pools.close_oldest(2), 2);
+            assert_eq!((pools.len(), at(&pools, a), at(&pools, b)), (2, 0, 2));
+            assert_eq!(pools.close_oldest(8), 2, "no more than there are");
+            assert_eq!((pools.len(), pools.close_oldest(1)), (0, 0));
+            let none = Pools::new(0);
+            none.give(a, open(a).await, &KEEP, 0);
+            assert_eq!(none.len(), 0);
+        });
+    }
+
+    #[test]
+    fn each_limit_of_a_server_holds() {
+        with_servers(async |[a]: [SocketAddr; 1]| {
+            let pools = Pools::new(100);
+            let two = Keepalive { size: 2, ..KEEP };
+            for _ in 0..3 {
+                pools.give(a, open(a).await, &two, 0);
+            }
+            assert_eq!(pools.len(), 2, "size");
+            let mut used = pools.take(a, 0, false).unwrap();
+            assert!(used.reused);
+            used.requests = KEEP.requests;
+            pools.give(a, used, &KEEP, 0);
+            assert_eq!(pools.len(), 1, "requests");
+            let used = pools.take(a, 0, false).unwrap();
+            pools.give(a, used, &Keepalive { idle_timeout: Duration::ZERO, ..KEEP }, 0);
+            assert_eq!(pools.len(), 0, "no time at all");
+            pools.give(a, open(a).await, &KEEP, 1000);
+            pools.give(a, open(a).await, &KEEP, 2000);
+            pools.sweep(61_000);
+            assert_eq!(pools.len(), 1, "its time is over");
+            assert!(pools.take(a, 62_000, false).is_none(), "and that of the other, by now");
+            assert_eq!(pools.len(), 0);
+        });
+    }
+
+    #[test]
+    fn the_place_of_a_server_in_use_is_kept() {
+        with_servers(async |[a]: [SocketAddr; 1]| {
+            let pools = Pools::new(100);
+            pools.give(a, open(a).await, &KEEP, 0);
+            for _ in 0..200 {
+                let conn = pools.take(a, 0, false).unwrap();
+                pools.sweep(0);
+                assert!(pools.by_addr.borrow().get(&a).is_some_and(|server| server.idle.capacity() > 0));
+                pools.give(a, conn, &KEEP, 0);
+            }
+            drop(pools.take(a, 0, false));
+            for _ in 0..FORGET_AFTER {
+                pools.sweep(0);
+            }
+            assert!(pools.by_addr.borrow().is_empty(), "nobody asks for it");
+        });
+    }
+
+    #[test]
+    fn what_the_other_side_closed_is_not_given_out() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        rt::run(crate::Engine::Epoll, async move {
+            let pools = Pools::new(100);
+            pools.give(addr, open(addr).await, &KEEP, 0);
+            drop(listener.accept().unwrap());
+            assert!(pools.take(addr, 0, true).is_none(), "the kernel was asked");
+            pools.give(addr, open(addr).await, &KEEP, 0);
+            drop(listener.accept().unwrap());
+            assert!(pools.take(addr, TRUSTED_MS + 1, false).is_none(), "after a while as well");
+        })
+        .unwrap();
     }
 }

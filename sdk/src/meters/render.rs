@@ -106,10 +106,17 @@ pub(super) fn all(settings: &Settings, collected: &Collected, facts: &Facts<'_>,
 fn own(page: &mut Page<'_>, collected: &Collected, facts: &Facts<'_>) {
     page.prefix = "sluice_";
     type Of = fn(&Node) -> &AtomicU64;
-    let counters: [(&str, &str, Of); 5] = [
+    let counters: [(&str, &str, Of); 8] = [
+        ("descriptor_shortages_total", "Times a connection had no descriptor", |node| &node.shortages),
         ("faults_total", "Exchanges that failed", |node| &node.faults),
         ("fetches_dropped_total", "Requests of plugins dropped past the bound in flight", |node| {
             &node.fetches_dropped
+        }),
+        ("idle_clients_closed_total", "Idle client connections closed to make room", |node| {
+            &node.idle_clients_closed
+        }),
+        ("idle_upstreams_closed_total", "Idle upstream connections closed to make room", |node| {
+            &node.idle_upstreams_closed
         }),
         ("panics_total", "Panics caught in workers", |node| &node.panics),
         ("requests_refused_total", "Requests refused as malformed or too large", |node| &node.refused),
@@ -131,6 +138,8 @@ fn own(page: &mut Page<'_>, collected: &Collected, facts: &Facts<'_>) {
         page.head(name, "counter", help);
         page.line(name, "", "", value);
     }
+    page.head("fetches", "gauge", "Requests of plugins in flight");
+    page.line("fetches", "", "", collected.sum(|node| &node.fetches));
 }
 
 fn bandwidth(page: &mut Page<'_>, collected: &Collected) {

@@ -15,7 +15,7 @@ fn run(future: impl Future<Output = ()> + 'static) {
 }
 
 fn listener() -> (StdListener, SocketAddr) {
-    let listener = crate::rt::listen("127.0.0.1:0".parse().unwrap(), 16).unwrap();
+    let listener = crate::rt::listen("127.0.0.1:0".parse().unwrap(), 16, false).unwrap();
     let addr = listener.local_addr().unwrap();
     (listener, addr)
 }

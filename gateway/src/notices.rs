@@ -1,0 +1,52 @@
+//! What workers tell of themselves, as lines in the log.
+
+use std::sync::OnceLock;
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+use proxy::Notice;
+
+/// Notices that wait to be written, at most; workers send a few a second.
+const WAITING: usize = 256;
+
+/// Writes a line. Called by workers: it hands the notice to a thread of its own and never waits.
+/// What does not fit is left out, as the log is not being written then.
+pub fn tell(worker: usize, notice: Notice) {
+    static WRITER: OnceLock<Option<SyncSender<(usize, Notice)>>> = OnceLock::new();
+    let writer = WRITER.get_or_init(|| {
+        let (sender, notices) = sync_channel(WAITING);
+        let spawned = std::thread::Builder::new().name("notices".into()).spawn(move || {
+            for (worker, notice) in notices {
+                write(worker, &notice);
+            }
+        });
+        spawned.ok().map(|_| sender)
+    });
+    if let Some(writer) = writer {
+        let _ = writer.try_send((worker, notice));
+    }
+}
+
+fn write(worker: usize, notice: &Notice) {
+    match notice {
+        Notice::ConnectionsFull { closed, limit } => tracing::warn!(
+            "worker {worker} holds {limit} connections, as many as it may: closed {closed} idle ones for \
+             new clients; raise nginx_config.event.worker_connections, or `ulimit -n` if that is the bound"
+        ),
+        Notice::OutOfDescriptors { times, upstreams, clients } => tracing::error!(
+            "worker {worker} ran out of descriptors {times} times: closed {upstreams} idle connections to \
+             upstreams and {clients} of clients; raise `ulimit -n` or LimitNOFILE"
+        ),
+        Notice::FetchesDropped { target, dropped, limit } if target.is_empty() => tracing::warn!(
+            "worker {worker} dropped {dropped} requests of plugins: {limit} are in flight, as many as may be \
+             (nginx_config.http.max_plugin_requests, and `ulimit -n`)"
+        ),
+        Notice::FetchesDropped { target, dropped, limit } => tracing::warn!(
+            "worker {worker} dropped {dropped} requests of plugins to {target}: {limit} wait for it, as many \
+             as may (nginx_config.http.max_plugin_requests_per_target)"
+        ),
+        Notice::Panicked { task, times } => tracing::error!(
+            "a fault in the gateway: the task `{task}` of worker {worker} panicked {times} times and goes on; \
+             the lines above tell where, please report them"
+        ),
+    }
+}

@@ -1,0 +1,61 @@
+//! What a worker wants its operators to know. It counts as things happen, and tells once a second.
+
+use std::cell::Cell;
+
+/// Something worth a line in the log; sums since the last one of its kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// `worker_connections` were in use, so idle ones of clients were closed for new ones.
+    ConnectionsFull { closed: u64, limit: usize },
+    /// The process or the machine has no descriptor left: how often that was in the way, and what
+    /// idle connections were closed.
+    OutOfDescriptors { times: u64, upstreams: u64, clients: u64 },
+    /// Requests of plugins (mirrors) that were not sent, as too many wait for the same server.
+    FetchesDropped { target: String, dropped: u64, limit: usize },
+    /// One of the worker's own tasks panicked and goes on.
+    Panicked { task: &'static str, times: u64 },
+}
+
+/// A worker's counts.
+#[derive(Debug, Default)]
+pub(crate) struct Notices {
+    pub(crate) closed_for_room: Cell<u64>,
+    pub(crate) shortages: Cell<u64>,
+    pub(crate) upstreams_closed: Cell<u64>,
+    pub(crate) clients_closed: Cell<u64>,
+    panics: Cell<[u64; OWN_TASKS.len()]>,
+}
+
+/// The worker's own tasks.
+pub(crate) const OWN_TASKS: [&str; 3] = ["accept", "tick", "follow"];
+
+impl Notices {
+    pub(crate) fn panicked(&self, task: usize) {
+        let mut panics = self.panics.get();
+        panics[task] += 1;
+        self.panics.set(panics);
+    }
+
+    /// Hands out what has been counted since the last time.
+    pub(crate) fn tell(&self, limit: usize, tell: impl Fn(Notice)) {
+        let closed = self.closed_for_room.take();
+        if closed > 0 {
+            tell(Notice::ConnectionsFull { closed, limit });
+        }
+        let times = self.shortages.take();
+        if times > 0 {
+            let (upstreams, clients) = (self.upstreams_closed.take(), self.clients_closed.take());
+            tell(Notice::OutOfDescriptors { times, upstreams, clients });
+        }
+        for (task, times) in OWN_TASKS.into_iter().zip(self.panics.take()) {
+            if times > 0 {
+                tell(Notice::Panicked { task, times });
+            }
+        }
+    }
+}
+
+/// Counts up.
+pub(crate) fn count(cell: &Cell<u64>, more: u64) {
+    cell.set(cell.get() + more);
+}

@@ -1,0 +1,108 @@
+//! Workers with faults put in.
+#![allow(clippy::unwrap_used)]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sdk::meters::Meters;
+use snapshot::router::{Mode, Options, Router};
+use snapshot::{Publisher, Snapshot};
+
+use crate::{Notice, Settings, Stage, Workers};
+
+static ACCEPT: AtomicU32 = AtomicU32::new(0);
+static TICK: AtomicU32 = AtomicU32::new(0);
+
+/// Panics as often as a test has asked for.
+pub(crate) fn maybe_panic(task: &str) {
+    let left = if task == "accept" { &ACCEPT } else { &TICK };
+    let taken = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+    assert!(taken.is_err(), "as asked, in {task}");
+}
+
+pub(crate) fn empty() -> Snapshot {
+    Snapshot {
+        revision: 1,
+        router: Router::new(Mode::HostUri, Options::default()),
+        upstreams: Default::default(),
+        consumers: Arc::default(),
+        global: None,
+    }
+}
+
+pub(crate) fn free() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+fn start(settings: Settings, workers: usize) -> (std::io::Result<Workers>, Publisher) {
+    let (publisher, readers) = Publisher::new(empty(), workers);
+    let sockets = Workers::listen(&settings, workers).unwrap();
+    (Workers::start(Arc::new(settings), sockets, readers, &Arc::new(Meters::default())), publisher)
+}
+
+fn ask(addr: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(addr).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// Waits for what is bound to come.
+fn until(mut there: impl FnMut() -> bool) {
+    for _ in 0..2000 {
+        if there() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("it did not come");
+}
+
+#[test]
+fn a_panic_of_its_own_tasks_stops_no_worker() {
+    let told = Arc::<Mutex<Vec<Notice>>>::default();
+    let notices = told.clone();
+    let on_notice =
+        Arc::new(move |_, notice| notices.lock().unwrap_or_else(PoisonError::into_inner).push(notice));
+    let addr = free();
+    let settings = Settings {
+        listen: vec![addr],
+        header_timeout: Duration::from_millis(10),
+        on_notice,
+        ..Settings::default()
+    };
+    let (workers, _publisher) = start(settings, 1);
+    let workers = workers.unwrap();
+    assert!(ask(addr).starts_with("HTTP/1.1 404 "));
+    ACCEPT.store(2, Ordering::SeqCst);
+    TICK.store(2, Ordering::SeqCst);
+    // Somebody must come for `accept` to go round.
+    until(|| {
+        assert!(ask(addr).starts_with("HTTP/1.1 404 "), "connections are still taken");
+        ACCEPT.load(Ordering::SeqCst) == 0 && TICK.load(Ordering::SeqCst) == 0
+    });
+    // Time-outs still work: a head that does not end is answered.
+    let mut slow = TcpStream::connect(addr).unwrap();
+    slow.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    slow.write_all(b"GET / HTT").unwrap();
+    let mut answer = String::new();
+    slow.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    let panics = |task| {
+        let told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        let times = told.iter().map(|notice| match notice {
+            Notice::Panicked { task: of, times } if *of == task => *times,
+            _ => 0,
+        });
+        times.sum::<u64>()
+    };
+    until(|| (panics("accept"), panics("tick")) == (2, 2));
+    assert_eq!(workers.watch().all_serve(), Ok(()));
+    workers.set_stage(Stage::Stop);
+    workers.join().unwrap();
+}

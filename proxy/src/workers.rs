@@ -1,0 +1,348 @@
+//! The threads: how they start, how they are told to stop, and who looks whether they still run.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use sdk::meters::Meters;
+use snapshot::Reader;
+
+use crate::rt;
+use crate::settings::Settings;
+use crate::worker::{Start, serve};
+
+/// What a worker is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Stage {
+    #[default]
+    Run,
+    /// No new connections; exchanges in flight end, each the last on its connection. Connections
+    /// that bring no request for a while are closed.
+    Drain,
+    /// Everything ends now.
+    Stop,
+}
+
+/// All workers of the process.
+#[derive(Debug)]
+pub struct Workers {
+    stage: rt::Signaller,
+    threads: Vec<JoinHandle<()>>,
+    watch: Watch,
+}
+
+/// Tells from any thread how the workers are.
+#[derive(Debug, Clone)]
+pub struct Watch(Arc<Crew>);
+
+#[derive(Debug)]
+struct Crew {
+    members: Box<[Member]>,
+    /// They were told to stop, so that an end is nothing to tell.
+    stopping: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Member {
+    /// Why it ended. Taken at the start, at the end, and by who looks.
+    end: Mutex<Option<String>>,
+    ended: AtomicBool,
+    /// Moves with each tick.
+    pub(crate) ticks: AtomicU64,
+    /// It did not tick for a while, says [`Watch::look`].
+    hangs: AtomicBool,
+}
+
+impl Workers {
+    /// Opens one set of listening sockets for each worker, so that an address in use is
+    /// known before anything starts. The error names the address.
+    ///
+    /// Workers share each address by `SO_REUSEPORT`, by which another process could share it as
+    /// well, unnoticed. So the first socket takes the address for itself alone, and is opened to the
+    /// others only once it listens; `reuse_port` leaves that out.
+    ///
+    /// # Errors
+    /// The address, and why it cannot be had.
+    pub fn listen(
+        settings: &Settings,
+        workers: usize,
+    ) -> Result<Vec<Vec<TcpListener>>, (SocketAddr, io::Error)> {
+        let open = |worker: usize, addr: SocketAddr| {
+            let shared = worker > 0 || settings.reuse_port;
+            rt::listen(addr, settings.backlog, shared).map_err(|error| (addr, error))
+        };
+        (0..workers)
+            .map(|worker| settings.listen.iter().map(|&addr| open(worker, addr)).collect())
+            .collect()
+    }
+
+    /// Starts a worker for each reader and its set of listening sockets. Returns when all of them
+    /// serve.
+    ///
+    /// # Errors
+    /// Which worker cannot serve, and why; none does then.
+    pub fn start(
+        settings: Arc<Settings>,
+        sockets: Vec<Vec<TcpListener>>,
+        readers: Vec<Reader>,
+        meters: &Arc<Meters>,
+    ) -> io::Result<Workers> {
+        let stage = rt::signaller();
+        let count = readers.len();
+        let members = (0..count).map(|_| Member::default()).collect();
+        let watch = Watch(Arc::new(Crew { members, stopping: AtomicBool::new(false) }));
+        let mut workers = Workers { stage, threads: Vec::new(), watch };
+        let (ready, started) = channel();
+        let pressure = Arc::<AtomicU64>::default();
+        for (index, (sockets, reader)) in sockets.into_iter().zip(readers).enumerate() {
+            let start = Start {
+                index,
+                settings: settings.clone(),
+                sockets,
+                reader,
+                shard: meters.shard(index),
+                signal: workers.stage.subscribe(),
+                pressure: pressure.clone(),
+                watch: workers.watch.clone(),
+                ready: ready.clone(),
+            };
+            let spawned = std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || run(start));
+            match spawned {
+                Ok(thread) => workers.threads.push(thread),
+                Err(error) => {
+                    workers.stop();
+                    let text = format!("only {index} of {count} threads could be started: {error}");
+                    return Err(io::Error::new(error.kind(), text));
+                }
+            }
+        }
+        drop(ready);
+        // Ends when every worker has either said that it serves or ended.
+        let serving = started.iter().count();
+        if serving < count {
+            let watch = workers.watch.clone();
+            workers.stop();
+            return Err(io::Error::other(match watch.ended().into_iter().next() {
+                Some((index, why)) => format!("worker {index} of {count} cannot serve: {why}"),
+                None => "a worker ended at its start".to_owned(),
+            }));
+        }
+        Ok(workers)
+    }
+
+    /// Tells all workers; returns at once.
+    pub fn set_stage(&self, stage: Stage) {
+        self.watch.0.stopping.store(stage != Stage::Run, Ordering::Release);
+        self.stage.send_replace(stage);
+    }
+
+    /// How they are.
+    pub fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    /// All workers have ended.
+    pub fn finished(&self) -> bool {
+        self.threads.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Waits for all workers to end.
+    ///
+    /// # Errors
+    /// Why one of them did not end as it was told.
+    pub fn join(self) -> io::Result<()> {
+        for thread in self.threads {
+            // What it died of is with the others' ends.
+            let _ = thread.join();
+        }
+        match self.watch.0.members.iter().find_map(Member::end) {
+            Some(end) => Err(io::Error::other(end)),
+            None => Ok(()),
+        }
+    }
+
+    fn stop(self) {
+        self.set_stage(Stage::Stop);
+        let _ = self.join();
+    }
+}
+
+/// A worker's thread.
+fn run(start: Start) {
+    let (index, watch) = (start.index, start.watch.clone());
+    // Told last, whatever happens to the thread.
+    let mut end = End { member: &watch.0.members[index], why: Some("it panicked".to_owned()) };
+    let result = rt::run(start.settings.engine, serve(start));
+    let told = watch.0.stopping.load(Ordering::Acquire);
+    end.why = match result.and_then(|served| served) {
+        Ok(()) if told => None,
+        Ok(()) => Some("it stopped unasked".to_owned()),
+        Err(error) => Some(error.to_string()),
+    };
+}
+
+struct End<'a> {
+    member: &'a Member,
+    why: Option<String>,
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        *self.member.end.lock().unwrap_or_else(PoisonError::into_inner) = self.why.take();
+        self.member.ended.store(true, Ordering::Release);
+    }
+}
+
+impl Member {
+    fn end(&self) -> Option<String> {
+        self.end.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Watch {
+    pub(crate) fn member(&self, index: usize) -> &Member {
+        &self.0.members[index]
+    }
+
+    /// Workers there should be.
+    pub fn count(&self) -> usize {
+        self.0.members.len()
+    }
+
+    /// Which workers have ended otherwise than they were told to, and why.
+    pub fn ended(&self) -> Vec<(usize, String)> {
+        let members = self.0.members.iter().enumerate();
+        let ended = members.filter(|(_, member)| member.ended.load(Ordering::Acquire));
+        ended.filter_map(|(index, member)| Some((index, member.end()?))).collect()
+    }
+
+    /// Looks which workers have done nothing since the last look, not even tick. Whoever calls
+    /// it leaves seconds between two looks. `seen` is the caller's memory.
+    pub fn look(&self, seen: &mut Vec<u64>) -> Vec<usize> {
+        let ticks: Vec<u64> = self.0.members.iter().map(|member| member.ticks.load(Ordering::Relaxed)).collect();
+        let before = std::mem::replace(seen, ticks);
+        let mut hanging = Vec::new();
+        for (index, (member, now)) in self.0.members.iter().zip(&*seen).enumerate() {
+            let hangs = before.get(index) == Some(now) && !member.ended.load(Ordering::Acquire);
+            member.hangs.store(hangs, Ordering::Relaxed);
+            if hangs {
+                hanging.push(index);
+            }
+        }
+        hanging
+    }
+
+    /// Whether every worker serves.
+    ///
+    /// # Errors
+    /// Which one does not, in words.
+    pub fn all_serve(&self) -> Result<(), String> {
+        if let Some((index, why)) = self.ended().first() {
+            return Err(format!("worker id: {index} has ended: {why}"));
+        }
+        match self.0.members.iter().position(|member| member.hangs.load(Ordering::Relaxed)) {
+            Some(index) => Err(format!("worker id: {index} hangs")),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::worker::tests::{empty, free};
+    use snapshot::Publisher;
+
+    fn start(settings: Settings, count: usize) -> (io::Result<Workers>, Publisher) {
+        let (publisher, readers) = Publisher::new(empty(), count);
+        let sockets = Workers::listen(&settings, count).unwrap();
+        (Workers::start(Arc::new(settings), sockets, readers, &Arc::default()), publisher)
+    }
+
+    #[test]
+    fn a_worker_that_ends_unasked_is_noticed() {
+        let (workers, _publisher) = start(Settings { listen: vec![free()], ..Settings::default() }, 2);
+        let workers = workers.unwrap();
+        let watch = workers.watch().clone();
+        assert_eq!((watch.count(), watch.all_serve()), (2, Ok(())));
+        // Nobody has noted that they are to stop.
+        workers.stage.send_replace(Stage::Stop);
+        for _ in 0..2000 {
+            if watch.ended().len() == 2 {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        assert_eq!(watch.ended().len(), 2);
+        assert_eq!(watch.all_serve(), Err("worker id: 0 has ended: it stopped unasked".to_owned()));
+        assert!(workers.join().is_err());
+    }
+
+    #[test]
+    fn a_stop_is_nothing_to_tell() {
+        let (workers, _publisher) = start(Settings { listen: vec![free()], ..Settings::default() }, 2);
+        let workers = workers.unwrap();
+        let watch = workers.watch().clone();
+        workers.set_stage(Stage::Stop);
+        workers.join().unwrap();
+        assert_eq!(watch.all_serve(), Ok(()));
+    }
+
+    #[test]
+    fn a_worker_that_cannot_serve_fails_the_start() {
+        let (publisher, readers) = Publisher::new(empty(), 2);
+        let settings = Settings { listen: vec![free()], ..Settings::default() };
+        let mut sockets = Workers::listen(&settings, 2).unwrap();
+        // What the runtime refuses to wait for.
+        sockets[1] = vec![std::os::fd::OwnedFd::from(std::fs::File::open("/dev/null").unwrap()).into()];
+        let failed = Workers::start(Arc::new(settings), sockets, readers, &Arc::default()).unwrap_err();
+        assert!(failed.to_string().starts_with("worker 1 of 2 cannot serve: "), "{failed}");
+        drop(publisher);
+    }
+
+    #[test]
+    fn a_worker_that_does_not_tick_hangs() {
+        let members = (0..2).map(|_| Member::default()).collect();
+        let watch = Watch(Arc::new(Crew { members, stopping: AtomicBool::new(false) }));
+        let mut seen = Vec::new();
+        assert!(watch.look(&mut seen).is_empty(), "the first look tells nothing");
+        watch.member(0).ticks.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(watch.look(&mut seen), [1]);
+        assert_eq!(watch.all_serve(), Err("worker id: 1 hangs".to_owned()));
+        watch.member(1).ticks.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(watch.look(&mut seen), [0]);
+        watch.member(0).ticks.fetch_add(1, Ordering::Relaxed);
+        watch.member(1).ticks.fetch_add(1, Ordering::Relaxed);
+        assert!(watch.look(&mut seen).is_empty());
+        assert_eq!(watch.all_serve(), Ok(()));
+    }
+
+    #[test]
+    fn a_port_is_taken_alone_unless_it_is_to_be_shared() {
+        let all = |port| SocketAddr::from(([0, 0, 0, 0], port));
+        let one = free();
+        for (first, second) in [(one, one), (one, all(one.port())), (all(one.port()), one)] {
+            let settings = |addr, reuse_port| Settings { listen: vec![addr], reuse_port, ..Settings::default() };
+            let held = Workers::listen(&settings(first, false), 3).unwrap();
+            let (addr, refused) = Workers::listen(&settings(second, false), 3).unwrap_err();
+            assert_eq!((addr, refused.kind()), (second, io::ErrorKind::AddrInUse));
+            let shared = Workers::listen(&settings(second, true), 3);
+            assert_eq!(shared.map(|sockets| sockets.len()).ok(), Some(3), "{first} and {second}");
+            drop(held);
+        }
+    }
+
+    #[test]
+    fn the_kernel_spreads_connections_over_all_workers() {
+        let addr = free();
+        let sockets = Workers::listen(&Settings { listen: vec![addr], ..Settings::default() }, 2).unwrap();
+        let clients: Vec<_> = (0..64).map(|_| std::net::TcpStream::connect(addr).unwrap()).collect();
+        let counts: Vec<usize> =
+            sockets.iter().map(|own| std::iter::from_fn(|| own[0].accept().ok()).count()).collect();
+        assert_eq!(counts.iter().sum::<usize>(), clients.len());
+        assert!(counts.iter().all(|&count| count > 8), "{counts:?}");
+    }
+}
