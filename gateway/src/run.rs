@@ -124,8 +124,9 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
     }
     let addresses = settings.listen.clone();
     let crew = format!("{count} worker{} on {}", if count == 1 { "" } else { "s" }, settings.engine);
-    let workers = Workers::start(Arc::new(settings), sockets, readers, &services.meters)
-        .context("cannot start the workers; the process may need more descriptors (`ulimit -n`) or threads")?;
+    let workers = Workers::start(Arc::new(settings), sockets, readers, &services.meters).context(
+        "cannot start the workers; the process may need more descriptors (`ulimit -n`) or threads",
+    )?;
     // Set nowhere else.
     let _ = program.workers.set(workers.watch().clone());
 
@@ -205,7 +206,9 @@ fn listen_for_traffic(
                 let failed = cannot_listen(addr, "traffic", "apisix.node_listen", &error);
                 return Err(match error.kind() {
                     io::ErrorKind::AddrInUse => {
-                        anyhow!("{failed}; to share it with a gateway that this one shall replace: --reuse-port")
+                        anyhow!(
+                            "{failed}; to share it with a gateway that this one shall replace: --reuse-port"
+                        )
                     }
                     _ => failed,
                 });

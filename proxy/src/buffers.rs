@@ -244,7 +244,8 @@ mod tests {
     #[test]
     fn the_memory_of_a_burst_goes_back_and_what_is_in_use_stays() {
         let buffers = Buffers::new(100);
-        let spare = |buffers: &Buffers| (buffers.small.buffers.borrow().len(), buffers.large.buffers.borrow().len());
+        let spare =
+            |buffers: &Buffers| (buffers.small.buffers.borrow().len(), buffers.large.buffers.borrow().len());
         let burst: Vec<_> = (0..16).map(|_| (buffers.take(), buffers.take_large())).collect();
         for (small, large) in burst {
             buffers.give(small);

@@ -74,9 +74,7 @@ impl Workers {
             let shared = worker > 0 || settings.reuse_port;
             rt::listen(addr, settings.backlog, shared).map_err(|error| (addr, error))
         };
-        (0..workers)
-            .map(|worker| settings.listen.iter().map(|&addr| open(worker, addr)).collect())
-            .collect()
+        (0..workers).map(|worker| settings.listen.iter().map(|&addr| open(worker, addr)).collect()).collect()
     }
 
     /// Starts a worker for each reader and its set of listening sockets. Returns when all of them
@@ -109,7 +107,8 @@ impl Workers {
                 watch: workers.watch.clone(),
                 ready: ready.clone(),
             };
-            let spawned = std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || run(start));
+            let spawned =
+                std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || run(start));
             match spawned {
                 Ok(thread) => workers.threads.push(thread),
                 Err(error) => {
@@ -222,7 +221,8 @@ impl Watch {
     /// Looks which workers have done nothing since the last look, not even tick. Whoever calls
     /// it leaves seconds between two looks. `seen` is the caller's memory.
     pub fn look(&self, seen: &mut Vec<u64>) -> Vec<usize> {
-        let ticks: Vec<u64> = self.0.members.iter().map(|member| member.ticks.load(Ordering::Relaxed)).collect();
+        let ticks: Vec<u64> =
+            self.0.members.iter().map(|member| member.ticks.load(Ordering::Relaxed)).collect();
         let before = std::mem::replace(seen, ticks);
         let mut hanging = Vec::new();
         for (index, (member, now)) in self.0.members.iter().zip(&*seen).enumerate() {
@@ -325,7 +325,8 @@ mod tests {
         let all = |port| SocketAddr::from(([0, 0, 0, 0], port));
         let one = free();
         for (first, second) in [(one, one), (one, all(one.port())), (all(one.port()), one)] {
-            let settings = |addr, reuse_port| Settings { listen: vec![addr], reuse_port, ..Settings::default() };
+            let settings =
+                |addr, reuse_port| Settings { listen: vec![addr], reuse_port, ..Settings::default() };
             let held = Workers::listen(&settings(first, false), 3).unwrap();
             let (addr, refused) = Workers::listen(&settings(second, false), 3).unwrap_err();
             assert_eq!((addr, refused.kind()), (second, io::ErrorKind::AddrInUse));
