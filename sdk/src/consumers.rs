@@ -1,8 +1,9 @@
 //! Consumers, and how an auth plugin finds one.
 
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use hashbrown::HashMap;
+use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use serde_json::Value;
 
 use crate::chain::{Chain, Phase, Phases};
@@ -32,12 +33,15 @@ pub struct Identity {
     pub config: Arc<Value>,
 }
 
-/// All consumers by auth plugin and credential key.
+/// All consumers by auth plugin and credential key. Copies share what they have in common, so that
+/// a change costs the same however many consumers there are.
 #[derive(Debug, Clone, Default)]
 pub struct Consumers {
-    by_plugin: HashMap<&'static str, HashMap<Box<[u8]>, Identity>>,
-    by_name: HashMap<String, Arc<Consumer>>,
-    /// Those in which a plugin of some consumer has work.
+    by_plugin: HashMap<&'static str, Parts<Identity>>,
+    by_name: Parts<Arc<Consumer>>,
+    /// How many consumers bring plugins with work in these phases.
+    bringing: Vec<(Phases, usize)>,
+    /// Phases in which a plugin of some consumer has work.
     phases: Phases,
 }
 
@@ -51,11 +55,11 @@ impl Consumers {
 
     /// Whether any consumer has a credential for this plugin.
     pub fn any(&self, plugin: &str) -> bool {
-        self.by_plugin.get(plugin).is_some_and(|keys| !keys.is_empty())
+        self.by_plugin.get(plugin).is_some_and(|keys| keys.len > 0)
     }
 
     pub fn by_name(&self, name: &str) -> Option<&Arc<Consumer>> {
-        self.by_name.get(name)
+        self.by_name.get(name.as_bytes())
     }
 
     /// Whether some consumer brings a plugin with work in this phase.
@@ -64,27 +68,156 @@ impl Consumers {
         self.phases.has(phase)
     }
 
+    /// Adds a consumer, in place of that with the same name.
     pub fn add(&mut self, consumer: Arc<Consumer>) {
-        if let Some(chain) = &consumer.chain {
-            self.phases = self.phases.with(chain.phases());
-        }
-        self.by_name.insert(consumer.name.clone(), consumer);
+        self.count(consumer.chain.as_deref(), 1);
+        let before = self.by_name.insert(consumer.name.as_bytes(), consumer.clone());
+        self.count(before.as_deref().and_then(|before| before.chain.as_deref()), -1);
     }
 
-    /// Adds a credential; gives back the identity that already had this key, unchanged, if any.
-    pub fn add_credential(
-        &mut self,
-        plugin: &'static str,
-        key: Vec<u8>,
-        identity: Identity,
-    ) -> Option<Identity> {
-        let keys = self.by_plugin.entry(plugin).or_default();
-        match keys.get(key.as_slice()) {
-            Some(existing) => Some(existing.clone()),
-            None => {
-                keys.insert(key.into_boxed_slice(), identity);
-                None
+    /// Takes out a consumer; its credentials are taken out by themselves.
+    pub fn remove(&mut self, name: &str) {
+        let before = self.by_name.remove(name.as_bytes());
+        self.count(before.as_deref().and_then(|before| before.chain.as_deref()), -1);
+    }
+
+    /// Gives a credential to somebody, whoever had it before.
+    pub fn add_credential(&mut self, plugin: &'static str, key: &[u8], identity: Identity) {
+        self.by_plugin.entry(plugin).or_default().insert(key, identity);
+    }
+
+    /// The credential is nobody's.
+    pub fn remove_credential(&mut self, plugin: &str, key: &[u8]) {
+        if let Some(keys) = self.by_plugin.get_mut(plugin) {
+            keys.remove(key);
+        }
+    }
+
+    fn count(&mut self, chain: Option<&dyn Chain>, by: isize) {
+        let Some(phases) = chain.map(Chain::phases).filter(|phases| !phases.is_empty()) else { return };
+        match self.bringing.iter().position(|(known, _)| *known == phases) {
+            Some(at) => self.bringing[at].1 = self.bringing[at].1.saturating_add_signed(by),
+            None => self.bringing.push((phases, usize::from(by > 0))),
+        }
+        self.bringing.retain(|(_, count)| *count > 0);
+        self.phases = self.bringing.iter().fold(Phases::NONE, |all, (phases, _)| all.with(*phases));
+    }
+}
+
+/// A map in parts: a copy shares them all, and a change copies only the part it falls in.
+#[derive(Debug, Clone)]
+struct Parts<V> {
+    parts: Arc<[Part<V>]>,
+    len: usize,
+    /// The same in all copies.
+    hasher: DefaultHashBuilder,
+}
+
+/// Empty until something falls in it.
+type Part<V> = Option<Arc<HashTable<Arc<Leaf<V>>>>>;
+
+#[derive(Debug)]
+struct Leaf<V> {
+    hash: u64,
+    key: Box<[u8]>,
+    value: V,
+}
+
+/// Of 100,000 keys, a change copies 400 pointers, and one to each part.
+const PARTS: usize = 256;
+
+impl<V> Default for Parts<V> {
+    fn default() -> Parts<V> {
+        Parts { parts: Arc::default(), len: 0, hasher: DefaultHashBuilder::default() }
+    }
+}
+
+impl<V> Parts<V> {
+    #[inline]
+    fn get(&self, key: &[u8]) -> Option<&V> {
+        let hash = self.hasher.hash_one(key);
+        let part = self.parts.get(part(hash))?.as_ref()?;
+        part.find(hash, |leaf| *leaf.key == *key).map(|leaf| &leaf.value)
+    }
+
+    fn insert(&mut self, key: &[u8], value: V) -> Option<V>
+    where
+        V: Clone,
+    {
+        let before = self.remove(key);
+        if self.parts.is_empty() {
+            self.parts = (0..PARTS).map(|_| None).collect();
+        }
+        let hash = self.hasher.hash_one(key);
+        let table = Arc::make_mut(Arc::make_mut(&mut self.parts)[part(hash)].get_or_insert_default());
+        let leaf = Leaf { hash, key: key.into(), value };
+        table.insert_unique(hash, Arc::new(leaf), |leaf| leaf.hash);
+        self.len += 1;
+        before
+    }
+
+    fn remove(&mut self, key: &[u8]) -> Option<V>
+    where
+        V: Clone,
+    {
+        self.get(key)?;
+        let hash = self.hasher.hash_one(key);
+        let table = Arc::make_mut(Arc::make_mut(&mut self.parts)[part(hash)].as_mut()?);
+        let (leaf, _) = table.find_entry(hash, |leaf| *leaf.key == *key).ok()?.remove();
+        self.len -= 1;
+        Some(leaf.value.clone())
+    }
+}
+
+/// By bits that tables use neither for places nor for tags.
+#[inline]
+fn part(hash: u64) -> usize {
+    (hash >> 40) as usize % PARTS
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn parts_are_a_map_and_copies_keep_theirs() {
+        let mut rng = fastrand::Rng::with_seed(3);
+        let (mut map, mut model) = (Parts::default(), BTreeMap::new());
+        let mut old = (map.clone(), model.clone());
+        for step in 0..6_000 {
+            let key = rng.u32(..1_500).to_string();
+            if rng.u8(..3) == 0 {
+                assert_eq!(map.remove(key.as_bytes()), model.remove(&key));
+            } else {
+                assert_eq!(map.insert(key.as_bytes(), step), model.insert(key, step));
+            }
+            if step == 3_000 {
+                old = (map.clone(), model.clone());
             }
         }
+        for (map, model) in [old, (map, model)] {
+            assert_eq!(map.len, model.len());
+            for key in 0..1_500 {
+                let key = key.to_string();
+                assert_eq!(map.get(key.as_bytes()), model.get(&key), "{key}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_change_copies_one_part() {
+        let mut map = Parts::default();
+        (0..10_000).for_each(|n: u32| _ = map.insert(&n.to_be_bytes(), n));
+        let before = map.clone();
+        map.insert(&7u32.to_be_bytes(), 8);
+        let same = |(a, b): (&Part<u32>, &Part<u32>)| match (a, b) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            (a, b) => a.is_none() && b.is_none(),
+        };
+        let changed = map.parts.iter().zip(before.parts.iter()).filter(|pair| !same(*pair)).count();
+        assert_eq!(changed, 1);
+        assert!(map.parts.iter().flatten().all(|part| part.len() < 100), "keys are spread");
     }
 }

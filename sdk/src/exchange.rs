@@ -162,10 +162,10 @@ pub struct Matched<'s> {
     pub route: Option<&'s RouteInfo>,
     /// The pattern that matched (`/anything/*`) and its index in the route's `uris`.
     pub uri: &'s str,
-    pub uri_index: u16,
+    pub uri_index: u32,
     /// The host pattern that matched, or empty, and its index in `hosts`.
     pub host: &'s str,
-    pub host_index: u16,
+    pub host_index: u32,
     /// `uri_param_x` captures; spans lie in the request's text.
     pub params: SmallVec<[(&'s str, Span); 4]>,
 }

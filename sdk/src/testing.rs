@@ -132,7 +132,7 @@ impl Probe {
         });
         self.consumers.add(consumer.clone());
         let identity = Identity { consumer, credential_id: None, config: Arc::new(config) };
-        self.consumers.add_credential(plugin, key.into(), identity);
+        self.consumers.add_credential(plugin, key.as_bytes(), identity);
         self
     }
 

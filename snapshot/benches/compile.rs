@@ -1,4 +1,4 @@
-//! What a change costs the control plane among 100,000 routes.
+//! What a change costs the control plane among 100,000 routes, and among 10,000 consumers.
 //!
 //! `cargo bench -p snapshot --bench compile`. Goal: below 5 ms for one changed route.
 
@@ -116,5 +116,44 @@ fn changes(c: &mut Criterion) {
     println!("an address 50,000 routes have inside: {:?}", began.elapsed());
 }
 
-criterion_group!(benches, changes);
+/// Half with a key of their own, half with a credential.
+fn consumer_changes(c: &mut Criterion) {
+    const CONSUMERS: usize = 10_000;
+    let mut desired = Desired::default();
+    let key = |i: usize, version: usize| json!({"key": {"key": format!("key-{i}-{version}")}});
+    let consumer = |i: usize, version: usize| {
+        let plugins = if i.is_multiple_of(2) { key(i, version) } else { json!({}) };
+        let name = format!("user{i}");
+        entry(
+            Kind::Consumer,
+            &name,
+            json!({"username": name, "plugins": plugins, "desc": version.to_string()}),
+        )
+    };
+    for i in 0..CONSUMERS {
+        desired.put(consumer(i, 0));
+        if i % 2 == 1 {
+            let value = json!({"plugins": key(i, 0)});
+            desired.put(entry(Kind::Credential, &format!("user{i}/credentials/one"), value));
+        }
+    }
+    let mut compiler: Compiler = support::compiler();
+    let mut current = compiler.compile(&desired, &Touched::all(), &names(1), 0);
+    assert!(current.rejected.is_empty(), "{:?}", current.rejected);
+    let mut i = 0;
+    let mut group = c.benchmark_group("10000-consumers");
+    group.warm_up_time(Duration::from_millis(500)).measurement_time(Duration::from_secs(2));
+    group.bench_function("one-consumer", |b| {
+        b.iter(|| {
+            i += 1;
+            let changed = consumer((i * 7919) % CONSUMERS, i);
+            let touched = Touched::from_iter([changed.key.clone()]);
+            desired.put(changed);
+            current = black_box(compiler.compile(&desired, &touched, &names(1), 0));
+        });
+    });
+    group.finish();
+}
+
+criterion_group!(benches, changes, consumer_changes);
 criterion_main!(benches);

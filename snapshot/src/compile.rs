@@ -32,7 +32,7 @@ use crate::router::{Mode, Options, Router};
 use crate::slots::Slots;
 use crate::upstream::Keepalive;
 use crate::upstreams::Upstreams;
-use consumers::{ConsumerUnit, CredentialUnit};
+use consumers::{Claims, ConsumerUnit, CredentialUnit};
 use hosts::{Hosts, Part};
 pub use references::Env;
 use routes::{RouteUnit, UpstreamUnit};
@@ -105,6 +105,7 @@ pub struct Compiler {
     metadata: HashMap<String, Value>,
     consumers: BTreeMap<String, ConsumerUnit>,
     credentials: BTreeMap<String, CredentialUnit>,
+    claims: Claims,
     index: Arc<Consumers>,
     global: Option<Arc<dyn Chain>>,
     /// Routes and consumers by what they refer to.
@@ -150,6 +151,7 @@ impl Compiler {
             metadata: HashMap::default(),
             consumers: BTreeMap::new(),
             credentials: BTreeMap::new(),
+            claims: Claims::default(),
             index: Arc::default(),
             global: None,
             users: HashMap::default(),
@@ -343,17 +345,17 @@ impl Compiler {
         self.told = None;
     }
 
-    /// Replaces what was said of these kinds about things that only one resource may have. What is
-    /// wrong with a resource by itself says more and stays.
-    fn reject_repeated(&mut self, kinds: &[Kind], now: Vec<(Key, Invalid)>) {
-        let before: Vec<Key> =
-            self.repeated.iter().filter(|key| kinds.contains(&key.kind)).cloned().collect();
-        before.iter().for_each(|key| self.accept(key));
-        for (key, invalid) in now {
-            if !self.rejected.contains_key(&key) {
-                self.reject(&key, invalid, false);
-                self.repeated.insert(key);
-            }
+    /// Replaces what was said of a resource about things that only one may have. What is wrong with
+    /// it by itself says more and stays.
+    fn tell_repeated(&mut self, key: Key, invalid: Option<Invalid>) {
+        if self.repeated.contains(&key) {
+            self.accept(&key);
+        }
+        if let Some(invalid) = invalid
+            && !self.rejected.contains_key(&key)
+        {
+            self.reject(&key, invalid, false);
+            self.repeated.insert(key);
         }
     }
 

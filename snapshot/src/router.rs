@@ -233,7 +233,7 @@ impl Router {
         x.matched = Matched {
             route: Some(&candidate.plan.info),
             uri: &candidate.uri,
-            uri_index: candidate.uri_index,
+            uri_index: candidate.uri_index(),
             host,
             host_index,
             params,
@@ -262,12 +262,12 @@ impl Router {
 }
 
 /// Where a rule stands, with the index of the host it stands under.
-fn places(rule: &Rule, mode: Mode) -> SmallVec<[(u16, Place); 4]> {
+fn places(rule: &Rule, mode: Mode) -> SmallVec<[(u32, Place); 4]> {
     if mode != Mode::HostUri || rule.hosts.is_empty() {
         return std::iter::once((0, Place::Paths)).collect();
     }
     let place = |host: &String| if has_port(host) { Place::Ports } else { Place::Hosts };
-    rule.hosts.iter().enumerate().map(|(i, host)| (i as u16, place(host))).collect()
+    rule.hosts.iter().enumerate().map(|(i, host)| (i as u32, place(host))).collect()
 }
 
 /// The table a rule, under one of its hosts, stands in.

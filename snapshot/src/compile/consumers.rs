@@ -1,10 +1,12 @@
 //! Consumers, their credentials, and the index by which auth plugins find them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use hashbrown::HashMap;
 use model::{Entry, Invalid, Key, Kind, Plugins, Resource};
+use sdk::Consumer;
 use sdk::consumers::Identity;
-use sdk::{Consumer, Consumers};
 use serde_json::Value;
 
 use super::chains::Source;
@@ -13,9 +15,23 @@ use super::{Compiler, Pass, references};
 
 /// A way to prove to be somebody.
 struct Proof {
-    plugin: &'static str,
-    key: Vec<u8>,
+    lock: Lock,
     config: Arc<Value>,
+}
+
+/// What only one consumer or credential can have: an auth plugin's key.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Lock {
+    plugin: &'static str,
+    key: Arc<[u8]>,
+}
+
+/// Who wants which key, so that a change looks at nobody but those it concerns.
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    /// Consumers go before credentials, then the smaller id: the first has the key.
+    by_lock: HashMap<Lock, BTreeSet<Key>>,
+    by_key: HashMap<Key, Vec<Lock>>,
 }
 
 /// The last good form of a consumer.
@@ -33,18 +49,21 @@ pub(super) struct CredentialUnit {
 
 impl Compiler {
     pub(super) fn compile_consumers(&mut self, pass: &mut Pass<'_>) {
-        let consumers = pass.work.take(Kind::Consumer);
-        let credentials = pass.work.take(Kind::Credential);
-        if consumers.is_empty() && credentials.is_empty() {
-            return;
+        let mut touched = BTreeSet::new();
+        for id in pass.work.take(Kind::Consumer) {
+            let key = Key { kind: Kind::Consumer, id };
+            self.compile_consumer(&key, pass);
+            touched.extend(self.credentials_of(&key.id));
+            touched.insert(key);
         }
-        for id in consumers {
-            self.compile_consumer(&Key { kind: Kind::Consumer, id }, pass);
+        for id in pass.work.take(Kind::Credential) {
+            let key = Key { kind: Kind::Credential, id };
+            self.compile_credential(&key, pass);
+            touched.insert(key);
         }
-        for id in credentials {
-            self.compile_credential(&Key { kind: Kind::Credential, id }, pass);
+        if !touched.is_empty() {
+            self.index_consumers(touched);
         }
-        self.index_consumers();
     }
 
     fn compile_consumer(&mut self, key: &Key, pass: &Pass<'_>) {
@@ -147,35 +166,118 @@ impl Compiler {
             let blame = |invalid: Invalid| invalid.within(name).under("/plugins");
             let config = references::resolve(config, &*self.settings.env).map_err(blame)?;
             match self.catalog.credential(name, &config).map_err(blame)? {
-                Some((plugin, key, config)) => proofs.push(Proof { plugin, key, config: Arc::new(config) }),
+                Some((plugin, key, config)) => {
+                    let lock = Lock { plugin, key: key.into() };
+                    proofs.push(Proof { lock, config: Arc::new(config) });
+                }
                 None => _ = others.insert(name.clone(), config.into_owned()),
             }
         }
         Ok((proofs, others))
     }
 
-    /// Of two with the same key, the first by name has it, and the other is told.
-    fn index_consumers(&mut self) {
-        let mut index = Consumers::default();
-        let mut twice = Vec::new();
-        for (name, unit) in &self.consumers {
-            index.add(unit.consumer.clone());
-            for proof in &unit.proofs {
-                if let Err(invalid) = proof.put(&mut index, &unit.consumer, None) {
-                    twice.push((Key::new(Kind::Consumer, name.as_str()), invalid));
+    /// Brings the index up to date with these consumers and credentials. Of two with the same key,
+    /// the first has it, and the other is told.
+    fn index_consumers(&mut self, mut touched: BTreeSet<Key>) {
+        let mut locks: Vec<Lock> = Vec::new();
+        for key in &touched {
+            let now: Vec<Lock> = self.proofs_of(key).iter().map(|proof| proof.lock.clone()).collect();
+            let index = Arc::make_mut(&mut self.index);
+            match self.consumers.get(&key.id) {
+                _ if key.kind != Kind::Consumer => {}
+                Some(unit) => index.add(unit.consumer.clone()),
+                None => index.remove(&key.id),
+            }
+            locks.extend(now.iter().cloned());
+            locks.extend(self.claims.set(key, now));
+        }
+        for lock in &locks {
+            let claimants = self.claims.by_lock.get(lock);
+            touched.extend(claimants.into_iter().flatten().cloned());
+            let identity = claimants.and_then(BTreeSet::first).and_then(|key| self.identity(key, lock));
+            let index = Arc::make_mut(&mut self.index);
+            match identity {
+                Some(identity) => index.add_credential(lock.plugin, &lock.key, identity),
+                None => index.remove_credential(lock.plugin, &lock.key),
+            }
+        }
+        for key in touched {
+            let invalid = self.lost(&key);
+            self.tell_repeated(key, invalid);
+        }
+    }
+
+    /// What somebody proves to be a consumer that there is.
+    fn proofs_of(&self, key: &Key) -> &[Proof] {
+        match key.kind {
+            Kind::Consumer => self.consumers.get(&key.id).map(|unit| &unit.proofs[..]),
+            _ => {
+                let owner = key.owner().filter(|owner| self.consumers.contains_key(*owner));
+                owner.and_then(|_| self.credentials.get(&key.id)).map(|unit| unit.proof.as_slice())
+            }
+        }
+        .unwrap_or_default()
+    }
+
+    /// The credentials of a consumer, whether there is such a consumer or not.
+    fn credentials_of(&self, consumer: &str) -> Vec<Key> {
+        let first = Key::credential(consumer, "").id;
+        let ids = self.credentials.range(first.clone()..).map(|(id, _)| id);
+        let own = ids.take_while(|id| id.starts_with(&first));
+        own.map(|id| Key::new(Kind::Credential, id.as_str())).collect()
+    }
+
+    /// The consumer that a consumer or credential stands for.
+    fn stands_for(&self, key: &Key) -> Option<&ConsumerUnit> {
+        match key.kind {
+            Kind::Consumer => self.consumers.get(&key.id),
+            _ => self.consumers.get(key.owner()?),
+        }
+    }
+
+    fn identity(&self, key: &Key, lock: &Lock) -> Option<Identity> {
+        let proof = self.proofs_of(key).iter().find(|proof| proof.lock == *lock)?;
+        Some(Identity {
+            consumer: self.stands_for(key)?.consumer.clone(),
+            credential_id: (key.kind == Kind::Credential).then(|| key.leaf().to_owned()),
+            config: proof.config.clone(),
+        })
+    }
+
+    /// The first of its keys that somebody else has.
+    fn lost(&self, key: &Key) -> Option<Invalid> {
+        let mut locks = self.claims.by_key.get(key)?.iter();
+        let (lock, other) = locks.find_map(|lock| {
+            let owner = self.claims.by_lock.get(lock)?.first()?;
+            (owner != key).then_some((lock, owner))
+        })?;
+        let other = self.stands_for(other)?;
+        let reason =
+            format!("duplicate key of plugin {} found with consumer: {}", lock.plugin, other.consumer.name);
+        let invalid = Invalid::new(reason).within(lock.plugin).under("/plugins");
+        Some(invalid.hint("give each consumer a key of its own"))
+    }
+}
+
+impl Claims {
+    /// Replaces what somebody wants. Gives what was wanted before.
+    fn set(&mut self, key: &Key, now: Vec<Lock>) -> Vec<Lock> {
+        let before = self.by_key.remove(key).unwrap_or_default();
+        for lock in &before {
+            if let Some(claimants) = self.by_lock.get_mut(lock) {
+                claimants.remove(key);
+                if claimants.is_empty() {
+                    self.by_lock.remove(lock);
                 }
             }
         }
-        for (id, unit) in &self.credentials {
-            let key = Key::new(Kind::Credential, id.as_str());
-            let consumer = key.owner().and_then(|owner| self.consumers.get(owner));
-            let (Some(consumer), Some(proof)) = (consumer, &unit.proof) else { continue };
-            if let Err(invalid) = proof.put(&mut index, &consumer.consumer, Some(key.leaf())) {
-                twice.push((key, invalid));
-            }
+        for lock in &now {
+            self.by_lock.entry(lock.clone()).or_default().insert(key.clone());
         }
-        self.index = Arc::new(index);
-        self.reject_repeated(&[Kind::Consumer, Kind::Credential], twice);
+        if !now.is_empty() {
+            self.by_key.insert(key.clone(), now);
+        }
+        before
     }
 }
 
@@ -183,32 +285,5 @@ fn group_of(entry: &Arc<Entry>) -> Option<Key> {
     match &entry.resource {
         Resource::Consumer(consumer) => Some(Key::new(Kind::ConsumerGroup, consumer.group_id.as_deref()?)),
         _ => None,
-    }
-}
-
-impl Proof {
-    /// # Errors
-    /// Somebody has this key already.
-    fn put(
-        &self,
-        index: &mut Consumers,
-        consumer: &Arc<Consumer>,
-        credential_id: Option<&str>,
-    ) -> Result<(), Invalid> {
-        let identity = Identity {
-            consumer: consumer.clone(),
-            credential_id: credential_id.map(str::to_owned),
-            config: self.config.clone(),
-        };
-        match index.add_credential(self.plugin, self.key.clone(), identity) {
-            None => Ok(()),
-            Some(other) => Err(Invalid::new(format!(
-                "duplicate key of plugin {} found with consumer: {}",
-                self.plugin, other.consumer.name
-            ))
-            .within(self.plugin)
-            .under("/plugins")
-            .hint("give each consumer a key of its own")),
-        }
     }
 }

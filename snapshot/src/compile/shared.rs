@@ -42,7 +42,14 @@ impl Compiler {
             self.compile_one_shared(&Key { kind: Kind::GlobalRule, id }, pass);
         }
         let rules: Vec<(Key, Arc<Entry>)> = self.global_rules().collect();
-        self.reject_repeated(&[Kind::GlobalRule], repeated(&rules));
+        let mut twice: HashMap<Key, Invalid> = HashMap::new();
+        for (key, invalid) in repeated(&rules) {
+            twice.entry(key).or_insert(invalid);
+        }
+        for (key, _) in &rules {
+            let invalid = twice.remove(key);
+            self.tell_repeated(key.clone(), invalid);
+        }
         let recorder = Recorder::new(pass.names);
         let sources: Vec<Source<'_>> = rules
             .iter()

@@ -23,11 +23,11 @@ pub(super) struct Candidate {
     host: Option<Arc<str>>,
     /// What the pattern says of the rest of the path.
     rest: Rest,
-    /// The indices of path and host among the rule's.
-    pub(super) uri_index: u16,
-    host_index: u16,
-    /// Nothing but the path has to be checked.
-    free: bool,
+    /// The index of the path among the rule's, and in the lowest bit whether nothing but the path
+    /// has to be checked: so a candidate stays within its two cache lines.
+    uri_index_and_free: u32,
+    /// The index of the host among the rule's.
+    host_index: u32,
 }
 
 /// With its key, a candidate lies in two cache lines.
@@ -47,7 +47,7 @@ pub(super) struct Candidates {
 pub(super) struct Hit<'s> {
     pub(super) candidate: &'s Candidate,
     /// The host pattern and its index, if the rule has hosts.
-    pub(super) host: Option<(&'s str, u16)>,
+    pub(super) host: Option<(&'s str, u32)>,
     pub(super) params: Params<'s>,
 }
 
@@ -56,7 +56,7 @@ impl Candidate {
         rule: &Arc<Rule>,
         plan: &Arc<Plan>,
         uri: usize,
-        host: Option<u16>,
+        host: Option<u32>,
         rest: Rest,
     ) -> Candidate {
         let free = rule.methods == 0
@@ -69,25 +69,33 @@ impl Candidate {
             uri: rule.uris[uri].as_str().into(),
             host: host.map(|index| rule.hosts[index as usize].as_str().into()),
             rest,
-            uri_index: uri as u16,
+            uri_index_and_free: (uri as u32) << 1 | u32::from(free),
             host_index: host.unwrap_or_default(),
-            free,
         }
+    }
+
+    /// The index of the path among the rule's.
+    pub(super) fn uri_index(&self) -> u32 {
+        self.uri_index_and_free >> 1
+    }
+
+    fn is_free(&self) -> bool {
+        self.uri_index_and_free & 1 != 0
     }
 
     /// Higher priority first, then the longer pattern, then the smaller id (which stands for
     /// the store's order), then the order within the rule.
     fn order(&self) -> impl Ord + '_ {
-        let within = (self.uri_index, &self.host, self.host_index);
+        let within = (self.uri_index(), &self.host, self.host_index);
         (Reverse(self.rule.priority), Reverse(self.uri.len()), &self.rule.id, within)
     }
 
     /// Methods, addresses, hosts, variables: all but the path, cheapest first. Gives the
     /// host that matched, if the rule has hosts.
     #[inline]
-    fn admits(&self, x: &Exchange<'_>) -> Option<Option<(&str, u16)>> {
+    fn admits(&self, x: &Exchange<'_>) -> Option<Option<(&str, u32)>> {
         let under = self.host.as_ref().map(|host| (&**host, self.host_index));
-        if self.free {
+        if self.is_free() {
             return Some(under);
         }
         let rule = &*self.rule;
@@ -104,7 +112,7 @@ impl Candidate {
             under
         } else {
             let index = rule.hosts.iter().position(|host| host_matches(host, x))?;
-            Some((rule.hosts[index].as_str(), index as u16))
+            Some((rule.hosts[index].as_str(), index as u32))
         };
         match &rule.vars {
             Some(vars) if !vars.matches(x) => None,

@@ -35,7 +35,7 @@ impl Hosts {
         &mut self,
         rule: &Arc<Rule>,
         plan: &Arc<Plan>,
-        index: u16,
+        index: u32,
         mode: Mode,
         hasher: &Hasher,
     ) {

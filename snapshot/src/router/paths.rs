@@ -29,7 +29,7 @@ impl Paths {
         &mut self,
         rule: &Arc<Rule>,
         plan: &Arc<Plan>,
-        host: Option<u16>,
+        host: Option<u32>,
         mode: Mode,
         hasher: &Hasher,
     ) {

@@ -80,6 +80,27 @@ pub(super) fn found(router: &Router, request: &str, ip: IpAddr) -> Option<String
     })
 }
 
+#[test]
+fn a_route_may_have_more_hosts_and_paths_than_sixteen_bits_count() {
+    const MANY: usize = 70_000;
+    let mut hosts = rule("hosts", &["/a"]);
+    hosts.hosts = (0..MANY).map(|n| format!("h{n}.test")).collect();
+    let uris: Vec<String> = (0..MANY).map(|n| format!("/p/{n}")).collect();
+    let paths = rule("paths", &uris.iter().map(String::as_str).collect::<Vec<_>>());
+    let ip = IpAddr::from([127, 0, 0, 1]);
+    for mode in [Mode::HostUri, Mode::Uri] {
+        let mut router = router(mode, [hosts.clone(), paths.clone()]);
+        for n in [0, 65_535, 65_536, MANY - 1] {
+            let host = found(&router, &format!("h{n}.test/a"), ip);
+            assert_eq!(host, Some(format!("hosts /a @h{n}.test")), "{mode:?}");
+            let path = found(&router, &format!("b.test/p/{n}"), ip);
+            assert_eq!(path, Some(format!("paths /p/{n}")), "{mode:?}");
+        }
+        router.remove("hosts");
+        assert_eq!(found(&router, "h65536.test/a", ip), None);
+    }
+}
+
 fn answer<'s>(router: &'s Router, x: &mut Exchange<'s>) -> Option<String> {
     let plan = router.find(x)?;
     let id = plan.info.id.clone();
