@@ -128,6 +128,16 @@ pub const ALL: &[Scenario] = &[
         ..BASE
     },
     Scenario {
+        id: "access-log",
+        also: &[],
+        title: "One route, no plugin, a line in the access log for every request",
+        setup: Setup { access_log: true, ..PLAIN },
+        references: OWN_PLAIN,
+        peers: &[],
+        quick: Some(&[]),
+        ..BASE
+    },
+    Scenario {
         id: "5k-routes",
         also: &["B6"],
         title: "5,000 routes, all of them asked",

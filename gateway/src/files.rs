@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use model::boot::{Boot, Provider};
-use model::{Diagnostic, Severity};
+use model::yaml::{self, Variables};
+use model::{Diagnostic, Severity, Source};
 
+use crate::access_log;
 use crate::cli::Files;
 
 /// What was found and read.
@@ -62,7 +64,17 @@ pub fn find(files: &Files) -> Result<Found, Vec<Diagnostic>> {
 /// # Errors
 /// Everything wrong with it, with places.
 pub fn read_boot(config: &Path) -> Result<(Boot, Vec<Diagnostic>), Vec<Diagnostic>> {
-    Boot::parse(&config.display().to_string(), &read(config)?, &env)
+    let (file, text) = (config.display().to_string(), read(config)?);
+    let (boot, mut found) = Boot::parse(&file, &text, &env)?;
+    let about_log = boot.http.access_log.as_ref().map(access_log::check_format).unwrap_or_default();
+    if let (false, Ok(document)) = (about_log.is_empty(), yaml::parse(&text, Variables::InValues(&env))) {
+        let source = Source { file: &file, text: &text };
+        found.extend(about_log.into_iter().map(|(severity, invalid)| {
+            source.at(severity, document.nearest_position(&invalid.pointer), invalid)
+        }));
+        found.sort_by_key(|one| (one.line, one.column));
+    }
+    if found.iter().any(|one| one.severity == Severity::Error) { Err(found) } else { Ok((boot, found)) }
 }
 
 /// A variable of the environment.

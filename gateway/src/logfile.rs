@@ -43,6 +43,13 @@ impl Place {
             }
         }
     }
+
+    /// Whether opening it may wait for somebody else.
+    pub fn is_fifo(&self) -> bool {
+        use std::os::unix::fs::FileTypeExt;
+        let Place::File { path, .. } = self else { return false };
+        std::fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo())
+    }
 }
 
 impl std::fmt::Display for Place {

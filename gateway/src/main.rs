@@ -5,6 +5,7 @@
 //! about a request and nothing about a resource.
 #![forbid(unsafe_code)]
 
+mod access_log;
 mod check;
 mod cli;
 mod files;

@@ -16,10 +16,12 @@ use model::boot::{Boot, Role};
 use proxy::Workers;
 use sdk::build::Services;
 use sdk::meters::{Facts, Meters, Zone};
+use sdk::sink::Sink;
 use snapshot::Publisher;
 use snapshot::compile::Compiler;
 use tokio::net::TcpListener;
 
+use crate::access_log::{self, AccessLog};
 use crate::cli::Start;
 use crate::files::{self, Found};
 use crate::handoff::AdminOnDataPort;
@@ -60,7 +62,19 @@ pub fn run(start: &Start) -> anyhow::Result<bool> {
 
 async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result<()> {
     let Found { boot, config, resources, data, .. } = found;
-    let signals = Signals::new(logging::reopen).context("cannot take over signals")?;
+    let access_log = AccessLog::start(&boot, &data)?;
+    let logged = access_log.as_ref().map(AccessLog::sink);
+    let reopen = {
+        let logged = logged.clone();
+        move || {
+            tracing::info!("opening the logs anew");
+            logging::reopen();
+            if let Some(sink) = &logged {
+                sink.call();
+            }
+        }
+    };
+    let signals = Signals::new(reopen).context("cannot take over signals")?;
     let services = wiring::services(&boot)?;
     let catalog = wiring::catalog_with(&boot, services.clone())?;
     let (store, file) = open_store(resources.as_deref(), &data)?;
@@ -89,6 +103,7 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
          container forbids it; write auto or epoll",
     )?;
     settings.reuse_port = reuse_port;
+    settings.access_log = access_log.as_ref().map(AccessLog::for_workers);
     let sockets = listen_for_traffic(&boot, &mut settings, count)?;
 
     let compiler = Compiler::new(catalog.clone(), wiring::compile_settings(&boot));
@@ -144,13 +159,17 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
         tokio::spawn(admin::status::serve(listener, program.clone()));
     }
     if let Some(listener) = metrics_listener {
-        let print = metrics_printer(services.clone());
+        let print = metrics_printer(services.clone(), logged);
         tokio::spawn(admin::metrics::serve(listener, boot.prometheus.export_uri.clone(), print));
     }
     tokio::spawn(forget_routes(store.clone(), handle.clone(), services.meters.clone()));
+    if let Some(log) = &access_log {
+        tracing::info!("access log: {}", log.place());
+        tokio::spawn(access_log::tell_dropped(log.sink(), log.place().clone()));
+    }
     tell_start(&addresses, admin_at, &handle, &crew, resources.as_deref(), &data, began);
 
-    signals
+    let ended = signals
         .run(&workers, boot.shutdown_timeout, async || {
             if let Some(file) = &file {
                 file.reload();
@@ -159,7 +178,11 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
                 reload_plugins(config, &handle);
             }
         })
-        .await?;
+        .await;
+    if let Some(log) = access_log {
+        log.finish();
+    }
+    ended?;
     tracing::info!("stopped");
     Ok(())
 }
@@ -251,7 +274,7 @@ fn admin_key(boot: &Boot, serves: bool, data: &Path) -> anyhow::Result<Option<St
     Ok(Some(made.key))
 }
 
-fn metrics_printer(services: Services) -> admin::metrics::Print {
+fn metrics_printer(services: Services, access_log: Option<Sink>) -> admin::metrics::Print {
     let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let hostname = hostname.trim().to_owned();
     Arc::new(move || {
@@ -271,6 +294,7 @@ fn metrics_printer(services: Services) -> admin::metrics::Print {
             upstreams: &[],
             counters_evicted: counters.evicted(),
             cache_reads_late: services.caches.late_reads(),
+            access_log_dropped: access_log.as_ref().map_or(0, Sink::dropped),
         };
         let mut out = Vec::with_capacity(64 << 10);
         services.meters.render(&facts, &mut out);

@@ -196,6 +196,7 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<SocketAddr>, workers: usize) -> p
         show_upstream_status: boot.show_upstream_status,
         real_ip,
         trusted: boot.trusted_addresses.clone().map(among),
+        access_log: None,
         on_fault: Arc::new(crate::logging::fault),
         on_notice: Arc::new(crate::notices::tell),
         ..defaults

@@ -229,9 +229,38 @@ pub struct Http {
     pub max_plugin_requests_per_target: u64,
     pub underscores_in_headers: bool,
     pub real_ip: RealIp,
+    /// A line for every request; `None` is off.
+    pub access_log: Option<AccessLog>,
     pub upstream: UpstreamKeepalive,
     /// Bytes by name, such as `plugin-limit-count`; those the file names.
     pub shared_dicts: IndexMap<String, u64>,
+}
+
+/// `nginx_config.http.access_log` and what belongs to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccessLog {
+    /// A path, or an output of the process.
+    pub path: String,
+    /// Nobody named the path.
+    pub is_default: bool,
+    /// NGINX's `log_format`.
+    pub format: String,
+    pub escape: LogEscape,
+    /// Bytes a worker gathers before it hands them over.
+    pub buffer: u64,
+    /// Bytes of one worker that may wait to be written; past it lines are dropped (ours).
+    pub queue: u64,
+    /// Lines wait at most so long before they are handed over (ours).
+    pub flush: Duration,
+}
+
+/// `access_log_format_escape`: how bytes in a variable that could be taken for the line's own are
+/// written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogEscape {
+    Default,
+    Json,
+    None,
 }
 
 /// Whose word about the client's address is believed.

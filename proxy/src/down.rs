@@ -35,6 +35,8 @@ pub(crate) struct Down {
     pub(crate) body_lost: bool,
     /// Size of the request's head.
     pub(crate) head_bytes: u64,
+    /// Milliseconds between the first byte of the request and its whole head, to a tick.
+    pub(crate) head_took_ms: u64,
     /// Requests it has brought.
     pub(crate) requests: u64,
 }
@@ -51,6 +53,7 @@ impl Down {
             continue_due: false,
             body_lost: false,
             head_bytes: 0,
+            head_took_ms: 0,
             requests: 0,
         }
     }

@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 mod accept;
+mod access_log;
 mod buffers;
 mod clock;
 mod consumer_chains;
@@ -29,5 +30,5 @@ pub use exchange::fault::{Blame, Fault, FaultKind, FaultRecord};
 pub use handoff::{Handoff, HandoffFuture, HandoffReply, HandoffRequest};
 pub use notice::Notice;
 pub use rt::Engine;
-pub use settings::{RealIp, Settings};
+pub use settings::{AccessLog, RealIp, Settings};
 pub use workers::{Stage, Watch, Workers};

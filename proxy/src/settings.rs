@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sdk::log_format::LogFormat;
+use sdk::sink::Sink;
 use wire::h1::decode::Limits;
 use wire::target::{Doubtful, PathRules};
 
@@ -75,11 +77,22 @@ pub struct Settings {
     pub trusted: Option<Arc<dyn Fn(std::net::IpAddr) -> bool + Send + Sync>>,
     /// Requests that are answered by the control side, such as the Admin API on the data port.
     pub handoff: Option<Arc<dyn Handoff>>,
+    /// Where a line for every request goes, and what it says.
+    pub access_log: Option<AccessLog>,
     /// Told of every failed exchange; must not wait.
     pub on_fault: Arc<dyn Fn(crate::FaultRecord) + Send + Sync>,
     /// Told at most once a second by each worker, with its number, of each thing that operators should
     /// know; must not wait.
     pub on_notice: Arc<dyn Fn(usize, crate::Notice) + Send + Sync>,
+}
+
+/// The access log, as far as workers have to do with it.
+#[derive(Debug, Clone)]
+pub struct AccessLog {
+    pub format: Arc<LogFormat>,
+    pub sink: Sink,
+    /// Lines wait at most about so long before they are handed over (`access_log_flush`).
+    pub flush: Duration,
 }
 
 /// NGINX's real_ip: the client's address as a trusted peer tells it.
@@ -145,6 +158,7 @@ impl Default for Settings {
             real_ip: None,
             trusted: None,
             handoff: None,
+            access_log: None,
             on_fault: Arc::new(|_| {}),
             on_notice: Arc::new(|_, _| {}),
         }

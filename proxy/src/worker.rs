@@ -18,6 +18,7 @@ use snapshot::balance::BalanceState;
 use snapshot::{Reader, Snapshot, Upstream};
 
 use crate::accept::accept;
+use crate::access_log::AccessLog;
 use crate::buffers::Buffers;
 use crate::clock::{Clock, TICK};
 use crate::consumer_chains::ConsumerChains;
@@ -61,6 +62,7 @@ pub(crate) struct Worker {
     balance: RefCell<Vec<Option<Balance>>>,
     pub(crate) consumer_chains: ConsumerChains,
     pub(crate) shard: Shard,
+    pub(crate) access_log: Option<AccessLog>,
     stage: Cell<Stage>,
     /// When connections between two requests are closed, for the stop; none are before it.
     idle_until: Cell<u64>,
@@ -114,6 +116,7 @@ pub(crate) async fn serve(start: Start) -> io::Result<()> {
         balance: RefCell::default(),
         consumer_chains: ConsumerChains::default(),
         shard,
+        access_log: settings.access_log.as_ref().map(AccessLog::new),
         stage: Cell::new(Stage::Run),
         idle_until: Cell::new(u64::MAX),
         connections: Cell::new(0),
@@ -157,12 +160,17 @@ pub(crate) async fn serve(start: Start) -> io::Result<()> {
             idle_told = true;
         }
     }
+    if let Some(log) = &worker.access_log {
+        log.flush();
+    }
     Ok(())
 }
 
-/// The worker's own timer: deadlines, idle upstream connections, spare memory, what is to be told.
+/// The worker's own timer: deadlines, the access log, idle upstream connections, spare memory, what is to be told.
 async fn tick(worker: Rc<Worker>) {
     let mut ticks = 0u32;
+    let flush = worker.settings.access_log.as_ref().map_or(TICK, |log| log.flush);
+    let flush = u32::try_from(flush.as_millis() / TICK.as_millis()).unwrap_or(u32::MAX).max(1);
     loop {
         rt::sleep(TICK).await;
         #[cfg(test)]
@@ -178,6 +186,11 @@ async fn tick(worker: Rc<Worker>) {
         worker.watch.member(worker.index).ticks.fetch_add(1, Ordering::Relaxed);
         worker.yield_descriptors();
         ticks = ticks.wrapping_add(1);
+        if let Some(log) = &worker.access_log
+            && ticks.is_multiple_of(flush)
+        {
+            log.flush();
+        }
         if ticks.is_multiple_of(20) {
             worker.pools.sweep(worker.clock.coarse_ms());
             worker.tell();

@@ -1,5 +1,5 @@
 //! What a request may cost: no allocation, once connections and buffers are warm, and no look
-//! at the clock where no stage asks for the time.
+//! at the clock where neither a stage nor the access log asks for the time.
 //!
 //! The whole process is counted, so client and upstream here work with fixed
 //! buffers. Threads of the gateway other than the worker do not exist in this
@@ -10,10 +10,13 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::time::Duration;
 
 use model::{Desired, Entry, Key, Kind, Resource};
-use proxy::{Engine, Settings, Stage, Workers};
+use proxy::{AccessLog, Engine, Settings, Stage, Workers};
 use sdk::build::{Names, Services};
+use sdk::log_format::{Escape, LogFormat};
+use sdk::sink::{Bounds, Delivery, Sink};
 use serde_json::{Value, json};
 use snapshot::Publisher;
 use snapshot::compile::{Compiler, Touched};
@@ -56,7 +59,11 @@ fn put(desired: &mut Desired, kind: Kind, id: &str, value: Value) {
 }
 
 /// One worker with these resources.
-fn gateway(desired: &Desired, engine: Engine) -> (SocketAddr, Workers, Publisher) {
+fn gateway(
+    desired: &Desired,
+    engine: Engine,
+    access_log: Option<AccessLog>,
+) -> (SocketAddr, Workers, Publisher) {
     let services = Services::for_tests();
     let meters = services.meters.clone();
     let catalog = Arc::new(plugins::Catalog::new(services, Default::default()).unwrap());
@@ -65,7 +72,7 @@ fn gateway(desired: &Desired, engine: Engine) -> (SocketAddr, Workers, Publisher
     assert!(compiled.rejected.is_empty(), "{:?}", compiled.rejected);
     let (publisher, readers) = Publisher::new(compiled.snapshot, 1);
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let settings = Settings { listen: vec![free], engine, ..Settings::default() };
+    let settings = Settings { listen: vec![free], engine, access_log, ..Settings::default() };
     let sockets = Workers::listen(&settings, 1).unwrap();
     let workers = Workers::start(Arc::new(settings), sockets, readers, &meters).unwrap();
     (free, workers, publisher)
@@ -85,13 +92,32 @@ fn ask(stream: &mut TcpStream, request: &[u8], end: &[u8], buffer: &mut [u8]) {
 
 #[test]
 fn a_warm_request_allocates_nothing() {
-    warm_requests(Engine::Epoll);
+    warm_requests(Engine::Epoll, false);
+    warm_requests(Engine::Epoll, true);
     // On io_uring, where the kernel has it.
-    warm_requests(Engine::Auto);
+    warm_requests(Engine::Auto, false);
 }
 
-fn warm_requests(engine: Engine) {
+/// An access log in APISIX's format, whose lines somebody takes and counts.
+fn access_log() -> (AccessLog, Sink, std::thread::JoinHandle<u64>) {
+    let format = "$remote_addr - $remote_user [$time_local] $http_host \"$request\" $status $body_bytes_sent \
+                  $request_time \"$http_referer\" \"$http_user_agent\" $upstream_addr $upstream_status \
+                  $upstream_response_time \"$upstream_scheme://$upstream_host$upstream_uri\" \"$request_id\"";
+    let (sink, intake) = sdk::sink::new(Bounds { buffer: 4 << 10, waiting: 1 << 20 });
+    let writer = std::thread::spawn(move || {
+        let mut lines = 0;
+        while let Some(Delivery::Batch(batch)) = intake.next() {
+            lines += batch.lines();
+        }
+        lines
+    });
+    let format = Arc::new(LogFormat::parse(format, Escape::Default).unwrap());
+    (AccessLog { format, sink: sink.clone(), flush: Duration::from_secs(1) }, sink, writer)
+}
+
+fn warm_requests(engine: Engine, logged: bool) {
     const REQUESTS: u64 = 1000;
+    let log = logged.then(access_log);
     let body = "1234567890".repeat(400);
     let length = format!("HTTP/1.1 200 OK\r\nContent-Length: 4000\r\n\r\n{body}");
     let chunked = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfa0\r\n{body}\r\n0\r\n\r\n");
@@ -126,7 +152,7 @@ fn warm_requests(engine: Engine) {
         "jack",
         json!({"username": "jack", "plugins": {"key-auth": {"key": "user-key"}}}),
     );
-    let (addr, workers, publisher) = gateway(&desired, engine);
+    let (addr, workers, publisher) = gateway(&desired, engine, log.as_ref().map(|(log, ..)| log.clone()));
 
     let profiler = dhat::Profiler::builder().testing().build();
     let mut buffer = vec![0u8; 16 << 10];
@@ -152,7 +178,7 @@ fn warm_requests(engine: Engine) {
         {
             // The tick looks at it 20 times a second; a thousand requests take less than two.
             let looks = proxy::clock_reads() - looks_before;
-            let right = if timed { looks >= REQUESTS } else { looks < REQUESTS / 10 };
+            let right = if timed || logged { looks >= REQUESTS } else { looks < REQUESTS / 10 };
             assert!(right, "{path}: {looks} looks at the clock in {REQUESTS} requests");
         }
     }
@@ -160,4 +186,13 @@ fn warm_requests(engine: Engine) {
     workers.set_stage(Stage::Stop);
     workers.join().unwrap();
     drop(publisher);
+    if let Some((log, sink, writer)) = log {
+        drop(log);
+        sink.end();
+        assert_eq!(
+            (writer.join().unwrap(), sink.dropped()),
+            (3 * (REQUESTS + 50), 0),
+            "a line for each request"
+        );
+    }
 }

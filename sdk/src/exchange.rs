@@ -228,6 +228,8 @@ pub struct Exchange<'s> {
     pub upstream_status: u16,
     /// The servers that were tried in vain before that one, and what came of it. Allocates only then.
     pub tried: Vec<(SocketAddr, u16)>,
+    /// What was read of the line of a request that was refused before it was one: there is no head.
+    pub refused: Option<&'s [u8]>,
     pub world: &'s dyn World,
     /// Counts the exchanges of this thread; see [`Exchange::unique`].
     serial: u64,
@@ -260,6 +262,7 @@ impl<'s> Exchange<'s> {
             upstream_addr: None,
             upstream_status: 0,
             tried: Vec::new(),
+            refused: None,
             world,
             serial: SERIAL.replace(SERIAL.get().wrapping_add(1)),
             start_ms: Cell::new(0),

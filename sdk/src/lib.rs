@@ -15,9 +15,11 @@ pub mod consumers;
 pub mod counters;
 pub mod exchange;
 pub mod expr;
+pub mod log_format;
 pub mod meters;
 pub mod pattern;
 pub mod plugin;
+pub mod sink;
 pub mod step;
 pub mod template;
 #[cfg(any(test, feature = "testing"))]

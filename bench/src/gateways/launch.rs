@@ -149,6 +149,7 @@ fn values(setup: &Setup, place: &Place) -> Value {
         limit => setup.limit,
         metrics => setup.metrics,
         admin => setup.admin,
+        access_log => setup.access_log,
         event => if setup.io_uring { "io_uring" } else { "epoll" },
         admin_key => ADMIN_KEY,
     }

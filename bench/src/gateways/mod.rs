@@ -126,6 +126,8 @@ pub struct Setup {
     pub admin: bool,
     /// Workers on io_uring instead of epoll (Sluice only).
     pub io_uring: bool,
+    /// A line for every request, in APISIX's format, to a file (Sluice only).
+    pub access_log: bool,
 }
 
 impl Setup {
@@ -139,6 +141,7 @@ impl Setup {
         workers: 1,
         admin: false,
         io_uring: false,
+        access_log: false,
     };
 
     pub fn paths(&self) -> Vec<String> {

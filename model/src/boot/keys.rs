@@ -37,13 +37,14 @@ const NO_HTTP2: &str = "HTTP/2 is not served yet";
 const NO_STREAM: &str = "TCP and UDP proxying is not served yet";
 const NO_DISCOVERY: &str = "service discovery is not served yet";
 const NO_ETCD: &str = "etcd is not used yet";
-const NO_ACCESS_LOG: &str = "there is no access log yet";
 const STREAMED: &str = "bodies are always streamed";
 
 pub const ROUTERS: &[&str] = &["radixtree_host_uri", "radixtree_uri", "radixtree_uri_with_parameter"];
 /// Ways to wait for sockets, as nginx's `use` names them.
 pub const EVENT_METHODS: &[&str] = &["epoll", "io_uring", "auto"];
 pub const LOG_LEVELS: &[&str] = &["debug", "info", "notice", "warn", "error", "crit", "alert", "emerg"];
+
+pub const LOG_ESCAPES: &[&str] = &["default", "json", "none"];
 
 /// Every key there is.
 pub const ROWS: &[Row] = &[
@@ -122,11 +123,14 @@ pub const ROWS: &[Row] = &[
     idle("nginx_config.http_admin_configuration_snippet", NO_NGINX),
     idle("nginx_config.http_end_configuration_snippet", NO_NGINX),
     idle("nginx_config.stream_configuration_snippet", NO_NGINX),
-    idle_unless("nginx_config.http.enable_access_log", "false", NO_ACCESS_LOG),
-    idle("nginx_config.http.access_log", NO_ACCESS_LOG),
-    idle("nginx_config.http.access_log_buffer", NO_ACCESS_LOG),
-    idle("nginx_config.http.access_log_format", NO_ACCESS_LOG),
-    idle("nginx_config.http.access_log_format_escape", NO_ACCESS_LOG),
+    used("nginx_config.http.enable_access_log", Shape::Bool),
+    used("nginx_config.http.access_log", Shape::AccessLog),
+    used("nginx_config.http.access_log_buffer", Shape::Size),
+    used("nginx_config.http.access_log_format", Shape::Text),
+    used("nginx_config.http.access_log_format_escape", Shape::OneOf(LOG_ESCAPES)),
+    // Ours.
+    used("nginx_config.http.access_log_queue", Shape::Size),
+    used("nginx_config.http.access_log_flush", Shape::Time),
     used("nginx_config.http.keepalive_timeout", Shape::Time),
     // nginx 1.27.4's.
     used("nginx_config.http.keepalive_min_timeout", Shape::Time),

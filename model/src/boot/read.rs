@@ -11,9 +11,9 @@ use serde_json::Value;
 
 use super::shape;
 use super::{
-    Admin, AdminKey, AdminRole, AdminVersion, Boot, Disk, EventMethod, Http, Listen, LogLevel, Prometheus,
-    Provider, ProxyCache, RealIp, Resolver, Role, Router, UpstreamKeepalive, UriOptions, Workers, Zone, keys,
-    wildcard,
+    AccessLog, Admin, AdminKey, AdminRole, AdminVersion, Boot, Disk, EventMethod, Http, Listen, LogEscape,
+    LogLevel, Prometheus, Provider, ProxyCache, RealIp, Resolver, Role, Router, UpstreamKeepalive,
+    UriOptions, Workers, Zone, keys, wildcard,
 };
 use crate::Invalid;
 use crate::document::Lookup;
@@ -241,6 +241,7 @@ fn http(http: File<'_>) -> Result<Http, Invalid> {
             .at(format!("/nginx_config/http/{at}"))
             .expected("from 1k to 16m in all"));
     }
+    let access_log = access_log(http)?;
     let networks = |value| shape::list(value, shape::real_ip_from);
     let from = http.read("/real_ip_from", networks).unwrap_or_else(|| vec![Some(LOCALHOST.into())]);
     Ok(Http {
@@ -260,6 +261,7 @@ fn http(http: File<'_>) -> Result<Http, Invalid> {
             recursive: http.bool("/real_ip_recursive", false),
             from: from.into_iter().flatten().collect(),
         },
+        access_log,
         upstream: UpstreamKeepalive {
             size: http.count("/upstream/keepalive", 320),
             requests: http.count("/upstream/keepalive_requests", 1000),
@@ -268,6 +270,43 @@ fn http(http: File<'_>) -> Result<Http, Invalid> {
         },
         shared_dicts: members(http, "/lua_shared_dict", shape::size),
     })
+}
+
+/// APISIX 3.18's `access_log_format`.
+const ACCESS_LOG_FORMAT: &str = "$remote_addr - $remote_user [$time_local] $http_host \"$request\" $status \
+    $body_bytes_sent $request_time \"$http_referer\" \"$http_user_agent\" $upstream_addr $upstream_status \
+    $upstream_response_time \"$upstream_scheme://$upstream_host$upstream_uri\" \"$apisix_request_id\"";
+
+fn access_log(http: File<'_>) -> Result<Option<AccessLog>, Invalid> {
+    if !http.bool("/enable_access_log", true) {
+        return Ok(None);
+    }
+    let written = http.read("/access_log", shape::access_log);
+    let Some(path) = written.unwrap_or(Some("logs/access.log")) else { return Ok(None) };
+    let size = |name: &str, default, least: u64, most: u64| {
+        let bytes = http.read(name, shape::size).unwrap_or(default);
+        if (least..=most).contains(&bytes) {
+            return Ok(bytes);
+        }
+        Err(Invalid::new(format!("{bytes} bytes are not possible here"))
+            .at(format!("/nginx_config/http{name}"))
+            .expected(format!("from {least} to {most} bytes"))
+            .got(bytes.to_string()))
+    };
+    let buffer = size("/access_log_buffer", 16 << 10, 1 << 10, 16 << 20)?;
+    Ok(Some(AccessLog {
+        path: path.to_owned(),
+        is_default: written.is_none(),
+        format: http.text("/access_log_format").unwrap_or(ACCESS_LOG_FORMAT).to_owned(),
+        escape: match http.text("/access_log_format_escape") {
+            Some("json") => LogEscape::Json,
+            Some("none") => LogEscape::None,
+            _ => LogEscape::Default,
+        },
+        buffer,
+        queue: size("/access_log_queue", (1 << 20).max(2 * buffer), buffer, 1 << 30)?,
+        flush: http.time("/access_log_flush", 1),
+    }))
 }
 
 fn provider(file: File<'_>, role: Role) -> Result<Provider, Invalid> {

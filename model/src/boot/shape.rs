@@ -28,6 +28,8 @@ pub enum Shape {
     Texts,
     /// A path, or an output of the process. Not `syslog:`.
     LogPath,
+    /// The same, or `off` or false for none.
+    AccessLog,
     OneOf(&'static [&'static str]),
     Count {
         min: u64,
@@ -67,6 +69,7 @@ impl Shape {
             Shape::Text => text(value).map(drop),
             Shape::Texts => list(value, text).map(drop),
             Shape::LogPath => log_path(value).map(drop),
+            Shape::AccessLog => access_log(value).map(drop),
             Shape::OneOf(known) => one_of(value, known).map(drop),
             Shape::Count { min, max } => count(value, min, max).map(drop),
             Shape::Port => port(value).map(drop),
@@ -112,6 +115,15 @@ pub fn log_path(value: &Value) -> Result<&str, Invalid> {
             .hint("logs are written to files and outputs alone; `syslog:` and variables are not served"));
     }
     Ok(path)
+}
+
+/// Where the access log goes; `None` is nowhere. YAML reads `off` as false in some of its versions.
+pub fn access_log(value: &Value) -> Result<Option<&str>, Invalid> {
+    match value {
+        Value::Bool(false) => Ok(None),
+        Value::String(text) if text == "off" => Ok(None),
+        path => log_path(path).map(Some),
+    }
 }
 
 /// Reads a list, telling which item is wrong.

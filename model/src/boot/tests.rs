@@ -214,10 +214,44 @@ fn hints_lead_to_the_right_key() {
 #[test]
 fn keys_that_say_what_happens_anyway_do_not_warn() {
     let boot = parse(
-        "apisix: {enable_http2: false, proxy_mode: http, extra_lua_path: '', router: {ssl: radixtree_sni}}\n\
-             nginx_config: {http: {enable_access_log: false}}\n",
+        "apisix: {enable_http2: false, proxy_mode: http, extra_lua_path: '', router: {ssl: radixtree_sni}}\n",
     );
     assert_eq!(boot, Boot::default());
+}
+
+#[test]
+fn the_access_log_is_on_and_can_be_off() {
+    let http = |text: &str| parse(&format!("nginx_config: {{http: {{{text}}}}}\n")).http.access_log;
+    let default = http("").unwrap();
+    assert_eq!((default.path.as_str(), default.is_default), ("logs/access.log", true));
+    assert!(
+        default
+            .format
+            .starts_with("$remote_addr - $remote_user [$time_local] $http_host \"$request\" $status ")
+    );
+    assert!(
+        default
+            .format
+            .ends_with(" \"$upstream_scheme://$upstream_host$upstream_uri\" \"$apisix_request_id\"")
+    );
+    assert_eq!((default.buffer, default.queue), (16 << 10, 1 << 20));
+    for off in ["access_log: off", "access_log: false", "enable_access_log: false"] {
+        assert_eq!(http(off), None, "{off}");
+    }
+    let all = "access_log: /dev/stdout, access_log_format: $uri, access_log_format_escape: json, \
+               access_log_buffer: 4k, access_log_queue: 2m, access_log_flush: 100ms";
+    let all = http(all).unwrap();
+    assert_eq!((all.path.as_str(), all.is_default, all.format.as_str()), ("/dev/stdout", false, "$uri"));
+    assert_eq!((all.escape, all.buffer, all.queue), (LogEscape::Json, 4 << 10, 2 << 20));
+    assert_eq!(all.flush, Duration::from_millis(100));
+    for wrong in [
+        "access_log: 'syslog:server=a'",
+        "access_log: '/log/$host'",
+        "access_log_buffer: 1",
+        "access_log_queue: 1k",
+    ] {
+        assert_eq!(refusals(&format!("nginx_config: {{http: {{{wrong}}}}}\n")).len(), 1, "{wrong}");
+    }
 }
 
 #[test]

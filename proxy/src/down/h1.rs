@@ -6,9 +6,12 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use sdk::Client;
+use sdk::exchange::Messages;
 use wire::h1::Progress;
 
 use super::Down;
+use crate::access_log::Refused;
+use crate::exchange::Scratch;
 use crate::exchange::answer;
 use crate::exchange::body::Incoming;
 use crate::exchange::drive::{self, After};
@@ -63,7 +66,7 @@ pub(crate) async fn turn_away(worker: Rc<Worker>, stream: rt::Stream, client: Cl
     let mut down = Down::new(&worker, stream);
     let mut scratch = worker.take_scratch();
     let fault = Fault::gateway(FaultKind::Overloaded);
-    let after = refuse(&worker, &mut down, &client, fault, &mut scratch.down_out).await;
+    let after = refuse(&worker, &mut down, &client, fault, &mut scratch).await;
     worker.give_scratch(scratch);
     if let After::Linger = after {
         linger(&worker, &mut down).await;
@@ -94,10 +97,13 @@ async fn active(worker: &Rc<Worker>, down: &mut Down, client: &Client) -> Ended 
                 drive::drive(worker, down, client, &mut scratch, last).await
             }
             Head::Nothing => After::Next,
-            Head::Gone => After::Close,
-            Head::Refused(kind) => {
-                refuse(worker, down, client, Fault::client(kind), &mut scratch.down_out).await
+            Head::Gone => {
+                if down.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty()) {
+                    broken_off(worker, down, client, &mut scratch);
+                }
+                After::Close
             }
+            Head::Refused(kind) => refuse(worker, down, client, Fault::client(kind), &mut scratch).await,
         };
         worker.give_scratch(scratch);
         match after {
@@ -121,22 +127,60 @@ async fn active(worker: &Rc<Worker>, down: &mut Down, client: &Client) -> Ended 
 
 /// Answers what is not a request, and tells of it.
 #[cold]
-async fn refuse(worker: &Worker, down: &mut Down, client: &Client, fault: Fault, out: &mut Vec<u8>) -> After {
+async fn refuse(
+    worker: &Rc<Worker>,
+    down: &mut Down,
+    client: &Client,
+    fault: Fault,
+    scratch: &mut Scratch,
+) -> After {
     worker.shard.request_refused();
-    let line = down.buffer.as_ref().map_or(&b""[..], |buffer| first_line(buffer.data()));
+    let status = fault.kind.status();
+    let out = &mut scratch.down_out;
+    let body = answer::refuse(worker, fault, out);
+    let sizes = (out.len() as u64, body);
+    let (_, mut to) = down.stream.split();
+    let written = io::write_all(worker, &down.waiter, &mut to, out, worker.settings.send_timeout).await;
+    let sizes = if written.is_ok() { sizes } else { (0, 0) };
+    tell_refused(worker, down, client, fault, status, sizes, &mut scratch.messages);
+    match written {
+        Ok(()) => After::Linger,
+        Err(_) => After::Close,
+    }
+}
+
+/// Tells of a client that went away in the middle of a head: a bad request, as nginx counts it.
+#[cold]
+fn broken_off(worker: &Rc<Worker>, down: &Down, client: &Client, scratch: &mut Scratch) {
+    let fault = Fault::client(FaultKind::ClientGone);
+    tell_refused(worker, down, client, fault, 400, (0, 0), &mut scratch.messages);
+}
+
+/// Tells both logs of what was no request; `sizes` are the bytes sent and those of a body in them.
+fn tell_refused(
+    worker: &Rc<Worker>,
+    down: &Down,
+    client: &Client,
+    fault: Fault,
+    status: u16,
+    sizes: (u64, u64),
+    messages: &mut Messages,
+) {
+    let data = down.buffer.as_ref().map_or(&b""[..], |buffer| buffer.data());
+    let line = first_line(data);
     (worker.settings.on_fault)(FaultRecord {
         fault,
-        status: fault.kind.status(),
+        status,
         client: client.ip(),
         upstream: None,
         route: String::new(),
         request: line.escape_ascii().take(200).map(char::from).collect(),
     });
-    answer::refuse(worker, fault, out);
-    let (_, mut to) = down.stream.split();
-    match io::write_all(worker, &down.waiter, &mut to, out, worker.settings.send_timeout).await {
-        Ok(()) => After::Linger,
-        Err(_) => After::Close,
+    if let Some(log) = &worker.access_log {
+        let (sent, body_sent) = sizes;
+        let (received, took_ms) = (data.len() as u64, down.head_took_ms);
+        let refused = Refused { line, status, received, sent, body_sent, took_ms };
+        log.add_refused(worker, client, messages, &refused);
     }
 }
 
@@ -189,6 +233,8 @@ async fn wait_for_request(worker: &Worker, down: &mut Down, time: std::time::Dur
 #[inline]
 async fn read_head(worker: &Worker, down: &mut Down, head: &mut wire::RequestHead) -> Head {
     let limits = &worker.settings.request;
+    let since = worker.clock.coarse_ms();
+    down.head_took_ms = 0;
     let mut progress = Progress::default();
     let deadline = worker.clock.after(worker.settings.header_timeout);
     let buffer = down.buffer.get_or_insert_with(|| worker.buffers.take());
@@ -220,7 +266,9 @@ async fn read_head(worker: &Worker, down: &mut Down, head: &mut wire::RequestHea
             }
             Err(refusal) => return Head::Refused(FaultKind::BadRequest(refusal)),
         }
-        match io::read_until(&down.waiter, &mut from, buffer, deadline).await {
+        let read = io::read_until(&down.waiter, &mut from, buffer, deadline).await;
+        down.head_took_ms = worker.clock.coarse_ms() - since;
+        match read {
             Ok(0) | Err(Failed::Closed | Failed::Broken) => return Head::Gone,
             Ok(_) => {}
             Err(Failed::Timeout) => return Head::Refused(FaultKind::HeadTimeout),

@@ -158,8 +158,8 @@ pub(crate) fn of_fault(fault: Fault) -> Reply {
     reply
 }
 
-/// An answer to bytes that are not a request; there is no exchange.
-pub(crate) fn refuse(worker: &Worker, fault: Fault, out: &mut Vec<u8>) {
+/// An answer to bytes that are not a request; there is no exchange. Gives the size of its body.
+pub(crate) fn refuse(worker: &Worker, fault: Fault, out: &mut Vec<u8>) -> u64 {
     let reply = of_fault(fault);
     wire::h1::encode::status_line(reply.status, out);
     out.extend_from_slice(b"Date: ");
@@ -170,6 +170,7 @@ pub(crate) fn refuse(worker: &Worker, fault: Fault, out: &mut Vec<u8>) {
     write_decimal(reply.body.len() as u64, out);
     out.extend_from_slice(b"\r\nConnection: close\r\n\r\n");
     out.extend_from_slice(&reply.body);
+    reply.body.len() as u64
 }
 
 fn fixed(body: &'static [u8]) -> Reply {

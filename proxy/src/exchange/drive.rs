@@ -59,10 +59,12 @@ pub(crate) async fn drive(
     let mut x = Exchange::new(messages, client, &lease.consumers, &**worker);
     x.timing.received = down.head_bytes;
     worker.shard.request_began();
-    // The clock is read only if a stage will ask how long things took: first of all by those of
+    // The clock is read only if somebody will ask how long things took: the access log, stages of
     // the global rules, and where finding the route may wait for the body.
     let global = lease.global.as_deref();
-    let from_the_start = Chains { global, plan: None }.has(Phase::Log) || lease.router.needs_body();
+    let access_log = worker.access_log.as_ref();
+    let from_the_start =
+        access_log.is_some() || Chains { global, plan: None }.has(Phase::Log) || lease.router.needs_body();
     let mut began = from_the_start.then(|| worker.clock.micros());
 
     let mut plan = None;
@@ -96,7 +98,7 @@ pub(crate) async fn drive(
     let keep_client =
         x.request().keep_alive && !last_request && !worker.is_draining() && x.method() != Method::Connect;
     let mut fault = None;
-    let began = began.filter(|_| chains.has(Phase::Log));
+    let began = began.filter(|_| access_log.is_some() || chains.has(Phase::Log));
     let asked = if began.is_some() { worker.clock.micros() } else { 0 };
     let mut after = match (flow, plan) {
         (Flow::Go, Some(plan)) => {
@@ -142,20 +144,27 @@ pub(crate) async fn drive(
     };
     if let Some(fault) = fault {
         if fault.kind == FaultKind::ClientGone {
+            // As nginx tells it: the answer's own status once a part of it was sent.
+            if !matches!(after, After::Abort) {
+                x.messages.response.status = 499;
+                (x.timing.sent, x.timing.body_sent) = (0, 0);
+            }
             after = After::Close;
-            x.messages.response.status = 499;
         }
         tell(worker, &x, fault);
     }
     if let Some(began) = began {
         let ended = worker.clock.micros();
-        x.timing.total_us = ended.saturating_sub(began);
+        x.timing.total_us = ended.saturating_sub(began) + down.head_took_ms * 1000;
         // What was read of a body without being sent on piece by piece.
         x.timing.received += (x.body().len() + down.body_at_hand().unwrap_or(0)) as u64;
         if x.upstream_addr.is_some() {
             x.timing.upstream_us = ended.saturating_sub(asked);
         }
         chains.log(worker, &mut x);
+        if let Some(log) = access_log {
+            log.add(&x, worker.clock.unix_ms(ended));
+        }
     }
     worker.shard.request_ended();
     if matches!(after, After::Next) && !down.finish_body() {

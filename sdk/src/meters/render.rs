@@ -25,6 +25,8 @@ pub struct Facts<'a> {
     pub counters_evicted: u64,
     /// Answers of a cache on disk that were not read in time.
     pub cache_reads_late: u64,
+    /// Lines of the access log that could not be written.
+    pub access_log_dropped: u64,
 }
 
 /// A memory zone.
@@ -132,6 +134,11 @@ fn own(page: &mut Page<'_>, collected: &Collected, facts: &Facts<'_>) {
             "rate_limit_counters_evicted_total",
             "Rate-limit counters that gave way before their window ended",
             facts.counters_evicted,
+        ),
+        (
+            "access_log_lines_dropped_total",
+            "Lines of the access log that could not be written in time",
+            facts.access_log_dropped,
         ),
     ];
     for (name, help, value) in counters {

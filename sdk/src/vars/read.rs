@@ -75,6 +75,46 @@ pub(super) fn cookie<'a>(fields: &'a Fields, name: &[u8]) -> Option<&'a [u8]> {
         })
 }
 
+/// Appends the name of `Authorization: Basic` (RFC 7617 section 2); says whether there is one.
+pub(super) fn user(value: &[u8], out: &mut Vec<u8>) -> bool {
+    let start = out.len();
+    let Some((scheme, mut text)) = value.split_at_checked(6) else { return false };
+    if !scheme.eq_ignore_ascii_case(b"basic ") {
+        return false;
+    }
+    while let Some((b' ', rest)) = text.split_first() {
+        text = rest;
+    }
+    let (mut bits, mut held) = (0u32, 0u32);
+    for &byte in text {
+        let Some(sextet) = sextet(byte) else { break };
+        bits = bits << 6 | sextet;
+        held += 6;
+        if held >= 8 {
+            held -= 8;
+            match (bits >> held) as u8 {
+                b':' => return out.len() > start,
+                byte => out.push(byte),
+            }
+        }
+    }
+    // No colon, no name: and it may be a secret that stands there.
+    out.truncate(start);
+    false
+}
+
+/// The value of a base64 digit.
+fn sextet(byte: u8) -> Option<u32> {
+    Some(u32::from(match byte {
+        b'A'..=b'Z' => byte - b'A',
+        b'a'..=b'z' => byte - b'a' + 26,
+        b'0'..=b'9' => byte - b'0' + 52,
+        b'+' | b'-' => 62,
+        b'/' | b'_' => 63,
+        _ => return None,
+    }))
+}
+
 /// The request's media type, as it was sent; empty if it was not.
 pub(super) fn content_type<'a>(x: &'a Exchange<'_>) -> &'a [u8] {
     x.request().fields.get(Name::ContentType).unwrap_or_default()
@@ -148,6 +188,25 @@ mod tests {
             assert_eq!(arg(query, name.as_bytes()), expected, "{name}");
         }
         assert_eq!(arg(b"", b"a"), None);
+    }
+
+    #[test]
+    fn the_user_of_basic_authorization() {
+        for (value, expected) in [
+            ("Basic amFjazpzZWNyZXQ=", "jack"),
+            ("basic   amFjazo=", "jack"),
+            ("Basic w6k6eA==", "\u{e9}"),
+            ("Basic OnNlY3JldA==", ""),
+            ("Basic c2VjcmV0", ""),
+            ("Basic !", ""),
+            ("Basic ", ""),
+            ("Bas", ""),
+            ("Bearer amFjazpzZWNyZXQ=", ""),
+        ] {
+            let mut out = b"x".to_vec();
+            assert_eq!(user(value.as_bytes(), &mut out), !expected.is_empty(), "{value}");
+            assert_eq!(&out[1..], expected.as_bytes(), "{value}");
+        }
     }
 
     #[test]

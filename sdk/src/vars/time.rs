@@ -1,3 +1,5 @@
+//! hot path
+//!
 //! Points in time as nginx's log variables write them, in UTC.
 
 use std::io::Write;
@@ -31,7 +33,59 @@ pub(super) fn local(unix_ms: u64, out: &mut Vec<u8>) {
 
 /// Seconds with three decimals.
 pub(super) fn seconds(milliseconds: u64, out: &mut Vec<u8>) {
-    let _ = write!(out, "{}.{:03}", milliseconds / 1000, milliseconds % 1000);
+    decimal(milliseconds / 1000, out);
+    let digit = |by: u64| b'0' + (milliseconds / by % 10) as u8;
+    out.extend_from_slice(&[b'.', digit(100), digit(10), digit(1)]);
+}
+
+/// A whole number without a detour through formatting.
+pub(super) fn decimal(mut value: u64, out: &mut Vec<u8>) {
+    let mut digits = [0u8; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (value % 10) as u8;
+        value /= 10;
+        if value == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+/// The time of a line in a log, whose texts are made once a second.
+#[derive(Debug, Clone, Default)]
+pub struct Stamp {
+    unix_ms: u64,
+    local: Vec<u8>,
+    iso8601: Vec<u8>,
+}
+
+impl Stamp {
+    /// Takes Unix milliseconds.
+    #[inline]
+    pub fn set(&mut self, unix_ms: u64) {
+        let same_second = self.unix_ms / 1000 == unix_ms / 1000 && !self.local.is_empty();
+        self.unix_ms = unix_ms;
+        if !same_second {
+            self.local.clear();
+            local(unix_ms, &mut self.local);
+            self.iso8601.clear();
+            iso8601(unix_ms, &mut self.iso8601);
+        }
+    }
+
+    pub(super) fn unix_ms(&self) -> u64 {
+        self.unix_ms
+    }
+
+    pub(super) fn local(&self) -> &[u8] {
+        &self.local
+    }
+
+    pub(super) fn iso8601(&self) -> &[u8] {
+        &self.iso8601
+    }
 }
 
 /// Splits Unix seconds by the Gregorian calendar, counting years from March so that the
@@ -75,5 +129,18 @@ mod tests {
         out.push(b' ');
         super::seconds(1_700_000_000_042, &mut out);
         assert_eq!(out, b"14/Nov/2023:22:13:20 +0000 1700000000.042");
+    }
+
+    #[test]
+    fn a_stamp_follows_the_second() {
+        let mut stamp = Stamp::default();
+        for (ms, expected) in
+            [(0, "00:00:00"), (1_999, "00:00:01"), (1_000, "00:00:01"), (61_000, "00:01:01")]
+        {
+            stamp.set(ms);
+            let local = String::from_utf8(stamp.local().to_vec()).unwrap();
+            assert_eq!(local, format!("01/Jan/1970:{expected} +0000"));
+            assert_eq!(stamp.iso8601(), format!("1970-01-01T{expected}+00:00").as_bytes());
+        }
     }
 }

@@ -1,0 +1,220 @@
+//! The access log's other half: the thread that writes what workers hand over.
+//!
+//! A file that is slow, full or a FIFO without a reader holds up this thread alone. What workers
+//! cannot hand over meanwhile they drop, and count.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use model::boot::{self, Boot, LogEscape, Role};
+use model::{Invalid, Severity};
+use sdk::log_format::{Escape, LogFormat};
+use sdk::sink::{self, Batch, Bounds, Delivery, Intake, Sink};
+
+use crate::logfile::Place;
+
+/// How long an end waits for lines that are still to be written.
+const LAST_LINES: Duration = Duration::from_secs(2);
+
+/// Time between two lines about the same trouble.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// A running access log.
+#[derive(Debug)]
+pub struct AccessLog {
+    place: Place,
+    format: Arc<LogFormat>,
+    sink: Sink,
+    flush: Duration,
+    /// Closed by the thread when it has written all.
+    written: Receiver<()>,
+}
+
+impl AccessLog {
+    /// Opens the log and starts its thread, if there is to be one. Where the default's place cannot
+    /// be written to, that is told and the gateway serves without.
+    ///
+    /// # Errors
+    /// A place somebody named that cannot be written to.
+    pub fn start(boot: &Boot, data: &Path) -> anyhow::Result<Option<AccessLog>> {
+        let Some(settings) = boot.http.access_log.as_ref().filter(|_| boot.role != Role::ControlPlane) else {
+            return Ok(None);
+        };
+        let place = Place::new(&settings.path, data);
+        // A FIFO is opened by the thread, which may wait for a reader.
+        let opened = if place.is_fifo() { Ok(None) } else { place.open().map(Some) };
+        let file = match opened {
+            Ok(file) => file,
+            Err(error) if settings.is_default => {
+                tracing::warn!(
+                    "no access log is written: {place}: {error}; name another place in \
+                     nginx_config.http.access_log, or say `off` there"
+                );
+                return Ok(None);
+            }
+            Err(error) => {
+                return Err(error).with_context(|| {
+                    format!("cannot open {place} (nginx_config.http.access_log in config.yaml)")
+                });
+            }
+        };
+        // It was compiled when the file was read.
+        let format = LogFormat::parse(&settings.format, escape(settings.escape))
+            .map_err(|invalid| anyhow::anyhow!("nginx_config.http.access_log_format: {}", invalid.reason))?;
+        let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let (sink, intake) =
+            sink::new(Bounds { buffer: size(settings.buffer), waiting: size(settings.queue) });
+        let (done, written) = channel();
+        let writer = Writer { place: place.clone(), file, within_line: false, told: None };
+        std::thread::Builder::new()
+            .name("access-log".into())
+            .spawn(move || writer.run(&intake, done))
+            .context("cannot start the thread of the access log")?;
+        Ok(Some(AccessLog { place, format: Arc::new(format), sink, flush: settings.flush, written }))
+    }
+
+    /// The part workers need.
+    pub fn for_workers(&self) -> proxy::AccessLog {
+        proxy::AccessLog { format: self.format.clone(), sink: self.sink.clone(), flush: self.flush }
+    }
+
+    pub fn sink(&self) -> Sink {
+        self.sink.clone()
+    }
+
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Writes what workers, which have ended, left behind. Blocks for a moment.
+    pub fn finish(self) {
+        self.sink.end();
+        // An error means that the thread has ended.
+        if let Err(std::sync::mpsc::RecvTimeoutError::Timeout) = self.written.recv_timeout(LAST_LINES) {
+            tracing::warn!("{} does not take the last lines of the access log; they are lost", self.place);
+        }
+    }
+}
+
+/// Tells now and then of lines that were dropped.
+pub async fn tell_dropped(sink: Sink, place: Place) {
+    let mut before = 0;
+    loop {
+        tokio::time::sleep(PAUSE).await;
+        let now = sink.dropped();
+        if now > before {
+            tracing::warn!(
+                "{} lines of the access log were dropped, as {place} did not take them",
+                now - before
+            );
+        }
+        before = now;
+    }
+}
+
+/// What is to be said about the log's format: an error it could not be used for, and variables
+/// that have no value here.
+pub fn check_format(settings: &boot::AccessLog) -> Vec<(Severity, Invalid)> {
+    const POINTER: &str = "/nginx_config/http/access_log_format";
+    let format = match LogFormat::parse(&settings.format, escape(settings.escape)) {
+        Ok(format) => format,
+        Err(invalid) => return vec![(Severity::Error, invalid.at(POINTER))],
+    };
+    let absent = match settings.escape {
+        LogEscape::Default => "`-`",
+        LogEscape::Json | LogEscape::None => "nothing",
+    };
+    let unknown = format.vars().filter(|var| !var.is_known()).map(|var| {
+        let name = var.name();
+        let invalid =
+            Invalid::new(format!("the variable `${name}` has no value here: {absent} is written for it"));
+        let invalid = match sdk::vars::nearest(name) {
+            Some(near) => invalid.hint(format!("did you mean `${near}`?")),
+            None => invalid,
+        };
+        (Severity::Warning, invalid.at(POINTER))
+    });
+    unknown.collect()
+}
+
+fn escape(written: LogEscape) -> Escape {
+    match written {
+        LogEscape::Default => Escape::Default,
+        LogEscape::Json => Escape::Json,
+        LogEscape::None => Escape::None,
+    }
+}
+
+struct Writer {
+    place: Place,
+    /// None before a FIFO has a reader.
+    file: Option<File>,
+    /// The last write broke off within a line.
+    within_line: bool,
+    /// When trouble was told of last.
+    told: Option<Instant>,
+}
+
+impl Writer {
+    /// Writes until the end. `done` is only to be dropped.
+    fn run(mut self, intake: &Intake, done: Sender<()>) {
+        while let Some(delivery) = intake.next() {
+            match delivery {
+                Delivery::Batch(batch) => self.write(&batch, intake),
+                Delivery::Called => self.reopen(),
+            }
+        }
+        drop(done);
+    }
+
+    fn reopen(&mut self) {
+        // A FIFO stays the same, and opening it anew could wait for a reader.
+        if self.file.is_none() || self.place.is_fifo() {
+            return;
+        }
+        match self.place.open() {
+            Ok(file) => (self.file, self.within_line) = (Some(file), false),
+            Err(error) => tracing::error!(
+                "cannot open {} again, the access log goes on in the old file: {error}",
+                self.place
+            ),
+        }
+    }
+
+    fn write(&mut self, batch: &Batch, intake: &Intake) {
+        if let Err(error) = self.try_write(batch.bytes()) {
+            intake.lost(batch.lines());
+            if self.told.is_none_or(|told| told.elapsed() > PAUSE) {
+                self.told = Some(Instant::now());
+                tracing::error!("cannot write the access log, {}: {error}", self.place);
+            }
+        }
+    }
+
+    fn try_write(&mut self, mut bytes: &[u8]) -> std::io::Result<()> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(self.place.open()?),
+        };
+        if self.within_line {
+            file.write_all(b"\n")?;
+            self.within_line = false;
+        }
+        while !bytes.is_empty() {
+            match file.write(bytes) {
+                Ok(n) => {
+                    self.within_line = n > 0 && bytes[n - 1] != b'\n';
+                    bytes = &bytes[n..];
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,79 @@
+//! hot path
+//!
+//! The worker's part of the access log: a line at the end of every request, formatted here and
+//! written elsewhere.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use sdk::exchange::Messages;
+use sdk::log_format::LogFormat;
+use sdk::sink::Outlet;
+use sdk::vars::Stamp;
+use sdk::{Client, Exchange};
+
+use crate::settings;
+use crate::worker::Worker;
+
+pub(crate) struct AccessLog {
+    format: Arc<LogFormat>,
+    outlet: RefCell<Outlet>,
+    stamp: RefCell<Stamp>,
+}
+
+/// A request that came to nothing before it was one.
+pub(crate) struct Refused<'a> {
+    /// What was to be its first line.
+    pub(crate) line: &'a [u8],
+    pub(crate) status: u16,
+    /// Bytes received and sent, and how many of those were a body.
+    pub(crate) received: u64,
+    pub(crate) sent: u64,
+    pub(crate) body_sent: u64,
+    /// Milliseconds since its first byte.
+    pub(crate) took_ms: u64,
+}
+
+impl AccessLog {
+    pub(crate) fn new(settings: &settings::AccessLog) -> AccessLog {
+        AccessLog {
+            format: settings.format.clone(),
+            outlet: RefCell::new(settings.sink.outlet()),
+            stamp: RefCell::default(),
+        }
+    }
+
+    /// Adds the line of an exchange that ended at this Unix time.
+    #[inline]
+    pub(crate) fn add(&self, x: &Exchange<'_>, unix_ms: u64) {
+        let mut stamp = self.stamp.borrow_mut();
+        stamp.set(unix_ms);
+        self.outlet.borrow_mut().line(|out| self.format.write(x, &stamp, out));
+    }
+
+    /// Adds the line of a refused request. `messages` holds none.
+    #[cold]
+    pub(crate) fn add_refused(
+        &self,
+        worker: &Rc<Worker>,
+        client: &Client,
+        messages: &mut Messages,
+        refused: &Refused<'_>,
+    ) {
+        let lease = worker.lease();
+        let mut x = Exchange::new(messages, client, &lease.consumers, &**worker);
+        x.refused = Some(refused.line);
+        x.messages.response.status = refused.status;
+        x.timing.received = refused.received;
+        x.timing.sent = refused.sent;
+        x.timing.body_sent = refused.body_sent;
+        x.timing.total_us = refused.took_ms * 1000;
+        self.add(&x, worker.clock.unix_ms(worker.clock.micros()));
+    }
+
+    /// Hands over what was gathered.
+    pub(crate) fn flush(&self) {
+        self.outlet.borrow_mut().flush();
+    }
+}

@@ -1,0 +1,285 @@
+//! hot path
+//!
+//! Lines of an access log, in the format NGINX's `log_format` describes.
+//!
+//! A format is taken apart when the configuration is read; writing a line is then a walk over its
+//! parts, and costs no memory but the line's. The rules are NGINX's: `$name` and `${name}` are
+//! variables; an absent one is `-` with the escape `default`, and nothing with `json` and `none`.
+
+use model::Invalid;
+
+use crate::exchange::Exchange;
+use crate::vars::{Stamp, Var};
+
+/// How bytes that could be taken for the line's own are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Escape {
+    /// `"`, `\` and everything that is not printable ASCII as `\x0A`.
+    #[default]
+    Default,
+    /// As within a JSON string; what is not UTF-8 becomes U+FFFD, so that the line stays JSON.
+    Json,
+    /// As they are. Only for values that nobody outside can choose.
+    None,
+}
+
+/// A format, ready to write lines.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LogFormat {
+    parts: Vec<Part>,
+    escape: Escape,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Part {
+    Text(Box<[u8]>),
+    Var(Var),
+}
+
+impl LogFormat {
+    /// # Errors
+    /// A `$` that no name follows.
+    pub fn parse(text: &str, escape: Escape) -> Result<LogFormat, Invalid> {
+        let text = unquoted(text.trim_end_matches(['\n', '\r']));
+        let mut parts = Vec::new();
+        let mut literal = Vec::new();
+        let mut rest = &text[..];
+        while let Some(at) = memchr::memchr(b'$', rest.as_bytes()) {
+            let (before, after) = rest.split_at(at);
+            literal.extend_from_slice(before.as_bytes());
+            let (name, len) = name(&after[1..]).ok_or_else(|| {
+                Invalid::new(format!(
+                    "a `$` without a name behind it: `{}`",
+                    after.chars().take(20).collect::<String>()
+                ))
+                .expected("`$name` or `${name}`; names are of letters, digits and `_`")
+            })?;
+            if !literal.is_empty() {
+                parts.push(Part::Text(std::mem::take(&mut literal).into()));
+            }
+            parts.push(Part::Var(Var::parse(name)));
+            rest = &after[1 + len..];
+        }
+        literal.extend_from_slice(rest.as_bytes());
+        literal.push(b'\n');
+        parts.push(Part::Text(literal.into()));
+        Ok(LogFormat { parts, escape })
+    }
+
+    pub fn vars(&self) -> impl Iterator<Item = &Var> {
+        self.parts.iter().filter_map(|part| if let Part::Var(var) = part { Some(var) } else { None })
+    }
+
+    /// Appends the line of an exchange that has ended, with its line end.
+    #[inline]
+    pub fn write(&self, x: &Exchange<'_>, stamp: &Stamp, out: &mut Vec<u8>) {
+        match self.escape {
+            Escape::Default => self.write_with(x, stamp, out, b"-", escape_default),
+            Escape::Json => self.write_with(x, stamp, out, b"", escape_json),
+            Escape::None => self.write_with(x, stamp, out, b"", |value, out| out.extend_from_slice(value)),
+        }
+    }
+
+    #[inline]
+    fn write_with(
+        &self,
+        x: &Exchange<'_>,
+        stamp: &Stamp,
+        out: &mut Vec<u8>,
+        absent: &[u8],
+        escape: impl Fn(&[u8], &mut Vec<u8>) + Copy,
+    ) {
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => out.extend_from_slice(text),
+                Part::Var(var) => {
+                    if !var.write_logged(x, stamp, out, escape) {
+                        out.extend_from_slice(absent);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Backslashes as nginx.conf reads them between quotes, where APISIX puts the format.
+fn unquoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        if c != '\\' {
+            out.push(c);
+            continue;
+        }
+        match chars.next() {
+            Some(quoted @ ('"' | '\'' | '\\')) => out.push(quoted),
+            Some('t') => out.push('\t'),
+            Some('r') => out.push('\r'),
+            Some('n') => out.push('\n'),
+            Some(other) => out.extend(['\\', other]),
+            None => out.push('\\'),
+        }
+    }
+    out
+}
+
+/// The name behind a `$`, and the bytes it takes.
+fn name(text: &str) -> Option<(&str, usize)> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if let Some(inside) = text.strip_prefix('{') {
+        let name = &inside[..inside.find('}')?];
+        return (!name.is_empty() && name.chars().all(is_part)).then_some((name, name.len() + 2));
+    }
+    let end = text.find(|c: char| !is_part(c)).unwrap_or(text.len());
+    (end > 0).then(|| (&text[..end], end))
+}
+
+const HEX: &[u8; 16] = b"0123456789ABCDEF";
+
+/// Appends `value` as NGINX's `escape=default`.
+fn escape_default(value: &[u8], out: &mut Vec<u8>) {
+    let is_plain = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
+    if value.iter().all(|&byte| is_plain(byte)) {
+        out.extend_from_slice(value);
+        return;
+    }
+    for &byte in value {
+        if is_plain(byte) {
+            out.push(byte);
+        } else {
+            out.extend_from_slice(&[b'\\', b'x', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+        }
+    }
+}
+
+/// Appends `value` as NGINX's `escape=json`.
+fn escape_json(value: &[u8], out: &mut Vec<u8>) {
+    let is_plain = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
+    if value.iter().all(|&byte| is_plain(byte)) {
+        out.extend_from_slice(value);
+        return;
+    }
+    for chunk in value.utf8_chunks() {
+        for &byte in chunk.valid().as_bytes() {
+            match byte {
+                b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+                b'\n' => out.extend_from_slice(b"\\n"),
+                b'\r' => out.extend_from_slice(b"\\r"),
+                b'\t' => out.extend_from_slice(b"\\t"),
+                8 => out.extend_from_slice(b"\\b"),
+                12 => out.extend_from_slice(b"\\f"),
+                0..=31 => {
+                    out.extend_from_slice(b"\\u00");
+                    out.extend_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+                }
+                _ => out.push(byte),
+            }
+        }
+        if !chunk.invalid().is_empty() {
+            out.extend_from_slice("\u{FFFD}".as_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Probe, respond};
+
+    fn line(format: &str, escape: Escape, probe: &mut Probe, change: impl Fn(&mut Exchange<'_>)) -> String {
+        let format = LogFormat::parse(format, escape).unwrap();
+        let mut stamp = Stamp::default();
+        stamp.set(1_700_000_000_042);
+        let mut x = probe.exchange();
+        change(&mut x);
+        let mut out = Vec::new();
+        format.write(&x, &stamp, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    /// APISIX 3.18's default (`apisix/cli/config.lua`).
+    const APISIX: &str = r#"$remote_addr - $remote_user [$time_local] $http_host "$request" $status $body_bytes_sent $request_time "$http_referer" "$http_user_agent" $upstream_addr $upstream_status $upstream_response_time "$upstream_scheme://$upstream_host$upstream_uri" "$apisix_request_id""#;
+
+    #[test]
+    fn apisix_s_own_format() {
+        let mut probe = Probe::request(
+            "GET",
+            "/a?b=c",
+            &[("Host", "h:9080"), ("User-Agent", "curl/8"), ("Authorization", "Basic amFjazpzZWNyZXQ=")],
+        );
+        let id = {
+            let format = LogFormat::parse("$apisix_request_id", Escape::Default).unwrap();
+            format.vars().all(Var::is_known)
+        };
+        assert!(id);
+        let line = line(APISIX, Escape::Default, &mut probe, |x| {
+            x.upstream_addr = Some("10.0.0.2:80".parse().unwrap());
+            x.timing.upstream_us = 5_900;
+            x.timing.total_us = 1_006_000;
+            x.timing.body_sent = 12;
+            respond(x, 200, &[]);
+        });
+        let (front, id) = line.rsplit_once(" \"").unwrap();
+        assert_eq!(
+            front,
+            "127.0.0.1 - jack [14/Nov/2023:22:13:20 +0000] h:9080 \"GET /a?b=c HTTP/1.1\" 200 12 1.006 \"-\" \
+             \"curl/8\" 10.0.0.2:80 200 0.005 \"http://h:9080\""
+        );
+        assert!(id.len() == 34 && id.ends_with("\"\n"), "{id}");
+    }
+
+    #[test]
+    fn a_refused_request_has_what_could_be_read() {
+        let mut probe = Probe::get("/");
+        let line = line(APISIX, Escape::Default, &mut probe, |x| {
+            x.messages.request.clear();
+            x.refused = Some(b"\x16\x03\x01 \"a");
+            x.messages.response.status = 400;
+        });
+        assert_eq!(
+            line,
+            "127.0.0.1 - - [14/Nov/2023:22:13:20 +0000] - \"\\x16\\x03\\x01 \\x22a\" 400 0 0.000 \"-\" \"-\" \
+             - - - \"://\" \"\"\n"
+        );
+    }
+
+    #[test]
+    fn values_stay_within_their_quotes() {
+        let evil = "a\"b\\c\t\u{e9}";
+        let mut probe = Probe::request("GET", "/", &[("Host", "h"), ("X-A", evil)]);
+        for (escape, expected) in [
+            (Escape::Default, "a\\x22b\\x5Cc\\x09\\xC3\\xA9 - 14/Nov/2023:22:13:20 +0000\n"),
+            (Escape::Json, "a\\\"b\\\\c\\t\u{e9}  14/Nov/2023:22:13:20 +0000\n"),
+            (Escape::None, "a\"b\\c\t\u{e9}  14/Nov/2023:22:13:20 +0000\n"),
+        ] {
+            assert_eq!(line("$http_x_a $http_none $time_local", escape, &mut probe, |_| {}), expected);
+        }
+        let mut out = Vec::new();
+        escape_json(b"\n\r\t\x08\x0c\x01\xff|", &mut out);
+        assert_eq!(out, "\\n\\r\\t\\b\\f\\u0001\u{FFFD}|".as_bytes());
+    }
+
+    #[test]
+    fn formats_are_read_as_nginx_reads_them() {
+        let mut probe = Probe::get("/a");
+        for (format, expected) in [
+            ("", "\n"),
+            ("plain", "plain\n"),
+            ("${uri}x$uri.", "/ax/a.\n"),
+            ("\\\"$uri\\\"\\t\\'\\\\\\d\n", "\"/a\"\t'\\\\d\n"),
+            (
+                "{\"at\": \"$msec\", \"t\": \"$time_iso8601\"}",
+                "{\"at\": \"1700000000.042\", \"t\": \"2023-11-14T22:13:20+00:00\"}\n",
+            ),
+            ("$nothing_such", "-\n"),
+        ] {
+            assert_eq!(line(format, Escape::Default, &mut probe, |_| {}), expected, "{format}");
+        }
+        for wrong in ["$", "a $ b", "${}", "${a b}", "${a", "$-"] {
+            assert!(LogFormat::parse(wrong, Escape::Default).is_err(), "{wrong}");
+        }
+        let format = LogFormat::parse("$uri $foo", Escape::Default).unwrap();
+        let unknown: Vec<&str> = format.vars().filter(|var| !var.is_known()).map(Var::name).collect();
+        assert_eq!(unknown, ["foo"]);
+    }
+}

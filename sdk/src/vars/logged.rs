@@ -1,0 +1,102 @@
+//! hot path
+//!
+//! Variables in a line of an access log, where some read otherwise than in the middle of an
+//! exchange.
+
+use super::{Found, Kind, Plain, Stamp, Var, time};
+use crate::exchange::Exchange;
+
+impl Var {
+    /// Appends its text as a log has it: times from `stamp`, and bytes of others through `escape`.
+    /// Says whether it was there.
+    #[inline]
+    pub(crate) fn write_logged(
+        &self,
+        x: &Exchange<'_>,
+        stamp: &Stamp,
+        out: &mut Vec<u8>,
+        escape: impl Fn(&[u8], &mut Vec<u8>),
+    ) -> bool {
+        match self.kind {
+            Kind::Plain(Plain::TimeLocal) => out.extend_from_slice(stamp.local()),
+            Kind::Plain(Plain::TimeIso8601) => out.extend_from_slice(stamp.iso8601()),
+            Kind::Plain(Plain::Msec) => time::seconds(stamp.unix_ms(), out),
+            Kind::Plain(plain) if x.refused.is_some() && plain.is_set_for_requests() => {}
+            _ if x.refused.is_some() && !self.is_of_connection() => return false,
+            // To NGINX it is empty until something rewrites it (APISIX 3.18's `set $upstream_uri`).
+            Kind::Plain(Plain::UpstreamUri) => {
+                if let Some(uri) = x.forward.uri {
+                    escape(x.request().fields.bytes(uri), out);
+                }
+            }
+            _ => return self.write_escaped(x, out, escape),
+        }
+        true
+    }
+
+    #[inline]
+    fn write_escaped(
+        &self,
+        x: &Exchange<'_>,
+        out: &mut Vec<u8>,
+        escape: impl Fn(&[u8], &mut Vec<u8>),
+    ) -> bool {
+        let start = out.len();
+        match self.read(x, out) {
+            Found::Nothing => return false,
+            Found::Borrowed(text) => escape(text, out),
+            Found::Value(value) => escape(&value.into_text(), out),
+            // Rarely is there anything to escape in what was written.
+            Found::Written if out[start..].iter().all(|&byte| is_plain(byte)) => {}
+            Found::Written => {
+                let written = out.split_off(start);
+                escape(&written, out);
+            }
+        }
+        true
+    }
+
+    /// Whether it has a value where there is no request, but bytes that were refused.
+    fn is_of_connection(&self) -> bool {
+        use Plain::{
+            BinaryRemoteAddr, BodyBytesSent, BytesSent, Hostname, Https, PeerAddr, PeerPort, Pid, RemoteAddr,
+            RemotePort, RequestLength, RequestLine, RequestTime, Scheme, ServerAddr, ServerName, ServerPort,
+            Status,
+        };
+        let Kind::Plain(plain) = self.kind else { return false };
+        matches!(
+            plain,
+            BinaryRemoteAddr
+                | BodyBytesSent
+                | BytesSent
+                | Hostname
+                | Https
+                | PeerAddr
+                | PeerPort
+                | Pid
+                | RemoteAddr
+                | RemotePort
+                | RequestLength
+                | RequestLine
+                | RequestTime
+                | Scheme
+                | ServerAddr
+                | ServerName
+                | ServerPort
+                | Status
+        )
+    }
+}
+
+impl Plain {
+    /// Whether APISIX's nginx.conf sets it for each request, so that it is empty, not absent, where
+    /// there is none.
+    fn is_set_for_requests(self) -> bool {
+        matches!(self, Plain::UpstreamScheme | Plain::UpstreamHost | Plain::UpstreamUri | Plain::RequestId)
+    }
+}
+
+/// Whether no escape changes it.
+fn is_plain(byte: u8) -> bool {
+    matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\'
+}
