@@ -16,6 +16,7 @@ pub mod key;
 mod list;
 pub mod metrics;
 mod patch;
+mod patience;
 mod plugins;
 mod program;
 mod request;

@@ -1,41 +1,48 @@
 //! The metrics listener (`127.0.0.1:9091/apisix/prometheus/metrics`).
 //!
 //! It prints what it is given and knows nothing of metrics. Printing happens on
-//! a thread of its own, one scrape at a time, so that neither the workers nor
-//! the control plane wait for a scraper.
+//! a thread of its own, one page at a time, so that neither the workers nor
+//! the control plane wait for a scraper. Scrapers that come together share a page, and
+//! there are never more than [`MAX_PAGES`] in memory, however many do not read theirs.
 
-use std::sync::Arc;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+use std::time::Instant;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, header};
+use hyper::body::{Body, Frame, SizeHint};
 use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 
-use crate::answer;
 use crate::server::{self, Limits};
 
-/// Writes all metrics in the text format.
-pub type Print = Arc<dyn Fn() -> Vec<u8> + Send + Sync>;
+/// Writes all metrics in the text format, in pieces.
+pub type Print = Arc<dyn Fn() -> Vec<Bytes> + Send + Sync>;
+
+/// Pages in memory at once. Where so many are still being sent, a scraper gets the newest of them.
+const MAX_PAGES: usize = 2;
 
 /// Serves `GET path` on `listener` for as long as the runtime lives.
-pub async fn serve(listener: TcpListener, path: String, print: Print) {
+pub async fn serve(listener: TcpListener, path: String, limits: Limits, print: Print) {
     let path: Arc<str> = path.into();
-    let scraping = Arc::new(Mutex::new(()));
-    server::serve(listener, Limits::default(), move |_, request| {
-        let (path, print, scraping) = (path.clone(), print.clone(), scraping.clone());
+    let pages = Arc::new(Pages { print, sent: Mutex::default() });
+    server::serve_with(listener, limits, move |_, request| {
+        let (path, pages) = (path.clone(), pages.clone());
         async move {
             if request.uri().path() != &*path {
-                return plain(StatusCode::NOT_FOUND, Bytes::new());
+                return plain(StatusCode::NOT_FOUND, Sheet::default());
             }
             if !matches!(*request.method(), Method::GET | Method::HEAD) {
-                return plain(StatusCode::METHOD_NOT_ALLOWED, Bytes::new());
+                return plain(StatusCode::METHOD_NOT_ALLOWED, Sheet::default());
             }
-            let _alone = scraping.lock().await;
-            match tokio::task::spawn_blocking(move || print()).await {
-                Ok(text) => plain(StatusCode::OK, text),
+            match pages.get().await {
+                Ok(page) => plain(StatusCode::OK, Sheet::of(page)),
                 Err(error) => {
                     tracing::error!(%error, "printing metrics failed");
-                    plain(StatusCode::INTERNAL_SERVER_ERROR, Bytes::new())
+                    plain(StatusCode::INTERNAL_SERVER_ERROR, Sheet::default())
                 }
             }
         }
@@ -43,9 +50,86 @@ pub async fn serve(listener: TcpListener, path: String, print: Print) {
     .await;
 }
 
-fn plain(status: StatusCode, body: impl Into<Bytes>) -> Response<Bytes> {
-    let mut response = answer::text(status, body);
+fn plain(status: StatusCode, body: Sheet) -> Response<Sheet> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
     let text = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, text);
     response
+}
+
+/// The pages there are.
+struct Pages {
+    print: Print,
+    /// Those that scrapers still hold, the newest last. Locked while one is printed.
+    sent: Mutex<Vec<Weak<Page>>>,
+}
+
+/// One page.
+#[derive(Debug)]
+struct Page {
+    begun: Instant,
+    pieces: Vec<Bytes>,
+}
+
+impl Pages {
+    /// A page that was begun after the question, or the newest if there are too many.
+    async fn get(&self) -> Result<Arc<Page>, tokio::task::JoinError> {
+        let asked = Instant::now();
+        let mut sent = self.sent.lock().await;
+        sent.retain(|page| page.strong_count() > 0);
+        let newest = sent.last().and_then(Weak::upgrade);
+        if let Some(page) = newest
+            && (page.begun >= asked || sent.len() >= MAX_PAGES)
+        {
+            return Ok(page);
+        }
+        let (print, begun) = (self.print.clone(), Instant::now());
+        let pieces = tokio::task::spawn_blocking(move || print()).await?;
+        let page = Arc::new(Page { begun, pieces });
+        sent.push(Arc::downgrade(&page));
+        Ok(page)
+    }
+}
+
+/// A page on its way to one scraper.
+#[derive(Debug, Default)]
+struct Sheet {
+    page: Option<Arc<Page>>,
+    next: usize,
+    left: u64,
+}
+
+impl Sheet {
+    fn of(page: Arc<Page>) -> Sheet {
+        let left = page.pieces.iter().map(|piece| piece.len() as u64).sum();
+        Sheet { page: Some(page), next: 0, left }
+    }
+}
+
+impl Body for Sheet {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let at = self.next;
+        let piece = self.page.as_ref().and_then(|page| page.pieces.get(at)).cloned();
+        self.next += 1;
+        match &piece {
+            Some(piece) => self.left -= piece.len() as u64,
+            None => self.page = None,
+        }
+        Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
+    }
 }

@@ -3,12 +3,13 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -17,6 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use crate::patience::Patience;
 use crate::{MAX_BODY, answer, too_large};
 
 /// What one client, and all together, may cost.
@@ -28,7 +30,9 @@ pub struct Limits {
     pub head: Duration,
     /// To send a request's body.
     pub body: Duration,
-    /// From accepting to closing.
+    /// To take what is buffered of an answer, some 64 KiB.
+    pub send: Duration,
+    /// From accepting to the last request; an answer under way then has `body` to be finished.
     pub connection: Duration,
 }
 
@@ -38,6 +42,7 @@ impl Default for Limits {
             connections: 256,
             head: Duration::from_secs(10),
             body: Duration::from_secs(30),
+            send: Duration::from_secs(30),
             connection: Duration::from_secs(600),
         }
     }
@@ -48,6 +53,20 @@ pub(crate) async fn serve<H, F>(listener: TcpListener, limits: Limits, handler: 
 where
     H: Fn(IpAddr, Request<Bytes>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Response<Bytes>> + Send,
+{
+    let whole = move |peer, request| {
+        let answer = handler(peer, request);
+        async move { answer.await.map(Full::new) }
+    };
+    serve_with(listener, limits, whole).await;
+}
+
+/// The same with bodies of another kind.
+pub(crate) async fn serve_with<H, F, B>(listener: TcpListener, limits: Limits, handler: H)
+where
+    H: Fn(IpAddr, Request<Bytes>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Response<B>> + Send,
+    B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
 {
     let places = Arc::new(Semaphore::new(limits.connections));
     loop {
@@ -70,30 +89,38 @@ where
     }
 }
 
-async fn connection<H, F>(stream: TcpStream, peer: IpAddr, limits: Limits, handler: H)
+async fn connection<H, F, B>(stream: TcpStream, peer: IpAddr, limits: Limits, handler: H)
 where
     H: Fn(IpAddr, Request<Bytes>) -> F,
-    F: Future<Output = Response<Bytes>>,
+    F: Future<Output = Response<B>>,
+    B: Body<Data = Bytes, Error = Infallible> + 'static,
 {
     // An answer is one write; nothing is gained by waiting for more.
     let _ = stream.set_nodelay(true);
     let service = service_fn(|request: Request<Incoming>| async {
         let response = match whole(request, limits.body).await {
-            Ok(request) => handler(peer, request).await,
-            Err(refused) => *refused,
+            Ok(request) => handler(peer, request).await.map(Either::Left),
+            Err(refused) => refused.map(|body| Either::Right(Full::new(body))),
         };
-        Ok::<_, Infallible>(response.map(Full::new))
+        Ok::<_, Infallible>(response)
     });
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
         .max_headers(100)
         .max_buf_size(64 * 1024)
-        .serve_connection(TokioIo::new(stream), service);
-    match timeout(limits.connection, serving).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%peer, %error, "a connection ended early"),
-        Err(_) => tracing::debug!(%peer, "a connection was closed for its age"),
+        .serve_connection(TokioIo::new(Patience::new(stream, limits.send)), service);
+    let mut serving = pin!(serving);
+    let served = match timeout(limits.connection, serving.as_mut()).await {
+        Ok(served) => served,
+        Err(_) => {
+            tracing::debug!(%peer, "a connection is closed for its age");
+            serving.as_mut().graceful_shutdown();
+            timeout(limits.body, serving).await.unwrap_or(Ok(()))
+        }
+    };
+    if let Err(error) = served {
+        tracing::debug!(%peer, %error, "a connection ended early");
     }
 }
 

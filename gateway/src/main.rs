@@ -13,6 +13,7 @@ mod handoff;
 mod lifecycle;
 mod logfile;
 mod logging;
+mod metrics;
 mod notices;
 mod program;
 mod run;

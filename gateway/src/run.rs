@@ -1,11 +1,10 @@
 //! `sluice run`: from files to a serving gateway, and to its end.
 
-use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use admin::{Admin, ControlApi};
 use anyhow::{Context, anyhow};
@@ -14,9 +13,6 @@ use control::store::{Embedded, File, Store};
 use control::{Handle, Pipeline};
 use model::boot::{Boot, Role};
 use proxy::Workers;
-use sdk::build::Services;
-use sdk::meters::{Facts, Meters, Zone};
-use sdk::sink::Sink;
 use snapshot::Publisher;
 use snapshot::compile::Compiler;
 use tokio::net::TcpListener;
@@ -27,7 +23,7 @@ use crate::files::{self, Found};
 use crate::handoff::AdminOnDataPort;
 use crate::lifecycle::Signals;
 use crate::program::Running;
-use crate::{check, logging, wiring};
+use crate::{check, logging, metrics, wiring};
 
 /// How long a start waits for the first snapshot before it serves without one.
 const FIRST_SNAPSHOT: Duration = Duration::from_secs(5);
@@ -159,10 +155,12 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
         tokio::spawn(admin::status::serve(listener, program.clone()));
     }
     if let Some(listener) = metrics_listener {
-        let print = metrics_printer(services.clone(), logged);
-        tokio::spawn(admin::metrics::serve(listener, boot.prometheus.export_uri.clone(), print));
+        let print = metrics::printer(services.clone(), logged);
+        let limits = metrics::limits(&boot.prometheus);
+        tokio::spawn(admin::metrics::serve(listener, boot.prometheus.export_uri.clone(), limits, print));
     }
-    tokio::spawn(forget_routes(store.clone(), handle.clone(), services.meters.clone()));
+    tokio::spawn(metrics::tidy(services.meters.clone()));
+    tokio::spawn(metrics::forget_routes(store.clone(), handle.clone(), services.meters.clone()));
     if let Some(log) = &access_log {
         tracing::info!("access log: {}", log.place());
         tokio::spawn(access_log::tell_dropped(log.sink(), log.place().clone()));
@@ -272,59 +270,6 @@ fn admin_key(boot: &Boot, serves: bool, data: &Path) -> anyhow::Result<Option<St
         tracing::info!("made an admin key: {} (kept in {})", made.key, made.path.display());
     }
     Ok(Some(made.key))
-}
-
-fn metrics_printer(services: Services, access_log: Option<Sink>) -> admin::metrics::Print {
-    let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let hostname = hostname.trim().to_owned();
-    Arc::new(move || {
-        let counters = &services.counters;
-        let zones = [Zone {
-            name: "plugin-limit-count",
-            capacity: counters.capacity_bytes(),
-            free: counters.free_bytes(),
-        }];
-        let facts = Facts {
-            hostname: &hostname,
-            version: env!("CARGO_PKG_VERSION"),
-            now_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64),
-            zones: &zones,
-            etcd_reachable: None,
-            modify_indexes: &[],
-            upstreams: &[],
-            counters_evicted: counters.evicted(),
-            cache_reads_late: services.caches.late_reads(),
-            access_log_dropped: access_log.as_ref().map_or(0, Sink::dropped),
-        };
-        let mut out = Vec::with_capacity(64 << 10);
-        services.meters.render(&facts, &mut out);
-        out
-    })
-}
-
-/// Drops the metrics of routes that are gone. Not at once: somebody may scrape them once more,
-/// and a burst of changes is one sweep.
-async fn forget_routes(store: Arc<dyn Store>, mut handle: Handle, meters: Arc<Meters>) {
-    const PAUSE: Duration = Duration::from_secs(30);
-    let routes = |handle: &Handle| count_of(handle, model::Kind::Route);
-    let mut before = routes(&handle);
-    while handle.changed().await {
-        let now = routes(&handle);
-        if now < before {
-            tokio::time::sleep(PAUSE).await;
-            if let Ok((items, _)) = store.list(model::Kind::Route, "").await {
-                let labels: HashSet<&str> = items
-                    .iter()
-                    .flat_map(|item| {
-                        [Some(item.key.id.as_str()), item.value.get("name").and_then(|name| name.as_str())]
-                    })
-                    .flatten()
-                    .collect();
-                meters.retain_routes(|label| labels.contains(label));
-            }
-        }
-        before = routes(&handle);
-    }
 }
 
 fn count_of(handle: &Handle, kind: model::Kind) -> usize {

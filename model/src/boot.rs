@@ -310,6 +310,10 @@ pub struct Prometheus {
     pub metric_prefix: String,
     /// The metrics' own listener; `None` if `enable_export_server` is false.
     pub export: Option<SocketAddr>,
+    /// Scrapers at once.
+    pub connections: usize,
+    /// How long a scraper may take to read 64 KiB.
+    pub send_timeout: Duration,
     /// Upper bounds of latencies, in milliseconds; `None` is APISIX's.
     pub default_buckets: Option<Vec<f64>>,
     /// Labels added to a metric (`http_status`, `http_latency`, `bandwidth`): name and variable.

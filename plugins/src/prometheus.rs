@@ -369,9 +369,7 @@ mod tests {
     }
 
     fn scrape(probe: &Probe) -> String {
-        let mut out = Vec::new();
-        probe.services.meters.render(&Facts::default(), &mut out);
-        String::from_utf8(out).unwrap()
+        String::from_utf8(probe.services.meters.render(&Facts::default()).concat()).unwrap()
     }
 
     /// An exchange that got an answer of the upstream.

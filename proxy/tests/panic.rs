@@ -87,9 +87,7 @@ fn panics(engine: Engine) {
         assert!(ask(&mut other, "fine").starts_with("HTTP/1.1 200 "), "and so do others");
     }
     let facts = Facts { hostname: "a", version: "0", ..Facts::default() };
-    let mut page = Vec::new();
-    meters.render(&facts, &mut page);
-    let page = String::from_utf8(page).unwrap();
+    let page = String::from_utf8(meters.render(&facts).concat()).unwrap();
     assert!(page.lines().any(|line| line == "sluice_panics_total 2"), "{page}");
 
     workers.set_stage(Stage::Stop);

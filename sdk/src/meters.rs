@@ -3,9 +3,10 @@
 //! A shard has one writer, its worker, which adds with plain loads and stores;
 //! a scrape reads the same words from its own thread and stops nobody. A series
 //! that is new on a worker is handed to the scraping side through a queue that
-//! never makes the worker wait. The number of series is bounded: past
+//! never makes the worker wait. The number of series is bounded over all workers: past
 //! [`Settings::max_series`] further label sets share one series whose route is
-//! [`OVERFLOW`], and are counted as metric errors.
+//! [`OVERFLOW`], and are counted as metric errors. Near the bound, series that counted
+//! nothing for a while give way to new ones.
 //!
 //! Names, labels, buckets and order are those of APISIX 3.18's exporter.
 
@@ -15,18 +16,19 @@ mod settings;
 
 use std::cell::{Cell, RefCell};
 use std::hash::BuildHasher;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashTable};
 
 pub use render::{Facts, Health, Zone};
 pub use settings::Settings;
 
-use series::{Count, Families, Kind, Latency, Registered, Traffic, add};
+use series::{Count, Families, Inserted, Kind, Latency, Registered, Traffic, add};
 
 /// The route label of the series that label sets beyond the bound share.
 pub const OVERFLOW: &str = "__overflow__";
@@ -35,6 +37,8 @@ pub const OVERFLOW: &str = "__overflow__";
 #[derive(Debug, Default)]
 pub struct Meters {
     settings: Arc<Settings>,
+    /// Lines of output the known series make.
+    lines: Arc<AtomicUsize>,
     collected: Mutex<Collected>,
 }
 
@@ -43,6 +47,8 @@ pub struct Meters {
 struct Collected {
     shards: Vec<(Arc<Node>, Receiver<Registered>)>,
     families: Families,
+    /// Series that gave way to others, or found no room.
+    evicted: u64,
 }
 
 /// One worker's part. It belongs to the worker's thread: it can be sent there, not shared.
@@ -58,8 +64,10 @@ pub struct Shard {
     known: RefCell<Known>,
     overflow: RefCell<Option<Entry>>,
     scratch: RefCell<Vec<u8>>,
-    /// Lines of output the shard's series make.
-    lines: Cell<usize>,
+    /// Lines of output the known series of all workers make.
+    lines: Arc<AtomicUsize>,
+    /// Lines of output of the series this shard ever registered.
+    registered: Cell<usize>,
     /// Series that were retired when this shard last swept its tables.
     swept: Cell<u64>,
 }
@@ -100,6 +108,8 @@ struct Node {
     metric_errors: AtomicU64,
     /// Written by the scraping side: series it retired of this shard.
     retired: AtomicU64,
+    /// Written by the scraping side: lines of output of the series it took in from this shard.
+    taken: AtomicUsize,
 }
 
 /// The label texts of a request, `name="value",…`, without `type`.
@@ -126,34 +136,58 @@ pub struct Sample {
 
 impl Meters {
     pub fn new(settings: Settings) -> Meters {
-        Meters { settings: Arc::new(settings), collected: Mutex::default() }
+        Meters { settings: Arc::new(settings), ..Meters::default() }
     }
 
     /// A new shard; the worker's number is only a name.
     pub fn shard(&self, _worker: usize) -> Shard {
-        let (shard, new) = Shard::new(self.settings.clone());
+        let (shard, new) = Shard::new(self.settings.clone(), self.lines.clone());
         self.collected().shards.push((shard.node.clone(), new));
         shard
     }
 
-    /// Appends all metrics in the Prometheus text format.
-    pub fn render(&self, facts: &Facts<'_>, out: &mut Vec<u8>) {
+    /// All metrics in the Prometheus text format, in pieces of some 64 KiB.
+    pub fn render(&self, facts: &Facts<'_>) -> Vec<Bytes> {
         let mut collected = self.collected();
-        collected.gather();
-        // What was idle for too long goes first, as it would from APISIX's dictionary.
-        let Collected { families, shards } = &mut *collected;
-        families.expire(&self.settings, facts.now_ms, |shard, count| shards[shard].0.retire(count));
-        render::all(&self.settings, &collected, facts, out);
+        self.tend(&mut collected, facts.now_ms);
+        render::all(&self.settings, &collected, facts)
+    }
+
+    /// Takes in new series and lets go of idle ones. For now and then, so that the bound
+    /// holds and is used though nobody scrapes.
+    pub fn tidy(&self, now_ms: u64) {
+        self.tend(&mut self.collected(), now_ms);
+    }
+
+    /// Requests whose labels found no room.
+    pub fn overflowed(&self) -> u64 {
+        self.collected().sum(|node| &node.metric_errors)
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.settings
     }
 
     /// Drops the series of routes for which `keep` (asked with the route label: an id, or a
     /// name where `prefer_name` is set) says no. For when routes were deleted.
     pub fn retain_routes(&self, keep: impl Fn(&str) -> bool) {
         let mut collected = self.collected();
-        collected.gather();
-        let Collected { families, shards } = &mut *collected;
+        collected.gather(&self.settings);
+        let Collected { families, shards, .. } = &mut *collected;
         let keep = |route: &str| route.is_empty() || route == OVERFLOW || keep(route);
         families.retain(keep, |shard, count| shards[shard].0.retire(count));
+        self.lines.store(families.lines(&self.settings), Relaxed);
+    }
+
+    fn tend(&self, collected: &mut Collected, now_ms: u64) {
+        collected.gather(&self.settings);
+        let Collected { families, shards, evicted } = collected;
+        let retire = |shard: usize, count| shards[shard].0.retire(count);
+        families.touch(now_ms);
+        // What was idle for too long goes first, as it would from APISIX's dictionary.
+        families.expire(&self.settings, now_ms, retire);
+        *evicted += families.make_room(&self.settings, now_ms, retire);
+        self.lines.store(families.lines(&self.settings), Relaxed);
     }
 
     fn collected(&self) -> MutexGuard<'_, Collected> {
@@ -162,11 +196,23 @@ impl Meters {
 }
 
 impl Collected {
-    /// Takes in the series that workers registered.
-    fn gather(&mut self) {
-        for (index, (_, new)) in self.shards.iter().enumerate() {
+    /// Takes in the series that workers registered, as far as there is room: each worker keeps to
+    /// the bound by what it knows, which is not what the others registered since the last time.
+    fn gather(&mut self, settings: &Settings) {
+        let mut lines = self.families.lines(settings);
+        for (index, (node, new)) in self.shards.iter().enumerate() {
             for registered in new.try_iter() {
-                self.families.insert(index, registered);
+                let more = registered.lines(settings);
+                node.taken.fetch_add(more, Relaxed);
+                let room = lines < settings.max_series || registered.route() == OVERFLOW;
+                match self.families.insert(index, registered, room) {
+                    Inserted::New => lines += more,
+                    Inserted::Beside => {}
+                    Inserted::Refused => {
+                        self.evicted += 1;
+                        node.retire(1);
+                    }
+                }
             }
         }
     }
@@ -297,7 +343,7 @@ impl Shard {
             old.remove();
         }
         // Requests that differ may share a series, so both are bounded.
-        if self.lines.get() < self.settings.max_series && entries.len() < self.settings.max_series {
+        if self.has_room() && entries.len() < self.settings.max_series {
             let entry = self.entry(key, labels(false));
             entry.count(&self.settings, sample);
             entries.insert_unique(hash, entry, |entry| self.hash.hash_one(&entry.key[..]));
@@ -305,8 +351,18 @@ impl Shard {
         }
         add(&self.node.metric_errors, 1);
         let mut overflow = self.overflow.borrow_mut();
-        let entry = overflow.get_or_insert_with(|| self.entry(b"", labels(true)));
-        entry.count(&self.settings, sample);
+        if overflow.as_ref().is_none_or(Entry::retired) {
+            *overflow = Some(self.entry(b"", labels(true)));
+        }
+        if let Some(entry) = &*overflow {
+            entry.count(&self.settings, sample);
+        }
+    }
+
+    /// Whether there is room for one more label set, by what all have and this shard added to it.
+    fn has_room(&self) -> bool {
+        let new = self.registered.get().wrapping_sub(self.node.taken.load(Relaxed));
+        self.lines.load(Relaxed).saturating_add(new) < self.settings.max_series
     }
 
     /// Finds or makes the series of these labels.
@@ -316,10 +372,9 @@ impl Shard {
         let buckets = self.settings.bounds_us.len();
         Entry {
             key: key.into(),
-            status: self.series(&mut known.status, 1, &route, status, Count::default, Registered::Status),
+            status: self.series(&mut known.status, &route, status, Count::default, Registered::Status),
             latency: self.series(
                 &mut known.latency,
-                3 * (buckets + 3),
                 &route,
                 latency,
                 || Latency::new(buckets),
@@ -327,7 +382,6 @@ impl Shard {
             ),
             bandwidth: self.series(
                 &mut known.bandwidth,
-                2,
                 &route,
                 bandwidth,
                 Traffic::default,
@@ -339,7 +393,6 @@ impl Shard {
     fn series<T: series::Series>(
         &self,
         known: &mut HashMap<Box<str>, Arc<T>>,
-        lines: usize,
         route: &str,
         text: String,
         make: impl FnOnce() -> T,
@@ -350,14 +403,11 @@ impl Shard {
             return series.clone();
         }
         let series = Arc::new(make());
+        let new = register(series::New { route: route.into(), text: text.clone(), series: series.clone() });
+        self.registered.set(self.registered.get().wrapping_add(new.lines(&self.settings)));
         // Fails only for a shard without a collector, as in a test.
-        let _ = self.new.send(register(series::New {
-            route: route.into(),
-            text: text.clone(),
-            series: series.clone(),
-        }));
+        let _ = self.new.send(new);
         known.insert(text, series.clone());
-        self.lines.set(self.lines.get() + lines);
         series
     }
 
@@ -366,7 +416,7 @@ impl Shard {
         let retired = self.node.retired.load(Relaxed);
         let mut known = self.known.borrow_mut();
         let all = known.status.len() + known.latency.len() + known.bandwidth.len();
-        let due = if self.lines.get() < self.settings.max_series { all as u64 / 4 } else { 0 };
+        let due = if self.has_room() { all as u64 / 4 } else { 0 };
         if retired.wrapping_sub(self.swept.get()) <= due {
             return;
         }
@@ -374,13 +424,10 @@ impl Shard {
         known.status.retain(|_, series| !series::Series::retired(&**series));
         known.latency.retain(|_, series| !series::Series::retired(&**series));
         known.bandwidth.retain(|_, series| !series::Series::retired(&**series));
-        let buckets = self.settings.bounds_us.len();
-        let lines = known.status.len() + 3 * (buckets + 3) * known.latency.len() + 2 * known.bandwidth.len();
-        self.lines.set(lines);
         self.entries.borrow_mut().retain(|entry| !entry.retired());
     }
 
-    fn new(settings: Arc<Settings>) -> (Shard, Receiver<Registered>) {
+    fn new(settings: Arc<Settings>, lines: Arc<AtomicUsize>) -> (Shard, Receiver<Registered>) {
         let (sender, receiver) = channel();
         let shard = Shard {
             settings,
@@ -391,7 +438,8 @@ impl Shard {
             known: RefCell::default(),
             overflow: RefCell::default(),
             scratch: RefCell::default(),
-            lines: Cell::new(0),
+            lines,
+            registered: Cell::new(0),
             swept: Cell::new(0),
         };
         (shard, receiver)
@@ -401,7 +449,7 @@ impl Shard {
 impl Default for Shard {
     /// A shard nobody reads.
     fn default() -> Shard {
-        Shard::new(Arc::default()).0
+        Shard::new(Arc::default(), Arc::default()).0
     }
 }
 

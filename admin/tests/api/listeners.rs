@@ -2,9 +2,13 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 use crate::fixture::{Boot, Fixture, KEY, Plugins};
-use admin::{ControlApi, Program, Published, metrics, status};
+use admin::{ControlApi, Limits, Program, Published, metrics, status};
+use bytes::Bytes;
 use control::store::{Expect, Memory, Store};
 use model::{Key, Kind};
 use serde_json::{Value, json};
@@ -86,15 +90,102 @@ async fn the_admin_api_is_served() {
     assert_eq!(call(address, &absolute).await.0, 200);
 }
 
-#[tokio::test]
-async fn metrics_are_printed_where_they_are_asked_for() {
+const METRICS: &str = "GET /apisix/prometheus/metrics HTTP/1.1";
+
+async fn metrics_listener(
+    limits: Limits,
+    print: impl Fn() -> Vec<Bytes> + Send + Sync + 'static,
+) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let path = "/apisix/prometheus/metrics".to_owned();
-    tokio::spawn(metrics::serve(listener, path, Arc::new(|| b"up 1\n".to_vec())));
-    assert_eq!(call(address, "GET /apisix/prometheus/metrics HTTP/1.1").await, (200, "up 1\n".to_owned()));
+    tokio::spawn(metrics::serve(listener, path, limits, Arc::new(print)));
+    address
+}
+
+#[tokio::test]
+async fn metrics_are_printed_where_they_are_asked_for() {
+    let pieces = || ["up 1\n", "down 0\n"].map(Bytes::from).to_vec();
+    let address = metrics_listener(Limits::default(), pieces).await;
+    assert_eq!(call(address, METRICS).await, (200, "up 1\ndown 0\n".to_owned()));
+    assert_eq!(call(address, "HEAD /apisix/prometheus/metrics HTTP/1.1").await, (200, String::new()));
     assert_eq!(call(address, "GET /metrics HTTP/1.1").await.0, 404);
     assert_eq!(call(address, "POST /apisix/prometheus/metrics HTTP/1.1").await.0, 405);
+}
+
+/// A page's worth of memory; counts those there are and were.
+struct Counted {
+    bytes: Vec<u8>,
+    counts: Arc<[AtomicUsize; 2]>,
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.counts[0].fetch_sub(1, SeqCst);
+    }
+}
+
+/// Prints pages that do not fit into a socket's buffers.
+fn printer() -> (Arc<[AtomicUsize; 2]>, impl Fn() -> Vec<Bytes> + Send + Sync + 'static) {
+    let counts = Arc::<[AtomicUsize; 2]>::default();
+    let all = counts.clone();
+    let print = move || {
+        let counts = all.clone();
+        counts.iter().for_each(|count| drop(count.fetch_add(1, SeqCst)));
+        let whole = Bytes::from_owner(Counted { bytes: vec![b'x'; 32 << 20], counts });
+        (0..512).map(|piece| whole.slice(piece << 16..(piece + 1) << 16)).collect()
+    };
+    (counts, print)
+}
+
+#[tokio::test]
+async fn scrapers_that_do_not_read_hold_two_pages_at_most() {
+    let (counts, print) = printer();
+    let address =
+        metrics_listener(Limits { send: Duration::from_secs(3600), ..Limits::default() }, print).await;
+    let mut idle = Vec::new();
+    for _ in 0..20 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(format!("{METRICS}\r\nhost: x\r\n\r\n").as_bytes()).await.unwrap();
+        // The head has come, so it has its page.
+        let mut byte = [0];
+        stream.read_exact(&mut byte).await.unwrap();
+        idle.push(stream);
+    }
+    assert_eq!(counts.each_ref().map(|count| count.load(SeqCst)), [2, 2], "pages there are, and were");
+    // Whoever reads gets the newest of them.
+    let (status, page) = call(address, METRICS).await;
+    assert_eq!((status, page.len()), (200, 32 << 20));
+    assert_eq!(counts[1].load(SeqCst), 2);
+    // And a new one once those have gone.
+    drop(idle);
+    while counts[0].load(SeqCst) > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(call(address, METRICS).await.0, 200);
+    assert_eq!(counts[1].load(SeqCst), 3);
+}
+
+#[tokio::test]
+async fn a_scraper_that_does_not_read_is_cut() {
+    let (counts, print) = printer();
+    let limits = Limits { send: Duration::from_millis(50), connections: 1, ..Limits::default() };
+    let address = metrics_listener(limits, print).await;
+    let mut stalls = TcpStream::connect(address).await.unwrap();
+    stalls.write_all(format!("{METRICS}\r\nhost: x\r\n\r\n").as_bytes()).await.unwrap();
+    // There is room for one: the next is served when the first is cut.
+    let mut next = TcpStream::connect(address).await.unwrap();
+    next.write_all(b"GET /nowhere HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut byte = [0];
+    next.read_exact(&mut byte).await.unwrap();
+    assert_eq!(counts[0].load(SeqCst), 0);
+    drop(stalls);
 }
 
 /// A program whose second worker holds a given revision of 7.

@@ -171,6 +171,11 @@ pub const ROWS: &[Row] = &[
     used("plugin_attr.prometheus.enable_export_server", Shape::Bool),
     used("plugin_attr.prometheus.export_addr.ip", Shape::Ip),
     used("plugin_attr.prometheus.export_addr.port", Shape::Port),
+    // Ours; the first two are read by the plugin.
+    used("plugin_attr.prometheus.max_series", Shape::Count { min: 1, max: 1 << 32 }),
+    used("plugin_attr.prometheus.forget_after", Shape::Count { min: 0, max: 86_400 }),
+    used("plugin_attr.prometheus.max_connections", Shape::Count { min: 1, max: 10_000 }),
+    used("plugin_attr.prometheus.send_timeout", Shape::Time),
     idle("plugin_attr.prometheus.refresh_interval", "metrics are gathered when they are asked for"),
     used("plugin_attr.prometheus.metrics.*.extra_labels", Shape::Labels),
     used("plugin_attr.prometheus.metrics.*.expire", Shape::Count { min: 0, max: 86_400 * 365 }),

@@ -335,6 +335,8 @@ fn prometheus(attr: File<'_>) -> Prometheus {
         export: attr
             .bool("/enable_export_server", true)
             .then(|| attr.address("/export_addr", LOCALHOST, 9091)),
+        connections: usize::try_from(attr.count("/max_connections", 32)).unwrap_or(usize::MAX).max(1),
+        send_timeout: attr.time("/send_timeout", 10),
         default_buckets: attr.read("/default_buckets", shape::buckets),
         extra_labels: members(metrics, "", |metric| {
             File(metric)

@@ -104,6 +104,8 @@ plugins: [cors, limit-count]
 plugin_attr:
   prometheus:
     export_addr: {port: 9092}
+    max_connections: 5
+    send_timeout: 3s
     default_buckets: [1, 5.5]
     metrics: {http_status: {expire: 60, extra_labels: [{addr: $upstream_addr}]}}
   redirect: {https_port: 8443}
@@ -128,6 +130,7 @@ plugin_attr:
     assert_eq!(boot.http.shared_dicts["plugin-limit-count"], 20 << 20);
     assert_eq!(boot.plugins.as_deref(), Some(&["cors".to_owned(), "limit-count".to_owned()][..]));
     assert_eq!(boot.prometheus.export.map(|at| at.port()), Some(9092));
+    assert_eq!((boot.prometheus.connections, boot.prometheus.send_timeout), (5, Duration::from_secs(3)));
     assert_eq!(
         boot.prometheus.extra_labels["http_status"],
         [("addr".to_owned(), "upstream_addr".to_owned())]

@@ -4,6 +4,8 @@
 use std::io::Write;
 use std::sync::atomic::AtomicU64;
 
+use bytes::Bytes;
+
 use super::series::{Family, Kind, Latency};
 use super::{Collected, Node, Settings};
 
@@ -47,9 +49,13 @@ pub struct Health<'a> {
     pub healthy: bool,
 }
 
-/// Appends all metrics.
-pub(super) fn all(settings: &Settings, collected: &Collected, facts: &Facts<'_>, out: &mut Vec<u8>) {
-    let mut page = Page { prefix: &settings.prefix, out };
+/// Bytes of a piece, beyond which the next one begins.
+const PIECE: usize = 64 << 10;
+
+/// All metrics, in pieces that hold whole lines.
+pub(super) fn all(settings: &Settings, collected: &Collected, facts: &Facts<'_>) -> Vec<Bytes> {
+    let mut page =
+        Page { prefix: &settings.prefix, out: Vec::with_capacity(PIECE + (4 << 10)), pieces: Vec::new() };
     let families = &collected.families;
     bandwidth(&mut page, collected);
     page.gauges(
@@ -101,12 +107,18 @@ pub(super) fn all(settings: &Settings, collected: &Collected, facts: &Facts<'_>,
             (text, u64::from(it.healthy))
         }),
     );
-    own(&mut page, collected, facts);
+    own(&mut page, settings, collected, facts);
+    page.pieces.push(page.out.into());
+    page.pieces
 }
 
 /// Metrics APISIX does not have, under a name of their own.
-fn own(page: &mut Page<'_>, collected: &Collected, facts: &Facts<'_>) {
+fn own(page: &mut Page<'_>, settings: &Settings, collected: &Collected, facts: &Facts<'_>) {
     page.prefix = "sluice_";
+    page.head("metric_series", "gauge", "Lines of this page that tell of requests, as bounded by max_series");
+    page.line("metric_series", "", "", collected.families.lines(settings) as u64);
+    page.head("metric_series_evicted_total", "counter", "Label sets that gave way to others, by metric");
+    page.line("metric_series_evicted_total", "", "", collected.evicted);
     type Of = fn(&Node) -> &AtomicU64;
     let counters: [(&str, &str, Of); 8] = [
         ("descriptor_shortages_total", "Times a connection had no descriptor", |node| &node.shortages),
@@ -219,7 +231,7 @@ fn latency(page: &mut Page<'_>, settings: &Settings, family: &Family<Latency>) {
                 total += count;
                 if asked {
                     page.start("http_latency_bucket", &[label, text, bound]);
-                    page.value(total);
+                    page.end(total);
                 }
             }
             if asked {
@@ -232,14 +244,17 @@ fn latency(page: &mut Page<'_>, settings: &Settings, family: &Family<Latency>) {
     }
     for (label, text, _, sum_us) in &totals {
         page.start("http_latency_sum", &[label, text]);
-        let _ = writeln!(page.out, " {}", *sum_us as f64 / 1000.0);
+        page.end(*sum_us as f64 / 1000.0);
     }
 }
 
 /// Text under way.
-struct Page<'o> {
-    prefix: &'o str,
-    out: &'o mut Vec<u8>,
+struct Page<'p> {
+    prefix: &'p str,
+    /// The piece that is written.
+    out: Vec<u8>,
+    /// Those before it.
+    pieces: Vec<Bytes>,
 }
 
 impl Page<'_> {
@@ -261,7 +276,7 @@ impl Page<'_> {
 
     fn line(&mut self, name: &str, first: &str, labels: &str, value: u64) {
         self.start(name, &[first, labels]);
-        self.value(value);
+        self.end(value);
     }
 
     /// The name and its labels.
@@ -279,8 +294,13 @@ impl Page<'_> {
         }
     }
 
-    fn value(&mut self, value: u64) {
+    fn end(&mut self, value: impl std::fmt::Display) {
         let _ = writeln!(self.out, " {value}");
+        if self.out.len() >= PIECE {
+            // A line is shorter than the room beyond, as a rule, so that nothing is copied.
+            let next = Vec::with_capacity(PIECE + (4 << 10));
+            self.pieces.push(std::mem::replace(&mut self.out, next).into());
+        }
     }
 }
 

@@ -160,6 +160,45 @@ pub(super) enum Registered {
     Bandwidth(New<Traffic>),
 }
 
+impl Registered {
+    /// Lines of output it makes, unless another worker has the same.
+    pub(super) fn lines(&self, settings: &Settings) -> usize {
+        let [status, latency, bandwidth] = lines_each(settings);
+        match self {
+            Registered::Status(_) => status,
+            Registered::Latency(_) => latency,
+            Registered::Bandwidth(_) => bandwidth,
+        }
+    }
+
+    pub(super) fn route(&self) -> &str {
+        match self {
+            Registered::Status(new) => &new.route,
+            Registered::Latency(new) => &new.route,
+            Registered::Bandwidth(new) => &new.route,
+        }
+    }
+}
+
+/// Lines of output that one label text makes, by metric.
+fn lines_each(settings: &Settings) -> [usize; 3] {
+    // For each kind of latency the bounds, what is beyond, the count and the sum.
+    [1, 3 * (settings.bounds_us.len() + 3), 2]
+}
+
+/// What became of a series a worker registered.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Inserted {
+    New,
+    /// Another worker has one of the same labels.
+    Beside,
+    /// There is no room.
+    Refused,
+}
+
+/// A series that counted within this time does not give way to another.
+const IN_USE_MS: u64 = 60_000;
+
 /// All series by metric, each sorted by label text.
 #[derive(Debug, Default)]
 pub(super) struct Families {
@@ -184,12 +223,69 @@ pub(super) struct Group<T> {
 }
 
 impl Families {
-    pub(super) fn insert(&mut self, shard: usize, registered: Registered) {
+    /// Takes a series in; one of labels that nobody has only if there is `room`.
+    pub(super) fn insert(&mut self, shard: usize, registered: Registered, room: bool) -> Inserted {
         match registered {
-            Registered::Status(new) => self.status.insert(shard, new),
-            Registered::Latency(new) => self.latency.insert(shard, new),
-            Registered::Bandwidth(new) => self.bandwidth.insert(shard, new),
+            Registered::Status(new) => self.status.insert(shard, new, room),
+            Registered::Latency(new) => self.latency.insert(shard, new, room),
+            Registered::Bandwidth(new) => self.bandwidth.insert(shard, new, room),
         }
+    }
+
+    /// Lines of output of all.
+    pub(super) fn lines(&self, settings: &Settings) -> usize {
+        let [status, latency, bandwidth] = lines_each(settings);
+        status * self.status.groups.len()
+            + latency * self.latency.groups.len()
+            + bandwidth * self.bandwidth.groups.len()
+    }
+
+    /// Notes which counted since the last time.
+    pub(super) fn touch(&mut self, now_ms: u64) {
+        self.status.touch(now_ms);
+        self.latency.touch(now_ms);
+        self.bandwidth.touch(now_ms);
+    }
+
+    /// Near the bound, retires those that were idle longest, so that new ones can come in. Says
+    /// how many.
+    pub(super) fn make_room(
+        &mut self,
+        settings: &Settings,
+        now_ms: u64,
+        retired: impl Fn(usize, u64),
+    ) -> u64 {
+        let lines = self.lines(settings);
+        if lines <= settings.max_series - settings.max_series / 8 {
+            return 0;
+        }
+        let [status, latency, bandwidth] = lines_each(settings);
+        let mut idle = self.status.idle(now_ms, status);
+        idle.extend(self.latency.idle(now_ms, latency));
+        idle.extend(self.bandwidth.idle(now_ms, bandwidth));
+        if idle.is_empty() {
+            return 0;
+        }
+        idle.sort_unstable();
+        let mut excess = lines - (settings.max_series - settings.max_series / 4);
+        let mut until = 0;
+        for (active_ms, lines) in idle {
+            if excess == 0 {
+                break;
+            }
+            excess = excess.saturating_sub(lines);
+            until = active_ms;
+        }
+        let before = self.len();
+        // All that stopped at the same time go together: they are as good as one another.
+        self.status.retain(|group| group.active_ms > until, &retired);
+        self.latency.retain(|group| group.active_ms > until, &retired);
+        self.bandwidth.retain(|group| group.active_ms > until, &retired);
+        (before - self.len()) as u64
+    }
+
+    fn len(&self) -> usize {
+        self.status.groups.len() + self.latency.groups.len() + self.bandwidth.groups.len()
     }
 
     /// Retires the series of routes not to be kept; `retired` is told the shard and how many.
@@ -214,21 +310,21 @@ impl<T> Default for Family<T> {
 }
 
 impl<T: Series> Family<T> {
-    fn insert(&mut self, shard: usize, new: New<T>) {
+    fn insert(&mut self, shard: usize, new: New<T>, room: bool) -> Inserted {
         let New { route, text, series } = new;
-        let group = self.groups.entry(text).or_insert_with(|| Group {
-            route,
-            parts: Vec::new(),
-            activity: 0,
-            active_ms: 0,
-        });
-        group.parts.push((shard, series));
+        if let Some(group) = self.groups.get_mut(&text) {
+            group.parts.push((shard, series));
+            return Inserted::Beside;
+        }
+        if !room {
+            series.retire();
+            return Inserted::Refused;
+        }
+        self.groups.insert(text, Group { route, parts: vec![(shard, series)], activity: 0, active_ms: 0 });
+        Inserted::New
     }
 
-    fn expire(&mut self, expire_ms: u64, now_ms: u64, retired: &impl Fn(usize, u64)) {
-        if expire_ms == 0 {
-            return;
-        }
+    fn touch(&mut self, now_ms: u64) {
         for group in self.groups.values_mut() {
             let activity = group.parts.iter().map(|(_, part)| part.activity()).fold(0, u64::wrapping_add);
             if activity != group.activity || group.active_ms == 0 {
@@ -236,7 +332,19 @@ impl<T: Series> Family<T> {
                 group.active_ms = now_ms;
             }
         }
-        self.retain(|group| now_ms.saturating_sub(group.active_ms) < expire_ms, retired);
+    }
+
+    fn expire(&mut self, expire_ms: u64, now_ms: u64, retired: &impl Fn(usize, u64)) {
+        if expire_ms > 0 {
+            self.retain(|group| now_ms.saturating_sub(group.active_ms) < expire_ms, retired);
+        }
+    }
+
+    /// When those that are not in use were last, and the lines each makes.
+    fn idle(&self, now_ms: u64, lines: usize) -> Vec<(u64, usize)> {
+        let times = self.groups.values().map(|group| group.active_ms);
+        let idle = times.filter(|active_ms| now_ms.saturating_sub(*active_ms) >= IN_USE_MS);
+        idle.map(|active_ms| (active_ms, lines)).collect()
     }
 
     fn retain(&mut self, keep: impl Fn(&Group<T>) -> bool, retired: &impl Fn(usize, u64)) {

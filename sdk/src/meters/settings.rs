@@ -1,5 +1,7 @@
 //! `plugin_attr.prometheus`, as far as it shapes the metrics.
 
+use std::time::Duration;
+
 use model::Invalid;
 use serde_json::Value;
 
@@ -12,9 +14,11 @@ pub struct Settings {
     pub buckets_ms: Vec<f64>,
     /// The same in microseconds.
     pub(super) bounds_us: Vec<u64>,
-    /// `max_series` (Sluice's own): how many lines of output the label sets of one worker
+    /// `max_series` (Sluice's own): how many lines of output the label sets of all workers
     /// may make before further ones share a series.
     pub max_series: usize,
+    /// `forget_after` (Sluice's own): how long the series of a route that is gone are shown.
+    pub forget_after: Duration,
     /// `metrics.<name>.expire` of http_status, http_latency and bandwidth; 0 is never.
     pub(super) expire_ms: [u64; 3],
 }
@@ -32,6 +36,7 @@ impl Default for Settings {
             buckets_ms: BUCKETS_MS.into(),
             bounds_us: micros(&BUCKETS_MS),
             max_series: 200_000,
+            forget_after: Duration::from_secs(30),
             expire_ms: [0; 3],
         }
     }
@@ -78,6 +83,14 @@ impl Settings {
                 Invalid::new("max_series must be a positive integer").at("/max_series").expected("integer")
             })?;
         }
+        if let Some(forget) = attr.get("forget_after") {
+            let seconds = forget.as_u64().filter(|seconds| *seconds <= 86_400).ok_or_else(|| {
+                Invalid::new("forget_after must be a number of seconds up to 86400")
+                    .at("/forget_after")
+                    .expected("integer")
+            })?;
+            settings.forget_after = Duration::from_secs(seconds);
+        }
         for (metric, expire_ms) in
             ["http_status", "http_latency", "bandwidth"].into_iter().zip(&mut settings.expire_ms)
         {
@@ -114,18 +127,20 @@ mod tests {
     fn attributes_are_read_and_checked() {
         assert_eq!(Settings::from_attr(None).unwrap(), Settings::default());
         let attr = json!({
-            "metric_prefix": "gw_", "default_buckets": [0.5, 10], "max_series": 10,
+            "metric_prefix": "gw_", "default_buckets": [0.5, 10], "max_series": 10, "forget_after": 5,
             "export_uri": "/m", "metrics": {"http_latency": {"expire": 1.5}},
         });
         let settings = Settings::from_attr(Some(&attr)).unwrap();
         assert_eq!((settings.prefix.as_str(), settings.bounds_us.as_slice()), ("gw_", &[500, 10_000][..]));
         assert_eq!((settings.max_series, settings.expire_ms), (10, [0, 1500, 0]));
+        assert_eq!(settings.forget_after, Duration::from_secs(5));
         for (attr, pointer) in [
             (json!({"metric_prefix": "1 "}), "/metric_prefix"),
             (json!({"default_buckets": []}), "/default_buckets"),
             (json!({"default_buckets": [2, 1]}), "/default_buckets"),
             (json!({"default_buckets": [0]}), "/default_buckets"),
             (json!({"max_series": 0}), "/max_series"),
+            (json!({"forget_after": "1h"}), "/forget_after"),
             (json!({"metrics": {"bandwidth": {"expire": "1h"}}}), "/metrics/bandwidth/expire"),
         ] {
             assert_eq!(Settings::from_attr(Some(&attr)).unwrap_err().pointer, pointer);

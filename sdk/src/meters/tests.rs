@@ -17,9 +17,12 @@ fn count(shard: &Shard, route: &str, sample: Sample) {
 }
 
 fn scrape(meters: &Meters) -> String {
-    let mut out = Vec::new();
-    meters.render(&Facts { hostname: "h\"1", version: "0.1.0", now_ms: 1, ..Facts::default() }, &mut out);
-    String::from_utf8(out).unwrap()
+    scrape_at(meters, 1)
+}
+
+fn scrape_at(meters: &Meters, now_ms: u64) -> String {
+    let facts = Facts { hostname: "h\"1", version: "0.1.0", now_ms, ..Facts::default() };
+    String::from_utf8(meters.render(&facts).concat()).unwrap()
 }
 
 fn value(text: &str, name: &str) -> Option<f64> {
@@ -85,6 +88,86 @@ fn what_is_beyond_the_bound_shares_a_series() {
     assert!(!text.contains("route=\"3\""));
 }
 
+/// Room for so many label sets.
+fn room_for(sets: usize) -> Meters {
+    Meters::new(Settings { max_series: sets * (1 + 2 + 3 * 18), ..Settings::default() })
+}
+
+#[test]
+fn the_bound_is_one_for_all_workers() {
+    let meters = room_for(10);
+    let shards = [0, 1, 2].map(|worker| meters.shard(worker));
+    // The same labels on all workers are the same series.
+    for route in 0..8 {
+        shards.iter().for_each(|shard| count(shard, &route.to_string(), Sample::default()));
+    }
+    let text = scrape(&meters);
+    assert_eq!(value(&text, "apisix_http_status{code=\"200\",route=\"7\"}"), Some(3.0));
+    assert_eq!(value(&text, "sluice_metric_series"), Some(8.0 * 57.0));
+    assert_eq!(meters.overflowed(), 0);
+    // Different ones, that no worker knows of the others, do not go beyond it.
+    for (worker, shard) in shards.iter().enumerate() {
+        (0..2).for_each(|route| count(shard, &format!("{worker}-{route}"), Sample::default()));
+    }
+    let text = scrape(&meters);
+    assert_eq!(value(&text, "sluice_metric_series"), Some(10.0 * 57.0));
+    assert_eq!(value(&text, "sluice_metric_series_evicted_total"), Some(4.0 * 3.0));
+    // What found no room is counted together from then on.
+    count(&shards[2], "2-0", Sample::default());
+    let text = scrape(&meters);
+    assert_eq!(value(&text, "apisix_http_status{code=\"200\",route=\"__overflow__\"}"), Some(1.0));
+    assert_eq!(meters.overflowed(), 1);
+}
+
+#[test]
+fn idle_series_give_way_to_new_ones() {
+    let meters = room_for(8);
+    let shard = meters.shard(0);
+    let seen = |text: &str, route: &str| text.contains(&format!("code=\"200\",route=\"{route}\""));
+    for route in ["a", "b", "c", "d", "e", "f", "g"] {
+        count(&shard, route, Sample::default());
+        meters.tidy(1_000);
+    }
+    count(&shard, "b", Sample::default());
+    meters.tidy(2_000);
+    count(&shard, "h", Sample::default());
+    // Nothing was idle long enough.
+    let text = scrape_at(&meters, 60_999);
+    assert!(seen(&text, "a") && seen(&text, "h"));
+    count(&shard, "new", Sample::default());
+    assert_eq!(meters.overflowed(), 1);
+    // Those idle longest go, together; the others stay.
+    let text = scrape_at(&meters, 61_000);
+    assert!(!seen(&text, "a") && !seen(&text, "g"), "{text}");
+    assert!(seen(&text, "b") && seen(&text, "h"));
+    count(&shard, "new", Sample::default());
+    count(&shard, "a", Sample::default());
+    let text = scrape_at(&meters, 61_001);
+    assert!(seen(&text, "new"));
+    assert_eq!(value(&text, "apisix_http_status{code=\"200\",route=\"a\"}"), Some(1.0), "counted anew");
+    assert_eq!(meters.overflowed(), 1);
+    // The series of what found no room may go, too, and comes again.
+    scrape_at(&meters, 10_000_000);
+    for round in 0..40 {
+        count(&shard, &format!("r{round}"), Sample::default());
+    }
+    let text = scrape_at(&meters, 10_000_001);
+    let overflow = value(&text, "apisix_http_status{code=\"200\",route=\"__overflow__\"}");
+    assert!(overflow.is_some_and(|requests| requests >= 30.0), "{overflow:?}");
+}
+
+#[test]
+fn a_page_comes_in_pieces_of_whole_lines() {
+    let meters = Meters::default();
+    let shard = meters.shard(0);
+    (0..100).for_each(|route| count(&shard, &format!("route-{route}"), Sample::default()));
+    let pieces = meters.render(&Facts::default());
+    assert!(pieces.len() > 3, "{}", pieces.len());
+    for piece in &pieces {
+        assert!(piece.ends_with(b"\n") && piece.len() < 68 << 10);
+    }
+}
+
 #[test]
 fn requests_that_differ_where_no_label_shows_it_are_bounded_too() {
     let meters = Meters::new(Settings { max_series: 200, ..Settings::default() });
@@ -119,11 +202,7 @@ fn idle_series_expire_where_the_settings_say_so() {
     let attr = serde_json::json!({"metrics": {"http_status": {"expire": 10}}});
     let meters = Meters::new(Settings::from_attr(Some(&attr)).unwrap());
     let shard = meters.shard(0);
-    let at = |now_ms| {
-        let mut out = Vec::new();
-        meters.render(&Facts { now_ms, ..Facts::default() }, &mut out);
-        String::from_utf8(out).unwrap().contains("apisix_http_status{")
-    };
+    let at = |now_ms| scrape_at(&meters, now_ms).contains("apisix_http_status{");
     count(&shard, "1", Sample::default());
     assert!(at(1_000));
     count(&shard, "1", Sample::default());

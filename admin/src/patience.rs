@@ -1,0 +1,75 @@
+//! A connection whose peer must read what is sent to it.
+
+use std::future::Future;
+use std::io::{self, ErrorKind, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Sleep, sleep};
+
+/// Fails a write that has not gone out wholly when its time is over. What counts is the time until
+/// the writer's buffer is empty (its flush), so a peer that takes a byte now and then gains nothing.
+pub(crate) struct Patience {
+    stream: TcpStream,
+    within: Duration,
+    /// Runs while something waits to be taken.
+    end: Option<Pin<Box<Sleep>>>,
+}
+
+impl Patience {
+    pub(crate) fn new(stream: TcpStream, within: Duration) -> Patience {
+        Patience { stream, within, end: None }
+    }
+
+    /// What a write comes to that could not be made at once.
+    fn wait<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_pending() {
+            let within = self.within;
+            ready!(self.end.get_or_insert_with(|| Box::pin(sleep(within))).as_mut().poll(cx));
+            return Poll::Ready(Err(ErrorKind::TimedOut.into()));
+        }
+        written
+    }
+}
+
+impl AsyncRead for Patience {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Patience {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.wait(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, pieces);
+        self.wait(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.end = None;
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

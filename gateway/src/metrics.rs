@@ -1,0 +1,92 @@
+//! The metrics page: what it is made of, and what keeps it short.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use control::Handle;
+use control::store::Store;
+use sdk::build::Services;
+use sdk::meters::{Facts, Meters, Zone};
+use sdk::sink::Sink;
+
+/// How often new series are taken in and idle ones looked for.
+const TIDY: Duration = Duration::from_secs(5);
+
+/// Prints the page.
+pub fn printer(services: Services, access_log: Option<Sink>) -> admin::metrics::Print {
+    let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let hostname = hostname.trim().to_owned();
+    Arc::new(move || {
+        let counters = &services.counters;
+        let zones = [Zone {
+            name: "plugin-limit-count",
+            capacity: counters.capacity_bytes(),
+            free: counters.free_bytes(),
+        }];
+        let facts = Facts {
+            hostname: &hostname,
+            version: env!("CARGO_PKG_VERSION"),
+            now_ms: now_ms(),
+            zones: &zones,
+            etcd_reachable: None,
+            modify_indexes: &[],
+            upstreams: &[],
+            counters_evicted: counters.evicted(),
+            cache_reads_late: services.caches.late_reads(),
+            access_log_dropped: access_log.as_ref().map_or(0, Sink::dropped),
+        };
+        services.meters.render(&facts)
+    })
+}
+
+/// What scrapers may cost.
+pub fn limits(settings: &model::boot::Prometheus) -> admin::Limits {
+    admin::Limits {
+        connections: settings.connections,
+        send: settings.send_timeout,
+        // A page is kept for as long as somebody reads it.
+        connection: Duration::from_secs(60),
+        ..admin::Limits::default()
+    }
+}
+
+/// Keeps the number of series within its bound though nobody scrapes; tells once when it is reached.
+pub async fn tidy(meters: Arc<Meters>) {
+    let mut told = false;
+    loop {
+        tokio::time::sleep(TIDY).await;
+        meters.tidy(now_ms());
+        if !told && meters.overflowed() > 0 {
+            told = true;
+            tracing::warn!(
+                "the metrics have more label sets than fit into {} lines: requests with further ones are counted \
+                 under the route {} (nginx_metric_errors_total says how many)\n  help: raise \
+                 plugin_attr.prometheus.max_series, or switch labels off by the plugin's metadata",
+                meters.settings().max_series,
+                sdk::meters::OVERFLOW,
+            );
+        }
+    }
+}
+
+/// Drops the metrics of routes that are gone. Not at once: somebody may scrape them once more,
+/// and a burst of changes is one sweep.
+pub async fn forget_routes(store: Arc<dyn Store>, mut handle: Handle, meters: Arc<Meters>) {
+    while handle.changed().await {
+        tokio::time::sleep(meters.settings().forget_after).await;
+        let Ok((items, _)) = store.list(model::Kind::Route, "").await else { continue };
+        let labels: HashSet<&str> = items
+            .iter()
+            .flat_map(|item| {
+                [Some(item.key.id.as_str()), item.value.get("name").and_then(|name| name.as_str())]
+            })
+            .flatten()
+            .collect();
+        meters.retain_routes(|label| labels.contains(label));
+    }
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
