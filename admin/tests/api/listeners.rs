@@ -137,7 +137,9 @@ fn printer() -> (Arc<[AtomicUsize; 2]>, impl Fn() -> Vec<Bytes> + Send + Sync + 
     let all = counts.clone();
     let print = move || {
         let counts = all.clone();
-        counts.iter().for_each(|count| drop(count.fetch_add(1, SeqCst)));
+        for count in counts.iter() {
+            count.fetch_add(1, SeqCst);
+        }
         let whole = Bytes::from_owner(Counted { bytes: vec![b'x'; 32 << 20], counts });
         (0..512).map(|piece| whole.slice(piece << 16..(piece + 1) << 16)).collect()
     };
