@@ -133,8 +133,17 @@ fn tell_lost(lost: &AtomicU64) {
 }
 
 fn write_fault(record: &FaultRecord) {
-    let FaultRecord { fault, status, client, upstream, route, request } = record;
-    let words = fault.kind.words();
+    let FaultRecord { fault, status, limit, client, upstream, route, request } = record;
+    let mut words = fault.kind.words().to_owned();
+    if let FaultKind::Skipped { plugin, .. } = fault.kind {
+        tracing::warn!(target: REQUEST, plugin, %client, route, request, "{words}");
+        return;
+    }
+    match (limit, fault.kind) {
+        (Some((name, bound)), _) => words.push_str(&format!(": the bound is {bound} ({name})")),
+        (None, FaultKind::BadResponse(refusal)) => words.push_str(&format!(": {refusal}")),
+        _ => {}
+    }
     let upstream = upstream.map(|addr| addr.to_string()).unwrap_or_default();
     match (fault.blame, fault.kind) {
         // Every impatient reader does that.

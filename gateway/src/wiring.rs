@@ -167,6 +167,9 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<SocketAddr>, workers: usize) -> p
     if !http.underscores_in_headers {
         request.underscores = wire::h1::Underscores::Drop;
     }
+    let mut response = defaults.response;
+    response.head = usize::try_from(http.max_response_head_size).unwrap_or(usize::MAX);
+    response.fields = usize::try_from(http.max_response_header_fields).unwrap_or(usize::MAX);
     let real_ip = (!http.real_ip.from.is_empty()).then(|| proxy::RealIp {
         header: http.real_ip.header.clone(),
         from: among(http.real_ip.from.clone()),
@@ -185,6 +188,8 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<SocketAddr>, workers: usize) -> p
         max_fetches: share.fetches,
         max_fetches_per_target: usize::try_from(http.max_plugin_requests_per_target).unwrap_or(usize::MAX),
         request,
+        response,
+        held_bodies: usize::try_from(http.held_bodies).unwrap_or(usize::MAX),
         header_timeout: http.client_header_timeout,
         body_timeout: http.client_body_timeout,
         send_timeout: http.send_timeout,

@@ -227,6 +227,12 @@ pub struct Http {
     pub max_plugin_requests: u64,
     /// … and of these with one server.
     pub max_plugin_requests_per_target: u64,
+    /// Bytes of a response's head.
+    pub max_response_head_size: u64,
+    /// Header fields of a response (ours).
+    pub max_response_header_fields: u64,
+    /// Bytes of bodies a worker holds in memory at once (ours).
+    pub held_bodies: u64,
     pub underscores_in_headers: bool,
     pub real_ip: RealIp,
     /// A line for every request; `None` is off.

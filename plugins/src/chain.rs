@@ -117,6 +117,10 @@ impl Chain for Stages {
         self.of(Phase::BodyFilter).iter().any(|stage| stage.native.filters_body(x))
     }
 
+    fn holds_body(&self, x: &Exchange<'_>) -> bool {
+        self.of(Phase::BodyFilter).iter().any(|stage| stage.native.holds_body(x))
+    }
+
     fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
         for stage in self.of(Phase::BodyFilter) {
             if wanted(stage, x) {

@@ -92,6 +92,11 @@ macro_rules! plugins {
             }
 
             #[inline]
+            pub(crate) fn holds_body(&self, x: &Exchange<'_>) -> bool {
+                match self { $(Native::$variant(stage) => stage.holds_body(x),)* }
+            }
+
+            #[inline]
             pub(crate) fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
                 match self { $(Native::$variant(stage) => stage.body_filter(x, chunk),)* }
             }

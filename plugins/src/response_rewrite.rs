@@ -1,7 +1,8 @@
 //! response-rewrite: changes the status, headers and body of a response.
 //!
-//! Settings and order as in APISIX 3.18. Compressed bodies are not decoded: filters see
-//! what the upstream sent, so a response with a Content-Encoding passes unfiltered.
+//! Settings and order as in APISIX 3.18. Compressed bodies are not decoded: a response with a
+//! Content-Encoding passes unfiltered, and the error log says so. A body that filters look at is
+//! held whole; what a worker holds in all is bounded by `nginx_config.http.held_bodies`.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -59,6 +60,10 @@ struct Held {
     /// Whose: the plugin may stand on a global rule and on the route.
     stage: usize,
     body: Vec<u8>,
+    /// What it counts as in the worker's budget, until the client has taken it.
+    memory: sdk::budget::Held,
+    /// The body is longer than `max_resp_body_size`.
+    cut: bool,
 }
 
 /// The stages at work on one exchange: one, or two.
@@ -182,11 +187,14 @@ impl Plugin for ResponseRewrite {
         }
         let encoded = x.response_header("Content-Encoding").is_some();
         let filtered = !self.filters.is_empty() && !encoded;
+        if encoded && !self.filters.is_empty() {
+            x.complain(Self::NAME, "the filters did not run: the response has a Content-Encoding");
+        }
         if filtered || self.body.is_some() {
             for name in ["Content-Length", "Content-Encoding", "Last-Modified", "ETag"] {
                 x.remove_response_header(name);
             }
-            let held = Held { stage: self.id(), body: Vec::new() };
+            let held = Held { stage: self.id(), body: Vec::new(), memory: Default::default(), cut: false };
             match x.note_mut::<AtWork>() {
                 Some(AtWork(all)) => all.push(held),
                 None => x.set_note(AtWork(SmallVec::from_iter([held]))),
@@ -214,7 +222,12 @@ impl Plugin for ResponseRewrite {
         x.note::<AtWork>().is_some_and(|AtWork(all)| all.iter().any(|held| held.stage == self.id()))
     }
 
+    fn holds_body(&self, x: &Exchange<'_>) -> bool {
+        self.body.is_none() && self.filters_body(x)
+    }
+
     fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
+        let world = x.world;
         let at_work = x.note_mut::<AtWork>();
         let Some(held) = at_work.and_then(|AtWork(all)| all.iter_mut().find(|held| held.stage == self.id()))
         else {
@@ -227,10 +240,25 @@ impl Plugin for ResponseRewrite {
             }
         } else {
             let room = self.max_body.saturating_sub(held.body.len());
-            held.body.extend_from_slice(&chunk.data[..chunk.data.len().min(room)]);
+            let piece = &chunk.data[..chunk.data.len().min(room)];
+            let cut = piece.len() < chunk.data.len() && !held.cut;
+            held.cut |= cut;
+            let budget = world.budget();
+            if held.memory.reserve(budget, &mut held.body, piece.len(), self.max_body).is_err() {
+                chunk.refused = true;
+                return;
+            }
+            held.body.extend_from_slice(piece);
             chunk.data.clear();
             if chunk.last {
                 chunk.data = self.filter(std::mem::take(&mut held.body));
+                chunk.refused |= held.memory.resize(budget, chunk.data.capacity()).is_err();
+            }
+            if cut {
+                x.complain(
+                    Self::NAME,
+                    "the response's body is longer than max_resp_body_size: its end is left out",
+                );
             }
         }
     }

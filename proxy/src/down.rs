@@ -26,9 +26,8 @@ pub(crate) struct Down {
     pub(crate) up_waiter: Waiter,
     /// The rest of the request's body.
     pub(crate) incoming: Incoming,
-    /// Bytes at the front of the buffer that [`Down::prepare_body`] has made ready to send, if more
-    /// of the body is to come.
-    pub(crate) ready: usize,
+    /// What [`Down::prepare_body`] has made ready to send, if more of the body is to come.
+    pub(crate) ready: Ready,
     /// The client waits for 100 before it sends the body.
     pub(crate) continue_due: bool,
     /// Part of the body was taken and is not in memory.
@@ -41,6 +40,14 @@ pub(crate) struct Down {
     pub(crate) requests: u64,
 }
 
+/// The beginning of a body, at the front of the buffer.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Ready {
+    pub(crate) bytes: usize,
+    /// Bytes of the body itself among them.
+    pub(crate) data: usize,
+}
+
 impl Down {
     pub(crate) fn new(worker: &Worker, stream: rt::Stream) -> Down {
         Down {
@@ -49,7 +56,7 @@ impl Down {
             waiter: worker.clock.waiter(),
             up_waiter: worker.clock.waiter(),
             incoming: Incoming::None,
-            ready: 0,
+            ready: Ready::default(),
             continue_due: false,
             body_lost: false,
             head_bytes: 0,
@@ -81,14 +88,14 @@ impl Down {
         };
         let taken = self.incoming.relay(buffer.data_mut());
         let taken = taken.map_err(|refusal| Fault::client(FaultKind::BadBody(refusal)))?;
-        if max > 0 && taken.emit as u64 > max {
+        if max > 0 && taken.data as u64 > max {
             return Err(Fault::client(FaultKind::BodyTooLarge));
         }
         buffer.remove(taken.emit..taken.consumed);
         if taken.done {
             self.incoming = Incoming::Length(taken.emit as u64);
         } else {
-            self.ready = taken.emit;
+            self.ready = Ready { bytes: taken.emit, data: taken.data };
         }
         Ok(())
     }

@@ -46,6 +46,9 @@ pub struct Settings {
     pub keepalive_requests: u64,
     /// Largest request body in bytes; 0 is unbounded (`client_max_body_size`).
     pub max_body: u64,
+    /// Bytes of bodies that a worker holds in memory at once, for conditions and stages that need
+    /// them whole (`held_bodies`).
+    pub held_bodies: usize,
     /// A client that has closed its sending side while its request runs may be gone or may still
     /// read; after so long without a response it counts as gone.
     pub half_close_timeout: Duration,
@@ -137,13 +140,14 @@ impl Default for Settings {
                 path: PathRules { refused: Doubtful::NONE, ..PathRules::default() },
                 ..Limits::default()
             },
-            response: Limits::default(),
+            response: Limits { fields: 1000, ..Limits::default() },
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             send_timeout: Duration::from_secs(10),
             keepalive_timeout: Duration::from_secs(60),
             keepalive_requests: 10_000,
             max_body: 0,
+            held_bodies: 256 << 20,
             half_close_timeout: Duration::from_secs(2),
             linger_bytes: 64 << 10,
             linger_timeout: Duration::from_secs(1),

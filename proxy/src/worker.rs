@@ -11,9 +11,10 @@ use std::sync::mpsc::Sender;
 use std::task::Poll;
 use std::time::Duration;
 
+use sdk::budget::Budget;
 use sdk::meters::Shard;
 use sdk::world::{Fetch, FetchError, Fetched};
-use sdk::{Client, World};
+use sdk::{Client, Exchange, World};
 use snapshot::balance::BalanceState;
 use snapshot::{Reader, Snapshot, Upstream};
 
@@ -23,6 +24,8 @@ use crate::buffers::Buffers;
 use crate::clock::{Clock, TICK};
 use crate::consumer_chains::ConsumerChains;
 use crate::exchange::Scratch;
+use crate::exchange::drive::record;
+use crate::exchange::fault::{Fault, FaultKind};
 use crate::fetch::Fetches;
 use crate::notice::Notices;
 use crate::settings::Settings;
@@ -54,6 +57,9 @@ pub(crate) struct Worker {
     pub(crate) clock: Rc<Clock>,
     pub(crate) buffers: Buffers,
     pub(crate) pools: Pools,
+    pub(crate) budget: Budget,
+    /// A second of the clock, and what stages had to complain about in it.
+    complaints: Cell<(u64, u32)>,
     // Boxed: it is lent out and given back by moving a pointer.
     #[allow(clippy::vec_box)]
     scratch: RefCell<Vec<Box<Scratch>>>,
@@ -95,6 +101,9 @@ struct Balance {
     state: BalanceState,
 }
 
+/// Complaints of stages a worker tells of.
+const COMPLAINTS_A_SECOND: u32 = 5;
+
 /// The `Date` line, made once a second.
 struct Date {
     second: u64,
@@ -111,6 +120,8 @@ pub(crate) async fn serve(start: Start) -> io::Result<()> {
         reader: RefCell::new(reader),
         buffers: Buffers::new(settings.spare_buffers),
         pools: Pools::new(settings.max_idle_upstreams),
+        budget: Budget::new(settings.held_bodies),
+        complaints: Cell::default(),
         scratch: RefCell::default(),
         scratch_unused: Cell::new(0),
         balance: RefCell::default(),
@@ -434,6 +445,21 @@ impl World for Worker {
 
     fn meters(&self) -> &Shard {
         &self.shard
+    }
+
+    fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    fn complain(&self, x: &Exchange<'_>, plugin: &'static str, reason: &'static str) {
+        let second = self.clock.coarse_ms() / 1000;
+        let (last, told) = self.complaints.get();
+        let told = if last == second { told + 1 } else { 1 };
+        self.complaints.set((second, told));
+        if told <= COMPLAINTS_A_SECOND {
+            let fault = Fault::gateway(FaultKind::Skipped { plugin, reason });
+            (self.settings.on_fault)(record(self, x, fault));
+        }
     }
 }
 

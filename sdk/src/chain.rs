@@ -87,6 +87,11 @@ pub trait Chain: Send + Sync + fmt::Debug {
         self.phases().has(Phase::BodyFilter)
     }
 
+    /// Whether a stage gives nothing of that body on before it has seen all of it.
+    fn holds_body(&self, _x: &Exchange<'_>) -> bool {
+        false
+    }
+
     fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk);
 
     fn log(&self, x: &mut Exchange<'_>);

@@ -6,10 +6,12 @@ use std::any::Any;
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 
 use smallvec::SmallVec;
 use wire::{BadField, Fields, Method, RequestHead, ResponseHead, Span};
 
+use crate::budget::Held;
 use crate::consumers::{Consumer, Consumers, Identity};
 use crate::world::World;
 
@@ -23,8 +25,14 @@ pub struct Messages {
     early: Vec<Edit>,
     early_text: Fields,
     notes: Vec<Box<dyn Any>>,
-    /// The request's body, where a stage asked for it.
-    pub body: Vec<u8>,
+    /// The request's body, where a stage asked for it. Shared while it is on its way to an upstream.
+    pub body: Rc<Vec<u8>>,
+    /// What the body counts as in the worker's budget.
+    pub body_held: Held,
+    /// What an answer of ours, or one of a stage, counts as while filters change its body.
+    pub reply_held: Held,
+    /// The trailers of a request whose body is held.
+    pub request_trailers: Fields,
 }
 
 impl Messages {
@@ -35,8 +43,17 @@ impl Messages {
         self.early.clear();
         self.early_text.clear(1 << 10);
         self.notes.clear();
-        self.body.clear();
-        self.body.shrink_to(16 << 10);
+        // Nobody shares it now; if that were wrong, the other would keep what it has.
+        match Rc::get_mut(&mut self.body) {
+            Some(body) => {
+                body.clear();
+                body.shrink_to(16 << 10);
+            }
+            None => self.body = Rc::default(),
+        }
+        self.body_held = Held::default();
+        self.reply_held = Held::default();
+        self.request_trailers.clear(1 << 10);
     }
 }
 
@@ -507,6 +524,13 @@ impl<'s> Exchange<'s> {
         self.identity = Some(identity);
     }
 
+    /// Says in the error log that a stage could not do its work on this exchange. What follows within
+    /// the same second is not written.
+    #[cold]
+    pub fn complain(&self, plugin: &'static str, reason: &'static str) {
+        self.world.complain(self, plugin, reason);
+    }
+
     // ---- notes ----
 
     /// What a stage noted on this exchange in an earlier phase. One value a type.
@@ -539,6 +563,9 @@ pub struct Chunk {
     pub data: Vec<u8>,
     /// No further piece follows; `data` may still hold bytes.
     pub last: bool,
+    /// A stage would have to hold more of the body than the worker may ([`World::budget`]): the
+    /// exchange fails.
+    pub refused: bool,
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 //! proxy's insides are not in its reach, because they are not in this room.
 #![forbid(unsafe_code)]
 
+pub mod budget;
 pub mod build;
 pub mod cache;
 pub mod catalog;

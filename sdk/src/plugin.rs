@@ -92,6 +92,13 @@ pub trait Plugin: Sized + Send + Sync + 'static {
         true
     }
 
+    /// Whether this stage gives nothing of the body on before it has seen all of it; asked after the
+    /// header filter. The head waits for it, so that the stage can still refuse ([`Chunk::refused`]).
+    /// What it holds must count against [`crate::World::budget`].
+    fn holds_body(&self, _x: &Exchange<'_>) -> bool {
+        false
+    }
+
     /// The exchange is over, also when it failed.
     fn log(&self, _x: &mut Exchange<'_>) {}
 

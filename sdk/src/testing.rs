@@ -9,6 +9,7 @@ use model::Invalid;
 use serde_json::Value;
 use wire::{Fields, Method, Span};
 
+use crate::budget::Budget;
 use crate::build::{Build, Names, Owner, Services};
 use crate::chain::LocalFuture;
 use crate::consumers::{Consumer, Consumers, Identity};
@@ -38,12 +39,27 @@ pub struct Probe {
 }
 
 /// A world that answers fetches from a script and remembers what was sent.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct FakeWorld {
     pub now_ms: std::cell::Cell<u64>,
     pub answers: RefCell<Vec<Result<Fetched, FetchError>>>,
     pub sent: RefCell<Vec<Fetch>>,
     pub shard: Shard,
+    pub budget: Budget,
+    pub complaints: RefCell<Vec<(&'static str, &'static str)>>,
+}
+
+impl Default for FakeWorld {
+    fn default() -> FakeWorld {
+        FakeWorld {
+            now_ms: Default::default(),
+            answers: RefCell::default(),
+            sent: RefCell::default(),
+            shard: Shard::default(),
+            budget: Budget::new(1 << 30),
+            complaints: RefCell::default(),
+        }
+    }
 }
 
 impl World for FakeWorld {
@@ -67,6 +83,14 @@ impl World for FakeWorld {
 
     fn meters(&self) -> &Shard {
         &self.shard
+    }
+
+    fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    fn complain(&self, _: &Exchange<'_>, plugin: &'static str, reason: &'static str) {
+        self.complaints.borrow_mut().push((plugin, reason));
     }
 }
 
@@ -202,11 +226,11 @@ pub fn respond(x: &mut Exchange<'_>, status: u16, headers: &[(&str, &str)]) {
 
 /// Gives an exchange its whole request body.
 pub fn with_body(x: &mut Exchange<'_>, body: &[u8]) {
-    x.messages.body.extend_from_slice(body);
+    std::rc::Rc::make_mut(&mut x.messages.body).extend_from_slice(body);
     x.body_state = Body::Whole;
 }
 
 /// A piece of a body.
 pub fn chunk(data: &[u8], last: bool) -> Chunk {
-    Chunk { data: data.to_vec(), last }
+    Chunk { data: data.to_vec(), last, refused: false }
 }

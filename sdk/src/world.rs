@@ -7,7 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use wire::{Fields, Method};
 
+use crate::budget::Budget;
 use crate::chain::LocalFuture;
+use crate::exchange::Exchange;
 use crate::meters::Shard;
 
 /// One worker, seen from a stage. Never crosses threads.
@@ -27,6 +29,12 @@ pub trait World {
 
     /// The worker's own part of the metrics.
     fn meters(&self) -> &Shard;
+
+    /// What bodies that are held in memory count against.
+    fn budget(&self) -> &Budget;
+
+    /// See [`Exchange::complain`].
+    fn complain(&self, x: &Exchange<'_>, plugin: &'static str, reason: &'static str);
 }
 
 /// A server a stage may send requests to, with its addresses looked up beforehand.

@@ -144,6 +144,8 @@ pub const ROWS: &[Row] = &[
     used("nginx_config.http.max_header_fields", Shape::Count { min: 1, max: 100_000 }),
     used("nginx_config.http.max_plugin_requests", Shape::Count { min: 0, max: 1 << 20 }),
     used("nginx_config.http.max_plugin_requests_per_target", Shape::Count { min: 0, max: 1 << 20 }),
+    used("nginx_config.http.max_response_header_fields", Shape::Count { min: 1, max: 100_000 }),
+    used("nginx_config.http.held_bodies", Shape::Size),
     used("nginx_config.http.send_timeout", Shape::Time),
     used("nginx_config.http.underscores_in_headers", Shape::Switch),
     used("nginx_config.http.real_ip_header", Shape::Text),
@@ -153,7 +155,8 @@ pub const ROWS: &[Row] = &[
     idle("nginx_config.http.proxy_buffering", STREAMED),
     idle("nginx_config.http.proxy_request_buffering", STREAMED),
     idle("nginx_config.http.proxy_buffers", STREAMED),
-    idle("nginx_config.http.proxy_buffer_size", STREAMED),
+    // nginx's: a response's head must fit into it.
+    used("nginx_config.http.proxy_buffer_size", Shape::Size),
     used("nginx_config.http.upstream.keepalive", Shape::Count { min: 0, max: 1 << 20 }),
     used("nginx_config.http.upstream.keepalive_requests", Shape::Count { min: 1, max: 1 << 53 }),
     used("nginx_config.http.upstream.keepalive_timeout", Shape::Time),

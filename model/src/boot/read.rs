@@ -242,6 +242,14 @@ fn http(http: File<'_>) -> Result<Http, Invalid> {
             .expected("from 1k to 16m in all"));
     }
     let access_log = access_log(http)?;
+    let max_response_head_size = size("/proxy_buffer_size").unwrap_or(64 << 10);
+    if !(1 << 10..=16 << 20).contains(&max_response_head_size) {
+        return Err(Invalid::new(format!(
+            "a response's head cannot be bounded by {max_response_head_size} bytes"
+        ))
+        .at("/nginx_config/http/proxy_buffer_size")
+        .expected("from 1k to 16m"));
+    }
     let networks = |value| shape::list(value, shape::real_ip_from);
     let from = http.read("/real_ip_from", networks).unwrap_or_else(|| vec![Some(LOCALHOST.into())]);
     Ok(Http {
@@ -255,6 +263,9 @@ fn http(http: File<'_>) -> Result<Http, Invalid> {
         max_header_fields: http.count("/max_header_fields", 100),
         max_plugin_requests: http.count("/max_plugin_requests", 1024),
         max_plugin_requests_per_target: http.count("/max_plugin_requests_per_target", 64),
+        max_response_head_size,
+        max_response_header_fields: http.count("/max_response_header_fields", 1000),
+        held_bodies: size("/held_bodies").unwrap_or(256 << 20),
         underscores_in_headers: http.bool("/underscores_in_headers", true),
         real_ip: RealIp {
             header: http.text("/real_ip_header").unwrap_or("X-Real-IP").to_owned(),

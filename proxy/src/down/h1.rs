@@ -9,7 +9,7 @@ use sdk::Client;
 use sdk::exchange::Messages;
 use wire::h1::Progress;
 
-use super::Down;
+use super::{Down, Ready};
 use crate::access_log::Refused;
 use crate::exchange::Scratch;
 use crate::exchange::answer;
@@ -171,6 +171,7 @@ fn tell_refused(
     (worker.settings.on_fault)(FaultRecord {
         fault,
         status,
+        limit: fault.kind.limit(&worker.settings),
         client: client.ip(),
         upstream: None,
         route: String::new(),
@@ -253,7 +254,7 @@ async fn read_head(worker: &Worker, down: &mut Down, head: &mut wire::RequestHea
                 down.head_bytes = n as u64;
                 down.incoming = Incoming::new(head.framing);
                 down.continue_due = head.expect_continue && buffer.is_empty();
-                down.ready = 0;
+                down.ready = Ready::default();
                 down.body_lost = false;
                 wire::h1::hop::strip_request(head, head.upgrade);
                 down.return_empty(worker);

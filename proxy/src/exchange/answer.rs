@@ -10,6 +10,7 @@ use sdk::{Exchange, Reply};
 use smallvec::SmallVec;
 use wire::{Method, Name, Version};
 
+use super::drive::tell;
 use super::fault::{Fault, FaultKind};
 use super::phases::Chains;
 use crate::worker::Worker;
@@ -45,8 +46,9 @@ pub(crate) fn write_head(
             | Name::TransferEncoding
             | Name::ContentLength
             | Name::Server
-            | Name::Trailer
             | Name::Upgrade => continue,
+            // Only a chunked body has trailers to announce.
+            Name::Trailer if ending != Ending::Chunked => continue,
             Name::Date => dated = true,
             _ => {}
         }
@@ -120,14 +122,17 @@ pub(crate) fn write_reply(
     tell_upstream_status(worker, x);
     chains.header_filter(worker, x);
     let mut body = reply.body;
-    if chains.filter_body(x) {
-        let mut chunk = Chunk { data: body.to_vec(), last: true };
-        if chains.body_filter(worker, x, &mut chunk) {
-            body = chunk.data.into();
+    if !matches!(x.status(), 204 | 304) && chains.filter_body(x) {
+        match filtered(worker, x, chains, &body) {
+            Ok(changed) => body = changed,
+            Err(fault) => body = refused(worker, x, fault),
         }
     }
-    let status = x.messages.response.status;
-    if status < 200 || status == 204 || status == 304 {
+    if !(200..=999).contains(&x.status()) {
+        // A stage's own: it would not end the exchange.
+        x.messages.response.status = 500;
+    }
+    if matches!(x.status(), 204 | 304) {
         write_head(worker, x, Ending::Nothing, keep_alive, out);
         return Bytes::new();
     }
@@ -141,6 +146,31 @@ pub(crate) fn write_reply(
     }
     out.extend_from_slice(&body);
     Bytes::new()
+}
+
+/// The body of a reply as the stages want it. It is theirs to change, so this is a copy.
+fn filtered(worker: &Worker, x: &mut Exchange<'_>, chains: Chains<'_>, body: &Bytes) -> Result<Bytes, Fault> {
+    let held = x.messages.reply_held.resize(&worker.budget, body.len());
+    held.map_err(|_| Fault::gateway(FaultKind::HeldTooMuch))?;
+    let mut chunk = Chunk { data: body.to_vec(), last: true, refused: false };
+    chains.body_filter(worker, x, &mut chunk)?;
+    Ok(chunk.data.into())
+}
+
+/// Puts the answer to a fault in the place of a reply whose head is made already.
+#[cold]
+fn refused(worker: &Worker, x: &mut Exchange<'_>, fault: Fault) -> Bytes {
+    let reply = of_fault(fault);
+    let head = &mut x.messages.response;
+    head.status = reply.status;
+    head.fields.clear(8 << 10);
+    for (name, value) in &reply.headers {
+        // They are ours and valid.
+        let _ = head.fields.append(name.as_bytes(), value);
+    }
+    x.source = Source::Gateway;
+    tell(worker, x, fault);
+    reply.body
 }
 
 /// The reply that tells a client of a fault, in APISIX's shape: `{"error_msg":"404 Route Not Found"}`,

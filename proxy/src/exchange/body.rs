@@ -2,9 +2,10 @@
 //!
 //! Bodies on their way: how the bytes that come in become the bytes that go out.
 
-use wire::Framing;
 use wire::h1::Refusal;
-use wire::h1::chunked::Chunked;
+use wire::h1::chunked::{Chunked, Relayed};
+use wire::h1::encode;
+use wire::{Fields, Framing};
 
 /// How a body comes in.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ pub(crate) struct Taken {
     pub(crate) consumed: usize,
     /// Bytes at the front of the input to send.
     pub(crate) emit: usize,
+    /// Bytes of the body itself among them.
+    pub(crate) data: usize,
     /// The body is complete.
     pub(crate) done: bool,
 }
@@ -57,10 +60,7 @@ impl Incoming {
     #[inline]
     pub(crate) fn relay(&mut self, data: &mut [u8]) -> Result<Taken, Refusal> {
         match self {
-            Incoming::Chunked(chunked) => {
-                let relayed = chunked.relay(data)?;
-                Ok(Taken { consumed: relayed.consumed, emit: relayed.emit, done: relayed.done })
-            }
+            Incoming::Chunked(chunked) => Ok(chunked.relay(data)?.into()),
             _ => self.decode(data),
         }
     }
@@ -69,17 +69,66 @@ impl Incoming {
     #[inline]
     pub(crate) fn decode(&mut self, data: &mut [u8]) -> Result<Taken, Refusal> {
         match self {
-            Incoming::None => Ok(Taken { consumed: 0, emit: 0, done: true }),
+            Incoming::None => Ok(Taken::bare(0, true)),
             Incoming::Length(left) => {
                 let n = (data.len() as u64).min(*left);
                 *left -= n;
-                Ok(Taken { consumed: n as usize, emit: n as usize, done: *left == 0 })
+                Ok(Taken::bare(n as usize, *left == 0))
             }
-            Incoming::Chunked(chunked) => {
-                let decoded = chunked.decode(data)?;
-                Ok(Taken { consumed: decoded.consumed, emit: decoded.emit, done: decoded.done })
-            }
-            Incoming::UntilClose => Ok(Taken { consumed: data.len(), emit: data.len(), done: false }),
+            Incoming::Chunked(chunked) => Ok(chunked.decode(data)?.into()),
+            Incoming::UntilClose => Ok(Taken::bare(data.len(), false)),
         }
+    }
+
+    /// The trailers behind the body, as far as it was decoded.
+    #[inline]
+    pub(crate) fn trailers(&self) -> Option<&Fields> {
+        match self {
+            Incoming::Chunked(chunked) => Some(chunked.trailers()).filter(|trailers| !trailers.is_empty()),
+            _ => None,
+        }
+    }
+}
+
+impl Taken {
+    #[inline]
+    fn bare(n: usize, done: bool) -> Taken {
+        Taken { consumed: n, emit: n, data: n, done }
+    }
+}
+
+impl From<Relayed> for Taken {
+    #[inline]
+    fn from(relayed: Relayed) -> Taken {
+        let Relayed { consumed, emit, data, done } = relayed;
+        Taken { consumed, emit, data, done }
+    }
+}
+
+/// The lines around a chunk; reused.
+#[derive(Debug, Default)]
+pub(crate) struct Frame {
+    before: Vec<u8>,
+    after: Vec<u8>,
+}
+
+impl Frame {
+    /// A chunk's three parts. With the last one comes the end of the body.
+    pub(crate) fn around<'a>(
+        &'a mut self,
+        bytes: &'a [u8],
+        last: bool,
+        trailers: Option<&Fields>,
+    ) -> [&'a [u8]; 3] {
+        self.before.clear();
+        self.after.clear();
+        if !bytes.is_empty() {
+            encode::chunk_header(bytes.len(), &mut self.before);
+            self.after.extend_from_slice(b"\r\n");
+        }
+        if last {
+            encode::last_chunk(trailers, &mut self.after);
+        }
+        [&self.before, bytes, &self.after]
     }
 }

@@ -365,20 +365,27 @@ async fn hand_over(worker: &Worker, down: &mut Down, x: &mut Exchange<'_>, hando
 
 /// Tells of a failed exchange, for the log.
 #[cold]
-fn tell(worker: &Worker, x: &Exchange<'_>, fault: Fault) {
+pub(crate) fn tell(worker: &Worker, x: &Exchange<'_>, fault: Fault) {
     if fault.kind == FaultKind::NoRoute {
         return;
     }
     worker.shard.fault();
+    (worker.settings.on_fault)(record(worker, x, fault));
+}
+
+/// What is told of an exchange.
+#[cold]
+pub(crate) fn record(worker: &Worker, x: &Exchange<'_>, fault: Fault) -> FaultRecord {
     let mut request = String::from_utf8_lossy(x.request().method_bytes()).into_owned();
     request.push(' ');
     request.extend(String::from_utf8_lossy(x.path()).chars().take(200));
-    (worker.settings.on_fault)(FaultRecord {
+    FaultRecord {
         fault,
         status: x.status(),
+        limit: fault.kind.limit(&worker.settings),
         client: x.client.ip(),
         upstream: x.upstream_addr,
         route: x.matched.route.map(|route| route.id.clone()).unwrap_or_default(),
         request,
-    });
+    }
 }

@@ -6,6 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use snapshot::Failure;
 use wire::h1::Refusal;
 
+use crate::settings::Settings;
+
 /// Whose failure it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blame {
@@ -57,6 +59,13 @@ pub enum FaultKind {
     Stopping,
     /// The connection has waited too long to be served.
     Overloaded,
+    /// The worker holds as many bodies in memory as it may.
+    HeldTooMuch,
+    /// A stage could not do its work; the exchange went on without it.
+    Skipped {
+        plugin: &'static str,
+        reason: &'static str,
+    },
 }
 
 /// A failed exchange.
@@ -72,6 +81,8 @@ pub struct FaultRecord {
     pub fault: Fault,
     /// The status the client got; 0 if it got none.
     pub status: u16,
+    /// The setting that was exceeded and its value, if it was one.
+    pub limit: Option<(&'static str, u64)>,
     pub client: IpAddr,
     pub upstream: Option<SocketAddr>,
     pub route: String,
@@ -123,9 +134,28 @@ impl FaultKind {
             | FaultKind::UnsupportedScheme => 502,
             FaultKind::NoRoute | FaultKind::Plan(Failure::NoService) => 404,
             FaultKind::Plan(Failure::NoUpstreamObject) => 502,
-            FaultKind::Plan(_) | FaultKind::NoNode | FaultKind::Stopping | FaultKind::Overloaded => 503,
-            FaultKind::Panic | FaultKind::BrokenStage => 500,
+            FaultKind::Plan(_)
+            | FaultKind::NoNode
+            | FaultKind::Stopping
+            | FaultKind::Overloaded
+            | FaultKind::HeldTooMuch => 503,
+            FaultKind::Panic | FaultKind::BrokenStage | FaultKind::Skipped { .. } => 500,
         }
+    }
+
+    /// The setting whose bound was exceeded, by its name in `config.yaml`, and the bound.
+    pub(crate) fn limit(self, settings: &Settings) -> Option<(&'static str, u64)> {
+        let (name, bound) = match self {
+            FaultKind::BadResponse(Refusal::TooManyFields) => {
+                ("nginx_config.http.max_response_header_fields", settings.response.fields)
+            }
+            FaultKind::BadResponse(Refusal::HeadTooLarge) => {
+                ("nginx_config.http.proxy_buffer_size", settings.response.head)
+            }
+            FaultKind::HeldTooMuch => ("nginx_config.http.held_bodies", settings.held_bodies),
+            _ => return None,
+        };
+        Some((name, bound as u64))
     }
 
     /// The cause in words a client may see: no addresses, no configuration.
@@ -145,6 +175,10 @@ impl FaultKind {
             FaultKind::SendTimeout => "the upstream did not take the request in time",
             FaultKind::ReadTimeout => "the upstream did not answer in time",
             FaultKind::ClosedEarly => "the upstream closed the connection before it answered",
+            FaultKind::BadResponse(Refusal::TooManyFields) => {
+                "the upstream's answer has too many header fields"
+            }
+            FaultKind::BadResponse(Refusal::HeadTooLarge) => "the upstream's answer has too large a head",
             FaultKind::BadResponse(_) => "the upstream's answer is not valid HTTP",
             FaultKind::Truncated => "the upstream's answer broke off",
             FaultKind::UnaskedInterim => "the upstream switched protocols unasked",
@@ -160,6 +194,8 @@ impl FaultKind {
             FaultKind::BrokenStage => "a plugin made an answer that cannot be sent",
             FaultKind::Stopping => "the gateway is stopping",
             FaultKind::Overloaded => "the gateway is asked for more than it can do",
+            FaultKind::Skipped { reason, .. } => reason,
+            FaultKind::HeldTooMuch => "the gateway holds as many bodies in memory as it may",
         }
     }
 }

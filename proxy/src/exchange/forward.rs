@@ -21,13 +21,12 @@ use wire::{Framing, Method, Name, Span};
 use super::answer::write_decimal;
 use super::body::{Incoming, Outgoing};
 use super::fault::{Blame, Fault, FaultKind};
-use super::io::{self, Failed};
 use super::phases::Chains;
 use super::receive::{Received, Receiver};
 use super::retry::{self, Again, Try};
-use super::upload::{Sender, UploadState};
+use super::upload::{First, Sender, UploadState};
 use crate::buffers::Buffer;
-use crate::down::Down;
+use crate::down::{Down, Ready};
 use crate::up::connect::connect;
 use crate::up::pool::UpConn;
 use crate::worker::Worker;
@@ -180,46 +179,37 @@ impl Forward<'_> {
         let Down { stream, waiter, up_waiter, buffer, incoming, ready, body_lost, .. } = down;
         let (mut from_client, mut to_client) = stream.split();
         let (mut from_up, mut to_up) = conn.stream.split();
-        let at_hand = all_at_hand.unwrap_or(*ready);
-        let body = match &*buffer {
-            Some(buffer) if at_hand > 0 => &buffer.data()[..at_hand],
-            _ => x.body(),
-        };
-        let written = if body.len() <= COPY_UP_TO {
-            self.up_out.extend_from_slice(body);
-            io::write_all(worker, up_waiter, &mut to_up, self.up_out, timeouts.send).await
-        } else {
-            io::write_pieces(worker, up_waiter, &mut to_up, [self.up_out, body, b""], timeouts.send).await
-        };
-        if let Err(error) = written {
-            let kind = match error {
-                Failed::Closed | Failed::Broken => FaultKind::ClosedEarly,
-                Failed::Timeout => FaultKind::SendTimeout,
-            };
-            // A connection that took no byte has not carried this request.
-            state.sent = error != Failed::Closed;
-            return Err(failed(Fault::upstream(kind), state));
+        let beginning = if all_at_hand.is_none() { *ready } else { Ready::default() };
+        let at_hand = all_at_hand.unwrap_or(beginning.bytes);
+        let mut first = First { head: b"", body: None, at_hand, beginning, tail: Vec::new() };
+        let held = if x.body_state == Body::Whole { x.messages.body.len() } else { 0 };
+        if held > COPY_UP_TO {
+            first.body = Some(x.messages.body.clone());
+            write_tail(x, &mut first.tail);
+        } else if x.body_state == Body::Whole {
+            self.up_out.extend_from_slice(&x.messages.body);
+            write_tail(x, self.up_out);
+        } else if at_hand <= COPY_UP_TO
+            && let Some(buffer) = &*buffer
+        {
+            self.up_out.extend_from_slice(&buffer.data()[..at_hand]);
+            first.at_hand = 0;
         }
-        state.sent = true;
+        first.head = self.up_out;
 
         let sent_method = sent_method(x);
         let upload = UploadState::default();
         if x.body_state == Body::TooLarge {
             upload.received.set(x.messages.body.len() as u64);
+            upload.measured.set(x.messages.body.len() as u64);
         }
         let mut nothing = Incoming::None;
         let incoming = if all_at_hand.is_some() { &mut nothing } else { incoming };
-        upload.done_at.set(incoming.is_done().then(|| worker.clock.coarse_ms()));
-        if let (None, Some(buffer), 1..) = (all_at_hand, &mut *buffer, *ready) {
-            // The beginning of a longer body is out, so there is room for more of it.
-            buffer.consume(*ready);
-            upload.received.set(std::mem::take(ready) as u64);
-            upload.lost.set(true);
-        }
+        upload.taken.set(incoming.is_done());
         let result = {
             let from = &mut from_client;
             let sender = Sender { worker, waiter, from, buffer, incoming, state: &upload };
-            let mut sending = pin!(sender.run(&mut to_up, outgoing, timeouts.send));
+            let mut sending = pin!(sender.run(&mut to_up, first, outgoing, timeouts.send));
             let receiver = Receiver {
                 worker,
                 waiter: up_waiter,
@@ -232,6 +222,7 @@ impl Forward<'_> {
                 chunk: &mut *self.chunk,
                 read_timeout: timeouts.read,
                 sent_method,
+                reused: state.reused,
                 switching,
                 keep_client: self.keep_client,
                 head_sent: false,
@@ -239,7 +230,8 @@ impl Forward<'_> {
             };
             let mut receiving = pin!(receiver.run());
             poll_fn(|cx| {
-                // The response first: it is what most wake-ups are about.
+                // The response first: it is what most wake-ups are about. What lies there before the
+                // request was sent shows that the connection is not to be used.
                 if let Poll::Ready(received) = receiving.as_mut().poll(cx) {
                     return Poll::Ready(received);
                 }
@@ -251,7 +243,10 @@ impl Forward<'_> {
             })
             .await
         };
-        *body_lost |= upload.lost.get();
+        if upload.lost.get() {
+            *body_lost = true;
+            *ready = Ready::default();
+        }
         x.timing.received += upload.received.get();
         match result {
             Ok(Received::Done { keep_upstream, keep_client }) => {
@@ -266,6 +261,7 @@ impl Forward<'_> {
             }
             Err(fault) => {
                 state.body_lost = *body_lost;
+                state.sent = upload.sent.get();
                 Err(failed(fault, state))
             }
         }
@@ -376,7 +372,8 @@ fn write_request(
         return Ok(Outgoing::Same);
     }
     let length = match (x.body_state, head.framing) {
-        (Body::Whole, _) => Some(x.messages.body.len() as u64),
+        (Body::Whole, _) if x.messages.request_trailers.is_empty() => Some(x.messages.body.len() as u64),
+        (Body::Whole, _) => None,
         (_, Framing::Length(length)) => Some(length),
         _ => None,
     };
@@ -391,13 +388,28 @@ fn write_request(
         return Ok(Outgoing::Same);
     }
     out.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
-    if x.body_state != Body::TooLarge || x.messages.body.is_empty() {
+    let held = &x.messages.body;
+    if held.is_empty() {
+        return Ok(Outgoing::Same);
+    }
+    wire::h1::encode::chunk_header(held.len(), out);
+    if x.body_state == Body::Whole {
+        // It follows, and then its trailers.
         return Ok(Outgoing::Same);
     }
     // The beginning was taken out of its coding, so the rest is, too.
-    let beginning = &x.messages.body;
-    wire::h1::encode::chunk_header(beginning.len(), out);
-    out.extend_from_slice(beginning);
+    out.extend_from_slice(held);
     out.extend_from_slice(b"\r\n");
     Ok(Outgoing::Chunked)
+}
+
+/// What follows a held body that has trailers, and so goes out in one chunk.
+fn write_tail(x: &Exchange<'_>, out: &mut Vec<u8>) {
+    let trailers = &x.messages.request_trailers;
+    if !trailers.is_empty() {
+        if !x.messages.body.is_empty() {
+            out.extend_from_slice(b"\r\n");
+        }
+        wire::h1::encode::last_chunk(Some(trailers), out);
+    }
 }

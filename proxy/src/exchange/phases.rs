@@ -61,16 +61,29 @@ impl<'a> Chains<'a> {
         self.each(Phase::BodyFilter).any(|chain| chain.filters_body(x))
     }
 
-    /// False if a stage panicked: what it would have made of the body is unknown.
+    /// Whether a stage gives nothing of the body on before it has seen all of it.
     #[inline]
-    pub(crate) fn body_filter(self, worker: &Worker, x: &mut Exchange<'_>, chunk: &mut Chunk) -> bool {
+    pub(crate) fn hold_body(self, x: &Exchange<'_>) -> bool {
+        self.each(Phase::BodyFilter).any(|chain| chain.holds_body(x))
+    }
+
+    /// An error if a stage panicked, as what it would have made of the body is unknown, or if it
+    /// would have to hold more than it may.
+    #[inline]
+    pub(crate) fn body_filter(
+        self,
+        worker: &Worker,
+        x: &mut Exchange<'_>,
+        chunk: &mut Chunk,
+    ) -> Result<(), Fault> {
+        chunk.refused = false;
         for chain in self.each(Phase::BodyFilter) {
             if catch_unwind(AssertUnwindSafe(|| chain.body_filter(x, chunk))).is_err() {
                 worker.shard.panicked();
-                return false;
+                return Err(Fault::gateway(FaultKind::Panic));
             }
         }
-        true
+        if chunk.refused { Err(Fault::gateway(FaultKind::HeldTooMuch)) } else { Ok(()) }
     }
 
     #[inline]

@@ -10,11 +10,11 @@ use wire::h1::Progress;
 use wire::{Framing, Method, Name, Version};
 
 use super::answer::{self, Ending};
-use super::body::{Incoming, Outgoing};
+use super::body::{Frame, Incoming, Outgoing};
 use super::fault::{Fault, FaultKind};
 use super::io::{self, Failed};
 use super::phases::Chains;
-use super::upload::{UploadState, chunk_pieces};
+use super::upload::UploadState;
 use crate::buffers::{Buffer, Lent, SMALL};
 use crate::clock::Waiter;
 use crate::rt::{ReadHalf, WriteHalf};
@@ -48,6 +48,8 @@ pub(crate) struct Receiver<'a, 'b, 'x> {
     pub(crate) read_timeout: Duration,
     /// The method that was sent: whether the answer has a body depends on it.
     pub(crate) sent_method: Method,
+    /// The connection has carried a request before this one.
+    pub(crate) reused: bool,
     /// The client asked for another protocol and the plan allows it.
     pub(crate) switching: bool,
     /// The client's connection may serve another request.
@@ -70,7 +72,7 @@ impl Receiver<'_, '_, '_> {
         }
         let mut incoming = Incoming::new(head.framing);
         let keep_upstream = head.keep_alive && head.framing != Framing::UntilClose;
-        let (ending, outgoing) = self.prepare();
+        let (ending, outgoing) = self.prepare()?;
         self.out.clear();
         answer::write_head(worker, self.x, ending, self.keep_client, self.out);
         let head_len = self.out.len() as u64;
@@ -79,6 +81,7 @@ impl Receiver<'_, '_, '_> {
         let has_body = ending != Ending::Nothing && self.x.method() != Method::Head;
         let filtered = has_body && self.chains.filter_body(self.x);
         let sent = if !has_body {
+            self.skip(&mut lent, &mut incoming);
             self.flush().await
         } else if filtered {
             self.deliver_filtered(&mut lent, &mut incoming, ending, outgoing).await
@@ -90,7 +93,9 @@ impl Receiver<'_, '_, '_> {
             if self.head_sent {
                 return Ok(Received::Broken(fault));
             }
-            // The very first bytes of the body were wrong, and the client has seen nothing yet.
+            // The client has seen nothing yet, and is told why. But the server has answered: it is not
+            // asked again.
+            self.state.lost.set(true);
             self.state.answered.set(false);
             self.out.clear();
             return Err(fault);
@@ -117,6 +122,8 @@ impl Receiver<'_, '_, '_> {
                 let decoded =
                     wire::h1::response(buffer.data(), &mut progress, head, self.sent_method, limits);
                 match decoded.map_err(|refusal| Fault::upstream(FaultKind::BadResponse(refusal)))? {
+                    // No answer to a request that is still to be sent: the server is done with us.
+                    Some(_) if self.reused && !self.state.sent.get() => return Err(closed_early()),
                     Some(n) => {
                         buffer.consume(n);
                         if head.status >= 200 || head.status == 101 {
@@ -181,8 +188,9 @@ impl Receiver<'_, '_, '_> {
         Ok(())
     }
 
-    /// Puts the response head into the form the client gets, and says how the body goes out.
-    fn prepare(&mut self) -> (Ending, Outgoing) {
+    /// Puts the response head into the form the client gets, and says how the body goes out. What
+    /// counts is what the stages made of the status.
+    fn prepare(&mut self) -> Result<(Ending, Outgoing), Fault> {
         let x = &mut *self.x;
         let status = x.messages.response.status;
         x.upstream_status = status;
@@ -191,7 +199,7 @@ impl Receiver<'_, '_, '_> {
         x.apply_early_edits();
         answer::tell_upstream_status(self.worker, x);
         self.chains.header_filter(self.worker, x);
-        if self.state.done_at.get().is_none() || self.worker.is_draining() {
+        if !self.state.taken.get() || self.worker.is_draining() {
             // An early response: what is left of the request's body would be taken for a request.
             self.keep_client = false;
         }
@@ -200,28 +208,45 @@ impl Receiver<'_, '_, '_> {
             .fields
             .get(Name::ContentLength)
             .and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
-        if status == 204 || status == 304 || status < 200 {
-            return (Ending::Nothing, Outgoing::Bare);
+        match head.status {
+            204 | 304 => return Ok((Ending::Nothing, Outgoing::Bare)),
+            200..=999 => {}
+            // A stage's own: it would not end the exchange.
+            _ => return Err(Fault::gateway(FaultKind::BrokenStage)),
         }
         if x.messages.request.method == Method::Head {
-            return (length.map_or(Ending::Nothing, Ending::Length), Outgoing::Bare);
+            return Ok((length.map_or(Ending::Nothing, Ending::Length), Outgoing::Bare));
         }
         let filtered = self.chains.filter_body(x);
-        let http10 = x.messages.request.version == Version::Http10;
-        match (head.framing, length) {
-            (Framing::Length(announced), Some(length)) if filtered || length == announced => {
+        Ok(match (head.framing, length) {
+            // What is passed on as it is has the length it came with, whatever a stage made of the field.
+            (Framing::Length(announced), _) if !filtered => (Ending::Length(announced), Outgoing::Bare),
+            // The field of an answer without a body (304) tells of another one's.
+            (Framing::None, _) if !filtered => (Ending::Length(0), Outgoing::Bare),
+            (Framing::Length(_) | Framing::Chunked | Framing::UntilClose, Some(length)) if filtered => {
                 (Ending::Length(length), Outgoing::Bare)
             }
-            // A stage that changed the length without changing the body: the body's own holds.
-            (Framing::Length(announced), _) if !filtered => (Ending::Length(announced), Outgoing::Bare),
-            (Framing::None, _) if !filtered => (Ending::Length(0), Outgoing::Bare),
-            (_, Some(length)) if filtered => (Ending::Length(length), Outgoing::Bare),
-            _ if http10 => {
+            _ if x.messages.request.version == Version::Http10 => {
                 self.keep_client = false;
                 (Ending::Close, Outgoing::Bare)
             }
             (Framing::Chunked, _) if !filtered => (Ending::Chunked, Outgoing::Same),
             _ => (Ending::Chunked, Outgoing::Chunked),
+        })
+    }
+
+    /// Drops what is here of a body that is not passed on.
+    fn skip(&self, lent: &mut Lent<'_>, incoming: &mut Incoming) {
+        if lent.is_none() {
+            return;
+        }
+        let buffer = lent.get();
+        // What is malformed stays, so the connection is not used again.
+        if let Ok(taken) = incoming.decode(buffer.data_mut()) {
+            buffer.consume(taken.consumed);
+            if taken.done {
+                *incoming = Incoming::None;
+            }
         }
     }
 
@@ -233,7 +258,7 @@ impl Receiver<'_, '_, '_> {
         incoming: &mut Incoming,
         outgoing: Outgoing,
     ) -> Result<(), Fault> {
-        let mut frame = Vec::new();
+        let mut frame = Frame::default();
         loop {
             let buffer = lent.get();
             let mut done = incoming.is_done();
@@ -249,7 +274,7 @@ impl Receiver<'_, '_, '_> {
                 let body = &buffer.data()[..taken.emit];
                 if self.out.is_empty() {
                     let pieces = match outgoing {
-                        Outgoing::Chunked => chunk_pieces(body, false, &mut frame),
+                        Outgoing::Chunked => frame.around(body, false, None),
                         Outgoing::Same | Outgoing::Bare => [body, b"", b""],
                     };
                     let timeout = self.worker.settings.send_timeout;
@@ -286,7 +311,8 @@ impl Receiver<'_, '_, '_> {
         }
     }
 
-    /// The body through the stages that look at it.
+    /// The body through the stages that look at it. Where one of them gives nothing on before it has
+    /// seen all, the head waits as well: the stage may still find that it cannot do its work.
     async fn deliver_filtered(
         &mut self,
         lent: &mut Lent<'_>,
@@ -298,7 +324,8 @@ impl Receiver<'_, '_, '_> {
             Ending::Length(length) => Some(length),
             _ => None,
         };
-        let mut frame = Vec::new();
+        let held = self.chains.hold_body(self.x);
+        let mut frame = Frame::default();
         let mut done = incoming.is_done();
         loop {
             self.chunk.data.clear();
@@ -311,10 +338,8 @@ impl Receiver<'_, '_, '_> {
                 done = taken.done;
             }
             self.chunk.last = done;
-            if (done || !self.chunk.data.is_empty())
-                && !self.chains.body_filter(self.worker, self.x, self.chunk)
-            {
-                return Err(Fault::gateway(FaultKind::Panic));
+            if done || !self.chunk.data.is_empty() {
+                self.chains.body_filter(self.worker, self.x, self.chunk)?;
             }
             let data = &self.chunk.data[..];
             if let Some(left) = &mut announced {
@@ -322,13 +347,13 @@ impl Receiver<'_, '_, '_> {
             }
             self.x.timing.body_sent += data.len() as u64;
             let pieces = match outgoing {
-                Outgoing::Chunked => chunk_pieces(data, done, &mut frame),
-                Outgoing::Same | Outgoing::Bare => [data, b"", b""],
+                Outgoing::Chunked => frame.around(data, done, incoming.trailers()),
+                Outgoing::Same | Outgoing::Bare => [b"", data, b""],
             };
-            for piece in pieces {
-                self.out.extend_from_slice(piece);
+            if done || !held || !data.is_empty() {
+                self.head_sent |= !self.out.is_empty() || !data.is_empty();
+                send(self.worker, self.waiter, self.to, self.out, pieces).await.map_err(client_failed)?;
             }
-            self.flush().await?;
             if done {
                 return match announced {
                     Some(left) if left > 0 => Err(Fault::gateway(FaultKind::BrokenStage)),
@@ -399,6 +424,27 @@ impl Receiver<'_, '_, '_> {
         self.out.clear();
         written.map_err(client_failed)
     }
+}
+
+/// Writes what is in `out` and three pieces behind it; a long one from where it lies.
+async fn send(
+    worker: &Worker,
+    waiter: &Waiter,
+    to: &mut WriteHalf<'_>,
+    out: &mut Vec<u8>,
+    [before, data, after]: [&[u8]; 3],
+) -> Result<(), Failed> {
+    let timeout = worker.settings.send_timeout;
+    out.extend_from_slice(before);
+    let written = if data.len() > SMALL {
+        io::write_pieces(worker, waiter, to, [out, data, after], timeout).await
+    } else {
+        out.extend_from_slice(data);
+        out.extend_from_slice(after);
+        io::write_all(worker, waiter, to, out, timeout).await
+    };
+    out.clear();
+    written
 }
 
 fn closed_early() -> Fault {

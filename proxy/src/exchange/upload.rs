@@ -3,18 +3,18 @@
 //! The request's body: into memory for a stage that asked, or on to the upstream.
 
 use std::cell::Cell;
+use std::rc::Rc;
 
 use sdk::Exchange;
 use sdk::exchange::Body;
 use wire::Framing;
-use wire::h1::encode;
 
-use super::body::{Incoming, Outgoing};
+use super::body::{Frame, Incoming, Outgoing};
 use super::fault::{Fault, FaultKind};
 use super::io::{self, Failed};
 use crate::buffers::{Buffer, LARGE, SMALL};
 use crate::clock::Waiter;
-use crate::down::Down;
+use crate::down::{Down, Ready};
 use crate::rt::{ReadHalf, WriteHalf};
 use crate::worker::Worker;
 
@@ -33,30 +33,31 @@ pub(crate) async fn buffer(
         Body::TooLarge if x.messages.body.len() <= limit => {}
         _ => return Ok(()),
     }
-    if let Framing::Length(length) = x.messages.request.framing {
-        if length > limit as u64 {
-            x.body_state = Body::TooLarge;
-            return Ok(());
-        }
-        // What is announced need not come, so only as much is set aside as one read may bring.
-        x.messages.body.reserve(length.min(LARGE as u64) as usize);
+    if let Framing::Length(length) = x.messages.request.framing
+        && length > limit as u64
+    {
+        x.body_state = Body::TooLarge;
+        return Ok(());
     }
     down.say_continue(worker).await?;
     loop {
         if let Some(buffer) = &mut down.buffer {
             let taken = down.incoming.decode(buffer.data_mut());
             let taken = taken.map_err(|refusal| Fault::client(FaultKind::BadBody(refusal)))?;
-            x.messages.body.extend_from_slice(&buffer.data()[..taken.emit]);
+            hold(worker, x, &buffer.data()[..taken.emit], limit)?;
             buffer.consume(taken.consumed);
+            let max = worker.settings.max_body;
+            if max > 0 && x.messages.body.len() as u64 > max {
+                return Err(Fault::client(FaultKind::BodyTooLarge));
+            }
             if taken.done {
+                if let Some(trailers) = down.incoming.trailers() {
+                    x.messages.request_trailers.clone_from(trailers);
+                }
                 x.body_state = Body::Whole;
                 down.incoming = Incoming::None;
                 down.return_empty(worker);
                 return Ok(());
-            }
-            let max = worker.settings.max_body;
-            if max > 0 && x.messages.body.len() as u64 > max {
-                return Err(Fault::client(FaultKind::BodyTooLarge));
             }
             if x.messages.body.len() > limit {
                 x.body_state = Body::TooLarge;
@@ -67,6 +68,26 @@ pub(crate) async fn buffer(
     }
 }
 
+/// Puts more of the body into memory, and on the worker's bill. What is announced need not come, so
+/// memory is set aside as bytes arrive.
+fn hold(worker: &Worker, x: &mut Exchange<'_>, bytes: &[u8], limit: usize) -> Result<(), Fault> {
+    let messages = &mut *x.messages;
+    // Nobody shares the body before it goes out.
+    let body = Rc::make_mut(&mut messages.body);
+    let most = match messages.request.framing {
+        Framing::Length(length) => usize::try_from(length).unwrap_or(usize::MAX).min(limit),
+        _ => limit,
+    };
+    if messages.body_held.reserve(&worker.budget, body, bytes.len(), most).is_err() {
+        return Err(match body.len() + bytes.len() > worker.settings.held_bodies {
+            true => Fault::client(FaultKind::BodyTooLarge),
+            false => Fault::gateway(FaultKind::HeldTooMuch),
+        });
+    }
+    body.extend_from_slice(bytes);
+    Ok(())
+}
+
 /// How far sending a request's body has come; looked at by the receiving side.
 #[derive(Debug, Default)]
 pub(crate) struct UploadState {
@@ -74,12 +95,33 @@ pub(crate) struct UploadState {
     pub(crate) done_at: Cell<Option<u64>>,
     /// Bytes were taken from the client that are not in memory any more.
     pub(crate) lost: Cell<bool>,
+    /// Some bytes of the request may have reached the server.
+    pub(crate) sent: Cell<bool>,
     /// Writing to the upstream failed; its answer may still be there to read.
     pub(crate) failed: Cell<Option<Failed>>,
+    /// All of the body was taken from the client's connection, or is at hand.
+    pub(crate) taken: Cell<bool>,
     /// The response has begun, so a half-closed client is known to be served.
     pub(crate) answered: Cell<bool>,
-    /// Body bytes taken from the client.
+    /// Bytes of the body taken from the client, in the form in which they go on.
     pub(crate) received: Cell<u64>,
+    /// Those without the lines of chunked coding: what the limit is for.
+    pub(crate) measured: Cell<u64>,
+}
+
+/// What is at hand of a request, and goes out first.
+#[derive(Debug)]
+pub(crate) struct First<'a> {
+    /// The head, with a small body behind it.
+    pub(crate) head: &'a [u8],
+    /// A longer body that is held.
+    pub(crate) body: Option<Rc<Vec<u8>>>,
+    /// Bytes of it at the front of the client's buffer.
+    pub(crate) at_hand: usize,
+    /// Bytes there that are done with when this is out, as they are the beginning of a longer body.
+    pub(crate) beginning: Ready,
+    /// What ends a held body in chunked coding.
+    pub(crate) tail: Vec<u8>,
 }
 
 /// What sending needs of the connection to the client.
@@ -93,15 +135,20 @@ pub(crate) struct Sender<'a, 'b> {
 }
 
 impl Sender<'_, '_> {
-    /// Sends the rest of the body, then watches whether the client goes away. Ends only
-    /// with a fault of the client.
+    /// Sends the request, then watches whether the client goes away. Ends only with a fault. The
+    /// upstream may answer at any time, so that is listened for meanwhile.
     pub(crate) async fn run(
         mut self,
         to: &mut WriteHalf<'_>,
+        first: First<'_>,
         outgoing: Outgoing,
         send_timeout: std::time::Duration,
     ) -> Fault {
-        if !self.incoming.is_done()
+        if let Err(fault) = self.begin(to, first, send_timeout).await {
+            return fault;
+        }
+        if self.state.failed.get().is_none()
+            && !self.incoming.is_done()
             && let Err(fault) = self.stream(to, outgoing, send_timeout).await
         {
             return fault;
@@ -112,6 +159,55 @@ impl Sender<'_, '_> {
         }
         self.state.done_at.set(Some(self.worker.clock.coarse_ms()));
         self.watch().await
+    }
+
+    /// Sends what is at hand.
+    #[inline]
+    async fn begin(
+        &mut self,
+        to: &mut WriteHalf<'_>,
+        first: First<'_>,
+        send_timeout: std::time::Duration,
+    ) -> Result<(), Fault> {
+        self.state.sent.set(true);
+        let body = match (&first.body, &*self.buffer) {
+            (Some(body), _) => &body[..],
+            (None, Some(buffer)) => &buffer.data()[..first.at_hand],
+            (None, None) => &[],
+        };
+        let written = if body.is_empty() {
+            io::write_all(self.worker, self.waiter, to, first.head, send_timeout).await
+        } else {
+            let pieces = [first.head, body, &first.tail];
+            io::write_pieces(self.worker, self.waiter, to, pieces, send_timeout).await
+        };
+        match written {
+            Ok(()) => {}
+            Err(Failed::Closed) => {
+                // A connection that took no byte has not carried this request.
+                self.state.sent.set(false);
+                return Err(Fault::upstream(FaultKind::ClosedEarly));
+            }
+            Err(failed) => self.failed(failed)?,
+        }
+        if let (Some(buffer), Ready { bytes: 1.., .. }) = (&mut *self.buffer, first.beginning) {
+            // There is room for more of the body now.
+            buffer.consume(first.beginning.bytes);
+            self.state.received.set(first.beginning.bytes as u64);
+            self.state.measured.set(first.beginning.data as u64);
+            self.state.lost.set(true);
+        }
+        Ok(())
+    }
+
+    /// The upstream takes no more. It may have answered before, and closed since it wanted no more
+    /// than that; one that neither reads nor answers has failed.
+    fn failed(&self, failed: Failed) -> Result<(), Fault> {
+        if failed == Failed::Timeout && !self.state.answered.get() {
+            return Err(Fault::upstream(FaultKind::SendTimeout));
+        }
+        self.state.failed.set(Some(failed));
+        Ok(())
     }
 
     async fn stream(
@@ -130,24 +226,27 @@ impl Sender<'_, '_> {
                 };
                 let taken = taken.map_err(|refusal| Fault::client(FaultKind::BadBody(refusal)))?;
                 self.state.received.set(self.state.received.get() + taken.emit as u64);
-                if max > 0 && self.state.received.get() > max {
+                self.state.measured.set(self.state.measured.get() + taken.data as u64);
+                if max > 0 && self.state.measured.get() > max {
                     return Err(Fault::client(FaultKind::BodyTooLarge));
                 }
                 let bytes = &buffer.data()[..taken.emit];
-                let mut frame = Vec::new();
+                let mut frame = Frame::default();
                 let pieces = match outgoing {
                     Outgoing::Same | Outgoing::Bare => [bytes, b"", b""],
-                    Outgoing::Chunked => chunk_pieces(bytes, taken.done, &mut frame),
+                    Outgoing::Chunked => frame.around(bytes, taken.done, self.incoming.trailers()),
                 };
                 let written = io::write_pieces(self.worker, self.waiter, to, pieces, send_timeout).await;
                 buffer.consume(taken.consumed);
                 self.state.lost.set(true);
-                if let Err(failed) = written {
-                    self.state.failed.set(Some(failed));
-                    return Ok(());
-                }
                 if taken.done {
                     *self.incoming = Incoming::None;
+                    self.state.taken.set(true);
+                }
+                if let Err(failed) = written {
+                    return self.failed(failed);
+                }
+                if taken.done {
                     return Ok(());
                 }
             }
@@ -207,14 +306,4 @@ impl Sender<'_, '_> {
         }
         Fault::client(FaultKind::ClientGone)
     }
-}
-
-/// A chunk's three parts; the frame holds the size line, and with the last chunk all of it.
-pub(crate) fn chunk_pieces<'a>(bytes: &'a [u8], last: bool, frame: &'a mut Vec<u8>) -> [&'a [u8]; 3] {
-    frame.clear();
-    if bytes.is_empty() {
-        return [if last { encode::LAST_CHUNK } else { b"" }, b"", b""];
-    }
-    encode::chunk_header(bytes.len(), frame);
-    [frame, bytes, if last { b"\r\n0\r\n\r\n" } else { b"\r\n" }]
 }

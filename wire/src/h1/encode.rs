@@ -2,6 +2,8 @@
 //!
 //! Writing HTTP/1: start lines, chunk headers and dates.
 
+use crate::fields::Fields;
+
 /// The end of a chunked body without trailers.
 pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
@@ -24,6 +26,16 @@ pub fn chunk_header(len: usize, out: &mut Vec<u8>) {
     let digits = (usize::BITS - len.leading_zeros()).div_ceil(4).max(1);
     for place in (0..digits).rev() {
         out.push(DIGITS[len >> (place * 4) & 15]);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends the end of a chunked body: the last chunk and the trailers (RFC 9112 section 7.1.2).
+#[inline]
+pub fn last_chunk(trailers: Option<&Fields>, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"0\r\n");
+    if let Some(trailers) = trailers {
+        trailers.write_to(out);
     }
     out.extend_from_slice(b"\r\n");
 }
