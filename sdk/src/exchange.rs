@@ -204,6 +204,8 @@ pub struct Forward {
 pub struct Timing {
     /// Microseconds from the request's head until now; in the log phase, the whole exchange.
     pub total_us: u64,
+    /// When the upstream was asked first, by the worker's own clock; 0 if nobody wants to know.
+    pub asked_us: u64,
     /// Microseconds from choosing the upstream to the end of its response.
     pub upstream_us: u64,
     /// Bytes received from the client: head and body.
@@ -212,6 +214,16 @@ pub struct Timing {
     pub sent: u64,
     /// Body bytes sent to the client.
     pub body_sent: u64,
+}
+
+/// A server that was asked in vain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Try {
+    pub addr: SocketAddr,
+    /// 502 or 504; 0 if it was not asked in the end.
+    pub status: u16,
+    /// Microseconds, where somebody wants to know.
+    pub took_us: u64,
 }
 
 /// Who made the response.
@@ -244,7 +256,7 @@ pub struct Exchange<'s> {
     /// 0 before that.
     pub upstream_status: u16,
     /// The servers that were tried in vain before that one, and what came of it. Allocates only then.
-    pub tried: Vec<(SocketAddr, u16)>,
+    pub tried: Vec<Try>,
     /// What was read of the line of a request that was refused before it was one: there is no head.
     pub refused: Option<&'s [u8]>,
     pub world: &'s dyn World,
@@ -307,7 +319,7 @@ impl<'s> Exchange<'s> {
         if self.upstream_addr.is_none() || self.upstream_status == 0 && self.tried.is_empty() {
             return false;
         }
-        let all = self.tried.iter().map(|(_, status)| *status).chain([self.upstream_status]);
+        let all = self.tried.iter().map(|tried| tried.status).chain([self.upstream_status]);
         for (at, status) in all.enumerate() {
             if at > 0 {
                 out.extend(*b", ");

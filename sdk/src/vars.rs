@@ -366,11 +366,11 @@ impl Plain {
             }
             Plain::UpstreamAddr => match x.upstream_addr {
                 Some(addr) => {
-                    for (tried, _) in &x.tried {
-                        write(out, tried);
+                    for tried in &x.tried {
+                        address(out, tried.addr);
                         out.extend_from_slice(b", ");
                     }
-                    write(out, addr)
+                    address(out, addr)
                 }
                 None => Found::Nothing,
             },
@@ -379,7 +379,13 @@ impl Plain {
                 None => head.authority(),
             }),
             Plain::UpstreamResponseTime if x.upstream_addr.is_some() => {
-                time::seconds(x.timing.upstream_us / 1000, out);
+                let mut last = x.timing.upstream_us;
+                for tried in &x.tried {
+                    time::seconds(tried.took_us / 1000, out);
+                    out.extend_from_slice(b", ");
+                    last = last.saturating_sub(tried.took_us);
+                }
+                time::seconds(last / 1000, out);
                 Found::Written
             }
             Plain::UpstreamResponseTime => Found::Nothing,
@@ -434,6 +440,19 @@ fn write<'a>(out: &mut Vec<u8>, value: impl std::fmt::Display) -> Found<'a> {
 fn number<'a>(out: &mut Vec<u8>, value: u64) -> Found<'a> {
     time::decimal(value, out);
     Found::Written
+}
+
+/// The same for an address and a port.
+fn address<'a>(out: &mut Vec<u8>, addr: std::net::SocketAddr) -> Found<'a> {
+    let std::net::SocketAddr::V4(v4) = addr else { return write(out, addr) };
+    for (at, octet) in v4.ip().octets().into_iter().enumerate() {
+        if at > 0 {
+            out.push(b'.');
+        }
+        time::decimal(octet.into(), out);
+    }
+    out.push(b':');
+    number(out, v4.port().into())
 }
 
 /// Text that counts as absent when it is empty.

@@ -99,7 +99,9 @@ pub(crate) async fn drive(
         x.request().keep_alive && !last_request && !worker.is_draining() && x.method() != Method::Connect;
     let mut fault = None;
     let began = began.filter(|_| access_log.is_some() || chains.has(Phase::Log));
-    let asked = if began.is_some() { worker.clock.micros() } else { 0 };
+    if began.is_some() {
+        x.timing.asked_us = worker.clock.micros();
+    }
     let mut after = match (flow, plan) {
         (Flow::Go, Some(plan)) => {
             let forward = Forward {
@@ -159,7 +161,7 @@ pub(crate) async fn drive(
         // What was read of a body without being sent on piece by piece.
         x.timing.received += (x.body().len() + down.body_at_hand().unwrap_or(0)) as u64;
         if x.upstream_addr.is_some() {
-            x.timing.upstream_us = ended.saturating_sub(asked);
+            x.timing.upstream_us = ended.saturating_sub(x.timing.asked_us);
         }
         chains.log(worker, &mut x);
         if let Some(log) = access_log {

@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use sdk::Exchange;
-use sdk::exchange::{Body, Chunk};
+use sdk::exchange::{self, Body, Chunk};
 use smallvec::SmallVec;
 use snapshot::balance::Tried;
 use snapshot::{Endpoint, PassHost, Plan, Scheme, Snapshot, Upstream};
@@ -108,7 +108,15 @@ impl Forward<'_> {
             };
             let endpoint = &upstream.endpoints[index];
             if let Some(before) = x.upstream_addr.replace(endpoint.addr) {
-                x.tried.push((before, std::mem::take(&mut x.upstream_status)));
+                let took_us = match x.timing.asked_us {
+                    0 => 0,
+                    asked => {
+                        let before: u64 = x.tried.iter().map(|tried| tried.took_us).sum();
+                        worker.clock.micros().saturating_sub(asked + before)
+                    }
+                };
+                let status = std::mem::take(&mut x.upstream_status);
+                x.tried.push(exchange::Try { addr: before, status, took_us });
             }
             let result = if upstream.keeps_score() {
                 let began = worker.clock.micros();

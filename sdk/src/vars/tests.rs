@@ -1,5 +1,5 @@
 use super::*;
-use crate::exchange::Client;
+use crate::exchange::{Client, Try};
 use crate::testing::{Probe, respond, with_body};
 
 fn text(x: &Exchange<'_>, name: &str) -> Option<String> {
@@ -123,14 +123,18 @@ fn tries_are_lists() {
     let addr = |n: u8| std::net::SocketAddr::from(([10, 0, 0, n], 80));
     x.upstream_addr = Some(addr(1));
     assert_eq!(text(&x, "upstream_status"), None, "it was not asked yet");
-    x.tried.push((addr(1), 502));
-    x.tried.push((addr(2), 504));
+    x.tried.push(Try { addr: addr(1), status: 502, took_us: 5_999 });
+    x.tried.push(Try { addr: addr(2), status: 504, took_us: 1_000_000 });
     x.upstream_addr = Some(addr(3));
     assert_eq!(text(&x, "upstream_status").as_deref(), Some("502, 504, -"));
     respond(&mut x, 200, &[]);
     assert_eq!(text(&x, "upstream_status").as_deref(), Some("502, 504, 200"));
     assert_eq!(text(&x, "upstream_addr").as_deref(), Some("10.0.0.1:80, 10.0.0.2:80, 10.0.0.3:80"));
     assert_eq!(text(&x, "balancer_ip").as_deref(), Some("10.0.0.3"));
+    x.timing.upstream_us = 1_008_000;
+    assert_eq!(text(&x, "upstream_response_time").as_deref(), Some("0.005, 1.000, 0.002"));
+    x.upstream_addr = Some("[::1]:80".parse().unwrap());
+    assert_eq!(text(&x, "upstream_addr").as_deref(), Some("10.0.0.1:80, 10.0.0.2:80, [::1]:80"));
 }
 
 #[test]
