@@ -18,6 +18,7 @@ mod touched;
 mod upstream;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
@@ -269,7 +270,8 @@ impl Compiler {
             match desired.get(Kind::PluginMetadata, &plugin).map(|entry| &entry.resource) {
                 Some(model::Resource::PluginMetadata(found)) => {
                     let value = Value::Object(found.value.clone());
-                    match self.catalog.check(&plugin, &value, sdk::catalog::Place::Metadata) {
+                    let place = sdk::catalog::Place::Metadata;
+                    match guarded(|| self.catalog.check(&plugin, &value, place)) {
                         Ok(()) => {
                             self.accept(&key);
                             self.metadata.insert(plugin.clone(), value);
@@ -397,6 +399,7 @@ impl<T> Tried<T> {
         mut make: impl FnMut(&Arc<Entry>) -> Result<T, Invalid>,
     ) -> Tried<T> {
         let had = last_good.is_some();
+        let mut make = |entry: &Arc<Entry>| guarded(|| make(entry));
         match make(entry) {
             Ok(made) => Tried { made: Some(made), wrong: None, had },
             Err(invalid) => {
@@ -406,4 +409,13 @@ impl<T> Tried<T> {
             }
         }
     }
+}
+
+/// A panic while a resource is compiled is a mistake of ours which that resource brings out: it
+/// costs that resource, which is told, and no other.
+fn guarded<T>(make: impl FnOnce() -> Result<T, Invalid>) -> Result<T, Invalid> {
+    catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|_| {
+        Err(Invalid::new("compiling it failed: a mistake of the gateway, not of the resource")
+            .hint("the log says where; please report it"))
+    })
 }

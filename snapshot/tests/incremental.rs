@@ -225,6 +225,7 @@ proptest! {
             prop_assert_eq!(compiled.snapshot.revision, revision as u64);
             let fresh = support::compiler().compile(&desired, &Touched::all(), &names, 0);
             let text = print(&compiled, &desired);
+            support::nothing_is_lost(&compiled, &desired);
             // Resources that live on in an older form depend on history; all others do not.
             if compiled.rejected.iter().all(|rejected| !rejected.kept_previous) {
                 prop_assert_eq!(&text, &print(&fresh, &desired));

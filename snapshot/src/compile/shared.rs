@@ -8,9 +8,9 @@ use model::{Entry, Invalid, Key, Kind};
 use sdk::Chain;
 use sdk::build::Names;
 
-use super::chains::{Source, unless_idle};
+use super::chains::{Blame, Source, unless_idle};
 use super::hosts::{Part, Recorder};
-use super::{Compiler, Pass};
+use super::{Compiler, Pass, guarded};
 use crate::upstream::Upstream;
 
 /// The last good form of a shared resource.
@@ -58,7 +58,7 @@ impl Compiler {
         self.global = match &rules[..] {
             [] => None,
             [(key, _)] => self.shared.get(key).and_then(|shared| shared.chain.clone()),
-            _ => match self.chain(&sources, &recorder) {
+            _ => match guarded_chain(|| self.chain(&sources, &recorder)) {
                 Ok(chain) => unless_idle(chain),
                 Err(blame) => {
                     // Each was compiled alone a moment ago, so this is not one rule's fault.
@@ -116,6 +116,12 @@ impl Compiler {
         self.hosts.set(key, Part::Upstream, for_upstream.asked());
         Ok(Shared { entry: entry.clone(), chain: unless_idle(chain), upstream })
     }
+}
+
+/// [`guarded`], the first of the sources being blamed for a panic.
+fn guarded_chain<T>(make: impl FnOnce() -> Result<T, Blame>) -> Result<T, Blame> {
+    let made = guarded(|| Ok(make()));
+    made.unwrap_or_else(|invalid| Err(Blame { source: 0, invalid: Box::new(invalid) }))
 }
 
 /// The rules that have a plugin that one before them has.

@@ -20,7 +20,7 @@ use snapshot::compile::Settings;
 use snapshot::{Compiled, Compiler, Endpoint, Plan, Snapshot, Touched, Upstream};
 
 /// Knows the plugins of [`NAMES`]; `key` is for auth, `mirror` looks its `host` up, and each is
-/// refused with `"bad": true`.
+/// refused with `"bad": true`. A mistake of the gateway is played by `"panic": true`.
 #[derive(Debug)]
 pub struct Plugins;
 
@@ -36,6 +36,7 @@ fn check(name: &str, config: &Value) -> Result<&'static str, Invalid> {
     if config["bad"] == json!(true) {
         return Err(Invalid::new("it is bad").at("/bad"));
     }
+    assert!(config["panic"] != json!(true), "played by a test");
     Ok(known)
 }
 
@@ -221,6 +222,42 @@ pub fn print(compiled: &Compiled, desired: &Desired) -> String {
         writeln!(out, "wanted {}", hosts.join(" ")).unwrap();
     }
     out
+}
+
+/// Each resource is served or rejected, and what is rejected is there.
+pub fn nothing_is_lost(compiled: &Compiled, desired: &Desired) {
+    let rejected = |key: &Key| compiled.rejected.iter().any(|rejected| rejected.key == *key);
+    for entry in desired.iter() {
+        let key = &entry.key;
+        let consumers = &compiled.snapshot.consumers;
+        let served = match &entry.resource {
+            Resource::Route(route) => !route.enabled || compiled.snapshot.router.rule(&key.id).is_some(),
+            Resource::Consumer(consumer) => {
+                let identity = consumer.plugins.get("key").and_then(|config| config["key"].as_str());
+                let found = identity.and_then(|key| consumers.find("key", key.as_bytes()));
+                let has = |name: &str| found.is_some_and(|found| found.consumer.name == name);
+                consumers.by_name(&key.id).is_some() && (identity.is_none() || has(&key.id))
+            }
+            Resource::Credential(_) => {
+                let owner = key.owner().expect("a credential has an owner");
+                let config = entry.resource.plugins().and_then(|plugins| plugins.get("key"));
+                let identity = config.and_then(|config| config["key"].as_str());
+                let found = identity.and_then(|key| consumers.find("key", key.as_bytes()));
+                let has = found.is_some_and(|found| found.credential_id.as_deref() == Some(key.leaf()));
+                consumers.by_name(owner).is_none() || identity.is_none() || has
+            }
+            Resource::GlobalRule(_) if desired.plugins.is_none() => {
+                let plugins = entry.resource.plugins().into_iter().flat_map(|plugins| plugins.keys());
+                let names = compiled.snapshot.global.as_ref().map(|chain| chain.names()).unwrap_or_default();
+                plugins.into_iter().all(|plugin| names.contains(&plugin.as_str()))
+            }
+            _ => true,
+        };
+        assert!(served || rejected(key), "{key} is neither served nor rejected");
+    }
+    for one in &*compiled.rejected {
+        assert!(desired.get(one.key.kind, &one.key.id).is_some(), "{} is rejected, but gone", one.key);
+    }
 }
 
 fn print_plan(out: &mut String, snapshot: &Snapshot, plan: &Plan) {
