@@ -99,6 +99,14 @@ impl Upstream {
         }
     }
 
+    /// Notes a server that was tried in vain, and with it all of its tier that have its address.
+    pub fn note(&self, tried: &mut Tried, index: usize) {
+        let Some(tier) = self.tiers.iter().find(|tier| tier.range.contains(&index)) else { return };
+        let addr = self.endpoints[index].addr;
+        let same = tier.range.clone().filter(|&other| self.endpoints[other].addr == addr);
+        same.for_each(|other| tried.insert(other));
+    }
+
     #[inline]
     fn in_tiers(&self, mut pick: impl FnMut(usize, &Tier) -> Option<usize>) -> Option<usize> {
         self.tiers.iter().enumerate().find_map(|(at, tier)| pick(at, tier))
@@ -143,7 +151,7 @@ impl BalanceState {
 
 impl Tried {
     /// Notes a server. Allocates only for the 129th server and beyond.
-    pub fn insert(&mut self, index: usize) {
+    fn insert(&mut self, index: usize) {
         let word = index / 64;
         if word >= self.0.len() {
             self.0.resize(word + 1, 0);

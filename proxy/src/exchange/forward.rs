@@ -141,7 +141,7 @@ impl Forward<'_> {
                 Again::SameServer => same = Some(index),
                 Again::NextServer if retries > 0 && !worker.clock.is_over(give_up) => {
                     retries -= 1;
-                    tried.insert(index);
+                    upstream.note(&mut tried, index);
                 }
                 _ => return Err(failed.fault),
             }

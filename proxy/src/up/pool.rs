@@ -91,7 +91,7 @@ impl Pools {
 
     /// Keeps a connection whose response was read to its end.
     pub(crate) fn give(&self, addr: SocketAddr, mut conn: UpConn, keepalive: &Keepalive, now: u64) {
-        if conn.requests >= keepalive.requests || keepalive.size == 0 || keepalive.idle_timeout.is_zero() {
+        if conn.requests >= keepalive.requests || keepalive.size == 0 {
             return;
         }
         if self.len.get() >= self.max {
@@ -104,12 +104,19 @@ impl Pools {
         let mut all = self.by_addr.borrow_mut();
         let server = all.entry(addr).or_default();
         if server.idle.len() >= keepalive.size {
-            return;
+            // The oldest gives way, as in NGINX: it is the likeliest to have been closed by the server.
+            let more = server.idle.len() + 1 - keepalive.size;
+            server.idle.drain(..more);
+            self.len.set(self.len.get() - more);
         }
         conn.reused = true;
         let number = self.given.get();
         self.given.set(number + 1);
-        let until = now.saturating_add(keepalive.idle_timeout.as_millis() as u64);
+        // Zero is no limit, as in APISIX.
+        let until = match keepalive.idle_timeout.as_millis() as u64 {
+            0 => u64::MAX,
+            millis => now.saturating_add(millis),
+        };
         server.idle.push(Idle { conn, since: now, until, number });
         self.len.set(self.len.get() + 1);
     }

@@ -328,7 +328,7 @@ fn exchanges_of_an_old_upstream_do_not_make_new_servers_look_idle() {
     let mut before: Vec<usize> = (0..40).map(|_| begin(&old, &mut state)).collect();
     assert_eq!(in_flight(&state), [20, 20]);
     state.carry(&old, &new);
-    let mut shares = [0; 3];
+    let mut shares = [0u32; 3];
     for _ in 0..40 {
         shares[begin(&new, &mut state)] += 1;
         // Meanwhile one of the old ones ends, and another tries the next server.
@@ -340,8 +340,10 @@ fn exchanges_of_an_old_upstream_do_not_make_new_servers_look_idle() {
         state.carry(&old, &new);
     }
     assert_eq!(in_flight(&state).iter().sum::<u32>(), 40);
-    assert!(shares.iter().all(|share| (9..=18).contains(share)), "{shares:?}");
-    assert!(in_flight(&state).iter().all(|busy| (13..=14).contains(busy)), "{:?}", in_flight(&state));
+    // All old ones have ended, so what is in flight is what was given out; the ends may leave a
+    // server one below the others.
+    assert_eq!(in_flight(&state), shares);
+    assert!(shares.iter().all(|share| (12..=15).contains(share)), "{shares:?}");
 }
 
 #[test]
@@ -411,6 +413,23 @@ fn carried_turns_do_not_stick_to_one_server() {
     state.carry(&heavy, &light);
     let shares = shares(&light, &mut state, 30);
     assert!((17..=23).contains(&shares[0]), "{shares:?}");
+}
+
+#[test]
+fn an_address_is_tried_once_a_tier() {
+    let mut endpoints = servers(&[(1, 1), (1, 1), (1, 1), (1, 0)]);
+    endpoints[2].addr = endpoints[0].addr;
+    endpoints[3].addr = endpoints[0].addr;
+    for policy in [Policy::RoundRobin, Policy::LeastConn, Policy::Ewma, chash()] {
+        let upstream = Upstream::new("1", 0, endpoints.clone(), policy);
+        let mut gone = Tried::default();
+        upstream.note(&mut gone, 2);
+        assert!(gone.contains(0) && !gone.contains(1) && gone.contains(2) && !gone.contains(3));
+        let mut probe = Probe::default();
+        assert_eq!(upstream.pick(&mut upstream.state(), &probe.exchange(), &gone, 0), Some(1));
+        upstream.note(&mut gone, 1);
+        assert_eq!(upstream.pick(&mut upstream.state(), &probe.exchange(), &gone, 0), Some(3));
+    }
 }
 
 #[test]
