@@ -151,6 +151,8 @@ impl Plugin for ProxyMirror {
             body: Bytes::copy_from_slice(x.body()),
             timeouts: self.timeouts,
             max_body: MAX_ANSWER,
+            // Rather a copy twice than none, where the mirror closed a kept connection.
+            repeatable: true,
         });
         Step::Next
     }

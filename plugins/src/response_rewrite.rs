@@ -209,6 +209,13 @@ impl Plugin for ResponseRewrite {
             for template in &edit.values {
                 value.clear();
                 template.render(x, &mut value);
+                // As nginx has it, an empty value is none.
+                if value.is_empty() {
+                    if edit.verb == Verb::Set {
+                        x.remove_response_header(&edit.name);
+                    }
+                    continue;
+                }
                 // A value that a variable made unfit for a head is left out, never sent broken.
                 let _ = match edit.verb {
                     Verb::Set => x.set_response_header(&edit.name, &value),

@@ -161,7 +161,7 @@ impl Permit {
                         return Ok(fetched);
                     }
                     // The other side had closed it meanwhile: nothing is wrong with the server.
-                    Err(failure) if conn.reused && failure.may_be_repeated(request.method) => {}
+                    Err(failure) if conn.reused && failure.may_be_repeated(&request) => {}
                     Err(failure) => return Err(failure.error),
                 }
             }
@@ -180,8 +180,8 @@ struct Failure {
 }
 
 impl Failure {
-    fn may_be_repeated(&self, method: Method) -> bool {
-        self.unsent || self.unanswered && method.is_idempotent()
+    fn may_be_repeated(&self, request: &Fetch) -> bool {
+        self.unsent || self.unanswered && (request.repeatable || request.method.is_idempotent())
     }
 }
 

@@ -197,6 +197,37 @@ pub struct Forward {
     pub method: Option<Method>,
     /// Instead of what `pass_host` says.
     pub host: Option<Span>,
+    /// Fields the gateway adds of itself that a stage took away.
+    pub without: Own,
+}
+
+/// A set of the fields by which the gateway tells the upstream of the client's connection.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Own(u8);
+
+impl Own {
+    pub const PROTO: Own = Own(1);
+    pub const HOST: Own = Own(2);
+    pub const PORT: Own = Own(4);
+
+    fn of(name: &str) -> Own {
+        match wire::Name::from_bytes(name.as_bytes()) {
+            wire::Name::XForwardedProto => Own::PROTO,
+            wire::Name::XForwardedHost => Own::HOST,
+            wire::Name::XForwardedPort => Own::PORT,
+            _ => Own(0),
+        }
+    }
+
+    #[inline]
+    pub fn insert(&mut self, other: Own) {
+        self.0 |= other.0;
+    }
+
+    #[inline]
+    pub fn has(self, other: Own) -> bool {
+        self.0 & other.0 != 0
+    }
 }
 
 /// Milliseconds and bytes of an exchange, for metrics and logs.
@@ -370,8 +401,11 @@ impl<'s> Exchange<'s> {
         self.messages.request.fields.append(name.as_bytes(), value)
     }
 
+    /// Takes a header from the request. One that the gateway would add of itself stays away, unless
+    /// a later stage sets it.
     pub fn remove_header(&mut self, name: &str) {
         self.messages.request.fields.remove(name.as_bytes());
+        self.forward.without.insert(Own::of(name));
     }
 
     /// The request's body; empty unless [`Body::Whole`].

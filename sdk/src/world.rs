@@ -60,6 +60,9 @@ pub struct Fetch {
     pub timeouts: FetchTimeouts,
     /// The answer's body may be at most so long.
     pub max_body: usize,
+    /// It may be sent twice, whatever its method. An idempotent one always may: where a kept
+    /// connection turns out to be dead, a fresh one is taken.
+    pub repeatable: bool,
 }
 
 /// How long a [`Fetch`] may take. Once connected, it ends after `send` and `read` together at the

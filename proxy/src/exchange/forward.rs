@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use sdk::Exchange;
-use sdk::exchange::{self, Body, Chunk};
+use sdk::exchange::{self, Body, Chunk, Own};
 use smallvec::SmallVec;
 use snapshot::balance::Tried;
 use snapshot::{Endpoint, PassHost, Plan, Scheme, Snapshot, Upstream};
@@ -327,7 +327,7 @@ fn write_request(
     out.extend_from_slice(b"\r\n");
 
     let mut forwarded_for: SmallVec<[Span; 2]> = SmallVec::new();
-    let mut told = 0u8;
+    let mut told = x.forward.without;
     for field in head.fields.list() {
         match field.id {
             Name::Host
@@ -342,9 +342,9 @@ fn write_request(
                 continue;
             }
             // What an untrusted peer said was taken out: this is a trusted one's word, or a stage's.
-            Name::XForwardedProto => told |= 1,
-            Name::XForwardedHost => told |= 2,
-            Name::XForwardedPort => told |= 4,
+            Name::XForwardedProto => told.insert(Own::PROTO),
+            Name::XForwardedHost => told.insert(Own::HOST),
+            Name::XForwardedPort => told.insert(Own::PORT),
             _ => {}
         }
         out.extend_from_slice(head.fields.bytes(field.name));
@@ -361,15 +361,15 @@ fn write_request(
         out.extend_from_slice(b", ");
     }
     out.extend_from_slice(ip);
-    if told & 1 == 0 {
+    if !told.has(Own::PROTO) {
         out.extend_from_slice(b"\r\nX-Forwarded-Proto: ");
         out.extend_from_slice(x.client.scheme().as_bytes());
     }
-    if told & 2 == 0 && !head.authority().is_empty() {
+    if !told.has(Own::HOST) && !head.authority().is_empty() {
         out.extend_from_slice(b"\r\nX-Forwarded-Host: ");
         out.extend_from_slice(head.authority());
     }
-    if told & 4 == 0 {
+    if !told.has(Own::PORT) {
         out.extend_from_slice(b"\r\nX-Forwarded-Port: ");
         write_decimal(u64::from(x.forwarded_port()), out);
     }
