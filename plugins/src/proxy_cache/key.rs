@@ -58,15 +58,23 @@ impl Sent {
                     sized(out, |out| out.extend_from_slice(head.fields.bytes(host)));
                 }
             }
-            Sent::Path | Sent::Query => sized(out, |out| {
-                let from = out.len();
-                x.upstream_uri(out);
-                let path = out[from..].iter().take_while(|&&byte| byte != b'?').count();
-                match self {
-                    Sent::Query => drop(out.drain(from..from + path)),
-                    _ => out.truncate(from + path),
+            Sent::Path | Sent::Query => {
+                let at = out.len();
+                sized(out, |out| {
+                    let from = out.len();
+                    x.upstream_uri(out);
+                    let path = out[from..].iter().take_while(|&&byte| byte != b'?').count();
+                    match self {
+                        Sent::Query => drop(out.drain(from..from + path)),
+                        _ => out.truncate(from + path),
+                    }
+                });
+                // No query at all is the same request by `$uri` and by `$request_uri`. What stands before
+                // is a path, and begins otherwise, so nothing else reads like this.
+                if self == Sent::Query && out.len() == at + 4 {
+                    out.truncate(at);
                 }
-            }),
+            }
         }
     }
 }

@@ -493,6 +493,15 @@ fn what_the_upstream_can_tell_apart_has_keys_of_its_own() {
 }
 
 #[test]
+fn keys_that_name_the_same_share_an_answer() {
+    let mut site = Site::new(json!({"cache_key": ["$host", "$uri"]}));
+    assert_eq!(site.get("/page", origin(&[], &["one"])).cache(), "MISS");
+    site.config["cache_key"] = json!(["$host", "$request_uri"]);
+    assert_eq!(site.get("/page", origin(&[], &["two"])).cache(), "HIT");
+    assert_eq!(site.get("/page?a=1", origin(&[], &["two"])).cache(), "MISS");
+}
+
+#[test]
 fn the_host_a_stage_sets_is_part_of_the_key() {
     let site = Site::new(json!({}));
     let ask = |host: Option<&str>, answer: &str| {
