@@ -2,7 +2,7 @@
 
 use control::references;
 use http::StatusCode;
-use model::{Invalid, Key, Kind, Resource};
+use model::{Invalid, Key, Kind, Resource, gaps};
 use sdk::Catalog;
 use sdk::catalog::Place;
 use sdk::expr::Expr;
@@ -65,7 +65,7 @@ impl Admin {
 /// Checks a value as far as that is possible without other resources: its fields, its
 /// plugins, and that this program can do what it asks for.
 pub(crate) fn check_alone(catalog: &dyn Catalog, key: &Key, value: &Value) -> Result<(), Invalid> {
-    check_supported(key.kind, value)?;
+    gaps::check(key.kind, value)?;
     check_configs(value)?;
     if key.kind == Kind::PluginMetadata {
         return check_metadata(catalog, key, value);
@@ -115,34 +115,4 @@ fn check_configs(value: &Value) -> Result<(), Invalid> {
         }
     }
     Ok(())
-}
-
-/// Refuses what APISIX can do and this program cannot yet, instead of storing it in silence.
-fn check_supported(kind: Kind, value: &Value) -> Result<(), Invalid> {
-    match kind {
-        Kind::Ssl | Kind::Secret | Kind::Proto => {
-            return Err(Invalid::new(format!("{} are not supported yet", kind.collection())));
-        }
-        Kind::StreamRoute => {
-            return Err(Invalid::new("stream mode is disabled, can not add stream routes"));
-        }
-        Kind::Route | Kind::Service => {
-            for field in ["filter_func", "script", "script_id"] {
-                if value.get(field).is_some() {
-                    return Err(Invalid::new(format!("{field} is Lua, which this version does not run"))
-                        .within(field)
-                        .hint("use `vars` to tell requests apart and plugins to change them"));
-                }
-            }
-        }
-        _ => {}
-    }
-    let upstream = if kind == Kind::Upstream { Some(value) } else { value.get("upstream") };
-    match upstream.and_then(|upstream| upstream.get("discovery_type")).and_then(Value::as_str) {
-        None | Some("dns") => Ok(()),
-        Some(other) => Err(Invalid::new(format!("discovery {other} is not supported by this version"))
-            .at(if kind == Kind::Upstream { "/discovery_type" } else { "/upstream/discovery_type" })
-            .expected("dns")
-            .hint("list the servers as `nodes`, or use a DNS name of the registry")),
-    }
 }

@@ -1,6 +1,6 @@
 //! The control API (`127.0.0.1:9090`): what the program runs, for operators and tests.
 //!
-//! It reads; the one thing it can start is reading the list of plugins again.
+//! It reads; all it can start is that files are read again.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -52,6 +52,17 @@ impl ControlApi {
         let segments: Vec<&str> = path.split('/').skip(1).collect();
         match (request.method(), segments.as_slice()) {
             (&Method::GET, ["v1", "snapshot"]) => ok(&snapshot(&*self.program)),
+            (&Method::GET, ["v1", "status"]) => {
+                let mut status = self.program.about();
+                if let Value::Object(snapshot) = snapshot(&*self.program) {
+                    status.extend(snapshot);
+                }
+                ok(&Value::Object(status))
+            }
+            (&Method::POST, ["v1", "reload"]) => match self.program.reload().await {
+                Ok(message) => ok(&json!({ "message": message })),
+                Err(reason) => Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, reason)),
+            },
             (&Method::GET, ["v1", "schema"]) => ok(&self.schemas()),
             (&Method::GET, ["v1", "routes"]) => self.all(Kind::Route).await,
             (&Method::GET, ["v1", "route", id]) => self.one(Kind::Route, id).await,

@@ -42,7 +42,7 @@ use request::Call;
 
 pub use config::{AdminKey, AdminRole, Config};
 pub use control_api::ControlApi;
-pub use program::{Program, Published, Rejected};
+pub use program::{Program, Published, Rejected, Reloading};
 pub use server::Limits;
 
 /// Who this says it is. Tools (ADC) read the version of APISIX whose API this is from it.

@@ -1,5 +1,13 @@
 //! What the APIs ask the rest of the program.
 
+use std::future::Future;
+use std::pin::Pin;
+
+use serde_json::{Map, Value};
+
+/// A reading of files that is under way: what came of it, in words, or what is wrong with them.
+pub type Reloading<'a> = Pin<Box<dyn Future<Output = Result<String, String>> + Send + 'a>>;
+
 /// What the rest of the program answers the two APIs.
 pub trait Program: Send + Sync {
     /// Which snapshot is out, who runs which, and what could not be used.
@@ -10,6 +18,12 @@ pub trait Program: Send + Sync {
     /// # Errors
     /// Why it cannot be read, in words.
     fn read_plugins(&self) -> Result<Option<Vec<String>>, String>;
+
+    /// Reads the files again, as SIGHUP does.
+    fn reload(&self) -> Reloading<'_>;
+
+    /// What runs, for people: version, addresses, counts and the like.
+    fn about(&self) -> Map<String, Value>;
 
     /// Whether traffic is served as configured: every worker is on the newest snapshot.
     ///

@@ -7,7 +7,7 @@ use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use model::{Desired, Diagnostic, Entry, Invalid, Key, Resource};
+use model::{Desired, Diagnostic, Entry, Invalid, Key, Resource, gaps};
 use snapshot::{Rejected, Touched, parallel};
 
 use crate::store::{Change, Revision, Row};
@@ -23,6 +23,8 @@ pub struct Fold {
     told: Option<Arc<[Rejected]>>,
     /// What a declarative file holds that could not be taken.
     findings: Arc<[Diagnostic]>,
+    /// What values that came in ask for in vain.
+    ignored: Vec<(Key, Invalid)>,
 }
 
 impl Fold {
@@ -32,7 +34,8 @@ impl Fold {
         match change {
             Change::Put(row) if self.is_known(&row) => {}
             Change::Put(row) => {
-                let (row, parsed) = parse(row);
+                let (row, parsed, ignored) = parse(row);
+                self.note(&row.key, ignored);
                 self.place(row, parsed, touched);
             }
             Change::Delete { key, .. } => self.delete(&key, touched),
@@ -47,7 +50,8 @@ impl Fold {
                 let gone: BTreeSet<Key> = known.filter(|key| !now.contains(key)).cloned().collect();
                 gone.iter().for_each(|key| self.delete(key, touched));
                 let news = items.into_iter().filter(|row| !self.is_known(row)).collect();
-                for (row, parsed) in parallel::map(news, parse) {
+                for (row, parsed, ignored) in parallel::map(news, parse) {
+                    self.note(&row.key, ignored);
                     self.place(row, parsed, touched);
                 }
                 self.desired.plugins = plugins;
@@ -76,6 +80,15 @@ impl Fold {
             refused.collect()
         });
         self.told.insert(told).clone()
+    }
+
+    /// What values that came in since this was asked last ask for in vain.
+    pub fn take_ignored(&mut self) -> Vec<(Key, Invalid)> {
+        std::mem::take(&mut self.ignored)
+    }
+
+    fn note(&mut self, key: &Key, ignored: Vec<Invalid>) {
+        self.ignored.extend(ignored.into_iter().map(|invalid| (key.clone(), invalid)));
     }
 
     pub fn findings(&self) -> &Arc<[Diagnostic]> {
@@ -127,9 +140,12 @@ impl Fold {
     }
 }
 
-fn parse(row: Row) -> (Row, Result<Resource, Invalid>) {
-    let parsed = Resource::from_value(row.key.kind, &row.key.id, row.value());
-    (row, parsed)
+/// The resource, and what it asks for in vain.
+fn parse(row: Row) -> (Row, Result<Resource, Invalid>, Vec<Invalid>) {
+    let (kind, value) = (row.key.kind, row.value());
+    let ignored = gaps::ignored(kind, &value);
+    let parsed = Resource::from_value(kind, &row.key.id, value);
+    (row, parsed, ignored)
 }
 
 #[cfg(test)]
@@ -175,6 +191,20 @@ mod tests {
         assert_eq!(touched(&mut fold, delete("c")), ["c"]);
         assert_eq!(touched(&mut fold, delete("c")), [""; 0]);
         assert_eq!((fold.revision(), fold.desired().len()), (6, 1));
+    }
+
+    /// Every store is read through here: the table of what is not built is asked, whatever wrote it.
+    #[test]
+    fn what_is_not_built_is_refused_or_noted() {
+        for (effect, kind, id, value) in gaps::samples() {
+            let mut fold = Fold::default();
+            let (key, json) = (Key::new(kind, id), value.to_string().into());
+            let row = Row { key, json, created: 1, modified: 1, expires: None };
+            fold.apply(Change::Put(row), &mut Touched::default());
+            let refused = effect == gaps::Effect::Refused;
+            assert_eq!((fold.refused().len(), fold.desired().len()), (refused.into(), (!refused).into()));
+            assert_eq!(fold.take_ignored().is_empty(), refused, "{kind} {value}");
+        }
     }
 
     #[test]

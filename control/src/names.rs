@@ -59,6 +59,17 @@ pub struct Resolver {
     due: BTreeSet<(Instant, String)>,
     under_way: FuturesUnordered<Answering>,
     known: Known,
+    failed: Vec<Failure>,
+}
+
+/// A name that could not be looked up, and could before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    pub host: String,
+    /// Why, for people.
+    pub error: String,
+    /// Addresses of before are still used.
+    pub has_addresses: bool,
 }
 
 type Answering = Pin<Box<dyn Future<Output = (String, Result<Found, String>)> + Send>>;
@@ -98,6 +109,7 @@ impl Resolver {
             due: BTreeSet::new(),
             under_way: FuturesUnordered::new(),
             known: Known::default(),
+            failed: Vec::new(),
         }
     }
 
@@ -161,6 +173,11 @@ impl Resolver {
         failing
     }
 
+    /// What began to fail since this was asked last.
+    pub fn take_failures(&mut self) -> Vec<Failure> {
+        std::mem::take(&mut self.failed)
+    }
+
     /// Starts what is due and may start; gives when the next is due.
     fn begin(&mut self) -> Option<Instant> {
         let now = Instant::now();
@@ -202,11 +219,8 @@ impl Resolver {
             }
             Err(error) => {
                 if state.error.is_none() {
-                    let kept = match self.known.0.get(host) {
-                        Some(_) => "its last addresses are used on",
-                        None => "there is no address for it yet",
-                    };
-                    tracing::error!("the name {host} cannot be looked up: {error}; {kept}");
+                    let has_addresses = self.known.0.contains_key(host);
+                    self.failed.push(Failure { host: host.to_owned(), error: error.clone(), has_addresses });
                 }
                 state.error = Some(error);
                 let wait = FIRST_RETRY.saturating_mul(1 << state.failures.min(16)).min(LAST_RETRY);
@@ -314,6 +328,8 @@ mod tests {
         assert_eq!(wait(&mut resolver, 2).await, [""; 0]);
         assert!(resolver.is_settled());
         assert_eq!(resolver.failing(), [("a".to_owned(), "no".to_owned())]);
+        let failure = Failure { host: "a".to_owned(), error: "no".to_owned(), has_addresses: false };
+        assert_eq!(resolver.take_failures(), [failure]);
         wait(&mut resolver, 30).await;
         assert_eq!(source.asked.load(Ordering::Relaxed), 6, "at 0, 1, 3, 7, 15 and 31 seconds");
         assert_eq!(wait(&mut resolver, 220).await, ["a"]);
@@ -321,6 +337,7 @@ mod tests {
         // It fails again: the last addresses stay.
         wait(&mut resolver, 60).await;
         assert_eq!(resolver.failing().len(), 1);
+        assert!(resolver.take_failures()[0].has_addresses, "told once more, and once only");
         assert_eq!(resolver.known().addresses("a"), [IpAddr::from([10, 0, 0, 1])]);
     }
 

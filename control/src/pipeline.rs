@@ -12,13 +12,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::FutureExt;
-use model::{Key, Kind};
+use model::{Desired, Key, Kind};
 use snapshot::{Compiled, Compiler, Publisher, Rejected, Touched};
 use tokio::sync::{mpsc, watch};
 
 use crate::fold::Fold;
-use crate::names::Resolver;
+use crate::names::{Failure, Resolver};
 use crate::store::{Change, Changes, Store};
+use report::Counts;
 pub use report::Report;
 
 /// A burst of changes is gathered no longer than this before it is applied.
@@ -27,6 +28,8 @@ const GATHER: Duration = Duration::from_millis(10);
 const FIRST_NAMES: Duration = Duration::from_secs(1);
 /// Rejected resources logged at a time; a whole file may be wrong.
 const MOST_LINES: usize = 100;
+/// Resources named that want a name's address; the others are counted.
+const MOST_USERS: usize = 10;
 /// How often old snapshots are freed that workers have let go of.
 const FREE: Duration = Duration::from_millis(500);
 
@@ -42,6 +45,8 @@ pub struct Pipeline {
     wanted: Arc<BTreeSet<String>>,
     /// What was rejected at the last compile, by the store's values and by the compiler.
     rejected: [Arc<[Rejected]>; 2],
+    /// The store is a file, which says itself what in it has no effect, with line and column.
+    of_a_file: bool,
 }
 
 /// Looks at a pipeline and gives it orders, from any thread.
@@ -85,6 +90,7 @@ impl Pipeline {
             report,
             wanted: Arc::default(),
             rejected: Default::default(),
+            of_a_file: !store.writable(),
         };
         (pipeline, Handle { commands: to_us, report: reports })
     }
@@ -169,13 +175,15 @@ impl Pipeline {
         }
         self.publisher.publish(compiled.snapshot);
         let took = began.elapsed();
-        self.tell(&batch, took);
+        let counts = served(self.fold.desired(), &compiled.rejected);
+        self.tell(&batch, &counts, took);
+        self.tell_ignored();
         let before = self.report.borrow().clone();
         let rejected = self.rejected(compiled.rejected, &before.rejected);
         self.report.send_replace(Arc::new(Report {
             revision: self.fold.revision(),
             published: Some(SystemTime::now()),
-            counts: Kind::ALL.map(|kind| (kind, self.fold.desired().count(kind))),
+            counts,
             rejected,
             findings: self.fold.findings().clone(),
             failing_names: self.resolver.failing(),
@@ -238,7 +246,8 @@ impl Pipeline {
     }
 
     /// Notes what changes without a compile.
-    fn look_around(&self) {
+    fn look_around(&mut self) {
+        self.tell_names();
         let (failing, kept) = (self.resolver.failing(), self.publisher.kept());
         self.report.send_if_modified(|report| {
             let differs = report.failing_names != failing || report.kept_snapshots != kept;
@@ -253,16 +262,52 @@ impl Pipeline {
         });
     }
 
-    fn tell(&self, batch: &Batch, took: Duration) {
-        let (revision, desired) = (self.fold.revision(), self.fold.desired());
+    /// Tells of names that cannot be looked up any more, and who wants them.
+    fn tell_names(&mut self) {
+        for Failure { host, error, has_addresses } in self.resolver.take_failures() {
+            let users = self.compiler.users_of(&host);
+            let mut named: Vec<String> = users.iter().take(MOST_USERS).map(Key::to_string).collect();
+            if users.len() > MOST_USERS {
+                named.push(format!("{} more", users.len() - MOST_USERS));
+            }
+            let what = if has_addresses { "its last addresses are used on" } else { "it has no address" };
+            tracing::error!(
+                "the name {host} cannot be looked up: {error}; {what}; wanted by {}",
+                named.join(", ")
+            );
+        }
+    }
+
+    /// Tells what in the store has no effect in this version.
+    fn tell_ignored(&mut self) {
+        let ignored = self.fold.take_ignored();
+        if self.of_a_file {
+            return;
+        }
+        for (key, invalid) in ignored.iter().take(MOST_LINES) {
+            tracing::warn!("{key}: {}; at {}", invalid.reason, invalid.pointer);
+        }
+        if ignored.len() > MOST_LINES {
+            tracing::warn!("and {} more things that have no effect", ignored.len() - MOST_LINES);
+        }
+    }
+
+    fn tell(&self, batch: &Batch, counts: &Counts, took: Duration) {
+        let revision = self.fold.revision();
         let ms = took.as_secs_f64() * 1000.0;
         if batch.is_reset {
+            // A file that could not be used is a reset to what there was.
+            if batch.touched.is_empty() && self.report.borrow().compiles > 0 {
+                return;
+            }
+            let of =
+                |kind| counts.iter().find(|(counted, _)| *counted == kind).map_or(0, |(_, count)| *count);
             tracing::info!(
-                "configuration loaded: {} routes, {} services, {} upstreams, {} consumers, revision {revision}, {ms:.1} ms",
-                desired.count(Kind::Route),
-                desired.count(Kind::Service),
-                desired.count(Kind::Upstream),
-                desired.count(Kind::Consumer),
+                "serving {} routes, {} services, {} upstreams, {} consumers; revision {revision}, compiled in {ms:.1} ms",
+                of(Kind::Route),
+                of(Kind::Service),
+                of(Kind::Upstream),
+                of(Kind::Consumer),
             );
         } else if batch.plugins {
             tracing::info!("list of plugins read again, revision {revision}, {ms:.1} ms");
@@ -276,6 +321,14 @@ impl Pipeline {
             tracing::info!("addresses changed: {}, {ms:.1} ms", hosts.join(", "));
         }
     }
+}
+
+/// How many resources of each kind are served, in this or an older form.
+fn served(desired: &Desired, rejected: &[Rejected]) -> Counts {
+    Kind::ALL.map(|kind| {
+        let out = rejected.iter().filter(|one| one.key.kind == kind && !one.kept_previous).count();
+        (kind, desired.count(kind).saturating_sub(out))
+    })
 }
 
 impl Handle {

@@ -4,25 +4,27 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use model::boot::Boot;
+use model::boot::{Boot, Provider};
 use model::declarative::{Format, Item};
 use model::{Declarative, Desired, Diagnostic, Entry, Invalid, Kind, Severity, Source};
 use sdk::build::Names;
 use snapshot::compile::{Compiler, Touched};
 
 use crate::cli::Files;
-use crate::files;
-use crate::wiring;
+use crate::files::{self, Found};
+use crate::mistakes::{self, Mistakes};
+use crate::{say, wiring};
 
-/// Checks everything a start would read. True if nothing is wrong.
-pub fn run(files: &Files) -> anyhow::Result<bool> {
+/// Checks everything a start would read. True if nothing is wrong; `strict` takes warnings for
+/// errors.
+pub fn run(files: &Files, strict: bool) -> anyhow::Result<bool> {
     let found = match files::find(files) {
         Ok(found) => found,
-        Err(diagnostics) => return Ok(report(&diagnostics, "nothing was started")),
+        Err(diagnostics) => return Ok(report(diagnostics, strict)),
     };
-    let mut all = found.warnings;
+    let mut all = found.warnings.clone();
     let mut told = match &found.config {
-        Some(config) => vec![format!("{} is valid", config.display())],
+        Some(config) => vec![format!("{} can be used", config.display())],
         None => Vec::new(),
     };
     if let Some(resources) = &found.resources {
@@ -32,27 +34,61 @@ pub fn run(files: &Files) -> anyhow::Result<bool> {
             Err(diagnostics) => (0, diagnostics),
         };
         if !diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Error) {
-            told.push(format!("{} is valid: {count} resources", resources.display()));
+            let plural = if count == 1 { "" } else { "s" };
+            told.push(format!("{} can be used: {count} resource{plural}", resources.display()));
         }
         all.extend(diagnostics);
     }
-    let good = report(&all, "");
-    for line in told {
-        println!("{line}");
-    }
+    told.extend(unchecked(&found));
+    let good = report(all, strict);
+    told.iter().for_each(say::out);
     Ok(good)
 }
 
-/// Prints diagnostics to standard error; true if there is no error among them.
-pub fn report(diagnostics: &[Diagnostic], ending: &str) -> bool {
-    for diagnostic in diagnostics {
-        eprintln!("{diagnostic}\n");
+/// What there was nothing to check of.
+fn unchecked(found: &Found) -> Option<String> {
+    if found.boot.provider != Provider::Embedded {
+        return None;
     }
-    let errors = diagnostics.iter().filter(|diagnostic| diagnostic.severity == Severity::Error).count();
-    if errors > 0 {
-        let plural = if errors == 1 { "" } else { "s" };
-        let ending = if ending.is_empty() { String::new() } else { format!("; {ending}") };
-        eprintln!("{errors} error{plural}{ending}");
+    let store = found.data.join("store.redb");
+    let resources = match store.exists() {
+        true => format!("resources are in {}, checked when they were written", store.display()),
+        false => "there are no resources yet".to_owned(),
+    };
+    Some(match &found.config {
+        Some(_) => resources,
+        None => format!("no file to check: a start uses the defaults; {resources}"),
+    })
+}
+
+/// Prints diagnostics to standard error, file by file in the order of lines; true if there is no
+/// error among them.
+pub fn report(mut diagnostics: Vec<Diagnostic>, strict: bool) -> bool {
+    let mut files: Vec<String> = Vec::new();
+    for diagnostic in &mut diagnostics {
+        if !files.contains(&diagnostic.file) {
+            files.push(diagnostic.file.clone());
+        }
+        if strict {
+            diagnostic.severity = Severity::Error;
+        }
+    }
+    let place = |file: &str| files.iter().position(|other| other == file);
+    diagnostics.sort_by_key(|found| (place(&found.file), found.line, found.column));
+    for diagnostic in &diagnostics {
+        say::err(format_args!("{diagnostic}\n"));
+    }
+    let count = |severity| diagnostics.iter().filter(|found| found.severity == severity).count();
+    let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
+    let counted = |count: usize, word| match count {
+        0 => None,
+        1 => Some(format!("1 {word}")),
+        more => Some(format!("{more} {word}s")),
+    };
+    let counted: Vec<String> =
+        [counted(errors, "error"), counted(warnings, "warning")].into_iter().flatten().collect();
+    if !counted.is_empty() {
+        say::err(counted.join(", "));
     }
     errors == 0
 }
@@ -68,7 +104,8 @@ fn check_resources(
     let name = path.display().to_string();
     let json = path.extension().is_some_and(|extension| extension == "json");
     let format = if json { Format::Json } else { Format::Yaml };
-    let declarative = Declarative::parse(&name, &text, format, &files::env).map_err(|error| vec![*error])?;
+    let declarative = Declarative::parse(&name, &text, format, &plugins::names(), &files::env)
+        .map_err(|error| vec![*error])?;
     let source = Source { file: &name, text: &text };
     let mut desired = Desired::default();
     desired.plugins.clone_from(&declarative.plugins);
@@ -79,14 +116,33 @@ fn check_resources(
     let mut compiler = Compiler::new(catalog.clone(), wiring::compile_settings(boot));
     let compiled = compiler.compile(&desired, &Touched::all(), &NoNames, 1);
 
-    let mut diagnostics = declarative.diagnostics;
+    let listed = desired.plugins.as_ref().or(boot.plugins.as_ref());
+    let mistakes = Mistakes { catalog: &**catalog, listed: listed.map(Vec::as_slice) };
+    let mut found: Vec<Invalid> = Vec::new();
     for item in &declarative.items {
         let rejected = compiled.rejected.iter().filter(|rejected| rejected.key == item.key);
-        let found = rejected.map(|rejected| rejected.invalid.clone()).chain(missing(item, &desired));
-        for invalid in found {
-            diagnostics.push(source.invalid(&declarative.document, invalid.under(&item.pointer)));
+        let rejected: Vec<Invalid> = rejected.map(|rejected| rejected.invalid.clone()).collect();
+        if !rejected.is_empty() {
+            found.extend(mistakes.of(item.key.kind, &item.value).map(|one| one.under(&item.pointer)));
+        }
+        let rest = rejected.into_iter().chain(missing(item, &desired));
+        found.extend(rest.map(|invalid| invalid.under(&item.pointer)));
+    }
+    // Those that were left out already have told their first mistake.
+    for (pointer, kind) in mistakes::items(&declarative.document.value) {
+        let is_used = declarative.items.iter().any(|item| item.pointer == pointer);
+        if let Some(value) = declarative.document.value.pointer(&pointer).filter(|_| !is_used) {
+            found.extend(mistakes.of(kind, value).map(|one| one.under(&pointer)));
         }
     }
+    let found = found.into_iter().map(|invalid| source.invalid(&declarative.document, invalid));
+    let mut diagnostics = declarative.diagnostics;
+    for diagnostic in found {
+        if !diagnostics.iter().any(|other| other.pointer == diagnostic.pointer) {
+            diagnostics.push(diagnostic);
+        }
+    }
+    diagnostics.extend(declarative.warnings);
     Ok((declarative.items.len(), diagnostics))
 }
 

@@ -14,7 +14,8 @@ use clap::{CommandFactory, Parser, Subcommand};
         sluice run                      conf/config.yaml if it is there, else built-in defaults\n  \
         sluice run /etc/sluice          a folder with config.yaml (and apisix.yaml)\n  \
         sluice run routes.yaml          only these routes, from one declarative file\n  \
-        sluice check conf               says what is wrong in the files, and where\n\n\
+        sluice check conf               says what is wrong in the files, and where\n  \
+        sluice status conf              what the instance that runs with conf does\n\n\
         Signals: TERM and INT stop quickly, QUIT drains first, HUP reads the files again, USR1 opens the\n  \
         log files anew."
 )]
@@ -30,7 +31,31 @@ pub enum Command {
     Run(Start),
     /// Checks configuration and resources without starting; exit code 1 if anything is wrong
     #[command(alias = "test", alias = "validate")]
-    Check(Files),
+    Check {
+        #[command(flatten)]
+        files: Files,
+        /// Takes warnings for errors: unknown keys, and what this version does not do
+        #[arg(long)]
+        strict: bool,
+    },
+    /// Says what the running instance does: version, addresses, resources, what is rejected
+    Status {
+        #[command(flatten)]
+        files: Files,
+        /// Prints all of it as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Makes the running instance read its files again, as SIGHUP does, and says what came of it
+    Reload(Files),
+    /// Writes the resources of a store as an apisix.yaml, which holds the keys of consumers
+    Export {
+        #[command(flatten)]
+        files: Files,
+        /// A new file instead of the standard output; only its owner may read it
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
     /// Prints the version
     Version,
     /// Prints a completion script for a shell

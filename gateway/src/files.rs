@@ -65,7 +65,7 @@ pub fn find(files: &Files) -> Result<Found, Vec<Diagnostic>> {
 /// Everything wrong with it, with places.
 pub fn read_boot(config: &Path) -> Result<(Boot, Vec<Diagnostic>), Vec<Diagnostic>> {
     let (file, text) = (config.display().to_string(), read(config)?);
-    let (boot, mut found) = Boot::parse(&file, &text, &env)?;
+    let (boot, mut found) = Boot::parse(&file, &text, &plugins::names(), &env)?;
     let about_log = boot.http.access_log.as_ref().map(access_log::check_format).unwrap_or_default();
     if let (false, Ok(document)) = (about_log.is_empty(), yaml::parse(&text, Variables::InValues(&env))) {
         let source = Source { file: &file, text: &text };
@@ -87,6 +87,10 @@ pub fn env(name: &str) -> Option<String> {
 /// # Errors
 /// One diagnostic that names the file.
 pub fn read(path: &Path) -> Result<String, Vec<Diagnostic>> {
+    // A pipe that nobody writes to would never end.
+    if path.exists() && !path.is_file() {
+        return Err(missing(path, "cannot be read: it is no regular file"));
+    }
     std::fs::read_to_string(path).map_err(|error| missing(path, &format!("cannot be read: {error}")))
 }
 
@@ -107,7 +111,7 @@ fn from_resources(resources: PathBuf, files: &Files) -> Result<Found, Vec<Diagno
     let provider = if is_json(&resources) { "json" } else { "yaml" };
     let text =
         format!("deployment: {{role: data_plane, role_data_plane: {{config_provider: {provider}}}}}\n");
-    let (boot, warnings) = Boot::parse("built-in defaults", &text, &env)?;
+    let (boot, warnings) = Boot::parse("built-in defaults", &text, &plugins::names(), &env)?;
     let data = files.data.clone().unwrap_or_else(state_folder);
     Ok(Found { boot, warnings, config: None, resources: Some(resources), data })
 }

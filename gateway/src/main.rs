@@ -10,13 +10,16 @@ mod check;
 mod cli;
 mod files;
 mod handoff;
+mod instance;
 mod lifecycle;
 mod logfile;
 mod logging;
 mod metrics;
+mod mistakes;
 mod notices;
 mod program;
 mod run;
+mod say;
 mod wiring;
 
 use std::process::ExitCode;
@@ -34,9 +37,12 @@ fn main() -> ExitCode {
     let _ = rustix::thread::disable_transparent_huge_pages(true);
     let result = match Cli::parse().command {
         Command::Run(start) => run::run(&start),
-        Command::Check(files) => check::run(&files),
+        Command::Check { files, strict } => check::run(&files, strict),
+        Command::Status { files, json } => instance::status(&files, json),
+        Command::Reload(files) => instance::reload(&files),
+        Command::Export { files, output } => instance::export::export(&files, output.as_deref()),
         Command::Version => {
-            println!("sluice {}", env!("CARGO_PKG_VERSION"));
+            say::out(format_args!("sluice {}", env!("CARGO_PKG_VERSION")));
             Ok(true)
         }
         Command::Completions { shell } => {
@@ -49,7 +55,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            say::err(format_args!("error: {error:#}"));
             ExitCode::FAILURE
         }
     }

@@ -1,12 +1,18 @@
 //! What the Admin and control APIs may ask of the running program.
 
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
-use admin::{Program, Published, Rejected};
+use admin::{Program, Published, Rejected, Reloading};
 use control::Handle;
+use control::store::{File, Store};
 use proxy::Watch;
+use serde_json::{Map, Value, json};
 use snapshot::swap::Observer;
+
+/// How long a reading of the resource file may take before whoever asked for it is told so.
+const READING: Duration = Duration::from_secs(10);
 
 /// The running gateway.
 pub struct Running {
@@ -16,6 +22,14 @@ pub struct Running {
     pub config: Option<PathBuf>,
     /// How the workers are, once they were started.
     pub workers: OnceLock<Watch>,
+    pub store: Arc<dyn Store>,
+    /// The store once more, if it is a file.
+    pub file: Option<Arc<File>>,
+    /// The file, or the folder of the embedded store.
+    pub place: PathBuf,
+    pub began: Instant,
+    /// Where it listens, for people: what and the address.
+    pub listens: Vec<String>,
 }
 
 impl Program for Running {
@@ -43,10 +57,82 @@ impl Program for Running {
     fn read_plugins(&self) -> Result<Option<Vec<String>>, String> {
         let Some(config) = &self.config else { return Ok(None) };
         match crate::files::read_boot(config) {
-            Ok((boot, _)) => Ok(boot.plugins),
+            Ok((boot, warnings)) => {
+                for warning in warnings.iter().filter(|found| found.pointer.starts_with("/plugins")) {
+                    tracing::warn!("{}", warning.one_line());
+                }
+                Ok(boot.plugins)
+            }
             Err(diagnostics) => {
                 Err(diagnostics.iter().map(model::Diagnostic::one_line).collect::<Vec<_>>().join("; "))
             }
+        }
+    }
+
+    fn reload(&self) -> Reloading<'_> {
+        Box::pin(async {
+            let mut told = Vec::new();
+            let mut wrong = Vec::new();
+            if let Some(file) = &self.file {
+                let reading = file.reload();
+                // Another thread reads; the one here is the control runtime's.
+                let read = tokio::task::spawn_blocking(move || reading.recv_timeout(READING)).await;
+                match read {
+                    Ok(Ok(Ok(mistakes))) => told.push(format!(
+                        "read {} again{}",
+                        self.place.display(),
+                        match mistakes {
+                            0 => String::new(),
+                            1 => ": 1 mistake, which `sluice check` shows".to_owned(),
+                            many => format!(": {many} mistakes, which `sluice check` shows"),
+                        }
+                    )),
+                    Ok(Ok(Err(finding))) => {
+                        wrong.push(format!("{}; what it said before stays", finding.one_line()));
+                    }
+                    _ => told.push(format!("{} is still being read", self.place.display())),
+                }
+            }
+            if let Some(config) = &self.config {
+                let taken = match self.read_plugins() {
+                    Ok(listed) => self.take_plugins(listed).await,
+                    Err(reason) => Err(format!("{reason}; what {} said before stays", config.display())),
+                };
+                match taken {
+                    Ok(()) => told.push(format!(
+                        "read {} again: the list of plugins applies now, all else at the next start",
+                        config.display()
+                    )),
+                    Err(reason) => wrong.push(reason),
+                }
+            }
+            match (told.is_empty(), wrong.is_empty()) {
+                (_, false) => Err(wrong.into_iter().chain(told).collect::<Vec<_>>().join("; ")),
+                (true, true) => {
+                    Err("no file was read at the start, so there is none to read again".to_owned())
+                }
+                (false, true) => Ok(told.join("; ")),
+            }
+        })
+    }
+
+    fn about(&self) -> Map<String, Value> {
+        let report = self.pipeline.report();
+        let counts =
+            report.counts.iter().map(|(kind, count)| (kind.collection().to_owned(), (*count).into()));
+        let about = json!({
+            "program": "sluice",
+            "version": env!("CARGO_PKG_VERSION"),
+            "pid": std::process::id(),
+            "uptime": self.began.elapsed().as_secs(),
+            "configuration": self.config.as_ref().map(|path| path.display().to_string()),
+            "store": self.place.display().to_string(),
+            "listens": self.listens,
+            "resources": Value::Object(counts.collect()),
+        });
+        match about {
+            Value::Object(about) => about,
+            _ => Map::new(),
         }
     }
 
@@ -58,5 +144,19 @@ impl Program for Running {
                 self.published().workers_ready()
             }
         }
+    }
+}
+
+impl Running {
+    /// Makes the boot file's list the one in use. A store of our own may hold an older one, which
+    /// would go before it.
+    async fn take_plugins(&self, listed: Option<Vec<String>>) -> Result<(), String> {
+        if self.store.writable() && matches!(self.store.plugins().await, Ok(Some(_))) {
+            let names =
+                listed.clone().unwrap_or_else(|| plugins::names().into_iter().map(str::to_owned).collect());
+            self.store.put_plugins(names).await.map_err(|error| error.to_string())?;
+        }
+        self.pipeline.reload_plugins(listed);
+        Ok(())
     }
 }

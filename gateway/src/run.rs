@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use admin::{Admin, ControlApi};
+use admin::{Admin, ControlApi, Program};
 use anyhow::{Context, anyhow};
 use control::names::Resolver;
 use control::store::{Embedded, File, Store};
@@ -16,6 +16,7 @@ use proxy::Workers;
 use snapshot::Publisher;
 use snapshot::compile::Compiler;
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 
 use crate::access_log::{self, AccessLog};
 use crate::cli::Start;
@@ -36,7 +37,7 @@ pub fn run(start: &Start) -> anyhow::Result<bool> {
     let began = Instant::now();
     let found = match files::find(&start.files) {
         Ok(found) => found,
-        Err(diagnostics) => return Ok(check::report(&diagnostics, "nothing was started")),
+        Err(diagnostics) => return Ok(check::report(diagnostics, false)),
     };
     logging::start(&found.boot, &found.data)?;
     for warning in &found.warnings {
@@ -58,6 +59,13 @@ pub fn run(start: &Start) -> anyhow::Result<bool> {
 
 async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result<()> {
     let Found { boot, config, resources, data, .. } = found;
+    let place = resources.clone().unwrap_or_else(|| data.clone());
+    tracing::info!(
+        "sluice {} starts with {}, resources from {}",
+        env!("CARGO_PKG_VERSION"),
+        config.as_ref().map_or_else(|| "its defaults".to_owned(), |path| path.display().to_string()),
+        place.display()
+    );
     let access_log = AccessLog::start(&boot, &data)?;
     let logged = access_log.as_ref().map(AccessLog::sink);
     let reopen = {
@@ -104,12 +112,32 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
 
     let compiler = Compiler::new(catalog.clone(), wiring::compile_settings(&boot));
     let (publisher, readers) = Publisher::new(compiler.snapshot(0), count);
-    let running = |pipeline: Handle, observer| {
-        Arc::new(Running { observer, pipeline, config: config.clone(), workers: OnceLock::new() })
-    };
     let observer = publisher.observer();
+    let mut listens: Vec<String> =
+        settings.listen.iter().map(|address| format!("traffic http://{address}")).collect();
+    let export_uri = &boot.prometheus.export_uri;
+    for (listener, what, path) in [
+        (&admin_listener, "Admin API", ""),
+        (&control_listener, "control API", ""),
+        (&metrics_listener, "metrics", export_uri.as_str()),
+        (&status_listener, "status", "/status"),
+    ] {
+        if let Some(address) = listener.as_ref().and_then(|listener| listener.local_addr().ok()) {
+            listens.push(format!("{what} http://{address}{path}"));
+        }
+    }
     let (pipeline, mut handle) = Pipeline::new(&*store, compiler, publisher, Resolver::new(&boot.resolver));
-    let program = running(handle.clone(), observer);
+    let program = Arc::new(Running {
+        observer,
+        pipeline: handle.clone(),
+        config,
+        store: store.clone(),
+        file,
+        place,
+        began,
+        listens: listens.clone(),
+        workers: OnceLock::new(),
+    });
     tokio::spawn(pipeline.run());
     // Serving begins with the configuration, not with 404s.
     let first = async { while handle.report().published.is_none() && handle.changed().await {} };
@@ -133,7 +161,6 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
             control: tokio::runtime::Handle::current(),
         }));
     }
-    let addresses = settings.listen.clone();
     let crew = format!("{count} worker{} on {}", if count == 1 { "" } else { "s" }, settings.engine);
     let workers = Workers::start(Arc::new(settings), sockets, readers, &services.meters).context(
         "cannot start the workers; the process may need more descriptors (`ulimit -n`) or threads",
@@ -141,8 +168,13 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
     // Set nowhere else.
     let _ = program.workers.set(workers.watch().clone());
 
-    let admin_at = admin_listener.as_ref().and_then(|listener| listener.local_addr().ok());
     if let Some(listener) = admin_listener {
+        if !boot.admin.key_required {
+            tracing::warn!(
+                "the Admin API needs no key: whoever reaches it rules the gateway \
+                 (deployment.admin.admin_key_required)"
+            );
+        }
         if let Err(error) = admin.sync_plugins().await {
             tracing::error!("the list of plugins could not be stored: {error}");
         }
@@ -165,18 +197,18 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
         tracing::info!("access log: {}", log.place());
         tokio::spawn(access_log::tell_dropped(log.sink(), log.place().clone()));
     }
-    tell_start(&addresses, admin_at, &handle, &crew, resources.as_deref(), &data, began);
+    let routes = count_of(&handle, model::Kind::Route);
+    tracing::info!(
+        "listens: {}; {crew}; {routes} route{}; started in {} ms",
+        listens.join(", "),
+        if routes == 1 { "" } else { "s" },
+        began.elapsed().as_millis()
+    );
 
-    let ended = signals
-        .run(&workers, boot.shutdown_timeout, async || {
-            if let Some(file) = &file {
-                file.reload();
-            }
-            if let Some(config) = &config {
-                reload_plugins(config, &handle);
-            }
-        })
-        .await;
+    // Signals are not kept waiting by a file, and several are one reading.
+    let (reload, reloads) = mpsc::channel(1);
+    tokio::spawn(reload_when_told(program, reloads));
+    let ended = signals.run(&workers, boot.shutdown_timeout, async || _ = reload.try_send(())).await;
     if let Some(log) = access_log {
         log.finish();
     }
@@ -191,7 +223,7 @@ type Opened = (Arc<dyn Store>, Option<Arc<File>>);
 fn open_store(resources: Option<&Path>, data: &Path) -> anyhow::Result<Opened> {
     match resources {
         Some(path) => {
-            let file = Arc::new(File::open(path)?);
+            let file = Arc::new(File::open(path, plugins::names())?);
             Ok((file.clone(), Some(file)))
         }
         None => Ok((Arc::new(Embedded::open(data)?), None)),
@@ -276,41 +308,11 @@ fn count_of(handle: &Handle, kind: model::Kind) -> usize {
     handle.report().counts.iter().find(|(counted, _)| *counted == kind).map_or(0, |(_, count)| *count)
 }
 
-fn reload_plugins(config: &Path, handle: &Handle) {
-    match files::read_boot(config) {
-        Ok((boot, _)) => {
-            tracing::info!(
-                "read {} again: the list of plugins applies now, all else at the next start",
-                config.display()
-            );
-            handle.reload_plugins(boot.plugins);
-        }
-        Err(diagnostics) => {
-            for diagnostic in diagnostics {
-                tracing::error!("{}", diagnostic.one_line());
-            }
-            tracing::error!("{} is not valid; what was read before stays", config.display());
+async fn reload_when_told(program: Arc<Running>, mut told: mpsc::Receiver<()>) {
+    while told.recv().await.is_some() {
+        match program.reload().await {
+            Ok(message) => tracing::info!("{message}"),
+            Err(reason) => tracing::error!("{reason}"),
         }
     }
-}
-
-fn tell_start(
-    traffic: &[SocketAddr],
-    admin: Option<SocketAddr>,
-    handle: &Handle,
-    crew: &str,
-    resources: Option<&Path>,
-    data: &Path,
-    began: Instant,
-) {
-    let listed: Vec<String> = traffic.iter().map(|addr| format!("http://{addr}")).collect();
-    let admin = admin.map_or_else(String::new, |addr| format!(", Admin API on http://{addr}"));
-    let routes = count_of(handle, model::Kind::Route);
-    let source = resources.unwrap_or(data).display();
-    tracing::info!(
-        "listening on {}{admin}; {crew}; {routes} route{} from {source}; started in {} ms",
-        listed.join(", "),
-        if routes == 1 { "" } else { "s" },
-        began.elapsed().as_millis()
-    );
 }

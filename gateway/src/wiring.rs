@@ -250,7 +250,7 @@ pub fn print_schemas() -> anyhow::Result<()> {
         }
         all.insert(about.name.to_owned(), one);
     }
-    println!("{}", serde_json::to_string_pretty(&all)?);
+    crate::say::out(serde_json::to_string_pretty(&all)?);
     Ok(())
 }
 

@@ -23,6 +23,7 @@ mod read;
 mod shape;
 
 use findings::Findings;
+pub(crate) use findings::unknown_plugins;
 
 /// Everything the boot file says, defaults filled in.
 #[derive(Debug, Clone, PartialEq)]
@@ -331,6 +332,7 @@ pub struct Prometheus {
 impl Boot {
     /// Reads the text of `file`, a name used in diagnostics alone, and gives warnings with it.
     ///
+    /// `plugins` are those this build has; a list of others is worth a warning.
     /// `lookup` finds variables of the environment: those the text names, and
     /// `APISIX_WORKER_PROCESSES`.
     ///
@@ -339,12 +341,13 @@ impl Boot {
     pub fn parse(
         file: &str,
         text: &str,
+        plugins: &[&str],
         lookup: Lookup<'_>,
     ) -> Result<(Boot, Vec<Diagnostic>), Vec<Diagnostic>> {
         let source = Source { file, text };
         let document =
             yaml::parse(text, Variables::InValues(lookup)).map_err(|error| vec![source.syntax(error)])?;
-        let mut findings = Findings::new(source, &document);
+        let mut findings = Findings::new(source, &document, plugins);
         findings.check();
         findings.finish(|| read::boot(&document.value, lookup))
     }

@@ -9,12 +9,13 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use crate::boot::unknown_plugins;
 use crate::diagnostic::{Diagnostic, Severity, Source};
 use crate::document::{Document, Lookup, Position};
 use crate::field::id_text;
 use crate::invalid::{nearest, push_pointer};
 use crate::yaml::{self, Variables};
-use crate::{Invalid, Key, Kind, Resource, json, schema};
+use crate::{Invalid, Key, Kind, Resource, gaps, json, schema};
 
 /// How a declarative file is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,8 +34,12 @@ pub struct Declarative {
     pub plugins: Option<Vec<String>>,
     /// The stream plugins of `plugins`.
     pub stream_plugins: Option<Vec<String>>,
-    /// What is wrong with the others.
+    /// What is wrong with the others, in the order of the file.
     pub diagnostics: Vec<Diagnostic>,
+    /// Those of the others whose key could be read: what they were before can still be used.
+    pub refused: Vec<Key>,
+    /// What the good ones ask for in vain, in the order of the file.
+    pub warnings: Vec<Diagnostic>,
     /// For the places of what is found wrong later; see [`Source::invalid`].
     pub document: Document,
 }
@@ -58,10 +63,15 @@ pub struct Sections {
     pub stream_plugins: Option<Vec<String>>,
     /// What was left out, and why; pointers lead into the document.
     pub rejected: Vec<Invalid>,
+    /// The keys of items that were left out, where they could be read.
+    pub refused: Vec<Key>,
+    /// What has no effect, and why.
+    pub ignored: Vec<Invalid>,
 }
 
 impl Declarative {
-    /// Reads the text of `file`, a name used in diagnostics alone.
+    /// Reads the text of `file`, a name used in diagnostics alone. `plugins` are those this build
+    /// has.
     ///
     /// # Errors
     /// A text that is cut off (no `#END`), is not YAML or JSON, names a variable
@@ -70,6 +80,7 @@ impl Declarative {
         file: &str,
         text: &str,
         format: Format,
+        plugins: &[&str],
         lookup: Lookup<'_>,
     ) -> Result<Declarative, Box<Diagnostic>> {
         let source = Source { file, text };
@@ -79,7 +90,7 @@ impl Declarative {
         };
         let document = parsed.map_err(|error| Box::new(source.syntax(error)))?;
         let sections = match &document.value {
-            Value::Object(map) => read(map),
+            Value::Object(map) => read(map, plugins),
             // A file of nothing but `#END` is an empty configuration.
             Value::Null => Sections::default(),
             other => {
@@ -89,12 +100,19 @@ impl Declarative {
                 return Err(Box::new(source.invalid(&document, invalid)));
             }
         };
-        let rejected = sections.rejected.into_iter();
+        let rejected = sections.rejected.into_iter().map(|invalid| source.invalid(&document, invalid));
+        let ignored = sections.ignored.into_iter().map(|invalid| source.warning(&document, invalid));
+        let (mut diagnostics, mut warnings): (Vec<_>, Vec<_>) = (rejected.collect(), ignored.collect());
+        for found in [&mut diagnostics, &mut warnings] {
+            found.sort_by_key(|found| (found.line, found.column));
+        }
         Ok(Declarative {
             items: sections.items,
             plugins: sections.plugins,
             stream_plugins: sections.stream_plugins,
-            diagnostics: rejected.map(|invalid| source.invalid(&document, invalid)).collect(),
+            diagnostics,
+            refused: sections.refused,
+            warnings,
             document,
         })
     }
@@ -105,13 +123,13 @@ impl Declarative {
 /// An item's id is its `id`, or a consumer's `username`, or `arr_` and its place
 /// from 1, as in APISIX. Credentials stand among consumers with an id
 /// `user/credentials/id`; the id of a secret is `manager/id`.
-pub fn read(document: &Map<String, Value>) -> Sections {
+pub fn read(document: &Map<String, Value>, plugins: &[&str]) -> Sections {
     let mut sections = Sections::default();
     for (name, value) in document {
         let mut pointer = String::new();
         push_pointer(&mut pointer, name);
         if name == "plugins" {
-            sections.read_plugins(value, &pointer);
+            sections.read_plugins(value, &pointer, plugins);
         } else if let Some(kind) = kind_of_section(name) {
             sections.read_items(kind, value, &pointer);
         } else if name.strip_suffix("_conf_version").is_none_or(|section| !is_section(section)) {
@@ -151,15 +169,22 @@ impl Sections {
                     );
                 }
                 Ok(item) => {
+                    let ignored = gaps::ignored(item.key.kind, value);
+                    self.ignored.extend(ignored.into_iter().map(|invalid| invalid.under(&pointer)));
                     seen.insert(item.key.clone());
                     self.items.push(item);
                 }
-                Err(invalid) => self.rejected.push(invalid.under(&pointer)),
+                Err(wrong) => {
+                    let (key, invalid) = *wrong;
+                    // A second item with this id is wrong in another way, and the first one counts.
+                    self.refused.extend(key.filter(|key| !seen.contains(key)));
+                    self.rejected.push(invalid.under(&pointer));
+                }
             }
         }
     }
 
-    fn read_plugins(&mut self, value: &Value, pointer: &str) {
+    fn read_plugins(&mut self, value: &Value, pointer: &str, built: &[&str]) {
         let names = match value {
             Value::Array(items) => items,
             Value::Null => return,
@@ -182,21 +207,28 @@ impl Sections {
                 ),
             }
         }
+        let listed =
+            names.iter().enumerate().filter(|(_, item)| item.get("stream") != Some(&Value::Bool(true)));
+        let listed =
+            listed.filter_map(|(at, item)| Some((format!("{pointer}/{at}"), item.get("name")?.as_str()?)));
+        self.ignored.extend(unknown_plugins(pointer, listed, built));
         self.plugins = Some(http);
         self.stream_plugins = Some(stream);
     }
 }
 
-/// Types one item; pointers of refusals start at the item.
-fn item(kind: Kind, index: usize, value: &Value, pointer: &str) -> Result<Item, Invalid> {
+/// Types one item; pointers of refusals start at the item. A refusal has the item's key, if that
+/// can be read.
+fn item(kind: Kind, index: usize, value: &Value, pointer: &str) -> Result<Item, Box<(Option<Key>, Invalid)>> {
     let Value::Object(map) = value else {
-        return Err(Invalid::new(format!(
+        let invalid = Invalid::new(format!(
             "invalid item data of [{}/{}], it should be an object",
             kind.collection(),
             index + 1
         ))
         .expected("object")
-        .got(schema::json_name(value)));
+        .got(schema::json_name(value));
+        return Err(Box::new((None, invalid)));
     };
     let named = |name: &str| map.get(name).and_then(id_text);
     let own = match kind {
@@ -208,7 +240,8 @@ fn item(kind: Kind, index: usize, value: &Value, pointer: &str) -> Result<Item, 
         Kind::Consumer if id.contains("/credentials/") => Key::new(Kind::Credential, id),
         _ => Key::new(kind, id),
     };
-    let resource = Resource::parse(key.kind, &key.id, value)?;
+    let resource = Resource::parse(key.kind, &key.id, value)
+        .map_err(|invalid| Box::new((Some(key.clone()), invalid)))?;
     let mut value = map.clone();
     if !value.contains_key("id") && key.kind != Kind::Consumer {
         value.insert("id".to_owned(), Value::from(key.id.as_str()));
@@ -238,25 +271,20 @@ fn unknown_section(name: &str) -> Invalid {
     }
 }
 
-/// The text before `#END`.
+/// The text before the `#END` that ends it. Others before that are comments, as in APISIX; with
+/// anything behind it the file is still being written.
 fn before_end<'a>(source: &Source<'a>) -> Result<&'a str, Box<Diagnostic>> {
-    let (mut offset, mut last) = (0, Position::START);
-    for (index, line) in source.text.split_inclusive('\n').enumerate() {
-        let words = line.trim();
-        let is_last = source.text[offset + line.len()..].trim().is_empty();
-        // APISIX looks at the last bytes alone, so a comment after a value ends a file too.
-        if words == "#END" || (is_last && words.ends_with(" #END")) {
-            return Ok(&source.text[..offset + line.trim_end().len() - "#END".len()]);
-        }
-        if !words.is_empty() {
-            last = Position { line: crate::document::count(index + 1), column: 1 };
-        }
-        offset += line.len();
+    let text = source.text.trim_end();
+    if let Some(before) = text.strip_suffix("#END")
+        && (before.is_empty() || before.ends_with(char::is_whitespace))
+    {
+        return Ok(before);
     }
+    let line = crate::document::count(text.lines().count().max(1));
     let invalid = Invalid::new(format!("missing valid end flag in file {}", source.file))
         .expected("a last line `#END`")
         .hint("add a line `#END` after everything else; it tells that the file was written to its end");
-    Err(Box::new(source.at(Severity::Error, last, invalid)))
+    Err(Box::new(source.at(Severity::Error, Position { line, column: 1 }, invalid)))
 }
 
 #[cfg(test)]
@@ -266,8 +294,10 @@ mod tests {
 
     use super::*;
 
+    const PLUGINS: &[&str] = &["cors", "key-auth", "limit-count"];
+
     fn parse(text: &str) -> Declarative {
-        Declarative::parse("apisix.yaml", text, Format::Yaml, &|_| None).unwrap()
+        Declarative::parse("apisix.yaml", text, Format::Yaml, PLUGINS, &|_| None).unwrap()
     }
 
     fn keys(declarative: &Declarative) -> Vec<String> {
@@ -323,9 +353,10 @@ consumers:
              protos:\n  - {id: 1, content: x}\n\
              secrets:\n  - {id: vault/1, uri: 'http://v', prefix: p, token: t}\n\
              stream_routes:\n  - {id: 1, server_port: 9100}\n\
-             ssls:\nroutes_conf_version: 3\n#END\nthis is not read: [\n",
+             ssls:\nroutes_conf_version: 3\n#END\n",
         );
-        assert!(declarative.diagnostics.is_empty(), "{:?}", declarative.diagnostics);
+        let refused: Vec<&str> = declarative.diagnostics.iter().map(|d| d.pointer.as_str()).collect();
+        assert_eq!(refused, ["/protos/0", "/secrets/0", "/stream_routes/0"], "what is not built yet");
         assert_eq!(
             keys(&declarative),
             [
@@ -338,9 +369,6 @@ consumers:
                 "global_rules/1",
                 "plugin_configs/1",
                 "plugin_metadata/http-logger",
-                "protos/1",
-                "secrets/vault/1",
-                "stream_routes/1",
             ]
         );
         assert_eq!(declarative.plugins, Some(vec!["cors".to_owned()]));
@@ -379,7 +407,8 @@ consumers:
 
     #[test]
     fn a_file_without_its_end_is_refused() {
-        let refused = |text| Declarative::parse("apisix.yaml", text, Format::Yaml, &|_| None).unwrap_err();
+        let refused =
+            |text| Declarative::parse("apisix.yaml", text, Format::Yaml, PLUGINS, &|_| None).unwrap_err();
         let diagnostic = refused("routes: []\n# END\n");
         assert_eq!(diagnostic.message, "missing valid end flag in file apisix.yaml");
         assert_eq!(diagnostic.line, 2);
@@ -388,24 +417,44 @@ consumers:
         assert!(parse("#END").items.is_empty());
         assert!(parse("routes: [] #END\n\n").items.is_empty());
         assert_eq!(parse("# about #END\nservices: [{}]\n  #END\n").items.len(), 1);
+        assert_eq!(parse("services: [{}]\n#END\nroutes:\n  - {uri: /, plugins: {}}\n#END\n").items.len(), 2);
+        assert_eq!(refused("services: [{}]\n#END\nroutes:\n").line, 3, "still being written");
+        assert_eq!(refused("services: [{}]\nx#END").line, 2);
         assert_eq!(refused("- 1\n#END\n").got.as_deref(), Some("array"));
+    }
+
+    #[test]
+    fn what_has_no_effect_is_told_and_the_resource_is_used() {
+        let declarative = parse(
+            "upstreams:\n  - id: 1\n    checks: {active: {http_path: /}}\n    nodes: {}\n\
+             plugins:\n  - name: cors\n  - name: key-aut\n  - {name: mqtt-proxy, stream: true}\n#END\n",
+        );
+        assert!(declarative.diagnostics.is_empty());
+        assert_eq!(declarative.items.len(), 1);
+        let told: Vec<(u32, u32, &str)> = declarative
+            .warnings
+            .iter()
+            .map(|found| (found.line, found.column, found.pointer.as_str()))
+            .collect();
+        assert_eq!(told, [(3, 5, "/upstreams/0/checks"), (7, 5, "/plugins/1")]);
+        assert_eq!(declarative.warnings[1].hint.as_deref(), Some("did you mean `key-auth`?"));
     }
 
     #[test]
     fn json_files_need_no_end() {
         let text = "{\"routes\": [{\"uri\": \"/${{P}}\", \"plugins\": {}}]}";
         let lookup = |name: &str| (name == "P").then(|| "x".to_owned());
-        let declarative = Declarative::parse("apisix.json", text, Format::Json, &lookup).unwrap();
+        let declarative = Declarative::parse("apisix.json", text, Format::Json, PLUGINS, &lookup).unwrap();
         assert_eq!(declarative.items[0].value["uri"], json!("/x"));
-        let error = Declarative::parse("apisix.json", text, Format::Json, &|_| None).unwrap_err();
+        let error = Declarative::parse("apisix.json", text, Format::Json, PLUGINS, &|_| None).unwrap_err();
         assert_eq!((error.line, error.column), (1, 21));
     }
 
     proptest! {
         #[test]
         fn no_document_panics(text in "(routes|upstreams|consumers|plugins|ssls|x)?:? ?[-a-z\\n :{}\\[\\]\"0-9,.]{0,80}\\n#END") {
-            let _ = Declarative::parse("f", &text, Format::Yaml, &|_| None);
-            let _ = Declarative::parse("f", &text, Format::Json, &|_| None);
+            let _ = Declarative::parse("f", &text, Format::Yaml, PLUGINS, &|_| None);
+            let _ = Declarative::parse("f", &text, Format::Json, PLUGINS, &|_| None);
         }
     }
 }

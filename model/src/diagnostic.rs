@@ -105,6 +105,13 @@ impl<'a> Source<'a> {
         self.at(Severity::Error, position, invalid)
     }
 
+    /// A warning about the name or item that the pointer of `invalid` leads to.
+    pub fn warning(&self, document: &Document, invalid: Invalid) -> Diagnostic {
+        let key = document.key_position(&invalid.pointer);
+        let position = key.unwrap_or_else(|| document.nearest_position(&invalid.pointer));
+        self.at(Severity::Warning, position, invalid)
+    }
+
     /// The error of a text that could not be parsed.
     pub fn syntax(&self, error: SyntaxError) -> Diagnostic {
         let mut invalid = Invalid::new(error.message);

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod apisix_plugins;
 pub mod boot;
 pub mod consumer;
 pub mod consumer_group;
@@ -16,6 +17,7 @@ pub mod desired;
 pub mod diagnostic;
 pub mod document;
 mod field;
+pub mod gaps;
 pub mod global_rule;
 pub mod invalid;
 pub mod json;

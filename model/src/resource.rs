@@ -21,7 +21,7 @@ use crate::service::Service;
 use crate::ssl::Ssl;
 use crate::stream_route::StreamRoute;
 use crate::upstream::Upstream;
-use crate::{Invalid, Key, Kind, Schema, schema};
+use crate::{Invalid, Key, Kind, Schema, gaps, schema};
 
 /// A checked resource. Boxed, for most are much larger than others.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,7 +47,7 @@ impl Resource {
     /// `id` is the one of [`Key`]; a value that names another is refused.
     ///
     /// # Errors
-    /// The first thing wrong, worded as the Admin API of APISIX 3.x words it,
+    /// What this version cannot do ([`gaps`]); else the first thing wrong, worded as the Admin API of APISIX 3.x words it,
     /// with `invalid configuration: ` where APISIX says that.
     pub fn parse(kind: Kind, id: &str, value: &Value) -> Result<Resource, Invalid> {
         Resource::from_value(kind, id, value.clone())
@@ -57,7 +57,13 @@ impl Resource {
     ///
     /// # Errors
     /// As there.
-    pub fn from_value(kind: Kind, id: &str, mut value: Value) -> Result<Resource, Invalid> {
+    pub fn from_value(kind: Kind, id: &str, value: Value) -> Result<Resource, Invalid> {
+        gaps::check(kind, &value)?;
+        Resource::read(kind, id, value)
+    }
+
+    /// [`Resource::from_value`] also for what this version cannot do.
+    fn read(kind: Kind, id: &str, mut value: Value) -> Result<Resource, Invalid> {
         let key = Key::new(kind, id);
         key.check()?;
         if kind == Kind::Route {
@@ -194,11 +200,11 @@ mod tests {
     use super::*;
 
     fn refusal(kind: Kind, id: &str, value: Value) -> Invalid {
-        Resource::parse(kind, id, &value).unwrap_err()
+        Resource::read(kind, id, value).unwrap_err()
     }
 
     fn parsed(kind: Kind, id: &str, value: Value) -> Resource {
-        Resource::parse(kind, id, &value).unwrap()
+        Resource::read(kind, id, value).unwrap()
     }
 
     #[test]
@@ -440,6 +446,7 @@ mod tests {
         fn no_value_panics(value in near_resource(), id in "(1|a/credentials/b|vault/x|.{0,6})") {
             for kind in Kind::ALL {
                 let _ = Resource::parse(kind, &id, &value);
+                let _ = Resource::read(kind, &id, value.clone());
             }
             let _ = Resource::parse(Kind::Upstream, "1", &json!({"nodes": value}));
             let _ = Resource::parse(Kind::Route, "1", &json!({"uri": "/", "upstream": value}));

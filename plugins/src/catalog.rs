@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use indexmap::IndexMap;
+use model::apisix_plugins::is_apisix;
 use model::{Invalid, Schema};
 use sdk::build::{Build, Names, Owner, Services};
 use sdk::catalog::{About, Entry, Place, Scope};
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::chain::{Stage, Stages};
 use crate::meta::{self, Parts};
-use crate::{ROWS, Row, known};
+use crate::{ROWS, Row};
 
 /// All native plugins, their schemas compiled once. Implements [`sdk::Catalog`].
 pub struct Catalog {
@@ -102,7 +103,7 @@ impl sdk::Catalog for Catalog {
             );
         }
         let plugin = match self.find(name) {
-            Err(_) if meta::disabled(config) && known::is_apisix(name) => return Ok(()),
+            Err(_) if meta::disabled(config) && is_apisix(name) => return Ok(()),
             found => found?,
         };
         if place == Place::Consumer && plugin.row.phases.is_empty() {
@@ -123,11 +124,11 @@ impl sdk::Catalog for Catalog {
         let mut stages = Vec::with_capacity(entries.len());
         let mut disabled = Vec::new();
         for entry in entries {
-            if scope.enabled.is_some_and(|enabled| !enabled(entry.name)) {
-                continue;
+            if scope.enabled.is_some_and(|enabled| !enabled(entry.name)) && !meta::disabled(entry.config) {
+                return Err(not_listed(entry.name).within(entry.name));
             }
             let plugin = match self.find(entry.name) {
-                Err(_) if meta::disabled(entry.config) && known::is_apisix(entry.name) => continue,
+                Err(_) if meta::disabled(entry.config) && is_apisix(entry.name) => continue,
                 found => found.map_err(|invalid| invalid.within(entry.name))?,
             };
             // What an auth plugin carries on a consumer is a credential, no stage.
@@ -227,8 +228,18 @@ fn blame(name: &str, invalid: Invalid) -> Invalid {
     invalid.said(&format!("failed to check the configuration of plugin {name} err: "))
 }
 
+/// Without its plugin a resource would do something else than it says.
+fn not_listed(name: &str) -> Invalid {
+    if !ROWS.iter().any(|row| row.name == name) {
+        return unknown(name);
+    }
+    Invalid::new(format!("unknown plugin [{name}]: the list of plugins does not have it"))
+        .got(name)
+        .hint(format!("add `{name}` to `plugins` in config.yaml (or apisix.yaml, if that has the list)"))
+}
+
 fn unknown(name: &str) -> Invalid {
-    if known::is_apisix(name) {
+    if is_apisix(name) {
         return Invalid::new(format!(
             "unknown plugin [{name}]: a plugin of APISIX that this version does not have"
         ))
@@ -377,13 +388,20 @@ mod tests {
     }
 
     #[test]
-    fn plugins_that_are_not_enabled_are_left_out() {
+    fn nothing_is_made_without_a_plugin_it_names() {
         let catalog = catalog();
         let owner = Owner { collection: "routes", id: "1".into() };
-        let entry = Entry { name: "key-auth", config: &Value::Null, owner: &owner };
         let names = FixedNames::default();
         let scope = Scope { names: &names, metadata: &|_| None, enabled: Some(&|name| name != "key-auth") };
-        assert_eq!(catalog.chain(&[entry], &scope).unwrap().names(), [""; 0]);
+        let chain = |name, config: &Value| {
+            let chain = catalog.chain(&[Entry { name, config, owner: &owner }], &scope);
+            chain.map(|chain| chain.names().len())
+        };
+        let invalid = chain("key-auth", &Value::Null).unwrap_err();
+        assert_eq!(invalid.reason, "unknown plugin [key-auth]: the list of plugins does not have it");
+        assert_eq!(invalid.pointer, "/key-auth");
+        assert_eq!(chain("key-auth", &json!({"_meta": {"disable": true}})), Ok(0));
+        assert_eq!(chain("request-id", &json!({})), Ok(1));
     }
 
     #[test]

@@ -10,7 +10,6 @@ mod auth;
 mod catalog;
 mod chain;
 mod edits;
-mod known;
 mod meta;
 mod query;
 
@@ -129,6 +128,11 @@ plugins! {
     Prometheus(prometheus::Prometheus),
 }
 
+/// The names of all plugins this build has, by priority from high to low.
+pub fn names() -> Vec<&'static str> {
+    ROWS.iter().map(|row| row.name).collect()
+}
+
 fn build<P: Plugin>(config: Value, cx: &mut Build<'_>) -> Result<P, Invalid> {
     // The schema was checked before, so this fails only where a type is narrower than it.
     let config: P::Config =
@@ -138,6 +142,8 @@ fn build<P: Plugin>(config: Value, cx: &mut Build<'_>) -> Result<P, Invalid> {
 
 #[cfg(test)]
 mod tests {
+    use model::apisix_plugins;
+
     use super::*;
 
     #[test]
@@ -153,8 +159,8 @@ mod tests {
 
     #[test]
     fn every_plugin_states_its_order_as_apisix_has_it() {
-        for row in ROWS.iter().filter(|row| !known::OWN.contains(&row.name)) {
-            let (_, priority) = known::APISIX
+        for row in ROWS.iter().filter(|row| !apisix_plugins::OWN.contains(&row.name)) {
+            let (_, priority) = apisix_plugins::APISIX
                 .iter()
                 .find(|(name, _)| *name == row.name)
                 .unwrap_or_else(|| panic!("{} is in no list of APISIX's", row.name));

@@ -68,7 +68,7 @@ pub trait Catalog: Send + Sync + fmt::Debug {
     }
 
     /// Makes the stages of these entries, at most one a plugin, sorted by priority.
-    /// Plugins that are not enabled are left out.
+    /// A plugin that is not enabled is an error, unless its `_meta` disables it.
     fn chain(&self, entries: &[Entry<'_>], scope: &Scope<'_>) -> Result<Arc<dyn Chain>, Invalid>;
 
     /// For an auth plugin's configuration on a consumer: the plugin's own name, the key the

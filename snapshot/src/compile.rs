@@ -172,6 +172,11 @@ impl Compiler {
         self.settings.plugins = plugins;
     }
 
+    /// The resources that want the addresses of a host.
+    pub fn users_of(&self, host: &str) -> BTreeSet<Key> {
+        self.hosts.users(host).map(|(key, _)| key.clone()).collect()
+    }
+
     /// The snapshot as it is now; at first one that serves nothing.
     pub fn snapshot(&self, revision: u64) -> Snapshot {
         Snapshot {

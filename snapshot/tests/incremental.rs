@@ -9,7 +9,7 @@ use std::sync::Arc;
 use model::{Desired, Key, Kind, Resource};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use snapshot::{Plan, Touched, Upstream};
+use snapshot::{Compiled, Plan, Touched, Upstream};
 use support::{Table, compiler, entry, print};
 
 /// One write of somebody.
@@ -48,8 +48,7 @@ fn upstream() -> impl Strategy<Value = Value> {
             id().prop_map(|n| format!("{}:80", host(n))),
             id().prop_map(|n| format!("10.0.0.{n}:80")),
         ], 0u8..4, 0..4).prop_map(|nodes| json!({"nodes": nodes, "retries": 2})),
-        1 => Just(json!({"nodes": {}, "scheme": "tcp"})),
-        1 => Just(json!({"service_name": "x", "discovery_type": "nacos"})),
+        1 => Just(json!({"service_name": "x:y", "discovery_type": "dns"})),
     ]
 }
 
@@ -90,7 +89,7 @@ fn value(kind: Kind) -> BoxedStrategy<Value> {
                 ("upstream", upstream().boxed()),
                 ("status", (0u8..2).prop_map(|n| json!(n)).boxed()),
                 ("vars", Just(json!([["arg_a", "==", "1"]])).boxed()),
-                ("filter_func", Just(json!("function() end")).boxed()),
+                ("methods", Just(json!(["PURGE"])).boxed()),
             ]);
             with(with(some, "uri", uri), "plugins", plugins().boxed())
         }
@@ -179,13 +178,13 @@ fn take(step: &Step, desired: &mut Desired, names: &mut Table, touched: &mut Tou
 }
 
 /// Everything a snapshot holds of a route, to see whether it is the same.
-fn plans(compiled: &snapshot::Compiled, desired: &Desired) -> BTreeMap<String, Arc<Plan>> {
+fn plans(compiled: &Compiled, desired: &Desired) -> BTreeMap<String, Arc<Plan>> {
     let ids = desired.of(Kind::Route).map(|entry| &entry.key.id);
     ids.filter_map(|id| Some((id.clone(), compiled.snapshot.router.plan(id)?.clone()))).collect()
 }
 
 /// The upstream of each route that has one.
-fn upstreams(compiled: &snapshot::Compiled, desired: &Desired) -> BTreeMap<String, Arc<Upstream>> {
+fn upstreams(compiled: &Compiled, desired: &Desired) -> BTreeMap<String, Arc<Upstream>> {
     let plans = plans(compiled, desired).into_iter();
     plans.filter_map(|(id, plan)| Some((id, compiled.snapshot.upstream(&plan).ok()?.clone()))).collect()
 }
@@ -298,9 +297,8 @@ fn one_changed_address_leaves_stages_and_other_upstreams_as_they_are() {
     }
     let names = |last: u8| Table([("a.test".to_owned(), vec![IpAddr::from([10, 0, 0, last])])].into());
     let mut compiler = compiler();
-    let all = |compiled: &snapshot::Compiled, desired: &Desired| {
-        (plans(compiled, desired), upstreams(compiled, desired))
-    };
+    let all =
+        |compiled: &Compiled, desired: &Desired| (plans(compiled, desired), upstreams(compiled, desired));
     let first = compiler.compile(&desired, &Touched::all(), &names(1), 0);
     let before = all(&first, &desired);
     let touched = Touched { hosts: ["a.test".to_owned()].into(), ..Touched::default() };
@@ -332,20 +330,28 @@ fn one_changed_address_leaves_stages_and_other_upstreams_as_they_are() {
 }
 
 #[test]
-fn what_was_fine_while_a_plugin_was_off_is_told_when_it_is_on() {
+fn nothing_is_served_without_a_plugin_that_is_off() {
     let mut desired = Desired::default();
-    desired.put(entry(Kind::GlobalRule, "1", json!({"plugins": {"cors": {"bad": true}}})));
-    desired.put(entry(Kind::Route, "1", json!({"uri": "/", "plugins": {"cors": {"bad": true}}})));
+    desired.put(entry(Kind::GlobalRule, "1", json!({"plugins": {"cors": {}}})));
+    desired.put(entry(Kind::Route, "1", json!({"uri": "/", "plugins": {"cors": {}}})));
     desired.plugins = Some(Vec::new());
     let (mut compiler, names) = (compiler(), Table::default());
-    assert!(compiler.compile(&desired, &Touched::all(), &names, 0).rejected.is_empty());
+    let told = |compiled: &Compiled| -> Vec<_> {
+        compiled.rejected.iter().map(|r| (r.key.to_string(), r.kept_previous)).collect()
+    };
+    let off = compiler.compile(&desired, &Touched::all(), &names, 0);
+    assert_eq!(told(&off), [("routes/1".to_owned(), false), ("global_rules/1".to_owned(), false)]);
+    assert!(off.snapshot.router.rule("1").is_none() && off.snapshot.global.is_none());
     desired.plugins = None;
+    let on = compiler.compile(&desired, &Touched::default(), &names, 1);
+    assert_eq!(told(&on), []);
+    assert!(on.snapshot.router.rule("1").is_some() && on.snapshot.global.is_some());
+    desired.plugins = Some(Vec::new());
     for touched in [Touched::default(), Touched::all(), Touched::from_iter([Key::new(Kind::GlobalRule, "2")])]
     {
-        let compiled = compiler.compile(&desired, &touched, &names, 1);
-        let rejected: Vec<_> =
-            compiled.rejected.iter().map(|r| (r.key.to_string(), r.kept_previous)).collect();
-        assert_eq!(rejected, [("routes/1".to_owned(), true), ("global_rules/1".to_owned(), true)]);
+        let compiled = compiler.compile(&desired, &touched, &names, 2);
+        assert_eq!(told(&compiled), [("routes/1".to_owned(), true), ("global_rules/1".to_owned(), true)]);
         assert!(compiled.snapshot.router.rule("1").is_some(), "the route as it was");
+        assert!(compiled.snapshot.global.is_some(), "and the rule");
     }
 }

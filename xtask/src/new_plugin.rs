@@ -6,7 +6,6 @@
 use crate::shell::{cargo, root, run};
 use anyhow::{Context, Result, bail};
 use std::fs;
-use std::path::Path;
 
 pub fn command(args: &[String]) -> Result<()> {
     let (name, priority) = match args {
@@ -18,7 +17,7 @@ pub fn command(args: &[String]) -> Result<()> {
     };
     let plugin = Names::of(name)?;
     let src = root().join("plugins/src");
-    let priority = match (priority, known(&src, name)?) {
+    let priority = match (priority, known(name)?) {
         (Some(priority), _) | (None, Some(priority)) => priority,
         (None, None) => bail!("{name} is no plugin of APISIX; say when it runs with --priority N"),
     };
@@ -72,8 +71,9 @@ impl Names {
 }
 
 /// The priority APISIX gives a plugin, from the list of its plugins.
-fn known(src: &Path, name: &str) -> Result<Option<i32>> {
-    let text = fs::read_to_string(src.join("known.rs")).context("the list of APISIX's plugins")?;
+fn known(name: &str) -> Result<Option<i32>> {
+    let file = root().join("model/src/apisix_plugins.rs");
+    let text = fs::read_to_string(file).context("the list of APISIX's plugins")?;
     let start = format!("(\"{name}\", ");
     let number = text.split_once(&start).and_then(|(_, rest)| rest.split(')').next());
     number.map(|number| number.trim().parse().with_context(|| format!("the priority of {name}"))).transpose()

@@ -201,6 +201,14 @@ impl Program for Lagging {
     fn read_plugins(&self) -> Result<Option<Vec<String>>, String> {
         Err("not asked for here".to_owned())
     }
+
+    fn reload(&self) -> admin::Reloading<'_> {
+        Box::pin(async { Err("there are no files".to_owned()) })
+    }
+
+    fn about(&self) -> serde_json::Map<String, Value> {
+        serde_json::Map::from_iter([("program".to_owned(), Value::from("a test"))])
+    }
 }
 
 #[tokio::test]

@@ -13,6 +13,24 @@ fn route() -> Value {
     json!({"uri": "/hello", "upstream": {"type": "roundrobin", "nodes": {"127.0.0.1:1980": 1}}})
 }
 
+/// The Admin API asks the table of what is not built, and leaves out none of its rows.
+#[tokio::test]
+async fn what_is_not_built_is_refused() {
+    let api = Fixture::new();
+    for (effect, kind, id, value) in model::gaps::samples() {
+        let path = format!("{}/{id}", kind.collection());
+        let answer = api.call("PUT", &path, value.clone()).await;
+        match effect {
+            model::gaps::Effect::Refused => {
+                let invalid = model::gaps::check(kind, &value).unwrap_err();
+                assert_eq!(answer.1["error_msg"], invalid.reason.as_str(), "{path} {value}");
+                assert_eq!(answer.0, 400);
+            }
+            model::gaps::Effect::Ignored => assert!(answer.0 < 300, "{path} {value} {answer:?}"),
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_route_lives_through_all_methods() {
     let api = Fixture::new();
@@ -140,15 +158,15 @@ async fn refusals_speak_as_apisix_does() {
             "upstreams/1",
             json!({"service_name": "a", "discovery_type": "nacos"}),
             400,
-            "discovery nacos is not supported by this version",
+            "discovery nacos is not supported by this version: service discovery is done by DNS alone",
         ),
-        ("PUT", "ssls/1", json!({}), 400, "ssls are not supported yet"),
+        ("PUT", "ssls/1", json!({}), 400, "ssls are not supported yet: HTTPS is not served yet"),
         (
             "PUT",
             "routes/1",
             json!({"uri": "/", "filter_func": "function() end"}),
             400,
-            "filter_func is Lua, which this version does not run",
+            "filter_func is not supported: it is Lua, which this version does not run",
         ),
     ];
     for (method, path, body, status, reason) in cases {

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use hickory_resolver::config::{
     ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig,
 };
+use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::proto::op::Query;
 use hickory_resolver::proto::rr::{Name, RecordType};
@@ -95,13 +96,25 @@ impl LookUp for System {
         let servers = self.servers.clone();
         let host = host.to_owned();
         Box::pin(async move {
-            let found = servers?.lookup_ip(host.as_str()).await.map_err(|error| error.to_string())?;
+            let found = servers?.lookup_ip(host.as_str()).await.map_err(|error| why(&error))?;
             let addresses: Vec<IpAddr> = found.iter().collect();
             if addresses.is_empty() {
                 return Err("it has no addresses".to_owned());
             }
             Ok(Found { addresses, ttl: found.valid_until().saturating_duration_since(Instant::now()) })
         })
+    }
+}
+
+/// Why, for people: what the library says of an absent name is its own question printed for
+/// programmers.
+fn why(error: &NetError) -> String {
+    if error.is_nx_domain() {
+        "there is no such name".to_owned()
+    } else if error.is_no_records_found() {
+        "it has no addresses".to_owned()
+    } else {
+        error.to_string()
     }
 }
 

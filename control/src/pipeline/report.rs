@@ -9,6 +9,9 @@ use snapshot::Rejected;
 
 use crate::store::Revision;
 
+/// Numbers by kind.
+pub type Counts = [(Kind, usize); Kind::ALL.len()];
+
 /// A moment of a pipeline.
 #[derive(Debug, Clone)]
 pub struct Report {
@@ -16,8 +19,8 @@ pub struct Report {
     pub revision: Revision,
     /// `None` until the first.
     pub published: Option<SystemTime>,
-    /// How many resources there are of each kind.
-    pub counts: [(Kind, usize); Kind::ALL.len()],
+    /// How many resources of each kind are served, in this or an older form.
+    pub counts: Counts,
     /// Resources that are not served as they are written.
     pub rejected: Arc<[Rejected]>,
     /// What a declarative file holds that could not be taken.

@@ -10,11 +10,11 @@ use std::collections::HashMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -35,6 +35,12 @@ const SETTLE: Duration = Duration::from_millis(10);
 /// The largest file taken.
 const MAX_SIZE: u64 = 512 << 20;
 
+/// Keys that a line of the log names; the others are counted.
+const MOST_NAMED: usize = 10;
+
+/// Findings that are logged at a time; a whole file may be wrong.
+const MOST_LINES: usize = 100;
+
 /// How a variable of the file (`${{NAME}}`) is looked up.
 pub type Lookup = Box<dyn Fn(&str) -> Option<String> + Send>;
 
@@ -49,45 +55,53 @@ pub struct File {
     thread: Option<JoinHandle<()>>,
 }
 
+/// What came of a reading: how many mistakes there are, or why nothing of the file is used.
+pub type Reading = Result<usize, Diagnostic>;
+
 /// Wakes the thread that reads.
 #[derive(Debug, Clone)]
 struct Signal {
     wake: SyncSender<()>,
+    /// Those who asked for a reading and wait for its end.
+    waiting: Arc<Mutex<Vec<SyncSender<Reading>>>>,
     /// Read the file even if it looks the same.
     touched: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
 }
 
 impl File {
-    /// Reads the file, with variables from the environment, and watches it.
+    /// Reads the file, with variables from the environment, and watches it. `plugins` are those this
+    /// build has.
     ///
     /// Blocks while reading.
     ///
     /// # Errors
     /// [`StoreError::File`] if nothing of it can be used. What is wrong with single items is
     /// told in the `rejected` of the first [`Reset`](super::Change::Reset).
-    pub fn open(path: &Path) -> Result<File, StoreError> {
-        File::open_with(path, Box::new(|name| std::env::var(name).ok()))
+    pub fn open(path: &Path, plugins: Vec<&'static str>) -> Result<File, StoreError> {
+        File::open_with(path, plugins, Box::new(|name| std::env::var(name).ok()))
     }
 
     /// Like [`open`](File::open) with variables from elsewhere.
     ///
     /// # Errors
     /// As there.
-    pub fn open_with(path: &Path, lookup: Lookup) -> Result<File, StoreError> {
+    pub fn open_with(path: &Path, plugins: Vec<&'static str>, lookup: Lookup) -> Result<File, StoreError> {
         let table = Arc::new(Table::new([], None, 0));
         let mut reader = Reader {
             path: path.to_owned(),
+            plugins,
             lookup,
             table: table.clone(),
             stat: Stat::of(path),
             content: None,
             rejected: Vec::new(),
+            warned: Vec::new(),
         };
         reader.read().map_err(StoreError::File)?;
 
         let (wake, woken) = sync_channel(1);
-        let signal = Signal { wake, touched: Arc::default(), stop: Arc::default() };
+        let signal = Signal { wake, waiting: Arc::default(), touched: Arc::default(), stop: Arc::default() };
         let watcher = watch(path, signal.clone());
         if let Err(error) = &watcher {
             tracing::warn!(path = %path.display(), %error, "cannot watch the file; looking at it every second");
@@ -95,14 +109,18 @@ impl File {
         let run = signal.clone();
         let thread = thread::Builder::new()
             .name("file".to_owned())
-            .spawn(move || reader.run(&woken, &run.touched, &run.stop))
+            .spawn(move || reader.run(&woken, &run))
             .map_err(|error| StoreError::Unavailable(format!("no thread for the file: {error}")))?;
         Ok(File { path: path.to_owned(), table, signal, watcher: watcher.ok(), thread: Some(thread) })
     }
 
     /// Reads the file again soon, even if it looks the same (on SIGHUP: a variable may have changed).
-    pub fn reload(&self) {
+    /// What comes of it can be heard: the number of mistakes, or why nothing of it is used.
+    pub fn reload(&self) -> Receiver<Reading> {
+        let (told, hears) = sync_channel(1);
+        self.signal.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(told);
         self.signal.touched();
+        hears
     }
 
     fn read_only<T>(&self) -> Result<T, StoreError> {
@@ -218,6 +236,8 @@ impl Stat {
 /// The thread that reads the file.
 struct Reader {
     path: PathBuf,
+    /// The plugins this build has.
+    plugins: Vec<&'static str>,
     lookup: Lookup,
     table: Arc<Table>,
     /// As it was before the last reading.
@@ -225,10 +245,12 @@ struct Reader {
     /// A hash of what was read last.
     content: Option<u64>,
     rejected: Vec<Diagnostic>,
+    warned: Vec<Diagnostic>,
 }
 
 impl Reader {
-    fn run(mut self, woken: &Receiver<()>, touched: &AtomicBool, stop: &AtomicBool) {
+    fn run(mut self, woken: &Receiver<()>, signal: &Signal) {
+        let Signal { waiting, touched, stop, .. } = signal;
         loop {
             match woken.recv_timeout(POLL) {
                 // More may follow at once.
@@ -239,11 +261,20 @@ impl Reader {
             if stop.load(Ordering::Relaxed) {
                 return;
             }
+            let waiting = std::mem::take(&mut *waiting.lock().unwrap_or_else(PoisonError::into_inner));
             let stat = Stat::of(&self.path);
             if touched.swap(false, Ordering::Relaxed) || stat != self.stat {
                 self.stat = stat;
-                if let Err(diagnostic) = self.read() {
-                    self.keep(*diagnostic);
+                let read = self.read();
+                if let Err(diagnostic) = &read {
+                    self.keep(Diagnostic::clone(diagnostic));
+                }
+                for told in waiting {
+                    // Whoever asked may have gone.
+                    let _ = told.try_send(match &read {
+                        Ok(()) => Ok(self.rejected.len()),
+                        Err(diagnostic) => Err(Diagnostic::clone(diagnostic)),
+                    });
                 }
             }
         }
@@ -265,7 +296,7 @@ impl Reader {
         };
         // The same text can mean something else when a variable has changed, so it is parsed
         // again; comparing values then finds what is new.
-        let read = Declarative::parse(&name, &text, format, &*self.lookup)?;
+        let read = Declarative::parse(&name, &text, format, &self.plugins, &*self.lookup)?;
         let same = self.content == Some(content);
         self.content = Some(content);
         self.take(read, same);
@@ -273,11 +304,17 @@ impl Reader {
     }
 
     fn text(&self) -> Result<String, String> {
-        let file = fs::File::open(&self.path).map_err(|error| format!("cannot read the file: {error}"))?;
+        let cannot = |error: std::io::Error| format!("cannot read the file: {error}");
+        // A pipe or a device might never end, or never begin: it is opened without waiting for
+        // anybody, and not read.
+        let flags = rustix::fs::OFlags::NONBLOCK.bits();
+        let mut options = fs::OpenOptions::new();
+        let file = options.read(true).custom_flags(flags.cast_signed()).open(&self.path).map_err(cannot)?;
+        if !file.metadata().map_err(cannot)?.is_file() {
+            return Err("cannot read the file: it is no regular file".to_owned());
+        }
         let mut bytes = Vec::new();
-        file.take(MAX_SIZE + 1)
-            .read_to_end(&mut bytes)
-            .map_err(|error| format!("cannot read the file: {error}"))?;
+        file.take(MAX_SIZE + 1).read_to_end(&mut bytes).map_err(cannot)?;
         if bytes.len() as u64 > MAX_SIZE {
             return Err(format!("the file is larger than {} MiB", MAX_SIZE >> 20));
         }
@@ -291,34 +328,42 @@ impl Reader {
             let (rows, _) = self.table.list(kind, "");
             there.extend(rows.into_iter().map(|row| (row.key.clone(), row)));
         }
-        let mut changed = 0;
-        let items: Vec<Row> = read
-            .items
-            .into_iter()
-            .map(|item| {
-                let json = item.value.to_string();
-                match there.remove(&item.key) {
-                    Some(old) if *old.json == *json => old,
-                    old => {
-                        changed += 1;
-                        let created = old.map_or(revision, |old| old.created);
-                        Row { key: item.key, json: json.into(), created, modified: revision, expires: None }
-                    }
+        let mut changes = Changed::default();
+        let mut items: Vec<Row> = Vec::with_capacity(read.items.len());
+        for item in read.items {
+            let json = item.value.to_string();
+            items.push(match there.remove(&item.key) {
+                Some(old) if *old.json == *json => old,
+                old => {
+                    let list = if old.is_some() { &mut changes.changed } else { &mut changes.added };
+                    list.push(item.key.clone());
+                    let created = old.map_or(revision, |old| old.created);
+                    Row { key: item.key, json: json.into(), created, modified: revision, expires: None }
                 }
-            })
-            .collect();
-        let removed = there.len();
-        let plugins_changed = self.table.plugins() != read.plugins;
-        let news = changed + removed > 0 || plugins_changed || read.diagnostics != self.rejected;
-        if !news && same_text {
+            });
+        }
+        // What is wrong now keeps its last good form.
+        items.extend(read.refused.iter().filter_map(|key| there.remove(key)));
+        changes.removed = there.into_keys().collect();
+        changes.removed.sort();
+        changes.plugins = self.table.plugins() != read.plugins;
+        let news = !changes.is_empty() || read.diagnostics != self.rejected;
+        if !news && read.warnings == self.warned && same_text {
             return;
         }
-        tracing::info!(
-            path = %self.path.display(), items = items.len(), changed, removed, "configuration file read"
-        );
-        for diagnostic in &read.diagnostics {
-            tracing::error!("{}", diagnostic.one_line());
+        tell(&self.path, revision, &changes, items.len(), read.diagnostics.len());
+        let mut lines = read.diagnostics.iter().chain(&read.warnings);
+        for diagnostic in lines.by_ref().take(MOST_LINES) {
+            match diagnostic.severity {
+                Severity::Error => tracing::error!("{}", diagnostic.one_line()),
+                Severity::Warning => tracing::warn!("{}", diagnostic.one_line()),
+            }
         }
+        match lines.count() {
+            0 => {}
+            more => tracing::error!("{more} more findings; `sluice check` lists them all"),
+        }
+        self.warned = read.warnings;
         if news || revision == 1 {
             self.rejected.clone_from(&read.diagnostics);
             self.table.reset(items, read.plugins, revision, read.diagnostics);
@@ -330,12 +375,57 @@ impl Reader {
         if self.rejected.first() == Some(&diagnostic) && self.rejected.len() == 1 {
             return;
         }
-        tracing::error!("{}; what it said before stays", diagnostic.one_line());
+        tracing::error!("{}; nothing of it is used, and what it said before stays", diagnostic.one_line());
         self.rejected = vec![diagnostic];
+        // It may come back as it was.
+        self.content = None;
         let items = Kind::ALL.into_iter().flat_map(|kind| self.table.list(kind, "").0).collect();
         let revision = self.table.revision() + 1;
         self.table.reset(items, self.table.plugins(), revision, self.rejected.clone());
     }
+}
+
+/// What a reading changed.
+#[derive(Debug, Default)]
+struct Changed {
+    added: Vec<Key>,
+    changed: Vec<Key>,
+    removed: Vec<Key>,
+    /// The list of plugins.
+    plugins: bool,
+}
+
+impl Changed {
+    fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.changed.is_empty() && self.removed.is_empty() && !self.plugins
+    }
+}
+
+/// One line for a reading: what there is now, and what is different.
+fn tell(path: &Path, revision: Revision, changes: &Changed, used: usize, wrong: usize) {
+    let plural = if used == 1 { "" } else { "s" };
+    let mut line = format!("{}, revision {revision}: {used} resource{plural}", path.display());
+    if wrong > 0 {
+        let plural = if wrong == 1 { "" } else { "s" };
+        line.push_str(&format!(", {wrong} mistake{plural}"));
+    }
+    if revision > 1 {
+        let lists = [("added", &changes.added), ("changed", &changes.changed), ("removed", &changes.removed)];
+        for (word, keys) in lists.into_iter().filter(|(_, keys)| !keys.is_empty()) {
+            let named: Vec<String> = keys.iter().take(MOST_NAMED).map(Key::to_string).collect();
+            line.push_str(&format!("; {word} {}", named.join(", ")));
+            if keys.len() > MOST_NAMED {
+                line.push_str(&format!(" and {} more", keys.len() - MOST_NAMED));
+            }
+        }
+        if changes.plugins {
+            line.push_str("; another list of plugins");
+        }
+        if changes.is_empty() {
+            line.push_str("; nothing else than before");
+        }
+    }
+    tracing::info!("{line}");
 }
 
 #[cfg(test)]
@@ -355,6 +445,10 @@ plugins:
   - name: cors
 #END
 ";
+
+    fn plugins() -> Vec<&'static str> {
+        vec!["cors"]
+    }
 
     struct Reset {
         items: Vec<Row>,
@@ -379,7 +473,7 @@ plugins:
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("apisix.yaml");
         fs::write(&path, TWO).unwrap();
-        let store = File::open(&path).unwrap();
+        let store = File::open(&path, plugins()).unwrap();
         assert!(!store.writable());
         let mut changes = store.watch();
         let first = next(&mut changes).await;
@@ -405,7 +499,7 @@ plugins:
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("apisix.yaml");
         fs::write(&path, TWO).unwrap();
-        let store = File::open(&path).unwrap();
+        let store = File::open(&path, plugins()).unwrap();
         let mut changes = store.watch();
         next(&mut changes).await;
         for broken in ["routes: [\n#END\n", "routes: []\n"] {
@@ -431,10 +525,61 @@ plugins:
         let path = folder.path().join("apisix.json");
         fs::write(&path, r#"{"routes": [{"id": "1", "uri": 5}, {"id": "2", "uri": "/", "plugins": {}}]}"#)
             .unwrap();
-        let store = File::open(&path).unwrap();
+        let store = File::open(&path, plugins()).unwrap();
         let first = next(&mut store.watch()).await;
         assert_eq!((first.items.len(), first.rejected.len()), (1, 1));
         assert_eq!(first.rejected[0].pointer, "/routes/0/uri");
+    }
+
+    #[tokio::test]
+    async fn an_item_that_turns_bad_keeps_its_last_good_form() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("apisix.yaml");
+        fs::write(&path, TWO).unwrap();
+        let store = File::open(&path, plugins()).unwrap();
+        let mut changes = store.watch();
+        next(&mut changes).await;
+        fs::write(&path, TWO.replace("uri: /a", "uri: 5").replace("uri: /b", "uri: /c")).unwrap();
+        let second = next(&mut changes).await;
+        assert_eq!((second.items.len(), second.rejected.len()), (3, 1));
+        assert_eq!((modified(&second, "1"), modified(&second, "2")), (1, 2));
+        fs::write(&path, TWO.replace("  - {id: 1, uri: /a, upstream_id: u}\n", "")).unwrap();
+        assert_eq!(next(&mut changes).await.items.len(), 2, "what is not there at all is gone");
+    }
+
+    #[tokio::test]
+    async fn a_pipe_in_its_place_holds_nothing_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("apisix.yaml");
+        fs::write(&path, TWO).unwrap();
+        let store = File::open(&path, plugins()).unwrap();
+        let mut changes = store.watch();
+        next(&mut changes).await;
+        fs::remove_file(&path).unwrap();
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, mode).unwrap();
+        let mut kept = next(&mut changes).await;
+        if kept.rejected[0].message.contains("No such file") {
+            kept = next(&mut changes).await;
+        }
+        assert_eq!(kept.items.len(), 3);
+        assert_eq!(kept.rejected[0].message, "cannot read the file: it is no regular file");
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, TWO.replace("/b", "/c")).unwrap();
+        let mut healed = next(&mut changes).await;
+        while !healed.rejected.is_empty() {
+            healed = next(&mut changes).await;
+        }
+        assert_eq!(modified(&healed, "2"), healed.revision);
+        let (sent, opened) = std::sync::mpsc::channel();
+        rustix::fs::mkfifoat(rustix::fs::CWD, folder.path().join("b.yaml"), mode).unwrap();
+        let fifo = folder.path().join("b.yaml");
+        std::thread::spawn(move || sent.send(File::open(&fifo, plugins()).is_err()));
+        assert_eq!(
+            opened.recv_timeout(Duration::from_secs(10)),
+            Ok(true),
+            "a start does not wait for it either"
+        );
     }
 
     #[tokio::test]
@@ -445,12 +590,15 @@ plugins:
         let place = Arc::new(Mutex::new("/a".to_owned()));
         let looked_up = place.clone();
         let lookup = move |name: &str| (name == "WHERE").then(|| looked_up.lock().unwrap().clone());
-        let store = File::open_with(&path, Box::new(lookup)).unwrap();
+        let store = File::open_with(&path, plugins(), Box::new(lookup)).unwrap();
         let mut changes = store.watch();
         assert_eq!(next(&mut changes).await.items[0].value()["uri"], "/a");
         *place.lock().unwrap() = "/b".to_owned();
-        store.reload();
+        let reading = store.reload();
         assert_eq!(next(&mut changes).await.items[0].value()["uri"], "/b");
+        assert_eq!(reading.recv_timeout(Duration::from_secs(10)).unwrap(), Ok(0));
+        fs::write(&path, "routes: [").unwrap();
+        assert!(store.reload().recv_timeout(Duration::from_secs(10)).unwrap().is_err());
     }
 
     #[tokio::test]
@@ -458,7 +606,7 @@ plugins:
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("apisix.yaml");
         fs::write(&path, "#END\n").unwrap();
-        let store = File::open(&path).unwrap();
+        let store = File::open(&path, plugins()).unwrap();
         let key = Key::new(Kind::Route, "1");
         let error = store.put(key, Value::Null, Expect::Any, None).await.unwrap_err();
         assert!(error.to_string().contains("edit that file"), "{error}");
@@ -467,7 +615,7 @@ plugins:
     #[test]
     fn a_file_that_cannot_be_used_at_all_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
-        let missing = File::open(&folder.path().join("none.yaml")).unwrap_err();
+        let missing = File::open(&folder.path().join("none.yaml"), plugins()).unwrap_err();
         assert!(missing.to_string().contains("cannot read the file"), "{missing}");
     }
 }

@@ -3,23 +3,26 @@
 use serde_json::Value;
 
 use super::keys;
-use crate::Invalid;
-use crate::diagnostic::{Diagnostic, Severity, Source};
+use super::shape::Shape;
+use crate::diagnostic::{Diagnostic, Source};
 use crate::document::Document;
-use crate::invalid::push_pointer;
+use crate::invalid::{nearest, push_pointer};
 use crate::schema::json_name;
+use crate::{Invalid, apisix_plugins, gaps};
 
 /// Gathers what is found in a file.
 pub struct Findings<'a> {
     source: Source<'a>,
     document: &'a Document,
+    /// The plugins this build has.
+    plugins: &'a [&'a str],
     found: Vec<Diagnostic>,
     failed: bool,
 }
 
 impl<'a> Findings<'a> {
-    pub fn new(source: Source<'a>, document: &'a Document) -> Findings<'a> {
-        Findings { source, document, found: Vec::new(), failed: false }
+    pub fn new(source: Source<'a>, document: &'a Document, plugins: &'a [&'a str]) -> Findings<'a> {
+        Findings { source, document, plugins, found: Vec::new(), failed: false }
     }
 
     /// Checks the whole document against the table of keys.
@@ -64,11 +67,10 @@ impl<'a> Findings<'a> {
                 None => {
                     let invalid = match keys::MOVED.iter().find(|(old, _)| *old == path) {
                         Some((_, new)) => Invalid::new(format!("unknown key `{path}`"))
-                            .expected("a known property")
                             .hint(format!("this moved to `{new}` in APISIX 3")),
                         None => Invalid::unknown_key(&path, name, siblings(&path)),
                     };
-                    self.error(invalid.at(pointer));
+                    self.warn(ignored(invalid).at(pointer));
                 }
             }
         }
@@ -77,24 +79,129 @@ impl<'a> Findings<'a> {
     fn check_row(&mut self, row: &keys::Row, value: &Value, path: &str, pointer: String) {
         if let Some(why) = row.idle {
             let written = value.to_string();
-            if written == row.anyway {
+            // A snippet of comments says nothing.
+            let comment = |line: &str| line.trim().is_empty() || line.trim().starts_with('#');
+            if written == row.anyway || value.as_str().is_some_and(|text| text.lines().all(comment)) {
                 return;
             }
-            let position = self.document.key_position(&pointer);
-            let position = position.unwrap_or_else(|| self.document.nearest_position(&pointer));
-            let invalid = Invalid::new(format!("`{path}` has no effect: {why}")).at(pointer);
-            self.found.push(self.source.at(Severity::Warning, position, invalid));
-        } else if !value.is_null()
-            && let Err(invalid) = row.shape.check(value)
-        {
-            self.error(invalid.under(&pointer));
+            self.warn(Invalid::new(format!("`{path}` has no effect: {why}")).at(pointer));
+            return;
         }
+        if value.is_null() {
+            return;
+        }
+        if let Err(invalid) = row.shape.check(value) {
+            return self.error(invalid.under(&pointer));
+        }
+        if let Some(known) = row.shape.members() {
+            self.check_members(value, known, &pointer);
+        }
+        match row.path {
+            "plugins" => self.check_plugins(value, &pointer),
+            "plugin_attr.*" => self.check_attribute(path, pointer),
+            _ if matches!(row.shape, Shape::Provider) && value == "etcd" => self.warn(
+                Invalid::new(format!("`{path}: etcd` has no effect: {}", gaps::ETCD.why))
+                    .at(pointer)
+                    .hint("resources are kept in a store of our own; what is in etcd is not seen"),
+            ),
+            _ => {}
+        }
+    }
+
+    /// The keys of each map within a value.
+    fn check_members(&mut self, value: &Value, known: &[&str], pointer: &str) {
+        match value {
+            Value::Array(items) => {
+                for (at, item) in items.iter().enumerate() {
+                    self.check_members(item, known, &format!("{pointer}/{at}"));
+                }
+            }
+            Value::Object(map) => {
+                for name in map.keys().filter(|name| !known.contains(&name.as_str())) {
+                    let invalid = Invalid::unknown_key(name, name, known.iter().copied());
+                    self.warn(ignored(invalid).under(pointer));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The names in a list of plugins.
+    fn check_plugins(&mut self, value: &Value, pointer: &str) {
+        let names = value.as_array().into_iter().flatten().filter_map(Value::as_str);
+        let names = names.enumerate().map(|(at, name)| (format!("{pointer}/{at}"), name));
+        for invalid in unknown_plugins(pointer, names, self.plugins) {
+            self.warn(invalid);
+        }
+    }
+
+    /// `plugin_attr.NAME`
+    fn check_attribute(&mut self, path: &str, pointer: String) {
+        let name = path.split_once('.').map_or(path, |(_, name)| name);
+        if self.plugins.contains(&name) {
+            return;
+        }
+        let invalid = match apisix_plugins::is_apisix(name) {
+            true => Invalid::new(format!("`{path}` has no effect: this version does not have that plugin")),
+            false => ignored(Invalid::unknown_key(path, name, known_plugins(self.plugins))),
+        };
+        self.warn(invalid.at(pointer));
+    }
+
+    fn warn(&mut self, invalid: Invalid) {
+        self.found.push(self.source.warning(self.document, invalid));
     }
 
     fn error(&mut self, invalid: Invalid) {
         self.failed = true;
         self.found.push(self.source.invalid(self.document, invalid));
     }
+}
+
+/// APISIX, too, ignores keys that it does not know.
+fn ignored(mut invalid: Invalid) -> Invalid {
+    invalid.reason.push_str(" is ignored");
+    invalid.expected = None;
+    invalid
+}
+
+fn known_plugins<'a>(built: &'a [&'a str]) -> impl Iterator<Item = &'a str> {
+    built.iter().copied().chain(apisix_plugins::APISIX.iter().map(|(name, _)| *name))
+}
+
+/// What is wrong with the names of a list of plugins: one finding for each that nobody knows, and
+/// one for all those of APISIX that this build lacks.
+pub fn unknown_plugins<'a>(
+    list: &str,
+    names: impl Iterator<Item = (String, &'a str)>,
+    built: &[&str],
+) -> Vec<Invalid> {
+    let mut found = Vec::new();
+    let mut lacking = Vec::new();
+    for (pointer, name) in names.filter(|(_, name)| !built.contains(name)) {
+        if apisix_plugins::is_apisix(name) {
+            lacking.push(name);
+            continue;
+        }
+        let invalid = Invalid::new(format!("unknown plugin `{name}` in the list of plugins")).at(pointer);
+        found.push(match nearest(name, known_plugins(built)) {
+            Some(close) => invalid.hint(format!("did you mean `{close}`?")),
+            None => invalid,
+        });
+    }
+    if !lacking.is_empty() {
+        let plural = if lacking.len() == 1 { "plugin" } else { "plugins" };
+        let names = lacking.join(", ");
+        found.push(
+            Invalid::new(format!(
+                "this version does not have {} {plural} of the list: {names}",
+                lacking.len()
+            ))
+            .at(list)
+            .hint("a resource that configures one of them is refused"),
+        );
+    }
+    found
 }
 
 /// Whether `path` is the row's, `*` being any name.

@@ -1,10 +1,12 @@
 //! The keys `config.yaml` may hold: APISIX 3.18's, and a few of ours.
 //!
 //! This table is the only place that names them all. A key is used, or it is
-//! accepted with a warning that says why it has no effect here; any other is an
-//! error. Keys of ours are marked so.
+//! accepted with a warning that says why it has no effect here; any other gets a
+//! warning that names the nearest one. Keys of ours are marked so. What is not
+//! built yet has its reason in [`gaps`](crate::gaps).
 
 use super::shape::Shape;
+use crate::gaps;
 
 /// One key.
 pub struct Row {
@@ -32,11 +34,11 @@ const fn idle_unless(path: &'static str, anyway: &'static str, why: &'static str
 const LUA: &str = "it is about Lua, and plugins here are native";
 const NO_NGINX: &str = "it goes into nginx.conf, and there is no nginx underneath";
 const SIZED_ALONE: &str = "this memory is sized by itself";
-const NO_TLS: &str = "HTTPS listeners are not served yet";
-const NO_HTTP2: &str = "HTTP/2 is not served yet";
-const NO_STREAM: &str = "TCP and UDP proxying is not served yet";
-const NO_DISCOVERY: &str = "service discovery is not served yet";
-const NO_ETCD: &str = "etcd is not used yet";
+const NO_TLS: &str = gaps::TLS.why;
+const NO_HTTP2: &str = gaps::HTTP2.why;
+const NO_STREAM: &str = gaps::STREAM_UPSTREAMS.why;
+const NO_DISCOVERY: &str = gaps::DISCOVERY.why;
+const NO_ETCD: &str = gaps::ETCD.why;
 const STREAMED: &str = "bodies are always streamed";
 
 pub const ROUTERS: &[&str] = &["radixtree_host_uri", "radixtree_uri", "radixtree_uri_with_parameter"];
@@ -57,7 +59,7 @@ pub const ROWS: &[Row] = &[
     used("apisix.show_upstream_status_in_response_header", Shape::Bool),
     used("apisix.enable_ipv6", Shape::Bool),
     idle_unless("apisix.enable_http2", "false", NO_HTTP2),
-    idle("apisix.proxy_protocol", "the PROXY protocol is not served yet"),
+    idle("apisix.proxy_protocol", gaps::PROXY_PROTOCOL.why),
     used("apisix.enable_server_tokens", Shape::Bool),
     idle_unless("apisix.extra_lua_path", "\"\"", LUA),
     idle_unless("apisix.extra_lua_cpath", "\"\"", LUA),
@@ -91,10 +93,10 @@ pub const ROWS: &[Row] = &[
     idle("apisix.data_encryption", "the embedded store encrypts every value with a key of its own"),
     used("apisix.status.ip", Shape::Ip),
     used("apisix.status.port", Shape::Port),
-    idle_unless("apisix.disable_upstream_healthcheck", "true", "health checks are not run yet"),
+    idle_unless("apisix.disable_upstream_healthcheck", "true", gaps::HEALTH_CHECKS.why),
     used("apisix.trusted_addresses", Shape::Networks),
     idle("apisix.lru", SIZED_ALONE),
-    idle_unless("apisix.tracing", "false", "request tracing is not served yet"),
+    idle_unless("apisix.tracing", "false", gaps::TRACING.why),
     idle("apisix.id", "an instance has no id of its own"),
     idle("nginx_config.user", "the process keeps the user that started it"),
     used("nginx_config.error_log", Shape::LogPath),
@@ -187,17 +189,17 @@ pub const ROWS: &[Row] = &[
     idle("plugin_attr.prometheus.llm_completion_tokens_buckets", "there are no AI metrics yet"),
     used("plugin_attr.*", Shape::Any),
     idle("discovery", NO_DISCOVERY),
-    idle("wasm", "WASM plugins are not served yet"),
+    idle("wasm", gaps::WASM.why),
     idle("xrpc", NO_STREAM),
-    idle("ext-plugin", "plugin runners are not served yet"),
+    idle("ext-plugin", gaps::RUNNERS.why),
     used("deployment.role", Shape::OneOf(&["traditional", "data_plane", "control_plane"])),
     used("deployment.role_traditional.config_provider", Shape::Provider),
-    used("deployment.role_data_plane.config_provider", Shape::Provider),
+    used("deployment.role_data_plane.config_provider", Shape::FileProvider),
     used("deployment.role_control_plane.config_provider", Shape::Provider),
     used("deployment.admin.admin_key_required", Shape::Bool),
     used("deployment.admin.admin_key", Shape::AdminKeys),
     used("deployment.admin.enable_admin_cors", Shape::Bool),
-    idle_unless("deployment.admin.enable_admin_ui", "false", "there is no dashboard yet"),
+    idle_unless("deployment.admin.enable_admin_ui", "false", gaps::DASHBOARD.why),
     used("deployment.admin.allow_admin", Shape::Networks),
     used("deployment.admin.admin_listen.ip", Shape::Ip),
     used("deployment.admin.admin_listen.port", Shape::Port),
@@ -207,7 +209,7 @@ pub const ROWS: &[Row] = &[
             "the Admin API is not served over HTTPS yet, and serving it in the clear instead would surprise",
         ),
     ),
-    idle("deployment.admin.admin_api_mtls", "the Admin API is not served over HTTPS yet"),
+    idle("deployment.admin.admin_api_mtls", gaps::ADMIN_HTTPS.why),
     used("deployment.admin.admin_api_version", Shape::OneOf(&["v3", "v2"])),
     idle("deployment.etcd", NO_ETCD),
 ];

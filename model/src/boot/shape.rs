@@ -50,7 +50,10 @@ pub enum Shape {
     Listen,
     Zones,
     AdminKeys,
+    /// Where resources come from, where there is an Admin API to write them.
     Provider,
+    /// The same on a data plane.
+    FileProvider,
     Labels,
     Buckets,
 }
@@ -84,8 +87,19 @@ impl Shape {
             Shape::Zones => zones(value).map(drop),
             Shape::AdminKeys => list(value, admin_key).map(drop),
             Shape::Provider => provider(value).map(drop),
+            Shape::FileProvider => file_provider(value).map(drop),
             Shape::Labels => list(value, label).map(drop),
             Shape::Buckets => buckets(value).map(drop),
+        }
+    }
+
+    /// The keys that maps within the value may have, where they are known.
+    pub fn members(self) -> Option<&'static [&'static str]> {
+        match self {
+            Shape::Listen => Some(&["ip", "port", "enable_http2"]),
+            Shape::Zones => Some(&["name", "memory_size", "disk_size", "disk_path", "cache_levels"]),
+            Shape::AdminKeys => Some(&["name", "key", "role"]),
+            _ => None,
         }
     }
 }
@@ -286,7 +300,6 @@ fn listen_one(value: &Value) -> Result<(Option<IpAddr>, u16), Invalid> {
             other => Err(wrong_type("a port, or a map of `port` and `ip`", other)),
         };
     };
-    known_members(value, &["ip", "port", "enable_http2"])?;
     let present = |name: &str| map.get(name).filter(|value| !value.is_null());
     let address = present("ip").map(|value| ip(value).map_err(|invalid| invalid.at("/ip"))).transpose()?;
     let number =
@@ -318,7 +331,6 @@ fn zone(value: &Value) -> Result<Zone, Invalid> {
     if !value.is_object() {
         return Err(wrong_type("object", value));
     }
-    known_members(value, &["name", "memory_size", "disk_size", "disk_path", "cache_levels"])?;
     let name = text(member(value, "name")?).map_err(|invalid| invalid.at("/name"))?;
     let memory_size = size(member(value, "memory_size")?).map_err(|invalid| invalid.at("/memory_size"))?;
     let disk = if DISK.iter().any(|name| value.get(name).is_some()) {
@@ -346,7 +358,6 @@ pub fn admin_key(value: &Value) -> Result<AdminKey, Invalid> {
     if !value.is_object() {
         return Err(wrong_type("a map of `name`, `key` and `role`", value));
     }
-    known_members(value, &["name", "key", "role"])?;
     let optional = |name: &str| value.get(name).filter(|value| !value.is_null());
     let key = match optional("key") {
         Some(key) => text(key).map_err(|invalid| invalid.at("/key").hint("put the key in quotes"))?,
@@ -363,18 +374,30 @@ pub fn admin_key(value: &Value) -> Result<AdminKey, Invalid> {
     })
 }
 
+/// `etcd` is the embedded store, about which there is a warning.
 pub fn provider(value: &Value) -> Result<Provider, Invalid> {
-    if let name @ ("etcd" | "xds") = text(value)? {
-        return Err(Invalid::new(format!("{name} is not supported yet; use embedded or yaml"))
-            .expected("one of embedded, yaml, json")
-            .got(format!("`{name}`"))
-            .hint("remove the line to use the embedded store"));
-    }
-    Ok(match one_of(value, &["embedded", "yaml", "json"])? {
+    Ok(match one_of_providers(value, &["embedded", "yaml", "json", "etcd"])? {
         "yaml" => Provider::Yaml,
         "json" => Provider::Json,
         _ => Provider::Embedded,
     })
+}
+
+/// Nobody could write to the embedded store of a data plane.
+pub fn file_provider(value: &Value) -> Result<Provider, Invalid> {
+    one_of_providers(value, &["embedded", "yaml", "json"])?;
+    provider(value)
+}
+
+fn one_of_providers<'v>(value: &'v Value, known: &[&str]) -> Result<&'v str, Invalid> {
+    let name = text(value)?;
+    if !known.contains(&name) && matches!(name, "etcd" | "xds") {
+        return Err(Invalid::new(format!("{name} is not supported yet; use yaml or json"))
+            .expected("one of yaml, json")
+            .got(format!("`{name}`"))
+            .hint("write the resources into apisix.yaml beside this file"));
+    }
+    one_of(value, known)
 }
 
 /// Reads `- name: $variable`.
@@ -403,13 +426,6 @@ fn member<'a>(value: &'a Value, name: &str) -> Result<&'a Value, Invalid> {
     value.get(name).ok_or_else(|| {
         Invalid::new(format!("property \"{name}\" is required")).expected(format!("a property `{name}`"))
     })
-}
-
-fn known_members(value: &Value, known: &[&str]) -> Result<(), Invalid> {
-    match value.as_object().and_then(|map| map.keys().find(|name| !known.contains(&name.as_str()))) {
-        Some(name) => Err(Invalid::unknown_key(name, name, known.iter().copied())),
-        None => Ok(()),
-    }
 }
 
 fn wrong_type(expected: &str, value: &Value) -> Invalid {

@@ -9,14 +9,20 @@ fn lookup(name: &str) -> Option<String> {
     (name == "PORT").then(|| "9999".to_owned())
 }
 
+const PLUGINS: &[&str] = &["cors", "limit-count", "prometheus", "redirect"];
+
 fn parse(text: &str) -> Boot {
-    let (boot, warnings) = Boot::parse("config.yaml", text, &lookup).unwrap();
+    let (boot, warnings) = Boot::parse("config.yaml", text, PLUGINS, &lookup).unwrap();
     assert!(warnings.is_empty(), "{warnings:?}");
     boot
 }
 
 fn refusals(text: &str) -> Vec<Diagnostic> {
-    Boot::parse("config.yaml", text, &lookup).unwrap_err()
+    Boot::parse("config.yaml", text, PLUGINS, &lookup).unwrap_err()
+}
+
+fn warnings(text: &str) -> Vec<Diagnostic> {
+    Boot::parse("config.yaml", text, PLUGINS, &lookup).unwrap().1
 }
 
 /// The only thing wrong with `text`, as line, column, pointer and message.
@@ -143,8 +149,6 @@ plugin_attr:
 #[test]
 fn what_is_wrong_is_told_with_its_place() {
     let cases = [
-        ("apisx: {}\n", (1, 1, "/apisx", "unknown key `apisx`")),
-        ("apisix:\n  node_listn: 1\n", (2, 3, "/apisix/node_listn", "unknown key `apisix.node_listn`")),
         (
             "apisix:\n  enable_admin: 'yes'\n",
             (2, 17, "/apisix/enable_admin", "wrong type: expected boolean, got string"),
@@ -153,19 +157,18 @@ fn what_is_wrong_is_told_with_its_place() {
             "apisix:\n  node_listen:\n    - 9080\n    - port: 99999\n",
             (4, 13, "/apisix/node_listen/1/port", "expected a port from 1 to 65535, got `99999`"),
         ),
-        ("apisix:\n  node_listen: [{prt: 1}]\n", (2, 18, "/apisix/node_listen/0/prt", "unknown key `prt`")),
         (
             "apisix:\n  node_listen: [1, 1]\n",
             (2, 3, "/apisix/node_listen", "two listeners have the address 0.0.0.0:1"),
         ),
         ("apisix: 1\n", (1, 9, "/apisix", "wrong type: expected object, got number")),
         (
-            "deployment:\n  role_traditional:\n    config_provider: etcd\n",
+            "deployment:\n  role: data_plane\n  role_data_plane:\n    config_provider: etcd\n",
             (
-                3,
+                4,
                 22,
-                "/deployment/role_traditional/config_provider",
-                "etcd is not supported yet; use embedded or yaml",
+                "/deployment/role_data_plane/config_provider",
+                "etcd is not supported yet; use yaml or json",
             ),
         ),
         (
@@ -203,8 +206,79 @@ fn what_is_wrong_is_told_with_its_place() {
 }
 
 #[test]
+fn what_is_not_known_is_ignored_and_told_with_its_place() {
+    let cases = [
+        ("apisx: {}\n", 1, 1, "/apisx", "unknown key `apisx` is ignored"),
+        (
+            "apisix:\n  node_listn: 1\n",
+            2,
+            3,
+            "/apisix/node_listn",
+            "unknown key `apisix.node_listn` is ignored",
+        ),
+        (
+            "apisix:\n  admin_key: null\n",
+            2,
+            3,
+            "/apisix/admin_key",
+            "unknown key `apisix.admin_key` is ignored",
+        ),
+        (
+            "apisix:\n  node_listen: [{prt: 1}]\n",
+            2,
+            18,
+            "/apisix/node_listen/0/prt",
+            "unknown key `prt` is ignored",
+        ),
+        (
+            "deployment:\n  role_traditional:\n    config_provider: etcd\n",
+            3,
+            5,
+            "/deployment/role_traditional/config_provider",
+            "`deployment.role_traditional.config_provider: etcd` has no effect: etcd is not used yet",
+        ),
+        (
+            "plugins: [cors, limit-cout]\n",
+            1,
+            17,
+            "/plugins/1",
+            "unknown plugin `limit-cout` in the list of plugins",
+        ),
+        (
+            "plugins: [cors, zipkin, skywalking]\n",
+            1,
+            1,
+            "/plugins",
+            "this version does not have 2 plugins of the list: zipkin, skywalking",
+        ),
+        (
+            "plugin_attr:\n  zipkin: {set_ngx_var: true}\n",
+            2,
+            3,
+            "/plugin_attr/zipkin",
+            "`plugin_attr.zipkin` has no effect: this version does not have that plugin",
+        ),
+        (
+            "plugin_attr:\n  redirct: {}\n",
+            2,
+            3,
+            "/plugin_attr/redirct",
+            "unknown key `plugin_attr.redirct` is ignored",
+        ),
+    ];
+    for (text, line, column, pointer, message) in cases {
+        let [only] = &warnings(text)[..] else { panic!("one finding in {text}") };
+        let told = (only.line, only.column, only.pointer.as_str(), only.message.as_str());
+        assert_eq!(told, (line, column, pointer, message), "{text}");
+    }
+}
+
+#[test]
 fn hints_lead_to_the_right_key() {
-    let hint = |text: &str| refusals(text)[0].hint.clone().unwrap_or_default();
+    let hint = |text: &str| warnings(text)[0].hint.clone().unwrap_or_default();
+    assert_eq!(hint("plugins: [limit-cout]\n"), "did you mean `limit-count`?");
+    assert_eq!(hint("plugins: [open-telemetry]\n"), "did you mean `opentelemetry`?");
+    assert_eq!(hint("plugin_attr:\n  redirct: {}\n"), "did you mean `redirect`?");
     assert_eq!(hint("apisix:\n  node_listn: 1\n"), "did you mean `node_listen`?");
     assert_eq!(hint("plugn_attr: {}\n"), "did you mean `plugin_attr`?");
     assert_eq!(hint("apisix:\n  admin_key: []\n"), "this moved to `deployment.admin.admin_key` in APISIX 3");
@@ -262,21 +336,21 @@ fn all_that_is_wrong_is_told_in_order() {
     let found = refusals("plugins: 1\napisix:\n  ssl: {}\n  enable_control: 3\nnope: 1\n");
     let lines: Vec<(u32, Severity)> = found.iter().map(|found| (found.line, found.severity)).collect();
     let (error, warning) = (Severity::Error, Severity::Warning);
-    assert_eq!(lines, [(1, error), (3, warning), (4, error), (5, error)]);
+    assert_eq!(lines, [(1, error), (3, warning), (4, error), (5, warning)]);
 }
 
 #[test]
 fn keys_without_meaning_warn_once_each() {
     let text =
         "apisix:\n  extra_lua_path: x\n  ssl:\n    enable: true\n    listen: [{port: 9443}]\nwasm: {}\n";
-    let (boot, warnings) = Boot::parse("config.yaml", text, &lookup).unwrap();
+    let (boot, warnings) = Boot::parse("config.yaml", text, PLUGINS, &lookup).unwrap();
     assert_eq!(boot, Boot::default());
     let told: Vec<(u32, &str)> = warnings.iter().map(|found| (found.line, found.message.as_str())).collect();
     assert_eq!(
         told,
         [
             (2, "`apisix.extra_lua_path` has no effect: it is about Lua, and plugins here are native"),
-            (3, "`apisix.ssl` has no effect: HTTPS listeners are not served yet"),
+            (3, "`apisix.ssl` has no effect: HTTPS is not served yet"),
             (6, "`wasm` has no effect: WASM plugins are not served yet"),
         ]
     );
@@ -286,7 +360,9 @@ fn keys_without_meaning_warn_once_each() {
 fn the_environment_may_say_how_many_workers() {
     let with = |text: &str, count: &str| {
         let count = count.to_owned();
-        Boot::parse("f", text, &move |name| (name == "APISIX_WORKER_PROCESSES").then(|| count.clone()))
+        Boot::parse("f", text, PLUGINS, &move |name| {
+            (name == "APISIX_WORKER_PROCESSES").then(|| count.clone())
+        })
     };
     assert_eq!(with("", "3").unwrap().0.workers, Workers::Count(3));
     assert_eq!(with("nginx_config: {worker_processes: 2}", "3").unwrap().0.workers, Workers::Count(2));
@@ -300,7 +376,7 @@ proptest! {
         key in "(node_listen|http|admin|role|prometheus|proxy_cache|status|x)",
         value in r#"[-\[\]{}:,'" a-z0-9./$]{0,40}"#,
     ) {
-        let _ = Boot::parse("f", &format!("{section}:\n  {key}: {value}\n"), &lookup);
-        let _ = Boot::parse("f", &format!("{section}: {value}\n"), &lookup);
+        let _ = Boot::parse("f", &format!("{section}:\n  {key}: {value}\n"), PLUGINS, &lookup);
+        let _ = Boot::parse("f", &format!("{section}: {value}\n"), PLUGINS, &lookup);
     }
 }

@@ -240,3 +240,24 @@ fn scrapes_and_counts_go_on_side_by_side() {
         .sum();
     assert_eq!(sum, 2.0 * HITS as f64);
 }
+
+/// `docs/operating.md` lists the metrics that APISIX does not have, with their kind and meaning.
+#[test]
+fn metrics_of_our_own_are_documented() {
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operating.md");
+    let page = std::fs::read_to_string(file).unwrap();
+    let text = scrape(&Meters::default());
+    let field = |line: &str, start: &str| {
+        let (name, rest) = line.strip_prefix(start)?.split_once(' ')?;
+        name.starts_with("sluice_").then(|| (name.to_owned(), rest.to_owned()))
+    };
+    let helps: Vec<_> = text.lines().filter_map(|line| field(line, "# HELP ")).collect();
+    let kinds: Vec<_> = text.lines().filter_map(|line| field(line, "# TYPE ")).collect();
+    assert!(!helps.is_empty());
+    let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| `sluice_")).collect();
+    for ((name, help), (_, kind)) in helps.iter().zip(&kinds) {
+        let row = format!("| `{name}` | {kind} | {help} |");
+        assert!(rows.contains(&row.as_str()), "docs/operating.md lacks the line\n{row}");
+    }
+    assert_eq!(rows.len(), helps.len(), "docs/operating.md has a metric that is not there");
+}

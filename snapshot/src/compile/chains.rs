@@ -34,7 +34,11 @@ impl<'a> Source<'a> {
 
 impl Compiler {
     /// One chain; of a plugin that several sources have, the first one's settings count, whole.
-    /// `None` if there is no plugin, or none that is enabled.
+    /// `None` if there is no plugin.
+    ///
+    /// # Errors
+    /// A configuration that does not fit, or a plugin that is not in the list of those in use:
+    /// nothing is served without a plugin it names.
     pub(super) fn chain(
         &self,
         sources: &[Source<'_>],
@@ -44,8 +48,7 @@ impl Compiler {
         let mut configs: Vec<(usize, &str, Cow<'_, Value>)> = Vec::new();
         for (source, from) in sources.iter().enumerate() {
             for (name, config) in from.plugins {
-                if self.enabled.as_ref().is_some_and(|enabled| !enabled.contains(name)) || !seen.insert(name)
-                {
+                if !seen.insert(name) {
                     continue;
                 }
                 let config = references::resolve(config, &*self.settings.env)
@@ -61,7 +64,8 @@ impl Compiler {
             .map(|(source, name, config)| Entry { name, config, owner: &sources[*source].owner })
             .collect();
         let metadata = |plugin: &str| self.metadata.get(plugin);
-        let scope = Scope { names, metadata: &metadata, enabled: None };
+        let listed = |plugin: &str| self.enabled.as_ref().is_none_or(|enabled| enabled.contains(plugin));
+        let scope = Scope { names, metadata: &metadata, enabled: Some(&listed) };
         match self.catalog.chain(&entries, &scope) {
             Ok(chain) => Ok(Some(chain)),
             Err(invalid) => {

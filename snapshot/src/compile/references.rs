@@ -1,9 +1,8 @@
 //! `$env://NAME` and `$env://NAME/field` in the settings of plugins.
 //!
 //! They are replaced while compiling, so that neither the store nor the Admin
-//! API ever holds what they stand for. `$secret://…` asks a secret manager,
-//! which this version does not do; such a setting is refused rather than used
-//! as it is written.
+//! API ever holds what they stand for. `$secret://…` never comes here: a resource
+//! that has one is refused ([`model::gaps`]).
 
 use std::borrow::Cow;
 
@@ -28,7 +27,7 @@ pub(super) fn resolve<'v>(config: &'v Value, env: &Env) -> Result<Cow<'v, Value>
 
 fn has_reference(value: &Value) -> bool {
     match value {
-        Value::String(text) => is_env(text) || is_secret(text),
+        Value::String(text) => is_env(text),
         Value::Array(items) => items.iter().any(has_reference),
         Value::Object(fields) => fields.values().any(has_reference),
         _ => false,
@@ -37,12 +36,6 @@ fn has_reference(value: &Value) -> bool {
 
 fn replace(value: &mut Value, env: &Env) -> Result<(), Invalid> {
     match value {
-        Value::String(text) if is_secret(text) => {
-            Err(Invalid::new("a reference to a secret manager cannot be resolved by this version")
-                .expected("the value itself, or `$env://NAME`")
-                .got("a `$secret://` reference")
-                .hint("put the secret into an environment variable and refer to that: `$env://NAME`"))
-        }
         Value::String(text) if is_env(text) => {
             *value = Value::String(look_up(text, env)?);
             Ok(())
@@ -89,10 +82,6 @@ fn is_env(text: &str) -> bool {
     text.get(..ENV.len()).is_some_and(|start| start.eq_ignore_ascii_case(ENV))
 }
 
-fn is_secret(text: &str) -> bool {
-    text.starts_with("$secret://")
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -124,7 +113,6 @@ mod tests {
             ("$env://OBJECT/none", "the environment variable OBJECT has no field none"),
             ("$env://OBJECT/list", "the environment variable OBJECT has no field list"),
             ("$env://KEY/x", "the environment variable KEY has no field x"),
-            ("$secret://vault/1/a", "a reference to a secret manager cannot be resolved by this version"),
         ] {
             let invalid = resolve(&json!({"a": [0, text]}), &env).unwrap_err();
             assert_eq!((invalid.reason.as_str(), invalid.pointer.as_str()), (reason, "/a/1"));

@@ -263,15 +263,6 @@ impl Compiler {
     /// Makes of a route all that needs nothing of others to be changed.
     fn draft(&self, key: &Key, entry: &Arc<Entry>, pass: &Pass<'_>) -> Result<Draft, Invalid> {
         let Resource::Route(route) = &entry.resource else { return Err(mixed_up()) };
-        for (field, set) in [
-            ("filter_func", route.filter_func.is_some()),
-            ("script", route.script.is_some()),
-            ("script_id", route.script_id.is_some()),
-        ] {
-            if set {
-                return Err(no_lua(field));
-            }
-        }
         let rule = self.rule_of(key, route, pass)?;
         let (for_plugins, for_upstream) = (Recorder::new(pass.names), Recorder::new(pass.names));
         let chain = self.chain_of(key, route, &for_plugins)?;
@@ -464,13 +455,6 @@ fn methods(names: &[String]) -> Result<u16, Invalid> {
         Method::Other => Err(Invalid::new(format!("unknown method {name}")).at(format!("/methods/{at}"))),
         method => Ok(bits | method.bit()),
     })
-}
-
-/// Served without its condition or script, a route would do what nobody wants.
-pub(super) fn no_lua(field: &str) -> Invalid {
-    Invalid::new(format!("{field} is Lua, which this version does not run"))
-        .within(field)
-        .hint("use `vars` to tell requests apart and plugins to change them")
 }
 
 /// A value of one kind under a key of another, which parsing rules out.

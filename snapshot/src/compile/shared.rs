@@ -93,11 +93,6 @@ impl Compiler {
 
     fn make_shared(&mut self, key: &Key, entry: &Arc<Entry>, names: &dyn Names) -> Result<Shared, Invalid> {
         let (for_plugins, for_upstream) = (Recorder::new(names), Recorder::new(names));
-        if let model::Resource::Service(service) = &entry.resource
-            && service.script.is_some()
-        {
-            return Err(super::routes::no_lua("script"));
-        }
         let plugins = entry.resource.plugins();
         let sources: Vec<Source<'_>> = plugins.map(|plugins| Source::new(key, plugins)).into_iter().collect();
         let chain = self.chain(&sources, &for_plugins).map_err(|blame| blame.invalid.under("/plugins"))?;

@@ -21,7 +21,7 @@ const MOST_SCALE: u64 = 720_720;
 /// The upstream but for its slot.
 ///
 /// # Errors
-/// What this version cannot do: other registries than DNS, schemes that are not HTTP's.
+/// A service name that is none, or a scheme that is not HTTP's.
 pub(super) fn upstream(
     id: &str,
     from: &model::Upstream,
@@ -99,14 +99,8 @@ fn policy(from: &model::Upstream) -> Policy {
     }
 }
 
-/// The registry `dns` is a name that is looked up, with a port or the scheme's own.
+/// The registry, `dns` so far, is a name that is looked up, with a port or the scheme's own.
 fn discovered(from: &written::Discovery, scheme: written::Scheme) -> Result<model::Node, Invalid> {
-    if from.kind != "dns" {
-        return Err(Invalid::new(format!("discovery {} is not supported by this version", from.kind))
-            .at("/discovery_type")
-            .expected("dns")
-            .hint("list the servers as `nodes`, or use a DNS name of the registry"));
-    }
     let Some((host, port)) =
         sdk::build::split_authority(&from.service_name, scheme.default_port().unwrap_or(80))
     else {
@@ -227,13 +221,16 @@ mod tests {
     }
 
     #[test]
-    fn dns_discovery_is_a_name_and_others_are_refused() {
+    fn dns_discovery_is_a_name() {
         assert_eq!(
             endpoints_of(json!({"service_name": "two.test:8080", "discovery_type": "dns"})),
             ["10.0.1.1:8080 two.test:8080 1/0", "10.0.1.2:8080 two.test:8080 1/0"]
         );
-        let invalid = compiled(json!({"service_name": "a", "discovery_type": "consul"})).unwrap_err();
-        assert_eq!(invalid.reason, "discovery consul is not supported by this version");
+        let invalid = compiled(json!({"service_name": "a:b", "discovery_type": "dns"})).unwrap_err();
+        assert_eq!(
+            (invalid.reason.as_str(), invalid.pointer.as_str()),
+            ("invalid service name", "/service_name")
+        );
     }
 
     #[test]

@@ -52,6 +52,9 @@ impl Catalog for Plugins {
     ) -> Result<Arc<dyn Chain>, Invalid> {
         let mut stages = Vec::new();
         for entry in entries {
+            if scope.enabled.is_some_and(|enabled| !enabled(entry.name)) {
+                return Err(Invalid::new(format!("{} is not listed", entry.name)).within(entry.name));
+            }
             let name = check(entry.name, entry.config).map_err(|invalid| invalid.within(entry.name))?;
             let mut text = format!("{name}{} of {}/{}", entry.config, entry.owner.collection, entry.owner.id);
             if let Some(metadata) = (scope.metadata)(name) {
@@ -136,7 +139,7 @@ pub fn entry(kind: Kind, id: &str, value: Value) -> Arc<Entry> {
 /// The resources of a declarative text.
 pub fn desired(text: &str) -> Desired {
     let text = format!("{text}\n#END\n");
-    let file = Declarative::parse("case", &text, Format::Yaml, &|_: &str| None)
+    let file = Declarative::parse("case", &text, Format::Yaml, &NAMES, &|_: &str| None)
         .unwrap_or_else(|diagnostic| panic!("{diagnostic}"));
     assert!(file.diagnostics.is_empty(), "{:?}", file.diagnostics);
     let mut desired = Desired::default();

@@ -1,17 +1,16 @@
 //! The plugins of APISIX by name, so that one this build lacks is told from a misspelt one.
 
 /// Whether APISIX has a plugin of this name.
-pub(crate) fn is_apisix(name: &str) -> bool {
+pub fn is_apisix(name: &str) -> bool {
     APISIX.iter().any(|(known, _)| *known == name)
 }
 
 /// The plugins that are Sluice's own.
-#[cfg(test)]
-pub(crate) static OWN: &[&str] = &["path-characters"];
+pub static OWN: &[&str] = &["path-characters"];
 
 /// Name and default priority of each plugin of APISIX 3.18, HTTP and stream, from
 /// high to low (its `config.yaml.example`).
-pub(crate) static APISIX: &[(&str, i32)] = &[
+pub static APISIX: &[(&str, i32)] = &[
     ("real-ip", 23000),
     ("exit-transformer", 22950),
     ("ai", 22900),

@@ -1,0 +1,207 @@
+//! `sluice status`, `reload` and `export`: asking the instance that runs with a configuration.
+//!
+//! It is found by the address of its control API in the same files that started it; there is no
+//! other trace of it to go stale.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use serde_json::Value;
+
+use crate::cli::Files;
+use crate::files::{self, Found};
+use crate::{check, say};
+
+pub mod export;
+
+/// How long an instance may take to accept, and between two pieces of its answer.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// The largest answer taken.
+const MOST: u64 = 512 << 20;
+
+/// `sluice status`: what runs. False if nothing does.
+///
+/// # Errors
+/// Nobody there, or somebody else.
+pub fn status(files: &Files, json: bool) -> anyhow::Result<bool> {
+    let Some(found) = read(files) else { return Ok(false) };
+    let (_, status) = running(&found)?;
+    match json {
+        true => say::out(serde_json::to_string_pretty(&status)?),
+        false => lines(&status).iter().for_each(say::out),
+    }
+    Ok(true)
+}
+
+/// `sluice reload`: the instance reads its files again. False if they are wrong.
+///
+/// # Errors
+/// Nobody there, or somebody else.
+pub fn reload(files: &Files) -> anyhow::Result<bool> {
+    let Some(found) = read(files) else { return Ok(false) };
+    let (address, _) = running(&found)?;
+    let (code, body) = call(address, "POST", "/v1/reload", None)?;
+    let answer: Value = serde_json::from_str(&body).unwrap_or_default();
+    let told = |name: &str| answer.get(name).and_then(Value::as_str).map(str::to_owned);
+    match code {
+        200 => say::out(told("message").unwrap_or_default()),
+        _ => say::err(format_args!("error: {}", told("error_msg").unwrap_or(body))),
+    }
+    Ok(code == 200)
+}
+
+/// The files, or what is wrong with them, told.
+fn read(files: &Files) -> Option<Found> {
+    files::find(files).map_err(|diagnostics| check::report(diagnostics, false)).ok()
+}
+
+/// Where the instance answers, and its status.
+fn running(found: &Found) -> anyhow::Result<(SocketAddr, Value)> {
+    let Some(address) = found.boot.control else {
+        bail!(
+            "the control API is off, and running instances are asked through it\n  \
+             help: set apisix.enable_control to true"
+        );
+    };
+    let address = reachable(address);
+    let answer = call(address, "GET", "/v1/status", None).with_context(|| {
+        format!("no gateway runs with this configuration: its control API would answer on {address}")
+    })?;
+    let status: Value = serde_json::from_str(&answer.1).unwrap_or_default();
+    if answer.0 != 200 || status.get("program").and_then(Value::as_str) != Some("sluice") {
+        bail!(
+            "what answers on {address} is not this program's control API (GET /v1/status: {})\n  \
+             help: give the configuration that started the gateway, or see apisix.control",
+            answer.0
+        );
+    }
+    Ok((address, status))
+}
+
+/// An address for all interfaces is asked on this machine.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        ip if !ip.is_unspecified() => ip,
+        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+/// One request on a connection of its own; status and body.
+fn call(address: SocketAddr, method: &str, path: &str, key: Option<&str>) -> anyhow::Result<(u16, String)> {
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let key = key.map(|key| format!("X-API-KEY: {key}\r\n")).unwrap_or_default();
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nHost: {address}\r\n{key}Content-Length: 0\r\nConnection: close\r\n\r\n"
+    )?;
+    let mut bytes = Vec::new();
+    stream.take(MOST).read_to_end(&mut bytes)?;
+    answer(&bytes).ok_or_else(|| anyhow!("what answers on {address} is no HTTP server"))
+}
+
+/// Status and body of a whole response, as our own servers write it: with a length.
+fn answer(bytes: &[u8]) -> Option<(u16, String)> {
+    let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
+    let head = std::str::from_utf8(&bytes[..end]).ok()?;
+    let status = head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
+    let body = String::from_utf8(bytes[end + 4..].to_vec()).ok()?;
+    Some((status, body))
+}
+
+/// A status for people.
+fn lines(status: &Value) -> Vec<String> {
+    let text = |name: &str| match status.get(name) {
+        Some(Value::String(text)) => text.clone(),
+        Some(other) if !other.is_null() => other.to_string(),
+        _ => "none".to_owned(),
+    };
+    let workers = status.get("workers").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let published = status.get("published").and_then(Value::as_u64).unwrap_or_default();
+    let current = workers.iter().filter(|worker| worker["revision"].as_u64() >= Some(published)).count();
+    let counts = status.get("resources").and_then(Value::as_object).into_iter().flatten();
+    let counts: Vec<String> = counts
+        .filter(|(_, count)| count.as_u64() > Some(0))
+        .map(|(kind, count)| format!("{count} {kind}"))
+        .collect();
+    let listens = status.get("listens").and_then(Value::as_array).into_iter().flatten();
+    let listens: Vec<&str> = listens.filter_map(Value::as_str).collect();
+    let uptime = status.get("uptime").and_then(Value::as_u64).unwrap_or_default();
+    let rejected = status.get("rejected").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let mut lines = vec![
+        format!("sluice {}, pid {}, up {}", text("version"), text("pid"), duration(uptime)),
+        format!("configuration  {}", text("configuration")),
+        format!("resources      {}", text("store")),
+        format!("               {}", if counts.is_empty() { "none".to_owned() } else { counts.join(", ") }),
+        format!("listens        {}", listens.join(", ")),
+        format!("workers        {current} of {} on revision {published}", workers.len()),
+        format!("rejected       {}", rejected.len()),
+    ];
+    for one in rejected {
+        let part = |name: &str| one.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+        let place = part("pointer").map(|pointer| format!(" at {pointer}")).unwrap_or_default();
+        let hint = part("hint").map(|hint| format!(" ({hint})")).unwrap_or_default();
+        lines.push(format!(
+            "  {}{place}: {}{hint}",
+            part("key").unwrap_or_default(),
+            part("reason").unwrap_or_default()
+        ));
+    }
+    lines
+}
+
+fn duration(seconds: u64) -> String {
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds} s"),
+        (0, 0, _) => format!("{minutes} min {} s", seconds % 60),
+        (0, _, _) => format!("{hours} h {minutes} min"),
+        _ => format!("{days} d {hours} h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_status_is_told_in_lines() {
+        let told = lines(&json!({
+            "version": "1.2.3", "pid": 7, "uptime": 3725, "configuration": "conf/config.yaml",
+            "store": "conf/data", "resources": {"routes": 2, "services": 0, "upstreams": 1},
+            "listens": ["traffic http://127.0.0.1:9080"], "published": 5,
+            "workers": [{"revision": 5}, {"revision": 4}],
+            "rejected": [{"key": "routes/1", "pointer": "/uri", "reason": "no", "hint": null}],
+        }));
+        assert_eq!(told[0], "sluice 1.2.3, pid 7, up 1 h 2 min");
+        assert_eq!(told[3].trim(), "2 routes, 1 upstreams");
+        assert_eq!(told[5], "workers        1 of 2 on revision 5");
+        assert_eq!(told[7], "  routes/1 at /uri: no");
+    }
+
+    #[test]
+    fn an_answer_is_taken_apart_and_others_are_not() {
+        let found = answer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}");
+        assert_eq!(found, Some((200, "{}".to_owned())));
+        assert_eq!(answer(b"SSH-2.0-x\r\n"), None);
+        assert_eq!(answer(b""), None);
+    }
+
+    #[test]
+    fn an_instance_on_all_interfaces_is_asked_on_this_machine() {
+        for (given, asked) in [
+            ("0.0.0.0:9090", "127.0.0.1:9090"),
+            ("[::]:9090", "[::1]:9090"),
+            ("10.0.0.1:9090", "10.0.0.1:9090"),
+        ] {
+            assert_eq!(reachable(given.parse().unwrap()).to_string(), asked);
+        }
+    }
+}

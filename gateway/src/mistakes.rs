@@ -1,0 +1,176 @@
+//! All mistakes of a resource, where a gateway stops at the first.
+//!
+//! A part that is wrong is taken out or replaced by one that is right, and what is left is
+//! checked again. What only seems wrong because something was taken out is not told.
+
+use model::{Invalid, Kind, Resource, Upstream};
+use sdk::Catalog;
+use sdk::catalog::Place;
+use serde_json::{Value, json};
+
+/// Parts of one resource that are taken out at most.
+const MOST: usize = 50;
+
+/// What resources are checked against.
+pub struct Mistakes<'a> {
+    pub catalog: &'a dyn Catalog,
+    /// The plugins in use; `None` is all.
+    pub listed: Option<&'a [String]>,
+}
+
+/// The items of a declarative file, and of what kind they are.
+pub fn items(document: &Value) -> Vec<(String, Kind)> {
+    let sections = document.as_object().into_iter().flatten();
+    let kinds = sections.filter_map(|(name, items)| Some((Kind::from_collection(name)?, items.as_array()?)));
+    let items = kinds.flat_map(|(kind, items)| {
+        (0..items.len()).map(move |at| (format!("/{}/{at}", kind.collection()), kind))
+    });
+    items.collect()
+}
+
+impl Mistakes<'_> {
+    /// Everything wrong with a value by itself, each place once.
+    pub fn of(&self, kind: Kind, value: &Value) -> impl Iterator<Item = Invalid> {
+        let id = value.get("id").map(|id| id.as_str().map_or_else(|| id.to_string(), str::to_owned));
+        let id = match kind {
+            Kind::Consumer => value.get("username").and_then(Value::as_str).unwrap_or("x").to_owned(),
+            _ => id.unwrap_or_else(|| "1".to_owned()),
+        };
+        let mut found = repeatedly(value, |value| Resource::parse(kind, &id, value).map(drop));
+        if let Some(upstream) = value.get("upstream") {
+            let inside = repeatedly(upstream, |upstream| Upstream::parse(upstream).map(drop));
+            found.extend(inside.into_iter().map(|invalid| invalid.under("/upstream")));
+        }
+        let place = match kind {
+            Kind::Consumer | Kind::Credential => Place::Consumer,
+            _ => Place::Route,
+        };
+        for (name, config) in value.get("plugins").and_then(Value::as_object).into_iter().flatten() {
+            let listed = self.listed.is_none_or(|listed| listed.contains(name));
+            let off = config.pointer("/_meta/disable") == Some(&Value::Bool(true));
+            let inside = match listed || off {
+                true => repeatedly(config, |config| self.catalog.check(name, config, place)),
+                false => vec![Invalid::new(format!(
+                    "unknown plugin [{name}]: the list of plugins does not have it"
+                ))],
+            };
+            found.extend(inside.into_iter().map(|invalid| invalid.within(name).under("/plugins")));
+        }
+        let mut told: Vec<Invalid> = Vec::new();
+        for invalid in found {
+            if !told.iter().any(|other| other.pointer == invalid.pointer) {
+                told.push(invalid);
+            }
+        }
+        told.into_iter()
+    }
+}
+
+/// Checks, takes out what is wrong, and checks again.
+fn repeatedly(value: &Value, check: impl Fn(&Value) -> Result<(), Invalid>) -> Vec<Invalid> {
+    let mut value = value.clone();
+    let mut found: Vec<Invalid> = Vec::new();
+    let mut changed: Vec<String> = Vec::new();
+    for _ in 0..MOST {
+        let Err(invalid) = check(&value) else { break };
+        let pointer = invalid.pointer.clone();
+        // Something around what was taken out: that it is not there is the next mistake, and ours.
+        if !changed.iter().any(|place| *place == pointer || place.starts_with(&format!("{pointer}/"))) {
+            found.push(invalid);
+        }
+        if pointer.is_empty() || !replace(&mut value, &pointer) {
+            break;
+        }
+        changed.push(pointer);
+    }
+    found
+}
+
+/// Puts something right in the place of what is wrong, or nothing. False if it is not there.
+fn replace(value: &mut Value, pointer: &str) -> bool {
+    let Some((parent, name)) = pointer.rsplit_once('/') else { return false };
+    let name = name.replace("~1", "/").replace("~0", "~");
+    match value.pointer_mut(parent) {
+        Some(Value::Object(fields)) if fields.contains_key(&name) => {
+            let right = match name.as_str() {
+                "uri" => Some(json!("/")),
+                "uris" => Some(json!(["/"])),
+                "nodes" => Some(json!({})),
+                "upstream" => Some(json!({"nodes": {}})),
+                "username" => Some(json!("x")),
+                "upstream_id" | "service_id" => Some(json!("1")),
+                _ => None,
+            };
+            match right.filter(|right| fields.get(&name) != Some(right)) {
+                Some(right) => _ = fields.insert(name, right),
+                None => _ = fields.shift_remove(&name),
+            }
+            true
+        }
+        Some(Value::Array(items)) => match name.parse::<usize>() {
+            Ok(at) if at < items.len() => {
+                // Others keep their places.
+                items.remove(at);
+                // The places of those behind it are wrong now.
+                items.truncate(at);
+                true
+            }
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(kind: Kind, value: &Value) -> Vec<String> {
+        let catalog = crate::wiring::catalog(&model::Boot::default()).unwrap();
+        let listed = ["limit-count".to_owned(), "key-auth".to_owned()];
+        let mistakes = Mistakes { catalog: &*catalog, listed: Some(&listed) };
+        mistakes.of(kind, value).map(|invalid| invalid.pointer).collect()
+    }
+
+    #[test]
+    fn every_mistake_is_found_and_none_of_our_making() {
+        let value = json!({
+            "id": 1,
+            "uri": 5,
+            "methods": ["GET", "GOT"],
+            "priority": "high",
+            "plugins": {
+                "limit-count": {"count": -1, "time_window": 60, "rejected_code": 1},
+                "limit-cout": {},
+                "cors": {},
+                "key-auth": {"header": 1},
+            },
+            "upstream": {"type": "robin", "nodes": {"127.0.0.1:80": -1}},
+        });
+        let mut found = found(Kind::Route, &value);
+        found.sort();
+        assert_eq!(
+            found,
+            [
+                "/methods/1",
+                "/plugins/cors",
+                "/plugins/key-auth/header",
+                "/plugins/limit-count/count",
+                "/plugins/limit-count/rejected_code",
+                "/plugins/limit-cout",
+                "/priority",
+                "/upstream/nodes/127.0.0.1:80",
+                "/upstream/type",
+                "/uri",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_right_has_none() {
+        let value = json!({"uri": "/", "upstream": {"nodes": {}}, "plugins": {"key-auth": {}}});
+        assert_eq!(found(Kind::Route, &value), [""; 0]);
+        let value = json!({"username": "jack", "plugins": {"key-auth": {"key": "k"}}});
+        assert_eq!(found(Kind::Consumer, &value), [""; 0]);
+    }
+}

@@ -1,0 +1,439 @@
+//! What APISIX can do and this version cannot: the one table that says so.
+//!
+//! A row is a feature, with everything that asks for it: kinds of resource, fields, values, keys
+//! of `config.yaml`. Whoever reads configuration asks this table and no other, so that the Admin
+//! API, `sluice check`, the start and the watched file always agree: [`Resource`](crate::Resource)
+//! refuses what a row refuses, [`ignored`] names what a row ignores, and the keys of `config.yaml`
+//! (`boot/keys.rs`) take their reasons from here. A feature that is built loses its row.
+//!
+//! Plugins are not in it: the catalog knows those there are, and
+//! [`apisix_plugins`](crate::apisix_plugins) those that APISIX has besides.
+
+use serde_json::{Map, Value};
+
+use crate::invalid::push_pointer;
+use crate::{Invalid, Kind};
+
+/// A feature that is not there.
+#[derive(Debug)]
+pub struct Gap {
+    /// What is missing, in a sentence that can follow a colon.
+    pub why: &'static str,
+    /// What to do instead.
+    pub hint: &'static str,
+    pub effect: Effect,
+    /// What in a resource asks for it.
+    pub asked_by: &'static [Ask],
+}
+
+/// What becomes of a resource that asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// It is refused: without the feature it would do something else than it says.
+    Refused,
+    /// It is used, with a warning: without the feature it does the same, only less well.
+    Ignored,
+}
+
+/// What in a resource asks for a feature.
+#[derive(Debug, Clone, Copy)]
+pub enum Ask {
+    /// Every resource of the kind.
+    Kind(Kind),
+    /// A field of these kinds that is there and not null.
+    Field(&'static [Kind], &'static str),
+    /// A field of an upstream, wherever that is written.
+    UpstreamField(&'static str),
+    /// One of these values of a field of an upstream.
+    UpstreamValue(&'static str, &'static [&'static str]),
+    /// Any value but these of a field of an upstream.
+    UpstreamOther(&'static str, &'static [&'static str]),
+    /// A text in the settings of a plugin that begins so.
+    PluginText(&'static str),
+}
+
+const WITH_LUA: &[Kind] = &[Kind::Route, Kind::Service];
+
+pub const TLS: &Gap = &Gap {
+    why: "HTTPS is not served yet",
+    hint: "leave certificates to whatever stands before the gateway",
+    effect: Effect::Refused,
+    asked_by: &[Ask::Kind(Kind::Ssl)],
+};
+
+pub const TLS_TO_UPSTREAMS: &Gap = &Gap {
+    why: "TLS to upstreams is not spoken yet",
+    hint: "use `http`, if the way to the upstream can be trusted; nothing is sent in the clear that asks for TLS",
+    effect: Effect::Refused,
+    asked_by: &[Ask::UpstreamValue("scheme", &["https", "grpcs"])],
+};
+
+pub const HTTP2: &Gap =
+    &Gap { why: "HTTP/2 is not served yet", hint: "", effect: Effect::Refused, asked_by: &[] };
+
+pub const GRPC: &Gap = &Gap {
+    why: "gRPC is not spoken yet",
+    hint: "use `http`",
+    effect: Effect::Refused,
+    asked_by: &[Ask::UpstreamValue("scheme", &["grpc"]), Ask::Kind(Kind::Proto)],
+};
+
+pub const STREAMS: &Gap = &Gap {
+    // APISIX's words, where it has streams switched off.
+    why: "stream mode is disabled, can not add stream routes",
+    hint: "TCP and UDP proxying is not served yet",
+    effect: Effect::Refused,
+    asked_by: &[Ask::Kind(Kind::StreamRoute)],
+};
+
+pub const STREAM_UPSTREAMS: &Gap = &Gap {
+    why: "TCP and UDP proxying is not served yet",
+    hint: "use `http`",
+    effect: Effect::Refused,
+    asked_by: &[Ask::UpstreamValue("scheme", &["tcp", "tls", "udp", "kafka"])],
+};
+
+pub const SECRETS: &Gap = &Gap {
+    why: "secret managers are not asked yet",
+    hint: "put the secret into an environment variable and refer to that: `$env://NAME`",
+    effect: Effect::Refused,
+    asked_by: &[Ask::Kind(Kind::Secret), Ask::PluginText("$secret://")],
+};
+
+pub const LUA: &Gap = &Gap {
+    why: "it is Lua, which this version does not run",
+    hint: "use `vars` to tell requests apart and plugins to change them",
+    effect: Effect::Refused,
+    asked_by: &[
+        Ask::Field(WITH_LUA, "filter_func"),
+        Ask::Field(WITH_LUA, "script"),
+        Ask::Field(WITH_LUA, "script_id"),
+    ],
+};
+
+pub const DISCOVERY: &Gap = &Gap {
+    why: "service discovery is done by DNS alone",
+    hint: "list the servers as `nodes`, or use a DNS name of the registry",
+    effect: Effect::Refused,
+    asked_by: &[Ask::UpstreamOther("discovery_type", &["dns"])],
+};
+
+pub const HEALTH_CHECKS: &Gap = &Gap {
+    why: "health checks are not run yet",
+    hint: "every node is taken for healthy; a request that cannot reach one tries the next",
+    effect: Effect::Ignored,
+    asked_by: &[Ask::UpstreamField("checks")],
+};
+
+pub const ETCD: &Gap = &Gap { why: "etcd is not used yet", hint: "", effect: Effect::Ignored, asked_by: &[] };
+
+pub const ADMIN_HTTPS: &Gap = &Gap {
+    why: "the Admin API is not served over HTTPS yet",
+    hint: "",
+    effect: Effect::Refused,
+    asked_by: &[],
+};
+
+pub const DASHBOARD: &Gap =
+    &Gap { why: "there is no dashboard yet", hint: "", effect: Effect::Ignored, asked_by: &[] };
+
+pub const PROXY_PROTOCOL: &Gap =
+    &Gap { why: "the PROXY protocol is not served yet", hint: "", effect: Effect::Ignored, asked_by: &[] };
+
+pub const WASM: &Gap =
+    &Gap { why: "WASM plugins are not served yet", hint: "", effect: Effect::Ignored, asked_by: &[] };
+
+pub const RUNNERS: &Gap =
+    &Gap { why: "plugin runners are not served yet", hint: "", effect: Effect::Ignored, asked_by: &[] };
+
+pub const TRACING: &Gap =
+    &Gap { why: "request tracing is not served yet", hint: "", effect: Effect::Ignored, asked_by: &[] };
+
+/// Every row.
+pub const ALL: &[&Gap] = &[
+    TLS,
+    TLS_TO_UPSTREAMS,
+    HTTP2,
+    GRPC,
+    STREAMS,
+    STREAM_UPSTREAMS,
+    SECRETS,
+    LUA,
+    DISCOVERY,
+    HEALTH_CHECKS,
+    ETCD,
+    ADMIN_HTTPS,
+    DASHBOARD,
+    PROXY_PROTOCOL,
+    WASM,
+    RUNNERS,
+    TRACING,
+];
+
+/// Refuses a resource that asks for what is not there.
+///
+/// # Errors
+/// The first such thing, with its place.
+pub fn check(kind: Kind, value: &Value) -> Result<(), Invalid> {
+    match asked(kind, value, Effect::Refused).into_iter().next() {
+        Some(invalid) => Err(invalid),
+        None => Ok(()),
+    }
+}
+
+/// What a resource asks for that is not there and that it is used without.
+pub fn ignored(kind: Kind, value: &Value) -> Vec<Invalid> {
+    asked(kind, value, Effect::Ignored)
+}
+
+fn asked(kind: Kind, value: &Value, effect: Effect) -> Vec<Invalid> {
+    let mut found = Vec::new();
+    for gap in ALL.iter().filter(|gap| gap.effect == effect) {
+        for ask in gap.asked_by {
+            ask.find(kind, value, gap, &mut found);
+        }
+    }
+    found
+}
+
+impl Ask {
+    fn find(self, kind: Kind, value: &Value, gap: &Gap, found: &mut Vec<Invalid>) {
+        match self {
+            Ask::Kind(asking) if asking == kind => found.push(self.invalid(gap, String::new(), None)),
+            Ask::Field(kinds, name) if kinds.contains(&kind) && there(value, name).is_some() => {
+                found.push(self.invalid(gap, format!("/{name}"), None));
+            }
+            Ask::UpstreamField(name) | Ask::UpstreamValue(name, _) | Ask::UpstreamOther(name, _) => {
+                let Some((upstream, place)) = upstream(kind, value) else { return };
+                let Some(field) = there(upstream, name) else { return };
+                let asks = match self {
+                    Ask::UpstreamValue(_, values) => {
+                        field.as_str().is_some_and(|text| values.contains(&text))
+                    }
+                    Ask::UpstreamOther(_, values) => {
+                        field.as_str().is_some_and(|text| !values.contains(&text))
+                    }
+                    _ => true,
+                };
+                if asks {
+                    found.push(self.invalid(gap, format!("{place}/{name}"), field.as_str()));
+                }
+            }
+            Ask::PluginText(start) => {
+                for (name, config) in plugins(kind, value).into_iter().flatten() {
+                    let mut place = "/plugins".to_owned();
+                    push_pointer(&mut place, name);
+                    if let Some(place) =
+                        text_that_begins(config, start, place).filter(|_| !switched_off(config))
+                    {
+                        found.push(self.invalid(gap, place, None));
+                    }
+                }
+                if kind == Kind::PluginMetadata
+                    && let Some(place) = text_that_begins(value, start, String::new())
+                {
+                    found.push(self.invalid(gap, place, None));
+                }
+            }
+            Ask::Kind(_) | Ask::Field(..) => {}
+        }
+    }
+
+    fn invalid(self, gap: &Gap, pointer: String, got: Option<&str>) -> Invalid {
+        let why = gap.why;
+        let mut invalid = match self {
+            Ask::Kind(Kind::StreamRoute) => Invalid::new(why),
+            Ask::Kind(kind) => Invalid::new(format!("{} are not supported yet: {why}", kind.collection())),
+            Ask::UpstreamOther("discovery_type", _) => Invalid::new(format!(
+                "discovery {} is not supported by this version: {why}",
+                got.unwrap_or_default()
+            )),
+            Ask::UpstreamValue(name, _) | Ask::UpstreamOther(name, _) => {
+                Invalid::new(format!("{name} {} is not supported yet: {why}", got.unwrap_or_default()))
+            }
+            Ask::PluginText(start) => Invalid::new(format!("a `{start}` reference cannot be used: {why}")),
+            Ask::Field(_, name) => Invalid::new(format!("{name} is not supported: {why}")),
+            Ask::UpstreamField(name) => Invalid::new(format!("`{name}` has no effect: {why}")),
+        };
+        invalid = invalid.at(pointer);
+        if let Ask::UpstreamOther(_, values) = self {
+            invalid = invalid.expected(values.join(", "));
+        }
+        if let Some(got) = got {
+            invalid = invalid.got(got);
+        }
+        if gap.hint.is_empty() { invalid } else { invalid.hint(gap.hint) }
+    }
+}
+
+fn there<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
+    value.get(name).filter(|field| !field.is_null())
+}
+
+/// The upstream in a resource, and where it stands.
+fn upstream(kind: Kind, value: &Value) -> Option<(&Value, &'static str)> {
+    match kind {
+        Kind::Upstream => Some((value, "")),
+        Kind::Route | Kind::Service => Some((there(value, "upstream")?, "/upstream")),
+        _ => None,
+    }
+}
+
+fn plugins(kind: Kind, value: &Value) -> Option<&Map<String, Value>> {
+    let has = !matches!(kind, Kind::PluginMetadata | Kind::Secret | Kind::Upstream);
+    value.get("plugins").filter(|_| has)?.as_object()
+}
+
+fn switched_off(config: &Value) -> bool {
+    config.pointer("/_meta/disable") == Some(&Value::Bool(true))
+}
+
+/// The place of the first text that begins with `start`.
+fn text_that_begins(value: &Value, start: &str, place: String) -> Option<String> {
+    match value {
+        Value::String(text) => text.starts_with(start).then_some(place),
+        Value::Array(items) => (items.iter().enumerate())
+            .find_map(|(at, item)| text_that_begins(item, start, format!("{place}/{at}"))),
+        Value::Object(fields) => fields.iter().find_map(|(name, field)| {
+            let mut place = place.clone();
+            push_pointer(&mut place, name);
+            text_that_begins(field, start, place)
+        }),
+        _ => None,
+    }
+}
+
+/// A smallest resource for each thing in a row that a resource may ask by: for the tests of those
+/// who read resources, which hold that none of them is left out.
+pub fn samples() -> Vec<(Effect, Kind, &'static str, Value)> {
+    use serde_json::json;
+    let mut samples = Vec::new();
+    let mut add = |effect, kind, value: Value| {
+        let id = match kind {
+            Kind::Consumer => "jack",
+            Kind::Secret => "vault/1",
+            _ => "1",
+        };
+        samples.push((effect, kind, id, value));
+    };
+    for gap in ALL {
+        for ask in gap.asked_by {
+            let in_upstreams = |field: &str, value: Value| {
+                let mut upstream = match field {
+                    "discovery_type" => json!({"service_name": "a"}),
+                    _ => json!({"nodes": {"127.0.0.1:80": 1}}),
+                };
+                upstream[field] = value;
+                [
+                    (Kind::Upstream, upstream.clone()),
+                    (Kind::Route, json!({"uri": "/", "upstream": upstream.clone()})),
+                    (Kind::Service, json!({"upstream": upstream})),
+                ]
+            };
+            match *ask {
+                Ask::Kind(kind) => {
+                    let pem = "x".repeat(128);
+                    let value = match kind {
+                        Kind::Ssl => json!({"cert": pem, "key": pem, "sni": "a.com"}),
+                        Kind::Secret => json!({"uri": "http://v", "prefix": "p", "token": "t"}),
+                        Kind::Proto => json!({"content": "x"}),
+                        _ => json!({}),
+                    };
+                    add(gap.effect, kind, value);
+                }
+                Ask::Field(kinds, name) => {
+                    for kind in kinds {
+                        let mut value = match kind {
+                            Kind::Route => json!({"uri": "/", "plugins": {}}),
+                            _ => json!({}),
+                        };
+                        value[name] = json!("return function(vars) return true end");
+                        add(gap.effect, *kind, value);
+                    }
+                }
+                Ask::UpstreamField(name) => {
+                    let value = json!({"active": {"http_path": "/"}});
+                    in_upstreams(name, value).into_iter().for_each(|(kind, v)| add(gap.effect, kind, v));
+                }
+                Ask::UpstreamValue(name, values) => {
+                    for value in values {
+                        in_upstreams(name, json!(value))
+                            .into_iter()
+                            .for_each(|(kind, v)| add(gap.effect, kind, v));
+                    }
+                }
+                Ask::UpstreamOther(name, _) => {
+                    let others = in_upstreams(name, json!("nacos"));
+                    others.into_iter().for_each(|(kind, v)| add(gap.effect, kind, v));
+                }
+                Ask::PluginText(start) => {
+                    let plugins = json!({"key-auth": {"key": format!("{start}vault/1/key")}});
+                    add(gap.effect, Kind::Consumer, json!({"username": "jack", "plugins": plugins}));
+                    let plugins = json!({"cors": {"allow_origins": format!("{start}vault/1/key")}});
+                    for kind in [Kind::Service, Kind::GlobalRule, Kind::PluginConfig, Kind::ConsumerGroup] {
+                        add(gap.effect, kind, json!({"plugins": plugins}));
+                    }
+                    add(gap.effect, Kind::Route, json!({"uri": "/", "plugins": plugins}));
+                }
+            }
+        }
+    }
+    samples
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::Resource;
+
+    #[test]
+    fn each_sample_asks_and_is_told_where() {
+        let samples = samples();
+        assert!(samples.len() > 20);
+        for (effect, kind, id, value) in samples {
+            let parsed = Resource::parse(kind, id, &value);
+            match effect {
+                Effect::Refused => {
+                    let refused = check(kind, &value).unwrap_err();
+                    assert_eq!(parsed.unwrap_err(), refused, "{kind} {value}");
+                    let place = value.pointer(&refused.pointer);
+                    assert!(place.is_some(), "{kind} {}", refused.pointer);
+                }
+                Effect::Ignored => {
+                    assert!(parsed.is_ok(), "{kind} {value}: {parsed:?}");
+                    let told = ignored(kind, &value);
+                    assert!(value.pointer(&told[0].pointer).is_some(), "{told:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_ask_passes() {
+        for (kind, value) in [
+            (Kind::Upstream, json!({"nodes": {}, "scheme": "http", "checks": null})),
+            (Kind::Upstream, json!({"service_name": "a", "discovery_type": "dns"})),
+            (Kind::Route, json!({"uri": "/", "filter_func": null, "plugins": {"a": {"b": "x $secret://"}}})),
+            (
+                Kind::Route,
+                json!({"plugins": {"key-auth": {"_meta": {"disable": true}, "header": "$secret://a/b/c"}}}),
+            ),
+        ] {
+            assert_eq!(check(kind, &value), Ok(()), "{value}");
+            assert_eq!(ignored(kind, &value), [], "{value}");
+        }
+    }
+
+    #[test]
+    fn a_message_names_what_was_asked_and_what_to_do() {
+        let invalid = check(Kind::Route, &json!({"upstream": {"scheme": "https"}})).unwrap_err();
+        assert_eq!(invalid.reason, "scheme https is not supported yet: TLS to upstreams is not spoken yet");
+        assert_eq!((invalid.pointer.as_str(), invalid.got.as_deref()), ("/upstream/scheme", Some("https")));
+        let value = json!({"plugins": {"a/b": {"c": [1, "$secret://vault/1/k"]}}});
+        let invalid = check(Kind::Consumer, &value).unwrap_err();
+        assert_eq!(invalid.pointer, "/plugins/a~1b/c/1");
+        assert!(invalid.hint.unwrap().contains("$env://"));
+    }
+}
