@@ -199,7 +199,7 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
     }
     let routes = count_of(&handle, model::Kind::Route);
     tracing::info!(
-        "listens: {}; {crew}; {routes} route{}; started in {} ms",
+        "listening on {}; {crew}; {routes} route{}; started in {} ms",
         listens.join(", "),
         if routes == 1 { "" } else { "s" },
         began.elapsed().as_millis()
