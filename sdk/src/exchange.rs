@@ -197,6 +197,8 @@ pub struct Forward {
     pub method: Option<Method>,
     /// Instead of what `pass_host` says.
     pub host: Option<Span>,
+    /// What `pass_host` says of the server that was chosen, unless it is the client's.
+    pub server_host: Option<Span>,
     /// Fields the gateway adds of itself that a stage took away.
     pub without: Own,
 }
@@ -239,6 +241,8 @@ pub struct Timing {
     pub asked_us: u64,
     /// Microseconds from choosing the upstream to the end of its response.
     pub upstream_us: u64,
+    /// Requests its connection has brought, this one included.
+    pub connection_requests: u64,
     /// Bytes received from the client: head and body.
     pub received: u64,
     /// Bytes sent to the client: head and body.

@@ -82,6 +82,7 @@ plain! {
     BinaryRemoteAddr = "binary_remote_addr",
     BodyBytesSent = "body_bytes_sent",
     BytesSent = "bytes_sent",
+    ConnectionRequests = "connection_requests",
     ConsumerGroupId = "consumer_group_id",
     ConsumerName = "consumer_name",
     ContentLength = "content_length",
@@ -96,6 +97,7 @@ plain! {
     PeerAddr = "realip_remote_addr",
     PeerPort = "realip_remote_port",
     Pid = "pid",
+    ProxyAddXForwardedFor = "proxy_add_x_forwarded_for",
     QueryString = "query_string" | "args",
     RealRequestUri = "real_request_uri",
     RemoteAddr = "remote_addr",
@@ -290,6 +292,7 @@ impl Plain {
             }
             Plain::BodyBytesSent => number(out, x.timing.body_sent),
             Plain::BytesSent => number(out, x.timing.sent),
+            Plain::ConnectionRequests => number(out, x.timing.connection_requests),
             Plain::ConsumerGroupId => x.consumer().and_then(|c| c.group_id.as_deref()).into(),
             Plain::ConsumerName => x.consumer().map(|c| c.name.as_str()).into(),
             Plain::ContentLength => fields.get(Name::ContentLength).into(),
@@ -309,6 +312,14 @@ impl Plain {
             Plain::PeerAddr => write(out, x.client.peer.ip().to_canonical()),
             Plain::PeerPort | Plain::RemotePort => write(out, x.client.peer.port()),
             Plain::Pid => write(out, std::process::id()),
+            Plain::ProxyAddXForwardedFor => {
+                for told in fields.all(b"x-forwarded-for") {
+                    out.extend_from_slice(told);
+                    out.extend_from_slice(b", ");
+                }
+                out.extend_from_slice(x.client.ip_text().as_bytes());
+                Found::Written
+            }
             Plain::QueryString => head.has_query.then(|| head.query()).into(),
             Plain::RealRequestUri => Found::Borrowed(head.target()),
             Plain::RemoteAddr => Found::Borrowed(x.client.ip_text().as_bytes()),
@@ -374,7 +385,7 @@ impl Plain {
                 }
                 None => Found::Nothing,
             },
-            Plain::UpstreamHost => Found::Borrowed(match x.forward.host {
+            Plain::UpstreamHost => Found::Borrowed(match x.forward.host.or(x.forward.server_host) {
                 Some(span) => fields.bytes(span),
                 None => head.authority(),
             }),

@@ -58,6 +58,7 @@ pub(crate) async fn drive(
     }
     let mut x = Exchange::new(messages, client, &lease.consumers, &**worker);
     x.timing.received = down.head_bytes;
+    x.timing.connection_requests = down.requests;
     worker.shard.request_began();
     // The clock is read only if somebody will ask how long things took: the access log, stages of
     // the global rules, and where finding the route may wait for the body.

@@ -118,6 +118,11 @@ impl Forward<'_> {
                 let status = std::mem::take(&mut x.upstream_status);
                 x.tried.push(exchange::Try { addr: before, status, took_us });
             }
+            x.forward.server_host = match &upstream.pass_host {
+                PassHost::Pass => None,
+                PassHost::Node => Some(x.intern(endpoint.authority.as_bytes())),
+                PassHost::Rewrite(host) => Some(x.intern(host.as_bytes())),
+            };
             let result = if upstream.keeps_score() {
                 let began = worker.clock.micros();
                 worker.with_score(upstream, |state| state.begin(index, endpoint.addr));

@@ -18,6 +18,7 @@ fn a_request_s_variables() {
         "/a/b?x=1%202&X=3&flag&x=4",
         &[
             ("Host", "Example.com:8080"),
+            ("X-Forwarded-For", "1.2.3.4"),
             ("X-Tenant", "t1"),
             ("X-Tenant", "t2"),
             ("Cookie", "sid=abc; theme=dark"),
@@ -28,6 +29,7 @@ fn a_request_s_variables() {
     probe.client = Client::new("10.0.0.9:1234".parse().unwrap(), "10.0.0.1:9443".parse().unwrap(), true);
     let mut x = probe.exchange();
     x.timing.received = 321;
+    x.timing.connection_requests = 7;
     x.timing.total_us = 1_234_567;
     for (name, expected) in [
         ("arg_x", Some("1 2")),
@@ -58,6 +60,8 @@ fn a_request_s_variables() {
         ("content_type", Some("text/plain")),
         ("content_length", Some("5")),
         ("request_length", Some("321")),
+        ("connection_requests", Some("7")),
+        ("proxy_add_x_forwarded_for", Some("1.2.3.4, 10.0.0.9")),
         ("request_time", Some("1.234")),
         ("status", Some("000")),
         ("upstream_status", None),
