@@ -194,6 +194,7 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<SocketAddr>, workers: usize) -> p
         body_timeout: http.client_body_timeout,
         send_timeout: http.send_timeout,
         keepalive_timeout: http.keepalive_timeout,
+        keepalive_requests: http.keepalive_requests,
         idle_grace: http.keepalive_min_timeout,
         max_body: http.client_max_body_size.unwrap_or(0),
         drain_timeout: boot.shutdown_timeout,

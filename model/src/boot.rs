@@ -212,6 +212,8 @@ pub struct Http {
     pub keepalive_timeout: Duration,
     /// At the end, how long an idle connection is kept for one more request.
     pub keepalive_min_timeout: Duration,
+    /// Requests after which a client's connection is closed.
+    pub keepalive_requests: u64,
     /// For a whole request head.
     pub client_header_timeout: Duration,
     /// Between two reads of a body.

@@ -136,6 +136,8 @@ pub const ROWS: &[Row] = &[
     used("nginx_config.http.keepalive_timeout", Shape::Time),
     // nginx 1.27.4's.
     used("nginx_config.http.keepalive_min_timeout", Shape::Time),
+    // nginx's own, which APISIX leaves at 1000.
+    used("nginx_config.http.keepalive_requests", Shape::Count { min: 1, max: 1 << 53 }),
     used("nginx_config.http.client_header_timeout", Shape::Time),
     used("nginx_config.http.client_body_timeout", Shape::Time),
     used("nginx_config.http.client_max_body_size", Shape::Size),

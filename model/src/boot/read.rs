@@ -255,6 +255,7 @@ fn http(http: File<'_>) -> Result<Http, Invalid> {
     Ok(Http {
         keepalive_timeout: http.time("/keepalive_timeout", 60),
         keepalive_min_timeout: http.time("/keepalive_min_timeout", 1),
+        keepalive_requests: http.count("/keepalive_requests", 10_000),
         client_header_timeout: http.time("/client_header_timeout", 10),
         client_body_timeout: http.time("/client_body_timeout", 60),
         send_timeout: http.time("/send_timeout", 10),

@@ -64,6 +64,11 @@ mod tests {
         }
         let unsent = Try { reused: true, sent: false, ..FRESH };
         assert_eq!(decide(closed, unsent, Method::Post), Again::SameServer);
+        for kind in [FaultKind::SendTimeout, FaultKind::ReadTimeout] {
+            let late = Fault::upstream(kind);
+            assert_eq!(decide(late, FRESH, Method::Post), Again::No);
+            assert_eq!(decide(late, FRESH, Method::Put), Again::NextServer);
+        }
         let refused = Fault::upstream(FaultKind::ConnectRefused);
         assert_eq!(decide(refused, Try { sent: false, ..FRESH }, Method::Post), Again::NextServer);
     }

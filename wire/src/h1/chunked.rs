@@ -552,6 +552,32 @@ mod tests {
     }
 
     #[test]
+    fn names_that_mean_something_to_a_recipient_never_pass_as_trailers() {
+        const REFUSED: &str = "apikey authorization cache-control connection content-encoding content-length \
+            content-range content-type cookie expect forwarded host http2-settings if-match if-modified-since \
+            if-none-match if-range if-unmodified-since keep-alive location pragma proxy proxy-authenticate \
+            proxy-authorization proxy-connection range set-cookie te trailer transfer-encoding upgrade vary \
+            www-authenticate x-consumer-custom-id x-consumer-username x-credential-identifier x-forwarded-for \
+            x-forwarded-host x-forwarded-port x-forwarded-proto x-real-ip";
+        for name in REFUSED.split_whitespace() {
+            for spelling in [name.to_owned(), name.to_ascii_uppercase(), name.replace('-', "_")] {
+                let input = format!("0\r\n{spelling}: x\r\nX-Kept: y\r\n\r\n");
+                let relayed = whole(Chunked::relay, input.as_bytes());
+                assert_eq!(relayed, Ok((b"0\r\nX-Kept: y\r\n\r\n".to_vec(), 0, true)), "{spelling}");
+                let mut body = Chunked::default();
+                assert!(body.decode(&mut input.into_bytes()).unwrap().done);
+                let names: Vec<_> = body.trailers().iter().map(|(name, _, _)| name).collect();
+                assert_eq!(names, [b"X-Kept"], "{spelling}");
+            }
+        }
+        // Those a sender knows only at the end do.
+        for name in ["date", "etag", "expires", "server-timing", "x-checksum", "grpc-status"] {
+            let input = format!("0\r\n{name}: x\r\n\r\n");
+            assert_eq!(whole(Chunked::relay, input.as_bytes()), Ok((input.into_bytes(), 0, true)), "{name}");
+        }
+    }
+
+    #[test]
     fn decode_keeps_trailers_that_may_be_forwarded() {
         let mut body = Chunked::default();
         let mut buf = b"1\r\nx\r\n0\r\ngrpc-status: 0\r\nConnection: close\r\n\r\n".to_vec();
