@@ -207,6 +207,12 @@ pub fn print(compiled: &Compiled, desired: &Desired) -> String {
             writeln!(out, "key {key} is {}{by}", found.consumer.name).unwrap();
         }
     }
+    if consumers.any("key") {
+        writeln!(out, "there are keys").unwrap();
+    }
+    if consumers.bring(Phase::Access) {
+        writeln!(out, "consumers bring plugins").unwrap();
+    }
     if let Some(global) = global {
         writeln!(out, "global").unwrap();
         print_chain(&mut out, Some(&**global));
