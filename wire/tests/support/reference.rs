@@ -281,7 +281,9 @@ fn authority(bytes: &[u8]) -> Option<Authority> {
             };
             let host = host.strip_suffix('.').unwrap_or(host);
             let ok = |c: char| c.is_ascii_alphanumeric() || "-_~".contains(c);
-            if host.split('.').any(|label| label.is_empty() || !label.chars().all(ok)) {
+            // One dot in front, as NGINX takes it.
+            let labels = host.strip_prefix('.').unwrap_or(host);
+            if labels.split('.').any(|label| label.is_empty() || !label.chars().all(ok)) {
                 return None;
             }
             (host.to_string(), port)
