@@ -87,35 +87,58 @@ impl Admin {
     ///
     /// The path must be the one under `/apisix/admin` (or `/v1/snapshot`), wherever it came in.
     pub async fn handle(&self, peer: IpAddr, request: Request<Bytes>) -> Response<Bytes> {
-        // Without keys no web page may ask, so none is told that it may.
-        let cors = self.config.cors && self.config.key_required;
-        let preflight = request.method() == Method::OPTIONS && cors;
-        let mut response = match auth::check_address(&self.config, peer) {
+        let response = match self.admit(peer, &request) {
             Err(refusal) => refusal.into_response(),
-            Ok(()) if preflight => answer::preflight(),
+            Ok(()) if self.is_preflight(&request) => answer::preflight(),
             Ok(()) => self.answer(&request).await.unwrap_or_else(Refusal::into_response),
         };
+        self.signed(&request, response)
+    }
+
+    /// The answer to a request that need not be read further, by address, method and key alone;
+    /// its body is not looked at.
+    pub fn refuses(&self, peer: IpAddr, head: &Request<Bytes>) -> Option<Response<Bytes>> {
+        let refusal = self.admit(peer, head).err()?;
+        Some(self.signed(head, refusal.into_response()))
+    }
+
+    /// Before anything else is looked at: what does not exist is nobody's business either.
+    fn admit(&self, peer: IpAddr, request: &Request<Bytes>) -> Result<(), Refusal> {
+        auth::check_address(&self.config, peer)?;
+        if self.is_preflight(request) || is_ping(request) {
+            return Ok(());
+        }
+        auth::check_key(&self.config, request)
+    }
+
+    /// Without keys no web page may ask, so none is told that it may.
+    fn allows_pages(&self) -> bool {
+        self.config.cors && self.config.key_required
+    }
+
+    fn is_preflight(&self, request: &Request<Bytes>) -> bool {
+        request.method() == Method::OPTIONS && self.allows_pages()
+    }
+
+    /// Every answer says whose it is.
+    fn signed(&self, request: &Request<Bytes>, mut response: Response<Bytes>) -> Response<Bytes> {
         let headers = response.headers_mut();
         headers.insert(header::SERVER, HeaderValue::from_static(SERVER));
         headers.insert(
             HeaderName::from_static("x-sluice-version"),
             HeaderValue::from_static(env!("CARGO_PKG_VERSION")),
         );
-        if cors && !preflight {
+        if self.allows_pages() && !self.is_preflight(request) {
             answer::allow_origins(headers);
         }
         response
     }
 
     async fn answer(&self, request: &Request<Bytes>) -> Answer {
-        let path = request.uri().path();
-        // ADC's ping; it tells nothing, so it needs no key.
-        if request.method() == Method::HEAD && path.trim_end_matches('/') == "/apisix/admin" {
+        if is_ping(request) {
             return Ok(answer::empty(StatusCode::OK));
         }
-        // Before anything is looked at: what does not exist is nobody's business either.
-        auth::check_key(&self.config, request)?;
-        let mut response = match path {
+        let mut response = match request.uri().path() {
             "/v1/snapshot" if request.method() == Method::GET => {
                 Ok(answer::json(StatusCode::OK, &control_api::snapshot(&*self.program)))
             }
@@ -154,6 +177,11 @@ impl Admin {
             _ => Err(Refusal::bare(StatusCode::NOT_FOUND)),
         }
     }
+}
+
+/// ADC's ping; it tells nothing, so it needs no key.
+fn is_ping(request: &Request<Bytes>) -> bool {
+    request.method() == Method::HEAD && request.uri().path().trim_end_matches('/') == "/apisix/admin"
 }
 
 impl std::fmt::Debug for Admin {

@@ -1,10 +1,10 @@
 //! The Admin API on the data port, where an operator asks for it.
 
-use std::net::IpAddr;
+use std::future::Future;
 
 use admin::Admin;
 use bytes::Bytes;
-use proxy::{Handoff, HandoffFuture, HandoffReply, HandoffRequest};
+use proxy::{Admission, Handoff, HandoffFuture, HandoffReply, HandoffRequest};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -23,33 +23,60 @@ impl Handoff for AdminOnDataPort {
         admin::MAX_BODY
     }
 
-    fn call(&self, request: HandoffRequest) -> HandoffFuture {
-        let (answer, answered) = oneshot::channel();
+    fn admit(&self, head: HandoffRequest) -> HandoffFuture<Admission> {
         let admin = self.admin.clone();
+        self.ask(async move {
+            let peer = head.peer.to_canonical();
+            match to_http(&head, Bytes::new()) {
+                Ok(request) => match admin.refuses(peer, &request) {
+                    Some(response) => Admission::Refused(from_http(response)),
+                    None => Admission::Granted(head),
+                },
+                Err(error) => Admission::Refused(from_http(not_a_request(&error))),
+            }
+        })
+    }
+
+    fn call(&self, request: HandoffRequest) -> HandoffFuture<HandoffReply> {
+        let admin = self.admin.clone();
+        self.ask(async move {
+            let peer = request.peer.to_canonical();
+            from_http(match to_http(&request, request.body.clone()) {
+                Ok(request) => admin.handle(peer, request).await,
+                Err(error) => not_a_request(&error),
+            })
+        })
+    }
+}
+
+impl AdminOnDataPort {
+    /// Has something done on the control threads.
+    fn ask<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> HandoffFuture<T> {
+        let (answer, answered) = oneshot::channel();
         self.control.spawn(async move {
             // The worker may have lost its client meanwhile.
-            let _ = answer.send(ask(&admin, request).await);
+            let _ = answer.send(work.await);
         });
         Box::pin(async move { answered.await.ok() })
     }
 }
 
-async fn ask(admin: &Admin, request: HandoffRequest) -> HandoffReply {
-    let HandoffRequest { peer, method, target, headers, body } = request;
-    let peer: IpAddr = peer.to_canonical();
-    let mut builder = http::Request::builder().method(method.as_str()).uri(target);
-    for (name, value) in headers {
-        builder = builder.header(name, value);
+fn to_http(request: &HandoffRequest, body: Bytes) -> http::Result<http::Request<Bytes>> {
+    let mut builder = http::Request::builder().method(request.method.as_str()).uri(request.target.as_str());
+    for (name, value) in &request.headers {
+        builder = builder.header(name, value.as_slice());
     }
-    let response = match builder.body(body) {
-        Ok(request) => admin.handle(peer, request).await,
-        Err(error) => {
-            let body = serde_json::json!({"error_msg": format!("invalid request: {error}")});
-            let mut response = http::Response::new(Bytes::from(body.to_string()));
-            *response.status_mut() = http::StatusCode::BAD_REQUEST;
-            response
-        }
-    };
+    builder.body(body)
+}
+
+fn not_a_request(error: &http::Error) -> http::Response<Bytes> {
+    let body = serde_json::json!({"error_msg": format!("invalid request: {error}")});
+    let mut response = http::Response::new(Bytes::from(body.to_string()));
+    *response.status_mut() = http::StatusCode::BAD_REQUEST;
+    response
+}
+
+fn from_http(response: http::Response<Bytes>) -> HandoffReply {
     let (head, body) = response.into_parts();
     HandoffReply {
         status: head.status.as_u16(),

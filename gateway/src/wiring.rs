@@ -189,7 +189,7 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<SocketAddr>, workers: usize) -> p
         max_fetches_per_target: usize::try_from(http.max_plugin_requests_per_target).unwrap_or(usize::MAX),
         request,
         response,
-        held_bodies: usize::try_from(http.held_bodies).unwrap_or(usize::MAX),
+        held_bodies: saturating(http.held_bodies),
         header_timeout: http.client_header_timeout,
         body_timeout: http.client_body_timeout,
         send_timeout: http.send_timeout,
@@ -197,6 +197,10 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<SocketAddr>, workers: usize) -> p
         keepalive_requests: http.keepalive_requests,
         idle_grace: http.keepalive_min_timeout,
         max_body: http.client_max_body_size.unwrap_or(0),
+        bounds: sdk::Bounds {
+            body: boot.conditions.body.map_or(usize::MAX, saturating),
+            graphql: saturating(boot.conditions.graphql),
+        },
         drain_timeout: boot.shutdown_timeout,
         server: if boot.server_tokens { admin::SERVER.to_owned() } else { "APISIX".to_owned() },
         show_upstream_status: boot.show_upstream_status,
@@ -207,6 +211,10 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<SocketAddr>, workers: usize) -> p
         on_notice: Arc::new(crate::notices::tell),
         ..defaults
     }
+}
+
+fn saturating(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
 fn among(networks: Vec<IpNet>) -> Arc<dyn Fn(IpAddr) -> bool + Send + Sync> {

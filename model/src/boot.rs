@@ -34,6 +34,7 @@ pub struct Boot {
     /// `apisix.router.http`.
     pub router: Router,
     pub uri: UriOptions,
+    pub conditions: Conditions,
     pub proxy_cache: ProxyCache,
     /// The control API; `None` if `apisix.enable_control` is false.
     pub control: Option<SocketAddr>,
@@ -133,6 +134,15 @@ pub enum Router {
 pub struct UriOptions {
     pub delete_tail_slash: bool,
     pub normalize_like_servlet: bool,
+}
+
+/// How far conditions look into a request's body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Conditions {
+    /// Bytes of a body that is held for them (`apisix.max_post_args_readable_size`); `None` is no limit.
+    pub body: Option<u64>,
+    /// Bytes of a GraphQL document (`graphql.max_size`).
+    pub graphql: u64,
 }
 
 /// The zones of the plugin `proxy-cache`.

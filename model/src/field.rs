@@ -1,6 +1,5 @@
 //! Fields that kinds of resources share, and how fields are read.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use indexmap::IndexMap;
@@ -9,8 +8,8 @@ use serde::de::{DeserializeOwned, Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::Invalid;
 use crate::invalid::push_pointer;
+use crate::{Invalid, network};
 
 /// Plugins by name, in the order they were written; each configuration is an object.
 pub type Plugins = IndexMap<String, Value>;
@@ -148,9 +147,6 @@ pub(crate) fn networks(
     one: Option<String>,
     many: Option<Vec<String>>,
 ) -> Result<Vec<IpNet>, Invalid> {
-    let network = |text: &str| -> Option<IpNet> {
-        text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
-    };
     let refused = |property: &str, item: &str| {
         Invalid::new(format!(
             "invalid configuration: property \"{property}\" validation failed: {item}object matches none of the required"
@@ -159,11 +155,11 @@ pub(crate) fn networks(
     };
     let mut networks = Vec::new();
     if let Some(text) = one {
-        networks.push(network(&text).ok_or_else(|| refused(property, "").within(property))?);
+        networks.push(network::parse(&text).ok_or_else(|| refused(property, "").within(property))?);
     }
     for (at, text) in many.into_iter().flatten().enumerate() {
         let property = format!("{property}s");
-        networks.push(network(&text).ok_or_else(|| {
+        networks.push(network::parse(&text).ok_or_else(|| {
             refused(&property, &format!("failed to validate item {}: ", at + 1)).within(at).within(&property)
         })?);
     }

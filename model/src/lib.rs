@@ -23,6 +23,7 @@ pub mod invalid;
 pub mod json;
 pub mod key;
 pub mod kind;
+pub mod network;
 pub mod plugin_config;
 pub mod plugin_metadata;
 pub mod proto;

@@ -374,6 +374,53 @@ mod tests {
     }
 
     #[test]
+    fn a_filter_that_cannot_be_judged_refuses_the_request() {
+        use sdk::Unjudged;
+        let catalog = catalog();
+        let filter = json!({"_meta": {"filter": [["post_arg.a", "==", "1"], ["arg_x", "==", "1"]]}});
+        let guard = chain(&catalog, &[("key-auth", filter)]).unwrap();
+        let run = |target: &str, body: Option<&[u8]>| {
+            let mut probe = Probe::request("POST", target, &[("Content-Type", "application/json")]);
+            let mut x = probe.exchange();
+            match body {
+                Some(body) => sdk::testing::with_body(&mut x, body),
+                None => x.body_state = sdk::exchange::Body::TooLarge,
+            }
+            x.body_asked = 64 << 20;
+            guard.run(Phase::Rewrite, &mut 0, &mut x)
+        };
+        assert!(matches!(run("/?x=1", Some(b"{")), Step::Refuse(Unjudged::Unreadable)));
+        assert!(matches!(run("/?x=1", None), Step::Refuse(Unjudged::TooLarge)));
+        assert!(matches!(run("/?x=2", Some(b"{")), Step::Next), "it does not matter");
+        assert!(matches!(run("/?x=1", Some(b"")), Step::Next), "no body, no value");
+        assert!(matches!(run("/?x=1", Some(br#"{"a":"1"}"#)), Step::Reply(_)));
+    }
+
+    #[test]
+    fn a_filter_of_a_response_stage_is_readable_before_the_response() {
+        let catalog = catalog();
+        let meta = json!({"filter": [["post_arg.a", "==", "1"], ["status", "==", "200"]]});
+        let rewrite = json!({"headers": {"X-A": "1"}, "_meta": meta});
+        let chain = chain(&catalog, &[("response-rewrite", rewrite)]).unwrap();
+        assert!(chain.phases().has(Phase::Access));
+        for (body, expected) in [(&br#"{"a":"1"}"#[..], Some(&b"1"[..])), (br#"{"a":"2"}"#, None)] {
+            let mut probe = Probe::request("POST", "/", &[("Content-Type", "application/json")]);
+            let mut x = probe.exchange();
+            x.body_state = sdk::exchange::Body::Streaming;
+            assert!(matches!(chain.run(Phase::Access, &mut 0, &mut x), Step::Body(_)));
+            sdk::testing::with_body(&mut x, body);
+            assert!(matches!(chain.run(Phase::Access, &mut 0, &mut x), Step::Next));
+            sdk::testing::respond(&mut x, 200, &[]);
+            chain.header_filter(&mut x);
+            assert_eq!(x.response_header("X-A"), expected);
+        }
+        let mut probe = Probe::request("POST", "/", &[("Content-Type", "application/json")]);
+        let mut x = probe.exchange();
+        sdk::testing::with_body(&mut x, b"{");
+        assert!(matches!(chain.run(Phase::Access, &mut 0, &mut x), Step::Refuse(_)));
+    }
+
+    #[test]
     fn a_filter_on_the_body_asks_for_the_body() {
         let catalog = catalog();
         let filter = json!({"_meta": {"filter": [["post_arg_a", "==", "1"]]}});

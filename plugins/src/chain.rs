@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use sdk::chain::{Chain, LocalFuture, Phase, Phases};
-use sdk::exchange::Body;
+use sdk::expr::Expr;
 use sdk::{Chunk, Doubtful, Exchange, Step};
 use smallvec::SmallVec;
 
@@ -34,9 +34,6 @@ pub(crate) struct Stages {
     disabled: Vec<&'static str>,
 }
 
-/// A filter that looks into the request's body sees bodies of at most so many bytes.
-const FILTER_BODY: usize = 1 << 20;
-
 const PHASES: [(Phase, Phases); 6] = [
     (Phase::Rewrite, Phases::REWRITE),
     (Phase::Access, Phases::ACCESS),
@@ -46,12 +43,33 @@ const PHASES: [(Phase, Phases); 6] = [
     (Phase::Log, Phases::LOG),
 ];
 
+impl Stage {
+    fn phases(&self) -> Phases {
+        self.native.phases()
+    }
+
+    /// Whether its filter is looked at in a phase in which the stage has no work of its own: with
+    /// the response, it would be too late to read the request's body or to refuse the request.
+    fn is_foreseen_in(&self, phase: Phase) -> bool {
+        const EARLY: [Phase; 3] = [Phase::Rewrite, Phase::Access, Phase::BeforeProxy];
+        phase == Phase::Access
+            && !EARLY.iter().any(|&early| self.phases().has(early))
+            && self.filter().is_some_and(Expr::is_doubtful)
+    }
+
+    fn filter(&self) -> Option<&Expr> {
+        self.meta.as_ref()?.filter.as_ref()
+    }
+}
+
 impl Stages {
     /// Sorts the stages; those of equal priority stay in the order given.
     pub(crate) fn new(mut all: Vec<Arc<Stage>>, disabled: Vec<&'static str>) -> Stages {
         all.sort_by_key(|stage| std::cmp::Reverse(stage.priority));
-        let by_phase: [Box<[_]>; 6] = PHASES
-            .map(|(phase, _)| all.iter().filter(|stage| stage.native.phases().has(phase)).cloned().collect());
+        let by_phase: [Box<[_]>; 6] = PHASES.map(|(phase, _)| {
+            let takes_part = |stage: &&Arc<Stage>| stage.phases().has(phase) || stage.is_foreseen_in(phase);
+            all.iter().filter(takes_part).cloned().collect()
+        });
         let phases = PHASES
             .iter()
             .zip(&by_phase)
@@ -80,9 +98,14 @@ impl Chain for Stages {
         while let Some(stage) = stages.get(*cursor) {
             let step = match &stage.meta {
                 None => stage.native.ask(phase, x),
-                Some(meta) if meta.wants_body() && x.body_state == Body::Streaming => Step::Body(FILTER_BODY),
-                Some(meta) if applies(stage, meta, x) => meta.wrap(stage.native.ask(phase, x)),
-                Some(_) => Step::Next,
+                Some(meta) => match (stage.phases().has(phase), &meta.filter) {
+                    (false, Some(filter)) => filter.foresee(x),
+                    _ => match applies(stage, meta, x) {
+                        Ok(true) => meta.wrap(stage.native.ask(phase, x)),
+                        Ok(false) => Step::Next,
+                        Err(step) => step,
+                    },
+                },
             };
             if !matches!(step, Step::Next) {
                 return step;
@@ -167,7 +190,8 @@ impl fmt::Debug for Stages {
 fn wanted(stage: &Stage, x: &mut Exchange<'_>) -> bool {
     match &stage.meta {
         None => true,
-        Some(meta) => applies(stage, meta, x),
+        // What cannot be judged was refused with the request, as far as it is the request's.
+        Some(meta) => applies(stage, meta, x).unwrap_or_default(),
     }
 }
 
@@ -176,22 +200,20 @@ fn wanted(stage: &Stage, x: &mut Exchange<'_>) -> bool {
 struct Verdicts(SmallVec<[(usize, bool); 8]>);
 
 /// Whether the stage's filter lets it run: evaluated once a request, as APISIX
-/// does, so that a plugin runs in all its phases or in none.
-fn applies(stage: &Stage, meta: &Meta, x: &mut Exchange<'_>) -> bool {
-    let Some(filter) = &meta.filter else { return true };
+/// does, so that a plugin runs in all its phases or in none. The error is what must be done first,
+/// or that the request must be refused since the filter cannot be judged.
+fn applies(stage: &Stage, meta: &Meta, x: &mut Exchange<'_>) -> Result<bool, Step> {
+    let Some(filter) = &meta.filter else { return Ok(true) };
     let key = std::ptr::from_ref(stage).addr();
     if let Some(Verdicts(verdicts)) = x.note::<Verdicts>()
         && let Some((_, verdict)) = verdicts.iter().find(|(stage, _)| *stage == key)
     {
-        return *verdict;
+        return Ok(*verdict);
     }
-    if filter.needs_body() {
-        sdk::vars::prepare_body(x);
-    }
-    let verdict = filter.matches(x);
+    let verdict = filter.decide(x)?;
     match x.note_mut::<Verdicts>() {
         Some(Verdicts(verdicts)) => verdicts.push((key, verdict)),
         None => x.set_note(Verdicts(SmallVec::from_iter([(key, verdict)]))),
     }
-    verdict
+    Ok(verdict)
 }

@@ -7,8 +7,7 @@
 
 use std::net::IpAddr;
 
-use ipnet::IpNet;
-use model::Invalid;
+use model::{Invalid, network};
 use sdk::chain::Phases;
 use sdk::{Build, Exchange, Plugin, Reply, Step};
 use serde::Deserialize;
@@ -88,7 +87,7 @@ impl Ranges {
     fn parse(list: &[String]) -> Result<Ranges, Invalid> {
         let mut ranges = Ranges::default();
         for (index, text) in list.iter().enumerate() {
-            let net = network(text).ok_or_else(|| {
+            let net = network::parse(text).ok_or_else(|| {
                 Invalid::new(format!("invalid ip address: {text}"))
                     .at(format!("/{index}"))
                     .expected("an IPv4 or IPv6 address, alone or with a prefix length")
@@ -131,21 +130,6 @@ fn merge<T: Ord + Copy>(ranges: &mut Vec<(T, T)>, next: impl Fn(T) -> Option<T>)
         }
         joins
     });
-}
-
-/// An address or a network; IPv4 mapped into IPv6 is IPv4, as client addresses are.
-pub(crate) fn network(text: &str) -> Option<IpNet> {
-    let net = match text.contains('/') {
-        true => text.parse::<IpNet>().ok()?,
-        false => IpNet::from(text.parse::<IpAddr>().ok()?),
-    };
-    match net {
-        IpNet::V6(v6) if v6.prefix_len() >= 96 => match v6.addr().to_ipv4_mapped() {
-            Some(v4) => IpNet::new(v4.into(), v6.prefix_len() - 96).ok(),
-            None => Some(net),
-        },
-        net => Some(net),
-    }
 }
 
 /// APISIX's `ip_def`: what an address looks like. What passes it is then parsed.
@@ -193,9 +177,19 @@ mod tests {
     }
 
     #[test]
+    fn mapped_networks_hold_ipv4() {
+        let all = json!({"blacklist": ["::ffff:0:0/96"]});
+        for ip in ["1.2.3.4", "255.255.255.255", "::ffff:10.1.1.1"] {
+            assert!(!allowed(&all, ip), "{ip}");
+        }
+        assert!(allowed(&all, "2001:db8::1"));
+        assert!(!allowed(&json!({"blacklist": ["::ffff:10.1.1.1"]}), "10.1.1.1"));
+    }
+
+    #[test]
     fn a_blacklist_keeps_out_what_it_holds() {
         let config = json!({"blacklist": ["127.0.0.1", "10.0.0.0/8", "10.1.0.0/16", "::ffff:102:300/120"]});
-        for ip in ["127.0.0.1", "10.200.0.1", "1.2.3.4"] {
+        for ip in ["127.0.0.1", "10.200.0.1", "1.2.3.4", "::ffff:10.1.1.1"] {
             assert!(!allowed(&config, ip), "{ip}");
         }
         for ip in ["127.0.0.2", "9.255.255.255", "11.0.0.0", "1.2.4.0", "::1"] {

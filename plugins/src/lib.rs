@@ -6,7 +6,6 @@
 //! sockets, no stores, nothing of the proxy.
 #![forbid(unsafe_code)]
 
-mod auth;
 mod catalog;
 mod chain;
 mod edits;

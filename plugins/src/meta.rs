@@ -84,11 +84,6 @@ impl Parts {
 }
 
 impl Meta {
-    /// Whether the request's body must be in memory before the filter is asked.
-    pub(crate) fn wants_body(&self) -> bool {
-        self.filter.as_ref().is_some_and(Expr::needs_body)
-    }
-
     /// Puts the configured body in the place of a refusal's own, so that the
     /// client cannot tell what was wrong.
     pub(crate) fn wrap(&self, step: Step) -> Step {

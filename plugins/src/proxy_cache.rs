@@ -248,7 +248,7 @@ impl ProxyCache {
                 Body::Streaming => return Step::Body(KEY_BODY),
                 // Without its body the request has no key.
                 Body::TooLarge => return pass(x, "BYPASS"),
-                Body::None | Body::Whole => sdk::vars::prepare_body(x),
+                Body::None | Body::Whole => {}
             }
         }
         SCRATCH.with_borrow_mut(|(key, scratch)| {

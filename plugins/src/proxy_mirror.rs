@@ -11,7 +11,7 @@ use model::Invalid;
 use sdk::chain::Phases;
 use sdk::exchange::Body;
 use sdk::world::{Fetch, FetchTimeouts, Target};
-use sdk::{Build, Exchange, Fields, Plugin, Step};
+use sdk::{Build, Exchange, Fields, Name, Plugin, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -125,8 +125,8 @@ impl Plugin for ProxyMirror {
             return Step::Next;
         }
         match x.body_state {
-            Body::Streaming => return Step::Body(self.max_body),
-            Body::TooLarge => {
+            _ if x.lacks_body(self.max_body) => return Step::Body(self.max_body),
+            Body::Streaming | Body::TooLarge => {
                 x.world.meters().fetch_dropped();
                 return Step::Next;
             }
@@ -135,10 +135,14 @@ impl Plugin for ProxyMirror {
         let Some(Chosen { uri, .. }) = x.take_note() else { return Step::Next };
         let head = x.request();
         let mut fields = Fields::new();
-        for (name, value, _) in head.fields.iter() {
-            // They stand in a head already, so they can stand in another.
-            let _ = fields.append(name, value);
+        for (name, value, id) in head.fields.iter() {
+            // The client's address is the gateway's to tell, here as at the upstream.
+            if id != Name::XRealIp {
+                // They stand in a head already, so they can stand in another.
+                let _ = fields.append(name, value);
+            }
         }
+        let _ = fields.append_id(Name::XRealIp, x.client.ip_text().as_bytes());
         if let Some(host) = x.forward.host {
             let _ = fields.set(b"Host", head.fields.bytes(host));
         }
@@ -226,6 +230,8 @@ mod tests {
         let mut x = probe.exchange();
         assert!(matches!(stage.rewrite(&mut x), Step::Next));
         x.body_state = Body::TooLarge;
+        assert!(matches!(stage.before_proxy(&mut x), Step::Body(_)), "another stage took less");
+        x.body_asked = usize::MAX;
         assert!(matches!(stage.before_proxy(&mut x), Step::Next));
         drop(x);
         assert!(probe.world.sent.borrow().is_empty());

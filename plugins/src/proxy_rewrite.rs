@@ -7,9 +7,9 @@
 
 use model::Invalid;
 use sdk::chain::Phases;
-use sdk::pattern::{Pattern, Replacement};
+use sdk::pattern::{Pattern, Replacement, Spent};
 use sdk::template::Template;
-use sdk::{Build, Exchange, Method, Plugin, Reply, Step, target};
+use sdk::{Build, Exchange, Method, Plugin, Reply, Step, Unjudged, target};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -126,11 +126,8 @@ impl Plugin for ProxyRewrite {
         let mut captures = Vec::new();
         if self.uri.is_some() || !self.regex_uri.is_empty() || self.real_uri {
             match self.new_uri(x, &mut captures) {
-                Some(uri) => x.forward.uri = Some(x.intern(&uri)),
-                None => {
-                    let words = "the request target holds characters that cannot be sent on";
-                    return Step::Reply(Reply::json(400, &json!({"error_msg": words})));
-                }
+                Ok(uri) => x.forward.uri = Some(x.intern(&uri)),
+                Err(step) => return step,
             }
         }
         if let Some((method, name)) = &self.method {
@@ -144,15 +141,17 @@ impl Plugin for ProxyRewrite {
         }
         let mut value = Vec::new();
         for edit in &self.edits {
-            self.edit(x, edit, &captures, &mut value);
+            if !apply(x, edit, &captures, &mut value) {
+                return refusal("the Host header for the upstream");
+            }
         }
         Step::Next
     }
 }
 
 impl ProxyRewrite {
-    /// Path and query for the upstream, encoded; `None` if they cannot be sent.
-    fn new_uri(&self, x: &Exchange<'_>, captures: &mut Vec<Vec<u8>>) -> Option<Vec<u8>> {
+    /// Path and query for the upstream, encoded, or the answer where they cannot be sent.
+    fn new_uri(&self, x: &Exchange<'_>, captures: &mut Vec<Vec<u8>>) -> Result<Vec<u8>, Step> {
         let mut uri = if self.real_uri { x.request().target().to_vec() } else { x.path().to_vec() };
         // Whether a `?` in the text is a separator, or came decoded out of the client's path.
         let mut separates = self.real_uri;
@@ -171,7 +170,9 @@ impl ProxyRewrite {
         } else {
             separates = separates || !uri.contains(&b'?');
             for (pattern, replacement) in &self.regex_uri {
-                let Some(found) = pattern.captures(&uri) else { continue };
+                // Whether the upstream was to see another path cannot be told.
+                let found = pattern.captures(&uri).map_err(|Spent| Step::Refuse(Unjudged::Spent))?;
+                let Some(found) = found else { continue };
                 captures.extend((0..found.count()).map(|at| found.group(at).unwrap_or_default().to_vec()));
                 let mut replaced = Vec::new();
                 pattern.replace_first(&uri, replacement, &mut replaced);
@@ -181,7 +182,7 @@ impl ProxyRewrite {
         }
         if self.real_uri {
             let sendable = uri.starts_with(b"/") && uri.iter().all(|&byte| byte > b' ' && byte != 0x7f);
-            return sendable.then_some(uri);
+            return if sendable { Ok(uri) } else { Err(refusal("the request target")) };
         }
         let split = uri.iter().position(|&byte| byte == b'?').filter(|_| separates);
         let mut out = Vec::with_capacity(uri.len() + x.query().len() + 1);
@@ -202,30 +203,45 @@ impl ProxyRewrite {
             out.push(if split.is_some() { b'&' } else { b'?' });
             out.extend_from_slice(x.query());
         }
-        Some(out)
+        Ok(out)
     }
 
-    fn edit(&self, x: &mut Exchange<'_>, edit: &Edit, captures: &[Vec<u8>], value: &mut Vec<u8>) {
-        if edit.verb == Verb::Remove {
-            x.remove_header(&edit.name);
-            return;
-        }
-        for (index, template) in edit.values.iter().enumerate() {
-            value.clear();
-            template.render_with_captures(x, captures, value);
-            let done = match edit.verb {
-                Verb::Set if index == 0 => x.set_header(&edit.name, value),
-                _ => x.add_header(&edit.name, value),
-            };
-            // A value that a variable made unfit for a head is left out, never sent broken.
-            if done.is_err() {
-                continue;
+}
+
+/// Makes a change. A value that a variable made unfit for a head is never sent; the header that was
+/// to hold it goes, too, lest what the client wrote there be taken for the gateway's word. Host
+/// cannot go: false if it was to be set so.
+#[must_use]
+fn apply(x: &mut Exchange<'_>, edit: &Edit, captures: &[Vec<u8>], value: &mut Vec<u8>) -> bool {
+    if edit.verb == Verb::Remove {
+        x.remove_header(&edit.name);
+        return true;
+    }
+    let is_host = edit.name.eq_ignore_ascii_case("host");
+    for (index, template) in edit.values.iter().enumerate() {
+        value.clear();
+        template.render_with_captures(x, captures, value);
+        let done = match edit.verb {
+            Verb::Set if index == 0 => x.set_header(&edit.name, value),
+            _ => x.add_header(&edit.name, value),
+        };
+        match done {
+            Ok(()) if is_host => x.forward.host = Some(x.intern(value)),
+            Ok(()) => {}
+            Err(_) if is_host => return false,
+            Err(_) if edit.verb == Verb::Set => {
+                x.remove_header(&edit.name);
+                return true;
             }
-            if edit.name.eq_ignore_ascii_case("host") {
-                x.forward.host = Some(x.intern(value));
-            }
+            Err(_) => {}
         }
     }
+    true
+}
+
+fn refusal(what: &str) -> Step {
+    let words = format!("{what} holds characters that cannot be sent on");
+    Step::Reply(Reply::json(400, &json!({"error_msg": words})))
 }
 
 fn query_of(uri: &[u8]) -> Option<&[u8]> {
@@ -289,13 +305,22 @@ mod tests {
 
     #[test]
     fn no_variable_ends_a_line() {
-        let mut probe = Probe::get("/?h=a%0d%0aX-Evil:%201");
-        let config = json!({"headers": {"set": {"Host": "$arg_h", "X-A": "$arg_h"}}});
-        let stage: ProxyRewrite = probe.stage(config).unwrap();
-        let mut x = probe.exchange();
-        assert!(matches!(stage.rewrite(&mut x), Step::Next));
-        assert_eq!((x.forward.host, x.header("X-A")), (None, None));
-        assert_eq!(x.header("Host"), Some(&b"example.com"[..]));
+        let target = "/?h=a%0d%0aX-Evil:%201";
+        let edited = |headers: Value| {
+            let sent = [("Host", "a.example"), ("X-A", "mine"), ("x-a", "too")];
+            let mut probe = Probe::request("GET", target, &sent);
+            let stage: ProxyRewrite = probe.stage(json!({"headers": headers})).unwrap();
+            let mut x = probe.exchange();
+            let step = stage.rewrite(&mut x);
+            let values: Vec<_> = x.request().fields.all(b"X-A").map(<[u8]>::to_vec).collect();
+            (matches!(step, Step::Next), values.join(&b'|'))
+        };
+        // What the client wrote does not stand in for what was to be written.
+        assert_eq!(edited(json!({"set": {"X-A": "$arg_h"}})), (true, b"".to_vec()));
+        assert_eq!(edited(json!({"X-A": "$arg_h"})), (true, b"".to_vec()));
+        assert_eq!(edited(json!({"set": {"X-A": ["ours", "$arg_h"]}})), (true, b"".to_vec()));
+        assert_eq!(edited(json!({"add": {"X-A": "$arg_h"}})), (true, b"mine|too".to_vec()));
+        assert_eq!(edited(json!({"set": {"Host": "$arg_h"}})), (false, b"mine|too".to_vec()));
     }
 
     #[test]

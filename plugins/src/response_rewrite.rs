@@ -10,7 +10,7 @@ use model::Invalid;
 use sdk::chain::Phases;
 use sdk::expr::Expr;
 use sdk::pattern::{Pattern, Replacement};
-use sdk::{Build, Chunk, Exchange, Plugin};
+use sdk::{Build, Chunk, Exchange, Plugin, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use smallvec::SmallVec;
@@ -72,7 +72,7 @@ struct AtWork(SmallVec<[Held; 1]>);
 impl Plugin for ResponseRewrite {
     const NAME: &'static str = "response-rewrite";
     const PRIORITY: i32 = 899;
-    const PHASES: Phases = Phases::HEADER_FILTER.with(Phases::BODY_FILTER);
+    const PHASES: Phases = Phases::ACCESS.with(Phases::HEADER_FILTER).with(Phases::BODY_FILTER);
 
     type Config = Config;
 
@@ -171,7 +171,19 @@ impl Plugin for ResponseRewrite {
     }
 
     fn phases(&self) -> Phases {
-        if self.body.is_some() || !self.filters.is_empty() { Self::PHASES } else { Phases::HEADER_FILTER }
+        let mut phases = Phases::HEADER_FILTER;
+        if self.body.is_some() || !self.filters.is_empty() {
+            phases = phases | Phases::BODY_FILTER;
+        }
+        if self.vars.as_ref().is_some_and(Expr::is_doubtful) {
+            phases = phases | Phases::ACCESS;
+        }
+        phases
+    }
+
+    /// What `vars` reads of the request must be here, and readable, before there is a response.
+    fn access(&self, x: &mut Exchange<'_>) -> Step {
+        self.vars.as_ref().map_or(Step::Next, |vars| vars.foresee(x))
     }
 
     fn header_filter(&self, x: &mut Exchange<'_>) {
@@ -216,11 +228,16 @@ impl Plugin for ResponseRewrite {
                     }
                     continue;
                 }
-                // A value that a variable made unfit for a head is left out, never sent broken.
-                let _ = match edit.verb {
+                let done = match edit.verb {
                     Verb::Set => x.set_response_header(&edit.name, &value),
                     _ => x.add_response_header(&edit.name, &value),
                 };
+                // A value that a variable made unfit for a head is never sent, and what the
+                // upstream wrote does not stand in for it.
+                if done.is_err() && edit.verb == Verb::Set {
+                    x.remove_response_header(&edit.name);
+                    break;
+                }
             }
         }
     }
@@ -306,7 +323,7 @@ mod tests {
         let mut body = Vec::new();
         for (index, piece) in pieces.iter().enumerate() {
             let mut chunk = chunk(piece.as_bytes(), index + 1 == pieces.len());
-            if stage.phases() == ResponseRewrite::PHASES {
+            if stage.phases().has(sdk::Phase::BodyFilter) {
                 stage.body_filter(&mut x, &mut chunk);
             }
             body.extend_from_slice(&chunk.data);

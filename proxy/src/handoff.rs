@@ -1,8 +1,8 @@
 //! Requests on the data port that the control side answers.
 //!
-//! The proxy knows nothing of who answers: it reads the whole (bounded) request,
-//! hands it over with the peer's real address as a typed value, and writes the
-//! answer. Used for the Admin API on the data port, where an operator asks for it.
+//! The proxy knows nothing of who answers: it asks by the head whether the request
+//! may come in, reads the (bounded) body of one that may, hands the whole over with
+//! the peer's real address as a typed value, and writes the answer. Used for the Admin API on the data port, where an operator asks for it.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -30,7 +30,16 @@ pub struct HandoffReply {
     pub body: Bytes,
 }
 
-pub type HandoffFuture = Pin<Box<dyn Future<Output = Option<HandoffReply>> + Send>>;
+pub type HandoffFuture<T> = Pin<Box<dyn Future<Output = Option<T>> + Send>>;
+
+/// What a head alone says of a request.
+#[derive(Debug)]
+pub enum Admission {
+    /// The rest of it may be read.
+    Granted(HandoffRequest),
+    /// It need not be, whatever it is.
+    Refused(HandoffReply),
+}
 
 /// Who answers.
 pub trait Handoff: Send + Sync {
@@ -40,6 +49,10 @@ pub trait Handoff: Send + Sync {
     /// Bodies may be at most so long, in bytes.
     fn max_body(&self) -> usize;
 
+    /// Looks at peer and head, before any of the body is read: strangers cost no memory. The body
+    /// of `head` is empty. `None` when the other side has stopped.
+    fn admit(&self, head: HandoffRequest) -> HandoffFuture<Admission>;
+
     /// Answers; `None` when the other side has stopped.
-    fn call(&self, request: HandoffRequest) -> HandoffFuture;
+    fn call(&self, request: HandoffRequest) -> HandoffFuture<HandoffReply>;
 }

@@ -27,7 +27,7 @@ mod workers;
 #[doc(hidden)]
 pub use clock::clock_reads;
 pub use exchange::fault::{Blame, Fault, FaultKind, FaultRecord};
-pub use handoff::{Handoff, HandoffFuture, HandoffReply, HandoffRequest};
+pub use handoff::{Admission, Handoff, HandoffFuture, HandoffReply, HandoffRequest};
 pub use notice::Notice;
 pub use rt::Engine;
 pub use settings::{AccessLog, RealIp, Settings};

@@ -49,6 +49,8 @@ pub struct Settings {
     /// Bytes of bodies that a worker holds in memory at once, for conditions and stages that need
     /// them whole (`held_bodies`).
     pub held_bodies: usize,
+    /// How far conditions look into a body.
+    pub bounds: sdk::Bounds,
     /// A client that has closed its sending side while its request runs may be gone or may still
     /// read; after so long without a response it counts as gone.
     pub half_close_timeout: Duration,
@@ -117,6 +119,9 @@ impl RealIp {
             let text = text.strip_prefix('[').and_then(|text| text.split(']').next()).unwrap_or(text);
             let address = text.parse().or_else(|_| text.parse().map(|socket: SocketAddr| socket.ip()));
             let Ok(address) = address else { break };
+            let address: std::net::IpAddr = address;
+            // As peers' addresses are, so that every list means both forms of an address.
+            let address = address.to_canonical();
             found = Some(address);
             if !self.recursive || !(self.from)(address) {
                 break;
@@ -148,6 +153,7 @@ impl Default for Settings {
             keepalive_requests: 10_000,
             max_body: 0,
             held_bodies: 256 << 20,
+            bounds: sdk::Bounds::DEFAULT,
             half_close_timeout: Duration::from_secs(2),
             linger_bytes: 64 << 10,
             linger_timeout: Duration::from_secs(1),
@@ -192,6 +198,9 @@ mod tests {
         assert_eq!(read("9.9.9.9, 10.0.0.1, 127.0.0.1", true).as_deref(), Some("10.0.0.1"));
         assert_eq!(read("[::2]:80", false).as_deref(), Some("::2"));
         assert_eq!(read("10.0.0.1:80", false).as_deref(), Some("10.0.0.1"));
+        assert_eq!(read("::ffff:10.1.1.1", false).as_deref(), Some("10.1.1.1"));
+        assert_eq!(read("9.9.9.9, ::ffff:10.0.0.1, ::ffff:127.0.0.1", true).as_deref(), Some("10.0.0.1"));
+        assert_eq!(read("[::ffff:10.1.1.1]:80", false).as_deref(), Some("10.1.1.1"));
         assert_eq!(read("unknown", true), None);
         assert_eq!(read("", true), None);
     }

@@ -461,6 +461,10 @@ impl World for Worker {
             (self.settings.on_fault)(record(self, x, fault));
         }
     }
+
+    fn bounds(&self) -> sdk::Bounds {
+        self.settings.bounds
+    }
 }
 
 #[cfg(test)]

@@ -94,7 +94,7 @@ pub enum Body {
     Streaming,
     /// All of it is in [`Exchange::body`].
     Whole,
-    /// A stage asked for it, but it is longer than that stage's bound; it will be streamed.
+    /// Somebody asked for it, but it is longer than that one's bound; it will be streamed.
     TooLarge,
 }
 
@@ -130,8 +130,8 @@ impl Client {
 
     /// Takes the address a trusted proxy named.
     pub fn set_ip(&mut self, ip: IpAddr) {
-        self.ip = ip;
-        self.text = AddressText::new(ip);
+        self.ip = ip.to_canonical();
+        self.text = AddressText::new(self.ip);
     }
 
     pub fn scheme(&self) -> &'static str {
@@ -284,6 +284,8 @@ pub struct Exchange<'s> {
     pub forward: Forward,
     pub timing: Timing,
     pub body_state: Body,
+    /// The most bytes of the body that anybody asked for so far.
+    pub body_asked: usize,
     pub source: Source,
     /// The server that was chosen, once it was.
     pub upstream_addr: Option<SocketAddr>,
@@ -322,6 +324,7 @@ impl<'s> Exchange<'s> {
             forward: Forward::default(),
             timing: Timing::default(),
             body_state: Body::None,
+            body_asked: 0,
             source: Source::None,
             upstream_addr: None,
             upstream_status: 0,
@@ -415,6 +418,16 @@ impl<'s> Exchange<'s> {
     /// The request's body; empty unless [`Body::Whole`].
     pub fn body(&self) -> &[u8] {
         if self.body_state == Body::Whole { &self.messages.body } else { &[] }
+    }
+
+    /// Whether asking for so many bytes of the body would bring more of it into memory.
+    #[inline]
+    pub fn lacks_body(&self, limit: usize) -> bool {
+        match self.body_state {
+            Body::None | Body::Whole => false,
+            Body::Streaming => true,
+            Body::TooLarge => self.body_asked < limit,
+        }
     }
 
     /// Puts text beside the request, for [`Forward`]'s spans.
@@ -630,5 +643,8 @@ mod tests {
         }
         let mapped = Client::new("[::ffff:10.0.0.1]:5".parse().unwrap(), "[::1]:6".parse().unwrap(), false);
         assert_eq!(mapped.ip_text(), "10.0.0.1");
+        let mut told = mapped.clone();
+        told.set_ip("::ffff:10.1.1.1".parse().unwrap());
+        assert_eq!((told.ip_text(), told.ip()), ("10.1.1.1", "10.1.1.1".parse().unwrap()));
     }
 }

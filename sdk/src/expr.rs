@@ -16,15 +16,19 @@ use ipnet::IpNet;
 use model::Invalid;
 use serde_json::Value as Json;
 
-use crate::exchange::Exchange;
-use crate::pattern::Pattern;
-use crate::vars::{Value, Var};
+use crate::exchange::{Body, Exchange};
+use crate::pattern::{Pattern, Spent};
+use crate::step::Step;
+use crate::vars::{self, Value, Var};
+use crate::verdict::{Unjudged, Verdict};
 
 /// A compiled condition.
 #[derive(Debug, Clone)]
 pub struct Expr {
     root: Node,
     needs_body: bool,
+    /// It may come to something else than yes or no.
+    doubtful: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -87,20 +91,73 @@ impl Expr {
     /// Compiles an expression. A refusal points to the faulty element.
     pub fn compile(value: &Json) -> Result<Expr, Invalid> {
         let root = compile::expression(value)?;
-        let needs_body = root.needs_body();
-        Ok(Expr { root, needs_body })
+        let (mut needs_body, mut doubtful) = (false, false);
+        root.each(&mut |var, test| {
+            needs_body |= var.needs_body();
+            doubtful |= var.needs_body() || matches!(test, Test::Matches(pattern) if pattern.may_be_spent());
+        });
+        Ok(Expr { root, needs_body, doubtful })
     }
 
-    /// Whether it holds. Where it looks into the body, call [`crate::vars::prepare_body`] before.
+    /// Whether it holds, as far as that can be told. What it depends on without being able to read
+    /// it leaves it undecided; what would change nothing need not be readable. Where
+    /// [`Expr::needs_body`], call it within [`crate::vars::reading_body`].
+    #[inline]
+    pub fn judge(&self, x: &Exchange<'_>) -> Verdict {
+        if self.doubtful { self.root.judge(x) } else { Verdict::of(self.root.matches(x)) }
+    }
+
+    /// Whether it holds where what cannot be read counts as absent, as in APISIX. Nothing may be
+    /// let through by this alone.
     #[inline]
     pub fn matches(&self, x: &Exchange<'_>) -> bool {
         self.root.matches(x)
     }
 
-    /// Whether the request's body must be in memory before.
+    /// Whether it holds, for a stage: else the step that brings the body it needs, or that refuses
+    /// the request because it cannot be judged.
+    #[inline]
+    pub fn decide(&self, x: &mut Exchange<'_>) -> Result<bool, Step> {
+        match self.reading(x, |x| self.judge(x)) {
+            Verdict::Holds => Ok(true),
+            Verdict::Fails => Ok(false),
+            verdict => Err(step_for(verdict, x)),
+        }
+    }
+
+    /// For a stage that judges it with the response, when it is too late to refuse the request:
+    /// the step that brings the body, or that refuses the request because something in it cannot be
+    /// read, whether that will matter or not.
+    pub fn foresee(&self, x: &mut Exchange<'_>) -> Step {
+        if !self.doubtful {
+            return Step::Next;
+        }
+        let worst = self.reading(x, |x| {
+            let mut worst = Verdict::Holds;
+            self.root.each(&mut |var, test| match test.judge(var, x) {
+                Verdict::NeedsBody => worst = Verdict::NeedsBody,
+                verdict @ Verdict::Unjudged(_) if worst == Verdict::Holds => worst = verdict,
+                _ => {}
+            });
+            worst
+        });
+        step_for(worst, x)
+    }
+
+    fn reading(&self, x: &mut Exchange<'_>, judge: impl FnOnce(&Exchange<'_>) -> Verdict) -> Verdict {
+        if self.needs_body && x.body_state == Body::Whole { vars::reading_body(x, judge) } else { judge(x) }
+    }
+
+    /// Whether it reads the request's body.
     #[inline]
     pub fn needs_body(&self) -> bool {
         self.needs_body
+    }
+
+    /// Whether [`Expr::judge`] may leave it undecided.
+    #[inline]
+    pub fn is_doubtful(&self) -> bool {
+        self.doubtful
     }
 }
 
@@ -113,15 +170,65 @@ impl Node {
         }
     }
 
-    fn needs_body(&self) -> bool {
+    fn judge(&self, x: &Exchange<'_>) -> Verdict {
         match self {
-            Node::All { nodes, .. } | Node::Any { nodes, .. } => nodes.iter().any(Node::needs_body),
-            Node::Test { var, .. } => var.needs_body(),
+            Node::All { nodes, negate } => decide(nodes, Verdict::Fails, x).negated_if(*negate),
+            Node::Any { nodes, negate } => decide(nodes, Verdict::Holds, x).negated_if(*negate),
+            Node::Test { var, test, negate } => test.judge(var, x).negated_if(*negate),
+        }
+    }
+
+    /// Shows every test with its variable.
+    fn each(&self, see: &mut impl FnMut(&Var, &Test)) {
+        match self {
+            Node::All { nodes, .. } | Node::Any { nodes, .. } => nodes.iter().for_each(|node| node.each(see)),
+            Node::Test { var, test, .. } => see(var, test),
         }
     }
 }
 
+/// What a stage does about a verdict that is none.
+fn step_for(verdict: Verdict, x: &Exchange<'_>) -> Step {
+    let bound = x.world.bounds().body;
+    match verdict {
+        Verdict::NeedsBody => Step::Body(bound),
+        // Somebody with a smaller bound asked before.
+        Verdict::Unjudged(Unjudged::TooLarge) if x.lacks_body(bound) => Step::Body(bound),
+        Verdict::Unjudged(why) => Step::Refuse(why),
+        Verdict::Holds | Verdict::Fails => Step::Next,
+    }
+}
+
+/// A list that one of its nodes can decide alone: none of the others matters then, whether it can
+/// be judged or not. Else what needs the body goes first, since the body may decide.
+fn decide(nodes: &[Node], alone: Verdict, x: &Exchange<'_>) -> Verdict {
+    let mut all = alone.negated_if(true);
+    for node in nodes {
+        match node.judge(x) {
+            verdict if verdict == alone => return alone,
+            Verdict::NeedsBody => all = Verdict::NeedsBody,
+            Verdict::Unjudged(why) if all != Verdict::NeedsBody => all = Verdict::Unjudged(why),
+            _ => {}
+        }
+    }
+    all
+}
+
 impl Test {
+    fn judge(&self, var: &Var, x: &Exchange<'_>) -> Verdict {
+        let left = match var.judge(x) {
+            Ok(left) => left,
+            Err(doubt) => return doubt.into(),
+        };
+        match (self, &left) {
+            (Test::Matches(pattern), Some(Value::Text(text))) => match pattern.judge(text) {
+                Ok(truth) => Verdict::of(truth),
+                Err(Spent) => Verdict::Unjudged(Unjudged::Spent),
+            },
+            _ => Verdict::of(self.holds(left.as_ref())),
+        }
+    }
+
     fn holds(&self, left: Option<&Value<'_>>) -> bool {
         let number = || left.and_then(as_number);
         match self {

@@ -26,6 +26,7 @@ pub mod template;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod vars;
+pub mod verdict;
 pub mod world;
 
 pub use build::{Build, Owner};
@@ -35,6 +36,7 @@ pub use consumers::{Consumer, Consumers};
 pub use exchange::{Chunk, Client, Exchange, Matched, RouteInfo};
 pub use plugin::Plugin;
 pub use step::{Reply, Step};
+pub use verdict::{Bounds, Unjudged, Verdict};
 pub use world::World;
 
 /// Messages and targets as `wire` knows them, for plugins, which see nothing but this room.

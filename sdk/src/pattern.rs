@@ -4,9 +4,10 @@
 //!
 //! A pattern runs on `regex`, whose time grows linearly with the text. Only a
 //! pattern with look-around, back-references or atomic groups goes to
-//! `fancy-regex`, with a bound on the steps it may take; a search that hits the
-//! bound is no match, as with PCRE's own match limit. As in OpenResty without
-//! the `u` option, texts are bytes and `\w`, `\d`, `\s` mean ASCII.
+//! `fancy-regex`, with a bound on the steps it may take, as PCRE has its match
+//! limit. A search that hits the bound has found neither a match nor that there
+//! is none; who decides by it says what that means ([`Spent`]). As in OpenResty
+//! without the `u` option, texts are bytes and `\w`, `\d`, `\s` mean ASCII.
 
 use std::fmt;
 
@@ -30,6 +31,10 @@ enum Engine {
     Linear(bytes::Regex),
     Backtracking(fancy_regex::Regex),
 }
+
+/// A search took all the steps it may and came to no end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spent;
 
 /// Where a match and its groups lie in the text; group 0 is the whole match.
 #[derive(Debug, Clone)]
@@ -86,31 +91,42 @@ impl Pattern {
         }
     }
 
-    /// Whether it occurs in the text.
+    /// Whether a search may end undecided, as [`Spent`] says.
+    pub fn may_be_spent(&self) -> bool {
+        matches!(self.engine, Engine::Backtracking(_))
+    }
+
+    /// Whether it occurs in the text, for those who must not take an undecided search for a no.
     #[inline]
-    pub fn is_match(&self, text: &[u8]) -> bool {
+    pub fn judge(&self, text: &[u8]) -> Result<bool, Spent> {
         match &self.engine {
-            Engine::Linear(regex) => regex.is_match(text),
-            Engine::Backtracking(regex) => regex.is_match(text).unwrap_or(false),
+            Engine::Linear(regex) => Ok(regex.is_match(text)),
+            Engine::Backtracking(regex) => regex.is_match(text).map_err(|_| Spent),
         }
     }
 
+    /// Whether it occurs in the text; an undecided search found nothing.
+    #[inline]
+    pub fn is_match(&self, text: &[u8]) -> bool {
+        self.judge(text).unwrap_or(false)
+    }
+
     /// The first match and its groups.
-    pub fn captures<'t>(&self, text: &'t [u8]) -> Option<Captures<'t>> {
+    pub fn captures<'t>(&self, text: &'t [u8]) -> Result<Option<Captures<'t>>, Spent> {
         self.captures_from(text, 0)
     }
 
     /// Writes the text with its first match replaced; says whether there was one.
     pub fn replace_first(&self, text: &[u8], replacement: &Replacement, out: &mut Vec<u8>) -> bool {
         match self.captures(text) {
-            Some(captures) => {
+            Ok(Some(captures)) => {
                 let (start, end) = captures.whole();
                 out.extend_from_slice(&text[..start]);
                 replacement.expand(&captures, out);
                 out.extend_from_slice(&text[end..]);
                 true
             }
-            None => {
+            Ok(None) | Err(Spent) => {
                 out.extend_from_slice(text);
                 false
             }
@@ -121,7 +137,7 @@ impl Pattern {
     pub fn replace_all(&self, text: &[u8], replacement: &Replacement, out: &mut Vec<u8>) -> usize {
         let (mut count, mut copied, mut from) = (0, 0, 0);
         while from <= text.len() {
-            let Some(captures) = self.captures_from(text, from) else { break };
+            let Ok(Some(captures)) = self.captures_from(text, from) else { break };
             let (start, end) = captures.whole();
             out.extend_from_slice(&text[copied..start]);
             replacement.expand(&captures, out);
@@ -134,18 +150,19 @@ impl Pattern {
         count
     }
 
-    fn captures_from<'t>(&self, text: &'t [u8], from: usize) -> Option<Captures<'t>> {
+    fn captures_from<'t>(&self, text: &'t [u8], from: usize) -> Result<Option<Captures<'t>>, Spent> {
         let groups = match &self.engine {
             Engine::Linear(regex) => {
-                let found = regex.captures_at(text, from)?;
+                let Some(found) = regex.captures_at(text, from) else { return Ok(None) };
                 found.iter().map(|group| group.map(|m| (m.start(), m.end()))).collect()
             }
             Engine::Backtracking(regex) => {
-                let found = regex.captures_from_pos(text, from).ok().flatten()?;
+                let found = regex.captures_from_pos(text, from).map_err(|_| Spent)?;
+                let Some(found) = found else { return Ok(None) };
                 (0..found.len()).map(|i| found.get(i).map(|m| (m.start(), m.end()))).collect()
             }
         };
-        Some(Captures { text, groups })
+        Ok(Some(Captures { text, groups }))
     }
 }
 
@@ -275,9 +292,10 @@ mod tests {
         assert!(Pattern::new(r"(\w{1,1000}){1,1000}", false).is_err());
         let pattern = Pattern::new(r"^(a|a)*(?=b)\1$", false).unwrap();
         let text = vec![b'a'; 4096];
-        let start = std::time::Instant::now();
+        assert!(pattern.may_be_spent());
+        assert_eq!(pattern.judge(&text), Err(Spent));
         assert!(!pattern.is_match(&text));
-        assert!(start.elapsed() < std::time::Duration::from_secs(5));
+        assert_eq!(pattern.captures(&text).err(), Some(Spent));
     }
 
     #[test]

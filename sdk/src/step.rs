@@ -4,6 +4,8 @@
 
 use bytes::Bytes;
 
+use crate::verdict::Unjudged;
+
 /// The answer of one stage in the phases before the upstream.
 #[derive(Debug)]
 pub enum Step {
@@ -15,6 +17,8 @@ pub enum Step {
     Wait,
     /// Read the request's body into memory first (up to so many bytes), then call this stage again.
     Body(usize),
+    /// A condition of the stage cannot be judged: the request is refused.
+    Refuse(Unjudged),
 }
 
 /// An answer made by the gateway. Fields set earlier by

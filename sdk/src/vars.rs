@@ -9,7 +9,9 @@
 
 mod body;
 mod graphql;
+mod json;
 mod logged;
+mod multipart;
 mod parsed;
 mod read;
 mod time;
@@ -21,7 +23,8 @@ use std::sync::LazyLock;
 
 use wire::Name;
 
-use crate::exchange::{Body, Exchange, Source};
+use crate::exchange::{Exchange, Source};
+use crate::verdict::Doubt;
 use parsed::Parsed;
 use read::{Arg, Header};
 pub use time::Stamp;
@@ -193,6 +196,25 @@ impl Var {
         }
     }
 
+    /// Its value for a condition, which must not take what cannot be read for absent.
+    #[inline]
+    pub(crate) fn judge<'a>(&'a self, x: &'a Exchange<'_>) -> Result<Option<Value<'a>>, Doubt> {
+        match &self.kind {
+            Kind::PostArg(name) => body::post_arg(x, name).map(|arg| {
+                arg.map(|arg| match arg {
+                    Arg::Bare => Value::Bool(true),
+                    Arg::Text(text) => Value::Text(text),
+                })
+            }),
+            Kind::PostPath(path) => parsed::at(x, path),
+            Kind::Graphql(part) => parsed::part(x, *part),
+            Kind::Plain(Plain::RequestBody) => {
+                body::held(x).map(|body| body.map(|body| Value::Text(Cow::Borrowed(body))))
+            }
+            _ => Ok(self.value(x)),
+        }
+    }
+
     /// Appends its text; says whether it was there.
     #[inline]
     pub fn write(&self, x: &Exchange<'_>, out: &mut Vec<u8>) -> bool {
@@ -225,9 +247,10 @@ impl Var {
             Kind::UpstreamHeader(_) => Found::Nothing,
             Kind::Cookie(name) => read::cookie(&x.request().fields, name).into(),
             Kind::UriParam(name) => uri_param(x, name).into(),
-            Kind::PostArg(name) => argument(body::post_arg(x, name)),
-            Kind::PostPath(path) => parsed::tree(x, |tree| path.find(tree)).into(),
-            Kind::Graphql(part) => parsed::operation(x, |operation| operation.part(*part)).into(),
+            // Outside of conditions, what cannot be read is absent.
+            Kind::PostArg(name) => argument(body::post_arg(x, name).unwrap_or_default()),
+            Kind::PostPath(path) => parsed::at(x, path).unwrap_or_default().into(),
+            Kind::Graphql(part) => parsed::part(x, *part).unwrap_or_default().into(),
             Kind::Unknown => Found::Nothing,
         }
     }
@@ -238,13 +261,14 @@ pub fn nearest(name: &str) -> Option<&'static str> {
     model::invalid::nearest(name, NAMES.iter().copied())
 }
 
-/// Makes room for what variables find in the request's body, so that it is parsed once
-/// and not at every read. For callers that read several variables with
-/// [`Var::needs_body`]; costs a little memory, so only for those.
-pub fn prepare_body(x: &mut Exchange<'_>) {
-    if x.body_state == Body::Whole && x.note::<Parsed>().is_none() {
-        x.set_note(Parsed::default());
-    }
+/// Judges conditions that read several variables of the request's body, so that the body is read
+/// once and not at every variable.
+pub fn reading_body<T>(x: &mut Exchange<'_>, judge: impl FnOnce(&Exchange<'_>) -> T) -> T {
+    x.set_note(Parsed::default());
+    let verdict = judge(x);
+    // What was found may be large, and is of no use once the conditions are judged.
+    x.take_note::<Parsed>();
+    verdict
 }
 
 impl Kind {

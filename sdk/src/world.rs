@@ -11,6 +11,7 @@ use crate::budget::Budget;
 use crate::chain::LocalFuture;
 use crate::exchange::Exchange;
 use crate::meters::Shard;
+use crate::verdict::Bounds;
 
 /// One worker, seen from a stage. Never crosses threads.
 pub trait World {
@@ -35,6 +36,11 @@ pub trait World {
 
     /// See [`Exchange::complain`].
     fn complain(&self, x: &Exchange<'_>, plugin: &'static str, reason: &'static str);
+
+    /// How far conditions look into a request's body.
+    fn bounds(&self) -> Bounds {
+        Bounds::DEFAULT
+    }
 }
 
 /// A server a stage may send requests to, with its addresses looked up beforehand.

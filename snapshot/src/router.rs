@@ -27,8 +27,9 @@ mod prefixes;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use sdk::exchange::Body;
 use sdk::expr::Expr;
-use sdk::{Exchange, Matched};
+use sdk::{Exchange, Matched, Unjudged, Verdict};
 use smallvec::SmallVec;
 
 use crate::plan::Plan;
@@ -89,6 +90,35 @@ impl std::fmt::Display for BadPath {
 }
 
 impl std::error::Error for BadPath {}
+
+/// What a search came to.
+#[derive(Debug, Clone, Copy)]
+pub enum Found<'s> {
+    Plan(&'s Arc<Plan>),
+    Nothing,
+    /// A rule that may be the one looks into the request's body: search again with the body in memory.
+    NeedsBody,
+    /// Whether a rule applies cannot be told, and another one would let the request through.
+    Refused(Unjudged),
+}
+
+impl<'s> Found<'s> {
+    /// The plan, if there is one.
+    pub fn plan(self) -> Option<&'s Arc<Plan>> {
+        match self {
+            Found::Plan(plan) => Some(plan),
+            Found::Nothing | Found::NeedsBody | Found::Refused(_) => None,
+        }
+    }
+}
+
+/// What is searched for.
+#[derive(Clone, Copy)]
+struct Asked<'a, 'x> {
+    x: &'a Exchange<'x>,
+    /// What conditions cannot read counts as absent.
+    lenient: bool,
+}
 
 /// All rules, ready to be searched.
 #[derive(Debug, Clone)]
@@ -152,7 +182,7 @@ impl Router {
         paths.plan(rule, mode, hasher)
     }
 
-    /// Whether [`Router::find`] must be called with the request's body in memory.
+    /// Whether [`Router::find`] may want the request's body.
     #[inline]
     pub fn needs_body(&self) -> bool {
         self.reading_body > 0
@@ -223,12 +253,31 @@ impl Router {
 
     /// Finds the rule for a request and notes in [`Exchange::matched`] what matched. Normalizes
     /// the path if that was not done; one that is refused matches nothing.
-    pub fn find<'s>(&'s self, x: &mut Exchange<'s>) -> Option<&'s Arc<Plan>> {
-        self.normalize(x).ok()?;
-        if self.needs_body() {
-            sdk::vars::prepare_body(x);
+    ///
+    /// Rules are asked in their order, and by what needs no body first: the body is wanted only
+    /// where it decides about a rule that nothing else rules out. Where even the body cannot
+    /// decide, the request must not pass by the next rule as if the condition had said no; if no
+    /// rule would let it through anyway, nothing is found, as in APISIX.
+    pub fn find<'s>(&'s self, x: &mut Exchange<'s>) -> Found<'s> {
+        if self.normalize(x).is_err() {
+            return Found::Nothing;
         }
-        let Hit { candidate, host, params } = self.search(x)?;
+        let hit = if self.needs_body() && x.body_state == Body::Whole {
+            sdk::vars::reading_body(x, |x| self.search(Asked { x, lenient: false }))
+        } else {
+            self.search(Asked { x, lenient: false })
+        };
+        let Some(Hit { candidate, host, params, verdict }) = hit else { return Found::Nothing };
+        match verdict {
+            Verdict::NeedsBody => return Found::NeedsBody,
+            Verdict::Unjudged(why) => {
+                return match self.search(Asked { x, lenient: true }) {
+                    Some(_) => Found::Refused(why),
+                    None => Found::Nothing,
+                };
+            }
+            Verdict::Holds | Verdict::Fails => {}
+        }
         let (host, host_index) = host.unwrap_or_default();
         x.matched = Matched {
             route: Some(&candidate.plan.info),
@@ -238,26 +287,26 @@ impl Router {
             host_index,
             params,
         };
-        Some(&candidate.plan)
+        Found::Plan(&candidate.plan)
     }
 
-    fn search(&self, x: &Exchange<'_>) -> Option<Hit<'_>> {
-        let hasher = &self.hasher;
+    fn search(&self, asked: Asked<'_, '_>) -> Option<Hit<'_>> {
+        let (hasher, x) = (&self.hasher, asked.x);
         let path = Hashed::new(x.path());
         if !self.ports.is_empty() {
             let authority = hosts::lower(x.request().authority());
-            let hit = self.ports.find(x, &authority, &path, hasher);
+            let hit = self.ports.find(asked, &authority, &path, hasher);
             if hit.is_some() {
                 return hit;
             }
         }
         if !self.hosts.is_empty() {
-            let hit = self.hosts.find(x, x.request().host(), &path, hasher);
+            let hit = self.hosts.find(asked, x.request().host(), &path, hasher);
             if hit.is_some() {
                 return hit;
             }
         }
-        self.paths.find(x, &path, hasher)
+        self.paths.find(asked, &path, hasher)
     }
 }
 

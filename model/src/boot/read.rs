@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::shape;
 use super::{
-    AccessLog, Admin, AdminKey, AdminRole, AdminVersion, Boot, Disk, EventMethod, Http, Listen, LogEscape,
-    LogLevel, Prometheus, Provider, ProxyCache, RealIp, Resolver, Role, Router, UpstreamKeepalive,
+    AccessLog, Admin, AdminKey, AdminRole, AdminVersion, Boot, Conditions, Disk, EventMethod, Http, Listen,
+    LogEscape, LogLevel, Prometheus, Provider, ProxyCache, RealIp, Resolver, Role, Router, UpstreamKeepalive,
     UriOptions, Workers, Zone, keys, wildcard,
 };
 use crate::Invalid;
@@ -39,6 +39,10 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
         uri: UriOptions {
             delete_tail_slash: apisix.bool("/delete_uri_tail_slash", false),
             normalize_like_servlet: apisix.bool("/normalize_uri_like_servlet", false),
+        },
+        conditions: Conditions {
+            body: Some(apisix.count("/max_post_args_readable_size", 64) << 20).filter(|bytes| *bytes > 0),
+            graphql: file.count("/graphql/max_size", 1 << 20),
         },
         proxy_cache: proxy_cache(apisix),
         control: apisix.bool("/enable_control", true).then(|| apisix.address("/control", LOCALHOST, 9090)),

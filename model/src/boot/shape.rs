@@ -188,9 +188,7 @@ pub fn ip(value: &Value) -> Result<IpAddr, Invalid> {
 }
 
 pub fn network(value: &Value) -> Result<IpNet, Invalid> {
-    let text = text(value)?;
-    let address = |text: &str| text.parse::<IpAddr>().ok().map(IpNet::from);
-    text.parse().ok().or_else(|| address(text)).ok_or_else(|| wrong_value("an address or CIDR", value))
+    crate::network::parse(text(value)?).ok_or_else(|| wrong_value("an address or CIDR", value))
 }
 
 pub fn real_ip_from(value: &Value) -> Result<Option<IpNet>, Invalid> {

@@ -3,11 +3,10 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use model::Invalid;
+use model::{Invalid, network};
 use sdk::Reply;
 use serde_json::{Value, json};
 
-use crate::ip_restriction::network;
 
 /// The clients whose `PURGE` is heard. APISIX hears everybody's; here a stranger could so have the
 /// upstream asked for everything anew.
@@ -19,7 +18,7 @@ impl MayPurge {
     pub(super) fn from_attr(attr: Option<&Value>) -> Result<MayPurge, Invalid> {
         const AT: &str = "plugin_attr.proxy-cache.purge_allow";
         let Some(value) = attr.and_then(|attr| attr.get("purge_allow")) else {
-            let loopback = ["127.0.0.0/8", "::1/128"].into_iter().filter_map(network);
+            let loopback = ["127.0.0.0/8", "::1/128"].into_iter().filter_map(network::parse);
             return Ok(MayPurge(loopback.collect()));
         };
         let wrong = |got: &Value| {
@@ -29,7 +28,7 @@ impl MayPurge {
                 .hint("an empty list means that nobody may purge")
         };
         let list = value.as_array().ok_or_else(|| wrong(value))?;
-        let nets = list.iter().map(|one| one.as_str().and_then(network).ok_or_else(|| wrong(one)));
+        let nets = list.iter().map(|one| one.as_str().and_then(network::parse).ok_or_else(|| wrong(one)));
         Ok(MayPurge(nets.collect::<Result<_, _>>()?))
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use sdk::exchange::{Body, Source};
 use sdk::{Chain, Client, Doubtful, Exchange, Phase, Reply};
+use snapshot::router::Found;
 use snapshot::{Plan, Snapshot};
 use wire::h1::Refusal;
 use wire::{Framing, Method};
@@ -19,7 +20,7 @@ use super::io;
 use super::phases::{self, Chains, Flow};
 use super::upload;
 use crate::down::Down;
-use crate::handoff::{Handoff, HandoffRequest};
+use crate::handoff::{Admission, Handoff, HandoffRequest};
 use crate::tunnel::Tunnel;
 use crate::worker::Worker;
 
@@ -37,9 +38,6 @@ pub(crate) enum After {
     /// Both connections are a tunnel.
     Tunnel(Tunnel),
 }
-
-/// A body a route's condition wants to look into may be at most so long.
-const MATCH_BODY: usize = 1 << 20;
 
 /// Serves the request whose head is in `scratch`.
 pub(crate) async fn drive(
@@ -247,16 +245,22 @@ async fn prepare<'s>(
         }
         return hand_over(worker, down, x, &**handoff).await;
     }
-    if snapshot.router.needs_body()
-        && x.body_state == Body::Streaming
-        && let Err(fault) = upload::buffer(worker, down, x, MATCH_BODY).await
-    {
-        return Flow::Fault(fault);
-    }
     if snapshot.router.normalize(x).is_err() {
         return Flow::Fault(Fault::client(FaultKind::BadRequest(Refusal::BadPath)));
     }
-    let found = snapshot.router.find(x).map(|plan| &**plan);
+    let mut found = phases::guarded(worker, || snapshot.router.find(x));
+    if let Ok(Found::NeedsBody) = found {
+        if let Err(fault) = upload::buffer(worker, down, x, worker.settings.bounds.body).await {
+            return Flow::Fault(fault);
+        }
+        found = phases::guarded(worker, || snapshot.router.find(x));
+    }
+    let found = match found {
+        Ok(Found::Plan(plan)) => Some(&**plan),
+        Ok(Found::Nothing | Found::NeedsBody) => None,
+        Ok(Found::Refused(why)) => return Flow::Fault(Fault::client(FaultKind::Unjudged(why))),
+        Err(fault) => return Flow::Fault(fault),
+    };
     let doubtful = x.request().doubtful;
     if !doubtful.is_empty() && doubtful.meets(refused_in_path(snapshot, found)) {
         return Flow::Fault(Fault::client(FaultKind::BadRequest(Refusal::BadPath)));
@@ -341,12 +345,6 @@ async fn answer(
 
 /// Gives a whole request to the control side and makes its answer a reply.
 async fn hand_over(worker: &Worker, down: &mut Down, x: &mut Exchange<'_>, handoff: &dyn Handoff) -> Flow {
-    if let Err(fault) = upload::buffer(worker, down, x, handoff.max_body()).await {
-        return Flow::Fault(fault);
-    }
-    if x.body_state == Body::TooLarge {
-        return Flow::Fault(Fault::client(FaultKind::BodyTooLarge));
-    }
     let head = x.request();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let request = HandoffRequest {
@@ -354,9 +352,23 @@ async fn hand_over(worker: &Worker, down: &mut Down, x: &mut Exchange<'_>, hando
         method: text(head.method_bytes()),
         target: text(head.target()),
         headers: head.fields.iter().map(|(name, value, _)| (text(name), value.to_vec())).collect(),
-        body: bytes::Bytes::copy_from_slice(x.body()),
+        body: bytes::Bytes::new(),
     };
-    let Some(reply) = handoff.call(request).await else {
+    let reply = match handoff.admit(request).await {
+        Some(Admission::Refused(reply)) => Some(reply),
+        Some(Admission::Granted(mut request)) => {
+            if let Err(fault) = upload::buffer(worker, down, x, handoff.max_body()).await {
+                return Flow::Fault(fault);
+            }
+            if x.body_state == Body::TooLarge {
+                return Flow::Fault(Fault::client(FaultKind::BodyTooLarge));
+            }
+            request.body = bytes::Bytes::copy_from_slice(x.body());
+            handoff.call(request).await
+        }
+        None => None,
+    };
+    let Some(reply) = reply else {
         return Flow::Fault(Fault::gateway(FaultKind::Stopping));
     };
     for (name, value) in &reply.headers {

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
+use sdk::Unjudged;
 use snapshot::Failure;
 use wire::h1::Refusal;
 
@@ -27,6 +28,8 @@ pub enum FaultKind {
     BodyTimeout,
     BodyTooLarge,
     BadBody(Refusal),
+    /// A condition on it cannot be judged.
+    Unjudged(Unjudged),
     /// It closed the connection or broke off.
     ClientGone,
     /// It took too long to read the response.
@@ -121,6 +124,7 @@ impl FaultKind {
             FaultKind::TlsOnPlainPort => 400,
             FaultKind::HeadTimeout | FaultKind::BodyTimeout | FaultKind::ClientSlow => 408,
             FaultKind::BodyTooLarge => 413,
+            FaultKind::Unjudged(why) => why.status(),
             FaultKind::ClientGone => 499,
             FaultKind::MethodNotAllowed => 405,
             FaultKind::ConnectTimeout | FaultKind::SendTimeout | FaultKind::ReadTimeout => 504,
@@ -166,6 +170,7 @@ impl FaultKind {
             FaultKind::HeadTimeout => "the request's head did not arrive in time",
             FaultKind::BodyTimeout => "the request's body did not arrive in time",
             FaultKind::BodyTooLarge => "the request's body is longer than allowed",
+            FaultKind::Unjudged(why) => why.as_str(),
             FaultKind::ClientGone => "the client closed the connection",
             FaultKind::ClientSlow => "the client did not take the response in time",
             FaultKind::MethodNotAllowed => "CONNECT and TRACE are not served",

@@ -58,7 +58,9 @@ impl<'a> Chains<'a> {
     /// Whether a stage looks at the body of the response whose head went through the header filters.
     #[inline]
     pub(crate) fn filter_body(self, x: &Exchange<'_>) -> bool {
-        self.each(Phase::BodyFilter).any(|chain| chain.filters_body(x))
+        // A stage that fails here gets the body, and what it makes of that is looked at there.
+        self.each(Phase::BodyFilter)
+            .any(|chain| catch_unwind(AssertUnwindSafe(|| chain.filters_body(x))).unwrap_or(true))
     }
 
     /// Whether a stage gives nothing of the body on before it has seen all of it.
@@ -133,6 +135,7 @@ fn go_on<'a>(
             step = match step {
                 Step::Next => return Flow::Go,
                 Step::Reply(reply) => return Flow::Reply(reply),
+                Step::Refuse(why) => return Flow::Fault(Fault::client(FaultKind::Unjudged(why))),
                 Step::Wait => match wait(worker, chain, phase, cursor, x).await {
                     Ok(Step::Next) => {
                         cursor += 1;
@@ -178,9 +181,9 @@ async fn wait(
     .await
 }
 
-/// A panic in a stage costs this exchange a 500 and nothing else.
+/// A panic in a stage or a condition costs this exchange a 500 and nothing else.
 #[inline]
-fn guarded(worker: &Worker, stage: impl FnOnce() -> Step) -> Result<Step, Fault> {
+pub(crate) fn guarded<T>(worker: &Worker, stage: impl FnOnce() -> T) -> Result<T, Fault> {
     catch_unwind(AssertUnwindSafe(stage)).map_err(|_| {
         worker.shard.panicked();
         Fault::gateway(FaultKind::Panic)

@@ -33,6 +33,7 @@ pub(crate) async fn buffer(
         Body::TooLarge if x.messages.body.len() <= limit => {}
         _ => return Ok(()),
     }
+    x.body_asked = x.body_asked.max(limit);
     if let Framing::Length(length) = x.messages.request.framing
         && length > limit as u64
     {

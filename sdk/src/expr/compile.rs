@@ -1,7 +1,5 @@
 //! From JSON to nodes, by lua-resty-expr's rules.
 
-use std::net::IpAddr;
-
 use ipnet::IpNet;
 use model::Invalid;
 use serde_json::Value as Json;
@@ -190,7 +188,7 @@ fn networks(right: Option<&Json>) -> Result<Vec<IpNet>, Invalid> {
     list.iter()
         .enumerate()
         .map(|(i, element)| {
-            let network = element.as_str().and_then(network);
+            let network = element.as_str().and_then(model::network::parse);
             network.ok_or_else(|| {
                 let place =
                     if matches!(right, Some(Json::Array(_))) { format!("/{i}") } else { String::new() };
@@ -200,10 +198,6 @@ fn networks(right: Option<&Json>) -> Result<Vec<IpNet>, Invalid> {
             })
         })
         .collect()
-}
-
-fn network(text: &str) -> Option<IpNet> {
-    text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
 }
 
 fn plain(value: &Json) -> String {

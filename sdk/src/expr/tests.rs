@@ -1,6 +1,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::exchange::Body;
 use crate::testing::{Probe, with_body};
 
 fn holds(expr: Json) -> bool {
@@ -184,5 +185,83 @@ fn numbers_are_read_as_lua_reads_them() {
         ("abc", None),
     ] {
         assert_eq!(number(text.as_bytes()), expected, "{text}");
+    }
+}
+
+#[test]
+fn what_cannot_be_judged_is_neither_true_nor_false() {
+    use Verdict::{Fails, Holds, NeedsBody};
+    let spent = Verdict::Unjudged(Unjudged::Spent);
+    let unreadable = Verdict::Unjudged(Unjudged::Unreadable);
+    let hard = json!(["arg_long", "~~", r"^(a|a)*(?=b)\1$"]);
+    let body = json!(["post_arg.a", "==", "x"]);
+    let (yes, no) = (json!(["arg_n", "==", 1]), json!(["arg_n", "==", 2]));
+    let target = format!("/?n=1&long={}", "a".repeat(4096));
+    for (expr, streaming, broken) in [
+        (json!([hard]), spent, spent),
+        (json!([hard, no]), Fails, Fails),
+        (json!([no, hard]), Fails, Fails),
+        (json!([hard, yes]), spent, spent),
+        (json!(["OR", hard, yes]), Holds, Holds),
+        (json!(["OR", hard, no]), spent, spent),
+        (json!(["!OR", hard, yes]), Fails, Fails),
+        (json!(["!AND", hard, yes]), spent, spent),
+        (json!([["arg_long", "!", "~~", r"^(a|a)*(?=b)\1$"]]), spent, spent),
+        (json!([["post_arg.a", "!", "==", "x"]]), NeedsBody, unreadable),
+        (json!([["post_arg.a", "~=", "x"]]), NeedsBody, unreadable),
+        (json!([["post_arg.a", "==", null]]), NeedsBody, unreadable),
+        (json!([body]), NeedsBody, unreadable),
+        (json!([body, no]), Fails, Fails),
+        (json!([hard, body]), NeedsBody, unreadable),
+        (json!([body, hard]), NeedsBody, spent),
+        (json!([["OR", body, yes], ["AND", yes, yes]]), Holds, Holds),
+        (json!([yes, ["arg_long", "~~", "(?!b)a"]]), Holds, Holds),
+    ] {
+        let mut probe = Probe::request("POST", &target, &[("Content-Type", "application/json")]);
+        let mut x = probe.exchange();
+        let compiled = Expr::compile(&expr).unwrap();
+        assert!(compiled.is_doubtful());
+        x.body_state = Body::Streaming;
+        assert_eq!(compiled.judge(&x), streaming, "{expr}");
+        with_body(&mut x, b"{");
+        assert_eq!(compiled.judge(&x), broken, "{expr}");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_told_beforehand() {
+    let mut probe = Probe::request("POST", "/?n=1", &[("Content-Type", "application/json")]);
+    let mut x = probe.exchange();
+    with_body(&mut x, b"{");
+    let mut foreseen = |expr: Json| Expr::compile(&expr).unwrap().foresee(&mut x);
+    let both = json!([["arg_n", "==", 2], ["post_arg.a", "==", 1]]);
+    assert!(matches!(foreseen(both.clone()), Step::Refuse(Unjudged::Unreadable)));
+    assert!(matches!(foreseen(json!([["arg_n", "==", 2]])), Step::Next));
+    assert!(matches!(foreseen(json!([["arg_n", "~~", "(?=1)"]])), Step::Next));
+    let expr = Expr::compile(&both).unwrap();
+    assert!(matches!(expr.decide(&mut x), Ok(false)), "the argument decides");
+    x.body_state = Body::Streaming;
+    assert!(matches!(expr.foresee(&mut x), Step::Body(limit) if limit == 64 << 20));
+    x.body_state = Body::TooLarge;
+    x.body_asked = 1 << 20;
+    assert!(matches!(expr.foresee(&mut x), Step::Body(_)), "somebody else asked for less");
+    x.body_asked = 64 << 20;
+    assert!(matches!(expr.foresee(&mut x), Step::Refuse(Unjudged::TooLarge)));
+    let body = Expr::compile(&json!([["post_arg.a", "==", 1]])).unwrap();
+    assert!(matches!(body.decide(&mut x), Err(Step::Refuse(Unjudged::TooLarge))));
+}
+
+#[test]
+fn networks_mean_addresses_in_either_form() {
+    for (network, expected) in [
+        ("::ffff:10.1.2.3", true),
+        ("::ffff:10.1.0.0/112", true),
+        ("::ffff:0:0/96", true),
+        ("::ffff:10.2.0.0/112", false),
+        ("::/0", false),
+        ("10.0.0.0/8", true),
+    ] {
+        assert_eq!(holds(json!([["remote_addr", "ipmatch", network]])), expected, "{network}");
+        assert_eq!(holds(json!([["http_x_ip", "ipmatch", [network]]])), expected, "{network}");
     }
 }

@@ -1,17 +1,18 @@
-//! Values in the request's body: forms, JSON, multipart.
+//! Values in the request's body: forms, JSON, multipart. A body that cannot be read is never taken
+//! for one without the value: what depends on it is refused.
 
 use std::borrow::Cow;
 
-use memchr::memmem;
 use serde_json::{Map, Value as Json};
+use wire::Name;
 
-use super::read::{self, Arg, content_type};
+use super::json::{self, Budget};
+use super::multipart;
+use super::read::{self, Arg};
 use super::value::Value;
-use crate::exchange::Exchange;
+use crate::exchange::{Body, Exchange};
+use crate::verdict::{Doubt, Unjudged};
 
-/// A body longer than this is not parsed into a tree, since a tree takes many times its text.
-/// (APISIX: `max_post_args_readable_size`, 64 MiB.)
-const TREE_LIMIT: usize = 4 << 20;
 /// Values a path with wildcards may visit in one body.
 const VISIT_LIMIT: usize = 100_000;
 
@@ -38,12 +39,78 @@ enum Pick {
     All,
 }
 
-/// The value of a field of an urlencoded form.
-pub(super) fn post_arg<'a>(x: &'a Exchange<'_>, name: &[u8]) -> Option<Arg<'a>> {
-    if !content_type(x).starts_with(b"application/x-www-form-urlencoded") {
-        return None;
+/// The whole body; `None` if the request has none.
+pub(super) fn held<'a>(x: &'a Exchange<'_>) -> Result<Option<&'a [u8]>, Doubt> {
+    match x.body_state {
+        Body::None => Ok(None),
+        Body::Streaming => Err(Doubt::NeedsBody),
+        Body::TooLarge => Err(Unjudged::TooLarge.into()),
+        Body::Whole => Ok(Some(x.body()).filter(|body| !body.is_empty())),
     }
-    read::arg(x.body(), name)
+}
+
+/// The media type that says how to read the body; empty without one. Servers disagree about which
+/// of several holds, so none of them does; and what is compressed is not read.
+pub(super) fn media_type<'a>(x: &'a Exchange<'_>) -> Result<&'a [u8], Doubt> {
+    let fields = &x.request().fields;
+    let mut types = fields.list().iter().filter(|field| {
+        field.id == Name::ContentType
+            || field.id == Name::Other && fields.bytes(field.name).eq_ignore_ascii_case(b"content_type")
+    });
+    let Some(first) = types.next() else { return Ok(b"") };
+    let coded = |coding: &[u8]| !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity");
+    if types.next().is_some()
+        || first.id == Name::Other
+        || fields.get(Name::ContentEncoding).is_some_and(coded)
+    {
+        return Err(Unjudged::Unreadable.into());
+    }
+    Ok(fields.bytes(first.value))
+}
+
+/// Whether a media type names this one, in any case and, as in APISIX, anywhere.
+pub(super) fn is(kind: &[u8], name: &[u8]) -> bool {
+    kind.windows(name.len()).any(|part| part.eq_ignore_ascii_case(name))
+}
+
+pub(super) const JSON: &[u8] = b"application/json";
+const FORM: &[u8] = b"application/x-www-form-urlencoded";
+const MULTIPART: &[u8] = b"multipart/form-data";
+
+/// The value of a field of an urlencoded form.
+pub(super) fn post_arg<'a>(x: &'a Exchange<'_>, name: &[u8]) -> Result<Option<Arg<'a>>, Doubt> {
+    if x.body_state == Body::None {
+        return Ok(None);
+    }
+    let kind = media_type(x)?;
+    if !kind.get(..FORM.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(FORM)) {
+        return Ok(None);
+    }
+    Ok(held(x)?.and_then(|body| read::arg(body, name)))
+}
+
+/// What a path leads to in the body, read by its media type. A body of another type holds nothing.
+pub(super) fn find<'a>(x: &'a Exchange<'_>, path: &Path) -> Result<Option<Value<'a>>, Doubt> {
+    if x.body_state == Body::None {
+        return Ok(None);
+    }
+    let kind = media_type(x)?;
+    let found = if is(kind, JSON) {
+        let Some(body) = held(x)? else { return Ok(None) };
+        match path {
+            Path::Members(members) => json::at(body, members)?,
+            Path::Query(steps) => query(&json::tree(body)?, steps)?,
+        }
+    } else if is(kind, FORM) {
+        let Some(body) = held(x)? else { return Ok(None) };
+        in_form(body, path)?
+    } else if is(kind, MULTIPART) {
+        let Some(body) = held(x)? else { return Ok(None) };
+        in_parts(kind, body, path)?
+    } else {
+        None
+    };
+    Ok(found)
 }
 
 impl Path {
@@ -85,26 +152,6 @@ impl Path {
         }
         Some(Path::Query(steps))
     }
-
-    /// What it leads to in a body.
-    pub(super) fn find<'a>(&self, tree: &'a Json) -> Option<Value<'a>> {
-        match self {
-            Path::Members(members) => {
-                let mut at = tree;
-                for member in members {
-                    at = at.as_object()?.get(&**member)?;
-                }
-                Some(typed(at))
-            }
-            Path::Query(steps) => {
-                let found = query(tree, steps)?;
-                if found.is_empty() {
-                    return None;
-                }
-                Some(Value::Json(Cow::Owned(Json::Array(found.into_iter().cloned().collect()))))
-            }
-        }
-    }
 }
 
 impl Pick {
@@ -128,8 +175,8 @@ impl Pick {
     }
 }
 
-/// All values the steps lead to; `None` if that visits too many.
-fn query<'a>(tree: &'a Json, steps: &[Step]) -> Option<Vec<&'a Json>> {
+/// All values the steps lead to.
+fn query<'a>(tree: &Json, steps: &[Step]) -> Result<Option<Value<'a>>, Unjudged> {
     let mut here = vec![tree];
     let mut visits = 0;
     for step in steps {
@@ -139,7 +186,7 @@ fn query<'a>(tree: &'a Json, steps: &[Step]) -> Option<Vec<&'a Json>> {
         while let Some(value) = todo.pop() {
             visits += 1;
             if visits + next.len() + todo.len() > VISIT_LIMIT {
-                return None;
+                return Err(Unjudged::TooLarge);
             }
             step.pick.apply(value, &mut next);
             if step.deep {
@@ -150,93 +197,107 @@ fn query<'a>(tree: &'a Json, steps: &[Step]) -> Option<Vec<&'a Json>> {
         }
         here = next;
     }
-    Some(here)
+    if here.is_empty() {
+        return Ok(None);
+    }
+    // What was found may lie within what was found.
+    let budget = Budget::new();
+    let list = here.into_iter().map(|value| copy(value, &budget)).collect::<Result<_, _>>()?;
+    Ok(Some(Value::Json(Cow::Owned(Json::Array(list)))))
 }
 
-fn typed(value: &Json) -> Value<'_> {
+fn copy(value: &Json, budget: &Budget) -> Result<Json, Unjudged> {
+    budget.node(value.as_str().map_or(0, str::len))?;
+    Ok(match value {
+        Json::Array(list) => Json::Array(list.iter().map(|one| copy(one, budget)).collect::<Result<_, _>>()?),
+        Json::Object(map) => {
+            let mut members = Map::new();
+            for (name, value) in map {
+                budget.member(name.len())?;
+                members.insert(name.clone(), copy(value, budget)?);
+            }
+            Json::Object(members)
+        }
+        plain => plain.clone(),
+    })
+}
+
+/// A form; a name that comes again gives a list.
+fn in_form<'a>(body: &'a [u8], path: &Path) -> Result<Option<Value<'a>>, Unjudged> {
+    let budget = Budget::new();
+    match path {
+        Path::Members(members) if members.len() == 1 => {
+            let wanted = members[0].as_bytes();
+            let mut values = read::args(body).filter(|(name, _)| **name == *wanted).map(|(_, value)| value);
+            let Some(first) = values.next() else { return Ok(None) };
+            let Some(second) = values.next() else {
+                return Ok(Some(match first {
+                    Arg::Bare => Value::Bool(true),
+                    Arg::Text(text) => Value::Text(text),
+                }));
+            };
+            let mut list = Vec::new();
+            for value in [first, second].into_iter().chain(values) {
+                list.push(argument(value, &budget)?);
+            }
+            Ok(Some(Value::Json(Cow::Owned(Json::Array(list)))))
+        }
+        // Texts and lists have no members.
+        Path::Members(members) if !members.is_empty() => Ok(None),
+        path => {
+            let mut map = Map::new();
+            for (name, value) in read::args(body) {
+                let value = argument(value, &budget)?;
+                match map.entry(text(&name, &budget)?).or_insert(Json::Null) {
+                    entry @ Json::Null => *entry = value,
+                    Json::Array(list) => list.push(value),
+                    single => *single = Json::Array(vec![single.take(), value]),
+                }
+            }
+            whole(Json::Object(map), path)
+        }
+    }
+}
+
+/// A multipart body; of several parts with one name the last counts.
+fn in_parts<'a>(kind: &[u8], body: &'a [u8], path: &Path) -> Result<Option<Value<'a>>, Unjudged> {
+    let budget = Budget::new();
+    let (mut found, mut map) = (None, Map::new());
+    multipart::parts(kind, body, |name, value| {
+        match path {
+            Path::Members(members) if !members.is_empty() => {
+                if members.len() == 1 && members[0].as_bytes() == name {
+                    found = Some(Value::Text(Cow::Borrowed(value)));
+                }
+            }
+            _ => {
+                let value = Json::String(text(value, &budget)?);
+                map.insert(text(name, &budget)?, value);
+            }
+        }
+        Ok(())
+    })?;
+    match path {
+        Path::Members(members) if !members.is_empty() => Ok(found),
+        path => whole(Json::Object(map), path),
+    }
+}
+
+fn whole<'a>(tree: Json, path: &Path) -> Result<Option<Value<'a>>, Unjudged> {
+    match path {
+        Path::Members(_) => Ok(Some(Value::Json(Cow::Owned(tree)))),
+        Path::Query(steps) => query(&tree, steps),
+    }
+}
+
+fn argument(value: Arg<'_>, budget: &Budget) -> Result<Json, Unjudged> {
     match value {
-        Json::String(text) => Value::Text(Cow::Borrowed(text.as_bytes())),
-        Json::Bool(truth) => Value::Bool(*truth),
-        Json::Number(number) => Value::Number(number.as_f64().unwrap_or(f64::NAN)),
-        other => Value::Json(Cow::Borrowed(other)),
+        Arg::Bare => budget.node(0).map(|()| Json::Bool(true)),
+        Arg::Text(bytes) => text(&bytes, budget).map(Json::String),
     }
 }
 
-/// The body as a tree, by its content type.
-pub(super) fn tree(x: &Exchange<'_>) -> Option<Json> {
-    let (kind, body) = (content_type(x), x.body());
-    if body.is_empty() || body.len() > TREE_LIMIT {
-        return None;
-    }
-    let is = |name: &str| memmem::find(kind, name.as_bytes()).is_some();
-    if is("application/json") {
-        serde_json::from_slice(body).ok()
-    } else if is("application/x-www-form-urlencoded") {
-        Some(form(body))
-    } else if is("multipart/form-data") {
-        multipart(kind, body)
-    } else {
-        None
-    }
-}
-
-/// A form; a name that comes again becomes a list.
-fn form(body: &[u8]) -> Json {
-    let mut map = Map::new();
-    for (name, value) in read::args(body) {
-        let value = match value {
-            Arg::Bare => Json::Bool(true),
-            Arg::Text(text) => text_of(&text),
-        };
-        let entry = map.entry(String::from_utf8_lossy(&name).into_owned()).or_insert(Json::Null);
-        match entry {
-            Json::Null => *entry = value,
-            Json::Array(list) => list.push(value),
-            single => *single = Json::Array(vec![single.take(), value]),
-        }
-    }
-    Json::Object(map)
-}
-
-/// The named parts of a multipart body (RFC 7578).
-fn multipart(kind: &[u8], body: &[u8]) -> Option<Json> {
-    let boundary = parameter(kind, b"boundary=")?;
-    let delimiter = [b"--", boundary].concat();
-    let finder = memmem::Finder::new(&delimiter);
-    let mut marks = finder.find_iter(body).filter(|&at| at == 0 || body[..at].ends_with(b"\n"));
-    let mut map = Map::new();
-    let mut from = marks.next()? + delimiter.len();
-    for mark in marks {
-        let part = &body[from..mark];
-        from = mark + delimiter.len();
-        if let Some((name, value)) = named_part(part) {
-            map.insert(name, value);
-        }
-    }
-    Some(Json::Object(map))
-}
-
-fn named_part(part: &[u8]) -> Option<(String, Json)> {
-    let blank = memmem::find(part, b"\r\n\r\n")?;
-    let (head, value) = (&part[..blank], &part[blank + 4..]);
-    let disposition = head
-        .split(|&byte| byte == b'\n')
-        .find(|line| line.get(..20).is_some_and(|name| name.eq_ignore_ascii_case(b"content-disposition:")))?;
-    let name = parameter(disposition, b" name=").or_else(|| parameter(disposition, b";name="))?;
-    let value = value.strip_suffix(b"\r\n").unwrap_or(value);
-    Some((String::from_utf8_lossy(name).into_owned(), text_of(value)))
-}
-
-/// A parameter's value, quoted or not.
-fn parameter<'a>(text: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
-    let value = &text[memmem::find(text, name)? + name.len()..];
-    let value = match value.strip_prefix(b"\"") {
-        Some(quoted) => quoted.split(|&byte| byte == b'"').next()?,
-        None => value.split(|byte| matches!(byte, b';' | b' ' | b'\r')).next()?,
-    };
-    Some(value).filter(|value| !value.is_empty())
-}
-
-fn text_of(bytes: &[u8]) -> Json {
-    Json::String(String::from_utf8_lossy(bytes).into_owned())
+fn text(bytes: &[u8], budget: &Budget) -> Result<String, Unjudged> {
+    budget.node(bytes.len())?;
+    Ok(String::from_utf8_lossy(bytes).into_owned())
 }

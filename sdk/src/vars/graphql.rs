@@ -1,4 +1,4 @@
-//! The first operation of a GraphQL request: its kind, its name, its root fields.
+//! The operation of a GraphQL request: its kind, its name, its root fields.
 //!
 //! This reads just enough of the grammar (GraphQL, October 2021, section 2) to
 //! find them; what is inside arguments and deeper selections is only skipped,
@@ -8,13 +8,13 @@ use std::borrow::Cow;
 
 use serde_json::Value as Json;
 
-use super::read::{self, Arg, content_type};
+use super::read::{self, Arg};
 use super::value::Value;
+use super::{body, json};
 use crate::exchange::Exchange;
+use crate::verdict::{Doubt, Unjudged};
 use wire::Method;
 
-/// Longer documents are not looked at (APISIX: `graphql.max_size`, 1 MiB).
-const MAX_DOCUMENT: usize = 1 << 20;
 /// Brackets in brackets.
 const MAX_DEPTH: usize = 128;
 
@@ -36,7 +36,7 @@ impl Part {
     }
 }
 
-/// What a document's first definition says.
+/// What an operation's definition says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Operation {
     /// `query`, `mutation` or `subscription`.
@@ -56,65 +56,68 @@ impl Operation {
         }
     }
 
-    fn parse(document: &[u8]) -> Option<Operation> {
+    /// The operation of this name, or without one the first.
+    fn parse(document: &[u8], wanted: Option<&str>) -> Option<Operation> {
         let mut lexer = Lexer { rest: document };
-        let mut operation = Operation { kind: "query", name: String::new(), root_fields: Json::Null };
-        let mut token = lexer.next()?;
-        if let Token::Name(kind) = token {
-            operation.kind = match kind {
-                b"query" => "query",
-                b"mutation" => "mutation",
-                b"subscription" => "subscription",
-                _ => return None,
-            };
-            token = lexer.next()?;
-            if let Token::Name(name) = token {
-                operation.name = String::from_utf8_lossy(name).into_owned();
-                token = lexer.next()?;
-            }
-            if token == Token::Mark(b'(') {
-                lexer.skip_to(b')')?;
-                token = lexer.next()?;
-            }
-            token = lexer.skip_directives(token)?;
-        }
-        let mut fields = Vec::new();
-        if token != Token::Mark(b'{') {
-            return None;
-        }
-        lexer.selections(&mut fields, 0)?;
-        operation.root_fields = Json::Array(fields);
-        // Whatever follows must at least be well formed.
+        let mut found: Option<Operation> = None;
+        // Whatever follows what was looked for must be well formed, too.
         while let Some(token) = lexer.next() {
-            match token {
-                Token::Mark(open @ (b'{' | b'(' | b'[')) => lexer.skip_to(closing(open))?,
-                Token::Mark(b'}' | b')' | b']') | Token::Broken => return None,
-                _ => {}
+            let Some(operation) = lexer.definition(token)? else { continue };
+            let replaces = found.as_ref().is_none_or(|found| {
+                wanted.is_some_and(|wanted| operation.name == wanted && found.name != wanted)
+            });
+            if replaces {
+                found = Some(operation);
             }
         }
-        Some(operation)
+        found
     }
 }
 
-/// The operation of a GET's `query` argument or a POST's body.
-pub(super) fn operation(x: &Exchange<'_>) -> Option<Operation> {
+/// The operation of a GET's `query` argument or a POST's body. What is no GraphQL cannot be read;
+/// of several operations the request's `operationName` chooses one, else the first counts.
+pub(super) fn operation(x: &Exchange<'_>) -> Result<Option<Operation>, Doubt> {
+    let unreadable = Doubt::from(Unjudged::Unreadable);
+    let limit = x.world.bounds().graphql;
+    let mut wanted = match read::arg(x.query(), b"operationName") {
+        Some(Arg::Text(name)) => Some(String::from_utf8_lossy(&name).into_owned()),
+        _ => None,
+    };
     let document: Cow<'_, [u8]> = match x.method() {
-        Method::Get => match read::arg(x.query(), b"query")? {
-            Arg::Text(text) => text,
-            Arg::Bare => return None,
+        Method::Get => match read::arg(x.query(), b"query") {
+            Some(Arg::Text(text)) => text,
+            Some(Arg::Bare) => return Err(unreadable),
+            None => return Ok(None),
         },
-        Method::Post if x.body().len() > MAX_DOCUMENT => return None,
-        Method::Post if content_type(x) == b"application/json" => {
-            let mut body: Json = serde_json::from_slice(x.body()).ok()?;
-            match body.get_mut("query")?.take() {
-                Json::String(text) => Cow::Owned(text.into_bytes()),
-                _ => return None,
+        Method::Post => {
+            let Some(body) = body::held(x)? else { return Ok(None) };
+            let kind = body::media_type(x)?;
+            if body.len() > limit {
+                return Err(Unjudged::TooLarge.into());
+            }
+            if body::is(kind, body::JSON) {
+                // A list is a batch of requests.
+                if body.trim_ascii_start().first() != Some(&b'{') {
+                    return Err(unreadable);
+                }
+                if let Some(Value::Text(name)) = json::at(body, &["operationName".into()])? {
+                    wanted = Some(String::from_utf8_lossy(&name).into_owned());
+                }
+                match json::at(body, &["query".into()])? {
+                    Some(Value::Text(text)) => text,
+                    Some(_) => return Err(unreadable),
+                    None => return Ok(None),
+                }
+            } else {
+                Cow::Borrowed(body)
             }
         }
-        Method::Post => Cow::Borrowed(x.body()),
-        _ => return None,
+        _ => return Ok(None),
     };
-    if document.len() > MAX_DOCUMENT { None } else { Operation::parse(&document) }
+    if document.len() > limit {
+        return Err(Unjudged::TooLarge.into());
+    }
+    Operation::parse(&document, wanted.as_deref()).map(Some).ok_or(unreadable)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,6 +137,41 @@ struct Lexer<'a> {
 }
 
 impl<'a> Lexer<'a> {
+    /// Reads a definition, whose first token this is: an operation, or a fragment, which gives none.
+    fn definition(&mut self, mut token: Token<'a>) -> Option<Option<Operation>> {
+        let mut operation = Operation { kind: "query", name: String::new(), root_fields: Json::Null };
+        let mut fragment = false;
+        if let Token::Name(kind) = token {
+            match kind {
+                b"query" => operation.kind = "query",
+                b"mutation" => operation.kind = "mutation",
+                b"subscription" => operation.kind = "subscription",
+                b"fragment" => fragment = true,
+                _ => return None,
+            }
+            token = self.next()?;
+            if let Token::Name(name) = token {
+                operation.name = String::from_utf8_lossy(name).into_owned();
+                token = self.next()?;
+            }
+            if fragment {
+                let (Token::Name(b"on"), Token::Name(_)) = (token, self.next()?) else { return None };
+                token = self.next()?;
+            } else if token == Token::Mark(b'(') {
+                self.skip_to(b')')?;
+                token = self.next()?;
+            }
+            token = self.skip_directives(token)?;
+        }
+        if token != Token::Mark(b'{') {
+            return None;
+        }
+        let mut fields = Vec::new();
+        self.selections(&mut fields, 0)?;
+        operation.root_fields = Json::Array(fields);
+        Some((!fragment).then_some(operation))
+    }
+
     /// The next token; `None` at the end.
     fn next(&mut self) -> Option<Token<'a>> {
         self.skip_blank();
@@ -321,11 +359,15 @@ mod tests {
             ("{ a } }", None),
             ("{ a(b: [1) }", None),
             ("type A { b: C }", None),
-            ("fragment F on T { x } query { a }", None),
+            ("fragment F on T { x } query { a ...F }", Some(("query", "", vec!["a", "F"]))),
+            ("fragment F on T { x }", None),
+            ("fragment on T { x } { a }", None),
+            ("query { a } mutation { b }", Some(("query", "", vec!["a"]))),
+            ("query { a } b", None),
             ("query { a(b: \"x\n\") }", None),
             ("query { a % }", None),
         ] {
-            let found = Operation::parse(document.as_bytes());
+            let found = Operation::parse(document.as_bytes(), None);
             let found = found.as_ref().map(|operation| {
                 let fields = operation.root_fields.as_array().unwrap();
                 (operation.kind, operation.name.as_str(), fields.iter().filter_map(Json::as_str).collect())
@@ -335,10 +377,20 @@ mod tests {
     }
 
     #[test]
+    fn a_name_chooses_among_operations() {
+        let document = b"query A { a } mutation B { b } query A { c }";
+        let kind = |wanted| Operation::parse(document, wanted).map(|found| (found.kind, found.name));
+        assert_eq!(kind(None), Some(("query", "A".into())));
+        assert_eq!(kind(Some("A")), Some(("query", "A".into())));
+        assert_eq!(kind(Some("B")), Some(("mutation", "B".into())));
+        assert_eq!(kind(Some("C")), Some(("query", "A".into())));
+    }
+
+    #[test]
     fn depth_is_bounded() {
         let spreads = format!("{{{}", "...{".repeat(100_000));
-        assert_eq!(Operation::parse(spreads.as_bytes()), None);
+        assert_eq!(Operation::parse(spreads.as_bytes(), None), None);
         let fields = format!("{{a{}", "{a".repeat(100_000));
-        assert_eq!(Operation::parse(fields.as_bytes()), None);
+        assert_eq!(Operation::parse(fields.as_bytes(), None), None);
     }
 }

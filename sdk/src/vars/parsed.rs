@@ -1,39 +1,53 @@
-//! A request's body, parsed once for all who read it, or for one reader alone.
+//! What is found in a request's body, kept for those who look for the same.
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 
-use serde_json::Value as Json;
-
-use super::graphql::Operation;
+use super::body::{self, Path};
+use super::graphql::{self, Operation, Part};
 use super::value::Value;
-use super::{body, graphql};
 use crate::exchange::Exchange;
+use crate::verdict::Doubt;
 
-/// What variables found in a body so far; a note on the exchange.
+/// A value longer than this is found again instead of being kept.
+const KEEP_TEXT: usize = 64 << 10;
+/// Lists and objects of longer bodies are found again instead of being kept.
+const KEEP_TREES_OF: usize = 1 << 20;
+
+type Found = Result<Option<Value<'static>>, Doubt>;
+
+/// What variables found in a body so far; a note on the exchange while conditions are judged.
 #[derive(Debug, Default)]
 pub(super) struct Parsed {
-    tree: OnceCell<Option<Json>>,
-    operation: OnceCell<Option<Operation>>,
+    found: RefCell<Vec<(Path, Found)>>,
+    operation: OnceCell<Result<Option<Operation>, Doubt>>,
 }
 
-/// Reads from the body's tree.
-pub(super) fn tree<'a>(
-    x: &'a Exchange<'_>,
-    read: impl for<'t> Fn(&'t Json) -> Option<Value<'t>>,
-) -> Option<Value<'a>> {
-    match x.note::<Parsed>() {
-        Some(parsed) => read(parsed.tree.get_or_init(|| body::tree(x)).as_ref()?),
-        None => body::tree(x).as_ref().and_then(|tree| read(tree).map(Value::into_owned)),
+/// What a path leads to.
+pub(super) fn at<'a>(x: &'a Exchange<'_>, path: &Path) -> Result<Option<Value<'a>>, Doubt> {
+    let Some(parsed) = x.note::<Parsed>() else { return body::find(x, path) };
+    if let Some((_, known)) = parsed.found.borrow().iter().find(|(known, _)| known == path) {
+        return known.clone();
     }
+    let found = body::find(x, path);
+    let keep = match &found {
+        Ok(Some(Value::Text(text))) => text.len() <= KEEP_TEXT,
+        Ok(Some(Value::Json(_))) => x.body().len() <= KEEP_TREES_OF,
+        _ => true,
+    };
+    if keep {
+        let owned = found.clone().map(|value| value.map(Value::into_owned));
+        parsed.found.borrow_mut().push((path.clone(), owned));
+    }
+    found
 }
 
-/// Reads from the GraphQL operation of the body or the query.
-pub(super) fn operation<'a>(
-    x: &'a Exchange<'_>,
-    read: impl for<'t> Fn(&'t Operation) -> Value<'t>,
-) -> Option<Value<'a>> {
+/// A part of the GraphQL operation in the body or the query.
+pub(super) fn part<'a>(x: &'a Exchange<'_>, part: Part) -> Result<Option<Value<'a>>, Doubt> {
     match x.note::<Parsed>() {
-        Some(parsed) => Some(read(parsed.operation.get_or_init(|| graphql::operation(x)).as_ref()?)),
-        None => graphql::operation(x).map(|operation| read(&operation).into_owned()),
+        Some(parsed) => match parsed.operation.get_or_init(|| graphql::operation(x)) {
+            Ok(operation) => Ok(operation.as_ref().map(|operation| operation.part(part))),
+            Err(doubt) => Err(*doubt),
+        },
+        None => Ok(graphql::operation(x)?.map(|operation| operation.part(part).into_owned())),
     }
 }

@@ -6,8 +6,6 @@ use std::borrow::Cow;
 
 use wire::{Field, Fields, Name};
 
-use crate::exchange::Exchange;
-
 /// The value of a query or form argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Arg<'a> {
@@ -113,11 +111,6 @@ fn sextet(byte: u8) -> Option<u32> {
         b'/' | b'_' => 63,
         _ => return None,
     }))
-}
-
-/// The request's media type, as it was sent; empty if it was not.
-pub(super) fn content_type<'a>(x: &'a Exchange<'_>) -> &'a [u8] {
-    x.request().fields.get(Name::ContentType).unwrap_or_default()
 }
 
 /// A header as nginx's `$http_x` names it: `x_real_ip` means `X-Real-IP` and `X_Real_IP`.

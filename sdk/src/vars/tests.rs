@@ -1,6 +1,7 @@
 use super::*;
-use crate::exchange::{Client, Try};
+use crate::exchange::{Body, Client, Try};
 use crate::testing::{Probe, respond, with_body};
+use crate::verdict::Unjudged;
 
 fn text(x: &Exchange<'_>, name: &str) -> Option<String> {
     let var = Var::parse(name);
@@ -179,11 +180,10 @@ fn posted(kind: &str, body: &str, name: &str) -> Option<String> {
     assert!(Var::parse(name).needs_body());
     assert_eq!(text(&x, name), None, "no body, no value");
     with_body(&mut x, body.as_bytes());
-    let unprepared = text(&x, name);
-    prepare_body(&mut x);
-    assert_eq!(text(&x, name), unprepared);
-    assert_eq!(text(&x, name), unprepared);
-    unprepared
+    let alone = text(&x, name);
+    let together = reading_body(&mut x, |x| [text(x, name), text(x, name)]);
+    assert_eq!(together, [alone.clone(), alone.clone()]);
+    alone
 }
 
 #[test]
@@ -225,10 +225,115 @@ fn bodies_are_looked_into() {
     }
 }
 
+/// What a variable of a POST with these fields and this body comes to in a condition.
+fn judged(fields: &[(&str, &str)], body: &[u8], name: &str) -> Result<Option<String>, Doubt> {
+    let mut probe = Probe::request("POST", "/", fields);
+    let mut x = probe.exchange();
+    with_body(&mut x, body);
+    let var = Var::parse(name);
+    let alone = var.judge(&x).map(|value| value.map(|value| value.into_text().into_owned()));
+    let together = reading_body(&mut x, |x| {
+        [0, 1].map(|_| var.judge(x).map(|value| value.map(|value| value.into_text().into_owned())))
+    });
+    assert_eq!(together, [alone.clone(), alone.clone()], "{name}");
+    alone.map(|text| text.map(|text| String::from_utf8(text).unwrap()))
+}
+
+#[test]
+fn what_cannot_be_read_is_not_absent() {
+    let unreadable = Err(Doubt::Unjudged(Unjudged::Unreadable));
+    let found = |text: &str| Ok(Some(text.to_owned()));
+    let json = [("Content-Type", "application/json")];
+    let odd = [("Content-Type", "Text/Plain; x=Application/JSON")];
+    let form = [("Content-Type", "Application/X-WWW-Form-Urlencoded")];
+    let parts = [("Content-Type", "Multipart/Form-Data; boundary=b")];
+    let graphql = [("Content-Type", "application/graphql")];
+    let twice = [("Content-Type", "text/plain"), ("Content-Type", "application/json")];
+    let spelled = [("Content_Type", "application/json")];
+    let packed = [("Content-Type", "application/json"), ("Content-Encoding", "gzip")];
+    let plain = [("Content-Type", "application/json"), ("Content-Encoding", "Identity")];
+    let padded = format!(r#"{{"pad":"{}","a":"x"}}"#, "p".repeat(5 << 20));
+    let long = "{ a } ".repeat(1 << 18);
+    let body: &[u8] = br#"{"a":"x"}"#;
+    for (fields, body, name, expected) in [
+        (&json[..], body, "post_arg.a", found("x")),
+        (&odd, body, "post_arg.a", found("x")),
+        (&plain, body, "post_arg.a", found("x")),
+        (&json, padded.as_bytes(), "post_arg.a", found("x")),
+        (&json, br#"{"b":1e999,"a":"x"}"#, "post_arg.a", found("x")),
+        (&json, b"\xef\xbb\xbf{\"a\":\"x\"}", "post_arg.a", unreadable.clone()),
+        (&json, br#"{"a":1e999}"#, "post_arg.a", unreadable.clone()),
+        (&json, b"{", "post_arg.a", unreadable.clone()),
+        (&json, b"{", "post_arg..a", unreadable.clone()),
+        (&json, b"", "post_arg.a", Ok(None)),
+        (&[], body, "post_arg.a", Ok(None)),
+        (&twice, body, "post_arg.a", unreadable.clone()),
+        (&spelled, body, "post_arg.a", unreadable.clone()),
+        (&packed, body, "post_arg.a", unreadable.clone()),
+        (&form, b"a=x", "post_arg_a", found("x")),
+        (&form, b"a=x", "post_arg.a", found("x")),
+        (&form, b"a=x", "post_arg.b", Ok(None)),
+        (&json, b"{", "post_arg_a", Ok(None)),
+        (&parts, b"a=x", "post_arg.a", unreadable.clone()),
+        (
+            &parts,
+            b"--b\r\nContent-Disposition: form-data; name=a\r\n\r\nx\r\n--b--",
+            "post_arg.a",
+            found("x"),
+        ),
+        (&json, br#"{"query":"{a}"}"#, "graphql_operation", found("query")),
+        (
+            &json,
+            br#"{"query":"query A {a} mutation B {b}","operationName":"B"}"#,
+            "graphql_operation",
+            found("mutation"),
+        ),
+        (&json, br#"[{"query":"{a}"}]"#, "graphql_operation", unreadable.clone()),
+        (&json, br#"{"query":1}"#, "graphql_operation", unreadable.clone()),
+        (&json, b"{}", "graphql_operation", Ok(None)),
+        (&graphql, b"AA", "graphql_operation", unreadable.clone()),
+        (&graphql, b"", "graphql_operation", Ok(None)),
+        (&graphql, long.as_bytes(), "graphql_operation", Err(Doubt::Unjudged(Unjudged::TooLarge))),
+        (&json, b"raw", "request_body", found("raw")),
+    ] {
+        let short = String::from_utf8_lossy(&body[..body.len().min(60)]);
+        assert_eq!(judged(fields, body, name), expected, "{name} of {short}, {fields:?}");
+    }
+}
+
+#[test]
+fn the_body_is_asked_for_only_by_what_reads_it() {
+    for (method, kind, name, expected) in [
+        ("POST", "application/json", "post_arg.a", Err(Doubt::NeedsBody)),
+        ("POST", "text/plain", "post_arg.a", Ok(None)),
+        ("POST", "application/json", "post_arg_a", Ok(None)),
+        ("POST", "text/plain", "graphql_name", Err(Doubt::NeedsBody)),
+        ("PUT", "text/plain", "graphql_name", Ok(None)),
+        ("GET", "text/plain", "graphql_name", Ok(None)),
+        ("PUT", "text/plain", "request_body", Err(Doubt::NeedsBody)),
+    ] {
+        let mut probe = Probe::request(method, "/", &[("Content-Type", kind)]);
+        let mut x = probe.exchange();
+        let var = Var::parse(name);
+        assert_eq!(var.judge(&x), Ok(None), "no body: {name}");
+        x.body_state = Body::Streaming;
+        assert_eq!(var.judge(&x), expected, "{method} {kind}: {name}");
+        x.body_state = Body::TooLarge;
+        let too_large = Err(Doubt::Unjudged(Unjudged::TooLarge));
+        assert_eq!(var.judge(&x), if expected.is_err() { too_large } else { Ok(None) }, "{name}");
+    }
+}
+
 #[test]
 fn wildcard_paths_are_bounded() {
     let body = format!("[{}]", vec!["[[1,2],[3]]"; 50_000].join(","));
     assert_eq!(posted("application/json", &body, "post_arg...*..*..*"), None);
     let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
     assert_eq!(posted("application/json", &deep, "post_arg...a"), None);
+    let many = [("Content-Type", "application/json")];
+    let too_large = Err(Doubt::Unjudged(Unjudged::TooLarge));
+    assert_eq!(judged(&many, body.as_bytes(), "post_arg...*..*..*"), too_large);
+    // A list that lies in a hundred others would be copied a hundred times.
+    let nested = format!("{}{}{}", "[".repeat(100), "0,".repeat(60_000) + "0", "]".repeat(100));
+    assert_eq!(judged(&many, nested.as_bytes(), "post_arg...[0]"), too_large);
 }

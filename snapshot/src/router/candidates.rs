@@ -5,10 +5,10 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use sdk::Exchange;
+use sdk::{Exchange, Verdict};
 
-use super::Rule;
 use super::pattern::{Params, Rest};
+use super::{Asked, Rule};
 use crate::plan::Plan;
 
 /// One path of one rule, under one host if hosts are looked up beforehand. What a match needs
@@ -49,6 +49,8 @@ pub(super) struct Hit<'s> {
     /// The host pattern and its index, if the rule has hosts.
     pub(super) host: Option<(&'s str, u32)>,
     pub(super) params: Params<'s>,
+    /// Whether it has won, or would if that could be told.
+    pub(super) verdict: Verdict,
 }
 
 impl Candidate {
@@ -91,13 +93,14 @@ impl Candidate {
     }
 
     /// Methods, addresses, hosts, variables: all but the path, cheapest first. Gives the
-    /// host that matched, if the rule has hosts.
+    /// host that matched, if the rule has hosts, and what the variables say unless it is no.
     #[inline]
-    fn admits(&self, x: &Exchange<'_>) -> Option<Option<(&str, u32)>> {
+    fn admits(&self, asked: Asked<'_, '_>) -> Option<(Option<(&str, u32)>, Verdict)> {
         let under = self.host.as_ref().map(|host| (&**host, self.host_index));
         if self.is_free() {
-            return Some(under);
+            return Some((under, Verdict::Holds));
         }
+        let x = asked.x;
         let rule = &*self.rule;
         if rule.methods != 0 && rule.methods & x.method().bit() == 0 {
             return None;
@@ -114,10 +117,18 @@ impl Candidate {
             let index = rule.hosts.iter().position(|host| host_matches(host, x))?;
             Some((rule.hosts[index].as_str(), index as u32))
         };
-        match &rule.vars {
-            Some(vars) if !vars.matches(x) => None,
-            _ => Some(host),
-        }
+        let verdict = match &rule.vars {
+            None => Verdict::Holds,
+            Some(vars) if asked.lenient => {
+                if vars.matches(x) {
+                    Verdict::Holds
+                } else {
+                    Verdict::Fails
+                }
+            }
+            Some(vars) => vars.judge(x),
+        };
+        (verdict != Verdict::Fails).then_some((host, verdict))
     }
 }
 
@@ -184,13 +195,13 @@ impl Candidates {
 
     /// The first candidate that fits. `prefix` is the length of the key they stand under.
     #[inline]
-    pub(super) fn find<'s>(&'s self, x: &Exchange<'_>, path: &[u8], prefix: usize) -> Option<Hit<'s>> {
-        let base = x.request().path_span.start;
+    pub(super) fn find<'s>(&'s self, asked: Asked<'_, '_>, path: &[u8], prefix: usize) -> Option<Hit<'s>> {
+        let base = asked.x.request().path_span.start;
         self.all().find_map(|candidate| {
-            let host = candidate.admits(x)?;
+            let (host, verdict) = candidate.admits(asked)?;
             let mut params = Params::new();
             let fits = candidate.rest.matches(path, prefix, base, &mut params);
-            fits.then_some(Hit { candidate, host, params })
+            fits.then_some(Hit { candidate, host, params, verdict })
         })
     }
 }

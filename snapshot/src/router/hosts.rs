@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 
-use sdk::Exchange;
 use smallvec::SmallVec;
 
 use super::candidates::Hit;
@@ -12,7 +11,7 @@ use super::hash::{Hashed, Hasher};
 use super::map::Map;
 use super::paths::Paths;
 use super::prefixes::Prefixes;
-use super::{Mode, Rule};
+use super::{Asked, Mode, Rule};
 use crate::plan::Plan;
 
 /// A host name on the stack; the longest has 253 characters.
@@ -92,14 +91,14 @@ impl Hosts {
     #[inline]
     pub(super) fn find<'s>(
         &'s self,
-        x: &Exchange<'_>,
+        asked: Asked<'_, '_>,
         host: &[u8],
         path: &Hashed<'_>,
         hasher: &Hasher,
     ) -> Option<Hit<'s>> {
         if self.exact.may_have(host.len())
             && let Some(paths) = self.exact.get(hasher.hash(host), host)
-            && let Some(hit) = paths.find(x, path, hasher)
+            && let Some(hit) = paths.find(asked, path, hasher)
         {
             return Some(hit);
         }
@@ -109,7 +108,7 @@ impl Hosts {
         // What lies before the longest suffix is of no interest, however long it is.
         let end = host.len().saturating_sub(self.wildcards.longest());
         let host = reversed(&host[end..]);
-        self.wildcards.find(&host, hasher, |_, paths| paths.find(x, path, hasher))
+        self.wildcards.find(&host, hasher, |_, paths| paths.find(asked, path, hasher))
     }
 }
 

@@ -4,14 +4,12 @@
 
 use std::sync::Arc;
 
-use sdk::Exchange;
-
 use super::candidates::{Candidate, Candidates, Hit, Remain};
 use super::hash::{Hashed, Hasher};
 use super::map::Map;
 use super::pattern::{Pattern, Rest};
 use super::prefixes::Prefixes;
-use super::{Mode, Rule};
+use super::{Asked, Mode, Rule};
 use crate::plan::Plan;
 
 #[derive(Debug, Clone, Default)]
@@ -104,17 +102,17 @@ impl Paths {
     #[inline]
     pub(super) fn find<'s>(
         &'s self,
-        x: &Exchange<'_>,
+        asked: Asked<'_, '_>,
         path: &Hashed<'_>,
         hasher: &Hasher,
     ) -> Option<Hit<'s>> {
         let text = path.text;
         if self.exact.may_have(text.len())
             && let Some(candidates) = self.exact.get(path.hash(hasher), text)
-            && let Some(hit) = candidates.find(x, text, text.len())
+            && let Some(hit) = candidates.find(asked, text, text.len())
         {
             return Some(hit);
         }
-        self.patterns.find(text, hasher, |len, candidates| candidates.find(x, text, len))
+        self.patterns.find(text, hasher, |len, candidates| candidates.find(asked, text, len))
     }
 }

@@ -1,6 +1,7 @@
 //! The router against cases taken from the documented behaviour of APISIX and
 //! lua-resty-radixtree, and against a matcher that is slow and plainly right.
 
+mod bodies;
 mod naive;
 
 use std::cell::RefCell;
@@ -102,7 +103,7 @@ fn a_route_may_have_more_hosts_and_paths_than_sixteen_bits_count() {
 }
 
 fn answer<'s>(router: &'s Router, x: &mut Exchange<'s>) -> Option<String> {
-    let plan = router.find(x)?;
+    let plan = router.find(x).plan()?;
     let id = plan.info.id.clone();
     assert!(Arc::ptr_eq(plan, router.plan(&id).unwrap()));
     assert_eq!(x.matched.route.map(|route| &route.id), Some(&id));
@@ -283,7 +284,7 @@ fn paths_are_made_alike_where_asked() {
         let mut probe = Probe::get(target);
         let mut x = probe.exchange();
         let answer = router.normalize(&mut x);
-        let found = router.find(&mut x).map(|_| x.matched.uri.to_owned());
+        let found = router.find(&mut x).plan().map(|_| x.matched.uri.to_owned());
         (answer, found, String::from_utf8_lossy(x.request().encoded_path()).into_owned())
     };
     let plain = Options::default();
@@ -329,7 +330,7 @@ fn variables_see_the_body() {
         let mut probe = Probe::request("POST", "/a", &[("Host", "h"), ("Content-Type", "application/json")]);
         let mut x = probe.exchange();
         sdk::testing::with_body(&mut x, body.as_bytes());
-        assert_eq!(router.find(&mut x).is_some(), expected);
+        assert_eq!(router.find(&mut x).plan().is_some(), expected);
     }
 }
 

@@ -12,13 +12,40 @@ use crate::names::Name;
 
 use super::decode::options;
 
-/// Removes the hop-by-hop fields of a request. `keep_upgrade` leaves `Upgrade` where it is,
+/// Removes the hop-by-hop fields of a request, and those by which an upstream learns who sent it:
+/// no client may tell that itself, on any route. `keep_upgrade` leaves `Upgrade` where it is,
 /// for a caller that will write `Connection: upgrade`. Content-Length stays; the caller
 /// writes it from the framing. Notes whether the peer tells of those before it
 /// ([`RequestHead::tells_of_others`]).
 pub fn strip_request(head: &mut RequestHead, keep_upgrade: bool) {
     let present = strip(&mut head.fields, keep_upgrade);
     head.tells_of_others = present & TOLD != 0;
+    let fields = &mut head.fields;
+    if present & IDENTITY != 0 || fields.list().iter().any(|field| mimics(field.id, fields.bytes(field.name)))
+    {
+        fields.retain(|id, name, _| IDENTITY & bit(id) == 0 && !mimics(id, name));
+    }
+}
+
+/// Whether a name is a spelling with `_` of a field that the gateway writes or answers for. Many a
+/// server reads both as one (CGI's `HTTP_X_REAL_IP`).
+#[inline]
+fn mimics(id: Name, name: &[u8]) -> bool {
+    id == Name::Other
+        && matches!(name.first(), Some(b'x' | b'X'))
+        && name.contains(&b'_')
+        && folds_to(name, WRITTEN | TOLD)
+}
+
+#[cold]
+fn folds_to(name: &[u8], ids: u128) -> bool {
+    let mut folded = [0u8; 32];
+    let Some(folded) = folded.get_mut(..name.len()) else { return false };
+    for (to, &from) in folded.iter_mut().zip(name) {
+        *to = if from == b'_' { b'-' } else { from };
+    }
+    let id = Name::from_bytes(folded);
+    id != Name::Other && ids & bit(id) != 0
 }
 
 /// Removes the hop-by-hop fields of a response, as [`strip_request`], and those an origin means
@@ -121,6 +148,9 @@ const WRITTEN: u128 = set(&[
     Name::XRealIp,
 ]);
 
+/// Fields that tell who a request is from.
+const IDENTITY: u128 = set(&[Name::XConsumerCustomId, Name::XConsumerUsername, Name::XCredentialIdentifier]);
+
 /// Fields in which a proxy tells of those before it; anyone can write them.
 const TOLD: u128 = set(&[
     Name::Forwarded,
@@ -206,6 +236,18 @@ mod tests {
             ("Connection: Upgrade\r\nUpgrade: websocket\r\n", true, "Upgrade: websocket\r\n"),
             ("Connection: upgrade, Upgrade\r\nUpgrade: websocket\r\n", true, "Upgrade: websocket\r\n"),
             ("Connection: Upgrade\r\nUpgrade: websocket\r\n", false, ""),
+            (
+                "X-Consumer-Username: a\r\nx_consumer_username: b\r\nX-Credential_Identifier: c\r\n\
+                 X-Credential-Identifier: d\r\nX_CONSUMER_CUSTOM_ID: e\r\nx-consumer-custom-id: f\r\n\
+                 X-Consumer-Usernames: stays\r\nX_Consumer: stays\r\n",
+                false,
+                "X-Consumer-Usernames: stays\r\nX_Consumer: stays\r\n",
+            ),
+            (
+                "X_Real_IP: a\r\nX-Forwarded_For: b\r\nx_forwarded_proto: c\r\nX-Real-IP: d\r\nX_Request_Id: e\r\n",
+                false,
+                "X-Real-IP: d\r\nX_Request_Id: e\r\n",
+            ),
         ];
         for (lines, keep_upgrade, left) in cases {
             assert_eq!(stripped(lines, *keep_upgrade), format!("Host: a\r\n{left}"), "{lines:?}");

@@ -106,10 +106,12 @@ fn captured(uri: &str, mode: Mode, path: &str) -> Option<String> {
         return Some(String::new());
     }
     let regex = format!("^{}$", regex.join("/"));
-    let found = REGEXES.with_borrow_mut(|known| {
-        let compiled = known.entry(regex).or_insert_with_key(|regex| Regex::new(regex, false).unwrap());
-        compiled.captures(path.as_bytes())
-    })?;
+    let found = REGEXES
+        .with_borrow_mut(|known| {
+            let compiled = known.entry(regex).or_insert_with_key(|regex| Regex::new(regex, false).unwrap());
+            compiled.captures(path.as_bytes())
+        })
+        .ok()??;
     let text = |i: usize| String::from_utf8_lossy(found.group(i + 1).unwrap()).into_owned();
     Some(names.iter().enumerate().map(|(i, name)| format!(" {name}={}", text(i))).collect())
 }

@@ -1,0 +1,190 @@
+//! The named parts of a `multipart/form-data` body (RFC 7578).
+//!
+//! Strict: where servers would find different parts, none is given.
+
+use memchr::memmem;
+
+use crate::verdict::Unjudged;
+
+const BROKEN: Unjudged = Unjudged::Unreadable;
+
+/// Calls `each` with every part's name and value, in order.
+pub(super) fn parts<'a>(
+    kind: &[u8],
+    body: &'a [u8],
+    mut each: impl FnMut(&[u8], &'a [u8]) -> Result<(), Unjudged>,
+) -> Result<(), Unjudged> {
+    let boundary = parameter(kind, b"boundary")?.filter(|boundary| !boundary.is_empty()).ok_or(BROKEN)?;
+    let delimiter = [b"--", boundary].concat();
+    let mut from = None;
+    for mark in memmem::find_iter(body, &delimiter) {
+        if mark > 0 && body[mark - 1] != b'\n' {
+            continue;
+        }
+        if let Some(from) = from {
+            let (name, value) = part(&body[from..mark])?;
+            each(name, value)?;
+        }
+        let rest = &body[mark + delimiter.len()..];
+        if rest.starts_with(b"--") {
+            return Ok(());
+        }
+        // Blanks may follow, then the line ends; a longer word is another boundary to some.
+        let blanks = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+        let end = match &rest[blanks..] {
+            [b'\r', b'\n', ..] => 2,
+            [b'\n', ..] => 1,
+            _ => return Err(BROKEN),
+        };
+        from = Some(mark + delimiter.len() + blanks + end);
+    }
+    // The closing delimiter is missing.
+    Err(BROKEN)
+}
+
+/// Name and value of the text between two delimiters.
+fn part(text: &[u8]) -> Result<(&[u8], &[u8]), Unjudged> {
+    let mut rest = text;
+    let mut name = None;
+    loop {
+        let end = memchr::memchr(b'\n', rest).ok_or(BROKEN)?;
+        let line = rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end]);
+        rest = &rest[end + 1..];
+        if line.is_empty() {
+            break;
+        }
+        let colon = memchr::memchr(b':', line).ok_or(BROKEN)?;
+        if line[0].is_ascii_whitespace() {
+            return Err(BROKEN);
+        }
+        if line[..colon].trim_ascii().eq_ignore_ascii_case(b"content-disposition") {
+            if name.is_some() {
+                return Err(BROKEN);
+            }
+            name = Some(parameter(&line[colon + 1..], b"name")?.ok_or(BROKEN)?);
+        }
+    }
+    let value = rest.strip_suffix(b"\n").map(|value| value.strip_suffix(b"\r").unwrap_or(value));
+    Ok((name.ok_or(BROKEN)?, value.unwrap_or(rest)))
+}
+
+/// The value of a parameter behind the first `;`.
+fn parameter<'a>(text: &'a [u8], wanted: &[u8]) -> Result<Option<&'a [u8]>, Unjudged> {
+    let mut found = None;
+    let mut rest = &text[memchr::memchr(b';', text).unwrap_or(text.len())..];
+    while let Some(after) = rest.strip_prefix(b";") {
+        rest = after.trim_ascii_start();
+        if rest.is_empty() || rest[0] == b';' {
+            continue;
+        }
+        let equals = memchr::memchr2(b'=', b';', rest).filter(|&at| rest[at] == b'=').ok_or(BROKEN)?;
+        let name = rest[..equals].trim_ascii();
+        rest = rest[equals + 1..].trim_ascii_start();
+        let value;
+        (value, rest) = match rest.strip_prefix(b"\"") {
+            Some(quoted) => quoted_text(quoted)?,
+            None => {
+                let end = memchr::memchr(b';', rest).unwrap_or(rest.len());
+                (rest[..end].trim_ascii_end(), &rest[end..])
+            }
+        };
+        rest = rest.trim_ascii_start();
+        if !rest.is_empty() && rest[0] != b';' {
+            return Err(BROKEN);
+        }
+        // In a second spelling (RFC 5987), or twice: which one holds is anybody's choice.
+        let extended = name.strip_suffix(b"*").is_some_and(|name| name.eq_ignore_ascii_case(wanted));
+        let same = name.eq_ignore_ascii_case(wanted);
+        if extended || same && found.is_some() {
+            return Err(BROKEN);
+        }
+        if same {
+            // Some take the backslash out, some do not.
+            if value.contains(&b'\\') {
+                return Err(BROKEN);
+            }
+            found = Some(value);
+        }
+    }
+    Ok(found)
+}
+
+/// What stands before the closing quote, and what behind it.
+fn quoted_text(text: &[u8]) -> Result<(&[u8], &[u8]), Unjudged> {
+    let mut at = 0;
+    loop {
+        match text.get(at) {
+            Some(b'"') => return Ok((&text[..at], &text[at + 1..])),
+            Some(b'\\') => at += 2,
+            Some(_) => at += 1,
+            None => return Err(BROKEN),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(kind: &str, body: &str) -> Result<Vec<(String, String)>, Unjudged> {
+        let mut all = Vec::new();
+        parts(kind.as_bytes(), body.as_bytes(), |name, value| {
+            let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+            all.push((text(name), text(value)));
+            Ok(())
+        })?;
+        Ok(all)
+    }
+
+    fn one(disposition: &str) -> Result<String, Unjudged> {
+        let body = format!("--b\r\n{disposition}\r\n\r\nv\r\n--b--");
+        found("multipart/form-data; boundary=b", &body).map(|parts| parts[0].0.clone())
+    }
+
+    #[test]
+    fn parts_have_names_and_values() {
+        let kind = "Multipart/Form-Data; charset=utf-8; Boundary=\"x y\"";
+        let body = "before\r\n--x y\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n2\r\n--x y \t\r\n\
+            content-disposition:form-data;filename=\"; name=z\\\"\"; name=b\r\nContent-Type: x/y\r\n\r\n--x\r\n\
+            --x y--\r\n--x y\r\nafter";
+        let expected = [("a", "1\r\n2"), ("b", "--x")].map(|(name, value)| (name.into(), value.into()));
+        assert_eq!(found(kind, body).as_deref(), Ok(&expected[..]));
+        let lines = "--b\nContent-Disposition: form-data; name=a\n\n1\n--b--";
+        assert_eq!(found("multipart/form-data;boundary=b", lines), Ok(vec![("a".into(), "1".into())]));
+        let empty = "--b\r\nContent-Disposition: form-data; name=a\r\n\r\n\r\n--b--";
+        assert_eq!(found("multipart/form-data;boundary=b", empty), Ok(vec![("a".into(), "".into())]));
+        assert_eq!(one("Content-Disposition: form-data; NAME = \"n\" ;"), Ok("n".into()));
+    }
+
+    #[test]
+    fn what_servers_read_in_different_ways_is_not_read() {
+        let whole = "--b\r\nContent-Disposition: form-data; name=a\r\n\r\n1\r\n--b--";
+        for (kind, body) in [
+            ("multipart/form-data", whole),
+            ("multipart/form-data; boundary=", whole),
+            ("multipart/form-data; boundary=\"b", whole),
+            ("multipart/form-data; boundary=b; boundary=c", whole),
+            ("multipart/form-data; boundary=b", ""),
+            ("multipart/form-data; boundary=b", "--b"),
+            ("multipart/form-data; boundary=b", &whole[..whole.len() - 2]),
+            ("multipart/form-data; boundary=b", &whole.replace("--b--", "--bc\r\n--b--")),
+        ] {
+            assert_eq!(found(kind, body), Err(Unjudged::Unreadable), "{kind}: {body}");
+        }
+        for disposition in [
+            "X: y",
+            "Content-Disposition: form-data",
+            "Content-Disposition: form-data; filename=a",
+            "Content-Disposition: form-data; name=a; name=b",
+            "Content-Disposition: form-data; name=a; name*=utf-8''b",
+            "Content-Disposition: form-data; name=\"a\\b\"",
+            "Content-Disposition: form-data; name=\"a\"b",
+            "Content-Disposition: form-data; name",
+            "Content-Disposition: form-data; name=a\r\nContent-Disposition: form-data; name=b",
+            "Content-Disposition: form-data;\r\n name=a",
+            "Content-Disposition: form-data; name=a\r\nno field",
+        ] {
+            assert_eq!(one(disposition), Err(Unjudged::Unreadable), "{disposition}");
+        }
+    }
+}
