@@ -1,13 +1,14 @@
 //! Answers: APISIX's envelopes, statuses and refusals.
 
 use bytes::Bytes;
-use control::references::Refused;
-use control::store::{StoreError, Stored};
+use control::store::{Refused, StoreError, Stored};
 use http::header::{self, HeaderMap};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use model::key::DEFAULT_PREFIX;
 use model::{Invalid, Key};
 use serde_json::{Value, json};
+
+use crate::program::Outcome;
 
 pub(crate) type Answer = Result<Response<Bytes>, Refusal>;
 
@@ -47,6 +48,7 @@ impl From<Invalid> for Refusal {
         let parts = [
             ("pointer", Some(invalid.pointer).filter(|pointer| !pointer.is_empty())),
             ("expected", invalid.expected),
+            ("got", invalid.got),
             ("hint", invalid.hint),
         ];
         for (name, part) in parts {
@@ -72,6 +74,7 @@ impl From<Refused> for Refusal {
     fn from(refused: Refused) -> Refusal {
         match refused {
             Refused::Invalid(invalid) => invalid.into(),
+            Refused::Missing(what) => Refusal::new(StatusCode::NOT_FOUND, what),
             Refused::Store(error) => error.into(),
         }
     }
@@ -150,6 +153,25 @@ impl Envelope {
     fn wrap(self, status: StatusCode, node: Value, action: &str) -> Response<Bytes> {
         let body = if self.v2 { json!({ "action": action, "node": node }) } else { node };
         json(status, &body)
+    }
+}
+
+/// The longest reason that a header repeats.
+const MAX_REASON: usize = 500;
+
+/// `X-Sluice-Revision`, to wait for, and `X-Sluice-Outcome`: what is known by now.
+pub(crate) fn tell_outcome(response: &mut Response<Bytes>, revision: u64, outcome: &Outcome) {
+    let outcome = match outcome {
+        Outcome::Published => "published".to_owned(),
+        Outcome::Pending => "pending".to_owned(),
+        Outcome::Rejected(reason) => format!("rejected: {reason}"),
+    };
+    let visible = |c: char| if (' '..='~').contains(&c) { c } else { '?' };
+    let outcome: String = outcome.chars().take(MAX_REASON).map(visible).collect();
+    let headers = response.headers_mut();
+    headers.insert(HeaderName::from_static("x-sluice-revision"), revision.into());
+    if let Ok(outcome) = HeaderValue::from_str(&outcome) {
+        headers.insert(HeaderName::from_static("x-sluice-outcome"), outcome);
     }
 }
 

@@ -5,60 +5,71 @@
 
 use std::net::IpAddr;
 
-use bytes::Bytes;
-use http::{Method, Request, StatusCode, header};
+use http::request::Parts;
+use http::{Method, StatusCode, header};
 use percent_encoding::percent_decode_str;
 use subtle::{Choice, ConstantTimeEq};
 
 use crate::answer::{self, Refusal};
-use crate::config::{AdminRole, Config};
+use crate::author::KeyName;
+use crate::config::{AdminKey, AdminRole, Config};
 
 /// # Errors
 /// 403 unless `allow_admin` holds the address.
 pub(crate) fn check_address(config: &Config, peer: IpAddr) -> Result<(), Refusal> {
-    // An IPv4 client of a dual-stack socket shows as ::ffff:127.0.0.1.
-    let peer = peer.to_canonical();
-    if config.allow.iter().any(|network| network.contains(&peer)) {
-        return Ok(());
+    match is_allowed(config, peer) {
+        true => Ok(()),
+        false => {
+            let peer = peer.to_canonical();
+            Err(Refusal::new(StatusCode::FORBIDDEN, format!("{peer} is not in deployment.admin.allow_admin")))
+        }
     }
-    tracing::warn!(%peer, "refused: the address is not in deployment.admin.allow_admin");
-    Err(Refusal::new(StatusCode::FORBIDDEN, format!("{peer} is not in deployment.admin.allow_admin")))
 }
 
+/// Whether `allow_admin` holds the address.
+pub(crate) fn is_allowed(config: &Config, peer: IpAddr) -> bool {
+    // An IPv4 client of a dual-stack socket shows as ::ffff:127.0.0.1.
+    let peer = peer.to_canonical();
+    config.allow.iter().any(|network| network.contains(&peer))
+}
+
+/// Gives the name of the key.
+///
 /// # Errors
-/// 401 unless the request carries a key, and the key's role allows the method.
-pub(crate) fn check_key(config: &Config, request: &Request<Bytes>) -> Result<(), Refusal> {
+/// 401 unless the request carries a key, and the key's role allows the method; and why, for a log.
+pub(crate) fn check_key(config: &Config, head: &Parts) -> Result<KeyName, (Refusal, &'static str)> {
     if !config.key_required {
-        return check_origin(request);
+        return check_origin(head);
     }
-    let token = token_of(request).ok_or_else(|| refused("missing apikey"))?;
-    let role = role_of(config, &token).ok_or_else(|| refused("wrong apikey"))?;
-    if role == AdminRole::Viewer && request.method() != Method::GET {
+    let token = token_of(head).ok_or_else(|| refused("missing apikey"))?;
+    let key = key_of(config, &token).ok_or_else(|| refused("wrong apikey"))?;
+    if key.role == AdminRole::Viewer && head.method != Method::GET {
         return Err(refused("invalid method for role viewer"));
     }
-    Ok(())
+    Ok(KeyName::Named(key.name.clone()))
 }
 
 /// Without keys, the address is all that is asked for, and every web page that is open on an
 /// allowed machine has it. Browsers say when a page is behind a request.
-fn check_origin(request: &Request<Bytes>) -> Result<(), Refusal> {
-    if request.headers().contains_key(header::ORIGIN) {
+fn check_origin(head: &Parts) -> Result<KeyName, (Refusal, &'static str)> {
+    if head.headers.contains_key(header::ORIGIN) {
         let reason = "requests of web pages are refused while deployment.admin.admin_key_required is false";
-        return Err(Refusal::new(StatusCode::FORBIDDEN, reason));
+        return Err((Refusal::new(StatusCode::FORBIDDEN, reason), "it comes from a web page"));
     }
-    Ok(())
+    Ok(KeyName::NotAsked)
 }
 
-/// The first of query `api_key`, header `X-API-KEY`, cookie `x_api_key`.
-fn token_of(request: &Request<Bytes>) -> Option<Vec<u8>> {
-    let query = request.uri().query().unwrap_or_default();
+/// The first of query `api_key`, header `X-API-KEY` (with underscores, too, as NGINX's variable
+/// takes it), cookie `x_api_key`.
+fn token_of(head: &Parts) -> Option<Vec<u8>> {
+    let query = head.uri.query().unwrap_or_default();
     if let Some(value) = query.split('&').find_map(|pair| pair.strip_prefix("api_key=")) {
         return Some(percent_decode_str(value).collect());
     }
-    if let Some(value) = request.headers().get("x-api-key") {
+    if let Some(value) = head.headers.get("x-api-key").or_else(|| head.headers.get("x_api_key")) {
         return Some(value.as_bytes().to_owned());
     }
-    let cookies = request.headers().get_all(header::COOKIE).iter();
+    let cookies = head.headers.get_all(header::COOKIE).iter();
     cookies
         .flat_map(|cookie| cookie.as_bytes().split(|byte| *byte == b';'))
         .find_map(|pair| pair.trim_ascii().strip_prefix(b"x_api_key="))
@@ -66,28 +77,28 @@ fn token_of(request: &Request<Bytes>) -> Option<Vec<u8>> {
 }
 
 /// Compares with every key, in a time that tells nothing but lengths.
-fn role_of(config: &Config, token: &[u8]) -> Option<AdminRole> {
+fn key_of<'a>(config: &'a Config, token: &[u8]) -> Option<&'a AdminKey> {
     let mut found = None;
     for admin in &config.keys {
         // An empty key is no key, even if one got this far.
         let nonempty = Choice::from(u8::from(!admin.key.is_empty()));
         if bool::from(admin.key.as_bytes().ct_eq(token) & nonempty) && found.is_none() {
-            found = Some(admin.role);
+            found = Some(admin);
         }
     }
     found
 }
 
-fn refused(why: &str) -> Refusal {
-    tracing::warn!(why, "an Admin API request was refused");
+fn refused(why: &'static str) -> (Refusal, &'static str) {
     let body = serde_json::json!({ "error_msg": "failed to check token", "description": why });
-    Refusal::response(answer::json(StatusCode::UNAUTHORIZED, &body))
+    (Refusal::response(answer::json(StatusCode::UNAUTHORIZED, &body)), why)
 }
 
 #[cfg(test)]
 mod tests {
+    use http::Request;
+
     use super::*;
-    use crate::config::AdminKey;
 
     fn config() -> Config {
         let key = |name: &str, key: &str, role| AdminKey { name: name.into(), key: key.into(), role };
@@ -106,8 +117,8 @@ mod tests {
         if let Some((name, value)) = header {
             request = request.header(name, value);
         }
-        let request = request.body(Bytes::new()).unwrap();
-        check_key(&config(), &request).map_err(|refusal| {
+        let (head, ()) = request.body(()).unwrap().into_parts();
+        check_key(&config(), &head).map(drop).map_err(|(refusal, _)| {
             let response = refusal.into_response();
             assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
             let body: serde_json::Value = serde_json::from_slice(response.body()).unwrap();
@@ -118,9 +129,12 @@ mod tests {
 
     #[test]
     fn the_key_is_found_in_three_places() {
+        let (head, ()) = Request::get("/").header("x-api-key", "look").body(()).unwrap().into_parts();
+        assert_eq!(check_key(&config(), &head).unwrap(), KeyName::Named("v".to_owned()));
         assert_eq!(check(Method::PUT, "/?a=b&api_key=secret", None), Ok(()));
         assert_eq!(check(Method::PUT, "/?api_key=s%65cret", None), Ok(()));
         assert_eq!(check(Method::PUT, "/", Some(("x-api-key", "secret"))), Ok(()));
+        assert_eq!(check(Method::PUT, "/", Some(("x_api_key", "secret"))), Ok(()));
         assert_eq!(check(Method::PUT, "/", Some(("cookie", "a=b; x_api_key=secret"))), Ok(()));
         // The first place decides.
         assert_eq!(
@@ -148,10 +162,12 @@ mod tests {
     #[test]
     fn without_keys_web_pages_are_refused() {
         let open = Config { key_required: false, ..config() };
-        let plain = Request::post("/").body(Bytes::new()).unwrap();
-        assert!(check_key(&open, &plain).is_ok());
-        let page = Request::post("/").header("origin", "http://evil.test").body(Bytes::new()).unwrap();
-        assert_eq!(check_key(&open, &page).unwrap_err().into_response().status(), StatusCode::FORBIDDEN);
+        let (plain, ()) = Request::post("/").body(()).unwrap().into_parts();
+        assert_eq!(check_key(&open, &plain).unwrap(), KeyName::NotAsked);
+        let page = Request::post("/").header("origin", "http://evil.test").body(()).unwrap();
+        let (page, ()) = page.into_parts();
+        let (refusal, _) = check_key(&open, &page).unwrap_err();
+        assert_eq!(refusal.into_response().status(), StatusCode::FORBIDDEN);
     }
 
     #[test]

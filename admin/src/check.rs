@@ -1,7 +1,7 @@
 //! Whether a value may be stored.
 
-use control::references;
-use http::StatusCode;
+use std::net::Ipv6Addr;
+
 use model::{Invalid, Key, Kind, Resource, gaps};
 use sdk::Catalog;
 use sdk::catalog::Place;
@@ -12,26 +12,14 @@ use crate::Admin;
 use crate::answer::{Refusal, said};
 
 impl Admin {
-    /// Checks a value alone, then against the resources there are.
+    /// Checks a value as far as no other resources are needed.
     pub(crate) async fn check(&self, key: &Key, value: &Value) -> Result<(), Refusal> {
         check_alone(&*self.catalog, key, value)?;
         self.check_loaded(value).await?;
-        let store = &*self.store;
-        references::check_exist(store, key.kind, value).await?;
         match key.kind {
-            Kind::GlobalRule => references::check_global_rule(store, &key.id, value).await?,
-            Kind::Consumer => references::check_credentials(store, key, value).await?,
-            Kind::Credential => {
-                self.check_credential(key, value)?;
-                let consumer = Key::new(Kind::Consumer, key.owner().unwrap_or_default());
-                if store.get(&consumer).await?.is_none() {
-                    return Err(Refusal::new(StatusCode::NOT_FOUND, "consumer not found"));
-                }
-                references::check_credentials(store, key, value).await?;
-            }
-            _ => {}
+            Kind::Credential => self.check_credential(value),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Refuses plugins that the `plugins` list of config.yaml leaves out.
@@ -51,7 +39,7 @@ impl Admin {
         Ok(())
     }
 
-    fn check_credential(&self, _key: &Key, value: &Value) -> Result<(), Refusal> {
+    fn check_credential(&self, value: &Value) -> Result<(), Refusal> {
         let plugins = value.get("plugins").and_then(Value::as_object);
         for name in plugins.into_iter().flat_map(|plugins| plugins.keys()) {
             if !self.about.iter().any(|about| about.auth && about.name == name) {
@@ -70,6 +58,7 @@ pub(crate) fn check_alone(catalog: &dyn Catalog, key: &Key, value: &Value) -> Re
     if key.kind == Kind::PluginMetadata {
         return check_metadata(catalog, key, value);
     }
+    check_hosts(key.kind, value)?;
     let resource = Resource::parse(key.kind, &key.id, value)?;
     if let Resource::Route(route) = &resource
         && let Some(vars) = &route.vars
@@ -112,6 +101,22 @@ fn check_configs(value: &Value) -> Result<(), Invalid> {
                 .within(name)
                 .under("/plugins")
                 .expected("an object"));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses IPv6 addresses without brackets among nodes. A declarative file may hold them.
+fn check_hosts(kind: Kind, value: &Value) -> Result<(), Invalid> {
+    let at = if kind == Kind::Upstream { "" } else { "/upstream" };
+    let nodes = value.pointer(&format!("{at}/nodes")).and_then(Value::as_array);
+    for (index, node) in nodes.into_iter().flatten().enumerate() {
+        let host = node.get("host").and_then(Value::as_str);
+        if host.is_some_and(|host| host.parse::<Ipv6Addr>().is_ok()) {
+            return Err(Invalid::new(
+                "invalid configuration: IPv6 address must be enclosed with '[' and ']'",
+            )
+            .at(format!("{at}/nodes/{index}/host")));
         }
     }
     Ok(())

@@ -15,7 +15,7 @@ use sdk::catalog::About;
 use serde_json::{Map, Value, json};
 use tokio::net::TcpListener;
 
-use crate::answer::{self, Answer, Refusal};
+use crate::answer::{self, Answer, Refusal, said};
 use crate::program::{Program, Published, Rejected};
 use crate::server::{self, Limits};
 use crate::{list, plugins};
@@ -35,18 +35,18 @@ impl ControlApi {
 
     /// Serves the API on `listener` for as long as the runtime lives.
     pub async fn serve(self, listener: TcpListener) {
-        server::serve(listener, Limits::default(), move |_, request| {
+        server::serve(listener, Limits::default(), move |peer, request| {
             let api = self.clone();
-            async move { api.handle(&request).await }
+            async move { api.handle(peer, &request).await }
         })
         .await;
     }
 
-    pub async fn handle(&self, request: &Request<Bytes>) -> Response<Bytes> {
-        self.answer(request).await.unwrap_or_else(Refusal::into_response)
+    pub async fn handle(&self, peer: IpAddr, request: &Request<Bytes>) -> Response<Bytes> {
+        self.answer(peer, request).await.unwrap_or_else(Refusal::into_response)
     }
 
-    async fn answer(&self, request: &Request<Bytes>) -> Answer {
+    async fn answer(&self, peer: IpAddr, request: &Request<Bytes>) -> Answer {
         let ok = |value: &Value| Ok(answer::json(StatusCode::OK, value));
         let path = request.uri().path().trim_end_matches('/');
         let segments: Vec<&str> = path.split('/').skip(1).collect();
@@ -63,6 +63,7 @@ impl ControlApi {
                 Ok(message) => ok(&json!({ "message": message })),
                 Err(reason) => Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, reason)),
             },
+            (&Method::GET, ["v1", "rejected"]) => ok(&rejected(&*self.program)),
             (&Method::GET, ["v1", "schema"]) => ok(&self.schemas()),
             (&Method::GET, ["v1", "routes"]) => self.all(Kind::Route).await,
             (&Method::GET, ["v1", "route", id]) => self.one(Kind::Route, id).await,
@@ -82,8 +83,15 @@ impl ControlApi {
                     }
                 }
             }
+            // No version so far checks the health of nodes.
+            (&Method::GET, ["v1", "healthcheck"]) => ok(&json!({})),
+            (&Method::GET, ["v1", "healthcheck", kind, rest @ ..]) => {
+                self.no_checker(kind, rest.first().copied()).await
+            }
             (&Method::PUT, ["v1", "plugins", "reload"]) => {
-                plugins::reload(&*self.store, &*self.program, &self.about).await
+                let (response, revision) = plugins::reload(&*self.store, &*self.program, &self.about).await?;
+                tracing::info!("PUT plugins/reload by the control API from {peer}, revision {revision}");
+                Ok(response)
             }
             // There is no garbage to collect; APISIX's tools ask for it all the same.
             (&Method::POST, ["v1", "gc"]) => Ok(answer::empty(StatusCode::OK)),
@@ -100,6 +108,23 @@ impl ControlApi {
         match self.store.get(&Key::new(kind, id)).await? {
             Some(stored) => Ok(answer::json(StatusCode::OK, &runtime_object(&stored))),
             None => Err(Refusal::new(StatusCode::NOT_FOUND, format!("{kind}[{id}] not found"))),
+        }
+    }
+
+    /// Whom nobody checks, in APISIX's words.
+    async fn no_checker(&self, collection: &str, id: Option<&str>) -> Answer {
+        let missing = |reason: String| Err(Refusal::new(StatusCode::NOT_FOUND, reason));
+        let Some(id) = id else { return missing(format!("missing src id for src type {collection}")) };
+        let kind = match collection {
+            "routes" => Kind::Route,
+            "services" => Kind::Service,
+            "upstreams" => Kind::Upstream,
+            "stream_routes" => Kind::StreamRoute,
+            _ => return Err(said(format!("invalid src type {collection}"))),
+        };
+        match self.store.get(&Key::new(kind, id)).await? {
+            None => missing(format!("{collection}[{id}] not found")),
+            Some(_) => missing(format!("no checker for {collection}[{id}]")),
         }
     }
 
@@ -124,14 +149,30 @@ impl fmt::Debug for ControlApi {
 pub(crate) fn snapshot(program: &dyn Program) -> Value {
     let Published { revision, workers, rejected } = program.published();
     let workers: Vec<Value> = workers.into_iter().map(|revision| json!({ "revision": revision })).collect();
-    let rejected: Vec<Value> = rejected
-        .into_iter()
-        .map(|rejected| {
-            let Rejected { key, pointer, reason, hint } = rejected;
-            json!({ "key": key, "pointer": pointer, "reason": reason, "hint": hint })
-        })
-        .collect();
-    json!({ "published": revision, "workers": workers, "rejected": rejected })
+    json!({ "published": revision, "workers": workers, "rejected": listed(&rejected) })
+}
+
+/// `{"total":…,"list":[…]}`: all that is stored and not served as it is written.
+fn rejected(program: &dyn Program) -> Value {
+    let rejected = program.rejected();
+    json!({ "total": rejected.len(), "list": listed(&rejected) })
+}
+
+/// Rejected resources that are listed at most; a whole file may be wrong.
+const MOST_LISTED: usize = 1000;
+
+fn listed(rejected: &[Rejected]) -> Vec<Value> {
+    let one = |rejected: &Rejected| {
+        let Rejected { key, pointer, reason, expected, got, hint, state } = rejected;
+        let mut one = json!({ "key": key, "pointer": pointer, "reason": reason, "state": state.word() });
+        for (name, part) in [("expected", expected), ("got", got), ("hint", hint)] {
+            if let Some(part) = part {
+                one[name] = part.as_str().into();
+            }
+        }
+        one
+    };
+    rejected.iter().take(MOST_LISTED).map(one).collect()
 }
 
 /// A resource as APISIX's control API shows it: nodes as a list, and some of its counters.

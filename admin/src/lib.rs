@@ -9,6 +9,7 @@
 
 mod answer;
 mod auth;
+mod author;
 mod check;
 pub mod config;
 pub mod control_api;
@@ -31,6 +32,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use control::store::Store;
+use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use sdk::Catalog;
 use sdk::catalog::About;
@@ -38,11 +40,12 @@ use serde_json::json;
 use tokio::net::TcpListener;
 
 use answer::{Answer, Refusal, said};
+use author::{Author, Lines};
 use request::Call;
 
 pub use config::{AdminKey, AdminRole, Config};
 pub use control_api::ControlApi;
-pub use program::{Program, Published, Rejected, Reloading};
+pub use program::{Outcome, Program, Published, Rejected, Reloading, State, Verdict};
 pub use server::Limits;
 
 /// Who this says it is. Tools (ADC) read the version of APISIX whose API this is from it.
@@ -60,6 +63,13 @@ pub struct Admin {
     config: Arc<Config>,
     /// What the catalog says of its plugins, which never changes.
     about: Arc<Vec<About>>,
+    refused: Arc<Lines>,
+}
+
+/// What comes of a request before its body is needed.
+enum Admitted {
+    Author(Author),
+    Answered(Response<Bytes>),
 }
 
 impl Admin {
@@ -70,16 +80,21 @@ impl Admin {
         config: Config,
     ) -> Admin {
         let about = Arc::new(catalog.about());
-        Admin { store, catalog, program, config: Arc::new(config), about }
+        Admin { store, catalog, program, config: Arc::new(config), about, refused: Arc::default() }
     }
 
     /// Serves the API on `listener` for as long as the runtime lives.
     pub async fn serve(self, listener: TcpListener) {
-        server::serve(listener, Limits::default(), move |peer, request| {
-            let admin = self.clone();
-            async move { admin.handle(peer, request).await }
-        })
-        .await;
+        server::run(listener, Limits { body_size: MAX_BODY, ..Limits::default() }, self).await;
+    }
+
+    /// Answers what needs no body, which is nearly all that is refused: whoever sends one without
+    /// a key need not be listened to. `None` is for [`handle`](Admin::handle).
+    pub fn answer_head(&self, peer: IpAddr, head: &Parts) -> Option<Response<Bytes>> {
+        match self.admit(peer, head) {
+            Admitted::Author(_) => None,
+            Admitted::Answered(response) => Some(self.finish(response, head)),
+        }
     }
 
     /// Answers one request; `peer` is the address of the connection's other end, never one
@@ -87,75 +102,78 @@ impl Admin {
     ///
     /// The path must be the one under `/apisix/admin` (or `/v1/snapshot`), wherever it came in.
     pub async fn handle(&self, peer: IpAddr, request: Request<Bytes>) -> Response<Bytes> {
-        let response = match self.admit(peer, &request) {
-            Err(refusal) => refusal.into_response(),
-            Ok(()) if self.is_preflight(&request) => answer::preflight(),
-            Ok(()) => self.answer(&request).await.unwrap_or_else(Refusal::into_response),
+        let (head, body) = request.into_parts();
+        let response = match self.admit(peer, &head) {
+            Admitted::Answered(response) => response,
+            Admitted::Author(author) => self.answer(&author, &head, &body).await,
         };
-        self.signed(&request, response)
+        self.finish(response, &head)
     }
 
-    /// The answer to a request that need not be read further, by address, method and key alone;
-    /// its body is not looked at.
-    pub fn refuses(&self, peer: IpAddr, head: &Request<Bytes>) -> Option<Response<Bytes>> {
-        let refusal = self.admit(peer, head).err()?;
-        Some(self.signed(head, refusal.into_response()))
+    /// Whether this address may ask at all.
+    pub(crate) fn knows(&self, peer: IpAddr) -> bool {
+        auth::is_allowed(&self.config, peer)
     }
 
-    /// Before anything else is looked at: what does not exist is nobody's business either.
-    fn admit(&self, peer: IpAddr, request: &Request<Bytes>) -> Result<(), Refusal> {
-        auth::check_address(&self.config, peer)?;
-        if self.is_preflight(request) || is_ping(request) {
-            return Ok(());
+    fn admit(&self, peer: IpAddr, head: &Parts) -> Admitted {
+        let answered = |refusal: Refusal, why: &str| {
+            self.refused.refused(peer.to_canonical(), why);
+            Admitted::Answered(refusal.into_response())
+        };
+        if let Err(refusal) = auth::check_address(&self.config, peer) {
+            return answered(refusal, "its address is not in deployment.admin.allow_admin");
         }
-        auth::check_key(&self.config, request)
+        if head.method == Method::OPTIONS && self.cors() {
+            return Admitted::Answered(answer::preflight());
+        }
+        // ADC's ping; it tells nothing, so it needs no key.
+        if head.method == Method::HEAD && head.uri.path().trim_end_matches('/') == "/apisix/admin" {
+            return Admitted::Answered(answer::empty(StatusCode::OK));
+        }
+        // Before anything is looked at: what does not exist is nobody's business either.
+        match auth::check_key(&self.config, head) {
+            Ok(key) => Admitted::Author(Author { peer: peer.to_canonical(), key }),
+            Err((refusal, why)) => answered(refusal, why),
+        }
     }
 
     /// Without keys no web page may ask, so none is told that it may.
-    fn allows_pages(&self) -> bool {
+    fn cors(&self) -> bool {
         self.config.cors && self.config.key_required
     }
 
-    fn is_preflight(&self, request: &Request<Bytes>) -> bool {
-        request.method() == Method::OPTIONS && self.allows_pages()
-    }
-
-    /// Every answer says whose it is.
-    fn signed(&self, request: &Request<Bytes>, mut response: Response<Bytes>) -> Response<Bytes> {
+    fn finish(&self, mut response: Response<Bytes>, head: &Parts) -> Response<Bytes> {
         let headers = response.headers_mut();
         headers.insert(header::SERVER, HeaderValue::from_static(SERVER));
         headers.insert(
             HeaderName::from_static("x-sluice-version"),
             HeaderValue::from_static(env!("CARGO_PKG_VERSION")),
         );
-        if self.allows_pages() && !self.is_preflight(request) {
+        if self.cors() && head.method != Method::OPTIONS {
             answer::allow_origins(headers);
         }
         response
     }
 
-    async fn answer(&self, request: &Request<Bytes>) -> Answer {
-        if is_ping(request) {
-            return Ok(answer::empty(StatusCode::OK));
-        }
-        let mut response = match request.uri().path() {
-            "/v1/snapshot" if request.method() == Method::GET => {
+    async fn answer(&self, author: &Author, head: &Parts, body: &Bytes) -> Response<Bytes> {
+        let mut response = match head.uri.path() {
+            "/v1/snapshot" if head.method == Method::GET => {
                 Ok(answer::json(StatusCode::OK, &control_api::snapshot(&*self.program)))
             }
-            _ => match Call::read(request) {
-                Some(call) => self.route(call, request).await,
+            _ => match Call::read(head) {
+                Some(call) => self.route(author, call, head, body).await,
                 None => Err(Refusal::bare(StatusCode::NOT_FOUND)),
             },
         }
         .unwrap_or_else(Refusal::into_response);
         response.headers_mut().insert("x-api-version", self.envelope().version());
-        Ok(response)
+        response
     }
 
-    async fn route(&self, call: Call<'_>, request: &Request<Bytes>) -> Answer {
+    async fn route(&self, author: &Author, call: Call<'_>, head: &Parts, body: &Bytes) -> Answer {
         match (call.method, call.segments()) {
             (method, ["plugins", "reload"]) => match *method {
-                Method::PUT => self.reload_plugins().await,
+                Method::PUT => self.reload_plugins(author).await,
                 Method::GET | Method::POST | Method::DELETE | Method::PATCH => Err(Refusal::new(
                     StatusCode::METHOD_NOT_ALLOWED,
                     format!("please use PUT method to reload the plugins, {method} method is not allowed."),
@@ -163,8 +181,8 @@ impl Admin {
                 _ => Err(Refusal::bare(StatusCode::NOT_FOUND)),
             },
             (&Method::GET, ["plugins", "list"]) => self.list_plugins(&call).await,
-            (&Method::POST, ["schema", "validate", collection]) => validate::one(collection, request),
-            (&Method::POST, ["configs", "validate"]) => self.validate_all(request).await,
+            (&Method::POST, ["schema", "validate", collection]) => validate::one(collection, body),
+            (&Method::POST, ["configs", "validate"]) => self.validate_all(head, body).await,
             (&Method::GET, ["plugins", rest @ ..] | ["schema", "plugins", rest @ ..]) => {
                 self.plugin(&call, rest.first().copied()).await
             }
@@ -172,16 +190,11 @@ impl Admin {
                 plugins::schema(rest.first().copied().unwrap_or_default())
             }
             (&Method::GET | &Method::PUT | &Method::POST | &Method::DELETE | &Method::PATCH, _) => {
-                self.resource(call, request.body()).await
+                self.resource(author, call, body).await
             }
             _ => Err(Refusal::bare(StatusCode::NOT_FOUND)),
         }
     }
-}
-
-/// ADC's ping; it tells nothing, so it needs no key.
-fn is_ping(request: &Request<Bytes>) -> bool {
-    request.method() == Method::HEAD && request.uri().path().trim_end_matches('/') == "/apisix/admin"
 }
 
 impl std::fmt::Debug for Admin {
@@ -195,18 +208,17 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// The answer to a body larger than [`MAX_BODY`], which the server gives before reading it.
-fn too_large(size: u64) -> Response<Bytes> {
-    let reason = format!(
-        "invalid request body: request size {size} is greater than the maximum size {MAX_BODY} allowed"
-    );
+/// The answer to a body that is too large, which the server gives before reading it.
+fn too_large(size: u64, most: usize) -> Response<Bytes> {
+    let reason =
+        format!("invalid request body: request size {size} is greater than the maximum size {most} allowed");
     answer::json(StatusCode::BAD_REQUEST, &json!({ "error_msg": reason }))
 }
 
 /// Reads a JSON body; `None` if there is none.
 fn read_body(body: &[u8]) -> Result<Option<serde_json::Value>, Refusal> {
     if body.len() > MAX_BODY {
-        return Err(Refusal::response(too_large(body.len() as u64)));
+        return Err(Refusal::response(too_large(body.len() as u64, MAX_BODY)));
     }
     if body.is_empty() {
         return Ok(None);

@@ -1,12 +1,14 @@
 //! What the API tells about plugins and schemas, and the list of plugins in use.
 
-use http::StatusCode;
+use bytes::Bytes;
+use http::{Method, Response, StatusCode};
 use model::Kind;
 use sdk::catalog::About;
 use serde_json::{Map, Value, json};
 
 use crate::Admin;
 use crate::answer::{self, Answer, Refusal, said};
+use crate::author::Author;
 use crate::request::Call;
 
 impl Admin {
@@ -30,8 +32,10 @@ impl Admin {
     }
 
     /// Reads the list of config.yaml again and stores it; what follows the store applies it.
-    pub(crate) async fn reload_plugins(&self) -> Answer {
-        reload(&*self.store, &*self.program, &self.about).await
+    pub(crate) async fn reload_plugins(&self, author: &Author) -> Answer {
+        let (response, revision) = reload(&*self.store, &*self.program, &self.about).await?;
+        author.changed(&Method::PUT, "plugins/reload", revision);
+        Ok(response)
     }
 
     pub(crate) async fn list_plugins(&self, call: &Call<'_>) -> Answer {
@@ -84,18 +88,23 @@ impl Admin {
     }
 }
 
-/// See [`Admin::reload_plugins`].
+/// See [`Admin::reload_plugins`]; and the revision of the change.
 pub(crate) async fn reload(
     store: &dyn control::store::Store,
     program: &dyn crate::Program,
     about: &[About],
-) -> Answer {
+) -> Result<(Response<Bytes>, u64), Refusal> {
     let listed = program.read_plugins().map_err(|reason| {
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, format!("cannot read the list of plugins: {reason}"))
     })?;
+    if !store.writable() {
+        // The store has no list of its own, so that of config.yaml is what is used.
+        program.use_plugins(listed);
+        return Ok((answer::text(StatusCode::OK, "done"), store.revision().await?));
+    }
     let names = listed.unwrap_or_else(|| about.iter().map(|about| about.name.to_owned()).collect());
-    store.put_plugins(names).await?;
-    Ok(answer::text(StatusCode::OK, "done"))
+    let revision = store.put_plugins(names).await?;
+    Ok((answer::text(StatusCode::OK, "done"), revision))
 }
 
 /// All that is known of plugins, by name.

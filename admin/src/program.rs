@@ -1,8 +1,9 @@
 //! What the APIs ask the rest of the program.
 
-use std::future::Future;
+use std::future::{Future, ready};
 use std::pin::Pin;
 
+use model::Key;
 use serde_json::{Map, Value};
 
 /// A reading of files that is under way: what came of it, in words, or what is wrong with them.
@@ -13,11 +14,26 @@ pub trait Program: Send + Sync {
     /// Which snapshot is out, who runs which, and what could not be used.
     fn published(&self) -> Published;
 
+    /// What became of a change of `key` that made this revision. Waits no longer than is hardly
+    /// noticed: a write is done when the store has it.
+    fn verdict<'a>(&'a self, _key: &'a Key, _revision: u64) -> Verdict<'a> {
+        Box::pin(ready(Outcome::Pending))
+    }
+
+    /// What is stored and not served as it is written: all that [`published`](Program::published)
+    /// lists as rejected, and what names something that does not exist.
+    fn rejected(&self) -> Vec<Rejected> {
+        self.published().rejected
+    }
+
     /// Reads the `plugins` list of config.yaml again; `None` if there is none, which means all.
     ///
     /// # Errors
     /// Why it cannot be read, in words.
     fn read_plugins(&self) -> Result<Option<Vec<String>>, String>;
+
+    /// Uses this list, as [`read_plugins`](Program::read_plugins) gives it, where no store has one.
+    fn use_plugins(&self, names: Option<Vec<String>>);
 
     /// Reads the files again, as SIGHUP does.
     fn reload(&self) -> Reloading<'_>;
@@ -32,6 +48,20 @@ pub trait Program: Send + Sync {
     fn ready(&self) -> Result<(), String> {
         self.published().workers_ready()
     }
+}
+
+/// What [`Program::verdict`] returns.
+pub type Verdict<'a> = Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
+
+/// What became of a change, as far as is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is in the snapshot that workers take with their next request.
+    Published,
+    /// It cannot be used, in words.
+    Rejected(String),
+    /// It is stored; that it is published may be waited for at `/v1/snapshot`.
+    Pending,
 }
 
 /// The state of the configuration in the data plane.
@@ -57,7 +87,7 @@ impl Published {
     }
 }
 
-/// Something stored that is not in use (or in use in an older form), and why.
+/// Something stored that is not served as it is written, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejected {
     /// The store's path, or the place in a file.
@@ -65,5 +95,27 @@ pub struct Rejected {
     /// RFC 6901, within the resource.
     pub pointer: String,
     pub reason: String,
+    pub expected: Option<String>,
+    pub got: Option<String>,
     pub hint: Option<String>,
+    pub state: State,
+}
+
+/// What is served of something rejected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    LastGoodForm,
+    LeftOut,
+    /// All but what it names, which does not exist.
+    Dangling,
+}
+
+impl State {
+    pub fn word(self) -> &'static str {
+        match self {
+            State::LastGoodForm => "last good form served",
+            State::LeftOut => "left out",
+            State::Dangling => "names what does not exist",
+        }
+    }
 }

@@ -1,18 +1,23 @@
 //! The resources: what each kind allows, and how it is read and written.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use control::references;
-use control::store::{Expect, StoreError, Stored};
-use http::{Method, StatusCode};
+use control::store::{Expect, Refused, Step, StoreError, Stored, View};
+use http::{Method, Response, StatusCode};
 use model::{Key, Kind};
 use serde_json::{Value, json};
 
 use crate::answer::{self, Answer, Envelope, Refusal, said};
+use crate::author::Author;
 use crate::request::Call;
 use crate::{Admin, list, now, patch, read_body};
+
+/// How often a PATCH is made again because somebody else wrote meanwhile.
+const PATCH_TRIES: usize = 32;
 
 /// What the path of a request speaks of.
 #[derive(Debug)]
@@ -26,7 +31,7 @@ struct Target {
 }
 
 impl Admin {
-    pub(crate) async fn resource(&self, call: Call<'_>, body: &Bytes) -> Answer {
+    pub(crate) async fn resource(&self, author: &Author, call: Call<'_>, body: &Bytes) -> Answer {
         let target = Target::read(&call.path())?;
         if target.kind == Kind::StreamRoute {
             return Err(said("stream mode is disabled, can not add stream routes"));
@@ -41,10 +46,10 @@ impl Admin {
         }
         match *call.method {
             Method::GET => self.get(&target, &call).await,
-            Method::DELETE => self.delete(&target, call.query("force") == Some("true")).await,
-            Method::PUT => self.put(&target, value, ttl).await,
-            Method::POST => self.post(&target, value, ttl).await,
-            _ => self.patch(&target, value, ttl).await,
+            Method::DELETE => self.delete(author, &target, call.query("force") == Some("true")).await,
+            Method::PUT => self.put(author, &target, value, ttl).await,
+            Method::POST => self.post(author, &target, value, ttl).await,
+            _ => self.patch(author, &target, value, ttl).await,
         }
     }
 
@@ -77,7 +82,13 @@ impl Admin {
         list::answer(items, call, &collection, self.envelope())
     }
 
-    async fn put(&self, target: &Target, value: Option<Value>, ttl: Option<Duration>) -> Answer {
+    async fn put(
+        &self,
+        author: &Author,
+        target: &Target,
+        value: Option<Value>,
+        ttl: Option<Duration>,
+    ) -> Answer {
         let mut value = configuration(value)?;
         let id = match target.kind {
             Kind::Consumer | Kind::PluginMetadata | Kind::Secret => target.id.clone(),
@@ -102,41 +113,56 @@ impl Admin {
             (_, Some(id)) => target.key(&id),
         };
         self.check(&key, &value).await?;
-        let there = self.store.get(&key).await?;
-        match key.kind {
-            Kind::PluginMetadata => set_id(&mut value, &key.id),
-            _ => stamp(&mut value, there.as_ref(), None),
-        }
-        let stored = self.store.put(key, value, Expect::Any, ttl).await?;
+        let decide = move |view: &dyn View| {
+            references::check(view, &key, &value)?;
+            match key.kind {
+                Kind::PluginMetadata => set_id(&mut value, &key.id),
+                _ => stamp(&mut value, view.get(&key).and_then(|there| created(&there.value())), None),
+            }
+            Ok(vec![Step::Put { key, value, ttl }])
+        };
+        let stored = self.write_one(decide).await?;
         let new = stored.created == stored.modified;
         let status = if new { StatusCode::CREATED } else { StatusCode::OK };
-        Ok(self.envelope().written(status, &stored, "set"))
+        let response = self.envelope().written(status, &stored, "set");
+        Ok(self.done(author, &Method::PUT, &stored.key, stored.modified, response).await)
     }
 
-    async fn post(&self, target: &Target, value: Option<Value>, ttl: Option<Duration>) -> Answer {
+    async fn post(
+        &self,
+        author: &Author,
+        target: &Target,
+        value: Option<Value>,
+        ttl: Option<Duration>,
+    ) -> Answer {
         let mut value = configuration(value)?;
         if target.id.is_some() || value.get("id").is_some() {
             return Err(said(format!("wrong {} id, do not need it", target.kind)));
         }
         refuse_times(&value)?;
         stamp(&mut value, None, None);
-        // The id is the revision that the write is expected to get. Should others write
-        // meanwhile it is an older one, which is still unique: somebody else who got it
-        // makes this write fail, and it is tried again.
-        loop {
-            let id = format!("{:020}", self.store.revision().await? + 1);
+        // Without an id, which is the write's revision.
+        self.check(&target.key("0"), &value).await?;
+        let (kind, owner) = (target.kind, target.owner.clone());
+        let decide = move |view: &dyn View| {
+            let id = format!("{:020}", view.revision() + 1);
             set_id(&mut value, &id);
-            let key = target.key(&id);
-            self.check(&key, &value).await?;
-            match self.store.put(key, value.clone(), Expect::Absent, ttl).await {
-                Ok(stored) => return Ok(self.envelope().written(StatusCode::CREATED, &stored, "create")),
-                Err(StoreError::Changed) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+            let key = Target { kind, owner, id: None, sub_path: Vec::new() }.key(&id);
+            references::check(view, &key, &value)?;
+            Ok(vec![Step::Put { key, value, ttl }])
+        };
+        let stored = self.write_one(decide).await?;
+        let response = self.envelope().written(StatusCode::CREATED, &stored, "create");
+        Ok(self.done(author, &Method::POST, &stored.key, stored.modified, response).await)
     }
 
-    async fn patch(&self, target: &Target, value: Option<Value>, ttl: Option<Duration>) -> Answer {
+    async fn patch(
+        &self,
+        author: &Author,
+        target: &Target,
+        value: Option<Value>,
+        ttl: Option<Duration>,
+    ) -> Answer {
         let id = target.id.as_ref().ok_or_else(|| {
             said(match target.kind {
                 Kind::Secret => "no secret id".to_owned(),
@@ -151,42 +177,86 @@ impl Admin {
         if key.check().is_err() {
             return Err(answer::not_found());
         }
-        let there = self.store.get(&key).await?.ok_or_else(answer::not_found)?;
-        let keeps_time = target.sub_path.is_empty() && change.get("update_time").is_some();
-        let mut value = Value::clone(&there.value);
-        if target.sub_path.is_empty() {
-            patch::merge(&mut value, change);
-        } else {
-            patch::set(&mut value, &target.sub_path, change)?;
+        for _ in 0..PATCH_TRIES {
+            let there = self.store.get(&key).await?.ok_or_else(answer::not_found)?;
+            let value = target.patched(&key, &there, change.clone())?;
+            self.check(&key, &value).await?;
+            let (key, was) = (key.clone(), there.modified);
+            let decide = move |view: &dyn View| {
+                if !Expect::Unchanged(was).holds(view.get(&key).as_ref()) {
+                    return Err(StoreError::Changed.into());
+                }
+                references::check(view, &key, &value)?;
+                Ok(vec![Step::Put { key, value, ttl }])
+            };
+            match self.write_one(decide).await {
+                // Somebody else was quicker: what is there now is patched instead.
+                Err(Refused::Store(StoreError::Changed)) => {}
+                Err(refused) => return Err(refused.into()),
+                Ok(stored) => {
+                    let response = self.envelope().written(StatusCode::OK, &stored, "compareAndSwap");
+                    return Ok(self
+                        .done(author, &Method::PATCH, &stored.key, stored.modified, response)
+                        .await);
+                }
+            }
         }
-        stamp(&mut value, Some(&there), Some(keeps_time));
-        if value.get("id").is_some_and(|own| id_text(own).as_deref() != Some(key.leaf())) {
-            return Err(said(format!("wrong {} id", target.kind)));
-        }
-        self.check(&key, &value).await?;
-        let stored = self.store.put(key, value, Expect::Unchanged(there.modified), ttl).await?;
-        Ok(self.envelope().written(StatusCode::OK, &stored, "compareAndSwap"))
+        Err(StoreError::Changed.into())
     }
 
-    async fn delete(&self, target: &Target, force: bool) -> Answer {
+    async fn delete(&self, author: &Author, target: &Target, force: bool) -> Answer {
         let id = target.id.as_ref().ok_or_else(|| said(format!("missing {} id", target.kind)))?;
         let key = target.key(id);
         if key.check().is_err() {
             return Err(answer::not_found());
         }
-        if !force {
-            references::check_unused(&*self.store, &key).await?;
-        }
-        if key.kind == Kind::Consumer {
-            let (credentials, _) = self.store.list(Kind::Credential, &format!("{id}/credentials/")).await?;
-            for credential in credentials {
-                self.store.delete(credential.key, Expect::Any).await?;
+        let deleted = key.clone();
+        let decide = move |view: &dyn View| {
+            if !force {
+                references::check_unused(view, &key)?;
             }
-        }
-        match self.store.delete(key.clone(), Expect::Any).await? {
-            Some(_) => Ok(self.envelope().deleted(&key)),
-            None => Err(answer::not_found()),
-        }
+            let mut steps = Vec::new();
+            if key.kind == Kind::Consumer {
+                view.scan(Kind::Credential, &format!("{}/credentials/", key.id), &mut |row| {
+                    steps.push(Step::Delete { key: row.key.clone() });
+                    ControlFlow::Continue(())
+                });
+            }
+            steps.push(Step::Delete { key });
+            Ok(steps)
+        };
+        let mut written = self.store.write(Box::new(decide)).await?;
+        written.values.pop().flatten().ok_or_else(answer::not_found)?;
+        let response = self.envelope().deleted(&deleted);
+        Ok(self.done(author, &Method::DELETE, &deleted, written.revision, response).await)
+    }
+
+    /// Logs a change that was made, and says in its answer what has become of it.
+    async fn done(
+        &self,
+        author: &Author,
+        method: &Method,
+        key: &Key,
+        revision: u64,
+        mut response: Response<Bytes>,
+    ) -> Response<Bytes> {
+        author.changed(method, key, revision);
+        let outcome = self.program.verdict(key, revision).await;
+        answer::tell_outcome(&mut response, revision, &outcome);
+        response
+    }
+
+    /// Writes the one value that `decide` gives.
+    async fn write_one(
+        &self,
+        decide: impl FnOnce(&dyn View) -> Result<Vec<Step>, Refused> + Send + 'static,
+    ) -> Result<Stored, Refused> {
+        let mut written = self.store.write(Box::new(decide)).await?;
+        written
+            .values
+            .pop()
+            .flatten()
+            .ok_or_else(|| StoreError::Unavailable("it wrote nothing".to_owned()).into())
     }
 }
 
@@ -222,6 +292,24 @@ impl Target {
             (Kind::Secret, Some(manager)) => Key::new(Kind::Secret, format!("{manager}/{id}")),
             (kind, _) => Key::new(kind, id),
         }
+    }
+}
+
+impl Target {
+    /// What a PATCH makes of what is there.
+    fn patched(&self, key: &Key, there: &Stored, change: Value) -> Result<Value, Refusal> {
+        let keeps_time = self.sub_path.is_empty() && change.get("update_time").is_some();
+        let mut value = Value::clone(&there.value);
+        if self.sub_path.is_empty() {
+            patch::merge(&mut value, change);
+        } else {
+            patch::set(&mut value, &self.sub_path, change)?;
+        }
+        stamp(&mut value, created(&there.value), Some(keeps_time));
+        if value.get("id").is_some_and(|own| id_text(own).as_deref() != Some(key.leaf())) {
+            return Err(said(format!("wrong {} id", self.kind)));
+        }
+        Ok(value)
     }
 }
 
@@ -290,14 +378,17 @@ fn refuse_times(value: &Value) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Sets `create_time` (kept from what is there) and `update_time`; `patched` says that
+fn created(value: &Value) -> Option<Value> {
+    value.get("create_time").cloned()
+}
+
+/// Sets `create_time` (`created` is that of what is there) and `update_time`; `patched` says that
 /// this is a PATCH, and whether it brings its own `update_time`.
-fn stamp(value: &mut Value, there: Option<&Stored>, patched: Option<bool>) {
+fn stamp(value: &mut Value, created: Option<Value>, patched: Option<bool>) {
     let Some(map) = value.as_object_mut() else { return };
     let now = json!(now());
     if !map.contains_key("create_time") {
-        let kept = there.and_then(|there| there.value.get("create_time").cloned());
-        map.insert("create_time".to_owned(), kept.unwrap_or_else(|| now.clone()));
+        map.insert("create_time".to_owned(), created.unwrap_or_else(|| now.clone()));
     }
     if patched != Some(true) {
         map.insert("update_time".to_owned(), now);

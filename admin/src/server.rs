@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::request::Parts;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Incoming};
@@ -15,21 +16,25 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use crate::patience::Patience;
-use crate::{MAX_BODY, answer, too_large};
+use crate::{Admin, MAX_BODY, answer, too_large};
 
 /// What one client, and all together, may cost.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// At once; more wait to be accepted.
     pub connections: usize,
+    /// At once of clients that will be refused; more are closed.
+    pub strangers: usize,
     /// To send a request's head, and to begin the next one on a kept connection.
     pub head: Duration,
     /// To send a request's body.
     pub body: Duration,
+    /// Bytes of a request's body.
+    pub body_size: usize,
     /// To take what is buffered of an answer, some 64 KiB.
     pub send: Duration,
     /// From accepting to the last request; an answer under way then has `body` to be finished.
@@ -40,15 +45,78 @@ impl Default for Limits {
     fn default() -> Self {
         Limits {
             connections: 256,
+            strangers: 16,
             head: Duration::from_secs(10),
             body: Duration::from_secs(30),
+            body_size: SMALL,
             send: Duration::from_secs(30),
             connection: Duration::from_secs(600),
         }
     }
 }
 
-/// Answers requests with `handler`, which gets whole bodies of at most [`MAX_BODY`].
+/// A body that costs nothing to speak of.
+const SMALL: usize = 64 * 1024;
+
+/// For how long a refused body is let pass by.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// Somebody who answers requests.
+pub(crate) trait Service: Clone + Send + Sync + 'static {
+    type Body: Body<Data = Bytes, Error = Infallible> + Send + 'static;
+
+    /// Whether connections from there may take the places that are for everybody.
+    fn knows(&self, _peer: IpAddr) -> bool {
+        true
+    }
+
+    /// Answers what needs no body, so that none is read.
+    fn answer_head(&self, _peer: IpAddr, _head: &Parts) -> Option<Response<Bytes>> {
+        None
+    }
+
+    /// Answers the rest; bodies are whole and within [`Limits::body_size`].
+    fn answer(
+        &self,
+        peer: IpAddr,
+        request: Request<Bytes>,
+    ) -> impl Future<Output = Response<Self::Body>> + Send;
+}
+
+/// Answers everybody alike.
+#[derive(Clone)]
+struct Open<H>(H);
+
+impl<H, F, B> Service for Open<H>
+where
+    H: Fn(IpAddr, Request<Bytes>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Response<B>> + Send,
+    B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
+{
+    type Body = B;
+
+    fn answer(&self, peer: IpAddr, request: Request<Bytes>) -> impl Future<Output = Response<B>> + Send {
+        self.0(peer, request)
+    }
+}
+
+impl Service for Admin {
+    type Body = Full<Bytes>;
+
+    fn knows(&self, peer: IpAddr) -> bool {
+        Admin::knows(self, peer)
+    }
+
+    fn answer_head(&self, peer: IpAddr, head: &Parts) -> Option<Response<Bytes>> {
+        Admin::answer_head(self, peer, head)
+    }
+
+    async fn answer(&self, peer: IpAddr, request: Request<Bytes>) -> Response<Full<Bytes>> {
+        self.handle(peer, request).await.map(Full::new)
+    }
+}
+
+/// Answers requests with `handler` for as long as the runtime lives.
 pub(crate) async fn serve<H, F>(listener: TcpListener, limits: Limits, handler: H)
 where
     H: Fn(IpAddr, Request<Bytes>) -> F + Clone + Send + Sync + 'static,
@@ -68,17 +136,27 @@ where
     F: Future<Output = Response<B>> + Send,
     B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
 {
+    run(listener, limits, Open(handler)).await;
+}
+
+/// Serves for as long as the runtime lives.
+pub(crate) async fn run(listener: TcpListener, limits: Limits, service: impl Service) {
     let places = Arc::new(Semaphore::new(limits.connections));
+    let few = Arc::new(Semaphore::new(limits.strangers));
     loop {
         // Never closed, so this does not fail.
         let Ok(place) = places.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, peer)) => {
-                let (limits, handler) = (limits.clone(), handler.clone());
-                tokio::spawn(async move {
-                    connection(stream, peer.ip(), limits, handler).await;
-                    drop(place);
-                });
+                let peer = peer.ip();
+                let place = match service.knows(peer) {
+                    true => Some(place),
+                    // They may not keep those out who are known.
+                    false => few.clone().try_acquire_owned().ok(),
+                };
+                if let Some(place) = place {
+                    tokio::spawn(connection(stream, peer, limits.clone(), service.clone(), place));
+                }
             }
             Err(error) => {
                 // Out of descriptors, mostly: others must close theirs first.
@@ -89,27 +167,25 @@ where
     }
 }
 
-async fn connection<H, F, B>(stream: TcpStream, peer: IpAddr, limits: Limits, handler: H)
-where
-    H: Fn(IpAddr, Request<Bytes>) -> F,
-    F: Future<Output = Response<B>>,
-    B: Body<Data = Bytes, Error = Infallible> + 'static,
-{
+async fn connection(
+    stream: TcpStream,
+    peer: IpAddr,
+    limits: Limits,
+    service: impl Service,
+    place: OwnedSemaphorePermit,
+) {
     // An answer is one write; nothing is gained by waiting for more.
     let _ = stream.set_nodelay(true);
-    let service = service_fn(|request: Request<Incoming>| async {
-        let response = match whole(request, limits.body).await {
-            Ok(request) => handler(peer, request).await.map(Either::Left),
-            Err(refused) => refused.map(|body| Either::Right(Full::new(body))),
-        };
+    let answer = service_fn(|request: Request<Incoming>| async {
+        let response = answer(&service, &limits, peer, request).await;
         Ok::<_, Infallible>(response)
     });
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
         .max_headers(100)
-        .max_buf_size(64 * 1024)
-        .serve_connection(TokioIo::new(Patience::new(stream, limits.send)), service);
+        .max_buf_size(SMALL)
+        .serve_connection(TokioIo::new(Patience::new(stream, limits.send)), answer);
     let mut serving = pin!(serving);
     let served = match timeout(limits.connection, serving.as_mut()).await {
         Ok(served) => served,
@@ -122,27 +198,66 @@ where
     if let Err(error) = served {
         tracing::debug!(%peer, %error, "a connection ended early");
     }
+    drop(place);
+}
+
+async fn answer<S: Service>(
+    service: &S,
+    limits: &Limits,
+    peer: IpAddr,
+    request: Request<Incoming>,
+) -> Response<Either<S::Body, Full<Bytes>>> {
+    let short = |response: Response<Bytes>| response.map(|body| Either::Right(Full::new(body)));
+    let (head, body) = request.into_parts();
+    if let Some(response) = service.answer_head(peer, &head) {
+        if body.is_end_stream() {
+            return short(response);
+        }
+        // Whoever waits to be told to send it is not told.
+        if !head.headers.contains_key(header::EXPECT) {
+            tokio::spawn(timeout(LINGER, forget(body)));
+        }
+        return short(closing(response));
+    }
+    match whole(body, limits).await {
+        Ok(body) => service.answer(peer, Request::from_parts(head, body)).await.map(Either::Left),
+        Err(refused) => short(closing(*refused)),
+    }
 }
 
 /// Reads the body.
-async fn whole(request: Request<Incoming>, within: Duration) -> Result<Request<Bytes>, Box<Response<Bytes>>> {
-    let (head, body) = request.into_parts();
+async fn whole(body: Incoming, limits: &Limits) -> Result<Bytes, Box<Response<Bytes>>> {
+    let refused = |response| Err(Box::new(response));
     let announced = body.size_hint().lower();
-    if announced > MAX_BODY as u64 {
-        return Err(closing(too_large(announced)));
+    if announced > limits.body_size as u64 {
+        return refused(too_large(announced, limits.body_size));
     }
-    match timeout(within, Limited::new(body, MAX_BODY).collect()).await {
-        Ok(Ok(body)) => Ok(Request::from_parts(head, body.to_bytes())),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(closing(too_large(MAX_BODY as u64 + 1))),
-        Ok(Err(_)) => Err(closing(answer::empty(StatusCode::BAD_REQUEST))),
-        Err(_) => Err(closing(answer::empty(StatusCode::REQUEST_TIMEOUT))),
+    match timeout(limits.body, Limited::new(body, limits.body_size).collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            refused(too_large(limits.body_size as u64 + 1, limits.body_size))
+        }
+        Ok(Err(_)) => refused(answer::empty(StatusCode::BAD_REQUEST)),
+        Err(_) => refused(answer::empty(StatusCode::REQUEST_TIMEOUT)),
+    }
+}
+
+/// Lets a body pass by: closing while it is still sent would take the answer from the client.
+async fn forget(mut body: Incoming) {
+    let mut left = MAX_BODY;
+    while let Some(Ok(frame)) = body.frame().await {
+        let size = frame.data_ref().map_or(0, Bytes::len);
+        match left.checked_sub(size) {
+            Some(less) => left = less,
+            None => return,
+        }
     }
 }
 
 /// Whatever is left of the body must not be taken for a request.
-fn closing(mut response: Response<Bytes>) -> Box<Response<Bytes>> {
+fn closing(mut response: Response<Bytes>) -> Response<Bytes> {
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-    Box::new(response)
+    response
 }
 
 #[cfg(test)]
@@ -156,13 +271,118 @@ mod tests {
 
     /// A server that answers with the length of the body.
     async fn server(limits: Limits) -> SocketAddr {
+        let service = |peer, request: Request<Bytes>| async move {
+            assert!(request.uri().path() != "/panic", "asked to");
+            answer::text(StatusCode::OK, format!("{peer} {}", request.body().len())).map(Full::new)
+        };
+        serve_here(limits, Open(service)).await
+    }
+
+    async fn serve_here(limits: Limits, service: impl Service) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(serve(listener, limits, |peer, request: Request<Bytes>| async move {
-            assert!(request.uri().path() != "/panic", "asked to");
-            answer::text(StatusCode::OK, format!("{peer} {}", request.body().len()))
-        }));
+        tokio::spawn(run(listener, limits, service));
         address
+    }
+
+    fn large() -> Limits {
+        Limits { body_size: MAX_BODY, ..Limits::default() }
+    }
+
+    /// Refuses everybody: with 401, and strangers at all.
+    #[derive(Clone)]
+    struct Closed {
+        strangers: bool,
+    }
+
+    impl Service for Closed {
+        type Body = Full<Bytes>;
+
+        fn knows(&self, _: IpAddr) -> bool {
+            !self.strangers
+        }
+
+        fn answer_head(&self, _: IpAddr, head: &Parts) -> Option<Response<Bytes>> {
+            (head.uri.path() != "/open").then(|| answer::empty(StatusCode::UNAUTHORIZED))
+        }
+
+        async fn answer(&self, _: IpAddr, _: Request<Bytes>) -> Response<Full<Bytes>> {
+            answer::empty(StatusCode::OK).map(Full::new)
+        }
+    }
+
+    #[tokio::test]
+    async fn what_needs_no_body_is_answered_before_one_is_read() {
+        let address = serve_here(large(), Closed { strangers: false }).await;
+        // The body never comes; the answer and the end of the connection do.
+        for head in [
+            "content-length: 1000000",
+            "transfer-encoding: chunked",
+            "content-length: 5\r\nexpect: 100-continue",
+        ] {
+            let said =
+                exchange(address, format!("PUT / HTTP/1.1\r\nhost: x\r\n{head}\r\n\r\n").as_bytes()).await;
+            assert!(said.starts_with("HTTP/1.1 401"), "{said}");
+            assert!(said.contains("connection: close"), "{said}");
+        }
+        // One that is on its way does not keep the answer from its sender.
+        let mut large = b"PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: 1500000\r\n\r\n".to_vec();
+        large.resize(large.len() + 1_500_000, b'x');
+        let said = exchange(address, &large).await;
+        assert!(said.starts_with("HTTP/1.1 401") && said.ends_with("\r\n\r\n"), "{said}");
+        let kept =
+            b"GET / HTTP/1.1\r\nhost: x\r\n\r\nGET /open HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        let said = exchange(address, kept).await;
+        assert!(said.starts_with("HTTP/1.1 401") && said.contains("HTTP/1.1 200"), "{said}");
+    }
+
+    #[tokio::test]
+    async fn strangers_have_few_places_and_take_none_of_the_others() {
+        let limits = Limits { connections: 3, strangers: 1, ..Limits::default() };
+        let address = serve_here(limits, Closed { strangers: true }).await;
+        let mut first = TcpStream::connect(address).await.unwrap();
+        first.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let mut byte = [0];
+        first.read_exact(&mut byte).await.unwrap();
+        for _ in 0..5 {
+            assert_eq!(exchange(address, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await, "");
+        }
+        drop(first);
+        let asked = async {
+            while exchange(address, b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+                .await
+                .is_empty()
+            {}
+        };
+        timeout(Duration::from_secs(30), asked).await.expect("the place is free again");
+    }
+
+    #[tokio::test]
+    async fn a_kept_connection_that_asks_nothing_is_closed() {
+        let address = server(Limits { head: Duration::from_millis(100), ..Limits::default() }).await;
+        let said = exchange(address, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await;
+        assert!(said.starts_with("HTTP/1.1 200"), "{said}");
+    }
+
+    #[tokio::test]
+    async fn whoever_does_not_read_is_cut() {
+        let limits = Limits { connections: 1, send: Duration::from_millis(100), ..Limits::default() };
+        let large = Bytes::from(vec![b'x'; 32 << 20]);
+        let service = move |_, _: Request<Bytes>| {
+            let large = large.clone();
+            async { answer::text(StatusCode::OK, large).map(Full::new) }
+        };
+        let address = serve_here(limits, Open(service)).await;
+        let mut stalled = TcpStream::connect(address).await.unwrap();
+        stalled.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        // Its place is free for the next one, though it is still there.
+        let mut next = TcpStream::connect(address).await.unwrap();
+        next.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let mut start = [0; 12];
+        let read = timeout(Duration::from_secs(30), next.read_exact(&mut start)).await;
+        read.expect("the stalled one is cut").unwrap();
+        assert_eq!(&start, b"HTTP/1.1 200");
+        drop(stalled);
     }
 
     /// Sends bytes and reads until the other side closes.
@@ -186,7 +406,7 @@ mod tests {
 
     #[tokio::test]
     async fn large_bodies_are_refused_before_and_while_they_are_read() {
-        let address = server(Limits::default()).await;
+        let address = server(large()).await;
         let head = format!("PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", MAX_BODY + 1);
         let said = exchange(address, head.as_bytes()).await;
         assert!(said.starts_with("HTTP/1.1 400") && said.contains("maximum size 1572864 allowed"), "{said}");

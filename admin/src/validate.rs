@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use bytes::Bytes;
-use http::{Request, StatusCode, header};
+use http::request::Parts;
+use http::{StatusCode, header};
 use model::yaml::Variables;
 use model::{Key, Kind};
 use serde_json::{Value, json};
@@ -13,11 +13,11 @@ use crate::check::check_alone;
 use crate::{Admin, MAX_BODY, read_body, too_large};
 
 /// `/schema/validate/{collection}`: the object's fields alone, not its plugins.
-pub(crate) fn one(collection: &str, request: &Request<Bytes>) -> Answer {
+pub(crate) fn one(collection: &str, body: &[u8]) -> Answer {
     let kind = Kind::from_collection(collection).filter(|kind| *kind != Kind::Secret).ok_or_else(|| {
         Refusal::new(StatusCode::NOT_FOUND, format!("Unsupported resource type: {collection}"))
     })?;
-    let value = read_body(request.body())?.unwrap_or(Value::Null);
+    let value = read_body(body)?.unwrap_or(Value::Null);
     model::schema::of_kind(kind).check(&value)?;
     Ok(answer::empty(StatusCode::OK))
 }
@@ -25,8 +25,8 @@ pub(crate) fn one(collection: &str, request: &Request<Bytes>) -> Answer {
 impl Admin {
     /// `/configs/validate`: every object of a declarative document and its plugins; whether
     /// what they name exists is not looked at.
-    pub(crate) async fn validate_all(&self, request: &Request<Bytes>) -> Answer {
-        let document = read_document(request)?;
+    pub(crate) async fn validate_all(&self, head: &Parts, body: &[u8]) -> Answer {
+        let document = read_document(head, body)?;
         let mut errors = Vec::new();
         for kind in Kind::ALL {
             let collection = kind.collection();
@@ -78,15 +78,14 @@ impl Admin {
     }
 }
 
-fn read_document(request: &Request<Bytes>) -> Result<Value, Refusal> {
-    let body = request.body();
+fn read_document(head: &Parts, body: &[u8]) -> Result<Value, Refusal> {
     if body.is_empty() {
         return Err(said("invalid request body: empty request body"));
     }
     if body.len() > MAX_BODY {
-        return Err(Refusal::response(too_large(body.len() as u64)));
+        return Err(Refusal::response(too_large(body.len() as u64, MAX_BODY)));
     }
-    let media = request.headers().get(header::CONTENT_TYPE).map(|media| media.as_bytes()).unwrap_or_default();
+    let media = head.headers.get(header::CONTENT_TYPE).map(|media| media.as_bytes()).unwrap_or_default();
     let document = if media.starts_with(b"application/yaml") {
         let text = std::str::from_utf8(body);
         text.ok()

@@ -3,6 +3,8 @@
 //! A value that cannot be read keeps the resource as it was before, and is
 //! told. Nothing here compiles, writes or waits.
 
+mod dangling;
+
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,6 +12,7 @@ use std::sync::Arc;
 use model::{Desired, Diagnostic, Entry, Invalid, Key, Resource, gaps};
 use snapshot::{Rejected, Touched, parallel};
 
+use self::dangling::Dangling;
 use crate::store::{Change, Revision, Row};
 
 /// What is desired at a revision, and what of it could not be read.
@@ -25,6 +28,7 @@ pub struct Fold {
     findings: Arc<[Diagnostic]>,
     /// What values that came in ask for in vain.
     ignored: Vec<(Key, Invalid)>,
+    dangling: Dangling,
 }
 
 impl Fold {
@@ -36,9 +40,15 @@ impl Fold {
             Change::Put(row) => {
                 let (row, parsed, ignored) = parse(row);
                 self.note(&row.key, ignored);
+                let key = row.key.clone();
+                let before = self.there(&key).cloned();
                 self.place(row, parsed, touched);
+                self.dangling.changed(&key, before.as_deref(), &self.desired);
             }
-            Change::Delete { key, .. } => self.delete(&key, touched),
+            Change::Delete { key, .. } => {
+                let before = self.delete(&key, touched);
+                self.dangling.changed(&key, before.as_deref(), &self.desired);
+            }
             // The compiler itself sees whether the list differs.
             Change::Plugins { names, .. } => self.desired.plugins = names,
             Change::Reset { items, plugins, rejected, .. } => {
@@ -48,12 +58,13 @@ impl Fold {
                     LazyCell::new(|| items.iter().map(|row| &row.key).collect());
                 let known = self.desired.iter().map(|entry| &entry.key).chain(self.refused.keys());
                 let gone: BTreeSet<Key> = known.filter(|key| !now.contains(key)).cloned().collect();
-                gone.iter().for_each(|key| self.delete(key, touched));
+                gone.iter().for_each(|key| _ = self.delete(key, touched));
                 let news = items.into_iter().filter(|row| !self.is_known(row)).collect();
                 for (row, parsed, ignored) in parallel::map(news, parse) {
                     self.note(&row.key, ignored);
                     self.place(row, parsed, touched);
                 }
+                self.dangling.rebuild(&self.desired);
                 self.desired.plugins = plugins;
                 self.findings = rejected.into();
             }
@@ -89,6 +100,11 @@ impl Fold {
 
     fn note(&mut self, key: &Key, ignored: Vec<Invalid>) {
         self.ignored.extend(ignored.into_iter().map(|invalid| (key.clone(), invalid)));
+    }
+
+    /// Resources that name others which do not exist. The same `Arc` as before if nothing changed.
+    pub fn dangling(&mut self) -> Arc<[Rejected]> {
+        self.dangling.told()
     }
 
     pub fn findings(&self) -> &Arc<[Diagnostic]> {
@@ -132,11 +148,11 @@ impl Fold {
         }
     }
 
-    fn delete(&mut self, key: &Key, touched: &mut Touched) {
+    fn delete(&mut self, key: &Key, touched: &mut Touched) -> Option<Arc<Entry>> {
         self.forgive(key);
-        if self.desired.delete(key).is_some() {
-            touched.keys.insert(key.clone());
-        }
+        let before = self.desired.delete(key)?;
+        touched.keys.insert(key.clone());
+        Some(before)
     }
 }
 
@@ -219,5 +235,44 @@ mod tests {
         touched(&mut fold, Change::Put(stored("a", 4, route("/a"))));
         touched(&mut fold, Change::Delete { key: Key::new(Kind::Route, "b"), revision: 5 });
         assert_eq!(fold.refused().len(), 0);
+    }
+
+    #[test]
+    fn a_reset_forgets_bad_values_that_are_gone() {
+        let mut fold = Fold::default();
+        let bad = || json!({"uri": 1});
+        let first = vec![stored("a", 1, bad()), stored("b", 2, bad()), stored("c", 3, route("/c"))];
+        touched(&mut fold, reset(first, 3));
+        touched(&mut fold, Change::Put(stored("c", 4, bad())));
+        assert_eq!(fold.refused().len(), 3);
+        // One of them is still there, one is gone, one with a good form before it is gone.
+        assert_eq!(touched(&mut fold, reset(vec![stored("a", 1, bad())], 6)), ["c"]);
+        let refused: Vec<_> = fold.refused().iter().map(|r| r.key.id.clone()).collect();
+        assert_eq!((refused, fold.desired().len()), (vec!["a".to_owned()], 0));
+        // A value that was deleted and written again at another revision is read again.
+        touched(&mut fold, reset(vec![stored("b", 2, route("/b"))], 7));
+        assert_eq!((fold.refused().len(), fold.desired().len()), (0, 1));
+    }
+
+    #[test]
+    fn what_names_nothing_is_told_after_each_kind_of_change() {
+        let mut fold = Fold::default();
+        let user = |id: &str, modified| stored(id, modified, json!({"uri": "/", "upstream_id": "u"}));
+        let upstream = |modified| Row {
+            key: Key::new(Kind::Upstream, "u"),
+            ..stored("u", modified, json!({"nodes": {"127.0.0.1:80": 1}}))
+        };
+        let told =
+            |fold: &mut Fold| fold.dangling().iter().map(|one| one.key.to_string()).collect::<Vec<_>>();
+        touched(&mut fold, reset(vec![user("1", 1), upstream(2)], 2));
+        assert_eq!(told(&mut fold), [""; 0]);
+        touched(&mut fold, Change::Delete { key: upstream(2).key, revision: 3 });
+        assert_eq!(told(&mut fold), ["routes/1"]);
+        touched(&mut fold, Change::Put(user("2", 4)));
+        assert_eq!(told(&mut fold), ["routes/1", "routes/2"]);
+        touched(&mut fold, Change::Put(upstream(5)));
+        assert_eq!(told(&mut fold), [""; 0]);
+        touched(&mut fold, reset(vec![user("2", 4)], 6));
+        assert_eq!(told(&mut fold), ["routes/2"]);
     }
 }

@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::fold::Fold;
 use crate::names::{Failure, Resolver};
-use crate::store::{Change, Changes, Store};
+use crate::store::{Change, Changes, Revision, Store};
 use report::Counts;
 pub use report::Report;
 
@@ -180,11 +180,16 @@ impl Pipeline {
         self.tell_ignored();
         let before = self.report.borrow().clone();
         let rejected = self.rejected(compiled.rejected, &before.rejected);
+        let dangling = self.fold.dangling();
+        if !Arc::ptr_eq(&dangling, &before.dangling) {
+            tell_news(&dangling, &before.dangling, |one| tracing::warn!("{}", report::dangling_line(one)));
+        }
         self.report.send_replace(Arc::new(Report {
             revision: self.fold.revision(),
             published: Some(SystemTime::now()),
             counts,
             rejected,
+            dangling,
             findings: self.fold.findings().clone(),
             failing_names: self.resolver.failing(),
             compiles: before.compiles + 1,
@@ -211,22 +216,10 @@ impl Pipeline {
         if now.iter().zip(&self.rejected).all(|(now, before)| Arc::ptr_eq(now, before)) {
             return before.clone();
         }
-        let known: HashMap<&Key, &Rejected> = before.iter().map(|one| (&one.key, one)).collect();
-        let news = now.iter().flat_map(|list| &**list).filter(|one| known.get(&one.key) != Some(one));
-        let mut left = MOST_LINES;
-        for one in news {
-            match left {
-                0 => {
-                    tracing::error!("and others, which the control API lists");
-                    break;
-                }
-                _ => tracing::error!("{}", report::one_line(one)),
-            }
-            left -= 1;
-        }
-        let all = now.iter().flat_map(|list| &**list).cloned().collect();
+        let all: Vec<Rejected> = now.iter().flat_map(|list| &**list).cloned().collect();
+        tell_news(&all, before, |one| tracing::error!("{}", report::one_line(one)));
         self.rejected = now;
-        all
+        all.into()
     }
 
     /// Waits a moment for the names the first snapshot wants, and gives those that were found.
@@ -331,10 +324,37 @@ fn served(desired: &Desired, rejected: &[Rejected]) -> Counts {
     })
 }
 
+/// Logs those that were not there before, up to a bound.
+fn tell_news(now: &[Rejected], before: &[Rejected], tell: impl Fn(&Rejected)) {
+    let known: HashMap<(&Key, &str), &Rejected> = before.iter().map(|one| (place(one), one)).collect();
+    let mut news = now.iter().filter(|one| known.get(&place(one)) != Some(one));
+    news.by_ref().take(MOST_LINES).for_each(tell);
+    let left_out = news.count();
+    if left_out > 0 {
+        tracing::error!("and {left_out} others, which the control API lists at /v1/rejected");
+    }
+}
+
+fn place(rejected: &Rejected) -> (&Key, &str) {
+    (&rejected.key, &rejected.invalid.pointer)
+}
+
 impl Handle {
     /// How things stand.
     pub fn report(&self) -> Arc<Report> {
         self.report.borrow().clone()
+    }
+
+    /// Waits until this revision is applied; `None` if that is not so within `patience`, or is not
+    /// worth waiting for since applying takes longer than that.
+    pub async fn applied(&self, revision: Revision, patience: Duration) -> Option<Arc<Report>> {
+        let mut report = self.report.clone();
+        if report.borrow().last_compile > patience {
+            return Some(report.borrow().clone()).filter(|report| report.revision >= revision);
+        }
+        let applied = report.wait_for(|report| report.revision >= revision);
+        let applied = tokio::time::timeout(patience, applied).await.ok()?;
+        Some(applied.ok()?.clone())
     }
 
     /// Waits until something of the report changes. `false` once the pipeline has ended.

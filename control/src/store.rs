@@ -8,6 +8,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,10 +16,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::Stream;
 use futures_util::StreamExt;
-use model::{Diagnostic, Key, Kind};
+use model::{Diagnostic, Invalid, Key, Kind};
 use serde_json::Value;
 use snapshot::parallel;
 
+mod draft;
 pub mod embedded;
 pub mod file;
 #[cfg(any(test, feature = "testing"))]
@@ -104,6 +106,49 @@ impl Expect {
     }
 }
 
+/// What a store holds at the moment of a write, earlier writes included.
+pub trait View {
+    fn get(&self, key: &Key) -> Option<Row>;
+
+    /// Shows all of a kind whose id starts with `prefix`, by key, until `look` breaks.
+    fn scan(&self, kind: Kind, prefix: &str, look: &mut dyn FnMut(&Row) -> ControlFlow<()>);
+
+    /// The revision of the last write; the next one gets the number after it.
+    fn revision(&self) -> Revision;
+}
+
+/// What a write came to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Written {
+    /// For each step the value written, or the one deleted, `None` if there was none.
+    pub values: Vec<Option<Stored>>,
+    /// The store's revision after it.
+    pub revision: Revision,
+}
+
+/// One step of a write.
+#[derive(Debug, Clone)]
+pub enum Step {
+    Put { key: Key, value: Value, ttl: Option<Duration> },
+    Delete { key: Key },
+}
+
+/// Decides from what is there what is written, or that nothing is. No other write comes between
+/// the look and the write. Runs where the store writes, so it must be quick and may not wait.
+pub type Decide = Box<dyn FnOnce(&dyn View) -> Result<Vec<Step>, Refused> + Send>;
+
+/// Why nothing was written.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Refused {
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// What the write needs is not there; the text says what.
+    #[error("{0}")]
+    Missing(&'static str),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
 /// One step of a store's history.
 #[derive(Debug, Clone)]
 pub enum Change {
@@ -167,14 +212,27 @@ pub enum StoreError {
         path.display()
     )]
     Locked { path: PathBuf },
-    #[error("the store {} is damaged: {reason}; move it away and restore a copy, or start without it", path.display())]
+    #[error(
+        "the store {} is damaged: {reason}; restore a copy of it, or move it away to start with an empty configuration",
+        path.display()
+    )]
     Damaged { path: PathBuf, reason: String },
+    /// The open file was deleted or replaced.
+    #[error(
+        "the store {} is gone: {reason}; nothing can be written until it is back. What it held is still \
+         served, and the Admin API still lists it: save that before this process ends",
+        path.display()
+    )]
+    Gone { path: PathBuf, reason: String },
     #[error("the store {} was written by another version: {reason}", path.display())]
     UpgradeRequired { path: PathBuf, reason: String },
 }
 
 /// What a store's methods return: a boxed future, so that stores can be used as `dyn Store`.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// What [`Store::write`] returns.
+pub type Writing<'a> = Pin<Box<dyn Future<Output = Result<Written, Refused>> + Send + 'a>>;
 
 /// The keeper of the desired configuration.
 ///
@@ -195,17 +253,30 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// The same as they are kept, for whoever looks into few of them.
     fn rows<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Row>, Revision)>;
 
-    /// Writes a value. When this answers, the value survives the end of the process and of the machine.
+    /// Writes all that `decide` returns, or nothing. When this answers, the write survives the end
+    /// of the process and of the machine.
     ///
     /// # Errors
-    /// [`StoreError::Changed`] if `expect` does not hold.
-    fn put(&self, key: Key, value: Value, expect: Expect, ttl: Option<Duration>) -> Answer<'_, Stored>;
+    /// Those of `decide`, and what keeps the store from writing.
+    fn write(&self, decide: Decide) -> Writing<'_>;
 
-    /// Deletes a value and returns it; `None` if there was none (unless that is unexpected).
+    /// Writes one value.
     ///
     /// # Errors
     /// [`StoreError::Changed`] if `expect` does not hold.
-    fn delete(&self, key: Key, expect: Expect) -> Answer<'_, Option<Stored>>;
+    fn put(&self, key: Key, value: Value, expect: Expect, ttl: Option<Duration>) -> Answer<'_, Stored> {
+        let writing = self.write(expecting(expect, Step::Put { key, value, ttl }));
+        Box::pin(async { only(writing.await).and_then(|stored| stored.ok_or(StoreError::Changed)) })
+    }
+
+    /// Deletes one value and returns it; `None` if there was none (unless that is unexpected).
+    ///
+    /// # Errors
+    /// [`StoreError::Changed`] if `expect` does not hold.
+    fn delete(&self, key: Key, expect: Expect) -> Answer<'_, Option<Stored>> {
+        let writing = self.write(expecting(expect, Step::Delete { key }));
+        Box::pin(async { only(writing.await) })
+    }
 
     /// The revision of the last write.
     fn revision(&self) -> Answer<'_, Revision>;
@@ -220,7 +291,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// A follower that falls far behind gets a `Reset` again instead of what it missed.
     fn watch(&self) -> Changes;
 
-    /// Whether [`put`](Store::put) and [`delete`](Store::delete) can work at all.
+    /// Whether [`write`](Store::write) can work at all.
     fn writable(&self) -> bool {
         true
     }
@@ -243,6 +314,26 @@ impl Changes {
 impl fmt::Debug for Changes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Changes")
+    }
+}
+
+/// Decides for one step that rests on nothing but what is under its key.
+fn expecting(expect: Expect, step: Step) -> Decide {
+    Box::new(move |view| {
+        let (Step::Put { key, .. } | Step::Delete { key }) = &step;
+        match expect.holds(view.get(key).as_ref()) {
+            true => Ok(vec![step]),
+            false => Err(StoreError::Changed.into()),
+        }
+    })
+}
+
+/// What came of the one step of a write that only the store can refuse.
+fn only(written: Result<Written, Refused>) -> Result<Option<Stored>, StoreError> {
+    match written {
+        Ok(mut written) => Ok(written.values.pop().flatten()),
+        Err(Refused::Store(error)) => Err(error),
+        Err(other) => Err(StoreError::Unavailable(other.to_string())),
     }
 }
 

@@ -28,7 +28,7 @@ impl Handoff for AdminOnDataPort {
         self.ask(async move {
             let peer = head.peer.to_canonical();
             match to_http(&head, Bytes::new()) {
-                Ok(request) => match admin.refuses(peer, &request) {
+                Ok(request) => match admin.answer_head(peer, &request.into_parts().0) {
                     Some(response) => Admission::Refused(from_http(response)),
                     None => Admission::Granted(head),
                 },

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use admin::{Program, Published, Rejected, Reloading};
-use control::Handle;
+use admin::{Outcome, Program, Published, Rejected, Reloading, State, Verdict};
 use control::store::{File, Store};
+use control::{Handle, Report};
+use model::{Invalid, Key};
 use proxy::Watch;
 use serde_json::{Map, Value, json};
 use snapshot::swap::Observer;
@@ -32,26 +33,35 @@ pub struct Running {
     pub listens: Vec<String>,
 }
 
+/// How long a write's answer waits for the word of the compiler.
+const VERDICT: Duration = Duration::from_millis(20);
+
 impl Program for Running {
     fn published(&self) -> Published {
         let report = self.pipeline.report();
-        let rejected = report.rejected.iter().map(|one| Rejected {
-            key: one.key.to_string(),
-            pointer: one.invalid.pointer.clone(),
-            reason: one.invalid.reason.clone(),
-            hint: one.invalid.hint.clone(),
-        });
-        let findings = report.findings.iter().map(|finding| Rejected {
-            key: format!("{}:{}:{}", finding.file, finding.line, finding.column),
-            pointer: finding.pointer.clone(),
-            reason: finding.message.clone(),
-            hint: finding.hint.clone(),
-        });
         Published {
             revision: self.observer.published(),
             workers: self.observer.held(),
-            rejected: rejected.chain(findings).collect(),
+            rejected: unused(&report).collect(),
         }
+    }
+
+    fn verdict<'a>(&'a self, key: &'a Key, revision: u64) -> Verdict<'a> {
+        Box::pin(async move {
+            let Some(report) = self.pipeline.applied(revision, VERDICT).await else {
+                return Outcome::Pending;
+            };
+            match report.rejected.iter().find(|one| one.key == *key) {
+                Some(one) => Outcome::Rejected(one.invalid.reason.clone()),
+                None => Outcome::Published,
+            }
+        })
+    }
+
+    fn rejected(&self) -> Vec<Rejected> {
+        let report = self.pipeline.report();
+        let dangling = report.dangling.iter().map(|one| told(one, State::Dangling));
+        unused(&report).chain(dangling).collect()
     }
 
     fn read_plugins(&self) -> Result<Option<Vec<String>>, String> {
@@ -67,6 +77,10 @@ impl Program for Running {
                 Err(diagnostics.iter().map(model::Diagnostic::one_line).collect::<Vec<_>>().join("; "))
             }
         }
+    }
+
+    fn use_plugins(&self, names: Option<Vec<String>>) {
+        self.pipeline.reload_plugins(names);
     }
 
     fn reload(&self) -> Reloading<'_> {
@@ -159,4 +173,27 @@ impl Running {
         self.pipeline.reload_plugins(listed);
         Ok(())
     }
+}
+
+/// What is stored or in a file and not in use as it is.
+fn unused(report: &Report) -> impl Iterator<Item = Rejected> {
+    let rejected = report
+        .rejected
+        .iter()
+        .map(|one| told(one, if one.kept_previous { State::LastGoodForm } else { State::LeftOut }));
+    let findings = report.findings.iter().map(|finding| Rejected {
+        key: format!("{}:{}:{}", finding.file, finding.line, finding.column),
+        pointer: finding.pointer.clone(),
+        reason: finding.message.clone(),
+        expected: finding.expected.clone(),
+        got: finding.got.clone(),
+        hint: finding.hint.clone(),
+        state: State::LeftOut,
+    });
+    rejected.chain(findings)
+}
+
+fn told(one: &snapshot::Rejected, state: State) -> Rejected {
+    let Invalid { pointer, reason, expected, got, hint, .. } = one.invalid.clone();
+    Rejected { key: one.key.to_string(), pointer, reason, expected, got, hint, state }
 }

@@ -413,6 +413,9 @@ consumers:
         assert_eq!(diagnostic.message, "missing valid end flag in file apisix.yaml");
         assert_eq!(diagnostic.line, 2);
         assert_eq!(refused("").message, "missing valid end flag in file apisix.yaml");
+        // What comes behind it was not all written yet.
+        assert_eq!(refused("routes: []\n#END\nservices: []\n").line, 3);
+        assert_eq!(refused("").line, 1);
         assert_eq!(refused("a: [\n#END").line, 1);
         assert!(parse("#END").items.is_empty());
         assert!(parse("routes: [] #END\n\n").items.is_empty());

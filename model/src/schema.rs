@@ -331,7 +331,7 @@ mod tests {
         assert_eq!((invalid.expected.as_deref(), invalid.got.as_deref()), (Some("integer"), Some("string")));
         assert_eq!(
             invalid.hint.as_deref(),
-            Some("failed to validate h:80 (matching \".*\"): wrong type: expected integer, got string")
+            Some("failed to validate h:80 (matching `.*`): wrong type: expected integer, got string")
         );
 
         let id = json!({"anyOf": [{"type": "string", "minLength": 1}, {"type": "integer", "minimum": 1}]});

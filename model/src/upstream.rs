@@ -62,6 +62,9 @@ pub enum BalancerType {
     Chash,
     LeastConn,
     Ewma,
+    /// Any other word, which APISIX stores as well and serves no request with.
+    #[serde(other)]
+    Unknown,
 }
 
 /// Where a chash finds what it hashes.

@@ -61,6 +61,17 @@ async fn the_control_api_shows_what_is_there() {
     );
     assert_eq!(get("/v1/services").await, (200, json!([])));
     assert_eq!(get("/v1/route/2").await, (404, json!({"error_msg": "route[2] not found"})));
+    for (path, status, reason) in [
+        ("routes/1", 404, "no checker for routes[1]"),
+        ("routes/2", 404, "routes[2] not found"),
+        ("routes", 404, "missing src id for src type routes"),
+        ("route/1", 400, "invalid src type route"),
+    ] {
+        let answer = get(&format!("/v1/healthcheck/{path}")).await;
+        assert_eq!(answer, (status, json!({"error_msg": reason})), "{path}");
+    }
+    assert_eq!(get("/v1/healthcheck").await, (200, json!({})));
+    assert_eq!(get("/v1/rejected").await, (200, json!({"total": 0, "list": []})));
     assert_eq!(get("/v1/plugin_metadatas").await, (200, json!([{"id": "cors"}])));
     assert_eq!(get("/v1/plugin_metadata/cors").await, (200, json!({"id": "cors"})));
     assert_eq!(
@@ -194,6 +205,8 @@ async fn a_scraper_that_does_not_read_is_cut() {
 struct Lagging(u64);
 
 impl Program for Lagging {
+    fn use_plugins(&self, _: Option<Vec<String>>) {}
+
     fn published(&self) -> Published {
         Published { revision: 7, workers: vec![7, self.0], rejected: Vec::new() }
     }

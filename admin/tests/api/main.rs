@@ -5,4 +5,5 @@
 
 mod fixture;
 mod listeners;
+mod races;
 mod resources;

@@ -164,7 +164,7 @@ async fn refusals_speak_as_apisix_does() {
         (
             "PUT",
             "routes/1",
-            json!({"uri": "/", "filter_func": "function() end"}),
+            json!({"uri": "/", "plugins": {}, "filter_func": "function() end"}),
             400,
             "filter_func is not supported: it is Lua, which this version does not run",
         ),
@@ -325,6 +325,17 @@ async fn lists_are_filtered_and_paged() {
     assert_eq!(ids("page=3&page_size=10").await.0.len(), 5);
     assert_eq!(ids("page=9&page_size=10").await, (vec![], 25));
     assert_eq!(ids("page=1").await.0.len(), 25);
+    // By creation in pages, which a change does not move; by id, as in etcd, without.
+    api.call("PATCH", "routes/20", json!({"desc": "changed"})).await;
+    let by_creation = |from: usize| (from - 9..=from).rev().map(|n| n.to_string()).collect::<Vec<_>>();
+    assert_eq!(ids("page=1&page_size=10").await.0, by_creation(24));
+    assert_eq!(ids("page=2&page_size=10").await.0, by_creation(14));
+    let mut by_id: Vec<String> = (0..25).map(|n| n.to_string()).collect();
+    by_id.sort();
+    assert_eq!(ids("").await.0, by_id);
+    for (size, shown) in [("10", 10), ("11", 11), ("499", 25), ("500", 25)] {
+        assert_eq!(ids(&format!("page=1&page_size={size}")).await.0.len(), shown, "{size}");
+    }
     assert_eq!(ids("name=route-2%5Cd").await.1, 5);
     assert_eq!(ids("name=(").await.1, 0);
     assert_eq!(ids("label=five").await.1, 5);
@@ -332,8 +343,10 @@ async fn lists_are_filtered_and_paged() {
     assert_eq!(ids("uri=^/r1[0-2]/").await.1, 3);
     assert_eq!(ids("filter=upstream_id%3Du%26other%3D1").await.1, 20);
     assert_eq!(ids("filter=service_id%3Du").await.1, 0);
-    let (status, body) = api.call("GET", "routes?page=1&page_size=9", Value::Null).await;
-    assert_eq!((status, body), (400, json!("page_size must be between 10 and 500")));
+    for size in ["9", "9.9", "500.1", "501", "-10", "0"] {
+        let answer = api.call("GET", &format!("routes?page=1&page_size={size}"), Value::Null).await;
+        assert_eq!(answer, (400, json!("page_size must be between 10 and 500")), "{size}");
+    }
 }
 
 #[tokio::test]

@@ -23,6 +23,8 @@ pub struct Report {
     pub counts: Counts,
     /// Resources that are not served as they are written.
     pub rejected: Arc<[Rejected]>,
+    /// Resources that name others which do not exist.
+    pub dangling: Arc<[Rejected]>,
     /// What a declarative file holds that could not be taken.
     pub findings: Arc<[Diagnostic]>,
     /// Names that cannot be looked up now, and why.
@@ -44,6 +46,7 @@ impl Default for Report {
             published: None,
             counts: Kind::ALL.map(|kind| (kind, 0)),
             rejected: Arc::default(),
+            dangling: Arc::default(),
             findings: Arc::default(),
             failing_names: Vec::new(),
             compiles: 0,
@@ -53,6 +56,13 @@ impl Default for Report {
             kept_snapshots: 1,
         }
     }
+}
+
+/// A resource that names what is not there, for a log.
+pub(super) fn dangling_line(dangling: &Rejected) -> String {
+    let Rejected { key, invalid, .. } = dangling;
+    let at = if invalid.pointer.is_empty() { "" } else { " at " };
+    format!("{key} is not complete: {}{at}{}", invalid.reason, invalid.pointer)
 }
 
 /// A rejected resource for a log: which, where, why, what would be right.

@@ -7,7 +7,7 @@
 //! the file. One process at a time may hold it; nothing here talks to other
 //! machines.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -15,12 +15,13 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use model::{Key, Kind};
-use serde_json::Value;
 use tokio::sync::oneshot;
 
 use self::disk::{Disk, Loaded};
+use super::draft::Draft;
 use super::{
-    Answer, Change, Changes, Expect, Revision, Row, Store, StoreError, Stored, Table, lease_end, unix_ms,
+    Answer, Change, Changes, Decide, Refused, Revision, Row, Store, StoreError, Stored, Table, Writing,
+    Written, unix_ms,
 };
 
 mod disk;
@@ -37,6 +38,9 @@ const BATCH: usize = 256;
 /// The longest sleep while a lease runs: clocks can be set.
 const LOOK_AT_CLOCK: Duration = Duration::from_secs(5);
 
+/// How often somebody looks whether the file is still there.
+const LOOK_AT_FILE: Duration = Duration::from_secs(10);
+
 /// A [`Store`] in the file `store.redb` of a folder.
 ///
 /// Dropping it finishes the writes that wait and closes the file.
@@ -49,12 +53,11 @@ pub struct Embedded {
 }
 
 enum Job {
-    Put { key: Key, value: Value, expect: Expect, expires: Option<u64>, reply: Reply<Stored> },
-    Delete { key: Key, expect: Expect, reply: Reply<Option<Stored>> },
-    Plugins { names: Vec<String>, reply: Reply<Revision> },
+    Write { decide: Decide, reply: Reply<Written, Refused> },
+    Plugins { names: Vec<String>, reply: Reply<Revision, StoreError> },
 }
 
-type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
+type Reply<T, E> = oneshot::Sender<Result<T, E>>;
 
 /// Answers one job, after its commit has succeeded or failed.
 type Answering = Box<dyn FnOnce(Result<(), StoreError>)>;
@@ -76,7 +79,7 @@ impl Embedded {
         let leases = loaded.items.iter().filter_map(|item| Some((item.expires?, item.key.clone()))).collect();
         let table = Arc::new(Table::new(loaded.items, loaded.plugins, loaded.revision));
         let (jobs, queue) = sync_channel(WAITING);
-        let writer = Writer { disk, table: table.clone(), leases, failed: false };
+        let writer = Writer { disk, table: table.clone(), leases, failed: false, gone: false };
         let thread = thread::Builder::new()
             .name("store".to_owned())
             .spawn(move || writer.run(&queue))
@@ -84,7 +87,7 @@ impl Embedded {
         Ok(Embedded { table, jobs: Some(jobs), thread: Some(thread) })
     }
 
-    async fn ask<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, StoreError> {
+    async fn ask<T, E: From<StoreError>>(&self, job: impl FnOnce(Reply<T, E>) -> Job) -> Result<T, E> {
         let gone = || StoreError::Unavailable("the store has stopped".to_owned());
         let (reply, answer) = oneshot::channel();
         let jobs = self.jobs.as_ref().ok_or_else(gone)?;
@@ -94,7 +97,7 @@ impl Embedded {
             )),
             TrySendError::Disconnected(_) => gone(),
         })?;
-        answer.await.unwrap_or_else(|_| Err(gone()))
+        answer.await.unwrap_or_else(|_| Err(gone().into()))
     }
 }
 
@@ -107,13 +110,8 @@ impl Store for Embedded {
         Box::pin(async move { Ok(self.table.list(kind, prefix)) })
     }
 
-    fn put(&self, key: Key, value: Value, expect: Expect, ttl: Option<Duration>) -> Answer<'_, Stored> {
-        let expires = lease_end(ttl);
-        Box::pin(self.ask(move |reply| Job::Put { key, value, expect, expires, reply }))
-    }
-
-    fn delete(&self, key: Key, expect: Expect) -> Answer<'_, Option<Stored>> {
-        Box::pin(self.ask(move |reply| Job::Delete { key, expect, reply }))
+    fn write(&self, decide: Decide) -> Writing<'_> {
+        Box::pin(self.ask(move |reply| Job::Write { decide, reply }))
     }
 
     fn revision(&self) -> Answer<'_, Revision> {
@@ -152,18 +150,20 @@ struct Writer {
     leases: BTreeSet<(u64, Key)>,
     /// The last commit failed.
     failed: bool,
+    /// The file was not there when somebody last looked.
+    gone: bool,
 }
 
 impl Writer {
     fn run(mut self, queue: &Receiver<Job>) {
         loop {
-            let first = match self.until_next_lease() {
-                None => queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(wait) => queue.recv_timeout(wait),
-            };
-            match first {
+            let wait = self.until_next_lease().unwrap_or(LOOK_AT_FILE);
+            match queue.recv_timeout(wait) {
                 Ok(job) => self.write([job].into_iter().chain(queue.try_iter()).take(BATCH)),
-                Err(RecvTimeoutError::Timeout) => self.write([]),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.look_at_file();
+                    self.write([]);
+                }
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
@@ -178,12 +178,19 @@ impl Writer {
 
     /// Commits these jobs, and the deletes of leases that have ended, together.
     fn write(&mut self, jobs: impl IntoIterator<Item = Job>) {
-        let mut batch = Batch::new(&self.table);
-        batch.end_leases(&self.leases, unix_ms());
-        for job in jobs {
-            batch.take(job);
+        let mut draft = Draft::over(&self.table);
+        let now = unix_ms();
+        for (_, key) in self.leases.iter().take_while(|(end, _)| *end <= now).take(BATCH) {
+            draft.delete(key.clone());
         }
-        let Batch { changes, revision, answers, .. } = batch;
+        let answers: Vec<Answering> = jobs
+            .into_iter()
+            .map(|job| match job {
+                Job::Write { decide, reply } => answering(reply, draft.decide(decide)),
+                Job::Plugins { names, reply } => answering(reply, Ok(draft.plugins(names))),
+            })
+            .collect();
+        let Draft { changes, revision, .. } = draft;
         let committed = match changes.is_empty() {
             true => Ok(()),
             false => self.disk.commit(&changes, revision),
@@ -196,6 +203,17 @@ impl Writer {
             answer(committed.clone());
         }
         self.failed = committed.is_err();
+    }
+
+    /// Tells once when the file is gone, and once when it is back: without it, all is lost with
+    /// the end of the process.
+    fn look_at_file(&mut self) {
+        match (self.disk.check_place(), self.gone) {
+            (Err(error), false) => tracing::error!("{error}"),
+            (Ok(()), true) => tracing::info!("the store's file is back"),
+            _ => return,
+        }
+        self.gone = !self.gone;
     }
 
     fn applied(&mut self, changes: Vec<Change>) {
@@ -219,79 +237,13 @@ impl Writer {
     }
 }
 
-/// Writes that will be committed together.
-struct Batch<'a> {
-    table: &'a Table,
-    /// What this batch makes of keys it touches.
-    pending: HashMap<Key, Option<Row>>,
-    changes: Vec<Change>,
-    /// The store's revision after `changes`.
-    revision: Revision,
-    answers: Vec<Answering>,
-}
-
-impl Batch<'_> {
-    fn new(table: &Table) -> Batch<'_> {
-        let revision = table.revision();
-        Batch { table, pending: HashMap::new(), changes: Vec::new(), revision, answers: Vec::new() }
-    }
-
-    fn end_leases(&mut self, leases: &BTreeSet<(u64, Key)>, now: u64) {
-        for (_, key) in leases.iter().take_while(|(end, _)| *end <= now).take(BATCH) {
-            self.delete(key.clone());
-        }
-    }
-
-    fn take(&mut self, job: Job) {
-        match job {
-            Job::Put { key, value, expect, expires, reply } => {
-                let there = self.there(&key);
-                if !expect.holds(there.as_ref()) {
-                    return self.answer(reply, Err(StoreError::Changed));
-                }
-                self.revision += 1;
-                let created = there.map_or(self.revision, |there| there.created);
-                let stored =
-                    Stored { key, value: Arc::new(value), created, modified: self.revision, expires };
-                let row = Row::from(&stored);
-                self.pending.insert(row.key.clone(), Some(row.clone()));
-                self.changes.push(Change::Put(row));
-                self.answer(reply, Ok(stored));
-            }
-            Job::Delete { key, expect, reply } => {
-                let there = self.there(&key);
-                if !expect.holds(there.as_ref()) {
-                    return self.answer(reply, Err(StoreError::Changed));
-                }
-                if there.is_some() {
-                    self.delete(key);
-                }
-                self.answer(reply, Ok(there.map(Row::stored)));
-            }
-            Job::Plugins { names, reply } => {
-                self.revision += 1;
-                self.changes.push(Change::Plugins { names: Some(names), revision: self.revision });
-                let revision = self.revision;
-                self.answer(reply, Ok(revision));
-            }
-        }
-    }
-
-    fn there(&self, key: &Key) -> Option<Row> {
-        self.pending.get(key).cloned().unwrap_or_else(|| self.table.get(key))
-    }
-
-    fn delete(&mut self, key: Key) {
-        self.revision += 1;
-        self.pending.insert(key.clone(), None);
-        self.changes.push(Change::Delete { key, revision: self.revision });
-    }
-
-    /// Even a refusal waits for the commit: it may rest on a write of the same batch.
-    fn answer<T: 'static>(&mut self, reply: Reply<T>, outcome: Result<T, StoreError>) {
-        self.answers.push(Box::new(move |committed| {
-            // Whoever asked may have gone; the write stands all the same.
-            let _ = reply.send(committed.and(outcome));
-        }));
-    }
+/// Even a refusal waits for the commit: it may rest on a write of the same batch.
+fn answering<T: 'static, E: From<StoreError> + 'static>(
+    reply: Reply<T, E>,
+    outcome: Result<T, E>,
+) -> Answering {
+    Box::new(move |committed| {
+        // Whoever asked may have gone; the write stands all the same.
+        let _ = reply.send(committed.map_err(E::from).and(outcome));
+    })
 }

@@ -22,9 +22,8 @@ use model::declarative::{Declarative, Format};
 use model::{Diagnostic, Key, Kind, Severity};
 use notify::event::{AccessKind, AccessMode, EventKind};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
-use serde_json::Value;
 
-use super::{Answer, Changes, Expect, Revision, Row, Store, StoreError, Stored, Table};
+use super::{Answer, Changes, Decide, Revision, Row, Store, StoreError, Stored, Table, Writing};
 
 /// How often the file is looked at when the watch says nothing.
 const POLL: Duration = Duration::from_secs(1);
@@ -137,12 +136,8 @@ impl Store for File {
         Box::pin(async move { Ok(self.table.list(kind, prefix)) })
     }
 
-    fn put(&self, _: Key, _: Value, _: Expect, _: Option<Duration>) -> Answer<'_, Stored> {
-        Box::pin(async { self.read_only() })
-    }
-
-    fn delete(&self, _: Key, _: Expect) -> Answer<'_, Option<Stored>> {
-        Box::pin(async { self.read_only() })
+    fn write(&self, _: Decide) -> Writing<'_> {
+        Box::pin(async { Ok(self.read_only()?) })
     }
 
     fn revision(&self) -> Answer<'_, Revision> {
@@ -434,6 +429,7 @@ mod tests {
 
     use super::*;
     use crate::store::Change;
+    use crate::store::Expect;
 
     const TWO: &str = "\
 routes:
@@ -608,7 +604,7 @@ plugins:
         fs::write(&path, "#END\n").unwrap();
         let store = File::open(&path, plugins()).unwrap();
         let key = Key::new(Kind::Route, "1");
-        let error = store.put(key, Value::Null, Expect::Any, None).await.unwrap_err();
+        let error = store.put(key, serde_json::Value::Null, Expect::Any, None).await.unwrap_err();
         assert!(error.to_string().contains("edit that file"), "{error}");
     }
 

@@ -1,12 +1,13 @@
 //! A store that forgets, for tests.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
 
 use model::{Key, Kind};
-use serde_json::Value;
 
-use super::{Answer, Change, Changes, Expect, Revision, Row, Store, StoreError, Stored, Table, lease_end};
+use super::draft::Draft;
+use super::{
+    Answer, Change, Changes, Decide, Refused, Revision, Row, Store, Stored, Table, Writing, Written,
+};
 
 /// Keeps everything in memory and nothing longer. Leases never end by themselves.
 #[derive(Debug)]
@@ -23,35 +24,12 @@ impl Default for Memory {
 }
 
 impl Memory {
-    fn write(
-        &self,
-        key: Key,
-        value: Value,
-        expect: Expect,
-        ttl: Option<Duration>,
-    ) -> Result<Stored, StoreError> {
+    fn decide(&self, decide: Decide) -> Result<Written, Refused> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let there = self.table.get(&key);
-        if !expect.holds(there.as_ref()) {
-            return Err(StoreError::Changed);
-        }
-        let modified = self.table.revision() + 1;
-        let created = there.map_or(modified, |there| there.created);
-        let stored = Stored { key, value: Arc::new(value), created, modified, expires: lease_end(ttl) };
-        self.table.apply([Change::Put(Row::from(&stored))]);
-        Ok(stored)
-    }
-
-    fn remove(&self, key: Key, expect: Expect) -> Result<Option<Stored>, StoreError> {
-        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let there = self.table.get(&key);
-        if !expect.holds(there.as_ref()) {
-            return Err(StoreError::Changed);
-        }
-        if there.is_some() {
-            self.table.apply([Change::Delete { key, revision: self.table.revision() + 1 }]);
-        }
-        Ok(there.map(Row::stored))
+        let mut draft = Draft::over(&self.table);
+        let written = draft.decide(decide)?;
+        self.table.apply(draft.changes);
+        Ok(written)
     }
 }
 
@@ -64,12 +42,8 @@ impl Store for Memory {
         Box::pin(async move { Ok(self.table.list(kind, prefix)) })
     }
 
-    fn put(&self, key: Key, value: Value, expect: Expect, ttl: Option<Duration>) -> Answer<'_, Stored> {
-        Box::pin(async move { self.write(key, value, expect, ttl) })
-    }
-
-    fn delete(&self, key: Key, expect: Expect) -> Answer<'_, Option<Stored>> {
-        Box::pin(async move { self.remove(key, expect) })
+    fn write(&self, decide: Decide) -> Writing<'_> {
+        Box::pin(async move { self.decide(decide) })
     }
 
     fn revision(&self) -> Answer<'_, Revision> {

@@ -26,8 +26,8 @@ pub struct Table {
 }
 
 #[derive(Debug, Default)]
-struct Rows {
-    by_key: BTreeMap<Key, Row>,
+pub(super) struct Rows {
+    pub by_key: BTreeMap<Key, Row>,
     plugins: Option<Vec<String>>,
     revision: Revision,
     rejected: Vec<Diagnostic>,
@@ -120,7 +120,7 @@ impl Table {
         self.moved.send_replace(end);
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Rows> {
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, Rows> {
         // Nothing panics while holding the lock; if it ever did, the rows are still whole rows.
         self.rows.read().unwrap_or_else(PoisonError::into_inner)
     }

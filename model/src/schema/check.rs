@@ -501,7 +501,8 @@ fn none_fits(invalid: Invalid, alternatives: &[Node], value: &mut Value) -> Inva
 
 /// Carries what an inner refusal knows, its place too, over to the message APISIX gives.
 fn explained(invalid: Invalid, inner: Invalid) -> Invalid {
-    let hint = inner.hint.unwrap_or(inner.reason);
+    // People read it, and many of them in JSON, where quotes would come with backslashes.
+    let hint = inner.hint.unwrap_or_else(|| inner.reason.replace('"', "`"));
     Invalid { pointer: inner.pointer, expected: inner.expected, got: inner.got, ..invalid }.hint(hint)
 }
 

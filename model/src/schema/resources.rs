@@ -158,7 +158,6 @@ fn upstream() -> Value {
             "type": {
                 "type": "string",
                 "default": "roundrobin",
-                "enum": ["roundrobin", "chash", "least_conn", "ewma"],
             },
             "checks": checks(),
             "hash_on": {

@@ -58,10 +58,15 @@ pub(super) fn read(value: Option<Value>, scheme: Scheme) -> Result<Vec<Node>, In
         Some(list @ Value::Array(_)) => {
             let written: Vec<WrittenNode> = typed(list).map_err(|invalid| invalid.under("/nodes"))?;
             let node = |(at, node): (usize, WrittenNode)| {
+                // A port in the host goes before the one beside it, as NGINX reads addresses.
+                let (host, port) = match split_address(&node.host) {
+                    (host, Some(port)) => (host, port.parse().ok().filter(|port| *port > 0).or(node.port)),
+                    (host, None) => (host, node.port),
+                };
                 Ok(Node {
-                    port: port_or_default(node.port, scheme)
+                    port: port_or_default(port, scheme)
                         .map_err(|invalid| invalid.within(at).under("/nodes"))?,
-                    host: without_brackets(&node.host).to_owned(),
+                    host: without_brackets(host).to_owned(),
                     weight: node.weight,
                     priority: node.priority,
                     metadata: node.metadata,
@@ -137,7 +142,23 @@ fn port_or_default(port: Option<u16>, scheme: Scheme) -> Result<u16, Invalid> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn a_host_may_bring_its_port() {
+        for (node, authority) in [
+            (json!({"host": "127.0.0.1:1980", "weight": 1}), "127.0.0.1:1980"),
+            (json!({"host": "a.test:81", "port": 82, "weight": 1}), "a.test:81"),
+            (json!({"host": "[::1]:81", "weight": 1}), "[::1]:81"),
+            (json!({"host": "::1", "port": 82, "weight": 1}), "[::1]:82"),
+            (json!({"host": "a.test", "weight": 1}), "a.test:80"),
+        ] {
+            let nodes = read(Some(json!([node])), Scheme::Http).unwrap();
+            assert_eq!(nodes[0].authority(), authority);
+        }
+    }
 
     #[test]
     fn addresses_split_into_host_and_port() {

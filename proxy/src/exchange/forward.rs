@@ -347,6 +347,12 @@ fn write_request(
                 continue;
             }
             // What an untrusted peer said was taken out: this is a trusted one's word, or a stage's.
+            // Said without a value it is not said.
+            Name::XForwardedProto | Name::XForwardedHost | Name::XForwardedPort
+                if head.fields.bytes(field.value).is_empty() =>
+            {
+                continue;
+            }
             Name::XForwardedProto => told.insert(Own::PROTO),
             Name::XForwardedHost => told.insert(Own::HOST),
             Name::XForwardedPort => told.insert(Own::PORT),

@@ -33,7 +33,7 @@ pub(super) fn upstream(
         Some(discovery) => endpoints(&[discovered(discovery, from.scheme)?], from.scheme, names),
         None => endpoints(&from.nodes, from.scheme, names),
     };
-    let mut upstream = Upstream::new(id, 0, endpoints, policy(from));
+    let mut upstream = Upstream::new(id, 0, endpoints, policy(from)?);
     upstream.scheme = scheme;
     upstream.pass_host = match (from.pass_host, &from.upstream_host) {
         (written::PassHost::Node, _) => PassHost::Node,
@@ -79,8 +79,13 @@ fn scheme(from: written::Scheme) -> Result<Scheme, Invalid> {
     })
 }
 
-fn policy(from: &model::Upstream) -> Policy {
-    match from.balancer {
+fn policy(from: &model::Upstream) -> Result<Policy, Invalid> {
+    Ok(match from.balancer {
+        written::BalancerType::Unknown => {
+            return Err(Invalid::new("invalid balancer type")
+                .at("/type")
+                .expected("one of roundrobin, chash, least_conn, ewma"));
+        }
         written::BalancerType::Roundrobin => Policy::RoundRobin,
         written::BalancerType::LeastConn => Policy::LeastConn,
         written::BalancerType::Ewma => Policy::Ewma,
@@ -96,7 +101,7 @@ fn policy(from: &model::Upstream) -> Policy {
                 written::HashOn::VarsCombinations => HashOn::Combination(Template::parse(key)),
             })
         }
-    }
+    })
 }
 
 /// The registry, `dns` so far, is a name that is looked up, with a port or the scheme's own.

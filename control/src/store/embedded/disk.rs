@@ -7,15 +7,15 @@
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use model::Key;
 use redb::backends::FileBackend;
 use redb::{
-    Builder, CommitError, Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, StorageError,
-    TableDefinition, TableError, TransactionError,
+    Builder, CommitError, Database, DatabaseError, Durability, ReadableDatabase, ReadableTable,
+    StorageBackend as _, StorageError, TableDefinition, TableError, TransactionError,
 };
 use serde_json::Value;
 use snapshot::parallel;
@@ -37,6 +37,10 @@ const CACHE: usize = 2 << 20;
 pub(super) struct Disk {
     path: PathBuf,
     database: Option<Database>,
+    /// Device and inode of the file that was opened first.
+    place: Option<(u64, u64)>,
+    /// The revision of the last commit.
+    revision: Revision,
     /// Made when the file is first opened.
     seal: Option<Seal>,
     open: Open,
@@ -61,9 +65,58 @@ impl Disk {
     }
 
     pub fn open_with(path: PathBuf, open: Open) -> Result<(Disk, Loaded), StoreError> {
-        let mut disk = Disk { path, database: None, seal: None, open };
+        let mut disk = Disk { path, database: None, place: None, revision: 0, seal: None, open };
+        disk.make_file()?;
         let loaded = disk.reopen()?;
+        disk.revision = loaded.revision;
+        let there = fs::metadata(&disk.path).map_err(|error| disk.explain_io(&error))?;
+        disk.place = Some((there.dev(), there.ino()));
         Ok((disk, loaded))
+    }
+
+    /// Makes the file unless there is one. Under its name there is a whole store or nothing at
+    /// any time, so that whatever else is found there later is known to be damaged.
+    fn make_file(&self) -> Result<(), StoreError> {
+        if fs::symlink_metadata(&self.path).is_ok() {
+            return Ok(());
+        }
+        if self.path.with_file_name("store.key").exists() {
+            tracing::warn!(
+                "{} is not there, though {} was in use before: starting with an empty configuration",
+                self.path.display(),
+                self.folder().display()
+            );
+        }
+        let partial = self.path.with_extension("redb.new");
+        // Holding its lock, nobody else is making one.
+        let made = make_file(&partial).map_err(|error| self.explain_open(error))?;
+        if fs::symlink_metadata(&self.path).is_ok() {
+            return Ok(());
+        }
+        drop(made);
+        let move_there = || {
+            fs::rename(&partial, &self.path)?;
+            fs::File::open(self.folder())?.sync_all()
+        };
+        move_there().map_err(|error| self.explain_io(&error))
+    }
+
+    /// Whether the open file is still the one under its name: what is written to a deleted one is
+    /// lost.
+    ///
+    /// # Errors
+    /// [`StoreError::Gone`]
+    pub fn check_place(&self) -> Result<(), StoreError> {
+        let there = fs::metadata(&self.path).map(|there| (there.dev(), there.ino()));
+        match (there, self.place) {
+            (Ok(there), place) if place.is_none_or(|place| there == place) => Ok(()),
+            (Ok(_), _) => Err(self.gone("another file is in its place, which a restart would use")),
+            (Err(error), _) => Err(self.gone(error.to_string())),
+        }
+    }
+
+    fn gone(&self, reason: impl Into<String>) -> StoreError {
+        StoreError::Gone { path: self.path.clone(), reason: reason.into() }
     }
 
     /// Writes changes in one step: all of them are there after a crash, or none.
@@ -71,17 +124,30 @@ impl Disk {
     /// # Errors
     /// [`StoreError::Full`] and others; none of the changes was made.
     pub fn commit(&mut self, changes: &[Change], revision: Revision) -> Result<(), StoreError> {
+        if let Err(gone) = self.check_place() {
+            self.database = None;
+            return Err(gone);
+        }
         if self.database.is_none() {
-            self.reopen()?;
+            let there = self.reopen()?.revision;
+            if there != self.revision {
+                self.database = None;
+                let reason = format!("somebody else has written revision {there} over our {}", self.revision);
+                return Err(self.gone(reason));
+            }
         }
         let Err(failed) = self.guarded(|database, seal| write(database, seal, changes, revision)) else {
+            self.revision = revision;
             return Ok(());
         };
         // redb takes no more writes after a failed one, and cannot tell whether that one
         // reached the disk: only reading the file again can.
         self.database = None;
         match self.reopen() {
-            Ok(loaded) if loaded.revision == revision => Ok(()),
+            Ok(loaded) if loaded.revision == revision => {
+                self.revision = revision;
+                Ok(())
+            }
             Ok(_) | Err(_) => Err(failed),
         }
     }
@@ -143,6 +209,9 @@ impl Disk {
             DatabaseError::Storage(StorageError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
                 self.damaged(error.to_string())
             }
+            DatabaseError::Storage(StorageError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
+                self.gone(error.to_string())
+            }
             DatabaseError::Storage(StorageError::Io(error)) => self.explain_io(&error),
             DatabaseError::Storage(StorageError::Corrupted(reason)) => self.damaged(reason),
             error => StoreError::Unavailable(error.to_string()),
@@ -155,6 +224,7 @@ impl Disk {
             StorageFull | QuotaExceeded | FileTooLarge => {
                 StoreError::Full(format!("{}: {error}", self.path.display()))
             }
+            io::ErrorKind::UnexpectedEof => self.damaged("it has been cut short"),
             _ => folder_error(self.folder(), error),
         }
     }
@@ -196,16 +266,34 @@ fn folder_error(path: &Path, error: &io::Error) -> StoreError {
     StoreError::Folder { path: path.to_owned(), reason: format!("{error}{hint}") }
 }
 
+/// Opens a file that is there.
 fn open_file(path: &Path) -> Result<Database, DatabaseError> {
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    // redb would take it for a new one.
+    if file.metadata()?.len() == 0 {
+        let reason = "it is empty, as a full disk or an interrupted copy leaves it";
+        return Err(DatabaseError::Storage(StorageError::Corrupted(reason.to_owned())));
+    }
+    builder().create_with_backend(FileBackend::new(file)?)
+}
+
+/// Makes a file, over what is left of one that was begun.
+fn make_file(path: &Path) -> Result<Database, DatabaseError> {
     // The file holds credentials: nobody else may read it.
     let file =
         OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    // Takes the lock, so that nothing is cut off that somebody else is making.
+    let backend = FileBackend::new(file)?;
+    backend.set_len(0)?;
+    builder().create_with_backend(backend)
+}
+
+fn builder() -> Builder {
+    let mut builder = Builder::new();
     // Checking on opening costs a read of the whole file, and says "damaged" at the start
     // instead of failing or panicking at some write later.
-    Builder::new()
-        .set_cache_size(CACHE)
-        .set_check_integrity_on_open(true)
-        .create_with_backend(FileBackend::new(file)?)
+    builder.set_cache_size(CACHE).set_check_integrity_on_open(true);
+    builder
 }
 
 fn corrupted() -> DatabaseError {

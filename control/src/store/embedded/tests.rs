@@ -8,6 +8,7 @@ use redb::backends::FileBackend;
 use serde_json::json;
 
 use super::*;
+use crate::store::Expect;
 
 fn route(id: &str) -> Key {
     Key::new(Kind::Route, id)
@@ -123,6 +124,75 @@ async fn flipped_and_cut_files_are_told_or_read_right() {
         }
     }
     assert!(told > 10, "only {told}");
+}
+
+/// However little is left of it, it is never taken for a new one.
+#[tokio::test]
+async fn a_cut_file_is_never_taken_for_a_new_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("store.redb");
+    let store = Embedded::open(folder.path()).unwrap();
+    put(&store, "1").await.unwrap();
+    drop(store);
+    let sound = std::fs::read(&file).unwrap();
+    let cuts =
+        [0, 1, 8, 9, 63, 64, 65, 128, 256, 319, 320, 321, 512, 4095, 4096, 4097, 8192, sound.len() - 1];
+    for cut in cuts {
+        std::fs::write(&file, &sound[..cut]).unwrap();
+        let error = Embedded::open(folder.path()).unwrap_err();
+        assert!(matches!(error, StoreError::Damaged { .. }), "{cut}: {error:?}");
+        assert!(error.to_string().contains("move it away to start with an empty"), "{cut}: {error}");
+        assert_eq!(std::fs::metadata(&file).unwrap().len() as usize, cut, "it was changed");
+    }
+    std::fs::write(&file, &sound).unwrap();
+    assert!(Embedded::open(folder.path()).unwrap().get(&route("1")).await.unwrap().is_some());
+}
+
+/// What a start that was ended half-way leaves behind.
+#[tokio::test]
+async fn a_start_that_was_cut_off_is_begun_again() {
+    for left in [&b""[..], b"begun"] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("store.redb.new"), left).unwrap();
+        let opened = Embedded::open(folder.path());
+        let store = opened.unwrap();
+        put(&store, "1").await.unwrap();
+        drop(store);
+        assert!(Embedded::open(folder.path()).unwrap().get(&route("1")).await.unwrap().is_some());
+        assert!(!folder.path().join("store.redb.new").exists());
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_is_deleted_while_it_is_open_takes_no_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, away) = (folder.path().join("data"), folder.path().join("away"));
+    let store = Embedded::open(&data).unwrap();
+    put(&store, "1").await.unwrap();
+    std::fs::rename(&data, &away).unwrap();
+    for _ in 0..2 {
+        let error = put(&store, "2").await.unwrap_err();
+        assert!(matches!(error, StoreError::Gone { .. }), "{error:?}");
+        assert!(error.to_string().contains("save that before this process ends"), "{error}");
+    }
+    // Nothing was made in its place, and what it held is still served.
+    assert!(!data.exists());
+    assert!(store.get(&route("1")).await.unwrap().is_some());
+    assert!(store.get(&route("2")).await.unwrap().is_none());
+
+    // Another store in its place is not written to.
+    put(&Embedded::open(&data).unwrap(), "x").await.unwrap();
+    put(&Embedded::open(&data).unwrap(), "y").await.unwrap();
+    for _ in 0..2 {
+        let error = put(&store, "2").await.unwrap_err();
+        assert!(matches!(error, StoreError::Gone { .. }), "{error:?}");
+    }
+    std::fs::remove_dir_all(&data).unwrap();
+
+    std::fs::rename(&away, &data).unwrap();
+    assert_eq!(put(&store, "2").await.unwrap().modified, 2);
+    drop(store);
+    assert_eq!(Embedded::open(&data).unwrap().list(Kind::Route, "").await.unwrap().0.len(), 2);
 }
 
 #[test]

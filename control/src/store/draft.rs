@@ -1,0 +1,220 @@
+//! Writes that are decided, and not made yet.
+//!
+//! A draft lies over a table: what is decided next sees what was decided
+//! before, as if that were written already. It touches neither the table nor a
+//! disk; whoever holds it writes its changes, or drops them all.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, RwLockReadGuard};
+
+use model::{Key, Kind};
+
+use super::table::Rows;
+use super::{
+    Change, Decide, Refused, Revision, Row, Step, StoreError, Stored, Table, View, Written, lease_end,
+};
+
+/// What the keys become; `None` is deleted.
+type Pending = BTreeMap<Key, Option<Row>>;
+
+/// Changes that will be made together.
+pub(super) struct Draft<'a> {
+    table: &'a Table,
+    pending: Pending,
+    pub changes: Vec<Change>,
+    /// The store's revision after `changes`.
+    pub revision: Revision,
+}
+
+impl Draft<'_> {
+    /// Nobody but the holder may write to `table` meanwhile.
+    pub fn over(table: &Table) -> Draft<'_> {
+        Draft { table, pending: Pending::new(), changes: Vec::new(), revision: table.revision() }
+    }
+
+    /// Asks what is to be written and takes it in; see [`Store::write`](super::Store::write).
+    pub fn decide(&mut self, decide: Decide) -> Result<Written, Refused> {
+        let view = Seen { rows: self.table.read(), pending: &self.pending, revision: self.revision };
+        // A panic must not take the store along. Nothing has changed by then.
+        let steps = catch_unwind(AssertUnwindSafe(|| decide(&view)))
+            .unwrap_or_else(|_| Err(StoreError::Unavailable("a check has failed".to_owned()).into()));
+        drop(view);
+        let values = steps?.into_iter().map(|step| self.take(step)).collect();
+        Ok(Written { values, revision: self.revision })
+    }
+
+    fn take(&mut self, step: Step) -> Option<Stored> {
+        match step {
+            Step::Put { key, value, ttl } => {
+                let there = self.there(&key);
+                self.revision += 1;
+                let stored = Stored {
+                    key,
+                    value: Arc::new(value),
+                    created: there.map_or(self.revision, |there| there.created),
+                    modified: self.revision,
+                    expires: lease_end(ttl),
+                };
+                let row = Row::from(&stored);
+                self.pending.insert(row.key.clone(), Some(row.clone()));
+                self.changes.push(Change::Put(row));
+                Some(stored)
+            }
+            Step::Delete { key } => self.delete(key).map(Row::stored),
+        }
+    }
+
+    /// Deletes what is under a key, and gives it.
+    pub fn delete(&mut self, key: Key) -> Option<Row> {
+        let there = self.there(&key)?;
+        self.revision += 1;
+        self.pending.insert(key.clone(), None);
+        self.changes.push(Change::Delete { key, revision: self.revision });
+        Some(there)
+    }
+
+    /// Replaces the list of plugins.
+    pub fn plugins(&mut self, names: Vec<String>) -> Revision {
+        self.revision += 1;
+        self.changes.push(Change::Plugins { names: Some(names), revision: self.revision });
+        self.revision
+    }
+
+    fn there(&self, key: &Key) -> Option<Row> {
+        self.pending.get(key).cloned().unwrap_or_else(|| self.table.get(key))
+    }
+}
+
+/// The table as it will be.
+struct Seen<'a> {
+    rows: RwLockReadGuard<'a, Rows>,
+    pending: &'a Pending,
+    revision: Revision,
+}
+
+impl View for Seen<'_> {
+    fn get(&self, key: &Key) -> Option<Row> {
+        match self.pending.get(key) {
+            Some(pending) => pending.clone(),
+            None => self.rows.by_key.get(key).cloned(),
+        }
+    }
+
+    fn scan(&self, kind: Kind, prefix: &str, look: &mut dyn FnMut(&Row) -> ControlFlow<()>) {
+        let from = Key::new(kind, prefix);
+        let within = |key: &Key| key.kind == kind && key.id.starts_with(prefix);
+        let mut rows = self.rows.by_key.range(&from..).take_while(|(key, _)| within(key)).peekable();
+        let mut pending = self.pending.range(&from..).take_while(|(key, _)| within(key)).peekable();
+        loop {
+            let row = match (rows.peek(), pending.peek()) {
+                (None, None) => return,
+                (Some((key, _)), Some((other, _))) if key == other => {
+                    rows.next();
+                    continue;
+                }
+                (Some((key, _)), Some((other, _))) if other < key => pending.next().map(|(_, row)| row),
+                (None, Some(_)) => pending.next().map(|(_, row)| row),
+                (Some((_, row)), _) => {
+                    let looked = look(row);
+                    rows.next();
+                    match looked {
+                        ControlFlow::Continue(()) => continue,
+                        ControlFlow::Break(()) => return,
+                    }
+                }
+            };
+            if let Some(Some(row)) = row
+                && look(row).is_break()
+            {
+                return;
+            }
+        }
+    }
+
+    fn revision(&self) -> Revision {
+        self.revision
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn key(id: &str) -> Key {
+        Key::new(Kind::Route, id)
+    }
+
+    fn put(id: &str) -> Step {
+        Step::Put { key: key(id), value: json!({ "id": id }), ttl: None }
+    }
+
+    fn ids(view: &dyn View, prefix: &str) -> Vec<String> {
+        let mut ids = Vec::new();
+        view.scan(Kind::Route, prefix, &mut |row| {
+            ids.push(row.key.id.clone());
+            ControlFlow::Continue(())
+        });
+        ids
+    }
+
+    #[test]
+    fn what_is_decided_next_sees_what_was_before() {
+        let table = Table::new([], None, 0);
+        let mut draft = Draft::over(&table);
+        draft.decide(Box::new(|_| Ok(vec![put("b"), put("d"), put("e")]))).unwrap();
+        table.apply(std::mem::take(&mut draft.changes));
+        let mut draft = Draft::over(&table);
+        let steps = vec![put("a"), put("b"), Step::Delete { key: key("d") }, put("f")];
+        let written = draft.decide(Box::new(|_| Ok(steps))).unwrap();
+        let revisions: Vec<_> =
+            written.values.iter().flatten().map(|stored| (stored.created, stored.modified)).collect();
+        // What was deleted is told as it was.
+        assert_eq!(revisions, [(4, 4), (1, 5), (2, 2), (7, 7)]);
+        let refused = draft.decide(Box::new(|view| {
+            assert_eq!(ids(view, ""), ["a", "b", "e", "f"]);
+            assert_eq!(ids(view, "b"), ["b"]);
+            assert!(view.get(&key("d")).is_none() && view.get(&key("e")).is_some());
+            assert_eq!((view.get(&key("b")).unwrap().modified, view.revision()), (5, 7));
+            Err(Refused::Missing("x"))
+        }));
+        assert!(matches!(refused, Err(Refused::Missing("x"))), "{refused:?}");
+        assert_eq!((draft.revision, draft.changes.len()), (7, 4));
+        assert_eq!(table.revision(), 3);
+    }
+
+    #[test]
+    fn a_look_ends_where_it_is_told_to() {
+        let table = Table::new([], None, 0);
+        let mut draft = Draft::over(&table);
+        draft.decide(Box::new(|_| Ok(vec![put("a"), put("b")]))).unwrap();
+        table.apply(std::mem::take(&mut draft.changes));
+        for pending in [false, true] {
+            let mut draft = Draft::over(&table);
+            if pending {
+                draft.decide(Box::new(|_| Ok(vec![put("a"), put("b")]))).unwrap();
+            }
+            let mut seen = 0;
+            let mut count = |view: &dyn View| {
+                view.scan(Kind::Route, "", &mut |_| {
+                    seen += 1;
+                    ControlFlow::Break(())
+                });
+                seen
+            };
+            assert_eq!(count(&Seen { rows: table.read(), pending: &draft.pending, revision: 0 }), 1);
+        }
+    }
+
+    #[test]
+    fn a_panic_refuses_its_own_write_alone() {
+        let table = Table::new([], None, 0);
+        let mut draft = Draft::over(&table);
+        let refused = draft.decide(Box::new(|_| panic!("asked to")));
+        assert!(matches!(refused, Err(Refused::Store(StoreError::Unavailable(_)))), "{refused:?}");
+        assert_eq!(draft.decide(Box::new(|_| Ok(vec![put("a")]))).unwrap().revision, 1);
+    }
+}
