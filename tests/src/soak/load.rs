@@ -10,6 +10,7 @@ use crate::http::{Message, Reader};
 use anyhow::{Context, Result, ensure};
 use std::io::Write;
 use std::net::TcpStream;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -19,6 +20,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Failures kept in words; the rest is only counted.
 const KEPT: usize = 5;
+/// Failures of which the time is kept.
+const KEPT_WITH_TIME: usize = 10_000;
 /// The rate of the checks, in requests a second.
 pub const RATE: u32 = 400;
 /// Long enough for some hundred requests at that rate.
@@ -58,7 +61,25 @@ pub struct Tally {
     pub failed: u64,
     /// The first failures.
     pub failures: Vec<String>,
+    /// When failures happened.
+    pub broken: Vec<Broken>,
     pub times: Vec<Duration>,
+}
+
+/// A request that failed.
+#[derive(Clone)]
+pub struct Broken {
+    /// Before its first byte was sent, and after its failure was seen.
+    pub during: RangeInclusive<Instant>,
+    pub post: bool,
+    text: String,
+}
+
+impl Broken {
+    /// Whether something that happened then may have been the reason.
+    pub fn overlaps(&self, other: &RangeInclusive<Instant>) -> bool {
+        self.during.start() <= other.end() && other.start() <= self.during.end()
+    }
 }
 
 impl Load {
@@ -133,7 +154,18 @@ impl Tally {
         self.failed += other.failed;
         self.failures.extend(other.failures);
         self.failures.truncate(KEPT);
+        self.broken.extend(other.broken);
         self.times.extend(other.times);
+    }
+
+    /// Takes out the failures that may be, and says how many.
+    pub fn excuse(&mut self, may_be: impl Fn(&Broken) -> bool) -> u64 {
+        let before = self.broken.len();
+        self.broken.retain(|broken| !may_be(broken));
+        self.failures = self.broken.iter().take(KEPT).map(|broken| broken.text.clone()).collect();
+        let excused = (before - self.broken.len()) as u64;
+        self.failed -= excused;
+        excused
     }
 
     /// `0 of 1,000`, and what went wrong if something did.
@@ -164,15 +196,23 @@ fn client(shared: &Shared, number: u32) {
             return;
         }
         let path = &shared.paths[(turn + number) as usize % shared.paths.len()];
-        let outcome = caller.ask(path, number * (1_000_000_000 / clients) + turn);
+        let name = number * (1_000_000_000 / clients) + turn;
+        let began = Instant::now();
+        let outcome = caller.ask(path, name);
         let time = due.elapsed();
         let mut tally = shared.tally.lock().expect("no holder panics");
         tally.requests += 1;
         tally.times.push(time);
         if let Err(error) = outcome {
             tally.failed += 1;
+            let text = format!("{error:#}");
             if tally.failures.len() < KEPT {
-                tally.failures.push(format!("{error:#}"));
+                tally.failures.push(text.clone());
+            }
+            // Whoever asks when it was looks at few failures.
+            if tally.broken.len() < KEPT_WITH_TIME {
+                let post = is_post(name);
+                tally.broken.push(Broken { during: began..=Instant::now(), post, text });
             }
         }
     }
@@ -222,6 +262,10 @@ impl Caller {
         }
         Ok(answer)
     }
+}
+
+fn is_post(number: u32) -> bool {
+    !number.is_multiple_of(3)
 }
 
 /// Method, bytes and body of a request: by number a GET, a POST with a length or one in chunks.

@@ -8,9 +8,11 @@ use anyhow::{Context, Result};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Violations kept; the rest is only counted.
 const KEPT: usize = 20;
@@ -27,6 +29,15 @@ const SIZE: usize = 4000;
 pub struct Origin {
     pub port: u16,
     shared: Arc<Shared>,
+    accepting: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// When an origin was away.
+pub struct Death {
+    /// In this time a request may have reached it and died with it.
+    pub dying: RangeInclusive<Instant>,
+    /// In this time it could not answer.
+    pub away: RangeInclusive<Instant>,
 }
 
 #[derive(Default)]
@@ -39,15 +50,7 @@ struct Shared {
     /// Nothing listens and nothing is answered.
     down: AtomicBool,
     /// Those that are open, by a number of their own.
-    connections: Mutex<HashMap<u64, Open>>,
-}
-
-/// A connection, as others than its own thread see it.
-#[derive(Clone)]
-struct Open {
-    stream: Arc<TcpStream>,
-    /// Method and target of a request whose head was read and which is not answered.
-    asked: Arc<Mutex<String>>,
+    connections: Mutex<HashMap<u64, Arc<TcpStream>>>,
 }
 
 /// What the origin answers to a request, and what a client compares with.
@@ -69,29 +72,33 @@ impl Origin {
         let port = listener.local_addr()?.port();
         let shared = Arc::new(Shared::default());
         let accepting = shared.clone();
-        std::thread::spawn(move || accept(&listener, &accepting));
-        Ok(Origin { port, shared })
+        let accepting = std::thread::spawn(move || accept(&listener, &accepting));
+        Ok(Origin { port, shared, accepting: Mutex::new(Some(accepting)) })
     }
 
-    /// Dies: its port is closed and every connection reset, for so long. Gives how many requests that
-    /// begin with `start` it had taken and not answered.
-    pub fn die_for(&self, pause: Duration, start: &str) -> Result<u64> {
+    /// Dies: its port is closed and every connection reset, for so long.
+    pub fn die_for(&self, pause: Duration) -> Result<Death> {
+        let began = Instant::now();
         self.shared.down.store(true, Ordering::SeqCst);
         // Wakes the accepting thread, which closes the port.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
-        let connections = std::mem::take(&mut *self.shared.connections.lock().expect("no holder panics"));
-        let mut taken = 0;
-        for open in connections.into_values() {
-            taken += u64::from(open.has_taken(start));
-            let _ = crate::talk::reset(&open.stream);
-            let _ = open.stream.shutdown(Shutdown::Both);
+        if let Some(accepting) = self.accepting.lock().expect("no holder panics").take() {
+            accepting.join().map_err(|_| anyhow::anyhow!("the origin panicked"))?;
         }
+        let connections = std::mem::take(&mut *self.shared.connections.lock().expect("no holder panics"));
+        for stream in connections.into_values() {
+            let _ = crate::talk::reset(&stream);
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        let dead = Instant::now();
         std::thread::sleep(pause);
         let listener = TcpListener::bind(("127.0.0.1", self.port)).context("the origin's own port")?;
         self.shared.down.store(false, Ordering::SeqCst);
-        let accepting = self.shared.clone();
-        std::thread::spawn(move || accept(&listener, &accepting));
-        Ok(taken)
+        let back = Instant::now();
+        let shared = self.shared.clone();
+        let accepting = std::thread::spawn(move || accept(&listener, &shared));
+        *self.accepting.lock().expect("no holder panics") = Some(accepting);
+        Ok(Death { dying: began..=dead, away: began..=back })
     }
 
     pub fn requests(&self) -> u64 {
@@ -118,35 +125,21 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         if shared.stopped.load(Ordering::SeqCst) || shared.down.load(Ordering::SeqCst) {
             return;
         }
-        let open = Open { stream: Arc::new(stream), asked: Arc::default() };
+        let stream = Arc::new(stream);
         let number = shared.accepted.fetch_add(1, Ordering::Relaxed);
-        shared.connections.lock().expect("no holder panics").insert(number, open.clone());
+        shared.connections.lock().expect("no holder panics").insert(number, stream.clone());
         let shared = shared.clone();
         std::thread::spawn(move || {
             let registered = shared.clone();
-            Connection { shared, open, data: Vec::new() }.serve();
+            Connection { shared, stream, data: Vec::new() }.serve();
             registered.connections.lock().expect("no holder panics").remove(&number);
         });
     }
 }
 
-impl Open {
-    fn asks(&self, what: String) {
-        *self.asked.lock().expect("no holder panics") = what;
-    }
-
-    /// It was read, or lies with the kernel.
-    fn has_taken(&self, start: &str) -> bool {
-        let mut bytes = vec![0; start.len()];
-        let seen = self.stream.set_nonblocking(true).and_then(|()| self.stream.peek(&mut bytes));
-        let lies = seen.is_ok() && bytes == start.as_bytes();
-        lies || self.asked.lock().expect("no holder panics").starts_with(start)
-    }
-}
-
 struct Connection {
     shared: Arc<Shared>,
-    open: Open,
+    stream: Arc<TcpStream>,
     /// Read and not yet taken.
     data: Vec<u8>,
 }
@@ -159,11 +152,10 @@ enum End {
 
 impl Connection {
     fn serve(mut self) {
-        let _ = self.open.stream.set_nodelay(true);
+        let _ = self.stream.set_nodelay(true);
         loop {
             match self.exchange() {
                 Ok(()) => {
-                    self.open.asks(String::new());
                     self.shared.requests.fetch_add(1, Ordering::Relaxed);
                 }
                 Err(End::Closed) => return,
@@ -182,7 +174,6 @@ impl Connection {
     fn exchange(&mut self) -> Result<(), End> {
         let head = self.until(b"\r\n\r\n")?;
         let request = Head::read(&head)?;
-        self.open.asks(format!("{} {}", request.method, request.target));
         if let Some(size) = request.target.strip_prefix(BULK).and_then(|size| size.parse().ok()) {
             return self.bulk(&request, size);
         }
@@ -205,20 +196,19 @@ impl Connection {
             answer.extend(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()).as_bytes());
             answer.extend(&body);
         }
-        if Sickness::of(&request.target).is_some_and(|sickness| sickness.strikes(&self.open.stream, &answer))
-        {
+        if Sickness::of(&request.target).is_some_and(|sickness| sickness.strikes(&self.stream, &answer)) {
             return Err(End::Closed);
         }
-        (&*self.open.stream).write_all(&answer).map_err(|_| End::Closed)
+        (&*self.stream).write_all(&answer).map_err(|_| End::Closed)
     }
 
     /// Switches protocols; from then on every byte goes back.
     fn echo(&mut self) -> Result<(), End> {
         let switch = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
-        (&*self.open.stream).write_all(switch).map_err(|_| End::Closed)?;
+        (&*self.stream).write_all(switch).map_err(|_| End::Closed)?;
         loop {
             let bytes = std::mem::take(&mut self.data);
-            (&*self.open.stream).write_all(&bytes).map_err(|_| End::Closed)?;
+            (&*self.stream).write_all(&bytes).map_err(|_| End::Closed)?;
             self.more()?;
         }
     }
@@ -230,7 +220,7 @@ impl Connection {
             self.data.clear();
             let mut part = vec![0; PART];
             while left > 0 {
-                match (&*self.open.stream).read(&mut part) {
+                match (&*self.stream).read(&mut part) {
                     Ok(read @ 1..) => left -= read.min(left),
                     _ => return Err(End::Closed),
                 }
@@ -243,7 +233,7 @@ impl Connection {
         let mut left = size;
         while left > 0 {
             let now = left.min(PART);
-            (&*self.open.stream).write_all(&part[..now]).map_err(|_| End::Closed)?;
+            (&*self.stream).write_all(&part[..now]).map_err(|_| End::Closed)?;
             left -= now;
         }
         Ok(())
@@ -253,7 +243,7 @@ impl Connection {
     fn send(&mut self, length: usize, first: &[u8]) -> Result<(), End> {
         let mut answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n").into_bytes();
         answer.extend(first);
-        (&*self.open.stream).write_all(&answer).map_err(|_| End::Closed)
+        (&*self.stream).write_all(&answer).map_err(|_| End::Closed)
     }
 
     fn chunks(&mut self) -> Result<Vec<u8>, End> {
@@ -311,7 +301,7 @@ impl Connection {
             return Err(End::Wrong("too much", self.data[..100].to_vec()));
         }
         let mut part = [0; 16 * 1024];
-        match (&*self.open.stream).read(&mut part) {
+        match (&*self.stream).read(&mut part) {
             Ok(read @ 1..) => self.data.extend_from_slice(&part[..read]),
             _ => return Err(End::Closed),
         }
