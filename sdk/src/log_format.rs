@@ -136,10 +136,22 @@ fn name(text: &str) -> Option<(&str, usize)> {
 
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
+/// Whether no escape changes the byte.
+#[inline]
+fn is_plain(byte: u8) -> bool {
+    matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\'
+}
+
+/// Whether no escape changes the text. Looks at all of it, many bytes at a time: hardly ever does
+/// one need an escape.
+#[inline]
+pub(crate) fn is_plain_text(value: &[u8]) -> bool {
+    value.iter().fold(true, |plain, &byte| plain & is_plain(byte))
+}
+
 /// Appends `value` as NGINX's `escape=default`.
 fn escape_default(value: &[u8], out: &mut Vec<u8>) {
-    let is_plain = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
-    if value.iter().all(|&byte| is_plain(byte)) {
+    if is_plain_text(value) {
         out.extend_from_slice(value);
         return;
     }
@@ -154,8 +166,7 @@ fn escape_default(value: &[u8], out: &mut Vec<u8>) {
 
 /// Appends `value` as NGINX's `escape=json`.
 fn escape_json(value: &[u8], out: &mut Vec<u8>) {
-    let is_plain = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
-    if value.iter().all(|&byte| is_plain(byte)) {
+    if is_plain_text(value) {
         out.extend_from_slice(value);
         return;
     }

@@ -5,6 +5,7 @@
 
 use super::{Found, Kind, Plain, Stamp, Var, time};
 use crate::exchange::Exchange;
+use crate::log_format::is_plain_text;
 
 impl Var {
     /// Appends its text as a log has it: times from `stamp`, and bytes of others through `escape`.
@@ -47,7 +48,7 @@ impl Var {
             Found::Borrowed(text) => escape(text, out),
             Found::Value(value) => escape(&value.into_text(), out),
             // Rarely is there anything to escape in what was written.
-            Found::Written if out[start..].iter().all(|&byte| is_plain(byte)) => {}
+            Found::Written if is_plain_text(&out[start..]) => {}
             Found::Written => {
                 let written = out.split_off(start);
                 escape(&written, out);
@@ -94,9 +95,4 @@ impl Plain {
     fn is_set_for_requests(self) -> bool {
         matches!(self, Plain::UpstreamScheme | Plain::UpstreamHost | Plain::UpstreamUri | Plain::RequestId)
     }
-}
-
-/// Whether no escape changes it.
-fn is_plain(byte: u8) -> bool {
-    matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\'
 }
