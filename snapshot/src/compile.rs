@@ -12,6 +12,7 @@ mod chains;
 mod consumers;
 mod hosts;
 mod references;
+mod refusing;
 mod routes;
 mod shared;
 mod touched;

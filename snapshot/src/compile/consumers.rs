@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use model::{Entry, Invalid, Key, Kind, Plugins, Resource};
-use sdk::Consumer;
 use sdk::consumers::Identity;
+use sdk::{Chain, Consumer};
 use serde_json::Value;
 
 use super::chains::Source;
 use super::hosts::{Part, Recorder};
+use super::refusing::Refusing;
 use super::{Compiler, Pass, references};
 
 /// A way to prove to be somebody.
@@ -39,6 +40,8 @@ pub(super) struct ConsumerUnit {
     pub entry: Arc<Entry>,
     consumer: Arc<Consumer>,
     proofs: Vec<Proof>,
+    /// Its group does not exist: it can prove who it is, and is refused.
+    refused: bool,
 }
 
 /// The last good form of a credential.
@@ -74,13 +77,16 @@ impl Compiler {
             self.consumer_slots.release(key);
             return self.accept(key);
         };
-        let last_good = self.consumers.get(&key.id).map(|unit| unit.entry.clone());
+        let last_good = self.consumers.get(&key.id).filter(|unit| !unit.refused);
+        let last_good = last_good.map(|unit| unit.entry.clone());
+        let is_new = last_good.is_none();
         let made = self.try_both(key, entry, last_good, |compiler, entry| {
             let recorder = Recorder::new(pass.names);
             let unit = compiler.make_consumer(key, entry, &recorder)?;
             compiler.hosts.set(key, Part::Plugins, recorder.asked());
             Ok(unit)
         });
+        let made = made.or_else(|| self.make_refused(key, entry).filter(|_| is_new));
         if let Some(unit) = made {
             self.consumers.insert(key.id.clone(), unit);
         }
@@ -106,7 +112,7 @@ impl Compiler {
                     Invalid::new(format!("failed to fetch consumer group config by id: {id}"))
                         .at("/group_id")
                         .expected("the id of a consumer group that exists")
-                        .hint("create the consumer group; until then nobody can sign in as this consumer")
+                        .hint("create the consumer group; until then requests of this consumer are answered with 503")
                 })?;
                 Some((key, group))
             }
@@ -125,6 +131,29 @@ impl Compiler {
                 })?
             }
         };
+        Ok(self.unit_of(key, entry, written, proofs, chain))
+    }
+
+    /// A consumer whose group is missing, if nothing else is: found by its keys, and refused.
+    fn make_refused(&mut self, key: &Key, entry: &Arc<Entry>) -> Option<ConsumerUnit> {
+        let Resource::Consumer(written) = &entry.resource else { return None };
+        let group = Key::new(Kind::ConsumerGroup, written.group_id.as_deref()?);
+        if self.shared.contains_key(&group) {
+            return None;
+        }
+        let (proofs, _) = self.proofs(&written.plugins).ok()?;
+        let unit = self.unit_of(key, entry, written, proofs, Some(Arc::new(Refusing)));
+        Some(ConsumerUnit { refused: true, ..unit })
+    }
+
+    fn unit_of(
+        &mut self,
+        key: &Key,
+        entry: &Arc<Entry>,
+        written: &model::Consumer,
+        proofs: Vec<Proof>,
+        chain: Option<Arc<dyn Chain>>,
+    ) -> ConsumerUnit {
         let consumer = Consumer {
             name: written.username.clone(),
             group_id: written.group_id.clone(),
@@ -133,7 +162,7 @@ impl Compiler {
             chain,
             slot: self.consumer_slots.of(key),
         };
-        Ok(ConsumerUnit { entry: entry.clone(), consumer: Arc::new(consumer), proofs })
+        ConsumerUnit { entry: entry.clone(), consumer: Arc::new(consumer), proofs, refused: false }
     }
 
     fn compile_credential(&mut self, key: &Key, pass: &Pass<'_>) {
