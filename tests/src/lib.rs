@@ -7,6 +7,7 @@
 
 pub mod case;
 pub mod client;
+pub mod examples;
 pub mod expect;
 pub mod fill;
 pub mod gateway;

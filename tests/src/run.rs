@@ -28,18 +28,17 @@ pub struct World {
     pub folder: std::path::PathBuf,
 }
 
-/// Runs a case; gives the failures, each a readable text.
-pub fn run(path: &Path, program: &Path) -> Vec<String> {
-    match try_run(path, program) {
+/// Runs a case that stands at `path`; gives the failures, each a readable text.
+pub fn run(case: Result<Case>, path: &Path, program: &Path) -> Vec<String> {
+    match case.and_then(|case| try_run(&case, path, program)) {
         Ok(failures) => failures,
         Err(error) => vec![format!("{error:#}")],
     }
 }
 
-fn try_run(path: &Path, program: &Path) -> Result<Vec<String>> {
-    let case = Case::load(path)?;
+fn try_run(case: &Case, path: &Path, program: &Path) -> Result<Vec<String>> {
     let folder = tempfile::Builder::new().prefix("sluice-case-").tempdir()?;
-    let mut world = prepare(&case, path, program, folder.path())?;
+    let mut world = prepare(case, path, program, folder.path())?;
     let mut failures = Vec::new();
     if case.start {
         world.start()?;

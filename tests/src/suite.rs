@@ -1,6 +1,7 @@
 //! All cases and the short forms of the goals: found, run side by side, reported.
 
 use crate::case::Case;
+use crate::examples::{self, By};
 use crate::run;
 use crate::soak::{GOALS, Goal, Row};
 use std::path::{Path, PathBuf};
@@ -21,6 +22,8 @@ struct Found {
 enum What {
     /// A case file.
     Case(PathBuf),
+    /// The example on a plugin's page.
+    Example(PathBuf, By),
     /// A goal, in its short form.
     Goal(&'static Goal),
 }
@@ -99,14 +102,28 @@ fn find(folder: &Path) -> Vec<Found> {
         let name = format!("soak/{}", goal.name);
         Found { name, what: What::Goal(goal), serial: true }
     });
-    cases.chain(goals).collect()
+    cases.chain(examples()).chain(goals).collect()
+}
+
+/// The examples of all plugins' pages, by each of their two ways.
+fn examples() -> impl Iterator<Item = Found> {
+    // The generated pages hold these word for word.
+    let pages = files_of(&root().join("plugins/pages"), "md").into_iter();
+    pages.flat_map(|(name, page)| {
+        [(By::Admin, "curl"), (By::Yaml, "yaml")].map(|(by, way)| Found {
+            name: format!("examples/{name}-{way}"),
+            what: What::Example(page.clone(), by),
+            serial: false,
+        })
+    })
 }
 
 impl Found {
     /// Runs it; gives the failures, each a readable text.
     fn run(&self, program: &Path) -> Vec<String> {
         match &self.what {
-            What::Case(path) => run::run(path, program),
+            What::Case(path) => run::run(Case::load(path), path, program),
+            What::Example(page, by) => run::run(examples::case(page, *by), page, program),
             What::Goal(goal) => match goal.run(program, false, false) {
                 // Figures belong to `cargo x soak`: here the machine may be busy with anything.
                 Ok(rows) => rows.iter().filter(|row| !row.met && !row.figure).map(missed).collect(),
@@ -122,6 +139,10 @@ fn missed(row: &Row) -> String {
 
 /// Every `*.yaml` below a folder, named by its path, in order.
 pub fn files(folder: &Path) -> Vec<(String, PathBuf)> {
+    files_of(folder, "yaml")
+}
+
+fn files_of(folder: &Path, extension: &str) -> Vec<(String, PathBuf)> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_path_buf()];
     while let Some(next) = folders.pop() {
@@ -129,7 +150,7 @@ pub fn files(folder: &Path) -> Vec<(String, PathBuf)> {
             let path = entry.path();
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|kind| kind == "yaml") {
+            } else if path.extension().is_some_and(|kind| kind == extension) {
                 let name =
                     path.strip_prefix(folder).unwrap_or(&path).with_extension("").display().to_string();
                 found.push((name, path));

@@ -1,4 +1,4 @@
-//! `cargo x new-plugin NAME`: a plugin's file, its line in the list, its case.
+//! `cargo x new-plugin NAME`: a plugin's file, its line in the list, its page, its case.
 //!
 //! The new plugin does nothing yet, but it is whole: it builds, it is checked,
 //! it has a test and a case that pass.
@@ -29,16 +29,19 @@ pub fn command(args: &[String]) -> Result<()> {
     })?;
     let file = src.join(format!("{}.rs", plugin.module));
     let case = root().join(format!("tests/cases/plugins/{name}.yaml"));
-    for path in [&file, &case] {
+    let page = root().join(format!("plugins/pages/{name}.md"));
+    for path in [&file, &case, &page] {
         if path.exists() {
             bail!("{} is there already", path.display());
         }
     }
     fs::write(&file, code(&plugin, priority))?;
     fs::write(&case, case_text(name))?;
+    fs::write(&page, page_text(name))?;
     fs::write(&list, listed)?;
     run(cargo().args(["fmt", "--package", "plugins"]))?;
-    println!("written: {}, {}, and its line in {}", file.display(), case.display(), list.display());
+    let files = [&file, &case, &page].map(|path| path.display().to_string()).join(", ");
+    println!("written: {files}, and its line in {}", list.display());
     println!(
         "next: its settings and phases, then `cargo test -p plugins {}` and `cargo x test {name}`",
         plugin.module
@@ -179,6 +182,57 @@ resources:
 steps:
   - {{request: GET /a, expect: {{status: 200, body: a}}}}
 "
+    )
+}
+
+/// What the generated page takes over; its example is run as two cases.
+fn page_text(name: &str) -> String {
+    format!(
+        r#"# {name}
+
+The words of docs/plugins/{name}.md: what each field means, and an example, whose four blocks are run as cases.
+
+## Fields
+
+## Example
+
+Say what the example shows.
+
+Through the Admin API (with `-H "X-API-KEY: ..."` where a key is asked for):
+
+```sh
+curl -s http://127.0.0.1:9180/apisix/admin/routes/hello -X PUT -d '{{
+    "uri": "/hello",
+    "plugins": {{"{name}": {{}}}},
+    "upstream": {{"nodes": {{"127.0.0.1:1980": 1}}}}
+}}'
+```
+
+The same in `apisix.yaml`:
+
+```yaml
+routes:
+  - id: hello
+    uri: /hello
+    plugins:
+      {name}: {{}}
+    upstream:
+      nodes: {{"127.0.0.1:1980": 1}}
+#END
+```
+
+Then, with a server on 127.0.0.1:1980,
+
+```sh
+curl -i http://127.0.0.1:9080/hello
+```
+
+says, among other things:
+
+```text
+HTTP/1.1 200 OK
+```
+"#
     )
 }
 
