@@ -74,6 +74,28 @@ mod tests {
     }
 
     #[test]
+    fn after_a_time_out_only_what_is_idempotent_goes_on() {
+        for kind in [FaultKind::ReadTimeout, FaultKind::SendTimeout] {
+            for (method, again) in [
+                (Method::Get, Again::NextServer),
+                (Method::Put, Again::NextServer),
+                (Method::Post, Again::No),
+                (Method::Patch, Again::No),
+                (Method::Other, Again::No),
+            ] {
+                for tried in [FRESH, Try { reused: true, ..FRESH }] {
+                    assert_eq!(decide(Fault::upstream(kind), tried, method), again, "{kind:?} {method:?}");
+                }
+            }
+        }
+        // Nothing was sent yet, so any method may.
+        let connecting = Try { reused: false, sent: false, body_lost: false };
+        for kind in [FaultKind::ConnectRefused, FaultKind::ConnectFailed, FaultKind::ConnectTimeout] {
+            assert_eq!(decide(Fault::upstream(kind), connecting, Method::Post), Again::NextServer);
+        }
+    }
+
+    #[test]
     fn a_dead_idle_connection_is_replaced() {
         let closed = Fault::upstream(FaultKind::ClosedEarly);
         assert_eq!(decide(closed, Try { reused: true, ..FRESH }, Method::Get), Again::SameServer);
