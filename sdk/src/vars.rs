@@ -232,14 +232,16 @@ impl Var {
             Kind::Plain(plain) => plain.read(x, out),
             Kind::Arg(name) => argument(read::arg(x.query(), name)),
             Kind::Header(header) => header.value(&x.request().fields).into(),
-            Kind::Forwarded(header, own) => match (header.value(&x.request().fields), own) {
-                (Some(value), _) => Some(value).into(),
-                (None, Forwarded::Proto) => Found::Borrowed(x.client.scheme().as_bytes()),
-                (None, Forwarded::Host) => {
-                    Some(x.request().authority()).filter(|host| !host.is_empty()).into()
+            Kind::Forwarded(header, own) => {
+                match (header.value(&x.request().fields).filter(|value| !value.is_empty()), own) {
+                    (Some(value), _) => Some(value).into(),
+                    (None, Forwarded::Proto) => Found::Borrowed(x.client.scheme().as_bytes()),
+                    (None, Forwarded::Host) => {
+                        Some(x.request().authority()).filter(|host| !host.is_empty()).into()
+                    }
+                    (None, Forwarded::Port) => write(out, x.forwarded_port()),
                 }
-                (None, Forwarded::Port) => write(out, x.forwarded_port()),
-            },
+            }
             Kind::ResponseHeader(header) => header.value(&x.response().fields).into(),
             Kind::UpstreamHeader(header) if x.source == Source::Upstream => {
                 header.value(&x.response().fields).into()

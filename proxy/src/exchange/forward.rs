@@ -346,6 +346,10 @@ fn write_request(
                 forwarded_for.push(field.value);
                 continue;
             }
+            // Who says nothing leaves it to the gateway to say.
+            Name::XForwardedProto | Name::XForwardedHost | Name::XForwardedPort if field.value.len == 0 => {
+                continue;
+            }
             // What an untrusted peer said was taken out: this is a trusted one's word, or a stage's.
             // Said without a value it is not said.
             Name::XForwardedProto | Name::XForwardedHost | Name::XForwardedPort

@@ -20,32 +20,10 @@ use super::decode::options;
 pub fn strip_request(head: &mut RequestHead, keep_upgrade: bool) {
     let present = strip(&mut head.fields, keep_upgrade);
     head.tells_of_others = present & TOLD != 0;
-    let fields = &mut head.fields;
-    if present & IDENTITY != 0 || fields.list().iter().any(|field| mimics(field.id, fields.bytes(field.name)))
-    {
-        fields.retain(|id, name, _| IDENTITY & bit(id) == 0 && !mimics(id, name));
+    // The decoder has left out other spellings of them.
+    if present & IDENTITY != 0 {
+        head.fields.retain(|id, _, _| IDENTITY & bit(id) == 0);
     }
-}
-
-/// Whether a name is a spelling with `_` of a field that the gateway writes or answers for. Many a
-/// server reads both as one (CGI's `HTTP_X_REAL_IP`).
-#[inline]
-fn mimics(id: Name, name: &[u8]) -> bool {
-    id == Name::Other
-        && matches!(name.first(), Some(b'x' | b'X'))
-        && name.contains(&b'_')
-        && folds_to(name, WRITTEN | TOLD)
-}
-
-#[cold]
-fn folds_to(name: &[u8], ids: u128) -> bool {
-    let mut folded = [0u8; 32];
-    let Some(folded) = folded.get_mut(..name.len()) else { return false };
-    for (to, &from) in folded.iter_mut().zip(name) {
-        *to = if from == b'_' { b'-' } else { from };
-    }
-    let id = Name::from_bytes(folded);
-    id != Name::Other && ids & bit(id) != 0
 }
 
 /// Removes the hop-by-hop fields of a response, as [`strip_request`], and those an origin means
