@@ -247,3 +247,20 @@ async fn a_write_is_live_in_a_moment() {
     assert!(times[100] < Duration::from_millis(20), "median {:?}", times[100]);
     println!("median {:?}, 99 % {:?}", times[100], times[198]);
 }
+
+#[tokio::test]
+async fn metadata_reaches_what_is_served_in_an_older_form() {
+    let mut bench = start();
+    bench.put(Kind::PluginMetadata, "cors", json!({"a": 1})).await;
+    bench.put(Kind::Route, "1", json!({"uri": "/", "plugins": {"cors": {}}})).await;
+    bench.settle().await;
+    // The new form is refused, and does not name the plugin any more.
+    bench.put(Kind::Route, "1", json!({"uri": "/", "plugins": {"limit": {"bad": true}}})).await;
+    bench.settle().await;
+    assert!(bench.handle.report().rejected[0].kept_previous);
+    bench.put(Kind::PluginMetadata, "cors", json!({"a": 2})).await;
+    bench.settle().await;
+    let chain = bench.plan("1").and_then(|plan| plan.chain.clone()).expect("its older form");
+    let stages = &chain.as_any().downcast_ref::<support::Stages>().expect("stages").0;
+    assert!(stages[0].1.contains(r#"with {"a":2}"#), "{stages:?}");
+}
