@@ -98,8 +98,10 @@ pub(crate) async fn drive(
         x.request().keep_alive && !last_request && !worker.is_draining() && x.method() != Method::Connect;
     let mut fault = None;
     let began = began.filter(|_| access_log.is_some() || chains.has(Phase::Log));
-    if began.is_some() {
-        x.timing.asked_us = worker.clock.micros();
+    if let Some(began) = began {
+        // Where no stage ran and no body was waited for, nothing took time since.
+        let at_once = chains.are_none() && !lease.router.needs_body();
+        x.timing.asked_us = if at_once { began } else { worker.clock.micros() };
     }
     let mut after = match (flow, plan) {
         (Flow::Go, Some(plan)) => {
