@@ -87,8 +87,11 @@ impl Compiler {
             Ok(unit)
         });
         let made = made.or_else(|| self.make_refused(key, entry).filter(|_| is_new));
-        if let Some(unit) = made {
-            self.consumers.insert(key.id.clone(), unit);
+        match made {
+            Some(unit) => _ = self.consumers.insert(key.id.clone(), unit),
+            // What was refused before is no last good form.
+            None if is_new => _ = self.consumers.remove(&key.id),
+            None => {}
         }
         let served = self.consumers.get(&key.id).map(|unit| &unit.entry);
         let refers = [Some(entry), served].into_iter().flatten().filter_map(group_of).collect();
