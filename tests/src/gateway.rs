@@ -22,6 +22,8 @@ pub struct Gateway {
     folder: PathBuf,
     env: Vec<(String, String)>,
     limits: String,
+    /// Another gateway may listen on the traffic port (`--reuse-port`).
+    pub shares_port: bool,
     pub listen: Listen,
     child: Option<Child>,
 }
@@ -80,7 +82,7 @@ impl Gateway {
             .map(|(name, value)| Ok((name.clone(), names.fill(value)?)))
             .collect::<Result<_>>()?;
         let limits = case.limits.clone();
-        Ok(Gateway { program: program.into(), folder: folder.into(), env, limits, listen, child: None })
+        Ok(Gateway { program: program.into(), folder: folder.into(), env, limits, shares_port: false, listen, child: None })
     }
 
     /// Starts the program and waits until it takes connections; gives its process id.
@@ -98,6 +100,9 @@ impl Gateway {
             }
         };
         command.arg("run").arg(&self.folder).arg("--data").arg(self.folder.join("data"));
+        if self.shares_port {
+            command.arg("--reuse-port");
+        }
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let child = command.spawn().with_context(|| format!("starting {}", self.program.display()))?;

@@ -32,7 +32,7 @@ impl Site {
         let case: Case = serde_json::from_value(json!({
             "about": "a goal", "config": config, "limits": limits, "steps": [],
         }))?;
-        Site::listening(program, &case, Listen::choose(Ports::Free)?, Origin::start()?)
+        Site::listening(program, &case, Listen::choose(Ports::Free)?, false, Origin::start()?)
     }
 
     /// Another gateway on the same data port, with an origin of its own behind `uri`. It has its
@@ -45,7 +45,7 @@ impl Site {
             "about": "a goal", "provider": "yaml", "resources": {"routes": [route]}, "steps": [],
         }))?;
         let listen = Listen { proxy: self.gateway.listen.proxy, ..Listen::choose(Ports::Free)? };
-        let site = Site::listening(program, &case, listen, origin)?;
+        let site = Site::listening(program, &case, listen, true, origin)?;
         // Its data port was open before; that it has come up shows elsewhere.
         let until = Instant::now() + PATIENCE;
         while !site.gateway.snapshot().is_ok_and(|snapshot| snapshot.published > 0) {
@@ -55,9 +55,16 @@ impl Site {
         Ok(site)
     }
 
-    fn listening(program: &Path, case: &Case, listen: Listen, origin: Origin) -> Result<Site> {
+    fn listening(
+        program: &Path,
+        case: &Case,
+        listen: Listen,
+        shares_port: bool,
+        origin: Origin,
+    ) -> Result<Site> {
         let folder = tempfile::Builder::new().prefix("sluice-soak-").tempdir()?;
-        let gateway = Gateway::prepare(case, program, folder.path(), listen, &Names::default())?;
+        let mut gateway = Gateway::prepare(case, program, folder.path(), listen, &Names::default())?;
+        gateway.shares_port = shares_port;
         let mut site = Site {
             origin,
             proxy: format!("127.0.0.1:{}", listen.proxy),
