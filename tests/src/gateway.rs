@@ -82,7 +82,15 @@ impl Gateway {
             .map(|(name, value)| Ok((name.clone(), names.fill(value)?)))
             .collect::<Result<_>>()?;
         let limits = case.limits.clone();
-        Ok(Gateway { program: program.into(), folder: folder.into(), env, limits, shares_port: false, listen, child: None })
+        Ok(Gateway {
+            program: program.into(),
+            folder: folder.into(),
+            env,
+            limits,
+            shares_port: false,
+            listen,
+            child: None,
+        })
     }
 
     /// Starts the program and waits until it takes connections; gives its process id.
