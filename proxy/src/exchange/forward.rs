@@ -260,6 +260,9 @@ impl Forward<'_> {
             *body_lost = true;
             *ready = Ready::default();
         }
+        if let (cut_off @ 1.., Some(buffer)) = (upload.writing.get(), buffer) {
+            buffer.consume(cut_off);
+        }
         x.timing.received += upload.received.get();
         match result {
             Ok(Received::Done { keep_upstream, keep_client }) => {

@@ -65,7 +65,10 @@ impl Receiver<'_, '_, '_> {
     pub(crate) async fn run(mut self) -> Result<Received, Fault> {
         let worker = self.worker;
         let mut lent = Lent::none(&worker.buffers);
-        self.read_head(&mut lent).await?;
+        if let Err(fault) = self.read_head(&mut lent).await {
+            // An interim response may have broken off within its head.
+            return if self.head_sent { Ok(Received::Broken(fault)) } else { Err(fault) };
+        }
         let head = &mut self.x.messages.response;
         if head.status == 101 {
             return self.switch(lent).await;

@@ -45,8 +45,10 @@ pub(crate) async fn buffer(
         if let Some(buffer) = &mut down.buffer {
             let taken = down.incoming.decode(buffer.data_mut());
             let taken = taken.map_err(|refusal| Fault::client(FaultKind::BadBody(refusal)))?;
-            hold(worker, x, &buffer.data()[..taken.emit], limit)?;
+            let held = hold(worker, x, &buffer.data()[..taken.emit], limit);
+            // Held or not, they are counted as taken: left here, they would be the next request.
             buffer.consume(taken.consumed);
+            held?;
             let max = worker.settings.max_body;
             if max > 0 && x.messages.body.len() as u64 > max {
                 return Err(Fault::client(FaultKind::BodyTooLarge));
@@ -108,6 +110,9 @@ pub(crate) struct UploadState {
     pub(crate) received: Cell<u64>,
     /// Those without the lines of chunked coding: what the limit is for.
     pub(crate) measured: Cell<u64>,
+    /// Bytes at the front of the client's buffer that are counted as taken and being written. The
+    /// sender may be dropped meanwhile; then they are to be consumed, or they would be read again.
+    pub(crate) writing: Cell<usize>,
 }
 
 /// What is at hand of a request, and goes out first.
@@ -237,9 +242,12 @@ impl Sender<'_, '_> {
                     Outgoing::Same | Outgoing::Bare => [bytes, b"", b""],
                     Outgoing::Chunked => frame.around(bytes, taken.done, self.incoming.trailers()),
                 };
-                let written = io::write_pieces(self.worker, self.waiter, to, pieces, send_timeout).await;
-                buffer.consume(taken.consumed);
+                // From here on they are not at hand any more, also where this write is cut off.
                 self.state.lost.set(true);
+                self.state.writing.set(taken.consumed);
+                let written = io::write_pieces(self.worker, self.waiter, to, pieces, send_timeout).await;
+                self.state.writing.set(0);
+                buffer.consume(taken.consumed);
                 if taken.done {
                     *self.incoming = Incoming::None;
                     self.state.taken.set(true);
