@@ -152,8 +152,11 @@ fn go_on<'a>(
                         return Flow::Fault(fault);
                     }
                     match guarded(worker, || chain.run(phase, &mut cursor, x)) {
-                        // Asked again though the body was read as far as it may be: the stage is broken.
-                        Ok(Step::Body(_)) => return Flow::Fault(Fault::gateway(FaultKind::BrokenStage)),
+                        // A later stage may want more of a longer body. Who asks for what was tried
+                        // already is broken.
+                        Ok(Step::Body(limit)) if !x.lacks_body(limit) => {
+                            return Flow::Fault(Fault::gateway(FaultKind::BrokenStage));
+                        }
                         Ok(step) => step,
                         Err(fault) => return Flow::Fault(fault),
                     }
