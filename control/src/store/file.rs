@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use model::declarative::{Declarative, Format};
 use model::{Diagnostic, Key, Kind, Severity};
@@ -30,6 +30,9 @@ const POLL: Duration = Duration::from_secs(1);
 
 /// How long the file must be left alone before it is read: editors write in steps.
 const SETTLE: Duration = Duration::from_millis(10);
+
+/// How long it may be put off for that: others may write to its folder without end.
+const SETTLE_WITHIN: Duration = Duration::from_secs(1);
 
 /// The largest file taken.
 const MAX_SIZE: u64 = 512 << 20;
@@ -249,17 +252,25 @@ impl Reader {
         loop {
             match woken.recv_timeout(POLL) {
                 // More may follow at once.
-                Ok(()) => while woken.recv_timeout(SETTLE).is_ok() && !stop.load(Ordering::Relaxed) {},
+                Ok(()) => {
+                    let end = Instant::now() + SETTLE_WITHIN;
+                    while woken.recv_timeout(SETTLE).is_ok()
+                        && !stop.load(Ordering::Relaxed)
+                        && Instant::now() < end
+                    {}
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             if stop.load(Ordering::Relaxed) {
                 return;
             }
-            let waiting = std::mem::take(&mut *waiting.lock().unwrap_or_else(PoisonError::into_inner));
             let stat = Stat::of(&self.path);
             if touched.swap(false, Ordering::Relaxed) || stat != self.stat {
                 self.stat = stat;
+                // Only now: whoever comes to wait touches the file after that, and is heard here or
+                // the next time.
+                let waiting = std::mem::take(&mut *waiting.lock().unwrap_or_else(PoisonError::into_inner));
                 let read = self.read();
                 if let Err(diagnostic) = &read {
                     self.keep(Diagnostic::clone(diagnostic));
@@ -458,6 +469,31 @@ plugins:
             Change::Reset { items, revision, rejected, .. } => Reset { items, revision, rejected },
             other => panic!("{other:?}"),
         }
+    }
+
+    #[tokio::test]
+    async fn a_folder_that_is_written_to_without_end_puts_nothing_off() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("apisix.yaml");
+        fs::write(&path, TWO).unwrap();
+        let store = File::open(&path, plugins()).unwrap();
+        let mut changes = store.watch();
+        next(&mut changes).await;
+        let (signal, over) = (store.signal.clone(), Arc::new(AtomicBool::new(false)));
+        let busy = thread::spawn({
+            let over = over.clone();
+            move || {
+                while !over.load(Ordering::Relaxed) {
+                    signal.look();
+                    thread::sleep(Duration::from_micros(100));
+                }
+            }
+        });
+        fs::write(&path, TWO.replace("/b", "/c")).unwrap();
+        let change = tokio::time::timeout(Duration::from_secs(10), changes.next()).await;
+        over.store(true, Ordering::Relaxed);
+        busy.join().unwrap();
+        assert!(change.is_ok(), "the change is seen");
     }
 
     fn modified(reset: &Reset, id: &str) -> Revision {
