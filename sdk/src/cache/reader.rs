@@ -141,14 +141,17 @@ impl Pool {
                 std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
             }
             let Some(ticket) = ticket.upgrade() else { continue };
-            let state = mem::replace(&mut *lock(&ticket.state), State::Over);
+            let mut guard = lock(&ticket.state);
+            let state = mem::replace(&mut *guard, State::Over);
             if matches!(state, State::Over) {
                 continue;
             }
             self.late.fetch_add(1, Relaxed);
             if matches!(state, State::Reading(_)) {
-                self.forget(&ticket.entry);
+                // Before the thread can see that it was given up, and count itself as back.
                 self.replace_stuck();
+                drop(guard);
+                self.forget(&ticket.entry);
             }
         }
     }
