@@ -100,7 +100,12 @@ impl Forward<'_> {
                 Some(index) => (index, true),
                 // A single server needs no memory of choices: with many routes, one cache line less.
                 // It is tried as often as `retries` says, as in APISIX.
-                None if upstream.endpoints.len() == 1 => (0, false),
+                None if upstream.endpoints.len() == 1 && !upstream.keeps_score() => (0, false),
+                None if upstream.endpoints.len() == 1 => {
+                    // Its score is kept; those of servers it took the place of are forgotten.
+                    worker.with_balance(upstream, |_| ());
+                    (0, false)
+                }
                 None => {
                     let picked = worker.with_balance(upstream, |state| upstream.pick(state, x, &tried, now));
                     (picked.ok_or(last)?, false)
@@ -347,10 +352,6 @@ fn write_request(
             | Name::XRealIp => continue,
             Name::XForwardedFor => {
                 forwarded_for.push(field.value);
-                continue;
-            }
-            // Who says nothing leaves it to the gateway to say.
-            Name::XForwardedProto | Name::XForwardedHost | Name::XForwardedPort if field.value.len == 0 => {
                 continue;
             }
             // What an untrusted peer said was taken out: this is a trusted one's word, or a stage's.
