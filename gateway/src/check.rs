@@ -1,5 +1,6 @@
 //! `sluice check`: says what is wrong in the files, without starting.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -129,8 +130,9 @@ fn check_resources(
         found.extend(rest.map(|invalid| invalid.under(&item.pointer)));
     }
     // Those that were left out already have told their first mistake.
+    let used: HashSet<&str> = declarative.items.iter().map(|item| item.pointer.as_str()).collect();
     for (pointer, kind) in mistakes::items(&declarative.document.value) {
-        let is_used = declarative.items.iter().any(|item| item.pointer == pointer);
+        let is_used = used.contains(pointer.as_str());
         if let Some(value) = declarative.document.value.pointer(&pointer).filter(|_| !is_used) {
             found.extend(mistakes.of(kind, value).map(|one| one.under(&pointer)));
         }

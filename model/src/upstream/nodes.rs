@@ -59,13 +59,15 @@ pub(super) fn read(value: Option<Value>, scheme: Scheme) -> Result<Vec<Node>, In
             let written: Vec<WrittenNode> = typed(list).map_err(|invalid| invalid.under("/nodes"))?;
             let node = |(at, node): (usize, WrittenNode)| {
                 // A port in the host goes before the one beside it, as NGINX reads addresses.
+                let placed = |invalid: Invalid| invalid.within(at).under("/nodes");
                 let (host, port) = match split_address(&node.host) {
-                    (host, Some(port)) => (host, port.parse().ok().filter(|port| *port > 0).or(node.port)),
+                    (host, Some(port)) => {
+                        (host, Some(port_of(port).map_err(|invalid| placed(invalid.at("/host")))?))
+                    }
                     (host, None) => (host, node.port),
                 };
                 Ok(Node {
-                    port: port_or_default(port, scheme)
-                        .map_err(|invalid| invalid.within(at).under("/nodes"))?,
+                    port: port_or_default(port, scheme).map_err(placed)?,
                     host: without_brackets(host).to_owned(),
                     weight: node.weight,
                     priority: node.priority,
@@ -84,17 +86,7 @@ fn node_of(address: &str, weight: Value, scheme: Scheme) -> Result<Node, Invalid
     if without_brackets(host).is_empty() {
         return Err(placed(Invalid::new("missing host in node").expected("host:port")));
     }
-    let port = match port {
-        None => None,
-        Some(text) => match text.parse::<u16>() {
-            Ok(port) if port > 0 => Some(port),
-            _ => {
-                return Err(placed(
-                    Invalid::new(format!("invalid port {text}")).expected("a port from 1 to 65535"),
-                ));
-            }
-        },
-    };
+    let port = port.map(port_of).transpose().map_err(placed)?;
     let weight = match u32::deserialize(&weight) {
         Ok(weight) => weight,
         Err(_) => {
@@ -122,6 +114,13 @@ fn split_address(address: &str) -> (&str, Option<&str>) {
         Some((_, rest)) if rest.contains(':') => (address, None),
         Some((host, port)) => (host, Some(port)),
         None => (address, None),
+    }
+}
+
+fn port_of(text: &str) -> Result<u16, Invalid> {
+    match text.parse() {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(Invalid::new(format!("invalid port {text}")).expected("a port from 1 to 65535")),
     }
 }
 
@@ -157,6 +156,11 @@ mod tests {
         ] {
             let nodes = read(Some(json!([node])), Scheme::Http).unwrap();
             assert_eq!(nodes[0].authority(), authority);
+        }
+        for host in ["a.test:0", "a.test:99999", "[::1]:x"] {
+            let nodes = json!([{"host": host, "port": 82, "weight": 1}]);
+            let invalid = read(Some(nodes), Scheme::Http).unwrap_err();
+            assert_eq!(invalid.pointer, "/nodes/0/host", "{host}: {}", invalid.reason);
         }
     }
 
