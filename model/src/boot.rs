@@ -24,6 +24,7 @@ mod shape;
 
 use findings::Findings;
 pub(crate) use findings::unknown_plugins;
+pub use shape::{size, time};
 
 /// Everything the boot file says, defaults filled in.
 #[derive(Debug, Clone, PartialEq)]

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use model::Invalid;
+use model::{Invalid, boot};
 use sdk::chain::Phases;
 use sdk::exchange::Body;
 use sdk::world::{Fetch, FetchTimeouts, Target};
@@ -76,27 +76,14 @@ impl Plugin for ProxyMirror {
                 .expected("http://host[:port]")
                 .got(config.host));
         }
-        let attr = |pointer: &str| cx.attr.and_then(|attr| attr.pointer(pointer));
-        let seconds = |name: &str| {
-            let time = attr(&format!("/timeout/{name}"));
-            match time {
-                Some(Value::String(text)) => text.trim_end_matches('s').parse().ok(),
-                Some(value) => value.as_f64(),
-                None => None,
-            }
-            .filter(|seconds: &f64| (0.0..=86_400.0).contains(seconds))
-            .unwrap_or(60.0)
-        };
-        let time = |name| Duration::from_secs_f64(seconds(name));
-        let timeouts = FetchTimeouts { connect: time("connect"), send: time("send"), read: time("read") };
-        let max_body = attr("/max_body_size").and_then(Value::as_u64).unwrap_or(1 << 20);
+        let (timeouts, max_body) = read_attr(cx.attr)?;
         Ok(ProxyMirror {
             target: cx.target(&config.host).map_err(|error| error.at("/host"))?,
             path: config.path,
             prefix: config.path_concat_mode == "prefix",
             sample_ratio: config.sample_ratio,
             timeouts,
-            max_body: usize::try_from(max_body).unwrap_or(usize::MAX),
+            max_body,
         })
     }
 
@@ -162,6 +149,28 @@ impl Plugin for ProxyMirror {
     }
 }
 
+/// `plugin_attr.proxy-mirror`: its time-outs, and how long a body may be that is copied.
+fn read_attr(attr: Option<&Value>) -> Result<(FetchTimeouts, usize), Invalid> {
+    let written = |at: &str| attr.and_then(|attr| attr.pointer(at)).filter(|value| !value.is_null());
+    let wrong = |at: &str, invalid: Invalid| {
+        invalid.said(&format!("plugin_attr.proxy-mirror{} in config.yaml: ", at.replace('/', ".")))
+    };
+    let time = |at: &str| match written(at) {
+        Some(value) => boot::time(value).map_err(|invalid| wrong(at, invalid)),
+        None => Ok(Duration::from_secs(60)),
+    };
+    let size = |at: &str| match written(at) {
+        Some(value) => boot::size(value).map_err(|invalid| wrong(at, invalid)),
+        None => Ok(1 << 20),
+    };
+    let timeouts = FetchTimeouts {
+        connect: time("/timeout/connect")?,
+        send: time("/timeout/send")?,
+        read: time("/timeout/read")?,
+    };
+    Ok((timeouts, usize::try_from(size("/max_body_size")?).unwrap_or(usize::MAX)))
+}
+
 impl ProxyMirror {
     fn id(&self) -> usize {
         std::ptr::from_ref(self).addr()
@@ -189,6 +198,16 @@ mod tests {
         drop(x);
         let sent = probe.world.sent.borrow();
         sent.iter().map(|fetch| (String::from_utf8(fetch.uri.clone()).unwrap(), fetch.body.to_vec())).collect()
+    }
+
+    #[test]
+    fn attributes_are_times_and_sizes_as_elsewhere() {
+        let attr = json!({"timeout": {"connect": "500ms", "send": 2, "read": "1m"}, "max_body_size": "2m"});
+        let (timeouts, max_body) = read_attr(Some(&attr)).unwrap();
+        let times = [timeouts.connect, timeouts.send, timeouts.read].map(|time| time.as_millis());
+        assert_eq!((times, max_body), ([500, 2000, 60_000], 2 << 20));
+        let invalid = read_attr(Some(&json!({"timeout": {"read": "soon"}}))).err().unwrap();
+        assert!(invalid.reason.contains("plugin_attr.proxy-mirror.timeout.read"), "{}", invalid.reason);
     }
 
     #[test]

@@ -189,6 +189,11 @@ pub const ROWS: &[Row] = &[
     used("plugin_attr.prometheus.default_buckets", Shape::Buckets),
     idle("plugin_attr.prometheus.llm_prompt_tokens_buckets", "there are no AI metrics yet"),
     idle("plugin_attr.prometheus.llm_completion_tokens_buckets", "there are no AI metrics yet"),
+    // Read by the plugin; the size is ours.
+    used("plugin_attr.proxy-mirror.timeout.connect", Shape::Time),
+    used("plugin_attr.proxy-mirror.timeout.send", Shape::Time),
+    used("plugin_attr.proxy-mirror.timeout.read", Shape::Time),
+    used("plugin_attr.proxy-mirror.max_body_size", Shape::Size),
     used("plugin_attr.*", Shape::Any),
     idle("discovery", NO_DISCOVERY),
     idle("wasm", gaps::WASM.why),

@@ -198,6 +198,10 @@ pub fn real_ip_from(value: &Value) -> Result<Option<IpNet>, Invalid> {
     network(value).map(Some)
 }
 
+/// A time; none is longer than ten years.
+///
+/// # Errors
+/// What else was written.
 pub fn time(value: &Value) -> Result<Duration, Invalid> {
     const EXPECTED: &str = "a time such as 60s, 500ms or 1h30m";
     const TEN_YEARS: Duration = Duration::from_secs(315_360_000);
@@ -240,6 +244,10 @@ fn parse_time(text: &str) -> Option<Duration> {
     Some(total)
 }
 
+/// A size in bytes.
+///
+/// # Errors
+/// What else was written.
 pub fn size(value: &Value) -> Result<u64, Invalid> {
     const EXPECTED: &str = "a size such as 8k, 10m or 1g";
     let parsed = match value {
