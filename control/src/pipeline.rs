@@ -306,8 +306,9 @@ impl Pipeline {
             tracing::info!("list of plugins read again, revision {revision}, {ms:.1} ms");
         } else if batch.changes > 0 {
             tracing::info!(
-                "configuration changed: {} changes, revision {revision}, {ms:.1} ms",
-                batch.changes
+                "configuration changed: {} change{}, revision {revision}, {ms:.1} ms",
+                batch.changes,
+                if batch.changes == 1 { "" } else { "s" },
             );
         } else {
             let hosts: Vec<&str> = batch.touched.hosts.iter().map(String::as_str).collect();

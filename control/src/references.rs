@@ -70,7 +70,7 @@ fn check_exist(view: &dyn View, kind: Kind, value: &Value) -> Result<(), Refused
                 "failed to fetch {word} info by {word} id [{id}], response code: 404"
             ))
             .at(format!("/{}", field.name))
-            .expected(format!("the id of a {word} that exists"))
+            .expected(format!("the id of an existing {word}"))
             .hint(format!("create the {word} first"))
             .into());
         }
@@ -84,10 +84,9 @@ fn check_certificate(view: &dyn View, kind: Kind, value: &Value) -> Result<(), R
     let Some(id) = value.pointer(at).and_then(id_text) else { return Ok(()) };
     let said = format!("failed to fetch ssl info by ssl id [{id}], ");
     match view.get(&Key::new(Kind::Ssl, id)) {
-        None => Err(Invalid::new(said + "response code: 404")
-            .at(at)
-            .expected("the id of an ssl that exists")
-            .into()),
+        None => {
+            Err(Invalid::new(said + "response code: 404").at(at).expected("the id of an existing ssl").into())
+        }
         Some(ssl) if ssl.value().get("type").and_then(Value::as_str) != Some("client") => {
             Err(Invalid::new(said + "wrong ssl type").at(at).expected("an ssl of the type client").into())
         }

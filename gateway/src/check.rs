@@ -25,8 +25,10 @@ pub fn run(files: &Files, strict: bool) -> anyhow::Result<bool> {
     };
     let mut all = found.warnings.clone();
     let mut told = match &found.config {
-        Some(config) => vec![format!("{} can be used", config.display())],
-        None => Vec::new(),
+        Some(config) if !strict || found.warnings.is_empty() => {
+            vec![format!("{} can be used", config.display())]
+        }
+        _ => Vec::new(),
     };
     if let Some(resources) = &found.resources {
         let catalog = wiring::catalog(&found.boot)?;
@@ -34,7 +36,7 @@ pub fn run(files: &Files, strict: bool) -> anyhow::Result<bool> {
             Ok(checked) => checked,
             Err(diagnostics) => (0, diagnostics),
         };
-        if !diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Error) {
+        if !diagnostics.iter().any(|diagnostic| strict || diagnostic.severity == Severity::Error) {
             let plural = if count == 1 { "" } else { "s" };
             told.push(format!("{} can be used: {count} resource{plural}", resources.display()));
         }

@@ -14,10 +14,10 @@ use clap::{CommandFactory, Parser, Subcommand};
         sluice run                      conf/config.yaml if it is there, else built-in defaults\n  \
         sluice run /etc/sluice          a folder with config.yaml (and apisix.yaml)\n  \
         sluice run routes.yaml          only these routes, from one declarative file\n  \
-        sluice check conf               says what is wrong in the files, and where\n  \
-        sluice status conf              what the instance that runs with conf does\n\n\
-        Signals: TERM and INT stop quickly, QUIT drains first, HUP reads the files again, USR1 opens the\n  \
-        log files anew."
+        sluice check conf               reports what is wrong in the files, and where\n  \
+        sluice status conf              what the instance started with conf serves\n\n\
+        Signals: TERM and INT stop quickly, QUIT drains first, HUP rereads the files, USR1 reopens the\n  \
+        log files."
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -34,11 +34,11 @@ pub enum Command {
     Check {
         #[command(flatten)]
         files: Files,
-        /// Takes warnings for errors: unknown keys, and what this version does not do
+        /// Treats warnings as errors: unknown keys, and what this version does not support
         #[arg(long)]
         strict: bool,
     },
-    /// Says what the running instance does: version, addresses, resources, what is rejected
+    /// Shows what the running instance serves: version, addresses, resources, what is rejected
     Status {
         #[command(flatten)]
         files: Files,
@@ -46,9 +46,9 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Makes the running instance read its files again, as SIGHUP does, and says what came of it
+    /// Makes the running instance reread its files, as SIGHUP does, and reports the outcome
     Reload(Files),
-    /// Writes the resources of a store as an apisix.yaml, which holds the keys of consumers
+    /// Writes the resources of a store as an apisix.yaml, including the keys of consumers
     Export {
         #[command(flatten)]
         files: Files,
@@ -73,7 +73,7 @@ pub enum Command {
 pub struct Start {
     #[command(flatten)]
     pub files: Files,
-    /// Share the ports for traffic with a gateway that runs already, as when it is to be replaced
+    /// Share the traffic ports with a gateway that is already running, in order to replace it
     #[arg(long)]
     pub reuse_port: bool,
 }

@@ -26,6 +26,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use cli::{Cli, Command};
+use control::store::StoreError;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -55,7 +56,11 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            say::err(format_args!("error: {error:#}"));
+            match error.downcast_ref::<StoreError>() {
+                // It says itself that it is an error, and where.
+                Some(StoreError::File(found)) => drop(check::report(vec![(**found).clone()], false)),
+                _ => say::err(format_args!("error: {error:#}")),
+            }
             ExitCode::FAILURE
         }
     }

@@ -50,9 +50,7 @@ impl Mistakes<'_> {
             let off = config.pointer("/_meta/disable") == Some(&Value::Bool(true));
             let inside = match listed || off {
                 true => repeatedly(config, |config| self.catalog.check(name, config, place)),
-                false => vec![Invalid::new(format!(
-                    "unknown plugin [{name}]: the list of plugins does not have it"
-                ))],
+                false => vec![plugins::not_listed(name)],
             };
             found.extend(inside.into_iter().map(|invalid| invalid.within(name).under("/plugins")));
         }

@@ -71,7 +71,7 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
     let reopen = {
         let logged = logged.clone();
         move || {
-            tracing::info!("opening the logs anew");
+            tracing::info!("reopening the log files");
             logging::reopen();
             if let Some(sink) = &logged {
                 sink.call();
@@ -171,7 +171,7 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
     if let Some(listener) = admin_listener {
         if !boot.admin.key_required {
             tracing::warn!(
-                "the Admin API needs no key: whoever reaches it rules the gateway \
+                "the Admin API requires no key: anyone who can reach it controls the gateway \
                  (deployment.admin.admin_key_required)"
             );
         }

@@ -229,7 +229,7 @@ fn blame(name: &str, invalid: Invalid) -> Invalid {
 }
 
 /// Without its plugin a resource would do something else than it says.
-fn not_listed(name: &str) -> Invalid {
+pub fn not_listed(name: &str) -> Invalid {
     if !ROWS.iter().any(|row| row.name == name) {
         return unknown(name);
     }

@@ -12,7 +12,7 @@ mod edits;
 mod meta;
 mod query;
 
-pub use catalog::Catalog;
+pub use catalog::{Catalog, not_listed};
 
 use model::Invalid;
 use sdk::chain::{Phase, Phases};

@@ -118,7 +118,7 @@ impl Node {
             Some(node) if node.fits(value) => Err(R::of(|| {
                 let invalid = Invalid::new("value wasn't supposed to match schema");
                 match names_of_alternatives(std::slice::from_ref(node.as_ref())) {
-                    Some(names) => invalid.expected(format!("not {names} together")),
+                    Some(names) => invalid.expected(format!("without {names}")),
                     None => invalid,
                 }
             })),
