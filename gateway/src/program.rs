@@ -33,6 +33,9 @@ pub struct Running {
     pub listens: Vec<String>,
 }
 
+/// How long the answer to a reload waits until what was read is compiled.
+const COMPILED: Duration = Duration::from_secs(2);
+
 /// How long a write's answer waits for the word of the compiler.
 const VERDICT: Duration = Duration::from_millis(20);
 
@@ -91,6 +94,9 @@ impl Program for Running {
                 let reading = file.reload();
                 // Another thread reads; the one here is the control runtime's.
                 let read = tokio::task::spawn_blocking(move || reading.recv_timeout(READING)).await;
+                if let Ok(revision) = self.store.revision().await {
+                    self.pipeline.applied(revision, COMPILED).await;
+                }
                 match read {
                     Ok(Ok(Ok(mistakes))) => told.push(format!(
                         "read {} again{}",
@@ -125,7 +131,10 @@ impl Program for Running {
                 (true, true) => {
                     Err("no file was read at the start, so there is none to read again".to_owned())
                 }
-                (false, true) => Ok(told.join("; ")),
+                (false, true) => {
+                    told.extend(self.not_served());
+                    Ok(told.join("; "))
+                }
             }
         })
     }
@@ -170,8 +179,23 @@ impl Running {
                 listed.clone().unwrap_or_else(|| plugins::names().into_iter().map(str::to_owned).collect());
             self.store.put_plugins(names).await.map_err(|error| error.to_string())?;
         }
-        self.pipeline.reload_plugins(listed);
+        let mut handle = self.pipeline.clone();
+        let before = handle.report().compiles;
+        handle.reload_plugins(listed);
+        let compiled = async { while handle.report().compiles == before && handle.changed().await {} };
+        // Past that time it goes on all the same; the log tells what it rejects.
+        let _ = tokio::time::timeout(COMPILED, compiled).await;
         Ok(())
+    }
+
+    /// How much a reload has left that is not served as it is written.
+    fn not_served(&self) -> Option<String> {
+        let report = self.pipeline.report();
+        match report.rejected.len() + report.dangling.len() {
+            0 => None,
+            1 => Some("1 resource is not served as written; GET /v1/rejected says why".to_owned()),
+            many => Some(format!("{many} resources are not served as written; GET /v1/rejected says why")),
+        }
     }
 }
 

@@ -42,7 +42,7 @@ pub fn export(files: &Files, output: Option<&Path>) -> anyhow::Result<bool> {
     options
         .open(output)
         .and_then(|mut file| file.write_all(text.as_bytes()))
-        .with_context(|| format!("cannot write {}", output.display()))?;
+        .with_context(|| format!("cannot write {} (it must be a new file)", output.display()))?;
     say::out(format_args!("{}: {} resources", output.display(), held.items.len()));
     Ok(true)
 }
