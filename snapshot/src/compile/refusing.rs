@@ -23,7 +23,7 @@ impl Chain for Refusing {
             Phase::Rewrite => Step::Reply(Reply::json(
                 503,
                 &json!({
-                    "error_msg": "503 Service Unavailable",
+                    "error_msg": "503 Service Temporarily Unavailable",
                     "reason": "the consumer's group does not exist",
                 }),
             )),
