@@ -17,6 +17,9 @@ use smallvec::SmallVec;
 
 /// Steps a backtracking search may take: a few milliseconds.
 const BACKTRACK_LIMIT: usize = 100_000;
+/// Bytes of a text that a backtracking search judges. A step may read all that is left of the text,
+/// so a bound on steps alone is none on time: a megabyte took minutes.
+const BACKTRACK_TEXT: usize = 64 << 10;
 /// Bytes one compiled pattern may take.
 const SIZE_LIMIT: usize = 4 << 20;
 
@@ -32,7 +35,7 @@ enum Engine {
     Backtracking(fancy_regex::Regex),
 }
 
-/// A search took all the steps it may and came to no end.
+/// A search took all the steps it may and came to no end, or would read too much with each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spent;
 
@@ -101,6 +104,7 @@ impl Pattern {
     pub fn judge(&self, text: &[u8]) -> Result<bool, Spent> {
         match &self.engine {
             Engine::Linear(regex) => Ok(regex.is_match(text)),
+            Engine::Backtracking(_) if text.len() > BACKTRACK_TEXT => Err(Spent),
             Engine::Backtracking(regex) => regex.is_match(text).map_err(|_| Spent),
         }
     }
@@ -296,6 +300,18 @@ mod tests {
         assert_eq!(pattern.judge(&text), Err(Spent));
         assert!(!pattern.is_match(&text));
         assert_eq!(pattern.captures(&text).err(), Some(Spent));
+    }
+
+    #[test]
+    fn only_a_linear_search_judges_a_long_text() {
+        let text = vec![b'a'; BACKTRACK_TEXT + 1];
+        for (pattern, long) in
+            [("a+$", Ok(true)), ("^b", Ok(false)), ("(?=a)a", Err(Spent)), ("(?!a)a", Err(Spent))]
+        {
+            let pattern = Pattern::new(pattern, false).unwrap();
+            assert_eq!(pattern.judge(&text), long, "{pattern:?}");
+        }
+        assert_eq!(Pattern::new("(?=a)a", false).unwrap().judge(&text[1..]), Ok(true));
     }
 
     #[test]
