@@ -194,6 +194,7 @@ pub const ROWS: &[Row] = &[
     used("plugin_attr.proxy-mirror.timeout.send", Shape::Time),
     used("plugin_attr.proxy-mirror.timeout.read", Shape::Time),
     used("plugin_attr.proxy-mirror.max_body_size", Shape::Size),
+    used("plugin_attr.redirect.https_port", Shape::Port),
     used("plugin_attr.*", Shape::Any),
     idle("discovery", NO_DISCOVERY),
     idle("wasm", gaps::WASM.why),
