@@ -95,6 +95,6 @@ fn find(router: &Router, host: &str, path: &str) -> Option<String> {
     PROBE.with_borrow_mut(|probe| {
         probe.ask("GET", path, &[("Host", host)]);
         let mut x = probe.exchange();
-        router.find(&mut x).map(|plan| plan.info.id.clone())
+        router.find(&mut x).plan().map(|plan| plan.info.id.clone())
     })
 }
