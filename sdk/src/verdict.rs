@@ -20,7 +20,8 @@ pub enum Unjudged {
     TooLarge,
     /// The body is not what its Content-Type says.
     Unreadable,
-    /// A pattern with look-around or back-references took more steps than it may.
+    /// A pattern with look-around or back-references took more steps than it may, or conditions
+    /// look for too many values in a long body.
     Spent,
 }
 

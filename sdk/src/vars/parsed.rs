@@ -1,17 +1,23 @@
 //! What is found in a request's body, kept for those who look for the same.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 
 use super::body::{self, Path};
 use super::graphql::{self, Operation, Part};
 use super::value::Value;
 use crate::exchange::Exchange;
-use crate::verdict::Doubt;
+use crate::verdict::{Doubt, Unjudged};
 
 /// A value longer than this is found again instead of being kept.
 const KEEP_TEXT: usize = 64 << 10;
 /// Lists and objects of longer bodies are found again instead of being kept.
 const KEEP_TREES_OF: usize = 1 << 20;
+
+/// A body is searched for each path that a condition names. So many paths are looked for in a body of
+/// any length …
+const PATHS: usize = 4;
+/// … and further ones as long as all searches together read at most so many bytes.
+const SEARCHED: usize = 64 << 20;
 
 type Found = Result<Option<Value<'static>>, Doubt>;
 
@@ -19,7 +25,23 @@ type Found = Result<Option<Value<'static>>, Doubt>;
 #[derive(Debug, Default)]
 pub(super) struct Parsed {
     found: RefCell<Vec<(Path, Found)>>,
+    searches: Cell<usize>,
+    searched: Cell<usize>,
     operation: OnceCell<Result<Option<Operation>, Doubt>>,
+}
+
+impl Parsed {
+    /// Counts a search through so many bytes, unless it would be one too many.
+    fn may_search(&self, bytes: usize) -> bool {
+        let searches = self.searches.get() + 1;
+        let searched = self.searched.get().saturating_add(bytes);
+        let may = searches <= PATHS || searched <= SEARCHED;
+        if may {
+            self.searches.set(searches);
+            self.searched.set(searched);
+        }
+        may
+    }
 }
 
 /// What a path leads to.
@@ -27,6 +49,9 @@ pub(super) fn at<'a>(x: &'a Exchange<'_>, path: &Path) -> Result<Option<Value<'a
     let Some(parsed) = x.note::<Parsed>() else { return body::find(x, path) };
     if let Some((_, known)) = parsed.found.borrow().iter().find(|(known, _)| known == path) {
         return known.clone();
+    }
+    if !parsed.may_search(x.body().len()) {
+        return Err(Unjudged::Spent.into());
     }
     let found = body::find(x, path);
     let keep = match &found {

@@ -337,3 +337,22 @@ fn wildcard_paths_are_bounded() {
     let nested = format!("{}{}{}", "[".repeat(100), "0,".repeat(60_000) + "0", "]".repeat(100));
     assert_eq!(judged(&many, nested.as_bytes(), "post_arg...[0]"), too_large);
 }
+
+#[test]
+fn long_bodies_are_not_searched_for_every_path_there_is() {
+    let searched = |length: usize, paths: usize| {
+        let body = format!("{{\"a\":1,{}\"b\":1}}", " ".repeat(length));
+        let mut probe = Probe::request("POST", "/", &[("Content-Type", "application/json")]);
+        let mut x = probe.exchange();
+        with_body(&mut x, body.as_bytes());
+        let vars: Vec<Var> = (0..paths).map(|path| Var::parse(&format!("post_arg.k{path}.x"))).collect();
+        super::reading_body(&mut x, |x| {
+            // What was found once is not searched for again.
+            assert_eq!(vars[0].judge(x), vars[0].judge(x));
+            vars.iter().filter(|var| var.judge(x) == Ok(None)).count()
+        })
+    };
+    assert_eq!(searched(17 << 20, 6), 4, "as many as are looked for in any body");
+    assert_eq!(searched(1 << 20, 80), 63, "64 MiB in all");
+    assert_eq!(searched(100, 80), 80);
+}
