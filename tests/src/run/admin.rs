@@ -3,6 +3,7 @@
 use super::World;
 use crate::client::{Answer, Call};
 use crate::gateway::{KEY, Snapshot};
+use crate::http::Message;
 use anyhow::{Context, Result, bail};
 use indexmap::IndexMap;
 use serde_json::Value;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// A change that is not live by then never will be.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A write that changes nothing publishes nothing: after this it is taken as live.
+/// After this a write whose answer names no revision is taken for one that changed nothing.
 const UNCHANGED: Duration = Duration::from_millis(300);
 
 /// PUTs every resource of every section, then waits until all are live.
@@ -41,7 +42,7 @@ fn put(world: &mut World, section: &str, number: usize, item: &Value) -> Result<
     if !(200..300).contains(&message.status()) {
         bail!("PUT {path}: {}: {}", message.line, String::from_utf8_lossy(&message.body));
     }
-    wait_live(world, &before)
+    wait_live(world, &before, message)
 }
 
 /// A call to the admin with the runner's key.
@@ -50,12 +51,17 @@ pub fn call(world: &mut World, call: Call) -> Result<Answer> {
     world.client.call(&address, &call.header("X-API-KEY", KEY))
 }
 
-/// Waits until what was written since `before` runs on every worker.
-pub fn wait_live(world: &World, before: &Snapshot) -> Result<()> {
+/// Waits until a write runs on every worker: up to the revision that its answer names, or what was
+/// published since `before`.
+pub fn wait_live(world: &World, before: &Snapshot, answer: &Message) -> Result<()> {
     let start = Instant::now();
+    let wanted = answer.first("X-Sluice-Revision").map(str::parse::<u64>).transpose()?;
     loop {
         let now = world.gateway.snapshot()?;
-        let moved = now.published > before.published || start.elapsed() > UNCHANGED;
+        let moved = match wanted {
+            Some(revision) => now.published >= revision,
+            None => now.published > before.published || start.elapsed() > UNCHANGED,
+        };
         if moved && now.is_everywhere() {
             return Ok(());
         }

@@ -219,7 +219,9 @@ fn admin_call(world: &mut World, step: &Step, request: &str) -> Result<()> {
     expect::answer(&step.expect, &world.names, &answer)?;
     save(world, step, &answer)?;
     match before {
-        Some(before) if (200..300).contains(&answer.message.status()) => admin::wait_live(world, &before),
+        Some(before) if (200..300).contains(&answer.message.status()) => {
+            admin::wait_live(world, &before, &answer.message)
+        }
         _ => Ok(()),
     }
 }
