@@ -143,7 +143,7 @@ mod tests {
                 "cors": {},
                 "key-auth": {"header": 1},
             },
-            "upstream": {"type": "robin", "nodes": {"127.0.0.1:80": -1}},
+            "upstream": {"hash_on": "moon", "nodes": {"127.0.0.1:80": -1}},
         });
         let mut found = found(Kind::Route, &value);
         found.sort();
@@ -157,8 +157,8 @@ mod tests {
                 "/plugins/limit-count/rejected_code",
                 "/plugins/limit-cout",
                 "/priority",
+                "/upstream/hash_on",
                 "/upstream/nodes/127.0.0.1:80",
-                "/upstream/type",
                 "/uri",
             ]
         );
