@@ -12,7 +12,6 @@ use wire::{Framing, Method, Name, ResponseHead};
 
 use crate::buffers::Lent;
 use crate::clock::Waiter;
-use crate::exchange::answer::write_decimal;
 use crate::exchange::body::Incoming;
 use crate::exchange::fault::FaultKind;
 use crate::exchange::io::{self, Failed};
@@ -301,7 +300,7 @@ fn write_request(request: &Fetch, out: &mut Vec<u8>) {
     }
     if !request.body.is_empty() || matches!(request.method, Method::Post | Method::Put | Method::Patch) {
         out.extend_from_slice(b"Content-Length: ");
-        write_decimal(request.body.len() as u64, out);
+        wire::h1::encode::decimal(request.body.len() as u64, out);
         out.extend_from_slice(b"\r\n");
     }
     out.extend_from_slice(b"\r\n");

@@ -475,7 +475,7 @@ fn write<'a>(out: &mut Vec<u8>, value: impl std::fmt::Display) -> Found<'a> {
 
 /// The same for a whole number, at a fraction of the cost.
 fn number<'a>(out: &mut Vec<u8>, value: u64) -> Found<'a> {
-    time::decimal(value, out);
+    wire::h1::encode::decimal(value, out);
     Found::Written
 }
 
@@ -486,7 +486,7 @@ fn address<'a>(out: &mut Vec<u8>, addr: std::net::SocketAddr) -> Found<'a> {
         if at > 0 {
             out.push(b'.');
         }
-        time::decimal(octet.into(), out);
+        wire::h1::encode::decimal(octet.into(), out);
     }
     out.push(b':');
     number(out, v4.port().into())

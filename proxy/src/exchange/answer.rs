@@ -68,7 +68,7 @@ pub(crate) fn write_head(
     match ending {
         Ending::Length(length) => {
             out.extend_from_slice(b"Content-Length: ");
-            write_decimal(length, out);
+            wire::h1::encode::decimal(length, out);
             out.extend_from_slice(b"\r\n");
         }
         Ending::Chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
@@ -197,7 +197,7 @@ pub(crate) fn refuse(worker: &Worker, fault: Fault, out: &mut Vec<u8>) -> u64 {
     out.extend_from_slice(b"\r\nServer: ");
     out.extend_from_slice(worker.settings.server.as_bytes());
     out.extend_from_slice(b"\r\nContent-Type: application/json\r\nContent-Length: ");
-    write_decimal(reply.body.len() as u64, out);
+    wire::h1::encode::decimal(reply.body.len() as u64, out);
     out.extend_from_slice(b"\r\nConnection: close\r\n\r\n");
     out.extend_from_slice(&reply.body);
     reply.body.len() as u64
@@ -219,34 +219,9 @@ fn fixed_text(status: u16, words: &str) -> Reply {
     Reply { status, headers: vec![("Content-Type", b"application/json".to_vec())], body: body.into() }
 }
 
-/// Decimal digits without a detour through formatting.
-#[inline]
-pub(crate) fn write_decimal(mut value: u64, out: &mut Vec<u8>) {
-    let mut digits = [0u8; 20];
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (value % 10) as u8;
-        value /= 10;
-        if value == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(&digits[at..]);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn decimals_are_exact() {
-        for value in [0, 9, 10, 4000, u64::MAX] {
-            let mut out = Vec::new();
-            write_decimal(value, &mut out);
-            assert_eq!(out, value.to_string().into_bytes());
-        }
-    }
 
     #[test]
     fn an_unmatched_request_gets_apisix_words() {

@@ -18,7 +18,6 @@ use wire::fields::check_value;
 use wire::h1::encode::check_target;
 use wire::{Framing, Method, Name, Span};
 
-use super::answer::write_decimal;
 use super::body::{Incoming, Outgoing};
 use super::fault::{Blame, Fault, FaultKind};
 use super::phases::Chains;
@@ -390,7 +389,7 @@ fn write_request(
     }
     if !told.has(Own::PORT) {
         out.extend_from_slice(b"\r\nX-Forwarded-Port: ");
-        write_decimal(u64::from(x.forwarded_port()), out);
+        wire::h1::encode::decimal(u64::from(x.forwarded_port()), out);
     }
     out.extend_from_slice(b"\r\n");
 
@@ -406,7 +405,7 @@ fn write_request(
     };
     if let Some(length) = length {
         out.extend_from_slice(b"Content-Length: ");
-        write_decimal(length, out);
+        wire::h1::encode::decimal(length, out);
         out.extend_from_slice(b"\r\n\r\n");
         return Ok(Outgoing::Same);
     }

@@ -33,24 +33,9 @@ pub(super) fn local(unix_ms: u64, out: &mut Vec<u8>) {
 
 /// Seconds with three decimals.
 pub(super) fn seconds(milliseconds: u64, out: &mut Vec<u8>) {
-    decimal(milliseconds / 1000, out);
+    wire::h1::encode::decimal(milliseconds / 1000, out);
     let digit = |by: u64| b'0' + (milliseconds / by % 10) as u8;
     out.extend_from_slice(&[b'.', digit(100), digit(10), digit(1)]);
-}
-
-/// A whole number without a detour through formatting.
-pub(super) fn decimal(mut value: u64, out: &mut Vec<u8>) {
-    let mut digits = [0u8; 20];
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (value % 10) as u8;
-        value /= 10;
-        if value == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(&digits[at..]);
 }
 
 /// The time of a line in a log, whose texts are made once a second.

@@ -210,6 +210,22 @@ lines! {
     511 "Network Authentication Required",
 }
 
+/// A whole number in decimal digits, without a detour through formatting.
+#[inline]
+pub fn decimal(mut value: u64, out: &mut Vec<u8>) {
+    let mut digits = [0u8; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (value % 10) as u8;
+        value /= 10;
+        if value == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,6 +254,15 @@ mod tests {
                 text(|out| status_line(status, out)),
                 format!("HTTP/1.1 {status} {}\r\n", reason(status))
             );
+        }
+    }
+
+    #[test]
+    fn decimals_are_exact() {
+        for value in [0, 9, 10, 4000, u64::MAX] {
+            let mut out = Vec::new();
+            decimal(value, &mut out);
+            assert_eq!(out, value.to_string().into_bytes());
         }
     }
 
