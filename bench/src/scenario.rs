@@ -61,16 +61,6 @@ const QUICK: &[Gateway] = &[Nginx, Haproxy, Envoy, Pingora];
 
 const PLAIN: Setup = Setup::PLAIN;
 const OWN_PLAIN: &[Reference] = &[Reference { label: "sluice, plain", setup: PLAIN, churn: false }];
-/// The same on io_uring, for each of the answers.
-const CHUNKED_ON_IO_URING: &[Reference] = &on_io_uring(Answer::Chunked4000);
-const LENGTH_ON_IO_URING: &[Reference] = &on_io_uring(Answer::Length4000);
-const SHORT_ON_IO_URING: &[Reference] = &on_io_uring(Answer::Short12);
-
-const fn on_io_uring(answer: Answer) -> [Reference; 1] {
-    let setup = Setup { answer, io_uring: true, ..PLAIN };
-    [Reference { label: "sluice, io_uring", setup, churn: false }]
-}
-
 const ONE_CORE: Driver = Driver::Wrk { threads: 1, connections: 50 };
 /// The official script's, which the ARM64 article used.
 const SCRIPT: Driver = Driver::Wrk { threads: 2, connections: 16 };
@@ -95,7 +85,6 @@ pub const ALL: &[Scenario] = &[
         id: "plain-chunked-4000",
         also: &["plain-chunked", "plain", "B1", "B3"],
         title: "One route, no plugin, 4,000 bytes chunked (the seeds' upstream)",
-        references: CHUNKED_ON_IO_URING,
         quick: Some(QUICK),
         ..BASE
     },
@@ -104,7 +93,6 @@ pub const ALL: &[Scenario] = &[
         also: &["plain-length"],
         title: "One route, no plugin, 4,000 bytes with Content-Length",
         setup: Setup { answer: Answer::Length4000, ..PLAIN },
-        references: LENGTH_ON_IO_URING,
         quick: Some(QUICK),
         ..BASE
     },
@@ -113,7 +101,6 @@ pub const ALL: &[Scenario] = &[
         also: &[],
         title: "One route, no plugin, 12 bytes",
         setup: Setup { answer: Answer::Short12, ..PLAIN },
-        references: SHORT_ON_IO_URING,
         quick: Some(QUICK),
         ..BASE
     },
@@ -219,7 +206,6 @@ pub const ALL: &[Scenario] = &[
         also: &["B9"],
         title: "Gateways over HTTP/1.1, 10 threads and 200 connections",
         driver: Driver::Wrk { threads: 10, connections: 200 },
-        references: CHUNKED_ON_IO_URING,
         peers: EVERYONE,
         quick: Some(EVERYONE),
         ..BASE
@@ -231,7 +217,6 @@ pub const ALL: &[Scenario] = &[
         driver: Driver::Ab { connections: 200, requests: 50_000 },
         // Some rivals send chunks to HTTP/1.0 clients, which those take for part of the body.
         setup: Setup { answer: Answer::Length4000, ..PLAIN },
-        references: LENGTH_ON_IO_URING,
         peers: EVERYONE,
         ..BASE
     },

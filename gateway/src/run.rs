@@ -102,10 +102,6 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
     };
     let count = wiring::worker_count(&boot);
     let mut settings = wiring::proxy_settings(&boot, Vec::new(), count);
-    settings.engine = settings.engine.resolve().context(
-        "nginx_config.event.use is io_uring, which the kernel refuses: it is older than 6.1, or the \
-         container forbids it; write auto or epoll",
-    )?;
     settings.reuse_port = reuse_port;
     settings.access_log = access_log.as_ref().map(AccessLog::for_workers);
     let sockets = listen_for_traffic(&boot, &mut settings, count)?;
@@ -161,7 +157,7 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
             control: tokio::runtime::Handle::current(),
         }));
     }
-    let crew = format!("{count} worker{} on {}", if count == 1 { "" } else { "s" }, settings.engine);
+    let crew = format!("{count} worker{}", if count == 1 { "" } else { "s" });
     let workers = Workers::start(Arc::new(settings), sockets, readers, &services.meters).context(
         "cannot start the workers; the process may need more descriptors (`ulimit -n`) or threads",
     )?;

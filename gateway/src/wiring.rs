@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use indexmap::IndexMap;
 use ipnet::IpNet;
-use model::boot::{self, Boot, EventMethod};
+use model::boot::{self, Boot};
 use sdk::Catalog as _;
 use sdk::build::Services;
 use sdk::cache::{self, Caches, DiskSettings};
@@ -176,11 +176,6 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<SocketAddr>, workers: usize) -> p
         recursive: http.real_ip.recursive,
     });
     proxy::Settings {
-        engine: match boot.event_method {
-            EventMethod::Auto => proxy::Engine::Auto,
-            EventMethod::IoUring => proxy::Engine::IoUring,
-            EventMethod::Epoll => proxy::Engine::Epoll,
-        },
         listen,
         queue_limit: boot.accept_wait,
         max_connections: share.clients,

@@ -49,7 +49,6 @@ pub struct Boot {
     /// Peers whose `X-Forwarded-*` are believed; `None` if the key is absent.
     pub trusted_addresses: Option<Vec<IpNet>>,
     pub workers: Workers,
-    pub event_method: EventMethod,
     /// A connection that has waited longer to be accepted is refused while all wait that long; zero
     /// refuses none.
     pub accept_wait: Duration,
@@ -192,15 +191,6 @@ pub enum Workers {
     /// As many as the machine and its limits let run at once.
     Auto,
     Count(u16),
-}
-
-/// How workers wait for their sockets (`nginx_config.event.use`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EventMethod {
-    Epoll,
-    IoUring,
-    /// io_uring where the kernel allows it, else epoll.
-    Auto,
 }
 
 /// nginx's levels of its error log.

@@ -29,6 +29,5 @@ pub use clock::clock_reads;
 pub use exchange::fault::{Blame, Fault, FaultKind, FaultRecord};
 pub use handoff::{Admission, Handoff, HandoffFuture, HandoffReply, HandoffRequest};
 pub use notice::Notice;
-pub use rt::Engine;
 pub use settings::{AccessLog, RealIp, Settings};
 pub use workers::{Stage, Watch, Workers};

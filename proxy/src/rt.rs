@@ -1,57 +1,19 @@
 //! The runtime, and the only place in this room that names it.
 //!
 //! A worker is one thread. What the rest of the room needs of it is little: sockets, tasks on
-//! this thread, and a tick. Two engines give it that: `epoll`, on tokio's current-thread
-//! runtime, and `ring`, on io_uring, for those who ask for it and whose kernel has it.
+//! this thread, and a tick. Tokio's current-thread runtime gives it that.
 
 mod age;
-mod epoll;
-mod ring;
-mod socket;
+mod tcp;
 
 use std::future::Future;
 use std::io;
 use std::time::Duration;
 
-pub(crate) use socket::{Listener, ReadHalf, Stream, WriteHalf, connect, listen};
-
-/// How workers wait for their sockets (`nginx_config.event.use`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Engine {
-    #[default]
-    Epoll,
-    IoUring,
-    /// io_uring where the kernel allows it, else epoll.
-    Auto,
-}
-
-impl std::fmt::Display for Engine {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Engine::Auto => "auto",
-            Engine::IoUring => "io_uring",
-            Engine::Epoll => "epoll",
-        })
-    }
-}
-
-impl Engine {
-    /// What workers will really use. The error says why io_uring, if asked for, is not to be had.
-    pub fn resolve(self) -> io::Result<Engine> {
-        match self {
-            Engine::Epoll => Ok(Engine::Epoll),
-            Engine::IoUring => ring::try_out().map(|()| Engine::IoUring),
-            Engine::Auto => Ok(ring::try_out().map_or(Engine::Epoll, |()| Engine::IoUring)),
-        }
-    }
-}
+pub(crate) use tcp::{Listener, ReadHalf, Stream, WriteHalf, connect, listen};
 
 /// Runs a worker's future to its end on this thread, with local tasks.
-pub(crate) fn run<T: 'static>(engine: Engine, future: impl Future<Output = T> + 'static) -> io::Result<T> {
-    // Resolved before, but for tests.
-    if engine == Engine::IoUring || engine == Engine::Auto && ring::try_out().is_ok() {
-        return ring::run(future);
-    }
+pub(crate) fn run<T: 'static>(future: impl Future<Output = T> + 'static) -> io::Result<T> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_io().enable_time().max_io_events_per_tick(EVENTS);
     let runtime = builder.build_local(tokio::runtime::LocalOptions::default())?;
@@ -76,33 +38,19 @@ pub(crate) const EVENTS: usize = 1024;
 
 /// Looks once at what the kernel has, and lets every task that is woken by it go first.
 pub(crate) async fn events() {
-    if ring::is_here() {
-        // The ring is entered between two turns; what it wakes is polled in the second.
-        turn().await;
-        turn().await;
-    } else {
-        // Tokio wakes those that yielded when it has asked the kernel, and behind those whom the
-        // kernel's answer concerns.
-        tokio::task::yield_now().await;
-    }
+    // Tokio wakes those that yielded when it has asked the kernel, and behind those whom the
+    // kernel's answer concerns.
+    tokio::task::yield_now().await;
 }
 
 /// Starts a task on this worker's thread.
 pub(crate) fn spawn(future: impl Future<Output = ()> + 'static) {
-    if ring::is_here() {
-        ring::spawn(future);
-    } else {
-        tokio::task::spawn_local(future);
-    }
+    tokio::task::spawn_local(future);
 }
 
 /// Waits. For the worker's own tick and back-off only: exchanges use [`crate::clock`].
 pub(crate) async fn sleep(duration: Duration) {
-    if ring::is_here() {
-        ring::sleep(duration).await;
-    } else {
-        tokio::time::sleep(duration).await;
-    }
+    tokio::time::sleep(duration).await;
 }
 
 /// Tells all workers, from another thread.

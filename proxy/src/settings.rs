@@ -15,8 +15,6 @@ use crate::handoff::Handoff;
 /// `nginx_config` where it has them.
 #[derive(Clone)]
 pub struct Settings {
-    /// How workers wait for their sockets (`nginx_config.event.use`).
-    pub engine: crate::Engine,
     /// Addresses every worker listens on.
     pub listen: Vec<SocketAddr>,
     /// Listen also where another process listens already, and let it.
@@ -134,7 +132,6 @@ impl RealIp {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            engine: crate::Engine::default(),
             listen: Vec::new(),
             reuse_port: false,
             backlog: 511,

@@ -174,7 +174,7 @@ fn run(start: Start) {
     let (index, watch) = (start.index, start.watch.clone());
     // Told last, whatever happens to the thread.
     let mut end = End { member: &watch.0.members[index], why: Some("it panicked".to_owned()) };
-    let result = rt::run(start.settings.engine, serve(start));
+    let result = rt::run(serve(start));
     let told = watch.0.stopping.load(Ordering::Acquire);
     end.why = match result.and_then(|served| served) {
         Ok(()) if told => None,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::{Desired, Entry, Key, Kind, Resource};
-use proxy::{AccessLog, Engine, Settings, Stage, Workers};
+use proxy::{AccessLog, Settings, Stage, Workers};
 use sdk::build::{Names, Services};
 use sdk::log_format::{Escape, LogFormat};
 use sdk::sink::{Bounds, Delivery, Sink};
@@ -59,11 +59,7 @@ fn put(desired: &mut Desired, kind: Kind, id: &str, value: Value) {
 }
 
 /// One worker with these resources.
-fn gateway(
-    desired: &Desired,
-    engine: Engine,
-    access_log: Option<AccessLog>,
-) -> (SocketAddr, Workers, Publisher) {
+fn gateway(desired: &Desired, access_log: Option<AccessLog>) -> (SocketAddr, Workers, Publisher) {
     let services = Services::for_tests();
     let meters = services.meters.clone();
     let catalog = Arc::new(plugins::Catalog::new(services, Default::default()).unwrap());
@@ -72,7 +68,7 @@ fn gateway(
     assert!(compiled.rejected.is_empty(), "{:?}", compiled.rejected);
     let (publisher, readers) = Publisher::new(compiled.snapshot, 1);
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let settings = Settings { listen: vec![free], engine, access_log, ..Settings::default() };
+    let settings = Settings { listen: vec![free], access_log, ..Settings::default() };
     let sockets = Workers::listen(&settings, 1).unwrap();
     let workers = Workers::start(Arc::new(settings), sockets, readers, &meters).unwrap();
     (free, workers, publisher)
@@ -92,10 +88,8 @@ fn ask(stream: &mut TcpStream, request: &[u8], end: &[u8], buffer: &mut [u8]) {
 
 #[test]
 fn a_warm_request_allocates_nothing() {
-    warm_requests(Engine::Epoll, false);
-    warm_requests(Engine::Epoll, true);
-    // On io_uring, where the kernel has it.
-    warm_requests(Engine::Auto, false);
+    warm_requests(false);
+    warm_requests(true);
 }
 
 /// An access log in APISIX's format, whose lines somebody takes and counts.
@@ -115,7 +109,7 @@ fn access_log() -> (AccessLog, Sink, std::thread::JoinHandle<u64>) {
     (AccessLog { format, sink: sink.clone(), flush: Duration::from_secs(1) }, sink, writer)
 }
 
-fn warm_requests(engine: Engine, logged: bool) {
+fn warm_requests(logged: bool) {
     const REQUESTS: u64 = 1000;
     const ROUNDS: u64 = 50;
     let log = logged.then(access_log);
@@ -155,7 +149,7 @@ fn warm_requests(engine: Engine, logged: bool) {
         "jack",
         json!({"username": "jack", "plugins": {"key-auth": {"key": "user-key"}}}),
     );
-    let (addr, workers, publisher) = gateway(&desired, engine, log.as_ref().map(|(log, ..)| log.clone()));
+    let (addr, workers, publisher) = gateway(&desired, log.as_ref().map(|(log, ..)| log.clone()));
 
     let profiler = dhat::Profiler::builder().testing().build();
     let mut buffer = vec![0u8; 16 << 10];
@@ -181,7 +175,7 @@ fn warm_requests(engine: Engine, logged: bool) {
         // What happens now and then - a thread of this test that starts late, a connection that had to
         // wait so long for this test that it gave its memory back - spoils a round. What a request
         // does is in every round.
-        assert!(clean > ROUNDS / 2, "{engine}, {path}: only {clean} of {ROUNDS} rounds allocate nothing");
+        assert!(clean > ROUNDS / 2, "{path}: only {clean} of {ROUNDS} rounds allocate nothing");
         #[cfg(debug_assertions)]
         {
             // The tick looks at it 20 times a second.

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 
-use proxy::{Engine, Settings, Stage, Workers};
+use proxy::{Settings, Stage, Workers};
 use sdk::chain::LocalFuture;
 use sdk::meters::{Facts, Meters};
 use sdk::{Chain, Chunk, Exchange, Phase, Phases, Reply, Step};
@@ -58,12 +58,6 @@ fn ask(stream: &mut TcpStream, query: &str) -> String {
 
 #[test]
 fn a_panic_stays_with_its_request() {
-    panics(Engine::Epoll);
-    // On io_uring, where the kernel has it.
-    panics(Engine::Auto);
-}
-
-fn panics(engine: Engine) {
     let first = Snapshot {
         revision: 1,
         router: Router::new(Mode::HostUri, Options::default()),
@@ -73,7 +67,7 @@ fn panics(engine: Engine) {
     };
     let (publisher, readers) = Publisher::new(first, 1);
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let settings = Settings { listen: vec![free], engine, ..Settings::default() };
+    let settings = Settings { listen: vec![free], ..Settings::default() };
     let sockets = Workers::listen(&settings, 1).unwrap();
     let meters = Arc::new(Meters::default());
     let workers = Workers::start(Arc::new(settings), sockets, readers, &meters).unwrap();

@@ -264,9 +264,6 @@ fn base(listen: &Listen, yaml: bool) -> Value {
         "plugin_attr": {"prometheus": {"export_addr": {"ip": "127.0.0.1", "port": listen.metrics}}},
     });
     merge(&mut config, &json!({"deployment": role}));
-    if let Ok(method) = std::env::var("SLUICE_EVENT") {
-        merge(&mut config, &json!({"nginx_config": {"event": {"use": method}}}));
-    }
     config
 }
 

@@ -13,7 +13,7 @@ pub fn test(args: &[String]) -> Result<()> {
         [] => everything(),
         [filter] if !filter.starts_with('-') => {
             stage("tools", tools::install)?;
-            stage("cases", || cases(&[filter], None))
+            stage("cases", || cases(&[filter]))
         }
         _ => bail!("usage: cargo x test [FILTER]"),
     }
@@ -28,19 +28,14 @@ fn everything() -> Result<()> {
     stage("documents", docs::check)?;
     stage("samples", samples)?;
     stage("generated pages", gen_docs::check)?;
-    stage("cases", || cases(&[], None))?;
-    // What depends on how workers wait, once more on io_uring where the kernel has it.
-    stage("cases on io_uring", || cases(&["http/", "lifecycle/", "upstreams/"], Some("auto")))
+    stage("cases", || cases(&[]))
 }
 
-/// Those whose name contains one of the words, or all; with a `nginx_config.event.use`.
-fn cases(words: &[&str], event: Option<&str>) -> Result<()> {
+/// Those whose name contains one of the words, or all.
+fn cases(words: &[&str]) -> Result<()> {
     let mut command = cargo();
     command.args(["test", "--package", "tests", "--test", "cases", "--quiet", "--"]);
     command.args(words);
-    if let Some(method) = event {
-        command.env("SLUICE_EVENT", method);
-    }
     run(&mut command)
 }
 

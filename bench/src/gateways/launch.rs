@@ -150,7 +150,6 @@ fn values(setup: &Setup, place: &Place) -> Value {
         metrics => setup.metrics,
         admin => setup.admin,
         access_log => setup.access_log,
-        event => if setup.io_uring { "io_uring" } else { "epoll" },
         admin_key => ADMIN_KEY,
     }
 }

@@ -124,8 +124,6 @@ pub struct Setup {
     pub workers: usize,
     /// Configured through the Admin API and a store instead of a file (Sluice only).
     pub admin: bool,
-    /// Workers on io_uring instead of epoll (Sluice only).
-    pub io_uring: bool,
     /// A line for every request, in APISIX's format, to a file (Sluice only).
     pub access_log: bool,
 }
@@ -140,7 +138,6 @@ impl Setup {
         metrics: false,
         workers: 1,
         admin: false,
-        io_uring: false,
         access_log: false,
     };
 

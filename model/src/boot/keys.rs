@@ -42,8 +42,6 @@ const NO_ETCD: &str = gaps::ETCD.why;
 const STREAMED: &str = "bodies are always streamed";
 
 pub const ROUTERS: &[&str] = &["radixtree_host_uri", "radixtree_uri", "radixtree_uri_with_parameter"];
-/// Ways to wait for sockets, as nginx's `use` names them.
-pub const EVENT_METHODS: &[&str] = &["epoll", "io_uring", "auto"];
 pub const LOG_LEVELS: &[&str] = &["debug", "info", "notice", "warn", "error", "crit", "alert", "emerg"];
 
 pub const LOG_ESCAPES: &[&str] = &["default", "json", "none"];
@@ -110,8 +108,7 @@ pub const ROWS: &[Row] = &[
     used("nginx_config.worker_shutdown_timeout", Shape::Time),
     idle("nginx_config.max_pending_timers", "timers need no limit"),
     idle("nginx_config.max_running_timers", "timers need no limit"),
-    // nginx's own `use`; APISIX always has epoll.
-    used("nginx_config.event.use", Shape::OneOf(EVENT_METHODS)),
+    idle_unless("nginx_config.event.use", "epoll", "workers wait with epoll"),
     // Ours.
     used("nginx_config.event.accept_wait", Shape::Time),
     used("nginx_config.event.worker_connections", Shape::Count { min: 1, max: 1 << 32 }),

@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::shape;
 use super::{
-    AccessLog, Admin, AdminKey, AdminRole, AdminVersion, Boot, Conditions, Disk, EventMethod, Http, Listen,
-    LogEscape, LogLevel, Prometheus, Provider, ProxyCache, RealIp, Resolver, Role, Router, UpstreamKeepalive,
+    AccessLog, Admin, AdminKey, AdminRole, AdminVersion, Boot, Conditions, Disk, Http, Listen, LogEscape,
+    LogLevel, Prometheus, Provider, ProxyCache, RealIp, Resolver, Role, Router, UpstreamKeepalive,
     UriOptions, Workers, Zone, keys, wildcard,
 };
 use crate::Invalid;
@@ -52,11 +52,6 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
         resolver: resolver(apisix)?,
         trusted_addresses: apisix.read("/trusted_addresses", |value| shape::list(value, shape::network)),
         workers: workers(file, lookup)?,
-        event_method: match nginx.text("/event/use") {
-            Some("io_uring") => EventMethod::IoUring,
-            Some("auto") => EventMethod::Auto,
-            _ => EventMethod::Epoll,
-        },
         accept_wait: nginx.read("/event/accept_wait", shape::time).unwrap_or(Duration::from_millis(250)),
         worker_connections: nginx.count("/event/worker_connections", 10_620),
         shutdown_timeout: nginx.time("/worker_shutdown_timeout", 240),

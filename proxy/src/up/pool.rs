@@ -166,7 +166,7 @@ mod tests {
     fn with_servers<const N: usize>(test: impl AsyncFnOnce([SocketAddr; N]) + 'static) {
         let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let addrs = std::array::from_fn(|at| listeners[at].local_addr().unwrap());
-        rt::run(crate::Engine::Epoll, async move { test(addrs).await }).unwrap();
+        rt::run(async move { test(addrs).await }).unwrap();
     }
 
     async fn open(addr: SocketAddr) -> UpConn {
@@ -244,7 +244,7 @@ mod tests {
     fn what_the_other_side_closed_is_not_given_out() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
-        rt::run(crate::Engine::Epoll, async move {
+        rt::run(async move {
             let pools = Pools::new(100);
             pools.give(addr, open(addr).await, &KEEP, 0);
             drop(listener.accept().unwrap());

@@ -1,43 +1,34 @@
 //! hot path
 //!
-//! Sockets as the rest of the room sees them, whichever engine waits for them.
+//! TCP sockets on tokio's runtime.
 
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpListener as StdListener};
-use std::task::{Context, Poll};
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, Socket, Type};
-
-use super::{epoll, ring};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, tcp};
 
 /// A listening socket on a worker.
 #[derive(Debug)]
-pub(crate) enum Listener {
-    Ring(ring::Listener),
-    Epoll(epoll::Listener),
-}
+pub(crate) struct Listener(TcpListener);
 
 /// A connected socket with Nagle's algorithm off.
 #[derive(Debug)]
-pub(crate) enum Stream {
-    Ring(ring::Stream),
-    Epoll(epoll::Stream),
-}
+pub(crate) struct Stream(TcpStream);
 
 /// The reading side, usable beside the writing side within one task.
 #[derive(Debug)]
-pub(crate) enum ReadHalf<'a> {
-    Ring(&'a ring::Stream),
-    Epoll(epoll::ReadHalf<'a>),
-}
+pub(crate) struct ReadHalf<'a>(tcp::ReadHalf<'a>);
 
 /// The writing side.
 #[derive(Debug)]
-pub(crate) enum WriteHalf<'a> {
-    Ring(&'a ring::Stream),
-    Epoll(epoll::WriteHalf<'a>),
-}
+pub(crate) struct WriteHalf<'a>(tcp::WriteHalf<'a>);
 
 /// Opens a listening socket that shares its port with the other workers' sockets
 /// (`SO_REUSEPORT`), so that the kernel spreads connections over them. Unless it is `shared` from
@@ -62,119 +53,80 @@ pub(crate) fn listen(addr: SocketAddr, backlog: i32, shared: bool) -> io::Result
 
 /// Opens a connection. The time bound is the caller's.
 pub(crate) async fn connect(addr: SocketAddr) -> io::Result<Stream> {
-    if ring::is_here() {
-        ring::connect(addr).await.map(Stream::Ring)
-    } else {
-        epoll::connect(addr).await.map(Stream::Epoll)
-    }
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_nodelay(true)?;
+    Ok(Stream(socket.connect(addr).await?))
 }
 
 impl Listener {
     pub(crate) fn new(listener: StdListener) -> io::Result<Listener> {
-        if ring::is_here() {
-            ring::Listener::new(listener).map(Listener::Ring)
-        } else {
-            epoll::Listener::new(listener).map(Listener::Epoll)
-        }
+        TcpListener::from_std(listener).map(Listener)
     }
 
     /// Whether a connection waits to be accepted. One system call.
     pub(crate) fn has_waiting(&self) -> bool {
-        let socket = match self {
-            Listener::Ring(listener) => listener.as_fd(),
-            Listener::Epoll(listener) => listener.as_fd(),
-        };
-        let mut look = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
+        let mut look = [PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::IN)];
         poll(&mut look, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
     /// The next connection.
     pub(crate) async fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
-        match self {
-            Listener::Ring(listener) => {
-                listener.accept().await.map(|(stream, peer)| (Stream::Ring(stream), peer))
-            }
-            Listener::Epoll(listener) => {
-                listener.accept().await.map(|(stream, peer)| (Stream::Epoll(stream), peer))
-            }
-        }
+        let (tcp, peer) = self.0.accept().await?;
+        Ok((Stream(tcp), peer))
     }
 
     /// A connection that already waits, if there is one.
     pub(crate) fn accept_now(&self) -> Option<io::Result<(Stream, SocketAddr)>> {
-        match self {
-            Listener::Ring(listener) => {
-                Some(listener.accept_now()?.map(|(stream, peer)| (Stream::Ring(stream), peer)))
-            }
-            Listener::Epoll(listener) => {
-                Some(listener.accept_now()?.map(|(stream, peer)| (Stream::Epoll(stream), peer)))
-            }
+        match self.0.poll_accept(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok((tcp, peer))) => Some(Ok((Stream(tcp), peer))),
+            Poll::Ready(Err(error)) => Some(Err(error)),
+            Poll::Pending => None,
         }
     }
 }
 
 impl Stream {
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
-        match self {
-            Stream::Ring(stream) => stream.local_addr(),
-            Stream::Epoll(stream) => stream.local_addr(),
-        }
+        self.0.local_addr()
     }
 
     /// How long it has waited to be accepted, in milliseconds: since its last byte, or since it came
     /// about. One system call.
     pub(crate) fn waited_ms(&self) -> u64 {
-        match self {
-            Stream::Ring(stream) => stream.waited_ms(),
-            Stream::Epoll(stream) => stream.waited_ms(),
-        }
+        super::age::since_last_byte(self.0.as_fd())
     }
 
     #[inline]
     pub(crate) fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
-        match self {
-            Stream::Ring(stream) => (ReadHalf::Ring(stream), WriteHalf::Ring(stream)),
-            Stream::Epoll(stream) => {
-                let (read, write) = stream.split();
-                (ReadHalf::Epoll(read), WriteHalf::Epoll(write))
-            }
-        }
+        let (read, write) = self.0.split();
+        (ReadHalf(read), WriteHalf(write))
     }
 
     /// Whether the kernel reported bytes, an end or an error since the last read
-    /// found nothing more, or cannot tell. No system call.
+    /// found nothing more. No system call.
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
-        match self {
-            Stream::Ring(stream) => stream.has_news(),
-            Stream::Epoll(stream) => stream.has_news(),
-        }
+        self.0.poll_read_ready(&mut Context::from_waker(Waker::noop())).is_ready()
     }
 
     /// Waits for bytes or an end without holding a buffer.
     #[inline]
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self {
-            Stream::Ring(stream) => stream.poll_readable(cx),
-            Stream::Epoll(stream) => stream.poll_readable(cx),
-        }
+        self.0.poll_read_ready(cx)
     }
 
-    /// Asks the kernel: nothing to read and not closed. At most one system call. Where there was
-    /// news of what is gone by now, there is none afterwards.
+    /// Asks the kernel: nothing to read and not closed. One system call. Where there was news of
+    /// what is gone by now, there is none afterwards.
     pub(crate) fn is_quiet(&self) -> bool {
-        match self {
-            Stream::Ring(stream) => stream.is_quiet(),
-            Stream::Epoll(stream) => stream.is_quiet(),
-        }
+        let mut byte = [MaybeUninit::uninit(); 1];
+        let mut look = || socket2::SockRef::from(&self.0).peek(&mut byte);
+        let seen = if self.has_news() { self.0.try_io(Interest::READABLE, look) } else { look() };
+        seen.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
     /// Makes the coming close send RST, so that the other side cannot take what it got for whole.
     pub(crate) fn abort(&self) {
-        match self {
-            Stream::Ring(stream) => stream.abort(),
-            Stream::Epoll(stream) => stream.abort(),
-        }
+        let _ = socket2::SockRef::from(&self.0).set_linger(Some(std::time::Duration::ZERO));
     }
 }
 
@@ -183,38 +135,34 @@ impl ReadHalf<'_> {
     /// drained, so the next call waits for the kernel's word instead of asking in vain.
     #[inline]
     pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
-        match self {
-            ReadHalf::Ring(stream) => stream.poll_read(cx, buf),
-            ReadHalf::Epoll(half) => half.poll_read(cx, buf),
+        let mut buf = ReadBuf::new(buf);
+        match Pin::new(&mut self.0).poll_read(cx, &mut buf) {
+            Poll::Ready(Ok(())) => Poll::Ready(Ok(buf.filled().len())),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => Poll::Pending,
         }
     }
 
     /// Waits for bytes or an end without holding a buffer.
     #[inline]
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self {
-            ReadHalf::Ring(stream) => stream.poll_readable(cx),
-            ReadHalf::Epoll(half) => half.poll_readable(cx),
-        }
+        let stream: &TcpStream = self.0.as_ref();
+        stream.poll_read_ready(cx)
     }
 
     /// Looks at what waits to be read: `Ok(0)` is the end. If there is nothing, the next
     /// [`ReadHalf::poll_readable`] waits for the kernel's word.
     pub(crate) fn peek(&self) -> io::Result<usize> {
-        match self {
-            ReadHalf::Ring(stream) => stream.peek(),
-            ReadHalf::Epoll(half) => half.peek(),
-        }
+        let stream: &TcpStream = self.0.as_ref();
+        let mut byte = [MaybeUninit::uninit(); 1];
+        stream.try_io(Interest::READABLE, || socket2::SockRef::from(stream).peek(&mut byte))
     }
 }
 
 impl WriteHalf<'_> {
     #[inline]
     pub(crate) fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self {
-            WriteHalf::Ring(stream) => stream.poll_write(cx, bytes),
-            WriteHalf::Epoll(half) => half.poll_write(cx, bytes),
-        }
+        Pin::new(&mut self.0).poll_write(cx, bytes)
     }
 
     #[inline]
@@ -223,17 +171,11 @@ impl WriteHalf<'_> {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self {
-            WriteHalf::Ring(stream) => stream.poll_write_vectored(cx, slices),
-            WriteHalf::Epoll(half) => half.poll_write_vectored(cx, slices),
-        }
+        Pin::new(&mut self.0).poll_write_vectored(cx, slices)
     }
 
     /// Says that no more will be written (FIN).
     pub(crate) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self {
-            WriteHalf::Ring(stream) => Poll::Ready(stream.shutdown()),
-            WriteHalf::Epoll(half) => half.poll_shutdown(cx),
-        }
+        Pin::new(&mut self.0).poll_shutdown(cx)
     }
 }
