@@ -111,6 +111,16 @@ impl Down {
         }
     }
 
+    /// Ends when the client is gone, or has closed its sending side a while ago. To be polled beside
+    /// whatever else the exchange waits for; dropping it loses nothing.
+    pub(crate) async fn gone(&mut self, worker: &Worker) {
+        let (mut from, _) = self.stream.split();
+        if io::end(worker, &mut from, &mut self.buffer).await == io::End::HalfClosed {
+            let deadline = worker.clock.after(worker.settings.half_close_timeout);
+            let _ = self.waiter.until(deadline, |_| std::task::Poll::<()>::Pending).await;
+        }
+    }
+
     /// Gives an empty buffer back.
     #[inline]
     pub(crate) fn return_empty(&mut self, worker: &Worker) {

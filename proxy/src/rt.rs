@@ -48,7 +48,8 @@ pub(crate) fn spawn(future: impl Future<Output = ()> + 'static) {
     tokio::task::spawn_local(future);
 }
 
-/// Waits. For the worker's own tick and back-off only: exchanges use [`crate::clock`].
+/// Waits, to a millisecond. For the worker's own tick and for plugins that sleep: deadlines of
+/// exchanges are kept by [`crate::clock`], which costs less.
 pub(crate) async fn sleep(duration: Duration) {
     tokio::time::sleep(duration).await;
 }

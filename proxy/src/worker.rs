@@ -429,6 +429,10 @@ impl World for Worker {
         self.clock.unix_ms(self.clock.micros())
     }
 
+    fn sleep(&self, time: Duration) -> sdk::chain::LocalFuture<'static, ()> {
+        Box::pin(rt::sleep(time))
+    }
+
     fn fetch(&self, request: Fetch) -> sdk::chain::LocalFuture<'static, Result<Fetched, FetchError>> {
         let permit = self.permit_fetch(&request.target.authority);
         Box::pin(async move { permit.ok_or(FetchError::TooMany)?.run(request).await })

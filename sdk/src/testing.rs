@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use model::Invalid;
 use serde_json::Value;
@@ -44,6 +45,8 @@ pub struct FakeWorld {
     pub now_ms: std::cell::Cell<u64>,
     pub answers: RefCell<Vec<Result<Fetched, FetchError>>>,
     pub sent: RefCell<Vec<Fetch>>,
+    /// Every sleep; it ends at once, and the clock has moved by its time.
+    pub slept: RefCell<Vec<Duration>>,
     pub shard: Shard,
     pub budget: Budget,
     pub complaints: RefCell<Vec<(&'static str, &'static str)>>,
@@ -55,6 +58,7 @@ impl Default for FakeWorld {
             now_ms: Default::default(),
             answers: RefCell::default(),
             sent: RefCell::default(),
+            slept: RefCell::default(),
             shard: Shard::default(),
             budget: Budget::new(1 << 30),
             complaints: RefCell::default(),
@@ -69,6 +73,12 @@ impl World for FakeWorld {
 
     fn now_ms(&self) -> u64 {
         self.now_ms.get()
+    }
+
+    fn sleep(&self, time: Duration) -> LocalFuture<'static, ()> {
+        self.slept.borrow_mut().push(time);
+        self.now_ms.set(self.now_ms.get().saturating_add(time.as_millis() as u64));
+        Box::pin(async {})
     }
 
     fn fetch(&self, request: Fetch) -> LocalFuture<'static, Result<Fetched, FetchError>> {

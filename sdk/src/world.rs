@@ -21,6 +21,10 @@ pub trait World {
     /// Milliseconds since the Unix epoch, exact to about a millisecond.
     fn now_ms(&self) -> u64;
 
+    /// Waits for so long, to about a millisecond. Dropping the future ends the wait, as happens to
+    /// whatever a plugin waits for when the client goes away.
+    fn sleep(&self, time: Duration) -> LocalFuture<'static, ()>;
+
     /// Sends a request through the worker's own connections and gives the whole answer.
     fn fetch(&self, request: Fetch) -> LocalFuture<'static, Result<Fetched, FetchError>>;
 

@@ -107,6 +107,40 @@ pub(crate) async fn read_now(from: &mut ReadHalf<'_>, buffer: &mut Buffer) -> Op
     .await
 }
 
+/// How a connection came to its end while nobody wanted to read from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It broke: the other side is gone.
+    Gone,
+    /// The other side has closed its sending direction, and may still read.
+    HalfClosed,
+}
+
+/// Watches a connection until it ends. What arrives meanwhile is read as far as one buffer holds it,
+/// as the end can be seen only behind it; beyond that the watch sees nothing and never ends.
+pub(crate) async fn end(worker: &Worker, from: &mut ReadHalf<'_>, buffer: &mut Option<Buffer>) -> End {
+    loop {
+        // An error shows in the look that follows.
+        let _ = poll_fn(|cx| from.poll_readable(cx)).await;
+        match from.peek() {
+            Ok(0) => return End::HalfClosed,
+            Ok(_) => {}
+            // What made it readable was read before.
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
+            Err(_) => return End::Gone,
+        }
+        let buffer = buffer.get_or_insert_with(|| worker.buffers.take());
+        if buffer.space().is_empty() {
+            return std::future::pending().await;
+        }
+        match read_now(from, buffer).await {
+            Some(Ok(0)) => return End::HalfClosed,
+            Some(Ok(_)) | None => {}
+            Some(Err(_)) => return End::Gone,
+        }
+    }
+}
+
 #[inline]
 fn poll_into(
     from: &mut ReadHalf<'_>,

@@ -2,8 +2,10 @@
 //!
 //! Running stages, phase by phase.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::task::Poll;
 
 use sdk::exchange::Chunk;
 use sdk::{Chain, Exchange, Phase, Reply, Step};
@@ -136,7 +138,7 @@ fn go_on<'a>(
                 Step::Next => return Flow::Go,
                 Step::Reply(reply) => return Flow::Reply(reply),
                 Step::Refuse(why) => return Flow::Fault(Fault::client(FaultKind::Unjudged(why))),
-                Step::Wait => match wait(worker, chain, phase, cursor, x).await {
+                Step::Wait => match wait(worker, down, chain, phase, cursor, x).await {
                     Ok(Step::Next) => {
                         cursor += 1;
                         match guarded(worker, || chain.run(phase, &mut cursor, x)) {
@@ -166,19 +168,23 @@ fn go_on<'a>(
     })
 }
 
+/// Waits for a stage, but no longer than the client does.
 async fn wait(
     worker: &Worker,
+    down: &mut Down,
     chain: &dyn Chain,
     phase: Phase,
     cursor: usize,
     x: &mut Exchange<'_>,
 ) -> Result<Step, Fault> {
     let mut waiting = chain.wait(phase, cursor, x);
+    let mut gone = pin!(down.gone(worker));
     poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| waiting.as_mut().poll(cx))) {
-        Ok(poll) => poll.map(Ok),
+        Ok(Poll::Ready(step)) => Poll::Ready(Ok(step)),
+        Ok(Poll::Pending) => gone.as_mut().poll(cx).map(|()| Err(Fault::client(FaultKind::ClientGone))),
         Err(_) => {
             worker.shard.panicked();
-            std::task::Poll::Ready(Err(Fault::gateway(FaultKind::Panic)))
+            Poll::Ready(Err(Fault::gateway(FaultKind::Panic)))
         }
     })
     .await

@@ -285,28 +285,10 @@ impl Sender<'_, '_> {
     }
 
     /// Ends when the client is certainly gone, or has closed its sending side and nothing of a
-    /// response has come for a while. Requests that are sent ahead of the answer are read as far as
-    /// one buffer holds them, as the client's end can be seen only behind them.
+    /// response has come for a while.
     async fn watch(&mut self) -> Fault {
-        loop {
-            // An error shows in the look that follows.
-            let _ = std::future::poll_fn(|cx| self.from.poll_readable(cx)).await;
-            match self.from.peek() {
-                Ok(0) => break,
-                Ok(_) => {}
-                // What made it readable was read before.
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
-                Err(_) => return Fault::client(FaultKind::ClientGone),
-            }
-            let buffer = self.buffer.get_or_insert_with(|| self.worker.buffers.take());
-            if buffer.space().is_empty() {
-                return std::future::pending().await;
-            }
-            match io::read_now(self.from, buffer).await {
-                Some(Ok(0)) => break,
-                Some(Ok(_)) | None => {}
-                Some(Err(_)) => return Fault::client(FaultKind::ClientGone),
-            }
+        if io::end(self.worker, self.from, self.buffer).await == io::End::Gone {
+            return Fault::client(FaultKind::ClientGone);
         }
         let deadline = self.worker.clock.after(self.worker.settings.half_close_timeout);
         let _ = self.waiter.until(deadline, |_| std::task::Poll::<()>::Pending).await;
