@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use smallvec::SmallVec;
-use wire::{BadField, Fields, Method, RequestHead, ResponseHead, Span};
+use wire::{BadField, Fields, Framing, Method, RequestHead, ResponseHead, Span};
 
 use crate::budget::Held;
 use crate::consumers::{Consumer, Consumers, Identity};
@@ -96,6 +96,15 @@ pub enum Body {
     Whole,
     /// Somebody asked for it, but it is longer than that one's bound; it will be streamed.
     TooLarge,
+}
+
+/// Why [`Exchange::set_body`] did nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotSet {
+    /// The client's own body has not been read into memory.
+    Unread,
+    /// The worker holds as many bytes of bodies as it may: the request is to be answered with 503.
+    Spent,
 }
 
 /// Who speaks to us.
@@ -286,6 +295,8 @@ pub struct Exchange<'s> {
     pub body_state: Body,
     /// The most bytes of the body that anybody asked for so far.
     pub body_asked: usize,
+    /// Length of the client's own body, where a plugin has put another in its place.
+    client_body: Option<usize>,
     pub source: Source,
     /// The server that was chosen, once it was.
     pub upstream_addr: Option<SocketAddr>,
@@ -325,6 +336,7 @@ impl<'s> Exchange<'s> {
             timing: Timing::default(),
             body_state: Body::None,
             body_asked: 0,
+            client_body: None,
             source: Source::None,
             upstream_addr: None,
             upstream_status: 0,
@@ -418,6 +430,41 @@ impl<'s> Exchange<'s> {
     /// The request's body; empty unless [`Body::Whole`].
     pub fn body(&self) -> &[u8] {
         if self.body_state == Body::Whole { &self.messages.body } else { &[] }
+    }
+
+    /// Puts another body in the place of the request's. The upstream gets it with its own length,
+    /// as do plugins that look at the body later, and it counts against [`World::budget`]. A request
+    /// without a body gets one, too.
+    ///
+    /// # Errors
+    /// [`NotSet::Unread`] where the client's own body is not in memory: ask for it first
+    /// ([`crate::Step::Body`]). [`NotSet::Spent`] where the worker holds as much as it may. The body
+    /// stays as it was.
+    pub fn set_body(&mut self, body: Vec<u8>) -> Result<(), NotSet> {
+        if matches!(self.body_state, Body::Streaming | Body::TooLarge) {
+            return Err(NotSet::Unread);
+        }
+        let messages = &mut *self.messages;
+        messages.body_held.resize(self.world.budget(), body.capacity()).map_err(|_| NotSet::Spent)?;
+        self.client_body.get_or_insert(messages.body.len());
+        // The length goes out anew, so what is left of the old one is there for plugins alone.
+        let length = body.len() as u64;
+        let fields = &mut messages.request.fields;
+        fields.remove_id(wire::Name::TransferEncoding);
+        let mut digits = Vec::with_capacity(20);
+        wire::h1::encode::decimal(length, &mut digits);
+        // Digits can always stand in a head.
+        let _ = fields.set_id(wire::Name::ContentLength, &digits);
+        messages.request.framing = Framing::Length(length);
+        messages.request_trailers.clear(1 << 10);
+        messages.body = Rc::new(body);
+        self.body_state = Body::Whole;
+        Ok(())
+    }
+
+    /// Bytes of the client's own body that are, or were, in memory.
+    pub fn client_body_len(&self) -> usize {
+        self.client_body.unwrap_or_else(|| self.body().len())
     }
 
     /// Whether asking for so many bytes of the body would bring more of it into memory.
@@ -634,6 +681,30 @@ pub struct Chunk {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_body_that_is_set_has_its_own_length_and_is_paid_for() {
+        use crate::testing::{Probe, with_body};
+        let headers = [("Host", "a"), ("Transfer-Encoding", "chunked")];
+        let mut probe = Probe::request("POST", "/", &headers);
+        probe.world.budget = crate::budget::Budget::new(100);
+        let budget = probe.world.budget.clone();
+        let mut x = probe.exchange();
+        x.body_state = Body::Streaming;
+        assert_eq!(x.set_body(b"new".to_vec()), Err(NotSet::Unread));
+        with_body(&mut x, b"a=1");
+        x.messages.request.framing = Framing::Chunked;
+        let _ = x.messages.request_trailers.append(b"X-T", b"1");
+        assert_eq!(x.set_body(vec![b'x'; 101]), Err(NotSet::Spent));
+        assert_eq!(x.body(), b"a=1");
+        assert_eq!(x.set_body(b"a=22".to_vec()), Ok(()));
+        assert_eq!((x.body(), x.client_body_len(), budget.taken()), (&b"a=22"[..], 3, 4));
+        assert_eq!(x.request().framing, Framing::Length(4));
+        assert_eq!((x.header("Content-Length"), x.header("Transfer-Encoding")), (Some(&b"4"[..]), None));
+        assert!(x.messages.request_trailers.is_empty());
+        assert_eq!(x.set_body(Vec::new()), Ok(()));
+        assert_eq!((x.body_state, x.client_body_len(), budget.taken()), (Body::Whole, 3, 0));
+    }
 
     #[test]
     fn address_text_is_exact() {

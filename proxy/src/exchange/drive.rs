@@ -160,7 +160,7 @@ pub(crate) async fn drive(
         let ended = worker.clock.micros();
         x.timing.total_us = ended.saturating_sub(began) + down.head_took_ms * 1000;
         // What was read of a body without being sent on piece by piece.
-        x.timing.received += (x.body().len() + down.body_at_hand().unwrap_or(0)) as u64;
+        x.timing.received += (x.client_body_len() + down.body_at_hand().unwrap_or(0)) as u64;
         if x.upstream_addr.is_some() {
             x.timing.upstream_us = ended.saturating_sub(x.timing.asked_us);
         }
