@@ -78,8 +78,7 @@ impl Counters {
         }
         let buckets = (usize::try_from(bytes).unwrap_or(usize::MAX) / size_of::<Words>()).max(1);
         let buckets = bytemuck::try_zeroed_slice_box(buckets).map_err(|()| {
-            Invalid::new(format!("this machine has not {bytes} bytes of memory for counters"))
-                .got(bytes.to_string())
+            Invalid::new(format!("cannot allocate {bytes} bytes for counters")).got(bytes.to_string())
         })?;
         Ok(Counters::of(buckets))
     }
@@ -110,16 +109,7 @@ impl Counters {
     /// A window that begins with this hit ends `window_ms` after `now_ms` (Unix milliseconds).
     #[inline]
     pub fn take(&self, key: Key, cost: u32, limit: u64, window_ms: u64, now_ms: u64) -> Taken {
-        let bucket = self.bucket(key);
-        let mut at = bucket.find(key.tag);
-        loop {
-            if let Some(slot) = at
-                && let Some(taken) = bucket.hit(slot, key.tag, cost, limit, window_ms, now_ms)
-            {
-                return taken;
-            }
-            at = self.place(bucket, key.tag, now_ms);
-        }
+        self.bucket(key).take(key.tag, Hit { cost, limit, window_ms, now_ms }, |how| self.placed(how))
     }
 
     /// What a counter stands at, and the milliseconds until its window ends; changes nothing.
@@ -157,16 +147,13 @@ impl Counters {
         Bucket(&self.buckets[index as usize])
     }
 
-    /// Gives the key a slot of its bucket; none if another worker was at it, too.
     #[cold]
-    fn place(&self, bucket: Bucket<'_>, tag: u64, now_ms: u64) -> Option<usize> {
-        let (slot, what) = bucket.place(tag, now_ms)?;
-        match what {
+    fn placed(&self, how: Placed) {
+        match how {
             Placed::Found | Placed::Expired => {}
             Placed::Empty => _ = self.used.fetch_add(1, Relaxed),
             Placed::Evicted => _ = self.evicted.fetch_add(1, Relaxed),
         }
-        Some(slot)
     }
 }
 
@@ -214,9 +201,19 @@ impl Keying<'_> {
 mod bucket;
 mod groups;
 
+/// What the buckets stand on; their model has its own.
+mod platform {
+    pub(super) use std::hint::spin_loop as spin;
+    pub(super) use std::sync::atomic::AtomicU64;
+
+    /// Slots of a bucket: with the head, the tags fill two cache lines.
+    pub(super) const SLOTS: usize = 15;
+}
+
 pub use groups::{Group, Groups};
 
-use bucket::{Bucket, Placed, SLOTS, Words};
+use bucket::{Bucket, Hit, Placed, Words};
+use platform::SLOTS;
 
 #[cfg(test)]
 mod tests {

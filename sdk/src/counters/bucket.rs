@@ -20,21 +20,30 @@
 //!    this step for it before anything else, so a worker that is held up here
 //!    holds up no other.
 
-use std::sync::atomic::AtomicU64;
+//! All interleavings of these steps are run through by a model (`sdk/tests/counters_model.rs`), which
+//! includes this file with its own atomics and fewer slots.
+
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use super::Taken;
-
-/// Slots of a bucket: with the head, the tags fill two cache lines.
-pub(super) const SLOTS: usize = 15;
+use super::platform::{AtomicU64, SLOTS, spin};
 
 /// The memory of a bucket: the head, the tags, then end and count of each slot,
-/// and two words to fill the line. Plain words, as those can be had zeroed
+/// and words to fill the line. Plain words, as those can be had zeroed
 /// without touching them.
-pub(super) type Words = [AtomicU64; 48];
+pub(super) type Words = [AtomicU64; 3 * (SLOTS + 1)];
 
 #[derive(Clone, Copy)]
 pub(super) struct Bucket<'t>(pub &'t Words);
+
+/// What a hit asks for; see [`super::Counters::take`].
+#[derive(Clone, Copy)]
+pub(super) struct Hit {
+    pub cost: u32,
+    pub limit: u64,
+    pub window_ms: u64,
+    pub now_ms: u64,
+}
 
 /// How a key came by its slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,13 +94,34 @@ impl<'t> Bucket<'t> {
     /// millisecond << 16 | generation
     #[inline]
     fn end(self, slot: usize) -> &'t AtomicU64 {
-        &self.0[16 + 2 * slot]
+        &self.0[SLOTS + 1 + 2 * slot]
     }
 
     /// count << 16 | generation
     #[inline]
     fn count(self, slot: usize) -> &'t AtomicU64 {
-        &self.0[17 + 2 * slot]
+        &self.0[SLOTS + 2 + 2 * slot]
+    }
+
+    /// Counts a hit of this key, which gets a slot first if it has none; `placed` is told how it came
+    /// by one. See [`super::Counters::take`].
+    #[inline]
+    pub(super) fn take(self, tag: u64, hit: Hit, mut placed: impl FnMut(Placed)) -> Taken {
+        let mut at = self.find(tag);
+        loop {
+            if let Some(slot) = at
+                && let Some(taken) = self.hit(slot, tag, hit)
+            {
+                return taken;
+            }
+            at = self.place(tag, hit.now_ms).map(|(slot, how)| {
+                placed(how);
+                slot
+            });
+            if at.is_none() {
+                spin();
+            }
+        }
     }
 
     /// The slot that carries this tag, unless it is frozen.
@@ -102,15 +132,8 @@ impl<'t> Bucket<'t> {
 
     /// Counts a hit; none if the slot went to another key meanwhile.
     #[inline]
-    pub(super) fn hit(
-        self,
-        slot: usize,
-        tag: u64,
-        cost: u32,
-        limit: u64,
-        window_ms: u64,
-        now_ms: u64,
-    ) -> Option<Taken> {
+    fn hit(self, slot: usize, tag: u64, hit: Hit) -> Option<Taken> {
+        let Hit { cost, limit, window_ms, now_ms } = hit;
         // Counts stay below 2^48, a hundred years of a million hits a second.
         let bound = limit.min(MOST);
         let cost = u64::from(cost);
@@ -157,7 +180,7 @@ impl<'t> Bucket<'t> {
     }
 
     /// Finds or makes a slot for the key; none if another key got in between.
-    pub(super) fn place(self, tag: u64, now_ms: u64) -> Option<(usize, Placed)> {
+    fn place(self, tag: u64, now_ms: u64) -> Option<(usize, Placed)> {
         let head = self.head().load(Acquire);
         if head & 1 == 1 {
             self.finish(head);

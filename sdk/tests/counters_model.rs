@@ -1,0 +1,135 @@
+//! The counters' buckets under every interleaving of two threads.
+//!
+//! Loom runs each scenario once for every order in which the threads' atomic steps can happen, up to
+//! a bound on forced switches, under the memory model of C11. The bucket is the very file that
+//! production uses; only its atomics and the number of slots are the model's.
+
+use loom::model::Builder;
+use loom::sync::Arc;
+use loom::thread;
+
+#[path = "../src/counters/bucket.rs"]
+mod bucket;
+
+use bucket::{Bucket, Hit, Placed, Words};
+
+mod platform {
+    pub(super) use loom::sync::atomic::AtomicU64;
+    pub(super) use loom::thread::yield_now as spin;
+
+    pub(super) const SLOTS: usize = 2;
+}
+
+/// As in `sdk::counters`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    pub allowed: bool,
+    pub remaining: u64,
+    pub reset_ms: u64,
+}
+
+/// A bucket that threads share.
+#[derive(Clone)]
+struct Shared(Arc<Words>);
+
+impl Shared {
+    fn new() -> Shared {
+        Shared(Arc::new(std::array::from_fn(|_| platform::AtomicU64::new(0))))
+    }
+
+    /// One hit of the key `tag`: at `now_ms`, in windows of 1,000 ms with this limit.
+    fn hit(&self, tag: u64, limit: u64, now_ms: u64) -> Taken {
+        self.hit_and_see(tag, limit, now_ms).0
+    }
+
+    /// What the key's window stands at.
+    fn count(&self, tag: u64, now_ms: u64) -> u64 {
+        let bucket = Bucket(&self.0);
+        bucket.find(tag).and_then(|slot| bucket.peek(slot, tag, now_ms)).map_or(0, |(count, _)| count)
+    }
+
+    /// As [`Shared::hit`], and whether another key's open window gave way.
+    fn hit_and_see(&self, tag: u64, limit: u64, now_ms: u64) -> (Taken, bool) {
+        let mut evicted = false;
+        let hit = Hit { cost: 1, limit, window_ms: 1000, now_ms };
+        let taken = Bucket(&self.0).take(tag, hit, |how| evicted |= how == Placed::Evicted);
+        (taken, evicted)
+    }
+}
+
+/// Runs `scenario` under every order with at most two forced switches between threads.
+fn every_order(scenario: impl Fn() + Sync + Send + 'static) {
+    let mut model = Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(scenario);
+}
+
+/// Runs both at the same time; their results.
+fn both<A: 'static, B>(one: impl FnOnce() -> A + 'static, other: impl FnOnce() -> B) -> (A, B) {
+    let one = thread::spawn(one);
+    let other = other();
+    (one.join().expect("no panic"), other)
+}
+
+#[test]
+fn a_new_key_gets_one_slot_and_every_hit_counts() {
+    every_order(|| {
+        let bucket = Shared::new();
+        let here = bucket.clone();
+        let (a, b) = both(move || here.hit(7, 1, 10), || bucket.hit(7, 1, 10));
+        assert_eq!(u8::from(a.allowed) + u8::from(b.allowed), 1);
+        assert!(!bucket.hit(7, 1, 10).allowed);
+    });
+}
+
+#[test]
+fn a_window_that_ends_begins_anew_once() {
+    every_order(|| {
+        let bucket = Shared::new();
+        assert!(bucket.hit(7, 1, 10).allowed);
+        let here = bucket.clone();
+        let (a, b) = both(move || here.hit(7, 1, 2_000), || bucket.hit(7, 1, 2_000));
+        assert_eq!(u8::from(a.allowed) + u8::from(b.allowed), 1);
+    });
+}
+
+#[test]
+fn a_late_hit_does_not_carry_an_old_count_into_a_new_window() {
+    every_order(|| {
+        let bucket = Shared::new();
+        assert_eq!(bucket.hit(7, 5, 10).remaining, 4);
+        let here = bucket.clone();
+        // One thread's clock is behind: it counts in the old window or, with the other, in the new.
+        let (old, new) = both(move || here.hit(7, 5, 500), || bucket.hit(7, 5, 2_000));
+        assert!(old.allowed && new.allowed);
+        let old_was_in_new = old.reset_ms > 1_000;
+        assert_eq!(bucket.count(7, 2_000), 1 + u64::from(old_was_in_new));
+    });
+}
+
+#[test]
+fn two_new_keys_do_not_take_each_others_slot() {
+    every_order(|| {
+        let bucket = Shared::new();
+        let here = bucket.clone();
+        let (a, b) = both(move || here.hit_and_see(7, 1, 10), || bucket.hit_and_see(8, 1, 10));
+        assert!(a.0.allowed && b.0.allowed);
+        assert!(!a.1 && !b.1, "there was room for both");
+        assert!(!bucket.hit(7, 1, 10).allowed);
+        assert!(!bucket.hit(8, 1, 10).allowed);
+    });
+}
+
+#[test]
+fn a_hit_during_the_eviction_of_its_key_counts_for_its_key_only() {
+    every_order(|| {
+        let bucket = Shared::new();
+        assert!(bucket.hit(7, 9, 10).allowed);
+        assert!(bucket.hit(8, 9, 500).allowed);
+        let here = bucket.clone();
+        // Both slots are taken: key 9 pushes out key 7, whose window ends first.
+        let (seven, (nine, _)) = both(move || here.hit(7, 9, 600), || bucket.hit_and_see(9, 1, 600));
+        assert!(seven.allowed);
+        assert!(nine.allowed, "a new key stands at nothing, whatever was counted in its slot before");
+    });
+}
