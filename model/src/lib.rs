@@ -6,6 +6,7 @@
 //! or knows a plugin's own schema.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod apisix_plugins;
 pub mod boot;

@@ -1,5 +1,5 @@
 //! The page of fields says what the schemas say.
-
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
 // A test's own code may fail by panicking.
 #![allow(clippy::unwrap_used)]
 

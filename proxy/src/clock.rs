@@ -89,6 +89,7 @@ impl Clock {
         Rc::new(clock)
     }
 
+    #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     fn set_unix_origin(&self) {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
         self.unix_origin.set(unix.saturating_sub(self.looked.get()));

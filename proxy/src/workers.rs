@@ -1,4 +1,8 @@
 //! The threads: how they start, how they are told to stop, and who looks whether they still run.
+#![expect(
+    clippy::disallowed_types,
+    reason = "the watch over the workers is asked by the control side; no worker takes it while serving"
+)]
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};

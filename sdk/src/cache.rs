@@ -6,6 +6,10 @@
 //! index in memory and a checksummed file an answer, which threads of its own read
 //! and write: a worker never touches a file. What may be stored, and for how long it
 //! is fresh, is for the plugin to say.
+#![expect(
+    clippy::disallowed_types,
+    reason = "taken when zones are made and when they close, never by a request"
+)]
 
 mod disk;
 mod file;

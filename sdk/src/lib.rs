@@ -6,6 +6,7 @@
 //! What it may ask of the outside is [`World`]; sockets, stores and the
 //! proxy's insides are not in its reach, because they are not in this room.
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod budget;
 pub mod build;

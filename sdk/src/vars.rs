@@ -544,7 +544,8 @@ fn uri_param<'a>(x: &'a Exchange<'_>, name: &str) -> Option<&'a [u8]> {
     }
 }
 
-/// This machine's name, read when it is first asked for.
+/// This machine's name, read when the first configuration that uses it is built.
+#[expect(clippy::disallowed_methods, reason = "read once, on the control thread")]
 static HOSTNAME: LazyLock<String> = LazyLock::new(|| {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| std::env::var("HOSTNAME"));
     name.map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())

@@ -3,6 +3,7 @@
 //! Loom runs each scenario once for every order in which the threads' atomic steps can happen, up to
 //! a bound on forced switches, under the memory model of C11. The bucket is the very file that
 //! production uses; only its atomics and the number of slots are the model's.
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
 
 use loom::model::Builder;
 use loom::sync::Arc;

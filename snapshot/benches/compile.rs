@@ -1,6 +1,7 @@
 //! What a change costs the control plane among 100,000 routes, and among 10,000 consumers.
 //!
 //! `cargo bench -p snapshot --bench compile`. Goal: below 5 ms for one changed route.
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
 
 #[path = "../tests/support/mod.rs"]
 mod support;

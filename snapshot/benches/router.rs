@@ -1,6 +1,7 @@
 //! How long a search and a change take among 100,000 rules.
 //!
 //! `cargo bench -p snapshot --bench router`
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
 
 use std::hint::black_box;
 use std::sync::Arc;

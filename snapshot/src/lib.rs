@@ -5,6 +5,7 @@
 //! snapshot ever changes; a change of configuration makes a new snapshot that
 //! shares all untouched parts with the old one.
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod balance;
 pub mod compile;

@@ -1,4 +1,5 @@
 //! A mistake of the gateway that one resource brings out costs no other resource anything.
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod support;
 

@@ -5,6 +5,7 @@
 //! what names resolve to. Beside it stands what is expected, as text. To write
 //! the expected texts anew after looking at the difference: `BLESS=1 cargo test
 //! -p snapshot --test plans`.
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod support;
 

@@ -1,5 +1,6 @@
 //! The codec and two other parsers agree: on a corpus, on mutations of it, and on made-up
 //! messages. `cargo run --release -p wire --example mutate -- 10000000` does more.
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod support;
 

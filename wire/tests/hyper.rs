@@ -1,5 +1,6 @@
 //! The codec against hyper, which also frames bodies: both see the same request with the same
 //! body, or both see none, but for the exceptions written down here.
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
 
 #[allow(dead_code)]
 mod support;

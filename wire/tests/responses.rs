@@ -1,4 +1,5 @@
 //! Response heads, rule by rule.
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
 
 use wire::h1::Refusal;
 use wire::h1::decode::{Limits, Progress, response};

@@ -4,6 +4,11 @@
 //! when it is done makes the index of what an earlier run left. A file is written under another name and
 //! renamed, so that a name always stands for a whole file; two gateways may share a
 //! folder for a while, as they do while one takes over from the other.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "runs on the cache's own threads, never on a worker"
+)]
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};

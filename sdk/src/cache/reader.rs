@@ -4,6 +4,11 @@
 //! answer counts as missing and leaves the index, so that the next request stores it anew.
 //! The thread that hangs is replaced, up to a bound; beyond it nothing is read until the
 //! disk lets one of them go.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "runs on the cache's own threads, never on a worker"
+)]
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};

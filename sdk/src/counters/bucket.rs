@@ -20,6 +20,7 @@
 //!    this step for it before anything else, so a worker that is held up here
 //!    holds up no other.
 
+//!
 //! All interleavings of these steps are run through by a model (`sdk/tests/counters_model.rs`), which
 //! includes this file with its own atomics and fewer slots.
 

@@ -1,4 +1,5 @@
 //! Names under which several stages share a counter, and the settings they agreed on.
+#![expect(clippy::disallowed_types, reason = "taken when a plugin instance is built, never by a request")]
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

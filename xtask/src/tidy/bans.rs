@@ -20,7 +20,7 @@ pub fn check(rules: &Rules, source: &Source) -> Vec<String> {
             wrong.push(format!("{}:{number}: {word}: finish it or write an issue", source.path));
         }
     }
-    let bans = rules.ban.iter().filter(|ban| ban.covers(&source.path) && (!ban.hot || source.is_hot()));
+    let bans = rules.ban.iter().filter(|ban| ban.covers(&source.path));
     for ban in bans {
         for (number, line) in (1..).zip(source.code.lines()).take(source.production_lines) {
             if let Some(word) = ban.words.iter().find(|word| line.contains(word.as_str())) {
@@ -56,11 +56,6 @@ mod tests {
             in = ["proxy/src/"]
             except = ["proxy/src/rt/"]
             reason = "one seam"
-            [[ban]]
-            words = [".lock()"]
-            in = [""]
-            hot = true
-            reason = "hot"
             "#,
         )
         .expect("the rules above are valid");
@@ -73,12 +68,6 @@ mod tests {
         assert_eq!(found("proxy/src/rt/a.rs", "//! doc\nuse tokio::net;\n"), 0);
         assert_eq!(found("proxy/src/a.rs", "//! doc tokio::x\nlet a = \"tokio::\";\n"), 0);
         assert_eq!(found("proxy/src/a.rs", "//! doc\n#[cfg(test)]\nmod tests { use tokio::net; }\n"), 0);
-    }
-
-    #[test]
-    fn hot_files_have_bans_of_their_own() {
-        assert_eq!(found("wire/src/a.rs", "//! doc\nx.lock();\n"), 0);
-        assert_eq!(found("wire/src/a.rs", "//! hot path\n//! doc\nx.lock();\n"), 1);
     }
 
     #[test]

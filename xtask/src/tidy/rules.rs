@@ -41,9 +41,6 @@ pub struct Ban {
     pub within: Vec<String>,
     #[serde(default)]
     pub except: Vec<String>,
-    /// Only files that call themselves hot.
-    #[serde(default)]
-    pub hot: bool,
     pub reason: String,
 }
 

@@ -24,10 +24,6 @@ impl Source {
         Source { path, text, code, production_lines }
     }
 
-    pub fn is_hot(&self) -> bool {
-        self.text.lines().next().is_some_and(|line| line.starts_with("//! hot path"))
-    }
-
     pub fn has_module_doc(&self) -> bool {
         self.text
             .lines()
