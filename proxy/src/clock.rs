@@ -18,6 +18,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::rt;
+
 /// Time between two looks at the deadlines.
 pub(crate) const TICK: Duration = Duration::from_millis(50);
 
@@ -281,12 +283,11 @@ impl Drop for Waiter {
 }
 
 /// The monotonic clock, read in this one place of the data plane.
-#[allow(clippy::disallowed_methods)]
 #[inline]
 fn now() -> Instant {
     #[cfg(debug_assertions)]
     READS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    Instant::now()
+    rt::now()
 }
 
 #[cfg(debug_assertions)]

@@ -18,7 +18,7 @@ use crate::worker::Worker;
 
 /// A client's connection and the request on it.
 pub(crate) struct Down {
-    pub(crate) stream: rt::Stream,
+    pub(crate) stream: rt::Io,
     /// Bytes read and not used yet; none is held while there are none.
     pub(crate) buffer: Option<Buffer>,
     /// For waits on the client's side, and on the upstream's: both may be pending at once.
@@ -49,7 +49,7 @@ pub(crate) struct Ready {
 }
 
 impl Down {
-    pub(crate) fn new(worker: &Worker, stream: rt::Stream) -> Down {
+    pub(crate) fn new(worker: &Worker, stream: rt::Io) -> Down {
         Down {
             stream,
             buffer: None,
@@ -144,7 +144,7 @@ impl Down {
     /// Whether the client is known to have sent something that was not used.
     #[inline]
     pub(crate) fn has_more(&self) -> bool {
-        self.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty()) || self.stream.has_news()
+        self.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty()) || self.stream.maybe_readable()
     }
 
     /// Drops the rest of the body if all of it is here; says whether the next request can follow.

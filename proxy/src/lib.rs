@@ -32,3 +32,10 @@ pub use handoff::{Admission, Handoff, HandoffFuture, HandoffReply, HandoffReques
 pub use notice::Notice;
 pub use settings::{AccessLog, RealIp, Settings};
 pub use workers::{Stage, Watch, Workers};
+
+/// Connections in memory, for tests.
+#[cfg(feature = "testing")]
+pub mod testing {
+    pub use crate::rt::memory::{Cut, End, Schedule, install, pair, serve};
+    pub use crate::rt::run_paused;
+}

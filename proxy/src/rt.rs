@@ -4,20 +4,45 @@
 //! this thread, and a tick. Tokio's current-thread runtime gives it that.
 
 mod age;
+mod io;
+#[cfg(feature = "testing")]
+pub(crate) mod memory;
 mod tcp;
 
 use std::future::Future;
-use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-pub(crate) use tcp::{Listener, ReadHalf, Stream, WriteHalf, connect, listen};
+pub(crate) use io::{Io, ReadHalf, WriteHalf, connect};
+pub(crate) use tcp::{Listener, Stream, listen};
 
 /// Runs a worker's future to its end on this thread, with local tasks.
-pub(crate) fn run<T: 'static>(future: impl Future<Output = T> + 'static) -> io::Result<T> {
+pub(crate) fn run<T: 'static>(future: impl Future<Output = T> + 'static) -> std::io::Result<T> {
+    let runtime = builder().build_local(tokio::runtime::LocalOptions::default())?;
+    Ok(runtime.block_on(future))
+}
+
+/// As [`run`], with a clock that stands still while there is something to do and jumps to the next
+/// timer when there is nothing: a test that waits for a time-out takes no time.
+#[cfg(feature = "testing")]
+pub fn run_paused<T: 'static>(future: impl Future<Output = T> + 'static) -> std::io::Result<T> {
+    let runtime = builder().start_paused(true).build_local(tokio::runtime::LocalOptions::default())?;
+    Ok(runtime.block_on(future))
+}
+
+fn builder() -> tokio::runtime::Builder {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_io().enable_time().max_io_events_per_tick(EVENTS);
-    let runtime = builder.build_local(tokio::runtime::LocalOptions::default())?;
-    Ok(runtime.block_on(future))
+    builder
+}
+
+/// The monotonic clock.
+#[allow(clippy::disallowed_methods)]
+#[inline]
+pub(crate) fn now() -> Instant {
+    #[cfg(feature = "testing")]
+    return tokio::time::Instant::now().into_std();
+    #[cfg(not(feature = "testing"))]
+    Instant::now()
 }
 
 /// Lets everything else that is ready go first.

@@ -286,12 +286,12 @@ impl Worker {
         let local =
             if listener.ip().is_unspecified() { stream.local_addr().unwrap_or(listener) } else { listener };
         let client = Client::new(peer, local, false);
-        self.hold(move |worker| down::h1::serve(worker, stream, client));
+        self.hold(move |worker| down::h1::serve(worker, rt::Io::Plain(stream), client));
     }
 
     /// Refuses a connection that has waited too long.
     pub(crate) fn turn_away(self: &Rc<Worker>, stream: rt::Stream, client: Client) {
-        self.hold(move |worker| down::h1::turn_away(worker, stream, client));
+        self.hold(move |worker| down::h1::turn_away(worker, rt::Io::Plain(stream), client));
     }
 
     /// Gives a connection its task, and counts it for as long as that runs.

@@ -43,7 +43,7 @@ const TLS_HANDSHAKE: &[u8] = &[22, 3];
 /// The future of an exchange is large, and most connections are idle most of the time. So an
 /// idle connection holds only this small future; that of the exchanges is made when a request
 /// comes, lives as long as requests follow each other, and then goes.
-pub(crate) async fn serve(worker: Rc<Worker>, stream: rt::Stream, client: Client) {
+pub(crate) async fn serve(worker: Rc<Worker>, stream: rt::Io, client: Client) {
     let mut down = Down::new(&worker, stream);
     loop {
         let first = down.requests == 0;
@@ -62,7 +62,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, stream: rt::Stream, client: Client
 }
 
 /// Answers a connection that has waited too long to be served, whatever it was about to ask.
-pub(crate) async fn turn_away(worker: Rc<Worker>, stream: rt::Stream, client: Client) {
+pub(crate) async fn turn_away(worker: Rc<Worker>, stream: rt::Io, client: Client) {
     let mut down = Down::new(&worker, stream);
     let mut scratch = worker.take_scratch();
     let fault = Fault::gateway(FaultKind::Overloaded);
@@ -221,7 +221,7 @@ async fn wait_for_request(worker: &Worker, down: &mut Down, time: std::time::Dur
             Poll::Ready(_) => Poll::Ready(Idle::Request),
             Poll::Pending => {
                 let unwanted = down.waiter.is_unwanted() || worker.closes_idle() && !first;
-                if unwanted && down.stream.is_quiet() { Poll::Ready(Idle::Unwanted) } else { Poll::Pending }
+                if unwanted && down.stream.is_idle() { Poll::Ready(Idle::Unwanted) } else { Poll::Pending }
             }
         })
         .await;

@@ -120,13 +120,9 @@ pub(crate) enum End {
 /// as the end can be seen only behind it; beyond that the watch sees nothing and never ends.
 pub(crate) async fn end(worker: &Worker, from: &mut ReadHalf<'_>, buffer: &mut Option<Buffer>) -> End {
     loop {
-        // An error shows in the look that follows.
-        let _ = poll_fn(|cx| from.poll_readable(cx)).await;
-        match from.peek() {
+        match poll_fn(|cx| from.poll_ahead(cx)).await {
             Ok(0) => return End::HalfClosed,
             Ok(_) => {}
-            // What made it readable was read before.
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
             Err(_) => return End::Gone,
         }
         let buffer = buffer.get_or_insert_with(|| worker.buffers.take());

@@ -105,7 +105,7 @@ impl Stream {
     /// Whether the kernel reported bytes, an end or an error since the last read
     /// found nothing more. No system call.
     #[inline]
-    pub(crate) fn has_news(&self) -> bool {
+    pub(crate) fn maybe_readable(&self) -> bool {
         self.0.poll_read_ready(&mut Context::from_waker(Waker::noop())).is_ready()
     }
 
@@ -117,10 +117,10 @@ impl Stream {
 
     /// Asks the kernel: nothing to read and not closed. One system call. Where there was news of
     /// what is gone by now, there is none afterwards.
-    pub(crate) fn is_quiet(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         let mut byte = [MaybeUninit::uninit(); 1];
         let mut look = || socket2::SockRef::from(&self.0).peek(&mut byte);
-        let seen = if self.has_news() { self.0.try_io(Interest::READABLE, look) } else { look() };
+        let seen = if self.maybe_readable() { self.0.try_io(Interest::READABLE, look) } else { look() };
         seen.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
@@ -150,12 +150,22 @@ impl ReadHalf<'_> {
         stream.poll_read_ready(cx)
     }
 
-    /// Looks at what waits to be read: `Ok(0)` is the end. If there is nothing, the next
-    /// [`ReadHalf::poll_readable`] waits for the kernel's word.
-    pub(crate) fn peek(&self) -> io::Result<usize> {
+    /// Waits until there is something to read, and leaves it where it is: `Ok(0)` is the end.
+    pub(crate) fn poll_ahead(&self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let stream: &TcpStream = self.0.as_ref();
-        let mut byte = [MaybeUninit::uninit(); 1];
-        stream.try_io(Interest::READABLE, || socket2::SockRef::from(stream).peek(&mut byte))
+        loop {
+            // An error shows in the look that follows.
+            if stream.poll_read_ready(cx).is_pending() {
+                return Poll::Pending;
+            }
+            let mut byte = [MaybeUninit::uninit(); 1];
+            let look = || socket2::SockRef::from(stream).peek(&mut byte);
+            match stream.try_io(Interest::READABLE, look) {
+                // What made it readable was read before.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                seen => return Poll::Ready(seen),
+            }
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::rt;
 /// A connection to an upstream server.
 #[derive(Debug)]
 pub(crate) struct UpConn {
-    pub(crate) stream: rt::Stream,
+    pub(crate) stream: rt::Io,
     /// Requests it has carried.
     pub(crate) requests: u64,
     /// It has carried a request before this one, so it may have died unnoticed.
@@ -81,8 +81,8 @@ impl Pools {
         while let Some(candidate) = server.idle.pop() {
             self.len.set(self.len.get() - 1);
             let stream = &candidate.conn.stream;
-            let ask = careful || now.saturating_sub(candidate.since) > TRUSTED_MS || stream.has_news();
-            if candidate.until > now && (!ask || stream.is_quiet()) {
+            let ask = careful || now.saturating_sub(candidate.since) > TRUSTED_MS || stream.maybe_readable();
+            if candidate.until > now && (!ask || stream.is_idle()) {
                 return Some(candidate.conn);
             }
         }
@@ -145,7 +145,7 @@ impl Pools {
         all.retain(|_, server| {
             server.idle.retain(|one| {
                 let stream = &one.conn.stream;
-                one.until > now && (!stream.has_news() || stream.is_quiet())
+                one.until > now && (!stream.maybe_readable() || stream.is_idle())
             });
             server.sweeps = server.sweeps.saturating_add(1);
             !server.idle.is_empty() || server.sweeps < FORGET_AFTER

@@ -1,0 +1,173 @@
+//! hot path
+//!
+//! A connection to a peer, over whichever transport.
+//!
+//! What stands here tells of plaintext: [`Io::is_idle`] and [`ReadHalf::poll_ahead`] must not
+//! count what a transport says on its own behalf, such as a TLS session ticket, as bytes of the peer.
+
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::task::{Context, Poll};
+
+#[cfg(feature = "testing")]
+use super::memory;
+use super::tcp;
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) enum Io {
+    /// A TCP socket.
+    Plain(tcp::Stream),
+    /// A pipe in memory, for tests.
+    #[cfg(feature = "testing")]
+    Memory(memory::End),
+}
+
+/// The reading side, usable beside the writing side within one task.
+#[derive(Debug)]
+pub(crate) enum ReadHalf<'a> {
+    Plain(tcp::ReadHalf<'a>),
+    #[cfg(feature = "testing")]
+    Memory(&'a memory::End),
+}
+
+/// The writing side.
+#[derive(Debug)]
+pub(crate) enum WriteHalf<'a> {
+    Plain(tcp::WriteHalf<'a>),
+    #[cfg(feature = "testing")]
+    Memory(&'a memory::End),
+}
+
+/// Opens a connection. The time bound is the caller's.
+pub(crate) async fn connect(addr: SocketAddr) -> io::Result<Io> {
+    #[cfg(feature = "testing")]
+    if let Some(connected) = memory::connect(addr) {
+        return connected.map(Io::Memory);
+    }
+    tcp::connect(addr).await.map(Io::Plain)
+}
+
+impl Io {
+    #[inline]
+    pub(crate) fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
+        match self {
+            Io::Plain(stream) => {
+                let (read, write) = stream.split();
+                (ReadHalf::Plain(read), WriteHalf::Plain(write))
+            }
+            #[cfg(feature = "testing")]
+            Io::Memory(end) => (ReadHalf::Memory(end), WriteHalf::Memory(end)),
+        }
+    }
+
+    /// Whether bytes, an end or an error may have come since the last read found nothing more. Costs
+    /// no system call, and may say yes for nothing; [`Io::is_idle`] then knows.
+    #[inline]
+    pub(crate) fn maybe_readable(&self) -> bool {
+        match self {
+            Io::Plain(stream) => stream.maybe_readable(),
+            #[cfg(feature = "testing")]
+            Io::Memory(end) => end.is_readable(),
+        }
+    }
+
+    /// Open, with nothing to read. At most one system call.
+    pub(crate) fn is_idle(&self) -> bool {
+        match self {
+            Io::Plain(stream) => stream.is_idle(),
+            #[cfg(feature = "testing")]
+            Io::Memory(end) => !end.is_readable(),
+        }
+    }
+
+    /// Waits for bytes or an end without holding a buffer.
+    #[inline]
+    pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Io::Plain(stream) => stream.poll_readable(cx),
+            #[cfg(feature = "testing")]
+            Io::Memory(end) => end.poll_readable(cx),
+        }
+    }
+
+    /// Makes the coming close a reset, so that the peer cannot take what it got for whole.
+    pub(crate) fn abort(&self) {
+        match self {
+            Io::Plain(stream) => stream.abort(),
+            #[cfg(feature = "testing")]
+            Io::Memory(end) => end.abort(),
+        }
+    }
+}
+
+impl ReadHalf<'_> {
+    /// Reads what is there. `Ok(0)` is the end.
+    #[inline]
+    pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        match self {
+            ReadHalf::Plain(half) => half.poll_read(cx, buf),
+            #[cfg(feature = "testing")]
+            ReadHalf::Memory(end) => end.poll_read(cx, buf),
+        }
+    }
+
+    /// Waits for bytes or an end without holding a buffer.
+    #[inline]
+    pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            ReadHalf::Plain(half) => half.poll_readable(cx),
+            #[cfg(feature = "testing")]
+            ReadHalf::Memory(end) => end.poll_readable(cx),
+        }
+    }
+
+    /// Waits until it is certain what comes next, and leaves it where it is: `Ok(0)` is the end, else
+    /// there are bytes.
+    pub(crate) fn poll_ahead(&self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        match self {
+            ReadHalf::Plain(half) => half.poll_ahead(cx),
+            #[cfg(feature = "testing")]
+            ReadHalf::Memory(end) => end.poll_ahead(cx),
+        }
+    }
+}
+
+impl WriteHalf<'_> {
+    #[inline]
+    pub(crate) fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self {
+            WriteHalf::Plain(half) => half.poll_write(cx, bytes),
+            #[cfg(feature = "testing")]
+            WriteHalf::Memory(end) => end.poll_write(cx, bytes),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn poll_write_vectored(
+        &mut self,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            WriteHalf::Plain(half) => half.poll_write_vectored(cx, slices),
+            #[cfg(feature = "testing")]
+            WriteHalf::Memory(end) => {
+                let first = slices.iter().find(|slice| !slice.is_empty());
+                end.poll_write(cx, first.map_or(&[], |slice| slice))
+            }
+        }
+    }
+
+    /// Says that no more will be written.
+    pub(crate) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            WriteHalf::Plain(half) => half.poll_shutdown(cx),
+            #[cfg(feature = "testing")]
+            WriteHalf::Memory(end) => {
+                end.shut_down();
+                Poll::Ready(Ok(()))
+            }
+        }
+    }
+}
