@@ -37,7 +37,7 @@ pub(crate) async fn accept(
     let mut done_this_turn = 0;
     while worker.stage() == Stage::Run {
         #[cfg(test)]
-        crate::worker::tests::maybe_panic("accept");
+        crate::worker::tests::maybe_panic(&worker.settings, "accept");
         let taken = match listener.accept_now() {
             Some(taken) => taken,
             None => {
