@@ -10,6 +10,7 @@
 mod catalog;
 mod chain;
 mod edits;
+mod encoding;
 mod meta;
 mod query;
 
@@ -123,6 +124,8 @@ plugins! {
     ProxyMirror(proxy_mirror::ProxyMirror),
     ProxyRewrite(proxy_rewrite::ProxyRewrite),
     LimitCount(limit_count::LimitCount),
+    Brotli(brotli::Brotli),
+    Gzip(gzip::Gzip),
     Redirect(redirect::Redirect),
     ResponseRewrite(response_rewrite::ResponseRewrite),
     Prometheus(prometheus::Prometheus),

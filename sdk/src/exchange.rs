@@ -308,6 +308,8 @@ pub struct Exchange<'s> {
     /// What was read of the line of a request that was refused before it was one: there is no head.
     pub refused: Option<&'s [u8]>,
     pub world: &'s dyn World,
+    /// See [`Exchange::encode_with`].
+    coder: Option<Box<dyn Coder>>,
     /// Counts the exchanges of this thread; see [`Exchange::unique`].
     serial: u64,
     /// See [`Exchange::start_ms`]; 0 until it is asked for.
@@ -343,6 +345,7 @@ impl<'s> Exchange<'s> {
             tried: Vec::new(),
             refused: None,
             world,
+            coder: None,
             serial: SERIAL.replace(SERIAL.get().wrapping_add(1)),
             start_ms: Cell::new(0),
         }
@@ -601,6 +604,45 @@ impl<'s> Exchange<'s> {
         early_text.clear(1 << 10);
     }
 
+    // ---- the coding of the response's body ----
+
+    /// Lets a coder have the body behind all filters. Called by a stage in its header filter; there is
+    /// one coder an exchange, and the last one set counts.
+    pub fn encode_with(&mut self, coder: Box<dyn Coder>) {
+        self.coder = Some(coder);
+    }
+
+    /// The proxy calls this before the header filters: what an earlier response was to be coded with is
+    /// forgotten.
+    #[inline]
+    pub fn forget_coder(&mut self) {
+        self.coder = None;
+    }
+
+    /// The proxy calls this when all header filters have run: the coder changes the head, or steps back.
+    #[inline]
+    pub fn begin_coding(&mut self) {
+        if let Some(mut coder) = self.coder.take()
+            && coder.begin(self)
+        {
+            self.coder = Some(coder);
+        }
+    }
+
+    /// Whether a coder changes the body.
+    #[inline]
+    pub fn codes_body(&self) -> bool {
+        self.coder.is_some()
+    }
+
+    /// The proxy calls this for each piece of the body, when all body filters have seen it.
+    #[inline]
+    pub fn code(&mut self, chunk: &mut Chunk) {
+        if let Some(coder) = &mut self.coder {
+            coder.encode(chunk);
+        }
+    }
+
     // ---- the consumer ----
 
     /// Who the request was authenticated as.
@@ -664,6 +706,18 @@ impl<'s> Exchange<'s> {
         let index = self.messages.notes.iter().position(|note| note.is::<T>())?;
         self.messages.notes.swap_remove(index).downcast().ok().map(|boxed| *boxed)
     }
+}
+
+/// Lays a content coding (RFC 9110 section 8.4) on one response's body. It runs behind every header
+/// filter and every body filter, of global rules and of routes, so that filters see the plain body.
+pub trait Coder {
+    /// The head is as the header filters left it. Writes the coding into it and says yes, or leaves
+    /// the response as it is.
+    fn begin(&mut self, x: &mut Exchange<'_>) -> bool;
+
+    /// Puts a piece of the coded body in the place of a piece of the plain one. An empty piece that is
+    /// not the last stays empty.
+    fn encode(&mut self, chunk: &mut Chunk);
 }
 
 /// One piece of a response's body on its way to the client.

@@ -34,7 +34,7 @@ pub use build::{Build, Owner};
 pub use catalog::Catalog;
 pub use chain::{Chain, Phase, Phases};
 pub use consumers::{Consumer, Consumers};
-pub use exchange::{Chunk, Client, Exchange, Matched, RouteInfo};
+pub use exchange::{Chunk, Client, Coder, Exchange, Matched, RouteInfo};
 pub use plugin::Plugin;
 pub use step::{Reply, Step};
 pub use verdict::{Bounds, Unjudged, Verdict};

@@ -52,7 +52,7 @@ fn value(page: &str, by: By) -> Result<Value> {
     let said = lines.iter().map(|line| regex::escape(line)).collect::<Vec<_>>().join("(?s:.*)");
     let mut case = json!({
         "about": "The example of a plugin's page.",
-        "upstreams": {"behind": {"body": "hello from behind\n"}, "second": {"body": "unseen"}},
+        "upstreams": {"behind": {"body": "hello from behind\n", "headers": {"Content-Type": "text/plain"}}, "second": {"body": "unseen"}},
     });
     let tries = json!({"name": "what it says", "shell": tries, "expect": {"body_matches": said}});
     match by {

@@ -50,10 +50,14 @@ impl<'a> Chains<'a> {
     /// A panic in a stage is counted, and the response goes on without that phase.
     #[inline]
     pub(crate) fn header_filter(self, worker: &Worker, x: &mut Exchange<'_>) {
+        x.forget_coder();
         for chain in self.each(Phase::HeaderFilter) {
             if catch_unwind(AssertUnwindSafe(|| chain.header_filter(x))).is_err() {
                 worker.shard.panicked();
             }
+        }
+        if x.codes_body() && catch_unwind(AssertUnwindSafe(|| x.begin_coding())).is_err() {
+            worker.shard.panicked();
         }
     }
 
@@ -63,6 +67,7 @@ impl<'a> Chains<'a> {
         // A stage that fails here gets the body, and what it makes of that is looked at there.
         self.each(Phase::BodyFilter)
             .any(|chain| catch_unwind(AssertUnwindSafe(|| chain.filters_body(x))).unwrap_or(true))
+            || x.codes_body()
     }
 
     /// Whether a stage gives nothing of the body on before it has seen all of it.
@@ -86,6 +91,10 @@ impl<'a> Chains<'a> {
                 worker.shard.panicked();
                 return Err(Fault::gateway(FaultKind::Panic));
             }
+        }
+        if catch_unwind(AssertUnwindSafe(|| x.code(chunk))).is_err() {
+            worker.shard.panicked();
+            return Err(Fault::gateway(FaultKind::Panic));
         }
         if chunk.refused { Err(Fault::gateway(FaultKind::HeldTooMuch)) } else { Ok(()) }
     }

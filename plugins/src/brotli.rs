@@ -1,0 +1,305 @@
+//! brotli: compresses responses for clients that read `br`.
+//!
+//! Settings and order as in APISIX 3.18. Each piece is given on as soon as it is compressed. Stricter
+//! than there in two points: a part of a body (206) is left as it is, as its range counts plain bytes,
+//! and `br;q=0` is a no even beside `*`. The memory of a compressor counts against the worker's budget
+//! for held bodies; where there is none left, the response goes out as it is.
+
+use std::io::Write;
+
+use brotli::CompressorWriter;
+use brotli::enc::BrotliEncoderParams;
+use brotli::enc::backward_references::BrotliEncoderMode;
+use model::Invalid;
+use sdk::chain::Phases;
+use sdk::{Build, Chunk, Exchange, Plugin};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use smallvec::SmallVec;
+
+use crate::encoding::{self, Accepted, Choice};
+
+/// The stage.
+pub struct Brotli {
+    choice: Choice,
+    params: BrotliEncoderParams,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Config {
+    #[serde(flatten)]
+    choice: Choice,
+    mode: u8,
+    comp_level: i32,
+    lgwin: i32,
+    lgblock: i32,
+}
+
+/// One response's compressor.
+struct Work {
+    /// Whose: the plugin may stand on a global rule and on the route.
+    stage: usize,
+    encoder: CompressorWriter<Vec<u8>>,
+    /// What it counts as in the worker's budget.
+    _memory: sdk::budget::Held,
+}
+
+/// The stages at work on one exchange: one, as the other finds the response coded.
+struct AtWork(SmallVec<[Work; 1]>);
+
+impl Plugin for Brotli {
+    const NAME: &'static str = "brotli";
+    const PRIORITY: i32 = 996;
+    const PHASES: Phases = Phases::HEADER_FILTER.with(Phases::BODY_FILTER);
+
+    type Config = Config;
+
+    fn schema() -> Value {
+        let choice = Choice::properties();
+        json!({
+            "type": "object",
+            "properties": {
+                "types": choice["types"],
+                "min_length": choice["min_length"],
+                "mode": {"type": "integer", "minimum": 0, "maximum": 2, "default": 0},
+                "comp_level": {"type": "integer", "minimum": 0, "maximum": 11, "default": 6},
+                "lgwin": {
+                    "type": "integer", "default": 19,
+                    "enum": [0, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24],
+                },
+                "lgblock": {
+                    "type": "integer", "default": 0,
+                    "enum": [0, 16, 17, 18, 19, 20, 21, 22, 23, 24],
+                },
+                "http_version": choice["http_version"],
+                "vary": choice["vary"],
+            },
+        })
+    }
+
+    fn build(config: Config, _cx: &mut Build<'_>) -> Result<Brotli, Invalid> {
+        let params = BrotliEncoderParams {
+            mode: match config.mode {
+                1 => BrotliEncoderMode::BROTLI_MODE_TEXT,
+                2 => BrotliEncoderMode::BROTLI_MODE_FONT,
+                _ => BrotliEncoderMode::BROTLI_MODE_GENERIC,
+            },
+            quality: config.comp_level,
+            // 0 is the library's smallest.
+            lgwin: config.lgwin.max(10),
+            lgblock: config.lgblock,
+            // The library would choose its tables by the length of the first piece.
+            size_hint: 1 << 16,
+            ..BrotliEncoderParams::default()
+        };
+        Ok(Brotli { choice: config.choice, params })
+    }
+
+    fn header_filter(&self, x: &mut Exchange<'_>) {
+        // Of an answer that failed, when this is the gateway's own in its place.
+        if let Some(AtWork(all)) = x.note_mut::<AtWork>() {
+            all.retain(|work| work.stage != self.id());
+        }
+        let accepted = matches!(
+            encoding::accepted(x, "br"),
+            Accepted::Named(true) | Accepted::Any(true)
+        );
+        let has_body = !matches!(x.status(), 204 | 206 | 304);
+        if !accepted || !has_body || encoding::is_coded(x) || !self.choice.takes(x) {
+            return;
+        }
+        let mut params = self.params.clone();
+        if let Some(length) = encoding::announced(x) {
+            // A window that is larger than the body is of no use.
+            let needed = length.saturating_add(16).checked_ilog2().map_or(10, |bits| bits as i32 + 1);
+            params.lgwin = params.lgwin.min(needed.max(SMALLEST_CHEAP));
+        }
+        let mut memory = sdk::budget::Held::default();
+        if memory.resize(x.world.budget(), memory_for(&params)).is_err() {
+            x.complain(Self::NAME, "the response is not compressed: the worker holds as much as it may");
+            return;
+        }
+        let encoder = CompressorWriter::with_params(Vec::new(), BUFFER, &params);
+        let work = Work { stage: self.id(), encoder, _memory: memory };
+        match x.note_mut::<AtWork>() {
+            Some(AtWork(all)) => all.push(work),
+            None => x.set_note(AtWork(SmallVec::from_iter([work]))),
+        }
+        self.choice.tell_vary(x);
+        encoding::tell(x, "br");
+    }
+
+    fn filters_body(&self, x: &Exchange<'_>) -> bool {
+        x.note::<AtWork>().is_some_and(|AtWork(all)| all.iter().any(|work| work.stage == self.id()))
+    }
+
+    fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
+        if chunk.data.is_empty() && !chunk.last {
+            return;
+        }
+        let Some(AtWork(all)) = x.note_mut::<AtWork>() else { return };
+        let Some(index) = all.iter().position(|work| work.stage == self.id()) else { return };
+        let encoder = &mut all[index].encoder;
+        // A vector takes whatever is written.
+        let written = encoder.write_all(&chunk.data);
+        chunk.data.clear();
+        if chunk.last {
+            chunk.data = all.swap_remove(index).encoder.into_inner();
+        } else {
+            chunk.refused |= encoder.flush().is_err();
+            std::mem::swap(&mut chunk.data, encoder.get_mut());
+        }
+        chunk.refused |= written.is_err();
+    }
+}
+
+impl Brotli {
+    fn id(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+}
+
+/// What the encoder gives out at once.
+const BUFFER: usize = 4 << 10;
+
+/// Bytes a compressor with these settings takes, rounded up: the ring of the input, the tables in which
+/// it looks for repetitions, and what it makes of a block. A test holds it against what is really taken.
+fn memory_for(params: &BrotliEncoderParams) -> usize {
+    let window = 1usize << params.lgwin;
+    let block = 1usize
+        << match (params.lgblock, params.quality) {
+            (_, 0 | 1) => params.lgwin,
+            (_, 2 | 3) => 14,
+            (0, 9..) => params.lgwin.clamp(16, 18),
+            (0, _) => 16,
+            (block, _) => block.clamp(16, 24),
+        };
+    let tables = match params.quality {
+        0..=4 => 1 << 20,
+        5..=9 if params.lgwin < SMALLEST_CHEAP => 33 << 20,
+        quality @ 5..=6 => (4 << 14) << (quality - 1),
+        quality @ 7..=9 => (4 << 15) << (quality - 1),
+        _ => (1 << 20) + 8 * window,
+    };
+    let ring = if params.quality < 2 { 0 } else { 2 * window.max(block) + block };
+    (1 << 20) + tables + ring + 16 * block
+}
+
+/// Below this window the library takes its largest tables for the qualities 5 to 9, so that a short
+/// body gets no smaller one.
+const SMALLEST_CHEAP: i32 = 17;
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use sdk::testing::{Probe, chunk, respond};
+
+    use super::*;
+
+    const HTML: (&str, &str) = ("Content-Type", "text/html");
+    const ASKS: &[(&str, &str)] = &[("Accept-Encoding", "br")];
+
+    fn plain(coded: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        brotli::BrotliDecompress(&mut &coded[..], &mut out).unwrap();
+        out
+    }
+
+    /// What a client reads of the first part of a stream, as far as it is sure to come.
+    fn readable(coded: &[u8], length: usize) -> Vec<u8> {
+        let mut out = vec![0; length];
+        brotli::Decompressor::new(coded, 4096).read_exact(&mut out).unwrap();
+        out
+    }
+
+    fn answer(config: Value, request: &[(&str, &str)], status: u16, head: &[(&str, &str)], body: &[&[u8]]) -> Option<Vec<u8>> {
+        let mut probe = Probe::request("GET", "/hello", request);
+        let stage: Brotli = probe.stage(config).unwrap();
+        let mut x = probe.exchange();
+        respond(&mut x, status, head);
+        stage.header_filter(&mut x);
+        if !stage.filters_body(&x) {
+            return None;
+        }
+        assert_eq!(x.response_header("Content-Encoding"), Some(&b"br"[..]));
+        let (mut out, mut seen) = (Vec::new(), Vec::new());
+        for (index, piece) in body.iter().enumerate() {
+            let last = index + 1 == body.len();
+            let mut chunk = chunk(piece, last);
+            stage.body_filter(&mut x, &mut chunk);
+            assert!(!chunk.refused);
+            assert!(!piece.is_empty() || last || chunk.data.is_empty());
+            out.extend_from_slice(&chunk.data);
+            seen.extend_from_slice(piece);
+            if !last {
+                assert!(readable(&out, seen.len()) == seen);
+            }
+        }
+        assert_eq!(x.world.budget().taken(), 0);
+        Some(plain(&out))
+    }
+
+    #[test]
+    fn every_piece_can_be_read_at_once() {
+        let long = b"0123456789".repeat(5000);
+        let pieces = [&b"a"[..], b"", &long, b"b", b""];
+        for config in [
+            json!({}),
+            json!({"comp_level": 0, "lgwin": 0}),
+            json!({"comp_level": 1, "lgwin": 10}),
+            json!({"comp_level": 11, "mode": 1, "lgwin": 16, "lgblock": 16}),
+            json!({"comp_level": 9, "mode": 2}),
+        ] {
+            assert!(answer(config, ASKS, 200, &[HTML], &pieces).unwrap() == pieces.concat());
+        }
+        let length = ("Content-Length", "20");
+        assert_eq!(answer(json!({}), ASKS, 200, &[HTML, length], &[b"01234567890123456789"]).unwrap().len(), 20);
+        assert_eq!(answer(json!({}), ASKS, 200, &[HTML], &[b""]).unwrap(), b"");
+    }
+
+    #[test]
+    fn responses_are_chosen() {
+        let taken = |config: Value, request: &[(&str, &str)], status, head: &[(&str, &str)]| {
+            answer(config, request, status, head, &[b"x"]).is_some()
+        };
+        assert!(taken(json!({}), ASKS, 500, &[HTML]));
+        for status in [204, 206, 304] {
+            assert!(!taken(json!({}), ASKS, status, &[HTML]), "{status}");
+        }
+        assert!(taken(json!({}), &[("Accept-Encoding", "gzip, *;q=0.1")], 200, &[HTML]));
+        assert!(!taken(json!({}), &[("Accept-Encoding", "br;q=0, *")], 200, &[HTML]));
+        assert!(!taken(json!({}), &[("Accept-Encoding", "gzip")], 200, &[HTML]));
+        assert!(!taken(json!({}), &[], 200, &[HTML]));
+        assert!(!taken(json!({}), ASKS, 200, &[HTML, ("Content-Encoding", "gzip")]));
+        assert!(!taken(json!({}), ASKS, 200, &[]));
+        assert!(!taken(json!({"min_length": 21}), ASKS, 200, &[HTML, ("Content-Length", "20")]));
+    }
+
+    #[test]
+    fn a_second_one_finds_the_response_coded() {
+        let mut probe = Probe::request("GET", "/", ASKS);
+        let global: Brotli = probe.stage(json!({"vary": true})).unwrap();
+        let own: Brotli = probe.stage(json!({"vary": true})).unwrap();
+        let mut x = probe.exchange();
+        respond(&mut x, 200, &[HTML]);
+        global.header_filter(&mut x);
+        own.header_filter(&mut x);
+        assert!(global.filters_body(&x) && !own.filters_body(&x));
+        assert_eq!(x.response().fields.all(b"Vary").count(), 1);
+    }
+
+    #[test]
+    fn without_memory_the_response_stays_plain() {
+        let mut probe = Probe::request("GET", "/", ASKS);
+        probe.world.budget = sdk::budget::Budget::new(1 << 20);
+        let stage: Brotli = probe.stage(json!({"vary": true})).unwrap();
+        let mut x = probe.exchange();
+        respond(&mut x, 200, &[HTML]);
+        stage.header_filter(&mut x);
+        assert!(!stage.filters_body(&x));
+        assert_eq!(x.response_header("Content-Encoding"), None);
+        drop(x);
+        assert_eq!(probe.world.complaints.borrow().len(), 1);
+    }
+}

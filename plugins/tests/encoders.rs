@@ -1,0 +1,86 @@
+//! What compressors count as in a worker's budget is no less than the memory they take.
+//!
+//! Alone in its process, as all of its memory is counted.
+
+#![allow(clippy::unwrap_used)]
+
+use plugins::{brotli::Brotli, gzip::Gzip};
+use sdk::Plugin;
+use sdk::testing::{Probe, chunk, respond};
+use serde_json::{Value, json};
+
+#[global_allocator]
+static ALLOCATOR: dhat::Alloc = dhat::Alloc;
+
+/// Bytes taken while a body is compressed in pieces of this length, and what they count as.
+fn taken<P: Plugin>(config: &Value, head: &[(&str, &str)], body: &[u8], piece: usize) -> (usize, usize) {
+    let mut probe = Probe::request("GET", "/", &[("Accept-Encoding", "gzip, br")]);
+    let stage: P = probe.stage(config.clone()).unwrap();
+    let mut x = probe.exchange();
+    respond(&mut x, 200, head);
+    let before = dhat::HeapStats::get().curr_bytes;
+    stage.header_filter(&mut x);
+    x.begin_coding();
+    let counted = x.world.budget().taken();
+    let mut most = 0;
+    for piece in body.chunks(piece) {
+        let mut chunk = chunk(piece, false);
+        match x.codes_body() {
+            true => x.code(&mut chunk),
+            false => stage.body_filter(&mut x, &mut chunk),
+        }
+        assert!(!chunk.refused);
+        // What stands for the body on its way is not the compressor's.
+        let now = dhat::HeapStats::get().curr_bytes;
+        most = most.max(now.saturating_sub(before + chunk.data.capacity() + piece.len()));
+    }
+    (most, counted)
+}
+
+#[test]
+fn memory_is_counted_in_full() {
+    let _profiler = dhat::Profiler::builder().testing().build();
+    let mut rng = fastrand::Rng::with_seed(11);
+    let words: Vec<String> =
+        (0..4000).map(|_| (0..rng.usize(2..9)).map(|_| rng.alphabetic()).collect()).collect();
+    let mut text = Vec::new();
+    while text.len() < 256 << 10 {
+        text.extend_from_slice(words[rng.usize(..words.len())].as_bytes());
+        text.push(b' ');
+    }
+    let noise: Vec<u8> = (0..128 << 10).map(|_| rng.u8(..)).collect();
+    let html = ("Content-Type", "text/html");
+    let short = [html, ("Content-Length", "600")];
+    let mut problems = Vec::new();
+    let mut hold = |what: String, (most, counted): (usize, usize)| {
+        assert!(most > 10_000, "{what} takes {most} bytes: it does nothing");
+        if most > counted {
+            problems.push(format!("{what}: takes {most}, counts as {counted}"));
+        }
+    };
+    for level in [1, 5, 9] {
+        let config = json!({"comp_level": level});
+        hold(format!("gzip {level}"), taken::<Gzip>(&config, &[html], &text, 16 << 10));
+        hold(format!("gzip {level} whole"), taken::<Gzip>(&config, &[html], &text, text.len()));
+        hold(format!("gzip {level} noise"), taken::<Gzip>(&config, &[html], &noise, 16 << 10));
+        hold(format!("gzip {level} short"), taken::<Gzip>(&config, &short, &text[..600], 600));
+    }
+    let mut brotli = |level: i32, lgwin: i32, lgblock: i32| {
+        let config = json!({"comp_level": level, "lgwin": lgwin, "lgblock": lgblock});
+        hold(format!("brotli {config}"), taken::<Brotli>(&config, &[html], &text[..64 << 10], 16 << 10));
+        hold(format!("brotli {config} whole"), taken::<Brotli>(&config, &[html], &text, text.len()));
+        hold(format!("brotli {config} noise"), taken::<Brotli>(&config, &[html], &noise, noise.len()));
+        hold(format!("brotli {config} short"), taken::<Brotli>(&config, &short, &text[..600], 600));
+    };
+    for level in 0..=9 {
+        for lgwin in [0, 17] {
+            brotli(level, lgwin, 0);
+        }
+    }
+    for (level, lgwin, lgblock) in
+        [(6, 19, 0), (6, 22, 0), (9, 16, 18), (10, 18, 0), (11, 10, 0), (11, 16, 20)]
+    {
+        brotli(level, lgwin, lgblock);
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
