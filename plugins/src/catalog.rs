@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 use indexmap::IndexMap;
 use model::apisix_plugins::is_apisix;
 use model::{Invalid, Schema};
-use sdk::build::{Build, Names, Owner, Services};
+use sdk::build::{Build, Names, Others, Owner, Services};
 use sdk::catalog::{About, Entry, Place, Scope};
 use sdk::chain::Chain;
 use serde_json::{Value, json};
@@ -66,8 +66,8 @@ impl Catalog {
         plugin: &Compiled,
         config: &Value,
         owner: &Owner,
-        metadata: Option<&Value>,
-        names: &dyn Names,
+        scope: &Scope<'_>,
+        depth: usize,
     ) -> Result<Option<Stage>, Invalid> {
         let mut config = plugin.schema.parse(or_empty(config))?;
         let Parts { disable, priority, meta } = Parts::take(&mut config)?;
@@ -82,8 +82,13 @@ impl Catalog {
             .at("/_meta/filter")
             .hint("make two routes, told apart by vars"));
         }
-        let mut cx =
-            Build { owner, services: &self.services, metadata, attr: self.attrs.get(row.name), names };
+        let others = Within { catalog: self, scope, depth };
+        let mut cx = Build::new(owner, &self.services, scope.names).with_others(&others);
+        if let Some(upstreams) = scope.upstreams {
+            cx = cx.with_upstreams(upstreams);
+        }
+        cx.metadata = (scope.metadata)(row.name);
+        cx.attr = self.attrs.get(row.name);
         let native = (row.build)(config, &mut cx)?;
         Ok(Some(Stage { name: row.name, priority: priority.unwrap_or(row.priority), native, meta }))
     }
@@ -111,7 +116,7 @@ impl sdk::Catalog for Catalog {
         }
         let checked = match &plugin.consumer_schema {
             Some(schema) if place == Place::Consumer => schema.check(&or_empty(config)),
-            _ => self.stage(plugin, config, &UNOWNED, None, &NoNames).map(drop),
+            _ => self.stage(plugin, config, &UNOWNED, &CHECK, 0).map(drop),
         };
         match checked {
             // A plugin that is switched off never runs, so its settings may be wrong.
@@ -144,8 +149,7 @@ impl sdk::Catalog for Catalog {
             {
                 return Err(blame(entry.name, before_consumers()).within(entry.name));
             }
-            let metadata = (scope.metadata)(entry.name);
-            match self.stage(plugin, entry.config, entry.owner, metadata, scope.names) {
+            match self.stage(plugin, entry.config, entry.owner, scope, 0) {
                 Ok(stage) => stages.extend(stage.map(Arc::new)),
                 Err(invalid) => return Err(blame(entry.name, invalid).within(entry.name)),
             }
@@ -189,6 +193,46 @@ impl fmt::Debug for Catalog {
     }
 }
 
+/// Plugins may stand in plugins, but not without end.
+const MOST_NESTED: usize = 3;
+
+/// The other plugins, as one sees them that is built with this scope.
+struct Within<'a, 's> {
+    catalog: &'a Catalog,
+    scope: &'a Scope<'s>,
+    /// How many plugins stand around what is built here.
+    depth: usize,
+}
+
+impl Others for Within<'_, '_> {
+    fn plugin(&self, name: &str, config: &Value, owner: &Owner) -> Result<Arc<dyn Chain>, Invalid> {
+        let Within { catalog, scope, depth } = *self;
+        let plugin = catalog.find(name)?;
+        if depth == MOST_NESTED {
+            return Err(Invalid::new("plugins stand in plugins too deep")
+                .expected(format!("at most {MOST_NESTED} levels"))
+                .got(name));
+        }
+        if meta::disabled(config) {
+            return Ok(Arc::new(Stages::new(Vec::new(), Vec::new())));
+        }
+        if scope.enabled.is_some_and(|enabled| !enabled(name)) {
+            return Err(not_listed(name));
+        }
+        if plugin.row.phases.is_empty() {
+            return Err(Invalid::new("it is asked before any other plugin is")
+                .got(name)
+                .expected("a plugin of its own in the same resource"));
+        }
+        let stage = catalog.stage(plugin, config, owner, scope, depth + 1)?;
+        Ok(Arc::new(Stages::new(stage.map(Arc::new).into_iter().collect(), Vec::new())))
+    }
+
+    fn is_auth(&self, name: &str) -> Option<bool> {
+        self.catalog.find(name).ok().map(|plugin| plugin.row.auth)
+    }
+}
+
 /// A plugin without phases has done its work before a consumer is known.
 fn before_consumers() -> Invalid {
     Invalid::new("it is asked before the consumer is known")
@@ -197,6 +241,9 @@ fn before_consumers() -> Invalid {
 
 /// Stands for the owner while a configuration is only checked.
 static UNOWNED: Owner = Owner { collection: "", id: String::new() };
+
+/// Nothing is looked up while a configuration is only checked.
+const CHECK: Scope<'static> = Scope { names: &NoNames, upstreams: None, metadata: &|_| None, enabled: None };
 
 /// No name is looked up while a configuration is only checked.
 struct NoNames;
@@ -269,7 +316,7 @@ mod tests {
         let entries: Vec<_> =
             entries.iter().map(|(name, config)| Entry { name, config, owner: &owner }).collect();
         let names = FixedNames::default();
-        catalog.chain(&entries, &Scope { names: &names, metadata: &|_| None, enabled: None })
+        catalog.chain(&entries, &Scope { names: &names, upstreams: None, metadata: &|_| None, enabled: None })
     }
 
     #[test]
@@ -439,7 +486,12 @@ mod tests {
         let catalog = catalog();
         let owner = Owner { collection: "routes", id: "1".into() };
         let names = FixedNames::default();
-        let scope = Scope { names: &names, metadata: &|_| None, enabled: Some(&|name| name != "key-auth") };
+        let scope = Scope {
+            names: &names,
+            upstreams: None,
+            metadata: &|_| None,
+            enabled: Some(&|name| name != "key-auth"),
+        };
         let chain = |name, config: &Value| {
             let chain = catalog.chain(&[Entry { name, config, owner: &owner }], &scope);
             chain.map(|chain| chain.names().len())
@@ -449,6 +501,42 @@ mod tests {
         assert_eq!(invalid.pointer, "/key-auth");
         assert_eq!(chain("key-auth", &json!({"_meta": {"disable": true}})), Ok(0));
         assert_eq!(chain("request-id", &json!({})), Ok(1));
+    }
+
+    #[test]
+    fn plugins_ask_other_plugins_and_get_their_answer() {
+        let catalog = catalog();
+        let owner = Owner { collection: "routes", id: "1".into() };
+        let (names, services) = (FixedNames::default(), Services::for_tests());
+        let scope = Scope {
+            names: &names,
+            upstreams: None,
+            metadata: &|_| None,
+            enabled: Some(&|name| name != "cors"),
+        };
+        let others = Within { catalog: &catalog, scope: &scope, depth: 0 };
+        let cx = Build::new(&owner, &services, &names).with_others(&others);
+        let chain = cx.plugin("key-auth", &json!({}), "0").unwrap();
+        let mut probe = Probe::default();
+        let step = chain.run(Phase::Rewrite, &mut 0, &mut probe.exchange());
+        assert!(matches!(step, Step::Reply(reply) if reply.status == 401));
+        assert_eq!(
+            (cx.is_auth("key-auth"), cx.is_auth("cors"), cx.is_auth("x")),
+            (Some(true), Some(false), None)
+        );
+
+        let off = json!({"_meta": {"disable": true}});
+        assert_eq!(cx.plugin("key-auth", &off, "0").unwrap().phases(), Phases::NONE);
+        let wrong = cx.plugin("key-auth", &json!({"header": 1}), "0").unwrap_err();
+        assert_eq!(wrong.pointer, "/header");
+        assert!(cx.plugin("cors", &json!({}), "0").is_err(), "it is not in the list");
+        assert!(cx.plugin("no-such", &json!({}), "0").is_err());
+        let deep = Within { depth: MOST_NESTED, ..others };
+        let cx = Build::new(&owner, &services, &names).with_others(&deep);
+        assert_eq!(
+            cx.plugin("key-auth", &json!({}), "0").unwrap_err().reason,
+            "plugins stand in plugins too deep"
+        );
     }
 
     #[test]

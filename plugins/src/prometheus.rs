@@ -364,7 +364,8 @@ mod tests {
     fn build(probe: &Probe, collection: &'static str, metadata: Option<&Value>, attr: Option<&Value>) -> Prometheus {
         let owner = Owner { collection, id: "1".into() };
         let names = FixedNames::default();
-        let mut cx = Build { owner: &owner, services: &probe.services, metadata, attr, names: &names };
+        let mut cx = Build::new(&owner, &probe.services, &names);
+        (cx.metadata, cx.attr) = (metadata, attr);
         Prometheus::build(Config { prefer_name: false }, &mut cx).unwrap()
     }
 

@@ -7,8 +7,10 @@ use model::Invalid;
 use serde_json::Value;
 
 use crate::cache::Caches;
+use crate::chain::Chain;
 use crate::counters::Counters;
 use crate::meters::Meters;
+use crate::upstream::{UpstreamHandle, Upstreams};
 use crate::world::Target;
 
 /// The resource whose configuration a stage comes from; names state that must
@@ -44,7 +46,19 @@ pub trait Names {
     fn addresses(&self, host: &str) -> Vec<IpAddr>;
 }
 
-/// The context in which one stage is built.
+/// Builds the plugins that stand in another plugin's configuration. Implemented by the catalog.
+pub trait Others {
+    /// A chain of this one plugin, or of none if its `_meta` disables it.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration, its pointer beginning there.
+    fn plugin(&self, name: &str, config: &Value, owner: &Owner) -> Result<Arc<dyn Chain>, Invalid>;
+
+    /// Whether a plugin identifies consumers; `None` if there is none of this name.
+    fn is_auth(&self, name: &str) -> Option<bool>;
+}
+
+/// The context in which one plugin instance is built.
 pub struct Build<'a> {
     pub owner: &'a Owner,
     pub services: &'a Services,
@@ -53,9 +67,68 @@ pub struct Build<'a> {
     /// The plugin's `plugin_attr` in config.yaml, if any.
     pub attr: Option<&'a Value>,
     pub names: &'a dyn Names,
+    others: Option<&'a dyn Others>,
+    upstreams: Option<&'a dyn Upstreams>,
 }
 
-impl Build<'_> {
+impl<'a> Build<'a> {
+    /// Without metadata, attributes, other plugins and upstreams.
+    pub fn new(owner: &'a Owner, services: &'a Services, names: &'a dyn Names) -> Build<'a> {
+        Build { owner, services, metadata: None, attr: None, names, others: None, upstreams: None }
+    }
+
+    /// With other plugins, for [`Build::plugin`].
+    #[must_use]
+    pub fn with_others(self, others: &'a dyn Others) -> Build<'a> {
+        Build { others: Some(others), ..self }
+    }
+
+    /// With upstreams, for [`Build::upstream`].
+    #[must_use]
+    pub fn with_upstreams(self, upstreams: &'a dyn Upstreams) -> Build<'a> {
+        Build { upstreams: Some(upstreams), ..self }
+    }
+
+    /// Another plugin, for one that asks it in its own phases: a chain of that plugin alone. What it
+    /// answers ([`Chain::run`]) goes to the plugin that asked, which decides what becomes of it.
+    /// `part` tells apart the plugins that stand in one configuration, so that each has counters of
+    /// its own; it stays the same over configuration changes.
+    ///
+    /// # Errors
+    /// A plugin that is not there or not enabled, a configuration that does not fit, or plugins
+    /// within plugins without end. The pointer begins within `config`.
+    pub fn plugin(&self, name: &str, config: &Value, part: &str) -> Result<Arc<dyn Chain>, Invalid> {
+        let Some(others) = self.others else {
+            return Err(Invalid::new(format!("unknown plugin [{name}]")).got(name));
+        };
+        let Owner { collection, id } = self.owner;
+        // Nobody owns what is only checked.
+        let id = if collection.is_empty() { String::new() } else { format!("{id}#{part}") };
+        others.plugin(name, config, &Owner { collection, id })
+    }
+
+    /// Whether another plugin identifies consumers; `None` if there is none of this name.
+    pub fn is_auth(&self, name: &str) -> Option<bool> {
+        self.others?.is_auth(name)
+    }
+
+    /// An upstream as it is written in the plugin's configuration. Requests are sent there by
+    /// [`crate::Exchange::choose_upstream`], and it has what a route's own upstream has: balancing,
+    /// names that are looked up again, connections that are kept.
+    ///
+    /// # Errors
+    /// What is wrong with it, the pointer beginning within `written`.
+    pub fn upstream(&self, written: &Value) -> Result<UpstreamHandle, Invalid> {
+        let parsed = model::Upstream::parse(written)?;
+        self.upstreams.map_or_else(|| Ok(UpstreamHandle::default()), |upstreams| upstreams.inline(&parsed))
+    }
+
+    /// The upstream resource with this id. If there is none, requests that are sent there are answered
+    /// with 502, until there is.
+    pub fn upstream_by_id(&self, id: &str) -> UpstreamHandle {
+        self.upstreams.map(|upstreams| upstreams.by_id(id)).unwrap_or_default()
+    }
+
     /// Turns `http://host[:port]` (or https) into a target. A name that is not
     /// resolved yet gives a target without addresses.
     pub fn target(&self, url: &str) -> Result<Target, Invalid> {

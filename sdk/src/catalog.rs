@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::build::{Names, Owner};
 use crate::chain::Chain;
+use crate::upstream::Upstreams;
 
 /// One configured plugin before it becomes a stage.
 #[derive(Debug, Clone, Copy)]
@@ -22,6 +23,8 @@ pub struct Entry<'a> {
 /// What compiling may look up besides the plugin's own configuration.
 pub struct Scope<'a> {
     pub names: &'a dyn Names,
+    /// Makes the upstreams that plugins ask for; without it nothing is served, only checked.
+    pub upstreams: Option<&'a dyn Upstreams>,
     /// Plugin metadata by plugin name.
     pub metadata: &'a dyn Fn(&str) -> Option<&'a Value>,
     /// The plugins that may be used now; `None` means all.

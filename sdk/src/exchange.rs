@@ -13,6 +13,7 @@ use wire::{BadField, Fields, Framing, Method, RequestHead, ResponseHead, Span};
 
 use crate::budget::Held;
 use crate::consumers::{Consumer, Consumers, Identity};
+use crate::upstream::{Chosen, UpstreamHandle};
 use crate::world::World;
 
 /// The reusable memory of one exchange: heads, edits and notes. A worker keeps a
@@ -210,6 +211,8 @@ pub struct Forward {
     pub server_host: Option<Span>,
     /// Fields the gateway adds of itself that a stage took away.
     pub without: Own,
+    /// Instead of the route's upstream; see [`Exchange::choose_upstream`].
+    pub upstream: Option<Chosen>,
 }
 
 /// A set of the fields by which the gateway tells the upstream of the client's connection.
@@ -491,6 +494,13 @@ impl<'s> Exchange<'s> {
         let port = authority.get(host.len()..).and_then(|rest| rest.strip_prefix(b":"));
         let port = port.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
         port.unwrap_or(self.client.local.port())
+    }
+
+    /// Sends the request to this upstream instead of the route's own. The last choice counts. To be
+    /// made before the request goes out: in `rewrite`, `access` or `before_proxy`.
+    #[inline]
+    pub fn choose_upstream(&mut self, upstream: &UpstreamHandle) {
+        self.forward.upstream = Some(upstream.slot());
     }
 
     /// Path and query as they will go to the upstream.

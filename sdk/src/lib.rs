@@ -26,6 +26,7 @@ pub mod step;
 pub mod template;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod upstream;
 pub mod vars;
 pub mod verdict;
 pub mod world;
@@ -37,6 +38,7 @@ pub use consumers::{Consumer, Consumers};
 pub use exchange::{Chunk, Client, Coder, Exchange, Matched, RouteInfo};
 pub use plugin::Plugin;
 pub use step::{Reply, Step};
+pub use upstream::UpstreamHandle;
 pub use verdict::{Bounds, Unjudged, Verdict};
 pub use world::World;
 

@@ -192,7 +192,9 @@ impl Probe {
         let config = model::Schema::new(&P::schema())?.parse(config)?;
         let config = serde_json::from_value(config).map_err(|error| Invalid::new(error.to_string()))?;
         let owner = Owner { collection: "routes", id: self.route.id.clone() };
-        P::build(config, &mut Build { owner: &owner, services: &self.services, metadata, attr: None, names })
+        let mut cx = Build::new(&owner, &self.services, names);
+        cx.metadata = metadata;
+        P::build(config, &mut cx)
     }
 }
 

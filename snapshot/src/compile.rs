@@ -9,6 +9,7 @@
 //! [`Compiled::rejected`], and never holds up the rest.
 
 mod chains;
+mod chosen;
 mod consumers;
 mod hosts;
 mod references;
@@ -34,6 +35,7 @@ use crate::router::{Mode, Options, Router};
 use crate::slots::Slots;
 use crate::upstream::Keepalive;
 use crate::upstreams::Upstreams;
+use chosen::Choices;
 use consumers::{Claims, ConsumerUnit, CredentialUnit};
 use hosts::{Hosts, Part};
 pub use references::Env;
@@ -115,6 +117,7 @@ pub struct Compiler {
     /// The same the other way round.
     refers: HashMap<Key, Vec<Key>>,
     hosts: Hosts,
+    choices: Choices,
     rejected: BTreeMap<Key, Rejected>,
     /// Those of them that are fine but for something another resource has already.
     repeated: BTreeSet<Key>,
@@ -159,6 +162,7 @@ impl Compiler {
             users: HashMap::default(),
             refers: HashMap::default(),
             hosts: Hosts::default(),
+            choices: Choices::default(),
             rejected: BTreeMap::new(),
             repeated: BTreeSet::new(),
             told: None,
@@ -292,7 +296,7 @@ impl Compiler {
             }
             // Rare, so looked for rather than kept in an index; also in what is served in an older form.
             for entry in desired.iter().chain(self.served()) {
-                if entry.resource.plugins().is_some_and(|plugins| plugins.contains_key(&plugin)) {
+                if entry.resource.plugins().is_some_and(|plugins| mention(plugins, &plugin)) {
                     pass.work.add(entry.key.clone());
                 }
             }
@@ -386,6 +390,21 @@ impl Compiler {
         }
         tried.made
     }
+}
+
+/// Whether a plugin stands here, or perhaps within another one's settings.
+fn mention(plugins: &model::Plugins, plugin: &str) -> bool {
+    fn within(value: &Value, plugin: &str) -> bool {
+        match value {
+            Value::String(text) => text == plugin,
+            Value::Array(items) => items.iter().any(|item| within(item, plugin)),
+            Value::Object(fields) => {
+                fields.iter().any(|(name, field)| name == plugin || within(field, plugin))
+            }
+            _ => false,
+        }
+    }
+    plugins.iter().any(|(name, config)| name == plugin || within(config, plugin))
 }
 
 /// A thing made of its entry, or else of the entry it was last made of: names, services and the

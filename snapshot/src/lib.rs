@@ -19,6 +19,7 @@ pub mod upstreams;
 
 use std::sync::Arc;
 
+use sdk::upstream::Chosen;
 use sdk::{Chain, Consumers};
 
 pub use compile::{Compiled, Compiler, Rejected, Touched};
@@ -45,5 +46,11 @@ impl Snapshot {
     #[inline]
     pub fn upstream(&self, plan: &Plan) -> Result<&Arc<Upstream>, Failure> {
         self.upstreams.get(plan.upstream?).ok_or(Failure::NoUpstreamObject)
+    }
+
+    /// The upstream that a plugin has chosen.
+    #[inline]
+    pub fn chosen(&self, chosen: Chosen) -> Result<&Arc<Upstream>, Failure> {
+        chosen.and_then(|slot| self.upstreams.get(slot)).ok_or(Failure::NoUpstreamObject)
     }
 }

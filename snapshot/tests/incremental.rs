@@ -38,6 +38,8 @@ fn plugins() -> impl Strategy<Value = Value> {
         1 => Just(json!({"bad": true})),
         1 => Just(json!({"secret": "$env://NONE"})),
         1 => id().prop_map(|n| json!({"host": host(n)})),
+        1 => id().prop_map(|n| json!({"to_id": n.to_string()})),
+        1 => upstream().prop_map(|to| json!({"to": to})),
     ];
     prop::collection::btree_map(prop::sample::select(&support::NAMES[..]), config, 0..3)
         .prop_map(|plugins| json!(plugins))
@@ -208,6 +210,9 @@ fn needs(desired: &Desired, key: &Key) -> BTreeSet<Key> {
             all.extend(needs(desired, &Key::new(kind, id.as_str())));
         }
     }
+    for config in entry.resource.plugins().into_iter().flat_map(|plugins| plugins.values()) {
+        all.extend(config["to_id"].as_str().map(|id| Key::new(Kind::Upstream, id)));
+    }
     all
 }
 
@@ -355,4 +360,40 @@ fn nothing_is_served_without_a_plugin_that_is_off() {
         assert!(compiled.snapshot.router.rule("1").is_some(), "the route as it was");
         assert!(compiled.snapshot.global.is_some(), "and the rule");
     }
+}
+
+#[test]
+fn upstreams_in_the_settings_of_plugins_stay_while_they_are_there() {
+    let mut desired = Desired::default();
+    let route = |plugins: Value| entry(Kind::Route, "1", json!({"uri": "/1", "plugins": plugins}));
+    let (names, mut compiler) = (Table::default(), compiler());
+    let handles = |compiled: &Compiled| {
+        let plan = compiled.snapshot.router.plan("1").expect("a route");
+        let chain = plan.chain.as_deref().expect("a chain");
+        chain.as_any().downcast_ref::<support::Stages>().expect("a chain of the tests'").upstreams.clone()
+    };
+    let first = |compiled: &Compiled| compiled.snapshot.chosen(handles(compiled)[0].slot()).cloned();
+
+    let to = json!({"nodes": {"10.0.0.1:80": 1}});
+    desired.put(route(json!({"log": {"to": to, "n": 1}, "mirror": {"to_id": "a"}})));
+    let one = compiler.compile(&desired, &Touched::all(), &names, 0);
+    assert_eq!(handles(&one).len(), 2);
+    assert!(one.snapshot.chosen(handles(&one)[1].slot()).is_err(), "there is no such upstream yet");
+
+    // The upstream that was missing comes to be, and the other is the same.
+    desired.put(entry(Kind::Upstream, "a", json!({"nodes": {"10.0.0.2:80": 1}})));
+    let touched = Touched::from_iter([Key::new(Kind::Upstream, "a")]);
+    let two = compiler.compile(&desired, &touched, &names, 1);
+    let by_id = two.snapshot.chosen(handles(&two)[1].slot()).expect("it is there now");
+    assert_eq!(by_id.id, "a");
+    assert!(Arc::ptr_eq(&first(&one).unwrap(), &first(&two).unwrap()));
+
+    // Without its plugin it is gone; what was published has it still.
+    desired.put(route(json!({"mirror": {"to_id": "a"}})));
+    let touched = Touched::from_iter([Key::new(Kind::Route, "1")]);
+    let three = compiler.compile(&desired, &touched, &names, 2);
+    assert_eq!(handles(&three).len(), 1);
+    let slot = handles(&one)[0].slot();
+    assert!(three.snapshot.chosen(slot).is_err());
+    assert!(two.snapshot.chosen(slot).is_ok());
 }

@@ -14,10 +14,9 @@ fn build(
     let config = model::Schema::new(&LimitCount::schema())?.parse(config.clone())?;
     let config = serde_json::from_value(config).expect("what the schema lets through");
     let names = FixedNames::default();
-    LimitCount::build(
-        config,
-        &mut Build { owner, services: &probe.services, metadata, attr: None, names: &names },
-    )
+    let mut cx = Build::new(owner, &probe.services, &names);
+    cx.metadata = metadata;
+    LimitCount::build(config, &mut cx)
 }
 
 fn owner(id: &str) -> Owner {

@@ -73,7 +73,11 @@ impl Forward<'_> {
     /// Tries servers until one answers. An error means that nothing was sent to the client.
     pub(crate) async fn run(mut self, down: &mut Down, x: &mut Exchange<'_>) -> Result<Forwarded, Fault> {
         let worker = self.worker;
-        let upstream = match self.snapshot.upstream(self.plan) {
+        let upstream = match x.forward.upstream {
+            None => self.snapshot.upstream(self.plan),
+            Some(chosen) => self.snapshot.chosen(chosen),
+        };
+        let upstream = match upstream {
             Ok(upstream) => upstream,
             Err(failure) => return Err(Fault::gateway(FaultKind::Plan(failure))),
         };

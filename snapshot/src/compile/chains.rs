@@ -6,10 +6,12 @@ use std::sync::Arc;
 use hashbrown::HashSet;
 use model::{Invalid, Key, Plugins};
 use sdk::Chain;
-use sdk::build::{Names, Owner};
+use sdk::build::Owner;
 use sdk::catalog::{Entry, Scope};
 use serde_json::Value;
 
+use super::chosen::ForPlugins;
+use super::hosts::Recorder;
 use super::{Compiler, references};
 
 /// The plugins of one resource.
@@ -42,7 +44,7 @@ impl Compiler {
     pub(super) fn chain(
         &self,
         sources: &[Source<'_>],
-        names: &dyn Names,
+        names: &Recorder<'_>,
     ) -> Result<Option<Arc<dyn Chain>>, Blame> {
         let mut seen = HashSet::new();
         let mut configs: Vec<(usize, &str, Cow<'_, Value>)> = Vec::new();
@@ -65,7 +67,8 @@ impl Compiler {
             .collect();
         let metadata = |plugin: &str| self.metadata.get(plugin);
         let listed = |plugin: &str| self.enabled.as_ref().is_none_or(|enabled| enabled.contains(plugin));
-        let scope = Scope { names, metadata: &metadata, enabled: Some(&listed) };
+        let upstreams = ForPlugins { compiler: self, recorder: names };
+        let scope = Scope { names, upstreams: Some(&upstreams), metadata: &metadata, enabled: Some(&listed) };
         match self.catalog.chain(&entries, &scope) {
             Ok(chain) => Ok(Some(chain)),
             Err(invalid) => {

@@ -10,6 +10,7 @@ use sdk::{Chain, Consumer};
 use serde_json::Value;
 
 use super::chains::Source;
+use super::chosen::Asked;
 use super::hosts::{Part, Recorder};
 use super::refusing::Refusing;
 use super::{Compiler, Pass, references};
@@ -74,6 +75,7 @@ impl Compiler {
             self.consumers.remove(&key.id);
             self.refer(key, Vec::new());
             self.hosts.forget(key);
+            self.place_chosen(key, Asked::default());
             self.consumer_slots.release(key);
             return self.accept(key);
         };
@@ -83,6 +85,7 @@ impl Compiler {
         let made = self.try_both(key, entry, last_good, |compiler, entry| {
             let recorder = Recorder::new(pass.names);
             let unit = compiler.make_consumer(key, entry, &recorder)?;
+            compiler.place_chosen(key, recorder.chosen.take());
             compiler.hosts.set(key, Part::Plugins, recorder.asked());
             Ok(unit)
         });

@@ -9,6 +9,8 @@ use hashbrown::HashMap;
 use model::Key;
 use sdk::build::Names;
 
+use super::chosen::Asked;
+
 /// What of a resource asks for addresses: made anew alone if only these change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Part {
@@ -76,15 +78,16 @@ impl Hosts {
     }
 }
 
-/// Passes questions on and notes the hosts.
+/// Passes questions on and notes the hosts, and the upstreams that plugins ask for.
 pub(super) struct Recorder<'a> {
     names: &'a dyn Names,
     asked: RefCell<BTreeSet<String>>,
+    pub chosen: RefCell<Asked>,
 }
 
 impl<'a> Recorder<'a> {
     pub fn new(names: &'a dyn Names) -> Recorder<'a> {
-        Recorder { names, asked: RefCell::default() }
+        Recorder { names, asked: RefCell::default(), chosen: RefCell::default() }
     }
 
     pub fn asked(self) -> BTreeSet<String> {

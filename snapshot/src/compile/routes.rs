@@ -11,6 +11,7 @@ use sdk::{Chain, RouteInfo};
 use wire::Method;
 
 use super::chains::{Source, unless_idle};
+use super::chosen::Asked;
 use super::hosts::{Part, Recorder};
 use super::{Compiler, Pass, Tried, upstream};
 use crate::parallel;
@@ -21,7 +22,7 @@ use crate::upstream::Upstream;
 /// The last good form of an upstream resource.
 pub(super) struct UpstreamUnit {
     entry: Arc<Entry>,
-    upstream: Arc<Upstream>,
+    pub upstream: Arc<Upstream>,
 }
 
 /// The last good form of a route; its rule is in the router.
@@ -40,6 +41,8 @@ struct Draft {
     upstream: Option<Upstream>,
     /// The hosts its plugins and its upstream ask for.
     asked: [BTreeSet<String>; 2],
+    /// The upstreams its plugins ask for.
+    chosen: Asked,
 }
 
 /// What the router gets of a route.
@@ -57,6 +60,7 @@ impl Compiler {
             // Plans have the slot, which stays while the upstream does.
             if before != self.upstreams.get(&key.id).map(|unit| unit.upstream.slot) {
                 self.touch_users(&key, pass);
+                self.choices.users(&key.id).for_each(|user| pass.work.add(user.clone()));
             }
         }
     }
@@ -98,7 +102,7 @@ impl Compiler {
     }
 
     /// The same as `before` if nothing differs, so that workers keep what they know of it.
-    fn place_upstream(
+    pub(super) fn place_upstream(
         &mut self,
         key: &Key,
         upstream: Upstream,
@@ -241,6 +245,7 @@ impl Compiler {
         }
         self.refer(key, Vec::new());
         self.hosts.forget(key);
+        self.place_chosen(key, Asked::default());
         // One that is switched off keeps its number.
         if pass.desired.get(Kind::Route, &key.id).is_none() {
             self.route_slots.release(key);
@@ -286,13 +291,14 @@ impl Compiler {
         plan.websocket = (route.enable_websocket)
             .or(service.and_then(|service| service.enable_websocket))
             .unwrap_or(false);
+        let chosen = for_plugins.chosen.take();
         let asked = [for_plugins.asked(), for_upstream.asked()];
-        Ok(Draft { entry: entry.clone(), rule, plan, upstream, asked })
+        Ok(Draft { entry: entry.clone(), rule, plan, upstream, asked, chosen })
     }
 
     /// Gives a route its numbers. Requests find it once it is in the router.
     fn place(&mut self, key: &Key, draft: Draft) -> Placed {
-        let Draft { entry, rule, mut plan, upstream, asked } = draft;
+        let Draft { entry, rule, mut plan, upstream, asked, chosen } = draft;
         let before = self.routes.get(&key.id).and_then(|unit| unit.own_upstream.clone());
         let own_upstream = match upstream {
             Some(upstream) => Some(self.place_upstream(key, upstream, before.as_ref())),
@@ -303,6 +309,7 @@ impl Compiler {
                 None
             }
         };
+        self.place_chosen(key, chosen);
         let [for_plugins, for_upstream] = asked;
         self.hosts.set(key, Part::Plugins, for_plugins);
         self.hosts.set(key, Part::Upstream, for_upstream);
@@ -353,7 +360,7 @@ impl Compiler {
         &self,
         key: &Key,
         route: &Route,
-        names: &dyn Names,
+        names: &Recorder<'_>,
     ) -> Result<Option<Arc<dyn Chain>>, Invalid> {
         let mut shared = Vec::new();
         for (field, kind, id) in [

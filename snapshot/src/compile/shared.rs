@@ -9,6 +9,7 @@ use sdk::Chain;
 use sdk::build::Names;
 
 use super::chains::{Blame, Source, unless_idle};
+use super::chosen::Asked;
 use super::hosts::{Part, Recorder};
 use super::{Compiler, Pass, guarded};
 use crate::upstream::Upstream;
@@ -50,16 +51,27 @@ impl Compiler {
             let invalid = twice.remove(key);
             self.tell_repeated(key.clone(), invalid);
         }
+        // Stands for all rules together; no rule has an empty id.
+        let all = Key::new(Kind::GlobalRule, "");
         let recorder = Recorder::new(pass.names);
         let sources: Vec<Source<'_>> = rules
             .iter()
             .filter_map(|(key, entry)| Some(Source::new(key, entry.resource.plugins()?)))
             .collect();
         self.global = match &rules[..] {
-            [] => None,
-            [(key, _)] => self.shared.get(key).and_then(|shared| shared.chain.clone()),
+            [] => {
+                self.place_chosen(&all, Asked::default());
+                None
+            }
+            [(key, _)] => {
+                self.place_chosen(&all, Asked::default());
+                self.shared.get(key).and_then(|shared| shared.chain.clone())
+            }
             _ => match guarded_chain(|| self.chain(&sources, &recorder)) {
-                Ok(chain) => unless_idle(chain),
+                Ok(chain) => {
+                    self.place_chosen(&all, recorder.chosen.take());
+                    unless_idle(chain)
+                }
                 Err(blame) => {
                     // Each was compiled alone a moment ago, so this is not one rule's fault.
                     self.reject(&rules[blame.source].0, blame.invalid.under("/plugins"), true);
@@ -79,6 +91,7 @@ impl Compiler {
         let Some(entry) = pass.desired.get(key.kind, &key.id) else {
             self.shared.remove(key);
             self.hosts.forget(key);
+            self.place_chosen(key, Asked::default());
             self.remove_upstream(key);
             self.accept(key);
             return;
@@ -107,6 +120,7 @@ impl Compiler {
                 None
             }
         };
+        self.place_chosen(key, for_plugins.chosen.take());
         self.hosts.set(key, Part::Plugins, for_plugins.asked());
         self.hosts.set(key, Part::Upstream, for_upstream.asked());
         Ok(Shared { entry: entry.clone(), chain: unless_idle(chain), upstream })

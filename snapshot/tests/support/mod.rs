@@ -14,7 +14,7 @@ use model::{Desired, Entry, Invalid, Key, Kind, Resource};
 use sdk::build::Names;
 use sdk::catalog::{About, Place, Scope};
 use sdk::chain::LocalFuture;
-use sdk::{Catalog, Chain, Chunk, Exchange, Phase, Phases, Step};
+use sdk::{Catalog, Chain, Chunk, Exchange, Phase, Phases, Step, UpstreamHandle};
 use serde_json::{Value, json};
 use snapshot::compile::Settings;
 use snapshot::{Compiled, Compiler, Endpoint, Plan, Snapshot, Touched, Upstream};
@@ -27,7 +27,11 @@ pub struct Plugins;
 pub const NAMES: [&str; 5] = ["cors", "key", "limit", "log", "mirror"];
 
 #[derive(Debug)]
-pub struct Stages(pub Vec<(&'static str, String)>);
+pub struct Stages {
+    pub stages: Vec<(&'static str, String)>,
+    /// What `to` and `to_id` in their settings stand for.
+    pub upstreams: Vec<UpstreamHandle>,
+}
 
 fn check(name: &str, config: &Value) -> Result<&'static str, Invalid> {
     let Some(known) = NAMES.into_iter().find(|known| *known == name) else {
@@ -50,7 +54,7 @@ impl Catalog for Plugins {
         entries: &[sdk::catalog::Entry<'_>],
         scope: &Scope<'_>,
     ) -> Result<Arc<dyn Chain>, Invalid> {
-        let mut stages = Vec::new();
+        let (mut stages, mut upstreams) = (Vec::new(), Vec::new());
         for entry in entries {
             if scope.enabled.is_some_and(|enabled| !enabled(entry.name)) {
                 return Err(Invalid::new(format!("{} is not listed", entry.name)).within(entry.name));
@@ -64,9 +68,15 @@ impl Catalog for Plugins {
                 write!(text, " to {:?}", scope.names.addresses(host)).unwrap();
             }
             stages.push((name, text));
+            if let Some(makers) = scope.upstreams {
+                if let Some(to) = entry.config.get("to") {
+                    upstreams.push(makers.inline(&model::Upstream::parse(to)?)?);
+                }
+                upstreams.extend(entry.config["to_id"].as_str().map(|id| makers.by_id(id)));
+            }
         }
         stages.sort();
-        Ok(Arc::new(Stages(stages)))
+        Ok(Arc::new(Stages { stages, upstreams }))
     }
 
     fn credential(
@@ -104,7 +114,7 @@ impl Chain for Stages {
     fn log(&self, _: &mut Exchange<'_>) {}
 
     fn overlay(&self, _: &dyn Chain) -> Arc<dyn Chain> {
-        Arc::new(Stages(Vec::new()))
+        Arc::new(Stages { stages: Vec::new(), upstreams: Vec::new() })
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -112,7 +122,7 @@ impl Chain for Stages {
     }
 
     fn names(&self) -> Vec<&'static str> {
-        self.0.iter().map(|(name, _)| *name).collect()
+        self.stages.iter().map(|(name, _)| *name).collect()
     }
 }
 
@@ -199,7 +209,7 @@ pub fn print(compiled: &Compiled, desired: &Desired) -> String {
             }
         }
         out.push('\n');
-        print_chain(&mut out, consumer.chain.as_deref());
+        print_chain(&mut out, snapshot, consumer.chain.as_deref());
     }
     for key in ["k1", "k2", "k3", "s3cret"] {
         if let Some(found) = consumers.find("key", key.as_bytes()) {
@@ -215,7 +225,7 @@ pub fn print(compiled: &Compiled, desired: &Desired) -> String {
     }
     if let Some(global) = global {
         writeln!(out, "global").unwrap();
-        print_chain(&mut out, Some(&**global));
+        print_chain(&mut out, snapshot, Some(&**global));
     }
     for rejected in compiled.rejected.iter() {
         let kept = if rejected.kept_previous { "kept" } else { "left out" };
@@ -276,7 +286,7 @@ fn print_plan(out: &mut String, snapshot: &Snapshot, plan: &Plan) {
             writeln!(out, "  {word} {set}").unwrap();
         }
     }
-    print_chain(out, plan.chain.as_deref());
+    print_chain(out, snapshot, plan.chain.as_deref());
     let upstream = snapshot.upstream(plan);
     match upstream {
         Ok(upstream) => print_upstream(out, upstream),
@@ -293,9 +303,15 @@ fn print_plan(out: &mut String, snapshot: &Snapshot, plan: &Plan) {
     }
 }
 
-fn print_chain(out: &mut String, chain: Option<&dyn Chain>) {
+fn print_chain(out: &mut String, snapshot: &Snapshot, chain: Option<&dyn Chain>) {
     if let Some(stages) = chain.and_then(|chain| chain.as_any().downcast_ref::<Stages>()) {
-        stages.0.iter().for_each(|(_, stage)| writeln!(out, "  {stage}").unwrap());
+        stages.stages.iter().for_each(|(_, stage)| writeln!(out, "  {stage}").unwrap());
+        for handle in &stages.upstreams {
+            match snapshot.chosen(handle.slot()) {
+                Ok(upstream) => print_upstream(out, upstream),
+                Err(failure) => writeln!(out, "  chosen: {failure:?}").unwrap(),
+            }
+        }
     }
 }
 

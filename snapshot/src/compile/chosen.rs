@@ -1,0 +1,103 @@
+//! Upstreams that plugins choose: those written in a plugin's settings, and those named there.
+//!
+//! One that is written there has a slot of its own, named after the resource whose chain asked for
+//! it and the order of asking. A worker's balancing state stays with the slot, and is carried over
+//! by the servers' addresses.
+
+use std::collections::BTreeSet;
+
+use hashbrown::HashMap;
+use model::{Invalid, Key};
+use sdk::UpstreamHandle;
+
+use super::hosts::Recorder;
+use super::{Compiler, upstream};
+use crate::upstream::Upstream;
+
+/// What the plugins of one chain asked for while it was made.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    ids: BTreeSet<String>,
+    written: Vec<(Upstream, UpstreamHandle)>,
+}
+
+/// What is in use, by resource and by the id of an upstream.
+#[derive(Debug, Default)]
+pub(super) struct Choices {
+    /// How many upstreams stand in its plugins' settings, and the ids that are named there.
+    by_user: HashMap<Key, (usize, BTreeSet<String>)>,
+    by_id: HashMap<String, BTreeSet<Key>>,
+}
+
+/// Upstreams for the plugins of one chain.
+pub(super) struct ForPlugins<'a> {
+    pub compiler: &'a Compiler,
+    pub recorder: &'a Recorder<'a>,
+}
+
+impl sdk::upstream::Upstreams for ForPlugins<'_> {
+    fn inline(&self, written: &model::Upstream) -> Result<UpstreamHandle, Invalid> {
+        let upstream = upstream::upstream("", written, self.recorder, &self.compiler.settings)?;
+        let handle = UpstreamHandle::default();
+        self.recorder.chosen.borrow_mut().written.push((upstream, handle.clone()));
+        Ok(handle)
+    }
+
+    fn by_id(&self, id: &str) -> UpstreamHandle {
+        let handle = UpstreamHandle::default();
+        if let Some(unit) = self.compiler.upstreams.get(id) {
+            handle.place(unit.upstream.slot);
+        }
+        self.recorder.chosen.borrow_mut().ids.insert(id.to_owned());
+        handle
+    }
+}
+
+impl Compiler {
+    /// Gives the upstreams that the plugins of `user` asked for their slots, and takes out those
+    /// they asked for before and do not any more.
+    pub(super) fn place_chosen(&mut self, user: &Key, asked: Asked) {
+        let Asked { ids, written } = asked;
+        let count = written.len();
+        for (at, (upstream, handle)) in written.into_iter().enumerate() {
+            let key = part(user, at);
+            let upstream = Upstream { id: key.id.clone(), ..upstream };
+            let before = self.table.get(self.upstream_slots.of(&key)).cloned();
+            handle.place(self.place_upstream(&key, upstream, before.as_ref()).slot);
+        }
+        let before = self.choices.set(user, count, ids);
+        (count..before).for_each(|at| self.remove_upstream(&part(user, at)));
+    }
+}
+
+impl Choices {
+    /// The resources whose plugins name this upstream.
+    pub fn users(&self, id: &str) -> impl Iterator<Item = &Key> {
+        self.by_id.get(id).into_iter().flatten()
+    }
+
+    /// Replaces what a resource uses. Gives the number of upstreams it had written before.
+    fn set(&mut self, user: &Key, count: usize, ids: BTreeSet<String>) -> usize {
+        let (before, named) = self.by_user.remove(user).unwrap_or_default();
+        for id in named.difference(&ids) {
+            if let Some(users) = self.by_id.get_mut(id) {
+                users.remove(user);
+                if users.is_empty() {
+                    self.by_id.remove(id);
+                }
+            }
+        }
+        for id in ids.difference(&named) {
+            self.by_id.entry(id.clone()).or_default().insert(user.clone());
+        }
+        if count > 0 || !ids.is_empty() {
+            self.by_user.insert(user.clone(), (count, ids));
+        }
+        before
+    }
+}
+
+/// The key of an upstream in a plugin's settings. No resource has it: `#` is not allowed in ids.
+fn part(user: &Key, at: usize) -> Key {
+    Key::new(user.kind, format!("{}#{at}", user.id))
+}
