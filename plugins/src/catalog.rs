@@ -11,6 +11,7 @@ use model::{Invalid, Schema};
 use sdk::build::{Build, Names, Others, Owner, Services};
 use sdk::catalog::{About, Entry, Place, Scope};
 use sdk::chain::Chain;
+use sdk::consumers::Credential;
 use serde_json::{Value, json};
 
 use crate::chain::{Stage, Stages};
@@ -115,7 +116,10 @@ impl sdk::Catalog for Catalog {
             return Err(blame(name, before_consumers()));
         }
         let checked = match &plugin.consumer_schema {
-            Some(schema) if place == Place::Consumer => schema.check(&or_empty(config)),
+            Some(schema) if place == Place::Consumer => schema.parse(or_empty(config)).and_then(|config| {
+                // A reference is followed when the consumer is compiled.
+                if refers(&config) { Ok(()) } else { (plugin.row.credential)(&config).map(drop) }
+            }),
             _ => self.stage(plugin, config, &UNOWNED, &CHECK, 0).map(drop),
         };
         match checked {
@@ -159,17 +163,14 @@ impl sdk::Catalog for Catalog {
         Ok(Arc::new(Stages::new(stages, disabled)))
     }
 
-    fn credential(
-        &self,
-        name: &str,
-        config: &Value,
-    ) -> Result<Option<(&'static str, Vec<u8>, Value)>, Invalid> {
+    fn credential(&self, name: &str, config: &Value) -> Result<Option<(&'static str, Credential)>, Invalid> {
         let Ok(plugin) = self.find(name) else { return Ok(None) };
         let Some(schema) = plugin.consumer_schema.as_ref().filter(|_| plugin.row.auth) else {
             return Ok(None);
         };
         let config = schema.parse(or_empty(config)).map_err(|invalid| blame(name, invalid))?;
-        Ok((plugin.row.credential)(&config).map(|key| (plugin.row.name, key, config)))
+        let credential = (plugin.row.credential)(&config).map_err(|invalid| blame(name, invalid))?;
+        Ok(credential.map(|credential| (plugin.row.name, credential)))
     }
 
     fn about(&self) -> Vec<About> {
@@ -252,6 +253,15 @@ impl Names for NoNames {
     fn addresses(&self, _host: &str) -> Vec<IpAddr> {
         Vec::new()
     }
+}
+
+/// Whether a field stands for a text that is kept elsewhere.
+fn refers(config: &Value) -> bool {
+    let is_reference = |text: &str| {
+        let start = |start: &str| text.get(..start.len()).is_some_and(|own| own.eq_ignore_ascii_case(start));
+        start("$env://") || start("$secret://")
+    };
+    config.as_object().is_some_and(|fields| fields.values().any(|v| v.as_str().is_some_and(is_reference)))
 }
 
 /// `key-auth:` with nothing after it is `key-auth: {}`.
@@ -543,9 +553,9 @@ mod tests {
     fn credentials_are_keyed_and_other_plugins_have_none() {
         let catalog = catalog();
         let config = json!({"key": "auth-one"});
-        let found = catalog.credential("key-auth", &config).unwrap();
-        assert_eq!(found, Some(("key-auth", b"auth-one".to_vec(), config)));
-        assert_eq!(catalog.credential("limit-count", &json!({})).unwrap(), None);
+        let (plugin, credential) = catalog.credential("key-auth", &config).unwrap().unwrap();
+        assert_eq!((plugin, &credential.key[..]), ("key-auth", &b"auth-one"[..]));
+        assert!(catalog.credential("limit-count", &json!({})).unwrap().is_none());
         assert!(catalog.credential("key-auth", &json!({})).is_err());
         assert!(catalog.about().iter().any(|about| about.auth && about.consumer_schema.is_some()));
     }

@@ -5,19 +5,18 @@
 
 use model::Invalid;
 use sdk::chain::Phases;
-use sdk::consumers::Identity;
-use sdk::{Build, Exchange, Plugin, Reply, Span, Step};
+use sdk::consumers::{Credential, Identity};
+use sdk::{Build, Exchange, Plugin, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::sync::Arc;
 
+use crate::auth::{self, Challenge};
 use crate::query::{self, Arg};
 
 /// The stage.
 pub struct KeyAuth {
     config: Config,
-    /// The value of `WWW-Authenticate`.
-    challenge: Vec<u8>,
+    challenge: Challenge,
 }
 
 #[derive(Debug, Deserialize)]
@@ -34,8 +33,15 @@ pub struct Config {
 enum Refusal {
     Missing,
     Unknown,
-    /// The anonymous consumer it would fall back to does not exist.
-    Anonymous,
+}
+
+impl Refusal {
+    fn message(self) -> &'static str {
+        match self {
+            Refusal::Missing => "Missing API key in request",
+            Refusal::Unknown => "Invalid API key in request",
+        }
+    }
 }
 
 impl Plugin for KeyAuth {
@@ -52,15 +58,9 @@ impl Plugin for KeyAuth {
             "properties": {
                 "header": {"type": "string", "default": "apikey"},
                 "query": {"type": "string", "default": "apikey"},
-                "realm": {
-                    "type": "string",
-                    "pattern": "^[\\x20-\\x21\\x23-\\x5B\\]-\\x7E]+$",
-                    "default": "key",
-                    "minLength": 1,
-                    "maxLength": 128,
-                },
+                "realm": auth::realm("key"),
                 "hide_credentials": {"type": "boolean", "default": false},
-                "anonymous_consumer": {"type": "string", "minLength": 1},
+                "anonymous_consumer": auth::anonymous_consumer(),
             },
         })
     }
@@ -75,36 +75,36 @@ impl Plugin for KeyAuth {
     }
 
     fn build(config: Config, _cx: &mut Build<'_>) -> Result<KeyAuth, Invalid> {
-        let challenge = format!("apikey realm=\"{}\"", config.realm).into_bytes();
+        let challenge = Challenge::new("apikey", &config.realm);
         Ok(KeyAuth { config, challenge })
     }
 
-    fn credential(consumer_config: &Value) -> Option<Vec<u8>> {
-        consumer_config.get("key")?.as_str().map(|key| key.as_bytes().to_vec())
+    fn credential(consumer_config: &Value) -> Result<Option<Credential>, Invalid> {
+        let key = consumer_config.get("key").and_then(Value::as_str);
+        // Who knows the key needs no further proof.
+        Ok(key.map(|key| Credential { key: key.into(), secret: None }))
     }
 
     fn rewrite(&self, x: &mut Exchange<'_>) -> Step {
         let refusal = match self.identify(x) {
             Ok((identity, in_header)) => {
                 if self.config.hide_credentials {
-                    if in_header { x.remove_header(&self.config.header) } else { self.hide_in_query(x) }
+                    if in_header { x.remove_header(&self.config.header) } else { query::hide(x, &self.config.query) }
                 }
                 x.authenticate(identity);
                 return Step::Next;
             }
             Err(refusal) => refusal,
         };
-        let Some(anonymous) = &self.config.anonymous_consumer else { return self.refuse(refusal) };
+        let Some(anonymous) = &self.config.anonymous_consumer else {
+            return self.challenge.refuse(refusal.message());
+        };
         if self.config.hide_credentials {
             // A wrong key may be a right one elsewhere, so it goes as well, wherever it stands.
             x.remove_header(&self.config.header);
-            self.hide_in_query(x);
+            query::hide(x, &self.config.query);
         }
-        let Some(consumer) = x.consumers.by_name(anonymous) else { return self.refuse(Refusal::Anonymous) };
-        let identity =
-            Identity { consumer: consumer.clone(), credential_id: None, config: Arc::new(Value::Null) };
-        x.authenticate(identity);
-        Step::Next
+        self.challenge.admit(x, Self::NAME, anonymous)
     }
 }
 
@@ -121,43 +121,6 @@ impl KeyAuth {
             Arg::Absent => Err(Refusal::Missing),
         }
     }
-
-    fn refuse(&self, refusal: Refusal) -> Step {
-        let message = match refusal {
-            Refusal::Missing => "Missing API key in request",
-            Refusal::Unknown => "Invalid API key in request",
-            Refusal::Anonymous => "Invalid user authorization",
-        };
-        let reply = Reply::json(401, &json!({ "message": message }));
-        Step::Reply(reply.header("WWW-Authenticate", self.challenge.clone()))
-    }
-
-    /// Takes the key out of the query, as later stages and the upstream see it.
-    fn hide_in_query(&self, x: &mut Exchange<'_>) {
-        let name = self.config.query.as_bytes();
-        if query::find(x.query(), name) != Arg::Absent {
-            let rest = query::without(x.query(), name);
-            let head = &mut x.messages.request;
-            head.has_query = !rest.is_empty();
-            head.query_span = head.fields.intern(&rest);
-        }
-        if let Some(uri) = x.forward.uri {
-            x.forward.uri = Some(self.hide_in_uri(x, uri));
-        }
-    }
-
-    /// The same for a path and query another stage made.
-    fn hide_in_uri(&self, x: &mut Exchange<'_>, uri: Span) -> Span {
-        let bytes = x.request().fields.bytes(uri);
-        let Some(at) = bytes.iter().position(|&byte| byte == b'?') else { return uri };
-        let rest = query::without(&bytes[at + 1..], self.config.query.as_bytes());
-        let mut whole = bytes[..at].to_vec();
-        if !rest.is_empty() {
-            whole.push(b'?');
-            whole.extend_from_slice(&rest);
-        }
-        x.intern(&whole)
-    }
 }
 
 #[cfg(test)]
@@ -168,7 +131,7 @@ mod tests {
 
     /// A request with jack's key known to the gateway.
     fn probe(target: &str, headers: &[(&str, &str)]) -> Probe {
-        Probe::request("GET", target, headers).consumer("jack", "key-auth", "auth-one", json!({"key": "auth-one"}))
+        Probe::request("GET", target, headers).consumer::<KeyAuth>("jack", json!({"key": "auth-one"}))
     }
 
     fn run(mut probe: Probe, config: Value, then: impl FnOnce(Step, &mut Exchange<'_>)) {
@@ -290,6 +253,6 @@ mod tests {
         ] {
             assert_eq!(probe.stage::<KeyAuth>(config).err().unwrap().reason, reason);
         }
-        assert_eq!(KeyAuth::credential(&json!({"key": "k"})), Some(b"k".to_vec()));
+        assert_eq!(KeyAuth::credential(&json!({"key": "k"})).unwrap().unwrap().key, b"k");
     }
 }

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types))]
 
+mod auth;
 mod catalog;
 mod chain;
 mod edits;
@@ -18,6 +19,7 @@ pub use catalog::{Catalog, not_listed};
 
 use model::Invalid;
 use sdk::chain::{Phase, Phases};
+use sdk::consumers::Credential;
 use sdk::{Build, Chunk, Doubtful, Exchange, Plugin, Step};
 use serde_json::Value;
 
@@ -34,7 +36,7 @@ pub(crate) struct Row {
     pub metadata_schema: fn() -> Option<Value>,
     /// Makes a stage of a checked configuration.
     pub build: fn(Value, &mut Build<'_>) -> Result<Native, Invalid>,
-    pub credential: fn(&Value) -> Option<Vec<u8>>,
+    pub credential: fn(&Value) -> Result<Option<Credential>, Invalid>,
 }
 
 /// Makes the enum of all stages, its dispatch by `match`, and the rows of the catalog.
@@ -119,7 +121,11 @@ plugins! {
     RequestId(request_id::RequestId),
     Cors(cors::Cors),
     IpRestriction(ip_restriction::IpRestriction),
+    HmacAuth(hmac_auth::HmacAuth),
+    BasicAuth(basic_auth::BasicAuth),
+    JwtAuth(jwt_auth::JwtAuth),
     KeyAuth(key_auth::KeyAuth),
+    ConsumerRestriction(consumer_restriction::ConsumerRestriction),
     ProxyCache(proxy_cache::ProxyCache),
     ProxyMirror(proxy_mirror::ProxyMirror),
     ProxyRewrite(proxy_rewrite::ProxyRewrite),

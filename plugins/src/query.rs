@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use sdk::{Exchange, Span};
+
 /// The value of an argument, as NGINX's `ngx.req.get_uri_args` reads it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Arg<'q> {
@@ -38,6 +40,33 @@ pub(crate) fn without(query: &[u8], name: &[u8]) -> Vec<u8> {
         rest.extend_from_slice(pair);
     }
     rest
+}
+
+/// Takes an argument out of the request, as later stages and the upstream see it.
+pub(crate) fn hide(x: &mut Exchange<'_>, name: &str) {
+    let name = name.as_bytes();
+    if find(x.query(), name) != Arg::Absent {
+        let rest = without(x.query(), name);
+        let head = &mut x.messages.request;
+        head.has_query = !rest.is_empty();
+        head.query_span = head.fields.intern(&rest);
+    }
+    if let Some(uri) = x.forward.uri {
+        x.forward.uri = Some(hide_in_uri(x, uri, name));
+    }
+}
+
+/// The same for a path and query another stage made.
+fn hide_in_uri(x: &mut Exchange<'_>, uri: Span, name: &[u8]) -> Span {
+    let bytes = x.request().fields.bytes(uri);
+    let Some(at) = bytes.iter().position(|&byte| byte == b'?') else { return uri };
+    let rest = without(&bytes[at + 1..], name);
+    let mut whole = bytes[..at].to_vec();
+    if !rest.is_empty() {
+        whole.push(b'?');
+        whole.extend_from_slice(&rest);
+    }
+    x.intern(&whole)
 }
 
 fn split(pair: &[u8]) -> (&[u8], Option<&[u8]>) {

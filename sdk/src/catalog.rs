@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::build::{Names, Owner};
 use crate::chain::Chain;
+use crate::consumers::Credential;
 use crate::upstream::Upstreams;
 
 /// One configured plugin before it becomes a stage.
@@ -53,9 +54,6 @@ pub struct About {
     pub metadata_schema: Option<Value>,
 }
 
-/// What an auth plugin reads from a consumer: its name, the key, its configuration with defaults.
-pub type Credential = (&'static str, Vec<u8>, Value);
-
 /// All plugins this build has. Implemented by `plugins::Catalog`.
 pub trait Catalog: Send + Sync + fmt::Debug {
     /// Checks one plugin's configuration in APISIX's words. The pointer in the
@@ -74,9 +72,9 @@ pub trait Catalog: Send + Sync + fmt::Debug {
     /// A plugin that is not enabled is an error, unless its `_meta` disables it.
     fn chain(&self, entries: &[Entry<'_>], scope: &Scope<'_>) -> Result<Arc<dyn Chain>, Invalid>;
 
-    /// For an auth plugin's configuration on a consumer: the plugin's own name, the key the
-    /// consumer is found by, and the configuration with defaults. `None` if `name` is no auth plugin.
-    fn credential(&self, name: &str, config: &Value) -> Result<Option<Credential>, Invalid>;
+    /// For an auth plugin's configuration on a consumer: the plugin's own name, and what it reads
+    /// from that. `None` if `name` is no auth plugin.
+    fn credential(&self, name: &str, config: &Value) -> Result<Option<(&'static str, Credential)>, Invalid>;
 
     /// All plugins, by priority from high to low.
     fn about(&self) -> Vec<About>;

@@ -1,5 +1,7 @@
 //! Consumers, and how an auth plugin finds one.
 
+use std::any::Any;
+use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
@@ -23,14 +25,58 @@ pub struct Consumer {
     pub slot: u32,
 }
 
+/// What an auth plugin reads from a consumer's configuration.
+pub struct Credential {
+    /// What the consumer is found by, for instance key-auth's key. No two consumers have the same.
+    pub key: Vec<u8>,
+    /// See [`Identity::secret`].
+    pub secret: Secret,
+}
+
+/// What an auth plugin made of a consumer's secret, in a type of its own; nothing where whoever
+/// has the key needs no further proof.
+pub type Secret = Option<Arc<dyn Any + Send + Sync>>;
+
 /// A consumer as found by one of its credentials.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Identity {
     pub consumer: Arc<Consumer>,
     /// The id of the credential resource, if the match came from one.
     pub credential_id: Option<String>,
-    /// The auth plugin's configuration on the consumer or credential, defaults filled in.
-    pub config: Arc<Value>,
+    pub secret: Secret,
+}
+
+/// What a token claims, noted on an exchange once the token is verified: for plugins that run later.
+#[derive(Debug)]
+pub struct Claims(pub Value);
+
+impl Identity {
+    /// The consumer without any proof, as the `anonymous_consumer` of an auth plugin.
+    pub fn unproven(consumer: &Arc<Consumer>) -> Identity {
+        Identity { consumer: consumer.clone(), credential_id: None, secret: None }
+    }
+
+    /// What the plugin that made the credential put into it.
+    #[inline]
+    pub fn secret<T: 'static>(&self) -> Option<&T> {
+        self.secret.as_deref()?.downcast_ref()
+    }
+}
+
+/// Secrets are not shown.
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity")
+            .field("consumer", &self.consumer)
+            .field("credential_id", &self.credential_id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Credential")
+    }
 }
 
 /// All consumers by auth plugin and credential key. Copies share what they have in common, so that

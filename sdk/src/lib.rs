@@ -14,6 +14,7 @@ pub mod cache;
 pub mod catalog;
 pub mod chain;
 pub mod consumers;
+mod cookies;
 pub mod counters;
 pub mod exchange;
 pub mod expr;

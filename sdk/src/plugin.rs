@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::build::Build;
 use crate::chain::{Phase, Phases};
+use crate::consumers::Credential;
 use crate::exchange::{Chunk, Exchange};
 use crate::step::Step;
 use wire::target::Doubtful;
@@ -50,10 +51,13 @@ pub trait Plugin: Sized + Send + Sync + 'static {
     /// Makes a stage. Errors name the field by JSON pointer within the configuration.
     fn build(config: Self::Config, cx: &mut Build<'_>) -> Result<Self, Invalid>;
 
-    /// The bytes by which an auth plugin finds the consumer that carries this
-    /// (checked) configuration, for instance key-auth's key.
-    fn credential(_consumer_config: &Value) -> Option<Vec<u8>> {
-        None
+    /// What an auth plugin reads from a consumer's configuration, once, when that changes. The
+    /// configuration has passed [`Plugin::consumer_schema`] and has its defaults.
+    ///
+    /// # Errors
+    /// What the schema cannot tell; names the field by JSON pointer, and never repeats a secret.
+    fn credential(_consumer_config: &Value) -> Result<Option<Credential>, Invalid> {
+        Ok(None)
     }
 
     /// The phases this very stage takes part in, given its configuration; a subset of `PHASES`.

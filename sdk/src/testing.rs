@@ -153,9 +153,13 @@ impl Probe {
         self
     }
 
-    /// With a consumer that carries this credential.
+    /// With a consumer that carries this configuration of an auth plugin.
     #[must_use]
-    pub fn consumer(mut self, name: &str, plugin: &'static str, key: &str, config: Value) -> Probe {
+    pub fn consumer<P: Plugin>(mut self, name: &str, config: Value) -> Probe {
+        let schema = P::consumer_schema().expect("an auth plugin");
+        let config = model::Schema::new(&schema).and_then(|schema| schema.parse(config));
+        let config = config.expect("a configuration that fits its schema");
+        let credential = P::credential(&config).expect("a credential").expect("an auth plugin");
         let consumer = Arc::new(Consumer {
             name: name.to_owned(),
             group_id: None,
@@ -165,8 +169,8 @@ impl Probe {
             slot: 1,
         });
         self.consumers.add(consumer.clone());
-        let identity = Identity { consumer, credential_id: None, config: Arc::new(config) };
-        self.consumers.add_credential(plugin, key.as_bytes(), identity);
+        let identity = Identity { consumer, credential_id: None, secret: credential.secret };
+        self.consumers.add_credential(P::NAME, &credential.key, identity);
         self
     }
 

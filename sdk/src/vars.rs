@@ -13,7 +13,7 @@ mod json;
 mod logged;
 mod multipart;
 mod parsed;
-mod read;
+pub(crate) mod read;
 mod time;
 mod value;
 

@@ -424,7 +424,7 @@ fn clients_do_not_see_each_other_s_answers() {
     let ask = |site: &Site, who: Option<&str>, token: &str, body: &str| {
         let mut probe = site.probe("GET", "/", &[("Authorization", token)][..usize::from(!token.is_empty())]);
         if let Some(who) = who {
-            probe = probe.consumer(who, "key-auth", who, json!({}));
+            probe = probe.consumer::<crate::key_auth::KeyAuth>(who, json!({"key": who}));
         }
         let before = |x: &mut Exchange<'_>| {
             if let Some(identity) = who.and_then(|who| x.consumers.find("key-auth", who.as_bytes())) {

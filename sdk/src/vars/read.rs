@@ -58,7 +58,7 @@ fn hex(digit: u8) -> Option<u8> {
 }
 
 /// The value of a cookie; of several with one name the last, as lua-resty-cookie gives it.
-pub(super) fn cookie<'a>(fields: &'a Fields, name: &[u8]) -> Option<&'a [u8]> {
+pub(crate) fn cookie<'a>(fields: &'a Fields, name: &[u8]) -> Option<&'a [u8]> {
     fields
         .list()
         .iter()

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use model::{Entry, Invalid, Key, Kind, Plugins, Resource};
-use sdk::consumers::Identity;
+use sdk::consumers::{Credential, Identity, Secret};
 use sdk::{Chain, Consumer};
-use serde_json::Value;
 
 use super::chains::Source;
 use super::chosen::Asked;
@@ -18,7 +17,7 @@ use super::{Compiler, Pass, references};
 /// A way to prove to be somebody.
 struct Proof {
     lock: Lock,
-    config: Arc<Value>,
+    secret: Secret,
 }
 
 /// What only one consumer or credential can have: an auth plugin's key.
@@ -201,9 +200,8 @@ impl Compiler {
             let blame = |invalid: Invalid| invalid.within(name).under("/plugins");
             let config = references::resolve(config, &*self.settings.env).map_err(blame)?;
             match self.catalog.credential(name, &config).map_err(blame)? {
-                Some((plugin, key, config)) => {
-                    let lock = Lock { plugin, key: key.into() };
-                    proofs.push(Proof { lock, config: Arc::new(config) });
+                Some((plugin, Credential { key, secret })) => {
+                    proofs.push(Proof { lock: Lock { plugin, key: key.into() }, secret });
                 }
                 None => _ = others.insert(name.clone(), config.into_owned()),
             }
@@ -275,7 +273,7 @@ impl Compiler {
         Some(Identity {
             consumer: self.stands_for(key)?.consumer.clone(),
             credential_id: (key.kind == Kind::Credential).then(|| key.leaf().to_owned()),
-            config: proof.config.clone(),
+            secret: proof.secret.clone(),
         })
     }
 

@@ -14,6 +14,7 @@ use model::{Desired, Entry, Invalid, Key, Kind, Resource};
 use sdk::build::Names;
 use sdk::catalog::{About, Place, Scope};
 use sdk::chain::LocalFuture;
+use sdk::consumers::Credential;
 use sdk::{Catalog, Chain, Chunk, Exchange, Phase, Phases, Step, UpstreamHandle};
 use serde_json::{Value, json};
 use snapshot::compile::Settings;
@@ -79,14 +80,10 @@ impl Catalog for Plugins {
         Ok(Arc::new(Stages { stages, upstreams }))
     }
 
-    fn credential(
-        &self,
-        name: &str,
-        config: &Value,
-    ) -> Result<Option<(&'static str, Vec<u8>, Value)>, Invalid> {
+    fn credential(&self, name: &str, config: &Value) -> Result<Option<(&'static str, Credential)>, Invalid> {
         let known = check(name, config)?;
         let key = config["key"].as_str().filter(|_| known == "key");
-        Ok(key.map(|key| (known, key.into(), config.clone())))
+        Ok(key.map(|key| (known, Credential { key: key.into(), secret: None })))
     }
 
     fn about(&self) -> Vec<About> {

@@ -1,0 +1,110 @@
+//! What the auth plugins have in common: refusals, the anonymous consumer, base64.
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use base64::Engine;
+use base64::alphabet;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use sdk::consumers::Identity;
+use sdk::{Exchange, Reply, Step};
+use serde_json::{Value, json};
+use smallvec::{SmallVec, smallvec};
+
+/// The schema of `realm`: what can stand between quotes in a header.
+pub(crate) fn realm(default: &str) -> Value {
+    json!({
+        "type": "string",
+        "pattern": "^[\\x20-\\x21\\x23-\\x5B\\]-\\x7E]+$",
+        "default": default,
+        "minLength": 1,
+        "maxLength": 128,
+    })
+}
+
+/// The schema of `anonymous_consumer`.
+pub(crate) fn anonymous_consumer() -> Value {
+    json!({"type": "string", "minLength": 1})
+}
+
+/// The value of `WWW-Authenticate` in a 401 (RFC 9110 section 11.6.1).
+pub(crate) struct Challenge(Vec<u8>);
+
+impl Challenge {
+    /// `realm` has passed its schema, so it needs no escapes.
+    pub fn new(scheme: &str, realm: &str) -> Challenge {
+        Challenge(format!("{scheme} realm=\"{realm}\"").into_bytes())
+    }
+
+    pub fn refuse(&self, message: &str) -> Step {
+        let reply = Reply::json(401, &json!({ "message": message }));
+        Step::Reply(reply.header("WWW-Authenticate", self.0.clone()))
+    }
+
+    /// Lets a request pass as the anonymous consumer, if there is one of that name.
+    pub fn admit(&self, x: &mut Exchange<'_>, plugin: &'static str, anonymous: &str) -> Step {
+        let Some(consumer) = x.consumers.by_name(anonymous) else {
+            x.complain(plugin, "the anonymous_consumer of its settings does not exist");
+            return self.refuse("Invalid user authorization");
+        };
+        let identity = Identity::unproven(consumer);
+        x.authenticate(identity);
+        Step::Next
+    }
+}
+
+/// Whether two secrets are the same. The time tells their lengths and nothing else.
+pub(crate) fn same(a: &[u8], b: &[u8]) -> bool {
+    verify_slices_are_equal(a, b).is_ok()
+}
+
+/// Decoded text of a header, mostly short.
+pub(crate) type Decoded = SmallVec<[u8; 256]>;
+
+/// As `ngx.decode_base64` reads it: padding may be left out.
+pub(crate) fn base64(text: &[u8]) -> Option<Decoded> {
+    const STANDARD: GeneralPurpose = GeneralPurpose::new(&alphabet::STANDARD, LENIENT);
+    decode(&STANDARD, text)
+}
+
+/// With the alphabet of RFC 4648 section 5, as JSON web tokens have it.
+pub(crate) fn base64url(text: &[u8]) -> Option<Decoded> {
+    const URL_SAFE: GeneralPurpose = GeneralPurpose::new(&alphabet::URL_SAFE, LENIENT);
+    decode(&URL_SAFE, text)
+}
+
+const LENIENT: GeneralPurposeConfig = GeneralPurposeConfig::new()
+    .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+    .with_decode_allow_trailing_bits(true);
+
+fn decode(engine: &GeneralPurpose, text: &[u8]) -> Option<Decoded> {
+    let mut out: Decoded = smallvec![0; text.len().div_ceil(4) * 3];
+    let length = engine.decode_slice(text, &mut out).ok()?;
+    out.truncate(length);
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_read_with_and_without_padding() {
+        for (text, expected) in
+            [("", Some("")), ("Zm9v", Some("foo")), ("Zm8=", Some("fo")), ("Zm8", Some("fo"))]
+        {
+            assert_eq!(base64(text.as_bytes()).as_deref(), expected.map(str::as_bytes), "{text}");
+        }
+        for wrong in ["Z", "Zm9v Zm9v", "aca_a", "Zm=9", "===="] {
+            assert_eq!(base64(wrong.as_bytes()), None, "{wrong}");
+        }
+        assert_eq!(base64url(b"-_8").as_deref(), Some(&[0xfb, 0xff][..]));
+        assert_eq!(base64url(b"+/8"), None);
+        let long = "Zm9v".repeat(1000);
+        assert_eq!(base64(long.as_bytes()).map(|bytes| bytes.len()), Some(3000));
+    }
+
+    #[test]
+    fn secrets_are_the_same_or_not() {
+        assert!(same(b"", b"") && same(b"ab", b"ab"));
+        assert!(!same(b"ab", b"ac") && !same(b"ab", b"abc") && !same(b"ab", b""));
+    }
+}

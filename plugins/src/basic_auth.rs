@@ -1,0 +1,222 @@
+//! basic-auth: a consumer is known by a name and a password (RFC 7617).
+//!
+//! Settings, messages and headers as in APISIX 3.18. As there, white space in what the client sends
+//! does not count, unless the name or the password has it. Unlike there, a password may hold colons.
+
+use std::sync::Arc;
+
+use aws_lc_rs::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
+use model::Invalid;
+use sdk::chain::Phases;
+use sdk::consumers::{Credential, Identity};
+use sdk::{Build, Exchange, Plugin, Step};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::auth::{self, Challenge, Decoded};
+
+/// The stage.
+pub struct BasicAuth {
+    hide_credentials: bool,
+    anonymous_consumer: Option<String>,
+    challenge: Challenge,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Config {
+    hide_credentials: bool,
+    realm: String,
+    anonymous_consumer: Option<String>,
+}
+
+/// A password, as its hash: all are compared in the same time, whatever their lengths.
+struct Password([u8; SHA256_OUTPUT_LEN]);
+
+impl Password {
+    /// What no password is: for names that nobody has.
+    const NONE: &Password = &Password([0; SHA256_OUTPUT_LEN]);
+
+    fn new(text: &[u8]) -> Password {
+        let mut hash = [0; SHA256_OUTPUT_LEN];
+        hash.copy_from_slice(digest(&SHA256, text).as_ref());
+        Password(hash)
+    }
+
+    fn is(&self, text: &[u8]) -> bool {
+        auth::same(&self.0, digest(&SHA256, text).as_ref())
+    }
+}
+
+impl Plugin for BasicAuth {
+    const NAME: &'static str = "basic-auth";
+    const PRIORITY: i32 = 2520;
+    const PHASES: Phases = Phases::REWRITE;
+    const AUTH: bool = true;
+
+    type Config = Config;
+
+    fn schema() -> Value {
+        json!({
+            "type": "object",
+            "title": "work with route or service object",
+            "properties": {
+                "hide_credentials": {"type": "boolean", "default": false},
+                "realm": auth::realm("basic"),
+                "anonymous_consumer": auth::anonymous_consumer(),
+            },
+        })
+    }
+
+    fn consumer_schema() -> Option<Value> {
+        Some(json!({
+            "type": "object",
+            "title": "work with consumer object",
+            "properties": {"username": {"type": "string"}, "password": {"type": "string"}},
+            "encrypt_fields": ["password"],
+            "required": ["username", "password"],
+        }))
+    }
+
+    fn build(config: Config, _cx: &mut Build<'_>) -> Result<BasicAuth, Invalid> {
+        Ok(BasicAuth {
+            hide_credentials: config.hide_credentials,
+            anonymous_consumer: config.anonymous_consumer,
+            challenge: Challenge::new("Basic", &config.realm),
+        })
+    }
+
+    fn credential(consumer_config: &Value) -> Result<Option<Credential>, Invalid> {
+        let text = |name: &str| consumer_config.get(name).and_then(Value::as_str);
+        let Some((name, password)) = text("username").zip(text("password")) else { return Ok(None) };
+        let secret = Password::new(password.as_bytes());
+        Ok(Some(Credential { key: name.into(), secret: Some(Arc::new(secret)) }))
+    }
+
+    fn rewrite(&self, x: &mut Exchange<'_>) -> Step {
+        let step = match (identify(x), &self.anonymous_consumer) {
+            (Ok(identity), _) => {
+                x.authenticate(identity);
+                Step::Next
+            }
+            (Err(_), Some(anonymous)) => self.challenge.admit(x, Self::NAME, anonymous),
+            (Err(message), None) => self.challenge.refuse(message),
+        };
+        if self.hide_credentials && matches!(step, Step::Next) {
+            x.remove_header("Authorization");
+        }
+        step
+    }
+}
+
+/// Who the request is from, or APISIX's words for what is wrong.
+fn identify(x: &Exchange<'_>) -> Result<Identity, &'static str> {
+    const INVALID: &str = "Invalid authorization in request";
+    let header = x.header("Authorization").ok_or("Missing authorization in request")?;
+    let sent = decode(header).ok_or(INVALID)?;
+    let colon = sent.iter().position(|&byte| byte == b':').ok_or(INVALID)?;
+    let (name, password) = (&sent[..colon], &sent[colon + 1..]);
+
+    let find = |name: &[u8]| x.consumers.find(BasicAuth::NAME, name);
+    let found = find(name).or_else(|| find(&without_spaces(name)?));
+    // Compared even if there is nobody of that name, so that the time does not tell.
+    let secret = found.and_then(Identity::secret).unwrap_or(Password::NONE);
+    let right = secret.is(password) | without_spaces(password).is_some_and(|rest| secret.is(&rest));
+    found.filter(|_| right).cloned().ok_or("Invalid user authorization")
+}
+
+/// Name and password of `Basic …`.
+fn decode(header: &[u8]) -> Option<Decoded> {
+    let (scheme, rest) = header.split_at_checked(5)?;
+    let (space, text) = rest.split_first()?;
+    if !scheme.eq_ignore_ascii_case(b"basic") || !space.is_ascii_whitespace() || text.is_empty() {
+        return None;
+    }
+    auth::base64(text)
+}
+
+/// The text with its white space taken out, if it has any: clients put a newline at the end.
+fn without_spaces(text: &[u8]) -> Option<Decoded> {
+    let is_space = |byte: &u8| byte.is_ascii_whitespace() || *byte == 0x0b;
+    text.iter().any(is_space).then(|| text.iter().copied().filter(|byte| !is_space(byte)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine;
+    use base64::prelude::BASE64_STANDARD;
+    use sdk::testing::Probe;
+
+    use super::*;
+
+    fn basic(text: &str) -> String {
+        format!("Basic {}", BASE64_STANDARD.encode(text))
+    }
+
+    /// What a request with this header comes to: the consumer, or the refusal's message.
+    fn ask(header: Option<&str>, config: Value) -> Result<String, String> {
+        let headers: Vec<_> = header.map(|value| ("Authorization", value)).into_iter().collect();
+        let mut probe = Probe::request("GET", "/", &headers)
+            .consumer::<BasicAuth>("jack", json!({"username": "foo", "password": "bar"}))
+            .consumer::<BasicAuth>("rose", json!({"username": "a b", "password": "c: d"}))
+            .consumer::<BasicAuth>("open", json!({"username": "open", "password": ""}));
+        let stage: BasicAuth = probe.stage(config).unwrap();
+        let mut x = probe.exchange();
+        match stage.rewrite(&mut x) {
+            Step::Next => Ok(x.consumer().unwrap().name.clone()),
+            Step::Reply(reply) => {
+                assert_eq!(reply.status, 401);
+                let body: Value = serde_json::from_slice(&reply.body).unwrap();
+                Err(body["message"].as_str().unwrap().to_owned())
+            }
+            step => panic!("{step:?}"),
+        }
+    }
+
+    #[test]
+    fn name_and_password_find_the_consumer() {
+        for (sent, consumer) in [
+            ("foo:bar", "jack"),
+            ("foo:bar\n", "jack"),
+            ("f oo:b ar", "jack"),
+            ("a b:c: d", "rose"),
+            ("open:", "open"),
+        ] {
+            assert_eq!(ask(Some(&basic(sent)), json!({})), Ok(consumer.into()), "{sent}");
+        }
+        for scheme in ["basic", "BASIC"] {
+            assert_eq!(ask(Some(&basic("foo:bar").replace("Basic", scheme)), json!({})), Ok("jack".into()));
+        }
+    }
+
+    #[test]
+    fn refusals_say_what_apisix_says() {
+        assert_eq!(ask(None, json!({})), Err("Missing authorization in request".into()));
+        for header in ["", "Basic", "Basic ", "Basic aca_a", "Basic YmFy", "Bearer YmFyOmJhcgo=", "Basic  Zm9vOmJhcg=="]
+        {
+            assert_eq!(ask(Some(header), json!({})), Err("Invalid authorization in request".into()), "{header}");
+        }
+        for sent in ["foo:baz", "foo:", "foo:bar:", "fo:bar", ":", "foo:bar:baz", "open:x", "ab:c: d"] {
+            assert_eq!(ask(Some(&basic(sent)), json!({})), Err("Invalid user authorization".into()), "{sent}");
+        }
+    }
+
+    #[test]
+    fn the_anonymous_consumer_takes_the_rest_and_credentials_are_hidden() {
+        let config = json!({"anonymous_consumer": "jack", "hide_credentials": true});
+        assert_eq!(ask(None, config.clone()), Ok("jack".into()));
+        assert_eq!(ask(None, json!({"anonymous_consumer": "no"})), Err("Invalid user authorization".into()));
+        let header = basic("nobody:x");
+        let mut probe = Probe::request("GET", "/", &[("Authorization", &header)])
+            .consumer::<BasicAuth>("jack", json!({"username": "foo", "password": "bar"}));
+        let stage: BasicAuth = probe.stage(config).unwrap();
+        let mut x = probe.exchange();
+        assert!(matches!(stage.rewrite(&mut x), Step::Next));
+        assert_eq!(x.header("Authorization"), None);
+    }
+
+    #[test]
+    fn nothing_shows_a_password() {
+        let credential = BasicAuth::credential(&json!({"username": "foo", "password": "bar"})).unwrap().unwrap();
+        assert_eq!(format!("{credential:?}"), "Credential");
+    }
+}

@@ -1,0 +1,269 @@
+//! hmac-auth: a consumer signs its requests with a secret that is never sent.
+//!
+//! Settings, messages and headers as in APISIX 3.18 (`Authorization: Signature keyId="…",…`). The
+//! body is read only once the signature holds, and never beyond `max_req_body_size`.
+
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::hmac;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use model::Invalid;
+use sdk::chain::Phases;
+use sdk::consumers::{Credential, Identity};
+use sdk::exchange::Body;
+use sdk::{Build, Exchange, Framing, Plugin, Reply, Step};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::auth::{self, Challenge};
+
+/// The stage.
+pub struct HmacAuth {
+    config: Config,
+    challenge: Challenge,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Config {
+    allowed_algorithms: Vec<String>,
+    clock_skew: u64,
+    signed_headers: Vec<String>,
+    validate_request_body: bool,
+    max_req_body_size: usize,
+    hide_credentials: bool,
+    realm: String,
+    anonymous_consumer: Option<String>,
+}
+
+/// A consumer's secret.
+struct SecretKey(Box<[u8]>);
+
+/// Why a request is not let through.
+enum Refusal {
+    /// APISIX's words for a client.
+    Message(&'static str),
+    /// The body must be read first, up to so many bytes.
+    Body(usize),
+    TooLarge(String),
+}
+
+/// All but what is wrong with the header itself: the client is not told which part it got wrong.
+const UNKNOWN: Refusal = Refusal::Message("client request can't be validated");
+
+const ALGORITHMS: [&str; 3] = ["hmac-sha1", "hmac-sha256", "hmac-sha512"];
+
+impl Plugin for HmacAuth {
+    const NAME: &'static str = "hmac-auth";
+    const PRIORITY: i32 = 2530;
+    const PHASES: Phases = Phases::REWRITE;
+    const AUTH: bool = true;
+
+    type Config = Config;
+
+    fn schema() -> Value {
+        json!({
+            "type": "object",
+            "title": "work with route or service object",
+            "properties": {
+                "allowed_algorithms": {
+                    "type": "array",
+                    "minItems": 1,
+                    "items": {"type": "string", "enum": ALGORITHMS},
+                    "default": ALGORITHMS,
+                },
+                "clock_skew": {"type": "integer", "default": 300, "minimum": 1},
+                "signed_headers": {
+                    "type": "array",
+                    "default": ["date"],
+                    "items": {"type": "string", "minLength": 1, "maxLength": 50},
+                },
+                "validate_request_body": {
+                    "type": "boolean",
+                    "description": "A boolean value telling the plugin to enable body validation",
+                    "default": false,
+                },
+                "max_req_body_size": {"type": "integer", "minimum": 1, "default": 67_108_864},
+                "hide_credentials": {"type": "boolean", "default": false},
+                "realm": auth::realm("hmac"),
+                "anonymous_consumer": auth::anonymous_consumer(),
+            },
+        })
+    }
+
+    fn consumer_schema() -> Option<Value> {
+        Some(json!({
+            "type": "object",
+            "title": "work with consumer object",
+            "properties": {
+                "key_id": {"type": "string", "minLength": 1, "maxLength": 256},
+                "secret_key": {"type": "string", "minLength": 1, "maxLength": 256},
+            },
+            "encrypt_fields": ["secret_key"],
+            "required": ["key_id", "secret_key"],
+        }))
+    }
+
+    fn build(config: Config, _cx: &mut Build<'_>) -> Result<HmacAuth, Invalid> {
+        let challenge = Challenge::new("hmac", &config.realm);
+        Ok(HmacAuth { config, challenge })
+    }
+
+    fn credential(consumer_config: &Value) -> Result<Option<Credential>, Invalid> {
+        let text = |name: &str| consumer_config.get(name).and_then(Value::as_str);
+        let Some((key, secret)) = text("key_id").zip(text("secret_key")) else { return Ok(None) };
+        let secret = SecretKey(secret.as_bytes().into());
+        Ok(Some(Credential { key: key.into(), secret: Some(Arc::new(secret)) }))
+    }
+
+    fn rewrite(&self, x: &mut Exchange<'_>) -> Step {
+        let step = match (self.identify(x), &self.config.anonymous_consumer) {
+            (Ok(identity), _) => {
+                x.authenticate(identity);
+                Step::Next
+            }
+            (Err(Refusal::Body(limit)), _) => return Step::Body(limit),
+            (Err(Refusal::TooLarge(message)), _) => {
+                return Step::Reply(Reply::json(413, &json!({ "message": message })));
+            }
+            (Err(Refusal::Message(_)), Some(anonymous)) => self.challenge.admit(x, Self::NAME, anonymous),
+            (Err(Refusal::Message(message)), None) => self.challenge.refuse(message),
+        };
+        if self.config.hide_credentials && matches!(step, Step::Next) {
+            x.remove_header("Authorization");
+        }
+        step
+    }
+}
+
+impl HmacAuth {
+    /// Who the request is from.
+    fn identify(&self, x: &Exchange<'_>) -> Result<Identity, Refusal> {
+        let header = x.header("Authorization").ok_or(Refusal::Message(
+            "client request can't be validated: missing Authorization header",
+        ))?;
+        let fields = header.strip_prefix(b"Signature").ok_or(Refusal::Message(
+            "client request can't be validated: Authorization header does not start with 'Signature'",
+        ))?;
+        let sent = Signature::read(fields).ok_or(UNKNOWN)?;
+        let found = x.consumers.find(Self::NAME, sent.key_id);
+        // A signature is made even if nobody has that key, so that the time does not tell.
+        let secret = found.and_then(Identity::secret::<SecretKey>).map_or(&[][..], |secret| &secret.0);
+        if !self.is_allowed(&sent) || !self.is_recent(x) || !self.covers_enough(&sent) {
+            return Err(UNKNOWN);
+        }
+        let right = sent.is_of(x, secret);
+        let identity = found.filter(|_| right).ok_or(UNKNOWN)?;
+        if self.config.validate_request_body {
+            self.check_body(x)?;
+        }
+        Ok(identity.clone())
+    }
+
+    fn is_allowed(&self, sent: &Signature<'_>) -> bool {
+        self.config.allowed_algorithms.iter().any(|allowed| allowed.as_bytes() == sent.algorithm)
+    }
+
+    /// Whether the request's Date is about now.
+    fn is_recent(&self, x: &Exchange<'_>) -> bool {
+        let date = x.header("Date").and_then(|date| std::str::from_utf8(date).ok());
+        let Some(date) = date.and_then(|date| httpdate::parse_http_date(date).ok()) else { return false };
+        let now = UNIX_EPOCH + Duration::from_secs(x.world.now_ms() / 1000);
+        let apart = now.duration_since(date).unwrap_or_else(|ahead| ahead.duration());
+        apart <= Duration::from_secs(self.config.clock_skew)
+    }
+
+    /// Whether all headers are signed that must be.
+    fn covers_enough(&self, sent: &Signature<'_>) -> bool {
+        self.config.signed_headers.iter().all(|wanted| sent.headers().any(|name| name == wanted.as_bytes()))
+    }
+
+    fn check_body(&self, x: &Exchange<'_>) -> Result<(), Refusal> {
+        let told = x.header("Digest").ok_or(UNKNOWN)?;
+        let limit = self.config.max_req_body_size;
+        let size = match x.request().framing {
+            Framing::Length(length) if length > limit as u64 => length.to_string(),
+            _ if x.lacks_body(limit) => return Err(Refusal::Body(limit)),
+            _ if matches!(x.body_state, Body::Streaming | Body::TooLarge) => format!("over {limit}"),
+            _ if x.body().len() > limit => x.body().len().to_string(),
+            _ => {
+                let digest = BASE64_STANDARD.encode(digest(&SHA256, x.body()));
+                let right = told.strip_prefix(b"SHA-256=").is_some_and(|told| auth::same(told, digest.as_bytes()));
+                return if right { Ok(()) } else { Err(UNKNOWN) };
+            }
+        };
+        Err(Refusal::TooLarge(format!("request size {size} is greater than the maximum size {limit} allowed")))
+    }
+}
+
+/// The fields of the header.
+struct Signature<'x> {
+    key_id: &'x [u8],
+    algorithm: &'x [u8],
+    signature: &'x [u8],
+    headers: &'x [u8],
+}
+
+impl<'x> Signature<'x> {
+    /// Nothing if a field is missing that must be there.
+    fn read(text: &'x [u8]) -> Option<Signature<'x>> {
+        let (mut key_id, mut algorithm, mut signature, mut headers) = (None, None, None, &[][..]);
+        for field in text.split(|&byte| byte == b',') {
+            let Some((name, value)) = assignment(field) else { continue };
+            match name {
+                b"keyId" => key_id = Some(value),
+                b"algorithm" => algorithm = Some(value),
+                b"signature" => signature = Some(value),
+                b"headers" => headers = value,
+                _ => {}
+            }
+        }
+        Some(Signature { key_id: key_id?, algorithm: algorithm?, signature: signature?, headers })
+    }
+
+    /// The names of what is signed, in order.
+    fn headers(&self) -> impl Iterator<Item = &'x [u8]> {
+        self.headers.split(|&byte| byte == b' ')
+    }
+
+    /// Whether it is what this secret makes of the request.
+    fn is_of(&self, x: &Exchange<'_>, secret: &[u8]) -> bool {
+        let algorithm = match self.algorithm {
+            b"hmac-sha1" => hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY,
+            b"hmac-sha256" => hmac::HMAC_SHA256,
+            b"hmac-sha512" => hmac::HMAC_SHA512,
+            _ => return false,
+        };
+        let mut signing = hmac::Context::with_key(&hmac::Key::new(algorithm, secret));
+        signing.update(self.key_id);
+        signing.update(b"\n");
+        for name in self.headers() {
+            // Names that are no text stand in no request.
+            let value = std::str::from_utf8(name).ok().and_then(|name| x.header(name));
+            match value {
+                Some(value) => [name, b": ", value, b"\n"].map(|part| signing.update(part)),
+                None if name == b"@request-target" => {
+                    let (method, target) = (x.request().method_bytes(), x.request().target());
+                    [method, b" ", target, b"\n"].map(|part| signing.update(part))
+                }
+                None => continue,
+            };
+        }
+        let expected = signing.sign();
+        auth::base64(self.signature).is_some_and(|sent| auth::same(&sent, expected.as_ref()))
+    }
+}
+
+/// `name="value"`, the first there is in a field.
+fn assignment(field: &[u8]) -> Option<(&[u8], &[u8])> {
+    let at = field.windows(2).position(|pair| pair == b"=\"")?;
+    let (before, value) = (&field[..at], &field[at + 2..]);
+    let start = before.iter().rposition(|byte| !byte.is_ascii_alphanumeric()).map_or(0, |at| at + 1);
+    let end = value.iter().position(|&byte| byte == b'"')?;
+    (start < before.len()).then_some((&before[start..], &value[..end]))
+}
+
+#[cfg(test)]
+mod tests;

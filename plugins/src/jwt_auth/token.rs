@@ -1,0 +1,69 @@
+//! A token in compact form (RFC 7515 section 7.1), taken apart but not believed.
+
+use serde_json::{Map, Value};
+
+use crate::auth::{Decoded, base64url};
+
+pub(super) struct Token<'t> {
+    header: Map<String, Value>,
+    payload: Map<String, Value>,
+    /// What is signed: both parts as they were sent.
+    pub signed: &'t [u8],
+    signature: &'t [u8],
+}
+
+impl<'t> Token<'t> {
+    /// Nothing if it is no token at all; encrypted ones are none here.
+    pub fn parse(text: &'t [u8]) -> Option<Token<'t>> {
+        let mut dots = text.iter().enumerate().filter(|(_, byte)| **byte == b'.').map(|(at, _)| at);
+        let (first, second) = (dots.next()?, dots.next()?);
+        if dots.next().is_some() {
+            return None;
+        }
+        Some(Token {
+            header: object(&text[..first])?,
+            payload: object(&text[first + 1..second])?,
+            signed: &text[..second],
+            signature: &text[second + 1..],
+        })
+    }
+
+    pub fn algorithm(&self) -> Option<&str> {
+        self.header.get("alg")?.as_str()
+    }
+
+    /// It names extensions that must be understood, and none is here (RFC 7515 section 4.1.11).
+    pub fn is_critical(&self) -> bool {
+        self.header.contains_key("crit")
+    }
+
+    pub fn claim(&self, name: &str) -> Option<&Value> {
+        self.payload.get(name)
+    }
+
+    pub fn signature(&self) -> Option<Decoded> {
+        base64url(self.signature)
+    }
+
+    pub fn into_claims(self) -> Value {
+        Value::Object(self.payload)
+    }
+
+    /// Whether the token holds now (in Unix seconds). The claims in `required` must be there; if the
+    /// list is empty, those that are there count.
+    pub fn is_in_time(&self, required: &[String], now: u64, grace: f64) -> bool {
+        let now = now as f64;
+        ["nbf", "exp"].iter().all(|&name| match self.claim(name) {
+            _ if !required.is_empty() && !required.iter().any(|one| one == name) => true,
+            None => required.is_empty(),
+            Some(claim) => claim.as_f64().is_some_and(|time| match name {
+                "nbf" => time < now + grace,
+                _ => time > now - grace,
+            }),
+        })
+    }
+}
+
+fn object(part: &[u8]) -> Option<Map<String, Value>> {
+    serde_json::from_slice(&base64url(part)?).ok()
+}
