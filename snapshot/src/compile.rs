@@ -33,8 +33,8 @@ use crate::Snapshot;
 use crate::plan::Timeouts;
 use crate::router::{Mode, Options, Router};
 use crate::slots::Slots;
-use crate::upstream::Keepalive;
-use crate::upstreams::Upstreams;
+use crate::table::Table;
+use crate::upstream::{Keepalive, Upstream};
 use chosen::Choices;
 use consumers::{Claims, ConsumerUnit, CredentialUnit};
 use hosts::{Hosts, Part};
@@ -100,7 +100,7 @@ pub struct Compiler {
     enabled: Option<HashSet<String>>,
     router: Router,
     /// All upstreams, those written inside others too.
-    table: Upstreams,
+    table: Table<Upstream>,
     routes: HashMap<String, RouteUnit>,
     upstreams: HashMap<String, UpstreamUnit>,
     /// Services, plugin configs, consumer groups and global rules.
@@ -149,7 +149,7 @@ impl Compiler {
             enabled: None,
             router: Router::new(settings.mode, settings.options),
             settings,
-            table: Upstreams::default(),
+            table: Table::default(),
             routes: HashMap::default(),
             upstreams: HashMap::default(),
             shared: BTreeMap::new(),

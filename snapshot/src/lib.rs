@@ -14,8 +14,8 @@ pub mod plan;
 pub mod router;
 mod slots;
 pub mod swap;
+pub mod table;
 pub mod upstream;
-pub mod upstreams;
 
 use std::sync::Arc;
 
@@ -26,8 +26,8 @@ pub use compile::{Compiled, Compiler, Rejected, Touched};
 pub use plan::{Failure, Plan, Timeouts};
 pub use router::Router;
 pub use swap::{Publisher, Reader};
+pub use table::Table;
 pub use upstream::{Endpoint, PassHost, Policy, Scheme, Upstream};
-pub use upstreams::Upstreams;
 
 /// Everything a worker needs to serve, at one revision.
 #[derive(Debug, Clone)]
@@ -35,7 +35,7 @@ pub struct Snapshot {
     /// The store's revision this was compiled from.
     pub revision: u64,
     pub router: Router,
-    pub upstreams: Upstreams,
+    pub upstreams: Table<Upstream>,
     pub consumers: Arc<Consumers>,
     /// The stages of all global rules; run for every request, matched or not.
     pub global: Option<Arc<dyn Chain>>,

@@ -14,7 +14,7 @@ const MAX_DEPTH: usize = 64;
 
 /// One compiled schema. An absent keyword is `None` or empty.
 #[derive(Debug, Default)]
-pub struct Node {
+pub struct Subschema {
     /// The schema is `false`: nothing fits.
     pub never: bool,
     pub types: Vec<Type>,
@@ -23,14 +23,14 @@ pub struct Node {
     pub string: Option<Box<StringRules>>,
     pub number: Option<Box<NumberRules>>,
     pub one_of_values: Option<Vec<Value>>,
-    pub all_of: Vec<Node>,
+    pub all_of: Vec<Subschema>,
     pub any_of: Option<AnyOf>,
-    pub one_of: Vec<Node>,
+    pub one_of: Vec<Subschema>,
     pub branch: Option<Box<Branch>>,
-    pub not: Option<Box<Node>>,
+    pub not: Option<Box<Subschema>>,
     pub format: Option<Format>,
     pub constant: Option<Value>,
-    pub contains: Option<Box<Node>>,
+    pub contains: Option<Box<Subschema>>,
     /// The properties a bare `{"required": […]}` alternative asks for.
     pub asks_only: Option<Vec<String>>,
     /// What people call a value that fits.
@@ -68,7 +68,7 @@ pub struct ObjectRules {
 #[derive(Debug)]
 pub struct Property {
     pub name: String,
-    pub node: Node,
+    pub node: Subschema,
     pub default: Option<Value>,
     pub required: bool,
     pub dependency: Option<Dependency>,
@@ -77,14 +77,14 @@ pub struct Property {
 #[derive(Debug)]
 pub enum Dependency {
     Names(Vec<String>),
-    Schema(Box<Node>),
+    Schema(Box<Subschema>),
 }
 
 #[derive(Debug)]
 pub struct Pattern {
     pub source: String,
     pub regex: Regex,
-    pub node: Node,
+    pub node: Subschema,
 }
 
 #[derive(Debug, Default)]
@@ -92,15 +92,15 @@ pub enum Additional {
     #[default]
     Allowed,
     Forbidden,
-    Fits(Box<Node>),
+    Fits(Box<Subschema>),
 }
 
 #[derive(Debug, Default)]
 pub struct ArrayRules {
     pub min: Option<usize>,
     pub max: Option<usize>,
-    pub items: Option<Node>,
-    pub tuple: Vec<Node>,
+    pub items: Option<Subschema>,
+    pub tuple: Vec<Subschema>,
     /// What follows a tuple.
     pub rest: Additional,
     pub unique: bool,
@@ -124,16 +124,16 @@ pub struct NumberRules {
 
 #[derive(Debug)]
 pub struct AnyOf {
-    pub alternatives: Vec<Node>,
+    pub alternatives: Vec<Subschema>,
     /// `object matches none of the required` and what they were.
     pub message: String,
 }
 
 #[derive(Debug)]
 pub struct Branch {
-    pub condition: Node,
-    pub then: Option<Node>,
-    pub otherwise: Option<Node>,
+    pub condition: Subschema,
+    pub then: Option<Subschema>,
+    pub otherwise: Option<Subschema>,
 }
 
 /// The formats api7's `jsonschema` checks; others are taken as a note.
@@ -145,7 +145,7 @@ pub enum Format {
 }
 
 /// Compiles a whole document.
-pub fn compile(document: &Value) -> Result<Node, Invalid> {
+pub fn compile(document: &Value) -> Result<Subschema, Invalid> {
     Compiler { document }.node(document, 0)
 }
 
@@ -154,12 +154,12 @@ struct Compiler<'a> {
 }
 
 impl Compiler<'_> {
-    fn node(&self, schema: &Value, depth: usize) -> Result<Node, Invalid> {
+    fn node(&self, schema: &Value, depth: usize) -> Result<Subschema, Invalid> {
         if depth > MAX_DEPTH {
             return Err(Invalid::new("schema is nested too deeply"));
         }
         let map = match schema {
-            Value::Bool(fits) => return Ok(Node { never: !fits, ..Node::default() }),
+            Value::Bool(fits) => return Ok(Subschema { never: !fits, ..Subschema::default() }),
             Value::Object(map) => map,
             _ => return Err(Invalid::new("a schema must be an object or a boolean")),
         };
@@ -171,7 +171,7 @@ impl Compiler<'_> {
             return self.node(target, depth + 1).map_err(|invalid| invalid.at("/$ref"));
         }
 
-        let mut node = Node {
+        let mut node = Subschema {
             types: types(map)?,
             object: self.object_rules(map, depth)?.map(Box::new),
             array: self.array_rules(map, depth)?.map(Box::new),
@@ -314,13 +314,13 @@ impl Compiler<'_> {
         Ok(Some(Branch { condition, then, otherwise }))
     }
 
-    fn child(&self, map: &Map<String, Value>, keyword: &str, depth: usize) -> Result<Option<Node>, Invalid> {
+    fn child(&self, map: &Map<String, Value>, keyword: &str, depth: usize) -> Result<Option<Subschema>, Invalid> {
         map.get(keyword)
             .map(|schema| self.node(schema, depth + 1).map_err(|invalid| invalid.within(keyword)))
             .transpose()
     }
 
-    fn nodes(&self, map: &Map<String, Value>, keyword: &str, depth: usize) -> Result<Vec<Node>, Invalid> {
+    fn nodes(&self, map: &Map<String, Value>, keyword: &str, depth: usize) -> Result<Vec<Subschema>, Invalid> {
         match map.get(keyword) {
             None => Ok(Vec::new()),
             Some(Value::Array(schemas)) => schemas
@@ -336,8 +336,8 @@ impl Compiler<'_> {
 }
 
 /// Whether walking `node` may change a value.
-fn writes(node: &Node) -> bool {
-    let below = |nodes: &[Node]| nodes.iter().any(|node| node.writes);
+fn writes(node: &Subschema) -> bool {
+    let below = |nodes: &[Subschema]| nodes.iter().any(|node| node.writes);
     let fits = |additional: &Additional| matches!(additional, Additional::Fits(node) if node.writes);
     node.types.iter().any(|kind| matches!(kind, Type::Object | Type::Array | Type::Integer))
         || node.object.as_deref().is_some_and(|rules| {

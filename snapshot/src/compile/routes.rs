@@ -113,7 +113,7 @@ impl Compiler {
             Some(before) if **before == upstream => before.clone(),
             _ => {
                 let upstream = Arc::new(upstream);
-                self.table.insert(upstream.clone());
+                self.table.insert(upstream.slot, upstream.clone());
                 upstream
             }
         }

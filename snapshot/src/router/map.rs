@@ -16,6 +16,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::filter::Filter;
+use crate::table::Table;
 
 #[derive(Debug, Clone)]
 pub(super) struct Map<V> {
@@ -33,21 +34,12 @@ enum Root<V> {
     Many(Arc<Pages<V>>),
 }
 
-/// Pages by number, in a trie over the digits of the number.
+/// Pages by number.
 #[derive(Debug, Clone)]
 struct Pages<V> {
-    root: Node<V>,
-    /// Branches on the way to a page.
-    levels: u32,
+    pages: Table<Page<V>>,
     count: u32,
     filter: Filter,
-}
-
-#[derive(Debug, Clone)]
-enum Node<V> {
-    Empty,
-    Page(Arc<Page<V>>),
-    Branch(Arc<[Node<V>; WAYS]>),
 }
 
 #[derive(Debug, Clone)]
@@ -69,9 +61,6 @@ struct Leaf<V> {
 
 /// More leaves than this are kept in pages.
 const FEW: usize = 8;
-/// Bits of a page's number a level takes.
-const BITS: u32 = 5;
-const WAYS: usize = 1 << BITS;
 const SLOTS: usize = 16;
 /// Leaves in a page, on average: many enough for memory, few enough that most have the slot
 /// their hash tells.
@@ -155,7 +144,7 @@ impl<V: Clone> Map<V> {
                 pages.of_mut(hash).remove(hash, key);
                 if self.len < pages.count {
                     let mut left = Vec::with_capacity(self.len as usize);
-                    pages.root.each(&mut |leaf| left.push(leaf.clone()));
+                    pages.each(|leaf| left.push(leaf.clone()));
                     self.root = Root::of(left);
                 }
             }
@@ -168,12 +157,7 @@ impl<V: Clone> Root<V> {
         if leaves.len() <= FEW {
             return Root::Few(leaves.into());
         }
-        let mut pages = Pages {
-            root: Node::Page(Arc::default()),
-            levels: 0,
-            count: 1,
-            filter: Filter::new(leaves.len()),
-        };
+        let mut pages = Pages { pages: Table::default(), count: 1, filter: Filter::new(leaves.len()) };
         let enough = leaves.len().div_ceil(LOAD);
         leaves.into_iter().for_each(|leaf| pages.insert(leaf));
         (1..enough).for_each(|_| pages.grow());
@@ -193,29 +177,22 @@ impl<V: Clone> Pages<V> {
 
     #[inline]
     fn of(&self, hash: u64) -> Option<&Page<V>> {
-        let number = Pages::<V>::number(hash, self.count);
-        let (mut node, mut level) = (&self.root, self.levels);
-        loop {
-            match node {
-                Node::Branch(ways) => {
-                    level = level.saturating_sub(1);
-                    node = &ways[digit(number, level)];
-                }
-                Node::Page(page) => return Some(page),
-                Node::Empty => return None,
-            }
-        }
+        self.pages.get(Pages::<V>::number(hash, self.count)).map(|page| &**page)
     }
 
     fn of_mut(&mut self, hash: u64) -> &mut Page<V> {
-        self.root.page_mut(Pages::<V>::number(hash, self.count), self.levels)
+        self.pages.entry(Pages::<V>::number(hash, self.count))
+    }
+
+    fn each<'p>(&'p self, mut look: impl FnMut(&'p Leaf<V>)) {
+        self.pages.each(|page| page.slots.iter().flatten().chain(&page.more).for_each(&mut look));
     }
 
     fn insert(&mut self, leaf: Leaf<V>) {
         if self.filter.is_full() {
             // What was removed leaves its traces in the filter until now.
             let mut hashes = Vec::new();
-            self.root.each(&mut |leaf| hashes.push(leaf.hash));
+            self.each(|leaf| hashes.push(leaf.hash));
             self.filter = Filter::new(hashes.len());
             hashes.into_iter().for_each(|hash| self.filter.note(hash));
         }
@@ -226,47 +203,11 @@ impl<V: Clone> Pages<V> {
     /// Adds a page, with the leaves of another whose hashes tell so now.
     fn grow(&mut self) {
         let count = self.count + 1;
-        if self.count == 1 << (BITS * self.levels) {
-            let low = std::mem::replace(&mut self.root, Node::Empty);
-            self.root = Node::branch(low);
-            self.levels += 1;
-        }
         // The page with the same number but for its highest bit.
         let from = self.count - (count.next_power_of_two() / 2);
-        let all: Vec<_> = self.root.page_mut(from, self.levels).take_all().collect();
+        let all: Vec<_> = self.pages.entry(from).take_all().collect();
         self.count = count;
         all.into_iter().for_each(|leaf| self.of_mut(leaf.hash).insert(leaf));
-    }
-}
-
-impl<V: Clone> Node<V> {
-    /// The page of this number, an empty one if there is none.
-    fn page_mut(&mut self, number: u32, levels: u32) -> &mut Page<V> {
-        if let Node::Empty = self {
-            *self = if levels == 0 { Node::Page(Arc::default()) } else { Node::branch(Node::Empty) };
-        }
-        match self {
-            Node::Branch(ways) => {
-                let level = levels.saturating_sub(1);
-                Arc::make_mut(ways)[digit(number, level)].page_mut(number, level)
-            }
-            Node::Page(page) => Arc::make_mut(page),
-            Node::Empty => unreachable!("it was replaced above"),
-        }
-    }
-
-    /// A branch with one way.
-    fn branch(first: Node<V>) -> Node<V> {
-        let mut first = Some(first);
-        Node::Branch(Arc::new(std::array::from_fn(|_| first.take().unwrap_or(Node::Empty))))
-    }
-
-    fn each(&self, look: &mut impl FnMut(&Leaf<V>)) {
-        match self {
-            Node::Empty => {}
-            Node::Page(page) => page.slots.iter().flatten().chain(&page.more).for_each(look),
-            Node::Branch(ways) => ways.iter().for_each(|node| node.each(look)),
-        }
     }
 }
 
@@ -330,11 +271,6 @@ impl<V> Default for Page<V> {
     }
 }
 
-#[inline]
-fn digit(number: u32, level: u32) -> usize {
-    (number >> (BITS * level)) as usize % WAYS
-}
-
 /// The slot to look at after `step` others: the hash's high bits, for the low ones are the same
 /// in all of the page.
 #[inline]
@@ -392,7 +328,7 @@ mod tests {
             map.insert(hash, &key, ());
         }
         assert!(map.may_have(4) && !map.may_have(5));
-        assert!(matches!(&map.root, Root::Many(pages) if pages.count == 715 && pages.levels == 2));
+        assert!(matches!(&map.root, Root::Many(pages) if pages.count == 715));
         for (hash, key) in (0..5000).map(key) {
             map.remove(hash, &key);
         }
