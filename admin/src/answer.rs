@@ -10,25 +10,25 @@ use serde_json::{Value, json};
 
 use crate::program::Outcome;
 
-pub(crate) type Answer = Result<Response<Bytes>, Refusal>;
+pub(crate) type Answer = Result<Response<Bytes>, ErrorAnswer>;
 
 /// An answer that ends a request early.
 #[derive(Debug)]
-pub(crate) struct Refusal(Box<Response<Bytes>>);
+pub(crate) struct ErrorAnswer(Box<Response<Bytes>>);
 
-impl Refusal {
+impl ErrorAnswer {
     /// `{"error_msg":…}`
-    pub fn new(status: StatusCode, reason: impl Into<String>) -> Refusal {
-        Refusal::response(json(status, &json!({ "error_msg": reason.into() })))
+    pub fn new(status: StatusCode, reason: impl Into<String>) -> ErrorAnswer {
+        ErrorAnswer::response(json(status, &json!({ "error_msg": reason.into() })))
     }
 
     /// A status without a body.
-    pub fn bare(status: StatusCode) -> Refusal {
-        Refusal::response(empty(status))
+    pub fn bare(status: StatusCode) -> ErrorAnswer {
+        ErrorAnswer::response(empty(status))
     }
 
-    pub fn response(response: Response<Bytes>) -> Refusal {
-        Refusal(Box::new(response))
+    pub fn response(response: Response<Bytes>) -> ErrorAnswer {
+        ErrorAnswer(Box::new(response))
     }
 
     pub fn into_response(self) -> Response<Bytes> {
@@ -37,13 +37,13 @@ impl Refusal {
 }
 
 /// A 400.
-pub(crate) fn said(reason: impl Into<String>) -> Refusal {
-    Refusal::new(StatusCode::BAD_REQUEST, reason)
+pub(crate) fn said(reason: impl Into<String>) -> ErrorAnswer {
+    ErrorAnswer::new(StatusCode::BAD_REQUEST, reason)
 }
 
-impl From<Invalid> for Refusal {
+impl From<Invalid> for ErrorAnswer {
     /// APISIX's message, and beside it where the error is and what to do, for people.
-    fn from(invalid: Invalid) -> Refusal {
+    fn from(invalid: Invalid) -> ErrorAnswer {
         let mut body = json!({ "error_msg": invalid.reason });
         let parts = [
             ("pointer", Some(invalid.pointer).filter(|pointer| !pointer.is_empty())),
@@ -56,25 +56,25 @@ impl From<Invalid> for Refusal {
                 body[name] = Value::from(part);
             }
         }
-        Refusal::response(json(StatusCode::BAD_REQUEST, &body))
+        ErrorAnswer::response(json(StatusCode::BAD_REQUEST, &body))
     }
 }
 
-impl From<StoreError> for Refusal {
-    fn from(error: StoreError) -> Refusal {
+impl From<StoreError> for ErrorAnswer {
+    fn from(error: StoreError) -> ErrorAnswer {
         let status = match error {
             StoreError::ReadOnly { .. } => StatusCode::METHOD_NOT_ALLOWED,
             _ => StatusCode::SERVICE_UNAVAILABLE,
         };
-        Refusal::new(status, error.to_string())
+        ErrorAnswer::new(status, error.to_string())
     }
 }
 
-impl From<Refused> for Refusal {
-    fn from(refused: Refused) -> Refusal {
+impl From<Refused> for ErrorAnswer {
+    fn from(refused: Refused) -> ErrorAnswer {
         match refused {
             Refused::Invalid(invalid) => invalid.into(),
-            Refused::Missing(what) => Refusal::new(StatusCode::NOT_FOUND, what),
+            Refused::Missing(what) => ErrorAnswer::new(StatusCode::NOT_FOUND, what),
             Refused::Store(error) => error.into(),
         }
     }
@@ -97,8 +97,8 @@ pub(crate) fn empty(status: StatusCode) -> Response<Bytes> {
     text(status, Bytes::new())
 }
 
-pub(crate) fn not_found() -> Refusal {
-    Refusal::response(json(StatusCode::NOT_FOUND, &json!({ "message": "Key not found" })))
+pub(crate) fn not_found() -> ErrorAnswer {
+    ErrorAnswer::response(json(StatusCode::NOT_FOUND, &json!({ "message": "Key not found" })))
 }
 
 /// The store's path of a resource: `/apisix/routes/1`.

@@ -10,18 +10,21 @@ use http::{Method, StatusCode, header};
 use percent_encoding::percent_decode_str;
 use subtle::{Choice, ConstantTimeEq};
 
-use crate::answer::{self, Refusal};
+use crate::answer::{self, ErrorAnswer};
 use crate::author::KeyName;
 use crate::config::{AdminKey, AdminRole, Config};
 
 /// # Errors
 /// 403 unless `allow_admin` holds the address.
-pub(crate) fn check_address(config: &Config, peer: IpAddr) -> Result<(), Refusal> {
+pub(crate) fn check_address(config: &Config, peer: IpAddr) -> Result<(), ErrorAnswer> {
     match is_allowed(config, peer) {
         true => Ok(()),
         false => {
             let peer = peer.to_canonical();
-            Err(Refusal::new(StatusCode::FORBIDDEN, format!("{peer} is not in deployment.admin.allow_admin")))
+            Err(ErrorAnswer::new(
+                StatusCode::FORBIDDEN,
+                format!("{peer} is not in deployment.admin.allow_admin"),
+            ))
         }
     }
 }
@@ -37,7 +40,7 @@ pub(crate) fn is_allowed(config: &Config, peer: IpAddr) -> bool {
 ///
 /// # Errors
 /// 401 unless the request carries a key, and the key's role allows the method; and why, for a log.
-pub(crate) fn check_key(config: &Config, head: &Parts) -> Result<KeyName, (Refusal, &'static str)> {
+pub(crate) fn check_key(config: &Config, head: &Parts) -> Result<KeyName, (ErrorAnswer, &'static str)> {
     if !config.key_required {
         return check_origin(head);
     }
@@ -51,10 +54,10 @@ pub(crate) fn check_key(config: &Config, head: &Parts) -> Result<KeyName, (Refus
 
 /// Without keys, the address is all that is asked for, and every web page that is open on an
 /// allowed machine has it. Browsers say when a page is behind a request.
-fn check_origin(head: &Parts) -> Result<KeyName, (Refusal, &'static str)> {
+fn check_origin(head: &Parts) -> Result<KeyName, (ErrorAnswer, &'static str)> {
     if head.headers.contains_key(header::ORIGIN) {
         let reason = "requests of web pages are refused while deployment.admin.admin_key_required is false";
-        return Err((Refusal::new(StatusCode::FORBIDDEN, reason), "it comes from a web page"));
+        return Err((ErrorAnswer::new(StatusCode::FORBIDDEN, reason), "it comes from a web page"));
     }
     Ok(KeyName::NotAsked)
 }
@@ -89,9 +92,9 @@ fn key_of<'a>(config: &'a Config, token: &[u8]) -> Option<&'a AdminKey> {
     found
 }
 
-fn refused(why: &'static str) -> (Refusal, &'static str) {
+fn refused(why: &'static str) -> (ErrorAnswer, &'static str) {
     let body = serde_json::json!({ "error_msg": "failed to check token", "description": why });
-    (Refusal::response(answer::json(StatusCode::UNAUTHORIZED, &body)), why)
+    (ErrorAnswer::response(answer::json(StatusCode::UNAUTHORIZED, &body)), why)
 }
 
 #[cfg(test)]

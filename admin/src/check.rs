@@ -9,11 +9,11 @@ use sdk::expr::Expr;
 use serde_json::Value;
 
 use crate::Admin;
-use crate::answer::{Refusal, said};
+use crate::answer::{ErrorAnswer, said};
 
 impl Admin {
     /// Checks a value as far as no other resources are needed.
-    pub(crate) async fn check(&self, key: &Key, value: &Value) -> Result<(), Refusal> {
+    pub(crate) async fn check(&self, key: &Key, value: &Value) -> Result<(), ErrorAnswer> {
         check_alone(&*self.catalog, key, value)?;
         self.check_loaded(value).await?;
         match key.kind {
@@ -23,7 +23,7 @@ impl Admin {
     }
 
     /// Refuses plugins that the `plugins` list of config.yaml leaves out.
-    async fn check_loaded(&self, value: &Value) -> Result<(), Refusal> {
+    async fn check_loaded(&self, value: &Value) -> Result<(), ErrorAnswer> {
         let Some(plugins) = value.get("plugins").and_then(Value::as_object) else { return Ok(()) };
         let loaded = self.loaded().await?;
         for name in plugins.keys() {
@@ -39,7 +39,7 @@ impl Admin {
         Ok(())
     }
 
-    fn check_credential(&self, value: &Value) -> Result<(), Refusal> {
+    fn check_credential(&self, value: &Value) -> Result<(), ErrorAnswer> {
         let plugins = value.get("plugins").and_then(Value::as_object);
         for name in plugins.into_iter().flat_map(|plugins| plugins.keys()) {
             if !self.about.iter().any(|about| about.auth && about.name == name) {

@@ -15,7 +15,7 @@ use sdk::catalog::About;
 use serde_json::{Map, Value, json};
 use tokio::net::TcpListener;
 
-use crate::answer::{self, Answer, Refusal, said};
+use crate::answer::{self, Answer, ErrorAnswer, said};
 use crate::program::{Program, Published, Rejected};
 use crate::server::{self, Limits};
 use crate::{list, plugins};
@@ -43,7 +43,7 @@ impl ControlApi {
     }
 
     pub async fn handle(&self, peer: IpAddr, request: &Request<Bytes>) -> Response<Bytes> {
-        self.answer(peer, request).await.unwrap_or_else(Refusal::into_response)
+        self.answer(peer, request).await.unwrap_or_else(ErrorAnswer::into_response)
     }
 
     async fn answer(&self, peer: IpAddr, request: &Request<Bytes>) -> Answer {
@@ -61,7 +61,7 @@ impl ControlApi {
             }
             (&Method::POST, ["v1", "reload"]) => match self.program.reload().await {
                 Ok(message) => ok(&json!({ "message": message })),
-                Err(reason) => Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, reason)),
+                Err(reason) => Err(ErrorAnswer::new(StatusCode::UNPROCESSABLE_ENTITY, reason)),
             },
             (&Method::GET, ["v1", "rejected"]) => ok(&rejected(&*self.program)),
             (&Method::GET, ["v1", "schema"]) => ok(&self.schemas()),
@@ -78,9 +78,10 @@ impl ControlApi {
             (&Method::GET, ["v1", "plugin_metadata", name]) => {
                 match self.store.get(&Key::new(Kind::PluginMetadata, *name)).await? {
                     Some(stored) => ok(&stored.value),
-                    None => {
-                        Err(Refusal::new(StatusCode::NOT_FOUND, format!("plugin metadata[{name}] not found")))
-                    }
+                    None => Err(ErrorAnswer::new(
+                        StatusCode::NOT_FOUND,
+                        format!("plugin metadata[{name}] not found"),
+                    )),
                 }
             }
             // No version so far checks the health of nodes.
@@ -95,7 +96,7 @@ impl ControlApi {
             }
             // There is no garbage to collect; APISIX's tools ask for it all the same.
             (&Method::POST, ["v1", "gc"]) => Ok(answer::empty(StatusCode::OK)),
-            _ => Err(Refusal::bare(StatusCode::NOT_FOUND)),
+            _ => Err(ErrorAnswer::bare(StatusCode::NOT_FOUND)),
         }
     }
 
@@ -107,13 +108,13 @@ impl ControlApi {
     async fn one(&self, kind: Kind, id: &str) -> Answer {
         match self.store.get(&Key::new(kind, id)).await? {
             Some(stored) => Ok(answer::json(StatusCode::OK, &runtime_object(&stored))),
-            None => Err(Refusal::new(StatusCode::NOT_FOUND, format!("{kind}[{id}] not found"))),
+            None => Err(ErrorAnswer::new(StatusCode::NOT_FOUND, format!("{kind}[{id}] not found"))),
         }
     }
 
     /// Whom nobody checks, in APISIX's words.
     async fn no_checker(&self, collection: &str, id: Option<&str>) -> Answer {
-        let missing = |reason: String| Err(Refusal::new(StatusCode::NOT_FOUND, reason));
+        let missing = |reason: String| Err(ErrorAnswer::new(StatusCode::NOT_FOUND, reason));
         let Some(id) = id else { return missing(format!("missing src id for src type {collection}")) };
         let kind = match collection {
             "routes" => Kind::Route,

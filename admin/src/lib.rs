@@ -39,7 +39,7 @@ use sdk::catalog::About;
 use serde_json::json;
 use tokio::net::TcpListener;
 
-use answer::{Answer, Refusal, said};
+use answer::{Answer, ErrorAnswer, said};
 use author::{Author, Lines};
 use request::Call;
 
@@ -116,7 +116,7 @@ impl Admin {
     }
 
     fn admit(&self, peer: IpAddr, head: &Parts) -> Admitted {
-        let answered = |refusal: Refusal, why: &str| {
+        let answered = |refusal: ErrorAnswer, why: &str| {
             self.refused.refused(peer.to_canonical(), why);
             Admitted::Answered(refusal.into_response())
         };
@@ -162,10 +162,10 @@ impl Admin {
             }
             _ => match Call::read(head) {
                 Some(call) => self.route(author, call, head, body).await,
-                None => Err(Refusal::bare(StatusCode::NOT_FOUND)),
+                None => Err(ErrorAnswer::bare(StatusCode::NOT_FOUND)),
             },
         }
-        .unwrap_or_else(Refusal::into_response);
+        .unwrap_or_else(ErrorAnswer::into_response);
         response.headers_mut().insert("x-api-version", self.envelope().version());
         response
     }
@@ -174,11 +174,11 @@ impl Admin {
         match (call.method, call.segments()) {
             (method, ["plugins", "reload"]) => match *method {
                 Method::PUT => self.reload_plugins(author).await,
-                Method::GET | Method::POST | Method::DELETE | Method::PATCH => Err(Refusal::new(
+                Method::GET | Method::POST | Method::DELETE | Method::PATCH => Err(ErrorAnswer::new(
                     StatusCode::METHOD_NOT_ALLOWED,
                     format!("please use PUT method to reload the plugins, {method} method is not allowed."),
                 )),
-                _ => Err(Refusal::bare(StatusCode::NOT_FOUND)),
+                _ => Err(ErrorAnswer::bare(StatusCode::NOT_FOUND)),
             },
             (&Method::GET, ["plugins", "list"]) => self.list_plugins(&call).await,
             (&Method::POST, ["schema", "validate", collection]) => validate::one(collection, body),
@@ -192,7 +192,7 @@ impl Admin {
             (&Method::GET | &Method::PUT | &Method::POST | &Method::DELETE | &Method::PATCH, _) => {
                 self.resource(author, call, body).await
             }
-            _ => Err(Refusal::bare(StatusCode::NOT_FOUND)),
+            _ => Err(ErrorAnswer::bare(StatusCode::NOT_FOUND)),
         }
     }
 }
@@ -216,9 +216,9 @@ fn too_large(size: u64, most: usize) -> Response<Bytes> {
 }
 
 /// Reads a JSON body; `None` if there is none.
-fn read_body(body: &[u8]) -> Result<Option<serde_json::Value>, Refusal> {
+fn read_body(body: &[u8]) -> Result<Option<serde_json::Value>, ErrorAnswer> {
     if body.len() > MAX_BODY {
-        return Err(Refusal::response(too_large(body.len() as u64, MAX_BODY)));
+        return Err(ErrorAnswer::response(too_large(body.len() as u64, MAX_BODY)));
     }
     if body.is_empty() {
         return Ok(None);

@@ -7,7 +7,7 @@ use model::key::DEFAULT_PREFIX;
 use regex::{Regex, RegexBuilder};
 use serde_json::{Value, json};
 
-use crate::answer::{self, Answer, Envelope, Refusal};
+use crate::answer::{self, Answer, Envelope, ErrorAnswer};
 use crate::request::{Call, pairs};
 
 /// One resource with its revisions, as GET shows it.
@@ -48,12 +48,12 @@ struct Page {
 }
 
 /// Both `page` and `page_size`, or no pages.
-fn page(call: &Call<'_>) -> Result<Option<Page>, Refusal> {
+fn page(call: &Call<'_>) -> Result<Option<Page>, ErrorAnswer> {
     let number = |name| call.query(name).and_then(|text| text.trim().parse::<f64>().ok());
     let (Some(page), Some(size)) = (number("page"), number("page_size")) else { return Ok(None) };
     if !(10.0..=500.0).contains(&size) {
         let response = answer::text(StatusCode::BAD_REQUEST, "page_size must be between 10 and 500");
-        return Err(Refusal::response(response));
+        return Err(ErrorAnswer::response(response));
     }
     let size = size as usize;
     let before = if page >= 1.0 { page as usize - 1 } else { 0 };

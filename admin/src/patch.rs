@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::answer::{Refusal, said};
+use crate::answer::{ErrorAnswer, said};
 
 /// Lays `change` over `value`: objects are merged, `null` deletes, everything else replaces.
 ///
@@ -33,7 +33,7 @@ pub(crate) fn merge(value: &mut Value, change: Value) {
 ///
 /// # Errors
 /// `invalid sub-path: /a/b` where the way leads through something that is no object.
-pub(crate) fn set(value: &mut Value, path: &[String], part: Value) -> Result<(), Refusal> {
+pub(crate) fn set(value: &mut Value, path: &[String], part: Value) -> Result<(), ErrorAnswer> {
     let invalid = |depth: usize| said(format!("invalid sub-path: /{}", path[..depth].join("/")));
     let Some((last, way)) = path.split_last() else {
         *value = part;

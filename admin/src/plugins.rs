@@ -7,7 +7,7 @@ use sdk::catalog::About;
 use serde_json::{Map, Value, json};
 
 use crate::Admin;
-use crate::answer::{self, Answer, Refusal, said};
+use crate::answer::{self, Answer, ErrorAnswer, said};
 use crate::author::Author;
 use crate::request::Call;
 
@@ -45,7 +45,9 @@ impl Admin {
                 Ok(answer::json(StatusCode::OK, &Value::from(names)))
             }
             "stream" => Ok(answer::json(StatusCode::OK, &json!([]))),
-            _ => Err(Refusal::response(answer::text(StatusCode::BAD_REQUEST, "invalid subsystem passed"))),
+            _ => {
+                Err(ErrorAnswer::response(answer::text(StatusCode::BAD_REQUEST, "invalid subsystem passed")))
+            }
         }
     }
 
@@ -60,7 +62,7 @@ impl Admin {
             return Ok(answer::json(StatusCode::OK, &described(&loaded)));
         }
         let about = loaded.into_iter().find(|about| Some(about.name) == name).ok_or_else(|| {
-            Refusal::new(StatusCode::NOT_FOUND, format!("plugin not found in subsystem {subsystem}"))
+            ErrorAnswer::new(StatusCode::NOT_FOUND, format!("plugin not found in subsystem {subsystem}"))
         })?;
         let schema = match call.query("schema_type") {
             Some("consumer") => about.consumer_schema.as_ref(),
@@ -70,7 +72,7 @@ impl Admin {
     }
 
     /// The plugins that may be used now, by priority from high to low.
-    pub(crate) async fn loaded(&self) -> Result<Vec<&About>, Refusal> {
+    pub(crate) async fn loaded(&self) -> Result<Vec<&About>, ErrorAnswer> {
         let stored = self.store.plugins().await?;
         let names = stored.as_ref().or(self.config.plugins.as_ref());
         let mut loaded: Vec<&About> = match names {
@@ -93,9 +95,12 @@ pub(crate) async fn reload(
     store: &dyn control::store::Store,
     program: &dyn crate::Program,
     about: &[About],
-) -> Result<(Response<Bytes>, u64), Refusal> {
+) -> Result<(Response<Bytes>, u64), ErrorAnswer> {
     let listed = program.read_plugins().map_err(|reason| {
-        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, format!("cannot read the list of plugins: {reason}"))
+        ErrorAnswer::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("cannot read the list of plugins: {reason}"),
+        )
     })?;
     if !store.writable() {
         // The store has no list of its own, so that of config.yaml is what is used.

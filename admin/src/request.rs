@@ -7,7 +7,7 @@ use http::Method;
 use http::request::Parts;
 use percent_encoding::percent_decode_str;
 
-use crate::answer::{Refusal, said};
+use crate::answer::{ErrorAnswer, said};
 
 /// Method, path below `/apisix/admin` and query.
 pub(crate) struct Call<'a> {
@@ -46,7 +46,7 @@ impl<'a> Call<'a> {
     }
 
     /// `?ttl=` in seconds.
-    pub fn ttl(&self) -> Result<Option<Duration>, Refusal> {
+    pub fn ttl(&self) -> Result<Option<Duration>, ErrorAnswer> {
         let Some(text) = self.query("ttl") else { return Ok(None) };
         let seconds = text.trim().parse::<f64>().ok().filter(|seconds| seconds.is_finite());
         let seconds = seconds.ok_or_else(|| said("invalid argument ttl: should be a number"))?;

@@ -11,7 +11,7 @@ use http::{Method, Response, StatusCode};
 use model::{Key, Kind};
 use serde_json::{Value, json};
 
-use crate::answer::{self, Answer, Envelope, Refusal, said};
+use crate::answer::{self, Answer, Envelope, ErrorAnswer, said};
 use crate::author::Author;
 use crate::request::Call;
 use crate::{Admin, list, now, patch, read_body};
@@ -39,7 +39,7 @@ impl Admin {
         let value = read_body(body)?;
         let ttl = call.ttl()?;
         if !allows(target.kind, call.method) {
-            return Err(Refusal::new(
+            return Err(ErrorAnswer::new(
                 StatusCode::METHOD_NOT_ALLOWED,
                 format!("not supported `{}` method for {}", call.method, target.kind),
             ));
@@ -267,7 +267,7 @@ impl Admin {
 }
 
 impl Target {
-    fn read(path: &[&str]) -> Result<Target, Refusal> {
+    fn read(path: &[&str]) -> Result<Target, ErrorAnswer> {
         let owned = |text: &&str| (*text).to_owned();
         let (kind, owner, rest) = match path {
             ["consumers", consumer, "credentials", rest @ ..] => {
@@ -297,7 +297,7 @@ impl Target {
 
 impl Target {
     /// What a PATCH makes of what is there.
-    fn patched(&self, key: &Key, there: &Stored, change: Value) -> Result<Value, Refusal> {
+    fn patched(&self, key: &Key, there: &Stored, change: Value) -> Result<Value, ErrorAnswer> {
         let keeps_time = self.sub_path.is_empty() && change.get("update_time").is_some();
         let mut value = Value::clone(&there.value);
         if self.sub_path.is_empty() {
@@ -313,8 +313,8 @@ impl Target {
     }
 }
 
-fn unsupported(collection: &str) -> Refusal {
-    Refusal::new(StatusCode::NOT_FOUND, format!("Unsupported resource type: {collection}"))
+fn unsupported(collection: &str) -> ErrorAnswer {
+    ErrorAnswer::new(StatusCode::NOT_FOUND, format!("Unsupported resource type: {collection}"))
 }
 
 /// Which methods a kind has, as in APISIX.
@@ -334,7 +334,7 @@ fn allows(kind: Kind, method: &Method) -> bool {
     }
 }
 
-fn configuration(value: Option<Value>) -> Result<Value, Refusal> {
+fn configuration(value: Option<Value>) -> Result<Value, ErrorAnswer> {
     match value {
         None | Some(Value::Null) => Err(said("missing configurations")),
         Some(value @ Value::Object(_)) => Ok(value),
@@ -343,7 +343,7 @@ fn configuration(value: Option<Value>) -> Result<Value, Refusal> {
 }
 
 /// The key of a consumer, whose id is its username.
-fn consumer_key(id: Option<String>, value: &Value) -> Result<Key, Refusal> {
+fn consumer_key(id: Option<String>, value: &Value) -> Result<Key, ErrorAnswer> {
     let username = value.get("username").and_then(Value::as_str);
     match (id, username) {
         (_, None) => {
@@ -359,13 +359,13 @@ fn consumer_key(id: Option<String>, value: &Value) -> Result<Key, Refusal> {
     }
 }
 
-fn check_consumer(value: &Value) -> Result<(), Refusal> {
+fn check_consumer(value: &Value) -> Result<(), ErrorAnswer> {
     let checked = model::schema::of_kind(Kind::Consumer).check(value);
     Ok(checked.map_err(|invalid| invalid.said("invalid configuration: "))?)
 }
 
 /// Refuses times in what is sent: they are ours to set.
-fn refuse_times(value: &Value) -> Result<(), Refusal> {
+fn refuse_times(value: &Value) -> Result<(), ErrorAnswer> {
     for (at, part) in
         [("", Some(value)), ("upstream.", value.get("upstream")), ("plugins.", value.get("plugins"))]
     {

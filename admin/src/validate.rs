@@ -8,14 +8,14 @@ use model::yaml::Variables;
 use model::{Key, Kind};
 use serde_json::{Value, json};
 
-use crate::answer::{self, Answer, Refusal, said};
+use crate::answer::{self, Answer, ErrorAnswer, said};
 use crate::check::check_alone;
 use crate::{Admin, MAX_BODY, read_body, too_large};
 
 /// `/schema/validate/{collection}`: the object's fields alone, not its plugins.
 pub(crate) fn one(collection: &str, body: &[u8]) -> Answer {
     let kind = Kind::from_collection(collection).filter(|kind| *kind != Kind::Secret).ok_or_else(|| {
-        Refusal::new(StatusCode::NOT_FOUND, format!("Unsupported resource type: {collection}"))
+        ErrorAnswer::new(StatusCode::NOT_FOUND, format!("Unsupported resource type: {collection}"))
     })?;
     let value = read_body(body)?.unwrap_or(Value::Null);
     model::schema::of_kind(kind).check(&value)?;
@@ -74,16 +74,16 @@ impl Admin {
             return Ok(answer::json(StatusCode::OK, &json!({})));
         }
         let body = json!({ "error_msg": "Configuration validation failed", "errors": errors });
-        Err(Refusal::response(answer::json(StatusCode::BAD_REQUEST, &body)))
+        Err(ErrorAnswer::response(answer::json(StatusCode::BAD_REQUEST, &body)))
     }
 }
 
-fn read_document(head: &Parts, body: &[u8]) -> Result<Value, Refusal> {
+fn read_document(head: &Parts, body: &[u8]) -> Result<Value, ErrorAnswer> {
     if body.is_empty() {
         return Err(said("invalid request body: empty request body"));
     }
     if body.len() > MAX_BODY {
-        return Err(Refusal::response(too_large(body.len() as u64, MAX_BODY)));
+        return Err(ErrorAnswer::response(too_large(body.len() as u64, MAX_BODY)));
     }
     let media = head.headers.get(header::CONTENT_TYPE).map(|media| media.as_bytes()).unwrap_or_default();
     let document = if media.starts_with(b"application/yaml") {

@@ -19,18 +19,18 @@ use crate::{Invalid, Kind};
 mod check;
 mod compile;
 mod lua;
+mod misfit;
 mod plain;
-mod refusal;
 mod resources;
 
 pub(crate) use lua::{json_name, quoted};
 
-use compile::Node;
+use compile::Subschema;
 
 /// A compiled schema.
 #[derive(Debug)]
 pub struct Schema {
-    root: Node,
+    root: Subschema,
 }
 
 impl Schema {
@@ -66,7 +66,7 @@ impl Schema {
     /// Fills defaults up to the first thing wrong, and says nothing about it.
     pub fn fill_defaults(&self, value: &mut Value) {
         // A refusal means the rest of the value is not known to fit; what was filled stays.
-        let _ = self.root.walk::<refusal::Unsaid>(value);
+        let _ = self.root.walk::<misfit::Unsaid>(value);
     }
 }
 

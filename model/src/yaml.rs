@@ -66,7 +66,7 @@ fn read(text: &str, variables: Option<Lookup<'_>>) -> Result<Document, SyntaxErr
             max_total_scalar_bytes: 1 << 30,
         },
     };
-    let root: Spanned<Node> =
+    let root: Spanned<Tree> =
         serde_saphyr::from_str_with_options(text, options).map_err(|error| syntax_error(&error))?;
     let (value, spots) = Builder { variables }.value(root, None)?;
     Ok(Document { value, spots })
@@ -100,78 +100,78 @@ fn position(location: Location) -> Position {
 }
 
 /// A YAML node before it is a value.
-enum Node {
+enum Tree {
     Plain(Value),
-    List(Vec<Spanned<Node>>),
-    Map(Vec<(Spanned<String>, Spanned<Node>)>),
+    List(Vec<Spanned<Tree>>),
+    Map(Vec<(Spanned<String>, Spanned<Tree>)>),
 }
 
-impl<'de> Deserialize<'de> for Node {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Node, D::Error> {
-        from.deserialize_any(NodeVisitor)
+impl<'de> Deserialize<'de> for Tree {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Tree, D::Error> {
+        from.deserialize_any(TreeVisitor)
     }
 }
 
-struct NodeVisitor;
+struct TreeVisitor;
 
-impl<'de> Visitor<'de> for NodeVisitor {
-    type Value = Node;
+impl<'de> Visitor<'de> for TreeVisitor {
+    type Value = Tree;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a YAML value")
     }
 
-    fn visit_unit<E>(self) -> Result<Node, E> {
-        Ok(Node::Plain(Value::Null))
+    fn visit_unit<E>(self) -> Result<Tree, E> {
+        Ok(Tree::Plain(Value::Null))
     }
 
-    fn visit_none<E>(self) -> Result<Node, E> {
-        Ok(Node::Plain(Value::Null))
+    fn visit_none<E>(self) -> Result<Tree, E> {
+        Ok(Tree::Plain(Value::Null))
     }
 
-    fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Node, D::Error> {
-        Node::deserialize(from)
+    fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Tree, D::Error> {
+        Tree::deserialize(from)
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Node, E> {
-        Ok(Node::Plain(Value::Bool(value)))
+    fn visit_bool<E>(self, value: bool) -> Result<Tree, E> {
+        Ok(Tree::Plain(Value::Bool(value)))
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Node, E> {
-        Ok(Node::Plain(Value::from(value)))
+    fn visit_i64<E>(self, value: i64) -> Result<Tree, E> {
+        Ok(Tree::Plain(Value::from(value)))
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Node, E> {
-        Ok(Node::Plain(Value::from(value)))
+    fn visit_u64<E>(self, value: u64) -> Result<Tree, E> {
+        Ok(Tree::Plain(Value::from(value)))
     }
 
-    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Node, E> {
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Tree, E> {
         let number = Number::from_f64(value).ok_or_else(|| E::custom("a number must be finite"))?;
-        Ok(Node::Plain(Value::Number(number)))
+        Ok(Tree::Plain(Value::Number(number)))
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Node, E> {
-        Ok(Node::Plain(Value::from(value)))
+    fn visit_str<E>(self, value: &str) -> Result<Tree, E> {
+        Ok(Tree::Plain(Value::from(value)))
     }
 
-    fn visit_string<E>(self, value: String) -> Result<Node, E> {
-        Ok(Node::Plain(Value::String(value)))
+    fn visit_string<E>(self, value: String) -> Result<Tree, E> {
+        Ok(Tree::Plain(Value::String(value)))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Tree, A::Error> {
         let mut list = Vec::new();
         while let Some(item) = items.next_element()? {
             list.push(item);
         }
-        Ok(Node::List(list))
+        Ok(Tree::List(list))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Node, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Tree, A::Error> {
         let mut map = Vec::new();
         while let Some(member) = members.next_entry()? {
             map.push(member);
         }
-        Ok(Node::Map(map))
+        Ok(Tree::Map(map))
     }
 }
 
@@ -180,13 +180,13 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    fn value(&self, node: Spanned<Node>, key: Option<Position>) -> Result<(Value, Spot), SyntaxError> {
+    fn value(&self, node: Spanned<Tree>, key: Option<Position>) -> Result<(Value, Spot), SyntaxError> {
         let at = position(node.referenced);
         let mut spot = Spot { key, value: at, children: Vec::new() };
         let value = match node.value {
-            Node::Plain(Value::String(text)) => self.text(text, at, variables::typed)?,
-            Node::Plain(value) => value,
-            Node::List(items) => {
+            Tree::Plain(Value::String(text)) => self.text(text, at, variables::typed)?,
+            Tree::Plain(value) => value,
+            Tree::List(items) => {
                 let mut list = Vec::with_capacity(items.len());
                 for item in items {
                     let (value, child) = self.value(item, None)?;
@@ -195,7 +195,7 @@ impl Builder<'_> {
                 }
                 Value::Array(list)
             }
-            Node::Map(members) => {
+            Tree::Map(members) => {
                 let mut map = Map::new();
                 for (name, member) in members {
                     let key = position(name.referenced);

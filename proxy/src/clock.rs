@@ -40,14 +40,14 @@ pub(crate) struct Clock {
     coarse: Cell<u64>,
     /// The deadlines up to here have passed.
     struck: Cell<u64>,
-    entries: RefCell<Vec<Entry>>,
+    entries: RefCell<Vec<Timer>>,
     free: RefCell<Vec<usize>>,
     /// Counts waits without anything to do, so that the longest of them is known.
     rests: Cell<u64>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct Timer {
     deadline: u64,
     waker: Option<Waker>,
     rest: Rest,
@@ -207,7 +207,7 @@ impl Clock {
     }
 
     pub(crate) fn waiter(self: &Rc<Clock>) -> Waiter {
-        let entry = Entry { deadline: NEVER, waker: None, rest: Rest::Busy };
+        let entry = Timer { deadline: NEVER, waker: None, rest: Rest::Busy };
         let index = match self.free.borrow_mut().pop() {
             Some(index) => {
                 self.entries.borrow_mut()[index] = entry;
@@ -277,7 +277,7 @@ impl Waiter {
 impl Drop for Waiter {
     fn drop(&mut self) {
         let mut entries = self.clock.entries.borrow_mut();
-        entries[self.index] = Entry { deadline: NEVER, waker: None, rest: Rest::Busy };
+        entries[self.index] = Timer { deadline: NEVER, waker: None, rest: Rest::Busy };
         self.clock.free.borrow_mut().push(self.index);
     }
 }

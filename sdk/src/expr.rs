@@ -25,22 +25,22 @@ use crate::verdict::{Unjudged, Verdict};
 /// A compiled condition.
 #[derive(Debug, Clone)]
 pub struct Expr {
-    root: Node,
+    root: Term,
     needs_body: bool,
     /// It may come to something else than yes or no.
     doubtful: bool,
 }
 
 #[derive(Debug, Clone)]
-enum Node {
+enum Term {
     /// All of them, or with `negate` not all.
     All {
-        nodes: Vec<Node>,
+        nodes: Vec<Term>,
         negate: bool,
     },
     /// Any of them, or with `negate` none.
     Any {
-        nodes: Vec<Node>,
+        nodes: Vec<Term>,
         negate: bool,
     },
     Test {
@@ -161,28 +161,28 @@ impl Expr {
     }
 }
 
-impl Node {
+impl Term {
     fn matches(&self, x: &Exchange<'_>) -> bool {
         match self {
-            Node::All { nodes, negate } => nodes.iter().all(|node| node.matches(x)) != *negate,
-            Node::Any { nodes, negate } => nodes.iter().any(|node| node.matches(x)) != *negate,
-            Node::Test { var, test, negate } => test.holds(var.value(x).as_ref()) != *negate,
+            Term::All { nodes, negate } => nodes.iter().all(|node| node.matches(x)) != *negate,
+            Term::Any { nodes, negate } => nodes.iter().any(|node| node.matches(x)) != *negate,
+            Term::Test { var, test, negate } => test.holds(var.value(x).as_ref()) != *negate,
         }
     }
 
     fn judge(&self, x: &Exchange<'_>) -> Verdict {
         match self {
-            Node::All { nodes, negate } => decide(nodes, Verdict::Fails, x).negated_if(*negate),
-            Node::Any { nodes, negate } => decide(nodes, Verdict::Holds, x).negated_if(*negate),
-            Node::Test { var, test, negate } => test.judge(var, x).negated_if(*negate),
+            Term::All { nodes, negate } => decide(nodes, Verdict::Fails, x).negated_if(*negate),
+            Term::Any { nodes, negate } => decide(nodes, Verdict::Holds, x).negated_if(*negate),
+            Term::Test { var, test, negate } => test.judge(var, x).negated_if(*negate),
         }
     }
 
     /// Shows every test with its variable.
     fn each(&self, see: &mut impl FnMut(&Var, &Test)) {
         match self {
-            Node::All { nodes, .. } | Node::Any { nodes, .. } => nodes.iter().for_each(|node| node.each(see)),
-            Node::Test { var, test, .. } => see(var, test),
+            Term::All { nodes, .. } | Term::Any { nodes, .. } => nodes.iter().for_each(|node| node.each(see)),
+            Term::Test { var, test, .. } => see(var, test),
         }
     }
 }
@@ -201,7 +201,7 @@ fn step_for(verdict: Verdict, x: &Exchange<'_>) -> Step {
 
 /// A list that one of its nodes can decide alone: none of the others matters then, whether it can
 /// be judged or not. Else what needs the body goes first, since the body may decide.
-fn decide(nodes: &[Node], alone: Verdict, x: &Exchange<'_>) -> Verdict {
+fn decide(nodes: &[Term], alone: Verdict, x: &Exchange<'_>) -> Verdict {
     let mut all = alone.negated_if(true);
     for node in nodes {
         match node.judge(x) {

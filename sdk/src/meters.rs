@@ -49,7 +49,7 @@ pub struct Meters {
 /// What the scraping side knows. Only scrapes and configuration changes take its lock.
 #[derive(Debug, Default)]
 struct Collected {
-    shards: Vec<(Arc<Node>, Receiver<Registered>)>,
+    shards: Vec<(Arc<WorkerCounts>, Receiver<Registered>)>,
     families: Families,
     /// Series that gave way to others, or found no room.
     evicted: u64,
@@ -59,14 +59,14 @@ struct Collected {
 #[derive(Debug)]
 pub struct Shard {
     settings: Arc<Settings>,
-    node: Arc<Node>,
+    node: Arc<WorkerCounts>,
     new: Sender<Registered>,
     /// Requests by their labels.
-    entries: RefCell<HashTable<Entry>>,
+    entries: RefCell<HashTable<Labelled>>,
     hash: RandomState,
     /// Series by label text, as different requests may share one where labels are left out.
     known: RefCell<Known>,
-    overflow: RefCell<Option<Entry>>,
+    overflow: RefCell<Option<Labelled>>,
     scratch: RefCell<Vec<u8>>,
     /// Lines of output the known series of all workers make.
     lines: Arc<AtomicUsize>,
@@ -85,7 +85,7 @@ struct Known {
 
 /// The series of requests with the same labels.
 #[derive(Debug)]
-struct Entry {
+struct Labelled {
     key: Box<[u8]>,
     status: Arc<Count>,
     latency: Arc<Latency>,
@@ -94,7 +94,7 @@ struct Entry {
 
 /// What a worker counts of itself.
 #[derive(Debug, Default)]
-struct Node {
+struct WorkerCounts {
     accepted: AtomicU64,
     closed: AtomicU64,
     waiting: AtomicU64,
@@ -221,12 +221,12 @@ impl Collected {
         }
     }
 
-    fn sum(&self, of: impl Fn(&Node) -> &AtomicU64) -> u64 {
+    fn sum(&self, of: impl Fn(&WorkerCounts) -> &AtomicU64) -> u64 {
         self.shards.iter().map(|(node, _)| of(node).load(Relaxed)).fold(0, u64::wrapping_add)
     }
 }
 
-impl Node {
+impl WorkerCounts {
     fn retire(&self, count: u64) {
         self.retired.fetch_add(count, Relaxed);
     }
@@ -355,7 +355,7 @@ impl Shard {
         }
         add(&self.node.metric_errors, 1);
         let mut overflow = self.overflow.borrow_mut();
-        if overflow.as_ref().is_none_or(Entry::retired) {
+        if overflow.as_ref().is_none_or(Labelled::retired) {
             *overflow = Some(self.entry(b"", labels(true)));
         }
         if let Some(entry) = &*overflow {
@@ -370,11 +370,11 @@ impl Shard {
     }
 
     /// Finds or makes the series of these labels.
-    fn entry(&self, key: &[u8], labels: Labels) -> Entry {
+    fn entry(&self, key: &[u8], labels: Labels) -> Labelled {
         let Labels { route, status, latency, bandwidth } = labels;
         let mut known = self.known.borrow_mut();
         let buckets = self.settings.bounds_us.len();
-        Entry {
+        Labelled {
             key: key.into(),
             status: self.series(&mut known.status, &route, status, Count::default, Registered::Status),
             latency: self.series(
@@ -457,7 +457,7 @@ impl Default for Shard {
     }
 }
 
-impl Entry {
+impl Labelled {
     #[inline]
     fn retired(&self) -> bool {
         use series::Series;

@@ -11,13 +11,13 @@
 mod chains;
 mod chosen;
 mod consumers;
-mod hosts;
 mod references;
 mod refusing;
 mod routes;
 mod shared;
 mod touched;
 mod upstream;
+mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,12 +37,12 @@ use crate::table::Table;
 use crate::upstream::{Keepalive, Upstream};
 use chosen::Choices;
 use consumers::{Claims, ConsumerUnit, CredentialUnit};
-use hosts::{Hosts, Part};
 pub use references::Env;
 use routes::{RouteUnit, UpstreamUnit};
 use shared::Shared;
 pub use touched::Touched;
 use touched::Work;
+use wanted::{Part, Wanted};
 
 /// What the boot file says about compiling.
 #[derive(Clone)]
@@ -116,7 +116,7 @@ pub struct Compiler {
     users: HashMap<Key, BTreeSet<Key>>,
     /// The same the other way round.
     refers: HashMap<Key, Vec<Key>>,
-    hosts: Hosts,
+    hosts: Wanted,
     choices: Choices,
     rejected: BTreeMap<Key, Rejected>,
     /// Those of them that are fine but for something another resource has already.
@@ -161,7 +161,7 @@ impl Compiler {
             global: None,
             users: HashMap::default(),
             refers: HashMap::default(),
-            hosts: Hosts::default(),
+            hosts: Wanted::default(),
             choices: Choices::default(),
             rejected: BTreeMap::new(),
             repeated: BTreeSet::new(),

@@ -67,7 +67,7 @@ names! {
     Range = "Range",
     Referer = "Referer",
     RetryAfter = "Retry-After",
-    SecWebsocketKey = "Sec-WebSocket-Key",
+    SecWebsocketKey = "Sec-WebSocket-Fingerprint",
     Server = "Server",
     SetCookie = "Set-Cookie",
     Te = "TE",
@@ -99,23 +99,25 @@ names! {
 /// Up to sixteen bytes that is the whole name; shorter than eight, both words are the name
 /// padded with zeros.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Key {
+struct Fingerprint {
     first: u64,
     last: u64,
     len: usize,
 }
 
-impl Key {
+impl Fingerprint {
     #[inline(always)]
-    fn of(bytes: &[u8]) -> Key {
+    fn of(bytes: &[u8]) -> Fingerprint {
         let len = bytes.len();
         match (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
-            (Some(first), Some(last)) => {
-                Key { first: lower(u64::from_le_bytes(*first)), last: lower(u64::from_le_bytes(*last)), len }
-            }
+            (Some(first), Some(last)) => Fingerprint {
+                first: lower(u64::from_le_bytes(*first)),
+                last: lower(u64::from_le_bytes(*last)),
+                len,
+            },
             _ => {
                 let short = lower(short(bytes));
-                Key { first: short, last: short, len }
+                Fingerprint { first: short, last: short, len }
             }
         }
     }
@@ -157,13 +159,13 @@ struct Table {
     factor: u64,
     /// Place in `Name::KNOWN` plus one; 0 is an empty slot.
     slots: [u8; 1 << SLOT_BITS],
-    keys: [Key; Name::KNOWN.len()],
+    keys: [Fingerprint; Name::KNOWN.len()],
 }
 
 static TABLE: Table = build();
 
 const fn build() -> Table {
-    let mut keys = [Key { first: 0, last: 0, len: 0 }; Name::KNOWN.len()];
+    let mut keys = [Fingerprint { first: 0, last: 0, len: 0 }; Name::KNOWN.len()];
     let mut at = 0;
     while at < keys.len() {
         keys[at] = key_of_known(Name::KNOWN[at].1.as_bytes());
@@ -186,7 +188,7 @@ const fn build() -> Table {
     }
 }
 
-const fn key_of_known(text: &[u8]) -> Key {
+const fn key_of_known(text: &[u8]) -> Fingerprint {
     let len = text.len();
     let (mut first, mut last) = (0u64, 0u64);
     let mut at = 0;
@@ -196,14 +198,14 @@ const fn key_of_known(text: &[u8]) -> Key {
         last |= (text[from_end].to_ascii_lowercase() as u64) << (8 * at);
         at += 1;
     }
-    Key { first, last, len }
+    Fingerprint { first, last, len }
 }
 
 impl Name {
     /// The known name with this spelling in any case, else `Other`.
     #[inline]
     pub fn from_bytes(bytes: &[u8]) -> Name {
-        let key = Key::of(bytes);
+        let key = Fingerprint::of(bytes);
         let place = usize::from(TABLE.slots[key.slot(TABLE.factor)]);
         if place == 0 || TABLE.keys[place - 1] != key {
             return Name::Other;

@@ -7,16 +7,16 @@
 
 use serde_json::{Map, Value};
 
-use super::compile::{Additional, ArrayRules, Branch, Dependency, Node, ObjectRules, Type};
+use super::compile::{Additional, ArrayRules, Branch, Dependency, ObjectRules, Subschema, Type};
 use super::lua;
+use super::misfit::{Misfit, Unsaid};
 use super::plain::{check_enum, check_format, check_number, check_string, check_unique};
-use super::refusal::{Refusal, Unsaid};
 use crate::Invalid;
 use crate::invalid::nearest;
 
-impl Node {
+impl Subschema {
     /// Checks `value` and fills it in; stops at the first thing wrong.
-    pub fn walk<R: Refusal>(&self, value: &mut Value) -> Result<(), R> {
+    pub fn walk<R: Misfit>(&self, value: &mut Value) -> Result<(), R> {
         if self.is_reference(value) {
             return Ok(());
         }
@@ -53,7 +53,7 @@ impl Node {
     }
 
     /// Checks `type`, and settles the shape where JSON tells apart what Lua does not.
-    fn check_type<R: Refusal>(&self, value: &mut Value) -> Result<(), R> {
+    fn check_type<R: Misfit>(&self, value: &mut Value) -> Result<(), R> {
         if !self.has_type(value) {
             return Err(R::of(|| self.wrong_type(value)));
         }
@@ -98,7 +98,7 @@ impl Node {
         }
     }
 
-    fn check_compounds<R: Refusal>(&self, value: &mut Value) -> Result<(), R> {
+    fn check_compounds<R: Misfit>(&self, value: &mut Value) -> Result<(), R> {
         for (at, node) in self.all_of.iter().enumerate() {
             node.walk(value).map_err(|refusal: R| {
                 refusal.explained(|invalid| invalid.said(&format!("allOf {} failed: ", at + 1)))
@@ -126,7 +126,7 @@ impl Node {
         }
     }
 
-    fn check_one_of<R: Refusal>(&self, value: &mut Value) -> Result<(), R> {
+    fn check_one_of<R: Misfit>(&self, value: &mut Value) -> Result<(), R> {
         if self.one_of.is_empty() || presences(&self.one_of, value) == Some(1) {
             return Ok(());
         }
@@ -158,7 +158,7 @@ impl Node {
         }
     }
 
-    fn check_rest<R: Refusal>(&self, value: &mut Value) -> Result<(), R> {
+    fn check_rest<R: Misfit>(&self, value: &mut Value) -> Result<(), R> {
         if let (Some(format), Value::String(text)) = (&self.format, &*value) {
             check_format(format, text)?;
         }
@@ -188,7 +188,7 @@ impl Node {
     }
 
     /// Walks `value`, leaving it as it was if it does not fit.
-    fn try_walk<R: Refusal>(&self, value: &mut Value) -> Result<(), R> {
+    fn try_walk<R: Misfit>(&self, value: &mut Value) -> Result<(), R> {
         // A value of another type is refused before anything is written.
         if !self.writes || !self.has_type(value) {
             return self.walk(value);
@@ -248,7 +248,7 @@ impl Type {
     }
 }
 
-fn walk_object<R: Refusal>(rules: &ObjectRules, value: &mut Value) -> Result<(), R> {
+fn walk_object<R: Misfit>(rules: &ObjectRules, value: &mut Value) -> Result<(), R> {
     if matches!(value, Value::Array(items) if items.is_empty()) && !rules.properties.is_empty() {
         *value = Value::Object(Map::new());
     }
@@ -351,7 +351,7 @@ fn missing(name: &str) -> Invalid {
         .got("no such property")
 }
 
-fn check_dependency<R: Refusal>(name: &str, dependency: &Dependency, value: &mut Value) -> Result<(), R> {
+fn check_dependency<R: Misfit>(name: &str, dependency: &Dependency, value: &mut Value) -> Result<(), R> {
     match dependency {
         Dependency::Names(needed) => {
             match needed.iter().find(|needed| value.get(needed.as_str()).is_none()) {
@@ -372,7 +372,7 @@ fn check_dependency<R: Refusal>(name: &str, dependency: &Dependency, value: &mut
 }
 
 /// Checks `patternProperties` and `additionalProperties`.
-fn walk_unnamed<R: Refusal>(rules: &ObjectRules, value: &mut Value) -> Result<(), R> {
+fn walk_unnamed<R: Misfit>(rules: &ObjectRules, value: &mut Value) -> Result<(), R> {
     if rules.patterns.is_empty() && matches!(rules.additional, Additional::Allowed) {
         return Ok(());
     }
@@ -416,7 +416,7 @@ fn walk_unnamed<R: Refusal>(rules: &ObjectRules, value: &mut Value) -> Result<()
     Ok(())
 }
 
-fn walk_array<R: Refusal>(rules: &ArrayRules, value: &mut Value) -> Result<(), R> {
+fn walk_array<R: Misfit>(rules: &ArrayRules, value: &mut Value) -> Result<(), R> {
     let none = &mut Vec::new();
     let items = match value {
         Value::Array(items) => items,
@@ -459,7 +459,7 @@ fn walk_array<R: Refusal>(rules: &ArrayRules, value: &mut Value) -> Result<(), R
     if rules.unique { check_unique(items) } else { Ok(()) }
 }
 
-fn check_branch<R: Refusal>(branch: &Branch, value: &mut Value) -> Result<(), R> {
+fn check_branch<R: Misfit>(branch: &Branch, value: &mut Value) -> Result<(), R> {
     let (node, words) = if branch.condition.try_walk::<Unsaid>(value).is_ok() {
         (&branch.then, "then clause did not match")
     } else {
@@ -472,7 +472,7 @@ fn check_branch<R: Refusal>(branch: &Branch, value: &mut Value) -> Result<(), R>
 
 /// How many of these fit, if all they ask is that properties are there. Most values are checked
 /// against such alternatives.
-fn presences(alternatives: &[Node], value: &Value) -> Option<usize> {
+fn presences(alternatives: &[Subschema], value: &Value) -> Option<usize> {
     let map = value.as_object()?;
     let names = Names::of(map);
     let mut fit = 0;
@@ -484,7 +484,7 @@ fn presences(alternatives: &[Node], value: &Value) -> Option<usize> {
 }
 
 /// A refusal by every alternative: what they asked for, or how the closest failed.
-fn none_fits(invalid: Invalid, alternatives: &[Node], value: &mut Value) -> Invalid {
+fn none_fits(invalid: Invalid, alternatives: &[Subschema], value: &mut Value) -> Invalid {
     if let Some(names) = names_of_alternatives(alternatives) {
         return invalid.expected(format!("one of {names}"));
     }
@@ -507,8 +507,8 @@ fn explained(invalid: Invalid, inner: Invalid) -> Invalid {
 }
 
 /// `uri, uris` where each alternative asks for nothing but certain properties, or has a title.
-fn names_of_alternatives(alternatives: &[Node]) -> Option<String> {
-    let name = |node: &Node| node.title.clone().or(node.asks_only.as_ref().map(|names| names.join("+")));
+fn names_of_alternatives(alternatives: &[Subschema]) -> Option<String> {
+    let name = |node: &Subschema| node.title.clone().or(node.asks_only.as_ref().map(|names| names.join("+")));
     let names: Option<Vec<String>> = alternatives.iter().map(name).collect();
     names.map(|names| names.join(", "))
 }

@@ -314,13 +314,23 @@ impl Compiler<'_> {
         Ok(Some(Branch { condition, then, otherwise }))
     }
 
-    fn child(&self, map: &Map<String, Value>, keyword: &str, depth: usize) -> Result<Option<Subschema>, Invalid> {
+    fn child(
+        &self,
+        map: &Map<String, Value>,
+        keyword: &str,
+        depth: usize,
+    ) -> Result<Option<Subschema>, Invalid> {
         map.get(keyword)
             .map(|schema| self.node(schema, depth + 1).map_err(|invalid| invalid.within(keyword)))
             .transpose()
     }
 
-    fn nodes(&self, map: &Map<String, Value>, keyword: &str, depth: usize) -> Result<Vec<Subschema>, Invalid> {
+    fn nodes(
+        &self,
+        map: &Map<String, Value>,
+        keyword: &str,
+        depth: usize,
+    ) -> Result<Vec<Subschema>, Invalid> {
         match map.get(keyword) {
             None => Ok(Vec::new()),
             Some(Value::Array(schemas)) => schemas

@@ -7,11 +7,11 @@ use serde_json::{Number, Value};
 
 use super::compile::{Format, NumberRules, StringRules};
 use super::lua;
-use super::refusal::Refusal;
+use super::misfit::Misfit;
 use crate::Invalid;
 use crate::invalid::nearest;
 
-pub fn check_unique<R: Refusal>(items: &[Value]) -> Result<(), R> {
+pub fn check_unique<R: Misfit>(items: &[Value]) -> Result<(), R> {
     let is_table = |item: &Value| item.is_array() || item.is_object();
     for tables in [false, true] {
         let mut seen: HashMap<String, usize> = HashMap::new();
@@ -32,7 +32,7 @@ pub fn check_unique<R: Refusal>(items: &[Value]) -> Result<(), R> {
     Ok(())
 }
 
-pub fn check_string<R: Refusal>(rules: &StringRules, text: &str) -> Result<(), R> {
+pub fn check_string<R: Misfit>(rules: &StringRules, text: &str) -> Result<(), R> {
     let length = if rules.min.is_some() || rules.max.is_some() { text.chars().count() } else { 0 };
     if let Some(min) = rules.min.filter(|min| length < *min) {
         return Err(R::of(|| {
@@ -58,7 +58,7 @@ pub fn check_string<R: Refusal>(rules: &StringRules, text: &str) -> Result<(), R
     }
 }
 
-pub fn check_number<R: Refusal>(rules: &NumberRules, written: &Number) -> Result<(), R> {
+pub fn check_number<R: Misfit>(rules: &NumberRules, written: &Number) -> Result<(), R> {
     let number = written.as_f64().unwrap_or(f64::NAN);
     let bounds = [
         (rules.minimum.filter(|bound| number < *bound), "at least"),
@@ -97,7 +97,7 @@ fn is_multiple(number: f64, of: f64) -> bool {
     (quotient - rounded).abs() <= 1e-12 * if rounded == 0.0 { 1.0 } else { rounded.abs() }
 }
 
-pub fn check_enum<R: Refusal>(values: &[Value], value: &Value) -> Result<(), R> {
+pub fn check_enum<R: Misfit>(values: &[Value], value: &Value) -> Result<(), R> {
     if values.iter().any(|allowed| lua::equal(allowed, value)) {
         return Ok(());
     }
@@ -118,7 +118,7 @@ fn none_of(values: &[Value], value: &Value) -> Invalid {
     }
 }
 
-pub fn check_format<R: Refusal>(format: &Format, text: &str) -> Result<(), R> {
+pub fn check_format<R: Misfit>(format: &Format, text: &str) -> Result<(), R> {
     let (name, fits) = match format {
         Format::Ipv4 => ("ipv4", text.parse::<Ipv4Addr>().is_ok()),
         Format::Ipv6 => ("ipv6", text.parse::<Ipv6Addr>().is_ok()),

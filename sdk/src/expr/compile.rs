@@ -4,7 +4,7 @@ use ipnet::IpNet;
 use model::Invalid;
 use serde_json::Value as Json;
 
-use super::{List, Node, Operand, Test, number};
+use super::{List, Operand, Term, Test, number};
 use crate::pattern::Pattern;
 use crate::vars::Var;
 
@@ -13,12 +13,12 @@ const MAX_DEPTH: usize = 128;
 
 /// A whole expression: a list of conditions, or one list that begins with a logical operator.
 /// An empty list always holds.
-pub(super) fn expression(value: &Json) -> Result<Node, Invalid> {
+pub(super) fn expression(value: &Json) -> Result<Term, Invalid> {
     let Json::Array(rules) = value else {
         return Err(Invalid::new("rule should be an array").expected("an array").got(type_of(value)));
     };
     match rules.first() {
-        None => Ok(Node::All { nodes: Vec::new(), negate: false }),
+        None => Ok(Term::All { nodes: Vec::new(), negate: false }),
         Some(Json::Array(_)) => node(value, 0),
         Some(Json::String(word)) if Logic::named(word).is_some() => node(value, 0),
         Some(_) => Err(Invalid::new("rule should be wrapped inside brackets")
@@ -44,13 +44,13 @@ impl Logic {
         Some(Logic { any, negate })
     }
 
-    fn node(self, nodes: Vec<Node>) -> Node {
+    fn node(self, nodes: Vec<Term>) -> Term {
         let negate = self.negate;
-        if self.any { Node::Any { nodes, negate } } else { Node::All { nodes, negate } }
+        if self.any { Term::Any { nodes, negate } } else { Term::All { nodes, negate } }
     }
 }
 
-fn node(value: &Json, depth: usize) -> Result<Node, Invalid> {
+fn node(value: &Json, depth: usize) -> Result<Term, Invalid> {
     if depth >= MAX_DEPTH {
         return Err(Invalid::new(format!("rule is nested deeper than {MAX_DEPTH} levels")));
     }
@@ -64,7 +64,7 @@ fn node(value: &Json, depth: usize) -> Result<Node, Invalid> {
         inner.map(|(i, rule)| node(rule, depth + 1).map_err(|e| e.within(i))).collect::<Result<Vec<_>, _>>()
     };
     match &list[0] {
-        Json::Array(_) => Ok(Node::All { nodes: nodes(0)?, negate: false }),
+        Json::Array(_) => Ok(Term::All { nodes: nodes(0)?, negate: false }),
         Json::String(word) => match Logic::named(word) {
             Some(_) if list.len() <= 2 => Err(Invalid::new("rule too short")
                 .expected("at least two expressions after the logical operator")
@@ -77,7 +77,7 @@ fn node(value: &Json, depth: usize) -> Result<Node, Invalid> {
 }
 
 /// `[var, op, value]`, `[var, "!", op, value]` or `[var, value]`.
-fn condition(name: &str, list: &[Json]) -> Result<Node, Invalid> {
+fn condition(name: &str, list: &[Json]) -> Result<Term, Invalid> {
     let var = Var::parse(name);
     let (negate, at) = if list.len() == 4 {
         if list[1] != "!" {
@@ -105,7 +105,7 @@ fn condition(name: &str, list: &[Json]) -> Result<Node, Invalid> {
                 .expected("one of ==, ~=, >, >=, <, <=, ~~, ~*, in, has, ipmatch, !"));
         }
     };
-    Ok(Node::Test { var, test, negate })
+    Ok(Term::Test { var, test, negate })
 }
 
 /// The test of an operator with its right side; `None` if there is no such operator.

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use bytes::Bytes;
 
 use super::series::{Family, Kind, Latency};
-use super::{Collected, Node, Settings};
+use super::{Collected, Settings, WorkerCounts};
 
 /// What a scrape tells besides the workers' counts.
 #[derive(Debug, Clone, Copy, Default)]
@@ -119,7 +119,7 @@ fn own(page: &mut Page<'_>, settings: &Settings, collected: &Collected, facts: &
     page.line("metric_series", "", "", collected.families.lines(settings) as u64);
     page.head("metric_series_evicted_total", "counter", "Label sets that gave way to others, by metric");
     page.line("metric_series_evicted_total", "", "", collected.evicted);
-    type Of = fn(&Node) -> &AtomicU64;
+    type Of = fn(&WorkerCounts) -> &AtomicU64;
     let counters: [(&str, &str, Of); 8] = [
         ("descriptor_shortages_total", "Times a connection had no descriptor", |node| &node.shortages),
         ("faults_total", "Exchanges that failed", |node| &node.faults),

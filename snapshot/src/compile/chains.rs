@@ -11,7 +11,7 @@ use sdk::catalog::{Entry, Scope};
 use serde_json::Value;
 
 use super::chosen::ForPlugins;
-use super::hosts::Recorder;
+use super::wanted::Recorder;
 use super::{Compiler, references};
 
 /// The plugins of one resource.

@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 use model::{Invalid, Key};
 use sdk::UpstreamHandle;
 
-use super::hosts::Recorder;
+use super::wanted::Recorder;
 use super::{Compiler, upstream};
 use crate::upstream::Upstream;
 

@@ -10,8 +10,8 @@ use sdk::{Chain, Consumer};
 
 use super::chains::Source;
 use super::chosen::Asked;
-use super::hosts::{Part, Recorder};
 use super::refusing::Refusing;
+use super::wanted::{Part, Recorder};
 use super::{Compiler, Pass, references};
 
 /// A way to prove to be somebody.

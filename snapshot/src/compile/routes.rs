@@ -12,7 +12,7 @@ use wire::Method;
 
 use super::chains::{Source, unless_idle};
 use super::chosen::Asked;
-use super::hosts::{Part, Recorder};
+use super::wanted::{Part, Recorder};
 use super::{Compiler, Pass, Tried, upstream};
 use crate::parallel;
 use crate::plan::{Failure, Plan};

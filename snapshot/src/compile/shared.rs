@@ -10,7 +10,7 @@ use sdk::build::Names;
 
 use super::chains::{Blame, Source, unless_idle};
 use super::chosen::Asked;
-use super::hosts::{Part, Recorder};
+use super::wanted::{Part, Recorder};
 use super::{Compiler, Pass, guarded};
 use crate::upstream::Upstream;
 

@@ -38,51 +38,51 @@ impl Hosts {
         mode: Mode,
         hasher: &Hasher,
     ) {
-        let key = Key::of(&rule.hosts[index as usize]);
+        let key = HostPattern::of(&rule.hosts[index as usize]);
         if let Some(paths) = self.paths_mut(&key, hasher) {
             return paths.insert(rule, plan, Some(index), mode, hasher);
         }
         let mut paths = Paths::default();
         paths.insert(rule, plan, Some(index), mode, hasher);
         match key {
-            Key::Exact(host) => self.exact.insert(hasher.hash(&host), &host, paths),
-            Key::Wildcard(suffix) => self.wildcards.insert(&suffix, paths, hasher),
+            HostPattern::Exact(host) => self.exact.insert(hasher.hash(&host), &host, paths),
+            HostPattern::Wildcard(suffix) => self.wildcards.insert(&suffix, paths, hasher),
         }
     }
 
     /// Gives the rule's paths under this host this plan.
     pub(super) fn replace(&mut self, rule: &Rule, plan: &Arc<Plan>, host: &str, mode: Mode, hasher: &Hasher) {
-        if let Some(paths) = self.paths_mut(&Key::of(host), hasher) {
+        if let Some(paths) = self.paths_mut(&HostPattern::of(host), hasher) {
             paths.replace(rule, plan, mode, hasher);
         }
     }
 
     /// Takes the rule's paths out of this host's tree.
     pub(super) fn remove(&mut self, rule: &Rule, host: &str, mode: Mode, hasher: &Hasher) {
-        let key = Key::of(host);
+        let key = HostPattern::of(host);
         let Some(paths) = self.paths_mut(&key, hasher) else { return };
         paths.remove(rule, mode, hasher);
         if paths.is_empty() {
             match key {
-                Key::Exact(host) => self.exact.remove(hasher.hash(&host), &host),
-                Key::Wildcard(suffix) => self.wildcards.remove(&suffix, hasher),
+                HostPattern::Exact(host) => self.exact.remove(hasher.hash(&host), &host),
+                HostPattern::Wildcard(suffix) => self.wildcards.remove(&suffix, hasher),
             }
         }
     }
 
     /// The tree of a host.
     pub(super) fn paths(&self, host: &str, hasher: &Hasher) -> Option<&Paths> {
-        match Key::of(host) {
-            Key::Exact(host) => self.exact.get(hasher.hash(&host), &host),
-            Key::Wildcard(suffix) => self.wildcards.get(&suffix, hasher),
+        match HostPattern::of(host) {
+            HostPattern::Exact(host) => self.exact.get(hasher.hash(&host), &host),
+            HostPattern::Wildcard(suffix) => self.wildcards.get(&suffix, hasher),
         }
     }
 
     /// The tree under a key, to change it.
-    fn paths_mut(&mut self, key: &Key, hasher: &Hasher) -> Option<&mut Paths> {
+    fn paths_mut(&mut self, key: &HostPattern, hasher: &Hasher) -> Option<&mut Paths> {
         match key {
-            Key::Exact(host) => self.exact.get_mut(hasher.hash(host), host),
-            Key::Wildcard(suffix) => self.wildcards.get_mut(suffix, hasher),
+            HostPattern::Exact(host) => self.exact.get_mut(hasher.hash(host), host),
+            HostPattern::Wildcard(suffix) => self.wildcards.get_mut(suffix, hasher),
         }
     }
 
@@ -113,16 +113,16 @@ impl Hosts {
 }
 
 /// What a host pattern stands under.
-enum Key {
+enum HostPattern {
     Exact(Text),
     Wildcard(Text),
 }
 
-impl Key {
-    fn of(host: &str) -> Key {
+impl HostPattern {
+    fn of(host: &str) -> HostPattern {
         match host.strip_prefix('*') {
-            Some(suffix) => Key::Wildcard(reversed(&lower(suffix.as_bytes()))),
-            None => Key::Exact(lower(host.as_bytes())),
+            Some(suffix) => HostPattern::Wildcard(reversed(&lower(suffix.as_bytes()))),
+            None => HostPattern::Exact(lower(host.as_bytes())),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which host names matter to which resources.
+//! Which resources want the addresses of which host names.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,16 +11,16 @@ use sdk::build::Names;
 
 use super::chosen::Asked;
 
-/// What of a resource asks for addresses: made anew alone if only these change.
+/// The parts of a resource that depend on resolved addresses; rebuilt alone when only addresses change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Part {
     Plugins,
     Upstream,
 }
 
-/// Hosts by resource and the other way round.
+/// Host names by resource, and resources by host name.
 #[derive(Debug, Default)]
-pub(super) struct Hosts {
+pub(super) struct Wanted {
     /// Of its plugins, of its upstream.
     by_key: HashMap<Key, [BTreeSet<String>; 2]>,
     by_host: BTreeMap<String, BTreeSet<(Key, Part)>>,
@@ -28,7 +28,7 @@ pub(super) struct Hosts {
     stale: bool,
 }
 
-impl Hosts {
+impl Wanted {
     /// The resources that asked for this host.
     pub fn users(&self, host: &str) -> impl Iterator<Item = &(Key, Part)> {
         self.by_host.get(host).into_iter().flatten()

@@ -2,16 +2,16 @@
 
 use crate::Invalid;
 
-/// A refusal: with words for people, or without where nobody will read them. Words are made
+/// A misfit: with words for people, or without where nobody will read them. Words are made
 /// by the walk only for those that have some.
-pub trait Refusal: Sized {
+pub trait Misfit: Sized {
     fn of(words: impl FnOnce() -> Invalid) -> Self;
 
     /// Adds what is known further out.
     fn explained(self, words: impl FnOnce(Invalid) -> Invalid) -> Self;
 }
 
-impl Refusal for Invalid {
+impl Misfit for Invalid {
     fn of(words: impl FnOnce() -> Invalid) -> Invalid {
         words()
     }
@@ -24,7 +24,7 @@ impl Refusal for Invalid {
 /// That a value does not fit, and nothing more.
 pub struct Unsaid;
 
-impl Refusal for Unsaid {
+impl Misfit for Unsaid {
     fn of(_: impl FnOnce() -> Invalid) -> Unsaid {
         Unsaid
     }
