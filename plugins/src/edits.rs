@@ -2,6 +2,7 @@
 //! either a plain map, which sets, or `add`, `set` and `remove`.
 
 use model::Invalid;
+use sdk::Exchange;
 use sdk::template::Template;
 use serde_json::{Map, Value, json};
 
@@ -54,6 +55,54 @@ pub(crate) fn read(headers: &Value) -> Result<Vec<Edit>, Invalid> {
         edits.push(Edit { verb: Verb::Remove, name: name.to_owned(), values: Vec::new() });
     }
     Ok(edits)
+}
+
+/// The schema of a plain map, as fault-injection and mocking have it.
+pub(crate) fn plain_schema() -> Value {
+    json!({
+        "type": "object",
+        "minProperties": 1,
+        "patternProperties": {"^[^:]+$": {"oneOf": [{"type": "string"}, {"type": "number"}]}},
+    })
+}
+
+/// Reads a plain map, whatever the names in it.
+pub(crate) fn plain(verb: Verb, map: &Map<String, Value>) -> Result<Vec<Edit>, Invalid> {
+    let mut edits = Vec::new();
+    of_map(verb, map, &mut edits)?;
+    Ok(edits)
+}
+
+/// Makes the changes on the response, or on the one to come.
+pub(crate) fn on_response(edits: &[Edit], x: &mut Exchange<'_>) {
+    let mut value = Vec::new();
+    for edit in edits {
+        if edit.verb == Verb::Remove {
+            x.remove_response_header(&edit.name);
+            continue;
+        }
+        for template in &edit.values {
+            value.clear();
+            template.render(x, &mut value);
+            // As nginx has it, an empty value is none.
+            if value.is_empty() {
+                if edit.verb == Verb::Set {
+                    x.remove_response_header(&edit.name);
+                }
+                continue;
+            }
+            let done = match edit.verb {
+                Verb::Set => x.set_response_header(&edit.name, &value),
+                _ => x.add_response_header(&edit.name, &value),
+            };
+            // A value that a variable made unfit for a head is never sent, and what was there
+            // before does not stand in for it.
+            if done.is_err() && edit.verb == Verb::Set {
+                x.remove_response_header(&edit.name);
+                break;
+            }
+        }
+    }
 }
 
 /// `add`, `set` or `remove` with a table under it; a plain map has texts there.

@@ -5,13 +5,13 @@
 //! Settings and messages as in APISIX 3.18. The address is the client's as the
 //! gateway knows it: the peer's, or what a trusted proxy named.
 
-use std::net::IpAddr;
-
-use model::{Invalid, network};
+use model::Invalid;
 use sdk::chain::Phases;
 use sdk::{Build, Exchange, Plugin, Reply, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
+
+use crate::ranges::{self, Ranges};
 
 /// The stage.
 pub struct IpRestriction {
@@ -36,7 +36,7 @@ impl Plugin for IpRestriction {
     type Config = Config;
 
     fn schema() -> Value {
-        let list = json!({"type": "array", "items": {"anyOf": address_schemas()}, "minItems": 1});
+        let list = json!({"type": "array", "items": {"anyOf": ranges::schemas()}, "minItems": 1});
         json!({
             "type": "object",
             "properties": {
@@ -74,75 +74,6 @@ impl Plugin for IpRestriction {
         };
         if kept_out { Step::Reply(self.refusal.clone()) } else { Step::Next }
     }
-}
-
-/// Sets of addresses as sorted ranges that do not touch, so a look-up is a binary search.
-#[derive(Debug, Default)]
-struct Ranges {
-    v4: Vec<(u32, u32)>,
-    v6: Vec<(u128, u128)>,
-}
-
-impl Ranges {
-    fn parse(list: &[String]) -> Result<Ranges, Invalid> {
-        let mut ranges = Ranges::default();
-        for (index, text) in list.iter().enumerate() {
-            let net = network::parse(text).ok_or_else(|| {
-                Invalid::new(format!("invalid ip address: {text}"))
-                    .at(format!("/{index}"))
-                    .expected("an IPv4 or IPv6 address, alone or with a prefix length")
-                    .got(text.clone())
-            })?;
-            match (net.network(), net.broadcast()) {
-                (IpAddr::V4(first), IpAddr::V4(last)) => ranges.v4.push((first.into(), last.into())),
-                (IpAddr::V6(first), IpAddr::V6(last)) => ranges.v6.push((first.into(), last.into())),
-                // Both ends of a network are of one family.
-                _ => {}
-            }
-        }
-        merge(&mut ranges.v4, |last| last.checked_add(1));
-        merge(&mut ranges.v6, |last| last.checked_add(1));
-        Ok(ranges)
-    }
-
-    #[inline]
-    fn contain(&self, ip: IpAddr) -> bool {
-        match ip {
-            IpAddr::V4(ip) => contains(&self.v4, ip.into()),
-            IpAddr::V6(ip) => contains(&self.v6, ip.into()),
-        }
-    }
-}
-
-#[inline]
-fn contains<T: Ord + Copy>(ranges: &[(T, T)], ip: T) -> bool {
-    let after = ranges.partition_point(|(first, _)| *first <= ip);
-    after > 0 && ip <= ranges[after - 1].1
-}
-
-/// Sorts ranges and joins those that overlap or follow on each other.
-fn merge<T: Ord + Copy>(ranges: &mut Vec<(T, T)>, next: impl Fn(T) -> Option<T>) {
-    ranges.sort_unstable();
-    ranges.dedup_by(|range, before| {
-        let joins = next(before.1).is_none_or(|next| range.0 <= next);
-        if joins {
-            before.1 = before.1.max(range.1);
-        }
-        joins
-    });
-}
-
-/// APISIX's `ip_def`: what an address looks like. What passes it is then parsed.
-fn address_schemas() -> Value {
-    let byte = "([0-9]|[1-9][0-9]|1[0-9]{2}|2[0-4][0-9]|25[0-5])";
-    let v4 = [byte; 4].join("\\.");
-    let v6 = "([a-fA-F0-9]{0,4}:){1,8}(:[a-fA-F0-9]{0,4}){0,8}([a-fA-F0-9]{0,4})?";
-    json!([
-        {"title": "IPv4", "type": "string", "format": "ipv4"},
-        {"title": "IPv4/CIDR", "type": "string", "pattern": format!("^{v4}/([12]?[0-9]|3[0-2])$")},
-        {"title": "IPv6", "type": "string", "format": "ipv6"},
-        {"title": "IPv6/CIDR", "type": "string", "pattern": format!("^{v6}/[0-9]{{1,3}}$")},
-    ])
 }
 
 #[cfg(test)]
@@ -207,14 +138,6 @@ mod tests {
         let Step::Reply(reply) = stage.access(&mut probe.exchange()) else { panic!("let in") };
         assert_eq!(reply.status, 404);
         assert_eq!(&reply.body[..], b"{\"message\":\"Do you want to do something bad?\"}\n");
-    }
-
-    #[test]
-    fn ranges_that_touch_become_one() {
-        let list =
-            ["10.0.0.0/25", "10.0.0.128/25", "10.0.1.0/24", "10.0.0.3", "10.0.3.0/24"].map(str::to_owned);
-        let ranges = Ranges::parse(&list).unwrap();
-        assert_eq!(ranges.v4, [(0x0a00_0000, 0x0a00_01ff), (0x0a00_0300, 0x0a00_03ff)]);
     }
 
     #[test]

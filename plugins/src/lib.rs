@@ -12,16 +12,19 @@ mod catalog;
 mod chain;
 mod edits;
 mod encoding;
+mod lua;
 mod meta;
 mod query;
+mod ranges;
+mod rules;
 
 pub use catalog::{Catalog, not_listed};
 
 use model::Invalid;
 use sdk::chain::{Phase, Phases};
 use sdk::consumers::Credential;
-use sdk::{Build, Chunk, Doubtful, Exchange, Plugin, Step};
-use serde_json::Value;
+use sdk::{Build, Chunk, Doubtful, Exchange, Plugin, Reply, Step};
+use serde_json::{Value, json};
 
 /// What the catalog knows of a plugin without having built a stage of it.
 pub(crate) struct Row {
@@ -118,9 +121,16 @@ macro_rules! plugins {
 // The list: one line a plugin, from high to low priority.
 plugins! {
     PathCharacters(path_characters::PathCharacters),
+    RealIp(real_ip::RealIp),
     RequestId(request_id::RequestId),
+    FaultInjection(fault_injection::FaultInjection),
+    Mocking(mocking::Mocking),
     Cors(cors::Cors),
     IpRestriction(ip_restriction::IpRestriction),
+    UaRestriction(ua_restriction::UaRestriction),
+    RefererRestriction(referer_restriction::RefererRestriction),
+    Csrf(csrf::Csrf),
+    UriBlocker(uri_blocker::UriBlocker),
     HmacAuth(hmac_auth::HmacAuth),
     BasicAuth(basic_auth::BasicAuth),
     JwtAuth(jwt_auth::JwtAuth),
@@ -147,6 +157,22 @@ fn build<P: Plugin>(config: Value, cx: &mut Build<'_>) -> Result<P, Invalid> {
     let config: P::Config =
         serde_json::from_value(config).map_err(|error| Invalid::new(error.to_string()))?;
     P::build(config, cx)
+}
+
+/// Refuses a status that no answer can have, where APISIX's schema sets no upper bound.
+fn check_status(status: u16, pointer: &str) -> Result<(), Invalid> {
+    if status > 999 {
+        return Err(Invalid::new("a status must be at most 999").at(pointer).got(status.to_string()));
+    }
+    Ok(())
+}
+
+/// What a client is told that is refused: the operator's message, or the status alone.
+fn refusal(status: u16, message: Option<&str>) -> Reply {
+    match message {
+        Some(message) => Reply::json(status, &json!({ "error_msg": message })),
+        None => Reply::status(status),
+    }
 }
 
 #[cfg(test)]

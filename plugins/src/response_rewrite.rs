@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use smallvec::SmallVec;
 
-use crate::edits::{self, Edit, Verb};
+use crate::edits::{self, Edit};
 
 /// The stage.
 pub struct ResponseRewrite {
@@ -212,34 +212,7 @@ impl Plugin for ResponseRewrite {
                 None => x.set_note(AtWork(SmallVec::from_iter([held]))),
             }
         }
-        let mut value = Vec::new();
-        for edit in &self.edits {
-            if edit.verb == Verb::Remove {
-                x.remove_response_header(&edit.name);
-                continue;
-            }
-            for template in &edit.values {
-                value.clear();
-                template.render(x, &mut value);
-                // As nginx has it, an empty value is none.
-                if value.is_empty() {
-                    if edit.verb == Verb::Set {
-                        x.remove_response_header(&edit.name);
-                    }
-                    continue;
-                }
-                let done = match edit.verb {
-                    Verb::Set => x.set_response_header(&edit.name, &value),
-                    _ => x.add_response_header(&edit.name, &value),
-                };
-                // A value that a variable made unfit for a head is never sent, and what the
-                // upstream wrote does not stand in for it.
-                if done.is_err() && edit.verb == Verb::Set {
-                    x.remove_response_header(&edit.name);
-                    break;
-                }
-            }
-        }
+        edits::on_response(&self.edits, x);
     }
 
     fn filters_body(&self, x: &Exchange<'_>) -> bool {

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use wire::{BadField, Fields, Framing, Method, RequestHead, ResponseHead, Span};
 
 use crate::budget::Held;
+use crate::client::{Caller, Client};
 use crate::consumers::{Consumer, Consumers, Identity};
 use crate::upstream::{Chosen, UpstreamHandle};
 use crate::world::World;
@@ -106,70 +107,6 @@ pub enum NotSet {
     Unread,
     /// The worker holds as many bytes of bodies as it may: the request is to be answered with 503.
     Spent,
-}
-
-/// Who speaks to us.
-#[derive(Debug, Clone)]
-pub struct Client {
-    /// The other end of the connection.
-    pub peer: SocketAddr,
-    /// Our end of it.
-    pub local: SocketAddr,
-    /// The client's address as plugins see it; the peer's unless a trusted proxy told another.
-    ip: IpAddr,
-    text: AddressText,
-    pub tls: bool,
-}
-
-impl Client {
-    pub fn new(peer: SocketAddr, local: SocketAddr, tls: bool) -> Client {
-        let ip = peer.ip().to_canonical();
-        Client { peer, local, ip, text: AddressText::new(ip), tls }
-    }
-
-    #[inline]
-    pub fn ip(&self) -> IpAddr {
-        self.ip
-    }
-
-    /// The address as text, made once a connection.
-    #[inline]
-    pub fn ip_text(&self) -> &str {
-        self.text.as_str()
-    }
-
-    /// Takes the address a trusted proxy named.
-    pub fn set_ip(&mut self, ip: IpAddr) {
-        self.ip = ip.to_canonical();
-        self.text = AddressText::new(self.ip);
-    }
-
-    pub fn scheme(&self) -> &'static str {
-        if self.tls { "https" } else { "http" }
-    }
-}
-
-/// An IP address as text, without an allocation.
-#[derive(Debug, Clone, Copy)]
-struct AddressText {
-    bytes: [u8; 46],
-    len: u8,
-}
-
-impl AddressText {
-    fn new(ip: IpAddr) -> AddressText {
-        use std::io::Write;
-        let mut bytes = [0u8; 46];
-        let mut rest = &mut bytes[..];
-        // The longest address has 45 characters, so this cannot fail.
-        let _ = write!(rest, "{ip}");
-        let left = rest.len();
-        AddressText { bytes, len: (46 - left) as u8 }
-    }
-
-    fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.bytes[..self.len as usize]).unwrap_or_default()
-    }
 }
 
 /// What is known of a route while serving, fixed at compile time.
@@ -289,7 +226,7 @@ pub enum Source {
 /// One request and its response.
 pub struct Exchange<'s> {
     pub messages: &'s mut Messages,
-    pub client: &'s Client,
+    pub client: Caller<'s>,
     pub matched: Matched<'s>,
     pub consumers: &'s Consumers,
     identity: Option<Identity>,
@@ -333,7 +270,7 @@ impl<'s> Exchange<'s> {
     ) -> Exchange<'s> {
         Exchange {
             messages,
-            client,
+            client: Caller::Connection(client),
             matched: Matched::default(),
             consumers,
             identity: None,
@@ -386,6 +323,12 @@ impl<'s> Exchange<'s> {
             }
         }
         true
+    }
+
+    /// Takes another address for the client's, for whatever of this exchange is still to come. The
+    /// port is the client's own there, if that is known.
+    pub fn set_client_address(&mut self, ip: IpAddr, port: Option<u16>) {
+        self.client = Caller::Told(Box::new(self.client.told(ip, port)));
     }
 
     // ---- the request ----
@@ -768,18 +711,5 @@ mod tests {
         assert!(x.messages.request_trailers.is_empty());
         assert_eq!(x.set_body(Vec::new()), Ok(()));
         assert_eq!((x.body_state, x.client_body_len(), budget.taken()), (Body::Whole, 3, 0));
-    }
-
-    #[test]
-    fn address_text_is_exact() {
-        for text in ["127.0.0.1", "::1", "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255"] {
-            let ip: IpAddr = text.parse().unwrap();
-            assert_eq!(AddressText::new(ip).as_str(), ip.to_string());
-        }
-        let mapped = Client::new("[::ffff:10.0.0.1]:5".parse().unwrap(), "[::1]:6".parse().unwrap(), false);
-        assert_eq!(mapped.ip_text(), "10.0.0.1");
-        let mut told = mapped.clone();
-        told.set_ip("::ffff:10.1.1.1".parse().unwrap());
-        assert_eq!((told.ip_text(), told.ip()), ("10.1.1.1", "10.1.1.1".parse().unwrap()));
     }
 }

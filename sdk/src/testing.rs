@@ -13,8 +13,9 @@ use wire::{Fields, Method, Span};
 use crate::budget::Budget;
 use crate::build::{Build, Names, Owner, Services};
 use crate::chain::LocalFuture;
+use crate::client::Client;
 use crate::consumers::{Consumer, Consumers, Identity};
-use crate::exchange::{Body, Chunk, Client, Exchange, Messages, RouteInfo, Source};
+use crate::exchange::{Body, Chunk, Exchange, Messages, RouteInfo, Source};
 use crate::meters::Shard;
 use crate::plugin::Plugin;
 use crate::world::{Fetch, FetchError, Fetched, World};
@@ -238,6 +239,15 @@ pub fn respond(x: &mut Exchange<'_>, status: u16, headers: &[(&str, &str)]) {
     x.source = Source::Upstream;
     x.upstream_status = status;
     x.apply_early_edits();
+}
+
+/// The outcome of a future that has nothing to wait for, as those of [`FakeWorld`] have not.
+pub fn now<T>(future: impl Future<Output = T>) -> T {
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    match std::pin::pin!(future).as_mut().poll(&mut cx) {
+        std::task::Poll::Ready(outcome) => outcome,
+        std::task::Poll::Pending => panic!("it waits"),
+    }
 }
 
 /// Gives an exchange its whole request body.

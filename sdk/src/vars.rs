@@ -336,7 +336,10 @@ impl Plain {
                 Found::Written
             }
             Plain::PeerAddr => write(out, x.client.peer.ip().to_canonical()),
-            Plain::PeerPort | Plain::RemotePort => write(out, x.client.peer.port()),
+            Plain::PeerPort => write(out, x.client.peer.port()),
+            // Where only the address was told, nginx has an empty port.
+            Plain::RemotePort if x.client.port() == 0 => Found::Borrowed(b""),
+            Plain::RemotePort => number(out, x.client.port().into()),
             Plain::Pid => write(out, std::process::id()),
             Plain::ProxyAddXForwardedFor => {
                 for told in fields.all(b"x-forwarded-for") {

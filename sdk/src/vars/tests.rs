@@ -1,5 +1,6 @@
 use super::*;
-use crate::exchange::{Body, Client, Try};
+use crate::client::Client;
+use crate::exchange::{Body, Try};
 use crate::testing::{Probe, respond, with_body};
 use crate::verdict::Unjudged;
 
