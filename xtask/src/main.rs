@@ -43,9 +43,9 @@ cargo x COMMAND
   soak [--short] [GOAL...]
                       what docs/reliability.md promises, measured at length
   deny                licences, bans, sources and advisories of all dependencies
-  mutants [ROOM...] [--since REVISION]
+  mutants [ROOM...] [--file WORD] [--since REVISION] [--shard K/N] [--missed] [--list]
                       break the code in one place after another and list what no
-                      test notices
+                      test notices; see CONTRIBUTING.md
   help                this text
 ";
 
