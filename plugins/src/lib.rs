@@ -145,6 +145,7 @@ plugins! {
     Redirect(redirect::Redirect),
     ResponseRewrite(response_rewrite::ResponseRewrite),
     Prometheus(prometheus::Prometheus),
+    ErrorPage(error_page::ErrorPage),
 }
 
 /// The names of all plugins this build has, by priority from high to low.
