@@ -10,7 +10,7 @@ use bytes::Bytes;
 use model::{Invalid, boot};
 use sdk::chain::Phases;
 use sdk::exchange::Body;
-use sdk::world::{Fetch, FetchTimeouts, Target};
+use sdk::world::{Fetch, FetchTimeouts, Keep, Target};
 use sdk::{Build, Exchange, Fields, Name, Plugin, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -144,6 +144,7 @@ impl Plugin for ProxyMirror {
             max_body: MAX_ANSWER,
             // Rather a copy twice than none, where the mirror closed a kept connection.
             repeatable: true,
+            keep: Keep::default(),
         });
         Step::Next
     }

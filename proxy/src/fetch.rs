@@ -2,10 +2,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::Duration;
 
 use hashbrown::HashMap;
-use sdk::world::{Fetch, FetchError, FetchTimeouts, Fetched};
+use sdk::budget::Held;
+use sdk::world::{Fetch, FetchError, FetchTimeouts, Fetched, Keep};
+use snapshot::upstream::Keepalive;
 use wire::h1::Progress;
 use wire::h1::encode::check_target;
 use wire::{Framing, Method, Name, ResponseHead};
@@ -22,15 +23,14 @@ use crate::up::connect::connect_humbly;
 use crate::up::pool::UpConn;
 use crate::worker::Worker;
 
-/// How idle connections of fetches are kept.
-const KEEPALIVE: snapshot::upstream::Keepalive =
-    snapshot::upstream::Keepalive { size: 32, idle_timeout: Duration::from_secs(30), requests: 10_000 };
+/// A kept connection is closed after so many requests.
+const REQUESTS: u64 = 10_000;
 
 /// Targets whose dropped requests are told of by name, in one second.
 const TOLD_BY_NAME: usize = 8;
 
-/// The requests in flight: bounded in all, and for each target, so that one that hangs cannot take
-/// the place, or the descriptors, of everything else.
+/// The requests in flight that no exchange waits for: bounded in all, and for each target, so that one
+/// that hangs cannot take the place, or the descriptors, of everything else.
 #[derive(Debug, Default)]
 pub(crate) struct Fetches {
     in_flight: Cell<usize>,
@@ -123,50 +123,56 @@ impl Drop for Permit {
 }
 
 impl Permit {
-    /// Sends the request to the target's first address that can be reached and reads the whole
-    /// answer.
-    pub(crate) async fn run(self, request: Fetch) -> Result<Fetched, FetchError> {
-        if request.target.tls {
-            // There is no TLS towards upstreams yet.
-            return Err(FetchError::Broken);
-        }
-        // Whatever made the target, it cannot end the request line (CVE-2023-25690).
-        check_target(&request.uri).map_err(|_| FetchError::Broken)?;
-        let worker = &*self.worker;
-        let waiter = worker.clock.waiter();
-        let mut last = FetchError::Unresolved;
-        for &addr in request.target.addresses.iter() {
-            let mut pooled = worker.pools.take(addr, worker.clock.coarse_ms(), true);
-            loop {
-                let mut conn = match pooled.take() {
-                    Some(conn) => conn,
-                    None => match connect_humbly(worker, &waiter, addr, request.timeouts.connect).await {
-                        Ok(conn) => conn,
-                        Err(fault) => {
-                            last = match fault.kind {
-                                FaultKind::ConnectTimeout => FetchError::Timeout,
-                                _ => FetchError::Refused,
-                            };
-                            break;
-                        }
-                    },
-                };
-                conn.requests += 1;
-                match exchange(worker, &waiter, &mut conn, &request).await {
-                    Ok((fetched, keep)) => {
-                        if keep {
-                            worker.pools.give(addr, conn, &KEEPALIVE, worker.clock.coarse_ms());
-                        }
-                        return Ok(fetched);
+    /// Sends the request. The answer does not matter to whoever sent it.
+    pub(crate) async fn run(self, request: Fetch) {
+        let _ = run(&self.worker, request).await;
+    }
+}
+
+/// Sends the request to the target's first address that can be reached and reads the whole answer.
+pub(crate) async fn run(worker: &Worker, request: Fetch) -> Result<Fetched, FetchError> {
+    if request.target.tls {
+        // There is no TLS towards upstreams yet.
+        return Err(FetchError::Broken);
+    }
+    // Whatever made the target, it cannot end the request line (CVE-2023-25690).
+    check_target(&request.uri).map_err(|_| FetchError::Broken)?;
+    let waiter = worker.clock.waiter();
+    let mut last = FetchError::Unresolved;
+    for &addr in request.target.addresses.iter() {
+        let mut pooled = worker.pools.take(addr, worker.clock.coarse_ms(), true);
+        loop {
+            let mut conn = match pooled.take() {
+                Some(conn) => conn,
+                None => match connect_humbly(worker, &waiter, addr, request.timeouts.connect).await {
+                    Ok(conn) => conn,
+                    Err(fault) => {
+                        last = match fault.kind {
+                            FaultKind::ConnectTimeout => FetchError::Timeout,
+                            _ => FetchError::Refused,
+                        };
+                        break;
                     }
-                    // The other side had closed it meanwhile: nothing is wrong with the server.
-                    Err(failure) if conn.reused && failure.may_be_repeated(&request) => {}
-                    Err(failure) => return Err(failure.error),
+                },
+            };
+            conn.requests += 1;
+            match exchange(worker, &waiter, &mut conn, &request).await {
+                Ok((fetched, keep)) => {
+                    if keep {
+                        let Keep { connections, idle } = request.keep;
+                        let keepalive =
+                            Keepalive { size: connections, idle_timeout: idle, requests: REQUESTS };
+                        worker.pools.give(addr, conn, &keepalive, worker.clock.coarse_ms());
+                    }
+                    return Ok(fetched);
                 }
+                // The other side had closed it meanwhile: nothing is wrong with the server.
+                Err(failure) if conn.reused && failure.may_be_repeated(&request) => {}
+                Err(failure) => return Err(failure.error),
             }
         }
-        Err(last)
     }
+    Err(last)
 }
 
 /// Why an exchange came to nothing.
@@ -244,13 +250,15 @@ async fn exchange(
         }
     }
     let mut incoming = Incoming::new(head.framing);
-    let mut body = Vec::new();
+    let (mut body, mut held) = (Vec::new(), Held::default());
     let mut done = incoming.is_done();
     while !done {
         let taken = incoming.decode(buffer.data_mut()).map_err(|_| FetchError::Broken)?;
         if body.len() + taken.emit > request.max_body {
             return Err(FetchError::TooLarge.into());
         }
+        let room = held.reserve(&worker.budget, &mut body, taken.emit, request.max_body);
+        room.map_err(|_| FetchError::TooLarge)?;
         body.extend_from_slice(&buffer.data()[..taken.emit]);
         buffer.consume(taken.consumed);
         done = taken.done;
@@ -263,7 +271,7 @@ async fn exchange(
         }
     }
     let keep = head.keep_alive && head.framing != Framing::UntilClose && buffer.is_empty();
-    Ok((Fetched { status: head.status, fields: head.fields, body }, keep))
+    Ok((Fetched { status: head.status, fields: head.fields, body, held }, keep))
 }
 
 fn write_request(request: &Fetch, out: &mut Vec<u8>) {
@@ -302,6 +310,9 @@ fn write_request(request: &Fetch, out: &mut Vec<u8>) {
         out.extend_from_slice(b"Content-Length: ");
         wire::h1::encode::decimal(request.body.len() as u64, out);
         out.extend_from_slice(b"\r\n");
+    }
+    if request.keep.connections == 0 {
+        out.extend_from_slice(b"Connection: close\r\n");
     }
     out.extend_from_slice(b"\r\n");
     out.extend_from_slice(&request.body);

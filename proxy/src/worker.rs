@@ -26,7 +26,7 @@ use crate::consumer_chains::ConsumerChains;
 use crate::exchange::Scratch;
 use crate::exchange::drive::record;
 use crate::exchange::fault::{Fault, FaultKind};
-use crate::fetch::Fetches;
+use crate::fetch::{self, Fetches};
 use crate::notice::Notices;
 use crate::settings::Settings;
 use crate::up::pool::Pools;
@@ -434,16 +434,17 @@ impl World for Worker {
     }
 
     fn fetch(&self, request: Fetch) -> sdk::chain::LocalFuture<'static, Result<Fetched, FetchError>> {
-        let permit = self.permit_fetch(&request.target.authority);
-        Box::pin(async move { permit.ok_or(FetchError::TooMany)?.run(request).await })
+        let worker = self.strong();
+        Box::pin(async move {
+            // A worker that is gone has no exchanges that could wait.
+            let worker = worker.ok_or(FetchError::Broken)?;
+            fetch::run(&worker, request).await
+        })
     }
 
     fn send(&self, request: Fetch) {
         if let Some(permit) = self.permit_fetch(&request.target.authority) {
-            rt::spawn(async move {
-                // The answer does not matter to whoever sent it.
-                let _ = permit.run(request).await;
-            });
+            rt::spawn(permit.run(request));
         }
     }
 

@@ -137,7 +137,7 @@ impl<'a> Build<'a> {
             (_, Some(rest)) => (true, rest),
             _ => return Err(Invalid::new(format!("`{url}` must begin with http:// or https://"))),
         };
-        let authority = rest.split('/').next().unwrap_or_default();
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         let (host, port) = split_authority(authority, if tls { 443 } else { 80 })
             .ok_or_else(|| Invalid::new(format!("`{url}` holds no valid host and port")))?;
         let addresses = match host.parse::<IpAddr>() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use wire::{Fields, Method};
 
-use crate::budget::Budget;
+use crate::budget::{Budget, Held};
 use crate::chain::LocalFuture;
 use crate::exchange::Exchange;
 use crate::meters::Shard;
@@ -25,7 +25,8 @@ pub trait World {
     /// whatever a plugin waits for when the client goes away.
     fn sleep(&self, time: Duration) -> LocalFuture<'static, ()>;
 
-    /// Sends a request through the worker's own connections and gives the whole answer.
+    /// Sends a request through the worker's own connections and gives the whole answer. Exchanges
+    /// are bounded, and so is with them what they wait for.
     fn fetch(&self, request: Fetch) -> LocalFuture<'static, Result<Fetched, FetchError>>;
 
     /// Sends a request and forgets about the answer. Bounded: past the worker's limit
@@ -73,6 +74,22 @@ pub struct Fetch {
     /// It may be sent twice, whatever its method. An idempotent one always may: where a kept
     /// connection turns out to be dead, a fresh one is taken.
     pub repeatable: bool,
+    pub keep: Keep,
+}
+
+/// How the connection of a [`Fetch`] is kept afterwards, for the next one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keep {
+    /// At most so many idle ones to one server on each worker; with 0 it is closed.
+    pub connections: usize,
+    /// For so long.
+    pub idle: Duration,
+}
+
+impl Default for Keep {
+    fn default() -> Keep {
+        Keep { connections: 32, idle: Duration::from_secs(30) }
+    }
 }
 
 /// How long a [`Fetch`] may take. Once connected, it ends after `send` and `read` together at the
@@ -93,6 +110,8 @@ pub struct Fetched {
     pub status: u16,
     pub fields: Fields,
     pub body: Vec<u8>,
+    /// What the body counts as in [`World::budget`].
+    pub held: Held,
 }
 
 /// Why a [`Fetch`] came to nothing.
@@ -103,19 +122,23 @@ pub enum FetchError {
     Timeout,
     Broken,
     TooLarge,
-    TooMany,
 }
 
-impl std::fmt::Display for FetchError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
+impl FetchError {
+    pub fn as_str(self) -> &'static str {
+        match self {
             FetchError::Unresolved => "the host name has no address",
             FetchError::Refused => "the connection was refused",
             FetchError::Timeout => "it took longer than its time-out",
             FetchError::Broken => "the answer was not valid HTTP or broke off",
             FetchError::TooLarge => "the answer was larger than allowed",
-            FetchError::TooMany => "too many such requests are in flight",
-        })
+        }
+    }
+}
+
+impl std::fmt::Display for FetchError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 

@@ -187,6 +187,7 @@ pub const ROWS: &[Row] = &[
     idle("plugin_attr.prometheus.llm_prompt_tokens_buckets", "there are no AI metrics yet"),
     idle("plugin_attr.prometheus.llm_completion_tokens_buckets", "there are no AI metrics yet"),
     // Read by the plugin; the size is ours.
+    used("plugin_attr.forward-auth.max_resp_body_size", Shape::Size),
     used("plugin_attr.proxy-mirror.timeout.connect", Shape::Time),
     used("plugin_attr.proxy-mirror.timeout.send", Shape::Time),
     used("plugin_attr.proxy-mirror.timeout.read", Shape::Time),
