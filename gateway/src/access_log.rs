@@ -3,25 +3,23 @@
 //! A file that is slow, full or a FIFO without a reader holds up this thread alone. What workers
 //! cannot hand over meanwhile they drop, and count.
 
-use std::fs::File;
-use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use anyhow::Context;
 use model::boot::{self, Boot, LogEscape, Role};
 use model::{Invalid, Severity};
 use sdk::log_format::{Escape, LogFormat};
-use sdk::sink::{self, Batch, Bounds, Delivery, Intake, Sink};
+use sdk::sink::{self, Batching, Bounds, Joined, Sink, Spec, Target};
 
-use crate::logfile::Place;
+use crate::logfile::{Place, Writer};
 
 /// How long an end waits for lines that are still to be written.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
-/// Time between two lines about the same trouble.
+/// Time between two looks at what was dropped.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// A running access log.
@@ -30,6 +28,7 @@ pub struct AccessLog {
     place: Place,
     format: Arc<LogFormat>,
     sink: Sink,
+    bounds: Bounds,
     flush: Duration,
     /// Closed by the thread when it has written all.
     written: Receiver<()>,
@@ -67,20 +66,37 @@ impl AccessLog {
         let format = LogFormat::parse(&settings.format, escape(settings.escape))
             .map_err(|invalid| anyhow::anyhow!("nginx_config.http.access_log_format: {}", invalid.reason))?;
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-        let (sink, intake) =
-            sink::new(Bounds { buffer: size(settings.buffer), waiting: size(settings.queue) });
-        let (done, written) = channel();
-        let writer = Writer { place: place.clone(), file, within_line: false, told: None };
+        let bounds = Bounds { buffer: size(settings.buffer), waiting: size(settings.queue) };
+        // Its bounds are those of the workers' buffers.
+        let (sink, intake) = sink::of_buffers(Spec {
+            plugin: "access log",
+            owner: None,
+            target: Target::File { path: settings.path.clone() },
+            batching: Batching::at_once("access log"),
+            joined: Joined::PLAIN,
+            max_entries: usize::MAX,
+            max_bytes: usize::MAX,
+        });
+        let (done, written) = channel::<()>();
+        let writer = Writer::new("the access log", place.clone(), file);
         std::thread::Builder::new()
             .name("access-log".into())
-            .spawn(move || writer.run(&intake, done))
+            .spawn(move || {
+                writer.run(&intake);
+                drop(done);
+            })
             .context("cannot start the thread of the access log")?;
-        Ok(Some(AccessLog { place, format: Arc::new(format), sink, flush: settings.flush, written }))
+        Ok(Some(AccessLog { place, format: Arc::new(format), sink, bounds, flush: settings.flush, written }))
     }
 
     /// The part workers need.
     pub fn for_workers(&self) -> proxy::AccessLog {
-        proxy::AccessLog { format: self.format.clone(), sink: self.sink.clone(), flush: self.flush }
+        proxy::AccessLog {
+            format: self.format.clone(),
+            sink: self.sink.clone(),
+            bounds: self.bounds,
+            flush: self.flush,
+        }
     }
 
     pub fn sink(&self) -> Sink {
@@ -147,74 +163,5 @@ fn escape(written: LogEscape) -> Escape {
         LogEscape::Default => Escape::Default,
         LogEscape::Json => Escape::Json,
         LogEscape::None => Escape::None,
-    }
-}
-
-struct Writer {
-    place: Place,
-    /// None before a FIFO has a reader.
-    file: Option<File>,
-    /// The last write broke off within a line.
-    within_line: bool,
-    /// When trouble was told of last.
-    told: Option<Instant>,
-}
-
-impl Writer {
-    /// Writes until the end. `done` is only to be dropped.
-    fn run(mut self, intake: &Intake, done: Sender<()>) {
-        while let Some(delivery) = intake.next() {
-            match delivery {
-                Delivery::Batch(batch) => self.write(&batch, intake),
-                Delivery::Called => self.reopen(),
-            }
-        }
-        drop(done);
-    }
-
-    fn reopen(&mut self) {
-        // A FIFO stays the same, and opening it anew could wait for a reader.
-        if self.file.is_none() || self.place.is_fifo() {
-            return;
-        }
-        match self.place.open() {
-            Ok(file) => (self.file, self.within_line) = (Some(file), false),
-            Err(error) => tracing::error!(
-                "cannot open {} again, the access log goes on in the old file: {error}",
-                self.place
-            ),
-        }
-    }
-
-    fn write(&mut self, batch: &Batch, intake: &Intake) {
-        if let Err(error) = self.try_write(batch.bytes()) {
-            intake.lost(batch.lines());
-            if self.told.is_none_or(|told| told.elapsed() > PAUSE) {
-                self.told = Some(Instant::now());
-                tracing::error!("cannot write the access log, {}: {error}", self.place);
-            }
-        }
-    }
-
-    fn try_write(&mut self, mut bytes: &[u8]) -> std::io::Result<()> {
-        let file = match &mut self.file {
-            Some(file) => file,
-            none => none.insert(self.place.open()?),
-        };
-        if self.within_line {
-            file.write_all(b"\n")?;
-            self.within_line = false;
-        }
-        while !bytes.is_empty() {
-            match file.write(bytes) {
-                Ok(n) => {
-                    self.within_line = n > 0 && bytes[n - 1] != b'\n';
-                    bytes = &bytes[n..];
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
     }
 }

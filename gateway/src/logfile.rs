@@ -1,9 +1,13 @@
-//! Where a log goes: a file that may be renamed under us, or an output of the process.
+//! Where a log goes: a file that may be renamed under us, or an output of the process; and who writes
+//! it.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use sdk::sink::{Intake, Next, Taken};
 
 /// The place a log is written to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +30,15 @@ impl Place {
             "/dev/stderr" | "stderr" => Place::Stderr,
             path if Path::new(path).is_absolute() => Place::File { path: path.into(), make_folder: false },
             path => Place::File { path: data.join(path), make_folder: true },
+        }
+    }
+
+    /// Reads what a plugin's configuration says: as in APISIX, a relative path is one from the folder
+    /// the gateway was started in.
+    pub fn of_plugin(written: &str) -> Place {
+        match Place::new(written, Path::new("")) {
+            Place::File { path, .. } => Place::File { path, make_folder: false },
+            output => output,
         }
     }
 
@@ -62,6 +75,131 @@ impl std::fmt::Display for Place {
     }
 }
 
+/// Time between two lines about the same trouble.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// Lines are written together up to so many bytes.
+const TOGETHER: usize = 64 << 10;
+
+/// Appends what comes out of a sink to a file. Runs on a thread of its own: a file that is slow, full
+/// or a FIFO without a reader holds up nobody else.
+pub struct Writer {
+    /// What is written, for messages: `the access log`.
+    what: &'static str,
+    place: Place,
+    /// None before it is opened. A FIFO is not before it has a reader.
+    file: Option<File>,
+    /// The last write broke off within a line.
+    within_line: bool,
+    /// When trouble was told of last.
+    told: Option<Instant>,
+}
+
+impl Writer {
+    /// Writes into `file`, or opens the place with the first line.
+    pub fn new(what: &'static str, place: Place, file: Option<File>) -> Writer {
+        Writer { what, place, file, within_line: false, told: None }
+    }
+
+    /// Writes until the end.
+    pub fn run(mut self, intake: &Intake) {
+        let mut next = intake.next();
+        let mut together = Vec::new();
+        loop {
+            match next {
+                Next::Entries(first) => {
+                    // What else is there goes into the same write.
+                    let mut taken = vec![first];
+                    let mut bytes = taken[0].bytes().len();
+                    next = loop {
+                        match intake.take() {
+                            Some(Next::Entries(more)) if bytes + more.bytes().len() <= TOGETHER => {
+                                bytes += more.bytes().len();
+                                taken.push(more);
+                            }
+                            Some(other) => break other,
+                            None => {
+                                self.write(&taken, &mut together, intake);
+                                taken.clear();
+                                break intake.next();
+                            }
+                        }
+                    };
+                    self.write(&taken, &mut together, intake);
+                }
+                Next::Called => {
+                    self.reopen();
+                    next = intake.next();
+                }
+                Next::End => return,
+            }
+        }
+    }
+
+    fn reopen(&mut self) {
+        // A FIFO stays the same, and opening it anew could wait for a reader.
+        if self.file.is_none() || self.place.is_fifo() {
+            return;
+        }
+        match self.place.open() {
+            Ok(file) => (self.file, self.within_line) = (Some(file), false),
+            Err(error) => tracing::error!(
+                "cannot open {} again, {} goes on in the old file: {error}",
+                self.place,
+                self.what
+            ),
+        }
+    }
+
+    fn write(&mut self, taken: &[Taken], together: &mut Vec<u8>, intake: &Intake) {
+        let written = match taken {
+            [] => return,
+            [one] => self.try_write(one.bytes()),
+            all => {
+                together.clear();
+                all.iter().for_each(|one| together.extend_from_slice(one.bytes()));
+                self.try_write(together)
+            }
+        };
+        if let Err(error) = written {
+            intake.lost(taken.iter().map(Taken::entries).sum());
+            if self.told.is_none_or(|told| told.elapsed() > PAUSE) {
+                self.told = Some(Instant::now());
+                match self.file {
+                    None => tracing::error!(
+                        "failed to open file: {}, error info: {error}; {} loses entries",
+                        self.place,
+                        self.what
+                    ),
+                    Some(_) => tracing::error!("cannot write {}, {}: {error}", self.what, self.place),
+                }
+            }
+        }
+    }
+
+    fn try_write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(self.place.open()?),
+        };
+        if self.within_line {
+            file.write_all(b"\n")?;
+            self.within_line = false;
+        }
+        while !bytes.is_empty() {
+            match file.write(bytes) {
+                Ok(n) => {
+                    self.within_line = n > 0 && bytes[n - 1] != b'\n';
+                    bytes = &bytes[n..];
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,6 +215,9 @@ mod tests {
             ("stderr", Place::Stderr),
         ] {
             assert_eq!(Place::new(written, Path::new("/data")), expected, "{written}");
+        }
+        for (written, expected) in [("a.log", file("a.log", false)), ("/dev/stdout", Place::Stdout)] {
+            assert_eq!(Place::of_plugin(written), expected, "{written}");
         }
     }
 }

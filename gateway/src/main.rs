@@ -20,6 +20,7 @@ mod notices;
 mod program;
 mod run;
 mod say;
+mod sinks;
 mod wiring;
 
 use std::process::ExitCode;

@@ -35,6 +35,9 @@ pub fn printer(services: Services, access_log: Option<Sink>) -> admin::metrics::
             counters_evicted: counters.evicted(),
             cache_reads_late: services.caches.late_reads(),
             access_log_dropped: access_log.as_ref().map_or(0, Sink::dropped),
+            entries_gathered: &services.sinks.gathered(),
+            entries_dropped: &services.sinks.dropped(),
+            entries_bytes: services.sinks.waiting_bytes(),
         };
         services.meters.render(&facts)
     })

@@ -13,6 +13,7 @@ use control::store::{Embedded, File, Store};
 use control::{Handle, Pipeline};
 use model::boot::{Boot, Role};
 use proxy::Workers;
+use sdk::build::Services;
 use snapshot::Publisher;
 use snapshot::compile::Compiler;
 use tokio::net::TcpListener;
@@ -24,6 +25,7 @@ use crate::files::{self, Found};
 use crate::handoff::AdminOnDataPort;
 use crate::lifecycle::Signals;
 use crate::program::Running;
+use crate::sinks::Deliveries;
 use crate::{check, logging, metrics, wiring};
 
 /// How long a start waits for the first snapshot before it serves without one.
@@ -66,20 +68,22 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
         config.as_ref().map_or_else(|| "its defaults".to_owned(), |path| path.display().to_string()),
         place.display()
     );
+    let deliveries = Deliveries::start(usize::try_from(boot.http.held_log_entries).unwrap_or(usize::MAX))?;
     let access_log = AccessLog::start(&boot, &data)?;
     let logged = access_log.as_ref().map(AccessLog::sink);
     let reopen = {
-        let logged = logged.clone();
+        let (logged, sinks) = (logged.clone(), deliveries.sinks());
         move || {
             tracing::info!("reopening the log files");
             logging::reopen();
             if let Some(sink) = &logged {
                 sink.call();
             }
+            sinks.call();
         }
     };
     let signals = Signals::new(reopen).context("cannot take over signals")?;
-    let services = wiring::services(&boot)?;
+    let services = Services { sinks: deliveries.sinks(), ..wiring::services(&boot)? };
     let catalog = wiring::catalog_with(&boot, services.clone())?;
     let (store, file) = open_store(resources.as_deref(), &data)?;
 
@@ -208,6 +212,7 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
     if let Some(log) = access_log {
         log.finish();
     }
+    deliveries.finish();
     ended?;
     tracing::info!("stopped");
     Ok(())

@@ -16,7 +16,8 @@ use snapshot::plan::Timeouts;
 use snapshot::router::{Mode, Options};
 use snapshot::upstream::Keepalive;
 
-/// What stages share on this node.
+/// What stages share on this node. Nobody delivers what is put into the sinks: a gateway that serves
+/// takes those of [`crate::sinks::Deliveries`].
 ///
 /// # Errors
 /// An attribute of the boot file that does not fit.
@@ -31,6 +32,7 @@ pub fn services(boot: &Boot) -> anyhow::Result<Services> {
         counters: Arc::new(counters),
         caches: Arc::new(Caches::new(cache_zones(boot))),
         meters: Arc::new(Meters::new(meters(boot)?)),
+        sinks: Arc::default(),
     })
 }
 

@@ -239,6 +239,8 @@ pub struct Http {
     pub held_bodies: u64,
     pub underscores_in_headers: bool,
     pub real_ip: RealIp,
+    /// Bytes of log entries of plugins that may wait to be delivered; past it they are dropped (ours).
+    pub held_log_entries: u64,
     /// A line for every request; `None` is off.
     pub access_log: Option<AccessLog>,
     pub upstream: UpstreamKeepalive,

@@ -39,7 +39,7 @@ impl AccessLog {
     pub(crate) fn new(settings: &settings::AccessLog) -> AccessLog {
         AccessLog {
             format: settings.format.clone(),
-            outlet: RefCell::new(settings.sink.outlet()),
+            outlet: RefCell::new(settings.sink.outlet(settings.bounds)),
             stamp: RefCell::default(),
         }
     }

@@ -94,6 +94,8 @@ pub struct Settings {
 pub struct AccessLog {
     pub format: Arc<LogFormat>,
     pub sink: Sink,
+    /// What one worker gathers, and what may wait.
+    pub bounds: sdk::sink::Bounds,
     /// Lines wait at most about so long before they are handed over (`access_log_flush`).
     pub flush: Duration,
 }

@@ -16,7 +16,7 @@ use model::{Desired, Entry, Key, Kind, Resource};
 use proxy::{AccessLog, Settings, Stage, Workers};
 use sdk::build::{Names, Services};
 use sdk::log_format::{Escape, LogFormat};
-use sdk::sink::{Bounds, Delivery, Sink};
+use sdk::sink::{self, Batching, Bounds, Joined, Next, Sink, Spec, Target};
 use serde_json::{Value, json};
 use snapshot::Publisher;
 use snapshot::compile::{Compiler, Touched};
@@ -97,16 +97,25 @@ fn access_log() -> (AccessLog, Sink, std::thread::JoinHandle<u64>) {
     let format = "$remote_addr - $remote_user [$time_local] $http_host \"$request\" $status $body_bytes_sent \
                   $request_time \"$http_referer\" \"$http_user_agent\" $upstream_addr $upstream_status \
                   $upstream_response_time \"$upstream_scheme://$upstream_host$upstream_uri\" \"$request_id\"";
-    let (sink, intake) = sdk::sink::new(Bounds { buffer: 4 << 10, waiting: 1 << 20 });
+    let bounds = Bounds { buffer: 4 << 10, waiting: 1 << 20 };
+    let (sink, intake) = sink::of_buffers(Spec {
+        plugin: "access log",
+        owner: None,
+        target: Target::File { path: String::new() },
+        batching: Batching::at_once("access log"),
+        joined: Joined::PLAIN,
+        max_entries: usize::MAX,
+        max_bytes: usize::MAX,
+    });
     let writer = std::thread::spawn(move || {
         let mut lines = 0;
-        while let Some(Delivery::Batch(batch)) = intake.next() {
-            lines += batch.lines();
+        while let Next::Entries(batch) = intake.next() {
+            lines += batch.entries() as u64;
         }
         lines
     });
     let format = Arc::new(LogFormat::parse(format, Escape::Default).unwrap());
-    (AccessLog { format, sink: sink.clone(), flush: Duration::from_secs(1) }, sink, writer)
+    (AccessLog { format, sink: sink.clone(), bounds, flush: Duration::from_secs(1) }, sink, writer)
 }
 
 fn warm_requests(logged: bool) {

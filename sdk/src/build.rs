@@ -10,6 +10,7 @@ use crate::cache::Caches;
 use crate::chain::Chain;
 use crate::counters::Counters;
 use crate::meters::Meters;
+use crate::sink::Sinks;
 use crate::upstream::{UpstreamHandle, Upstreams};
 use crate::world::Target;
 
@@ -28,13 +29,19 @@ pub struct Services {
     pub counters: Arc<Counters>,
     pub caches: Arc<Caches>,
     pub meters: Arc<Meters>,
+    pub sinks: Arc<Sinks>,
 }
 
 impl Services {
     /// Small, private services for one test.
     #[cfg(any(test, feature = "testing"))]
     pub fn for_tests() -> Services {
-        Services { counters: Arc::default(), caches: Arc::default(), meters: Arc::default() }
+        Services {
+            counters: Arc::default(),
+            caches: Arc::default(),
+            meters: Arc::default(),
+            sinks: Arc::default(),
+        }
     }
 }
 

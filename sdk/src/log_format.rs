@@ -179,7 +179,7 @@ fn escape_json(value: &[u8], out: &mut Vec<u8>) {
                 b'\t' => out.extend_from_slice(b"\\t"),
                 8 => out.extend_from_slice(b"\\b"),
                 12 => out.extend_from_slice(b"\\f"),
-                0..=31 => {
+                0..=31 | 127 => {
                     out.extend_from_slice(b"\\u00");
                     out.extend_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
                 }
@@ -266,8 +266,8 @@ mod tests {
             assert_eq!(line("$http_x_a $http_none $time_local", escape, &mut probe, |_| {}), expected);
         }
         let mut out = Vec::new();
-        escape_json(b"\n\r\t\x08\x0c\x01\xff|", &mut out);
-        assert_eq!(out, "\\n\\r\\t\\b\\f\\u0001\u{FFFD}|".as_bytes());
+        escape_json(b"\n\r\t\x08\x0c\x01\x7f\xff|", &mut out);
+        assert_eq!(out, "\\n\\r\\t\\b\\f\\u0001\\u007F\u{FFFD}|".as_bytes());
     }
 
     #[test]

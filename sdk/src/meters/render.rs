@@ -29,6 +29,12 @@ pub struct Facts<'a> {
     pub cache_reads_late: u64,
     /// Lines of the access log that could not be written.
     pub access_log_dropped: u64,
+    /// Log entries that wait to become a batch, by APISIX's labels.
+    pub entries_gathered: &'a [crate::sink::Entries],
+    /// Log entries of plugins that could not be delivered, by plugin.
+    pub entries_dropped: &'a [(&'static str, u64)],
+    /// Bytes of log entries that wait.
+    pub entries_bytes: u64,
 }
 
 /// A memory zone.
@@ -58,6 +64,19 @@ pub(super) fn all(settings: &Settings, collected: &Collected, facts: &Facts<'_>)
         Page { prefix: &settings.prefix, out: Vec::with_capacity(PIECE + (4 << 10)), pieces: Vec::new() };
     let families = &collected.families;
     bandwidth(&mut page, collected);
+    page.gauges(
+        "batch_process_entries",
+        "batch process remaining entries",
+        facts.entries_gathered.iter().map(|it| {
+            let text = format!(
+                "name=\"{}\",route_id=\"{}\",server_addr=\"{}\"",
+                escaped(&it.name),
+                escaped(&it.route_id),
+                escaped(&it.server_addr)
+            );
+            (text, it.count)
+        }),
+    );
     page.gauges(
         "etcd_modify_indexes",
         "Etcd modify index for APISIX keys",
@@ -159,6 +178,22 @@ fn own(page: &mut Page<'_>, settings: &Settings, collected: &Collected, facts: &
     }
     page.head("fetches", "gauge", "Requests of plugins in flight");
     page.line("fetches", "", "", collected.sum(|node| &node.fetches));
+    if !facts.entries_dropped.is_empty() {
+        page.head(
+            "log_entries_dropped_total",
+            "counter",
+            "Log entries of plugins that found no room or no way",
+        );
+        for (plugin, dropped) in facts.entries_dropped {
+            page.line("log_entries_dropped_total", "", &format!("plugin=\"{plugin}\""), *dropped);
+        }
+    }
+    page.head(
+        "log_entries_waiting_bytes",
+        "gauge",
+        "Bytes of log entries of plugins that wait to be delivered",
+    );
+    page.line("log_entries_waiting_bytes", "", "", facts.entries_bytes);
 }
 
 fn bandwidth(page: &mut Page<'_>, collected: &Collected) {

@@ -1,0 +1,127 @@
+//! Where log entries of plugins are delivered: a thread with a runtime of its own for servers, and
+//! a thread for each file. None of them is a worker's, and none holds up another.
+
+mod batches;
+mod client;
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use anyhow::Context;
+use sdk::sink::{Intake, Sinks, Target};
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinSet, LocalSet};
+
+use crate::logfile::{Place, Writer};
+
+/// How long an end waits for entries that are still to be delivered.
+const LAST_ENTRIES: Duration = Duration::from_secs(5);
+
+/// Files that plugins write to at the same time, each on a thread.
+const FILES: usize = 256;
+
+/// The running deliveries.
+pub struct Deliveries {
+    sinks: Arc<Sinks>,
+    stop: watch::Sender<bool>,
+    /// Closed when all have ended.
+    ended: Receiver<()>,
+}
+
+impl Deliveries {
+    /// Starts them, with sinks that hold at most so many bytes together.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start(most: usize) -> anyhow::Result<Deliveries> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("cannot make the runtime of the log sinks")?;
+        let (start, started) = mpsc::unbounded_channel();
+        // It fails only at the end, when entries are lost that nobody waits for.
+        let sinks = Arc::new(Sinks::new(most, move |intake| _ = start.send(intake)));
+        let (stop, stopping) = watch::channel(false);
+        let (done, ended) = channel();
+        std::thread::Builder::new()
+            .name("log-sinks".into())
+            .spawn(move || LocalSet::new().block_on(&runtime, serve(started, stopping, done)))
+            .context("cannot start the thread of the log sinks")?;
+        Ok(Deliveries { sinks, stop, ended })
+    }
+
+    pub fn sinks(&self) -> Arc<Sinks> {
+        self.sinks.clone()
+    }
+
+    /// Delivers what was gathered, once the workers have ended. Blocks for a moment.
+    pub fn finish(self) {
+        self.sinks.stop();
+        // An error means that the thread has ended.
+        let _ = self.stop.send(true);
+        if let Err(RecvTimeoutError::Timeout) = self.ended.recv_timeout(LAST_ENTRIES) {
+            tracing::warn!(
+                "not all log entries of plugins could be delivered within {} s; the others are lost",
+                LAST_ENTRIES.as_secs()
+            );
+        }
+    }
+}
+
+/// Takes in sinks until the end, then waits for those that run.
+async fn serve(
+    mut started: mpsc::UnboundedReceiver<Intake>,
+    mut stopping: watch::Receiver<bool>,
+    done: Sender<()>,
+) {
+    let mut tasks = JoinSet::new();
+    let mut files = Vec::new();
+    loop {
+        tokio::select! {
+            biased;
+            Some(intake) = started.recv() => match intake.spec().target.clone() {
+                Target::File { path } => {
+                    files.retain(|thread: &std::thread::JoinHandle<()>| !thread.is_finished());
+                    if files.len() < FILES {
+                        files.extend(write(&path, intake, done.clone()));
+                    } else {
+                        tracing::error!("plugins write to {FILES} files already: what is for {path} is dropped");
+                    }
+                }
+                _ => _ = tasks.spawn_local(batches::run(intake, stopping.clone())),
+            },
+            Some(ended) = tasks.join_next() => told_panic(ended),
+            // The sender goes only with the whole program.
+            _ = stopping.changed() => break,
+        }
+    }
+    while let Some(ended) = tasks.join_next().await {
+        told_panic(ended);
+    }
+}
+
+fn told_panic(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!("a log sink has failed, and what it held is lost: {error}");
+    }
+}
+
+/// Starts the thread of a file.
+fn write(path: &str, intake: Intake, done: Sender<()>) -> Option<std::thread::JoinHandle<()>> {
+    let writer = Writer::new("file-logger", Place::of_plugin(path), None);
+    let thread = std::thread::Builder::new().name("log-file".into()).spawn(move || {
+        writer.run(&intake);
+        drop(done);
+    });
+    match thread {
+        Ok(thread) => Some(thread),
+        Err(error) => {
+            tracing::error!("cannot start a thread that writes {path}, so its entries are dropped: {error}");
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! Entries of one sink on their way to a server: gathered, sent, tried again.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::time::Duration;
+
+use sdk::sink::{Gathering, Intake, Next, Spec, Taken};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::client::Client;
+
+/// Time between two messages of one sink about failures.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What the deliveries of a sink share.
+struct Line {
+    intake: Intake,
+    spec: Spec,
+    client: Client,
+    stopping: watch::Receiver<bool>,
+    /// When a failure was told of last, and how many were not since.
+    told: Cell<(Option<Instant>, u64)>,
+}
+
+/// Delivers until the sink ends and all of it is delivered or given up.
+pub(super) async fn run(intake: Intake, stopping: watch::Receiver<bool>) {
+    let spec = intake.spec().clone();
+    let client = Client::new(&spec.target);
+    let line = Rc::new(Line { intake, spec, client, stopping, told: Cell::default() });
+    let options = &line.spec.batching;
+    let began = Instant::now();
+    let now = || began.elapsed().as_millis() as u64;
+    let mut gathering = Gathering::default();
+    let mut batch = Vec::new();
+    let mut deliveries = JoinSet::new();
+    let mut ended = false;
+    loop {
+        while !ended && !gathering.is_full(options) {
+            match line.intake.take() {
+                Some(Next::Entries(taken)) => {
+                    gathering.add(taken.bytes().len(), now());
+                    batch.push(taken);
+                }
+                Some(Next::Called) => {}
+                Some(Next::End) => ended = true,
+                None => break,
+            }
+        }
+        if gathering.is_full(options) || gathering.is_due(options, now()) || ended && !batch.is_empty() {
+            gathering = Gathering::default();
+            // While all are busy nothing is taken in, so that what waits stays within its bounds.
+            while deliveries.len() >= line.client.at_once() {
+                deliveries.join_next().await;
+            }
+            deliveries.spawn_local(deliver(line.clone(), std::mem::take(&mut batch)));
+            continue;
+        }
+        if ended {
+            break;
+        }
+        let room = gathering.room(options);
+        let look_at = gathering.look_at(options).map(|at| began + Duration::from_millis(at));
+        let look = async {
+            match look_at {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            next = poll_fn(|cx| line.intake.poll_next(cx, room)) => match next {
+                Next::Entries(taken) => {
+                    gathering.add(taken.bytes().len(), now());
+                    batch.push(taken);
+                }
+                Next::Called => {}
+                Next::End => ended = true,
+            },
+            () = look => {}
+            Some(_) = deliveries.join_next() => {}
+        }
+    }
+    while deliveries.join_next().await.is_some() {}
+}
+
+/// Delivers a batch, trying again as often as its options say.
+async fn deliver(line: Rc<Line>, batch: Vec<Taken>) {
+    let options = &line.spec.batching;
+    line.intake.delivering(batch.len(), 0);
+    let mut failures = 0;
+    loop {
+        let addresses = line.intake.addresses();
+        let sent = line.client.send(&line.spec, &addresses, &batch).await;
+        let Err(reason) = sent else { break };
+        failures += 1;
+        let again = failures <= options.max_retry_count && !line.intake.is_stopping();
+        line.tell(&reason, batch.len(), failures, again);
+        if !again {
+            line.intake.lost(batch.len());
+            break;
+        }
+        let mut stopping = line.stopping.clone();
+        // What ends the wait early makes the next try the last one.
+        let _ = tokio::time::timeout(options.delay(), stopping.wait_for(|stop| *stop)).await;
+    }
+    line.intake.delivering(0, batch.len());
+}
+
+impl Line {
+    /// APISIX's words, not more often than each [`PAUSE`].
+    fn tell(&self, reason: &str, entries: usize, failures: u64, again: bool) {
+        let (told, untold) = self.told.get();
+        if told.is_some_and(|told| told.elapsed() < PAUSE) {
+            self.told.set((told, untold + 1));
+            return;
+        }
+        self.told.set((Some(Instant::now()), 0));
+        let name = &self.spec.batching.name;
+        let owner = self.spec.owner.as_ref().map_or_else(String::new, |owner| {
+            format!(" ({} of {}/{})", self.spec.plugin, owner.collection, owner.id)
+        });
+        let others = match untold {
+            0 => String::new(),
+            _ => format!("; {untold} more failures since the last message"),
+        };
+        let then = match again {
+            true => format!("they are tried again in {} s", self.spec.batching.retry_delay),
+            false => format!("exceeded the max_retry_count[{failures}] dropping the entries"),
+        };
+        tracing::error!(
+            "Batch Processor[{name}] failed to process {entries} entries{owner}: {reason}; {then}{others}"
+        );
+    }
+}

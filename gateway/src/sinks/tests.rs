@@ -1,0 +1,292 @@
+//! Deliveries to servers of a test, over loopback.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use sdk::sink::{Batching, Joined, Sink, Spec, Target};
+use sdk::testing::Probe;
+
+use super::*;
+
+/// Long enough for anything that is to come.
+const COMES: Duration = Duration::from_secs(30);
+
+fn spec(target: Target, batching: Batching) -> Spec {
+    let joined = if batching.batch_max_size == 1 { Joined::PLAIN } else { Joined::ARRAY };
+    Spec { plugin: "test", owner: None, target, batching, joined, max_entries: 100, max_bytes: 1 << 20 }
+}
+
+fn batches_of(size: usize) -> Batching {
+    Batching { batch_max_size: size, ..Batching::at_once("a name") }
+}
+
+fn http(port: u16) -> Target {
+    Target::Http {
+        host: "logs.example".to_owned(),
+        port,
+        uri: "/in?a=b".to_owned(),
+        content_type: "application/json",
+        authorization: Some("Basic eDp5".to_owned()),
+        timeout: COMES,
+    }
+}
+
+fn tcp(port: u16, keep: bool) -> Target {
+    Target::Tcp { host: "logs.example".to_owned(), port, timeout: COMES, keep }
+}
+
+fn open(deliveries: &Deliveries, spec: Spec) -> Sink {
+    let port = spec.target.server().map_or(0, |(_, port)| port);
+    deliveries.sinks().open(spec, [SocketAddr::from(([127, 0, 0, 1], port))].into())
+}
+
+fn push(sink: &Sink, entries: &[&str]) {
+    let mut probe = Probe::default();
+    for entry in entries {
+        sink.push(&probe.exchange(), entry.as_bytes().to_vec());
+    }
+}
+
+/// Reads one request with a length.
+fn request(stream: &mut TcpStream) -> Option<(String, String)> {
+    let mut bytes = Vec::new();
+    let mut one = [0];
+    while !bytes.ends_with(b"\r\n\r\n") {
+        if stream.read(&mut one).ok()? == 0 {
+            return None;
+        }
+        bytes.push(one[0]);
+    }
+    let head = String::from_utf8(bytes).unwrap();
+    let length =
+        head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap().parse().unwrap();
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).ok()?;
+    Some((head, String::from_utf8(body).unwrap()))
+}
+
+/// A server that gives these answers one after the other, the last for ever; tells the number of the
+/// connection and the request.
+fn server(answers: &'static [&'static str]) -> (u16, Receiver<(usize, String, String)>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
+        let mut count = 0;
+        for (connection, stream) in listener.incoming().enumerate() {
+            let mut stream = stream.unwrap();
+            while let Some((head, body)) = request(&mut stream) {
+                let answer = answers[count.min(answers.len() - 1)];
+                count += 1;
+                if stream.write_all(answer.as_bytes()).is_err()
+                    || tell.send((connection, head, body)).is_err()
+                {
+                    return;
+                }
+                if answer.is_empty() {
+                    break;
+                }
+            }
+        }
+    });
+    (port, told)
+}
+
+const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+const BUSY: &str = "HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy";
+
+#[test]
+fn a_full_batch_is_posted_as_a_json_array_and_the_connection_is_kept() {
+    let deliveries = Deliveries::start(1 << 20).unwrap();
+    let (port, told) = server(&[OK]);
+    let sink = open(&deliveries, spec(http(port), batches_of(2)));
+    push(&sink, &["{\"a\":1}", "{\"a\":2}"]);
+    let (first, head, body) = told.recv_timeout(COMES).unwrap();
+    assert_eq!(body, "[{\"a\":1},{\"a\":2}]");
+    assert!(head.starts_with("POST /in?a=b HTTP/1.1\r\n"), "{head}");
+    for field in
+        ["host: logs.example\r\n", "content-type: application/json\r\n", "authorization: Basic eDp5\r\n"]
+    {
+        assert!(head.contains(field), "{head}");
+    }
+    // The answer has been read when nothing waits any more.
+    while deliveries.sinks().waiting_bytes() > 0 {
+        std::thread::yield_now();
+    }
+    push(&sink, &["3", "4"]);
+    assert_eq!(told.recv_timeout(COMES).map(|(at, _, body)| (at, body)), Ok((first, "[3,4]".to_owned())));
+    deliveries.finish();
+    assert_eq!(sink.dropped(), 0);
+}
+
+#[test]
+fn what_fails_is_tried_again_and_given_up_after_that() {
+    let deliveries = Deliveries::start(1 << 20).unwrap();
+    let (port, told) = server(&[BUSY, OK, BUSY]);
+    let twice = Batching { max_retry_count: 1, retry_delay: 0, ..batches_of(1) };
+    let sink = open(&deliveries, spec(http(port), twice));
+    push(&sink, &["one"]);
+    for _ in 0..2 {
+        assert_eq!(told.recv_timeout(COMES).unwrap().2, "one");
+    }
+    while deliveries.sinks().waiting_bytes() > 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(sink.dropped(), 0);
+    push(&sink, &["two"]);
+    for _ in 0..2 {
+        assert_eq!(told.recv_timeout(COMES).unwrap().2, "two");
+    }
+    while sink.dropped() == 0 {
+        std::thread::yield_now();
+    }
+    deliveries.finish();
+    assert_eq!((sink.dropped(), told.try_recv().is_err()), (1, true));
+}
+
+#[test]
+fn a_kept_connection_that_was_closed_costs_nothing() {
+    let deliveries = Deliveries::start(1 << 20).unwrap();
+    // The second request finds its connection closed without an answer.
+    let (port, told) = server(&[OK, "", OK]);
+    let sink = open(&deliveries, spec(http(port), batches_of(1)));
+    push(&sink, &["one"]);
+    assert_eq!(told.recv_timeout(COMES).unwrap().2, "one");
+    while deliveries.sinks().waiting_bytes() > 0 {
+        std::thread::yield_now();
+    }
+    push(&sink, &["two"]);
+    for _ in 0..2 {
+        assert_eq!(told.recv_timeout(COMES).unwrap().2, "two");
+    }
+    deliveries.finish();
+    assert_eq!(sink.dropped(), 0);
+}
+
+#[test]
+fn what_was_gathered_is_delivered_when_its_sink_closes_and_when_the_gateway_ends() {
+    let deliveries = Deliveries::start(1 << 20).unwrap();
+    let (port, told) = server(&[OK]);
+    let closes = open(&deliveries, spec(http(port), batches_of(1000)));
+    let stays = open(&deliveries, spec(http(port), batches_of(999)));
+    push(&closes, &["1"]);
+    push(&stays, &["2"]);
+    drop(closes);
+    assert_eq!(told.recv_timeout(COMES).unwrap().2, "[1]");
+    deliveries.finish();
+    assert_eq!(told.try_recv().unwrap().2, "[2]");
+}
+
+#[test]
+fn nobody_waits_for_retries_at_the_end() {
+    let deliveries = Deliveries::start(1 << 20).unwrap();
+    let (port, told) = server(&[BUSY]);
+    let for_ever = Batching { max_retry_count: 1000, retry_delay: 1000, ..batches_of(1) };
+    let sink = open(&deliveries, spec(http(port), for_ever));
+    push(&sink, &["1"]);
+    told.recv_timeout(COMES).unwrap();
+    deliveries.finish();
+    assert_eq!(sink.dropped(), 1);
+}
+
+#[test]
+fn tcp_has_a_connection_for_each_batch_or_keeps_one() {
+    let deliveries = Deliveries::start(1 << 20).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let fresh = open(&deliveries, spec(tcp(port, false), batches_of(2)));
+    for (entries, expected) in [(["1", "2"], "[1,2]"), (["3", "4"], "[3,4]")] {
+        push(&fresh, &entries);
+        let mut text = String::new();
+        listener.accept().unwrap().0.read_to_string(&mut text).unwrap();
+        assert_eq!(text, expected);
+    }
+    let kept = open(&deliveries, spec(tcp(port, true), batches_of(1)));
+    push(&kept, &["one\n", "two\n"]);
+    let mut stream = listener.accept().unwrap().0;
+    let mut bytes = [0; 8];
+    stream.read_exact(&mut bytes).unwrap();
+    assert_eq!(&bytes, b"one\ntwo\n");
+    // A server that closed it is connected to again.
+    drop(stream);
+    while deliveries.sinks().waiting_bytes() > 0 {
+        std::thread::yield_now();
+    }
+    let mut stream = loop {
+        push(&kept, &["three\n"]);
+        listener.set_nonblocking(true).unwrap();
+        match listener.accept() {
+            Ok((stream, _)) => break stream,
+            Err(_) => std::thread::yield_now(),
+        }
+    };
+    stream.set_nonblocking(false).unwrap();
+    stream.read_exact(&mut bytes[..6]).unwrap();
+    assert_eq!(&bytes[..6], b"three\n");
+    deliveries.finish();
+}
+
+#[test]
+fn each_entry_is_a_datagram() {
+    let deliveries = Deliveries::start(1 << 20).unwrap();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(COMES)).unwrap();
+    let port = socket.local_addr().unwrap().port();
+    let target = Target::Udp { host: "logs.example".to_owned(), port, timeout: COMES };
+    let sink = open(&deliveries, spec(target, batches_of(2)));
+    push(&sink, &["one", "two"]);
+    for expected in ["one", "two"] {
+        let mut bytes = [0; 10];
+        let size = socket.recv(&mut bytes).unwrap();
+        assert_eq!(&bytes[..size], expected.as_bytes());
+    }
+    deliveries.finish();
+}
+
+#[test]
+fn lines_are_appended_to_a_file_that_may_be_moved_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.log");
+    let deliveries = Deliveries::start(1 << 20).unwrap();
+    let target = Target::File { path: path.to_str().unwrap().to_owned() };
+    let sink = open(&deliveries, spec(target, Batching::at_once("file")));
+    push(&sink, &["one\n", "two\n"]);
+    while deliveries.sinks().waiting_bytes() > 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "one\ntwo\n");
+    let moved = folder.path().join("b.log");
+    std::fs::rename(&path, &moved).unwrap();
+    push(&sink, &["three\n"]);
+    while deliveries.sinks().waiting_bytes() > 0 {
+        std::thread::yield_now();
+    }
+    assert!(!path.exists());
+    deliveries.sinks().call();
+    while !path.exists() {
+        std::thread::yield_now();
+    }
+    push(&sink, &["four\n"]);
+    deliveries.finish();
+    assert_eq!(std::fs::read_to_string(&moved).unwrap(), "one\ntwo\nthree\n");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "four\n");
+}
+
+#[test]
+fn a_file_that_cannot_be_opened_costs_entries_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("not/there/a.log");
+    let deliveries = Deliveries::start(1 << 20).unwrap();
+    let target = Target::File { path: path.to_str().unwrap().to_owned() };
+    let sink = open(&deliveries, spec(target, Batching::at_once("file")));
+    push(&sink, &["one\n"]);
+    while sink.dropped() == 0 {
+        std::thread::yield_now();
+    }
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    push(&sink, &["two\n"]);
+    deliveries.finish();
+    assert_eq!((std::fs::read_to_string(&path).unwrap(), sink.dropped()), ("two\n".to_owned(), 1));
+}

@@ -1,0 +1,375 @@
+//! The sinks of the node: who shares one, what all of them hold, and what they tell.
+#![cfg_attr(
+    not(test),
+    expect(
+        clippy::disallowed_types,
+        reason = "locked by the control plane and those who deliver, and once by the worker with a sink's first entry, which does not wait"
+    )
+)]
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use hashbrown::HashMap;
+
+use super::Spec;
+use super::queue::{self, Entrance, Intake, Shared, Sink};
+
+/// Bytes that wait in all sinks of plugins together, unless the boot file says otherwise.
+const MOST: usize = 64 << 20;
+
+/// Takes the intake of a sink that has its first entry; must not wait.
+pub type Start = dyn Fn(Intake) + Send + Sync;
+
+/// All sinks of plugins. A sink takes no thread, file or connection until its first entry.
+#[derive(Default)]
+pub struct Sinks {
+    /// None: there is nobody to deliver, as in a check.
+    start: Option<Arc<Start>>,
+    totals: Arc<Totals>,
+    open: Mutex<Open>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    sinks: HashMap<Spec, Weak<Entrance>>,
+    /// Those that are open, or still deliver.
+    shared: Vec<Weak<Shared>>,
+    /// Dropped entries by plugin.
+    dropped: BTreeMap<&'static str, Arc<AtomicU64>>,
+}
+
+/// What waits in all sinks together.
+#[derive(Debug)]
+pub(super) struct Totals {
+    pub(super) bytes: AtomicUsize,
+    pub(super) most: usize,
+}
+
+impl Default for Totals {
+    fn default() -> Totals {
+        Totals { bytes: AtomicUsize::new(0), most: MOST }
+    }
+}
+
+/// Entries that are being gathered, by the labels of APISIX's `batch_process_entries`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entries {
+    pub name: String,
+    pub route_id: String,
+    pub server_addr: String,
+    pub count: u64,
+}
+
+impl Sinks {
+    /// Sinks that hold at most so many bytes together, and each at most a quarter of them.
+    pub fn new(most: usize, start: impl Fn(Intake) + Send + Sync + 'static) -> Sinks {
+        Sinks {
+            start: Some(Arc::new(start)),
+            totals: Arc::new(Totals { bytes: AtomicUsize::new(0), most }),
+            open: Mutex::default(),
+        }
+    }
+
+    /// The open sink that fits, or a new one.
+    pub fn open(&self, spec: Spec, addresses: Arc<[SocketAddr]>) -> Sink {
+        let mut open = self.lock();
+        if let Some(sink) = open.sinks.get(&spec).and_then(Weak::upgrade) {
+            sink.shared.set_addresses(addresses);
+            return Sink(sink);
+        }
+        open.sinks.retain(|_, sink| sink.strong_count() > 0);
+        open.shared.retain(|shared| shared.strong_count() > 0);
+        let dropped = open.dropped.entry(spec.plugin).or_default().clone();
+        let sink = queue::new(spec.clone(), addresses, dropped, self.totals.clone(), self.start.clone());
+        open.sinks.insert(spec, Arc::downgrade(&sink.0));
+        open.shared.push(Arc::downgrade(&sink.0.shared));
+        sink
+    }
+
+    /// Makes every sink's other side see [`super::Next::Called`].
+    pub fn call(&self) {
+        self.each(|shared| shared.call());
+    }
+
+    /// The gateway ends: what was gathered is delivered now, if it can be.
+    pub fn stop(&self) {
+        self.each(|shared| shared.stop());
+    }
+
+    /// What waits to become a batch.
+    pub fn gathered(&self) -> Vec<Entries> {
+        let mut all = BTreeMap::<_, u64>::new();
+        self.each(|shared| {
+            // APISIX has no such line for entries that are not gathered.
+            if let Some((route, server)) = shared.first.get()
+                && shared.spec.batching.batch_max_size > 1
+            {
+                let labels = (shared.spec.batching.name.clone(), route.clone(), server.clone());
+                *all.entry(labels).or_default() += shared.gathered() as u64;
+            }
+        });
+        let entries = |((name, route_id, server_addr), count)| Entries { name, route_id, server_addr, count };
+        all.into_iter().map(entries).collect()
+    }
+
+    /// Entries dropped since the start, by plugin.
+    pub fn dropped(&self) -> Vec<(&'static str, u64)> {
+        let open = self.lock();
+        open.dropped.iter().map(|(plugin, count)| (*plugin, count.load(Ordering::Relaxed))).collect()
+    }
+
+    /// Bytes that wait in all of them.
+    pub fn waiting_bytes(&self) -> u64 {
+        self.totals.bytes.load(Ordering::Relaxed) as u64
+    }
+
+    fn each(&self, mut f: impl FnMut(&Shared)) {
+        let shared: Vec<_> = self.lock().shared.iter().filter_map(Weak::upgrade).collect();
+        shared.iter().for_each(|shared| f(shared));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Sinks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sinks")
+            .field("totals", &self.totals)
+            .field("open", &self.open)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Hands over the intake with the first entry.
+pub(super) struct Starter {
+    started: AtomicBool,
+    /// Locked once, by whoever starts it; nobody waits for that.
+    intake: Mutex<Option<Intake>>,
+    to: Option<Arc<Start>>,
+}
+
+impl Starter {
+    pub(super) fn new(intake: Intake, to: Option<Arc<Start>>) -> Starter {
+        Starter { started: AtomicBool::new(false), intake: Mutex::new(Some(intake)), to }
+    }
+
+    /// Somebody has the intake already.
+    pub(super) fn started() -> Starter {
+        Starter { started: AtomicBool::new(true), intake: Mutex::default(), to: None }
+    }
+
+    #[inline]
+    pub(super) fn has_started(&self) -> bool {
+        self.started.load(Ordering::Relaxed)
+    }
+
+    /// False if there is nobody to deliver.
+    #[cold]
+    pub(super) fn start(&self) -> bool {
+        let Some(to) = &self.to else { return false };
+        if !self.started.swap(true, Ordering::AcqRel)
+            && let Some(intake) = self.intake.try_lock().ok().and_then(|mut intake| intake.take())
+        {
+            to(intake);
+        }
+        true
+    }
+}
+
+impl fmt::Debug for Starter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Starter").field("started", &self.started).finish_non_exhaustive()
+    }
+}
+
+/// Where a server is. Changed by the control plane and read by whoever delivers.
+#[derive(Debug)]
+pub(super) struct Addresses(Mutex<Arc<[SocketAddr]>>);
+
+impl Addresses {
+    pub(super) fn new(addresses: Arc<[SocketAddr]>) -> Addresses {
+        Addresses(Mutex::new(addresses))
+    }
+
+    pub(super) fn set(&self, addresses: Arc<[SocketAddr]>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = addresses;
+    }
+
+    pub(super) fn now(&self) -> Arc<[SocketAddr]> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+    use crate::sink::{Batching, Joined, Next, Room, Target};
+    use crate::testing::Probe;
+
+    fn spec(path: &str) -> Spec {
+        Spec {
+            plugin: "test",
+            owner: None,
+            target: Target::File { path: path.to_owned() },
+            batching: Batching { batch_max_size: 3, ..Batching::at_once("a name") },
+            joined: Joined::PLAIN,
+            max_entries: 4,
+            max_bytes: 100,
+        }
+    }
+
+    fn sinks(most: usize) -> (Sinks, Receiver<Intake>) {
+        let (start, started) = channel();
+        (Sinks::new(most, move |intake| start.send(intake).unwrap()), started)
+    }
+
+    fn texts(intake: &Intake) -> Vec<String> {
+        let mut all = Vec::new();
+        while let Some(Next::Entries(taken)) = intake.take() {
+            all.push(String::from_utf8(taken.bytes().to_vec()).unwrap());
+        }
+        all
+    }
+
+    #[test]
+    fn a_sink_is_shared_by_those_who_ask_for_the_same_and_closes_with_the_last() {
+        let (sinks, started) = sinks(1000);
+        let one = sinks.open(spec("a"), Arc::default());
+        let same = sinks.open(spec("a"), Arc::default());
+        let other = sinks.open(spec("b"), Arc::default());
+        assert!(Arc::ptr_eq(&one.0, &same.0) && !Arc::ptr_eq(&one.0, &other.0));
+        assert!(started.try_recv().is_err(), "nothing is started before there is an entry");
+        let mut probe = Probe::default();
+        let x = probe.exchange();
+        one.push(&x, b"1".to_vec());
+        drop(one);
+        same.push(&x, b"2".to_vec());
+        let intake = started.try_recv().unwrap();
+        assert!(started.try_recv().is_err());
+        assert_eq!(texts(&intake), ["1", "2"]);
+        assert!(intake.take().is_none());
+        same.push(&x, b"3".to_vec());
+        drop(same);
+        assert_eq!(texts(&intake), ["3"], "what was put in before the end comes out");
+        assert!(matches!(intake.take(), Some(Next::End)));
+        assert!(matches!(intake.next(), Next::End));
+    }
+
+    #[test]
+    fn what_finds_no_room_is_dropped_and_counted() {
+        let (sinks, started) = sinks(240);
+        let [a, b, c] = ["a", "b", "c"].map(|path| sinks.open(spec(path), Arc::default()));
+        let mut probe = Probe::default();
+        let x = probe.exchange();
+        for _ in 0..5 {
+            a.push(&x, vec![b'a'; 10]);
+        }
+        assert_eq!(sinks.dropped(), [("test", 1)], "by their number");
+        b.push(&x, vec![b'b'; 61]);
+        assert_eq!(sinks.dropped(), [("test", 2)], "by the bytes of the sink: a quarter of all");
+        for sink in [&b, &c] {
+            sink.push(&x, vec![b'b'; 60]);
+        }
+        let full = sinks.open(Spec { max_bytes: 20, ..spec("d") }, Arc::default());
+        full.push(&x, vec![b'd'; 21]);
+        assert_eq!((a.dropped(), sinks.waiting_bytes()), (3, 160), "by the bytes its plugin allows it");
+        let more = ["e", "f"].map(|path| sinks.open(spec(path), Arc::default()));
+        for sink in &more {
+            sink.push(&x, vec![b'e'; 60]);
+        }
+        assert_eq!((a.dropped(), sinks.waiting_bytes()), (4, 220), "by the bytes of all sinks");
+        let first = started.try_recv().unwrap();
+        let taken: Vec<_> = (0..4).map(|_| first.take()).collect();
+        a.push(&x, b"x".to_vec());
+        assert_eq!(a.dropped(), 5, "what is taken out waits until it is done with");
+        drop(taken);
+        a.push(&x, b"x".to_vec());
+        assert_eq!((texts(&first), a.dropped(), sinks.waiting_bytes()), (vec!["x".to_owned()], 5, 180));
+    }
+
+    #[test]
+    fn nobody_is_woken_before_there_is_enough() {
+        let (sinks, started) = sinks(1000);
+        let sink = sinks.open(spec("a"), Arc::default());
+        let mut probe = Probe::default();
+        let x = probe.exchange();
+        sink.push(&x, b"1".to_vec());
+        let intake = started.try_recv().unwrap();
+        assert_eq!(texts(&intake), ["1"]);
+        let woken = Arc::new(Count::default());
+        let waker = Waker::from(woken.clone());
+        let mut cx = Context::from_waker(&waker);
+        let count = || woken.0.load(Ordering::SeqCst);
+        assert!(matches!(intake.poll_next(&mut cx, Room { entries: 2, bytes: 50 }), Poll::Pending));
+        sink.push(&x, b"2".to_vec());
+        assert_eq!(count(), 0);
+        sink.push(&x, b"3".to_vec());
+        assert_eq!((count(), texts(&intake)), (1, vec!["2".to_owned(), "3".to_owned()]));
+        assert!(matches!(intake.poll_next(&mut cx, Room { entries: 2, bytes: 50 }), Poll::Pending));
+        sink.push(&x, vec![b'4'; 50]);
+        assert_eq!(count(), 2, "by its size");
+        drop(intake.take());
+        assert!(matches!(intake.poll_next(&mut cx, Room { entries: 2, bytes: 50 }), Poll::Pending));
+        sinks.call();
+        assert_eq!(count(), 3);
+        assert!(matches!(intake.take(), Some(Next::Called)));
+        assert!(matches!(intake.poll_next(&mut cx, Room { entries: 2, bytes: 50 }), Poll::Pending));
+        sinks.stop();
+        assert!(count() == 4 && intake.is_stopping());
+        assert!(matches!(intake.poll_next(&mut cx, Room { entries: 2, bytes: 50 }), Poll::Ready(Next::End)));
+    }
+
+    #[test]
+    fn the_metric_tells_what_is_gathered_and_not_what_is_on_its_way() {
+        let (sinks, started) = sinks(1000);
+        let sink = sinks.open(spec("a"), Arc::default());
+        assert_eq!(sinks.gathered(), []);
+        let mut probe = Probe::default();
+        let x = probe.exchange();
+        for _ in 0..3 {
+            sink.push(&x, b"1".to_vec());
+        }
+        let entries = |count| Entries {
+            name: "a name".to_owned(),
+            route_id: "1".to_owned(),
+            server_addr: "127.0.0.1".to_owned(),
+            count,
+        };
+        assert_eq!(sinks.gathered(), [entries(3)]);
+        let intake = started.try_recv().unwrap();
+        let taken = intake.take();
+        assert_eq!(sinks.gathered(), [entries(3)]);
+        intake.delivering(1, 0);
+        assert_eq!(sinks.gathered(), [entries(2)]);
+        drop(taken);
+        intake.delivering(0, 1);
+        assert_eq!(sinks.gathered(), [entries(2)]);
+    }
+
+    #[test]
+    fn without_anybody_to_deliver_entries_are_dropped() {
+        let sinks = Sinks::default();
+        let sink = sinks.open(spec("a"), Arc::default());
+        let mut probe = Probe::default();
+        sink.push(&probe.exchange(), b"1".to_vec());
+        assert_eq!((sink.dropped(), sinks.waiting_bytes()), (1, 0));
+    }
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl std::task::Wake for Count {
+        fn wake(self: Arc<Count>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
