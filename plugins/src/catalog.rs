@@ -1,64 +1,142 @@
 //! The list of plugins as the control plane asks it: checks, chains, credentials.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
+use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use arc_swap::ArcSwap;
 use hashbrown::HashMap;
 use indexmap::IndexMap;
 use model::apisix_plugins::is_apisix;
 use model::{Invalid, Schema};
 use sdk::build::{Build, Names, Others, Owner, Services};
 use sdk::catalog::{About, Entry, Place, Scope};
-use sdk::chain::Chain;
+use sdk::chain::{Chain, Fitting, Stage};
 use sdk::consumers::Credential;
+use sdk::instance::Factory;
 use serde_json::{Value, json};
 
-use crate::chain::{Stage, Stages};
+use crate::ROWS;
 use crate::meta::{self, Parts};
-use crate::{ROWS, Row};
 
-/// All native plugins, their schemas compiled once. Implements [`sdk::Catalog`].
+/// All plugins, their schemas compiled once: those that are linked in, and hosted ones, which come and
+/// go while the program runs. Implements [`sdk::Catalog`].
 pub struct Catalog {
     services: Services,
     /// `plugin_attr` of config.yaml by plugin.
     attrs: IndexMap<String, Value>,
-    plugins: Vec<Compiled>,
+    linked: Vec<Arc<Compiled>>,
     by_name: HashMap<&'static str, usize>,
+    /// By name.
+    hosted: ArcSwap<BTreeMap<&'static str, Arc<Compiled>>>,
+    /// Moves whenever a hosted plugin comes or goes.
+    generation: AtomicU64,
 }
 
-/// A row with its schemas.
+/// A plugin with its schemas.
 struct Compiled {
-    row: &'static Row,
+    row: Row,
     schema: Schema,
     consumer_schema: Option<Schema>,
     metadata_schema: Schema,
+}
+
+enum Row {
+    Linked(&'static dyn Factory),
+    Hosted(Box<dyn Factory>),
+}
+
+impl Deref for Row {
+    type Target = dyn Factory;
+    fn deref(&self) -> &(dyn Factory + 'static) {
+        match self {
+            Row::Linked(row) => *row,
+            Row::Hosted(row) => &**row,
+        }
+    }
+}
+
+impl Compiled {
+    fn new(row: Row) -> Result<Arc<Compiled>, Invalid> {
+        let consumer_schema = row.consumer_schema().map(|schema| Schema::new(&schema)).transpose()?;
+        let metadata_schema = row.metadata_schema().unwrap_or_else(|| json!({"type": "object"}));
+        Ok(Arc::new(Compiled {
+            schema: Schema::new(&with_meta(row.schema()))?,
+            consumer_schema,
+            metadata_schema: Schema::new(&metadata_schema)?,
+            row,
+        }))
+    }
+
+    fn about(&self) -> About {
+        let row = &self.row;
+        About {
+            name: row.name(),
+            priority: row.priority(),
+            version: row.version(),
+            auth: row.is_auth(),
+            schema: with_meta(row.schema()),
+            consumer_schema: row.consumer_schema(),
+            metadata_schema: row.metadata_schema(),
+        }
+    }
 }
 
 impl Catalog {
     /// # Errors
     /// A schema of a plugin that does not compile, which a test rules out.
     pub fn new(services: Services, attrs: IndexMap<String, Value>) -> Result<Catalog, Invalid> {
-        let mut plugins = Vec::with_capacity(ROWS.len());
-        for row in ROWS {
-            let consumer_schema = (row.consumer_schema)().map(|schema| Schema::new(&schema)).transpose()?;
-            let metadata_schema = (row.metadata_schema)().unwrap_or_else(|| json!({"type": "object"}));
-            plugins.push(Compiled {
-                row,
-                schema: Schema::new(&with_meta((row.schema)()))?,
-                consumer_schema,
-                metadata_schema: Schema::new(&metadata_schema)?,
-            });
-        }
-        let by_name = ROWS.iter().enumerate().map(|(index, row)| (row.name, index)).collect();
-        Ok(Catalog { services, attrs, plugins, by_name })
+        let linked = ROWS.iter().map(|row| Compiled::new(Row::Linked(*row))).collect::<Result<_, _>>()?;
+        let by_name = ROWS.iter().enumerate().map(|(index, row)| (row.name(), index)).collect();
+        let (hosted, generation) = (ArcSwap::default(), AtomicU64::new(0));
+        Ok(Catalog { services, attrs, linked, by_name, hosted, generation })
     }
 
-    fn find(&self, name: &str) -> Result<&Compiled, Invalid> {
-        match self.by_name.get(name) {
-            Some(&index) => Ok(&self.plugins[index]),
-            None => Err(unknown(name)),
+    /// Adds a hosted plugin, in the place of one of the same name. What names it is compiled again
+    /// with the next compile. It needs no entry in the list of plugins: to register it is to enable it.
+    ///
+    /// # Errors
+    /// A name that a linked plugin has, or a schema that does not compile.
+    pub fn register(&self, plugin: Box<dyn Factory>) -> Result<(), Invalid> {
+        let name = plugin.name();
+        if self.by_name.contains_key(name) {
+            return Err(Invalid::new(format!("there is a plugin of the name {name} already"))
+                .got(name)
+                .hint("take another name"));
         }
+        let plugin = Compiled::new(Row::Hosted(plugin))?;
+        self.change_hosted(|hosted| _ = hosted.insert(name, plugin.clone()));
+        Ok(())
+    }
+
+    /// Takes out a hosted plugin. Exchanges in flight keep their instances of it; resources that name
+    /// it are compiled again, and keep their last good form.
+    pub fn remove(&self, name: &str) {
+        self.change_hosted(|hosted| _ = hosted.remove(name));
+    }
+
+    fn change_hosted(&self, change: impl Fn(&mut BTreeMap<&'static str, Arc<Compiled>>)) {
+        self.hosted.rcu(|hosted| {
+            let mut hosted = BTreeMap::clone(hosted);
+            change(&mut hosted);
+            hosted
+        });
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    fn find(&self, name: &str) -> Result<Arc<Compiled>, Invalid> {
+        match self.by_name.get(name) {
+            Some(&index) => Ok(self.linked[index].clone()),
+            None => self.hosted.load().get(name).cloned().ok_or_else(|| unknown(name)),
+        }
+    }
+
+    /// Whether a plugin may be used; a hosted one always may.
+    fn is_listed(&self, name: &str, scope: &Scope<'_>) -> bool {
+        scope.enabled.is_none_or(|enabled| enabled(name)) || self.hosted.load().contains_key(name)
     }
 
     /// Makes the stage of a route's configuration, or none if `_meta` disables it.
@@ -69,14 +147,14 @@ impl Catalog {
         owner: &Owner,
         scope: &Scope<'_>,
         depth: usize,
-    ) -> Result<Option<Stage>, Invalid> {
+    ) -> Result<Option<Arc<Stage>>, Invalid> {
         let mut config = plugin.schema.parse(or_empty(config))?;
         let Parts { disable, priority, meta } = Parts::take(&mut config)?;
         if disable {
             return Ok(None);
         }
-        let row = plugin.row;
-        if row.phases.is_empty() && meta.as_ref().is_some_and(|meta| meta.filter.is_some()) {
+        let row = &plugin.row;
+        if row.phases().is_empty() && meta.as_ref().is_some_and(|meta| meta.filter.is_some()) {
             return Err(Invalid::new(
                 "this plugin is asked before any filter is: it holds for every request",
             )
@@ -88,10 +166,10 @@ impl Catalog {
         if let Some(upstreams) = scope.upstreams {
             cx = cx.with_upstreams(upstreams);
         }
-        cx.metadata = (scope.metadata)(row.name);
-        cx.attr = self.attrs.get(row.name);
-        let native = (row.build)(config, &mut cx)?;
-        Ok(Some(Stage { name: row.name, priority: priority.unwrap_or(row.priority), native, meta }))
+        cx.metadata = (scope.metadata)(row.name());
+        cx.attr = self.attrs.get(row.name());
+        let priority = priority.unwrap_or(row.priority());
+        row.build(config, &mut cx, Fitting { name: row.name(), priority, meta }).map(Some)
     }
 }
 
@@ -112,15 +190,15 @@ impl sdk::Catalog for Catalog {
             Err(_) if meta::disabled(config) && is_apisix(name) => return Ok(()),
             found => found?,
         };
-        if place == Place::Consumer && plugin.row.phases.is_empty() {
+        if place == Place::Consumer && plugin.row.phases().is_empty() {
             return Err(blame(name, before_consumers()));
         }
         let checked = match &plugin.consumer_schema {
             Some(schema) if place == Place::Consumer => schema.parse(or_empty(config)).and_then(|config| {
                 // A reference is followed when the consumer is compiled.
-                if refers(&config) { Ok(()) } else { (plugin.row.credential)(&config).map(drop) }
+                if refers(&config) { Ok(()) } else { plugin.row.credential(&config).map(drop) }
             }),
-            _ => self.stage(plugin, config, &UNOWNED, &CHECK, 0).map(drop),
+            _ => self.stage(&plugin, config, &UNOWNED, &CHECK, 0).map(drop),
         };
         match checked {
             // A plugin that is switched off never runs, so its settings may be wrong.
@@ -129,11 +207,11 @@ impl sdk::Catalog for Catalog {
         }
     }
 
-    fn chain(&self, entries: &[Entry<'_>], scope: &Scope<'_>) -> Result<Arc<dyn Chain>, Invalid> {
+    fn chain(&self, entries: &[Entry<'_>], scope: &Scope<'_>) -> Result<Arc<Chain>, Invalid> {
         let mut stages = Vec::with_capacity(entries.len());
         let mut disabled = Vec::new();
         for entry in entries {
-            if scope.enabled.is_some_and(|enabled| !enabled(entry.name)) && !meta::disabled(entry.config) {
+            if !meta::disabled(entry.config) && !self.is_listed(entry.name, scope) {
                 return Err(not_listed(entry.name).within(entry.name));
             }
             let plugin = match self.find(entry.name) {
@@ -141,56 +219,56 @@ impl sdk::Catalog for Catalog {
                 found => found.map_err(|invalid| invalid.within(entry.name))?,
             };
             // What an auth plugin carries on a consumer is a credential, no stage.
-            if plugin.row.auth && matches!(entry.owner.collection, "consumers" | "credentials") {
+            if plugin.row.is_auth() && matches!(entry.owner.collection, "consumers" | "credentials") {
                 continue;
             }
             if meta::disabled(entry.config) {
-                disabled.push(plugin.row.name);
+                disabled.push(plugin.row.name());
                 continue;
             }
-            if plugin.row.phases.is_empty()
+            if plugin.row.phases().is_empty()
                 && matches!(entry.owner.collection, "consumers" | "credentials" | "consumer_groups")
             {
                 return Err(blame(entry.name, before_consumers()).within(entry.name));
             }
-            match self.stage(plugin, entry.config, entry.owner, scope, 0) {
-                Ok(stage) => stages.extend(stage.map(Arc::new)),
+            match self.stage(&plugin, entry.config, entry.owner, scope, 0) {
+                Ok(stage) => stages.extend(stage),
                 Err(invalid) => return Err(blame(entry.name, invalid).within(entry.name)),
             }
         }
         // Equal priorities run in the order of the list, whatever the order written.
-        stages.sort_by_key(|stage| self.by_name.get(stage.name));
-        Ok(Arc::new(Stages::new(stages, disabled)))
+        stages.sort_by_key(|stage| (self.by_name.get(stage.name()).unwrap_or(&usize::MAX), stage.name()));
+        Ok(Arc::new(Chain::new(stages, disabled)))
     }
 
     fn credential(&self, name: &str, config: &Value) -> Result<Option<(&'static str, Credential)>, Invalid> {
         let Ok(plugin) = self.find(name) else { return Ok(None) };
-        let Some(schema) = plugin.consumer_schema.as_ref().filter(|_| plugin.row.auth) else {
+        let Some(schema) = plugin.consumer_schema.as_ref().filter(|_| plugin.row.is_auth()) else {
             return Ok(None);
         };
         let config = schema.parse(or_empty(config)).map_err(|invalid| blame(name, invalid))?;
-        let credential = (plugin.row.credential)(&config).map_err(|invalid| blame(name, invalid))?;
-        Ok(credential.map(|credential| (plugin.row.name, credential)))
+        let credential = plugin.row.credential(&config).map_err(|invalid| blame(name, invalid))?;
+        Ok(credential.map(|credential| (plugin.row.name(), credential)))
     }
 
     fn about(&self) -> Vec<About> {
-        ROWS.iter()
-            .map(|row| About {
-                name: row.name,
-                priority: row.priority,
-                version: row.version,
-                auth: row.auth,
-                schema: with_meta((row.schema)()),
-                consumer_schema: (row.consumer_schema)(),
-                metadata_schema: (row.metadata_schema)(),
-            })
-            .collect()
+        let hosted = self.hosted.load();
+        let mut all: Vec<About> =
+            self.linked.iter().chain(hosted.values()).map(|plugin| plugin.about()).collect();
+        all.sort_by_key(|about| std::cmp::Reverse(about.priority));
+        all
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 }
 
 impl fmt::Debug for Catalog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(ROWS.iter().map(|row| row.name)).finish()
+        let hosted = self.hosted.load();
+        let all = self.linked.iter().chain(hosted.values());
+        f.debug_list().entries(all.map(|plugin| plugin.row.name())).finish()
     }
 }
 
@@ -206,7 +284,7 @@ struct Within<'a, 's> {
 }
 
 impl Others for Within<'_, '_> {
-    fn plugin(&self, name: &str, config: &Value, owner: &Owner) -> Result<Arc<dyn Chain>, Invalid> {
+    fn plugin(&self, name: &str, config: &Value, owner: &Owner) -> Result<Arc<Chain>, Invalid> {
         let Within { catalog, scope, depth } = *self;
         let plugin = catalog.find(name)?;
         if depth == MOST_NESTED {
@@ -215,22 +293,22 @@ impl Others for Within<'_, '_> {
                 .got(name));
         }
         if meta::disabled(config) {
-            return Ok(Arc::new(Stages::new(Vec::new(), Vec::new())));
+            return Ok(Arc::default());
         }
-        if scope.enabled.is_some_and(|enabled| !enabled(name)) {
+        if !catalog.is_listed(name, scope) {
             return Err(not_listed(name));
         }
-        if plugin.row.phases.is_empty() {
+        if plugin.row.phases().is_empty() {
             return Err(Invalid::new("it is asked before any other plugin is")
                 .got(name)
                 .expected("a plugin of its own in the same resource"));
         }
-        let stage = catalog.stage(plugin, config, owner, scope, depth + 1)?;
-        Ok(Arc::new(Stages::new(stage.map(Arc::new).into_iter().collect(), Vec::new())))
+        let stage = catalog.stage(&plugin, config, owner, scope, depth + 1)?;
+        Ok(stage.map(|stage| Arc::new(Chain::of(stage))).unwrap_or_default())
     }
 
     fn is_auth(&self, name: &str) -> Option<bool> {
-        self.catalog.find(name).ok().map(|plugin| plugin.row.auth)
+        self.catalog.find(name).ok().map(|plugin| plugin.row.is_auth())
     }
 }
 
@@ -287,7 +365,7 @@ fn blame(name: &str, invalid: Invalid) -> Invalid {
 
 /// Without its plugin a resource would do something else than it says.
 pub fn not_listed(name: &str) -> Invalid {
-    if !ROWS.iter().any(|row| row.name == name) {
+    if !ROWS.iter().any(|row| row.name() == name) {
         return unknown(name);
     }
     Invalid::new(format!("unknown plugin [{name}]: the list of plugins does not have it"))
@@ -304,7 +382,7 @@ fn unknown(name: &str) -> Invalid {
         .hint("remove it, or keep it aside with `_meta.disable` until it is there");
     }
     let invalid = Invalid::new(format!("unknown plugin [{name}]")).got(name);
-    match model::invalid::nearest(name, ROWS.iter().map(|row| row.name)) {
+    match model::invalid::nearest(name, ROWS.iter().map(|row| row.name())) {
         Some(near) => invalid.hint(format!("did you mean `{near}`?")),
         None => invalid,
     }
@@ -321,7 +399,7 @@ mod tests {
         Catalog::new(Services::for_tests(), IndexMap::new()).unwrap()
     }
 
-    fn chain(catalog: &Catalog, entries: &[(&str, Value)]) -> Result<Arc<dyn Chain>, Invalid> {
+    fn chain(catalog: &Catalog, entries: &[(&str, Value)]) -> Result<Arc<Chain>, Invalid> {
         let owner = Owner { collection: "routes", id: "1".into() };
         let entries: Vec<_> =
             entries.iter().map(|(name, config)| Entry { name, config, owner: &owner }).collect();

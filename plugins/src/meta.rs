@@ -1,18 +1,9 @@
 //! `_meta`, which any plugin's configuration may carry, compiled.
 
-use bytes::Bytes;
 use model::Invalid;
+use sdk::chain::Meta;
 use sdk::expr::Expr;
-use sdk::{Reply, Step};
 use serde_json::{Value, json};
-
-/// What of `_meta` matters while serving; `disable` and `priority` are settled before.
-pub(crate) struct Meta {
-    /// The stage runs only where this holds.
-    pub filter: Option<Expr>,
-    /// Content type and bytes that replace the body of a refusal.
-    error_response: Option<(&'static str, Bytes)>,
-}
 
 /// All of `_meta` of one configuration.
 #[derive(Default)]
@@ -80,21 +71,5 @@ impl Parts {
             }),
             meta: useful.then(|| Box::new(Meta { filter, error_response })),
         })
-    }
-}
-
-impl Meta {
-    /// Puts the configured body in the place of a refusal's own, so that the
-    /// client cannot tell what was wrong.
-    pub(crate) fn wrap(&self, step: Step) -> Step {
-        match (step, &self.error_response) {
-            (Step::Reply(reply), Some((content_type, body))) if reply.status >= 400 => {
-                let mut headers = reply.headers;
-                headers.retain(|(name, _)| !name.eq_ignore_ascii_case("Content-Type"));
-                headers.push(("Content-Type", content_type.as_bytes().to_vec()));
-                Step::Reply(Reply { status: reply.status, headers, body: body.clone() })
-            }
-            (step, _) => step,
-        }
     }
 }

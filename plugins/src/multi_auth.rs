@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 /// The stage.
 pub struct MultiAuth {
-    plugins: Vec<Arc<dyn Chain>>,
+    plugins: Vec<Arc<Chain>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -106,7 +106,7 @@ impl MultiAuth {
     }
 }
 
-fn plugin(name: &str, mut config: Value, part: &str, cx: &Build<'_>) -> Result<Arc<dyn Chain>, Invalid> {
+fn plugin(name: &str, mut config: Value, part: &str, cx: &Build<'_>) -> Result<Arc<Chain>, Invalid> {
     match cx.is_auth(name) {
         None => return Err(Invalid::new(format!("{name} plugin did not found")).got(name)),
         Some(false) => {
@@ -140,7 +140,7 @@ mod tests {
         Catalog::new(Services::for_tests(), IndexMap::new()).unwrap()
     }
 
-    fn chain(config: &Value) -> Arc<dyn Chain> {
+    fn chain(config: &Value) -> Arc<Chain> {
         let owner = Owner { collection: "routes", id: "1".into() };
         let names = FixedNames::default();
         let scope = Scope { names: &names, upstreams: None, metadata: &|_| None, enabled: None };

@@ -21,13 +21,13 @@ pub(crate) struct ConsumerChains {
 }
 
 struct Met {
-    _plan: Option<Arc<dyn Chain>>,
-    _consumer: Arc<dyn Chain>,
-    merged: Arc<dyn Chain>,
+    _plan: Option<Arc<Chain>>,
+    _consumer: Arc<Chain>,
+    merged: Arc<Chain>,
 }
 
 impl ConsumerChains {
-    pub(crate) fn merged(&self, plan: Option<&Arc<dyn Chain>>, consumer: &Arc<dyn Chain>) -> Arc<dyn Chain> {
+    pub(crate) fn merged(&self, plan: Option<&Arc<Chain>>, consumer: &Arc<Chain>) -> Arc<Chain> {
         let Some(plan) = plan else { return consumer.clone() };
         let key = (address(plan), address(consumer));
         let mut met = self.met.borrow_mut();
@@ -37,7 +37,7 @@ impl ConsumerChains {
         if met.len() >= MOST {
             met.clear();
         }
-        let merged = plan.overlay(&**consumer);
+        let merged = Arc::new(plan.overlay(consumer));
         met.insert(
             key,
             Met { _plan: Some(plan.clone()), _consumer: consumer.clone(), merged: merged.clone() },
@@ -46,6 +46,6 @@ impl ConsumerChains {
     }
 }
 
-fn address(chain: &Arc<dyn Chain>) -> usize {
-    Arc::as_ptr(chain).cast::<()>() as usize
+fn address(chain: &Arc<Chain>) -> usize {
+    Arc::as_ptr(chain).addr()
 }

@@ -7,9 +7,9 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 
 use proxy::{Settings, Stage, Workers};
-use sdk::chain::LocalFuture;
+use sdk::chain::{Fitting, LocalFuture};
 use sdk::meters::{Facts, Meters};
-use sdk::{Chain, Chunk, Exchange, Phase, Phases, Reply, Step};
+use sdk::{Chain, Exchange, Instance, Phase, Phases, Reply, Step};
 use snapshot::router::{Mode, Options, Router};
 use snapshot::{Publisher, Snapshot};
 
@@ -17,36 +17,18 @@ use snapshot::{Publisher, Snapshot};
 #[derive(Debug)]
 struct Fragile;
 
-impl Chain for Fragile {
+impl Instance for Fragile {
     fn phases(&self) -> Phases {
         Phases::REWRITE
     }
 
-    fn run(&self, _: Phase, _: &mut usize, x: &mut Exchange<'_>) -> Step {
+    fn ask(&self, _: Phase, x: &mut Exchange<'_>) -> Step {
         assert_ne!(x.query(), b"panic", "as asked");
         if x.query() == b"later" { Step::Wait } else { Step::Reply(Reply::text(200, "fine")) }
     }
 
-    fn wait<'a>(&'a self, _: Phase, _: usize, _: &'a mut Exchange<'_>) -> LocalFuture<'a, Step> {
+    fn wait<'a>(&'a self, _: Phase, _: &'a mut Exchange<'_>) -> LocalFuture<'a, Step> {
         Box::pin(async { panic!("as asked, while waiting") })
-    }
-
-    fn header_filter(&self, _: &mut Exchange<'_>) {}
-
-    fn body_filter(&self, _: &mut Exchange<'_>, _: &mut Chunk) {}
-
-    fn log(&self, _: &mut Exchange<'_>) {}
-
-    fn overlay(&self, _: &dyn Chain) -> Arc<dyn Chain> {
-        Arc::new(Fragile)
-    }
-
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
-
-    fn names(&self) -> Vec<&'static str> {
-        vec!["fragile"]
     }
 }
 
@@ -64,7 +46,9 @@ fn a_panic_stays_with_its_request() {
         router: Router::new(Mode::HostUri, Options::default()),
         upstreams: Default::default(),
         consumers: Arc::default(),
-        global: Some(Arc::new(Fragile)),
+        global: Some(Arc::new(Chain::of(
+            Fitting { name: "fragile", priority: 0, meta: None }.stage(Fragile),
+        ))),
     };
     let (publisher, readers) = Publisher::new(first, 1);
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

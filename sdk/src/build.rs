@@ -59,7 +59,7 @@ pub trait Others {
     ///
     /// # Errors
     /// What is wrong with the configuration, its pointer beginning there.
-    fn plugin(&self, name: &str, config: &Value, owner: &Owner) -> Result<Arc<dyn Chain>, Invalid>;
+    fn plugin(&self, name: &str, config: &Value, owner: &Owner) -> Result<Arc<Chain>, Invalid>;
 
     /// Whether a plugin identifies consumers; `None` if there is none of this name.
     fn is_auth(&self, name: &str) -> Option<bool>;
@@ -104,7 +104,7 @@ impl<'a> Build<'a> {
     /// # Errors
     /// A plugin that is not there or not enabled, a configuration that does not fit, or plugins
     /// within plugins without end. The pointer begins within `config`.
-    pub fn plugin(&self, name: &str, config: &Value, part: &str) -> Result<Arc<dyn Chain>, Invalid> {
+    pub fn plugin(&self, name: &str, config: &Value, part: &str) -> Result<Arc<Chain>, Invalid> {
         let Some(others) = self.others else {
             return Err(Invalid::new(format!("unknown plugin [{name}]")).got(name));
         };

@@ -70,11 +70,16 @@ pub trait Catalog: Send + Sync + fmt::Debug {
 
     /// Makes the stages of these entries, at most one a plugin, sorted by priority.
     /// A plugin that is not enabled is an error, unless its `_meta` disables it.
-    fn chain(&self, entries: &[Entry<'_>], scope: &Scope<'_>) -> Result<Arc<dyn Chain>, Invalid>;
+    fn chain(&self, entries: &[Entry<'_>], scope: &Scope<'_>) -> Result<Arc<Chain>, Invalid>;
 
     /// For an auth plugin's configuration on a consumer: the plugin's own name, and what it reads
     /// from that. `None` if `name` is no auth plugin.
     fn credential(&self, name: &str, config: &Value) -> Result<Option<(&'static str, Credential)>, Invalid>;
+
+    /// Moves whenever plugins come or go while running: everything is then to be compiled again.
+    fn generation(&self) -> u64 {
+        0
+    }
 
     /// All plugins, by priority from high to low.
     fn about(&self) -> Vec<About>;

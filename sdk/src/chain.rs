@@ -1,108 +1,272 @@
 //! hot path
 //!
-//! The stages of a plan, by phase.
+//! The plugin instances of a plan, one slice a phase, asked in order of priority.
 
 use std::fmt;
 use std::future::Future;
-use std::ops::BitOr;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use bytes::Bytes;
+use smallvec::SmallVec;
+
 use crate::exchange::{Chunk, Exchange};
-use crate::step::Step;
+use crate::expr::Expr;
+use crate::instance::Instance;
+pub use crate::phase::{Phase, Phases};
+use crate::step::{Reply, Step};
 use wire::target::Doubtful;
-
-/// The phases of an exchange in which stages are asked, in order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Phase {
-    Rewrite,
-    Access,
-    BeforeProxy,
-    HeaderFilter,
-    BodyFilter,
-    Log,
-}
-
-/// A set of phases.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Phases(u8);
-
-impl Phases {
-    pub const NONE: Phases = Phases(0);
-    pub const REWRITE: Phases = Phases(1 << Phase::Rewrite as u8);
-    pub const ACCESS: Phases = Phases(1 << Phase::Access as u8);
-    pub const BEFORE_PROXY: Phases = Phases(1 << Phase::BeforeProxy as u8);
-    pub const HEADER_FILTER: Phases = Phases(1 << Phase::HeaderFilter as u8);
-    pub const BODY_FILTER: Phases = Phases(1 << Phase::BodyFilter as u8);
-    pub const LOG: Phases = Phases(1 << Phase::Log as u8);
-
-    /// Both sets; usable in constants.
-    pub const fn with(self, other: Phases) -> Phases {
-        Phases(self.0 | other.0)
-    }
-
-    #[inline]
-    pub const fn has(self, phase: Phase) -> bool {
-        self.0 & (1 << phase as u8) != 0
-    }
-
-    pub const fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-}
-
-impl BitOr for Phases {
-    type Output = Phases;
-    fn bitor(self, other: Phases) -> Phases {
-        self.with(other)
-    }
-}
 
 /// A future on one worker; it never crosses threads.
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// The stages of one plan (or of all global rules, or of a consumer), sorted by
-/// priority within each phase. Made by [`crate::Catalog::chain`].
-pub trait Chain: Send + Sync + fmt::Debug {
-    /// Phases with at least one stage. The proxy asks for nothing else.
-    fn phases(&self) -> Phases;
+/// The plugin instances of one plan (or of all global rules, or of a consumer), sorted by priority
+/// within each phase. Made by [`crate::Catalog::chain`].
+#[derive(Default)]
+pub struct Chain {
+    /// Phases with at least one instance. The proxy asks for nothing else.
+    phases: Phases,
+    by_phase: [Box<[Arc<Stage>]>; Phase::ALL.len()],
+    /// All instances by priority.
+    all: Vec<Arc<Stage>>,
+    /// Plugins this chain has with `_meta.disable`: nothing runs here, but laid over another chain
+    /// they take that one's instance away.
+    disabled: Vec<&'static str>,
+}
 
-    /// What a path may not hold, if a stage has a say in that; see [`crate::Plugin::refused_in_path`].
-    fn refused_in_path(&self) -> Option<Doubtful> {
-        None
+/// An instance and its place in a chain.
+pub struct Stage<I: ?Sized = dyn Instance> {
+    name: &'static str,
+    priority: i32,
+    /// Its `_meta`, if that says anything for serving. Boxed: few instances have one.
+    meta: Option<Box<Meta>>,
+    instance: I,
+}
+
+/// Where an instance will stand: everything of a [`Stage`] but the instance.
+pub struct Fitting {
+    pub name: &'static str,
+    pub priority: i32,
+    pub meta: Option<Box<Meta>>,
+}
+
+/// What of `_meta` matters while serving; `disable` and `priority` are settled before.
+#[derive(Debug, Default)]
+pub struct Meta {
+    /// The instance runs only where this holds.
+    pub filter: Option<Expr>,
+    /// Content type and bytes that replace the body of a refusal, so that the client cannot tell what
+    /// was wrong.
+    pub error_response: Option<(&'static str, Bytes)>,
+}
+
+impl Fitting {
+    pub fn stage(self, instance: impl Instance) -> Arc<Stage> {
+        let Fitting { name, priority, meta } = self;
+        Arc::new(Stage { name, priority, meta, instance })
+    }
+}
+
+impl Stage {
+    pub fn name(&self) -> &'static str {
+        self.name
     }
 
-    /// Runs `Rewrite`, `Access` or `BeforeProxy` from `*cursor` on. Leaves `*cursor`
-    /// at the stage that answered something other than [`Step::Next`].
-    fn run(&self, phase: Phase, cursor: &mut usize, x: &mut Exchange<'_>) -> Step;
-
-    /// Awaits the stage at `cursor`, which answered [`Step::Wait`].
-    fn wait<'a>(&'a self, phase: Phase, cursor: usize, x: &'a mut Exchange<'_>) -> LocalFuture<'a, Step>;
-
-    fn header_filter(&self, x: &mut Exchange<'_>);
-
-    /// Whether a stage looks at this exchange's response body; asked after the header filter.
-    fn filters_body(&self, _x: &Exchange<'_>) -> bool {
-        self.phases().has(Phase::BodyFilter)
+    pub fn instance(&self) -> &dyn Instance {
+        &self.instance
     }
 
-    /// Whether a stage gives nothing of that body on before it has seen all of it.
-    fn holds_body(&self, _x: &Exchange<'_>) -> bool {
-        false
+    /// Whether its filter is looked at in a phase in which the instance has no work of its own: with
+    /// the response, it would be too late to read the request's body or to refuse the request.
+    fn is_foreseen_in(&self, phase: Phase) -> bool {
+        phase == Phase::Access
+            && !Phase::ALL
+                .iter()
+                .any(|&early| early.is_before_upstream() && self.instance.phases().has(early))
+            && self.filter().is_some_and(Expr::is_doubtful)
     }
 
-    fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk);
+    fn filter(&self) -> Option<&Expr> {
+        self.meta.as_ref()?.filter.as_ref()
+    }
+}
 
-    fn log(&self, x: &mut Exchange<'_>);
+impl Chain {
+    /// Sorts the instances; those of equal priority stay in the order given.
+    pub fn new(mut all: Vec<Arc<Stage>>, disabled: Vec<&'static str>) -> Chain {
+        all.sort_by_key(|stage| std::cmp::Reverse(stage.priority));
+        let by_phase = Phase::ALL.map(|phase| -> Box<[Arc<Stage>]> {
+            let takes_part =
+                |stage: &&Arc<Stage>| stage.instance.phases().has(phase) || stage.is_foreseen_in(phase);
+            all.iter().filter(takes_part).cloned().collect()
+        });
+        let with_work = Phase::ALL.into_iter().filter(|&phase| !by_phase[phase as usize].is_empty());
+        let phases = with_work.fold(Phases::NONE, |phases, phase| phases | Phases::of(phase));
+        Chain { phases, by_phase, all, disabled }
+    }
 
-    /// This chain with the stages of `over` put in: a stage of the same plugin is
-    /// replaced. Used when a consumer brings plugins of its own.
-    fn overlay(&self, over: &dyn Chain) -> Arc<dyn Chain>;
+    /// A chain of one plugin.
+    pub fn of(stage: Arc<Stage>) -> Chain {
+        Chain::new(vec![stage], Vec::new())
+    }
 
-    /// For [`Chain::overlay`]'s implementation.
-    fn as_any(&self) -> &dyn std::any::Any;
+    /// Phases in which an instance has work.
+    #[inline]
+    pub fn phases(&self) -> Phases {
+        self.phases
+    }
+
+    /// All instances by priority.
+    pub fn stages(&self) -> impl Iterator<Item = &Stage> {
+        self.all.iter().map(|stage| &**stage)
+    }
 
     /// Names of the plugins, in order of priority.
-    fn names(&self) -> Vec<&'static str>;
+    pub fn names(&self) -> Vec<&'static str> {
+        self.all.iter().map(|stage| stage.name).collect()
+    }
+
+    /// What a path may not hold, if an instance has a say in that; see
+    /// [`crate::Plugin::refused_in_path`].
+    pub fn refused_in_path(&self) -> Option<Doubtful> {
+        self.all.iter().find_map(|stage| stage.instance.refused_in_path())
+    }
+
+    #[inline]
+    fn of_phase(&self, phase: Phase) -> &[Arc<Stage>] {
+        &self.by_phase[phase as usize]
+    }
+
+    /// Runs `Rewrite`, `Access` or `BeforeProxy` from `*cursor` on. Leaves `*cursor` at the instance
+    /// that answered something other than [`Step::Next`].
+    pub fn run(&self, phase: Phase, cursor: &mut usize, x: &mut Exchange<'_>) -> Step {
+        let stages = self.of_phase(phase);
+        while let Some(stage) = stages.get(*cursor) {
+            let step = match &stage.meta {
+                None => stage.instance.ask(phase, x),
+                Some(meta) => match (stage.instance.phases().has(phase), &meta.filter) {
+                    (false, Some(filter)) => filter.foresee(x),
+                    _ => match applies(stage, meta, x) {
+                        Ok(true) => meta.wrap(stage.instance.ask(phase, x)),
+                        Ok(false) => Step::Next,
+                        Err(step) => step,
+                    },
+                },
+            };
+            if !matches!(step, Step::Next) {
+                return step;
+            }
+            *cursor += 1;
+        }
+        Step::Next
+    }
+
+    /// Awaits the instance at `cursor`, which answered [`Step::Wait`].
+    pub fn wait<'a>(&'a self, phase: Phase, cursor: usize, x: &'a mut Exchange<'_>) -> LocalFuture<'a, Step> {
+        // Only an instance that answered `Wait` is waited for, so there is one.
+        let Some(stage) = self.of_phase(phase).get(cursor) else {
+            return Box::pin(async { Step::Next });
+        };
+        let waiting = stage.instance.wait(phase, x);
+        match &stage.meta {
+            Some(meta) => Box::pin(async { meta.wrap(waiting.await) }),
+            None => waiting,
+        }
+    }
+
+    pub fn header_filter(&self, x: &mut Exchange<'_>) {
+        for stage in self.of_phase(Phase::HeaderFilter) {
+            if wanted(stage, x) {
+                stage.instance.header_filter(x);
+            }
+        }
+    }
+
+    /// Whether an instance looks at this exchange's response body; asked after the header filter.
+    pub fn filters_body(&self, x: &Exchange<'_>) -> bool {
+        self.of_phase(Phase::BodyFilter).iter().any(|stage| stage.instance.filters_body(x))
+    }
+
+    /// Whether an instance gives nothing of that body on before it has seen all of it.
+    pub fn holds_body(&self, x: &Exchange<'_>) -> bool {
+        self.of_phase(Phase::BodyFilter).iter().any(|stage| stage.instance.holds_body(x))
+    }
+
+    pub fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
+        for stage in self.of_phase(Phase::BodyFilter) {
+            if wanted(stage, x) {
+                stage.instance.body_filter(x, chunk);
+            }
+        }
+    }
+
+    pub fn log(&self, x: &mut Exchange<'_>) {
+        for stage in self.of_phase(Phase::Log) {
+            if wanted(stage, x) {
+                stage.instance.log(x);
+            }
+        }
+    }
+
+    /// This chain with the instances of `over` put in: one of the same plugin is replaced. Used when
+    /// a consumer brings plugins of its own.
+    #[must_use]
+    pub fn overlay(&self, over: &Chain) -> Chain {
+        let replaced =
+            |name: &str| over.disabled.contains(&name) || over.all.iter().any(|stage| stage.name == name);
+        let kept = self.all.iter().filter(|stage| !replaced(stage.name));
+        Chain::new(over.all.iter().chain(kept).cloned().collect(), over.disabled.clone())
+    }
+}
+
+impl fmt::Debug for Chain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.all.iter().map(|stage| (stage.name, stage.priority))).finish()
+    }
+}
+
+impl Meta {
+    fn wrap(&self, step: Step) -> Step {
+        match (step, &self.error_response) {
+            (Step::Reply(reply), Some((content_type, body))) if reply.status >= 400 => {
+                let mut headers = reply.headers;
+                headers.retain(|(name, _)| !name.eq_ignore_ascii_case("Content-Type"));
+                headers.push(("Content-Type", content_type.as_bytes().to_vec()));
+                Step::Reply(Reply { status: reply.status, headers, body: body.clone() })
+            }
+            (step, _) => step,
+        }
+    }
+}
+
+#[inline]
+fn wanted(stage: &Stage, x: &mut Exchange<'_>) -> bool {
+    match &stage.meta {
+        None => true,
+        // What cannot be judged was refused with the request, as far as it is the request's.
+        Some(meta) => applies(stage, meta, x).unwrap_or_default(),
+    }
+}
+
+/// Verdicts of filters on one exchange, by the address of the instance, which lives as long as the
+/// exchange's snapshot.
+struct Verdicts(SmallVec<[(usize, bool); 8]>);
+
+/// Whether the instance's filter lets it run: evaluated once a request, as APISIX does, so that a
+/// plugin runs in all its phases or in none. The error is what must be done first, or that the request
+/// must be refused since the filter cannot be judged.
+fn applies(stage: &Stage, meta: &Meta, x: &mut Exchange<'_>) -> Result<bool, Step> {
+    let Some(filter) = &meta.filter else { return Ok(true) };
+    let key = std::ptr::from_ref(stage).addr();
+    if let Some(Verdicts(verdicts)) = x.note::<Verdicts>()
+        && let Some((_, verdict)) = verdicts.iter().find(|(stage, _)| *stage == key)
+    {
+        return Ok(*verdict);
+    }
+    let verdict = filter.decide(x)?;
+    match x.note_mut::<Verdicts>() {
+        Some(Verdicts(verdicts)) => verdicts.push((key, verdict)),
+        None => x.set_note(Verdicts(SmallVec::from_iter([(key, verdict)]))),
+    }
+    Ok(verdict)
 }

@@ -20,7 +20,7 @@ pub struct Consumer {
     pub custom_id: Option<String>,
     pub labels: Vec<(String, String)>,
     /// Plugins the consumer and its group bring, apart from auth plugins' credentials.
-    pub chain: Option<Arc<dyn Chain>>,
+    pub chain: Option<Arc<Chain>>,
     /// A number that stays the same over configuration changes.
     pub slot: u32,
 }
@@ -139,7 +139,7 @@ impl Consumers {
         }
     }
 
-    fn count(&mut self, chain: Option<&dyn Chain>, by: isize) {
+    fn count(&mut self, chain: Option<&Chain>, by: isize) {
         let Some(phases) = chain.map(Chain::phases).filter(|phases| !phases.is_empty()) else { return };
         match self.bringing.iter().position(|(known, _)| *known == phases) {
             Some(at) => self.bringing[at].1 = self.bringing[at].1.saturating_add_signed(by),

@@ -7,13 +7,13 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::build::Build;
-use crate::chain::{Phase, Phases};
 use crate::consumers::Credential;
 use crate::exchange::{Chunk, Exchange};
+use crate::phase::{Phase, Phases};
 use crate::step::Step;
 use wire::target::Doubtful;
 
-/// A plugin, and at the same time one configured instance of it (a stage).
+/// A native plugin, and at the same time one configured instance of it.
 ///
 /// `build` runs when the configuration changes, on the control thread; what it
 /// prepares is then only read. The phase functions run on a worker: they must

@@ -96,6 +96,8 @@ pub struct Rejected {
 pub struct Compiler {
     catalog: Arc<dyn Catalog>,
     settings: Settings,
+    /// Of the catalog, as of the last compile.
+    generation: u64,
     /// The plugins that may be used now.
     enabled: Option<HashSet<String>>,
     router: Router,
@@ -111,7 +113,7 @@ pub struct Compiler {
     credentials: BTreeMap<String, CredentialUnit>,
     claims: Claims,
     index: Arc<Consumers>,
-    global: Option<Arc<dyn Chain>>,
+    global: Option<Arc<Chain>>,
     /// Routes and consumers by what they refer to.
     users: HashMap<Key, BTreeSet<Key>>,
     /// The same the other way round.
@@ -145,6 +147,7 @@ struct Pass<'a> {
 impl Compiler {
     pub fn new(catalog: Arc<dyn Catalog>, settings: Settings) -> Compiler {
         Compiler {
+            generation: catalog.generation(),
             catalog,
             enabled: None,
             router: Router::new(settings.mode, settings.options),
@@ -207,7 +210,9 @@ impl Compiler {
         }
         let list = desired.plugins.as_ref().or(self.settings.plugins.as_ref());
         let enabled: Option<HashSet<String>> = list.map(|list| list.iter().cloned().collect());
-        let all = touched.all || enabled != self.enabled;
+        let generation = self.catalog.generation();
+        let all = touched.all || enabled != self.enabled || generation != self.generation;
+        self.generation = generation;
         self.enabled = enabled;
 
         let mut pass = Pass {

@@ -38,7 +38,7 @@ pub struct Snapshot {
     pub upstreams: Table<Upstream>,
     pub consumers: Arc<Consumers>,
     /// The stages of all global rules; run for every request, matched or not.
-    pub global: Option<Arc<dyn Chain>>,
+    pub global: Option<Arc<Chain>>,
 }
 
 impl Snapshot {

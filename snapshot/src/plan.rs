@@ -14,7 +14,7 @@ use crate::upstream::Upstream;
 #[repr(C, align(64))]
 pub struct Plan {
     /// The merged plugins; `None` if there are none.
-    pub chain: Option<Arc<dyn Chain>>,
+    pub chain: Option<Arc<Chain>>,
     /// Where requests go, as [`Upstream::slot`], or why they can't. See
     /// [`Snapshot::upstream`](crate::Snapshot::upstream).
     pub upstream: Result<u32, Failure>,

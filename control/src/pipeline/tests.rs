@@ -261,6 +261,6 @@ async fn metadata_reaches_what_is_served_in_an_older_form() {
     bench.put(Kind::PluginMetadata, "cors", json!({"a": 2})).await;
     bench.settle().await;
     let chain = bench.plan("1").and_then(|plan| plan.chain.clone()).expect("its older form");
-    let stages = &chain.as_any().downcast_ref::<support::Stages>().expect("stages").stages;
-    assert!(stages[0].1.contains(r#"with {"a":2}"#), "{stages:?}");
+    let text = &support::shown(&chain)[0].text;
+    assert!(text.contains(r#"with {"a":2}"#), "{text}");
 }

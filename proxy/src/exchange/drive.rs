@@ -69,7 +69,7 @@ pub(crate) async fn drive(
     let mut plan = None;
     let flow = prepare(worker, down, &lease, &mut x, &mut plan).await;
     let plan_chain = plan.and_then(|plan: &Plan| plan.chain.as_ref());
-    let mut merged: Option<Arc<dyn Chain>> = None;
+    let mut merged: Option<Arc<Chain>> = None;
     let mut chains = Chains { global, plan: plan_chain.map(|chain| &**chain) };
     let may_log = chains.has(Phase::Log) || !chains.are_none() && lease.consumers.bring(Phase::Log);
     if may_log && began.is_none() {
@@ -287,8 +287,8 @@ async fn before_upstream(
     down: &mut Down,
     x: &mut Exchange<'_>,
     chains: Chains<'_>,
-    plan_chain: Option<&Arc<dyn Chain>>,
-    merged: &mut Option<Arc<dyn Chain>>,
+    plan_chain: Option<&Arc<Chain>>,
+    merged: &mut Option<Arc<Chain>>,
 ) -> Flow {
     if chains.are_none() {
         return Flow::Go;

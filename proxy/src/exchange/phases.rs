@@ -26,14 +26,14 @@ pub(crate) enum Flow {
 /// The two chains of an exchange: that of the global rules and that of the plan.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Chains<'a> {
-    pub(crate) global: Option<&'a dyn Chain>,
-    pub(crate) plan: Option<&'a dyn Chain>,
+    pub(crate) global: Option<&'a Chain>,
+    pub(crate) plan: Option<&'a Chain>,
 }
 
 impl<'a> Chains<'a> {
     /// The chains that have work in this phase, in order.
     #[inline]
-    fn each(self, phase: Phase) -> impl Iterator<Item = &'a dyn Chain> {
+    fn each(self, phase: Phase) -> impl Iterator<Item = &'a Chain> {
         [self.global, self.plan].into_iter().flatten().filter(move |chain| chain.phases().has(phase))
     }
 
@@ -114,7 +114,7 @@ impl<'a> Chains<'a> {
 pub(crate) async fn run(
     worker: &Worker,
     down: &mut Down,
-    chain: Option<&dyn Chain>,
+    chain: Option<&Chain>,
     phase: Phase,
     x: &mut Exchange<'_>,
 ) -> Flow {
@@ -135,7 +135,7 @@ pub(crate) async fn run(
 fn go_on<'a>(
     worker: &'a Worker,
     down: &'a mut Down,
-    chain: &'a dyn Chain,
+    chain: &'a Chain,
     phase: Phase,
     x: &'a mut Exchange<'_>,
     mut step: Step,
@@ -181,7 +181,7 @@ fn go_on<'a>(
 async fn wait(
     worker: &Worker,
     down: &mut Down,
-    chain: &dyn Chain,
+    chain: &Chain,
     phase: Phase,
     cursor: usize,
     x: &mut Exchange<'_>,

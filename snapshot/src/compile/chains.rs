@@ -45,7 +45,7 @@ impl Compiler {
         &self,
         sources: &[Source<'_>],
         names: &Recorder<'_>,
-    ) -> Result<Option<Arc<dyn Chain>>, Blame> {
+    ) -> Result<Option<Arc<Chain>>, Blame> {
         let mut seen = HashSet::new();
         let mut configs: Vec<(usize, &str, Cow<'_, Value>)> = Vec::new();
         for (source, from) in sources.iter().enumerate() {
@@ -81,6 +81,6 @@ impl Compiler {
 }
 
 /// A chain that has nothing to do is none, for whoever has nothing to lay it over.
-pub(super) fn unless_idle(chain: Option<Arc<dyn Chain>>) -> Option<Arc<dyn Chain>> {
+pub(super) fn unless_idle(chain: Option<Arc<Chain>>) -> Option<Arc<Chain>> {
     chain.filter(|chain| !chain.names().is_empty())
 }

@@ -10,7 +10,7 @@ use sdk::{Chain, Consumer};
 
 use super::chains::Source;
 use super::chosen::Asked;
-use super::refusing::Refusing;
+use super::refusing;
 use super::wanted::{Part, Recorder};
 use super::{Compiler, Pass, references};
 
@@ -147,7 +147,7 @@ impl Compiler {
             return None;
         }
         let (proofs, _) = self.proofs(&written.plugins).ok()?;
-        let unit = self.unit_of(key, entry, written, proofs, Some(Arc::new(Refusing)));
+        let unit = self.unit_of(key, entry, written, proofs, Some(refusing::chain()));
         Some(ConsumerUnit { refused: true, ..unit })
     }
 
@@ -157,7 +157,7 @@ impl Compiler {
         entry: &Arc<Entry>,
         written: &model::Consumer,
         proofs: Vec<Proof>,
-        chain: Option<Arc<dyn Chain>>,
+        chain: Option<Arc<Chain>>,
     ) -> ConsumerUnit {
         let consumer = Consumer {
             name: written.username.clone(),

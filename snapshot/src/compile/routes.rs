@@ -361,7 +361,7 @@ impl Compiler {
         key: &Key,
         route: &Route,
         names: &Recorder<'_>,
-    ) -> Result<Option<Arc<dyn Chain>>, Invalid> {
+    ) -> Result<Option<Arc<Chain>>, Invalid> {
         let mut shared = Vec::new();
         for (field, kind, id) in [
             ("plugin_config_id", Kind::PluginConfig, &route.plugin_config_id),

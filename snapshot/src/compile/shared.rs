@@ -18,7 +18,7 @@ use crate::upstream::Upstream;
 pub(super) struct Shared {
     pub entry: Arc<Entry>,
     /// The stages of its plugins alone, for whoever adds none to them.
-    pub chain: Option<Arc<dyn Chain>>,
+    pub chain: Option<Arc<Chain>>,
     /// The upstream written inside a service.
     pub upstream: Option<Arc<Upstream>>,
 }

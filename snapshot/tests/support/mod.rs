@@ -13,9 +13,9 @@ use model::declarative::{Declarative, Format};
 use model::{Desired, Entry, Invalid, Key, Kind, Resource};
 use sdk::build::Names;
 use sdk::catalog::{About, Place, Scope};
-use sdk::chain::LocalFuture;
+use sdk::chain::Fitting;
 use sdk::consumers::Credential;
-use sdk::{Catalog, Chain, Chunk, Exchange, Phase, Phases, Step, UpstreamHandle};
+use sdk::{Catalog, Chain, Instance, Phase, Phases, UpstreamHandle};
 use serde_json::{Value, json};
 use snapshot::compile::Settings;
 use snapshot::{Compiled, Compiler, Endpoint, Plan, Snapshot, Touched, Upstream};
@@ -27,11 +27,16 @@ pub struct Plugins;
 
 pub const NAMES: [&str; 5] = ["cors", "key", "limit", "log", "mirror"];
 
-#[derive(Debug)]
-pub struct Stages {
-    pub stages: Vec<(&'static str, String)>,
-    /// What `to` and `to_id` in their settings stand for.
+/// An instance that does nothing.
+pub struct Shown {
+    pub text: String,
+    /// What `to` and `to_id` in its settings stand for.
     pub upstreams: Vec<UpstreamHandle>,
+}
+
+/// The instances of a chain, in the order of their names.
+pub fn shown(chain: &Chain) -> Vec<&Shown> {
+    chain.stages().filter_map(|stage| (stage.instance() as &dyn Any).downcast_ref()).collect()
 }
 
 fn check(name: &str, config: &Value) -> Result<&'static str, Invalid> {
@@ -50,13 +55,10 @@ impl Catalog for Plugins {
         check(name, config).map(drop)
     }
 
-    fn chain(
-        &self,
-        entries: &[sdk::catalog::Entry<'_>],
-        scope: &Scope<'_>,
-    ) -> Result<Arc<dyn Chain>, Invalid> {
-        let (mut stages, mut upstreams) = (Vec::new(), Vec::new());
+    fn chain(&self, entries: &[sdk::catalog::Entry<'_>], scope: &Scope<'_>) -> Result<Arc<Chain>, Invalid> {
+        let mut stages = Vec::new();
         for entry in entries {
+            let mut upstreams = Vec::new();
             if scope.enabled.is_some_and(|enabled| !enabled(entry.name)) {
                 return Err(Invalid::new(format!("{} is not listed", entry.name)).within(entry.name));
             }
@@ -68,16 +70,17 @@ impl Catalog for Plugins {
             if let Some(host) = entry.config["host"].as_str() {
                 write!(text, " to {:?}", scope.names.addresses(host)).unwrap();
             }
-            stages.push((name, text));
             if let Some(makers) = scope.upstreams {
                 if let Some(to) = entry.config.get("to") {
                     upstreams.push(makers.inline(&model::Upstream::parse(to)?)?);
                 }
                 upstreams.extend(entry.config["to_id"].as_str().map(|id| makers.by_id(id)));
             }
+            let fitting = Fitting { name, priority: 0, meta: None };
+            stages.push(fitting.stage(Shown { text, upstreams }));
         }
-        stages.sort();
-        Ok(Arc::new(Stages { stages, upstreams }))
+        stages.sort_by_key(|stage| stage.name());
+        Ok(Arc::new(Chain::new(stages, Vec::new())))
     }
 
     fn credential(&self, name: &str, config: &Value) -> Result<Option<(&'static str, Credential)>, Invalid> {
@@ -91,35 +94,9 @@ impl Catalog for Plugins {
     }
 }
 
-impl Chain for Stages {
+impl Instance for Shown {
     fn phases(&self) -> Phases {
         Phases::ACCESS
-    }
-
-    fn run(&self, _: Phase, _: &mut usize, _: &mut Exchange<'_>) -> Step {
-        Step::Next
-    }
-
-    fn wait<'a>(&'a self, _: Phase, _: usize, _: &'a mut Exchange<'_>) -> LocalFuture<'a, Step> {
-        Box::pin(async { Step::Next })
-    }
-
-    fn header_filter(&self, _: &mut Exchange<'_>) {}
-
-    fn body_filter(&self, _: &mut Exchange<'_>, _: &mut Chunk) {}
-
-    fn log(&self, _: &mut Exchange<'_>) {}
-
-    fn overlay(&self, _: &dyn Chain) -> Arc<dyn Chain> {
-        Arc::new(Stages { stages: Vec::new(), upstreams: Vec::new() })
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn names(&self) -> Vec<&'static str> {
-        self.stages.iter().map(|(name, _)| *name).collect()
     }
 }
 
@@ -300,10 +277,10 @@ fn print_plan(out: &mut String, snapshot: &Snapshot, plan: &Plan) {
     }
 }
 
-fn print_chain(out: &mut String, snapshot: &Snapshot, chain: Option<&dyn Chain>) {
-    if let Some(stages) = chain.and_then(|chain| chain.as_any().downcast_ref::<Stages>()) {
-        stages.stages.iter().for_each(|(_, stage)| writeln!(out, "  {stage}").unwrap());
-        for handle in &stages.upstreams {
+fn print_chain(out: &mut String, snapshot: &Snapshot, chain: Option<&Chain>) {
+    for shown in chain.map(shown).into_iter().flatten() {
+        writeln!(out, "  {}", shown.text).unwrap();
+        for handle in &shown.upstreams {
             match snapshot.chosen(handle.slot()) {
                 Ok(upstream) => print_upstream(out, upstream),
                 Err(failure) => writeln!(out, "  chosen: {failure:?}").unwrap(),
