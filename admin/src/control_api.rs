@@ -9,14 +9,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use control::store::{Store, Stored};
 use http::{Method, Request, Response, StatusCode};
-use model::{Key, Kind};
+use model::{Invalid, Key, Kind, Served};
 use sdk::Catalog;
 use sdk::catalog::About;
 use serde_json::{Map, Value, json};
 use tokio::net::TcpListener;
 
 use crate::answer::{self, Answer, ErrorAnswer, said};
-use crate::program::{Program, Published, Rejected};
+use crate::program::{NotServed, Program, Published};
 use crate::server::{self, Limits};
 use crate::{list, plugins};
 
@@ -148,32 +148,39 @@ impl fmt::Debug for ControlApi {
 
 /// `{"published":…,"workers":[{"revision":…}],"rejected":[…]}`
 pub(crate) fn snapshot(program: &dyn Program) -> Value {
-    let Published { revision, workers, rejected } = program.published();
+    let Published { revision, workers, not_served } = program.published();
     let workers: Vec<Value> = workers.into_iter().map(|revision| json!({ "revision": revision })).collect();
-    json!({ "published": revision, "workers": workers, "rejected": listed(&rejected) })
+    json!({ "published": revision, "workers": workers, "rejected": listed(not_served) })
 }
 
 /// `{"total":…,"list":[…]}`: all that is stored and not served as it is written.
 fn rejected(program: &dyn Program) -> Value {
-    let rejected = program.rejected();
-    json!({ "total": rejected.len(), "list": listed(&rejected) })
+    let not_served = program.not_served();
+    let total = not_served.resources.len() + not_served.findings.len();
+    json!({ "total": total, "list": listed(not_served) })
 }
 
-/// Rejected resources that are listed at most; a whole file may be wrong.
+/// Entries that are listed at most; a whole file may be wrong.
 const MOST_LISTED: usize = 1000;
 
-fn listed(rejected: &[Rejected]) -> Vec<Value> {
-    let one = |rejected: &Rejected| {
-        let Rejected { key, pointer, reason, expected, got, hint, state } = rejected;
-        let mut one = json!({ "key": key, "pointer": pointer, "reason": reason, "state": state.word() });
+/// Each by its key in the store, or its place in a file, with the reason and what is served instead.
+fn listed(NotServed { resources, findings }: NotServed) -> Vec<Value> {
+    let resources = resources.into_iter().map(|one| (one.key.to_string(), one.invalid, one.served));
+    let findings = findings.iter().map(|finding| {
+        let place = format!("{}:{}:{}", finding.file, finding.line, finding.column);
+        (place, finding.to_invalid(), Served::Nothing)
+    });
+    let entry = |(key, invalid, served): (String, Invalid, Served)| {
+        let Invalid { pointer, reason, expected, got, hint, .. } = invalid;
+        let mut entry = json!({ "key": key, "pointer": pointer, "reason": reason, "state": served.as_str() });
         for (name, part) in [("expected", expected), ("got", got), ("hint", hint)] {
             if let Some(part) = part {
-                one[name] = part.as_str().into();
+                entry[name] = part.into();
             }
         }
-        one
+        entry
     };
-    rejected.iter().take(MOST_LISTED).map(one).collect()
+    resources.chain(findings).take(MOST_LISTED).map(entry).collect()
 }
 
 /// A resource as APISIX's control API shows it: nodes as a list, and some of its counters.

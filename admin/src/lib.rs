@@ -45,7 +45,7 @@ use request::Call;
 
 pub use config::{AdminKey, AdminRole, Config};
 pub use control_api::ControlApi;
-pub use program::{Outcome, Program, Published, Rejected, Reloading, State, Verdict};
+pub use program::{NotServed, Outcome, Program, Published, Reloading, Verdict};
 pub use server::Limits;
 
 /// Who this says it is. Tools (ADC) read the version of APISIX whose API this is from it.

@@ -2,8 +2,9 @@
 
 use std::future::{Future, ready};
 use std::pin::Pin;
+use std::sync::Arc;
 
-use model::Key;
+use model::{Diagnostic, Key, Rejected};
 use serde_json::{Map, Value};
 
 /// A reading of files that is under way: what came of it, in words, or what is wrong with them.
@@ -21,9 +22,9 @@ pub trait Program: Send + Sync {
     }
 
     /// What is stored and not served as it is written: all that [`published`](Program::published)
-    /// lists as rejected, and what names something that does not exist.
-    fn rejected(&self) -> Vec<Rejected> {
-        self.published().rejected
+    /// lists, and what names something that does not exist.
+    fn not_served(&self) -> NotServed {
+        self.published().not_served
     }
 
     /// Reads the `plugins` list of config.yaml again; `None` if there is none, which means all.
@@ -65,13 +66,21 @@ pub enum Outcome {
 }
 
 /// The state of the configuration in the data plane.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Published {
     /// The revision of the newest snapshot.
     pub revision: u64,
     /// The revision each worker runs.
     pub workers: Vec<u64>,
-    pub rejected: Vec<Rejected>,
+    pub not_served: NotServed,
+}
+
+/// What is not served as it is written.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct NotServed {
+    pub resources: Vec<Rejected>,
+    /// Parts of a file of resources that are no resources.
+    pub findings: Arc<[Diagnostic]>,
 }
 
 impl Published {
@@ -83,39 +92,6 @@ impl Published {
         match self.workers.iter().position(|held| *held < self.revision) {
             None => Ok(()),
             Some(worker) => Err(format!("worker id: {worker} has not received configuration")),
-        }
-    }
-}
-
-/// Something stored that is not served as it is written, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rejected {
-    /// The store's path, or the place in a file.
-    pub key: String,
-    /// RFC 6901, within the resource.
-    pub pointer: String,
-    pub reason: String,
-    pub expected: Option<String>,
-    pub got: Option<String>,
-    pub hint: Option<String>,
-    pub state: State,
-}
-
-/// What is served of something rejected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    LastGoodForm,
-    LeftOut,
-    /// All but what it names, which does not exist.
-    Dangling,
-}
-
-impl State {
-    pub fn word(self) -> &'static str {
-        match self {
-            State::LastGoodForm => "last good form served",
-            State::LeftOut => "left out",
-            State::Dangling => "names what does not exist",
         }
     }
 }

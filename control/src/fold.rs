@@ -9,8 +9,8 @@ use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use model::{Desired, Diagnostic, Entry, Invalid, Key, Resource, gaps};
-use snapshot::{Rejected, Touched, parallel};
+use model::{Desired, Diagnostic, Entry, Invalid, Key, Rejected, Resource, Served, gaps};
+use snapshot::{Touched, parallel};
 
 use self::dangling::Dangling;
 use crate::store::{Change, Revision, Row};
@@ -86,7 +86,7 @@ impl Fold {
             let refused = self.refused.iter().map(|(key, (_, invalid))| Rejected {
                 key: key.clone(),
                 invalid: invalid.clone(),
-                kept_previous: self.there(key).is_some(),
+                served: Served::last_good(self.there(key).is_some()),
             });
             refused.collect()
         });
@@ -229,7 +229,7 @@ mod tests {
         touched(&mut fold, Change::Put(stored("a", 1, route("/a"))));
         assert_eq!(touched(&mut fold, Change::Put(stored("a", 2, json!({"uri": 1})))), [""; 0]);
         assert_eq!(touched(&mut fold, Change::Put(stored("b", 3, json!({})))), [""; 0]);
-        let refused: Vec<_> = fold.refused().iter().map(|r| (r.key.id.clone(), r.kept_previous)).collect();
+        let refused: Vec<_> = fold.refused().iter().map(|r| (r.key.id.clone(), r.kept())).collect();
         assert_eq!(refused, [("a".to_owned(), true), ("b".to_owned(), false)]);
         // Back to what is there: nothing to compile, and nothing wrong any more.
         touched(&mut fold, Change::Put(stored("a", 4, route("/a"))));

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::FutureExt;
-use model::{Desired, Key, Kind};
-use snapshot::{Compiled, Compiler, Publisher, Rejected, Touched};
+use model::{Desired, Key, Kind, Rejected};
+use snapshot::{Compiled, Compiler, Publisher, Touched};
 use tokio::sync::{mpsc, watch};
 
 use crate::fold::Fold;
@@ -320,7 +320,7 @@ impl Pipeline {
 /// How many resources of each kind are served, in this or an older form.
 fn served(desired: &Desired, rejected: &[Rejected]) -> Counts {
     Kind::ALL.map(|kind| {
-        let out = rejected.iter().filter(|one| one.key.kind == kind && !one.kept_previous).count();
+        let out = rejected.iter().filter(|one| one.key.kind == kind && !one.kept()).count();
         (kind, desired.count(kind).saturating_sub(out))
     })
 }

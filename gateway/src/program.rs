@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use admin::{Outcome, Program, Published, Rejected, Reloading, State, Verdict};
+use admin::{NotServed, Outcome, Program, Published, Reloading, Verdict};
+use control::Handle;
 use control::store::{File, Store};
-use control::{Handle, Report};
-use model::{Invalid, Key};
+use model::Key;
 use proxy::Watch;
 use serde_json::{Map, Value, json};
 use snapshot::swap::Observer;
@@ -45,7 +45,7 @@ impl Program for Running {
         Published {
             revision: self.observer.published(),
             workers: self.observer.held(),
-            rejected: unused(&report).collect(),
+            not_served: NotServed { resources: report.rejected.to_vec(), findings: report.findings.clone() },
         }
     }
 
@@ -61,10 +61,10 @@ impl Program for Running {
         })
     }
 
-    fn rejected(&self) -> Vec<Rejected> {
+    fn not_served(&self) -> NotServed {
         let report = self.pipeline.report();
-        let dangling = report.dangling.iter().map(|one| told(one, State::Dangling));
-        unused(&report).chain(dangling).collect()
+        let resources = report.rejected.iter().chain(&*report.dangling).cloned().collect();
+        NotServed { resources, findings: report.findings.clone() }
     }
 
     fn read_plugins(&self) -> Result<Option<Vec<String>>, String> {
@@ -197,27 +197,4 @@ impl Running {
             many => Some(format!("{many} resources are not served as written; GET /v1/rejected says why")),
         }
     }
-}
-
-/// What is stored or in a file and not in use as it is.
-fn unused(report: &Report) -> impl Iterator<Item = Rejected> {
-    let rejected = report
-        .rejected
-        .iter()
-        .map(|one| told(one, if one.kept_previous { State::LastGoodForm } else { State::LeftOut }));
-    let findings = report.findings.iter().map(|finding| Rejected {
-        key: format!("{}:{}:{}", finding.file, finding.line, finding.column),
-        pointer: finding.pointer.clone(),
-        reason: finding.message.clone(),
-        expected: finding.expected.clone(),
-        got: finding.got.clone(),
-        hint: finding.hint.clone(),
-        state: State::LeftOut,
-    });
-    rejected.chain(findings)
-}
-
-fn told(one: &snapshot::Rejected, state: State) -> Rejected {
-    let Invalid { pointer, reason, expected, got, hint, .. } = one.invalid.clone();
-    Rejected { key: one.key.to_string(), pointer, reason, expected, got, hint, state }
 }

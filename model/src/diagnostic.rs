@@ -60,6 +60,17 @@ impl Diagnostic {
         }
     }
 
+    /// The same without the place in the file.
+    pub fn to_invalid(&self) -> Invalid {
+        Invalid {
+            pointer: self.pointer.clone(),
+            reason: self.message.clone(),
+            expected: self.expected.clone(),
+            got: self.got.clone(),
+            hint: self.hint.clone(),
+        }
+    }
+
     /// `message (file:line:column; expected …; got …; hint)` in one line, for logs, whose level says
     /// how bad it is.
     pub fn one_line(&self) -> String {

@@ -234,7 +234,7 @@ fn it_comes_and_goes_while_requests_are_served() {
 
     gateway.catalog.remove("script");
     let compiled = gateway.publish(&Touched::default());
-    assert_eq!((compiled.rejected.len(), compiled.rejected[0].kept_previous), (1, true));
+    assert_eq!((compiled.rejected.len(), compiled.rejected[0].kept()), (1, true));
     assert!(gateway.ask(POST).ends_with("\r\n\r\na longer one"), "the last good form serves on");
 }
 

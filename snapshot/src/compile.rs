@@ -24,7 +24,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
-use model::{Desired, Entry, Invalid, Key, Kind};
+use model::{Desired, Entry, Invalid, Key, Kind, Rejected, Served};
 use sdk::build::Names;
 use sdk::{Catalog, Chain, Consumers};
 use serde_json::Value;
@@ -81,15 +81,6 @@ pub struct Compiled {
     pub rejected: Arc<[Rejected]>,
     /// All host names whose addresses are wanted. The same `Arc` as before if nothing changed.
     pub wanted_hosts: Arc<BTreeSet<String>>,
-}
-
-/// A resource that is not served as it is written.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Rejected {
-    pub key: Key,
-    pub invalid: Invalid,
-    /// Its last good form is served instead; else it is left out.
-    pub kept_previous: bool,
 }
 
 /// Makes snapshots, one after another. Owned by the control plane.
@@ -357,8 +348,9 @@ impl Compiler {
     }
 
     fn reject(&mut self, key: &Key, invalid: Invalid, kept_previous: bool) {
+        let served = Served::last_good(kept_previous);
         self.repeated.remove(key);
-        self.rejected.insert(key.clone(), Rejected { key: key.clone(), invalid, kept_previous });
+        self.rejected.insert(key.clone(), Rejected { key: key.clone(), invalid, served });
         self.told = None;
     }
 

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use sdk::upstream::Chosen;
 use sdk::{Chain, Consumers};
 
-pub use compile::{Compiled, Compiler, Rejected, Touched};
+pub use compile::{Compiled, Compiler, Touched};
 pub use plan::{Failure, Plan, Timeouts};
 pub use router::Router;
 pub use swap::{Publisher, Reader};

@@ -232,7 +232,7 @@ proptest! {
             let text = print(&compiled, &desired);
             support::nothing_is_lost(&compiled, &desired);
             // Resources that live on in an older form depend on history; all others do not.
-            if compiled.rejected.iter().all(|rejected| !rejected.kept_previous) {
+            if compiled.rejected.iter().all(|rejected| !rejected.kept()) {
                 prop_assert_eq!(&text, &print(&fresh, &desired));
             }
             // Doing it all over changes nothing, whatever the history.
@@ -343,7 +343,7 @@ fn nothing_is_served_without_a_plugin_that_is_off() {
     desired.plugins = Some(Vec::new());
     let (mut compiler, names) = (compiler(), Table::default());
     let told = |compiled: &Compiled| -> Vec<_> {
-        compiled.rejected.iter().map(|r| (r.key.to_string(), r.kept_previous)).collect()
+        compiled.rejected.iter().map(|r| (r.key.to_string(), r.kept())).collect()
     };
     let off = compiler.compile(&desired, &Touched::all(), &names, 0);
     assert_eq!(told(&off), [("routes/1".to_owned(), false), ("global_rules/1".to_owned(), false)]);

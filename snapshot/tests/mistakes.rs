@@ -42,7 +42,7 @@ fn a_panic_is_told_and_costs_its_resource_alone() {
         desired.put(entry(kind, id, value(kind, id, &json!({"panic": true}))));
         let (mut compiler, names) = (compiler(), Table::default());
         let compiled = compiler.compile(&desired, &Touched::all(), &names, 0);
-        let rejected: Vec<_> = compiled.rejected.iter().map(|one| (&one.key, one.kept_previous)).collect();
+        let rejected: Vec<_> = compiled.rejected.iter().map(|one| (&one.key, one.kept())).collect();
         assert_eq!(rejected, [(&Key::new(kind, id), false)]);
         assert!(compiled.rejected[0].invalid.reason.contains("a mistake of the gateway"));
         assert!(compiled.snapshot.router.rule("beside").is_some());
@@ -54,7 +54,7 @@ fn a_panic_is_told_and_costs_its_resource_alone() {
             desired.put(entry(kind, id, value(kind, id, &config)));
             let touched = Touched::from_iter([Key::new(kind, id)]);
             let compiled = compiler.compile(&desired, &touched, &names, 1);
-            assert_eq!(compiled.rejected.first().map(|one| one.kept_previous), kept, "{kind:?}");
+            assert_eq!(compiled.rejected.first().map(|one| one.kept()), kept, "{kind:?}");
             assert!(compiled.snapshot.router.rule("beside").is_some());
         }
     }

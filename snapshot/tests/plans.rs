@@ -56,7 +56,7 @@ fn run(text: &str) -> String {
             .collect();
         let _ = writeln!(out, "=== {title}\nmade: {}", made.join(" "));
         let text = print(&compiled, &now);
-        if compiled.rejected.iter().all(|rejected| !rejected.kept_previous) {
+        if compiled.rejected.iter().all(|rejected| !rejected.kept()) {
             assert_eq!(text, fresh, "{title}: the same compiled at once");
         }
         out.push_str(&text);

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use crate::fixture::{Boot, Fixture, KEY, Plugins};
-use admin::{ControlApi, Limits, Program, Published, metrics, status};
+use admin::{ControlApi, Limits, NotServed, Program, Published, metrics, status};
 use bytes::Bytes;
 use control::store::{Expect, Memory, Store};
 use model::{Key, Kind};
@@ -208,7 +208,7 @@ impl Program for Lagging {
     fn use_plugins(&self, _: Option<Vec<String>>) {}
 
     fn published(&self) -> Published {
-        Published { revision: 7, workers: vec![7, self.0], rejected: Vec::new() }
+        Published { revision: 7, workers: vec![7, self.0], not_served: NotServed::default() }
     }
 
     fn read_plugins(&self) -> Result<Option<Vec<String>>, String> {

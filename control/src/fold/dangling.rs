@@ -7,8 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use model::{Desired, Entry, Invalid, Key, Kind, Resource};
-use snapshot::Rejected;
+use model::{Desired, Entry, Invalid, Key, Kind, Rejected, Resource, Served};
 
 /// The resources that name others.
 const USERS: [Kind; 3] = [Kind::Route, Kind::Service, Kind::Credential];
@@ -70,7 +69,7 @@ impl Dangling {
                 fields.iter().map(|field| Rejected {
                     key: key.clone(),
                     invalid: field.invalid(),
-                    kept_previous: false,
+                    served: Served::Incomplete,
                 })
             });
             each.collect()

@@ -4,8 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use model::{Diagnostic, Kind};
-use snapshot::Rejected;
+use model::{Diagnostic, Kind, Rejected};
 
 use crate::store::Revision;
 
@@ -67,7 +66,7 @@ pub(super) fn dangling_line(dangling: &Rejected) -> String {
 
 /// A rejected resource for a log: which, where, why, what would be right.
 pub(super) fn one_line(rejected: &Rejected) -> String {
-    let Rejected { key, invalid, kept_previous } = rejected;
+    let Rejected { key, invalid, served: _ } = rejected;
     let mut line = format!("{key} is not used as it is: {}", invalid.reason);
     let mut add = |words: &str, text: &str| {
         // Writing to a string cannot fail.
@@ -81,6 +80,6 @@ pub(super) fn one_line(rejected: &Rejected) -> String {
             add(words, text);
         }
     }
-    add("", if *kept_previous { "its last good form is used on" } else { "it is left out" });
+    add("", if rejected.kept() { "its last good form is used on" } else { "it is left out" });
     line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

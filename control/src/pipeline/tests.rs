@@ -135,7 +135,7 @@ async fn what_cannot_be_used_is_reported_and_the_rest_goes_on() {
         (vec!["10.0.0.1:80".into()], vec!["10.0.0.3:80".into()])
     );
     let report = bench.handle.report();
-    let rejected: Vec<_> = report.rejected.iter().map(|r| (r.key.to_string(), r.kept_previous)).collect();
+    let rejected: Vec<_> = report.rejected.iter().map(|r| (r.key.to_string(), r.kept())).collect();
     assert_eq!(rejected, [("routes/1".to_owned(), true), ("routes/2".to_owned(), false)]);
     assert!(!report.rejected[1].invalid.reason.is_empty());
     bench.put(Kind::Route, "1", route("10.0.0.4:80")).await;
@@ -157,7 +157,7 @@ async fn lists_of_plugins_count_at_once() {
     assert_eq!(names(&mut bench), ["cors", "log"]);
     let wrong = |bench: &Bench| {
         let report = bench.handle.report();
-        report.rejected.iter().map(|one| (one.invalid.reason.clone(), one.kept_previous)).collect::<Vec<_>>()
+        report.rejected.iter().map(|one| (one.invalid.reason.clone(), one.kept())).collect::<Vec<_>>()
     };
     bench.handle.reload_plugins(Some(vec!["cors".to_owned()]));
     bench.until(|bench| !wrong(bench).is_empty()).await;
@@ -257,7 +257,7 @@ async fn metadata_reaches_what_is_served_in_an_older_form() {
     // The new form is refused, and does not name the plugin any more.
     bench.put(Kind::Route, "1", json!({"uri": "/", "plugins": {"limit": {"bad": true}}})).await;
     bench.settle().await;
-    assert!(bench.handle.report().rejected[0].kept_previous);
+    assert!(bench.handle.report().rejected[0].kept());
     bench.put(Kind::PluginMetadata, "cors", json!({"a": 2})).await;
     bench.settle().await;
     let chain = bench.plan("1").and_then(|plan| plan.chain.clone()).expect("its older form");

@@ -202,7 +202,7 @@ pub fn print(compiled: &Compiled, desired: &Desired) -> String {
         print_chain(&mut out, snapshot, Some(&**global));
     }
     for rejected in compiled.rejected.iter() {
-        let kept = if rejected.kept_previous { "kept" } else { "left out" };
+        let kept = if rejected.kept() { "kept" } else { "left out" };
         writeln!(
             out,
             "rejected {} ({kept}) at {:?}: {}",
