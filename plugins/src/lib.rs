@@ -16,6 +16,7 @@ mod meta;
 mod query;
 mod ranges;
 mod rules;
+mod tree;
 
 pub use catalog::{Catalog, not_listed};
 
@@ -46,6 +47,7 @@ plugins! {
     RefererRestriction(referer_restriction::RefererRestriction),
     Csrf(csrf::Csrf),
     UriBlocker(uri_blocker::UriBlocker),
+    RequestValidation(request_validation::RequestValidation),
     MultiAuth(multi_auth::MultiAuth),
     HmacAuth(hmac_auth::HmacAuth),
     BasicAuth(basic_auth::BasicAuth),

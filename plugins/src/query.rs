@@ -69,7 +69,7 @@ fn hide_in_uri(x: &mut Exchange<'_>, uri: Span, name: &[u8]) -> Span {
     x.intern(&whole)
 }
 
-fn split(pair: &[u8]) -> (&[u8], Option<&[u8]>) {
+pub(crate) fn split(pair: &[u8]) -> (&[u8], Option<&[u8]>) {
     match pair.iter().position(|&byte| byte == b'=') {
         Some(at) => (&pair[..at], Some(&pair[at + 1..])),
         None => (pair, None),
@@ -82,7 +82,7 @@ fn is(key: &[u8], name: &[u8]) -> bool {
 }
 
 /// Percent-decoding where `+` is a space; broken escapes stay as they are.
-fn decode(text: &[u8]) -> Cow<'_, [u8]> {
+pub(crate) fn decode(text: &[u8]) -> Cow<'_, [u8]> {
     if !text.iter().any(|byte| matches!(byte, b'%' | b'+')) {
         return Cow::Borrowed(text);
     }

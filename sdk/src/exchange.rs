@@ -13,6 +13,7 @@ use wire::{BadField, Fields, Framing, Method, RequestHead, ResponseHead, Span};
 
 use crate::budget::Held;
 use crate::client::{Caller, Client};
+use crate::coder::Coder;
 use crate::consumers::{Consumer, Consumers, Identity};
 use crate::upstream::{Chosen, UpstreamHandle};
 use crate::world::World;
@@ -659,18 +660,6 @@ impl<'s> Exchange<'s> {
         let index = self.messages.notes.iter().position(|note| note.is::<T>())?;
         self.messages.notes.swap_remove(index).downcast().ok().map(|boxed| *boxed)
     }
-}
-
-/// Lays a content coding (RFC 9110 section 8.4) on one response's body. It runs behind every header
-/// filter and every body filter, of global rules and of routes, so that filters see the plain body.
-pub trait Coder {
-    /// The head is as the header filters left it. Writes the coding into it and says yes, or leaves
-    /// the response as it is.
-    fn begin(&mut self, x: &mut Exchange<'_>) -> bool;
-
-    /// Puts a piece of the coded body in the place of a piece of the plain one. An empty piece that is
-    /// not the last stays empty.
-    fn encode(&mut self, chunk: &mut Chunk);
 }
 
 /// One piece of a response's body on its way to the client.

@@ -215,7 +215,7 @@ impl Type {
             (Type::String, value) => value.is_string(),
             (Type::Boolean, value) => value.is_boolean(),
             (Type::Null, value) => value.is_null(),
-            (Type::Integer, _) => false,
+            (Type::Integer | Type::Function, _) => false,
         }
     }
 
@@ -244,6 +244,7 @@ impl Type {
             Type::String => "string",
             Type::Boolean => "boolean",
             Type::Null => "null",
+            Type::Function => "function",
         }
     }
 }

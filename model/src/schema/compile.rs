@@ -50,6 +50,8 @@ pub enum Type {
     String,
     Boolean,
     Null,
+    /// Lua's; nothing in JSON is one.
+    Function,
 }
 
 #[derive(Debug, Default)]
@@ -383,6 +385,7 @@ fn types(map: &Map<String, Value>) -> Result<Vec<Type>, Invalid> {
             "string" => Ok(Type::String),
             "boolean" => Ok(Type::Boolean),
             "null" => Ok(Type::Null),
+            "function" => Ok(Type::Function),
             other => Err(Invalid::new(format!("invalid JSON type: {other}")).at("/type")),
         })
         .collect()
@@ -458,13 +461,13 @@ fn values(map: &Map<String, Value>, keyword: &str) -> Result<Option<Vec<Value>>,
     match map.get(keyword) {
         None => Ok(None),
         Some(Value::Array(list)) => Ok(Some(list.clone())),
-        Some(_) => Err(wrong(keyword, "a list")),
+        Some(value) => Err(no_table(keyword, "a list", value)),
     }
 }
 
 fn strings(map: &Map<String, Value>, keyword: &str) -> Result<Option<Vec<String>>, Invalid> {
     map.get(keyword)
-        .map(|value| strings_of(value).ok_or_else(|| wrong(keyword, "a list of names")))
+        .map(|value| strings_of(value).ok_or_else(|| no_table(keyword, "a list of names", value)))
         .transpose()
 }
 
@@ -481,6 +484,15 @@ fn count(map: &Map<String, Value>, keyword: &str) -> Result<Option<usize>, Inval
                 .ok_or_else(|| wrong(keyword, "a count"))
         })
         .transpose()
+}
+
+/// As [`wrong`]; with Lua's words, which tools look for, where it walks through what is no table.
+fn no_table(keyword: &str, expected: &str, value: &Value) -> Invalid {
+    if value.is_object() || value.is_array() {
+        return wrong(keyword, expected);
+    }
+    let found = super::lua::type_name(value);
+    wrong(keyword, &format!("{expected} (table expected, got {found})"))
 }
 
 fn wrong(keyword: &str, expected: &str) -> Invalid {

@@ -1,0 +1,322 @@
+//! request-validation: lets only those requests pass whose headers and body fit a schema.
+//!
+//! Settings, order and words as in APISIX 3.18. The upstream gets the JSON that was checked, written
+//! anew and with the schema's defaults: nobody behind the gateway can read another one in it. Numbers
+//! keep all their digits.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use model::{Invalid, Schema};
+use sdk::chain::Phases;
+use sdk::exchange::{Body, NotSet};
+use sdk::{Build, Exchange, Plugin, Reply, Step};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::tree;
+
+/// The stage.
+pub struct RequestValidation {
+    /// Boxed, as a schema is large beside what other plugins keep.
+    headers: Option<Box<Headers>>,
+    body: Option<Box<Schema>>,
+    max_body: usize,
+    code: u16,
+    message: Option<Bytes>,
+}
+
+struct Headers {
+    schema: Schema,
+    /// Names that the schema knows in another spelling than the one in which headers are checked.
+    spelled: Vec<(String, String)>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Config {
+    header_schema: Option<Value>,
+    body_schema: Option<Value>,
+    max_req_body_size: usize,
+    rejected_code: u16,
+    rejected_msg: Option<String>,
+}
+
+impl Plugin for RequestValidation {
+    const NAME: &'static str = "request-validation";
+    const PRIORITY: i32 = 2800;
+    const PHASES: Phases = Phases::REWRITE;
+
+    type Config = Config;
+
+    fn schema() -> Value {
+        json!({
+            "type": "object",
+            "properties": {
+                "header_schema": {"type": "object"},
+                "body_schema": {"type": "object"},
+                "max_req_body_size": {
+                    "type": "integer", "minimum": 1, "default": 67_108_864,
+                    "description": "maximum request body size in bytes buffered into memory; larger request bodies are rejected",
+                },
+                "rejected_code": {"type": "integer", "minimum": 200, "maximum": 599, "default": 400},
+                "rejected_msg": {"type": "string", "minLength": 1, "maxLength": 256},
+            },
+            "anyOf": [{"required": ["header_schema"]}, {"required": ["body_schema"]}],
+        })
+    }
+
+    fn build(config: Config, _cx: &mut Build<'_>) -> Result<RequestValidation, Invalid> {
+        // APISIX looks at the body's schema first.
+        let body = config.body_schema.as_ref().map(Schema::new).transpose();
+        let body = body.map_err(|error| error.under("/body_schema"))?;
+        let headers = config.header_schema.as_ref().map(Headers::new).transpose();
+        Ok(RequestValidation {
+            headers: headers.map_err(|error| error.under("/header_schema"))?.map(Box::new),
+            body: body.map(Box::new),
+            max_body: config.max_req_body_size,
+            code: config.rejected_code,
+            message: config.rejected_msg.map(Bytes::from),
+        })
+    }
+
+    fn rewrite(&self, x: &mut Exchange<'_>) -> Step {
+        if let Some(headers) = &self.headers
+            && let Err(error) = headers.check(x)
+        {
+            return self.reject(Some(error.to_string()));
+        }
+        match &self.body {
+            Some(schema) => self.check_body(schema, x),
+            None => Step::Next,
+        }
+    }
+}
+
+impl RequestValidation {
+    fn check_body(&self, schema: &Schema, x: &mut Exchange<'_>) -> Step {
+        if x.lacks_body(self.max_body) {
+            return Step::Body(self.max_body);
+        }
+        if x.body_state != Body::Whole || x.body().is_empty() || x.body().len() > self.max_body {
+            return self.reject(None);
+        }
+        // A second one could be the one that the upstream goes by.
+        if x.request().fields.all(b"Content-Type").count() > 1 {
+            return self.reject(None);
+        }
+        let kind = x.header("Content-Type").unwrap_or_default();
+        let form = kind.get(..FORM.len()).is_some_and(|start| start.eq_ignore_ascii_case(FORM));
+        let mut memory = sdk::budget::Held::default();
+        if memory.resize(x.world.budget(), tree::weight(x.body())).is_err() {
+            return Step::Reply(Reply::status(503));
+        }
+        if form {
+            return match schema.check(&Value::Object(tree::form(x.body()))) {
+                Ok(()) => Step::Next,
+                Err(error) => self.reject(Some(error.to_string())),
+            };
+        }
+        let value = match tree::read(x.body()) {
+            // Lua takes it for a failure.
+            Ok(Value::Bool(false)) => return self.reject(None),
+            Ok(value) => value,
+            Err(words) => return self.reject(Some(words)),
+        };
+        match schema.parse(value) {
+            Ok(value) => match x.set_body(value.to_string().into_bytes()) {
+                Ok(()) => Step::Next,
+                Err(NotSet::Spent) => Step::Reply(Reply::status(503)),
+                Err(NotSet::Unread) => self.reject(None),
+            },
+            Err(error) => self.reject(Some(error.to_string())),
+        }
+    }
+
+    /// The answer that the settings ask for, else what is wrong, where that can be said.
+    fn reject(&self, reason: Option<String>) -> Step {
+        let text = self.message.clone().or_else(|| reason.map(Bytes::from));
+        Step::Reply(match text {
+            Some(text) => Reply::text(self.code, text),
+            None => Reply::status(self.code),
+        })
+    }
+}
+
+const FORM: &[u8] = b"application/x-www-form-urlencoded";
+
+impl Headers {
+    fn new(schema: &Value) -> Result<Headers, Invalid> {
+        let mut names = BTreeSet::new();
+        collect_names(schema, &mut names);
+        // As NGINX's table of headers has it: in lower case, with `-` where `_` is asked for.
+        let plain = |name: &String| name.to_ascii_lowercase();
+        let spelled = names.into_iter().map(|name| (plain(&name), name));
+        Ok(Headers { schema: Schema::new(schema)?, spelled: spelled.filter(|(plain, name)| plain != name).collect() })
+    }
+
+    fn check(&self, x: &Exchange<'_>) -> Result<(), Invalid> {
+        let mut all = Map::new();
+        for (name, value, _) in x.request().fields.iter() {
+            let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+            let value = Value::String(String::from_utf8_lossy(value).into_owned());
+            match all.get_mut(&name) {
+                Some(Value::Array(list)) => list.push(value),
+                Some(first) => *first = Value::Array(vec![first.take(), value]),
+                None => {
+                    all.insert(name, value);
+                }
+            }
+        }
+        for (plain, spelled) in &self.spelled {
+            let value = all.get(plain).or_else(|| all.get(&plain.replace('_', "-"))).cloned();
+            if let Some(value) = value {
+                all.insert(spelled.clone(), value);
+            }
+        }
+        self.schema.check(&Value::Object(all))
+    }
+}
+
+/// The names that a schema asks for, wherever in it.
+fn collect_names(schema: &Value, names: &mut BTreeSet<String>) {
+    match schema {
+        Value::Object(members) => {
+            for (key, value) in members {
+                match (key.as_str(), value) {
+                    ("properties" | "dependencies", Value::Object(properties)) => {
+                        names.extend(properties.keys().cloned());
+                    }
+                    ("required", Value::Array(list)) => {
+                        names.extend(list.iter().filter_map(Value::as_str).map(str::to_owned));
+                    }
+                    _ => {}
+                }
+                collect_names(value, names);
+            }
+        }
+        Value::Array(list) => list.iter().for_each(|value| collect_names(value, names)),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sdk::testing::{Probe, with_body};
+
+    use super::*;
+
+    /// What comes of a request: the body that goes on, or status and text of the answer.
+    fn outcome(config: Value, headers: &[(&str, &str)], body: &[u8]) -> Result<String, (u16, String)> {
+        let mut probe = Probe::request("POST", "/", headers);
+        let stage: RequestValidation = probe.stage(config).unwrap();
+        let mut x = probe.exchange();
+        with_body(&mut x, body);
+        match stage.rewrite(&mut x) {
+            Step::Next => Ok(String::from_utf8(x.body().to_vec()).unwrap()),
+            Step::Reply(reply) => Err((reply.status, String::from_utf8(reply.body.to_vec()).unwrap())),
+            step => panic!("{step:?}"),
+        }
+    }
+
+    fn person() -> Value {
+        json!({"body_schema": {
+            "type": "object",
+            "required": ["name"],
+            "properties": {
+                "name": {"type": "string", "minLength": 2},
+                "age": {"type": "integer", "maximum": 150},
+                "role": {"type": "string", "default": "guest"},
+            },
+        }})
+    }
+
+    #[test]
+    fn json_that_fits_goes_on_as_it_was_read() {
+        let out = outcome(person(), &[], b"{ \"name\": \"Bo\", \"name\" : \"Ann\", \"n\": 12345678901234567 }");
+        assert_eq!(out.unwrap(), r#"{"name":"Ann","n":12345678901234567,"role":"guest"}"#);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told() {
+        let told = |body: &[u8]| outcome(person(), &[], body).unwrap_err();
+        assert_eq!(told(b"{}"), (400, "property \"name\" is required".into()));
+        assert_eq!(
+            told(b"{\"name\":\"A\"}"),
+            (400, "property \"name\" validation failed: string too short, expected at least 2, got 1".into())
+        );
+        assert_eq!(told(b"{\"name\""), (400, "Expected colon but found T_END at character 8".into()));
+        assert_eq!(told(b"[1]"), (400, "wrong type: expected object, got table".into()));
+        assert_eq!(told(b"false"), (400, String::new()));
+        assert_eq!(told(b""), (400, String::new()));
+        let mut config = person();
+        config["rejected_code"] = 422.into();
+        config["rejected_msg"] = "no".into();
+        for body in [&b"{}"[..], b"", b"nonsense"] {
+            assert_eq!(outcome(config.clone(), &[], body), Err((422, "no".into())));
+        }
+        let function = json!({"body_schema": {"type": "function"}});
+        assert!(outcome(function, &[], b"{}").is_err());
+        assert!(outcome(person(), &[], "[".repeat(100_000).as_bytes()).is_err());
+    }
+
+    #[test]
+    fn forms_are_checked_and_left_as_they_are() {
+        let form = [("Content-Type", "Application/X-WWW-Form-Urlencoded; charset=utf-8")];
+        assert_eq!(outcome(person(), &form, b"name=A%6En&x=1&x=2").unwrap(), "name=A%6En&x=1&x=2");
+        assert_eq!(outcome(person(), &form, b"nam=1").unwrap_err().1, "property \"name\" is required");
+        let both = [form[0], ("Content-Type", "application/json")];
+        assert_eq!(outcome(person(), &both, b"{\"name\":\"Ann\"}"), Err((400, String::new())));
+    }
+
+    #[test]
+    fn headers_are_found_however_they_are_spelled() {
+        let config = |name: &str| json!({"header_schema": {
+            "required": [name], "properties": {name: {"type": "string", "enum": ["a"]}},
+        }});
+        for name in ["x-a", "X-A", "X_A"] {
+            assert_eq!(outcome(config(name), &[("X-A", "a")], b""), Ok(String::new()), "{name}");
+            assert!(outcome(config(name), &[("X-A", "b")], b"").unwrap_err().1.contains("enum"), "{name}");
+            assert!(outcome(config(name), &[("X-A", "a"), ("X-A", "a")], b"").is_err(), "{name}");
+        }
+        assert_eq!(
+            outcome(config("X-B"), &[("X-A", "a")], b""),
+            Err((400, "property \"X-B\" is required".into()))
+        );
+    }
+
+    #[test]
+    fn long_bodies_are_not_read() {
+        let mut config = person();
+        config["max_req_body_size"] = 10.into();
+        assert_eq!(outcome(config.clone(), &[], b"{\"name\":\"Ann\"}"), Err((400, String::new())));
+        let mut probe = Probe::request("POST", "/", &[]);
+        let stage: RequestValidation = probe.stage(config).unwrap();
+        let mut x = probe.exchange();
+        x.body_state = Body::Streaming;
+        assert!(matches!(stage.rewrite(&mut x), Step::Body(10)));
+        (x.body_state, x.body_asked) = (Body::TooLarge, 10);
+        assert!(matches!(stage.rewrite(&mut x), Step::Reply(reply) if reply.status == 400));
+    }
+
+    #[test]
+    fn memory_for_what_is_read_is_asked_for() {
+        let mut probe = Probe::request("POST", "/", &[]);
+        probe.world.budget = sdk::budget::Budget::new(100_000);
+        let stage: RequestValidation = probe.stage(json!({"body_schema": {}})).unwrap();
+        let mut x = probe.exchange();
+        with_body(&mut x, format!("[{}0]", "0,".repeat(5000)).as_bytes());
+        assert!(matches!(stage.rewrite(&mut x), Step::Reply(reply) if reply.status == 503));
+        assert_eq!(x.world.budget().taken(), 0);
+    }
+
+    #[test]
+    fn schemas_that_are_none_are_refused() {
+        let probe = Probe::get("/");
+        let error = |config: Value| probe.stage::<RequestValidation>(config).err().unwrap().to_string();
+        assert!(error(json!({"body_schema": {"type": "test"}})).contains("invalid JSON type: test"));
+        assert!(error(json!({"header_schema": {"type": "test"}})).contains("invalid JSON type: test"));
+        let words = error(json!({"body_schema": {"required": "name"}}));
+        assert!(words.contains("(table expected, got string)"), "{words}");
+        assert!(error(json!({"rejected_code": 505})).starts_with("object matches none of the required"));
+    }
+}
