@@ -336,6 +336,40 @@ mod tests {
     }
 
     #[test]
+    fn a_known_name_is_one_name_in_every_spelling() {
+        let mut fields = Fields::new();
+        assert!(fields.is_empty() && !fields.contains(Name::Host));
+        fields.append(b"HOST", b"a").unwrap();
+        fields.append_id(Name::Cookie, b"b").unwrap();
+        fields.append(b"host", b"c").unwrap();
+        assert!(!fields.is_empty() && fields.len() == 3);
+        assert!(fields.contains(Name::Host) && !fields.contains(Name::Authorization));
+        assert_eq!((fields.get(Name::Host), fields.get_named(b"hOSt")), (Some(&b"a"[..]), Some(&b"a"[..])));
+        assert_eq!(fields.all(b"Host").collect::<Vec<_>>(), [b"a", b"c"]);
+        assert!(fields.remove_id(Name::Host), "it says that there was one");
+        assert!(!fields.remove_id(Name::Host), "and that there is none");
+        assert_eq!(text(&fields), "Cookie: b\r\n");
+    }
+
+    #[test]
+    fn a_huge_head_does_not_stay_in_memory() {
+        let mut fields = Fields::new();
+        fields.append(b"X-Huge", &[b'x'; 100_000]).unwrap();
+        fields.clear(1000);
+        assert!(fields.is_empty() && fields.text.capacity() <= 1000);
+        fields.append(b"X-Small", &[b'x'; 500]).unwrap();
+        let kept = fields.text.capacity();
+        fields.clear(10_000);
+        assert_eq!(fields.text.capacity(), kept, "a small one does, for the next head");
+    }
+
+    #[test]
+    fn a_refusal_says_whether_the_name_or_the_value_is_wrong() {
+        assert!(BadField::Name.to_string().contains("name must be a token"));
+        assert!(BadField::Value.to_string().contains("value must not hold CR, LF"));
+    }
+
+    #[test]
     fn nothing_that_splits_a_head_gets_in() {
         let mut fields = Fields::new();
         assert_eq!(fields.set(b"a", b"b\r\nc: d"), Err(BadField::Value));

@@ -232,6 +232,48 @@ mod tests {
         }
     }
 
+    fn head_with(names: &[&str]) -> RequestHead {
+        let mut head = RequestHead::default();
+        names.iter().for_each(|name| head.fields.append(name.as_bytes(), b"x").unwrap());
+        head
+    }
+
+    #[test]
+    fn who_tells_of_others_is_noted() {
+        for name in
+            ["Forwarded", "X-Forwarded-For", "x-forwarded-host", "X-Forwarded-Port", "X-FORWARDED-PROTO"]
+        {
+            let mut head = head_with(&["Host", name]);
+            strip_request(&mut head, false);
+            assert!(head.tells_of_others && head.fields.len() == 2, "{name}");
+        }
+        for names in [&["Host"][..], &["Host", "X-Real-IP", "X-Forwarded", "Via"], &[]] {
+            let mut head = head_with(names);
+            strip_request(&mut head, false);
+            assert!(!head.tells_of_others, "{names:?}");
+        }
+    }
+
+    #[test]
+    fn a_head_of_such_fields_alone_is_emptied() {
+        let mut head = head_with(&["X-Consumer-Custom-ID", "X-Consumer-Username", "X-Credential-Identifier"]);
+        strip_request(&mut head, false);
+        assert!(head.fields.is_empty());
+        let names = [
+            "X-Accel-Buffering",
+            "X-Accel-Charset",
+            "X-Accel-Expires",
+            "X-Accel-Limit-Rate",
+            "X-Accel-Redirect",
+            "X-Pad",
+        ];
+        let mut head = ResponseHead::default();
+        names.iter().for_each(|name| head.fields.append(name.as_bytes(), b"x").unwrap());
+        strip_response(&mut head, false);
+        assert!(head.fields.is_empty());
+        assert_eq!(head.accel_expires.map(|span| head.fields.bytes(span)), Some(&b"x"[..]));
+    }
+
     #[test]
     fn what_is_meant_for_proxies_ends_here() {
         let mut head = ResponseHead::default();
