@@ -4,6 +4,8 @@ use ipnet::IpNet;
 
 pub use model::boot::{AdminKey, AdminRole};
 
+use crate::server::Limits;
+
 /// A part of [`model::boot::Admin`], and the list of plugins.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -19,6 +21,8 @@ pub struct Config {
     pub v2: bool,
     /// The `plugins` list of config.yaml, used until the store has one; `None` switches all on.
     pub plugins: Option<Vec<String>>,
+    /// What clients of the Admin API may cost; bodies have a bound of their own.
+    pub limits: Limits,
 }
 
 impl Config {
@@ -31,6 +35,7 @@ impl Config {
             cors: boot.cors,
             v2: boot.version == model::boot::AdminVersion::V2,
             plugins,
+            limits: Limits::of(&boot.limits),
         }
     }
 }
@@ -45,6 +50,7 @@ impl Default for Config {
             cors: true,
             v2: false,
             plugins: None,
+            limits: Limits::default(),
         }
     }
 }

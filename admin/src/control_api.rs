@@ -34,8 +34,8 @@ impl ControlApi {
     }
 
     /// Serves the API on `listener` for as long as the runtime lives.
-    pub async fn serve(self, listener: TcpListener) {
-        server::serve(listener, Limits::default(), move |peer, request| {
+    pub async fn serve(self, listener: TcpListener, limits: Limits) {
+        server::serve(listener, limits, move |peer, request| {
             let api = self.clone();
             async move { api.handle(peer, &request).await }
         })

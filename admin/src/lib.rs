@@ -85,7 +85,8 @@ impl Admin {
 
     /// Serves the API on `listener` for as long as the runtime lives.
     pub async fn serve(self, listener: TcpListener) {
-        server::run(listener, Limits { body_size: MAX_BODY, ..Limits::default() }, self).await;
+        let limits = Limits { body_size: MAX_BODY, ..self.config.limits.clone() };
+        server::run(listener, limits, self).await;
     }
 
     /// Answers what needs no body, which is nearly all that is refused: whoever sends one without

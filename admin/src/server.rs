@@ -41,17 +41,25 @@ pub struct Limits {
     pub connection: Duration,
 }
 
-impl Default for Limits {
-    fn default() -> Self {
+impl Limits {
+    /// What config.yaml says (`deployment.admin`), for requests with small bodies.
+    pub fn of(boot: &model::boot::AdminLimits) -> Limits {
         Limits {
-            connections: 256,
-            strangers: 16,
-            head: Duration::from_secs(10),
-            body: Duration::from_secs(30),
+            connections: boot.connections,
+            strangers: boot.refused_connections,
+            head: boot.client_header_timeout,
+            body: boot.client_body_timeout,
             body_size: SMALL,
-            send: Duration::from_secs(30),
-            connection: Duration::from_secs(600),
+            send: boot.send_timeout,
+            connection: boot.connection_timeout,
         }
+    }
+}
+
+impl Default for Limits {
+    /// What an empty config.yaml says.
+    fn default() -> Self {
+        Limits::of(&model::boot::Boot::default().admin.limits)
     }
 }
 

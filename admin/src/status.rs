@@ -11,8 +11,8 @@ use crate::program::Program;
 use crate::server::{self, Limits};
 
 /// Serves `GET /status` and `GET /status/ready` on `listener` for as long as the runtime lives.
-pub async fn serve(listener: TcpListener, program: Arc<dyn Program>) {
-    server::serve(listener, Limits::default(), move |_, request| {
+pub async fn serve(listener: TcpListener, limits: Limits, program: Arc<dyn Program>) {
+    server::serve(listener, limits, move |_, request| {
         let program = program.clone();
         async move {
             let asks = matches!(*request.method(), Method::GET | Method::HEAD);

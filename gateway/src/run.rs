@@ -181,10 +181,12 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
         tokio::spawn(admin.serve(listener));
     }
     if let Some(listener) = control_listener {
-        tokio::spawn(ControlApi::new(store.clone(), &*catalog, program.clone()).serve(listener));
+        let limits = admin::Limits::of(&boot.admin.limits);
+        tokio::spawn(ControlApi::new(store.clone(), &*catalog, program.clone()).serve(listener, limits));
     }
     if let Some(listener) = status_listener {
-        tokio::spawn(admin::status::serve(listener, program.clone()));
+        let limits = admin::Limits::of(&boot.admin.limits);
+        tokio::spawn(admin::status::serve(listener, limits, program.clone()));
     }
     if let Some(listener) = metrics_listener {
         let print = metrics::printer(services.clone(), logged);

@@ -190,6 +190,9 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<SocketAddr>, workers: usize) -> p
         header_timeout: http.client_header_timeout,
         body_timeout: http.client_body_timeout,
         send_timeout: http.send_timeout,
+        half_close_timeout: http.half_close_timeout,
+        linger_timeout: http.lingering_time,
+        linger_bytes: saturating(http.lingering_bytes),
         keepalive_timeout: http.keepalive_timeout,
         keepalive_requests: http.keepalive_requests,
         idle_grace: http.keepalive_min_timeout,
@@ -263,6 +266,34 @@ pub fn print_schemas() -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn boot(text: &str) -> Boot {
+        Boot::parse("config.yaml", text, &[], &|_| None).expect("a valid file").0
+    }
+
+    #[test]
+    fn limits_of_connections_are_what_the_file_says() {
+        use std::time::Duration;
+        let text = "nginx_config:\n  http:\n    half_close_timeout: 7s\n    lingering_time: 8s\n    lingering_bytes: 9k\n\
+                    deployment:\n  admin:\n    max_connections: 3\n    max_refused_connections: 2\n    \
+                    client_header_timeout: 4s\n    client_body_timeout: 5s\n    send_timeout: 6s\n    connection_timeout: 1h\n";
+        let seconds = Duration::from_secs;
+        let boot = boot(text);
+        let proxy = proxy_settings(&boot, Vec::new(), 1);
+        assert_eq!(proxy.half_close_timeout, seconds(7));
+        assert_eq!((proxy.linger_timeout, proxy.linger_bytes), (seconds(8), 9 << 10));
+        let admin = admin_config(&boot, None).limits;
+        assert_eq!((admin.connections, admin.strangers), (3, 2));
+        assert_eq!((admin.head, admin.body), (seconds(4), seconds(5)));
+        assert_eq!((admin.send, admin.connection), (seconds(6), seconds(3600)));
+    }
+
+    #[test]
+    fn the_data_planes_own_defaults_are_those_of_the_file() {
+        let (file, own) = (proxy_settings(&Boot::default(), Vec::new(), 1), proxy::Settings::default());
+        assert_eq!(file.half_close_timeout, own.half_close_timeout);
+        assert_eq!((file.linger_timeout, file.linger_bytes), (own.linger_timeout, own.linger_bytes));
+    }
 
     #[test]
     fn descriptors_are_shared_out() {

@@ -93,6 +93,24 @@ pub struct Admin {
     pub allow: Vec<IpNet>,
     pub cors: bool,
     pub version: AdminVersion,
+    pub limits: AdminLimits,
+}
+
+/// What clients of the Admin API may cost, and those of the control and the status API (ours).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdminLimits {
+    /// Connections at once; more wait to be accepted.
+    pub connections: usize,
+    /// Connections at once from where nobody may ask; more are closed.
+    pub refused_connections: usize,
+    /// For a request's head, and between two requests of a connection.
+    pub client_header_timeout: Duration,
+    /// For a request's body.
+    pub client_body_timeout: Duration,
+    /// For a client to take 64 KiB of an answer.
+    pub send_timeout: Duration,
+    /// How old a connection may become.
+    pub connection_timeout: Duration,
 }
 
 /// A key of the Admin API. `Debug` does not show it.
@@ -221,6 +239,12 @@ pub struct Http {
     pub client_body_timeout: Duration,
     /// Between two writes to a client.
     pub send_timeout: Duration,
+    /// How long a client that has closed its sending side is still answered (ours).
+    pub half_close_timeout: Duration,
+    /// How long the rest of a refused request is read, so that its answer arrives …
+    pub lingering_time: Duration,
+    /// … and how much of it at most (ours).
+    pub lingering_bytes: u64,
     /// Bytes; `None` is no limit.
     pub client_max_body_size: Option<u64>,
     /// Bytes of a request's head.

@@ -37,7 +37,9 @@ async fn the_control_api_shows_what_is_there() {
     put(Kind::PluginMetadata, "cors", json!({"id": "cors"})).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(ControlApi::new(store.clone(), &Plugins::new(), Arc::new(Boot)).serve(listener));
+    tokio::spawn(
+        ControlApi::new(store.clone(), &Plugins::new(), Arc::new(Boot)).serve(listener, Limits::default()),
+    );
     let get = async |path: &str| {
         let (status, body) = call(address, &format!("GET {path} HTTP/1.1")).await;
         (status, serde_json::from_str::<Value>(&body).unwrap_or(Value::Null))
@@ -229,7 +231,7 @@ async fn ready_is_who_has_all_workers_on_the_newest_snapshot() {
     for (held, wanted) in [(6, 503), (7, 200)] {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(status::serve(listener, Arc::new(Lagging(held))));
+        tokio::spawn(status::serve(listener, Limits::default(), Arc::new(Lagging(held))));
         assert_eq!(call(address, "GET /status HTTP/1.1").await, (200, "{\"status\":\"ok\"}\n".to_owned()));
         let (status, body) = call(address, "GET /status/ready HTTP/1.1").await;
         assert_eq!(status, wanted);

@@ -148,6 +148,10 @@ pub const ROWS: &[Row] = &[
     used("nginx_config.http.max_response_header_fields", Shape::Count { min: 1, max: 100_000 }),
     used("nginx_config.http.held_bodies", Shape::Size),
     used("nginx_config.http.held_log_entries", Shape::Size),
+    used("nginx_config.http.half_close_timeout", Shape::Time),
+    used("nginx_config.http.lingering_bytes", Shape::Size),
+    // nginx's.
+    used("nginx_config.http.lingering_time", Shape::Time),
     used("nginx_config.http.send_timeout", Shape::Time),
     used("nginx_config.http.underscores_in_headers", Shape::Switch),
     used("nginx_config.http.real_ip_header", Shape::Text),
@@ -218,6 +222,13 @@ pub const ROWS: &[Row] = &[
     ),
     idle("deployment.admin.admin_api_mtls", gaps::ADMIN_HTTPS.why),
     used("deployment.admin.admin_api_version", Shape::OneOf(&["v3", "v2"])),
+    // Ours.
+    used("deployment.admin.max_connections", Shape::Count { min: 1, max: 100_000 }),
+    used("deployment.admin.max_refused_connections", Shape::Count { min: 0, max: 100_000 }),
+    used("deployment.admin.client_header_timeout", Shape::Time),
+    used("deployment.admin.client_body_timeout", Shape::Time),
+    used("deployment.admin.send_timeout", Shape::Time),
+    used("deployment.admin.connection_timeout", Shape::Time),
     idle("deployment.etcd", NO_ETCD),
 ];
 

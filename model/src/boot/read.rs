@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::shape;
 use super::{
-    AccessLog, Admin, AdminKey, AdminRole, AdminVersion, Boot, Conditions, Disk, Http, Listen, LogEscape,
-    LogLevel, Prometheus, Provider, ProxyCache, RealIp, Resolver, Role, Router, UpstreamKeepalive,
+    AccessLog, Admin, AdminKey, AdminLimits, AdminRole, AdminVersion, Boot, Conditions, Disk, Http, Listen,
+    LogEscape, LogLevel, Prometheus, Provider, ProxyCache, RealIp, Resolver, Role, Router, UpstreamKeepalive,
     UriOptions, Workers, Zone, keys, wildcard,
 };
 use crate::Invalid;
@@ -30,7 +30,7 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
     };
     Ok(Boot {
         listen: listen(apisix)?,
-        admin: admin(file, role),
+        admin: admin(file, role)?,
         router: match apisix.text("/router/http") {
             Some("radixtree_uri") => Router::Uri,
             Some("radixtree_uri_with_parameter") => Router::UriWithParameter,
@@ -135,11 +135,11 @@ fn listen(apisix: File<'_>) -> Result<Vec<Listen>, Invalid> {
     Ok(listen)
 }
 
-fn admin(file: File<'_>, role: Role) -> Admin {
+fn admin(file: File<'_>, role: Role) -> Result<Admin, Invalid> {
     let admin = file.below("/deployment/admin");
     let unset = || vec![AdminKey { name: "admin".to_owned(), key: String::new(), role: AdminRole::Admin }];
     let local = || vec![ipnet::Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 24).into()];
-    Admin {
+    Ok(Admin {
         enabled: role != Role::DataPlane && file.bool("/apisix/enable_admin", true),
         listen: admin.address("/admin_listen", LOCALHOST, 9180),
         on_node_listen: file.bool("/apisix/enable_admin_on_node_listen", false),
@@ -152,7 +152,28 @@ fn admin(file: File<'_>, role: Role) -> Admin {
         } else {
             AdminVersion::V3
         },
-    }
+        limits: admin_limits(admin)?,
+    })
+}
+
+fn admin_limits(admin: File<'_>) -> Result<AdminLimits, Invalid> {
+    let count = |name, default| usize::try_from(admin.count(name, default)).unwrap_or(usize::MAX);
+    // Without any time nobody could ask.
+    let time = |name: &str, default| match admin.time(name, default) {
+        Duration::ZERO => Err(Invalid::new("no time at all lets nobody in")
+            .at(format!("/deployment/admin{name}"))
+            .expected("a time above 0")
+            .got("0")),
+        time => Ok(time),
+    };
+    Ok(AdminLimits {
+        connections: count("/max_connections", 256),
+        refused_connections: count("/max_refused_connections", 16),
+        client_header_timeout: time("/client_header_timeout", 10)?,
+        client_body_timeout: time("/client_body_timeout", 30)?,
+        send_timeout: time("/send_timeout", 30)?,
+        connection_timeout: time("/connection_timeout", 600)?,
+    })
 }
 
 fn proxy_cache(apisix: File<'_>) -> ProxyCache {
@@ -258,6 +279,9 @@ fn http(http: File<'_>) -> Result<Http, Invalid> {
         client_header_timeout: http.time("/client_header_timeout", 10),
         client_body_timeout: http.time("/client_body_timeout", 60),
         send_timeout: http.time("/send_timeout", 10),
+        half_close_timeout: http.time("/half_close_timeout", 2),
+        lingering_time: http.time("/lingering_time", 1),
+        lingering_bytes: size("/lingering_bytes").unwrap_or(64 << 10),
         client_max_body_size: size("/client_max_body_size").filter(|bytes| *bytes > 0),
         max_head_size,
         max_header_fields: http.count("/max_header_fields", 100),

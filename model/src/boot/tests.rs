@@ -163,6 +163,10 @@ fn what_is_wrong_is_told_with_its_place() {
         ),
         ("apisix: 1\n", (1, 9, "/apisix", "wrong type: expected object, got number")),
         (
+            "deployment:\n  admin:\n    send_timeout: 0\n",
+            (3, 19, "/deployment/admin/send_timeout", "no time at all lets nobody in"),
+        ),
+        (
             "deployment:\n  role: data_plane\n  role_data_plane:\n    config_provider: etcd\n",
             (
                 4,
