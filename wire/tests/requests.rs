@@ -202,6 +202,9 @@ fn refused() {
         ("GET / HTTP/1\r\nHost: a\r\n\r\n", Version),
         ("GET / HTTP/1,1\r\nHost: a\r\n\r\n", Version),
         ("GET / HTTP/.1\r\nHost: a\r\n\r\n", Version),
+        ("GET / HTTP/x.1\r\nHost: a\r\n\r\n", Version),
+        ("GET / HTTP/1.x\r\nHost: a\r\n\r\n", Version),
+        ("GET / HTTP/1.1xx", Version),
         ("GET / HTP/1.1\r\nHost: a\r\n\r\n", Version),
         ("GET / \r\nHost: a\r\n\r\n", Version),
         ("GET / HTTP/0.9\r\n\r\n", UnsupportedVersion),
@@ -437,8 +440,36 @@ fn limits() {
     assert_eq!(Refusal::Expectation.status(), 417);
     assert_eq!(Refusal::TransferEncoding.status(), 400);
 
+    let most = format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: {}\r\n\r\n", "a,".repeat(100));
+    assert!(self::read(&most).unwrap().is_some());
     let many = format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: {}\r\n\r\n", "a,".repeat(101));
     assert!(matches!(self::read(&many), Err(Refusal::Connection)));
+}
+
+/// Reads byte by byte, as a slow peer sends; gives the bytes there were at the first answer.
+fn read_slowly(input: &str, limits: &Limits) -> (usize, Result<Option<usize>, Refusal>) {
+    let (mut head, mut progress) = (RequestHead::default(), Progress::default());
+    for end in 1..=input.len() {
+        let read = request(&input.as_bytes()[..end], &mut progress, &mut head, limits);
+        if read != Ok(None) {
+            return (end, read);
+        }
+    }
+    (input.len(), Ok(None))
+}
+
+#[test]
+fn a_slow_peer_is_refused_as_soon_as_it_can_be() {
+    let limits = Limits { head: 64, ..Limits::default() };
+    let bare = "GET / HTTP/1.1\nHost: a\n";
+    assert_eq!(read_slowly(bare, &limits), (15, Err(Refusal::BareLf)));
+    let endless = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}", "y".repeat(100));
+    assert_eq!(read_slowly(&endless, &limits), (64, Err(Refusal::HeadTooLarge)));
+    for (length, expected) in [(63, Ok(None)), (64, Err(Refusal::HeadTooLarge))] {
+        let mut head = RequestHead::default();
+        let read = request(&endless.as_bytes()[..length], &mut Progress::default(), &mut head, &limits);
+        assert_eq!(read, expected, "{length} at once");
+    }
 }
 
 #[test]
@@ -452,6 +483,13 @@ fn switches() {
     assert!(head.fields.get_named(b"a_b").is_some());
     let head = with(Limits { path, underscores: Underscores::Drop, ..Limits::default() }).unwrap();
     assert!(head.fields.get_named(b"a_b").is_none());
+    let others = b"GET / HTTP/1.1\r\nHost: a\r\nX-Other: b\r\nA_B: c\r\nOther: d\r\n\r\n";
+    for (underscores, left) in [(Underscores::Drop, 3), (Underscores::Keep, 4)] {
+        let limits = Limits { underscores, ..Limits::default() };
+        let (_, head) = read_with(others, &limits).unwrap().unwrap();
+        assert_eq!(head.fields.len(), left, "{underscores:?}");
+        assert_eq!(head.fields.get_named(b"other"), Some(&b"d"[..]), "{underscores:?}");
+    }
     let limits = Limits { path, underscores: Underscores::Refuse, ..Limits::default() };
     assert_eq!(with(limits).unwrap_err(), Refusal::Underscore);
     for refused in [Doubtful::ENCODED_SLASH, Doubtful::SEMICOLON, Doubtful::BACKSLASH] {

@@ -85,6 +85,8 @@ fn refused() {
         ("HTTP/1.1 000 OK\r\n\r\n", Status),
         ("HTTP/2.0 200 OK\r\n\r\n", UnsupportedVersion),
         ("HTTP/1.2 200 OK\r\n\r\n", UnsupportedVersion),
+        ("HTTP/1.x 200 OK\r\n\r\n", Version),
+        ("HTTP/x.1 200 OK\r\n\r\n", Version),
         ("HTTP/2 200 OK\r\n\r\n", Version),
         ("HTTP/1.10 200 OK\r\n\r\n", StatusLine),
         ("http/1.1 200 OK\r\n\r\n", StatusLine),
@@ -137,6 +139,8 @@ fn framing_and_keep_alive() {
         (Method::Get, "HTTP/1.1 100 x\r\n", None, true),
         (Method::Get, "HTTP/1.1 103 x\r\nLink: y\r\n", None, true),
         (Method::Connect, "HTTP/1.1 200 OK\r\n", None, true),
+        (Method::Connect, "HTTP/1.1 299 x\r\nContent-Length: 1\r\n", None, true),
+        (Method::Connect, "HTTP/1.1 300 x\r\nContent-Length: 1\r\n", Length(1), true),
         (Method::Connect, "HTTP/1.1 405 OK\r\nContent-Length: 1\r\n", Length(1), true),
         (Method::Post, "HTTP/1.1 205 x\r\nContent-Length: 0\r\n", Length(0), true),
     ];
@@ -147,8 +151,14 @@ fn framing_and_keep_alive() {
     let head = good(Method::Get, "HTTP/1.1 204 x\r\nContent-Length: 0\r\n\r\n");
     assert_eq!(head.framing, None);
     assert!(!head.fields.contains(Name::ContentLength));
-    let head = good(Method::Get, "HTTP/1.1 101 x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n");
-    assert!(head.upgrade);
+    for (input, upgrade) in [
+        ("HTTP/1.1 101 x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n", true),
+        ("HTTP/1.1 101 x\r\nUpgrade: websocket\r\n\r\n", false),
+        ("HTTP/1.1 101 x\r\nConnection: upgrade\r\n\r\n", false),
+        ("HTTP/1.0 101 x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n", false),
+    ] {
+        assert_eq!(good(Method::Get, input).upgrade, upgrade, "{input:?}");
+    }
 }
 
 #[test]

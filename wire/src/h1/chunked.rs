@@ -372,10 +372,7 @@ fn quoted(text: &[u8]) -> Option<&[u8]> {
     loop {
         match text.get(at)? {
             b'"' => return Some(&text[at + 1..]),
-            b'\\' => {
-                text.get(at + 1)?;
-                at += 2;
-            }
+            b'\\' => at += 2,
             _ => at += 1,
         }
     }
@@ -507,6 +504,8 @@ mod tests {
             ("1;a=\r\nx\r\n", Refusal::ChunkExtension),
             ("1;a=b \r\nx\r\n", Refusal::ChunkExtension),
             ("1;a=\"b\r\nx\r\n", Refusal::ChunkExtension),
+            ("1;a=\"b\\\r\nx\r\n", Refusal::ChunkExtension),
+            ("1;a=\"b\\\"\r\nx\r\n", Refusal::ChunkExtension),
             ("1;a b\r\nx\r\n", Refusal::ChunkExtension),
             ("1;a\0\r\nx\r\n", Refusal::ChunkExtension),
             ("1\r\nxy\r\n", Refusal::ChunkEnd),
@@ -546,7 +545,11 @@ mod tests {
         assert!(run("1;aaaaaaaaa\r\nx\r\n1;aaaaaaaaa\r\nx").is_ok());
         assert_eq!(run("1;aaaaaaaaa\r\nx\r\n1;aaaaaaaaaa\r\nx"), Err(Refusal::ChunkExtension));
         assert!(run("0\r\nabc: 12345\r\nabc: 1234\r\n\r\n").unwrap().done);
+        assert!(run("0\r\nabc: 12345\r\nabc: 12345\r\n\r\n").unwrap().done, "24 bytes");
         assert_eq!(run("0\r\nabc: 12345\r\nabc: 123456\r\n\r\n"), Err(Refusal::TrailersTooLarge));
+        assert!(run("7fffffffffffff\r\nx").is_ok());
+        let largest = Chunked::default().relay(&mut b"7fffffffffffffff\r\nx".to_vec()).unwrap();
+        assert_eq!((largest.data, largest.done), (1, false), "2^63 - 1 is the largest size");
         assert_eq!(run("0\r\nabcdefghijklmnopqrstuvwxyza"), Err(Refusal::TrailersTooLarge));
         assert_eq!(run("0\r\nabc: 12345\r\nabc: 12345678901234567890"), Err(Refusal::TrailersTooLarge));
     }

@@ -435,7 +435,6 @@ fn read_fields(
 fn keep_underscores(name: &[u8], rule: Underscores) -> Result<bool, Refusal> {
     match Name::from_lookalike(name) {
         Name::ContentLength | Name::TransferEncoding => return Err(Refusal::DisguisedName),
-        Name::Other => {}
         looks_like if rule != Underscores::Refuse && hop::is_ours(looks_like) => return Ok(false),
         _ => {}
     }
@@ -530,4 +529,22 @@ pub(crate) fn span(start: usize, end: usize) -> Span {
 #[inline(always)]
 fn range(span: Span) -> std::ops::Range<usize> {
     span.start as usize..(span.start + span.len) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_incomplete_head_is_not_taken_for_a_whole_one() {
+        let head = b"GET / HTTP/1.1\r\nHost: a\r\nX: y\r\n\r\nrest";
+        let whole = head.len() - 4;
+        let mut progress = Progress { scanned: 1 };
+        for end in 2..=head.len() {
+            assert_eq!(progress.is_complete(&head[..end]), Ok(end >= whole), "{end}");
+        }
+        // What was looked at before is not looked at again.
+        let mut progress = Progress { scanned: 30 };
+        assert_eq!(progress.is_complete(b"GET /\nHTTP/1.1\r\nHost: aaaaaaaaaaaa\r\nX"), Ok(false));
+    }
 }

@@ -218,6 +218,14 @@ mod tests {
     }
 
     #[test]
+    fn a_chunked_body_ends_with_its_trailers() {
+        assert_eq!(text(|out| last_chunk(None, out)).as_bytes(), LAST_CHUNK);
+        let mut trailers = Fields::new();
+        trailers.append(b"X-Sum", b"1").unwrap();
+        assert_eq!(text(|out| last_chunk(Some(&trailers), out)), "0\r\nX-Sum: 1\r\n\r\n");
+    }
+
+    #[test]
     fn status_lines() {
         assert_eq!(text(|out| status_line(200, out)), "HTTP/1.1 200 OK\r\n");
         assert_eq!(text(|out| status_line(299, out)), "HTTP/1.1 299 \r\n");
@@ -250,8 +258,11 @@ mod tests {
             let result = request_line(b"GET", &[b"/", &[byte]], &mut out);
             assert_eq!(result.is_ok(), byte.is_ascii_graphic(), "{byte:#x}");
             assert!(result.is_ok() || out == b"x");
+            let twice = request_line(b"GET", &[b"/", &[byte, byte]], &mut out);
+            assert_eq!(twice.is_ok(), byte.is_ascii_graphic(), "{byte:#x} twice");
         }
         assert_eq!(request_line(b"GET", &[], &mut Vec::new()), Err(BadTarget));
+        assert!(BadTarget.to_string().contains("no spaces, control characters"));
     }
 
     #[test]
