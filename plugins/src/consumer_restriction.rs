@@ -24,6 +24,7 @@ pub struct Config {
     whitelist: Vec<String>,
     #[serde(default)]
     allowed_by_methods: Vec<Allowed>,
+    #[serde(deserialize_with = "crate::any_status")]
     rejected_code: u16,
     rejected_msg: Option<String>,
 }

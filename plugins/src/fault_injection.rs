@@ -51,6 +51,7 @@ pub struct Config {
 
 #[derive(Debug, Deserialize)]
 struct AbortConfig {
+    #[serde(deserialize_with = "crate::any_status")]
     http_status: u16,
     body: Option<String>,
     headers: Option<Map<String, Value>>,

@@ -7,6 +7,8 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types))]
 
+#[cfg(test)]
+mod agree;
 mod auth;
 mod catalog;
 mod edits;
@@ -31,6 +33,14 @@ macro_rules! plugins {
         $(pub mod $module;)*
 
         pub(crate) static ROWS: &[&dyn Factory] = &[$(&Linked::<$module::$kind>::NEW,)*];
+
+        /// Whether a plugin's settings, as its schema accepts them, are what its type takes.
+        #[cfg(test)]
+        pub(crate) static TYPED: &[fn(serde_json::Value) -> Result<(), String>] = &[$(|config| {
+            serde_json::from_value::<<$module::$kind as sdk::Plugin>::Config>(config)
+                .map(drop)
+                .map_err(|error| error.to_string())
+        },)*];
     };
 }
 
@@ -70,6 +80,13 @@ plugins! {
 /// The names of all plugins this build has, by priority from high to low.
 pub fn names() -> Vec<&'static str> {
     ROWS.iter().map(|row| row.name()).collect()
+}
+
+/// A status as a schema without an upper bound lets it through. What is none becomes one that the
+/// plugin refuses, with its pointer.
+fn any_status<'de, D: serde::Deserializer<'de>>(from: D) -> Result<u16, D::Error> {
+    let status: u64 = serde::Deserialize::deserialize(from)?;
+    Ok(u16::try_from(status).unwrap_or(u16::MAX))
 }
 
 /// Refuses a status that no answer can have, where APISIX's schema sets no upper bound.

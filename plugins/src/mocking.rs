@@ -46,6 +46,7 @@ enum Form {
 #[derive(Debug, Deserialize)]
 pub struct Config {
     delay: i64,
+    #[serde(deserialize_with = "crate::any_status")]
     response_status: u16,
     content_type: String,
     response_example: Option<String>,

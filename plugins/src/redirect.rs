@@ -27,6 +27,7 @@ enum To {
 
 #[derive(Debug, Deserialize)]
 pub struct Config {
+    #[serde(deserialize_with = "crate::any_status")]
     ret_code: u16,
     uri: Option<String>,
     regex_uri: Option<[String; 2]>,

@@ -24,6 +24,7 @@ pub struct UriBlocker {
 #[derive(Debug, Deserialize)]
 pub struct Config {
     block_rules: Vec<String>,
+    #[serde(deserialize_with = "crate::any_status")]
     rejected_code: u16,
     rejected_msg: Option<String>,
     case_insensitive: bool,
