@@ -33,6 +33,8 @@ pub fn services(boot: &Boot) -> anyhow::Result<Services> {
         caches: Arc::new(Caches::new(cache_zones(boot))),
         meters: Arc::new(Meters::new(meters(boot)?)),
         sinks: Arc::default(),
+        states: Default::default(),
+        others: Default::default(),
     })
 }
 

@@ -148,7 +148,8 @@ impl Catalog {
         scope: &Scope<'_>,
         depth: usize,
     ) -> Result<Option<Arc<Stage>>, Invalid> {
-        let mut config = plugin.schema.parse(or_empty(config))?;
+        let written = config;
+        let mut config = plugin.schema.parse(or_empty(written))?;
         let Parts { disable, priority, meta } = Parts::take(&mut config)?;
         if disable {
             return Ok(None);
@@ -166,6 +167,7 @@ impl Catalog {
         if let Some(upstreams) = scope.upstreams {
             cx = cx.with_upstreams(upstreams);
         }
+        cx = cx.with_identity(row.name(), written);
         cx.metadata = (scope.metadata)(row.name());
         cx.attr = self.attrs.get(row.name());
         let priority = priority.unwrap_or(row.priority());

@@ -11,12 +11,12 @@
 mod rule;
 mod schema;
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
 use model::Invalid;
 use sdk::chain::Phases;
 use sdk::counters::{Counters, Group, Key, Taken};
+use sdk::state::WorkerState;
 use sdk::{Build, Exchange, Plugin, Reply, Step};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -34,6 +34,8 @@ pub struct LimitCount {
     allow_degradation: bool,
     show_quota: bool,
     rejected: Reply,
+    /// Where keys of several variables are put together.
+    scratch: WorkerState<Vec<u8>>,
     /// Keeps the group known while a stage of it is in use.
     _group: Option<Group>,
 }
@@ -112,6 +114,7 @@ impl Plugin for LimitCount {
             allow_degradation: config.allow_degradation,
             show_quota: config.show_limit_quota_header,
             rejected,
+            scratch: cx.shared_worker_state("scratch"),
             _group: group,
         })
     }
@@ -150,16 +153,11 @@ impl Plugin for LimitCount {
 /// A count or window that came to no positive integer.
 struct Unreadable;
 
-thread_local! {
-    /// Where keys of several variables are put together.
-    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
 impl LimitCount {
     /// What the rule says for this request; none if it does not apply.
     fn limit(&self, rule: &Rule, x: &Exchange<'_>) -> Result<Option<(Limit, Key)>, Unreadable> {
         let Some(key) = self.key(rule, x) else { return Ok(None) };
-        let read = |amount: &Amount| amount.read(x).ok_or(Unreadable);
+        let read = |amount: &Amount| amount.read(x, &self.scratch).ok_or(Unreadable);
         let (count, seconds) = (read(&rule.count)?, read(&rule.window)?);
         Ok(Some((Limit { count, window_ms: seconds.saturating_mul(1000) }, key)))
     }
@@ -173,7 +171,7 @@ impl LimitCount {
                 Some(value) => keyed(&value),
                 None => by_address(),
             },
-            By::Combination { template, optional } => SCRATCH.with_borrow_mut(|scratch| {
+            By::Combination { template, optional } => self.scratch.with(x.world, |scratch| {
                 scratch.clear();
                 match (template.render(x, scratch), optional) {
                     (0, true) => None,

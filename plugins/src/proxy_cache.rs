@@ -25,11 +25,11 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
 use model::Invalid;
 use model::invalid::nearest;
+use sdk::state::WorkerState;
 use sdk::cache::{self, Content, Entry, Zone};
 use sdk::chain::{Phase, Phases};
 use sdk::exchange::Body;
@@ -52,6 +52,8 @@ pub struct ProxyCache {
     needs_body: bool,
     may_purge: MayPurge,
     config: Config,
+    /// The key of the request at hand, and the values its answers vary on.
+    scratch: WorkerState<(Vec<u8>, Vec<u8>)>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -106,11 +108,6 @@ const POST: u8 = 1;
 const KEY_BODY: usize = 1 << 20;
 
 const STATUS: &str = "Apisix-Cache-Status";
-
-thread_local! {
-    /// The key of the request at hand, and the values its answers vary on.
-    static SCRATCH: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
-}
 
 impl Plugin for ProxyCache {
     const NAME: &'static str = "proxy-cache";
@@ -172,7 +169,8 @@ impl Plugin for ProxyCache {
         let key = Key::new(&config.cache_key, config.consumer_isolation);
         let needs_body = key.needs_body() || bypass.iter().chain(&no_cache).any(Part::needs_body);
         let may_purge = MayPurge::from_attr(cx.attr)?;
-        Ok(ProxyCache { zone, key, bypass, no_cache, needs_body, may_purge, config })
+        let scratch = cx.shared_worker_state("scratch");
+        Ok(ProxyCache { zone, key, bypass, no_cache, needs_body, may_purge, config, scratch })
     }
 
     fn access(&self, x: &mut Exchange<'_>) -> Step {
@@ -251,7 +249,7 @@ impl ProxyCache {
                 Body::None | Body::Whole => {}
             }
         }
-        SCRATCH.with_borrow_mut(|(key, scratch)| {
+        self.scratch.with(x.world, |(key, scratch)| {
             self.key.write(x, key);
             self.ask(x, key, scratch)
         })

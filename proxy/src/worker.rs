@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use sdk::budget::Budget;
 use sdk::meters::Shard;
+use sdk::state::WorkerStates;
 use sdk::world::{Fetch, FetchError, Fetched};
 use sdk::{Client, Exchange, World};
 use snapshot::balance::BalanceState;
@@ -67,6 +68,8 @@ pub(crate) struct Worker {
     scratch_unused: Cell<usize>,
     balance: RefCell<Vec<Option<Balance>>>,
     pub(crate) consumer_chains: ConsumerChains,
+    /// What plugins remember here.
+    states: WorkerStates,
     pub(crate) shard: Shard,
     pub(crate) access_log: Option<AccessLog>,
     stage: Cell<Stage>,
@@ -126,6 +129,7 @@ pub(crate) async fn serve(start: Start) -> io::Result<()> {
         scratch_unused: Cell::new(0),
         balance: RefCell::default(),
         consumer_chains: ConsumerChains::default(),
+        states: WorkerStates::default(),
         shard,
         access_log: settings.access_log.as_ref().map(AccessLog::new),
         stage: Cell::new(Stage::Run),
@@ -313,6 +317,8 @@ impl Worker {
     #[inline]
     pub(crate) fn lease(&self) -> Rc<Lease> {
         if self.reader.borrow().is_stale() {
+            // What went with the snapshots before this one is not needed any more.
+            self.states.sweep();
             *self.lease.borrow_mut() = Rc::new(Lease(self.reader.borrow_mut().current().clone()));
         }
         self.lease.borrow().clone()
@@ -446,6 +452,10 @@ impl World for Worker {
         if let Some(permit) = self.permit_fetch(&request.target.authority) {
             rt::spawn(permit.run(request));
         }
+    }
+
+    fn states(&self) -> &WorkerStates {
+        &self.states
     }
 
     fn meters(&self) -> &Shard {

@@ -1,8 +1,10 @@
 //! What a plugin may ask for while a stage is built.
 
+use std::any::{Any, TypeId};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use hashbrown::HashMap;
 use model::Invalid;
 use serde_json::Value;
 
@@ -11,6 +13,7 @@ use crate::chain::Chain;
 use crate::counters::Counters;
 use crate::meters::Meters;
 use crate::sink::Sinks;
+use crate::state::{States, WorkerState};
 use crate::upstream::{UpstreamHandle, Upstreams};
 use crate::world::Target;
 
@@ -30,6 +33,26 @@ pub struct Services {
     pub caches: Arc<Caches>,
     pub meters: Arc<Meters>,
     pub sinks: Arc<Sinks>,
+    pub states: Arc<States>,
+    /// What the program offers beside these; see [`Build::service`].
+    pub others: Shared,
+}
+
+/// Services by their type: what this room knows nothing of, such as a client of a database.
+#[derive(Debug, Clone, Default)]
+pub struct Shared(HashMap<TypeId, Arc<dyn Any + Send + Sync>>);
+
+impl Shared {
+    /// Offers a service, in the place of one of the same type.
+    #[must_use]
+    pub fn with<T: Send + Sync + 'static>(mut self, service: Arc<T>) -> Shared {
+        self.0.insert(TypeId::of::<T>(), service);
+        self
+    }
+
+    pub fn get<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
+        self.0.get(&TypeId::of::<T>())?.clone().downcast().ok()
+    }
 }
 
 impl Services {
@@ -41,6 +64,8 @@ impl Services {
             caches: Arc::default(),
             meters: Arc::default(),
             sinks: Arc::default(),
+            states: Arc::default(),
+            others: Shared::default(),
         }
     }
 }
@@ -74,6 +99,8 @@ pub struct Build<'a> {
     /// The plugin's `plugin_attr` in config.yaml, if any.
     pub attr: Option<&'a Value>,
     pub names: &'a dyn Names,
+    /// The plugin's name and its configuration as text: what its state is known by.
+    identity: Option<(&'static str, &'a Value)>,
     others: Option<&'a dyn Others>,
     upstreams: Option<&'a dyn Upstreams>,
 }
@@ -81,7 +108,57 @@ pub struct Build<'a> {
 impl<'a> Build<'a> {
     /// Without metadata, attributes, other plugins and upstreams.
     pub fn new(owner: &'a Owner, services: &'a Services, names: &'a dyn Names) -> Build<'a> {
-        Build { owner, services, metadata: None, attr: None, names, others: None, upstreams: None }
+        Build {
+            owner,
+            services,
+            metadata: None,
+            attr: None,
+            names,
+            identity: None,
+            others: None,
+            upstreams: None,
+        }
+    }
+
+    /// With the plugin's name and configuration, which its state is known by.
+    #[must_use]
+    pub fn with_identity(self, plugin: &'static str, config: &'a Value) -> Build<'a> {
+        Build { identity: Some((plugin, config)), ..self }
+    }
+
+    /// A value of the node's: the same for all workers, and after a change of configuration the same
+    /// as before it, if this instance's owner and configuration, and `key`, are the same. It is dropped
+    /// on the control side, with the last instance that has it. See [`crate::state`].
+    pub fn node_state<T: Send + Sync + 'static>(&self, key: &str, make: impl FnOnce() -> T) -> Arc<T> {
+        match self.identified(key) {
+            Some(identity) => self.services.states.get(identity, make),
+            None => Arc::new(make()),
+        }
+    }
+
+    /// A value for each worker, under the same conditions as [`Build::node_state`].
+    pub fn worker_state<T: 'static>(&self, key: &str) -> WorkerState<T> {
+        // What is only checked gets a place of its own, which it gives back at once.
+        let identity = self.identified(key).unwrap_or_default();
+        self.services.states.worker_state(format!("worker\n{identity}"))
+    }
+
+    /// A value for each worker that all instances of the plugin share, such as a buffer to write keys in.
+    pub fn shared_worker_state<T: 'static>(&self, key: &str) -> WorkerState<T> {
+        let plugin = self.identity.map_or("", |(plugin, _)| plugin);
+        self.services.states.worker_state(format!("plugin\n{plugin}\n{key}"))
+    }
+
+    /// Nobody, where the configuration is only checked.
+    fn identified(&self, key: &str) -> Option<String> {
+        let Owner { collection, id } = self.owner;
+        let (plugin, config) = self.identity?;
+        (!collection.is_empty()).then(|| format!("{collection}\n{id}\n{plugin}\n{key}\n{config}"))
+    }
+
+    /// A service of the program's, which lives outside of this room and is shared by all who ask.
+    pub fn service<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
+        self.services.others.get()
     }
 
     /// With other plugins, for [`Build::plugin`].

@@ -27,6 +27,7 @@ pub mod pattern;
 pub mod phase;
 pub mod plugin;
 pub mod sink;
+pub mod state;
 pub mod step;
 pub mod template;
 #[cfg(any(test, feature = "testing"))]

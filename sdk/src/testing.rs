@@ -18,6 +18,7 @@ use crate::consumers::{Consumer, Consumers, Identity};
 use crate::exchange::{Body, Chunk, Exchange, Messages, RouteInfo, Source};
 use crate::meters::Shard;
 use crate::plugin::Plugin;
+use crate::state::WorkerStates;
 use crate::world::{Fetch, FetchError, Fetched, World};
 
 /// Header fields in this order.
@@ -48,6 +49,7 @@ pub struct FakeWorld {
     pub sent: RefCell<Vec<Fetch>>,
     /// Every sleep; it ends at once, and the clock has moved by its time.
     pub slept: RefCell<Vec<Duration>>,
+    pub states: WorkerStates,
     pub shard: Shard,
     pub budget: Budget,
     pub complaints: RefCell<Vec<(&'static str, &'static str)>>,
@@ -60,6 +62,7 @@ impl Default for FakeWorld {
             answers: RefCell::default(),
             sent: RefCell::default(),
             slept: RefCell::default(),
+            states: WorkerStates::default(),
             shard: Shard::default(),
             budget: Budget::new(1 << 30),
             complaints: RefCell::default(),
@@ -90,6 +93,10 @@ impl World for FakeWorld {
 
     fn send(&self, request: Fetch) {
         self.sent.borrow_mut().push(request);
+    }
+
+    fn states(&self) -> &WorkerStates {
+        &self.states
     }
 
     fn meters(&self) -> &Shard {

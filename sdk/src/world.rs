@@ -11,6 +11,7 @@ use crate::budget::{Budget, Held};
 use crate::chain::LocalFuture;
 use crate::exchange::Exchange;
 use crate::meters::Shard;
+use crate::state::WorkerStates;
 use crate::verdict::Bounds;
 
 /// One worker, seen from a stage. Never crosses threads.
@@ -32,6 +33,9 @@ pub trait World {
     /// Sends a request and forgets about the answer. Bounded: past the worker's limit
     /// of such requests in flight it is dropped and counted.
     fn send(&self, request: Fetch);
+
+    /// What plugins remember on this worker; see [`crate::state::WorkerState`].
+    fn states(&self) -> &WorkerStates;
 
     /// The worker's own part of the metrics.
     fn meters(&self) -> &Shard;

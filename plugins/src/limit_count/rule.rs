@@ -3,6 +3,7 @@
 //! One limit of limit-count: its key, its numbers and its headers.
 
 use sdk::exchange::HeaderName;
+use sdk::state::WorkerState;
 use sdk::Exchange;
 use sdk::counters::Taken;
 use sdk::template::Template;
@@ -49,10 +50,10 @@ const MAX_AMOUNT: u64 = (1 << 53) - 1;
 
 impl Amount {
     /// Its value for this request; none if it comes to no positive integer.
-    pub(super) fn read(&self, x: &Exchange<'_>) -> Option<u64> {
+    pub(super) fn read(&self, x: &Exchange<'_>, scratch: &WorkerState<Vec<u8>>) -> Option<u64> {
         match self {
             Amount::Fixed(amount) => Some(*amount),
-            Amount::Text(_, template) => super::SCRATCH.with_borrow_mut(|scratch| {
+            Amount::Text(_, template) => scratch.with(x.world, |scratch| {
                 scratch.clear();
                 template.render(x, scratch);
                 parse(scratch)
