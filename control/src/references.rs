@@ -185,11 +185,12 @@ fn check_credentials(view: &dyn View, key: &Key, value: &Value) -> Result<(), Re
         .filter_map(|(plugin, field)| {
             let own = value.get("plugins")?.get(plugin)?.get(field)?.as_str()?;
             let reference = own.starts_with("$secret://") || own.starts_with("$env://");
-            (!reference).then_some((*plugin, *field, own))
+            (!reference).then(|| (*plugin, *field, view.spellings(own)))
         })
         .collect();
     // As they stand in the text of others.
-    let written: Vec<String> = mine.iter().map(|(_, _, own)| Value::from(*own).to_string()).collect();
+    let written: Vec<String> =
+        mine.iter().flat_map(|(_, _, own)| own).map(|own| Value::from(own.as_str()).to_string()).collect();
     if mine.is_empty() {
         return Ok(());
     }
@@ -201,7 +202,8 @@ fn check_credentials(view: &dyn View, key: &Key, value: &Value) -> Result<(), Re
             let value = other.value();
             let Some(plugins) = value.get("plugins") else { continue };
             let shared = mine.iter().find(|(plugin, field, own)| {
-                plugins.get(plugin).and_then(|config| config.get(field)).and_then(Value::as_str) == Some(own)
+                let theirs = plugins.get(plugin).and_then(|config| config.get(field)).and_then(Value::as_str);
+                theirs.is_some_and(|theirs| own.iter().any(|own| own == theirs))
             });
             if let Some((plugin, field, _)) = shared {
                 let holder = match other.key.owner() {

@@ -25,6 +25,7 @@ pub mod embedded;
 pub mod file;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
+pub mod sealed;
 #[cfg(test)]
 mod suite;
 pub mod table;
@@ -33,6 +34,7 @@ pub use embedded::Embedded;
 pub use file::File;
 #[cfg(any(test, feature = "testing"))]
 pub use memory::Memory;
+pub use sealed::{Ring, Sealed};
 pub use table::Table;
 
 /// A position in a store's history. Each write moves the whole store on by one, as in etcd.
@@ -115,6 +117,12 @@ pub trait View {
 
     /// The revision of the last write; the next one gets the number after it.
     fn revision(&self) -> Revision;
+
+    /// How a secret of a plugin may stand in what is kept: as it is, and sealed in every way that
+    /// this store knows.
+    fn spellings(&self, text: &str) -> Vec<String> {
+        vec![text.to_owned()]
+    }
 }
 
 /// What a write came to.

@@ -13,6 +13,7 @@ use control::store::{Embedded, File, Store};
 use control::{Handle, Pipeline};
 use model::boot::{Boot, Role};
 use proxy::Workers;
+use sdk::Catalog;
 use sdk::build::Services;
 use snapshot::Publisher;
 use snapshot::compile::Compiler;
@@ -85,7 +86,7 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
     let signals = Signals::new(reopen).context("cannot take over signals")?;
     let services = Services { sinks: deliveries.sinks(), ..wiring::services(&boot)? };
     let catalog = wiring::catalog_with(&boot, services.clone())?;
-    let (store, file) = open_store(resources.as_deref(), &data)?;
+    let (store, file) = open_store(&boot, &*catalog, resources.as_deref(), &data)?;
 
     // All listeners first: an address in use is told before anything runs.
     let admin_listener = match boot.admin.enabled && boot.role != Role::DataPlane {
@@ -223,13 +224,19 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
 /// A store, and once more as a file if it is one.
 type Opened = (Arc<dyn Store>, Option<Arc<File>>);
 
-fn open_store(resources: Option<&Path>, data: &Path) -> anyhow::Result<Opened> {
+fn open_store(
+    boot: &Boot,
+    catalog: &dyn Catalog,
+    resources: Option<&Path>,
+    data: &Path,
+) -> anyhow::Result<Opened> {
     match resources {
         Some(path) => {
             let file = Arc::new(File::open(path, plugins::names())?);
             Ok((file.clone(), Some(file)))
         }
-        None => Ok((Arc::new(Embedded::open(data)?), None)),
+        // Files are written by people, in the clear, as in APISIX.
+        None => Ok((Arc::new(wiring::sealed(boot, catalog, Embedded::open(data)?)?), None)),
     }
 }
 

@@ -3,10 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use control::store::{Embedded, Ring, Sealed};
 use indexmap::IndexMap;
 use ipnet::IpNet;
 use model::boot::{self, Boot};
-use sdk::Catalog as _;
+use sdk::Catalog;
 use sdk::build::Services;
 use sdk::cache::{self, Caches, DiskSettings};
 use sdk::counters::Counters;
@@ -76,6 +77,16 @@ pub fn catalog_with(boot: &Boot, services: Services) -> anyhow::Result<Arc<plugi
     let attrs: IndexMap<String, Value> =
         boot.plugin_attr.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
     Ok(Arc::new(plugins::Catalog::new(services, attrs)?))
+}
+
+/// The embedded store, in which secrets of plugins are kept as `apisix.data_encryption` says.
+///
+/// # Errors
+/// A key of the ring that cannot be one, which reading the boot file rules out.
+pub fn sealed(boot: &Boot, catalog: &dyn Catalog, store: Embedded) -> anyhow::Result<Sealed> {
+    let model::boot::DataEncryption { enabled, keyring } = &boot.data_encryption;
+    let ring = Ring::new(keyring)?;
+    Ok(Sealed::over(Arc::new(store), ring, *enabled, &catalog.about()))
 }
 
 /// How snapshots are compiled.

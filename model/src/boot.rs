@@ -37,6 +37,7 @@ pub struct Boot {
     pub uri: UriOptions,
     pub conditions: Conditions,
     pub proxy_cache: ProxyCache,
+    pub data_encryption: DataEncryption,
     /// The control API; `None` if `apisix.enable_control` is false.
     pub control: Option<SocketAddr>,
     /// The status API, off unless `apisix.status` is there.
@@ -119,6 +120,15 @@ pub struct AdminKey {
     pub name: String,
     pub key: String,
     pub role: AdminRole,
+}
+
+/// `apisix.data_encryption`: how secrets of plugins are kept. `Debug` does not show the keys.
+#[derive(Clone, PartialEq, Eq)]
+pub struct DataEncryption {
+    /// Whether what is written is encrypted. What is encrypted is read in any case.
+    pub enabled: bool,
+    /// The first one encrypts, all decrypt. Each has 16 or 32 bytes; without any, nothing is encrypted.
+    pub keyring: Vec<String>,
 }
 
 /// What a key allows.
@@ -403,6 +413,15 @@ impl std::fmt::Debug for AdminKey {
             .field("name", &self.name)
             .field("key", &key)
             .field("role", &self.role)
+            .finish()
+    }
+}
+
+impl std::fmt::Debug for DataEncryption {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DataEncryption")
+            .field("enabled", &self.enabled)
+            .field("keys", &self.keyring.len())
             .finish()
     }
 }

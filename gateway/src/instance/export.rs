@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 use super::{call, reachable, read};
 use crate::cli::Files;
 use crate::files::Found;
-use crate::say;
+use crate::{say, wiring};
 
 /// Writes the resources to standard output, or to a file that only its owner may read: they hold
 /// the keys of consumers. False if the files are wrong.
@@ -65,6 +65,7 @@ fn held(found: &Found) -> anyhow::Result<Held> {
     match Embedded::open(&found.data) {
         Ok(store) => {
             let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+            let store = wiring::sealed(&found.boot, &*wiring::catalog(&found.boot)?, store)?;
             Ok(runtime.block_on(of_store(&store))?)
         }
         Err(StoreError::Locked { .. }) => of_admin(found),

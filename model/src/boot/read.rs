@@ -11,9 +11,9 @@ use serde_json::Value;
 
 use super::shape;
 use super::{
-    AccessLog, Admin, AdminKey, AdminLimits, AdminRole, AdminVersion, Boot, Conditions, Disk, Http, Listen,
-    LogEscape, LogLevel, Prometheus, Provider, ProxyCache, RealIp, Resolver, Role, Router, UpstreamKeepalive,
-    UriOptions, Workers, Zone, keys, wildcard,
+    AccessLog, Admin, AdminKey, AdminLimits, AdminRole, AdminVersion, Boot, Conditions, DataEncryption, Disk,
+    Http, Listen, LogEscape, LogLevel, Prometheus, Provider, ProxyCache, RealIp, Resolver, Role, Router,
+    UpstreamKeepalive, UriOptions, Workers, Zone, keys, wildcard,
 };
 use crate::Invalid;
 use crate::document::Lookup;
@@ -45,6 +45,12 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
             graphql: file.count("/graphql/max_size", 1 << 20),
         },
         proxy_cache: proxy_cache(apisix),
+        data_encryption: DataEncryption {
+            enabled: apisix.bool("/data_encryption/enable_encrypt_fields", true),
+            keyring: apisix
+                .read("/data_encryption/keyring", shape::keyring)
+                .unwrap_or_else(|| ["qeddd145sfvddff3", "edd1c9f0985e76a2"].map(str::to_owned).to_vec()),
+        },
         control: apisix.bool("/enable_control", true).then(|| apisix.address("/control", LOCALHOST, 9090)),
         status: apisix.get("/status").map(|_| apisix.address("/status", LOCALHOST, 7085)),
         server_tokens: apisix.bool("/enable_server_tokens", true),

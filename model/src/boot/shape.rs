@@ -50,6 +50,8 @@ pub enum Shape {
     Listen,
     Zones,
     AdminKeys,
+    /// Keys of AES-128 or AES-256; one may be written without a list.
+    Keyring,
     /// Where resources come from, where there is an Admin API to write them.
     Provider,
     /// The same on a data plane.
@@ -86,6 +88,7 @@ impl Shape {
             Shape::Listen => listen(value).map(drop),
             Shape::Zones => zones(value).map(drop),
             Shape::AdminKeys => list(value, admin_key).map(drop),
+            Shape::Keyring => keyring(value).map(drop),
             Shape::Provider => provider(value).map(drop),
             Shape::FileProvider => file_provider(value).map(drop),
             Shape::Labels => list(value, label).map(drop),
@@ -242,6 +245,18 @@ fn parse_time(text: &str) -> Option<Duration> {
         rest = rest[letters..].trim_start();
     }
     Some(total)
+}
+
+/// Keys, which no message repeats.
+pub fn keyring(value: &Value) -> Result<Vec<String>, Invalid> {
+    let one = |value: &Value| match value.as_str() {
+        Some(key) if matches!(key.len(), 16 | 32) => Ok(key.to_owned()),
+        _ => Err(Invalid::new("wrong key").expected("a text of 16 bytes (AES-128) or 32 (AES-256)")),
+    };
+    match value {
+        Value::Array(_) => list(value, one),
+        value => Ok(vec![one(value)?]),
+    }
 }
 
 /// A size in bytes.

@@ -1,0 +1,225 @@
+//! A store in which the secrets of plugins are sealed, as APISIX seals them.
+//!
+//! What is written is sealed on its way into the store behind this one, so the
+//! answer to a write shows it as it is kept. Whoever reads or follows this
+//! store gets it opened. What no key of the ring opens stays as it is, and is
+//! named in the log when it is followed: it was written before sealing was
+//! switched on, or with a key that the ring does not have any more.
+
+use std::fmt;
+use std::sync::Arc;
+
+use futures_util::stream;
+use model::{Key, Kind};
+use sdk::catalog::About;
+use serde_json::Value;
+use snapshot::parallel;
+
+use super::{Answer, Change, Changes, Decide, Refused, Revision, Row, Step, Store, Stored, View, Writing};
+
+mod fields;
+mod ring;
+
+use fields::Fields;
+pub use ring::Ring;
+
+/// Another store with seals laid over it.
+#[derive(Debug)]
+pub struct Sealed {
+    inner: Arc<dyn Store>,
+    sealer: Arc<Sealer>,
+}
+
+struct Sealer {
+    ring: Ring,
+    fields: Fields,
+    /// Whether what is written is sealed. What is sealed is opened in any case.
+    seals: bool,
+}
+
+impl Sealed {
+    /// `plugins` say by `encrypt_fields` in their schemas which of their fields are secret.
+    pub fn over(inner: Arc<dyn Store>, ring: Ring, seals: bool, plugins: &[About]) -> Sealed {
+        let sealer = Sealer { ring, fields: Fields::of(plugins), seals };
+        Sealed { inner, sealer: Arc::new(sealer) }
+    }
+}
+
+impl Store for Sealed {
+    fn get<'a>(&'a self, key: &'a Key) -> Answer<'a, Option<Stored>> {
+        Box::pin(async move { Ok(self.inner.get(key).await?.map(|stored| self.sealer.open(stored))) })
+    }
+
+    fn list<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Stored>, Revision)> {
+        Box::pin(async move {
+            let (rows, revision) = self.inner.rows(kind, prefix).await?;
+            Ok((parallel::map(rows, |row| self.sealer.open(row.stored())), revision))
+        })
+    }
+
+    fn rows<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Row>, Revision)> {
+        Box::pin(async move {
+            let (rows, revision) = self.inner.rows(kind, prefix).await?;
+            Ok((parallel::map(rows, |row| self.sealer.open_row(row).0), revision))
+        })
+    }
+
+    fn write(&self, decide: Decide) -> Writing<'_> {
+        let sealer = self.sealer.clone();
+        self.inner.write(Box::new(move |view| {
+            let mut steps = decide(&Seen { view, ring: &sealer.ring })?;
+            for step in &mut steps {
+                if let Step::Put { key, value, .. } = step {
+                    sealer.seal(key, value)?;
+                }
+            }
+            Ok(steps)
+        }))
+    }
+
+    fn revision(&self) -> Answer<'_, Revision> {
+        self.inner.revision()
+    }
+
+    fn plugins(&self) -> Answer<'_, Option<Vec<String>>> {
+        self.inner.plugins()
+    }
+
+    fn put_plugins(&self, names: Vec<String>) -> Answer<'_, Revision> {
+        self.inner.put_plugins(names)
+    }
+
+    fn watch(&self) -> Changes {
+        let follower = (self.inner.watch(), self.sealer.clone());
+        Changes::new(stream::unfold(follower, |(mut changes, sealer)| async move {
+            let change = changes.next().await?;
+            Some((sealer.open_change(change), (changes, sealer)))
+        }))
+    }
+
+    fn writable(&self) -> bool {
+        self.inner.writable()
+    }
+}
+
+/// What is there at the moment of a write: as it is kept, since checks of references look at no
+/// secret but to compare it.
+struct Seen<'a> {
+    view: &'a dyn View,
+    ring: &'a Ring,
+}
+
+impl View for Seen<'_> {
+    fn get(&self, key: &Key) -> Option<Row> {
+        self.view.get(key)
+    }
+
+    fn scan(&self, kind: Kind, prefix: &str, look: &mut dyn FnMut(&Row) -> std::ops::ControlFlow<()>) {
+        self.view.scan(kind, prefix, look);
+    }
+
+    fn revision(&self) -> Revision {
+        self.view.revision()
+    }
+
+    fn spellings(&self, text: &str) -> Vec<String> {
+        let mut all = self.view.spellings(text);
+        all.extend(self.ring.seals(text));
+        all
+    }
+}
+
+impl Sealer {
+    fn seal(&self, key: &Key, value: &mut Value) -> Result<(), Refused> {
+        let mut failed = false;
+        if self.seals {
+            self.fields.each(key, value, &mut |_, text| match self.ring.seal(text) {
+                Some(sealed) => *text = sealed,
+                None => failed |= !self.ring.is_empty(),
+            });
+        }
+        match failed {
+            // Rather nothing than a secret in the clear.
+            true => Err(super::StoreError::Unavailable("a secret could not be encrypted".to_owned()).into()),
+            false => Ok(()),
+        }
+    }
+
+    fn open(&self, mut stored: Stored) -> Stored {
+        if self.fields.are_in(stored.key.kind) {
+            self.open_value(&stored.key, Arc::make_mut(&mut stored.value));
+        }
+        stored
+    }
+
+    /// Opens a row, and gives the place of the first secret in it that no key opens.
+    fn open_row(&self, row: Row) -> (Row, Option<String>) {
+        if !self.fields.may_stand_in(row.key.kind, &row.json) {
+            return (row, None);
+        }
+        let mut value = row.value();
+        let (changed, kept) = self.open_value(&row.key, &mut value);
+        let json = if changed { value.to_string().into() } else { row.json };
+        (Row { json, ..row }, kept)
+    }
+
+    fn open_value(&self, key: &Key, value: &mut Value) -> (bool, Option<String>) {
+        let (mut changed, mut kept) = (false, None);
+        self.fields.each(key, value, &mut |place, text| match self.ring.open(text) {
+            Some(opened) => {
+                *text = opened;
+                changed = true;
+            }
+            None if kept.is_none() => kept = Some(format!("{key}: {place}")),
+            None => {}
+        });
+        (changed, kept)
+    }
+
+    fn open_change(&self, change: Change) -> Change {
+        match change {
+            Change::Put(row) => {
+                let (row, kept) = self.open_row(row);
+                self.tell(usize::from(kept.is_some()), kept);
+                Change::Put(row)
+            }
+            Change::Reset { items, plugins, revision, rejected } => {
+                let (mut count, mut first) = (0, None);
+                let opened = parallel::map(items, |row| self.open_row(row));
+                let items = opened.into_iter().map(|(row, kept)| {
+                    count += usize::from(kept.is_some());
+                    first = first.take().or(kept);
+                    row
+                });
+                let items = items.collect();
+                self.tell(count, first);
+                Change::Reset { items, plugins, revision, rejected }
+            }
+            change => change,
+        }
+    }
+
+    /// Once a change, however many there are: after the first start with a key there may be all.
+    fn tell(&self, count: usize, first: Option<String>) {
+        if let Some(first) = first.filter(|_| self.seals && !self.ring.is_empty()) {
+            tracing::warn!(
+                "{first} cannot be decrypted and is used as it is{}; it was written before encryption was \
+                 switched on, or with a key that apisix.data_encryption.keyring does not have: add that key, \
+                 or write the resource again",
+                match count {
+                    1 => String::new(),
+                    _ => format!(", and so are secrets of {} other resources", count - 1),
+                }
+            );
+        }
+    }
+}
+
+impl fmt::Debug for Sealer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sealer").field("seals", &self.seals).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,186 @@
+//! Which settings of plugins are secret: `encrypt_fields` of their schemas.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use model::{Key, Kind};
+use sdk::catalog::About;
+use serde_json::Value;
+
+/// The paths of secret fields by plugin; a plugin without any is not in it.
+#[derive(Debug, Default)]
+pub(super) struct Fields {
+    on_routes: Paths,
+    on_consumers: Paths,
+    in_metadata: Paths,
+}
+
+type Paths = HashMap<String, Vec<String>>;
+
+/// Called with the place of a secret and its text.
+pub(super) type Visit<'v> = &'v mut dyn FnMut(&str, &mut String);
+
+impl Fields {
+    pub fn of(plugins: &[About]) -> Fields {
+        let paths = |schema: fn(&About) -> Option<&Value>| {
+            let secret = |about: &About| {
+                let fields = schema(about)?.get("encrypt_fields")?.as_array()?;
+                let paths: Vec<String> = fields.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+                (!paths.is_empty()).then(|| (about.name.to_owned(), paths))
+            };
+            plugins.iter().filter_map(secret).collect()
+        };
+        Fields {
+            on_routes: paths(|about| Some(&about.schema)),
+            // What is no auth plugin has one schema everywhere.
+            on_consumers: paths(|about| about.consumer_schema.as_ref().or(Some(&about.schema))),
+            in_metadata: paths(|about| about.metadata_schema.as_ref()),
+        }
+    }
+
+    /// Whether resources of this kind can hold secrets of plugins.
+    pub fn are_in(&self, kind: Kind) -> bool {
+        !self.paths(kind).is_empty()
+    }
+
+    /// Whether this very one may: the names stand in its text. So what does not need not be read,
+    /// which is nearly all routes.
+    pub fn may_stand_in(&self, kind: Kind, json: &str) -> bool {
+        match kind {
+            Kind::PluginMetadata => self.are_in(kind),
+            _ => self
+                .paths(kind)
+                .keys()
+                .any(|name| json.match_indices(name.as_str()).any(|(at, _)| json[..at].ends_with('"'))),
+        }
+    }
+
+    /// Visits every secret of a resource.
+    pub fn each(&self, key: &Key, value: &mut Value, visit: Visit<'_>) {
+        let paths = self.paths(key.kind);
+        if key.kind == Kind::PluginMetadata {
+            if let Some(paths) = paths.get(&key.id) {
+                paths.iter().for_each(|path| walk(value, path, &key.id, visit));
+            }
+            return;
+        }
+        let Some(plugins) = value.get_mut("plugins").and_then(Value::as_object_mut) else { return };
+        for (name, config) in plugins {
+            if let Some(paths) = paths.get(name) {
+                paths.iter().for_each(|path| walk(config, path, &format!("plugins.{name}"), visit));
+            }
+        }
+    }
+
+    fn paths(&self, kind: Kind) -> &Paths {
+        static NONE: LazyLock<Paths> = LazyLock::new(Paths::new);
+        match kind {
+            Kind::Consumer | Kind::Credential => &self.on_consumers,
+            Kind::PluginMetadata => &self.in_metadata,
+            Kind::Route
+            | Kind::Service
+            | Kind::StreamRoute
+            | Kind::GlobalRule
+            | Kind::PluginConfig
+            | Kind::ConsumerGroup => &self.on_routes,
+            Kind::Upstream | Kind::Ssl | Kind::Secret | Kind::Proto => &NONE,
+        }
+    }
+}
+
+/// Follows `a.b.c` through objects, and through lists on the way. At its end stands a text, or a list
+/// or an object of texts.
+fn walk(value: &mut Value, path: &str, place: &str, visit: Visit<'_>) {
+    let (name, rest) = path.split_once('.').map_or((path, None), |(name, rest)| (name, Some(rest)));
+    let Some(field) = value.get_mut(name) else { return };
+    let place = format!("{place}.{name}");
+    match (rest, field) {
+        (Some(rest), Value::Array(items)) => {
+            items.iter_mut().for_each(|item| walk(item, rest, &place, visit))
+        }
+        (Some(rest), field) => walk(field, rest, &place, visit),
+        (None, Value::String(text)) => visit(&place, text),
+        (None, Value::Array(items)) => items.iter_mut().for_each(|item| leaf(item, &place, visit)),
+        (None, Value::Object(map)) => map.values_mut().for_each(|item| leaf(item, &place, visit)),
+        (None, _) => {}
+    }
+}
+
+fn leaf(value: &mut Value, place: &str, visit: Visit<'_>) {
+    if let Value::String(text) = value {
+        visit(place, text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn about(name: &'static str, schema: Value, consumer: Option<Value>, metadata: Option<Value>) -> About {
+        About {
+            name,
+            priority: 1,
+            version: "0.1",
+            auth: consumer.is_some(),
+            schema,
+            consumer_schema: consumer,
+            metadata_schema: metadata,
+        }
+    }
+
+    fn found(fields: &Fields, key: &Key, mut value: Value) -> Vec<(String, String)> {
+        let mut all = Vec::new();
+        fields.each(key, &mut value, &mut |place, text| all.push((place.to_owned(), text.clone())));
+        all
+    }
+
+    #[test]
+    fn secrets_are_where_schemas_say() {
+        let fields = Fields::of(&[
+            about("key-auth", json!({}), Some(json!({"encrypt_fields": ["key"]})), None),
+            about("deep", json!({"encrypt_fields": ["a.b.c", "list", "map", "none"]}), None, None),
+            about("logger", json!({}), None, Some(json!({"encrypt_fields": ["token"]}))),
+            about("plain", json!({"encrypt_fields": []}), None, None),
+        ]);
+        let deep = json!({
+            "a": [{"b": {"c": "1"}}, {"b": [{"c": "2"}, {"c": 3}]}, "x", {"b": 4}],
+            "list": ["5", 6, {"list": "no"}],
+            "map": {"k": "7", "l": ["no"]},
+        });
+        let value =
+            json!({"uri": "/", "plugins": {"deep": deep, "key-auth": {"key": "no"}, "plain": {"a": "no"}}});
+        let texts = |key: &Key| {
+            found(&fields, key, value.clone()).into_iter().map(|(_, text)| text).collect::<Vec<_>>()
+        };
+        assert_eq!(texts(&Key::new(Kind::Route, "1")), ["1", "2", "5", "7"]);
+        assert_eq!(texts(&Key::new(Kind::Consumer, "jack")), ["1", "2", "5", "7", "no"]);
+        assert_eq!(texts(&Key::new(Kind::Upstream, "1")), [""; 0]);
+        let metadata = found(&fields, &Key::new(Kind::PluginMetadata, "logger"), json!({"token": "t"}));
+        assert_eq!(metadata, [("logger.token".to_owned(), "t".to_owned())]);
+        let credential = json!({"plugins": {"key-auth": {"key": "k"}}});
+        let place = found(&fields, &Key::credential("jack", "c"), credential);
+        assert_eq!(place, [("plugins.key-auth.key".to_owned(), "k".to_owned())]);
+        for odd in [
+            json!(null),
+            json!([]),
+            json!({"plugins": "x"}),
+            json!({"plugins": {"deep": "x", "key-auth": []}}),
+        ] {
+            assert_eq!(found(&fields, &Key::new(Kind::Consumer, "jack"), odd), []);
+        }
+    }
+
+    #[test]
+    fn what_names_no_such_plugin_is_not_read() {
+        let fields =
+            Fields::of(&[about("key-auth", json!({}), Some(json!({"encrypt_fields": ["key"]})), None)]);
+        assert!(fields.may_stand_in(Kind::Consumer, r#"{"plugins":{"key-auth":{}}}"#));
+        assert!(
+            !fields.may_stand_in(Kind::Consumer, r#"{"plugins":{"my-key-auth":{}},"desc":"x key-auth"}"#)
+        );
+        assert!(!fields.may_stand_in(Kind::Route, r#"{"plugins":{"key-auth":{}}}"#));
+        assert!(!fields.are_in(Kind::PluginMetadata));
+    }
+}

@@ -1,0 +1,121 @@
+use model::{Key, Kind};
+use serde_json::json;
+
+use super::*;
+use crate::references;
+use crate::store::{Expect, Memory};
+
+const OLD: &str = "edd1c9f0985e76a2";
+const NEW: &str = "qeddd145sfvddff3";
+
+fn plugins() -> Vec<About> {
+    vec![About {
+        name: "key-auth",
+        priority: 1,
+        version: "0.1",
+        auth: true,
+        schema: json!({}),
+        consumer_schema: Some(json!({"encrypt_fields": ["key"]})),
+        metadata_schema: None,
+    }]
+}
+
+fn over(inner: &Arc<Memory>, keys: &[&str], seals: bool) -> Sealed {
+    Sealed::over(inner.clone(), Ring::new(keys).unwrap(), seals, &plugins())
+}
+
+fn consumer(key: &str) -> Value {
+    json!({"username": "jack", "plugins": {"key-auth": {"key": key}, "cors": {"key": "clear"}}})
+}
+
+fn key_of(value: &Value) -> &str {
+    value.pointer("/plugins/key-auth/key").unwrap().as_str().unwrap()
+}
+
+async fn first(store: &dyn Store) -> Vec<Row> {
+    match store.watch().next().await {
+        Some(Change::Reset { items, .. }) => items,
+        change => panic!("{change:?}"),
+    }
+}
+
+#[tokio::test]
+async fn secrets_are_sealed_inside_and_open_outside() {
+    let inner = Arc::new(Memory::default());
+    let store = over(&inner, &[NEW, OLD], true);
+    let jack = Key::new(Kind::Consumer, "jack");
+    let mut changes = store.watch();
+    assert!(matches!(changes.next().await, Some(Change::Reset { .. })));
+    let written = store.put(jack.clone(), consumer("auth-one"), Expect::Any, None).await.unwrap();
+    let sealed = consumer("4y+JvURBE6ZwRbbgaryrhg==");
+    assert_eq!(*written.value, sealed, "the answer shows it as it is kept");
+    assert_eq!(*inner.get(&jack).await.unwrap().unwrap().value, sealed);
+
+    let clear = consumer("auth-one");
+    assert_eq!(*store.get(&jack).await.unwrap().unwrap().value, clear);
+    assert_eq!(*store.list(Kind::Consumer, "").await.unwrap().0[0].value, clear);
+    assert_eq!(store.rows(Kind::Consumer, "").await.unwrap().0[0].value(), clear);
+    assert_eq!(first(&store).await[0].value(), clear);
+    let Some(Change::Put(row)) = changes.next().await else { panic!("no change") };
+    assert_eq!((row.value(), row.modified), (clear, written.modified));
+}
+
+#[tokio::test]
+async fn what_no_key_opens_stays_as_it_is() {
+    let inner = Arc::new(Memory::default());
+    let jack = Key::new(Kind::Consumer, "jack");
+    over(&inner, &["0123456789abcdef"], true)
+        .put(jack.clone(), consumer("k"), Expect::Any, None)
+        .await
+        .unwrap();
+    let kept = inner.get(&jack).await.unwrap().unwrap().value;
+    let store = over(&inner, &[NEW, OLD], true);
+    assert_eq!(store.get(&jack).await.unwrap().unwrap().value, kept);
+    assert_eq!(first(&store).await[0].value(), *kept);
+    store
+        .sealer
+        .fields
+        .each(&jack, &mut consumer("k"), &mut |place, _| assert_eq!(place, "plugins.key-auth.key"));
+    let row = first(&*inner).await.remove(0);
+    assert_eq!(store.sealer.open_row(row).1.as_deref(), Some("consumers/jack: plugins.key-auth.key"));
+}
+
+#[tokio::test]
+async fn a_ring_turns_and_sealing_can_be_switched_off() {
+    let inner = Arc::new(Memory::default());
+    let jack = Key::new(Kind::Consumer, "jack");
+    over(&inner, &[OLD], true).put(jack.clone(), consumer("auth-two"), Expect::Any, None).await.unwrap();
+    let turned = over(&inner, &[NEW, OLD], true);
+    assert_eq!(key_of(&turned.get(&jack).await.unwrap().unwrap().value), "auth-two");
+    // Off, what was sealed before still opens, and what is written now is not sealed.
+    let off = over(&inner, &[OLD], false);
+    assert_eq!(key_of(&off.get(&jack).await.unwrap().unwrap().value), "auth-two");
+    off.put(jack.clone(), consumer("auth-two"), Expect::Any, None).await.unwrap();
+    assert_eq!(key_of(&inner.get(&jack).await.unwrap().unwrap().value), "auth-two");
+    // Without a key nothing is sealed, as in APISIX.
+    over(&inner, &[], true).put(jack.clone(), consumer("x"), Expect::Any, None).await.unwrap();
+    assert_eq!(key_of(&inner.get(&jack).await.unwrap().unwrap().value), "x");
+}
+
+#[tokio::test]
+async fn one_secret_belongs_to_one_consumer_however_it_is_kept() {
+    let inner = Arc::new(Memory::default());
+    let put = async |store: &Sealed, name: &str, secret: &str| {
+        let key = Key::new(Kind::Consumer, name);
+        let value = json!({"username": name, "plugins": {"key-auth": {"key": secret}}});
+        let decide = move |view: &dyn View| {
+            references::check(view, &key, &value)?;
+            Ok(vec![Step::Put { key, value, ttl: None }])
+        };
+        store.write(Box::new(decide)).await.map(drop).map_err(|refused| refused.to_string())
+    };
+    put(&over(&inner, &[OLD], true), "old", "one").await.unwrap();
+    put(&over(&inner, &[], true), "clear", "two").await.unwrap();
+    let store = over(&inner, &[NEW, OLD], true);
+    put(&store, "new", "three").await.unwrap();
+    for (secret, holder) in [("one", "old"), ("two", "clear"), ("three", "new")] {
+        let said = format!("duplicate key of plugin key-auth found with consumer: {holder}");
+        assert_eq!(put(&store, "other", secret).await, Err(said));
+        assert_eq!(put(&store, holder, secret).await, Ok(()), "its own");
+    }
+}
