@@ -364,6 +364,25 @@ mod tests {
     }
 
     #[test]
+    fn heads_forget_the_last_message_and_keep_a_small_buffer() {
+        let mut request = crate::RequestHead::default();
+        let mut response = crate::ResponseHead { status: 200, ..Default::default() };
+        for (bytes, kept) in [(4000, true), (100_000, false)] {
+            let value = vec![b'x'; bytes];
+            request.fields.append(b"X", &value).unwrap();
+            response.fields.append(b"X", &value).unwrap();
+            request.clear();
+            response.clear();
+            assert!(request.fields.is_empty() && response.fields.is_empty());
+            assert_eq!((response.status, response.fields.bytes(Span::default())), (0, &b""[..]));
+            for fields in [&request.fields, &response.fields] {
+                assert_eq!(fields.text.capacity() >= 4000, kept || fields.text.capacity() <= 8192, "{bytes}");
+                assert!(fields.text.capacity() <= 8192, "{bytes}");
+            }
+        }
+    }
+
+    #[test]
     fn a_refusal_says_whether_the_name_or_the_value_is_wrong() {
         assert!(BadField::Name.to_string().contains("name must be a token"));
         assert!(BadField::Value.to_string().contains("value must not hold CR, LF"));

@@ -106,7 +106,7 @@ pub fn encode_path(decoded: &[u8], out: &mut Vec<u8>) {
         let kept = byte == b'%'
             && hex_pair(decoded, at).is_some_and(stays_coded)
             && !decoded[at + 1..at + 3].iter().any(u8::is_ascii_lowercase);
-        if kept || CLASS[byte as usize] & (BAD | CODED | QUERY) == 0 {
+        if kept || CLASS[byte as usize] & (BAD | CODED | QUERY | PERCENT) == 0 {
             out.push(byte);
         } else {
             push_encoded(byte, out);
@@ -194,7 +194,7 @@ fn scan_path(input: &[u8], start: usize, path: usize, authority: Option<Span>) -
     let mut end = path_end;
     let mut query = 0u8;
     if input.get(end) == Some(&b'?') {
-        end += 1;
+        // The question mark is itself a byte that may stand there.
         let rest = &input[end..];
         let mut length = rest.len();
         for (at, &byte) in rest.iter().enumerate() {
@@ -474,7 +474,7 @@ fn dots(segment: &[u8]) -> Result<Dots, Refusal> {
             [byte, ..] => (*byte, 1),
         };
         match value {
-            b'.' if count < 3 => count += 1,
+            b'.' => count += 1,
             b'/' | b'\\' | b';' if matches!(count, 1 | 2) => return Err(Refusal::BadPath),
             b'/' | b'\\' => {
                 count = 0;
@@ -547,3 +547,78 @@ static CLASS: [u8; 256] = {
     }
     table
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_decoded_path_is_written_so_that_it_reads_the_same() {
+        for (decoded, encoded) in [
+            ("/a/b-._~!$&'()*+,;=:@", "/a/b-._~!$&'()*+,;=:@"),
+            ("/a b", "/a%20b"),
+            ("/a?b#c", "/a%3Fb%23c"),
+            ("/\u{e9}\"<>\\^`{|}", "/%C3%A9%22%3C%3E%5C%5E%60%7B%7C%7D"),
+            // Encodings that the decoded form keeps stay; any other percent sign is one.
+            ("/a%2Fb%25%00%7F", "/a%2Fb%25%00%7F"),
+            ("/a%2fb%7f", "/a%252fb%257f"),
+            ("/A%41%3B", "/A%2541%253B"),
+            ("/100%", "/100%25"),
+            ("/100%2", "/100%252"),
+            ("/%%2F%", "/%25%2F%25"),
+        ] {
+            let mut out = Vec::new();
+            encode_path(decoded.as_bytes(), &mut out);
+            assert_eq!(String::from_utf8_lossy(&out), encoded, "{decoded}");
+        }
+    }
+
+    #[test]
+    fn percent_encodings_are_decoded_once() {
+        for (raw, decoded, as_form) in [
+            ("", "", ""),
+            ("abc", "abc", "abc"),
+            ("a%20b%2Bc%2bd", "a b+c+d", "a b+c+d"),
+            ("a+b", "a+b", "a b"),
+            ("%2541", "%41", "%41"),
+            ("%%41%", "%A%", "%A%"),
+            ("%4", "%4", "%4"),
+            ("%zz%4g", "%zz%4g", "%zz%4g"),
+            ("%C3%A9!", "\u{e9}!", "\u{e9}!"),
+        ] {
+            for (plus, expected) in [(false, decoded), (true, as_form)] {
+                let mut out = b">".to_vec();
+                percent_decode(raw.as_bytes(), plus, &mut out);
+                assert_eq!(String::from_utf8_lossy(&out), format!(">{expected}"), "{raw} {plus}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_path_that_no_request_line_could_hold_is_refused() {
+        let rules = PathRules { refused: Doubtful::NONE, ..PathRules::default() };
+        for raw in [&b"/a\0"[..], b"/a\x1f", b"/\x7f", b"/a b", b"/a#", b"/a?b", b"", b"a"] {
+            let (mut decoded, mut encoded) = (b"x".to_vec(), b"y".to_vec());
+            let refused = normalise(raw, &rules, &mut decoded, &mut encoded);
+            assert!(matches!(refused, Err(Refusal::BadPath | Refusal::Target)), "{raw:?}");
+            assert_eq!((&decoded[..], &encoded[..]), (&b"x"[..], &b"y"[..]), "as they were before");
+        }
+    }
+
+    #[test]
+    fn only_one_and_two_dots_are_dot_segments() {
+        for (raw, normal) in [
+            ("/a/./b", "/a/b"),
+            ("/a/../b", "/b"),
+            ("/a/.../b", "/a/.../b"),
+            ("/a/..../b", "/a/..../b"),
+            ("/a/....../", "/a/....../"),
+            ("/a/..b/.c", "/a/..b/.c"),
+            ("/a/b../.", "/a/b../"),
+        ] {
+            let (mut decoded, mut encoded) = (Vec::new(), Vec::new());
+            normalise(raw.as_bytes(), &PathRules::default(), &mut decoded, &mut encoded).unwrap();
+            assert_eq!((&decoded[..], &encoded[..]), (normal.as_bytes(), normal.as_bytes()), "{raw}");
+        }
+    }
+}

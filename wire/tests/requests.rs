@@ -356,6 +356,7 @@ fn target_forms() {
     type Row<'a> = (&'a str, &'a str, &'a str, &'a str, Option<&'a str>, &'a str, &'a str);
     let cases: &[Row<'_>] = &[
         ("GET /x HTTP/1.1\r\nHost: H:1", "/x", "/x", "h", None, "H:1", "H:1"),
+        ("GET /x HTTP/1.1\r\nHost: A.B.:1", "/x", "/x", "a.b", None, "A.B.:1", "A.B.:1"),
         ("GET /? HTTP/1.1\r\nHost: h.", "/?", "/", "h", Some(""), "h.", "h."),
         (
             "GET /a?b?c/..//%zz HTTP/1.1\r\nHost: h",
@@ -422,6 +423,8 @@ fn limits() {
         |input: &str| read_with(input.as_bytes(), &limits).map(|read| read.map(|(consumed, _)| consumed));
     assert!(read("GET /234567890 HTTP/1.1\r\nHost: a\r\n\r\n").unwrap().is_some());
     assert_eq!(read("GET /2345678901 HTTP/1.1\r\nHost: a\r\n\r\n"), Err(Refusal::TargetTooLong));
+    assert_eq!(read("GET /234567890"), Ok(None), "its end may come");
+    assert_eq!(read("GET /2345678901"), Err(Refusal::TargetTooLong));
     assert_eq!(read("GET /2345678901234"), Err(Refusal::TargetTooLong));
     assert_eq!(read("GET http://789012"), Err(Refusal::TargetTooLong));
     assert_eq!(read("CONNECT abcdefghijk"), Err(Refusal::TargetTooLong));
@@ -434,6 +437,8 @@ fn limits() {
     assert_eq!(read(&format!("{}{}", &exact[..61], "y".repeat(100))), Err(Refusal::BareCr));
     assert_eq!(read(&format!("{}{}", &exact[..60], "y".repeat(100))), Err(Refusal::HeadTooLarge));
     assert_eq!(Refusal::TargetTooLong.status(), 414);
+    assert_eq!(Refusal::TargetTooLong.to_string(), Refusal::TargetTooLong.as_str());
+    assert_eq!((Version::Http10.as_str(), Version::Http11.as_str()), ("HTTP/1.0", "HTTP/1.1"));
     assert_eq!(Refusal::HeadTooLarge.status(), 431);
     assert_eq!(Refusal::TooManyFields.status(), 431);
     assert_eq!(Refusal::UnsupportedVersion.status(), 505);

@@ -43,7 +43,7 @@ cargo x COMMAND
   soak [--short] [GOAL...]
                       what docs/reliability.md promises, measured at length
   deny                licences, bans, sources and advisories of all dependencies
-  mutants [ROOM...] [--file WORD] [--since REVISION] [--shard K/N] [--missed] [--list]
+  mutants [ROOM...] [--file WORD] [--since REVISION] [--shard K/N] [--missed] [--quick]
                       break the code in one place after another and list what no
                       test notices; see CONTRIBUTING.md
   help                this text

@@ -112,7 +112,6 @@ fn bad_name(byte: u8, at_start: bool) -> Refusal {
         b' ' | b'\t' if at_start => Refusal::LeadingSpace,
         b' ' | b'\t' => Refusal::SpaceBeforeColon,
         b'\n' => Refusal::BareLf,
-        b'\r' => Refusal::FieldName,
         0 => Refusal::Nul,
         _ => Refusal::FieldName,
     }

@@ -16,6 +16,8 @@ pub enum Outcome {
     Unviable,
     /// A test did not end: as good as caught.
     Timeout,
+    /// It takes a build of its own, and the run was to be quick.
+    Untried,
 }
 
 pub struct Report {
@@ -51,14 +53,14 @@ impl Report {
     /// Prints the tables and keeps the names of the missed ones; says whether there are none. A run
     /// over a part of them takes away from the list, and adds nothing.
     pub fn finish(&self, missed: &Path, part: bool) -> Result<bool> {
-        let mut files: BTreeMap<&str, [usize; 4]> = BTreeMap::new();
+        let mut files: BTreeMap<&str, [usize; 5]> = BTreeMap::new();
         for (file, _, outcome) in &self.results {
             files.entry(file).or_default()[*outcome as usize] += 1;
         }
         println!(
-            "\n| file | breaks | caught | missed | unviable | time-out |\n| --- | ---: | ---: | ---: | ---: | ---: |"
+            "\n| file | breaks | caught | missed | unviable | time-out | untried |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
         );
-        let mut sums = [0; 4];
+        let mut sums = [0; 5];
         for (file, counts) in &files {
             sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
             println!("{}", row(file, counts));
@@ -92,8 +94,8 @@ impl Report {
     }
 }
 
-fn row(name: &str, counts: &[usize; 4]) -> String {
-    let [caught, missed, unviable, timeout] = counts;
+fn row(name: &str, counts: &[usize; 5]) -> String {
+    let [caught, missed, unviable, timeout, untried] = counts;
     let sum: usize = counts.iter().sum();
-    format!("| {name} | {sum} | {caught} | {missed} | {unviable} | {timeout} |")
+    format!("| {name} | {sum} | {caught} | {missed} | {unviable} | {timeout} | {untried} |")
 }

@@ -101,7 +101,7 @@ impl Suite {
     pub fn outcome(&self, number: usize) -> Result<Outcome> {
         for program in &self.programs {
             // By processor time a loop is told from a busy machine; what only waits is ended by the clock.
-            let seconds = program.time.as_secs() * 3 + 3;
+            let seconds = program.time.as_secs() * 3 + 2;
             let script =
                 format!("ulimit -c 0; ulimit -t {seconds}; ulimit -v {MEMORY_KB}; exec \"$0\" --quiet");
             let child = program_command(&script, program, &self.room, number).spawn()?;
