@@ -143,6 +143,7 @@ impl Chain {
         let stages = self.of_phase(phase);
         while let Some(stage) = stages.get(*cursor) {
             let step = match &stage.meta {
+                _ if x.skips(stage.name) => Step::Next,
                 None => stage.instance.ask(phase, x),
                 Some(meta) => match (stage.instance.phases().has(phase), &meta.filter) {
                     (false, Some(filter)) => filter.foresee(x),
@@ -242,6 +243,7 @@ impl Meta {
 #[inline]
 fn wanted(stage: &Stage, x: &mut Exchange<'_>) -> bool {
     match &stage.meta {
+        _ if x.skips(stage.name) => false,
         None => true,
         // What cannot be judged was refused with the request, as far as it is the request's.
         Some(meta) => applies(stage, meta, x).unwrap_or_default(),

@@ -249,6 +249,8 @@ pub struct Exchange<'s> {
     /// What was read of the line of a request that was refused before it was one: there is no head.
     pub refused: Option<&'s [u8]>,
     pub world: &'s dyn World,
+    /// See [`Exchange::skip_plugin`].
+    skipped: SmallVec<[&'static str; 2]>,
     /// See [`Exchange::encode_with`].
     coder: Option<Box<dyn Coder>>,
     /// Counts the exchanges of this thread; see [`Exchange::unique`].
@@ -286,6 +288,7 @@ impl<'s> Exchange<'s> {
             tried: Vec::new(),
             refused: None,
             world,
+            skipped: SmallVec::new(),
             coder: None,
             serial: SERIAL.replace(SERIAL.get().wrapping_add(1)),
             start_ms: Cell::new(0),
@@ -556,6 +559,18 @@ impl<'s> Exchange<'s> {
             }
         }
         early_text.clear(1 << 10);
+    }
+
+    /// From here on, the chains leave this plugin out: another one does its work on this exchange.
+    pub fn skip_plugin(&mut self, name: &'static str) {
+        if !self.skips(name) {
+            self.skipped.push(name);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn skips(&self, name: &str) -> bool {
+        !self.skipped.is_empty() && self.skipped.contains(&name)
     }
 
     // ---- the coding of the response's body ----
