@@ -75,12 +75,6 @@ impl Buffer {
         debug_assert!(self.start <= self.end);
     }
 
-    /// Takes bytes out of the data; what follows them moves up.
-    pub(crate) fn remove(&mut self, bytes: std::ops::Range<usize>) {
-        self.bytes.copy_within(self.start + bytes.end..self.end, self.start + bytes.start);
-        self.end -= bytes.len();
-    }
-
     /// Makes room for a message of `size` bytes; keeps the data.
     pub(crate) fn grow(&mut self, size: usize) {
         if size > self.bytes.len() {
@@ -188,6 +182,18 @@ impl<'a> Lent<'a> {
         self.buffer.get_or_insert_with(|| buffers.take())
     }
 
+    /// The buffer, if there is one.
+    #[inline]
+    pub(crate) fn peek(&self) -> Option<&Buffer> {
+        self.buffer.as_ref()
+    }
+
+    /// The same, to use what is in it.
+    #[inline]
+    pub(crate) fn peek_mut(&mut self) -> Option<&mut Buffer> {
+        self.buffer.as_mut()
+    }
+
     /// Exchanges an empty small buffer for a large one.
     pub(crate) fn enlarge(&mut self) {
         if let Some(buffer) = self.buffer.take_if(|buffer| buffer.is_empty() && buffer.capacity() == SMALL) {
@@ -226,19 +232,6 @@ mod tests {
         assert_eq!(buffer.space().len(), 30);
         buffer.consume(2);
         assert_eq!(buffer.space().len(), 32);
-    }
-
-    #[test]
-    fn bytes_are_taken_out_of_the_middle() {
-        let mut buffer = Buffer::new(8);
-        buffer.space()[..8].copy_from_slice(b"xabcdefg");
-        buffer.filled(8);
-        buffer.consume(1);
-        buffer.remove(2..5);
-        assert_eq!(buffer.data(), b"abfg");
-        buffer.remove(0..0);
-        buffer.remove(4..4);
-        assert_eq!(buffer.data(), b"abfg");
     }
 
     #[test]

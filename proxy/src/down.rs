@@ -1,162 +1,324 @@
-//! Towards clients.
+//! Towards clients: the ends of an exchange that face one, whatever protocol it speaks.
+//!
+//! An exchange sees a client as two halves: the request's body, which it takes piece by piece, and the
+//! response, which it gives. They work beside each other within one task.
 
+#[cfg(feature = "testing")]
+pub(crate) mod frames;
 pub(crate) mod h1;
 
-use std::time::Duration;
+use wire::{Fields, ResponseHead};
 
-use sdk::Exchange;
-use sdk::exchange::Body;
-
-use crate::buffers::Buffer;
 use crate::clock::Waiter;
-use crate::exchange::body::Incoming;
 use crate::exchange::fault::{Fault, FaultKind};
-use crate::exchange::io::{self, Failed};
-use crate::exchange::upload::CONTINUE;
-use crate::rt;
+use crate::io::{End, Failed};
+use crate::up::Size;
 use crate::worker::Worker;
+use sdk::Exchange;
 
-/// A client's connection and the request on it.
-pub(crate) struct Down {
-    pub(crate) stream: rt::Io,
-    /// Bytes read and not used yet; none is held while there are none.
-    pub(crate) buffer: Option<Buffer>,
-    /// For waits on the client's side, and on the upstream's: both may be pending at once.
-    pub(crate) waiter: Waiter,
-    pub(crate) up_waiter: Waiter,
-    /// The rest of the request's body.
-    pub(crate) incoming: Incoming,
-    /// What [`Down::prepare_body`] has made ready to send, if more of the body is to come.
-    pub(crate) ready: Ready,
-    /// The client waits for 100 before it sends the body.
-    pub(crate) continue_due: bool,
-    /// Part of the body was taken and is not in memory.
-    pub(crate) body_lost: bool,
-    /// Size of the request's head.
+/// A client and the request it has sent.
+pub(crate) enum Downstream<'a> {
+    H1(&'a mut h1::Conn),
+    /// The trivial framing of the tests.
+    #[cfg(feature = "testing")]
+    Frames(&'a mut frames::Conn),
+}
+
+/// The request's body, as it comes.
+pub(crate) enum RequestBody<'a> {
+    H1(h1::RequestBody<'a>),
+    #[cfg(feature = "testing")]
+    Frames(frames::RequestBody<'a>),
+}
+
+/// The response, as it goes.
+pub(crate) enum Response<'a> {
+    H1(h1::Response<'a>),
+    #[cfg(feature = "testing")]
+    Frames(frames::Response<'a>),
+}
+
+/// What is known of a request beside its head.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Arrival {
+    /// Size of the head.
     pub(crate) head_bytes: u64,
     /// Milliseconds between the first byte of the request and its whole head, to a tick.
     pub(crate) head_took_ms: u64,
-    /// Requests it has brought.
+    /// Requests its connection has brought, this one included.
     pub(crate) requests: u64,
 }
 
-/// The beginning of a body, at the front of the buffer.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Ready {
-    pub(crate) bytes: usize,
-    /// Bytes of the body itself among them.
-    pub(crate) data: usize,
-}
-
-impl Down {
-    pub(crate) fn new(worker: &Worker, stream: rt::Io) -> Down {
-        Down {
-            stream,
-            buffer: None,
-            waiter: worker.clock.waiter(),
-            up_waiter: worker.clock.waiter(),
-            incoming: Incoming::None,
-            ready: Ready::default(),
-            continue_due: false,
-            body_lost: false,
-            head_bytes: 0,
-            head_took_ms: 0,
-            requests: 0,
-        }
-    }
-
-    /// Tells a client that waits for it to go on with its body (RFC 9110 section 10.1.1).
-    pub(crate) async fn say_continue(&mut self, worker: &Worker) -> Result<(), Fault> {
-        if !std::mem::take(&mut self.continue_due) {
-            return Ok(());
-        }
-        let (_, mut to) = self.stream.split();
-        io::write_all(worker, &self.waiter, &mut to, CONTINUE, worker.settings.send_timeout)
-            .await
-            .map_err(|_| Fault::client(FaultKind::ClientGone))
-    }
-
-    /// Brings what is here of a chunked body into the form in which it goes to the upstream. So
-    /// what is malformed is refused before any upstream hears of the request, and what is whole
-    /// goes out with its head in one write and can be sent again.
+impl Downstream<'_> {
     #[inline]
-    pub(crate) fn prepare_body(&mut self, x: &Exchange<'_>, max: u64) -> Result<(), Fault> {
-        let (Incoming::Chunked(_), Some(buffer), Body::Streaming) =
-            (&self.incoming, &mut self.buffer, x.body_state)
-        else {
-            return Ok(());
-        };
-        let taken = self.incoming.relay(buffer.data_mut());
-        let taken = taken.map_err(|refusal| Fault::client(FaultKind::BadBody(refusal)))?;
-        if max > 0 && taken.data as u64 > max {
-            return Err(Fault::client(FaultKind::BodyTooLarge));
+    pub(crate) fn split<'b>(&'b mut self, worker: &'b Worker) -> (RequestBody<'b>, Response<'b>) {
+        match self {
+            Downstream::H1(conn) => {
+                let (body, response) = conn.split(worker);
+                (RequestBody::H1(body), Response::H1(response))
+            }
+            #[cfg(feature = "testing")]
+            Downstream::Frames(conn) => {
+                let (body, response) = conn.split();
+                (RequestBody::Frames(body), Response::Frames(response))
+            }
         }
-        buffer.remove(taken.emit..taken.consumed);
-        if taken.done {
-            self.incoming = Incoming::Length(taken.emit as u64);
-        } else {
-            self.ready = Ready { bytes: taken.emit, data: taken.data };
-        }
-        Ok(())
     }
 
-    /// Reads more from the client behind what is at hand.
-    pub(crate) async fn read_more(&mut self, worker: &Worker, timeout: Duration) -> Result<(), Fault> {
-        let (mut from, _) = self.stream.split();
-        let buffer = self.buffer.get_or_insert_with(|| worker.buffers.take());
-        match io::read(worker, &self.waiter, &mut from, buffer, timeout).await {
-            Ok(0) | Err(Failed::Closed | Failed::Broken) => Err(Fault::client(FaultKind::ClientGone)),
-            Ok(_) => Ok(()),
-            Err(Failed::Timeout) => Err(Fault::client(FaultKind::BodyTimeout)),
+    #[inline]
+    pub(crate) fn arrival(&self) -> Arrival {
+        match self {
+            Downstream::H1(conn) => conn.arrival,
+            #[cfg(feature = "testing")]
+            Downstream::Frames(conn) => conn.arrival,
+        }
+    }
+
+    /// Bytes of the body that came, in the form in which they were taken.
+    pub(crate) fn body_received(&self) -> u64 {
+        match self {
+            Downstream::H1(conn) => conn.body_received(),
+            #[cfg(feature = "testing")]
+            Downstream::Frames(conn) => conn.body_received(),
+        }
+    }
+
+    /// No further request is taken from this client's connection: what it sends may be read in two ways.
+    pub(crate) fn distrust(&mut self) {
+        match self {
+            Downstream::H1(conn) => conn.distrust(),
+            #[cfg(feature = "testing")]
+            Downstream::Frames(conn) => conn.distrust(),
         }
     }
 
     /// Ends when the client is gone, or has closed its sending side a while ago. To be polled beside
     /// whatever else the exchange waits for; dropping it loses nothing.
     pub(crate) async fn gone(&mut self, worker: &Worker) {
-        let (mut from, _) = self.stream.split();
-        if io::end(worker, &mut from, &mut self.buffer).await == io::End::HalfClosed {
+        let (mut body, _) = self.split(worker);
+        if body.end(worker).await == End::HalfClosed {
             let deadline = worker.clock.after(worker.settings.half_close_timeout);
-            let _ = self.waiter.until(deadline, |_| std::task::Poll::<()>::Pending).await;
+            let _ = body.waiter().until(deadline, |_| std::task::Poll::<()>::Pending).await;
+        }
+    }
+}
+
+impl<'a> RequestBody<'a> {
+    /// For waits on this side of the exchange.
+    #[inline]
+    pub(crate) fn waiter(&self) -> &'a Waiter {
+        match self {
+            RequestBody::H1(body) => body.waiter,
+            #[cfg(feature = "testing")]
+            RequestBody::Frames(body) => body.waiter,
         }
     }
 
-    /// Gives an empty buffer back.
+    /// Takes a piece from what was read: in chunked coding as it is, if `framed`, or else without any
+    /// coding. True if there is one or nothing more comes; false if more must be read. A piece that was
+    /// not used is given again.
     #[inline]
-    pub(crate) fn return_empty(&mut self, worker: &Worker) {
-        if let Some(buffer) = self.buffer.take_if(|buffer| buffer.is_empty()) {
-            worker.buffers.give(buffer);
+    pub(crate) fn take(&mut self, framed: bool) -> Result<bool, Fault> {
+        match self {
+            RequestBody::H1(body) => body.take(framed),
+            #[cfg(feature = "testing")]
+            RequestBody::Frames(body) => Ok(body.take()),
         }
     }
 
-    /// The number of body bytes still to be used, if all of them are in the buffer.
+    /// The piece that was taken; empty if there is none.
     #[inline]
-    pub(crate) fn body_at_hand(&self) -> Option<usize> {
-        match (&self.incoming, &self.buffer) {
-            (Incoming::None | Incoming::Length(0), _) => Some(0),
-            (Incoming::Length(length), Some(buffer)) if buffer.len() as u64 >= *length => {
-                Some(*length as usize)
-            }
-            _ => None,
+    pub(crate) fn piece(&self) -> &[u8] {
+        match self {
+            RequestBody::H1(body) => body.piece(),
+            #[cfg(feature = "testing")]
+            RequestBody::Frames(body) => body.piece(),
         }
     }
 
-    /// Whether the client is known to have sent something that was not used.
+    /// The piece is done with.
     #[inline]
-    pub(crate) fn has_more(&self) -> bool {
-        self.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty()) || self.stream.maybe_readable()
+    pub(crate) fn used(&mut self) {
+        match self {
+            RequestBody::H1(body) => body.used(),
+            #[cfg(feature = "testing")]
+            RequestBody::Frames(body) => body.used(),
+        }
     }
 
-    /// Drops the rest of the body if all of it is here; says whether the next request can follow.
+    /// No piece comes after the one that was taken.
     #[inline]
-    pub(crate) fn finish_body(&mut self) -> bool {
-        match (self.body_at_hand(), &mut self.buffer) {
-            (Some(0), _) => true,
-            (Some(n), Some(buffer)) => {
-                buffer.consume(n);
-                true
-            }
-            _ => false,
+    pub(crate) fn is_complete(&self) -> bool {
+        match self {
+            RequestBody::H1(body) => body.is_complete(),
+            #[cfg(feature = "testing")]
+            RequestBody::Frames(body) => body.is_complete(),
+        }
+    }
+
+    /// The body comes in chunks, which can go on as they are.
+    #[inline]
+    pub(crate) fn is_chunked(&self) -> bool {
+        match self {
+            RequestBody::H1(body) => body.is_chunked(),
+            #[cfg(feature = "testing")]
+            RequestBody::Frames(_) => false,
+        }
+    }
+
+    /// The trailers behind a body that was taken without coding.
+    #[inline]
+    pub(crate) fn trailers(&self) -> Option<&Fields> {
+        match self {
+            RequestBody::H1(body) => body.trailers(),
+            #[cfg(feature = "testing")]
+            RequestBody::Frames(body) => body.trailers(),
+        }
+    }
+
+    /// Reads more from the client.
+    #[inline]
+    pub(crate) async fn read(&mut self) -> Result<(), Fault> {
+        match self {
+            RequestBody::H1(body) => body.read().await,
+            #[cfg(feature = "testing")]
+            RequestBody::Frames(body) => body.read().await,
+        }
+    }
+
+    /// Gives memory back that holds nothing.
+    #[inline]
+    pub(crate) fn release(&mut self) {
+        match self {
+            RequestBody::H1(body) => body.release(),
+            #[cfg(feature = "testing")]
+            RequestBody::Frames(_) => {}
+        }
+    }
+
+    /// Watches the client's connection until it ends. What comes meanwhile is kept as far as one buffer
+    /// holds it; beyond that the watch never ends.
+    pub(crate) async fn end(&mut self, worker: &Worker) -> End {
+        match self {
+            RequestBody::H1(body) => body.end(worker).await,
+            #[cfg(feature = "testing")]
+            RequestBody::Frames(body) => body.end().await,
+        }
+    }
+}
+
+impl<'a> Response<'a> {
+    /// For waits on this side of the exchange.
+    #[inline]
+    pub(crate) fn waiter(&self) -> &'a Waiter {
+        match self {
+            Response::H1(response) => response.waiter(),
+            #[cfg(feature = "testing")]
+            Response::Frames(response) => response.waiter,
+        }
+    }
+
+    /// The request's body is wanted now: tells a client that waits to hear so.
+    #[inline]
+    pub(crate) async fn go_on(&mut self) -> Result<(), Fault> {
+        match self {
+            Response::H1(response) => response.go_on().await,
+            #[cfg(feature = "testing")]
+            Response::Frames(response) => response.go_on().await,
+        }
+        .map_err(|_| Fault::client(FaultKind::ClientGone))
+    }
+
+    /// Sends an interim response, if the client's protocol knows of such.
+    pub(crate) async fn interim(&mut self, head: &ResponseHead) -> Result<(), Failed> {
+        match self {
+            Response::H1(response) => response.interim(head).await,
+            #[cfg(feature = "testing")]
+            Response::Frames(response) => response.interim(head).await,
+        }
+    }
+
+    /// Says that the connection is a tunnel from here on.
+    pub(crate) async fn switch(&mut self, head: &ResponseHead) -> Result<(), Failed> {
+        match self {
+            Response::H1(response) => response.switch(head).await,
+            #[cfg(feature = "testing")]
+            Response::Frames(_) => Err(Failed::Closed),
+        }
+    }
+
+    /// Makes the head of the response in `x`, of which nothing goes out yet. Gives its size.
+    #[inline]
+    pub(crate) fn start(&mut self, x: &Exchange<'_>, size: Size) -> u64 {
+        match self {
+            Response::H1(response) => response.start(x, size),
+            #[cfg(feature = "testing")]
+            Response::Frames(response) => response.start(x),
+        }
+    }
+
+    /// After [`Response::start`]: the body goes out in chunks.
+    #[inline]
+    pub(crate) fn is_chunked(&self) -> bool {
+        match self {
+            Response::H1(response) => response.is_chunked(),
+            #[cfg(feature = "testing")]
+            Response::Frames(_) => false,
+        }
+    }
+
+    /// Something of the final response may have gone out.
+    #[inline]
+    pub(crate) fn has_begun(&self) -> bool {
+        match self {
+            Response::H1(response) => response.has_begun(),
+            #[cfg(feature = "testing")]
+            Response::Frames(response) => response.has_begun(),
+        }
+    }
+
+    /// Sends a piece of the body, with the head if that still waits, and the end with the last one.
+    #[inline]
+    pub(crate) async fn write(
+        &mut self,
+        bytes: &[u8],
+        last: bool,
+        trailers: Option<&Fields>,
+    ) -> Result<(), Failed> {
+        match self {
+            Response::H1(response) => response.write(bytes, last, trailers).await,
+            #[cfg(feature = "testing")]
+            Response::Frames(response) => response.write(bytes, last, trailers).await,
+        }
+    }
+
+    /// Sends a piece that is in chunked coding already, where [`Response::is_chunked`].
+    #[inline]
+    pub(crate) async fn relay(&mut self, bytes: &[u8]) -> Result<(), Failed> {
+        match self {
+            Response::H1(response) => response.relay(bytes).await,
+            #[cfg(feature = "testing")]
+            Response::Frames(_) => Err(Failed::Closed),
+        }
+    }
+
+    /// Sends the head if it still waits; more may follow.
+    #[inline]
+    pub(crate) async fn flush(&mut self) -> Result<(), Failed> {
+        match self {
+            Response::H1(response) => response.flush().await,
+            #[cfg(feature = "testing")]
+            Response::Frames(response) => response.flush().await,
+        }
+    }
+
+    /// Ends a response that has no body.
+    #[inline]
+    pub(crate) async fn end(&mut self) -> Result<(), Failed> {
+        match self {
+            Response::H1(response) => response.flush().await,
+            #[cfg(feature = "testing")]
+            Response::Frames(response) => response.write(b"", true, None).await,
         }
     }
 }

@@ -1,14 +1,16 @@
 //! One request and its response: from the head to the last byte.
 
 pub(crate) mod answer;
-pub(crate) mod body;
 pub(crate) mod drive;
 pub(crate) mod fault;
+pub(crate) mod fault_log;
 pub(crate) mod forward;
-pub(crate) mod io;
+mod handover;
+mod outbound;
 pub(crate) mod phases;
 pub(crate) mod receive;
 pub(crate) mod retry;
+mod trusted;
 pub(crate) mod upload;
 
 use sdk::exchange::{Chunk, Messages};

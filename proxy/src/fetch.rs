@@ -7,20 +7,19 @@ use hashbrown::HashMap;
 use sdk::budget::Held;
 use sdk::world::{Fetch, FetchError, FetchTimeouts, Fetched, Keep};
 use snapshot::upstream::Keepalive;
-use wire::h1::Progress;
-use wire::h1::encode::check_target;
-use wire::{Framing, Method, Name, ResponseHead};
+use wire::h1::encode::{BadTarget, check_target};
+use wire::{Method, Name, ResponseHead};
 
-use crate::buffers::Lent;
 use crate::clock::Waiter;
-use crate::exchange::body::Incoming;
-use crate::exchange::fault::FaultKind;
-use crate::exchange::io::{self, Failed};
-use crate::exchange::receive::MAX_INTERIM;
+use crate::exchange::fault::{Fault, FaultKind};
+use crate::exchange::retry::{self, Again, Try};
+use crate::io;
 use crate::notice::{Notice, count};
 use crate::settings::Settings;
 use crate::up::connect::connect_humbly;
-use crate::up::pool::UpConn;
+use crate::up::h1::{Conn, Wish};
+use crate::up::pool::Peer;
+use crate::up::{Head, Lines, Size};
 use crate::worker::Worker;
 
 /// A kept connection is closed after so many requests.
@@ -129,198 +128,189 @@ impl Permit {
     }
 }
 
-/// Sends the request to the target's first address that can be reached and reads the whole answer.
+/// Sends the request to the first of the target's addresses that takes it, and reads the whole
+/// answer. All of it has one deadline, however many addresses there are.
 pub(crate) async fn run(worker: &Worker, request: Fetch) -> Result<Fetched, FetchError> {
     if request.target.tls {
         // There is no TLS towards upstreams yet.
         return Err(FetchError::Broken);
     }
-    // Whatever made the target, it cannot end the request line (CVE-2023-25690).
-    check_target(&request.uri).map_err(|_| FetchError::Broken)?;
-    let waiter = worker.clock.waiter();
+    let FetchTimeouts { connect, send, read } = request.timeouts;
+    let end = worker.clock.after(connect.saturating_add(send).saturating_add(read));
+    let waiters = [worker.clock.waiter(), worker.clock.waiter()];
+    let repeatable = request.repeatable || request.method.is_idempotent();
+    let mut out = Vec::with_capacity(512 + request.body.len());
     let mut last = FetchError::Unresolved;
     for &addr in request.target.addresses.iter() {
-        let mut pooled = worker.pools.take(addr, worker.clock.coarse_ms(), true);
+        let peer = Peer::plain(addr);
+        let mut pooled = worker.pools.take(peer, worker.clock.coarse_ms(), true);
         loop {
+            if worker.clock.is_over(end) {
+                return Err(FetchError::Timeout);
+            }
             let mut conn = match pooled.take() {
                 Some(conn) => conn,
-                None => match connect_humbly(worker, &waiter, addr, request.timeouts.connect).await {
+                None => match connect_humbly(worker, &waiters[0], addr, connect, end).await {
                     Ok(conn) => conn,
                     Err(fault) => {
-                        last = match fault.kind {
-                            FaultKind::ConnectTimeout => FetchError::Timeout,
-                            _ => FetchError::Refused,
-                        };
+                        last = error_of(fault);
                         break;
                     }
                 },
             };
-            conn.requests += 1;
-            match exchange(worker, &waiter, &mut conn, &request).await {
+            let tried = exchange(worker, &waiters, &mut conn, &request, &mut out, end).await;
+            let failed = match tried {
                 Ok((fetched, keep)) => {
                     if keep {
                         let Keep { connections, idle } = request.keep;
                         let keepalive =
                             Keepalive { size: connections, idle_timeout: idle, requests: REQUESTS };
-                        worker.pools.give(addr, conn, &keepalive, worker.clock.coarse_ms());
+                        worker.pools.give(peer, conn, &keepalive, worker.clock.coarse_ms());
                     }
                     return Ok(fetched);
                 }
-                // The other side had closed it meanwhile: nothing is wrong with the server.
-                Err(failure) if conn.reused && failure.may_be_repeated(&request) => {}
-                Err(failure) => return Err(failure.error),
+                Err(failed) => failed,
+            };
+            last = failed.error;
+            let Some(fault) = failed.fault else { return Err(last) };
+            let state = Try { reused: conn.reused, sent: failed.sent, body_lost: false };
+            match retry::decide(fault, state, repeatable) {
+                // A kept connection had died, which says nothing about the server.
+                Again::SameServer => {}
+                Again::NextServer => break,
+                Again::No => return Err(last),
             }
         }
     }
     Err(last)
 }
 
-/// Why an exchange came to nothing.
-struct Failure {
+/// Why a try came to nothing.
+struct Failed {
     error: FetchError,
-    /// No byte was taken by the connection.
-    unsent: bool,
-    /// The connection ended before the first byte of an answer.
-    unanswered: bool,
+    /// What was wrong with the server; nothing, if it would be so with every server.
+    fault: Option<Fault>,
+    /// Bytes of the request may have reached it.
+    sent: bool,
 }
 
-impl Failure {
-    fn may_be_repeated(&self, request: &Fetch) -> bool {
-        self.unsent || self.unanswered && (request.repeatable || request.method.is_idempotent())
+impl From<FetchError> for Failed {
+    fn from(error: FetchError) -> Failed {
+        Failed { error, fault: None, sent: true }
     }
 }
 
-impl From<FetchError> for Failure {
-    fn from(error: FetchError) -> Failure {
-        Failure { error, unsent: false, unanswered: false }
+impl From<Fault> for Failed {
+    fn from(fault: Fault) -> Failed {
+        Failed { error: error_of(fault), fault: Some(fault), sent: true }
+    }
+}
+
+fn error_of(fault: Fault) -> FetchError {
+    match fault.kind {
+        FaultKind::ConnectRefused | FaultKind::ConnectFailed => FetchError::Refused,
+        FaultKind::ConnectTimeout | FaultKind::SendTimeout | FaultKind::ReadTimeout => FetchError::Timeout,
+        _ => FetchError::Broken,
     }
 }
 
 async fn exchange(
     worker: &Worker,
-    waiter: &Waiter,
-    conn: &mut UpConn,
+    [sending, receiving]: &[Waiter; 2],
+    conn: &mut Conn,
     request: &Fetch,
-) -> Result<(Fetched, bool), Failure> {
+    out: &mut Vec<u8>,
+    end: u64,
+) -> Result<(Fetched, bool), Failed> {
     let FetchTimeouts { send, read, .. } = request.timeouts;
-    // For a server that sends a byte now and then.
-    let end = worker.clock.after(send.saturating_add(read));
-    let mut out = Vec::with_capacity(512 + request.body.len());
-    write_request(request, &mut out);
-    let (mut from, mut to) = conn.stream.split();
-    if let Err(error) = io::write_all(worker, waiter, &mut to, &out, send).await {
-        return Err(Failure { unsent: error == Failed::Closed, ..failed(error).into() });
+    let (mut to, mut from) = conn.begin(worker, [sending, receiving], out, send);
+    let has_body =
+        !request.body.is_empty() || matches!(request.method, Method::Post | Method::Put | Method::Patch);
+    let size = if has_body { Size::Exactly(request.body.len() as u64) } else { Size::None };
+    // Whatever made the target, it cannot end the request line (CVE-2023-25690).
+    let wish = if request.keep.connections == 0 { Wish::Close } else { Wish::Keep };
+    to.head(request, size, wish).map_err(|_| FetchError::Broken)?;
+    match to.write(&request.body, true, None).await {
+        Ok(()) => {}
+        Err(io::Failed::Closed) => {
+            return Err(Failed { sent: false, ..Fault::upstream(FaultKind::ClosedEarly).into() });
+        }
+        Err(io::Failed::Broken) => return Err(Fault::upstream(FaultKind::ClosedEarly).into()),
+        Err(io::Failed::Timeout) => return Err(Fault::upstream(FaultKind::SendTimeout).into()),
     }
-
-    let mut lent = Lent::none(&worker.buffers);
-    let buffer = lent.get();
     let mut head = ResponseHead::default();
-    let mut progress = Progress::default();
-    let mut interim = 0;
-    let mut heard = false;
+    let late = || Err(Fault::upstream(FaultKind::ReadTimeout));
+    let mut deadline = end.min(worker.clock.after(read));
     loop {
-        if !buffer.is_empty() {
-            heard = true;
-            let limits = &worker.settings.response;
-            match wire::h1::response(buffer.data(), &mut progress, &mut head, request.method, limits) {
-                Ok(Some(n)) => {
-                    buffer.consume(n);
-                    if head.status >= 200 {
-                        break;
-                    }
-                    interim += 1;
-                    if head.status == 101 || interim > MAX_INTERIM {
-                        // Nobody asked for another protocol, nor for news without end.
-                        return Err(FetchError::Broken.into());
-                    }
-                    continue;
-                }
-                Ok(None) if buffer.space().is_empty() => buffer.grow(limits.head),
-                Ok(None) => {}
-                Err(_) => return Err(FetchError::Broken.into()),
-            }
+        match from.head(&mut head, request.method, &mut deadline, late).await {
+            Ok(()) => {}
+            // What broke off within an answer is no sign of a dead connection.
+            Err(fault) if from.was_answered() => return Err(error_of(fault).into()),
+            Err(fault) => return Err(fault.into()),
         }
-        let deadline = end.min(worker.clock.after(read));
-        match io::read_until(waiter, &mut from, buffer, deadline).await {
-            Ok(0) | Err(Failed::Closed | Failed::Broken) => {
-                return Err(Failure { unanswered: !heard, ..FetchError::Broken.into() });
-            }
-            Ok(_) => {}
-            Err(error @ Failed::Timeout) => return Err(failed(error).into()),
+        match head.status {
+            200.. => break,
+            // Nobody asked for another protocol.
+            101 => return Err(FetchError::Broken.into()),
+            _ => {}
         }
     }
-    let mut incoming = Incoming::new(head.framing);
     let (mut body, mut held) = (Vec::new(), Held::default());
-    let mut done = incoming.is_done();
-    while !done {
-        let taken = incoming.decode(buffer.data_mut()).map_err(|_| FetchError::Broken)?;
-        if body.len() + taken.emit > request.max_body {
+    loop {
+        if !from.take(false).map_err(error_of)? {
+            let deadline = end.min(worker.clock.after(read));
+            from.read(deadline).await.map_err(error_of)?;
+            continue;
+        }
+        if body.len() + from.piece().len() > request.max_body {
             return Err(FetchError::TooLarge.into());
         }
-        let room = held.reserve(&worker.budget, &mut body, taken.emit, request.max_body);
+        let room = held.reserve(&worker.budget, &mut body, from.piece().len(), request.max_body);
         room.map_err(|_| FetchError::TooLarge)?;
-        body.extend_from_slice(&buffer.data()[..taken.emit]);
-        buffer.consume(taken.consumed);
-        done = taken.done;
-        let deadline = end.min(worker.clock.after(read));
-        if !done && io::read_until(waiter, &mut from, buffer, deadline).await.map_err(failed)? == 0 {
-            if !matches!(incoming, Incoming::UntilClose) {
-                return Err(FetchError::Broken.into());
-            }
-            done = true;
+        body.extend_from_slice(from.piece());
+        from.used();
+        if from.is_complete() {
+            break;
         }
     }
-    let keep = head.keep_alive && head.framing != Framing::UntilClose && buffer.is_empty();
+    let keep = from.may_be_reused();
     Ok((Fetched { status: head.status, fields: head.fields, body, held }, keep))
 }
 
-fn write_request(request: &Fetch, out: &mut Vec<u8>) {
-    match request.method {
-        Method::Other => out.extend_from_slice(&request.method_name),
-        method => out.extend_from_slice(method.as_str().as_bytes()),
-    }
-    out.push(b' ');
-    out.extend_from_slice(&request.uri);
-    out.extend_from_slice(b" HTTP/1.1\r\nHost: ");
-    let host = request.fields.get(Name::Host).unwrap_or(request.target.authority.as_bytes());
-    out.extend_from_slice(host);
-    out.extend_from_slice(b"\r\n");
-    for (name, value, id) in request.fields.iter() {
-        // Framing and connection are this file's business; a copied head may hold them.
-        if matches!(
-            id,
-            Name::Host
-                | Name::ContentLength
-                | Name::TransferEncoding
-                | Name::Connection
-                | Name::KeepAlive
-                | Name::Upgrade
-                | Name::Expect
-                | Name::Te
-                | Name::Trailer
-        ) {
-            continue;
+impl Head for Fetch {
+    fn method(&self) -> &[u8] {
+        match self.method {
+            Method::Other => &self.method_name,
+            method => method.as_str().as_bytes(),
         }
-        out.extend_from_slice(name);
-        out.extend_from_slice(b": ");
-        out.extend_from_slice(value);
-        out.extend_from_slice(b"\r\n");
     }
-    if !request.body.is_empty() || matches!(request.method, Method::Post | Method::Put | Method::Patch) {
-        out.extend_from_slice(b"Content-Length: ");
-        wire::h1::encode::decimal(request.body.len() as u64, out);
-        out.extend_from_slice(b"\r\n");
-    }
-    if request.keep.connections == 0 {
-        out.extend_from_slice(b"Connection: close\r\n");
-    }
-    out.extend_from_slice(b"\r\n");
-    out.extend_from_slice(&request.body);
-}
 
-fn failed(failed: Failed) -> FetchError {
-    match failed {
-        Failed::Closed | Failed::Broken => FetchError::Broken,
-        Failed::Timeout => FetchError::Timeout,
+    fn target(&self, out: &mut Vec<u8>) -> Result<(), BadTarget> {
+        out.extend_from_slice(&self.uri);
+        check_target(&self.uri)
+    }
+
+    fn authority(&self) -> &[u8] {
+        self.fields.get(Name::Host).unwrap_or(self.target.authority.as_bytes())
+    }
+
+    fn fields(&self, to: &mut impl Lines) {
+        for (name, value, id) in self.fields.iter() {
+            // Framing and connection are the client's business; a copied head may hold them.
+            if !matches!(
+                id,
+                Name::Host
+                    | Name::ContentLength
+                    | Name::TransferEncoding
+                    | Name::Connection
+                    | Name::KeepAlive
+                    | Name::Upgrade
+                    | Name::Expect
+                    | Name::Te
+                    | Name::Trailer
+            ) {
+                to.field(name, value);
+            }
+        }
     }
 }

@@ -14,11 +14,15 @@ mod consumer_chains;
 mod down;
 mod exchange;
 mod fetch;
+mod h1;
 mod handoff;
+mod io;
 mod notice;
 mod queue;
 mod rt;
 mod settings;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod tunnel;
 mod up;
 mod worker;
@@ -32,10 +36,3 @@ pub use handoff::{Admission, Handoff, HandoffFuture, HandoffReply, HandoffReques
 pub use notice::Notice;
 pub use settings::{AccessLog, RealIp, Settings};
 pub use workers::{Stage, Watch, Workers};
-
-/// Connections in memory, for tests.
-#[cfg(feature = "testing")]
-pub mod testing {
-    pub use crate::rt::memory::{Cut, End, Schedule, install, pair, serve};
-    pub use crate::rt::run_paused;
-}

@@ -79,6 +79,12 @@ pub(crate) async fn sleep(duration: Duration) {
     tokio::time::sleep(duration).await;
 }
 
+/// The future's result, or none if it takes longer.
+#[cfg(feature = "testing")]
+pub(crate) async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(time, future).await.ok()
+}
+
 /// Tells all workers, from another thread.
 pub(crate) type Signaller = tokio::sync::watch::Sender<crate::workers::Stage>;
 

@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use crate::buffers::{Buffer, Lent};
 use crate::clock::Waiter;
-use crate::down::Down;
-use crate::exchange::io::{self, Failed};
+use crate::down;
+use crate::io::{self, Failed};
 use crate::rt::{ReadHalf, WriteHalf};
-use crate::up::pool::UpConn;
+use crate::up;
 use crate::worker::Worker;
 
 /// A switched connection to an upstream.
 #[derive(Debug)]
 pub(crate) struct Tunnel {
-    pub(crate) conn: UpConn,
+    pub(crate) conn: up::h1::Conn,
     /// Bytes that came behind the upstream's 101.
     pub(crate) bytes: Option<Buffer>,
     /// With no byte in either direction for so long, the tunnel ends.
@@ -25,16 +25,16 @@ pub(crate) struct Tunnel {
 }
 
 /// Runs until both sides have ended, one has failed, or neither has said anything for too long.
-pub(crate) async fn run(worker: &Worker, down: &mut Down, tunnel: Tunnel) {
+pub(crate) async fn run(worker: &Worker, down: &mut down::h1::Conn, tunnel: Tunnel) {
     let Tunnel { mut conn, bytes, idle_timeout } = tunnel;
     let early = down.buffer.take();
-    let (mut from_client, mut to_client) = down.stream.split();
-    let (mut from_up, mut to_up) = conn.stream.split();
+    let (mut from_client, mut to_client) = down.io.split();
+    let (mut from_up, mut to_up) = conn.io.split();
     let alive = Cell::new(worker.clock.after(idle_timeout));
     let mut upwards =
-        pin!(copy(worker, &down.waiter, &mut from_client, &mut to_up, early, &alive, idle_timeout));
+        pin!(copy(worker, &down.waiters[0], &mut from_client, &mut to_up, early, &alive, idle_timeout));
     let mut downwards =
-        pin!(copy(worker, &down.up_waiter, &mut from_up, &mut to_client, bytes, &alive, idle_timeout));
+        pin!(copy(worker, &down.waiters[1], &mut from_up, &mut to_client, bytes, &alive, idle_timeout));
     let mut done = (false, false);
     poll_fn(|cx| {
         for (one, future) in [(&mut done.0, 0), (&mut done.1, 1)] {

@@ -25,8 +25,8 @@ use crate::buffers::Buffers;
 use crate::clock::{Clock, TICK};
 use crate::consumer_chains::ConsumerChains;
 use crate::exchange::Scratch;
-use crate::exchange::drive::record;
 use crate::exchange::fault::{Fault, FaultKind};
+use crate::exchange::fault_log::record;
 use crate::fetch::{self, Fetches};
 use crate::notice::Notices;
 use crate::settings::Settings;
@@ -115,45 +115,14 @@ struct Date {
 
 /// Serves until the signal says to stop, and all has ended or was given up.
 pub(crate) async fn serve(start: Start) -> io::Result<()> {
-    let Start { index, settings, sockets, mut reader, shard, mut signal, pressure, watch, ready } = start;
-    let clock = Clock::new();
-    let worker = Rc::new(Worker {
-        index,
-        lease: RefCell::new(Rc::new(Lease(reader.current().clone()))),
-        reader: RefCell::new(reader),
-        buffers: Buffers::new(settings.spare_buffers),
-        pools: Pools::new(settings.max_idle_upstreams),
-        budget: Budget::new(settings.held_bodies),
-        complaints: Cell::default(),
-        scratch: RefCell::default(),
-        scratch_unused: Cell::new(0),
-        balance: RefCell::default(),
-        consumer_chains: ConsumerChains::default(),
-        states: WorkerStates::default(),
-        shard,
-        access_log: settings.access_log.as_ref().map(AccessLog::new),
-        stage: Cell::new(Stage::Run),
-        idle_until: Cell::new(u64::MAX),
-        connections: Cell::new(0),
-        fetches: Fetches::default(),
-        notices: Notices::default(),
-        pressure_seen: Cell::new(pressure.load(Ordering::Relaxed)),
-        pressure,
-        watch,
-        date: RefCell::new(Date { second: 0, text: [b' '; 29] }),
-        me: RefCell::default(),
-        clock,
-        settings,
-    });
-    *worker.me.borrow_mut() = Rc::downgrade(&worker);
+    let Start { index, settings, sockets, reader, shard, mut signal, pressure, watch, ready } = start;
+    let worker = Worker::new(index, settings, reader, shard, pressure, watch);
     for socket in sockets {
         let local = socket.local_addr()?;
         let listener = Rc::new(rt::Listener::new(socket)?);
         let signal = signal.clone();
         worker.keep(0, move |worker| accept(worker, listener.clone(), local, signal.clone()));
     }
-    worker.keep(1, tick);
-    worker.keep(2, follow);
     // Nobody listens if the start was given up meanwhile.
     let _ = ready.send(());
     drop(ready);
@@ -226,6 +195,50 @@ async fn follow(worker: Rc<Worker>) {
 }
 
 impl Worker {
+    /// A worker on this thread, with the tasks that keep it going.
+    pub(crate) fn new(
+        index: usize,
+        settings: Arc<Settings>,
+        mut reader: Reader,
+        shard: Shard,
+        pressure: Arc<AtomicU64>,
+        watch: Watch,
+    ) -> Rc<Worker> {
+        let clock = Clock::new();
+        let worker = Rc::new(Worker {
+            index,
+            lease: RefCell::new(Rc::new(Lease(reader.current().clone()))),
+            reader: RefCell::new(reader),
+            buffers: Buffers::new(settings.spare_buffers),
+            pools: Pools::new(settings.max_idle_upstreams),
+            budget: Budget::new(settings.held_bodies),
+            complaints: Cell::default(),
+            scratch: RefCell::default(),
+            scratch_unused: Cell::new(0),
+            balance: RefCell::default(),
+            consumer_chains: ConsumerChains::default(),
+            states: WorkerStates::default(),
+            shard,
+            access_log: settings.access_log.as_ref().map(AccessLog::new),
+            stage: Cell::new(Stage::Run),
+            idle_until: Cell::new(u64::MAX),
+            connections: Cell::new(0),
+            fetches: Fetches::default(),
+            notices: Notices::default(),
+            pressure_seen: Cell::new(pressure.load(Ordering::Relaxed)),
+            pressure,
+            watch,
+            date: RefCell::new(Date { second: 0, text: [b' '; 29] }),
+            me: RefCell::default(),
+            clock,
+            settings,
+        });
+        *worker.me.borrow_mut() = Rc::downgrade(&worker);
+        worker.keep(1, tick);
+        worker.keep(2, follow);
+        worker
+    }
+
     /// Runs one of the worker's own tasks (of [`crate::notice::OWN_TASKS`]). A panic in it is counted and told, and
     /// the task begins anew: without it, the worker would seem to serve and do so no more.
     fn keep<F: Future<Output = ()> + 'static>(
@@ -279,6 +292,16 @@ impl Worker {
         self.stage.get()
     }
 
+    #[cfg(feature = "testing")]
+    pub(crate) fn set_stage(&self, stage: Stage) {
+        self.stage.set(stage);
+    }
+
+    #[cfg(feature = "testing")]
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.get()
+    }
+
     /// It holds as many connections as it may.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
@@ -299,7 +322,7 @@ impl Worker {
     }
 
     /// Gives a connection its task, and counts it for as long as that runs.
-    fn hold<F: Future<Output = ()> + 'static>(
+    pub(crate) fn hold<F: Future<Output = ()> + 'static>(
         self: &Rc<Worker>,
         serve: impl FnOnce(Rc<Worker>) -> F + 'static,
     ) {

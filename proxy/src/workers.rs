@@ -94,8 +94,7 @@ impl Workers {
     ) -> io::Result<Workers> {
         let stage = rt::signaller();
         let count = readers.len();
-        let members = (0..count).map(|_| Member::default()).collect();
-        let watch = Watch(Arc::new(Crew { members, stopping: AtomicBool::new(false) }));
+        let watch = Watch::new(count);
         let mut workers = Workers { stage, threads: Vec::new(), watch };
         let (ready, started) = channel();
         let pressure = Arc::<AtomicU64>::default();
@@ -206,6 +205,11 @@ impl Member {
 }
 
 impl Watch {
+    pub(crate) fn new(count: usize) -> Watch {
+        let members = (0..count).map(|_| Member::default()).collect();
+        Watch(Arc::new(Crew { members, stopping: AtomicBool::new(false) }))
+    }
+
     pub(crate) fn member(&self, index: usize) -> &Member {
         &self.0.members[index]
     }
@@ -309,8 +313,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_does_not_tick_hangs() {
-        let members = (0..2).map(|_| Member::default()).collect();
-        let watch = Watch(Arc::new(Crew { members, stopping: AtomicBool::new(false) }));
+        let watch = Watch::new(2);
         let mut seen = Vec::new();
         assert!(watch.look(&mut seen).is_empty(), "the first look tells nothing");
         watch.member(0).ticks.fetch_add(1, Ordering::Relaxed);

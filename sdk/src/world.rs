@@ -96,11 +96,11 @@ impl Default for Keep {
     }
 }
 
-/// How long a [`Fetch`] may take. Once connected, it ends after `send` and `read` together at the
-/// latest.
+/// How long a [`Fetch`] may take. All of it, over all addresses, ends after `connect`, `send` and
+/// `read` together at the latest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FetchTimeouts {
-    /// For each address.
+    /// Until a connection to one address is there.
     pub connect: Duration,
     /// Between two writes.
     pub send: Duration,

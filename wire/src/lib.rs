@@ -14,6 +14,7 @@ pub mod h1;
 pub mod head;
 pub mod method;
 pub mod names;
+pub mod parts;
 pub mod target;
 
 pub use fields::{BadField, Field, Fields, Span};

@@ -1,25 +1,175 @@
 //! hot path
 //!
-//! A client's HTTP/1 connection: one task from accept to close.
+//! A client's HTTP/1 connection: one task from accept to close. Heads, framing, keep-alive,
+//! lingering and 100-continue are known here and below, and nowhere else.
 
+mod request;
+mod response;
+
+use std::cell::Cell;
 use std::rc::Rc;
 use std::task::Poll;
 
 use sdk::Client;
 use sdk::exchange::Messages;
 use wire::h1::Progress;
+use wire::{Framing, Method, RequestHead, Version};
 
-use super::{Down, Ready};
+use super::{Arrival, Downstream};
 use crate::access_log::Refused;
+use crate::buffers::Buffer;
+use crate::clock::Waiter;
 use crate::exchange::Scratch;
 use crate::exchange::answer;
-use crate::exchange::body::Incoming;
-use crate::exchange::drive::{self, After};
+use crate::exchange::drive::{self, Outcome};
 use crate::exchange::fault::{Fault, FaultKind, FaultRecord};
-use crate::exchange::io::{self, Failed};
-use crate::rt;
-use crate::tunnel;
+use crate::h1::{Body, Writer};
+use crate::io::{self, Failed};
+use crate::rt::Io;
+use crate::tunnel::{self, Tunnel};
 use crate::worker::Worker;
+
+pub(crate) use request::RequestBody;
+pub(crate) use response::Response;
+
+/// A connection and the request on it.
+pub(crate) struct Conn {
+    pub(crate) io: Io,
+    /// Bytes read and not used yet; none is held while there are none.
+    pub(crate) buffer: Option<Buffer>,
+    /// For waits on the request's side of an exchange, and on the response's: both may be pending at once.
+    pub(crate) waiters: [Waiter; 2],
+    body: Body,
+    /// All of the body was taken, or is at hand.
+    taken: Cell<bool>,
+    /// What is being written; lent by the exchange.
+    out: Vec<u8>,
+    version: Version,
+    /// The connection may serve another request after this one, as far as is known.
+    keep: bool,
+    /// The client has said so.
+    client_keeps: bool,
+    /// The client waits for 100 before it sends the body.
+    continue_due: bool,
+    pub(super) arrival: Arrival,
+}
+
+/// What becomes of the connection.
+#[derive(Debug)]
+enum After {
+    /// It may carry the next request.
+    Next,
+    /// It ends.
+    Close,
+    /// It ends, but the client may still be sending: read a little so that it sees the answer.
+    Linger,
+    /// It ends, and the client must notice that the response is not whole.
+    Abort,
+    /// Both connections are a tunnel.
+    Tunnel(Tunnel),
+}
+
+impl Conn {
+    fn new(worker: &Worker, io: Io) -> Conn {
+        Conn {
+            io,
+            buffer: None,
+            waiters: [worker.clock.waiter(), worker.clock.waiter()],
+            body: Body::new(Framing::None),
+            taken: Cell::new(true),
+            out: Vec::new(),
+            version: Version::Http11,
+            keep: false,
+            client_keeps: false,
+            continue_due: false,
+            arrival: Arrival::default(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn split<'a>(&'a mut self, worker: &'a Worker) -> (RequestBody<'a>, Response<'a>) {
+        let (from, to) = self.io.split();
+        let [reading, writing] = &self.waiters;
+        self.taken.set(self.body.is_at_hand(self.buffer.as_ref()));
+        let body = RequestBody {
+            worker,
+            waiter: reading,
+            from,
+            buffer: &mut self.buffer,
+            body: &mut self.body,
+            taken: &self.taken,
+        };
+        let timeout = worker.settings.send_timeout;
+        let writer = Writer { worker, waiter: writing, to, out: &mut self.out, chunked: false, timeout };
+        let response = Response {
+            writer,
+            keep: &mut self.keep,
+            taken: &self.taken,
+            continue_due: &mut self.continue_due,
+            version: self.version,
+            begun: false,
+        };
+        (body, response)
+    }
+
+    pub(super) fn body_received(&self) -> u64 {
+        self.body.received(self.buffer.as_ref())
+    }
+
+    pub(super) fn distrust(&mut self) {
+        self.keep = false;
+    }
+
+    /// Takes over what a head says of the message.
+    #[inline]
+    fn begin(&mut self, worker: &Worker, head: &RequestHead, size: usize) {
+        let settings = &worker.settings;
+        self.arrival.head_bytes = size as u64;
+        self.arrival.requests += 1;
+        self.body = Body::new(head.framing);
+        self.version = head.version;
+        self.continue_due = head.expect_continue && self.buffer.as_ref().is_none_or(Buffer::is_empty);
+        self.client_keeps = head.keep_alive;
+        let last =
+            self.arrival.requests >= settings.keepalive_requests || settings.keepalive_timeout.is_zero();
+        // A client that wanted a tunnel may already speak another protocol.
+        self.keep = head.keep_alive && !last && !worker.is_draining() && head.method != Method::Connect;
+    }
+
+    /// What becomes of the connection behind an exchange.
+    #[inline]
+    fn after(&mut self, outcome: Outcome) -> After {
+        match outcome {
+            Outcome::Answered if self.keep && self.finish_body() => After::Next,
+            // The client said that this was its last request, and has sent no more than that: there is
+            // nothing that the close could answer with a reset.
+            Outcome::Answered if !self.client_keeps && self.finish_body() && !self.has_more() => After::Close,
+            Outcome::Answered => After::Linger,
+            Outcome::Gone => After::Close,
+            Outcome::Broken => After::Abort,
+            Outcome::Tunnel(tunnel) => After::Tunnel(tunnel),
+        }
+    }
+
+    /// Drops the rest of the body if all of it is here; says whether the next request can follow.
+    #[inline]
+    fn finish_body(&mut self) -> bool {
+        self.body.finish(self.buffer.as_mut())
+    }
+
+    /// Whether the client is known to have sent something that was not used.
+    fn has_more(&self) -> bool {
+        self.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty()) || self.io.maybe_readable()
+    }
+
+    /// Gives an empty buffer back.
+    #[inline]
+    fn return_empty(&mut self, worker: &Worker) {
+        if let Some(buffer) = self.buffer.take_if(|buffer| buffer.is_empty()) {
+            worker.buffers.give(buffer);
+        }
+    }
+}
 
 /// What reading a head came to.
 enum Head {
@@ -43,10 +193,10 @@ const TLS_HANDSHAKE: &[u8] = &[22, 3];
 /// The future of an exchange is large, and most connections are idle most of the time. So an
 /// idle connection holds only this small future; that of the exchanges is made when a request
 /// comes, lives as long as requests follow each other, and then goes.
-pub(crate) async fn serve(worker: Rc<Worker>, stream: rt::Io, client: Client) {
-    let mut down = Down::new(&worker, stream);
+pub(crate) async fn serve(worker: Rc<Worker>, io: Io, client: Client) {
+    let mut down = Conn::new(&worker, io);
     loop {
-        let first = down.requests == 0;
+        let first = down.arrival.requests == 0;
         let settings = &worker.settings;
         let idle = if first { settings.header_timeout } else { settings.keepalive_timeout };
         if wait_for_request(&worker, &mut down, idle).await != Idle::Request {
@@ -62,8 +212,8 @@ pub(crate) async fn serve(worker: Rc<Worker>, stream: rt::Io, client: Client) {
 }
 
 /// Answers a connection that has waited too long to be served, whatever it was about to ask.
-pub(crate) async fn turn_away(worker: Rc<Worker>, stream: rt::Io, client: Client) {
-    let mut down = Down::new(&worker, stream);
+pub(crate) async fn turn_away(worker: Rc<Worker>, io: Io, client: Client) {
+    let mut down = Conn::new(&worker, io);
     let mut scratch = worker.take_scratch();
     let fault = Fault::gateway(FaultKind::Overloaded);
     let after = refuse(&worker, &mut down, &client, fault, &mut scratch).await;
@@ -85,16 +235,16 @@ enum Ended {
 }
 
 /// Serves requests for as long as they follow each other.
-async fn active(worker: &Rc<Worker>, down: &mut Down, client: &Client) -> Ended {
+async fn active(worker: &Rc<Worker>, down: &mut Conn, client: &Client) -> Ended {
     let after = loop {
         let mut scratch = worker.take_scratch();
         let after = match read_head(worker, down, &mut scratch.messages.request).await {
             Head::Ready => {
-                down.requests += 1;
-                let settings = &worker.settings;
-                let last =
-                    down.requests >= settings.keepalive_requests || settings.keepalive_timeout.is_zero();
-                drive::drive(worker, down, client, &mut scratch, last).await
+                // The exchange's memory is the worker's, so an idle connection holds none of it.
+                down.out = std::mem::take(&mut scratch.down_out);
+                let outcome = drive::drive(worker, &mut Downstream::H1(down), client, &mut scratch).await;
+                scratch.down_out = std::mem::take(&mut down.out);
+                down.after(outcome)
             }
             Head::Nothing => After::Next,
             Head::Gone => {
@@ -119,7 +269,7 @@ async fn active(worker: &Rc<Worker>, down: &mut Down, client: &Client) -> Ended 
     match after {
         After::Next | After::Close => {}
         After::Linger => linger(worker, down).await,
-        After::Abort => down.stream.abort(),
+        After::Abort => down.io.abort(),
         After::Tunnel(tunnel) => tunnel::run(worker, down, tunnel).await,
     }
     Ended::Closed
@@ -129,7 +279,7 @@ async fn active(worker: &Rc<Worker>, down: &mut Down, client: &Client) -> Ended 
 #[cold]
 async fn refuse(
     worker: &Rc<Worker>,
-    down: &mut Down,
+    down: &mut Conn,
     client: &Client,
     fault: Fault,
     scratch: &mut Scratch,
@@ -137,10 +287,12 @@ async fn refuse(
     worker.shard.request_refused();
     let status = fault.kind.status();
     let out = &mut scratch.down_out;
-    let body = answer::refuse(worker, fault, out);
-    let sizes = (out.len() as u64, body);
-    let (_, mut to) = down.stream.split();
-    let written = io::write_all(worker, &down.waiter, &mut to, out, worker.settings.send_timeout).await;
+    let reply = answer::of_fault(fault);
+    out.clear();
+    response::write_refusal(worker, &reply, out);
+    let sizes = (out.len() as u64, reply.body.len() as u64);
+    let (_, mut to) = down.io.split();
+    let written = io::write_all(worker, &down.waiters[0], &mut to, out, worker.settings.send_timeout).await;
     let sizes = if written.is_ok() { sizes } else { (0, 0) };
     tell_refused(worker, down, client, fault, status, sizes, &mut scratch.messages);
     match written {
@@ -151,7 +303,7 @@ async fn refuse(
 
 /// Tells of a client that went away in the middle of a head: a bad request, as nginx counts it.
 #[cold]
-fn broken_off(worker: &Rc<Worker>, down: &Down, client: &Client, scratch: &mut Scratch) {
+fn broken_off(worker: &Rc<Worker>, down: &Conn, client: &Client, scratch: &mut Scratch) {
     let fault = Fault::client(FaultKind::ClientGone);
     tell_refused(worker, down, client, fault, 400, (0, 0), &mut scratch.messages);
 }
@@ -159,7 +311,7 @@ fn broken_off(worker: &Rc<Worker>, down: &Down, client: &Client, scratch: &mut S
 /// Tells both logs of what was no request; `sizes` are the bytes sent and those of a body in them.
 fn tell_refused(
     worker: &Rc<Worker>,
-    down: &Down,
+    down: &Conn,
     client: &Client,
     fault: Fault,
     status: u16,
@@ -179,7 +331,7 @@ fn tell_refused(
     });
     if let Some(log) = &worker.access_log {
         let (sent, body_sent) = sizes;
-        let (received, took_ms) = (data.len() as u64, down.head_took_ms);
+        let (received, took_ms) = (data.len() as u64, down.arrival.head_took_ms);
         let refused = Refused { line, status, received, sent, body_sent, took_ms };
         log.add_refused(worker, client, messages, &refused);
     }
@@ -206,40 +358,40 @@ enum Idle {
 
 /// Waits for the first byte of a request without holding a buffer.
 #[inline]
-async fn wait_for_request(worker: &Worker, down: &mut Down, time: std::time::Duration) -> Idle {
+async fn wait_for_request(worker: &Worker, down: &mut Conn, time: std::time::Duration) -> Idle {
     // A connection that has not asked yet may still do so: it was accepted.
-    let first = down.requests == 0;
+    let first = down.arrival.requests == 0;
     if down.buffer.is_some() {
         return Idle::Request;
     }
     let deadline = worker.clock.after(time);
     worker.shard.waiting(1);
-    down.waiter.rest();
-    let woken = down
-        .waiter
-        .until(deadline, |cx| match down.stream.poll_readable(cx) {
+    let waiter = &down.waiters[0];
+    waiter.rest();
+    let woken = waiter
+        .until(deadline, |cx| match down.io.poll_readable(cx) {
             Poll::Ready(_) => Poll::Ready(Idle::Request),
             Poll::Pending => {
-                let unwanted = down.waiter.is_unwanted() || worker.closes_idle() && !first;
-                if unwanted && down.stream.is_idle() { Poll::Ready(Idle::Unwanted) } else { Poll::Pending }
+                let unwanted = waiter.is_unwanted() || worker.closes_idle() && !first;
+                if unwanted && down.io.is_idle() { Poll::Ready(Idle::Unwanted) } else { Poll::Pending }
             }
         })
         .await;
-    down.waiter.end_rest();
+    waiter.end_rest();
     worker.shard.waiting(-1);
     woken.unwrap_or(Idle::Nothing)
 }
 
 /// Reads until the head is complete. The bound on time is for the whole head.
 #[inline]
-async fn read_head(worker: &Worker, down: &mut Down, head: &mut wire::RequestHead) -> Head {
+async fn read_head(worker: &Worker, down: &mut Conn, head: &mut RequestHead) -> Head {
     let limits = &worker.settings.request;
     let since = worker.clock.coarse_ms();
-    down.head_took_ms = 0;
+    down.arrival.head_took_ms = 0;
     let mut progress = Progress::default();
     let deadline = worker.clock.after(worker.settings.header_timeout);
     let buffer = down.buffer.get_or_insert_with(|| worker.buffers.take());
-    let (mut from, _) = down.stream.split();
+    let (mut from, _) = down.io.split();
     if buffer.is_empty() {
         match io::read_now(&mut from, buffer).await {
             None => return Head::Nothing,
@@ -251,11 +403,7 @@ async fn read_head(worker: &Worker, down: &mut Down, head: &mut wire::RequestHea
         match wire::h1::request(buffer.data(), &mut progress, head, limits) {
             Ok(Some(n)) => {
                 buffer.consume(n);
-                down.head_bytes = n as u64;
-                down.incoming = Incoming::new(head.framing);
-                down.continue_due = head.expect_continue && buffer.is_empty();
-                down.ready = Ready::default();
-                down.body_lost = false;
+                down.begin(worker, head, n);
                 wire::h1::hop::strip_request(head, head.upgrade);
                 down.return_empty(worker);
                 return Head::Ready;
@@ -267,8 +415,8 @@ async fn read_head(worker: &Worker, down: &mut Down, head: &mut wire::RequestHea
             }
             Err(refusal) => return Head::Refused(FaultKind::BadRequest(refusal)),
         }
-        let read = io::read_until(&down.waiter, &mut from, buffer, deadline).await;
-        down.head_took_ms = worker.clock.coarse_ms() - since;
+        let read = io::read_until(&down.waiters[0], &mut from, buffer, deadline).await;
+        down.arrival.head_took_ms = worker.clock.coarse_ms() - since;
         match read {
             Ok(0) | Err(Failed::Closed | Failed::Broken) => return Head::Gone,
             Ok(_) => {}
@@ -279,15 +427,15 @@ async fn read_head(worker: &Worker, down: &mut Down, head: &mut wire::RequestHea
 
 /// Says that nothing more will come, then reads and drops what the client still sends, so
 /// that the close does not become a reset that takes the answer with it (RFC 9112 section 9.6).
-async fn linger(worker: &Worker, down: &mut Down) {
-    let (mut from, mut to) = down.stream.split();
+async fn linger(worker: &Worker, down: &mut Conn) {
+    let (mut from, mut to) = down.io.split();
     let deadline = worker.clock.after(worker.settings.linger_timeout);
-    let _ = down.waiter.until(deadline, |cx| to.poll_shutdown(cx)).await;
+    let _ = down.waiters[0].until(deadline, |cx| to.poll_shutdown(cx)).await;
     let buffer = down.buffer.get_or_insert_with(|| worker.buffers.take());
     let mut dropped = 0;
     while dropped < worker.settings.linger_bytes {
         buffer.consume(buffer.len());
-        match io::read_until(&down.waiter, &mut from, buffer, deadline).await {
+        match io::read_until(&down.waiters[0], &mut from, buffer, deadline).await {
             Ok(n) if n > 0 => dropped += n,
             _ => break,
         }

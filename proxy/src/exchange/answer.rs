@@ -1,86 +1,22 @@
 //! hot path
 //!
-//! Every answer's head, and every answer the gateway makes itself.
+//! Every answer the gateway makes itself.
 //!
-//! The only file in which the bytes of an error are made.
+//! The only file in which the text of an error is made. How a client is told of it is its end's business.
 
 use bytes::Bytes;
 use sdk::exchange::{Chunk, Source};
 use sdk::{Exchange, Reply};
 use smallvec::SmallVec;
-use wire::{Method, Name, Version};
+use wire::Method;
 
-use super::drive::tell;
+use super::drive::Outcome;
 use super::fault::{Fault, FaultKind};
+use super::fault_log::tell;
 use super::phases::Chains;
+use crate::down::Downstream;
+use crate::up::Size;
 use crate::worker::Worker;
-
-/// How the client learns where the body ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
-    /// There is no body and no field about it (1xx, 204, 304, or as HEAD's answer came).
-    Nothing,
-    Length(u64),
-    Chunked,
-    /// The connection is closed behind it.
-    Close,
-}
-
-/// Writes the head of the response in `x` for the client (RFC 9112 section 4).
-#[inline]
-pub(crate) fn write_head(
-    worker: &Worker,
-    x: &Exchange<'_>,
-    ending: Ending,
-    keep_alive: bool,
-    out: &mut Vec<u8>,
-) {
-    let head = &x.messages.response;
-    wire::h1::encode::status_line(head.status, out);
-    let mut dated = false;
-    for field in head.fields.list() {
-        match field.id {
-            Name::Connection
-            | Name::KeepAlive
-            | Name::ProxyConnection
-            | Name::TransferEncoding
-            | Name::ContentLength
-            | Name::Server
-            | Name::Upgrade => continue,
-            // Only a chunked body has trailers to announce.
-            Name::Trailer if ending != Ending::Chunked => continue,
-            Name::Date => dated = true,
-            _ => {}
-        }
-        out.extend_from_slice(head.fields.bytes(field.name));
-        out.extend_from_slice(b": ");
-        out.extend_from_slice(head.fields.bytes(field.value));
-        out.extend_from_slice(b"\r\n");
-    }
-    if !dated {
-        out.extend_from_slice(b"Date: ");
-        worker.write_date(out);
-        out.extend_from_slice(b"\r\n");
-    }
-    out.extend_from_slice(b"Server: ");
-    out.extend_from_slice(worker.settings.server.as_bytes());
-    out.extend_from_slice(b"\r\n");
-    match ending {
-        Ending::Length(length) => {
-            out.extend_from_slice(b"Content-Length: ");
-            wire::h1::encode::decimal(length, out);
-            out.extend_from_slice(b"\r\n");
-        }
-        Ending::Chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
-        Ending::Nothing | Ending::Close => {}
-    }
-    if !keep_alive {
-        out.extend_from_slice(b"Connection: close\r\n");
-    } else if x.messages.request.version == Version::Http10 {
-        out.extend_from_slice(b"Connection: keep-alive\r\n");
-    }
-    out.extend_from_slice(b"\r\n");
-}
 
 /// Tells the client what upstreams answered, over all tries: if the last one failed, or always
 /// (APISIX: `show_upstream_status_in_response_header`).
@@ -96,20 +32,37 @@ pub(crate) fn tell_upstream_status(worker: &Worker, x: &mut Exchange<'_>) {
     }
 }
 
-/// A body up to this length is copied behind its head; a longer one goes out from where it is.
-const COPIED: usize = 16 << 10;
-
-/// Makes a whole answer of a stage's reply: through the header and body filters, into `out`.
-/// A long body is given back, to be written behind it.
-pub(crate) fn write_reply(
+/// Sends a reply of a stage or of the gateway: through the header and body filters, and then in the
+/// words of whatever the client speaks.
+pub(crate) async fn send(
     worker: &Worker,
+    down: &mut Downstream<'_>,
     x: &mut Exchange<'_>,
     chains: Chains<'_>,
     reply: Reply,
     source: Source,
-    keep_alive: bool,
-    out: &mut Vec<u8>,
-) -> Bytes {
+) -> Outcome {
+    let body = make(worker, x, chains, reply, source);
+    let (_, mut response) = down.split(worker);
+    let bodiless = matches!(x.status(), 204 | 304);
+    let size = if bodiless { Size::None } else { Size::Exactly(body.len() as u64) };
+    let head_len = response.start(x, size);
+    let written = if bodiless || x.method() == Method::Head {
+        x.timing.sent = head_len;
+        response.end().await
+    } else {
+        x.timing.body_sent += body.len() as u64;
+        x.timing.sent = head_len + body.len() as u64;
+        response.write(&body, true, None).await
+    };
+    match written {
+        Ok(()) => Outcome::Answered,
+        Err(_) => Outcome::Gone,
+    }
+}
+
+/// Puts the head of a reply into `x` and gives its body.
+fn make(worker: &Worker, x: &mut Exchange<'_>, chains: Chains<'_>, reply: Reply, source: Source) -> Bytes {
     let head = &mut x.messages.response;
     head.clear();
     head.status = reply.status;
@@ -132,20 +85,7 @@ pub(crate) fn write_reply(
         // A stage's own: it would not end the exchange.
         x.messages.response.status = 500;
     }
-    if matches!(x.status(), 204 | 304) {
-        write_head(worker, x, Ending::Nothing, keep_alive, out);
-        return Bytes::new();
-    }
-    write_head(worker, x, Ending::Length(body.len() as u64), keep_alive, out);
-    if x.method() == Method::Head {
-        return Bytes::new();
-    }
-    x.timing.body_sent += body.len() as u64;
-    if body.len() > COPIED {
-        return body;
-    }
-    out.extend_from_slice(&body);
-    Bytes::new()
+    body
 }
 
 /// The body of a reply as the stages want it. It is theirs to change, so this is a copy.
@@ -186,21 +126,6 @@ pub(crate) fn of_fault(fault: Fault) -> Reply {
         reply = reply.header("Allow", "GET, HEAD, POST, PUT, DELETE, PATCH, OPTIONS");
     }
     reply
-}
-
-/// An answer to bytes that are not a request; there is no exchange. Gives the size of its body.
-pub(crate) fn refuse(worker: &Worker, fault: Fault, out: &mut Vec<u8>) -> u64 {
-    let reply = of_fault(fault);
-    wire::h1::encode::status_line(reply.status, out);
-    out.extend_from_slice(b"Date: ");
-    worker.write_date(out);
-    out.extend_from_slice(b"\r\nServer: ");
-    out.extend_from_slice(worker.settings.server.as_bytes());
-    out.extend_from_slice(b"\r\nContent-Type: application/json\r\nContent-Length: ");
-    wire::h1::encode::decimal(reply.body.len() as u64, out);
-    out.extend_from_slice(b"\r\nConnection: close\r\n\r\n");
-    out.extend_from_slice(&reply.body);
-    reply.body.len() as u64
 }
 
 fn fixed(body: &'static [u8]) -> Reply {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use sdk::exchange::{Body, Source};
-use sdk::{Chain, Client, Doubtful, Exchange, Phase, Reply};
+use sdk::{Chain, Client, Doubtful, Exchange, Phase};
 use snapshot::router::Found;
 use snapshot::{Plan, Snapshot};
 use wire::h1::Refusal;
@@ -14,27 +14,26 @@ use wire::{Framing, Method};
 
 use super::Scratch;
 use super::answer;
-use super::fault::{Fault, FaultKind, FaultRecord};
+use super::fault::{Fault, FaultKind};
+use super::fault_log::tell;
 use super::forward::{Forward, Forwarded};
-use super::io;
+use super::handover::hand_over;
 use super::phases::{self, Chains, Flow};
+use super::trusted;
 use super::upload;
-use crate::down::Down;
-use crate::handoff::{Admission, Handoff, HandoffRequest};
+use crate::down::Downstream;
 use crate::tunnel::Tunnel;
 use crate::worker::Worker;
 
-/// What becomes of the client's connection.
+/// How an exchange ended for the client.
 #[derive(Debug)]
-pub(crate) enum After {
-    /// It may carry the next request.
-    Next,
-    /// It ends.
-    Close,
-    /// It ends, but the client may still be sending: read a little so that it sees the answer.
-    Linger,
-    /// It ends, and the client must notice that the response is not whole.
-    Abort,
+pub(crate) enum Outcome {
+    /// It has its answer, whole.
+    Answered,
+    /// It is gone.
+    Gone,
+    /// The response broke off; the client must notice.
+    Broken,
     /// Both connections are a tunnel.
     Tunnel(Tunnel),
 }
@@ -42,21 +41,21 @@ pub(crate) enum After {
 /// Serves the request whose head is in `scratch`.
 pub(crate) async fn drive(
     worker: &Rc<Worker>,
-    down: &mut Down,
+    down: &mut Downstream<'_>,
     client: &Client,
     scratch: &mut Scratch,
-    last_request: bool,
-) -> After {
-    let Scratch { messages, up_out, down_out, chunk } = scratch;
+) -> Outcome {
+    let Scratch { messages, up_out, chunk, .. } = scratch;
     let lease = worker.lease();
-    let told = told_client(worker, client, &messages.request);
+    let told = trusted::client(worker, client, &messages.request);
     let client = told.as_ref().unwrap_or(client);
     if messages.request.tells_of_others {
-        forget_hearsay(worker, client, &mut messages.request);
+        trusted::remove_untrusted(worker, client, &mut messages.request);
     }
+    let arrival = down.arrival();
     let mut x = Exchange::new(messages, client, &lease.consumers, &**worker);
-    x.timing.received = down.head_bytes;
-    x.timing.connection_requests = down.requests;
+    x.timing.received = arrival.head_bytes;
+    x.timing.connection_requests = arrival.requests;
     worker.shard.request_began();
     // The clock is read only if somebody will ask how long things took: the access log, stages of
     // the global rules, and where finding the route may wait for the body.
@@ -93,9 +92,6 @@ pub(crate) async fn drive(
         (flow, _) => flow,
     };
 
-    // A client that wanted a tunnel may already speak another protocol.
-    let keep_client =
-        x.request().keep_alive && !last_request && !worker.is_draining() && x.method() != Method::Connect;
     let mut fault = None;
     let began = began.filter(|_| access_log.is_some() || chains.has(Phase::Log));
     if let Some(began) = began {
@@ -103,64 +99,51 @@ pub(crate) async fn drive(
         let at_once = chains.are_none() && !lease.router.needs_body();
         x.timing.asked_us = if at_once { began } else { worker.clock.micros() };
     }
-    let mut after = match (flow, plan) {
+    let mut outcome = match (flow, plan) {
         (Flow::Go, Some(plan)) => {
-            let forward = Forward {
-                worker,
-                snapshot: &lease,
-                plan,
-                chains,
-                up_out,
-                down_out: &mut *down_out,
-                chunk,
-                keep_client,
-            };
+            let forward = Forward { worker, snapshot: &lease, plan, chains, up_out, chunk };
             match forward.run(down, &mut x).await {
-                Ok(Forwarded::Done { keep_client: true }) => After::Next,
-                Ok(Forwarded::Done { keep_client: false }) => After::Linger,
+                Ok(Forwarded::Done) => Outcome::Answered,
                 Ok(Forwarded::Broken(broken)) => {
                     fault = Some(broken);
-                    After::Abort
+                    Outcome::Broken
                 }
-                Ok(Forwarded::Switched { conn, bytes, idle_timeout }) => {
-                    After::Tunnel(Tunnel { conn, bytes, idle_timeout })
-                }
+                Ok(Forwarded::Switched(tunnel)) => Outcome::Tunnel(tunnel),
                 Err(failed) => {
                     fault = Some(failed);
                     let reply = answer::of_fault(failed);
-                    answer(worker, down, &mut x, chains, reply, Source::Gateway, keep_client, down_out).await
+                    answer::send(worker, down, &mut x, chains, reply, Source::Gateway).await
                 }
             }
         }
-        (Flow::Reply(reply), _) => {
-            answer(worker, down, &mut x, chains, reply, Source::Plugin, keep_client, down_out).await
-        }
+        (Flow::Reply(reply), _) => answer::send(worker, down, &mut x, chains, reply, Source::Plugin).await,
         (Flow::Fault(failed), _) => {
             fault = Some(failed);
-            // Who sends what servers read in different ways may mean the next request in two ways, too.
-            let keep_client = keep_client && !matches!(failed.kind, FaultKind::BadRequest(_));
+            if matches!(failed.kind, FaultKind::BadRequest(_)) {
+                // Who sends what servers read in different ways may mean the next request in two ways, too.
+                down.distrust();
+            }
             let reply = answer::of_fault(failed);
-            answer(worker, down, &mut x, chains, reply, Source::Gateway, keep_client, down_out).await
+            answer::send(worker, down, &mut x, chains, reply, Source::Gateway).await
         }
         // Without a plan the flow is never `Go`: that became `NoRoute` above.
-        (Flow::Go, None) => After::Close,
+        (Flow::Go, None) => Outcome::Gone,
     };
     if let Some(fault) = fault {
         if fault.kind == FaultKind::ClientGone {
             // As nginx tells it: the answer's own status once a part of it was sent.
-            if !matches!(after, After::Abort) {
+            if !matches!(outcome, Outcome::Broken) {
                 x.messages.response.status = 499;
                 (x.timing.sent, x.timing.body_sent) = (0, 0);
             }
-            after = After::Close;
+            outcome = Outcome::Gone;
         }
         tell(worker, &x, fault);
     }
     if let Some(began) = began {
         let ended = worker.clock.micros();
-        x.timing.total_us = ended.saturating_sub(began) + down.head_took_ms * 1000;
-        // What was read of a body without being sent on piece by piece.
-        x.timing.received += (x.client_body_len() + down.body_at_hand().unwrap_or(0)) as u64;
+        x.timing.total_us = ended.saturating_sub(began) + arrival.head_took_ms * 1000;
+        x.timing.received += down.body_received();
         if x.upstream_addr.is_some() {
             x.timing.upstream_us = ended.saturating_sub(x.timing.asked_us);
         }
@@ -170,61 +153,13 @@ pub(crate) async fn drive(
         }
     }
     worker.shard.request_ended();
-    if matches!(after, After::Next) && !down.finish_body() {
-        after = After::Linger;
-    }
-    // The client said that this was its last request, and has sent no more than that: there is
-    // nothing that the close could answer with a reset.
-    if matches!(after, After::Linger) && !x.request().keep_alive && down.finish_body() && !down.has_more() {
-        after = After::Close;
-    }
-    after
-}
-
-/// The client as a trusted peer tells of it.
-#[inline]
-fn told_client(worker: &Worker, client: &Client, head: &wire::RequestHead) -> Option<Client> {
-    let real_ip = worker.settings.real_ip.as_ref()?;
-    let mut values = head.fields.all(real_ip.header.as_bytes()).rev().peekable();
-    values.peek()?;
-    if !(real_ip.from)(client.peer.ip().to_canonical()) {
-        return None;
-    }
-    // Several lines are one list (RFC 9110 section 5.3): the last of them is the nearest hop's.
-    let mut found = None;
-    for value in values {
-        let Some(ip) = real_ip.read(value) else { break };
-        found = Some(ip);
-        if !real_ip.recursive || !(real_ip.from)(ip) {
-            break;
-        }
-    }
-    let mut told = client.clone();
-    told.set_ip(found?);
-    Some(told)
-}
-
-/// Takes out what a peer tells of those before it if it is not to be believed, before a route,
-/// a stage or the upstream can take it for true (APISIX 3.18: `trusted_addresses`).
-#[cold]
-fn forget_hearsay(worker: &Worker, client: &Client, head: &mut wire::RequestHead) {
-    use wire::Name;
-    let trusted = worker.settings.trusted.as_ref().map(|trusted| trusted(client.peer.ip().to_canonical()));
-    if trusted == Some(true) {
-        return;
-    }
-    head.fields.retain(|id, _, _| match id {
-        Name::Forwarded | Name::XForwardedHost | Name::XForwardedPort | Name::XForwardedProto => false,
-        // Where nobody said who is to be believed, the list goes on, to be judged by the upstream.
-        Name::XForwardedFor => trusted.is_none(),
-        _ => true,
-    });
+    outcome
 }
 
 /// Refusals, handed-over requests and the choice of the route.
 async fn prepare<'s>(
     worker: &Rc<Worker>,
-    down: &mut Down,
+    down: &mut Downstream<'_>,
     snapshot: &'s Snapshot,
     x: &mut Exchange<'s>,
     plan: &mut Option<&'s Plan>,
@@ -284,7 +219,7 @@ fn refused_in_path(snapshot: &Snapshot, plan: Option<&Plan>) -> Doubtful {
 #[inline]
 async fn before_upstream(
     worker: &Rc<Worker>,
-    down: &mut Down,
+    down: &mut Downstream<'_>,
     x: &mut Exchange<'_>,
     chains: Chains<'_>,
     plan_chain: Option<&Arc<Chain>>,
@@ -313,96 +248,4 @@ async fn before_upstream(
         }
     }
     Flow::Go
-}
-
-/// Sends an answer of our own.
-#[allow(clippy::too_many_arguments)]
-async fn answer(
-    worker: &Worker,
-    down: &mut Down,
-    x: &mut Exchange<'_>,
-    chains: Chains<'_>,
-    reply: Reply,
-    source: Source,
-    keep_client: bool,
-    out: &mut Vec<u8>,
-) -> After {
-    let keep_client = keep_client && down.body_at_hand().is_some();
-    out.clear();
-    let body = answer::write_reply(worker, x, chains, reply, source, keep_client, out);
-    x.timing.sent = (out.len() + body.len()) as u64;
-    let (_, mut to) = down.stream.split();
-    let timeout = worker.settings.send_timeout;
-    let written = if body.is_empty() {
-        io::write_all(worker, &down.up_waiter, &mut to, out, timeout).await
-    } else {
-        io::write_pieces(worker, &down.up_waiter, &mut to, [out, &body, b""], timeout).await
-    };
-    match written {
-        Ok(()) if keep_client => After::Next,
-        Ok(()) => After::Linger,
-        Err(_) => After::Close,
-    }
-}
-
-/// Gives a whole request to the control side and makes its answer a reply.
-async fn hand_over(worker: &Worker, down: &mut Down, x: &mut Exchange<'_>, handoff: &dyn Handoff) -> Flow {
-    let head = x.request();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let request = HandoffRequest {
-        peer: x.client.peer.ip(),
-        method: text(head.method_bytes()),
-        target: text(head.target()),
-        headers: head.fields.iter().map(|(name, value, _)| (text(name), value.to_vec())).collect(),
-        body: bytes::Bytes::new(),
-    };
-    let reply = match handoff.admit(request).await {
-        Some(Admission::Refused(reply)) => Some(reply),
-        Some(Admission::Granted(mut request)) => {
-            if let Err(fault) = upload::buffer(worker, down, x, handoff.max_body()).await {
-                return Flow::Fault(fault);
-            }
-            if x.body_state == Body::TooLarge {
-                return Flow::Fault(Fault::client(FaultKind::BodyTooLarge));
-            }
-            request.body = bytes::Bytes::copy_from_slice(x.body());
-            handoff.call(request).await
-        }
-        None => None,
-    };
-    let Some(reply) = reply else {
-        return Flow::Fault(Fault::gateway(FaultKind::Stopping));
-    };
-    for (name, value) in &reply.headers {
-        // What cannot stand in a head is left out.
-        let _ = x.set_response_header(name, value);
-    }
-    Flow::Reply(Reply { status: reply.status, headers: Vec::new(), body: reply.body })
-}
-
-/// Tells of a failed exchange, for the log.
-#[cold]
-pub(crate) fn tell(worker: &Worker, x: &Exchange<'_>, fault: Fault) {
-    if fault.kind == FaultKind::NoRoute {
-        return;
-    }
-    worker.shard.fault();
-    (worker.settings.on_fault)(record(worker, x, fault));
-}
-
-/// What is told of an exchange.
-#[cold]
-pub(crate) fn record(worker: &Worker, x: &Exchange<'_>, fault: Fault) -> FaultRecord {
-    let mut request = String::from_utf8_lossy(x.request().method_bytes()).into_owned();
-    request.push(' ');
-    request.extend(String::from_utf8_lossy(x.path()).chars().take(200));
-    FaultRecord {
-        fault,
-        status: x.status(),
-        limit: fault.kind.limit(&worker.settings),
-        client: x.client.ip(),
-        upstream: x.upstream_addr,
-        route: x.matched.route.map(|route| route.id.clone()).unwrap_or_default(),
-        request,
-    }
 }

@@ -12,7 +12,7 @@ use sdk::{Chain, Exchange, Phase, Reply, Step};
 
 use super::fault::{Fault, FaultKind};
 use super::upload;
-use crate::down::Down;
+use crate::down::Downstream;
 use crate::worker::Worker;
 
 /// What follows after a phase.
@@ -113,7 +113,7 @@ impl<'a> Chains<'a> {
 #[inline]
 pub(crate) async fn run(
     worker: &Worker,
-    down: &mut Down,
+    down: &mut Downstream<'_>,
     chain: Option<&Chain>,
     phase: Phase,
     x: &mut Exchange<'_>,
@@ -134,7 +134,7 @@ pub(crate) async fn run(
 /// and its size would weigh on every connection.
 fn go_on<'a>(
     worker: &'a Worker,
-    down: &'a mut Down,
+    down: &'a mut Downstream<'_>,
     chain: &'a Chain,
     phase: Phase,
     x: &'a mut Exchange<'_>,
@@ -180,7 +180,7 @@ fn go_on<'a>(
 /// Waits for a stage, but no longer than the client does.
 async fn wait(
     worker: &Worker,
-    down: &mut Down,
+    down: &mut Downstream<'_>,
     chain: &Chain,
     phase: Phase,
     cursor: usize,

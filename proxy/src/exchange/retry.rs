@@ -2,8 +2,6 @@
 //!
 //! Whether a failed try may be made again elsewhere.
 
-use wire::Method;
-
 use super::fault::{Blame, Fault, FaultKind};
 
 /// How far a try came before it failed.
@@ -29,23 +27,23 @@ pub(crate) enum Again {
 }
 
 /// Decides. Only failures of the upstream are tried again, only before a final response has
-/// begun, and a request that may have been processed only if the method it was sent with is
-/// idempotent (RFC 9110 section 9.2.2).
+/// begun, and a request that may have been processed only if it is `repeatable`: the method it was sent
+/// with is idempotent (RFC 9110 section 9.2.2).
 #[inline]
-pub(crate) fn decide(fault: Fault, tried: Try, method: Method) -> Again {
+pub(crate) fn decide(fault: Fault, tried: Try, repeatable: bool) -> Again {
     if fault.blame != Blame::Upstream || tried.body_lost {
         return Again::No;
     }
     match fault.kind {
         FaultKind::ConnectRefused | FaultKind::ConnectFailed | FaultKind::ConnectTimeout => Again::NextServer,
-        FaultKind::ClosedEarly if !tried.sent || method.is_idempotent() => {
+        FaultKind::ClosedEarly if !tried.sent || repeatable => {
             if tried.reused {
                 Again::SameServer
             } else {
                 Again::NextServer
             }
         }
-        FaultKind::ReadTimeout | FaultKind::SendTimeout if method.is_idempotent() => Again::NextServer,
+        FaultKind::ReadTimeout | FaultKind::SendTimeout if repeatable => Again::NextServer,
         _ => Again::No,
     }
 }
@@ -53,6 +51,11 @@ pub(crate) fn decide(fault: Fault, tried: Try, method: Method) -> Again {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wire::Method;
+
+    fn decide(fault: Fault, tried: Try, method: Method) -> Again {
+        super::decide(fault, tried, method.is_idempotent())
+    }
 
     const FRESH: Try = Try { reused: false, sent: true, body_lost: false };
 

@@ -3,28 +3,25 @@
 //! The request's body: into memory for a stage that asked, or on to the upstream.
 
 use std::cell::Cell;
+use std::future::pending;
 use std::rc::Rc;
+use std::task::Poll;
 
 use sdk::Exchange;
 use sdk::exchange::Body;
-use wire::Framing;
+use wire::{Fields, Framing};
 
-use super::body::{Frame, Incoming, Outgoing};
 use super::fault::{Fault, FaultKind};
-use super::io::{self, Failed};
-use crate::buffers::{Buffer, LARGE, SMALL};
-use crate::clock::Waiter;
-use crate::down::{Down, Ready};
-use crate::rt::{ReadHalf, WriteHalf};
+use crate::down::{Downstream, RequestBody};
+use crate::io::{End, Failed};
+use crate::up::h1;
 use crate::worker::Worker;
-
-pub(crate) const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// Reads the request's body into `x.messages.body`, up to `limit` bytes. What is read of a
 /// longer one stays there as its beginning.
 pub(crate) async fn buffer(
     worker: &Worker,
-    down: &mut Down,
+    down: &mut Downstream<'_>,
     x: &mut Exchange<'_>,
     limit: usize,
 ) -> Result<(), Fault> {
@@ -40,34 +37,29 @@ pub(crate) async fn buffer(
         x.body_state = Body::TooLarge;
         return Ok(());
     }
-    down.say_continue(worker).await?;
+    let (mut body, mut response) = down.split(worker);
+    response.go_on().await?;
     loop {
-        if let Some(buffer) = &mut down.buffer {
-            let taken = down.incoming.decode(buffer.data_mut());
-            let taken = taken.map_err(|refusal| Fault::client(FaultKind::BadBody(refusal)))?;
-            let held = hold(worker, x, &buffer.data()[..taken.emit], limit);
-            // Held or not, they are counted as taken: left here, they would be the next request.
-            buffer.consume(taken.consumed);
-            held?;
-            let max = worker.settings.max_body;
-            if max > 0 && x.messages.body.len() as u64 > max {
-                return Err(Fault::client(FaultKind::BodyTooLarge));
-            }
-            if taken.done {
-                if let Some(trailers) = down.incoming.trailers() {
-                    x.messages.request_trailers.clone_from(trailers);
-                }
-                x.body_state = Body::Whole;
-                down.incoming = Incoming::None;
-                down.return_empty(worker);
-                return Ok(());
-            }
-            if x.messages.body.len() > limit {
-                x.body_state = Body::TooLarge;
-                return Ok(());
-            }
+        if !body.take(false)? {
+            body.read().await?;
+            continue;
         }
-        down.read_more(worker, worker.settings.body_timeout).await?;
+        let held = hold(worker, x, body.piece(), limit);
+        // Held or not, it is counted as taken: left here, it would be the next request.
+        body.used();
+        held?;
+        if body.is_complete() {
+            if let Some(trailers) = body.trailers() {
+                x.messages.request_trailers.clone_from(trailers);
+            }
+            x.body_state = Body::Whole;
+            body.release();
+            return Ok(());
+        }
+        if x.messages.body.len() > limit {
+            x.body_state = Body::TooLarge;
+            return Ok(());
+        }
     }
 }
 
@@ -96,96 +88,72 @@ fn hold(worker: &Worker, x: &mut Exchange<'_>, bytes: &[u8], limit: usize) -> Re
 pub(crate) struct UploadState {
     /// When the last byte of the request was written, in the clock's coarse milliseconds.
     pub(crate) done_at: Cell<Option<u64>>,
-    /// Bytes were taken from the client that are not in memory any more.
+    /// Bytes were taken from the client that are not in memory any more, or the request was answered:
+    /// it is not to be sent again.
     pub(crate) lost: Cell<bool>,
     /// Some bytes of the request may have reached the server.
     pub(crate) sent: Cell<bool>,
     /// Writing to the upstream failed; its answer may still be there to read.
     pub(crate) failed: Cell<Option<Failed>>,
-    /// All of the body was taken from the client's connection, or is at hand.
-    pub(crate) taken: Cell<bool>,
     /// The response has begun, so a half-closed client is known to be served.
     pub(crate) answered: Cell<bool>,
-    /// Bytes of the body taken from the client, in the form in which they go on.
-    pub(crate) received: Cell<u64>,
-    /// Those without the lines of chunked coding: what the limit is for.
-    pub(crate) measured: Cell<u64>,
-    /// Bytes at the front of the client's buffer that are counted as taken and being written. The
-    /// sender may be dropped meanwhile; then they are to be consumed, or they would be read again.
-    pub(crate) writing: Cell<usize>,
 }
 
-/// What is at hand of a request, and goes out first.
-#[derive(Debug)]
-pub(crate) struct First<'a> {
-    /// The head, with a small body behind it.
-    pub(crate) head: &'a [u8],
-    /// A longer body that is held.
-    pub(crate) body: Option<Rc<Vec<u8>>>,
-    /// Bytes of it at the front of the client's buffer.
-    pub(crate) at_hand: usize,
-    /// Bytes there that are done with when this is out, as they are the beginning of a longer body.
-    pub(crate) beginning: Ready,
-    /// What ends a held body in chunked coding.
-    pub(crate) tail: Vec<u8>,
+/// What goes out of a request's body.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Held {
+    /// What a stage has read of it.
+    pub(crate) bytes: Option<Rc<Vec<u8>>>,
+    /// That is all of it.
+    pub(crate) whole: bool,
+    /// Trailers that go out behind it, instead of those that come.
+    pub(crate) trailers: Option<Fields>,
 }
 
-/// What sending needs of the connection to the client.
-pub(crate) struct Sender<'a, 'b> {
+/// Sends a request's body, from the client's end to the upstream's.
+pub(crate) struct Upload<'a, 'b> {
     pub(crate) worker: &'a Worker,
-    pub(crate) waiter: &'a Waiter,
-    pub(crate) from: &'a mut ReadHalf<'b>,
-    pub(crate) buffer: &'a mut Option<Buffer>,
-    pub(crate) incoming: &'a mut Incoming,
+    pub(crate) body: &'a mut RequestBody<'b>,
     pub(crate) state: &'a UploadState,
+    /// Both ends speak in chunks, and nobody looks at the body between them.
+    pub(crate) framed: bool,
+    pub(crate) held: Held,
 }
 
-impl Sender<'_, '_> {
+impl Upload<'_, '_> {
     /// Sends the request, then watches whether the client goes away. Ends only with a fault. The
     /// upstream may answer at any time, so that is listened for meanwhile.
-    pub(crate) async fn run(
-        mut self,
-        to: &mut WriteHalf<'_>,
-        first: First<'_>,
-        outgoing: Outgoing,
-        send_timeout: std::time::Duration,
-    ) -> Fault {
-        if let Err(fault) = self.begin(to, first, send_timeout).await {
-            return fault;
-        }
-        if self.state.failed.get().is_none()
-            && !self.incoming.is_done()
-            && let Err(fault) = self.stream(to, outgoing, send_timeout).await
-        {
-            return fault;
+    pub(crate) async fn run(mut self, to: &mut h1::Sender<'_>) -> Fault {
+        match self.begin(to).await {
+            Ok(true) => {}
+            Ok(false) => {
+                if let Err(fault) = self.stream(to).await {
+                    return fault;
+                }
+            }
+            Err(fault) => return fault,
         }
         if self.state.failed.get().is_some() {
             // Only the upstream's answer, if there is one, can end this exchange now.
-            return std::future::pending().await;
+            return pending().await;
         }
         self.state.done_at.set(Some(self.worker.clock.coarse_ms()));
         self.watch().await
     }
 
-    /// Sends what is at hand.
+    /// Sends what is at hand; true if that is all. It stays at hand until something else follows, so
+    /// the request can be sent again.
     #[inline]
-    async fn begin(
-        &mut self,
-        to: &mut WriteHalf<'_>,
-        first: First<'_>,
-        send_timeout: std::time::Duration,
-    ) -> Result<(), Fault> {
+    async fn begin(&mut self, to: &mut h1::Sender<'_>) -> Result<bool, Fault> {
         self.state.sent.set(true);
-        let body = match (&first.body, &*self.buffer) {
-            (Some(body), _) => &body[..],
-            (None, Some(buffer)) => &buffer.data()[..first.at_hand],
-            (None, None) => &[],
-        };
-        let written = if body.is_empty() {
-            io::write_all(self.worker, self.waiter, to, first.head, send_timeout).await
+        let mut all = self.held.whole;
+        let written = if let Some(held) = &self.held.bytes {
+            to.write(held, self.held.whole, self.held.trailers.as_ref()).await
+        } else if self.body.take(self.framed)? {
+            all = self.body.is_complete();
+            send(to, self.body, self.framed, self.held.trailers.as_ref()).await
         } else {
-            let pieces = [first.head, body, &first.tail];
-            io::write_pieces(self.worker, self.waiter, to, pieces, send_timeout).await
+            to.flush().await
         };
         match written {
             Ok(()) => {}
@@ -194,16 +162,17 @@ impl Sender<'_, '_> {
                 self.state.sent.set(false);
                 return Err(Fault::upstream(FaultKind::ClosedEarly));
             }
-            Err(failed) => self.failed(failed)?,
+            Err(failed) => {
+                self.failed(failed)?;
+                all = true;
+            }
         }
-        if let (Some(buffer), Ready { bytes: 1.., .. }) = (&mut *self.buffer, first.beginning) {
+        if !all && self.held.bytes.is_none() && !self.body.piece().is_empty() {
             // There is room for more of the body now.
-            buffer.consume(first.beginning.bytes);
-            self.state.received.set(first.beginning.bytes as u64);
-            self.state.measured.set(first.beginning.data as u64);
+            self.body.used();
             self.state.lost.set(true);
         }
-        Ok(())
+        Ok(all)
     }
 
     /// The upstream takes no more. It may have answered before, and closed since it wanted no more
@@ -216,85 +185,51 @@ impl Sender<'_, '_> {
         Ok(())
     }
 
-    async fn stream(
-        &mut self,
-        to: &mut WriteHalf<'_>,
-        outgoing: Outgoing,
-        send_timeout: std::time::Duration,
-    ) -> Result<(), Fault> {
-        let max = self.worker.settings.max_body;
+    async fn stream(&mut self, to: &mut h1::Sender<'_>) -> Result<(), Fault> {
         loop {
-            if let Some(buffer) = self.buffer.as_mut().filter(|buffer| !buffer.is_empty()) {
-                let data = buffer.data_mut();
-                let taken = match outgoing {
-                    Outgoing::Same => self.incoming.relay(data),
-                    Outgoing::Chunked | Outgoing::Bare => self.incoming.decode(data),
-                };
-                let taken = taken.map_err(|refusal| Fault::client(FaultKind::BadBody(refusal)))?;
-                self.state.received.set(self.state.received.get() + taken.emit as u64);
-                self.state.measured.set(self.state.measured.get() + taken.data as u64);
-                if max > 0 && self.state.measured.get() > max {
-                    return Err(Fault::client(FaultKind::BodyTooLarge));
-                }
-                let bytes = &buffer.data()[..taken.emit];
-                let mut frame = Frame::default();
-                let pieces = match outgoing {
-                    Outgoing::Same | Outgoing::Bare => [bytes, b"", b""],
-                    Outgoing::Chunked => frame.around(bytes, taken.done, self.incoming.trailers()),
-                };
-                // From here on they are not at hand any more, also where this write is cut off.
-                self.state.lost.set(true);
-                self.state.writing.set(taken.consumed);
-                let written = io::write_pieces(self.worker, self.waiter, to, pieces, send_timeout).await;
-                self.state.writing.set(0);
-                buffer.consume(taken.consumed);
-                if taken.done {
-                    *self.incoming = Incoming::None;
-                    self.state.taken.set(true);
-                }
-                if let Err(failed) = written {
-                    return self.failed(failed);
-                }
-                if taken.done {
-                    return Ok(());
-                }
+            if !self.body.take(self.framed)? {
+                self.body.read().await?;
+                continue;
             }
-            self.read_more().await?;
-        }
-    }
-
-    async fn read_more(&mut self) -> Result<(), Fault> {
-        let timeout = self.worker.settings.body_timeout;
-        if self.buffer.is_none() {
-            let deadline = self.worker.clock.after(timeout);
-            if self.waiter.until(deadline, |cx| self.from.poll_readable(cx)).await.is_err() {
-                return Err(Fault::client(FaultKind::BodyTimeout));
+            // From here on it is not at hand any more, also where this write is cut off.
+            self.state.lost.set(true);
+            let written = send(to, self.body, self.framed, self.held.trailers.as_ref()).await;
+            self.body.used();
+            if let Err(failed) = written {
+                return self.failed(failed);
             }
-        }
-        let buffer = self.buffer.get_or_insert_with(|| self.worker.buffers.take());
-        match io::read(self.worker, self.waiter, self.from, buffer, timeout).await {
-            Ok(0) | Err(Failed::Closed | Failed::Broken) => Err(Fault::client(FaultKind::ClientGone)),
-            Ok(n) => {
-                if n == SMALL && buffer.len() == SMALL && buffer.capacity() == SMALL {
-                    buffer.grow(LARGE);
-                }
-                Ok(())
+            if self.body.is_complete() {
+                return Ok(());
             }
-            Err(Failed::Timeout) => Err(Fault::client(FaultKind::BodyTimeout)),
         }
     }
 
     /// Ends when the client is certainly gone, or has closed its sending side and nothing of a
     /// response has come for a while.
     async fn watch(&mut self) -> Fault {
-        if io::end(self.worker, self.from, self.buffer).await == io::End::Gone {
+        if self.body.end(self.worker).await == End::Gone {
             return Fault::client(FaultKind::ClientGone);
         }
         let deadline = self.worker.clock.after(self.worker.settings.half_close_timeout);
-        let _ = self.waiter.until(deadline, |_| std::task::Poll::<()>::Pending).await;
+        let _ = self.body.waiter().until(deadline, |_| Poll::<()>::Pending).await;
         if self.state.answered.get() {
-            return std::future::pending().await;
+            return pending().await;
         }
         Fault::client(FaultKind::ClientGone)
     }
+}
+
+/// Sends the piece that was taken.
+#[inline]
+async fn send(
+    to: &mut h1::Sender<'_>,
+    body: &RequestBody<'_>,
+    framed: bool,
+    trailers: Option<&Fields>,
+) -> Result<(), Failed> {
+    if framed {
+        return to.relay(body.piece()).await;
+    }
+    let last = body.is_complete();
+    to.write(body.piece(), last, trailers.or_else(|| body.trailers())).await
 }

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::pool::UpConn;
+use super::h1::Conn;
 use crate::accept::is_shortage;
 use crate::clock::Waiter;
 use crate::exchange::fault::{Fault, FaultKind};
@@ -22,7 +22,7 @@ pub(crate) async fn connect(
     waiter: &Waiter,
     addr: SocketAddr,
     timeout: Duration,
-) -> Result<UpConn, Fault> {
+) -> Result<Conn, Fault> {
     let deadline = worker.clock.after(timeout);
     let mut tries = 1;
     loop {
@@ -43,14 +43,15 @@ pub(crate) async fn connect(
     }
 }
 
-/// Connects within the time bound, for a request that nothing else gives way to.
+/// Connects within the time bound and before `end`, for a request that nothing else gives way to.
 pub(crate) async fn connect_humbly(
     worker: &Worker,
     waiter: &Waiter,
     addr: SocketAddr,
     timeout: Duration,
-) -> Result<UpConn, Fault> {
-    let connected = once(waiter, addr, worker.clock.after(timeout)).await;
+    end: u64,
+) -> Result<Conn, Fault> {
+    let connected = once(waiter, addr, end.min(worker.clock.after(timeout))).await;
     connected.map_err(|failure| match failure {
         Failure::Shortage => Fault::upstream(FaultKind::ConnectFailed),
         Failure::Other(fault) => fault,
@@ -63,11 +64,11 @@ enum Failure {
     Other(Fault),
 }
 
-async fn once(waiter: &Waiter, addr: SocketAddr, deadline: u64) -> Result<UpConn, Failure> {
+async fn once(waiter: &Waiter, addr: SocketAddr, deadline: u64) -> Result<Conn, Failure> {
     use std::future::Future;
     let mut connecting = pin!(rt::connect(addr));
     match waiter.until(deadline, |cx| connecting.as_mut().poll(cx)).await {
-        Ok(Ok(stream)) => Ok(UpConn { stream, requests: 0, reused: false }),
+        Ok(Ok(io)) => Ok(Conn::new(io)),
         Ok(Err(error)) if is_shortage(&error) => Err(Failure::Shortage),
         Ok(Err(error)) => Err(Failure::Other(Fault::upstream(FaultKind::of_connect(&error)))),
         Err(_) => Err(Failure::Other(Fault::upstream(FaultKind::ConnectTimeout))),

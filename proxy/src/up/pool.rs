@@ -2,7 +2,7 @@
 //!
 //! Idle upstream connections, kept by the worker from exchange to exchange.
 //!
-//! Keyed by address, so they outlive configuration changes. Last in, first out:
+//! Keyed by address, protocol and TLS identity, so they outlive configuration changes. Last in, first out:
 //! the connection used next is the one least likely to have been closed by the
 //! other side.
 
@@ -12,21 +12,38 @@ use std::net::SocketAddr;
 use hashbrown::HashMap;
 use snapshot::upstream::Keepalive;
 
-use crate::rt;
+use super::h1::Conn;
 
-/// A connection to an upstream server.
-#[derive(Debug)]
-pub(crate) struct UpConn {
-    pub(crate) stream: rt::Io,
-    /// Requests it has carried.
-    pub(crate) requests: u64,
-    /// It has carried a request before this one, so it may have died unnoticed.
-    pub(crate) reused: bool,
+/// Where a connection leads and what is spoken on it. A connection serves no other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Peer {
+    addr: SocketAddr,
+    protocol: Protocol,
+    tls: TlsIdentity,
+}
+
+/// What is spoken on a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Protocol {
+    Http1,
+}
+
+/// What a connection's TLS was set up with, by a number for each combination of server name,
+/// verification and client certificate. 0 is no TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct TlsIdentity(u32);
+
+impl Peer {
+    /// HTTP/1 without TLS.
+    #[inline]
+    pub(crate) fn plain(addr: SocketAddr) -> Peer {
+        Peer { addr, protocol: Protocol::Http1, tls: TlsIdentity(0) }
+    }
 }
 
 #[derive(Debug)]
 struct Idle {
-    conn: UpConn,
+    conn: Conn,
     /// Milliseconds of the worker's clock: when it was put back, and when it must go.
     since: u64,
     until: u64,
@@ -34,7 +51,7 @@ struct Idle {
     number: u64,
 }
 
-/// The idle connections to one address.
+/// The idle connections to one peer.
 #[derive(Debug, Default)]
 struct Server {
     idle: Vec<Idle>,
@@ -46,7 +63,7 @@ struct Server {
 /// A worker's idle upstream connections.
 #[derive(Debug)]
 pub(crate) struct Pools {
-    by_addr: RefCell<HashMap<SocketAddr, Server, foldhash::fast::RandomState>>,
+    by_peer: RefCell<HashMap<Peer, Server, foldhash::fast::RandomState>>,
     len: Cell<usize>,
     /// Bound of all together.
     max: usize,
@@ -57,13 +74,13 @@ pub(crate) struct Pools {
 /// lives before a request is put on it.
 const TRUSTED_MS: u64 = 500;
 
-/// An address without idle connections is forgotten after so many sweeps.
+/// A peer without idle connections is forgotten after so many sweeps.
 const FORGET_AFTER: u8 = 60;
 
 impl Pools {
     /// Keeps at most `max` connections, to whichever servers.
     pub(crate) fn new(max: usize) -> Pools {
-        Pools { by_addr: RefCell::default(), len: Cell::new(0), max, given: Cell::new(0) }
+        Pools { by_peer: RefCell::default(), len: Cell::new(0), max, given: Cell::new(0) }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -74,15 +91,15 @@ impl Pools {
     /// `careful` (a request that must not be sent twice) the kernel is asked in any case; else
     /// only after a while, or when something happened on it. That may be nothing but the late
     /// report of a response's last piece, which was read along with the piece before.
-    pub(crate) fn take(&self, addr: SocketAddr, now: u64, careful: bool) -> Option<UpConn> {
-        let mut all = self.by_addr.borrow_mut();
-        let server = all.get_mut(&addr)?;
+    pub(crate) fn take(&self, peer: Peer, now: u64, careful: bool) -> Option<Conn> {
+        let mut all = self.by_peer.borrow_mut();
+        let server = all.get_mut(&peer)?;
         server.sweeps = 0;
         while let Some(candidate) = server.idle.pop() {
             self.len.set(self.len.get() - 1);
-            let stream = &candidate.conn.stream;
-            let ask = careful || now.saturating_sub(candidate.since) > TRUSTED_MS || stream.maybe_readable();
-            if candidate.until > now && (!ask || stream.is_idle()) {
+            let io = &candidate.conn.io;
+            let ask = careful || now.saturating_sub(candidate.since) > TRUSTED_MS || io.maybe_readable();
+            if candidate.until > now && (!ask || io.is_idle()) {
                 return Some(candidate.conn);
             }
         }
@@ -90,7 +107,7 @@ impl Pools {
     }
 
     /// Keeps a connection whose response was read to its end.
-    pub(crate) fn give(&self, addr: SocketAddr, mut conn: UpConn, keepalive: &Keepalive, now: u64) {
+    pub(crate) fn give(&self, peer: Peer, mut conn: Conn, keepalive: &Keepalive, now: u64) {
         if conn.requests >= keepalive.requests || keepalive.size == 0 {
             return;
         }
@@ -101,8 +118,8 @@ impl Pools {
             // Several at once, as finding the oldest looks at all.
             self.close_oldest(self.max.div_ceil(16));
         }
-        let mut all = self.by_addr.borrow_mut();
-        let server = all.entry(addr).or_default();
+        let mut all = self.by_peer.borrow_mut();
+        let server = all.entry(peer).or_default();
         if server.idle.len() >= keepalive.size {
             // The oldest gives way, as in NGINX: it is the likeliest to have been closed by the server.
             let more = server.idle.len() + 1 - keepalive.size;
@@ -124,7 +141,7 @@ impl Pools {
     /// Closes those that have been idle longest, whichever servers they lead to. Says how many.
     #[cold]
     pub(crate) fn close_oldest(&self, most: usize) -> usize {
-        let mut all = self.by_addr.borrow_mut();
+        let mut all = self.by_peer.borrow_mut();
         let mut numbers: Vec<u64> =
             all.values().flat_map(|server| server.idle.iter().map(|one| one.number)).collect();
         let count = most.min(numbers.len());
@@ -141,11 +158,11 @@ impl Pools {
 
     /// Closes what has been idle too long or was closed by the other side. Called once a second.
     pub(crate) fn sweep(&self, now: u64) {
-        let mut all = self.by_addr.borrow_mut();
+        let mut all = self.by_peer.borrow_mut();
         all.retain(|_, server| {
             server.idle.retain(|one| {
-                let stream = &one.conn.stream;
-                one.until > now && (!stream.maybe_readable() || stream.is_idle())
+                let io = &one.conn.io;
+                one.until > now && (!io.maybe_readable() || io.is_idle())
             });
             server.sweeps = server.sweeps.saturating_add(1);
             !server.idle.is_empty() || server.sweeps < FORGET_AFTER
@@ -157,29 +174,30 @@ impl Pools {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rt;
     use std::net::TcpListener;
     use std::time::Duration;
 
     const KEEP: Keepalive = Keepalive { size: 100, idle_timeout: Duration::from_secs(60), requests: 10 };
 
     /// Runs with servers that take connections and say nothing.
-    fn with_servers<const N: usize>(test: impl AsyncFnOnce([SocketAddr; N]) + 'static) {
+    fn with_servers<const N: usize>(test: impl AsyncFnOnce([Peer; N]) + 'static) {
         let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let addrs = std::array::from_fn(|at| listeners[at].local_addr().unwrap());
+        let addrs = std::array::from_fn(|at| Peer::plain(listeners[at].local_addr().unwrap()));
         rt::run(async move { test(addrs).await }).unwrap();
     }
 
-    async fn open(addr: SocketAddr) -> UpConn {
-        UpConn { stream: rt::connect(addr).await.unwrap(), requests: 1, reused: false }
+    async fn open(peer: Peer) -> Conn {
+        Conn { requests: 1, ..Conn::new(rt::connect(peer.addr).await.unwrap()) }
     }
 
-    fn at(pools: &Pools, addr: SocketAddr) -> usize {
-        pools.by_addr.borrow().get(&addr).map_or(0, |server| server.idle.len())
+    fn at(pools: &Pools, addr: Peer) -> usize {
+        pools.by_peer.borrow().get(&addr).map_or(0, |server| server.idle.len())
     }
 
     #[test]
     fn the_bound_is_for_all_servers_and_the_oldest_go() {
-        with_servers(async |[a, b]: [SocketAddr; 2]| {
+        with_servers(async |[a, b]: [Peer; 2]| {
             let pools = Pools::new(4);
             for addr in [a, a, b, b, b] {
                 pools.give(addr, open(addr).await, &KEEP, 0);
@@ -197,7 +215,7 @@ mod tests {
 
     #[test]
     fn each_limit_of_a_server_holds() {
-        with_servers(async |[a]: [SocketAddr; 1]| {
+        with_servers(async |[a]: [Peer; 1]| {
             let pools = Pools::new(100);
             let two = Keepalive { size: 2, ..KEEP };
             for _ in 0..3 {
@@ -223,27 +241,27 @@ mod tests {
 
     #[test]
     fn the_place_of_a_server_in_use_is_kept() {
-        with_servers(async |[a]: [SocketAddr; 1]| {
+        with_servers(async |[a]: [Peer; 1]| {
             let pools = Pools::new(100);
             pools.give(a, open(a).await, &KEEP, 0);
             for _ in 0..200 {
                 let conn = pools.take(a, 0, false).unwrap();
                 pools.sweep(0);
-                assert!(pools.by_addr.borrow().get(&a).is_some_and(|server| server.idle.capacity() > 0));
+                assert!(pools.by_peer.borrow().get(&a).is_some_and(|server| server.idle.capacity() > 0));
                 pools.give(a, conn, &KEEP, 0);
             }
             drop(pools.take(a, 0, false));
             for _ in 0..FORGET_AFTER {
                 pools.sweep(0);
             }
-            assert!(pools.by_addr.borrow().is_empty(), "nobody asks for it");
+            assert!(pools.by_peer.borrow().is_empty(), "nobody asks for it");
         });
     }
 
     #[test]
     fn what_the_other_side_closed_is_not_given_out() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let addr = listener.local_addr().unwrap();
+        let addr = Peer::plain(listener.local_addr().unwrap());
         rt::run(async move {
             let pools = Pools::new(100);
             pools.give(addr, open(addr).await, &KEEP, 0);

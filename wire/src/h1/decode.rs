@@ -63,7 +63,7 @@ pub enum Underscores {
 }
 
 /// Bytes of a method; the longest registered one has 17.
-const LONGEST_METHOD: usize = 64;
+pub(crate) const LONGEST_METHOD: usize = 64;
 
 /// How far an incomplete head was looked at. One for each connection; it resets itself
 /// when a head is complete or refused.
@@ -211,7 +211,7 @@ fn read_request(input: &[u8], head: &mut RequestHead, limits: &Limits) -> Result
 
 /// Host and authority, from the target if it has one (RFC 9112 section 3.2.2), else from Host.
 #[inline]
-fn resolve_host(
+pub(crate) fn resolve_host(
     input: &[u8],
     target: &target::Scanned,
     seen: &Seen,
@@ -361,24 +361,24 @@ fn bad_version(rest: &[u8]) -> Stop {
 
 /// What the fields say about framing and the connection.
 #[derive(Default)]
-struct Seen {
+pub(crate) struct Seen {
     length: Option<u64>,
     /// The length has leading zeros.
     padded: bool,
     chunked: bool,
     host: Option<Span>,
-    hosts: usize,
+    pub(crate) hosts: usize,
     close: bool,
     keep: bool,
     upgrade: bool,
     upgrade_field: bool,
     /// How many options Connection has, over all its lines.
     options: usize,
-    expect: Expect,
+    pub(crate) expect: Expect,
 }
 
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
-enum Expect {
+pub(crate) enum Expect {
     #[default]
     None,
     Continue,
@@ -408,25 +408,9 @@ fn read_fields(
             value: span(line.value_start, line.value_end),
         };
         at = line.next;
-        let value = &input[line.value_start..line.value_end];
-        match field.id {
-            Name::Other if memchr::memchr(b'_', name).is_none() => {}
-            Name::Other => match keep_underscores(name, limits.underscores)? {
-                true => {}
-                false => continue,
-            },
-            Name::ContentLength => seen.content_length(value)?,
-            Name::TransferEncoding => seen.transfer_encoding(value)?,
-            Name::Host => {
-                seen.host = Some(field.value);
-                seen.hosts += 1;
-            }
-            Name::Connection => seen.connection(value, limits.fields)?,
-            Name::Upgrade => seen.upgrade_field = true,
-            Name::Expect => seen.expectation(value),
-            _ => {}
+        if seen.note(field, name, &input[line.value_start..line.value_end], limits)? {
+            fields.push(field);
         }
-        fields.push(field);
     }
     Ok(at + 2)
 }
@@ -446,6 +430,32 @@ fn keep_underscores(name: &[u8], rule: Underscores) -> Result<bool, Refusal> {
 }
 
 impl Seen {
+    /// Takes note of a field; says whether it is kept.
+    #[inline(always)]
+    pub(crate) fn note(
+        &mut self,
+        field: Field,
+        name: &[u8],
+        value: &[u8],
+        limits: &Limits,
+    ) -> Result<bool, Refusal> {
+        match field.id {
+            Name::Other if memchr::memchr(b'_', name).is_none() => {}
+            Name::Other => return keep_underscores(name, limits.underscores),
+            Name::ContentLength => self.content_length(value)?,
+            Name::TransferEncoding => self.transfer_encoding(value)?,
+            Name::Host => {
+                self.host = Some(field.value);
+                self.hosts += 1;
+            }
+            Name::Connection => self.connection(value, limits.fields)?,
+            Name::Upgrade => self.upgrade_field = true,
+            Name::Expect => self.expectation(value),
+            _ => {}
+        }
+        Ok(true)
+    }
+
     fn content_length(&mut self, value: &[u8]) -> Result<(), Refusal> {
         if self.length.is_some() {
             return Err(Refusal::RepeatedContentLength);
@@ -490,7 +500,7 @@ impl Seen {
 
     /// `None` where neither length nor coding is given.
     #[inline]
-    fn framing(&self, fields: &mut Fields) -> Result<Option<Framing>, Refusal> {
+    pub(crate) fn framing(&self, fields: &mut Fields) -> Result<Option<Framing>, Refusal> {
         match (self.length, self.chunked) {
             (Some(_), true) => Err(Refusal::LengthAndCoding),
             (None, true) => Ok(Some(Framing::Chunked)),

@@ -1,0 +1,33 @@
+//! Failed exchanges, as the error log tells of them.
+
+use sdk::Exchange;
+
+use super::fault::{Fault, FaultKind, FaultRecord};
+use crate::worker::Worker;
+
+/// Tells of a failed exchange.
+#[cold]
+pub(crate) fn tell(worker: &Worker, x: &Exchange<'_>, fault: Fault) {
+    if fault.kind == FaultKind::NoRoute {
+        return;
+    }
+    worker.shard.fault();
+    (worker.settings.on_fault)(record(worker, x, fault));
+}
+
+/// What is told of an exchange.
+#[cold]
+pub(crate) fn record(worker: &Worker, x: &Exchange<'_>, fault: Fault) -> FaultRecord {
+    let mut request = String::from_utf8_lossy(x.request().method_bytes()).into_owned();
+    request.push(' ');
+    request.extend(String::from_utf8_lossy(x.path()).chars().take(200));
+    FaultRecord {
+        fault,
+        status: x.status(),
+        limit: fault.kind.limit(&worker.settings),
+        client: x.client.ip(),
+        upstream: x.upstream_addr,
+        route: x.matched.route.map(|route| route.id.clone()).unwrap_or_default(),
+        request,
+    }
+}

@@ -1,0 +1,117 @@
+//! hot path
+//!
+//! A request's head as a server gets it: the client's, made anew, and what the gateway adds.
+
+use sdk::Exchange;
+use sdk::exchange::Own;
+use smallvec::SmallVec;
+use snapshot::{Endpoint, PassHost, Upstream};
+use wire::fields::check_value;
+use wire::h1::encode::{BadTarget, check_target};
+use wire::{Method, Name, Span};
+
+use crate::up::{Head, Lines};
+
+/// An exchange's request on its way to one server.
+pub(super) struct Outbound<'a, 'x> {
+    pub(super) x: &'a Exchange<'x>,
+    pub(super) upstream: &'a Upstream,
+    pub(super) endpoint: &'a Endpoint,
+}
+
+/// The method the server sees, which a stage may have changed.
+#[inline]
+pub(super) fn method(x: &Exchange<'_>) -> Method {
+    x.forward.method.unwrap_or(x.messages.request.method)
+}
+
+impl Head for Outbound<'_, '_> {
+    #[inline]
+    fn method(&self) -> &[u8] {
+        match self.x.forward.method {
+            Some(method) if method != Method::Other => method.as_str().as_bytes(),
+            _ => self.x.request().method_bytes(),
+        }
+    }
+
+    #[inline]
+    fn target(&self, out: &mut Vec<u8>) -> Result<(), BadTarget> {
+        let x = self.x;
+        let start = out.len();
+        x.upstream_uri(out);
+        if x.forward.uri.is_some() {
+            // A stage's own text: nothing in it may end the request line (CVE-2023-25690).
+            check_target(&out[start..])?;
+        }
+        match x.forward.host {
+            Some(host) => check_value(x.request().fields.bytes(host)).map_err(|_| BadTarget),
+            None => Ok(()),
+        }
+    }
+
+    #[inline]
+    fn authority(&self) -> &[u8] {
+        let head = self.x.request();
+        match (&self.x.forward.host, &self.upstream.pass_host) {
+            (Some(span), _) => head.fields.bytes(*span),
+            (None, PassHost::Rewrite(host)) => host.as_bytes(),
+            (None, PassHost::Pass) if !head.authority().is_empty() => head.authority(),
+            (None, _) => self.endpoint.authority.as_bytes(),
+        }
+    }
+
+    #[inline]
+    fn fields(&self, to: &mut impl Lines) {
+        let x = self.x;
+        let head = x.request();
+        let mut forwarded_for: SmallVec<[Span; 2]> = SmallVec::new();
+        let mut told = x.forward.without;
+        for field in head.fields.list() {
+            match field.id {
+                Name::Host
+                | Name::ContentLength
+                | Name::TransferEncoding
+                | Name::Expect
+                | Name::Connection
+                | Name::Upgrade
+                | Name::XRealIp => continue,
+                Name::XForwardedFor => {
+                    forwarded_for.push(field.value);
+                    continue;
+                }
+                // What an untrusted peer said was taken out: this is a trusted one's word, or a stage's.
+                // Said without a value it is not said.
+                Name::XForwardedProto | Name::XForwardedHost | Name::XForwardedPort
+                    if head.fields.bytes(field.value).is_empty() =>
+                {
+                    continue;
+                }
+                Name::XForwardedProto => told.insert(Own::PROTO),
+                Name::XForwardedHost => told.insert(Own::HOST),
+                Name::XForwardedPort => told.insert(Own::PORT),
+                _ => {}
+            }
+            to.field(head.fields.bytes(field.name), head.fields.bytes(field.value));
+        }
+        let ip = x.client.ip_text().as_bytes();
+        to.field(b"X-Real-IP", ip);
+        to.name(b"X-Forwarded-For");
+        for before in forwarded_for {
+            to.value(head.fields.bytes(before));
+            to.value(b", ");
+        }
+        to.value(ip);
+        to.end();
+        if !told.has(Own::PROTO) {
+            to.field(b"X-Forwarded-Proto", x.client.scheme().as_bytes());
+        }
+        if !told.has(Own::HOST) && !head.authority().is_empty() {
+            to.field(b"X-Forwarded-Host", head.authority());
+        }
+        if !told.has(Own::PORT) {
+            to.name(b"X-Forwarded-Port");
+            to.number(u64::from(x.forwarded_port()));
+            to.end();
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! A worker whose connections are in memory and whose clock jumps: for tests that run whole exchanges
+//! without a socket, a thread or a pause.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sdk::Client;
+use sdk::meters::{Meters, Shard};
+use snapshot::{Publisher, Reader, Snapshot};
+
+use crate::down;
+use crate::rt::{self, Io, memory};
+use crate::worker::Worker;
+use crate::workers::Watch;
+use crate::{Settings, Stage};
+
+pub use crate::rt::memory::{Cut, End, Schedule, pair, serve};
+
+/// A worker under test.
+pub struct Gateway {
+    worker: Rc<Worker>,
+}
+
+/// Makes workers, one after the other, each as if the others had never been.
+pub struct Gateways {
+    settings: Arc<Settings>,
+    readers: Vec<Reader>,
+    shard: Box<dyn Fn() -> Shard>,
+    _publisher: Publisher,
+}
+
+impl Iterator for Gateways {
+    type Item = Gateway;
+
+    fn next(&mut self) -> Option<Gateway> {
+        memory::install();
+        let reader = self.readers.pop()?;
+        let settings = self.settings.clone();
+        let worker = Worker::new(0, settings, reader, (self.shard)(), Arc::default(), Watch::new(1));
+        Some(Gateway { worker })
+    }
+}
+
+/// Runs a test beside up to so many workers that serve this snapshot. Upstreams are what [`serve`] is told
+/// of when the worker is there.
+pub fn run<T: 'static>(
+    settings: Settings,
+    snapshot: Snapshot,
+    meters: &Arc<Meters>,
+    workers: usize,
+    test: impl AsyncFnOnce(Gateways) -> T + 'static,
+) -> std::io::Result<T> {
+    let (publisher, readers) = Publisher::new(snapshot, workers);
+    let meters = meters.clone();
+    rt::run_paused(async move {
+        let shard = Box::new(move || meters.shard(0));
+        let settings = Arc::new(settings);
+        test(Gateways { settings, readers, shard, _publisher: publisher }).await
+    })
+}
+
+/// Starts something that runs beside the test.
+pub fn spawn(future: impl Future<Output = ()> + 'static) {
+    rt::spawn(future);
+}
+
+/// Waits, by the clock that jumps.
+pub async fn sleep(time: Duration) {
+    rt::sleep(time).await;
+}
+
+/// The future's result, or none if it takes longer by the clock that jumps.
+pub async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
+    rt::within(time, future).await
+}
+
+/// Lets everything else go first.
+pub async fn turn() {
+    rt::turn().await;
+}
+
+impl Gateway {
+    /// A client's HTTP/1 connection. The first schedule is for the gateway's end.
+    pub fn connect(&self, theirs: Schedule, ours: Schedule) -> End {
+        let (end, io, client) = connection(theirs, ours);
+        self.worker.hold(move |worker| down::h1::serve(worker, io, client));
+        end
+    }
+
+    /// A client that speaks in frames; see `down/frames.rs`.
+    pub fn connect_frames(&self, theirs: Schedule, ours: Schedule) -> End {
+        let (end, io, client) = connection(theirs, ours);
+        self.worker.hold(move |worker| down::frames::serve(worker, io, client));
+        end
+    }
+
+    /// Clients' connections that are open.
+    pub fn connections(&self) -> usize {
+        self.worker.connections()
+    }
+
+    /// Idle connections to upstreams.
+    pub fn idle_upstreams(&self) -> usize {
+        self.worker.pools.len()
+    }
+
+    /// Closes them.
+    pub fn close_idle_upstreams(&self) {
+        self.worker.close_idle_upstreams(usize::MAX);
+    }
+
+    /// Bytes of bodies held in memory.
+    pub fn held(&self) -> usize {
+        self.worker.budget.taken()
+    }
+
+    /// Every request is the last on its connection from now on.
+    pub fn drain(&self) {
+        self.worker.set_stage(Stage::Drain);
+    }
+}
+
+fn connection(theirs: Schedule, ours: Schedule) -> (End, Io, Client) {
+    let (end, io) = pair(ours, theirs);
+    let peer = SocketAddr::from(([127, 0, 0, 1], 40_000));
+    let local = SocketAddr::from(([127, 0, 0, 1], 9080));
+    (end, Io::Memory(io), Client::new(peer, local, false))
+}

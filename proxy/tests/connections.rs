@@ -1,0 +1,516 @@
+//! Whole exchanges over connections in memory: what is said on either side, byte by byte, under many
+//! schedules of short reads, short writes and pauses.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_types, clippy::disallowed_macros)]
+
+mod support;
+
+use support::{Case, Do::*};
+
+const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+const GET: &str = "GET /a HTTP/1.1\r\nHost: a\r\n\r\n";
+
+fn case() -> Case {
+    support::http()
+}
+
+#[test]
+fn a_request_goes_through_whatever_its_pieces() {
+    Case {
+        client: vec![Send(GET), Until("\r\n\r\nok"), Send(GET), Until("\r\n\r\nok"), Close],
+        servers: vec![vec![Until("\r\n\r\n"), Send(OK), Until("\r\n\r\n"), Send(OK), ToEnd]],
+        wants: vec!["HTTP/1.1 200 OK\r\n", "Content-Length: 2\r\n"],
+        lacks: vec!["Connection: close"],
+        heard: vec!["GET /a HTTP/1.1\r\nHost: a\r\nX-Real-IP: 127.0.0.1\r\n"],
+        ..case()
+    }
+    .run("one connection to the server carries both");
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order() {
+    let three = "GET /1 HTTP/1.1\r\nHost: a\r\n\r\nPOST /2 HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n\
+                 abcGET /3 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let answer = |body| format!("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{body}").leak() as &str;
+    Case {
+        client: vec![Send(three), ToEnd],
+        servers: vec![vec![
+            Until("GET /1 "),
+            Until("\r\n\r\n"),
+            Send(answer("one")),
+            Until("POST /2 "),
+            Until("\r\n\r\nabc"),
+            Send(answer("two")),
+            Until("GET /3 "),
+            Until("\r\n\r\n"),
+            Send(answer("six")),
+            ToEnd,
+        ]],
+        wants: vec!["\r\n\r\none", "\r\n\r\ntwo", "\r\n\r\nsix"],
+        ..case()
+    }
+    .run("pipelining");
+}
+
+#[test]
+fn a_client_that_leaves_within_a_head_costs_no_server_anything() {
+    Case { client: vec![Send("GET /a HTTP/1.1\r\nHo"), Close], silent: true, ..case() }.run("closed");
+    Case { client: vec![Send("GET /a HTTP/1.1\r\nHo"), Reset], silent: true, ..case() }.run("reset");
+}
+
+#[test]
+fn slow_peers_are_given_up_in_time() {
+    Case {
+        client: vec![Send("GET /a HTTP/1.1\r\nHo"), ToEnd],
+        wants: vec!["HTTP/1.1 408 Request Time-out\r\n", "Connection: close"],
+        ..case()
+    }
+    .run("a head that does not end");
+    Case {
+        client: vec![Send("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab"), ToEnd],
+        servers: vec![vec![ToEnd]],
+        wants: vec!["HTTP/1.1 408 Request Time-out\r\n"],
+        ..case()
+    }
+    .run("a body that does not come");
+    Case {
+        client: vec![Send(GET), Until("\r\n\r\n"), Close],
+        servers: vec![vec![Until("\r\n\r\n"), ToEnd]],
+        wants: vec!["HTTP/1.1 504 Gateway Time-out\r\n"],
+        ..case()
+    }
+    .run("an answer that does not come");
+    Case {
+        client: vec![Send(GET), ToEnd],
+        servers: vec![vec![Until("\r\n\r\n"), Send("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab"), ToEnd]],
+        wants: vec!["200 OK", "\r\n\r\nab"],
+        broken: true,
+        ..case()
+    }
+    .run("an answer that stops");
+}
+
+#[test]
+fn a_server_that_fails_is_told_as_what_it_is() {
+    for end in [Close, Reset] {
+        Case {
+            client: vec![
+                Send("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab"),
+                Until("\r\n\r\n"),
+                Close,
+            ],
+            servers: vec![vec![Until("ab"), end.clone()]],
+            wants: vec!["HTTP/1.1 502 Bad Gateway\r\n"],
+            ..case()
+        }
+        .run("before it answers");
+        Case {
+            client: vec![Send(GET), Until("\r\n\r\nab"), ToEnd],
+            servers: vec![vec![
+                Until("\r\n\r\n"),
+                Send("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab"),
+                Wait(50),
+                end,
+            ]],
+            wants: vec!["200 OK"],
+            broken: true,
+            ..case()
+        }
+        .run("within its answer, which the client must not take for whole");
+    }
+    Case {
+        client: vec![Send(GET), Until("\r\n\r\n"), Close],
+        servers: vec![vec![
+            Until("\r\n\r\n"),
+            Send("HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab"),
+            ToEnd,
+        ]],
+        wants: vec!["HTTP/1.1 502 Bad Gateway\r\n"],
+        ..case()
+    }
+    .run("an answer that can be read in two ways");
+}
+
+#[test]
+fn a_client_that_leaves_ends_the_exchange_with_the_server() {
+    Case {
+        client: vec![Send(GET), Until("ab"), Reset],
+        servers: vec![vec![
+            Until("\r\n\r\n"),
+            Send("HTTP/1.1 200 OK\r\nContent-Length: 90000\r\n\r\nab"),
+            Many(b'x', 80_000),
+            ToEnd,
+        ]],
+        ..case()
+    }
+    .run("reset within the answer");
+    Case {
+        client: vec![Send(GET), Wait(20), Reset],
+        servers: vec![vec![Until("\r\n\r\n"), ToEnd]],
+        ..case()
+    }
+    .run("reset while the server thinks");
+}
+
+#[test]
+fn a_half_closed_client_is_answered() {
+    Case {
+        client: vec![Send(GET), ShutDown, ToEnd],
+        servers: vec![vec![Until("\r\n\r\n"), Wait(100), Send(OK), ToEnd]],
+        wants: vec!["200 OK", "\r\n\r\nok"],
+        ..case()
+    }
+    .run("half-closed");
+}
+
+#[test]
+fn an_early_answer_ends_the_connection() {
+    Case {
+        client: vec![Send("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nab"), ToEnd],
+        servers: vec![vec![Until("ab"), Send("HTTP/1.1 413 No\r\nContent-Length: 2\r\n\r\nno"), ToEnd]],
+        wants: vec!["HTTP/1.1 413 ", "Connection: close\r\n", "\r\n\r\nno"],
+        ..case()
+    }
+    .run("before the request has ended");
+}
+
+#[test]
+fn a_client_is_told_to_go_on() {
+    let head = "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n";
+    Case {
+        client: vec![Send(head), Until("100 Continue\r\n\r\n"), Send("ab"), Until("\r\n\r\nok"), Close],
+        servers: vec![vec![Until("\r\n\r\nab"), Send(OK), ToEnd]],
+        unheard: vec!["Expect"],
+        ..case()
+    }
+    .run("100-continue");
+}
+
+#[test]
+fn interim_answers_go_on_to_clients_that_know_them() {
+    let answer = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    let servers = || vec![vec![Until("\r\n\r\n"), Send(answer), ToEnd]];
+    Case {
+        client: vec![Send(GET), Until("\r\n\r\nok"), Close],
+        servers: servers(),
+        wants: vec!["HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n"],
+        lacks: vec!["100 Continue"],
+        ..case()
+    }
+    .run("1.1");
+    Case {
+        client: vec![Send("GET /a HTTP/1.0\r\n\r\n"), ToEnd],
+        servers: servers(),
+        wants: vec!["HTTP/1.1 200 OK\r\n"],
+        lacks: vec!["103"],
+        ..case()
+    }
+    .run("1.0");
+}
+
+#[test]
+fn chunks_and_trailers_go_both_ways() {
+    let request = "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\n02\r\nde\r\n0\r\nX-Sum: 5\r\n\r\n";
+    let answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nwxyz\r\n0\r\nX-Check: 4\r\n\r\n";
+    Case {
+        client: vec![Send(request), Until("X-Check: 4\r\n\r\n"), Send(GET), Until("ok"), Close],
+        servers: vec![vec![Until("X-Sum: 5\r\n\r\n"), Send(answer), Until("\r\n\r\n"), Send(OK), ToEnd]],
+        wants: vec!["4\r\nwxyz\r\n0\r\nX-Check: 4\r\n\r\n"],
+        heard: vec!["\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\nX-Sum: 5\r\n\r\n"],
+        ..case()
+    }
+    .run("chunked");
+    Case {
+        client: vec![Send("GET /a HTTP/1.0\r\n\r\n"), ToEnd],
+        servers: vec![vec![Until("\r\n\r\n"), Send(answer), ToEnd]],
+        wants: vec!["Connection: close\r\n", "\r\n\r\nwxyz"],
+        lacks: vec!["chunked", "X-Check"],
+        ..case()
+    }
+    .run("a client that knows no chunks gets none");
+}
+
+#[test]
+fn long_bodies_arrive_whole() {
+    Case {
+        client: vec![
+            Send("PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n"),
+            Many(b'u', 100_000),
+            Count(b'd', 150_000),
+            Close,
+        ],
+        servers: vec![vec![
+            Until("\r\n\r\n"),
+            Count(b'u', 100_000),
+            Send("HTTP/1.1 200 Fine\r\nContent-Length: 150000\r\n\r\n"),
+            Many(b'd', 150_000),
+            ToEnd,
+        ]],
+        seeds: 6,
+        ..case()
+    }
+    .run("through pipes that hold a little at a time");
+}
+
+#[test]
+fn a_server_s_connection_is_used_again_only_if_that_is_safe() {
+    let second = || vec![Until("\r\n\r\n"), Send(OK), ToEnd];
+    let client = || vec![Send(GET), Until("\r\n\r\nok"), Wait(10), Send(GET), Until("\r\n\r\nok"), Close];
+    for (about, answer) in [
+        ("it says close", "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok"),
+        (
+            "there are bytes behind the body",
+            "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\n\r\n",
+        ),
+        ("it speaks 1.0", "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok"),
+    ] {
+        Case {
+            client: client(),
+            servers: vec![vec![Until("\r\n\r\n"), Send(answer), ToEnd], second()],
+            lacks: vec!["502"],
+            ..case()
+        }
+        .run(about);
+    }
+    // It was kept, and died.
+    for end in [Close, Reset] {
+        Case {
+            client: client(),
+            servers: vec![vec![Until("\r\n\r\n"), Send(OK), Wait(5), end], second()],
+            lacks: vec!["502"],
+            ..case()
+        }
+        .run("it died while it was idle");
+    }
+    Case {
+        client: client(),
+        servers: vec![vec![Until("\r\n\r\n"), Send(OK), Until("\r\n\r\n"), Reset], second()],
+        lacks: vec!["502"],
+        ..case()
+    }
+    .run("it died as the next request came, which is sent afresh");
+    Case {
+        client: vec![
+            Send(GET),
+            Until("\r\n\r\nok"),
+            Send("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab"),
+            Until("\r\n\r\n"),
+            Close,
+        ],
+        servers: vec![vec![Until("\r\n\r\n"), Send(OK), Until("\r\n\r\nab"), Reset]],
+        wants: vec!["502 Bad Gateway"],
+        ..case()
+    }
+    .run("what must not be sent twice is not");
+}
+
+#[test]
+fn what_can_be_read_in_two_ways_is_refused() {
+    for bad in [
+        "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /b HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /a HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\nGET /b HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /a HTTP/1.1\nHost: a\n\nGET /b HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /a\\b HTTP/1.1\r\nHost: a\r\n\r\nGET /b HTTP/1.1\r\nHost: a\r\n\r\n",
+    ] {
+        Case {
+            client: vec![Send(bad), ToEnd],
+            wants: vec!["HTTP/1.1 400 Bad Request\r\n", "Connection: close\r\n"],
+            once: "HTTP/1.1 ",
+            silent: true,
+            ..case()
+        }
+        .run(bad);
+    }
+    Case {
+        client: vec![Send("POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n"), ToEnd],
+        servers: vec![vec![ToEnd]],
+        wants: vec!["HTTP/1.1 400 "],
+        once: "HTTP/1.1 ",
+        maybe: true,
+        ..case()
+    }
+    .run("a chunk that is none");
+}
+
+#[test]
+fn head_has_no_body_and_keeps_the_connection() {
+    Case {
+        client: vec![
+            Send("HEAD /a HTTP/1.1\r\nHost: a\r\n\r\n"),
+            Until("\r\n\r\n"),
+            Send(GET),
+            Until("\r\n\r\nok"),
+            Close,
+        ],
+        servers: vec![vec![
+            Until("HEAD /a "),
+            Until("\r\n\r\n"),
+            Send("HTTP/1.1 200 OK\r\nContent-Length: 77\r\n\r\n"),
+            Until("\r\n\r\n"),
+            Send(OK),
+            ToEnd,
+        ]],
+        wants: vec!["Content-Length: 77\r\n"],
+        ..case()
+    }
+    .run("HEAD");
+}
+
+#[test]
+fn a_tunnel_carries_bytes_both_ways() {
+    let ask = "GET /ws HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
+    let agree = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nfirst";
+    Case {
+        client: vec![Send(ask), Until("\r\n\r\nfirst"), Send("up"), Until("down"), ShutDown, ToEnd],
+        servers: vec![vec![Until("\r\n\r\n"), Send(agree), Until("up"), Send("down"), ToEnd]],
+        ..case()
+    }
+    .run("websocket");
+}
+
+#[test]
+fn a_draining_worker_says_that_a_request_was_the_last() {
+    Case {
+        client: vec![Send(GET), ToEnd],
+        servers: vec![vec![Until("\r\n\r\n"), Drain, Send(OK), ToEnd]],
+        wants: vec!["Connection: close\r\n", "\r\n\r\nok"],
+        ..case()
+    }
+    .run("drain");
+}
+
+mod frames {
+    //! The same exchanges with a client that speaks something else.
+
+    use super::OK;
+    use super::support::{self, Case, Do::*, frame};
+
+    fn case() -> Case {
+        support::frames()
+    }
+
+    #[test]
+    fn a_request_goes_through() {
+        Case {
+            client: vec![
+                Frame(b'H', "GET\n/a?b=c\na\nend\nX-One: 1"),
+                UntilFrame(b'E'),
+                Frame(b'H', "GET\n/a\na\nend"),
+                UntilFrame(b'E'),
+                Close,
+            ],
+            servers: vec![vec![Until("\r\n\r\n"), Send(OK), Until("\r\n\r\n"), Send(OK), ToEnd]],
+            wants: vec!["200", "Content-Length: 2"],
+            heard: vec!["GET /a?b=c HTTP/1.1\r\nHost: a\r\nX-One: 1\r\n", "GET /a HTTP/1.1\r\nHost: a\r\n"],
+            ..case()
+        }
+        .run("two requests, one connection to the server");
+    }
+
+    #[test]
+    fn a_body_and_its_trailers_go_both_ways() {
+        let answer =
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nwxyz\r\n0\r\nX-Check: 4\r\n\r\n";
+        Case {
+            client: vec![
+                Frame(b'H', "POST\n/a\na\nopen"),
+                Frame(b'D', "abc"),
+                Frame(b'D', "de"),
+                Frame(b'E', "X-Sum: 5"),
+                UntilFrame(b'E'),
+                Close,
+            ],
+            servers: vec![vec![Until("0\r\nX-Sum: 5\r\n\r\n"), Send(answer), ToEnd]],
+            wants: vec![frame(b'E', "X-Check: 4\n")],
+            heard: vec!["Transfer-Encoding: chunked\r\n"],
+            ..case()
+        }
+        .run("open length");
+        Case {
+            client: vec![
+                Frame(b'H', "POST\n/a\na\nopen\ncontent-length: 5"),
+                Frame(b'D', "abcde"),
+                Frame(b'E', ""),
+                UntilFrame(b'E'),
+                Close,
+            ],
+            servers: vec![vec![Until("\r\n\r\nabcde"), Send(OK), ToEnd]],
+            heard: vec!["Content-Length: 5\r\n"],
+            ..case()
+        }
+        .run("known length");
+    }
+
+    #[test]
+    fn errors_are_told_in_its_own_words() {
+        Case {
+            client: vec![Frame(b'H', "GET\n/nowhere\na\nend"), UntilFrame(b'E'), Close],
+            wants: vec!["404", "{\"error_msg\":\"404 Route Not Found\"}\n"],
+            lacks: vec!["HTTP/1.1"],
+            silent: true,
+            ..case()
+        }
+        .run("no route");
+        Case {
+            client: vec![Frame(b'H', "GET\n/a b\na\nend"), UntilFrame(b'E'), ToEnd],
+            wants: vec!["400"],
+            silent: true,
+            ..case()
+        }
+        .run("a head that is refused");
+        Case {
+            client: vec![Frame(b'H', "GET\n/a\na\nend"), UntilFrame(b'R'), ToEnd],
+            servers: vec![vec![
+                Until("\r\n\r\n"),
+                Send("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab"),
+                Wait(50),
+                Reset,
+            ]],
+            wants: vec!["200"],
+            ..case()
+        }
+        .run("a response that broke off");
+        Case {
+            client: vec![Frame(b'H', "GET\n/a\na\nend"), UntilFrame(b'E'), Close],
+            servers: vec![vec![Until("\r\n\r\n"), ToEnd]],
+            wants: vec!["504"],
+            ..case()
+        }
+        .run("a server that is silent");
+    }
+
+    #[test]
+    fn a_client_that_leaves_ends_the_exchange() {
+        Case {
+            client: vec![Frame(b'H', "GET\n/a\na\nend"), Wait(20), Reset],
+            servers: vec![vec![Until("\r\n\r\n"), ToEnd]],
+            ..case()
+        }
+        .run("reset");
+    }
+
+    #[test]
+    fn bodies_are_filtered_and_held_for_either_client() {
+        let answer =
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nX-Check: 4\r\n\r\n";
+        let server = || vec![vec![Until("\r\n\r\n"), Send(answer), ToEnd]];
+        Case {
+            client: vec![Frame(b'H', "GET\n/filtered\na\nend"), UntilFrame(b'E'), Close],
+            servers: server(),
+            wants: vec!["HELLO", frame(b'E', "X-Check: 4\n")],
+            ..case()
+        }
+        .run("frames");
+        Case {
+            client: vec![
+                Send("GET /filtered HTTP/1.1\r\nHost: a\r\n\r\n"),
+                Until("X-Check: 4\r\n\r\n"),
+                Close,
+            ],
+            servers: server(),
+            wants: vec!["HELLO\r\n0\r\nX-Check: 4\r\n\r\n"],
+            ..super::case()
+        }
+        .run("HTTP/1");
+    }
+}

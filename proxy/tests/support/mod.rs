@@ -1,0 +1,378 @@
+//! Runs a script on both sides of a gateway, under many schedules.
+#![allow(dead_code, clippy::unwrap_used, clippy::disallowed_types, clippy::disallowed_macros)]
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::{Desired, Entry, Key, Kind, Resource};
+use proxy::Settings;
+use proxy::testing::{self, End, Gateway, Schedule};
+use sdk::build::{Names, Services};
+use sdk::meters::{Facts, Meters};
+use serde_json::{Value, json};
+use snapshot::Snapshot;
+use snapshot::compile::{Compiler, Touched};
+
+pub const SERVER: ([u8; 4], u16) = ([10, 0, 0, 1], 80);
+
+/// One step of a script.
+#[derive(Debug, Clone)]
+pub enum Do {
+    Send(&'static str),
+    /// So many of one byte.
+    Many(u8, usize),
+    /// Reads until this has come, behind what was waited for before.
+    Until(&'static str),
+    /// Reads until so many of one byte have come behind what was waited for before.
+    Count(u8, usize),
+    /// Reads to the end of the connection.
+    ToEnd,
+    /// Milliseconds of the clock that jumps.
+    Wait(u64),
+    ShutDown,
+    Close,
+    Reset,
+    Drain,
+    Frame(u8, &'static str),
+    /// Reads until a frame of this kind has come.
+    UntilFrame(u8),
+}
+
+/// What is said, and what is to come of it.
+#[derive(Clone)]
+pub struct Case {
+    pub client: Vec<Do>,
+    /// A script for each connection to the server, in order.
+    pub servers: Vec<Vec<Do>>,
+    /// What the client gets among other things, and what it does not.
+    pub wants: Vec<&'static str>,
+    pub lacks: Vec<&'static str>,
+    /// What the server gets among other things, and what it does not.
+    pub heard: Vec<&'static str>,
+    pub unheard: Vec<&'static str>,
+    /// No server is asked.
+    pub silent: bool,
+    /// Whether a server is asked depends on the schedule.
+    pub maybe: bool,
+    /// The client's connection ends with a reset.
+    pub broken: bool,
+    /// What the client gets exactly once.
+    pub once: &'static str,
+    pub frames: bool,
+    pub seeds: u64,
+}
+
+const BASE: Case = Case {
+    client: Vec::new(),
+    servers: Vec::new(),
+    wants: Vec::new(),
+    lacks: Vec::new(),
+    heard: Vec::new(),
+    unheard: Vec::new(),
+    silent: false,
+    maybe: false,
+    broken: false,
+    once: "",
+    frames: false,
+    seeds: 24,
+};
+
+/// A client that speaks HTTP/1.
+pub fn http() -> Case {
+    BASE
+}
+
+/// One that speaks in frames.
+pub fn frames() -> Case {
+    let mut case = BASE;
+    case.frames = true;
+    case
+}
+
+/// A frame's text; lives as long as the tests.
+pub fn frame(kind: u8, payload: &str) -> &'static str {
+    let mut bytes = vec![kind];
+    bytes.extend_from_slice(&(payload.len() as u32).to_be_bytes());
+    bytes.extend_from_slice(payload.as_bytes());
+    String::from_utf8(bytes).unwrap().leak()
+}
+
+/// What one side has read.
+#[derive(Debug, Default)]
+pub struct Got {
+    pub bytes: Vec<u8>,
+    /// Where the next wait begins.
+    at: usize,
+    /// It ended with a reset.
+    pub reset: bool,
+    pub ended: bool,
+}
+
+impl Got {
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
+    }
+
+    async fn more(&mut self, end: &End) -> bool {
+        let mut part = [0; 4096];
+        match end.read(&mut part).await {
+            Ok(0) => self.ended = true,
+            Ok(n) => self.bytes.extend_from_slice(&part[..n]),
+            Err(_) => (self.ended, self.reset) = (true, true),
+        }
+        !self.ended
+    }
+
+    fn find(&self, what: &[u8]) -> Option<usize> {
+        self.bytes[self.at..]
+            .windows(what.len())
+            .position(|here| here == what)
+            .map(|at| self.at + at + what.len())
+    }
+}
+
+/// Says and hears what a script tells. Panics with what came if something waited for does not come.
+pub async fn play(who: &str, script: &[Do], end: End, got: &RefCell<Got>, gateway: &Gateway) {
+    // Nobody else looks at it while the script runs.
+    let mut mine = got.take();
+    for step in script {
+        match step {
+            Do::Send(text) => {
+                // The other side may have gone; what follows in the script shows whether that is right.
+                let _ = end.write_all(text.as_bytes()).await;
+            }
+            Do::Many(byte, count) => {
+                let _ = end.write_all(&vec![*byte; *count]).await;
+            }
+            Do::Frame(kind, payload) => {
+                let _ = end.write_all(frame(*kind, payload).as_bytes()).await;
+            }
+            Do::Until(text) => loop {
+                if let Some(at) = mine.find(text.as_bytes()) {
+                    mine.at = at;
+                    break;
+                }
+                assert!(mine.more(&end).await, "{who} waits for {text:?}, but has {:?}", mine.text());
+            },
+            Do::UntilFrame(kind) => loop {
+                let Some((&[first, a, b, c, d], _)) = mine.bytes[mine.at..].split_first_chunk::<5>() else {
+                    assert!(mine.more(&end).await, "{who} waits for a frame, but has {:?}", mine.text());
+                    continue;
+                };
+                let next = mine.at + 5 + u32::from_be_bytes([a, b, c, d]) as usize;
+                if mine.bytes.len() < next {
+                    assert!(mine.more(&end).await, "{who} has half a frame: {:?}", mine.text());
+                    continue;
+                }
+                mine.at = next;
+                if first == *kind {
+                    break;
+                }
+            },
+            Do::Count(byte, count) => {
+                let mut left = *count;
+                loop {
+                    let here = mine.bytes[mine.at..].iter().filter(|&here| here == byte).count();
+                    mine.at = mine.bytes.len();
+                    left = left.saturating_sub(here);
+                    if left == 0 {
+                        break;
+                    }
+                    assert!(mine.more(&end).await, "{who} lacks {left} of {count} bytes");
+                }
+            }
+            Do::ToEnd => while mine.more(&end).await {},
+            Do::Wait(ms) => testing::sleep(Duration::from_millis(*ms)).await,
+            Do::ShutDown => end.shut_down(),
+            Do::Drain => gateway.drain(),
+            Do::Close => break,
+            Do::Reset => {
+                end.abort();
+                break;
+            }
+        }
+    }
+    drop(end);
+    got.replace(mine);
+}
+
+impl Case {
+    /// Runs it under each schedule, with a worker of its own each time.
+    pub fn run(self, about: &str) {
+        let settings = Settings { keepalive_timeout: Duration::from_secs(5), ..Settings::default() };
+        let about = about.to_owned();
+        with_gateways(settings, self.seeds as usize, async move |gateways, meters| {
+            for (seed, gateway) in gateways.enumerate() {
+                self.once(seed as u64, &about, gateway, &meters).await;
+            }
+        });
+    }
+
+    async fn once(&self, seed: u64, about: &str, gateway: Gateway, meters: &Meters) {
+        let short = self.seeds < 10;
+        let schedule = move |salt: u64| {
+            // The first of them is a perfect network.
+            let mut rng = fastrand::Rng::with_seed(seed.wrapping_mul(31) + salt);
+            match seed {
+                0 => Schedule::default(),
+                _ => Schedule {
+                    seed: rng.u64(..),
+                    most: [1, 2, 7, 50, 4096][rng.usize(..5)].max(if short { 50 } else { 1 }),
+                    pauses: [0, 30, 128][rng.usize(..3)],
+                    room: [if short { 1024 } else { 64 }, 4096, 0][rng.usize(..3)],
+                    cut: None,
+                },
+            }
+        };
+        let about = format!("{about}, seed {seed}");
+        let case = self;
+        {
+            let gateway = Rc::new(gateway);
+            let heard: Rc<RefCell<Vec<Rc<RefCell<Got>>>>> = Rc::default();
+            let playing = Rc::new(Cell::new(0));
+            let scripts = RefCell::new(VecDeque::from(case.servers.clone()));
+            let count = Rc::new(Cell::new(0u64));
+            {
+                let (heard, playing, gateway, about) =
+                    (heard.clone(), playing.clone(), gateway.clone(), about.clone());
+                testing::serve(SocketAddr::from(SERVER), move || {
+                    let number = count.get();
+                    count.set(number + 1);
+                    let script = scripts.borrow_mut().pop_front()?;
+                    let (end, theirs) = testing::pair(schedule(100 + number), schedule(200 + number));
+                    let got = Rc::new(RefCell::new(Got::default()));
+                    heard.borrow_mut().push(got.clone());
+                    let (playing, gateway, about) = (playing.clone(), gateway.clone(), about.clone());
+                    playing.set(playing.get() + 1);
+                    testing::spawn(async move {
+                        play(&format!("{about}: the server"), &script, end, &got, &gateway).await;
+                        playing.set(playing.get() - 1);
+                    });
+                    Some(theirs)
+                });
+            }
+            let end = if case.frames {
+                gateway.connect_frames(schedule(1), schedule(2))
+            } else {
+                gateway.connect(schedule(1), schedule(2))
+            };
+            let got = RefCell::new(Got::default());
+            let who = format!("{about}: the client");
+            let played =
+                testing::within(Duration::from_secs(600), play(&who, &case.client, end, &got, &gateway));
+            assert!(played.await.is_some(), "{about}: the client still waits");
+            settle(&gateway, &about).await;
+            gateway.close_idle_upstreams();
+            // A server may still wait for something, or for an end that comes late.
+            for _ in 0..200 {
+                if playing.get() == 0 {
+                    break;
+                }
+                testing::sleep(Duration::from_secs(1)).await;
+            }
+            assert_eq!(playing.get(), 0, "{about}: a server still waits");
+
+            let got = got.borrow();
+            let text = got.text();
+            for want in &case.wants {
+                assert!(text.contains(want), "{about}: the client lacks {want:?} in {text:?}");
+            }
+            for lack in &case.lacks {
+                assert!(!text.contains(lack), "{about}: the client has {lack:?} in {text:?}");
+            }
+            if !case.once.is_empty() {
+                assert_eq!(text.matches(case.once).count(), 1, "{about}: {text:?}");
+            }
+            assert_eq!(
+                got.reset, case.broken,
+                "{about}: whether the client's connection was reset: {text:?}"
+            );
+            let heard: Vec<String> = heard.borrow().iter().map(|got| got.borrow().text()).collect();
+            for want in &case.heard {
+                assert!(
+                    heard.iter().any(|text| text.contains(want)),
+                    "{about}: no server got {want:?}: {heard:?}"
+                );
+            }
+            for lack in &case.unheard {
+                assert!(
+                    !heard.iter().any(|text| text.contains(lack)),
+                    "{about}: a server got {lack:?}: {heard:?}"
+                );
+            }
+            assert!(!case.silent || heard.is_empty(), "{about}: a server was asked: {heard:?}");
+            if !case.maybe {
+                let left = case.servers.len().saturating_sub(heard.len());
+                assert_eq!(left, 0, "{about}: connections to the server that did not come about");
+            }
+            check_panics(meters, &about);
+        }
+    }
+}
+
+/// Waits until every connection of a client has ended, and looks what is left behind.
+pub async fn settle(gateway: &Gateway, about: &str) {
+    for _ in 0..20_000 {
+        if gateway.connections() == 0 {
+            break;
+        }
+        testing::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(gateway.connections(), 0, "{about}: a connection does not end");
+    assert_eq!(gateway.held(), 0, "{about}: memory for bodies was not given back");
+}
+
+pub fn check_panics(meters: &Meters, about: &str) {
+    let page =
+        String::from_utf8(meters.render(&Facts { hostname: "a", version: "0", ..Facts::default() }).concat());
+    let page = page.unwrap();
+    assert!(page.lines().any(|line| line == "sluice_panics_total 0"), "{about}: {page}");
+}
+
+/// Runs a test beside gateways with a few routes to [`SERVER`], one after the other.
+pub fn with_gateways(
+    settings: Settings,
+    count: usize,
+    test: impl AsyncFnOnce(testing::Gateways, Arc<Meters>) + 'static,
+) {
+    let (snapshot, meters) = snapshot();
+    let for_test = meters.clone();
+    testing::run(settings, snapshot, &meters, count, async move |gateways| test(gateways, for_test).await)
+        .unwrap();
+}
+
+struct NoNames;
+
+impl Names for NoNames {
+    fn addresses(&self, _host: &str) -> Vec<IpAddr> {
+        Vec::new()
+    }
+}
+
+fn snapshot() -> (Snapshot, Arc<Meters>) {
+    let upstream = json!({
+        "type": "roundrobin",
+        "nodes": {SocketAddr::from(SERVER).to_string(): 1},
+        "timeout": {"connect": 1, "send": 2, "read": 2},
+        "keepalive_pool": {"size": 4, "idle_timeout": 60, "requests": 1000},
+    });
+    let mut desired = Desired::default();
+    let mut put = |id: &str, value: Value| {
+        let resource = Resource::parse(Kind::Route, id, &value).unwrap();
+        desired.put(Arc::new(Entry { key: Key::new(Kind::Route, id), resource, created: 1, modified: 1 }));
+    };
+    put("1", json!({"uris": ["/a", "/1", "/2", "/3", "/b"], "upstream": upstream}));
+    put("2", json!({"uri": "/ws", "enable_websocket": true, "upstream": upstream}));
+    let rewrite = json!({"response-rewrite": {"filters": [{"regex": "hello", "replace": "HELLO"}]}});
+    put("3", json!({"uri": "/filtered", "upstream": upstream, "plugins": rewrite}));
+    let services = Services::for_tests();
+    let meters = services.meters.clone();
+    let catalog = Arc::new(plugins::Catalog::new(services, Default::default()).unwrap());
+    let compiled = Compiler::new(catalog, Default::default()).compile(&desired, &Touched::all(), &NoNames, 1);
+    assert!(compiled.rejected.is_empty(), "{:?}", compiled.rejected);
+    (compiled.snapshot, meters)
+}

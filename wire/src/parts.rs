@@ -1,0 +1,166 @@
+//! hot path
+//!
+//! A request head from the parts a binary protocol brings (RFC 9113 section 8.3): method, scheme,
+//! authority, path and fields. What is refused in bytes is refused here, by the same code; and so is what
+//! has a meaning in HTTP/1 alone.
+
+use crate::fields::{Field, Span, is_token, is_value_byte};
+use crate::h1::Refusal;
+use crate::h1::decode::{Expect, LONGEST_METHOD, Limits, Seen, resolve_host, span};
+use crate::h1::scan::Stop;
+use crate::head::{Framing, RequestHead, Version};
+use crate::method::Method;
+use crate::names::Name;
+use crate::target;
+
+/// The parts of a request head, as they came.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Parts<'a> {
+    pub method: &'a [u8],
+    /// `http` or `https`; only CONNECT has none.
+    pub scheme: Option<&'a [u8]>,
+    /// Host and port, if they did not come as the field `host`.
+    pub authority: Option<&'a [u8]>,
+    /// Path and query, or `*`; empty for CONNECT.
+    pub path: &'a [u8],
+    /// Nothing follows the head.
+    pub ends: bool,
+}
+
+/// Makes a head of its parts; `text` is memory that is used again. A body whose length is not
+/// announced has [`Framing::Chunked`]: its end is told by the protocol.
+pub fn request<'a>(
+    parts: &Parts<'_>,
+    fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
+    version: Version,
+    head: &mut RequestHead,
+    text: &mut Vec<u8>,
+    limits: &Limits,
+) -> Result<(), Refusal> {
+    head.clear();
+    make(parts, fields, version, head, text, limits).inspect_err(|_| head.clear())
+}
+
+fn make<'a>(
+    parts: &Parts<'_>,
+    fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
+    version: Version,
+    head: &mut RequestHead,
+    text: &mut Vec<u8>,
+    limits: &Limits,
+) -> Result<(), Refusal> {
+    text.clear();
+    let limit = limits.head.min(u32::MAX as usize / 8);
+    if parts.method.len() + parts.path.len() + parts.authority.map_or(0, <[u8]>::len) > limit {
+        return Err(Refusal::HeadTooLarge);
+    }
+    if parts.method.is_empty()
+        || parts.method.len() > LONGEST_METHOD
+        || !parts.method.iter().all(|&b| is_token(b))
+    {
+        return Err(Refusal::Method);
+    }
+    head.version = version;
+    head.method = Method::from_bytes(parts.method);
+    let connects = head.method == Method::Connect;
+    let (path, scheme) = match (connects, parts.authority) {
+        (true, Some(authority)) if parts.path.is_empty() && parts.scheme.is_none() => (authority, None),
+        (true, _) => return Err(Refusal::Target),
+        (false, _) => (parts.path, parts.scheme),
+    };
+    match (scheme, path) {
+        (None, _) if connects => {}
+        // No other form has a place here: the authority is a part of its own.
+        (Some(b"http" | b"https"), [b'/', ..] | b"*") => {}
+        _ => return Err(Refusal::Target),
+    }
+    text.extend_from_slice(parts.method);
+    head.method_span = span(0, text.len());
+    text.push(b' ');
+    let start = text.len();
+    text.extend_from_slice(path);
+    let end = text.len();
+    text.push(b' ');
+    let target = target::scan(text, start, head.method, limits.target).map_err(|stop| match stop {
+        Stop::Refused(refusal) => refusal,
+        Stop::More => Refusal::Target,
+    })?;
+    if target.end != end {
+        return Err(Refusal::Target);
+    }
+
+    let mut seen = Seen::default();
+    let mut lines = 0;
+    if let Some(authority) = parts.authority {
+        lines += 1;
+        let field = put(text, Name::Host, b"Host", authority)?;
+        seen.note(field, b"Host", authority, limits)?;
+        head.fields.push(field);
+    }
+    for (name, value) in fields {
+        lines += 1;
+        if lines > limits.fields {
+            return Err(Refusal::TooManyFields);
+        }
+        if text.len() + name.len() + value.len() > limit {
+            return Err(Refusal::HeadTooLarge);
+        }
+        let id = Name::from_bytes(name);
+        match id {
+            // Said twice in the same way it is said once.
+            Name::Host if parts.authority == Some(value) => continue,
+            Name::Connection
+            | Name::KeepAlive
+            | Name::ProxyConnection
+            | Name::TransferEncoding
+            | Name::Upgrade => return Err(Refusal::Connection),
+            Name::Te if !value.eq_ignore_ascii_case(b"trailers") => return Err(Refusal::Connection),
+            _ => {}
+        }
+        let field = put(text, id, name, value)?;
+        if seen.note(field, name, value, limits)? {
+            head.fields.push(field);
+        }
+    }
+    if seen.hosts == 0 {
+        return Err(Refusal::NoHost);
+    }
+    head.fields.load(text);
+
+    head.framing = match (seen.framing(&mut head.fields)?, parts.ends) {
+        (Some(Framing::Length(1..)), true) => return Err(Refusal::ContentLength),
+        (Some(framing), _) => framing,
+        (None, true) => Framing::None,
+        (None, false) => Framing::Chunked,
+    };
+    head.keep_alive = true;
+    match seen.expect {
+        Expect::None => {}
+        Expect::Continue => {
+            head.expect_continue = !matches!(head.framing, Framing::None | Framing::Length(0))
+        }
+        Expect::Other => return Err(Refusal::Expectation),
+    }
+    target::resolve(text, &target, head, &limits.path)?;
+    resolve_host(text, &target, &seen, head)
+}
+
+/// Puts a field's text behind what is there.
+fn put(text: &mut Vec<u8>, id: Name, name: &[u8], value: &[u8]) -> Result<Field, Refusal> {
+    if name.is_empty() || !name.iter().all(|&byte| is_token(byte)) {
+        return Err(Refusal::FieldName);
+    }
+    if let Some(bad) = value.iter().find(|&&byte| !is_value_byte(byte)) {
+        return Err(if *bad == 0 { Refusal::Nul } else { Refusal::Control });
+    }
+    // White space around a value is not part of it, and has no place in a protocol without lines.
+    if matches!(value.first(), Some(b' ' | b'\t')) || matches!(value.last(), Some(b' ' | b'\t')) {
+        return Err(Refusal::LeadingSpace);
+    }
+    let mut keep = |bytes: &[u8]| {
+        let start = text.len();
+        text.extend_from_slice(bytes);
+        Span { start: start as u32, len: bytes.len() as u32 }
+    };
+    Ok(Field { id, name: keep(name), value: keep(value) })
+}
