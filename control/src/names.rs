@@ -205,7 +205,7 @@ impl Resolver {
         let (wait, changed) = match result {
             Ok(mut found) => {
                 if state.error.take().is_some() {
-                    tracing::info!("the name {host} can be looked up again");
+                    tracing::info!("{host} resolves again");
                 }
                 state.failures = 0;
                 found.addresses.sort_unstable();

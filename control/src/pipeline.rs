@@ -263,11 +263,8 @@ impl Pipeline {
             if users.len() > MOST_USERS {
                 named.push(format!("{} more", users.len() - MOST_USERS));
             }
-            let what = if has_addresses { "its last addresses are used on" } else { "it has no address" };
-            tracing::error!(
-                "the name {host} cannot be looked up: {error}; {what}; wanted by {}",
-                named.join(", ")
-            );
+            let what = if has_addresses { "its last addresses stay in use" } else { "it has no address" };
+            tracing::error!("cannot resolve {host}: {error}; {what}; used by {}", named.join(", "));
         }
     }
 
@@ -281,7 +278,7 @@ impl Pipeline {
             tracing::warn!("{key}: {}; at {}", invalid.reason, invalid.pointer);
         }
         if ignored.len() > MOST_LINES {
-            tracing::warn!("and {} more things that have no effect", ignored.len() - MOST_LINES);
+            tracing::warn!("and {} more settings that have no effect", ignored.len() - MOST_LINES);
         }
     }
 
@@ -303,7 +300,7 @@ impl Pipeline {
                 of(Kind::Consumer),
             );
         } else if batch.plugins {
-            tracing::info!("list of plugins read again, revision {revision}, {ms:.1} ms");
+            tracing::info!("plugin list reread, revision {revision}, {ms:.1} ms");
         } else if batch.changes > 0 {
             tracing::info!(
                 "configuration changed: {} change{}, revision {revision}, {ms:.1} ms",
@@ -332,7 +329,7 @@ fn tell_news(now: &[Rejected], before: &[Rejected], tell: impl Fn(&Rejected)) {
     news.by_ref().take(MOST_LINES).for_each(tell);
     let left_out = news.count();
     if left_out > 0 {
-        tracing::error!("and {left_out} others, which the control API lists at /v1/rejected");
+        tracing::error!("and {left_out} more, listed by the control API at /v1/rejected");
     }
 }
 

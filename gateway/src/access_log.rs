@@ -51,8 +51,7 @@ impl AccessLog {
             Ok(file) => file,
             Err(error) if settings.is_default => {
                 tracing::warn!(
-                    "no access log is written: {place}: {error}; name another place in \
-                     nginx_config.http.access_log, or say `off` there"
+                    "no access log is written: {place}: {error}; set nginx_config.http.access_log to another file, or to `off`"
                 );
                 return Ok(None);
             }
@@ -112,7 +111,7 @@ impl AccessLog {
         self.sink.end();
         // An error means that the thread has ended.
         if let Err(std::sync::mpsc::RecvTimeoutError::Timeout) = self.written.recv_timeout(LAST_LINES) {
-            tracing::warn!("{} does not take the last lines of the access log; they are lost", self.place);
+            tracing::warn!("{} did not accept the last lines of the access log; they are lost", self.place);
         }
     }
 }
@@ -125,7 +124,7 @@ pub async fn tell_dropped(sink: Sink, place: Place) {
         let now = sink.dropped();
         if now > before {
             tracing::warn!(
-                "{} lines of the access log were dropped, as {place} did not take them",
+                "{} access log lines were dropped because {place} could not be written in time",
                 now - before
             );
         }
@@ -148,7 +147,7 @@ pub fn check_format(settings: &boot::AccessLog) -> Vec<(Severity, Invalid)> {
     let unknown = format.vars().filter(|var| !var.is_known()).map(|var| {
         let name = var.name();
         let invalid =
-            Invalid::new(format!("the variable `${name}` has no value here: {absent} is written for it"));
+            Invalid::new(format!("the variable `${name}` is not supported: {absent} is written instead"));
         let invalid = match sdk::vars::nearest(name) {
             Some(near) => invalid.hint(format!("did you mean `${near}`?")),
             None => invalid,

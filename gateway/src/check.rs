@@ -26,7 +26,7 @@ pub fn run(files: &Files, strict: bool) -> anyhow::Result<bool> {
     let mut all = found.warnings.clone();
     let mut told = match &found.config {
         Some(config) if !strict || found.warnings.is_empty() => {
-            vec![format!("{} can be used", config.display())]
+            vec![format!("{} is valid", config.display())]
         }
         _ => Vec::new(),
     };
@@ -38,7 +38,7 @@ pub fn run(files: &Files, strict: bool) -> anyhow::Result<bool> {
         };
         if !diagnostics.iter().any(|diagnostic| strict || diagnostic.severity == Severity::Error) {
             let plural = if count == 1 { "" } else { "s" };
-            told.push(format!("{} can be used: {count} resource{plural}", resources.display()));
+            told.push(format!("{} is valid: {count} resource{plural}", resources.display()));
         }
         all.extend(diagnostics);
     }
@@ -60,7 +60,7 @@ fn unchecked(found: &Found) -> Option<String> {
     };
     Some(match &found.config {
         Some(_) => resources,
-        None => format!("no file to check: a start uses the defaults; {resources}"),
+        None => format!("no file to check: the defaults apply; {resources}"),
     })
 }
 

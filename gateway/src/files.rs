@@ -89,7 +89,7 @@ pub fn env(name: &str) -> Option<String> {
 pub fn read(path: &Path) -> Result<String, Vec<Diagnostic>> {
     // A pipe that nobody writes to would never end.
     if path.exists() && !path.is_file() {
-        return Err(missing(path, "cannot be read: it is no regular file"));
+        return Err(missing(path, "cannot be read: it is not a regular file"));
     }
     std::fs::read_to_string(path).map_err(|error| missing(path, &format!("cannot be read: {error}")))
 }

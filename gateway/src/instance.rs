@@ -61,19 +61,21 @@ fn read(files: &Files) -> Option<Found> {
 fn running(found: &Found) -> anyhow::Result<(SocketAddr, Value)> {
     let Some(address) = found.boot.control else {
         bail!(
-            "the control API is off, and running instances are asked through it\n  \
+            "the control API is off, and a running instance can only be reached through it\n  \
              help: set apisix.enable_control to true"
         );
     };
     let address = reachable(address);
     let answer = call(address, "GET", "/v1/status", None).with_context(|| {
-        format!("no gateway runs with this configuration: its control API would answer on {address}")
+        format!(
+            "no gateway is running with this configuration: nothing answers on its control API, {address}"
+        )
     })?;
     let status: Value = serde_json::from_str(&answer.1).unwrap_or_default();
     if answer.0 != 200 || status.get("program").and_then(Value::as_str) != Some("sluice") {
         bail!(
-            "what answers on {address} is not this program's control API (GET /v1/status: {})\n  \
-             help: give the configuration that started the gateway, or see apisix.control",
+            "the server on {address} is not Sluice's control API (GET /v1/status: {})\n  \
+             help: pass the configuration the gateway was started with, or check apisix.control",
             answer.0
         );
     }
@@ -102,7 +104,7 @@ fn call(address: SocketAddr, method: &str, path: &str, key: Option<&str>) -> any
     )?;
     let mut bytes = Vec::new();
     stream.take(MOST).read_to_end(&mut bytes)?;
-    answer(&bytes).ok_or_else(|| anyhow!("what answers on {address} is no HTTP server"))
+    answer(&bytes).ok_or_else(|| anyhow!("the server on {address} does not speak HTTP"))
 }
 
 /// Status and body of a whole response, as our own servers write it: with a length.

@@ -12,13 +12,13 @@ const QUICK: Duration = Duration::from_secs(10);
 /// Signals that would end the process by default and mean nothing to it. USR2 is nginx's call for
 /// an upgrade of the program, which is not served yet.
 const IGNORED: [(Raw, &str); 7] = [
-    (Raw::USR2, "USR2 (an upgrade while running is not served yet)"),
+    (Raw::USR2, "USR2 (upgrading a running process is not supported yet)"),
     (Raw::ALARM, "ALRM"),
     (Raw::VTALARM, "VTALRM"),
     (Raw::PROF, "PROF"),
     (Raw::IO, "IO"),
     (Raw::POWER, "PWR"),
-    (Raw::WINCH, "WINCH (end gracefully with QUIT)"),
+    (Raw::WINCH, "WINCH (use QUIT for a graceful stop)"),
 ];
 
 /// The signals that matter, taken over at start so that none is lost.
@@ -92,7 +92,7 @@ impl Signals {
                 _ = self.term.recv() => break,
                 _ = self.int.recv() => break,
                 () = tokio::time::sleep_until(end) => {
-                    tracing::warn!("some requests took longer and are cut off");
+                    tracing::warn!("some requests did not finish in time and were cut off");
                     break;
                 }
                 () = tokio::time::sleep(Duration::from_millis(5)) => {}
@@ -133,8 +133,7 @@ impl Watchman {
         for (worker, why) in self.watch.ended() {
             if self.ended.iter().all(|(known, _)| *known != worker) {
                 tracing::error!(
-                    "worker {worker} of {} has ended: {why}; the others go on, and the process ends with an \
-                     error when it is stopped",
+                    "worker {worker} of {} has ended: {why}; the others continue, and the exit code will be 1",
                     self.watch.count()
                 );
                 self.ended.push((worker, why));
@@ -144,10 +143,10 @@ impl Watchman {
         if self.looks.is_multiple_of(LOOKS) {
             let hanging = self.watch.look(&mut self.ticks);
             for worker in hanging.iter().filter(|worker| !self.hanging.contains(worker)) {
-                tracing::error!("worker {worker} hangs: it has done nothing for a while");
+                tracing::error!("worker {worker} is stuck: it has made no progress for a while");
             }
             for worker in self.hanging.iter().filter(|worker| !hanging.contains(worker)) {
-                tracing::warn!("worker {worker} goes on");
+                tracing::warn!("worker {worker} makes progress again");
             }
             self.hanging = hanging;
         }
@@ -158,7 +157,7 @@ impl Watchman {
         match self.watch.ended().first() {
             None => Ok(()),
             Some((worker, why)) => {
-                anyhow::bail!("worker {worker} of {} had ended by itself: {why}", self.watch.count())
+                anyhow::bail!("worker {worker} of {} ended unexpectedly: {why}", self.watch.count())
             }
         }
     }

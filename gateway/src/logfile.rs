@@ -144,7 +144,7 @@ impl Writer {
         match self.place.open() {
             Ok(file) => (self.file, self.within_line) = (Some(file), false),
             Err(error) => tracing::error!(
-                "cannot open {} again, {} goes on in the old file: {error}",
+                "cannot reopen {}, {} still goes to the old file: {error}",
                 self.place,
                 self.what
             ),

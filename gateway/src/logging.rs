@@ -63,7 +63,7 @@ pub fn reopen() {
     match log.place.open() {
         Ok(file) => *log.file.lock().unwrap_or_else(PoisonError::into_inner) = file,
         Err(error) => {
-            tracing::error!("cannot open {} again, the log goes on in the old file: {error}", log.place)
+            tracing::error!("cannot reopen {}, still writing to the old file: {error}", log.place)
         }
     }
 }
@@ -128,7 +128,7 @@ pub fn fault(record: FaultRecord) {
 fn tell_lost(lost: &AtomicU64) {
     let lost = lost.swap(0, Ordering::Relaxed);
     if lost > 0 {
-        tracing::warn!(target: REQUEST, "{lost} more failed requests were not written here");
+        tracing::warn!(target: REQUEST, "{lost} more failed requests were not logged");
     }
 }
 
@@ -140,7 +140,7 @@ fn write_fault(record: &FaultRecord) {
         return;
     }
     match (limit, fault.kind) {
-        (Some((name, bound)), _) => words.push_str(&format!(": the bound is {bound} ({name})")),
+        (Some((name, bound)), _) => words.push_str(&format!(": the limit is {bound} ({name})")),
         (None, FaultKind::BadResponse(refusal)) => words.push_str(&format!(": {refusal}")),
         _ => {}
     }

@@ -63,9 +63,8 @@ pub async fn tidy(meters: Arc<Meters>) {
         if !told && meters.overflowed() > 0 {
             told = true;
             tracing::warn!(
-                "the metrics have more label sets than fit into {} lines: requests with further ones are counted \
-                 under the route {} (nginx_metric_errors_total says how many)\n  help: raise \
-                 plugin_attr.prometheus.max_series, or switch labels off by the plugin's metadata",
+                "the metrics reached their limit of {} series: requests with new label sets are counted under the route {} (nginx_metric_errors_total counts them)\n  help: raise \
+                 plugin_attr.prometheus.max_series, or disable labels in the plugin's metadata",
                 meters.settings().max_series,
                 sdk::meters::OVERFLOW,
             );

@@ -29,24 +29,19 @@ pub fn tell(worker: usize, notice: Notice) {
 fn write(worker: usize, notice: &Notice) {
     match notice {
         Notice::ConnectionsFull { closed, limit } => tracing::warn!(
-            "worker {worker} holds {limit} connections, as many as it may: closed {closed} idle ones for \
-             new clients; raise nginx_config.event.worker_connections, or `ulimit -n` if that is the bound"
+            "worker {worker} reached its limit of {limit} connections and closed {closed} idle ones for new clients; raise nginx_config.event.worker_connections, or `ulimit -n` if that is lower"
         ),
         Notice::OutOfDescriptors { times, upstreams, clients } => tracing::error!(
-            "worker {worker} ran out of descriptors {times} times: closed {upstreams} idle connections to \
-             upstreams and {clients} of clients; raise `ulimit -n` or LimitNOFILE"
+            "worker {worker} ran out of file descriptors {times} times and closed {upstreams} idle upstream connections and {clients} idle clients; raise `ulimit -n` or LimitNOFILE"
         ),
         Notice::FetchesDropped { target, dropped, limit } if target.is_empty() => tracing::warn!(
-            "worker {worker} dropped {dropped} requests of plugins: {limit} are in flight, as many as may be \
-             (nginx_config.http.max_plugin_requests, and `ulimit -n`)"
+            "worker {worker} dropped {dropped} plugin requests: {limit} are in flight, the maximum (nginx_config.http.max_plugin_requests, and `ulimit -n`)"
         ),
         Notice::FetchesDropped { target, dropped, limit } => tracing::warn!(
-            "worker {worker} dropped {dropped} requests of plugins to {target}: {limit} wait for it, as many \
-             as may (nginx_config.http.max_plugin_requests_per_target)"
+            "worker {worker} dropped {dropped} plugin requests to {target}: {limit} are waiting for it, the maximum (nginx_config.http.max_plugin_requests_per_target)"
         ),
         Notice::Panicked { task, times } => tracing::error!(
-            "a fault in the gateway: the task `{task}` of worker {worker} panicked {times} times and goes on; \
-             the lines above tell where, please report them"
+            "bug in the gateway: task `{task}` of worker {worker} panicked {times} times and continues; please report the lines above"
         ),
     }
 }

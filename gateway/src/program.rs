@@ -103,12 +103,12 @@ impl Program for Running {
                         self.place.display(),
                         match mistakes {
                             0 => String::new(),
-                            1 => ": 1 mistake, which `sluice check` shows".to_owned(),
-                            many => format!(": {many} mistakes, which `sluice check` shows"),
+                            1 => ": 1 error; `sluice check` shows it".to_owned(),
+                            many => format!(": {many} errors; `sluice check` shows them"),
                         }
                     )),
                     Ok(Ok(Err(finding))) => {
-                        wrong.push(format!("{}; what it said before stays", finding.one_line()));
+                        wrong.push(format!("{}; its previous content stays in use", finding.one_line()));
                     }
                     _ => told.push(format!("{} is still being read", self.place.display())),
                 }
@@ -116,11 +116,13 @@ impl Program for Running {
             if let Some(config) = &self.config {
                 let taken = match self.read_plugins() {
                     Ok(listed) => self.take_plugins(listed).await,
-                    Err(reason) => Err(format!("{reason}; what {} said before stays", config.display())),
+                    Err(reason) => {
+                        Err(format!("{reason}; the previous content of {} stays in use", config.display()))
+                    }
                 };
                 match taken {
                     Ok(()) => told.push(format!(
-                        "read {} again: the list of plugins applies now, all else at the next start",
+                        "reread {}: the plugin list applies now, everything else at the next start",
                         config.display()
                     )),
                     Err(reason) => wrong.push(reason),
@@ -128,9 +130,7 @@ impl Program for Running {
             }
             match (told.is_empty(), wrong.is_empty()) {
                 (_, false) => Err(wrong.into_iter().chain(told).collect::<Vec<_>>().join("; ")),
-                (true, true) => {
-                    Err("no file was read at the start, so there is none to read again".to_owned())
-                }
+                (true, true) => Err("no file was read at start, so there is none to reread".to_owned()),
                 (false, true) => {
                     told.extend(self.not_served());
                     Ok(told.join("; "))

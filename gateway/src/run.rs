@@ -83,7 +83,7 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
             sinks.call();
         }
     };
-    let signals = Signals::new(reopen).context("cannot take over signals")?;
+    let signals = Signals::new(reopen).context("cannot install signal handlers")?;
     let services = Services { sinks: deliveries.sinks(), ..wiring::services(&boot)? };
     let catalog = wiring::catalog_with(&boot, services.clone())?;
     let (store, file) = open_store(&boot, &*catalog, resources.as_deref(), &data)?;
@@ -144,7 +144,7 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
     let first = async { while handle.report().published.is_none() && handle.changed().await {} };
     if tokio::time::timeout(FIRST_SNAPSHOT, first).await.is_err() {
         tracing::error!(
-            "no configuration after {} s; serving without until it comes",
+            "no configuration after {} s; serving without one until it arrives",
             FIRST_SNAPSHOT.as_secs()
         );
     }
@@ -269,9 +269,7 @@ fn listen_for_traffic(
                 let failed = cannot_listen(addr, "traffic", "apisix.node_listen", &error);
                 return Err(match error.kind() {
                     io::ErrorKind::AddrInUse => {
-                        anyhow!(
-                            "{failed}; to share it with a gateway that this one shall replace: --reuse-port"
-                        )
+                        anyhow!("{failed}; to take over from a running gateway, use --reuse-port")
                     }
                     _ => failed,
                 });

@@ -86,7 +86,7 @@ async fn serve(
                     if files.len() < FILES {
                         files.extend(write(&path, intake, done.clone()));
                     } else {
-                        tracing::error!("plugins write to {FILES} files already: what is for {path} is dropped");
+                        tracing::error!("plugins already write to {FILES} files, the maximum: entries for {path} are dropped");
                     }
                 }
                 _ => _ = tasks.spawn_local(batches::run(intake, stopping.clone())),

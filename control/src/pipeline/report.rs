@@ -61,13 +61,13 @@ impl Default for Report {
 pub(super) fn dangling_line(dangling: &Rejected) -> String {
     let Rejected { key, invalid, .. } = dangling;
     let at = if invalid.pointer.is_empty() { "" } else { " at " };
-    format!("{key} is not complete: {}{at}{}", invalid.reason, invalid.pointer)
+    format!("{key} is incomplete: {}{at}{}", invalid.reason, invalid.pointer)
 }
 
 /// A rejected resource for a log: which, where, why, what would be right.
 pub(super) fn one_line(rejected: &Rejected) -> String {
     let Rejected { key, invalid, served: _ } = rejected;
-    let mut line = format!("{key} is not used as it is: {}", invalid.reason);
+    let mut line = format!("{key} is not served as written: {}", invalid.reason);
     let mut add = |words: &str, text: &str| {
         // Writing to a string cannot fail.
         let _ = write!(line, "; {words}{text}");
@@ -80,6 +80,6 @@ pub(super) fn one_line(rejected: &Rejected) -> String {
             add(words, text);
         }
     }
-    add("", if rejected.kept() { "its last good form is used on" } else { "it is left out" });
+    add("", if rejected.kept() { "its last good form stays in use" } else { "it is left out" });
     line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -106,7 +106,7 @@ impl File {
         let signal = Signal { wake, waiting: Arc::default(), touched: Arc::default(), stop: Arc::default() };
         let watcher = watch(path, signal.clone());
         if let Err(error) = &watcher {
-            tracing::warn!(path = %path.display(), %error, "cannot watch the file; looking at it every second");
+            tracing::warn!(path = %path.display(), %error, "cannot watch the file; checking it every second instead");
         }
         let run = signal.clone();
         let thread = thread::Builder::new()
@@ -317,7 +317,7 @@ impl Reader {
         let mut options = fs::OpenOptions::new();
         let file = options.read(true).custom_flags(flags.cast_signed()).open(&self.path).map_err(cannot)?;
         if !file.metadata().map_err(cannot)?.is_file() {
-            return Err("cannot read the file: it is no regular file".to_owned());
+            return Err("cannot read the file: it is not a regular file".to_owned());
         }
         let mut bytes = Vec::new();
         file.take(MAX_SIZE + 1).read_to_end(&mut bytes).map_err(cannot)?;
@@ -381,7 +381,10 @@ impl Reader {
         if self.rejected.first() == Some(&diagnostic) && self.rejected.len() == 1 {
             return;
         }
-        tracing::error!("{}; nothing of it is used, and what it said before stays", diagnostic.one_line());
+        tracing::error!(
+            "{}; none of it is used, and its previous content stays in use",
+            diagnostic.one_line()
+        );
         self.rejected = vec![diagnostic];
         // It may come back as it was.
         self.content = None;
@@ -425,10 +428,10 @@ fn tell(path: &Path, revision: Revision, changes: &Changed, used: usize, wrong: 
             }
         }
         if changes.plugins {
-            line.push_str("; another list of plugins");
+            line.push_str("; the plugin list changed");
         }
         if changes.is_empty() {
-            line.push_str("; nothing else than before");
+            line.push_str("; nothing changed");
         }
     }
     tracing::info!("{line}");
@@ -595,7 +598,7 @@ plugins:
             kept = next(&mut changes).await;
         }
         assert_eq!(kept.items.len(), 3);
-        assert_eq!(kept.rejected[0].message, "cannot read the file: it is no regular file");
+        assert_eq!(kept.rejected[0].message, "cannot read the file: it is not a regular file");
         fs::remove_file(&path).unwrap();
         fs::write(&path, TWO.replace("/b", "/c")).unwrap();
         let mut healed = next(&mut changes).await;

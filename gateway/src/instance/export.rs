@@ -87,7 +87,7 @@ fn of_admin(found: &Found) -> anyhow::Result<Held> {
     let admin = &found.boot.admin;
     if !admin.enabled {
         bail!(
-            "a gateway holds the store and has no Admin API to ask: stop it first, or set apisix.enable_admin"
+            "a running gateway has the store open and its Admin API is off: stop it first, or set apisix.enable_admin"
         );
     }
     let address = reachable(admin.listen);
@@ -98,7 +98,7 @@ fn of_admin(found: &Found) -> anyhow::Result<Held> {
     let list = |path: &str| -> anyhow::Result<Vec<Value>> {
         let path = format!("/apisix/admin/{path}");
         let (status, body) = call(address, "GET", &path, key.as_deref()).with_context(|| {
-            format!("a gateway holds the store, but its Admin API does not answer on {address}")
+            format!("a running gateway has the store open, but its Admin API does not answer on {address}")
         })?;
         let value: Value = serde_json::from_str(&body).unwrap_or_default();
         match status {

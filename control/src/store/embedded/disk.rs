@@ -82,7 +82,7 @@ impl Disk {
         }
         if self.path.with_file_name("store.key").exists() {
             tracing::warn!(
-                "{} is not there, though {} was in use before: starting with an empty configuration",
+                "{} is missing, although {} was in use before: starting with an empty configuration",
                 self.path.display(),
                 self.folder().display()
             );
@@ -132,7 +132,7 @@ impl Disk {
             let there = self.reopen()?.revision;
             if there != self.revision {
                 self.database = None;
-                let reason = format!("somebody else has written revision {there} over our {}", self.revision);
+                let reason = format!("another process wrote revision {there} over our {}", self.revision);
                 return Err(self.gone(reason));
             }
         }
@@ -224,7 +224,7 @@ impl Disk {
             StorageFull | QuotaExceeded | FileTooLarge => {
                 StoreError::Full(format!("{}: {error}", self.path.display()))
             }
-            io::ErrorKind::UnexpectedEof => self.damaged("it has been cut short"),
+            io::ErrorKind::UnexpectedEof => self.damaged("it is truncated"),
             _ => folder_error(self.folder(), error),
         }
     }
@@ -259,7 +259,7 @@ fn folder_error(path: &Path, error: &io::Error) -> StoreError {
             "; let this user write there, or choose another folder with --data"
         }
         io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
-            "; something that is no folder is in the way: move it, or choose another folder with --data"
+            "; something that is not a folder is in the way: move it, or choose another folder with --data"
         }
         _ => "",
     };
