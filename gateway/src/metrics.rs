@@ -33,7 +33,7 @@ pub fn printer(services: Services, access_log: Option<Sink>) -> admin::metrics::
             modify_indexes: &[],
             upstreams: &[],
             counters_evicted: counters.evicted(),
-            cache_reads_late: services.caches.late_reads(),
+            cache_reads_late: services.others.get::<cache::Caches>().map_or(0, |caches| caches.late_reads()),
             access_log_dropped: access_log.as_ref().map_or(0, Sink::dropped),
             entries_gathered: &services.sinks.gathered(),
             entries_dropped: &services.sinks.dropped(),

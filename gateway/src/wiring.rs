@@ -3,13 +3,13 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use cache::{Caches, DiskSettings};
 use control::store::{Embedded, Ring, Sealed};
 use indexmap::IndexMap;
 use ipnet::IpNet;
 use model::boot::{self, Boot};
 use sdk::Catalog;
-use sdk::build::Services;
-use sdk::cache::{self, Caches, DiskSettings};
+use sdk::build::{Services, Shared};
 use sdk::counters::Counters;
 use sdk::meters::Meters;
 use serde_json::{Map, Value, json};
@@ -31,11 +31,10 @@ pub fn services(boot: &Boot) -> anyhow::Result<Services> {
     };
     Ok(Services {
         counters: Arc::new(counters),
-        caches: Arc::new(Caches::new(cache_zones(boot))),
         meters: Arc::new(Meters::new(meters(boot)?)),
         sinks: Arc::default(),
         states: Default::default(),
-        others: Default::default(),
+        others: Shared::default().with(Arc::new(Caches::new(cache_zones(boot)))),
     })
 }
 
@@ -66,7 +65,7 @@ fn meters(boot: &Boot) -> anyhow::Result<sdk::meters::Settings> {
 /// A plugin's schema that does not compile.
 pub fn catalog(boot: &Boot) -> anyhow::Result<Arc<plugins::Catalog>> {
     let caches = Arc::new(Caches::for_checking(cache_zones(boot)));
-    catalog_with(boot, Services { caches, ..services(boot)? })
+    catalog_with(boot, Services { others: Shared::default().with(caches), ..services(boot)? })
 }
 
 /// The plugins of a gateway that serves.

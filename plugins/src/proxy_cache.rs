@@ -27,10 +27,10 @@ mod tests;
 
 use std::sync::Arc;
 
+use cache::{Caches, Content, Entry, Zone};
 use model::Invalid;
 use model::invalid::nearest;
 use sdk::state::WorkerState;
-use sdk::cache::{self, Content, Entry, Zone};
 use sdk::chain::{Phase, Phases};
 use sdk::exchange::Body;
 use sdk::{Build, Chunk, Exchange, Method, Plugin, Reply, Step};
@@ -163,7 +163,7 @@ impl Plugin for ProxyCache {
                 .at(format!("/cache_key/{at}"))
                 .hint("list the methods in cache_method; POST never shares an answer with GET"));
         }
-        let zone = zone(&config, &cx.services.caches).map_err(|error| error.at("/cache_zone"))?;
+        let zone = zone(&config, &cx.service::<Caches>().unwrap_or_default()).map_err(|error| error.at("/cache_zone"))?;
         zone.open().map_err(|error| error.at("/cache_zone"))?;
         let [bypass, no_cache] = [&config.cache_bypass, &config.no_cache].map(|list| key::parts(list));
         let key = Key::new(&config.cache_key, config.consumer_isolation);
@@ -374,7 +374,7 @@ fn pass(x: &mut Exchange<'_>, status: &str) -> Step {
 }
 
 /// The zone, if it is of the strategy's kind.
-fn zone(config: &Config, caches: &cache::Caches) -> Result<Arc<Zone>, Invalid> {
+fn zone(config: &Config, caches: &Caches) -> Result<Arc<Zone>, Invalid> {
     let name = config.cache_zone.as_str();
     let Some(zone) = caches.zone(name) else {
         let hint = match nearest(name, caches.names()) {

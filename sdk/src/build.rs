@@ -8,7 +8,6 @@ use hashbrown::HashMap;
 use model::Invalid;
 use serde_json::Value;
 
-use crate::cache::Caches;
 use crate::chain::Chain;
 use crate::counters::Counters;
 use crate::meters::Meters;
@@ -30,7 +29,6 @@ pub struct Owner {
 #[derive(Debug, Clone)]
 pub struct Services {
     pub counters: Arc<Counters>,
-    pub caches: Arc<Caches>,
     pub meters: Arc<Meters>,
     pub sinks: Arc<Sinks>,
     pub states: Arc<States>,
@@ -61,7 +59,6 @@ impl Services {
     pub fn for_tests() -> Services {
         Services {
             counters: Arc::default(),
-            caches: Arc::default(),
             meters: Arc::default(),
             sinks: Arc::default(),
             states: Arc::default(),

@@ -10,7 +10,6 @@
 
 pub mod budget;
 pub mod build;
-pub mod cache;
 pub mod catalog;
 pub mod chain;
 pub mod client;

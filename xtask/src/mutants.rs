@@ -23,7 +23,7 @@ use switch::Switched;
 use tree::Tree;
 
 /// The rooms that every request passes through.
-const ROOMS: [&str; 5] = ["wire", "sdk", "snapshot", "plugins", "proxy"];
+const ROOMS: [&str; 6] = ["wire", "sdk", "cache", "snapshot", "plugins", "proxy"];
 
 const USAGE: &str = "usage: cargo x mutants [ROOM...] [--file WORD]... [--since REVISION] [--shard K/N] [--missed] [--quick] [--list]";
 

@@ -1,7 +1,7 @@
 //! From the upstream's answer to a stored one.
 
 use bytes::Bytes;
-use sdk::cache::{Content, New, variant};
+use cache::{Content, New, variant};
 use sdk::exchange::Source;
 use sdk::{Chunk, Exchange, Fields, Framing, Method};
 

@@ -6,9 +6,14 @@
 //! index in memory and a checksummed file an answer, which threads of its own read
 //! and write: a worker never touches a file. What may be stored, and for how long it
 //! is fresh, is for the plugin to say.
-#![expect(
-    clippy::disallowed_types,
-    reason = "taken when zones are made and when they close, never by a request"
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(
+    not(test),
+    expect(
+        clippy::disallowed_types,
+        reason = "taken when zones are made and when they close, never by a request"
+    )
 )]
 
 mod disk;
