@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use control::Handle;
 use control::store::Store;
 use sdk::build::Services;
+use sdk::counters::Table;
 use sdk::meters::{Facts, Meters, Zone};
 use sdk::sink::Sink;
 
@@ -18,12 +19,17 @@ pub fn printer(services: Services, access_log: Option<Sink>) -> admin::metrics::
     let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let hostname = hostname.trim().to_owned();
     Arc::new(move || {
-        let counters = &services.counters;
-        let zones = [Zone {
-            name: "plugin-limit-count",
-            capacity: counters.capacity_bytes(),
-            free: counters.free_bytes(),
-        }];
+        let tables: [(&str, &Table); 4] = [
+            ("plugin-limit-count", &services.counters),
+            ("plugin-limit-req", &services.paces),
+            ("plugin-limit-conn", &services.gauges),
+            ("plugin-api-breaker", &services.tallies),
+        ];
+        let zones = tables.map(|(name, table)| Zone {
+            name,
+            capacity: table.capacity_bytes(),
+            free: table.free_bytes(),
+        });
         let facts = Facts {
             hostname: &hostname,
             version: env!("CARGO_PKG_VERSION"),
@@ -32,7 +38,7 @@ pub fn printer(services: Services, access_log: Option<Sink>) -> admin::metrics::
             etcd_reachable: None,
             modify_indexes: &[],
             upstreams: &[],
-            counters_evicted: counters.evicted(),
+            counters_evicted: tables.iter().map(|(_, table)| table.evicted()).sum(),
             cache_reads_late: services.others.get::<cache::Caches>().map_or(0, |caches| caches.late_reads()),
             access_log_dropped: access_log.as_ref().map_or(0, Sink::dropped),
             entries_gathered: &services.sinks.gathered(),

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use model::boot::{self, Boot};
 use sdk::Catalog;
 use sdk::build::{Services, Shared};
-use sdk::counters::Counters;
+use sdk::counters::{Counters, Gauges, Paces, Table, Tallies};
 use sdk::meters::Meters;
 use serde_json::{Map, Value, json};
 use snapshot::plan::Timeouts;
@@ -23,14 +23,17 @@ use snapshot::upstream::Keepalive;
 /// # Errors
 /// An attribute of the boot file that does not fit.
 pub fn services(boot: &Boot) -> anyhow::Result<Services> {
-    let counters = match boot.http.shared_dicts.get("plugin-limit-count") {
-        Some(&bytes) => Counters::sized(bytes).map_err(|invalid| {
-            anyhow::anyhow!("nginx_config.http.lua_shared_dict.plugin-limit-count in config.yaml: {invalid}")
-        })?,
-        None => Counters::default(),
+    let table = |name: &str| match boot.http.shared_dicts.get(name) {
+        Some(&bytes) => Table::sized(bytes).map_err(|invalid| {
+            anyhow::anyhow!("nginx_config.http.lua_shared_dict.{name} in config.yaml: {invalid}")
+        }),
+        None => Ok(Table::default()),
     };
     Ok(Services {
-        counters: Arc::new(counters),
+        counters: Arc::new(Counters::over(table("plugin-limit-count")?)),
+        paces: Arc::new(Paces::over(table("plugin-limit-req")?)),
+        gauges: Arc::new(Gauges::over(table("plugin-limit-conn")?)),
+        tallies: Arc::new(Tallies::over(table("plugin-api-breaker")?)),
         meters: Arc::new(Meters::new(meters(boot)?)),
         sinks: Arc::default(),
         states: Default::default(),

@@ -13,6 +13,7 @@ mod auth;
 mod catalog;
 mod edits;
 mod encoding;
+mod limits;
 mod lua;
 mod meta;
 mod query;
@@ -69,7 +70,10 @@ plugins! {
     ProxyMirror(proxy_mirror::ProxyMirror),
     ProxyRewrite(proxy_rewrite::ProxyRewrite),
     Workflow(workflow::Workflow),
+    ApiBreaker(api_breaker::ApiBreaker),
+    LimitConn(limit_conn::LimitConn),
     LimitCount(limit_count::LimitCount),
+    LimitReq(limit_req::LimitReq),
     Brotli(brotli::Brotli),
     Gzip(gzip::Gzip),
     TrafficSplit(traffic_split::TrafficSplit),

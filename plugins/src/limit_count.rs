@@ -22,7 +22,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use smallvec::SmallVec;
 
-use rule::{Amount, By, Limit, Rule};
+use crate::limits::Amount;
+use rule::{Limit, Rule};
 
 /// The stage.
 pub struct LimitCount {
@@ -156,30 +157,10 @@ struct Unreadable;
 impl LimitCount {
     /// What the rule says for this request; none if it does not apply.
     fn limit(&self, rule: &Rule, x: &Exchange<'_>) -> Result<Option<(Limit, Key)>, Unreadable> {
-        let Some(key) = self.key(rule, x) else { return Ok(None) };
-        let read = |amount: &Amount| amount.read(x, &self.scratch).ok_or(Unreadable);
+        let Some(key) = rule.by.key(&self.counters, self.scope, x, &self.scratch) else { return Ok(None) };
+        let read = |amount: &Amount| amount.read(x, 1, &self.scratch).ok_or(Unreadable);
         let (count, seconds) = (read(&rule.count)?, read(&rule.window)?);
         Ok(Some((Limit { count, window_ms: seconds.saturating_mul(1000) }, key)))
-    }
-
-    fn key(&self, rule: &Rule, x: &Exchange<'_>) -> Option<Key> {
-        let keyed = |value: &[u8]| self.counters.key().under(self.scope).part(value).finish();
-        let by_address = || keyed(x.client.ip_text().as_bytes());
-        Some(match &rule.by {
-            By::Constant(text) => keyed(text.as_bytes()),
-            By::Var(var) => match var.of(x) {
-                Some(value) => keyed(&value),
-                None => by_address(),
-            },
-            By::Combination { template, optional } => self.scratch.with(x.world, |scratch| {
-                scratch.clear();
-                match (template.render(x, scratch), optional) {
-                    (0, true) => None,
-                    (0, false) => Some(by_address()),
-                    _ => Some(keyed(scratch)),
-                }
-            })?,
-        })
     }
 
     fn degrade(&self) -> Step {

@@ -1,5 +1,6 @@
 //! Bytes both ways, once two connections have become one (RFC 9110 section 7.8).
 
+use std::any::Any;
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -22,11 +23,13 @@ pub(crate) struct Tunnel {
     pub(crate) bytes: Option<Buffer>,
     /// With no byte in either direction for so long, the tunnel ends.
     pub(crate) idle_timeout: Duration,
+    /// What plugins keep until the tunnel is over.
+    pub(crate) holds: Vec<Box<dyn Any>>,
 }
 
 /// Runs until both sides have ended, one has failed, or neither has said anything for too long.
 pub(crate) async fn run(worker: &Worker, down: &mut down::h1::Conn, tunnel: Tunnel) {
-    let Tunnel { mut conn, bytes, idle_timeout } = tunnel;
+    let Tunnel { mut conn, bytes, idle_timeout, holds: _holds } = tunnel;
     let early = down.buffer.take();
     let (mut from_client, mut to_client) = down.io.split();
     let (mut from_up, mut to_up) = conn.io.split();

@@ -9,7 +9,7 @@ use model::Invalid;
 use serde_json::Value;
 
 use crate::chain::Chain;
-use crate::counters::Counters;
+use crate::counters::{Counters, Gauges, Paces, Tallies};
 use crate::meters::Meters;
 use crate::sink::Sinks;
 use crate::state::{States, WorkerState};
@@ -28,7 +28,14 @@ pub struct Owner {
 /// The node's own services, made once at start and handed to every stage that asks.
 #[derive(Debug, Clone)]
 pub struct Services {
+    /// Requests in windows of time: limit-count.
     pub counters: Arc<Counters>,
+    /// The pace of requests: limit-req.
+    pub paces: Arc<Paces>,
+    /// Requests in flight: limit-conn.
+    pub gauges: Arc<Gauges>,
+    /// Failures of upstreams: api-breaker.
+    pub tallies: Arc<Tallies>,
     pub meters: Arc<Meters>,
     pub sinks: Arc<Sinks>,
     pub states: Arc<States>,
@@ -59,6 +66,9 @@ impl Services {
     pub fn for_tests() -> Services {
         Services {
             counters: Arc::default(),
+            paces: Arc::default(),
+            gauges: Arc::default(),
+            tallies: Arc::default(),
             meters: Arc::default(),
             sinks: Arc::default(),
             states: Arc::default(),

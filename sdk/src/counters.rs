@@ -1,6 +1,8 @@
 //! hot path
 //!
-//! Rate-limit counters shared by all workers of the node.
+//! What all workers of the node count together: requests in windows of time ([`Counters`]), the pace
+//! of requests ([`Paces`]), requests in flight ([`Gauges`]) and what came of them ([`Tallies`]). The
+//! rest of this file is about windows.
 //!
 //! A counter belongs to a key and counts up to a limit within a window; the
 //! window begins with the first hit after the last one ended. Counting is exact
@@ -14,35 +16,15 @@
 //! bucket, the other is compared. That two live keys are ever taken for one has
 //! odds of about one in 10^12 with a full table, and a client cannot aim for it.
 
-use std::hash::{BuildHasher, Hasher};
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use std::ops::Deref;
 
-use foldhash::quality::{FoldHasher, RandomState};
 use model::Invalid;
 
 /// The counters of a node.
+#[derive(Debug, Default)]
 pub struct Counters {
-    buckets: Box<[Words]>,
-    seeds: [RandomState; 2],
-    /// Places that were ever taken.
-    used: AtomicU64,
-    evicted: AtomicU64,
+    table: Table,
     groups: groups::Groups,
-}
-
-/// What a key hashes to; valid for the [`Counters`] that made it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Key {
-    place: u64,
-    tag: u64,
-}
-
-/// Makes a [`Key`] from parts, without joining them.
-#[derive(Clone)]
-pub struct Keying<'c> {
-    place: FoldHasher<'c>,
-    tag: FoldHasher<'c>,
 }
 
 /// The outcome of a hit.
@@ -55,151 +37,60 @@ pub struct Taken {
     pub reset_ms: u64,
 }
 
-impl Default for Counters {
-    /// As large as APISIX's default dictionary, `plugin-limit-count: 10m`.
-    fn default() -> Counters {
-        Counters::new(10 << 20)
-    }
-}
-
 impl Counters {
-    /// The largest table: a thousand million counters, more than the clients of any node.
-    pub const MOST: u64 = 32 << 30;
+    pub fn over(table: Table) -> Counters {
+        Counters { table, groups: groups::Groups::default() }
+    }
 
-    /// As [`Counters::new`], for a size an operator wrote.
+    /// As [`Table::new`].
+    pub fn new(bytes: usize) -> Counters {
+        Counters::over(Table::new(bytes))
+    }
+
+    /// As [`Table::sized`].
     ///
     /// # Errors
-    /// A size beyond [`Counters::MOST`], or beyond what this machine has.
+    /// A size that is too large.
     pub fn sized(bytes: u64) -> Result<Counters, Invalid> {
-        let most = || format!("a size of at most {}g", Counters::MOST >> 30);
-        if bytes > Counters::MOST {
-            let reason = format!("counters may take at most {}g, not {bytes} bytes", Counters::MOST >> 30);
-            return Err(Invalid::new(reason).expected(most()).got(bytes.to_string()));
-        }
-        let buckets = (usize::try_from(bytes).unwrap_or(usize::MAX) / size_of::<Words>()).max(1);
-        let buckets = bytemuck::try_zeroed_slice_box(buckets).map_err(|()| {
-            Invalid::new(format!("cannot allocate {bytes} bytes for counters")).got(bytes.to_string())
-        })?;
-        Ok(Counters::of(buckets))
-    }
-
-    /// Counters in about so many bytes of memory (26 a counter, at least 16 of them).
-    /// The memory is reserved now and taken from the system page by page as it is used.
-    pub fn new(bytes: usize) -> Counters {
-        Counters::of(bytemuck::zeroed_slice_box((bytes / size_of::<Words>()).max(1)))
-    }
-
-    fn of(buckets: Box<[Words]>) -> Counters {
-        Counters {
-            buckets,
-            seeds: [RandomState::default(), RandomState::default()],
-            used: AtomicU64::new(0),
-            evicted: AtomicU64::new(0),
-            groups: groups::Groups::default(),
-        }
-    }
-
-    /// Begins a key.
-    #[inline]
-    pub fn key(&self) -> Keying<'_> {
-        Keying { place: self.seeds[0].build_hasher(), tag: self.seeds[1].build_hasher() }
+        Table::sized(bytes).map(Counters::over)
     }
 
     /// Hits the counter: takes `cost` of the `limit` if so much is left, else takes nothing.
     /// A window that begins with this hit ends `window_ms` after `now_ms` (Unix milliseconds).
     #[inline]
     pub fn take(&self, key: Key, cost: u32, limit: u64, window_ms: u64, now_ms: u64) -> Taken {
-        self.bucket(key).take(key.tag, Hit { cost, limit, window_ms, now_ms }, |how| self.placed(how))
+        let hit = Hit { cost, limit, window_ms, now_ms };
+        self.table.bucket(key).take(key.tag(), hit, |how| self.table.placed(how))
     }
 
     /// What a counter stands at, and the milliseconds until its window ends; changes nothing.
     #[inline]
     pub fn peek(&self, key: Key, now_ms: u64) -> (u64, u64) {
-        let bucket = self.bucket(key);
-        bucket.find(key.tag).and_then(|slot| bucket.peek(slot, key.tag, now_ms)).unwrap_or((0, 0))
-    }
-
-    /// How many counters gave way to others although their windows had not ended.
-    pub fn evicted(&self) -> u64 {
-        self.evicted.load(Relaxed)
-    }
-
-    /// Size of the table in bytes.
-    pub fn capacity_bytes(&self) -> u64 {
-        (self.buckets.len() * size_of::<Words>()) as u64
-    }
-
-    /// Bytes of it that no counter was ever put into.
-    pub fn free_bytes(&self) -> u64 {
-        let places = (self.buckets.len() * SLOTS) as u64;
-        let used = self.used.load(Relaxed).min(places);
-        self.capacity_bytes() * (places - used) / places
+        let bucket = self.table.bucket(key);
+        bucket.find(key.tag()).and_then(|slot| bucket.peek(slot, key.tag(), now_ms)).unwrap_or((0, 0))
     }
 
     /// Settings that several stages share by name; see [`Groups`].
     pub fn groups(&self) -> &Groups {
         &self.groups
     }
-
-    #[inline]
-    fn bucket(&self, key: Key) -> Bucket<'_> {
-        let index = (u128::from(key.place) * self.buckets.len() as u128) >> 64;
-        Bucket(&self.buckets[index as usize])
-    }
-
-    #[cold]
-    fn placed(&self, how: Placed) {
-        match how {
-            Placed::Found | Placed::Expired => {}
-            Placed::Empty => _ = self.used.fetch_add(1, Relaxed),
-            Placed::Evicted => _ = self.evicted.fetch_add(1, Relaxed),
-        }
-    }
 }
 
-impl std::fmt::Debug for Counters {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Counters").field("bytes", &self.capacity_bytes()).finish_non_exhaustive()
-    }
-}
-
-impl Keying<'_> {
-    /// Adds a part. Parts do not run together: `a` and `bc` is not `ab` and `c`.
-    #[inline]
-    #[must_use]
-    pub fn part(mut self, bytes: &[u8]) -> Self {
-        for hasher in [&mut self.place, &mut self.tag] {
-            hasher.write_usize(bytes.len());
-            hasher.write(bytes);
-        }
-        self
-    }
-
-    /// Adds a number as a part.
-    #[inline]
-    #[must_use]
-    pub fn number(mut self, number: u64) -> Self {
-        self.place.write_u64(number);
-        self.tag.write_u64(number);
-        self
-    }
-
-    /// Adds another key as a part.
-    #[inline]
-    #[must_use]
-    pub fn under(self, key: Key) -> Self {
-        self.number(key.place).number(key.tag)
-    }
+impl Deref for Counters {
+    type Target = Table;
 
     #[inline]
-    pub fn finish(self) -> Key {
-        // A tag of 0 stands for an empty slot.
-        Key { place: self.place.finish(), tag: self.tag.finish().max(1) }
+    fn deref(&self) -> &Table {
+        &self.table
     }
 }
 
 mod bucket;
+mod gauges;
 mod groups;
+mod paces;
+mod table;
+mod tallies;
 
 /// What the buckets stand on; their model has its own.
 mod platform {
@@ -210,15 +101,20 @@ mod platform {
     pub(super) const SLOTS: usize = 15;
 }
 
+pub use gauges::{Entered, Gauges};
 pub use groups::{Group, Groups};
+pub use paces::{Pace, Paces};
+pub use table::{Key, Keying, Table};
+pub use tallies::Tallies;
 
-use bucket::{Bucket, Hit, Placed, Words};
-use platform::SLOTS;
+use bucket::Hit;
 
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::Ordering::Relaxed;
 
+    use super::platform::SLOTS;
     use super::*;
 
     fn key(counters: &Counters, name: &str) -> Key {
@@ -248,7 +144,7 @@ mod tests {
             Counters::sized(1 << 14).unwrap().capacity_bytes(),
             Counters::new(1 << 14).capacity_bytes()
         );
-        for bytes in [Counters::MOST + 1, 1 << 50, u64::MAX] {
+        for bytes in [Table::MOST + 1, 1 << 50, u64::MAX] {
             let invalid = Counters::sized(bytes).unwrap_err();
             assert_eq!(invalid.expected.as_deref(), Some("a size of at most 32g"));
             assert_eq!(invalid.got, Some(bytes.to_string()));

@@ -28,6 +28,8 @@ pub struct Messages {
     early: Vec<Edit>,
     early_text: Fields,
     notes: Vec<Box<dyn Any>>,
+    /// See [`Exchange::hold`]. A tunnel takes them along.
+    pub holds: Vec<Box<dyn Any>>,
     /// The request's body, where a stage asked for it. Shared while it is on its way to an upstream.
     pub body: Rc<Vec<u8>>,
     /// What the body counts as in the worker's budget.
@@ -46,6 +48,7 @@ impl Messages {
         self.early.clear();
         self.early_text.clear(1 << 10);
         self.notes.clear();
+        self.holds.clear();
         // Nobody shares it now; if that were wrong, the other would keep what it has.
         match Rc::get_mut(&mut self.body) {
             Some(body) => {
@@ -669,6 +672,12 @@ impl<'s> Exchange<'s> {
             Some(old) => *old = value,
             None => self.messages.notes.push(Box::new(value)),
         }
+    }
+
+    /// Keeps a value until the exchange is over, however it ends, and drops it then; where the exchange
+    /// became a tunnel, when that is over.
+    pub fn hold<T: 'static>(&mut self, value: T) {
+        self.messages.holds.push(Box::new(value));
     }
 
     pub fn take_note<T: 'static>(&mut self) -> Option<T> {

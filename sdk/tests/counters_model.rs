@@ -58,6 +58,23 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// Counts one of the key in, while fewer than `most` are in. `None`: there is no room.
+    fn enter(&self, tag: u64, most: u64) -> Option<bool> {
+        let changed = Bucket(&self.0).update(tag, false, |n| (n < most).then_some(n + 1), |_| {});
+        changed.ok().map(|(_, after)| after.is_some())
+    }
+
+    fn leave(&self, tag: u64) {
+        Bucket(&self.0).update(tag, false, |n| n.checked_sub(1), |_| {}).expect("a slot of its own");
+    }
+
+    fn within(&self, tag: u64) -> u64 {
+        let bucket = Bucket(&self.0);
+        bucket.find(tag).and_then(|slot| bucket.number(slot, tag)).unwrap_or(0)
+    }
+}
+
 /// Runs `scenario` under every order with at most two forced switches between threads.
 fn every_order(scenario: impl Fn() + Sync + Send + 'static) {
     let mut model = Builder::new();
@@ -132,5 +149,45 @@ fn a_hit_during_the_eviction_of_its_key_counts_for_its_key_only() {
         let (seven, (nine, _)) = both(move || here.hit(7, 9, 600), || bucket.hit_and_see(9, 1, 600));
         assert!(seven.allowed);
         assert!(nine.allowed, "a new key stands at nothing, whatever was counted in its slot before");
+    });
+}
+
+#[test]
+fn no_more_are_let_in_at_once_than_may_be() {
+    every_order(|| {
+        let bucket = Shared::new();
+        let here = bucket.clone();
+        let (a, b) = both(move || here.enter(7, 1), || bucket.enter(7, 1));
+        assert_eq!((a == Some(true)) as u8 + (b == Some(true)) as u8, 1);
+        assert_eq!(bucket.within(7), 1);
+    });
+}
+
+#[test]
+fn who_is_in_never_gives_way() {
+    every_order(|| {
+        let bucket = Shared::new();
+        assert_eq!(bucket.enter(7, 9), Some(true));
+        bucket.leave(7);
+        assert_eq!(bucket.enter(8, 9), Some(true));
+        let here = bucket.clone();
+        // Key 7 comes back while key 9 wants the slot it left at nothing: one of them has no room,
+        // and whoever got in is counted.
+        let (seven, nine) = both(move || here.enter(7, 9), || bucket.enter(9, 9));
+        assert!(seven.is_some() || nine.is_some());
+        assert_eq!(bucket.within(7), u64::from(seven.is_some()));
+        assert_eq!(bucket.within(9), u64::from(nine.is_some()));
+        assert_eq!(bucket.within(8), 1);
+    });
+}
+
+#[test]
+fn leaving_and_entering_are_both_counted() {
+    every_order(|| {
+        let bucket = Shared::new();
+        assert_eq!(bucket.enter(7, 9), Some(true));
+        let here = bucket.clone();
+        both(move || here.leave(7), || bucket.enter(7, 9));
+        assert_eq!(bucket.within(7), 1);
     });
 }

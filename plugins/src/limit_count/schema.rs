@@ -2,11 +2,11 @@
 
 use model::Invalid;
 use sdk::template::Template;
-use sdk::vars::Var;
 use serde_json::{Value, json};
 
 use super::Config;
-use super::rule::{Amount, By, Headers, Rule};
+use super::rule::{Headers, Rule};
+use crate::limits::{self, Amount, By};
 
 pub(super) fn config() -> Value {
     let amount = json!({"oneOf": [{"type": "integer", "exclusiveMinimum": 0}, {"type": "string"}]});
@@ -81,13 +81,7 @@ impl Config {
         if self.group.is_some() && self.rules.is_some() {
             return Err(Invalid::new("group and rules cannot be specified at the same time").at("/group"));
         }
-        if self.policy != "local" {
-            return Err(Invalid::new(format!("policy {} is not available in this version", self.policy))
-                .at("/policy")
-                .expected("local")
-                .got(self.policy.clone())
-                .hint("`policy: local` counts exactly on each node"));
-        }
+        limits::only_local(&self.policy)?;
         let rules = self.rules.as_deref().unwrap_or_default();
         for (index, rule) in rules.iter().enumerate() {
             if rules[..index].iter().any(|other| other.key == rule.key) {
@@ -115,8 +109,7 @@ impl Config {
         }
         let by = match self.key_type.as_str() {
             "constant" => By::Constant(self.key.clone()),
-            "var_combination" => By::Combination { template: Template::parse(&self.key), optional: false },
-            _ => By::Var(Var::parse(&self.key)),
+            key_type => By::configured(&self.key, key_type),
         };
         // The schema sees to it that both are there when there are no rules.
         let amount = |amount: &Option<Amount>| amount.clone().unwrap_or(Amount::Fixed(0));

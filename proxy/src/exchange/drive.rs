@@ -108,7 +108,10 @@ pub(crate) async fn drive(
                     fault = Some(broken);
                     Outcome::Broken
                 }
-                Ok(Forwarded::Switched(tunnel)) => Outcome::Tunnel(tunnel),
+                Ok(Forwarded::Switched(mut tunnel)) => {
+                    tunnel.holds = std::mem::take(&mut x.messages.holds);
+                    Outcome::Tunnel(tunnel)
+                }
                 Err(failed) => {
                     fault = Some(failed);
                     let reply = answer::of_fault(failed);
@@ -129,6 +132,8 @@ pub(crate) async fn drive(
         // Without a plan the flow is never `Go`: that became `NoRoute` above.
         (Flow::Go, None) => Outcome::Gone,
     };
+    // The client has its answer and may ask again at once: it must not be counted twice.
+    x.messages.holds.clear();
     if let Some(fault) = fault {
         if fault.kind == FaultKind::ClientGone {
             // As nginx tells it: the answer's own status once a part of it was sent.

@@ -240,9 +240,12 @@ impl Forward<'_> {
                 Ok(Forwarded::Done)
             }
             Ok(Received::Broken(fault)) => Ok(Forwarded::Broken(fault)),
-            Ok(Received::Switched(bytes)) => {
-                Ok(Forwarded::Switched(Tunnel { conn, bytes, idle_timeout: timeouts.read }))
-            }
+            Ok(Received::Switched(bytes)) => Ok(Forwarded::Switched(Tunnel {
+                conn,
+                bytes,
+                idle_timeout: timeouts.read,
+                holds: Vec::new(),
+            })),
             Err(fault) => {
                 state.body_lost = *body_lost;
                 state.sent = upload.sent.get();

@@ -19,7 +19,10 @@
 //! 4. It thaws the slot and clears pending. Whoever sees `head` pending does
 //!    this step for it before anything else, so a worker that is held up here
 //!    holds up no other.
-
+//!
+//! A bucket may also hold one number a slot ([`Bucket::update`]): it stands in the place of `end`, and
+//! `count` is not used. The number and the freezing of its slot are one word, so no change is lost to
+//! an eviction that did not see it.
 //!
 //! All interleavings of these steps are run through by a model (`sdk/tests/counters_model.rs`), which
 //! includes this file with its own atomics and fewer slots.
@@ -55,9 +58,27 @@ pub(super) enum Placed {
     Evicted,
 }
 
+/// What came of looking for a slot.
+enum Place {
+    At(usize, Placed),
+    /// Another key got in between.
+    Again,
+    /// Nothing may give way.
+    Full,
+}
+
+/// What a change came to: the number before it, and the one after it if it was made.
+pub(super) type Changed = (u64, Option<u64>);
+
+/// A key found no slot, and none may give way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Full;
+
 const GENERATION: u64 = 0xffff;
 /// The largest number beside a generation; as a millisecond, a frozen slot.
 const MOST: u64 = (1 << 48) - 1;
+/// The largest number that [`Bucket::update`] stores.
+pub(super) const LARGEST: u64 = MOST - 1;
 
 #[inline]
 fn pack(number: u64, generation: u64) -> u64 {
@@ -115,14 +136,77 @@ impl<'t> Bucket<'t> {
             {
                 return taken;
             }
-            at = self.place(tag, hit.now_ms).map(|(slot, how)| {
-                placed(how);
-                slot
-            });
-            if at.is_none() {
-                spin();
+            at = match self.place(tag, hit.now_ms, true) {
+                Place::At(slot, how) => {
+                    placed(how);
+                    Some(slot)
+                }
+                Place::Again | Place::Full => {
+                    spin();
+                    None
+                }
+            };
+        }
+    }
+
+    /// Changes this key's number, which is 0 before the first time, to what `change` makes of it; does
+    /// nothing where that makes nothing of it. A key without a slot gets one: one that stands at 0, or
+    /// where numbers may be evicted (`evicts`), the one with the smallest number.
+    #[inline]
+    pub(super) fn update(
+        self,
+        tag: u64,
+        evicts: bool,
+        change: impl Fn(u64) -> Option<u64>,
+        mut placed: impl FnMut(Placed),
+    ) -> Result<Changed, Full> {
+        let mut at = self.find(tag);
+        loop {
+            if let Some(slot) = at
+                && let Some(changed) = self.change(slot, tag, &change)
+            {
+                return Ok(changed);
+            }
+            if change(0).is_none() {
+                return Ok((0, None));
+            }
+            at = match self.place(tag, 0, evicts) {
+                Place::At(slot, how) => {
+                    placed(how);
+                    Some(slot)
+                }
+                Place::Again => {
+                    spin();
+                    None
+                }
+                Place::Full => return Err(Full),
+            };
+        }
+    }
+
+    /// The change itself; none if the slot went to another key meanwhile.
+    #[inline]
+    fn change(self, slot: usize, tag: u64, change: impl Fn(u64) -> Option<u64>) -> Option<Changed> {
+        loop {
+            let word = self.end(slot).load(Acquire);
+            // Read last: if the slot is still this key's, the number was this key's as well.
+            if frozen(word) || self.tag(slot).load(Acquire) != tag {
+                return None;
+            }
+            let Some(next) = change(number(word)) else { return Some((number(word), None)) };
+            let next = next.min(LARGEST);
+            let packed = pack(next, generation(word));
+            if packed == word || self.end(slot).compare_exchange(word, packed, AcqRel, Acquire).is_ok() {
+                return Some((number(word), Some(next)));
             }
         }
+    }
+
+    /// The number of a slot; none if the slot is not the key's.
+    #[inline]
+    pub(super) fn number(self, slot: usize, tag: u64) -> Option<u64> {
+        let word = self.end(slot).load(Acquire);
+        (!frozen(word) && self.tag(slot).load(Acquire) == tag).then_some(number(word))
     }
 
     /// The slot that carries this tag, unless it is frozen.
@@ -180,34 +264,40 @@ impl<'t> Bucket<'t> {
         Some((used, number(end) - now_ms))
     }
 
-    /// Finds or makes a slot for the key; none if another key got in between.
-    fn place(self, tag: u64, now_ms: u64) -> Option<(usize, Placed)> {
+    /// Finds or makes a slot for the key. Where nothing is evicted, only a slot whose window ended, or
+    /// whose number is 0, gives way.
+    fn place(self, tag: u64, now_ms: u64, evicts: bool) -> Place {
         let head = self.head().load(Acquire);
         if head & 1 == 1 {
             self.finish(head);
-            return None;
+            return Place::Again;
         }
         if let Some(slot) = self.find(tag) {
-            return Some((slot, Placed::Found));
+            return Place::At(slot, Placed::Found);
         }
-        let (slot, end) = self.victim()?;
+        let Some((slot, end)) = self.victim() else { return Place::Again };
         let what = match number(end) {
-            0 => Placed::Empty,
+            0 if self.tag(slot).load(Acquire) == 0 => Placed::Empty,
             ends if ends <= now_ms => Placed::Expired,
-            _ => Placed::Evicted,
+            _ if evicts => Placed::Evicted,
+            // A slot that is changing hands may come free.
+            _ if (0..SLOTS).any(|slot| frozen(self.end(slot).load(Acquire))) => return Place::Again,
+            _ => return Place::Full,
         };
         let ice = pack(MOST, generation(end) + 1);
-        self.end(slot).compare_exchange(end, ice, AcqRel, Acquire).ok()?;
+        if self.end(slot).compare_exchange(end, ice, AcqRel, Acquire).is_err() {
+            return Place::Again;
+        }
         self.tag(slot).store(tag, Release);
         let version = (head >> 32).wrapping_add(1);
         let pending = version << 32 | generation(ice) << 8 | (slot as u64) << 1 | 1;
         if self.head().compare_exchange(head, pending, AcqRel, Acquire).is_err() {
             self.tag(slot).store(0, Release);
             self.end(slot).store(pack(0, generation(ice) + 1), Release);
-            return None;
+            return Place::Again;
         }
         self.finish(pending);
-        Some((slot, what))
+        Place::At(slot, what)
     }
 
     /// The last step of a change of hands, done by whoever sees it undone.

@@ -1,0 +1,83 @@
+//! The settings of limit-conn, as the Admin API shows them.
+
+use sdk::template::Template;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::Rule;
+use crate::limits::{Amount, By};
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Config {
+    conn: Option<Amount>,
+    burst: Option<Amount>,
+    pub(super) default_conn_delay: f64,
+    /// Without effect, as in APISIX 3.18, which forgets what requests took.
+    only_use_default_delay: bool,
+    #[serde(default)]
+    key: String,
+    key_type: String,
+    pub(super) policy: String,
+    pub(super) rejected_code: u16,
+    pub(super) rejected_msg: Option<String>,
+    pub(super) allow_degradation: bool,
+    pub(super) rules: Option<Vec<RuleConfig>>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct RuleConfig {
+    conn: Amount,
+    burst: Amount,
+    key: String,
+}
+
+pub(super) fn schema() -> Value {
+    let conn = json!({"oneOf": [{"type": "integer", "exclusiveMinimum": 0}, {"type": "string"}]});
+    let burst = json!({"oneOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]});
+    json!({
+        "type": "object",
+        "properties": {
+            "conn": conn,
+            "burst": burst,
+            "default_conn_delay": {"type": "number", "exclusiveMinimum": 0},
+            "only_use_default_delay": {"type": "boolean", "default": false},
+            "key": {"type": "string"},
+            "key_type": {"type": "string", "enum": ["var", "var_combination"], "default": "var"},
+            "policy": {"type": "string", "enum": ["redis", "redis-cluster", "local"], "default": "local"},
+            "rejected_code": {"type": "integer", "minimum": 200, "maximum": 599, "default": 503},
+            "rejected_msg": {"type": "string", "minLength": 1},
+            "allow_degradation": {"type": "boolean", "default": false},
+            "rules": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {"conn": conn, "burst": burst, "key": {"type": "string"}},
+                    "required": ["conn", "burst", "key"],
+                },
+            },
+        },
+        "oneOf": [
+            {"required": ["conn", "burst", "default_conn_delay", "key"]},
+            {"required": ["default_conn_delay", "rules"]},
+        ],
+        "encrypt_fields": ["redis_password"],
+    })
+}
+
+impl Config {
+    /// The rules in force: those written, or the one that the settings make.
+    pub(super) fn rules(self) -> Vec<Rule> {
+        if let Some(rules) = self.rules {
+            let rule = |rule: RuleConfig| Rule {
+                by: By::Combination { template: Template::parse(&rule.key), optional: true },
+                conn: rule.conn,
+                burst: rule.burst,
+            };
+            return rules.into_iter().map(rule).collect();
+        }
+        // The schema sees to it that both are there when there are no rules.
+        let amount = |amount: Option<Amount>| amount.unwrap_or(Amount::Fixed(0));
+        let by = By::configured(&self.key, &self.key_type);
+        vec![Rule { by, conn: amount(self.conn), burst: amount(self.burst) }]
+    }
+}

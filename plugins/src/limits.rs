@@ -1,0 +1,163 @@
+//! hot path
+//!
+//! What the plugins that limit requests have in common: what they are counted by, amounts that may
+//! come from the request, and where it is counted.
+
+use model::Invalid;
+use sdk::counters::{Key, Table};
+use sdk::state::WorkerState;
+use sdk::template::Template;
+use sdk::vars::Var;
+use sdk::{Exchange, Owner};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Where texts with variables are put together.
+pub(crate) type Scratch = WorkerState<Vec<u8>>;
+
+/// What the keys of a plugin begin with: a limit belongs to its resource and its settings.
+pub(crate) fn scope(table: &Table, owner: &Owner, settings: &impl Serialize) -> Result<Key, Invalid> {
+    let settings = serde_json::to_string(settings).map_err(|error| Invalid::new(error.to_string()))?;
+    let key = table.key().part(owner.collection.as_bytes()).part(owner.id.as_bytes());
+    Ok(key.part(settings.as_bytes()).finish())
+}
+
+/// Refuses a policy that counts elsewhere than on this node.
+pub(crate) fn only_local(policy: &str) -> Result<(), Invalid> {
+    if policy == "local" {
+        return Ok(());
+    }
+    Err(Invalid::new(format!("policy {policy} is not available in this version"))
+        .at("/policy")
+        .expected("local")
+        .got(policy)
+        .hint("`policy: local` counts exactly on each node"))
+}
+
+/// What tells those apart who are counted apart. Where it has no value, the client's address does.
+pub(crate) enum By {
+    Constant(String),
+    Var(Var),
+    Combination {
+        template: Template,
+        /// Where none of its variables has a value, the rule does not apply.
+        optional: bool,
+    },
+}
+
+/// An integer, or a text with variables that comes to one.
+#[derive(Debug, Clone)]
+pub(crate) enum Amount {
+    Fixed(u64),
+    Text(String, Template),
+}
+
+/// Beyond it, APISIX's numbers are no longer exact.
+const MAX_AMOUNT: u64 = (1 << 53) - 1;
+
+impl Amount {
+    /// Its value for this request; none if it comes to no integer from `least` on.
+    pub(crate) fn read(&self, x: &Exchange<'_>, least: u64, scratch: &Scratch) -> Option<u64> {
+        match self {
+            Amount::Fixed(amount) => Some(*amount),
+            Amount::Text(_, template) => scratch.with(x.world, |scratch| {
+                scratch.clear();
+                template.render(x, scratch);
+                parse(scratch).filter(|amount| *amount >= least)
+            }),
+        }
+    }
+}
+
+/// Reads a number as Lua does, and takes it if it is an integer and not negative.
+fn parse(text: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(text).ok()?.trim();
+    let amount = match text.parse::<u64>() {
+        Ok(amount) => amount,
+        Err(_) => {
+            // `1e3` and `10.0`; not `inf` or `nan`, which Lua does not read either.
+            let number: f64 =
+                text.parse().ok().filter(|_| text.starts_with(|c: char| c.is_ascii_digit() || c == '.'))?;
+            if number.fract() != 0.0 || number > MAX_AMOUNT as f64 {
+                return None;
+            }
+            number as u64
+        }
+    };
+    (amount <= MAX_AMOUNT).then_some(amount)
+}
+
+impl Serialize for Amount {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Amount::Fixed(amount) => serializer.serialize_u64(*amount),
+            Amount::Text(text, _) => serializer.serialize_str(text),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Amount {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Amount, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Raw {
+            Number(u64),
+            /// `60.0`, an integer to the schema.
+            Float(f64),
+            Text(String),
+        }
+        Ok(match Raw::deserialize(deserializer)? {
+            Raw::Number(amount) => Amount::Fixed(amount),
+            Raw::Float(amount) => Amount::Fixed(amount as u64),
+            Raw::Text(text) => {
+                let template = Template::parse(&text);
+                Amount::Text(text, template)
+            }
+        })
+    }
+}
+
+impl By {
+    /// As `key` and `key_type` say it, but for constants.
+    pub(crate) fn configured(key: &str, key_type: &str) -> By {
+        match key_type {
+            "var_combination" => By::Combination { template: Template::parse(key), optional: false },
+            _ => By::Var(Var::parse(key)),
+        }
+    }
+
+    /// The request's key under that of the plugin; none if the limit does not apply to it.
+    pub(crate) fn key(&self, table: &Table, scope: Key, x: &Exchange<'_>, scratch: &Scratch) -> Option<Key> {
+        let keyed = |value: &[u8]| table.key().under(scope).part(value).finish();
+        let by_address = || keyed(x.client.ip_text().as_bytes());
+        Some(match self {
+            By::Constant(text) => keyed(text.as_bytes()),
+            By::Var(var) => match var.of(x) {
+                Some(value) => keyed(&value),
+                None => by_address(),
+            },
+            By::Combination { template, optional } => scratch.with(x.world, |scratch| {
+                scratch.clear();
+                match (template.render(x, scratch), optional) {
+                    (0, true) => None,
+                    (0, false) => Some(by_address()),
+                    _ => Some(keyed(scratch)),
+                }
+            })?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_as_lua_reads_them() {
+        for (text, amount) in [("10", 10), (" 7 ", 7), ("1e3", 1000), ("10.0", 10), ("0", 0)] {
+            assert_eq!(parse(text.as_bytes()), Some(amount), "{text}");
+        }
+        for text in ["", "-1", "1.5", "a", "inf", "nan", "9007199254740992", "1e300"] {
+            assert_eq!(parse(text.as_bytes()), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! hot path
+//!
+//! At what pace the requests of a key come: a leaky bucket, as `lua-resty-limit-traffic` has it.
+//!
+//! What is kept of a key is one moment: when all that was let in so far will have drained. A request
+//! moves it on by one interval, and may be let in before it by so much as the burst allows. Exact
+//! whatever the workers do at the same time. When a key finds no free place, the one that is drained
+//! first gives way.
+
+use std::ops::Deref;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{Key, Table};
+
+/// The paces of a node.
+#[derive(Debug, Default)]
+pub struct Paces {
+    table: Table,
+    /// Unix milliseconds from which moments are counted: some time before the first request.
+    epoch_ms: AtomicU64,
+}
+
+/// A rate and a burst, made ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// Microseconds for one request.
+    interval: u64,
+    /// Microseconds a request may be ahead of its time.
+    ahead: u64,
+}
+
+/// Two years in microseconds: no interval and no burst is longer.
+const LONGEST: u64 = 1 << 46;
+/// A key whose moment lies so much further in the future than it can was written by a clock that was
+/// set back since.
+const SKEW: u64 = 10_000_000;
+
+impl Pace {
+    /// A rate above nothing, in requests a second, and a burst in requests. Kept to the microsecond,
+    /// and in the requests' favour.
+    pub fn new(rate: f64, burst: f64) -> Pace {
+        let interval = ((1e6 / rate) as u64).clamp(1, LONGEST);
+        Pace { interval, ahead: ((burst * interval as f64) as u64).min(LONGEST) }
+    }
+}
+
+impl Paces {
+    pub fn over(table: Table) -> Paces {
+        Paces { table, epoch_ms: AtomicU64::new(0) }
+    }
+
+    /// Lets a request in at `now_ms` (Unix milliseconds), if the burst allows it: microseconds until
+    /// it is its turn. One that is not let in changes nothing.
+    #[inline]
+    pub fn take(&self, key: Key, pace: Pace, now_ms: u64) -> Option<u64> {
+        let now = now_ms.saturating_sub(self.epoch(now_ms)) * 1000;
+        let change = |drained: u64| {
+            // A key that was never seen starts with nothing to drain.
+            let known = drained != 0 && drained <= now + pace.ahead + SKEW;
+            let next = if known { (drained + pace.interval).max(now) } else { now };
+            (next - now <= pace.ahead).then_some(next)
+        };
+        // What may give way always leaves a place.
+        let (_, next) = self.table.update(key, true, change).unwrap_or((0, Some(now)));
+        Some(next?.saturating_sub(now))
+    }
+
+    /// A day before the first request, so that a clock set back a little is no trouble.
+    #[inline]
+    fn epoch(&self, now_ms: u64) -> u64 {
+        match self.epoch_ms.load(Relaxed) {
+            0 => {
+                let epoch = now_ms.saturating_sub(86_400_000).max(1);
+                self.epoch_ms.compare_exchange(0, epoch, Relaxed, Relaxed).err().unwrap_or(epoch)
+            }
+            epoch => epoch,
+        }
+    }
+}
+
+impl Deref for Paces {
+    type Target = Table;
+
+    fn deref(&self) -> &Table {
+        &self.table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use super::*;
+    use crate::counters::platform::SLOTS;
+
+    const NOW: u64 = 1_700_000_000_000;
+
+    fn key(paces: &Paces, number: u64) -> Key {
+        paces.key().number(number).finish()
+    }
+
+    #[test]
+    fn requests_drain_at_their_rate_and_wait_within_the_burst() {
+        let paces = Paces::default();
+        let (a, pace) = (key(&paces, 1), Pace::new(2.0, 2.0));
+        for expected in [Some(0), Some(500_000), Some(1_000_000), None, None] {
+            assert_eq!(paces.take(a, pace, NOW), expected);
+        }
+        assert_eq!(paces.take(a, pace, NOW + 499), None);
+        assert_eq!(paces.take(a, pace, NOW + 500), Some(1_000_000));
+        assert_eq!(paces.take(a, pace, NOW + 1_900), Some(100_000));
+        assert_eq!(paces.take(a, pace, NOW + 60_000), Some(0));
+        assert_eq!(paces.take(key(&paces, 2), pace, NOW), Some(0));
+    }
+
+    #[test]
+    fn bursts_and_rates_may_be_fractions_or_huge() {
+        let paces = Paces::default();
+        let tenth = Pace::new(10.0, 0.1);
+        assert_eq!(paces.take(key(&paces, 1), tenth, NOW), Some(0));
+        assert_eq!(paces.take(key(&paces, 1), tenth, NOW + 89), None);
+        assert_eq!(paces.take(key(&paces, 1), tenth, NOW + 90), Some(10_000));
+        let rare = Pace::new(1e-12, 1e300);
+        assert_eq!(paces.take(key(&paces, 2), rare, NOW), Some(0));
+        assert_eq!(paces.take(key(&paces, 2), rare, NOW), Some(LONGEST));
+        assert_eq!(paces.take(key(&paces, 2), rare, NOW), None);
+        let many = Pace::new(1e12, 0.0);
+        assert_eq!((many.interval, many.ahead), (1, 0));
+        assert_eq!(Pace::new(3.0, 1.0), Pace { interval: 333_333, ahead: 333_333 });
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_locks_nobody_out() {
+        let paces = Paces::default();
+        let (a, pace) = (key(&paces, 1), Pace::new(1.0, 0.0));
+        assert_eq!(paces.take(a, pace, NOW), Some(0));
+        // Workers' clocks differ by a little: that is no reason to begin anew.
+        assert_eq!(paces.take(a, pace, NOW - 5), None);
+        assert_eq!(paces.take(a, pace, NOW - 3_600_000), Some(0));
+        assert_eq!(paces.take(a, pace, NOW - 100_000_000), Some(0));
+    }
+
+    #[test]
+    fn what_is_drained_first_gives_way() {
+        let paces = Paces::over(Table::new(0));
+        let pace = Pace::new(1.0, 0.0);
+        for number in 0..=SLOTS as u64 {
+            assert_eq!(paces.take(key(&paces, number), pace, NOW + number), Some(0));
+        }
+        assert_eq!(paces.evicted(), 1);
+        assert_eq!(paces.take(key(&paces, 1), pace, NOW + 20), None);
+        assert_eq!(paces.take(key(&paces, 0), pace, NOW + 20), Some(0));
+    }
+
+    #[test]
+    fn no_more_are_let_in_than_drain_however_many_threads_ask() {
+        let paces = Paces::default();
+        let (a, pace) = (key(&paces, 1), Pace::new(100.0, 4.0));
+        let let_in = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for ms in 0..2_000 {
+                        for _ in 0..3 {
+                            let_in.fetch_add(u64::from(paces.take(a, pace, NOW + ms).is_some()), Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        // One at the start, one for each ten milliseconds, and the burst.
+        let most = 1 + 199 + 4;
+        let let_in = let_in.into_inner();
+        assert_eq!(let_in, most);
+    }
+}

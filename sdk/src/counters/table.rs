@@ -1,0 +1,184 @@
+//! hot path
+//!
+//! The memory of counters: buckets, and the keys that find a place in them.
+
+use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use foldhash::quality::{FoldHasher, RandomState};
+use model::Invalid;
+
+use super::bucket::{Bucket, Full, Placed, Words};
+use super::platform::SLOTS;
+
+/// Places for counters, as many as memory was set aside for.
+pub struct Table {
+    buckets: Box<[Words]>,
+    seeds: [RandomState; 2],
+    /// Places that were ever taken.
+    used: AtomicU64,
+    evicted: AtomicU64,
+}
+
+/// What a key hashes to; valid for the [`Table`] that made it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key {
+    place: u64,
+    tag: u64,
+}
+
+/// Makes a [`Key`] from parts, without joining them.
+#[derive(Clone)]
+pub struct Keying<'c> {
+    place: FoldHasher<'c>,
+    tag: FoldHasher<'c>,
+}
+
+impl Default for Table {
+    /// As large as APISIX's default dictionaries, such as `plugin-limit-count: 10m`.
+    fn default() -> Table {
+        Table::new(10 << 20)
+    }
+}
+
+impl Table {
+    /// The largest table: a thousand million counters, more than the clients of any node.
+    pub const MOST: u64 = 32 << 30;
+
+    /// As [`Table::new`], for a size an operator wrote.
+    ///
+    /// # Errors
+    /// A size beyond [`Table::MOST`], or beyond what this machine has.
+    pub fn sized(bytes: u64) -> Result<Table, Invalid> {
+        let most = || format!("a size of at most {}g", Table::MOST >> 30);
+        if bytes > Table::MOST {
+            let reason = format!("counters may take at most {}g, not {bytes} bytes", Table::MOST >> 30);
+            return Err(Invalid::new(reason).expected(most()).got(bytes.to_string()));
+        }
+        let buckets = (usize::try_from(bytes).unwrap_or(usize::MAX) / size_of::<Words>()).max(1);
+        let buckets = bytemuck::try_zeroed_slice_box(buckets).map_err(|()| {
+            Invalid::new(format!("cannot allocate {bytes} bytes for counters")).got(bytes.to_string())
+        })?;
+        Ok(Table::of(buckets))
+    }
+
+    /// Places in about so many bytes of memory (26 a counter, at least 15 of them).
+    /// The memory is reserved now and taken from the system page by page as it is used.
+    pub fn new(bytes: usize) -> Table {
+        Table::of(bytemuck::zeroed_slice_box((bytes / size_of::<Words>()).max(1)))
+    }
+
+    fn of(buckets: Box<[Words]>) -> Table {
+        Table {
+            buckets,
+            seeds: [RandomState::default(), RandomState::default()],
+            used: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
+        }
+    }
+
+    /// Begins a key.
+    #[inline]
+    pub fn key(&self) -> Keying<'_> {
+        Keying { place: self.seeds[0].build_hasher(), tag: self.seeds[1].build_hasher() }
+    }
+
+    /// How many counters gave way to others although they still counted something.
+    pub fn evicted(&self) -> u64 {
+        self.evicted.load(Relaxed)
+    }
+
+    /// Size of the table in bytes.
+    pub fn capacity_bytes(&self) -> u64 {
+        (self.buckets.len() * size_of::<Words>()) as u64
+    }
+
+    /// Bytes of it that no counter was ever put into.
+    pub fn free_bytes(&self) -> u64 {
+        let places = (self.buckets.len() * SLOTS) as u64;
+        let used = self.used.load(Relaxed).min(places);
+        self.capacity_bytes() * (places - used) / places
+    }
+
+    #[inline]
+    pub(super) fn bucket(&self, key: Key) -> Bucket<'_> {
+        let index = (u128::from(key.place) * self.buckets.len() as u128) >> 64;
+        Bucket(&self.buckets[index as usize])
+    }
+
+    /// See [`Bucket::update`].
+    #[inline]
+    pub(super) fn update(
+        &self,
+        key: Key,
+        evicts: bool,
+        change: impl Fn(u64) -> Option<u64>,
+    ) -> Result<(u64, Option<u64>), Full> {
+        self.bucket(key).update(key.tag, evicts, change, |how| self.placed(how))
+    }
+
+    /// The number of a key; 0 if it has none.
+    #[inline]
+    pub(super) fn number(&self, key: Key) -> u64 {
+        let bucket = self.bucket(key);
+        bucket.find(key.tag).and_then(|slot| bucket.number(slot, key.tag)).unwrap_or(0)
+    }
+
+    #[cold]
+    pub(super) fn placed(&self, how: Placed) {
+        match how {
+            Placed::Found | Placed::Expired => {}
+            Placed::Empty => _ = self.used.fetch_add(1, Relaxed),
+            Placed::Evicted => _ = self.evicted.fetch_add(1, Relaxed),
+        }
+    }
+}
+
+impl std::fmt::Debug for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Table").field("bytes", &self.capacity_bytes()).finish_non_exhaustive()
+    }
+}
+
+impl Keying<'_> {
+    /// Adds a part. Parts do not run together: `a` and `bc` is not `ab` and `c`.
+    #[inline]
+    #[must_use]
+    pub fn part(mut self, bytes: &[u8]) -> Self {
+        for hasher in [&mut self.place, &mut self.tag] {
+            hasher.write_usize(bytes.len());
+            hasher.write(bytes);
+        }
+        self
+    }
+
+    /// Adds a number as a part.
+    #[inline]
+    #[must_use]
+    pub fn number(mut self, number: u64) -> Self {
+        self.place.write_u64(number);
+        self.tag.write_u64(number);
+        self
+    }
+
+    /// Adds another key as a part.
+    #[inline]
+    #[must_use]
+    pub fn under(self, key: Key) -> Self {
+        self.number(key.place).number(key.tag)
+    }
+
+    #[inline]
+    pub fn finish(self) -> Key {
+        // A tag of 0 stands for an empty slot.
+        Key { place: self.place.finish(), tag: self.tag.finish().max(1) }
+    }
+}
+
+impl Key {
+    #[inline]
+    pub(super) fn tag(self) -> u64 {
+        self.tag
+    }
+}
