@@ -11,6 +11,7 @@ use std::ops::ControlFlow;
 use model::{Invalid, Key, Kind};
 use serde_json::Value;
 
+use crate::store::holders::{self, Claim};
 use crate::store::{Refused, Row, View};
 
 /// A field that names another resource.
@@ -164,51 +165,27 @@ fn check_global_rule(view: &dyn View, id: &str, value: &Value) -> Result<(), Ref
     Ok(())
 }
 
-/// What tells consumers apart, by plugin: two may not have the same.
-const UNIQUE: [(&str, &str); 6] = [
-    ("key-auth", "key"),
-    ("basic-auth", "username"),
-    ("jwt-auth", "key"),
-    ("hmac-auth", "key_id"),
-    ("ldap-auth", "user_dn"),
-    ("ldap-auth-advanced", "user_dn"),
-];
-
 /// Checks that no other consumer or credential is found by what `value`, to be stored
 /// under `key`, carries. References to secrets are not followed.
 ///
 /// # Errors
 /// `duplicate key of plugin key-auth found with consumer: bob`, never the key itself.
 fn check_credentials(view: &dyn View, key: &Key, value: &Value) -> Result<(), Refused> {
-    let mine: Vec<_> = UNIQUE
-        .iter()
-        .filter_map(|(plugin, field)| {
-            let own = value.get("plugins")?.get(plugin)?.get(field)?.as_str()?;
-            let reference = own.starts_with("$secret://") || own.starts_with("$env://");
-            (!reference).then(|| (*plugin, *field, view.spellings(own)))
-        })
-        .collect();
-    // As they stand in the text of others.
-    let written: Vec<String> =
-        mine.iter().flat_map(|(_, _, own)| own).map(|own| Value::from(own.as_str()).to_string()).collect();
-    if mine.is_empty() {
-        return Ok(());
-    }
-    for kind in [Kind::Consumer, Kind::Credential] {
-        let others = rows_that(view, kind, |other| {
-            !same_holder(key, &other.key) && written.iter().any(|text| other.json.contains(text))
-        });
-        for other in others {
-            let value = other.value();
-            let Some(plugins) = value.get("plugins") else { continue };
-            let shared = mine.iter().find(|(plugin, field, own)| {
-                let theirs = plugins.get(plugin).and_then(|config| config.get(field)).and_then(Value::as_str);
-                theirs.is_some_and(|theirs| own.iter().any(|own| own == theirs))
-            });
-            if let Some((plugin, field, _)) = shared {
-                let holder = match other.key.owner() {
-                    Some(consumer) => format!("credential: {} of consumer: {consumer}", other.key.leaf()),
-                    None => format!("consumer: {}", other.key.id),
+    for claim in holders::claims(value) {
+        if claim.text.starts_with("$secret://") || claim.text.starts_with("$env://") {
+            continue;
+        }
+        for text in view.spellings(claim.text) {
+            let claim = Claim { text: &text, ..claim };
+            let has_it = |row: &&Row| {
+                !same_holder(key, &row.key) && holders::claims(&row.value()).any(|own| own == claim)
+            };
+            let all = view.holders(&claim);
+            if let Some(holder) = all.iter().filter(has_it).min_by_key(|row| &row.key) {
+                let Claim { plugin, field, .. } = claim;
+                let holder = match holder.key.owner() {
+                    Some(consumer) => format!("credential: {} of consumer: {consumer}", holder.key.leaf()),
+                    None => format!("consumer: {}", holder.key.id),
                 };
                 return Err(Invalid::new(format!(
                     "duplicate {field} of plugin {plugin} found with {holder}"

@@ -4,7 +4,8 @@
 //! revisions at which it was created and last changed, as etcd does. Whoever
 //! applies configuration follows [`Store::watch`]; nothing is applied because
 //! somebody wrote it, only because the store said so. A store never looks
-//! inside a value and never checks one.
+//! inside a value and never checks one, but to know who has what consumers are
+//! told apart by ([`holders`]).
 
 use std::fmt;
 use std::future::Future;
@@ -23,6 +24,7 @@ use snapshot::parallel;
 mod draft;
 pub mod embedded;
 pub mod file;
+pub mod holders;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
 pub mod sealed;
@@ -32,6 +34,7 @@ pub mod table;
 
 pub use embedded::Embedded;
 pub use file::File;
+pub use holders::Claim;
 #[cfg(any(test, feature = "testing"))]
 pub use memory::Memory;
 pub use sealed::{Ring, Sealed};
@@ -117,6 +120,21 @@ pub trait View {
 
     /// The revision of the last write; the next one gets the number after it.
     fn revision(&self) -> Revision;
+
+    /// Consumers and credentials that may have what one claims for itself: all who do, as they are
+    /// kept, and maybe others.
+    fn holders(&self, claim: &Claim<'_>) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for kind in [Kind::Consumer, Kind::Credential] {
+            self.scan(kind, "", &mut |row| {
+                if holders::claims(&row.value()).any(|own| own == *claim) {
+                    rows.push(row.clone());
+                }
+                ControlFlow::Continue(())
+            });
+        }
+        rows
+    }
 
     /// How a secret of a plugin may stand in what is kept: as it is, and sealed in every way that
     /// this store knows.

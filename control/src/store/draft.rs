@@ -11,9 +11,10 @@ use std::sync::{Arc, RwLockReadGuard};
 
 use model::{Key, Kind};
 
+use super::holders::claims_in;
 use super::table::Rows;
 use super::{
-    Change, Decide, Refused, Revision, Row, Step, StoreError, Stored, Table, View, Written, lease_end,
+    Change, Claim, Decide, Refused, Revision, Row, Step, StoreError, Stored, Table, View, Written, lease_end,
 };
 
 /// What the keys become; `None` is deleted.
@@ -133,6 +134,13 @@ impl View for Seen<'_> {
         }
     }
 
+    fn holders(&self, claim: &Claim<'_>) -> Vec<Row> {
+        let there = self.rows.holders().of_claim(claim).iter();
+        let there = there.filter(|key| !self.pending.contains_key(key));
+        let pending = self.pending.values().flatten().filter(|row| claims_in(row.key.kind));
+        there.filter_map(|key| self.rows.by_key.get(key)).chain(pending).cloned().collect()
+    }
+
     fn revision(&self) -> Revision {
         self.revision
     }
@@ -142,6 +150,7 @@ impl View for Seen<'_> {
 mod tests {
     use serde_json::json;
 
+    use super::super::holders::claims;
     use super::*;
 
     fn key(id: &str) -> Key {
@@ -184,6 +193,43 @@ mod tests {
         assert!(matches!(refused, Err(Refused::Missing("x"))), "{refused:?}");
         assert_eq!((draft.revision, draft.changes.len()), (7, 4));
         assert_eq!(table.revision(), 3);
+    }
+
+    #[test]
+    fn who_has_what_is_known_with_what_was_decided_before() {
+        let consumer = |name: &str, text: &str| Step::Put {
+            key: Key::new(Kind::Consumer, name),
+            value: json!({"plugins": {"key-auth": {"key": text}}}),
+            ttl: None,
+        };
+        let who = |view: &dyn View, text: &str| -> Vec<String> {
+            let claim = Claim { plugin: "key-auth", field: "key", text };
+            let has_it = |row: &Row| claims(&row.value()).any(|own| own == claim);
+            view.holders(&claim).iter().filter(|row| has_it(row)).map(|row| row.key.id.clone()).collect()
+        };
+        let table = Table::new([], None, 0);
+        let mut draft = Draft::over(&table);
+        let steps = vec![consumer("a", "1"), consumer("b", "2"), consumer("c", "3")];
+        draft.decide(Box::new(|_| Ok(steps))).unwrap();
+        table.apply(std::mem::take(&mut draft.changes));
+        let mut draft = Draft::over(&table);
+        let gone = Step::Delete { key: Key::new(Kind::Consumer, "c") };
+        let steps = vec![consumer("b", "4"), consumer("d", "5"), gone];
+        draft.decide(Box::new(|_| Ok(steps))).unwrap();
+        for apply in [false, true] {
+            let changes = if apply { std::mem::take(&mut draft.changes) } else { Vec::new() };
+            draft
+                .decide(Box::new(move |view| {
+                    let all = ["1", "2", "3", "4", "5"].map(|text| who(view, text).join(","));
+                    assert_eq!(all, ["a", "", "", "b", "d"]);
+                    Ok(Vec::new())
+                }))
+                .unwrap();
+            table.apply(changes);
+        }
+        let draft = Draft::over(&table);
+        let view = Seen { rows: table.read(), pending: &draft.pending, revision: 0 };
+        assert_eq!(["1", "2", "3", "4", "5"].map(|text| who(&view, text).join(",")), ["a", "", "", "b", "d"]);
     }
 
     #[test]

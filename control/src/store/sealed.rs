@@ -15,7 +15,9 @@ use sdk::catalog::About;
 use serde_json::Value;
 use snapshot::parallel;
 
-use super::{Answer, Change, Changes, Decide, Refused, Revision, Row, Step, Store, Stored, View, Writing};
+use super::{
+    Answer, Change, Changes, Claim, Decide, Refused, Revision, Row, Step, Store, Stored, View, Writing,
+};
 
 mod fields;
 mod ring;
@@ -116,6 +118,10 @@ impl View for Seen<'_> {
 
     fn scan(&self, kind: Kind, prefix: &str, look: &mut dyn FnMut(&Row) -> std::ops::ControlFlow<()>) {
         self.view.scan(kind, prefix, look);
+    }
+
+    fn holders(&self, claim: &Claim<'_>) -> Vec<Row> {
+        self.view.holders(claim)
     }
 
     fn revision(&self) -> Revision {

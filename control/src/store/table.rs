@@ -7,12 +7,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use futures_util::stream;
 use model::{Diagnostic, Key, Kind};
 use tokio::sync::watch;
 
+use super::holders::Holders;
 use super::{Change, Changes, Revision, Row};
 
 /// How many changes a follower may be behind before it gets a `Reset` instead.
@@ -31,6 +32,8 @@ pub(super) struct Rows {
     plugins: Option<Vec<String>>,
     revision: Revision,
     rejected: Vec<Diagnostic>,
+    /// Made when somebody asks.
+    holders: OnceLock<Holders>,
     /// The changes that some follower has not seen, oldest first.
     log: VecDeque<Change>,
     /// The number of the log's first change, counted from 1 since this table was made.
@@ -95,6 +98,7 @@ impl Table {
         let mut rows = self.write();
         rows.plugins = plugins;
         rows.by_key = items.into_iter().map(|row| (row.key.clone(), row)).collect();
+        rows.holders = OnceLock::new();
         rows.revision = revision;
         rows.rejected = rejected;
         // One past the end, so that even a follower who has seen all is behind.
@@ -131,6 +135,11 @@ impl Table {
 }
 
 impl Rows {
+    /// The consumers and credentials by what they claim.
+    pub fn holders(&self) -> &Holders {
+        self.holders.get_or_init(|| Holders::of(&self.by_key))
+    }
+
     /// The number the next change will get.
     fn end(&self) -> u64 {
         self.first + self.log.len() as u64
@@ -140,14 +149,21 @@ impl Rows {
         self.revision = change.revision();
         match &change {
             Change::Put(row) => {
-                self.by_key.insert(row.key.clone(), row.clone());
+                let before = self.by_key.insert(row.key.clone(), row.clone());
+                if let Some(holders) = self.holders.get_mut() {
+                    holders.replace(before.as_ref(), Some(row));
+                }
             }
             Change::Delete { key, .. } => {
-                self.by_key.remove(key);
+                let before = self.by_key.remove(key);
+                if let Some(holders) = self.holders.get_mut() {
+                    holders.replace(before.as_ref(), None);
+                }
             }
             Change::Plugins { names, .. } => self.plugins.clone_from(names),
             Change::Reset { items, plugins, rejected, .. } => {
                 self.by_key = items.iter().map(|row| (row.key.clone(), row.clone())).collect();
+                self.holders = OnceLock::new();
                 self.plugins.clone_from(plugins);
                 self.rejected.clone_from(rejected);
             }
