@@ -53,6 +53,10 @@ enum Refusal {
 /// All but what is wrong with the header itself: the client is not told which part it got wrong.
 const UNKNOWN: Refusal = Refusal::Message("client request can't be validated");
 
+/// Headers that a signature may cover. Each is looked up and hashed before anybody is known, so a list
+/// that names one again and again would cost far more than it does to send.
+const MOST_SIGNED: usize = 128;
+
 const ALGORITHMS: [&str; 3] = ["hmac-sha1", "hmac-sha256", "hmac-sha512"];
 
 impl Plugin for HmacAuth {
@@ -220,7 +224,8 @@ impl<'x> Signature<'x> {
                 _ => {}
             }
         }
-        Some(Signature { key_id: key_id?, algorithm: algorithm?, signature: signature?, headers })
+        let sent = Signature { key_id: key_id?, algorithm: algorithm?, signature: signature?, headers };
+        (sent.headers().count() <= MOST_SIGNED).then_some(sent)
     }
 
     /// The names of what is signed, in order.

@@ -166,3 +166,41 @@ fn credentials_are_hidden_and_the_anonymous_take_the_rest() {
     assert!(matches!(stage.rewrite(&mut x), Step::Next));
     assert_eq!((x.consumer().unwrap().name.as_str(), x.header("Authorization")), ("jack", None));
 }
+
+#[test]
+fn a_signature_covers_so_many_headers_and_no_more() {
+    for (count, passes) in [(128, true), (129, false), (5_000, false)] {
+        let names = vec!["date"; count].join(" ");
+        let text = format!("user-key\n{}", format!("date: {NOW}\n").repeat(count));
+        let signature = sign(hmac::HMAC_SHA256, "my-secret", &text);
+        let header = authorization("hmac-sha256", &names, &signature);
+        let refused = ask("GET", &[("Authorization", &header), ("Date", NOW)], json!({}));
+        assert_eq!(refused.is_none(), passes, "{count}");
+    }
+}
+
+#[test]
+fn no_header_breaks_it() {
+    let good = signed();
+    let mut rng = fastrand::Rng::with_seed(5);
+    for _ in 0..2_000 {
+        // Pieces of a good one in any order, with what stands between them changed.
+        let mut bytes: Vec<u8> = good.bytes().collect();
+        for _ in 0..rng.usize(1..12) {
+            let at = rng.usize(..bytes.len());
+            match rng.u8(..3) {
+                0 => bytes[at] = *rng.choice(b"\",= \t:@a").unwrap(),
+                1 => bytes.truncate(at.max(1)),
+                _ => {
+                    let piece = bytes[at..].to_vec();
+                    bytes.extend(piece.into_iter().take(40));
+                }
+            }
+        }
+        let header = String::from_utf8(bytes).unwrap();
+        let own = [("Authorization", header.trim()), ("Date", NOW), ("X-Own", "1")];
+        if let Some((status, _)) = ask("GET", &own, json!({})) {
+            assert_eq!(status, 401);
+        }
+    }
+}

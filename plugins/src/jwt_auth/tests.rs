@@ -306,3 +306,21 @@ fn settings_of_a_consumer_are_checked() {
     let claims = Probe::default().stage::<JwtAuth>(json!({"claims_to_verify": ["iat"]}));
     assert!(claims.is_err());
 }
+
+#[test]
+fn no_token_breaks_it() {
+    let good = hs256(&json!({"key": "user-key", "exp": NOW + 10}));
+    let deep = format!("{}.{}.x", part(&json!({"alg": "HS256"})), BASE64_URL_SAFE_NO_PAD.encode("[".repeat(5_000)));
+    assert_eq!(refused(&deep, shared(), json!({})).as_deref(), Some("JWT token invalid"));
+    let mut rng = fastrand::Rng::with_seed(6);
+    for _ in 0..2_000 {
+        let mut bytes = good.clone().into_bytes();
+        let at = rng.usize(..bytes.len());
+        let old = bytes[at];
+        bytes[at] = *rng.choice(b".AZaz09-_=+/ {").unwrap();
+        let changed = String::from_utf8(bytes.clone()).unwrap();
+        // Bits behind the end of the signature are nobody's.
+        let same = bytes[at] == old || at + 1 == bytes.len();
+        assert!(same || refused(&changed, shared(), json!({})).is_some(), "{changed}");
+    }
+}
