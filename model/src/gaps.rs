@@ -50,6 +50,10 @@ pub enum Ask {
     UpstreamOther(&'static str, &'static [&'static str]),
     /// A text in the settings of a plugin that begins so.
     PluginText(&'static str),
+    /// A field of a plugin's settings that is true.
+    PluginFlag(&'static str, &'static str),
+    /// A field of a plugin's settings that is a URI of this scheme.
+    PluginScheme(&'static str, &'static str, &'static str),
 }
 
 const WITH_LUA: &[Kind] = &[Kind::Route, Kind::Service];
@@ -98,6 +102,18 @@ pub const SECRETS: &Gap = &Gap {
     hint: "put the secret into an environment variable and refer to that: `$env://NAME`",
     effect: Effect::Refused,
     asked_by: &[Ask::Kind(Kind::Secret), Ask::PluginText("$secret://")],
+};
+
+pub const TLS_TO_LOG_SERVERS: &Gap = &Gap {
+    why: "log entries are not sent over TLS yet",
+    hint: "use a plain target, if the network on the way to it can be trusted; nothing is sent in the clear that asks \
+           for TLS",
+    effect: Effect::Refused,
+    asked_by: &[
+        Ask::PluginScheme("http-logger", "uri", "https"),
+        Ask::PluginFlag("tcp-logger", "tls"),
+        Ask::PluginFlag("syslog", "tls"),
+    ],
 };
 
 pub const LUA: &Gap = &Gap {
@@ -149,6 +165,13 @@ pub const RUNNERS: &Gap =
 pub const TRACING: &Gap =
     &Gap { why: "request tracing is not served yet", hint: "", effect: Effect::Ignored, asked_by: &[] };
 
+impl Gap {
+    /// What asks for it is refused.
+    pub fn refused(&self, pointer: &str) -> Invalid {
+        Invalid::new(self.why).at(pointer).hint(self.hint)
+    }
+}
+
 /// Every row.
 pub const ALL: &[&Gap] = &[
     TLS,
@@ -158,6 +181,7 @@ pub const ALL: &[&Gap] = &[
     STREAMS,
     STREAM_UPSTREAMS,
     SECRETS,
+    TLS_TO_LOG_SERVERS,
     LUA,
     DISCOVERY,
     HEALTH_CHECKS,
@@ -235,7 +259,26 @@ impl Ask {
                     found.push(self.invalid(gap, place, None));
                 }
             }
+            Ask::PluginFlag(plugin, field) | Ask::PluginScheme(plugin, field, _) => {
+                let config = plugins(kind, value).and_then(|plugins| plugins.get(plugin));
+                let Some(config) = config.filter(|config| !switched_off(config)) else { return };
+                let Some(setting) = there(config, field).filter(|setting| self.is_asked_by(setting)) else {
+                    return;
+                };
+                found.push(self.invalid(gap, format!("/plugins/{plugin}/{field}"), setting.as_str()));
+            }
             Ask::Kind(_) | Ask::Field(..) => {}
+        }
+    }
+
+    /// Whether a plugin's setting asks, where the field is the one.
+    fn is_asked_by(self, setting: &Value) -> bool {
+        match (self, setting) {
+            (Ask::PluginFlag(..), Value::Bool(set)) => *set,
+            (Ask::PluginScheme(_, _, scheme), Value::String(uri)) => {
+                uri.split_once("://").is_some_and(|(written, _)| written.eq_ignore_ascii_case(scheme))
+            }
+            _ => false,
         }
     }
 
@@ -252,6 +295,9 @@ impl Ask {
                 Invalid::new(format!("{name} {} is not supported yet: {why}", got.unwrap_or_default()))
             }
             Ask::PluginText(start) => Invalid::new(format!("a `{start}` reference cannot be used: {why}")),
+            Ask::PluginFlag(plugin, field) | Ask::PluginScheme(plugin, field, _) => {
+                Invalid::new(format!("`{field}` of {plugin} is not supported: {why}"))
+            }
             Ask::Field(_, name) => Invalid::new(format!("{name} is not supported: {why}")),
             Ask::UpstreamField(name) => Invalid::new(format!("`{name}` has no effect: {why}")),
         };
@@ -366,6 +412,14 @@ pub fn samples() -> Vec<(Effect, Kind, &'static str, Value)> {
                     let others = in_upstreams(name, json!("nacos"));
                     others.into_iter().for_each(|(kind, v)| add(gap.effect, kind, v));
                 }
+                Ask::PluginFlag(plugin, field) => {
+                    let plugins = json!({plugin: {"host": "h", "port": 1, field: true}});
+                    add(gap.effect, Kind::Route, json!({"uri": "/", "plugins": plugins}));
+                }
+                Ask::PluginScheme(plugin, field, scheme) => {
+                    let plugins = json!({plugin: {field: format!("{scheme}://h")}});
+                    add(gap.effect, Kind::Route, json!({"uri": "/", "plugins": plugins}));
+                }
                 Ask::PluginText(start) => {
                     let plugins = json!({"key-auth": {"key": format!("{start}vault/1/key")}});
                     add(gap.effect, Kind::Consumer, json!({"username": "jack", "plugins": plugins}));
@@ -415,6 +469,12 @@ mod tests {
         for (kind, value) in [
             (Kind::Upstream, json!({"nodes": {}, "scheme": "http", "checks": null})),
             (Kind::Upstream, json!({"service_name": "a", "discovery_type": "dns"})),
+            (Kind::Route, json!({"uri": "/", "plugins": {"tcp-logger": {"tls": false}}})),
+            (
+                Kind::Route,
+                json!({"uri": "/", "plugins": {"syslog": {"tls": true, "_meta": {"disable": true}}}}),
+            ),
+            (Kind::Route, json!({"uri": "/", "plugins": {"http-logger": {"uri": "http://https://h"}}})),
             (Kind::Route, json!({"uri": "/", "filter_func": null, "plugins": {"a": {"b": "x $secret://"}}})),
             (
                 Kind::Route,

@@ -14,6 +14,7 @@ mod catalog;
 mod edits;
 mod encoding;
 mod limits;
+mod logger;
 mod lua;
 mod meta;
 mod query;
@@ -81,6 +82,10 @@ plugins! {
     ResponseRewrite(response_rewrite::ResponseRewrite),
     Prometheus(prometheus::Prometheus),
     ErrorPage(error_page::ErrorPage),
+    HttpLogger(http_logger::HttpLogger),
+    TcpLogger(tcp_logger::TcpLogger),
+    Syslog(syslog::Syslog),
+    FileLogger(file_logger::FileLogger),
 }
 
 /// The names of all plugins this build has, by priority from high to low.

@@ -20,6 +20,8 @@ pub(crate) struct AccessLog {
     format: Arc<LogFormat>,
     outlet: RefCell<Outlet>,
     stamp: RefCell<Stamp>,
+    /// Its lines tell which server was chosen, by the name its operator gave it.
+    pub(crate) names_server: bool,
 }
 
 /// A request that came to nothing before it was one.
@@ -41,6 +43,7 @@ impl AccessLog {
             format: settings.format.clone(),
             outlet: RefCell::new(settings.sink.outlet(settings.bounds)),
             stamp: RefCell::default(),
+            names_server: settings.format.vars().any(sdk::vars::Var::names_server),
         }
     }
 

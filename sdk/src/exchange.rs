@@ -150,6 +150,9 @@ pub struct Forward {
     pub host: Option<Span>,
     /// What `pass_host` says of the server that was chosen, unless it is the client's.
     pub server_host: Option<Span>,
+    /// Host and port of the server that was chosen, as its operator wrote them. Noted only where
+    /// somebody logs.
+    pub server: Option<Span>,
     /// Fields the gateway adds of itself that a stage took away.
     pub without: Own,
     /// Instead of the route's upstream; see [`Exchange::choose_upstream`].
@@ -239,6 +242,8 @@ pub struct Exchange<'s> {
     pub body_state: Body,
     /// The most bytes of the body that anybody asked for so far.
     pub body_asked: usize,
+    /// Of a body that is longer than asked for, the beginning is read: so many bytes, and maybe more.
+    pub body_beginning: bool,
     /// Length of the client's own body, where a plugin has put another in its place.
     client_body: Option<usize>,
     pub source: Source,
@@ -284,6 +289,7 @@ impl<'s> Exchange<'s> {
             timing: Timing::default(),
             body_state: Body::None,
             body_asked: 0,
+            body_beginning: false,
             client_body: None,
             source: Source::None,
             upstream_addr: None,
@@ -429,7 +435,17 @@ impl<'s> Exchange<'s> {
         match self.body_state {
             Body::None | Body::Whole => false,
             Body::Streaming => true,
-            Body::TooLarge => self.body_asked < limit,
+            Body::TooLarge => {
+                self.body_asked < limit || self.body_beginning && self.messages.body.len() <= limit
+            }
+        }
+    }
+
+    /// The beginning of the request's body, as far as it was read.
+    pub fn body_so_far(&self) -> &[u8] {
+        match self.body_state {
+            Body::Whole | Body::TooLarge => &self.messages.body,
+            Body::None | Body::Streaming => &[],
         }
     }
 

@@ -20,6 +20,7 @@ pub mod counters;
 pub mod exchange;
 pub mod expr;
 pub mod instance;
+pub mod log_entry;
 pub mod log_format;
 pub mod meters;
 pub mod pattern;

@@ -165,7 +165,7 @@ fn escape_default(value: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Appends `value` as NGINX's `escape=json`.
-fn escape_json(value: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn escape_json(value: &[u8], out: &mut Vec<u8>) {
     if is_plain_text(value) {
         out.extend_from_slice(value);
         return;

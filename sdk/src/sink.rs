@@ -19,7 +19,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::Invalid;
 use serde_json::Value;
 
 pub use batch::{Batching, Gathering};
@@ -145,13 +144,6 @@ impl Build<'_> {
             self.metadata.and_then(|metadata| metadata.get("max_pending_entries")).and_then(Value::as_u64);
         written.map_or(batch::MAX_PENDING, |entries| usize::try_from(entries).unwrap_or(usize::MAX))
     }
-}
-
-/// Says that a target over TLS has to wait for the version that speaks it.
-pub fn needs_tls(pointer: &str) -> Invalid {
-    Invalid::new("log entries cannot be sent over TLS yet").at(pointer).hint(
-        "nothing is sent in the clear that asks for TLS: use a plain target on a network that can be trusted",
-    )
 }
 
 #[cfg(test)]

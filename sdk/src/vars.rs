@@ -24,10 +24,11 @@ use std::sync::LazyLock;
 use wire::Name;
 
 use crate::exchange::{Exchange, Source};
+use crate::log_entry::json_text;
 use crate::verdict::Doubt;
 use parsed::Parsed;
 use read::{Arg, Header};
-pub use time::Stamp;
+pub use time::{Stamp, rfc3339 as write_rfc3339};
 pub use value::Value;
 
 /// A variable, ready to be read.
@@ -130,6 +131,7 @@ plain! {
     UpstreamResponseTime = "upstream_response_time",
     UpstreamScheme = "upstream_scheme",
     UpstreamStatus = "upstream_status",
+    UpstreamUnresolvedHost = "upstream_unresolved_host",
     UpstreamUri = "upstream_uri",
     Uri = "uri" | "document_uri",
 }
@@ -227,6 +229,25 @@ impl Var {
         true
     }
 
+    /// Appends it as JSON: texts as strings, and as numbers those that are numbers to APISIX. Says
+    /// whether it was there.
+    pub fn write_json(&self, x: &Exchange<'_>, out: &mut Vec<u8>) -> bool {
+        if matches!(self.kind, Kind::Plain(Plain::Status | Plain::RequestLength | Plain::BytesSent)) {
+            return self.write(x, out);
+        }
+        match self.value(x) {
+            None => return false,
+            Some(Value::Text(text)) => json_text(&text, out),
+            Some(value) => out.extend_from_slice(&value.into_text()),
+        }
+        true
+    }
+
+    /// Whether it tells which server was chosen, by the name its operator gave it.
+    pub fn names_server(&self) -> bool {
+        self.kind == Kind::Plain(Plain::UpstreamUnresolvedHost)
+    }
+
     fn read<'a>(&'a self, x: &'a Exchange<'_>, out: &mut Vec<u8>) -> Found<'a> {
         match &self.kind {
             Kind::Plain(plain) => plain.read(x, out),
@@ -256,6 +277,14 @@ impl Var {
             Kind::Unknown => Found::Nothing,
         }
     }
+}
+
+/// The names and values of a query's arguments, decoded, in order; one without `=` has no value.
+pub fn args(query: &[u8]) -> impl Iterator<Item = (Cow<'_, [u8]>, Option<Cow<'_, [u8]>>)> {
+    read::args(query).map(|(name, value)| match value {
+        Arg::Bare => (name, None),
+        Arg::Text(text) => (name, Some(text)),
+    })
 }
 
 /// The variable whose name is most like this one, if one is.
@@ -433,6 +462,7 @@ impl Plain {
             Plain::UpstreamStatus => Found::Nothing,
             // HTTPS and gRPC upstreams are not served yet.
             Plain::UpstreamScheme => Found::Borrowed(b"http"),
+            Plain::UpstreamUnresolvedHost => x.forward.server.map(|span| host_of(fields.bytes(span))).into(),
             Plain::UpstreamUri => {
                 x.upstream_uri(out);
                 Found::Written
@@ -493,6 +523,15 @@ fn address<'a>(out: &mut Vec<u8>, addr: std::net::SocketAddr) -> Found<'a> {
     }
     out.push(b':');
     number(out, v4.port().into())
+}
+
+/// The host of `host`, `host:port` or `[v6]:port`.
+fn host_of(authority: &[u8]) -> &[u8] {
+    let end = match authority.strip_prefix(b"[").and_then(|rest| memchr::memchr(b']', rest)) {
+        Some(end) => end + 2,
+        None => memchr::memchr(b':', authority).unwrap_or(authority.len()),
+    };
+    &authority[..end]
 }
 
 /// Text that counts as absent when it is empty.

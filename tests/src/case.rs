@@ -182,6 +182,7 @@ pub struct Seen {
     pub line: Option<String>,
     pub headers: IndexMap<String, Value>,
     pub body: Option<String>,
+    pub body_matches: Option<String>,
     pub body_size: Option<usize>,
     pub trailers: IndexMap<String, Value>,
 }

@@ -111,6 +111,8 @@ impl Gateway {
         if self.shares_port {
             command.arg("--reuse-port");
         }
+        // Relative paths, as of file-logger, lie where the steps' shells are.
+        command.current_dir(&self.folder);
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let child = command.spawn().with_context(|| format!("starting {}", self.program.display()))?;

@@ -8,8 +8,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use sdk::Exchange;
 use sdk::exchange::{self, Body, Chunk};
+use sdk::{Exchange, Phase};
 use snapshot::balance::Tried;
 use snapshot::{Endpoint, PassHost, Plan, Scheme, Snapshot, Upstream};
 use wire::{Framing, Name};
@@ -92,6 +92,8 @@ impl Forward<'_> {
             bound if bound.is_zero() => u64::MAX,
             bound => worker.clock.after(bound),
         };
+        let names_server =
+            self.chains.has(Phase::Log) || worker.access_log.as_ref().is_some_and(|log| log.names_server);
         let mut same = None;
         let mut last = Fault::gateway(FaultKind::NoServerLeft);
         loop {
@@ -122,6 +124,9 @@ impl Forward<'_> {
                 };
                 let status = std::mem::take(&mut x.upstream_status);
                 x.tried.push(exchange::Try { addr: before, status, took_us });
+            }
+            if names_server {
+                x.forward.server = Some(x.intern(endpoint.authority.as_bytes()));
             }
             x.forward.server_host = match &upstream.pass_host {
                 PassHost::Pass => None,

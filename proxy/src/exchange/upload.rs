@@ -33,6 +33,7 @@ pub(crate) async fn buffer(
     x.body_asked = x.body_asked.max(limit);
     if let Framing::Length(length) = x.messages.request.framing
         && length > limit as u64
+        && !x.body_beginning
     {
         x.body_state = Body::TooLarge;
         return Ok(());

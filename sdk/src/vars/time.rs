@@ -24,6 +24,13 @@ pub(super) fn iso8601(unix_ms: u64, out: &mut Vec<u8>) {
     let _ = write!(out, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}+00:00");
 }
 
+/// RFC 3339 with milliseconds: `2026-11-21T10:00:00.042Z`.
+pub fn rfc3339(unix_ms: u64, out: &mut Vec<u8>) {
+    let Moment { year, month, day, hour, minute, second } = moment(unix_ms / 1000);
+    let thousandths = unix_ms % 1000;
+    let _ = write!(out, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{thousandths:03}Z");
+}
+
 /// `$time_local`: `21/Nov/2026:10:00:00 +0000`.
 pub(super) fn local(unix_ms: u64, out: &mut Vec<u8>) {
     let Moment { year, month, day, hour, minute, second } = moment(unix_ms / 1000);

@@ -332,7 +332,10 @@ fn one_seen(world: &World, upstream: &crate::upstream::Upstream, wanted: &Seen) 
     }
     let Some(last) = requests.last() else {
         ensure!(
-            wanted.line.is_none() && wanted.headers.is_empty() && wanted.body.is_none(),
+            wanted.line.is_none()
+                && wanted.headers.is_empty()
+                && wanted.body.is_none()
+                && wanted.body_matches.is_none(),
             "no request at all"
         );
         return Ok(());
@@ -343,7 +346,12 @@ fn one_seen(world: &World, upstream: &crate::upstream::Upstream, wanted: &Seen) 
     }
     expect::fields("header", &wanted.headers, &world.names, &last.headers)?;
     expect::fields("trailer", &wanted.trailers, &world.names, &last.trailers)?;
-    let body = Expect { body: wanted.body.clone(), body_size: wanted.body_size, ..Expect::default() };
+    let body = Expect {
+        body: wanted.body.clone(),
+        body_matches: wanted.body_matches.clone(),
+        body_size: wanted.body_size,
+        ..Expect::default()
+    };
     expect::body(&body, &world.names, &last.body)
 }
 

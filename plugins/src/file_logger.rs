@@ -1,0 +1,130 @@
+//! file-logger: appends an entry for each request to a file.
+//!
+//! Settings as in APISIX 3.18. A thread writes what comes, at once; a file that was moved away is opened
+//! anew on USR1.
+
+use model::Invalid;
+use sdk::chain::Phases;
+use sdk::expr::Expr;
+use sdk::sink::{Batching, Joined, Sink, Spec, Target};
+use sdk::{Build, Chunk, Exchange, Plugin, Step};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::logger::{self, Logger, Options};
+
+/// The plugin instance.
+pub struct FileLogger {
+    pub(crate) logger: Logger,
+    /// Only what fits one of these is logged.
+    only: Option<Vec<Expr>>,
+    sink: Sink,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Config {
+    path: Option<String>,
+    #[serde(rename = "match")]
+    only: Option<Vec<Value>>,
+    #[serde(flatten)]
+    options: Options,
+}
+
+impl Plugin for FileLogger {
+    const NAME: &'static str = "file-logger";
+    const PRIORITY: i32 = 399;
+    const PHASES: Phases = logger::PHASES;
+
+    type Config = Config;
+
+    fn schema() -> Value {
+        let own = json!({
+            "path": {"type": "string"},
+            "match": {"type": "array", "maxItems": 20, "items": {"type": "array"}},
+        });
+        json!({"type": "object", "properties": Options::extend(own)})
+    }
+
+    fn metadata_schema() -> Option<Value> {
+        let mut properties = Options::metadata();
+        properties.insert("path".to_owned(), json!({"type": "string"}));
+        Some(json!({"type": "object", "properties": properties}))
+    }
+
+    fn build(config: Config, cx: &mut Build<'_>) -> Result<FileLogger, Invalid> {
+        let only = config.only.map(|only| only.iter().map(|one| logger::expr("match", one)).collect()).transpose()?;
+        let logger = Logger::build(config.options, cx)?;
+        let metadata = cx.metadata.and_then(|metadata| metadata.get("path")).and_then(Value::as_str);
+        let path = match config.path.as_deref().or(metadata) {
+            Some(path) if path.is_empty() || path.contains('\0') => {
+                return Err(Invalid::new("this is no path of a file").at("/path"));
+            }
+            Some(path) => path.to_owned(),
+            // A check does not see the metadata.
+            None if cx.owner.collection.is_empty() => String::new(),
+            None => {
+                return Err(Invalid::new("property \"path\" is not set in either the plugin conf or the metadata"));
+            }
+        };
+        let sink = cx.sink(Spec {
+            plugin: Self::NAME,
+            owner: None,
+            target: Target::File { path },
+            batching: Batching::at_once("file logger"),
+            joined: Joined::PLAIN,
+            max_entries: usize::MAX,
+            max_bytes: usize::MAX,
+        });
+        Ok(FileLogger { logger, only, sink })
+    }
+
+    fn phases(&self) -> Phases {
+        self.logger.phases()
+    }
+
+    fn access(&self, x: &mut Exchange<'_>) -> Step {
+        self.logger.access(x)
+    }
+
+    fn filters_body(&self, x: &Exchange<'_>) -> bool {
+        self.logger.collects(x)
+    }
+
+    fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
+        self.logger.collect(x, Self::NAME, chunk);
+    }
+
+    fn log(&self, x: &mut Exchange<'_>) {
+        if self.only.as_ref().is_none_or(|only| only.iter().any(|expr| expr.matches(x))) {
+            let mut entry = self.logger.entry(x, None);
+            entry.push(b'\n');
+            self.sink.push(x, entry);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sdk::testing::{FixedNames, Probe};
+
+    use super::*;
+
+    #[test]
+    fn the_path_is_the_configuration_s_or_the_metadata_s() {
+        let probe = Probe::default();
+        let build = |config, metadata: Option<Value>| {
+            probe.stage_with::<FileLogger>(config, metadata.as_ref(), &FixedNames::default()).map(drop)
+        };
+        assert_eq!(build(json!({"path": "a.log"}), None), Ok(()));
+        assert_eq!(build(json!({}), Some(json!({"path": "a.log"}))), Ok(()));
+        assert_eq!(
+            build(json!({}), None).unwrap_err().reason,
+            "property \"path\" is not set in either the plugin conf or the metadata"
+        );
+        for config in [json!({"path": ""}), json!({"path": "a\u{0}b"})] {
+            assert_eq!(build(config, None).unwrap_err().pointer, "/path");
+        }
+        let invalid = build(json!({"path": "a", "match": [[["arg_a", "~~~", "b"]]]}), None).unwrap_err();
+        assert!(invalid.reason.starts_with("failed to validate the 'match' expression: "), "{}", invalid.reason);
+    }
+}

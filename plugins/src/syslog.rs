@@ -1,0 +1,183 @@
+//! syslog: sends entries as messages of RFC 5424 to a syslog server, over TCP or UDP.
+//!
+//! Settings as in APISIX 3.18, with two differences: a batch is also sent when it has `flush_limit` bytes,
+//! and never waits for that longer than the batch processor's times, where APISIX keeps what is less for
+//! ever; and over UDP each message is a datagram (RFC 5426 section 3.1), where APISIX puts several into one.
+
+use std::time::Duration;
+
+use model::Invalid;
+use model::gaps::TLS_TO_LOG_SERVERS;
+use sdk::chain::Phases;
+use sdk::sink::{Batching, Joined, Sink, Spec, Target};
+use sdk::vars::{self, Var};
+use sdk::{Build, Chunk, Exchange, Plugin, Step};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::logger::{self, Logger, Options};
+
+/// The plugin instance.
+pub struct Syslog {
+    pub(crate) logger: Logger,
+    sink: Sink,
+    host: Var,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Config {
+    host: String,
+    port: i64,
+    flush_limit: usize,
+    drop_limit: i64,
+    /// Milliseconds.
+    timeout: u64,
+    sock_type: SockType,
+    tls: bool,
+    #[serde(flatten)]
+    options: Options,
+    #[serde(flatten)]
+    batching: Batching,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum SockType {
+    Tcp,
+    Udp,
+}
+
+/// Facility 5 (messages of syslogd), severity 6 (informational); version 1.
+const HEADER: &[u8] = b"<46>1 ";
+
+impl Plugin for Syslog {
+    const NAME: &'static str = "syslog";
+    const PRIORITY: i32 = 401;
+    const PHASES: Phases = logger::PHASES;
+
+    type Config = Config;
+
+    fn schema() -> Value {
+        let own = json!({
+            "host": {"type": "string"},
+            "port": {"type": "integer"},
+            "flush_limit": {"type": "integer", "minimum": 1, "default": 4096},
+            "drop_limit": {"type": "integer", "default": 1_048_576},
+            "timeout": {"type": "integer", "minimum": 1, "default": 3000},
+            "sock_type": {"type": "string", "default": "tcp", "enum": ["tcp", "udp"]},
+            "pool_size": {"type": "integer", "minimum": 5, "default": 5},
+            "tls": {"type": "boolean", "default": false},
+        });
+        json!({
+            "type": "object",
+            "properties": Batching::extend(Options::extend(own), "sys logger"),
+            "required": ["host", "port"],
+        })
+    }
+
+    fn metadata_schema() -> Option<Value> {
+        Some(logger::metadata_schema())
+    }
+
+    fn build(config: Config, cx: &mut Build<'_>) -> Result<Syslog, Invalid> {
+        let Config { host, port, flush_limit, drop_limit, timeout, sock_type, tls, options, mut batching } = config;
+        let logger = Logger::build(options, cx)?;
+        if tls {
+            return Err(TLS_TO_LOG_SERVERS.refused("/tls"));
+        }
+        let port = logger::port(port)?;
+        let timeout = Duration::from_millis(timeout);
+        let target = match sock_type {
+            SockType::Tcp => Target::Tcp { host, port, timeout, keep: true },
+            SockType::Udp => Target::Udp { host, port, timeout },
+        };
+        batching.max_bytes = flush_limit;
+        let sink = cx.sink(Spec {
+            plugin: Self::NAME,
+            owner: Some(cx.owner.clone()),
+            target,
+            batching,
+            joined: Joined::PLAIN,
+            max_entries: cx.max_pending_entries(),
+            max_bytes: usize::try_from(drop_limit).unwrap_or(0),
+        });
+        Ok(Syslog { logger, sink, host: Var::parse("host") })
+    }
+
+    fn phases(&self) -> Phases {
+        self.logger.phases()
+    }
+
+    fn access(&self, x: &mut Exchange<'_>) -> Step {
+        self.logger.access(x)
+    }
+
+    fn filters_body(&self, x: &Exchange<'_>) -> bool {
+        self.logger.collects(x)
+    }
+
+    fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
+        self.logger.collect(x, Self::NAME, chunk);
+    }
+
+    fn log(&self, x: &mut Exchange<'_>) {
+        self.sink.push(x, self.message(x));
+    }
+}
+
+impl Syslog {
+    /// RFC 5424 section 6.
+    fn message(&self, x: &Exchange<'_>) -> Vec<u8> {
+        let entry = self.logger.entry(x, None);
+        let mut out = Vec::with_capacity(entry.len() + 96);
+        out.extend_from_slice(HEADER);
+        vars::write_rfc3339(x.world.now_ms(), &mut out);
+        out.push(b' ');
+        let start = out.len();
+        self.host.write(x, &mut out);
+        // The name ends at a space, and so must not hold one.
+        out[start..].iter_mut().filter(|byte| !byte.is_ascii_graphic()).for_each(|byte| *byte = b'?');
+        out.extend_from_slice(b" apisix ");
+        out.extend_from_slice(std::process::id().to_string().as_bytes());
+        out.extend_from_slice(b" - - ");
+        out.extend_from_slice(&entry);
+        out.push(b'\n');
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sdk::testing::Probe;
+
+    use super::*;
+
+    #[test]
+    fn a_message_is_that_of_rfc_5424() {
+        let mut probe = Probe::request("GET", "/a", &[("Host", "h.example:81")]);
+        let config = json!({"host": "s", "port": 514, "log_format": {"uri": "$uri"}});
+        let plugin: Syslog = probe.stage(config).unwrap();
+        let message = String::from_utf8(plugin.message(&probe.exchange())).unwrap();
+        let pid = std::process::id();
+        assert_eq!(
+            message,
+            format!("<46>1 2023-11-14T22:13:20.000Z h.example apisix {pid} - - {{\"uri\":\"/a\",\"route_id\":\"1\"}}\n")
+        );
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let probe = Probe::default();
+        let build = |config| probe.stage::<Syslog>(config).map(drop);
+        assert_eq!(build(json!({"host": "h", "port": 514, "sock_type": "udp"})), Ok(()));
+        for (config, pointer) in [
+            (json!({"host": "h", "port": 514, "tls": true}), "/tls"),
+            (json!({"host": "h", "port": -1}), "/port"),
+            (json!({"host": "h", "port": 1, "pool_size": 4}), "/pool_size"),
+            (json!({"host": "h", "port": 1, "sock_type": "unix"}), "/sock_type"),
+            (json!({"host": "h", "port": 1, "flush_limit": 0}), "/flush_limit"),
+        ] {
+            assert_eq!(build(config.clone()).unwrap_err().pointer, pointer, "{config}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! tcp-logger: sends entries to a server, a batch over a TCP connection of its own.
+//!
+//! Settings as in APISIX 3.18. A batch of one (`batch_max_size: 1`) is the entry itself, a longer one a JSON
+//! array; nothing stands before or behind it.
+
+use std::time::Duration;
+
+use model::Invalid;
+use model::gaps::TLS_TO_LOG_SERVERS;
+use sdk::chain::Phases;
+use sdk::sink::{Batching, Joined, Sink, Spec, Target};
+use sdk::{Build, Chunk, Exchange, Plugin, Step};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::logger::{self, Logger, Options};
+
+/// The plugin instance.
+pub struct TcpLogger {
+    pub(crate) logger: Logger,
+    sink: Sink,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Config {
+    host: String,
+    port: i64,
+    tls: bool,
+    /// Milliseconds.
+    timeout: u64,
+    #[serde(flatten)]
+    options: Options,
+    #[serde(flatten)]
+    batching: Batching,
+}
+
+impl Plugin for TcpLogger {
+    const NAME: &'static str = "tcp-logger";
+    const PRIORITY: i32 = 405;
+    const PHASES: Phases = logger::PHASES;
+
+    type Config = Config;
+
+    fn schema() -> Value {
+        let own = json!({
+            "host": {"type": "string"},
+            "port": {"type": "integer", "minimum": 0},
+            "tls": {"type": "boolean", "default": false},
+            "tls_options": {"type": "string"},
+            "timeout": {"type": "integer", "minimum": 1, "default": 1000},
+        });
+        json!({
+            "type": "object",
+            "properties": Batching::extend(Options::extend(own), "tcp logger"),
+            "required": ["host", "port"],
+        })
+    }
+
+    fn metadata_schema() -> Option<Value> {
+        Some(logger::metadata_schema())
+    }
+
+    fn build(config: Config, cx: &mut Build<'_>) -> Result<TcpLogger, Invalid> {
+        let Config { host, port, tls, timeout, options, batching } = config;
+        let logger = Logger::build(options, cx)?;
+        if tls {
+            return Err(TLS_TO_LOG_SERVERS.refused("/tls"));
+        }
+        let port = logger::port(port)?;
+        let target = Target::Tcp { host, port, timeout: Duration::from_millis(timeout), keep: false };
+        let joined = if batching.batch_max_size == 1 { Joined::PLAIN } else { Joined::ARRAY };
+        let sink = cx.sink(Spec {
+            plugin: Self::NAME,
+            owner: Some(cx.owner.clone()),
+            target,
+            batching,
+            joined,
+            max_entries: cx.max_pending_entries(),
+            max_bytes: usize::MAX,
+        });
+        Ok(TcpLogger { logger, sink })
+    }
+
+    fn phases(&self) -> Phases {
+        self.logger.phases()
+    }
+
+    fn access(&self, x: &mut Exchange<'_>) -> Step {
+        self.logger.access(x)
+    }
+
+    fn filters_body(&self, x: &Exchange<'_>) -> bool {
+        self.logger.collects(x)
+    }
+
+    fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
+        self.logger.collect(x, Self::NAME, chunk);
+    }
+
+    fn log(&self, x: &mut Exchange<'_>) {
+        self.sink.push(x, self.logger.entry(x, None));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sdk::testing::Probe;
+
+    use super::*;
+
+    #[test]
+    fn mistakes_are_named() {
+        let probe = Probe::default();
+        let build = |config| probe.stage::<TcpLogger>(config).map(drop);
+        assert_eq!(build(json!({"host": "h", "port": 3000, "tls": false})), Ok(()));
+        assert_eq!(build(json!({"host": "h"})).unwrap_err().reason, "property \"port\" is required");
+        for (config, pointer) in [
+            (json!({"host": "h", "port": 3000, "tls": true}), "/tls"),
+            (json!({"host": "h", "port": 0}), "/port"),
+            (json!({"host": "h", "port": 65_536}), "/port"),
+            (json!({"host": "h", "port": 1, "timeout": "10"}), "/timeout"),
+        ] {
+            assert_eq!(build(config.clone()).unwrap_err().pointer, pointer, "{config}");
+        }
+    }
+}
