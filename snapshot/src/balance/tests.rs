@@ -439,6 +439,102 @@ fn more_servers_than_a_word_are_remembered() {
     assert!([0, 4, 63, 65, 299, 301, 5_000].iter().all(|&index| !tried.contains(index)));
 }
 
+#[test]
+fn who_keeps_score_is_told_of_tries() {
+    for (policy, alone, together) in [
+        (Policy::RoundRobin, false, false),
+        (chash(), false, false),
+        // What a single server has in flight counts once there are more.
+        (Policy::LeastConn, true, true),
+        (Policy::Ewma, false, true),
+    ] {
+        assert_eq!(upstream(&[1], policy.clone()).keeps_score(), alone, "{policy:?}");
+        assert_eq!(upstream(&[1, 1], policy.clone()).keeps_score(), together, "{policy:?}");
+    }
+}
+
+#[test]
+fn what_is_known_of_speed_goes_with_the_address() {
+    let old = upstream(&[1, 1], Policy::Ewma);
+    let mut reversed = servers(&[(1, 0), (1, 0)]);
+    reversed.reverse();
+    let new = Upstream::new("1", 0, reversed, Policy::Ewma);
+    let mut state = old.state();
+    let mut probe = Probe::default();
+    let x = probe.exchange();
+    old.pick(&mut state, &x, &tried(&[]), 60_000);
+    state.done(0, old.endpoints[0].addr, 500_000, true);
+    state.done(1, old.endpoints[1].addr, 1_000, true);
+    state.carry(&old, &new);
+    for now in [60_000, 61_000] {
+        for _ in 0..20 {
+            let index = new.pick(&mut state, &x, &tried(&[]), now).expect("a server");
+            assert_eq!(new.endpoints[index].addr, old.endpoints[1].addr);
+        }
+    }
+}
+
+#[test]
+fn a_failed_try_counts_as_a_second_at_least_and_as_its_time_beyond() {
+    let upstream = upstream(&[1, 1], Policy::Ewma);
+    for (failed, answered, better) in [(1, 900_000, 1), (1, 1_100_000, 0), (3_000_000, 2_000_000, 1)] {
+        let mut state = upstream.state();
+        let mut probe = Probe::default();
+        let x = probe.exchange();
+        upstream.pick(&mut state, &x, &tried(&[]), 60_000);
+        state.done(0, upstream.endpoints[0].addr, failed, false);
+        state.done(1, upstream.endpoints[1].addr, answered, true);
+        for _ in 0..20 {
+            assert_eq!(
+                upstream.pick(&mut state, &x, &tried(&[]), 60_000),
+                Some(better),
+                "{failed} {answered}"
+            );
+        }
+    }
+}
+
+#[test]
+fn turns_go_on_after_a_change() {
+    let mut probe = Probe::default();
+    let x = probe.exchange();
+    // Equal weights: the next turn is the one after the last. Others: what was gained goes along.
+    for weights in [&[1, 1, 1][..], &[5, 1, 1]] {
+        let upstream = upstream(weights, Policy::RoundRobin);
+        let round: u32 = weights.iter().sum();
+        for picks in 0..round {
+            let start = || BalanceState(State::RoundRobin(roundrobin::State::at_start(&upstream.tiers, 3)));
+            let (mut carried, mut straight) = (start(), start());
+            for _ in 0..picks {
+                upstream.pick(&mut carried, &x, &tried(&[]), 0);
+                upstream.pick(&mut straight, &x, &tried(&[]), 0);
+            }
+            carried.carry(&upstream, &upstream);
+            for _ in 0..round {
+                let next = upstream.pick(&mut carried, &x, &tried(&[]), 0);
+                assert_eq!(
+                    next,
+                    upstream.pick(&mut straight, &x, &tried(&[]), 0),
+                    "{weights:?} after {picks}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_long_key_does_not_stay_in_memory() {
+    let on = HashOn::Var(Var::parse("http_k"));
+    let mut bytes = Vec::new();
+    for length in [100, 100_000] {
+        let mut probe = Probe::default();
+        let mut x = probe.exchange();
+        x.set_header("k", &vec![b'x'; length]).expect("a header");
+        assert_eq!(on.hash(&x, &mut bytes), crc32fast::hash(&vec![b'x'; length]));
+        assert!(bytes.capacity() <= 1024, "{length}");
+    }
+}
+
 fn policies() -> impl Strategy<Value = Policy> {
     prop_oneof![Just(Policy::RoundRobin), Just(Policy::LeastConn), Just(Policy::Ewma), Just(chash())]
 }

@@ -35,7 +35,7 @@ impl Suite {
             .current_dir(tree.root())
             .env("CARGO_TARGET_DIR", tree.build())
             // The tests run a thousand times, the compiler once.
-            .env("CARGO_PROFILE_DEV_OPT_LEVEL", "1")
+            .args(["--config", &format!("profile.dev.package.{room}.opt-level=1")])
             .env("CARGO_PROFILE_DEV_DEBUG", "0");
         let shown = show(&command);
         let output =
