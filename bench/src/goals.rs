@@ -42,6 +42,7 @@ const GOALS: &[Goal] = &[
         CpuRatioTo("sluice, plain"),
         1.04,
     ),
+    goal("ten-plugins", "ten common plugins: of our own plain", CpuRatioTo("sluice, plain"), 1.10),
     goal("access-log", "Access log: of our own plain", CpuRatioTo("sluice, plain"), 1.03),
     goal("5k-routes", "5,000 routes: of our own plain", CpuRatioTo("sluice, plain"), 1.03),
     goal("100k-routes", "100,000 routes: of our own plain", CpuRatioTo("sluice, plain"), 1.03),

@@ -115,6 +115,16 @@ pub const ALL: &[Scenario] = &[
         ..BASE
     },
     Scenario {
+        id: "ten-plugins",
+        also: &[],
+        title: "Ten common plugins on one route",
+        setup: Setup { key: true, limit: true, metrics: true, ten: true, ..PLAIN },
+        references: OWN_PLAIN,
+        peers: &[],
+        quick: Some(&[]),
+        ..BASE
+    },
+    Scenario {
         id: "access-log",
         also: &[],
         title: "One route, no plugin, a line in the access log for every request",

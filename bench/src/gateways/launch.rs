@@ -148,6 +148,7 @@ fn values(setup: &Setup, place: &Place) -> Value {
         key => setup.key.then_some(KEY),
         limit => setup.limit,
         metrics => setup.metrics,
+        ten => setup.ten,
         admin => setup.admin,
         access_log => setup.access_log,
         admin_key => ADMIN_KEY,

@@ -121,6 +121,8 @@ pub struct Setup {
     pub limit: bool,
     /// Keep metrics per route. nginx, HAProxy, Envoy and Pingora count what they count by default.
     pub metrics: bool,
+    /// Ten plugins that many routes have, those of `key`, `limit` and `metrics` among them (Sluice only).
+    pub ten: bool,
     pub workers: usize,
     /// Configured through the Admin API and a store instead of a file (Sluice only).
     pub admin: bool,
@@ -136,6 +138,7 @@ impl Setup {
         key: false,
         limit: false,
         metrics: false,
+        ten: false,
         workers: 1,
         admin: false,
         access_log: false,
