@@ -14,6 +14,16 @@ mod trusted;
 pub(crate) mod upload;
 
 use sdk::exchange::{Chunk, Messages};
+use wire::Fields;
+
+/// Adds the trailers that came to those that a plugin has set, which go before them.
+fn add_trailers(trailers: &mut Fields, came: Option<&Fields>) {
+    for (name, value, id) in came.into_iter().flat_map(Fields::iter) {
+        if trailers.get_named(name).is_none() {
+            trailers.append_checked(id, name, value);
+        }
+    }
+}
 
 /// The memory of one exchange; reused.
 #[derive(Debug, Default)]

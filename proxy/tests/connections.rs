@@ -231,6 +231,44 @@ fn chunks_and_trailers_go_both_ways() {
 }
 
 #[test]
+fn plugins_read_and_set_trailers() {
+    let chunked = |path: &str| {
+        let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+        format!("{head}3\r\nabc\r\n0\r\nX-Sum: 3\r\n\r\n").leak() as &str
+    };
+    let answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nwxyz\r\n0\r\nX-Check: 4\r\n\r\n";
+    Case {
+        client: vec![Send(chunked("/trailers")), Until("0\r\nX-Down: set\r\nX-Check: 4\r\n\r\n"), Close],
+        servers: vec![vec![Until("0\r\nX-Up: set\r\nX-Sum: 3\r\n\r\n"), Send(answer), ToEnd]],
+        ..case()
+    }
+    .run("beside those that come");
+    Case {
+        client: vec![
+            Send(chunked("/trailers?filter")),
+            Until("0\r\nX-Down: set\r\nX-Seen: 4\r\n\r\n"),
+            Close,
+        ],
+        servers: vec![vec![Until("X-Sum: 3\r\n\r\n"), Send(answer), ToEnd]],
+        lacks: vec!["X-Check"],
+        ..case()
+    }
+    .run("while the body is filtered");
+    Case {
+        client: vec![
+            Send("GET /trailers HTTP/1.1\r\nHost: a\r\n\r\n"),
+            Until("0\r\nX-Down: set\r\n\r\n"),
+            Close,
+        ],
+        servers: vec![vec![Until("\r\n\r\n"), Send(OK), ToEnd]],
+        wants: vec!["Transfer-Encoding: chunked"],
+        unheard: vec!["X-Up"],
+        ..case()
+    }
+    .run("where the length was known, and behind no body");
+}
+
+#[test]
 fn long_bodies_arrive_whole() {
     Case {
         client: vec![

@@ -36,8 +36,10 @@ pub struct Messages {
     pub body_held: Held,
     /// What an answer of ours, or one of a stage, counts as while filters change its body.
     pub reply_held: Held,
-    /// The trailers of a request whose body is held.
+    /// The trailers of a request whose body is held, and those that a plugin has set.
     pub request_trailers: Fields,
+    /// The trailers of the response: those that a plugin has set, and behind the body those that came.
+    pub response_trailers: Fields,
 }
 
 impl Messages {
@@ -60,6 +62,7 @@ impl Messages {
         self.body_held = Held::default();
         self.reply_held = Held::default();
         self.request_trailers.clear(1 << 10);
+        self.response_trailers.clear(1 << 10);
     }
 }
 
@@ -424,6 +427,45 @@ impl<'s> Exchange<'s> {
         Ok(())
     }
 
+    /// The request's trailers: those that came behind a body that is held, and those that were set.
+    pub fn request_trailers(&self) -> &Fields {
+        &self.messages.request_trailers
+    }
+
+    /// Sets a trailer of the request. It goes to the upstream behind the body, if there is one, beside
+    /// the trailers that come; of a name that comes as well, this one goes.
+    ///
+    /// # Errors
+    /// A name or value that cannot stand in a field, or a field that has no place behind a body.
+    pub fn set_request_trailer(&mut self, name: &str, value: &[u8]) -> Result<(), BadField> {
+        set_trailer(&mut self.messages.request_trailers, name, value)
+    }
+
+    /// Removes a trailer of a request whose body is held.
+    pub fn remove_request_trailer(&mut self, name: &str) {
+        self.messages.request_trailers.remove(name.as_bytes());
+    }
+
+    /// The response's trailers: those that were set, and, when the last piece of the body is filtered,
+    /// those that came.
+    pub fn response_trailers(&self) -> &Fields {
+        &self.messages.response_trailers
+    }
+
+    /// Sets a trailer of the response. Set before the body begins, or while it is filtered, it reaches
+    /// clients whose protocol has trailers.
+    ///
+    /// # Errors
+    /// A name or value that cannot stand in a field, or a field that has no place behind a body.
+    pub fn set_response_trailer(&mut self, name: &str, value: &[u8]) -> Result<(), BadField> {
+        set_trailer(&mut self.messages.response_trailers, name, value)
+    }
+
+    /// Removes a trailer of the response, when the last piece of its body is filtered.
+    pub fn remove_response_trailer(&mut self, name: &str) {
+        self.messages.response_trailers.remove(name.as_bytes());
+    }
+
     /// Bytes of the client's own body that are, or were, in memory.
     pub fn client_body_len(&self) -> usize {
         self.client_body.unwrap_or_else(|| self.body().len())
@@ -700,6 +742,13 @@ impl<'s> Exchange<'s> {
         let index = self.messages.notes.iter().position(|note| note.is::<T>())?;
         self.messages.notes.swap_remove(index).downcast().ok().map(|boxed| *boxed)
     }
+}
+
+fn set_trailer(trailers: &mut Fields, name: &str, value: &[u8]) -> Result<(), BadField> {
+    if !wire::h1::chunked::may_be_trailer(name.as_bytes()) {
+        return Err(BadField::Name);
+    }
+    trailers.set(name.as_bytes(), value)
 }
 
 /// One piece of a response's body on its way to the client.

@@ -45,7 +45,12 @@ pub(crate) async fn send(
     let body = make(worker, x, chains, reply, source);
     let (_, mut response) = down.split(worker);
     let bodiless = matches!(x.status(), 204 | 304);
-    let size = if bodiless { Size::None } else { Size::Exactly(body.len() as u64) };
+    let trailers = Some(&x.messages.response_trailers).filter(|trailers| !trailers.is_empty());
+    let size = match trailers {
+        _ if bodiless => Size::None,
+        Some(_) if x.method() != Method::Head => Size::Open,
+        _ => Size::Exactly(body.len() as u64),
+    };
     let head_len = response.start(x, size);
     let written = if bodiless || x.method() == Method::Head {
         x.timing.sent = head_len;
@@ -53,7 +58,7 @@ pub(crate) async fn send(
     } else {
         x.timing.body_sent += body.len() as u64;
         x.timing.sent = head_len + body.len() as u64;
-        response.write(&body, true, None).await
+        response.write(&body, true, trailers).await
     };
     match written {
         Ok(()) => Outcome::Answered,

@@ -8,6 +8,7 @@ use sdk::Exchange;
 use sdk::exchange::{Chunk, Source};
 use wire::{Framing, Method, Name};
 
+use super::add_trailers;
 use super::answer;
 use super::fault::{Fault, FaultKind};
 use super::phases::Chains;
@@ -137,8 +138,11 @@ impl Delivery<'_, '_, '_> {
             return Ok(length.map_or(Size::None, Size::Exactly));
         }
         let framing = head.framing;
+        let trailers = !x.messages.response_trailers.is_empty();
         let filtered = self.chains.filter_body(x);
         Ok(match (framing, length) {
+            // Behind a body of a known length there is no place for them.
+            _ if trailers => Size::Open,
             // What is passed on as it is has the length it came with, whatever a stage made of the field.
             (Framing::Length(announced), _) if !filtered => Size::Exactly(announced),
             // The field of an answer without a body (304) tells of another one's.
@@ -153,7 +157,8 @@ impl Delivery<'_, '_, '_> {
     /// The body as it comes. The head leaves with the first bytes of it.
     #[inline]
     async fn deliver(&mut self) -> Result<(), Fault> {
-        let framed = self.from.is_chunked() && self.to.is_chunked();
+        let trailers = !self.x.messages.response_trailers.is_empty();
+        let framed = self.from.is_chunked() && self.to.is_chunked() && !trailers;
         loop {
             if !self.from.take(framed)? {
                 self.to.flush().await.map_err(client_failed)?;
@@ -165,7 +170,10 @@ impl Delivery<'_, '_, '_> {
             let written = if framed {
                 self.to.relay(piece).await
             } else {
-                self.to.write(piece, last, self.from.trailers()).await
+                if last {
+                    add_trailers(&mut self.x.messages.response_trailers, self.from.trailers());
+                }
+                self.to.write(piece, last, Some(&self.x.messages.response_trailers)).await
             };
             written.map_err(client_failed)?;
             self.from.used();
@@ -192,6 +200,9 @@ impl Delivery<'_, '_, '_> {
                 last = self.from.is_complete();
             }
             self.chunk.last = last;
+            if last {
+                add_trailers(&mut self.x.messages.response_trailers, self.from.trailers());
+            }
             if last || !self.chunk.data.is_empty() {
                 self.chains.body_filter(self.worker, self.x, self.chunk)?;
             }
@@ -204,7 +215,8 @@ impl Delivery<'_, '_, '_> {
             }
             self.x.timing.body_sent += data.len() as u64;
             if last || !data.is_empty() {
-                self.to.write(data, last, self.from.trailers()).await.map_err(client_failed)?;
+                let trailers = Some(&self.x.messages.response_trailers);
+                self.to.write(data, last, trailers).await.map_err(client_failed)?;
             } else if !held {
                 self.to.flush().await.map_err(client_failed)?;
             }

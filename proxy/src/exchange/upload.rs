@@ -11,6 +11,7 @@ use sdk::Exchange;
 use sdk::exchange::Body;
 use wire::{Fields, Framing};
 
+use super::add_trailers;
 use super::fault::{Fault, FaultKind};
 use crate::down::{Downstream, RequestBody};
 use crate::io::{End, Failed};
@@ -50,9 +51,7 @@ pub(crate) async fn buffer(
         body.used();
         held?;
         if body.is_complete() {
-            if let Some(trailers) = body.trailers() {
-                x.messages.request_trailers.clone_from(trailers);
-            }
+            add_trailers(&mut x.messages.request_trailers, body.trailers());
             x.body_state = Body::Whole;
             body.release();
             return Ok(());
@@ -107,7 +106,7 @@ pub(crate) struct Held {
     pub(crate) bytes: Option<Rc<Vec<u8>>>,
     /// That is all of it.
     pub(crate) whole: bool,
-    /// Trailers that go out behind it, instead of those that come.
+    /// Trailers that a plugin has set, which go out behind it beside those that come.
     pub(crate) trailers: Option<Fields>,
 }
 
@@ -232,5 +231,12 @@ async fn send(
         return to.relay(body.piece()).await;
     }
     let last = body.is_complete();
-    to.write(body.piece(), last, trailers.or_else(|| body.trailers())).await
+    match trailers {
+        Some(set) if last => {
+            let mut all = set.clone();
+            add_trailers(&mut all, body.trailers());
+            to.write(body.piece(), last, Some(&all)).await
+        }
+        _ => to.write(body.piece(), last, body.trailers()).await,
+    }
 }

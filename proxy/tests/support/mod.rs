@@ -8,11 +8,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{Desired, Entry, Key, Kind, Resource};
+use model::{Desired, Entry, Invalid, Key, Kind, Resource};
 use proxy::Settings;
 use proxy::testing::{self, End, Gateway, Schedule};
-use sdk::build::{Names, Services};
+use sdk::build::{Build, Names, Services};
+use sdk::chain::{Fitting, Stage};
 use sdk::meters::{Facts, Meters};
+use sdk::{Chunk, Exchange, Factory, Instance, Phase, Phases, Step};
 use serde_json::{Value, json};
 use snapshot::Snapshot;
 use snapshot::compile::{Compiler, Touched};
@@ -345,6 +347,59 @@ pub fn with_gateways(
         .unwrap();
 }
 
+/// Sets trailers on either side, and tells in another what it saw of those that came.
+struct Trailers;
+
+impl Factory for Trailers {
+    fn name(&self) -> &'static str {
+        "trailers"
+    }
+
+    fn priority(&self) -> i32 {
+        10
+    }
+
+    fn phases(&self) -> Phases {
+        Phases::REWRITE | Phases::HEADER_FILTER | Phases::BODY_FILTER
+    }
+
+    fn schema(&self) -> Value {
+        json!({"type": "object"})
+    }
+
+    fn build(&self, _: Value, _: &mut Build<'_>, fitting: Fitting) -> Result<Arc<Stage>, Invalid> {
+        Ok(fitting.stage(Trailers))
+    }
+}
+
+impl Instance for Trailers {
+    fn phases(&self) -> Phases {
+        Factory::phases(self)
+    }
+
+    fn ask(&self, _: Phase, x: &mut Exchange<'_>) -> Step {
+        x.set_request_trailer("X-Up", b"set").unwrap();
+        assert!(x.set_request_trailer("Content-Length", b"1").is_err(), "framing has no place there");
+        Step::Next
+    }
+
+    fn header_filter(&self, x: &mut Exchange<'_>) {
+        x.set_response_trailer("X-Down", b"set").unwrap();
+    }
+
+    fn filters_body(&self, x: &Exchange<'_>) -> bool {
+        x.query() == b"filter"
+    }
+
+    fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
+        if chunk.last {
+            let seen = x.response_trailers().get_named(b"x-check").map(<[u8]>::to_vec);
+            x.set_response_trailer("X-Seen", &seen.unwrap_or_default()).unwrap();
+            x.remove_response_trailer("X-Check");
+        }
+    }
+}
+
 struct NoNames;
 
 impl Names for NoNames {
@@ -369,9 +424,13 @@ fn snapshot() -> (Snapshot, Arc<Meters>) {
     put("2", json!({"uri": "/ws", "enable_websocket": true, "upstream": upstream}));
     let rewrite = json!({"response-rewrite": {"filters": [{"regex": "hello", "replace": "HELLO"}]}});
     put("3", json!({"uri": "/filtered", "upstream": upstream, "plugins": rewrite}));
+    put("4", json!({"uri": "/trailers", "upstream": upstream, "plugins": {"trailers": {}}}));
+    let vars = json!([["post_arg_x", "==", "y"]]);
+    put("5", json!({"uri": "/held", "vars": vars, "upstream": upstream}));
     let services = Services::for_tests();
     let meters = services.meters.clone();
     let catalog = Arc::new(plugins::Catalog::new(services, Default::default()).unwrap());
+    catalog.register(Box::new(Trailers)).unwrap();
     let compiled = Compiler::new(catalog, Default::default()).compile(&desired, &Touched::all(), &NoNames, 1);
     assert!(compiled.rejected.is_empty(), "{:?}", compiled.rejected);
     (compiled.snapshot, meters)

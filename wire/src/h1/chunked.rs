@@ -230,7 +230,7 @@ impl Chunked {
             return Err(Refusal::TrailersTooLarge);
         }
         let name = &buf[start..line.name_end];
-        if is_forwarded(name) {
+        if may_be_trailer(name) {
             if FRAMED {
                 done.push(buf, start..line.name_end + 1);
                 // One space before the value, if there was room for it in the input.
@@ -270,7 +270,7 @@ impl Relayed {
 
 /// Trailers pass but for those that would be read as framing, routing, authentication or
 /// connection control (RFC 9110 section 6.5.1).
-fn is_forwarded(name: &[u8]) -> bool {
+pub fn may_be_trailer(name: &[u8]) -> bool {
     !matches!(
         Name::from_lookalike(name),
         Name::Apikey

@@ -1,0 +1,204 @@
+//! A head made of its parts is the head that its bytes give, or both are refused.
+#![allow(clippy::unwrap_used)]
+
+use proptest::prelude::*;
+use wire::h1::decode::Limits;
+use wire::h1::{Progress, Refusal};
+use wire::parts::{self, Parts};
+use wire::{Framing, Name, RequestHead, Version};
+
+/// The pieces of a request, as some protocol may bring them.
+#[derive(Debug, Clone)]
+struct Request {
+    method: Vec<u8>,
+    path: Vec<u8>,
+    authority: Vec<u8>,
+    fields: Vec<(Vec<u8>, Vec<u8>)>,
+    ends: bool,
+}
+
+fn from_parts(request: &Request, head: &mut RequestHead) -> Result<(), Refusal> {
+    let parts = Parts {
+        method: &request.method,
+        scheme: Some(b"http"),
+        authority: Some(&request.authority),
+        path: &request.path,
+        ends: request.ends,
+    };
+    let fields = request.fields.iter().map(|(name, value)| (&name[..], &value[..]));
+    parts::request(&parts, fields, Version::Http2, head, &mut Vec::new(), &Limits::default())
+}
+
+fn ends_a_line(piece: &[u8]) -> bool {
+    piece.iter().any(|byte| matches!(byte, b'\r' | b'\n'))
+}
+
+/// The same request as HTTP/1 would bring it.
+fn from_bytes(request: &Request, head: &mut RequestHead) -> Result<(), Refusal> {
+    let fields = request.fields.iter().flat_map(|(name, value)| [name, value]);
+    if [&request.method, &request.path, &request.authority]
+        .into_iter()
+        .chain(fields)
+        .any(|piece| ends_a_line(piece))
+    {
+        return Err(Refusal::BareCr);
+    }
+    let mut bytes = request.method.clone();
+    bytes.extend_from_slice(b" ");
+    bytes.extend_from_slice(&request.path);
+    bytes.extend_from_slice(b" HTTP/1.1\r\nHost: ");
+    bytes.extend_from_slice(&request.authority);
+    bytes.extend_from_slice(b"\r\n");
+    let mut sized = false;
+    for (name, value) in &request.fields {
+        if name.eq_ignore_ascii_case(b"host") && *value == request.authority {
+            continue;
+        }
+        sized |= name.eq_ignore_ascii_case(b"content-length");
+        bytes.extend_from_slice(name);
+        bytes.extend_from_slice(b": ");
+        bytes.extend_from_slice(value);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    if !sized && !request.ends {
+        bytes.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+    }
+    bytes.extend_from_slice(b"\r\n");
+    match wire::h1::request(&bytes, &mut Progress::default(), head, &Limits::default()) {
+        Ok(Some(n)) if n == bytes.len() => Ok(()),
+        // The pieces held a line's end: what follows it would be another message.
+        Ok(_) => Err(Refusal::RequestLine),
+        Err(refusal) => Err(refusal),
+    }
+}
+
+/// What a head says, without what is HTTP/1's alone.
+fn shown(head: &RequestHead) -> String {
+    let mut text = format!(
+        "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {} {}\n",
+        head.method,
+        head.method_bytes(),
+        head.target(),
+        head.path(),
+        head.encoded_path(),
+        (head.has_query, head.query()),
+        head.host(),
+        head.authority(),
+        head.expect_continue,
+        head.doubtful == wire::target::Doubtful::NONE,
+    );
+    text.push_str(&format!("{:?}", head.framing));
+    for (name, value, id) in head.fields.iter().filter(|(.., id)| *id != Name::TransferEncoding) {
+        text.push_str(&format!("\n{id:?} {name:?} {value:?}"));
+    }
+    text
+}
+
+/// What has a meaning in HTTP/1 alone, and so is refused in parts only.
+fn is_http1_s(request: &Request) -> bool {
+    const HOP: [&str; 6] =
+        ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade", "te"];
+    let space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    let odd_path = !matches!(request.path.first(), Some(b'/')) && request.path != b"*";
+    let ends_early = request.ends
+        && request.fields.iter().any(|(name, value)| {
+            name.eq_ignore_ascii_case(b"content-length") && value.iter().any(|digit| *digit != b'0')
+        });
+    odd_path
+        || ends_early
+        || request.method == b"CONNECT"
+        || space(request.authority.first())
+        || space(request.authority.last())
+        || request.fields.iter().any(|(name, value)| {
+            HOP.iter().any(|hop| name.eq_ignore_ascii_case(hop.as_bytes()))
+                // There the name ends with it.
+                || name.contains(&b':')
+                || space(value.first())
+                || space(value.last())
+        })
+}
+
+fn compare(request: &Request) {
+    let (mut one, mut other) = (RequestHead::default(), RequestHead::default());
+    let parts = from_parts(request, &mut one);
+    let bytes = from_bytes(request, &mut other);
+    match (parts, bytes) {
+        (Ok(()), Ok(())) => assert_eq!(shown(&one), shown(&other), "{request:?}"),
+        (Err(_), Err(_)) => {}
+        (Err(refusal), Ok(())) => assert!(is_http1_s(request), "{refusal:?} in parts alone: {request:?}"),
+        (Ok(()), Err(refusal)) => panic!("{refusal:?} in bytes alone: {request:?}"),
+    }
+}
+
+fn text(usual: &'static [&'static str]) -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        8 => prop::sample::select(usual).prop_map(|text| text.as_bytes().to_vec()),
+        1 => prop::collection::vec(any::<u8>(), 0..12),
+        1 => "[ -~\r\n\t]{0,12}".prop_map(String::into_bytes),
+    ]
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let method = text(&["GET", "POST", "PUT", "OPTIONS", "CONNECT", "QUERY", ""]);
+    let path =
+        text(&["/", "/a/../b?c=d", "/a%2Fb;c", "/%zz", "*", "http://a/b", "/a b", "//x\\y", "/\u{e4}?\""]);
+    let authority = text(&["a", "a:80", "A.example.", "[::1]:8", "a b", "a@b", ""]);
+    let name = text(&[
+        "accept",
+        "x-one",
+        "Content-Length",
+        "content_length",
+        "host",
+        "te",
+        "connection",
+        "Expect",
+        "x_y",
+        "a b",
+        "transfer-encoding",
+        "cookie",
+    ]);
+    let value =
+        text(&["1", "5", "05", "a", "100-continue", "trailers", "chunked", "a\r\nb: c", "x\0y", " padded "]);
+    let fields = prop::collection::vec((name, value), 0..5);
+    (method, path, authority, fields, any::<bool>())
+        .prop_map(|(method, path, authority, fields, ends)| Request { method, path, authority, fields, ends })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn parts_and_bytes_give_the_same_head_or_are_both_refused(request in request()) {
+        compare(&request);
+    }
+}
+
+#[test]
+fn a_plain_head_is_made() {
+    let mut head = RequestHead::default();
+    let mut request = Request {
+        method: b"POST".to_vec(),
+        path: b"/a/../b?c=d".to_vec(),
+        authority: b"A.example:80".to_vec(),
+        fields: vec![(b"x-one".to_vec(), b"1".to_vec())],
+        ends: false,
+    };
+    from_parts(&request, &mut head).unwrap();
+    assert_eq!((head.path(), head.query(), head.host()), (&b"/b"[..], &b"c=d"[..], &b"a.example"[..]));
+    assert_eq!((head.framing, head.version), (Framing::Chunked, Version::Http2));
+    request.ends = true;
+    from_parts(&request, &mut head).unwrap();
+    assert_eq!(head.framing, Framing::None);
+    for (name, value) in
+        [("connection", "close"), ("upgrade", "x"), ("te", "gzip"), ("transfer-encoding", "chunked")]
+    {
+        request.fields = vec![(name.into(), value.into())];
+        assert_eq!(from_parts(&request, &mut head), Err(Refusal::Connection), "{name}");
+    }
+    request.fields = vec![("host".into(), "b".into())];
+    assert_eq!(from_parts(&request, &mut head), Err(Refusal::RepeatedHost));
+    request.fields = vec![("content-length".into(), "3".into())];
+    assert_eq!(from_parts(&request, &mut head), Err(Refusal::ContentLength), "nothing follows");
+    let none = Parts { method: b"GET", scheme: Some(b"http"), authority: None, path: b"/", ends: true };
+    let made = parts::request(&none, [], Version::Http2, &mut head, &mut Vec::new(), &Limits::default());
+    assert_eq!(made, Err(Refusal::NoHost));
+}
