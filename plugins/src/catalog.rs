@@ -16,6 +16,7 @@ use sdk::build::{Build, Names, Others, Owner, Services};
 use sdk::catalog::{About, Entry, Place, Scope};
 use sdk::chain::{Chain, Fitting, Stage};
 use sdk::consumers::Credential;
+use sdk::endpoint::Served;
 use sdk::instance::Factory;
 use serde_json::{Value, json};
 
@@ -307,6 +308,21 @@ impl Others for Within<'_, '_> {
         }
         let stage = catalog.stage(&plugin, config, owner, scope, depth + 1)?;
         Ok(stage.map(|stage| Arc::new(Chain::of(stage))).unwrap_or_default())
+    }
+
+    fn endpoints(&self, owner: &Owner) -> Vec<Served> {
+        let Within { catalog, scope, depth } = *self;
+        let mut served = Vec::new();
+        for plugin in &catalog.linked {
+            let name = plugin.row.name();
+            let endpoint = plugin.row.endpoint(catalog.attrs.get(name));
+            let Some(endpoint) = endpoint.filter(|_| catalog.is_listed(name, scope)) else { continue };
+            // Its settings are those of its metadata; a route gives it none.
+            if let Ok(Some(stage)) = catalog.stage(plugin, &json!({}), owner, scope, depth + 1) {
+                served.push(Served { endpoint, chain: Arc::new(Chain::of(stage)) });
+            }
+        }
+        served
     }
 
     fn is_auth(&self, name: &str) -> Option<bool> {

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use hashbrown::HashMap;
+use sdk::Client;
 use sdk::budget::Held;
 use sdk::world::{Fetch, FetchError, FetchTimeouts, Fetched, Keep};
 use snapshot::upstream::Keepalive;
@@ -11,10 +12,12 @@ use wire::h1::encode::{BadTarget, check_target};
 use wire::{Method, Name, ResponseHead};
 
 use crate::clock::Waiter;
+use crate::down;
 use crate::exchange::fault::{Fault, FaultKind};
 use crate::exchange::retry::{self, Again, Try};
 use crate::io;
 use crate::notice::{Notice, count};
+use crate::rt::{self, memory};
 use crate::settings::Settings;
 use crate::up::connect::connect_humbly;
 use crate::up::h1::{Conn, Wish};
@@ -183,6 +186,23 @@ pub(crate) async fn run(worker: &Worker, request: Fetch) -> Result<Fetched, Fetc
         }
     }
     Err(last)
+}
+
+/// Sends the request to this gateway, over a connection in memory that it serves as any other. When
+/// whoever waits for the answer is gone, so is that connection, and its exchange ends as one does whose
+/// client has left. The whole answer must be here by the time-out for reading.
+pub(crate) async fn dispatch(
+    worker: &Rc<Worker>,
+    client: Client,
+    request: Fetch,
+) -> Result<Fetched, FetchError> {
+    let end = worker.clock.after(request.timeouts.read);
+    let waiters = [worker.clock.waiter(), worker.clock.waiter()];
+    let (ours, theirs) = memory::pair(Default::default(), Default::default());
+    rt::spawn(down::h1::serve(worker.clone(), rt::Io::Memory(theirs), client));
+    let mut conn = Conn::new(rt::Io::Memory(ours));
+    let answer = exchange(worker, &waiters, &mut conn, &request, &mut Vec::new(), end).await;
+    answer.map(|(fetched, _)| fetched).map_err(|failed| failed.error)
 }
 
 /// Why a try came to nothing.

@@ -5,7 +5,6 @@
 
 mod age;
 mod io;
-#[cfg(feature = "testing")]
 pub(crate) mod memory;
 mod tcp;
 

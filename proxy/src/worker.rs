@@ -471,6 +471,18 @@ impl World for Worker {
         })
     }
 
+    fn dispatch(
+        &self,
+        client: &Client,
+        request: Fetch,
+    ) -> sdk::chain::LocalFuture<'static, Result<Fetched, FetchError>> {
+        let (worker, client) = (self.strong(), client.within());
+        Box::pin(async move {
+            let worker = worker.ok_or(FetchError::Broken)?;
+            fetch::dispatch(&worker, client, request).await
+        })
+    }
+
     fn send(&self, request: Fetch) {
         if let Some(permit) = self.permit_fetch(&request.target.authority) {
             rt::spawn(permit.run(request));

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::chain::Chain;
 use crate::counters::{Counters, Gauges, Paces, Tallies};
+use crate::endpoint::Served;
 use crate::meters::Meters;
 use crate::sink::Sinks;
 use crate::state::{States, WorkerState};
@@ -95,6 +96,9 @@ pub trait Others {
 
     /// Whether a plugin identifies consumers; `None` if there is none of this name.
     fn is_auth(&self, name: &str) -> Option<bool>;
+
+    /// What the plugins that may be used answer themselves.
+    fn endpoints(&self, owner: &Owner) -> Vec<Served>;
 }
 
 /// The context in which one plugin instance is built.
@@ -196,6 +200,11 @@ impl<'a> Build<'a> {
         // Nobody owns what is only checked.
         let id = if collection.is_empty() { String::new() } else { format!("{id}#{part}") };
         others.plugin(name, config, &Owner { collection, id })
+    }
+
+    /// What the plugins that may be used answer themselves, for one that exposes it.
+    pub fn endpoints(&self) -> Vec<Served> {
+        self.others.map(|others| others.endpoints(self.owner)).unwrap_or_default()
     }
 
     /// Whether another plugin identifies consumers; `None` if there is none of this name.

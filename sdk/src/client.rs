@@ -17,12 +17,14 @@ pub struct Client {
     text: AddressText,
     port: u16,
     pub tls: bool,
+    /// See [`Client::within`].
+    within: bool,
 }
 
 impl Client {
     pub fn new(peer: SocketAddr, local: SocketAddr, tls: bool) -> Client {
         let ip = peer.ip().to_canonical();
-        Client { peer, local, ip, text: AddressText::new(ip), port: peer.port(), tls }
+        Client { peer, local, ip, text: AddressText::new(ip), port: peer.port(), tls, within: false }
     }
 
     #[inline]
@@ -54,6 +56,19 @@ impl Client {
     #[inline]
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The same client, for a request that the gateway sends to itself in its name: it is known already,
+    /// and headers tell no other.
+    #[must_use]
+    pub fn within(&self) -> Client {
+        Client { within: true, ..self.clone() }
+    }
+
+    /// Whether this is a request that the gateway sent to itself ([`crate::World::dispatch`]).
+    #[inline]
+    pub fn is_within(&self) -> bool {
+        self.within
     }
 
     pub fn scheme(&self) -> &'static str {

@@ -17,6 +17,7 @@ use wire::target::Doubtful;
 use crate::build::Build;
 use crate::chain::{Fitting, LocalFuture, Stage};
 use crate::consumers::Credential;
+use crate::endpoint::Endpoint;
 use crate::exchange::{Chunk, Exchange};
 use crate::phase::{Phase, Phases};
 use crate::plugin::Plugin;
@@ -46,6 +47,10 @@ pub trait Instance: Any + Send + Sync {
     }
 
     fn body_filter(&self, _x: &mut Exchange<'_>, _chunk: &mut Chunk) {}
+
+    fn serve(&self, _x: &mut Exchange<'_>) -> Step {
+        Step::Next
+    }
 
     fn log(&self, _x: &mut Exchange<'_>) {}
 
@@ -88,6 +93,10 @@ impl<P: Plugin> Instance for P {
         Plugin::body_filter(self, x, chunk);
     }
 
+    fn serve(&self, x: &mut Exchange<'_>) -> Step {
+        Plugin::serve(self, x)
+    }
+
     fn log(&self, x: &mut Exchange<'_>) {
         Plugin::log(self, x);
     }
@@ -123,6 +132,11 @@ pub trait Factory: Send + Sync {
     }
 
     fn metadata_schema(&self) -> Option<Value> {
+        None
+    }
+
+    /// See [`Plugin::endpoint`].
+    fn endpoint(&self, _attr: Option<&Value>) -> Option<Endpoint> {
         None
     }
 
@@ -180,6 +194,10 @@ impl<P: Plugin> Factory for Linked<P> {
 
     fn metadata_schema(&self) -> Option<Value> {
         P::metadata_schema()
+    }
+
+    fn endpoint(&self, attr: Option<&Value>) -> Option<Endpoint> {
+        P::endpoint(attr)
     }
 
     fn build(&self, config: Value, cx: &mut Build<'_>, fitting: Fitting) -> Result<Arc<Stage>, Invalid> {

@@ -17,6 +17,7 @@ pub mod coder;
 pub mod consumers;
 mod cookies;
 pub mod counters;
+pub mod endpoint;
 pub mod exchange;
 pub mod expr;
 pub mod instance;
@@ -43,6 +44,7 @@ pub use chain::Chain;
 pub use client::Client;
 pub use coder::Coder;
 pub use consumers::{Consumer, Consumers};
+pub use endpoint::Endpoint;
 pub use exchange::{Chunk, Exchange, Matched, RouteInfo};
 pub use instance::{Factory, Instance};
 pub use phase::{Phase, Phases};
@@ -53,5 +55,6 @@ pub use verdict::{Bounds, Unjudged, Verdict};
 pub use world::World;
 
 /// Messages and targets as `wire` knows them, for plugins, which see nothing but this room.
+pub use wire::h1::encode::reason;
 pub use wire::target::Doubtful;
 pub use wire::{BadField, Fields, Framing, Method, Name, Span, Version, target};

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::build::Build;
 use crate::consumers::Credential;
+use crate::endpoint::Endpoint;
 use crate::exchange::{Chunk, Exchange};
 use crate::phase::{Phase, Phases};
 use crate::step::Step;
@@ -45,6 +46,11 @@ pub trait Plugin: Sized + Send + Sync + 'static {
 
     /// JSON schema of its plugin metadata.
     fn metadata_schema() -> Option<Value> {
+        None
+    }
+
+    /// The path at which it answers by itself ([`Plugin::serve`]), given its `plugin_attr`.
+    fn endpoint(_attr: Option<&Value>) -> Option<Endpoint> {
         None
     }
 
@@ -101,6 +107,12 @@ pub trait Plugin: Sized + Send + Sync + 'static {
     /// What it holds must count against [`crate::World::budget`].
     fn holds_body(&self, _x: &Exchange<'_>) -> bool {
         false
+    }
+
+    /// Answers a request to its endpoint. It may ask for the body, or to wait, as in the phases before the
+    /// upstream.
+    fn serve(&self, _x: &mut Exchange<'_>) -> Step {
+        Step::Next
     }
 
     /// The exchange is over, also when it failed.

@@ -91,6 +91,10 @@ impl World for FakeWorld {
         Box::pin(async move { answer })
     }
 
+    fn dispatch(&self, _: &Client, request: Fetch) -> LocalFuture<'static, Result<Fetched, FetchError>> {
+        self.fetch(request)
+    }
+
     fn send(&self, request: Fetch) {
         self.sent.borrow_mut().push(request);
     }

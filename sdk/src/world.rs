@@ -9,6 +9,7 @@ use wire::{Fields, Method};
 
 use crate::budget::{Budget, Held};
 use crate::chain::LocalFuture;
+use crate::client::Client;
 use crate::exchange::Exchange;
 use crate::meters::Shard;
 use crate::state::WorkerStates;
@@ -29,6 +30,11 @@ pub trait World {
     /// Sends a request through the worker's own connections and gives the whole answer. Exchanges
     /// are bounded, and so is with them what they wait for.
     fn fetch(&self, request: Fetch) -> LocalFuture<'static, Result<Fetched, FetchError>>;
+
+    /// Sends a request through the gateway's own router, as if this client had sent it on a connection of
+    /// its own: an exchange with its own route, plugins and upstream. The target's authority is the Host
+    /// unless the fields have one; its addresses do not matter.
+    fn dispatch(&self, client: &Client, request: Fetch) -> LocalFuture<'static, Result<Fetched, FetchError>>;
 
     /// Sends a request and forgets about the answer. Bounded: past the worker's limit
     /// of such requests in flight it is dropped and counted.

@@ -10,7 +10,7 @@ use crate::worker::Worker;
 /// The client as a trusted peer tells of it (`real_ip_header`).
 #[inline]
 pub(super) fn client(worker: &Worker, client: &Client, head: &RequestHead) -> Option<Client> {
-    let real_ip = worker.settings.real_ip.as_ref()?;
+    let real_ip = worker.settings.real_ip.as_ref().filter(|_| !client.is_within())?;
     let mut values = head.fields.all(real_ip.header.as_bytes()).rev().peekable();
     values.peek()?;
     if !(real_ip.from)(client.peer.ip().to_canonical()) {

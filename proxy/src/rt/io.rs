@@ -9,7 +9,6 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
 
-#[cfg(feature = "testing")]
 use super::memory;
 use super::tcp;
 
@@ -18,8 +17,7 @@ use super::tcp;
 pub(crate) enum Io {
     /// A TCP socket.
     Plain(tcp::Stream),
-    /// A pipe in memory, for tests.
-    #[cfg(feature = "testing")]
+    /// A pipe in memory: an exchange of the gateway with itself, or a test.
     Memory(memory::End),
 }
 
@@ -27,7 +25,6 @@ pub(crate) enum Io {
 #[derive(Debug)]
 pub(crate) enum ReadHalf<'a> {
     Plain(tcp::ReadHalf<'a>),
-    #[cfg(feature = "testing")]
     Memory(&'a memory::End),
 }
 
@@ -35,7 +32,6 @@ pub(crate) enum ReadHalf<'a> {
 #[derive(Debug)]
 pub(crate) enum WriteHalf<'a> {
     Plain(tcp::WriteHalf<'a>),
-    #[cfg(feature = "testing")]
     Memory(&'a memory::End),
 }
 
@@ -56,7 +52,6 @@ impl Io {
                 let (read, write) = stream.split();
                 (ReadHalf::Plain(read), WriteHalf::Plain(write))
             }
-            #[cfg(feature = "testing")]
             Io::Memory(end) => (ReadHalf::Memory(end), WriteHalf::Memory(end)),
         }
     }
@@ -67,7 +62,6 @@ impl Io {
     pub(crate) fn maybe_readable(&self) -> bool {
         match self {
             Io::Plain(stream) => stream.maybe_readable(),
-            #[cfg(feature = "testing")]
             Io::Memory(end) => end.is_readable(),
         }
     }
@@ -76,7 +70,6 @@ impl Io {
     pub(crate) fn is_idle(&self) -> bool {
         match self {
             Io::Plain(stream) => stream.is_idle(),
-            #[cfg(feature = "testing")]
             Io::Memory(end) => !end.is_readable(),
         }
     }
@@ -86,7 +79,6 @@ impl Io {
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Io::Plain(stream) => stream.poll_readable(cx),
-            #[cfg(feature = "testing")]
             Io::Memory(end) => end.poll_readable(cx),
         }
     }
@@ -95,7 +87,6 @@ impl Io {
     pub(crate) fn abort(&self) {
         match self {
             Io::Plain(stream) => stream.abort(),
-            #[cfg(feature = "testing")]
             Io::Memory(end) => end.abort(),
         }
     }
@@ -107,7 +98,6 @@ impl ReadHalf<'_> {
     pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         match self {
             ReadHalf::Plain(half) => half.poll_read(cx, buf),
-            #[cfg(feature = "testing")]
             ReadHalf::Memory(end) => end.poll_read(cx, buf),
         }
     }
@@ -117,7 +107,6 @@ impl ReadHalf<'_> {
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             ReadHalf::Plain(half) => half.poll_readable(cx),
-            #[cfg(feature = "testing")]
             ReadHalf::Memory(end) => end.poll_readable(cx),
         }
     }
@@ -127,7 +116,6 @@ impl ReadHalf<'_> {
     pub(crate) fn poll_ahead(&self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         match self {
             ReadHalf::Plain(half) => half.poll_ahead(cx),
-            #[cfg(feature = "testing")]
             ReadHalf::Memory(end) => end.poll_ahead(cx),
         }
     }
@@ -138,7 +126,6 @@ impl WriteHalf<'_> {
     pub(crate) fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self {
             WriteHalf::Plain(half) => half.poll_write(cx, bytes),
-            #[cfg(feature = "testing")]
             WriteHalf::Memory(end) => end.poll_write(cx, bytes),
         }
     }
@@ -151,7 +138,6 @@ impl WriteHalf<'_> {
     ) -> Poll<io::Result<usize>> {
         match self {
             WriteHalf::Plain(half) => half.poll_write_vectored(cx, slices),
-            #[cfg(feature = "testing")]
             WriteHalf::Memory(end) => {
                 let first = slices.iter().find(|slice| !slice.is_empty());
                 end.poll_write(cx, first.map_or(&[], |slice| slice))
@@ -163,7 +149,6 @@ impl WriteHalf<'_> {
     pub(crate) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             WriteHalf::Plain(half) => half.poll_shutdown(cx),
-            #[cfg(feature = "testing")]
             WriteHalf::Memory(end) => {
                 end.shut_down();
                 Poll::Ready(Ok(()))

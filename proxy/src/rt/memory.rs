@@ -1,9 +1,12 @@
-//! Connections in memory, for tests: a pair of pipes that behaves as TCP does, with a seeded
-//! schedule of short reads, short writes, pauses and cuts.
+//! Connections in memory: a pair of pipes that behaves as TCP does. The gateway sends requests to itself
+//! over them; tests give them a seeded schedule of short reads, short writes, pauses and cuts.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+#[cfg(feature = "testing")]
+use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::io;
+#[cfg(feature = "testing")]
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -26,6 +29,7 @@ pub struct Schedule {
 
 /// How a connection ends before its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(feature = "testing"), allow(dead_code, reason = "only tests cut connections"))]
 pub enum Cut {
     /// The peer closes.
     Close,
@@ -239,10 +243,12 @@ impl End {
     }
 
     /// Waits until it has read something; 0 is the end.
+    #[cfg(feature = "testing")]
     pub async fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
         std::future::poll_fn(|cx| self.poll_read(cx, buf)).await
     }
 
+    #[cfg(feature = "testing")]
     pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let n = std::future::poll_fn(|cx| self.poll_write(cx, bytes)).await?;
@@ -271,17 +277,21 @@ impl Drop for End {
 }
 
 /// Who takes the connections to an address.
+#[cfg(feature = "testing")]
 type Server = Rc<dyn Fn() -> Option<End>>;
 
+#[cfg(feature = "testing")]
 thread_local! {
     static NETWORK: RefCell<Option<HashMap<SocketAddr, Server>>> = const { RefCell::new(None) };
 }
 
+#[cfg(feature = "testing")]
 /// From now on this thread's connections go to servers in memory, and to nobody else.
 pub fn install() {
     NETWORK.set(Some(HashMap::new()));
 }
 
+#[cfg(feature = "testing")]
 /// Makes `server` give an end for each connection to this address; `None` refuses it.
 pub fn serve(addr: SocketAddr, server: impl Fn() -> Option<End> + 'static) {
     NETWORK.with_borrow_mut(|network| {
@@ -289,6 +299,7 @@ pub fn serve(addr: SocketAddr, server: impl Fn() -> Option<End> + 'static) {
     });
 }
 
+#[cfg(feature = "testing")]
 /// Connects to a server in memory; `None` where this thread has no such network.
 pub(crate) fn connect(addr: SocketAddr) -> Option<io::Result<End>> {
     let server =

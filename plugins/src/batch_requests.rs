@@ -1,0 +1,485 @@
+//! batch-requests: many requests in one. Each is an exchange of its own, through the gateway's router,
+//! with its route, plugins and upstream, in the client's name.
+//!
+//! Settings, words and answers as in APISIX 3.18; a route with public-api exposes it. The requests go
+//! out one after the other; when one takes longer than `timeout`, those behind it are not sent, and get
+//! 504 as well. Stricter in one point: a batch within a batch is refused.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use model::{Invalid, Schema};
+use sdk::chain::{Phase, Phases};
+use sdk::exchange::Body;
+use sdk::world::{Fetch, FetchError, FetchTimeouts, Fetched, Keep, Target};
+use sdk::{BadField, Build, Endpoint, Exchange, Fields, Method, Name, Plugin, Reply, Step};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::tree;
+
+/// The stage.
+pub struct BatchRequests {
+    requests: Schema,
+    max_body: usize,
+    max_items: usize,
+    max_response: usize,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Config {}
+
+/// What a client asks for.
+#[derive(Debug, Deserialize)]
+struct Batch {
+    #[serde(default)]
+    query: Map<String, Value>,
+    #[serde(default)]
+    headers: Map<String, Value>,
+    timeout: u64,
+    pipeline: Vec<Item>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Item {
+    method: String,
+    path: String,
+    #[serde(default)]
+    query: Map<String, Value>,
+    #[serde(default)]
+    headers: Map<String, Value>,
+    body: Option<String>,
+}
+
+const DEFAULT_PATH: &str = "/apisix/batch-requests";
+const MAX_BODY: u64 = 1 << 20;
+const MAX_ITEMS: u64 = 1000;
+/// So much more of a body is read as its length is not told, so that an answer can say what it was.
+const BEYOND: usize = 64 << 10;
+/// Bytes of all answers together.
+const MAX_RESPONSE: u64 = 64 << 20;
+
+impl Plugin for BatchRequests {
+    const NAME: &'static str = "batch-requests";
+    const PRIORITY: i32 = 4010;
+    const PHASES: Phases = Phases::NONE;
+
+    type Config = Config;
+
+    fn schema() -> Value {
+        json!({"type": "object"})
+    }
+
+    fn metadata_schema() -> Option<Value> {
+        Some(json!({
+            "type": "object",
+            "properties": {
+                "max_body_size": {
+                    "description": "max pipeline body size in bytes",
+                    "type": "integer", "exclusiveMinimum": 0, "default": MAX_BODY,
+                },
+                "max_pipeline_items": {
+                    "description": "max number of requests allowed in the pipeline",
+                    "type": "integer", "exclusiveMinimum": 0, "default": MAX_ITEMS,
+                },
+            },
+        }))
+    }
+
+    fn endpoint(attr: Option<&Value>) -> Option<Endpoint> {
+        let path = attr.and_then(|attr| attr["uri"].as_str()).unwrap_or(DEFAULT_PATH);
+        Some(Endpoint { method: Method::Post, path: path.to_owned() })
+    }
+
+    fn build(_config: Config, cx: &mut Build<'_>) -> Result<BatchRequests, Invalid> {
+        let read = |from: Option<&Value>, key: &str, default| {
+            let bound = from.and_then(|from| from[key].as_u64()).filter(|bound| *bound > 0);
+            usize::try_from(bound.unwrap_or(default)).unwrap_or(usize::MAX)
+        };
+        Ok(BatchRequests {
+            requests: Schema::new(&requests())?,
+            max_body: read(cx.metadata, "max_body_size", MAX_BODY),
+            max_items: read(cx.metadata, "max_pipeline_items", MAX_ITEMS),
+            max_response: read(cx.attr, "max_response_size", MAX_RESPONSE),
+        })
+    }
+
+    fn serve(&self, x: &mut Exchange<'_>) -> Step {
+        if x.client.is_within() {
+            return refuse(400, "a batch cannot stand in a batch".to_owned());
+        }
+        // A body whose length is told is refused before it is sent.
+        let told = x.request().fields.get(Name::ContentLength);
+        let told = told.and_then(|length| std::str::from_utf8(length).ok()?.parse::<u64>().ok());
+        if told.is_some_and(|length| length > self.max_body as u64) {
+            return self.too_large(told);
+        }
+        let limit = self.max_body.saturating_add(BEYOND);
+        if x.lacks_body(limit) {
+            return Step::Body(limit);
+        }
+        match x.body_state {
+            Body::TooLarge => self.too_large(None),
+            Body::Whole if x.body().len() > self.max_body => self.too_large(Some(x.body().len() as u64)),
+            _ if x.body().is_empty() => {
+                refuse(400, "no request body, you should give at least one pipeline setting".to_owned())
+            }
+            _ => Step::Wait,
+        }
+    }
+
+    async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
+        let mut memory = sdk::budget::Held::default();
+        if memory.resize(x.world.budget(), tree::weight(x.body())).is_err() {
+            return Step::Reply(Reply::status(503));
+        }
+        let batch = match self.read(x.body()) {
+            Ok(batch) => batch,
+            Err(words) => return refuse(400, words),
+        };
+        let mut requests = Vec::with_capacity(batch.pipeline.len());
+        for item in &batch.pipeline {
+            match request(x, &batch, item) {
+                Ok(request) => requests.push(request),
+                Err(_) => return refuse(400, "request failed: invalid header".to_owned()),
+            }
+        }
+        let (mut out, mut held) = (vec![b'['], sdk::budget::Held::default());
+        let mut late = false;
+        for (mut fetch, item) in requests.into_iter().zip(&batch.pipeline) {
+            if out.len() > 1 {
+                out.push(b',');
+            }
+            let room = self.max_response.saturating_sub(out.len());
+            fetch.max_body = room;
+            let answer = match late {
+                true => Err(FetchError::Timeout),
+                false => x.world.dispatch(&x.client, fetch).await,
+            };
+            late |= matches!(answer, Err(FetchError::Timeout));
+            match answer {
+                Ok(answer) => {
+                    let length = answer.body.len();
+                    let has_body = item.method != "HEAD" && !matches!(answer.status, 204 | 304);
+                    // Escaped, a byte becomes six at most.
+                    let most = answer.fields.iter().fold(length, |all, (name, value, _)| all + name.len() + value.len());
+                    let budget = x.world.budget();
+                    if held.reserve(budget, &mut out, 6 * most + 4096, self.max_response).is_err() {
+                        return Step::Reply(Reply::status(503));
+                    }
+                    write_answer(&answer, has_body, &mut out);
+                }
+                Err(FetchError::Timeout) => out.extend_from_slice(br#"{"status":504,"reason":"upstream timeout"}"#),
+                Err(FetchError::TooLarge) => {
+                    out.extend_from_slice(br#"{"status":502,"reason":"the answers are too large"}"#);
+                }
+                Err(_) => out.extend_from_slice(br#"{"status":400,"reason":"Bad Request"}"#),
+            }
+        }
+        out.extend_from_slice(b"]\n");
+        let headers = vec![("Content-Type", b"application/json".to_vec())];
+        Step::Reply(Reply { status: 200, headers, body: Bytes::from(out) })
+    }
+}
+
+impl BatchRequests {
+    fn too_large(&self, length: Option<u64>) -> Step {
+        let length = length.map(|length| format!(" {length}")).unwrap_or_default();
+        refuse(413, format!("request size{length} is greater than the maximum size {} allowed", self.max_body))
+    }
+
+    fn read(&self, body: &[u8]) -> Result<Batch, String> {
+        let value = tree::read(body)
+            .map_err(|error| format!("invalid request body: {}, err: {error}", String::from_utf8_lossy(body)))?;
+        let invalid = |error: String| format!("bad request body: {error}");
+        let value = self.requests.parse(value).map_err(|error| invalid(error.reason))?;
+        let batch: Batch = serde_json::from_value(value).map_err(|error| invalid(error.to_string()))?;
+        let (count, most) = (batch.pipeline.len(), self.max_items);
+        if count > most {
+            return Err(format!("too many pipeline requests, {count} exceeds the maximum of {most}"));
+        }
+        Ok(batch)
+    }
+}
+
+/// The schema of a batch.
+fn requests() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "query": {"description": "pipeline query string", "type": "object"},
+            "headers": {"description": "pipeline header", "type": "object"},
+            "timeout": {"description": "pipeline timeout(ms)", "type": "integer", "minimum": 1, "default": 30000},
+            "pipeline": {
+                "type": "array", "minItems": 1,
+                "items": {
+                    "type": "object",
+                    "additionalProperties": false,
+                    "properties": {
+                        "version": {"description": "HTTP version", "type": "number", "enum": [1.0, 1.1], "default": 1.1},
+                        "method": {
+                            "description": "HTTP method", "type": "string", "default": "GET",
+                            "enum": ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "CONNECT", "TRACE", "PURGE"],
+                        },
+                        "path": {"type": "string", "minLength": 1},
+                        "query": {"description": "request query string", "type": "object"},
+                        "headers": {"description": "request headers", "type": "object"},
+                        "body": {"description": "request body", "type": "string"},
+                        "ssl_verify": {"type": "boolean", "default": false},
+                    },
+                    "required": ["path"],
+                },
+            },
+        },
+        "anyOf": [{"required": ["pipeline"]}],
+    })
+}
+
+fn refuse(status: u16, words: String) -> Step {
+    Step::Reply(Reply::json(status, &json!({"error_msg": words})))
+}
+
+/// One request of the batch: its own headers and query go before those of the batch, and these before
+/// the headers of the request that brought it.
+fn request(x: &Exchange<'_>, batch: &Batch, item: &Item) -> Result<Fetch, BadField> {
+    let mut fields = Fields::new();
+    for headers in [&item.headers, &batch.headers] {
+        let before = fields.clone();
+        for (name, value) in headers {
+            if before.get_named(name.as_bytes()).is_none() && !name.eq_ignore_ascii_case("x-real-ip") {
+                each_text(value, &mut |text| fields.append(name.as_bytes(), text.as_bytes()))?;
+            }
+        }
+    }
+    let before = fields.clone();
+    for (name, value, _) in x.request().fields.iter() {
+        let own = name.get(..8).is_some_and(|start| start.eq_ignore_ascii_case(b"content-"));
+        let client = name.eq_ignore_ascii_case(b"x-real-ip");
+        if !own && !client && before.get_named(name).is_none() {
+            fields.append(name, value)?;
+        }
+    }
+    fields.append(b"X-Real-IP", x.client.ip_text().as_bytes())?;
+    let mut uri = item.path.clone().into_bytes();
+    let own = item.query.iter();
+    let shared = batch.query.iter().filter(|(name, _)| !item.query.contains_key(*name));
+    for (name, value) in own.chain(shared) {
+        // What is false is left out, and what is true has no value, as NGINX writes arguments.
+        let mut add = |value: Option<&str>| {
+            uri.push(if uri.contains(&b'?') { b'&' } else { b'?' });
+            encode(name, &mut uri);
+            if let Some(value) = value {
+                uri.push(b'=');
+                encode(value, &mut uri);
+            }
+        };
+        match value {
+            Value::Bool(true) => add(None),
+            Value::Bool(false) | Value::Null => {}
+            value => {
+                let _: Result<(), BadField> = each_text(value, &mut |text| {
+                    add(Some(text));
+                    Ok(())
+                });
+            }
+        }
+    }
+    let timeout = Duration::from_millis(batch.timeout);
+    let method = Method::from_bytes(item.method.as_bytes());
+    Ok(Fetch {
+        target: Target {
+            authority: String::from_utf8_lossy(x.request().authority()).into_owned(),
+            addresses: [].into(),
+            tls: false,
+        },
+        method,
+        method_name: item.method.clone().into_bytes(),
+        uri,
+        fields,
+        body: Bytes::from(item.body.clone().unwrap_or_default()),
+        timeouts: FetchTimeouts { connect: timeout, send: timeout, read: timeout },
+        max_body: 0,
+        repeatable: false,
+        keep: Keep { connections: 0, idle: Duration::ZERO },
+    })
+}
+
+/// A value as Lua writes it, or each of a list.
+fn each_text(value: &Value, each: &mut impl FnMut(&str) -> Result<(), BadField>) -> Result<(), BadField> {
+    match value {
+        Value::String(text) => each(text),
+        Value::Array(list) => list.iter().try_for_each(|value| each_text(value, each)),
+        value => each(&value.to_string()),
+    }
+}
+
+/// As `ngx.escape_uri` writes an argument.
+fn encode(text: &str, out: &mut Vec<u8>) {
+    const KEPT: &percent_encoding::AsciiSet =
+        &percent_encoding::NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+    out.extend(percent_encoding::utf8_percent_encode(text, KEPT).flat_map(str::bytes));
+}
+
+fn write_answer(answer: &Fetched, has_body: bool, out: &mut Vec<u8>) {
+    out.extend_from_slice(format!("{{\"status\":{},\"reason\":", answer.status).as_bytes());
+    quote(sdk::reason(answer.status).as_bytes(), out);
+    out.extend_from_slice(b",\"headers\":{");
+    let mut first = true;
+    for (index, (name, _, _)) in answer.fields.iter().enumerate() {
+        // Several of a name are a list, where the first of them stands.
+        if answer.fields.iter().take(index).any(|(before, _, _)| before.eq_ignore_ascii_case(name)) {
+            continue;
+        }
+        if !std::mem::take(&mut first) {
+            out.push(b',');
+        }
+        quote(name, out);
+        out.push(b':');
+        let mut values = answer.fields.all(name);
+        match (values.next(), values.next()) {
+            (Some(only), None) => quote(only, out),
+            _ => {
+                for (at, value) in answer.fields.all(name).enumerate() {
+                    out.push(if at == 0 { b'[' } else { b',' });
+                    quote(value, out);
+                }
+                out.push(b']');
+            }
+        }
+    }
+    out.push(b'}');
+    if has_body {
+        out.extend_from_slice(b",\"body\":");
+        quote(&answer.body, out);
+    }
+    out.push(b'}');
+}
+
+/// A JSON string, whose bytes stay as they are where they need no escape, as cjson has it.
+fn quote(text: &[u8], out: &mut Vec<u8>) {
+    out.push(b'"');
+    for &byte in text {
+        match byte {
+            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            0..=0x1f | 0x7f => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
+            _ => out.push(byte),
+        }
+    }
+    out.push(b'"');
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use sdk::testing::{Probe, fields, with_body};
+
+    use super::*;
+
+    fn ask(body: &[u8], answers: Vec<Result<Fetched, FetchError>>) -> (u16, Value, Vec<Fetch>) {
+        let headers = [("Host", "a.example"), ("X-Outer", "o"), ("X-Both", "outer"), ("Content-Type", "application/json")];
+        let mut probe = Probe::request("POST", DEFAULT_PATH, &headers);
+        let stage: BatchRequests = probe.stage(json!({})).unwrap();
+        *probe.world.answers.borrow_mut() = answers.into_iter().rev().collect();
+        let mut x = probe.exchange();
+        with_body(&mut x, body);
+        let step = match stage.serve(&mut x) {
+            Step::Wait => {
+                let waiting = pin!(stage.wait(Phase::Access, &mut x));
+                match waiting.poll(&mut Context::from_waker(Waker::noop())) {
+                    Poll::Ready(step) => step,
+                    Poll::Pending => panic!("it waits"),
+                }
+            }
+            step => step,
+        };
+        drop(x);
+        let Step::Reply(reply) = step else { panic!("no reply") };
+        (reply.status, serde_json::from_slice(&reply.body).unwrap(), probe.world.sent.take())
+    }
+
+    fn answer(status: u16, headers: &[(&str, &str)], body: &str) -> Result<Fetched, FetchError> {
+        Ok(Fetched { status, fields: fields(headers), body: body.into(), ..Fetched::default() })
+    }
+
+    #[test]
+    fn headers_and_query_come_from_three_places() {
+        let body = br#"{
+            "query": {"base": "b", "both": "batch"}, "headers": {"X-Batch": "1", "X-Both": "batch", "X-Real-IP": "9.9.9.9"},
+            "pipeline": [
+                {"path": "/b", "headers": {"X-Own": ["1", 2], "x-both": "own"}, "query": {"both": "o n", "flag": true, "no": false}},
+                {"path": "/c?x=1", "method": "PUT", "body": "text"}
+            ]
+        }"#;
+        let both = vec![answer(200, &[("A", "1"), ("a", "2")], "B\"\n"), answer(204, &[], "")];
+        let (status, out, sent) = ask(body, both);
+        assert_eq!(status, 200);
+        let expected = json!([
+            {"status": 200, "reason": "OK", "headers": {"A": ["1", "2"]}, "body": "B\"\n"},
+            {"status": 204, "reason": "No Content", "headers": {}},
+        ]);
+        assert_eq!(out, expected);
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        assert_eq!(text(&sent[0].uri), "/b?both=o%20n&flag&base=b");
+        assert_eq!(text(&sent[1].uri), "/c?x=1&base=b&both=batch");
+        let values = |at: usize, name: &str| -> Vec<String> { sent[at].fields.all(name.as_bytes()).map(text).collect() };
+        assert_eq!(values(0, "X-Own"), ["1", "2"]);
+        assert_eq!(values(0, "X-Both"), ["own"]);
+        assert_eq!(values(1, "X-Both"), ["batch"]);
+        assert_eq!(values(1, "X-Outer"), ["o"]);
+        assert_eq!(values(1, "X-Batch"), ["1"]);
+        assert_eq!(values(0, "X-Real-IP"), ["127.0.0.1"]);
+        assert!(values(0, "Content-Type").is_empty());
+        assert_eq!((sent[1].method, &sent[1].body[..]), (Method::Put, &b"text"[..]));
+    }
+
+    #[test]
+    fn what_cannot_be_asked_is_told() {
+        let told = |body: &str| {
+            let (status, out, sent) = ask(body.as_bytes(), Vec::new());
+            assert!(sent.is_empty());
+            (status, out["error_msg"].as_str().unwrap().to_owned())
+        };
+        assert_eq!(told(""), (400, "no request body, you should give at least one pipeline setting".into()));
+        let words = "invalid request body: no, err: Expected value but found invalid token at character 1";
+        assert_eq!(told("no"), (400, words.into()));
+        for (body, words) in [
+            ("{}", "bad request body: object matches none of the required"),
+            (r#"{"pipeline": []}"#, "bad request body: property \"pipeline\" validation failed: expect array to have at least 1 items"),
+            (r#"{"pipeline": [{}]}"#, "property \"path\" is required"),
+            (r#"{"timeout": 0, "pipeline": [{"path": "/"}]}"#, "expected 0 to be at least 1"),
+            (r#"{"pipeline": [{"path": "/", "headers": {"a b": "1"}}]}"#, "request failed: invalid header"),
+            (r#"{"pipeline": [{"path": "/", "headers": {"a": "1\r\nb: 2"}}]}"#, "request failed: invalid header"),
+        ] {
+            let (status, told) = told(body);
+            assert!(status == 400 && told.contains(words), "{body}: {told}");
+        }
+        let many = format!(r#"{{"pipeline": [{}]}}"#, vec![r#"{"path": "/"}"#; 1001].join(","));
+        assert_eq!(told(&many).1, "too many pipeline requests, 1001 exceeds the maximum of 1000");
+        let long = told(&" ".repeat((1 << 20) + 1));
+        assert_eq!(long, (413, "request size 1048577 is greater than the maximum size 1048576 allowed".into()));
+    }
+
+    #[test]
+    fn behind_a_late_answer_nothing_is_sent() {
+        let body = br#"{"pipeline": [{"path": "/a"}, {"path": "/b"}, {"path": "/c"}]}"#;
+        let (_, out, sent) = ask(body, vec![answer(200, &[], ""), Err(FetchError::Timeout), answer(200, &[], "")]);
+        assert_eq!(sent.len(), 2);
+        assert_eq!(out[0]["body"], "");
+        for at in [1, 2] {
+            assert_eq!(out[at], json!({"status": 504, "reason": "upstream timeout"}));
+        }
+    }
+
+    #[test]
+    fn a_batch_within_a_batch_is_refused() {
+        let mut probe = Probe::request("POST", DEFAULT_PATH, &[]);
+        probe.client = probe.client.within();
+        let stage: BatchRequests = probe.stage(json!({})).unwrap();
+        assert!(matches!(stage.serve(&mut probe.exchange()), Step::Reply(reply) if reply.status == 400));
+    }
+}

@@ -1,0 +1,63 @@
+//! public-api: lets a route lead to what a plugin answers itself, such as `/apisix/batch-requests`.
+//!
+//! Settings and order as in APISIX 3.18. Whatever guards the route guards the endpoint.
+
+use model::Invalid;
+use sdk::chain::{Phase, Phases};
+use sdk::endpoint::Served;
+use sdk::{Build, Exchange, Plugin, Reply, Step};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// The stage.
+pub struct PublicApi {
+    /// Instead of the request's own path.
+    path: Option<String>,
+    all: Vec<Served>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Config {
+    uri: Option<String>,
+}
+
+impl Plugin for PublicApi {
+    const NAME: &'static str = "public-api";
+    const PRIORITY: i32 = 501;
+    const PHASES: Phases = Phases::ACCESS;
+
+    type Config = Config;
+
+    fn schema() -> Value {
+        json!({"type": "object", "properties": {"uri": {"type": "string"}}})
+    }
+
+    fn build(config: Config, cx: &mut Build<'_>) -> Result<PublicApi, Invalid> {
+        Ok(PublicApi { path: config.uri, all: cx.endpoints() })
+    }
+
+    fn access(&self, x: &mut Exchange<'_>) -> Step {
+        let Some(served) = self.served(x) else { return Step::Reply(Reply::status(404)) };
+        match served.chain.stages().next().map(|stage| stage.instance().serve(x)) {
+            // Who serves an endpoint has an answer.
+            None | Some(Step::Next) => Step::Reply(Reply::status(404)),
+            Some(step) => step,
+        }
+    }
+
+    async fn wait(&self, phase: Phase, x: &mut Exchange<'_>) -> Step {
+        match self.served(x).and_then(|served| served.chain.stages().next()) {
+            Some(stage) => stage.instance().wait(phase, x).await,
+            None => Step::Reply(Reply::status(404)),
+        }
+    }
+}
+
+impl PublicApi {
+    fn served(&self, x: &Exchange<'_>) -> Option<&Served> {
+        let path = self.path.as_ref().map_or(x.path(), String::as_bytes);
+        self.all.iter().find(|served| {
+            served.endpoint.method == x.method() && served.endpoint.path.as_bytes() == path
+        })
+    }
+}
