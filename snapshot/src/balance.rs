@@ -2,11 +2,10 @@
 //!
 //! Which server gets the next try.
 //!
-//! What follows from the configuration alone (tiers, hash rings) is made once,
+//! Everything that depends only on the configuration (tiers, hash rings) is built once,
 //! with the [`Upstream`]; what changes with every request is a worker's own
 //! [`BalanceState`], so nothing is shared and nothing is locked. Choosing does
-//! not allocate. Whether a server is alive is not known here; a try that
-//! failed is told by [`Tried`].
+//! not allocate. Server health is not known here; failed tries are in [`Tried`].
 
 mod chash;
 mod ewma;
@@ -27,7 +26,7 @@ pub use chash::HashOn;
 pub(crate) use chash::Ring;
 pub(crate) use priority::{Tier, arrange};
 
-/// The servers one exchange has tried in vain, by index.
+/// The servers that failed for one exchange, by index.
 #[derive(Debug, Clone, Default)]
 pub struct Tried(SmallVec<[u64; 2]>);
 
@@ -47,7 +46,7 @@ enum State {
 }
 
 impl Upstream {
-    /// A worker's state to begin with. Workers begin at different servers.
+    /// A worker's initial state. Workers start at different servers.
     pub fn state(&self) -> BalanceState {
         BalanceState(match self.policy {
             // What a single server has in flight counts once there are more (APISIX: #12217).
@@ -59,8 +58,8 @@ impl Upstream {
         })
     }
 
-    /// The server to try next, as an index into `endpoints`: one of the highest tier that has one
-    /// left. `None` if all were tried. A server of weight 0 is taken only if it is the only one.
+    /// The server to try next, as an index into `endpoints`: from the highest tier with an untried
+    /// server. `None` if all were tried. A server of weight 0 is used only if it is the only one.
     #[inline]
     pub fn pick(
         &self,
@@ -99,7 +98,7 @@ impl Upstream {
         }
     }
 
-    /// Notes a server that was tried in vain, and with it all of its tier that have its address.
+    /// Records a failed server, and with it all servers of its tier with the same address.
     pub fn note(&self, tried: &mut Tried, index: usize) {
         let Some(tier) = self.tiers.iter().find(|tier| tier.range.contains(&index)) else { return };
         let addr = self.endpoints[index].addr;
@@ -114,8 +113,8 @@ impl Upstream {
 }
 
 impl BalanceState {
-    /// A try with this server of some upstream begins. The upstream need not be the one the state
-    /// was made for or carried to: what an old one's exchanges tell counts for the new one, too.
+    /// A try with this server begins. The upstream may be an older version than the one the state
+    /// belongs to: results of its exchanges count for the new version, too.
     #[inline]
     pub fn begin(&mut self, index: usize, addr: SocketAddr) {
         if let State::LeastConn(state) = &mut self.0 {
@@ -123,7 +122,7 @@ impl BalanceState {
         }
     }
 
-    /// The try is over. `micros` is how long it took, `ok` whether there was an answer.
+    /// The try is over. `micros` is how long it took, `ok` whether there was a response.
     #[inline]
     pub fn done(&mut self, index: usize, addr: SocketAddr, micros: u64, ok: bool) {
         match &mut self.0 {
@@ -133,8 +132,8 @@ impl BalanceState {
         }
     }
 
-    /// Makes this state fit `new`; what it knows of servers that are in both is kept, and what is
-    /// in flight with any.
+    /// Adapts this state to `new`; scores of servers in both versions are kept, and all counts of
+    /// requests in flight.
     pub fn carry(&mut self, old: &Upstream, new: &Upstream) {
         let fresh = new.state();
         let before = std::mem::replace(&mut self.0, fresh.0);
@@ -150,7 +149,7 @@ impl BalanceState {
 }
 
 impl Tried {
-    /// Notes a server. Allocates only for the 129th server and beyond.
+    /// Records a server. Allocates only for the 129th server and beyond.
     fn insert(&mut self, index: usize) {
         let word = index / 64;
         if word >= self.0.len() {
@@ -170,7 +169,7 @@ impl Tried {
     }
 }
 
-/// What there is to choose from.
+/// The servers to choose from.
 #[derive(Debug, Clone, Copy)]
 struct Choice<'a> {
     endpoints: &'a [Endpoint],

@@ -1,12 +1,12 @@
-//! From what operators want to a snapshot.
+//! From the desired state to a snapshot.
 //!
-//! A [`Compiler`] remembers what it made and from what, so that a change costs
+//! A [`Compiler`] remembers what it built from what, so that a change rebuilds only
 //! what depends on it and everything else stays the same allocation. It is pure:
-//! no clock, no files, no look-ups; host names are answered by the caller
-//! ([`Names`]), who is told which ones matter.
+//! no clock, no files, no name resolution; the caller supplies addresses of host names
+//! ([`Names`]) and learns which names are used.
 //!
 //! A resource that cannot be compiled keeps its last good form, is listed in
-//! [`Compiled::rejected`], and never holds up the rest.
+//! [`Compiled::rejected`], and never affects the others.
 
 mod chains;
 mod chosen;
@@ -44,19 +44,19 @@ pub use touched::Touched;
 use touched::Work;
 use wanted::{Part, Wanted};
 
-/// What the boot file says about compiling.
+/// Settings of the boot file that matter for compiling.
 #[derive(Clone)]
 pub struct Settings {
     /// `apisix.router.http`.
     pub mode: Mode,
     pub options: Options,
-    /// The plugins that may be used, unless the store says; `None` is all.
+    /// The plugins that may be used, unless the store has a list; `None` means all.
     pub plugins: Option<Vec<String>>,
-    /// For routes and upstreams that set none.
+    /// For routes and upstreams without their own.
     pub timeouts: Timeouts,
-    /// For upstreams that set none.
+    /// For upstreams without their own.
     pub keepalive: Keepalive,
-    /// Gives environment variables.
+    /// Reads environment variables.
     pub env: Arc<Env>,
 }
 
@@ -73,7 +73,7 @@ impl Default for Settings {
     }
 }
 
-/// What a compile came to.
+/// The result of a compile.
 #[derive(Debug)]
 pub struct Compiled {
     pub snapshot: Snapshot,
@@ -92,7 +92,7 @@ pub struct Compiler {
     /// The plugins that may be used now.
     enabled: Option<HashSet<String>>,
     router: Router,
-    /// All upstreams, those written inside others too.
+    /// All upstreams, including inline ones.
     table: Table<Upstream>,
     routes: HashMap<String, RouteUnit>,
     upstreams: HashMap<String, UpstreamUnit>,
@@ -105,14 +105,14 @@ pub struct Compiler {
     claims: Claims,
     index: Arc<Consumers>,
     global: Option<Arc<Chain>>,
-    /// Routes and consumers by what they refer to.
+    /// Routes and consumers by the resources they refer to.
     users: HashMap<Key, BTreeSet<Key>>,
-    /// The same the other way round.
+    /// The reverse.
     refers: HashMap<Key, Vec<Key>>,
     hosts: Wanted,
     choices: Choices,
     rejected: BTreeMap<Key, Rejected>,
-    /// Those of them that are fine but for something another resource has already.
+    /// Those rejected only because another resource already has something unique.
     repeated: BTreeSet<Key>,
     told: Option<Arc<[Rejected]>>,
     route_slots: Slots,
@@ -120,18 +120,17 @@ pub struct Compiler {
     consumer_slots: Slots,
 }
 
-/// What one compile works on.
+/// The state of one compile.
 struct Pass<'a> {
     desired: &'a Desired,
     names: &'a (dyn Names + Sync),
-    /// The router before, if all is made anew: filling an empty one is several times faster than
-    /// changing all of one that is shared.
+    /// The previous router, if everything is rebuilt: filling an empty one is several times faster
+    /// than changing every entry of a shared one.
     old_router: Option<Router>,
     work: Work,
-    /// Routes and services the upstream inside which has other addresses, and that are the same
-    /// otherwise.
+    /// Routes and services that changed only in the addresses of their inline upstream.
     readdress: BTreeSet<Key>,
-    /// Routes whose upstream may be another one, and that are the same otherwise.
+    /// Routes that changed only in which upstream they use.
     relink: BTreeSet<String>,
 }
 
@@ -166,7 +165,7 @@ impl Compiler {
         }
     }
 
-    /// The boot file's list of plugins was read again.
+    /// The boot file's plugin list was reread.
     pub fn set_plugins(&mut self, plugins: Option<Vec<String>>) {
         self.settings.plugins = plugins;
     }
@@ -176,7 +175,7 @@ impl Compiler {
         self.hosts.users(host).map(|(key, _)| key.clone()).collect()
     }
 
-    /// The snapshot as it is now; at first one that serves nothing.
+    /// The current snapshot; initially one that serves nothing.
     pub fn snapshot(&self, revision: u64) -> Snapshot {
         Snapshot {
             revision,
@@ -187,8 +186,8 @@ impl Compiler {
         }
     }
 
-    /// Compiles what was touched and what depends on it. `desired` must differ from the last
-    /// compile's in `touched` alone, as must the answers of `names`.
+    /// Compiles what was touched and what depends on it. `desired`, and the answers of `names`, must
+    /// differ from the last compile's only in `touched`.
     pub fn compile(
         &mut self,
         desired: &Desired,
@@ -229,7 +228,7 @@ impl Compiler {
                 }
             }
         }
-        // Each step may add work to those after it.
+        // Each step may add work for later steps.
         self.compile_metadata(&mut pass);
         self.compile_upstreams(&mut pass);
         self.readdress(&mut pass);
@@ -248,13 +247,13 @@ impl Compiler {
         Compiled { snapshot: self.snapshot(revision), rejected, wanted_hosts: self.hosts.wanted() }
     }
 
-    /// The router, an empty one being left.
+    /// Takes the router, leaving an empty one.
     fn take_router(&mut self) -> Router {
         let empty = Router::new(self.settings.mode, self.settings.options);
         std::mem::replace(&mut self.router, empty)
     }
 
-    /// What is desired and what was, so that nothing that is gone stays.
+    /// All resources, present and previous, so that removed ones are dropped.
     fn add_everything(&self, pass: &mut Pass<'_>) {
         let key = |kind| move |id: &String| Key::new(kind, id.as_str());
         let known = (self.shared.keys().cloned())
@@ -268,7 +267,7 @@ impl Compiler {
         desired.chain(known).for_each(|key| pass.work.add(key));
     }
 
-    /// Metadata of plugins, and whoever uses them.
+    /// Plugin metadata, and the resources that use those plugins.
     fn compile_metadata(&mut self, pass: &mut Pass<'_>) {
         for plugin in pass.work.take(Kind::PluginMetadata) {
             let key = Key::new(Kind::PluginMetadata, plugin.as_str());
@@ -290,7 +289,7 @@ impl Compiler {
                     self.metadata.remove(&plugin);
                 }
             }
-            // Rare, so looked for rather than kept in an index; also in what is served in an older form.
+            // Rare, so searched for rather than indexed; resources served in an older form included.
             for entry in desired.iter().chain(self.served()) {
                 if entry.resource.plugins().is_some_and(|plugins| mention(plugins, &plugin)) {
                     pass.work.add(entry.key.clone());
@@ -306,7 +305,7 @@ impl Compiler {
         routes.chain(shared).chain(self.consumers.values().map(|unit| &unit.entry))
     }
 
-    /// Puts those that refer to `key` to work again.
+    /// Schedules the resources that refer to `key`.
     fn touch_users(&self, key: &Key, pass: &mut Pass<'_>) {
         for user in self.users.get(key).into_iter().flatten() {
             match (key.kind, user.kind) {
@@ -316,8 +315,8 @@ impl Compiler {
         }
     }
 
-    /// Replaces what `user` refers to, whether that exists or not. Those who were refused count,
-    /// too: they may be fine once what they refer to has changed.
+    /// Replaces what `user` refers to, whether that exists or not. Rejected resources count, too: they
+    /// may become valid once what they refer to changes.
     fn refer(&mut self, user: &Key, now: Vec<Key>) {
         let before = self.refers.get(user).map(Vec::as_slice).unwrap_or_default();
         if *before == *now {
@@ -354,8 +353,8 @@ impl Compiler {
         self.told = None;
     }
 
-    /// Replaces what was said of a resource about things that only one may have. What is wrong with
-    /// it by itself says more and stays.
+    /// Replaces the rejection of a resource for something that only one may have. A rejection for its
+    /// own content takes precedence and stays.
     fn tell_repeated(&mut self, key: Key, invalid: Option<Invalid>) {
         if self.repeated.contains(&key) {
             self.accept(&key);
@@ -389,7 +388,7 @@ impl Compiler {
     }
 }
 
-/// Whether a plugin stands here, or perhaps within another one's settings.
+/// Whether a plugin is used here, or possibly within another plugin's settings.
 fn mention(plugins: &model::Plugins, plugin: &str) -> bool {
     fn within(value: &Value, plugin: &str) -> bool {
         match value {
@@ -405,8 +404,8 @@ fn mention(plugins: &model::Plugins, plugin: &str) -> bool {
     plugins.iter().any(|(name, config)| name == plugin || name == "public-api" || within(config, plugin))
 }
 
-/// A thing made of its entry, or else of the entry it was last made of: names, services and the
-/// like may have changed, and those changes hold for the last good form, too.
+/// Something compiled from its entry, or else again from its last good entry: names, services and
+/// the like may have changed, and those changes apply to the last good form, too.
 struct Tried<T> {
     made: Option<T>,
     /// What is wrong with the entry.
@@ -434,8 +433,8 @@ impl<T> Tried<T> {
     }
 }
 
-/// A panic while a resource is compiled is a mistake of ours which that resource brings out: it
-/// costs that resource, which is told, and no other.
+/// A panic while compiling a resource is a bug of ours that this resource triggers: only that
+/// resource is rejected.
 fn guarded<T>(make: impl FnOnce() -> Result<T, Invalid>) -> Result<T, Invalid> {
     catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|_| {
         Err(Invalid::new("compiling it failed: a mistake of the gateway, not of the resource")

@@ -1,26 +1,25 @@
-//! Numbers for things, stable over configuration changes.
+//! Slot numbers, stable across configuration changes.
 //!
-//! A worker keeps its own state for a thing in a vector, at the thing's slot.
-//! A number that came free is given out again only after many further
-//! compiles, when no exchange can still be on a snapshot that used it, unless
-//! it stands still for long; state found at a reused number is never trusted
-//! blindly, only carried over.
+//! A worker keeps its own state for an object in a vector, at the object's slot.
+//! A freed number is reused only after many further compiles, when hardly any
+//! exchange can still be on a snapshot that used it; state found at a reused
+//! number is therefore never trusted blindly, only carried over.
 
 use std::collections::VecDeque;
 
 use hashbrown::HashMap;
 use model::Key;
 
-/// Compiles that must pass before a number is given to another thing.
+/// Compiles that must pass before a freed number is reused.
 const REST: u64 = 1024;
 
-/// The numbers of things of one kind.
+/// The slots of objects of one kind.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     taken: HashMap<Key, u32>,
-    /// Numbers that came free, and at which compile.
+    /// Freed numbers, and the compile at which each was freed.
     free: VecDeque<(u64, u32)>,
-    /// All below were given out at some time.
+    /// All numbers below were used at some time.
     next: u32,
     now: u64,
 }
@@ -31,7 +30,7 @@ impl Slots {
         self.now += 1;
     }
 
-    /// The number of this thing, a new one if it has none.
+    /// The number of this object, a new one if it has none.
     pub fn of(&mut self, key: &Key) -> u32 {
         if let Some(&slot) = self.taken.get(key) {
             return slot;
@@ -50,7 +49,7 @@ impl Slots {
         slot
     }
 
-    /// The thing is gone. Gives the number it had.
+    /// The object is gone. Returns the number it had.
     pub fn release(&mut self, key: &Key) -> Option<u32> {
         let slot = self.taken.remove(key)?;
         self.free.push_back((self.now, slot));

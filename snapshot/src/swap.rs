@@ -1,8 +1,8 @@
-//! From one publisher to many readers, without a lock on the reading side.
+//! Publishes snapshots from one publisher to many readers, without a lock for readers.
 //!
 //! A reader checks one number per exchange and takes the new snapshot only when
-//! that number moved. The publisher keeps every snapshot until no reader holds
-//! it, so the memory of an old one is always freed on the publisher's thread.
+//! that number has changed. The publisher keeps every snapshot until no reader holds
+//! it, so an old one is always freed on the publisher's thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,11 +16,11 @@ use crate::Snapshot;
 #[derive(Debug)]
 struct Shared {
     current: ArcSwap<Snapshot>,
-    /// Moves by one with each publication.
+    /// Incremented with each publication.
     version: AtomicU64,
-    /// What each reader holds, as a store revision.
+    /// The store revision each reader holds.
     held: Box<[AtomicU64]>,
-    /// Readers that want to be woken when there is something newer.
+    /// Readers waiting for a newer snapshot.
     waiting: Box<[AtomicWaker]>,
 }
 
@@ -41,14 +41,14 @@ pub struct Reader {
     current: Arc<Snapshot>,
 }
 
-/// Looks at the state of publication from any thread.
+/// Reads the state of publication from any thread.
 #[derive(Debug, Clone)]
 pub struct Observer {
     shared: Arc<Shared>,
 }
 
 impl Publisher {
-    /// Begins with a snapshot and makes one reader for each worker.
+    /// Starts with a snapshot and makes one reader for each worker.
     pub fn new(first: Snapshot, workers: usize) -> (Publisher, Vec<Reader>) {
         let first = Arc::new(first);
         let shared = Arc::new(Shared {
@@ -75,7 +75,7 @@ impl Publisher {
         self.free_unused();
     }
 
-    /// Frees old snapshots no reader holds any more. To be called now and then.
+    /// Frees old snapshots that no reader holds. To be called periodically.
     pub fn free_unused(&mut self) {
         let current = self.kept.len() - 1;
         let mut index = 0;
@@ -115,11 +115,11 @@ impl Reader {
         self.shared.version.load(Ordering::Relaxed) != self.version
     }
 
-    /// Ready when there is a newer snapshot than the one held; else the task is woken once
-    /// there is. For one task a reader.
+    /// Ready when there is a newer snapshot than the one held; otherwise the task is woken once there
+    /// is. For one task per reader.
     pub fn poll_stale(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.shared.waiting[self.index].register(cx.waker());
-        // Looked at after registering, so that a publication in between is not missed.
+        // Checked after registering, so that a publication in between is not missed.
         if self.shared.version.load(Ordering::Acquire) == self.version {
             Poll::Pending
         } else {

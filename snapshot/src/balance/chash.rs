@@ -21,18 +21,18 @@ use crate::upstream::Endpoint;
 
 /// Points for each unit of weight.
 const POINTS: u64 = 160;
-/// A ring has about so many points at most (8 bytes each), which are 6,553 units of weight. Beyond
-/// that servers get fewer for their weight, and not all keys go where APISIX sends them.
+/// The approximate maximum of points in a ring (8 bytes each), which is 6,553 units of weight. Beyond
+/// it servers get fewer points for their weight, and some keys go elsewhere than in APISIX.
 const MOST_POINTS: u64 = 1 << 20;
 /// Memory kept for the bytes to hash.
 const KEPT: usize = 1 << 10;
 
-/// What is hashed. Where it is absent, the client's address is.
+/// What is hashed; the client's address if it is absent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HashOn {
     /// A variable, which also covers headers (`http_x`) and cookies (`cookie_x`).
     Var(Var),
-    /// A text with variables; absent if none of them is there.
+    /// A template with variables; absent if none of them has a value.
     Combination(Template),
     /// The consumer's name.
     Consumer,
@@ -98,7 +98,7 @@ impl Ring {
         let start = self.points.partition_point(|point| point.0 < hash);
         let (before, from) = self.points.split_at(start);
         let on = |&(_, index): &(u32, u32)| (choice.weight(index as usize) > 0).then_some(index as usize);
-        // Without tries in vain the first point is it; with them, others are soon met unless none is left.
+        // Without failed tries the first point is the result; with them, another server is found soon.
         if let Some(index) = from.iter().chain(before).take(64).find_map(on) {
             return Some(index);
         }
@@ -129,7 +129,7 @@ struct Server {
     index: u32,
 }
 
-/// The servers of a tier, each address once. If one was written several times, the last counts.
+/// The servers of a tier, each address once; of duplicates the last one counts.
 fn servers(tier: &Tier, endpoints: &[Endpoint]) -> Vec<Server> {
     let mut servers: Vec<Server> = Vec::with_capacity(tier.range.len());
     let mut places = hashbrown::HashMap::new();

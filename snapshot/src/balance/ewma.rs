@@ -12,7 +12,7 @@ use crate::upstream::Endpoint;
 
 /// After this long a measurement weighs about a third.
 const DECAY_MS: f64 = 10_000.0;
-/// What a failed try counts at least: a refused connection is quick, but no answer.
+/// The minimum a failed try counts: a refused connection is quick, but is no response.
 const FAILED_MS: f64 = 1_000.0;
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ struct Average {
 }
 
 impl Score for Average {
-    /// One of a server that is gone is worth nothing: it would have faded anyway.
+    /// The score of a removed server is dropped: it would have decayed anyway.
     fn matters(&self) -> bool {
         false
     }

@@ -12,13 +12,13 @@ use crate::upstream::Endpoint;
 #[derive(Debug)]
 pub(super) struct State {
     servers: Scores<InFlight>,
-    /// Servers of the upstream that was chosen from last.
+    /// Number of servers in the upstream version used last.
     len: usize,
-    /// Where the look-out begins, so that equals take turns.
+    /// Where the search starts, so that equally loaded servers take turns.
     from: usize,
 }
 
-/// Exchanges with one server that have begun and are not over.
+/// Exchanges in flight with one server.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct InFlight(u32);
 

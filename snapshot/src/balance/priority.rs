@@ -11,7 +11,7 @@ use crate::upstream::Endpoint;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tier {
     pub range: Range<usize>,
-    /// All have the same weight, so that taking turns is all there is to it.
+    /// All have the same weight, so plain rotation is enough.
     pub even: bool,
 }
 

@@ -1,11 +1,11 @@
 //! hot path
 //!
-//! What is known of each server, kept over changes of the upstream.
+//! Per-server scores, kept across changes of the upstream.
 //!
-//! For a while after a change, exchanges that began before it still run on the old upstream and
-//! tell of its servers, while new ones choose among those of the new. Both share one list: a
-//! server is known by its address, its index is only where to look first, and a server that only
-//! one of both upstreams has is not forgotten as long as it is of interest.
+//! For a while after a change, exchanges that began before it still run on the old version and
+//! report on its servers, while new ones choose among those of the new version. Both share one
+//! list: a server is identified by its address, its index is only a hint, and a server in only one
+//! of the versions is kept as long as its score matters.
 
 use std::net::SocketAddr;
 
@@ -14,15 +14,15 @@ use hashbrown::HashMap;
 
 use crate::upstream::Endpoint;
 
-/// What is remembered of one server.
+/// The score of one server.
 pub(super) trait Score: Default {
-    /// Whether it is to be kept though the upstream has no such server now.
+    /// Whether it must be kept although the upstream no longer has this server.
     fn matters(&self) -> bool;
 }
 
 #[derive(Debug)]
 pub(super) struct Scores<T> {
-    /// The servers of the upstream that was chosen from last, in its order, then others.
+    /// The servers of the upstream version used last, in its order, then others.
     all: Vec<(SocketAddr, T)>,
 }
 
@@ -31,14 +31,14 @@ impl<T: Score> Scores<T> {
         Scores { all: endpoints.iter().map(|endpoint| (endpoint.addr, T::default())).collect() }
     }
 
-    /// Of a server of the upstream that is being chosen from.
+    /// The score of a server of the current version.
     #[inline]
     pub fn get(&self, index: usize) -> Option<&T> {
         self.all.get(index).map(|(_, score)| score)
     }
 
-    /// Of the server with this address, which has this index unless the upstream has changed.
-    /// Of several with this address it is the first that will do.
+    /// The score of the server with this address, at this index unless the upstream has changed;
+    /// the first of several with this address.
     #[inline]
     pub fn find(&mut self, index: usize, addr: SocketAddr, will_do: impl Fn(&T) -> bool) -> Option<&mut T> {
         let here = |(known, score): &(SocketAddr, T)| *known == addr && will_do(score);
@@ -49,7 +49,7 @@ impl<T: Score> Scores<T> {
         Some(&mut self.all[place].1)
     }
 
-    /// The same, made if there is none.
+    /// The same, created if missing.
     #[inline]
     pub fn find_or_add(&mut self, index: usize, addr: SocketAddr) -> &mut T {
         let place = match self.all.get(index) {
@@ -68,7 +68,7 @@ impl<T: Score> Scores<T> {
         self.all.len() - 1
     }
 
-    /// Forgets what does not matter behind so many servers.
+    /// Drops the scores behind the current servers that no longer matter.
     pub fn trim(&mut self, servers: usize) {
         let mut index = 0;
         self.all.retain(|(_, score)| {
@@ -77,8 +77,7 @@ impl<T: Score> Scores<T> {
         });
     }
 
-    /// Takes over what was known before. Each score goes to one server, though several may have
-    /// one address.
+    /// Takes over earlier scores. Each score goes to one server, even if several share an address.
     pub fn carry(&mut self, before: Scores<T>) {
         let mut places: HashMap<SocketAddr, Vec<usize>, FixedState> = HashMap::default();
         for (place, (addr, _)) in self.all.iter().enumerate().rev() {

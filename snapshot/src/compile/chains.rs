@@ -1,4 +1,4 @@
-//! Plugins of several resources into one chain.
+//! Merges the plugins of several resources into one chain.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(super) struct Source<'a> {
     pub plugins: &'a Plugins,
 }
 
-/// What is wrong, and in which of the sources.
+/// What is wrong, and in which source.
 #[derive(Debug)]
 pub(super) struct Blame {
     pub source: usize,
@@ -35,8 +35,8 @@ impl<'a> Source<'a> {
 }
 
 impl Compiler {
-    /// One chain; of a plugin that several sources have, the first one's settings count, whole.
-    /// `None` if there is no plugin.
+    /// One chain. If several sources have the same plugin, the first source's settings apply as a
+    /// whole. `None` if there is no plugin.
     ///
     /// # Errors
     /// A configuration that does not fit, or a plugin that is not in the list of those in use:
@@ -80,7 +80,7 @@ impl Compiler {
     }
 }
 
-/// A chain that has nothing to do is none, for whoever has nothing to lay it over.
+/// Turns a chain without work into `None`, where it is not laid over another chain.
 pub(super) fn unless_idle(chain: Option<Arc<Chain>>) -> Option<Arc<Chain>> {
     chain.filter(|chain| !chain.names().is_empty())
 }

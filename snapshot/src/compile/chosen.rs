@@ -1,8 +1,8 @@
-//! Upstreams that plugins choose: those written in a plugin's settings, and those named there.
+//! Upstreams that plugins choose: inline in a plugin's settings, or referred to by id.
 //!
-//! One that is written there has a slot of its own, named after the resource whose chain asked for
-//! it and the order of asking. A worker's balancing state stays with the slot, and is carried over
-//! by the servers' addresses.
+//! An inline one has its own slot, named after the resource whose chain requested it and the order
+//! of the requests. A worker's balancing state belongs to the slot and is carried over by server
+//! address.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use super::wanted::Recorder;
 use super::{Compiler, upstream};
 use crate::upstream::Upstream;
 
-/// What the plugins of one chain asked for while it was made.
+/// The upstreams that the plugins of one chain requested while it was built.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     ids: BTreeSet<String>,
@@ -24,7 +24,7 @@ pub(super) struct Asked {
 /// What is in use, by resource and by the id of an upstream.
 #[derive(Debug, Default)]
 pub(super) struct Choices {
-    /// How many upstreams stand in its plugins' settings, and the ids that are named there.
+    /// The number of inline upstreams in its plugins' settings, and the ids referred to there.
     by_user: HashMap<Key, (usize, BTreeSet<String>)>,
     by_id: HashMap<String, BTreeSet<Key>>,
 }
@@ -54,8 +54,8 @@ impl sdk::upstream::Upstreams for ForPlugins<'_> {
 }
 
 impl Compiler {
-    /// Gives the upstreams that the plugins of `user` asked for their slots, and takes out those
-    /// they asked for before and do not any more.
+    /// Assigns slots to the upstreams that the plugins of `user` requested, and removes those no
+    /// longer requested.
     pub(super) fn place_chosen(&mut self, user: &Key, asked: Asked) {
         let Asked { ids, written } = asked;
         let count = written.len();
@@ -71,12 +71,12 @@ impl Compiler {
 }
 
 impl Choices {
-    /// The resources whose plugins name this upstream.
+    /// The resources whose plugins refer to this upstream.
     pub fn users(&self, id: &str) -> impl Iterator<Item = &Key> {
         self.by_id.get(id).into_iter().flatten()
     }
 
-    /// Replaces what a resource uses. Gives the number of upstreams it had written before.
+    /// Replaces what a resource uses. Returns the number of inline upstreams it had before.
     fn set(&mut self, user: &Key, count: usize, ids: BTreeSet<String>) -> usize {
         let (before, named) = self.by_user.remove(user).unwrap_or_default();
         for id in named.difference(&ids) {

@@ -14,23 +14,23 @@ use super::refusing;
 use super::wanted::{Part, Recorder};
 use super::{Compiler, Pass, references};
 
-/// A way to prove to be somebody.
+/// A credential, as an auth plugin looks it up.
 struct Proof {
     lock: Lock,
     secret: Secret,
 }
 
-/// What only one consumer or credential can have: an auth plugin's key.
+/// What only one consumer or credential may have: an auth plugin's key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Lock {
     plugin: &'static str,
     key: Arc<[u8]>,
 }
 
-/// Who wants which key, so that a change looks at nobody but those it concerns.
+/// Which resources claim which key, so that a change visits only those it concerns.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
-    /// Consumers go before credentials, then the smaller id: the first has the key.
+    /// Consumers come before credentials, then the smaller id: the first one gets the key.
     by_lock: HashMap<Lock, BTreeSet<Key>>,
     by_key: HashMap<Key, Vec<Lock>>,
 }
@@ -40,7 +40,7 @@ pub(super) struct ConsumerUnit {
     pub entry: Arc<Entry>,
     consumer: Arc<Consumer>,
     proofs: Vec<Proof>,
-    /// Its group does not exist: it can prove who it is, and is refused.
+    /// Its group does not exist: it is identified, then refused.
     refused: bool,
 }
 
@@ -91,7 +91,7 @@ impl Compiler {
         let made = made.or_else(|| self.make_refused(key, entry).filter(|_| is_new));
         match made {
             Some(unit) => _ = self.consumers.insert(key.id.clone(), unit),
-            // What was refused before is no last good form.
+            // A form that was refused is not a last good form.
             None if is_new => _ = self.consumers.remove(&key.id),
             None => {}
         }
@@ -139,7 +139,7 @@ impl Compiler {
         Ok(self.unit_of(key, entry, written, proofs, chain))
     }
 
-    /// A consumer whose group is missing, if nothing else is: found by its keys, and refused.
+    /// A consumer that lacks only its group: it is found by its keys, then refused.
     fn make_refused(&mut self, key: &Key, entry: &Arc<Entry>) -> Option<ConsumerUnit> {
         let Resource::Consumer(written) = &entry.resource else { return None };
         let group = Key::new(Kind::ConsumerGroup, written.group_id.as_deref()?);
@@ -192,7 +192,7 @@ impl Compiler {
         }
     }
 
-    /// What a consumer's plugins prove, and those that prove nothing.
+    /// Separates a consumer's credentials from its other plugins.
     fn proofs(&self, plugins: &Plugins) -> Result<(Vec<Proof>, Plugins), Invalid> {
         let mut proofs = Vec::new();
         let mut others = Plugins::default();
@@ -209,8 +209,8 @@ impl Compiler {
         Ok((proofs, others))
     }
 
-    /// Brings the index up to date with these consumers and credentials. Of two with the same key,
-    /// the first has it, and the other is told.
+    /// Updates the index with these consumers and credentials. Of two with the same key the first gets
+    /// it, and the other is rejected.
     fn index_consumers(&mut self, mut touched: BTreeSet<Key>) {
         let mut locks: Vec<Lock> = Vec::new();
         for key in &touched {
@@ -240,7 +240,7 @@ impl Compiler {
         }
     }
 
-    /// What somebody proves to be a consumer that there is.
+    /// The credentials of a claimant whose consumer exists.
     fn proofs_of(&self, key: &Key) -> &[Proof] {
         match key.kind {
             Kind::Consumer => self.consumers.get(&key.id).map(|unit| &unit.proofs[..]),
@@ -252,7 +252,7 @@ impl Compiler {
         .unwrap_or_default()
     }
 
-    /// The credentials of a consumer, whether there is such a consumer or not.
+    /// The credentials of a consumer, whether it exists or not.
     fn credentials_of(&self, consumer: &str) -> Vec<Key> {
         let first = Key::credential(consumer, "").id;
         let ids = self.credentials.range(first.clone()..).map(|(id, _)| id);
@@ -277,7 +277,7 @@ impl Compiler {
         })
     }
 
-    /// The first of its keys that somebody else has.
+    /// The first of its keys that another claimant has.
     fn lost(&self, key: &Key) -> Option<Invalid> {
         let mut locks = self.claims.by_key.get(key)?.iter();
         let (lock, other) = locks.find_map(|lock| {
@@ -293,7 +293,7 @@ impl Compiler {
 }
 
 impl Claims {
-    /// Replaces what somebody wants. Gives what was wanted before.
+    /// Replaces the keys of a claimant. Returns its previous keys.
     fn set(&mut self, key: &Key, now: Vec<Lock>) -> Vec<Lock> {
         let before = self.by_key.remove(key).unwrap_or_default();
         for lock in &before {

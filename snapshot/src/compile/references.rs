@@ -1,7 +1,7 @@
 //! `$env://NAME` and `$env://NAME/field` in the settings of plugins.
 //!
 //! They are replaced while compiling, so that neither the store nor the Admin
-//! API ever holds what they stand for. `$secret://…` never comes here: a resource
+//! API ever holds the values. `$secret://…` never gets here: a resource
 //! that has one is refused ([`model::gaps`]).
 
 use std::borrow::Cow;
@@ -9,13 +9,13 @@ use std::borrow::Cow;
 use model::Invalid;
 use serde_json::Value;
 
-/// Gives the value of an environment variable.
+/// Reads an environment variable.
 pub type Env = dyn Fn(&str) -> Option<String> + Send + Sync;
 
-/// `config` with its references replaced; itself if it has none.
+/// `config` with its references replaced; unchanged if it has none.
 ///
 /// # Errors
-/// The first reference that leads nowhere, with its pointer within `config`.
+/// The first reference that cannot be resolved, with its pointer within `config`.
 pub(super) fn resolve<'v>(config: &'v Value, env: &Env) -> Result<Cow<'v, Value>, Invalid> {
     if !has_reference(config) {
         return Ok(Cow::Borrowed(config));
@@ -63,7 +63,7 @@ fn look_up(reference: &str, env: &Env) -> Result<String, Invalid> {
             .hint("set it before the gateway starts, or write the value here"));
     };
     let Some(field) = field else { return Ok(text) };
-    // What the variable holds is a secret: no message repeats any of it.
+    // The value is a secret: no message repeats any of it.
     match serde_json::from_str::<Value>(&text)
         .ok()
         .and_then(|mut object| object.get_mut(field).map(Value::take))

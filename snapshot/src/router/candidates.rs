@@ -11,8 +11,8 @@ use super::pattern::{Params, Rest};
 use super::{Asked, Rule};
 use crate::plan::Plan;
 
-/// One path of one rule, under one host if hosts are looked up beforehand. What a match needs
-/// is copied here from the rule, so that a rule without conditions need not be looked at.
+/// One path of one rule, under one host if hosts are looked up first. What matching needs is
+/// copied from the rule, so that a rule without conditions need not be read.
 #[derive(Debug, Clone)]
 pub(super) struct Candidate {
     pub(super) plan: Arc<Plan>,
@@ -21,7 +21,7 @@ pub(super) struct Candidate {
     pub(super) uri: Arc<str>,
     /// The host it stands under, if it stands under one.
     host: Option<Arc<str>>,
-    /// What the pattern says of the rest of the path.
+    /// The check on the rest of the path.
     rest: Rest,
     /// The index of the path among the rule's, and in the lowest bit whether nothing but the path
     /// has to be checked: so a candidate stays within its two cache lines.
@@ -49,7 +49,7 @@ pub(super) struct Hit<'s> {
     /// The host pattern and its index, if the rule has hosts.
     pub(super) host: Option<(&'s str, u32)>,
     pub(super) params: Params<'s>,
-    /// Whether it has won, or would if that could be told.
+    /// Whether it matches, or may match if the condition cannot be evaluated.
     pub(super) verdict: Verdict,
 }
 
@@ -92,8 +92,8 @@ impl Candidate {
         (Reverse(self.rule.priority), Reverse(self.uri.len()), &self.rule.id, within)
     }
 
-    /// Methods, addresses, hosts, variables: all but the path, cheapest first. Gives the
-    /// host that matched, if the rule has hosts, and what the variables say unless it is no.
+    /// Methods, addresses, hosts, variables: everything but the path, cheapest first. Returns the host
+    /// that matched, if the rule has hosts, and the verdict of the variables unless it is no.
     #[inline]
     fn admits(&self, asked: Asked<'_, '_>) -> Option<(Option<(&str, u32)>, Verdict)> {
         let under = self.host.as_ref().map(|host| (&**host, self.host_index));
@@ -132,8 +132,8 @@ impl Candidate {
     }
 }
 
-/// Whether a host pattern (`a.com`, `*.a.com`, `*`, `a.com:8080`) means the request's host.
-/// One with a port is compared with the Host field as it was sent.
+/// Whether a host pattern (`a.com`, `*.a.com`, `*`, `a.com:8080`) matches the request's host.
+/// One with a port is compared with the Host header as sent.
 fn host_matches(pattern: &str, x: &Exchange<'_>) -> bool {
     let head = x.request();
     let (suffix, wildcard) = match pattern.strip_prefix('*') {
@@ -172,14 +172,14 @@ impl Candidates {
         std::iter::once(&self.first).chain(self.more.iter().flat_map(|more| more.iter()))
     }
 
-    /// Gives the rule's candidates this plan.
+    /// Sets this plan on the rule's candidates.
     pub(super) fn replace(&mut self, id: &str, plan: &Arc<Plan>) {
         let all =
             std::iter::once(&mut self.first).chain(self.more.iter_mut().flat_map(|more| more.iter_mut()));
         all.filter(|candidate| candidate.rule.id == id).for_each(|candidate| candidate.plan = plan.clone());
     }
 
-    /// Takes out the rule's. If none would be left it says so and leaves all as it is.
+    /// Removes the rule's candidates. If none would be left, returns so and changes nothing.
     pub(super) fn remove(&mut self, id: &str) -> Remain {
         let mut rest = self.more.take().unwrap_or_default();
         rest.retain(|candidate| candidate.rule.id != id);
@@ -193,7 +193,7 @@ impl Candidates {
         Remain::Some
     }
 
-    /// The first candidate that fits. `prefix` is the length of the key they stand under.
+    /// The first matching candidate. `prefix` is the length of their key.
     #[inline]
     pub(super) fn find<'s>(&'s self, asked: Asked<'_, '_>, path: &[u8], prefix: usize) -> Option<Hit<'s>> {
         let base = asked.x.request().path_span.start;
@@ -206,7 +206,7 @@ impl Candidates {
     }
 }
 
-/// Whether something is left.
+/// Whether any candidate is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Remain {
     Some,

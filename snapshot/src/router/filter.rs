@@ -1,25 +1,24 @@
 //! hot path
 //!
-//! Tells quickly of what is not there that it is not.
+//! A Bloom filter: quickly excludes keys that are not stored.
 
 use std::sync::Arc;
 
-/// Tells of nearly all hashes that were not noted that they were not (a Bloom filter whose three
-/// bits of a hash lie in one word).
+/// A Bloom filter in which the three bits of a hash lie in one word.
 #[derive(Debug, Clone)]
 pub(super) struct Filter {
-    /// As many as a power of two.
+    /// Their number is a power of two.
     pages: Vec<Arc<[u64; PAGE]>>,
     noted: usize,
 }
 
 /// Words in a page, which is what a change copies.
 const PAGE: usize = 256;
-/// Hashes a word takes: one in a hundred strange ones looks known then.
+/// Hashes per word: about one in a hundred unknown hashes is then a false positive.
 const PER_WORD: usize = 4;
 
 impl Filter {
-    /// One with room for twice as many hashes.
+    /// A filter with room for twice as many hashes.
     pub(super) fn new(hashes: usize) -> Filter {
         let pages = (hashes * 2).div_ceil(PAGE * PER_WORD).next_power_of_two();
         Filter { pages: (0..pages).map(|_| Arc::new([0; PAGE])).collect(), noted: 0 }

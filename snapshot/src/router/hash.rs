@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! Hashes of a text and of all its beginnings, in one walk.
+//! Hashes of a text and of all its prefixes, in one pass.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, Hasher as _};
@@ -22,7 +22,7 @@ impl Hasher {
         self.walk(text).to(text.len())
     }
 
-    /// The hashes of beginnings of `text`, shorter ones first.
+    /// The hashes of prefixes of `text`, shortest first.
     #[inline]
     pub(super) fn walk<'t>(&'t self, text: &'t [u8]) -> Walk<'t> {
         Walk { state: self.0.build_hasher(), text, done: 0 }
@@ -64,7 +64,7 @@ fn word(text: &[u8]) -> u64 {
     }
 }
 
-/// A text whose hash is made when it is first needed: by far not every long one needs it.
+/// A text that is hashed when the hash is first needed: for most long ones it never is.
 #[derive(Debug)]
 pub(super) struct Hashed<'t> {
     pub(super) text: &'t [u8],

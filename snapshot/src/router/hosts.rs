@@ -20,7 +20,7 @@ type Text = SmallVec<[u8; 256]>;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Hosts {
     exact: Map<Paths>,
-    /// Patterns with a leading `*`, by what follows it, from the end.
+    /// Patterns with a leading `*`, by the reversed rest.
     wildcards: Prefixes<Paths>,
 }
 
@@ -50,14 +50,14 @@ impl Hosts {
         }
     }
 
-    /// Gives the rule's paths under this host this plan.
+    /// Sets this plan on the rule's paths under this host.
     pub(super) fn replace(&mut self, rule: &Rule, plan: &Arc<Plan>, host: &str, mode: Mode, hasher: &Hasher) {
         if let Some(paths) = self.paths_mut(&HostPattern::of(host), hasher) {
             paths.replace(rule, plan, mode, hasher);
         }
     }
 
-    /// Takes the rule's paths out of this host's tree.
+    /// Removes the rule's paths from this host's tree.
     pub(super) fn remove(&mut self, rule: &Rule, host: &str, mode: Mode, hasher: &Hasher) {
         let key = HostPattern::of(host);
         let Some(paths) = self.paths_mut(&key, hasher) else { return };
@@ -105,14 +105,14 @@ impl Hosts {
         if self.wildcards.len() == 0 {
             return None;
         }
-        // What lies before the longest suffix is of no interest, however long it is.
+        // Only as much of the host as the longest suffix matters.
         let end = host.len().saturating_sub(self.wildcards.longest());
         let host = reversed(&host[end..]);
         self.wildcards.find(&host, hasher, |_, paths| paths.find(asked, path, hasher))
     }
 }
 
-/// What a host pattern stands under.
+/// The key of a host pattern.
 enum HostPattern {
     Exact(Text),
     Wildcard(Text),

@@ -2,14 +2,14 @@
 //!
 //! A hash map whose copies share what they have in common.
 //!
-//! Keys and values lie themselves in pages, at places their hash tells, so that
-//! finding one of 100,000 costs a single far access: what leads to the page is
-//! small enough for a core's own cache. So is a filter, by which nearly all keys
-//! that are not there cost no far access at all. The map grows page by page (linear
+//! Keys and values are stored in pages, at slots given by their hash, so that
+//! finding one of 100,000 costs a single cache miss: the path to the page is
+//! small enough for a core's own cache. So is a filter, by which nearly all missing
+//! keys cost no cache miss at all. The map grows page by page (linear
 //! hashing), never all at once. Cloning it is cloning one `Arc`; changing a key
 //! copies only the nodes on the way to it, and only those another copy still
-//! holds. The caller brings the hash, which must be keyed: then nobody can
-//! choose keys that meet in one page.
+//! holds. The caller supplies the hash, which must be keyed, so that nobody can
+//! choose keys that collide in one page.
 
 use std::sync::Arc;
 
@@ -22,14 +22,14 @@ use crate::table::Table;
 pub(super) struct Map<V> {
     root: Root<V>,
     len: u32,
-    /// No key is longer; there may have been longer ones.
+    /// An upper bound on key lengths; longer keys may have been removed.
     longest: u32,
 }
 
 #[derive(Debug, Clone)]
 enum Root<V> {
     Empty,
-    /// Looked at one by one.
+    /// Compared one by one.
     Few(Arc<[Leaf<V>]>),
     Many(Arc<Pages<V>>),
 }
@@ -44,9 +44,9 @@ struct Pages<V> {
 
 #[derive(Debug, Clone)]
 struct Page<V> {
-    /// A leaf is in the first free slot from the one its hash tells.
+    /// A leaf is in the first free slot from the one given by its hash.
     slots: [Option<Leaf<V>>; SLOTS],
-    /// Those that find no slot.
+    /// Leaves that found no slot.
     more: Vec<Leaf<V>>,
 }
 
@@ -59,11 +59,11 @@ struct Leaf<V> {
     value: V,
 }
 
-/// More leaves than this are kept in pages.
+/// With more leaves than this, pages are used.
 const FEW: usize = 8;
 const SLOTS: usize = 16;
-/// Leaves in a page, on average: many enough for memory, few enough that most have the slot
-/// their hash tells.
+/// Average leaves per page: enough to save memory, few enough that most are in the slot given by
+/// their hash.
 const LOAD: usize = 7;
 
 impl<V: Clone> Map<V> {
@@ -71,7 +71,7 @@ impl<V: Clone> Map<V> {
         self.len as usize
     }
 
-    /// Whether a key may be so long; if not, there is no use in hashing one.
+    /// Whether a key may have this length; if not, it need not be hashed.
     #[inline]
     pub(super) fn may_have(&self, len: usize) -> bool {
         self.len != 0 && len <= self.longest as usize
@@ -98,7 +98,7 @@ impl<V: Clone> Map<V> {
         leaf.map(|leaf| &leaf.value)
     }
 
-    /// A value to change, the copies of others left as they are.
+    /// A value to change; other copies of the map keep theirs.
     pub(super) fn get_mut(&mut self, hash: u64, key: &[u8]) -> Option<&mut V> {
         self.get(hash, key)?;
         let leaf = match &mut self.root {
@@ -109,7 +109,7 @@ impl<V: Clone> Map<V> {
         leaf.map(|leaf| &mut leaf.value)
     }
 
-    /// Adds a key that is not there yet.
+    /// Adds a key that is not stored yet.
     pub(super) fn insert(&mut self, hash: u64, key: &[u8], value: V) {
         self.len += 1;
         self.longest = self.longest.max(u32::try_from(key.len()).unwrap_or(u32::MAX));
@@ -190,7 +190,7 @@ impl<V: Clone> Pages<V> {
 
     fn insert(&mut self, leaf: Leaf<V>) {
         if self.filter.is_full() {
-            // What was removed leaves its traces in the filter until now.
+            // Until now the filter also had the hashes of removed leaves.
             let mut hashes = Vec::new();
             self.each(|leaf| hashes.push(leaf.hash));
             self.filter = Filter::new(hashes.len());
@@ -200,7 +200,7 @@ impl<V: Clone> Pages<V> {
         self.of_mut(leaf.hash).insert(leaf);
     }
 
-    /// Adds a page, with the leaves of another whose hashes tell so now.
+    /// Adds a page, and moves to it the leaves of another page that now belong there.
     fn grow(&mut self) {
         let count = self.count + 1;
         // The page with the same number but for its highest bit.
@@ -231,7 +231,7 @@ impl<V> Page<V> {
         }
     }
 
-    /// The others are put in anew, so that no gap hides one.
+    /// The others are inserted again, so that no gap hides one.
     fn remove(&mut self, hash: u64, key: &[u8]) {
         let left: Vec<_> = self.take_all().filter(|leaf| !leaf.is(hash, key)).collect();
         left.into_iter().for_each(|leaf| self.insert(leaf));

@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! One tree of paths: exact ones by hash, patterns by their literal beginning.
+//! One tree of paths: exact ones by hash, patterns by their literal prefix.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ impl Paths {
         }
     }
 
-    /// Gives every path of the rule this plan.
+    /// Sets this plan on every path of the rule.
     pub(super) fn replace(&mut self, rule: &Rule, plan: &Arc<Plan>, mode: Mode, hasher: &Hasher) {
         for path in &rule.uris {
             let candidates = match Pattern::parse(path, mode) {
@@ -66,7 +66,7 @@ impl Paths {
         }
     }
 
-    /// The plan of a rule that stands here.
+    /// The plan of a rule that is stored here.
     pub(super) fn plan(&self, rule: &Rule, mode: Mode, hasher: &Hasher) -> Option<&Arc<Plan>> {
         let candidates = match Pattern::parse(rule.uris.first()?, mode) {
             Pattern::Exact(path) => self.exact.get(hasher.hash(path.as_bytes()), path.as_bytes()),
@@ -75,7 +75,7 @@ impl Paths {
         candidates?.plan(&rule.id)
     }
 
-    /// Takes out every path of the rule.
+    /// Removes every path of the rule.
     pub(super) fn remove(&mut self, rule: &Rule, mode: Mode, hasher: &Hasher) {
         for path in &rule.uris {
             match Pattern::parse(path, mode) {
@@ -98,7 +98,7 @@ impl Paths {
         }
     }
 
-    /// An exact path before any pattern, then the longest literal beginning first.
+    /// An exact path before any pattern, then the longest literal prefix first.
     #[inline]
     pub(super) fn find<'s>(
         &'s self,

@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! Path patterns: where they begin to vary, and what their variable parts match.
+//! Path patterns: the literal prefix, and what the variable parts match.
 
 use std::sync::{Arc, LazyLock};
 
@@ -10,16 +10,16 @@ use wire::Span;
 
 use super::Mode;
 
-/// A path of a rule, taken apart.
+/// A parsed path of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Pattern<'a> {
-    /// Nothing in it varies.
+    /// It has no variable part.
     Exact(&'a str),
-    /// It begins with this text, and the rest is as the check says.
+    /// It begins with this text, and the rest satisfies the check.
     Prefix(&'a str, Rest),
 }
 
-/// What must follow a pattern's literal beginning; anything, if it says nothing.
+/// What must follow a pattern's literal prefix; by default anything.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rest(Option<Arc<Varying>>);
 
@@ -30,7 +30,7 @@ enum Varying {
     Segments(Segments),
 }
 
-/// One for all patterns that end in a plain `*`, which are by far the most: it stays near.
+/// Shared by all patterns that end in a plain `*`, which are by far the most: it stays cached.
 static EXT: LazyLock<Arc<Varying>> = LazyLock::new(|| Arc::new(Varying::Tail(rest_name(""))));
 
 /// A pattern between slashes. The groups of pieces stand between the `*` ones; there is

@@ -1,12 +1,12 @@
 //! hot path
 //!
-//! All stored keys that a text begins with, the longest first.
+//! All stored keys that are prefixes of a text, the longest first.
 //!
-//! A few keys are compared one by one. Many are kept by hash: a text's
-//! beginnings are hashed in one walk, at the lengths that keys have, and the
-//! map's filter tells which of them are worth looking for. So a text costs its length, however much is stored and however
-//! many keys it nearly matches. As with [`Map`], copies share what they have in
-//! common.
+//! A few keys are compared one by one. Many are stored by hash: the text's
+//! prefixes are hashed in one pass, at the lengths that keys have, and the
+//! map's filter tells which of them to look up. So a lookup costs the length of the
+//! text, however much is stored and however many keys it nearly matches. As with
+//! [`Map`], copies share what they have in common.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub(super) struct Many<V> {
     lengths: Vec<(usize, usize)>,
 }
 
-/// More keys than this are kept by hash.
+/// With more keys than this, hashes are used.
 const FEW: usize = 8;
 
 impl<V: Clone> Prefixes<V> {
@@ -54,7 +54,7 @@ impl<V: Clone> Prefixes<V> {
         }
     }
 
-    /// Asks for each key the text begins with, longest first, until one is taken.
+    /// Offers each key that is a prefix of the text, longest first, until one is taken.
     #[inline]
     pub(super) fn find<'s, T>(
         &'s self,
@@ -91,7 +91,7 @@ impl<V: Clone> Prefixes<V> {
         }
     }
 
-    /// A value to change, the copies of others left as they are.
+    /// A value to change; other copies keep theirs.
     pub(super) fn get_mut(&mut self, key: &[u8], hasher: &Hasher) -> Option<&mut V> {
         match self {
             Prefixes::Few(list) => {
@@ -102,7 +102,7 @@ impl<V: Clone> Prefixes<V> {
         }
     }
 
-    /// Adds a key that is not there yet.
+    /// Adds a key that is not stored yet.
     pub(super) fn insert(&mut self, key: &[u8], value: V, hasher: &Hasher) {
         match self {
             Prefixes::Few(list) => {
