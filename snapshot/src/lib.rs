@@ -1,9 +1,9 @@
-//! The immutable picture both planes share.
+//! The immutable snapshot that both planes share.
 //!
-//! The control plane compiles what operators wrote into a [`Snapshot`] and
-//! publishes it; workers only read the current one. Nothing in a published
-//! snapshot ever changes; a change of configuration makes a new snapshot that
-//! shares all untouched parts with the old one.
+//! The control plane compiles the desired state into a [`Snapshot`] and
+//! publishes it; workers only read the current one. A published snapshot
+//! never changes; a configuration change makes a new one that shares all
+//! untouched parts with the old.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types))]
 

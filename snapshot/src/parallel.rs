@@ -1,8 +1,7 @@
 //! The same work on many items, on all cores.
 //!
-//! For the start with a large store, and for nothing that happens while traffic flows and could
-//! be small: fewer than [`FEW`] items are worked on here. What becomes of an item must depend on
-//! that item alone.
+//! For the start with a large store, not for small changes while traffic flows: fewer than [`FEW`]
+//! items are processed on the calling thread. The result for an item must depend on that item alone.
 
 use std::num::NonZero;
 use std::panic::resume_unwind;
@@ -12,7 +11,7 @@ use std::thread;
 /// Fewer items are not worth a thread.
 const FEW: usize = 512;
 
-/// Maps every item, in order. A panic in `work` is one here.
+/// Maps every item, in order. A panic in `work` propagates.
 pub fn map<T: Send, U: Send>(mut items: Vec<T>, work: impl Fn(T) -> U + Sync) -> Vec<U> {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     let parts = cores.min(items.len() / FEW);
@@ -35,8 +34,7 @@ pub fn map<T: Send, U: Send>(mut items: Vec<T>, work: impl Fn(T) -> U + Sync) ->
     })
 }
 
-/// Has `use_up` work on another thread with what `make` sends it from here. A panic there is one
-/// here.
+/// Runs `use_up` on another thread with what `make` sends from here. A panic there propagates.
 pub fn beside<T: Send, U: Send>(
     use_up: impl FnOnce(Receiver<T>) -> U + Send,
     make: impl FnOnce(&Sender<T>),

@@ -15,12 +15,12 @@ use crate::upstream::Upstream;
 pub struct Plan {
     /// The merged plugins; `None` if there are none.
     pub chain: Option<Arc<Chain>>,
-    /// Where requests go, as [`Upstream::slot`], or why they can't. See
+    /// The [`Upstream::slot`] that requests go to, or why there is none. See
     /// [`Snapshot::upstream`](crate::Snapshot::upstream).
     pub upstream: Result<u32, Failure>,
     /// `Upgrade` is passed on.
     pub websocket: bool,
-    /// The route's own time-outs, which go before the upstream's.
+    /// The route's own time-outs, which override the upstream's.
     pub timeouts: Option<Box<Timeouts>>,
     pub info: RouteInfo,
 }
@@ -28,12 +28,12 @@ pub struct Plan {
 const _: () = assert!(std::mem::offset_of!(Plan, info) <= 64);
 
 impl Plan {
-    /// One without stages or an upstream.
+    /// A plan without plugins or an upstream.
     pub fn new(info: RouteInfo) -> Plan {
         Plan { chain: None, upstream: Err(Failure::NoUpstream), websocket: false, timeouts: None, info }
     }
 
-    /// The time-outs that count with the upstream of this plan.
+    /// The time-outs that apply with the upstream of this plan.
     #[inline]
     pub fn timeouts<'a>(&'a self, upstream: &'a Upstream) -> &'a Timeouts {
         self.timeouts.as_deref().unwrap_or(&upstream.timeouts)
@@ -43,12 +43,12 @@ impl Plan {
 /// Why a plan has no upstream. The route itself matches; plugins may still answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
-    /// `service_id` names a service that does not exist: 404.
+    /// `service_id` refers to a service that does not exist: 404.
     NoService,
-    /// `plugin_config_id` names nothing: 503.
+    /// `plugin_config_id` refers to nothing: 503.
     NoPluginConfig,
-    /// `upstream_id` names nothing: 502.
+    /// `upstream_id` refers to nothing: 502.
     NoUpstreamObject,
-    /// Neither route nor service say where to go: 503.
+    /// Neither route nor service has an upstream: 503.
     NoUpstream,
 }

@@ -39,10 +39,10 @@ use hosts::Hosts;
 use map::Map;
 use paths::Paths;
 
-/// When a plan applies.
+/// The conditions under which a plan applies.
 #[derive(Debug, Clone)]
 pub struct Rule {
-    /// Unique among the rules of a router; the smaller wins between equals.
+    /// Unique among the rules of a router; the smaller one wins a tie.
     pub id: String,
     /// Paths and patterns, at least one: `/a`, `/a/*`, `/user/:id`.
     pub uris: Vec<String>,
@@ -68,13 +68,13 @@ pub enum Mode {
     UriWithParameter,
 }
 
-/// How paths are made alike before the search (`apisix.delete_uri_tail_slash`,
+/// How paths are normalised before the search (`apisix.delete_uri_tail_slash`,
 /// `apisix.normalize_uri_like_servlet`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Options {
-    /// `/a/` is searched for as `/a`.
+    /// `/a/` is looked up as `/a`.
     pub delete_uri_tail_slash: bool,
-    /// `/a;x=1/b` is searched for as `/a/b`; the upstream still gets what was sent.
+    /// `/a;x=1/b` is looked up as `/a/b`; the upstream still gets what was sent.
     pub normalize_uri_like_servlet: bool,
 }
 
@@ -91,14 +91,14 @@ impl std::fmt::Display for BadPath {
 
 impl std::error::Error for BadPath {}
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Debug, Clone, Copy)]
 pub enum Found<'s> {
     Plan(&'s Arc<Plan>),
     Nothing,
-    /// A rule that may be the one looks into the request's body: search again with the body in memory.
+    /// A rule that may match needs the request's body: search again with the body in memory.
     NeedsBody,
-    /// Whether a rule applies cannot be told, and another one would let the request through.
+    /// Whether a rule applies cannot be decided, and another one would let the request through.
     Refused(Unjudged),
 }
 
@@ -112,11 +112,11 @@ impl<'s> Found<'s> {
     }
 }
 
-/// What is searched for.
+/// What to look up.
 #[derive(Clone, Copy)]
 struct Asked<'a, 'x> {
     x: &'a Exchange<'x>,
-    /// What conditions cannot read counts as absent.
+    /// What conditions cannot read is treated as absent.
     lenient: bool,
 }
 
@@ -131,9 +131,9 @@ pub struct Router {
     hosts: Hosts,
     /// The same for hosts with a port, which are compared with the whole Host field.
     ports: Hosts,
-    /// Rules without a host, or all of them if the host is but a condition.
+    /// Rules without a host, or all rules if the host is only a condition.
     paths: Paths,
-    /// Rules whose variables look into the request's body.
+    /// Rules whose conditions need the request's body.
     reading_body: usize,
 }
 
@@ -182,13 +182,13 @@ impl Router {
         paths.plan(rule, mode, hasher)
     }
 
-    /// Whether [`Router::find`] may want the request's body.
+    /// Whether [`Router::find`] may need the request's body.
     #[inline]
     pub fn needs_body(&self) -> bool {
         self.reading_body > 0
     }
 
-    /// Adds a rule and its plan, in place of those with the same id.
+    /// Adds a rule and its plan, replacing those with the same id.
     pub fn insert(&mut self, rule: Arc<Rule>, plan: Arc<Plan>) {
         self.remove(&rule.id);
         let (mode, hasher) = (self.mode, &self.hasher);
@@ -203,7 +203,7 @@ impl Router {
         self.rules.insert(hasher.hash(rule.id.as_bytes()), rule.id.as_bytes(), rule.clone());
     }
 
-    /// Gives the rule of this id another plan, which is much cheaper than inserting it anew.
+    /// Replaces the plan of the rule with this id, which is much cheaper than inserting it again.
     /// Without such a rule it does nothing.
     pub fn replace(&mut self, id: &str, plan: Arc<Plan>) {
         let (mode, hasher) = (self.mode, &self.hasher);
@@ -218,7 +218,7 @@ impl Router {
         }
     }
 
-    /// Takes out the rule of this id, if there is one.
+    /// Removes the rule of this id, if there is one.
     pub fn remove(&mut self, id: &str) {
         let Some(rule) = self.rule(id).cloned() else { return };
         let (mode, hasher) = (self.mode, &self.hasher);
@@ -234,9 +234,8 @@ impl Router {
         self.rules.remove(hasher.hash(id.as_bytes()), id.as_bytes());
     }
 
-    /// Makes the path of the request what the options want it to be, for this search and for
-    /// all who read it later. What goes to the upstream stays as it was. Calling it again
-    /// changes nothing more.
+    /// Normalises the request's path as the options say, for this search and for everything that reads
+    /// it later. What goes to the upstream stays unchanged. Idempotent.
     pub fn normalize(&self, x: &mut Exchange<'_>) -> Result<(), BadPath> {
         if self.options.normalize_uri_like_servlet && x.path().contains(&b';') {
             let path = without_parameters(x.path())?;
@@ -251,13 +250,13 @@ impl Router {
         Ok(())
     }
 
-    /// Finds the rule for a request and notes in [`Exchange::matched`] what matched. Normalizes
-    /// the path if that was not done; one that is refused matches nothing.
+    /// Finds the rule for a request and records in [`Exchange::matched`] what matched. Normalises
+    /// the path if that was not done; a refused path matches nothing.
     ///
-    /// Rules are asked in their order, and by what needs no body first: the body is wanted only
-    /// where it decides about a rule that nothing else rules out. Where even the body cannot
-    /// decide, the request must not pass by the next rule as if the condition had said no; if no
-    /// rule would let it through anyway, nothing is found, as in APISIX.
+    /// Rules are tested in order, first by what needs no body: the body is requested only if it
+    /// decides about a rule that nothing else rules out. If even the body cannot decide, the
+    /// request must not fall through to the next rule as if the condition were false; if no rule
+    /// would let it through anyway, nothing is found, as in APISIX.
     pub fn find<'s>(&'s self, x: &mut Exchange<'s>) -> Found<'s> {
         if self.normalize(x).is_err() {
             return Found::Nothing;
@@ -310,7 +309,7 @@ impl Router {
     }
 }
 
-/// Where a rule stands, with the index of the host it stands under.
+/// The table a rule is stored in, with the index of the host it is stored under.
 fn places(rule: &Rule, mode: Mode) -> SmallVec<[(u32, Place); 4]> {
     if mode != Mode::HostUri || rule.hosts.is_empty() {
         return std::iter::once((0, Place::Paths)).collect();
@@ -319,7 +318,7 @@ fn places(rule: &Rule, mode: Mode) -> SmallVec<[(u32, Place); 4]> {
     rule.hosts.iter().enumerate().map(|(i, host)| (i as u32, place(host))).collect()
 }
 
-/// The table a rule, under one of its hosts, stands in.
+/// The table that a rule is stored in under one of its hosts.
 #[derive(Debug, Clone, Copy)]
 enum Place {
     Paths,
@@ -336,7 +335,7 @@ fn reads_body(rule: &Rule) -> bool {
     rule.vars.as_ref().is_some_and(Expr::needs_body)
 }
 
-/// The path with everything from `;` to the end of each segment left out.
+/// The path without the part of each segment from `;` on.
 fn without_parameters(path: &[u8]) -> Result<SmallVec<[u8; 256]>, BadPath> {
     let mut out = SmallVec::with_capacity(path.len());
     let mut segments = path.split(|&byte| byte == b'/').peekable();

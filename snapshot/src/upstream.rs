@@ -1,4 +1,4 @@
-//! Where requests go: servers, how one is chosen, how it is spoken to.
+//! Upstreams: servers, how one is chosen, and the protocol they speak.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use crate::balance::{HashOn, Ring, Tier, arrange};
 /// The servers behind a route.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Upstream {
-    /// The id, or the route's or service's own when it is written inside it.
+    /// The id; for an inline upstream that of its route or service.
     pub id: String,
-    /// A number that stays the same over configuration changes: the worker's state for it.
+    /// The slot of a worker's state for it, stable across configuration changes.
     pub slot: u32,
     /// Every server with its address, in priority tiers from high to low.
     pub endpoints: Vec<Endpoint>,
@@ -21,11 +21,11 @@ pub struct Upstream {
     /// Bound for all tries together; zero is none.
     pub retry_timeout: Duration,
     pub keepalive: Keepalive,
-    /// For plans that have none of their own.
+    /// For plans without their own.
     pub timeouts: Timeouts,
     pub policy: Policy,
     pub(crate) tiers: Vec<Tier>,
-    /// One a tier, for consistent hashing alone.
+    /// One per tier, only for consistent hashing.
     pub(crate) rings: Vec<Ring>,
 }
 
@@ -42,7 +42,7 @@ pub enum Policy {
 }
 
 impl Upstream {
-    /// An upstream of these servers, everything else at its default.
+    /// An upstream with these servers and defaults for everything else.
     pub fn new(id: impl Into<String>, slot: u32, mut endpoints: Vec<Endpoint>, policy: Policy) -> Upstream {
         let tiers = arrange(&mut endpoints);
         let rings = match policy {
@@ -79,12 +79,12 @@ pub struct Endpoint {
     pub priority: i64,
 }
 
-/// How the upstream is spoken to.
+/// The protocol the upstream speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scheme {
     #[default]
     Http,
-    /// Accepted by the model; exchanges with it fail with 502 until TLS is there.
+    /// Accepted by the model; requests to it fail with 502 until TLS is built.
     Https,
     Grpc,
     Grpcs,

@@ -1,4 +1,4 @@
-//! Upstreams and routes: rules, plans, and what a plan takes from where.
+//! Compiles upstreams and routes to rules and plans.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -32,23 +32,23 @@ pub(super) struct RouteUnit {
     own_upstream: Option<Arc<Upstream>>,
 }
 
-/// A route but for its numbers and its place among others.
+/// A compiled route before it has slots and a place in the router.
 struct Draft {
     entry: Arc<Entry>,
     rule: Arc<Rule>,
     plan: Plan,
     /// The upstream written inside it.
     upstream: Option<Upstream>,
-    /// The hosts its plugins and its upstream ask for.
+    /// The host names its plugins and its upstream need.
     asked: [BTreeSet<String>; 2],
-    /// The upstreams its plugins ask for.
+    /// The upstreams its plugins requested.
     chosen: Asked,
 }
 
-/// What the router gets of a route.
+/// The part of a route that goes to the router.
 type Placed = (Arc<Rule>, Arc<Plan>);
 
-/// Drafts that wait to be placed.
+/// Drafts not placed yet.
 const DRAFTS: usize = 4096;
 
 impl Compiler {
@@ -57,7 +57,7 @@ impl Compiler {
             let key = Key { kind: Kind::Upstream, id };
             let before = self.upstreams.get(&key.id).map(|unit| unit.upstream.slot);
             self.compile_upstream(&key, pass);
-            // Plans have the slot, which stays while the upstream does.
+            // Plans hold the slot, which stays the same while the upstream exists.
             if before != self.upstreams.get(&key.id).map(|unit| unit.upstream.slot) {
                 self.touch_users(&key, pass);
                 self.choices.users(&key.id).for_each(|user| pass.work.add(user.clone()));
@@ -66,7 +66,7 @@ impl Compiler {
     }
 
     fn compile_upstream(&mut self, key: &Key, pass: &Pass<'_>) {
-        // One for streams is nothing that requests could be sent to, and nothing wrong either.
+        // An upstream for streams is valid, but cannot serve HTTP requests.
         let entry = pass.desired.get(Kind::Upstream, &key.id);
         let Some(entry) = entry.filter(|entry| upstream::takes_requests(&entry.resource)) else {
             self.upstreams.remove(&key.id);
@@ -89,7 +89,7 @@ impl Compiler {
         }
     }
 
-    /// Looks up the addresses of an upstream and puts it into the table.
+    /// Resolves the addresses of an upstream and puts it into the table.
     pub(super) fn make_upstream(
         &mut self,
         key: &Key,
@@ -101,7 +101,7 @@ impl Compiler {
         Ok(self.place_upstream(key, upstream, before))
     }
 
-    /// The same as `before` if nothing differs, so that workers keep what they know of it.
+    /// The same as `before` if nothing differs, so that workers keep their state for it.
     pub(super) fn place_upstream(
         &mut self,
         key: &Key,
@@ -130,14 +130,14 @@ impl Compiler {
         let ids = pass.work.take(Kind::Route);
         ids.iter().for_each(|id| _ = pass.relink.remove(id));
         if pass.old_router.is_some() {
-            // Nobody looks into the router meanwhile.
+            // Nobody uses the router meanwhile.
             let mut router = self.take_router();
             self.router = parallel::beside(
                 |rules: Receiver<Vec<Placed>>| {
                     rules.into_iter().flatten().for_each(|(rule, plan)| router.insert(rule, plan));
                     router
                 },
-                // Nobody hears it only if the router's thread has panicked, which is told next.
+                // Sending fails only if the router's thread has panicked, which is reported next.
                 |router| self.make_routes(ids, pass, |_, placed| _ = router.send(placed)),
             );
         } else {
@@ -150,7 +150,7 @@ impl Compiler {
         }
     }
 
-    /// Drafts routes on all cores and places one after another; gives their rules away.
+    /// Drafts routes on all cores, places them one after another and hands over their rules.
     fn make_routes(
         &mut self,
         ids: Vec<String>,
@@ -181,7 +181,7 @@ impl Compiler {
         }
     }
 
-    /// Looks up again the addresses of upstreams written inside others. Plans stay as they are.
+    /// Resolves the addresses of inline upstreams again. Plans stay unchanged.
     pub(super) fn readdress(&mut self, pass: &mut Pass<'_>) {
         for key in std::mem::take(&mut pass.readdress) {
             let (entry, before) = match key.kind {
@@ -195,7 +195,7 @@ impl Compiler {
                 },
             };
             let Some(written) = entry.resource.upstream() else { continue };
-            // What was written right stays right, whatever its addresses.
+            // A valid upstream stays valid whatever its addresses.
             let names = Recorder::new(pass.names);
             let made = self.make_upstream(&key, written, &names, before.as_ref());
             let Ok(upstream) = made else { continue };
@@ -219,7 +219,7 @@ impl Compiler {
         }
     }
 
-    /// Nothing if there is no such route, or it is switched off.
+    /// `None` if there is no such route, or it is disabled.
     fn draft_both(&self, id: String, pass: &Pass<'_>) -> (Key, Option<Tried<Draft>>) {
         let key = Key { kind: Kind::Route, id };
         let drafted = route_of(&key, pass).map(|entry| {
@@ -246,7 +246,7 @@ impl Compiler {
         self.refer(key, Vec::new());
         self.hosts.forget(key);
         self.place_chosen(key, Asked::default());
-        // One that is switched off keeps its number.
+        // A disabled route keeps its slot.
         if pass.desired.get(Kind::Route, &key.id).is_none() {
             self.route_slots.release(key);
         }
@@ -254,7 +254,7 @@ impl Compiler {
         self.accept(key);
     }
 
-    /// The route is the same, but its upstream may be another one, or gone.
+    /// The route is unchanged, but its upstream may be a different one, or gone.
     fn relink(&mut self, id: &str) {
         let (Some(unit), Some(plan)) = (self.routes.get(id), self.router.plan(id)) else { return };
         let Resource::Route(route) = &unit.entry.resource else { return };
@@ -265,7 +265,7 @@ impl Compiler {
         }
     }
 
-    /// Makes of a route all that needs nothing of others to be changed.
+    /// Compiles everything of a route that changes no shared state.
     fn draft(&self, key: &Key, entry: &Arc<Entry>, pass: &Pass<'_>) -> Result<Draft, Invalid> {
         let Resource::Route(route) = &entry.resource else { return Err(mixed_up()) };
         let rule = self.rule_of(key, route, pass)?;
@@ -296,7 +296,7 @@ impl Compiler {
         Ok(Draft { entry: entry.clone(), rule, plan, upstream, asked, chosen })
     }
 
-    /// Gives a route its numbers. Requests find it once it is in the router.
+    /// Assigns a route its slots. Requests find it once it is in the router.
     fn place(&mut self, key: &Key, draft: Draft) -> Placed {
         let Draft { entry, rule, mut plan, upstream, asked, chosen } = draft;
         let before = self.routes.get(&key.id).and_then(|unit| unit.own_upstream.clone());
@@ -321,7 +321,7 @@ impl Compiler {
         (rule, Arc::new(plan))
     }
 
-    /// When a route applies; the rule it had if that is still right.
+    /// The rule of a route; its previous one if that still applies.
     fn rule_of(&self, key: &Key, route: &Route, pass: &Pass<'_>) -> Result<Arc<Rule>, Invalid> {
         let hosts = match self.service_of(route) {
             Some(service) if route.hosts.is_empty() => &service.hosts,
@@ -370,7 +370,7 @@ impl Compiler {
             let Some(id) = id else { continue };
             match self.shared.get_key_value(&Key::new(kind, id.as_str())) {
                 Some((key, found)) => shared.push((field, key, found)),
-                // Nothing is served, so nothing needs to run.
+                // It serves nothing, so no plugin needs to run.
                 None => return Ok(None),
             }
         }
@@ -397,8 +397,8 @@ impl Compiler {
         }
     }
 
-    /// The slot of where a route sends requests. A missing service is told first, then a missing plugin config, then the upstream
-    /// (APISIX's order). An id goes before what is written beside it, the route before the service.
+    /// The slot of the upstream of a route. A missing service is reported first, then a missing plugin
+    /// config, then the upstream (APISIX's order). An id overrides an inline upstream, the route the service.
     fn upstream_of(&self, route: &Route, own: Option<&Arc<Upstream>>) -> Result<u32, Failure> {
         let service = match &route.service_id {
             Some(id) => {
@@ -451,7 +451,7 @@ impl Compiler {
     }
 }
 
-/// The entry of a route that is switched on.
+/// The entry of an enabled route.
 fn route_of<'d>(key: &Key, pass: &Pass<'d>) -> Option<&'d Arc<Entry>> {
     let entry = pass.desired.get(Kind::Route, &key.id);
     entry.filter(|entry| matches!(&entry.resource, Resource::Route(route) if route.enabled))

@@ -17,9 +17,9 @@ use crate::upstream::Upstream;
 /// The last good form of a shared resource.
 pub(super) struct Shared {
     pub entry: Arc<Entry>,
-    /// The stages of its plugins alone, for whoever adds none to them.
+    /// The chain of its own plugins, for resources that add none.
     pub chain: Option<Arc<Chain>>,
-    /// The upstream written inside a service.
+    /// A service's inline upstream.
     pub upstream: Option<Arc<Upstream>>,
 }
 
@@ -51,7 +51,7 @@ impl Compiler {
             let invalid = twice.remove(key);
             self.tell_repeated(key.clone(), invalid);
         }
-        // Stands for all rules together; no rule has an empty id.
+        // Represents all rules together; no rule has an empty id.
         let all = Key::new(Kind::GlobalRule, "");
         let recorder = Recorder::new(pass.names);
         let sources: Vec<Source<'_>> = rules
@@ -73,7 +73,7 @@ impl Compiler {
                     unless_idle(chain)
                 }
                 Err(blame) => {
-                    // Each was compiled alone a moment ago, so this is not one rule's fault.
+                    // Each was compiled alone just before, so this is not the fault of one rule.
                     self.reject(&rules[blame.source].0, blame.invalid.under("/plugins"), true);
                     self.global.clone()
                 }
@@ -127,13 +127,13 @@ impl Compiler {
     }
 }
 
-/// [`guarded`], the first of the sources being blamed for a panic.
+/// [`guarded`], with a panic attributed to the first source.
 fn guarded_chain<T>(make: impl FnOnce() -> Result<T, Blame>) -> Result<T, Blame> {
     let made = guarded(|| Ok(make()));
     made.unwrap_or_else(|invalid| Err(Blame { source: 0, invalid: Box::new(invalid) }))
 }
 
-/// The rules that have a plugin that one before them has.
+/// The rules with a plugin that an earlier rule has already.
 fn repeated(rules: &[(Key, Arc<Entry>)]) -> Vec<(Key, Invalid)> {
     let mut taken: HashMap<&str, &Key> = HashMap::new();
     let mut repeated = Vec::new();

@@ -7,9 +7,9 @@ use model::{Key, Kind};
 /// What may differ from the last compile.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Touched {
-    /// Everything, the list of plugins included; the rest says nothing more then.
+    /// Everything, the plugin list included; the other fields then add nothing.
     pub all: bool,
-    /// Resources that were made, changed or deleted.
+    /// Resources that were created, changed or deleted.
     pub keys: BTreeSet<Key>,
     /// Host names whose addresses changed.
     pub hosts: BTreeSet<String>,
@@ -24,7 +24,7 @@ impl Touched {
         !self.all && self.keys.is_empty() && self.hosts.is_empty()
     }
 
-    /// Everything that either touched.
+    /// The union of both.
     pub fn merge(&mut self, other: Touched) {
         self.all |= other.all;
         self.keys.extend(other.keys);

@@ -1,4 +1,4 @@
-//! From an upstream as written to one that requests can be sent to.
+//! Compiles an upstream as written to one that requests can be sent to.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -18,10 +18,10 @@ use crate::upstream::{Endpoint, Keepalive, PassHost, Policy, Scheme, Upstream};
 const MOST_ADDRESSES: usize = 64;
 const MOST_SCALE: u64 = 720_720;
 
-/// The upstream but for its slot.
+/// The upstream without its slot.
 ///
 /// # Errors
-/// A service name that is none, or a scheme that is not HTTP's.
+/// An invalid service name, or a scheme other than HTTP's.
 pub(super) fn upstream(
     id: &str,
     from: &model::Upstream,
@@ -116,8 +116,8 @@ fn discovered(from: &written::Discovery, scheme: written::Scheme) -> Result<mode
     Ok(model::Node { host: host.to_owned(), port, weight: 1, priority: 0, metadata: None })
 }
 
-/// One endpoint for each address of each node. The addresses of a node share its weight, so
-/// that it gets what the operator gave it, however many addresses its name has.
+/// One endpoint for each address of each node. The addresses of a node share its weight, so that its
+/// share does not depend on how many addresses its name has.
 fn endpoints(nodes: &[model::Node], scheme: written::Scheme, names: &dyn Names) -> Vec<Endpoint> {
     let addresses: Vec<Vec<IpAddr>> = nodes.iter().map(|node| addresses(node, names)).collect();
     let scale = scale(addresses.iter().map(Vec::len));
@@ -144,7 +144,7 @@ fn addresses(node: &model::Node, names: &dyn Names) -> Vec<IpAddr> {
         return vec![address];
     }
     let mut addresses = names.addresses(&node.host);
-    // A name server gives them in another order each time, which is no change.
+    // Name servers rotate the order, which is no change.
     addresses.sort_unstable();
     addresses.dedup();
     addresses.truncate(MOST_ADDRESSES);

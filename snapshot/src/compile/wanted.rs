@@ -21,7 +21,7 @@ pub(super) enum Part {
 /// Host names by resource, and resources by host name.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
-    /// Of its plugins, of its upstream.
+    /// Those of its plugins and those of its upstream.
     by_key: HashMap<Key, [BTreeSet<String>; 2]>,
     by_host: BTreeMap<String, BTreeSet<(Key, Part)>>,
     wanted: Arc<BTreeSet<String>>,
@@ -29,12 +29,12 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// The resources that asked for this host.
+    /// The resources that need this host.
     pub fn users(&self, host: &str) -> impl Iterator<Item = &(Key, Part)> {
         self.by_host.get(host).into_iter().flatten()
     }
 
-    /// Replaces the hosts a part of a resource asks for.
+    /// Replaces the hosts that a part of a resource needs.
     pub fn set(&mut self, key: &Key, part: Part, hosts: BTreeSet<String>) {
         if hosts.is_empty() && !self.by_key.contains_key(key) {
             return;
@@ -62,14 +62,14 @@ impl Wanted {
         }
     }
 
-    /// The resource asks for nothing any more.
+    /// The resource no longer needs any host.
     pub fn forget(&mut self, key: &Key) {
         for part in [Part::Plugins, Part::Upstream] {
             self.set(key, part, BTreeSet::new());
         }
     }
 
-    /// All hosts that are asked for.
+    /// All hosts that are needed.
     pub fn wanted(&mut self) -> Arc<BTreeSet<String>> {
         if std::mem::take(&mut self.stale) {
             self.wanted = Arc::new(self.by_host.keys().cloned().collect());
@@ -78,7 +78,7 @@ impl Wanted {
     }
 }
 
-/// Passes questions on and notes the hosts, and the upstreams that plugins ask for.
+/// Passes lookups on and records the hosts, and the upstreams that plugins request.
 pub(super) struct Recorder<'a> {
     names: &'a dyn Names,
     asked: RefCell<BTreeSet<String>>,
