@@ -29,6 +29,9 @@ struct Script {
 struct Run {
     body: Option<String>,
     sleep: Duration,
+    /// Holds a value, which is told of its end like a wait.
+    hold: bool,
+    panics: bool,
     cancelled: Sender<()>,
 }
 
@@ -48,7 +51,12 @@ impl Factory for Script {
     fn schema(&self) -> Value {
         json!({
             "type": "object",
-            "properties": {"body": {"type": "string"}, "sleep_ms": {"type": "integer", "default": 0}},
+            "properties": {
+                "body": {"type": "string"},
+                "sleep_ms": {"type": "integer", "default": 0},
+                "hold": {"type": "boolean", "default": false},
+                "panics": {"type": "boolean", "default": false},
+            },
         })
     }
 
@@ -61,6 +69,8 @@ impl Factory for Script {
         Ok(fitting.stage(Run {
             body: config["body"].as_str().map(str::to_owned),
             sleep: Duration::from_millis(config["sleep_ms"].as_u64().unwrap_or_default()),
+            hold: config["hold"] == true,
+            panics: config["panics"] == true,
             cancelled: self.cancelled.clone(),
         }))
     }
@@ -72,6 +82,10 @@ impl Instance for Run {
     }
 
     fn ask(&self, phase: Phase, x: &mut Exchange<'_>) -> Step {
+        if phase == Phase::Rewrite && self.hold {
+            x.hold(OnDrop(Some(self.cancelled.clone())));
+        }
+        assert!(!self.panics, "on purpose");
         match phase {
             Phase::Rewrite if !self.sleep.is_zero() => Step::Wait,
             Phase::Access => match &self.body {
@@ -252,4 +266,32 @@ fn a_wait_ends_with_its_time_or_with_the_client() {
     stream.write_all(POST.as_bytes()).unwrap();
     drop(stream);
     cancelled.recv_timeout(Duration::from_secs(600)).expect("the wait ends with the client");
+}
+
+#[test]
+fn what_an_exchange_holds_goes_with_it_however_it_ends() {
+    let mut gateway = Gateway::start();
+    let (script, ended) = script("holding");
+    gateway.catalog.register(script).unwrap();
+    let upstream = echo();
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let long = Duration::from_secs(600);
+    for (settings, upstream, status) in [
+        (json!({"hold": true}), upstream, "200"),
+        (json!({"hold": true, "panics": true}), upstream, "500"),
+        (json!({"hold": true}), nobody, "502"),
+    ] {
+        gateway.route(&json!({ "holding": settings }), upstream);
+        assert!(gateway.ask(POST).starts_with(&format!("HTTP/1.1 {status} ")), "{settings}");
+        ended.recv_timeout(long).expect("it ends with the exchange");
+        assert!(ended.try_recv().is_err(), "once");
+    }
+    // A request that waits: what it waits for ends, and what it holds.
+    gateway.route(&json!({"holding": {"hold": true, "sleep_ms": 1_000_000_000}}), upstream);
+    let mut stream = TcpStream::connect(gateway.addr).unwrap();
+    stream.write_all(POST.as_bytes()).unwrap();
+    drop(stream);
+    for _ in 0..2 {
+        ended.recv_timeout(long).expect("both end with the client");
+    }
 }
