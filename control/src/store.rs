@@ -4,8 +4,8 @@
 //! revisions at which it was created and last changed, as etcd does. Whoever
 //! applies configuration follows [`Store::watch`]; nothing is applied because
 //! somebody wrote it, only because the store said so. A store never looks
-//! inside a value and never checks one, but to know who has what consumers are
-//! told apart by ([`holders`]).
+//! inside a value and never checks one, except for the index of consumers' unique
+//! fields ([`holders`]).
 
 use std::fmt;
 use std::future::Future;
@@ -121,8 +121,7 @@ pub trait View {
     /// The revision of the last write; the next one gets the number after it.
     fn revision(&self) -> Revision;
 
-    /// Consumers and credentials that may have what one claims for itself: all who do, as they are
-    /// kept, and maybe others.
+    /// The consumers and credentials with this unique field, and possibly others. Secrets are as stored.
     fn holders(&self, claim: &Claim<'_>) -> Vec<Row> {
         let mut rows = Vec::new();
         for kind in [Kind::Consumer, Kind::Credential] {
@@ -136,8 +135,7 @@ pub trait View {
         rows
     }
 
-    /// How a secret of a plugin may stand in what is kept: as it is, and sealed in every way that
-    /// this store knows.
+    /// The forms in which this store may hold a secret: in the clear, and encrypted with each key.
     fn spellings(&self, text: &str) -> Vec<String> {
         vec![text.to_owned()]
     }

@@ -235,7 +235,7 @@ fn open_store(
             let file = Arc::new(File::open(path, plugins::names())?);
             Ok((file.clone(), Some(file)))
         }
-        // Files are written by people, in the clear, as in APISIX.
+        // Secrets in files are in the clear, as in APISIX.
         None => Ok((Arc::new(wiring::sealed(boot, catalog, Embedded::open(data)?)?), None)),
     }
 }

@@ -81,10 +81,10 @@ pub fn catalog_with(boot: &Boot, services: Services) -> anyhow::Result<Arc<plugi
     Ok(Arc::new(plugins::Catalog::new(services, attrs)?))
 }
 
-/// The embedded store, in which secrets of plugins are kept as `apisix.data_encryption` says.
+/// Lays `apisix.data_encryption` over the embedded store.
 ///
 /// # Errors
-/// A key of the ring that cannot be one, which reading the boot file rules out.
+/// A key of the wrong length, which reading the boot file rules out.
 pub fn sealed(boot: &Boot, catalog: &dyn Catalog, store: Embedded) -> anyhow::Result<Sealed> {
     let model::boot::DataEncryption { enabled, keyring } = &boot.data_encryption;
     let ring = Ring::new(keyring)?;

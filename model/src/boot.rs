@@ -122,12 +122,12 @@ pub struct AdminKey {
     pub role: AdminRole,
 }
 
-/// `apisix.data_encryption`: how secrets of plugins are kept. `Debug` does not show the keys.
+/// `apisix.data_encryption`: how secrets of plugins are stored. `Debug` does not show the keys.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DataEncryption {
-    /// Whether what is written is encrypted. What is encrypted is read in any case.
+    /// Whether writes are encrypted. Reads are always decrypted.
     pub enabled: bool,
-    /// The first one encrypts, all decrypt. Each has 16 or 32 bytes; without any, nothing is encrypted.
+    /// The first encrypts, all decrypt. 16 or 32 bytes each; if empty, nothing is encrypted.
     pub keyring: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What the auth plugins have in common: refusals, the anonymous consumer, base64.
+//! Shared by the auth plugins: the 401 answer, the anonymous consumer, base64, comparing secrets.
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use base64::Engine;
@@ -9,7 +9,7 @@ use sdk::{Exchange, Reply, Step};
 use serde_json::{Value, json};
 use smallvec::{SmallVec, smallvec};
 
-/// The schema of `realm`: what can stand between quotes in a header.
+/// The schema of `realm`: characters that need no escape in a quoted string.
 pub(crate) fn realm(default: &str) -> Value {
     json!({
         "type": "string",
@@ -29,7 +29,7 @@ pub(crate) fn anonymous_consumer() -> Value {
 pub(crate) struct Challenge(Vec<u8>);
 
 impl Challenge {
-    /// `realm` has passed its schema, so it needs no escapes.
+    /// `realm` must have passed its schema, so that it needs no escapes.
     pub fn new(scheme: &str, realm: &str) -> Challenge {
         Challenge(format!("{scheme} realm=\"{realm}\"").into_bytes())
     }
@@ -39,10 +39,10 @@ impl Challenge {
         Step::Reply(reply.header("WWW-Authenticate", self.0.clone()))
     }
 
-    /// Lets a request pass as the anonymous consumer, if there is one of that name.
+    /// Accepts the request as the anonymous consumer; refuses it if that consumer does not exist.
     pub fn admit(&self, x: &mut Exchange<'_>, plugin: &'static str, anonymous: &str) -> Step {
         let Some(consumer) = x.consumers.by_name(anonymous) else {
-            x.complain(plugin, "the anonymous_consumer of its settings does not exist");
+            x.complain(plugin, "the configured anonymous_consumer does not exist");
             return self.refuse("Invalid user authorization");
         };
         let identity = Identity::unproven(consumer);
@@ -51,21 +51,21 @@ impl Challenge {
     }
 }
 
-/// Whether two secrets are the same. The time tells their lengths and nothing else.
+/// Compares two secrets in constant time. Only their lengths can be learnt from the time it takes.
 pub(crate) fn same(a: &[u8], b: &[u8]) -> bool {
     verify_slices_are_equal(a, b).is_ok()
 }
 
-/// Decoded text of a header, mostly short.
+/// Decoded bytes of a header; on the stack if short.
 pub(crate) type Decoded = SmallVec<[u8; 256]>;
 
-/// As `ngx.decode_base64` reads it: padding may be left out.
+/// Decodes base64 as `ngx.decode_base64` does: padding is optional.
 pub(crate) fn base64(text: &[u8]) -> Option<Decoded> {
     const STANDARD: GeneralPurpose = GeneralPurpose::new(&alphabet::STANDARD, LENIENT);
     decode(&STANDARD, text)
 }
 
-/// With the alphabet of RFC 4648 section 5, as JSON web tokens have it.
+/// Decodes base64url (RFC 4648 section 5), which JSON web tokens use.
 pub(crate) fn base64url(text: &[u8]) -> Option<Decoded> {
     const URL_SAFE: GeneralPurpose = GeneralPurpose::new(&alphabet::URL_SAFE, LENIENT);
     decode(&URL_SAFE, text)

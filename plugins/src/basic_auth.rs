@@ -1,7 +1,8 @@
-//! basic-auth: a consumer is known by a name and a password (RFC 7617).
+//! basic-auth: identifies a consumer by user name and password (RFC 7617).
 //!
-//! Settings, messages and headers as in APISIX 3.18. As there, white space in what the client sends
-//! does not count, unless the name or the password has it. Unlike there, a password may hold colons.
+//! Settings, messages and headers as in APISIX 3.18. As in APISIX, white space that the client sends
+//! is ignored (clients often add a newline), unless it is part of the configured name or password.
+//! Unlike in APISIX, a password may contain colons.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::auth::{self, Challenge, Decoded};
 
-/// The stage.
+/// The configured plugin.
 pub struct BasicAuth {
     hide_credentials: bool,
     anonymous_consumer: Option<String>,
@@ -29,11 +30,11 @@ pub struct Config {
     anonymous_consumer: Option<String>,
 }
 
-/// A password, as its hash: all are compared in the same time, whatever their lengths.
+/// The hash of a password, so that comparing takes the same time for passwords of any length.
 struct Password([u8; SHA256_OUTPUT_LEN]);
 
 impl Password {
-    /// What no password is: for names that nobody has.
+    /// The hash of no password, for unknown names.
     const NONE: &Password = &Password([0; SHA256_OUTPUT_LEN]);
 
     fn new(text: &[u8]) -> Password {
@@ -108,7 +109,7 @@ impl Plugin for BasicAuth {
     }
 }
 
-/// Who the request is from, or APISIX's words for what is wrong.
+/// Finds the consumer of a request. The error is APISIX's message.
 fn identify(x: &Exchange<'_>) -> Result<Identity, &'static str> {
     const INVALID: &str = "Invalid authorization in request";
     let header = x.header("Authorization").ok_or("Missing authorization in request")?;
@@ -118,13 +119,13 @@ fn identify(x: &Exchange<'_>) -> Result<Identity, &'static str> {
 
     let find = |name: &[u8]| x.consumers.find(BasicAuth::NAME, name);
     let found = find(name).or_else(|| find(&without_spaces(name)?));
-    // Compared even if there is nobody of that name, so that the time does not tell.
+    // An unknown name is compared too, so that timing does not reveal which names exist.
     let secret = found.and_then(Identity::secret).unwrap_or(Password::NONE);
     let right = secret.is(password) | without_spaces(password).is_some_and(|rest| secret.is(&rest));
     found.filter(|_| right).cloned().ok_or("Invalid user authorization")
 }
 
-/// Name and password of `Basic …`.
+/// Decodes `Basic …` to `name:password`.
 fn decode(header: &[u8]) -> Option<Decoded> {
     let (scheme, rest) = header.split_at_checked(5)?;
     let (space, text) = rest.split_first()?;
@@ -134,7 +135,7 @@ fn decode(header: &[u8]) -> Option<Decoded> {
     auth::base64(text)
 }
 
-/// The text with its white space taken out, if it has any: clients put a newline at the end.
+/// The text without its white space; `None` if it has none.
 fn without_spaces(text: &[u8]) -> Option<Decoded> {
     let is_space = |byte: &u8| byte.is_ascii_whitespace() || *byte == 0x0b;
     text.iter().any(is_space).then(|| text.iter().copied().filter(|byte| !is_space(byte)).collect())
@@ -152,7 +153,7 @@ mod tests {
         format!("Basic {}", BASE64_STANDARD.encode(text))
     }
 
-    /// What a request with this header comes to: the consumer, or the refusal's message.
+    /// The consumer that a request with this header is accepted as, or the message it is refused with.
     fn ask(header: Option<&str>, config: Value) -> Result<String, String> {
         let headers: Vec<_> = header.map(|value| ("Authorization", value)).into_iter().collect();
         let mut probe = Probe::request("GET", "/", &headers)

@@ -1,7 +1,7 @@
-//! consumer-restriction: lets some consumers, groups, services or routes through, and others not.
+//! consumer-restriction: accepts or refuses requests by consumer, consumer group, service or route.
 //!
-//! Settings, order and messages as in APISIX 3.18: the blacklist goes first, then the whitelist;
-//! `allowed_by_methods` holds for whoever the whitelist does not name.
+//! Settings, order and messages as in APISIX 3.18: first the blacklist, then the whitelist;
+//! `allowed_by_methods` applies to those not on the whitelist.
 
 use model::Invalid;
 use sdk::chain::Phases;
@@ -9,7 +9,7 @@ use sdk::{Build, Exchange, Plugin, Reply, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// The stage.
+/// The configured plugin.
 pub struct ConsumerRestriction {
     config: Config,
 }
@@ -98,7 +98,7 @@ impl Plugin for ConsumerRestriction {
 
     fn build(config: Config, _cx: &mut Build<'_>) -> Result<ConsumerRestriction, Invalid> {
         if config.rejected_code > 599 {
-            return Err(Invalid::new("rejected_code is no status of HTTP")
+            return Err(Invalid::new("rejected_code is not an HTTP status")
                 .at("/rejected_code")
                 .expected("200 to 599")
                 .got(config.rejected_code.to_string()));
@@ -128,7 +128,7 @@ impl Plugin for ConsumerRestriction {
 }
 
 impl ConsumerRestriction {
-    /// Whoever is not listed may use every method; of several entries for one, the first counts.
+    /// Users without an entry may use every method; of several entries for a user, the first counts.
     fn may_use_method(&self, who: &str, method: &[u8]) -> bool {
         let entry = self.config.allowed_by_methods.iter().find(|entry| entry.user.as_deref() == Some(who));
         entry.is_none_or(|entry| entry.methods.iter().any(|allowed| allowed.as_bytes() == method))
@@ -241,7 +241,7 @@ mod tests {
         let probe = Probe::default();
         let reason = |config| probe.stage::<ConsumerRestriction>(config).err().unwrap().reason;
         assert!(reason(json!({})).starts_with("object matches none of the required"));
-        assert_eq!(reason(json!({"blacklist": ["a"], "rejected_code": 600})), "rejected_code is no status of HTTP");
+        assert_eq!(reason(json!({"blacklist": ["a"], "rejected_code": 600})), "rejected_code is not an HTTP status");
         assert!(probe.stage::<ConsumerRestriction>(json!({"allowed_by_methods": []})).is_ok());
     }
 }

@@ -1,7 +1,7 @@
-//! forward-auth: another server says whether a request may pass.
+//! forward-auth: asks another server whether to accept a request.
 //!
 //! Settings, headers and statuses as in APISIX 3.18. The server's answer is held in memory up to
-//! `plugin_attr.forward-auth.max_resp_body_size` bytes (ours, 1 MiB); a longer one counts as none.
+//! `plugin_attr.forward-auth.max_resp_body_size` bytes (ours, 1 MiB); a longer one is an error.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ use sdk::{Build, Exchange, Fields, Framing, Method, Phase, Plugin, Reply, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// The stage.
+/// The configured plugin.
 pub struct ForwardAuth {
     target: Target,
-    /// Path and query there.
+    /// Path and query of `uri`.
     uri: String,
     config: Config,
     extra_headers: Vec<(String, Template)>,
-    /// A header of the request to the server is made of the client's body.
+    /// A variable in `extra_headers` reads the client's body.
     needs_body: bool,
     max_answer: usize,
 }
@@ -115,7 +115,7 @@ impl Plugin for ForwardAuth {
         let mut extra_headers = Vec::new();
         for (name, value) in std::mem::take(&mut config.extra_headers) {
             let place = |invalid: Invalid| invalid.within(&name).under("/extra_headers");
-            // A name with a colon is in no schema, so its value may be anything.
+            // The schema does not check the values of names with a colon.
             let value = value.as_str().ok_or_else(|| place(Invalid::new("wrong type").expected("string")))?;
             check_name(&name).map_err(place)?;
             let template = Template::parse(value);
@@ -153,7 +153,7 @@ impl Plugin for ForwardAuth {
     }
 
     async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
-        // The copy that is sent counts as memory of this exchange until the answer is there.
+        // The copy counts against the worker's budget until the answer has arrived.
         let mut held = Held::default();
         let body = match self.config.request_method == "POST" {
             true if held.resize(x.world.budget(), x.body().len()).is_err() => {
@@ -180,14 +180,14 @@ impl Plugin for ForwardAuth {
 }
 
 impl ForwardAuth {
-    /// What the server is asked: about the client and its request, with the headers that were chosen.
+    /// The request to the server.
     fn request(&self, x: &Exchange<'_>, body: Bytes) -> Fetch {
         let is_post = self.config.request_method == "POST";
         let head = x.request();
         let mut fields = Fields::new();
         let mut set = |name: &str, value: &[u8]| {
             if fields.set(name.as_bytes(), value).is_err() {
-                x.complain(Self::NAME, "a header for the server has a value that cannot be sent; it is left out");
+                x.complain(Self::NAME, "a header for the authorization server has an invalid value and was left out");
             }
         };
         set("X-Forwarded-Proto", x.client.scheme().as_bytes());
@@ -208,7 +208,7 @@ impl ForwardAuth {
             if fields.get_named(name.as_bytes()).is_none()
                 && let Some(value) = x.header(name)
             {
-                // It stands in a head already.
+                // It comes from a parsed head, so it is valid.
                 let _ = fields.set(name.as_bytes(), value);
             }
         }
@@ -226,17 +226,17 @@ impl ForwardAuth {
             body,
             timeouts: FetchTimeouts { connect: timeout, send: timeout, read: timeout },
             max_body: self.max_answer,
-            // The server only judges.
+            // Asking the server twice does no harm.
             repeatable: true,
             keep,
         }
     }
 
-    /// The server's own answer, with those of its headers that the client may see.
+    /// Answers the client with the server's status and body, and with `client_headers`.
     fn refuse(&self, x: &mut Exchange<'_>, answer: Fetched) -> Step {
         for name in &self.config.client_headers {
             for (at, value) in values(&answer.fields, name).enumerate() {
-                // They stood in a head, and the name was checked.
+                // The value comes from a parsed head, and the name was checked at build time.
                 let _ = match at {
                     0 => x.set_response_header(name, value),
                     _ => x.add_response_header(name, value),
@@ -247,13 +247,13 @@ impl ForwardAuth {
     }
 }
 
-/// Gives headers of the answer to the upstream. What the client itself sent under these names goes,
-/// also where the answer has nothing.
+/// Sets `upstream_headers` from the server's answer. What the client sent under these names is removed,
+/// even if the answer has no such header.
 fn pass_on(x: &mut Exchange<'_>, names: &[String], answer: &Fetched) {
     for name in names {
         x.remove_header(name);
         for (at, value) in values(&answer.fields, name).enumerate() {
-            // As above.
+            // As in `refuse`.
             let _ = match at {
                 0 => x.set_header(name, value),
                 _ => x.add_header(name, value),

@@ -1,7 +1,7 @@
-//! hmac-auth: a consumer signs its requests with a secret that is never sent.
+//! hmac-auth: identifies a consumer by a signature over the request.
 //!
 //! Settings, messages and headers as in APISIX 3.18 (`Authorization: Signature keyId="…",…`). The
-//! body is read only once the signature holds, and never beyond `max_req_body_size`.
+//! body is read only after the signature was verified, and at most `max_req_body_size` bytes of it.
 
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::auth::{self, Challenge};
 
-/// The stage.
+/// The configured plugin.
 pub struct HmacAuth {
     config: Config,
     challenge: Challenge,
@@ -41,20 +41,20 @@ pub struct Config {
 /// A consumer's secret.
 struct SecretKey(Box<[u8]>);
 
-/// Why a request is not let through.
+/// Why a request is not accepted (yet).
 enum Refusal {
-    /// APISIX's words for a client.
+    /// The message for the client, as in APISIX.
     Message(&'static str),
-    /// The body must be read first, up to so many bytes.
+    /// The body must be read first, up to this many bytes.
     Body(usize),
     TooLarge(String),
 }
 
-/// All but what is wrong with the header itself: the client is not told which part it got wrong.
+/// For everything but a missing or foreign header: the client does not learn which check failed.
 const UNKNOWN: Refusal = Refusal::Message("client request can't be validated");
 
-/// Headers that a signature may cover. Each is looked up and hashed before anybody is known, so a list
-/// that names one again and again would cost far more than it does to send.
+/// The most headers a signature may cover. Each is hashed before the client is known, so a long list
+/// that repeats one long header would cost far more to check than to send.
 const MOST_SIGNED: usize = 128;
 
 const ALGORITHMS: [&str; 3] = ["hmac-sha1", "hmac-sha256", "hmac-sha512"];
@@ -143,7 +143,7 @@ impl Plugin for HmacAuth {
 }
 
 impl HmacAuth {
-    /// Who the request is from.
+    /// Finds the consumer that signed the request.
     fn identify(&self, x: &Exchange<'_>) -> Result<Identity, Refusal> {
         let header = x.header("Authorization").ok_or(Refusal::Message(
             "client request can't be validated: missing Authorization header",
@@ -153,7 +153,7 @@ impl HmacAuth {
         ))?;
         let sent = Signature::read(fields).ok_or(UNKNOWN)?;
         let found = x.consumers.find(Self::NAME, sent.key_id);
-        // A signature is made even if nobody has that key, so that the time does not tell.
+        // An unknown key is checked too, so that timing does not reveal which keys exist.
         let secret = found.and_then(Identity::secret::<SecretKey>).map_or(&[][..], |secret| &secret.0);
         if !self.is_allowed(&sent) || !self.is_recent(x) || !self.covers_enough(&sent) {
             return Err(UNKNOWN);
@@ -170,7 +170,7 @@ impl HmacAuth {
         self.config.allowed_algorithms.iter().any(|allowed| allowed.as_bytes() == sent.algorithm)
     }
 
-    /// Whether the request's Date is about now.
+    /// Whether `Date` is within `clock_skew` of the current time.
     fn is_recent(&self, x: &Exchange<'_>) -> bool {
         let date = x.header("Date").and_then(|date| std::str::from_utf8(date).ok());
         let Some(date) = date.and_then(|date| httpdate::parse_http_date(date).ok()) else { return false };
@@ -179,7 +179,7 @@ impl HmacAuth {
         apart <= Duration::from_secs(self.config.clock_skew)
     }
 
-    /// Whether all headers are signed that must be.
+    /// Whether the signature covers all of `signed_headers`.
     fn covers_enough(&self, sent: &Signature<'_>) -> bool {
         self.config.signed_headers.iter().all(|wanted| sent.headers().any(|name| name == wanted.as_bytes()))
     }
@@ -202,7 +202,7 @@ impl HmacAuth {
     }
 }
 
-/// The fields of the header.
+/// The parameters of the `Authorization` header.
 struct Signature<'x> {
     key_id: &'x [u8],
     algorithm: &'x [u8],
@@ -211,7 +211,7 @@ struct Signature<'x> {
 }
 
 impl<'x> Signature<'x> {
-    /// Nothing if a field is missing that must be there.
+    /// `None` if a required parameter is missing.
     fn read(text: &'x [u8]) -> Option<Signature<'x>> {
         let (mut key_id, mut algorithm, mut signature, mut headers) = (None, None, None, &[][..]);
         for field in text.split(|&byte| byte == b',') {
@@ -228,12 +228,12 @@ impl<'x> Signature<'x> {
         (sent.headers().count() <= MOST_SIGNED).then_some(sent)
     }
 
-    /// The names of what is signed, in order.
+    /// The names of the signed headers, in order.
     fn headers(&self) -> impl Iterator<Item = &'x [u8]> {
         self.headers.split(|&byte| byte == b' ')
     }
 
-    /// Whether it is what this secret makes of the request.
+    /// Whether this is the signature of the request under `secret`.
     fn is_of(&self, x: &Exchange<'_>, secret: &[u8]) -> bool {
         let algorithm = match self.algorithm {
             b"hmac-sha1" => hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY,
@@ -245,7 +245,7 @@ impl<'x> Signature<'x> {
         signing.update(self.key_id);
         signing.update(b"\n");
         for name in self.headers() {
-            // Names that are no text stand in no request.
+            // No header name is anything but ASCII.
             let value = std::str::from_utf8(name).ok().and_then(|name| x.header(name));
             match value {
                 Some(value) => [name, b": ", value, b"\n"].map(|part| signing.update(part)),
@@ -261,7 +261,7 @@ impl<'x> Signature<'x> {
     }
 }
 
-/// `name="value"`, the first there is in a field.
+/// The first `name="value"` in a parameter.
 fn assignment(field: &[u8]) -> Option<(&[u8], &[u8])> {
     let at = field.windows(2).position(|pair| pair == b"=\"")?;
     let (before, value) = (&field[..at], &field[at + 2..]);

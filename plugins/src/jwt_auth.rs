@@ -1,8 +1,8 @@
-//! jwt-auth: a consumer is known by a signed JSON web token (RFC 7519).
+//! jwt-auth: identifies a consumer by a signed JSON web token (RFC 7519).
 //!
-//! Settings, messages and headers as in APISIX 3.18. The algorithm is the consumer's: a token that
-//! names another is refused before anything is computed. What a key must be like follows RFC 7518:
-//! RSA keys have 2048 bits at least.
+//! Settings, messages and headers as in APISIX 3.18. The algorithm is always the one configured for
+//! the consumer: a token with another `alg` is refused before any cryptography. As RFC 7518 demands,
+//! RSA keys must have at least 2048 bits.
 
 mod token;
 mod verify;
@@ -22,7 +22,7 @@ use crate::query::{self, Arg};
 use token::Token;
 use verify::Verifier;
 
-/// The stage.
+/// The configured plugin.
 pub struct JwtAuth {
     config: Config,
     challenge: Challenge,
@@ -42,10 +42,10 @@ pub struct Config {
     claims_to_verify: Vec<String>,
 }
 
-/// What a consumer's tokens must be like.
+/// How a consumer's tokens are verified.
 struct Issuer {
     verifier: Verifier,
-    /// Seconds by which clocks may differ.
+    /// `lifetime_grace_period`, in seconds.
     grace: f64,
 }
 
@@ -137,7 +137,7 @@ impl Plugin for JwtAuth {
 }
 
 impl JwtAuth {
-    /// Who the request is from, and what the token claims; or APISIX's words for what is wrong.
+    /// Finds the consumer of a request, and the claims of its token. The error is APISIX's message.
     fn identify(&self, x: &mut Exchange<'_>) -> Result<(Identity, Value), &'static str> {
         const REFUSED: &str = "failed to verify jwt";
         let text = self.take(x).ok_or("Missing JWT token in request")?;
@@ -163,8 +163,8 @@ impl JwtAuth {
         Ok((identity, token.into_claims()))
     }
 
-    /// The token, from the first of the three places that has one; taken out of there if it is to be
-    /// hidden, whatever it is worth.
+    /// Reads the token from header, query or cookie, whichever has one first. `hide_credentials` removes
+    /// it from there, valid or not.
     fn take(&self, x: &mut Exchange<'_>) -> Option<Vec<u8>> {
         let Config { header, query, cookie, .. } = &self.config;
         let hide = self.config.hide_credentials;
@@ -178,7 +178,7 @@ impl JwtAuth {
         }
         let sent = match query::find(x.query(), query.as_bytes()) {
             Arg::One(token) => Some(Cow::into_owned(token)),
-            // Present, but no single text: no token can be so short.
+            // Present without a value or several times: an empty token is invalid.
             Arg::Other => Some(Vec::new()),
             Arg::Absent => None,
         };

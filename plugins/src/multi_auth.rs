@@ -1,8 +1,8 @@
-//! multi-auth: several auth plugins, of which one is enough.
+//! multi-auth: accepts a request if one of several auth plugins does.
 //!
-//! Settings, order and messages as in APISIX 3.18: they are asked in the order written, and the first
-//! that knows the request decides. The challenge of a 401 is the last one's. As there, `_meta` within
-//! `auth_plugins` has no effect: a plugin that is switched off must not pass for one that agrees.
+//! Settings, order and messages as in APISIX 3.18: plugins are asked in the order written, and the
+//! first that accepts the request ends the search. A 401 carries the `WWW-Authenticate` of the last. As
+//! in APISIX, `_meta` within `auth_plugins` is ignored: a disabled plugin must not count as accepting.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use sdk::{Build, Chain, Exchange, Phase, Plugin, Reply, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// The stage.
+/// The configured plugin.
 pub struct MultiAuth {
     plugins: Vec<Arc<Chain>>,
 }
@@ -23,7 +23,7 @@ pub struct Config {
     auth_plugins: Vec<Value>,
 }
 
-/// The plugin, by its place in the list, that is to be waited for.
+/// Index of the plugin that answered [`Step::Wait`].
 struct Waiting(usize);
 
 impl Plugin for MultiAuth {
@@ -89,8 +89,8 @@ impl Plugin for MultiAuth {
 }
 
 impl MultiAuth {
-    /// Asks from one plugin on, until one lets the request through. Gives the one that wants to wait,
-    /// or what is to be done. `refusal` is the last answer of those asked before.
+    /// Asks the plugins from `from` on until one accepts the request. Returns the index of a plugin that
+    /// wants to wait, or the final action. `refusal` is the last answer of those asked before.
     fn ask(&self, from: usize, mut refusal: Option<Reply>, x: &mut Exchange<'_>) -> Result<usize, Step> {
         for (at, plugin) in self.plugins.iter().enumerate().skip(from) {
             match plugin.run(Phase::Rewrite, &mut 0, x) {

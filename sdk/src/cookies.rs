@@ -11,8 +11,7 @@ impl Exchange<'_> {
         read::cookie(&self.request().fields, name.as_bytes())
     }
 
-    /// Takes every cookie of this name from the request, as later stages and the upstream see it.
-    /// The others stay as they are.
+    /// Removes all cookies of this name, for later plugins and the upstream. The others are kept.
     pub fn remove_cookie(&mut self, name: &str) {
         let fields = &mut self.messages.request.fields;
         let is_named = |pair: &[u8]| {
@@ -30,7 +29,7 @@ impl Exchange<'_> {
         }
         fields.remove_id(Name::Cookie);
         if !kept.is_empty() {
-            // Parts of values that stood in a head can stand in one.
+            // Parts of valid values are valid.
             let _ = fields.set_id(Name::Cookie, &kept);
         }
     }

@@ -1,8 +1,8 @@
-//! What tells consumers apart, and who has it.
+//! The unique fields of consumers, and an index of who has which.
 //!
-//! A write of a consumer asks whether anybody else has its keys. The index
-//! answers without a look at all of them; it is made at the first such write,
-//! since most gateways start and end without one, and kept up to date then.
+//! Writing a consumer checks that no other has the same key. The index answers
+//! that without scanning all consumers. It is built at the first such write,
+//! since many gateways never see one, and is kept up to date from then on.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -13,7 +13,7 @@ use snapshot::parallel;
 
 use super::Row;
 
-/// By plugin the field of which no two consumers may have the same.
+/// The field of each plugin that must be unique among consumers.
 const UNIQUE: [(&str, &str); 6] = [
     ("key-auth", "key"),
     ("basic-auth", "username"),
@@ -23,7 +23,7 @@ const UNIQUE: [(&str, &str); 6] = [
     ("ldap-auth-advanced", "user_dn"),
 ];
 
-/// Such a field with what stands in it.
+/// A unique field and its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Claim<'v> {
     pub plugin: &'static str,
@@ -31,7 +31,7 @@ pub struct Claim<'v> {
     pub text: &'v str,
 }
 
-/// What a consumer or credential claims for itself.
+/// The unique fields of a consumer or credential.
 pub fn claims(value: &Value) -> impl Iterator<Item = Claim<'_>> {
     UNIQUE.iter().filter_map(|&(plugin, field)| {
         let text = value.get("plugins")?.get(plugin)?.get(field)?.as_str()?;
@@ -39,12 +39,12 @@ pub fn claims(value: &Value) -> impl Iterator<Item = Claim<'_>> {
     })
 }
 
-/// Whether rows of a kind claim anything.
+/// Whether resources of this kind have unique fields.
 pub(super) fn claims_in(kind: Kind) -> bool {
     matches!(kind, Kind::Consumer | Kind::Credential)
 }
 
-/// Consumers and credentials by the hash of what they claim.
+/// Consumers and credentials by the hash of their unique fields.
 #[derive(Debug, Default)]
 pub(super) struct Holders {
     by_claim: HashMap<u64, Vec<Key>>,
@@ -63,12 +63,12 @@ impl Holders {
         holders
     }
 
-    /// Who may have it: all who do, and whoever has what hashes the same.
+    /// All who have it, and possibly others whose field has the same hash.
     pub fn of_claim(&self, claim: &Claim<'_>) -> &[Key] {
         self.by_claim.get(&self.hasher.hash_one(claim)).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// Takes a change of one row over.
+    /// Updates the index for one changed row.
     pub fn replace(&mut self, before: Option<&Row>, after: Option<&Row>) {
         for row in before.into_iter().filter(|row| claims_in(row.key.kind)) {
             for hash in self.hashes(row) {

@@ -1,10 +1,10 @@
-//! A store in which the secrets of plugins are sealed, as APISIX seals them.
+//! A store that keeps the secrets of plugins encrypted, in APISIX's format.
 //!
-//! What is written is sealed on its way into the store behind this one, so the
-//! answer to a write shows it as it is kept. Whoever reads or follows this
-//! store gets it opened. What no key of the ring opens stays as it is, and is
-//! named in the log when it is followed: it was written before sealing was
-//! switched on, or with a key that the ring does not have any more.
+//! Writes are encrypted on their way to the inner store, so the answer to a
+//! write shows secrets encrypted. Reads and watches are decrypted. A secret
+//! that no key decrypts is passed on as it is, and watching logs a warning: it
+//! was written before encryption was enabled, or with a key that is not in the
+//! keyring any more.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ mod ring;
 use fields::Fields;
 pub use ring::Ring;
 
-/// Another store with seals laid over it.
+/// An inner store with encryption over it.
 #[derive(Debug)]
 pub struct Sealed {
     inner: Arc<dyn Store>,
@@ -35,12 +35,12 @@ pub struct Sealed {
 struct Sealer {
     ring: Ring,
     fields: Fields,
-    /// Whether what is written is sealed. What is sealed is opened in any case.
+    /// Whether writes are encrypted. Reads are always decrypted.
     seals: bool,
 }
 
 impl Sealed {
-    /// `plugins` say by `encrypt_fields` in their schemas which of their fields are secret.
+    /// `plugins`: the `encrypt_fields` of their schemas name the secrets.
     pub fn over(inner: Arc<dyn Store>, ring: Ring, seals: bool, plugins: &[About]) -> Sealed {
         let sealer = Sealer { ring, fields: Fields::of(plugins), seals };
         Sealed { inner, sealer: Arc::new(sealer) }
@@ -104,8 +104,8 @@ impl Store for Sealed {
     }
 }
 
-/// What is there at the moment of a write: as it is kept, since checks of references look at no
-/// secret but to compare it.
+/// The inner store at the moment of a write, with secrets encrypted: the checks that run there only
+/// compare secrets.
 struct Seen<'a> {
     view: &'a dyn View,
     ring: &'a Ring,
@@ -145,7 +145,7 @@ impl Sealer {
             });
         }
         match failed {
-            // Rather nothing than a secret in the clear.
+            // Never store a secret in the clear because encryption failed.
             true => Err(super::StoreError::Unavailable("a secret could not be encrypted".to_owned()).into()),
             false => Ok(()),
         }
@@ -158,7 +158,7 @@ impl Sealer {
         stored
     }
 
-    /// Opens a row, and gives the place of the first secret in it that no key opens.
+    /// Decrypts a row. Also returns the place of the first secret that no key decrypts.
     fn open_row(&self, row: Row) -> (Row, Option<String>) {
         if !self.fields.may_stand_in(row.key.kind, &row.json) {
             return (row, None);
@@ -205,13 +205,13 @@ impl Sealer {
         }
     }
 
-    /// Once a change, however many there are: after the first start with a key there may be all.
+    /// One warning per change, however many secrets it concerns: there may be very many.
     fn tell(&self, count: usize, first: Option<String>) {
         if let Some(first) = first.filter(|_| self.seals && !self.ring.is_empty()) {
             tracing::warn!(
                 "{first} cannot be decrypted and is used as it is{}; it was written before encryption was \
-                 switched on, or with a key that apisix.data_encryption.keyring does not have: add that key, \
-                 or write the resource again",
+                 enabled, or with a key that is not in apisix.data_encryption.keyring: add that key, or write \
+                 the resource again",
                 match count {
                     1 => String::new(),
                     _ => format!(", and so are secrets of {} other resources", count - 1),

@@ -32,7 +32,7 @@ pub(super) struct Rows {
     plugins: Option<Vec<String>>,
     revision: Revision,
     rejected: Vec<Diagnostic>,
-    /// Made when somebody asks.
+    /// Built on first use.
     holders: OnceLock<Holders>,
     /// The changes that some follower has not seen, oldest first.
     log: VecDeque<Change>,
@@ -135,7 +135,7 @@ impl Table {
 }
 
 impl Rows {
-    /// The consumers and credentials by what they claim.
+    /// The index of consumers' unique fields.
     pub fn holders(&self) -> &Holders {
         self.holders.get_or_init(|| Holders::of(&self.by_key))
     }

@@ -183,7 +183,7 @@ fn a_signature_covers_so_many_headers_and_no_more() {
 fn no_header_breaks_it() {
     let good = signed();
     let mut rng = fastrand::Rng::with_seed(5);
-    for _ in 0..2_000 {
+    for _ in 0..300 {
         // Pieces of a good one in any order, with what stands between them changed.
         let mut bytes: Vec<u8> = good.bytes().collect();
         for _ in 0..rng.usize(1..12) {

@@ -218,7 +218,7 @@ fn each_kind_of_key_verifies_its_own_tokens() {
 
     // A key of another kind, or none at all, verifies nothing, and the operator is told why.
     let sent = token(&json!({"alg": "EdDSA"}), &payload, |text| pair.sign(text).as_ref().to_vec());
-    for (key, why) in [(spki.as_str(), "no Ed25519 key"), ("somekey", "no public key in PEM")] {
+    for (key, why) in [(spki.as_str(), "not an Ed25519 key"), ("somekey", "not a public key in PEM")] {
         let mut probe = Probe::request("GET", "/", &[("Authorization", &sent)])
             .consumer::<JwtAuth>("jack", consumer("EdDSA", key));
         let stage: JwtAuth = probe.stage(json!({})).unwrap();
@@ -313,7 +313,7 @@ fn no_token_breaks_it() {
     let deep = format!("{}.{}.x", part(&json!({"alg": "HS256"})), BASE64_URL_SAFE_NO_PAD.encode("[".repeat(5_000)));
     assert_eq!(refused(&deep, shared(), json!({})).as_deref(), Some("JWT token invalid"));
     let mut rng = fastrand::Rng::with_seed(6);
-    for _ in 0..2_000 {
+    for _ in 0..300 {
         let mut bytes = good.clone().into_bytes();
         let at = rng.usize(..bytes.len());
         let old = bytes[at];

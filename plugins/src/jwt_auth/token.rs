@@ -1,4 +1,4 @@
-//! A token in compact form (RFC 7515 section 7.1), taken apart but not believed.
+//! A token in compact form (RFC 7515 section 7.1): parsed, not yet verified.
 
 use serde_json::{Map, Value};
 
@@ -7,13 +7,13 @@ use crate::auth::{Decoded, base64url};
 pub(super) struct Token<'t> {
     header: Map<String, Value>,
     payload: Map<String, Value>,
-    /// What is signed: both parts as they were sent.
+    /// The signed text: header and payload, as sent.
     pub signed: &'t [u8],
     signature: &'t [u8],
 }
 
 impl<'t> Token<'t> {
-    /// Nothing if it is no token at all; encrypted ones are none here.
+    /// `None` if it is not a signed token. Encrypted tokens are not supported.
     pub fn parse(text: &'t [u8]) -> Option<Token<'t>> {
         let mut dots = text.iter().enumerate().filter(|(_, byte)| **byte == b'.').map(|(at, _)| at);
         let (first, second) = (dots.next()?, dots.next()?);
@@ -32,7 +32,7 @@ impl<'t> Token<'t> {
         self.header.get("alg")?.as_str()
     }
 
-    /// It names extensions that must be understood, and none is here (RFC 7515 section 4.1.11).
+    /// Whether it requires extensions (RFC 7515 section 4.1.11). None are supported.
     pub fn is_critical(&self) -> bool {
         self.header.contains_key("crit")
     }
@@ -49,8 +49,8 @@ impl<'t> Token<'t> {
         Value::Object(self.payload)
     }
 
-    /// Whether the token holds now (in Unix seconds). The claims in `required` must be there; if the
-    /// list is empty, those that are there count.
+    /// Whether `exp` and `nbf` allow the token at `now` (Unix seconds). The claims in `required` must be
+    /// present; if the list is empty, those that are present are checked.
     pub fn is_in_time(&self, required: &[String], now: u64, grace: f64) -> bool {
         let now = now as f64;
         ["nbf", "exp"].iter().all(|&name| match self.claim(name) {

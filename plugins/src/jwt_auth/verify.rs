@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::token::Token;
 use crate::auth;
 
-/// All there are, as they are written in tokens; the first [`HASHED`] share a secret.
+/// All algorithms, as written in tokens. The first [`HASHED`] use a shared secret.
 pub(super) const ALGORITHMS: [&str; 13] = [
     "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512",
     "EdDSA",
@@ -27,25 +27,25 @@ pub(super) struct Verifier {
 enum Key {
     Secret(hmac::Algorithm, Box<[u8]>),
     Public(Box<ParsedPublicKey>),
-    /// As in APISIX, a consumer may be written with a key that verifies nothing.
+    /// As in APISIX, a consumer with an unusable public key is accepted; all its tokens are refused.
     Unusable(&'static str),
 }
 
-/// Why a token does not hold.
+/// Why a token is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
     Wrong,
-    /// No token of this consumer can hold, and why.
+    /// The consumer's public key cannot be used, and why.
     Unusable(&'static str),
 }
 
 impl Verifier {
     /// # Errors
-    /// What APISIX says where a secret or a public key is missing or is no base64.
+    /// APISIX's messages for a missing secret or public key, and for a secret that is not base64.
     pub fn read(config: &Value) -> Result<Verifier, Invalid> {
         let text = |name: &str| config.get(name).and_then(Value::as_str);
         let written = text("algorithm").unwrap_or("HS256");
-        // The schema lets no other through.
+        // The schema allows no others.
         let algorithm = ALGORITHMS.into_iter().find(|name| *name == written).unwrap_or("HS256");
         let key = match hash(algorithm) {
             Some(hash) => {
@@ -76,14 +76,14 @@ impl Verifier {
         Ok(Verifier { algorithm, key })
     }
 
-    /// Whether the token was signed with this key, in this way and no other.
+    /// Checks that the token was signed with this key and this algorithm.
     pub fn check(&self, token: &Token<'_>) -> Result<(), Refusal> {
         if token.algorithm() != Some(self.algorithm) || token.is_critical() {
             return Err(Refusal::Wrong);
         }
         let signature = token.signature().ok_or(Refusal::Wrong)?;
         let right = match &self.key {
-            // It compares in constant time.
+            // Compares in constant time.
             Key::Secret(hash, secret) => {
                 hmac::verify(&hmac::Key::new(*hash, secret), token.signed, &signature).is_ok()
             }
@@ -111,20 +111,20 @@ fn public_key(algorithm: &str, pem: &str) -> Result<ParsedPublicKey, &'static st
         "PS256" => (&signature::RSA_PSS_2048_8192_SHA256, RSA),
         "PS384" => (&signature::RSA_PSS_2048_8192_SHA384, RSA),
         "PS512" => (&signature::RSA_PSS_2048_8192_SHA512, RSA),
-        "ES256" => (&signature::ECDSA_P256_SHA256_FIXED, "public_key of a consumer is no key of the curve P-256"),
-        "ES384" => (&signature::ECDSA_P384_SHA384_FIXED, "public_key of a consumer is no key of the curve P-384"),
-        "ES512" => (&signature::ECDSA_P521_SHA512_FIXED, "public_key of a consumer is no key of the curve P-521"),
-        _ => (&signature::ED25519, "public_key of a consumer is no Ed25519 key"),
+        "ES256" => (&signature::ECDSA_P256_SHA256_FIXED, "public_key of the consumer is not a P-256 key"),
+        "ES384" => (&signature::ECDSA_P384_SHA384_FIXED, "public_key of the consumer is not a P-384 key"),
+        "ES512" => (&signature::ECDSA_P521_SHA512_FIXED, "public_key of the consumer is not a P-521 key"),
+        _ => (&signature::ED25519, "public_key of the consumer is not an Ed25519 key"),
     };
     let der = read_pem(pem).ok_or(
-        "public_key of a consumer is no public key in PEM (-----BEGIN PUBLIC KEY-----); none of its tokens is accepted",
+        "public_key of the consumer is not a public key in PEM (-----BEGIN PUBLIC KEY-----); all its tokens are refused",
     )?;
     ParsedPublicKey::new(scheme, der).map_err(|_| why)
 }
 
-const RSA: &str = "public_key of a consumer is no RSA key of 2048 to 8192 bits";
+const RSA: &str = "public_key of the consumer is not an RSA key of 2048 to 8192 bits";
 
-/// The first public key of a text (RFC 7468).
+/// The first public key in a PEM text (RFC 7468).
 fn read_pem(text: &str) -> Option<Vec<u8>> {
     ["PUBLIC KEY", "RSA PUBLIC KEY"].into_iter().find_map(|label| {
         let (_, rest) = text.split_once(&format!("-----BEGIN {label}-----"))?;

@@ -1,4 +1,4 @@
-//! Which settings of plugins are secret: `encrypt_fields` of their schemas.
+//! Where plugins have secrets: `encrypt_fields` of their schemas.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -7,7 +7,7 @@ use model::{Key, Kind};
 use sdk::catalog::About;
 use serde_json::Value;
 
-/// The paths of secret fields by plugin; a plugin without any is not in it.
+/// Paths of secret fields by plugin. Plugins without secrets are left out.
 #[derive(Debug, Default)]
 pub(super) struct Fields {
     on_routes: Paths,
@@ -17,7 +17,7 @@ pub(super) struct Fields {
 
 type Paths = HashMap<String, Vec<String>>;
 
-/// Called with the place of a secret and its text.
+/// Called with the place and the text of a secret.
 pub(super) type Visit<'v> = &'v mut dyn FnMut(&str, &mut String);
 
 impl Fields {
@@ -32,7 +32,7 @@ impl Fields {
         };
         Fields {
             on_routes: paths(|about| Some(&about.schema)),
-            // What is no auth plugin has one schema everywhere.
+            // Other plugins than auth plugins have the same schema on consumers.
             on_consumers: paths(|about| about.consumer_schema.as_ref().or(Some(&about.schema))),
             in_metadata: paths(|about| about.metadata_schema.as_ref()),
         }
@@ -43,8 +43,8 @@ impl Fields {
         !self.paths(kind).is_empty()
     }
 
-    /// Whether this very one may: the names stand in its text. So what does not need not be read,
-    /// which is nearly all routes.
+    /// Whether this resource may hold secrets, judging by the plugin names in its text. Most routes need
+    /// not be parsed.
     pub fn may_stand_in(&self, kind: Kind, json: &str) -> bool {
         match kind {
             Kind::PluginMetadata => self.are_in(kind),
@@ -88,8 +88,8 @@ impl Fields {
     }
 }
 
-/// Follows `a.b.c` through objects, and through lists on the way. At its end stands a text, or a list
-/// or an object of texts.
+/// Follows a path such as `a.b.c` through objects and through arrays of objects. The field at its end is
+/// a string, or an array or object of strings.
 fn walk(value: &mut Value, path: &str, place: &str, visit: Visit<'_>) {
     let (name, rest) = path.split_once('.').map_or((path, None), |(name, rest)| (name, Some(rest)));
     let Some(field) = value.get_mut(name) else { return };

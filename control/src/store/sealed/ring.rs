@@ -1,9 +1,9 @@
-//! The keys, and what is done with them: AES-CBC with the key as its own IV,
-//! then base64 (APISIX 3.18, `core/data_encryption.lua`).
+//! The keyring: AES-CBC with the key as IV, then base64 (APISIX 3.18,
+//! `core/data_encryption.lua`).
 //!
-//! Equal texts give equal seals, which APISIX's format asks for. It hides
-//! secrets from whoever reads a store or an answer; against those who can also
-//! write there, it is no protection. The embedded store has its own beneath.
+//! The format is deterministic and not authenticated: equal secrets look equal,
+//! and changes are not noticed. It keeps secrets out of sight in stores and
+//! answers, no more. The embedded store has authenticated encryption beneath.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use model::Invalid;
 
-/// Keys in order: the first seals, all open.
+/// Keys in order: the first encrypts, all decrypt.
 pub struct Ring(Vec<Cipher>);
 
 struct Cipher {
@@ -30,7 +30,7 @@ const BLOCK: usize = 16;
 
 impl Ring {
     /// # Errors
-    /// A key that has neither 16 bytes (AES-128) nor 32 (AES-256).
+    /// A key that is neither 16 bytes long (AES-128) nor 32 (AES-256).
     pub fn new<K: AsRef<[u8]>>(keys: &[K]) -> Result<Ring, Invalid> {
         let ciphers = keys.iter().map(|key| Cipher::new(key.as_ref())).collect::<Option<_>>();
         let wrong = || Invalid::new("a key of the keyring has a wrong length").expected("16 or 32 bytes");
@@ -41,20 +41,20 @@ impl Ring {
         self.0.is_empty()
     }
 
-    /// The text sealed with the first key; `None` without a key.
+    /// Encrypts with the first key; `None` if there is no key.
     pub fn seal(&self, text: &str) -> Option<String> {
         self.0.first()?.seal(text).ok()
     }
 
-    /// The text sealed with each of the keys.
+    /// The text encrypted with each of the keys.
     pub fn seals(&self, text: &str) -> impl Iterator<Item = String> {
         self.0.iter().filter_map(|cipher| cipher.seal(text).ok())
     }
 
-    /// What was sealed with one of the keys. `None` if it was with none of them, or if it would be no
-    /// text: a secret in the clear is next to never taken for a sealed one.
+    /// Decrypts with the first key that fits. `None` if no key fits or the result is not UTF-8, so that a
+    /// secret in the clear is practically never mistaken for an encrypted one.
     pub fn open(&self, sealed: &str) -> Option<String> {
-        // Asked of every secret, and most of those that are in the clear end here.
+        // Rules out most secrets in the clear without decoding.
         if sealed.is_empty() || !sealed.len().is_multiple_of(4) {
             return None;
         }
@@ -67,8 +67,7 @@ impl Ring {
 }
 
 impl Cipher {
-    /// # Panics
-    /// Never: a key of such a length is a key.
+    /// `None` if the key has a wrong length.
     fn new(key: &[u8]) -> Option<Cipher> {
         let algorithm = match key.len() {
             16 => &AES_128,

@@ -87,12 +87,12 @@ async fn a_ring_turns_and_sealing_can_be_switched_off() {
     over(&inner, &[OLD], true).put(jack.clone(), consumer("auth-two"), Expect::Any, None).await.unwrap();
     let turned = over(&inner, &[NEW, OLD], true);
     assert_eq!(key_of(&turned.get(&jack).await.unwrap().unwrap().value), "auth-two");
-    // Off, what was sealed before still opens, and what is written now is not sealed.
+    // When disabled, old secrets are still decrypted, and new ones are stored in the clear.
     let off = over(&inner, &[OLD], false);
     assert_eq!(key_of(&off.get(&jack).await.unwrap().unwrap().value), "auth-two");
     off.put(jack.clone(), consumer("auth-two"), Expect::Any, None).await.unwrap();
     assert_eq!(key_of(&inner.get(&jack).await.unwrap().unwrap().value), "auth-two");
-    // Without a key nothing is sealed, as in APISIX.
+    // Without keys nothing is encrypted, as in APISIX.
     over(&inner, &[], true).put(jack.clone(), consumer("x"), Expect::Any, None).await.unwrap();
     assert_eq!(key_of(&inner.get(&jack).await.unwrap().unwrap().value), "x");
 }
