@@ -115,7 +115,7 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
     let (publisher, readers) = Publisher::new(compiler.snapshot(0), count);
     let observer = publisher.observer();
     let mut listens: Vec<String> =
-        settings.listen.iter().map(|address| format!("traffic http://{address}")).collect();
+        settings.listen.iter().map(|listener| format!("traffic http://{}", listener.address)).collect();
     let export_uri = &boot.prometheus.export_uri;
     for (listener, what, path) in [
         (&admin_listener, "Admin API", ""),
@@ -255,10 +255,11 @@ fn listen_for_traffic(
     }
     let mut all: Vec<Vec<std::net::TcpListener>> = (0..workers).map(|_| Vec::new()).collect();
     for listen in &boot.listen {
-        let one = proxy::Settings { listen: vec![listen.address], ..settings.clone() };
+        let listener = proxy::Listener::http(listen.address);
+        let one = proxy::Settings { listen: vec![listener], ..settings.clone() };
         match Workers::listen(&one, workers) {
             Ok(sockets) => {
-                settings.listen.push(listen.address);
+                settings.listen.push(listener);
                 for (worker, sockets) in all.iter_mut().zip(sockets) {
                     worker.extend(sockets);
                 }

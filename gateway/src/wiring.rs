@@ -1,6 +1,6 @@
 //! The parts, made from the boot file and put together.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use cache::{Caches, DiskSettings};
@@ -172,7 +172,7 @@ fn share(boot: &Boot, workers: usize) -> Share {
 }
 
 /// How the data plane behaves.
-pub fn proxy_settings(boot: &Boot, listen: Vec<SocketAddr>, workers: usize) -> proxy::Settings {
+pub fn proxy_settings(boot: &Boot, listen: Vec<proxy::Listener>, workers: usize) -> proxy::Settings {
     let http = &boot.http;
     let defaults = proxy::Settings::default();
     let share = share(boot, workers);

@@ -1,16 +1,17 @@
-//! Taking connections: as many as there is room, time and descriptors for.
+//! Taking connections: as many as there is room, time and descriptors for. What gives way to them is in
+//! `worker/shed.rs`.
 
-use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
 use sdk::Client;
 
 use crate::clock::TICK;
-use crate::notice::count;
+use crate::listener::Front;
 use crate::queue::Queue;
 use crate::rt;
 use crate::worker::Worker;
+use crate::worker::shed::is_shortage;
 use crate::workers::Stage;
 
 /// What a listener may do before everything else that is ready gets its turn: take eight
@@ -19,18 +20,12 @@ const TURN: u32 = 64;
 const TO_TAKE: u32 = 8;
 const TO_REFUSE: u32 = 1;
 
-/// Idle connections of clients that are closed at once to make room, at most. So a look at all
-/// of them pays (nginx closes as many).
-const CLOSED_FOR_ROOM: usize = 32;
-
-/// Idle connections that are closed at once when descriptors have run out.
-const CLOSED_FOR_DESCRIPTORS: usize = 8;
-
 /// Takes connections until the worker is to stop.
 pub(crate) async fn accept(
     worker: Rc<Worker>,
     listener: Rc<rt::Listener>,
     local: SocketAddr,
+    front: Front,
     mut signal: rt::Signal,
 ) {
     let mut queue = Queue::new(worker.settings.queue_limit);
@@ -79,7 +74,7 @@ pub(crate) async fn accept(
             worker.turn_away(stream, Client::new(peer, local, false));
             done_this_turn += TO_REFUSE;
         } else {
-            worker.begin(stream, peer, local);
+            worker.begin(stream, peer, local, front);
             done_this_turn += TO_TAKE;
         }
         // A few a turn: a worker with more to do than it can must first finish what
@@ -93,53 +88,6 @@ pub(crate) async fn accept(
     }
     // What the kernel has queued on this socket would be reset with it.
     while let Some(Ok((stream, peer))) = listener.accept_now() {
-        worker.begin(stream, peer, local);
-    }
-}
-
-/// No descriptor, or no memory for one, is left.
-pub(crate) fn is_shortage(error: &io::Error) -> bool {
-    const ENOMEM: i32 = 12;
-    const ENFILE: i32 = 23;
-    const EMFILE: i32 = 24;
-    const ENOBUFS: i32 = 105;
-    matches!(error.raw_os_error(), Some(EMFILE | ENFILE | ENOBUFS | ENOMEM))
-}
-
-impl Worker {
-    /// Closes those idle connections of clients that have been idle longest, for new ones. True if
-    /// there were any; they end with the next turn.
-    fn close_idle_clients(&self) -> bool {
-        let closed = self.clock.end_longest_rests(CLOSED_FOR_ROOM);
-        count(&self.notices.closed_for_room, closed as u64);
-        self.shard.idle_clients_closed(closed as u64);
-        closed > 0
-    }
-
-    /// Makes descriptors free: idle connections to upstreams go first, then idle clients, which end
-    /// with the next turn. False if this worker has neither; the others are asked for some.
-    #[cold]
-    pub(crate) fn free_descriptors(&self) -> bool {
-        count(&self.notices.shortages, 1);
-        self.shard.out_of_descriptors();
-        let upstreams = self.close_idle_upstreams(CLOSED_FOR_DESCRIPTORS);
-        if upstreams > 0 {
-            return true;
-        }
-        let clients = self.clock.end_longest_rests(CLOSED_FOR_DESCRIPTORS);
-        count(&self.notices.clients_closed, clients as u64);
-        self.shard.idle_clients_closed(clients as u64);
-        if clients == 0 {
-            self.ask_for_descriptors();
-        }
-        clients > 0
-    }
-
-    /// Closes some of the connections to upstreams that have been idle longest.
-    pub(crate) fn close_idle_upstreams(&self, most: usize) -> usize {
-        let closed = self.pools.close_oldest(most);
-        count(&self.notices.upstreams_closed, closed as u64);
-        self.shard.idle_upstreams_closed(closed as u64);
-        closed
+        worker.begin(stream, peer, local, front);
     }
 }

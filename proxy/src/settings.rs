@@ -10,13 +10,14 @@ use wire::h1::decode::Limits;
 use wire::target::{Doubtful, PathRules};
 
 use crate::handoff::Handoff;
+use crate::listener::Listener;
 
 /// Every bound and address of the data plane. Times and sizes follow APISIX's
 /// `nginx_config` where it has them.
 #[derive(Clone)]
 pub struct Settings {
-    /// Addresses every worker listens on.
-    pub listen: Vec<SocketAddr>,
+    /// Where every worker listens, and for what.
+    pub listen: Vec<Listener>,
     /// Listen also where another process listens already, and let it.
     pub reuse_port: bool,
     /// Connections the kernel may hold before they are accepted, as many as nginx lets it: a

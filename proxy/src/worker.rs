@@ -1,53 +1,33 @@
 //! A worker: one thread with all it needs to serve.
 
+mod clients;
+mod run;
+pub(crate) mod shed;
+mod world;
+
 use std::cell::{Cell, RefCell, RefMut};
-use std::io;
-use std::net::{SocketAddr, TcpListener};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::Sender;
-use std::task::Poll;
-use std::time::Duration;
 
 use sdk::budget::Budget;
 use sdk::meters::Shard;
 use sdk::state::WorkerStates;
-use sdk::world::{Fetch, FetchError, Fetched};
-use sdk::{Client, Exchange, World};
 use snapshot::balance::BalanceState;
 use snapshot::{Reader, Snapshot, Upstream};
 
-use crate::accept::accept;
 use crate::access_log::AccessLog;
 use crate::buffers::Buffers;
-use crate::clock::{Clock, TICK};
+use crate::clock::Clock;
 use crate::consumer_chains::ConsumerChains;
 use crate::exchange::Scratch;
-use crate::exchange::fault::{Fault, FaultKind};
-use crate::exchange::fault_log::record;
-use crate::fetch::{self, Fetches};
+use crate::fetch::Fetches;
 use crate::notice::Notices;
 use crate::settings::Settings;
 use crate::up::pool::Pools;
 use crate::workers::{Stage, Watch};
-use crate::{down, rt};
 
-/// What a worker is started with.
-pub(crate) struct Start {
-    pub(crate) index: usize,
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) sockets: Vec<TcpListener>,
-    pub(crate) reader: Reader,
-    pub(crate) shard: Shard,
-    pub(crate) signal: rt::Signal,
-    /// Moves when a worker has run out of descriptors and has nothing to close for them.
-    pub(crate) pressure: Arc<AtomicU64>,
-    pub(crate) watch: Watch,
-    /// Told once the worker serves, and dropped.
-    pub(crate) ready: Sender<()>,
-}
+pub(crate) use run::{Start, serve};
 
 /// What the tasks of one worker share. Never leaves its thread.
 pub(crate) struct Worker {
@@ -104,94 +84,10 @@ struct Balance {
     state: BalanceState,
 }
 
-/// Complaints of stages a worker tells of.
-const COMPLAINTS_A_SECOND: u32 = 5;
-
 /// The `Date` line, made once a second.
 struct Date {
     second: u64,
     text: [u8; 29],
-}
-
-/// Serves until the signal says to stop, and all has ended or was given up.
-pub(crate) async fn serve(start: Start) -> io::Result<()> {
-    let Start { index, settings, sockets, reader, shard, mut signal, pressure, watch, ready } = start;
-    let worker = Worker::new(index, settings, reader, shard, pressure, watch);
-    for socket in sockets {
-        let local = socket.local_addr()?;
-        let listener = Rc::new(rt::Listener::new(socket)?);
-        let signal = signal.clone();
-        worker.keep(0, move |worker| accept(worker, listener.clone(), local, signal.clone()));
-    }
-    // Nobody listens if the start was given up meanwhile.
-    let _ = ready.send(());
-    drop(ready);
-    if *signal.borrow_and_update() == Stage::Run {
-        worker.stage.set(rt::changed(&mut signal).await);
-    }
-    worker.stage.set(Stage::Drain.max(*signal.borrow()));
-    let grace = worker.clock.after(worker.settings.idle_grace);
-    worker.idle_until.set(grace);
-    let deadline = worker.clock.after(worker.settings.drain_timeout);
-    let mut idle_told = false;
-    while worker.connections.get() > 0 && !worker.clock.is_over(deadline) && worker.stage.get() != Stage::Stop
-    {
-        rt::sleep(Duration::from_millis(10)).await;
-        worker.stage.set(Stage::Drain.max(*signal.borrow()));
-        if !idle_told && worker.clock.is_over(grace) {
-            // Idle connections look at the time when woken, and close.
-            worker.clock.wake_all();
-            idle_told = true;
-        }
-    }
-    if let Some(log) = &worker.access_log {
-        log.flush();
-    }
-    Ok(())
-}
-
-/// The worker's own timer: deadlines, the access log, idle upstream connections, spare memory, what is to be told.
-async fn tick(worker: Rc<Worker>) {
-    let mut ticks = 0u32;
-    let flush = worker.settings.access_log.as_ref().map_or(TICK, |log| log.flush);
-    let flush = u32::try_from(flush.as_millis() / TICK.as_millis()).unwrap_or(u32::MAX).max(1);
-    loop {
-        rt::sleep(TICK).await;
-        #[cfg(test)]
-        tests::maybe_panic(&worker.settings, "tick");
-        if worker.clock.advance() {
-            // What a deadline is about may have come meanwhile, and lie with the kernel: it tells
-            // of so many events at once.
-            for _ in 0..=worker.clock.waiters() / rt::EVENTS {
-                rt::events().await;
-            }
-        }
-        worker.clock.strike();
-        worker.watch.member(worker.index).ticks.fetch_add(1, Ordering::Relaxed);
-        worker.yield_descriptors();
-        ticks = ticks.wrapping_add(1);
-        if let Some(log) = &worker.access_log
-            && ticks.is_multiple_of(flush)
-        {
-            log.flush();
-        }
-        if ticks.is_multiple_of(20) {
-            worker.pools.sweep(worker.clock.coarse_ms());
-            worker.tell();
-        }
-        if ticks.is_multiple_of(200) {
-            worker.buffers.shrink();
-            worker.shrink_scratch();
-        }
-    }
-}
-
-/// Takes a new snapshot at once, also when no request comes.
-async fn follow(worker: Rc<Worker>) {
-    loop {
-        std::future::poll_fn(|cx| worker.reader.borrow().poll_stale(cx)).await;
-        drop(worker.lease());
-    }
 }
 
 impl Worker {
@@ -234,57 +130,8 @@ impl Worker {
             settings,
         });
         *worker.me.borrow_mut() = Rc::downgrade(&worker);
-        worker.keep(1, tick);
-        worker.keep(2, follow);
+        worker.keep_going();
         worker
-    }
-
-    /// Runs one of the worker's own tasks (of [`crate::notice::OWN_TASKS`]). A panic in it is counted and told, and
-    /// the task begins anew: without it, the worker would seem to serve and do so no more.
-    fn keep<F: Future<Output = ()> + 'static>(
-        self: &Rc<Worker>,
-        task: usize,
-        mut make: impl FnMut(Rc<Worker>) -> F + 'static,
-    ) {
-        let worker = self.clone();
-        rt::spawn(async move {
-            loop {
-                let mut running = Box::pin(make(worker.clone()));
-                let ended = std::future::poll_fn(|cx| {
-                    match catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(cx))) {
-                        Ok(polled) => polled.map(|()| true),
-                        Err(_) => Poll::Ready(false),
-                    }
-                });
-                if ended.await {
-                    break;
-                }
-                worker.shard.panicked();
-                worker.notices.panicked(task);
-                // What panics at once again shall not take all of the worker's time.
-                rt::sleep(TICK).await;
-            }
-        });
-    }
-
-    /// Tells what has been counted, for the log.
-    fn tell(&self) {
-        let tell = |notice| (self.settings.on_notice)(self.index, notice);
-        self.notices.tell(self.settings.max_connections, tell);
-        self.fetches.tell(&self.settings, tell);
-    }
-
-    /// Closes idle connections to upstreams when another worker has no descriptors left.
-    fn yield_descriptors(&self) {
-        let pressure = self.pressure.load(Ordering::Relaxed);
-        if self.pressure_seen.replace(pressure) != pressure {
-            self.close_idle_upstreams(self.pools.len().div_ceil(4));
-        }
-    }
-
-    /// Asks the other workers for descriptors.
-    pub(crate) fn ask_for_descriptors(&self) {
-        self.pressure.fetch_add(1, Ordering::Relaxed);
     }
 
     #[inline]
@@ -295,45 +142,6 @@ impl Worker {
     #[cfg(feature = "testing")]
     pub(crate) fn set_stage(&self, stage: Stage) {
         self.stage.set(stage);
-    }
-
-    #[cfg(feature = "testing")]
-    pub(crate) fn connections(&self) -> usize {
-        self.connections.get()
-    }
-
-    /// It holds as many connections as it may.
-    #[inline]
-    pub(crate) fn is_full(&self) -> bool {
-        self.connections.get() >= self.settings.max_connections
-    }
-
-    pub(crate) fn begin(self: &Rc<Worker>, stream: rt::Stream, peer: SocketAddr, listener: SocketAddr) {
-        // The listener's own address says enough unless it is a wildcard.
-        let local =
-            if listener.ip().is_unspecified() { stream.local_addr().unwrap_or(listener) } else { listener };
-        let client = Client::new(peer, local, false);
-        self.hold(move |worker| down::h1::serve(worker, rt::Io::Plain(stream), client));
-    }
-
-    /// Refuses a connection that has waited too long.
-    pub(crate) fn turn_away(self: &Rc<Worker>, stream: rt::Stream, client: Client) {
-        self.hold(move |worker| down::h1::turn_away(worker, rt::Io::Plain(stream), client));
-    }
-
-    /// Gives a connection its task, and counts it for as long as that runs.
-    pub(crate) fn hold<F: Future<Output = ()> + 'static>(
-        self: &Rc<Worker>,
-        serve: impl FnOnce(Rc<Worker>) -> F + 'static,
-    ) {
-        self.connections.set(self.connections.get() + 1);
-        self.shard.connection_opened();
-        let worker = self.clone();
-        let guard = Connected(self.clone());
-        rt::spawn(async move {
-            let _guard = guard;
-            serve(worker).await;
-        });
     }
 
     /// The current snapshot, held for one exchange.
@@ -433,87 +241,6 @@ impl Worker {
 
     pub(crate) fn strong(&self) -> Option<Rc<Worker>> {
         self.me.borrow().upgrade()
-    }
-}
-
-/// Counts a connection until its task ends, however it ends.
-struct Connected(Rc<Worker>);
-
-impl Drop for Connected {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.shard.panicked();
-        }
-        self.0.connections.set(self.0.connections.get() - 1);
-        self.0.shard.connection_closed();
-    }
-}
-
-impl World for Worker {
-    fn worker(&self) -> usize {
-        self.index
-    }
-
-    fn now_ms(&self) -> u64 {
-        self.clock.unix_ms(self.clock.micros())
-    }
-
-    fn sleep(&self, time: Duration) -> sdk::chain::LocalFuture<'static, ()> {
-        Box::pin(rt::sleep(time))
-    }
-
-    fn fetch(&self, request: Fetch) -> sdk::chain::LocalFuture<'static, Result<Fetched, FetchError>> {
-        let worker = self.strong();
-        Box::pin(async move {
-            // A worker that is gone has no exchanges that could wait.
-            let worker = worker.ok_or(FetchError::Broken)?;
-            fetch::run(&worker, request).await
-        })
-    }
-
-    fn dispatch(
-        &self,
-        client: &Client,
-        request: Fetch,
-    ) -> sdk::chain::LocalFuture<'static, Result<Fetched, FetchError>> {
-        let (worker, client) = (self.strong(), client.within());
-        Box::pin(async move {
-            let worker = worker.ok_or(FetchError::Broken)?;
-            fetch::dispatch(&worker, client, request).await
-        })
-    }
-
-    fn send(&self, request: Fetch) {
-        if let Some(permit) = self.permit_fetch(&request.target.authority) {
-            rt::spawn(permit.run(request));
-        }
-    }
-
-    fn states(&self) -> &WorkerStates {
-        &self.states
-    }
-
-    fn meters(&self) -> &Shard {
-        &self.shard
-    }
-
-    fn budget(&self) -> &Budget {
-        &self.budget
-    }
-
-    fn complain(&self, x: &Exchange<'_>, plugin: &'static str, reason: &'static str) {
-        let second = self.clock.coarse_ms() / 1000;
-        let (last, told) = self.complaints.get();
-        let told = if last == second { told + 1 } else { 1 };
-        self.complaints.set((second, told));
-        if told <= COMPLAINTS_A_SECOND {
-            let fault = Fault::gateway(FaultKind::Skipped { plugin, reason });
-            (self.settings.on_fault)(record(self, x, fault));
-        }
-    }
-
-    fn bounds(&self) -> sdk::Bounds {
-        self.settings.bounds
     }
 }
 

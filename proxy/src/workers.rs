@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 use sdk::meters::Meters;
 use snapshot::Reader;
 
+use crate::listener::Listener;
 use crate::rt;
 use crate::settings::Settings;
 use crate::worker::{Start, serve};
@@ -74,11 +75,14 @@ impl Workers {
         settings: &Settings,
         workers: usize,
     ) -> Result<Vec<Vec<TcpListener>>, (SocketAddr, io::Error)> {
-        let open = |worker: usize, addr: SocketAddr| {
+        let open = |worker: usize, listener: &Listener| {
             let shared = worker > 0 || settings.reuse_port;
-            rt::listen(addr, settings.backlog, shared).map_err(|error| (addr, error))
+            let addr = listener.address;
+            let served = listener.front().and_then(|_| rt::listen(addr, settings.backlog, shared));
+            served.map_err(|error| (addr, error))
         };
-        (0..workers).map(|worker| settings.listen.iter().map(|&addr| open(worker, addr)).collect()).collect()
+        let set = |worker| settings.listen.iter().map(|listener| open(worker, listener)).collect();
+        (0..workers).map(set).collect()
     }
 
     /// Starts a worker for each reader and its set of listening sockets. Returns when all of them
@@ -272,7 +276,8 @@ mod tests {
 
     #[test]
     fn a_worker_that_ends_unasked_is_noticed() {
-        let (workers, _publisher) = start(Settings { listen: vec![free()], ..Settings::default() }, 2);
+        let (workers, _publisher) =
+            start(Settings { listen: vec![Listener::http(free())], ..Settings::default() }, 2);
         let workers = workers.unwrap();
         let watch = workers.watch().clone();
         assert_eq!((watch.count(), watch.all_serve()), (2, Ok(())));
@@ -291,7 +296,8 @@ mod tests {
 
     #[test]
     fn a_stop_is_nothing_to_tell() {
-        let (workers, _publisher) = start(Settings { listen: vec![free()], ..Settings::default() }, 2);
+        let (workers, _publisher) =
+            start(Settings { listen: vec![Listener::http(free())], ..Settings::default() }, 2);
         let workers = workers.unwrap();
         let watch = workers.watch().clone();
         workers.set_stage(Stage::Stop);
@@ -302,7 +308,7 @@ mod tests {
     #[test]
     fn a_worker_that_cannot_serve_fails_the_start() {
         let (publisher, readers) = Publisher::new(empty(), 2);
-        let settings = Settings { listen: vec![free()], ..Settings::default() };
+        let settings = Settings { listen: vec![Listener::http(free())], ..Settings::default() };
         let mut sockets = Workers::listen(&settings, 2).unwrap();
         // What the runtime refuses to wait for.
         sockets[1] = vec![std::os::fd::OwnedFd::from(std::fs::File::open("/dev/null").unwrap()).into()];
@@ -332,8 +338,11 @@ mod tests {
         let all = |port| SocketAddr::from(([0, 0, 0, 0], port));
         let one = free();
         for (first, second) in [(one, one), (one, all(one.port())), (all(one.port()), one)] {
-            let settings =
-                |addr, reuse_port| Settings { listen: vec![addr], reuse_port, ..Settings::default() };
+            let settings = |addr, reuse_port| Settings {
+                listen: vec![Listener::http(addr)],
+                reuse_port,
+                ..Settings::default()
+            };
             let held = Workers::listen(&settings(first, false), 3).unwrap();
             let (addr, refused) = Workers::listen(&settings(second, false), 3).unwrap_err();
             assert_eq!((addr, refused.kind()), (second, io::ErrorKind::AddrInUse));
@@ -346,7 +355,9 @@ mod tests {
     #[test]
     fn the_kernel_spreads_connections_over_all_workers() {
         let addr = free();
-        let sockets = Workers::listen(&Settings { listen: vec![addr], ..Settings::default() }, 2).unwrap();
+        let sockets =
+            Workers::listen(&Settings { listen: vec![Listener::http(addr)], ..Settings::default() }, 2)
+                .unwrap();
         let clients: Vec<_> = (0..64).map(|_| std::net::TcpStream::connect(addr).unwrap()).collect();
         let counts: Vec<usize> =
             sockets.iter().map(|own| std::iter::from_fn(|| own[0].accept().ok()).count()).collect();

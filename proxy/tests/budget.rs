@@ -68,7 +68,7 @@ fn gateway(desired: &Desired, access_log: Option<AccessLog>) -> (SocketAddr, Wor
     assert!(compiled.rejected.is_empty(), "{:?}", compiled.rejected);
     let (publisher, readers) = Publisher::new(compiled.snapshot, 1);
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let settings = Settings { listen: vec![free], access_log, ..Settings::default() };
+    let settings = Settings { listen: vec![proxy::Listener::http(free)], access_log, ..Settings::default() };
     let sockets = Workers::listen(&settings, 1).unwrap();
     let workers = Workers::start(Arc::new(settings), sockets, readers, &meters).unwrap();
     (free, workers, publisher)

@@ -176,7 +176,7 @@ impl Gateway {
         let compiled = compiler.compile(&desired, &Touched::all(), &NoNames, 0);
         assert!(compiled.rejected.is_empty());
         let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let settings = Settings { listen: vec![addr], ..Settings::default() };
+        let settings = Settings { listen: vec![proxy::Listener::http(addr)], ..Settings::default() };
         let sockets = Workers::listen(&settings, 1).unwrap();
         let workers = Workers::start(Arc::new(settings), sockets, readers, &meters).unwrap();
         Gateway { catalog, compiler, desired, publisher, workers: Some(workers), addr, revision: 0 }

@@ -52,7 +52,7 @@ fn a_panic_stays_with_its_request() {
     };
     let (publisher, readers) = Publisher::new(first, 1);
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let settings = Settings { listen: vec![free], ..Settings::default() };
+    let settings = Settings { listen: vec![proxy::Listener::http(free)], ..Settings::default() };
     let sockets = Workers::listen(&settings, 1).unwrap();
     let meters = Arc::new(Meters::default());
     let workers = Workers::start(Arc::new(settings), sockets, readers, &meters).unwrap();

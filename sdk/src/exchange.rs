@@ -247,8 +247,6 @@ pub struct Exchange<'s> {
     pub body_asked: usize,
     /// Of a body that is longer than asked for, the beginning is read: so many bytes, and maybe more.
     pub body_beginning: bool,
-    /// Length of the client's own body, where a plugin has put another in its place.
-    client_body: Option<usize>,
     pub source: Source,
     /// The server that was chosen, once it was.
     pub upstream_addr: Option<SocketAddr>,
@@ -293,7 +291,6 @@ impl<'s> Exchange<'s> {
             body_state: Body::None,
             body_asked: 0,
             body_beginning: false,
-            client_body: None,
             source: Source::None,
             upstream_addr: None,
             upstream_status: 0,
@@ -411,7 +408,6 @@ impl<'s> Exchange<'s> {
         }
         let messages = &mut *self.messages;
         messages.body_held.resize(self.world.budget(), body.capacity()).map_err(|_| NotSet::Spent)?;
-        self.client_body.get_or_insert(messages.body.len());
         // The length goes out anew, so what is left of the old one is there for plugins alone.
         let length = body.len() as u64;
         let fields = &mut messages.request.fields;
@@ -464,11 +460,6 @@ impl<'s> Exchange<'s> {
     /// Removes a trailer of the response, when the last piece of its body is filtered.
     pub fn remove_response_trailer(&mut self, name: &str) {
         self.messages.response_trailers.remove(name.as_bytes());
-    }
-
-    /// Bytes of the client's own body that are, or were, in memory.
-    pub fn client_body_len(&self) -> usize {
-        self.client_body.unwrap_or_else(|| self.body().len())
     }
 
     /// Whether asking for so many bytes of the body would bring more of it into memory.
@@ -783,11 +774,11 @@ mod tests {
         assert_eq!(x.set_body(vec![b'x'; 101]), Err(NotSet::Spent));
         assert_eq!(x.body(), b"a=1");
         assert_eq!(x.set_body(b"a=22".to_vec()), Ok(()));
-        assert_eq!((x.body(), x.client_body_len(), budget.taken()), (&b"a=22"[..], 3, 4));
+        assert_eq!((x.body(), budget.taken()), (&b"a=22"[..], 4));
         assert_eq!(x.request().framing, Framing::Length(4));
         assert_eq!((x.header("Content-Length"), x.header("Transfer-Encoding")), (Some(&b"4"[..]), None));
         assert!(x.messages.request_trailers.is_empty());
         assert_eq!(x.set_body(Vec::new()), Ok(()));
-        assert_eq!((x.body_state, x.client_body_len(), budget.taken()), (Body::Whole, 3, 0));
+        assert_eq!((x.body_state, budget.taken()), (Body::Whole, 0));
     }
 }

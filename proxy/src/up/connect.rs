@@ -6,11 +6,11 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::h1::Conn;
-use crate::accept::is_shortage;
 use crate::clock::Waiter;
 use crate::exchange::fault::{Fault, FaultKind};
 use crate::rt;
 use crate::worker::Worker;
+use crate::worker::shed::is_shortage;
 
 /// How often a connection is tried for while there is no descriptor for it; between two tries are
 /// about two ticks, in which other workers give some up.

@@ -11,7 +11,7 @@ use sdk::meters::Meters;
 use snapshot::router::{Mode, Options, Router};
 use snapshot::{Publisher, Snapshot};
 
-use crate::{Notice, Settings, Stage, Workers};
+use crate::{Listener, Notice, Settings, Stage, Workers};
 
 static ACCEPT: AtomicU32 = AtomicU32::new(0);
 static TICK: AtomicU32 = AtomicU32::new(0);
@@ -77,7 +77,7 @@ fn a_panic_of_its_own_tasks_stops_no_worker() {
         Arc::new(move |_, notice| notices.lock().unwrap_or_else(PoisonError::into_inner).push(notice));
     let addr = free();
     let settings = Settings {
-        listen: vec![addr],
+        listen: vec![Listener::http(addr)],
         header_timeout: Duration::from_millis(10),
         server: FRAGILE.to_owned(),
         on_notice,

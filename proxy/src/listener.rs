@@ -1,0 +1,86 @@
+//! Where traffic comes in, and what it is.
+
+use std::io;
+use std::net::SocketAddr;
+
+/// An address that every worker listens on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listener {
+    pub address: SocketAddr,
+    pub traffic: Traffic,
+    /// Connections begin with a TLS handshake.
+    pub tls: bool,
+    /// Connections begin with a PROXY protocol header, which tells of the client.
+    pub proxy_protocol: bool,
+}
+
+/// What comes on a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Traffic {
+    /// Requests, for routes.
+    Http(Versions),
+    /// Bytes, for stream routes.
+    Stream,
+}
+
+/// Versions of HTTP. Of several, the client says which it speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Versions {
+    /// 1.0 and 1.1.
+    pub h1: bool,
+    pub h2: bool,
+}
+
+/// What serves the connections of a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Front {
+    H1,
+}
+
+impl Listener {
+    /// HTTP/1 without anything around it.
+    pub const fn http(address: SocketAddr) -> Listener {
+        let traffic = Traffic::Http(Versions { h1: true, h2: false });
+        Listener { address, traffic, tls: false, proxy_protocol: false }
+    }
+
+    /// What serves it.
+    ///
+    /// # Errors
+    /// What of it is not served.
+    pub(crate) fn front(&self) -> io::Result<Front> {
+        let missing = match self {
+            Listener { tls: true, .. } => "TLS",
+            Listener { proxy_protocol: true, .. } => "the PROXY protocol",
+            Listener { traffic: Traffic::Stream, .. } => "a stream",
+            Listener { traffic: Traffic::Http(Versions { h1: true, h2: false }), .. } => {
+                return Ok(Front::H1);
+            }
+            Listener { traffic: Traffic::Http(_), .. } => "another version of HTTP than 1",
+        };
+        let text = format!("{missing} is not served, only HTTP/1; it was asked for on {}", self.address);
+        Err(io::Error::new(io::ErrorKind::Unsupported, text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_served_is_refused_by_name() {
+        let plain = Listener::http(SocketAddr::from(([127, 0, 0, 1], 80)));
+        assert_eq!(plain.front().unwrap(), Front::H1);
+        let http = |h1, h2| Traffic::Http(Versions { h1, h2 });
+        for (listener, what) in [
+            (Listener { tls: true, ..plain }, "TLS "),
+            (Listener { proxy_protocol: true, ..plain }, "the PROXY protocol "),
+            (Listener { traffic: Traffic::Stream, ..plain }, "a stream "),
+            (Listener { traffic: http(true, true), ..plain }, "another version "),
+            (Listener { traffic: http(false, false), ..plain }, "another version "),
+        ] {
+            let refused = listener.front().unwrap_err();
+            assert!(refused.to_string().starts_with(what), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Clients' connections: each has a task of its own, and is counted for as long as that runs.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use sdk::Client;
+
+use super::Worker;
+use crate::listener::Front;
+use crate::{down, rt};
+
+impl Worker {
+    #[cfg(feature = "testing")]
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.get()
+    }
+
+    /// It holds as many connections as it may.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.connections.get() >= self.settings.max_connections
+    }
+
+    /// Serves a connection, as its listener says.
+    pub(crate) fn begin(
+        self: &Rc<Worker>,
+        stream: rt::Stream,
+        peer: SocketAddr,
+        listener: SocketAddr,
+        front: Front,
+    ) {
+        // The listener's own address says enough unless it is a wildcard.
+        let local =
+            if listener.ip().is_unspecified() { stream.local_addr().unwrap_or(listener) } else { listener };
+        let client = Client::new(peer, local, false);
+        match front {
+            Front::H1 => self.hold(move |worker| down::h1::serve(worker, rt::Io::Plain(stream), client)),
+        }
+    }
+
+    /// Refuses a connection that has waited too long.
+    pub(crate) fn turn_away(self: &Rc<Worker>, stream: rt::Stream, client: Client) {
+        self.hold(move |worker| down::h1::turn_away(worker, rt::Io::Plain(stream), client));
+    }
+
+    /// Gives a connection its task, and counts it for as long as that runs.
+    pub(crate) fn hold<F: Future<Output = ()> + 'static>(
+        self: &Rc<Worker>,
+        serve: impl FnOnce(Rc<Worker>) -> F + 'static,
+    ) {
+        self.connections.set(self.connections.get() + 1);
+        self.shard.connection_opened();
+        let worker = self.clone();
+        let guard = Connected(self.clone());
+        rt::spawn(async move {
+            let _guard = guard;
+            serve(worker).await;
+        });
+    }
+}
+
+/// Counts a connection until its task ends, however it ends.
+struct Connected(Rc<Worker>);
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.shard.panicked();
+        }
+        self.0.connections.set(self.0.connections.get() - 1);
+        self.0.shard.connection_closed();
+    }
+}

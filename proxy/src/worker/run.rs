@@ -1,0 +1,162 @@
+//! A worker's life: its start, its own tasks, its end.
+
+use std::io;
+use std::net::TcpListener;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::task::Poll;
+use std::time::Duration;
+
+use sdk::meters::Shard;
+use snapshot::Reader;
+
+use super::Worker;
+#[cfg(test)]
+use super::tests;
+use crate::accept::accept;
+use crate::clock::TICK;
+use crate::rt;
+use crate::settings::Settings;
+use crate::workers::{Stage, Watch};
+
+/// What a worker is started with.
+pub(crate) struct Start {
+    pub(crate) index: usize,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) sockets: Vec<TcpListener>,
+    pub(crate) reader: Reader,
+    pub(crate) shard: Shard,
+    pub(crate) signal: rt::Signal,
+    /// Moves when a worker has run out of descriptors and has nothing to close for them.
+    pub(crate) pressure: Arc<AtomicU64>,
+    pub(crate) watch: Watch,
+    /// Told once the worker serves, and dropped.
+    pub(crate) ready: Sender<()>,
+}
+
+/// Serves until the signal says to stop, and all has ended or was given up.
+pub(crate) async fn serve(start: Start) -> io::Result<()> {
+    let Start { index, settings, sockets, reader, shard, mut signal, pressure, watch, ready } = start;
+    let worker = Worker::new(index, settings, reader, shard, pressure, watch);
+    for (socket, listener) in sockets.into_iter().zip(&worker.settings.listen) {
+        let (local, front) = (socket.local_addr()?, listener.front()?);
+        let socket = Rc::new(rt::Listener::new(socket)?);
+        let signal = signal.clone();
+        worker.keep(0, move |worker| accept(worker, socket.clone(), local, front, signal.clone()));
+    }
+    // Nobody listens if the start was given up meanwhile.
+    let _ = ready.send(());
+    drop(ready);
+    if *signal.borrow_and_update() == Stage::Run {
+        worker.stage.set(rt::changed(&mut signal).await);
+    }
+    worker.stage.set(Stage::Drain.max(*signal.borrow()));
+    let grace = worker.clock.after(worker.settings.idle_grace);
+    worker.idle_until.set(grace);
+    let deadline = worker.clock.after(worker.settings.drain_timeout);
+    let mut idle_told = false;
+    while worker.connections.get() > 0 && !worker.clock.is_over(deadline) && worker.stage.get() != Stage::Stop
+    {
+        rt::sleep(Duration::from_millis(10)).await;
+        worker.stage.set(Stage::Drain.max(*signal.borrow()));
+        if !idle_told && worker.clock.is_over(grace) {
+            // Idle connections look at the time when woken, and close.
+            worker.clock.wake_all();
+            idle_told = true;
+        }
+    }
+    if let Some(log) = &worker.access_log {
+        log.flush();
+    }
+    Ok(())
+}
+
+/// The worker's own timer: deadlines, the access log, idle upstream connections, spare memory, what is to be told.
+async fn tick(worker: Rc<Worker>) {
+    let mut ticks = 0u32;
+    let flush = worker.settings.access_log.as_ref().map_or(TICK, |log| log.flush);
+    let flush = u32::try_from(flush.as_millis() / TICK.as_millis()).unwrap_or(u32::MAX).max(1);
+    loop {
+        rt::sleep(TICK).await;
+        #[cfg(test)]
+        tests::maybe_panic(&worker.settings, "tick");
+        if worker.clock.advance() {
+            // What a deadline is about may have come meanwhile, and lie with the kernel: it tells
+            // of so many events at once.
+            for _ in 0..=worker.clock.waiters() / rt::EVENTS {
+                rt::events().await;
+            }
+        }
+        worker.clock.strike();
+        worker.watch.member(worker.index).ticks.fetch_add(1, Ordering::Relaxed);
+        worker.yield_descriptors();
+        ticks = ticks.wrapping_add(1);
+        if let Some(log) = &worker.access_log
+            && ticks.is_multiple_of(flush)
+        {
+            log.flush();
+        }
+        if ticks.is_multiple_of(20) {
+            worker.pools.sweep(worker.clock.coarse_ms());
+            worker.tell();
+        }
+        if ticks.is_multiple_of(200) {
+            worker.buffers.shrink();
+            worker.shrink_scratch();
+        }
+    }
+}
+
+/// Takes a new snapshot at once, also when no request comes.
+async fn follow(worker: Rc<Worker>) {
+    loop {
+        std::future::poll_fn(|cx| worker.reader.borrow().poll_stale(cx)).await;
+        drop(worker.lease());
+    }
+}
+
+impl Worker {
+    /// Starts the tasks that every worker has.
+    pub(super) fn keep_going(self: &Rc<Worker>) {
+        self.keep(1, tick);
+        self.keep(2, follow);
+    }
+
+    /// Runs one of the worker's own tasks (of [`crate::notice::OWN_TASKS`]). A panic in it is counted and told, and
+    /// the task begins anew: without it, the worker would seem to serve and do so no more.
+    fn keep<F: Future<Output = ()> + 'static>(
+        self: &Rc<Worker>,
+        task: usize,
+        mut make: impl FnMut(Rc<Worker>) -> F + 'static,
+    ) {
+        let worker = self.clone();
+        rt::spawn(async move {
+            loop {
+                let mut running = Box::pin(make(worker.clone()));
+                let ended = std::future::poll_fn(|cx| {
+                    match catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(cx))) {
+                        Ok(polled) => polled.map(|()| true),
+                        Err(_) => Poll::Ready(false),
+                    }
+                });
+                if ended.await {
+                    break;
+                }
+                worker.shard.panicked();
+                worker.notices.panicked(task);
+                // What panics at once again shall not take all of the worker's time.
+                rt::sleep(TICK).await;
+            }
+        });
+    }
+
+    /// Tells what has been counted, for the log.
+    fn tell(&self) {
+        let tell = |notice| (self.settings.on_notice)(self.index, notice);
+        self.notices.tell(self.settings.max_connections, tell);
+        self.fetches.tell(&self.settings, tell);
+    }
+}

@@ -1,0 +1,74 @@
+//! What gives way when room or descriptors run out: idle connections, those to upstreams first.
+
+use std::io;
+use std::sync::atomic::Ordering;
+
+use super::Worker;
+use crate::notice::count;
+
+/// Idle connections of clients that are closed at once to make room, at most. So a look at all
+/// of them pays (nginx closes as many).
+const CLOSED_FOR_ROOM: usize = 32;
+
+/// Idle connections that are closed at once when descriptors have run out.
+const CLOSED_FOR_DESCRIPTORS: usize = 8;
+
+/// No descriptor, or no memory for one, is left.
+pub(crate) fn is_shortage(error: &io::Error) -> bool {
+    const ENOMEM: i32 = 12;
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    const ENOBUFS: i32 = 105;
+    matches!(error.raw_os_error(), Some(EMFILE | ENFILE | ENOBUFS | ENOMEM))
+}
+
+impl Worker {
+    /// Closes idle connections to upstreams when another worker has no descriptors left.
+    pub(super) fn yield_descriptors(&self) {
+        let pressure = self.pressure.load(Ordering::Relaxed);
+        if self.pressure_seen.replace(pressure) != pressure {
+            self.close_idle_upstreams(self.pools.len().div_ceil(4));
+        }
+    }
+
+    /// Asks the other workers for descriptors.
+    pub(crate) fn ask_for_descriptors(&self) {
+        self.pressure.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Closes those idle connections of clients that have been idle longest, for new ones. True if
+    /// there were any; they end with the next turn.
+    pub(crate) fn close_idle_clients(&self) -> bool {
+        let closed = self.clock.end_longest_rests(CLOSED_FOR_ROOM);
+        count(&self.notices.closed_for_room, closed as u64);
+        self.shard.idle_clients_closed(closed as u64);
+        closed > 0
+    }
+
+    /// Makes descriptors free: idle connections to upstreams go first, then idle clients, which end
+    /// with the next turn. False if this worker has neither; the others are asked for some.
+    #[cold]
+    pub(crate) fn free_descriptors(&self) -> bool {
+        count(&self.notices.shortages, 1);
+        self.shard.out_of_descriptors();
+        let upstreams = self.close_idle_upstreams(CLOSED_FOR_DESCRIPTORS);
+        if upstreams > 0 {
+            return true;
+        }
+        let clients = self.clock.end_longest_rests(CLOSED_FOR_DESCRIPTORS);
+        count(&self.notices.clients_closed, clients as u64);
+        self.shard.idle_clients_closed(clients as u64);
+        if clients == 0 {
+            self.ask_for_descriptors();
+        }
+        clients > 0
+    }
+
+    /// Closes some of the connections to upstreams that have been idle longest.
+    pub(crate) fn close_idle_upstreams(&self, most: usize) -> usize {
+        let closed = self.pools.close_oldest(most);
+        count(&self.notices.upstreams_closed, closed as u64);
+        self.shard.idle_upstreams_closed(closed as u64);
+        closed
+    }
+}
