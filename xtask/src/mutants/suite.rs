@@ -29,29 +29,14 @@ struct Program {
 impl Suite {
     /// Builds a room's tests, or says where the compiler found mistakes.
     pub fn build(tree: &Tree, room: &str) -> Result<Result<Suite, Vec<Error>>> {
-        let mut command = cargo();
-        command
-            .args(["test", "--no-run", "--lib", "--tests", "--message-format=json", "--package", room])
-            .current_dir(tree.root())
-            .env("CARGO_TARGET_DIR", tree.build())
-            // The tests run a thousand times, the compiler once.
-            .args(["--config", &format!("profile.dev.package.{room}.opt-level=1")])
-            .env("CARGO_PROFILE_DEV_DEBUG", "0");
-        let shown = show(&command);
-        let output =
-            command.stderr(Stdio::piped()).output().with_context(|| format!("cannot start `{shown}`"))?;
-        let messages: Vec<Value> = String::from_utf8_lossy(&output.stdout)
-            .lines()
-            .filter_map(|line| serde_json::from_str(line).ok())
-            .collect();
-        if !output.status.success() {
-            let errors: Vec<_> =
-                messages.iter().filter_map(|message| error(message, room)).flatten().collect();
-            if errors.is_empty() {
-                bail!("`{shown}` failed:\n{}", String::from_utf8_lossy(&output.stderr).trim_end());
-            }
+        // Without tests first: half the work where it fails.
+        if let Err(errors) = compile(tree, room, &["build", "--lib"])? {
             return Ok(Err(errors));
         }
+        let messages = match compile(tree, room, &["test", "--no-run", "--lib", "--tests"])? {
+            Ok(messages) => messages,
+            Err(errors) => return Ok(Err(errors)),
+        };
         let program = |message: &Value| {
             let tests = message["profile"]["test"].as_bool() == Some(true);
             let path = message["executable"].as_str().filter(|_| tests)?;
@@ -114,6 +99,32 @@ impl Suite {
         }
         Ok(Outcome::Missed)
     }
+}
+
+/// What cargo says while it builds, or the mistakes.
+fn compile(tree: &Tree, room: &str, what: &[&str]) -> Result<Result<Vec<Value>, Vec<Error>>> {
+    let mut command = cargo();
+    command
+        .args(what)
+        .args(["--message-format=json", "--package", room])
+        // The tests run a thousand times, the compiler once.
+        .args(["--config", &format!("profile.dev.package.{room}.opt-level=1")])
+        .current_dir(tree.root())
+        .env("CARGO_TARGET_DIR", tree.build())
+        .env("CARGO_PROFILE_DEV_DEBUG", "0");
+    let shown = show(&command);
+    let output =
+        command.stderr(Stdio::piped()).output().with_context(|| format!("cannot start `{shown}`"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let messages: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    if output.status.success() {
+        return Ok(Ok(messages));
+    }
+    let errors: Vec<_> = messages.iter().filter_map(|message| error(message, room)).flatten().collect();
+    if errors.is_empty() {
+        bail!("`{shown}` failed:\n{}", String::from_utf8_lossy(&output.stderr).trim_end());
+    }
+    Ok(Err(errors))
 }
 
 /// A shell that runs a test program.
