@@ -111,7 +111,7 @@ fn try_room(room: &str, choice: &Choice, tree: &Tree) -> Result<bool> {
     };
     let suite = suite.measured()?;
     for (number, mutant) in switched.together() {
-        report.add(mutant, suite.outcome(number)?);
+        report.add(mutant, suite.outcome(number, mutant.module())?);
     }
     for mutant in switched.alone() {
         if choice.quick {
@@ -122,7 +122,7 @@ fn try_room(room: &str, choice: &Choice, tree: &Tree) -> Result<bool> {
         report.add(
             mutant,
             match Suite::build(tree, room)? {
-                Ok(built) => built.with_times_of(&suite).outcome(0)?,
+                Ok(built) => built.with_times_of(&suite).outcome(0, mutant.module())?,
                 Err(_) => Outcome::Unviable,
             },
         );
