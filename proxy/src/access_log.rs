@@ -52,6 +52,7 @@ impl AccessLog {
     pub(crate) fn add(&self, x: &Exchange<'_>, unix_ms: u64) {
         let mut stamp = self.stamp.borrow_mut();
         stamp.set(unix_ms);
+        stamp.set_server(x.upstream_addr);
         self.outlet.borrow_mut().line(|out| self.format.write(x, &stamp, out));
     }
 

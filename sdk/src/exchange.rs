@@ -307,7 +307,7 @@ impl<'s> Exchange<'s> {
     /// 128 bits no other exchange has, the same at every call: `$request_id`. A keyed hash of the
     /// exchange's number on this thread, whose key is random and known to nobody.
     pub fn unique(&self) -> [u64; 2] {
-        SEED.with(|seed| [0u8, 1].map(|half| seed.hash_one((half, self.serial))))
+        SEED.with(|seed| [0, 1].map(|half| seed.hash_one((self.serial << 1) | half)))
     }
 
     /// Unix milliseconds at which the exchange began, as far as anybody wants to know: the clock

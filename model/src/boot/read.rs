@@ -335,7 +335,7 @@ fn access_log(http: File<'_>) -> Result<Option<AccessLog>, Invalid> {
             .expected(format!("from {least} to {most} bytes"))
             .got(bytes.to_string()))
     };
-    let buffer = size("/access_log_buffer", 16 << 10, 1 << 10, 16 << 20)?;
+    let buffer = size("/access_log_buffer", 64 << 10, 1 << 10, 16 << 20)?;
     Ok(Some(AccessLog {
         path: path.to_owned(),
         is_default: written.is_none(),

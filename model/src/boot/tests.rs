@@ -315,7 +315,7 @@ fn the_access_log_is_on_and_can_be_off() {
             .format
             .ends_with(" \"$upstream_scheme://$upstream_host$upstream_uri\" \"$apisix_request_id\"")
     );
-    assert_eq!((default.buffer, default.queue), (16 << 10, 1 << 20));
+    assert_eq!((default.buffer, default.queue), (64 << 10, 1 << 20));
     for off in ["access_log: off", "access_log: false", "enable_access_log: false"] {
         assert_eq!(http(off), None, "{off}");
     }

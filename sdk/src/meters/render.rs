@@ -178,15 +178,9 @@ fn own(page: &mut Page<'_>, settings: &Settings, collected: &Collected, facts: &
     }
     page.head("fetches", "gauge", "Requests of plugins in flight");
     page.line("fetches", "", "", collected.sum(|node| &node.fetches));
-    if !facts.entries_dropped.is_empty() {
-        page.head(
-            "log_entries_dropped_total",
-            "counter",
-            "Log entries of plugins that found no room or no way",
-        );
-        for (plugin, dropped) in facts.entries_dropped {
-            page.line("log_entries_dropped_total", "", &format!("plugin=\"{plugin}\""), *dropped);
-        }
+    page.head("log_entries_dropped_total", "counter", "Log entries of plugins that found no room or no way");
+    for (plugin, dropped) in facts.entries_dropped {
+        page.line("log_entries_dropped_total", "", &format!("plugin=\"{plugin}\""), *dropped);
     }
     page.head(
         "log_entries_waiting_bytes",

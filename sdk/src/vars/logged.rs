@@ -22,6 +22,11 @@ impl Var {
             Kind::Plain(Plain::TimeLocal) => out.extend_from_slice(stamp.local()),
             Kind::Plain(Plain::TimeIso8601) => out.extend_from_slice(stamp.iso8601()),
             Kind::Plain(Plain::Msec) => time::seconds(stamp.unix_ms(), out),
+            Kind::Plain(Plain::UpstreamAddr) if x.tried.is_empty() && x.upstream_addr.is_some() => {
+                out.extend_from_slice(stamp.server());
+            }
+            // An address holds nothing to escape.
+            Kind::Plain(Plain::RemoteAddr) => out.extend_from_slice(x.client.ip_text().as_bytes()),
             Kind::Plain(plain) if x.refused.is_some() && plain.is_set_for_requests() => {}
             _ if x.refused.is_some() && !self.is_of_connection() => return false,
             // To NGINX it is empty until something rewrites it (APISIX 3.18's `set $upstream_uri`).
@@ -47,6 +52,7 @@ impl Var {
             Found::Nothing => return false,
             Found::Borrowed(text) => escape(text, out),
             Found::Value(value) => escape(&value.into_text(), out),
+            Found::Plain => {}
             // Rarely is there anything to escape in what was written.
             Found::Written if is_plain_text(&out[start..]) => {}
             Found::Written => {

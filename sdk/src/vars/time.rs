@@ -3,6 +3,7 @@
 //! Points in time as nginx's log variables write them, in UTC.
 
 use std::io::Write;
+use std::net::SocketAddr;
 
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
@@ -40,17 +41,25 @@ pub(super) fn local(unix_ms: u64, out: &mut Vec<u8>) {
 
 /// Seconds with three decimals.
 pub(super) fn seconds(milliseconds: u64, out: &mut Vec<u8>) {
-    wire::h1::encode::decimal(milliseconds / 1000, out);
     let digit = |by: u64| b'0' + (milliseconds / by % 10) as u8;
-    out.extend_from_slice(&[b'.', digit(100), digit(10), digit(1)]);
+    let rest = [digit(1000), b'.', digit(100), digit(10), digit(1)];
+    if milliseconds < 10_000 {
+        out.extend_from_slice(&rest);
+        return;
+    }
+    wire::h1::encode::decimal(milliseconds / 10_000, out);
+    out.extend_from_slice(&rest);
 }
 
-/// The time of a line in a log, whose texts are made once a second.
+/// What lines of a log have in common with the line before: their time, whose texts are made once a
+/// second, and mostly the server that was asked.
 #[derive(Debug, Clone, Default)]
 pub struct Stamp {
     unix_ms: u64,
     local: Vec<u8>,
     iso8601: Vec<u8>,
+    addr: Option<SocketAddr>,
+    server: Vec<u8>,
 }
 
 impl Stamp {
@@ -65,6 +74,24 @@ impl Stamp {
             self.iso8601.clear();
             iso8601(unix_ms, &mut self.iso8601);
         }
+    }
+
+    /// Takes the server that was asked.
+    #[inline]
+    pub fn set_server(&mut self, addr: Option<SocketAddr>) {
+        if self.addr != addr {
+            self.addr = addr;
+            self.server.clear();
+            if let Some(addr) = addr {
+                // Writing to a Vec cannot fail.
+                let _ = write!(self.server, "{addr}");
+            }
+        }
+    }
+
+    /// The server as text; empty if none was asked.
+    pub(super) fn server(&self) -> &[u8] {
+        &self.server
     }
 
     pub(super) fn unix_ms(&self) -> u64 {
@@ -121,6 +148,13 @@ mod tests {
         out.push(b' ');
         super::seconds(1_700_000_000_042, &mut out);
         assert_eq!(out, b"14/Nov/2023:22:13:20 +0000 1700000000.042");
+        for (milliseconds, expected) in
+            [(0, "0.000"), (7, "0.007"), (9_999, "9.999"), (10_000, "10.000"), (123_456, "123.456")]
+        {
+            out.clear();
+            super::seconds(milliseconds, &mut out);
+            assert_eq!(out, expected.as_bytes());
+        }
     }
 
     #[test]
