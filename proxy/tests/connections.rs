@@ -407,6 +407,23 @@ fn a_tunnel_carries_bytes_both_ways() {
 }
 
 #[test]
+fn a_tunnel_does_not_begin_within_a_request() {
+    let ask = "GET /ws HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nGET /b";
+    let agree = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
+    Case {
+        client: vec![Send(ask), Until("\r\n\r\n"), Close],
+        // It agrees before it has read, and takes, more than a part of the head.
+        servers: vec![vec![Send(agree), Wait(50), ToEnd]],
+        wants: vec!["HTTP/1.1 502 "],
+        unheard: vec!["GET /b"],
+        narrow: true,
+        seeds: 4,
+        ..case()
+    }
+    .run("101 before the request is sent");
+}
+
+#[test]
 fn a_draining_worker_says_that_a_request_was_the_last() {
     Case {
         client: vec![Send(GET), ToEnd],

@@ -234,11 +234,13 @@ impl Delivery<'_, '_, '_> {
         self.from.read(deadline).await
     }
 
-    /// 101 (RFC 9110 section 15.2.2): only if it was asked for.
+    /// 101 (RFC 9110 section 15.2.2): only if it was asked for, and behind the whole request. Else the
+    /// tunnel's bytes would stand within a head that is still on its way.
     async fn switch(self) -> Result<Received, Fault> {
         let head = &mut self.x.messages.response;
         let agreed = head.fields.get(Name::Upgrade).is_some_and(|to| to.eq_ignore_ascii_case(b"websocket"));
-        if !self.websocket || !head.upgrade || !agreed {
+        let sent = self.state.done_at.get().is_some();
+        if !self.websocket || !head.upgrade || !agreed || !sent {
             return Err(Fault::upstream(FaultKind::UnaskedInterim));
         }
         self.x.source = Source::Upstream;

@@ -65,6 +65,8 @@ pub struct Case {
     /// What the client gets exactly once.
     pub once: &'static str,
     pub frames: bool,
+    /// A server's connection holds next to nothing.
+    pub narrow: bool,
     pub seeds: u64,
 }
 
@@ -80,6 +82,7 @@ const BASE: Case = Case {
     broken: false,
     once: "",
     frames: false,
+    narrow: false,
     seeds: 24,
 };
 
@@ -237,6 +240,7 @@ impl Case {
             let heard: Rc<RefCell<Vec<Rc<RefCell<Got>>>>> = Rc::default();
             let playing = Rc::new(Cell::new(0));
             let scripts = RefCell::new(VecDeque::from(case.servers.clone()));
+            let case_narrow = case.narrow;
             let count = Rc::new(Cell::new(0u64));
             {
                 let (heard, playing, gateway, about) =
@@ -245,7 +249,10 @@ impl Case {
                     let number = count.get();
                     count.set(number + 1);
                     let script = scripts.borrow_mut().pop_front()?;
-                    let (end, theirs) = testing::pair(schedule(100 + number), schedule(200 + number));
+                    let narrow = case_narrow.then_some(16);
+                    let ours = schedule(100 + number);
+                    let ours = Schedule { room: narrow.unwrap_or(ours.room), ..ours };
+                    let (end, theirs) = testing::pair(ours, schedule(200 + number));
                     let got = Rc::new(RefCell::new(Got::default()));
                     heard.borrow_mut().push(got.clone());
                     let (playing, gateway, about) = (playing.clone(), gateway.clone(), about.clone());
