@@ -16,7 +16,7 @@ use sdk::{BadField, Build, Endpoint, Exchange, Fields, Method, Name, Plugin, Rep
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::tree;
+use crate::tree::{self, quote};
 
 /// The stage.
 pub struct BatchRequests {
@@ -353,22 +353,6 @@ fn write_answer(answer: &Fetched, has_body: bool, out: &mut Vec<u8>) {
         quote(&answer.body, out);
     }
     out.push(b'}');
-}
-
-/// A JSON string, whose bytes stay as they are where they need no escape, as cjson has it.
-fn quote(text: &[u8], out: &mut Vec<u8>) {
-    out.push(b'"');
-    for &byte in text {
-        match byte {
-            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
-            b'\n' => out.extend_from_slice(b"\\n"),
-            b'\r' => out.extend_from_slice(b"\\r"),
-            b'\t' => out.extend_from_slice(b"\\t"),
-            0..=0x1f | 0x7f => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
-            _ => out.push(byte),
-        }
-    }
-    out.push(b'"');
 }
 
 #[cfg(test)]

@@ -69,6 +69,7 @@ plugins! {
     ConsumerRestriction(consumer_restriction::ConsumerRestriction),
     ForwardAuth(forward_auth::ForwardAuth),
     ProxyCache(proxy_cache::ProxyCache),
+    BodyTransformer(body_transformer::BodyTransformer),
     ProxyMirror(proxy_mirror::ProxyMirror),
     ProxyRewrite(proxy_rewrite::ProxyRewrite),
     Workflow(workflow::Workflow),

@@ -56,6 +56,22 @@ pub(crate) fn form(text: &[u8]) -> Map<String, Value> {
     all
 }
 
+/// A JSON string, whose bytes stay as they are where they need no escape, as cjson has it.
+pub(crate) fn quote(text: &[u8], out: &mut Vec<u8>) {
+    out.push(b'"');
+    for &byte in text {
+        match byte {
+            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            0..=0x1f | 0x7f => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
+            _ => out.push(byte),
+        }
+    }
+    out.push(b'"');
+}
+
 /// Finds what is wrong with a text as cjson finds it.
 struct Scan<'t> {
     text: &'t [u8],

@@ -11,7 +11,7 @@ mod body;
 mod graphql;
 mod json;
 mod logged;
-mod multipart;
+pub mod multipart;
 mod parsed;
 pub(crate) mod read;
 mod time;

@@ -8,12 +8,15 @@ use crate::verdict::Unjudged;
 
 const BROKEN: Unjudged = Unjudged::Unreadable;
 
-/// Calls `each` with every part's name and value, in order.
-pub(super) fn parts<'a>(
-    kind: &[u8],
+/// Calls `each` with every part's name and value, in order, and gives the boundary between them.
+///
+/// # Errors
+/// A body of which servers would read different parts, or what `each` said.
+pub fn parts<'k, 'a>(
+    kind: &'k [u8],
     body: &'a [u8],
     mut each: impl FnMut(&[u8], &'a [u8]) -> Result<(), Unjudged>,
-) -> Result<(), Unjudged> {
+) -> Result<&'k [u8], Unjudged> {
     let boundary = parameter(kind, b"boundary")?.filter(|boundary| !boundary.is_empty()).ok_or(BROKEN)?;
     let delimiter = [b"--", boundary].concat();
     let mut from = None;
@@ -27,7 +30,7 @@ pub(super) fn parts<'a>(
         }
         let rest = &body[mark + delimiter.len()..];
         if rest.starts_with(b"--") {
-            return Ok(());
+            return Ok(boundary);
         }
         // Blanks may follow, then the line ends; a longer word is another boundary to some.
         let blanks = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();

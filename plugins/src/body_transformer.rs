@@ -1,0 +1,353 @@
+//! body-transformer: makes another body of the request's, or of the response's, by a template.
+//!
+//! Settings, order, words and statuses as in APISIX 3.18. Templates have the syntax of
+//! lua-resty-template with a part of Lua (see [`parse`]); what is not understood is refused when the
+//! configuration is written. A run is bounded in steps and in bytes, and what it holds counts against
+//! the worker's budget.
+
+mod library;
+mod parse;
+mod run;
+mod xml;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use model::Invalid;
+use sdk::chain::Phases;
+use sdk::exchange::{Body, NotSet};
+use sdk::vars::multipart;
+use sdk::{Build, Chunk, Exchange, Method, Plugin, Reply, Step};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use smallvec::SmallVec;
+
+use crate::tree;
+use parse::Template;
+use run::{Input, Parts, Table};
+
+/// The stage.
+pub struct BodyTransformer {
+    request: Option<Box<Transform>>,
+    response: Option<Box<Transform>>,
+    max_request: usize,
+    max_response: usize,
+    max_output: usize,
+}
+
+struct Transform {
+    format: Option<Format>,
+    /// The template is in Base64 for certain.
+    base64: bool,
+    plain: Option<Template>,
+    decoded: Option<Template>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Format {
+    Xml,
+    Json,
+    Encoded,
+    Args,
+    Plain,
+    Multipart,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Config {
+    request: Option<TransformConfig>,
+    response: Option<TransformConfig>,
+    max_req_body_size: usize,
+    max_resp_body_size: usize,
+}
+
+#[derive(Debug, Deserialize)]
+struct TransformConfig {
+    input_format: Option<Format>,
+    template: String,
+    #[serde(default)]
+    template_is_base64: bool,
+}
+
+/// Why there is no other body.
+#[derive(Debug)]
+struct Failed {
+    status: u16,
+    words: String,
+}
+
+/// A response's body, while it is gathered.
+struct Held {
+    /// Whose: the plugin may stand on a global rule and on the route.
+    stage: usize,
+    format: Option<Format>,
+    body: Vec<u8>,
+    memory: sdk::budget::Held,
+    cut: bool,
+}
+
+struct AtWork(SmallVec<[Held; 1]>);
+
+/// Bytes of an output, where `plugin_attr` says nothing else.
+const MAX_OUTPUT: usize = 64 << 20;
+
+impl Plugin for BodyTransformer {
+    const NAME: &'static str = "body-transformer";
+    const PRIORITY: i32 = 1080;
+    const PHASES: Phases = Phases::REWRITE.with(Phases::HEADER_FILTER).with(Phases::BODY_FILTER);
+
+    type Config = Config;
+
+    fn schema() -> Value {
+        let transform = json!({
+            "type": "object",
+            "properties": {
+                "input_format": {"type": "string", "enum": ["xml", "json", "encoded", "args", "plain", "multipart"]},
+                "template": {"type": "string"},
+                "template_is_base64": {"type": "boolean"},
+            },
+            "required": ["template"],
+        });
+        json!({
+            "type": "object",
+            "properties": {
+                "request": transform,
+                "response": transform,
+                "max_req_body_size": {
+                    "type": "integer", "minimum": 1, "default": 67_108_864,
+                    "description": "maximum request body size in bytes buffered into memory; larger request bodies are rejected",
+                },
+                "max_resp_body_size": {
+                    "type": "integer", "minimum": 1, "default": 67_108_864,
+                    "description": "maximum response body size in bytes buffered into memory; larger responses are truncated",
+                },
+            },
+            "anyOf": [{"required": ["request"]}, {"required": ["response"]}, {"required": ["request", "response"]}],
+        })
+    }
+
+    fn build(config: Config, cx: &mut Build<'_>) -> Result<BodyTransformer, Invalid> {
+        let transform = |config: Option<TransformConfig>, name: &str| {
+            let built = config.map(Transform::build).transpose();
+            built.map(|built| built.map(Box::new)).map_err(|error| error.at("/template").within(name))
+        };
+        let output = cx.attr.and_then(|attr| attr["max_output_size"].as_u64()).filter(|bytes| *bytes > 0);
+        Ok(BodyTransformer {
+            request: transform(config.request, "request")?,
+            response: transform(config.response, "response")?,
+            max_request: config.max_req_body_size,
+            max_response: config.max_resp_body_size,
+            max_output: output.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(MAX_OUTPUT),
+        })
+    }
+
+    fn phases(&self) -> Phases {
+        let request = if self.request.is_some() { Phases::REWRITE } else { Phases::NONE };
+        let response = Phases::HEADER_FILTER.with(Phases::BODY_FILTER);
+        request | if self.response.is_some() { response } else { Phases::NONE }
+    }
+
+    fn rewrite(&self, x: &mut Exchange<'_>) -> Step {
+        let Some(transform) = &self.request else { return Step::Next };
+        if x.lacks_body(self.max_request) {
+            return Step::Body(self.max_request);
+        }
+        if x.body_state == Body::TooLarge || x.body().len() > self.max_request {
+            return Step::Reply(Reply::status(413));
+        }
+        let kind = x.header("Content-Type").unwrap_or_default();
+        let get = x.method() == Method::Get;
+        let format = if get { Some(Format::Args) } else { transform.format.or_else(|| by_type(kind)) };
+        let body = Some(x.body()).filter(|body| !body.is_empty());
+        let made = transform.run(x, "request", format, kind, body, get, self.max_output);
+        match made.map(|made| x.set_body(made)) {
+            Ok(Ok(())) => Step::Next,
+            Ok(Err(NotSet::Spent | NotSet::Unread)) => Step::Reply(Reply::status(503)),
+            Err(Failed { status, words }) => Step::Reply(Reply::json(status, &json!({"message": words}))),
+        }
+    }
+
+    fn header_filter(&self, x: &mut Exchange<'_>) {
+        // Of an answer that failed, when this is the gateway's own in its place.
+        if let Some(AtWork(all)) = x.note_mut::<AtWork>() {
+            all.retain(|held| held.stage != self.id());
+        }
+        let Some(transform) = &self.response else { return };
+        if x.response_header("Content-Encoding").is_some() {
+            x.complain(Self::NAME, "the template did not run: the response has a Content-Encoding");
+            return;
+        }
+        let format = transform.format.or_else(|| by_type(x.response_header("Content-Type").unwrap_or_default()));
+        for name in ["Content-Length", "Last-Modified", "ETag"] {
+            x.remove_response_header(name);
+        }
+        let held = Held { stage: self.id(), format, body: Vec::new(), memory: Default::default(), cut: false };
+        match x.note_mut::<AtWork>() {
+            Some(AtWork(all)) => all.push(held),
+            None => x.set_note(AtWork(SmallVec::from_iter([held]))),
+        }
+    }
+
+    fn filters_body(&self, x: &Exchange<'_>) -> bool {
+        x.note::<AtWork>().is_some_and(|AtWork(all)| all.iter().any(|held| held.stage == self.id()))
+    }
+
+    fn holds_body(&self, x: &Exchange<'_>) -> bool {
+        self.filters_body(x)
+    }
+
+    fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
+        let budget = x.world.budget();
+        let at_work = x.note_mut::<AtWork>();
+        let Some(held) = at_work.and_then(|AtWork(all)| all.iter_mut().find(|held| held.stage == self.id())) else {
+            return;
+        };
+        let room = self.max_response.saturating_sub(held.body.len());
+        let piece = &chunk.data[..chunk.data.len().min(room)];
+        held.cut |= piece.len() < chunk.data.len();
+        if held.memory.reserve(budget, &mut held.body, piece.len(), self.max_response).is_err() {
+            chunk.refused = true;
+            return;
+        }
+        held.body.extend_from_slice(piece);
+        chunk.data.clear();
+        if !chunk.last {
+            return;
+        }
+        let (body, format, cut) = (std::mem::take(&mut held.body), held.format, held.cut);
+        if cut {
+            x.complain(Self::NAME, "the response's body is longer than max_resp_body_size: its end is left out");
+        }
+        let Some(transform) = &self.response else { return };
+        let kind = x.response_header("Content-Type").unwrap_or_default();
+        let given = Some(&body[..]).filter(|body| !body.is_empty());
+        match transform.run(x, "response", format, kind, given, false, self.max_output) {
+            Ok(made) => chunk.data = made,
+            Err(_) => {
+                x.complain(Self::NAME, "the response stays as it is: its body could not be read, or the template failed");
+                chunk.data = body;
+            }
+        }
+        if let Some(AtWork(all)) = x.note_mut::<AtWork>()
+            && let Some(held) = all.iter_mut().find(|held| held.stage == self.id())
+        {
+            chunk.refused |= held.memory.resize(budget, chunk.data.capacity()).is_err();
+        }
+    }
+}
+
+impl BodyTransformer {
+    fn id(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+}
+
+impl Transform {
+    fn build(config: TransformConfig) -> Result<Transform, Invalid> {
+        let text = config.template.as_bytes();
+        let decoded = STANDARD.decode(text).ok().filter(|decoded| std::str::from_utf8(decoded).is_ok());
+        let always = config.template_is_base64;
+        // Which of the two it is depends on the format, which a request may choose.
+        let decoded = decoded.map(|decoded| Template::parse(&decoded)).transpose()?;
+        let plain = if always && decoded.is_some() { None } else { Some(Template::parse(text)?) };
+        Ok(Transform { format: config.input_format, base64: always, plain, decoded })
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what a run depends on")]
+    fn run(
+        &self,
+        x: &Exchange<'_>,
+        side: &str,
+        format: Option<Format>,
+        kind: &[u8],
+        body: Option<&[u8]>,
+        get: bool,
+        most: usize,
+    ) -> Result<Vec<u8>, Failed> {
+        let spent = || Failed { status: 503, words: format!("{side} body decode: the worker holds as much as it may") };
+        let mut memory = sdk::budget::Held::default();
+        let (mut fields, mut parts) = (Table::default(), None);
+        if (body.is_some() || get)
+            && let Some(format) = format.filter(|format| *format != Format::Plain)
+        {
+            let given = body.unwrap_or_default();
+            let weight = match format {
+                Format::Xml => xml::weight(given),
+                Format::Args => tree::weight(x.query()),
+                _ => tree::weight(given),
+            };
+            memory.resize(x.world.budget(), weight).map_err(|_| spent())?;
+            (fields, parts) = read(x, format, kind, given)
+                .map_err(|words| Failed { status: 400, words: format!("{side} body decode: {words}") })?;
+        }
+        // A field of the body never stands for what templates call.
+        for name in ["_ctx", "_body", "_escape_xml", "_escape_json", "_multipart"] {
+            fields.map.shift_remove(name.as_bytes());
+        }
+        let in_base64 = self.base64 || format.is_some_and(|format| !matches!(format, Format::Encoded | Format::Args));
+        let template = if in_base64 { self.decoded.as_ref().or(self.plain.as_ref()) } else { self.plain.as_ref() };
+        let template = template.or(self.decoded.as_ref()).ok_or_else(spent)?;
+        run::run(template, Input { x, fields, body, multipart: parts, most })
+            .map_err(|words| Failed { status: 503, words: format!("{side} template rendering: {words}") })
+    }
+}
+
+fn read(x: &Exchange<'_>, format: Format, kind: &[u8], body: &[u8]) -> Result<(Table, Option<Parts>), String> {
+    match format {
+        Format::Json => match tree::read(body)? {
+            Value::Object(members) => Ok((run::of_members(members), None)),
+            Value::Array(list) => {
+                let list = list.into_iter().map(run::of_json).collect();
+                Ok((Table { list, is_list: true, ..Table::default() }, None))
+            }
+            _ => Err("it is neither an object nor a list".into()),
+        },
+        Format::Xml => xml::read(body).map(|fields| (fields, None)),
+        Format::Encoded => Ok((run::of_members(tree::form(body)), None)),
+        Format::Args => Ok((run::of_members(tree::form(x.query())), None)),
+        Format::Multipart => {
+            let mut all = Vec::new();
+            let boundary = multipart::parts(kind, body, |name, value| {
+                all.push((name.to_vec(), value.to_vec()));
+                Ok(())
+            });
+            let boundary = boundary.map_err(|_| "the parts cannot be told apart")?.to_vec();
+            let mut fields = Table::default();
+            for (name, value) in &all {
+                let value = run::text(value);
+                match fields.map.get_mut(&name[..]) {
+                    Some(run::Value::Table(list)) => list.borrow_mut().list.push(value),
+                    Some(first) => {
+                        let list = vec![first.clone(), value];
+                        *first = run::table(Table { list, ..Table::default() });
+                    }
+                    None => {
+                        fields.map.insert(name.clone().into(), value);
+                    }
+                }
+            }
+            Ok((fields, Some(Parts { boundary, all })))
+        }
+        Format::Plain => Ok((Table::default(), None)),
+    }
+}
+
+/// The format that a Content-Type tells of.
+fn by_type(kind: &[u8]) -> Option<Format> {
+    let kind = String::from_utf8_lossy(kind);
+    let lower = kind.to_ascii_lowercase();
+    if kind.contains("text/xml") {
+        Some(Format::Xml)
+    } else if kind.contains("application/json") {
+        Some(Format::Json)
+    } else if lower.contains("application/x-www-form-urlencoded") {
+        Some(Format::Encoded)
+    } else if lower.contains("multipart/") {
+        Some(Format::Multipart)
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,315 @@
+//! The functions that templates may call.
+
+use std::cell::RefCell;
+
+use super::run::{DEEPEST, Parts, Run, Value, arithmetic, name_of, of_json, text, truth};
+use crate::tree::quote;
+
+/// Functions by name; those of modules with the module's.
+const FUNCTIONS: [&str; 27] = [
+    "_escape_json", "_escape_xml", "tostring", "tonumber", "type", "next", "require", "string.upper", "string.lower",
+    "string.len", "string.sub", "string.rep", "string.gsub", "string.find", "string.format", "table.concat",
+    "table.insert", "math.floor", "math.ceil", "math.abs", "math.max", "math.min", "core.json.encode",
+    "core.json.decode", "cjson.encode", "cjson.decode", "ngx.time",
+];
+
+pub(super) const MODULES: [&str; 7] = ["string", "table", "math", "core", "core.json", "cjson", "ngx"];
+
+pub(super) fn known(name: &str) -> Option<&'static str> {
+    FUNCTIONS.into_iter().find(|function| *function == name)
+}
+
+impl Run<'_, '_> {
+    pub fn call(&mut self, name: &'static str, arguments: &[Value]) -> Result<Value, String> {
+        let first = arguments.first().unwrap_or(&Value::Nil);
+        let number = |at: usize, default: f64| match arguments.get(at) {
+            None | Some(Value::Nil) => Ok(default),
+            Some(value) => arithmetic(value),
+        };
+        match name {
+            "_escape_json" | "core.json.encode" | "cjson.encode" => {
+                let mut out = Vec::new();
+                self.json(first, 0, &mut out)?;
+                self.made(out)
+            }
+            "core.json.decode" | "cjson.decode" => {
+                let bytes = self.bytes(name, arguments, 0)?;
+                self.spend(bytes.len() + crate::tree::weight(&bytes) / 64)?;
+                Ok(crate::tree::read(&bytes).map_or(Value::Nil, of_json))
+            }
+            "_escape_xml" => {
+                let bytes = self.bytes(name, arguments, 0)?;
+                let mut out = Vec::with_capacity(bytes.len());
+                for &byte in &bytes {
+                    match byte {
+                        b'&' => out.extend_from_slice(b"&amp;"),
+                        b'<' => out.extend_from_slice(b"&lt;"),
+                        b'>' => out.extend_from_slice(b"&gt;"),
+                        b'\'' => out.extend_from_slice(b"&apos;"),
+                        b'"' => out.extend_from_slice(b"&quot;"),
+                        _ => out.push(byte),
+                    }
+                }
+                self.made(out)
+            }
+            "tostring" => {
+                let bytes = self.text_of(first)?;
+                self.made(bytes)
+            }
+            "tonumber" => Ok(arithmetic(first).map_or(Value::Nil, Value::Number)),
+            "type" => Ok(text(name_of(first).as_bytes())),
+            "next" => match first {
+                Value::Table(table) => {
+                    let table = table.borrow();
+                    let key = table.map.keys().next().map(|key| text(key));
+                    Ok(if table.list.is_empty() { key.unwrap_or(Value::Nil) } else { Value::Number(1.0) })
+                }
+                other => Err(format!("bad argument #1 to 'next' (table expected, got {})", name_of(other))),
+            },
+            "require" => match first {
+                Value::Text(module) if **module == *b"apisix.core" => Ok(Value::Module("core")),
+                Value::Text(module) if matches!(&**module, b"cjson" | b"cjson.safe") => Ok(Value::Module("cjson")),
+                _ => Err("templates can require apisix.core and cjson only".into()),
+            },
+            "string.upper" => {
+                let bytes = self.bytes(name, arguments, 0)?;
+                self.made(bytes.to_ascii_uppercase())
+            }
+            "string.lower" => {
+                let bytes = self.bytes(name, arguments, 0)?;
+                self.made(bytes.to_ascii_lowercase())
+            }
+            "string.len" => Ok(Value::Number(self.bytes(name, arguments, 0)?.len() as f64)),
+            "string.sub" => {
+                let bytes = self.bytes(name, arguments, 0)?;
+                let place = |at: f64| if at < 0.0 { (bytes.len() as f64 + at + 1.0).max(0.0) } else { at };
+                let from = place(number(1, 1.0)?).max(1.0) as usize;
+                let to = (place(number(2, -1.0)?) as usize).min(bytes.len());
+                self.made(bytes.get(from - 1..to).unwrap_or_default().to_vec())
+            }
+            "string.rep" => {
+                let bytes = self.bytes(name, arguments, 0)?;
+                let times = number(1, 0.0)?.max(0.0) as usize;
+                let length = bytes.len().saturating_mul(times);
+                if length > self.most {
+                    return Err("a text is too long".into());
+                }
+                self.spend(length / 64)?;
+                self.made(bytes.repeat(times))
+            }
+            "string.find" => {
+                let (bytes, what) = (self.bytes(name, arguments, 0)?, self.bytes(name, arguments, 1)?);
+                let what = if arguments.get(3).is_some_and(truth) { what } else { literal(&what)? };
+                let from = (number(2, 1.0)?.max(1.0) as usize - 1).min(bytes.len());
+                self.spend(bytes.len() / 8)?;
+                let found = memchr::memmem::find(&bytes[from..], &what);
+                Ok(found.map_or(Value::Nil, |at| Value::Number((from + at + 1) as f64)))
+            }
+            "string.gsub" => {
+                let (bytes, what) = (self.bytes(name, arguments, 0)?, self.bytes(name, arguments, 1)?);
+                let with = self.bytes(name, arguments, 2)?;
+                let what = literal(&what)?;
+                if with.contains(&b'%') || what.is_empty() {
+                    return Err("templates replace plain texts only".into());
+                }
+                let (mut out, mut from) = (Vec::with_capacity(bytes.len()), 0);
+                for at in memchr::memmem::find_iter(&bytes, &what) {
+                    out.extend_from_slice(&bytes[from..at]);
+                    out.extend_from_slice(&with);
+                    from = at + what.len();
+                    if out.len() > self.most {
+                        return Err("a text is too long".into());
+                    }
+                }
+                out.extend_from_slice(&bytes[from..]);
+                self.spend(bytes.len() / 8)?;
+                self.made(out)
+            }
+            "string.format" => self.format(arguments),
+            "table.concat" => {
+                let Value::Table(list) = first else {
+                    return Err(format!("bad argument #1 to 'concat' (table expected, got {})", name_of(first)));
+                };
+                let between = if arguments.len() > 1 { self.bytes(name, arguments, 1)? } else { Vec::new() };
+                let list = list.borrow();
+                let mut out = Vec::new();
+                for (index, element) in list.list.iter().enumerate() {
+                    if index > 0 {
+                        out.extend_from_slice(&between);
+                    }
+                    out.extend_from_slice(&self.text_of(element)?);
+                    self.spend(1 + between.len() / 64)?;
+                }
+                self.made(out)
+            }
+            "table.insert" => match (first, arguments.get(1)) {
+                (Value::Table(list), Some(value)) if arguments.len() == 2 => {
+                    let value = self.copy(value.clone(), 0)?;
+                    list.borrow_mut().list.push(value);
+                    Ok(Value::Nil)
+                }
+                _ => Err("templates insert one value at a list's end".into()),
+            },
+            "math.floor" => Ok(Value::Number(arithmetic(first)?.floor())),
+            "math.ceil" => Ok(Value::Number(arithmetic(first)?.ceil())),
+            "math.abs" => Ok(Value::Number(arithmetic(first)?.abs())),
+            "math.max" | "math.min" => {
+                let mut best = arithmetic(first)?;
+                for value in &arguments[1..] {
+                    let value = arithmetic(value)?;
+                    best = if name == "math.max" { best.max(value) } else { best.min(value) };
+                }
+                Ok(Value::Number(best))
+            }
+            _ => Ok(Value::Number((self.x.world.now_ms() / 1000) as f64)),
+        }
+    }
+
+    /// A text or a number that a function is given.
+    fn bytes(&mut self, function: &str, arguments: &[Value], at: usize) -> Result<Vec<u8>, String> {
+        match arguments.get(at) {
+            Some(value @ (Value::Text(_) | Value::Number(_))) => self.text_of(value),
+            other => {
+                let found = other.map_or("no value", name_of);
+                let function = function.rsplit('.').next().unwrap_or(function);
+                Err(format!("bad argument #{} to '{function}' (string expected, got {found})", at + 1))
+            }
+        }
+    }
+
+    fn format(&mut self, arguments: &[Value]) -> Result<Value, String> {
+        let pattern = self.bytes("string.format", arguments, 0)?;
+        let (mut out, mut rest, mut at) = (Vec::new(), &pattern[..], 0);
+        while let Some((&byte, after)) = rest.split_first() {
+            rest = after;
+            if byte != b'%' {
+                out.push(byte);
+                continue;
+            }
+            let flags = rest.iter().take_while(|byte| matches!(byte, b'.' | b'0'..=b'9')).count().min(4);
+            let (flags, after) = rest.split_at(flags);
+            let (&kind, after) = after.split_first().ok_or("invalid option in 'format'")?;
+            rest = after;
+            if kind == b'%' {
+                out.push(b'%');
+                continue;
+            }
+            at += 1;
+            let value = arguments.get(at).ok_or_else(|| format!("bad argument #{} to 'format' (no value)", at + 1))?;
+            match (kind, flags) {
+                (b's', b"") => out.extend_from_slice(&self.text_of(value)?),
+                (b'd' | b'i', b"") => out.extend_from_slice(format!("{:.0}", arithmetic(value)?.trunc()).as_bytes()),
+                (b'f', [b'.', digits @ ..]) => {
+                    let digits = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).unwrap_or(0);
+                    out.extend_from_slice(format!("{:.*}", digits, arithmetic(value)?).as_bytes());
+                }
+                (b'f', b"") => out.extend_from_slice(format!("{:.6}", arithmetic(value)?).as_bytes()),
+                _ => return Err("templates format with %s, %d, %f and %.Nf only".into()),
+            }
+        }
+        self.made(out)
+    }
+
+    pub fn part(&mut self, parts: &RefCell<Parts>, method: &str, arguments: &[Value]) -> Result<Value, String> {
+        match method {
+            "tostring" => {
+                let parts = parts.borrow();
+                let mut out = Vec::new();
+                for (name, value) in &parts.all {
+                    out.extend_from_slice(b"--");
+                    out.extend_from_slice(&parts.boundary);
+                    out.extend_from_slice(b"\r\nContent-Disposition: form-data; name=\"");
+                    out.extend_from_slice(name);
+                    out.extend_from_slice(b"\"\r\n\r\n");
+                    out.extend_from_slice(value);
+                    out.extend_from_slice(b"\r\n");
+                }
+                out.extend_from_slice(b"--");
+                out.extend_from_slice(&parts.boundary);
+                out.extend_from_slice(b"--\r\n");
+                drop(parts);
+                self.made(out)
+            }
+            "set_simple" => {
+                let (name, value) = (self.bytes(method, arguments, 1)?, self.bytes(method, arguments, 2)?);
+                if name.iter().any(|byte| matches!(byte, b'"' | b'\r' | b'\n')) {
+                    return Err("this cannot be the name of a part".into());
+                }
+                let mut parts = parts.borrow_mut();
+                match parts.all.iter_mut().find(|(known, _)| *known == name) {
+                    Some((_, old)) => *old = value,
+                    None => parts.all.push((name, value)),
+                }
+                Ok(Value::Nil)
+            }
+            "delete" => {
+                let name = self.bytes(method, arguments, 1)?;
+                parts.borrow_mut().all.retain(|(known, _)| *known != name);
+                Ok(Value::Nil)
+            }
+            _ => Err(format!("attempt to call method '{method}' (not known to templates)")),
+        }
+    }
+
+    fn json(&mut self, value: &Value, depth: usize, out: &mut Vec<u8>) -> Result<(), String> {
+        self.spend(1)?;
+        if depth == DEEPEST {
+            return Err("Found too many nested data structures".into());
+        }
+        match value {
+            Value::Nil | Value::Null => out.extend_from_slice(b"null"),
+            Value::Bool(truth) => out.extend_from_slice(truth.to_string().as_bytes()),
+            Value::Number(number) if !number.is_finite() => return Err("Cannot serialise number: must not be NaN or Infinity".into()),
+            Value::Number(_) => out.extend_from_slice(&self.text_of(value)?),
+            Value::Text(text) => {
+                self.spend(text.len() / 64)?;
+                quote(text, out);
+            }
+            Value::Table(table) => {
+                let table = table.borrow();
+                if table.map.is_empty() && (table.is_list || !table.list.is_empty()) {
+                    for (index, element) in table.list.iter().enumerate() {
+                        out.push(if index == 0 { b'[' } else { b',' });
+                        self.json(element, depth + 1, out)?;
+                    }
+                    out.extend_from_slice(if table.list.is_empty() { b"[]" } else { b"]" });
+                    return Ok(());
+                }
+                out.push(b'{');
+                let numbered = table.list.iter().enumerate();
+                let numbered = numbered.map(|(index, value)| ((index + 1).to_string().into_bytes().into(), value));
+                let members = numbered.chain(table.map.iter().map(|(key, value)| (key.clone(), value)));
+                for (index, (key, value)) in members.enumerate() {
+                    if index > 0 {
+                        out.push(b',');
+                    }
+                    quote(&key, out);
+                    out.push(b':');
+                    self.json(value, depth + 1, out)?;
+                }
+                out.push(b'}');
+            }
+            other => return Err(format!("Cannot serialise {}: type not supported", name_of(other))),
+        }
+        Ok(())
+    }
+}
+
+/// A pattern of Lua's that stands for itself, without its escapes.
+fn literal(pattern: &[u8]) -> Result<Vec<u8>, String> {
+    let mut out = Vec::with_capacity(pattern.len());
+    let mut bytes = pattern.iter();
+    while let Some(&byte) = bytes.next() {
+        match byte {
+            b'%' => match bytes.next() {
+                Some(escaped) if escaped.is_ascii_punctuation() => out.push(*escaped),
+                _ => return Err("templates know plain texts, not patterns".into()),
+            },
+            b'^' | b'$' | b'(' | b')' | b'.' | b'[' | b']' | b'*' | b'+' | b'-' | b'?' => {
+                return Err("templates know plain texts, not patterns".into());
+            }
+            _ => out.push(byte),
+        }
+    }
+    Ok(out)
+}

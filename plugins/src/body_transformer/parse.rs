@@ -1,0 +1,563 @@
+//! Templates in the syntax of lua-resty-template, read into a tree.
+//!
+//! Of Lua, that is: `if`, `for` over numbers, `pairs` and `ipairs`, `local`, assignments, and expressions
+//! with calls of the functions that [`super::run`] has. What is not understood is refused when the
+//! configuration is checked, with its line.
+
+use std::sync::Arc;
+
+use model::Invalid;
+
+/// A template.
+#[derive(Debug)]
+pub(super) struct Template {
+    pub body: Vec<Stmt>,
+}
+
+#[derive(Debug)]
+pub(super) enum Stmt {
+    Text(Arc<[u8]>),
+    Out { escape: bool, value: Expr },
+    If { branches: Vec<(Expr, Vec<Stmt>)>, otherwise: Vec<Stmt> },
+    Count { name: Arc<str>, from: Expr, to: Expr, step: Option<Expr>, body: Vec<Stmt> },
+    Each { list: bool, key: Arc<str>, value: Option<Arc<str>>, of: Expr, body: Vec<Stmt> },
+    Local(Arc<str>, Option<Expr>),
+    Assign(Expr, Expr),
+    Call(Expr),
+}
+
+#[derive(Debug)]
+pub(super) enum Expr {
+    Nil,
+    Bool(bool),
+    Number(f64),
+    Text(Arc<[u8]>),
+    Name(Arc<str>),
+    Index(Box<Expr>, Box<Expr>),
+    Call(Box<Expr>, Vec<Expr>),
+    Method(Box<Expr>, Arc<str>, Vec<Expr>),
+    Binary(&'static str, Box<Expr>, Box<Expr>),
+    Unary(&'static str, Box<Expr>),
+    Table(Vec<(Option<Expr>, Expr)>),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Token {
+    Text(Arc<[u8]>),
+    /// `{{` or `{*`.
+    Out(bool),
+    /// The end of an output.
+    End,
+    Name(Arc<str>),
+    Number(f64),
+    String(Arc<[u8]>),
+    Sign(&'static str),
+    Over,
+}
+
+/// Operators and the like, the longer ones first.
+const SIGNS: [&str; 25] = [
+    "..", "==", "~=", "<=", ">=", "<", ">", "=", "+", "-", "*", "/", "%", "^", "#", "(", ")", "{", "}", "[",
+    "]", ";", ":", ",", ".",
+];
+
+const KEYWORDS: [&str; 21] = [
+    "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local", "nil", "not",
+    "or", "repeat", "return", "then", "true", "until", "while",
+];
+
+/// What may stand in each other at most.
+const DEEPEST: usize = 100;
+
+impl Template {
+    /// # Errors
+    /// What is not understood, and in which line.
+    pub fn parse(text: &[u8]) -> Result<Template, Invalid> {
+        let mut parser = Parser { tokens: tokens(text)?, at: 0, depth: 0 };
+        let body = parser.block()?;
+        match parser.peek() {
+            Token::Over => Ok(Template { body }),
+            token => Err(parser.unexpected(&token.clone(), "the end of the template")),
+        }
+    }
+}
+
+fn error(line: usize, words: impl AsRef<str>) -> Invalid {
+    Invalid::new(format!("the template is not understood in line {line}: {}", words.as_ref()))
+        .hint("of Lua, templates may use if, for, local, assignments and expressions")
+}
+
+/// Cuts a template into tokens, each with its line.
+fn tokens(text: &[u8]) -> Result<Vec<(Token, usize)>, Invalid> {
+    let mut all = Vec::new();
+    let (mut at, mut plain, mut line) = (0, Vec::new(), 1);
+    while at < text.len() {
+        let rest = &text[at..];
+        let tag = match rest {
+            [b'{', kind @ (b'{' | b'*' | b'%' | b'#' | b'(' | b'['), ..] => *kind,
+            _ => 0,
+        };
+        // `{(` and `{[` include another one where they close.
+        let close: &[u8] = match tag {
+            b'{' => b"}}",
+            b'*' => b"*}",
+            b'%' => b"%}",
+            b'#' => b"#}",
+            b'(' => b")}",
+            b'[' => b"]}",
+            _ => b"",
+        };
+        let end = (tag != 0).then(|| find(&rest[2..], close)).flatten();
+        let Some(end) = end else {
+            line += usize::from(text[at] == b'\n');
+            plain.push(text[at]);
+            at += 1;
+            continue;
+        };
+        let inner = &rest[2..2 + end];
+        let mut after = at + end + 4;
+        if plain.last() == Some(&b'\\') {
+            // A tag that is meant as it stands.
+            plain.pop();
+            plain.extend_from_slice(&text[at..after]);
+            line += lines(&text[at..after]);
+            at = after;
+            continue;
+        }
+        if matches!(tag, b'(' | b'[') {
+            return Err(error(line, "templates cannot include others"));
+        }
+        if !plain.is_empty() {
+            all.push((Token::Text(std::mem::take(&mut plain).into()), line));
+        }
+        match tag {
+            b'{' | b'*' => {
+                all.push((Token::Out(tag == b'{'), line));
+                code(inner, line, &mut all)?;
+                all.push((Token::End, line));
+            }
+            b'%' => code(inner, line, &mut all)?,
+            _ => {}
+        }
+        // As there, the line that a statement or a comment ends is not written.
+        if matches!(tag, b'%' | b'#') && text.get(after) == Some(&b'\n') {
+            after += 1;
+        }
+        line += lines(&text[at..after]);
+        at = after;
+    }
+    if !plain.is_empty() {
+        all.push((Token::Text(plain.into()), line));
+    }
+    all.push((Token::Over, line));
+    Ok(all)
+}
+
+fn lines(text: &[u8]) -> usize {
+    text.iter().filter(|&&byte| byte == b'\n').count()
+}
+
+fn find(text: &[u8], what: &[u8]) -> Option<usize> {
+    text.windows(what.len()).position(|window| window == what)
+}
+
+/// The tokens of Lua.
+fn code(text: &[u8], mut line: usize, all: &mut Vec<(Token, usize)>) -> Result<(), Invalid> {
+    let mut at = 0;
+    while let Some(&byte) = text.get(at) {
+        let rest = &text[at..];
+        if byte.is_ascii_whitespace() {
+            line += usize::from(byte == b'\n');
+            at += 1;
+        } else if rest.starts_with(b"--") {
+            at += find(rest, b"\n").unwrap_or(rest.len());
+        } else if byte.is_ascii_alphabetic() || byte == b'_' {
+            let length = rest.iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
+            all.push((Token::Name(String::from_utf8_lossy(&rest[..length]).into()), line));
+            at += length;
+        } else if byte.is_ascii_digit() {
+            let length = rest.iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'.').count();
+            // `1..x` is a number and two dots.
+            let length = find(&rest[..length], b"..").unwrap_or(length);
+            let digits = std::str::from_utf8(&rest[..length]).unwrap_or_default();
+            let hex = digits.strip_prefix("0x").and_then(|hex| u64::from_str_radix(hex, 16).ok()).map(|n| n as f64);
+            let number = hex.or_else(|| digits.parse().ok());
+            all.push((Token::Number(number.ok_or_else(|| error(line, format!("`{digits}` is no number")))?), line));
+            at += length;
+        } else if byte == b'"' || byte == b'\'' {
+            let (string, length) = string(rest).map_err(|words| error(line, words))?;
+            all.push((Token::String(string.into()), line));
+            line += lines(&rest[..length]);
+            at += length;
+        } else if rest.starts_with(b"[[") {
+            let end = find(&rest[2..], b"]]").ok_or_else(|| error(line, "a text has no end"))?;
+            let inner = &rest[2..2 + end];
+            all.push((Token::String(inner.strip_prefix(b"\n").unwrap_or(inner).into()), line));
+            line += lines(inner);
+            at += end + 4;
+        } else {
+            let sign = SIGNS.into_iter().find(|sign| rest.starts_with(sign.as_bytes()));
+            let sign = sign.ok_or_else(|| error(line, format!("`{}`", char::from(byte))))?;
+            all.push((Token::Sign(sign), line));
+            at += sign.len();
+        }
+    }
+    Ok(())
+}
+
+/// A quoted text, and its length with the quotes.
+fn string(text: &[u8]) -> Result<(Vec<u8>, usize), &'static str> {
+    let quote = text[0];
+    let (mut out, mut at) = (Vec::new(), 1);
+    loop {
+        match *text.get(at).ok_or("a text has no end")? {
+            byte if byte == quote => return Ok((out, at + 1)),
+            b'\\' => {
+                let escaped = *text.get(at + 1).ok_or("a text has no end")?;
+                at += 2;
+                match escaped {
+                    b'n' => out.push(b'\n'),
+                    b't' => out.push(b'\t'),
+                    b'r' => out.push(b'\r'),
+                    b'0'..=b'9' => {
+                        let digits: Vec<u8> =
+                            text[at - 1..].iter().copied().take(3).take_while(u8::is_ascii_digit).collect();
+                        let code = digits.iter().fold(0u32, |all, digit| all * 10 + u32::from(digit - b'0'));
+                        out.push(u8::try_from(code).map_err(|_| "an escape is beyond 255")?);
+                        at += digits.len() - 1;
+                    }
+                    b'"' | b'\'' | b'\\' | b'\n' => out.push(escaped),
+                    _ => return Err("an escape is not known"),
+                }
+            }
+            byte => {
+                out.push(byte);
+                at += 1;
+            }
+        }
+    }
+}
+
+struct Parser {
+    tokens: Vec<(Token, usize)>,
+    at: usize,
+    depth: usize,
+}
+
+impl Parser {
+    fn peek(&self) -> &Token {
+        // The last one says that it is over, and is never taken.
+        &self.tokens[self.at.min(self.tokens.len() - 1)].0
+    }
+
+    fn line(&self) -> usize {
+        self.tokens[self.at.min(self.tokens.len() - 1)].1
+    }
+
+    fn take(&mut self) -> Token {
+        let token = self.peek().clone();
+        self.at += usize::from(token != Token::Over);
+        token
+    }
+
+    fn unexpected(&self, found: &Token, expected: &str) -> Invalid {
+        let found = match found {
+            Token::Text(_) | Token::Out(_) => "an output".to_owned(),
+            Token::End => "the end of an output".to_owned(),
+            Token::Name(name) => format!("`{name}`"),
+            Token::Number(number) => format!("`{number}`"),
+            Token::String(_) => "a text".to_owned(),
+            Token::Sign(sign) => format!("`{sign}`"),
+            Token::Over => "the end".to_owned(),
+        };
+        error(self.line(), format!("{found} where {expected} was expected"))
+    }
+
+    fn is_word(&self, word: &str) -> bool {
+        matches!(self.peek(), Token::Name(name) if **name == *word)
+    }
+
+    fn word(&mut self, word: &str) -> bool {
+        let is = self.is_word(word);
+        self.at += usize::from(is);
+        is
+    }
+
+    fn sign(&mut self, sign: &str) -> bool {
+        let is = matches!(self.peek(), Token::Sign(found) if *found == sign);
+        self.at += usize::from(is);
+        is
+    }
+
+    fn expect_word(&mut self, word: &str) -> Result<(), Invalid> {
+        if self.word(word) { Ok(()) } else { Err(self.unexpected(self.peek(), &format!("`{word}`"))) }
+    }
+
+    fn expect_sign(&mut self, sign: &str) -> Result<(), Invalid> {
+        if self.sign(sign) { Ok(()) } else { Err(self.unexpected(self.peek(), &format!("`{sign}`"))) }
+    }
+
+    fn name(&mut self) -> Result<Arc<str>, Invalid> {
+        match self.peek() {
+            Token::Name(name) if !KEYWORDS.contains(&&**name) => {
+                let name = name.clone();
+                self.at += 1;
+                Ok(name)
+            }
+            token => Err(self.unexpected(token, "a name")),
+        }
+    }
+
+    fn deeper<T>(&mut self, parse: impl FnOnce(&mut Parser) -> Result<T, Invalid>) -> Result<T, Invalid> {
+        if self.depth == DEEPEST {
+            return Err(error(self.line(), "too much stands in each other"));
+        }
+        self.depth += 1;
+        let parsed = parse(self);
+        self.depth -= 1;
+        parsed
+    }
+
+    fn block(&mut self) -> Result<Vec<Stmt>, Invalid> {
+        let mut all = Vec::new();
+        loop {
+            match self.peek() {
+                Token::Over => return Ok(all),
+                Token::Name(name) if matches!(&**name, "end" | "else" | "elseif") => return Ok(all),
+                Token::Sign(";") => self.at += 1,
+                _ => all.push(self.deeper(Parser::statement)?),
+            }
+        }
+    }
+
+    fn statement(&mut self) -> Result<Stmt, Invalid> {
+        match self.peek().clone() {
+            Token::Text(text) => {
+                self.at += 1;
+                Ok(Stmt::Text(text))
+            }
+            Token::Out(escape) => {
+                self.at += 1;
+                let value = if *self.peek() == Token::End { Expr::Nil } else { self.expr()? };
+                match self.take() {
+                    Token::End => Ok(Stmt::Out { escape, value }),
+                    token => Err(self.unexpected(&token, "the end of the output")),
+                }
+            }
+            Token::Name(_) if self.word("if") => self.branches(),
+            Token::Name(_) if self.word("for") => self.loops(),
+            Token::Name(_) if self.word("local") => {
+                let name = self.name()?;
+                let value = if self.sign("=") { Some(self.expr()?) } else { None };
+                Ok(Stmt::Local(name, value))
+            }
+            Token::Name(name) if KEYWORDS.contains(&&*name) => Err(self.unexpected(&Token::Name(name), "a statement")),
+            _ => {
+                let target = self.suffixed()?;
+                match target {
+                    Expr::Call(..) | Expr::Method(..) => Ok(Stmt::Call(target)),
+                    Expr::Name(_) | Expr::Index(..) => {
+                        self.expect_sign("=")?;
+                        Ok(Stmt::Assign(target, self.expr()?))
+                    }
+                    _ => Err(self.unexpected(self.peek(), "a statement")),
+                }
+            }
+        }
+    }
+
+    fn branches(&mut self) -> Result<Stmt, Invalid> {
+        let (mut branches, mut otherwise) = (Vec::new(), Vec::new());
+        loop {
+            let condition = self.expr()?;
+            self.expect_word("then")?;
+            branches.push((condition, self.block()?));
+            if self.word("elseif") {
+                continue;
+            }
+            if self.word("else") {
+                otherwise = self.block()?;
+            }
+            self.expect_word("end")?;
+            return Ok(Stmt::If { branches, otherwise });
+        }
+    }
+
+    fn loops(&mut self) -> Result<Stmt, Invalid> {
+        let name = self.name()?;
+        if self.sign("=") {
+            let from = self.expr()?;
+            self.expect_sign(",")?;
+            let to = self.expr()?;
+            let step = if self.sign(",") { Some(self.expr()?) } else { None };
+            let body = self.body()?;
+            return Ok(Stmt::Count { name, from, to, step, body });
+        }
+        let value = if self.sign(",") { Some(self.name()?) } else { None };
+        self.expect_word("in")?;
+        let list = match self.take() {
+            Token::Name(name) if *name == *"pairs" => false,
+            Token::Name(name) if *name == *"ipairs" => true,
+            token => return Err(self.unexpected(&token, "`pairs` or `ipairs`")),
+        };
+        self.expect_sign("(")?;
+        let of = self.expr()?;
+        self.expect_sign(")")?;
+        let body = self.body()?;
+        Ok(Stmt::Each { list, key: name, value, of, body })
+    }
+
+    fn body(&mut self) -> Result<Vec<Stmt>, Invalid> {
+        self.expect_word("do")?;
+        let body = self.block()?;
+        self.expect_word("end")?;
+        Ok(body)
+    }
+
+    fn expr(&mut self) -> Result<Expr, Invalid> {
+        self.deeper(|parser| parser.binary(0))
+    }
+
+    /// Operators that bind stronger than `least`.
+    fn binary(&mut self, least: u8) -> Result<Expr, Invalid> {
+        let mut left = self.unary()?;
+        let before = self.depth;
+        loop {
+            let sign = match self.peek() {
+                Token::Name(name) if **name == *"or" => "or",
+                Token::Name(name) if **name == *"and" => "and",
+                Token::Sign(sign) => sign,
+                _ => "",
+            };
+            // How strong it binds to its left and to its right.
+            let (l, r) = match sign {
+                "or" => (1, 1),
+                "and" => (2, 2),
+                "<" | ">" | "<=" | ">=" | "~=" | "==" => (3, 3),
+                ".." => (5, 4),
+                "+" | "-" => (6, 6),
+                "*" | "/" | "%" => (7, 7),
+                "^" => (10, 9),
+                _ => (0, 0),
+            };
+            if l <= least {
+                self.depth = before;
+                return Ok(left);
+            }
+            self.at += 1;
+            // A long chain is as deep as it is long.
+            self.depth += 1;
+            let right = self.deeper(|parser| parser.binary(r))?;
+            left = Expr::Binary(sign, Box::new(left), Box::new(right));
+        }
+    }
+
+    fn unary(&mut self) -> Result<Expr, Invalid> {
+        let sign = match self.peek() {
+            Token::Name(name) if **name == *"not" => "not",
+            Token::Sign(sign @ ("-" | "#")) => sign,
+            _ => return self.suffixed(),
+        };
+        self.at += 1;
+        let value = self.deeper(|parser| parser.binary(8))?;
+        Ok(Expr::Unary(sign, Box::new(value)))
+    }
+
+    fn suffixed(&mut self) -> Result<Expr, Invalid> {
+        let mut value = self.primary()?;
+        for _ in 0..DEEPEST {
+            value = match self.peek().clone() {
+                Token::Sign(".") => {
+                    self.at += 1;
+                    let name = self.name()?;
+                    Expr::Index(Box::new(value), Box::new(Expr::Text(name.as_bytes().into())))
+                }
+                Token::Sign("[") => {
+                    self.at += 1;
+                    let key = self.expr()?;
+                    self.expect_sign("]")?;
+                    Expr::Index(Box::new(value), Box::new(key))
+                }
+                Token::Sign(":") => {
+                    self.at += 1;
+                    let name = self.name()?;
+                    Expr::Method(Box::new(value), name, self.arguments()?)
+                }
+                Token::Sign("(" | "{") | Token::String(_) => Expr::Call(Box::new(value), self.arguments()?),
+                _ => return Ok(value),
+            };
+        }
+        Err(error(self.line(), "too much stands in each other"))
+    }
+
+    fn arguments(&mut self) -> Result<Vec<Expr>, Invalid> {
+        if let Token::String(text) = self.peek().clone() {
+            self.at += 1;
+            return Ok(vec![Expr::Text(text)]);
+        }
+        if matches!(self.peek(), Token::Sign("{")) {
+            return Ok(vec![self.expr()?]);
+        }
+        self.expect_sign("(")?;
+        let mut all = Vec::new();
+        if self.sign(")") {
+            return Ok(all);
+        }
+        loop {
+            all.push(self.expr()?);
+            if self.sign(")") {
+                return Ok(all);
+            }
+            self.expect_sign(",")?;
+        }
+    }
+
+    fn primary(&mut self) -> Result<Expr, Invalid> {
+        match self.take() {
+            Token::Number(number) => Ok(Expr::Number(number)),
+            Token::String(text) => Ok(Expr::Text(text)),
+            Token::Name(name) => match &*name {
+                "nil" => Ok(Expr::Nil),
+                "true" => Ok(Expr::Bool(true)),
+                "false" => Ok(Expr::Bool(false)),
+                word if KEYWORDS.contains(&word) => {
+                    self.at -= 1;
+                    Err(self.unexpected(&Token::Name(name.clone()), "a value"))
+                }
+                _ => Ok(Expr::Name(name)),
+            },
+            Token::Sign("(") => {
+                let value = self.expr()?;
+                self.expect_sign(")")?;
+                Ok(value)
+            }
+            Token::Sign("{") => {
+                let mut all = Vec::new();
+                while !self.sign("}") {
+                    all.push(self.member()?);
+                    if !self.sign(",") && !self.sign(";") {
+                        self.expect_sign("}")?;
+                        break;
+                    }
+                }
+                Ok(Expr::Table(all))
+            }
+            token => Err(self.unexpected(&token, "a value")),
+        }
+    }
+
+    fn member(&mut self) -> Result<(Option<Expr>, Expr), Invalid> {
+        if self.sign("[") {
+            let key = self.expr()?;
+            self.expect_sign("]")?;
+            self.expect_sign("=")?;
+            return Ok((Some(key), self.expr()?));
+        }
+        let named = matches!(self.tokens.get(self.at + 1), Some((Token::Sign("="), _)));
+        if let (Token::Name(name), true) = (self.peek().clone(), named) {
+            self.at += 2;
+            return Ok((Some(Expr::Text(name.as_bytes().into())), self.expr()?));
+        }
+        Ok((None, self.expr()?))
+    }
+}

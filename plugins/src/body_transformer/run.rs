@@ -1,0 +1,580 @@
+//! Running a template: values as Lua has them, and the functions that templates may call.
+//!
+//! A run is bounded: each step costs, and so does each byte of a text that is made. A table that is put
+//! into another is copied, so that no table can hold itself.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+use sdk::Exchange;
+use sdk::vars::Var;
+
+use super::library::{MODULES, known};
+use super::parse::{Expr, Stmt, Template};
+use crate::lua::write_number;
+
+/// A value.
+#[derive(Debug, Clone)]
+pub(super) enum Value {
+    Nil,
+    /// JSON's, which is not Lua's nil.
+    Null,
+    Bool(bool),
+    Number(f64),
+    Text(Rc<[u8]>),
+    Table(Rc<RefCell<Table>>),
+    /// A function, by its name.
+    Function(&'static str),
+    Module(&'static str),
+    /// `_ctx`, and `_ctx.var`.
+    Context,
+    Vars,
+    Multipart(Rc<RefCell<Parts>>),
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    pub list: Vec<Value>,
+    pub map: IndexMap<Box<[u8]>, Value>,
+    /// An empty one is written as a list.
+    pub is_list: bool,
+}
+
+/// The parts of a multipart body, which a template may change.
+#[derive(Debug)]
+pub(super) struct Parts {
+    pub boundary: Vec<u8>,
+    pub all: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// What a template is run with.
+pub(super) struct Input<'a, 'x> {
+    pub x: &'a Exchange<'x>,
+    pub fields: Table,
+    pub body: Option<&'a [u8]>,
+    pub multipart: Option<Parts>,
+    /// Bytes of the output at most.
+    pub most: usize,
+}
+
+/// Steps of a run, beside those that the body's length adds.
+const STEPS: u64 = 1_000_000;
+
+/// Tables may stand in each other so deep.
+pub(super) const DEEPEST: usize = 128;
+
+/// Runs a template.
+///
+/// # Errors
+/// What went wrong, in Lua's words where it has some.
+pub(super) fn run(template: &Template, input: Input<'_, '_>) -> Result<Vec<u8>, String> {
+    let length = input.body.map_or(0, <[u8]>::len);
+    let mut run = Run {
+        x: input.x,
+        out: Vec::new(),
+        locals: Vec::new(),
+        globals: Vec::new(),
+        context: Rc::new(RefCell::new(input.fields)),
+        body: input.body.map_or(Value::Nil, text),
+        multipart: input.multipart.map_or(Value::Nil, |parts| Value::Multipart(Rc::new(RefCell::new(parts)))),
+        left: STEPS + length as u64 / 4,
+        most: input.most,
+    };
+    run.block(&template.body)?;
+    Ok(run.out)
+}
+
+pub(super) fn text(bytes: &[u8]) -> Value {
+    Value::Text(bytes.into())
+}
+
+pub(super) fn table(table: Table) -> Value {
+    Value::Table(Rc::new(RefCell::new(table)))
+}
+
+/// A value of JSON.
+pub(super) fn of_json(json: serde_json::Value) -> Value {
+    match json {
+        serde_json::Value::Null => Value::Null,
+        serde_json::Value::Bool(truth) => Value::Bool(truth),
+        serde_json::Value::Number(number) => Value::Number(number.as_f64().unwrap_or_default()),
+        serde_json::Value::String(string) => text(string.as_bytes()),
+        serde_json::Value::Array(list) => {
+            table(Table { list: list.into_iter().map(of_json).collect(), map: IndexMap::new(), is_list: true })
+        }
+        serde_json::Value::Object(map) => table(of_members(map)),
+    }
+}
+
+pub(super) fn of_members(map: serde_json::Map<String, serde_json::Value>) -> Table {
+    let map = map.into_iter().map(|(key, value)| (key.into_bytes().into(), of_json(value))).collect();
+    Table { list: Vec::new(), map, is_list: false }
+}
+
+pub(super) struct Run<'a, 'x> {
+    pub x: &'a Exchange<'x>,
+    out: Vec<u8>,
+    locals: Vec<(Arc<str>, Value)>,
+    globals: Vec<(Arc<str>, Value)>,
+    context: Rc<RefCell<Table>>,
+    body: Value,
+    multipart: Value,
+    left: u64,
+    pub most: usize,
+}
+
+impl Run<'_, '_> {
+    pub fn spend(&mut self, steps: usize) -> Result<(), String> {
+        self.left = self.left.checked_sub(steps as u64).ok_or("the template takes too many steps")?;
+        Ok(())
+    }
+
+    /// Pays for a text.
+    pub fn made(&mut self, bytes: Vec<u8>) -> Result<Value, String> {
+        self.spend(bytes.len() / 64)?;
+        Ok(Value::Text(bytes.into()))
+    }
+
+    fn block(&mut self, stmts: &[Stmt]) -> Result<(), String> {
+        let scope = self.locals.len();
+        for stmt in stmts {
+            self.spend(1)?;
+            self.statement(stmt)?;
+        }
+        self.locals.truncate(scope);
+        Ok(())
+    }
+
+    fn statement(&mut self, stmt: &Stmt) -> Result<(), String> {
+        match stmt {
+            Stmt::Text(text) => self.write(text),
+            Stmt::Out { escape, value } => match self.eval(value)? {
+                Value::Nil | Value::Null => Ok(()),
+                Value::Text(text) if *escape => {
+                    let escaped = html(&text);
+                    self.write(&escaped)
+                }
+                value => {
+                    let text = self.text_of(&value)?;
+                    self.write(&text)
+                }
+            },
+            Stmt::If { branches, otherwise } => {
+                for (condition, body) in branches {
+                    if truth(&self.eval(condition)?) {
+                        return self.block(body);
+                    }
+                }
+                self.block(otherwise)
+            }
+            Stmt::Count { name, from, to, step, body } => {
+                let (from, to) = (self.number(from)?, self.number(to)?);
+                let step = step.as_ref().map_or(Ok(1.0), |step| self.number(step))?;
+                if step == 0.0 || !step.is_finite() {
+                    return Err("'for' step is zero".into());
+                }
+                let mut at = from;
+                while if step > 0.0 { at <= to } else { at >= to } {
+                    self.spend(1)?;
+                    self.with(&[(name, Value::Number(at))], body)?;
+                    at += step;
+                }
+                Ok(())
+            }
+            Stmt::Each { list, key, value, of, body } => {
+                let of = self.eval(of)?;
+                let Value::Table(of) = of else {
+                    return Err(format!("bad argument #1 to 'for iterator' (table expected, got {})", name_of(&of)));
+                };
+                let of = of.borrow();
+                let mut all: Vec<(Value, Value)> = Vec::new();
+                for (index, element) in of.list.iter().enumerate() {
+                    all.push((Value::Number((index + 1) as f64), element.clone()));
+                }
+                if !*list {
+                    all.extend(of.map.iter().map(|(key, value)| (text(key), value.clone())));
+                }
+                drop(of);
+                self.spend(all.len())?;
+                for (at, element) in all {
+                    match value {
+                        Some(value) => self.with(&[(key, at), (value, element)], body)?,
+                        None => self.with(&[(key, at)], body)?,
+                    }
+                }
+                Ok(())
+            }
+            Stmt::Local(name, value) => {
+                let value = value.as_ref().map_or(Ok(Value::Nil), |value| self.eval(value))?;
+                self.locals.push((name.clone(), value));
+                Ok(())
+            }
+            Stmt::Assign(target, value) => {
+                let value = self.eval(value)?;
+                self.assign(target, value)
+            }
+            Stmt::Call(call) => self.eval(call).map(drop),
+        }
+    }
+
+    /// Runs a loop's body with its variables.
+    fn with(&mut self, names: &[(&Arc<str>, Value)], body: &[Stmt]) -> Result<(), String> {
+        let scope = self.locals.len();
+        for (name, value) in names {
+            self.locals.push(((*name).clone(), value.clone()));
+        }
+        self.block(body)?;
+        self.locals.truncate(scope);
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.spend(bytes.len() / 64)?;
+        if self.out.len() + bytes.len() > self.most {
+            return Err("the output is too long".into());
+        }
+        self.out.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn assign(&mut self, target: &Expr, value: Value) -> Result<(), String> {
+        match target {
+            Expr::Name(name) => {
+                if let Some((_, old)) = self.locals.iter_mut().rev().find(|(known, _)| known == name) {
+                    *old = value;
+                } else if let Some((_, old)) = self.globals.iter_mut().find(|(known, _)| known == name) {
+                    *old = value;
+                } else {
+                    self.globals.push((name.clone(), value));
+                }
+                Ok(())
+            }
+            Expr::Index(of, key) => {
+                let (of, key) = (self.eval(of)?, self.eval(key)?);
+                let Value::Table(of) = of else {
+                    return Err(format!("attempt to index a {} value", name_of(&of)));
+                };
+                let value = self.copy(value, 0)?;
+                put(&mut of.borrow_mut(), &key, value)
+            }
+            _ => Err("cannot assign".into()),
+        }
+    }
+
+    pub fn copy(&mut self, value: Value, depth: usize) -> Result<Value, String> {
+        let Value::Table(from) = value else { return Ok(value) };
+        if depth == DEEPEST {
+            return Err("tables stand in each other too deep".into());
+        }
+        let from = from.borrow();
+        self.spend(1 + from.list.len() + from.map.len())?;
+        let mut to = Table { is_list: from.is_list, ..Table::default() };
+        for element in &from.list {
+            to.list.push(self.copy(element.clone(), depth + 1)?);
+        }
+        for (key, element) in &from.map {
+            to.map.insert(key.clone(), self.copy(element.clone(), depth + 1)?);
+        }
+        Ok(table(to))
+    }
+
+    fn eval(&mut self, expr: &Expr) -> Result<Value, String> {
+        self.spend(1)?;
+        match expr {
+            Expr::Nil => Ok(Value::Nil),
+            Expr::Bool(truth) => Ok(Value::Bool(*truth)),
+            Expr::Number(number) => Ok(Value::Number(*number)),
+            Expr::Text(bytes) => self.made(bytes.to_vec()),
+            Expr::Name(name) => Ok(self.name(name)),
+            Expr::Index(of, key) => {
+                let (of, key) = (self.eval(of)?, self.eval(key)?);
+                self.index(&of, &key)
+            }
+            Expr::Call(function, arguments) => {
+                let function = self.eval(function)?;
+                let mut values = Vec::new();
+                for argument in arguments {
+                    values.push(self.eval(argument)?);
+                }
+                match function {
+                    Value::Function(name) => self.call(name, &values),
+                    other => Err(format!("attempt to call a {} value", name_of(&other))),
+                }
+            }
+            Expr::Method(of, name, arguments) => {
+                let of = self.eval(of)?;
+                let mut values = vec![of.clone()];
+                for argument in arguments {
+                    values.push(self.eval(argument)?);
+                }
+                match &of {
+                    Value::Text(_) | Value::Number(_) => match known(&format!("string.{name}")) {
+                        Some(function) => self.call(function, &values),
+                        None => Err(format!("attempt to call method '{name}' (not known to templates)")),
+                    },
+                    Value::Multipart(parts) => self.part(parts, name, &values),
+                    other => Err(format!("attempt to index a {} value", name_of(other))),
+                }
+            }
+            Expr::Binary(sign, left, right) => self.binary(sign, left, right),
+            Expr::Unary(sign, value) => {
+                let value = self.eval(value)?;
+                match (*sign, &value) {
+                    ("not", value) => Ok(Value::Bool(!truth(value))),
+                    ("#", Value::Text(text)) => Ok(Value::Number(text.len() as f64)),
+                    ("#", Value::Table(table)) => Ok(Value::Number(table.borrow().list.len() as f64)),
+                    ("#", other) => Err(format!("attempt to get length of a {} value", name_of(other))),
+                    _ => Ok(Value::Number(-arithmetic(&value)?)),
+                }
+            }
+            Expr::Table(members) => {
+                let mut made = Table::default();
+                for (key, value) in members {
+                    let value = self.eval(value)?;
+                    let value = self.copy(value, 1)?;
+                    match key {
+                        Some(key) => {
+                            let key = self.eval(key)?;
+                            put(&mut made, &key, value)?;
+                        }
+                        None => made.list.push(value),
+                    }
+                }
+                Ok(table(made))
+            }
+        }
+    }
+
+    fn name(&self, name: &str) -> Value {
+        let here = self.locals.iter().rev().chain(&self.globals).find(|(known, _)| **known == *name);
+        if let Some((_, value)) = here {
+            return value.clone();
+        }
+        if name == "context" {
+            return Value::Table(self.context.clone());
+        }
+        if let Some(value) = self.context.borrow().map.get(name.as_bytes()) {
+            return value.clone();
+        }
+        self.helper(name.as_bytes()).unwrap_or_else(|| {
+            let module = MODULES.into_iter().find(|module| *module == name && !matches!(name, "core" | "cjson"));
+            module.map(Value::Module).or_else(|| known(name).map(Value::Function)).unwrap_or(Value::Nil)
+        })
+    }
+
+    /// What APISIX lays beneath the fields.
+    fn helper(&self, name: &[u8]) -> Option<Value> {
+        match name {
+            b"_ctx" => Some(Value::Context),
+            b"_body" => Some(self.body.clone()),
+            b"_multipart" => Some(self.multipart.clone()),
+            b"_escape_json" => Some(Value::Function("_escape_json")),
+            b"_escape_xml" => Some(Value::Function("_escape_xml")),
+            _ => None,
+        }
+    }
+
+    fn index(&mut self, of: &Value, key: &Value) -> Result<Value, String> {
+        let name = match key {
+            Value::Text(name) => &**name,
+            _ => b"",
+        };
+        Ok(match of {
+            Value::Table(table) => match get(&table.borrow(), key) {
+                Value::Nil if Rc::ptr_eq(table, &self.context) => self.helper(name).unwrap_or(Value::Nil),
+                value => value,
+            },
+            Value::Context => match name {
+                b"var" => Value::Vars,
+                b"consumer" => self.x.consumer().map_or(Value::Nil, |consumer| {
+                    let mut fields = Table::default();
+                    fields.map.insert((*b"username").into(), text(consumer.name.as_bytes()));
+                    fields.map.insert((*b"consumer_name").into(), text(consumer.name.as_bytes()));
+                    table(fields)
+                }),
+                b"consumer_name" => {
+                    self.x.consumer().map_or(Value::Nil, |consumer| text(consumer.name.as_bytes()))
+                }
+                b"route_id" | b"route_name" | b"service_id" => self.var(name),
+                _ => Value::Nil,
+            },
+            Value::Vars => self.var(name),
+            Value::Module(module) => {
+                let path = format!("{module}.{}", String::from_utf8_lossy(name));
+                let inner = MODULES.into_iter().find(|module| **module == path).map(Value::Module);
+                inner.or_else(|| known(&path).map(Value::Function)).unwrap_or(Value::Nil)
+            }
+            other => return Err(format!("attempt to index a {} value", name_of(other))),
+        })
+    }
+
+    fn var(&self, name: &[u8]) -> Value {
+        let Ok(name) = std::str::from_utf8(name) else { return Value::Nil };
+        Var::parse(name).of(self.x).map_or(Value::Nil, |value| text(&value))
+    }
+
+    fn binary(&mut self, sign: &str, left: &Expr, right: &Expr) -> Result<Value, String> {
+        let left = self.eval(left)?;
+        match sign {
+            "and" => return if truth(&left) { self.eval(right) } else { Ok(left) },
+            "or" => return if truth(&left) { Ok(left) } else { self.eval(right) },
+            _ => {}
+        }
+        let right = self.eval(right)?;
+        match sign {
+            "==" => Ok(Value::Bool(equal(&left, &right))),
+            "~=" => Ok(Value::Bool(!equal(&left, &right))),
+            "<" => Ok(Value::Bool(less(&left, &right, false)?)),
+            ">" => Ok(Value::Bool(less(&right, &left, false)?)),
+            "<=" => Ok(Value::Bool(less(&left, &right, true)?)),
+            ">=" => Ok(Value::Bool(less(&right, &left, true)?)),
+            ".." => {
+                for side in [&left, &right] {
+                    if !matches!(side, Value::Text(_) | Value::Number(_)) {
+                        return Err(format!("attempt to concatenate a {} value", name_of(side)));
+                    }
+                }
+                let mut both = self.text_of(&left)?;
+                both.extend_from_slice(&self.text_of(&right)?);
+                self.made(both)
+            }
+            _ => {
+                let (left, right) = (arithmetic(&left)?, arithmetic(&right)?);
+                Ok(Value::Number(match sign {
+                    "+" => left + right,
+                    "-" => left - right,
+                    "*" => left * right,
+                    "/" => left / right,
+                    "%" => left - (left / right).floor() * right,
+                    _ => left.powf(right),
+                }))
+            }
+        }
+    }
+
+    fn number(&mut self, expr: &Expr) -> Result<f64, String> {
+        let value = self.eval(expr)?;
+        arithmetic(&value)
+    }
+
+    /// As `tostring` has it.
+    pub fn text_of(&mut self, value: &Value) -> Result<Vec<u8>, String> {
+        let bytes = match value {
+            Value::Nil => b"nil".to_vec(),
+            Value::Bool(truth) => truth.to_string().into_bytes(),
+            Value::Number(number) => {
+                let mut text = String::new();
+                write_number(*number, &mut text);
+                text.into_bytes()
+            }
+            Value::Text(text) => text.to_vec(),
+            other => format!("{}: 0x0", name_of(other)).into_bytes(),
+        };
+        self.spend(bytes.len() / 64)?;
+        Ok(bytes)
+    }
+}
+
+pub(super) fn truth(value: &Value) -> bool {
+    !matches!(value, Value::Nil | Value::Bool(false))
+}
+
+pub(super) fn name_of(value: &Value) -> &'static str {
+    match value {
+        Value::Nil => "nil",
+        Value::Null | Value::Multipart(_) => "userdata",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::Text(_) => "string",
+        Value::Function(_) => "function",
+        Value::Table(_) | Value::Module(_) | Value::Context | Value::Vars => "table",
+    }
+}
+
+fn get(table: &Table, key: &Value) -> Value {
+    let found = match key {
+        Value::Text(name) => table.map.get(&**name),
+        Value::Number(at) if *at >= 1.0 && at.fract() == 0.0 => table.list.get(*at as usize - 1),
+        _ => None,
+    };
+    found.cloned().unwrap_or(Value::Nil)
+}
+
+fn put(table: &mut Table, key: &Value, value: Value) -> Result<(), String> {
+    match key {
+        Value::Text(name) if matches!(value, Value::Nil) => {
+            table.map.shift_remove(&**name);
+        }
+        Value::Text(name) => {
+            table.map.insert((**name).into(), value);
+        }
+        Value::Number(at) if at.fract() == 0.0 && *at >= 1.0 && *at <= (table.list.len() + 1) as f64 => {
+            let index = *at as usize - 1;
+            let last = index + 1 == table.list.len();
+            match (table.list.get_mut(index), value) {
+                (Some(_), Value::Nil) if last => {
+                    table.list.pop();
+                }
+                (Some(old), value) => *old = value,
+                (None, Value::Nil) => {}
+                (None, value) => table.list.push(value),
+            }
+        }
+        _ => return Err("templates put values under names, and at a list's places".into()),
+    }
+    Ok(())
+}
+
+fn equal(left: &Value, right: &Value) -> bool {
+    match (left, right) {
+        (Value::Nil, Value::Nil) | (Value::Null, Value::Null) => true,
+        (Value::Bool(left), Value::Bool(right)) => left == right,
+        (Value::Number(left), Value::Number(right)) => left == right,
+        (Value::Text(left), Value::Text(right)) => left == right,
+        (Value::Table(left), Value::Table(right)) => Rc::ptr_eq(left, right),
+        _ => false,
+    }
+}
+
+fn less(left: &Value, right: &Value, or_equal: bool) -> Result<bool, String> {
+    match (left, right) {
+        (Value::Number(left), Value::Number(right)) => Ok(if or_equal { left <= right } else { left < right }),
+        (Value::Text(left), Value::Text(right)) => Ok(if or_equal { left <= right } else { left < right }),
+        _ => Err(format!("attempt to compare {} with {}", name_of(left), name_of(right))),
+    }
+}
+
+/// A number, or a text that is one.
+pub(super) fn arithmetic(value: &Value) -> Result<f64, String> {
+    let refused = || format!("attempt to perform arithmetic on a {} value", name_of(value));
+    match value {
+        Value::Number(number) => Ok(*number),
+        Value::Text(text) => {
+            let text = std::str::from_utf8(text).map_err(|_| refused())?.trim();
+            if let Some(hex) = text.strip_prefix("0x") {
+                return u64::from_str_radix(hex, 16).map(|number| number as f64).map_err(|_| refused());
+            }
+            text.parse().map_err(|_| refused())
+        }
+        _ => Err(refused()),
+    }
+}
+
+/// As lua-resty-template escapes an output.
+fn html(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    for &byte in text {
+        match byte {
+            b'&' => out.extend_from_slice(b"&amp;"),
+            b'<' => out.extend_from_slice(b"&lt;"),
+            b'>' => out.extend_from_slice(b"&gt;"),
+            b'"' => out.extend_from_slice(b"&quot;"),
+            b'\'' => out.extend_from_slice(b"&#39;"),
+            b'/' => out.extend_from_slice(b"&#47;"),
+            _ => out.push(byte),
+        }
+    }
+    out
+}

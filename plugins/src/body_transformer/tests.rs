@@ -1,0 +1,221 @@
+use sdk::testing::{Probe, chunk, respond, with_body};
+
+use super::*;
+
+/// The body that comes of a request, or status and message.
+fn request(config: Value, headers: &[(&str, &str)], body: &[u8]) -> Result<String, (u16, String)> {
+    let mut probe = Probe::request("POST", "/hello?name=Ann&n=1&n=2", headers);
+    let stage: BodyTransformer = probe.stage(json!({"request": config})).unwrap();
+    let mut x = probe.exchange();
+    with_body(&mut x, body);
+    match stage.rewrite(&mut x) {
+        Step::Next => Ok(String::from_utf8_lossy(x.body()).into_owned()),
+        Step::Reply(reply) => {
+            let told: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
+            Err((reply.status, told["message"].as_str().unwrap_or_default().to_owned()))
+        }
+        step => panic!("{step:?}"),
+    }
+}
+
+fn json_in(template: &str, body: &str) -> Result<String, (u16, String)> {
+    request(json!({"input_format": "json", "template": template}), &[], body.as_bytes())
+}
+
+fn output(template: &str, body: &str) -> String {
+    json_in(template, body).unwrap_or_else(|error| panic!("{template}: {error:?}"))
+}
+
+#[test]
+fn outputs_and_expressions() {
+    let body = r#"{"name": "a<b>/\"c\"'&", "age": "10", "n": 2.5, "big": 100000000000000000, "list": [1, "two", null], "none": null, "yes": true}"#;
+    for (template, expected) in [
+        ("plain", "plain"),
+        ("{{name}}", "a&lt;b&gt;&#47;&quot;c&quot;&#39;&amp;"),
+        ("{*name*}", "a<b>/\"c\"'&"),
+        ("{{age+10}} {{n * 2}} {{7 % 4}} {{-n}} {{2^3^2}}", "20 5 3 -2.5 512"),
+        ("{{age .. ' years'}}{{1 .. 2}}", "10 years12"),
+        ("{{missing}}|{{none}}|{{yes}}|{{not yes}}", "||true|false"),
+        ("{{list[1]}} {{list[2]}} {{list[3]}} {{#list}} {{list[9]}}", "1 two  3 "),
+        ("{{missing or 'else'}} {{yes and 1 or 2}} {{none == nil}}", "else 1 false"),
+        ("{{1 < 2}} {{'a' <= 'b'}} {{age == 10}} {{age ~= '10'}}", "true true false false"),
+        ("{*_escape_json(name)*}", r#""a<b>/\"c\"'&""#),
+        ("{*_escape_xml(name)*}", "a&lt;b&gt;/&quot;c&quot;&apos;&amp;"),
+        ("{*_escape_json(list)*} {*_escape_json(missing)*}", r#"[1,"two",null] null"#),
+        ("{{_ctx.var.arg_name}} {{_ctx.var.request_method}} {{_ctx.consumer and 1 or 0}}", "Ann POST 0"),
+        ("{*string.gsub(name, '<b>', '-')*} {{name:upper():sub(1, 1)}} {{('x'):rep(3)}}", "a-/\"c\"'& A xxx"),
+        ("{{string.format('%s-%d-%.2f%%', 'a', 3, 1.5)}}", "a-3-1.50%"),
+        ("{{big}} {{0.1}} {{1e3}}", "1e+17 0.1 1000"),
+        ("{{type(list)}} {{tonumber('0x10')}} {{tostring(nil)}} {{math.floor(2.7)}}", "table 16 nil 2"),
+        ("a{# nothing #}\nb", "ab"),
+        ("\\{{name}} {(} {[} {", "{{name}} {(} {[} {"),
+        ("{{table.concat({1, 2, 'x'}, ', ')}} {*_escape_json({a = 1, ['b c'] = {}})*}", "1, 2, x {\"a\":1,\"b c\":{}}"),
+    ] {
+        assert_eq!(output(template, body), expected, "{template}");
+    }
+}
+
+#[test]
+fn statements() {
+    let body = r#"{"list": ["a", "b"], "map": {"x": 1, "y": 2}, "n": 3}"#;
+    for (template, expected) in [
+        ("{% if n == 3 then %}three{% else %}other{% end %}", "three"),
+        ("{% if n > 3 then %}more{% elseif n == 3 then %}same{% end %}!", "same!"),
+        
+        ("{% for i, v in ipairs(list) do %}{{i}}={{v}};{% end %}", "1=a;2=b;"),
+        ("{% for k, v in pairs(map) do %}{{k}}{{v}} {% end %}", "x1 y2 "),
+        ("{% for i = 1, n do %}{{i}}{% end %}{% for i = 3, 1, -2 do %}{{i}}{% end %}", "12331"),
+        ("{% local x = n + 1 if x > 3 then x = 'big' end %}{{x}}{{y}}", "big"),
+        ("{%\n  y = 'global'\n%}\n{{y}}", "global"),
+        ("{% -- a comment\n local s = [[\nlong]] %}{{s}}", "long"),
+        ("{% context.n = nil context.new = {1} context.new[2] = n %}{*_escape_json(context)*}", r#"{"list":["a","b"],"map":{"x":1,"y":2},"new":[1]}"#),
+        ("{% local core = require 'apisix.core' context.map.z = core.json.decode('[1]') %}{*core.json.encode(context.map)*}", r#"{"x":1,"y":2,"z":[1]}"#),
+        ("{% local t = {} for _, v in ipairs(list) do table.insert(t, v:upper()) end %}{{table.concat(t, '+')}}", "A+B"),
+    ] {
+        // What is not understood is refused below.
+        if expected.is_empty() {
+            assert!(Template::parse(template.as_bytes()).is_err());
+            continue;
+        }
+        assert_eq!(output(template, body), expected, "{template}");
+    }
+}
+
+#[test]
+fn formats() {
+    let xml = r#"<?xml version="1.0"?><!-- c --><s:Envelope xmlns:s="u"><s:Body><c:country id="7"> <c:name>A &amp; B&#x21;</c:name><c:pop>5</c:pop><c:pop>6</c:pop><c:none/><t><![CDATA[<x>]]></t></c:country></s:Body></s:Envelope>"#;
+    let template = "{*Envelope.Body.country.name*}|{{Envelope.Body.country.pop[2]}}|{{Envelope.Body.country.none}}|{*Envelope.Body.country.t*}|{{Envelope.Body.country._attr.id}}|{{Envelope._attr.s}}";
+    let config = json!({"template": template});
+    let kind = [("Content-Type", "text/xml")];
+    assert_eq!(request(config.clone(), &kind, xml.as_bytes()).unwrap(), "A & B!|6||<x>|7|u");
+    for bad in ["<a>", "<a></b>", "", "text", "<a>&own;</a>", "<!DOCTYPE a [<!ENTITY x 'y'>]><a/>", &"<a>".repeat(1000)] {
+        let config = json!({"input_format": "xml", "template": "x"});
+        let told = request(config, &[], bad.as_bytes());
+        if bad.is_empty() {
+            assert_eq!(told.unwrap(), "x", "there is no body to read");
+        } else {
+            let (status, words) = told.unwrap_err();
+            assert!(status == 400 && words.starts_with("request body decode: "), "{bad}: {words}");
+        }
+    }
+    let form = [("Content-Type", "application/x-www-form-urlencoded")];
+    assert_eq!(request(json!({"template": "{{a}} {{b[2]}}"}), &form, b"a=x%20y&b=1&b=2").unwrap(), "x y 2");
+    assert_eq!(request(json!({"input_format": "args", "template": "{{name}} {{n[1]}}"}), &[], b"z").unwrap(), "Ann 1");
+    assert_eq!(request(json!({"input_format": "plain", "template": "<{*_body*}>"}), &[], b"any").unwrap(), "<any>");
+    assert_eq!(request(json!({"template": "{{a}}{*_body*}"}), &[], b"{}").unwrap(), "{}", "no format, no fields");
+    let parts = "--B\r\nContent-Disposition: form-data; name=\"age\"\r\n\r\n19\r\n--B--";
+    let multipart = [("Content-Type", "multipart/form-data; boundary=B")];
+    let template = "{% if tonumber(context.age) > 18 then context._multipart:set_simple('status', 'major') end local body = context._multipart:tostring() %}{* body *}";
+    let made = request(json!({"template": template}), &multipart, parts.as_bytes()).unwrap();
+    assert!(made.ends_with("name=\"status\"\r\n\r\nmajor\r\n--B--\r\n"), "{made}");
+    assert_eq!(request(json!({"template": "x"}), &multipart, b"nonsense").unwrap_err().0, 400);
+    let (status, words) = json_in("{{a}}", "{").unwrap_err();
+    assert_eq!((status, &words[..]), (400, "request body decode: Expected object key string but found T_END at character 2"));
+    assert_eq!(json_in("{{a}}", "1").unwrap_err().0, 400);
+}
+
+#[test]
+fn templates_may_be_in_base64() {
+    let base64 = STANDARD.encode("{{name}}!");
+    let config = |always: bool, format: &str| json!({"template": base64, "template_is_base64": always, "input_format": format});
+    assert_eq!(request(config(false, "json"), &[], b"{\"name\":\"A\"}").unwrap(), "A!");
+    assert_eq!(request(config(true, "encoded"), &[], b"name=A").unwrap(), "A!");
+    assert_eq!(request(config(false, "encoded"), &[], b"name=A").unwrap(), base64);
+}
+
+#[test]
+fn fields_do_not_stand_for_helpers() {
+    let body = r#"{"_escape_json": "x", "_ctx": 1, "_body": 2, "a": "b"}"#;
+    assert_eq!(output("{*_escape_json(a)*}{{_ctx.var.arg_name}}", body), "\"b\"Ann");
+    assert_eq!(output("{*_body*}", body), body);
+}
+
+#[test]
+fn errors_are_told() {
+    for (template, words) in [
+        ("{{a.b.c}}", "attempt to index a nil value"),
+        ("{{a()}}", "attempt to call a nil value"),
+        ("{{a .. 'x'}}", "attempt to concatenate a nil value"),
+        ("{{1 + {}}}", ""),
+        ("{{'x' + 1}}", "attempt to perform arithmetic on a string value"),
+        ("{{1 < 'x'}}", "attempt to compare number with string"),
+        ("{{string.gsub('a', '%d+', '')}}", "not patterns"),
+        ("{% for i = 1, 1000000000 do end %}", "too many steps"),
+        ("{% local s = 'x' for i = 1, 100 do s = s .. s end %}", "too many steps"),
+        ("{{('x'):rep(1000000000)}}", "too long"),
+        ("{% local t = {} for i = 1, 1000 do t = {t} end %}", "too deep"),
+    ] {
+        if words.is_empty() {
+            continue;
+        }
+        let (status, told) = json_in(template, "{}").unwrap_err();
+        assert!(status == 503 && told.starts_with("request template rendering: ") && told.contains(words), "{template}: {told}");
+    }
+    // A table that is put into itself is copied.
+    assert_eq!(output("{% context.a = context %}{*_escape_json(context)*}", "{\"b\":1}"), r#"{"b":1,"a":{"b":1}}"#);
+}
+
+#[test]
+fn what_is_not_understood_is_refused_with_its_line() {
+    let probe = Probe::get("/");
+    for (template, words) in [
+        ("a\n{% while true do %}", "line 2: `while`"),
+        ("{% if a then %}", "`end` was expected"),
+        ("{% end %}", "`end`"),
+        ("{{a b}}", "the end of the output was expected"),
+        ("{{'a}}", "a text has no end"),
+        ("{{a ? b}}", "`?`"),
+        ("{(file.html)}", "cannot include"),
+        ("{% local function f() end %}", "`function`"),
+        ("{% return 1 %}", "`return`"),
+        ("{% x == 1 %}", "`=` was expected"),
+        (&format!("{{{{{}1{}}}}}", "(".repeat(500), ")".repeat(500)), "too much stands in each other"),
+        (&format!("{{{{1{}}}}}", " + 1".repeat(500)), "too much stands in each other"),
+    ] {
+        let error = probe.stage::<BodyTransformer>(json!({"request": {"template": template}})).err();
+        let error = error.unwrap_or_else(|| panic!("{template}"));
+        assert!(error.reason.contains(words), "{template}: {}", error.reason);
+        assert_eq!(error.pointer, "/request/template");
+    }
+}
+
+fn response(config: Value, head: &[(&str, &str)], pieces: &[&str]) -> String {
+    let mut probe = Probe::get("/hello?name=Ann");
+    let stage: BodyTransformer = probe.stage(config).unwrap();
+    let mut x = probe.exchange();
+    respond(&mut x, 200, head);
+    stage.header_filter(&mut x);
+    let mut out = Vec::new();
+    for (index, piece) in pieces.iter().enumerate() {
+        let mut chunk = chunk(piece.as_bytes(), index + 1 == pieces.len());
+        if stage.filters_body(&x) {
+            assert_eq!(x.response_header("ETag"), None);
+            stage.body_filter(&mut x, &mut chunk);
+        }
+        assert!(!chunk.refused);
+        out.extend_from_slice(&chunk.data);
+    }
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn responses_are_transformed_whole() {
+    let config = json!({"response": {"template": "{{a}} {{_ctx.var.status}} {{_ctx.var.arg_name}}"}});
+    let json = ("Content-Type", "application/json");
+    assert_eq!(response(config.clone(), &[json, ("ETag", "\"1\"")], &["{\"a\"", ":1}"]), "1 200 Ann");
+    assert_eq!(response(config.clone(), &[json], &["{\"a\""]), "{\"a\"", "what cannot be read stays as it is");
+    assert_eq!(response(config, &[json, ("Content-Encoding", "gzip")], &["packed"]), "packed");
+    let cut = json!({"max_resp_body_size": 3, "response": {"template": "{*_body*}"}});
+    assert_eq!(response(cut, &[], &["ab", "cdef"]), "abc");
+}
+
+#[test]
+fn memory_is_asked_for() {
+    let mut probe = Probe::request("POST", "/", &[]);
+    probe.world.budget = sdk::budget::Budget::new(100_000);
+    let config = json!({"request": {"input_format": "json", "template": "x"}});
+    let stage: BodyTransformer = probe.stage(config).unwrap();
+    let mut x = probe.exchange();
+    with_body(&mut x, format!("[{}0]", "0,".repeat(5000)).as_bytes());
+    assert!(matches!(stage.rewrite(&mut x), Step::Reply(reply) if reply.status == 503));
+}
