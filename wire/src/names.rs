@@ -67,7 +67,7 @@ names! {
     Range = "Range",
     Referer = "Referer",
     RetryAfter = "Retry-After",
-    SecWebsocketKey = "Sec-WebSocket-Fingerprint",
+    SecWebsocketKey = "Sec-WebSocket-Key",
     Server = "Server",
     SetCookie = "Set-Cookie",
     Te = "TE",
@@ -257,6 +257,13 @@ mod tests {
         assert_eq!(Name::from_bytes(b""), Name::Other);
         assert_eq!(Name::from_bytes(b"X-Unheard-Of"), Name::Other);
         assert_eq!(Name::from_bytes(&[b'a'; 500]), Name::Other);
+    }
+
+    #[test]
+    fn a_name_is_spelled_as_it_is_called() {
+        for &(name, text) in Name::KNOWN {
+            assert!(format!("{name:?}").eq_ignore_ascii_case(&text.replace('-', "")), "{name:?} is not {text}");
+        }
     }
 
     #[test]
