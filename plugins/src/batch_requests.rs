@@ -3,7 +3,9 @@
 //!
 //! Settings, words and answers as in APISIX 3.18; a route with public-api exposes it. The requests go
 //! out one after the other; when one takes longer than `timeout`, those behind it are not sent, and get
-//! 504 as well. Stricter in one point: a batch within a batch is refused.
+//! 504 as well. Stricter in three points: a batch within a batch is refused; headers that tell of proxies
+//! on the way are the outer request's alone, as a trusted peer vouches for no more than that; and what a
+//! batch adds to the head of each request has bounds.
 
 use std::time::Duration;
 
@@ -12,7 +14,7 @@ use model::{Invalid, Schema};
 use sdk::chain::{Phase, Phases};
 use sdk::exchange::Body;
 use sdk::world::{Fetch, FetchError, FetchTimeouts, Fetched, Keep, Target};
-use sdk::{BadField, Build, Endpoint, Exchange, Fields, Method, Name, Plugin, Reply, Step};
+use sdk::{Build, Endpoint, Exchange, Fields, Method, Name, Plugin, Reply, Step};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -56,6 +58,10 @@ const MAX_BODY: u64 = 1 << 20;
 const MAX_ITEMS: u64 = 1000;
 /// So much more of a body is read as its length is not told, so that an answer can say what it was.
 const BEYOND: usize = 64 << 10;
+/// What the batch adds to the head of one request: fields, arguments, and bytes of either. Headers and the
+/// query of a batch are copied into each of its requests, so a short body could ask for gigabytes.
+const MAX_FIELDS: usize = 256;
+const MAX_HEAD: usize = 64 << 10;
 /// Bytes of all answers together.
 const MAX_RESPONSE: u64 = 64 << 20;
 
@@ -137,24 +143,21 @@ impl Plugin for BatchRequests {
             Ok(batch) => batch,
             Err(words) => return refuse(400, words),
         };
-        let mut requests = Vec::with_capacity(batch.pipeline.len());
-        for item in &batch.pipeline {
-            match request(x, &batch, item) {
-                Ok(request) => requests.push(request),
-                Err(_) => return refuse(400, "request failed: invalid header".to_owned()),
-            }
+        // All must be right before one goes out. They are made again then, so that only one takes memory.
+        if let Some(words) = batch.pipeline.iter().find_map(|item| request(x, &batch, item).err()) {
+            return refuse(400, format!("request failed: {words}"));
         }
         let (mut out, mut held) = (vec![b'['], sdk::budget::Held::default());
         let mut late = false;
-        for (mut fetch, item) in requests.into_iter().zip(&batch.pipeline) {
+        for item in &batch.pipeline {
             if out.len() > 1 {
                 out.push(b',');
             }
-            let room = self.max_response.saturating_sub(out.len());
-            fetch.max_body = room;
-            let answer = match late {
-                true => Err(FetchError::Timeout),
-                false => x.world.dispatch(&x.client, fetch).await,
+            let max_body = self.max_response.saturating_sub(out.len());
+            let answer = match request(x, &batch, item) {
+                _ if late => Err(FetchError::Timeout),
+                Ok(fetch) => x.world.dispatch(&x.client, Fetch { max_body, ..fetch }).await,
+                Err(_) => Err(FetchError::Broken),
             };
             late |= matches!(answer, Err(FetchError::Timeout));
             match answer {
@@ -240,15 +243,28 @@ fn refuse(status: u16, words: String) -> Step {
 }
 
 /// One request of the batch: its own headers and query go before those of the batch, and these before
-/// the headers of the request that brought it.
-fn request(x: &Exchange<'_>, batch: &Batch, item: &Item) -> Result<Fetch, BadField> {
+/// the headers of the request that brought it. The error is what the client is told.
+fn request(x: &Exchange<'_>, batch: &Batch, item: &Item) -> Result<Fetch, &'static str> {
+    const INVALID: &str = "invalid header";
+    const TOO_LONG: &str = "too many headers or arguments, or too long ones";
+    if item.headers.len() + batch.headers.len() > MAX_FIELDS || item.query.len() + batch.query.len() > MAX_FIELDS {
+        return Err(TOO_LONG);
+    }
     let mut fields = Fields::new();
+    let mut bytes = 0;
     for headers in [&item.headers, &batch.headers] {
         let before = fields.clone();
         for (name, value) in headers {
-            if before.get_named(name.as_bytes()).is_none() && !name.eq_ignore_ascii_case("x-real-ip") {
-                each_text(value, &mut |text| fields.append(name.as_bytes(), text.as_bytes()))?;
+            if before.get_named(name.as_bytes()).is_some() || tells_of_proxies(name) {
+                continue;
             }
+            each_text(value, &mut |text| {
+                bytes += name.len() + text.len();
+                if fields.len() == MAX_FIELDS || bytes > MAX_HEAD {
+                    return Err(TOO_LONG);
+                }
+                fields.append(name.as_bytes(), text.as_bytes()).map_err(|_| INVALID)
+            })?;
         }
     }
     let before = fields.clone();
@@ -256,32 +272,29 @@ fn request(x: &Exchange<'_>, batch: &Batch, item: &Item) -> Result<Fetch, BadFie
         let own = name.get(..8).is_some_and(|start| start.eq_ignore_ascii_case(b"content-"));
         let client = name.eq_ignore_ascii_case(b"x-real-ip");
         if !own && !client && before.get_named(name).is_none() {
-            fields.append(name, value)?;
+            fields.append(name, value).map_err(|_| INVALID)?;
         }
     }
-    fields.append(b"X-Real-IP", x.client.ip_text().as_bytes())?;
+    fields.append(b"X-Real-IP", x.client.ip_text().as_bytes()).map_err(|_| INVALID)?;
     let mut uri = item.path.clone().into_bytes();
+    let (path, mut mark) = (uri.len(), if uri.contains(&b'?') { b'&' } else { b'?' });
     let own = item.query.iter();
     let shared = batch.query.iter().filter(|(name, _)| !item.query.contains_key(*name));
     for (name, value) in own.chain(shared) {
         // What is false is left out, and what is true has no value, as NGINX writes arguments.
         let mut add = |value: Option<&str>| {
-            uri.push(if uri.contains(&b'?') { b'&' } else { b'?' });
+            uri.push(std::mem::replace(&mut mark, b'&'));
             encode(name, &mut uri);
             if let Some(value) = value {
                 uri.push(b'=');
                 encode(value, &mut uri);
             }
+            if uri.len() - path > MAX_HEAD { Err(TOO_LONG) } else { Ok(()) }
         };
         match value {
-            Value::Bool(true) => add(None),
+            Value::Bool(true) => add(None)?,
             Value::Bool(false) | Value::Null => {}
-            value => {
-                let _: Result<(), BadField> = each_text(value, &mut |text| {
-                    add(Some(text));
-                    Ok(())
-                });
-            }
+            value => each_text(value, &mut |text| add(Some(text)))?,
         }
     }
     let timeout = Duration::from_millis(batch.timeout);
@@ -304,8 +317,15 @@ fn request(x: &Exchange<'_>, batch: &Batch, item: &Item) -> Result<Fetch, BadFie
     })
 }
 
+/// Headers in which proxies tell of who came before them. The peer that brought the batch may be trusted to
+/// write these, but it has not looked into the body.
+fn tells_of_proxies(name: &str) -> bool {
+    let forwarded = name.get(..12).is_some_and(|start| start.eq_ignore_ascii_case("x-forwarded-"));
+    forwarded || name.eq_ignore_ascii_case("forwarded") || name.eq_ignore_ascii_case("x-real-ip")
+}
+
 /// A value as Lua writes it, or each of a list.
-fn each_text(value: &Value, each: &mut impl FnMut(&str) -> Result<(), BadField>) -> Result<(), BadField> {
+fn each_text<E>(value: &Value, each: &mut impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
     match value {
         Value::String(text) => each(text),
         Value::Array(list) => list.iter().try_for_each(|value| each_text(value, each)),
@@ -422,6 +442,19 @@ mod tests {
     }
 
     #[test]
+    fn no_batch_tells_of_proxies() {
+        let body = br#"{
+            "headers": {"x-forwarded-for": "9.9.9.9", "Forwarded": "for=9.9.9.9", "X-Forwarded": "stays"},
+            "pipeline": [{"path": "/", "headers": {"X-Forwarded-Proto": "https", "X-FORWARDED-HOST": "evil", "x-real-ip": "9.9.9.9"}}]
+        }"#;
+        let (_, _, sent) = ask(body, vec![answer(200, &[], "")]);
+        let mut got: Vec<_> = sent[0].fields.iter().map(|(name, _, _)| String::from_utf8_lossy(name).to_lowercase()).collect();
+        got.sort();
+        assert_eq!(got, ["host", "x-both", "x-forwarded", "x-outer", "x-real-ip"]);
+        assert_eq!(sent[0].fields.get_named(b"x-real-ip"), Some(&b"127.0.0.1"[..]));
+    }
+
+    #[test]
     fn what_cannot_be_asked_is_told() {
         let told = |body: &str| {
             let (status, out, sent) = ask(body.as_bytes(), Vec::new());
@@ -429,6 +462,8 @@ mod tests {
             (status, out["error_msg"].as_str().unwrap().to_owned())
         };
         assert_eq!(told(""), (400, "no request body, you should give at least one pipeline setting".into()));
+        let shared = |what: &str, of: &str| format!(r#"{{"{what}": {{{of}}}, "pipeline": [{{"path": "/"}}]}}"#);
+        let fields = |count: usize| (0..count).map(|n| format!(r#""a{n}": "1""#)).collect::<Vec<_>>().join(",");
         let words = "invalid request body: no, err: Expected value but found invalid token at character 1";
         assert_eq!(told("no"), (400, words.into()));
         for (body, words) in [
@@ -438,6 +473,11 @@ mod tests {
             (r#"{"timeout": 0, "pipeline": [{"path": "/"}]}"#, "expected 0 to be at least 1"),
             (r#"{"pipeline": [{"path": "/", "headers": {"a b": "1"}}]}"#, "request failed: invalid header"),
             (r#"{"pipeline": [{"path": "/", "headers": {"a": "1\r\nb: 2"}}]}"#, "request failed: invalid header"),
+            (&shared("headers", &fields(257)), "request failed: too many headers"),
+            (&shared("query", &fields(257)), "request failed: too many headers"),
+            (&shared("headers", &format!(r#""a": "{}""#, "x".repeat(65_536))), "request failed: too many headers"),
+            (&shared("query", &format!(r#""a": "{}""#, "/".repeat(22_000))), "request failed: too many headers"),
+            (&shared("headers", &format!(r#""a": [{}]"#, vec!["1"; 257].join(","))), "request failed: too many headers"),
         ] {
             let (status, told) = told(body);
             assert!(status == 400 && told.contains(words), "{body}: {told}");
