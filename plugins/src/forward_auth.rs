@@ -170,7 +170,11 @@ impl Plugin for ForwardAuth {
                 Step::Next
             }
             Ok(answer) => self.refuse(x, answer),
-            Err(_) if self.config.allow_degradation => Step::Next,
+            Err(_) if self.config.allow_degradation => {
+                // Nobody has judged the request, so nobody vouches for what the client says of itself.
+                pass_on(x, &self.config.upstream_headers, &Fetched::default());
+                Step::Next
+            }
             Err(error) => {
                 x.complain(Self::NAME, error.as_str());
                 Step::Reply(Reply::status(self.config.status_on_error))
@@ -397,7 +401,11 @@ mod tests {
             run(&[], json!({"status_on_error": 503}), Err(error), |step, _| {
                 assert!(matches!(step, Step::Reply(reply) if reply.status == 503));
             });
-            run(&[], json!({"allow_degradation": true}), Err(error), |step, _| assert!(matches!(step, Step::Next)));
+            let degraded = json!({"allow_degradation": true, "upstream_headers": ["X-User-ID"]});
+            run(&[("X-User-ID", "forged"), ("X-Own", "stays")], degraded, Err(error), |step, x| {
+                assert!(matches!(step, Step::Next));
+                assert_eq!((x.header("X-User-ID"), x.header("X-Own")), (None, Some(&b"stays"[..])));
+            });
         }
     }
 

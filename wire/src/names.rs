@@ -262,7 +262,10 @@ mod tests {
     #[test]
     fn a_name_is_spelled_as_it_is_called() {
         for &(name, text) in Name::KNOWN {
-            assert!(format!("{name:?}").eq_ignore_ascii_case(&text.replace('-', "")), "{name:?} is not {text}");
+            assert!(
+                format!("{name:?}").eq_ignore_ascii_case(&text.replace('-', "")),
+                "{name:?} is not {text}"
+            );
         }
     }
 
