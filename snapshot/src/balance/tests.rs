@@ -440,6 +440,20 @@ fn more_servers_than_a_word_are_remembered() {
 }
 
 #[test]
+fn a_key_belongs_to_the_first_point_at_or_after_it() {
+    let upstream = upstream(&[1, 2, 1], chash());
+    let (ring, none) = (&upstream.rings[0], tried(&[]));
+    let choice = Choice { endpoints: &upstream.endpoints, tried: &none };
+    let server = |point: &(u32, u32)| Some(point.1 as usize);
+    for pair in ring.points().windows(2).filter(|pair| pair[0].0 != pair[1].0) {
+        assert_eq!(ring.pick(pair[1].0, choice), server(&pair[1]), "at it");
+        assert_eq!(ring.pick(pair[0].0 + 1, choice), server(&pair[1]), "before it");
+    }
+    assert!(ring.points().last().is_some_and(|point| point.0 < u32::MAX));
+    assert_eq!(ring.pick(u32::MAX, choice), server(&ring.points()[0]), "behind the last comes the first");
+}
+
+#[test]
 fn who_keeps_score_is_told_of_tries() {
     for (policy, alone, together) in [
         (Policy::RoundRobin, false, false),
