@@ -163,7 +163,7 @@ fn own(page: &mut Page<'_>, settings: &Settings, collected: &Collected, facts: &
         ("cache_reads_late_total", "Cached answers not read from disk in time", facts.cache_reads_late),
         (
             "rate_limit_counters_evicted_total",
-            "Rate-limit counters that gave way before their window ended",
+            "Counters of limit-count, limit-req and api-breaker that gave way while they still counted something",
             facts.counters_evicted,
         ),
         (
