@@ -209,6 +209,26 @@ fn interim_answers_go_on_to_clients_that_know_them() {
 }
 
 #[test]
+fn no_answer_stands_behind_half_an_interim_one() {
+    let head = "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n";
+    Case {
+        // It reads only when its body was refused.
+        client: vec![Send(head), Wait(200), Send("zz\r\n"), Wait(200), ToEnd],
+        servers: vec![vec![
+            Until("abc"),
+            Send("HTTP/1.1 103 Early Hints\r\nLink: </a/path/that/is/longer/than/what/fits>\r\n\r\n"),
+            ToEnd,
+        ]],
+        lacks: vec!["400"],
+        broken: true,
+        narrow: true,
+        seeds: 4,
+        ..case()
+    }
+    .run("interim");
+}
+
+#[test]
 fn chunks_and_trailers_go_both_ways() {
     let request = "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\n02\r\nde\r\n0\r\nX-Sum: 5\r\n\r\n";
     let answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nwxyz\r\n0\r\nX-Check: 4\r\n\r\n";

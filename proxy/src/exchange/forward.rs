@@ -238,6 +238,8 @@ impl Forward<'_> {
         };
         *body_lost |= upload.lost.get();
         match result {
+            // It was cut off within an interim response, behind which no other can be told from it.
+            Err(fault) if response.has_begun() => Ok(Forwarded::Broken(fault)),
             Ok(Received::Done { keep_upstream }) => {
                 if keep_upstream {
                     worker.pools.give(peer, conn, &upstream.keepalive, worker.clock.coarse_ms());

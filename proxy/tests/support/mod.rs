@@ -65,7 +65,7 @@ pub struct Case {
     /// What the client gets exactly once.
     pub once: &'static str,
     pub frames: bool,
-    /// A server's connection holds next to nothing.
+    /// What the client or a server has not read fills its connection soon.
     pub narrow: bool,
     pub seeds: u64,
 }
@@ -267,7 +267,9 @@ impl Case {
             let end = if case.frames {
                 gateway.connect_frames(schedule(1), schedule(2))
             } else {
-                gateway.connect(schedule(1), schedule(2))
+                let ours = schedule(2);
+                let room = if case.narrow { 16 } else { ours.room };
+                gateway.connect(schedule(1), Schedule { room, ..ours })
             };
             let got = RefCell::new(Got::default());
             let who = format!("{about}: the client");
