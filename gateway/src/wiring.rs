@@ -206,6 +206,7 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<proxy::Listener>, workers: usize)
         body_timeout: http.client_body_timeout,
         send_timeout: http.send_timeout,
         half_close_timeout: http.half_close_timeout,
+        plugin_wait_timeout: http.plugin_wait_timeout,
         linger_timeout: http.lingering_time,
         linger_bytes: saturating(http.lingering_bytes),
         keepalive_timeout: http.keepalive_timeout,

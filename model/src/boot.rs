@@ -251,6 +251,8 @@ pub struct Http {
     pub send_timeout: Duration,
     /// How long a client that has closed its sending side is still answered (ours).
     pub half_close_timeout: Duration,
+    /// What a plugin waits for in one phase may take so long.
+    pub plugin_wait_timeout: Duration,
     /// How long the rest of a refused request is read, so that its answer arrives …
     pub lingering_time: Duration,
     /// … and how much of it at most (ours).

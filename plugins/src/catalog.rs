@@ -564,7 +564,7 @@ mod tests {
             sdk::testing::with_body(&mut x, body);
             assert!(matches!(chain.run(Phase::Access, &mut 0, &mut x), Step::Next));
             sdk::testing::respond(&mut x, 200, &[]);
-            chain.header_filter(&mut x);
+            assert!(matches!(chain.header_filter(&mut 0, &mut x), Step::Next));
             assert_eq!(x.response_header("X-A"), expected);
         }
         let mut probe = Probe::request("POST", "/", &[("Content-Type", "application/json")]);

@@ -53,6 +53,8 @@ pub struct Settings {
     /// A client that has closed its sending side while its request runs may be gone or may still
     /// read; after so long without a response it counts as gone.
     pub half_close_timeout: Duration,
+    /// What a plugin waits for in one phase may take so long (`plugin_wait_timeout`).
+    pub plugin_wait_timeout: Duration,
     /// After an error answer, at most so many bytes of the rest of the request are read …
     pub linger_bytes: usize,
     /// … and for at most so long, so that the client can read the answer.
@@ -155,6 +157,7 @@ impl Default for Settings {
             held_bodies: 256 << 20,
             bounds: sdk::Bounds::DEFAULT,
             half_close_timeout: Duration::from_secs(2),
+            plugin_wait_timeout: Duration::from_secs(600),
             linger_bytes: 64 << 10,
             linger_timeout: Duration::from_secs(1),
             idle_grace: Duration::from_secs(1),

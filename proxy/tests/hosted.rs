@@ -7,13 +7,14 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use model::{Desired, Entry, Invalid, Key, Kind, Resource};
 use proxy::{Settings, Stage, Workers};
 use sdk::build::{Build, Names, Services};
 use sdk::chain::{Fitting, LocalFuture};
-use sdk::{Exchange, Factory, Instance, Phase, Phases, Reply, Step};
+use sdk::{Chunk, Exchange, Factory, Instance, Phase, Phases, Reply, RequestFilter, Step, Unjudged};
 use serde_json::{Value, json};
 use snapshot::Publisher;
 use snapshot::compile::{Compiled, Compiler, Touched};
@@ -23,17 +24,26 @@ struct Script {
     name: &'static str,
     /// Told of every wait that ends before its time.
     cancelled: Sender<()>,
+    gone: Sender<ThreadId>,
 }
 
 /// What the settings say.
 struct Run {
-    body: Option<String>,
+    config: Value,
     sleep: Duration,
-    /// Holds a value, which is told of its end like a wait.
-    hold: bool,
-    panics: bool,
     cancelled: Sender<()>,
+    /// Told which thread the instance goes on.
+    gone: Sender<ThreadId>,
 }
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let _ = self.gone.send(std::thread::current().id());
+    }
+}
+
+const ALL: Phases =
+    Phases::REWRITE.with(Phases::ACCESS).with(Phases::HEADER_FILTER).with(Phases::BODY_FILTER);
 
 impl Factory for Script {
     fn name(&self) -> &'static str {
@@ -45,7 +55,7 @@ impl Factory for Script {
     }
 
     fn phases(&self) -> Phases {
-        Phases::REWRITE | Phases::ACCESS
+        ALL
     }
 
     fn schema(&self) -> Value {
@@ -66,45 +76,124 @@ impl Factory for Script {
         _: &mut Build<'_>,
         fitting: Fitting,
     ) -> Result<Arc<sdk::chain::Stage>, Invalid> {
-        Ok(fitting.stage(Run {
-            body: config["body"].as_str().map(str::to_owned),
-            sleep: Duration::from_millis(config["sleep_ms"].as_u64().unwrap_or_default()),
-            hold: config["hold"] == true,
-            panics: config["panics"] == true,
-            cancelled: self.cancelled.clone(),
-        }))
+        let sleep = Duration::from_millis(config["sleep_ms"].as_u64().unwrap_or_default());
+        Ok(fitting.stage(Run { config, sleep, cancelled: self.cancelled.clone(), gone: self.gone.clone() }))
+    }
+}
+
+impl Run {
+    fn says(&self, what: &str) -> bool {
+        self.config[what] == json!(true)
+    }
+
+    fn waits_in(&self, phase: &str) -> bool {
+        self.config["wait_in"] == json!(phase)
+    }
+
+    async fn sleep(&self, x: &Exchange<'_>) {
+        let guard = OnDrop(Some(self.cancelled.clone()));
+        x.world.sleep(self.sleep).await;
+        guard.defuse();
     }
 }
 
 impl Instance for Run {
     fn phases(&self) -> Phases {
-        Phases::REWRITE | Phases::ACCESS
+        ALL
     }
 
     fn ask(&self, phase: Phase, x: &mut Exchange<'_>) -> Step {
-        if phase == Phase::Rewrite && self.hold {
+        if phase == Phase::Rewrite && self.says("hold") {
+            // Told of its end like a wait.
             x.hold(OnDrop(Some(self.cancelled.clone())));
         }
-        assert!(!self.panics, "on purpose");
+        assert!(!self.says("panics"), "on purpose");
         match phase {
-            Phase::Rewrite if !self.sleep.is_zero() => Step::Wait,
-            Phase::Access => match &self.body {
-                Some(_) if x.lacks_body(1 << 20) => Step::Body(1 << 20),
-                Some(body) => match x.set_body(body.clone().into()) {
-                    Ok(()) => Step::Next,
-                    Err(_) => Step::Reply(Reply::status(503)),
-                },
-                None => Step::Next,
-            },
+            Phase::Rewrite if self.waits_in("rewrite") => Step::Wait,
+            Phase::Access => {
+                let body = self.config["body"].as_str();
+                // Asked a second time once the body is there.
+                if body.is_some() && x.lacks_body(1 << 20) {
+                    return Step::Body(1 << 20);
+                }
+                if self.says("upload") {
+                    x.filter_request_body(Box::new(Shout { waited: false }));
+                }
+                match body {
+                    Some(body) => match x.set_body(body.into()) {
+                        Ok(()) => Step::Next,
+                        Err(_) => Step::Reply(Reply::status(503)),
+                    },
+                    None => Step::Next,
+                }
+            }
             _ => Step::Next,
         }
     }
 
-    fn wait<'a>(&'a self, _: Phase, x: &'a mut Exchange<'_>) -> LocalFuture<'a, Step> {
+    fn header_filter(&self, x: &mut Exchange<'_>) -> Step {
+        x.remove_response_header("Content-Length");
+        if self.waits_in("header_filter") { Step::Wait } else { Step::Next }
+    }
+
+    fn wait<'a>(&'a self, phase: Phase, x: &'a mut Exchange<'_>) -> LocalFuture<'a, Step> {
+        Box::pin(async move {
+            self.sleep(x).await;
+            let _ = x.set_response_header("X-Waited", b"yes");
+            match self.config["instead"].as_str() {
+                // The answer in the place of the response comes here as well, and is left as it is.
+                Some(text) if phase == Phase::HeaderFilter => Step::Reply(Reply::text(418, text.to_owned())),
+                _ => Step::Next,
+            }
+        })
+    }
+
+    fn filters_body(&self, _: &Exchange<'_>) -> bool {
+        self.says("download") || self.waits_in("body_filter")
+    }
+
+    fn holds_body(&self, _: &Exchange<'_>) -> bool {
+        self.config["instead"].is_string()
+    }
+
+    fn body_filter(&self, _: &mut Exchange<'_>, chunk: &mut Chunk) -> Step {
+        if self.waits_in("body_filter") {
+            return Step::Wait;
+        }
+        chunk.data.make_ascii_uppercase();
+        Step::Next
+    }
+
+    fn wait_body<'a>(&'a self, x: &'a mut Exchange<'_>, chunk: &'a mut Chunk) -> LocalFuture<'a, Step> {
+        Box::pin(async move {
+            self.sleep(x).await;
+            chunk.data.make_ascii_uppercase();
+            match self.config["instead"].as_str() {
+                Some(text) => Step::Reply(Reply::text(418, text.to_owned())),
+                None => Step::Next,
+            }
+        })
+    }
+}
+
+/// Turns a request's body to upper case and waits once; `!` is refused.
+struct Shout {
+    waited: bool,
+}
+
+impl RequestFilter for Shout {
+    fn filter(&mut self, chunk: &mut Chunk) -> Step {
+        chunk.data.make_ascii_uppercase();
+        match std::mem::replace(&mut self.waited, true) {
+            _ if chunk.data.contains(&b'!') => Step::Refuse(Unjudged::Unreadable),
+            true => Step::Next,
+            false => Step::Wait,
+        }
+    }
+
+    fn wait<'a>(&'a mut self, chunk: &'a mut Chunk) -> LocalFuture<'a, Step> {
         Box::pin(async {
-            let guard = OnDrop(Some(self.cancelled.clone()));
-            x.world.sleep(self.sleep).await;
-            guard.defuse();
+            chunk.data.insert(0, b'>');
             Step::Next
         })
     }
@@ -135,7 +224,7 @@ impl Names for NoNames {
     }
 }
 
-/// Answers each request with the bytes it came as. A request here is one write.
+/// Answers each request with the bytes it came as.
 fn echo() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
@@ -143,15 +232,29 @@ fn echo() -> SocketAddr {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
             std::thread::spawn(move || {
-                let mut buffer = [0u8; 4096];
+                let (mut request, mut buffer) = (Vec::new(), [0u8; 4096]);
                 while let Ok(n @ 1..) = stream.read(&mut buffer) {
-                    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {n}\r\n\r\n");
-                    stream.write_all(&[head.as_bytes(), &buffer[..n]].concat()).unwrap();
+                    request.extend_from_slice(&buffer[..n]);
+                    if is_whole(&request) {
+                        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", request.len());
+                        stream.write_all(&[head.as_bytes(), &request].concat()).unwrap();
+                        request.clear();
+                    }
                 }
             });
         }
     });
     addr
+}
+
+fn is_whole(request: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(request);
+    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+    let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
+    match length {
+        Some(length) => body.len() == length.parse::<usize>().unwrap(),
+        None => !head.contains("\r\nTransfer-Encoding: ") || body.ends_with("0\r\n\r\n"),
+    }
 }
 
 /// A gateway with one worker, whose catalog and compiler are at hand.
@@ -167,6 +270,10 @@ struct Gateway {
 
 impl Gateway {
     fn start() -> Gateway {
+        Gateway::start_with(Settings::default().plugin_wait_timeout)
+    }
+
+    fn start_with(plugin_wait_timeout: Duration) -> Gateway {
         let services = Services::for_tests();
         let meters = services.meters.clone();
         let catalog = Arc::new(plugins::Catalog::new(services, Default::default()).unwrap());
@@ -176,7 +283,12 @@ impl Gateway {
         let compiled = compiler.compile(&desired, &Touched::all(), &NoNames, 0);
         assert!(compiled.rejected.is_empty());
         let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let settings = Settings { listen: vec![proxy::Listener::http(addr)], ..Settings::default() };
+        let settings = Settings {
+            listen: vec![proxy::Listener::http(addr)],
+            plugin_wait_timeout,
+            half_close_timeout: Duration::from_millis(100),
+            ..Settings::default()
+        };
         let sockets = Workers::listen(&settings, 1).unwrap();
         let workers = Workers::start(Arc::new(settings), sockets, readers, &meters).unwrap();
         Gateway { catalog, compiler, desired, publisher, workers: Some(workers), addr, revision: 0 }
@@ -218,9 +330,9 @@ impl Drop for Gateway {
     }
 }
 
-fn script(name: &'static str) -> (Box<Script>, Receiver<()>) {
-    let (cancelled, told) = channel();
-    (Box::new(Script { name, cancelled }), told)
+fn script(name: &'static str) -> (Box<Script>, Receiver<()>, Receiver<ThreadId>) {
+    let ((cancelled, told), (gone, went)) = (channel(), channel());
+    (Box::new(Script { name, cancelled, gone }), told, went)
 }
 
 const POST: &str = "POST /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 3\r\n\r\nold";
@@ -252,26 +364,108 @@ fn it_comes_and_goes_while_requests_are_served() {
     assert!(gateway.ask(POST).ends_with("\r\n\r\na longer one"), "the last good form serves on");
 }
 
-#[test]
-fn a_wait_ends_with_its_time_or_with_the_client() {
+/// A gateway with a route on which a hosted plugin has these settings.
+fn with(settings: &Value) -> (Gateway, Receiver<()>, Receiver<ThreadId>) {
     let mut gateway = Gateway::start();
-    let (script, cancelled) = script("waiting");
+    let (script, cancelled, gone) = script("script");
     gateway.catalog.register(script).unwrap();
-    gateway.route(&json!({"waiting": {"sleep_ms": 5}}), echo());
-    assert!(gateway.ask(POST).ends_with("old"));
-    assert!(cancelled.try_recv().is_err());
+    let compiled = gateway.route(&json!({"script": settings}), echo());
+    assert!(compiled.rejected.is_empty(), "{:?}", compiled.rejected);
+    (gateway, cancelled, gone)
+}
 
-    gateway.route(&json!({"waiting": {"sleep_ms": 1_000_000_000}}), echo());
-    let mut stream = TcpStream::connect(gateway.addr).unwrap();
-    stream.write_all(POST.as_bytes()).unwrap();
-    drop(stream);
-    cancelled.recv_timeout(Duration::from_secs(600)).expect("the wait ends with the client");
+#[test]
+fn a_wait_in_any_phase_ends_with_its_time_or_with_the_client() {
+    for phase in ["rewrite", "header_filter", "body_filter"] {
+        let (mut gateway, cancelled, _) = with(&json!({"wait_in": phase, "sleep_ms": 5}));
+        let answer = gateway.ask(POST);
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{phase}: {answer}");
+        assert!(answer.contains("\r\nX-Waited: yes\r\n") == (phase != "body_filter"), "{phase}: {answer}");
+        assert_eq!(answer.contains("\r\nOLD"), phase == "body_filter", "{phase}: {answer}");
+        assert!(cancelled.try_recv().is_err(), "{phase}");
+
+        gateway.route(&json!({"script": {"wait_in": phase, "sleep_ms": 1_000_000_000}}), echo());
+        let mut stream = TcpStream::connect(gateway.addr).unwrap();
+        stream.write_all(POST.as_bytes()).unwrap();
+        drop(stream);
+        cancelled.recv_timeout(Duration::from_secs(600)).expect("the wait ends with the client");
+    }
+}
+
+#[test]
+fn a_wait_has_a_deadline() {
+    for phase in ["rewrite", "header_filter", "body_filter"] {
+        let mut gateway = Gateway::start_with(Duration::ZERO);
+        let (script, cancelled, _) = script("script");
+        gateway.catalog.register(script).unwrap();
+        gateway.route(
+            &json!({"script": {"wait_in": phase, "sleep_ms": 1_000_000_000, "instead": "held"}}),
+            echo(),
+        );
+        let answer = gateway.ask(POST);
+        assert!(answer.starts_with("HTTP/1.1 504 "), "{phase}: {answer}");
+        assert!(answer.contains("a plugin waited for too long"), "{phase}: {answer}");
+        cancelled.try_recv().expect("it was given up");
+    }
+}
+
+#[test]
+fn a_filter_puts_an_answer_in_the_place_of_the_response() {
+    for phase in ["header_filter", "body_filter"] {
+        let (gateway, ..) = with(&json!({"wait_in": phase, "sleep_ms": 1, "instead": "teapot"}));
+        for _ in 0..2 {
+            let answer = gateway.ask(POST);
+            assert!(answer.starts_with("HTTP/1.1 418 "), "{phase}: {answer}");
+            assert!(answer.to_lowercase().ends_with("\r\n\r\nteapot"), "{phase}: {answer}");
+        }
+    }
+}
+
+#[test]
+fn both_bodies_go_through_filters() {
+    let (mut gateway, ..) = with(&json!({"upload": true, "download": true}));
+    let answer = gateway.ask(POST);
+    assert!(answer.contains("\r\nTRANSFER-ENCODING: CHUNKED\r\n"), "the upstream got chunks: {answer}");
+    assert!(answer.contains("\r\n\r\n4\r\n>OLD\r\n0\r\n\r\n"), "{answer}");
+    let chunks = "POST /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n";
+    let answer = gateway.ask(chunks);
+    let body = answer.split("CHUNKED\r\n\r\n").nth(1).unwrap_or_default();
+    assert!(body.contains(">AB") && body.contains('C'), "{answer}");
+    let refused = gateway.ask(&POST.replace("old", "no!"));
+    assert!(refused.starts_with("HTTP/1.1 400 "), "{refused}");
+    // Without a body there is nothing to filter.
+    let answer = gateway.ask("GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 200 ") && !answer.contains("CHUNKED"), "{answer}");
+
+    // What is in memory has its length.
+    gateway.route(&json!({"script": {"upload": true, "body": "a longer one"}}), echo());
+    let answer = gateway.ask(POST);
+    assert!(answer.contains("\r\nContent-Length: 13\r\n"), "{answer}");
+    assert!(answer.contains("\r\n\r\n>A LONGER ONE"), "{answer}");
+}
+
+#[test]
+fn an_instance_is_told_on_the_control_side_that_it_goes() {
+    let (mut gateway, _, gone) = with(&json!({"body": "one"}));
+    assert!(gateway.ask(POST).ends_with("one"));
+    while gone.try_recv().is_ok() {}
+    gateway.route(&json!({"script": {"body": "two"}}), echo());
+    assert!(gateway.ask(POST).ends_with("two"));
+    let thread = loop {
+        // What the pipeline does now and then.
+        gateway.publisher.free_unused();
+        match gone.recv_timeout(Duration::from_millis(10)) {
+            Ok(thread) => break thread,
+            Err(_) => continue,
+        }
+    };
+    assert_eq!(thread, std::thread::current().id());
 }
 
 #[test]
 fn what_an_exchange_holds_goes_with_it_however_it_ends() {
     let mut gateway = Gateway::start();
-    let (script, ended) = script("holding");
+    let (script, ended, _) = script("holding");
     gateway.catalog.register(script).unwrap();
     let upstream = echo();
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -287,7 +481,10 @@ fn what_an_exchange_holds_goes_with_it_however_it_ends() {
         assert!(ended.try_recv().is_err(), "once");
     }
     // A request that waits: what it waits for ends, and what it holds.
-    gateway.route(&json!({"holding": {"hold": true, "sleep_ms": 1_000_000_000}}), upstream);
+    gateway.route(
+        &json!({"holding": {"hold": true, "wait_in": "rewrite", "sleep_ms": 1_000_000_000}}),
+        upstream,
+    );
     let mut stream = TcpStream::connect(gateway.addr).unwrap();
     stream.write_all(POST.as_bytes()).unwrap();
     drop(stream);

@@ -162,7 +162,7 @@ impl Chain {
         Step::Next
     }
 
-    /// Awaits the instance at `cursor`, which answered [`Step::Wait`].
+    /// Awaits the instance at `cursor`, which answered [`Step::Wait`] in this phase.
     pub fn wait<'a>(&'a self, phase: Phase, cursor: usize, x: &'a mut Exchange<'_>) -> LocalFuture<'a, Step> {
         // Only an instance that answered `Wait` is waited for, so there is one.
         let Some(stage) = self.of_phase(phase).get(cursor) else {
@@ -175,11 +175,46 @@ impl Chain {
         }
     }
 
-    pub fn header_filter(&self, x: &mut Exchange<'_>) {
-        for stage in self.of_phase(Phase::HeaderFilter) {
+    /// Runs the header filters from `*cursor` on; as [`Chain::run`].
+    pub fn header_filter(&self, cursor: &mut usize, x: &mut Exchange<'_>) -> Step {
+        self.filter(Phase::HeaderFilter, cursor, x, |instance, x| instance.header_filter(x))
+    }
+
+    /// Runs the filters of a phase of the response.
+    #[inline]
+    fn filter(
+        &self,
+        phase: Phase,
+        cursor: &mut usize,
+        x: &mut Exchange<'_>,
+        mut ask: impl FnMut(&dyn Instance, &mut Exchange<'_>) -> Step,
+    ) -> Step {
+        let stages = self.of_phase(phase);
+        while let Some(stage) = stages.get(*cursor) {
             if wanted(stage, x) {
-                stage.instance.header_filter(x);
+                let step = ask(&stage.instance, x);
+                if !matches!(step, Step::Next) {
+                    return match &stage.meta {
+                        Some(meta) => meta.wrap(step),
+                        None => step,
+                    };
+                }
             }
+            *cursor += 1;
+        }
+        Step::Next
+    }
+
+    /// Awaits the instance at `cursor`, which answered [`Step::Wait`] to this piece of the body.
+    pub fn wait_body<'a>(
+        &'a self,
+        cursor: usize,
+        x: &'a mut Exchange<'_>,
+        chunk: &'a mut Chunk,
+    ) -> LocalFuture<'a, Step> {
+        match self.of_phase(Phase::BodyFilter).get(cursor) {
+            Some(stage) => stage.instance.wait_body(x, chunk),
+            None => Box::pin(async { Step::Next }),
         }
     }
 
@@ -193,12 +228,9 @@ impl Chain {
         self.of_phase(Phase::BodyFilter).iter().any(|stage| stage.instance.holds_body(x))
     }
 
-    pub fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
-        for stage in self.of_phase(Phase::BodyFilter) {
-            if wanted(stage, x) {
-                stage.instance.body_filter(x, chunk);
-            }
-        }
+    /// Runs the body filters from `*cursor` on; as [`Chain::run`].
+    pub fn body_filter(&self, cursor: &mut usize, x: &mut Exchange<'_>, chunk: &mut Chunk) -> Step {
+        self.filter(Phase::BodyFilter, cursor, x, |instance, x| instance.body_filter(x, chunk))
     }
 
     pub fn log(&self, x: &mut Exchange<'_>) {

@@ -2,6 +2,8 @@
 //!
 //! One request and its response, as plugins see and change them.
 
+mod bodies;
+
 use std::any::Any;
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
@@ -9,14 +11,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use smallvec::SmallVec;
-use wire::{BadField, Fields, Framing, Method, RequestHead, ResponseHead, Span};
+use wire::{BadField, Fields, Method, RequestHead, ResponseHead, Span};
 
 use crate::budget::Held;
 use crate::client::{Caller, Client};
 use crate::coder::Coder;
 use crate::consumers::{Consumer, Consumers, Identity};
+use crate::upload::RequestFilter;
 use crate::upstream::{Chosen, UpstreamHandle};
 use crate::world::World;
+pub use bodies::NotSet;
 
 /// The reusable memory of one exchange: heads, edits and notes. A worker keeps a
 /// few of these and hands one to each exchange.
@@ -105,15 +109,6 @@ pub enum Body {
     Whole,
     /// Somebody asked for it, but it is longer than that one's bound; it will be streamed.
     TooLarge,
-}
-
-/// Why [`Exchange::set_body`] did nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotSet {
-    /// The client's own body has not been read into memory.
-    Unread,
-    /// The worker holds as many bytes of bodies as it may: the request is to be answered with 503.
-    Spent,
 }
 
 /// What is known of a route while serving, fixed at compile time.
@@ -260,6 +255,7 @@ pub struct Exchange<'s> {
     pub world: &'s dyn World,
     /// See [`Exchange::skip_plugin`].
     skipped: SmallVec<[&'static str; 2]>,
+    request_filters: Vec<Box<dyn RequestFilter>>,
     /// See [`Exchange::encode_with`].
     coder: Option<Box<dyn Coder>>,
     /// Counts the exchanges of this thread; see [`Exchange::unique`].
@@ -298,6 +294,7 @@ impl<'s> Exchange<'s> {
             refused: None,
             world,
             skipped: SmallVec::new(),
+            request_filters: Vec::new(),
             coder: None,
             serial: SERIAL.replace(SERIAL.get().wrapping_add(1)),
             start_ms: Cell::new(0),
@@ -387,99 +384,6 @@ impl<'s> Exchange<'s> {
     pub fn remove_header(&mut self, name: &str) {
         self.messages.request.fields.remove(name.as_bytes());
         self.forward.without.insert(Own::of(name));
-    }
-
-    /// The request's body; empty unless [`Body::Whole`].
-    pub fn body(&self) -> &[u8] {
-        if self.body_state == Body::Whole { &self.messages.body } else { &[] }
-    }
-
-    /// Puts another body in the place of the request's. The upstream gets it with its own length,
-    /// as do plugins that look at the body later, and it counts against [`World::budget`]. A request
-    /// without a body gets one, too.
-    ///
-    /// # Errors
-    /// [`NotSet::Unread`] where the client's own body is not in memory: ask for it first
-    /// ([`crate::Step::Body`]). [`NotSet::Spent`] where the worker holds as much as it may. The body
-    /// stays as it was.
-    pub fn set_body(&mut self, body: Vec<u8>) -> Result<(), NotSet> {
-        if matches!(self.body_state, Body::Streaming | Body::TooLarge) {
-            return Err(NotSet::Unread);
-        }
-        let messages = &mut *self.messages;
-        messages.body_held.resize(self.world.budget(), body.capacity()).map_err(|_| NotSet::Spent)?;
-        // The length goes out anew, so what is left of the old one is there for plugins alone.
-        let length = body.len() as u64;
-        let fields = &mut messages.request.fields;
-        fields.remove_id(wire::Name::TransferEncoding);
-        let mut digits = Vec::with_capacity(20);
-        wire::h1::encode::decimal(length, &mut digits);
-        // Digits can always stand in a head.
-        let _ = fields.set_id(wire::Name::ContentLength, &digits);
-        messages.request.framing = Framing::Length(length);
-        messages.request_trailers.clear(1 << 10);
-        messages.body = Rc::new(body);
-        self.body_state = Body::Whole;
-        Ok(())
-    }
-
-    /// The request's trailers: those that came behind a body that is held, and those that were set.
-    pub fn request_trailers(&self) -> &Fields {
-        &self.messages.request_trailers
-    }
-
-    /// Sets a trailer of the request. It goes to the upstream behind the body, if there is one, beside
-    /// the trailers that come; of a name that comes as well, this one goes.
-    ///
-    /// # Errors
-    /// A name or value that cannot stand in a field, or a field that has no place behind a body.
-    pub fn set_request_trailer(&mut self, name: &str, value: &[u8]) -> Result<(), BadField> {
-        set_trailer(&mut self.messages.request_trailers, name, value)
-    }
-
-    /// Removes a trailer of a request whose body is held.
-    pub fn remove_request_trailer(&mut self, name: &str) {
-        self.messages.request_trailers.remove(name.as_bytes());
-    }
-
-    /// The response's trailers: those that were set, and, when the last piece of the body is filtered,
-    /// those that came.
-    pub fn response_trailers(&self) -> &Fields {
-        &self.messages.response_trailers
-    }
-
-    /// Sets a trailer of the response. Set before the body begins, or while it is filtered, it reaches
-    /// clients whose protocol has trailers.
-    ///
-    /// # Errors
-    /// A name or value that cannot stand in a field, or a field that has no place behind a body.
-    pub fn set_response_trailer(&mut self, name: &str, value: &[u8]) -> Result<(), BadField> {
-        set_trailer(&mut self.messages.response_trailers, name, value)
-    }
-
-    /// Removes a trailer of the response, when the last piece of its body is filtered.
-    pub fn remove_response_trailer(&mut self, name: &str) {
-        self.messages.response_trailers.remove(name.as_bytes());
-    }
-
-    /// Whether asking for so many bytes of the body would bring more of it into memory.
-    #[inline]
-    pub fn lacks_body(&self, limit: usize) -> bool {
-        match self.body_state {
-            Body::None | Body::Whole => false,
-            Body::Streaming => true,
-            Body::TooLarge => {
-                self.body_asked < limit || self.body_beginning && self.messages.body.len() <= limit
-            }
-        }
-    }
-
-    /// The beginning of the request's body, as far as it was read.
-    pub fn body_so_far(&self) -> &[u8] {
-        match self.body_state {
-            Body::Whole | Body::TooLarge => &self.messages.body,
-            Body::None | Body::Streaming => &[],
-        }
     }
 
     /// Puts text beside the request, for [`Forward`]'s spans.
@@ -735,13 +639,6 @@ impl<'s> Exchange<'s> {
     }
 }
 
-fn set_trailer(trailers: &mut Fields, name: &str, value: &[u8]) -> Result<(), BadField> {
-    if !wire::h1::chunked::may_be_trailer(name.as_bytes()) {
-        return Err(BadField::Name);
-    }
-    trailers.set(name.as_bytes(), value)
-}
-
 /// One piece of a response's body on its way to the client.
 #[derive(Debug, Default)]
 pub struct Chunk {
@@ -752,33 +649,4 @@ pub struct Chunk {
     /// A stage would have to hold more of the body than the worker may ([`World::budget`]): the
     /// exchange fails.
     pub refused: bool,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_body_that_is_set_has_its_own_length_and_is_paid_for() {
-        use crate::testing::{Probe, with_body};
-        let headers = [("Host", "a"), ("Transfer-Encoding", "chunked")];
-        let mut probe = Probe::request("POST", "/", &headers);
-        probe.world.budget = crate::budget::Budget::new(100);
-        let budget = probe.world.budget.clone();
-        let mut x = probe.exchange();
-        x.body_state = Body::Streaming;
-        assert_eq!(x.set_body(b"new".to_vec()), Err(NotSet::Unread));
-        with_body(&mut x, b"a=1");
-        x.messages.request.framing = Framing::Chunked;
-        let _ = x.messages.request_trailers.append(b"X-T", b"1");
-        assert_eq!(x.set_body(vec![b'x'; 101]), Err(NotSet::Spent));
-        assert_eq!(x.body(), b"a=1");
-        assert_eq!(x.set_body(b"a=22".to_vec()), Ok(()));
-        assert_eq!((x.body(), budget.taken()), (&b"a=22"[..], 4));
-        assert_eq!(x.request().framing, Framing::Length(4));
-        assert_eq!((x.header("Content-Length"), x.header("Transfer-Encoding")), (Some(&b"4"[..]), None));
-        assert!(x.messages.request_trailers.is_empty());
-        assert_eq!(x.set_body(Vec::new()), Ok(()));
-        assert_eq!((x.body_state, budget.taken()), (Body::Whole, 0));
-    }
 }

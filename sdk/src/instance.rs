@@ -36,7 +36,10 @@ pub trait Instance: Any + Send + Sync {
         Step::Next
     }
 
-    fn header_filter(&self, _x: &mut Exchange<'_>) {}
+    /// See [`Plugin::header_action`].
+    fn header_filter(&self, _x: &mut Exchange<'_>) -> Step {
+        Step::Next
+    }
 
     fn filters_body(&self, _x: &Exchange<'_>) -> bool {
         true
@@ -46,7 +49,10 @@ pub trait Instance: Any + Send + Sync {
         false
     }
 
-    fn body_filter(&self, _x: &mut Exchange<'_>, _chunk: &mut Chunk) {}
+    /// See [`Plugin::body_action`].
+    fn body_filter(&self, _x: &mut Exchange<'_>, _chunk: &mut Chunk) -> Step {
+        Step::Next
+    }
 
     fn serve(&self, _x: &mut Exchange<'_>) -> Step {
         Step::Next
@@ -54,7 +60,13 @@ pub trait Instance: Any + Send + Sync {
 
     fn log(&self, _x: &mut Exchange<'_>) {}
 
+    /// Only after it answered [`Step::Wait`] in that phase, which is not the body filter's.
     fn wait<'a>(&'a self, _phase: Phase, _x: &'a mut Exchange<'_>) -> LocalFuture<'a, Step> {
+        Box::pin(async { Step::Next })
+    }
+
+    /// Only after it answered [`Step::Wait`] to that piece of the body.
+    fn wait_body<'a>(&'a self, _x: &'a mut Exchange<'_>, _chunk: &'a mut Chunk) -> LocalFuture<'a, Step> {
         Box::pin(async { Step::Next })
     }
 }
@@ -77,8 +89,8 @@ impl<P: Plugin> Instance for P {
         }
     }
 
-    fn header_filter(&self, x: &mut Exchange<'_>) {
-        Plugin::header_filter(self, x);
+    fn header_filter(&self, x: &mut Exchange<'_>) -> Step {
+        self.header_action(x)
     }
 
     fn filters_body(&self, x: &Exchange<'_>) -> bool {
@@ -89,8 +101,8 @@ impl<P: Plugin> Instance for P {
         Plugin::holds_body(self, x)
     }
 
-    fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
-        Plugin::body_filter(self, x, chunk);
+    fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) -> Step {
+        self.body_action(x, chunk)
     }
 
     fn serve(&self, x: &mut Exchange<'_>) -> Step {
@@ -103,6 +115,10 @@ impl<P: Plugin> Instance for P {
 
     fn wait<'a>(&'a self, phase: Phase, x: &'a mut Exchange<'_>) -> LocalFuture<'a, Step> {
         Box::pin(Plugin::wait(self, phase, x))
+    }
+
+    fn wait_body<'a>(&'a self, x: &'a mut Exchange<'_>, chunk: &'a mut Chunk) -> LocalFuture<'a, Step> {
+        Box::pin(Plugin::wait_body(self, x, chunk))
     }
 }
 

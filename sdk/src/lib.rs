@@ -33,6 +33,7 @@ pub mod step;
 pub mod template;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod upload;
 pub mod upstream;
 pub mod vars;
 pub mod verdict;
@@ -50,6 +51,7 @@ pub use instance::{Factory, Instance};
 pub use phase::{Phase, Phases};
 pub use plugin::Plugin;
 pub use step::{Reply, Step};
+pub use upload::RequestFilter;
 pub use upstream::UpstreamHandle;
 pub use verdict::{Bounds, Unjudged, Verdict};
 pub use world::World;

@@ -96,6 +96,27 @@ pub trait Plugin: Sized + Send + Sync + 'static {
     /// changes the length removes Content-Length in its header filter.
     fn body_filter(&self, _x: &mut Exchange<'_>, _chunk: &mut Chunk) {}
 
+    /// As [`Plugin::header_filter`], for a plugin that may have to wait there ([`Step::Wait`]) or that
+    /// puts an answer of its own in the place of the response ([`Step::Reply`]). Such an answer goes
+    /// through all header filters like any other, this one included, and takes no second one.
+    fn header_action(&self, x: &mut Exchange<'_>) -> Step {
+        self.header_filter(x);
+        Step::Next
+    }
+
+    /// As [`Plugin::body_filter`], for a plugin that may have to wait with the piece in hand
+    /// ([`Plugin::wait_body`]). An answer of its own is possible while nothing has gone out, so for a
+    /// plugin that [holds the body](Plugin::holds_body); after that it breaks the exchange off.
+    fn body_action(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) -> Step {
+        self.body_filter(x, chunk);
+        Step::Next
+    }
+
+    /// Called only after this instance answered [`Step::Wait`] to that piece.
+    fn wait_body(&self, _x: &mut Exchange<'_>, _chunk: &mut Chunk) -> impl Future<Output = Step> {
+        async { Step::Next }
+    }
+
     /// Whether this stage has work in [`Plugin::body_filter`] on this very exchange; asked
     /// after the header filter. A body no stage looks at is passed on without a copy.
     fn filters_body(&self, _x: &Exchange<'_>) -> bool {
@@ -118,7 +139,8 @@ pub trait Plugin: Sized + Send + Sync + 'static {
     /// The exchange is over, also when it failed.
     fn log(&self, _x: &mut Exchange<'_>) {}
 
-    /// Called only after this stage answered [`Step::Wait`] in that phase.
+    /// Called only after this instance answered [`Step::Wait`] in that phase. What is waited for ends
+    /// when the client goes away, and after `plugin_wait_timeout` at the latest.
     fn wait(&self, _phase: Phase, _x: &mut Exchange<'_>) -> impl Future<Output = Step> {
         async { Step::Next }
     }

@@ -6,16 +6,19 @@ use bytes::Bytes;
 
 use crate::verdict::Unjudged;
 
-/// The answer of one stage in the phases before the upstream.
+/// What an instance answers when it is asked: before the upstream in every phase, and in filters that
+/// do more than to change what they are shown.
 #[derive(Debug)]
 pub enum Step {
     /// Go on with the next stage.
     Next,
-    /// Answer the client now; no later stage of this phase and no upstream is asked.
+    /// Answer the client now; no later instance of this phase and no upstream is asked. In a filter:
+    /// instead of the response.
     Reply(Reply),
     /// Call [`crate::Plugin::wait`] of this stage and await it, then act on what it gives.
     Wait,
-    /// Read the request's body into memory first (up to so many bytes), then call this stage again.
+    /// Read the request's body into memory first (up to so many bytes), then call this instance again.
+    /// Not in filters: the request is gone by then.
     Body(usize),
     /// A condition of the stage cannot be judged: the request is refused.
     Refuse(Unjudged),

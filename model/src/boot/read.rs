@@ -286,6 +286,7 @@ fn http(http: File<'_>) -> Result<Http, Invalid> {
         client_body_timeout: http.time("/client_body_timeout", 60),
         send_timeout: http.time("/send_timeout", 10),
         half_close_timeout: http.time("/half_close_timeout", 2),
+        plugin_wait_timeout: http.time("/plugin_wait_timeout", 600),
         lingering_time: http.time("/lingering_time", 1),
         lingering_bytes: size("/lingering_bytes").unwrap_or(64 << 10),
         client_max_body_size: size("/client_max_body_size").filter(|bytes| *bytes > 0),

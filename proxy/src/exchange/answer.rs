@@ -13,7 +13,7 @@ use wire::Method;
 use super::drive::Outcome;
 use super::fault::{Fault, FaultKind};
 use super::fault_log::tell;
-use super::phases::Chains;
+use super::phases::{self, Chains, Flow};
 use crate::down::Downstream;
 use crate::up::Size;
 use crate::worker::Worker;
@@ -42,7 +42,10 @@ pub(crate) async fn send(
     reply: Reply,
     source: Source,
 ) -> Outcome {
-    let body = make(worker, x, chains, reply, source);
+    let body = match phases::unless_gone(worker, down, make(worker, x, chains, reply, source)).await {
+        Ok(body) => body,
+        Err(_) => return Outcome::Gone,
+    };
     let (_, mut response) = down.split(worker);
     let bodiless = matches!(x.status(), 204 | 304);
     let trailers = Some(&x.messages.response_trailers).filter(|trailers| !trailers.is_empty());
@@ -66,40 +69,60 @@ pub(crate) async fn send(
     }
 }
 
-/// Puts the head of a reply into `x` and gives its body.
-fn make(worker: &Worker, x: &mut Exchange<'_>, chains: Chains<'_>, reply: Reply, source: Source) -> Bytes {
-    let head = &mut x.messages.response;
-    head.clear();
-    head.status = reply.status;
-    for (name, value) in &reply.headers {
-        // A value that cannot stand in a head is left out.
-        let _ = head.fields.append(name.as_bytes(), value);
-    }
-    x.source = source;
-    x.apply_early_edits();
-    tell_upstream_status(worker, x);
-    chains.header_filter(worker, x);
-    let mut body = reply.body;
-    if !matches!(x.status(), 204 | 304) && chains.filter_body(x) {
-        match filtered(worker, x, chains, &body) {
-            Ok(changed) => body = changed,
-            Err(fault) => body = refused(worker, x, fault),
+/// Puts the head of a reply into `x` and gives its body, both as the filters want them. A filter may put
+/// one answer of its own in the reply's place; then all begins anew with that.
+async fn make(
+    worker: &Worker,
+    x: &mut Exchange<'_>,
+    chains: Chains<'_>,
+    mut reply: Reply,
+    mut source: Source,
+) -> Bytes {
+    let mut replaced = false;
+    let mut body = loop {
+        let head = &mut x.messages.response;
+        head.clear();
+        head.status = reply.status;
+        for (name, value) in &reply.headers {
+            // A value that cannot stand in a head is left out.
+            let _ = head.fields.append(name.as_bytes(), value);
         }
-    }
+        x.source = source;
+        x.apply_early_edits();
+        tell_upstream_status(worker, x);
+        let mut flow = chains.header_filter(worker, x).await;
+        if matches!(flow, Flow::Go) && !matches!(x.status(), 204 | 304) && chains.filter_body(x) {
+            flow = filtered(worker, x, chains, &mut reply.body).await;
+        }
+        match flow {
+            Flow::Reply(other) if !replaced => {
+                replaced = true;
+                reply = other;
+                source = Source::Plugin;
+            }
+            Flow::Fault(fault) => break refused(worker, x, fault),
+            Flow::Go | Flow::Reply(_) => break reply.body,
+        }
+    };
     if !(200..=999).contains(&x.status()) {
         // A stage's own: it would not end the exchange.
         x.messages.response.status = 500;
     }
+    if matches!(x.status(), 204 | 304) {
+        body = Bytes::new();
+    }
     body
 }
 
-/// The body of a reply as the stages want it. It is theirs to change, so this is a copy.
-fn filtered(worker: &Worker, x: &mut Exchange<'_>, chains: Chains<'_>, body: &Bytes) -> Result<Bytes, Fault> {
-    let held = x.messages.reply_held.resize(&worker.budget, body.len());
-    held.map_err(|_| Fault::gateway(FaultKind::HeldTooMuch))?;
+/// The body of a reply as the filters want it. It is theirs to change, so this is a copy.
+async fn filtered(worker: &Worker, x: &mut Exchange<'_>, chains: Chains<'_>, body: &mut Bytes) -> Flow {
+    if x.messages.reply_held.resize(&worker.budget, body.len()).is_err() {
+        return Flow::Fault(Fault::gateway(FaultKind::HeldTooMuch));
+    }
     let mut chunk = Chunk { data: body.to_vec(), last: true, refused: false };
-    chains.body_filter(worker, x, &mut chunk)?;
-    Ok(chunk.data.into())
+    let flow = chains.body_filter(worker, x, &mut chunk).await;
+    *body = chunk.data.into();
+    flow
 }
 
 /// Puts the answer to a fault in the place of a reply whose head is made already.

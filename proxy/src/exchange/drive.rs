@@ -108,6 +108,9 @@ pub(crate) async fn drive(
                     fault = Some(broken);
                     Outcome::Broken
                 }
+                Ok(Forwarded::Instead(reply)) => {
+                    answer::send(worker, down, &mut x, chains, reply, Source::Plugin).await
+                }
                 Ok(Forwarded::Switched(mut tunnel)) => {
                     tunnel.holds = std::mem::take(&mut x.messages.holds);
                     Outcome::Tunnel(tunnel)

@@ -64,6 +64,8 @@ pub enum FaultKind {
     Overloaded,
     /// The worker holds as many bodies in memory as it may.
     HeldTooMuch,
+    /// A plugin waited for too long.
+    PluginTimeout,
     /// A stage could not do its work; the exchange went on without it.
     Skipped {
         plugin: &'static str,
@@ -127,7 +129,10 @@ impl FaultKind {
             FaultKind::Unjudged(why) => why.status(),
             FaultKind::ClientGone => 499,
             FaultKind::MethodNotAllowed => 405,
-            FaultKind::ConnectTimeout | FaultKind::SendTimeout | FaultKind::ReadTimeout => 504,
+            FaultKind::ConnectTimeout
+            | FaultKind::SendTimeout
+            | FaultKind::ReadTimeout
+            | FaultKind::PluginTimeout => 504,
             FaultKind::ConnectRefused
             | FaultKind::ConnectFailed
             | FaultKind::ClosedEarly
@@ -198,6 +203,7 @@ impl FaultKind {
             FaultKind::Stopping => "the gateway is stopping",
             FaultKind::Overloaded => "the gateway is overloaded",
             FaultKind::Skipped { reason, .. } => reason,
+            FaultKind::PluginTimeout => "a plugin waited for too long",
             FaultKind::HeldTooMuch => "the gateway's memory for request and response bodies is used up",
         }
     }

@@ -9,17 +9,17 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use sdk::exchange::{self, Body, Chunk};
-use sdk::{Exchange, Phase};
+use sdk::{Exchange, Phase, Reply, RequestFilter};
 use snapshot::balance::Tried;
 use snapshot::{Endpoint, PassHost, Plan, Scheme, Snapshot, Upstream};
 use wire::{Framing, Name};
 
 use super::fault::{Blame, Fault, FaultKind};
 use super::outbound::{self, Outbound};
-use super::phases::Chains;
+use super::phases::{self, Chains};
 use super::receive::{Delivery, Received};
 use super::retry::{self, Again, Try};
-use super::upload::{Held, Upload, UploadState};
+use super::upload::{self, Held, Upload, UploadState};
 use crate::down::Downstream;
 use crate::tunnel::Tunnel;
 use crate::up::Size;
@@ -33,6 +33,8 @@ use crate::worker::Worker;
 pub(crate) enum Forwarded {
     Done,
     Broken(Fault),
+    /// A filter has an answer of its own; nothing was sent yet.
+    Instead(Reply),
     /// The client's connection and the server's are a tunnel now.
     Switched(Tunnel),
 }
@@ -84,7 +86,17 @@ impl Forward<'_> {
         if upstream.scheme != Scheme::Http {
             return Err(Fault::gateway(FaultKind::UnsupportedScheme));
         }
-        let outgoing = prepare(worker, down, x).await?;
+        let mut filters = x.take_request_filters();
+        if x.body_state == Body::None {
+            filters.clear();
+        }
+        if !filters.is_empty() && x.body_state == Body::Whole {
+            // Filtered once, as one piece, it has a length, and can be sent to several servers.
+            let filtered = upload::filter_held(worker, x, &mut filters);
+            phases::unless_gone(worker, down, filtered).await??;
+            filters.clear();
+        }
+        let outgoing = prepare(worker, down, x, !filters.is_empty()).await?;
         let mut body_lost = false;
         let mut tried = Tried::default();
         let mut retries = upstream.retries;
@@ -136,14 +148,16 @@ impl Forward<'_> {
             let result = if upstream.keeps_score() {
                 let began = worker.clock.micros();
                 worker.with_score(upstream, |state| state.begin(index, endpoint.addr));
-                let result =
-                    self.attempt(down, x, upstream, endpoint, &outgoing, fresh, &mut body_lost).await;
+                let result = self
+                    .attempt(down, x, upstream, endpoint, &outgoing, &mut filters, fresh, &mut body_lost)
+                    .await;
                 let micros = worker.clock.micros().saturating_sub(began);
                 let ok = result.is_ok();
                 worker.with_score(upstream, |state| state.done(index, endpoint.addr, micros, ok));
                 result
             } else {
-                self.attempt(down, x, upstream, endpoint, &outgoing, fresh, &mut body_lost).await
+                self.attempt(down, x, upstream, endpoint, &outgoing, &mut filters, fresh, &mut body_lost)
+                    .await
             };
             let failed = match result {
                 Ok(forwarded) => return Ok(forwarded),
@@ -174,6 +188,7 @@ impl Forward<'_> {
         upstream: &Arc<Upstream>,
         endpoint: &Endpoint,
         outgoing: &Outgoing,
+        filters: &mut [Box<dyn RequestFilter>],
         fresh: bool,
         body_lost: &mut bool,
     ) -> Result<Forwarded, FailedTry> {
@@ -206,7 +221,8 @@ impl Forward<'_> {
         let upload = UploadState::default();
         let result = {
             let held = outgoing.held.clone();
-            let sender = Upload { worker, body: &mut body, state: &upload, framed: outgoing.framed, held };
+            let sender =
+                Upload { worker, body: &mut body, state: &upload, framed: outgoing.framed, held, filters };
             let mut sending = pin!(sender.run(&mut to));
             let delivery = Delivery {
                 worker,
@@ -247,6 +263,7 @@ impl Forward<'_> {
                 Ok(Forwarded::Done)
             }
             Ok(Received::Broken(fault)) => Ok(Forwarded::Broken(fault)),
+            Ok(Received::Instead(reply)) => Ok(Forwarded::Instead(reply)),
             Ok(Received::Switched(bytes)) => Ok(Forwarded::Switched(Tunnel {
                 conn,
                 bytes,
@@ -265,7 +282,12 @@ impl Forward<'_> {
 /// Asks for the body, and takes what is here of it. So what is malformed is refused before any upstream
 /// hears of the request, and what is whole goes out with its head in one write and can be sent again.
 #[inline]
-async fn prepare(worker: &Worker, down: &mut Downstream<'_>, x: &Exchange<'_>) -> Result<Outgoing, Fault> {
+async fn prepare(
+    worker: &Worker,
+    down: &mut Downstream<'_>,
+    x: &Exchange<'_>,
+    filtered: bool,
+) -> Result<Outgoing, Fault> {
     let (mut body, mut response) = down.split(worker);
     response.go_on().await?;
     let trailers = &x.messages.request_trailers;
@@ -281,13 +303,13 @@ async fn prepare(worker: &Worker, down: &mut Downstream<'_>, x: &Exchange<'_>) -
     }
     let size = match x.request().framing {
         Framing::None => Size::None,
-        Framing::Length(length) if trailers.is_empty() => Size::Exactly(length),
+        Framing::Length(length) if trailers.is_empty() && !filtered => Size::Exactly(length),
         _ => Size::Open,
     };
     // The beginning of a longer body was taken out of its coding, so the rest is, too.
     let bytes = (!held.is_empty()).then(|| held.clone());
     let trailers = (!trailers.is_empty()).then(|| trailers.clone());
-    let framed = body.is_chunked() && bytes.is_none() && trailers.is_none();
+    let framed = body.is_chunked() && bytes.is_none() && trailers.is_none() && !filtered;
     if bytes.is_none() {
         body.take(framed)?;
     }

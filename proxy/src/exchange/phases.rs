@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::task::Poll;
 
+use sdk::chain::LocalFuture;
 use sdk::exchange::Chunk;
 use sdk::{Chain, Exchange, Phase, Reply, Step};
 
@@ -47,18 +48,26 @@ impl<'a> Chains<'a> {
         self.each(phase).next().is_some()
     }
 
-    /// A panic in a stage is counted, and the response goes on without that phase.
+    /// Runs the header filters. A panic in one is counted, and the response goes on without the rest of
+    /// its chain.
     #[inline]
-    pub(crate) fn header_filter(self, worker: &Worker, x: &mut Exchange<'_>) {
+    pub(crate) async fn header_filter(self, worker: &Worker, x: &mut Exchange<'_>) -> Flow {
         x.forget_coder();
         for chain in self.each(Phase::HeaderFilter) {
-            if catch_unwind(AssertUnwindSafe(|| chain.header_filter(x))).is_err() {
-                worker.shard.panicked();
+            let mut cursor = 0;
+            match guarded(worker, || chain.header_filter(&mut cursor, x)) {
+                Ok(Step::Next) | Err(_) => {}
+                Ok(step) => match filter_on(worker, chain, x, None, step, cursor).await {
+                    Flow::Go => {}
+                    flow => return flow,
+                },
             }
         }
-        if x.codes_body() && catch_unwind(AssertUnwindSafe(|| x.begin_coding())).is_err() {
-            worker.shard.panicked();
+        if x.codes_body() {
+            // Counted; what the coder did not begin is not coded.
+            let _ = guarded(worker, || x.begin_coding());
         }
+        Flow::Go
     }
 
     /// Whether a stage looks at the body of the response whose head went through the header filters.
@@ -76,27 +85,28 @@ impl<'a> Chains<'a> {
         self.each(Phase::BodyFilter).any(|chain| chain.holds_body(x))
     }
 
-    /// An error if a stage panicked, as what it would have made of the body is unknown, or if it
-    /// would have to hold more than it may.
+    /// Runs the body filters on a piece. A panic is a fault, as what would have become of the body is
+    /// unknown; so is a body of which more would have to be held than may be.
     #[inline]
-    pub(crate) fn body_filter(
-        self,
-        worker: &Worker,
-        x: &mut Exchange<'_>,
-        chunk: &mut Chunk,
-    ) -> Result<(), Fault> {
+    pub(crate) async fn body_filter(self, worker: &Worker, x: &mut Exchange<'_>, chunk: &mut Chunk) -> Flow {
         chunk.refused = false;
         for chain in self.each(Phase::BodyFilter) {
-            if catch_unwind(AssertUnwindSafe(|| chain.body_filter(x, chunk))).is_err() {
-                worker.shard.panicked();
-                return Err(Fault::gateway(FaultKind::Panic));
+            let mut cursor = 0;
+            match guarded(worker, || chain.body_filter(&mut cursor, x, chunk)) {
+                Ok(Step::Next) => {}
+                Ok(step) => match filter_on(worker, chain, x, Some(chunk), step, cursor).await {
+                    Flow::Go => {}
+                    flow => return flow,
+                },
+                Err(fault) => return Flow::Fault(fault),
             }
         }
-        if catch_unwind(AssertUnwindSafe(|| x.code(chunk))).is_err() {
-            worker.shard.panicked();
-            return Err(Fault::gateway(FaultKind::Panic));
+        if x.codes_body()
+            && let Err(fault) = guarded(worker, || x.code(chunk))
+        {
+            return Flow::Fault(fault);
         }
-        if chunk.refused { Err(Fault::gateway(FaultKind::HeldTooMuch)) } else { Ok(()) }
+        if chunk.refused { Flow::Fault(Fault::gateway(FaultKind::HeldTooMuch)) } else { Flow::Go }
     }
 
     #[inline]
@@ -140,7 +150,7 @@ fn go_on<'a>(
     x: &'a mut Exchange<'_>,
     mut step: Step,
     mut cursor: usize,
-) -> sdk::chain::LocalFuture<'a, Flow> {
+) -> LocalFuture<'a, Flow> {
     Box::pin(async move {
         loop {
             step = match step {
@@ -177,7 +187,54 @@ fn go_on<'a>(
     })
 }
 
-/// Waits for a stage, but no longer than the client does.
+/// The rest of a chain's filters once one of them wants more than to change what it is shown. Boxed, as
+/// [`go_on`]. Whoever calls watches the client.
+#[cold]
+fn filter_on<'a>(
+    worker: &'a Worker,
+    chain: &'a Chain,
+    x: &'a mut Exchange<'_>,
+    mut chunk: Option<&'a mut Chunk>,
+    mut step: Step,
+    mut cursor: usize,
+) -> LocalFuture<'a, Flow> {
+    Box::pin(async move {
+        loop {
+            match step {
+                Step::Next => return Flow::Go,
+                Step::Reply(reply) => return Flow::Reply(reply),
+                Step::Refuse(why) => return Flow::Fault(Fault::client(FaultKind::Unjudged(why))),
+                // The request is gone by now.
+                Step::Body(_) => return Flow::Fault(Fault::gateway(FaultKind::BrokenStage)),
+                Step::Wait => {
+                    let waiting = match &mut chunk {
+                        Some(chunk) => chain.wait_body(cursor, x, chunk),
+                        None => chain.wait(Phase::HeaderFilter, cursor, x),
+                    };
+                    step = match in_time(worker, waiting).await {
+                        Ok(step) => step,
+                        Err(fault) => return Flow::Fault(fault),
+                    };
+                    // It has waited once: what it answers now is its answer.
+                    if !matches!(step, Step::Next) {
+                        continue;
+                    }
+                    cursor += 1;
+                    let asked = match &mut chunk {
+                        Some(chunk) => guarded(worker, || chain.body_filter(&mut cursor, x, chunk)),
+                        None => guarded(worker, || chain.header_filter(&mut cursor, x)),
+                    };
+                    step = match asked {
+                        Ok(step) => step,
+                        Err(fault) => return Flow::Fault(fault),
+                    };
+                }
+            }
+        }
+    })
+}
+
+/// Waits for an instance, but no longer than the client does.
 async fn wait(
     worker: &Worker,
     down: &mut Downstream<'_>,
@@ -186,17 +243,37 @@ async fn wait(
     cursor: usize,
     x: &mut Exchange<'_>,
 ) -> Result<Step, Fault> {
-    let mut waiting = chain.wait(phase, cursor, x);
+    unless_gone(worker, down, in_time(worker, chain.wait(phase, cursor, x))).await?
+}
+
+/// Does something unless the client goes away meanwhile.
+pub(crate) async fn unless_gone<T>(
+    worker: &Worker,
+    down: &mut Downstream<'_>,
+    what: impl Future<Output = T>,
+) -> Result<T, Fault> {
+    let mut what = pin!(what);
     let mut gone = pin!(down.gone(worker));
-    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| waiting.as_mut().poll(cx))) {
-        Ok(Poll::Ready(step)) => Poll::Ready(Ok(step)),
-        Ok(Poll::Pending) => gone.as_mut().poll(cx).map(|()| Err(Fault::client(FaultKind::ClientGone))),
-        Err(_) => {
-            worker.shard.panicked();
-            Poll::Ready(Err(Fault::gateway(FaultKind::Panic)))
-        }
+    poll_fn(|cx| match what.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Ok(done)),
+        Poll::Pending => gone.as_mut().poll(cx).map(|()| Err(Fault::client(FaultKind::ClientGone))),
     })
     .await
+}
+
+/// Waits for a plugin, which may take as long as the setting says. A panic costs the exchange a 500.
+pub(crate) async fn in_time<T>(worker: &Worker, mut waiting: LocalFuture<'_, T>) -> Result<T, Fault> {
+    let waiter = worker.clock.waiter();
+    let deadline = worker.clock.after(worker.settings.plugin_wait_timeout);
+    let waited =
+        waiter.until(deadline, |cx| match catch_unwind(AssertUnwindSafe(|| waiting.as_mut().poll(cx))) {
+            Ok(poll) => poll.map(Ok),
+            Err(_) => {
+                worker.shard.panicked();
+                Poll::Ready(Err(Fault::gateway(FaultKind::Panic)))
+            }
+        });
+    waited.await.unwrap_or(Err(Fault::gateway(FaultKind::PluginTimeout)))
 }
 
 /// A panic in a stage or a condition costs this exchange a 500 and nothing else.

@@ -4,14 +4,14 @@
 
 use std::time::Duration;
 
-use sdk::Exchange;
 use sdk::exchange::{Chunk, Source};
+use sdk::{Exchange, Reply};
 use wire::{Framing, Method, Name};
 
 use super::add_trailers;
 use super::answer;
 use super::fault::{Fault, FaultKind};
-use super::phases::Chains;
+use super::phases::{Chains, Flow};
 use super::upload::UploadState;
 use crate::buffers::Buffer;
 use crate::down::Response;
@@ -26,6 +26,8 @@ pub(crate) enum Received {
     Done { keep_upstream: bool },
     /// It broke off after its head was sent; the client must see that.
     Broken(Fault),
+    /// A filter has an answer of its own; nothing was sent to the client yet.
+    Instead(Reply),
     /// 101: the connections are a tunnel from here on. Bytes that came with the head.
     Switched(Option<Buffer>),
 }
@@ -48,6 +50,18 @@ pub(crate) struct Delivery<'a, 'b, 'x> {
     pub(crate) websocket: bool,
 }
 
+/// Why a response does not go on as it came.
+enum Stop {
+    Fault(Fault),
+    Reply(Reply),
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Stop {
+        Stop::Fault(fault)
+    }
+}
+
 impl Delivery<'_, '_, '_> {
     /// Receives and delivers. An error means that nothing was sent to the client yet.
     pub(crate) async fn run(mut self) -> Result<Received, Fault> {
@@ -58,7 +72,11 @@ impl Delivery<'_, '_, '_> {
         if self.x.status() == 101 {
             return self.switch().await;
         }
-        let size = self.prepare()?;
+        let size = match self.prepare().await {
+            Ok(size) => size,
+            Err(Stop::Fault(fault)) => return Err(fault),
+            Err(Stop::Reply(reply)) => return Ok(Received::Instead(reply)),
+        };
         let has_body = size != Size::None && self.x.method() != Method::Head;
         let filtered = has_body && self.chains.filter_body(self.x);
         let head_len = self.to.start(self.x, size);
@@ -66,15 +84,25 @@ impl Delivery<'_, '_, '_> {
 
         let sent = if !has_body {
             self.from.skip();
-            self.to.end().await.map_err(client_failed)
+            self.to.end().await.map_err(|failed| client_failed(failed).into())
         } else if filtered {
             self.deliver_filtered(size).await
         } else {
-            self.deliver().await
+            self.deliver().await.map_err(Stop::Fault)
         };
         self.x.timing.sent = head_len + self.x.timing.body_sent;
-        if let Err(fault) = sent {
-            if self.to.has_begun() {
+        if let Err(stop) = sent {
+            let begun = self.to.has_begun();
+            let fault = match stop {
+                Stop::Fault(fault) => fault,
+                Stop::Reply(reply) if !begun => {
+                    self.x.timing.body_sent = 0;
+                    return Ok(Received::Instead(reply));
+                }
+                // It comes too late: a part of the response is out.
+                Stop::Reply(_) => Fault::gateway(FaultKind::BrokenStage),
+            };
+            if begun {
                 return Ok(Received::Broken(fault));
             }
             // The client has seen nothing yet, and is told why. But the server has answered: it is not
@@ -114,7 +142,9 @@ impl Delivery<'_, '_, '_> {
 
     /// Puts the response head into the form the client gets, and says how much of a body follows. What
     /// counts is what the stages made of the status.
-    fn prepare(&mut self) -> Result<Size, Fault> {
+    async fn prepare(&mut self) -> Result<Size, Stop> {
+        // The server has answered: it is not asked again, whatever the filters make of it.
+        self.state.lost.set(true);
         let x = &mut *self.x;
         let status = x.messages.response.status;
         x.upstream_status = status;
@@ -122,7 +152,11 @@ impl Delivery<'_, '_, '_> {
         wire::h1::hop::strip_response(&mut x.messages.response, false);
         x.apply_early_edits();
         answer::tell_upstream_status(self.worker, x);
-        self.chains.header_filter(self.worker, x);
+        match self.chains.header_filter(self.worker, x).await {
+            Flow::Go => {}
+            Flow::Reply(reply) => return Err(Stop::Reply(reply)),
+            Flow::Fault(fault) => return Err(fault.into()),
+        }
         let head = &x.messages.response;
         let length = head
             .fields
@@ -132,7 +166,7 @@ impl Delivery<'_, '_, '_> {
             204 | 304 => return Ok(Size::None),
             200..=999 => {}
             // A stage's own: it would not end the exchange.
-            _ => return Err(Fault::gateway(FaultKind::BrokenStage)),
+            _ => return Err(Fault::gateway(FaultKind::BrokenStage).into()),
         }
         if x.messages.request.method == Method::Head {
             return Ok(length.map_or(Size::None, Size::Exactly));
@@ -185,7 +219,7 @@ impl Delivery<'_, '_, '_> {
 
     /// The body through the stages that look at it. Where one of them gives nothing on before it has
     /// seen all, the head waits as well: the stage may still find that it cannot do its work.
-    async fn deliver_filtered(&mut self, size: Size) -> Result<(), Fault> {
+    async fn deliver_filtered(&mut self, size: Size) -> Result<(), Stop> {
         let mut announced = match size {
             Size::Exactly(length) => Some(length),
             Size::None | Size::Open => None,
@@ -204,13 +238,20 @@ impl Delivery<'_, '_, '_> {
                 add_trailers(&mut self.x.messages.response_trailers, self.from.trailers());
             }
             if last || !self.chunk.data.is_empty() {
-                self.chains.body_filter(self.worker, self.x, self.chunk)?;
+                self.state.filtering.set(Some(self.worker.clock.coarse_ms()));
+                let flow = self.chains.body_filter(self.worker, self.x, self.chunk).await;
+                self.state.filtering.set(None);
+                match flow {
+                    Flow::Go => {}
+                    Flow::Reply(reply) => return Err(Stop::Reply(reply)),
+                    Flow::Fault(fault) => return Err(fault.into()),
+                }
             }
             let data = &self.chunk.data[..];
             if let Some(left) = &mut announced {
                 *left = left.checked_sub(data.len() as u64).ok_or(Fault::gateway(FaultKind::BrokenStage))?;
                 if last && *left > 0 {
-                    return Err(Fault::gateway(FaultKind::BrokenStage));
+                    return Err(Fault::gateway(FaultKind::BrokenStage).into());
                 }
             }
             self.x.timing.body_sent += data.len() as u64;
@@ -247,7 +288,12 @@ impl Delivery<'_, '_, '_> {
         self.x.upstream_status = 101;
         wire::h1::hop::strip_response(head, true);
         self.x.apply_early_edits();
-        self.chains.header_filter(self.worker, self.x);
+        self.state.lost.set(true);
+        match self.chains.header_filter(self.worker, self.x).await {
+            Flow::Go => {}
+            Flow::Reply(reply) => return Ok(Received::Instead(reply)),
+            Flow::Fault(fault) => return Err(fault),
+        }
         self.state.answered.set(true);
         if let Err(failed) = self.to.switch(&self.x.messages.response).await {
             return Ok(Received::Broken(client_failed(failed)));

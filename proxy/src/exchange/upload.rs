@@ -7,12 +7,14 @@ use std::future::pending;
 use std::rc::Rc;
 use std::task::Poll;
 
-use sdk::Exchange;
-use sdk::exchange::Body;
+use sdk::chain::LocalFuture;
+use sdk::exchange::{Body, Chunk};
+use sdk::{Exchange, RequestFilter, Step};
 use wire::{Fields, Framing};
 
 use super::add_trailers;
 use super::fault::{Fault, FaultKind};
+use super::phases;
 use crate::down::{Downstream, RequestBody};
 use crate::io::{End, Failed};
 use crate::up::h1;
@@ -97,6 +99,9 @@ pub(crate) struct UploadState {
     pub(crate) failed: Cell<Option<Failed>>,
     /// The response has begun, so a half-closed client is known to be served.
     pub(crate) answered: Cell<bool>,
+    /// Since when, in the clock's coarse milliseconds, filters of the response have had a piece of its
+    /// body, which they may wait with.
+    pub(crate) filtering: Cell<Option<u64>>,
 }
 
 /// What goes out of a request's body.
@@ -118,13 +123,16 @@ pub(crate) struct Upload<'a, 'b> {
     /// Both ends speak in chunks, and nobody looks at the body between them.
     pub(crate) framed: bool,
     pub(crate) held: Held,
+    /// What plugins let the body go through.
+    pub(crate) filters: &'a mut [Box<dyn RequestFilter>],
 }
 
 impl Upload<'_, '_> {
     /// Sends the request, then watches whether the client goes away. Ends only with a fault. The
     /// upstream may answer at any time, so that is listened for meanwhile.
     pub(crate) async fn run(mut self, to: &mut h1::Sender<'_>) -> Fault {
-        match self.begin(to).await {
+        let begun = if self.filters.is_empty() { self.begin(to).await } else { self.filtered(to).await };
+        match begun {
             Ok(true) => {}
             Ok(false) => {
                 if let Err(fault) = self.stream(to).await {
@@ -175,6 +183,50 @@ impl Upload<'_, '_> {
         Ok(all)
     }
 
+    /// Sends all of the body through the filters. Nothing of it can be sent a second time. Boxed, as it
+    /// is rare.
+    fn filtered<'s>(&'s mut self, to: &'s mut h1::Sender<'_>) -> LocalFuture<'s, Result<bool, Fault>> {
+        Box::pin(async move {
+            self.state.sent.set(true);
+            self.state.lost.set(true);
+            let mut budgeted = sdk::budget::Held::default();
+            let mut chunk = Chunk::default();
+            // What a plugin has read of a body that is longer than it wanted goes first.
+            let mut beginning = self.held.bytes.take();
+            loop {
+                chunk.data.clear();
+                if let Some(bytes) = beginning.take() {
+                    chunk.data.extend_from_slice(&bytes);
+                    chunk.last = false;
+                } else if self.body.take(false)? {
+                    chunk.data.extend_from_slice(self.body.piece());
+                    self.body.used();
+                    chunk.last = self.body.is_complete();
+                } else {
+                    // The head need not wait for a body that does not come yet.
+                    if let Err(failed) = to.flush().await {
+                        return self.failed(failed).map(|()| true);
+                    }
+                    self.body.read().await?;
+                    continue;
+                }
+                filter(self.worker, self.filters, &mut chunk, &mut budgeted).await?;
+                if !chunk.last && chunk.data.is_empty() {
+                    continue;
+                }
+                let mut trailers = self.held.trailers.clone().unwrap_or_default();
+                add_trailers(&mut trailers, self.body.trailers());
+                let trailers = Some(&trailers).filter(|trailers| !trailers.is_empty());
+                if let Err(failed) = to.write(&chunk.data, chunk.last, trailers).await {
+                    return self.failed(failed).map(|()| true);
+                }
+                if chunk.last {
+                    return Ok(true);
+                }
+            }
+        })
+    }
+
     /// The upstream takes no more. It may have answered before, and closed since it wanted no more
     /// than that; one that neither reads nor answers has failed.
     fn failed(&self, failed: Failed) -> Result<(), Fault> {
@@ -210,13 +262,70 @@ impl Upload<'_, '_> {
         if self.body.end(self.worker).await == End::Gone {
             return Fault::client(FaultKind::ClientGone);
         }
-        let deadline = self.worker.clock.after(self.worker.settings.half_close_timeout);
-        let _ = self.body.waiter().until(deadline, |_| Poll::<()>::Pending).await;
-        if self.state.answered.get() {
-            return pending().await;
+        let (clock, timeout) = (&self.worker.clock, self.worker.settings.half_close_timeout);
+        loop {
+            let _ = self.body.waiter().until(clock.after(timeout), |_| Poll::<()>::Pending).await;
+            // One to which the response is on its way is known to be served, as long as it is.
+            let stands_still = match self.state.filtering.get() {
+                Some(since) => u128::from(clock.coarse_ms() - since) >= timeout.as_millis(),
+                None => !self.state.answered.get(),
+            };
+            if stands_still {
+                return Fault::client(FaultKind::ClientGone);
+            }
         }
-        Fault::client(FaultKind::ClientGone)
     }
+}
+
+/// Lets a piece go through filters. What they make of it counts against the worker's budget.
+async fn filter(
+    worker: &Worker,
+    filters: &mut [Box<dyn RequestFilter>],
+    chunk: &mut Chunk,
+    budgeted: &mut sdk::budget::Held,
+) -> Result<(), Fault> {
+    let last = chunk.last;
+    for filter in filters {
+        let mut step = phases::guarded(worker, || filter.filter(chunk))?;
+        if matches!(step, Step::Wait) {
+            step = phases::in_time(worker, filter.wait(chunk)).await?;
+        }
+        match step {
+            Step::Next => {}
+            Step::Refuse(why) => return Err(Fault::client(FaultKind::Unjudged(why))),
+            Step::Reply(_) | Step::Wait | Step::Body(_) => {
+                return Err(Fault::gateway(FaultKind::BrokenStage));
+            }
+        }
+        // Where a body ends is not a filter's to say.
+        chunk.last = last;
+        if chunk.refused || budgeted.resize(&worker.budget, chunk.data.capacity()).is_err() {
+            return Err(Fault::gateway(FaultKind::HeldTooMuch));
+        }
+    }
+    Ok(())
+}
+
+/// Lets a body that is in memory go through filters, as one piece.
+pub(crate) fn filter_held<'a>(
+    worker: &'a Worker,
+    x: &'a mut Exchange<'_>,
+    filters: &'a mut [Box<dyn RequestFilter>],
+) -> LocalFuture<'a, Result<(), Fault>> {
+    Box::pin(async move {
+        let mut chunk = Chunk { data: x.body().to_vec(), last: true, refused: false };
+        let mut budgeted = sdk::budget::Held::default();
+        budgeted
+            .resize(&worker.budget, chunk.data.capacity())
+            .map_err(|_| Fault::gateway(FaultKind::HeldTooMuch))?;
+        filter(worker, filters, &mut chunk, &mut budgeted).await?;
+        drop(budgeted);
+        // It has its trailers still, as only its bytes were changed.
+        let trailers = std::mem::take(&mut x.messages.request_trailers);
+        x.set_body(chunk.data).map_err(|_| Fault::gateway(FaultKind::HeldTooMuch))?;
+        x.messages.request_trailers = trailers;
+        Ok(())
+    })
 }
 
 /// Sends the piece that was taken.

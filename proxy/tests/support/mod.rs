@@ -392,20 +392,22 @@ impl Instance for Trailers {
         Step::Next
     }
 
-    fn header_filter(&self, x: &mut Exchange<'_>) {
+    fn header_filter(&self, x: &mut Exchange<'_>) -> Step {
         x.set_response_trailer("X-Down", b"set").unwrap();
+        Step::Next
     }
 
     fn filters_body(&self, x: &Exchange<'_>) -> bool {
         x.query() == b"filter"
     }
 
-    fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
+    fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) -> Step {
         if chunk.last {
             let seen = x.response_trailers().get_named(b"x-check").map(<[u8]>::to_vec);
             x.set_response_trailer("X-Seen", &seen.unwrap_or_default()).unwrap();
             x.remove_response_trailer("X-Check");
         }
+        Step::Next
     }
 }
 
