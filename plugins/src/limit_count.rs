@@ -126,11 +126,11 @@ impl Plugin for LimitCount {
         for rule in &self.rules {
             match self.limit(rule, x) {
                 Ok(limit) => limits.push(limit),
-                Err(Unreadable) => return self.degrade(),
+                Err(Unreadable) => return self.degrade(x, "a count or a window comes to no positive integer"),
             }
         }
         if limits.iter().all(Option::is_none) {
-            return self.degrade();
+            return self.degrade(x, "no rule applies: each has a key that is absent");
         }
         let now_ms = x.start_ms();
         for (rule, limit) in self.rules.iter().zip(limits) {
@@ -163,7 +163,9 @@ impl LimitCount {
         Ok(Some((Limit { count, window_ms: seconds.saturating_mul(1000) }, key)))
     }
 
-    fn degrade(&self) -> Step {
+    /// What cannot be counted is told, whatever becomes of the request.
+    fn degrade(&self, x: &Exchange<'_>, reason: &'static str) -> Step {
+        x.complain(Self::NAME, reason);
         if self.allow_degradation { Step::Next } else { Step::Reply(Reply::status(500)) }
     }
 }

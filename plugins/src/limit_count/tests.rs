@@ -135,6 +135,7 @@ fn counts_and_windows_may_come_from_the_request() {
     for bad in ["0", "-3", "1.5", "many"] {
         let mut probe = Probe::request("GET", "/", &[window, ("X-Count", bad)]);
         assert_eq!(hit(&stage, &mut probe), (500, shown("", "", "")), "{bad}");
+        assert_eq!(probe.world.complaints.borrow().len(), 1, "{bad}");
     }
     let mut lenient = config;
     lenient["allow_degradation"] = json!(true);
@@ -161,7 +162,9 @@ fn rules_count_apart_and_show_apart() {
     // A rule whose variable is absent does not apply; if none does, it is an error.
     let mut team = Probe::request("GET", "/", &[("X-Team", "t")]);
     assert_eq!(hit(&stage, &mut team).0, 0);
-    assert_eq!(hit(&stage, &mut Probe::default()).0, 500);
+    let mut nobody = Probe::default();
+    assert_eq!(hit(&stage, &mut nobody).0, 500);
+    assert_eq!(nobody.world.complaints.borrow()[..], [("limit-count", "no rule applies: each has a key that is absent")]);
 }
 
 #[test]
