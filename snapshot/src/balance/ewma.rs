@@ -89,3 +89,39 @@ impl Average {
         self.touched_ms = now_ms;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_average_fades_to_a_third_in_its_time_and_takes_what_is_measured_for_the_rest() {
+        let third = (-1.0f64).exp();
+        let near = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-9, "{found} {expected}");
+        let mut average = Average { ms: 100.0, touched_ms: 5_000 };
+        near(average.fading(5_000), 1.0);
+        near(average.fading(15_000), third);
+        near(average.fading(25_000), third * third);
+        near(average.fading(1_000), 1.0);
+        average.measure(400.0, 15_000);
+        near(average.ms, 100.0 * third + 400.0 * (1.0 - third));
+        assert_eq!(average.touched_ms, 15_000);
+    }
+
+    #[test]
+    fn servers_that_are_gone_are_forgotten() {
+        let server = |n: u8| Endpoint {
+            addr: SocketAddr::from(([10, 1, 0, n], 80)),
+            authority: String::new(),
+            weight: 1,
+            priority: 0,
+        };
+        let mut state = State::new(&[server(0), server(1)]);
+        for n in 1..50 {
+            let mut next = State::new(&[server(n), server(n + 1)]);
+            next.carry(state);
+            state = next;
+        }
+        assert_eq!(state.servers.iter().count(), 2);
+    }
+}
