@@ -134,15 +134,21 @@ pub(super) fn all(settings: &Settings, collected: &Collected, facts: &Facts<'_>)
 /// Metrics APISIX does not have, under a name of their own.
 fn own(page: &mut Page<'_>, settings: &Settings, collected: &Collected, facts: &Facts<'_>) {
     page.prefix = "sluice_";
-    page.head("metric_series", "gauge", "Lines of this page that tell of requests, as bounded by max_series");
+    page.head("metric_series", "gauge", "Series with labels of requests, limited by max_series");
     page.line("metric_series", "", "", collected.families.lines(settings) as u64);
-    page.head("metric_series_evicted_total", "counter", "Label sets that gave way to others, by metric");
+    page.head(
+        "metric_series_evicted_total",
+        "counter",
+        "Label sets evicted to make room for others, by metric",
+    );
     page.line("metric_series_evicted_total", "", "", collected.evicted);
     type Of = fn(&WorkerCounts) -> &AtomicU64;
     let counters: [(&str, &str, Of); 8] = [
-        ("descriptor_shortages_total", "Times a connection had no descriptor", |node| &node.shortages),
+        ("descriptor_shortages_total", "Times no file descriptor was left for a connection", |node| {
+            &node.shortages
+        }),
         ("faults_total", "Exchanges that failed", |node| &node.faults),
-        ("fetches_dropped_total", "Requests of plugins dropped past the bound in flight", |node| {
+        ("fetches_dropped_total", "Requests of plugins dropped, as too many were in flight", |node| {
             &node.fetches_dropped
         }),
         ("idle_clients_closed_total", "Idle client connections closed to make room", |node| {
@@ -153,7 +159,7 @@ fn own(page: &mut Page<'_>, settings: &Settings, collected: &Collected, facts: &
         }),
         ("panics_total", "Panics caught in workers", |node| &node.panics),
         ("requests_refused_total", "Requests refused as malformed or too large", |node| &node.refused),
-        ("upstream_retries_total", "Requests sent to an upstream once more", |node| &node.retries),
+        ("upstream_retries_total", "Requests retried with an upstream", |node| &node.retries),
     ];
     for (name, help, of) in counters {
         page.head(name, "counter", help);
@@ -178,15 +184,15 @@ fn own(page: &mut Page<'_>, settings: &Settings, collected: &Collected, facts: &
     }
     page.head("fetches", "gauge", "Requests of plugins in flight");
     page.line("fetches", "", "", collected.sum(|node| &node.fetches));
-    page.head("log_entries_dropped_total", "counter", "Log entries of plugins that found no room or no way");
+    page.head(
+        "log_entries_dropped_total",
+        "counter",
+        "Log entries of plugins dropped, as their queue was full or their delivery failed",
+    );
     for (plugin, dropped) in facts.entries_dropped {
         page.line("log_entries_dropped_total", "", &format!("plugin=\"{plugin}\""), *dropped);
     }
-    page.head(
-        "log_entries_waiting_bytes",
-        "gauge",
-        "Bytes of log entries of plugins that wait to be delivered",
-    );
+    page.head("log_entries_waiting_bytes", "gauge", "Bytes of log entries of plugins waiting for delivery");
     page.line("log_entries_waiting_bytes", "", "", facts.entries_bytes);
 }
 
