@@ -119,6 +119,12 @@ impl Plugin for Brotli {
             x.complain(Self::NAME, "the response is not compressed: the worker holds as much as it may");
             return;
         }
+        if x.method() == sdk::Method::Head {
+            // The head is that of a response to GET, but there is nothing to compress.
+            self.choice.tell_vary(x);
+            encoding::tell(x, "br");
+            return;
+        }
         let encoder = CompressorWriter::with_params(Vec::new(), BUFFER, &params);
         let work = Work { stage: self.id(), encoder, _memory: memory };
         match x.note_mut::<AtWork>() {

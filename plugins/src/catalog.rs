@@ -332,7 +332,7 @@ impl Others for Within<'_, '_> {
 
 /// A plugin without phases has done its work before a consumer is known.
 fn before_consumers() -> Invalid {
-    Invalid::new("it is asked before the consumer is known")
+    Invalid::new("it cannot be used here: it acts before the consumer is known")
         .expected("a route, service, plugin config or global rule")
 }
 

@@ -57,7 +57,7 @@ impl Plugin for FileLogger {
         let metadata = cx.metadata.and_then(|metadata| metadata.get("path")).and_then(Value::as_str);
         let path = match config.path.as_deref().or(metadata) {
             Some(path) if path.is_empty() || path.contains('\0') => {
-                return Err(Invalid::new("this is no path of a file").at("/path"));
+                return Err(Invalid::new("this is not a valid file path").at("/path"));
             }
             Some(path) => path.to_owned(),
             // A check does not see the metadata.
@@ -72,7 +72,8 @@ impl Plugin for FileLogger {
             target: Target::File { path },
             batching: Batching::at_once("file logger"),
             joined: Joined::PLAIN,
-            max_entries: usize::MAX,
+            // An entry in the queue takes some 80 bytes beside its text.
+            max_entries: 1 << 18,
             max_bytes: usize::MAX,
         });
         Ok(FileLogger { logger, only, sink })

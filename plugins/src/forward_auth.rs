@@ -278,7 +278,7 @@ fn path_and_query(url: &str) -> String {
 }
 
 fn check_name(name: &str) -> Result<(), Invalid> {
-    let wrong = |_| Invalid::new("this is no name of a header").expected("letters, digits and `-`").got(name);
+    let wrong = |_| Invalid::new("this is not a valid header name").expected("letters, digits and `-`").got(name);
     Fields::new().append(name.as_bytes(), b"").map_err(wrong)
 }
 

@@ -82,12 +82,12 @@ impl Plugin for HttpLogger {
             return Err(TLS_TO_LOG_SERVERS.refused("/uri"));
         }
         let (host, port, path) = server(&uri).ok_or_else(|| {
-            Invalid::new("it holds no valid server, or characters that a URI cannot have")
+            Invalid::new("it has no valid server, or characters that are not allowed in a URI")
                 .at("/uri")
                 .expected("http://host[:port][/path][?query]")
         })?;
         if auth_header.as_deref().is_some_and(|value| !value.bytes().all(|byte| matches!(byte, b'\t' | b' '..=b'~'))) {
-            return Err(Invalid::new("it holds characters that a header cannot have").at("/auth_header"));
+            return Err(Invalid::new("it has characters that are not allowed in a header").at("/auth_header"));
         }
         let (joined, content_type) = match (concat_method, batching.batch_max_size) {
             (Concat::Json, 1) => (Joined::PLAIN, "application/json"),

@@ -286,13 +286,10 @@ pub(crate) fn metadata_schema() -> Value {
 }
 
 /// # Errors
-/// It is no port of a server.
+/// It is not a valid port.
 pub(crate) fn port(written: i64) -> Result<u16, Invalid> {
     u16::try_from(written).ok().filter(|&port| port != 0).ok_or_else(|| {
-        Invalid::new("this is no port of a server")
-            .at("/port")
-            .expected("1 to 65535")
-            .got(written.to_string())
+        Invalid::new("this is not a valid port").at("/port").expected("1 to 65535").got(written.to_string())
     })
 }
 

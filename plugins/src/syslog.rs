@@ -135,6 +135,9 @@ impl Syslog {
         out.push(b' ');
         let start = out.len();
         self.host.write(x, &mut out);
+        if out.len() == start {
+            out.push(b'-');
+        }
         // The name ends at a space, and so must not hold one.
         out[start..].iter_mut().filter(|byte| !byte.is_ascii_graphic()).for_each(|byte| *byte = b'?');
         out.extend_from_slice(b" apisix ");

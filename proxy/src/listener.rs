@@ -56,7 +56,7 @@ impl Listener {
             Listener { traffic: Traffic::Http(Versions { h1: true, h2: false }), .. } => {
                 return Ok(Front::H1);
             }
-            Listener { traffic: Traffic::Http(_), .. } => "another version of HTTP than 1",
+            Listener { traffic: Traffic::Http(_), .. } => "an HTTP version other than 1",
         };
         let text = format!("{missing} is not served, only HTTP/1; it was asked for on {}", self.address);
         Err(io::Error::new(io::ErrorKind::Unsupported, text))

@@ -49,6 +49,11 @@ impl Slots {
         slot
     }
 
+    /// The number of this object, if it has one.
+    pub fn known(&self, key: &Key) -> Option<u32> {
+        self.taken.get(key).copied()
+    }
+
     /// The object is gone. Returns the number it had.
     pub fn release(&mut self, key: &Key) -> Option<u32> {
         let slot = self.taken.remove(key)?;

@@ -153,12 +153,18 @@ impl Client {
             Ok::<_, String>((status, body.unwrap_or_default()))
         };
         let kept = std::iter::from_fn(|| idle.borrow_mut().pop()).find(SendRequest::is_ready);
-        if let Some(sender) = kept
-            && let Ok(answer) = answered(sender).await
-        {
-            return Ok(answer);
+        if let Some(sender) = kept {
+            match answered(sender).await {
+                // The server may have the entries: sent at once over another connection, they would
+                // arrive twice.
+                Err(error) if error == TIMEOUT => {
+                    return Err(format!("error while sending data to [{host}] port[{port}] {error}"));
+                }
+                // The connection may have been closed while it was idle.
+                Err(_) => {}
+                answer => return answer,
+            }
         }
-        // A kept connection may have been closed while it was idle.
         let stream = connect(addresses, timeout)
             .await
             .map_err(|error| format!("failed to connect to host[{host}] port[{port}] {error}"))?;
@@ -223,12 +229,15 @@ fn unresolved() -> io::Error {
     io::Error::other("the host name has no address")
 }
 
+/// What APISIX calls it.
+const TIMEOUT: &str = "timeout";
+
 async fn within<T, E: std::fmt::Display>(
     timeout: Duration,
     work: impl Future<Output = Result<T, E>>,
 ) -> Result<T, String> {
     match tokio::time::timeout(timeout, work).await {
         Ok(done) => done.map_err(|error| error.to_string()),
-        Err(_) => Err("timeout".to_owned()),
+        Err(_) => Err(TIMEOUT.to_owned()),
     }
 }

@@ -85,9 +85,9 @@ impl Batching {
         }
     }
 
-    /// Time before a failed batch is tried again.
+    /// Time before a failed batch is tried again; never nothing, which would be a busy loop.
     pub fn delay(&self) -> Duration {
-        Duration::from_secs(self.retry_delay)
+        Duration::from_secs(self.retry_delay).max(Duration::from_millis(10))
     }
 }
 

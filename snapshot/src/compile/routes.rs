@@ -121,7 +121,11 @@ impl Compiler {
 
     /// The upstream of this resource is gone.
     pub(super) fn remove_upstream(&mut self, key: &Key) {
-        if let Some(slot) = self.upstream_slots.release(key) {
+        // A chain that could not be built anew stays in use and may still name it. It must never meet
+        // another upstream at this slot.
+        let named = key.kind == Kind::Upstream && self.choices.users(&key.id).next().is_some();
+        let slot = if named { self.upstream_slots.known(key) } else { self.upstream_slots.release(key) };
+        if let Some(slot) = slot {
             self.table.remove(slot);
         }
     }
