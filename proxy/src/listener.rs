@@ -76,8 +76,8 @@ mod tests {
             (Listener { tls: true, ..plain }, "TLS "),
             (Listener { proxy_protocol: true, ..plain }, "the PROXY protocol "),
             (Listener { traffic: Traffic::Stream, ..plain }, "a stream "),
-            (Listener { traffic: http(true, true), ..plain }, "another version "),
-            (Listener { traffic: http(false, false), ..plain }, "another version "),
+            (Listener { traffic: http(true, true), ..plain }, "an HTTP version other "),
+            (Listener { traffic: http(false, false), ..plain }, "an HTTP version other "),
         ] {
             let refused = listener.front().unwrap_err();
             assert!(refused.to_string().starts_with(what), "{refused}");
