@@ -1,6 +1,7 @@
 //! Bytes to messages and back, without sockets.
 //!
-//! This room knows HTTP/1.0 and HTTP/1.1 (RFC 9110, RFC 9112) as plain
+//! This room knows HTTP/1.0 and HTTP/1.1 (RFC 9110, RFC 9112), the PROXY protocol
+//! and the first message of TLS as plain
 //! functions over byte slices. It never reads a socket, a clock or a
 //! configuration: callers hand in bytes and limits, and get heads, framing
 //! decisions and errors. Everything a peer may send is either understood in
@@ -9,12 +10,14 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types))]
 
+pub mod client_hello;
 pub mod fields;
 pub mod h1;
 pub mod head;
 pub mod method;
 pub mod names;
 pub mod parts;
+pub mod proxy_protocol;
 pub mod target;
 
 pub use fields::{BadField, Field, Fields, Span};

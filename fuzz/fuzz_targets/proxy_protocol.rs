@@ -1,0 +1,14 @@
+//! PROXY protocol headers: no panic, and one reading however the bytes are cut.
+#![no_main]
+
+#[allow(dead_code)]
+#[path = "../../wire/tests/support/prefaces.rs"]
+mod prefaces;
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &[u8]| {
+    if let Err(disagreement) = prefaces::proxy_protocol(input) {
+        panic!("{disagreement}");
+    }
+});
