@@ -40,7 +40,7 @@ pub(crate) async fn write_all(
             Err(_) => return Err(Failed::Timeout),
         }
     }
-    Ok(())
+    flush(worker, waiter, to, timeout).await
 }
 
 /// Writes three pieces one after the other, in one call if they go at once.
@@ -66,7 +66,26 @@ pub(crate) async fn write_pieces(
             Err(_) => return Err(Failed::Timeout),
         }
     }
-    Ok(())
+    flush(worker, waiter, to, timeout).await
+}
+
+/// Waits until what was written is with the kernel, which it is at once without TLS.
+#[inline]
+async fn flush(
+    worker: &Worker,
+    waiter: &Waiter,
+    to: &mut WriteHalf<'_>,
+    timeout: Duration,
+) -> Result<(), Failed> {
+    if to.is_direct() {
+        return Ok(());
+    }
+    let deadline = worker.clock.after(timeout);
+    match waiter.until(deadline, |cx| to.poll_flush(cx)).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(_)) => Err(Failed::Broken),
+        Err(_) => Err(Failed::Timeout),
+    }
 }
 
 /// Reads into the buffer's free room, which must not be empty. `Ok(0)` is the end.

@@ -7,6 +7,8 @@ mod age;
 mod io;
 pub(crate) mod memory;
 mod tcp;
+#[allow(dead_code, unused_imports, reason = "listeners and upstreams take it up next")]
+pub(crate) mod tls;
 
 use std::future::Future;
 use std::time::{Duration, Instant};

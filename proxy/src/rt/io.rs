@@ -11,12 +11,15 @@ use std::task::{Context, Poll};
 
 use super::memory;
 use super::tcp;
+use super::tls::Tls;
 
 /// A connection.
 #[derive(Debug)]
 pub(crate) enum Io {
     /// A TCP socket.
     Plain(tcp::Stream),
+    /// TLS over one of the others.
+    Tls(Box<Tls>),
     /// A pipe in memory: an exchange of the gateway with itself, or a test.
     Memory(memory::End),
 }
@@ -25,6 +28,7 @@ pub(crate) enum Io {
 #[derive(Debug)]
 pub(crate) enum ReadHalf<'a> {
     Plain(tcp::ReadHalf<'a>),
+    Tls(&'a Tls),
     Memory(&'a memory::End),
 }
 
@@ -32,6 +36,7 @@ pub(crate) enum ReadHalf<'a> {
 #[derive(Debug)]
 pub(crate) enum WriteHalf<'a> {
     Plain(tcp::WriteHalf<'a>),
+    Tls(&'a Tls),
     Memory(&'a memory::End),
 }
 
@@ -45,6 +50,21 @@ pub(crate) async fn connect(addr: SocketAddr) -> io::Result<Io> {
 }
 
 impl Io {
+    /// TLS, with what it has agreed on.
+    #[inline]
+    pub(crate) fn tls(&self) -> Option<&Tls> {
+        match self {
+            Io::Tls(tls) => Some(tls),
+            Io::Plain(_) | Io::Memory(_) => None,
+        }
+    }
+
+    /// The protocol that both ends agreed on in their handshake (ALPN) is HTTP/2.
+    #[allow(dead_code, reason = "for listeners that offer both")]
+    pub(crate) fn agreed_on_h2(&self) -> bool {
+        self.tls().is_some_and(|tls| tls.agreed(|agreed| agreed.alpn_protocol() == Some(b"h2")))
+    }
+
     #[inline]
     pub(crate) fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
         match self {
@@ -52,6 +72,7 @@ impl Io {
                 let (read, write) = stream.split();
                 (ReadHalf::Plain(read), WriteHalf::Plain(write))
             }
+            Io::Tls(tls) => (ReadHalf::Tls(tls), WriteHalf::Tls(tls)),
             Io::Memory(end) => (ReadHalf::Memory(end), WriteHalf::Memory(end)),
         }
     }
@@ -62,6 +83,7 @@ impl Io {
     pub(crate) fn maybe_readable(&self) -> bool {
         match self {
             Io::Plain(stream) => stream.maybe_readable(),
+            Io::Tls(tls) => tls.maybe_readable(),
             Io::Memory(end) => end.is_readable(),
         }
     }
@@ -70,6 +92,7 @@ impl Io {
     pub(crate) fn is_idle(&self) -> bool {
         match self {
             Io::Plain(stream) => stream.is_idle(),
+            Io::Tls(tls) => tls.is_idle(),
             Io::Memory(end) => !end.is_readable(),
         }
     }
@@ -79,6 +102,7 @@ impl Io {
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Io::Plain(stream) => stream.poll_readable(cx),
+            Io::Tls(tls) => tls.poll_readable(cx),
             Io::Memory(end) => end.poll_readable(cx),
         }
     }
@@ -87,6 +111,7 @@ impl Io {
     pub(crate) fn abort(&self) {
         match self {
             Io::Plain(stream) => stream.abort(),
+            Io::Tls(tls) => tls.abort(),
             Io::Memory(end) => end.abort(),
         }
     }
@@ -98,6 +123,7 @@ impl ReadHalf<'_> {
     pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         match self {
             ReadHalf::Plain(half) => half.poll_read(cx, buf),
+            ReadHalf::Tls(tls) => tls.poll_read(cx, buf),
             ReadHalf::Memory(end) => end.poll_read(cx, buf),
         }
     }
@@ -107,6 +133,7 @@ impl ReadHalf<'_> {
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             ReadHalf::Plain(half) => half.poll_readable(cx),
+            ReadHalf::Tls(tls) => tls.poll_readable(cx),
             ReadHalf::Memory(end) => end.poll_readable(cx),
         }
     }
@@ -116,6 +143,7 @@ impl ReadHalf<'_> {
     pub(crate) fn poll_ahead(&self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         match self {
             ReadHalf::Plain(half) => half.poll_ahead(cx),
+            ReadHalf::Tls(tls) => tls.poll_ahead(cx),
             ReadHalf::Memory(end) => end.poll_ahead(cx),
         }
     }
@@ -126,6 +154,7 @@ impl WriteHalf<'_> {
     pub(crate) fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self {
             WriteHalf::Plain(half) => half.poll_write(cx, bytes),
+            WriteHalf::Tls(tls) => tls.poll_write(cx, &[IoSlice::new(bytes)]),
             WriteHalf::Memory(end) => end.poll_write(cx, bytes),
         }
     }
@@ -138,6 +167,7 @@ impl WriteHalf<'_> {
     ) -> Poll<io::Result<usize>> {
         match self {
             WriteHalf::Plain(half) => half.poll_write_vectored(cx, slices),
+            WriteHalf::Tls(tls) => tls.poll_write(cx, slices),
             WriteHalf::Memory(end) => {
                 let first = slices.iter().find(|slice| !slice.is_empty());
                 end.poll_write(cx, first.map_or(&[], |slice| slice))
@@ -145,10 +175,27 @@ impl WriteHalf<'_> {
         }
     }
 
+    /// What was written is with the kernel already: there is nothing to flush.
+    #[inline]
+    pub(crate) fn is_direct(&self) -> bool {
+        !matches!(self, WriteHalf::Tls(_))
+    }
+
+    /// Waits until what was written is with the kernel. Whoever stops writing without it may leave the
+    /// last bytes with the transport, which sends them beside reading.
+    #[inline]
+    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            WriteHalf::Plain(_) | WriteHalf::Memory(_) => Poll::Ready(Ok(())),
+            WriteHalf::Tls(tls) => tls.poll_flush(cx),
+        }
+    }
+
     /// Says that no more will be written.
     pub(crate) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             WriteHalf::Plain(half) => half.poll_shutdown(cx),
+            WriteHalf::Tls(tls) => tls.poll_shutdown(cx),
             WriteHalf::Memory(end) => {
                 end.shut_down();
                 Poll::Ready(Ok(()))

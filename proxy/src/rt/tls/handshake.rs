@@ -1,0 +1,170 @@
+//! Handshakes, from either side. The time bound is the caller's.
+
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use rustls::pki_types::ServerName;
+use rustls::server::{Accepted, Acceptor, ClientHello};
+use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig};
+
+use super::{CIPHERTEXT, Tls, poll_send};
+use crate::rt::io::Io;
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub(crate) enum HandshakeError {
+    /// The transport failed or ended.
+    Transport(io::ErrorKind),
+    /// Nothing is served under the name that the client wants.
+    NoCertificate,
+    /// The peers do not agree, or one does not trust the other.
+    Tls(rustls::Error),
+}
+
+impl From<io::Error> for HandshakeError {
+    fn from(error: io::Error) -> HandshakeError {
+        HandshakeError::Transport(error.kind())
+    }
+}
+
+/// The alert `unrecognized_name` (RFC 6066 section 3), fatal, as a record of its own.
+const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
+
+/// Takes a client's connection; `choose` knows what is served under the name it asks for.
+pub(crate) async fn accept(
+    mut io: Io,
+    choose: impl FnOnce(&ClientHello<'_>) -> Option<Arc<ServerConfig>>,
+) -> Result<Io, HandshakeError> {
+    let mut acceptor = Acceptor::default();
+    let mut surplus = Vec::new();
+    let accepted = poll_fn(|cx| poll_hello(&mut io, &mut acceptor, &mut surplus, cx)).await?;
+    let Some(config) = choose(&accepted.client_hello()) else {
+        say(&mut io, &UNRECOGNIZED_NAME).await;
+        return Err(HandshakeError::NoCertificate);
+    };
+    let session = match accepted.into_connection(config) {
+        Ok(session) => session,
+        Err((error, alert)) => {
+            say(&mut io, &bytes_of(alert)).await;
+            return Err(HandshakeError::Tls(error));
+        }
+    };
+    shake(io, Connection::Server(session), surplus).await
+}
+
+/// Opens TLS towards a server.
+pub(crate) async fn connect(
+    io: Io,
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+) -> Result<Io, HandshakeError> {
+    let session = ClientConnection::new(config, name).map_err(HandshakeError::Tls)?;
+    shake(io, Connection::Client(session), Vec::new()).await
+}
+
+/// Reads until the client's first message is whole.
+fn poll_hello(
+    io: &mut Io,
+    acceptor: &mut Acceptor,
+    surplus: &mut Vec<u8>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<Accepted, HandshakeError>> {
+    loop {
+        let accepted = CIPHERTEXT.with_borrow_mut(|ciphertext| {
+            let n = match io.split().0.poll_read(cx, ciphertext) {
+                Poll::Ready(Ok(0)) => Err(io::Error::from(io::ErrorKind::UnexpectedEof))?,
+                Poll::Ready(read) => read?,
+                Poll::Pending => return Poll::Pending,
+            };
+            let mut rest = &ciphertext[..n];
+            while !rest.is_empty() {
+                acceptor.read_tls(&mut rest)?;
+                match acceptor.accept() {
+                    Ok(None) => {}
+                    Ok(Some(accepted)) => {
+                        surplus.extend_from_slice(rest);
+                        return Poll::Ready(Ok(Some(accepted)));
+                    }
+                    Err((error, alert)) => {
+                        let _ = io.split().1.poll_write(cx, &bytes_of(alert));
+                        return Poll::Ready(Err(HandshakeError::Tls(error)));
+                    }
+                }
+            }
+            Poll::Ready(Ok(None))
+        });
+        match accepted {
+            Poll::Ready(Ok(None)) => {}
+            Poll::Ready(Ok(Some(accepted))) => return Poll::Ready(Ok(accepted)),
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+            Poll::Pending => return Poll::Pending,
+        }
+    }
+}
+
+/// Does the handshake, whatever it takes, and sends what it leaves to be sent.
+async fn shake(mut io: Io, mut session: Connection, mut surplus: Vec<u8>) -> Result<Io, HandshakeError> {
+    poll_fn(|cx| {
+        loop {
+            // The surplus first: it was read before.
+            let taken = std::mem::take(&mut surplus);
+            if let Err(error) = digest(&mut session, &taken, &mut surplus) {
+                let _ = poll_send(&mut io, &mut session, cx);
+                return Poll::Ready(Err(error));
+            }
+            let sent = poll_send(&mut io, &mut session, cx)?;
+            if !session.is_handshaking() {
+                return sent.map(|()| Ok(()));
+            }
+            let read = CIPHERTEXT.with_borrow_mut(|ciphertext| {
+                let read = io.split().0.poll_read(cx, ciphertext);
+                if let Poll::Ready(Ok(n)) = read {
+                    surplus.extend_from_slice(&ciphertext[..n]);
+                }
+                read
+            });
+            match read {
+                Poll::Ready(Ok(0)) => Err(io::Error::from(io::ErrorKind::UnexpectedEof))?,
+                Poll::Ready(read) => _ = read?,
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    })
+    .await?;
+    Ok(Io::Tls(Box::new(Tls::new(io, session, &surplus))))
+}
+
+/// Gives the session what was read, as long as the handshake runs; the rest is kept.
+fn digest(
+    session: &mut Connection,
+    mut ciphertext: &[u8],
+    surplus: &mut Vec<u8>,
+) -> Result<(), HandshakeError> {
+    while !ciphertext.is_empty() {
+        if !session.is_handshaking() {
+            surplus.extend_from_slice(ciphertext);
+            break;
+        }
+        session.read_tls(&mut ciphertext)?;
+        session.process_new_packets().map_err(HandshakeError::Tls)?;
+    }
+    Ok(())
+}
+
+fn bytes_of(mut alert: rustls::server::AcceptedAlert) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    // A vector takes everything.
+    let _ = alert.write_all(&mut bytes);
+    bytes
+}
+
+/// Sends an alert, if the transport takes it at once.
+async fn say(io: &mut Io, alert: &[u8]) {
+    poll_fn(|cx| {
+        let _ = io.split().1.poll_write(cx, alert);
+        Poll::Ready(())
+    })
+    .await;
+}
