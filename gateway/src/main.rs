@@ -12,6 +12,7 @@ mod files;
 mod handoff;
 mod instance;
 mod lifecycle;
+mod listeners;
 mod logfile;
 mod logging;
 mod metrics;

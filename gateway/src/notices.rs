@@ -40,6 +40,9 @@ fn write(worker: usize, notice: &Notice) {
         Notice::FetchesDropped { target, dropped, limit } => tracing::warn!(
             "worker {worker} dropped {dropped} plugin requests to {target}: {limit} are waiting for it, the maximum (nginx_config.http.max_plugin_requests_per_target)"
         ),
+        Notice::ProxyHeadersRefused { times, why } => tracing::warn!(
+            "worker {worker} closed {times} connections to ports that ask for the PROXY protocol; the last one because {why}"
+        ),
         Notice::Panicked { task, times } => tracing::error!(
             "bug in the gateway: task `{task}` of worker {worker} panicked {times} times and continues; please report the lines above"
         ),

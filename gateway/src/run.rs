@@ -1,13 +1,12 @@
 //! `sluice run`: from files to a serving gateway, and to its end.
 
-use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use admin::{Admin, ControlApi, Program};
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use control::names::Resolver;
 use control::store::{Embedded, File, Store};
 use control::{Handle, Pipeline};
@@ -25,9 +24,10 @@ use crate::cli::Start;
 use crate::files::{self, Found};
 use crate::handoff::AdminOnDataPort;
 use crate::lifecycle::Signals;
+use crate::listeners::cannot_listen;
 use crate::program::Running;
 use crate::sinks::Deliveries;
-use crate::{check, logging, metrics, wiring};
+use crate::{check, listeners, logging, metrics, wiring};
 
 /// How long a start waits for the first snapshot before it serves without one.
 const FIRST_SNAPSHOT: Duration = Duration::from_secs(5);
@@ -109,13 +109,12 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
     let mut settings = wiring::proxy_settings(&boot, Vec::new(), count);
     settings.reuse_port = reuse_port;
     settings.access_log = access_log.as_ref().map(AccessLog::for_workers);
-    let sockets = listen_for_traffic(&boot, &mut settings, count)?;
+    let sockets = listeners::open(&boot, &mut settings, count)?;
 
     let compiler = Compiler::new(catalog.clone(), wiring::compile_settings(&boot));
     let (publisher, readers) = Publisher::new(compiler.snapshot(0), count);
     let observer = publisher.observer();
-    let mut listens: Vec<String> =
-        settings.listen.iter().map(|listener| format!("traffic http://{}", listener.address)).collect();
+    let mut listens: Vec<String> = settings.listen.iter().map(listeners::named).collect();
     let export_uri = &boot.prometheus.export_uri;
     for (listener, what, path) in [
         (&admin_listener, "Admin API", ""),
@@ -242,61 +241,6 @@ fn open_store(
 
 async fn listen(addr: SocketAddr, what: &str, setting: &str) -> anyhow::Result<TcpListener> {
     TcpListener::bind(addr).await.map_err(|error| cannot_listen(addr, what, setting, &error))
-}
-
-/// Opens every worker's sockets. An IPv6 twin that nobody asked for may be missing.
-fn listen_for_traffic(
-    boot: &Boot,
-    settings: &mut proxy::Settings,
-    workers: usize,
-) -> anyhow::Result<Vec<Vec<std::net::TcpListener>>> {
-    if boot.role == Role::ControlPlane {
-        return Ok((0..workers).map(|_| Vec::new()).collect());
-    }
-    let mut all: Vec<Vec<std::net::TcpListener>> = (0..workers).map(|_| Vec::new()).collect();
-    for listen in &boot.listen {
-        let listener = proxy::Listener::http(listen.address);
-        let one = proxy::Settings { listen: vec![listener], ..settings.clone() };
-        match Workers::listen(&one, workers) {
-            Ok(sockets) => {
-                settings.listen.push(listener);
-                for (worker, sockets) in all.iter_mut().zip(sockets) {
-                    worker.extend(sockets);
-                }
-            }
-            // No IPv6 here. If another program has the port, that is to be known.
-            Err((_, error)) if listen.optional && error.kind() != io::ErrorKind::AddrInUse => {}
-            Err((addr, error)) => {
-                let failed = cannot_listen(addr, "traffic", "apisix.node_listen", &error);
-                return Err(match error.kind() {
-                    io::ErrorKind::AddrInUse => {
-                        anyhow!("{failed}; to take over from a running gateway, use --reuse-port")
-                    }
-                    _ => failed,
-                });
-            }
-        }
-    }
-    Ok(all)
-}
-
-fn cannot_listen(addr: SocketAddr, what: &str, setting: &str, error: &io::Error) -> anyhow::Error {
-    let port = addr.port();
-    let hint = match error.kind() {
-        io::ErrorKind::AddrInUse => {
-            format!(
-                "another program uses that port (`ss -ltnp 'sport = :{port}'` names it): stop it, or set `{setting}`"
-            )
-        }
-        io::ErrorKind::PermissionDenied => {
-            format!("ports below 1024 need the capability CAP_NET_BIND_SERVICE; or set `{setting}`")
-        }
-        io::ErrorKind::AddrNotAvailable => {
-            format!("no interface of this machine has that address; see `{setting}`")
-        }
-        _ => format!("see `{setting}`"),
-    };
-    anyhow!("cannot listen on {addr} for {what}: {error}\n  help: {hint}")
 }
 
 /// The generated key, if the boot file leaves one empty. Told once, when it is made.

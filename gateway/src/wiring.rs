@@ -221,6 +221,10 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<proxy::Listener>, workers: usize)
         server: if boot.server_tokens { admin::SERVER.to_owned() } else { "APISIX".to_owned() },
         show_upstream_status: boot.show_upstream_status,
         real_ip,
+        proxy_protocol: proxy::ProxyProtocol {
+            trusted: boot.proxy_protocol.trusted.clone().map(among),
+            timeout: boot.streams.proxy_protocol_timeout,
+        },
         trusted: boot.trusted_addresses.clone().map(among),
         access_log: None,
         on_fault: Arc::new(crate::logging::fault),

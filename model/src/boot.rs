@@ -21,16 +21,21 @@ mod findings;
 mod keys;
 mod read;
 mod shape;
+mod streams;
 
 use findings::Findings;
 pub(crate) use findings::unknown_plugins;
 pub use shape::{size, time};
+pub use streams::{ProxyMode, ProxyProtocol, Streams, TcpPort};
 
 /// Everything the boot file says, defaults filled in.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Boot {
     /// `apisix.node_listen`.
     pub listen: Vec<Listen>,
+    pub proxy_mode: ProxyMode,
+    pub proxy_protocol: ProxyProtocol,
+    pub streams: Streams,
     pub admin: Admin,
     /// `apisix.router.http`.
     pub router: Router,

@@ -97,6 +97,13 @@ pub const STREAM_UPSTREAMS: &Gap = &Gap {
     asked_by: &[Ask::UpstreamValue("scheme", &["tcp", "tls", "udp", "kafka"])],
 };
 
+pub const STREAM_PROTOCOLS: &Gap = &Gap {
+    why: "protocols within streams are not looked into yet",
+    hint: "the bytes go to the upstream as they come",
+    effect: Effect::Ignored,
+    asked_by: &[],
+};
+
 pub const SECRETS: &Gap = &Gap {
     why: "secret managers are not asked yet",
     hint: "put the secret into an environment variable and refer to that: `$env://NAME`",
@@ -153,9 +160,6 @@ pub const ADMIN_HTTPS: &Gap = &Gap {
 pub const DASHBOARD: &Gap =
     &Gap { why: "there is no dashboard yet", hint: "", effect: Effect::Ignored, asked_by: &[] };
 
-pub const PROXY_PROTOCOL: &Gap =
-    &Gap { why: "the PROXY protocol is not served yet", hint: "", effect: Effect::Ignored, asked_by: &[] };
-
 pub const WASM: &Gap =
     &Gap { why: "WASM plugins are not served yet", hint: "", effect: Effect::Ignored, asked_by: &[] };
 
@@ -188,7 +192,7 @@ pub const ALL: &[&Gap] = &[
     ETCD,
     ADMIN_HTTPS,
     DASHBOARD,
-    PROXY_PROTOCOL,
+    STREAM_PROTOCOLS,
     WASM,
     RUNNERS,
     TRACING,

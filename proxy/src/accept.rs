@@ -26,6 +26,7 @@ pub(crate) async fn accept(
     listener: Rc<rt::Listener>,
     local: SocketAddr,
     front: Front,
+    proxy_protocol: bool,
     mut signal: rt::Signal,
 ) {
     let mut queue = Queue::new(worker.settings.queue_limit);
@@ -74,7 +75,7 @@ pub(crate) async fn accept(
             worker.turn_away(stream, Client::new(peer, local, false));
             done_this_turn += TO_REFUSE;
         } else {
-            worker.begin(stream, peer, local, front);
+            worker.begin(stream, peer, local, front, proxy_protocol);
             done_this_turn += TO_TAKE;
         }
         // A few a turn: a worker with more to do than it can must first finish what
@@ -88,6 +89,6 @@ pub(crate) async fn accept(
     }
     // What the kernel has queued on this socket would be reset with it.
     while let Some(Ok((stream, peer))) = listener.accept_now() {
-        worker.begin(stream, peer, local, front);
+        worker.begin(stream, peer, local, front, proxy_protocol);
     }
 }

@@ -51,7 +51,6 @@ impl Listener {
     pub(crate) fn front(&self) -> io::Result<Front> {
         let missing = match self {
             Listener { tls: true, .. } => "TLS",
-            Listener { proxy_protocol: true, .. } => "the PROXY protocol",
             Listener { traffic: Traffic::Stream, .. } => "a stream",
             Listener { traffic: Traffic::Http(Versions { h1: true, h2: false }), .. } => {
                 return Ok(Front::H1);
@@ -74,7 +73,6 @@ mod tests {
         let http = |h1, h2| Traffic::Http(Versions { h1, h2 });
         for (listener, what) in [
             (Listener { tls: true, ..plain }, "TLS "),
-            (Listener { proxy_protocol: true, ..plain }, "the PROXY protocol "),
             (Listener { traffic: Traffic::Stream, ..plain }, "a stream "),
             (Listener { traffic: http(true, true), ..plain }, "an HTTP version other "),
             (Listener { traffic: http(false, false), ..plain }, "an HTTP version other "),

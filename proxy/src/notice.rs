@@ -12,6 +12,9 @@ pub enum Notice {
     OutOfDescriptors { times: u64, upstreams: u64, clients: u64 },
     /// Requests of plugins (mirrors) that were not sent, as too many wait for the same server.
     FetchesDropped { target: String, dropped: u64, limit: usize },
+    /// Connections that were closed for want of a PROXY protocol header that may be believed; why the last
+    /// one was.
+    ProxyHeadersRefused { times: u64, why: &'static str },
     /// One of the worker's own tasks panicked and goes on.
     Panicked { task: &'static str, times: u64 },
 }
@@ -23,6 +26,7 @@ pub(crate) struct Notices {
     pub(crate) shortages: Cell<u64>,
     pub(crate) upstreams_closed: Cell<u64>,
     pub(crate) clients_closed: Cell<u64>,
+    proxy_headers: Cell<(u64, &'static str)>,
     panics: Cell<[u64; OWN_TASKS.len()]>,
 }
 
@@ -36,6 +40,11 @@ impl Notices {
         self.panics.set(panics);
     }
 
+    #[cold]
+    pub(crate) fn refused_proxy_header(&self, why: &'static str) {
+        self.proxy_headers.set((self.proxy_headers.get().0 + 1, why));
+    }
+
     /// Hands out what has been counted since the last time.
     pub(crate) fn tell(&self, limit: usize, tell: impl Fn(Notice)) {
         let closed = self.closed_for_room.take();
@@ -46,6 +55,10 @@ impl Notices {
         if times > 0 {
             let (upstreams, clients) = (self.upstreams_closed.take(), self.clients_closed.take());
             tell(Notice::OutOfDescriptors { times, upstreams, clients });
+        }
+        let (times, why) = self.proxy_headers.take();
+        if times > 0 {
+            tell(Notice::ProxyHeadersRefused { times, why });
         }
         for (task, times) in OWN_TASKS.into_iter().zip(self.panics.take()) {
             if times > 0 {

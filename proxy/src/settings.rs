@@ -11,6 +11,7 @@ use wire::target::{Doubtful, PathRules};
 
 use crate::handoff::Handoff;
 use crate::listener::Listener;
+use crate::proxy_header::ProxyProtocol;
 
 /// Every bound and address of the data plane. Times and sizes follow APISIX's
 /// `nginx_config` where it has them.
@@ -76,6 +77,8 @@ pub struct Settings {
     pub server: String,
     /// `X-APISIX-Upstream-Status` on every answer, not only when the upstream failed.
     pub show_upstream_status: bool,
+    /// What may come before a connection's own first byte, on ports that ask for it.
+    pub proxy_protocol: ProxyProtocol,
     /// Whose word about the client's address is believed, and where it stands.
     pub real_ip: Option<RealIp>,
     /// Whose `X-Forwarded-*` and `Forwarded` fields are believed. Without it nobody's, but
@@ -106,14 +109,24 @@ pub struct AccessLog {
 /// NGINX's real_ip: the client's address as a trusted peer tells it.
 #[derive(Clone)]
 pub struct RealIp {
-    /// The field that holds it; of a list (`X-Forwarded-For`) the last address counts.
+    /// The field that holds it; of a list (`X-Forwarded-For`) the last address counts. [`PROXY_PROTOCOL`]
+    /// is the connection's own header.
     pub header: String,
     pub from: Arc<dyn Fn(std::net::IpAddr) -> bool + Send + Sync>,
     /// Of a list, the last address that is not itself trusted (`real_ip_recursive`).
     pub recursive: bool,
 }
 
+/// The name under which `real_ip_header` means the PROXY protocol.
+const PROXY_PROTOCOL: &str = "proxy_protocol";
+
 impl RealIp {
+    /// The address stands in the connection's PROXY protocol header, not in a field of requests.
+    #[inline]
+    pub(crate) fn is_of_connection(&self) -> bool {
+        self.header == PROXY_PROTOCOL
+    }
+
     /// The address a field's value names.
     pub(crate) fn read(&self, value: &[u8]) -> Option<std::net::IpAddr> {
         let mut found = None;
@@ -168,6 +181,7 @@ impl Default for Settings {
             spare_buffers: 256,
             server: "APISIX/3.18.0".to_owned(),
             show_upstream_status: false,
+            proxy_protocol: ProxyProtocol::default(),
             real_ip: None,
             trusted: None,
             handoff: None,

@@ -4,6 +4,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
+use std::sync::Arc;
+
+use wire::proxy_protocol::Ends;
 
 /// Who speaks to us.
 #[derive(Debug, Clone)]
@@ -17,6 +20,8 @@ pub struct Client {
     text: AddressText,
     port: u16,
     pub tls: bool,
+    /// See [`Client::ends`].
+    ends: Option<Arc<Ends>>,
     /// See [`Client::within`].
     within: bool,
 }
@@ -24,7 +29,16 @@ pub struct Client {
 impl Client {
     pub fn new(peer: SocketAddr, local: SocketAddr, tls: bool) -> Client {
         let ip = peer.ip().to_canonical();
-        Client { peer, local, ip, text: AddressText::new(ip), port: peer.port(), tls, within: false }
+        Client {
+            peer,
+            local,
+            ip,
+            text: AddressText::new(ip),
+            port: peer.port(),
+            tls,
+            ends: None,
+            within: false,
+        }
     }
 
     #[inline]
@@ -56,6 +70,19 @@ impl Client {
     #[inline]
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The same client, on whose connection a PROXY protocol header told of these ends.
+    #[must_use]
+    pub fn proxied(self, ends: Ends) -> Client {
+        Client { ends: Some(Arc::new(ends)), ..self }
+    }
+
+    /// The ends of the connection that the peer passes on, as its PROXY protocol header told. That says
+    /// nothing of whether the peer is to be believed.
+    #[inline]
+    pub fn ends(&self) -> Option<&Ends> {
+        self.ends.as_deref()
     }
 
     /// The same client, for a request that the gateway sends to itself in its name: it is known already,

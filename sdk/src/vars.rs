@@ -19,9 +19,11 @@ mod value;
 
 use std::borrow::Cow;
 use std::io::Write;
+use std::net::SocketAddr;
 use std::sync::LazyLock;
 
 use wire::Name;
+use wire::proxy_protocol::Ends;
 
 use crate::exchange::{Exchange, Source};
 use crate::log_entry::json_text;
@@ -102,6 +104,10 @@ plain! {
     PeerPort = "realip_remote_port",
     Pid = "pid",
     ProxyAddXForwardedFor = "proxy_add_x_forwarded_for",
+    ProxyProtocolAddr = "proxy_protocol_addr",
+    ProxyProtocolPort = "proxy_protocol_port",
+    ProxyProtocolServerAddr = "proxy_protocol_server_addr",
+    ProxyProtocolServerPort = "proxy_protocol_server_port",
     QueryString = "query_string" | "args",
     RealRequestUri = "real_request_uri",
     RemoteAddr = "remote_addr",
@@ -380,6 +386,10 @@ impl Plain {
                 out.extend_from_slice(x.client.ip_text().as_bytes());
                 Found::Written
             }
+            Plain::ProxyProtocolAddr => told_end(x, out, |ends| ends.source, false),
+            Plain::ProxyProtocolPort => told_end(x, out, |ends| ends.source, true),
+            Plain::ProxyProtocolServerAddr => told_end(x, out, |ends| ends.destination, false),
+            Plain::ProxyProtocolServerPort => told_end(x, out, |ends| ends.destination, true),
             Plain::QueryString => head.has_query.then(|| head.query()).into(),
             Plain::RealRequestUri => Found::Borrowed(head.target()),
             Plain::RemoteAddr => Found::Borrowed(x.client.ip_text().as_bytes()),
@@ -524,6 +534,16 @@ fn address<'a>(out: &mut Vec<u8>, addr: std::net::SocketAddr) -> Found<'a> {
     }
     out.push(b':');
     number(out, v4.port().into())
+}
+
+/// The address or the port of an end of the connection that a PROXY protocol header told of; as in nginx
+/// an empty text where there was none.
+fn told_end<'a>(x: &Exchange<'_>, out: &mut Vec<u8>, end: fn(&Ends) -> SocketAddr, port: bool) -> Found<'a> {
+    match x.client.ends().map(end) {
+        None => Found::Borrowed(b""),
+        Some(end) if port => number(out, end.port().into()),
+        Some(end) => write(out, end.ip().to_canonical()),
+    }
 }
 
 /// The host of `host`, `host:port` or `[v6]:port`.

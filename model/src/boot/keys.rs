@@ -6,6 +6,7 @@
 //! built yet has its reason in [`gaps`](crate::gaps).
 
 use super::shape::Shape;
+use super::streams;
 use crate::gaps;
 
 /// One key.
@@ -36,7 +37,6 @@ const NO_NGINX: &str = "it goes into nginx.conf, and there is no nginx underneat
 const SIZED_ALONE: &str = "this memory is sized by itself";
 const NO_TLS: &str = gaps::TLS.why;
 const NO_HTTP2: &str = gaps::HTTP2.why;
-const NO_STREAM: &str = gaps::STREAM_UPSTREAMS.why;
 const NO_DISCOVERY: &str = gaps::DISCOVERY.why;
 const NO_ETCD: &str = gaps::ETCD.why;
 const STREAMED: &str = "bodies are always streamed";
@@ -57,7 +57,12 @@ pub const ROWS: &[Row] = &[
     used("apisix.show_upstream_status_in_response_header", Shape::Bool),
     used("apisix.enable_ipv6", Shape::Bool),
     idle_unless("apisix.enable_http2", "false", NO_HTTP2),
-    idle("apisix.proxy_protocol", gaps::PROXY_PROTOCOL.why),
+    used("apisix.proxy_protocol.listen_http_port", Shape::Port),
+    used("apisix.proxy_protocol.listen_https_port", Shape::Port),
+    used("apisix.proxy_protocol.enable_tcp_pp", Shape::Bool),
+    used("apisix.proxy_protocol.enable_tcp_pp_to_upstream", Shape::Bool),
+    // Ours.
+    used("apisix.proxy_protocol.trusted_addresses", Shape::Networks),
     used("apisix.enable_server_tokens", Shape::Bool),
     idle_unless("apisix.extra_lua_path", "\"\"", LUA),
     idle_unless("apisix.extra_lua_cpath", "\"\"", LUA),
@@ -72,8 +77,11 @@ pub const ROWS: &[Row] = &[
     used("apisix.max_post_args_readable_size", Shape::Count { min: 0, max: 1 << 20 }),
     used("apisix.router.http", Shape::OneOf(ROUTERS)),
     idle_unless("apisix.router.ssl", "\"radixtree_sni\"", "certificates are always matched by server name"),
-    idle_unless("apisix.proxy_mode", "\"http\"", NO_STREAM),
-    idle("apisix.stream_proxy", NO_STREAM),
+    used("apisix.proxy_mode", Shape::OneOf(streams::PROXY_MODES)),
+    used("apisix.stream_proxy.tcp", Shape::TcpPorts),
+    used("apisix.stream_proxy.udp", Shape::UdpPorts),
+    // That of APISIX before 3.2, where there is no `proxy_mode`.
+    used("apisix.stream_proxy.only", Shape::Bool),
     used("apisix.dns_resolver", Shape::Texts),
     used("apisix.dns_resolver_valid", Shape::Count { min: 0, max: 86_400 * 365 }),
     used("apisix.resolver_timeout", Shape::Time),
@@ -115,7 +123,25 @@ pub const ROWS: &[Row] = &[
     used("nginx_config.event.worker_connections", Shape::Count { min: 1, max: 1 << 32 }),
     idle("nginx_config.envs", "all of the environment is visible"),
     idle("nginx_config.meta", SIZED_ALONE),
-    idle("nginx_config.stream", NO_STREAM),
+    used("nginx_config.stream.enable_access_log", Shape::Bool),
+    used("nginx_config.stream.access_log", Shape::AccessLog),
+    used("nginx_config.stream.access_log_format", Shape::Text),
+    used("nginx_config.stream.access_log_format_escape", Shape::OneOf(LOG_ESCAPES)),
+    used("nginx_config.stream.real_ip_from", Shape::RealIpFrom),
+    // nginx's own, which APISIX leaves to snippets.
+    used("nginx_config.stream.proxy_connect_timeout", Shape::Time),
+    used("nginx_config.stream.proxy_timeout", Shape::Time),
+    used("nginx_config.stream.preread_timeout", Shape::Time),
+    used("nginx_config.stream.proxy_protocol_timeout", Shape::Time),
+    // Ours.
+    used("nginx_config.stream.access_log_buffer", Shape::Size),
+    used("nginx_config.stream.access_log_queue", Shape::Size),
+    used("nginx_config.stream.access_log_flush", Shape::Time),
+    used("nginx_config.stream.udp_timeout", Shape::Time),
+    used("nginx_config.stream.max_udp_sessions", Shape::Count { min: 1, max: 1 << 24 }),
+    used("nginx_config.stream.udp_queue", Shape::Size),
+    used("nginx_config.stream.lua_shared_dict.*", Shape::Size),
+    idle("nginx_config.stream.metrics_zone_size", SIZED_ALONE),
     idle("nginx_config.main_configuration_snippet", NO_NGINX),
     idle("nginx_config.http_configuration_snippet", NO_NGINX),
     idle("nginx_config.http_server_configuration_snippet", NO_NGINX),
@@ -176,7 +202,7 @@ pub const ROWS: &[Row] = &[
     idle("nginx_config.http.custom_lua_shared_dict", LUA),
     used("graphql.max_size", Shape::Count { min: 0, max: 1 << 40 }),
     used("plugins", Shape::Texts),
-    idle("stream_plugins", NO_STREAM),
+    used("stream_plugins", Shape::Texts),
     used("plugin_attr.prometheus.export_uri", Shape::Text),
     used("plugin_attr.prometheus.metric_prefix", Shape::Text),
     used("plugin_attr.prometheus.enable_export_server", Shape::Bool),
@@ -203,7 +229,7 @@ pub const ROWS: &[Row] = &[
     used("plugin_attr.*", Shape::Any),
     idle("discovery", NO_DISCOVERY),
     idle("wasm", gaps::WASM.why),
-    idle("xrpc", NO_STREAM),
+    idle("xrpc", gaps::STREAM_PROTOCOLS.why),
     idle("ext-plugin", gaps::RUNNERS.why),
     used("deployment.role", Shape::OneOf(&["traditional", "data_plane", "control_plane"])),
     used("deployment.role_traditional.config_provider", Shape::Provider),

@@ -9,12 +9,12 @@ use std::time::Duration;
 use indexmap::IndexMap;
 use serde_json::Value;
 
-use super::shape;
 use super::{
     AccessLog, Admin, AdminKey, AdminLimits, AdminRole, AdminVersion, Boot, Conditions, DataEncryption, Disk,
     Http, Listen, LogEscape, LogLevel, Prometheus, Provider, ProxyCache, RealIp, Resolver, Role, Router,
     UpstreamKeepalive, UriOptions, Workers, Zone, keys, wildcard,
 };
+use super::{shape, streams};
 use crate::Invalid;
 use crate::document::Lookup;
 
@@ -30,6 +30,9 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
     };
     Ok(Boot {
         listen: listen(apisix)?,
+        proxy_mode: streams::proxy_mode(apisix),
+        proxy_protocol: streams::proxy_protocol(apisix),
+        streams: streams::streams(file)?,
         admin: admin(file, role)?,
         router: match apisix.text("/router/http") {
             Some("radixtree_uri") => Router::Uri,
@@ -76,39 +79,39 @@ const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// A part of the file; what is absent or null has its default.
 #[derive(Clone, Copy)]
-struct File<'a>(&'a Value);
+pub(super) struct File<'a>(pub(super) &'a Value);
 
 impl<'a> File<'a> {
-    fn below(self, pointer: &str) -> File<'a> {
+    pub(super) fn below(self, pointer: &str) -> File<'a> {
         File(self.get(pointer).unwrap_or(&Value::Null))
     }
 
-    fn get(self, pointer: &str) -> Option<&'a Value> {
+    pub(super) fn get(self, pointer: &str) -> Option<&'a Value> {
         self.0.pointer(pointer).filter(|value| !value.is_null())
     }
 
     /// Reads what the shape of the key has checked before, so a refusal cannot be.
-    fn read<T>(self, pointer: &str, read: impl Fn(&'a Value) -> Result<T, Invalid>) -> Option<T> {
+    pub(super) fn read<T>(self, pointer: &str, read: impl Fn(&'a Value) -> Result<T, Invalid>) -> Option<T> {
         self.get(pointer).and_then(|value| read(value).ok())
     }
 
-    fn bool(self, pointer: &str, default: bool) -> bool {
+    pub(super) fn bool(self, pointer: &str, default: bool) -> bool {
         self.read(pointer, shape::switch).unwrap_or(default)
     }
 
-    fn count(self, pointer: &str, default: u64) -> u64 {
+    pub(super) fn count(self, pointer: &str, default: u64) -> u64 {
         self.read(pointer, |value| shape::count(value, 0, u64::MAX)).unwrap_or(default)
     }
 
-    fn time(self, pointer: &str, default: u64) -> Duration {
+    pub(super) fn time(self, pointer: &str, default: u64) -> Duration {
         self.read(pointer, shape::time).unwrap_or(Duration::from_secs(default))
     }
 
-    fn text(self, pointer: &str) -> Option<&'a str> {
+    pub(super) fn text(self, pointer: &str) -> Option<&'a str> {
         self.read(pointer, shape::text)
     }
 
-    fn texts(self, pointer: &str) -> Option<Vec<String>> {
+    pub(super) fn texts(self, pointer: &str) -> Option<Vec<String>> {
         self.read(pointer, |value| shape::list(value, |item| shape::text(item).map(str::to_owned)))
     }
 
@@ -267,7 +270,10 @@ fn http(http: File<'_>) -> Result<Http, Invalid> {
             .at(format!("/nginx_config/http/{at}"))
             .expected("from 1k to 16m in all"));
     }
-    let access_log = access_log(http)?;
+    let access_log = match http.bool("/enable_access_log", true) {
+        true => access_log(http, "/nginx_config/http", "logs/access.log", ACCESS_LOG_FORMAT)?,
+        false => None,
+    };
     let max_response_head_size = size("/proxy_buffer_size").unwrap_or(64 << 10);
     if !(1 << 10..=16 << 20).contains(&max_response_head_size) {
         return Err(Invalid::new(format!(
@@ -320,19 +326,22 @@ const ACCESS_LOG_FORMAT: &str = "$remote_addr - $remote_user [$time_local] $http
     $body_bytes_sent $request_time \"$http_referer\" \"$http_user_agent\" $upstream_addr $upstream_status \
     $upstream_response_time \"$upstream_scheme://$upstream_host$upstream_uri\" \"$apisix_request_id\"";
 
-fn access_log(http: File<'_>) -> Result<Option<AccessLog>, Invalid> {
-    if !http.bool("/enable_access_log", true) {
-        return Ok(None);
-    }
-    let written = http.read("/access_log", shape::access_log);
-    let Some(path) = written.unwrap_or(Some("logs/access.log")) else { return Ok(None) };
+/// The settings of an access log. The caller knows whether it is on unless they say so.
+pub(super) fn access_log(
+    section: File<'_>,
+    pointer: &str,
+    default_path: &str,
+    default_format: &str,
+) -> Result<Option<AccessLog>, Invalid> {
+    let written = section.read("/access_log", shape::access_log);
+    let Some(path) = written.unwrap_or(Some(default_path)) else { return Ok(None) };
     let size = |name: &str, default, least: u64, most: u64| {
-        let bytes = http.read(name, shape::size).unwrap_or(default);
+        let bytes = section.read(name, shape::size).unwrap_or(default);
         if (least..=most).contains(&bytes) {
             return Ok(bytes);
         }
         Err(Invalid::new(format!("{bytes} bytes are not possible here"))
-            .at(format!("/nginx_config/http{name}"))
+            .at(format!("{pointer}{name}"))
             .expected(format!("from {least} to {most} bytes"))
             .got(bytes.to_string()))
     };
@@ -340,15 +349,15 @@ fn access_log(http: File<'_>) -> Result<Option<AccessLog>, Invalid> {
     Ok(Some(AccessLog {
         path: path.to_owned(),
         is_default: written.is_none(),
-        format: http.text("/access_log_format").unwrap_or(ACCESS_LOG_FORMAT).to_owned(),
-        escape: match http.text("/access_log_format_escape") {
+        format: section.text("/access_log_format").unwrap_or(default_format).to_owned(),
+        escape: match section.text("/access_log_format_escape") {
             Some("json") => LogEscape::Json,
             Some("none") => LogEscape::None,
             _ => LogEscape::Default,
         },
         buffer,
         queue: size("/access_log_queue", (1 << 20).max(2 * buffer), buffer, 1 << 30)?,
-        flush: http.time("/access_log_flush", 1),
+        flush: section.time("/access_log_flush", 1),
     }))
 }
 

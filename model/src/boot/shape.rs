@@ -9,6 +9,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde_json::Value;
 
+use super::streams;
 use super::{AdminKey, AdminRole, Disk, Provider, Workers, Zone};
 use crate::Invalid;
 use crate::invalid::nearest;
@@ -48,6 +49,9 @@ pub enum Shape {
     Buffers,
     Workers,
     Listen,
+    /// `stream_proxy.tcp` and `stream_proxy.udp`.
+    TcpPorts,
+    UdpPorts,
     Zones,
     AdminKeys,
     /// Keys of AES-128 or AES-256; one may be written without a list.
@@ -86,6 +90,8 @@ impl Shape {
             Shape::Buffers => buffers(value).map(drop),
             Shape::Workers => workers(value).map(drop),
             Shape::Listen => listen(value).map(drop),
+            Shape::TcpPorts => streams::tcp_ports(value).map(drop),
+            Shape::UdpPorts => streams::udp_ports(value).map(drop),
             Shape::Zones => zones(value).map(drop),
             Shape::AdminKeys => list(value, admin_key).map(drop),
             Shape::Keyring => keyring(value).map(drop),
@@ -100,6 +106,7 @@ impl Shape {
     pub fn members(self) -> Option<&'static [&'static str]> {
         match self {
             Shape::Listen => Some(&["ip", "port", "enable_http2"]),
+            Shape::TcpPorts => Some(streams::TCP_MEMBERS),
             Shape::Zones => Some(&["name", "memory_size", "disk_size", "disk_path", "cache_levels"]),
             Shape::AdminKeys => Some(&["name", "key", "role"]),
             _ => None,
@@ -449,7 +456,7 @@ fn member<'a>(value: &'a Value, name: &str) -> Result<&'a Value, Invalid> {
     })
 }
 
-fn wrong_type(expected: &str, value: &Value) -> Invalid {
+pub fn wrong_type(expected: &str, value: &Value) -> Invalid {
     let invalid = Invalid::new(format!("wrong type: expected {expected}, got {}", json_name(value)))
         .expected(expected)
         .got(json_name(value));

@@ -11,6 +11,9 @@ use crate::worker::Worker;
 #[inline]
 pub(super) fn client(worker: &Worker, client: &Client, head: &RequestHead) -> Option<Client> {
     let real_ip = worker.settings.real_ip.as_ref().filter(|_| !client.is_within())?;
+    if real_ip.is_of_connection() {
+        return None;
+    }
     let mut values = head.fields.all(real_ip.header.as_bytes()).rev().peekable();
     values.peek()?;
     if !(real_ip.from)(client.peer.ip().to_canonical()) {

@@ -115,6 +115,11 @@ impl Stream {
         self.0.poll_read_ready(cx)
     }
 
+    /// Looks at what is there and leaves it where it is. `Ok(0)` is the end.
+    pub(crate) fn poll_peek(&self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.0.poll_peek(cx, &mut ReadBuf::new(buf))
+    }
+
     /// Asks the kernel: nothing to read and not closed. One system call. Where there was news of
     /// what is gone by now, there is none afterwards.
     pub(crate) fn is_idle(&self) -> bool {

@@ -7,7 +7,7 @@ use sdk::Client;
 
 use super::Worker;
 use crate::listener::Front;
-use crate::{down, rt};
+use crate::{down, proxy_header, rt};
 
 impl Worker {
     #[cfg(feature = "testing")]
@@ -28,13 +28,35 @@ impl Worker {
         peer: SocketAddr,
         listener: SocketAddr,
         front: Front,
+        proxy_protocol: bool,
     ) {
         // The listener's own address says enough unless it is a wildcard.
         let local =
             if listener.ip().is_unspecified() { stream.local_addr().unwrap_or(listener) } else { listener };
         let client = Client::new(peer, local, false);
+        if proxy_protocol {
+            return self.hold(move |worker| async move {
+                let mut stream = stream;
+                let Some(mut client) = proxy_header::read(&worker, &mut stream, client).await else { return };
+                worker.believe(&mut client);
+                match front {
+                    Front::H1 => down::h1::serve(worker, rt::Io::Plain(stream), client).await,
+                }
+            });
+        }
         match front {
             Front::H1 => self.hold(move |worker| down::h1::serve(worker, rt::Io::Plain(stream), client)),
+        }
+    }
+
+    /// Takes the client's address from the PROXY protocol, where `real_ip_header` says so and the peer is
+    /// trusted.
+    fn believe(&self, client: &mut Client) {
+        let real_ip = self.settings.real_ip.as_ref().filter(|real_ip| real_ip.is_of_connection());
+        if let (Some(real_ip), Some(ends)) = (real_ip, client.ends())
+            && (real_ip.from)(client.peer.ip().to_canonical())
+        {
+            *client = client.told(ends.source.ip(), Some(ends.source.port()));
         }
     }
 

@@ -43,9 +43,12 @@ pub(crate) async fn serve(start: Start) -> io::Result<()> {
     let worker = Worker::new(index, settings, reader, shard, pressure, watch);
     for (socket, listener) in sockets.into_iter().zip(&worker.settings.listen) {
         let (local, front) = (socket.local_addr()?, listener.front()?);
+        let proxy_protocol = listener.proxy_protocol;
         let socket = Rc::new(rt::Listener::new(socket)?);
         let signal = signal.clone();
-        worker.keep(0, move |worker| accept(worker, socket.clone(), local, front, signal.clone()));
+        worker.keep(0, move |worker| {
+            accept(worker, socket.clone(), local, front, proxy_protocol, signal.clone())
+        });
     }
     // Nobody listens if the start was given up meanwhile.
     let _ = ready.send(());

@@ -66,9 +66,10 @@ impl Var {
     /// Whether it has a value where there is no request, but bytes that were refused.
     fn is_of_connection(&self) -> bool {
         use Plain::{
-            BinaryRemoteAddr, BodyBytesSent, BytesSent, Hostname, Https, PeerAddr, PeerPort, Pid, RemoteAddr,
-            RemotePort, RequestLength, RequestLine, RequestTime, Scheme, ServerAddr, ServerName, ServerPort,
-            Status,
+            BinaryRemoteAddr, BodyBytesSent, BytesSent, Hostname, Https, PeerAddr, PeerPort, Pid,
+            ProxyProtocolAddr, ProxyProtocolPort, ProxyProtocolServerAddr, ProxyProtocolServerPort,
+            RemoteAddr, RemotePort, RequestLength, RequestLine, RequestTime, Scheme, ServerAddr, ServerName,
+            ServerPort, Status,
         };
         let Kind::Plain(plain) = self.kind else { return false };
         matches!(
@@ -81,6 +82,10 @@ impl Var {
                 | PeerAddr
                 | PeerPort
                 | Pid
+                | ProxyProtocolAddr
+                | ProxyProtocolPort
+                | ProxyProtocolServerAddr
+                | ProxyProtocolServerPort
                 | RemoteAddr
                 | RemotePort
                 | RequestLength

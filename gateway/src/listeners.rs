@@ -1,0 +1,108 @@
+//! The listeners for traffic that the boot file asks for.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use anyhow::anyhow;
+use model::boot::{Boot, Role};
+use proxy::{Listener, Workers};
+
+/// A listener, and what is known of it besides.
+struct Wanted {
+    listener: Listener,
+    /// The IPv6 twin of an address nobody wrote, which may fail where there is no IPv6.
+    optional: bool,
+    /// The key of config.yaml that asks for it.
+    setting: &'static str,
+}
+
+fn wanted(boot: &Boot) -> Vec<Wanted> {
+    let mut wanted = Vec::new();
+    if boot.role == Role::ControlPlane {
+        return wanted;
+    }
+    if boot.proxy_mode.serves_http() {
+        wanted.extend(boot.listen.iter().map(|listen| Wanted {
+            listener: Listener::http(listen.address),
+            optional: listen.optional,
+            setting: "apisix.node_listen",
+        }));
+        if let Some(port) = boot.proxy_protocol.http {
+            for (ip, optional) in on_all(boot) {
+                wanted.push(Wanted {
+                    listener: Listener { proxy_protocol: true, ..Listener::http(SocketAddr::new(ip, port)) },
+                    optional,
+                    setting: "apisix.proxy_protocol.listen_http_port",
+                });
+            }
+        }
+    }
+    wanted
+}
+
+/// The addresses of a port that is written without one, and whether there may be none of the kind.
+fn on_all(boot: &Boot) -> impl Iterator<Item = (IpAddr, bool)> {
+    let v6 = boot.resolver.ipv6.then_some((IpAddr::from(Ipv6Addr::UNSPECIFIED), true));
+    [(IpAddr::from(Ipv4Addr::UNSPECIFIED), false)].into_iter().chain(v6)
+}
+
+/// Opens every worker's sockets, and notes in the settings what they are for.
+///
+/// # Errors
+/// An address that cannot be had, and what to do about it.
+pub fn open(
+    boot: &Boot,
+    settings: &mut proxy::Settings,
+    workers: usize,
+) -> anyhow::Result<Vec<Vec<std::net::TcpListener>>> {
+    let mut all: Vec<Vec<std::net::TcpListener>> = (0..workers).map(|_| Vec::new()).collect();
+    for Wanted { listener, optional, setting } in wanted(boot) {
+        let one = proxy::Settings { listen: vec![listener], ..settings.clone() };
+        match Workers::listen(&one, workers) {
+            Ok(sockets) => {
+                settings.listen.push(listener);
+                for (worker, sockets) in all.iter_mut().zip(sockets) {
+                    worker.extend(sockets);
+                }
+            }
+            // No IPv6 here. If another program has the port, that is to be known.
+            Err((_, error)) if optional && error.kind() != io::ErrorKind::AddrInUse => {}
+            Err((addr, error)) => {
+                let failed = cannot_listen(addr, "traffic", setting, &error);
+                return Err(match error.kind() {
+                    io::ErrorKind::AddrInUse => {
+                        anyhow!("{failed}; to take over from a running gateway, use --reuse-port")
+                    }
+                    _ => failed,
+                });
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// A listener as people are told of it.
+pub fn named(listener: &Listener) -> String {
+    let proxied = if listener.proxy_protocol { " (PROXY protocol)" } else { "" };
+    format!("traffic http://{}{proxied}", listener.address)
+}
+
+/// Why an address cannot be had, and what to do about it.
+pub fn cannot_listen(addr: SocketAddr, what: &str, setting: &str, error: &io::Error) -> anyhow::Error {
+    let port = addr.port();
+    let hint = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!(
+                "another program uses that port (`ss -ltnp 'sport = :{port}'` names it): stop it, or set `{setting}`"
+            )
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("ports below 1024 need the capability CAP_NET_BIND_SERVICE; or set `{setting}`")
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            format!("no interface of this machine has that address; see `{setting}`")
+        }
+        _ => format!("see `{setting}`"),
+    };
+    anyhow!("cannot listen on {addr} for {what}: {error}\n  help: {hint}")
+}

@@ -1,0 +1,117 @@
+//! The PROXY protocol header at the beginning of a connection: who may send one, how long it may take,
+//! and what is made of it.
+//!
+//! Not a byte behind the header is taken from the socket, so that whatever the connection brings (HTTP,
+//! a TLS handshake, a stream) begins with its own first byte.
+
+use std::future::Future;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use sdk::Client;
+use wire::proxy_protocol::{self, Header, MOST};
+
+use crate::clock::Waiter;
+use crate::rt;
+use crate::worker::Worker;
+
+/// PROXY protocol headers that clients send.
+#[derive(Clone)]
+pub struct ProxyProtocol {
+    /// Who may connect to a port that asks for headers (`apisix.proxy_protocol.trusted_addresses`);
+    /// without it everybody.
+    pub trusted: Option<Arc<dyn Fn(IpAddr) -> bool + Send + Sync>>,
+    /// For the whole header (`proxy_protocol_timeout`).
+    pub timeout: Duration,
+}
+
+impl Default for ProxyProtocol {
+    fn default() -> ProxyProtocol {
+        ProxyProtocol { trusted: None, timeout: Duration::from_secs(10) }
+    }
+}
+
+/// Most of what is looked at in one turn: what nearly all headers fit into.
+const LOOK: usize = 256;
+
+/// Reads the header; the client as it tells of it. `None` closes the connection: it is refused without
+/// an answer, as whoever is at the other end may speak anything.
+pub(crate) async fn read(worker: &Worker, stream: &mut rt::Stream, client: Client) -> Option<Client> {
+    match header(worker, stream, &client).await {
+        Ok(header) => Some(match header.ends {
+            Some(ends) => client.proxied(ends),
+            None => client,
+        }),
+        Err(why) => {
+            worker.shard.request_refused();
+            worker.notices.refused_proxy_header(why);
+            None
+        }
+    }
+}
+
+async fn header(worker: &Worker, stream: &mut rt::Stream, client: &Client) -> Result<Header, &'static str> {
+    let settings = &worker.settings.proxy_protocol;
+    if settings.trusted.as_ref().is_some_and(|trusted| !trusted(client.peer.ip().to_canonical())) {
+        return Err("the peer is not in apisix.proxy_protocol.trusted_addresses");
+    }
+    let waiter = worker.clock.waiter();
+    // Until there is a header, the connection may be closed to make room for others.
+    waiter.rest();
+    let mut reading = std::pin::pin!(gather(&waiter, stream));
+    let deadline = worker.clock.after(settings.timeout);
+    match waiter.until(deadline, |cx| reading.as_mut().poll(cx)).await {
+        Ok(read) => read,
+        Err(_) => Err("the PROXY protocol header did not arrive in time"),
+    }
+}
+
+async fn gather(waiter: &Waiter, stream: &mut rt::Stream) -> Result<Header, &'static str> {
+    let mut bytes = vec![0; LOOK];
+    let mut have = 0;
+    loop {
+        if have == bytes.len() {
+            // Longer than usual. What is no header by then was refused.
+            bytes.resize(MOST, 0);
+        }
+        let seen = std::future::poll_fn(|cx| look(waiter, stream, &mut bytes[have..], cx)).await?;
+        let header = proxy_protocol::parse(&bytes[..have + seen]).map_err(|refusal| refusal.as_str())?;
+        // As long as it is not whole, all that was seen belongs to it.
+        let own = header.map_or(seen, |header| header.len - have);
+        take(stream, &mut bytes[have..have + own]).await?;
+        have += own;
+        if let Some(header) = header {
+            return Ok(header);
+        }
+    }
+}
+
+fn look(
+    waiter: &Waiter,
+    stream: &rt::Stream,
+    space: &mut [u8],
+    cx: &mut Context<'_>,
+) -> Poll<Result<usize, &'static str>> {
+    if waiter.is_unwanted() {
+        return Poll::Ready(Err("it was closed to make room for others"));
+    }
+    Poll::Ready(match ready!(stream.poll_peek(cx, space)) {
+        Ok(0) => Err("the connection ended before its PROXY protocol header"),
+        Ok(seen) => Ok(seen),
+        Err(_) => Err("the connection broke before its PROXY protocol header"),
+    })
+}
+
+/// Takes bytes that were seen already.
+async fn take(stream: &mut rt::Stream, mut bytes: &mut [u8]) -> Result<(), &'static str> {
+    let (mut from, _) = stream.split();
+    while !bytes.is_empty() {
+        match std::future::poll_fn(|cx| from.poll_read(cx, bytes)).await {
+            Ok(0) | Err(_) => return Err("the connection broke in its PROXY protocol header"),
+            Ok(taken) => bytes = &mut bytes[taken..],
+        }
+    }
+    Ok(())
+}
