@@ -7,8 +7,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use control::health::Checker;
 use control::store::{Store, Stored};
-use http::{Method, Request, Response, StatusCode};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use model::upstream::CheckType;
 use model::{Invalid, Key, Kind, Served};
 use sdk::Catalog;
 use sdk::catalog::About;
@@ -16,6 +18,7 @@ use serde_json::{Map, Value, json};
 use tokio::net::TcpListener;
 
 use crate::answer::{self, Answer, ErrorAnswer, said};
+use crate::health_page::{self, Shown};
 use crate::program::{NotServed, Program, Published};
 use crate::server::{self, Limits};
 use crate::{list, plugins};
@@ -84,10 +87,16 @@ impl ControlApi {
                     )),
                 }
             }
-            // No version so far checks the health of nodes.
-            (&Method::GET, ["v1", "healthcheck"]) => ok(&json!({})),
+            (&Method::GET, ["v1", "healthcheck"]) => {
+                let checkers = self.program.health();
+                let shown = self.shown(request);
+                Ok(match wants_page(request) {
+                    true => html(health_page::page(&health_page::ordered(&checkers), shown)),
+                    false => answer::json(StatusCode::OK, &health_page::all(&checkers, shown)),
+                })
+            }
             (&Method::GET, ["v1", "healthcheck", kind, rest @ ..]) => {
-                self.no_checker(kind, rest.first().copied()).await
+                self.checker(request, kind, rest.first().copied()).await
             }
             (&Method::PUT, ["v1", "plugins", "reload"]) => {
                 let (response, revision) = plugins::reload(&*self.store, &*self.program, &self.about).await?;
@@ -112,21 +121,36 @@ impl ControlApi {
         }
     }
 
-    /// Whom nobody checks, in APISIX's words.
-    async fn no_checker(&self, collection: &str, id: Option<&str>) -> Answer {
+    /// The checks of one resource, in APISIX's words.
+    async fn checker(&self, request: &Request<Bytes>, collection: &str, id: Option<&str>) -> Answer {
         let missing = |reason: String| Err(ErrorAnswer::new(StatusCode::NOT_FOUND, reason));
         let Some(id) = id else { return missing(format!("missing src id for src type {collection}")) };
-        let kind = match collection {
-            "routes" => Kind::Route,
-            "services" => Kind::Service,
-            "upstreams" => Kind::Upstream,
-            "stream_routes" => Kind::StreamRoute,
-            _ => return Err(said(format!("invalid src type {collection}"))),
+        let Some(kind) = health_page::KINDS.into_iter().find(|kind| kind.collection() == collection) else {
+            return Err(said(format!("invalid src type {collection}")));
         };
-        match self.store.get(&Key::new(kind, id)).await? {
-            None => missing(format!("{collection}[{id}] not found")),
-            Some(_) => missing(format!("no checker for {collection}[{id}]")),
-        }
+        let key = Key::new(kind, id);
+        let Some(stored) = self.store.get(&key).await? else {
+            return missing(format!("{collection}[{id}] not found"));
+        };
+        let shown = self.shown(request);
+        let checker = match self.program.health().into_iter().find(|checker| checker.key == key) {
+            Some(checker) => checker,
+            // Written, but nobody is checked: the resource is not served, or checks are switched off.
+            None => match checks_of(&stored.value) {
+                Some(kind) => Checker { key, kind, nodes: Vec::new() },
+                None => return missing(format!("no checker for {collection}[{id}]")),
+            },
+        };
+        Ok(match wants_page(request) {
+            true => html(health_page::page(&[&checker], shown)),
+            false => answer::json(StatusCode::OK, &health_page::one(&checker, shown)),
+        })
+    }
+
+    fn shown(&self, request: &Request<Bytes>) -> Shown {
+        let details =
+            request.uri().query().is_some_and(|query| query.split('&').any(|it| it == "details=true"));
+        Shown { stored: self.store.writable(), details }
     }
 
     fn schemas(&self) -> Value {
@@ -144,6 +168,27 @@ impl fmt::Debug for ControlApi {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ControlApi")
     }
+}
+
+/// The type of the checks that are written in a resource.
+fn checks_of(resource: &Value) -> Option<CheckType> {
+    let checks = resource.get("checks").or_else(|| resource.pointer("/upstream/checks"))?;
+    Some(match checks.pointer("/active/type").and_then(Value::as_str) {
+        Some("https") => CheckType::Https,
+        Some("tcp") => CheckType::Tcp,
+        _ => CheckType::Http,
+    })
+}
+
+fn wants_page(request: &Request<Bytes>) -> bool {
+    let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    accept.is_some_and(|accept| accept.contains("text/html"))
+}
+
+fn html(page: String) -> Response<Bytes> {
+    let mut response = answer::text(StatusCode::OK, page);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html"));
+    response
 }
 
 /// `{"published":…,"workers":[{"revision":…}],"rejected":[…]}`

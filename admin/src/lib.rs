@@ -13,6 +13,7 @@ mod author;
 mod check;
 pub mod config;
 pub mod control_api;
+mod health_page;
 pub mod key;
 mod list;
 pub mod metrics;

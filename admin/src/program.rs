@@ -39,6 +39,11 @@ pub trait Program: Send + Sync {
     /// Reads the files again, as SIGHUP does.
     fn reload(&self) -> Reloading<'_>;
 
+    /// What health checks have found.
+    fn health(&self) -> Vec<control::health::Checker> {
+        Vec::new()
+    }
+
     /// What runs, for people: version, addresses, counts and the like.
     fn about(&self) -> Map<String, Value>;
 

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod fold;
+pub mod health;
 pub mod names;
 pub mod pipeline;
 pub mod references;

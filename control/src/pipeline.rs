@@ -13,10 +13,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::FutureExt;
 use model::{Desired, Key, Kind, Rejected};
-use snapshot::{Compiled, Compiler, Publisher, Touched};
+use snapshot::{Compiled, Compiler, Publisher, Touched, Watched};
 use tokio::sync::{mpsc, watch};
 
 use crate::fold::Fold;
+use crate::health::{Monitor, Prober};
 use crate::names::{Failure, Resolver};
 use crate::store::{Change, Changes, Revision, Store};
 use report::Counts;
@@ -40,6 +41,9 @@ pub struct Pipeline {
     compiler: Compiler,
     publisher: Publisher,
     resolver: Resolver,
+    /// Probes the servers that are to be checked, from the first run on.
+    prober: Option<Prober>,
+    watched: watch::Sender<Arc<[Watched]>>,
     commands: mpsc::UnboundedReceiver<Command>,
     report: watch::Sender<Arc<Report>>,
     wanted: Arc<BTreeSet<String>>,
@@ -54,6 +58,7 @@ pub struct Pipeline {
 pub struct Handle {
     commands: mpsc::UnboundedSender<Command>,
     report: watch::Receiver<Arc<Report>>,
+    health: Monitor,
 }
 
 #[derive(Debug)]
@@ -80,25 +85,31 @@ impl Pipeline {
     ) -> (Pipeline, Handle) {
         let (to_us, commands) = mpsc::unbounded_channel();
         let (report, reports) = watch::channel(Arc::new(Report::default()));
+        let (watched, changes) = watch::channel(Arc::default());
+        let (prober, health) = Prober::new(changes);
         let pipeline = Pipeline {
             changes: store.watch(),
             fold: Fold::default(),
             compiler,
             publisher,
             resolver,
+            prober: Some(prober),
+            watched,
             commands,
             report,
             wanted: Arc::default(),
             rejected: Default::default(),
             of_a_file: !store.writable(),
         };
-        (pipeline, Handle { commands: to_us, report: reports })
+        (pipeline, Handle { commands: to_us, report: reports, health })
     }
 
     /// Runs until the store is gone or every [`Handle`] is.
     pub async fn run(mut self) {
         let mut free = tokio::time::interval(FREE);
         free.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        // It ends with the channel that tells it what to probe.
+        self.prober.take().map(|prober| tokio::spawn(prober.run()));
         loop {
             let mut batch = Batch::default();
             tokio::select! {
@@ -174,6 +185,11 @@ impl Pipeline {
             compiled = self.compile(&Touched { hosts, ..Touched::default() });
         }
         self.publisher.publish(compiled.snapshot);
+        self.watched.send_if_modified(|watched| {
+            let differs = !Arc::ptr_eq(watched, &compiled.watched);
+            *watched = compiled.watched;
+            differs
+        });
         let took = began.elapsed();
         let counts = served(self.fold.desired(), &compiled.rejected);
         self.tell(&batch, &counts, took);
@@ -341,6 +357,11 @@ impl Handle {
     /// How things stand.
     pub fn report(&self) -> Arc<Report> {
         self.report.borrow().clone()
+    }
+
+    /// What health checks have found.
+    pub fn health(&self) -> &Monitor {
+        &self.health
     }
 
     /// Waits until this revision is applied; `None` if that is not so within `patience`, or is not

@@ -1,21 +1,23 @@
 //! The metrics page: what it is made of, and what keeps it short.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use control::Handle;
+use control::health::Monitor;
 use control::store::Store;
+use model::key::DEFAULT_PREFIX;
 use sdk::build::Services;
 use sdk::counters::Table;
-use sdk::meters::{Facts, Meters, Zone};
+use sdk::meters::{Facts, Health, Meters, Zone};
 use sdk::sink::Sink;
 
 /// How often new series are taken in and idle ones looked for.
 const TIDY: Duration = Duration::from_secs(5);
 
 /// Prints the page.
-pub fn printer(services: Services, access_log: Option<Sink>) -> admin::metrics::Print {
+pub fn printer(services: Services, access_log: Option<Sink>, health: Monitor) -> admin::metrics::Print {
     let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let hostname = hostname.trim().to_owned();
     Arc::new(move || {
@@ -30,6 +32,19 @@ pub fn printer(services: Services, access_log: Option<Sink>) -> admin::metrics::
             capacity: table.capacity_bytes(),
             free: table.free_bytes(),
         });
+        // An address may be checked by several names; a series is there once.
+        let mut nodes: BTreeMap<(String, String, u16), bool> = BTreeMap::new();
+        for checker in health.report() {
+            for node in checker.nodes {
+                let ip = node.addr.ip().to_string();
+                let series = (checker.key.path(DEFAULT_PREFIX), ip, node.addr.port());
+                *nodes.entry(series).or_insert(true) &= node.usable;
+            }
+        }
+        let upstreams: Vec<Health<'_>> = nodes
+            .iter()
+            .map(|((name, ip, port), healthy)| Health { name, ip, port: *port, healthy: *healthy })
+            .collect();
         let facts = Facts {
             hostname: &hostname,
             version: env!("CARGO_PKG_VERSION"),
@@ -37,7 +52,7 @@ pub fn printer(services: Services, access_log: Option<Sink>) -> admin::metrics::
             zones: &zones,
             etcd_reachable: None,
             modify_indexes: &[],
-            upstreams: &[],
+            upstreams: &upstreams,
             counters_evicted: tables.iter().map(|(_, table)| table.evicted()).sum(),
             cache_reads_late: services.others.get::<cache::Caches>().map_or(0, |caches| caches.late_reads()),
             access_log_dropped: access_log.as_ref().map_or(0, Sink::dropped),

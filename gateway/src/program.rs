@@ -139,6 +139,10 @@ impl Program for Running {
         })
     }
 
+    fn health(&self) -> Vec<control::health::Checker> {
+        self.pipeline.health().report()
+    }
+
     fn about(&self) -> Map<String, Value> {
         let report = self.pipeline.report();
         let counts =

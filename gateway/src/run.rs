@@ -189,7 +189,7 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
         tokio::spawn(admin::status::serve(listener, limits, program.clone()));
     }
     if let Some(listener) = metrics_listener {
-        let print = metrics::printer(services.clone(), logged);
+        let print = metrics::printer(services.clone(), logged, handle.health().clone());
         let limits = metrics::limits(&boot.prometheus);
         tokio::spawn(admin::metrics::serve(listener, boot.prometheus.export_uri.clone(), limits, print));
     }

@@ -111,6 +111,7 @@ pub fn compile_settings(boot: &Boot) -> snapshot::compile::Settings {
             idle_timeout: upstream.timeout,
             requests: upstream.requests,
         },
+        health_checks: boot.health_checks,
         env: Arc::new(crate::files::env),
     }
 }

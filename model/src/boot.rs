@@ -52,6 +52,8 @@ pub struct Boot {
     /// `apisix.show_upstream_status_in_response_header`: always, not only for 5xx.
     pub show_upstream_status: bool,
     pub resolver: Resolver,
+    /// `false` for `apisix.disable_upstream_healthcheck`.
+    pub health_checks: bool,
     /// Peers whose `X-Forwarded-*` are believed; `None` if the key is absent.
     pub trusted_addresses: Option<Vec<IpNet>>,
     pub workers: Workers,

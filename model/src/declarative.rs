@@ -429,7 +429,7 @@ consumers:
     #[test]
     fn what_has_no_effect_is_told_and_the_resource_is_used() {
         let declarative = parse(
-            "upstreams:\n  - id: 1\n    checks: {active: {http_path: /}}\n    nodes: {}\n\
+            "upstreams:\n  - id: 1\n    checks: {active: {type: https}}\n    nodes: {}\n\
              plugins:\n  - name: cors\n  - name: key-aut\n  - {name: mqtt-proxy, stream: true}\n#END\n",
         );
         assert!(declarative.diagnostics.is_empty());
@@ -439,7 +439,7 @@ consumers:
             .iter()
             .map(|found| (found.line, found.column, found.pointer.as_str()))
             .collect();
-        assert_eq!(told, [(3, 5, "/upstreams/0/checks"), (7, 5, "/plugins/1")]);
+        assert_eq!(told, [(3, 23, "/upstreams/0/checks/active/type"), (7, 5, "/plugins/1")]);
         assert_eq!(declarative.warnings[1].hint.as_deref(), Some("did you mean `key-auth`?"));
     }
 

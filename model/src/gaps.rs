@@ -42,8 +42,8 @@ pub enum Ask {
     Kind(Kind),
     /// A field of these kinds that is there and not null.
     Field(&'static [Kind], &'static str),
-    /// A field of an upstream, wherever that is written.
-    UpstreamField(&'static str),
+    /// Probes of this type, for the nodes of an upstream, wherever that is written.
+    Probes(&'static str),
     /// One of these values of a field of an upstream.
     UpstreamValue(&'static str, &'static [&'static str]),
     /// Any value but these of a field of an upstream.
@@ -141,11 +141,11 @@ pub const DISCOVERY: &Gap = &Gap {
     asked_by: &[Ask::UpstreamOther("discovery_type", &["dns"])],
 };
 
-pub const HEALTH_CHECKS: &Gap = &Gap {
-    why: "health checks are not run yet",
-    hint: "every node is taken for healthy; a request that cannot reach one tries the next",
+pub const HTTPS_PROBES: &Gap = &Gap {
+    why: "probes are not sent over TLS yet",
+    hint: "the probe is a connection without a request, as for `tcp`",
     effect: Effect::Ignored,
-    asked_by: &[Ask::UpstreamField("checks")],
+    asked_by: &[Ask::Probes("https")],
 };
 
 pub const ETCD: &Gap = &Gap { why: "etcd is not used yet", hint: "", effect: Effect::Ignored, asked_by: &[] };
@@ -188,7 +188,7 @@ pub const ALL: &[&Gap] = &[
     TLS_TO_LOG_SERVERS,
     LUA,
     DISCOVERY,
-    HEALTH_CHECKS,
+    HTTPS_PROBES,
     ETCD,
     ADMIN_HTTPS,
     DASHBOARD,
@@ -231,7 +231,13 @@ impl Ask {
             Ask::Field(kinds, name) if kinds.contains(&kind) && there(value, name).is_some() => {
                 found.push(self.invalid(gap, format!("/{name}"), None));
             }
-            Ask::UpstreamField(name) | Ask::UpstreamValue(name, _) | Ask::UpstreamOther(name, _) => {
+            Ask::Probes(sort) => {
+                let Some((upstream, place)) = upstream(kind, value) else { return };
+                if upstream.pointer("/checks/active/type").and_then(Value::as_str) == Some(sort) {
+                    found.push(self.invalid(gap, format!("{place}/checks/active/type"), Some(sort)));
+                }
+            }
+            Ask::UpstreamValue(name, _) | Ask::UpstreamOther(name, _) => {
                 let Some((upstream, place)) = upstream(kind, value) else { return };
                 let Some(field) = there(upstream, name) else { return };
                 let asks = match self {
@@ -303,7 +309,9 @@ impl Ask {
                 Invalid::new(format!("`{field}` of {plugin} is not supported: {why}"))
             }
             Ask::Field(_, name) => Invalid::new(format!("{name} is not supported: {why}")),
-            Ask::UpstreamField(name) => Invalid::new(format!("`{name}` has no effect: {why}")),
+            Ask::Probes(sort) => {
+                Invalid::new(format!("checks of type {sort} are weaker than written: {why}"))
+            }
         };
         invalid = invalid.at(pointer);
         if let Ask::UpstreamOther(_, values) = self {
@@ -401,9 +409,9 @@ pub fn samples() -> Vec<(Effect, Kind, &'static str, Value)> {
                         add(gap.effect, *kind, value);
                     }
                 }
-                Ask::UpstreamField(name) => {
-                    let value = json!({"active": {"http_path": "/"}});
-                    in_upstreams(name, value).into_iter().for_each(|(kind, v)| add(gap.effect, kind, v));
+                Ask::Probes(sort) => {
+                    let value = json!({"active": {"type": sort}});
+                    in_upstreams("checks", value).into_iter().for_each(|(kind, v)| add(gap.effect, kind, v));
                 }
                 Ask::UpstreamValue(name, values) => {
                     for value in values {

@@ -5,7 +5,8 @@
 //! Everything that depends only on the configuration (tiers, hash rings) is built once,
 //! with the [`Upstream`]; what changes with every request is a worker's own
 //! [`BalanceState`], so nothing is shared and nothing is locked. Choosing does
-//! not allocate. Server health is not known here; failed tries are in [`Tried`].
+//! not allocate. Servers that are not to be tried, for their health or since they failed
+//! for this exchange, are in [`Tried`].
 
 mod chash;
 mod ewma;
@@ -26,13 +27,18 @@ pub use chash::HashOn;
 pub(crate) use chash::Ring;
 pub(crate) use priority::{Tier, arrange};
 
-/// The servers that failed for one exchange, by index.
+/// The servers that are not tried for one exchange, or not again, by index.
 #[derive(Debug, Clone, Default)]
 pub struct Tried(SmallVec<[u64; 2]>);
 
 /// What one worker remembers of one upstream.
 #[derive(Debug)]
-pub struct BalanceState(State);
+pub struct BalanceState {
+    state: State,
+    /// The servers avoided for their health, as of so many changes of verdicts.
+    avoided: Tried,
+    changes: Option<u32>,
+}
 
 #[derive(Debug)]
 enum State {
@@ -48,7 +54,7 @@ enum State {
 impl Upstream {
     /// A worker's initial state. Workers start at different servers.
     pub fn state(&self) -> BalanceState {
-        BalanceState(match self.policy {
+        BalanceState::of(match self.policy {
             // What a single server has in flight counts once there are more (APISIX: #12217).
             Policy::LeastConn => State::LeastConn(least_conn::State::new(&self.endpoints)),
             _ if self.endpoints.len() < 2 => State::Single,
@@ -56,6 +62,19 @@ impl Upstream {
             Policy::Chash(_) => State::Chash(Vec::new()),
             Policy::Ewma => State::Ewma(ewma::State::new(&self.endpoints)),
         })
+    }
+
+    /// What an exchange begins with: the servers that are not tried at all, since they are unhealthy.
+    /// None if all are (APISIX's rule).
+    #[inline]
+    pub fn avoided(&self, state: &mut BalanceState) -> Tried {
+        let Some(health) = &self.health else { return Tried::default() };
+        let changes = health.changes();
+        if state.changes != Some(changes) {
+            state.avoided = health.avoided(&self.endpoints);
+            state.changes = Some(changes);
+        }
+        state.avoided.clone()
     }
 
     /// The server to try next, as an index into `endpoints`: from the highest tier with an untried
@@ -72,7 +91,7 @@ impl Upstream {
             return (!self.endpoints.is_empty() && !tried.contains(0)).then_some(0);
         }
         let choice = Choice { endpoints: &self.endpoints, tried };
-        match &mut state.0 {
+        match &mut state.state {
             State::Single => None,
             State::RoundRobin(state) => self.in_tiers(|at, tier| state.pick(at, tier, choice)),
             State::Chash(bytes) => {
@@ -113,11 +132,15 @@ impl Upstream {
 }
 
 impl BalanceState {
+    fn of(state: State) -> BalanceState {
+        BalanceState { state, avoided: Tried::default(), changes: None }
+    }
+
     /// A try with this server begins. The upstream may be an older version than the one the state
     /// belongs to: results of its exchanges count for the new version, too.
     #[inline]
     pub fn begin(&mut self, index: usize, addr: SocketAddr) {
-        if let State::LeastConn(state) = &mut self.0 {
+        if let State::LeastConn(state) = &mut self.state {
             state.begin(index, addr);
         }
     }
@@ -125,7 +148,7 @@ impl BalanceState {
     /// The try is over. `micros` is how long it took, `ok` whether there was a response.
     #[inline]
     pub fn done(&mut self, index: usize, addr: SocketAddr, micros: u64, ok: bool) {
-        match &mut self.0 {
+        match &mut self.state {
             State::LeastConn(state) => state.done(index, addr),
             State::Ewma(state) => state.done(index, addr, micros, ok),
             _ => {}
@@ -136,8 +159,8 @@ impl BalanceState {
     /// requests in flight.
     pub fn carry(&mut self, old: &Upstream, new: &Upstream) {
         let fresh = new.state();
-        let before = std::mem::replace(&mut self.0, fresh.0);
-        match (&mut self.0, before) {
+        let before = std::mem::replace(self, fresh).state;
+        match (&mut self.state, before) {
             (State::RoundRobin(state), State::RoundRobin(before)) => {
                 state.carry(&before, &new.tiers, &new.endpoints, &Moved::new(old, new));
             }
@@ -150,7 +173,7 @@ impl BalanceState {
 
 impl Tried {
     /// Records a server. Allocates only for the 129th server and beyond.
-    fn insert(&mut self, index: usize) {
+    pub(crate) fn insert(&mut self, index: usize) {
         let word = index / 64;
         if word >= self.0.len() {
             self.0.resize(word + 1, 0);

@@ -30,6 +30,7 @@ use sdk::{Catalog, Chain, Consumers};
 use serde_json::Value;
 
 use crate::Snapshot;
+use crate::health::Health;
 use crate::plan::Timeouts;
 use crate::router::{Mode, Options, Router};
 use crate::slots::Slots;
@@ -56,6 +57,8 @@ pub struct Settings {
     pub timeouts: Timeouts,
     /// For upstreams without their own.
     pub keepalive: Keepalive,
+    /// `false` for `apisix.disable_upstream_healthcheck`.
+    pub health_checks: bool,
     /// Reads environment variables.
     pub env: Arc<Env>,
 }
@@ -68,6 +71,7 @@ impl Default for Settings {
             plugins: None,
             timeouts: Timeouts::default(),
             keepalive: Keepalive::default(),
+            health_checks: true,
             env: Arc::new(|_| None),
         }
     }
@@ -81,6 +85,16 @@ pub struct Compiled {
     pub rejected: Arc<[Rejected]>,
     /// All host names whose addresses are wanted. The same `Arc` as before if nothing changed.
     pub wanted_hosts: Arc<BTreeSet<String>>,
+    /// All upstreams whose servers are checked. The same `Arc` as before if nothing changed.
+    pub watched: Arc<[Watched]>,
+}
+
+/// An upstream whose servers are checked.
+#[derive(Debug, Clone)]
+pub struct Watched {
+    /// The resource it is written in; `#` and a number stand behind the id of one in a plugin's settings.
+    pub key: Key,
+    pub health: Arc<Health>,
 }
 
 /// Makes snapshots, one after another. Owned by the control plane.
@@ -110,6 +124,9 @@ pub struct Compiler {
     /// The reverse.
     refers: HashMap<Key, Vec<Key>>,
     hosts: Wanted,
+    /// Upstreams with checks, by slot.
+    checked: BTreeMap<u32, Watched>,
+    watched: Option<Arc<[Watched]>>,
     choices: Choices,
     rejected: BTreeMap<Key, Rejected>,
     /// Those rejected only because another resource already has something unique.
@@ -155,6 +172,8 @@ impl Compiler {
             users: HashMap::default(),
             refers: HashMap::default(),
             hosts: Wanted::default(),
+            checked: BTreeMap::new(),
+            watched: None,
             choices: Choices::default(),
             rejected: BTreeMap::new(),
             repeated: BTreeSet::new(),
@@ -244,7 +263,11 @@ impl Compiler {
             .told
             .get_or_insert_with(|| self.rejected.values().cloned().collect::<Vec<_>>().into())
             .clone();
-        Compiled { snapshot: self.snapshot(revision), rejected, wanted_hosts: self.hosts.wanted() }
+        let watched = self
+            .watched
+            .get_or_insert_with(|| self.checked.values().cloned().collect::<Vec<_>>().into())
+            .clone();
+        Compiled { snapshot: self.snapshot(revision), rejected, wanted_hosts: self.hosts.wanted(), watched }
     }
 
     /// Takes the router, leaving an empty one.

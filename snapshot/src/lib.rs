@@ -9,6 +9,7 @@
 
 pub mod balance;
 pub mod compile;
+pub mod health;
 pub mod parallel;
 pub mod plan;
 pub mod router;
@@ -22,7 +23,8 @@ use std::sync::Arc;
 use sdk::upstream::Chosen;
 use sdk::{Chain, Consumers};
 
-pub use compile::{Compiled, Compiler, Touched};
+pub use compile::{Compiled, Compiler, Touched, Watched};
+pub use health::Health;
 pub use plan::{Failure, Plan, Timeouts};
 pub use router::Router;
 pub use swap::{Publisher, Reader};

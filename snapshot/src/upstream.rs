@@ -1,9 +1,11 @@
 //! Upstreams: servers, how one is chosen, and the protocol they speak.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::balance::{HashOn, Ring, Tier, arrange};
+use crate::health::Health;
 
 /// The servers behind a route.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,6 +26,8 @@ pub struct Upstream {
     /// For plans without their own.
     pub timeouts: Timeouts,
     pub policy: Policy,
+    /// What checks say of the servers; `None` if there are none.
+    pub health: Option<Arc<Health>>,
     pub(crate) tiers: Vec<Tier>,
     /// One per tier, only for consistent hashing.
     pub(crate) rings: Vec<Ring>,
@@ -60,6 +64,7 @@ impl Upstream {
             keepalive: Keepalive::default(),
             timeouts: Timeouts::default(),
             policy,
+            health: None,
             tiers,
             rings,
         }
@@ -77,6 +82,18 @@ pub struct Endpoint {
     pub weight: u32,
     /// Tiers: lower ones are used when all above have failed.
     pub priority: i64,
+}
+
+impl Endpoint {
+    /// The host name the operator wrote; `None` for an address.
+    pub fn name(&self) -> Option<&str> {
+        let host = match self.authority.rsplit_once(':') {
+            Some((host, port)) if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+            _ => &self.authority,
+        };
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        bare.parse::<IpAddr>().is_err().then_some(host)
+    }
 }
 
 /// The protocol the upstream speaks.

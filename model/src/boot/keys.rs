@@ -100,7 +100,7 @@ pub const ROWS: &[Row] = &[
     used("apisix.data_encryption.keyring", Shape::Keyring),
     used("apisix.status.ip", Shape::Ip),
     used("apisix.status.port", Shape::Port),
-    idle_unless("apisix.disable_upstream_healthcheck", "true", gaps::HEALTH_CHECKS.why),
+    used("apisix.disable_upstream_healthcheck", Shape::Bool),
     used("apisix.trusted_addresses", Shape::Networks),
     idle("apisix.lru", SIZED_ALONE),
     idle_unless("apisix.tracing", "false", gaps::TRACING.why),

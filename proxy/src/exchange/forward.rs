@@ -11,6 +11,7 @@ use std::task::Poll;
 use sdk::exchange::{self, Body, Chunk};
 use sdk::{Exchange, Phase, Reply, RequestFilter};
 use snapshot::balance::Tried;
+use snapshot::health::TryFailure;
 use snapshot::{Endpoint, PassHost, Plan, Scheme, Snapshot, Upstream};
 use wire::{Framing, Name};
 
@@ -99,6 +100,7 @@ impl Forward<'_> {
         let outgoing = prepare(worker, down, x, !filters.is_empty()).await?;
         let mut body_lost = false;
         let mut tried = Tried::default();
+        let mut fresh_start = upstream.health.is_some();
         let mut retries = upstream.retries;
         let give_up = match upstream.retry_timeout {
             bound if bound.is_zero() => u64::MAX,
@@ -121,7 +123,12 @@ impl Forward<'_> {
                     (0, false)
                 }
                 None => {
-                    let picked = worker.with_balance(upstream, |state| upstream.pick(state, x, &tried, now));
+                    let picked = worker.with_balance(upstream, |state| {
+                        if std::mem::take(&mut fresh_start) {
+                            tried = upstream.avoided(state);
+                        }
+                        upstream.pick(state, x, &tried, now)
+                    });
                     (picked.ok_or(last)?, false)
                 }
             };
@@ -160,7 +167,12 @@ impl Forward<'_> {
                     .await
             };
             let failed = match result {
-                Ok(forwarded) => return Ok(forwarded),
+                Ok(forwarded) => {
+                    if let Some(health) = &upstream.health {
+                        health.answered(index, x.upstream_status);
+                    }
+                    return Ok(forwarded);
+                }
                 Err(failed) => failed,
             };
             last = failed.fault;
@@ -172,8 +184,12 @@ impl Forward<'_> {
                 Again::NextServer if retries > 0 && !worker.clock.is_over(give_up) => {
                     retries -= 1;
                     upstream.note(&mut tried, index);
+                    tell_health(upstream, index, failed.fault, None);
                 }
-                _ => return Err(failed.fault),
+                _ => {
+                    tell_health(upstream, index, failed.fault, Some(failed.fault.kind.status()));
+                    return Err(failed.fault);
+                }
             }
             worker.shard.upstream_retried();
         }
@@ -277,6 +293,17 @@ impl Forward<'_> {
             }
         }
     }
+}
+
+/// Tells the upstream's checks of a failed try: whether another one follows, or this status.
+#[cold]
+fn tell_health(upstream: &Upstream, index: usize, fault: Fault, status: Option<u16>) {
+    let Some(health) = upstream.health.as_ref().filter(|_| fault.blame == Blame::Upstream) else { return };
+    let failure = match fault.kind.status() {
+        504 => TryFailure::Timeout,
+        _ => TryFailure::Connection,
+    };
+    health.failed(index, failure, status);
 }
 
 /// Asks for the body, and takes what is here of it. So what is malformed is refused before any upstream

@@ -54,7 +54,7 @@ fn owner(upstream: &Upstream, key: u32, tried: &Tried) -> Option<SocketAddr> {
 #[test]
 fn round_robin_is_smooth() {
     let upstream = upstream(&[5, 1, 1], Policy::RoundRobin);
-    let mut state = BalanceState(State::RoundRobin(roundrobin::State::at_start(&upstream.tiers, 3)));
+    let mut state = BalanceState::of(State::RoundRobin(roundrobin::State::at_start(&upstream.tiers, 3)));
     let mut probe = Probe::default();
     let x = probe.exchange();
     let turns: Vec<_> = (0..14).filter_map(|_| upstream.pick(&mut state, &x, &tried(&[]), 0)).collect();
@@ -301,13 +301,13 @@ fn state_is_carried_by_address() {
     // Another policy begins anew; one server needs nothing.
     let single = upstream(&[1], Policy::RoundRobin);
     state.carry(&new, &single);
-    assert!(matches!(state.0, State::Single));
+    assert!(matches!(state.state, State::Single));
     state.carry(&single, &upstream(&[1, 2], Policy::RoundRobin));
-    assert!(matches!(state.0, State::RoundRobin(_)));
+    assert!(matches!(state.state, State::RoundRobin(_)));
 }
 
 fn in_flight(state: &BalanceState) -> Vec<u32> {
-    let State::LeastConn(inside) = &state.0 else { panic!("another policy") };
+    let State::LeastConn(inside) = &state.state else { panic!("another policy") };
     inside.in_flight()
 }
 
@@ -517,7 +517,8 @@ fn turns_go_on_after_a_change() {
         let upstream = upstream(weights, Policy::RoundRobin);
         let round: u32 = weights.iter().sum();
         for picks in 0..round {
-            let start = || BalanceState(State::RoundRobin(roundrobin::State::at_start(&upstream.tiers, 3)));
+            let start =
+                || BalanceState::of(State::RoundRobin(roundrobin::State::at_start(&upstream.tiers, 3)));
             let (mut carried, mut straight) = (start(), start());
             for _ in 0..picks {
                 upstream.pick(&mut carried, &x, &tried(&[]), 0);

@@ -13,7 +13,7 @@ use wire::Method;
 use super::chains::{Source, unless_idle};
 use super::chosen::Asked;
 use super::wanted::{Part, Recorder};
-use super::{Compiler, Pass, Tried, upstream};
+use super::{Compiler, Pass, Tried, Watched, upstream};
 use crate::parallel;
 use crate::plan::{Failure, Plan};
 use crate::router::Rule;
@@ -108,14 +108,30 @@ impl Compiler {
         upstream: Upstream,
         before: Option<&Arc<Upstream>>,
     ) -> Arc<Upstream> {
-        let upstream = Upstream { slot: self.upstream_slots.of(key), ..upstream };
+        let mut upstream = Upstream { slot: self.upstream_slots.of(key), ..upstream };
         match before {
             Some(before) if **before == upstream => before.clone(),
             _ => {
+                self.watch(key, &mut upstream, before);
                 let upstream = Arc::new(upstream);
                 self.table.insert(upstream.slot, upstream.clone());
                 upstream
             }
+        }
+    }
+
+    /// Keeps what is known of servers that stay, and the list of the upstreams that are checked.
+    fn watch(&mut self, key: &Key, upstream: &mut Upstream, before: Option<&Arc<Upstream>>) {
+        let had = self.checked.remove(&upstream.slot).is_some();
+        if let Some(health) = &mut upstream.health {
+            let before = before.and_then(|before| before.health.as_deref());
+            if let (Some(health), Some(before)) = (Arc::get_mut(health), before) {
+                health.carry(before);
+            }
+            self.checked.insert(upstream.slot, Watched { key: key.clone(), health: health.clone() });
+        }
+        if had || upstream.health.is_some() {
+            self.watched = None;
         }
     }
 
@@ -127,6 +143,9 @@ impl Compiler {
         let slot = if named { self.upstream_slots.known(key) } else { self.upstream_slots.release(key) };
         if let Some(slot) = slot {
             self.table.remove(slot);
+            if self.checked.remove(&slot).is_some() {
+                self.watched = None;
+            }
         }
     }
 

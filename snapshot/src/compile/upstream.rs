@@ -1,6 +1,7 @@
 //! Compiles an upstream as written to one that requests can be sent to.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use model::upstream as written;
 use model::{Invalid, Resource};
@@ -10,6 +11,7 @@ use sdk::vars::Var;
 
 use super::Settings;
 use crate::balance::HashOn;
+use crate::health::Health;
 use crate::plan::Timeouts;
 use crate::upstream::{Endpoint, Keepalive, PassHost, Policy, Scheme, Upstream};
 
@@ -53,6 +55,12 @@ pub(super) fn upstream(
         None => defaults.keepalive,
     };
     upstream.timeouts = from.timeout.map_or(defaults.timeouts, timeouts);
+    upstream.health = match &from.checks {
+        Some(checks) if defaults.health_checks => {
+            Some(Arc::new(Health::new(checks, &upstream.endpoints, &upstream.pass_host)))
+        }
+        _ => None,
+    };
     Ok(upstream)
 }
 
