@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use anyhow::anyhow;
 use model::boot::{Boot, Role};
-use proxy::{Listener, Workers};
+use proxy::{Listener, Traffic, Versions, Workers};
 
 /// A listener, and what is known of it besides.
 struct Wanted {
@@ -23,14 +23,17 @@ fn wanted(boot: &Boot) -> Vec<Wanted> {
     }
     if boot.proxy_mode.serves_http() {
         wanted.extend(boot.listen.iter().map(|listen| Wanted {
-            listener: Listener::http(listen.address),
+            listener: of_http(listen.address, listen.http2),
             optional: listen.optional,
             setting: "apisix.node_listen",
         }));
         if let Some(port) = boot.proxy_protocol.http {
             for (ip, optional) in on_all(boot) {
                 wanted.push(Wanted {
-                    listener: Listener { proxy_protocol: true, ..Listener::http(SocketAddr::new(ip, port)) },
+                    listener: Listener {
+                        proxy_protocol: true,
+                        ..of_http(SocketAddr::new(ip, port), boot.http2)
+                    },
                     optional,
                     setting: "apisix.proxy_protocol.listen_http_port",
                 });
@@ -44,6 +47,12 @@ fn wanted(boot: &Boot) -> Vec<Wanted> {
 fn on_all(boot: &Boot) -> impl Iterator<Item = (IpAddr, bool)> {
     let v6 = boot.resolver.ipv6.then_some((IpAddr::from(Ipv6Addr::UNSPECIFIED), true));
     [(IpAddr::from(Ipv4Addr::UNSPECIFIED), false)].into_iter().chain(v6)
+}
+
+/// An address for requests.
+fn of_http(address: SocketAddr, h2: bool) -> Listener {
+    let traffic = Traffic::Http(Versions { h1: true, h2 });
+    Listener { traffic, ..Listener::http(address) }
 }
 
 /// Opens every worker's sockets, and notes in the settings what they are for.

@@ -212,6 +212,7 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<proxy::Listener>, workers: usize)
         linger_bytes: saturating(http.lingering_bytes),
         keepalive_timeout: http.keepalive_timeout,
         keepalive_requests: http.keepalive_requests,
+        http2: http2(&http.http2),
         idle_grace: http.keepalive_min_timeout,
         max_body: http.client_max_body_size.unwrap_or(0),
         bounds: sdk::Bounds {
@@ -231,6 +232,19 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<proxy::Listener>, workers: usize)
         on_fault: Arc::new(crate::logging::fault),
         on_notice: Arc::new(crate::notices::tell),
         ..defaults
+    }
+}
+
+fn http2(http2: &boot::Http2) -> proxy::Http2 {
+    let bound = |bound: u64| u32::try_from(bound).unwrap_or(u32::MAX);
+    proxy::Http2 {
+        max_streams: bound(http2.max_concurrent_streams),
+        stream_window: bound(http2.body_preread_size),
+        send_buffer: bound(http2.send_buffer),
+        control_frames: bound(http2.control_frames),
+        max_stream_errors: bound(http2.stream_errors),
+        max_age: http2.keepalive_time,
+        upstream_streams: bound(http2.upstream_streams),
     }
 }
 

@@ -33,6 +33,8 @@ pub use streams::{ProxyMode, ProxyProtocol, Streams, TcpPort};
 pub struct Boot {
     /// `apisix.node_listen`.
     pub listen: Vec<Listen>,
+    /// `apisix.enable_http2`: HTTP/2 is served where nothing else is said.
+    pub http2: bool,
     pub proxy_mode: ProxyMode,
     pub proxy_protocol: ProxyProtocol,
     pub streams: Streams,
@@ -84,6 +86,8 @@ pub struct Listen {
     /// The IPv6 twin of an address nobody wrote: it may fail where there is no
     /// IPv6, and takes no IPv4 connections.
     pub optional: bool,
+    /// HTTP/2 is served there, too.
+    pub http2: bool,
 }
 
 /// The Admin API.
@@ -250,6 +254,7 @@ pub struct Http {
     pub keepalive_min_timeout: Duration,
     /// Requests after which a client's connection is closed.
     pub keepalive_requests: u64,
+    pub http2: Http2,
     /// For a whole request head.
     pub client_header_timeout: Duration,
     /// Between two reads of a body.
@@ -289,6 +294,25 @@ pub struct Http {
     pub upstream: UpstreamKeepalive,
     /// Bytes by name, such as `plugin-limit-count`; those the file names.
     pub shared_dicts: IndexMap<String, u64>,
+}
+
+/// What `nginx_config.http` says of HTTP/2. Names without a word are nginx's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Http2 {
+    /// Streams a client may have open on one connection.
+    pub max_concurrent_streams: u64,
+    /// Bytes of one request's body that a client may send before they are wanted.
+    pub body_preread_size: u64,
+    /// Bytes of one response that may wait for the client's connection (ours).
+    pub send_buffer: u64,
+    /// Frames that ask for nothing which a client may send at once beyond what its requests pay for (ours).
+    pub control_frames: u64,
+    /// Streams of a connection that may be broken off because of what the client sent on them (ours).
+    pub stream_errors: u64,
+    /// A connection is closed gently when it is about so old; zero is no bound.
+    pub keepalive_time: Duration,
+    /// `upstream.http2_streams` (ours): requests that one connection to a server carries at a time.
+    pub upstream_streams: u64,
 }
 
 /// `nginx_config.http.access_log` and what belongs to it.

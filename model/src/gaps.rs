@@ -72,9 +72,6 @@ pub const TLS_TO_UPSTREAMS: &Gap = &Gap {
     asked_by: &[Ask::UpstreamValue("scheme", &["https", "grpcs"])],
 };
 
-pub const HTTP2: &Gap =
-    &Gap { why: "HTTP/2 is not served yet", hint: "", effect: Effect::Refused, asked_by: &[] };
-
 pub const GRPC: &Gap = &Gap {
     why: "gRPC is not spoken yet",
     hint: "use `http`",
@@ -180,7 +177,6 @@ impl Gap {
 pub const ALL: &[&Gap] = &[
     TLS,
     TLS_TO_UPSTREAMS,
-    HTTP2,
     GRPC,
     STREAMS,
     STREAM_UPSTREAMS,

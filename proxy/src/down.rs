@@ -6,6 +6,7 @@
 #[cfg(feature = "testing")]
 pub(crate) mod frames;
 pub(crate) mod h1;
+pub(crate) mod h2;
 
 use wire::{Fields, ResponseHead};
 
@@ -19,6 +20,7 @@ use sdk::Exchange;
 /// A client and the request it has sent.
 pub(crate) enum Downstream<'a> {
     H1(&'a mut h1::Conn),
+    H2(&'a mut h2::Stream),
     /// The trivial framing of the tests.
     #[cfg(feature = "testing")]
     Frames(&'a mut frames::Conn),
@@ -27,6 +29,7 @@ pub(crate) enum Downstream<'a> {
 /// The request's body, as it comes.
 pub(crate) enum RequestBody<'a> {
     H1(h1::RequestBody<'a>),
+    H2(h2::RequestBody<'a>),
     #[cfg(feature = "testing")]
     Frames(frames::RequestBody<'a>),
 }
@@ -34,6 +37,7 @@ pub(crate) enum RequestBody<'a> {
 /// The response, as it goes.
 pub(crate) enum Response<'a> {
     H1(h1::Response<'a>),
+    H2(h2::Response<'a>),
     #[cfg(feature = "testing")]
     Frames(frames::Response<'a>),
 }
@@ -57,6 +61,10 @@ impl Downstream<'_> {
                 let (body, response) = conn.split(worker);
                 (RequestBody::H1(body), Response::H1(response))
             }
+            Downstream::H2(stream) => {
+                let (body, response) = stream.split(worker);
+                (RequestBody::H2(body), Response::H2(response))
+            }
             #[cfg(feature = "testing")]
             Downstream::Frames(conn) => {
                 let (body, response) = conn.split();
@@ -69,6 +77,7 @@ impl Downstream<'_> {
     pub(crate) fn arrival(&self) -> Arrival {
         match self {
             Downstream::H1(conn) => conn.arrival,
+            Downstream::H2(stream) => stream.arrival,
             #[cfg(feature = "testing")]
             Downstream::Frames(conn) => conn.arrival,
         }
@@ -78,6 +87,7 @@ impl Downstream<'_> {
     pub(crate) fn body_received(&self) -> u64 {
         match self {
             Downstream::H1(conn) => conn.body_received(),
+            Downstream::H2(stream) => stream.body_received(),
             #[cfg(feature = "testing")]
             Downstream::Frames(conn) => conn.body_received(),
         }
@@ -87,6 +97,8 @@ impl Downstream<'_> {
     pub(crate) fn distrust(&mut self) {
         match self {
             Downstream::H1(conn) => conn.distrust(),
+            // Where a stream's message ends is not for the message to say.
+            Downstream::H2(_) => {}
             #[cfg(feature = "testing")]
             Downstream::Frames(conn) => conn.distrust(),
         }
@@ -109,6 +121,7 @@ impl<'a> RequestBody<'a> {
     pub(crate) fn waiter(&self) -> &'a Waiter {
         match self {
             RequestBody::H1(body) => body.waiter,
+            RequestBody::H2(body) => body.waiter,
             #[cfg(feature = "testing")]
             RequestBody::Frames(body) => body.waiter,
         }
@@ -121,6 +134,7 @@ impl<'a> RequestBody<'a> {
     pub(crate) fn take(&mut self, framed: bool) -> Result<bool, Fault> {
         match self {
             RequestBody::H1(body) => body.take(framed),
+            RequestBody::H2(body) => body.take(),
             #[cfg(feature = "testing")]
             RequestBody::Frames(body) => Ok(body.take()),
         }
@@ -131,6 +145,7 @@ impl<'a> RequestBody<'a> {
     pub(crate) fn piece(&self) -> &[u8] {
         match self {
             RequestBody::H1(body) => body.piece(),
+            RequestBody::H2(body) => body.piece(),
             #[cfg(feature = "testing")]
             RequestBody::Frames(body) => body.piece(),
         }
@@ -141,6 +156,7 @@ impl<'a> RequestBody<'a> {
     pub(crate) fn used(&mut self) {
         match self {
             RequestBody::H1(body) => body.used(),
+            RequestBody::H2(body) => body.used(),
             #[cfg(feature = "testing")]
             RequestBody::Frames(body) => body.used(),
         }
@@ -151,6 +167,7 @@ impl<'a> RequestBody<'a> {
     pub(crate) fn is_complete(&self) -> bool {
         match self {
             RequestBody::H1(body) => body.is_complete(),
+            RequestBody::H2(body) => body.is_complete(),
             #[cfg(feature = "testing")]
             RequestBody::Frames(body) => body.is_complete(),
         }
@@ -161,6 +178,7 @@ impl<'a> RequestBody<'a> {
     pub(crate) fn is_chunked(&self) -> bool {
         match self {
             RequestBody::H1(body) => body.is_chunked(),
+            RequestBody::H2(_) => false,
             #[cfg(feature = "testing")]
             RequestBody::Frames(_) => false,
         }
@@ -171,6 +189,7 @@ impl<'a> RequestBody<'a> {
     pub(crate) fn trailers(&self) -> Option<&Fields> {
         match self {
             RequestBody::H1(body) => body.trailers(),
+            RequestBody::H2(body) => body.trailers(),
             #[cfg(feature = "testing")]
             RequestBody::Frames(body) => body.trailers(),
         }
@@ -181,6 +200,7 @@ impl<'a> RequestBody<'a> {
     pub(crate) async fn read(&mut self) -> Result<(), Fault> {
         match self {
             RequestBody::H1(body) => body.read().await,
+            RequestBody::H2(body) => body.read().await,
             #[cfg(feature = "testing")]
             RequestBody::Frames(body) => body.read().await,
         }
@@ -191,6 +211,7 @@ impl<'a> RequestBody<'a> {
     pub(crate) fn release(&mut self) {
         match self {
             RequestBody::H1(body) => body.release(),
+            RequestBody::H2(_) => {}
             #[cfg(feature = "testing")]
             RequestBody::Frames(_) => {}
         }
@@ -201,6 +222,7 @@ impl<'a> RequestBody<'a> {
     pub(crate) async fn end(&mut self, worker: &Worker) -> End {
         match self {
             RequestBody::H1(body) => body.end(worker).await,
+            RequestBody::H2(body) => body.end().await,
             #[cfg(feature = "testing")]
             RequestBody::Frames(body) => body.end().await,
         }
@@ -213,6 +235,7 @@ impl<'a> Response<'a> {
     pub(crate) fn waiter(&self) -> &'a Waiter {
         match self {
             Response::H1(response) => response.waiter(),
+            Response::H2(response) => response.waiter,
             #[cfg(feature = "testing")]
             Response::Frames(response) => response.waiter,
         }
@@ -223,6 +246,7 @@ impl<'a> Response<'a> {
     pub(crate) async fn go_on(&mut self) -> Result<(), Fault> {
         match self {
             Response::H1(response) => response.go_on().await,
+            Response::H2(response) => response.go_on(),
             #[cfg(feature = "testing")]
             Response::Frames(response) => response.go_on().await,
         }
@@ -233,6 +257,7 @@ impl<'a> Response<'a> {
     pub(crate) async fn interim(&mut self, head: &ResponseHead) -> Result<(), Failed> {
         match self {
             Response::H1(response) => response.interim(head).await,
+            Response::H2(response) => response.interim(head),
             #[cfg(feature = "testing")]
             Response::Frames(response) => response.interim(head).await,
         }
@@ -242,6 +267,7 @@ impl<'a> Response<'a> {
     pub(crate) async fn switch(&mut self, head: &ResponseHead) -> Result<(), Failed> {
         match self {
             Response::H1(response) => response.switch(head).await,
+            Response::H2(response) => response.switch(head),
             #[cfg(feature = "testing")]
             Response::Frames(_) => Err(Failed::Closed),
         }
@@ -252,6 +278,7 @@ impl<'a> Response<'a> {
     pub(crate) fn start(&mut self, x: &Exchange<'_>, size: Size) -> u64 {
         match self {
             Response::H1(response) => response.start(x, size),
+            Response::H2(response) => response.start(x, size),
             #[cfg(feature = "testing")]
             Response::Frames(response) => response.start(x),
         }
@@ -262,6 +289,7 @@ impl<'a> Response<'a> {
     pub(crate) fn is_chunked(&self) -> bool {
         match self {
             Response::H1(response) => response.is_chunked(),
+            Response::H2(_) => false,
             #[cfg(feature = "testing")]
             Response::Frames(_) => false,
         }
@@ -272,6 +300,7 @@ impl<'a> Response<'a> {
     pub(crate) fn has_begun(&self) -> bool {
         match self {
             Response::H1(response) => response.has_begun(),
+            Response::H2(response) => response.has_begun(),
             #[cfg(feature = "testing")]
             Response::Frames(response) => response.has_begun(),
         }
@@ -287,6 +316,7 @@ impl<'a> Response<'a> {
     ) -> Result<(), Failed> {
         match self {
             Response::H1(response) => response.write(bytes, last, trailers).await,
+            Response::H2(response) => response.write(bytes, last, trailers).await,
             #[cfg(feature = "testing")]
             Response::Frames(response) => response.write(bytes, last, trailers).await,
         }
@@ -297,6 +327,7 @@ impl<'a> Response<'a> {
     pub(crate) async fn relay(&mut self, bytes: &[u8]) -> Result<(), Failed> {
         match self {
             Response::H1(response) => response.relay(bytes).await,
+            Response::H2(_) => Err(Failed::Closed),
             #[cfg(feature = "testing")]
             Response::Frames(_) => Err(Failed::Closed),
         }
@@ -307,6 +338,7 @@ impl<'a> Response<'a> {
     pub(crate) async fn flush(&mut self) -> Result<(), Failed> {
         match self {
             Response::H1(response) => response.flush().await,
+            Response::H2(response) => response.flush(),
             #[cfg(feature = "testing")]
             Response::Frames(response) => response.flush().await,
         }
@@ -317,8 +349,19 @@ impl<'a> Response<'a> {
     pub(crate) async fn end(&mut self) -> Result<(), Failed> {
         match self {
             Response::H1(response) => response.flush().await,
+            Response::H2(response) => response.end(),
             #[cfg(feature = "testing")]
             Response::Frames(response) => response.write(b"", true, None).await,
+        }
+    }
+
+    /// Makes the head of an answer of the gateway's own to a client that speaks gRPC, with which the
+    /// response ends. Gives its size; nothing, where the client is to get it as it is.
+    #[cold]
+    pub(crate) fn start_grpc(&mut self, x: &Exchange<'_>, text: &[u8]) -> Option<u64> {
+        match self {
+            Response::H2(response) => Some(response.start_grpc(x, text)),
+            _ => None,
         }
     }
 }

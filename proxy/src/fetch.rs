@@ -199,7 +199,7 @@ pub(crate) async fn dispatch(
     let end = worker.clock.after(request.timeouts.read);
     let waiters = [worker.clock.waiter(), worker.clock.waiter()];
     let (ours, theirs) = memory::pair(Default::default(), Default::default());
-    rt::spawn(down::h1::serve(worker.clone(), rt::Io::Memory(theirs), client));
+    rt::spawn(down::h1::serve(worker.clone(), rt::Io::Memory(theirs), client, false));
     let mut conn = Conn::new(rt::Io::Memory(ours));
     let answer = exchange(worker, &waiters, &mut conn, &request, &mut Vec::new(), end).await;
     answer.map(|(fetched, _)| fetched).map_err(|failed| failed.error)

@@ -15,6 +15,7 @@ mod down;
 mod exchange;
 mod fetch;
 mod h1;
+mod h2;
 mod handoff;
 mod io;
 mod listener;
@@ -38,5 +39,5 @@ pub use handoff::{Admission, Handoff, HandoffFuture, HandoffReply, HandoffReques
 pub use listener::{Listener, Traffic, Versions};
 pub use notice::Notice;
 pub use proxy_header::ProxyProtocol;
-pub use settings::{AccessLog, RealIp, Settings};
+pub use settings::{AccessLog, Http2, RealIp, Settings};
 pub use workers::{Stage, Watch, Workers};

@@ -34,7 +34,8 @@ pub struct Versions {
 /// What serves the connections of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Front {
-    H1,
+    /// HTTP/1, and HTTP/2 where the client begins with it.
+    Http { h2: bool },
 }
 
 impl Listener {
@@ -52,12 +53,12 @@ impl Listener {
         let missing = match self {
             Listener { tls: true, .. } => "TLS",
             Listener { traffic: Traffic::Stream, .. } => "a stream",
-            Listener { traffic: Traffic::Http(Versions { h1: true, h2: false }), .. } => {
-                return Ok(Front::H1);
+            Listener { traffic: Traffic::Http(Versions { h1: true, h2 }), .. } => {
+                return Ok(Front::Http { h2: *h2 });
             }
-            Listener { traffic: Traffic::Http(_), .. } => "an HTTP version other than 1",
+            Listener { traffic: Traffic::Http(_), .. } => "HTTP without version 1",
         };
-        let text = format!("{missing} is not served, only HTTP/1; it was asked for on {}", self.address);
+        let text = format!("{missing} is not served; it was asked for on {}", self.address);
         Err(io::Error::new(io::ErrorKind::Unsupported, text))
     }
 }
@@ -69,13 +70,13 @@ mod tests {
     #[test]
     fn what_is_not_served_is_refused_by_name() {
         let plain = Listener::http(SocketAddr::from(([127, 0, 0, 1], 80)));
-        assert_eq!(plain.front().unwrap(), Front::H1);
+        assert_eq!(plain.front().unwrap(), Front::Http { h2: false });
         let http = |h1, h2| Traffic::Http(Versions { h1, h2 });
         for (listener, what) in [
             (Listener { tls: true, ..plain }, "TLS "),
             (Listener { traffic: Traffic::Stream, ..plain }, "a stream "),
-            (Listener { traffic: http(true, true), ..plain }, "an HTTP version other "),
-            (Listener { traffic: http(false, false), ..plain }, "an HTTP version other "),
+            (Listener { traffic: http(false, true), ..plain }, "HTTP without version 1 "),
+            (Listener { traffic: http(false, false), ..plain }, "HTTP without version 1 "),
         ] {
             let refused = listener.front().unwrap_err();
             assert!(refused.to_string().starts_with(what), "{refused}");

@@ -4,6 +4,7 @@
 //! this thread, and a tick. Tokio's current-thread runtime gives it that.
 
 mod age;
+mod duplex;
 mod io;
 pub(crate) mod memory;
 mod tcp;
@@ -13,6 +14,7 @@ pub(crate) mod tls;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
+pub(crate) use duplex::{Duplex, Line};
 pub(crate) use io::{Io, ReadHalf, WriteHalf, connect};
 pub(crate) use tcp::{Listener, Stream, listen};
 

@@ -84,6 +84,8 @@ pub struct Settings {
     /// Whose `X-Forwarded-*` and `Forwarded` fields are believed. Without it nobody's, but
     /// `X-Forwarded-For` is passed on with the client's address behind it.
     pub trusted: Option<Arc<dyn Fn(std::net::IpAddr) -> bool + Send + Sync>>,
+    /// Bounds of HTTP/2.
+    pub http2: Http2,
     /// Requests that are answered by the control side, such as the Admin API on the data port.
     pub handoff: Option<Arc<dyn Handoff>>,
     /// Where a line for every request goes, and what it says.
@@ -93,6 +95,42 @@ pub struct Settings {
     /// Told at most once a second by each worker, with its number, of each thing that operators should
     /// know; must not wait.
     pub on_notice: Arc<dyn Fn(usize, crate::Notice) + Send + Sync>,
+}
+
+/// Bounds of HTTP/2 connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Http2 {
+    /// Streams a client may have open on one connection (`http2_max_concurrent_streams`).
+    pub max_streams: u32,
+    /// Bytes of one request's body that a client may send before they are wanted
+    /// (`http2_body_preread_size`).
+    pub stream_window: u32,
+    /// Bytes of one response that may wait for the client's connection (`http2_send_buffer`).
+    pub send_buffer: u32,
+    /// Frames that ask for nothing, such as PING, that a client may send at once beyond what its requests
+    /// pay for (`http2_control_frames`).
+    pub control_frames: u32,
+    /// Streams of one connection that may be broken off because of what the client sent on them
+    /// (`http2_stream_errors`).
+    pub max_stream_errors: u32,
+    /// A connection is closed gently when it is about so old (`keepalive_time`); zero is no bound.
+    pub max_age: Duration,
+    /// Requests that one connection to a server carries at a time (`upstream.http2_streams`).
+    pub upstream_streams: u32,
+}
+
+impl Default for Http2 {
+    fn default() -> Http2 {
+        Http2 {
+            max_streams: 128,
+            stream_window: 64 << 10,
+            send_buffer: 32 << 10,
+            control_frames: 1000,
+            max_stream_errors: 100,
+            max_age: Duration::from_secs(3600),
+            upstream_streams: 100,
+        }
+    }
 }
 
 /// The access log, as far as workers have to do with it.
@@ -184,6 +222,7 @@ impl Default for Settings {
             proxy_protocol: ProxyProtocol::default(),
             real_ip: None,
             trusted: None,
+            http2: Http2::default(),
             handoff: None,
             access_log: None,
             on_fault: Arc::new(|_| {}),

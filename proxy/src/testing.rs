@@ -85,7 +85,14 @@ impl Gateway {
     /// A client's HTTP/1 connection. The first schedule is for the gateway's end.
     pub fn connect(&self, theirs: Schedule, ours: Schedule) -> End {
         let (end, io, client) = connection(theirs, ours);
-        self.worker.hold(move |worker| down::h1::serve(worker, io, client));
+        self.worker.hold(move |worker| down::h1::serve(worker, io, client, false));
+        end
+    }
+
+    /// A client's connection to a port where HTTP/2 is served as well.
+    pub fn connect_any(&self, theirs: Schedule, ours: Schedule) -> End {
+        let (end, io, client) = connection(theirs, ours);
+        self.worker.hold(move |worker| down::h1::serve(worker, io, client, true));
         end
     }
 

@@ -36,7 +36,6 @@ const LUA: &str = "it is about Lua, and plugins here are native";
 const NO_NGINX: &str = "it goes into nginx.conf, and there is no nginx underneath";
 const SIZED_ALONE: &str = "this memory is sized by itself";
 const NO_TLS: &str = gaps::TLS.why;
-const NO_HTTP2: &str = gaps::HTTP2.why;
 const NO_DISCOVERY: &str = gaps::DISCOVERY.why;
 const NO_ETCD: &str = gaps::ETCD.why;
 const STREAMED: &str = "bodies are always streamed";
@@ -56,7 +55,7 @@ pub const ROWS: &[Row] = &[
     idle_unless("apisix.enable_reuseport", "true", "each worker always has its own listening socket"),
     used("apisix.show_upstream_status_in_response_header", Shape::Bool),
     used("apisix.enable_ipv6", Shape::Bool),
-    idle_unless("apisix.enable_http2", "false", NO_HTTP2),
+    used("apisix.enable_http2", Shape::Bool),
     used("apisix.proxy_protocol.listen_http_port", Shape::Port),
     used("apisix.proxy_protocol.listen_https_port", Shape::Port),
     used("apisix.proxy_protocol.enable_tcp_pp", Shape::Bool),
@@ -162,6 +161,15 @@ pub const ROWS: &[Row] = &[
     used("nginx_config.http.keepalive_min_timeout", Shape::Time),
     // nginx's own, which APISIX leaves at 1000.
     used("nginx_config.http.keepalive_requests", Shape::Count { min: 1, max: 1 << 53 }),
+    // nginx's; of HTTP/2 alone.
+    used("nginx_config.http.keepalive_time", Shape::Time),
+    used("nginx_config.http.http2_max_concurrent_streams", Shape::Count { min: 1, max: 10_000 }),
+    used("nginx_config.http.http2_body_preread_size", Shape::Size),
+    // Ours.
+    used("nginx_config.http.http2_send_buffer", Shape::Size),
+    used("nginx_config.http.http2_control_frames", Shape::Count { min: 100, max: 1 << 30 }),
+    used("nginx_config.http.http2_stream_errors", Shape::Count { min: 1, max: 1 << 30 }),
+    used("nginx_config.http.upstream.http2_streams", Shape::Count { min: 1, max: 10_000 }),
     used("nginx_config.http.client_header_timeout", Shape::Time),
     used("nginx_config.http.client_body_timeout", Shape::Time),
     used("nginx_config.http.client_max_body_size", Shape::Size),

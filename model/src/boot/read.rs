@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::{
     AccessLog, Admin, AdminKey, AdminLimits, AdminRole, AdminVersion, Boot, Conditions, DataEncryption, Disk,
-    Http, Listen, LogEscape, LogLevel, Prometheus, Provider, ProxyCache, RealIp, Resolver, Role, Router,
-    UpstreamKeepalive, UriOptions, Workers, Zone, keys, wildcard,
+    Http, Http2, Listen, LogEscape, LogLevel, Prometheus, Provider, ProxyCache, RealIp, Resolver, Role,
+    Router, UpstreamKeepalive, UriOptions, Workers, Zone, keys, wildcard,
 };
 use super::{shape, streams};
 use crate::Invalid;
@@ -30,6 +30,7 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
     };
     Ok(Boot {
         listen: listen(apisix)?,
+        http2: apisix.bool("/enable_http2", true),
         proxy_mode: streams::proxy_mode(apisix),
         proxy_protocol: streams::proxy_protocol(apisix),
         streams: streams::streams(file)?,
@@ -126,10 +127,12 @@ impl<'a> File<'a> {
 }
 
 fn listen(apisix: File<'_>) -> Result<Vec<Listen>, Invalid> {
-    let written = apisix.read("/node_listen", shape::listen).unwrap_or_else(|| vec![(None, 9080)]);
+    let written = apisix.read("/node_listen", shape::listen).unwrap_or_else(|| vec![(None, 9080, None)]);
+    let everywhere = apisix.bool("/enable_http2", true);
     let ipv6 = apisix.bool("/enable_ipv6", true);
     let mut listen: Vec<Listen> = Vec::new();
-    for (ip, port) in written {
+    for (ip, port, http2) in written {
+        let http2 = http2.unwrap_or(everywhere);
         let [v4, v6] = wildcard(port);
         let address = ip.map_or(v4, |ip| SocketAddr::new(ip, port));
         if let Some(twice) = listen.iter().find(|other| other.address == address) {
@@ -137,9 +140,9 @@ fn listen(apisix: File<'_>) -> Result<Vec<Listen>, Invalid> {
                 .at("/apisix/node_listen")
                 .expected("different addresses"));
         }
-        listen.push(Listen { address, optional: false });
+        listen.push(Listen { address, optional: false, http2 });
         if ip.is_none() && ipv6 {
-            listen.push(Listen { address: v6, optional: true });
+            listen.push(Listen { address: v6, optional: true, http2 });
         }
     }
     Ok(listen)
@@ -289,6 +292,7 @@ fn http(http: File<'_>) -> Result<Http, Invalid> {
         keepalive_timeout: http.time("/keepalive_timeout", 60),
         keepalive_min_timeout: http.time("/keepalive_min_timeout", 1),
         keepalive_requests: http.count("/keepalive_requests", 10_000),
+        http2: http2(http),
         client_header_timeout: http.time("/client_header_timeout", 10),
         client_body_timeout: http.time("/client_body_timeout", 60),
         send_timeout: http.time("/send_timeout", 10),
@@ -320,6 +324,19 @@ fn http(http: File<'_>) -> Result<Http, Invalid> {
         },
         shared_dicts: members(http, "/lua_shared_dict", shape::size),
     })
+}
+
+fn http2(http: File<'_>) -> Http2 {
+    let size = |name: &str, default| http.read(name, shape::size).unwrap_or(default);
+    Http2 {
+        max_concurrent_streams: http.count("/http2_max_concurrent_streams", 128),
+        body_preread_size: size("/http2_body_preread_size", 64 << 10).clamp(1 << 10, 16 << 20),
+        send_buffer: size("/http2_send_buffer", 32 << 10).clamp(1 << 10, 16 << 20),
+        control_frames: http.count("/http2_control_frames", 1000),
+        stream_errors: http.count("/http2_stream_errors", 100),
+        keepalive_time: http.time("/keepalive_time", 3600),
+        upstream_streams: http.count("/upstream/http2_streams", 100),
+    }
 }
 
 /// APISIX 3.18's `access_log_format`.

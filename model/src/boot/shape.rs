@@ -312,8 +312,11 @@ pub fn workers(value: &Value) -> Result<Workers, Invalid> {
     fits.map(Workers::Count).ok_or_else(|| wrong_value(EXPECTED, value))
 }
 
-/// Reads `node_listen`; an address without one is `None`.
-pub fn listen(value: &Value) -> Result<Vec<(Option<IpAddr>, u16)>, Invalid> {
+/// One of `node_listen`: address and port, and whether HTTP/2 is served there, as far as they are written.
+pub type Written = (Option<IpAddr>, u16, Option<bool>);
+
+/// Reads `node_listen`.
+pub fn listen(value: &Value) -> Result<Vec<Written>, Invalid> {
     match value {
         Value::Array(items) if items.is_empty() => Err(wrong_value("at least one port", value)),
         Value::Array(_) => list(value, listen_one),
@@ -321,10 +324,10 @@ pub fn listen(value: &Value) -> Result<Vec<(Option<IpAddr>, u16)>, Invalid> {
     }
 }
 
-fn listen_one(value: &Value) -> Result<(Option<IpAddr>, u16), Invalid> {
+fn listen_one(value: &Value) -> Result<Written, Invalid> {
     let Value::Object(map) = value else {
         return match value {
-            Value::Number(_) => port(value).map(|port| (None, port)),
+            Value::Number(_) => port(value).map(|port| (None, port, None)),
             other => Err(wrong_type("a port, or a map of `port` and `ip`", other)),
         };
     };
@@ -332,10 +335,10 @@ fn listen_one(value: &Value) -> Result<(Option<IpAddr>, u16), Invalid> {
     let address = present("ip").map(|value| ip(value).map_err(|invalid| invalid.at("/ip"))).transpose()?;
     let number =
         present("port").map(|value| port(value).map_err(|invalid| invalid.at("/port"))).transpose()?;
-    if let Some(value) = present("enable_http2") {
-        boolean(value).map_err(|invalid| invalid.at("/enable_http2"))?;
-    }
-    Ok((address, number.unwrap_or(9080)))
+    let http2 = present("enable_http2")
+        .map(|value| boolean(value).map_err(|invalid| invalid.at("/enable_http2")))
+        .transpose()?;
+    Ok((address, number.unwrap_or(9080), http2))
 }
 
 pub fn zones(value: &Value) -> Result<Vec<Zone>, Invalid> {

@@ -294,9 +294,7 @@ fn hints_lead_to_the_right_key() {
 
 #[test]
 fn keys_that_say_what_happens_anyway_do_not_warn() {
-    let boot = parse(
-        "apisix: {enable_http2: false, proxy_mode: http, extra_lua_path: '', router: {ssl: radixtree_sni}}\n",
-    );
+    let boot = parse("apisix: {proxy_mode: http, extra_lua_path: '', router: {ssl: radixtree_sni}}\n");
     assert_eq!(boot, Boot::default());
 }
 

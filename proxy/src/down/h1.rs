@@ -15,7 +15,7 @@ use sdk::exchange::Messages;
 use wire::h1::Progress;
 use wire::{Framing, Method, RequestHead, Version};
 
-use super::{Arrival, Downstream};
+use super::{Arrival, Downstream, h2};
 use crate::access_log::Refused;
 use crate::buffers::Buffer;
 use crate::clock::Waiter;
@@ -26,7 +26,7 @@ use crate::exchange::fault::{Fault, FaultKind, FaultRecord};
 use crate::h1::{Body, Writer};
 use crate::io::{self, Failed};
 use crate::rt::Io;
-use crate::tunnel::{self, Tunnel};
+use crate::tunnel::{self, Ends, Sink, Source, Tunnel};
 use crate::worker::Worker;
 
 pub(crate) use request::RequestBody;
@@ -52,6 +52,8 @@ pub(crate) struct Conn {
     /// The client waits for 100 before it sends the body.
     continue_due: bool,
     pub(super) arrival: Arrival,
+    /// It may also turn out to be HTTP/2.
+    h2: bool,
 }
 
 /// What becomes of the connection.
@@ -67,10 +69,12 @@ enum After {
     Abort,
     /// Both connections are a tunnel.
     Tunnel(Tunnel),
+    /// The client speaks HTTP/2.
+    H2,
 }
 
 impl Conn {
-    fn new(worker: &Worker, io: Io) -> Conn {
+    fn new(worker: &Worker, io: Io, h2: bool) -> Conn {
         Conn {
             io,
             buffer: None,
@@ -83,6 +87,7 @@ impl Conn {
             client_keeps: false,
             continue_due: false,
             arrival: Arrival::default(),
+            h2,
         }
     }
 
@@ -179,6 +184,10 @@ enum Head {
     /// The connection ended between requests, or broke off within a head.
     Gone,
     Refused(FaultKind),
+    /// It is how HTTP/2 begins.
+    H2,
+    /// It is neither that nor anything like HTTP/1.
+    Foreign,
 }
 
 /// A connection with nothing to do for so long gives its exchange memory back.
@@ -193,8 +202,10 @@ const TLS_HANDSHAKE: &[u8] = &[22, 3];
 /// The future of an exchange is large, and most connections are idle most of the time. So an
 /// idle connection holds only this small future; that of the exchanges is made when a request
 /// comes, lives as long as requests follow each other, and then goes.
-pub(crate) async fn serve(worker: Rc<Worker>, io: Io, client: Client) {
-    let mut down = Conn::new(&worker, io);
+///
+/// With `h2`, a connection that begins as HTTP/2 does is served as that.
+pub(crate) async fn serve(worker: Rc<Worker>, io: Io, client: Client, h2: bool) {
+    let mut down = Conn::new(&worker, io, h2);
     loop {
         let first = down.arrival.requests == 0;
         let settings = &worker.settings;
@@ -202,8 +213,13 @@ pub(crate) async fn serve(worker: Rc<Worker>, io: Io, client: Client) {
         if wait_for_request(&worker, &mut down, idle).await != Idle::Request {
             break;
         }
-        if Box::pin(active(&worker, &mut down, &client)).await == Ended::Closed {
-            break;
+        match Box::pin(active(&worker, &mut down, &client)).await {
+            Ended::Quiet => {}
+            Ended::Closed => break,
+            Ended::H2 => {
+                let Conn { io, buffer, .. } = down;
+                return Box::pin(h2::serve(worker, io, client, buffer)).await;
+            }
         }
     }
     if let Some(buffer) = down.buffer.take() {
@@ -213,7 +229,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, io: Io, client: Client) {
 
 /// Answers a connection that has waited too long to be served, whatever it was about to ask.
 pub(crate) async fn turn_away(worker: Rc<Worker>, io: Io, client: Client) {
-    let mut down = Conn::new(&worker, io);
+    let mut down = Conn::new(&worker, io, false);
     let mut scratch = worker.take_scratch();
     let fault = Fault::gateway(FaultKind::Overloaded);
     let after = refuse(&worker, &mut down, &client, fault, &mut scratch).await;
@@ -232,6 +248,8 @@ enum Ended {
     /// No request followed for a while.
     Quiet,
     Closed,
+    /// The client speaks HTTP/2.
+    H2,
 }
 
 /// Serves requests for as long as they follow each other.
@@ -254,6 +272,11 @@ async fn active(worker: &Rc<Worker>, down: &mut Conn, client: &Client) -> Ended 
                 After::Close
             }
             Head::Refused(kind) => refuse(worker, down, client, Fault::client(kind), &mut scratch).await,
+            Head::H2 => After::H2,
+            Head::Foreign => {
+                broken_off(worker, down, client, &mut scratch);
+                After::Close
+            }
         };
         worker.give_scratch(scratch);
         match after {
@@ -270,7 +293,14 @@ async fn active(worker: &Rc<Worker>, down: &mut Conn, client: &Client) -> Ended 
         After::Next | After::Close => {}
         After::Linger => linger(worker, down).await,
         After::Abort => down.io.abort(),
-        After::Tunnel(tunnel) => tunnel::run(worker, down, tunnel).await,
+        After::Tunnel(tunnel) => {
+            let early = down.buffer.take();
+            let (from, to) = down.io.split();
+            let [reading, writing] = &down.waiters;
+            let ends = Ends { from: Source::Io(from, early), to: Sink::Io(to) };
+            tunnel::run(worker, [reading, writing], ends, tunnel).await;
+        }
+        After::H2 => return Ended::H2,
     }
     Ended::Closed
 }
@@ -335,6 +365,17 @@ fn tell_refused(
         let refused = Refused { line, status, received, sent, body_sent, took_ms };
         log.add_refused(worker, client, messages, &refused);
     }
+}
+
+/// Whether bytes on a port that also serves HTTP/2 are of neither version: words that are no request
+/// line. An answer in HTTP/1 would mean nothing to such a client (RFC 9113 section 3.4).
+#[cold]
+fn is_foreign(head: &[u8]) -> bool {
+    let line = first_line(head);
+    let mut words = line.split(|byte| *byte == b' ');
+    let unknown = words.next().is_some_and(|word| Method::from_bytes(word) == Method::Other);
+    let words = words.next().is_some() && line.iter().all(|byte| (b' '..=b'~').contains(byte));
+    line.len() < head.len() && unknown && words && !line.windows(5).any(|part| part == b"HTTP/")
 }
 
 /// What of a refused head was to be a request line.
@@ -410,6 +451,14 @@ async fn read_head(worker: &Worker, down: &mut Conn, head: &mut RequestHead) -> 
             }
             Ok(None) if buffer.space().is_empty() => buffer.grow(limits.head + 2),
             Ok(None) => {}
+            Err(_) if down.h2 && down.arrival.requests == 0 && h2::may_begin(buffer.data()) => {
+                if buffer.len() >= h2::PREFACE.len() {
+                    return Head::H2;
+                }
+            }
+            Err(_) if down.h2 && down.arrival.requests == 0 && is_foreign(buffer.data()) => {
+                return Head::Foreign;
+            }
             Err(_) if buffer.data().starts_with(TLS_HANDSHAKE) => {
                 return Head::Refused(FaultKind::TlsOnPlainPort);
             }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use sdk::exchange::{Chunk, Source};
 use sdk::{Exchange, Reply};
 use smallvec::SmallVec;
-use wire::Method;
+use wire::{Method, Name};
 
 use super::drive::Outcome;
 use super::fault::{Fault, FaultKind};
@@ -47,6 +47,16 @@ pub(crate) async fn send(
         Err(_) => return Outcome::Gone,
     };
     let (_, mut response) = down.split(worker);
+    if x.status() >= 300
+        && speaks_grpc(x)
+        && let Some(head_len) = response.start_grpc(x, &body)
+    {
+        x.timing.sent = head_len;
+        return match response.end().await {
+            Ok(()) => Outcome::Answered,
+            Err(_) => Outcome::Gone,
+        };
+    }
     let bodiless = matches!(x.status(), 204 | 304);
     let trailers = Some(&x.messages.response_trailers).filter(|trailers| !trailers.is_empty());
     let size = match trailers {
@@ -67,6 +77,18 @@ pub(crate) async fn send(
         Ok(()) => Outcome::Answered,
         Err(_) => Outcome::Gone,
     }
+}
+
+/// Whether the client takes `grpc-status` for the outcome of its call, and the answer has none yet.
+#[inline]
+fn speaks_grpc(x: &Exchange<'_>) -> bool {
+    const GRPC: &[u8] = b"application/grpc";
+    let Some(content) = x.request().fields.get(Name::ContentType) else { return false };
+    content.len() >= GRPC.len()
+        && content[..GRPC.len()].eq_ignore_ascii_case(GRPC)
+        // Not gRPC-Web, which is HTTP.
+        && matches!(content.get(GRPC.len()), None | Some(b'+' | b';' | b' '))
+        && x.messages.response.fields.get_named(b"grpc-status").is_none()
 }
 
 /// Puts the head of a reply into `x` and gives its body, both as the filters want them. A filter may put

@@ -24,6 +24,8 @@ pub enum FaultKind {
     BadRequest(Refusal),
     /// A TLS handshake where plain HTTP is spoken.
     TlsOnPlainPort,
+    /// It sends many frames that ask for nothing.
+    Flood,
     HeadTimeout,
     BodyTimeout,
     BodyTooLarge,
@@ -124,6 +126,7 @@ impl FaultKind {
         match self {
             FaultKind::BadRequest(refusal) | FaultKind::BadBody(refusal) => refusal.status(),
             FaultKind::TlsOnPlainPort => 400,
+            FaultKind::Flood => 429,
             FaultKind::HeadTimeout | FaultKind::BodyTimeout | FaultKind::ClientSlow => 408,
             FaultKind::BodyTooLarge => 413,
             FaultKind::Unjudged(why) => why.status(),
@@ -162,6 +165,9 @@ impl FaultKind {
                 ("nginx_config.http.proxy_buffer_size", settings.response.head)
             }
             FaultKind::HeldTooMuch => ("nginx_config.http.held_bodies", settings.held_bodies),
+            FaultKind::Flood => {
+                ("nginx_config.http.http2_control_frames", settings.http2.control_frames as usize)
+            }
             _ => return None,
         };
         Some((name, bound as u64))
@@ -172,6 +178,9 @@ impl FaultKind {
         match self {
             FaultKind::BadRequest(refusal) | FaultKind::BadBody(refusal) => refusal.as_str(),
             FaultKind::TlsOnPlainPort => "TLS was sent to a plain HTTP port",
+            FaultKind::Flood => {
+                "the client sends many HTTP/2 frames that ask for nothing, or resets most requests"
+            }
             FaultKind::HeadTimeout => "the request head did not arrive in time",
             FaultKind::BodyTimeout => "the request body did not arrive in time",
             FaultKind::BodyTooLarge => "the request body is larger than allowed",

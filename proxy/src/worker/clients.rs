@@ -40,12 +40,14 @@ impl Worker {
                 let Some(mut client) = proxy_header::read(&worker, &mut stream, client).await else { return };
                 worker.believe(&mut client);
                 match front {
-                    Front::H1 => down::h1::serve(worker, rt::Io::Plain(stream), client).await,
+                    Front::Http { h2 } => down::h1::serve(worker, rt::Io::Plain(stream), client, h2).await,
                 }
             });
         }
         match front {
-            Front::H1 => self.hold(move |worker| down::h1::serve(worker, rt::Io::Plain(stream), client)),
+            Front::Http { h2 } => {
+                self.hold(move |worker| down::h1::serve(worker, rt::Io::Plain(stream), client, h2));
+            }
         }
     }
 

@@ -59,6 +59,8 @@ pub(crate) async fn serve(start: Start) -> io::Result<()> {
     worker.stage.set(Stage::Drain.max(*signal.borrow()));
     let grace = worker.clock.after(worker.settings.idle_grace);
     worker.idle_until.set(grace);
+    // Connections of HTTP/2 tell their clients at once.
+    worker.clock.wake_all();
     let deadline = worker.clock.after(worker.settings.drain_timeout);
     let mut idle_told = false;
     while worker.connections.get() > 0 && !worker.clock.is_over(deadline) && worker.stage.get() != Stage::Stop

@@ -1,0 +1,169 @@
+//! One stream of a client's connection: an exchange, from its head to its end.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream};
+use http::Request;
+use wire::h1::Refusal;
+
+use super::head::{self, Ask};
+use super::request::{Input, RequestBody};
+use super::response::{Output, Response};
+use super::{Shared, spawn};
+use crate::access_log::Refused;
+use crate::clock::Waiter;
+use crate::down::{Arrival, Downstream};
+use crate::exchange::Scratch;
+use crate::exchange::answer;
+use crate::exchange::drive::{self, Outcome};
+use crate::exchange::fault::{Fault, FaultKind, FaultRecord};
+use crate::h2::fields;
+use crate::tunnel::{self, Ends, Sink, Source};
+use crate::worker::Worker;
+
+/// A stream and the request on it.
+pub(crate) struct Stream {
+    /// For waits on the request's side of an exchange, and on the response's: both may be pending at once.
+    waiters: [Waiter; 2],
+    input: Input,
+    output: RefCell<Output>,
+    shared: Rc<Shared>,
+    pub(in crate::down) arrival: Arrival,
+}
+
+/// Counts a stream for as long as its task runs.
+struct Open(Rc<Shared>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let shared = &self.0;
+        if std::thread::panicking() {
+            shared.worker.shard.panicked();
+        }
+        shared.open.set(shared.open.get() - 1);
+        if let Some(waker) = &*shared.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+impl Stream {
+    /// Gives a stream its task.
+    pub(super) fn begin(shared: &Rc<Shared>, request: Request<RecvStream>, respond: SendResponse<Bytes>) {
+        shared.open.set(shared.open.get() + 1);
+        shared.begun.set(shared.begun.get() + 1);
+        shared.line.request();
+        let open = Open(shared.clone());
+        let requests = shared.begun.get();
+        spawn(async move {
+            let shared = &open.0;
+            serve(shared.clone(), request, respond, requests).await;
+        });
+    }
+
+    pub(in crate::down) fn split<'a>(&'a mut self, worker: &'a Worker) -> (RequestBody<'a>, Response<'a>) {
+        let [reading, writing] = &self.waiters;
+        let body = RequestBody { worker, waiter: reading, input: &mut self.input, output: &self.output };
+        let response = Response { worker, waiter: writing, output: &self.output, line: &self.shared.line };
+        (body, response)
+    }
+
+    pub(in crate::down) fn body_received(&self) -> u64 {
+        self.input.received()
+    }
+}
+
+async fn serve(
+    shared: Rc<Shared>,
+    request: Request<RecvStream>,
+    respond: SendResponse<Bytes>,
+    requests: u64,
+) {
+    let worker = shared.worker.clone();
+    let mut scratch = worker.take_scratch();
+    let (parts, body) = request.into_parts();
+    let ends = body.is_end_stream();
+    let arrival = Arrival { head_bytes: fields::size(&parts.headers) as u64, head_took_ms: 0, requests };
+    let mut stream = Stream {
+        waiters: [worker.clock.waiter(), worker.clock.waiter()],
+        input: Input::new(body, ends),
+        output: RefCell::new(Output::new(respond)),
+        shared,
+        arrival,
+    };
+    let made = {
+        let mut text = stream.shared.text.borrow_mut();
+        head::make(&parts, ends, &mut scratch.messages.request, &mut text, &worker.settings.request)
+    };
+    drop(parts);
+    let outcome = match made {
+        Ok(ask) => {
+            let output = stream.output.get_mut();
+            output.continue_due = scratch.messages.request.expect_continue;
+            if ask == Ask::Tunnel {
+                // What comes on the stream is the tunnel's.
+                output.tunnels = true;
+                stream.input.keep_for_tunnel();
+            }
+            let shared = stream.shared.clone();
+            drive::drive(&worker, &mut Downstream::H2(&mut stream), &shared.client, &mut scratch).await
+        }
+        Err(refusal) => refuse(&worker, &mut stream, refusal, &mut scratch).await,
+    };
+    worker.give_scratch(scratch);
+    match outcome {
+        Outcome::Answered | Outcome::Gone => {}
+        Outcome::Broken => stream.output.borrow_mut().reset(Reason::INTERNAL_ERROR),
+        Outcome::Tunnel(tunnel) => {
+            let [reading, writing] = &stream.waiters;
+            let ends = Ends {
+                from: Source::H2(&mut stream.input),
+                to: Sink::H2 { output: &stream.output, line: &stream.shared.line },
+            };
+            tunnel::run(&worker, [reading, writing], ends, tunnel).await;
+        }
+    }
+}
+
+/// Ends a stream whose head is no request: one that means different things to different servers is broken
+/// off, one that is only too large is told so.
+#[cold]
+async fn refuse(
+    worker: &Rc<Worker>,
+    stream: &mut Stream,
+    refusal: Refusal,
+    scratch: &mut Scratch,
+) -> Outcome {
+    let shared = stream.shared.clone();
+    shared.line.refused();
+    worker.shard.request_refused();
+    let fault = Fault::client(FaultKind::BadRequest(refusal));
+    let status = fault.kind.status();
+    (worker.settings.on_fault)(FaultRecord {
+        fault,
+        status,
+        limit: fault.kind.limit(&worker.settings),
+        client: shared.client.ip(),
+        upstream: None,
+        route: String::new(),
+        request: String::new(),
+    });
+    let reply = answer::of_fault(fault);
+    if let Some(log) = &worker.access_log {
+        let received = stream.arrival.head_bytes;
+        let refused = Refused { line: b"", status, received, sent: 0, body_sent: 0, took_ms: 0 };
+        log.add_refused(worker, &shared.client, &mut scratch.messages, &refused);
+    }
+    if status == 400 {
+        stream.output.borrow_mut().reset(Reason::PROTOCOL_ERROR);
+        return Outcome::Gone;
+    }
+    let (_, mut response) = stream.split(worker);
+    match response.reply(&reply).await {
+        Ok(()) => Outcome::Answered,
+        Err(_) => Outcome::Gone,
+    }
+}

@@ -1,0 +1,149 @@
+//! A connection under the `h2` crate: counts what comes, and notices a peer that takes nothing.
+
+use std::cell::{Cell, RefCell};
+use std::io::{self, IoSlice};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use super::meter::Meter;
+use crate::buffers::Buffer;
+use crate::rt::{self, Io};
+use crate::worker::Worker;
+
+/// Bytes of a client's preface (RFC 9113 section 3.4).
+const PREFACE: usize = 24;
+
+pub(crate) struct Line {
+    worker: Rc<Worker>,
+    io: RefCell<Io>,
+    /// Bytes that were read before it was known what is spoken.
+    early: RefCell<Option<Buffer>>,
+    meter: Meter,
+    /// Whether floods are looked for.
+    guarded: bool,
+    /// Since when, in the clock's coarse milliseconds, the peer takes nothing of what is to be written.
+    blocked: Cell<Option<u64>>,
+}
+
+impl Line {
+    /// A client's connection. `early` was read from it before.
+    pub(crate) fn from_client(worker: &Rc<Worker>, io: Io, early: Option<Buffer>) -> Rc<Line> {
+        let meter = Meter::new(PREFACE, worker.settings.http2.control_frames, worker.clock.coarse_ms());
+        Line::new(worker, io, early, meter, true)
+    }
+
+    /// A connection to a server.
+    #[allow(dead_code, reason = "for the connections to servers that come next")]
+    pub(crate) fn to_server(worker: &Rc<Worker>, io: Io) -> Rc<Line> {
+        Line::new(worker, io, None, Meter::new(0, 0, 0), false)
+    }
+
+    fn new(worker: &Rc<Worker>, io: Io, early: Option<Buffer>, meter: Meter, guarded: bool) -> Rc<Line> {
+        Rc::new(Line {
+            worker: worker.clone(),
+            io: RefCell::new(io),
+            early: RefCell::new(early),
+            meter,
+            guarded,
+            blocked: Cell::new(None),
+        })
+    }
+
+    /// The peer sends much that asks for nothing.
+    pub(crate) fn is_flooded(&self) -> bool {
+        self.guarded && self.meter.is_flood(self.worker.clock.coarse_ms())
+    }
+
+    /// A request came.
+    pub(crate) fn request(&self) {
+        self.meter.request();
+    }
+
+    /// A request was refused.
+    pub(crate) fn refused(&self) {
+        self.meter.refused();
+    }
+
+    /// So many bytes of a body are on their way to the peer.
+    pub(crate) fn sent(&self, bytes: usize) {
+        self.meter.sent(bytes);
+    }
+
+    /// The last stream that the peer may have looked at, once it has said that it takes no more.
+    #[allow(dead_code, reason = "for the connections to servers that come next")]
+    pub(crate) fn last_stream(&self) -> Option<u32> {
+        self.meter.last_stream()
+    }
+
+    /// When the peer counts as gone, as it takes nothing of what is to be written.
+    pub(crate) fn blocked_until(&self, timeout: std::time::Duration) -> Option<u64> {
+        let since = self.blocked.get()?;
+        let clock = &self.worker.clock;
+        Some(clock.after(timeout) - (clock.coarse_ms() - since))
+    }
+
+    pub(crate) fn io(&self) -> &RefCell<Io> {
+        &self.io
+    }
+
+    /// Reads what came before the library was there.
+    fn read_early(&self, buf: &mut [u8]) -> Option<usize> {
+        let mut early = self.early.borrow_mut();
+        let buffer = early.as_mut()?;
+        let n = buffer.len().min(buf.len());
+        buf[..n].copy_from_slice(&buffer.data()[..n]);
+        buffer.consume(n);
+        if buffer.is_empty()
+            && let Some(buffer) = early.take()
+        {
+            self.worker.buffers.give(buffer);
+        }
+        Some(n).filter(|n| *n > 0)
+    }
+}
+
+impl rt::Line for Line {
+    fn poll_read(&self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        if self.is_flooded() {
+            // Nothing more is taken from it. Whoever drives the connection looks for this.
+            return Poll::Pending;
+        }
+        let read = match self.read_early(buf) {
+            Some(n) => n,
+            None => {
+                let mut io = self.io.borrow_mut();
+                match io.split().0.poll_read(cx, buf) {
+                    Poll::Ready(Ok(n)) => n,
+                    other => return other,
+                }
+            }
+        };
+        self.meter.note(&buf[..read]);
+        Poll::Ready(Ok(read))
+    }
+
+    fn poll_write(&self, cx: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let mut io = self.io.borrow_mut();
+        let written = io.split().1.poll_write_vectored(cx, slices);
+        match written {
+            Poll::Ready(_) => self.blocked.set(None),
+            Poll::Pending if self.blocked.get().is_none() => {
+                self.blocked.set(Some(self.worker.clock.coarse_ms()));
+            }
+            Poll::Pending => {}
+        }
+        written
+    }
+
+    fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io.borrow_mut().split().1.poll_shutdown(cx)
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if let Some(buffer) = self.early.take() {
+            self.worker.buffers.give(buffer);
+        }
+    }
+}
