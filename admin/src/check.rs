@@ -4,7 +4,7 @@ use std::net::Ipv6Addr;
 
 use model::{Invalid, Key, Kind, Resource, gaps};
 use sdk::Catalog;
-use sdk::catalog::Place;
+use sdk::catalog::{Place, Subsystem};
 use sdk::expr::Expr;
 use serde_json::Value;
 
@@ -25,9 +25,10 @@ impl Admin {
     /// Refuses plugins that the `plugins` list of config.yaml leaves out.
     async fn check_loaded(&self, value: &Value) -> Result<(), ErrorAnswer> {
         let Some(plugins) = value.get("plugins").and_then(Value::as_object) else { return Ok(()) };
-        let loaded = self.loaded().await?;
+        let loaded = self.loaded(Subsystem::Http).await?;
         for name in plugins.keys() {
-            let known = self.about.iter().any(|about| about.name == name);
+            let known =
+                self.about.iter().any(|about| about.subsystem == Subsystem::Http && about.name == name);
             if known && !loaded.iter().any(|about| about.name == name) {
                 return Err(Invalid::new(format!("unknown plugin [{name}]"))
                     .within(name)

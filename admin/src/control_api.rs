@@ -13,7 +13,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use model::upstream::CheckType;
 use model::{Invalid, Key, Kind, Served};
 use sdk::Catalog;
-use sdk::catalog::About;
+use sdk::catalog::{About, Subsystem};
 use serde_json::{Map, Value, json};
 use tokio::net::TcpListener;
 
@@ -28,12 +28,14 @@ use crate::{list, plugins};
 pub struct ControlApi {
     store: Arc<dyn Store>,
     program: Arc<dyn Program>,
+    catalog: Arc<dyn Catalog>,
     about: Arc<Vec<About>>,
 }
 
 impl ControlApi {
-    pub fn new(store: Arc<dyn Store>, catalog: &dyn Catalog, program: Arc<dyn Program>) -> ControlApi {
-        ControlApi { store, program, about: Arc::new(catalog.about()) }
+    pub fn new(store: Arc<dyn Store>, catalog: Arc<dyn Catalog>, program: Arc<dyn Program>) -> ControlApi {
+        let about = Arc::new(catalog.about());
+        ControlApi { store, program, catalog, about }
     }
 
     /// Serves the API on `listener` for as long as the runtime lives.
@@ -153,13 +155,18 @@ impl ControlApi {
         Shown { stored: self.store.writable(), details }
     }
 
+    fn described(&self, subsystem: Subsystem) -> Value {
+        let of_it = self.about.iter().filter(|about| about.subsystem == subsystem);
+        plugins::described(&*self.catalog, of_it)
+    }
+
     fn schemas(&self) -> Value {
         let main = plugins::SCHEMAS.iter();
         let main = main.map(|(name, kind)| ((*name).to_owned(), model::schema::document(*kind).clone()));
         json!({
             "main": Value::Object(main.collect::<Map<_, _>>()),
-            "plugins": plugins::described(&self.about.iter().collect::<Vec<_>>()),
-            "stream_plugins": {},
+            "plugins": self.described(Subsystem::Http),
+            "stream_plugins": self.described(Subsystem::Stream),
         })
     }
 }

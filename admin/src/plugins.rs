@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use http::{Method, Response, StatusCode};
 use model::Kind;
-use sdk::catalog::About;
+use sdk::Catalog;
+use sdk::catalog::{About, Subsystem};
 use serde_json::{Map, Value, json};
 
 use crate::Admin;
@@ -22,7 +23,7 @@ impl Admin {
             return Ok(());
         }
         let stored = self.store.plugins().await.map_err(|error| error.to_string())?;
-        let wanted = self.config.plugins.clone().unwrap_or_else(|| self.all_names());
+        let wanted = self.config.plugins.clone().unwrap_or_else(|| default_names(&self.about));
         match stored {
             Some(stored) if stored != wanted => {
                 self.store.put_plugins(wanted).await.map(drop).map_err(|error| error.to_string())
@@ -39,54 +40,49 @@ impl Admin {
     }
 
     pub(crate) async fn list_plugins(&self, call: &Call<'_>) -> Answer {
-        match call.query("subsystem").unwrap_or("http") {
-            "http" => {
-                let names: Vec<Value> = self.loaded().await?.iter().map(|about| about.name.into()).collect();
-                Ok(answer::json(StatusCode::OK, &Value::from(names)))
-            }
-            "stream" => Ok(answer::json(StatusCode::OK, &json!([]))),
-            _ => {
-                Err(ErrorAnswer::response(answer::text(StatusCode::BAD_REQUEST, "invalid subsystem passed")))
-            }
-        }
+        let Some(subsystem) = subsystem(call) else {
+            let response = answer::text(StatusCode::BAD_REQUEST, "invalid subsystem passed");
+            return Err(ErrorAnswer::response(response));
+        };
+        let loaded = self.loaded(subsystem).await?;
+        let names: Vec<Value> = loaded.iter().map(|about| about.name.into()).collect();
+        Ok(answer::json(StatusCode::OK, &Value::from(names)))
     }
 
     /// `/plugins/{name}` and `/plugins?all=true`.
     pub(crate) async fn plugin(&self, call: &Call<'_>, name: Option<&str>) -> Answer {
-        let subsystem = call.query("subsystem").unwrap_or("http");
-        if !matches!(subsystem, "http" | "stream") {
-            return Err(said(format!("unsupported subsystem: {subsystem}")));
-        }
-        let loaded = if subsystem == "http" { self.loaded().await? } else { Vec::new() };
+        let subsystem = subsystem(call).ok_or_else(|| {
+            let asked = call.query("subsystem").unwrap_or_default();
+            said(format!("unsupported subsystem: {asked}"))
+        })?;
+        let loaded = self.loaded(subsystem).await?;
         if call.query("all") == Some("true") {
-            return Ok(answer::json(StatusCode::OK, &described(&loaded)));
+            return Ok(answer::json(StatusCode::OK, &described(&*self.catalog, loaded)));
         }
-        let about = loaded.into_iter().find(|about| Some(about.name) == name).ok_or_else(|| {
-            ErrorAnswer::new(StatusCode::NOT_FOUND, format!("plugin not found in subsystem {subsystem}"))
+        let about = loaded.into_iter().find(|about| Some(about.name) == name);
+        let facts = about.and_then(|about| self.catalog.facts(subsystem, about.name)).ok_or_else(|| {
+            let reason = format!("plugin not found in subsystem {}", subsystem.word());
+            ErrorAnswer::new(StatusCode::NOT_FOUND, reason)
         })?;
         let schema = match call.query("schema_type") {
-            Some("consumer") => about.consumer_schema.as_ref(),
-            _ => Some(&about.schema),
+            Some("consumer") => facts.consumer_schema,
+            _ => Some(facts.schema),
         };
-        Ok(answer::json(StatusCode::OK, schema.ok_or_else(|| said("not found schema"))?))
+        Ok(answer::json(StatusCode::OK, &schema.ok_or_else(|| said("not found schema"))?))
     }
 
     /// The plugins that may be used now, by priority from high to low.
-    pub(crate) async fn loaded(&self) -> Result<Vec<&About>, ErrorAnswer> {
+    pub(crate) async fn loaded(&self, subsystem: Subsystem) -> Result<Vec<&About>, ErrorAnswer> {
         let stored = self.store.plugins().await?;
-        let names = stored.as_ref().or(self.config.plugins.as_ref());
-        let mut loaded: Vec<&About> = match names {
-            None => self.about.iter().collect(),
-            Some(names) => {
-                self.about.iter().filter(|about| names.iter().any(|name| name == about.name)).collect()
-            }
+        let names = match subsystem {
+            Subsystem::Http => stored.as_ref().or(self.config.plugins.as_ref()),
+            Subsystem::Stream => None,
         };
-        loaded.sort_by_key(|about| std::cmp::Reverse(about.priority));
-        Ok(loaded)
-    }
-
-    fn all_names(&self) -> Vec<String> {
-        self.about.iter().map(|about| about.name.to_owned()).collect()
+        let of_it = self.about.iter().filter(|about| about.subsystem == subsystem);
+        Ok(match names {
+            None => of_it.filter(|about| about.by_default).collect(),
+            Some(names) => of_it.filter(|about| names.iter().any(|name| name == about.name)).collect(),
+        })
     }
 }
 
@@ -107,37 +103,49 @@ pub(crate) async fn reload(
         program.use_plugins(listed);
         return Ok((answer::text(StatusCode::OK, "done"), store.revision().await?));
     }
-    let names = listed.unwrap_or_else(|| about.iter().map(|about| about.name.to_owned()).collect());
+    let names = listed.unwrap_or_else(|| default_names(about));
     let revision = store.put_plugins(names).await?;
     Ok((answer::text(StatusCode::OK, "done"), revision))
 }
 
+/// The HTTP plugins in use where no list says otherwise.
+fn default_names(about: &[About]) -> Vec<String> {
+    let in_use = about.iter().filter(|about| about.subsystem == Subsystem::Http && about.by_default);
+    in_use.map(|about| about.name.to_owned()).collect()
+}
+
+/// `?subsystem=`; `None` if there is no such one.
+fn subsystem(call: &Call<'_>) -> Option<Subsystem> {
+    match call.query("subsystem").unwrap_or("http") {
+        "http" => Some(Subsystem::Http),
+        "stream" => Some(Subsystem::Stream),
+        _ => None,
+    }
+}
+
 /// All that is known of plugins, by name.
-pub(crate) fn described(plugins: &[&About]) -> Value {
-    let described = plugins.iter().map(|about| {
+pub(crate) fn described<'a>(catalog: &dyn Catalog, plugins: impl IntoIterator<Item = &'a About>) -> Value {
+    let described = plugins.into_iter().filter_map(|about| {
+        let facts = catalog.facts(about.subsystem, about.name)?;
         let mut entry = json!({
-            "version": number_or_text(about.version),
+            "version": facts.version,
             "priority": about.priority,
-            "schema": about.schema,
+            "schema": facts.schema,
         });
         let optional = [
-            ("metadata_schema", about.metadata_schema.clone()),
-            ("consumer_schema", about.consumer_schema.clone()),
-            ("type", about.auth.then(|| "auth".into())),
+            ("metadata_schema", facts.metadata_schema),
+            ("consumer_schema", facts.consumer_schema),
+            ("type", facts.kind.map(Value::from)),
+            ("scope", facts.scope.map(Value::from)),
         ];
         for (name, part) in optional {
             if let Some(part) = part {
                 entry[name] = part;
             }
         }
-        (about.name.to_owned(), entry)
+        Some((about.name.to_owned(), entry))
     });
     Value::Object(described.collect::<Map<_, _>>())
-}
-
-/// APISIX writes versions as numbers.
-fn number_or_text(version: &str) -> Value {
-    version.parse::<f64>().map_or_else(|_| version.into(), Value::from)
 }
 
 /// The names of schemas, as APISIX has them.

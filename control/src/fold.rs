@@ -29,6 +29,7 @@ pub struct Fold {
     /// What values that came in ask for in vain.
     ignored: Vec<(Key, Invalid)>,
     dangling: Dangling,
+    unseen: Unseen,
 }
 
 impl Fold {
@@ -38,8 +39,8 @@ impl Fold {
         match change {
             Change::Put(row) if self.is_known(&row) => {}
             Change::Put(row) => {
-                let (row, parsed, ignored) = parse(row);
-                self.note(&row.key, ignored);
+                let (row, parsed, asks) = parse(row);
+                self.note(&row.key, asks);
                 let key = row.key.clone();
                 let before = self.there(&key).cloned();
                 self.place(row, parsed, touched);
@@ -60,8 +61,8 @@ impl Fold {
                 let gone: BTreeSet<Key> = known.filter(|key| !now.contains(key)).cloned().collect();
                 gone.iter().for_each(|key| _ = self.delete(key, touched));
                 let news = items.into_iter().filter(|row| !self.is_known(row)).collect();
-                for (row, parsed, ignored) in parallel::map(news, parse) {
-                    self.note(&row.key, ignored);
+                for (row, parsed, asks) in parallel::map(news, parse) {
+                    self.note(&row.key, asks);
                     self.place(row, parsed, touched);
                 }
                 self.dangling.rebuild(&self.desired);
@@ -98,8 +99,14 @@ impl Fold {
         std::mem::take(&mut self.ignored)
     }
 
-    fn note(&mut self, key: &Key, ignored: Vec<Invalid>) {
-        self.ignored.extend(ignored.into_iter().map(|invalid| (key.clone(), invalid)));
+    fn note(&mut self, key: &Key, asks: InVain) {
+        self.unseen.set(key, asks.plugins);
+        self.ignored.extend(asks.ignored.into_iter().map(|invalid| (key.clone(), invalid)));
+    }
+
+    /// The plugins that resources are served without, and how many name each.
+    pub fn unseen(&self) -> Vec<(&'static str, usize)> {
+        self.unseen.counts.iter().map(|(name, count)| (*name, *count)).collect()
     }
 
     /// Resources that name others which do not exist. The same `Arc` as before if nothing changed.
@@ -150,18 +157,48 @@ impl Fold {
 
     fn delete(&mut self, key: &Key, touched: &mut Touched) -> Option<Arc<Entry>> {
         self.forgive(key);
+        self.unseen.set(key, Vec::new());
         let before = self.desired.delete(key)?;
         touched.keys.insert(key.clone());
         Some(before)
     }
 }
 
+/// What a value asks for that is not there, and that it is served without.
+struct InVain {
+    ignored: Vec<Invalid>,
+    plugins: Vec<&'static str>,
+}
+
 /// The resource, and what it asks for in vain.
-fn parse(row: Row) -> (Row, Result<Resource, Invalid>, Vec<Invalid>) {
+fn parse(row: Row) -> (Row, Result<Resource, Invalid>, InVain) {
     let (kind, value) = (row.key.kind, row.value());
     let ignored = gaps::ignored(kind, &value);
+    let plugins = gaps::unseen_plugins(kind, &value).map(|(name, _)| name).collect();
     let parsed = Resource::from_value(kind, &row.key.id, value);
-    (row, parsed, ignored)
+    (row, parsed, InVain { ignored, plugins })
+}
+
+/// Which resources name plugins that are not built, and are served without them.
+#[derive(Debug, Default)]
+struct Unseen {
+    by_key: BTreeMap<Key, Vec<&'static str>>,
+    counts: BTreeMap<&'static str, usize>,
+}
+
+impl Unseen {
+    fn set(&mut self, key: &Key, names: Vec<&'static str>) {
+        for name in self.by_key.remove(key).into_iter().flatten() {
+            if let Some(count) = self.counts.get_mut(name) {
+                *count -= 1;
+            }
+        }
+        if !names.is_empty() {
+            names.iter().for_each(|name| *self.counts.entry(name).or_default() += 1);
+            self.by_key.insert(key.clone(), names);
+        }
+        self.counts.retain(|_, count| *count > 0);
+    }
 }
 
 #[cfg(test)]
@@ -221,6 +258,20 @@ mod tests {
             assert_eq!((fold.refused().len(), fold.desired().len()), (refused.into(), (!refused).into()));
             assert_eq!(fold.take_ignored().is_empty(), refused, "{kind} {value}");
         }
+    }
+
+    #[test]
+    fn plugins_nobody_would_miss_are_counted() {
+        let mut fold = Fold::default();
+        let with = |id, modified, plugins| stored(id, modified, json!({"uri": "/", "plugins": plugins}));
+        let zipkin = || json!({"zipkin": {"endpoint": "http://z", "sample_ratio": 1}, "cors": {}});
+        touched(&mut fold, reset(vec![with("1", 1, zipkin()), with("2", 2, zipkin())], 2));
+        assert_eq!(fold.unseen(), [("zipkin", 2)]);
+        touched(&mut fold, Change::Put(with("1", 3, json!({"udp-logger": {"host": "h", "port": 1}}))));
+        assert_eq!(fold.unseen(), [("udp-logger", 1), ("zipkin", 1)]);
+        touched(&mut fold, Change::Put(with("1", 4, json!({"zipkin": {"_meta": {"disable": true}}}))));
+        touched(&mut fold, Change::Delete { key: Key::new(Kind::Route, "2"), revision: 5 });
+        assert_eq!(fold.unseen(), []);
     }
 
     #[test]

@@ -206,6 +206,7 @@ impl Pipeline {
             counts,
             rejected,
             dangling,
+            unseen_plugins: self.fold.unseen(),
             findings: self.fold.findings().clone(),
             failing_names: self.resolver.failing(),
             compiles: before.compiles + 1,

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use control::Handle;
-use control::health::Monitor;
 use control::store::Store;
 use model::key::DEFAULT_PREFIX;
 use sdk::build::Services;
@@ -17,7 +16,8 @@ use sdk::sink::Sink;
 const TIDY: Duration = Duration::from_secs(5);
 
 /// Prints the page.
-pub fn printer(services: Services, access_log: Option<Sink>, health: Monitor) -> admin::metrics::Print {
+pub fn printer(services: Services, access_log: Option<Sink>, handle: Handle) -> admin::metrics::Print {
+    let health = handle.health().clone();
     let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let hostname = hostname.trim().to_owned();
     Arc::new(move || {
@@ -59,6 +59,7 @@ pub fn printer(services: Services, access_log: Option<Sink>, health: Monitor) ->
             entries_gathered: &services.sinks.gathered(),
             entries_dropped: &services.sinks.dropped(),
             entries_bytes: services.sinks.waiting_bytes(),
+            unseen_plugins: &handle.report().unseen_plugins,
         };
         services.meters.render(&facts)
     })

@@ -182,14 +182,16 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
     }
     if let Some(listener) = control_listener {
         let limits = admin::Limits::of(&boot.admin.limits);
-        tokio::spawn(ControlApi::new(store.clone(), &*catalog, program.clone()).serve(listener, limits));
+        tokio::spawn(
+            ControlApi::new(store.clone(), catalog.clone(), program.clone()).serve(listener, limits),
+        );
     }
     if let Some(listener) = status_listener {
         let limits = admin::Limits::of(&boot.admin.limits);
         tokio::spawn(admin::status::serve(listener, limits, program.clone()));
     }
     if let Some(listener) = metrics_listener {
-        let print = metrics::printer(services.clone(), logged, handle.health().clone());
+        let print = metrics::printer(services.clone(), logged, handle.clone());
         let limits = metrics::limits(&boot.prometheus);
         tokio::spawn(admin::metrics::serve(listener, boot.prometheus.export_uri.clone(), limits, print));
     }

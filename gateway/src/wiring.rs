@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use model::boot::{self, Boot};
 use sdk::Catalog;
 use sdk::build::{Services, Shared};
+use sdk::catalog::Subsystem;
 use sdk::counters::{Counters, Gauges, Paces, Table, Tallies};
 use sdk::meters::Meters;
 use serde_json::{Map, Value, json};
@@ -78,7 +79,7 @@ pub fn catalog(boot: &Boot) -> anyhow::Result<Arc<plugins::Catalog>> {
 pub fn catalog_with(boot: &Boot, services: Services) -> anyhow::Result<Arc<plugins::Catalog>> {
     let attrs: IndexMap<String, Value> =
         boot.plugin_attr.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-    Ok(Arc::new(plugins::Catalog::new(services, attrs)?))
+    Ok(Arc::new(plugins::Catalog::new(services, attrs)?.strict(boot.strict_plugins)))
 }
 
 /// Lays `apisix.data_encryption` over the embedded store.
@@ -88,7 +89,9 @@ pub fn catalog_with(boot: &Boot, services: Services) -> anyhow::Result<Arc<plugi
 pub fn sealed(boot: &Boot, catalog: &dyn Catalog, store: Embedded) -> anyhow::Result<Sealed> {
     let model::boot::DataEncryption { enabled, keyring } = &boot.data_encryption;
     let ring = Ring::new(keyring)?;
-    Ok(Sealed::over(Arc::new(store), ring, *enabled, &catalog.about()))
+    let about = catalog.about().into_iter();
+    let plugins = about.filter_map(|about| Some((about.name, catalog.facts(about.subsystem, about.name)?)));
+    Ok(Sealed::over(Arc::new(store), ring, *enabled, plugins))
 }
 
 /// How snapshots are compiled.
@@ -277,7 +280,7 @@ pub fn worker_count(boot: &Boot) -> usize {
     }
 }
 
-/// Prints every plugin's schemas, for the documentation.
+/// Prints every built plugin's schemas, for the documentation.
 ///
 /// # Errors
 /// A plugin's schema that does not compile.
@@ -285,11 +288,17 @@ pub fn print_schemas() -> anyhow::Result<()> {
     let catalog = catalog(&Boot::default())?;
     let mut all = Map::new();
     for about in catalog.about() {
-        let mut one = json!({"priority": about.priority, "version": about.version, "schema": about.schema});
-        if let Some(schema) = about.consumer_schema {
+        if about.subsystem != Subsystem::Http || !plugins::names().contains(&about.name) {
+            continue;
+        }
+        let Some(facts) = catalog.facts(about.subsystem, about.name) else { continue };
+        // As the plugin states it, a text.
+        let version = facts.version.to_string();
+        let mut one = json!({"priority": about.priority, "version": version, "schema": facts.schema});
+        if let Some(schema) = facts.consumer_schema {
             one["consumer_schema"] = schema;
         }
-        if let Some(schema) = about.metadata_schema {
+        if let Some(schema) = facts.metadata_schema {
             one["metadata_schema"] = schema;
         }
         all.insert(about.name.to_owned(), one);

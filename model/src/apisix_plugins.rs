@@ -1,135 +1,331 @@
-//! The plugins of APISIX by name, so that one this build lacks is told from a misspelt one.
+//! The plugins of APISIX 3.18: facts about each, so that any of its configurations can be read.
+//!
+//! A row has a plugin's name, its default priority, and whether it is loaded where `config.yaml` has
+//! no list of plugins. The document beside it (`apisix/http/NAME.json`) has its schemas, and its
+//! version, type and scope where they are not the usual ones. A row says nothing about whether this
+//! build has the plugin; `unseen` marks those whose absence changes no answer, with the reason, and
+//! goes when the plugin is built.
 
-/// Whether APISIX has a plugin of this name.
-pub fn is_apisix(name: &str) -> bool {
-    APISIX.iter().any(|(known, _)| *known == name)
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use serde_json::Value;
+
+use crate::Kind;
+
+/// Where a plugin works: on HTTP requests, or on streams of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Subsystem {
+    Http,
+    Stream,
+}
+
+/// A plugin of APISIX.
+#[derive(Debug)]
+pub struct Known {
+    pub name: &'static str,
+    pub priority: i32,
+    /// Loaded where no list of plugins says otherwise.
+    pub by_default: bool,
+    /// Where a resource can be served without it, for those of which that is true.
+    pub unseen: Option<Unseen>,
+    document: &'static str,
+}
+
+/// Where a plugin that is not built would be missed by nobody, and why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unseen {
+    Everywhere(&'static str),
+    /// What it carries there identifies a consumer to a route that has the plugin, and no such route is
+    /// served.
+    OnConsumers,
+}
+
+/// What is known of a plugin besides its name and its order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Facts {
+    /// A number in APISIX.
+    pub version: Value,
+    /// `auth` for those that identify consumers.
+    pub kind: Option<String>,
+    /// `global` for those that are not meant for single routes.
+    pub scope: Option<String>,
+    pub schema: Value,
+    pub consumer_schema: Option<Value>,
+    pub metadata_schema: Option<Value>,
 }
 
 /// The plugins that are Sluice's own.
 pub static OWN: &[&str] = &["path-characters"];
 
-/// Name and default priority of each plugin of APISIX 3.18, HTTP and stream, from
-/// high to low (its `config.yaml.example`).
-pub static APISIX: &[(&str, i32)] = &[
-    ("real-ip", 23000),
-    ("exit-transformer", 22950),
-    ("ai", 22900),
-    ("client-control", 22000),
-    ("proxy-buffering", 21991),
-    ("proxy-control", 21990),
-    ("request-id", 12015),
-    ("zipkin", 12011),
-    ("skywalking", 12010),
-    ("opentelemetry", 12009),
-    ("ext-plugin-pre-req", 12000),
-    ("fault-injection", 11000),
-    ("mocking", 10900),
-    ("serverless-pre-function", 10000),
-    ("batch-requests", 4010),
-    ("cors", 4000),
-    ("ip-restriction", 3000),
-    ("ua-restriction", 2999),
-    ("referer-restriction", 2990),
-    ("csrf", 2980),
-    ("uri-blocker", 2900),
-    ("request-validation", 2800),
-    ("chaitin-waf", 2700),
-    ("multi-auth", 2600),
-    ("openid-connect", 2599),
-    ("saml-auth", 2598),
-    ("cas-auth", 2597),
-    ("authz-casbin", 2560),
-    ("authz-casdoor", 2559),
-    ("wolf-rbac", 2555),
-    ("ldap-auth-advanced", 2541),
-    ("ldap-auth", 2540),
-    ("hmac-auth", 2530),
-    ("basic-auth", 2520),
-    ("jwt-auth", 2510),
-    ("jwe-decrypt", 2509),
-    ("key-auth", 2500),
-    ("dingtalk-auth", 2430),
-    ("feishu-auth", 2420),
-    ("acl", 2410),
-    ("consumer-restriction", 2400),
-    ("attach-consumer-label", 2399),
-    ("forward-auth", 2002),
-    ("opa", 2001),
-    ("authz-keycloak", 2000),
-    ("data-mask", 1500),
-    ("error-log-logger", 1091),
-    ("proxy-cache", 1085),
-    ("body-transformer", 1080),
-    ("ai-request-rewrite", 1073),
-    ("ai-prompt-guard", 1072),
-    ("ai-prompt-template", 1071),
-    ("ai-prompt-decorator", 1070),
-    ("ai-rag", 1060),
-    ("ai-aws-content-moderation", 1050),
-    ("ai-proxy-multi", 1041),
-    ("ai-proxy", 1040),
-    ("ai-cache", 1035),
-    ("ai-rate-limiting", 1030),
-    ("ai-aliyun-content-moderation", 1029),
-    ("ai-lakera-guard", 1028),
-    ("proxy-mirror", 1010),
-    ("graphql-proxy-cache", 1009),
-    ("proxy-rewrite", 1008),
-    ("workflow", 1006),
-    ("api-breaker", 1005),
-    ("graphql-limit-count", 1004),
-    ("limit-conn", 1003),
-    ("limit-count", 1002),
-    ("limit-req", 1001),
-    ("mqtt-proxy", 1000),
-    ("node-status", 1000),
-    ("brotli", 996),
-    ("gzip", 995),
-    ("server-info", 990),
-    ("traffic-label", 967),
-    ("traffic-split", 966),
-    ("redirect", 900),
-    ("response-rewrite", 899),
-    ("oas-validator", 512),
-    ("mcp-bridge", 510),
-    ("degraphql", 509),
-    ("kafka-proxy", 508),
-    ("dubbo-proxy", 507),
-    ("grpc-transcode", 506),
-    ("grpc-web", 505),
-    ("http-dubbo", 504),
-    ("public-api", 501),
-    ("prometheus", 500),
-    ("datadog", 495),
-    ("error-page", 450),
-    ("lago", 415),
-    ("loki-logger", 414),
-    ("elasticsearch-logger", 413),
-    ("echo", 412),
-    ("loggly", 411),
-    ("http-logger", 410),
-    ("splunk-hec-logging", 409),
-    ("skywalking-logger", 408),
-    ("google-cloud-logging", 407),
-    ("sls-logger", 406),
-    ("tcp-logger", 405),
-    ("kafka-logger", 403),
-    ("rocketmq-logger", 402),
-    ("syslog", 401),
-    ("udp-logger", 400),
-    ("file-logger", 399),
-    ("clickhouse-logger", 398),
-    ("tencent-cloud-cls", 397),
-    ("inspect", 200),
-    ("log-rotate", 100),
-    ("example-plugin", 0),
-    ("gm", -43),
-    ("ocsp-stapling", -44),
-    ("aws-lambda", -1899),
-    ("azure-functions", -1900),
-    ("openwhisk", -1901),
-    ("openfunction", -1902),
-    ("serverless-post-function", -2000),
-    ("ext-plugin-post-req", -3000),
-    ("ext-plugin-post-resp", -4000),
-];
+/// The plugin of this name.
+pub fn find(subsystem: Subsystem, name: &str) -> Option<&'static Known> {
+    type Index = HashMap<&'static str, &'static Known>;
+    static INDEX: LazyLock<[Index; 2]> = LazyLock::new(|| {
+        [HTTP, STREAM].map(|plugins| plugins.iter().map(|known| (known.name, known)).collect())
+    });
+    let [http, stream] = &*INDEX;
+    match subsystem {
+        Subsystem::Http => http.get(name),
+        Subsystem::Stream => stream.get(name),
+    }
+    .copied()
+}
+
+/// Whether APISIX has a plugin of this name, in either subsystem.
+pub fn is_apisix(name: &str) -> bool {
+    find(Subsystem::Http, name).or_else(|| find(Subsystem::Stream, name)).is_some()
+}
+
+impl Subsystem {
+    /// All of APISIX's plugins, by priority from high to low.
+    pub fn plugins(self) -> &'static [Known] {
+        match self {
+            Subsystem::Http => HTTP,
+            Subsystem::Stream => STREAM,
+        }
+    }
+
+    /// `http` or `stream`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Subsystem::Http => "http",
+            Subsystem::Stream => "stream",
+        }
+    }
+}
+
+impl Known {
+    /// The facts. They are read each time, as hardly anybody asks.
+    pub fn facts(&self) -> Facts {
+        // The documents are constants of this crate, and a test reads each of them.
+        let mut document: Value =
+            serde_json::from_str(self.document).expect("the built-in documents are JSON");
+        let mut take = |name: &str| document.get_mut(name).map(Value::take);
+        let text = |value: Option<Value>| value.and_then(|value| value.as_str().map(str::to_owned));
+        Facts {
+            version: take("version").unwrap_or_else(|| 0.1.into()),
+            kind: text(take("type")),
+            scope: text(take("scope")),
+            schema: take("schema").unwrap_or_default(),
+            consumer_schema: take("consumer_schema"),
+            metadata_schema: take("metadata_schema"),
+        }
+    }
+
+    /// Why a resource of this kind is served without it; `None` if it is not, or if the plugin is built.
+    pub fn unseen_in(&self, kind: Kind) -> Option<&'static str> {
+        match self.unseen? {
+            Unseen::Everywhere(why) => Some(why),
+            Unseen::OnConsumers if matches!(kind, Kind::Consumer | Kind::Credential) => {
+                Some("it identifies nobody, as no route that asks for it is served")
+            }
+            Unseen::OnConsumers => None,
+        }
+    }
+
+    /// Whether it identifies consumers.
+    pub fn is_auth(&self) -> bool {
+        self.document.contains("\"type\": \"auth\"")
+    }
+}
+
+const TRACES: &str = "no traces are sent";
+const LOGS: &str = "its log entries are not sent";
+
+macro_rules! table {
+    ($subsystem:literal: $($name:literal $priority:literal $loaded:ident $(unseen $why:tt)?;)*) => {
+        &[$(Known {
+            name: $name,
+            priority: $priority,
+            by_default: table!(loaded $loaded),
+            unseen: table!(unseen $($why)?),
+            document: include_str!(concat!("../apisix/", $subsystem, "/", $name, ".json")),
+        },)*]
+    };
+    (loaded on) => { true };
+    (loaded off) => { false };
+    (unseen) => { None };
+    (unseen CREDENTIALS) => { Some(Unseen::OnConsumers) };
+    (unseen $why:expr) => { Some(Unseen::Everywhere($why)) };
+}
+
+static HTTP: &[Known] = table! { "http":
+    "real-ip" 23000 on;
+    "exit-transformer" 22950 off;
+    "ai" 22900 on unseen "routes are always found in a compiled tree";
+    "client-control" 22000 on;
+    "proxy-buffering" 21991 on unseen "responses are always streamed";
+    "proxy-control" 21990 on unseen "request bodies are always streamed";
+    "request-id" 12015 on;
+    "zipkin" 12011 on unseen TRACES;
+    "skywalking" 12010 off unseen TRACES;
+    "opentelemetry" 12009 off unseen TRACES;
+    "ext-plugin-pre-req" 12000 on;
+    "fault-injection" 11000 on;
+    "mocking" 10900 on;
+    "serverless-pre-function" 10000 on;
+    "batch-requests" 4010 off;
+    "cors" 4000 on;
+    "ip-restriction" 3000 on;
+    "ua-restriction" 2999 on;
+    "referer-restriction" 2990 on;
+    "csrf" 2980 on;
+    "uri-blocker" 2900 on;
+    "request-validation" 2800 on;
+    "chaitin-waf" 2700 on;
+    "multi-auth" 2600 on;
+    "openid-connect" 2599 on;
+    "saml-auth" 2598 on;
+    "cas-auth" 2597 on;
+    "authz-casbin" 2560 on;
+    "authz-casdoor" 2559 on;
+    "wolf-rbac" 2555 on unseen CREDENTIALS;
+    "ldap-auth-advanced" 2541 on unseen CREDENTIALS;
+    "ldap-auth" 2540 on unseen CREDENTIALS;
+    "hmac-auth" 2530 on;
+    "basic-auth" 2520 on;
+    "jwt-auth" 2510 on;
+    "jwe-decrypt" 2509 on unseen CREDENTIALS;
+    "key-auth" 2500 on;
+    "dingtalk-auth" 2430 on;
+    "feishu-auth" 2420 on;
+    "acl" 2410 on;
+    "consumer-restriction" 2400 on;
+    "attach-consumer-label" 2399 on;
+    "forward-auth" 2002 on;
+    "opa" 2001 on;
+    "authz-keycloak" 2000 on;
+    "data-mask" 1500 on;
+    "error-log-logger" 1091 off unseen LOGS;
+    "proxy-cache" 1085 on;
+    "body-transformer" 1080 on;
+    "ai-request-rewrite" 1073 on;
+    "ai-prompt-guard" 1072 on;
+    "ai-prompt-template" 1071 on;
+    "ai-prompt-decorator" 1070 on;
+    "ai-rag" 1060 on;
+    "ai-proxy-multi" 1041 on;
+    "ai-proxy" 1040 on;
+    "ai-cache" 1035 on;
+    "ai-aws-content-moderation" 1031 on;
+    "ai-rate-limiting" 1030 on;
+    "ai-aliyun-content-moderation" 1029 on;
+    "ai-lakera-guard" 1028 on;
+    "proxy-mirror" 1010 on;
+    "graphql-proxy-cache" 1009 on;
+    "proxy-rewrite" 1008 on;
+    "workflow" 1006 on;
+    "api-breaker" 1005 on;
+    "graphql-limit-count" 1004 on;
+    "limit-conn" 1003 on;
+    "limit-count" 1002 on;
+    "limit-req" 1001 on;
+    "node-status" 1000 off;
+    "brotli" 996 off;
+    "gzip" 995 on;
+    "server-info" 990 off unseen "`sluice status` tells about the running instance";
+    "traffic-label" 967 on;
+    "traffic-split" 966 on;
+    "redirect" 900 on;
+    "response-rewrite" 899 on;
+    "oas-validator" 512 on;
+    "mcp-bridge" 510 on;
+    "degraphql" 509 on;
+    "kafka-proxy" 508 on;
+    "dubbo-proxy" 507 off;
+    "grpc-transcode" 506 on;
+    "grpc-web" 505 on;
+    "http-dubbo" 504 on;
+    "public-api" 501 on;
+    "prometheus" 500 on;
+    "datadog" 495 on unseen LOGS;
+    "error-page" 450 off;
+    "lago" 415 on unseen LOGS;
+    "loki-logger" 414 on unseen LOGS;
+    "elasticsearch-logger" 413 on unseen LOGS;
+    "echo" 412 on;
+    "loggly" 411 on unseen LOGS;
+    "http-logger" 410 on;
+    "splunk-hec-logging" 409 on unseen LOGS;
+    "skywalking-logger" 408 on unseen LOGS;
+    "google-cloud-logging" 407 on unseen LOGS;
+    "sls-logger" 406 on unseen LOGS;
+    "tcp-logger" 405 on;
+    "kafka-logger" 403 on unseen LOGS;
+    "rocketmq-logger" 402 on unseen LOGS;
+    "syslog" 401 on;
+    "udp-logger" 400 on unseen LOGS;
+    "file-logger" 399 on;
+    "clickhouse-logger" 398 on unseen LOGS;
+    "tencent-cloud-cls" 397 on unseen LOGS;
+    "inspect" 200 on unseen "there is no Lua to set breakpoints in";
+    "log-rotate" 100 off unseen "log files are rotated from outside: move them and send SIGUSR1";
+    "example-plugin" 0 on;
+    "gm" -43 off;
+    "ocsp-stapling" -44 off;
+    "aws-lambda" -1899 on;
+    "azure-functions" -1900 on;
+    "openwhisk" -1901 on;
+    "openfunction" -1902 on;
+    "serverless-post-function" -2000 on;
+    "ext-plugin-post-req" -3000 on;
+    "ext-plugin-post-resp" -4000 on;
+};
+
+static STREAM: &[Known] = table! { "stream":
+    "ip-restriction" 3000 on;
+    "limit-conn" 1003 on;
+    "mqtt-proxy" 1000 on;
+    "traffic-split" 966 on;
+    "prometheus" 500 off;
+    "syslog" 401 on;
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Schema;
+
+    #[test]
+    fn each_document_reads_and_its_schemas_compile() {
+        for subsystem in [Subsystem::Http, Subsystem::Stream] {
+            for known in subsystem.plugins() {
+                let facts = known.facts();
+                assert!(facts.schema.is_object(), "{}", known.name);
+                assert_eq!(known.is_auth(), facts.kind.as_deref() == Some("auth"), "{}", known.name);
+                for schema in
+                    [Some(&facts.schema), facts.consumer_schema.as_ref(), facts.metadata_schema.as_ref()]
+                {
+                    if let Err(invalid) = schema.map_or(Ok(()), |schema| Schema::new(schema).map(drop)) {
+                        panic!("{}: {invalid} at {}", known.name, invalid.pointer);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_are_sorted_and_there_once() {
+        for subsystem in [Subsystem::Http, Subsystem::Stream] {
+            let plugins = subsystem.plugins();
+            for (at, known) in plugins.iter().enumerate() {
+                assert!(plugins[..at].iter().all(|other| other.name != known.name), "{}", known.name);
+                assert!(plugins[..at].iter().all(|other| other.priority >= known.priority), "{}", known.name);
+            }
+        }
+        assert_eq!((HTTP.len(), STREAM.len()), (120, 6));
+    }
+
+    #[test]
+    fn facts_are_those_of_the_document() {
+        let facts = find(Subsystem::Http, "limit-count").unwrap().facts();
+        assert_eq!(facts.version, 0.5);
+        assert!(facts.metadata_schema.is_some());
+        let facts = find(Subsystem::Http, "ldap-auth").unwrap().facts();
+        assert_eq!((facts.kind.as_deref(), facts.scope), (Some("auth"), None));
+        assert_eq!(facts.consumer_schema.unwrap()["required"], serde_json::json!(["user_dn"]));
+        assert_eq!(find(Subsystem::Http, "ai").unwrap().facts().scope.as_deref(), Some("global"));
+        assert!(find(Subsystem::Http, "mqtt-proxy").is_none() && is_apisix("mqtt-proxy"));
+    }
+}

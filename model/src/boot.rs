@@ -74,6 +74,9 @@ pub struct Boot {
     pub provider: Provider,
     /// The HTTP plugins that may be used; `None` is all there are.
     pub plugins: Option<Vec<String>>,
+    /// `sluice.strict_plugins` (ours): refuse plugins that this build lacks also where their absence
+    /// changes no answer.
+    pub strict_plugins: bool,
     pub prometheus: Prometheus,
     /// `plugin_attr` by plugin, as written; that of prometheus is here too.
     pub plugin_attr: Map<String, Value>,

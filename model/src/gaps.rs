@@ -7,10 +7,12 @@
 //! (`boot/keys.rs`) take their reasons from here. A feature that is built loses its row.
 //!
 //! Plugins are not in it: the catalog knows those there are, and
-//! [`apisix_plugins`](crate::apisix_plugins) those that APISIX has besides.
+//! [`apisix_plugins`](crate::apisix_plugins) those that APISIX has besides, and which of them nobody
+//! would miss.
 
 use serde_json::{Map, Value};
 
+use crate::apisix_plugins::{self, Subsystem};
 use crate::invalid::push_pointer;
 use crate::{Invalid, Kind};
 
@@ -76,7 +78,14 @@ pub const GRPC: &Gap = &Gap {
     why: "gRPC is not spoken yet",
     hint: "use `http`",
     effect: Effect::Refused,
-    asked_by: &[Ask::UpstreamValue("scheme", &["grpc"]), Ask::Kind(Kind::Proto)],
+    asked_by: &[Ask::UpstreamValue("scheme", &["grpc"])],
+};
+
+pub const PROTOS: &Gap = &Gap {
+    why: "gRPC is not transcoded yet",
+    hint: "a route that configures grpc-transcode is refused",
+    effect: Effect::Ignored,
+    asked_by: &[Ask::Kind(Kind::Proto)],
 };
 
 pub const STREAMS: &Gap = &Gap {
@@ -105,8 +114,12 @@ pub const SECRETS: &Gap = &Gap {
     why: "secret managers are not asked yet",
     hint: "put the secret into an environment variable and refer to that: `$env://NAME`",
     effect: Effect::Refused,
-    asked_by: &[Ask::Kind(Kind::Secret), Ask::PluginText("$secret://")],
+    asked_by: &[Ask::PluginText("$secret://")],
 };
+
+/// A manager that nothing refers to changes nothing; what refers to one is refused.
+pub const SECRET_MANAGERS: &Gap =
+    &Gap { effect: Effect::Ignored, asked_by: &[Ask::Kind(Kind::Secret)], ..*SECRETS };
 
 pub const TLS_TO_LOG_SERVERS: &Gap = &Gap {
     why: "log entries are not sent over TLS yet",
@@ -178,9 +191,11 @@ pub const ALL: &[&Gap] = &[
     TLS,
     TLS_TO_UPSTREAMS,
     GRPC,
+    PROTOS,
     STREAMS,
     STREAM_UPSTREAMS,
     SECRETS,
+    SECRET_MANAGERS,
     TLS_TO_LOG_SERVERS,
     LUA,
     DISCOVERY,
@@ -207,7 +222,28 @@ pub fn check(kind: Kind, value: &Value) -> Result<(), Invalid> {
 
 /// What a resource asks for that is not there and that it is used without.
 pub fn ignored(kind: Kind, value: &Value) -> Vec<Invalid> {
-    asked(kind, value, Effect::Ignored)
+    let mut found = asked(kind, value, Effect::Ignored);
+    for (name, why) in unseen_plugins(kind, value) {
+        let mut place = "/plugins".to_owned();
+        push_pointer(&mut place, name);
+        found.push(
+            Invalid::new(format!("plugin {name} has no effect: {why}"))
+                .at(place)
+                .hint("this version does not have it; set `sluice.strict_plugins` to refuse what it lacks"),
+        );
+    }
+    found
+}
+
+/// The plugins a resource configures that are not built, and that it is served without; with the
+/// reason.
+pub fn unseen_plugins(kind: Kind, value: &Value) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let subsystem = if kind == Kind::StreamRoute { Subsystem::Stream } else { Subsystem::Http };
+    let configured = plugins(kind, value).into_iter().flatten().filter(|(_, config)| !switched_off(config));
+    configured.filter_map(move |(name, _)| {
+        let known = apisix_plugins::find(subsystem, name)?;
+        Some((known.name, known.unseen_in(kind)?))
+    })
 }
 
 fn asked(kind: Kind, value: &Value, effect: Effect) -> Vec<Invalid> {
@@ -292,6 +328,9 @@ impl Ask {
         let why = gap.why;
         let mut invalid = match self {
             Ask::Kind(Kind::StreamRoute) => Invalid::new(why),
+            Ask::Kind(kind) if gap.effect == Effect::Ignored => {
+                Invalid::new(format!("{} have no effect: {why}", kind.collection()))
+            }
             Ask::Kind(kind) => Invalid::new(format!("{} are not supported yet: {why}", kind.collection())),
             Ask::UpstreamOther("discovery_type", _) => Invalid::new(format!(
                 "discovery {} is not supported by this version: {why}",

@@ -20,6 +20,7 @@ mod check;
 mod compile;
 mod lua;
 mod misfit;
+mod pattern;
 mod plain;
 mod resources;
 

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 use hashbrown::HashMap;
 use indexmap::IndexMap;
-use model::apisix_plugins::is_apisix;
-use model::{Invalid, Schema};
+use model::apisix_plugins::{self, Facts, Known, Subsystem, is_apisix};
+use model::{Invalid, Kind, Schema};
 use sdk::build::{Build, Names, Others, Owner, Services};
 use sdk::catalog::{About, Entry, Place, Scope};
 use sdk::chain::{Chain, Fitting, Stage};
@@ -21,6 +21,7 @@ use sdk::instance::Factory;
 use serde_json::{Value, json};
 
 use crate::ROWS;
+use crate::absent::Absent;
 use crate::meta::{self, Parts};
 
 /// All plugins, their schemas compiled once: those that are linked in, and hosted ones, which come and
@@ -35,6 +36,7 @@ pub struct Catalog {
     hosted: ArcSwap<BTreeMap<&'static str, Arc<Compiled>>>,
     /// Moves whenever a hosted plugin comes or goes.
     generation: AtomicU64,
+    absent: Absent,
 }
 
 /// A plugin with its schemas.
@@ -76,9 +78,21 @@ impl Compiled {
         let row = &self.row;
         About {
             name: row.name(),
+            subsystem: Subsystem::Http,
             priority: row.priority(),
-            version: row.version(),
             auth: row.is_auth(),
+            by_default: true,
+        }
+    }
+
+    fn facts(&self) -> Facts {
+        let row = &self.row;
+        let known = apisix_plugins::find(Subsystem::Http, row.name()).map(Known::facts);
+        let (kind, scope) = known.map(|facts| (facts.kind, facts.scope)).unwrap_or_default();
+        Facts {
+            version: row.version().parse::<f64>().map_or_else(|_| row.version().into(), Value::from),
+            kind: kind.or_else(|| row.is_auth().then(|| "auth".to_owned())),
+            scope,
             schema: with_meta(row.schema()),
             consumer_schema: row.consumer_schema(),
             metadata_schema: row.metadata_schema(),
@@ -93,7 +107,16 @@ impl Catalog {
         let linked = ROWS.iter().map(|row| Compiled::new(Row::Linked(*row))).collect::<Result<_, _>>()?;
         let by_name = ROWS.iter().enumerate().map(|(index, row)| (row.name(), index)).collect();
         let (hosted, generation) = (ArcSwap::default(), AtomicU64::new(0));
-        Ok(Catalog { services, attrs, linked, by_name, hosted, generation })
+        let absent = Absent::default();
+        Ok(Catalog { services, attrs, linked, by_name, hosted, generation, absent })
+    }
+
+    /// Refuses plugins of APISIX that this build lacks also where their absence would change no answer
+    /// (`sluice.strict_plugins`).
+    #[must_use]
+    pub fn strict(mut self, strict: bool) -> Catalog {
+        self.absent.strict = strict;
+        self
     }
 
     /// Adds a hosted plugin, in the place of one of the same name. What names it is compiled again
@@ -179,8 +202,10 @@ impl Catalog {
 impl sdk::Catalog for Catalog {
     fn check(&self, name: &str, config: &Value, place: Place) -> Result<(), Invalid> {
         if place == Place::Metadata {
-            let plugin = self.find(name)?;
-            return plugin.metadata_schema.check(&or_empty(config));
+            return match (self.find(name), Absent::find(name)) {
+                (Err(_), Some(known)) => self.absent.check(known, config, place),
+                (plugin, _) => plugin?.metadata_schema.check(&or_empty(config)),
+            };
         }
         let empty_list = config.as_array().is_some_and(Vec::is_empty);
         if !config.is_object() && !config.is_null() && !empty_list {
@@ -189,9 +214,10 @@ impl sdk::Catalog for Catalog {
                 Invalid::new(format!("invalid plugin conf for plugin [{name}]")).expected("an object")
             );
         }
-        let plugin = match self.find(name) {
-            Err(_) if meta::disabled(config) && is_apisix(name) => return Ok(()),
-            found => found?,
+        let plugin = match (self.find(name), Absent::find(name)) {
+            (Err(_), Some(known)) => return self.absent.check(known, config, place),
+            (Err(_), None) if meta::disabled(config) && is_apisix(name) => return Ok(()),
+            (found, _) => found?,
         };
         if place == Place::Consumer && plugin.row.phases().is_empty() {
             return Err(blame(name, before_consumers()));
@@ -217,9 +243,14 @@ impl sdk::Catalog for Catalog {
             if !meta::disabled(entry.config) && !self.is_listed(entry.name, scope) {
                 return Err(not_listed(entry.name).within(entry.name));
             }
-            let plugin = match self.find(entry.name) {
-                Err(_) if meta::disabled(entry.config) && is_apisix(entry.name) => continue,
-                found => found.map_err(|invalid| invalid.within(entry.name))?,
+            let plugin = match (self.find(entry.name), Absent::find(entry.name)) {
+                (Err(_), Some(known)) => {
+                    let checked = self.absent.check(known, entry.config, place_of(entry.owner));
+                    checked.map_err(|invalid| invalid.within(entry.name))?;
+                    continue;
+                }
+                (Err(_), None) if meta::disabled(entry.config) && is_apisix(entry.name) => continue,
+                (found, _) => found.map_err(|invalid| invalid.within(entry.name))?,
             };
             // What an auth plugin carries on a consumer is a credential, no stage.
             if plugin.row.is_auth() && matches!(entry.owner.collection, "consumers" | "credentials") {
@@ -258,8 +289,30 @@ impl sdk::Catalog for Catalog {
         let hosted = self.hosted.load();
         let mut all: Vec<About> =
             self.linked.iter().chain(hosted.values()).map(|plugin| plugin.about()).collect();
+        for subsystem in [Subsystem::Http, Subsystem::Stream] {
+            let known = subsystem.plugins().iter().map(|known| About {
+                name: known.name,
+                subsystem,
+                priority: known.priority,
+                auth: known.is_auth(),
+                by_default: known.by_default,
+            });
+            let here = |name| subsystem == Subsystem::Http && self.find(name).is_ok();
+            all.extend(known.filter(|about| !here(about.name)));
+        }
         all.sort_by_key(|about| std::cmp::Reverse(about.priority));
         all
+    }
+
+    fn facts(&self, subsystem: Subsystem, name: &str) -> Option<Facts> {
+        match self.find(name) {
+            Ok(plugin) if subsystem == Subsystem::Http => Some(plugin.facts()),
+            _ => {
+                let mut facts = apisix_plugins::find(subsystem, name)?.facts();
+                facts.schema = with_meta(facts.schema);
+                Some(facts)
+            }
+        }
     }
 
     fn generation(&self) -> u64 {
@@ -361,12 +414,12 @@ fn refers(config: &Value) -> bool {
 }
 
 /// `key-auth:` with nothing after it is `key-auth: {}`.
-fn or_empty(config: &Value) -> Value {
+pub(crate) fn or_empty(config: &Value) -> Value {
     if config.is_null() { json!({}) } else { config.clone() }
 }
 
 /// A plugin's schema with `_meta` let in.
-fn with_meta(mut schema: Value) -> Value {
+pub(crate) fn with_meta(mut schema: Value) -> Value {
     if let Some(schema) = schema.as_object_mut() {
         schema.insert("$comment".into(), "this is a mark for our injected plugin schema".into());
         let properties = schema.entry("properties").or_insert_with(|| json!({}));
@@ -377,13 +430,22 @@ fn with_meta(mut schema: Value) -> Value {
     schema
 }
 
-fn blame(name: &str, invalid: Invalid) -> Invalid {
+/// Where the configuration of this owner stands.
+fn place_of(owner: &Owner) -> Place {
+    match owner.collection {
+        "consumers" | "credentials" => Place::Consumer,
+        _ => Place::Route,
+    }
+}
+
+pub(crate) fn blame(name: &str, invalid: Invalid) -> Invalid {
     invalid.said(&format!("failed to check the configuration of plugin {name} err: "))
 }
 
 /// Without its plugin a resource would do something else than it says.
 pub fn not_listed(name: &str) -> Invalid {
-    if !ROWS.iter().any(|row| row.name() == name) {
+    let unseen = || Absent::find(name).is_some_and(|known| known.unseen_in(Kind::Route).is_some());
+    if !ROWS.iter().any(|row| row.name() == name) && !unseen() {
         return unknown(name);
     }
     Invalid::new(format!("unknown plugin [{name}]: the list of plugins does not have it"))
@@ -391,7 +453,7 @@ pub fn not_listed(name: &str) -> Invalid {
         .hint(format!("add `{name}` to `plugins` in config.yaml (or apisix.yaml, if that has the list)"))
 }
 
-fn unknown(name: &str) -> Invalid {
+pub(crate) fn unknown(name: &str) -> Invalid {
     if is_apisix(name) {
         return Invalid::new(format!(
             "unknown plugin [{name}]: a plugin of APISIX that this version does not have"
@@ -447,7 +509,7 @@ mod tests {
         assert_eq!(invalid.reason, "unknown plugin [key-auht]");
         assert_eq!(invalid.hint.as_deref(), Some("did you mean `key-auth`?"));
         assert!(
-            reason("ldap-auth", json!({}), Place::Route)
+            reason("ldap-auth", json!({"base_dn": "o", "ldap_uri": "h"}), Place::Route)
                 .starts_with("unknown plugin [ldap-auth]: a plugin of")
         );
         let all = IndexMap::from([("key-auth".to_owned(), json!({"header": 1}))]);
@@ -653,6 +715,8 @@ mod tests {
         assert_eq!((plugin, &credential.key[..]), ("key-auth", &b"auth-one"[..]));
         assert!(catalog.credential("limit-count", &json!({})).unwrap().is_none());
         assert!(catalog.credential("key-auth", &json!({})).is_err());
-        assert!(catalog.about().iter().any(|about| about.auth && about.consumer_schema.is_some()));
+        assert!(
+            catalog.facts(Subsystem::Http, "key-auth").is_some_and(|facts| facts.consumer_schema.is_some())
+        );
     }
 }

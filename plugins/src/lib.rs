@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types))]
 
+mod absent;
 #[cfg(test)]
 mod agree;
 mod auth;
@@ -139,11 +140,9 @@ mod tests {
     #[test]
     fn every_plugin_states_its_order_as_apisix_has_it() {
         for row in ROWS.iter().filter(|row| !apisix_plugins::OWN.contains(&row.name())) {
-            let (_, priority) = apisix_plugins::APISIX
-                .iter()
-                .find(|(name, _)| *name == row.name())
+            let known = apisix_plugins::find(apisix_plugins::Subsystem::Http, row.name())
                 .unwrap_or_else(|| panic!("{} is in no list of APISIX's", row.name()));
-            assert_eq!(row.priority(), *priority, "{}", row.name());
+            assert_eq!(row.priority(), known.priority, "{}", row.name());
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use indexmap::IndexMap;
 use model::Invalid;
+pub use model::apisix_plugins::{Facts, Subsystem};
 use serde_json::Value;
 
 use crate::build::{Names, Owner};
@@ -42,19 +43,19 @@ pub enum Place {
     Metadata,
 }
 
-/// What the Admin API tells about a plugin.
-#[derive(Debug, Clone)]
+/// A plugin that configurations may name.
+#[derive(Debug, Clone, Copy)]
 pub struct About {
     pub name: &'static str,
+    pub subsystem: Subsystem,
     pub priority: i32,
-    pub version: &'static str,
+    /// It identifies consumers.
     pub auth: bool,
-    pub schema: Value,
-    pub consumer_schema: Option<Value>,
-    pub metadata_schema: Option<Value>,
+    /// Loaded where no list of plugins says otherwise.
+    pub by_default: bool,
 }
 
-/// All plugins this build has. Implemented by `plugins::Catalog`.
+/// All plugins. Implemented by `plugins::Catalog`.
 pub trait Catalog: Send + Sync + fmt::Debug {
     /// Checks one plugin's configuration in APISIX's words. The pointer in the
     /// error is relative to the configuration.
@@ -81,6 +82,10 @@ pub trait Catalog: Send + Sync + fmt::Debug {
         0
     }
 
-    /// All plugins, by priority from high to low.
+    /// All plugins of both subsystems, those of APISIX that this build lacks included, by priority
+    /// from high to low.
     fn about(&self) -> Vec<About>;
+
+    /// What the Admin API tells about a plugin, schemas first of all. They are made on demand.
+    fn facts(&self, subsystem: Subsystem, name: &str) -> Option<Facts>;
 }

@@ -77,8 +77,8 @@ impl Names {
 fn known(name: &str) -> Result<Option<i32>> {
     let file = root().join("model/src/apisix_plugins.rs");
     let text = fs::read_to_string(file).context("the list of APISIX's plugins")?;
-    let start = format!("(\"{name}\", ");
-    let number = text.split_once(&start).and_then(|(_, rest)| rest.split(')').next());
+    let start = format!("\n    \"{name}\" ");
+    let number = text.split_once(&start).and_then(|(_, rest)| rest.split([' ', ';']).next());
     number.map(|number| number.trim().parse().with_context(|| format!("the priority of {name}"))).transpose()
 }
 

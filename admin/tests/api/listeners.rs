@@ -38,7 +38,8 @@ async fn the_control_api_shows_what_is_there() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(
-        ControlApi::new(store.clone(), &Plugins::new(), Arc::new(Boot)).serve(listener, Limits::default()),
+        ControlApi::new(store.clone(), Arc::new(Plugins::new()), Arc::new(Boot))
+            .serve(listener, Limits::default()),
     );
     let get = async |path: &str| {
         let (status, body) = call(address, &format!("GET {path} HTTP/1.1")).await;

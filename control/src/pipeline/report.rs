@@ -26,6 +26,8 @@ pub struct Report {
     pub dangling: Arc<[Rejected]>,
     /// What a declarative file holds that could not be taken.
     pub findings: Arc<[Diagnostic]>,
+    /// Plugins that are not built and that resources are served without; how many name each.
+    pub unseen_plugins: Vec<(&'static str, usize)>,
     /// Names that cannot be looked up now, and why.
     pub failing_names: Vec<(String, String)>,
     /// Snapshots published so far.
@@ -47,6 +49,7 @@ impl Default for Report {
             rejected: Arc::default(),
             dangling: Arc::default(),
             findings: Arc::default(),
+            unseen_plugins: Vec::new(),
             failing_names: Vec::new(),
             compiles: 0,
             last_compile: Duration::ZERO,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use futures_util::stream;
 use model::{Key, Kind};
-use sdk::catalog::About;
+use sdk::catalog::Facts;
 use serde_json::Value;
 use snapshot::parallel;
 
@@ -40,8 +40,13 @@ struct Sealer {
 }
 
 impl Sealed {
-    /// `plugins`: the `encrypt_fields` of their schemas name the secrets.
-    pub fn over(inner: Arc<dyn Store>, ring: Ring, seals: bool, plugins: &[About]) -> Sealed {
+    /// The `encrypt_fields` of the plugins' schemas name the secrets.
+    pub fn over(
+        inner: Arc<dyn Store>,
+        ring: Ring,
+        seals: bool,
+        plugins: impl IntoIterator<Item = (&'static str, Facts)>,
+    ) -> Sealed {
         let sealer = Sealer { ring, fields: Fields::of(plugins), seals };
         Sealed { inner, sealer: Arc::new(sealer) }
     }

@@ -4,11 +4,12 @@ use serde_json::Value;
 
 use super::keys;
 use super::shape::Shape;
+use crate::apisix_plugins::{self, Subsystem};
 use crate::diagnostic::{Diagnostic, Source};
 use crate::document::Document;
 use crate::invalid::{nearest, push_pointer};
 use crate::schema::json_name;
-use crate::{Invalid, apisix_plugins, gaps};
+use crate::{Invalid, Kind, gaps};
 
 /// Gathers what is found in a file.
 pub struct Findings<'a> {
@@ -166,7 +167,12 @@ fn ignored(mut invalid: Invalid) -> Invalid {
 }
 
 fn known_plugins<'a>(built: &'a [&'a str]) -> impl Iterator<Item = &'a str> {
-    built.iter().copied().chain(apisix_plugins::APISIX.iter().map(|(name, _)| *name))
+    built.iter().copied().chain(Subsystem::Http.plugins().iter().map(|known| known.name))
+}
+
+/// Whether resources are served without it, should it not be built.
+fn is_unseen(name: &str) -> bool {
+    apisix_plugins::find(Subsystem::Http, name).is_some_and(|known| known.unseen_in(Kind::Route).is_some())
 }
 
 /// What is wrong with the names of a list of plugins: one finding for each that nobody knows, and
@@ -177,10 +183,10 @@ pub fn unknown_plugins<'a>(
     built: &[&str],
 ) -> Vec<Invalid> {
     let mut found = Vec::new();
-    let mut lacking = Vec::new();
+    let (mut lacking, mut unseen) = (Vec::new(), Vec::new());
     for (pointer, name) in names.filter(|(_, name)| !built.contains(name)) {
         if apisix_plugins::is_apisix(name) {
-            lacking.push(name);
+            if is_unseen(name) { &mut unseen } else { &mut lacking }.push(name);
             continue;
         }
         let invalid = Invalid::new(format!("unknown plugin `{name}` in the list of plugins")).at(pointer);
@@ -189,17 +195,17 @@ pub fn unknown_plugins<'a>(
             None => invalid,
         });
     }
-    if !lacking.is_empty() {
-        let plural = if lacking.len() == 1 { "plugin" } else { "plugins" };
-        let names = lacking.join(", ");
-        found.push(
-            Invalid::new(format!(
-                "this version does not have {} {plural} of the list: {names}",
-                lacking.len()
-            ))
-            .at(list)
-            .hint("a resource that configures one of them is refused"),
-        );
+    for (names, effect) in [
+        (lacking, "a resource that configures one of them is refused"),
+        (unseen, "a resource that configures one of them is served without it: no answer changes"),
+    ] {
+        if names.is_empty() {
+            continue;
+        }
+        let (count, plural) = (names.len(), if names.len() == 1 { "plugin" } else { "plugins" });
+        let names = names.join(", ");
+        let told = format!("this version does not have {count} {plural} of the list: {names}");
+        found.push(Invalid::new(told).at(list).hint(effect));
     }
     found
 }

@@ -211,6 +211,8 @@ pub const ROWS: &[Row] = &[
     used("graphql.max_size", Shape::Count { min: 0, max: 1 << 40 }),
     used("plugins", Shape::Texts),
     used("stream_plugins", Shape::Texts),
+    // Ours.
+    used("sluice.strict_plugins", Shape::Bool),
     used("plugin_attr.prometheus.export_uri", Shape::Text),
     used("plugin_attr.prometheus.metric_prefix", Shape::Text),
     used("plugin_attr.prometheus.enable_export_server", Shape::Bool),

@@ -72,6 +72,7 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
         role,
         provider: provider(file, role)?,
         plugins: file.texts("/plugins"),
+        strict_plugins: file.bool("/sluice/strict_plugins", false),
         prometheus: prometheus(file.below("/plugin_attr/prometheus")),
         plugin_attr: file.get("/plugin_attr").and_then(Value::as_object).cloned().unwrap_or_default(),
     })

@@ -381,7 +381,7 @@ fn walk_unnamed<R: Misfit>(rules: &ObjectRules, value: &mut Value) -> Result<(),
     for (name, child) in map.iter_mut() {
         let mut known = rules.properties.iter().any(|property| property.name == *name);
         for pattern in &rules.patterns {
-            if pattern.regex.is_match(name.as_bytes()) {
+            if pattern.regex.is_match(name) {
                 known = true;
                 pattern.node.walk(child).map_err(|refusal: R| {
                     refusal.explained(|invalid| {

@@ -3,9 +3,9 @@
 //! Everything that can be decided once is decided here: patterns are compiled,
 //! references followed, messages that do not depend on the value are written.
 
-use regex::bytes::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
 
+use super::pattern::Pattern;
 use crate::Invalid;
 use crate::invalid::push_pointer;
 
@@ -61,7 +61,7 @@ pub struct ObjectRules {
     pub required: Vec<String>,
     /// Dependencies of names that are not among `properties`.
     pub dependencies: Vec<(String, Dependency)>,
-    pub patterns: Vec<Pattern>,
+    pub patterns: Vec<PatternRule>,
     pub additional: Additional,
     pub min: Option<usize>,
     pub max: Option<usize>,
@@ -83,9 +83,9 @@ pub enum Dependency {
 }
 
 #[derive(Debug)]
-pub struct Pattern {
+pub struct PatternRule {
     pub source: String,
-    pub regex: Regex,
+    pub regex: Pattern,
     pub node: Subschema,
 }
 
@@ -112,7 +112,7 @@ pub struct ArrayRules {
 pub struct StringRules {
     pub min: Option<usize>,
     pub max: Option<usize>,
-    pub pattern: Option<(String, Regex)>,
+    pub pattern: Option<(String, Pattern)>,
 }
 
 #[derive(Debug, Default)]
@@ -143,7 +143,7 @@ pub struct Branch {
 pub enum Format {
     Ipv4,
     Ipv6,
-    Pattern(&'static str, Regex),
+    Pattern(&'static str, Pattern),
 }
 
 /// Compiles a whole document.
@@ -241,9 +241,9 @@ impl Compiler<'_> {
         let mut patterns = Vec::new();
         for (source, value) in object(map, "patternProperties")?.into_iter().flatten() {
             let place = |invalid: Invalid| invalid.within(source).under("/patternProperties");
-            patterns.push(Pattern {
+            patterns.push(PatternRule {
                 source: source.clone(),
-                regex: regex(source).map_err(place)?,
+                regex: Pattern::new(source).map_err(place)?,
                 node: self.node(value, depth + 1).map_err(place)?,
             });
         }
@@ -395,7 +395,7 @@ fn string_rules(map: &Map<String, Value>) -> Result<Option<StringRules>, Invalid
     let pattern = match map.get("pattern") {
         None => None,
         Some(Value::String(source)) => {
-            Some((source.clone(), regex(source).map_err(|invalid| invalid.at("/pattern"))?))
+            Some((source.clone(), Pattern::new(source).map_err(|invalid| invalid.at("/pattern"))?))
         }
         Some(_) => return Err(wrong("pattern", "a string")),
     };
@@ -435,16 +435,7 @@ fn format(map: &Map<String, Value>) -> Result<Option<Format>, Invalid> {
         Some("uri") => ("uri", r"^[a-zA-Z][a-zA-Z0-9+.-]*:\S*$"),
         _ => return Ok(None),
     };
-    Ok(Some(Format::Pattern(pattern.0, regex(pattern.1)?)))
-}
-
-/// Patterns match bytes, as PCRE without its `u` flag does; `$` is the very end,
-/// never before a last newline as in PCRE, since that lets a newline slip through.
-fn regex(source: &str) -> Result<Regex, Invalid> {
-    RegexBuilder::new(source)
-        .unicode(false)
-        .build()
-        .map_err(|error| Invalid::new(format!("pattern {source} does not compile: {error}")))
+    Ok(Some(Format::Pattern(pattern.0, Pattern::new(pattern.1)?)))
 }
 
 fn object<'a>(map: &'a Map<String, Value>, keyword: &str) -> Result<Option<&'a Map<String, Value>>, Invalid> {

@@ -49,7 +49,7 @@ pub fn check_string<R: Misfit>(rules: &StringRules, text: &str) -> Result<(), R>
         }));
     }
     match &rules.pattern {
-        Some((source, regex)) if !regex.is_match(text.as_bytes()) => Err(R::of(|| {
+        Some((source, regex)) if !regex.is_match(text) => Err(R::of(|| {
             let (pattern, got) = (lua::quoted(source), lua::quoted(text));
             Invalid::new(format!("failed to match pattern {pattern} with {got}"))
                 .expected(format!("a string that matches {source}"))
@@ -122,7 +122,7 @@ pub fn check_format<R: Misfit>(format: &Format, text: &str) -> Result<(), R> {
     let (name, fits) = match format {
         Format::Ipv4 => ("ipv4", text.parse::<Ipv4Addr>().is_ok()),
         Format::Ipv6 => ("ipv6", text.parse::<Ipv6Addr>().is_ok()),
-        Format::Pattern(name, regex) => (*name, regex.is_match(text.as_bytes())),
+        Format::Pattern(name, regex) => (*name, regex.is_match(text)),
     };
     if fits {
         return Ok(());

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
+use model::apisix_plugins::{self, Subsystem};
 use model::{Entry, Invalid, Key, Kind, Plugins, Resource};
+use sdk::catalog::Place;
 use sdk::consumers::{Credential, Identity, Secret};
 use sdk::{Chain, Consumer};
 
@@ -179,7 +181,16 @@ impl Compiler {
         let made = self.try_both(key, entry, last_good, |compiler, entry| {
             let Some(plugins) = entry.resource.plugins() else { return Ok(None) };
             let (mut proofs, others) = compiler.proofs(plugins)?;
-            match others.keys().next() {
+            // One that this build lacks identifies nobody; the catalog says whether it may stand there.
+            let lacking = |name: &str| {
+                let known = apisix_plugins::find(Subsystem::Http, name);
+                known.is_some_and(|known| known.is_auth() && known.unseen_in(Kind::Credential).is_some())
+            };
+            for (name, config) in others.iter().filter(|(name, _)| lacking(name)) {
+                let checked = compiler.catalog.check(name, config, Place::Consumer);
+                checked.map_err(|invalid| invalid.within(name).under("/plugins"))?;
+            }
+            match others.keys().find(|name| !lacking(name)) {
                 Some(other) => Err(Invalid::new("only supports auth type plugins in consumer credential")
                     .within(other)
                     .under("/plugins")

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use model::declarative::{Declarative, Format};
 use model::{Desired, Entry, Invalid, Key, Kind, Resource};
 use sdk::build::Names;
-use sdk::catalog::{About, Place, Scope};
+use sdk::catalog::{About, Facts, Place, Scope, Subsystem};
 use sdk::chain::Fitting;
 use sdk::consumers::Credential;
 use sdk::{Catalog, Chain, Instance, Phase, Phases, UpstreamHandle};
@@ -91,6 +91,10 @@ impl Catalog for Plugins {
 
     fn about(&self) -> Vec<About> {
         Vec::new()
+    }
+
+    fn facts(&self, _: Subsystem, _: &str) -> Option<Facts> {
+        None
     }
 }
 

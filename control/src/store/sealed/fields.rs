@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use model::{Key, Kind};
-use sdk::catalog::About;
+use sdk::catalog::Facts;
 use serde_json::Value;
 
 /// Paths of secret fields by plugin. Plugins without secrets are left out.
@@ -21,21 +21,25 @@ type Paths = HashMap<String, Vec<String>>;
 pub(super) type Visit<'v> = &'v mut dyn FnMut(&str, &mut String);
 
 impl Fields {
-    pub fn of(plugins: &[About]) -> Fields {
-        let paths = |schema: fn(&About) -> Option<&Value>| {
-            let secret = |about: &About| {
-                let fields = schema(about)?.get("encrypt_fields")?.as_array()?;
-                let paths: Vec<String> = fields.iter().filter_map(Value::as_str).map(str::to_owned).collect();
-                (!paths.is_empty()).then(|| (about.name.to_owned(), paths))
+    pub fn of(plugins: impl IntoIterator<Item = (&'static str, Facts)>) -> Fields {
+        let mut found = Fields::default();
+        for (name, facts) in plugins {
+            let Facts { schema, consumer_schema, metadata_schema, .. } = &facts;
+            let add = |paths: &mut Paths, schema: Option<&Value>| {
+                let fields = schema.and_then(|schema| schema.get("encrypt_fields")?.as_array());
+                let texts = fields.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
+                let texts: Vec<String> = texts.collect();
+                // A plugin of both subsystems has the same secrets in both.
+                if !texts.is_empty() {
+                    paths.insert(name.to_owned(), texts);
+                }
             };
-            plugins.iter().filter_map(secret).collect()
-        };
-        Fields {
-            on_routes: paths(|about| Some(&about.schema)),
+            add(&mut found.on_routes, Some(schema));
             // Other plugins than auth plugins have the same schema on consumers.
-            on_consumers: paths(|about| about.consumer_schema.as_ref().or(Some(&about.schema))),
-            in_metadata: paths(|about| about.metadata_schema.as_ref()),
+            add(&mut found.on_consumers, consumer_schema.as_ref().or(Some(schema)));
+            add(&mut found.in_metadata, metadata_schema.as_ref());
         }
+        found
     }
 
     /// Whether resources of this kind can hold secrets of plugins.
@@ -118,16 +122,14 @@ mod tests {
 
     use super::*;
 
-    fn about(name: &'static str, schema: Value, consumer: Option<Value>, metadata: Option<Value>) -> About {
-        About {
-            name,
-            priority: 1,
-            version: "0.1",
-            auth: consumer.is_some(),
-            schema,
-            consumer_schema: consumer,
-            metadata_schema: metadata,
-        }
+    fn about(
+        name: &'static str,
+        schema: Value,
+        consumer_schema: Option<Value>,
+        metadata_schema: Option<Value>,
+    ) -> (&'static str, Facts) {
+        let (version, kind, scope) = (json!(0.1), None, None);
+        (name, Facts { version, kind, scope, schema, consumer_schema, metadata_schema })
     }
 
     fn found(fields: &Fields, key: &Key, mut value: Value) -> Vec<(String, String)> {
@@ -138,7 +140,7 @@ mod tests {
 
     #[test]
     fn secrets_are_where_schemas_say() {
-        let fields = Fields::of(&[
+        let fields = Fields::of([
             about("key-auth", json!({}), Some(json!({"encrypt_fields": ["key"]})), None),
             about("deep", json!({"encrypt_fields": ["a.b.c", "list", "map", "none"]}), None, None),
             about("logger", json!({}), None, Some(json!({"encrypt_fields": ["token"]}))),
@@ -175,7 +177,7 @@ mod tests {
     #[test]
     fn what_names_no_such_plugin_is_not_read() {
         let fields =
-            Fields::of(&[about("key-auth", json!({}), Some(json!({"encrypt_fields": ["key"]})), None)]);
+            Fields::of([about("key-auth", json!({}), Some(json!({"encrypt_fields": ["key"]})), None)]);
         assert!(fields.may_stand_in(Kind::Consumer, r#"{"plugins":{"key-auth":{}}}"#));
         assert!(
             !fields.may_stand_in(Kind::Consumer, r#"{"plugins":{"my-key-auth":{}},"desc":"x key-auth"}"#)

@@ -8,20 +8,20 @@ use crate::store::{Expect, Memory};
 const OLD: &str = "edd1c9f0985e76a2";
 const NEW: &str = "qeddd145sfvddff3";
 
-fn plugins() -> Vec<About> {
-    vec![About {
-        name: "key-auth",
-        priority: 1,
-        version: "0.1",
-        auth: true,
+fn plugins() -> [(&'static str, Facts); 1] {
+    let facts = Facts {
+        version: json!(0.1),
+        kind: Some("auth".to_owned()),
+        scope: None,
         schema: json!({}),
         consumer_schema: Some(json!({"encrypt_fields": ["key"]})),
         metadata_schema: None,
-    }]
+    };
+    [("key-auth", facts)]
 }
 
 fn over(inner: &Arc<Memory>, keys: &[&str], seals: bool) -> Sealed {
-    Sealed::over(inner.clone(), Ring::new(keys).unwrap(), seals, &plugins())
+    Sealed::over(inner.clone(), Ring::new(keys).unwrap(), seals, plugins())
 }
 
 fn consumer(key: &str) -> Value {
