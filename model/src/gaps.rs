@@ -74,13 +74,6 @@ pub const TLS_TO_UPSTREAMS: &Gap = &Gap {
     asked_by: &[Ask::UpstreamValue("scheme", &["https", "grpcs"])],
 };
 
-pub const GRPC: &Gap = &Gap {
-    why: "gRPC is not spoken yet",
-    hint: "use `http`",
-    effect: Effect::Refused,
-    asked_by: &[Ask::UpstreamValue("scheme", &["grpc"])],
-};
-
 pub const PROTOS: &Gap = &Gap {
     why: "gRPC is not transcoded yet",
     hint: "a route that configures grpc-transcode is refused",
@@ -190,7 +183,6 @@ impl Gap {
 pub const ALL: &[&Gap] = &[
     TLS,
     TLS_TO_UPSTREAMS,
-    GRPC,
     PROTOS,
     STREAMS,
     STREAM_UPSTREAMS,

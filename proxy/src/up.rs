@@ -2,9 +2,222 @@
 
 pub(crate) mod connect;
 pub(crate) mod h1;
+pub(crate) mod h2;
+pub(crate) mod links;
 pub(crate) mod pool;
 
+use std::time::Duration;
+
 use wire::h1::encode::BadTarget;
+use wire::{Fields, Method, ResponseHead};
+
+use crate::buffers::Buffer;
+use crate::clock::Waiter;
+use crate::exchange::fault::Fault;
+use crate::io::Failed;
+use crate::worker::Worker;
+
+/// What one request goes on: a connection of its own, or its part of one.
+pub(crate) enum Upstream {
+    H1(h1::Conn),
+    // Boxed, as HTTP/1 should not carry its size around.
+    H2(Box<h2::Stream>),
+}
+
+/// Sends one request.
+pub(crate) enum Sender<'a> {
+    H1(h1::Sender<'a>),
+    H2(h2::Sender<'a>),
+}
+
+/// Reads the response to it.
+pub(crate) enum Receiver<'a> {
+    H1(h1::Receiver<'a>),
+    H2(h2::Receiver<'a>),
+}
+
+impl Upstream {
+    /// The connection has carried a request before this one, so it may have died unnoticed.
+    #[inline]
+    pub(crate) fn is_reused(&self) -> bool {
+        match self {
+            Upstream::H1(conn) => conn.reused,
+            Upstream::H2(stream) => stream.is_reused(),
+        }
+    }
+
+    /// Begins a request. The first waiter is for sending it, the second for its response; `out` holds
+    /// what is to be written, and is memory that is used again.
+    #[inline]
+    pub(crate) fn begin<'a>(
+        &'a mut self,
+        worker: &'a Worker,
+        waiters: [&'a Waiter; 2],
+        out: &'a mut Vec<u8>,
+        send_timeout: Duration,
+    ) -> (Sender<'a>, Receiver<'a>) {
+        match self {
+            Upstream::H1(conn) => {
+                let (to, from) = conn.begin(worker, waiters, out, send_timeout);
+                (Sender::H1(to), Receiver::H1(from))
+            }
+            Upstream::H2(stream) => {
+                let (to, from) = stream.begin(worker, waiters, out, send_timeout);
+                (Sender::H2(to), Receiver::H2(from))
+            }
+        }
+    }
+}
+
+impl Sender<'_> {
+    /// Makes the head. It goes out with the first piece of the body.
+    #[inline]
+    pub(crate) fn head(&mut self, head: &impl Head, size: Size, wish: h1::Wish) -> Result<(), BadTarget> {
+        match self {
+            Sender::H1(to) => to.head(head, size, wish),
+            Sender::H2(to) => to.head(head, size),
+        }
+    }
+
+    /// Writes a piece of the body, and its end with the last one.
+    #[inline]
+    pub(crate) async fn write(
+        &mut self,
+        bytes: &[u8],
+        last: bool,
+        trailers: Option<&Fields>,
+    ) -> Result<(), Failed> {
+        match self {
+            Sender::H1(to) => to.write(bytes, last, trailers).await,
+            Sender::H2(to) => to.write(bytes, last, trailers).await,
+        }
+    }
+
+    /// Writes a piece that is in chunked coding already; to HTTP/1 alone.
+    #[inline]
+    pub(crate) async fn relay(&mut self, bytes: &[u8]) -> Result<(), Failed> {
+        match self {
+            Sender::H1(to) => to.relay(bytes).await,
+            Sender::H2(_) => Err(Failed::Closed),
+        }
+    }
+
+    /// Writes a head that no body follows, or not yet.
+    #[inline]
+    pub(crate) async fn flush(&mut self) -> Result<(), Failed> {
+        match self {
+            Sender::H1(to) => to.flush().await,
+            Sender::H2(to) => to.flush(),
+        }
+    }
+}
+
+impl Receiver<'_> {
+    /// Reads the next head: an interim response, a switch of protocols or the final response. When
+    /// `deadline` has passed, `late` says how much longer it may take.
+    #[inline]
+    pub(crate) async fn head(
+        &mut self,
+        head: &mut ResponseHead,
+        method: Method,
+        deadline: &mut u64,
+        late: impl Fn() -> Result<u64, Fault>,
+    ) -> Result<(), Fault> {
+        match self {
+            Receiver::H1(from) => from.head(head, method, deadline, late).await,
+            Receiver::H2(from) => from.head(head, method, deadline, late).await,
+        }
+    }
+
+    /// Takes a piece of the body from what was read: in chunked coding as it is, if `framed`, or else
+    /// without any. False if more must be read.
+    #[inline]
+    pub(crate) fn take(&mut self, framed: bool) -> Result<bool, Fault> {
+        match self {
+            Receiver::H1(from) => from.take(framed),
+            Receiver::H2(from) => from.take(),
+        }
+    }
+
+    /// The piece that was taken.
+    #[inline]
+    pub(crate) fn piece(&self) -> &[u8] {
+        match self {
+            Receiver::H1(from) => from.piece(),
+            Receiver::H2(from) => from.piece(),
+        }
+    }
+
+    /// The piece is done with.
+    #[inline]
+    pub(crate) fn used(&mut self) {
+        match self {
+            Receiver::H1(from) => from.used(),
+            Receiver::H2(from) => from.used(),
+        }
+    }
+
+    /// No piece comes after the one that was taken.
+    #[inline]
+    pub(crate) fn is_complete(&self) -> bool {
+        match self {
+            Receiver::H1(from) => from.is_complete(),
+            Receiver::H2(from) => from.is_complete(),
+        }
+    }
+
+    /// The body comes in chunks, which can go on as they are.
+    #[inline]
+    pub(crate) fn is_chunked(&self) -> bool {
+        match self {
+            Receiver::H1(from) => from.is_chunked(),
+            Receiver::H2(_) => false,
+        }
+    }
+
+    /// The trailers behind a body that was taken out of its coding.
+    #[inline]
+    pub(crate) fn trailers(&self) -> Option<&Fields> {
+        match self {
+            Receiver::H1(from) => from.trailers(),
+            Receiver::H2(from) => from.trailers(),
+        }
+    }
+
+    /// Reads more of the body.
+    #[inline]
+    pub(crate) async fn read(&mut self, deadline: u64) -> Result<(), Fault> {
+        match self {
+            Receiver::H1(from) => from.read(deadline).await,
+            Receiver::H2(from) => from.read(deadline).await,
+        }
+    }
+
+    /// Drops what is here of a body that nobody wants.
+    pub(crate) fn skip(&mut self) {
+        match self {
+            Receiver::H1(from) => from.skip(),
+            // With the stream, all of it goes.
+            Receiver::H2(_) => {}
+        }
+    }
+
+    /// Whether another request may follow on a connection that carries one at a time.
+    pub(crate) fn may_be_reused(&self) -> bool {
+        match self {
+            Receiver::H1(from) => from.may_be_reused(),
+            Receiver::H2(_) => false,
+        }
+    }
+
+    /// What was read behind the head, where the connection becomes a tunnel.
+    pub(crate) fn into_rest(self) -> Option<Buffer> {
+        match self {
+            Receiver::H1(from) => from.into_rest(),
+            Receiver::H2(_) => None,
+        }
+    }
+}
 
 /// How much of a body follows a head, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -24,6 +24,7 @@ use crate::exchange::Scratch;
 use crate::fetch::Fetches;
 use crate::notice::Notices;
 use crate::settings::Settings;
+use crate::up::links::Links;
 use crate::up::pool::Pools;
 use crate::workers::{Stage, Watch};
 
@@ -38,6 +39,7 @@ pub(crate) struct Worker {
     pub(crate) clock: Rc<Clock>,
     pub(crate) buffers: Buffers,
     pub(crate) pools: Pools,
+    pub(crate) links: Links,
     pub(crate) budget: Budget,
     /// A second of the clock, and what stages had to complain about in it.
     complaints: Cell<(u64, u32)>,
@@ -107,6 +109,7 @@ impl Worker {
             reader: RefCell::new(reader),
             buffers: Buffers::new(settings.spare_buffers),
             pools: Pools::new(settings.max_idle_upstreams),
+            links: Links::default(),
             budget: Budget::new(settings.held_bodies),
             complaints: Cell::default(),
             scratch: RefCell::default(),

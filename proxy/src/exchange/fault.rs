@@ -48,6 +48,8 @@ pub enum FaultKind {
     BadResponse(Refusal),
     /// The connection ended within the response's body.
     Truncated,
+    /// The server refused the request without looking at it, or said that it takes no more.
+    Unprocessed,
     /// 101 that nobody asked for, or too many interim responses.
     UnaskedInterim,
     // the gateway
@@ -142,6 +144,7 @@ impl FaultKind {
             | FaultKind::BadResponse(_)
             | FaultKind::Truncated
             | FaultKind::UnaskedInterim
+            | FaultKind::Unprocessed
             | FaultKind::NoServerLeft
             | FaultKind::UnsupportedScheme => 502,
             FaultKind::NoRoute | FaultKind::Plan(Failure::NoService) => 404,
@@ -198,6 +201,7 @@ impl FaultKind {
             FaultKind::BadResponse(Refusal::HeadTooLarge) => "the upstream's response head is too large",
             FaultKind::BadResponse(_) => "the upstream's response is not valid HTTP",
             FaultKind::Truncated => "the upstream's response was truncated",
+            FaultKind::Unprocessed => "the upstream refused the request without processing it",
             FaultKind::UnaskedInterim => "the upstream switched protocols without being asked",
             FaultKind::NoRoute => "no route matches",
             FaultKind::Plan(Failure::NoService) => "the route's service does not exist",

@@ -23,10 +23,11 @@ use super::retry::{self, Again, Try};
 use super::upload::{self, Held, Upload, UploadState};
 use crate::down::Downstream;
 use crate::tunnel::Tunnel;
-use crate::up::Size;
 use crate::up::connect::connect;
 use crate::up::h1::Wish;
+use crate::up::links::Target;
 use crate::up::pool::Peer;
+use crate::up::{self, Size};
 use crate::worker::Worker;
 
 /// How forwarding ended, once something was sent to the client.
@@ -84,7 +85,7 @@ impl Forward<'_> {
         if upstream.endpoints.is_empty() {
             return Err(Fault::gateway(FaultKind::NoNode));
         }
-        if upstream.scheme != Scheme::Http {
+        if !matches!(upstream.scheme, Scheme::Http | Scheme::Grpc) {
             return Err(Fault::gateway(FaultKind::UnsupportedScheme));
         }
         let mut filters = x.take_request_filters();
@@ -97,7 +98,8 @@ impl Forward<'_> {
             phases::unless_gone(worker, down, filtered).await??;
             filters.clear();
         }
-        let outgoing = prepare(worker, down, x, !filters.is_empty()).await?;
+        let chunks = upstream.scheme == Scheme::Http;
+        let outgoing = prepare(worker, down, x, !filters.is_empty(), chunks).await?;
         let mut body_lost = false;
         let mut tried = Tried::default();
         let mut fresh_start = upstream.health.is_some();
@@ -217,16 +219,33 @@ impl Forward<'_> {
         let peer = Peer::plain(endpoint.addr);
         let careful = !outbound::method(x).is_idempotent();
         let pooled = if fresh { None } else { worker.pools.take(peer, worker.clock.coarse_ms(), careful) };
-        let mut conn = match pooled {
-            Some(conn) => conn,
-            None => match connect(worker, body.waiter(), endpoint.addr, timeouts.connect).await {
-                Ok(conn) => conn,
-                Err(fault) => return Err(failed(fault, state)),
-            },
+        let found = match (upstream.scheme, pooled) {
+            (Scheme::Grpc, _) => {
+                let target = Target {
+                    peer: Peer::plain_h2(endpoint.addr),
+                    addr: endpoint.addr,
+                    connect_timeout: timeouts.connect,
+                    send_timeout: timeouts.send,
+                    keepalive: upstream.keepalive,
+                };
+                // Boxed, as it is larger than what HTTP/1 needs.
+                let place = Box::pin(worker.links.place(worker, body.waiter(), target, fresh));
+                place.await.map(|place| up::Upstream::H2(Box::new(up::h2::Stream::new(place))))
+            }
+            (_, Some(conn)) => Ok(up::Upstream::H1(conn)),
+            (_, None) => {
+                connect(worker, body.waiter(), endpoint.addr, timeouts.connect).await.map(up::Upstream::H1)
+            }
         };
-        state.reused = conn.reused;
+        let mut conn = match found {
+            Ok(conn) => conn,
+            Err(fault) => return Err(failed(fault, state)),
+        };
+        state.reused = conn.is_reused();
 
-        let websocket = self.plan.websocket && asks_for_websocket(x.request());
+        // HTTP/2 servers are not asked for tunnels.
+        let websocket =
+            self.plan.websocket && matches!(conn, up::Upstream::H1(_)) && asks_for_websocket(x.request());
         let wish = if websocket { Wish::Websocket } else { Wish::Keep };
         let waiters = [body.waiter(), response.waiter()];
         let (mut to, from) = conn.begin(worker, waiters, self.up_out, timeouts.send);
@@ -273,19 +292,23 @@ impl Forward<'_> {
             // It was cut off within an interim response, behind which no other can be told from it.
             Err(fault) if response.has_begun() => Ok(Forwarded::Broken(fault)),
             Ok(Received::Done { keep_upstream }) => {
-                if keep_upstream {
+                if keep_upstream && let up::Upstream::H1(conn) = conn {
                     worker.pools.give(peer, conn, &upstream.keepalive, worker.clock.coarse_ms());
                 }
                 Ok(Forwarded::Done)
             }
             Ok(Received::Broken(fault)) => Ok(Forwarded::Broken(fault)),
             Ok(Received::Instead(reply)) => Ok(Forwarded::Instead(reply)),
-            Ok(Received::Switched(bytes)) => Ok(Forwarded::Switched(Tunnel {
-                conn,
-                bytes,
-                idle_timeout: timeouts.read,
-                holds: Vec::new(),
-            })),
+            Ok(Received::Switched(bytes)) => match conn {
+                up::Upstream::H1(conn) => Ok(Forwarded::Switched(Tunnel {
+                    conn,
+                    bytes,
+                    idle_timeout: timeouts.read,
+                    holds: Vec::new(),
+                })),
+                // It was not asked for one, so it gave none.
+                up::Upstream::H2(_) => Ok(Forwarded::Broken(Fault::upstream(FaultKind::UnaskedInterim))),
+            },
             Err(fault) => {
                 state.body_lost = *body_lost;
                 state.sent = upload.sent.get();
@@ -314,6 +337,7 @@ async fn prepare(
     down: &mut Downstream<'_>,
     x: &Exchange<'_>,
     filtered: bool,
+    chunks: bool,
 ) -> Result<Outgoing, Fault> {
     let (mut body, mut response) = down.split(worker);
     response.go_on().await?;
@@ -336,7 +360,7 @@ async fn prepare(
     // The beginning of a longer body was taken out of its coding, so the rest is, too.
     let bytes = (!held.is_empty()).then(|| held.clone());
     let trailers = (!trailers.is_empty()).then(|| trailers.clone());
-    let framed = body.is_chunked() && bytes.is_none() && trailers.is_none() && !filtered;
+    let framed = chunks && body.is_chunked() && bytes.is_none() && trailers.is_none() && !filtered;
     if bytes.is_none() {
         body.take(framed)?;
     }

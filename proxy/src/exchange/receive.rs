@@ -16,7 +16,7 @@ use super::upload::UploadState;
 use crate::buffers::Buffer;
 use crate::down::Response;
 use crate::io::Failed;
-use crate::up::{Size, h1};
+use crate::up::{Receiver, Size};
 use crate::worker::Worker;
 
 /// How a response ended.
@@ -35,7 +35,7 @@ pub(crate) enum Received {
 /// Takes a response from the upstream's end and gives it to the client's.
 pub(crate) struct Delivery<'a, 'b, 'x> {
     pub(crate) worker: &'a Worker,
-    pub(crate) from: h1::Receiver<'a>,
+    pub(crate) from: Receiver<'a>,
     pub(crate) to: &'a mut Response<'b>,
     pub(crate) x: &'a mut Exchange<'x>,
     pub(crate) chains: Chains<'a>,

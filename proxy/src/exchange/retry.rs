@@ -36,6 +36,9 @@ pub(crate) fn decide(fault: Fault, tried: Try, repeatable: bool) -> Again {
     }
     match fault.kind {
         FaultKind::ConnectRefused | FaultKind::ConnectFailed | FaultKind::ConnectTimeout => Again::NextServer,
+        // The server says itself that it did not look at it.
+        FaultKind::Unprocessed if tried.reused => Again::SameServer,
+        FaultKind::Unprocessed => Again::NextServer,
         FaultKind::ClosedEarly if !tried.sent || repeatable => {
             if tried.reused {
                 Again::SameServer
@@ -96,6 +99,14 @@ mod tests {
         for kind in [FaultKind::ConnectRefused, FaultKind::ConnectFailed, FaultKind::ConnectTimeout] {
             assert_eq!(decide(Fault::upstream(kind), connecting, Method::Post), Again::NextServer);
         }
+    }
+
+    #[test]
+    fn what_was_not_looked_at_goes_elsewhere_whatever_it_is() {
+        let refused = Fault::upstream(FaultKind::Unprocessed);
+        assert_eq!(decide(refused, FRESH, Method::Post), Again::NextServer);
+        assert_eq!(decide(refused, Try { reused: true, ..FRESH }, Method::Post), Again::SameServer);
+        assert_eq!(decide(refused, Try { body_lost: true, ..FRESH }, Method::Post), Again::No);
     }
 
     #[test]

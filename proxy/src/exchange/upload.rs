@@ -17,7 +17,7 @@ use super::fault::{Fault, FaultKind};
 use super::phases;
 use crate::down::{Downstream, RequestBody};
 use crate::io::{End, Failed};
-use crate::up::h1;
+use crate::up;
 use crate::worker::Worker;
 
 /// Reads the request's body into `x.messages.body`, up to `limit` bytes. What is read of a
@@ -130,7 +130,7 @@ pub(crate) struct Upload<'a, 'b> {
 impl Upload<'_, '_> {
     /// Sends the request, then watches whether the client goes away. Ends only with a fault. The
     /// upstream may answer at any time, so that is listened for meanwhile.
-    pub(crate) async fn run(mut self, to: &mut h1::Sender<'_>) -> Fault {
+    pub(crate) async fn run(mut self, to: &mut up::Sender<'_>) -> Fault {
         let begun = if self.filters.is_empty() { self.begin(to).await } else { self.filtered(to).await };
         match begun {
             Ok(true) => {}
@@ -152,7 +152,7 @@ impl Upload<'_, '_> {
     /// Sends what is at hand; true if that is all. It stays at hand until something else follows, so
     /// the request can be sent again.
     #[inline]
-    async fn begin(&mut self, to: &mut h1::Sender<'_>) -> Result<bool, Fault> {
+    async fn begin(&mut self, to: &mut up::Sender<'_>) -> Result<bool, Fault> {
         self.state.sent.set(true);
         let mut all = self.held.whole;
         let written = if let Some(held) = &self.held.bytes {
@@ -185,7 +185,7 @@ impl Upload<'_, '_> {
 
     /// Sends all of the body through the filters. Nothing of it can be sent a second time. Boxed, as it
     /// is rare.
-    fn filtered<'s>(&'s mut self, to: &'s mut h1::Sender<'_>) -> LocalFuture<'s, Result<bool, Fault>> {
+    fn filtered<'s>(&'s mut self, to: &'s mut up::Sender<'_>) -> LocalFuture<'s, Result<bool, Fault>> {
         Box::pin(async move {
             self.state.sent.set(true);
             self.state.lost.set(true);
@@ -237,7 +237,7 @@ impl Upload<'_, '_> {
         Ok(())
     }
 
-    async fn stream(&mut self, to: &mut h1::Sender<'_>) -> Result<(), Fault> {
+    async fn stream(&mut self, to: &mut up::Sender<'_>) -> Result<(), Fault> {
         loop {
             if !self.body.take(self.framed)? {
                 self.body.read().await?;
@@ -331,7 +331,7 @@ pub(crate) fn filter_held<'a>(
 /// Sends the piece that was taken.
 #[inline]
 async fn send(
-    to: &mut h1::Sender<'_>,
+    to: &mut up::Sender<'_>,
     body: &RequestBody<'_>,
     framed: bool,
     trailers: Option<&Fields>,

@@ -33,7 +33,6 @@ impl Line {
     }
 
     /// A connection to a server.
-    #[allow(dead_code, reason = "for the connections to servers that come next")]
     pub(crate) fn to_server(worker: &Rc<Worker>, io: Io) -> Rc<Line> {
         Line::new(worker, io, None, Meter::new(0, 0, 0), false)
     }
@@ -70,7 +69,6 @@ impl Line {
     }
 
     /// The last stream that the peer may have looked at, once it has said that it takes no more.
-    #[allow(dead_code, reason = "for the connections to servers that come next")]
     pub(crate) fn last_stream(&self) -> Option<u32> {
         self.meter.last_stream()
     }

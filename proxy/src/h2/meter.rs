@@ -101,7 +101,6 @@ impl Meter {
     }
 
     /// The last stream that the peer says it may have looked at, once it has said so.
-    #[allow(dead_code, reason = "for the connections to servers that come next")]
     pub(super) fn last_stream(&self) -> Option<u32> {
         (self.going.get() && self.last_have.get() == 4)
             .then(|| u32::from_be_bytes(self.last.get()) & !(1 << 31))

@@ -26,6 +26,7 @@ pub(crate) struct Peer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Protocol {
     Http1,
+    Http2,
 }
 
 /// What a connection's TLS was set up with, by a number for each combination of server name,
@@ -34,6 +35,11 @@ enum Protocol {
 struct TlsIdentity(u32);
 
 impl Peer {
+    /// HTTP/2 without TLS.
+    pub(crate) fn plain_h2(addr: SocketAddr) -> Peer {
+        Peer { addr, protocol: Protocol::Http2, tls: TlsIdentity(0) }
+    }
+
     /// HTTP/1 without TLS.
     #[inline]
     pub(crate) fn plain(addr: SocketAddr) -> Peer {

@@ -66,7 +66,11 @@ impl Worker {
 
     /// Closes some of the connections to upstreams that have been idle longest.
     pub(crate) fn close_idle_upstreams(&self, most: usize) -> usize {
-        let closed = self.pools.close_oldest(most);
+        let closed = match self.pools.close_oldest(most) {
+            // What carries many requests at a time goes last.
+            0 if most > 0 => self.links.close_idle(),
+            closed => closed,
+        };
         count(&self.notices.upstreams_closed, closed as u64);
         self.shard.idle_upstreams_closed(closed as u64);
         closed

@@ -1,0 +1,375 @@
+//! Connections to servers that carry many requests at a time, shared by all exchanges of a worker.
+//!
+//! A connection has a task of its own, which connects, and then drives the `h2` crate for as long as the
+//! connection lives. Exchanges ask for a place on it.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::client::{Builder, Connection, SendRequest};
+use hashbrown::HashMap;
+use snapshot::upstream::Keepalive;
+
+use super::connect::connect;
+use super::pool::Peer;
+use crate::clock::Waiter;
+use crate::exchange::fault::{Fault, FaultKind};
+use crate::h2::Line;
+use crate::rt::{self, Duplex};
+use crate::worker::Worker;
+
+/// How often another connection is tried for one place.
+const TRIES: usize = 4;
+
+/// A worker's connections, by where they lead.
+#[derive(Default)]
+pub(crate) struct Links {
+    by_peer: RefCell<HashMap<Peer, Vec<Rc<Link>>, foldhash::fast::RandomState>>,
+}
+
+/// What is needed to open a connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Target {
+    pub(crate) peer: Peer,
+    pub(crate) addr: SocketAddr,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) send_timeout: Duration,
+    pub(crate) keepalive: Keepalive,
+}
+
+/// One connection.
+pub(crate) struct Link {
+    state: RefCell<State>,
+    /// Exchanges that wait for the connection to be there.
+    waiting: RefCell<Vec<Waker>>,
+    /// Of the connection's own task.
+    driver: RefCell<Option<Waker>>,
+    /// Places that are taken.
+    open: Cell<usize>,
+    /// Requests it has carried.
+    carried: Cell<u64>,
+    /// No further request is to go on it.
+    closing: Cell<bool>,
+    line: RefCell<Option<Rc<Line>>>,
+}
+
+enum State {
+    Connecting,
+    Ready(SendRequest<Bytes>),
+    Over(Fault),
+}
+
+/// An exchange's place on a connection.
+pub(crate) struct Place {
+    link: Rc<Link>,
+    send: SendRequest<Bytes>,
+    /// The connection has carried a request before this one.
+    pub(super) reused: bool,
+}
+
+/// Counts a place for as long as it is taken.
+struct Taken(Option<Rc<Link>>);
+
+impl Links {
+    /// A place on a connection to the target, opened if need be; with `fresh`, on one that has carried
+    /// nothing yet.
+    pub(crate) async fn place(
+        &self,
+        worker: &Worker,
+        waiter: &Waiter,
+        target: Target,
+        fresh: bool,
+    ) -> Result<Place, Fault> {
+        let deadline = worker.clock.after(target.connect_timeout);
+        let mut last = Fault::upstream(FaultKind::ConnectFailed);
+        for _ in 0..TRIES {
+            let Some(link) = self.choose(worker, target, fresh) else { break };
+            let taken = Taken::new(&link);
+            let ready = waiter.until(deadline, |cx| link.poll_ready(cx)).await;
+            let mut send = match ready {
+                Ok(Ok(send)) => send,
+                Ok(Err(fault)) if fault.kind == FaultKind::ClosedEarly => {
+                    last = fault;
+                    continue;
+                }
+                Ok(Err(fault)) => return Err(fault),
+                Err(_) => return Err(Fault::upstream(FaultKind::ConnectTimeout)),
+            };
+            if link.open.get() > send.current_max_send_streams().max(1) {
+                // The server takes fewer at a time than we thought.
+                continue;
+            }
+            match waiter.until(deadline, |cx| send.poll_ready(cx)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => {
+                    link.closing.set(true);
+                    last = Fault::upstream(FaultKind::ClosedEarly);
+                    continue;
+                }
+                Err(_) => return Err(Fault::upstream(FaultKind::ConnectTimeout)),
+            }
+            let carried = link.carried.get() + 1;
+            link.carried.set(carried);
+            if carried >= target.keepalive.requests {
+                link.closing.set(true);
+            }
+            return Ok(Place { link: taken.keep(), send, reused: carried > 1 });
+        }
+        Err(last)
+    }
+
+    /// A connection with room, or a new one.
+    fn choose(&self, worker: &Worker, target: Target, fresh: bool) -> Option<Rc<Link>> {
+        let most = worker.settings.http2.upstream_streams as usize;
+        let mut all = self.by_peer.borrow_mut();
+        let links = all.entry(target.peer).or_default();
+        // The first with room: what is needed rarely stays idle, and goes.
+        let found = links.iter().find(|link| {
+            !link.closing.get() && link.open.get() < link.room(most) && !(fresh && link.carried.get() > 0)
+        });
+        if let Some(link) = found {
+            return Some(link.clone());
+        }
+        let link = Rc::new(Link {
+            state: RefCell::new(State::Connecting),
+            waiting: RefCell::default(),
+            driver: RefCell::default(),
+            open: Cell::new(0),
+            carried: Cell::new(0),
+            closing: Cell::new(false),
+            line: RefCell::default(),
+        });
+        links.push(link.clone());
+        drop(all);
+        // A worker that is gone has no exchanges that could wait.
+        let worker = worker.strong()?;
+        let driven = Driven { worker, peer: target.peer, link: link.clone() };
+        rt::spawn(drive(driven, target));
+        Some(link)
+    }
+
+    /// Connections that carry nothing now.
+    pub(crate) fn close_idle(&self) -> usize {
+        let mut closed = 0;
+        for link in self.by_peer.borrow().values().flatten() {
+            if link.open.get() == 0 && !link.closing.replace(true) {
+                link.wake_driver();
+                closed += 1;
+            }
+        }
+        closed
+    }
+
+    fn remove(&self, peer: Peer, link: &Rc<Link>) {
+        let mut all = self.by_peer.borrow_mut();
+        if let Some(links) = all.get_mut(&peer) {
+            links.retain(|one| !Rc::ptr_eq(one, link));
+            if links.is_empty() {
+                all.remove(&peer);
+            }
+        }
+    }
+}
+
+impl Link {
+    /// Places it has, as far as is known.
+    fn room(&self, most: usize) -> usize {
+        match &*self.state.borrow() {
+            State::Ready(send) => send.current_max_send_streams().clamp(1, most),
+            State::Connecting => most,
+            State::Over(_) => 0,
+        }
+    }
+
+    fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<SendRequest<Bytes>, Fault>> {
+        match &*self.state.borrow() {
+            State::Ready(send) => Poll::Ready(Ok(send.clone())),
+            State::Over(fault) => Poll::Ready(Err(*fault)),
+            State::Connecting => {
+                let mut waiting = self.waiting.borrow_mut();
+                if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+                    waiting.push(cx.waker().clone());
+                }
+                Poll::Pending
+            }
+        }
+    }
+
+    fn set(&self, state: State) {
+        *self.state.borrow_mut() = state;
+        for waker in self.waiting.take() {
+            waker.wake();
+        }
+    }
+
+    fn wake_driver(&self) {
+        if let Some(waker) = &*self.driver.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Nothing is known of whether the server still lives: what comes goes on another connection.
+    pub(super) fn distrust(&self) {
+        self.closing.set(true);
+        self.wake_driver();
+    }
+
+    /// The server has said that it did not look at this stream.
+    pub(super) fn left_out(&self, stream: u32) -> bool {
+        let last = self.line.borrow().as_ref().and_then(|line| line.last_stream());
+        last.is_some_and(|last| stream > last)
+    }
+}
+
+impl Place {
+    pub(super) fn link(&self) -> &Link {
+        &self.link
+    }
+
+    pub(super) fn send(&mut self) -> &mut SendRequest<Bytes> {
+        &mut self.send
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        drop(Taken(Some(self.link.clone())));
+    }
+}
+
+impl Taken {
+    fn new(link: &Rc<Link>) -> Taken {
+        link.open.set(link.open.get() + 1);
+        Taken(Some(link.clone()))
+    }
+
+    /// Whoever gets it gives it back.
+    fn keep(mut self) -> Rc<Link> {
+        match self.0.take() {
+            Some(link) => link,
+            None => unreachable!("it is taken out once"),
+        }
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if let Some(link) = self.0.take() {
+            link.open.set(link.open.get() - 1);
+            if link.open.get() == 0 {
+                link.wake_driver();
+            }
+        }
+    }
+}
+
+/// A connection's task's hold on it; with the task, however that ends, the connection is over.
+struct Driven {
+    worker: Rc<Worker>,
+    peer: Peer,
+    link: Rc<Link>,
+}
+
+impl Drop for Driven {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.worker.shard.panicked();
+        }
+        self.link.closing.set(true);
+        if !matches!(*self.link.state.borrow(), State::Over(_)) {
+            self.link.set(State::Over(Fault::upstream(FaultKind::ClosedEarly)));
+        }
+        self.worker.links.remove(self.peer, &self.link);
+    }
+}
+
+/// The task of one connection: connects, and serves until it is over.
+async fn drive(driven: Driven, target: Target) {
+    let Driven { worker, link, .. } = &driven;
+    let waiter = worker.clock.waiter();
+    let conn = match connect(worker, &waiter, target.addr, target.connect_timeout).await {
+        Ok(conn) => conn,
+        Err(fault) => return link.set(State::Over(fault)),
+    };
+    let line = Line::to_server(worker, conn.io);
+    let settings = &worker.settings;
+    let bounds = &settings.http2;
+    let windows = u64::from(bounds.stream_window) * u64::from(bounds.upstream_streams);
+    let mut builder = Builder::new();
+    builder
+        .enable_push(false)
+        .initial_window_size(bounds.stream_window)
+        // A client that reads slowly must not keep the others from their answers.
+        .initial_connection_window_size(u32::try_from(windows.clamp(65_535, (1 << 31) - 1)).unwrap_or(65_535))
+        .max_header_list_size(u32::try_from(settings.response.head).unwrap_or(u32::MAX))
+        .max_send_buffer_size(bounds.send_buffer as usize)
+        .max_concurrent_reset_streams(bounds.upstream_streams as usize)
+        .max_local_error_reset_streams(Some(bounds.max_stream_errors as usize));
+    let mut beginning = pin!(builder.handshake::<_, Bytes>(Duplex(line.clone())));
+    let deadline = worker.clock.after(target.connect_timeout);
+    let begun = waiter.until(deadline, |cx| beginning.as_mut().poll(cx)).await;
+    let mut connection = match begun {
+        Ok(Ok((send, connection))) => {
+            *link.line.borrow_mut() = Some(line.clone());
+            link.set(State::Ready(send));
+            connection
+        }
+        Ok(Err(_)) => return link.set(State::Over(Fault::upstream(FaultKind::ConnectFailed))),
+        Err(_) => return link.set(State::Over(Fault::upstream(FaultKind::ConnectTimeout))),
+    };
+    let mut idle = None;
+    poll_fn(|cx| poll(&driven, &mut connection, &line, &waiter, &target, &mut idle, cx)).await;
+}
+
+/// Ready when the connection is over.
+fn poll(
+    driven: &Driven,
+    connection: &mut Connection<Duplex<Line>, Bytes>,
+    line: &Line,
+    waiter: &Waiter,
+    target: &Target,
+    idle: &mut Option<u64>,
+    cx: &mut Context<'_>,
+) -> Poll<()> {
+    let Driven { worker, link, .. } = driven;
+    let clock = &worker.clock;
+    {
+        let mut driver = link.driver.borrow_mut();
+        if !driver.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            *driver = Some(cx.waker().clone());
+        }
+    }
+    let over = pin!(&mut *connection).poll(cx).is_ready();
+    if line.last_stream().is_some() {
+        link.closing.set(true);
+    }
+    if over {
+        return Poll::Ready(());
+    }
+    if link.open.get() > 0 {
+        *idle = None;
+    } else if link.closing.get() {
+        // Nobody waits for anything on it.
+        return Poll::Ready(());
+    } else if idle.is_none() {
+        *idle = Some(match target.keepalive.idle_timeout.as_millis() {
+            // Zero is no limit, as in APISIX.
+            0 => u64::MAX,
+            _ => clock.after(target.keepalive.idle_timeout),
+        });
+    }
+    let blocked = line.blocked_until(target.send_timeout);
+    let next = [*idle, blocked].into_iter().flatten().min().unwrap_or(u64::MAX);
+    if clock.is_over(next) {
+        return Poll::Ready(());
+    }
+    // It is not over, as was just looked at.
+    let _ = waiter.poll_elapsed::<()>(next, cx);
+    Poll::Pending
+}
