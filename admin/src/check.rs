@@ -15,7 +15,10 @@ impl Admin {
     /// Checks a value as far as no other resources are needed.
     pub(crate) async fn check(&self, key: &Key, value: &Value) -> Result<(), ErrorAnswer> {
         check_alone(&*self.catalog, key, value)?;
-        self.check_loaded(value).await?;
+        match key.kind {
+            Kind::StreamRoute => self.check_stream_loaded(value)?,
+            _ => self.check_loaded(value).await?,
+        }
         match key.kind {
             Kind::Credential => self.check_credential(value),
             _ => Ok(()),
@@ -34,6 +37,21 @@ impl Admin {
                     .within(name)
                     .under("/plugins")
                     .hint("add it to `plugins` in config.yaml, then PUT /apisix/admin/plugins/reload")
+                    .into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The same of a stream route, whose plugins are those of `stream_plugins`.
+    fn check_stream_loaded(&self, value: &Value) -> Result<(), ErrorAnswer> {
+        let plugins = value.get("plugins").and_then(Value::as_object);
+        for name in plugins.into_iter().flat_map(|plugins| plugins.keys()) {
+            if self.config.stream_plugins.as_ref().is_some_and(|listed| !listed.contains(name)) {
+                return Err(Invalid::new(format!("unknown plugin [{name}]"))
+                    .within(name)
+                    .under("/plugins")
+                    .hint("add it to `stream_plugins` in config.yaml and restart")
                     .into());
             }
         }
@@ -72,6 +90,9 @@ pub(crate) fn check_alone(catalog: &dyn Catalog, key: &Key, value: &Value) -> Re
         Kind::Consumer | Kind::Credential => catalog
             .check_all(plugins, Place::Consumer)
             .map_err(|invalid| invalid.under("/plugins").said("invalid plugins configuration: ")),
+        Kind::StreamRoute => {
+            catalog.check_all(plugins, Place::Stream).map_err(|invalid| invalid.under("/plugins"))
+        }
         _ => catalog.check_all(plugins, Place::Route).map_err(|invalid| invalid.under("/plugins")),
     }
 }

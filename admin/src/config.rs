@@ -21,6 +21,10 @@ pub struct Config {
     pub v2: bool,
     /// The `plugins` list of config.yaml, used until the store has one; `None` switches all on.
     pub plugins: Option<Vec<String>>,
+    /// `proxy_mode` has streams, so that stream routes may be written.
+    pub streams: bool,
+    /// The `stream_plugins` list of config.yaml; `None` switches all on.
+    pub stream_plugins: Option<Vec<String>>,
     /// What clients of the Admin API may cost; bodies have a bound of their own.
     pub limits: Limits,
 }
@@ -35,6 +39,8 @@ impl Config {
             cors: boot.cors,
             v2: boot.version == model::boot::AdminVersion::V2,
             plugins,
+            streams: false,
+            stream_plugins: None,
             limits: Limits::of(&boot.limits),
         }
     }
@@ -50,6 +56,8 @@ impl Default for Config {
             cors: true,
             v2: false,
             plugins: None,
+            streams: false,
+            stream_plugins: None,
             limits: Limits::default(),
         }
     }

@@ -76,7 +76,7 @@ impl Admin {
         let stored = self.store.plugins().await?;
         let names = match subsystem {
             Subsystem::Http => stored.as_ref().or(self.config.plugins.as_ref()),
-            Subsystem::Stream => None,
+            Subsystem::Stream => self.config.stream_plugins.as_ref(),
         };
         let of_it = self.about.iter().filter(|about| about.subsystem == subsystem);
         Ok(match names {

@@ -33,7 +33,7 @@ struct Target {
 impl Admin {
     pub(crate) async fn resource(&self, author: &Author, call: Call<'_>, body: &Bytes) -> Answer {
         let target = Target::read(&call.path())?;
-        if target.kind == Kind::StreamRoute {
+        if target.kind == Kind::StreamRoute && !self.config.streams {
             return Err(said("stream mode is disabled, can not add stream routes"));
         }
         let value = read_body(body)?;

@@ -48,6 +48,7 @@ pub fn check(view: &dyn View, key: &Key, value: &Value) -> Result<(), Refused> {
     check_exist(view, key.kind, value)?;
     match key.kind {
         Kind::GlobalRule => check_global_rule(view, &key.id, value),
+        Kind::StreamRoute => check_superior(view, &key.id, value),
         Kind::Consumer => check_credentials(view, key, value),
         Kind::Credential => {
             let consumer = Key::new(Kind::Consumer, key.owner().unwrap_or_default());
@@ -138,6 +139,31 @@ pub fn check_unused(view: &dyn View, key: &Key) -> Result<(), Refused> {
                 .into()),
             }
         }
+        _ => Ok(()),
+    }
+}
+
+/// Checks the stream route that another one is below of.
+///
+/// # Errors
+/// `stream route can not set itself as superior_id`
+fn check_superior(view: &dyn View, id: &str, value: &Value) -> Result<(), Refused> {
+    let Some(superior) = value.pointer("/protocol/superior_id").and_then(id_text) else { return Ok(()) };
+    let invalid = |reason: String| Invalid::new(reason).at("/protocol/superior_id");
+    if superior == id {
+        return Err(invalid("stream route can not set itself as superior_id".to_owned()).into());
+    }
+    let Some(found) = view.get(&Key::new(Kind::StreamRoute, superior.as_str())) else {
+        return Err(invalid(format!("failed to fetch stream routes[{superior}], response code: 404"))
+            .expected("the id of an existing stream route")
+            .into());
+    };
+    let name = |value: &Value| value.pointer("/protocol/name").and_then(Value::as_str).map(str::to_owned);
+    match (name(value), name(&found.value())) {
+        (Some(own), Some(theirs)) if own != theirs => Err(invalid(format!(
+            "protocol mismatch: subordinate protocol [{own}] does not match superior protocol [{theirs}]"
+        ))
+        .into()),
         _ => Ok(()),
     }
 }

@@ -41,7 +41,25 @@ impl AccessLog {
     /// # Errors
     /// A place somebody named that cannot be written to.
     pub fn start(boot: &Boot, data: &Path) -> anyhow::Result<Option<AccessLog>> {
-        let Some(settings) = boot.http.access_log.as_ref().filter(|_| boot.role != Role::ControlPlane) else {
+        AccessLog::open(boot, boot.http.access_log.as_ref(), "nginx_config.http", data)
+    }
+
+    /// The same for streams.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_for_streams(boot: &Boot, data: &Path) -> anyhow::Result<Option<AccessLog>> {
+        let settings = boot.streams.access_log.as_ref().filter(|_| boot.proxy_mode.serves_streams());
+        AccessLog::open(boot, settings, "nginx_config.stream", data)
+    }
+
+    fn open(
+        boot: &Boot,
+        settings: Option<&boot::AccessLog>,
+        section: &str,
+        data: &Path,
+    ) -> anyhow::Result<Option<AccessLog>> {
+        let Some(settings) = settings.filter(|_| boot.role != Role::ControlPlane) else {
             return Ok(None);
         };
         let place = Place::new(&settings.path, data);
@@ -51,19 +69,18 @@ impl AccessLog {
             Ok(file) => file,
             Err(error) if settings.is_default => {
                 tracing::warn!(
-                    "no access log is written: {place}: {error}; set nginx_config.http.access_log to another file, or to `off`"
+                    "no access log is written: {place}: {error}; set {section}.access_log to another file, or to `off`"
                 );
                 return Ok(None);
             }
             Err(error) => {
-                return Err(error).with_context(|| {
-                    format!("cannot open {place} (nginx_config.http.access_log in config.yaml)")
-                });
+                return Err(error)
+                    .with_context(|| format!("cannot open {place} ({section}.access_log in config.yaml)"));
             }
         };
         // It was compiled when the file was read.
         let format = LogFormat::parse(&settings.format, escape(settings.escape))
-            .map_err(|invalid| anyhow::anyhow!("nginx_config.http.access_log_format: {}", invalid.reason))?;
+            .map_err(|invalid| anyhow::anyhow!("{section}.access_log_format: {}", invalid.reason))?;
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let bounds = Bounds { buffer: size(settings.buffer), waiting: size(settings.queue) };
         // Its bounds are those of the workers' buffers.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use anyhow::anyhow;
 use model::boot::{Boot, Role};
-use proxy::{Listener, Traffic, Versions, Workers};
+use proxy::{Listener, StreamPort, Traffic, Versions, Workers};
 
 /// A listener, and what is known of it besides.
 struct Wanted {
@@ -39,6 +39,19 @@ fn wanted(boot: &Boot) -> Vec<Wanted> {
                 });
             }
         }
+    }
+    for port in &boot.streams.tcp {
+        if port.tls {
+            tracing::warn!("nothing listens on {}: TLS does not end on stream ports yet", port.address);
+            continue;
+        }
+        let stream = StreamPort { proxy_protocol_to_upstream: port.proxy_protocol_to_upstream };
+        let listener = Listener::stream(port.address, stream);
+        wanted.push(Wanted {
+            listener: Listener { proxy_protocol: port.proxy_protocol, ..listener },
+            optional: false,
+            setting: "apisix.stream_proxy.tcp",
+        });
     }
     wanted
 }
@@ -93,7 +106,8 @@ pub fn open(
 /// A listener as people are told of it.
 pub fn named(listener: &Listener) -> String {
     let proxied = if listener.proxy_protocol { " (PROXY protocol)" } else { "" };
-    format!("traffic http://{}{proxied}", listener.address)
+    let scheme = if let Traffic::Stream(_) = listener.traffic { "tcp" } else { "http" };
+    format!("traffic {scheme}://{}{proxied}", listener.address)
 }
 
 /// Why an address cannot be had, and what to do about it.

@@ -43,10 +43,11 @@ impl Mistakes<'_> {
         }
         let place = match kind {
             Kind::Consumer | Kind::Credential => Place::Consumer,
+            Kind::StreamRoute => Place::Stream,
             _ => Place::Route,
         };
         for (name, config) in value.get("plugins").and_then(Value::as_object).into_iter().flatten() {
-            let listed = self.listed.is_none_or(|listed| listed.contains(name));
+            let listed = place == Place::Stream || self.listed.is_none_or(|listed| listed.contains(name));
             let off = config.pointer("/_meta/disable") == Some(&Value::Bool(true));
             let inside = match listed || off {
                 true => repeatedly(config, |config| self.catalog.check(name, config, place)),

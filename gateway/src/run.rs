@@ -71,13 +71,16 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
     );
     let deliveries = Deliveries::start(usize::try_from(boot.http.held_log_entries).unwrap_or(usize::MAX))?;
     let access_log = AccessLog::start(&boot, &data)?;
+    let stream_log = AccessLog::start_for_streams(&boot, &data)?;
     let logged = access_log.as_ref().map(AccessLog::sink);
+    let streams_logged = stream_log.as_ref().map(AccessLog::sink);
     let reopen = {
-        let (logged, sinks) = (logged.clone(), deliveries.sinks());
+        let (logged, streams_logged) = (logged.clone(), streams_logged.clone());
+        let sinks = deliveries.sinks();
         move || {
             tracing::info!("reopening the log files");
             logging::reopen();
-            if let Some(sink) = &logged {
+            for sink in [&logged, &streams_logged].into_iter().flatten() {
                 sink.call();
             }
             sinks.call();
@@ -109,6 +112,7 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
     let mut settings = wiring::proxy_settings(&boot, Vec::new(), count);
     settings.reuse_port = reuse_port;
     settings.access_log = access_log.as_ref().map(AccessLog::for_workers);
+    settings.streams.access_log = stream_log.as_ref().map(AccessLog::for_workers);
     let sockets = listeners::open(&boot, &mut settings, count)?;
 
     let compiler = Compiler::new(catalog.clone(), wiring::compile_settings(&boot));
@@ -197,7 +201,7 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
     }
     tokio::spawn(metrics::tidy(services.meters.clone()));
     tokio::spawn(metrics::forget_routes(store.clone(), handle.clone(), services.meters.clone()));
-    if let Some(log) = &access_log {
+    for log in [&access_log, &stream_log].into_iter().flatten() {
         tracing::info!("access log: {}", log.place());
         tokio::spawn(access_log::tell_dropped(log.sink(), log.place().clone()));
     }
@@ -213,7 +217,7 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
     let (reload, reloads) = mpsc::channel(1);
     tokio::spawn(reload_when_told(program, reloads));
     let ended = signals.run(&workers, boot.shutdown_timeout, async || _ = reload.try_send(())).await;
-    if let Some(log) = access_log {
+    for log in [access_log, stream_log].into_iter().flatten() {
         log.finish();
     }
     deliveries.finish();

@@ -108,6 +108,7 @@ pub fn compile_settings(boot: &Boot) -> snapshot::compile::Settings {
             normalize_uri_like_servlet: boot.uri.normalize_like_servlet,
         },
         plugins: boot.plugins.clone(),
+        stream_plugins: boot.streams.plugins.clone(),
         timeouts: Timeouts::default(),
         keepalive: Keepalive {
             size: usize::try_from(upstream.size).unwrap_or(usize::MAX),
@@ -226,6 +227,13 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<proxy::Listener>, workers: usize)
         server: if boot.server_tokens { admin::SERVER.to_owned() } else { "APISIX".to_owned() },
         show_upstream_status: boot.show_upstream_status,
         real_ip,
+        streams: proxy::Streams {
+            connect_timeout: boot.streams.connect_timeout,
+            idle_timeout: boot.streams.idle_timeout,
+            preread_timeout: boot.streams.preread_timeout,
+            real_ip_from: Some(boot.streams.real_ip_from.clone()).filter(|from| !from.is_empty()).map(among),
+            access_log: None,
+        },
         proxy_protocol: proxy::ProxyProtocol {
             trusted: boot.proxy_protocol.trusted.clone().map(among),
             timeout: boot.streams.proxy_protocol_timeout,
@@ -262,6 +270,8 @@ fn among(networks: Vec<IpNet>) -> Arc<dyn Fn(IpAddr) -> bool + Send + Sync> {
 /// How the Admin API behaves, with the generated key where the file leaves one empty.
 pub fn admin_config(boot: &Boot, generated: Option<&str>) -> admin::Config {
     let mut config = admin::Config::of(&boot.admin, boot.plugins.clone());
+    config.streams = boot.proxy_mode.serves_streams();
+    config.stream_plugins = boot.streams.plugins.clone();
     if let Some(generated) = generated {
         for key in &mut config.keys {
             if key.key.is_empty() {

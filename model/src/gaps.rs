@@ -71,7 +71,7 @@ pub const TLS_TO_UPSTREAMS: &Gap = &Gap {
     why: "TLS to upstreams is not spoken yet",
     hint: "use `http`, if the way to the upstream can be trusted; nothing is sent in the clear that asks for TLS",
     effect: Effect::Refused,
-    asked_by: &[Ask::UpstreamValue("scheme", &["https", "grpcs"])],
+    asked_by: &[Ask::UpstreamValue("scheme", &["https", "grpcs", "tls"])],
 };
 
 pub const PROTOS: &Gap = &Gap {
@@ -81,26 +81,18 @@ pub const PROTOS: &Gap = &Gap {
     asked_by: &[Ask::Kind(Kind::Proto)],
 };
 
-pub const STREAMS: &Gap = &Gap {
-    // APISIX's words, where it has streams switched off.
-    why: "stream mode is disabled, can not add stream routes",
-    hint: "TCP and UDP proxying is not served yet",
-    effect: Effect::Refused,
-    asked_by: &[Ask::Kind(Kind::StreamRoute)],
-};
-
 pub const STREAM_UPSTREAMS: &Gap = &Gap {
-    why: "TCP and UDP proxying is not served yet",
-    hint: "use `http`",
+    why: "the protocol of Kafka is not spoken yet",
+    hint: "use `tcp` on a stream route",
     effect: Effect::Refused,
-    asked_by: &[Ask::UpstreamValue("scheme", &["tcp", "tls", "udp", "kafka"])],
+    asked_by: &[Ask::UpstreamValue("scheme", &["kafka"])],
 };
 
 pub const STREAM_PROTOCOLS: &Gap = &Gap {
     why: "protocols within streams are not looked into yet",
     hint: "the bytes go to the upstream as they come",
     effect: Effect::Ignored,
-    asked_by: &[],
+    asked_by: &[Ask::Field(&[Kind::StreamRoute], "protocol")],
 };
 
 pub const SECRETS: &Gap = &Gap {
@@ -184,7 +176,6 @@ pub const ALL: &[&Gap] = &[
     TLS,
     TLS_TO_UPSTREAMS,
     PROTOS,
-    STREAMS,
     STREAM_UPSTREAMS,
     SECRETS,
     SECRET_MANAGERS,
@@ -319,7 +310,6 @@ impl Ask {
     fn invalid(self, gap: &Gap, pointer: String, got: Option<&str>) -> Invalid {
         let why = gap.why;
         let mut invalid = match self {
-            Ask::Kind(Kind::StreamRoute) => Invalid::new(why),
             Ask::Kind(kind) if gap.effect == Effect::Ignored => {
                 Invalid::new(format!("{} have no effect: {why}", kind.collection()))
             }
@@ -359,7 +349,7 @@ fn there<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
 fn upstream(kind: Kind, value: &Value) -> Option<(&Value, &'static str)> {
     match kind {
         Kind::Upstream => Some((value, "")),
-        Kind::Route | Kind::Service => Some((there(value, "upstream")?, "/upstream")),
+        Kind::Route | Kind::Service | Kind::StreamRoute => Some((there(value, "upstream")?, "/upstream")),
         _ => None,
     }
 }
@@ -432,7 +422,10 @@ pub fn samples() -> Vec<(Effect, Kind, &'static str, Value)> {
                             Kind::Route => json!({"uri": "/", "plugins": {}}),
                             _ => json!({}),
                         };
-                        value[name] = json!("return function(vars) return true end");
+                        value[name] = match name {
+                            "protocol" => json!({"name": "redis"}),
+                            _ => json!("return function(vars) return true end"),
+                        };
                         add(gap.effect, *kind, value);
                     }
                 }

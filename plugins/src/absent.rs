@@ -51,7 +51,7 @@ impl Absent {
                 return schemas.metadata_schema.as_ref().map_or(Ok(()), |schema| schema.check(&config));
             }
             Place::Consumer => schemas.consumer_schema.as_ref().unwrap_or(&schemas.schema),
-            Place::Route => &schemas.schema,
+            Place::Route | Place::Stream => &schemas.schema,
         };
         let parts = schema.parse(config).and_then(|mut config| Parts::take(&mut config));
         parts.map_err(|invalid| blame(known.name, invalid))?;
@@ -84,6 +84,7 @@ fn kind(place: Place) -> Kind {
     match place {
         Place::Consumer => Kind::Consumer,
         Place::Route | Place::Metadata => Kind::Route,
+        Place::Stream => Kind::StreamRoute,
     }
 }
 

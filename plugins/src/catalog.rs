@@ -32,6 +32,8 @@ pub struct Catalog {
     attrs: IndexMap<String, Value>,
     linked: Vec<Arc<Compiled>>,
     by_name: HashMap<&'static str, usize>,
+    /// Those of streams, by priority.
+    streams: Vec<Arc<Compiled>>,
     /// By name.
     hosted: ArcSwap<BTreeMap<&'static str, Arc<Compiled>>>,
     /// Moves whenever a hosted plugin comes or goes.
@@ -106,9 +108,11 @@ impl Catalog {
     pub fn new(services: Services, attrs: IndexMap<String, Value>) -> Result<Catalog, Invalid> {
         let linked = ROWS.iter().map(|row| Compiled::new(Row::Linked(*row))).collect::<Result<_, _>>()?;
         let by_name = ROWS.iter().enumerate().map(|(index, row)| (row.name(), index)).collect();
+        let streams = crate::stream::ROWS.iter();
+        let streams = streams.map(|row| Compiled::new(Row::Linked(*row))).collect::<Result<_, _>>()?;
         let (hosted, generation) = (ArcSwap::default(), AtomicU64::new(0));
         let absent = Absent::default();
-        Ok(Catalog { services, attrs, linked, by_name, hosted, generation, absent })
+        Ok(Catalog { services, attrs, linked, by_name, streams, hosted, generation, absent })
     }
 
     /// Refuses plugins of APISIX that this build lacks also where their absence would change no answer
@@ -158,6 +162,11 @@ impl Catalog {
         }
     }
 
+    fn find_stream(&self, name: &str) -> Result<&Arc<Compiled>, Invalid> {
+        let found = self.streams.iter().find(|plugin| plugin.row.name() == name);
+        found.ok_or_else(|| crate::stream::unknown(name))
+    }
+
     /// Whether a plugin may be used; a hosted one always may.
     fn is_listed(&self, name: &str, scope: &Scope<'_>) -> bool {
         scope.enabled.is_none_or(|enabled| enabled(name)) || self.hosted.load().contains_key(name)
@@ -202,9 +211,10 @@ impl Catalog {
 impl sdk::Catalog for Catalog {
     fn check(&self, name: &str, config: &Value, place: Place) -> Result<(), Invalid> {
         if place == Place::Metadata {
-            return match (self.find(name), Absent::find(name)) {
-                (Err(_), Some(known)) => self.absent.check(known, config, place),
-                (plugin, _) => plugin?.metadata_schema.check(&or_empty(config)),
+            return match (self.find(name), self.find_stream(name), Absent::find(name)) {
+                (Err(_), Ok(stream), _) => stream.metadata_schema.check(&or_empty(config)),
+                (Err(_), Err(_), Some(known)) => self.absent.check(known, config, place),
+                (plugin, ..) => plugin?.metadata_schema.check(&or_empty(config)),
             };
         }
         let empty_list = config.as_array().is_some_and(Vec::is_empty);
@@ -213,6 +223,13 @@ impl sdk::Catalog for Catalog {
             return Err(
                 Invalid::new(format!("invalid plugin conf for plugin [{name}]")).expected("an object")
             );
+        }
+        if place == Place::Stream {
+            let plugin = self.find_stream(name)?;
+            return match self.stage(plugin, config, &UNOWNED, &CHECK, 0) {
+                Err(invalid) if !meta::disabled(config) => Err(crate::stream::blame(name, invalid)),
+                _ => Ok(()),
+            };
         }
         let plugin = match (self.find(name), Absent::find(name)) {
             (Err(_), Some(known)) => return self.absent.check(known, config, place),
@@ -273,6 +290,33 @@ impl sdk::Catalog for Catalog {
         // Equal priorities run in the order of the list, whatever the order written.
         stages.sort_by_key(|stage| (self.by_name.get(stage.name()).unwrap_or(&usize::MAX), stage.name()));
         Ok(Arc::new(Chain::new(stages, disabled)))
+    }
+
+    fn stream_chain(&self, entries: &[Entry<'_>], scope: &Scope<'_>) -> Result<Arc<Chain>, Invalid> {
+        let mut stages = Vec::with_capacity(entries.len());
+        for Entry { name, config, owner } in entries {
+            if meta::disabled(config) {
+                continue;
+            }
+            let plugin = self.find_stream(name).map_err(|invalid| invalid.within(name))?;
+            if scope.enabled.is_some_and(|enabled| !enabled(name)) {
+                return Err(Invalid::new(format!(
+                    "unknown plugin [{name}]: the list of stream plugins does not have it"
+                ))
+                .got(*name)
+                .hint(format!("add `{name}` to `stream_plugins` in config.yaml"))
+                .within(name));
+            }
+            match self.stage(plugin, config, owner, scope, 0) {
+                Ok(stage) => stages.extend(stage),
+                Err(invalid) => return Err(crate::stream::blame(name, invalid).within(name)),
+            }
+        }
+        Ok(Arc::new(Chain::new(stages, Vec::new())))
+    }
+
+    fn has_stream(&self, name: &str) -> bool {
+        self.find_stream(name).is_ok()
     }
 
     fn credential(&self, name: &str, config: &Value) -> Result<Option<(&'static str, Credential)>, Invalid> {

@@ -21,6 +21,7 @@ mod meta;
 mod query;
 mod ranges;
 mod rules;
+pub mod stream;
 mod tree;
 
 pub use catalog::{Catalog, not_listed};

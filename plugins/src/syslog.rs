@@ -47,6 +47,18 @@ enum SockType {
     Udp,
 }
 
+impl Config {
+    /// Of settings of a stream, which have nothing about bodies.
+    ///
+    /// # Errors
+    /// What does not fit, which the schema of streams rules out.
+    pub(crate) fn of_stream(mut stream: Value) -> Result<Config, Invalid> {
+        stream["max_req_body_bytes"] = 1.into();
+        stream["max_resp_body_bytes"] = 1.into();
+        serde_json::from_value(stream).map_err(|error| Invalid::new(error.to_string()))
+    }
+}
+
 /// Facility 5 (messages of syslogd), severity 6 (informational); version 1.
 const HEADER: &[u8] = b"<46>1 ";
 
@@ -127,14 +139,17 @@ impl Plugin for Syslog {
 
 impl Syslog {
     /// RFC 5424 section 6.
-    fn message(&self, x: &Exchange<'_>) -> Vec<u8> {
+    pub(crate) fn message(&self, x: &Exchange<'_>) -> Vec<u8> {
         let entry = self.logger.entry(x, None);
         let mut out = Vec::with_capacity(entry.len() + 96);
         out.extend_from_slice(HEADER);
         vars::write_rfc3339(x.world.now_ms(), &mut out);
         out.push(b' ');
         let start = out.len();
-        self.host.write(x, &mut out);
+        // A stream has no host.
+        if x.stream.is_none() {
+            self.host.write(x, &mut out);
+        }
         if out.len() == start {
             out.push(b'-');
         }

@@ -72,7 +72,7 @@ pub(crate) async fn accept(
             }
         }
         if queue.refuses(|| stream.waited_ms(), worker.clock.coarse_ms()) {
-            worker.turn_away(stream, Client::new(peer, local, false));
+            worker.turn_away(stream, Client::new(peer, local, false), front);
             done_this_turn += TO_REFUSE;
         } else {
             worker.begin(stream, peer, local, front, proxy_protocol);

@@ -22,8 +22,10 @@ mod listener;
 mod notice;
 mod proxy_header;
 mod queue;
+mod relay;
 mod rt;
 mod settings;
+mod stream;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod tunnel;
@@ -40,4 +42,5 @@ pub use listener::{Listener, Traffic, Versions};
 pub use notice::Notice;
 pub use proxy_header::ProxyProtocol;
 pub use settings::{AccessLog, Http2, RealIp, Settings};
+pub use stream::{StreamPort, Streams};
 pub use workers::{Stage, Watch, Workers};

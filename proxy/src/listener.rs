@@ -3,6 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 
+use crate::stream::StreamPort;
+
 /// An address that every worker listens on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listener {
@@ -20,7 +22,7 @@ pub enum Traffic {
     /// Requests, for routes.
     Http(Versions),
     /// Bytes, for stream routes.
-    Stream,
+    Stream(StreamPort),
 }
 
 /// Versions of HTTP. Of several, the client says which it speaks.
@@ -35,7 +37,10 @@ pub struct Versions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Front {
     /// HTTP/1, and HTTP/2 where the client begins with it.
-    Http { h2: bool },
+    Http {
+        h2: bool,
+    },
+    Stream(StreamPort),
 }
 
 impl Listener {
@@ -45,6 +50,11 @@ impl Listener {
         Listener { address, traffic, tls: false, proxy_protocol: false }
     }
 
+    /// Streams without anything around them.
+    pub const fn stream(address: SocketAddr, port: StreamPort) -> Listener {
+        Listener { address, traffic: Traffic::Stream(port), tls: false, proxy_protocol: false }
+    }
+
     /// What serves it.
     ///
     /// # Errors
@@ -52,7 +62,7 @@ impl Listener {
     pub(crate) fn front(&self) -> io::Result<Front> {
         let missing = match self {
             Listener { tls: true, .. } => "TLS",
-            Listener { traffic: Traffic::Stream, .. } => "a stream",
+            Listener { traffic: Traffic::Stream(port), .. } => return Ok(Front::Stream(*port)),
             Listener { traffic: Traffic::Http(Versions { h1: true, h2 }), .. } => {
                 return Ok(Front::Http { h2: *h2 });
             }
@@ -74,7 +84,6 @@ mod tests {
         let http = |h1, h2| Traffic::Http(Versions { h1, h2 });
         for (listener, what) in [
             (Listener { tls: true, ..plain }, "TLS "),
-            (Listener { traffic: Traffic::Stream, ..plain }, "a stream "),
             (Listener { traffic: http(false, true), ..plain }, "HTTP without version 1 "),
             (Listener { traffic: http(false, false), ..plain }, "HTTP without version 1 "),
         ] {

@@ -12,6 +12,7 @@ use wire::target::{Doubtful, PathRules};
 use crate::handoff::Handoff;
 use crate::listener::Listener;
 use crate::proxy_header::ProxyProtocol;
+use crate::stream::Streams;
 
 /// Every bound and address of the data plane. Times and sizes follow APISIX's
 /// `nginx_config` where it has them.
@@ -77,6 +78,7 @@ pub struct Settings {
     pub server: String,
     /// `X-APISIX-Upstream-Status` on every answer, not only when the upstream failed.
     pub show_upstream_status: bool,
+    pub streams: Streams,
     /// What may come before a connection's own first byte, on ports that ask for it.
     pub proxy_protocol: ProxyProtocol,
     /// Whose word about the client's address is believed, and where it stands.
@@ -219,6 +221,7 @@ impl Default for Settings {
             spare_buffers: 256,
             server: "APISIX/3.18.0".to_owned(),
             show_upstream_status: false,
+            streams: Streams::default(),
             proxy_protocol: ProxyProtocol::default(),
             real_ip: None,
             trusted: None,

@@ -54,6 +54,9 @@ pub(crate) struct Worker {
     states: WorkerStates,
     pub(crate) shard: Shard,
     pub(crate) access_log: Option<AccessLog>,
+    pub(crate) stream_log: Option<AccessLog>,
+    /// The consumers of streams, which have none.
+    pub(crate) nobody: sdk::Consumers,
     stage: Cell<Stage>,
     /// When connections between two requests are closed, for the stop; none are before it.
     idle_until: Cell<u64>,
@@ -119,6 +122,8 @@ impl Worker {
             states: WorkerStates::default(),
             shard,
             access_log: settings.access_log.as_ref().map(AccessLog::new),
+            stream_log: settings.streams.access_log.as_ref().map(AccessLog::new),
+            nobody: sdk::Consumers::default(),
             stage: Cell::new(Stage::Run),
             idle_until: Cell::new(u64::MAX),
             connections: Cell::new(0),

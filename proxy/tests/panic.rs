@@ -43,6 +43,7 @@ fn ask(stream: &mut TcpStream, query: &str) -> String {
 fn a_panic_stays_with_its_request() {
     let first = Snapshot {
         revision: 1,
+        streams: Arc::default(),
         router: Router::new(Mode::HostUri, Options::default()),
         upstreams: Default::default(),
         consumers: Arc::default(),

@@ -41,6 +41,8 @@ pub enum Place {
     /// Consumer or credential: auth plugins carry credentials there.
     Consumer,
     Metadata,
+    /// Stream route.
+    Stream,
 }
 
 /// A plugin that configurations may name.
@@ -72,6 +74,22 @@ pub trait Catalog: Send + Sync + fmt::Debug {
     /// Makes the stages of these entries, at most one a plugin, sorted by priority.
     /// A plugin that is not enabled is an error, unless its `_meta` disables it.
     fn chain(&self, entries: &[Entry<'_>], scope: &Scope<'_>) -> Result<Arc<Chain>, Invalid>;
+
+    /// [`Catalog::chain`] of plugins of streams, which are others, though some have the same names.
+    ///
+    /// # Errors
+    /// As there.
+    fn stream_chain(&self, entries: &[Entry<'_>], _scope: &Scope<'_>) -> Result<Arc<Chain>, Invalid> {
+        match entries.first() {
+            Some(entry) => Err(Invalid::new(format!("unknown plugin [{}]", entry.name)).within(entry.name)),
+            None => Ok(Arc::default()),
+        }
+    }
+
+    /// Whether streams have a plugin of this name.
+    fn has_stream(&self, _name: &str) -> bool {
+        false
+    }
 
     /// For an auth plugin's configuration on a consumer: the plugin's own name, and what it reads
     /// from that. `None` if `name` is no auth plugin.

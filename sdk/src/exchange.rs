@@ -17,6 +17,7 @@ use crate::budget::Held;
 use crate::client::{Caller, Client};
 use crate::coder::Coder;
 use crate::consumers::{Consumer, Consumers, Identity};
+use crate::stream::Stream;
 use crate::upload::RequestFilter;
 use crate::upstream::{Chosen, UpstreamHandle};
 use crate::world::World;
@@ -253,6 +254,8 @@ pub struct Exchange<'s> {
     /// What was read of the line of a request that was refused before it was one: there is no head.
     pub refused: Option<&'s [u8]>,
     pub world: &'s dyn World,
+    /// It is a stream, which has no messages.
+    pub stream: Option<Box<Stream>>,
     /// See [`Exchange::skip_plugin`].
     skipped: SmallVec<[&'static str; 2]>,
     request_filters: Vec<Box<dyn RequestFilter>>,
@@ -293,6 +296,7 @@ impl<'s> Exchange<'s> {
             tried: Vec::new(),
             refused: None,
             world,
+            stream: None,
             skipped: SmallVec::new(),
             request_filters: Vec::new(),
             coder: None,

@@ -85,6 +85,7 @@ impl<P: Plugin> Instance for P {
             Phase::Rewrite => self.rewrite(x),
             Phase::Access => self.access(x),
             Phase::BeforeProxy => self.before_proxy(x),
+            Phase::Preread => self.preread(x),
             Phase::HeaderFilter | Phase::BodyFilter | Phase::Log => Step::Next,
         }
     }

@@ -30,6 +30,7 @@ pub mod plugin;
 pub mod sink;
 pub mod state;
 pub mod step;
+pub mod stream;
 pub mod template;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -20,6 +20,7 @@ mod settings;
 
 use std::cell::{Cell, RefCell};
 use std::hash::BuildHasher;
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -81,6 +82,8 @@ struct Known {
     status: HashMap<Box<str>, Arc<Count>>,
     latency: HashMap<Box<str>, Arc<Latency>>,
     bandwidth: HashMap<Box<str>, Arc<Traffic>>,
+    streams: HashMap<Box<str>, Arc<Count>>,
+    stream_status: HashMap<Box<str>, Arc<Count>>,
 }
 
 /// The series of requests with the same labels.
@@ -124,6 +127,17 @@ pub struct Labels {
     pub status: String,
     pub latency: String,
     pub bandwidth: String,
+}
+
+/// What a stream is counted by.
+#[derive(Debug, Clone, Copy)]
+pub struct StreamLabels<'a> {
+    /// The route's id, or its name.
+    pub route: &'a str,
+    pub status: u16,
+    pub listener: SocketAddr,
+    /// The server it went to, if one was chosen.
+    pub node: Option<SocketAddr>,
 }
 
 /// What is counted of a request.
@@ -338,6 +352,29 @@ impl Shard {
         self.first(hash, &scratch, &labels, sample);
     }
 
+    /// Counts a stream that has ended.
+    pub fn stream(&self, labels: &StreamLabels<'_>) {
+        let StreamLabels { route, status, listener, node } = *labels;
+        let node = node.map(|node| node.to_string()).unwrap_or_default();
+        let connections = format!("route=\"{}\"", render::escaped(route));
+        let ended = format!("code=\"{status}\",listen_addr=\"{listener}\",node=\"{node}\"");
+        self.sweep();
+        let room = self.has_room();
+        let mut known = self.known.borrow_mut();
+        let Known { streams, stream_status, .. } = &mut *known;
+        for (known, route, text, register) in [
+            (streams, route, connections, Registered::Streams as fn(series::New<Count>) -> Registered),
+            (stream_status, "", ended, Registered::StreamStatus),
+        ] {
+            let is_known = known.get(text.as_str()).is_some_and(|series| !series::Series::retired(&**series));
+            if room || is_known {
+                self.series(known, route, text, Count::default, register).count();
+            } else {
+                add(&self.node.metric_errors, 1);
+            }
+        }
+    }
+
     /// Counts a request whose labels are new, or were retired.
     #[cold]
     fn first(&self, hash: u64, key: &[u8], labels: &dyn Fn(bool) -> Labels, sample: &Sample) {
@@ -419,12 +456,17 @@ impl Shard {
     fn sweep(&self) {
         let retired = self.node.retired.load(Relaxed);
         let mut known = self.known.borrow_mut();
+        let known = &mut *known;
         let all = known.status.len() + known.latency.len() + known.bandwidth.len();
+        let all = all + known.streams.len() + known.stream_status.len();
         let due = if self.has_room() { all as u64 / 4 } else { 0 };
         if retired.wrapping_sub(self.swept.get()) <= due {
             return;
         }
         self.swept.set(retired);
+        for counts in [&mut known.streams, &mut known.stream_status] {
+            counts.retain(|_, series| !series::Series::retired(&**series));
+        }
         known.status.retain(|_, series| !series::Series::retired(&**series));
         known.latency.retain(|_, series| !series::Series::retired(&**series));
         known.bandwidth.retain(|_, series| !series::Series::retired(&**series));

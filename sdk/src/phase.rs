@@ -14,6 +14,8 @@ pub enum Phase {
     HeaderFilter,
     BodyFilter,
     Log,
+    /// Of a stream: it has its route, and has not gone to an upstream yet.
+    Preread,
 }
 
 /// A set of phases.
@@ -21,19 +23,20 @@ pub enum Phase {
 pub struct Phases(u8);
 
 impl Phase {
-    pub const ALL: [Phase; 6] = [
+    pub const ALL: [Phase; 7] = [
         Phase::Rewrite,
         Phase::Access,
         Phase::BeforeProxy,
         Phase::HeaderFilter,
         Phase::BodyFilter,
         Phase::Log,
+        Phase::Preread,
     ];
 
     /// The request has not gone out yet: it can be refused, and its body read.
     #[inline]
     pub const fn is_before_upstream(self) -> bool {
-        matches!(self, Phase::Rewrite | Phase::Access | Phase::BeforeProxy)
+        matches!(self, Phase::Rewrite | Phase::Access | Phase::BeforeProxy | Phase::Preread)
     }
 }
 
@@ -45,6 +48,7 @@ impl Phases {
     pub const HEADER_FILTER: Phases = Phases::of(Phase::HeaderFilter);
     pub const BODY_FILTER: Phases = Phases::of(Phase::BodyFilter);
     pub const LOG: Phases = Phases::of(Phase::Log);
+    pub const PREREAD: Phases = Phases::of(Phase::Preread);
 
     pub const fn of(phase: Phase) -> Phases {
         Phases(1 << phase as u8)

@@ -89,6 +89,13 @@ pub trait Plugin: Sized + Send + Sync + 'static {
         Step::Next
     }
 
+    /// A stream has its route; see [`crate::stream`]. [`Step::Body`] asks for that many of the client's first
+    /// bytes, which are then in `x.body()`, or all there are if they are fewer; they go to the upstream as
+    /// well. [`Step::Reply`] cuts the stream off, and its status is the session's.
+    fn preread(&self, _x: &mut Exchange<'_>) -> Step {
+        Step::Next
+    }
+
     /// The response head is in `x.response`, from the upstream or from a reply.
     fn header_filter(&self, _x: &mut Exchange<'_>) {}
 

@@ -39,6 +39,8 @@ pub struct Probe {
     pub route: RouteInfo,
     pub world: FakeWorld,
     pub services: Services,
+    /// See [`Probe::stream`].
+    pub is_stream: bool,
 }
 
 /// A world that answers fetches from a script and remembers what was sent.
@@ -150,7 +152,13 @@ impl Probe {
             route: RouteInfo { id: "1".into(), name: "route-1".into(), ..RouteInfo::default() },
             world: FakeWorld { now_ms: 1_700_000_000_000.into(), ..FakeWorld::default() },
             services: Services::for_tests(),
+            is_stream: false,
         }
+    }
+
+    /// A TCP connection by 127.0.0.1. Its exchange has nothing of a request.
+    pub fn stream() -> Probe {
+        Probe { messages: Messages::default(), is_stream: true, ..Probe::default() }
     }
 
     /// The same with another request, for tests to which making all of it anew is too slow.
@@ -190,6 +198,7 @@ impl Probe {
     pub fn exchange(&mut self) -> Exchange<'_> {
         let mut x = Exchange::new(&mut self.messages, &self.client, &self.consumers, &self.world);
         x.matched.route = Some(&self.route);
+        x.stream = self.is_stream.then(Box::default);
         x
     }
 

@@ -27,6 +27,7 @@ use wire::proxy_protocol::Ends;
 
 use crate::exchange::{Exchange, Source};
 use crate::log_entry::json_text;
+use crate::stream::Stream;
 use crate::verdict::Doubt;
 use parsed::Parsed;
 use read::{Arg, Header};
@@ -87,6 +88,7 @@ plain! {
     BalancerPort = "balancer_port",
     BinaryRemoteAddr = "binary_remote_addr",
     BodyBytesSent = "body_bytes_sent",
+    BytesReceived = "bytes_received",
     BytesSent = "bytes_sent",
     ConnectionRequests = "connection_requests",
     ConsumerGroupId = "consumer_group_id",
@@ -99,11 +101,13 @@ plain! {
     IsArgs = "is_args",
     MatchedHost = "matched_host",
     MatchedUri = "matched_uri",
+    MqttClientId = "mqtt_client_id",
     Msec = "msec",
     PeerAddr = "realip_remote_addr",
     PeerPort = "realip_remote_port",
     Pid = "pid",
     ProxyAddXForwardedFor = "proxy_add_x_forwarded_for",
+    Protocol = "protocol",
     ProxyProtocolAddr = "proxy_protocol_addr",
     ProxyProtocolPort = "proxy_protocol_port",
     ProxyProtocolServerAddr = "proxy_protocol_server_addr",
@@ -129,10 +133,15 @@ plain! {
     ServerProtocol = "server_protocol",
     ServiceId = "service_id",
     ServiceName = "service_name",
+    SessionTime = "session_time",
+    SslPrereadServerName = "ssl_preread_server_name",
     Status = "status",
     TimeIso8601 = "time_iso8601",
     TimeLocal = "time_local",
     UpstreamAddr = "upstream_addr",
+    UpstreamBytesReceived = "upstream_bytes_received",
+    UpstreamBytesSent = "upstream_bytes_sent",
+    UpstreamConnectTime = "upstream_connect_time",
     UpstreamHost = "upstream_host",
     UpstreamResponseTime = "upstream_response_time",
     UpstreamScheme = "upstream_scheme",
@@ -354,6 +363,7 @@ impl Plain {
                 Found::Written
             }
             Plain::BodyBytesSent => number(out, x.timing.body_sent),
+            Plain::BytesReceived => of_stream(x, |_| number(out, x.timing.received)),
             Plain::BytesSent => number(out, x.timing.sent),
             Plain::ConnectionRequests => number(out, x.timing.connection_requests),
             Plain::ConsumerGroupId => x.consumer().and_then(|c| c.group_id.as_deref()).into(),
@@ -368,6 +378,7 @@ impl Plain {
             Plain::IsArgs => Found::Borrowed(if head.query().is_empty() { b"" } else { b"?" }),
             Plain::MatchedHost => filled(x.matched.host),
             Plain::MatchedUri => filled(x.matched.uri),
+            Plain::MqttClientId => of_stream(x, |stream| stream.mqtt_client_id.as_deref().into()),
             Plain::Msec => {
                 time::seconds(x.world.now_ms(), out);
                 Found::Written
@@ -386,6 +397,7 @@ impl Plain {
                 out.extend_from_slice(x.client.ip_text().as_bytes());
                 Found::Written
             }
+            Plain::Protocol => of_stream(x, |stream| Found::Borrowed(stream.protocol.as_str().as_bytes())),
             Plain::ProxyProtocolAddr => told_end(x, out, |ends| ends.source, false),
             Plain::ProxyProtocolPort => told_end(x, out, |ends| ends.source, true),
             Plain::ProxyProtocolServerAddr => told_end(x, out, |ends| ends.destination, false),
@@ -431,6 +443,11 @@ impl Plain {
             Plain::ServerProtocol => Found::Borrowed(head.version.as_str().as_bytes()),
             Plain::ServiceId => x.matched.route.map_or(Found::Nothing, |route| filled(&route.service_id)),
             Plain::ServiceName => x.matched.route.map_or(Found::Nothing, |route| filled(&route.service_name)),
+            Plain::SessionTime => of_stream(x, |_| {
+                time::seconds(x.timing.total_us / 1000, out);
+                Found::Plain
+            }),
+            Plain::SslPrereadServerName => of_stream(x, |stream| stream.server_name.as_deref().into()),
             Plain::Status => {
                 let digit = |by: u16| b'0' + (x.status() / by % 10) as u8;
                 out.extend_from_slice(&[digit(100), digit(10), digit(1)]);
@@ -454,6 +471,15 @@ impl Plain {
                 }
                 None => Found::Nothing,
             },
+            Plain::UpstreamBytesReceived => of_stream(x, |stream| number(out, stream.upstream_received)),
+            Plain::UpstreamBytesSent => of_stream(x, |stream| number(out, stream.upstream_sent)),
+            Plain::UpstreamConnectTime => of_stream(x, |stream| match stream.connect_us {
+                Some(micros) => {
+                    time::seconds(micros / 1000, out);
+                    Found::Plain
+                }
+                None => Found::Nothing,
+            }),
             Plain::UpstreamHost => Found::Borrowed(match x.forward.host.or(x.forward.server_host) {
                 Some(span) => fields.bytes(span),
                 None => head.authority(),
@@ -534,6 +560,11 @@ fn address<'a>(out: &mut Vec<u8>, addr: std::net::SocketAddr) -> Found<'a> {
     }
     out.push(b':');
     number(out, v4.port().into())
+}
+
+/// What only a stream has.
+fn of_stream<'a>(x: &'a Exchange<'_>, read: impl FnOnce(&'a Stream) -> Found<'a>) -> Found<'a> {
+    x.stream.as_deref().map_or(Found::Nothing, read)
 }
 
 /// The address or the port of an end of the connection that a PROXY protocol header told of; as in nginx

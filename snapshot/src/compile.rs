@@ -15,6 +15,7 @@ mod references;
 mod refusing;
 mod routes;
 mod shared;
+mod streams;
 mod touched;
 mod upstream;
 mod wanted;
@@ -34,6 +35,7 @@ use crate::health::Health;
 use crate::plan::Timeouts;
 use crate::router::{Mode, Options, Router};
 use crate::slots::Slots;
+use crate::streams::Streams;
 use crate::table::Table;
 use crate::upstream::{Keepalive, Upstream};
 use chosen::Choices;
@@ -41,6 +43,7 @@ use consumers::{Claims, ConsumerUnit, CredentialUnit};
 pub use references::Env;
 use routes::{RouteUnit, UpstreamUnit};
 use shared::Shared;
+use streams::StreamUnit;
 pub use touched::Touched;
 use touched::Work;
 use wanted::{Part, Wanted};
@@ -53,6 +56,8 @@ pub struct Settings {
     pub options: Options,
     /// The plugins that may be used, unless the store has a list; `None` means all.
     pub plugins: Option<Vec<String>>,
+    /// The plugins that streams may use (`stream_plugins`); `None` means all.
+    pub stream_plugins: Option<Vec<String>>,
     /// For routes and upstreams without their own.
     pub timeouts: Timeouts,
     /// For upstreams without their own.
@@ -69,6 +74,7 @@ impl Default for Settings {
             mode: Mode::default(),
             options: Options::default(),
             plugins: None,
+            stream_plugins: None,
             timeouts: Timeouts::default(),
             keepalive: Keepalive::default(),
             health_checks: true,
@@ -119,6 +125,8 @@ pub struct Compiler {
     claims: Claims,
     index: Arc<Consumers>,
     global: Option<Arc<Chain>>,
+    stream_routes: BTreeMap<String, StreamUnit>,
+    streams: Arc<Streams>,
     /// Routes and consumers by the resources they refer to.
     users: HashMap<Key, BTreeSet<Key>>,
     /// The reverse.
@@ -169,6 +177,8 @@ impl Compiler {
             claims: Claims::default(),
             index: Arc::default(),
             global: None,
+            stream_routes: BTreeMap::new(),
+            streams: Arc::default(),
             users: HashMap::default(),
             refers: HashMap::default(),
             hosts: Wanted::default(),
@@ -202,6 +212,7 @@ impl Compiler {
             upstreams: self.table.clone(),
             consumers: self.index.clone(),
             global: self.global.clone(),
+            streams: self.streams.clone(),
         }
     }
 
@@ -258,6 +269,7 @@ impl Compiler {
         self.compile_shared(Kind::ConsumerGroup, &mut pass);
         self.compile_consumers(&mut pass);
         self.compile_global(&mut pass);
+        self.compile_streams(&mut pass);
 
         let rejected = self
             .told
@@ -281,6 +293,7 @@ impl Compiler {
         let key = |kind| move |id: &String| Key::new(kind, id.as_str());
         let known = (self.shared.keys().cloned())
             .chain(self.routes.keys().map(key(Kind::Route)))
+            .chain(self.stream_routes.keys().map(key(Kind::StreamRoute)))
             .chain(self.upstreams.keys().map(key(Kind::Upstream)))
             .chain(self.metadata.keys().map(key(Kind::PluginMetadata)))
             .chain(self.consumers.keys().map(key(Kind::Consumer)))
@@ -325,7 +338,8 @@ impl Compiler {
     fn served(&self) -> impl Iterator<Item = &Arc<Entry>> {
         let routes = self.routes.values().map(|unit| &unit.entry);
         let shared = self.shared.values().map(|shared| &shared.entry);
-        routes.chain(shared).chain(self.consumers.values().map(|unit| &unit.entry))
+        let streams = self.stream_routes.values().map(|unit| &unit.entry);
+        routes.chain(streams).chain(shared).chain(self.consumers.values().map(|unit| &unit.entry))
     }
 
     /// Schedules the resources that refer to `key`.

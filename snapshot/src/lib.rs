@@ -14,6 +14,7 @@ pub mod parallel;
 pub mod plan;
 pub mod router;
 mod slots;
+pub mod streams;
 pub mod swap;
 pub mod table;
 pub mod upstream;
@@ -27,6 +28,7 @@ pub use compile::{Compiled, Compiler, Touched, Watched};
 pub use health::Health;
 pub use plan::{Failure, Plan, Timeouts};
 pub use router::Router;
+pub use streams::{StreamPlan, Streams};
 pub use swap::{Publisher, Reader};
 pub use table::Table;
 pub use upstream::{Endpoint, PassHost, Policy, Scheme, Upstream};
@@ -41,6 +43,7 @@ pub struct Snapshot {
     pub consumers: Arc<Consumers>,
     /// The stages of all global rules; run for every request, matched or not.
     pub global: Option<Arc<Chain>>,
+    pub streams: Arc<Streams>,
 }
 
 impl Snapshot {

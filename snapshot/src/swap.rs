@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use arc_swap::ArcSwap;
 use futures_util::task::AtomicWaker;
 
-use crate::Snapshot;
+use crate::{Snapshot, StreamPlan};
 
 #[derive(Debug)]
 struct Shared {
@@ -30,6 +30,8 @@ pub struct Publisher {
     shared: Arc<Shared>,
     /// Snapshots that a reader may still hold, the current one last.
     kept: Vec<Arc<Snapshot>>,
+    /// Plans of streams that last longer than their snapshots.
+    plans: Vec<Arc<StreamPlan>>,
 }
 
 /// A worker's end.
@@ -60,7 +62,7 @@ impl Publisher {
         let readers = (0..workers)
             .map(|index| Reader { shared: shared.clone(), index, version: 0, current: first.clone() })
             .collect();
-        (Publisher { shared, kept: vec![first] }, readers)
+        (Publisher { shared, kept: vec![first], plans: Vec::new() }, readers)
     }
 
     /// Makes this the current snapshot. Returns as soon as it is visible to readers.
@@ -78,10 +80,19 @@ impl Publisher {
     /// Frees old snapshots that no reader holds. To be called periodically.
     pub fn free_unused(&mut self) {
         let current = self.kept.len() - 1;
+        self.plans.retain(|plan| Arc::strong_count(plan) > 1);
         let mut index = 0;
+        let (streams, plans) = (self.current().streams.clone(), &mut self.plans);
         self.kept.retain(|snapshot| {
             index += 1;
-            index - 1 == current || Arc::strong_count(snapshot) > 1
+            let keep = index - 1 == current || Arc::strong_count(snapshot) > 1;
+            if !keep && !Arc::ptr_eq(&snapshot.streams, &streams) {
+                // A stream holds its plan alone. The last to hold it must be this thread.
+                plans.extend(
+                    snapshot.streams.all().iter().filter(|plan| Arc::strong_count(plan) > 1).cloned(),
+                );
+            }
+            keep
         });
     }
 
@@ -159,6 +170,7 @@ mod tests {
             upstreams: Default::default(),
             consumers: Arc::default(),
             global: None,
+            streams: Arc::default(),
         }
     }
 

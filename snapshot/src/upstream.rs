@@ -25,6 +25,8 @@ pub struct Upstream {
     pub keepalive: Keepalive,
     /// For plans without their own.
     pub timeouts: Timeouts,
+    /// They are written in it, and are no defaults.
+    pub own_timeouts: bool,
     pub policy: Policy,
     /// What checks say of the servers; `None` if there are none.
     pub health: Option<Arc<Health>>,
@@ -63,6 +65,7 @@ impl Upstream {
             retry_timeout: Duration::ZERO,
             keepalive: Keepalive::default(),
             timeouts: Timeouts::default(),
+            own_timeouts: false,
             policy,
             health: None,
             tiers,
@@ -105,6 +108,20 @@ pub enum Scheme {
     Https,
     Grpc,
     Grpcs,
+    /// Streams go there as they are …
+    Tcp,
+    /// … within TLS …
+    Tls,
+    /// … or as datagrams.
+    Udp,
+}
+
+impl Scheme {
+    /// Requests go there.
+    #[inline]
+    pub fn is_http(self) -> bool {
+        !matches!(self, Scheme::Tcp | Scheme::Tls | Scheme::Udp)
+    }
 }
 
 /// The `Host` an upstream gets.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use model::{Desired, Entry, Invalid, Key, Kind, Rejected, Resource, Served};
 
 /// The resources that name others.
-const USERS: [Kind; 3] = [Kind::Route, Kind::Service, Kind::Credential];
+const USERS: [Kind; 4] = [Kind::Route, Kind::Service, Kind::StreamRoute, Kind::Credential];
 
 /// How often each resource is named, and by whom those that are not there.
 #[derive(Debug, Default)]
@@ -127,6 +127,11 @@ fn references(user: &Entry) -> Vec<Reference> {
             by_id("upstream_id", Kind::Upstream, &route.upstream_id),
             by_id("service_id", Kind::Service, &route.service_id),
             by_id("plugin_config_id", Kind::PluginConfig, &route.plugin_config_id),
+        ],
+        Resource::StreamRoute(route) => [
+            by_id("upstream_id", Kind::Upstream, &route.upstream_id),
+            by_id("service_id", Kind::Service, &route.service_id),
+            None,
         ],
         Resource::Service(service) => {
             [by_id("upstream_id", Kind::Upstream, &service.upstream_id), None, None]

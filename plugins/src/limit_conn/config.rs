@@ -1,5 +1,6 @@
 //! The settings of limit-conn, as the Admin API shows them.
 
+use model::Invalid;
 use sdk::template::Template;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -65,6 +66,17 @@ pub(super) fn schema() -> Value {
 }
 
 impl Config {
+    /// Of settings of a stream, which have no more than these.
+    ///
+    /// # Errors
+    /// What does not fit, which the schema of streams rules out.
+    pub(crate) fn of_stream(mut stream: Value) -> Result<Config, Invalid> {
+        stream["policy"] = "local".into();
+        stream["rejected_code"] = 503.into();
+        stream["allow_degradation"] = false.into();
+        serde_json::from_value(stream).map_err(|error| Invalid::new(error.to_string()))
+    }
+
     /// The rules in force: those written, or the one that the settings make.
     pub(super) fn rules(self) -> Vec<Rule> {
         if let Some(rules) = self.rules {

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use sdk::Unjudged;
 use snapshot::Failure;
+use wire::client_hello;
 use wire::h1::Refusal;
 
 use crate::settings::Settings;
@@ -27,6 +28,8 @@ pub enum FaultKind {
     /// It sends many frames that ask for nothing.
     Flood,
     HeadTimeout,
+    /// The beginning of a TLS handshake that is none.
+    BadClientHello(client_hello::Refusal),
     BodyTimeout,
     BodyTooLarge,
     BadBody(Refusal),
@@ -127,7 +130,7 @@ impl FaultKind {
     pub fn status(self) -> u16 {
         match self {
             FaultKind::BadRequest(refusal) | FaultKind::BadBody(refusal) => refusal.status(),
-            FaultKind::TlsOnPlainPort => 400,
+            FaultKind::TlsOnPlainPort | FaultKind::BadClientHello(_) => 400,
             FaultKind::Flood => 429,
             FaultKind::HeadTimeout | FaultKind::BodyTimeout | FaultKind::ClientSlow => 408,
             FaultKind::BodyTooLarge => 413,
@@ -184,6 +187,7 @@ impl FaultKind {
             FaultKind::Flood => {
                 "the client sends many HTTP/2 frames that ask for nothing, or resets most requests"
             }
+            FaultKind::BadClientHello(refusal) => refusal.as_str(),
             FaultKind::HeadTimeout => "the request head did not arrive in time",
             FaultKind::BodyTimeout => "the request body did not arrive in time",
             FaultKind::BodyTooLarge => "the request body is larger than allowed",

@@ -18,9 +18,15 @@ pub(crate) fn tell(worker: &Worker, x: &Exchange<'_>, fault: Fault) {
 /// What is told of an exchange.
 #[cold]
 pub(crate) fn record(worker: &Worker, x: &Exchange<'_>, fault: Fault) -> FaultRecord {
-    let mut request = String::from_utf8_lossy(x.request().method_bytes()).into_owned();
-    request.push(' ');
-    request.extend(String::from_utf8_lossy(x.path()).chars().take(200));
+    let request = match &x.stream {
+        Some(stream) => format!("{} {}", stream.protocol.as_str(), x.client.local),
+        None => {
+            let mut request = String::from_utf8_lossy(x.request().method_bytes()).into_owned();
+            request.push(' ');
+            request.extend(String::from_utf8_lossy(x.path()).chars().take(200));
+            request
+        }
+    };
     FaultRecord {
         fault,
         status: x.status(),

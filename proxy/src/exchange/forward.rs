@@ -320,7 +320,7 @@ impl Forward<'_> {
 
 /// Tells the upstream's checks of a failed try: whether another one follows, or this status.
 #[cold]
-fn tell_health(upstream: &Upstream, index: usize, fault: Fault, status: Option<u16>) {
+pub(crate) fn tell_health(upstream: &Upstream, index: usize, fault: Fault, status: Option<u16>) {
     let Some(health) = upstream.health.as_ref().filter(|_| fault.blame == Blame::Upstream) else { return };
     let failure = match fault.kind.status() {
         504 => TryFailure::Timeout,

@@ -7,7 +7,7 @@ use sdk::Client;
 
 use super::Worker;
 use crate::listener::Front;
-use crate::{down, proxy_header, rt};
+use crate::{down, proxy_header, rt, stream};
 
 impl Worker {
     #[cfg(feature = "testing")]
@@ -38,9 +38,12 @@ impl Worker {
             return self.hold(move |worker| async move {
                 let mut stream = stream;
                 let Some(mut client) = proxy_header::read(&worker, &mut stream, client).await else { return };
-                worker.believe(&mut client);
+                worker.believe(&mut client, front);
                 match front {
                     Front::Http { h2 } => down::h1::serve(worker, rt::Io::Plain(stream), client, h2).await,
+                    Front::Stream(port) => {
+                        stream::tcp::serve(worker, rt::Io::Plain(stream), client, port).await
+                    }
                 }
             });
         }
@@ -48,12 +51,18 @@ impl Worker {
             Front::Http { h2 } => {
                 self.hold(move |worker| down::h1::serve(worker, rt::Io::Plain(stream), client, h2));
             }
+            Front::Stream(port) => {
+                self.hold(move |worker| stream::tcp::serve(worker, rt::Io::Plain(stream), client, port));
+            }
         }
     }
 
     /// Takes the client's address from the PROXY protocol, where `real_ip_header` says so and the peer is
     /// trusted.
-    fn believe(&self, client: &mut Client) {
+    fn believe(&self, client: &mut Client, front: Front) {
+        if let Front::Stream(_) = front {
+            return self.believe_stream(client);
+        }
         let real_ip = self.settings.real_ip.as_ref().filter(|real_ip| real_ip.is_of_connection());
         if let (Some(real_ip), Some(ends)) = (real_ip, client.ends())
             && (real_ip.from)(client.peer.ip().to_canonical())
@@ -63,7 +72,10 @@ impl Worker {
     }
 
     /// Refuses a connection that has waited too long.
-    pub(crate) fn turn_away(self: &Rc<Worker>, stream: rt::Stream, client: Client) {
+    pub(crate) fn turn_away(self: &Rc<Worker>, stream: rt::Stream, client: Client, front: Front) {
+        if let Front::Stream(_) = front {
+            return stream.abort();
+        }
         self.hold(move |worker| down::h1::turn_away(worker, rt::Io::Plain(stream), client));
     }
 

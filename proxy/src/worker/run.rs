@@ -73,7 +73,7 @@ pub(crate) async fn serve(start: Start) -> io::Result<()> {
             idle_told = true;
         }
     }
-    if let Some(log) = &worker.access_log {
+    for log in [&worker.access_log, &worker.stream_log].into_iter().flatten() {
         log.flush();
     }
     Ok(())
@@ -82,8 +82,11 @@ pub(crate) async fn serve(start: Start) -> io::Result<()> {
 /// The worker's own timer: deadlines, the access log, idle upstream connections, spare memory, what is to be told.
 async fn tick(worker: Rc<Worker>) {
     let mut ticks = 0u32;
-    let flush = worker.settings.access_log.as_ref().map_or(TICK, |log| log.flush);
-    let flush = u32::try_from(flush.as_millis() / TICK.as_millis()).unwrap_or(u32::MAX).max(1);
+    let settings = &worker.settings;
+    let flushes = [&settings.access_log, &settings.streams.access_log].map(|log| {
+        let flush = log.as_ref().map_or(TICK, |log| log.flush);
+        u32::try_from(flush.as_millis() / TICK.as_millis()).unwrap_or(u32::MAX).max(1)
+    });
     loop {
         rt::sleep(TICK).await;
         #[cfg(test)]
@@ -99,10 +102,12 @@ async fn tick(worker: Rc<Worker>) {
         worker.watch.member(worker.index).ticks.fetch_add(1, Ordering::Relaxed);
         worker.yield_descriptors();
         ticks = ticks.wrapping_add(1);
-        if let Some(log) = &worker.access_log
-            && ticks.is_multiple_of(flush)
-        {
-            log.flush();
+        for (log, flush) in [&worker.access_log, &worker.stream_log].into_iter().zip(flushes) {
+            if let Some(log) = log
+                && ticks.is_multiple_of(flush)
+            {
+                log.flush();
+            }
         }
         if ticks.is_multiple_of(20) {
             worker.pools.sweep(worker.clock.coarse_ms());

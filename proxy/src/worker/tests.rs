@@ -36,6 +36,7 @@ pub(crate) fn empty() -> Snapshot {
         upstreams: Default::default(),
         consumers: Arc::default(),
         global: None,
+        streams: Arc::default(),
     }
 }
 

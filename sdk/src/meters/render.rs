@@ -119,6 +119,23 @@ pub(super) fn all(settings: &Settings, collected: &Collected, facts: &Facts<'_>)
         "The free space of each nginx shared DICT since APISIX start",
         facts.zones.iter().map(|it| (zone(it), it.free)),
     );
+    for (name, help, family) in [
+        (
+            "stream_connection_total",
+            "Total number of connections handled per stream route in APISIX",
+            &families.streams,
+        ),
+        ("stream_status", "Stream sessions per termination status in APISIX", &families.stream_status),
+    ] {
+        if family.groups.is_empty() {
+            continue;
+        }
+        page.head(name, "counter", help);
+        for (text, group) in &family.groups {
+            let streams = group.parts.iter().map(|(_, part)| part.requests()).sum();
+            page.line(name, "", text, streams);
+        }
+    }
     page.gauges(
         "upstream_status",
         "Upstream status from health check",

@@ -158,6 +158,8 @@ pub(super) enum Registered {
     Status(New<Count>),
     Latency(New<Latency>),
     Bandwidth(New<Traffic>),
+    Streams(New<Count>),
+    StreamStatus(New<Count>),
 }
 
 impl Registered {
@@ -168,6 +170,7 @@ impl Registered {
             Registered::Status(_) => status,
             Registered::Latency(_) => latency,
             Registered::Bandwidth(_) => bandwidth,
+            Registered::Streams(_) | Registered::StreamStatus(_) => 1,
         }
     }
 
@@ -176,6 +179,7 @@ impl Registered {
             Registered::Status(new) => &new.route,
             Registered::Latency(new) => &new.route,
             Registered::Bandwidth(new) => &new.route,
+            Registered::Streams(new) | Registered::StreamStatus(new) => &new.route,
         }
     }
 }
@@ -205,6 +209,8 @@ pub(super) struct Families {
     pub status: Family<Count>,
     pub latency: Family<Latency>,
     pub bandwidth: Family<Traffic>,
+    pub streams: Family<Count>,
+    pub stream_status: Family<Count>,
 }
 
 #[derive(Debug)]
@@ -229,6 +235,8 @@ impl Families {
             Registered::Status(new) => self.status.insert(shard, new, room),
             Registered::Latency(new) => self.latency.insert(shard, new, room),
             Registered::Bandwidth(new) => self.bandwidth.insert(shard, new, room),
+            Registered::Streams(new) => self.streams.insert(shard, new, room),
+            Registered::StreamStatus(new) => self.stream_status.insert(shard, new, room),
         }
     }
 
@@ -238,6 +246,8 @@ impl Families {
         status * self.status.groups.len()
             + latency * self.latency.groups.len()
             + bandwidth * self.bandwidth.groups.len()
+            + self.streams.groups.len()
+            + self.stream_status.groups.len()
     }
 
     /// Notes which counted since the last time.
@@ -245,6 +255,8 @@ impl Families {
         self.status.touch(now_ms);
         self.latency.touch(now_ms);
         self.bandwidth.touch(now_ms);
+        self.streams.touch(now_ms);
+        self.stream_status.touch(now_ms);
     }
 
     /// Near the bound, retires those that were idle longest, so that new ones can come in. Says
@@ -263,6 +275,8 @@ impl Families {
         let mut idle = self.status.idle(now_ms, status);
         idle.extend(self.latency.idle(now_ms, latency));
         idle.extend(self.bandwidth.idle(now_ms, bandwidth));
+        idle.extend(self.streams.idle(now_ms, 1));
+        idle.extend(self.stream_status.idle(now_ms, 1));
         if idle.is_empty() {
             return 0;
         }
@@ -281,11 +295,14 @@ impl Families {
         self.status.retain(|group| group.active_ms > until, &retired);
         self.latency.retain(|group| group.active_ms > until, &retired);
         self.bandwidth.retain(|group| group.active_ms > until, &retired);
+        self.streams.retain(|group| group.active_ms > until, &retired);
+        self.stream_status.retain(|group| group.active_ms > until, &retired);
         (before - self.len()) as u64
     }
 
     fn len(&self) -> usize {
-        self.status.groups.len() + self.latency.groups.len() + self.bandwidth.groups.len()
+        let requests = self.status.groups.len() + self.latency.groups.len() + self.bandwidth.groups.len();
+        requests + self.streams.groups.len() + self.stream_status.groups.len()
     }
 
     /// Retires the series of routes not to be kept; `retired` is told the shard and how many.
@@ -293,6 +310,7 @@ impl Families {
         self.status.retain(|group| keep(&group.route), &retired);
         self.latency.retain(|group| keep(&group.route), &retired);
         self.bandwidth.retain(|group| keep(&group.route), &retired);
+        self.streams.retain(|group| keep(&group.route), &retired);
     }
 
     /// Retires series that counted nothing for the time the settings say.

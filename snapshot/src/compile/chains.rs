@@ -46,6 +46,19 @@ impl Compiler {
         sources: &[Source<'_>],
         names: &Recorder<'_>,
     ) -> Result<Option<Arc<Chain>>, Blame> {
+        self.chain_in(sources, names, false)
+    }
+
+    /// The same, of plugins of streams if it is for `streams`.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn chain_in(
+        &self,
+        sources: &[Source<'_>],
+        names: &Recorder<'_>,
+        streams: bool,
+    ) -> Result<Option<Arc<Chain>>, Blame> {
         let mut seen = HashSet::new();
         let mut configs: Vec<(usize, &str, Cow<'_, Value>)> = Vec::new();
         for (source, from) in sources.iter().enumerate() {
@@ -66,10 +79,18 @@ impl Compiler {
             .map(|(source, name, config)| Entry { name, config, owner: &sources[*source].owner })
             .collect();
         let metadata = |plugin: &str| self.metadata.get(plugin);
-        let listed = |plugin: &str| self.enabled.as_ref().is_none_or(|enabled| enabled.contains(plugin));
+        let listed = |plugin: &str| match (streams, &self.enabled, &self.settings.stream_plugins) {
+            (false, Some(enabled), _) => enabled.contains(plugin),
+            (true, _, Some(enabled)) => enabled.iter().any(|name| name == plugin),
+            _ => true,
+        };
         let upstreams = ForPlugins { compiler: self, recorder: names };
         let scope = Scope { names, upstreams: Some(&upstreams), metadata: &metadata, enabled: Some(&listed) };
-        match self.catalog.chain(&entries, &scope) {
+        let made = match streams {
+            true => self.catalog.stream_chain(&entries, &scope),
+            false => self.catalog.chain(&entries, &scope),
+        };
+        match made {
             Ok(chain) => Ok(Some(chain)),
             Err(invalid) => {
                 let plugin = invalid.pointer.strip_prefix('/').and_then(|rest| rest.split('/').next());

@@ -66,9 +66,8 @@ impl Compiler {
     }
 
     fn compile_upstream(&mut self, key: &Key, pass: &Pass<'_>) {
-        // An upstream for streams is valid, but cannot serve HTTP requests.
         let entry = pass.desired.get(Kind::Upstream, &key.id);
-        let Some(entry) = entry.filter(|entry| upstream::takes_requests(&entry.resource)) else {
+        let Some(entry) = entry.filter(|entry| upstream::is_served(&entry.resource)) else {
             self.upstreams.remove(&key.id);
             self.hosts.forget(key);
             self.remove_upstream(key);
@@ -295,6 +294,9 @@ impl Compiler {
         let (for_plugins, for_upstream) = (Recorder::new(pass.names), Recorder::new(pass.names));
         let chain = self.chain_of(key, route, &for_plugins)?;
         let upstream = match &route.upstream {
+            Some(written) if !upstream::takes_requests(written.scheme) => {
+                return Err(upstream::takes_none().under("/upstream"));
+            }
             Some(written) => Some(
                 upstream::upstream(&key.id, written, &for_upstream, &self.settings)
                     .map_err(|invalid| invalid.under("/upstream"))?,
@@ -454,8 +456,11 @@ impl Compiler {
     }
 
     fn service_of(&self, route: &Route) -> Option<&Service> {
-        let id = route.service_id.as_ref()?;
-        match &self.shared.get(&Key::new(Kind::Service, id.as_str()))?.entry.resource {
+        self.service(route.service_id.as_ref())
+    }
+
+    pub(super) fn service(&self, id: Option<&String>) -> Option<&Service> {
+        match &self.shared.get(&Key::new(Kind::Service, id?.as_str()))?.entry.resource {
             Resource::Service(service) => Some(service),
             _ => None,
         }

@@ -61,6 +61,7 @@ pub(super) fn upstream(
         }
         _ => None,
     };
+    upstream.own_timeouts = from.timeout.is_some();
     Ok(upstream)
 }
 
@@ -68,9 +69,20 @@ pub(super) fn timeouts(from: model::Timeout) -> Timeouts {
     Timeouts { connect: from.connect, send: from.send, read: from.read }
 }
 
-/// Whether this is an upstream that speaks HTTP.
-pub(super) fn takes_requests(resource: &Resource) -> bool {
+/// Whether anything is sent to this upstream.
+pub(super) fn is_served(resource: &Resource) -> bool {
     matches!(resource, Resource::Upstream(upstream) if scheme(upstream.scheme).is_ok())
+}
+
+/// Whether requests are sent to an upstream of this scheme; to others streams are.
+pub(super) fn takes_requests(from: written::Scheme) -> bool {
+    scheme(from).is_ok_and(Scheme::is_http)
+}
+
+pub(super) fn takes_none() -> Invalid {
+    Invalid::new("an upstream of this scheme takes no HTTP requests")
+        .at("/scheme")
+        .expected("one of http, https, grpc, grpcs")
 }
 
 fn scheme(from: written::Scheme) -> Result<Scheme, Invalid> {
@@ -79,11 +91,10 @@ fn scheme(from: written::Scheme) -> Result<Scheme, Invalid> {
         written::Scheme::Https => Scheme::Https,
         written::Scheme::Grpc => Scheme::Grpc,
         written::Scheme::Grpcs => Scheme::Grpcs,
-        written::Scheme::Tcp | written::Scheme::Tls | written::Scheme::Udp | written::Scheme::Kafka => {
-            return Err(Invalid::new("an upstream of this scheme takes no HTTP requests")
-                .at("/scheme")
-                .expected("one of http, https, grpc, grpcs"));
-        }
+        written::Scheme::Tcp => Scheme::Tcp,
+        written::Scheme::Tls => Scheme::Tls,
+        written::Scheme::Udp => Scheme::Udp,
+        written::Scheme::Kafka => return Err(takes_none()),
     })
 }
 

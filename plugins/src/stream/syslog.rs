@@ -1,0 +1,88 @@
+//! syslog on streams: sends an entry of each connection, when it is over, to a syslog server.
+//!
+//! Settings as in APISIX 3.18, which are those on routes without anything about requests. An entry is
+//! what `log_format` says, in the settings or in the plugin's metadata; without it there is none.
+
+use model::Invalid;
+use sdk::chain::Phases;
+use sdk::sink::Batching;
+use sdk::{Build, Exchange, Plugin};
+use serde_json::{Value, json};
+
+use crate::{logger, syslog as http};
+
+/// The plugin instance.
+pub struct Syslog {
+    http: http::Syslog,
+    has_format: bool,
+}
+
+impl Plugin for Syslog {
+    const NAME: &'static str = http::Syslog::NAME;
+    const PRIORITY: i32 = http::Syslog::PRIORITY;
+    const PHASES: Phases = Phases::LOG;
+
+    type Config = Value;
+
+    fn schema() -> Value {
+        let own = json!({
+            "host": {"type": "string"},
+            "port": {"type": "integer"},
+            "flush_limit": {"type": "integer", "minimum": 1, "default": 4096},
+            "drop_limit": {"type": "integer", "default": 1_048_576},
+            "timeout": {"type": "integer", "minimum": 1, "default": 3000},
+            "log_format": {"type": "object"},
+            "sock_type": {"type": "string", "default": "tcp", "enum": ["tcp", "udp"]},
+            "pool_size": {"type": "integer", "minimum": 5, "default": 5},
+            "tls": {"type": "boolean", "default": false},
+        });
+        json!({
+            "type": "object",
+            "properties": Batching::extend(own, "stream sys logger"),
+            "required": ["host", "port"],
+        })
+    }
+
+    fn metadata_schema() -> Option<Value> {
+        Some(logger::metadata_schema())
+    }
+
+    fn build(config: Value, cx: &mut Build<'_>) -> Result<Syslog, Invalid> {
+        let filled = |value: &Value| value.as_object().is_some_and(|fields| !fields.is_empty());
+        let has_format = config.get("log_format").is_some()
+            || cx.metadata.and_then(|metadata| metadata.get("log_format")).is_some_and(filled);
+        let http = http::Syslog::build(http::Config::of_stream(config)?, cx)?;
+        Ok(Syslog { http, has_format })
+    }
+
+    fn log(&self, x: &mut Exchange<'_>) {
+        if self.has_format {
+            self.http.log(x);
+        } else {
+            x.complain(Self::NAME, "it has no log_format, without which nothing is told of a stream");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sdk::testing::Probe;
+
+    use super::*;
+
+    #[test]
+    fn an_entry_is_what_its_format_says() {
+        let mut probe = Probe::stream();
+        let config = json!({"host": "s", "port": 514, "log_format": {"client": "$remote_addr", "over": "$protocol"}});
+        let plugin: Syslog = probe.stage(config).unwrap();
+        let message = String::from_utf8(plugin.http.message(&probe.exchange())).unwrap();
+        let pid = std::process::id();
+        assert_eq!(
+            message,
+            format!(
+                "<46>1 2023-11-14T22:13:20.000Z - apisix {pid} - - \
+                 {{\"client\":\"127.0.0.1\",\"over\":\"TCP\",\"route_id\":\"1\"}}\n"
+            )
+        );
+    }
+}

@@ -1,0 +1,157 @@
+//! hot path
+//!
+//! Bytes both ways between two connections, until both have ended.
+//!
+//! A direction holds a buffer only while bytes are in hand, and reads no more than it could write: a
+//! slow reader holds up whoever sends to it, and no memory grows. Nothing is allocated for a piece.
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use crate::buffers::{Buffer, Lent, SMALL};
+use crate::clock::Waiter;
+use crate::io::{self, Failed};
+use crate::rt::{ReadHalf, WriteHalf};
+use crate::worker::Worker;
+
+/// How it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// Both sides have said all they had.
+    Closed,
+    /// Neither said anything for too long.
+    Idle,
+    /// The first, or the second, broke.
+    Broken(Side),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Client,
+    Upstream,
+}
+
+/// One end: both halves of its connection, what was read of it before, and what was written to it.
+pub(crate) struct End<'a, 'io> {
+    pub(crate) read: &'a mut ReadHalf<'io>,
+    pub(crate) write: &'a mut WriteHalf<'io>,
+    pub(crate) waiter: &'a Waiter,
+    /// Bytes that came ahead, for the other end.
+    pub(crate) early: Option<Buffer>,
+    /// Counts bytes that were read, those that came ahead included.
+    pub(crate) received: &'a Cell<u64>,
+}
+
+/// Passes bytes on until both have ended, one has broken, or neither says anything for so long.
+pub(crate) async fn run(
+    worker: &Worker,
+    client: End<'_, '_>,
+    upstream: End<'_, '_>,
+    idle_timeout: Duration,
+) -> Ended {
+    let alive = Cell::new(worker.clock.after(idle_timeout));
+    let from_client =
+        From { read: client.read, early: client.early, received: client.received, side: Side::Client };
+    let from_upstream = From {
+        read: upstream.read,
+        early: upstream.early,
+        received: upstream.received,
+        side: Side::Upstream,
+    };
+    let mut upwards = pin!(copy(worker, client.waiter, from_client, upstream.write, &alive, idle_timeout));
+    let mut downwards =
+        pin!(copy(worker, upstream.waiter, from_upstream, client.write, &alive, idle_timeout));
+    let mut done = (false, false);
+    poll_fn(|cx| {
+        if !done.0 {
+            match upwards.as_mut().poll(cx) {
+                Poll::Ready(Ok(())) => done.0 = true,
+                Poll::Ready(Err(ended)) => return Poll::Ready(ended),
+                Poll::Pending => {}
+            }
+        }
+        if !done.1 {
+            match downwards.as_mut().poll(cx) {
+                Poll::Ready(Ok(())) => done.1 = true,
+                Poll::Ready(Err(ended)) => return Poll::Ready(ended),
+                Poll::Pending => {}
+            }
+        }
+        if done == (true, true) { Poll::Ready(Ended::Closed) } else { Poll::Pending }
+    })
+    .await
+}
+
+struct From<'a, 'io> {
+    read: &'a mut ReadHalf<'io>,
+    early: Option<Buffer>,
+    received: &'a Cell<u64>,
+    side: Side,
+}
+
+impl Side {
+    fn other(self) -> Side {
+        match self {
+            Side::Client => Side::Upstream,
+            Side::Upstream => Side::Client,
+        }
+    }
+}
+
+/// Copies one direction to its end, then passes the end on.
+async fn copy(
+    worker: &Worker,
+    waiter: &Waiter,
+    from: From<'_, '_>,
+    to: &mut WriteHalf<'_>,
+    alive: &Cell<u64>,
+    idle_timeout: Duration,
+) -> Result<(), Ended> {
+    let From { read, early, received, side } = from;
+    let unwritten = |failed| match failed {
+        Failed::Timeout => Ended::Idle,
+        _ => Ended::Broken(side.other()),
+    };
+    if let Some(buffer) = early {
+        received.set(received.get() + buffer.len() as u64);
+        let written = io::write_all(worker, waiter, to, buffer.data(), idle_timeout).await;
+        worker.buffers.give(buffer);
+        written.map_err(unwritten)?;
+    }
+    // A read that fills its buffer is likely to be one of many.
+    let mut large = false;
+    loop {
+        // No buffer is held while nothing comes.
+        while waiter.until(alive.get(), |cx| read.poll_readable(cx)).await.is_err() {
+            // The other direction may have moved the deadline meanwhile.
+            if worker.clock.is_over(alive.get()) {
+                return Err(Ended::Idle);
+            }
+        }
+        let mut lent = Lent::none(&worker.buffers);
+        lent.get();
+        if large {
+            lent.enlarge();
+        }
+        let buffer = lent.get();
+        let n = match io::read_until(waiter, read, buffer, alive.get()).await {
+            Ok(n) => n,
+            // It was readable for nothing.
+            Err(Failed::Timeout) if !worker.clock.is_over(alive.get()) => continue,
+            Err(Failed::Timeout) => return Err(Ended::Idle),
+            Err(_) => return Err(Ended::Broken(side)),
+        };
+        alive.set(worker.clock.after(idle_timeout));
+        if n == 0 {
+            let _ = waiter.until(alive.get(), |cx| to.poll_shutdown(cx)).await;
+            return Ok(());
+        }
+        received.set(received.get() + n as u64);
+        large = n >= SMALL;
+        io::write_all(worker, waiter, to, buffer.data(), idle_timeout).await.map_err(unwritten)?;
+        alive.set(worker.clock.after(idle_timeout));
+    }
+}

@@ -1,0 +1,117 @@
+//! Streams: connections of bytes and sessions of datagrams, passed on as they are.
+//!
+//! A stream is found its route when it begins, by addresses, port and the server name of a TLS client; the
+//! plugins' preread phase follows, then an upstream, and bytes both ways until it ends. To plugins, variables
+//! and logs it is an exchange without messages. It holds its route's plan, and no snapshot: one that
+//! lasts for days keeps nothing else of an old configuration alive.
+
+mod first;
+mod forward;
+pub(crate) mod tcp;
+
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sdk::{Client, Exchange, Phase};
+use snapshot::streams::StreamPlan;
+
+use crate::exchange::fault::{Blame, Fault};
+use crate::exchange::fault_log;
+use crate::relay::{Ended, Side};
+use crate::settings::AccessLog;
+use crate::worker::Worker;
+
+/// Bounds and habits of streams.
+#[derive(Clone)]
+pub struct Streams {
+    /// For connecting to an upstream without a time-out of its own (`proxy_connect_timeout`).
+    pub connect_timeout: Duration,
+    /// With no byte in either direction for so long, a stream ends (`proxy_timeout`).
+    pub idle_timeout: Duration,
+    /// For a client's first bytes, where they decide (`preread_timeout`).
+    pub preread_timeout: Duration,
+    /// Peers whose PROXY protocol header names the client (`real_ip_from`).
+    pub real_ip_from: Option<Arc<dyn Fn(IpAddr) -> bool + Send + Sync>>,
+    pub access_log: Option<AccessLog>,
+}
+
+impl Default for Streams {
+    fn default() -> Streams {
+        Streams {
+            connect_timeout: Duration::from_secs(60),
+            idle_timeout: Duration::from_secs(600),
+            preread_timeout: Duration::from_secs(30),
+            real_ip_from: None,
+            access_log: None,
+        }
+    }
+}
+
+/// What a port asks of its streams besides its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StreamPort {
+    /// Connections to upstreams begin with a PROXY protocol header.
+    pub proxy_protocol_to_upstream: bool,
+}
+
+/// What became of a stream.
+#[derive(Debug, Clone, Copy)]
+enum Outcome {
+    Relayed(Ended),
+    /// A plugin refused it, with this status.
+    Refused(u16),
+    Failed(Fault),
+}
+
+impl Outcome {
+    /// The status nginx gives such a session, which knows no others than these.
+    fn status(self) -> u16 {
+        match self {
+            Outcome::Relayed(Ended::Closed | Ended::Idle) => 200,
+            Outcome::Relayed(Ended::Broken(Side::Client)) => 400,
+            Outcome::Relayed(Ended::Broken(Side::Upstream)) => 502,
+            Outcome::Refused(status) => status,
+            Outcome::Failed(Fault { blame: Blame::Client, .. }) => 400,
+            Outcome::Failed(Fault { blame: Blame::Upstream, .. }) => 502,
+            Outcome::Failed(fault) => match fault.kind.status() {
+                status @ (502 | 503) => status,
+                _ => 500,
+            },
+        }
+    }
+}
+
+impl Worker {
+    /// Takes a client's address from the PROXY protocol, where the peer is trusted to tell it.
+    pub(crate) fn believe_stream(&self, client: &mut Client) {
+        if let (Some(from), Some(ends)) = (&self.settings.streams.real_ip_from, client.ends())
+            && from(client.peer.ip().to_canonical())
+        {
+            *client = client.told(ends.source.ip(), Some(ends.source.port()));
+        }
+    }
+}
+
+/// The end of every stream: the log phase, the access log, and what failed.
+fn end(worker: &Rc<Worker>, x: &mut Exchange<'_>, plan: Option<&StreamPlan>, outcome: Outcome, began: u64) {
+    x.messages.holds.clear();
+    x.messages.response.status = outcome.status();
+    let ended = worker.clock.micros();
+    x.timing.total_us = ended.saturating_sub(began);
+    if let Outcome::Failed(fault) = outcome {
+        fault_log::tell(worker, x, fault);
+    }
+    if let Some(chain) = plan.and_then(|plan| plan.plan.chain.as_deref())
+        && chain.phases().has(Phase::Log)
+    {
+        let logged = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| chain.log(x)));
+        if logged.is_err() {
+            worker.shard.panicked();
+        }
+    }
+    if let Some(log) = &worker.stream_log {
+        log.add(x, worker.clock.unix_ms(ended));
+    }
+}

@@ -1,0 +1,116 @@
+//! A stream on its way to an upstream: choosing a server, and connecting.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sdk::Exchange;
+use sdk::exchange::Try;
+use snapshot::balance::Tried;
+use snapshot::{Endpoint, Upstream};
+
+use crate::clock::Waiter;
+use crate::exchange::fault::{Fault, FaultKind};
+use crate::exchange::forward::tell_health;
+use crate::rt::Io;
+use crate::up::connect::connect;
+use crate::worker::Worker;
+
+/// A server, and how it counts as in use while a stream runs.
+pub(super) struct Chosen {
+    upstream: Arc<Upstream>,
+    index: usize,
+    addr: SocketAddr,
+    began: u64,
+}
+
+impl Chosen {
+    /// The stream is over.
+    pub(super) fn done(self, worker: &Worker, ok: bool) {
+        if self.upstream.keeps_score() {
+            let micros = worker.clock.micros().saturating_sub(self.began);
+            worker.with_score(&self.upstream, |state| state.done(self.index, self.addr, micros, ok));
+        }
+    }
+}
+
+/// Time-outs of a stream with this upstream: for connecting, and for silence.
+pub(super) fn timeouts(worker: &Worker, upstream: &Upstream) -> (Duration, Duration) {
+    if upstream.own_timeouts {
+        return (upstream.timeouts.connect, upstream.timeouts.read);
+    }
+    (worker.settings.streams.connect_timeout, worker.settings.streams.idle_timeout)
+}
+
+/// Chooses servers, one after the other, until `try_one` succeeds with one or the upstream's retries
+/// are used up.
+pub(super) async fn choose<T>(
+    worker: &Worker,
+    upstream: &Arc<Upstream>,
+    x: &mut Exchange<'_>,
+    mut try_one: impl AsyncFnMut(&Endpoint) -> Result<T, Fault>,
+) -> Result<(T, Chosen), Fault> {
+    let mut tried = Tried::default();
+    let mut fresh_start = upstream.health.is_some();
+    let mut retries = upstream.retries;
+    let give_up = match upstream.retry_timeout {
+        bound if bound.is_zero() => u64::MAX,
+        bound => worker.clock.after(bound),
+    };
+    let mut last = Fault::gateway(FaultKind::NoServerLeft);
+    loop {
+        let now = worker.clock.coarse_ms();
+        let index = if upstream.endpoints.len() == 1 && !upstream.keeps_score() {
+            0
+        } else if upstream.endpoints.len() == 1 {
+            worker.with_balance(upstream, |_| ());
+            0
+        } else {
+            let picked = worker.with_balance(upstream, |state| {
+                if std::mem::take(&mut fresh_start) {
+                    tried = upstream.avoided(state);
+                }
+                upstream.pick(state, x, &tried, now)
+            });
+            picked.ok_or(last)?
+        };
+        let endpoint = &upstream.endpoints[index];
+        if let Some(before) = x.upstream_addr.replace(endpoint.addr) {
+            x.tried.push(Try { addr: before, status: last.kind.status(), took_us: 0 });
+        }
+        let began = worker.clock.micros();
+        let chosen = Chosen { upstream: upstream.clone(), index, addr: endpoint.addr, began };
+        if upstream.keeps_score() {
+            worker.with_score(upstream, |state| state.begin(index, endpoint.addr));
+        }
+        match try_one(endpoint).await {
+            Ok(made) => {
+                if let Some(stream) = &mut x.stream {
+                    stream.connect_us = Some(worker.clock.micros().saturating_sub(began));
+                }
+                return Ok((made, chosen));
+            }
+            Err(fault) => {
+                chosen.done(worker, false);
+                last = fault;
+                tell_health(upstream, index, fault, None);
+            }
+        }
+        if retries == 0 || worker.clock.is_over(give_up) {
+            return Err(last);
+        }
+        retries -= 1;
+        upstream.note(&mut tried, index);
+        worker.shard.upstream_retried();
+    }
+}
+
+/// Connects to one of the upstream's servers.
+pub(super) async fn open(
+    worker: &Worker,
+    waiter: &Waiter,
+    endpoint: &Endpoint,
+    timeout: Duration,
+) -> Result<Io, Fault> {
+    connect(worker, waiter, endpoint.addr, timeout).await.map(|conn| conn.io)
+}

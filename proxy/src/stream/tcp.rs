@@ -1,0 +1,215 @@
+//! TCP streams.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use sdk::exchange::{Body, Messages};
+use sdk::stream::{Protocol, Stream};
+use sdk::{Chain, Client, Exchange, Phase, Step};
+use snapshot::Scheme;
+use snapshot::streams::{Arrival, StreamPlan};
+use wire::proxy_protocol::{self, Ends};
+
+use super::first::First;
+use super::{Outcome, StreamPort, end, forward};
+use crate::clock::Waiter;
+use crate::exchange::fault::{Fault, FaultKind};
+use crate::exchange::phases::{guarded, in_time};
+use crate::io;
+use crate::relay::{self, Ended, Side};
+use crate::rt::Io;
+use crate::worker::{Lease, Worker};
+
+/// Serves a connection to its end.
+pub(crate) async fn serve(worker: Rc<Worker>, mut io: Io, client: Client, port: StreamPort) {
+    let began = worker.clock.micros();
+    let waiters = [worker.clock.waiter(), worker.clock.waiter()];
+    let mut first = First::new(&worker);
+    let mut stream = Stream { protocol: Protocol::Tcp, ..Stream::default() };
+    // Where TLS ends here, the handshake has told the name.
+    let asked = if worker.lease().streams.asks_for_name(client.local.port()) && !client.tls {
+        first.server_name(&mut io, &waiters[0]).await
+    } else {
+        Ok(None)
+    };
+    let lease = worker.lease();
+    let plan: Result<Arc<StreamPlan>, Fault> = asked.and_then(|name| {
+        stream.server_name = name;
+        let arrival =
+            Arrival { remote: client.ip(), server: client.local, name: stream.server_name.as_deref() };
+        lease.streams.find(&arrival).cloned().ok_or(Fault::gateway(FaultKind::NoRoute))
+    });
+    let mut messages = Messages::default();
+    let mut x = Exchange::new(&mut messages, &client, &worker.nobody, &*worker);
+    x.stream = Some(Box::new(stream));
+    x.matched.route = plan.as_ref().ok().map(|plan| &plan.plan.info);
+    let outcome = match &plan {
+        Ok(plan) => match pass(&worker, lease, &mut io, &mut x, plan, first, &waiters, port).await {
+            Ok(ended) => Outcome::Relayed(ended),
+            Err(outcome) => outcome,
+        },
+        Err(fault) => Outcome::Failed(*fault),
+    };
+    if !matches!(outcome, Outcome::Relayed(Ended::Closed | Ended::Idle)) {
+        // What it got is not whole, and it must see that.
+        io.abort();
+    }
+    end(&worker, &mut x, plan.as_deref().ok(), outcome, began);
+}
+
+/// Everything from the plugins to the last byte.
+#[allow(clippy::too_many_arguments)]
+async fn pass(
+    worker: &Rc<Worker>,
+    lease: Rc<Lease>,
+    io: &mut Io,
+    x: &mut Exchange<'_>,
+    plan: &StreamPlan,
+    mut first: First<'_>,
+    waiters: &[Waiter; 2],
+    port: StreamPort,
+) -> Result<Ended, Outcome> {
+    if let Some(chain) = plan.plan.chain.as_deref()
+        && chain.phases().has(Phase::Preread)
+    {
+        preread(worker, chain, io, x, &mut first, &waiters[0]).await?;
+    }
+    let failed = |kind| Outcome::Failed(Fault::gateway(kind));
+    let upstream = match x.forward.upstream {
+        None => lease.upstream(&plan.plan),
+        Some(chosen) => lease.chosen(chosen),
+    };
+    let upstream = upstream.map_err(|failure| failed(FaultKind::Plan(failure)))?.clone();
+    // The snapshot is not needed any more, and the stream may last.
+    drop(lease);
+    if upstream.endpoints.is_empty() {
+        return Err(failed(FaultKind::NoNode));
+    }
+    if !matches!(upstream.scheme, Scheme::Http | Scheme::Tcp) {
+        return Err(failed(FaultKind::UnsupportedScheme));
+    }
+    let (connect_timeout, idle_timeout) = forward::timeouts(worker, &upstream);
+    let connect = async |endpoint: &snapshot::Endpoint| {
+        forward::open(worker, &waiters[1], endpoint, connect_timeout).await
+    };
+    let (mut up, chosen) = forward::choose(worker, &upstream, x, connect).await.map_err(Outcome::Failed)?;
+    let ended = run(worker, io, &mut up, x, first, waiters, port, idle_timeout).await;
+    chosen.done(worker, ended != Ended::Broken(Side::Upstream));
+    if matches!(ended, Ended::Broken(_)) {
+        up.abort();
+    }
+    Ok(ended)
+}
+
+/// Bytes both ways.
+#[allow(clippy::too_many_arguments)]
+async fn run(
+    worker: &Worker,
+    io: &mut Io,
+    up: &mut Io,
+    x: &mut Exchange<'_>,
+    mut first: First<'_>,
+    waiters: &[Waiter; 2],
+    port: StreamPort,
+    idle_timeout: std::time::Duration,
+) -> Ended {
+    let (received, sent) = (Cell::new(0), Cell::new(0));
+    let mut header = 0;
+    let (mut from_client, mut to_client) = io.split();
+    let (mut from_up, mut to_up) = up.split();
+    let mut early = first.buffer.take();
+    drop(first);
+    let mut ended = None;
+    if port.proxy_protocol_to_upstream {
+        let mut bytes = Vec::with_capacity(108);
+        let source = std::net::SocketAddr::new(x.client.ip(), x.client.port());
+        proxy_protocol::write_v1(Some(&Ends { source, destination: x.client.local }), &mut bytes);
+        header = bytes.len() as u64;
+        // In one packet with what is there.
+        let data = early.as_ref().map_or(&[][..], |buffer| buffer.data());
+        received.set(data.len() as u64);
+        let written =
+            io::write_pieces(worker, &waiters[1], &mut to_up, [&bytes, data, &[]], idle_timeout).await;
+        if let Some(buffer) = early.take() {
+            worker.buffers.give(buffer);
+        }
+        if written.is_err() {
+            ended = Some(Ended::Broken(Side::Upstream));
+        }
+    }
+    let ended = match ended {
+        Some(ended) => ended,
+        None => {
+            let client = relay::End {
+                read: &mut from_client,
+                write: &mut to_client,
+                waiter: &waiters[0],
+                early,
+                received: &received,
+            };
+            let upstream = relay::End {
+                read: &mut from_up,
+                write: &mut to_up,
+                waiter: &waiters[1],
+                early: None,
+                received: &sent,
+            };
+            relay::run(worker, client, upstream, idle_timeout).await
+        }
+    };
+    x.timing.received = received.get();
+    x.timing.sent = sent.get();
+    if let Some(stream) = &mut x.stream {
+        stream.upstream_sent = received.get() + header;
+        stream.upstream_received = sent.get();
+    }
+    ended
+}
+
+/// Runs the plugins. Each may ask for a client's first bytes, or wait.
+async fn preread(
+    worker: &Worker,
+    chain: &Chain,
+    io: &mut Io,
+    x: &mut Exchange<'_>,
+    first: &mut First<'_>,
+    waiter: &Waiter,
+) -> Result<(), Outcome> {
+    let mut cursor = 0;
+    loop {
+        let step = guarded(worker, || chain.run(Phase::Preread, &mut cursor, x)).map_err(Outcome::Failed)?;
+        let step = match step {
+            // A client that breaks off meanwhile is seen with the first byte that is to be sent to it.
+            Step::Wait => match in_time(worker, chain.wait(Phase::Preread, cursor, x)).await {
+                Ok(Step::Next) => {
+                    cursor += 1;
+                    continue;
+                }
+                waited => waited.map_err(Outcome::Failed)?,
+            },
+            step => step,
+        };
+        match step {
+            Step::Next => return Ok(()),
+            Step::Reply(reply) => return Err(Outcome::Refused(reply.status)),
+            Step::Body(wanted) if wanted > x.body_asked => {
+                while first.bytes().len() < wanted {
+                    if !first.more(io, waiter).await.map_err(Outcome::Failed)? {
+                        // The plugin sees that there is no more, as it gets less than it asked for.
+                        break;
+                    }
+                }
+                let held = std::rc::Rc::make_mut(&mut x.messages.body);
+                held.clear();
+                held.extend_from_slice(first.bytes());
+                x.body_state = Body::Whole;
+                x.body_asked = wanted;
+            }
+            // It has what it asked for, or asks for what cannot be.
+            Step::Body(_) | Step::Refuse(_) | Step::Wait => {
+                return Err(Outcome::Failed(Fault::gateway(FaultKind::BrokenStage)));
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Compiles stream routes.
+
+use std::sync::Arc;
+
+use model::{Entry, Invalid, Key, Kind, Plugins, Resource, StreamRoute};
+use sdk::{Chain, RouteInfo};
+
+use super::chains::{Source, unless_idle};
+use super::chosen::Asked;
+use super::wanted::{Part, Recorder};
+use super::{Compiler, Pass, upstream};
+use crate::plan::{Failure, Plan};
+use crate::streams::{StreamPlan, StreamRule, Streams};
+use crate::upstream::Upstream;
+
+/// The last good form of a stream route.
+pub(super) struct StreamUnit {
+    pub entry: Arc<Entry>,
+    /// The upstream written inside it.
+    own_upstream: Option<Arc<Upstream>>,
+    /// `None` for one that only another leads to.
+    plan: Option<Arc<StreamPlan>>,
+}
+
+impl Compiler {
+    pub(super) fn compile_streams(&mut self, pass: &mut Pass<'_>) {
+        let ids = pass.work.take(Kind::StreamRoute);
+        if ids.is_empty() {
+            return;
+        }
+        for id in ids {
+            self.compile_stream(&Key { kind: Kind::StreamRoute, id }, pass);
+        }
+        let plans = self.stream_routes.values().filter_map(|unit| unit.plan.clone());
+        self.streams = Arc::new(Streams::new(plans.collect()));
+    }
+
+    fn compile_stream(&mut self, key: &Key, pass: &Pass<'_>) {
+        let Some(entry) = pass.desired.get(Kind::StreamRoute, &key.id) else {
+            self.stream_routes.remove(&key.id);
+            self.refer(key, Vec::new());
+            self.hosts.forget(key);
+            self.place_chosen(key, Asked::default());
+            self.route_slots.release(key);
+            self.remove_upstream(key);
+            return self.accept(key);
+        };
+        let last_good = self.stream_routes.get(&key.id).map(|unit| unit.entry.clone());
+        let made =
+            self.try_both(key, entry, last_good, |compiler, entry| compiler.make_stream(key, entry, pass));
+        if let Some(unit) = made {
+            self.stream_routes.insert(key.id.clone(), unit);
+        }
+        let served = self.stream_routes.get(&key.id).map(|unit| unit.entry.clone());
+        let before = served.as_ref().filter(|served| !Arc::ptr_eq(served, entry));
+        let refers = [Some(entry), before].into_iter().flatten().flat_map(|entry| self.stream_refers(entry));
+        let refers = refers.collect();
+        self.refer(key, refers);
+    }
+
+    fn make_stream(&mut self, key: &Key, entry: &Arc<Entry>, pass: &Pass<'_>) -> Result<StreamUnit, Invalid> {
+        let Resource::StreamRoute(route) = &entry.resource else {
+            return Err(Invalid::new("the resource is not of the kind its key says"));
+        };
+        let (for_plugins, for_upstream) = (Recorder::new(pass.names), Recorder::new(pass.names));
+        let chain = self.stream_chain(key, route, &for_plugins)?;
+        let before = self.stream_routes.get(&key.id).and_then(|unit| unit.own_upstream.clone());
+        let own_upstream = match &route.upstream {
+            Some(written) => {
+                let made = upstream::upstream(&key.id, written, &for_upstream, &self.settings)
+                    .map_err(|invalid| invalid.under("/upstream"))?;
+                Some(self.place_upstream(key, made, before.as_ref()))
+            }
+            None => {
+                self.remove_upstream(key);
+                None
+            }
+        };
+        self.place_chosen(key, for_plugins.chosen.take());
+        self.hosts.set(key, Part::Plugins, for_plugins.asked());
+        self.hosts.set(key, Part::Upstream, for_upstream.asked());
+        let service = self.service(route.service_id.as_ref());
+        let mut plan = Plan::new(RouteInfo {
+            id: key.id.clone(),
+            name: route.meta.name.clone().unwrap_or_default(),
+            service_id: route.service_id.clone().unwrap_or_default(),
+            service_name: service.and_then(|service| service.meta.name.clone()).unwrap_or_default(),
+            slot: self.route_slots.of(key),
+        });
+        plan.chain = chain;
+        plan.upstream = self.stream_upstream(route, own_upstream.as_ref());
+        let rule = StreamRule {
+            remote: route.remote_addr,
+            server: route.server_addr,
+            port: route.server_port,
+            name: route.sni.as_deref().map(Into::into),
+        };
+        let subordinate = route.protocol.as_ref().is_some_and(|protocol| protocol.superior_id.is_some());
+        let plan = (!subordinate).then(|| Arc::new(StreamPlan { rule, plan }));
+        Ok(StreamUnit { entry: entry.clone(), own_upstream, plan })
+    }
+
+    /// The route's plugins over those of its service that streams have.
+    fn stream_chain(
+        &self,
+        key: &Key,
+        route: &StreamRoute,
+        names: &Recorder<'_>,
+    ) -> Result<Option<Arc<Chain>>, Invalid> {
+        let mut sources = vec![Source::new(key, &route.plugins)];
+        let of_service: Plugins;
+        if let Some(id) = &route.service_id {
+            let service_key = Key::new(Kind::Service, id.as_str());
+            // Without its service it serves nothing, so no plugin needs to run.
+            let Some(service) = self.shared.get(&service_key) else { return Ok(None) };
+            let plugins = service.entry.resource.plugins().into_iter().flatten();
+            let of_streams = plugins.filter(|(name, _)| self.catalog.has_stream(name));
+            of_service = of_streams.map(|(name, config)| (name.clone(), config.clone())).collect();
+            sources.push(Source::new(&service_key, &of_service));
+            return self.stream_chain_of(&sources, names);
+        }
+        self.stream_chain_of(&sources, names)
+    }
+
+    fn stream_chain_of(
+        &self,
+        sources: &[Source<'_>],
+        names: &Recorder<'_>,
+    ) -> Result<Option<Arc<Chain>>, Invalid> {
+        match self.chain_in(sources, names, true) {
+            Ok(chain) => Ok(unless_idle(chain)),
+            Err(blame) if blame.source == 0 => Err(blame.invalid.under("/plugins")),
+            Err(blame) => Err(blame.invalid.at("/service_id")),
+        }
+    }
+
+    /// Where it goes: an id before what is written, the route before its service.
+    fn stream_upstream(&self, route: &StreamRoute, own: Option<&Arc<Upstream>>) -> Result<u32, Failure> {
+        let by_id = |id: &String| {
+            self.upstreams.get(id).map(|unit| unit.upstream.slot).ok_or(Failure::NoUpstreamObject)
+        };
+        if let Some(id) = &route.upstream_id {
+            return by_id(id);
+        }
+        if let Some(own) = own {
+            return Ok(own.slot);
+        }
+        let Some(id) = &route.service_id else { return Err(Failure::NoUpstream) };
+        let service = self.shared.get(&Key::new(Kind::Service, id.as_str())).ok_or(Failure::NoService)?;
+        match (&service.entry.resource, &service.upstream) {
+            (Resource::Service(written), _) if written.upstream_id.is_some() => {
+                written.upstream_id.as_ref().map_or(Err(Failure::NoUpstream), by_id)
+            }
+            (_, Some(upstream)) => Ok(upstream.slot),
+            _ => Err(Failure::NoUpstream),
+        }
+    }
+
+    fn stream_refers(&self, entry: &Entry) -> Vec<Key> {
+        let Resource::StreamRoute(route) = &entry.resource else { return Vec::new() };
+        let service = self.service(route.service_id.as_ref());
+        let refers = [
+            (Kind::Service, route.service_id.clone()),
+            (Kind::Upstream, route.upstream_id.clone()),
+            (Kind::Upstream, service.and_then(|service| service.upstream_id.clone())),
+        ];
+        refers.into_iter().filter_map(|(kind, id)| Some(Key { kind, id: id? })).collect()
+    }
+}
