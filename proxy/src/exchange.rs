@@ -10,6 +10,7 @@ mod outbound;
 pub(crate) mod phases;
 pub(crate) mod receive;
 pub(crate) mod retry;
+pub(crate) mod tries;
 mod trusted;
 pub(crate) mod upload;
 
