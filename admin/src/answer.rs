@@ -31,6 +31,28 @@ impl ErrorAnswer {
         ErrorAnswer(Box::new(response))
     }
 
+    /// The same, about one of several operations.
+    pub fn of_operation(self, at: usize) -> ErrorAnswer {
+        let (status, body) = (self.0.status(), self.0.body());
+        let mut body: Value = serde_json::from_slice(body).unwrap_or_default();
+        if let Some(fields) = body.as_object_mut() {
+            fields.insert("operation".to_owned(), at.into());
+            return ErrorAnswer::response(json(status, &body));
+        }
+        self
+    }
+
+    /// The same, with the resource it is about.
+    pub fn about(self, key: &Key) -> ErrorAnswer {
+        let (status, body) = (self.0.status(), self.0.body());
+        let mut body: Value = serde_json::from_slice(body).unwrap_or_default();
+        if let Some(fields) = body.as_object_mut() {
+            fields.insert("key".to_owned(), key.to_string().into());
+            return ErrorAnswer::response(json(status, &body));
+        }
+        self
+    }
+
     pub fn into_response(self) -> Response<Bytes> {
         *self.0
     }
@@ -74,6 +96,7 @@ impl From<Refused> for ErrorAnswer {
     fn from(refused: Refused) -> ErrorAnswer {
         match refused {
             Refused::Invalid(invalid) => invalid.into(),
+            Refused::Missing(crate::resources::KEY_NOT_FOUND) => not_found(),
             Refused::Missing(what) => ErrorAnswer::new(StatusCode::NOT_FOUND, what),
             Refused::Store(error) => error.into(),
         }

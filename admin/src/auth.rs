@@ -45,7 +45,7 @@ pub(crate) fn check_key(config: &Config, head: &Parts) -> Result<KeyName, (Error
         return check_origin(head);
     }
     let token = token_of(head).ok_or_else(|| refused("missing apikey"))?;
-    let key = key_of(config, &token).ok_or_else(|| refused("wrong apikey"))?;
+    let key = key_of(config, &token).ok_or_else(|| refused(WRONG_KEY))?;
     if key.role == AdminRole::Viewer && head.method != Method::GET {
         return Err(refused("invalid method for role viewer"));
     }
@@ -90,6 +90,20 @@ fn key_of<'a>(config: &'a Config, token: &[u8]) -> Option<&'a AdminKey> {
         }
     }
     found
+}
+
+/// Why a key that is not one of ours is refused.
+pub(crate) const WRONG_KEY: &str = "wrong apikey";
+
+/// Refuses who has sent too many wrong keys.
+pub(crate) fn too_many(seconds: u64) -> ErrorAnswer {
+    let body = serde_json::json!({
+        "error_msg": "failed to check token",
+        "description": "too many wrong apikeys, try again later",
+    });
+    let mut response = answer::json(StatusCode::TOO_MANY_REQUESTS, &body);
+    response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+    ErrorAnswer::response(response)
 }
 
 fn refused(why: &'static str) -> (ErrorAnswer, &'static str) {

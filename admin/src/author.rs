@@ -5,11 +5,24 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use control::store::Step;
+
 /// Who made a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Author {
     pub peer: IpAddr,
     pub key: KeyName,
+    /// What they say of it (`X-Sluice-Message`); may be empty.
+    pub message: String,
+}
+
+/// The longest message that the history keeps, in characters.
+const MAX_MESSAGE: usize = 500;
+
+/// What a request says of the change it makes.
+pub(crate) fn message_of(head: &http::request::Parts) -> String {
+    let message = head.headers.get("x-sluice-message").map(|value| String::from_utf8_lossy(value.as_bytes()));
+    message.unwrap_or_default().chars().filter(|c| !c.is_control()).take(MAX_MESSAGE).collect()
 }
 
 /// By what they were let in.
@@ -31,6 +44,15 @@ impl fmt::Display for Author {
 }
 
 impl Author {
+    /// For the history of the store.
+    pub fn step(&self) -> Step {
+        let author = match &self.key {
+            KeyName::Named(name) => name.clone(),
+            KeyName::NotAsked => String::new(),
+        };
+        Step::By { author, message: self.message.clone() }
+    }
+
     /// Logs what was changed.
     pub fn changed(&self, method: &http::Method, what: impl fmt::Display, revision: u64) {
         tracing::info!("{method} {what} {self}, revision {revision}");
@@ -86,11 +108,14 @@ mod tests {
     #[test]
     fn an_author_is_told_by_key_and_address() {
         let peer = "127.0.0.1".parse().unwrap();
-        let named = |name: &str| Author { peer, key: KeyName::Named(name.to_owned()) }.to_string();
+        let named = |name: &str| {
+            Author { peer, key: KeyName::Named(name.to_owned()), message: String::new() }.to_string()
+        };
         assert_eq!(named("admin"), r#"by key "admin" from 127.0.0.1"#);
         // A name is what somebody wrote: no line may come of it.
         assert_eq!(named("a\nb"), r#"by key "a\nb" from 127.0.0.1"#);
-        assert_eq!(Author { peer, key: KeyName::NotAsked }.to_string(), "without a key from 127.0.0.1");
+        let unasked = Author { peer, key: KeyName::NotAsked, message: String::new() };
+        assert_eq!(unasked.to_string(), "without a key from 127.0.0.1");
     }
 
     #[test]

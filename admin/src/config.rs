@@ -15,6 +15,8 @@ pub struct Config {
     pub key_required: bool,
     /// `allow_admin`: the networks that may connect.
     pub allow: Vec<IpNet>,
+    /// `max_failed_keys` (ours): wrong keys an address may send in a minute; 0 is no limit.
+    pub failed_keys: u32,
     /// `enable_admin_cors`.
     pub cors: bool,
     /// `admin_api_version: v2`: the envelopes of APISIX 2.
@@ -36,6 +38,7 @@ impl Config {
             keys: boot.keys.clone(),
             key_required: boot.key_required,
             allow: boot.allow.clone(),
+            failed_keys: boot.limits.failed_keys,
             cors: boot.cors,
             v2: boot.version == model::boot::AdminVersion::V2,
             plugins,
@@ -52,6 +55,7 @@ impl Default for Config {
         Config {
             keys: Vec::new(),
             key_required: true,
+            failed_keys: model::boot::Boot::default().admin.limits.failed_keys,
             allow: vec![IpNet::new_assert([127, 0, 0, 0].into(), 24)],
             cors: true,
             v2: false,

@@ -68,6 +68,13 @@ impl ControlApi {
                 Ok(message) => ok(&json!({ "message": message })),
                 Err(reason) => Err(ErrorAnswer::new(StatusCode::UNPROCESSABLE_ENTITY, reason)),
             },
+            (&Method::GET, ["v1", "drain"]) => ok(&self.drain()),
+            (method @ (&Method::POST | &Method::DELETE), ["v1", "drain"]) => {
+                let drains = method == Method::POST;
+                self.program.drain(drains);
+                tracing::warn!("{method} drain by the control API from {peer}: ready is {}", !drains);
+                ok(&self.drain())
+            }
             (&Method::GET, ["v1", "rejected"]) => ok(&rejected(&*self.program)),
             (&Method::GET, ["v1", "schema"]) => ok(&self.schemas()),
             (&Method::GET, ["v1", "routes"]) => self.all(Kind::Route).await,
@@ -158,6 +165,11 @@ impl ControlApi {
         Shown { stored: self.store.writable(), details }
     }
 
+    fn drain(&self) -> Value {
+        let since = self.program.drains_since();
+        json!({ "draining": since.is_some(), "since": since })
+    }
+
     fn described(&self, subsystem: Subsystem) -> Value {
         let of_it = self.about.iter().filter(|about| about.subsystem == subsystem);
         plugins::described(&*self.catalog, of_it)
@@ -166,8 +178,9 @@ impl ControlApi {
     fn schemas(&self) -> Value {
         let main = plugins::SCHEMAS.iter();
         let main = main.map(|(name, kind)| ((*name).to_owned(), model::schema::document(*kind).clone()));
+        let keys = model::schema::hash_keys().map(|(name, schema)| (name.to_owned(), schema));
         json!({
-            "main": Value::Object(main.collect::<Map<_, _>>()),
+            "main": Value::Object(main.chain(keys).collect::<Map<_, _>>()),
             "plugins": self.described(Subsystem::Http),
             "stream_plugins": self.described(Subsystem::Stream),
         })

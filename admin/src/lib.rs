@@ -10,26 +10,31 @@
 mod answer;
 mod auth;
 mod author;
+mod batch;
 mod check;
 pub mod config;
+mod configs;
 pub mod control_api;
+mod guesses;
 mod health_page;
 pub mod key;
 mod list;
 pub mod metrics;
+mod openapi;
 mod patch;
 mod patience;
 mod plugins;
 mod program;
 mod request;
 mod resources;
+mod revisions;
 mod server;
 pub mod status;
 mod validate;
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use control::store::Store;
@@ -42,6 +47,7 @@ use tokio::net::TcpListener;
 
 use answer::{Answer, ErrorAnswer, said};
 use author::{Author, Lines};
+use guesses::Guesses;
 use request::Call;
 
 pub use config::{AdminKey, AdminRole, Config};
@@ -65,6 +71,7 @@ pub struct Admin {
     /// What the catalog says of its plugins, which never changes.
     about: Arc<Vec<About>>,
     refused: Arc<Lines>,
+    guesses: Arc<Guesses>,
 }
 
 /// What comes of a request before its body is needed.
@@ -81,7 +88,9 @@ impl Admin {
         config: Config,
     ) -> Admin {
         let about = Arc::new(catalog.about());
-        Admin { store, catalog, program, config: Arc::new(config), about, refused: Arc::default() }
+        let guesses = Arc::new(Guesses::new(config.failed_keys));
+        let (config, refused) = (Arc::new(config), Arc::default());
+        Admin { store, catalog, program, config, about, refused, guesses }
     }
 
     /// Serves the API on `listener` for as long as the runtime lives.
@@ -133,9 +142,19 @@ impl Admin {
             return Admitted::Answered(answer::empty(StatusCode::OK));
         }
         // Before anything is looked at: what does not exist is nobody's business either.
+        if let Some(seconds) = self.guesses.wait(peer, Instant::now()) {
+            return answered(auth::too_many(seconds), "too many wrong keys came from there");
+        }
         match auth::check_key(&self.config, head) {
-            Ok(key) => Admitted::Author(Author { peer: peer.to_canonical(), key }),
-            Err((refusal, why)) => answered(refusal, why),
+            Ok(key) => {
+                Admitted::Author(Author { peer: peer.to_canonical(), key, message: author::message_of(head) })
+            }
+            Err((refusal, why)) => {
+                if why == auth::WRONG_KEY {
+                    self.guesses.wrong(peer, Instant::now());
+                }
+                answered(refusal, why)
+            }
         }
     }
 
@@ -183,6 +202,14 @@ impl Admin {
                 _ => Err(ErrorAnswer::bare(StatusCode::NOT_FOUND)),
             },
             (&Method::GET, ["plugins", "list"]) => self.list_plugins(&call).await,
+            (&Method::GET, ["openapi.json"]) => Ok(openapi::answer()),
+            (&Method::POST, ["batch"]) => self.batch(author, body).await,
+            (&Method::GET | &Method::HEAD, ["configs"]) => self.configs(head).await,
+            (&Method::PUT, ["configs"]) => self.put_configs(author, head, body).await,
+            (&Method::GET, ["revisions", rest @ ..]) => self.revisions(&call, rest).await,
+            (&Method::POST, ["revisions", revision, "rollback"]) => {
+                self.rollback(author, &call, revision).await
+            }
             (&Method::POST, ["schema", "validate", collection]) => validate::one(collection, body),
             (&Method::POST, ["configs", "validate"]) => self.validate_all(head, body).await,
             (&Method::GET, ["plugins", rest @ ..] | ["schema", "plugins", rest @ ..]) => {

@@ -47,6 +47,15 @@ pub trait Program: Send + Sync {
     /// What runs, for people: version, addresses, counts and the like.
     fn about(&self) -> Map<String, Value>;
 
+    /// Says from now on that it is not ready (`true`), so that no new clients are sent here, or takes that
+    /// back. Who is connected is served as before.
+    fn drain(&self, _drains: bool) {}
+
+    /// Since when it drains, in seconds since 1970.
+    fn drains_since(&self) -> Option<u64> {
+        None
+    }
+
     /// Whether traffic is served as configured: every worker is on the newest snapshot.
     ///
     /// # Errors

@@ -45,6 +45,11 @@ impl<'a> Call<'a> {
         self.query.iter().find(|(own, _)| own == name).map(|(_, value)| &**value)
     }
 
+    /// `?force=true`, and nothing else.
+    pub fn forced(&self) -> bool {
+        self.query("force") == Some("true")
+    }
+
     /// `?ttl=` in seconds.
     pub fn ttl(&self) -> Result<Option<Duration>, ErrorAnswer> {
         let Some(text) = self.query("ttl") else { return Ok(None) };

@@ -1,12 +1,12 @@
 //! The resources: what each kind allows, and how it is read and written.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use control::references;
-use control::store::{Expect, Refused, Step, StoreError, Stored, View};
+use control::store::{Ahead, Decide, Expect, Refused, Revision, Step, StoreError, Stored, View};
 use http::{Method, Response, StatusCode};
 use model::{Key, Kind};
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ const PATCH_TRIES: usize = 32;
 
 /// What the path of a request speaks of.
 #[derive(Debug)]
-struct Target {
+pub(crate) struct Target {
     kind: Kind,
     /// The consumer of credentials, or a secret's manager.
     owner: Option<String>,
@@ -33,23 +33,13 @@ struct Target {
 impl Admin {
     pub(crate) async fn resource(&self, author: &Author, call: Call<'_>, body: &Bytes) -> Answer {
         let target = Target::read(&call.path())?;
-        if target.kind == Kind::StreamRoute && !self.config.streams {
-            return Err(said("stream mode is disabled, can not add stream routes"));
-        }
+        self.serves(&target)?;
         let value = read_body(body)?;
         let ttl = call.ttl()?;
-        if !allows(target.kind, call.method) {
-            return Err(ErrorAnswer::new(
-                StatusCode::METHOD_NOT_ALLOWED,
-                format!("not supported `{}` method for {}", call.method, target.kind),
-            ));
-        }
+        target.allows(call.method)?;
         match *call.method {
             Method::GET => self.get(&target, &call).await,
-            Method::DELETE => self.delete(author, &target, call.query("force") == Some("true")).await,
-            Method::PUT => self.put(author, &target, value, ttl).await,
-            Method::POST => self.post(author, &target, value, ttl).await,
-            _ => self.patch(author, &target, value, ttl).await,
+            _ => self.write(author, &target, call.method, (value, ttl, call.forced())).await,
         }
     }
 
@@ -82,13 +72,39 @@ impl Admin {
         list::answer(items, call, &collection, self.envelope())
     }
 
-    async fn put(
+    /// Refuses resources of what is switched off.
+    pub(crate) fn serves(&self, target: &Target) -> Result<(), ErrorAnswer> {
+        match target.kind {
+            Kind::StreamRoute if !self.config.streams => {
+                Err(said("stream mode is disabled, can not add stream routes"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks a write as far as that goes without the store. A PATCH starts from what is there now.
+    pub(crate) async fn intend(
         &self,
-        author: &Author,
+        target: &Target,
+        method: &Method,
+        value: Option<Value>,
+        ttl: Option<Duration>,
+        force: bool,
+    ) -> Result<Intent, ErrorAnswer> {
+        match *method {
+            Method::DELETE => target.deletion(force),
+            Method::PUT => self.intend_put(target, value, ttl).await,
+            Method::POST => self.intend_post(target, value, ttl).await,
+            _ => self.intend_patch(target, value, ttl).await,
+        }
+    }
+
+    async fn intend_put(
+        &self,
         target: &Target,
         value: Option<Value>,
         ttl: Option<Duration>,
-    ) -> Answer {
+    ) -> Result<Intent, ErrorAnswer> {
         let mut value = configuration(value)?;
         let id = match target.kind {
             Kind::Consumer | Kind::PluginMetadata | Kind::Secret => target.id.clone(),
@@ -113,6 +129,7 @@ impl Admin {
             (_, Some(id)) => target.key(&id),
         };
         self.check(&key, &value).await?;
+        let changes = Some(key.clone());
         let decide = move |view: &dyn View| {
             references::check(view, &key, &value)?;
             match key.kind {
@@ -121,20 +138,15 @@ impl Admin {
             }
             Ok(vec![Step::Put { key, value, ttl }])
         };
-        let stored = self.write_one(decide).await?;
-        let new = stored.created == stored.modified;
-        let status = if new { StatusCode::CREATED } else { StatusCode::OK };
-        let response = self.envelope().written(status, &stored, "set");
-        Ok(self.done(author, &Method::PUT, &stored.key, stored.modified, response).await)
+        Ok(Intent { method: Method::PUT, changes, decide: Box::new(decide) })
     }
 
-    async fn post(
+    async fn intend_post(
         &self,
-        author: &Author,
         target: &Target,
         value: Option<Value>,
         ttl: Option<Duration>,
-    ) -> Answer {
+    ) -> Result<Intent, ErrorAnswer> {
         let mut value = configuration(value)?;
         if target.id.is_some() || value.get("id").is_some() {
             return Err(said(format!("wrong {} id, do not need it", target.kind)));
@@ -151,18 +163,15 @@ impl Admin {
             references::check(view, &key, &value)?;
             Ok(vec![Step::Put { key, value, ttl }])
         };
-        let stored = self.write_one(decide).await?;
-        let response = self.envelope().written(StatusCode::CREATED, &stored, "create");
-        Ok(self.done(author, &Method::POST, &stored.key, stored.modified, response).await)
+        Ok(Intent { method: Method::POST, changes: None, decide: Box::new(decide) })
     }
 
-    async fn patch(
+    async fn intend_patch(
         &self,
-        author: &Author,
         target: &Target,
         value: Option<Value>,
         ttl: Option<Duration>,
-    ) -> Answer {
+    ) -> Result<Intent, ErrorAnswer> {
         let id = target.id.as_ref().ok_or_else(|| {
             said(match target.kind {
                 Kind::Secret => "no secret id".to_owned(),
@@ -177,58 +186,73 @@ impl Admin {
         if key.check().is_err() {
             return Err(answer::not_found());
         }
-        for _ in 0..PATCH_TRIES {
-            let there = self.store.get(&key).await?.ok_or_else(answer::not_found)?;
-            let value = target.patched(&key, &there, change.clone())?;
-            self.check(&key, &value).await?;
-            let (key, was) = (key.clone(), there.modified);
-            let decide = move |view: &dyn View| {
-                if !Expect::Unchanged(was).holds(view.get(&key).as_ref()) {
-                    return Err(StoreError::Changed.into());
-                }
-                references::check(view, &key, &value)?;
-                Ok(vec![Step::Put { key, value, ttl }])
-            };
-            match self.write_one(decide).await {
+        let there = self.store.get(&key).await?.ok_or_else(answer::not_found)?;
+        let value = target.patched(&key, &there, change)?;
+        self.check(&key, &value).await?;
+        let (changes, was) = (Some(key.clone()), there.modified);
+        let decide = move |view: &dyn View| {
+            if !Expect::Unchanged(was).holds(view.get(&key).as_ref()) {
+                return Err(StoreError::Changed.into());
+            }
+            references::check(view, &key, &value)?;
+            Ok(vec![Step::Put { key, value, ttl }])
+        };
+        Ok(Intent { method: Method::PATCH, changes, decide: Box::new(decide) })
+    }
+
+    /// Makes these writes, all or none.
+    pub(crate) async fn commit(
+        &self,
+        author: &Author,
+        intents: Vec<Intent>,
+    ) -> Result<Committed, Uncommitted> {
+        let about: Vec<_> =
+            intents.iter().map(|intent| (intent.method.clone(), intent.changes.clone())).collect();
+        // How many steps there are after each write; the last of a write is what it answers with.
+        let ends: Arc<Mutex<Vec<usize>>> = Arc::default();
+        let (by, decided) = (author.step(), ends.clone());
+        let decide = move |view: &dyn View| {
+            let mut ahead = Ahead::of(view);
+            let mut steps = vec![by];
+            for intent in intents {
+                let more = (intent.decide)(&ahead)?;
+                more.iter().for_each(|step| ahead.take(step));
+                steps.extend(more);
+                decided.lock().unwrap_or_else(PoisonError::into_inner).push(steps.len());
+            }
+            Ok(steps)
+        };
+        let written = self.store.write(Box::new(decide)).await;
+        let ends = std::mem::take(&mut *ends.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut written = written.map_err(|refused| Uncommitted { at: ends.len(), refused })?;
+        let values = ends.iter().map(|end| written.values.get_mut(end - 1).and_then(Option::take));
+        let made = about.into_iter().zip(values).map(|((method, key), value)| Made { method, key, value });
+        Ok(Committed { made: made.collect(), revision: written.revision })
+    }
+
+    async fn write(
+        &self,
+        author: &Author,
+        target: &Target,
+        method: &Method,
+        (value, ttl, force): (Option<Value>, Option<Duration>, bool),
+    ) -> Answer {
+        let tries = if *method == Method::PATCH { PATCH_TRIES } else { 1 };
+        for _ in 0..tries {
+            let intent = self.intend(target, method, value.clone(), ttl, force).await?;
+            match self.commit(author, vec![intent]).await {
                 // Somebody else was quicker: what is there now is patched instead.
-                Err(Refused::Store(StoreError::Changed)) => {}
-                Err(refused) => return Err(refused.into()),
-                Ok(stored) => {
-                    let response = self.envelope().written(StatusCode::OK, &stored, "compareAndSwap");
-                    return Ok(self
-                        .done(author, &Method::PATCH, &stored.key, stored.modified, response)
-                        .await);
+                Err(Uncommitted { refused: Refused::Store(StoreError::Changed), .. }) => {}
+                Err(uncommitted) => return Err(uncommitted.refused.into()),
+                Ok(Committed { made, revision }) => {
+                    let made = made.into_iter().next().ok_or_else(answer::not_found)?;
+                    let response = made.answer(self.envelope())?;
+                    let key = made.key().ok_or_else(answer::not_found)?;
+                    return Ok(self.done(author, method, key, revision, response).await);
                 }
             }
         }
         Err(StoreError::Changed.into())
-    }
-
-    async fn delete(&self, author: &Author, target: &Target, force: bool) -> Answer {
-        let id = target.id.as_ref().ok_or_else(|| said(format!("missing {} id", target.kind)))?;
-        let key = target.key(id);
-        if key.check().is_err() {
-            return Err(answer::not_found());
-        }
-        let deleted = key.clone();
-        let decide = move |view: &dyn View| {
-            if !force {
-                references::check_unused(view, &key)?;
-            }
-            let mut steps = Vec::new();
-            if key.kind == Kind::Consumer {
-                view.scan(Kind::Credential, &format!("{}/credentials/", key.id), &mut |row| {
-                    steps.push(Step::Delete { key: row.key.clone() });
-                    ControlFlow::Continue(())
-                });
-            }
-            steps.push(Step::Delete { key });
-            Ok(steps)
-        };
-        let mut written = self.store.write(Box::new(decide)).await?;
-        written.values.pop().flatten().ok_or_else(answer::not_found)?;
-        let response = self.envelope().deleted(&deleted);
-        Ok(self.done(author, &Method::DELETE, &deleted, written.revision, response).await)
     }
 
     /// Logs a change that was made, and says in its answer what has become of it.
@@ -245,18 +269,61 @@ impl Admin {
         answer::tell_outcome(&mut response, revision, &outcome);
         response
     }
+}
 
-    /// Writes the one value that `decide` gives.
-    async fn write_one(
-        &self,
-        decide: impl FnOnce(&dyn View) -> Result<Vec<Step>, Refused> + Send + 'static,
-    ) -> Result<Stored, Refused> {
-        let mut written = self.store.write(Box::new(decide)).await?;
-        written
-            .values
-            .pop()
-            .flatten()
-            .ok_or_else(|| StoreError::Unavailable("it wrote nothing".to_owned()).into())
+/// A write that is to be made.
+pub(crate) struct Intent {
+    method: Method,
+    /// What it changes, if that is known before it is made.
+    pub changes: Option<Key>,
+    decide: Decide,
+}
+
+impl Intent {
+    pub fn is_patch(&self) -> bool {
+        self.method == Method::PATCH
+    }
+}
+
+/// What came of writes, in their order.
+pub(crate) struct Committed {
+    pub made: Vec<Made>,
+    pub revision: Revision,
+}
+
+/// Which of the writes was refused, so that none was made.
+pub(crate) struct Uncommitted {
+    pub at: usize,
+    pub refused: Refused,
+}
+
+/// One write that was made.
+pub(crate) struct Made {
+    pub method: Method,
+    key: Option<Key>,
+    /// What was written, or deleted.
+    value: Option<Stored>,
+}
+
+impl Made {
+    /// What it changed.
+    pub fn key(&self) -> Option<&Key> {
+        self.key.as_ref().or(self.value.as_ref().map(|stored| &stored.key))
+    }
+
+    /// The answer to it.
+    pub fn answer(&self, envelope: Envelope) -> Answer {
+        let stored = self.value.as_ref().ok_or_else(answer::not_found)?;
+        Ok(match self.method {
+            Method::DELETE => envelope.deleted(&stored.key),
+            Method::POST => envelope.written(StatusCode::CREATED, stored, "create"),
+            Method::PATCH => envelope.written(StatusCode::OK, stored, "compareAndSwap"),
+            _ => {
+                let new = stored.created == stored.modified;
+                let status = if new { StatusCode::CREATED } else { StatusCode::OK };
+                envelope.written(status, stored, "set")
+            }
+        })
     }
 }
 
@@ -267,7 +334,43 @@ impl Admin {
 }
 
 impl Target {
-    fn read(path: &[&str]) -> Result<Target, ErrorAnswer> {
+    /// Refuses what the kind does not have.
+    pub fn allows(&self, method: &Method) -> Result<(), ErrorAnswer> {
+        if allows(self.kind, method) {
+            return Ok(());
+        }
+        let reason = format!("not supported `{method}` method for {}", self.kind);
+        Err(ErrorAnswer::new(StatusCode::METHOD_NOT_ALLOWED, reason))
+    }
+
+    fn deletion(&self, force: bool) -> Result<Intent, ErrorAnswer> {
+        let id = self.id.as_ref().ok_or_else(|| said(format!("missing {} id", self.kind)))?;
+        let key = self.key(id);
+        if key.check().is_err() {
+            return Err(answer::not_found());
+        }
+        let changes = Some(key.clone());
+        let decide = move |view: &dyn View| {
+            if !force {
+                references::check_unused(view, &key)?;
+            }
+            if view.get(&key).is_none() {
+                return Err(Refused::Missing(KEY_NOT_FOUND));
+            }
+            let mut steps = Vec::new();
+            if key.kind == Kind::Consumer {
+                view.scan(Kind::Credential, &format!("{}/credentials/", key.id), &mut |row| {
+                    steps.push(Step::Delete { key: row.key.clone() });
+                    ControlFlow::Continue(())
+                });
+            }
+            steps.push(Step::Delete { key });
+            Ok(steps)
+        };
+        Ok(Intent { method: Method::DELETE, changes, decide: Box::new(decide) })
+    }
+
+    pub fn read(path: &[&str]) -> Result<Target, ErrorAnswer> {
         let owned = |text: &&str| (*text).to_owned();
         let (kind, owner, rest) = match path {
             ["consumers", consumer, "credentials", rest @ ..] => {
@@ -313,12 +416,15 @@ impl Target {
     }
 }
 
+/// APISIX's words for what is not there.
+pub(crate) const KEY_NOT_FOUND: &str = "Key not found";
+
 fn unsupported(collection: &str) -> ErrorAnswer {
     ErrorAnswer::new(StatusCode::NOT_FOUND, format!("Unsupported resource type: {collection}"))
 }
 
 /// Which methods a kind has, as in APISIX.
-fn allows(kind: Kind, method: &Method) -> bool {
+pub(crate) fn allows(kind: Kind, method: &Method) -> bool {
     match *method {
         Method::POST => {
             matches!(

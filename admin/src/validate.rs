@@ -6,6 +6,7 @@ use http::request::Parts;
 use http::{StatusCode, header};
 use model::yaml::Variables;
 use model::{Key, Kind};
+use sdk::Catalog;
 use serde_json::{Value, json};
 
 use crate::answer::{self, Answer, ErrorAnswer, said};
@@ -26,50 +27,9 @@ impl Admin {
     /// `/configs/validate`: every object of a declarative document and its plugins; whether
     /// what they name exists is not looked at.
     pub(crate) async fn validate_all(&self, head: &Parts, body: &[u8]) -> Answer {
-        let document = read_document(head, body)?;
-        let mut errors = Vec::new();
-        for kind in Kind::ALL {
-            let collection = kind.collection();
-            if kind == Kind::Credential {
-                continue;
-            }
-            let version = format!("{collection}_conf_version");
-            if document.get(&version).is_some_and(|version| !version.is_number()) {
-                errors.push(json!({
-                    "resource_type": collection,
-                    "error": format!("{version} must be a number"),
-                }));
-            }
-            let items = document.get(collection).and_then(Value::as_array);
-            let mut seen = HashSet::new();
-            for (index, item) in items.into_iter().flatten().enumerate() {
-                let id = id_of(kind, item);
-                let mut tell = |error: String| {
-                    errors.push(json!({
-                        "resource_type": collection,
-                        "resource_id": id.clone().unwrap_or_default(),
-                        "index": index,
-                        "error": error,
-                    }));
-                };
-                // An object without an id is fine here: it gets one when it is written.
-                let key = Key::new(kind, id.clone().unwrap_or_else(|| "0".to_owned()));
-                let (key, item) = credential(key, item);
-                if let Err(invalid) = check_alone(&*self.catalog, &key, &item) {
-                    tell(invalid.reason);
-                }
-                if let Some(id) = &id
-                    && !seen.insert(id.clone())
-                {
-                    let name = match (kind, item.get("id")) {
-                        (Kind::Consumer, None) => "username",
-                        (Kind::Consumer, Some(_)) => "credential id",
-                        _ => "id",
-                    };
-                    tell(format!("found duplicate {name} {id} in {collection}"));
-                }
-            }
-        }
+        let mut document = read_document(head, body)?;
+        without_indexes(&mut document);
+        let errors = errors(&*self.catalog, &document);
         if errors.is_empty() {
             return Ok(answer::json(StatusCode::OK, &json!({})));
         }
@@ -78,7 +38,62 @@ impl Admin {
     }
 }
 
-fn read_document(head: &Parts, body: &[u8]) -> Result<Value, ErrorAnswer> {
+/// Takes out what only a document of APISIX's standalone mode has.
+pub(crate) fn without_indexes(document: &mut Value) {
+    let sections = document.as_object_mut().into_iter().flat_map(|sections| sections.values_mut());
+    for item in sections.filter_map(Value::as_array_mut).flatten() {
+        if let Some(fields) = item.as_object_mut() {
+            fields.shift_remove("modifiedIndex");
+        }
+    }
+}
+
+/// All that is wrong with a document, as APISIX lists it.
+pub(crate) fn errors(catalog: &dyn Catalog, document: &Value) -> Vec<Value> {
+    let mut errors = Vec::new();
+    for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Credential) {
+        let collection = kind.collection();
+        let version = format!("{collection}_conf_version");
+        if document.get(&version).is_some_and(|version| !version.is_number()) {
+            errors.push(json!({
+                "resource_type": collection,
+                "error": format!("{version} must be a number"),
+            }));
+        }
+        let items = document.get(collection).and_then(Value::as_array);
+        let mut seen = HashSet::new();
+        for (index, item) in items.into_iter().flatten().enumerate() {
+            let id = id_of(kind, item);
+            let mut tell = |error: String| {
+                errors.push(json!({
+                    "resource_type": collection,
+                    "resource_id": id.clone().unwrap_or_default(),
+                    "index": index,
+                    "error": error,
+                }));
+            };
+            // An object without an id is fine here: it gets one when it is written.
+            let key = Key::new(kind, id.clone().unwrap_or_else(|| "0".to_owned()));
+            let (key, item) = credential(key, item);
+            if let Err(invalid) = check_alone(catalog, &key, &item) {
+                tell(invalid.reason);
+            }
+            if let Some(id) = &id
+                && !seen.insert(id.clone())
+            {
+                let name = match (kind, item.get("id")) {
+                    (Kind::Consumer, None) => "username",
+                    (Kind::Consumer, Some(_)) => "credential id",
+                    _ => "id",
+                };
+                tell(format!("found duplicate {name} {id} in {collection}"));
+            }
+        }
+    }
+    errors
+}
+
+pub(crate) fn read_document(head: &Parts, body: &[u8]) -> Result<Value, ErrorAnswer> {
     if body.is_empty() {
         return Err(said("invalid request body: empty request body"));
     }

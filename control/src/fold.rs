@@ -52,6 +52,8 @@ impl Fold {
             }
             // The compiler itself sees whether the list differs.
             Change::Plugins { names, .. } => self.desired.plugins = names,
+            // About resources, and none of them.
+            Change::Note { .. } => {}
             Change::Reset { items, plugins, rejected, .. } => {
                 // At the start everything is new, which is said once instead of a key at a time.
                 touched.all |= self.desired.is_empty();

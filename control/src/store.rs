@@ -21,9 +21,11 @@ use model::{Diagnostic, Invalid, Key, Kind};
 use serde_json::Value;
 use snapshot::parallel;
 
+mod ahead;
 mod draft;
 pub mod embedded;
 pub mod file;
+pub mod history;
 pub mod holders;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
@@ -32,8 +34,10 @@ pub mod sealed;
 mod suite;
 pub mod table;
 
+pub use ahead::Ahead;
 pub use embedded::Embedded;
 pub use file::File;
+pub use history::{Changed, History, Record};
 pub use holders::Claim;
 #[cfg(any(test, feature = "testing"))]
 pub use memory::Memory;
@@ -135,6 +139,11 @@ pub trait View {
         rows
     }
 
+    /// See [`Step::Note`].
+    fn note(&self, _name: &str) -> Option<String> {
+        None
+    }
+
     /// The forms in which this store may hold a secret: in the clear, and encrypted with each key.
     fn spellings(&self, text: &str) -> Vec<String> {
         vec![text.to_owned()]
@@ -153,8 +162,24 @@ pub struct Written {
 /// One step of a write.
 #[derive(Debug, Clone)]
 pub enum Step {
-    Put { key: Key, value: Value, ttl: Option<Duration> },
-    Delete { key: Key },
+    Put {
+        key: Key,
+        value: Value,
+        ttl: Option<Duration>,
+    },
+    Delete {
+        key: Key,
+    },
+    /// Keeps a text under a name, beside the resources: what an API remembers of what it was told.
+    Note {
+        name: &'static str,
+        text: String,
+    },
+    /// Who makes this write and why, for the history.
+    By {
+        author: String,
+        message: String,
+    },
 }
 
 /// Decides from what is there what is written, or that nothing is. No other write comes between
@@ -187,6 +212,12 @@ pub enum Change {
         names: Option<Vec<String>>,
         revision: Revision,
     },
+    /// See [`Step::Note`].
+    Note {
+        name: &'static str,
+        text: String,
+        revision: Revision,
+    },
     /// Everything, replacing all that was told before. Items that did not change keep their
     /// `modified`, so a follower can compare instead of starting over.
     Reset {
@@ -206,6 +237,7 @@ impl Change {
             Change::Put(row) => row.modified,
             Change::Delete { revision, .. }
             | Change::Plugins { revision, .. }
+            | Change::Note { revision, .. }
             | Change::Reset { revision, .. } => *revision,
         }
     }
@@ -311,6 +343,16 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Replaces the list of plugins that may be used (APISIX's `/apisix/plugins`).
     fn put_plugins(&self, names: Vec<String>) -> Answer<'_, Revision>;
 
+    /// See [`Step::Note`].
+    fn note<'a>(&'a self, _name: &'a str) -> Answer<'a, Option<String>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    /// The writes after `after` and up to `until`, newest first, at most `limit`.
+    fn history(&self, _after: Revision, _until: Revision, _limit: usize) -> Answer<'_, Vec<Record>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
     /// Follows the store: first a [`Change::Reset`] with everything, then each change in order.
     /// A follower that falls far behind gets a `Reset` again instead of what it missed.
     fn watch(&self) -> Changes;
@@ -344,8 +386,11 @@ impl fmt::Debug for Changes {
 /// Decides for one step that rests on nothing but what is under its key.
 fn expecting(expect: Expect, step: Step) -> Decide {
     Box::new(move |view| {
-        let (Step::Put { key, .. } | Step::Delete { key }) = &step;
-        match expect.holds(view.get(key).as_ref()) {
+        let holds = match &step {
+            Step::Put { key, .. } | Step::Delete { key } => expect.holds(view.get(key).as_ref()),
+            Step::Note { .. } | Step::By { .. } => true,
+        };
+        match holds {
             true => Ok(vec![step]),
             false => Err(StoreError::Changed.into()),
         }

@@ -56,6 +56,27 @@ pub enum Command {
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
+    /// Lists what was written to the store of a running instance, newest first
+    History {
+        #[command(flatten)]
+        files: Files,
+        /// So many writes
+        #[arg(short, long, default_value_t = 20)]
+        limit: u32,
+    },
+    /// Shows what differs between two revisions, as JSON
+    Diff {
+        from: u64,
+        to: u64,
+        #[command(flatten)]
+        files: Files,
+    },
+    /// Puts everything back to what it was after a revision; that is a write of its own
+    Rollback {
+        revision: u64,
+        #[command(flatten)]
+        files: Files,
+    },
     /// Prints the version
     Version,
     /// Prints a completion script for a shell

@@ -15,6 +15,7 @@ use crate::files::{self, Found};
 use crate::{check, say};
 
 pub mod export;
+pub mod revisions;
 
 /// How long an instance may take to accept, and between two pieces of its answer.
 const PATIENCE: Duration = Duration::from_secs(15);

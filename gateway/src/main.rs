@@ -44,6 +44,9 @@ fn main() -> ExitCode {
         Command::Status { files, json } => instance::status(&files, json),
         Command::Reload(files) => instance::reload(&files),
         Command::Export { files, output } => instance::export::export(&files, output.as_deref()),
+        Command::History { files, limit } => instance::revisions::history(&files, limit),
+        Command::Diff { from, to, files } => instance::revisions::diff(&files, from, to),
+        Command::Rollback { revision, files } => instance::revisions::rollback(&files, revision),
         Command::Version => {
             say::out(format_args!("sluice {}", env!("CARGO_PKG_VERSION")));
             Ok(true)

@@ -1,8 +1,9 @@
 //! What the Admin and control APIs may ask of the running program.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use admin::{NotServed, Outcome, Program, Published, Reloading, Verdict};
 use control::Handle;
@@ -29,6 +30,8 @@ pub struct Running {
     /// The file, or the folder of the embedded store.
     pub place: PathBuf,
     pub began: Instant,
+    /// When it was told to drain, in seconds since 1970; 0 if it was not.
+    pub drains: AtomicU64,
     /// Where it listens, for people: what and the address.
     pub listens: Vec<String>,
 }
@@ -163,7 +166,24 @@ impl Program for Running {
         }
     }
 
+    fn drain(&self, drains: bool) {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_secs().max(1));
+        let since = match (drains, self.drains.load(Ordering::Relaxed)) {
+            (false, _) => 0,
+            (true, 0) => since,
+            (true, before) => before,
+        };
+        self.drains.store(since, Ordering::Relaxed);
+    }
+
+    fn drains_since(&self) -> Option<u64> {
+        Some(self.drains.load(Ordering::Relaxed)).filter(|since| *since > 0)
+    }
+
     fn ready(&self) -> Result<(), String> {
+        if self.drains_since().is_some() {
+            return Err("it drains, as the control API was asked to (/v1/drain)".to_owned());
+        }
         match self.pipeline.report().published {
             None => Err("no configuration yet".to_owned()),
             Some(_) => {

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -141,6 +142,7 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
         began,
         listens: listens.clone(),
         workers: OnceLock::new(),
+        drains: AtomicU64::new(0),
     });
     tokio::spawn(pipeline.run());
     // Serving begins with the configuration, not with 404s.
@@ -241,7 +243,10 @@ fn open_store(
             Ok((file.clone(), Some(file)))
         }
         // Secrets in files are in the clear, as in APISIX.
-        None => Ok((Arc::new(wiring::sealed(boot, catalog, Embedded::open(data)?)?), None)),
+        None => Ok((
+            Arc::new(wiring::sealed(boot, catalog, Embedded::open_with(data, wiring::history(boot))?)?),
+            None,
+        )),
     }
 }
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use cache::{Caches, DiskSettings};
-use control::store::{Embedded, Ring, Sealed};
+use control::store::{Embedded, History, Ring, Sealed};
 use indexmap::IndexMap;
 use ipnet::IpNet;
 use model::boot::{self, Boot};
@@ -80,6 +80,11 @@ pub fn catalog_with(boot: &Boot, services: Services) -> anyhow::Result<Arc<plugi
     let attrs: IndexMap<String, Value> =
         boot.plugin_attr.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
     Ok(Arc::new(plugins::Catalog::new(services, attrs)?.strict(boot.strict_plugins)))
+}
+
+/// How much of what was written is remembered.
+pub fn history(boot: &Boot) -> History {
+    History { records: boot.history.revisions, bytes: boot.history.size }
 }
 
 /// Lays `apisix.data_encryption` over the embedded store.

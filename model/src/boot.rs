@@ -77,6 +77,7 @@ pub struct Boot {
     /// `sluice.strict_plugins` (ours): refuse plugins that this build lacks also where their absence
     /// changes no answer.
     pub strict_plugins: bool,
+    pub history: History,
     pub prometheus: Prometheus,
     /// `plugin_attr` by plugin, as written; that of prometheus is here too.
     pub plugin_attr: Map<String, Value>,
@@ -126,6 +127,8 @@ pub struct AdminLimits {
     pub send_timeout: Duration,
     /// How old a connection may become.
     pub connection_timeout: Duration,
+    /// Wrong keys an address may send in a minute; 0 is no limit.
+    pub failed_keys: u32,
 }
 
 /// A key of the Admin API. `Debug` does not show it.
@@ -143,6 +146,15 @@ pub struct DataEncryption {
     pub enabled: bool,
     /// The first encrypts, all decrypt. 16 or 32 bytes each; if empty, nothing is encrypted.
     pub keyring: Vec<String>,
+}
+
+/// `sluice.history` (ours): how much of what was written the embedded store remembers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct History {
+    /// Writes; 0 keeps none.
+    pub revisions: u64,
+    /// Bytes of all of them.
+    pub size: u64,
 }
 
 /// What a key allows.

@@ -105,6 +105,15 @@ static SECRETS: LazyLock<Vec<(&'static str, Schema)>> = LazyLock::new(|| {
     resources::of_secrets().into_iter().map(|(name, document)| (name, built_in(&document))).collect()
 });
 
+/// The documents behind the checks of an upstream's chash key, by APISIX's names.
+pub fn hash_keys() -> impl Iterator<Item = (&'static str, Value)> {
+    [
+        ("upstream_hash_header_schema", resources::hash_header()),
+        ("upstream_hash_vars_schema", resources::hash_vars()),
+    ]
+    .into_iter()
+}
+
 /// What the chash key of an upstream must look like, by `hash_on`.
 pub(crate) fn of_hash_key(hash_on: &str) -> Option<&'static Schema> {
     static VARS: LazyLock<Schema> = LazyLock::new(|| built_in(&resources::hash_vars()));

@@ -1,6 +1,6 @@
 //! Programs the cases call, installed where they are missing.
 
-use crate::shell::{cargo, output, run};
+use crate::shell::{cargo, output, root, run};
 use anyhow::{Result, bail};
 use std::process::Command;
 
@@ -9,6 +9,26 @@ const DEBIAN: [(&str, &str); 4] =
     [("curl", "curl"), ("ab", "apache2-utils"), ("python3", "python3-minimal"), ("strace", "strace")];
 
 pub fn install() -> Result<()> {
+    programs()?;
+    python()
+}
+
+/// Packages of PyPI that cases drive the gateway with, in a folder of their own.
+fn python() -> Result<()> {
+    let (folder, wanted) = (root().join("target/python"), root().join("tests/tools/requirements.txt"));
+    let (stamp, text) = (folder.join("requirements.txt"), std::fs::read_to_string(&wanted)?);
+    if std::fs::read_to_string(&stamp).is_ok_and(|there| there == text) {
+        return Ok(());
+    }
+    println!("installing the packages of {} into {}", wanted.display(), folder.display());
+    run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
+    let pip = folder.join("bin/pip");
+    run(Command::new(pip).args(["install", "--quiet", "--requirement"]).arg(&wanted))?;
+    std::fs::write(stamp, text)?;
+    Ok(())
+}
+
+fn programs() -> Result<()> {
     let missing: Vec<_> = DEBIAN.iter().filter(|(program, _)| !present(program)).collect();
     if missing.is_empty() {
         println!("all there: {}", DEBIAN.map(|(program, _)| program).join(", "));

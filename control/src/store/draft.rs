@@ -14,7 +14,8 @@ use model::{Key, Kind};
 use super::holders::claims_in;
 use super::table::Rows;
 use super::{
-    Change, Claim, Decide, Refused, Revision, Row, Step, StoreError, Stored, Table, View, Written, lease_end,
+    Change, Changed, Claim, Decide, Record, Refused, Revision, Row, Step, StoreError, Stored, Table, View,
+    Written, lease_end, unix_ms,
 };
 
 /// What the keys become; `None` is deleted.
@@ -25,6 +26,8 @@ pub(super) struct Draft<'a> {
     table: &'a Table,
     pending: Pending,
     pub changes: Vec<Change>,
+    /// The writes that `changes` come from.
+    pub records: Vec<Record>,
     /// The store's revision after `changes`.
     pub revision: Revision,
 }
@@ -32,7 +35,8 @@ pub(super) struct Draft<'a> {
 impl Draft<'_> {
     /// Nobody but the holder may write to `table` meanwhile.
     pub fn over(table: &Table) -> Draft<'_> {
-        Draft { table, pending: Pending::new(), changes: Vec::new(), revision: table.revision() }
+        let (pending, changes, records) = (Pending::new(), Vec::new(), Vec::new());
+        Draft { table, pending, changes, records, revision: table.revision() }
     }
 
     /// Asks what is to be written and takes it in; see [`Store::write`](super::Store::write).
@@ -42,14 +46,31 @@ impl Draft<'_> {
         let steps = catch_unwind(AssertUnwindSafe(|| decide(&view)))
             .unwrap_or_else(|_| Err(StoreError::Unavailable("a check has failed".to_owned()).into()));
         drop(view);
-        let values = steps?.into_iter().map(|step| self.take(step)).collect();
+        let mut record = self.record("", "");
+        let values = steps?.into_iter().map(|step| self.take(step, &mut record)).collect();
+        self.keep(record);
         Ok(Written { values, revision: self.revision })
     }
 
-    fn take(&mut self, step: Step) -> Option<Stored> {
+    /// A record to be filled.
+    fn record(&self, author: &str, message: &str) -> Record {
+        let (author, message) = (author.to_owned(), message.to_owned());
+        let (from, time_ms) = (self.revision, unix_ms());
+        Record { from, revision: from, time_ms, author, message, changes: Vec::new() }
+    }
+
+    fn keep(&mut self, mut record: Record) {
+        record.revision = self.revision;
+        if !record.changes.is_empty() {
+            self.records.push(record);
+        }
+    }
+
+    fn take(&mut self, step: Step, record: &mut Record) -> Option<Stored> {
         match step {
             Step::Put { key, value, ttl } => {
                 let there = self.there(&key);
+                let before = there.as_ref().map(|there| there.json.clone());
                 self.revision += 1;
                 let stored = Stored {
                     key,
@@ -59,17 +80,38 @@ impl Draft<'_> {
                     expires: lease_end(ttl),
                 };
                 let row = Row::from(&stored);
+                let after = Some(row.json.clone());
+                record.changes.push(Changed { key: row.key.clone(), before, after });
                 self.pending.insert(row.key.clone(), Some(row.clone()));
                 self.changes.push(Change::Put(row));
                 Some(stored)
             }
-            Step::Delete { key } => self.delete(key).map(Row::stored),
+            Step::Delete { key } => self.delete(key, record).map(Row::stored),
+            Step::Note { name, text } => {
+                self.changes.push(Change::Note { name, text, revision: self.revision });
+                None
+            }
+            Step::By { author, message } => {
+                (record.author, record.message) = (author, message);
+                None
+            }
         }
     }
 
+    /// Deletes what had a lease that has ended.
+    pub fn expire(&mut self, keys: impl IntoIterator<Item = Key>) {
+        let mut record = self.record("", "its lease ended");
+        for key in keys {
+            self.delete(key, &mut record);
+        }
+        self.keep(record);
+    }
+
     /// Deletes what is under a key, and gives it.
-    pub fn delete(&mut self, key: Key) -> Option<Row> {
+    fn delete(&mut self, key: Key, record: &mut Record) -> Option<Row> {
         let there = self.there(&key)?;
+        let before = Some(there.json.clone());
+        record.changes.push(Changed { key: key.clone(), before, after: None });
         self.revision += 1;
         self.pending.insert(key.clone(), None);
         self.changes.push(Change::Delete { key, revision: self.revision });
@@ -143,6 +185,10 @@ impl View for Seen<'_> {
 
     fn revision(&self) -> Revision {
         self.revision
+    }
+
+    fn note(&self, name: &str) -> Option<String> {
+        self.rows.note(name)
     }
 }
 

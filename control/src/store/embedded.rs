@@ -20,8 +20,8 @@ use tokio::sync::oneshot;
 use self::disk::{Disk, Loaded};
 use super::draft::Draft;
 use super::{
-    Answer, Change, Changes, Decide, Refused, Revision, Row, Store, StoreError, Stored, Table, Writing,
-    Written, unix_ms,
+    Answer, Change, Changes, Decide, History, Record, Refused, Revision, Row, Store, StoreError, Stored,
+    Table, Writing, Written, unix_ms,
 };
 
 mod disk;
@@ -55,6 +55,7 @@ pub struct Embedded {
 enum Job {
     Write { decide: Decide, reply: Reply<Written, Refused> },
     Plugins { names: Vec<String>, reply: Reply<Revision, StoreError> },
+    History { after: Revision, until: Revision, limit: usize, reply: Reply<Vec<Record>, StoreError> },
 }
 
 type Reply<T, E> = oneshot::Sender<Result<T, E>>;
@@ -71,13 +72,23 @@ impl Embedded {
     /// A folder that cannot be used, a store another process holds, a damaged file, one of
     /// another version: each says which file and what to do.
     pub fn open(folder: &Path) -> Result<Embedded, StoreError> {
-        let (disk, loaded) = Disk::open(folder)?;
+        Embedded::open_with(folder, History::default())
+    }
+
+    /// The same, keeping so much of its history.
+    ///
+    /// # Errors
+    /// Those of [`open`](Embedded::open).
+    pub fn open_with(folder: &Path, history: History) -> Result<Embedded, StoreError> {
+        let (mut disk, loaded) = Disk::open(folder)?;
+        disk.history = history;
         Embedded::run(disk, loaded)
     }
 
     fn run(disk: Disk, loaded: Loaded) -> Result<Embedded, StoreError> {
         let leases = loaded.items.iter().filter_map(|item| Some((item.expires?, item.key.clone()))).collect();
-        let table = Arc::new(Table::new(loaded.items, loaded.plugins, loaded.revision));
+        let table = Table::new(loaded.items, loaded.plugins, loaded.revision).with_notes(loaded.notes);
+        let table = Arc::new(table);
         let (jobs, queue) = sync_channel(WAITING);
         let writer = Writer { disk, table: table.clone(), leases, failed: false, gone: false };
         let thread = thread::Builder::new()
@@ -124,6 +135,14 @@ impl Store for Embedded {
 
     fn put_plugins(&self, names: Vec<String>) -> Answer<'_, Revision> {
         Box::pin(self.ask(move |reply| Job::Plugins { names, reply }))
+    }
+
+    fn note<'a>(&'a self, name: &'a str) -> Answer<'a, Option<String>> {
+        Box::pin(async move { Ok(self.table.note(name)) })
+    }
+
+    fn history(&self, after: Revision, until: Revision, limit: usize) -> Answer<'_, Vec<Record>> {
+        Box::pin(self.ask(move |reply| Job::History { after, until, limit, reply }))
     }
 
     fn watch(&self) -> Changes {
@@ -180,20 +199,23 @@ impl Writer {
     fn write(&mut self, jobs: impl IntoIterator<Item = Job>) {
         let mut draft = Draft::over(&self.table);
         let now = unix_ms();
-        for (_, key) in self.leases.iter().take_while(|(end, _)| *end <= now).take(BATCH) {
-            draft.delete(key.clone());
-        }
+        let ended = self.leases.iter().take_while(|(end, _)| *end <= now).take(BATCH);
+        draft.expire(ended.map(|(_, key)| key.clone()));
         let answers: Vec<Answering> = jobs
             .into_iter()
             .map(|job| match job {
                 Job::Write { decide, reply } => answering(reply, draft.decide(decide)),
                 Job::Plugins { names, reply } => answering(reply, Ok(draft.plugins(names))),
+                // Without the writes of this batch, which nobody was told of yet.
+                Job::History { after, until, limit, reply } => {
+                    answering(reply, self.disk.records(after, until, limit))
+                }
             })
             .collect();
-        let Draft { changes, revision, .. } = draft;
+        let Draft { changes, records, revision, .. } = draft;
         let committed = match changes.is_empty() {
             true => Ok(()),
-            false => self.disk.commit(&changes, revision),
+            false => self.disk.commit(&changes, &records, revision),
         };
         match &committed {
             Ok(()) => self.applied(changes),
@@ -228,7 +250,7 @@ impl Writer {
         let (key, expires) = match change {
             Change::Put(row) => (&row.key, row.expires),
             Change::Delete { key, .. } => (key, None),
-            Change::Plugins { .. } | Change::Reset { .. } => return,
+            Change::Plugins { .. } | Change::Note { .. } | Change::Reset { .. } => return,
         };
         if let Some(end) = self.table.get(key).and_then(|old| old.expires) {
             self.leases.remove(&(end, key.clone()));

@@ -6,7 +6,7 @@ use model::{Key, Kind};
 
 use super::draft::Draft;
 use super::{
-    Answer, Change, Changes, Decide, Refused, Revision, Row, Store, Stored, Table, Writing, Written,
+    Answer, Change, Changes, Decide, Record, Refused, Revision, Row, Store, Stored, Table, Writing, Written,
 };
 
 /// Keeps everything in memory and nothing longer. Leases never end by themselves.
@@ -15,11 +15,12 @@ pub struct Memory {
     table: Table,
     /// Held while looking and writing, so that both are one step.
     writing: Mutex<()>,
+    history: Mutex<Vec<Record>>,
 }
 
 impl Default for Memory {
     fn default() -> Self {
-        Memory { table: Table::new([], None, 0), writing: Mutex::new(()) }
+        Memory { table: Table::new([], None, 0), writing: Mutex::new(()), history: Mutex::default() }
     }
 }
 
@@ -28,6 +29,7 @@ impl Memory {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut draft = Draft::over(&self.table);
         let written = draft.decide(decide)?;
+        self.history.lock().unwrap_or_else(PoisonError::into_inner).append(&mut draft.records);
         self.table.apply(draft.changes);
         Ok(written)
     }
@@ -60,6 +62,18 @@ impl Store for Memory {
             let revision = self.table.revision() + 1;
             self.table.apply([Change::Plugins { names: Some(names), revision }]);
             Ok(revision)
+        })
+    }
+
+    fn note<'a>(&'a self, name: &'a str) -> Answer<'a, Option<String>> {
+        Box::pin(async move { Ok(self.table.note(name)) })
+    }
+
+    fn history(&self, after: Revision, until: Revision, limit: usize) -> Answer<'_, Vec<Record>> {
+        Box::pin(async move {
+            let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+            let within = |record: &&Record| after < record.revision && record.revision <= until;
+            Ok(history.iter().rev().filter(within).take(limit).cloned().collect())
         })
     }
 

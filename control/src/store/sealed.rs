@@ -16,7 +16,8 @@ use serde_json::Value;
 use snapshot::parallel;
 
 use super::{
-    Answer, Change, Changes, Claim, Decide, Refused, Revision, Row, Step, Store, Stored, View, Writing,
+    Answer, Change, Changed, Changes, Claim, Decide, Record, Refused, Revision, Row, Step, Store, Stored,
+    View, Writing,
 };
 
 mod fields;
@@ -96,6 +97,22 @@ impl Store for Sealed {
         self.inner.put_plugins(names)
     }
 
+    fn note<'a>(&'a self, name: &'a str) -> Answer<'a, Option<String>> {
+        self.inner.note(name)
+    }
+
+    fn history(&self, after: Revision, until: Revision, limit: usize) -> Answer<'_, Vec<Record>> {
+        Box::pin(async move {
+            let mut records = self.inner.history(after, until, limit).await?;
+            for Changed { key, before, after } in records.iter_mut().flat_map(|record| &mut record.changes) {
+                for json in [before, after].into_iter().flatten() {
+                    *json = self.sealer.open_text(key, json);
+                }
+            }
+            Ok(records)
+        })
+    }
+
     fn watch(&self) -> Changes {
         let follower = (self.inner.watch(), self.sealer.clone());
         Changes::new(stream::unfold(follower, |(mut changes, sealer)| async move {
@@ -131,6 +148,10 @@ impl View for Seen<'_> {
 
     fn revision(&self) -> Revision {
         self.view.revision()
+    }
+
+    fn note(&self, name: &str) -> Option<String> {
+        self.view.note(name)
     }
 
     fn spellings(&self, text: &str) -> Vec<String> {
@@ -172,6 +193,12 @@ impl Sealer {
         let (changed, kept) = self.open_value(&row.key, &mut value);
         let json = if changed { value.to_string().into() } else { row.json };
         (Row { json, ..row }, kept)
+    }
+
+    /// Decrypts a value that is written out.
+    fn open_text(&self, key: &Key, json: &Arc<str>) -> Arc<str> {
+        let row = Row { key: key.clone(), json: json.clone(), created: 0, modified: 0, expires: None };
+        self.open_row(row).0.json
     }
 
     fn open_value(&self, key: &Key, value: &mut Value) -> (bool, Option<String>) {

@@ -30,6 +30,7 @@ pub struct Table {
 pub(super) struct Rows {
     pub by_key: BTreeMap<Key, Row>,
     plugins: Option<Vec<String>>,
+    notes: BTreeMap<String, String>,
     revision: Revision,
     rejected: Vec<Diagnostic>,
     /// Built on first use.
@@ -53,8 +54,20 @@ impl Table {
         Table { rows: Arc::new(RwLock::new(rows)), moved: watch::Sender::new(0) }
     }
 
+    /// With texts that are kept beside the resources.
+    #[must_use]
+    pub fn with_notes(self, notes: BTreeMap<String, String>) -> Table {
+        self.write().notes = notes;
+        self
+    }
+
     pub fn revision(&self) -> Revision {
         self.read().revision
+    }
+
+    /// See [`Step::Note`](super::Step::Note).
+    pub fn note(&self, name: &str) -> Option<String> {
+        self.read().note(name)
     }
 
     pub fn plugins(&self) -> Option<Vec<String>> {
@@ -135,6 +148,10 @@ impl Table {
 }
 
 impl Rows {
+    pub fn note(&self, name: &str) -> Option<String> {
+        self.notes.get(name).cloned()
+    }
+
     /// The index of consumers' unique fields.
     pub fn holders(&self) -> &Holders {
         self.holders.get_or_init(|| Holders::of(&self.by_key))
@@ -161,6 +178,9 @@ impl Rows {
                 }
             }
             Change::Plugins { names, .. } => self.plugins.clone_from(names),
+            Change::Note { name, text, .. } => {
+                self.notes.insert((*name).to_owned(), text.clone());
+            }
             Change::Reset { items, plugins, rejected, .. } => {
                 self.by_key = items.iter().map(|row| (row.key.clone(), row.clone())).collect();
                 self.holders = OnceLock::new();

@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -62,7 +63,7 @@ fn held(found: &Found) -> anyhow::Result<Held> {
             found.data.display()
         );
     }
-    match Embedded::open(&found.data) {
+    match Embedded::open_with(&found.data, wiring::history(&found.boot)) {
         Ok(store) => {
             let runtime = tokio::runtime::Builder::new_current_thread().build()?;
             let store = wiring::sealed(&found.boot, &*wiring::catalog(&found.boot)?, store)?;
@@ -82,19 +83,24 @@ async fn of_store(store: &dyn Store) -> Result<Held, StoreError> {
     Ok(held)
 }
 
-/// Asks the process that holds the store.
-fn of_admin(found: &Found) -> anyhow::Result<Held> {
+/// Where the Admin API of a running instance is, and the key for it.
+pub(super) fn admin_of(found: &Found) -> anyhow::Result<(SocketAddr, Option<String>)> {
     let admin = &found.boot.admin;
     if !admin.enabled {
         bail!(
             "a running gateway has the store open and its Admin API is off: stop it first, or set apisix.enable_admin"
         );
     }
-    let address = reachable(admin.listen);
     let key = match admin.keys.iter().find(|key| !key.key.is_empty()) {
         Some(key) => Some(key.key.clone()),
         None => std::fs::read_to_string(found.data.join("admin.key")).ok().map(|key| key.trim().to_owned()),
     };
+    Ok((reachable(admin.listen), key))
+}
+
+/// Asks the process that holds the store.
+fn of_admin(found: &Found) -> anyhow::Result<Held> {
+    let (address, key) = admin_of(found)?;
     let list = |path: &str| -> anyhow::Result<Vec<Value>> {
         let path = format!("/apisix/admin/{path}");
         let (status, body) = call(address, "GET", &path, key.as_deref()).with_context(|| {

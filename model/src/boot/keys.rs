@@ -213,6 +213,8 @@ pub const ROWS: &[Row] = &[
     used("stream_plugins", Shape::Texts),
     // Ours.
     used("sluice.strict_plugins", Shape::Bool),
+    used("sluice.history.revisions", Shape::Count { min: 0, max: 1_000_000 }),
+    used("sluice.history.size", Shape::Size),
     used("plugin_attr.prometheus.export_uri", Shape::Text),
     used("plugin_attr.prometheus.metric_prefix", Shape::Text),
     used("plugin_attr.prometheus.enable_export_server", Shape::Bool),
@@ -267,6 +269,7 @@ pub const ROWS: &[Row] = &[
     used("deployment.admin.client_body_timeout", Shape::Time),
     used("deployment.admin.send_timeout", Shape::Time),
     used("deployment.admin.connection_timeout", Shape::Time),
+    used("deployment.admin.max_failed_keys", Shape::Count { min: 0, max: 1_000_000 }),
     idle("deployment.etcd", NO_ETCD),
 ];
 

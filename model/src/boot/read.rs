@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::{
     AccessLog, Admin, AdminKey, AdminLimits, AdminRole, AdminVersion, Boot, Conditions, DataEncryption, Disk,
-    Http, Http2, Listen, LogEscape, LogLevel, Prometheus, Provider, ProxyCache, RealIp, Resolver, Role,
-    Router, UpstreamKeepalive, UriOptions, Workers, Zone, keys, wildcard,
+    History, Http, Http2, Listen, LogEscape, LogLevel, Prometheus, Provider, ProxyCache, RealIp, Resolver,
+    Role, Router, UpstreamKeepalive, UriOptions, Workers, Zone, keys, wildcard,
 };
 use super::{shape, streams};
 use crate::Invalid;
@@ -72,6 +72,10 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
         role,
         provider: provider(file, role)?,
         plugins: file.texts("/plugins"),
+        history: History {
+            revisions: file.count("/sluice/history/revisions", 1000),
+            size: file.read("/sluice/history/size", shape::size).unwrap_or(64 << 20),
+        },
         strict_plugins: file.bool("/sluice/strict_plugins", false),
         prometheus: prometheus(file.below("/plugin_attr/prometheus")),
         plugin_attr: file.get("/plugin_attr").and_then(Value::as_object).cloned().unwrap_or_default(),
@@ -187,6 +191,7 @@ fn admin_limits(admin: File<'_>) -> Result<AdminLimits, Invalid> {
         client_body_timeout: time("/client_body_timeout", 30)?,
         send_timeout: time("/send_timeout", 30)?,
         connection_timeout: time("/connection_timeout", 600)?,
+        failed_keys: u32::try_from(admin.count("/max_failed_keys", 60)).unwrap_or(u32::MAX),
     })
 }
 

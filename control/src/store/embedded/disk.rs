@@ -5,6 +5,8 @@
 //! this layout. Every commit is durable before it returns. Nothing here decides
 //! what is written.
 
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -15,16 +17,18 @@ use model::Key;
 use redb::backends::FileBackend;
 use redb::{
     Builder, CommitError, Database, DatabaseError, Durability, ReadableDatabase, ReadableTable,
-    StorageBackend as _, StorageError, TableDefinition, TableError, TransactionError,
+    ReadableTableMetadata, StorageBackend as _, StorageError, TableDefinition, TableError, TransactionError,
 };
 use serde_json::Value;
 use snapshot::parallel;
 
 use super::seal::Seal;
-use crate::store::{Change, Revision, Row, StoreError};
+use crate::store::{Change, History, Record, Revision, Row, StoreError};
 
 /// Store path (`/routes/1`) to created, modified, end of the lease in ms (0 is none), sealed JSON.
 const ROWS: TableDefinition<&str, (u64, u64, u64, &[u8])> = TableDefinition::new("rows");
+/// Revision to the sealed JSON of the write that ended with it.
+const HISTORY: TableDefinition<u64, &[u8]> = TableDefinition::new("history");
 const META: TableDefinition<&str, &str> = TableDefinition::new("meta");
 
 /// The version of the layout above.
@@ -44,6 +48,10 @@ pub(super) struct Disk {
     /// Made when the file is first opened.
     seal: Option<Seal>,
     open: Open,
+    /// How much of the history is kept.
+    pub history: History,
+    /// Bytes of the history in the file.
+    history_bytes: Cell<u64>,
 }
 
 /// Opens the database; a parameter so that tests can let disks fail.
@@ -55,6 +63,8 @@ pub(super) struct Loaded {
     pub items: Vec<Row>,
     pub plugins: Option<Vec<String>>,
     pub revision: Revision,
+    pub notes: BTreeMap<String, String>,
+    history_bytes: u64,
 }
 
 impl Disk {
@@ -65,7 +75,16 @@ impl Disk {
     }
 
     pub fn open_with(path: PathBuf, open: Open) -> Result<(Disk, Loaded), StoreError> {
-        let mut disk = Disk { path, database: None, place: None, revision: 0, seal: None, open };
+        let mut disk = Disk {
+            path,
+            database: None,
+            place: None,
+            revision: 0,
+            seal: None,
+            open,
+            history: History::default(),
+            history_bytes: Cell::new(0),
+        };
         disk.make_file()?;
         let loaded = disk.reopen()?;
         disk.revision = loaded.revision;
@@ -123,7 +142,12 @@ impl Disk {
     ///
     /// # Errors
     /// [`StoreError::Full`] and others; none of the changes was made.
-    pub fn commit(&mut self, changes: &[Change], revision: Revision) -> Result<(), StoreError> {
+    pub fn commit(
+        &mut self,
+        changes: &[Change],
+        records: &[Record],
+        revision: Revision,
+    ) -> Result<(), StoreError> {
         if let Err(gone) = self.check_place() {
             self.database = None;
             return Err(gone);
@@ -136,7 +160,9 @@ impl Disk {
                 return Err(self.gone(reason));
             }
         }
-        let Err(failed) = self.guarded(|database, seal| write(database, seal, changes, revision)) else {
+        let history = (records, self.history, &self.history_bytes);
+        let written = self.guarded(|database, seal| write(database, seal, changes, history, revision));
+        let Err(failed) = written else {
             self.revision = revision;
             return Ok(());
         };
@@ -152,6 +178,40 @@ impl Disk {
         }
     }
 
+    /// The writes after `after` and up to `until`, newest first. One that cannot be read ends them.
+    pub fn records(
+        &mut self,
+        after: Revision,
+        until: Revision,
+        limit: usize,
+    ) -> Result<Vec<Record>, StoreError> {
+        if self.database.is_none() {
+            self.reopen()?;
+        }
+        self.guarded(|database, seal| {
+            let table = match database.begin_read()?.open_table(HISTORY) {
+                Ok(table) => table,
+                Err(TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
+                Err(error) => return Err(error.into()),
+            };
+            let mut records = Vec::new();
+            for row in
+                table.range(after.saturating_add(1)..=until.max(after.saturating_add(1)))?.rev().take(limit)
+            {
+                let (revision, sealed) = row?;
+                let revision = revision.value();
+                let json = seal.open(&history_path(revision), sealed.value());
+                let value = json.and_then(|json| serde_json::from_slice(&json).ok());
+                match value.and_then(|value: Value| Record::of_json(revision, &value)) {
+                    Some(record) if revision <= until => records.push(record),
+                    Some(_) => {}
+                    None => break,
+                }
+            }
+            Ok(records)
+        })
+    }
+
     fn reopen(&mut self) -> Result<Loaded, StoreError> {
         let opened = catch_unwind(AssertUnwindSafe(|| (self.open)(&self.path)));
         let database = opened.unwrap_or_else(|_| Err(corrupted())).map_err(|e| self.explain_open(e))?;
@@ -163,8 +223,9 @@ impl Disk {
         }
         self.database = Some(database);
         let loaded = self.guarded(load);
-        if loaded.is_err() {
-            self.database = None;
+        match &loaded {
+            Ok(loaded) => self.history_bytes.set(loaded.history_bytes),
+            Err(_) => self.database = None,
         }
         loaded
     }
@@ -330,6 +391,22 @@ fn load(database: &Database, seal: &Seal) -> Result<Loaded, redb::Error> {
     if let Some(text) = read("plugins")? {
         loaded.plugins = Some(serde_json::from_str(&text).map_err(|_| broken("the list of plugins"))?);
     }
+    match transaction.open_table(HISTORY) {
+        Ok(history) => {
+            for record in history.iter()? {
+                loaded.history_bytes += record?.1.value().len() as u64;
+            }
+        }
+        // A file of a release that kept none.
+        Err(TableError::TableDoesNotExist(_)) => {}
+        Err(error) => return Err(error.into()),
+    }
+    for entry in meta.iter()? {
+        let (name, text) = entry?;
+        if let Some(name) = name.value().strip_prefix(NOTE) {
+            loaded.notes.insert(name.to_owned(), text.value().to_owned());
+        }
+    }
     let mut rows = Vec::new();
     for row in transaction.open_table(ROWS)?.iter()? {
         let (path, row) = row?;
@@ -368,10 +445,39 @@ fn broken(what: &str) -> redb::Error {
     redb::Error::Corrupted(format!("{what} cannot be read"))
 }
 
+/// What the names of notes begin with in the table of facts.
+const NOTE: &str = "note ";
+
+/// Under which a record of the history is sealed.
+fn history_path(revision: Revision) -> String {
+    format!("history/{revision}")
+}
+
+/// Adds records and drops the oldest beyond what is kept.
+fn remember(
+    table: &mut redb::Table<'_, u64, &'static [u8]>,
+    seal: &Seal,
+    (records, kept, bytes): (&[Record], History, &Cell<u64>),
+) -> Result<(), redb::Error> {
+    for record in records.iter().filter(|_| kept.records > 0) {
+        let json = record.to_json().to_string();
+        let sealed = seal.seal(&history_path(record.revision), json.as_bytes());
+        let sealed = sealed.ok_or_else(|| redb::Error::ValueTooLarge(json.len()))?;
+        table.insert(record.revision, &*sealed)?;
+        bytes.set(bytes.get() + sealed.len() as u64);
+    }
+    while table.len()? > kept.records || bytes.get() > kept.bytes {
+        let Some((_, gone)) = table.pop_first()? else { break };
+        bytes.set(bytes.get().saturating_sub(gone.value().len() as u64));
+    }
+    Ok(())
+}
+
 fn write(
     database: &Database,
     seal: &Seal,
     changes: &[Change],
+    history: (&[Record], History, &Cell<u64>),
     revision: Revision,
 ) -> Result<(), redb::Error> {
     let mut transaction = database.begin_write().map_err(begin_error)?;
@@ -397,10 +503,14 @@ fn write(
                 Change::Plugins { names: None, .. } => {
                     meta.remove("plugins")?;
                 }
+                Change::Note { name, text, .. } => {
+                    meta.insert(format!("{NOTE}{name}").as_str(), text.as_str())?;
+                }
                 // Made when a file is read, never when something is written.
                 Change::Reset { .. } => {}
             }
         }
+        remember(&mut transaction.open_table(HISTORY)?, seal, history)?;
         meta.insert("revision", revision.to_string().as_str())?;
         meta.insert("format", FORMAT)?;
     }

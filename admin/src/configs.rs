@@ -1,0 +1,267 @@
+//! `/apisix/admin/configs`: the whole configuration as one document.
+//!
+//! APISIX's standalone API, which ADC and the ingress controller use. There it lives in memory; here a
+//! document becomes one transaction of the store, so it survives a restart, stands in the history,
+//! and the paths of single resources show it too.
+
+use std::collections::{BTreeMap, HashSet};
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use control::store::{Step, View};
+use http::request::Parts;
+use http::{HeaderValue, Method, Response, StatusCode, header};
+use model::{Key, Kind, declarative};
+use serde_json::{Map, Value, json};
+
+use crate::answer::{self, Answer, ErrorAnswer, said};
+use crate::author::Author;
+use crate::check::check_alone;
+use crate::validate::{self, read_document};
+use crate::{Admin, now};
+
+/// What the store remembers of the last document.
+const NOTE: &str = "configs";
+
+/// The longest digest that is remembered.
+const MAX_DIGEST: usize = 256;
+
+/// Sections of a document; credentials stand among consumers.
+fn sections() -> impl Iterator<Item = Kind> {
+    Kind::ALL.into_iter().filter(|kind| *kind != Kind::Credential)
+}
+
+fn version_name(kind: Kind) -> String {
+    format!("{}_conf_version", kind.collection())
+}
+
+/// The last document, as far as its sections do not tell.
+#[derive(Debug, Default, Clone, PartialEq)]
+struct Last {
+    digest: String,
+    /// Seconds since 1970.
+    modified: u64,
+    /// The store's revision after it: whoever writes single resources later makes the digest void.
+    revision: u64,
+    versions: BTreeMap<String, Value>,
+}
+
+impl Last {
+    fn of_text(text: Option<&str>) -> Option<Last> {
+        let value: Value = serde_json::from_str(text?).ok()?;
+        let versions = value.get("versions")?.as_object()?;
+        Some(Last {
+            digest: value.get("digest")?.as_str()?.to_owned(),
+            modified: value.get("modified")?.as_u64()?,
+            revision: value.get("revision")?.as_u64()?,
+            versions: versions.iter().map(|(name, version)| (name.clone(), version.clone())).collect(),
+        })
+    }
+
+    fn to_text(&self) -> String {
+        let Last { digest, modified, revision, versions } = self;
+        json!({ "digest": digest, "modified": modified, "revision": revision, "versions": versions })
+            .to_string()
+    }
+
+    fn version(&self, kind: Kind) -> Value {
+        self.versions.get(&version_name(kind)).cloned().unwrap_or_else(|| 0.into())
+    }
+
+    fn tell(&self, response: &mut Response<Bytes>) {
+        let headers = response.headers_mut();
+        headers.insert("x-last-modified", self.modified.into());
+        if let Ok(digest) = HeaderValue::from_str(&self.digest) {
+            headers.insert("x-digest", digest);
+        }
+    }
+}
+
+impl Admin {
+    async fn last(&self) -> Result<Option<Last>, ErrorAnswer> {
+        let last = Last::of_text(self.store.note(NOTE).await?.as_deref());
+        let revision = self.store.revision().await?;
+        Ok(last.map(|last| match last.revision == revision {
+            true => last,
+            false => Last { digest: String::new(), ..last },
+        }))
+    }
+
+    /// GET and HEAD.
+    pub(crate) async fn configs(&self, head: &Parts) -> Answer {
+        let last = self.last().await?;
+        let mut response = match head.method {
+            Method::HEAD => answer::empty(StatusCode::OK),
+            _ => {
+                let document = self.document(last.as_ref()).await?;
+                let accept = head.headers.get(header::ACCEPT).map(|accept| accept.as_bytes());
+                match accept.is_some_and(|accept| accept.starts_with(b"application/yaml")) {
+                    // JSON is YAML.
+                    true => {
+                        let mut response = answer::json(StatusCode::OK, &document);
+                        let yaml = HeaderValue::from_static("application/yaml");
+                        response.headers_mut().insert(header::CONTENT_TYPE, yaml);
+                        response
+                    }
+                    false => answer::json(StatusCode::OK, &document),
+                }
+            }
+        };
+        if let Some(last) = last {
+            last.tell(&mut response);
+        }
+        Ok(response)
+    }
+
+    async fn document(&self, last: Option<&Last>) -> Result<Value, ErrorAnswer> {
+        let mut document = Map::new();
+        for kind in sections() {
+            let version = last.map_or_else(|| 0.into(), |last| last.version(kind));
+            document.insert(version_name(kind), version);
+            let mut items: Vec<Value> = Vec::new();
+            for kind in
+                [Some(kind), (kind == Kind::Consumer).then_some(Kind::Credential)].into_iter().flatten()
+            {
+                let (stored, _) = self.store.list(kind, "").await?;
+                items.extend(stored.into_iter().map(|stored| {
+                    let mut value = Value::clone(&stored.value);
+                    // Ids of these have two parts here.
+                    if let (Kind::Credential | Kind::Secret, Some(fields)) = (kind, value.as_object_mut()) {
+                        fields.insert("id".to_owned(), stored.key.id.into());
+                    }
+                    value
+                }));
+            }
+            if !items.is_empty() {
+                document.insert(kind.collection().to_owned(), items.into());
+            }
+        }
+        if let Some(names) = self.store.plugins().await? {
+            let names = names.into_iter().map(|name| json!({ "name": name })).collect();
+            document.insert("plugins".to_owned(), names);
+        }
+        Ok(Value::Object(document))
+    }
+
+    pub(crate) async fn put_configs(&self, author: &Author, head: &Parts, body: &Bytes) -> Answer {
+        let digest = head.headers.get("x-digest").ok_or_else(|| said("missing digest header"))?;
+        let digest = digest.to_str().ok().filter(|digest| digest.len() <= MAX_DIGEST);
+        let digest = digest.ok_or_else(|| said("invalid digest header"))?.to_owned();
+        let mut document = read_document(head, body)?;
+        let last = self.last().await?.unwrap_or_default();
+        if !digest.is_empty() && last.digest == digest {
+            return Ok(answer::empty(StatusCode::NO_CONTENT));
+        }
+        validate::without_indexes(&mut document);
+        if let Some(error) = validate::errors(&*self.catalog, &document).into_iter().next() {
+            return Err(said(error["error"].as_str().unwrap_or_default()));
+        }
+        let mut made = Last { digest, modified: now(), ..Last::default() };
+        let mut kept = HashSet::new();
+        for kind in sections() {
+            let name = version_name(kind);
+            let before = last.version(kind);
+            let version = match document.get(&name) {
+                Some(version) if version.as_f64() < before.as_f64() => {
+                    return Err(said(format!("{name} must be greater than or equal to ({before})")));
+                }
+                Some(version) => version.clone(),
+                None => (before.as_u64().unwrap_or_default() + 1).into(),
+            };
+            if version.as_f64() == before.as_f64() {
+                kept.insert(kind);
+                if kind == Kind::Consumer {
+                    kept.insert(Kind::Credential);
+                }
+            }
+            made.versions.insert(name, version);
+        }
+        let items = self.items(&document)?;
+        if let Some(names) = plugin_names(&document) {
+            self.store.put_plugins(names).await?;
+        }
+        let (by, told) = (author.step(), made.clone());
+        let decide = move |view: &dyn View| Ok(steps(view, by, items, &kept, made));
+        let written = self.store.write(Box::new(decide)).await?;
+        author.changed(&Method::PUT, "configs", written.revision);
+        let mut response = answer::empty(StatusCode::ACCEPTED);
+        told.tell(&mut response);
+        // No one resource stands for all of them: that of a kind nobody writes is as good as any.
+        let outcome = self.program.verdict(&Key::new(Kind::Proto, ""), written.revision).await;
+        answer::tell_outcome(&mut response, written.revision, &outcome);
+        Ok(response)
+    }
+
+    /// The resources of a document, checked.
+    fn items(&self, document: &Value) -> Result<Vec<(Key, Value)>, ErrorAnswer> {
+        let empty = Map::new();
+        let mut sections = document.as_object().unwrap_or(&empty).clone();
+        sections.shift_remove("plugins");
+        let read = declarative::read(&sections, &[]);
+        if let Some(rejected) = read.rejected.into_iter().next() {
+            return Err(rejected.into());
+        }
+        for item in &read.items {
+            let checked = check_alone(&*self.catalog, &item.key, &item.value);
+            checked.map_err(|invalid| invalid.under(&item.pointer))?;
+        }
+        Ok(read.items.into_iter().map(|item| (item.key, Value::clone(&item.value))).collect())
+    }
+}
+
+/// What makes the store hold the document: only what differs is written.
+fn steps(
+    view: &dyn View,
+    by: Step,
+    items: Vec<(Key, Value)>,
+    kept: &HashSet<Kind>,
+    mut made: Last,
+) -> Vec<Step> {
+    let mut steps = vec![by];
+    let wanted: HashSet<&Key> = items.iter().map(|(key, _)| key).collect();
+    for kind in Kind::ALL.into_iter().filter(|kind| !kept.contains(kind)) {
+        view.scan(kind, "", &mut |row| {
+            if !wanted.contains(&row.key) {
+                steps.push(Step::Delete { key: row.key.clone() });
+            }
+            ControlFlow::Continue(())
+        });
+    }
+    for (key, mut value) in items {
+        if kept.contains(&key.kind) {
+            continue;
+        }
+        if matches!(key.kind, Kind::Credential)
+            && let Some(fields) = value.as_object_mut()
+        {
+            fields.insert("id".to_owned(), key.leaf().into());
+        }
+        if view.get(&key).is_none_or(|row| row.value() != value) {
+            steps.push(Step::Put { key, value, ttl: None });
+        }
+    }
+    made.revision = view.revision() + steps.len() as u64 - 1;
+    steps.push(Step::Note { name: NOTE, text: made.to_text() });
+    steps
+}
+
+/// The HTTP plugins of the section `plugins`, if it is there.
+fn plugin_names(document: &Value) -> Option<Vec<String>> {
+    let items = document.get("plugins")?.as_array()?;
+    let http = items.iter().filter(|item| item.get("stream") != Some(&Value::Bool(true)));
+    Some(http.filter_map(|item| item.get("name")?.as_str()).map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_remembered_reads_back() {
+        let versions = BTreeMap::from([("routes_conf_version".to_owned(), json!(7))]);
+        let last = Last { digest: "d".to_owned(), modified: 5, revision: 9, versions };
+        assert_eq!(Last::of_text(Some(&last.to_text())), Some(last.clone()));
+        assert_eq!((last.version(Kind::Route), last.version(Kind::Service)), (json!(7), json!(0)));
+        assert_eq!(Last::of_text(Some("{}")), None);
+    }
+}

@@ -1,0 +1,417 @@
+//! `/apisix/admin/openapi.json`: this API as an OpenAPI 3.1 document.
+//!
+//! It is made of the tables that the API itself goes by: the kinds, the methods each has, their
+//! schemas. What JSON schema calls otherwise since draft 2020-12 is renamed on the way.
+
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use http::{Method, Response, StatusCode};
+use model::Kind;
+use serde_json::{Map, Value, json};
+
+use crate::answer;
+use crate::plugins::SCHEMAS;
+use crate::resources::allows;
+
+/// The document. It is made once.
+pub(crate) fn answer() -> Response<Bytes> {
+    static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| (document().to_string() + "\n").into());
+    answer::text(StatusCode::OK, DOCUMENT.clone())
+}
+
+fn document() -> Value {
+    let mut paths = Map::new();
+    for kind in Kind::ALL {
+        of_kind(kind, &mut paths);
+    }
+    others(&mut paths);
+    let mut schemas = Map::new();
+    for kind in Kind::ALL {
+        schemas.insert(name_of(kind), modern(model::schema::document(kind).clone()));
+        schemas.insert(format!("{}_entry", name_of(kind)), entry(kind));
+    }
+    let text = json!({"type": "string"});
+    schemas.insert(
+        "error".to_owned(),
+        json!({
+            "type": "object",
+            "properties": {
+                "error_msg": text, "description": text, "message": text, "pointer": text, "expected": text,
+                "got": text, "hint": text, "operation": {"type": "integer"},
+            },
+        }),
+    );
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Sluice Admin API",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "The Admin API of Apache APISIX 3.18, and what Sluice adds to it: \
+                batch, revisions, openapi.json.",
+        },
+        "servers": [{"url": "/apisix/admin"}],
+        "security": [{"key": []}],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {"key": {"type": "apiKey", "in": "header", "name": "X-API-KEY"}},
+            "schemas": schemas,
+        },
+    })
+}
+
+/// The name of a kind among the schemas.
+fn name_of(kind: Kind) -> String {
+    let known = SCHEMAS.iter().find(|(_, known)| *known == kind);
+    known.map_or_else(|| kind.word().replace(' ', "_"), |(name, _)| (*name).to_owned())
+}
+
+fn reference(name: &str) -> Value {
+    json!({"$ref": format!("#/components/schemas/{name}")})
+}
+
+/// One resource with its key, and where it was read its revisions.
+fn entry(kind: Kind) -> Value {
+    let index = json!({"type": "integer"});
+    // What is stored may have been written under another version's schema, so it is not repeated here.
+    json!({
+        "type": "object",
+        "description": format!("One of {}, as it is stored.", kind.collection()),
+        "properties": {
+            "key": {"type": "string"},
+            "value": {"type": "object"},
+            "createdIndex": index,
+            "modifiedIndex": index,
+        },
+        "required": ["key", "value"],
+    })
+}
+
+/// The paths of a kind.
+fn of_kind(kind: Kind, paths: &mut Map<String, Value>) {
+    let collection = match kind {
+        Kind::Credential => "/consumers/{username}/credentials".to_owned(),
+        kind => format!("/{}", kind.collection()),
+    };
+    let one = match kind {
+        Kind::Consumer => format!("{collection}/{{username}}"),
+        Kind::PluginMetadata => format!("{collection}/{{name}}"),
+        Kind::Secret => format!("{collection}/{{manager}}/{{id}}"),
+        _ => format!("{collection}/{{id}}"),
+    };
+    let entry = reference(&format!("{}_entry", name_of(kind)));
+    let list = json!({
+        "type": "object",
+        "properties": {"list": {"type": "array", "items": entry}, "total": {"type": "integer"}},
+        "required": ["list", "total"],
+    });
+    let word = kind.word();
+    let mut on_all = with_parameters(&collection);
+    on_all["get"] = operation(
+        &format!("Lists {}", kind.collection()),
+        &format!("list_{}", name_of(kind)),
+        None,
+        &[(200, Some(list))],
+    );
+    on_all["get"]["parameters"] = list_parameters();
+    let body = || Some(reference(&name_of(kind)));
+    if kind == Kind::Consumer {
+        on_all["put"] = operation(
+            "Makes or replaces the consumer of this name",
+            "put_consumer_by_body",
+            body(),
+            &[(200, Some(entry.clone())), (201, Some(entry.clone()))],
+        );
+    }
+    if allows(kind, &Method::POST) {
+        on_all["post"] = operation(
+            &format!("Makes a {word}, under an id of its own"),
+            &format!("post_{}", name_of(kind)),
+            body(),
+            &[(201, Some(entry.clone()))],
+        );
+    }
+    paths.insert(collection, on_all);
+
+    let mut on_one = with_parameters(&one);
+    let id = name_of(kind);
+    on_one["get"] =
+        operation(&format!("Reads a {word}"), &format!("get_{id}"), None, &[(200, Some(entry.clone()))]);
+    on_one["put"] = operation(
+        &format!("Makes or replaces a {word}"),
+        &format!("put_{id}"),
+        body(),
+        &[(200, Some(entry.clone())), (201, Some(entry.clone()))],
+    );
+    on_one["put"]["parameters"] = json!([ttl()]);
+    if allows(kind, &Method::PATCH) {
+        let any = Some(json!({"type": "object"}));
+        let summary = format!("Merges into a {word}; null removes");
+        on_one["patch"] = operation(&summary, &format!("patch_{id}"), any, &[(200, Some(entry))]);
+    }
+    let deleted = json!({
+        "type": "object",
+        "properties": {"key": {"type": "string"}, "deleted": {"type": "string"}},
+        "required": ["key", "deleted"],
+    });
+    on_one["delete"] =
+        operation(&format!("Deletes a {word}"), &format!("delete_{id}"), None, &[(200, Some(deleted))]);
+    on_one["delete"]["parameters"] =
+        json!([query("force", json!({"type": "string", "enum": ["true", "false"]}))]);
+    paths.insert(one, on_one);
+}
+
+/// The paths that are about no one resource.
+fn others(paths: &mut Map<String, Value>) {
+    let object = || Some(json!({"type": "object"}));
+    let mut add = |path: &str, methods: &[(&str, Value)]| {
+        let mut item = with_parameters(path);
+        for (method, operation) in methods {
+            item[*method] = operation.clone();
+        }
+        paths.insert(path.to_owned(), item);
+    };
+    let names = json!({"type": "array", "items": {"type": "string"}});
+    add(
+        "/plugins/list",
+        &[("get", operation("Names of the plugins in use", "list_plugins", None, &[(200, Some(names))]))],
+    );
+    add(
+        "/plugins/reload",
+        &[("put", operation("Reads the list of plugins again", "reload_plugins", None, &[(200, None)]))],
+    );
+    add(
+        "/plugins/{name}",
+        &[("get", operation("The schema of a plugin", "plugin", None, &[(200, object())]))],
+    );
+    add("/schema/{name}", &[("get", operation("The schema of a kind", "schema", None, &[(200, object())]))]);
+    add(
+        "/schema/plugins/{name}",
+        &[("get", operation("The schema of a plugin", "plugin_schema", None, &[(200, object())]))],
+    );
+    add(
+        "/schema/validate/{collection}",
+        &[("post", operation("Checks an object", "validate", object(), &[(200, None)]))],
+    );
+    add(
+        "/configs/validate",
+        &[("post", operation("Checks a whole document", "validate_all", object(), &[(200, object())]))],
+    );
+    let mut put =
+        operation("Replaces everything by a document", "put_configs", object(), &[(202, None), (204, None)]);
+    put["parameters"] = json!([{"name": "X-Digest", "in": "header", "required": true, "schema": {"type": "string", "pattern": "^[!-~]{1,64}$"}}]);
+    add(
+        "/configs",
+        &[("get", operation("Everything as a document", "configs", None, &[(200, object())])), ("put", put)],
+    );
+    let operations = json!({
+        "type": "object",
+        "properties": {"operations": {"type": "array", "minItems": 1, "maxItems": 1000, "items": {
+            "type": "object",
+            "properties": {
+                "method": {"type": "string", "enum": ["PUT", "POST", "PATCH", "DELETE"]},
+                "path": {"type": "string", "description": "below /apisix/admin, such as /routes/1"},
+                "body": {},
+            },
+            "required": ["method", "path"],
+        }}},
+        "required": ["operations"],
+    });
+    add(
+        "/batch",
+        &[("post", operation("Several writes, all or none", "batch", Some(operations), &[(200, object())]))],
+    );
+    let mut list = operation("What was written, newest first", "list_revisions", None, &[(200, object())]);
+    let revision = json!({"type": "integer", "minimum": 0});
+    list["parameters"] = json!([query("limit", revision.clone()), query("before", revision.clone())]);
+    add("/revisions", &[("get", list)]);
+    let mut diff =
+        operation("What differs between two revisions", "diff_revisions", None, &[(200, object())]);
+    diff["parameters"] = json!([query("from", revision.clone()), query("to", revision)]);
+    add("/revisions/diff", &[("get", diff)]);
+    add(
+        "/revisions/{revision}",
+        &[("get", operation("One write", "get_revision", None, &[(200, object())]))],
+    );
+    let summary = "Puts everything back to what it was after a revision";
+    add(
+        "/revisions/{revision}/rollback",
+        &[("post", operation(summary, "rollback", None, &[(200, object())]))],
+    );
+    add("/openapi.json", &[("get", operation("This document", "openapi", None, &[(200, object())]))]);
+}
+
+fn operation(summary: &str, id: &str, body: Option<Value>, good: &[(u16, Option<Value>)]) -> Value {
+    let mut responses = Map::new();
+    for (status, schema) in good {
+        let mut response = json!({"description": "Done."});
+        if let Some(schema) = schema {
+            response["content"] = json!({"application/json": {"schema": schema}});
+        }
+        responses.insert(status.to_string(), response);
+    }
+    for (status, words) in [
+        ("400", "Something in it is wrong; `pointer`, `expected`, `got` and `hint` say what."),
+        ("401", "No key, or none that may do this."),
+        ("404", "It is not there."),
+        ("405", "The kind has no such method, or the store cannot be written."),
+        ("429", "Too many wrong keys came from this address."),
+        ("503", "The store cannot be reached, or somebody wrote at the same time."),
+    ] {
+        responses.insert(status.to_owned(), json!({"description": words}));
+    }
+    for status in ["400", "401"] {
+        // Some answers of APISIX are texts, which a schema of objects would deny.
+        let error = json!({"anyOf": [reference("error"), {"type": "string"}]});
+        if status == "401" {
+            responses[status]["content"] = json!({"application/json": {"schema": error}});
+        }
+    }
+    let mut operation = json!({"summary": summary, "operationId": id, "responses": responses});
+    if let Some(schema) = body {
+        operation["requestBody"] =
+            json!({"required": true, "content": {"application/json": {"schema": schema}}});
+    }
+    operation
+}
+
+/// A path with the parameters in it.
+fn with_parameters(path: &str) -> Value {
+    let names = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    let parameters = names.map(|name| {
+        let schema = match name {
+            "revision" => json!({"type": "integer", "minimum": 0}),
+            "manager" => json!({"type": "string", "enum": ["vault", "aws", "gcp"]}),
+            "username" => json!({"type": "string", "pattern": "^[a-zA-Z0-9_\\-]{1,64}$"}),
+            _ => json!({"type": "string", "pattern": "^[a-zA-Z0-9_\\-]{1,64}$"}),
+        };
+        json!({"name": name, "in": "path", "required": true, "schema": schema})
+    });
+    json!({"parameters": parameters.collect::<Vec<_>>()})
+}
+
+fn query(name: &str, schema: Value) -> Value {
+    json!({"name": name, "in": "query", "schema": schema})
+}
+
+fn ttl() -> Value {
+    query("ttl", json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1_000_000_000}))
+}
+
+fn list_parameters() -> Value {
+    let text = json!({"type": "string"});
+    json!([
+        query("page", json!({"type": "integer", "minimum": 1})),
+        query("page_size", json!({"type": "integer", "minimum": 10, "maximum": 500})),
+        query("name", text.clone()),
+        query("label", text.clone()),
+        query("uri", text.clone()),
+        query("filter", text),
+    ])
+}
+
+/// A schema in the words of draft 2020-12.
+fn modern(schema: Value) -> Value {
+    match schema {
+        Value::Object(fields) => {
+            let mut out = Map::new();
+            for (name, value) in fields {
+                match (name.as_str(), value) {
+                    ("dependencies", Value::Object(all)) => {
+                        let (names, schemas): (Map<_, _>, Map<_, _>) =
+                            all.into_iter().partition(|(_, needed)| needed.is_array());
+                        if !names.is_empty() {
+                            out.insert("dependentRequired".to_owned(), names.into());
+                        }
+                        if !schemas.is_empty() {
+                            out.insert("dependentSchemas".to_owned(), modern(schemas.into()));
+                        }
+                    }
+                    ("items", items @ Value::Array(_)) => {
+                        out.insert("prefixItems".to_owned(), modern(items));
+                    }
+                    // Texts and values, not schemas.
+                    ("default" | "enum" | "const" | "required", value) => {
+                        out.insert(name, value);
+                    }
+                    (_, value) => {
+                        out.insert(name, modern(value));
+                    }
+                }
+            }
+            Value::Object(out)
+        }
+        Value::Array(items) => items.into_iter().map(modern).collect(),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_its_paths_and_methods() {
+        let document = document();
+        for kind in Kind::ALL {
+            let of_kind = |path: &&String| match kind {
+                Kind::Credential => path.contains("/credentials"),
+                kind => path.split('/').nth(1) == Some(kind.collection()) && !path.contains("/credentials"),
+            };
+            let paths = document["paths"].as_object().unwrap();
+            let items: Vec<&Value> =
+                paths.iter().filter(|(path, _)| of_kind(path)).map(|(_, item)| item).collect();
+            assert_eq!(items.len(), 2, "{kind}");
+            let has = |method: &str| items.iter().any(|item| item.get(method).is_some());
+            assert_eq!(has("post"), allows(kind, &Method::POST), "{kind}");
+            assert_eq!(has("patch"), allows(kind, &Method::PATCH), "{kind}");
+            assert!(has("get") && has("put") && has("delete"), "{kind}");
+        }
+    }
+
+    #[test]
+    fn operations_have_names_of_their_own_and_references_lead_somewhere() {
+        let document = document();
+        let mut ids = Vec::new();
+        let mut references = Vec::new();
+        walk(&document, &mut |name, value| match name {
+            "operationId" => ids.push(value.as_str().unwrap().to_owned()),
+            "$ref" => references.push(value.as_str().unwrap().to_owned()),
+            _ => {}
+        });
+        let count = ids.len();
+        ids.sort();
+        ids.dedup();
+        assert_eq!(ids.len(), count);
+        for reference in references {
+            assert!(document.pointer(reference.trim_start_matches('#')).is_some(), "{reference}");
+        }
+    }
+
+    #[test]
+    fn schemas_speak_the_newer_draft() {
+        let old =
+            json!({"dependencies": {"a": ["b"], "c": {"required": ["d"]}}, "items": [{"type": "string"}]});
+        assert_eq!(
+            modern(old),
+            json!({
+                "dependentRequired": {"a": ["b"]},
+                "dependentSchemas": {"c": {"required": ["d"]}},
+                "prefixItems": [{"type": "string"}],
+            })
+        );
+    }
+
+    fn walk(value: &Value, look: &mut dyn FnMut(&str, &Value)) {
+        match value {
+            Value::Object(fields) => fields.iter().for_each(|(name, value)| {
+                if value.is_string() {
+                    look(name, value);
+                }
+                walk(value, look);
+            }),
+            Value::Array(items) => items.iter().for_each(|item| walk(item, look)),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! `/apisix/admin/revisions`: what was written, by whom, and back to what was there before.
+//!
+//! Ours. A revision is one write with all its steps; its number is the store's revision after it.
+
+use control::store::history::together;
+use control::store::{Changed, Record, Refused, Step, StoreError, View};
+use http::{Method, StatusCode};
+use model::invalid::push_pointer;
+use model::{Key, Kind};
+use serde_json::{Value, json};
+
+use crate::Admin;
+use crate::answer::{self, Answer, ErrorAnswer, said};
+use crate::author::Author;
+use crate::request::Call;
+
+/// Revisions of one page, at most.
+const PAGE: usize = 500;
+/// Resources that are named of one revision in a list, at most.
+const NAMED: usize = 100;
+/// Differences that are told of one resource, at most.
+const DIFFERENCES: usize = 1000;
+
+impl Admin {
+    pub(crate) async fn revisions(&self, call: &Call<'_>, rest: &[&str]) -> Answer {
+        match rest {
+            [] => self.list_revisions(call).await,
+            ["diff"] => {
+                let (from, to) = (number(call.query("from"), "from")?, number(call.query("to"), "to")?);
+                let mut changes = together(&self.since(from.min(to)).await?.up_to(from.max(to))?);
+                if from > to {
+                    changes.iter_mut().for_each(|one| std::mem::swap(&mut one.before, &mut one.after));
+                }
+                let body = json!({ "from": from, "to": to, "changes": told(&changes) });
+                Ok(answer::json(StatusCode::OK, &body))
+            }
+            [revision] => {
+                let revision = number(Some(revision), "revision")?;
+                let records = self.store.history(revision.saturating_sub(1), revision, 1).await?;
+                let record = records.into_iter().find(|record| record.revision == revision);
+                let record = record.ok_or_else(|| missing(revision))?;
+                let mut body = summary(&record);
+                body["changes"] = told(&record.changes);
+                Ok(answer::json(StatusCode::OK, &body))
+            }
+            _ => Err(ErrorAnswer::bare(StatusCode::NOT_FOUND)),
+        }
+    }
+
+    async fn list_revisions(&self, call: &Call<'_>) -> Answer {
+        let limit = match call.query("limit") {
+            Some(text) => number(Some(text), "limit")?.clamp(1, PAGE as u64) as usize,
+            None => 50,
+        };
+        let until = match call.query("before") {
+            Some(text) => number(Some(text), "before")?.saturating_sub(1),
+            None => u64::MAX,
+        };
+        let records = self.store.history(0, until, limit).await?;
+        let list: Vec<Value> = records.iter().map(summary).collect();
+        let body = json!({ "list": list, "current": self.store.revision().await? });
+        Ok(answer::json(StatusCode::OK, &body))
+    }
+
+    /// Puts everything back to what it was after a revision.
+    pub(crate) async fn rollback(&self, author: &Author, call: &Call<'_>, revision: &str) -> Answer {
+        let revision = number(Some(revision), "revision")?;
+        let since = self.since(revision).await?;
+        let current = since.current;
+        let changes = together(&since.records);
+        let mut steps = Vec::with_capacity(changes.len() + 1);
+        let message = match author.message.as_str() {
+            "" => format!("rollback to {revision}"),
+            message => message.to_owned(),
+        };
+        steps.push(Author { message, ..author.clone() }.step());
+        for Changed { key, before, .. } in &changes {
+            let Some(json) = before else {
+                steps.push(Step::Delete { key: key.clone() });
+                continue;
+            };
+            let value: Value = serde_json::from_str(json).unwrap_or_default();
+            if !call.forced() {
+                // A plugin may be gone since, or a rule stricter.
+                self.check(key, &value).await.map_err(|refused| refused.about(key))?;
+            }
+            steps.push(Step::Put { key: key.clone(), value, ttl: None });
+        }
+        let undone: Vec<Changed> = changes
+            .into_iter()
+            .map(|Changed { key, before, after }| Changed { key, before: after, after: before })
+            .collect();
+        let mut after = current;
+        if !undone.is_empty() {
+            let decide = move |view: &dyn View| match view.revision() == current {
+                true => Ok(steps),
+                // Somebody wrote meanwhile, and would be undone unseen.
+                false => Err(Refused::Store(StoreError::Changed)),
+            };
+            after = self.store.write(Box::new(decide)).await?.revision;
+            author.changed(&Method::POST, format_args!("revisions/{revision}/rollback"), after);
+        }
+        let body = json!({ "revision": after, "restored": revision, "changes": told(&undone) });
+        let mut response = answer::json(StatusCode::OK, &body);
+        if let Some(changed) = undone.first() {
+            let outcome = self.program.verdict(&changed.key, after).await;
+            answer::tell_outcome(&mut response, after, &outcome);
+        }
+        Ok(response)
+    }
+
+    /// All that was written after a revision.
+    async fn since(&self, revision: u64) -> Result<Since, ErrorAnswer> {
+        let current = self.store.revision().await?;
+        if revision > current {
+            return Err(said(format!("there is no revision {revision} yet; the current one is {current}")));
+        }
+        let records = self.store.history(revision, current, usize::MAX).await?;
+        let known = match records.last() {
+            // One that ended exactly there, or began there, or nothing between.
+            Some(oldest) if oldest.from < revision => false,
+            Some(oldest) if oldest.from == revision => true,
+            _ => revision == current || !self.store.history(0, revision, 1).await?.is_empty(),
+        };
+        if known { Ok(Since { records, current }) } else { Err(missing(revision)) }
+    }
+}
+
+struct Since {
+    /// Newest first.
+    records: Vec<Record>,
+    current: u64,
+}
+
+impl Since {
+    /// Without what came after a revision.
+    fn up_to(mut self, revision: u64) -> Result<Vec<Record>, ErrorAnswer> {
+        if revision > self.current {
+            return Err(missing(revision));
+        }
+        self.records.retain(|record| record.revision <= revision);
+        Ok(self.records)
+    }
+}
+
+fn missing(revision: u64) -> ErrorAnswer {
+    ErrorAnswer::new(
+        StatusCode::NOT_FOUND,
+        format!(
+            "revision {revision} is not known: no write ended with it, or it is no longer kept (sluice.history)"
+        ),
+    )
+}
+
+fn number(text: Option<&str>, name: &str) -> Result<u64, ErrorAnswer> {
+    let number = text.and_then(|text| text.parse().ok());
+    number.ok_or_else(|| said(format!("invalid argument {name}: should be the number of a revision")))
+}
+
+fn summary(record: &Record) -> Value {
+    let changes = record
+        .changes
+        .iter()
+        .take(NAMED)
+        .map(|changed| json!({ "key": changed.key.to_string(), "change": word(changed) }));
+    json!({
+        "revision": record.revision,
+        "from": record.from,
+        "time": record.time_ms / 1000,
+        "author": record.author,
+        "message": record.message,
+        "total": record.changes.len(),
+        "changes": changes.collect::<Vec<_>>(),
+    })
+}
+
+fn word(changed: &Changed) -> &'static str {
+    match (&changed.before, &changed.after) {
+        (None, _) => "created",
+        (_, None) => "deleted",
+        _ => "changed",
+    }
+}
+
+/// Each change with what differs.
+fn told(changes: &[Changed]) -> Value {
+    let told = changes.iter().map(|changed| {
+        let value = |json: &Option<std::sync::Arc<str>>| {
+            let value: Option<Value> = json.as_ref().and_then(|json| serde_json::from_str(json).ok());
+            value.map(|value| concealed(&changed.key, value))
+        };
+        let (before, after) = (value(&changed.before), value(&changed.after));
+        let mut found = Vec::new();
+        if let (Some(before), Some(after)) = (&before, &after) {
+            differences(before, after, &mut String::new(), &mut found);
+        }
+        json!({
+            "key": changed.key.to_string(),
+            "change": word(changed),
+            "before": before,
+            "after": after,
+            "diff": found,
+        })
+    });
+    told.collect()
+}
+
+/// Private keys are never given out.
+fn concealed(key: &Key, mut value: Value) -> Value {
+    if let (Kind::Ssl, Some(fields)) = (key.kind, value.as_object_mut()) {
+        fields.shift_remove("key");
+        fields.shift_remove("keys");
+    }
+    value
+}
+
+/// What differs, by place.
+fn differences(before: &Value, after: &Value, place: &mut String, found: &mut Vec<Value>) {
+    if before == after || found.len() >= DIFFERENCES {
+        return;
+    }
+    let end = place.len();
+    match (before, after) {
+        (Value::Object(old), Value::Object(new)) => {
+            for (name, was) in old {
+                push_pointer(place, name);
+                match new.get(name) {
+                    Some(is) => differences(was, is, place, found),
+                    None => found.push(json!({ "op": "remove", "path": place, "from": was })),
+                }
+                place.truncate(end);
+            }
+            for (name, is) in new.iter().filter(|(name, _)| !old.contains_key(*name)) {
+                push_pointer(place, name);
+                found.push(json!({ "op": "add", "path": place, "to": is }));
+                place.truncate(end);
+            }
+        }
+        (Value::Array(old), Value::Array(new)) if old.len() == new.len() => {
+            for (at, (was, is)) in old.iter().zip(new).enumerate() {
+                push_pointer(place, &at.to_string());
+                differences(was, is, place, found);
+                place.truncate(end);
+            }
+        }
+        _ => found.push(json!({ "op": "replace", "path": place, "from": before, "to": after })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_are_told_by_place() {
+        let before = json!({"a": 1, "b": {"c": [1, 2]}, "d": [1], "gone": true});
+        let after = json!({"a": 1, "b": {"c": [1, 3]}, "d": [1, 2], "e/f": "new"});
+        let mut found = Vec::new();
+        differences(&before, &after, &mut String::new(), &mut found);
+        assert_eq!(
+            Value::from(found),
+            json!([
+                {"op": "replace", "path": "/b/c/1", "from": 2, "to": 3},
+                {"op": "replace", "path": "/d", "from": [1], "to": [1, 2]},
+                {"op": "remove", "path": "/gone", "from": true},
+                {"op": "add", "path": "/e~1f", "to": "new"},
+            ])
+        );
+    }
+
+    #[test]
+    fn private_keys_stay_inside() {
+        let changed = Changed {
+            key: Key::new(Kind::Ssl, "1"),
+            before: Some(r#"{"key":"secret","sni":"a"}"#.into()),
+            after: Some(r#"{"key":"other","sni":"b","keys":["more"]}"#.into()),
+        };
+        let text = told(&[changed]).to_string();
+        assert!(!text.contains("secret") && !text.contains("other") && !text.contains("more"), "{text}");
+    }
+}

@@ -1,0 +1,139 @@
+//! What was written, by whom: the history of a store.
+//!
+//! A record is one write with all its steps, each with what was there before and after. Nothing
+//! here keeps records; a store that does bounds them ([`History`]).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use model::Key;
+use serde_json::{Value, json};
+
+use super::Revision;
+
+/// How much of it is kept; the oldest goes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct History {
+    /// Writes; 0 keeps none.
+    pub records: u64,
+    /// Bytes of all of them.
+    pub bytes: u64,
+}
+
+impl Default for History {
+    fn default() -> History {
+        History { records: 1000, bytes: 64 << 20 }
+    }
+}
+
+/// One write.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Record {
+    /// The store's revision before it.
+    pub from: Revision,
+    /// The store's revision after it.
+    pub revision: Revision,
+    /// Milliseconds since 1970.
+    pub time_ms: u64,
+    /// The name of the key; empty if nobody asked for one.
+    pub author: String,
+    pub message: String,
+    pub changes: Vec<Changed>,
+}
+
+/// What a write did to one resource.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Changed {
+    pub key: Key,
+    pub before: Option<Arc<str>>,
+    pub after: Option<Arc<str>>,
+}
+
+impl Record {
+    /// As a store keeps it.
+    pub(super) fn to_json(&self) -> Value {
+        let changes = self.changes.iter().map(|changed| {
+            json!([changed.key.path(""), changed.before.as_deref(), changed.after.as_deref()])
+        });
+        json!({
+            "from": self.from,
+            "time": self.time_ms,
+            "author": self.author,
+            "message": self.message,
+            "changes": changes.collect::<Vec<_>>(),
+        })
+    }
+
+    /// What [`to_json`](Record::to_json) made; `None` for anything else.
+    pub(super) fn of_json(revision: Revision, value: &Value) -> Option<Record> {
+        let text = |value: &Value| value.as_str().map(Arc::from);
+        let changes = value.get("changes")?.as_array()?.iter().map(|changed| {
+            let [path, before, after] = changed.as_array()?.as_slice() else { return None };
+            Some(Changed { key: Key::parse("", path.as_str()?)?, before: text(before), after: text(after) })
+        });
+        Some(Record {
+            from: value.get("from")?.as_u64()?,
+            revision,
+            time_ms: value.get("time")?.as_u64()?,
+            author: value.get("author")?.as_str()?.to_owned(),
+            message: value.get("message")?.as_str()?.to_owned(),
+            changes: changes.collect::<Option<_>>()?,
+        })
+    }
+}
+
+/// What all of these writes, newest first, did together: each resource with what was there before the
+/// first of them and after the last. What came back to what it was is left out.
+pub fn together(records: &[Record]) -> Vec<Changed> {
+    let mut all: BTreeMap<&Key, Changed> = BTreeMap::new();
+    for changed in records.iter().rev().flat_map(|record| &record.changes) {
+        let there = all.entry(&changed.key).or_insert_with(|| changed.clone());
+        there.after.clone_from(&changed.after);
+    }
+    all.into_values().filter(|changed| changed.before != changed.after).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use model::Kind;
+
+    use super::*;
+
+    fn record(revision: Revision, changes: &[(&str, Option<&str>, Option<&str>)]) -> Record {
+        let changes = changes.iter().map(|(id, before, after)| Changed {
+            key: Key::new(Kind::Route, *id),
+            before: before.map(Arc::from),
+            after: after.map(Arc::from),
+        });
+        let (from, time_ms) = (revision - 1, 5);
+        Record {
+            from,
+            revision,
+            time_ms,
+            author: "a".into(),
+            message: "m".into(),
+            changes: changes.collect(),
+        }
+    }
+
+    #[test]
+    fn a_record_is_kept_whole() {
+        let record = record(7, &[("1", None, Some("{}")), ("2", Some("{}"), None)]);
+        assert_eq!(Record::of_json(7, &record.to_json()), Some(record));
+        assert_eq!(Record::of_json(7, &json!({"from": 1})), None);
+    }
+
+    #[test]
+    fn several_writes_are_one_change_a_resource() {
+        let newest_first = [
+            record(3, &[("a", Some("2"), Some("3")), ("b", None, Some("1"))]),
+            record(2, &[("a", Some("1"), Some("2")), ("c", Some("1"), None), ("b", Some("1"), None)]),
+            record(1, &[("c", None, Some("1"))]),
+        ];
+        let told: Vec<_> = together(&newest_first)
+            .into_iter()
+            .map(|changed| (changed.key.id, changed.before.as_deref().map(str::to_owned), changed.after))
+            .collect();
+        assert_eq!(told, [("a".to_owned(), Some("1".to_owned()), Some("3".into()))]);
+    }
+}

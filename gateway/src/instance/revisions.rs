@@ -1,0 +1,97 @@
+//! `sluice history`, `diff` and `rollback`: the revisions of a running instance, by its Admin API.
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+use super::export::admin_of;
+use super::{call, read};
+use crate::cli::Files;
+use crate::say;
+
+/// Writes, newest first, a line each.
+///
+/// # Errors
+/// Nobody there, or a refusal.
+pub fn history(files: &Files, limit: u32) -> anyhow::Result<bool> {
+    let Some(answer) = ask(files, "GET", &format!("revisions?limit={limit}"))? else { return Ok(false) };
+    let list = answer.get("list").and_then(Value::as_array).cloned().unwrap_or_default();
+    if list.is_empty() {
+        say::out("nothing was written, or no history is kept (sluice.history)");
+    }
+    list.iter().for_each(|record| say::out(line(record)));
+    Ok(true)
+}
+
+/// What differs between two revisions, as JSON.
+///
+/// # Errors
+/// Nobody there, or a refusal.
+pub fn diff(files: &Files, from: u64, to: u64) -> anyhow::Result<bool> {
+    let Some(answer) = ask(files, "GET", &format!("revisions/diff?from={from}&to={to}"))? else {
+        return Ok(false);
+    };
+    say::out(serde_json::to_string_pretty(answer.get("changes").unwrap_or(&Value::Null))?);
+    Ok(true)
+}
+
+/// Puts everything back.
+///
+/// # Errors
+/// Nobody there, or a refusal.
+pub fn rollback(files: &Files, revision: u64) -> anyhow::Result<bool> {
+    let path = format!("revisions/{revision}/rollback");
+    let Some(answer) = ask(files, "POST", &path)? else { return Ok(false) };
+    let changes = answer.get("changes").and_then(Value::as_array).cloned().unwrap_or_default();
+    changes.iter().for_each(|change| say::out(change_line(change)));
+    let now = answer.get("revision").and_then(Value::as_u64).unwrap_or_default();
+    say::out(format_args!("{} changes, revision {now} is as {revision} was", changes.len()));
+    Ok(true)
+}
+
+/// What the Admin API answers; `None` if the files are wrong, which was told.
+fn ask(files: &Files, method: &str, path: &str) -> anyhow::Result<Option<Value>> {
+    let Some(found) = read(files) else { return Ok(None) };
+    let (address, key) = admin_of(&found)?;
+    let (status, body) = call(address, method, &format!("/apisix/admin/{path}"), key.as_deref())
+        .with_context(|| format!("no gateway answers on its Admin API, {address}"))?;
+    let answer: Value = serde_json::from_str(&body).unwrap_or_default();
+    if status != 200 {
+        let text = |name: &str| answer.get(name).and_then(Value::as_str);
+        bail!("{}", text("error_msg").or(text("description")).unwrap_or(&body));
+    }
+    Ok(Some(answer))
+}
+
+fn line(record: &Value) -> String {
+    let number = |name: &str| record.get(name).and_then(Value::as_u64).unwrap_or_default();
+    let text = |name: &str| record.get(name).and_then(Value::as_str).unwrap_or_default();
+    let changes = record.get("changes").and_then(Value::as_array);
+    let changes: Vec<String> = changes.into_iter().flatten().take(5).map(change_line).collect();
+    let total = number("total") as usize;
+    let more =
+        if total > changes.len() { format!(" and {} more", total - changes.len()) } else { String::new() };
+    let message = if text("message").is_empty() { String::new() } else { format!("  # {}", text("message")) };
+    let author = if text("author").is_empty() { "-" } else { text("author") };
+    format!("{}  {}  {author}  {}{more}{message}", number("revision"), number("time"), changes.join(", "))
+}
+
+fn change_line(change: &Value) -> String {
+    let text = |name: &str| change.get(name).and_then(Value::as_str).unwrap_or_default();
+    format!("{} {}", text("change"), text("key"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_write_is_a_line() {
+        let record = json!({
+            "revision": 7, "time": 5, "author": "admin", "message": "why", "total": 2,
+            "changes": [{"key": "routes/1", "change": "created"}],
+        });
+        assert_eq!(line(&record), "7  5  admin  created routes/1 and 1 more  # why");
+    }
+}
