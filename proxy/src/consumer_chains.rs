@@ -1,7 +1,7 @@
 //! A plan's chain with a consumer's own plugins laid over it.
 //!
-//! Made when a consumer first meets a plan on this worker, then looked up. Which
-//! pairs occur is only known from traffic: there may be thousands of plans and
+//! Made when a consumer first meets a plan on this worker, then looked up for as long as the snapshot
+//! is current. Which pairs occur is only known from traffic: there may be thousands of plans and
 //! thousands of consumers, and few of their pairs ever meet.
 
 use std::cell::RefCell;
@@ -10,20 +10,13 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use sdk::Chain;
 
-/// Pairs a worker remembers.
+/// Pairs that are remembered for a snapshot.
 const MOST: usize = 4096;
 
-/// The pairs met so far. Chains are told apart by identity; a chain in the map is kept
-/// alive by it, so an address is never mistaken for another's.
+/// The pairs met so far. Chains are told apart by address: those of one snapshot, which outlives this.
 #[derive(Default)]
 pub(crate) struct ConsumerChains {
-    met: RefCell<HashMap<(usize, usize), Met, foldhash::fast::RandomState>>,
-}
-
-struct Met {
-    _plan: Option<Arc<Chain>>,
-    _consumer: Arc<Chain>,
-    merged: Arc<Chain>,
+    met: RefCell<HashMap<(usize, usize), Arc<Chain>, foldhash::fast::RandomState>>,
 }
 
 impl ConsumerChains {
@@ -32,16 +25,13 @@ impl ConsumerChains {
         let key = (address(plan), address(consumer));
         let mut met = self.met.borrow_mut();
         if let Some(known) = met.get(&key) {
-            return known.merged.clone();
+            return known.clone();
         }
         if met.len() >= MOST {
             met.clear();
         }
         let merged = Arc::new(plan.overlay(consumer));
-        met.insert(
-            key,
-            Met { _plan: Some(plan.clone()), _consumer: consumer.clone(), merged: merged.clone() },
-        );
+        met.insert(key, merged.clone());
         merged
     }
 }

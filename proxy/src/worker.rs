@@ -49,7 +49,6 @@ pub(crate) struct Worker {
     /// The least that was spare since memory was last given back.
     scratch_unused: Cell<usize>,
     balance: RefCell<Vec<Option<Balance>>>,
-    pub(crate) consumer_chains: ConsumerChains,
     /// What plugins remember here.
     states: WorkerStates,
     pub(crate) shard: Shard,
@@ -73,14 +72,24 @@ pub(crate) struct Worker {
 
 /// A worker's hold on a snapshot, counted on this thread alone: exchanges of several
 /// workers would otherwise fight over the one shared count.
-#[derive(Debug)]
-pub(crate) struct Lease(Arc<Snapshot>);
+pub(crate) struct Lease {
+    /// Made of the snapshot's chains. Goes before the snapshot does, so that the last hold on a plugin
+    /// instance is never a worker's.
+    pub(crate) consumer_chains: ConsumerChains,
+    snapshot: Arc<Snapshot>,
+}
+
+impl Lease {
+    fn new(snapshot: &Arc<Snapshot>) -> Rc<Lease> {
+        Rc::new(Lease { consumer_chains: ConsumerChains::default(), snapshot: snapshot.clone() })
+    }
+}
 
 impl std::ops::Deref for Lease {
     type Target = Snapshot;
     #[inline]
     fn deref(&self) -> &Snapshot {
-        &self.0
+        &self.snapshot
     }
 }
 
@@ -108,7 +117,7 @@ impl Worker {
         let clock = Clock::new();
         let worker = Rc::new(Worker {
             index,
-            lease: RefCell::new(Rc::new(Lease(reader.current().clone()))),
+            lease: RefCell::new(Lease::new(reader.current())),
             reader: RefCell::new(reader),
             buffers: Buffers::new(settings.spare_buffers),
             pools: Pools::new(settings.max_idle_upstreams),
@@ -118,7 +127,6 @@ impl Worker {
             scratch: RefCell::default(),
             scratch_unused: Cell::new(0),
             balance: RefCell::default(),
-            consumer_chains: ConsumerChains::default(),
             states: WorkerStates::default(),
             shard,
             access_log: settings.access_log.as_ref().map(AccessLog::new),
@@ -158,7 +166,7 @@ impl Worker {
         if self.reader.borrow().is_stale() {
             // What went with the snapshots before this one is not needed any more.
             self.states.sweep();
-            *self.lease.borrow_mut() = Rc::new(Lease(self.reader.borrow_mut().current().clone()));
+            *self.lease.borrow_mut() = Lease::new(self.reader.borrow_mut().current());
         }
         self.lease.borrow().clone()
     }

@@ -21,6 +21,7 @@ use super::handover::hand_over;
 use super::phases::{self, Chains, Flow};
 use super::trusted;
 use super::upload;
+use crate::consumer_chains::ConsumerChains;
 use crate::down::Downstream;
 use crate::tunnel::Tunnel;
 use crate::worker::Worker;
@@ -75,7 +76,10 @@ pub(crate) async fn drive(
         began = Some(worker.clock.micros());
     }
     let flow = match flow {
-        Flow::Go => before_upstream(worker, down, &mut x, chains, plan_chain, &mut merged).await,
+        Flow::Go => {
+            before_upstream(worker, down, &mut x, chains, (plan_chain, &lease.consumer_chains), &mut merged)
+                .await
+        }
         flow => flow,
     };
     if let Some(chain) = merged.as_deref() {
@@ -230,7 +234,7 @@ async fn before_upstream(
     down: &mut Downstream<'_>,
     x: &mut Exchange<'_>,
     chains: Chains<'_>,
-    plan_chain: Option<&Arc<Chain>>,
+    (plan_chain, consumer_chains): (Option<&Arc<Chain>>, &ConsumerChains),
     merged: &mut Option<Arc<Chain>>,
 ) -> Flow {
     if chains.are_none() {
@@ -243,7 +247,7 @@ async fn before_upstream(
         }
     }
     if let Some(brought) = x.consumer().and_then(|consumer| consumer.chain.clone()) {
-        *merged = Some(worker.consumer_chains.merged(plan_chain, &brought));
+        *merged = Some(consumer_chains.merged(plan_chain, &brought));
         match phases::run(worker, down, Some(&*brought), Phase::Rewrite, x).await {
             Flow::Go => {}
             flow => return flow,
