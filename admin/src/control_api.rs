@@ -177,7 +177,7 @@ impl ControlApi {
 
     fn schemas(&self) -> Value {
         let main = plugins::SCHEMAS.iter();
-        let main = main.map(|(name, kind)| ((*name).to_owned(), model::schema::document(*kind).clone()));
+        let main = main.map(|(name, kind)| ((*name).to_owned(), model::schema::document(*kind)));
         let keys = model::schema::hash_keys().map(|(name, schema)| (name.to_owned(), schema));
         json!({
             "main": Value::Object(main.chain(keys).collect::<Map<_, _>>()),

@@ -167,7 +167,7 @@ pub(crate) const SCHEMAS: [(&str, Kind); 12] = [
 /// `/schema/{name}`
 pub(crate) fn schema(name: &str) -> Answer {
     match SCHEMAS.iter().find(|(own, _)| *own == name) {
-        Some((_, kind)) => Ok(answer::json(StatusCode::OK, model::schema::document(*kind))),
+        Some((_, kind)) => Ok(answer::json(StatusCode::OK, &model::schema::document(*kind))),
         None => Err(said(format!("not found schema: {name}"))),
     }
 }

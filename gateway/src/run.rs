@@ -89,7 +89,7 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
     };
     let signals = Signals::new(reopen).context("cannot install signal handlers")?;
     let services = Services { sinks: deliveries.sinks(), ..wiring::services(&boot)? };
-    let catalog = wiring::catalog_with(&boot, services.clone())?;
+    let catalog = wiring::catalog_with(&boot, services.clone());
     let (store, file) = open_store(&boot, &*catalog, resources.as_deref(), &data)?;
 
     // All listeners first: an address in use is told before anything runs.

@@ -69,17 +69,14 @@ fn meters(boot: &Boot) -> anyhow::Result<sdk::meters::Settings> {
 /// A plugin's schema that does not compile.
 pub fn catalog(boot: &Boot) -> anyhow::Result<Arc<plugins::Catalog>> {
     let caches = Arc::new(Caches::for_checking(cache_zones(boot)));
-    catalog_with(boot, Services { others: Shared::default().with(caches), ..services(boot)? })
+    Ok(catalog_with(boot, Services { others: Shared::default().with(caches), ..services(boot)? }))
 }
 
 /// The plugins of a gateway that serves.
-///
-/// # Errors
-/// A plugin's schema that does not compile.
-pub fn catalog_with(boot: &Boot, services: Services) -> anyhow::Result<Arc<plugins::Catalog>> {
+pub fn catalog_with(boot: &Boot, services: Services) -> Arc<plugins::Catalog> {
     let attrs: IndexMap<String, Value> =
         boot.plugin_attr.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-    Ok(Arc::new(plugins::Catalog::new(services, attrs)?.strict(boot.strict_plugins)))
+    Arc::new(plugins::Catalog::new(services, attrs).strict(boot.strict_plugins))
 }
 
 /// How much of what was written is remembered.

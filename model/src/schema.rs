@@ -10,7 +10,7 @@
 //!
 //! It never fetches a remote reference; `$ref` works inside one document.
 
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 use serde_json::Value;
 
@@ -77,29 +77,20 @@ impl Schema {
 /// to them. That of plugin metadata accepts any object for the same reason.
 /// A secret's depends on its manager; see [`of_secret`].
 pub fn of_kind(kind: Kind) -> &'static Schema {
-    &KINDS[kind.index()].1
+    // Compiled when first needed: a node that is given routes only never needs the others.
+    static KINDS: [OnceLock<Schema>; Kind::ALL.len()] = [const { OnceLock::new() }; Kind::ALL.len()];
+    KINDS[kind.index()].get_or_init(|| built_in(&document(kind)))
 }
 
 /// The JSON document behind [`of_kind`], as `GET /apisix/admin/schema/route` prints it.
-pub fn document(kind: Kind) -> &'static Value {
-    &KINDS[kind.index()].0
+pub fn document(kind: Kind) -> Value {
+    resources::of_kind(kind)
 }
 
 /// The schema of a secret kept by `manager` (`vault`, `aws` or `gcp`).
 pub fn of_secret(manager: &str) -> Option<&'static Schema> {
     SECRETS.iter().find(|(name, _)| *name == manager).map(|(_, schema)| schema)
 }
-
-static KINDS: LazyLock<Vec<(Value, Schema)>> = LazyLock::new(|| {
-    Kind::ALL
-        .into_iter()
-        .map(|kind| {
-            let document = resources::of_kind(kind);
-            let schema = built_in(&document);
-            (document, schema)
-        })
-        .collect()
-});
 
 static SECRETS: LazyLock<Vec<(&'static str, Schema)>> = LazyLock::new(|| {
     resources::of_secrets().into_iter().map(|(name, document)| (name, built_in(&document))).collect()

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use hashbrown::HashMap;
@@ -24,8 +24,8 @@ use crate::ROWS;
 use crate::absent::Absent;
 use crate::meta::{self, Parts};
 
-/// All plugins, their schemas compiled once: those that are linked in, and hosted ones, which come and
-/// go while the program runs. Implements [`sdk::Catalog`].
+/// All plugins: those that are linked in, and hosted ones, which come and go while the program runs.
+/// Implements [`sdk::Catalog`].
 pub struct Catalog {
     services: Services,
     /// `plugin_attr` of config.yaml by plugin.
@@ -41,12 +41,13 @@ pub struct Catalog {
     absent: Absent,
 }
 
-/// A plugin with its schemas.
+/// A plugin with its schemas. Each is compiled when it is first needed, and kept: most plugins are in
+/// nobody's configuration, and all schemas together are megabytes.
 struct Compiled {
     row: Row,
-    schema: Schema,
-    consumer_schema: Option<Schema>,
-    metadata_schema: Schema,
+    schema: OnceLock<Schema>,
+    consumer_schema: OnceLock<Option<Schema>>,
+    metadata_schema: OnceLock<Schema>,
 }
 
 enum Row {
@@ -65,15 +66,36 @@ impl Deref for Row {
 }
 
 impl Compiled {
-    fn new(row: Row) -> Result<Arc<Compiled>, Invalid> {
+    fn linked(row: &'static dyn Factory) -> Arc<Compiled> {
+        Arc::new(Compiled {
+            row: Row::Linked(row),
+            schema: OnceLock::new(),
+            consumer_schema: OnceLock::new(),
+            metadata_schema: OnceLock::new(),
+        })
+    }
+
+    /// A plugin from outside, whose schemas may be wrong.
+    fn hosted(row: Box<dyn Factory>) -> Result<Arc<Compiled>, Invalid> {
         let consumer_schema = row.consumer_schema().map(|schema| Schema::new(&schema)).transpose()?;
-        let metadata_schema = row.metadata_schema().unwrap_or_else(|| json!({"type": "object"}));
         Ok(Arc::new(Compiled {
-            schema: Schema::new(&with_meta(row.schema()))?,
-            consumer_schema,
-            metadata_schema: Schema::new(&metadata_schema)?,
-            row,
+            schema: Schema::new(&with_meta(row.schema()))?.into(),
+            consumer_schema: consumer_schema.into(),
+            metadata_schema: Schema::new(&metadata_schema(&*row))?.into(),
+            row: Row::Hosted(row),
         }))
+    }
+
+    fn schema(&self) -> &Schema {
+        self.schema.get_or_init(|| built_in(&with_meta(self.row.schema())))
+    }
+
+    fn consumer_schema(&self) -> Option<&Schema> {
+        self.consumer_schema.get_or_init(|| self.row.consumer_schema().as_ref().map(built_in)).as_ref()
+    }
+
+    fn metadata_schema(&self) -> &Schema {
+        self.metadata_schema.get_or_init(|| built_in(&metadata_schema(&*self.row)))
     }
 
     fn about(&self) -> About {
@@ -103,16 +125,13 @@ impl Compiled {
 }
 
 impl Catalog {
-    /// # Errors
-    /// A schema of a plugin that does not compile, which a test rules out.
-    pub fn new(services: Services, attrs: IndexMap<String, Value>) -> Result<Catalog, Invalid> {
-        let linked = ROWS.iter().map(|row| Compiled::new(Row::Linked(*row))).collect::<Result<_, _>>()?;
+    pub fn new(services: Services, attrs: IndexMap<String, Value>) -> Catalog {
+        let linked = ROWS.iter().map(|row| Compiled::linked(*row)).collect();
         let by_name = ROWS.iter().enumerate().map(|(index, row)| (row.name(), index)).collect();
-        let streams = crate::stream::ROWS.iter();
-        let streams = streams.map(|row| Compiled::new(Row::Linked(*row))).collect::<Result<_, _>>()?;
+        let streams = crate::stream::ROWS.iter().map(|row| Compiled::linked(*row)).collect();
         let (hosted, generation) = (ArcSwap::default(), AtomicU64::new(0));
         let absent = Absent::default();
-        Ok(Catalog { services, attrs, linked, by_name, streams, hosted, generation, absent })
+        Catalog { services, attrs, linked, by_name, streams, hosted, generation, absent }
     }
 
     /// Refuses plugins of APISIX that this build lacks also where their absence would change no answer
@@ -135,7 +154,7 @@ impl Catalog {
                 .got(name)
                 .hint("take another name"));
         }
-        let plugin = Compiled::new(Row::Hosted(plugin))?;
+        let plugin = Compiled::hosted(plugin)?;
         self.change_hosted(|hosted| _ = hosted.insert(name, plugin.clone()));
         Ok(())
     }
@@ -182,7 +201,7 @@ impl Catalog {
         depth: usize,
     ) -> Result<Option<Arc<Stage>>, Invalid> {
         let written = config;
-        let mut config = plugin.schema.parse(or_empty(written))?;
+        let mut config = plugin.schema().parse(or_empty(written))?;
         let Parts { disable, priority, meta } = Parts::take(&mut config)?;
         if disable {
             return Ok(None);
@@ -212,9 +231,9 @@ impl sdk::Catalog for Catalog {
     fn check(&self, name: &str, config: &Value, place: Place) -> Result<(), Invalid> {
         if place == Place::Metadata {
             return match (self.find(name), self.find_stream(name), Absent::find(name)) {
-                (Err(_), Ok(stream), _) => stream.metadata_schema.check(&or_empty(config)),
+                (Err(_), Ok(stream), _) => stream.metadata_schema().check(&or_empty(config)),
                 (Err(_), Err(_), Some(known)) => self.absent.check(known, config, place),
-                (plugin, ..) => plugin?.metadata_schema.check(&or_empty(config)),
+                (plugin, ..) => plugin?.metadata_schema().check(&or_empty(config)),
             };
         }
         let empty_list = config.as_array().is_some_and(Vec::is_empty);
@@ -239,7 +258,7 @@ impl sdk::Catalog for Catalog {
         if place == Place::Consumer && plugin.row.phases().is_empty() {
             return Err(blame(name, before_consumers()));
         }
-        let checked = match &plugin.consumer_schema {
+        let checked = match plugin.consumer_schema() {
             Some(schema) if place == Place::Consumer => schema.parse(or_empty(config)).and_then(|config| {
                 // A reference is followed when the consumer is compiled.
                 if refers(&config) { Ok(()) } else { plugin.row.credential(&config).map(drop) }
@@ -321,7 +340,7 @@ impl sdk::Catalog for Catalog {
 
     fn credential(&self, name: &str, config: &Value) -> Result<Option<(&'static str, Credential)>, Invalid> {
         let Ok(plugin) = self.find(name) else { return Ok(None) };
-        let Some(schema) = plugin.consumer_schema.as_ref().filter(|_| plugin.row.is_auth()) else {
+        let Some(schema) = plugin.consumer_schema().filter(|_| plugin.row.is_auth()) else {
             return Ok(None);
         };
         let config = schema.parse(or_empty(config)).map_err(|invalid| blame(name, invalid))?;
@@ -462,6 +481,16 @@ pub(crate) fn or_empty(config: &Value) -> Value {
     if config.is_null() { json!({}) } else { config.clone() }
 }
 
+/// What metadata must look like; any object for plugins that have none.
+fn metadata_schema(row: &dyn Factory) -> Value {
+    row.metadata_schema().unwrap_or_else(|| json!({"type": "object"}))
+}
+
+fn built_in(document: &Value) -> Schema {
+    // The documents are constants of this crate and a test compiles each of them.
+    Schema::new(document).expect("the built-in schemas compile")
+}
+
 /// A plugin's schema with `_meta` let in.
 pub(crate) fn with_meta(mut schema: Value) -> Value {
     if let Some(schema) = schema.as_object_mut() {
@@ -520,7 +549,7 @@ mod tests {
     use super::*;
 
     fn catalog() -> Catalog {
-        Catalog::new(Services::for_tests(), IndexMap::new()).unwrap()
+        Catalog::new(Services::for_tests(), IndexMap::new())
     }
 
     fn chain(catalog: &Catalog, entries: &[(&str, Value)]) -> Result<Arc<Chain>, Invalid> {
@@ -713,6 +742,15 @@ mod tests {
         assert_eq!(invalid.pointer, "/key-auth");
         assert_eq!(chain("key-auth", &json!({"_meta": {"disable": true}})), Ok(0));
         assert_eq!(chain("request-id", &json!({})), Ok(1));
+    }
+
+    #[test]
+    fn every_schema_compiles() {
+        for plugin in &catalog().linked {
+            assert!(plugin.schema().check(&json!(1)).is_err(), "{}", plugin.row.name());
+            assert!(plugin.metadata_schema().check(&json!(1)).is_err(), "{}", plugin.row.name());
+            assert_eq!(plugin.consumer_schema().is_some(), plugin.row.consumer_schema().is_some());
+        }
     }
 
     #[test]

@@ -137,7 +137,7 @@ mod tests {
     use crate::key_auth::KeyAuth;
 
     fn catalog() -> Catalog {
-        Catalog::new(Services::for_tests(), IndexMap::new()).unwrap()
+        Catalog::new(Services::for_tests(), IndexMap::new())
     }
 
     fn chain(config: &Value) -> Arc<Chain> {

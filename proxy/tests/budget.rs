@@ -62,7 +62,7 @@ fn put(desired: &mut Desired, kind: Kind, id: &str, value: Value) {
 fn gateway(desired: &Desired, access_log: Option<AccessLog>) -> (SocketAddr, Workers, Publisher) {
     let services = Services::for_tests();
     let meters = services.meters.clone();
-    let catalog = Arc::new(plugins::Catalog::new(services, Default::default()).unwrap());
+    let catalog = Arc::new(plugins::Catalog::new(services, Default::default()));
     let mut compiler = Compiler::new(catalog, Default::default());
     let compiled = compiler.compile(desired, &Touched::all(), &NoNames, 1);
     assert!(compiled.rejected.is_empty(), "{:?}", compiled.rejected);

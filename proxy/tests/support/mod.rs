@@ -440,7 +440,7 @@ fn snapshot() -> (Snapshot, Arc<Meters>) {
     put("5", json!({"uri": "/held", "vars": vars, "upstream": upstream}));
     let services = Services::for_tests();
     let meters = services.meters.clone();
-    let catalog = Arc::new(plugins::Catalog::new(services, Default::default()).unwrap());
+    let catalog = Arc::new(plugins::Catalog::new(services, Default::default()));
     catalog.register(Box::new(Trailers)).unwrap();
     let compiled = Compiler::new(catalog, Default::default()).compile(&desired, &Touched::all(), &NoNames, 1);
     assert!(compiled.rejected.is_empty(), "{:?}", compiled.rejected);
