@@ -13,7 +13,7 @@ use bytes::Bytes;
 use model::Invalid;
 use sdk::chain::Phases;
 use sdk::counters::{Key, Tallies};
-use sdk::exchange::HeaderName;
+use sdk::HeaderName;
 use sdk::template::Template;
 use sdk::vars::Var;
 use sdk::{Build, Exchange, Plugin, Reply, Step};
@@ -195,7 +195,7 @@ impl ApiBreaker {
             template.render(x, &mut value);
             // What a variable made unfit for a head is left out. Of a Content-Type there is one.
             let _ = match name.as_str().eq_ignore_ascii_case("content-type") {
-                true => x.set_response_field(name, &value),
+                true => x.set_response_header(name, &value),
                 false => x.add_response_header(name.as_str(), &value),
             };
         }

@@ -275,7 +275,7 @@ fn request(x: &Exchange<'_>, batch: &Batch, item: &Item) -> Result<Fetch, &'stat
             fields.append(name, value).map_err(|_| INVALID)?;
         }
     }
-    fields.append(b"X-Real-IP", x.client.ip_text().as_bytes()).map_err(|_| INVALID)?;
+    fields.append(b"X-Real-IP", x.client.ip_text()).map_err(|_| INVALID)?;
     let mut uri = item.path.clone().into_bytes();
     let (path, mut mark) = (uri.len(), if uri.contains(&b'?') { b'&' } else { b'?' });
     let own = item.query.iter();

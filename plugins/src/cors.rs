@@ -8,7 +8,7 @@
 use model::Invalid;
 use sdk::chain::Phases;
 use sdk::pattern::Pattern;
-use sdk::{Build, Exchange, Method, Plugin, Reply, Span, Step};
+use sdk::{Build, Exchange, Method, Name, Plugin, Reply, Span, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -170,7 +170,7 @@ impl Plugin for Cors {
     }
 
     fn rewrite(&self, x: &mut Exchange<'_>) -> Step {
-        let origin = x.header("Origin").map(<[u8]>::to_vec);
+        let origin = x.header(&Name::Origin).map(<[u8]>::to_vec);
         if let Some(origin) = origin {
             let span = x.intern(&origin);
             x.set_note(Asked(span));
@@ -240,26 +240,26 @@ impl Cors {
     }
 
     fn allow(&self, x: &mut Exchange<'_>, origin: &[u8]) {
-        set(x.set_response_header("Access-Control-Allow-Origin", origin));
-        set(x.set_response_header("Access-Control-Allow-Methods", self.methods.as_bytes()));
-        set(x.set_response_header("Access-Control-Max-Age", self.max_age.as_bytes()));
+        set(x.set_response_header(&Name::AccessControlAllowOrigin, origin));
+        set(x.set_response_header(&Name::AccessControlAllowMethods, self.methods.as_bytes()));
+        set(x.set_response_header(&Name::AccessControlMaxAge, self.max_age.as_bytes()));
         if let Some(expose) = &self.expose {
-            set(x.set_response_header("Access-Control-Expose-Headers", expose.as_bytes()));
+            set(x.set_response_header(&Name::AccessControlExposeHeaders, expose.as_bytes()));
         }
         let asked;
         let headers = match &self.headers {
             Some(headers) => Some(headers.as_bytes()),
             None => {
-                asked = x.header("Access-Control-Request-Headers").map(<[u8]>::to_vec);
+                asked = x.header(&Name::AccessControlRequestHeaders).map(<[u8]>::to_vec);
                 asked.as_deref()
             }
         };
         match headers {
-            Some(headers) => set(x.set_response_header("Access-Control-Allow-Headers", headers)),
-            None => x.remove_response_header("Access-Control-Allow-Headers"),
+            Some(headers) => set(x.set_response_header(&Name::AccessControlAllowHeaders, headers)),
+            None => x.remove_response_header(&Name::AccessControlAllowHeaders),
         }
         if self.credentials {
-            set(x.set_response_header("Access-Control-Allow-Credentials", b"true"));
+            set(x.set_response_header(&Name::AccessControlAllowCredentials, b"true"));
         }
     }
 }

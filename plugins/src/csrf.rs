@@ -14,7 +14,7 @@ use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use model::Invalid;
 use sdk::chain::Phases;
-use sdk::exchange::HeaderName;
+use sdk::HeaderName;
 use sdk::vars::Var;
 use sdk::{Build, Exchange, Method, Plugin, Reply, Step};
 use serde::Deserialize;

@@ -2,8 +2,8 @@
 //! either a plain map, which sets, or `add`, `set` and `remove`.
 
 use model::Invalid;
-use sdk::Exchange;
 use sdk::template::Template;
+use sdk::{Exchange, HeaderName};
 use serde_json::{Map, Value, json};
 
 /// What is done to one header.
@@ -18,7 +18,7 @@ pub(crate) enum Verb {
 #[derive(Debug)]
 pub(crate) struct Edit {
     pub verb: Verb,
-    pub name: String,
+    pub name: HeaderName,
     /// Values with variables in them; several set the header several times. Empty for removals.
     pub values: Vec<Template>,
 }
@@ -51,8 +51,7 @@ pub(crate) fn read(headers: &Value) -> Result<Vec<Edit>, Invalid> {
         of_map(Verb::Set, set, &mut edits).map_err(|error| error.under("/set"))?;
     }
     for name in map.get("remove").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str) {
-        check_name(name)?;
-        edits.push(Edit { verb: Verb::Remove, name: name.to_owned(), values: Vec::new() });
+        edits.push(Edit { verb: Verb::Remove, name: header_name(name)?, values: Vec::new() });
     }
     Ok(edits)
 }
@@ -82,8 +81,7 @@ pub(crate) fn on_response(edits: &[Edit], x: &mut Exchange<'_>) {
             continue;
         }
         for template in &edit.values {
-            value.clear();
-            template.render(x, &mut value);
+            let value = rendered(template, x, &[], &mut value);
             // As nginx has it, an empty value is none.
             if value.is_empty() {
                 if edit.verb == Verb::Set {
@@ -92,8 +90,8 @@ pub(crate) fn on_response(edits: &[Edit], x: &mut Exchange<'_>) {
                 continue;
             }
             let done = match edit.verb {
-                Verb::Set => x.set_response_header(&edit.name, &value),
-                _ => x.add_response_header(&edit.name, &value),
+                Verb::Set => x.set_response_header(&edit.name, value),
+                _ => x.add_response_header(&edit.name, value),
             };
             // A value that a variable made unfit for a head is never sent, and what was there
             // before does not stand in for it.
@@ -103,6 +101,22 @@ pub(crate) fn on_response(edits: &[Edit], x: &mut Exchange<'_>) {
             }
         }
     }
+}
+
+/// A value with its variables filled in. One without variables is not copied.
+#[inline]
+pub(crate) fn rendered<'v>(
+    template: &'v Template,
+    x: &Exchange<'_>,
+    captures: &[Vec<u8>],
+    room: &'v mut Vec<u8>,
+) -> &'v [u8] {
+    if let Some(text) = template.constant() {
+        return text.as_bytes();
+    }
+    room.clear();
+    template.render_with_captures(x, captures, room);
+    room
 }
 
 /// `add`, `set` or `remove` with a table under it; a plain map has texts there.
@@ -117,22 +131,20 @@ fn of_map(verb: Verb, map: &Map<String, Value>, edits: &mut Vec<Edit>) -> Result
 }
 
 fn push(verb: Verb, name: &str, value: &Value, edits: &mut Vec<Edit>) -> Result<(), Invalid> {
-    check_name(name)?;
+    let header = header_name(name)?;
     let values = match value {
         Value::Array(values) => values.iter().map(|value| text(name, value)).collect::<Result<_, _>>()?,
         value => vec![text(name, value)?],
     };
-    edits.push(Edit { verb, name: name.to_owned(), values });
+    edits.push(Edit { verb, name: header, values });
     Ok(())
 }
 
-fn check_name(name: &str) -> Result<(), Invalid> {
+fn header_name(name: &str) -> Result<HeaderName, Invalid> {
     if name.is_empty() {
         return Err(Invalid::new("invalid field length in header"));
     }
-    let mut probe = sdk::Fields::new();
-    probe
-        .append(name.as_bytes(), b"")
+    HeaderName::new(name)
         .map_err(|_| Invalid::new("invalid field character in header").within(name).expected("a token"))
 }
 
@@ -153,7 +165,11 @@ mod tests {
     use super::*;
 
     fn list(headers: Value) -> Vec<(Verb, String, usize)> {
-        read(&headers).unwrap().into_iter().map(|edit| (edit.verb, edit.name, edit.values.len())).collect()
+        read(&headers)
+            .unwrap()
+            .into_iter()
+            .map(|edit| (edit.verb, edit.name.as_str().to_owned(), edit.values.len()))
+            .collect()
     }
 
     #[test]

@@ -198,7 +198,7 @@ impl ForwardAuth {
         set("X-Forwarded-Method", head.method_bytes());
         set("X-Forwarded-Host", head.host());
         set("X-Forwarded-Uri", head.target());
-        set("X-Forwarded-For", x.client.ip_text().as_bytes());
+        set("X-Forwarded-For", x.client.ip_text());
         if is_post && let Some(coding) = x.header("Content-Encoding") {
             set("Content-Encoding", coding);
         }

@@ -128,7 +128,7 @@ impl By {
     /// The request's key under that of the plugin; none if the limit does not apply to it.
     pub(crate) fn key(&self, table: &Table, scope: Key, x: &Exchange<'_>, scratch: &Scratch) -> Option<Key> {
         let keyed = |value: &[u8]| table.key().under(scope).part(value).finish();
-        let by_address = || keyed(x.client.ip_text().as_bytes());
+        let by_address = || keyed(x.client.ip_text());
         Some(match self {
             By::Constant(text) => keyed(text.as_bytes()),
             By::Var(var) => match var.of(x) {

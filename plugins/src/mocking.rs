@@ -95,7 +95,7 @@ impl Plugin for Mocking {
         let mut headers = edits::plain(Verb::Add, &config.response_headers.unwrap_or_default())
             .map_err(|invalid| invalid.under("/response_headers"))?;
         // Of a Content-Type there is one.
-        for edit in headers.iter_mut().filter(|edit| edit.name.eq_ignore_ascii_case("content-type")) {
+        for edit in headers.iter_mut().filter(|edit| edit.name.is(sdk::Name::ContentType)) {
             edit.verb = Verb::Set;
         }
         Ok(Mocking {

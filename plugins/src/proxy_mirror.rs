@@ -129,7 +129,7 @@ impl Plugin for ProxyMirror {
                 let _ = fields.append(name, value);
             }
         }
-        let _ = fields.append_id(Name::XRealIp, x.client.ip_text().as_bytes());
+        let _ = fields.append_id(Name::XRealIp, x.client.ip_text());
         if let Some(host) = x.forward.host {
             let _ = fields.set(b"Host", head.fields.bytes(host));
         }

@@ -9,7 +9,7 @@ use model::Invalid;
 use sdk::chain::Phases;
 use sdk::pattern::{Pattern, Replacement, Spent};
 use sdk::template::Template;
-use sdk::{Build, Exchange, Method, Plugin, Reply, Step, Unjudged, target};
+use sdk::{Build, Exchange, Method, Name, Plugin, Reply, Step, Unjudged, target};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -217,10 +217,9 @@ fn apply(x: &mut Exchange<'_>, edit: &Edit, captures: &[Vec<u8>], value: &mut Ve
         x.remove_header(&edit.name);
         return true;
     }
-    let is_host = edit.name.eq_ignore_ascii_case("host");
+    let is_host = edit.name.is(Name::Host);
     for (index, template) in edit.values.iter().enumerate() {
-        value.clear();
-        template.render_with_captures(x, captures, value);
+        let value = edits::rendered(template, x, captures, value);
         let done = match edit.verb {
             Verb::Set if index == 0 => x.set_header(&edit.name, value),
             _ => x.add_header(&edit.name, value),

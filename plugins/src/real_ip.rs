@@ -188,7 +188,7 @@ mod tests {
         let stage: RealIp = probe.stage(json!({"source": "arg_ip"})).unwrap();
         let mut x = probe.exchange();
         stage.rewrite(&mut x);
-        assert_eq!(x.client.ip_text(), "10.1.1.1");
+        assert_eq!(x.client.ip_text(), b"10.1.1.1");
     }
 
     #[test]

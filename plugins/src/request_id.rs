@@ -8,7 +8,7 @@
 
 use model::Invalid;
 use sdk::chain::Phases;
-use sdk::{Build, Exchange, Fields, Plugin, Step};
+use sdk::{BadField, Build, Exchange, HeaderName, Plugin, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 
 /// The stage.
 pub struct RequestId {
-    header: String,
+    header: HeaderName,
     include_in_response: bool,
     algorithm: Algorithm,
     /// Laid over the exchange's bits, so that stages with headers of their own make identifiers
@@ -85,10 +85,10 @@ impl Plugin for RequestId {
     }
 
     fn build(config: Config, _cx: &mut Build<'_>) -> Result<RequestId, Invalid> {
-        let header = config.header_name;
-        if let Err(bad) = Fields::new().append(header.as_bytes(), b"") {
-            return Err(Invalid::new(bad.to_string()).at("/header_name").got(header));
-        }
+        let invalid = |bad: BadField| {
+            Invalid::new(bad.to_string()).at("/header_name").got(config.header_name.as_str())
+        };
+        let header = HeaderName::new(&config.header_name).map_err(invalid)?;
         let algorithm = match config.algorithm.as_str() {
             "uuidv7" => Algorithm::UuidV7,
             "nanoid" => Algorithm::Nanoid,
@@ -96,7 +96,7 @@ impl Plugin for RequestId {
             "range_id" => Algorithm::range(config.range_id)?,
             _ => Algorithm::Uuid,
         };
-        let salt = salt(&header);
+        let salt = salt(header.as_str());
         Ok(RequestId { header, include_in_response: config.include_in_response, algorithm, salt })
     }
 
@@ -171,18 +171,21 @@ impl Algorithm {
     }
 }
 
+const HEX: [u8; 16] = *b"0123456789abcdef";
+
+/// Where the digits of each byte stand in the text of a UUID.
+const PLACES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
+
 /// RFC 9562: version and variant laid over the bits.
 fn uuid(bits: u128, version: u128) -> Id {
     let bits = bits & !(0xf << 76) | version << 76;
     let bits = bits & !(0b11 << 62) | 0b10 << 62;
-    let mut id = Id::new();
-    for digit in 0..32 {
-        if matches!(digit, 8 | 12 | 16 | 20) {
-            id.push(b'-');
-        }
-        id.push(b"0123456789abcdef"[(bits >> (124 - 4 * digit) & 0xf) as usize]);
+    let mut id = [b'-'; 36];
+    for (byte, at) in bits.to_be_bytes().into_iter().zip(PLACES) {
+        id[at] = HEX[usize::from(byte >> 4)];
+        id[at + 1] = HEX[usize::from(byte & 15)];
     }
-    id
+    Id::from_slice(&id)
 }
 
 /// 21 characters of 6 bits: 126 bits.

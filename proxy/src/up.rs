@@ -9,7 +9,7 @@ pub(crate) mod pool;
 use std::time::Duration;
 
 use wire::h1::encode::BadTarget;
-use wire::{Fields, Method, ResponseHead};
+use wire::{Field, Fields, Method, ResponseHead};
 
 use crate::buffers::Buffer;
 use crate::clock::Waiter;
@@ -247,6 +247,12 @@ pub(crate) trait Lines {
     /// A number as the value, or a part of it.
     fn number(&mut self, number: u64);
     fn end(&mut self);
+
+    /// A field of a message, as it stands there.
+    #[inline]
+    fn copy(&mut self, fields: &Fields, field: &Field) {
+        self.field(fields.bytes(field.name), fields.bytes(field.value));
+    }
 
     #[inline]
     fn field(&mut self, name: &[u8], value: &[u8]) {

@@ -48,8 +48,8 @@ impl Client {
 
     /// The address as text, made once a connection.
     #[inline]
-    pub fn ip_text(&self) -> &str {
-        self.text.as_str()
+    pub fn ip_text(&self) -> &[u8] {
+        self.text.as_bytes()
     }
 
     /// Takes the address a trusted proxy named.
@@ -140,8 +140,9 @@ impl AddressText {
         AddressText { bytes, len: (46 - left) as u8 }
     }
 
-    fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.bytes[..self.len as usize]).unwrap_or_default()
+    #[inline]
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
     }
 }
 
@@ -153,12 +154,12 @@ mod tests {
     fn address_text_is_exact() {
         for text in ["127.0.0.1", "::1", "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255"] {
             let ip: IpAddr = text.parse().unwrap();
-            assert_eq!(AddressText::new(ip).as_str(), ip.to_string());
+            assert_eq!(AddressText::new(ip).as_bytes(), ip.to_string().as_bytes());
         }
         let mapped = Client::new("[::ffff:10.0.0.1]:5".parse().unwrap(), "[::1]:6".parse().unwrap(), false);
-        assert_eq!(mapped.ip_text(), "10.0.0.1");
+        assert_eq!(mapped.ip_text(), b"10.0.0.1");
         let mut told = mapped.clone();
         told.set_ip("::ffff:10.1.1.1".parse().unwrap());
-        assert_eq!((told.ip_text(), told.ip()), ("10.1.1.1", "10.1.1.1".parse().unwrap()));
+        assert_eq!((told.ip_text(), told.ip()), (&b"10.1.1.1"[..], "10.1.1.1".parse().unwrap()));
     }
 }

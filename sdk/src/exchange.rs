@@ -6,10 +6,11 @@ mod bodies;
 
 use std::any::Any;
 use std::cell::Cell;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
+use foldhash::quality::RandomState;
 use smallvec::SmallVec;
 use wire::{BadField, Fields, Method, RequestHead, ResponseHead, Span};
 
@@ -17,6 +18,7 @@ use crate::budget::Held;
 use crate::client::{Caller, Client};
 use crate::coder::Coder;
 use crate::consumers::{Consumer, Consumers, Identity};
+use crate::header::Named;
 use crate::stream::Stream;
 use crate::upload::RequestFilter;
 use crate::upstream::{Chosen, UpstreamHandle};
@@ -30,7 +32,7 @@ pub struct Messages {
     pub request: RequestHead,
     pub response: ResponseHead,
     /// Response fields set before the response head is there.
-    early: Vec<Edit>,
+    early: Vec<(Edit, wire::Field)>,
     early_text: Fields,
     notes: Vec<Box<dyn Any>>,
     /// See [`Exchange::hold`]. A tunnel takes them along.
@@ -71,30 +73,23 @@ impl Messages {
     }
 }
 
+/// A change of one response header.
 #[derive(Debug, Clone, Copy)]
 enum Edit {
-    Set(wire::Field),
-    Add(wire::Field),
-    Remove(wire::Field),
+    Set,
+    Add,
+    Remove,
 }
 
-/// A header's name, checked once: for stages that set the same header on every answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HeaderName {
-    id: wire::Name,
-    text: Box<str>,
-}
-
-impl HeaderName {
-    /// # Errors
-    /// A text that is not a token.
-    pub fn new(text: &str) -> Result<HeaderName, BadField> {
-        wire::fields::check_name(text.as_bytes())?;
-        Ok(HeaderName { id: wire::Name::from_bytes(text.as_bytes()), text: text.into() })
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.text
+impl Edit {
+    /// Name and value were checked before.
+    #[inline]
+    fn apply(self, fields: &mut Fields, id: wire::Name, name: &[u8], value: &[u8]) {
+        match self {
+            Edit::Set => fields.set_checked(id, name, value),
+            Edit::Add => fields.append_checked(id, name, value),
+            Edit::Remove => _ = fields.remove_checked(id, name),
+        }
     }
 }
 
@@ -167,8 +162,8 @@ impl Own {
     pub const HOST: Own = Own(2);
     pub const PORT: Own = Own(4);
 
-    fn of(name: &str) -> Own {
-        match wire::Name::from_bytes(name.as_bytes()) {
+    fn of(name: wire::Name) -> Own {
+        match name {
             wire::Name::XForwardedProto => Own::PROTO,
             wire::Name::XForwardedHost => Own::HOST,
             wire::Name::XForwardedPort => Own::PORT,
@@ -271,7 +266,7 @@ pub struct Exchange<'s> {
 
 thread_local! {
     static SERIAL: Cell<u64> = const { Cell::new(0) };
-    static SEED: RandomState = RandomState::new();
+    static SEED: RandomState = RandomState::default();
 }
 
 impl<'s> Exchange<'s> {
@@ -307,8 +302,8 @@ impl<'s> Exchange<'s> {
         }
     }
 
-    /// 128 bits no other exchange has, the same at every call: `$request_id`. A keyed hash of the
-    /// exchange's number on this thread, whose key is random and known to nobody.
+    /// 128 bits that no other exchange has, the same at every call: `$request_id`. A hash of the exchange's
+    /// number on this thread under a random seed: an identifier, not a secret.
     pub fn unique(&self) -> [u64; 2] {
         SEED.with(|seed| [0, 1].map(|half| seed.hash_one((self.serial << 1) | half)))
     }
@@ -372,24 +367,30 @@ impl<'s> Exchange<'s> {
 
     /// First value of a request header, name in any case.
     #[inline]
-    pub fn header(&self, name: &str) -> Option<&[u8]> {
-        self.messages.request.fields.get_named(name.as_bytes())
+    pub fn header(&self, name: &(impl Named + ?Sized)) -> Option<&[u8]> {
+        self.messages.request.fields.get_checked(name.id(), name.text())
     }
 
     /// Changes a header of the request as it goes to the upstream, and as later stages see it.
-    pub fn set_header(&mut self, name: &str, value: &[u8]) -> Result<(), BadField> {
-        self.messages.request.fields.set(name.as_bytes(), value)
+    pub fn set_header(&mut self, name: &(impl Named + ?Sized), value: &[u8]) -> Result<(), BadField> {
+        name.check()?;
+        wire::fields::check_value(value)?;
+        self.messages.request.fields.set_checked(name.id(), name.text(), value);
+        Ok(())
     }
 
-    pub fn add_header(&mut self, name: &str, value: &[u8]) -> Result<(), BadField> {
-        self.messages.request.fields.append(name.as_bytes(), value)
+    pub fn add_header(&mut self, name: &(impl Named + ?Sized), value: &[u8]) -> Result<(), BadField> {
+        name.check()?;
+        wire::fields::check_value(value)?;
+        self.messages.request.fields.append_checked(name.id(), name.text(), value);
+        Ok(())
     }
 
     /// Takes a header from the request. One that the gateway would add of itself stays away, unless
     /// a later stage sets it.
-    pub fn remove_header(&mut self, name: &str) {
-        self.messages.request.fields.remove(name.as_bytes());
-        self.forward.without.insert(Own::of(name));
+    pub fn remove_header(&mut self, name: &(impl Named + ?Sized)) {
+        self.messages.request.fields.remove_checked(name.id(), name.text());
+        self.forward.without.insert(Own::of(name.id()));
     }
 
     /// Puts text beside the request, for [`Forward`]'s spans.
@@ -445,80 +446,58 @@ impl<'s> Exchange<'s> {
         self.source != Source::None
     }
 
-    pub fn response_header(&self, name: &str) -> Option<&[u8]> {
-        self.messages.response.fields.get_named(name.as_bytes())
+    pub fn response_header(&self, name: &(impl Named + ?Sized)) -> Option<&[u8]> {
+        self.messages.response.fields.get_checked(name.id(), name.text())
     }
 
     /// Sets a response header: now if the head is there, else as soon as it is.
-    pub fn set_response_header(&mut self, name: &str, value: &[u8]) -> Result<(), BadField> {
-        self.edit(name, value, Edit::Set)
-    }
-
-    /// As [`Exchange::set_response_header`], with a name that was checked when the stage was built.
-    #[inline]
-    pub fn set_response_field(&mut self, name: &HeaderName, value: &[u8]) -> Result<(), BadField> {
-        wire::fields::check_value(value)?;
-        if self.has_response() {
-            self.messages.response.fields.set_checked(name.id, name.text.as_bytes(), value);
-            return Ok(());
-        }
-        let text = &mut self.messages.early_text;
-        let field =
-            wire::Field { id: name.id, name: text.intern(name.text.as_bytes()), value: text.intern(value) };
-        self.messages.early.push(Edit::Set(field));
-        Ok(())
+    pub fn set_response_header(
+        &mut self,
+        name: &(impl Named + ?Sized),
+        value: &[u8],
+    ) -> Result<(), BadField> {
+        self.edit(Edit::Set, name, value)
     }
 
     /// Adds a response header beside those of the same name.
-    pub fn add_response_header(&mut self, name: &str, value: &[u8]) -> Result<(), BadField> {
-        self.edit(name, value, Edit::Add)
+    pub fn add_response_header(
+        &mut self,
+        name: &(impl Named + ?Sized),
+        value: &[u8],
+    ) -> Result<(), BadField> {
+        self.edit(Edit::Add, name, value)
     }
 
-    pub fn remove_response_header(&mut self, name: &str) {
-        if self.has_response() {
-            self.messages.response.fields.remove(name.as_bytes());
-        } else if let Ok(()) = wire::fields::check_name(name.as_bytes()) {
-            let field = self.early_field(name, b"");
-            self.messages.early.push(Edit::Remove(field));
-        }
+    pub fn remove_response_header(&mut self, name: &(impl Named + ?Sized)) {
+        // No head has a field whose name is no token.
+        let _ = self.edit(Edit::Remove, name, b"");
     }
 
-    fn edit(&mut self, name: &str, value: &[u8], make: fn(wire::Field) -> Edit) -> Result<(), BadField> {
-        wire::fields::check_name(name.as_bytes())?;
+    fn edit(&mut self, edit: Edit, name: &(impl Named + ?Sized), value: &[u8]) -> Result<(), BadField> {
+        name.check()?;
         wire::fields::check_value(value)?;
-        let field = self.early_field(name, value);
-        self.messages.early.push(make(field));
+        let (id, name) = (name.id(), name.text());
         if self.has_response() {
             self.apply_early_edits();
+            edit.apply(&mut self.messages.response.fields, id, name, value);
+        } else {
+            let text = &mut self.messages.early_text;
+            let field = wire::Field { id, name: text.intern(name), value: text.intern(value) };
+            self.messages.early.push((edit, field));
         }
         Ok(())
     }
 
-    fn early_field(&mut self, name: &str, value: &[u8]) -> wire::Field {
-        let text = &mut self.messages.early_text;
-        wire::Field {
-            id: wire::Name::from_bytes(name.as_bytes()),
-            name: text.intern(name.as_bytes()),
-            value: text.intern(value),
-        }
-    }
-
     /// Lays what was set before over the response head. The proxy calls it when the head is there.
+    #[inline]
     pub fn apply_early_edits(&mut self) {
+        if self.messages.early.is_empty() {
+            return;
+        }
         let Messages { early, early_text, response, .. } = &mut *self.messages;
-        for edit in early.drain(..) {
-            // Names and values were checked when the edit was made.
-            match edit {
-                Edit::Set(f) => {
-                    response.fields.set_checked(f.id, early_text.bytes(f.name), early_text.bytes(f.value));
-                }
-                Edit::Add(f) => {
-                    response.fields.append_checked(f.id, early_text.bytes(f.name), early_text.bytes(f.value));
-                }
-                Edit::Remove(f) => {
-                    response.fields.remove(early_text.bytes(f.name));
-                }
-            }
+        for (edit, field) in early.drain(..) {
+            let (name, value) = (early_text.bytes(field.name), early_text.bytes(field.value));
+            edit.apply(&mut response.fields, field.id, name, value);
         }
         early_text.clear(1 << 10);
     }

@@ -394,7 +394,7 @@ impl Plain {
                     out.extend_from_slice(told);
                     out.extend_from_slice(b", ");
                 }
-                out.extend_from_slice(x.client.ip_text().as_bytes());
+                out.extend_from_slice(x.client.ip_text());
                 Found::Written
             }
             Plain::Protocol => of_stream(x, |stream| Found::Borrowed(stream.protocol.as_str().as_bytes())),
@@ -404,7 +404,7 @@ impl Plain {
             Plain::ProxyProtocolServerPort => told_end(x, out, |ends| ends.destination, true),
             Plain::QueryString => head.has_query.then(|| head.query()).into(),
             Plain::RealRequestUri => Found::Borrowed(head.target()),
-            Plain::RemoteAddr => Found::Borrowed(x.client.ip_text().as_bytes()),
+            Plain::RemoteAddr => Found::Borrowed(x.client.ip_text()),
             Plain::RemoteUser => {
                 let field = fields.get(Name::Authorization);
                 if field.is_some_and(|value| read::user(value, out)) {

@@ -7,7 +7,7 @@
 //! append to the same text. Between messages the buffers are cleared, not freed:
 //! a connection in steady state allocates nothing.
 
-use crate::names::Name;
+use crate::names::{Name, same_in_any_case};
 
 /// A piece of the text a [`Fields`] owns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -105,8 +105,13 @@ impl Fields {
     /// The first value of a name given as text, in any case.
     #[inline]
     pub fn get_named(&self, name: &[u8]) -> Option<&[u8]> {
-        let id = Name::from_bytes(name);
-        self.list.iter().find(|field| self.is(field, id, name)).map(|field| self.bytes(field.value))
+        self.get_checked(Name::from_bytes(name), name)
+    }
+
+    /// The first value of a name whose id was looked up before.
+    #[inline]
+    pub fn get_checked(&self, id: Name, name: &[u8]) -> Option<&[u8]> {
+        self.place(0, id, name).map(|at| self.bytes(self.list[at].value))
     }
 
     /// Every value of a name given as text, in order.
@@ -198,7 +203,11 @@ impl Fields {
 
     /// Removes every field of the name; says whether there was one.
     pub fn remove(&mut self, name: &[u8]) -> bool {
-        let id = Name::from_bytes(name);
+        self.remove_checked(Name::from_bytes(name), name)
+    }
+
+    /// As [`Fields::remove`], for a name whose id was looked up before.
+    pub fn remove_checked(&mut self, id: Name, name: &[u8]) -> bool {
         let before = self.list.len();
         let text = &self.text;
         self.list.retain(|field| !same(text, field, id, name));
@@ -225,11 +234,28 @@ impl Fields {
     #[inline]
     pub fn write_to(&self, out: &mut Vec<u8>) {
         for field in &self.list {
-            out.extend_from_slice(self.bytes(field.name));
-            out.extend_from_slice(b": ");
-            out.extend_from_slice(self.bytes(field.value));
-            out.extend_from_slice(b"\r\n");
+            self.write_line(field, out);
         }
+    }
+
+    /// Writes one field of this list as a line. A field that lies in the text in just that form, as most do
+    /// that came in a head, is copied in one piece.
+    #[inline]
+    pub fn write_line(&self, field: &Field, out: &mut Vec<u8>) {
+        let Field { name, value, .. } = field;
+        let (start, between) = (name.start as usize, (name.start + name.len) as usize);
+        let end = (value.start + value.len) as usize;
+        if value.start as usize == between + 2
+            && self.text.get(between..between + 2) == Some(b": ")
+            && self.text.get(end..end + 2) == Some(b"\r\n")
+        {
+            out.extend_from_slice(&self.text[start..end + 2]);
+            return;
+        }
+        out.extend_from_slice(self.bytes(*name));
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(self.bytes(*value));
+        out.extend_from_slice(b"\r\n");
     }
 
     /// As [`Fields::append`], for a name and a value that were checked before.
@@ -245,12 +271,12 @@ impl Fields {
     #[inline]
     pub fn set_checked(&mut self, id: Name, name: &[u8], value: &[u8]) {
         debug_assert!(check_name(name).is_ok() && check_value(value).is_ok());
-        let Some(first) = self.list.iter().position(|field| self.is(field, id, name)) else {
+        let Some(first) = self.place(0, id, name) else {
             self.append_checked(id, name, value);
             return;
         };
         self.list[first].value = self.intern(value);
-        if self.list[first + 1..].iter().any(|field| self.is(field, id, name)) {
+        if self.place(first + 1, id, name).is_some() {
             let text = &self.text;
             let mut index = 0;
             self.list.retain(|field| {
@@ -264,6 +290,17 @@ impl Fields {
     fn is(&self, field: &Field, id: Name, name: &[u8]) -> bool {
         same(&self.text, field, id, name)
     }
+
+    /// The place of the first field of this name from `start` on. Known names are found by their id alone.
+    #[inline]
+    fn place(&self, start: usize, id: Name, name: &[u8]) -> Option<usize> {
+        let rest = self.list.get(start..)?;
+        let found = match id {
+            Name::Other => rest.iter().position(|field| self.is(field, id, name)),
+            id => rest.iter().position(|field| field.id == id),
+        };
+        found.map(|at| start + at)
+    }
 }
 
 #[inline]
@@ -271,8 +308,11 @@ fn same(text: &[u8], field: &Field, id: Name, name: &[u8]) -> bool {
     if id != Name::Other || field.id != Name::Other {
         return field.id == id;
     }
+    if field.name.len as usize != name.len() {
+        return false;
+    }
     let start = field.name.start as usize;
-    text[start..start + field.name.len as usize].eq_ignore_ascii_case(name)
+    same_in_any_case(&text[start..start + field.name.len as usize], name)
 }
 
 /// A token (RFC 9110 section 5.6.2).
@@ -284,7 +324,9 @@ pub fn check_name(name: &[u8]) -> Result<(), BadField> {
 /// No control characters but the tab (RFC 9110 section 5.5).
 #[inline]
 pub fn check_value(value: &[u8]) -> Result<(), BadField> {
-    if value.iter().all(|&byte| is_value_byte(byte)) { Ok(()) } else { Err(BadField::Value) }
+    // Without an early end the loop is done in vectors.
+    let bad = value.iter().fold(false, |bad, &byte| bad | !is_value_byte(byte));
+    if bad { Err(BadField::Value) } else { Ok(()) }
 }
 
 /// tchar of RFC 9110 section 5.6.2.
@@ -333,6 +375,27 @@ mod tests {
         assert!(fields.remove(b"x-b"));
         assert!(!fields.remove(b"x-b"));
         assert_eq!(text(&fields), "X-A: 9\r\n");
+    }
+
+    /// Whatever spacing the fields came with, and whatever was changed since, the lines are those of names and values.
+    #[test]
+    fn lines_are_the_same_however_a_field_lies_in_the_text() {
+        let mut fields = Fields::new();
+        let head = b"A: 1\r\nB:2\r\nC:\t3 \r\nD: 4 \r\nE: \r\n\r\n";
+        fields.load(head);
+        let at = |text: &[u8]| head.windows(text.len()).position(|window| window == text).unwrap() as u32;
+        for (name, value, len) in
+            [(b"A", at(b"1"), 1), (b"B", at(b"2"), 1), (b"C", at(b"3"), 1), (b"D", at(b"4"), 1)]
+        {
+            let name = Span { start: at(name), len: 1 };
+            fields.push(Field { id: Name::Other, name, value: Span { start: value, len } });
+        }
+        let value = Span { start: at(b"E: ") + 3, len: 0 };
+        fields.push(Field { id: Name::Other, name: Span { start: at(b"E"), len: 1 }, value });
+        assert_eq!(text(&fields), "A: 1\r\nB: 2\r\nC: 3\r\nD: 4\r\nE: \r\n");
+        fields.set(b"a", b"9").unwrap();
+        fields.append(b"F", b": \t").unwrap();
+        assert_eq!(text(&fields), "A: 9\r\nB: 2\r\nC: 3\r\nD: 4\r\nE: \r\nF: : \t\r\n");
     }
 
     #[test]

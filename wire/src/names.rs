@@ -91,6 +91,9 @@ names! {
     XForwardedPort = "X-Forwarded-Port",
     XForwardedProto = "X-Forwarded-Proto",
     XPad = "X-Pad",
+    XRateLimitLimit = "X-RateLimit-Limit",
+    XRateLimitRemaining = "X-RateLimit-Remaining",
+    XRateLimitReset = "X-RateLimit-Reset",
     XRealIp = "X-Real-IP",
     XRequestId = "X-Request-Id",
 }
@@ -201,6 +204,21 @@ const fn key_of_known(text: &[u8]) -> Fingerprint {
     Fingerprint { first, last, len }
 }
 
+/// Whether two texts are one in any case of their ASCII letters.
+#[inline]
+pub(crate) fn same_in_any_case(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && Fingerprint::of(a) == Fingerprint::of(b) && same_between(a, b)
+}
+
+/// Whether two texts with one [`Fingerprint`] are one: compares what lies between the first and the last
+/// eight bytes, in words. The library's own comparison takes a hundred times as long for such short texts.
+#[inline]
+fn same_between(a: &[u8], b: &[u8]) -> bool {
+    let (Some(a), Some(b)) = (a.get(8..), b.get(8..)) else { return true };
+    let ((a, _), (b, _)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
+    a.iter().zip(b).all(|(a, b)| lower(u64::from_le_bytes(*a)) == lower(u64::from_le_bytes(*b)))
+}
+
 impl Name {
     /// The known name with this spelling in any case, else `Other`.
     #[inline]
@@ -211,10 +229,7 @@ impl Name {
             return Name::Other;
         }
         let (name, text) = Name::KNOWN[place - 1];
-        if key.len > 16 && !text.as_bytes().eq_ignore_ascii_case(bytes) {
-            return Name::Other;
-        }
-        name
+        if same_between(text.as_bytes(), bytes) { name } else { Name::Other }
     }
 
     /// As [`Name::from_bytes`], reading `_` as `-`: what a CGI-like origin takes the name for.
@@ -257,6 +272,22 @@ mod tests {
         assert_eq!(Name::from_bytes(b""), Name::Other);
         assert_eq!(Name::from_bytes(b"X-Unheard-Of"), Name::Other);
         assert_eq!(Name::from_bytes(&[b'a'; 500]), Name::Other);
+    }
+
+    #[test]
+    fn texts_are_compared_in_any_case() {
+        for len in 0..40 {
+            let text: Vec<u8> = (0..len).map(|at| b'A' + at % 26).collect();
+            assert!(same_in_any_case(&text, &text.to_ascii_lowercase()), "{len}");
+            assert!(!same_in_any_case(&text, &[&text[..], b"x"].concat()), "{len}");
+            for at in 0..text.len() {
+                for byte in [b'[', b'@', 0, 0xff, b'0'] {
+                    let mut other = text.clone();
+                    other[at] = byte;
+                    assert!(!same_in_any_case(&text, &other), "{len} {at} {byte}");
+                }
+            }
+        }
     }
 
     #[test]

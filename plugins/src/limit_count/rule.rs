@@ -2,7 +2,7 @@
 //!
 //! One limit of limit-count: its key, its numbers and its headers.
 
-use sdk::exchange::HeaderName;
+use sdk::HeaderName;
 use sdk::Exchange;
 use sdk::counters::Taken;
 use serde_json::Value;
@@ -61,11 +61,11 @@ impl Headers {
         for (name, value) in values {
             if let Some(name) = name {
                 // Digits can always stand in a head.
-                let _ = x.set_response_field(name, number.format(value).as_bytes());
+                let _ = x.set_response_header(name, number.format(value).as_bytes());
             }
         }
         if let Some(name) = &self.reset {
-            let _ = x.set_response_field(name, seconds.format(taken.reset_ms));
+            let _ = x.set_response_header(name, seconds.format(taken.reset_ms));
         }
     }
 }

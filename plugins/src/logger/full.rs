@@ -87,7 +87,7 @@ pub(super) fn write(
         out.push(b'}');
     }
     put(out, b",\"client_ip\":");
-    json_text(x.client.ip_text().as_bytes(), out);
+    json_text(x.client.ip_text(), out);
     let total = x.timing.total_us;
     put(out, b",\"start_time\":");
     number(x.world.now_ms().saturating_sub(total / 1000), out);

@@ -91,9 +91,9 @@ impl Head for Outbound<'_, '_> {
                 Name::XForwardedPort => told.insert(Own::PORT),
                 _ => {}
             }
-            to.field(head.fields.bytes(field.name), head.fields.bytes(field.value));
+            to.copy(&head.fields, field);
         }
-        let ip = x.client.ip_text().as_bytes();
+        let ip = x.client.ip_text();
         to.field(b"X-Real-IP", ip);
         to.name(b"X-Forwarded-For");
         for before in forwarded_for {

@@ -181,10 +181,10 @@ impl Delivery<'_, '_, '_> {
             Flow::Fault(fault) => return Err(fault.into()),
         }
         let head = &x.messages.response;
-        let length = head
-            .fields
-            .get(Name::ContentLength)
-            .and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
+        let length = || {
+            let value = head.fields.get(Name::ContentLength)?;
+            std::str::from_utf8(value).ok()?.parse().ok()
+        };
         match head.status {
             204 | 304 => return Ok(Size::None),
             200..=999 => {}
@@ -192,20 +192,20 @@ impl Delivery<'_, '_, '_> {
             _ => return Err(Fault::gateway(FaultKind::BrokenStage).into()),
         }
         if x.messages.request.method == Method::Head {
-            return Ok(length.map_or(Size::None, Size::Exactly));
+            return Ok(length().map_or(Size::None, Size::Exactly));
         }
         let framing = head.framing;
         let trailers = !x.messages.response_trailers.is_empty();
         let filtered = self.chains.filter_body(x);
-        Ok(match (framing, length) {
+        Ok(match framing {
             // Behind a body of a known length there is no place for them.
             _ if trailers => Size::Open,
             // What is passed on as it is has the length it came with, whatever a stage made of the field.
-            (Framing::Length(announced), _) if !filtered => Size::Exactly(announced),
+            Framing::Length(announced) if !filtered => Size::Exactly(announced),
             // The field of an answer without a body (304) tells of another one's.
-            (Framing::None, _) if !filtered => Size::Exactly(0),
-            (Framing::Length(_) | Framing::Chunked | Framing::UntilClose, Some(length)) if filtered => {
-                Size::Exactly(length)
+            Framing::None if !filtered => Size::Exactly(0),
+            Framing::Length(_) | Framing::Chunked | Framing::UntilClose if filtered => {
+                length().map_or(Size::Open, Size::Exactly)
             }
             _ => Size::Open,
         })

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use wire::h1::Progress;
 use wire::h1::encode::{BadTarget, decimal};
-use wire::{Fields, Framing, Method, ResponseHead};
+use wire::{Field, Fields, Framing, Method, ResponseHead};
 
 use super::{Head, Lines, Size};
 use crate::buffers::{Buffer, Lent, SMALL};
@@ -178,6 +178,11 @@ impl Lines for Text<'_> {
     #[inline]
     fn end(&mut self) {
         self.0.extend_from_slice(b"\r\n");
+    }
+
+    #[inline]
+    fn copy(&mut self, fields: &Fields, field: &Field) {
+        fields.write_line(field, self.0);
     }
 }
 

@@ -26,7 +26,7 @@ impl Var {
                 out.extend_from_slice(stamp.server());
             }
             // An address holds nothing to escape.
-            Kind::Plain(Plain::RemoteAddr) => out.extend_from_slice(x.client.ip_text().as_bytes()),
+            Kind::Plain(Plain::RemoteAddr) => out.extend_from_slice(x.client.ip_text()),
             Kind::Plain(plain) if x.refused.is_some() && plain.is_set_for_requests() => {}
             _ if x.refused.is_some() && !self.is_of_connection() => return false,
             // To NGINX it is empty until something rewrites it (APISIX 3.18's `set $upstream_uri`).

@@ -51,7 +51,7 @@ impl HashOn {
             },
         };
         if !found {
-            return crc32fast::hash(x.client.ip_text().as_bytes());
+            return crc32fast::hash(x.client.ip_text());
         }
         let hash = crc32fast::hash(bytes);
         if bytes.capacity() > KEPT {

@@ -163,10 +163,7 @@ fn write_head(
             Name::Date => dated = true,
             _ => {}
         }
-        out.extend_from_slice(head.fields.bytes(field.name));
-        out.extend_from_slice(b": ");
-        out.extend_from_slice(head.fields.bytes(field.value));
-        out.extend_from_slice(b"\r\n");
+        head.fields.write_line(field, out);
     }
     if !dated {
         out.extend_from_slice(b"Date: ");

@@ -1,0 +1,251 @@
+use sdk::testing::{FixedNames, Probe};
+use sdk::{Catalog as _, Phase, Phases, Step};
+
+use super::*;
+
+fn catalog() -> Catalog {
+    Catalog::new(Services::for_tests(), IndexMap::new())
+}
+
+fn chain(catalog: &Catalog, entries: &[(&str, Value)]) -> Result<Arc<Chain>, Invalid> {
+    let owner = Owner { collection: "routes", id: "1".into() };
+    let entries: Vec<_> =
+        entries.iter().map(|(name, config)| Entry { name, config, owner: &owner }).collect();
+    let names = FixedNames::default();
+    catalog.chain(&entries, &Scope { names: &names, upstreams: None, metadata: &|_| None, enabled: None })
+}
+
+#[test]
+fn checks_speak_as_apisix_does() {
+    let catalog = catalog();
+    let check = |name: &str, config: Value, place| catalog.check(name, &config, place);
+    let reason = |name, config, place| check(name, config, place).unwrap_err().reason;
+    assert_eq!(check("key-auth", json!({}), Place::Route), Ok(()));
+    assert_eq!(check("key-auth", json!(null), Place::Route), Ok(()));
+    assert_eq!(check("key-auth", json!([]), Place::Route), Ok(()));
+    assert_eq!(
+        reason("key-auth", json!({"header": 1}), Place::Route),
+        "failed to check the configuration of plugin key-auth err: \
+         property \"header\" validation failed: wrong type: expected string, got number"
+    );
+    assert_eq!(
+        reason("key-auth", json!({}), Place::Consumer),
+        "failed to check the configuration of plugin key-auth err: property \"key\" is required"
+    );
+    assert_eq!(reason("key-auth", json!("x"), Place::Route), "invalid plugin conf for plugin [key-auth]");
+    let invalid = check("key-auht", json!({}), Place::Route).unwrap_err();
+    assert_eq!(invalid.reason, "unknown plugin [key-auht]");
+    assert_eq!(invalid.hint.as_deref(), Some("did you mean `key-auth`?"));
+    assert!(
+        reason("ldap-auth", json!({"base_dn": "o", "ldap_uri": "h"}), Place::Route)
+            .starts_with("unknown plugin [ldap-auth]: a plugin of")
+    );
+    let all = IndexMap::from([("key-auth".to_owned(), json!({"header": 1}))]);
+    assert_eq!(catalog.check_all(&all, Place::Route).unwrap_err().pointer, "/key-auth/header");
+}
+
+#[test]
+fn what_is_switched_off_may_be_wrong() {
+    let catalog = catalog();
+    let off = json!({"header": 1, "_meta": {"disable": true}});
+    assert_eq!(catalog.check("key-auth", &off, Place::Route), Ok(()));
+    assert_eq!(catalog.check("ldap-auth", &off, Place::Route), Ok(()));
+    assert!(catalog.check("no-such", &off, Place::Route).is_err());
+    let chain = chain(&catalog, &[("key-auth", off.clone()), ("ldap-auth", off)]).unwrap();
+    assert_eq!(chain.names(), [""; 0]);
+    assert_eq!(chain.phases(), Phases::NONE);
+}
+
+#[test]
+fn meta_is_checked() {
+    let catalog = catalog();
+    for (meta, reason) in [
+        (json!({"priorty": 1}), "additional properties forbidden, found priorty"),
+        (
+            json!({"disable": "yes"}),
+            "property \"disable\" validation failed: wrong type: expected boolean, got string",
+        ),
+    ] {
+        let invalid = catalog.check("key-auth", &json!({"_meta": meta}), Place::Route).unwrap_err();
+        assert!(
+            invalid.reason.ends_with(&format!("property \"_meta\" validation failed: {reason}")),
+            "{invalid}"
+        );
+    }
+    let lua = json!({"_meta": {"pre_function": "return function() end"}});
+    assert_eq!(catalog.check("key-auth", &lua, Place::Route).unwrap_err().pointer, "/_meta/pre_function");
+}
+
+#[test]
+fn an_error_response_takes_the_place_of_a_refusals_body() {
+    let catalog = catalog();
+    for (response, body, content_type) in [
+        (json!("no"), "no", "text/plain; charset=utf-8"),
+        (json!({"message": "no"}), "{\"message\":\"no\"}\n", "application/json"),
+    ] {
+        let chain = chain(&catalog, &[("key-auth", json!({"_meta": {"error_response": response}}))]).unwrap();
+        let mut probe = Probe::default();
+        let Step::Reply(reply) = chain.run(Phase::Rewrite, &mut 0, &mut probe.exchange()) else {
+            panic!("no reply")
+        };
+        assert_eq!((reply.status, &reply.body[..]), (401, body.as_bytes()));
+        let types: Vec<_> = reply.headers.iter().filter(|(name, _)| *name == "Content-Type").collect();
+        assert_eq!(types, [&("Content-Type", content_type.as_bytes().to_vec())]);
+        assert!(reply.headers.iter().any(|(name, _)| *name == "WWW-Authenticate"));
+    }
+}
+
+#[test]
+fn a_filter_decides_once_a_request() {
+    let catalog = catalog();
+    let filter = json!({"_meta": {"filter": [["arg_a", "==", "1"]]}});
+    let chain = chain(&catalog, &[("key-auth", filter)]).unwrap();
+    for (target, runs) in [("/?a=1", true), ("/?a=2", false)] {
+        let mut probe = Probe::get(target);
+        let mut x = probe.exchange();
+        let step = chain.run(Phase::Rewrite, &mut 0, &mut x);
+        assert_eq!(matches!(step, Step::Reply(_)), runs, "{target}");
+        // What the request looks like later does not matter any more.
+        x.messages.request.query_span = x.intern(if runs { b"a=2" } else { b"a=1" });
+        assert_eq!(matches!(chain.run(Phase::Rewrite, &mut 0, &mut x), Step::Reply(_)), runs);
+    }
+    let wrong = json!({"_meta": {"filter": [["arg_a", "near", "1"]]}});
+    let invalid = catalog.check("key-auth", &wrong, Place::Route).unwrap_err();
+    assert!(invalid.reason.contains("failed to validate the 'vars' expression: "), "{invalid}");
+    assert!(invalid.pointer.starts_with("/_meta/filter"), "{invalid:?}");
+}
+
+#[test]
+fn a_filter_that_cannot_be_judged_refuses_the_request() {
+    use sdk::Unjudged;
+    let catalog = catalog();
+    let filter = json!({"_meta": {"filter": [["post_arg.a", "==", "1"], ["arg_x", "==", "1"]]}});
+    let guard = chain(&catalog, &[("key-auth", filter)]).unwrap();
+    let run = |target: &str, body: Option<&[u8]>| {
+        let mut probe = Probe::request("POST", target, &[("Content-Type", "application/json")]);
+        let mut x = probe.exchange();
+        match body {
+            Some(body) => sdk::testing::with_body(&mut x, body),
+            None => x.body_state = sdk::exchange::Body::TooLarge,
+        }
+        x.body_asked = 64 << 20;
+        guard.run(Phase::Rewrite, &mut 0, &mut x)
+    };
+    assert!(matches!(run("/?x=1", Some(b"{")), Step::Refuse(Unjudged::Unreadable)));
+    assert!(matches!(run("/?x=1", None), Step::Refuse(Unjudged::TooLarge)));
+    assert!(matches!(run("/?x=2", Some(b"{")), Step::Next), "it does not matter");
+    assert!(matches!(run("/?x=1", Some(b"")), Step::Next), "no body, no value");
+    assert!(matches!(run("/?x=1", Some(br#"{"a":"1"}"#)), Step::Reply(_)));
+}
+
+#[test]
+fn a_filter_of_a_response_stage_is_readable_before_the_response() {
+    let catalog = catalog();
+    let meta = json!({"filter": [["post_arg.a", "==", "1"], ["status", "==", "200"]]});
+    let rewrite = json!({"headers": {"X-A": "1"}, "_meta": meta});
+    let chain = chain(&catalog, &[("response-rewrite", rewrite)]).unwrap();
+    assert!(chain.phases().has(Phase::Access));
+    for (body, expected) in [(&br#"{"a":"1"}"#[..], Some(&b"1"[..])), (br#"{"a":"2"}"#, None)] {
+        let mut probe = Probe::request("POST", "/", &[("Content-Type", "application/json")]);
+        let mut x = probe.exchange();
+        x.body_state = sdk::exchange::Body::Streaming;
+        assert!(matches!(chain.run(Phase::Access, &mut 0, &mut x), Step::Body(_)));
+        sdk::testing::with_body(&mut x, body);
+        assert!(matches!(chain.run(Phase::Access, &mut 0, &mut x), Step::Next));
+        sdk::testing::respond(&mut x, 200, &[]);
+        assert!(matches!(chain.header_filter(&mut 0, &mut x), Step::Next));
+        assert_eq!(x.response_header("X-A"), expected);
+    }
+    let mut probe = Probe::request("POST", "/", &[("Content-Type", "application/json")]);
+    let mut x = probe.exchange();
+    sdk::testing::with_body(&mut x, b"{");
+    assert!(matches!(chain.run(Phase::Access, &mut 0, &mut x), Step::Refuse(_)));
+}
+
+#[test]
+fn a_filter_on_the_body_asks_for_the_body() {
+    let catalog = catalog();
+    let filter = json!({"_meta": {"filter": [["post_arg_a", "==", "1"]]}});
+    let chain = chain(&catalog, &[("key-auth", filter)]).unwrap();
+    let mut probe = Probe::request("POST", "/", &[("Content-Type", "application/x-www-form-urlencoded")]);
+    let mut x = probe.exchange();
+    x.body_state = sdk::exchange::Body::Streaming;
+    let mut cursor = 0;
+    assert!(matches!(chain.run(Phase::Rewrite, &mut cursor, &mut x), Step::Body(_)));
+    sdk::testing::with_body(&mut x, b"a=1");
+    assert!(matches!(chain.run(Phase::Rewrite, &mut cursor, &mut x), Step::Reply(_)));
+}
+
+#[test]
+fn nothing_is_made_without_a_plugin_it_names() {
+    let catalog = catalog();
+    let owner = Owner { collection: "routes", id: "1".into() };
+    let names = FixedNames::default();
+    let scope = Scope {
+        names: &names,
+        upstreams: None,
+        metadata: &|_| None,
+        enabled: Some(&|name| name != "key-auth"),
+    };
+    let chain = |name, config: &Value| {
+        let chain = catalog.chain(&[Entry { name, config, owner: &owner }], &scope);
+        chain.map(|chain| chain.names().len())
+    };
+    let invalid = chain("key-auth", &Value::Null).unwrap_err();
+    assert_eq!(invalid.reason, "unknown plugin [key-auth]: the list of plugins does not have it");
+    assert_eq!(invalid.pointer, "/key-auth");
+    assert_eq!(chain("key-auth", &json!({"_meta": {"disable": true}})), Ok(0));
+    assert_eq!(chain("request-id", &json!({})), Ok(1));
+}
+
+#[test]
+fn every_schema_compiles() {
+    for plugin in &catalog().linked {
+        assert!(plugin.schema().check(&json!(1)).is_err(), "{}", plugin.row.name());
+        assert!(plugin.metadata_schema().check(&json!(1)).is_err(), "{}", plugin.row.name());
+        assert_eq!(plugin.consumer_schema().is_some(), plugin.row.consumer_schema().is_some());
+    }
+}
+
+#[test]
+fn plugins_ask_other_plugins_and_get_their_answer() {
+    let catalog = catalog();
+    let owner = Owner { collection: "routes", id: "1".into() };
+    let (names, services) = (FixedNames::default(), Services::for_tests());
+    let scope =
+        Scope { names: &names, upstreams: None, metadata: &|_| None, enabled: Some(&|name| name != "cors") };
+    let others = Within { catalog: &catalog, scope: &scope, depth: 0 };
+    let cx = Build::new(&owner, &services, &names).with_others(&others);
+    let chain = cx.plugin("key-auth", &json!({}), "0").unwrap();
+    let mut probe = Probe::default();
+    let step = chain.run(Phase::Rewrite, &mut 0, &mut probe.exchange());
+    assert!(matches!(step, Step::Reply(reply) if reply.status == 401));
+    assert_eq!(
+        (cx.is_auth("key-auth"), cx.is_auth("cors"), cx.is_auth("x")),
+        (Some(true), Some(false), None)
+    );
+
+    let off = json!({"_meta": {"disable": true}});
+    assert_eq!(cx.plugin("key-auth", &off, "0").unwrap().phases(), Phases::NONE);
+    let wrong = cx.plugin("key-auth", &json!({"header": 1}), "0").unwrap_err();
+    assert_eq!(wrong.pointer, "/header");
+    assert!(cx.plugin("cors", &json!({}), "0").is_err(), "it is not in the list");
+    assert!(cx.plugin("no-such", &json!({}), "0").is_err());
+    let deep = Within { depth: MOST_NESTED, ..others };
+    let cx = Build::new(&owner, &services, &names).with_others(&deep);
+    assert_eq!(
+        cx.plugin("key-auth", &json!({}), "0").unwrap_err().reason,
+        "plugins stand in plugins too deep"
+    );
+}
+
+#[test]
+fn credentials_are_keyed_and_other_plugins_have_none() {
+    let catalog = catalog();
+    let config = json!({"key": "auth-one"});
+    let (plugin, credential) = catalog.credential("key-auth", &config).unwrap().unwrap();
+    assert_eq!((plugin, &credential.key[..]), ("key-auth", &b"auth-one"[..]));
+    assert!(catalog.credential("limit-count", &json!({})).unwrap().is_none());
+    assert!(catalog.credential("key-auth", &json!({})).is_err());
+    assert!(catalog.facts(Subsystem::Http, "key-auth").is_some_and(|facts| facts.consumer_schema.is_some()));
+}
