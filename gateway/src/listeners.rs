@@ -103,6 +103,23 @@ pub fn open(
     Ok(all)
 }
 
+/// The same for datagrams.
+///
+/// # Errors
+/// As there.
+pub fn open_udp(
+    boot: &Boot,
+    settings: &mut proxy::Settings,
+    workers: usize,
+) -> anyhow::Result<Vec<Vec<std::net::UdpSocket>>> {
+    if boot.role == Role::ControlPlane {
+        return Ok(Vec::new());
+    }
+    settings.streams.udp.clone_from(&boot.streams.udp);
+    Workers::listen_udp(settings, workers)
+        .map_err(|(addr, error)| cannot_listen(addr, "datagrams", "apisix.stream_proxy.udp", &error))
+}
+
 /// A listener as people are told of it.
 pub fn named(listener: &Listener) -> String {
     let proxied = if listener.proxy_protocol { " (PROXY protocol)" } else { "" };

@@ -43,6 +43,9 @@ fn write(worker: usize, notice: &Notice) {
         Notice::ProxyHeadersRefused { times, why } => tracing::warn!(
             "worker {worker} closed {times} connections to ports that ask for the PROXY protocol; the last one because {why}"
         ),
+        Notice::DatagramsDropped { times } => tracing::warn!(
+            "worker {worker} dropped {times} datagrams: as many UDP sessions as there may be are open (nginx_config.stream.max_udp_sessions), or a server does not keep up"
+        ),
         Notice::Panicked { task, times } => tracing::error!(
             "bug in the gateway: task `{task}` of worker {worker} panicked {times} times and continues; please report the lines above"
         ),

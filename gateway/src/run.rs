@@ -115,11 +115,13 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
     settings.access_log = access_log.as_ref().map(AccessLog::for_workers);
     settings.streams.access_log = stream_log.as_ref().map(AccessLog::for_workers);
     let sockets = listeners::open(&boot, &mut settings, count)?;
+    let datagrams = listeners::open_udp(&boot, &mut settings, count)?;
 
     let compiler = Compiler::new(catalog.clone(), wiring::compile_settings(&boot));
     let (publisher, readers) = Publisher::new(compiler.snapshot(0), count);
     let observer = publisher.observer();
     let mut listens: Vec<String> = settings.listen.iter().map(listeners::named).collect();
+    listens.extend(settings.streams.udp.iter().map(|address| format!("traffic udp://{address}")));
     let export_uri = &boot.prometheus.export_uri;
     for (listener, what, path) in [
         (&admin_listener, "Admin API", ""),
@@ -168,9 +170,10 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
         }));
     }
     let crew = format!("{count} worker{}", if count == 1 { "" } else { "s" });
-    let workers = Workers::start(Arc::new(settings), sockets, readers, &services.meters).context(
-        "cannot start the workers; the process may need more descriptors (`ulimit -n`) or threads",
-    )?;
+    let workers = Workers::start_with(Arc::new(settings), sockets, datagrams, readers, &services.meters)
+        .context(
+            "cannot start the workers; the process may need more descriptors (`ulimit -n`) or threads",
+        )?;
     // Set nowhere else.
     let _ = program.workers.set(workers.watch().clone());
 

@@ -235,6 +235,11 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<proxy::Listener>, workers: usize)
             preread_timeout: boot.streams.preread_timeout,
             real_ip_from: Some(boot.streams.real_ip_from.clone()).filter(|from| !from.is_empty()).map(among),
             access_log: None,
+            udp: Vec::new(),
+            udp_idle_timeout: boot.streams.udp_idle_timeout,
+            // Each has a descriptor of its own, as a connection to an upstream has.
+            max_udp_sessions: saturating(boot.streams.max_udp_sessions).min(share.idle_upstreams.max(1)),
+            udp_queue: saturating(boot.streams.udp_queue),
         },
         proxy_protocol: proxy::ProxyProtocol {
             trusted: boot.proxy_protocol.trusted.clone().map(among),

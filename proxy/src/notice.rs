@@ -15,6 +15,8 @@ pub enum Notice {
     /// Connections that were closed for want of a PROXY protocol header that may be believed; why the last
     /// one was.
     ProxyHeadersRefused { times: u64, why: &'static str },
+    /// Datagrams that were dropped: there were too many sessions, or their server does not keep up.
+    DatagramsDropped { times: u64 },
     /// One of the worker's own tasks panicked and goes on.
     Panicked { task: &'static str, times: u64 },
 }
@@ -26,6 +28,7 @@ pub(crate) struct Notices {
     pub(crate) shortages: Cell<u64>,
     pub(crate) upstreams_closed: Cell<u64>,
     pub(crate) clients_closed: Cell<u64>,
+    pub(crate) datagrams: Cell<u64>,
     proxy_headers: Cell<(u64, &'static str)>,
     panics: Cell<[u64; OWN_TASKS.len()]>,
 }
@@ -55,6 +58,10 @@ impl Notices {
         if times > 0 {
             let (upstreams, clients) = (self.upstreams_closed.take(), self.clients_closed.take());
             tell(Notice::OutOfDescriptors { times, upstreams, clients });
+        }
+        let times = self.datagrams.take();
+        if times > 0 {
+            tell(Notice::DatagramsDropped { times });
         }
         let (times, why) = self.proxy_headers.take();
         if times > 0 {

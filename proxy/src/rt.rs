@@ -10,6 +10,7 @@ pub(crate) mod memory;
 mod tcp;
 #[allow(dead_code, unused_imports, reason = "listeners and upstreams take it up next")]
 pub(crate) mod tls;
+mod udp;
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 pub(crate) use duplex::{Duplex, Line};
 pub(crate) use io::{Io, ReadHalf, WriteHalf, connect};
 pub(crate) use tcp::{Listener, Stream, listen};
+pub(crate) use udp::{Udp, listen_udp};
 
 /// Runs a worker's future to its end on this thread, with local tasks.
 pub(crate) fn run<T: 'static>(future: impl Future<Output = T> + 'static) -> std::io::Result<T> {

@@ -8,8 +8,9 @@
 mod first;
 mod forward;
 pub(crate) mod tcp;
+pub(crate) mod udp;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +36,14 @@ pub struct Streams {
     /// Peers whose PROXY protocol header names the client (`real_ip_from`).
     pub real_ip_from: Option<Arc<dyn Fn(IpAddr) -> bool + Send + Sync>>,
     pub access_log: Option<AccessLog>,
+    /// Where every worker takes datagrams.
+    pub udp: Vec<SocketAddr>,
+    /// With no datagram in either direction for so long, a UDP session ends (`udp_timeout`).
+    pub udp_idle_timeout: Duration,
+    /// UDP sessions of a worker (`max_udp_sessions`); a datagram that would begin one more is dropped.
+    pub max_udp_sessions: usize,
+    /// Bytes of datagrams that wait until a session has its server (`udp_queue`).
+    pub udp_queue: usize,
 }
 
 impl Default for Streams {
@@ -45,6 +54,10 @@ impl Default for Streams {
             preread_timeout: Duration::from_secs(30),
             real_ip_from: None,
             access_log: None,
+            udp: Vec::new(),
+            udp_idle_timeout: Duration::from_secs(60),
+            max_udp_sessions: 16_384,
+            udp_queue: 256 << 10,
         }
     }
 }

@@ -60,6 +60,7 @@ pub(crate) struct Worker {
     /// When connections between two requests are closed, for the stop; none are before it.
     idle_until: Cell<u64>,
     connections: Cell<usize>,
+    pub(crate) udp_sessions: Cell<usize>,
     pub(crate) fetches: Fetches,
     pub(crate) notices: Notices,
     pressure: Arc<AtomicU64>,
@@ -135,6 +136,7 @@ impl Worker {
             stage: Cell::new(Stage::Run),
             idle_until: Cell::new(u64::MAX),
             connections: Cell::new(0),
+            udp_sessions: Cell::new(0),
             fetches: Fetches::default(),
             notices: Notices::default(),
             pressure_seen: Cell::new(pressure.load(Ordering::Relaxed)),

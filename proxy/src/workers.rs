@@ -5,7 +5,7 @@
 )]
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -85,6 +85,21 @@ impl Workers {
         (0..workers).map(set).collect()
     }
 
+    /// The same for datagrams ([`crate::Streams::udp`]).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn listen_udp(
+        settings: &Settings,
+        workers: usize,
+    ) -> Result<Vec<Vec<UdpSocket>>, (SocketAddr, io::Error)> {
+        let open = |worker: usize, addr: &SocketAddr| {
+            rt::listen_udp(*addr, worker > 0 || settings.reuse_port).map_err(|error| (*addr, error))
+        };
+        let set = |worker| settings.streams.udp.iter().map(|addr| open(worker, addr)).collect();
+        (0..workers).map(set).collect()
+    }
+
     /// Starts a worker for each reader and its set of listening sockets. Returns when all of them
     /// serve.
     ///
@@ -93,6 +108,20 @@ impl Workers {
     pub fn start(
         settings: Arc<Settings>,
         sockets: Vec<Vec<TcpListener>>,
+        readers: Vec<Reader>,
+        meters: &Arc<Meters>,
+    ) -> io::Result<Workers> {
+        Workers::start_with(settings, sockets, Vec::new(), readers, meters)
+    }
+
+    /// The same with sockets for datagrams.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_with(
+        settings: Arc<Settings>,
+        sockets: Vec<Vec<TcpListener>>,
+        mut datagrams: Vec<Vec<UdpSocket>>,
         readers: Vec<Reader>,
         meters: &Arc<Meters>,
     ) -> io::Result<Workers> {
@@ -107,6 +136,7 @@ impl Workers {
                 index,
                 settings: settings.clone(),
                 sockets,
+                datagrams: datagrams.get_mut(index).map(std::mem::take).unwrap_or_default(),
                 reader,
                 shard: meters.shard(index),
                 signal: workers.stage.subscribe(),

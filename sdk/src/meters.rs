@@ -112,6 +112,7 @@ struct WorkerCounts {
     idle_clients_closed: AtomicU64,
     idle_upstreams_closed: AtomicU64,
     shortages: AtomicU64,
+    datagrams_dropped: AtomicU64,
     metric_errors: AtomicU64,
     /// Written by the scraping side: series it retired of this shard.
     retired: AtomicU64,
@@ -325,6 +326,11 @@ impl Shard {
     /// Idle connections to upstreams were closed to make room.
     pub fn idle_upstreams_closed(&self, count: u64) {
         add(&self.node.idle_upstreams_closed, count);
+    }
+
+    /// A datagram went nowhere.
+    pub fn datagram_dropped(&self) {
+        add(&self.node.datagrams_dropped, 1);
     }
 
     /// The process had no descriptor for a connection.

@@ -31,6 +31,8 @@ pub enum FaultKind {
     HeadTimeout,
     /// The beginning of a TLS handshake that is none.
     BadClientHello(client_hello::Refusal),
+    /// A stream's first bytes, where they decide.
+    PrereadTimeout,
     BodyTimeout,
     BodyTooLarge,
     BadBody(Refusal),
@@ -137,7 +139,7 @@ impl FaultKind {
     pub fn status(self) -> u16 {
         match self {
             FaultKind::BadRequest(refusal) | FaultKind::BadBody(refusal) => refusal.status(),
-            FaultKind::TlsOnPlainPort | FaultKind::BadClientHello(_) => 400,
+            FaultKind::TlsOnPlainPort | FaultKind::BadClientHello(_) | FaultKind::PrereadTimeout => 400,
             FaultKind::Flood => 429,
             FaultKind::HeadTimeout | FaultKind::BodyTimeout | FaultKind::ClientSlow => 408,
             FaultKind::BodyTooLarge => 413,
@@ -198,6 +200,7 @@ impl FaultKind {
                 "the client sends many HTTP/2 frames that ask for nothing, or resets most requests"
             }
             FaultKind::BadClientHello(refusal) => refusal.as_str(),
+            FaultKind::PrereadTimeout => "the client's first bytes did not arrive in time",
             FaultKind::HeadTimeout => "the request head did not arrive in time",
             FaultKind::BodyTimeout => "the request body did not arrive in time",
             FaultKind::BodyTooLarge => "the request body is larger than allowed",

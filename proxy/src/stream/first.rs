@@ -55,7 +55,7 @@ impl<'a> First<'a> {
         match waited {
             Ok(Ok(())) => {}
             Ok(Err(())) => return Err(Fault::client(FaultKind::ClientGone)),
-            Err(_) => return Err(Fault::client(FaultKind::HeadTimeout)),
+            Err(_) => return Err(Fault::client(FaultKind::PrereadTimeout)),
         }
         let buffer = self.buffer.get_or_insert_with(|| worker.buffers.take());
         if buffer.space().is_empty() {
@@ -66,7 +66,7 @@ impl<'a> First<'a> {
                 self.ended = n == 0;
                 Ok(n > 0)
             }
-            Err(Failed::Timeout) => Err(Fault::client(FaultKind::HeadTimeout)),
+            Err(Failed::Timeout) => Err(Fault::client(FaultKind::PrereadTimeout)),
             Err(_) => Err(Fault::client(FaultKind::ClientGone)),
         }
     }

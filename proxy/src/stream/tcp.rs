@@ -51,7 +51,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, mut io: Io, client: Client, port: 
         },
         Err(fault) => Outcome::Failed(*fault),
     };
-    if !matches!(outcome, Outcome::Relayed(Ended::Closed | Ended::Idle)) {
+    if matches!(outcome, Outcome::Relayed(Ended::Broken(_))) {
         // What it got is not whole, and it must see that.
         io.abort();
     }

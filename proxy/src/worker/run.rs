@@ -1,7 +1,7 @@
 //! A worker's life: its start, its own tasks, its end.
 
 use std::io;
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use crate::accept::accept;
 use crate::clock::TICK;
 use crate::rt;
 use crate::settings::Settings;
+use crate::stream;
 use crate::workers::{Stage, Watch};
 
 /// What a worker is started with.
@@ -27,6 +28,7 @@ pub(crate) struct Start {
     pub(crate) index: usize,
     pub(crate) settings: Arc<Settings>,
     pub(crate) sockets: Vec<TcpListener>,
+    pub(crate) datagrams: Vec<UdpSocket>,
     pub(crate) reader: Reader,
     pub(crate) shard: Shard,
     pub(crate) signal: rt::Signal,
@@ -39,7 +41,8 @@ pub(crate) struct Start {
 
 /// Serves until the signal says to stop, and all has ended or was given up.
 pub(crate) async fn serve(start: Start) -> io::Result<()> {
-    let Start { index, settings, sockets, reader, shard, mut signal, pressure, watch, ready } = start;
+    let Start { index, settings, sockets, datagrams, reader, shard, mut signal, pressure, watch, ready } =
+        start;
     let worker = Worker::new(index, settings, reader, shard, pressure, watch);
     for (socket, listener) in sockets.into_iter().zip(&worker.settings.listen) {
         let (local, front) = (socket.local_addr()?, listener.front()?);
@@ -49,6 +52,11 @@ pub(crate) async fn serve(start: Start) -> io::Result<()> {
         worker.keep(0, move |worker| {
             accept(worker, socket.clone(), local, front, proxy_protocol, signal.clone())
         });
+    }
+    for socket in datagrams {
+        let local = socket.local_addr()?;
+        let socket = Rc::new(rt::Udp::new(socket)?);
+        worker.keep(0, move |worker| stream::udp::listen(worker, socket.clone(), local));
     }
     // Nobody listens if the start was given up meanwhile.
     let _ = ready.send(());
@@ -63,7 +71,9 @@ pub(crate) async fn serve(start: Start) -> io::Result<()> {
     worker.clock.wake_all();
     let deadline = worker.clock.after(worker.settings.drain_timeout);
     let mut idle_told = false;
-    while worker.connections.get() > 0 && !worker.clock.is_over(deadline) && worker.stage.get() != Stage::Stop
+    while worker.connections.get() + worker.udp_sessions.get() > 0
+        && !worker.clock.is_over(deadline)
+        && worker.stage.get() != Stage::Stop
     {
         rt::sleep(Duration::from_millis(10)).await;
         worker.stage.set(Stage::Drain.max(*signal.borrow()));

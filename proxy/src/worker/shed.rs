@@ -31,6 +31,13 @@ impl Worker {
         }
     }
 
+    /// A datagram goes nowhere.
+    #[cold]
+    pub(crate) fn drop_datagram(&self) {
+        self.shard.datagram_dropped();
+        count(&self.notices.datagrams, 1);
+    }
+
     /// Asks the other workers for descriptors.
     pub(crate) fn ask_for_descriptors(&self) {
         self.pressure.fetch_add(1, Ordering::Relaxed);

@@ -162,7 +162,12 @@ fn own(page: &mut Page<'_>, settings: &Settings, collected: &Collected, facts: &
     );
     page.line("metric_series_evicted_total", "", "", collected.evicted);
     type Of = fn(&WorkerCounts) -> &AtomicU64;
-    let counters: [(&str, &str, Of); 8] = [
+    let counters: [(&str, &str, Of); 9] = [
+        (
+            "datagrams_dropped_total",
+            "UDP datagrams dropped, as there were too many sessions or their server did not keep up",
+            |node| &node.datagrams_dropped,
+        ),
         ("descriptor_shortages_total", "Times no file descriptor was left for a connection", |node| {
             &node.shortages
         }),
