@@ -84,6 +84,7 @@ plugins! {
     TrafficSplit(traffic_split::TrafficSplit),
     Redirect(redirect::Redirect),
     ResponseRewrite(response_rewrite::ResponseRewrite),
+    GrpcWeb(grpc_web::GrpcWeb),
     PublicApi(public_api::PublicApi),
     Prometheus(prometheus::Prometheus),
     ErrorPage(error_page::ErrorPage),

@@ -2,15 +2,26 @@
 
 use crate::shell::{cargo, output, root, run};
 use anyhow::{Result, bail};
+use std::path::Path;
 use std::process::Command;
 
 /// Program and the Debian package that brings it.
-const DEBIAN: [(&str, &str); 4] =
-    [("curl", "curl"), ("ab", "apache2-utils"), ("python3", "python3-minimal"), ("strace", "strace")];
+const DEBIAN: [(&str, &str); 7] = [
+    ("curl", "curl"),
+    ("ab", "apache2-utils"),
+    ("python3", "python3-minimal"),
+    ("strace", "strace"),
+    ("nghttp", "nghttp2-client"),
+    ("h2load", "nghttp2-client"),
+    ("go", "golang-go"),
+];
+
+const H2SPEC: &str = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1";
 
 pub fn install() -> Result<()> {
     programs()?;
-    python()
+    python()?;
+    h2spec()
 }
 
 /// Packages of PyPI that cases drive the gateway with, in a folder of their own.
@@ -25,6 +36,16 @@ fn python() -> Result<()> {
     let pip = folder.join("bin/pip");
     run(Command::new(pip).args(["install", "--quiet", "--requirement"]).arg(&wanted))?;
     std::fs::write(stamp, text)?;
+    Ok(())
+}
+
+/// Tests of HTTP/2 servers, from the Go module proxy.
+fn h2spec() -> Result<()> {
+    let tools = root().join("target/tools");
+    if !tools.join("h2spec").is_file() {
+        println!("h2spec is missing; installing it by go");
+        run(Command::new("go").args(["install", H2SPEC]).env("GOBIN", tools))?;
+    }
     Ok(())
 }
 
