@@ -33,7 +33,7 @@ pub fn start(boot: &Boot, data: &Path) -> anyhow::Result<()> {
         LogLevel::Error | LogLevel::Crit | LogLevel::Alert | LogLevel::Emerg => "error",
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| {
-        EnvFilter::new(format!("{directive},hyper=warn,hickory_resolver=error,hickory_proto=error"))
+        EnvFilter::new(format!("{directive},hyper=warn,hickory_resolver=error,hickory_proto=error,h2=error"))
     });
     let place = boot.error_log.as_deref().map_or(Place::Stderr, |written| Place::new(written, data));
     let (writer, terminal) = match place {

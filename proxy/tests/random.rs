@@ -88,6 +88,106 @@ fn bytes(rng: &mut Rng, samples: &[&str]) -> Vec<u8> {
     bytes
 }
 
+/// One frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// A block of fields, each as a literal or by its number (RFC 7541).
+fn block(rng: &mut Rng) -> Vec<u8> {
+    let mut block = vec![[0x82, 0x83][rng.usize(..2)], 0x86];
+    let mut literal = |number: u8, name: &[u8], value: &[u8]| {
+        block.push(number);
+        if number == 0 {
+            block.push(name.len() as u8);
+            block.extend(name);
+        }
+        block.push(value.len() as u8);
+        block.extend(value);
+    };
+    literal(
+        4,
+        b"",
+        [&b"/a"[..], b"/a?b=c", b"/filtered", b"/held?x", b"/ws", b"*", b"/%2e%2e/a", b"/ a"][rng.usize(..8)],
+    );
+    literal(1, b"", [&b"a"[..], b"a:80", b"b c", b"", b"user@a"][rng.usize(..5)]);
+    for _ in 0..rng.usize(..4) {
+        let fields: [(&[u8], &[u8]); 16] = [
+            (b"content-length", b"5"),
+            (b"content-length", b"0"),
+            (b"content-length", b"+5"),
+            (b"host", b"a"),
+            (b"host", b"b"),
+            (b"connection", b"x"),
+            (b"transfer-encoding", b"chunked"),
+            (b"upgrade", b"websocket"),
+            (b"te", b"trailers"),
+            (b"te", b"gzip"),
+            (b"expect", b"100-continue"),
+            (b"cookie", b"a=b"),
+            (b"x", b"a\r\nb: c"),
+            (b"Upper", b"case"),
+            (b":path", b"/again"),
+            (b"x-forwarded-for", b"1.2.3.4"),
+        ];
+        let (name, value) = fields[rng.usize(..fields.len())];
+        literal(0, name, value);
+    }
+    block
+}
+
+/// A client's HTTP/2, with some of its bytes changed.
+fn frames(rng: &mut Rng) -> Vec<u8> {
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    if rng.u8(..) > 20 {
+        let window = [0, 1, 65_535, 1 << 31][rng.usize(..4)];
+        let setting = [&[0, 4][..], &u32::to_be_bytes(window)].concat();
+        bytes.extend(frame(4, 0, 0, if rng.bool() { &[] } else { &setting }));
+    }
+    let mut next = 1;
+    for _ in 0..rng.usize(..12) {
+        let stream = if rng.u8(..) < 30 { rng.u32(..9) } else { next };
+        let number = rng.u32(..).to_be_bytes();
+        let sent = match rng.u8(..14) {
+            0..=4 => {
+                next += 2;
+                let flags = [5, 5, 4, 1, 0][rng.usize(..5)];
+                let mut sent = frame(1, flags, next, &block(rng));
+                if flags & 4 == 0 && rng.u8(..) > 50 {
+                    sent.extend(frame(9, 4, next, &[]));
+                }
+                sent
+            }
+            5..=7 => {
+                frame(0, [0, 1][rng.usize(..2)], stream, [&b"hello"[..], b"", b"abcdef"][rng.usize(..3)])
+            }
+            8 => frame(3, 0, stream, &number),
+            9 => frame(8, 0, [0, stream][rng.usize(..2)], &number),
+            10 => frame(6, rng.u8(..2), 0, &[0; 8]),
+            11 => frame(1, 5, stream, &[0, 1, b'x', 1, b'y']),
+            12 => frame(2, 0, stream, &[0, 0, 0, 1, 9]),
+            _ => frame(rng.u8(..), rng.u8(..), stream, &number),
+        };
+        bytes.extend(sent);
+    }
+    for _ in 0..[0, 0, 0, 1, 3][rng.usize(..5)] {
+        let at = rng.usize(..bytes.len());
+        match rng.u8(..3) {
+            0 => bytes[at] = rng.u8(..),
+            1 => drop(bytes.remove(at)),
+            _ => bytes.truncate(at.max(1)),
+        }
+        if bytes.is_empty() {
+            bytes.push(b'P');
+        }
+    }
+    bytes
+}
+
 fn schedule(rng: &mut Rng) -> Schedule {
     Schedule {
         seed: rng.u64(..),
@@ -139,7 +239,7 @@ fn check_passed_on(mut bytes: &[u8], about: &str) {
 /// What one connection to a server brought.
 type Heard = Rc<RefCell<Vec<u8>>>;
 
-async fn exchange(seed: u64, gateway: &Gateway) {
+async fn exchange(seed: u64, gateway: &Gateway, h2: bool) {
     let about = format!("seed {seed}");
     let mut rng = Rng::with_seed(seed);
     let heard: Rc<RefCell<Vec<Heard>>> = Rc::default();
@@ -180,8 +280,9 @@ async fn exchange(seed: u64, gateway: &Gateway) {
             Some(theirs)
         });
     }
-    let end = gateway.connect(schedule(&mut rng), schedule(&mut rng));
-    let asked = bytes(&mut rng, REQUESTS);
+    let (theirs, ours) = (schedule(&mut rng), schedule(&mut rng));
+    let end = if h2 { gateway.connect_any(theirs, ours) } else { gateway.connect(theirs, ours) };
+    let asked = if h2 { frames(&mut rng) } else { bytes(&mut rng, REQUESTS) };
     let mut got = Vec::new();
     // A gateway that reads no further for now leaves the client waiting; it ends all the same.
     let _ = testing::within(Duration::from_secs(1), end.write_all(&asked)).await;
@@ -206,7 +307,7 @@ async fn exchange(seed: u64, gateway: &Gateway) {
     support::settle(gateway, &about).await;
     gateway.close_idle_upstreams();
     testing::turn().await;
-    assert!(got.is_empty() || b"HTTP/1.1 ".starts_with(&got[..got.len().min(9)]), "{about}: {got:?}");
+    assert!(h2 || got.is_empty() || b"HTTP/1.1 ".starts_with(&got[..got.len().min(9)]), "{about}: {got:?}");
     for bytes in heard.borrow().iter() {
         check_passed_on(&bytes.borrow(), &about);
     }
@@ -214,6 +315,15 @@ async fn exchange(seed: u64, gateway: &Gateway) {
 
 #[test]
 fn random_bytes_do_no_harm() {
+    run(false);
+}
+
+#[test]
+fn random_frames_do_no_harm() {
+    run(true);
+}
+
+fn run(h2: bool) {
     let rounds: u64 = std::env::var("SLUICE_RANDOM").map_or(2000, |text| text.parse().unwrap());
     let workers = rounds.div_ceil(EACH);
     // One thread would take its time over a million.
@@ -232,7 +342,7 @@ fn random_bytes_do_no_harm() {
                 support::with_gateways(settings, 1, async move |mut gateways, meters| {
                     let gateway = gateways.next().unwrap();
                     for seed in worker * EACH..rounds.min((worker + 1) * EACH) {
-                        exchange(seed, &gateway).await;
+                        exchange(seed, &gateway, h2).await;
                     }
                     support::check_panics(&meters, &format!("up to seed {}", (worker + 1) * EACH));
                 });

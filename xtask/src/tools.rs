@@ -2,7 +2,6 @@
 
 use crate::shell::{cargo, output, root, run};
 use anyhow::{Result, bail};
-use std::path::Path;
 use std::process::Command;
 
 /// Program and the Debian package that brings it.
