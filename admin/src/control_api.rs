@@ -96,6 +96,12 @@ impl ControlApi {
                     )),
                 }
             }
+            (&Method::GET, ["v1", "discovery", kind, "dump"]) => match self.program.discovered(kind) {
+                Some(dump) => ok(&dump),
+                None => {
+                    Err(ErrorAnswer::new(StatusCode::NOT_FOUND, format!("discovery {kind} is not in use")))
+                }
+            },
             (&Method::GET, ["v1", "healthcheck"]) => {
                 let checkers = self.program.health();
                 let shown = self.shown(request);

@@ -39,6 +39,11 @@ pub trait Program: Send + Sync {
     /// Reads the files again, as SIGHUP does.
     fn reload(&self) -> Reloading<'_>;
 
+    /// What a service registry knows, as APISIX shows it; `None` if nobody asks it.
+    fn discovered(&self, _kind: &str) -> Option<Value> {
+        None
+    }
+
     /// What health checks have found.
     fn health(&self) -> Vec<control::health::Checker> {
         Vec::new()

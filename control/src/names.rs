@@ -19,6 +19,8 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
+use crate::discovery::{self, Discovery, Registries};
+
 pub use system::System;
 
 /// Look-ups under way at a time.
@@ -60,6 +62,7 @@ pub struct Resolver {
     under_way: FuturesUnordered<Answering>,
     known: Known,
     failed: Vec<Failure>,
+    registries: Registries,
 }
 
 /// A name that could not be looked up, and could before.
@@ -84,13 +87,17 @@ struct Host {
     error: Option<String>,
 }
 
-/// The addresses of names, as compiling asks for them.
+/// The addresses of names and the nodes of services, as compiling asks for them.
 #[derive(Debug, Default)]
-pub struct Known(HashMap<String, Vec<IpAddr>>);
+pub struct Known(HashMap<String, Vec<IpAddr>>, discovery::Known);
 
 impl sdk::build::Names for Known {
     fn addresses(&self, host: &str) -> Vec<IpAddr> {
         self.0.get(host).cloned().unwrap_or_default()
+    }
+
+    fn nodes(&self, service: &discovery::Service) -> Vec<model::Node> {
+        self.1.nodes(service)
     }
 }
 
@@ -110,7 +117,20 @@ impl Resolver {
             under_way: FuturesUnordered::new(),
             known: Known::default(),
             failed: Vec::new(),
+            registries: Registries::new(Vec::new()),
         }
+    }
+
+    /// Asks these registries for services.
+    pub fn with_registries(mut self, registries: Vec<Arc<dyn Discovery>>) -> Resolver {
+        self.registries = Registries::new(registries);
+        self.known.1 = self.registries.known();
+        self
+    }
+
+    /// What registries know.
+    pub fn discovered(&self) -> discovery::Known {
+        self.known.1.clone()
     }
 
     pub fn known(&self) -> &Known {
@@ -118,7 +138,11 @@ impl Resolver {
     }
 
     /// Replaces the names that are wanted; forgets all others.
-    pub fn want(&mut self, hosts: &BTreeSet<String>) {
+    pub fn want(&mut self, names: &BTreeSet<String>) {
+        let (services, hosts): (BTreeSet<String>, BTreeSet<String>) =
+            names.iter().cloned().partition(|name| name.contains('\0'));
+        self.registries.want(&services);
+        let hosts = &hosts;
         self.hosts.retain(|host, state| {
             let wanted = hosts.contains(host);
             if !wanted {
@@ -154,6 +178,7 @@ impl Resolver {
                         return host;
                     }
                 }
+                service = self.registries.changed() => return service,
                 () = wake => {}
             }
         }
@@ -161,14 +186,14 @@ impl Resolver {
 
     /// Whether every wanted name was answered or failed at least once.
     pub fn is_settled(&self) -> bool {
-        self.hosts.values().all(|host| host.answered)
+        self.hosts.values().all(|host| host.answered) && self.registries.is_settled()
     }
 
     /// Names that cannot be looked up now, and why.
     pub fn failing(&self) -> Vec<(String, String)> {
         let failing =
             self.hosts.iter().filter_map(|(host, state)| Some((host.clone(), state.error.clone()?)));
-        let mut failing: Vec<_> = failing.collect();
+        let mut failing: Vec<_> = failing.chain(self.registries.failing()).collect();
         failing.sort();
         failing
     }

@@ -16,6 +16,7 @@ use model::{Desired, Key, Kind, Rejected};
 use snapshot::{Compiled, Compiler, Publisher, Touched, Watched};
 use tokio::sync::{mpsc, watch};
 
+use crate::discovery;
 use crate::fold::Fold;
 use crate::health::{Monitor, Prober};
 use crate::names::{Failure, Resolver};
@@ -59,6 +60,7 @@ pub struct Handle {
     commands: mpsc::UnboundedSender<Command>,
     report: watch::Receiver<Arc<Report>>,
     health: Monitor,
+    discovered: discovery::Known,
 }
 
 #[derive(Debug)]
@@ -87,6 +89,7 @@ impl Pipeline {
         let (report, reports) = watch::channel(Arc::new(Report::default()));
         let (watched, changes) = watch::channel(Arc::default());
         let (prober, health) = Prober::new(changes);
+        let discovered = resolver.discovered();
         let pipeline = Pipeline {
             changes: store.watch(),
             fold: Fold::default(),
@@ -101,7 +104,7 @@ impl Pipeline {
             rejected: Default::default(),
             of_a_file: !store.writable(),
         };
-        (pipeline, Handle { commands: to_us, report: reports, health })
+        (pipeline, Handle { commands: to_us, report: reports, health, discovered })
     }
 
     /// Runs until the store is gone or every [`Handle`] is.
@@ -325,7 +328,11 @@ impl Pipeline {
                 if batch.changes == 1 { "" } else { "s" },
             );
         } else {
-            let hosts: Vec<&str> = batch.touched.hosts.iter().map(String::as_str).collect();
+            let hosts = batch.touched.hosts.iter().map(|name| match discovery::Service::of_key(name) {
+                Some(service) => format!("{} of {}", service.service_name, service.kind),
+                None => name.clone(),
+            });
+            let hosts: Vec<String> = hosts.collect();
             tracing::info!("addresses changed: {}, {ms:.1} ms", hosts.join(", "));
         }
     }
@@ -358,6 +365,11 @@ impl Handle {
     /// How things stand.
     pub fn report(&self) -> Arc<Report> {
         self.report.borrow().clone()
+    }
+
+    /// What service registries know.
+    pub fn discovered(&self) -> &discovery::Known {
+        &self.discovered
     }
 
     /// What health checks have found.

@@ -142,6 +142,10 @@ impl Program for Running {
         })
     }
 
+    fn discovered(&self, kind: &str) -> Option<Value> {
+        self.pipeline.discovered().dump(kind)
+    }
+
     fn health(&self) -> Vec<control::health::Checker> {
         self.pipeline.health().report()
     }

@@ -133,7 +133,9 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
             listens.push(format!("{what} http://{address}{path}"));
         }
     }
-    let (pipeline, mut handle) = Pipeline::new(&*store, compiler, publisher, Resolver::new(&boot.resolver));
+    let registries = adapters::registries(&boot.discovery).map_err(|why| anyhow::anyhow!(why))?;
+    let resolver = Resolver::new(&boot.resolver).with_registries(registries);
+    let (pipeline, mut handle) = Pipeline::new(&*store, compiler, publisher, resolver);
     let program = Arc::new(Running {
         observer,
         pipeline: handle.clone(),

@@ -118,6 +118,7 @@ pub fn compile_settings(boot: &Boot) -> snapshot::compile::Settings {
             requests: upstream.requests,
         },
         health_checks: boot.health_checks,
+        registries: boot.discovery.keys().cloned().collect(),
         env: Arc::new(crate::files::env),
     }
 }

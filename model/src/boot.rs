@@ -54,6 +54,8 @@ pub struct Boot {
     /// `apisix.show_upstream_status_in_response_header`: always, not only for 5xx.
     pub show_upstream_status: bool,
     pub resolver: Resolver,
+    /// `discovery` by registry, as written.
+    pub discovery: Map<String, Value>,
     /// `false` for `apisix.disable_upstream_healthcheck`.
     pub health_checks: bool,
     /// Peers whose `X-Forwarded-*` are believed; `None` if the key is absent.

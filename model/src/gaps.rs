@@ -130,10 +130,10 @@ pub const LUA: &Gap = &Gap {
 };
 
 pub const DISCOVERY: &Gap = &Gap {
-    why: "service discovery is done by DNS alone",
+    why: "that registry is not asked yet",
     hint: "list the servers as `nodes`, or use a DNS name of the registry",
     effect: Effect::Refused,
-    asked_by: &[Ask::UpstreamOther("discovery_type", &["dns"])],
+    asked_by: &[Ask::UpstreamOther("discovery_type", &["dns", "consul", "consul_kv", "eureka", "nacos"])],
 };
 
 pub const HTTPS_PROBES: &Gap = &Gap {
@@ -441,7 +441,7 @@ pub fn samples() -> Vec<(Effect, Kind, &'static str, Value)> {
                     }
                 }
                 Ask::UpstreamOther(name, _) => {
-                    let others = in_upstreams(name, json!("nacos"));
+                    let others = in_upstreams(name, json!("kubernetes"));
                     others.into_iter().for_each(|(kind, v)| add(gap.effect, kind, v));
                 }
                 Ask::PluginFlag(plugin, field) => {

@@ -49,13 +49,36 @@ pub struct Upstream {
 }
 
 /// A service registry's view of an upstream.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Discovery {
     pub service_name: String,
     /// The registry: `dns`, `consul`, …
     pub kind: String,
     pub namespace_id: Option<String>,
     pub group_name: Option<String>,
+}
+
+impl Discovery {
+    /// A name for it that no host can have, by which it is looked up beside hosts.
+    pub fn key(&self) -> String {
+        let part = |part: &Option<String>| part.clone().unwrap_or_default();
+        format!(
+            "{}\0{}\0{}\0{}",
+            self.kind,
+            self.service_name,
+            part(&self.namespace_id),
+            part(&self.group_name)
+        )
+    }
+
+    /// The service of such a name; `None` for a host.
+    pub fn of_key(key: &str) -> Option<Discovery> {
+        let mut parts = key.split('\0').map(str::to_owned);
+        let (kind, service_name) = (parts.next()?, parts.next()?);
+        let mut part = || parts.next().map(|part| Some(part).filter(|part| !part.is_empty()));
+        let (namespace_id, group_name) = (part()?, part()?);
+        Some(Discovery { service_name, kind, namespace_id, group_name })
+    }
 }
 
 /// How a node is chosen.

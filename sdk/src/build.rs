@@ -84,6 +84,11 @@ pub trait Names {
     /// Known addresses of a host; empty while it is not resolved. The name is
     /// remembered, so that the control plane looks it up and compiles again.
     fn addresses(&self, host: &str) -> Vec<IpAddr>;
+
+    /// Known nodes of a service of a registry; none while the registry has not told of any.
+    fn nodes(&self, _discovery: &model::upstream::Discovery) -> Vec<model::Node> {
+        Vec::new()
+    }
 }
 
 /// Builds the plugins that stand in another plugin's configuration. Implemented by the catalog.

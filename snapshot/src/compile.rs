@@ -65,6 +65,8 @@ pub struct Settings {
     pub keepalive: Keepalive,
     /// `false` for `apisix.disable_upstream_healthcheck`.
     pub health_checks: bool,
+    /// The service registries of the boot file.
+    pub registries: BTreeSet<String>,
     /// Reads environment variables.
     pub env: Arc<Env>,
 }
@@ -79,6 +81,7 @@ impl Default for Settings {
             timeouts: Timeouts::default(),
             keepalive: Keepalive::default(),
             health_checks: true,
+            registries: BTreeSet::new(),
             env: Arc::new(|_| None),
         }
     }

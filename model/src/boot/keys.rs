@@ -36,7 +36,6 @@ const LUA: &str = "it is about Lua, and plugins here are native";
 const NO_NGINX: &str = "it goes into nginx.conf, and there is no nginx underneath";
 const SIZED_ALONE: &str = "this memory is sized by itself";
 const NO_TLS: &str = gaps::TLS.why;
-const NO_DISCOVERY: &str = gaps::DISCOVERY.why;
 const NO_ETCD: &str = gaps::ETCD.why;
 const STREAMED: &str = "bodies are always streamed";
 
@@ -239,7 +238,7 @@ pub const ROWS: &[Row] = &[
     used("plugin_attr.proxy-mirror.max_body_size", Shape::Size),
     used("plugin_attr.redirect.https_port", Shape::Port),
     used("plugin_attr.*", Shape::Any),
-    idle("discovery", NO_DISCOVERY),
+    used("discovery.*", Shape::Any),
     idle("wasm", gaps::WASM.why),
     idle("xrpc", gaps::STREAM_PROTOCOLS.why),
     idle("ext-plugin", gaps::RUNNERS.why),

@@ -60,6 +60,7 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
         server_tokens: apisix.bool("/enable_server_tokens", true),
         show_upstream_status: apisix.bool("/show_upstream_status_in_response_header", false),
         resolver: resolver(apisix)?,
+        discovery: file.get("/discovery").and_then(Value::as_object).cloned().unwrap_or_default(),
         health_checks: !apisix.bool("/disable_upstream_healthcheck", false),
         trusted_addresses: apisix.read("/trusted_addresses", |value| shape::list(value, shape::network)),
         workers: workers(file, lookup)?,

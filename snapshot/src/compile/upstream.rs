@@ -33,7 +33,11 @@ pub(super) fn upstream(
 ) -> Result<Upstream, Invalid> {
     let scheme = scheme(from.scheme)?;
     let endpoints = match &from.discovery {
-        Some(discovery) => endpoints(&[discovered(discovery, from.scheme)?], from.scheme, names),
+        // Without name servers of its own, the registry `dns` is the names of the system.
+        Some(discovery) if discovery.kind == "dns" && !defaults.registries.contains("dns") => {
+            endpoints(&[discovered(discovery, from.scheme)?], from.scheme, names)
+        }
+        Some(discovery) => endpoints(&names.nodes(discovery), from.scheme, names),
         None => endpoints(&from.nodes, from.scheme, names),
     };
     let mut upstream = Upstream::new(id, 0, endpoints, policy(from)?);
@@ -142,7 +146,7 @@ fn policy(from: &model::Upstream) -> Result<Policy, Invalid> {
     })
 }
 
-/// The registry, `dns` so far, is a name that is looked up, with a port or the scheme's own.
+/// A name that is looked up, with a port or the scheme's own.
 fn discovered(from: &written::Discovery, scheme: written::Scheme) -> Result<model::Node, Invalid> {
     let Some((host, port)) =
         sdk::build::split_authority(&from.service_name, scheme.default_port().unwrap_or(80))

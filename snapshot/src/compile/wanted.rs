@@ -103,4 +103,9 @@ impl Names for Recorder<'_> {
         self.asked.borrow_mut().insert(host);
         addresses
     }
+
+    fn nodes(&self, discovery: &model::upstream::Discovery) -> Vec<model::Node> {
+        self.asked.borrow_mut().insert(discovery.key());
+        self.names.nodes(discovery)
+    }
 }

@@ -1,0 +1,310 @@
+//! Consul: the catalog of services and those of their instances that pass their checks.
+//!
+//! With `keepalive` the catalog and the health of all nodes are asked with an index, so that Consul
+//! answers when something has changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use control::discovery::{Asking, Discovery, Found, Service, dump};
+use hyper::Method;
+use model::Node;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::http::{Answer, Server, Timeouts, encoded, first};
+
+/// Services that no gateway is for.
+const OWN: &str = "consul";
+/// Consul may answer later than asked, by a sixteenth of the time.
+const LATER: u64 = 16;
+/// The rest after an answer that has nothing new.
+const AGAIN: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub struct Consul {
+    config: Value,
+    settings: Settings,
+    servers: Vec<Server>,
+    /// Of the catalog and of the health of nodes, as of the last answer.
+    seen: [AtomicU64; 2],
+}
+
+#[derive(Debug, Deserialize)]
+struct Settings {
+    servers: Vec<String>,
+    #[serde(default)]
+    token: String,
+    #[serde(default = "three")]
+    fetch_interval: u64,
+    #[serde(default = "yes")]
+    keepalive: bool,
+    #[serde(default = "one")]
+    weight: u32,
+    #[serde(default)]
+    timeout: Timeouts,
+    #[serde(default)]
+    sort_type: String,
+    #[serde(default)]
+    skip_services: Vec<String>,
+    default_service: Option<DefaultService>,
+}
+
+/// What a service has that Consul does not know.
+#[derive(Debug, Deserialize)]
+pub(crate) struct DefaultService {
+    host: String,
+    port: u16,
+}
+
+pub(crate) fn three() -> u64 {
+    3
+}
+
+pub(crate) fn yes() -> bool {
+    true
+}
+
+pub(crate) fn one() -> u32 {
+    1
+}
+
+impl DefaultService {
+    pub(crate) fn node(&self, weight: u32) -> Node {
+        Node { host: self.host.clone(), port: self.port, weight, priority: 0, metadata: None }
+    }
+}
+
+impl Consul {
+    pub fn new(config: &Value) -> Result<Consul, String> {
+        let settings: Settings = crate::settings(config)?;
+        let servers = settings.servers.iter().map(|url| Server::parse(url)).collect::<Result<_, _>>()?;
+        Ok(Consul { config: config.clone(), settings, servers, seen: Default::default() })
+    }
+
+    async fn get(&self, server: &Server, path: &str, wait: Option<u64>) -> Result<Answer, String> {
+        get(server, path, &self.settings.token, self.settings.timeout, wait).await
+    }
+
+    /// Waits until the catalog or the health of a node has changed since it was seen.
+    async fn wait(&self, server: &Server) -> Result<(), String> {
+        let [catalog, health] = &self.seen;
+        let watch = async |path: &str, seen: &AtomicU64| {
+            loop {
+                let index = seen.load(Ordering::Relaxed);
+                let answer = self.get(server, path, Some(index)).await?;
+                let now = index_of(&answer);
+                if now == 0 || now != index {
+                    return Ok::<(), String>(());
+                }
+                // A server that does not wait must not be asked without end.
+                tokio::time::sleep(AGAIN).await;
+            }
+        };
+        tokio::select! {
+            done = watch("/v1/catalog/services", catalog) => done,
+            done = watch("/v1/health/state/any", health) => done,
+        }
+    }
+
+    async fn services(&self, server: &Server) -> Result<BTreeMap<String, Vec<Node>>, String> {
+        let catalog = self.get(server, "/v1/catalog/services", None).await?;
+        let health = self.get(server, "/v1/health/state/any", None).await?;
+        let listed = catalog.json()?;
+        let Some(listed) = listed.as_object() else {
+            return Err(format!("{}: the catalog is not an object", server.authority));
+        };
+        let mut services = BTreeMap::new();
+        for name in listed.keys() {
+            if name == OWN || self.settings.skip_services.contains(name) {
+                continue;
+            }
+            let path = format!("/v1/health/service/{}?passing=true", encoded(name));
+            let mut nodes = nodes(&self.get(server, &path, None).await?.json()?, self.settings.weight);
+            match self.settings.sort_type.as_str() {
+                "host_sort" => nodes.sort_by(|a, b| a.host.cmp(&b.host)),
+                "port_sort" => nodes.sort_by_key(|node| node.port),
+                "combine_sort" => nodes.sort_by(|a, b| (&a.host, a.port).cmp(&(&b.host, b.port))),
+                _ => {}
+            }
+            if !nodes.is_empty() {
+                services.insert(name.clone(), nodes);
+            }
+        }
+        // What came while the services were asked for is seen with the next answer.
+        for (seen, answer) in self.seen.iter().zip([&catalog, &health]) {
+            seen.store(index_of(answer), Ordering::Relaxed);
+        }
+        Ok(services)
+    }
+}
+
+impl Discovery for Consul {
+    fn kind(&self) -> &'static str {
+        "consul"
+    }
+
+    fn id(&self, service: &Service) -> String {
+        service.service_name.clone()
+    }
+
+    fn ask<'a>(&'a self, wanted: &'a BTreeSet<Service>) -> Asking<'a> {
+        Box::pin(async move {
+            let waits = self.settings.keepalive && self.seen[0].load(Ordering::Relaxed) > 0;
+            let answer = first(&self.servers, |server| async move {
+                if waits {
+                    self.wait(server).await?;
+                }
+                self.services(server).await
+            });
+            let mut services = match answer.await {
+                Ok(services) => services,
+                Err(error) => {
+                    // A server that came back may count anew.
+                    self.seen.iter().for_each(|seen| seen.store(0, Ordering::Relaxed));
+                    return Err(error);
+                }
+            };
+            if let Some(default) = &self.settings.default_service {
+                for service in wanted {
+                    let nodes = services.entry(service.service_name.clone());
+                    nodes.or_insert_with(|| vec![default.node(self.settings.weight)]);
+                }
+            }
+            let pause = match self.settings.keepalive {
+                true => Duration::from_secs(1),
+                false => Duration::from_secs(self.settings.fetch_interval.max(1)),
+            };
+            Ok(Found { services, complete: true, pause })
+        })
+    }
+
+    fn dump(&self, services: &BTreeMap<String, Vec<Node>>) -> Value {
+        dump(&self.config, services)
+    }
+}
+
+/// One question to Consul; with an index it answers when that is no longer the newest.
+pub(crate) async fn get(
+    server: &Server,
+    path: &str,
+    token: &str,
+    timeouts: Timeouts,
+    index: Option<u64>,
+) -> Result<Answer, String> {
+    let token = [("x-consul-token", token)];
+    let headers: &[(&str, &str)] = if token[0].1.is_empty() { &[] } else { &token };
+    let seconds = timeouts.wait.clamp(1, 600);
+    let (path, wait) = match index {
+        None => (path.to_owned(), 0),
+        Some(index) => {
+            let sign = if path.contains('?') { '&' } else { '?' };
+            (format!("{path}{sign}index={index}&wait={seconds}s"), seconds + seconds / LATER + 1)
+        }
+    };
+    server.ask(Method::GET, &path, headers, timeouts, Duration::from_secs(wait)).await
+}
+
+pub(crate) fn index_of(answer: &Answer) -> u64 {
+    let index = answer.headers.get("x-consul-index").and_then(|index| index.to_str().ok());
+    index.and_then(|index| index.parse().ok()).unwrap_or(0)
+}
+
+/// The instances of a service; entries that are none are left out.
+fn nodes(body: &Value, weight: u32) -> Vec<Node> {
+    let mut nodes: Vec<Node> = Vec::new();
+    let mut known = BTreeSet::new();
+    for entry in body.as_array().into_iter().flatten() {
+        let Some(service) = entry.get("Service") else { continue };
+        // An instance without an address of its own is at its node's.
+        let text = |value: &Value, name: &str| {
+            value.get(name).and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned)
+        };
+        let address = text(service, "Address").or_else(|| text(entry.get("Node")?, "Address"));
+        let Some(host) = address else { continue };
+        let port = crate::port(service.get("Port")).filter(|port| *port > 0).unwrap_or(80);
+        if known.insert((host.clone(), port)) {
+            let metadata = service.get("Meta").and_then(Value::as_object);
+            let metadata = metadata.filter(|metadata| !metadata.is_empty()).cloned();
+            nodes.push(Node { host, port, weight, priority: 0, metadata });
+        }
+    }
+    nodes
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{Line, ask, server};
+
+    fn indexed(path: &'static str, index: u64, body: Value) -> Line {
+        (path, 200, vec![("X-Consul-Index", index.to_string())], body.to_string())
+    }
+
+    fn instance(host: &str, port: u16) -> Value {
+        json!({"Node": {"Address": "10.9.9.9"}, "Service": {"Address": host, "Port": port, "Meta": null}})
+    }
+
+    #[tokio::test]
+    async fn instances_that_pass_their_checks_are_nodes_and_changes_are_waited_for() {
+        let server = server(vec![
+            indexed("GET /v1/catalog/services HTTP", 7, json!({"consul": [], "web": ["a"], "old": [], "odd": []})),
+            indexed("GET /v1/health/state/any HTTP", 3, json!([])),
+            indexed("GET /v1/health/service/web?passing=true", 7, json!([
+                instance("10.0.0.2", 81), instance("10.0.0.1", 82), instance("10.0.0.2", 81), instance("", 0),
+                {"Node": {}}, 5, {"Service": {"Address": 5}},
+            ])),
+            indexed("GET /v1/health/service/odd?passing=true", 7, json!("nonsense")),
+            // Nothing is new with the first answer, then there is.
+            indexed("GET /v1/catalog/services?index=7&wait=60s", 7, json!({})),
+            indexed("GET /v1/catalog/services?index=7&wait=60s", 8, json!({})),
+            // Never answered.
+            ("GET /v1/health/state/any?index=3&wait=60s", 0, vec![], String::new()),
+        ])
+        .await;
+        let config = json!({
+            "servers": [format!("http://{}", server.addr)], "token": "t", "skip_services": ["old"],
+            "sort_type": "combine_sort", "weight": 5, "default_service": {"host": "10.1.1.1", "port": 20999},
+        });
+        let consul = Consul::new(&config).unwrap();
+        let found = ask(&consul, &["web", "none"]).await.unwrap();
+        let nodes: Vec<_> =
+            found.services["web"].iter().map(|it| format!("{}:{} {}", it.host, it.port, it.weight)).collect();
+        assert_eq!(nodes, ["10.0.0.1:82 5", "10.0.0.2:81 5", "10.9.9.9:80 5"]);
+        assert_eq!((found.services["none"][0].port, found.services.len(), found.complete), (20999, 2, true));
+        assert!(server.heads().iter().all(|head| head.contains("x-consul-token: t\r\n")));
+        let again =
+            tokio::time::timeout(Duration::from_secs(20), ask(&consul, &["web"])).await.unwrap().unwrap();
+        assert_eq!(again.services["web"].len(), 3);
+        let waits = |head: &&String| head.starts_with("GET /v1/catalog/services?index=7");
+        assert_eq!(server.heads().iter().filter(waits).count(), 2);
+        assert_eq!(consul.dump(&found.services)["services"]["none"][0]["host"], "10.1.1.1");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_gone_is_passed_over_and_nonsense_is_an_error() {
+        let gone = "http://127.0.0.1:9";
+        let good = server(vec![
+            indexed("GET /v1/catalog/services HTTP", 0, json!({})),
+            indexed("GET /v1/health/state/any HTTP", 0, json!([])),
+        ])
+        .await;
+        let config = json!({"servers": [gone, format!("http://{}", good.addr)]});
+        let consul = Consul::new(&config).unwrap();
+        for _ in 0..4 {
+            assert_eq!(ask(&consul, &["a"]).await.unwrap().services.len(), 0);
+        }
+        assert!(ask(&Consul::new(&json!({"servers": [gone]})).unwrap(), &["a"]).await.is_err());
+        let bad =
+            server(vec![indexed("GET /v1/catalog", 1, json!([])), indexed("GET /v1/health", 1, json!([]))])
+                .await;
+        assert!(
+            ask(&Consul::new(&json!({"servers": [format!("http://{}", bad.addr)]})).unwrap(), &[])
+                .await
+                .is_err()
+        );
+    }
+}

@@ -1,0 +1,73 @@
+//! Service registries, one file each: how they are asked, and what their answers say.
+//!
+//! Each is configured under `discovery` in `config.yaml`, with APISIX's keys. Following, keeping and
+//! showing what they know is `control::discovery`'s.
+
+#![forbid(unsafe_code)]
+
+mod consul;
+mod consul_kv;
+mod dns;
+mod eureka;
+mod http;
+mod nacos;
+#[cfg(test)]
+mod testing;
+
+use std::sync::Arc;
+
+use control::discovery::Discovery;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+/// The registries of the boot file.
+///
+/// # Errors
+/// Settings that do not fit, with the place.
+pub fn registries(discovery: &Map<String, Value>) -> Result<Vec<Arc<dyn Discovery>>, String> {
+    let mut all: Vec<Arc<dyn Discovery>> = Vec::new();
+    for (kind, config) in discovery {
+        let made: Result<Arc<dyn Discovery>, String> = match kind.as_str() {
+            "consul" => consul::Consul::new(config).map(|it| Arc::new(it) as _),
+            "consul_kv" => consul_kv::ConsulKv::new(config).map(|it| Arc::new(it) as _),
+            "dns" => dns::Dns::new(config).map(|it| Arc::new(it) as _),
+            "eureka" => eureka::Eureka::new(config).map(|it| Arc::new(it) as _),
+            "nacos" => nacos::Nacos::new(config).map(|it| Arc::new(it) as _),
+            _ => Err("this version does not have that registry".to_owned()),
+        };
+        match made {
+            Ok(made) => all.push(made),
+            Err(why) if matches!(kind.as_str(), "kubernetes" | "tars") => {
+                tracing::warn!("`discovery.{kind}` has no effect: {why}");
+            }
+            Err(why) => return Err(format!("discovery.{kind} in config.yaml: {why}")),
+        }
+    }
+    Ok(all)
+}
+
+/// Reads settings.
+fn settings<T: DeserializeOwned>(config: &Value) -> Result<T, String> {
+    T::deserialize(config).map_err(|error| error.to_string())
+}
+
+/// A weight as registries write it, which may be a fraction or a text.
+fn weight(value: Option<&Value>, default: u32) -> u32 {
+    let number = match value {
+        Some(Value::Number(number)) => number.as_f64(),
+        Some(Value::String(text)) => text.trim().parse().ok(),
+        _ => None,
+    };
+    number
+        .filter(|number| number.is_finite() && *number >= 0.0)
+        .map_or(default, |number| number.round() as u32)
+}
+
+/// A port as registries write it, as a number or a text.
+fn port(value: Option<&Value>) -> Option<u16> {
+    match value? {
+        Value::Number(number) => u16::try_from(number.as_u64()?).ok(),
+        Value::String(text) => text.trim().parse().ok(),
+        _ => None,
+    }
+}

@@ -1,0 +1,205 @@
+//! Nacos: the healthy instances of the services that are wanted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use aws_lc_rs::hmac;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use control::discovery::{Asking, Discovery, Found, Service, shown};
+use hyper::Method;
+use model::Node;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::http::{Server, Timeouts, encoded, first};
+
+#[derive(Debug)]
+pub struct Nacos {
+    settings: Settings,
+    servers: Vec<Server>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Settings {
+    host: Vec<String>,
+    #[serde(default = "thirty")]
+    fetch_interval: u64,
+    #[serde(default = "prefix")]
+    prefix: String,
+    #[serde(default = "hundred")]
+    weight: u32,
+    #[serde(default)]
+    timeout: Timeouts,
+    #[serde(default)]
+    access_key: String,
+    #[serde(default)]
+    secret_key: String,
+}
+
+fn thirty() -> u64 {
+    30
+}
+
+fn hundred() -> u32 {
+    100
+}
+
+fn prefix() -> String {
+    "/nacos/v1/".to_owned()
+}
+
+impl Nacos {
+    pub fn new(config: &Value) -> Result<Nacos, String> {
+        let settings: Settings = crate::settings(config)?;
+        let server = |host: &String| Server::parse(&format!("{host}{}", settings.prefix));
+        let servers: Vec<Server> = settings.host.iter().map(server).collect::<Result<_, _>>()?;
+        Ok(Nacos { servers, settings })
+    }
+
+    async fn all(
+        &self,
+        server: &Server,
+        wanted: &BTreeSet<Service>,
+    ) -> Result<BTreeMap<String, Vec<Node>>, String> {
+        let token = self.token(server).await?;
+        let mut services = BTreeMap::new();
+        let mut last = None;
+        for service in wanted {
+            match self.one(server, service, &token).await {
+                Ok(nodes) => _ = services.insert(self.id(service), nodes),
+                Err(error) => last = Some(error),
+            }
+        }
+        match last {
+            Some(error) if services.is_empty() => Err(error),
+            _ => Ok(services),
+        }
+    }
+
+    /// What a name and a password are exchanged for, as a part of a query.
+    async fn token(&self, server: &Server) -> Result<String, String> {
+        let Some((name, password)) = server.user() else { return Ok(String::new()) };
+        let path = format!("/auth/login?username={}&password={}", encoded(name), encoded(password));
+        let answer =
+            server.ask(Method::POST, &path, &[], self.settings.timeout, Duration::ZERO).await?.json()?;
+        match answer.get("accessToken").and_then(Value::as_str).filter(|token| !token.is_empty()) {
+            Some(token) => Ok(format!("&accessToken={}", encoded(token))),
+            None => Err(format!("{}: the login's answer has no accessToken", server.authority)),
+        }
+    }
+
+    async fn one(&self, server: &Server, service: &Service, token: &str) -> Result<Vec<Node>, String> {
+        let path = format!(
+            "/ns/instance/list?healthyOnly=true&serviceName={}{token}&namespaceId={}&groupName={}{}",
+            encoded(&service.service_name),
+            encoded(namespace(service)),
+            encoded(group(service)),
+            self.signature(service),
+        );
+        let answer =
+            server.ask(Method::GET, &path, &[], self.settings.timeout, Duration::ZERO).await?.json()?;
+        let Some(hosts) = answer.get("hosts") else {
+            return Err(format!("{}: the answer has no hosts", server.authority));
+        };
+        let node = |host: &Value| {
+            let weight = crate::weight(host.get("weight"), self.settings.weight);
+            let metadata = host.get("metadata").and_then(Value::as_object).filter(|it| !it.is_empty());
+            Some(Node {
+                host: host.get("ip")?.as_str()?.to_owned(),
+                port: crate::port(host.get("port"))?,
+                weight,
+                priority: 0,
+                metadata: metadata.cloned(),
+            })
+        };
+        Ok(hosts.as_array().into_iter().flatten().filter_map(node).collect())
+    }
+
+    /// Signs a question with the access key (HMAC-SHA1), as a part of a query.
+    fn signature(&self, service: &Service) -> String {
+        let Settings { access_key, secret_key, .. } = &self.settings;
+        if access_key.is_empty() || secret_key.is_empty() {
+            return String::new();
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        let data = format!("{now}@@{}@@{}", group(service), service.service_name);
+        let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, secret_key.as_bytes());
+        let signature = STANDARD.encode(hmac::sign(&key, data.as_bytes()));
+        format!("&ak={}&data={}&signature={}", encoded(access_key), encoded(&data), encoded(&signature))
+    }
+}
+
+impl Discovery for Nacos {
+    fn kind(&self) -> &'static str {
+        "nacos"
+    }
+
+    fn id(&self, service: &Service) -> String {
+        format!("default/{}/{}/{}", namespace(service), group(service), service.service_name)
+    }
+
+    fn ask<'a>(&'a self, wanted: &'a BTreeSet<Service>) -> Asking<'a> {
+        Box::pin(async move {
+            let services = first(&self.servers, |server| self.all(server, wanted)).await?;
+            let pause = Duration::from_secs(self.settings.fetch_interval.max(1));
+            Ok(Found { services, complete: false, pause })
+        })
+    }
+
+    fn dump(&self, services: &BTreeMap<String, Vec<Node>>) -> Value {
+        let services: Map<String, Value> =
+            services.iter().map(|(id, nodes)| (id.clone(), json!({ "nodes": shown(nodes) }))).collect();
+        json!({ "services": services })
+    }
+}
+
+fn namespace(service: &Service) -> &str {
+    service.namespace_id.as_deref().unwrap_or("public")
+}
+
+fn group(service: &Service) -> &str {
+    service.group_name.as_deref().unwrap_or("DEFAULT_GROUP")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{ask, server};
+
+    #[tokio::test]
+    async fn healthy_instances_are_nodes_after_a_login() {
+        let hosts = json!({"hosts": [
+            {"ip": "10.0.0.1", "port": 8080, "weight": 1.0, "metadata": {"zone": "a"}},
+            {"ip": "10.0.0.2", "port": 8080}, {"port": 1}, {"ip": "10.0.0.3", "port": 99999},
+        ]});
+        let server = server(vec![
+            ("POST /nacos/v1/auth/login?username=jack&password=p%40ss ", 200, vec![], json!({"accessToken": "t k"}).to_string()),
+            ("GET /nacos/v1/ns/instance/list?healthyOnly=true&serviceName=web&accessToken=t%20k&namespaceId=public&groupName=DEFAULT%5FGROUP", 200, vec![], hosts.to_string()),
+        ])
+        .await;
+        let config = json!({"host": [format!("http://jack:p@ss@{}", server.addr)]});
+        let nacos = Nacos::new(&config).unwrap();
+        let found = ask(&nacos, &["web", "unknown"]).await.unwrap();
+        let id = "default/public/DEFAULT_GROUP/web";
+        let nodes: Vec<_> =
+            found.services[id].iter().map(|it| format!("{}:{} {}", it.host, it.port, it.weight)).collect();
+        assert_eq!(nodes, ["10.0.0.1:8080 1", "10.0.0.2:8080 100"]);
+        assert_eq!((found.services.len(), found.complete), (1, false), "what is not told of is not gone");
+        assert_eq!(nacos.dump(&found.services)["services"][id]["nodes"][0]["metadata"]["zone"], "a");
+    }
+
+    #[tokio::test]
+    async fn questions_are_signed_and_nonsense_is_an_error() {
+        let server = server(vec![("GET /nacos/v1/ns/instance/list", 200, vec![], "{}".to_owned())]).await;
+        let host = format!("http://{}", server.addr);
+        let config = json!({"host": [host], "access_key": "AK", "secret_key": "SK"});
+        assert!(ask(&Nacos::new(&config).unwrap(), &["web"]).await.is_err());
+        let head = &server.heads()[0];
+        assert!(
+            head.contains("&ak=AK&data=") && head.contains("%40%40DEFAULT%5FGROUP%40%40web&signature="),
+            "{head}"
+        );
+        assert!(ask(&Nacos::new(&json!({"host": ["http://127.0.0.1:9"]})).unwrap(), &["web"]).await.is_err());
+    }
+}

@@ -1,0 +1,380 @@
+//! Service registries: upstreams whose nodes somebody else knows.
+//!
+//! A registry is an implementation of [`Discovery`] in the room `adapters`. Each is followed by a task of
+//! its own on the control runtime; what it knows is kept here and goes into snapshots the way addresses of
+//! names do. A registry that is gone, or answers nonsense, leaves the last nodes in service.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use model::Node;
+pub use model::upstream::Discovery as Service;
+use serde_json::{Map, Value, json};
+use tokio::sync::{mpsc, watch};
+
+/// How soon a registry that failed is asked again, at first and at last.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LAST_RETRY: Duration = Duration::from_secs(30);
+/// However short a registry says its answer holds.
+const SHORTEST: Duration = Duration::from_millis(50);
+/// Nodes of one service that are taken.
+const MOST_NODES: usize = 10_000;
+
+/// What a registry answered.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Found {
+    /// Nodes by the registry's own name of a service ([`Discovery::id`]).
+    pub services: BTreeMap<String, Vec<Node>>,
+    /// These are all services there are: those that are missing have no nodes any more.
+    pub complete: bool,
+    /// How long to wait before asking again.
+    pub pause: Duration,
+}
+
+/// The future of one question to a registry.
+pub type Asking<'a> = Pin<Box<dyn Future<Output = Result<Found, String>> + Send + 'a>>;
+
+/// A service registry.
+pub trait Discovery: Send + Sync + fmt::Debug {
+    /// `discovery_type` of the upstreams that use it.
+    fn kind(&self) -> &'static str;
+
+    /// What the registry calls a service.
+    fn id(&self, service: &Service) -> String;
+
+    /// Asks for what is known now; a registry that can tell of changes may take its time, as long as
+    /// nothing changes. The future is dropped when other services are wanted. The error is for people.
+    fn ask<'a>(&'a self, wanted: &'a BTreeSet<Service>) -> Asking<'a>;
+
+    /// What `/v1/discovery/{type}/dump` shows.
+    fn dump(&self, services: &BTreeMap<String, Vec<Node>>) -> Value;
+}
+
+/// The registries there are.
+#[derive(Debug)]
+pub struct Registries {
+    all: Vec<Arc<dyn Discovery>>,
+    wanted: HashMap<&'static str, watch::Sender<BTreeSet<Service>>>,
+    known: Known,
+    /// Services whose nodes have changed, by the names compiling asks with.
+    news: mpsc::UnboundedReceiver<String>,
+    tell: mpsc::UnboundedSender<String>,
+    told: BTreeSet<String>,
+}
+
+/// What registries know, for compiling and for people. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Known(Arc<Mutex<HashMap<&'static str, Registry>>>);
+
+#[derive(Debug)]
+struct Registry {
+    source: Arc<dyn Discovery>,
+    services: BTreeMap<String, Vec<Node>>,
+    /// It has answered, or failed, for what is wanted now.
+    settled: bool,
+    error: Option<String>,
+}
+
+impl Registries {
+    pub fn new(all: Vec<Arc<dyn Discovery>>) -> Registries {
+        let (tell, news) = mpsc::unbounded_channel();
+        let (wanted, known, told) = Default::default();
+        Registries { all, wanted, known, news, tell, told }
+    }
+
+    pub fn known(&self) -> Known {
+        self.known.clone()
+    }
+
+    /// Replaces the services that are wanted, by the names compiling asked with.
+    pub fn want(&mut self, keys: &BTreeSet<String>) {
+        let mut by_kind: HashMap<String, BTreeSet<Service>> = HashMap::new();
+        for service in keys.iter().filter_map(|key| Service::of_key(key)) {
+            by_kind.entry(service.kind.clone()).or_default().insert(service);
+        }
+        for kind in by_kind.keys() {
+            if !self.all.iter().any(|one| one.kind() == kind.as_str()) && self.told.insert(kind.clone()) {
+                tracing::error!(
+                    "an upstream wants nodes of the registry {kind}, which config.yaml does not have; it has no \
+                     nodes\n  help: add `discovery.{kind}` to config.yaml"
+                );
+            }
+        }
+        for source in &self.all {
+            let services = by_kind.remove(source.kind()).unwrap_or_default();
+            if let Some(sender) = self.wanted.get(source.kind()) {
+                sender.send_if_modified(|wanted| {
+                    let differs = *wanted != services;
+                    *wanted = services;
+                    differs
+                });
+            } else if !services.is_empty() {
+                // Nobody is asked before somebody wants to know.
+                let (sender, receiver) = watch::channel(services);
+                self.wanted.insert(source.kind(), sender);
+                let registry = Registry {
+                    source: source.clone(),
+                    services: BTreeMap::new(),
+                    settled: false,
+                    error: None,
+                };
+                self.known.lock().insert(source.kind(), registry);
+                tokio::spawn(follow(source.clone(), receiver, self.known.clone(), self.tell.clone()));
+            }
+        }
+    }
+}
+
+impl Registries {
+    /// Waits for a service whose nodes changed. May be dropped and called again.
+    pub async fn changed(&mut self) -> String {
+        match self.news.recv().await {
+            Some(key) => key,
+            // There is a sender in here.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Whether every registry that is wanted has answered or failed.
+    pub fn is_settled(&self) -> bool {
+        self.known.lock().values().all(|registry| registry.settled)
+    }
+
+    /// Registries that cannot be asked now, and why.
+    pub fn failing(&self) -> Vec<(String, String)> {
+        let known = self.known.lock();
+        known.iter().filter_map(|(kind, it)| Some((format!("discovery {kind}"), it.error.clone()?))).collect()
+    }
+}
+
+impl Known {
+    /// The nodes of a service.
+    pub fn nodes(&self, service: &Service) -> Vec<Node> {
+        let known = self.lock();
+        let Some(registry) = known.get(service.kind.as_str()) else { return Vec::new() };
+        registry.services.get(&registry.source.id(service)).cloned().unwrap_or_default()
+    }
+
+    /// All that a registry knows, as APISIX shows it; `None` if nobody asks it.
+    pub fn dump(&self, kind: &str) -> Option<Value> {
+        let known = self.lock();
+        let registry = known.get(kind)?;
+        let mut dump = registry.source.dump(&registry.services);
+        if let Some(error) = &registry.error {
+            dump["last_error"] = error.as_str().into();
+        }
+        Some(dump)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<&'static str, Registry>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes an answer; tells of the wanted services whose nodes it changed.
+    fn take(
+        &self,
+        kind: &str,
+        found: Found,
+        wanted: &BTreeSet<Service>,
+        tell: &mpsc::UnboundedSender<String>,
+    ) {
+        let mut known = self.lock();
+        let Some(registry) = known.get_mut(kind) else { return };
+        registry.settled = true;
+        if registry.error.take().is_some() {
+            tracing::info!("the registry {kind} answers again");
+        }
+        let Found { mut services, complete, .. } = found;
+        services.values_mut().for_each(|nodes| nodes.truncate(MOST_NODES));
+        let before = match complete {
+            true => std::mem::replace(&mut registry.services, services),
+            false => {
+                let before = registry.services.clone();
+                let ids: BTreeSet<String> =
+                    wanted.iter().map(|service| registry.source.id(service)).collect();
+                registry.services.retain(|id, _| ids.contains(id));
+                registry.services.extend(services);
+                before
+            }
+        };
+        for service in wanted {
+            let id = registry.source.id(service);
+            if before.get(&id) != registry.services.get(&id) {
+                // Nobody is left to hear it when the program ends.
+                let _ = tell.send(service.key());
+            }
+        }
+    }
+
+    fn failed(&self, kind: &str, error: String) {
+        let mut known = self.lock();
+        let Some(registry) = known.get_mut(kind) else { return };
+        registry.settled = true;
+        if registry.error.is_none() {
+            let last = if registry.services.is_empty() {
+                "it has told of no nodes so far"
+            } else {
+                "its last nodes stay in use"
+            };
+            tracing::error!("the registry {kind} cannot be asked: {error}; {last}");
+        }
+        registry.error = Some(error);
+    }
+}
+
+/// Asks a registry again and again.
+async fn follow(
+    source: Arc<dyn Discovery>,
+    mut wanted: watch::Receiver<BTreeSet<Service>>,
+    known: Known,
+    tell: mpsc::UnboundedSender<String>,
+) {
+    let mut failures: u32 = 0;
+    loop {
+        let services = wanted.borrow_and_update().clone();
+        let pause = tokio::select! {
+            changed = wanted.changed() => match changed {
+                Ok(()) => continue,
+                Err(_) => return,
+            },
+            answer = source.ask(&services), if !services.is_empty() => match answer {
+                Ok(found) => {
+                    failures = 0;
+                    let pause = found.pause.max(SHORTEST);
+                    known.take(source.kind(), found, &services, &tell);
+                    pause
+                }
+                Err(error) => {
+                    known.failed(source.kind(), error);
+                    failures = failures.saturating_add(1);
+                    FIRST_RETRY.saturating_mul(1 << failures.min(16).saturating_sub(1)).min(LAST_RETRY)
+                }
+            },
+        };
+        // What is wanted anew is asked for at once.
+        let _ = tokio::time::timeout(pause, wanted.changed()).await.map(|_| wanted.mark_changed());
+    }
+}
+
+/// Nodes as APISIX shows them.
+pub fn shown(nodes: &[Node]) -> Value {
+    let node = |node: &Node| {
+        let mut shown = json!({ "host": node.host, "port": node.port, "weight": node.weight });
+        if node.priority != 0 {
+            shown["priority"] = node.priority.into();
+        }
+        if let Some(metadata) = &node.metadata {
+            shown["metadata"] = Value::Object(metadata.clone());
+        }
+        shown
+    };
+    nodes.iter().map(node).collect()
+}
+
+/// `{"config":…,"services":{…}}`
+pub fn dump(config: &Value, services: &BTreeMap<String, Vec<Node>>) -> Value {
+    let services: Map<String, Value> =
+        services.iter().map(|(name, nodes)| (name.clone(), shown(nodes))).collect();
+    json!({ "config": config, "services": services })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct Script {
+        asked: AtomicUsize,
+        answers: Mutex<Vec<Result<Found, String>>>,
+    }
+
+    impl Discovery for Script {
+        fn kind(&self) -> &'static str {
+            "script"
+        }
+        fn id(&self, service: &Service) -> String {
+            service.service_name.clone()
+        }
+        fn ask<'a>(&'a self, _: &'a BTreeSet<Service>) -> Asking<'a> {
+            let at = self.asked.fetch_add(1, Ordering::Relaxed);
+            let answers = self.answers.lock().unwrap();
+            let answer = answers.get(at).or(answers.last()).unwrap().clone();
+            Box::pin(async move { answer })
+        }
+        fn dump(&self, services: &BTreeMap<String, Vec<Node>>) -> Value {
+            dump(&Value::Null, services)
+        }
+    }
+
+    fn found(services: &[(&str, u16)], complete: bool) -> Result<Found, String> {
+        let node = |port| Node { host: "127.0.0.1".into(), port, weight: 1, priority: 0, metadata: None };
+        let services = services.iter().map(|(name, port)| ((*name).to_owned(), vec![node(*port)])).collect();
+        Ok(Found { services, complete, pause: Duration::from_secs(1) })
+    }
+
+    fn service(name: &str) -> Service {
+        Service {
+            service_name: name.to_owned(),
+            kind: "script".to_owned(),
+            namespace_id: None,
+            group_name: None,
+        }
+    }
+
+    fn ports(known: &Known, name: &str) -> Vec<u16> {
+        known.nodes(&service(name)).iter().map(|node| node.port).collect()
+    }
+
+    #[test]
+    fn a_service_has_a_name_no_host_can_have() {
+        let named = Service { namespace_id: Some("n".into()), ..service("a") };
+        assert_eq!(Service::of_key(&named.key()), Some(named));
+        assert_eq!(Service::of_key("example.com"), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_nodes_stay_while_a_registry_is_gone() {
+        let script = Arc::new(Script::default());
+        *script.answers.lock().unwrap() = vec![
+            found(&[("a", 1), ("b", 2)], true),
+            found(&[("a", 1), ("b", 3)], true),
+            Err("gone".to_owned()),
+            Err("gone".to_owned()),
+            found(&[("b", 3)], true),
+        ];
+        let mut registries = Registries::new(vec![script.clone()]);
+        let known = registries.known();
+        registries.want(&[service("a").key(), Service { kind: "other".into(), ..service("x") }.key()].into());
+        assert!(!registries.is_settled());
+        let (kind, changed) = (registries.changed().await, ports(&known, "a"));
+        assert_eq!((kind, changed), (service("a").key(), vec![1]));
+        assert!(registries.is_settled());
+        tokio::time::sleep(Duration::from_millis(3500)).await;
+        assert_eq!(registries.failing(), [("discovery script".to_owned(), "gone".to_owned())]);
+        assert_eq!((ports(&known, "a"), ports(&known, "b")), (vec![1], vec![3]));
+        assert!(known.dump("script").unwrap()["last_error"] == "gone" && known.dump("other").is_none());
+        // It is back, and the service is not there any more.
+        assert_eq!(registries.changed().await, service("a").key());
+        assert_eq!((ports(&known, "a"), registries.failing()), (vec![], vec![]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_could_not_be_told_stays() {
+        let script = Arc::new(Script::default());
+        *script.answers.lock().unwrap() =
+            vec![found(&[("a", 1), ("b", 2)], false), found(&[("b", 3)], false)];
+        let mut registries = Registries::new(vec![script]);
+        let known = registries.known();
+        registries.want(&[service("a").key(), service("b").key()].into());
+        registries.changed().await;
+        registries.changed().await;
+        assert_eq!(registries.changed().await, service("b").key());
+        assert_eq!((ports(&known, "a"), ports(&known, "b")), (vec![1], vec![3]));
+    }
+}
