@@ -85,6 +85,9 @@ pub(crate) fn check_alone(catalog: &dyn Catalog, key: &Key, value: &Value) -> Re
         Expr::compile(vars)
             .map_err(|invalid| invalid.under("/vars").said("failed to validate the 'vars' expression: "))?;
     }
+    if let Resource::Ssl(ssl) = &resource {
+        control::certificates::check(ssl, crate::now())?;
+    }
     let Some(plugins) = resource.plugins() else { return Ok(()) };
     match key.kind {
         Kind::Consumer | Kind::Credential => catalog

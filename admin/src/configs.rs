@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 use crate::answer::{self, Answer, ErrorAnswer, said};
 use crate::author::Author;
 use crate::check::check_alone;
+use crate::conceal::conceal;
 use crate::validate::{self, read_document};
 use crate::{Admin, now};
 
@@ -123,7 +124,8 @@ impl Admin {
                 [Some(kind), (kind == Kind::Consumer).then_some(Kind::Credential)].into_iter().flatten()
             {
                 let (stored, _) = self.store.list(kind, "").await?;
-                items.extend(stored.into_iter().map(|stored| {
+                items.extend(stored.into_iter().map(|mut stored| {
+                    conceal(&mut stored);
                     let mut value = Value::clone(&stored.value);
                     // Ids of these have two parts here.
                     if let (Kind::Credential | Kind::Secret, Some(fields)) = (kind, value.as_object_mut()) {

@@ -18,6 +18,7 @@ use serde_json::{Map, Value, json};
 use tokio::net::TcpListener;
 
 use crate::answer::{self, Answer, ErrorAnswer, said};
+use crate::conceal::conceal;
 use crate::health_page::{self, Shown};
 use crate::program::{NotServed, Program, Published};
 use crate::server::{self, Limits};
@@ -106,7 +107,7 @@ impl ControlApi {
                 let checkers = self.program.health();
                 let shown = self.shown(request);
                 Ok(match wants_page(request) {
-                    true => html(health_page::page(&health_page::ordered(&checkers, shown), shown)),
+                    true => html(health_page::page(&health_page::ordered(&checkers), shown)),
                     false => answer::json(StatusCode::OK, &health_page::all(&checkers, shown)),
                 })
             }
@@ -125,13 +126,17 @@ impl ControlApi {
     }
 
     async fn all(&self, kind: Kind) -> Answer {
-        let (items, _) = self.store.list(kind, "").await?;
+        let (mut items, _) = self.store.list(kind, "").await?;
+        items.iter_mut().for_each(conceal);
         Ok(answer::json(StatusCode::OK, &items.iter().map(runtime_object).collect()))
     }
 
     async fn one(&self, kind: Kind, id: &str) -> Answer {
         match self.store.get(&Key::new(kind, id)).await? {
-            Some(stored) => Ok(answer::json(StatusCode::OK, &runtime_object(&stored))),
+            Some(mut stored) => {
+                conceal(&mut stored);
+                Ok(answer::json(StatusCode::OK, &runtime_object(&stored)))
+            }
             None => Err(ErrorAnswer::new(StatusCode::NOT_FOUND, format!("{kind}[{id}] not found"))),
         }
     }
@@ -148,14 +153,11 @@ impl ControlApi {
             return missing(format!("{collection}[{id}] not found"));
         };
         let shown = self.shown(request);
-        let shows = |checker: &Checker| checker.key == key && (checker.kind.is_some() || shown.details);
-        let checker = match self.program.health().into_iter().find(shows) {
+        let checker = match self.program.health().into_iter().find(|checker| checker.key == key) {
             Some(checker) => checker,
             // Written, but nobody is checked: the resource is not served, or checks are switched off.
             None => match checks_of(&stored.value) {
-                Some(kind) => {
-                    Checker { key, kind: Some(kind), nodes: Vec::new(), servers: Vec::new(), limit: None }
-                }
+                Some(kind) => Checker { key, kind, nodes: Vec::new() },
                 None => return missing(format!("no checker for {collection}[{id}]")),
             },
         };

@@ -12,6 +12,7 @@ mod auth;
 mod author;
 mod batch;
 mod check;
+mod conceal;
 pub mod config;
 mod configs;
 pub mod control_api;

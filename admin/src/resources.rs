@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::answer::{self, Answer, Envelope, ErrorAnswer, said};
 use crate::author::Author;
+use crate::conceal::conceal;
 use crate::request::Call;
 use crate::{Admin, list, now, patch, read_body};
 
@@ -512,16 +513,6 @@ fn id_text(id: &Value) -> Option<String> {
         Value::String(text) => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
         _ => None,
-    }
-}
-
-/// Private keys are never given out.
-fn conceal(stored: &mut Stored) {
-    if stored.key.kind == Kind::Ssl
-        && let Some(map) = Arc::make_mut(&mut stored.value).as_object_mut()
-    {
-        map.shift_remove("key");
-        map.shift_remove("keys");
     }
 }
 

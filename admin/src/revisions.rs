@@ -5,13 +5,14 @@
 use control::store::history::together;
 use control::store::{Changed, Record, Refused, Step, StoreError, View};
 use http::{Method, StatusCode};
+use model::Key;
 use model::invalid::push_pointer;
-use model::{Key, Kind};
 use serde_json::{Value, json};
 
 use crate::Admin;
 use crate::answer::{self, Answer, ErrorAnswer, said};
 use crate::author::Author;
+use crate::conceal::conceal_in;
 use crate::request::Call;
 
 /// Revisions of one page, at most.
@@ -205,12 +206,8 @@ fn told(changes: &[Changed]) -> Value {
     told.collect()
 }
 
-/// Private keys are never given out.
 fn concealed(key: &Key, mut value: Value) -> Value {
-    if let (Kind::Ssl, Some(fields)) = (key.kind, value.as_object_mut()) {
-        fields.shift_remove("key");
-        fields.shift_remove("keys");
-    }
+    conceal_in(key.kind, &mut value);
     value
 }
 
@@ -249,6 +246,8 @@ fn differences(before: &Value, after: &Value, place: &mut String, found: &mut Ve
 
 #[cfg(test)]
 mod tests {
+    use model::Kind;
+
     use super::*;
 
     #[test]

@@ -116,7 +116,9 @@ fn check_resources(
         let (key, resource) = (item.key.clone(), item.resource.clone());
         desired.put(Arc::new(Entry { key, resource, created: 1, modified: 1 }));
     }
-    let mut compiler = Compiler::new(catalog.clone(), wiring::compile_settings(boot));
+    let tls = crate::tls::settings(boot)
+        .map_err(|error| vec![Diagnostic::new(Severity::Error, "config.yaml", format!("{error:#}"))])?;
+    let mut compiler = Compiler::new(catalog.clone(), wiring::compile_settings(boot, tls));
     let compiled = compiler.compile(&desired, &Touched::all(), &NoNames, 1);
 
     let listed = desired.plugins.as_ref().or(boot.plugins.as_ref());

@@ -66,10 +66,11 @@ pub fn find(files: &Files) -> Result<Found, Vec<Diagnostic>> {
 pub fn read_boot(config: &Path) -> Result<(Boot, Vec<Diagnostic>), Vec<Diagnostic>> {
     let (file, text) = (config.display().to_string(), read(config)?);
     let (boot, mut found) = Boot::parse(&file, &text, &plugins::names(), &env)?;
-    let about_log = boot.http.access_log.as_ref().map(access_log::check_format).unwrap_or_default();
-    if let (false, Ok(document)) = (about_log.is_empty(), yaml::parse(&text, Variables::InValues(&env))) {
+    let mut more = boot.http.access_log.as_ref().map(access_log::check_format).unwrap_or_default();
+    more.extend(crate::tls::check(&boot.tls));
+    if let (false, Ok(document)) = (more.is_empty(), yaml::parse(&text, Variables::InValues(&env))) {
         let source = Source { file: &file, text: &text };
-        found.extend(about_log.into_iter().map(|(severity, invalid)| {
+        found.extend(more.into_iter().map(|(severity, invalid)| {
             source.at(severity, document.nearest_position(&invalid.pointer), invalid)
         }));
         found.sort_by_key(|one| (one.line, one.column));

@@ -27,6 +27,21 @@ fn wanted(boot: &Boot) -> Vec<Wanted> {
             optional: listen.optional,
             setting: "apisix.node_listen",
         }));
+        wanted.extend(boot.tls.listen.iter().map(|listen| Wanted {
+            listener: Listener { tls: true, ..of_http(listen.address, listen.http2) },
+            optional: listen.optional,
+            setting: "apisix.ssl.listen",
+        }));
+        if let Some(port) = boot.proxy_protocol.https {
+            for (ip, optional) in on_all(boot) {
+                let listener = of_http(SocketAddr::new(ip, port), boot.http2);
+                wanted.push(Wanted {
+                    listener: Listener { tls: true, proxy_protocol: true, ..listener },
+                    optional,
+                    setting: "apisix.proxy_protocol.listen_https_port",
+                });
+            }
+        }
         if let Some(port) = boot.proxy_protocol.http {
             for (ip, optional) in on_all(boot) {
                 wanted.push(Wanted {
@@ -89,6 +104,12 @@ pub fn open(
             }
             // No IPv6 here. If another program has the port, that is to be known.
             Err((_, error)) if optional && error.kind() != io::ErrorKind::AddrInUse => {}
+            Err((addr, error)) if setting == "apisix.ssl.listen" && boot.tls.is_default => {
+                tracing::warn!(
+                    "HTTPS is not served on {addr}: {error}; to serve it elsewhere, set {setting}; to serve none, \
+                     apisix.ssl.enable: false"
+                );
+            }
             Err((addr, error)) => {
                 let failed = cannot_listen(addr, "traffic", setting, &error);
                 return Err(match error.kind() {
@@ -123,7 +144,12 @@ pub fn open_udp(
 /// A listener as people are told of it.
 pub fn named(listener: &Listener) -> String {
     let proxied = if listener.proxy_protocol { " (PROXY protocol)" } else { "" };
-    let scheme = if let Traffic::Stream(_) = listener.traffic { "tcp" } else { "http" };
+    let scheme = match (listener.traffic, listener.tls) {
+        (Traffic::Stream(_), false) => "tcp",
+        (Traffic::Stream(_), true) => "tls",
+        (Traffic::Http(_), false) => "http",
+        (Traffic::Http(_), true) => "https",
+    };
     format!("traffic {scheme}://{}{proxied}", listener.address)
 }
 

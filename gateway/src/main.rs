@@ -22,6 +22,7 @@ mod program;
 mod run;
 mod say;
 mod sinks;
+mod tls;
 mod wiring;
 
 use std::process::ExitCode;

@@ -28,7 +28,7 @@ use crate::lifecycle::Signals;
 use crate::listeners::cannot_listen;
 use crate::program::Running;
 use crate::sinks::Deliveries;
-use crate::{check, listeners, logging, metrics, wiring};
+use crate::{check, listeners, logging, metrics, tls, wiring};
 
 /// How long a start waits for the first snapshot before it serves without one.
 const FIRST_SNAPSHOT: Duration = Duration::from_secs(5);
@@ -114,10 +114,15 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
     settings.reuse_port = reuse_port;
     settings.access_log = access_log.as_ref().map(AccessLog::for_workers);
     settings.streams.access_log = stream_log.as_ref().map(AccessLog::for_workers);
+    let tls = tls::settings(&boot)?;
+    settings.tls = tls.common.clone();
     let sockets = listeners::open(&boot, &mut settings, count)?;
     let datagrams = listeners::open_udp(&boot, &mut settings, count)?;
 
-    let compiler = Compiler::new(catalog.clone(), wiring::compile_settings(&boot));
+    if let Some(tickets) = &tls.tickets {
+        tokio::spawn(tls::rotate(tickets.clone(), boot.tls.session_timeout));
+    }
+    let compiler = Compiler::new(catalog.clone(), wiring::compile_settings(&boot, tls));
     let (publisher, readers) = Publisher::new(compiler.snapshot(0), count);
     let observer = publisher.observer();
     let mut listens: Vec<String> = settings.listen.iter().map(listeners::named).collect();

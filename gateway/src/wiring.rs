@@ -14,6 +14,7 @@ use sdk::catalog::Subsystem;
 use sdk::counters::{Counters, Gauges, Paces, Table, Tallies};
 use sdk::meters::Meters;
 use serde_json::{Map, Value, json};
+use snapshot::certs::TlsSettings;
 use snapshot::plan::Timeouts;
 use snapshot::router::{Mode, Options};
 use snapshot::upstream::Keepalive;
@@ -97,7 +98,7 @@ pub fn sealed(boot: &Boot, catalog: &dyn Catalog, store: Embedded) -> anyhow::Re
 }
 
 /// How snapshots are compiled.
-pub fn compile_settings(boot: &Boot) -> snapshot::compile::Settings {
+pub fn compile_settings(boot: &Boot, tls: TlsSettings) -> snapshot::compile::Settings {
     let upstream = &boot.http.upstream;
     snapshot::compile::Settings {
         mode: match boot.router {
@@ -119,6 +120,7 @@ pub fn compile_settings(boot: &Boot) -> snapshot::compile::Settings {
         },
         health_checks: boot.health_checks,
         registries: boot.discovery.keys().cloned().collect(),
+        tls,
         env: Arc::new(crate::files::env),
     }
 }
@@ -210,6 +212,7 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<proxy::Listener>, workers: usize)
         request,
         response,
         held_bodies: saturating(http.held_bodies),
+        handshake_timeout: boot.tls.handshake_timeout,
         header_timeout: http.client_header_timeout,
         body_timeout: http.client_body_timeout,
         send_timeout: http.send_timeout,

@@ -38,6 +38,8 @@ pub struct Boot {
     pub proxy_mode: ProxyMode,
     pub proxy_protocol: ProxyProtocol,
     pub streams: Streams,
+    /// `apisix.ssl`.
+    pub tls: Tls,
     pub admin: Admin,
     /// `apisix.router.http`.
     pub router: Router,
@@ -94,6 +96,28 @@ pub struct Listen {
     pub optional: bool,
     /// HTTP/2 is served there, too.
     pub http2: bool,
+}
+
+/// `apisix.ssl`: TLS with clients, and who is trusted as an upstream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tls {
+    /// None if it is not enabled.
+    pub listen: Vec<Listen>,
+    /// Nobody wrote the addresses: where a port is taken already, the gateway serves without.
+    pub is_default: bool,
+    /// `ssl_protocols`, as written.
+    pub protocols: Vec<String>,
+    /// `ssl_ciphers`, OpenSSL's names; `None` are all there are.
+    pub ciphers: Option<Vec<String>>,
+    /// `ssl_session_tickets`; on by default, other than in APISIX, as their keys rotate.
+    pub tickets: bool,
+    /// How long a session may be resumed (ours).
+    pub session_timeout: Duration,
+    /// `ssl_trusted_certificate`: a file; `None` are the system's.
+    pub trusted: Option<PathBuf>,
+    pub fallback_sni: Option<String>,
+    /// For a whole handshake (ours).
+    pub handshake_timeout: Duration,
 }
 
 /// The Admin API.

@@ -60,18 +60,11 @@ pub enum Ask {
 
 const WITH_LUA: &[Kind] = &[Kind::Route, Kind::Service];
 
-pub const TLS: &Gap = &Gap {
-    why: "HTTPS is not served yet",
-    hint: "leave certificates to whatever stands before the gateway",
+pub const TLS_OF_STREAMS: &Gap = &Gap {
+    why: "streams do not speak TLS to upstreams yet",
+    hint: "use `tcp`, if the way to the upstream can be trusted; nothing is sent in the clear that asks for TLS",
     effect: Effect::Refused,
-    asked_by: &[Ask::Kind(Kind::Ssl)],
-};
-
-pub const TLS_TO_UPSTREAMS: &Gap = &Gap {
-    why: "TLS to upstreams is not spoken yet",
-    hint: "use `http`, if the way to the upstream can be trusted; nothing is sent in the clear that asks for TLS",
-    effect: Effect::Refused,
-    asked_by: &[Ask::UpstreamValue("scheme", &["https", "grpcs", "tls"])],
+    asked_by: &[Ask::UpstreamValue("scheme", &["tls"])],
 };
 
 pub const PROTOS: &Gap = &Gap {
@@ -94,6 +87,8 @@ pub const STREAM_PROTOCOLS: &Gap = &Gap {
     effect: Effect::Ignored,
     asked_by: &[Ask::Field(&[Kind::StreamRoute], "protocol")],
 };
+pub const HTTP3: &Gap =
+    &Gap { why: "HTTP/3 is not served yet", hint: "", effect: Effect::Ignored, asked_by: &[] };
 
 pub const SECRETS: &Gap = &Gap {
     why: "secret managers are not asked yet",
@@ -173,10 +168,10 @@ impl Gap {
 
 /// Every row.
 pub const ALL: &[&Gap] = &[
-    TLS,
-    TLS_TO_UPSTREAMS,
+    TLS_OF_STREAMS,
     PROTOS,
     STREAM_UPSTREAMS,
+    HTTP3,
     SECRETS,
     SECRET_MANAGERS,
     TLS_TO_LOG_SERVERS,
@@ -407,9 +402,7 @@ pub fn samples() -> Vec<(Effect, Kind, &'static str, Value)> {
             };
             match *ask {
                 Ask::Kind(kind) => {
-                    let pem = "x".repeat(128);
                     let value = match kind {
-                        Kind::Ssl => json!({"cert": pem, "key": pem, "sni": "a.com"}),
                         Kind::Secret => json!({"uri": "http://v", "prefix": "p", "token": "t"}),
                         Kind::Proto => json!({"content": "x"}),
                         _ => json!({}),
@@ -520,9 +513,12 @@ mod tests {
 
     #[test]
     fn a_message_names_what_was_asked_and_what_to_do() {
-        let invalid = check(Kind::Route, &json!({"upstream": {"scheme": "https"}})).unwrap_err();
-        assert_eq!(invalid.reason, "scheme https is not supported yet: TLS to upstreams is not spoken yet");
-        assert_eq!((invalid.pointer.as_str(), invalid.got.as_deref()), ("/upstream/scheme", Some("https")));
+        let invalid = check(Kind::Route, &json!({"upstream": {"scheme": "tls"}})).unwrap_err();
+        assert_eq!(
+            invalid.reason,
+            "scheme tls is not supported yet: streams do not speak TLS to upstreams yet"
+        );
+        assert_eq!((invalid.pointer.as_str(), invalid.got.as_deref()), ("/upstream/scheme", Some("tls")));
         let value = json!({"plugins": {"a/b": {"c": [1, "$secret://vault/1/k"]}}});
         let invalid = check(Kind::Consumer, &value).unwrap_err();
         assert_eq!(invalid.pointer, "/plugins/a~1b/c/1");

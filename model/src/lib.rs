@@ -62,6 +62,6 @@ pub use route::Route;
 pub use schema::Schema;
 pub use secret::Secret;
 pub use service::Service;
-pub use ssl::Ssl;
+pub use ssl::{CertificatePair, ClientVerification, Ssl, SslType};
 pub use stream_route::StreamRoute;
 pub use upstream::{Node, Upstream};

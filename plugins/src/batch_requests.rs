@@ -300,6 +300,7 @@ fn request(x: &Exchange<'_>, batch: &Batch, item: &Item) -> Result<Fetch, &'stat
     let timeout = Duration::from_millis(batch.timeout);
     let method = Method::from_bytes(item.method.as_bytes());
     Ok(Fetch {
+        verify: false,
         target: Target {
             authority: String::from_utf8_lossy(x.request().authority()).into_owned(),
             addresses: [].into(),

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use indexmap::IndexMap;
-use model::gaps::TLS_TO_UPSTREAMS;
 use model::{Invalid, boot};
 use sdk::budget::Held;
 use sdk::chain::Phases;
@@ -33,6 +32,7 @@ pub struct ForwardAuth {
 #[derive(Debug, Deserialize)]
 pub struct Config {
     uri: String,
+    ssl_verify: bool,
     allow_degradation: bool,
     status_on_error: u16,
     request_method: String,
@@ -98,13 +98,6 @@ impl Plugin for ForwardAuth {
     }
 
     fn build(mut config: Config, cx: &mut Build<'_>) -> Result<ForwardAuth, Invalid> {
-        if config.uri.starts_with("https://") {
-            return Err(Invalid::new(format!("uri cannot be used: {}", TLS_TO_UPSTREAMS.why))
-                .at("/uri")
-                .expected("http://host[:port][/path]")
-                .got(config.uri)
-                .hint(TLS_TO_UPSTREAMS.hint));
-        }
         let target = cx.target(&config.uri).map_err(|invalid| invalid.at("/uri"))?;
         let uri = path_and_query(&config.uri);
         if !uri.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -222,6 +215,7 @@ impl ForwardAuth {
             idle: Duration::from_millis(self.config.keepalive_timeout),
         };
         Fetch {
+            verify: self.config.ssl_verify,
             target: self.target.clone(),
             method: if is_post { Method::Post } else { Method::Get },
             method_name: Vec::new(),
@@ -462,7 +456,6 @@ mod tests {
         }
         let probe = Probe::default();
         for (wrong, pointer) in [
-            (json!({"uri": "https://a/auth"}), "/uri"),
             (json!({"uri": "ftp://a"}), "/uri"),
             (json!({"uri": "http://a/ b"}), "/uri"),
             (json!({"uri": "http://a/\u{e9}"}), "/uri"),

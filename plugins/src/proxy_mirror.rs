@@ -134,6 +134,8 @@ impl Plugin for ProxyMirror {
             let _ = fields.set(b"Host", head.fields.bytes(host));
         }
         x.world.send(Fetch {
+            // As nginx does for mirrors.
+            verify: false,
             target: self.target.clone(),
             method: x.forward.method.unwrap_or(head.method),
             method_name: head.method_bytes().to_vec(),

@@ -72,7 +72,7 @@ pub(crate) async fn accept(
             }
         }
         if queue.refuses(|| stream.waited_ms(), worker.clock.coarse_ms()) {
-            worker.turn_away(stream, Client::new(peer, local, false), front);
+            worker.turn_away(stream, Client::new(peer, local, front.is_tls()), front);
             done_this_turn += TO_REFUSE;
         } else {
             worker.begin(stream, peer, local, front, proxy_protocol);

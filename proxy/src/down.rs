@@ -7,6 +7,7 @@
 pub(crate) mod frames;
 pub(crate) mod h1;
 pub(crate) mod h2;
+pub(crate) mod tls;
 
 use wire::{Fields, ResponseHead};
 

@@ -8,9 +8,9 @@ pub(crate) mod forward;
 mod handover;
 mod outbound;
 pub(crate) mod phases;
+mod proven;
 pub(crate) mod receive;
 pub(crate) mod retry;
-pub(crate) mod tries;
 mod trusted;
 pub(crate) mod upload;
 

@@ -19,9 +19,10 @@ use crate::io;
 use crate::notice::{Notice, count};
 use crate::rt::{self, memory};
 use crate::settings::Settings;
-use crate::up::connect::connect_humbly;
+use crate::up::connect::{Secured, connect_humbly};
 use crate::up::h1::{Conn, Wish};
 use crate::up::pool::Peer;
+use crate::up::tls::server_name;
 use crate::up::{Head, Lines, Size};
 use crate::worker::Worker;
 
@@ -134,10 +135,6 @@ impl Permit {
 /// Sends the request to the first of the target's addresses that takes it, and reads the whole
 /// answer. All of it has one deadline, however many addresses there are.
 pub(crate) async fn run(worker: &Worker, request: Fetch) -> Result<Fetched, FetchError> {
-    if request.target.tls {
-        // There is no TLS towards upstreams yet.
-        return Err(FetchError::Broken);
-    }
     let FetchTimeouts { connect, send, read } = request.timeouts;
     let end = worker.clock.after(connect.saturating_add(send).saturating_add(read));
     let waiters = [worker.clock.waiter(), worker.clock.waiter()];
@@ -145,7 +142,16 @@ pub(crate) async fn run(worker: &Worker, request: Fetch) -> Result<Fetched, Fetc
     let mut out = Vec::with_capacity(512 + request.body.len());
     let mut last = FetchError::Unresolved;
     for &addr in request.target.addresses.iter() {
-        let peer = Peer::plain(addr);
+        let secured: Option<Secured> = request.target.tls.then(|| {
+            let common = &worker.settings.tls;
+            let tls = if request.verify { &common.verifying } else { &common.trusting };
+            let name = server_name(request.target.authority.as_bytes(), addr);
+            Secured { tls: tls.clone(), name, h2: false }
+        });
+        let peer = match &secured {
+            None => Peer::plain(addr),
+            Some(Secured { tls, name, .. }) => worker.pools.over_tls(addr, tls, name),
+        };
         let mut pooled = worker.pools.take(peer, worker.clock.coarse_ms(), true);
         loop {
             if worker.clock.is_over(end) {
@@ -153,7 +159,8 @@ pub(crate) async fn run(worker: &Worker, request: Fetch) -> Result<Fetched, Fetc
             }
             let mut conn = match pooled.take() {
                 Some(conn) => conn,
-                None => match connect_humbly(worker, &waiters[0], addr, connect, end).await {
+                None => match connect_humbly(worker, &waiters[0], addr, secured.as_ref(), connect, end).await
+                {
                     Ok(conn) => conn,
                     Err(fault) => {
                         last = error_of(fault);
@@ -229,6 +236,7 @@ impl From<Fault> for Failed {
 fn error_of(fault: Fault) -> FetchError {
     match fault.kind {
         FaultKind::ConnectRefused | FaultKind::ConnectFailed => FetchError::Refused,
+        FaultKind::TlsFailed(_) => FetchError::Untrusted,
         FaultKind::ConnectTimeout | FaultKind::SendTimeout | FaultKind::ReadTimeout => FetchError::Timeout,
         _ => FetchError::Broken,
     }

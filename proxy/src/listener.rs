@@ -36,11 +36,19 @@ pub struct Versions {
 /// What serves the connections of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Front {
-    /// HTTP/1, and HTTP/2 where the client begins with it.
+    /// HTTP/1, and HTTP/2 where the client begins with it, or has agreed on it in a TLS handshake.
     Http {
         h2: bool,
+        tls: bool,
     },
     Stream(StreamPort),
+}
+
+impl Front {
+    #[inline]
+    pub(crate) fn is_tls(self) -> bool {
+        matches!(self, Front::Http { tls: true, .. })
+    }
 }
 
 impl Listener {
@@ -61,10 +69,10 @@ impl Listener {
     /// What of it is not served.
     pub(crate) fn front(&self) -> io::Result<Front> {
         let missing = match self {
-            Listener { tls: true, .. } => "TLS",
+            Listener { tls: true, traffic: Traffic::Stream(_), .. } => "TLS for streams",
             Listener { traffic: Traffic::Stream(port), .. } => return Ok(Front::Stream(*port)),
-            Listener { traffic: Traffic::Http(Versions { h1: true, h2 }), .. } => {
-                return Ok(Front::Http { h2: *h2 });
+            Listener { traffic: Traffic::Http(Versions { h1: true, h2 }), tls, .. } => {
+                return Ok(Front::Http { h2: *h2, tls: *tls });
             }
             Listener { traffic: Traffic::Http(_), .. } => "HTTP without version 1",
         };
@@ -80,10 +88,11 @@ mod tests {
     #[test]
     fn what_is_not_served_is_refused_by_name() {
         let plain = Listener::http(SocketAddr::from(([127, 0, 0, 1], 80)));
-        assert_eq!(plain.front().unwrap(), Front::Http { h2: false });
+        assert_eq!(plain.front().unwrap(), Front::Http { h2: false, tls: false });
         let http = |h1, h2| Traffic::Http(Versions { h1, h2 });
+        let both = Listener { tls: true, traffic: http(true, true), ..plain };
+        assert_eq!(both.front().unwrap(), Front::Http { h2: true, tls: true });
         for (listener, what) in [
-            (Listener { tls: true, ..plain }, "TLS "),
             (Listener { traffic: http(false, true), ..plain }, "HTTP without version 1 "),
             (Listener { traffic: http(false, false), ..plain }, "HTTP without version 1 "),
         ] {

@@ -8,7 +8,6 @@ mod duplex;
 mod io;
 pub(crate) mod memory;
 mod tcp;
-#[allow(dead_code, unused_imports, reason = "listeners and upstreams take it up next")]
 pub(crate) mod tls;
 mod udp;
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use sdk::log_format::LogFormat;
 use sdk::sink::Sink;
+use snapshot::certs::CommonTls;
 use wire::h1::decode::Limits;
 use wire::target::{Doubtful, PathRules};
 
@@ -37,6 +38,10 @@ pub struct Settings {
     pub response: Limits,
     /// For a whole request head, from its first byte (`client_header_timeout`).
     pub header_timeout: Duration,
+    /// For a TLS handshake, from its first byte to its last (`tls_handshake_timeout`).
+    pub handshake_timeout: Duration,
+    /// For requests of plugins over TLS.
+    pub tls: CommonTls,
     /// Between two reads of a request's body (`client_body_timeout`).
     pub body_timeout: Duration,
     /// Between two writes to the client (`send_timeout`).
@@ -202,6 +207,8 @@ impl Default for Settings {
             },
             response: Limits { fields: 1000, ..Limits::default() },
             header_timeout: Duration::from_secs(10),
+            handshake_timeout: Duration::from_secs(10),
+            tls: CommonTls::default(),
             body_timeout: Duration::from_secs(30),
             send_timeout: Duration::from_secs(10),
             keepalive_timeout: Duration::from_secs(60),

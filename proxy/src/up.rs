@@ -5,6 +5,7 @@ pub(crate) mod h1;
 pub(crate) mod h2;
 pub(crate) mod links;
 pub(crate) mod pool;
+pub(crate) mod tls;
 
 use std::time::Duration;
 

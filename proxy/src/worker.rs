@@ -26,6 +26,7 @@ use crate::notice::Notices;
 use crate::settings::Settings;
 use crate::up::links::Links;
 use crate::up::pool::Pools;
+use crate::up::tls::Sessions;
 use crate::workers::{Stage, Watch};
 
 pub(crate) use run::{Start, serve};
@@ -40,6 +41,7 @@ pub(crate) struct Worker {
     pub(crate) buffers: Buffers,
     pub(crate) pools: Pools,
     pub(crate) links: Links,
+    pub(crate) tls_sessions: Sessions,
     pub(crate) budget: Budget,
     /// A second of the clock, and what stages had to complain about in it.
     complaints: Cell<(u64, u32)>,
@@ -123,6 +125,7 @@ impl Worker {
             buffers: Buffers::new(settings.spare_buffers),
             pools: Pools::new(settings.max_idle_upstreams),
             links: Links::default(),
+            tls_sessions: Sessions::default(),
             budget: Budget::new(settings.held_bodies),
             complaints: Cell::default(),
             scratch: RefCell::default(),

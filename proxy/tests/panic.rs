@@ -47,6 +47,7 @@ fn a_panic_stays_with_its_request() {
         router: Router::new(Mode::HostUri, Options::default()),
         upstreams: Default::default(),
         consumers: Arc::default(),
+        certificates: Default::default(),
         global: Some(Arc::new(Chain::of(
             Fitting { name: "fragile", priority: 0, meta: None }.stage(Fragile),
         ))),

@@ -2,10 +2,13 @@
 //!
 //! Who speaks to us, as plugins see it.
 
+mod tls;
+
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
 use std::sync::Arc;
 
+pub use tls::{ClientCertificate, TlsSession, Verdict};
 use wire::proxy_protocol::Ends;
 
 /// Who speaks to us.
@@ -22,6 +25,8 @@ pub struct Client {
     pub tls: bool,
     /// See [`Client::ends`].
     ends: Option<Arc<Ends>>,
+    /// What TLS has agreed on with whoever is at the other end.
+    pub session: Option<Arc<TlsSession>>,
     /// See [`Client::within`].
     within: bool,
 }
@@ -37,6 +42,7 @@ impl Client {
             port: peer.port(),
             tls,
             ends: None,
+            session: None,
             within: false,
         }
     }

@@ -147,6 +147,8 @@ pub struct Forward {
     /// Host and port of the server that was chosen, as its operator wrote them. Noted only where
     /// somebody logs.
     pub server: Option<Span>,
+    /// The scheme of the upstream that was chosen; none yet if empty.
+    pub scheme: &'static str,
     /// Fields the gateway adds of itself that a stage took away.
     pub without: Own,
     /// Instead of the route's upstream; see [`Exchange::choose_upstream`].
@@ -189,8 +191,6 @@ pub struct Timing {
     pub total_us: u64,
     /// When the upstream was asked first, by the worker's own clock; 0 if nobody wants to know.
     pub asked_us: u64,
-    /// When the head of the upstream's response came, by the worker's own clock; 0 if nobody wants to know.
-    pub answered_us: u64,
     /// Microseconds from choosing the upstream to the end of its response.
     pub upstream_us: u64,
     /// Requests its connection has brought, this one included.

@@ -113,6 +113,9 @@ struct WorkerCounts {
     idle_upstreams_closed: AtomicU64,
     shortages: AtomicU64,
     datagrams_dropped: AtomicU64,
+    handshakes: AtomicU64,
+    handshakes_resumed: AtomicU64,
+    handshakes_failed: AtomicU64,
     metric_errors: AtomicU64,
     /// Written by the scraping side: series it retired of this shard.
     retired: AtomicU64,
@@ -294,6 +297,15 @@ impl Shard {
     #[inline]
     pub fn upstream_retried(&self) {
         add(&self.node.retries, 1);
+    }
+
+    /// A client's TLS handshake is over, for good or bad; it may have resumed an earlier session.
+    pub fn handshake(&self, good: bool, resumed: bool) {
+        match (good, resumed) {
+            (false, _) => add(&self.node.handshakes_failed, 1),
+            (true, true) => add(&self.node.handshakes_resumed, 1),
+            (true, false) => add(&self.node.handshakes, 1),
+        }
     }
 
     /// A panic was caught.

@@ -14,6 +14,7 @@ mod logged;
 pub mod multipart;
 mod parsed;
 pub(crate) mod read;
+mod ssl;
 mod time;
 mod value;
 
@@ -135,6 +136,23 @@ plain! {
     ServiceName = "service_name",
     SessionTime = "session_time",
     SslPrereadServerName = "ssl_preread_server_name",
+    SslAlpn = "ssl_alpn_protocol",
+    SslCipher = "ssl_cipher",
+    SslClientCert = "ssl_client_cert",
+    SslClientEnd = "ssl_client_v_end",
+    SslClientEscaped = "ssl_client_escaped_cert",
+    SslClientFingerprint = "ssl_client_fingerprint",
+    SslClientIssuer = "ssl_client_i_dn",
+    SslClientRaw = "ssl_client_raw_cert",
+    SslClientRemain = "ssl_client_v_remain",
+    SslClientSerial = "ssl_client_serial",
+    SslClientStart = "ssl_client_v_start",
+    SslClientSubject = "ssl_client_s_dn",
+    SslClientVerify = "ssl_client_verify",
+    SslCurve = "ssl_curve",
+    SslProtocol = "ssl_protocol",
+    SslReused = "ssl_session_reused",
+    SslServerName = "ssl_server_name",
     Status = "status",
     TimeIso8601 = "time_iso8601",
     TimeLocal = "time_local",
@@ -448,6 +466,26 @@ impl Plain {
                 Found::Plain
             }),
             Plain::SslPrereadServerName => of_stream(x, |stream| stream.server_name.as_deref().into()),
+            Plain::SslAlpn
+            | Plain::SslCipher
+            | Plain::SslClientCert
+            | Plain::SslClientEnd
+            | Plain::SslClientEscaped
+            | Plain::SslClientFingerprint
+            | Plain::SslClientIssuer
+            | Plain::SslClientRaw
+            | Plain::SslClientRemain
+            | Plain::SslClientSerial
+            | Plain::SslClientStart
+            | Plain::SslClientSubject
+            | Plain::SslClientVerify
+            | Plain::SslCurve
+            | Plain::SslProtocol
+            | Plain::SslReused
+            | Plain::SslServerName => match &x.client.session {
+                Some(session) => ssl::read(self, session, x.world.now_ms() / 1000, out),
+                None => Found::Nothing,
+            },
             Plain::Status => {
                 let digit = |by: u16| b'0' + (x.status() / by % 10) as u8;
                 out.extend_from_slice(&[digit(100), digit(10), digit(1)]);
@@ -497,8 +535,8 @@ impl Plain {
             Plain::UpstreamResponseTime => Found::Nothing,
             Plain::UpstreamStatus if x.upstream_statuses(out) => Found::Plain,
             Plain::UpstreamStatus => Found::Nothing,
-            // HTTPS and gRPC upstreams are not served yet.
-            Plain::UpstreamScheme => Found::Borrowed(b"http"),
+            Plain::UpstreamScheme if x.forward.scheme.is_empty() => Found::Borrowed(b"http"),
+            Plain::UpstreamScheme => Found::Borrowed(x.forward.scheme.as_bytes()),
             Plain::UpstreamUnresolvedHost => x.forward.server.map(|span| host_of(fields.bytes(span))).into(),
             Plain::UpstreamUri => {
                 x.upstream_uri(out);

@@ -78,6 +78,8 @@ pub struct Fetch {
     pub uri: Vec<u8>,
     pub fields: Fields,
     pub body: Bytes,
+    /// Where the target is spoken to over TLS: only with a certificate of its name, from somebody trusted.
+    pub verify: bool,
     pub timeouts: FetchTimeouts,
     /// The answer's body may be at most so long.
     pub max_body: usize,
@@ -130,6 +132,8 @@ pub enum FetchError {
     Unresolved,
     Refused,
     Timeout,
+    /// TLS could not be set up, or the server is not who it should be.
+    Untrusted,
     Broken,
     TooLarge,
 }
@@ -140,6 +144,7 @@ impl FetchError {
             FetchError::Unresolved => "the host name has no address",
             FetchError::Refused => "the connection was refused",
             FetchError::Timeout => "it took longer than its time-out",
+            FetchError::Untrusted => "the TLS handshake failed",
             FetchError::Broken => "the answer was not valid HTTP or broke off",
             FetchError::TooLarge => "the answer was larger than allowed",
         }

@@ -8,6 +8,7 @@
 //! A resource that cannot be compiled keeps its last good form, is listed in
 //! [`Compiled::rejected`], and never affects the others.
 
+mod certificates;
 mod chains;
 mod chosen;
 mod consumers;
@@ -31,14 +32,15 @@ use sdk::{Catalog, Chain, Consumers};
 use serde_json::Value;
 
 use crate::Snapshot;
+use crate::certs::{Certificates, TlsSettings};
 use crate::health::Health;
-use crate::load::Load;
 use crate::plan::Timeouts;
 use crate::router::{Mode, Options, Router};
 use crate::slots::Slots;
 use crate::streams::Streams;
 use crate::table::Table;
 use crate::upstream::{Keepalive, Upstream};
+use certificates::CertificateUnit;
 use chosen::Choices;
 use consumers::{Claims, ConsumerUnit, CredentialUnit};
 pub use references::Env;
@@ -67,6 +69,7 @@ pub struct Settings {
     pub health_checks: bool,
     /// The service registries of the boot file.
     pub registries: BTreeSet<String>,
+    pub tls: TlsSettings,
     /// Reads environment variables.
     pub env: Arc<Env>,
 }
@@ -82,6 +85,7 @@ impl Default for Settings {
             keepalive: Keepalive::default(),
             health_checks: true,
             registries: BTreeSet::new(),
+            tls: TlsSettings::default(),
             env: Arc::new(|_| None),
         }
     }
@@ -95,18 +99,16 @@ pub struct Compiled {
     pub rejected: Arc<[Rejected]>,
     /// All host names whose addresses are wanted. The same `Arc` as before if nothing changed.
     pub wanted_hosts: Arc<BTreeSet<String>>,
-    /// All upstreams with checks, ejection or limits that adapt. The same `Arc` as before if nothing changed.
+    /// All upstreams whose servers are checked. The same `Arc` as before if nothing changed.
     pub watched: Arc<[Watched]>,
 }
 
-/// An upstream that the control plane looks after while it is in use.
+/// An upstream whose servers are checked.
 #[derive(Debug, Clone)]
 pub struct Watched {
     /// The resource it is written in; `#` and a number stand behind the id of one in a plugin's settings.
     pub key: Key,
-    pub health: Option<Arc<Health>>,
-    /// With a limit that follows how long answers take.
-    pub load: Option<Load>,
+    pub health: Arc<Health>,
 }
 
 /// Makes snapshots, one after another. Owned by the control plane.
@@ -122,6 +124,9 @@ pub struct Compiler {
     table: Table<Upstream>,
     routes: HashMap<String, RouteUnit>,
     upstreams: HashMap<String, UpstreamUnit>,
+    /// What is served over TLS, and the resources it was made of.
+    certificates: Certificates,
+    certificate_units: HashMap<String, CertificateUnit>,
     /// Services, plugin configs, consumer groups and global rules.
     shared: BTreeMap<Key, Shared>,
     /// Plugin metadata by plugin.
@@ -138,7 +143,7 @@ pub struct Compiler {
     /// The reverse.
     refers: HashMap<Key, Vec<Key>>,
     hosts: Wanted,
-    /// Upstreams that are looked after, by slot.
+    /// Upstreams with checks, by slot.
     checked: BTreeMap<u32, Watched>,
     watched: Option<Arc<[Watched]>>,
     choices: Choices,
@@ -172,6 +177,8 @@ impl Compiler {
             catalog,
             enabled: None,
             router: Router::new(settings.mode, settings.options),
+            certificates: Certificates::new(settings.tls.fallback_sni.as_deref()),
+            certificate_units: HashMap::default(),
             settings,
             table: Table::default(),
             routes: HashMap::default(),
@@ -217,6 +224,7 @@ impl Compiler {
             router: self.router.clone(),
             upstreams: self.table.clone(),
             consumers: self.index.clone(),
+            certificates: self.certificates.clone(),
             global: self.global.clone(),
             streams: self.streams.clone(),
         }
@@ -266,6 +274,7 @@ impl Compiler {
         }
         // Each step may add work for later steps.
         self.compile_metadata(&mut pass);
+        self.compile_certificates(&mut pass);
         self.compile_upstreams(&mut pass);
         self.readdress(&mut pass);
         self.compile_shared(Kind::Service, &mut pass);
@@ -301,6 +310,7 @@ impl Compiler {
             .chain(self.routes.keys().map(key(Kind::Route)))
             .chain(self.stream_routes.keys().map(key(Kind::StreamRoute)))
             .chain(self.upstreams.keys().map(key(Kind::Upstream)))
+            .chain(self.certificate_units.keys().map(key(Kind::Ssl)))
             .chain(self.metadata.keys().map(key(Kind::PluginMetadata)))
             .chain(self.consumers.keys().map(key(Kind::Consumer)))
             .chain(self.credentials.keys().map(key(Kind::Credential)))

@@ -8,9 +8,9 @@
 #![cfg_attr(test, allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod balance;
+pub mod certs;
 pub mod compile;
 pub mod health;
-pub mod load;
 pub mod parallel;
 pub mod plan;
 pub mod router;
@@ -42,6 +42,8 @@ pub struct Snapshot {
     pub router: Router,
     pub upstreams: Table<Upstream>,
     pub consumers: Arc<Consumers>,
+    /// What is served over TLS under which name.
+    pub certificates: certs::Certificates,
     /// The stages of all global rules; run for every request, matched or not.
     pub global: Option<Arc<Chain>>,
     pub streams: Arc<Streams>,

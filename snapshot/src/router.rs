@@ -17,9 +17,9 @@
 
 mod candidates;
 mod filter;
-mod hash;
+pub(crate) mod hash;
 mod hosts;
-mod map;
+pub(crate) mod map;
 mod paths;
 mod pattern;
 mod prefixes;

@@ -169,6 +169,7 @@ mod tests {
             router: Router::new(Mode::HostUri, Options::default()),
             upstreams: Default::default(),
             consumers: Arc::default(),
+            certificates: Default::default(),
             global: None,
             streams: Arc::default(),
         }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::balance::{HashOn, Ring, Tier, arrange};
-use crate::health::{Health, Statuses};
-use crate::load::Load;
+use crate::certs::ClientTls;
+use crate::health::Health;
 
 /// The servers behind a route.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,6 +18,8 @@ pub struct Upstream {
     /// Every server with its address, in priority tiers from high to low.
     pub endpoints: Vec<Endpoint>,
     pub scheme: Scheme,
+    /// How TLS is spoken to it, if it is.
+    pub tls: Option<Arc<ClientTls>>,
     pub pass_host: PassHost,
     /// Further servers to try after the first; APISIX's default is one less than there are nodes.
     pub retries: u32,
@@ -31,10 +33,6 @@ pub struct Upstream {
     pub policy: Policy,
     /// What checks say of the servers; `None` if there are none.
     pub health: Option<Arc<Health>>,
-    /// How tries are made again, where that differs from APISIX.
-    pub retry: Option<Box<Retry>>,
-    /// Limits of what may be under way.
-    pub load: Option<Box<Load>>,
     pub(crate) tiers: Vec<Tier>,
     /// One per tier, only for consistent hashing.
     pub(crate) rings: Vec<Ring>,
@@ -53,13 +51,6 @@ pub enum Policy {
 }
 
 impl Upstream {
-    /// Whether somebody wants to know how long its answers take.
-    #[inline]
-    pub fn takes_times(&self) -> bool {
-        self.health.as_ref().is_some_and(|health| health.takes_times())
-            || self.load.as_ref().is_some_and(|load| load.adaptive.is_some())
-    }
-
     /// An upstream with these servers and defaults for everything else.
     pub fn new(id: impl Into<String>, slot: u32, mut endpoints: Vec<Endpoint>, policy: Policy) -> Upstream {
         let tiers = arrange(&mut endpoints);
@@ -73,6 +64,7 @@ impl Upstream {
             retries: u32::try_from(endpoints.len().saturating_sub(1)).unwrap_or(u32::MAX),
             endpoints,
             scheme: Scheme::default(),
+            tls: None,
             pass_host: PassHost::default(),
             retry_timeout: Duration::ZERO,
             keepalive: Keepalive::default(),
@@ -80,8 +72,6 @@ impl Upstream {
             own_timeouts: false,
             policy,
             health: None,
-            retry: None,
-            load: None,
             tiers,
             rings,
         }
@@ -113,36 +103,11 @@ impl Endpoint {
     }
 }
 
-/// How tries are made again (`sluice.retry`).
-#[derive(Debug, Clone, PartialEq)]
-pub struct Retry {
-    pub per_try_timeout: Option<Duration>,
-    /// The longest pause before the first retry; zero is none.
-    pub backoff: Duration,
-    pub max_backoff: Duration,
-    pub budget: Option<Budget>,
-    pub on_connect: bool,
-    pub on_closed: bool,
-    pub on_timeout: bool,
-    pub statuses: Statuses,
-    pub any_method: bool,
-}
-
-/// How many retries there may be for so many requests, by worker.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Budget {
-    /// Thousandths of a retry that a request brings.
-    pub for_each: u32,
-    /// Retries that may be saved up.
-    pub burst: u32,
-}
-
 /// The protocol the upstream speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scheme {
     #[default]
     Http,
-    /// Accepted by the model; requests to it fail with 502 until TLS is built.
     Https,
     Grpc,
     Grpcs,
@@ -159,6 +124,20 @@ impl Scheme {
     #[inline]
     pub fn is_http(self) -> bool {
         !matches!(self, Scheme::Tcp | Scheme::Tls | Scheme::Udp)
+    }
+}
+
+impl Scheme {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Scheme::Http => "http",
+            Scheme::Https => "https",
+            Scheme::Grpc => "grpc",
+            Scheme::Grpcs => "grpcs",
+            Scheme::Tcp => "tcp",
+            Scheme::Tls => "tls",
+            Scheme::Udp => "udp",
+        }
     }
 }
 

@@ -32,6 +32,7 @@ pub struct Gateway {
 #[derive(Clone, Copy)]
 pub struct Listen {
     pub proxy: u16,
+    pub tls: u16,
     pub admin: u16,
     pub control: u16,
     pub metrics: u16,
@@ -40,9 +41,10 @@ pub struct Listen {
 impl Listen {
     pub fn choose(ports: Ports) -> Result<Listen> {
         Ok(match ports {
-            Ports::Standard => Listen { proxy: 9080, admin: 9180, control: 9090, metrics: 9091 },
+            Ports::Standard => Listen { proxy: 9080, tls: 9443, admin: 9180, control: 9090, metrics: 9091 },
             Ports::Free => Listen {
                 proxy: ports::free()?,
+                tls: ports::free()?,
                 admin: ports::free()?,
                 control: ports::free()?,
                 metrics: ports::free()?,
@@ -53,6 +55,7 @@ impl Listen {
     pub fn name(&self, names: &mut Names) {
         for (name, port) in [
             ("PROXY", self.proxy),
+            ("TLS", self.tls),
             ("ADMIN", self.admin),
             ("CONTROL", self.control),
             ("METRICS", self.metrics),
@@ -254,6 +257,7 @@ fn base(listen: &Listen, yaml: bool) -> Value {
     let mut config = json!({
         "apisix": {
             "node_listen": [{"ip": "127.0.0.1", "port": listen.proxy}],
+            "ssl": {"listen": [{"ip": "127.0.0.1", "port": listen.tls}]},
             "control": {"ip": "127.0.0.1", "port": listen.control},
         },
         "nginx_config": {"worker_processes": 2},

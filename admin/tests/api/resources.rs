@@ -160,7 +160,7 @@ async fn refusals_speak_as_apisix_does() {
             400,
             "discovery nacos is not supported by this version: service discovery is done by DNS alone",
         ),
-        ("PUT", "ssls/1", json!({}), 400, "ssls are not supported yet: HTTPS is not served yet"),
+        ("PUT", "ssls/1", json!({}), 400, "invalid configuration: then clause did not match"),
         (
             "PUT",
             "routes/1",

@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};
-use snapshot::health::{Health, Status};
+use snapshot::health::Status;
 use snapshot::{Endpoint, PassHost};
 
 use super::*;
@@ -17,8 +17,7 @@ pub(super) fn checked(checks: Value, nodes: &[&str]) -> Arc<Health> {
         weight: 1,
         priority: 0,
     };
-    let endpoints: Vec<Endpoint> = nodes.iter().map(endpoint).collect();
-    Arc::new(Health::new(Some(&checks), None, &endpoints, &PassHost::Pass).unwrap())
+    Arc::new(Health::new(&checks, &nodes.iter().map(endpoint).collect::<Vec<_>>(), &PassHost::Pass))
 }
 
 /// The same, going on from an earlier version.
@@ -29,7 +28,7 @@ fn after(before: &Health, checks: Value, nodes: &[&str]) -> Arc<Health> {
 }
 
 fn watched(id: &str, health: &Arc<Health>) -> Watched {
-    Watched { key: Key::new(model::Kind::Upstream, id), health: Some(health.clone()), load: None }
+    Watched { key: Key::new(model::Kind::Upstream, id), health: health.clone() }
 }
 
 /// Servers that are asked and answer from a table, each after so long.

@@ -1,4 +1,4 @@
-//! A store that keeps the secrets of plugins encrypted, in APISIX's format.
+//! A store that keeps private keys and the secrets of plugins encrypted, in APISIX's format.
 //!
 //! Writes are encrypted on their way to the inner store, so the answer to a
 //! write shows secrets encrypted. Reads and watches are decrypted. A secret
@@ -23,7 +23,7 @@ use super::{
 mod fields;
 mod ring;
 
-use fields::Fields;
+use fields::{Fields, is_private_key};
 pub use ring::Ring;
 
 /// An inner store with encryption over it.
@@ -165,9 +165,16 @@ impl Sealer {
     fn seal(&self, key: &Key, value: &mut Value) -> Result<(), Refused> {
         let mut failed = false;
         if self.seals {
-            self.fields.each(key, value, &mut |_, text| match self.ring.seal(text) {
+            let mut seal = |_: &str, text: &mut String| match self.ring.seal(text) {
                 Some(sealed) => *text = sealed,
                 None => failed |= !self.ring.is_empty(),
+            };
+            self.fields.each(key, value, &mut seal);
+            Fields::each_key(key.kind, value, &mut |place, text| {
+                // One that was encrypted elsewhere by the same keys comes as it is.
+                if is_private_key(text) {
+                    seal(place, text);
+                }
             });
         }
         match failed {
@@ -203,13 +210,19 @@ impl Sealer {
 
     fn open_value(&self, key: &Key, value: &mut Value) -> (bool, Option<String>) {
         let (mut changed, mut kept) = (false, None);
-        self.fields.each(key, value, &mut |place, text| match self.ring.open(text) {
+        let mut open = |place: &str, text: &mut String| match self.ring.open(text) {
             Some(opened) => {
                 *text = opened;
                 changed = true;
             }
             None if kept.is_none() => kept = Some(format!("{key}: {place}")),
             None => {}
+        };
+        self.fields.each(key, value, &mut open);
+        Fields::each_key(key.kind, value, &mut |place, text| {
+            if !is_private_key(text) {
+                open(place, text);
+            }
         });
         (changed, kept)
     }

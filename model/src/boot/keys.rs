@@ -35,7 +35,6 @@ const fn idle_unless(path: &'static str, anyway: &'static str, why: &'static str
 const LUA: &str = "it is about Lua, and plugins here are native";
 const NO_NGINX: &str = "it goes into nginx.conf, and there is no nginx underneath";
 const SIZED_ALONE: &str = "this memory is sized by itself";
-const NO_TLS: &str = gaps::TLS.why;
 const NO_ETCD: &str = gaps::ETCD.why;
 const STREAMED: &str = "bodies are always streamed";
 
@@ -84,7 +83,20 @@ pub const ROWS: &[Row] = &[
     used("apisix.dns_resolver_valid", Shape::Count { min: 0, max: 86_400 * 365 }),
     used("apisix.resolver_timeout", Shape::Time),
     idle_unless("apisix.enable_resolv_search_opt", "true", "search domains of resolv.conf are always used"),
-    idle("apisix.ssl", NO_TLS),
+    used("apisix.ssl.enable", Shape::Bool),
+    used("apisix.ssl.listen", Shape::TlsListen),
+    used("apisix.ssl.ssl_trusted_certificate", Shape::Text),
+    used("apisix.ssl.ssl_protocols", Shape::TlsProtocols),
+    used("apisix.ssl.ssl_ciphers", Shape::Text),
+    used("apisix.ssl.ssl_session_tickets", Shape::Bool),
+    // Ours.
+    used("apisix.ssl.ssl_session_timeout", Shape::Time),
+    used("apisix.ssl.fallback_sni", Shape::Text),
+    // Ours.
+    used("apisix.ssl.handshake_timeout", Shape::Time),
+    idle("apisix.ssl.ssl_cert", "certificates are ssl resources; a name without one is refused"),
+    idle("apisix.ssl.ssl_cert_key", "certificates are ssl resources; a name without one is refused"),
+    idle("apisix.ssl.key_encrypt_salt", "private keys are encrypted with apisix.data_encryption.keyring"),
     used("apisix.enable_control", Shape::Bool),
     used("apisix.control.ip", Shape::Ip),
     used("apisix.control.port", Shape::Port),

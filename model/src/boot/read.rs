@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::{
     AccessLog, Admin, AdminKey, AdminLimits, AdminRole, AdminVersion, Boot, Conditions, DataEncryption, Disk,
     History, Http, Http2, Listen, LogEscape, LogLevel, Prometheus, Provider, ProxyCache, RealIp, Resolver,
-    Role, Router, UpstreamKeepalive, UriOptions, Workers, Zone, keys, wildcard,
+    Role, Router, Tls, UpstreamKeepalive, UriOptions, Workers, Zone, keys, wildcard,
 };
 use super::{shape, streams};
 use crate::Invalid;
@@ -28,8 +28,10 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
         Some("control_plane") => Role::ControlPlane,
         _ => Role::Traditional,
     };
+    let listen = listen(apisix)?;
     Ok(Boot {
-        listen: listen(apisix)?,
+        tls: tls(apisix, &listen)?,
+        listen,
         http2: apisix.bool("/enable_http2", true),
         proxy_mode: streams::proxy_mode(apisix),
         proxy_protocol: streams::proxy_protocol(apisix),
@@ -134,6 +136,16 @@ impl<'a> File<'a> {
 
 fn listen(apisix: File<'_>) -> Result<Vec<Listen>, Invalid> {
     let written = apisix.read("/node_listen", shape::listen).unwrap_or_else(|| vec![(None, 9080, None)]);
+    addresses(apisix, written, "/apisix/node_listen", &[])
+}
+
+/// Addresses of the same kind, different from each other and from those there are.
+fn addresses(
+    apisix: File<'_>,
+    written: Vec<shape::Written>,
+    pointer: &str,
+    others: &[Listen],
+) -> Result<Vec<Listen>, Invalid> {
     let everywhere = apisix.bool("/enable_http2", true);
     let ipv6 = apisix.bool("/enable_ipv6", true);
     let mut listen: Vec<Listen> = Vec::new();
@@ -141,9 +153,9 @@ fn listen(apisix: File<'_>) -> Result<Vec<Listen>, Invalid> {
         let http2 = http2.unwrap_or(everywhere);
         let [v4, v6] = wildcard(port);
         let address = ip.map_or(v4, |ip| SocketAddr::new(ip, port));
-        if let Some(twice) = listen.iter().find(|other| other.address == address) {
+        if let Some(twice) = listen.iter().chain(others).find(|other| other.address == address) {
             return Err(Invalid::new(format!("two listeners have the address {}", twice.address))
-                .at("/apisix/node_listen")
+                .at(pointer)
                 .expected("different addresses"));
         }
         listen.push(Listen { address, optional: false, http2 });
@@ -152,6 +164,34 @@ fn listen(apisix: File<'_>) -> Result<Vec<Listen>, Invalid> {
         }
     }
     Ok(listen)
+}
+
+fn tls(apisix: File<'_>, others: &[Listen]) -> Result<Tls, Invalid> {
+    let ssl = apisix.below("/ssl");
+    let written = ssl.read("/listen", shape::tls_listen);
+    let is_default = written.is_none();
+    let listen = match ssl.bool("/enable", true) {
+        true => written.unwrap_or_else(|| vec![(None, 9443, None)]),
+        false => Vec::new(),
+    };
+    Ok(Tls {
+        listen: addresses(apisix, listen, "/apisix/ssl/listen", others)?,
+        is_default,
+        protocols: ssl
+            .read("/ssl_protocols", shape::tls_protocols)
+            .unwrap_or_else(|| vec!["TLSv1.2", "TLSv1.3"])
+            .into_iter()
+            .map(str::to_owned)
+            .collect(),
+        ciphers: ssl.text("/ssl_ciphers").map(|names| {
+            names.split([':', ' ', ',']).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+        }),
+        tickets: ssl.bool("/ssl_session_tickets", true),
+        session_timeout: ssl.time("/ssl_session_timeout", 3600),
+        trusted: ssl.text("/ssl_trusted_certificate").filter(|path| *path != "system").map(Into::into),
+        fallback_sni: ssl.text("/fallback_sni").map(str::to_owned),
+        handshake_timeout: ssl.time("/handshake_timeout", 10),
+    })
 }
 
 fn admin(file: File<'_>, role: Role) -> Result<Admin, Invalid> {

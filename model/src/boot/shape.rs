@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::streams;
 use super::{AdminKey, AdminRole, Disk, Provider, Workers, Zone};
@@ -52,6 +52,9 @@ pub enum Shape {
     /// `stream_proxy.tcp` and `stream_proxy.udp`.
     TcpPorts,
     UdpPorts,
+    TlsListen,
+    /// nginx's: `TLSv1.2 TLSv1.3`.
+    TlsProtocols,
     Zones,
     AdminKeys,
     /// Keys of AES-128 or AES-256; one may be written without a list.
@@ -92,6 +95,8 @@ impl Shape {
             Shape::Listen => listen(value).map(drop),
             Shape::TcpPorts => streams::tcp_ports(value).map(drop),
             Shape::UdpPorts => streams::udp_ports(value).map(drop),
+            Shape::TlsListen => tls_listen(value).map(drop),
+            Shape::TlsProtocols => tls_protocols(value).map(drop),
             Shape::Zones => zones(value).map(drop),
             Shape::AdminKeys => list(value, admin_key).map(drop),
             Shape::Keyring => keyring(value).map(drop),
@@ -107,6 +112,7 @@ impl Shape {
         match self {
             Shape::Listen => Some(&["ip", "port", "enable_http2"]),
             Shape::TcpPorts => Some(streams::TCP_MEMBERS),
+            Shape::TlsListen => Some(&["ip", "port", "enable_http2", "enable_http3", "enable_quic"]),
             Shape::Zones => Some(&["name", "memory_size", "disk_size", "disk_path", "cache_levels"]),
             Shape::AdminKeys => Some(&["name", "key", "role"]),
             _ => None,
@@ -331,6 +337,10 @@ fn listen_one(value: &Value) -> Result<Written, Invalid> {
             other => Err(wrong_type("a port, or a map of `port` and `ip`", other)),
         };
     };
+    listen_on(map, 9080)
+}
+
+fn listen_on(map: &Map<String, Value>, default: u16) -> Result<Written, Invalid> {
     let present = |name: &str| map.get(name).filter(|value| !value.is_null());
     let address = present("ip").map(|value| ip(value).map_err(|invalid| invalid.at("/ip"))).transpose()?;
     let number =
@@ -338,7 +348,35 @@ fn listen_one(value: &Value) -> Result<Written, Invalid> {
     let http2 = present("enable_http2")
         .map(|value| boolean(value).map_err(|invalid| invalid.at("/enable_http2")))
         .transpose()?;
-    Ok((address, number.unwrap_or(9080), http2))
+    Ok((address, number.unwrap_or(default), http2))
+}
+
+/// Addresses for TLS.
+pub fn tls_listen(value: &Value) -> Result<Vec<Written>, Invalid> {
+    let listen = list(value, |item| {
+        let Value::Object(map) = item else { return Err(wrong_type("a map of `port` and `ip`", item)) };
+        for name in ["enable_http3", "enable_quic"] {
+            if let Some(value) = map.get(name).filter(|value| !value.is_null()) {
+                boolean(value).map_err(|invalid| invalid.at(format!("/{name}")))?;
+            }
+        }
+        listen_on(map, 9443)
+    })?;
+    match listen.is_empty() {
+        true => Err(wrong_value("at least one port", value)),
+        false => Ok(listen),
+    }
+}
+
+/// The versions of TLS that are named.
+pub fn tls_protocols(value: &Value) -> Result<Vec<&str>, Invalid> {
+    const KNOWN: [&str; 6] = ["SSLv2", "SSLv3", "TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3"];
+    let named: Vec<&str> = text(value)?.split_whitespace().collect();
+    match named.iter().find(|name| !KNOWN.contains(name)) {
+        Some(_) => Err(wrong_value("versions of TLS such as `TLSv1.2 TLSv1.3`", value)),
+        None if named.is_empty() => Err(wrong_value("versions of TLS such as `TLSv1.2 TLSv1.3`", value)),
+        None => Ok(named),
+    }
 }
 
 pub fn zones(value: &Value) -> Result<Vec<Zone>, Invalid> {

@@ -335,7 +335,7 @@ fn the_access_log_is_on_and_can_be_off() {
 
 #[test]
 fn all_that_is_wrong_is_told_in_order() {
-    let found = refusals("plugins: 1\napisix:\n  ssl: {}\n  enable_control: 3\nnope: 1\n");
+    let found = refusals("plugins: 1\napisix:\n  lru: {}\n  enable_control: 3\nnope: 1\n");
     let lines: Vec<(u32, Severity)> = found.iter().map(|found| (found.line, found.severity)).collect();
     let (error, warning) = (Severity::Error, Severity::Warning);
     assert_eq!(lines, [(1, error), (3, warning), (4, error), (5, warning)]);
@@ -343,8 +343,7 @@ fn all_that_is_wrong_is_told_in_order() {
 
 #[test]
 fn keys_without_meaning_warn_once_each() {
-    let text =
-        "apisix:\n  extra_lua_path: x\n  ssl:\n    enable: true\n    listen: [{port: 9443}]\nwasm: {}\n";
+    let text = "apisix:\n  extra_lua_path: x\n  ssl:\n    ssl_cert: x\nwasm: {}\n";
     let (boot, warnings) = Boot::parse("config.yaml", text, PLUGINS, &lookup).unwrap();
     assert_eq!(boot, Boot::default());
     let told: Vec<(u32, &str)> = warnings.iter().map(|found| (found.line, found.message.as_str())).collect();
@@ -352,10 +351,41 @@ fn keys_without_meaning_warn_once_each() {
         told,
         [
             (2, "`apisix.extra_lua_path` has no effect: it is about Lua, and plugins here are native"),
-            (3, "`apisix.ssl` has no effect: HTTPS is not served yet"),
-            (6, "`wasm` has no effect: WASM plugins are not served yet"),
+            (
+                4,
+                "`apisix.ssl.ssl_cert` has no effect: certificates are ssl resources; a name without one is refused",
+            ),
+            (5, "`wasm` has no effect: WASM plugins are not served yet"),
         ]
     );
+}
+
+#[test]
+fn tls_is_as_apisix_has_it() {
+    let tls = |text: &str| parse(&format!("apisix:\n  enable_ipv6: false\n  ssl: {text}\n")).tls;
+    let plain = tls("{}");
+    assert_eq!(plain.listen[0].address.to_string(), "0.0.0.0:9443");
+    assert!(plain.is_default && plain.tickets && plain.ciphers.is_none() && plain.trusted.is_none());
+    assert_eq!(plain.protocols, ["TLSv1.2", "TLSv1.3"]);
+    assert_eq!(tls("{enable: false}").listen, []);
+    let all = tls(
+        "{listen: [{ip: 127.0.0.3, port: 9445, enable_http3: false}], ssl_protocols: TLSv1.1 TLSv1.3, \
+         ssl_ciphers: 'A:B', ssl_session_tickets: false, ssl_trusted_certificate: /ca.pem, fallback_sni: a.com, \
+         handshake_timeout: 3s, ssl_session_timeout: 10m}",
+    );
+    assert_eq!(all.listen[0].address.to_string(), "127.0.0.3:9445");
+    assert!(!all.is_default && !all.tickets);
+    assert_eq!((all.protocols.len(), all.ciphers.unwrap().join(" ")), (2, "A B".to_owned()));
+    assert_eq!(
+        (all.trusted.unwrap().to_str(), all.fallback_sni.as_deref()),
+        (Some("/ca.pem"), Some("a.com"))
+    );
+    assert_eq!((all.handshake_timeout.as_secs(), all.session_timeout.as_secs()), (3, 600));
+    assert_eq!(tls("{ssl_trusted_certificate: system}").trusted, None);
+    let refused = refusals("apisix:\n  node_listen: 9443\n  ssl: {enable: true}\n");
+    assert_eq!(refused[0].message, "two listeners have the address 0.0.0.0:9443");
+    assert!(!refusals("apisix: {ssl: {ssl_protocols: TLSv9}}\n").is_empty());
+    assert!(!refusals("apisix: {ssl: {listen: [9443]}}\n").is_empty());
 }
 
 #[test]

@@ -140,6 +140,8 @@ fn upstream() -> Value {
                     "client_cert": certificate(),
                     "client_key": private_key(),
                     "verify": {"type": "boolean", "default": false},
+                    // Ours.
+                    "ca": certificate(),
                 },
                 "dependencies": {
                     "client_cert": {"required": ["client_key"]},
@@ -160,7 +162,6 @@ fn upstream() -> Value {
                 "default": "roundrobin",
             },
             "checks": checks(),
-            "sluice": crate::upstream::own_schema(),
             "hash_on": {
                 "type": "string",
                 "default": "vars",

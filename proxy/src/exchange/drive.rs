@@ -19,6 +19,7 @@ use super::fault_log::tell;
 use super::forward::{Forward, Forwarded};
 use super::handover::hand_over;
 use super::phases::{self, Chains, Flow};
+use super::proven;
 use super::trusted;
 use super::upload;
 use crate::consumer_chains::ConsumerChains;
@@ -185,6 +186,11 @@ async fn prepare<'s>(
     }
     if matches!(x.method(), Method::Connect | Method::Trace) {
         return Flow::Fault(Fault::client(FaultKind::MethodNotAllowed));
+    }
+    if let Some(session) = &x.client.session
+        && let Err(fault) = proven::check(snapshot, session, x.request())
+    {
+        return Flow::Fault(fault);
     }
     if let Some(handoff) = &worker.settings.handoff
         && handoff.takes(x.path())

@@ -5,7 +5,6 @@ use std::net::{IpAddr, SocketAddr};
 
 use sdk::Unjudged;
 use snapshot::Failure;
-use snapshot::load::Limit;
 use wire::client_hello;
 use wire::h1::Refusal;
 
@@ -28,6 +27,13 @@ pub enum FaultKind {
     TlsOnPlainPort,
     /// It sends many frames that ask for nothing.
     Flood,
+    /// No certificate is served under the name it asked for.
+    NoCertificate,
+    /// The TLS handshake came to nothing, and why.
+    HandshakeFailed(&'static str),
+    HandshakeTimeout,
+    /// Its certificate was asked for and is not there, or not trusted, or proves another host's client.
+    NotProven(&'static str),
     HeadTimeout,
     /// The beginning of a TLS handshake that is none.
     BadClientHello(client_hello::Refusal),
@@ -47,6 +53,8 @@ pub enum FaultKind {
     ConnectRefused,
     ConnectFailed,
     ConnectTimeout,
+    /// TLS could not be set up with it, and why.
+    TlsFailed(&'static str),
     SendTimeout,
     ReadTimeout,
     /// The connection ended before the response head was complete.
@@ -58,8 +66,6 @@ pub enum FaultKind {
     Unprocessed,
     /// 101 that nobody asked for, or too many interim responses.
     UnaskedInterim,
-    /// A status of `sluice.retry.statuses`: another server is asked instead.
-    TurnedAway(u16),
     // the gateway
     NoRoute,
     Plan(Failure),
@@ -67,10 +73,6 @@ pub enum FaultKind {
     NoNode,
     /// All nodes were tried.
     NoServerLeft,
-    /// Another server could be tried, but `retry_timeout` is over.
-    NoTimeLeft,
-    /// A limit of `sluice.limits`, or of `sluice.adaptive_concurrency`.
-    AtLimit(Limit),
     UnsupportedScheme,
     Panic,
     /// A stage asked for something that cannot be, such as a body length that does not fit.
@@ -139,7 +141,12 @@ impl FaultKind {
     pub fn status(self) -> u16 {
         match self {
             FaultKind::BadRequest(refusal) | FaultKind::BadBody(refusal) => refusal.status(),
-            FaultKind::TlsOnPlainPort | FaultKind::BadClientHello(_) | FaultKind::PrereadTimeout => 400,
+            FaultKind::TlsOnPlainPort
+            | FaultKind::BadClientHello(_)
+            | FaultKind::PrereadTimeout
+            | FaultKind::NotProven(_) => 400,
+            // There is nobody to tell a status.
+            FaultKind::NoCertificate | FaultKind::HandshakeFailed(_) | FaultKind::HandshakeTimeout => 0,
             FaultKind::Flood => 429,
             FaultKind::HeadTimeout | FaultKind::BodyTimeout | FaultKind::ClientSlow => 408,
             FaultKind::BodyTooLarge => 413,
@@ -152,20 +159,18 @@ impl FaultKind {
             | FaultKind::PluginTimeout => 504,
             FaultKind::ConnectRefused
             | FaultKind::ConnectFailed
+            | FaultKind::TlsFailed(_)
             | FaultKind::ClosedEarly
             | FaultKind::BadResponse(_)
             | FaultKind::Truncated
             | FaultKind::UnaskedInterim
             | FaultKind::Unprocessed
             | FaultKind::NoServerLeft
-            | FaultKind::NoTimeLeft
             | FaultKind::UnsupportedScheme => 502,
-            FaultKind::TurnedAway(status) => status,
             FaultKind::NoRoute | FaultKind::Plan(Failure::NoService) => 404,
             FaultKind::Plan(Failure::NoUpstreamObject) => 502,
             FaultKind::Plan(_)
             | FaultKind::NoNode
-            | FaultKind::AtLimit(_)
             | FaultKind::Stopping
             | FaultKind::Overloaded
             | FaultKind::HeldTooMuch => 503,
@@ -201,6 +206,9 @@ impl FaultKind {
             }
             FaultKind::BadClientHello(refusal) => refusal.as_str(),
             FaultKind::PrereadTimeout => "the client's first bytes did not arrive in time",
+            FaultKind::NoCertificate => "failed to match any SSL certificate by SNI",
+            FaultKind::HandshakeTimeout => "the TLS handshake did not end in time",
+            FaultKind::HandshakeFailed(why) | FaultKind::TlsFailed(why) | FaultKind::NotProven(why) => why,
             FaultKind::HeadTimeout => "the request head did not arrive in time",
             FaultKind::BodyTimeout => "the request body did not arrive in time",
             FaultKind::BodyTooLarge => "the request body is larger than allowed",
@@ -226,10 +234,7 @@ impl FaultKind {
             FaultKind::Plan(Failure::NoUpstreamObject) => "the route's upstream does not exist",
             FaultKind::Plan(Failure::NoUpstream) => "the route has no upstream",
             FaultKind::NoNode => "the upstream has no node with an address",
-            FaultKind::TurnedAway(_) => "the upstream answered with a status that is tried again",
             FaultKind::NoServerLeft => "every node of the upstream has failed",
-            FaultKind::NoTimeLeft => "a node of the upstream has failed, and there is no time to try another",
-            FaultKind::AtLimit(limit) => limit.words(),
             FaultKind::UnsupportedScheme => "the upstream's scheme is not supported yet",
             FaultKind::Panic => "a plugin failed",
             FaultKind::BrokenStage => "a plugin made a response that cannot be sent",

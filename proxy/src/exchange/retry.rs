@@ -35,11 +35,13 @@ pub(crate) fn decide(fault: Fault, tried: Try, repeatable: bool) -> Again {
         return Again::No;
     }
     match fault.kind {
-        FaultKind::ConnectRefused | FaultKind::ConnectFailed | FaultKind::ConnectTimeout => Again::NextServer,
+        FaultKind::ConnectRefused
+        | FaultKind::ConnectFailed
+        | FaultKind::ConnectTimeout
+        | FaultKind::TlsFailed(_) => Again::NextServer,
         // The server says itself that it did not look at it.
         FaultKind::Unprocessed if tried.reused => Again::SameServer,
         FaultKind::Unprocessed => Again::NextServer,
-        FaultKind::TurnedAway(_) if repeatable => Again::NextServer,
         FaultKind::ClosedEarly if !tried.sent || repeatable => {
             if tried.reused {
                 Again::SameServer
@@ -97,7 +99,12 @@ mod tests {
         }
         // Nothing was sent yet, so any method may.
         let connecting = Try { reused: false, sent: false, body_lost: false };
-        for kind in [FaultKind::ConnectRefused, FaultKind::ConnectFailed, FaultKind::ConnectTimeout] {
+        for kind in [
+            FaultKind::ConnectRefused,
+            FaultKind::ConnectFailed,
+            FaultKind::ConnectTimeout,
+            FaultKind::TlsFailed(""),
+        ] {
             assert_eq!(decide(Fault::upstream(kind), connecting, Method::Post), Again::NextServer);
         }
     }

@@ -60,7 +60,6 @@ impl Io {
     }
 
     /// The protocol that both ends agreed on in their handshake (ALPN) is HTTP/2.
-    #[allow(dead_code, reason = "for listeners that offer both")]
     pub(crate) fn agreed_on_h2(&self) -> bool {
         self.tls().is_some_and(|tls| tls.agreed(|agreed| agreed.alpn_protocol() == Some(b"h2")))
     }

@@ -68,6 +68,8 @@ impl Tls {
             broken: false,
             reader: None,
         };
+        // What came along with the last words of the handshake is in the session already.
+        inner.digest();
         inner.take_in(surplus);
         Tls(RefCell::new(inner))
     }
@@ -214,19 +216,27 @@ impl Inner {
                 self.surplus = ciphertext.to_vec();
                 return;
             }
-            let taken = self.session.read_tls(&mut ciphertext).map_err(|_| ());
-            match taken.and_then(|_| self.session.process_new_packets().map_err(|_| ())) {
-                Ok(state) => {
-                    self.plaintext = state.plaintext_bytes_to_read();
-                    if state.peer_has_closed() {
-                        self.reading = Reading::Ended;
-                    }
+            if self.session.read_tls(&mut ciphertext).is_err() {
+                self.reading = Reading::Failed(io::ErrorKind::InvalidData);
+                return;
+            }
+            self.digest();
+        }
+    }
+
+    /// Makes plaintext of the ciphertext that the session has.
+    fn digest(&mut self) {
+        match self.session.process_new_packets() {
+            Ok(state) => {
+                self.plaintext = state.plaintext_bytes_to_read();
+                if state.peer_has_closed() {
+                    self.reading = Reading::Ended;
                 }
-                Err(()) => {
-                    self.reading = Reading::Failed(io::ErrorKind::InvalidData);
-                    // The session has an alert to send.
-                    let _ = self.poll_send(&mut Context::from_waker(Waker::noop()));
-                }
+            }
+            Err(_) => {
+                self.reading = Reading::Failed(io::ErrorKind::InvalidData);
+                // The session has an alert to send.
+                let _ = self.poll_send(&mut Context::from_waker(Waker::noop()));
             }
         }
     }

@@ -11,7 +11,7 @@ use snapshot::{Endpoint, Upstream};
 
 use crate::clock::Waiter;
 use crate::exchange::fault::{Fault, FaultKind};
-use crate::exchange::tries::tell_health;
+use crate::exchange::forward::tell_health;
 use crate::rt::Io;
 use crate::up::connect::connect;
 use crate::worker::Worker;
@@ -68,9 +68,7 @@ pub(super) async fn choose<T>(
         } else {
             let picked = worker.with_balance(upstream, |state| {
                 if std::mem::take(&mut fresh_start) {
-                    let (picked, avoided) = upstream.pick_first(state, x, now);
-                    tried = avoided;
-                    return picked;
+                    tried = upstream.avoided(state);
                 }
                 upstream.pick(state, x, &tried, now)
             });
@@ -114,5 +112,5 @@ pub(super) async fn open(
     endpoint: &Endpoint,
     timeout: Duration,
 ) -> Result<Io, Fault> {
-    connect(worker, waiter, endpoint.addr, timeout).await.map(|conn| conn.io)
+    connect(worker, waiter, endpoint.addr, None, timeout).await.map(|conn| conn.io)
 }

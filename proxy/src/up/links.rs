@@ -16,7 +16,7 @@ use h2::client::{Builder, Connection, SendRequest};
 use hashbrown::HashMap;
 use snapshot::upstream::Keepalive;
 
-use super::connect::connect;
+use super::connect::{Secured, connect};
 use super::pool::Peer;
 use crate::clock::Waiter;
 use crate::exchange::fault::{Fault, FaultKind};
@@ -34,10 +34,11 @@ pub(crate) struct Links {
 }
 
 /// What is needed to open a connection.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Target {
     pub(crate) peer: Peer,
     pub(crate) addr: SocketAddr,
+    pub(crate) secured: Option<Secured>,
     pub(crate) connect_timeout: Duration,
     pub(crate) send_timeout: Duration,
     pub(crate) keepalive: Keepalive,
@@ -89,7 +90,7 @@ impl Links {
         let deadline = worker.clock.after(target.connect_timeout);
         let mut last = Fault::upstream(FaultKind::ConnectFailed);
         for _ in 0..TRIES {
-            let Some(link) = self.choose(worker, target, fresh) else { break };
+            let Some(link) = self.choose(worker, &target, fresh) else { break };
             let taken = Taken::new(&link);
             let ready = waiter.until(deadline, |cx| link.poll_ready(cx)).await;
             let mut send = match ready {
@@ -125,7 +126,7 @@ impl Links {
     }
 
     /// A connection with room, or a new one.
-    fn choose(&self, worker: &Worker, target: Target, fresh: bool) -> Option<Rc<Link>> {
+    fn choose(&self, worker: &Worker, target: &Target, fresh: bool) -> Option<Rc<Link>> {
         let most = worker.settings.http2.upstream_streams as usize;
         let mut all = self.by_peer.borrow_mut();
         let links = all.entry(target.peer).or_default();
@@ -150,7 +151,7 @@ impl Links {
         // A worker that is gone has no exchanges that could wait.
         let worker = worker.strong()?;
         let driven = Driven { worker, peer: target.peer, link: link.clone() };
-        rt::spawn(drive(driven, target));
+        rt::spawn(drive(driven, target.clone()));
         Some(link)
     }
 
@@ -293,10 +294,11 @@ impl Drop for Driven {
 async fn drive(driven: Driven, target: Target) {
     let Driven { worker, link, .. } = &driven;
     let waiter = worker.clock.waiter();
-    let conn = match connect(worker, &waiter, target.addr, target.connect_timeout).await {
-        Ok(conn) => conn,
-        Err(fault) => return link.set(State::Over(fault)),
-    };
+    let conn =
+        match connect(worker, &waiter, target.addr, target.secured.as_ref(), target.connect_timeout).await {
+            Ok(conn) => conn,
+            Err(fault) => return link.set(State::Over(fault)),
+        };
     let line = Line::to_server(worker, conn.io);
     let settings = &worker.settings;
     let bounds = &settings.http2;

@@ -7,9 +7,12 @@
 //! other side.
 
 use std::cell::{Cell, RefCell};
+use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 
 use hashbrown::HashMap;
+use rustls::pki_types::ServerName;
+use snapshot::certs::ClientTls;
 use snapshot::upstream::Keepalive;
 
 use super::h1::Conn;
@@ -29,21 +32,21 @@ enum Protocol {
     Http2,
 }
 
-/// What a connection's TLS was set up with, by a number for each combination of server name,
-/// verification and client certificate. 0 is no TLS.
+/// What a connection's TLS was set up with: a keyed digest of server name, verification and client
+/// certificate, so long that no two are alike. 0 is no TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct TlsIdentity(u32);
+struct TlsIdentity([u64; 2]);
 
 impl Peer {
-    /// HTTP/2 without TLS.
-    pub(crate) fn plain_h2(addr: SocketAddr) -> Peer {
-        Peer { addr, protocol: Protocol::Http2, tls: TlsIdentity(0) }
+    /// The same server, spoken to in HTTP/2.
+    pub(crate) fn with_h2(self) -> Peer {
+        Peer { protocol: Protocol::Http2, ..self }
     }
 
     /// HTTP/1 without TLS.
     #[inline]
     pub(crate) fn plain(addr: SocketAddr) -> Peer {
-        Peer { addr, protocol: Protocol::Http1, tls: TlsIdentity(0) }
+        Peer { addr, protocol: Protocol::Http1, tls: TlsIdentity([0; 2]) }
     }
 }
 
@@ -74,11 +77,16 @@ pub(crate) struct Pools {
     /// Bound of all together.
     max: usize,
     given: Cell<u64>,
+    /// Nobody can choose names with equal digests.
+    digests: [RandomState; 2],
 }
 
 /// After so many milliseconds of idleness the kernel is asked whether a connection still
 /// lives before a request is put on it.
 const TRUSTED_MS: u64 = 500;
+
+/// With so many peers, those without idle connections are forgotten at once.
+const PLACES: usize = 16 << 10;
 
 /// A peer without idle connections is forgotten after so many sweeps.
 const FORGET_AFTER: u8 = 60;
@@ -86,7 +94,21 @@ const FORGET_AFTER: u8 = 60;
 impl Pools {
     /// Keeps at most `max` connections, to whichever servers.
     pub(crate) fn new(max: usize) -> Pools {
-        Pools { by_peer: RefCell::default(), len: Cell::new(0), max, given: Cell::new(0) }
+        Pools {
+            by_peer: RefCell::default(),
+            len: Cell::new(0),
+            max,
+            given: Cell::new(0),
+            digests: Default::default(),
+        }
+    }
+
+    /// HTTP/1 over TLS with a server of this name.
+    pub(crate) fn over_tls(&self, addr: SocketAddr, tls: &ClientTls, name: &ServerName<'_>) -> Peer {
+        // Never that of a connection without TLS.
+        let digest = |by: &RandomState| by.hash_one((tls.identity(), name)) | 1;
+        let [one, other] = &self.digests;
+        Peer { addr, protocol: Protocol::Http1, tls: TlsIdentity([digest(one), digest(other)]) }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -125,6 +147,10 @@ impl Pools {
             self.close_oldest(self.max.div_ceil(16));
         }
         let mut all = self.by_peer.borrow_mut();
+        if all.len() >= PLACES {
+            // Names that clients choose make peers; places without a connection are for convenience.
+            all.retain(|_, server| !server.idle.is_empty());
+        }
         let server = all.entry(peer).or_default();
         if server.idle.len() >= keepalive.size {
             // The oldest gives way, as in NGINX: it is the likeliest to have been closed by the server.

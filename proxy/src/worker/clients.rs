@@ -33,14 +33,17 @@ impl Worker {
         // The listener's own address says enough unless it is a wildcard.
         let local =
             if listener.ip().is_unspecified() { stream.local_addr().unwrap_or(listener) } else { listener };
-        let client = Client::new(peer, local, false);
+        let client = Client::new(peer, local, front.is_tls());
         if proxy_protocol {
             return self.hold(move |worker| async move {
                 let mut stream = stream;
                 let Some(mut client) = proxy_header::read(&worker, &mut stream, client).await else { return };
                 worker.believe(&mut client, front);
                 match front {
-                    Front::Http { h2 } => down::h1::serve(worker, rt::Io::Plain(stream), client, h2).await,
+                    Front::Http { h2, tls: false } => {
+                        down::h1::serve(worker, rt::Io::Plain(stream), client, h2).await;
+                    }
+                    Front::Http { h2, tls: true } => down::tls::serve(worker, stream, client, h2).await,
                     Front::Stream(port) => {
                         stream::tcp::serve(worker, rt::Io::Plain(stream), client, port).await
                     }
@@ -48,8 +51,11 @@ impl Worker {
             });
         }
         match front {
-            Front::Http { h2 } => {
+            Front::Http { h2, tls: false } => {
                 self.hold(move |worker| down::h1::serve(worker, rt::Io::Plain(stream), client, h2));
+            }
+            Front::Http { h2, tls: true } => {
+                self.hold(move |worker| down::tls::serve(worker, stream, client, h2));
             }
             Front::Stream(port) => {
                 self.hold(move |worker| stream::tcp::serve(worker, rt::Io::Plain(stream), client, port));
@@ -71,10 +77,15 @@ impl Worker {
         }
     }
 
-    /// Refuses a connection that has waited too long.
+    /// Refuses a connection that has waited too long. With TLS there is nothing to say before a handshake,
+    /// which is what there is no time for.
     pub(crate) fn turn_away(self: &Rc<Worker>, stream: rt::Stream, client: Client, front: Front) {
         if let Front::Stream(_) = front {
             return stream.abort();
+        }
+        if client.tls {
+            self.shard.handshake(false, false);
+            return;
         }
         self.hold(move |worker| down::h1::turn_away(worker, rt::Io::Plain(stream), client));
     }

@@ -35,6 +35,7 @@ pub(crate) fn empty() -> Snapshot {
         router: Router::new(Mode::HostUri, Options::default()),
         upstreams: Default::default(),
         consumers: Arc::default(),
+        certificates: Default::default(),
         global: None,
         streams: Arc::default(),
     }

@@ -162,6 +162,15 @@ fn own(page: &mut Page<'_>, settings: &Settings, collected: &Collected, facts: &
     );
     page.line("metric_series_evicted_total", "", "", collected.evicted);
     type Of = fn(&WorkerCounts) -> &AtomicU64;
+    page.head("tls_handshakes_total", "counter", "TLS handshakes of clients, by what came of them");
+    let handshakes: [(&str, Of); 3] = [
+        ("failed", |node| &node.handshakes_failed),
+        ("full", |node| &node.handshakes),
+        ("resumed", |node| &node.handshakes_resumed),
+    ];
+    for (result, of) in handshakes {
+        page.line("tls_handshakes_total", "", &format!("result=\"{result}\""), collected.sum(of));
+    }
     let counters: [(&str, &str, Of); 9] = [
         (
             "datagrams_dropped_total",

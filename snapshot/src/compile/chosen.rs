@@ -10,8 +10,8 @@ use hashbrown::HashMap;
 use model::{Invalid, Key};
 use sdk::UpstreamHandle;
 
+use super::Compiler;
 use super::wanted::Recorder;
-use super::{Compiler, upstream};
 use crate::upstream::Upstream;
 
 /// The upstreams that the plugins of one chain requested while it was built.
@@ -37,7 +37,7 @@ pub(super) struct ForPlugins<'a> {
 
 impl sdk::upstream::Upstreams for ForPlugins<'_> {
     fn inline(&self, written: &model::Upstream) -> Result<UpstreamHandle, Invalid> {
-        let upstream = upstream::upstream("", written, self.recorder, &self.compiler.settings)?;
+        let upstream = self.compiler.upstream("", written, self.recorder)?;
         let handle = UpstreamHandle::default();
         self.recorder.chosen.borrow_mut().written.push((upstream, handle.clone()));
         Ok(handle)

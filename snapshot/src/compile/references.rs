@@ -51,6 +51,18 @@ fn replace(value: &mut Value, env: &Env) -> Result<(), Invalid> {
     }
 }
 
+/// A text, or what it refers to.
+///
+/// # Errors
+/// What it refers to is not there, or cannot be asked for.
+pub(super) fn text<'t>(text: &'t str, env: &Env) -> Result<Cow<'t, str>, Invalid> {
+    if text.get(..SECRET.len()).is_some_and(|start| start.eq_ignore_ascii_case(SECRET)) {
+        let gap = model::gaps::SECRETS;
+        return Err(Invalid::new(gap.why).got(format!("`{text}`")).hint(gap.hint));
+    }
+    Ok(if is_env(text) { Cow::Owned(look_up(text, env)?) } else { Cow::Borrowed(text) })
+}
+
 fn look_up(reference: &str, env: &Env) -> Result<String, Invalid> {
     let path = &reference[ENV.len()..];
     let (name, field) = match path.split_once('/') {
@@ -77,6 +89,7 @@ fn look_up(reference: &str, env: &Env) -> Result<String, Invalid> {
 }
 
 const ENV: &str = "$env://";
+const SECRET: &str = "$secret://";
 
 fn is_env(text: &str) -> bool {
     text.get(..ENV.len()).is_some_and(|start| start.eq_ignore_ascii_case(ENV))

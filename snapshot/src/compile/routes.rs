@@ -10,11 +10,11 @@ use sdk::expr::Expr;
 use sdk::{Chain, RouteInfo};
 use wire::Method;
 
+use super::certificates::client_certificate_of;
 use super::chains::{Source, unless_idle};
 use super::chosen::Asked;
 use super::wanted::{Part, Recorder};
 use super::{Compiler, Pass, Tried, Watched, upstream};
-use crate::load::Load;
 use crate::parallel;
 use crate::plan::{Failure, Plan};
 use crate::router::Rule;
@@ -70,6 +70,7 @@ impl Compiler {
         let entry = pass.desired.get(Kind::Upstream, &key.id);
         let Some(entry) = entry.filter(|entry| upstream::is_served(&entry.resource)) else {
             self.upstreams.remove(&key.id);
+            self.refer(key, Vec::new());
             self.hosts.forget(key);
             self.remove_upstream(key);
             return self.accept(key);
@@ -77,6 +78,9 @@ impl Compiler {
         let unit = self.upstreams.get(&key.id);
         let before = unit.map(|unit| unit.upstream.clone());
         let last_good = unit.map(|unit| unit.entry.clone());
+        let shown = |entry: &Arc<Entry>| client_certificate_of(entry.resource.upstream());
+        let shown = [Some(entry), last_good.as_ref()].into_iter().flatten().filter_map(shown).collect();
+        self.refer(key, shown);
         let made = self.try_both(key, entry, last_good, |compiler, entry| {
             let Resource::Upstream(written) = &entry.resource else { return Err(mixed_up()) };
             let recorder = Recorder::new(pass.names);
@@ -89,6 +93,17 @@ impl Compiler {
         }
     }
 
+    /// An upstream without its slot.
+    pub(super) fn upstream(
+        &self,
+        id: &str,
+        written: &model::Upstream,
+        names: &dyn Names,
+    ) -> Result<Upstream, Invalid> {
+        let upstream = upstream::upstream(id, written, names, &self.settings)?;
+        Ok(Upstream { tls: self.upstream_tls(written)?, ..upstream })
+    }
+
     /// Resolves the addresses of an upstream and puts it into the table.
     pub(super) fn make_upstream(
         &mut self,
@@ -97,7 +112,7 @@ impl Compiler {
         names: &dyn Names,
         before: Option<&Arc<Upstream>>,
     ) -> Result<Arc<Upstream>, Invalid> {
-        let upstream = upstream::upstream(&key.id, written, names, &self.settings)?;
+        let upstream = self.upstream(&key.id, written, names)?;
         Ok(self.place_upstream(key, upstream, before))
     }
 
@@ -123,28 +138,14 @@ impl Compiler {
     /// Keeps what is known of servers that stay, and the list of the upstreams that are checked.
     fn watch(&mut self, key: &Key, upstream: &mut Upstream, before: Option<&Arc<Upstream>>) {
         let had = self.checked.remove(&upstream.slot).is_some();
-        if let (Some(load), Some(before)) =
-            (&mut upstream.load, before.and_then(|before| before.load.as_ref()))
-        {
-            load.in_use = before.in_use.clone();
-        }
-        let load = upstream.load.as_ref().filter(|load| load.adaptive.is_some());
-        let load = load.map(|load| Load::clone(load));
-        let has_load = load.is_some();
-        if has_load || upstream.health.is_some() {
-            let watched = Watched { key: key.clone(), health: None, load };
-            self.checked.insert(upstream.slot, watched);
-        }
         if let Some(health) = &mut upstream.health {
             let before = before.and_then(|before| before.health.as_deref());
             if let (Some(health), Some(before)) = (Arc::get_mut(health), before) {
                 health.carry(before);
             }
-            if let Some(watched) = self.checked.get_mut(&upstream.slot) {
-                watched.health = Some(health.clone());
-            }
+            self.checked.insert(upstream.slot, Watched { key: key.clone(), health: health.clone() });
         }
-        if had || has_load || upstream.health.is_some() {
+        if had || upstream.health.is_some() {
             self.watched = None;
         }
     }
@@ -313,7 +314,7 @@ impl Compiler {
                 return Err(upstream::takes_none().under("/upstream"));
             }
             Some(written) => Some(
-                upstream::upstream(&key.id, written, &for_upstream, &self.settings)
+                self.upstream(&key.id, written, &for_upstream)
                     .map_err(|invalid| invalid.under("/upstream"))?,
             ),
             None => None,
@@ -490,7 +491,8 @@ impl Compiler {
             (Kind::Upstream, route.upstream_id.clone()),
             (Kind::Upstream, of_service),
         ];
-        refers.into_iter().filter_map(|(kind, id)| Some(Key { kind, id: id? })).collect()
+        let refers = refers.into_iter().filter_map(|(kind, id)| Some(Key { kind, id: id? }));
+        refers.chain(client_certificate_of(route.upstream.as_deref())).collect()
     }
 }
 

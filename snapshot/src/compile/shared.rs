@@ -8,6 +8,7 @@ use model::{Entry, Invalid, Key, Kind};
 use sdk::Chain;
 use sdk::build::Names;
 
+use super::certificates::client_certificate_of;
 use super::chains::{Blame, Source, unless_idle};
 use super::chosen::Asked;
 use super::wanted::{Part, Recorder};
@@ -92,11 +93,15 @@ impl Compiler {
             self.shared.remove(key);
             self.hosts.forget(key);
             self.place_chosen(key, Asked::default());
+            self.refer(key, Vec::new());
             self.remove_upstream(key);
             self.accept(key);
             return;
         };
         let last_good = self.shared.get(key).map(|shared| shared.entry.clone());
+        let shown = |entry: &Arc<Entry>| client_certificate_of(entry.resource.upstream());
+        let shown = [Some(entry), last_good.as_ref()].into_iter().flatten().filter_map(shown).collect();
+        self.refer(key, shown);
         let made = self
             .try_both(key, entry, last_good, |compiler, entry| compiler.make_shared(key, entry, pass.names));
         if let Some(shared) = made {

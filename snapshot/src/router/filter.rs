@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// A Bloom filter in which the three bits of a hash lie in one word.
 #[derive(Debug, Clone)]
-pub(super) struct Filter {
+pub(crate) struct Filter {
     /// Their number is a power of two.
     pages: Vec<Arc<[u64; PAGE]>>,
     noted: usize,
@@ -19,23 +19,23 @@ const PER_WORD: usize = 4;
 
 impl Filter {
     /// A filter with room for twice as many hashes.
-    pub(super) fn new(hashes: usize) -> Filter {
+    pub(crate) fn new(hashes: usize) -> Filter {
         let pages = (hashes * 2).div_ceil(PAGE * PER_WORD).next_power_of_two();
         Filter { pages: (0..pages).map(|_| Arc::new([0; PAGE])).collect(), noted: 0 }
     }
 
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.noted >= self.pages.len() * PAGE * PER_WORD
     }
 
-    pub(super) fn note(&mut self, hash: u64) {
+    pub(crate) fn note(&mut self, hash: u64) {
         self.noted += 1;
         let (page, word, bits) = self.place(hash);
         Arc::make_mut(&mut self.pages[page])[word] |= bits;
     }
 
     #[inline]
-    pub(super) fn may_have(&self, hash: u64) -> bool {
+    pub(crate) fn may_have(&self, hash: u64) -> bool {
         let (page, word, bits) = self.place(hash);
         self.pages[page][word] & bits == bits
     }

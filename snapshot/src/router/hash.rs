@@ -11,25 +11,25 @@ use foldhash::quality::{FoldHasher, RandomState};
 /// Clients only choose what is looked up, never what is stored, and learn no hash: a fast keyed
 /// function is enough.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Hasher(RandomState);
+pub(crate) struct Hasher(RandomState);
 
 /// Bytes hashed at a time.
 const WORD: usize = 8;
 
 impl Hasher {
     #[inline]
-    pub(super) fn hash(&self, text: &[u8]) -> u64 {
+    pub(crate) fn hash(&self, text: &[u8]) -> u64 {
         self.walk(text).to(text.len())
     }
 
     /// The hashes of prefixes of `text`, shortest first.
     #[inline]
-    pub(super) fn walk<'t>(&'t self, text: &'t [u8]) -> Walk<'t> {
+    pub(crate) fn walk<'t>(&'t self, text: &'t [u8]) -> Walk<'t> {
         Walk { state: self.0.build_hasher(), text, done: 0 }
     }
 }
 
-pub(super) struct Walk<'t> {
+pub(crate) struct Walk<'t> {
     state: FoldHasher<'t>,
     text: &'t [u8],
     /// Bytes the state has seen, whole words.
@@ -40,7 +40,7 @@ impl Walk<'_> {
     /// The hash of the first `len` bytes, which is what [`Hasher::hash`] gives for them alone.
     /// `len` is at most the text's length and not less than the last one asked for.
     #[inline]
-    pub(super) fn to(&mut self, len: usize) -> u64 {
+    pub(crate) fn to(&mut self, len: usize) -> u64 {
         while self.done + WORD <= len {
             self.state.write_u64(word(&self.text[self.done..]));
             self.done += WORD;
@@ -66,19 +66,19 @@ fn word(text: &[u8]) -> u64 {
 
 /// A text that is hashed when the hash is first needed: for most long ones it never is.
 #[derive(Debug)]
-pub(super) struct Hashed<'t> {
-    pub(super) text: &'t [u8],
+pub(crate) struct Hashed<'t> {
+    pub(crate) text: &'t [u8],
     hash: Cell<Option<u64>>,
 }
 
 impl<'t> Hashed<'t> {
     #[inline]
-    pub(super) fn new(text: &'t [u8]) -> Hashed<'t> {
+    pub(crate) fn new(text: &'t [u8]) -> Hashed<'t> {
         Hashed { text, hash: Cell::new(None) }
     }
 
     #[inline]
-    pub(super) fn hash(&self, hasher: &Hasher) -> u64 {
+    pub(crate) fn hash(&self, hasher: &Hasher) -> u64 {
         self.hash.get().unwrap_or_else(|| {
             let hash = hasher.hash(self.text);
             self.hash.set(Some(hash));

@@ -19,7 +19,7 @@ use super::filter::Filter;
 use crate::table::Table;
 
 #[derive(Debug, Clone)]
-pub(super) struct Map<V> {
+pub(crate) struct Map<V> {
     root: Root<V>,
     len: u32,
     /// An upper bound on key lengths; longer keys may have been removed.
@@ -67,19 +67,19 @@ const SLOTS: usize = 16;
 const LOAD: usize = 7;
 
 impl<V: Clone> Map<V> {
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len as usize
     }
 
     /// Whether a key may have this length; if not, it need not be hashed.
     #[inline]
-    pub(super) fn may_have(&self, len: usize) -> bool {
+    pub(crate) fn may_have(&self, len: usize) -> bool {
         self.len != 0 && len <= self.longest as usize
     }
 
     /// Whether a key may have this hash; `false` is certain.
     #[inline]
-    pub(super) fn may_have_hash(&self, hash: u64) -> bool {
+    pub(crate) fn may_have_hash(&self, hash: u64) -> bool {
         match &self.root {
             Root::Empty => false,
             Root::Few(_) => true,
@@ -88,7 +88,7 @@ impl<V: Clone> Map<V> {
     }
 
     #[inline]
-    pub(super) fn get(&self, hash: u64, key: &[u8]) -> Option<&V> {
+    pub(crate) fn get(&self, hash: u64, key: &[u8]) -> Option<&V> {
         let leaf = match &self.root {
             Root::Empty => None,
             Root::Few(list) => list.iter().find(|leaf| leaf.is(hash, key)),
@@ -99,7 +99,7 @@ impl<V: Clone> Map<V> {
     }
 
     /// A value to change; other copies of the map keep theirs.
-    pub(super) fn get_mut(&mut self, hash: u64, key: &[u8]) -> Option<&mut V> {
+    pub(crate) fn get_mut(&mut self, hash: u64, key: &[u8]) -> Option<&mut V> {
         self.get(hash, key)?;
         let leaf = match &mut self.root {
             Root::Empty => None,
@@ -110,7 +110,7 @@ impl<V: Clone> Map<V> {
     }
 
     /// Adds a key that is not stored yet.
-    pub(super) fn insert(&mut self, hash: u64, key: &[u8], value: V) {
+    pub(crate) fn insert(&mut self, hash: u64, key: &[u8], value: V) {
         self.len += 1;
         self.longest = self.longest.max(u32::try_from(key.len()).unwrap_or(u32::MAX));
         let leaf = Leaf { hash, key: key.into(), value };
@@ -130,7 +130,7 @@ impl<V: Clone> Map<V> {
         }
     }
 
-    pub(super) fn remove(&mut self, hash: u64, key: &[u8]) {
+    pub(crate) fn remove(&mut self, hash: u64, key: &[u8]) {
         if self.get(hash, key).is_none() {
             return;
         }

@@ -42,16 +42,17 @@ impl Fields {
         found
     }
 
-    /// Whether resources of this kind can hold secrets of plugins.
+    /// Whether resources of this kind can hold secrets.
     pub fn are_in(&self, kind: Kind) -> bool {
-        !self.paths(kind).is_empty()
+        !private_keys(kind).is_empty() || !self.paths(kind).is_empty()
     }
 
     /// Whether this resource may hold secrets, judging by the plugin names in its text. Most routes need
     /// not be parsed.
     pub fn may_stand_in(&self, kind: Kind, json: &str) -> bool {
         match kind {
-            Kind::PluginMetadata => self.are_in(kind),
+            Kind::PluginMetadata | Kind::Ssl => self.are_in(kind),
+            _ if !private_keys(kind).is_empty() && json.contains("\"client_key\"") => true,
             _ => self
                 .paths(kind)
                 .keys()
@@ -59,7 +60,18 @@ impl Fields {
         }
     }
 
-    /// Visits every secret of a resource.
+    /// Visits every private key of a resource; a reference to one is none.
+    pub fn each_key(kind: Kind, value: &mut Value, visit: Visit<'_>) {
+        for path in private_keys(kind) {
+            walk(value, path, "", &mut |place, text| {
+                if !text.starts_with('$') {
+                    visit(place.trim_start_matches('.'), text);
+                }
+            });
+        }
+    }
+
+    /// Visits every secret in the settings of plugins.
     pub fn each(&self, key: &Key, value: &mut Value, visit: Visit<'_>) {
         let paths = self.paths(key.kind);
         if key.kind == Kind::PluginMetadata {
@@ -90,6 +102,21 @@ impl Fields {
             Kind::Upstream | Kind::Ssl | Kind::Secret | Kind::Proto => &NONE,
         }
     }
+}
+
+/// Where private keys stand in resources of a kind.
+fn private_keys(kind: Kind) -> &'static [&'static str] {
+    match kind {
+        Kind::Ssl => &["key", "keys"],
+        Kind::Upstream => &["tls.client_key"],
+        Kind::Route | Kind::Service | Kind::StreamRoute => &["upstream.tls.client_key"],
+        _ => &[],
+    }
+}
+
+/// Whether a text is a private key as it is used, which is what is encrypted and nothing else.
+pub(super) fn is_private_key(text: &str) -> bool {
+    text.trim_start().starts_with("---")
 }
 
 /// Follows a path such as `a.b.c` through objects and through arrays of objects. The field at its end is

@@ -16,7 +16,7 @@ use crate::rt::io::Io;
 #[derive(Debug)]
 pub(crate) enum HandshakeError {
     /// The transport failed or ended.
-    Transport(io::ErrorKind),
+    Transport,
     /// Nothing is served under the name that the client wants.
     NoCertificate,
     /// The peers do not agree, or one does not trust the other.
@@ -24,8 +24,8 @@ pub(crate) enum HandshakeError {
 }
 
 impl From<io::Error> for HandshakeError {
-    fn from(error: io::Error) -> HandshakeError {
-        HandshakeError::Transport(error.kind())
+    fn from(_: io::Error) -> HandshakeError {
+        HandshakeError::Transport
     }
 }
 

@@ -166,6 +166,38 @@ fn a_look_does_not_lose_the_wake_up() {
 }
 
 #[test]
+fn what_comes_along_with_the_end_of_the_handshake_is_not_lost() {
+    rt::run_paused(async {
+        for size in [4, 30_000] {
+            let (one, other) = memory::pair(Schedule::default(), Schedule::default());
+            let config = server(TLS13);
+            let mut accepting = Box::pin(accept(Io::Memory(one), move |_| Some(config)));
+            let connecting = connect(Io::Memory(other), client(&[]), name("server.test"));
+            let mut connecting = Box::pin(connecting);
+            // The client is through first, and writes before the server has heard of that.
+            let mut client = poll_fn(|cx| match connecting.as_mut().poll(cx) {
+                Poll::Pending => {
+                    assert!(accepting.as_mut().poll(cx).is_pending());
+                    Poll::Pending
+                }
+                done => done,
+            })
+            .await
+            .unwrap();
+            write_all(&mut client, &vec![7; size]).await.unwrap();
+            let mut server = accepting.await.unwrap();
+            assert!(server.maybe_readable() && !server.is_idle());
+            let (mut got, mut part) = (0, [0; 1000]);
+            while got < size {
+                got += read(&mut server, &mut part).await.unwrap();
+            }
+            assert!(server.is_idle());
+        }
+    })
+    .unwrap();
+}
+
+#[test]
 fn ends_tell_whether_all_came() {
     rt::run_paused(async {
         let config = server(TLS13);

@@ -1,0 +1,167 @@
+//! A client's TLS connection until its handshake is over. Then it is served as any other.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+use rustls::{CipherSuite, CommonState, HandshakeKind, NamedGroup, ProtocolVersion};
+use sdk::Client;
+use sdk::client::{TlsSession, Verdict};
+use snapshot::certs::{Certificate, client_certificate};
+
+use super::{h1, h2};
+use crate::exchange::fault::{Fault, FaultKind, FaultRecord};
+use crate::rt::tls::{HandshakeError, accept};
+use crate::rt::{Io, Stream};
+use crate::worker::Worker;
+
+/// Does the handshake and serves what comes behind it. Whoever takes too long for the handshake is
+/// gone, however it fills the time; while it runs, the connection counts as idle and gives way to others.
+pub(crate) async fn serve(worker: Rc<Worker>, stream: Stream, mut client: Client, h2: bool) {
+    // Boxed, as it is large and soon over.
+    let Some((io, session)) = Box::pin(shake(&worker, stream, &client, h2)).await else { return };
+    client.session = Some(Arc::new(session));
+    if io.agreed_on_h2() {
+        return Box::pin(h2::serve(worker, io, client, None)).await;
+    }
+    h1::serve(worker, io, client, false).await;
+}
+
+async fn shake(worker: &Rc<Worker>, stream: Stream, client: &Client, h2: bool) -> Option<(Io, TlsSession)> {
+    let lease = worker.lease();
+    let mut chosen: Option<(Arc<Certificate>, Option<Box<str>>)> = None;
+    let mut asked: Option<Box<str>> = None;
+    let waiter = worker.clock.waiter();
+    let shaken = {
+        let mut handshake = std::pin::pin!(accept(Io::Plain(stream), |hello| {
+            let name = hello.server_name();
+            asked = name.map(|name| name.to_ascii_lowercase().into());
+            let found = lease.certificates.find(name)?;
+            chosen = Some((found.clone(), asked.clone()));
+            Some(found.config(h2))
+        }));
+        let deadline = worker.clock.after(worker.settings.handshake_timeout);
+        worker.shard.waiting(1);
+        waiter.rest();
+        let shaken = waiter
+            .until(deadline, |cx| match handshake.as_mut().poll(cx) {
+                Poll::Pending if waiter.is_unwanted() => Poll::Ready(None),
+                polled => polled.map(Some),
+            })
+            .await;
+        waiter.end_rest();
+        worker.shard.waiting(-1);
+        shaken
+    };
+    let kind = match shaken {
+        Ok(Some(Ok(io))) => {
+            let (certificate, name) = chosen?;
+            let now = worker.clock.coarse_unix_ms() / 1000;
+            let session = io.tls().map(|tls| tls.agreed(|agreed| session(agreed, &certificate, name, now)));
+            let session = session.unwrap_or_default();
+            worker.shard.handshake(true, session.reused);
+            return Some((io, session));
+        }
+        // It gave way to others.
+        Ok(None) => return None,
+        Ok(Some(Err(HandshakeError::NoCertificate))) => FaultKind::NoCertificate,
+        // Who connects and goes without a word is a probe, and told of by nobody.
+        Ok(Some(Err(HandshakeError::Transport))) => {
+            worker.shard.handshake(false, false);
+            return None;
+        }
+        Ok(Some(Err(HandshakeError::Tls(error)))) => FaultKind::HandshakeFailed(client_fault(&error)),
+        Err(_) => FaultKind::HandshakeTimeout,
+    };
+    worker.shard.handshake(false, false);
+    (worker.settings.on_fault)(FaultRecord {
+        fault: Fault::client(kind),
+        status: 0,
+        limit: kind.limit(&worker.settings),
+        client: client.ip(),
+        upstream: None,
+        route: String::new(),
+        request: asked.map(String::from).unwrap_or_default(),
+    });
+    None
+}
+
+/// Why a client's handshake came to nothing, in words.
+fn client_fault(error: &rustls::Error) -> &'static str {
+    use rustls::{CertificateError, Error, PeerIncompatible};
+    match error {
+        Error::NoCertificatesPresented => "the client sent no certificate, and one is required",
+        Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
+            "the client's certificate has expired"
+        }
+        Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            "the client's certificate is from an authority that is not trusted"
+        }
+        Error::InvalidCertificate(_) => "the client's certificate is not trusted",
+        Error::AlertReceived(_) => "the client ended the TLS handshake",
+        Error::NoApplicationProtocol => "the client speaks no protocol that is served here (ALPN)",
+        Error::PeerIncompatible(
+            PeerIncompatible::Tls12NotOffered
+            | PeerIncompatible::Tls12NotOfferedOrEnabled
+            | PeerIncompatible::Tls13RequiredForQuic
+            | PeerIncompatible::SupportedVersionsExtensionRequired,
+        ) => "the client speaks no version of TLS that is served here",
+        Error::PeerIncompatible(_) => "the client and the gateway have no TLS parameters in common",
+        Error::InvalidMessage(_) => "what the client sent is no TLS",
+        _ => "the TLS handshake failed",
+    }
+}
+
+fn session(
+    agreed: &CommonState,
+    certificate: &Certificate,
+    server_name: Option<Box<str>>,
+    now: u64,
+) -> TlsSession {
+    let sent = agreed.peer_certificates();
+    TlsSession {
+        server_name,
+        protocol: match agreed.protocol_version() {
+            Some(ProtocolVersion::TLSv1_3) => "TLSv1.3",
+            Some(ProtocolVersion::TLSv1_2) => "TLSv1.2",
+            _ => "",
+        },
+        cipher: agreed.negotiated_cipher_suite().map_or("", |suite| cipher(suite.suite())),
+        curve: agreed.negotiated_key_exchange_group().map_or("", |group| curve(group.name())),
+        reused: agreed.handshake_kind() == Some(HandshakeKind::Resumed),
+        alpn: match agreed.alpn_protocol() {
+            Some(b"h2") => "h2",
+            Some(b"http/1.1") => "http/1.1",
+            Some(b"http/1.0") => "http/1.0",
+            _ => "",
+        },
+        verdict: if certificate.client.is_some() { certificate.verdict(sent, now) } else { Verdict::None },
+        certificate: sent.and_then(|sent| client_certificate(sent.first()?)).map(Box::new),
+    }
+}
+
+/// OpenSSL's name of a cipher suite.
+fn cipher(suite: CipherSuite) -> &'static str {
+    match suite {
+        CipherSuite::TLS13_AES_128_GCM_SHA256 => "TLS_AES_128_GCM_SHA256",
+        CipherSuite::TLS13_AES_256_GCM_SHA384 => "TLS_AES_256_GCM_SHA384",
+        CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => "TLS_CHACHA20_POLY1305_SHA256",
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256 => "ECDHE-ECDSA-AES128-GCM-SHA256",
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384 => "ECDHE-ECDSA-AES256-GCM-SHA384",
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256 => "ECDHE-ECDSA-CHACHA20-POLY1305",
+        CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 => "ECDHE-RSA-AES128-GCM-SHA256",
+        CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 => "ECDHE-RSA-AES256-GCM-SHA384",
+        CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256 => "ECDHE-RSA-CHACHA20-POLY1305",
+        _ => "",
+    }
+}
+
+fn curve(group: NamedGroup) -> &'static str {
+    match group {
+        NamedGroup::X25519MLKEM768 => "X25519MLKEM768",
+        NamedGroup::X25519 => "X25519",
+        NamedGroup::secp256r1 => "prime256v1",
+        NamedGroup::secp384r1 => "secp384r1",
+        _ => "",
+    }
+}

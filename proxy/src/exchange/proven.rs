@@ -1,0 +1,50 @@
+//! Whether a client has proved itself as the host it asks for demands (mutual TLS).
+//!
+//! A handshake is about one server name, and the requests behind it may be about any host. So each request
+//! is judged by the certificate that is served for its host now.
+
+use sdk::client::{TlsSession, Verdict};
+use snapshot::Snapshot;
+use snapshot::certs::ClientRules;
+use wire::RequestHead;
+
+use super::fault::{Fault, FaultKind};
+
+/// Refuses a request whose client has not proved itself. Only for connections with TLS.
+pub(super) fn check(snapshot: &Snapshot, session: &TlsSession, head: &RequestHead) -> Result<(), Fault> {
+    let certificates = &snapshot.certificates;
+    if !certificates.ask_clients() {
+        return Ok(());
+    }
+    let asked = session.server_name.as_deref();
+    let rules = |name| certificates.find(name).and_then(|certificate| certificate.client.as_ref());
+    if let Some(rules) = rules(asked) {
+        judge(rules, session, head.path())?;
+    }
+    let Ok(host) = std::str::from_utf8(head.host()) else { return Ok(()) };
+    match rules(Some(host)) {
+        // Where a handshake named no server, it was about the fallback.
+        Some(_) if !same(asked.or(certificates.fallback()), host) => {
+            Err(Fault::client(FaultKind::NotProven(
+                "the host of the request demands a client certificate, and the TLS handshake was for another",
+            )))
+        }
+        Some(rules) => judge(rules, session, head.path()),
+        None => Ok(()),
+    }
+}
+
+fn judge(rules: &ClientRules, session: &TlsSession, path: &[u8]) -> Result<(), Fault> {
+    if session.verdict == Verdict::Success || rules.skip.iter().any(|skip| skip.is_match(path)) {
+        return Ok(());
+    }
+    Err(Fault::client(FaultKind::NotProven(match session.verdict {
+        Verdict::Failed(_) => "client certificate verification is not passed",
+        _ => "client certificate was not present",
+    })))
+}
+
+fn same(name: Option<&str>, host: &str) -> bool {
+    let bare = |name: &str| name.strip_suffix('.').unwrap_or(name).len();
+    name.is_some_and(|name| name[..bare(name)].eq_ignore_ascii_case(&host[..bare(host)]))
+}

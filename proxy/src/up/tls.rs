@@ -1,0 +1,114 @@
+//! Towards upstreams over TLS: what a worker remembers of its sessions, and who a server has to be.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use rustls::pki_types::ServerName;
+use rustls::{AlertDescription, CertificateError, ClientConfig, Error};
+use snapshot::certs::ClientTls;
+
+/// Sessions with servers that may be resumed, for each kind of TLS.
+const SESSIONS: usize = 256;
+
+/// Kinds of TLS whose sessions are remembered.
+const KINDS: usize = 256;
+
+/// A worker's own copies of how TLS is spoken, with the sessions that it may resume.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions(RefCell<HashMap<Asked, Arc<ClientConfig>>>);
+
+/// What is said to a server, and whether it is asked for HTTP/2.
+type Asked = ([u8; 32], bool);
+
+impl Sessions {
+    pub(crate) fn config(&self, tls: &ClientTls, h2: bool) -> Arc<ClientConfig> {
+        let mut all = self.0.borrow_mut();
+        let key = (*tls.identity(), h2);
+        if let Some(config) = all.get(&key) {
+            return config.clone();
+        }
+        if all.len() >= KINDS {
+            // What is in use comes back; what went with the configuration does not.
+            all.clear();
+        }
+        let config = tls.for_worker(h2, SESSIONS);
+        all.insert(key, config.clone());
+        config
+    }
+}
+
+/// The name that a server is asked for and must have: that of the Host it gets, without its port. What
+/// is no name leaves the address, which is not sent.
+pub(crate) fn server_name(authority: &[u8], addr: SocketAddr) -> ServerName<'static> {
+    let text = std::str::from_utf8(authority).unwrap_or_default();
+    let host = sdk::build::split_authority(text, 443).map_or(text, |(host, _)| host);
+    let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+    ServerName::try_from(host).unwrap_or_else(|_| addr.ip().into())
+}
+
+/// Why a handshake with a server came to nothing, in words.
+pub(crate) fn reason(error: &Error) -> &'static str {
+    match error {
+        Error::InvalidCertificate(error) => match error {
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                "the upstream's certificate has expired"
+            }
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+                "the upstream's certificate is not valid yet"
+            }
+            CertificateError::UnknownIssuer => {
+                "the upstream's certificate is from an authority that is not trusted"
+            }
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                "the upstream's certificate is for another name"
+            }
+            _ => "the upstream's certificate is not valid",
+        },
+        Error::AlertReceived(AlertDescription::UnrecognisedName) => {
+            "the upstream does not know the server name (TLS alert unrecognized_name)"
+        }
+        Error::AlertReceived(AlertDescription::CertificateRequired) => {
+            "the upstream requires a client certificate (TLS alert certificate_required)"
+        }
+        Error::AlertReceived(
+            AlertDescription::BadCertificate
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::CertificateExpired
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::UnknownCA
+            | AlertDescription::AccessDenied,
+        ) => "the upstream refused the client certificate",
+        Error::AlertReceived(AlertDescription::ProtocolVersion) => {
+            "the upstream speaks no version of TLS that the gateway does (TLS alert protocol_version)"
+        }
+        Error::AlertReceived(_) => "the upstream refused the TLS handshake",
+        Error::InvalidMessage(_) => "the upstream does not speak TLS",
+        Error::PeerIncompatible(_) => "the upstream and the gateway have no TLS parameters in common",
+        _ => "the TLS handshake with the upstream failed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_asked_for_by_the_name_they_get() {
+        let addr = SocketAddr::from(([10, 0, 0, 1], 443));
+        for (authority, expected) in [
+            ("A.com", "a.com"),
+            ("a.com:8443", "a.com"),
+            ("a.com.", "a.com"),
+            ("a_b.com", "a_b.com"),
+            ("10.0.0.2:443", "10.0.0.2"),
+            ("[::1]:443", "::1"),
+            ("", "10.0.0.1"),
+            ("a b", "10.0.0.1"),
+            ("*", "10.0.0.1"),
+        ] {
+            assert_eq!(server_name(authority.as_bytes(), addr).to_str(), expected, "{authority}");
+        }
+    }
+}

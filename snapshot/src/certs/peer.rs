@@ -1,0 +1,91 @@
+//! What is told of a client's certificate.
+
+use std::fmt::Write;
+
+use rustls::pki_types::CertificateDer;
+use sdk::client::ClientCertificate;
+use x509_parser::objects::{oid_registry, oid2abbrev};
+use x509_parser::x509::X509Name;
+
+pub(super) fn read(der: &CertificateDer<'_>) -> Option<ClientCertificate> {
+    let (_, read) = x509_parser::parse_x509_certificate(der).ok()?;
+    let validity = read.validity();
+    let time = |time: &x509_parser::time::ASN1Time| {
+        let at = time.to_datetime();
+        let (month, day) = (&at.month().to_string()[..3], at.day());
+        format!("{month} {day:2} {:02}:{:02}:{:02} {} GMT", at.hour(), at.minute(), at.second(), at.year())
+    };
+    Some(ClientCertificate {
+        subject: distinguished(read.subject()),
+        issuer: distinguished(read.issuer()),
+        serial: upper_hex(read.raw_serial()),
+        fingerprint: lower_hex(
+            aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY, der).as_ref(),
+        ),
+        not_before: time(&validity.not_before),
+        not_after: time(&validity.not_after),
+        ends: validity.not_after.timestamp(),
+        der: der.to_vec(),
+    })
+}
+
+/// A name as RFC 2253 has it: the most special part first.
+fn distinguished(name: &X509Name<'_>) -> String {
+    let mut out = String::new();
+    let parts: Vec<_> = name.iter_rdn().collect();
+    for (at, part) in parts.into_iter().rev().enumerate() {
+        if at > 0 {
+            out.push(',');
+        }
+        for (at, attribute) in part.iter().enumerate() {
+            if at > 0 {
+                out.push('+');
+            }
+            let kind = attribute.attr_type();
+            match oid2abbrev(kind, oid_registry()) {
+                Ok(short) => out.push_str(short),
+                Err(_) => out.push_str(&kind.to_id_string()),
+            }
+            out.push('=');
+            escape(attribute.as_str().unwrap_or_default(), &mut out);
+        }
+    }
+    out
+}
+
+fn escape(value: &str, out: &mut String) {
+    let last = value.chars().count().saturating_sub(1);
+    for (at, char) in value.chars().enumerate() {
+        let edge = char == ' ' && (at == 0 || at == last) || char == '#' && at == 0;
+        if edge || matches!(char, ',' | '+' | '"' | '\\' | '<' | '>' | ';') {
+            out.push('\\');
+        }
+        match char {
+            ' '..='~' => out.push(char),
+            other => {
+                for byte in other.to_string().bytes() {
+                    let _ = write!(out, "\\{byte:02X}");
+                }
+            }
+        }
+    }
+}
+
+fn upper_hex(bytes: &[u8]) -> String {
+    // As a number is written: without the zero that keeps it positive.
+    let bytes = match bytes {
+        [0, rest @ ..] if !rest.is_empty() => rest,
+        bytes => bytes,
+    };
+    bytes.iter().fold(String::new(), |mut out, byte| {
+        let _ = write!(out, "{byte:02X}");
+        out
+    })
+}
+
+fn lower_hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut out, byte| {
+        let _ = write!(out, "{byte:02x}");
+        out
+    })
+}

@@ -1,0 +1,122 @@
+//! From PEM to certificates and keys, with what is wrong in APISIX's words.
+
+use std::sync::Arc;
+
+use aws_lc_rs::digest::{Context, SHA256};
+use model::{CertificatePair, Invalid, Ssl, SslType};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use rustls::{Error, InconsistentKeys};
+
+/// A chain of certificates, the server's own first.
+///
+/// # Errors
+/// In the words that APISIX has from OpenSSL.
+pub fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, Invalid> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
+    let readable = |der: &CertificateDer<'_>| x509_parser::parse_x509_certificate(der).is_ok();
+    match found {
+        Ok(chain) if !chain.is_empty() && chain.iter().all(readable) => Ok(chain),
+        _ => Err(Invalid::new("failed to parse cert: PEM_read_bio_X509_AUX() failed")
+            .expected("certificates in PEM: lines of `-----BEGIN CERTIFICATE-----` and what follows")),
+    }
+}
+
+/// A certificate with its key.
+///
+/// # Errors
+/// What of it cannot be read, or that they do not belong together, with its place.
+pub fn pair(pair: &CertificatePair, provider: &CryptoProvider) -> Result<Arc<CertifiedKey>, Invalid> {
+    let chain = certificates(&pair.cert).map_err(|invalid| invalid.at("/cert"))?;
+    let unreadable = || {
+        Invalid::new("failed to parse key: PEM_read_bio_PrivateKey() failed")
+            .at("/key")
+            .expected("a private key in PEM, not encrypted by a password")
+    };
+    let der = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).map_err(|_| unreadable())?;
+    let key = provider.key_provider.load_private_key(der).map_err(|_| {
+        unreadable()
+            .hint("RSA keys of 2048 to 8192 bits are used, and keys of P-256, P-384, P-521 and Ed25519")
+    })?;
+    let certified = CertifiedKey::new(chain, key);
+    match certified.keys_match() {
+        Err(Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
+            Err(Invalid::new("failed to parse key: X509_check_private_key() failed: key values mismatch")
+                .at("/key")
+                .expected("the private key of the certificate"))
+        }
+        // Of very old certificates that cannot be told.
+        _ => Ok(Arc::new(certified)),
+    }
+}
+
+/// The time after which a certificate is worth nothing, in seconds since 1970.
+pub fn expiry(der: &CertificateDer<'_>) -> Option<i64> {
+    let (_, read) = x509_parser::parse_x509_certificate(der).ok()?;
+    Some(read.validity().not_after.timestamp())
+}
+
+/// Checks an ssl before it is stored, `now` in seconds since 1970. What refers to secrets elsewhere is
+/// looked at when it is used.
+///
+/// # Errors
+/// The first thing that is wrong, with its place.
+pub fn check(ssl: &Ssl, provider: &CryptoProvider, now: i64) -> Result<(), Invalid> {
+    for (at, written) in ssl.pairs.iter().enumerate() {
+        if is_reference(&written.cert) || is_reference(&written.key) {
+            continue;
+        }
+        let checked = pair(written, provider).and_then(|certified| not_over(&certified.cert, now));
+        // More of them stand in lists.
+        checked.map_err(|invalid| match at {
+            0 => invalid,
+            _ => {
+                let list = if invalid.pointer == "/key" { "keys" } else { "certs" };
+                invalid
+                    .at(format!("/{list}/{}", at - 1))
+                    .said(&format!("failed to handle cert-key pair[{at}]: "))
+            }
+        })?;
+    }
+    if let Some(client) = &ssl.client
+        && ssl.kind == SslType::Server
+        && !is_reference(&client.ca)
+    {
+        certificates(&client.ca)
+            .map_err(|invalid| invalid.at("/client/ca").said("failed to validate client_cert: "))?;
+    }
+    Ok(())
+}
+
+fn not_over(chain: &[CertificateDer<'_>], now: i64) -> Result<(), Invalid> {
+    match chain.first().and_then(expiry) {
+        Some(end) if end < now => {
+            let ago = (now - end) / 86_400;
+            Err(Invalid::new("failed to parse cert: certificate has expired")
+                .at("/cert")
+                .expected("a certificate that is still valid")
+                .got(format!("one that expired {ago} days ago")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether it says where the text is, instead of what it is.
+pub(crate) fn is_reference(text: &str) -> bool {
+    let begins = |start: &str| text.get(..start.len()).is_some_and(|is| is.eq_ignore_ascii_case(start));
+    begins("$secret://") || begins("$env://")
+}
+
+/// A digest of several texts, each with its length.
+pub(super) fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32] {
+    let mut context = Context::new(&SHA256);
+    for part in parts {
+        context.update(&(part.len() as u64).to_be_bytes());
+        context.update(part);
+    }
+    let mut out = [0; 32];
+    out.copy_from_slice(context.finish().as_ref());
+    out
+}

@@ -1,0 +1,225 @@
+//! Compiles ssl resources: what is served under which name, and what we show to upstreams.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use model::{CertificatePair, Entry, Invalid, Key, Kind, Resource, Ssl, SslType, upstream as written};
+use rustls::sign::CertifiedKey;
+use sdk::pattern::Pattern;
+
+use super::{Compiler, Pass, Tried, references};
+use crate::certs::{self, Authorities, Certificate, ClientTls, Versions};
+use crate::parallel;
+
+/// The last good form of an ssl resource.
+pub(super) struct CertificateUnit {
+    entry: Arc<Entry>,
+    made: Made,
+}
+
+enum Made {
+    Server {
+        names: Vec<String>,
+        certificate: Arc<Certificate>,
+    },
+    /// For upstreams.
+    Client(Arc<CertifiedKey>),
+}
+
+impl Compiler {
+    pub(super) fn compile_certificates(&mut self, pass: &mut Pass<'_>) {
+        let ids = pass.work.take(Kind::Ssl);
+        for (key, drafted) in parallel::map(ids, |id| self.draft_certificate(id, pass)) {
+            match drafted {
+                None => {
+                    self.drop_certificate(&key);
+                    self.accept(&key);
+                }
+                Some(Drafted::Same) => {
+                    self.accept(&key);
+                    continue;
+                }
+                Some(Drafted::Tried(tried)) => {
+                    let Some(unit) = self.settle(&key, tried) else { continue };
+                    if self
+                        .certificate_units
+                        .get(&key.id)
+                        .is_some_and(|old| Arc::ptr_eq(&old.entry, &unit.entry))
+                    {
+                        // Its last good form is served on.
+                        continue;
+                    }
+                    self.drop_certificate(&key);
+                    if let Made::Server { names, certificate } = &unit.made {
+                        self.certificates.insert(names, certificate);
+                    }
+                    self.certificate_units.insert(key.id.clone(), unit);
+                }
+            }
+            self.touch_users(&key, pass);
+        }
+    }
+
+    fn draft_certificate(&self, id: String, pass: &Pass<'_>) -> (Key, Option<Drafted>) {
+        let key = Key { kind: Kind::Ssl, id };
+        let entry = pass.desired.get(Kind::Ssl, &key.id);
+        let drafted = entry.and_then(|entry| {
+            let Resource::Ssl(ssl) = &entry.resource else { return None };
+            if !ssl.enabled && ssl.kind == SslType::Server {
+                return None;
+            }
+            let unit = self.certificate_units.get(&key.id);
+            // Keys are not parsed again because a file was read again.
+            if unit.is_some_and(|unit| unit.entry.resource == entry.resource) {
+                return Some(Drafted::Same);
+            }
+            let last_good = unit.map(|unit| &unit.entry);
+            let make = |entry: &Arc<Entry>| match &entry.resource {
+                Resource::Ssl(ssl) => self.make_certificate(entry, ssl),
+                _ => Err(Invalid::new("this is no ssl")),
+            };
+            Some(Drafted::Tried(Tried::both(entry, last_good, make)))
+        });
+        (key, drafted)
+    }
+
+    fn drop_certificate(&mut self, key: &Key) {
+        if let Some(unit) = self.certificate_units.remove(&key.id)
+            && let Made::Server { names, certificate } = unit.made
+        {
+            self.certificates.remove(&names, &certificate);
+        }
+    }
+
+    fn make_certificate(&self, entry: &Arc<Entry>, ssl: &Ssl) -> Result<CertificateUnit, Invalid> {
+        let settings = &self.settings.tls;
+        let mut pairs = Vec::with_capacity(ssl.pairs.len());
+        for (at, pair) in ssl.pairs.iter().enumerate() {
+            let pair = self.pair(pair).map_err(|invalid| match at {
+                0 => invalid,
+                _ => invalid.said(&format!("failed to handle cert-key pair[{at}]: ")),
+            })?;
+            pairs.push(pair);
+        }
+        if ssl.kind == SslType::Client {
+            let first = pairs.into_iter().next().ok_or_else(|| Invalid::new("there is no certificate"))?;
+            return Ok(CertificateUnit { entry: entry.clone(), made: Made::Client(first) });
+        }
+        let client = match &ssl.client {
+            None => None,
+            Some(client) => {
+                let ca = self.text(&client.ca).map_err(|invalid| invalid.at("/client/ca"))?;
+                let authorities = certs::certificates(&ca)
+                    .map_err(|invalid| invalid.at("/client/ca").said("failed to validate client_cert: "))?;
+                let skip = client.skip_mtls_uri_regex.iter().enumerate().map(|(at, pattern)| {
+                    let found = Pattern::new(pattern, false);
+                    found.map_err(|invalid| invalid.at(format!("/client/skip_mtls_uri_regex/{at}")))
+                });
+                let skip: Vec<Pattern> = skip.collect::<Result<_, _>>()?;
+                let authorities = Authorities::new(authorities);
+                Some((certs::clients(authorities, client.depth, skip.is_empty(), settings), skip))
+            }
+        };
+        let versions = versions(ssl, settings.versions)?;
+        let parts = certs::Parts { id: &entry.key.id, pairs, versions, client };
+        let certificate = certs::certificate(parts, settings)
+            .map_err(|error| Invalid::new(format!("it cannot be used for TLS: {error}")))?;
+        let names = ssl.snis.iter().map(|name| name.strip_suffix('.').unwrap_or(name).to_owned()).collect();
+        let made = Made::Server { names, certificate: Arc::new(certificate) };
+        Ok(CertificateUnit { entry: entry.clone(), made })
+    }
+
+    fn pair(&self, written: &CertificatePair) -> Result<Arc<CertifiedKey>, Invalid> {
+        let pair = CertificatePair {
+            cert: self.text(&written.cert).map_err(|invalid| invalid.at("/cert"))?.into_owned(),
+            key: self.text(&written.key).map_err(|invalid| invalid.at("/key"))?.into_owned(),
+        };
+        certs::pair(&pair, &self.settings.tls.provider)
+    }
+
+    /// A text, or what it refers to.
+    fn text<'t>(&self, text: &'t str) -> Result<Cow<'t, str>, Invalid> {
+        references::text(text, &*self.settings.env)
+    }
+
+    /// How TLS is spoken to an upstream; `None` where none is.
+    pub(super) fn upstream_tls(&self, from: &model::Upstream) -> Result<Option<Arc<ClientTls>>, Invalid> {
+        if !matches!(from.scheme, written::Scheme::Https | written::Scheme::Grpcs | written::Scheme::Tls) {
+            return Ok(None);
+        }
+        let settings = &self.settings.tls;
+        let Some(tls) = &from.tls else { return Ok(Some(settings.common.trusting.clone())) };
+        let certificate = match (&tls.client_cert_id, &tls.client_cert, &tls.client_key) {
+            (Some(id), _, _) => Some(self.client_certificate(id)?),
+            (None, Some(cert), Some(key)) => {
+                let pair = CertificatePair { cert: cert.clone(), key: key.clone() };
+                Some(self.pair(&pair).map_err(|invalid| match invalid.pointer.as_str() {
+                    "/key" => invalid.at("/tls/client_key"),
+                    _ => invalid.at("/tls/client_cert"),
+                })?)
+            }
+            _ => None,
+        };
+        let trusted = match (&tls.ca, tls.verify) {
+            (_, false) => None,
+            (None, true) => Some(settings.common.trusted.clone()),
+            (Some(ca), true) => {
+                let ca = self.text(ca).map_err(|invalid| invalid.at("/tls/ca"))?;
+                let found = certs::certificates(&ca).map_err(|invalid| invalid.at("/tls/ca"))?;
+                Some(Arc::new(Authorities::new(found)))
+            }
+        };
+        Ok(Some(match (certificate, trusted) {
+            (None, None) => settings.common.trusting.clone(),
+            (None, Some(_)) if tls.ca.is_none() => settings.common.verifying.clone(),
+            (certificate, trusted) => {
+                let made = ClientTls::new(trusted, certificate, &settings.common.provider);
+                Arc::new(made.map_err(|error| {
+                    Invalid::new(format!("it cannot be used for TLS: {error}")).at("/tls")
+                })?)
+            }
+        }))
+    }
+
+    fn client_certificate(&self, id: &str) -> Result<Arc<CertifiedKey>, Invalid> {
+        match self.certificate_units.get(id).map(|unit| &unit.made) {
+            Some(Made::Client(certificate)) => Ok(certificate.clone()),
+            found => {
+                let why = if found.is_some() { "wrong ssl type" } else { "response code: 404" };
+                Err(Invalid::new(format!("failed to fetch ssl info by ssl id [{id}], {why}"))
+                    .at("/tls/client_cert_id")
+                    .expected("the id of an ssl of the type client"))
+            }
+        }
+    }
+}
+
+/// What became of an ssl resource.
+enum Drafted {
+    /// It is served as it is already.
+    Same,
+    Tried(Tried<CertificateUnit>),
+}
+
+/// The ssl resource that an upstream's client certificate stands in.
+pub(super) fn client_certificate_of(upstream: Option<&model::Upstream>) -> Option<Key> {
+    let id = upstream?.tls.as_ref()?.client_cert_id.as_deref()?;
+    Some(Key::new(Kind::Ssl, id))
+}
+
+/// The versions that an ssl asks for, of those there are.
+fn versions(ssl: &Ssl, general: Versions) -> Result<Versions, Invalid> {
+    if ssl.protocols.is_empty() {
+        return Ok(general);
+    }
+    let has = |name: &str| ssl.protocols.iter().any(|protocol| protocol == name);
+    match (Versions { tls12: has("TLSv1.2"), tls13: has("TLSv1.3") }, &ssl.protocols) {
+        (Versions { tls12: false, tls13: false }, protocols) => {
+            Err(Invalid::new("TLS 1.1 and older are not spoken: they are broken")
+                .at("/ssl_protocols")
+                .expected("TLSv1.2, TLSv1.3 or both")
+                .got(protocols.join(", ")))
+        }
+        (versions, _) => Ok(versions),
+    }
+}
