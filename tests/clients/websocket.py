@@ -1,12 +1,14 @@
-"""WebSocket through a gateway: websocket.py ADDRESS:PORT PORT
+"""WebSocket through a gateway: websocket.py ADDRESS:PORT PORT ADMIN KEY PID
 
 The second port is where the gateway's upstream is to listen. Over HTTP/1.1 by the `websockets` package on both sides,
 over HTTP/2 (RFC 8441) by the `h2` package, with frames made here.
 """
 
 import asyncio
+import http.client
 import os
 import random
+import signal
 import struct
 import sys
 
@@ -102,9 +104,31 @@ def over_http2():
     assert closing == (8, struct.pack(">H", 4001) + b"as asked"), closing
     connection.send(number, masked(8, closing[1]))
     connection.until(lambda: stream.over)
+    # A tunnel goes on when its route does, and while the gateway waits for it to end.
+    connection, number, stream = ask("/ws")
+    admin = http.client.HTTPConnection(sys.argv[3])
+    admin.request("DELETE", "/apisix/admin/routes/1", headers={"X-API-KEY": sys.argv[4]})
+    assert admin.getresponse().status == 200
+    gone = False
+    while not gone:
+        _, _, refused = ask("/ws")
+        gone = refused.head is not None and refused.head[":status"] == "404"
+    connection.send(number, masked(2, b"still here"))
+    assert message(connection, stream) == (2, b"still here")
     # A path that no route lets through as a tunnel.
     _, _, refused = ask("/plain")
     assert refused.head is None or refused.head[":status"] != "200", refused.head
+    os.kill(int(sys.argv[5]), signal.SIGQUIT)
+    connection.until(lambda: connection.goaways)
+    connection.send(number, masked(2, b"still here"))
+    assert message(connection, stream) == (2, b"still here")
+    connection.send(number, masked(1, b"close"))
+    closing = message(connection, stream)
+    assert closing[0] == 8, closing
+    connection.send(number, masked(8, closing[1]), ends=True)
+    while not connection.closed:
+        connection.read()
+    assert stream.over
     print("HTTP/2: ok")
 
 

@@ -367,15 +367,25 @@ fn tell_refused(
     }
 }
 
-/// Whether bytes on a port that also serves HTTP/2 are of neither version: words that are no request
-/// line. An answer in HTTP/1 would mean nothing to such a client (RFC 9113 section 3.4).
+/// Whether bytes on a port that also serves HTTP/2 are of neither version: a line of three plain words,
+/// none of them a method, a target or a version. An answer in HTTP/1 would mean nothing to such a client
+/// (RFC 9113 section 3.4); whatever has a trace of HTTP/1 gets one.
 #[cold]
 fn is_foreign(head: &[u8]) -> bool {
     let line = first_line(head);
     let mut words = line.split(|byte| *byte == b' ');
-    let unknown = words.next().is_some_and(|word| Method::from_bytes(word) == Method::Other);
-    let words = words.next().is_some() && line.iter().all(|byte| (b' '..=b'~').contains(byte));
-    line.len() < head.len() && unknown && words && !line.windows(5).any(|part| part == b"HTTP/")
+    let plain = |word: Option<&[u8]>| {
+        word.is_some_and(|word| {
+            !word.is_empty()
+                && word.iter().all(u8::is_ascii_uppercase)
+                && Method::from_bytes(word) == Method::Other
+        })
+    };
+    line.len() < head.len()
+        && plain(words.next())
+        && plain(words.next())
+        && plain(words.next())
+        && words.next().is_none()
 }
 
 /// What of a refused head was to be a request line.
