@@ -56,14 +56,10 @@ fn wanted(boot: &Boot) -> Vec<Wanted> {
         }
     }
     for port in &boot.streams.tcp {
-        if port.tls {
-            tracing::warn!("nothing listens on {}: TLS does not end on stream ports yet", port.address);
-            continue;
-        }
         let stream = StreamPort { proxy_protocol_to_upstream: port.proxy_protocol_to_upstream };
         let listener = Listener::stream(port.address, stream);
         wanted.push(Wanted {
-            listener: Listener { proxy_protocol: port.proxy_protocol, ..listener },
+            listener: Listener { proxy_protocol: port.proxy_protocol, tls: port.tls, ..listener },
             optional: false,
             setting: "apisix.stream_proxy.tcp",
         });

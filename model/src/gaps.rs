@@ -60,13 +60,6 @@ pub enum Ask {
 
 const WITH_LUA: &[Kind] = &[Kind::Route, Kind::Service];
 
-pub const TLS_OF_STREAMS: &Gap = &Gap {
-    why: "streams do not speak TLS to upstreams yet",
-    hint: "use `tcp`, if the way to the upstream can be trusted; nothing is sent in the clear that asks for TLS",
-    effect: Effect::Refused,
-    asked_by: &[Ask::UpstreamValue("scheme", &["tls"])],
-};
-
 pub const PROTOS: &Gap = &Gap {
     why: "gRPC is not transcoded yet",
     hint: "a route that configures grpc-transcode is refused",
@@ -168,7 +161,6 @@ impl Gap {
 
 /// Every row.
 pub const ALL: &[&Gap] = &[
-    TLS_OF_STREAMS,
     PROTOS,
     STREAM_UPSTREAMS,
     HTTP3,
@@ -513,12 +505,12 @@ mod tests {
 
     #[test]
     fn a_message_names_what_was_asked_and_what_to_do() {
-        let invalid = check(Kind::Route, &json!({"upstream": {"scheme": "tls"}})).unwrap_err();
+        let invalid = check(Kind::Route, &json!({"upstream": {"scheme": "kafka"}})).unwrap_err();
         assert_eq!(
             invalid.reason,
-            "scheme tls is not supported yet: streams do not speak TLS to upstreams yet"
+            "scheme kafka is not supported yet: the protocol of Kafka is not spoken yet"
         );
-        assert_eq!((invalid.pointer.as_str(), invalid.got.as_deref()), ("/upstream/scheme", Some("tls")));
+        assert_eq!((invalid.pointer.as_str(), invalid.got.as_deref()), ("/upstream/scheme", Some("kafka")));
         let value = json!({"plugins": {"a/b": {"c": [1, "$secret://vault/1/k"]}}});
         let invalid = check(Kind::Consumer, &value).unwrap_err();
         assert_eq!(invalid.pointer, "/plugins/a~1b/c/1");

@@ -8,7 +8,7 @@ pub(crate) mod forward;
 mod handover;
 mod outbound;
 pub(crate) mod phases;
-mod proven;
+pub(crate) mod proven;
 pub(crate) mod receive;
 pub(crate) mod retry;
 mod trusted;

@@ -41,13 +41,16 @@ pub(crate) enum Front {
         h2: bool,
         tls: bool,
     },
-    Stream(StreamPort),
+    Stream {
+        port: StreamPort,
+        tls: bool,
+    },
 }
 
 impl Front {
     #[inline]
     pub(crate) fn is_tls(self) -> bool {
-        matches!(self, Front::Http { tls: true, .. })
+        matches!(self, Front::Http { tls: true, .. } | Front::Stream { tls: true, .. })
     }
 }
 
@@ -69,8 +72,9 @@ impl Listener {
     /// What of it is not served.
     pub(crate) fn front(&self) -> io::Result<Front> {
         let missing = match self {
-            Listener { tls: true, traffic: Traffic::Stream(_), .. } => "TLS for streams",
-            Listener { traffic: Traffic::Stream(port), .. } => return Ok(Front::Stream(*port)),
+            Listener { traffic: Traffic::Stream(port), tls, .. } => {
+                return Ok(Front::Stream { port: *port, tls: *tls });
+            }
             Listener { traffic: Traffic::Http(Versions { h1: true, h2 }), tls, .. } => {
                 return Ok(Front::Http { h2: *h2, tls: *tls });
             }

@@ -98,6 +98,13 @@ impl Certificate {
         Arc::new(config)
     }
 
+    /// For a handshake on a listener for streams, which may hold any protocol.
+    pub fn config_of_streams(&self) -> Arc<ServerConfig> {
+        let mut config = ServerConfig::clone(&self.config);
+        config.alpn_protocols.clear();
+        Arc::new(config)
+    }
+
     /// Whether a client that sent these certificates has proved itself, `now` in seconds since 1970.
     pub fn verdict(&self, sent: Option<&[CertificateDer<'_>]>, now: u64) -> Verdict {
         match (&self.client, sent) {

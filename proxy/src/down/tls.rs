@@ -11,6 +11,7 @@ use snapshot::certs::{Certificate, client_certificate};
 
 use super::{h1, h2};
 use crate::exchange::fault::{Fault, FaultKind, FaultRecord};
+use crate::exchange::proven;
 use crate::rt::tls::{HandshakeError, accept};
 use crate::rt::{Io, Stream};
 use crate::worker::Worker;
@@ -19,7 +20,10 @@ use crate::worker::Worker;
 /// gone, however it fills the time; while it runs, the connection counts as idle and gives way to others.
 pub(crate) async fn serve(worker: Rc<Worker>, stream: Stream, mut client: Client, h2: bool) {
     // Boxed, as it is large and soon over.
-    let Some((io, session)) = Box::pin(shake(&worker, stream, &client, h2)).await else { return };
+    let Some((io, session)) = Box::pin(shake(&worker, stream, &client, |found| found.config(h2))).await
+    else {
+        return;
+    };
     client.session = Some(Arc::new(session));
     if io.agreed_on_h2() {
         return Box::pin(h2::serve(worker, io, client, None)).await;
@@ -27,7 +31,29 @@ pub(crate) async fn serve(worker: Rc<Worker>, stream: Stream, mut client: Client
     h1::serve(worker, io, client, false).await;
 }
 
-async fn shake(worker: &Rc<Worker>, stream: Stream, client: &Client, h2: bool) -> Option<(Io, TlsSession)> {
+/// The same for a stream. Its client has proved itself in the handshake, or is cut off.
+pub(crate) async fn serve_stream(
+    worker: Rc<Worker>,
+    stream: Stream,
+    mut client: Client,
+    port: crate::stream::StreamPort,
+) {
+    let shaken = Box::pin(shake(&worker, stream, &client, Certificate::config_of_streams)).await;
+    let Some((io, session)) = shaken else { return };
+    if proven::check_stream(&worker.lease(), &session).is_err() {
+        worker.shard.request_refused();
+        return;
+    }
+    client.session = Some(Arc::new(session));
+    crate::stream::tcp::serve(worker, io, client, port).await;
+}
+
+async fn shake(
+    worker: &Rc<Worker>,
+    stream: Stream,
+    client: &Client,
+    config: impl Fn(&Certificate) -> Arc<rustls::ServerConfig>,
+) -> Option<(Io, TlsSession)> {
     let lease = worker.lease();
     let mut chosen: Option<(Arc<Certificate>, Option<Box<str>>)> = None;
     let mut asked: Option<Box<str>> = None;
@@ -38,7 +64,7 @@ async fn shake(worker: &Rc<Worker>, stream: Stream, client: &Client, h2: bool) -
             asked = name.map(|name| name.to_ascii_lowercase().into());
             let found = lease.certificates.find(name)?;
             chosen = Some((found.clone(), asked.clone()));
-            Some(found.config(h2))
+            Some(config(found))
         }));
         let deadline = worker.clock.after(worker.settings.handshake_timeout);
         worker.shard.waiting(1);

@@ -34,6 +34,17 @@ pub(super) fn check(snapshot: &Snapshot, session: &TlsSession, head: &RequestHea
     }
 }
 
+/// The same for a stream, which is about the server that was asked for in its handshake.
+pub(crate) fn check_stream(snapshot: &Snapshot, session: &TlsSession) -> Result<(), Fault> {
+    let certificate = snapshot.certificates.find(session.server_name.as_deref());
+    match certificate.and_then(|certificate| certificate.client.as_ref()) {
+        Some(_) if session.verdict != Verdict::Success => {
+            Err(Fault::client(FaultKind::NotProven("client certificate verification is not passed")))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn judge(rules: &ClientRules, session: &TlsSession, path: &[u8]) -> Result<(), Fault> {
     if session.verdict == Verdict::Success || rules.skip.iter().any(|skip| skip.is_match(path)) {
         return Ok(());

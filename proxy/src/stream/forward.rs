@@ -13,7 +13,7 @@ use crate::clock::Waiter;
 use crate::exchange::fault::{Fault, FaultKind};
 use crate::exchange::forward::tell_health;
 use crate::rt::Io;
-use crate::up::connect::connect;
+use crate::up::connect::{Secured, connect};
 use crate::worker::Worker;
 
 /// A server, and how it counts as in use while a stream runs.
@@ -110,7 +110,8 @@ pub(super) async fn open(
     worker: &Worker,
     waiter: &Waiter,
     endpoint: &Endpoint,
+    tls: Option<&Secured>,
     timeout: Duration,
 ) -> Result<Io, Fault> {
-    connect(worker, waiter, endpoint.addr, None, timeout).await.map(|conn| conn.io)
+    connect(worker, waiter, endpoint.addr, tls, timeout).await.map(|conn| conn.io)
 }

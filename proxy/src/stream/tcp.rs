@@ -19,6 +19,8 @@ use crate::exchange::phases::{guarded, in_time};
 use crate::io;
 use crate::relay::{self, Ended, Side};
 use crate::rt::Io;
+use crate::up::connect::Secured;
+use crate::up::tls::server_name;
 use crate::worker::{Lease, Worker};
 
 /// Serves a connection to its end.
@@ -35,7 +37,8 @@ pub(crate) async fn serve(worker: Rc<Worker>, mut io: Io, client: Client, port: 
     };
     let lease = worker.lease();
     let plan: Result<Arc<StreamPlan>, Fault> = asked.and_then(|name| {
-        stream.server_name = name;
+        let of_session = || client.session.as_ref().and_then(|session| session.server_name.clone());
+        stream.server_name = name.or_else(of_session);
         let arrival =
             Arrival { remote: client.ip(), server: client.local, name: stream.server_name.as_deref() };
         lease.streams.find(&arrival).cloned().ok_or(Fault::gateway(FaultKind::NoRoute))
@@ -86,12 +89,20 @@ async fn pass(
     if upstream.endpoints.is_empty() {
         return Err(failed(FaultKind::NoNode));
     }
-    if !matches!(upstream.scheme, Scheme::Http | Scheme::Tcp) {
+    // In front of TLS a header would have to go out in the clear, which nothing here does.
+    let to_tls = upstream.scheme == Scheme::Tls && upstream.tls.is_some() && !port.proxy_protocol_to_upstream;
+    if !to_tls && !matches!(upstream.scheme, Scheme::Http | Scheme::Tcp) {
         return Err(failed(FaultKind::UnsupportedScheme));
     }
     let (connect_timeout, idle_timeout) = forward::timeouts(worker, &upstream);
+    // As in APISIX the server is asked for by the name that the client asked for.
+    let asked = x.client.session.as_ref().and_then(|session| session.server_name.clone());
     let connect = async |endpoint: &snapshot::Endpoint| {
-        forward::open(worker, &waiters[1], endpoint, connect_timeout).await
+        let secured = upstream.tls.as_ref().map(|tls| {
+            let authority = asked.as_deref().unwrap_or(&endpoint.authority);
+            Secured { tls: tls.clone(), name: server_name(authority.as_bytes(), endpoint.addr), h2: false }
+        });
+        forward::open(worker, &waiters[1], endpoint, secured.as_ref(), connect_timeout).await
     };
     let (mut up, chosen) = forward::choose(worker, &upstream, x, connect).await.map_err(Outcome::Failed)?;
     let ended = run(worker, io, &mut up, x, first, waiters, port, idle_timeout).await;

@@ -44,8 +44,11 @@ impl Worker {
                         down::h1::serve(worker, rt::Io::Plain(stream), client, h2).await;
                     }
                     Front::Http { h2, tls: true } => down::tls::serve(worker, stream, client, h2).await,
-                    Front::Stream(port) => {
-                        stream::tcp::serve(worker, rt::Io::Plain(stream), client, port).await
+                    Front::Stream { port, tls: false } => {
+                        stream::tcp::serve(worker, rt::Io::Plain(stream), client, port).await;
+                    }
+                    Front::Stream { port, tls: true } => {
+                        down::tls::serve_stream(worker, stream, client, port).await;
                     }
                 }
             });
@@ -57,8 +60,11 @@ impl Worker {
             Front::Http { h2, tls: true } => {
                 self.hold(move |worker| down::tls::serve(worker, stream, client, h2));
             }
-            Front::Stream(port) => {
+            Front::Stream { port, tls: false } => {
                 self.hold(move |worker| stream::tcp::serve(worker, rt::Io::Plain(stream), client, port));
+            }
+            Front::Stream { port, tls: true } => {
+                self.hold(move |worker| down::tls::serve_stream(worker, stream, client, port));
             }
         }
     }
@@ -66,7 +72,7 @@ impl Worker {
     /// Takes the client's address from the PROXY protocol, where `real_ip_header` says so and the peer is
     /// trusted.
     fn believe(&self, client: &mut Client, front: Front) {
-        if let Front::Stream(_) = front {
+        if let Front::Stream { .. } = front {
             return self.believe_stream(client);
         }
         let real_ip = self.settings.real_ip.as_ref().filter(|real_ip| real_ip.is_of_connection());
@@ -80,7 +86,7 @@ impl Worker {
     /// Refuses a connection that has waited too long. With TLS there is nothing to say before a handshake,
     /// which is what there is no time for.
     pub(crate) fn turn_away(self: &Rc<Worker>, stream: rt::Stream, client: Client, front: Front) {
-        if let Front::Stream(_) = front {
+        if let Front::Stream { .. } = front {
             return stream.abort();
         }
         if client.tls {

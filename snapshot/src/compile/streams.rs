@@ -5,10 +5,11 @@ use std::sync::Arc;
 use model::{Entry, Invalid, Key, Kind, Plugins, Resource, StreamRoute};
 use sdk::{Chain, RouteInfo};
 
+use super::certificates::client_certificate_of;
 use super::chains::{Source, unless_idle};
 use super::chosen::Asked;
 use super::wanted::{Part, Recorder};
-use super::{Compiler, Pass, upstream};
+use super::{Compiler, Pass};
 use crate::plan::{Failure, Plan};
 use crate::streams::{StreamPlan, StreamRule, Streams};
 use crate::upstream::Upstream;
@@ -67,7 +68,8 @@ impl Compiler {
         let before = self.stream_routes.get(&key.id).and_then(|unit| unit.own_upstream.clone());
         let own_upstream = match &route.upstream {
             Some(written) => {
-                let made = upstream::upstream(&key.id, written, &for_upstream, &self.settings)
+                let made = self
+                    .upstream(&key.id, written, &for_upstream)
                     .map_err(|invalid| invalid.under("/upstream"))?;
                 Some(self.place_upstream(key, made, before.as_ref()))
             }
@@ -164,6 +166,7 @@ impl Compiler {
             (Kind::Upstream, route.upstream_id.clone()),
             (Kind::Upstream, service.and_then(|service| service.upstream_id.clone())),
         ];
-        refers.into_iter().filter_map(|(kind, id)| Some(Key { kind, id: id? })).collect()
+        let refers = refers.into_iter().filter_map(|(kind, id)| Some(Key { kind, id: id? }));
+        refers.chain(client_certificate_of(route.upstream.as_deref())).collect()
     }
 }
