@@ -156,7 +156,12 @@ impl Admin {
         }
         validate::without_indexes(&mut document);
         if let Some(error) = validate::errors(&*self.catalog, &document).into_iter().next() {
-            return Err(said(error["error"].as_str().unwrap_or_default()));
+            let reason = error["error"].as_str().unwrap_or_default();
+            // Here APISIX does not say what it got.
+            let short = reason
+                .split_once(" must be a number, got ")
+                .map(|(name, _)| format!("{name} must be a number"));
+            return Err(said(short.unwrap_or_else(|| reason.to_owned())));
         }
         let mut made = Last { digest, modified: now(), ..Last::default() };
         let mut kept = HashSet::new();

@@ -54,10 +54,11 @@ pub(crate) fn errors(catalog: &dyn Catalog, document: &Value) -> Vec<Value> {
     for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Credential) {
         let collection = kind.collection();
         let version = format!("{collection}_conf_version");
-        if document.get(&version).is_some_and(|version| !version.is_number()) {
+        if let Some(other) = document.get(&version).filter(|version| !version.is_number()) {
+            let got = model::schema::lua_type(other);
             errors.push(json!({
                 "resource_type": collection,
-                "error": format!("{version} must be a number"),
+                "error": format!("{version} must be a number, got {got}"),
             }));
         }
         let items = document.get(collection).and_then(Value::as_array);

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use model::boot::{Boot, Provider};
+use model::boot::{Boot, Provider, Role};
 use model::yaml::{self, Variables};
 use model::{Diagnostic, Severity, Source};
 
@@ -96,13 +96,23 @@ pub fn read(path: &Path) -> Result<String, Vec<Diagnostic>> {
 }
 
 fn from_config(config: PathBuf, files: &Files) -> Result<Found, Vec<Diagnostic>> {
-    let (boot, warnings) = read_boot(&config)?;
+    let (mut boot, mut warnings) = read_boot(&config)?;
     let folder = config.parent().unwrap_or(Path::new("")).to_owned();
     let resources = match boot.provider {
         Provider::Embedded => None,
         Provider::Yaml => Some(folder.join("apisix.yaml")),
         Provider::Json => Some(folder.join("apisix.json")),
     };
+    // APISIX's standalone mode that is driven by its API: a node of both roles with a file provider, and
+    // no file. What comes is kept.
+    let by_api = boot.role == Role::Traditional && boot.admin.enabled;
+    let resources = resources.filter(|path| !by_api || path.exists());
+    if resources.is_none() && boot.provider != Provider::Embedded {
+        boot.provider = Provider::Embedded;
+        let told = "there is no file of resources beside it: they come by PUT /apisix/admin/configs, or one by one, \
+                    and are kept in the embedded store";
+        warnings.push(Diagnostic::new(Severity::Warning, &config.display().to_string(), told));
+    }
     let data = files.data.clone().unwrap_or_else(|| folder.join("data"));
     Ok(Found { boot, warnings, config: Some(config), resources, data })
 }

@@ -88,6 +88,7 @@ plugins! {
     PublicApi(public_api::PublicApi),
     Prometheus(prometheus::Prometheus),
     ErrorPage(error_page::ErrorPage),
+    Echo(echo::Echo),
     HttpLogger(http_logger::HttpLogger),
     TcpLogger(tcp_logger::TcpLogger),
     Syslog(syslog::Syslog),
