@@ -100,7 +100,7 @@ impl Forward<'_> {
             phases::unless_gone(worker, down, filtered).await??;
             filters.clear();
         }
-        let chunks = upstream.scheme == Scheme::Http;
+        let chunks = matches!(upstream.scheme, Scheme::Http | Scheme::Https);
         let outgoing = prepare(worker, down, x, !filters.is_empty(), chunks).await?;
         let mut body_lost = false;
         let mut tried = Tried::default();

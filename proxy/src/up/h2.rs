@@ -150,7 +150,7 @@ impl Sender<'_> {
             PathAndQuery::from_maybe_shared(Bytes::copy_from_slice(self.out)).map_err(|_| BadTarget)?;
         let authority = Bytes::copy_from_slice(head.authority());
         let mut parts = http::uri::Parts::default();
-        parts.scheme = Some(Scheme::HTTP);
+        parts.scheme = Some(if self.state.borrow().place.link().tls { Scheme::HTTPS } else { Scheme::HTTP });
         parts.authority = Some(Authority::from_maybe_shared(authority).map_err(|_| BadTarget)?);
         parts.path_and_query = Some(path);
         let mut request = Request::new(());

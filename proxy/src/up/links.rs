@@ -58,6 +58,7 @@ pub(crate) struct Link {
     /// No further request is to go on it.
     closing: Cell<bool>,
     line: RefCell<Option<Rc<Line>>>,
+    pub(super) tls: bool,
 }
 
 enum State {
@@ -145,6 +146,7 @@ impl Links {
             carried: Cell::new(0),
             closing: Cell::new(false),
             line: RefCell::default(),
+            tls: target.secured.is_some(),
         });
         links.push(link.clone());
         drop(all);
