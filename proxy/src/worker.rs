@@ -63,6 +63,8 @@ pub(crate) struct Worker {
     idle_until: Cell<u64>,
     connections: Cell<usize>,
     pub(crate) udp_sessions: Cell<usize>,
+    /// Bytes of datagrams that wait until their session has a server.
+    pub(crate) udp_waiting: Cell<usize>,
     pub(crate) fetches: Fetches,
     pub(crate) notices: Notices,
     pressure: Arc<AtomicU64>,
@@ -140,6 +142,7 @@ impl Worker {
             idle_until: Cell::new(u64::MAX),
             connections: Cell::new(0),
             udp_sessions: Cell::new(0),
+            udp_waiting: Cell::new(0),
             fetches: Fetches::default(),
             notices: Notices::default(),
             pressure_seen: Cell::new(pressure.load(Ordering::Relaxed)),

@@ -35,6 +35,9 @@ use crate::workers::Stage;
 /// Datagrams that one listener takes before everything else that is ready gets its turn.
 const TURN: u32 = 64;
 
+/// The datagrams that wait in all sessions of a worker have as many bytes as those of so many sessions may.
+const WAITING_SESSIONS: usize = 64;
+
 /// The sessions of one listener.
 #[derive(Default)]
 struct Sessions(RefCell<HashMap<SocketAddr, Rc<Session>, foldhash::fast::RandomState>>);
@@ -51,6 +54,8 @@ struct Session {
     alive: Cell<u64>,
     /// The server does not take what is sent to it.
     refused: Cell<bool>,
+    /// Nothing more is taken.
+    over: Cell<bool>,
     task: RefCell<Option<Waker>>,
 }
 
@@ -107,13 +112,19 @@ impl Sessions {
         if let Some(upstream) = &*session.upstream.borrow() {
             return session.send(worker, upstream, datagram);
         }
+        if session.over.get() {
+            return;
+        }
         let bytes = session.waiting_bytes.get() + datagram.len();
+        let queue = worker.settings.streams.udp_queue;
+        let all = worker.udp_waiting.get() + datagram.len();
         // An empty datagram is one, too.
         let many = session.waiting.borrow().len() >= 64;
-        if bytes > worker.settings.streams.udp_queue || many {
+        if bytes > queue || all > queue.saturating_mul(WAITING_SESSIONS) || many {
             return worker.drop_datagram();
         }
         session.waiting_bytes.set(bytes);
+        worker.udp_waiting.set(all);
         session.waiting.borrow_mut().push(datagram.to_vec());
     }
 
@@ -138,6 +149,7 @@ impl Sessions {
             passed_on: Cell::default(),
             alive: Cell::default(),
             refused: Cell::default(),
+            over: Cell::default(),
             task: RefCell::default(),
         });
         self.0.borrow_mut().insert(peer, session.clone());
@@ -163,12 +175,20 @@ impl Drop for Counted {
         if std::thread::panicking() {
             self.worker.shard.panicked();
         }
-        self.sessions.0.borrow_mut().remove(&self.peer);
+        if let Some(session) = self.sessions.0.borrow_mut().remove(&self.peer) {
+            session.take_waiting(&self.worker);
+        }
         self.worker.udp_sessions.set(self.worker.udp_sessions.get() - 1);
     }
 }
 
 impl Session {
+    /// The datagrams that wait, which count no longer.
+    fn take_waiting(&self, worker: &Worker) -> Vec<Vec<u8>> {
+        worker.udp_waiting.set(worker.udp_waiting.get() - self.waiting_bytes.take());
+        self.waiting.take()
+    }
+
     fn send(&self, worker: &Worker, upstream: &Udp, datagram: &[u8]) {
         match upstream.try_send(datagram) {
             Ok(sent) => self.passed_on.set(self.passed_on.get() + sent as u64),
@@ -219,7 +239,8 @@ async fn serve(worker: Rc<Worker>, socket: &Udp, local: SocketAddr, peer: Socket
     }
     if !matches!(outcome, Outcome::Relayed(_)) {
         // Who is refused stays so for a moment: the same verdict on each of its datagrams would cost more.
-        session.waiting.borrow_mut().clear();
+        session.over.set(true);
+        session.take_waiting(&worker);
         let pause = worker.clock.after(std::time::Duration::from_secs(1));
         let waiter = worker.clock.waiter();
         let _ = waiter.until(pause, |_| Poll::<()>::Pending).await;
@@ -260,7 +281,7 @@ async fn pass(
     };
     let (up, chosen) = choose(worker, &upstream, x, open).await.map_err(Outcome::Failed)?;
     let up = Rc::new(up);
-    for datagram in session.waiting.take() {
+    for datagram in session.take_waiting(worker) {
         session.send(worker, &up, &datagram);
     }
     session.upstream.replace(Some(up.clone()));
