@@ -107,7 +107,7 @@ impl ControlApi {
                 let checkers = self.program.health();
                 let shown = self.shown(request);
                 Ok(match wants_page(request) {
-                    true => html(health_page::page(&health_page::ordered(&checkers), shown)),
+                    true => html(health_page::page(&health_page::ordered(&checkers, shown), shown)),
                     false => answer::json(StatusCode::OK, &health_page::all(&checkers, shown)),
                 })
             }
@@ -153,11 +153,14 @@ impl ControlApi {
             return missing(format!("{collection}[{id}] not found"));
         };
         let shown = self.shown(request);
-        let checker = match self.program.health().into_iter().find(|checker| checker.key == key) {
+        let shows = |checker: &Checker| checker.key == key && (checker.kind.is_some() || shown.details);
+        let checker = match self.program.health().into_iter().find(shows) {
             Some(checker) => checker,
             // Written, but nobody is checked: the resource is not served, or checks are switched off.
             None => match checks_of(&stored.value) {
-                Some(kind) => Checker { key, kind, nodes: Vec::new() },
+                Some(kind) => {
+                    Checker { key, kind: Some(kind), nodes: Vec::new(), servers: Vec::new(), limit: None }
+                }
                 None => return missing(format!("no checker for {collection}[{id}]")),
             },
         };

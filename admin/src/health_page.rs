@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::UNIX_EPOCH;
 
-use control::health::{Checker, Node, Probe};
+use control::health::{Checker, Node, Probe, Server};
 use model::Kind;
 use model::key::DEFAULT_PREFIX;
 use model::upstream::CheckType;
@@ -23,16 +23,17 @@ pub(crate) const KINDS: [Kind; 4] = [Kind::Route, Kind::StreamRoute, Kind::Servi
 
 /// All of them; an empty object if there are none, as Lua prints an empty table.
 pub(crate) fn all(checkers: &[Checker], shown: Shown) -> Value {
-    let ordered = ordered(checkers);
+    let ordered = ordered(checkers, shown);
     if ordered.is_empty() {
         return json!({});
     }
     ordered.into_iter().map(|checker| one(checker, shown)).collect()
 }
 
-/// Without those in the settings of plugins, which APISIX does not show either, unless details are wanted.
-pub(crate) fn ordered(checkers: &[Checker]) -> Vec<&Checker> {
-    let of = |kind| checkers.iter().filter(move |one| one.key.kind == kind && !one.key.id.contains('#'));
+/// Those with checks that are not in the settings of plugins, as in APISIX; all, where details are wanted.
+pub(crate) fn ordered(checkers: &[Checker], shown: Shown) -> Vec<&Checker> {
+    let shows = move |one: &Checker| shown.details || one.kind.is_some() && !one.key.id.contains('#');
+    let of = |kind| checkers.iter().filter(move |one| one.key.kind == kind && shows(one));
     KINDS.into_iter().flat_map(of).collect()
 }
 
@@ -40,14 +41,34 @@ pub(crate) fn one(checker: &Checker, shown: Shown) -> Value {
     let nodes: Vec<Value> = checker.nodes.iter().map(|it| node(it, shown)).collect();
     // As Lua prints an empty table.
     let nodes = if nodes.is_empty() { json!({}) } else { Value::Array(nodes) };
-    json!({ "name": name(checker, shown), "type": kind(checker.kind), "nodes": nodes })
+    let mut value = json!({ "name": name(checker, shown), "type": kind(checker.kind), "nodes": nodes });
+    if shown.details && !checker.servers.is_empty() {
+        value["servers"] = checker.servers.iter().map(server).collect();
+    }
+    if shown.details
+        && let Some(limit) = checker.limit
+    {
+        value["adaptive_limit"] = limit.into();
+    }
+    value
 }
 
-pub(crate) fn kind(kind: CheckType) -> &'static str {
+fn server(server: &Server) -> Value {
+    json!({
+        "ip": server.addr.ip().to_string(),
+        "port": server.addr.port(),
+        "ejected": server.ejected,
+        "seconds_left": server.remaining.map(|left| left.as_secs()),
+        "share": (server.share * 100.0).round() / 100.0,
+    })
+}
+
+fn kind(kind: Option<CheckType>) -> &'static str {
     match kind {
-        CheckType::Http => "http",
-        CheckType::Https => "https",
-        CheckType::Tcp => "tcp",
+        Some(CheckType::Http) => "http",
+        Some(CheckType::Https) => "https",
+        Some(CheckType::Tcp) => "tcp",
+        None => "none",
     }
 }
 
@@ -153,7 +174,9 @@ mod tests {
         };
         let checker = Checker {
             key: Key::new(Kind::Route, "1"),
-            kind: CheckType::Http,
+            kind: Some(CheckType::Http),
+            servers: Vec::new(),
+            limit: None,
             nodes: vec![Node {
                 addr: "[::1]:80".parse().unwrap(),
                 hostname: "::1".to_owned(),

@@ -5,6 +5,7 @@
 //! ([`snapshot::Health`]); a short log of each address stays here, for people. An address that a new
 //! version of an upstream still has keeps its verdict, its log and its rhythm.
 
+mod care;
 mod probe;
 mod report;
 
@@ -20,12 +21,14 @@ use futures_util::stream::FuturesUnordered;
 use model::Key;
 use model::upstream::Active;
 use snapshot::Watched;
-use snapshot::health::{Health, Probed, Target};
+use snapshot::health::{Probed, Target};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub use probe::Network;
-pub use report::{Checker, Counter, Node, Probe};
+pub use report::{Checker, Counter, Node, Probe, Server};
+
+use care::Care;
 
 /// Probes under way at a time, of all upstreams together.
 const MOST_PROBES: usize = 256;
@@ -64,6 +67,7 @@ pub struct Prober {
     wanted: watch::Receiver<Arc<[Watched]>>,
     monitor: Monitor,
     under_way: FuturesUnordered<Answering>,
+    cares: bool,
 }
 
 type Answering = Pin<Box<dyn Future<Output = (Key, u64, Outcome, Duration)> + Send>>;
@@ -76,11 +80,13 @@ struct State {
     last: u64,
     /// When which of them is due.
     due: BTreeSet<(Instant, u64)>,
+    care: Care,
 }
 
 #[derive(Debug)]
 struct Checked {
-    health: Arc<Health>,
+    /// As it is now.
+    upstream: Watched,
     /// In the order of the servers.
     numbers: Vec<u64>,
     /// Probes under way, bounded by `checks.active.concurrency`.
@@ -133,7 +139,13 @@ impl Prober {
     /// Probes by `source`.
     pub fn of(source: Arc<dyn Ask>, wanted: watch::Receiver<Arc<[Watched]>>) -> (Prober, Monitor) {
         let monitor = Monitor::default();
-        let prober = Prober { source, wanted, monitor: monitor.clone(), under_way: FuturesUnordered::new() };
+        let prober = Prober {
+            source,
+            wanted,
+            monitor: monitor.clone(),
+            under_way: FuturesUnordered::new(),
+            cares: false,
+        };
         (prober, monitor)
     }
 
@@ -141,6 +153,8 @@ impl Prober {
     pub async fn run(mut self) {
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut step = tokio::time::interval(care::STEP);
+        step.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         self.take_wanted();
         loop {
             let next = self.begin();
@@ -159,6 +173,8 @@ impl Prober {
                     self.monitor.lock().answered(&key, number, outcome, took);
                 }
                 _ = look.tick() => self.monitor.lock().tell(),
+                // Without anything to look after, nothing wakes up for it.
+                _ = step.tick(), if self.cares => self.monitor.lock().care.step(),
                 () = wake => {}
             }
         }
@@ -166,7 +182,9 @@ impl Prober {
 
     fn take_wanted(&mut self) {
         let wanted = self.wanted.borrow_and_update().clone();
-        self.monitor.lock().want(&wanted);
+        let mut state = self.monitor.lock();
+        state.want(&wanted);
+        self.cares = !state.care.is_idle();
     }
 
     /// Starts the probes that are due and may start; gives when the next is due.
@@ -180,8 +198,8 @@ impl Prober {
                 Some(_) => {}
             }
             let (_, number) = state.due.pop_first()?;
-            let Some((key, health, target)) = state.begin(number) else { continue };
-            let asking = self.source.ask(&health.active, &target);
+            let Some((key, active, target)) = state.begin(number) else { continue };
+            let asking = self.source.ask(&active, &target);
             self.under_way.push(Box::pin(async move {
                 let began = Instant::now();
                 let outcome = asking.await;
@@ -198,17 +216,20 @@ impl State {
     fn want(&mut self, wanted: &[Watched]) {
         let now = Instant::now();
         let mut before = std::mem::take(&mut self.checkers);
-        for Watched { key, health } in wanted {
+        self.care.want(wanted);
+        for upstream in wanted {
+            let key = &upstream.key;
             let old = before.remove(key);
             // A new rhythm, or something else that is asked, counts from now on.
-            let afresh = old.as_ref().is_none_or(|old| old.health.active != health.active);
-            let Checked { numbers: had, running, waiting, .. } = old.unwrap_or_else(|| Checked::new(health));
+            let afresh = old.as_ref().is_none_or(|old| old.active() != active(upstream));
+            let Checked { numbers: had, running, waiting, .. } =
+                old.unwrap_or_else(|| Checked::new(upstream));
             let mut known: HashMap<*const Target, u64> = had
                 .into_iter()
                 .filter_map(|number| Some((Arc::as_ptr(&self.watched.get(&number)?.target), number)))
                 .collect();
-            let mut checked = Checked { running, waiting, ..Checked::new(health) };
-            for target in health.targets() {
+            let mut checked = Checked { running, waiting, ..Checked::new(upstream) };
+            for target in upstream.health.iter().flat_map(|health| health.targets()) {
                 let number = match known.remove(&Arc::as_ptr(target)) {
                     Some(number) => number,
                     None => self.watch(key, target),
@@ -256,17 +277,19 @@ impl State {
     }
 
     /// What to probe, unless the upstream has as many probes under way as it may: then it waits.
-    fn begin(&mut self, number: u64) -> Option<(Key, Arc<Health>, Arc<Target>)> {
+    fn begin(&mut self, number: u64) -> Option<(Key, Active, Arc<Target>)> {
         let watched = self.watched.get_mut(&number)?;
         watched.due = None;
         watched.is_busy = true;
         let checked = self.checkers.get_mut(&watched.key)?;
-        if checked.running >= checked.health.active.concurrency.max(1) {
+        let active = active(&checked.upstream)?;
+        if checked.running >= active.concurrency.max(1) {
             checked.waiting.push_back(number);
             return None;
         }
+        let active = active.clone();
         checked.running += 1;
-        Some((watched.key.clone(), checked.health.clone(), watched.target.clone()))
+        Some((watched.key.clone(), active, watched.target.clone()))
     }
 
     /// A probe has come back: counts it, remembers it, and plans the next one.
@@ -284,12 +307,12 @@ impl State {
         let (Some(checked), Some(watched)) = (self.checkers.get(key), self.watched.get_mut(&number)) else {
             return;
         };
+        let Some((health, active)) = checked.upstream.health.as_ref().zip(checked.active()) else { return };
         if let Some(probed) = outcome.probed {
-            checked.health.probed(&watched.target, probed);
+            health.probed(&watched.target, probed);
         }
         watched.remember(Probe { at: SystemTime::now(), took, outcome: outcome.words }, outcome.probed);
         watched.is_busy = false;
-        let active = &checked.health.active;
         let seconds = match watched.target.is_usable() {
             true => active.healthy.interval,
             false => active.unhealthy.interval,
@@ -306,7 +329,7 @@ impl State {
     fn tell(&mut self) {
         let mut left = MOST_TOLD;
         for checked in self.checkers.values_mut() {
-            let changes = checked.health.changes();
+            let changes = changes(&checked.upstream);
             if std::mem::replace(&mut checked.told, changes) == changes {
                 continue;
             }
@@ -324,19 +347,37 @@ impl State {
         let nodes = checked.numbers.iter().filter_map(|number| self.watched.get(number));
         Checker {
             key: key.clone(),
-            kind: checked.health.active.kind,
+            kind: checked.active().map(|active| active.kind),
             nodes: nodes
                 .map(|watched| Node::new(&watched.target, &watched.probes, &watched.last_error))
                 .collect(),
+            servers: checked
+                .upstream
+                .health
+                .as_ref()
+                .map_or_else(Vec::new, |health| self.care.servers(health, key)),
+            limit: self.care.adaptive_limit(key),
         }
     }
 }
 
 impl Checked {
-    fn new(health: &Arc<Health>) -> Checked {
+    fn new(upstream: &Watched) -> Checked {
         let (numbers, waiting) = (Vec::new(), VecDeque::new());
-        Checked { health: health.clone(), numbers, running: 0, waiting, told: health.changes() }
+        Checked { upstream: upstream.clone(), numbers, running: 0, waiting, told: changes(upstream) }
     }
+
+    fn active(&self) -> Option<&Active> {
+        active(&self.upstream)
+    }
+}
+
+fn active(upstream: &Watched) -> Option<&Active> {
+    upstream.health.as_ref()?.active()
+}
+
+fn changes(upstream: &Watched) -> u32 {
+    upstream.health.as_ref().map_or(0, |health| health.changes())
 }
 
 impl WatchedTarget {

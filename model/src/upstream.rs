@@ -10,11 +10,14 @@ use crate::{Invalid, schema};
 
 mod checks;
 mod nodes;
+mod own;
 
 pub use checks::{
     Active, ActiveHealthy, ActiveUnhealthy, CheckType, Checks, Passive, PassiveHealthy, PassiveUnhealthy,
 };
 pub use nodes::Node;
+pub(crate) use own::schema as own_schema;
+pub use own::{AdaptiveConcurrency, Limits, Outlier, Own, Retry, RetryOn};
 
 /// An upstream of APISIX 3.x, on its own or inside a route, service or stream route.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,6 +44,8 @@ pub struct Upstream {
     pub scheme: Scheme,
     pub tls: Option<Box<Tls>>,
     pub keepalive_pool: Option<KeepalivePool>,
+    /// `sluice`: what APISIX does not have.
+    pub own: Option<Box<Own>>,
 }
 
 /// A service registry's view of an upstream.
@@ -195,6 +200,7 @@ impl Upstream {
             scheme: written.scheme,
             tls: written.tls,
             keepalive_pool: written.keepalive_pool,
+            own: written.sluice,
         };
         upstream.check_host()?;
         upstream.check_hash()?;
@@ -286,6 +292,7 @@ struct Written {
     scheme: Scheme,
     tls: Option<Box<Tls>>,
     keepalive_pool: Option<KeepalivePool>,
+    sluice: Option<Box<Own>>,
 }
 
 #[derive(Deserialize, Default)]

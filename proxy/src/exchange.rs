@@ -11,6 +11,7 @@ pub(crate) mod phases;
 pub(crate) mod proven;
 pub(crate) mod receive;
 pub(crate) mod retry;
+pub(crate) mod tries;
 mod trusted;
 pub(crate) mod upload;
 

@@ -191,6 +191,8 @@ pub struct Timing {
     pub total_us: u64,
     /// When the upstream was asked first, by the worker's own clock; 0 if nobody wants to know.
     pub asked_us: u64,
+    /// When the head of the upstream's response came, by the worker's own clock; 0 if nobody wants to know.
+    pub answered_us: u64,
     /// Microseconds from choosing the upstream to the end of its response.
     pub upstream_us: u64,
     /// Requests its connection has brought, this one included.

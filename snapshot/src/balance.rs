@@ -22,7 +22,8 @@ use hashbrown::HashMap;
 use sdk::Exchange;
 use smallvec::SmallVec;
 
-use crate::upstream::{Endpoint, Policy, Upstream};
+use crate::health::Avoided;
+use crate::upstream::{Budget, Endpoint, Policy, Upstream};
 pub use chash::HashOn;
 pub(crate) use chash::Ring;
 pub(crate) use priority::{Tier, arrange};
@@ -36,8 +37,10 @@ pub struct Tried(SmallVec<[u64; 2]>);
 pub struct BalanceState {
     state: State,
     /// The servers avoided for their health, as of so many changes of verdicts.
-    avoided: Tried,
+    avoided: Avoided,
     changes: Option<u32>,
+    /// Thousandths of retries that are left, where there is a budget.
+    saved: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -64,17 +67,40 @@ impl Upstream {
         })
     }
 
-    /// What an exchange begins with: the servers that are not tried at all, since they are unhealthy.
-    /// None if all are (APISIX's rule).
-    #[inline]
-    pub fn avoided(&self, state: &mut BalanceState) -> Tried {
-        let Some(health) = &self.health else { return Tried::default() };
+    /// The first server to try, and the servers that are not tried at all since they are unhealthy or
+    /// ejected. Those that warm up are left out now and then. If all are unhealthy, all are used (APISIX's
+    /// rule).
+    pub fn pick_first(
+        &self,
+        state: &mut BalanceState,
+        x: &Exchange<'_>,
+        now_ms: u64,
+    ) -> (Option<usize>, Tried) {
+        let Some(health) = &self.health else {
+            return (self.pick(state, x, &Tried::default(), now_ms), Tried::default());
+        };
         let changes = health.changes();
         if state.changes != Some(changes) {
             state.avoided = health.avoided(&self.endpoints);
             state.changes = Some(changes);
         }
-        state.avoided.clone()
+        let avoided = state.avoided.servers.clone();
+        if !state.avoided.cold.is_empty() {
+            let mut fewer = avoided.clone();
+            let cold = state.avoided.cold.iter().filter(|(_, cold)| fastrand::u8(..) < *cold);
+            cold.for_each(|(index, _)| fewer.insert(*index as usize));
+            if let Some(index) = self.pick(state, x, &fewer, now_ms) {
+                return (Some(index), avoided);
+            }
+        }
+        (self.pick(state, x, &avoided, now_ms), avoided)
+    }
+
+    /// Whether there is a server left for another try.
+    pub fn has_another(&self, tried: &Tried, index: usize) -> bool {
+        let addr = self.endpoints[index].addr;
+        let left = |(at, it): (usize, &Endpoint)| it.weight > 0 && it.addr != addr && !tried.contains(at);
+        self.endpoints.len() == 1 || self.endpoints.iter().enumerate().any(left)
     }
 
     /// The server to try next, as an index into `endpoints`: from the highest tier with an untried
@@ -133,7 +159,7 @@ impl Upstream {
 
 impl BalanceState {
     fn of(state: State) -> BalanceState {
-        BalanceState { state, avoided: Tried::default(), changes: None }
+        BalanceState { state, avoided: Avoided::default(), changes: None, saved: None }
     }
 
     /// A try with this server begins. The upstream may be an older version than the one the state
@@ -143,6 +169,19 @@ impl BalanceState {
         if let State::LeastConn(state) = &mut self.state {
             state.begin(index, addr);
         }
+    }
+
+    /// A request comes, and adds to what may be tried again.
+    pub fn save(&mut self, budget: Budget) {
+        let most = budget.burst.saturating_mul(1000);
+        self.saved = Some(self.saved.unwrap_or(most).saturating_add(budget.for_each).min(most.max(1000)));
+    }
+
+    /// Takes a retry from what was saved; `false` if there is none left.
+    pub fn spend(&mut self, budget: Budget) -> bool {
+        let left = self.saved.unwrap_or(budget.burst.saturating_mul(1000));
+        self.saved = Some(left.saturating_sub(if left >= 1000 { 1000 } else { 0 }));
+        left >= 1000
     }
 
     /// The try is over. `micros` is how long it took, `ok` whether there was a response.
@@ -159,7 +198,9 @@ impl BalanceState {
     /// requests in flight.
     pub fn carry(&mut self, old: &Upstream, new: &Upstream) {
         let fresh = new.state();
-        let before = std::mem::replace(self, fresh).state;
+        let before = std::mem::replace(self, fresh);
+        self.saved = before.saved;
+        let before = before.state;
         match (&mut self.state, before) {
             (State::RoundRobin(state), State::RoundRobin(before)) => {
                 state.carry(&before, &new.tiers, &new.endpoints, &Moved::new(old, new));

@@ -34,6 +34,7 @@ use serde_json::Value;
 use crate::Snapshot;
 use crate::certs::{Certificates, TlsSettings};
 use crate::health::Health;
+use crate::load::Load;
 use crate::plan::Timeouts;
 use crate::router::{Mode, Options, Router};
 use crate::slots::Slots;
@@ -99,16 +100,18 @@ pub struct Compiled {
     pub rejected: Arc<[Rejected]>,
     /// All host names whose addresses are wanted. The same `Arc` as before if nothing changed.
     pub wanted_hosts: Arc<BTreeSet<String>>,
-    /// All upstreams whose servers are checked. The same `Arc` as before if nothing changed.
+    /// All upstreams with checks, ejection or limits that adapt. The same `Arc` as before if nothing changed.
     pub watched: Arc<[Watched]>,
 }
 
-/// An upstream whose servers are checked.
+/// An upstream that the control plane looks after while it is in use.
 #[derive(Debug, Clone)]
 pub struct Watched {
     /// The resource it is written in; `#` and a number stand behind the id of one in a plugin's settings.
     pub key: Key,
-    pub health: Arc<Health>,
+    pub health: Option<Arc<Health>>,
+    /// With a limit that follows how long answers take.
+    pub load: Option<Load>,
 }
 
 /// Makes snapshots, one after another. Owned by the control plane.
@@ -143,7 +146,7 @@ pub struct Compiler {
     /// The reverse.
     refers: HashMap<Key, Vec<Key>>,
     hosts: Wanted,
-    /// Upstreams with checks, by slot.
+    /// Upstreams that are looked after, by slot.
     checked: BTreeMap<u32, Watched>,
     watched: Option<Arc<[Watched]>>,
     choices: Choices,

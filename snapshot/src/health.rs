@@ -12,20 +12,35 @@
 //! of one sort in a row make it unhealthy, successes in a row bring it back. A success clears
 //! the failures counted so far, and the other way round.
 
+mod node;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
-use model::upstream::{Active, Checks};
+use model::upstream::{Active, Checks, Outlier, Own};
 
 use crate::balance::Tried;
 use crate::upstream::{Endpoint, PassHost};
+pub use node::{Node, Reason, Tally};
 
-/// The checks of one version of an upstream.
+/// What is known of the servers of one version of an upstream.
 #[derive(Debug)]
 pub struct Health {
-    /// How servers are probed.
-    pub active: Active,
+    checks: Option<Checking>,
+    pub outlier: Option<Outlier>,
+    pub slow_start: Option<Duration>,
+    /// One for each server, where the traffic is looked at; else none.
+    nodes: Box<[Arc<Node>]>,
+    /// Changes of verdicts, over all versions.
+    changes: Arc<AtomicU32>,
+}
+
+/// `checks`, as APISIX has them.
+#[derive(Debug)]
+struct Checking {
+    active: Active,
     on_probes: Limits,
     on_traffic: Limits,
     /// `checks.passive` is written. Without it only tries that are followed by another one count, as in
@@ -33,8 +48,14 @@ pub struct Health {
     passive: bool,
     /// What is checked for each server of the upstream; several servers may share one.
     targets: Box<[Arc<Target>]>,
-    /// Changes of verdicts, over all versions.
-    changes: Arc<AtomicU32>,
+}
+
+/// What an exchange does not try to begin with.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Avoided {
+    pub servers: Tried,
+    /// Servers that are warming up, and how much of their share they go without, in 256ths.
+    pub cold: Vec<(u32, u8)>,
 }
 
 /// One checked address.
@@ -100,7 +121,7 @@ struct Limits {
 
 /// A set of HTTP statuses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Statuses([u64; 10]);
+pub struct Statuses([u64; 10]);
 
 /// What is reported of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,8 +133,213 @@ enum Event {
 }
 
 impl Health {
-    /// The checks of these servers, with nothing known yet.
-    pub fn new(checks: &Checks, endpoints: &[Endpoint], pass_host: &PassHost) -> Health {
+    /// Of these servers, with nothing known yet; `None` if nothing is to be known.
+    pub fn new(
+        checks: Option<&Checks>,
+        own: Option<&Own>,
+        endpoints: &[Endpoint],
+        pass_host: &PassHost,
+    ) -> Option<Health> {
+        let outlier = own.and_then(|own| own.outlier.clone());
+        let slow_start = own.and_then(|own| own.slow_start);
+        if checks.is_none() && outlier.is_none() && slow_start.is_none() {
+            return None;
+        }
+        let looks = outlier.is_some() || slow_start.is_some();
+        let nodes = endpoints.iter().filter(|_| looks).map(|endpoint| Arc::new(Node::new(endpoint.addr)));
+        Some(Health {
+            checks: checks.map(|checks| Checking::new(checks, endpoints, pass_host)),
+            outlier,
+            slow_start,
+            nodes: nodes.collect(),
+            changes: Arc::default(),
+        })
+    }
+
+    /// Goes on from what the version before knew.
+    pub fn carry(&mut self, before: &Health) {
+        self.changes = before.changes.clone();
+        // Servers may have come or gone, so no worker may rely on what it had seen.
+        self.changes.fetch_add(1, Ordering::Release);
+        if let (Some(checks), Some(before)) = (&mut self.checks, &before.checks) {
+            let known: hashbrown::HashMap<_, _> =
+                before.targets.iter().map(|target| (target.identity(), target)).collect();
+            for target in &mut checks.targets {
+                if let Some(same) = known.get(&target.identity()) {
+                    *target = (*same).clone();
+                }
+            }
+        }
+        let mut known: hashbrown::HashMap<_, _> = before.nodes.iter().map(|node| (node.addr, node)).collect();
+        for node in &mut self.nodes {
+            match known.remove(&node.addr) {
+                Some(same) => *node = same.clone(),
+                // It has come just now, to others that know the traffic.
+                None if self.slow_start.is_some() && !before.nodes.is_empty() => _ = node.set_cold(u8::MAX),
+                None => {}
+            }
+        }
+    }
+
+    /// How servers are probed, if they are.
+    pub fn active(&self) -> Option<&Active> {
+        self.checks.as_ref().map(|checks| &checks.active)
+    }
+
+    /// Every target once, in the order of the servers.
+    pub fn targets(&self) -> impl Iterator<Item = &Arc<Target>> {
+        let all = self.checks.as_ref().map_or(&[][..], |checks| &checks.targets);
+        let mut seen = hashbrown::HashSet::new();
+        all.iter().filter(move |target| seen.insert(Arc::as_ptr(target)))
+    }
+
+    /// The servers whose traffic is looked at, in their order.
+    pub fn nodes(&self) -> &[Arc<Node>] {
+        &self.nodes
+    }
+
+    /// Goes up with every change of a verdict, and with every new version.
+    #[inline]
+    pub fn changes(&self) -> u32 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// The servers that get nothing, since they are unhealthy or ejected, unless that is all of them; and
+    /// those that get less.
+    #[cold]
+    pub(crate) fn avoided(&self, endpoints: &[Endpoint]) -> Avoided {
+        let mut avoided = Avoided::default();
+        let mut any_left = false;
+        for (index, endpoint) in endpoints.iter().enumerate() {
+            let target = self.checks.as_ref().and_then(|checks| checks.targets.get(index));
+            let node = self.nodes.get(index);
+            let unhealthy = target.is_some_and(|target| !target.is_usable());
+            if unhealthy || node.is_some_and(|node| node.ejected().is_some()) {
+                avoided.servers.insert(index);
+            } else if endpoint.weight > 0 {
+                any_left = true;
+                let cold = node.map_or(0, |node| node.cold());
+                if cold > 0 {
+                    avoided.cold.push((index as u32, cold));
+                }
+            }
+        }
+        if any_left { avoided } else { Avoided::default() }
+    }
+
+    /// A probe has come back.
+    pub fn probed(&self, target: &Arc<Target>, probed: Probed) {
+        let Some(checks) = &self.checks else { return };
+        let limits = &checks.on_probes;
+        let event = match probed {
+            Probed::Connected => Some(Event::Success),
+            Probed::Status(status) => limits.event_of(status),
+            Probed::Failed => Some(Event::Tcp),
+            Probed::TimedOut => Some(Event::Timeout),
+        };
+        self.report(checks, target, event, limits);
+    }
+
+    /// Whether somebody wants to know how long servers take.
+    #[inline]
+    pub fn takes_times(&self) -> bool {
+        self.outlier.as_ref().is_some_and(|outlier| outlier.latency.is_some())
+    }
+
+    /// A server has answered a request with this status, after so many microseconds, where
+    /// [`Health::takes_times`].
+    #[inline]
+    pub fn answered(&self, index: usize, status: u16, micros: u64) {
+        if status == 0 {
+            return;
+        }
+        if let Some(checks) = &self.checks
+            && checks.passive
+            && let Some(target) = checks.targets.get(index)
+        {
+            self.report(checks, target, checks.on_traffic.event_of(status), &checks.on_traffic);
+        }
+        self.count(index, status >= 500, micros);
+    }
+
+    /// A server has not answered a request; the client gets `status`, unless another server is tried.
+    #[cold]
+    pub fn failed(&self, index: usize, failure: TryFailure, status: Option<u16>) {
+        self.count(index, true, 0);
+        let Some(checks) = &self.checks else { return };
+        let Some(target) = checks.targets.get(index) else { return };
+        let event = match (failure, status) {
+            (_, Some(_)) if !checks.passive => return,
+            // APISIX looks at nothing but the status here.
+            (_, Some(status)) if checks.on_traffic.unhealthy.contains(status) => Event::Http,
+            (TryFailure::Connection, _) => Event::Tcp,
+            (TryFailure::Timeout, _) => Event::Timeout,
+        };
+        self.report(checks, target, Some(event), &checks.on_traffic);
+    }
+
+    /// Takes a server out, if so many may be.
+    pub fn eject(&self, index: usize, reason: Reason) -> bool {
+        let (Some(node), Some(outlier)) = (self.nodes.get(index), &self.outlier) else { return false };
+        let out = self.nodes.iter().filter(|node| node.ejected().is_some()).count();
+        let fits = (out + 1) * 100 <= self.nodes.len() * outlier.max_ejected_percent as usize;
+        if node.ejected().is_some() || !fits {
+            return false;
+        }
+        node.set_out(Some(reason));
+        self.changed();
+        true
+    }
+
+    /// Takes a server in again, slowly where that is asked for.
+    pub fn readmit(&self, index: usize) {
+        if let Some(node) = self.nodes.get(index) {
+            node.set_cold(if self.slow_start.is_some() { u8::MAX } else { 0 });
+            node.set_out(None);
+            self.changed();
+        }
+    }
+
+    /// How much of its share a server goes without from now on, in 256ths.
+    pub fn set_cold(&self, index: usize, cold: u8) {
+        if self.nodes.get(index).is_some_and(|node| node.set_cold(cold)) {
+            self.changed();
+        }
+    }
+
+    #[inline]
+    fn count(&self, index: usize, failed: bool, micros: u64) {
+        if let Some(outlier) = &self.outlier
+            && let Some(node) = self.nodes.get(index)
+        {
+            let in_row = node.count(failed, micros);
+            if failed && outlier.consecutive_failures.is_some_and(|limit| in_row >= limit) {
+                self.eject(index, Reason::ConsecutiveFailures);
+            }
+        }
+    }
+
+    #[inline]
+    fn report(&self, checks: &Checking, target: &Arc<Target>, event: Option<Event>, limits: &Limits) {
+        let Some(event) = event else { return };
+        if target.report(event, limits.of(event)) {
+            if self.slow_start.is_some() && target.is_usable() {
+                let back = checks.targets.iter().zip(&self.nodes);
+                let back = back.filter(|(checked, _)| Arc::ptr_eq(checked, target));
+                back.for_each(|(_, node)| _ = node.set_cold(u8::MAX));
+            }
+            self.changed();
+        }
+    }
+
+    #[inline]
+    fn changed(&self) {
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Checking {
+    fn new(checks: &Checks, endpoints: &[Endpoint], pass_host: &PassHost) -> Checking {
         let active = &checks.active;
         let mut targets: Vec<Arc<Target>> = Vec::with_capacity(endpoints.len());
         let mut known: hashbrown::HashMap<(SocketAddr, Option<String>), Arc<Target>> =
@@ -132,7 +358,7 @@ impl Health {
         }
         let default = Default::default();
         let passive = checks.passive.as_ref().unwrap_or(&default);
-        Health {
+        Checking {
             on_probes: Limits {
                 healthy: Statuses::of(&active.healthy.http_statuses),
                 unhealthy: Statuses::of(&active.unhealthy.http_statuses),
@@ -152,97 +378,6 @@ impl Health {
             active: active.clone(),
             passive: checks.passive.is_some(),
             targets: targets.into(),
-            changes: Arc::default(),
-        }
-    }
-
-    /// Goes on from what the version before knew.
-    pub fn carry(&mut self, before: &Health) {
-        self.changes = before.changes.clone();
-        // Servers may have come or gone, so no worker may rely on what it had seen.
-        self.changes.fetch_add(1, Ordering::Release);
-        let known: hashbrown::HashMap<_, _> =
-            before.targets.iter().map(|target| (target.identity(), target)).collect();
-        for target in &mut self.targets {
-            if let Some(same) = known.get(&target.identity()) {
-                *target = (*same).clone();
-            }
-        }
-    }
-
-    /// Every target once, in the order of the servers.
-    pub fn targets(&self) -> impl Iterator<Item = &Arc<Target>> {
-        let all = &self.targets;
-        let first = move |(at, target): (usize, &Arc<Target>)| {
-            !all[..at].iter().any(|before| Arc::ptr_eq(before, target))
-        };
-        // Few share one, unless `checks.active.port` is set: then it is a few servers of one address.
-        all.iter().enumerate().filter(move |&(at, target)| first((at, target))).map(|(_, target)| target)
-    }
-
-    /// Goes up with every change of a verdict, and with every new version.
-    #[inline]
-    pub fn changes(&self) -> u32 {
-        self.changes.load(Ordering::Acquire)
-    }
-
-    /// The servers that get nothing: those found unhealthy, unless that is all of them.
-    #[cold]
-    pub(crate) fn avoided(&self, endpoints: &[Endpoint]) -> Tried {
-        let mut avoided = Tried::default();
-        let mut any_left = false;
-        for (index, target) in self.targets.iter().enumerate() {
-            if !target.is_usable() {
-                avoided.insert(index);
-            } else if endpoints.get(index).is_some_and(|endpoint| endpoint.weight > 0) {
-                any_left = true;
-            }
-        }
-        if any_left { avoided } else { Tried::default() }
-    }
-
-    /// A probe has come back.
-    pub fn probed(&self, target: &Target, probed: Probed) {
-        let limits = &self.on_probes;
-        let event = match probed {
-            Probed::Connected => Some(Event::Success),
-            Probed::Status(status) => limits.event_of(status),
-            Probed::Failed => Some(Event::Tcp),
-            Probed::TimedOut => Some(Event::Timeout),
-        };
-        self.report(target, event, limits);
-    }
-
-    /// A server has answered a request with this status.
-    #[inline]
-    pub fn answered(&self, index: usize, status: u16) {
-        if self.passive
-            && status != 0
-            && let Some(target) = self.targets.get(index)
-        {
-            self.report(target, self.on_traffic.event_of(status), &self.on_traffic);
-        }
-    }
-
-    /// A server has not answered a request; the client gets `status`, unless another server is tried.
-    #[cold]
-    pub fn failed(&self, index: usize, failure: TryFailure, status: Option<u16>) {
-        let Some(target) = self.targets.get(index) else { return };
-        let event = match (failure, status) {
-            (_, Some(_)) if !self.passive => return,
-            // APISIX looks at nothing but the status here.
-            (_, Some(status)) if self.on_traffic.unhealthy.contains(status) => Event::Http,
-            (TryFailure::Connection, _) => Event::Tcp,
-            (TryFailure::Timeout, _) => Event::Timeout,
-        };
-        self.report(target, Some(event), &self.on_traffic);
-    }
-
-    #[inline]
-    fn report(&self, target: &Target, event: Option<Event>, limits: &Limits) {
-        let Some(event) = event else { return };
-        if target.report(event, limits.of(event)) {
-            self.changes.fetch_add(1, Ordering::Release);
         }
     }
 }
@@ -250,6 +385,16 @@ impl Health {
 impl PartialEq for Health {
     /// Whether the same is checked in the same way, whatever was found so far.
     fn eq(&self, other: &Health) -> bool {
+        self.checks == other.checks
+            && self.outlier == other.outlier
+            && self.slow_start == other.slow_start
+            && self.nodes.len() == other.nodes.len()
+            && self.nodes.iter().zip(&other.nodes).all(|(a, b)| a.addr == b.addr)
+    }
+}
+
+impl PartialEq for Checking {
+    fn eq(&self, other: &Checking) -> bool {
         self.active == other.active
             && self.passive == other.passive
             && self.on_traffic == other.on_traffic
@@ -387,7 +532,7 @@ impl Limits {
 }
 
 impl Statuses {
-    fn of(list: &[u16]) -> Statuses {
+    pub fn of(list: &[u16]) -> Statuses {
         let mut set = Statuses([0; 10]);
         for &status in list {
             if let Some(word) = set.0.get_mut(usize::from(status / 64)) {
@@ -398,7 +543,12 @@ impl Statuses {
     }
 
     #[inline]
-    fn contains(&self, status: u16) -> bool {
+    pub fn is_empty(&self) -> bool {
+        self.0 == [0; 10]
+    }
+
+    #[inline]
+    pub fn contains(&self, status: u16) -> bool {
         self.0.get(usize::from(status / 64)).is_some_and(|word| word & (1 << (status % 64)) != 0)
     }
 }
@@ -408,124 +558,4 @@ fn byte(limit: u16) -> u8 {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn endpoint(n: u8, weight: u32) -> Endpoint {
-        let addr = SocketAddr::from(([127, 0, 0, n], 80));
-        Endpoint { addr, authority: addr.to_string(), weight, priority: 0 }
-    }
-
-    fn health(checks: serde_json::Value, endpoints: &[Endpoint]) -> Health {
-        let value = json!({"nodes": {}, "checks": checks});
-        let checks = model::Upstream::parse(&value).unwrap().checks.unwrap();
-        Health::new(&checks, endpoints, &PassHost::Pass)
-    }
-
-    fn told(target: &Target) -> (&'static str, [u8; 4]) {
-        let Counters { success, http_failure, tcp_failure, timeout_failure } = target.counters();
-        (target.status().as_str(), [success, http_failure, tcp_failure, timeout_failure])
-    }
-
-    #[test]
-    fn verdicts_follow_reports_as_in_apisix() {
-        let health = health(
-            json!({"active": {"healthy": {"successes": 2}, "unhealthy": {"tcp_failures": 2, "timeouts": 3, "http_failures": 2}}}),
-            &[endpoint(1, 1)],
-        );
-        let target = &health.targets[0];
-        for (probed, expected) in [
-            // What confirms the verdict is not counted.
-            (Probed::Connected, ("healthy", [0, 0, 0, 0])),
-            (Probed::Status(200), ("healthy", [0, 0, 0, 0])),
-            // Neither in one list nor in the other.
-            (Probed::Status(201), ("healthy", [0, 0, 0, 0])),
-            (Probed::Failed, ("mostly_healthy", [0, 0, 1, 0])),
-            (Probed::TimedOut, ("mostly_healthy", [0, 0, 1, 1])),
-            // One success is not enough, but it clears the failures.
-            (Probed::Connected, ("mostly_healthy", [1, 0, 0, 0])),
-            (Probed::Status(0), ("mostly_healthy", [0, 1, 0, 0])),
-            (Probed::Status(500), ("unhealthy", [0, 2, 0, 0])),
-            (Probed::Failed, ("unhealthy", [0, 2, 0, 0])),
-            (Probed::Status(302), ("mostly_unhealthy", [1, 0, 0, 0])),
-            (Probed::Failed, ("mostly_unhealthy", [0, 0, 1, 0])),
-            (Probed::Status(200), ("mostly_unhealthy", [1, 0, 0, 0])),
-            (Probed::Status(200), ("healthy", [2, 0, 0, 0])),
-        ] {
-            health.probed(target, probed);
-            assert_eq!(told(target), expected, "{probed:?}");
-        }
-        assert_eq!(health.changes(), 2, "it went down once and came back once");
-    }
-
-    #[test]
-    fn traffic_counts_only_where_it_is_asked_to() {
-        let endpoints = [endpoint(1, 1)];
-        let without = health(json!({"active": {}}), &endpoints);
-        without.answered(0, 500);
-        without.failed(0, TryFailure::Connection, Some(502));
-        assert_eq!(told(&without.targets[0]), ("healthy", [0; 4]));
-        // A try that is followed by another one counts all the same, twice by default.
-        without.failed(0, TryFailure::Connection, None);
-        without.failed(0, TryFailure::Connection, None);
-        assert_eq!(told(&without.targets[0]), ("unhealthy", [0, 0, 2, 0]));
-
-        let passive = json!({"unhealthy": {"http_statuses": [500, 504], "http_failures": 1, "timeouts": 0}});
-        let with = health(json!({"active": {}, "passive": passive}), &endpoints);
-        with.answered(0, 404);
-        with.failed(0, TryFailure::Timeout, None);
-        assert_eq!(told(&with.targets[0]), ("healthy", [0; 4]), "zero never counts");
-        with.failed(0, TryFailure::Connection, Some(502));
-        assert_eq!(told(&with.targets[0]), ("mostly_healthy", [0, 0, 1, 0]));
-        with.failed(0, TryFailure::Timeout, Some(504));
-        assert_eq!(told(&with.targets[0]), ("unhealthy", [0, 1, 1, 0]));
-        // Statuses beyond all sets.
-        for status in [0, 999, u16::MAX] {
-            with.answered(0, status);
-        }
-    }
-
-    #[test]
-    fn unhealthy_servers_are_avoided_unless_all_are() {
-        let endpoints = [endpoint(1, 1), endpoint(2, 0), endpoint(3, 1)];
-        let health = health(json!({"active": {"unhealthy": {"tcp_failures": 1}}}), &endpoints);
-        let avoided = |health: &Health| {
-            (0..3).filter(|&at| health.avoided(&endpoints).contains(at)).collect::<Vec<_>>()
-        };
-        assert_eq!(avoided(&health), [0usize; 0]);
-        health.probed(&health.targets[0], Probed::Failed);
-        assert_eq!(avoided(&health), [0]);
-        // The one that is left has no weight.
-        health.probed(&health.targets[2], Probed::Failed);
-        assert_eq!(avoided(&health), [0usize; 0]);
-    }
-
-    #[test]
-    fn what_is_known_stays_when_servers_change() {
-        let checks = json!({"active": {"unhealthy": {"tcp_failures": 1}}});
-        let before = health(checks.clone(), &[endpoint(1, 1), endpoint(2, 1)]);
-        before.probed(&before.targets[1], Probed::Failed);
-        let mut after = health(checks, &[endpoint(2, 1), endpoint(3, 1)]);
-        assert_ne!(before, after);
-        after.carry(&before);
-        assert_eq!(told(&after.targets[0]), ("unhealthy", [0, 0, 1, 0]));
-        assert_eq!(told(&after.targets[1]), ("healthy", [0; 4]));
-        // A report on the older version reaches the newer one.
-        let seen = after.changes();
-        before.probed(&before.targets[1], Probed::Connected);
-        before.probed(&before.targets[1], Probed::Connected);
-        assert_eq!(told(&after.targets[0]).0, "healthy");
-        assert!(after.changes() > seen);
-    }
-
-    #[test]
-    fn servers_probed_at_the_same_address_are_one_target() {
-        let mut other = endpoint(1, 1);
-        other.addr.set_port(81);
-        let health = health(json!({"active": {"port": 9000, "host": "foo.com"}}), &[endpoint(1, 1), other]);
-        let targets: Vec<_> = health.targets().map(|target| target.identity()).collect();
-        assert_eq!(targets, [("127.0.0.1:9000".parse().unwrap(), "foo.com", None)]);
-    }
-}
+mod tests;

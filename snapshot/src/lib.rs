@@ -11,6 +11,7 @@ pub mod balance;
 pub mod certs;
 pub mod compile;
 pub mod health;
+pub mod load;
 pub mod parallel;
 pub mod plan;
 pub mod router;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::balance::{HashOn, Ring, Tier, arrange};
 use crate::certs::ClientTls;
-use crate::health::Health;
+use crate::health::{Health, Statuses};
+use crate::load::Load;
 
 /// The servers behind a route.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,6 +34,10 @@ pub struct Upstream {
     pub policy: Policy,
     /// What checks say of the servers; `None` if there are none.
     pub health: Option<Arc<Health>>,
+    /// How tries are made again, where that differs from APISIX.
+    pub retry: Option<Box<Retry>>,
+    /// Limits of what may be under way.
+    pub load: Option<Box<Load>>,
     pub(crate) tiers: Vec<Tier>,
     /// One per tier, only for consistent hashing.
     pub(crate) rings: Vec<Ring>,
@@ -51,6 +56,13 @@ pub enum Policy {
 }
 
 impl Upstream {
+    /// Whether somebody wants to know how long its answers take.
+    #[inline]
+    pub fn takes_times(&self) -> bool {
+        self.health.as_ref().is_some_and(|health| health.takes_times())
+            || self.load.as_ref().is_some_and(|load| load.adaptive.is_some())
+    }
+
     /// An upstream with these servers and defaults for everything else.
     pub fn new(id: impl Into<String>, slot: u32, mut endpoints: Vec<Endpoint>, policy: Policy) -> Upstream {
         let tiers = arrange(&mut endpoints);
@@ -72,6 +84,8 @@ impl Upstream {
             own_timeouts: false,
             policy,
             health: None,
+            retry: None,
+            load: None,
             tiers,
             rings,
         }
@@ -101,6 +115,30 @@ impl Endpoint {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         bare.parse::<IpAddr>().is_err().then_some(host)
     }
+}
+
+/// How tries are made again (`sluice.retry`).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Retry {
+    pub per_try_timeout: Option<Duration>,
+    /// The longest pause before the first retry; zero is none.
+    pub backoff: Duration,
+    pub max_backoff: Duration,
+    pub budget: Option<Budget>,
+    pub on_connect: bool,
+    pub on_closed: bool,
+    pub on_timeout: bool,
+    pub statuses: Statuses,
+    pub any_method: bool,
+}
+
+/// How many retries there may be for so many requests, by worker.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Budget {
+    /// Thousandths of a retry that a request brings.
+    pub for_each: u32,
+    /// Retries that may be saved up.
+    pub burst: u32,
 }
 
 /// The protocol the upstream speaks.

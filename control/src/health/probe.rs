@@ -168,7 +168,7 @@ mod tests {
     use crate::health::tests::checked;
 
     fn active(value: Value) -> Active {
-        checked(json!({"active": value}), &["127.0.0.1:80"]).active.clone()
+        checked(json!({"active": value}), &["127.0.0.1:80"]).active().unwrap().clone()
     }
 
     fn target_at(addr: SocketAddr) -> std::sync::Arc<Target> {
@@ -179,7 +179,7 @@ mod tests {
     fn a_probe_is_one_request_whatever_is_written() {
         let text = |value: Value| {
             let health = checked(json!({"active": value}), &["127.0.0.1:80"]);
-            String::from_utf8(request(&health.active, health.targets().next().unwrap())).unwrap()
+            String::from_utf8(request(health.active().unwrap(), health.targets().next().unwrap())).unwrap()
         };
         assert_eq!(text(json!({})), "GET / HTTP/1.1\r\nConnection: close\r\nHost: 127.0.0.1\r\n\r\n");
         assert_eq!(

@@ -13,9 +13,26 @@ use snapshot::health::{Counters, Target};
 pub struct Checker {
     /// The resource it is written in; `#` and a number stand behind the id of one in a plugin's settings.
     pub key: Key,
-    pub kind: CheckType,
-    /// In the order of the servers.
+    /// `None` if it has no `checks`.
+    pub kind: Option<CheckType>,
+    /// What is checked, in the order of the servers.
     pub nodes: Vec<Node>,
+    /// What the traffic shows of each server, where it is looked at.
+    pub servers: Vec<Server>,
+    /// The limit of requests that follows how long answers take, where there is one.
+    pub limit: Option<u32>,
+}
+
+/// What the traffic shows of a server.
+#[derive(Debug, Clone)]
+pub struct Server {
+    pub addr: SocketAddr,
+    /// Why it is ejected, if it is.
+    pub ejected: Option<&'static str>,
+    /// For how long.
+    pub remaining: Option<Duration>,
+    /// How much of its share it gets, less than 1 while it warms up.
+    pub share: f64,
 }
 
 /// A checked server.

@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};
-use snapshot::health::Status;
+use snapshot::health::{Health, Status};
 use snapshot::{Endpoint, PassHost};
 
 use super::*;
@@ -17,7 +17,8 @@ pub(super) fn checked(checks: Value, nodes: &[&str]) -> Arc<Health> {
         weight: 1,
         priority: 0,
     };
-    Arc::new(Health::new(&checks, &nodes.iter().map(endpoint).collect::<Vec<_>>(), &PassHost::Pass))
+    let endpoints: Vec<Endpoint> = nodes.iter().map(endpoint).collect();
+    Arc::new(Health::new(Some(&checks), None, &endpoints, &PassHost::Pass).unwrap())
 }
 
 /// The same, going on from an earlier version.
@@ -28,7 +29,7 @@ fn after(before: &Health, checks: Value, nodes: &[&str]) -> Arc<Health> {
 }
 
 fn watched(id: &str, health: &Arc<Health>) -> Watched {
-    Watched { key: Key::new(model::Kind::Upstream, id), health: health.clone() }
+    Watched { key: Key::new(model::Kind::Upstream, id), health: Some(health.clone()), load: None }
 }
 
 /// Servers that are asked and answer from a table, each after so long.

@@ -162,6 +162,7 @@ fn upstream() -> Value {
                 "default": "roundrobin",
             },
             "checks": checks(),
+            "sluice": crate::upstream::own_schema(),
             "hash_on": {
                 "type": "string",
                 "default": "vars",

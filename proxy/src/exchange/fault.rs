@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use sdk::Unjudged;
 use snapshot::Failure;
+use snapshot::load::Limit;
 use wire::client_hello;
 use wire::h1::Refusal;
 
@@ -66,6 +67,8 @@ pub enum FaultKind {
     Unprocessed,
     /// 101 that nobody asked for, or too many interim responses.
     UnaskedInterim,
+    /// A status of `sluice.retry.statuses`: another server is asked instead.
+    TurnedAway(u16),
     // the gateway
     NoRoute,
     Plan(Failure),
@@ -73,6 +76,10 @@ pub enum FaultKind {
     NoNode,
     /// All nodes were tried.
     NoServerLeft,
+    /// Another server could be tried, but `retry_timeout` is over.
+    NoTimeLeft,
+    /// A limit of `sluice.limits`, or of `sluice.adaptive_concurrency`.
+    AtLimit(Limit),
     UnsupportedScheme,
     Panic,
     /// A stage asked for something that cannot be, such as a body length that does not fit.
@@ -166,11 +173,14 @@ impl FaultKind {
             | FaultKind::UnaskedInterim
             | FaultKind::Unprocessed
             | FaultKind::NoServerLeft
+            | FaultKind::NoTimeLeft
             | FaultKind::UnsupportedScheme => 502,
+            FaultKind::TurnedAway(status) => status,
             FaultKind::NoRoute | FaultKind::Plan(Failure::NoService) => 404,
             FaultKind::Plan(Failure::NoUpstreamObject) => 502,
             FaultKind::Plan(_)
             | FaultKind::NoNode
+            | FaultKind::AtLimit(_)
             | FaultKind::Stopping
             | FaultKind::Overloaded
             | FaultKind::HeldTooMuch => 503,
@@ -234,7 +244,10 @@ impl FaultKind {
             FaultKind::Plan(Failure::NoUpstreamObject) => "the route's upstream does not exist",
             FaultKind::Plan(Failure::NoUpstream) => "the route has no upstream",
             FaultKind::NoNode => "the upstream has no node with an address",
+            FaultKind::TurnedAway(_) => "the upstream answered with a status that is tried again",
             FaultKind::NoServerLeft => "every node of the upstream has failed",
+            FaultKind::NoTimeLeft => "a node of the upstream has failed, and there is no time to try another",
+            FaultKind::AtLimit(limit) => limit.words(),
             FaultKind::UnsupportedScheme => "the upstream's scheme is not supported yet",
             FaultKind::Panic => "a plugin failed",
             FaultKind::BrokenStage => "a plugin made a response that cannot be sent",

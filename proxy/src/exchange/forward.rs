@@ -7,11 +7,11 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use sdk::exchange::{self, Body, Chunk};
 use sdk::{Exchange, Phase, Reply, RequestFilter};
-use snapshot::balance::Tried;
-use snapshot::health::TryFailure;
+use snapshot::upstream::Retry;
 use snapshot::{Endpoint, PassHost, Plan, Scheme, Snapshot, Upstream};
 use wire::{Framing, Name};
 
@@ -19,7 +19,8 @@ use super::fault::{Blame, Fault, FaultKind};
 use super::outbound::{self, Outbound};
 use super::phases::{self, Chains};
 use super::receive::{Delivery, Received};
-use super::retry::{self, Again, Try};
+use super::retry::Try;
+use super::tries::Tries;
 use super::upload::{self, Held, Upload, UploadState};
 use crate::down::Downstream;
 use crate::tunnel::Tunnel;
@@ -57,6 +58,17 @@ pub(crate) struct Forward<'a> {
 struct FailedTry {
     fault: Fault,
     state: Try,
+}
+
+/// What is particular to one try.
+#[derive(Clone, Copy)]
+struct Once<'u> {
+    /// It must be on a new connection.
+    fresh: bool,
+    /// The bound of this try, until its response has begun.
+    per_try: Option<Duration>,
+    /// Statuses that another try follows.
+    turns_away: Option<&'u Retry>,
 }
 
 /// How the request's body goes out, with every try alike.
@@ -103,39 +115,11 @@ impl Forward<'_> {
         let chunks = matches!(upstream.scheme, Scheme::Http | Scheme::Https);
         let outgoing = prepare(worker, down, x, !filters.is_empty(), chunks).await?;
         let mut body_lost = false;
-        let mut tried = Tried::default();
-        let mut fresh_start = upstream.health.is_some();
-        let mut retries = upstream.retries;
-        let give_up = match upstream.retry_timeout {
-            bound if bound.is_zero() => u64::MAX,
-            bound => worker.clock.after(bound),
-        };
+        let mut tries = Tries::new(worker, upstream)?;
         let names_server =
             self.chains.has(Phase::Log) || worker.access_log.as_ref().is_some_and(|log| log.names_server);
-        let mut same = None;
-        let mut last = Fault::gateway(FaultKind::NoServerLeft);
         loop {
-            let now = worker.clock.coarse_ms();
-            let (index, fresh) = match same.take() {
-                Some(index) => (index, true),
-                // A single server needs no memory of choices: with many routes, one cache line less.
-                // It is tried as often as `retries` says, as in APISIX.
-                None if upstream.endpoints.len() == 1 && !upstream.keeps_score() => (0, false),
-                None if upstream.endpoints.len() == 1 => {
-                    // Its score is kept; those of servers it took the place of are forgotten.
-                    worker.with_balance(upstream, |_| ());
-                    (0, false)
-                }
-                None => {
-                    let picked = worker.with_balance(upstream, |state| {
-                        if std::mem::take(&mut fresh_start) {
-                            tried = upstream.avoided(state);
-                        }
-                        upstream.pick(state, x, &tried, now)
-                    });
-                    (picked.ok_or(last)?, false)
-                }
-            };
+            let (index, fresh) = tries.next(worker, x)?;
             let endpoint = &upstream.endpoints[index];
             if let Some(before) = x.upstream_addr.replace(endpoint.addr) {
                 let took_us = match x.timing.asked_us {
@@ -156,45 +140,39 @@ impl Forward<'_> {
                 PassHost::Node => Some(x.intern(endpoint.authority.as_bytes())),
                 PassHost::Rewrite(host) => Some(x.intern(host.as_bytes())),
             };
-            let result = if upstream.keeps_score() {
-                let began = worker.clock.micros();
+            let patience = self.plan.timeouts(upstream).connect;
+            let _place = tries.connection(worker, down, patience).await?;
+            let once = Once {
+                fresh,
+                per_try: tries.per_try(),
+                turns_away: tries.turns_away(worker, index, outbound::method(x).is_idempotent()),
+            };
+            let scores = upstream.keeps_score();
+            let measures = scores || upstream.takes_times();
+            let began = if measures { worker.clock.micros() } else { 0 };
+            if scores {
                 worker.with_score(upstream, |state| state.begin(index, endpoint.addr));
-                let result = self
-                    .attempt(down, x, upstream, endpoint, &outgoing, &mut filters, fresh, &mut body_lost)
-                    .await;
+            }
+            let result = self
+                .attempt(down, x, upstream, endpoint, &outgoing, &mut filters, once, &mut body_lost)
+                .await;
+            if scores {
                 let micros = worker.clock.micros().saturating_sub(began);
                 let ok = result.is_ok();
                 worker.with_score(upstream, |state| state.done(index, endpoint.addr, micros, ok));
-                result
-            } else {
-                self.attempt(down, x, upstream, endpoint, &outgoing, &mut filters, fresh, &mut body_lost)
-                    .await
-            };
+            }
             let failed = match result {
                 Ok(forwarded) => {
-                    if let Some(health) = &upstream.health {
-                        health.answered(index, x.upstream_status);
-                    }
+                    tries.answered(index, x.upstream_status, x.timing.answered_us.saturating_sub(began));
                     return Ok(forwarded);
                 }
                 Err(failed) => failed,
             };
-            last = failed.fault;
-            if last.blame == Blame::Upstream {
-                x.upstream_status = last.kind.status();
+            if failed.fault.blame == Blame::Upstream {
+                x.upstream_status = failed.fault.kind.status();
             }
-            match retry::decide(failed.fault, failed.state, outbound::method(x).is_idempotent()) {
-                Again::SameServer => same = Some(index),
-                Again::NextServer if retries > 0 && !worker.clock.is_over(give_up) => {
-                    retries -= 1;
-                    upstream.note(&mut tried, index);
-                    tell_health(upstream, index, failed.fault, None);
-                }
-                _ => {
-                    tell_health(upstream, index, failed.fault, Some(failed.fault.kind.status()));
-                    return Err(failed.fault);
-                }
-            }
+            let idempotent = outbound::method(x).is_idempotent();
+            tries.again(worker, down, index, failed.fault, failed.state, idempotent).await?;
             worker.shard.upstream_retried();
         }
     }
@@ -209,7 +187,7 @@ impl Forward<'_> {
         endpoint: &Endpoint,
         outgoing: &Outgoing,
         filters: &mut [Box<dyn RequestFilter>],
-        fresh: bool,
+        once: Once<'_>,
         body_lost: &mut bool,
     ) -> Result<Forwarded, FailedTry> {
         let worker = self.worker;
@@ -217,6 +195,8 @@ impl Forward<'_> {
         let mut state = Try { reused: false, sent: false, body_lost: *body_lost };
         let failed = |fault, state| FailedTry { fault, state };
 
+        let connect_timeout = once.per_try.map_or(timeouts.connect, |bound| bound.min(timeouts.connect));
+        let head_by = once.per_try.map_or(u64::MAX, |bound| worker.clock.after(bound));
         let (mut body, mut response) = down.split(worker);
         let secured: Option<Secured> = upstream.tls.as_ref().map(|tls| {
             let outbound = Outbound { x, upstream, endpoint };
@@ -227,25 +207,26 @@ impl Forward<'_> {
             Some(Secured { tls, name, .. }) => worker.pools.over_tls(endpoint.addr, tls, name),
         };
         let careful = !outbound::method(x).is_idempotent();
-        let pooled = if fresh { None } else { worker.pools.take(peer, worker.clock.coarse_ms(), careful) };
+        let pooled =
+            if once.fresh { None } else { worker.pools.take(peer, worker.clock.coarse_ms(), careful) };
         let found = match (upstream.scheme, pooled) {
             (Scheme::Grpc | Scheme::Grpcs, _) => {
                 let target = Target {
                     peer: peer.with_h2(),
                     addr: endpoint.addr,
                     secured: secured.map(|secured| Secured { h2: true, ..secured }),
-                    connect_timeout: timeouts.connect,
+                    connect_timeout,
                     send_timeout: timeouts.send,
                     keepalive: upstream.keepalive,
                 };
                 // Boxed, as it is larger than what HTTP/1 needs.
-                let place = Box::pin(worker.links.place(worker, body.waiter(), target, fresh));
+                let place = Box::pin(worker.links.place(worker, body.waiter(), target, once.fresh));
                 place.await.map(|place| up::Upstream::H2(Box::new(up::h2::Stream::new(place))))
             }
             (_, Some(conn)) => Ok(up::Upstream::H1(conn)),
             (_, None) => {
                 let connected =
-                    connect(worker, body.waiter(), endpoint.addr, secured.as_ref(), timeouts.connect);
+                    connect(worker, body.waiter(), endpoint.addr, secured.as_ref(), connect_timeout);
                 connected.await.map(up::Upstream::H1)
             }
         };
@@ -280,6 +261,9 @@ impl Forward<'_> {
                 state: &upload,
                 chunk: &mut *self.chunk,
                 read_timeout: timeouts.read,
+                head_by,
+                turns_away: once.turns_away.map(|retry| &retry.statuses),
+                measures: upstream.takes_times(),
                 sent_method,
                 reused: state.reused,
                 websocket,
@@ -328,17 +312,6 @@ impl Forward<'_> {
             }
         }
     }
-}
-
-/// Tells the upstream's checks of a failed try: whether another one follows, or this status.
-#[cold]
-pub(crate) fn tell_health(upstream: &Upstream, index: usize, fault: Fault, status: Option<u16>) {
-    let Some(health) = upstream.health.as_ref().filter(|_| fault.blame == Blame::Upstream) else { return };
-    let failure = match fault.kind.status() {
-        504 => TryFailure::Timeout,
-        _ => TryFailure::Connection,
-    };
-    health.failed(index, failure, status);
 }
 
 /// Asks for the body, and takes what is here of it. So what is malformed is refused before any upstream

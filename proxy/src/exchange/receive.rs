@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use sdk::exchange::{Chunk, Source};
 use sdk::{Exchange, Reply};
+use snapshot::health::Statuses;
 use wire::{Framing, Method, Name};
 
 use super::add_trailers;
@@ -42,6 +43,12 @@ pub(crate) struct Delivery<'a, 'b, 'x> {
     pub(crate) state: &'a UploadState,
     pub(crate) chunk: &'a mut Chunk,
     pub(crate) read_timeout: Duration,
+    /// When the head must be here, whatever is read meanwhile.
+    pub(crate) head_by: u64,
+    /// Statuses after which another server is asked instead; it is known that there is one.
+    pub(crate) turns_away: Option<&'a Statuses>,
+    /// Somebody wants to know when the head came.
+    pub(crate) measures: bool,
     /// The method that was sent: whether the answer has a body depends on it.
     pub(crate) sent_method: Method,
     /// The connection has carried a request before this one.
@@ -69,8 +76,18 @@ impl Delivery<'_, '_, '_> {
             // An interim response may have broken off within its head.
             return if self.to.has_begun() { Ok(Received::Broken(fault)) } else { Err(fault) };
         }
+        if self.measures {
+            self.x.timing.answered_us = self.worker.clock.micros();
+        }
         if self.x.status() == 101 {
             return self.switch().await;
+        }
+        if let Some(statuses) = self.turns_away
+            && statuses.contains(self.x.messages.response.status)
+            && !self.state.lost.get()
+            && !self.to.has_begun()
+        {
+            return Err(Fault::upstream(FaultKind::TurnedAway(self.x.messages.response.status)));
         }
         let size = match self.prepare().await {
             Ok(size) => size,
@@ -117,11 +134,17 @@ impl Delivery<'_, '_, '_> {
 
     /// Reads until a final response head, or 101, is in `x`.
     async fn read_head(&mut self) -> Result<(), Fault> {
-        let (worker, state, read_timeout) = (self.worker, self.state, self.read_timeout);
-        let mut deadline = worker.clock.after(read_timeout);
+        let (worker, state, read_timeout, head_by) =
+            (self.worker, self.state, self.read_timeout, self.head_by);
+        let mut deadline = worker.clock.after(read_timeout).min(head_by);
         loop {
             let head = &mut self.x.messages.response;
-            let late = || more_time(worker, state, read_timeout);
+            let late = || {
+                if worker.clock.is_over(head_by) {
+                    return Err(Fault::upstream(FaultKind::ReadTimeout));
+                }
+                more_time(worker, state, read_timeout).map(|until| until.min(head_by))
+            };
             self.from.head(head, self.sent_method, &mut deadline, late).await?;
             if self.reused && !state.sent.get() {
                 // No answer to a request that is still to be sent: the server is done with us.

@@ -42,6 +42,7 @@ pub(crate) fn decide(fault: Fault, tried: Try, repeatable: bool) -> Again {
         // The server says itself that it did not look at it.
         FaultKind::Unprocessed if tried.reused => Again::SameServer,
         FaultKind::Unprocessed => Again::NextServer,
+        FaultKind::TurnedAway(_) if repeatable => Again::NextServer,
         FaultKind::ClosedEarly if !tried.sent || repeatable => {
             if tried.reused {
                 Again::SameServer

@@ -11,7 +11,7 @@ use snapshot::{Endpoint, Upstream};
 
 use crate::clock::Waiter;
 use crate::exchange::fault::{Fault, FaultKind};
-use crate::exchange::forward::tell_health;
+use crate::exchange::tries::tell_health;
 use crate::rt::Io;
 use crate::up::connect::{Secured, connect};
 use crate::worker::Worker;
@@ -68,7 +68,9 @@ pub(super) async fn choose<T>(
         } else {
             let picked = worker.with_balance(upstream, |state| {
                 if std::mem::take(&mut fresh_start) {
-                    tried = upstream.avoided(state);
+                    let (picked, avoided) = upstream.pick_first(state, x, now);
+                    tried = avoided;
+                    return picked;
                 }
                 upstream.pick(state, x, &tried, now)
             });

@@ -15,6 +15,7 @@ use super::chains::{Source, unless_idle};
 use super::chosen::Asked;
 use super::wanted::{Part, Recorder};
 use super::{Compiler, Pass, Tried, Watched, upstream};
+use crate::load::Load;
 use crate::parallel;
 use crate::plan::{Failure, Plan};
 use crate::router::Rule;
@@ -138,14 +139,28 @@ impl Compiler {
     /// Keeps what is known of servers that stay, and the list of the upstreams that are checked.
     fn watch(&mut self, key: &Key, upstream: &mut Upstream, before: Option<&Arc<Upstream>>) {
         let had = self.checked.remove(&upstream.slot).is_some();
+        if let (Some(load), Some(before)) =
+            (&mut upstream.load, before.and_then(|before| before.load.as_ref()))
+        {
+            load.in_use = before.in_use.clone();
+        }
+        let load = upstream.load.as_ref().filter(|load| load.adaptive.is_some());
+        let load = load.map(|load| Load::clone(load));
+        let has_load = load.is_some();
+        if has_load || upstream.health.is_some() {
+            let watched = Watched { key: key.clone(), health: None, load };
+            self.checked.insert(upstream.slot, watched);
+        }
         if let Some(health) = &mut upstream.health {
             let before = before.and_then(|before| before.health.as_deref());
             if let (Some(health), Some(before)) = (Arc::get_mut(health), before) {
                 health.carry(before);
             }
-            self.checked.insert(upstream.slot, Watched { key: key.clone(), health: health.clone() });
+            if let Some(watched) = self.checked.get_mut(&upstream.slot) {
+                watched.health = Some(health.clone());
+            }
         }
-        if had || upstream.health.is_some() {
+        if had || has_load || upstream.health.is_some() {
             self.watched = None;
         }
     }

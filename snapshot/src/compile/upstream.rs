@@ -11,9 +11,10 @@ use sdk::vars::Var;
 
 use super::Settings;
 use crate::balance::HashOn;
-use crate::health::Health;
+use crate::health::{Health, Statuses};
+use crate::load::Load;
 use crate::plan::Timeouts;
-use crate::upstream::{Endpoint, Keepalive, PassHost, Policy, Scheme, Upstream};
+use crate::upstream::{Budget, Endpoint, Keepalive, PassHost, Policy, Retry, Scheme, Upstream};
 
 /// Addresses of one node are given shares of its weight; this bounds their number and
 /// what weights grow by.
@@ -59,14 +60,32 @@ pub(super) fn upstream(
         None => defaults.keepalive,
     };
     upstream.timeouts = from.timeout.map_or(defaults.timeouts, timeouts);
-    upstream.health = match &from.checks {
-        Some(checks) if defaults.health_checks => {
-            Some(Arc::new(Health::new(checks, &upstream.endpoints, &upstream.pass_host)))
-        }
-        _ => None,
-    };
+    let checks = from.checks.as_deref().filter(|_| defaults.health_checks);
+    let own = from.own.as_deref();
+    upstream.health = Health::new(checks, own, &upstream.endpoints, &upstream.pass_host).map(Arc::new);
+    if let Some(own) = own {
+        upstream.retry = own.retry.as_ref().map(|retry| Box::new(self::retry(retry)));
+        upstream.load = Load::new(own.limits, own.adaptive_concurrency).map(Box::new);
+    }
     upstream.own_timeouts = from.timeout.is_some();
     Ok(upstream)
+}
+
+fn retry(from: &written::Retry) -> Retry {
+    let on = |failure| from.failures.contains(&failure);
+    Retry {
+        per_try_timeout: from.per_try_timeout,
+        backoff: from.backoff.unwrap_or_default(),
+        max_backoff: from.max_backoff,
+        budget: from
+            .budget_percent
+            .map(|percent| Budget { for_each: (percent * 10.0).round() as u32, burst: from.budget_burst }),
+        on_connect: on(written::RetryOn::Connect),
+        on_closed: on(written::RetryOn::Closed),
+        on_timeout: on(written::RetryOn::Timeout),
+        statuses: Statuses::of(&from.statuses),
+        any_method: from.any_method,
+    }
 }
 
 pub(super) fn timeouts(from: model::Timeout) -> Timeouts {

@@ -1,0 +1,266 @@
+//! hot path
+//!
+//! The tries of one exchange: which server is next, whether another one may follow, and what the
+//! upstream learns of each. An upstream that asks for nothing beyond APISIX's `retries` pays for
+//! nothing else.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sdk::Exchange;
+use snapshot::Upstream;
+use snapshot::balance::Tried;
+use snapshot::health::TryFailure;
+use snapshot::load::{Limit, Place};
+use snapshot::upstream::Retry;
+
+use super::fault::{Blame, Fault, FaultKind};
+use super::phases;
+use super::retry::{self, Again, Try};
+use crate::down::Downstream;
+use crate::rt;
+use crate::worker::Worker;
+
+/// How often whoever waits for a connection looks whether there is one. Connections come back on
+/// other workers, too, which do not know who waits here.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// The tries of one exchange.
+pub(super) struct Tries<'u> {
+    upstream: &'u Arc<Upstream>,
+    /// Servers that are not tried, or not again.
+    tried: Tried,
+    picked: bool,
+    left: u32,
+    /// When no other server is tried any more.
+    give_up: u64,
+    /// The server to try once more, on a fresh connection.
+    same: Option<usize>,
+    /// Pauses made so far.
+    pauses: u32,
+    _request: Option<Place<'u>>,
+    retry: Option<Place<'u>>,
+}
+
+impl<'u> Tries<'u> {
+    /// # Errors
+    /// The upstream has as many requests as it may.
+    #[inline]
+    pub(super) fn new(worker: &Worker, upstream: &'u Arc<Upstream>) -> Result<Tries<'u>, Fault> {
+        let request = match &upstream.load {
+            Some(load) => load.request().map_err(at_limit)?,
+            None => None,
+        };
+        if let Some(budget) = upstream.retry.as_ref().and_then(|retry| retry.budget) {
+            worker.with_score(upstream, |state| state.save(budget));
+        }
+        Ok(Tries {
+            upstream,
+            tried: Tried::default(),
+            picked: false,
+            left: upstream.retries,
+            give_up: match upstream.retry_timeout {
+                bound if bound.is_zero() => u64::MAX,
+                bound => worker.clock.after(bound),
+            },
+            same: None,
+            pauses: 0,
+            _request: request,
+            retry: None,
+        })
+    }
+
+    /// The next server, and whether its connection has to be a fresh one.
+    ///
+    /// # Errors
+    /// All were tried: 502, whatever the last one did (APISIX's answer).
+    #[inline]
+    pub(super) fn next(&mut self, worker: &Worker, x: &Exchange<'_>) -> Result<(usize, bool), Fault> {
+        let upstream = self.upstream;
+        if let Some(index) = self.same.take() {
+            return Ok((index, true));
+        }
+        if upstream.endpoints.len() == 1 {
+            // A single server needs no memory of choices: with many routes, one cache line less.
+            // It is tried as often as `retries` says, as in APISIX. Where scores are kept, those of
+            // servers it took the place of are forgotten.
+            if upstream.keeps_score() {
+                worker.with_balance(upstream, |_| ());
+            }
+            return Ok((0, false));
+        }
+        let now = worker.clock.coarse_ms();
+        let first = !std::mem::replace(&mut self.picked, true);
+        let picked = worker.with_balance(upstream, |state| {
+            if first && upstream.health.is_some() {
+                let (picked, avoided) = upstream.pick_first(state, x, now);
+                self.tried = avoided;
+                return picked;
+            }
+            upstream.pick(state, x, &self.tried, now)
+        });
+        picked.map(|index| (index, false)).ok_or(Fault::gateway(FaultKind::NoServerLeft))
+    }
+
+    /// A place for a connection, where those are limited: waits for one as long as connecting may take,
+    /// if so many may wait.
+    ///
+    /// # Errors
+    /// There is none, or the client is gone.
+    #[inline]
+    pub(super) async fn connection(
+        &self,
+        worker: &Worker,
+        down: &mut Downstream<'_>,
+        patience: Duration,
+    ) -> Result<Option<Place<'u>>, Fault> {
+        let Some(load) = &self.upstream.load else { return Ok(None) };
+        if let Ok(place) = load.connection() {
+            return Ok(place);
+        }
+        let waiting = async {
+            let _waits = load.pending()?;
+            let end = worker.clock.after(patience);
+            loop {
+                rt::sleep(LOOK).await;
+                match load.connection() {
+                    Err(limit) if worker.clock.is_over(end) => return Err(limit),
+                    Err(_) => {}
+                    Ok(place) => return Ok(place),
+                }
+            }
+        };
+        phases::unless_gone(worker, down, Box::pin(waiting)).await?.map_err(at_limit)
+    }
+
+    /// The bound of one try.
+    #[inline]
+    pub(super) fn per_try(&self) -> Option<Duration> {
+        self.upstream.retry.as_ref()?.per_try_timeout
+    }
+
+    /// Whether an answer with a status of `sluice.retry.statuses` may be thrown away, since another
+    /// try is sure to follow.
+    #[inline]
+    pub(super) fn turns_away(&self, worker: &Worker, index: usize, idempotent: bool) -> Option<&'u Retry> {
+        let retry = self.upstream.retry.as_ref().filter(|retry| !retry.statuses.is_empty())?;
+        let may = self.left > 0
+            && (idempotent || retry.any_method)
+            && !worker.clock.is_over(self.give_up)
+            && self.upstream.has_another(&self.tried, index)
+            && self.upstream.load.as_ref().is_none_or(|load| load.retry().is_ok());
+        may.then_some(retry)
+    }
+
+    /// A server has answered.
+    #[inline]
+    pub(super) fn answered(&self, index: usize, status: u16, micros: u64) {
+        if let Some(health) = &self.upstream.health {
+            health.answered(index, status, micros);
+        }
+        if let Some(load) = &self.upstream.load {
+            load.answered(micros);
+        }
+    }
+
+    /// A try has failed. Makes ready for the next one, after a pause where one is asked for.
+    ///
+    /// # Errors
+    /// There is none: what the client is told.
+    pub(super) async fn again(
+        &mut self,
+        worker: &Worker,
+        down: &mut Downstream<'_>,
+        index: usize,
+        fault: Fault,
+        state: Try,
+        idempotent: bool,
+    ) -> Result<(), Fault> {
+        let upstream = self.upstream;
+        let repeatable = idempotent || upstream.retry.as_ref().is_some_and(|retry| retry.any_method);
+        let again = match retry::decide(fault, state, repeatable) {
+            Again::NextServer if !self.is_wanted(fault) => Again::No,
+            again => again,
+        };
+        match again {
+            Again::SameServer => self.same = Some(index),
+            Again::NextServer if self.left > 0 => {
+                if worker.clock.is_over(self.give_up) {
+                    self.tell(index, fault, Some(502));
+                    return Err(Fault::gateway(FaultKind::NoTimeLeft));
+                }
+                if let Err(limit) = self.reserve(worker) {
+                    self.tell(index, fault, Some(fault.kind.status()));
+                    return Err(limit.unwrap_or(fault));
+                }
+                self.left -= 1;
+                upstream.note(&mut self.tried, index);
+                self.tell(index, fault, None);
+                self.pause(worker, down).await?;
+            }
+            _ => {
+                self.tell(index, fault, Some(fault.kind.status()));
+                return Err(fault);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether this failure is one of `sluice.retry.failures`.
+    fn is_wanted(&self, fault: Fault) -> bool {
+        let Some(retry) = &self.upstream.retry else { return true };
+        match fault.kind {
+            FaultKind::TurnedAway(_) => true,
+            FaultKind::ConnectTimeout | FaultKind::ReadTimeout | FaultKind::SendTimeout => retry.on_timeout,
+            FaultKind::ConnectRefused | FaultKind::ConnectFailed => retry.on_connect,
+            _ => retry.on_closed,
+        }
+    }
+
+    /// Takes a retry from the budget and from the limit. An error is what to tell instead of the failure.
+    fn reserve(&mut self, worker: &Worker) -> Result<(), Option<Fault>> {
+        if let Some(budget) = self.upstream.retry.as_ref().and_then(|retry| retry.budget) {
+            let mut may = false;
+            worker.with_score(self.upstream, |state| may = state.spend(budget));
+            if !may {
+                return Err(None);
+            }
+        }
+        if self.retry.is_none()
+            && let Some(load) = &self.upstream.load
+        {
+            self.retry = load.retry().map_err(|_| None)?;
+        }
+        Ok(())
+    }
+
+    /// Waits before another try, at random below a time that doubles with each, unless the client leaves.
+    async fn pause(&mut self, worker: &Worker, down: &mut Downstream<'_>) -> Result<(), Fault> {
+        let Some(retry) = self.upstream.retry.as_ref().filter(|retry| !retry.backoff.is_zero()) else {
+            return Ok(());
+        };
+        let most = retry.backoff.saturating_mul(1 << self.pauses.min(16)).min(retry.max_backoff);
+        self.pauses += 1;
+        let time = most.mul_f64(fastrand::f64());
+        phases::unless_gone(worker, down, Box::pin(rt::sleep(time))).await
+    }
+
+    fn tell(&self, index: usize, fault: Fault, status: Option<u16>) {
+        tell_health(self.upstream, index, fault, status);
+    }
+}
+
+/// Tells an upstream's health of a failed try: whether another one follows, or this status.
+#[cold]
+pub(crate) fn tell_health(upstream: &Upstream, index: usize, fault: Fault, status: Option<u16>) {
+    let Some(health) = upstream.health.as_ref().filter(|_| fault.blame == Blame::Upstream) else { return };
+    match fault.kind {
+        FaultKind::TurnedAway(status) => health.answered(index, status, 0),
+        kind if kind.status() == 504 => health.failed(index, TryFailure::Timeout, status),
+        _ => health.failed(index, TryFailure::Connection, status),
+    }
+}
+
+fn at_limit(limit: Limit) -> Fault {
+    Fault::gateway(FaultKind::AtLimit(limit))
+}

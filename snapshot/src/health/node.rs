@@ -1,0 +1,112 @@
+//! hot path
+//!
+//! What the traffic shows of a server: failures in a row, its share of successes, how long it takes.
+//!
+//! Workers count in atomics; who is out for how long, and how much a server that is back gets, is
+//! decided on the control side, but for failures in a row, which act at once.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+/// A server, in all versions of its upstream.
+#[derive(Debug)]
+pub struct Node {
+    pub addr: SocketAddr,
+    /// Why it is out, as a [`Reason`]; 0 if it is not.
+    out: AtomicU8,
+    /// How much of its share it goes without, in 256ths.
+    cold: AtomicU8,
+    failures_in_row: AtomicU32,
+    requests: AtomicU32,
+    failures: AtomicU32,
+    micros: AtomicU64,
+}
+
+/// Why a server is ejected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    ConsecutiveFailures = 1,
+    SuccessRate,
+    Latency,
+}
+
+/// What was counted since the last time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub requests: u32,
+    pub failures: u32,
+    /// Of those that did not fail.
+    pub micros: u64,
+}
+
+impl Node {
+    pub(super) fn new(addr: SocketAddr) -> Node {
+        Node {
+            addr,
+            out: AtomicU8::new(0),
+            cold: AtomicU8::new(0),
+            failures_in_row: AtomicU32::new(0),
+            requests: AtomicU32::new(0),
+            failures: AtomicU32::new(0),
+            micros: AtomicU64::new(0),
+        }
+    }
+
+    pub fn ejected(&self) -> Option<Reason> {
+        match self.out.load(Ordering::Relaxed) {
+            0 => None,
+            1 => Some(Reason::ConsecutiveFailures),
+            2 => Some(Reason::SuccessRate),
+            _ => Some(Reason::Latency),
+        }
+    }
+
+    /// How much of its share it goes without, in 256ths.
+    pub fn cold(&self) -> u8 {
+        self.cold.load(Ordering::Relaxed)
+    }
+
+    /// Hands out what was counted and begins anew.
+    pub fn take(&self) -> Tally {
+        Tally {
+            requests: self.requests.swap(0, Ordering::Relaxed),
+            failures: self.failures.swap(0, Ordering::Relaxed),
+            micros: self.micros.swap(0, Ordering::Relaxed),
+        }
+    }
+
+    /// Counts a try; gives the failures in a row, this one included.
+    #[inline]
+    pub(super) fn count(&self, failed: bool, micros: u64) -> u32 {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        if failed {
+            self.failures.fetch_add(1, Ordering::Relaxed);
+            return self.failures_in_row.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        }
+        self.micros.fetch_add(micros, Ordering::Relaxed);
+        if self.failures_in_row.load(Ordering::Relaxed) != 0 {
+            self.failures_in_row.store(0, Ordering::Relaxed);
+        }
+        0
+    }
+
+    /// Whether it was in until now.
+    pub(super) fn set_out(&self, reason: Option<Reason>) -> bool {
+        self.failures_in_row.store(0, Ordering::Relaxed);
+        self.out.swap(reason.map_or(0, |reason| reason as u8), Ordering::AcqRel) == 0
+    }
+
+    pub(super) fn set_cold(&self, cold: u8) -> bool {
+        self.cold.swap(cold, Ordering::AcqRel) != cold
+    }
+}
+
+impl Reason {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Reason::ConsecutiveFailures => "consecutive_failures",
+            Reason::SuccessRate => "success_rate",
+            Reason::Latency => "latency",
+        }
+    }
+}

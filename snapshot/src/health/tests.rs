@@ -1,0 +1,170 @@
+use serde_json::json;
+
+use super::*;
+
+fn endpoint(n: u8, weight: u32) -> Endpoint {
+    let addr = SocketAddr::from(([127, 0, 0, n], 80));
+    Endpoint { addr, authority: addr.to_string(), weight, priority: 0 }
+}
+
+fn health(checks: serde_json::Value, endpoints: &[Endpoint]) -> Health {
+    let value = json!({"nodes": {}, "checks": checks});
+    let checks = model::Upstream::parse(&value).unwrap().checks.unwrap();
+    Health::new(Some(&checks), None, endpoints, &PassHost::Pass).unwrap()
+}
+
+impl Health {
+    fn target(&self, at: usize) -> &Arc<Target> {
+        &self.checks.as_ref().unwrap().targets[at]
+    }
+}
+
+fn told(target: &Target) -> (&'static str, [u8; 4]) {
+    let Counters { success, http_failure, tcp_failure, timeout_failure } = target.counters();
+    (target.status().as_str(), [success, http_failure, tcp_failure, timeout_failure])
+}
+
+#[test]
+fn verdicts_follow_reports_as_in_apisix() {
+    let health = health(
+        json!({"active": {"healthy": {"successes": 2}, "unhealthy": {"tcp_failures": 2, "timeouts": 3, "http_failures": 2}}}),
+        &[endpoint(1, 1)],
+    );
+    let target = health.target(0);
+    for (probed, expected) in [
+        // What confirms the verdict is not counted.
+        (Probed::Connected, ("healthy", [0, 0, 0, 0])),
+        (Probed::Status(200), ("healthy", [0, 0, 0, 0])),
+        // Neither in one list nor in the other.
+        (Probed::Status(201), ("healthy", [0, 0, 0, 0])),
+        (Probed::Failed, ("mostly_healthy", [0, 0, 1, 0])),
+        (Probed::TimedOut, ("mostly_healthy", [0, 0, 1, 1])),
+        // One success is not enough, but it clears the failures.
+        (Probed::Connected, ("mostly_healthy", [1, 0, 0, 0])),
+        (Probed::Status(0), ("mostly_healthy", [0, 1, 0, 0])),
+        (Probed::Status(500), ("unhealthy", [0, 2, 0, 0])),
+        (Probed::Failed, ("unhealthy", [0, 2, 0, 0])),
+        (Probed::Status(302), ("mostly_unhealthy", [1, 0, 0, 0])),
+        (Probed::Failed, ("mostly_unhealthy", [0, 0, 1, 0])),
+        (Probed::Status(200), ("mostly_unhealthy", [1, 0, 0, 0])),
+        (Probed::Status(200), ("healthy", [2, 0, 0, 0])),
+    ] {
+        health.probed(target, probed);
+        assert_eq!(told(target), expected, "{probed:?}");
+    }
+    assert_eq!(health.changes(), 2, "it went down once and came back once");
+}
+
+#[test]
+fn traffic_counts_only_where_it_is_asked_to() {
+    let endpoints = [endpoint(1, 1)];
+    let without = health(json!({"active": {}}), &endpoints);
+    without.answered(0, 500, 0);
+    without.failed(0, TryFailure::Connection, Some(502));
+    assert_eq!(told(without.target(0)), ("healthy", [0; 4]));
+    // A try that is followed by another one counts all the same, twice by default.
+    without.failed(0, TryFailure::Connection, None);
+    without.failed(0, TryFailure::Connection, None);
+    assert_eq!(told(without.target(0)), ("unhealthy", [0, 0, 2, 0]));
+
+    let passive = json!({"unhealthy": {"http_statuses": [500, 504], "http_failures": 1, "timeouts": 0}});
+    let with = health(json!({"active": {}, "passive": passive}), &endpoints);
+    with.answered(0, 404, 0);
+    with.failed(0, TryFailure::Timeout, None);
+    assert_eq!(told(with.target(0)), ("healthy", [0; 4]), "zero never counts");
+    with.failed(0, TryFailure::Connection, Some(502));
+    assert_eq!(told(with.target(0)), ("mostly_healthy", [0, 0, 1, 0]));
+    with.failed(0, TryFailure::Timeout, Some(504));
+    assert_eq!(told(with.target(0)), ("unhealthy", [0, 1, 1, 0]));
+    // Statuses beyond all sets.
+    for status in [0, 999, u16::MAX] {
+        with.answered(0, status, 0);
+    }
+}
+
+#[test]
+fn unhealthy_servers_are_avoided_unless_all_are() {
+    let endpoints = [endpoint(1, 1), endpoint(2, 0), endpoint(3, 1)];
+    let health = health(json!({"active": {"unhealthy": {"tcp_failures": 1}}}), &endpoints);
+    let avoided = |health: &Health| {
+        (0..3).filter(|&at| health.avoided(&endpoints).servers.contains(at)).collect::<Vec<_>>()
+    };
+    assert_eq!(avoided(&health), [0usize; 0]);
+    health.probed(health.target(0), Probed::Failed);
+    assert_eq!(avoided(&health), [0]);
+    // The one that is left has no weight.
+    health.probed(health.target(2), Probed::Failed);
+    assert_eq!(avoided(&health), [0usize; 0]);
+}
+
+#[test]
+fn what_is_known_stays_when_servers_change() {
+    let checks = json!({"active": {"unhealthy": {"tcp_failures": 1}}});
+    let before = health(checks.clone(), &[endpoint(1, 1), endpoint(2, 1)]);
+    before.probed(before.target(1), Probed::Failed);
+    let mut after = health(checks, &[endpoint(2, 1), endpoint(3, 1)]);
+    assert_ne!(before, after);
+    after.carry(&before);
+    assert_eq!(told(after.target(0)), ("unhealthy", [0, 0, 1, 0]));
+    assert_eq!(told(after.target(1)), ("healthy", [0; 4]));
+    // A report on the older version reaches the newer one.
+    let seen = after.changes();
+    before.probed(before.target(1), Probed::Connected);
+    before.probed(before.target(1), Probed::Connected);
+    assert_eq!(told(after.target(0)).0, "healthy");
+    assert!(after.changes() > seen);
+}
+
+#[test]
+fn servers_probed_at_the_same_address_are_one_target() {
+    let mut other = endpoint(1, 1);
+    other.addr.set_port(81);
+    let health = health(json!({"active": {"port": 9000, "host": "foo.com"}}), &[endpoint(1, 1), other]);
+    let targets: Vec<_> = health.targets().map(|target| target.identity()).collect();
+    assert_eq!(targets, [("127.0.0.1:9000".parse().unwrap(), "foo.com", None)]);
+}
+
+fn looked_at(own: serde_json::Value, endpoints: &[Endpoint]) -> Health {
+    let own = model::Upstream::parse(&json!({"nodes": {}, "sluice": own})).unwrap().own.unwrap();
+    Health::new(None, Some(&own), endpoints, &PassHost::Pass).unwrap()
+}
+
+#[test]
+fn failures_in_a_row_eject_at_once_but_not_too_many() {
+    let endpoints: Vec<Endpoint> = (1..=4).map(|n| endpoint(n, 1)).collect();
+    let own = json!({"outlier": {"consecutive_failures": 3, "max_ejected_percent": 50}});
+    let health = looked_at(own, &endpoints);
+    let out = |health: &Health| {
+        (0..4).filter(|&at| health.avoided(&endpoints).servers.contains(at)).collect::<Vec<_>>()
+    };
+    for (status, expected) in [(500, 0), (503, 0), (404, 0), (500, 0), (500, 0), (502, 1)] {
+        health.answered(0, status, 0);
+        assert_eq!(out(&health).len(), expected, "{status}");
+    }
+    assert_eq!(health.nodes()[0].ejected(), Some(Reason::ConsecutiveFailures));
+    for at in 1..4 {
+        (0..3).for_each(|_| health.failed(at, TryFailure::Timeout, None));
+    }
+    assert_eq!(out(&health), [0, 1], "half of them stay");
+    health.readmit(0);
+    assert_eq!(out(&health), [1]);
+    assert!(health.eject(3, Reason::Latency) && !health.eject(2, Reason::Latency));
+    assert_eq!(health.nodes()[0].take(), Tally { requests: 6, failures: 5, micros: 0 });
+    assert_eq!(health.nodes()[0].take(), Tally::default());
+}
+
+#[test]
+fn servers_that_come_warm_up() {
+    let own = json!({"slow_start": 10});
+    let endpoints: Vec<Endpoint> = (1..=3).map(|n| endpoint(n, 1)).collect();
+    let before = looked_at(own.clone(), &endpoints[..2]);
+    assert!(before.avoided(&endpoints[..2]).cold.is_empty(), "nobody was there before the first ones");
+    let mut after = looked_at(own, &endpoints);
+    after.carry(&before);
+    assert_eq!(after.avoided(&endpoints).cold, [(2, 255)]);
+    after.set_cold(2, 100);
+    assert_eq!(after.avoided(&endpoints).cold, [(2, 100)]);
+    after.set_cold(2, 0);
+    after.readmit(0);
+    assert_eq!(after.avoided(&endpoints).cold, [(0, 255)]);
+}
