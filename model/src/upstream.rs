@@ -17,7 +17,7 @@ pub use checks::{
 };
 pub use nodes::Node;
 pub(crate) use own::schema as own_schema;
-pub use own::{AdaptiveConcurrency, Limits, Outlier, Own, Retry, RetryOn};
+pub use own::{AdaptiveConcurrency, Limits, Locality, Outlier, Own, Retry, RetryOn, Subset};
 
 /// An upstream of APISIX 3.x, on its own or inside a route, service or stream route.
 #[derive(Debug, Clone, PartialEq)]
@@ -89,6 +89,8 @@ pub enum BalancerType {
     Roundrobin,
     Chash,
     LeastConn,
+    /// Ours.
+    P2c,
     Ewma,
     /// Any other word, which APISIX stores as well and serves no request with.
     #[serde(other)]

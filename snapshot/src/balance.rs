@@ -11,6 +11,7 @@
 mod chash;
 mod ewma;
 mod least_conn;
+mod p2c;
 mod priority;
 mod roundrobin;
 mod scores;
@@ -20,6 +21,7 @@ use std::net::SocketAddr;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use sdk::Exchange;
+use sdk::vars::Var;
 use smallvec::SmallVec;
 
 use crate::health::Avoided;
@@ -29,8 +31,38 @@ pub(crate) use chash::Ring;
 pub(crate) use priority::{Tier, arrange};
 
 /// The servers that are not tried for one exchange, or not again, by index.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tried(SmallVec<[u64; 2]>);
+
+/// Servers by a part of their metadata; a request goes to those whose part is the value of a
+/// variable (`sluice.subset`).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Subset {
+    pub(crate) on: Var,
+    /// By value, the servers that do not have it.
+    pub(crate) others: HashMap<Box<[u8]>, Tried, FixedState>,
+    /// No server is better than one of another subset.
+    pub(crate) required: bool,
+}
+
+impl Subset {
+    /// The servers that a request does not go to; `None` if no server has its value.
+    fn others(&self, x: &Exchange<'_>, bytes: &mut Vec<u8>) -> Option<&Tried> {
+        bytes.clear();
+        if !self.on.write(x, bytes) {
+            return None;
+        }
+        let others = self.others.get(bytes.as_slice());
+        if bytes.capacity() > KEPT {
+            bytes.clear();
+            bytes.shrink_to(KEPT);
+        }
+        others
+    }
+}
+
+/// Memory kept for the value a subset is found by.
+const KEPT: usize = 1 << 10;
 
 /// What one worker remembers of one upstream.
 #[derive(Debug)]
@@ -41,6 +73,8 @@ pub struct BalanceState {
     changes: Option<u32>,
     /// Thousandths of retries that are left, where there is a budget.
     saved: Option<u32>,
+    /// The value a subset is found by.
+    bytes: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -51,6 +85,7 @@ enum State {
     /// Holds the bytes to hash.
     Chash(Vec<u8>),
     LeastConn(least_conn::State),
+    P2c(p2c::State),
     Ewma(ewma::State),
 }
 
@@ -60,6 +95,7 @@ impl Upstream {
         BalanceState::of(match self.policy {
             // What a single server has in flight counts once there are more (APISIX: #12217).
             Policy::LeastConn => State::LeastConn(least_conn::State::new(&self.endpoints)),
+            Policy::P2c => State::P2c(p2c::State::new(&self.endpoints)),
             _ if self.endpoints.len() < 2 => State::Single,
             Policy::RoundRobin => State::RoundRobin(roundrobin::State::new(&self.tiers, &self.endpoints)),
             Policy::Chash(_) => State::Chash(Vec::new()),
@@ -76,24 +112,52 @@ impl Upstream {
         x: &Exchange<'_>,
         now_ms: u64,
     ) -> (Option<usize>, Tried) {
-        let Some(health) = &self.health else {
-            return (self.pick(state, x, &Tried::default(), now_ms), Tried::default());
+        let avoided = self.avoided(state);
+        let Some(subset) = &self.subset else {
+            return (self.pick_warm(state, x, &avoided, now_ms), avoided);
         };
+        let mut within = avoided.clone();
+        match subset.others(x, &mut state.bytes) {
+            Some(others) => within.add(others),
+            None if subset.required => (0..self.endpoints.len()).for_each(|index| within.insert(index)),
+            None => {}
+        }
+        match self.pick_warm(state, x, &within, now_ms) {
+            // A request that may leave its subset may do so when it is tried again, too.
+            Some(index) if !subset.required => (Some(index), avoided),
+            None if !subset.required => (self.pick_warm(state, x, &avoided, now_ms), avoided),
+            picked => (picked, within),
+        }
+    }
+
+    /// The servers that are not tried at all for their health.
+    fn avoided(&self, state: &mut BalanceState) -> Tried {
+        let Some(health) = &self.health else { return Tried::default() };
         let changes = health.changes();
         if state.changes != Some(changes) {
             state.avoided = health.avoided(&self.endpoints);
             state.changes = Some(changes);
         }
-        let avoided = state.avoided.servers.clone();
+        state.avoided.servers.clone()
+    }
+
+    /// Leaves servers out that warm up, now and then.
+    fn pick_warm(
+        &self,
+        state: &mut BalanceState,
+        x: &Exchange<'_>,
+        avoided: &Tried,
+        now_ms: u64,
+    ) -> Option<usize> {
         if !state.avoided.cold.is_empty() {
             let mut fewer = avoided.clone();
             let cold = state.avoided.cold.iter().filter(|(_, cold)| fastrand::u8(..) < *cold);
             cold.for_each(|(index, _)| fewer.insert(*index as usize));
             if let Some(index) = self.pick(state, x, &fewer, now_ms) {
-                return (Some(index), avoided);
+                return Some(index);
             }
         }
-        (self.pick(state, x, &avoided, now_ms), avoided)
+        self.pick(state, x, avoided, now_ms)
     }
 
     /// Whether there is a server left for another try.
@@ -126,6 +190,7 @@ impl Upstream {
                 self.in_tiers(|at, _| self.rings.get(at)?.pick(hash, choice))
             }
             State::LeastConn(state) => self.in_tiers(|_, tier| state.pick(tier, choice)),
+            State::P2c(state) => self.in_tiers(|_, tier| state.pick(tier, choice)),
             State::Ewma(state) => {
                 state.now(now_ms);
                 self.in_tiers(|_, tier| state.pick(tier, choice))
@@ -137,7 +202,7 @@ impl Upstream {
     #[inline]
     pub fn keeps_score(&self) -> bool {
         match self.policy {
-            Policy::LeastConn => true,
+            Policy::LeastConn | Policy::P2c => true,
             Policy::Ewma => self.endpoints.len() > 1,
             _ => false,
         }
@@ -159,15 +224,17 @@ impl Upstream {
 
 impl BalanceState {
     fn of(state: State) -> BalanceState {
-        BalanceState { state, avoided: Avoided::default(), changes: None, saved: None }
+        BalanceState { state, avoided: Avoided::default(), changes: None, saved: None, bytes: Vec::new() }
     }
 
     /// A try with this server begins. The upstream may be an older version than the one the state
     /// belongs to: results of its exchanges count for the new version, too.
     #[inline]
     pub fn begin(&mut self, index: usize, addr: SocketAddr) {
-        if let State::LeastConn(state) = &mut self.state {
-            state.begin(index, addr);
+        match &mut self.state {
+            State::LeastConn(state) => state.begin(index, addr),
+            State::P2c(state) => state.begin(index, addr),
+            _ => {}
         }
     }
 
@@ -189,6 +256,7 @@ impl BalanceState {
     pub fn done(&mut self, index: usize, addr: SocketAddr, micros: u64, ok: bool) {
         match &mut self.state {
             State::LeastConn(state) => state.done(index, addr),
+            State::P2c(state) => state.done(index, addr),
             State::Ewma(state) => state.done(index, addr, micros, ok),
             _ => {}
         }
@@ -206,6 +274,7 @@ impl BalanceState {
                 state.carry(&before, &new.tiers, &new.endpoints, &Moved::new(old, new));
             }
             (State::LeastConn(state), State::LeastConn(before)) => state.carry(before),
+            (State::P2c(state), State::P2c(before)) => state.carry(before),
             (State::Ewma(state), State::Ewma(before)) => state.carry(before),
             _ => {}
         }
@@ -213,6 +282,14 @@ impl BalanceState {
 }
 
 impl Tried {
+    /// Records all of another one.
+    fn add(&mut self, others: &Tried) {
+        if others.0.len() > self.0.len() {
+            self.0.resize(others.0.len(), 0);
+        }
+        self.0.iter_mut().zip(&others.0).for_each(|(word, other)| *word |= other);
+    }
+
     /// Records a server. Allocates only for the 129th server and beyond.
     pub(crate) fn insert(&mut self, index: usize) {
         let word = index / 64;

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::balance::{HashOn, Ring, Tier, arrange};
+use crate::balance::{HashOn, Ring, Subset, Tier, arrange};
 use crate::certs::ClientTls;
 use crate::health::{Health, Statuses};
 use crate::load::Load;
@@ -38,6 +38,8 @@ pub struct Upstream {
     pub retry: Option<Box<Retry>>,
     /// Limits of what may be under way.
     pub load: Option<Box<Load>>,
+    /// Servers by a part of their metadata, where requests choose among those.
+    pub subset: Option<Box<Subset>>,
     pub(crate) tiers: Vec<Tier>,
     /// One per tier, only for consistent hashing.
     pub(crate) rings: Vec<Ring>,
@@ -52,6 +54,8 @@ pub enum Policy {
     /// Consistent hashing.
     Chash(HashOn),
     LeastConn,
+    /// Ours: the less busy of two drawn at random.
+    P2c,
     Ewma,
 }
 
@@ -86,6 +90,7 @@ impl Upstream {
             health: None,
             retry: None,
             load: None,
+            subset: None,
             tiers,
             rings,
         }

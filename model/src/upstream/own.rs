@@ -18,6 +18,29 @@ pub struct Own {
     pub retry: Option<Retry>,
     pub limits: Limits,
     pub adaptive_concurrency: Option<AdaptiveConcurrency>,
+    pub subset: Option<Subset>,
+    pub locality: Option<Locality>,
+}
+
+/// Requests go to the nodes whose metadata has the value they ask for.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Subset {
+    /// A key of the metadata of nodes.
+    pub metadata: String,
+    /// The variable whose value is asked for.
+    pub key: String,
+    /// No node is better than one of another subset.
+    #[serde(default)]
+    pub required: bool,
+}
+
+/// What share of the requests the nodes of each place get together.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Locality {
+    /// A key of the metadata of nodes.
+    pub metadata: String,
+    /// By its value; places that are not written get nothing.
+    pub weights: std::collections::BTreeMap<String, u32>,
 }
 
 /// When a node is ejected for what the traffic shows.
@@ -170,6 +193,28 @@ pub(crate) fn schema() -> Value {
             "requests": positive,
             "retries": {"type": "integer", "minimum": 0, "maximum": 1_000_000},
         })),
+        "subset": {
+            "type": "object",
+            "properties": {
+                "metadata": {"type": "string", "minLength": 1},
+                "key": {"type": "string", "minLength": 1},
+                "required": {"type": "boolean"},
+            },
+            "required": ["metadata", "key"],
+            "additionalProperties": false,
+        },
+        "locality": {
+            "type": "object",
+            "properties": {
+                "metadata": {"type": "string", "minLength": 1},
+                "weights": {
+                    "type": "object",
+                    "patternProperties": {".*": {"type": "integer", "minimum": 0, "maximum": 10_000}},
+                },
+            },
+            "required": ["metadata", "weights"],
+            "additionalProperties": false,
+        },
         "adaptive_concurrency": object(json!({
             "min": positive,
             "max": positive,

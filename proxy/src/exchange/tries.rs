@@ -92,7 +92,7 @@ impl<'u> Tries<'u> {
         let now = worker.clock.coarse_ms();
         let first = !std::mem::replace(&mut self.picked, true);
         let picked = worker.with_balance(upstream, |state| {
-            if first && upstream.health.is_some() {
+            if first && (upstream.health.is_some() || upstream.subset.is_some()) {
                 let (picked, avoided) = upstream.pick_first(state, x, now);
                 self.tried = avoided;
                 return picked;

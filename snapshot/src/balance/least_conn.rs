@@ -22,6 +22,22 @@ pub(super) struct State {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct InFlight(u32);
 
+impl InFlight {
+    pub fn count(&self) -> u32 {
+        self.0
+    }
+
+    pub fn add(&mut self) {
+        self.0 = self.0.saturating_add(1);
+    }
+
+    /// What is left.
+    pub fn sub(&mut self) -> u32 {
+        self.0 = self.0.saturating_sub(1);
+        self.0
+    }
+}
+
 impl Score for InFlight {
     fn matters(&self) -> bool {
         self.0 > 0

@@ -626,3 +626,40 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn p2c_follows_what_is_in_flight_and_leaves_out_who_was_tried() {
+    fastrand::seed(7);
+    let endpoint = |n: u8, weight: u32| Endpoint {
+        addr: SocketAddr::from(([10, 0, 0, n], 80)),
+        authority: String::new(),
+        weight,
+        priority: 0,
+    };
+    let upstream = Upstream::new(
+        "u",
+        0,
+        vec![endpoint(1, 1), endpoint(2, 1), endpoint(3, 2), endpoint(4, 0)],
+        Policy::P2c,
+    );
+    let mut probe = Probe::get("/");
+    let x = probe.exchange();
+    let mut state = upstream.state();
+    let mut busy = [0u32; 4];
+    for _ in 0..400 {
+        let index = upstream.pick(&mut state, &x, &tried(&[]), 0).unwrap();
+        state.begin(index, upstream.endpoints[index].addr);
+        busy[index] += 1;
+    }
+    assert_eq!(busy[3], 0);
+    assert!(busy[0].abs_diff(busy[1]) < 20 && busy[2].abs_diff(200) < 25, "{busy:?}");
+    assert_eq!(upstream.pick(&mut state, &x, &tried(&[0, 2]), 0), Some(1));
+    assert_eq!(upstream.pick(&mut state, &x, &tried(&[0, 1, 2]), 0), None);
+    // What is over no longer counts, and what is in flight outlives a change.
+    (0..busy[0]).for_each(|_| state.done(0, upstream.endpoints[0].addr, 0, true));
+    let mut other = Upstream::new("u", 0, vec![endpoint(1, 1), endpoint(2, 1)], Policy::P2c);
+    other.slot = 0;
+    state.carry(&upstream, &other);
+    let picks: Vec<_> = (0..20).filter_map(|_| other.pick(&mut state, &x, &tried(&[]), 0)).collect();
+    assert_eq!(picks, [0; 20]);
+}

@@ -1,5 +1,7 @@
 //! Compiles an upstream as written to one that requests can be sent to.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -10,7 +12,7 @@ use sdk::template::Template;
 use sdk::vars::Var;
 
 use super::Settings;
-use crate::balance::HashOn;
+use crate::balance::{HashOn, Subset, Tried};
 use crate::health::{Health, Statuses};
 use crate::load::Load;
 use crate::plan::Timeouts;
@@ -20,6 +22,8 @@ use crate::upstream::{Budget, Endpoint, Keepalive, PassHost, Policy, Retry, Sche
 /// what weights grow by.
 const MOST_ADDRESSES: usize = 64;
 const MOST_SCALE: u64 = 720_720;
+/// How finely the share of a place is divided among its servers.
+const PARTS: u64 = 1000;
 
 /// The upstream without its slot.
 ///
@@ -32,15 +36,25 @@ pub(super) fn upstream(
     defaults: &Settings,
 ) -> Result<Upstream, Invalid> {
     let scheme = scheme(from.scheme)?;
-    let endpoints = match &from.discovery {
+    let nodes = match &from.discovery {
         // Without name servers of its own, the registry `dns` is the names of the system.
         Some(discovery) if discovery.kind == "dns" && !defaults.registries.contains("dns") => {
-            endpoints(&[discovered(discovery, from.scheme)?], from.scheme, names)
+            Cow::Owned(vec![discovered(discovery, from.scheme)?])
         }
-        Some(discovery) => endpoints(&names.nodes(discovery), from.scheme, names),
-        None => endpoints(&from.nodes, from.scheme, names),
+        Some(discovery) => Cow::Owned(names.nodes(discovery)),
+        None => Cow::Borrowed(&from.nodes[..]),
     };
+    let own = from.own.as_deref();
+    let mut endpoints = endpoints(&nodes, from.scheme, names);
+    // As they will stand in the upstream.
+    endpoints.sort_by_key(|(endpoint, _)| std::cmp::Reverse(endpoint.priority));
+    if let Some(locality) = own.and_then(|own| own.locality.as_ref()) {
+        share_out(&mut endpoints, &nodes, locality);
+    }
+    let (endpoints, of): (Vec<Endpoint>, Vec<usize>) = endpoints.into_iter().unzip();
     let mut upstream = Upstream::new(id, 0, endpoints, policy(from)?);
+    upstream.subset =
+        own.and_then(|own| own.subset.as_ref()).map(|subset| Box::new(self::subset(subset, &nodes, &of)));
     upstream.scheme = scheme;
     upstream.pass_host = match (from.pass_host, &from.upstream_host) {
         (written::PassHost::Node, _) => PassHost::Node,
@@ -61,7 +75,6 @@ pub(super) fn upstream(
     };
     upstream.timeouts = from.timeout.map_or(defaults.timeouts, timeouts);
     let checks = from.checks.as_deref().filter(|_| defaults.health_checks);
-    let own = from.own.as_deref();
     upstream.health = Health::new(checks, own, &upstream.endpoints, &upstream.pass_host).map(Arc::new);
     if let Some(own) = own {
         upstream.retry = own.retry.as_ref().map(|retry| Box::new(self::retry(retry)));
@@ -126,10 +139,11 @@ fn policy(from: &model::Upstream) -> Result<Policy, Invalid> {
         written::BalancerType::Unknown => {
             return Err(Invalid::new("invalid balancer type")
                 .at("/type")
-                .expected("one of roundrobin, chash, least_conn, ewma"));
+                .expected("one of roundrobin, chash, least_conn, ewma, p2c"));
         }
         written::BalancerType::Roundrobin => Policy::RoundRobin,
         written::BalancerType::LeastConn => Policy::LeastConn,
+        written::BalancerType::P2c => Policy::P2c,
         written::BalancerType::Ewma => Policy::Ewma,
         written::BalancerType::Chash => {
             let key = from.key.as_deref().unwrap_or("remote_addr");
@@ -158,24 +172,66 @@ fn discovered(from: &written::Discovery, scheme: written::Scheme) -> Result<mode
     Ok(model::Node { host: host.to_owned(), port, weight: 1, priority: 0, metadata: None })
 }
 
+/// What a node's metadata says under a key.
+fn label(node: &model::Node, key: &str) -> Option<String> {
+    Some(match node.metadata.as_ref()?.get(key)? {
+        serde_json::Value::String(text) => text.clone(),
+        other => other.to_string(),
+    })
+}
+
+fn subset(from: &written::Subset, nodes: &[model::Node], of: &[usize]) -> Subset {
+    let labels: Vec<Option<String>> = of.iter().map(|&at| label(&nodes[at], &from.metadata)).collect();
+    let mut others = hashbrown::HashMap::default();
+    for value in labels.iter().flatten() {
+        let without = || {
+            let mut without = Tried::default();
+            let all = labels.iter().enumerate().filter(|(_, label)| label.as_ref() != Some(value));
+            all.for_each(|(index, _)| without.insert(index));
+            without
+        };
+        others.entry(value.as_bytes().into()).or_insert_with(without);
+    }
+    Subset { on: Var::parse(&from.key), others, required: from.required }
+}
+
+/// Gives each place its share of the requests, and each of its servers what its own weight says of that.
+fn share_out(endpoints: &mut [(Endpoint, usize)], nodes: &[model::Node], locality: &written::Locality) {
+    let place = |at: usize| label(&nodes[at], &locality.metadata).unwrap_or_default();
+    let mut sums: BTreeMap<(i64, String), u64> = BTreeMap::new();
+    for (endpoint, at) in endpoints.iter() {
+        *sums.entry((endpoint.priority, place(*at))).or_default() += u64::from(endpoint.weight);
+    }
+    for (endpoint, at) in endpoints.iter_mut() {
+        let place = place(*at);
+        let share = u64::from(locality.weights.get(&place).copied().unwrap_or(0));
+        let sum = sums.get(&(endpoint.priority, place)).copied().unwrap_or(0).max(1);
+        let weight = (share * u64::from(endpoint.weight) * PARTS).div_ceil(sum);
+        endpoint.weight = u32::try_from(weight).unwrap_or(u32::MAX);
+    }
+}
+
 /// One endpoint for each address of each node. The addresses of a node share its weight, so that its
 /// share does not depend on how many addresses its name has.
-fn endpoints(nodes: &[model::Node], scheme: written::Scheme, names: &dyn Names) -> Vec<Endpoint> {
+fn endpoints(nodes: &[model::Node], scheme: written::Scheme, names: &dyn Names) -> Vec<(Endpoint, usize)> {
     let addresses: Vec<Vec<IpAddr>> = nodes.iter().map(|node| addresses(node, names)).collect();
     let scale = scale(addresses.iter().map(Vec::len));
     let mut endpoints = Vec::with_capacity(nodes.len());
-    for (node, addresses) in nodes.iter().zip(addresses) {
+    for (at, (node, addresses)) in nodes.iter().zip(addresses).enumerate() {
         let share = u64::from(node.weight) * scale / addresses.len().max(1) as u64;
         let own = Some(node.port) == scheme.default_port();
         let authority = match node.authority() {
             full if own => full.strip_suffix(&format!(":{}", node.port)).unwrap_or(&full).to_owned(),
             full => full,
         };
-        endpoints.extend(addresses.into_iter().map(|ip| Endpoint {
-            addr: SocketAddr::new(ip, node.port),
-            authority: authority.clone(),
-            weight: u32::try_from(share).unwrap_or(u32::MAX),
-            priority: node.priority,
+        endpoints.extend(addresses.into_iter().map(|ip| {
+            let endpoint = Endpoint {
+                addr: SocketAddr::new(ip, node.port),
+                authority: authority.clone(),
+                weight: u32::try_from(share).unwrap_or(u32::MAX),
+                priority: node.priority,
+            };
+            (endpoint, at)
         }));
     }
     endpoints
@@ -255,6 +311,21 @@ mod tests {
             endpoints_of(json!({"nodes": {"[::1]:80": 7, "127.0.0.1:80": 0}})),
             ["[::1]:80 [::1] 7/0", "127.0.0.1:80 127.0.0.1 0/0"]
         );
+    }
+
+    #[test]
+    fn places_get_their_shares() {
+        let node = |host: &str, weight: u32, zone: &str| json!({"host": host, "port": 1, "weight": weight, "metadata": {"zone": zone}});
+        let nodes = json!([
+            node("10.0.0.1", 1, "a"),
+            node("10.0.0.2", 3, "a"),
+            node("10.0.0.3", 9, "b"),
+            node("10.0.0.4", 1, "c")
+        ]);
+        let locality = json!({"metadata": "zone", "weights": {"a": 80, "b": 20}});
+        let upstream = compiled(json!({"nodes": nodes, "sluice": {"locality": locality}})).unwrap();
+        let weights: Vec<u32> = upstream.endpoints.iter().map(|endpoint| endpoint.weight).collect();
+        assert_eq!(weights, [20_000, 60_000, 20_000, 0]);
     }
 
     #[test]
