@@ -16,7 +16,7 @@ fn route() -> Value {
 /// The Admin API asks the table of what is not built, and leaves out none of its rows.
 #[tokio::test]
 async fn what_is_not_built_is_refused() {
-    let api = Fixture::new();
+    let api = Fixture::over(Arc::new(Memory::default()), Config { streams: true, ..config() });
     for (effect, kind, id, value) in model::gaps::samples() {
         let path = format!("{}/{id}", kind.collection());
         let answer = api.call("PUT", &path, value.clone()).await;
@@ -156,9 +156,9 @@ async fn refusals_speak_as_apisix_does() {
         (
             "PUT",
             "upstreams/1",
-            json!({"service_name": "a", "discovery_type": "nacos"}),
+            json!({"service_name": "a", "discovery_type": "kubernetes"}),
             400,
-            "discovery nacos is not supported by this version: service discovery is done by DNS alone",
+            "discovery kubernetes is not supported by this version: that registry is not asked yet",
         ),
         ("PUT", "ssls/1", json!({}), 400, "invalid configuration: then clause did not match"),
         (
@@ -498,7 +498,7 @@ async fn objects_are_validated_without_being_written() {
     assert_eq!(
         body["errors"],
         json!([
-            {"resource_type": "routes", "error": "routes_conf_version must be a number"},
+            {"resource_type": "routes", "error": "routes_conf_version must be a number, got string"},
             {"resource_type": "routes", "resource_id": "1", "index": 0, "error": "unknown plugin [nope]"},
             {"resource_type": "routes", "resource_id": "1", "index": 1, "error": "found duplicate id 1 in routes"}
         ])
