@@ -15,7 +15,7 @@ const DEBIAN: [(&str, &str); 7] = [
     ("go", "golang-go"),
 ];
 
-const H2SPEC: &str = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1";
+const H2SPEC: &str = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible";
 
 pub fn install() -> Result<()> {
     programs()?;
@@ -29,6 +29,11 @@ fn python() -> Result<()> {
     let (stamp, text) = (folder.join("requirements.txt"), std::fs::read_to_string(&wanted)?);
     if std::fs::read_to_string(&stamp).is_ok_and(|there| there == text) {
         return Ok(());
+    }
+    if output(Command::new("python3").args(["-c", "import ensurepip, venv"])).is_err() {
+        println!("python3 cannot make virtual environments; installing python3-venv by apt-get");
+        run(&mut apt(&["update", "-qq"]))?;
+        run(&mut apt(&["install", "-y", "-qq", "--no-install-recommends", "python3-venv"]))?;
     }
     println!("installing the packages of {} into {}", wanted.display(), folder.display());
     run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;

@@ -227,12 +227,13 @@ fn own(page: &mut Page<'_>, settings: &Settings, collected: &Collected, facts: &
     }
     page.head("log_entries_waiting_bytes", "gauge", "Bytes of log entries of plugins waiting for delivery");
     page.line("log_entries_waiting_bytes", "", "", facts.entries_bytes);
-    if !facts.unseen_plugins.is_empty() {
-        let help = "Resources that configure a plugin this version does not have, and are served without it";
-        page.head("plugins_without_effect", "gauge", help);
-        for (plugin, resources) in facts.unseen_plugins {
-            page.line("plugins_without_effect", "", &format!("plugin=\"{plugin}\""), *resources as u64);
-        }
+    page.head(
+        "plugins_without_effect",
+        "gauge",
+        "Resources that configure a plugin this version does not have, and are served without it",
+    );
+    for (plugin, resources) in facts.unseen_plugins {
+        page.line("plugins_without_effect", "", &format!("plugin=\"{plugin}\""), *resources as u64);
     }
 }
 
