@@ -207,7 +207,7 @@ const fn key_of_known(text: &[u8]) -> Fingerprint {
 /// Whether two texts are one in any case of their ASCII letters.
 #[inline]
 pub(crate) fn same_in_any_case(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && Fingerprint::of(a) == Fingerprint::of(b) && same_between(a, b)
+    a.len() == b.len() && Fingerprint::of(a) == Fingerprint::of(b) && (a.len() <= 16 || same_between(a, b))
 }
 
 /// Whether two texts with one [`Fingerprint`] are one: compares what lies between the first and the last
@@ -229,7 +229,8 @@ impl Name {
             return Name::Other;
         }
         let (name, text) = Name::KNOWN[place - 1];
-        if same_between(text.as_bytes(), bytes) { name } else { Name::Other }
+        // Up to sixteen bytes the fingerprint is the whole name.
+        if key.len <= 16 || same_between(text.as_bytes(), bytes) { name } else { Name::Other }
     }
 
     /// As [`Name::from_bytes`], reading `_` as `-`: what a CGI-like origin takes the name for.
