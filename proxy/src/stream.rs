@@ -7,6 +7,7 @@
 
 mod first;
 mod forward;
+mod preread;
 pub(crate) mod tcp;
 pub(crate) mod udp;
 

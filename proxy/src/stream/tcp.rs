@@ -4,18 +4,17 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use sdk::exchange::{Body, Messages};
+use sdk::exchange::Messages;
 use sdk::stream::{Protocol, Stream};
-use sdk::{Chain, Client, Exchange, Phase, Step};
+use sdk::{Chain, Client, Exchange, Phase};
 use snapshot::Scheme;
 use snapshot::streams::{Arrival, StreamPlan};
 use wire::proxy_protocol::{self, Ends};
 
 use super::first::First;
-use super::{Outcome, StreamPort, end, forward};
+use super::{Outcome, StreamPort, end, forward, preread};
 use crate::clock::Waiter;
 use crate::exchange::fault::{Fault, FaultKind};
-use crate::exchange::phases::{guarded, in_time};
 use crate::io;
 use crate::relay::{self, Ended, Side};
 use crate::rt::Io;
@@ -188,39 +187,13 @@ async fn preread(
     waiter: &Waiter,
 ) -> Result<(), Outcome> {
     let mut cursor = 0;
-    loop {
-        let step = guarded(worker, || chain.run(Phase::Preread, &mut cursor, x)).map_err(Outcome::Failed)?;
-        let step = match step {
-            // A client that breaks off meanwhile is seen with the first byte that is to be sent to it.
-            Step::Wait => match in_time(worker, chain.wait(Phase::Preread, cursor, x)).await {
-                Ok(Step::Next) => {
-                    cursor += 1;
-                    continue;
-                }
-                waited => waited.map_err(Outcome::Failed)?,
-            },
-            step => step,
-        };
-        match step {
-            Step::Next => return Ok(()),
-            Step::Reply(reply) => return Err(Outcome::Refused(reply.status)),
-            Step::Body(wanted) if wanted > x.body_asked => {
-                while first.bytes().len() < wanted {
-                    if !first.more(io, waiter).await.map_err(Outcome::Failed)? {
-                        // The plugin sees that there is no more, as it gets less than it asked for.
-                        break;
-                    }
-                }
-                let held = std::rc::Rc::make_mut(&mut x.messages.body);
-                held.clear();
-                held.extend_from_slice(first.bytes());
-                x.body_state = Body::Whole;
-                x.body_asked = wanted;
-            }
-            // It has what it asked for, or asks for what cannot be.
-            Step::Body(_) | Step::Refuse(_) | Step::Wait => {
-                return Err(Outcome::Failed(Fault::gateway(FaultKind::BrokenStage)));
+    while let Some(wanted) = preread::wanted(worker, chain, &mut cursor, x).await? {
+        while first.bytes().len() < wanted {
+            if !first.more(io, waiter).await.map_err(Outcome::Failed)? {
+                break;
             }
         }
+        preread::show(x, first.bytes(), wanted);
     }
+    Ok(())
 }

@@ -15,18 +15,17 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use hashbrown::HashMap;
-use sdk::exchange::{Body, Messages};
+use sdk::exchange::Messages;
 use sdk::stream::{Protocol, Stream};
-use sdk::{Chain, Client, Exchange, Phase, Step};
+use sdk::{Chain, Client, Exchange, Phase};
 use snapshot::Scheme;
 use snapshot::streams::{Arrival, StreamPlan};
 
 use super::forward::choose;
-use super::{Outcome, end};
+use super::{Outcome, end, preread};
 use crate::buffers::Lent;
 use crate::clock::TICK;
 use crate::exchange::fault::{Fault, FaultKind};
-use crate::exchange::phases::{guarded, in_time};
 use crate::relay::{Ended, Side};
 use crate::rt::{self, Udp};
 use crate::worker::{Lease, Worker};
@@ -345,31 +344,9 @@ async fn preread(
     // The listener's task puts it there as soon as this one first waits.
     rt::turn().await;
     let mut cursor = 0;
-    loop {
-        let step = guarded(worker, || chain.run(Phase::Preread, &mut cursor, x)).map_err(Outcome::Failed)?;
-        let step = match step {
-            Step::Wait => match in_time(worker, chain.wait(Phase::Preread, cursor, x)).await {
-                Ok(Step::Next) => {
-                    cursor += 1;
-                    continue;
-                }
-                waited => waited.map_err(Outcome::Failed)?,
-            },
-            step => step,
-        };
-        match step {
-            Step::Next => return Ok(()),
-            Step::Reply(reply) => return Err(Outcome::Refused(reply.status)),
-            Step::Body(wanted) if wanted > x.body_asked => {
-                let held = Rc::make_mut(&mut x.messages.body);
-                held.clear();
-                held.extend_from_slice(session.waiting.borrow().first().map_or(&[], Vec::as_slice));
-                x.body_state = Body::Whole;
-                x.body_asked = wanted;
-            }
-            Step::Body(_) | Step::Refuse(_) | Step::Wait => {
-                return Err(Outcome::Failed(Fault::gateway(FaultKind::BrokenStage)));
-            }
-        }
+    while let Some(wanted) = preread::wanted(worker, chain, &mut cursor, x).await? {
+        let waiting = session.waiting.borrow();
+        preread::show(x, waiting.first().map_or(&[], Vec::as_slice), wanted);
     }
+    Ok(())
 }
