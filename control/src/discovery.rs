@@ -19,6 +19,9 @@ use tokio::sync::{mpsc, watch};
 /// How soon a registry that failed is asked again, at first and at last.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(30);
+/// How long a question goes on when other services are wanted meanwhile. Without it, a configuration that
+/// changes more often than the registry answers would never hear of new nodes.
+const GRACE: Duration = Duration::from_millis(500);
 /// However short a registry says its answer holds.
 const SHORTEST: Duration = Duration::from_millis(50);
 /// Nodes of one service that are taken.
@@ -47,7 +50,7 @@ pub trait Discovery: Send + Sync + fmt::Debug {
     fn id(&self, service: &Service) -> String;
 
     /// Asks for what is known now; a registry that can tell of changes may take its time, as long as
-    /// nothing changes. The future is dropped when other services are wanted. The error is for people.
+    /// nothing changes. The future is dropped soon after other services are wanted. The error is for people.
     fn ask<'a>(&'a self, wanted: &'a BTreeSet<Service>) -> Asking<'a>;
 
     /// What `/v1/discovery/{type}/dump` shows.
@@ -236,24 +239,36 @@ async fn follow(
     let mut failures: u32 = 0;
     loop {
         let services = wanted.borrow_and_update().clone();
-        let pause = tokio::select! {
-            changed = wanted.changed() => match changed {
+        if services.is_empty() {
+            match wanted.changed().await {
                 Ok(()) => continue,
                 Err(_) => return,
-            },
-            answer = source.ask(&services), if !services.is_empty() => match answer {
-                Ok(found) => {
-                    failures = 0;
-                    let pause = found.pause.max(SHORTEST);
-                    known.take(source.kind(), found, &services, &tell);
-                    pause
+            }
+        }
+        let mut asking = source.ask(&services);
+        let answer = tokio::select! {
+            answer = &mut asking => Some(answer),
+            changed = wanted.changed() => {
+                if changed.is_err() {
+                    return;
                 }
-                Err(error) => {
-                    known.failed(source.kind(), error);
-                    failures = failures.saturating_add(1);
-                    FIRST_RETRY.saturating_mul(1 << failures.min(16).saturating_sub(1)).min(LAST_RETRY)
-                }
-            },
+                wanted.mark_changed();
+                tokio::time::timeout(GRACE, asking).await.ok()
+            }
+        };
+        let pause = match answer {
+            None => continue,
+            Some(Ok(found)) => {
+                failures = 0;
+                let pause = found.pause.max(SHORTEST);
+                known.take(source.kind(), found, &services, &tell);
+                pause
+            }
+            Some(Err(error)) => {
+                known.failed(source.kind(), error);
+                failures = failures.saturating_add(1);
+                FIRST_RETRY.saturating_mul(1 << failures.min(16).saturating_sub(1)).min(LAST_RETRY)
+            }
         };
         // What is wanted anew is asked for at once.
         let _ = tokio::time::timeout(pause, wanted.changed()).await.map(|_| wanted.mark_changed());
@@ -292,6 +307,8 @@ mod tests {
     struct Script {
         asked: AtomicUsize,
         answers: Mutex<Vec<Result<Found, String>>>,
+        /// How long each answer takes.
+        takes: Duration,
     }
 
     impl Discovery for Script {
@@ -305,7 +322,10 @@ mod tests {
             let at = self.asked.fetch_add(1, Ordering::Relaxed);
             let answers = self.answers.lock().unwrap();
             let answer = answers.get(at).or(answers.last()).unwrap().clone();
-            Box::pin(async move { answer })
+            Box::pin(async move {
+                tokio::time::sleep(self.takes).await;
+                answer
+            })
         }
         fn dump(&self, services: &BTreeMap<String, Vec<Node>>) -> Value {
             dump(&Value::Null, services)
@@ -376,5 +396,17 @@ mod tests {
         registries.changed().await;
         assert_eq!(registries.changed().await, service("b").key());
         assert_eq!((ports(&known, "a"), ports(&known, "b")), (vec![1], vec![3]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_heard_while_the_configuration_changes_all_the_time() {
+        let script = Arc::new(Script { takes: GRACE / 2, ..Script::default() });
+        *script.answers.lock().unwrap() = vec![found(&[("a", 1)], true)];
+        let mut registries = Registries::new(vec![script]);
+        for other in 0..20 {
+            registries.want(&[service("a").key(), service(&other.to_string()).key()].into());
+            tokio::time::sleep(GRACE / 5).await;
+        }
+        assert_eq!(ports(&registries.known(), "a"), [1]);
     }
 }
