@@ -21,6 +21,7 @@ use futures_util::stream::FuturesUnordered;
 use model::Key;
 use model::upstream::Active;
 use snapshot::Watched;
+use snapshot::certs::ClientTls;
 use snapshot::health::{Probed, Target};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -53,7 +54,8 @@ pub type Probing = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 /// Somebody who can probe a server.
 pub trait Ask: Send + Sync + fmt::Debug {
-    fn ask(&self, active: &Active, target: &Target) -> Probing;
+    /// `tls` is there for probes of the type `https`.
+    fn ask(&self, active: &Active, target: &Target, tls: Option<&ClientTls>) -> Probing;
 }
 
 /// Looks at what a [`Prober`] has found, from any thread.
@@ -69,6 +71,9 @@ pub struct Prober {
     under_way: FuturesUnordered<Answering>,
     cares: bool,
 }
+
+/// A probe that may start.
+type Begun = (Key, Active, Arc<Target>, Option<Arc<ClientTls>>);
 
 type Answering = Pin<Box<dyn Future<Output = (Key, u64, Outcome, Duration)> + Send>>;
 
@@ -198,8 +203,8 @@ impl Prober {
                 Some(_) => {}
             }
             let (_, number) = state.due.pop_first()?;
-            let Some((key, active, target)) = state.begin(number) else { continue };
-            let asking = self.source.ask(&active, &target);
+            let Some((key, active, target, tls)) = state.begin(number) else { continue };
+            let asking = self.source.ask(&active, &target, tls.as_deref());
             self.under_way.push(Box::pin(async move {
                 let began = Instant::now();
                 let outcome = asking.await;
@@ -221,7 +226,8 @@ impl State {
             let key = &upstream.key;
             let old = before.remove(key);
             // A new rhythm, or something else that is asked, counts from now on.
-            let afresh = old.as_ref().is_none_or(|old| old.active() != active(upstream));
+            let afresh =
+                old.as_ref().is_none_or(|old| old.active() != active(upstream) || old.tls() != tls(upstream));
             let Checked { numbers: had, running, waiting, .. } =
                 old.unwrap_or_else(|| Checked::new(upstream));
             let mut known: HashMap<*const Target, u64> = had
@@ -277,7 +283,7 @@ impl State {
     }
 
     /// What to probe, unless the upstream has as many probes under way as it may: then it waits.
-    fn begin(&mut self, number: u64) -> Option<(Key, Active, Arc<Target>)> {
+    fn begin(&mut self, number: u64) -> Option<Begun> {
         let watched = self.watched.get_mut(&number)?;
         watched.due = None;
         watched.is_busy = true;
@@ -289,7 +295,8 @@ impl State {
         }
         let active = active.clone();
         checked.running += 1;
-        Some((watched.key.clone(), active, watched.target.clone()))
+        let tls = checked.upstream.health.as_ref().and_then(|health| health.probe_tls().cloned());
+        Some((watched.key.clone(), active, watched.target.clone(), tls))
     }
 
     /// A probe has come back: counts it, remembers it, and plans the next one.
@@ -370,6 +377,14 @@ impl Checked {
     fn active(&self) -> Option<&Active> {
         active(&self.upstream)
     }
+
+    fn tls(&self) -> Option<&Arc<ClientTls>> {
+        tls(&self.upstream)
+    }
+}
+
+fn tls(upstream: &Watched) -> Option<&Arc<ClientTls>> {
+    upstream.health.as_ref()?.probe_tls()
 }
 
 fn active(upstream: &Watched) -> Option<&Active> {

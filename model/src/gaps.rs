@@ -44,8 +44,6 @@ pub enum Ask {
     Kind(Kind),
     /// A field of these kinds that is there and not null.
     Field(&'static [Kind], &'static str),
-    /// Probes of this type, for the nodes of an upstream, wherever that is written.
-    Probes(&'static str),
     /// One of these values of a field of an upstream.
     UpstreamValue(&'static str, &'static [&'static str]),
     /// Any value but these of a field of an upstream.
@@ -124,13 +122,6 @@ pub const DISCOVERY: &Gap = &Gap {
     asked_by: &[Ask::UpstreamOther("discovery_type", &["dns", "consul", "consul_kv", "eureka", "nacos"])],
 };
 
-pub const HTTPS_PROBES: &Gap = &Gap {
-    why: "probes are not sent over TLS yet",
-    hint: "the probe is a connection without a request, as for `tcp`",
-    effect: Effect::Ignored,
-    asked_by: &[Ask::Probes("https")],
-};
-
 pub const ETCD: &Gap = &Gap { why: "etcd is not used yet", hint: "", effect: Effect::Ignored, asked_by: &[] };
 
 pub const ADMIN_HTTPS: &Gap = &Gap {
@@ -169,7 +160,6 @@ pub const ALL: &[&Gap] = &[
     TLS_TO_LOG_SERVERS,
     LUA,
     DISCOVERY,
-    HTTPS_PROBES,
     ETCD,
     ADMIN_HTTPS,
     DASHBOARD,
@@ -232,12 +222,6 @@ impl Ask {
             Ask::Kind(asking) if asking == kind => found.push(self.invalid(gap, String::new(), None)),
             Ask::Field(kinds, name) if kinds.contains(&kind) && there(value, name).is_some() => {
                 found.push(self.invalid(gap, format!("/{name}"), None));
-            }
-            Ask::Probes(sort) => {
-                let Some((upstream, place)) = upstream(kind, value) else { return };
-                if upstream.pointer("/checks/active/type").and_then(Value::as_str) == Some(sort) {
-                    found.push(self.invalid(gap, format!("{place}/checks/active/type"), Some(sort)));
-                }
             }
             Ask::UpstreamValue(name, _) | Ask::UpstreamOther(name, _) => {
                 let Some((upstream, place)) = upstream(kind, value) else { return };
@@ -313,9 +297,6 @@ impl Ask {
                 Invalid::new(format!("`{field}` of {plugin} is not supported: {why}"))
             }
             Ask::Field(_, name) => Invalid::new(format!("{name} is not supported: {why}")),
-            Ask::Probes(sort) => {
-                Invalid::new(format!("checks of type {sort} are weaker than written: {why}"))
-            }
         };
         invalid = invalid.at(pointer);
         if let Ask::UpstreamOther(_, values) = self {
@@ -413,10 +394,6 @@ pub fn samples() -> Vec<(Effect, Kind, &'static str, Value)> {
                         };
                         add(gap.effect, *kind, value);
                     }
-                }
-                Ask::Probes(sort) => {
-                    let value = json!({"active": {"type": sort}});
-                    in_upstreams("checks", value).into_iter().for_each(|(kind, v)| add(gap.effect, kind, v));
                 }
                 Ask::UpstreamValue(name, values) => {
                     for value in values {

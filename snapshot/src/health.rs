@@ -22,6 +22,7 @@ use std::time::Duration;
 use model::upstream::{Active, Checks, Outlier, Own};
 
 use crate::balance::Tried;
+use crate::certs::ClientTls;
 use crate::upstream::{Endpoint, PassHost};
 pub use node::{Node, Reason, Tally};
 
@@ -35,6 +36,8 @@ pub struct Health {
     nodes: Box<[Arc<Node>]>,
     /// Changes of verdicts, over all versions.
     changes: Arc<AtomicU32>,
+    /// How probes of the type `https` speak TLS.
+    probe_tls: Option<Arc<ClientTls>>,
 }
 
 /// `checks`, as APISIX has them.
@@ -153,7 +156,18 @@ impl Health {
             slow_start,
             nodes: nodes.collect(),
             changes: Arc::default(),
+            probe_tls: None,
         })
+    }
+
+    /// Sets how probes of the type `https` speak TLS.
+    pub(crate) fn set_probe_tls(&mut self, tls: Option<Arc<ClientTls>>) {
+        self.probe_tls = tls;
+    }
+
+    /// How probes of the type `https` speak TLS.
+    pub fn probe_tls(&self) -> Option<&Arc<ClientTls>> {
+        self.probe_tls.as_ref()
     }
 
     /// Goes on from what the version before knew.
@@ -388,6 +402,7 @@ impl PartialEq for Health {
         self.checks == other.checks
             && self.outlier == other.outlier
             && self.slow_start == other.slow_start
+            && self.probe_tls == other.probe_tls
             && self.nodes.len() == other.nodes.len()
             && self.nodes.iter().zip(&other.nodes).all(|(a, b)| a.addr == b.addr)
     }

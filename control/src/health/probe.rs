@@ -1,15 +1,18 @@
 //! One probe of one server.
 //!
-//! As little as will do: connect, send a request, read the first line of the answer, close. All of it
-//! has one time-out, so that a server that does a little now and then is no healthier for it.
+//! As little as will do: connect, shake hands where it is `https`, send a request, read the first line of
+//! the answer, close. All of it has one time-out, so that a server that does a little now and then is no healthier for it.
 
 use std::io;
 use std::time::Duration;
 
 use model::upstream::{Active, CheckType};
+use snapshot::certs::ClientTls;
 use snapshot::health::{Probed, Target};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::{Ask, Outcome, Probing};
 
@@ -21,18 +24,23 @@ const MOST_LINE: usize = 1024;
 pub struct Network {}
 
 impl Ask for Network {
-    fn ask(&self, active: &Active, target: &Target) -> Probing {
+    fn ask(&self, active: &Active, target: &Target, tls: Option<&ClientTls>) -> Probing {
         let (addr, timeout) = (target.addr, active.timeout.max(Duration::from_millis(1)));
         let request = match active.kind {
-            CheckType::Tcp | CheckType::Https => None,
-            CheckType::Http => Some(request(active, target)),
+            CheckType::Tcp => None,
+            CheckType::Http | CheckType::Https => Some(request(active, target)),
         };
+        let tls = tls.map(|tls| (TlsConnector::from(tls.without_sessions()), server_name(target)));
         Box::pin(async move {
             let probing = async {
                 let mut stream = TcpStream::connect(addr).await?;
-                match request {
-                    None => Ok(None),
-                    Some(request) => ask(&mut stream, &request).await.map(Some),
+                match (request, tls) {
+                    (None, _) => Ok(None),
+                    (Some(request), None) => ask(&mut stream, &request).await.map(Some),
+                    (Some(request), Some((connector, name))) => {
+                        let mut stream = connector.connect(name, stream).await?;
+                        ask(&mut stream, &request).await.map(Some)
+                    }
                 }
             };
             match tokio::time::timeout(timeout, probing).await {
@@ -63,7 +71,19 @@ fn is_ours(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| short.iter().any(|errno| errno.raw_os_error() == code))
 }
 
+/// The name that a server is asked for and has to have: that of the `Host` it gets, without its port. What
+/// is no name leaves the address, which is not sent.
+fn server_name(target: &Target) -> ServerName<'static> {
+    let text = target.host_header.as_deref().unwrap_or(&target.hostname);
+    let host = sdk::build::split_authority(text, 443).map_or(text, |(host, _)| host);
+    let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+    ServerName::try_from(host).unwrap_or_else(|_| target.addr.ip().into())
+}
+
 fn words(error: &io::Error) -> String {
+    if let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<tokio_rustls::rustls::Error>()) {
+        return format!("TLS: {tls}");
+    }
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
         io::ErrorKind::ConnectionReset => "connection reset".to_owned(),
@@ -78,9 +98,12 @@ async fn ask(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), request: &[u8])
     let mut line = Vec::with_capacity(128);
     let mut piece = [0; 256];
     while line.len() < MOST_LINE && !line.contains(&b'\n') {
-        match stream.read(&mut piece).await? {
-            0 => break,
-            count => line.extend_from_slice(&piece[..count]),
+        match stream.read(&mut piece).await {
+            Ok(0) => break,
+            Ok(count) => line.extend_from_slice(&piece[..count]),
+            // Many close without a word in TLS.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
+            Err(error) => return Err(error),
         }
     }
     if line.is_empty() {
@@ -226,7 +249,7 @@ mod tests {
             }
         });
         let active = active(json!({"type": kind, "timeout": if says.is_none() { 0.05 } else { 10.0 }}));
-        Network::default().ask(&active, &target_at(addr)).await.probed
+        Network::default().ask(&active, &target_at(addr), None).await.probed
     }
 
     #[tokio::test]
@@ -247,7 +270,8 @@ mod tests {
         let addr = listener.local_addr().unwrap();
         drop(listener);
         for kind in ["http", "tcp"] {
-            let outcome = Network::default().ask(&active(json!({"type": kind})), &target_at(addr)).await;
+            let outcome =
+                Network::default().ask(&active(json!({"type": kind})), &target_at(addr), None).await;
             assert_eq!(outcome, super::outcome(Probed::Failed, "connection refused"));
         }
     }

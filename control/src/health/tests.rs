@@ -44,7 +44,7 @@ struct Servers {
 }
 
 impl Ask for Servers {
-    fn ask(&self, _: &Active, target: &Target) -> Probing {
+    fn ask(&self, _: &Active, target: &Target, _: Option<&ClientTls>) -> Probing {
         let began = *self.began.lock().unwrap().get_or_insert_with(Instant::now);
         self.asked.lock().unwrap().push((began.elapsed(), target.addr));
         let probed = self.answers.lock().unwrap().get(&target.addr).copied().unwrap_or(Probed::Connected);
@@ -191,7 +191,7 @@ async fn our_own_shortage_is_no_verdict() {
     #[derive(Debug)]
     struct Short;
     impl Ask for Short {
-        fn ask(&self, _: &Active, _: &Target) -> Probing {
+        fn ask(&self, _: &Active, _: &Target, _: Option<&ClientTls>) -> Probing {
             Box::pin(async { Outcome { probed: None, words: "not probed".to_owned() } })
         }
     }

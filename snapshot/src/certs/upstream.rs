@@ -52,6 +52,11 @@ impl ClientTls {
         &self.identity
     }
 
+    /// For connections that resume no sessions.
+    pub fn without_sessions(&self) -> Arc<ClientConfig> {
+        self.config.clone()
+    }
+
     /// For one worker, which resumes so many sessions of its own.
     pub fn for_worker(&self, h2: bool, sessions: usize) -> Arc<ClientConfig> {
         let mut config = ClientConfig::clone(&self.config);

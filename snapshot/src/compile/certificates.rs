@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use model::upstream::CheckType;
 use model::{CertificatePair, Entry, Invalid, Key, Kind, Resource, Ssl, SslType, upstream as written};
 use rustls::sign::CertifiedKey;
 use sdk::pattern::Pattern;
@@ -147,8 +148,23 @@ impl Compiler {
         if !matches!(from.scheme, written::Scheme::Https | written::Scheme::Grpcs | written::Scheme::Tls) {
             return Ok(None);
         }
-        let settings = &self.settings.tls;
-        let Some(tls) = &from.tls else { return Ok(Some(settings.common.trusting.clone())) };
+        let verify = from.tls.as_ref().is_some_and(|tls| tls.verify);
+        self.client_tls(from.tls.as_deref(), verify).map(Some)
+    }
+
+    /// How probes of an upstream speak TLS: with its client certificate and its authorities; whether they
+    /// verify servers is for `checks` to say.
+    pub(super) fn probe_tls(&self, from: &model::Upstream) -> Result<Option<Arc<ClientTls>>, Invalid> {
+        let active = from.checks.as_ref().map(|checks| &checks.active);
+        let Some(active) = active.filter(|active| active.kind == CheckType::Https) else { return Ok(None) };
+        self.client_tls(from.tls.as_deref(), active.https_verify_certificate).map(Some)
+    }
+
+    /// How TLS is spoken with these settings.
+    fn client_tls(&self, tls: Option<&written::Tls>, verify: bool) -> Result<Arc<ClientTls>, Invalid> {
+        let common = &self.settings.tls.common;
+        let default = written::Tls::default();
+        let tls = tls.unwrap_or(&default);
         let certificate = match (&tls.client_cert_id, &tls.client_cert, &tls.client_key) {
             (Some(id), _, _) => Some(self.client_certificate(id)?),
             (None, Some(cert), Some(key)) => {
@@ -160,25 +176,25 @@ impl Compiler {
             }
             _ => None,
         };
-        let trusted = match (&tls.ca, tls.verify) {
+        let trusted = match (&tls.ca, verify) {
             (_, false) => None,
-            (None, true) => Some(settings.common.trusted.clone()),
+            (None, true) => Some(common.trusted.clone()),
             (Some(ca), true) => {
                 let ca = self.text(ca).map_err(|invalid| invalid.at("/tls/ca"))?;
                 let found = certs::certificates(&ca).map_err(|invalid| invalid.at("/tls/ca"))?;
                 Some(Arc::new(Authorities::new(found)))
             }
         };
-        Ok(Some(match (certificate, trusted) {
-            (None, None) => settings.common.trusting.clone(),
-            (None, Some(_)) if tls.ca.is_none() => settings.common.verifying.clone(),
+        Ok(match (certificate, trusted) {
+            (None, None) => common.trusting.clone(),
+            (None, Some(_)) if tls.ca.is_none() => common.verifying.clone(),
             (certificate, trusted) => {
-                let made = ClientTls::new(trusted, certificate, &settings.common.provider);
+                let made = ClientTls::new(trusted, certificate, &common.provider);
                 Arc::new(made.map_err(|error| {
                     Invalid::new(format!("it cannot be used for TLS: {error}")).at("/tls")
                 })?)
             }
-        }))
+        })
     }
 
     fn client_certificate(&self, id: &str) -> Result<Arc<CertifiedKey>, Invalid> {

@@ -101,7 +101,10 @@ impl Compiler {
         written: &model::Upstream,
         names: &dyn Names,
     ) -> Result<Upstream, Invalid> {
-        let upstream = upstream::upstream(id, written, names, &self.settings)?;
+        let mut upstream = upstream::upstream(id, written, names, &self.settings)?;
+        if let Some(health) = upstream.health.as_mut().and_then(Arc::get_mut) {
+            health.set_probe_tls(self.probe_tls(written)?);
+        }
         Ok(Upstream { tls: self.upstream_tls(written)?, ..upstream })
     }
 
