@@ -16,7 +16,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
 use crate::patience::Patience;
@@ -147,10 +147,13 @@ where
     run(listener, limits, Open(handler)).await;
 }
 
-/// Serves for as long as the runtime lives.
+/// Serves for as long as the runtime lives. Where the task is ended before, connections that exist
+/// end with the request they are at.
 pub(crate) async fn run(listener: TcpListener, limits: Limits, service: impl Service) {
     let places = Arc::new(Semaphore::new(limits.connections));
     let few = Arc::new(Semaphore::new(limits.strangers));
+    // Dropped with this task.
+    let (_serving, ended) = watch::channel(());
     loop {
         // Never closed, so this does not fail.
         let Ok(place) = places.clone().acquire_owned().await else { return };
@@ -163,7 +166,14 @@ pub(crate) async fn run(listener: TcpListener, limits: Limits, service: impl Ser
                     false => few.clone().try_acquire_owned().ok(),
                 };
                 if let Some(place) = place {
-                    tokio::spawn(connection(stream, peer, limits.clone(), service.clone(), place));
+                    tokio::spawn(connection(
+                        stream,
+                        peer,
+                        limits.clone(),
+                        service.clone(),
+                        place,
+                        ended.clone(),
+                    ));
                 }
             }
             Err(error) => {
@@ -181,6 +191,7 @@ async fn connection(
     limits: Limits,
     service: impl Service,
     place: OwnedSemaphorePermit,
+    mut ended: watch::Receiver<()>,
 ) {
     // An answer is one write; nothing is gained by waiting for more.
     let _ = stream.set_nodelay(true);
@@ -195,10 +206,16 @@ async fn connection(
         .max_buf_size(SMALL)
         .serve_connection(TokioIo::new(Patience::new(stream, limits.send)), answer);
     let mut serving = pin!(serving);
-    let served = match timeout(limits.connection, serving.as_mut()).await {
-        Ok(served) => served,
-        Err(_) => {
-            tracing::debug!(%peer, "a connection is closed for its age");
+    let last = async {
+        tokio::select! {
+            () = tokio::time::sleep(limits.connection) => "a connection is closed for its age",
+            _ = ended.changed() => "a connection is closed as nobody listens any more",
+        }
+    };
+    let served = tokio::select! {
+        served = serving.as_mut() => served,
+        why = last => {
+            tracing::debug!(%peer, "{why}");
             serving.as_mut().graceful_shutdown();
             timeout(limits.body, serving).await.unwrap_or(Ok(()))
         }

@@ -357,9 +357,27 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// A follower that falls far behind gets a `Reset` again instead of what it missed.
     fn watch(&self) -> Changes;
 
+    /// Lets another process have what only one at a time may hold; `None` if there is no such thing.
+    /// Writes wait until it is known what comes of it.
+    fn release(&self) -> Answer<'_, Option<Released>> {
+        Box::pin(async { Ok(None) })
+    }
+
     /// Whether [`write`](Store::write) can work at all.
     fn writable(&self) -> bool {
         true
+    }
+}
+
+/// A store that another process may open. Dropped, it is taken back.
+#[derive(Debug)]
+pub struct Released(std::sync::mpsc::Sender<()>);
+
+impl Released {
+    /// The other process keeps it. What waits here to be written is refused, as is all that comes later.
+    pub fn hand_over(self) {
+        // An error means that the store has stopped.
+        let _ = self.0.send(());
     }
 }
 

@@ -17,7 +17,7 @@ use clap::{CommandFactory, Parser, Subcommand};
         sluice check conf               reports what is wrong in the files, and where\n  \
         sluice status conf              what the instance started with conf serves\n\n\
         Signals: TERM and INT stop quickly, QUIT drains first, HUP rereads the files, USR1 reopens the\n  \
-        log files."
+        log files, USR2 starts the binary anew and hands over to it."
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -48,6 +48,8 @@ pub enum Command {
     },
     /// Makes the running instance reread its files, as SIGHUP does, and reports the outcome
     Reload(Files),
+    /// Has the running instance start its binary anew, as SIGUSR2 does, and hand over to it: no connection is lost
+    Upgrade(Files),
     /// Writes the resources of a store as an apisix.yaml, including the keys of consumers
     Export {
         #[command(flatten)]

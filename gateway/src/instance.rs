@@ -5,9 +5,10 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::cli::Files;
@@ -19,6 +20,8 @@ pub mod revisions;
 
 /// How long an instance may take to accept, and between two pieces of its answer.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// Between two looks whether somebody has taken over.
+const LOOK: Duration = Duration::from_millis(50);
 /// The largest answer taken.
 const MOST: u64 = 512 << 20;
 
@@ -51,6 +54,51 @@ pub fn reload(files: &Files) -> anyhow::Result<bool> {
         _ => say::err(format_args!("error: {}", told("error_msg").unwrap_or(body))),
     }
     Ok(code == 200)
+}
+
+/// `sluice upgrade`: the instance starts its binary anew and leaves all to it. False if that came to
+/// nothing.
+///
+/// # Errors
+/// Nobody there, or somebody else.
+pub fn upgrade(files: &Files) -> anyhow::Result<bool> {
+    let Some(found) = read(files) else { return Ok(false) };
+    let (address, before) = running(&found)?;
+    let process = |status: &Value| status.get("pid").and_then(Value::as_i64);
+    let failed = |status: &Value| status.pointer("/upgrades/failed").and_then(Value::as_u64);
+    let pid = process(&before).and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+    let (Some(pid), Some(failures)) = (pid, failed(&before)) else {
+        bail!("the running version cannot be upgraded while it runs: stop it and start the new one");
+    };
+    kill_process(pid, Signal::USR2).with_context(|| {
+        format!(
+            "cannot signal process {}: this must run where it runs, as its user or root",
+            pid.as_raw_nonzero()
+        )
+    })?;
+    let until = Instant::now() + found.boot.upgrade_timeout + PATIENCE;
+    while Instant::now() < until {
+        std::thread::sleep(LOOK);
+        // It may be between the two.
+        let Ok((_, now)) = running(&found) else { continue };
+        if process(&now) != process(&before) {
+            let text =
+                |name: &str| now.get(name).map(|it| it.to_string().replace('"', "")).unwrap_or_default();
+            say::out(format_args!(
+                "sluice {}, process {}, has taken over; process {} finishes what it has begun",
+                text("version"),
+                text("pid"),
+                pid.as_raw_nonzero()
+            ));
+            return Ok(true);
+        }
+        if failed(&now) > Some(failures) {
+            let why = now.pointer("/upgrades/last_error").and_then(Value::as_str).unwrap_or_default();
+            say::err(format_args!("error: {why}\n  help: the old process goes on"));
+            return Ok(false);
+        }
+    }
+    bail!("process {} on {address} does not hand over; its error log may say why", pid.as_raw_nonzero())
 }
 
 /// The files, or what is wrong with them, told.

@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use proxy::{Stage, Watch, Workers};
+use proxy::{Stage, Watch};
 use rustix::process::Signal as Raw;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::upgrade::Upgrade;
 
 /// How long TERM and INT wait for requests in flight. QUIT waits for `worker_shutdown_timeout`.
 const QUICK: Duration = Duration::from_secs(10);
 
-/// Signals that would end the process by default and mean nothing to it. USR2 is nginx's call for
-/// an upgrade of the program, which is not served yet.
-const IGNORED: [(Raw, &str); 7] = [
-    (Raw::USR2, "USR2 (upgrading a running process is not supported yet)"),
+/// Signals that would end the process by default and mean nothing to it.
+const IGNORED: [(Raw, &str); 6] = [
     (Raw::ALARM, "ALRM"),
     (Raw::VTALARM, "VTALRM"),
     (Raw::PROF, "PROF"),
@@ -27,6 +27,17 @@ pub struct Signals {
     int: Signal,
     quit: Signal,
     hup: Signal,
+    usr2: Signal,
+}
+
+/// What somebody wants.
+enum Wish {
+    /// An end, within so long.
+    End(Duration),
+    Reload,
+    Upgrade,
+    /// No worker is left.
+    NobodyLeft,
 }
 
 impl Signals {
@@ -51,30 +62,77 @@ impl Signals {
             int: signal(SignalKind::interrupt())?,
             quit: signal(SignalKind::quit())?,
             hup: signal(SignalKind::hangup())?,
+            usr2: signal(SignalKind::user_defined2())?,
         })
     }
 
+    async fn wish(&mut self, watchman: &mut Watchman, drain: Duration) -> Wish {
+        loop {
+            tokio::select! {
+                _ = self.term.recv() => return Wish::End(QUICK),
+                _ = self.int.recv() => return Wish::End(QUICK),
+                _ = self.quit.recv() => return Wish::End(drain),
+                _ = self.hup.recv() => return Wish::Reload,
+                _ = self.usr2.recv() => return Wish::Upgrade,
+                nobody_left = watchman.look() => if nobody_left {
+                    return Wish::NobodyLeft;
+                }
+            }
+        }
+    }
+
+    /// Tries to hand over to a new process. What else is wished meanwhile, unless it is that.
+    async fn upgrade(
+        &mut self,
+        watchman: &mut Watchman,
+        drain: Duration,
+        upgrade: &mut Upgrade<'_>,
+        reload: &mut impl AsyncFnMut(),
+    ) -> Upgraded {
+        let mut upgrading = std::pin::pin!(upgrade.run());
+        loop {
+            tokio::select! {
+                done = &mut upgrading => return if done { Upgraded::Done } else { Upgraded::Failed },
+                wish = self.wish(watchman, drain) => match wish {
+                    Wish::Upgrade => tracing::warn!("an upgrade is under way already"),
+                    Wish::Reload => reload().await,
+                    end @ (Wish::End(_) | Wish::NobodyLeft) => return Upgraded::Given(end),
+                }
+            }
+        }
+    }
+
     /// Serves until a signal ends it and all workers have stopped, or until none is left. HUP calls
-    /// `reload`.
+    /// `reload`; USR2 has another process take over.
     ///
     /// # Errors
     /// Which worker did not live as long as it should have.
     pub async fn run(
         mut self,
-        workers: &Workers,
+        mut upgrade: Upgrade<'_>,
         drain: Duration,
         mut reload: impl AsyncFnMut(),
     ) -> anyhow::Result<()> {
+        let workers = upgrade.workers;
         let mut watchman = Watchman::new(workers.watch().clone());
+        let mut stage = Stage::Drain;
         let patience = loop {
-            tokio::select! {
-                _ = self.term.recv() => break Some(QUICK),
-                _ = self.int.recv() => break Some(QUICK),
-                _ = self.quit.recv() => break Some(drain),
-                _ = self.hup.recv() => reload().await,
-                nobody_left = watchman.look() => if nobody_left {
-                    break None;
-                }
+            let mut wish = self.wish(&mut watchman, drain).await;
+            if let Wish::Upgrade = wish {
+                wish = match self.upgrade(&mut watchman, drain, &mut upgrade, &mut reload).await {
+                    Upgraded::Done => {
+                        stage = Stage::HandOver;
+                        Wish::End(drain)
+                    }
+                    Upgraded::Failed => continue,
+                    Upgraded::Given(wish) => wish,
+                };
+            }
+            match wish {
+                Wish::End(patience) => break Some(patience),
+                Wish::NobodyLeft => break None,
+                Wish::Reload => reload().await,
+                Wish::Upgrade => {}
             }
         };
         let Some(patience) = patience else {
@@ -85,7 +143,7 @@ impl Signals {
             "stopping: no new connections, at most {} s for requests in flight",
             patience.as_secs()
         );
-        workers.set_stage(Stage::Drain);
+        workers.set_stage(stage);
         let end = tokio::time::Instant::now() + patience;
         while !workers.finished() {
             tokio::select! {
@@ -105,6 +163,14 @@ impl Signals {
         }
         watchman.verdict()
     }
+}
+
+/// What became of an upgrade.
+enum Upgraded {
+    Done,
+    Failed,
+    /// It was given up for this.
+    Given(Wish),
 }
 
 /// Time between two looks at the workers.

@@ -1,11 +1,13 @@
 //! The listeners for traffic that the boot file asks for.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 
 use anyhow::anyhow;
 use model::boot::{Boot, Role};
 use proxy::{Listener, StreamPort, Traffic, Versions, Workers};
+
+use crate::upgrade::Inherited;
 
 /// A listener, and what is known of it besides.
 struct Wanted {
@@ -87,15 +89,28 @@ pub fn open(
     boot: &Boot,
     settings: &mut proxy::Settings,
     workers: usize,
-) -> anyhow::Result<Vec<Vec<std::net::TcpListener>>> {
+    inherited: &mut Inherited,
+) -> anyhow::Result<Vec<Vec<TcpListener>>> {
     let mut all: Vec<Vec<std::net::TcpListener>> = (0..workers).map(|_| Vec::new()).collect();
     for Wanted { listener, optional, setting } in wanted(boot) {
         let one = proxy::Settings { listen: vec![listener], ..settings.clone() };
-        match Workers::listen(&one, workers) {
-            Ok(sockets) => {
-                settings.listen.push(listener);
-                for (worker, sockets) in all.iter_mut().zip(sockets) {
-                    worker.extend(sockets);
+        let kept = inherited.tcp(listener.address);
+        let opened = match kept.is_empty() {
+            true => {
+                Workers::listen(&one, workers).map(|sockets| vec![sockets.into_iter().flatten().collect()])
+            }
+            false => spread(kept, workers, TcpListener::try_clone, || {
+                let shared = proxy::Settings { reuse_port: true, ..one.clone() };
+                Ok(Workers::listen(&shared, 1)?.into_iter().flatten().next())
+            }),
+        };
+        match opened {
+            Ok(rows) => {
+                for row in rows {
+                    settings.listen.push(listener);
+                    for (worker, socket) in all.iter_mut().zip(row) {
+                        worker.push(socket);
+                    }
                 }
             }
             // No IPv6 here. If another program has the port, that is to be known.
@@ -128,13 +143,62 @@ pub fn open_udp(
     boot: &Boot,
     settings: &mut proxy::Settings,
     workers: usize,
-) -> anyhow::Result<Vec<Vec<std::net::UdpSocket>>> {
+    inherited: &mut Inherited,
+) -> anyhow::Result<Vec<Vec<UdpSocket>>> {
+    let mut all: Vec<Vec<UdpSocket>> = (0..workers).map(|_| Vec::new()).collect();
     if boot.role == Role::ControlPlane {
-        return Ok(Vec::new());
+        return Ok(all);
     }
     settings.streams.udp.clone_from(&boot.streams.udp);
-    Workers::listen_udp(settings, workers)
-        .map_err(|(addr, error)| cannot_listen(addr, "datagrams", "apisix.stream_proxy.udp", &error))
+    for &address in &boot.streams.udp {
+        let mut one = settings.clone();
+        one.streams.udp = vec![address];
+        let kept = inherited.udp(address);
+        let opened = match kept.is_empty() {
+            true => Workers::listen_udp(&one, workers)
+                .map(|sockets| vec![sockets.into_iter().flatten().collect()]),
+            false => spread(kept, workers, UdpSocket::try_clone, || {
+                one.reuse_port = true;
+                Ok(Workers::listen_udp(&one, 1)?.into_iter().flatten().next())
+            }),
+        };
+        let rows = opened
+            .map_err(|(addr, error)| cannot_listen(addr, "datagrams", "apisix.stream_proxy.udp", &error))?;
+        for row in rows {
+            for (worker, socket) in all.iter_mut().zip(row) {
+                worker.push(socket);
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Sockets of one address that another process has opened, over the workers: rows of one for each.
+/// All are used, as what waits on one that is closed would be reset. Workers for whom there is none get one more
+/// that is `opened`, or share another's in later rows.
+fn spread<S>(
+    kept: Vec<S>,
+    workers: usize,
+    share: impl Fn(&S) -> io::Result<S>,
+    mut open: impl FnMut() -> Result<Option<S>, (SocketAddr, io::Error)>,
+) -> Result<Vec<Vec<S>>, (SocketAddr, io::Error)> {
+    let mut kept = kept.into_iter().peekable();
+    let mut rows = Vec::new();
+    while rows.is_empty() || kept.peek().is_some() {
+        let mut row: Vec<S> = kept.by_ref().take(workers.max(1)).collect();
+        while row.len() < workers {
+            let one = match rows.is_empty() {
+                true => open()?,
+                false => row.first().and_then(|first| share(first).ok()),
+            };
+            match one {
+                Some(one) => row.push(one),
+                None => break,
+            }
+        }
+        rows.push(row);
+    }
+    Ok(rows)
 }
 
 /// A listener as people are told of it.
@@ -167,4 +231,25 @@ pub fn cannot_listen(addr: SocketAddr, what: &str, setting: &str, error: &io::Er
         _ => format!("see `{setting}`"),
     };
     anyhow!("cannot listen on {addr} for {what}: {error}\n  help: {hint}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_of_another_process_are_spread_and_none_is_left_out() {
+        let rows = |kept: Vec<i32>, workers| {
+            let mut opened = 100;
+            let open = || {
+                opened += 1;
+                Ok(Some(opened))
+            };
+            spread(kept, workers, |one| Ok(-one), open).unwrap()
+        };
+        assert_eq!(rows(vec![1, 2], 2), [[1, 2]]);
+        assert_eq!(rows(vec![1], 3), [[1, 101, 102]], "more workers than before");
+        assert_eq!(rows(vec![1, 2, 3], 2), [[1, 2], [3, -3]], "fewer");
+        assert_eq!(rows(vec![1, 2, 3], 1), [[1], [2], [3]]);
+    }
 }

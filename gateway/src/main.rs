@@ -23,6 +23,7 @@ mod run;
 mod say;
 mod sinks;
 mod tls;
+mod upgrade;
 mod wiring;
 
 use std::process::ExitCode;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         Command::Check { files, strict } => check::run(&files, strict),
         Command::Status { files, json } => instance::status(&files, json),
         Command::Reload(files) => instance::reload(&files),
+        Command::Upgrade(files) => instance::upgrade(&files),
         Command::Export { files, output } => instance::export::export(&files, output.as_deref()),
         Command::History { files, limit } => instance::revisions::history(&files, limit),
         Command::Diff { from, to, files } => instance::revisions::diff(&files, from, to),
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
+            upgrade::failed(&format!("{error:#}"));
             match error.downcast_ref::<StoreError>() {
                 // It says itself that it is an error, and where.
                 Some(StoreError::File(found)) => drop(check::report(vec![(**found).clone()], false)),

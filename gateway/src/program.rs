@@ -13,6 +13,8 @@ use proxy::Watch;
 use serde_json::{Map, Value, json};
 use snapshot::swap::Observer;
 
+use crate::upgrade::Record;
+
 /// How long a reading of the resource file may take before whoever asked for it is told so.
 const READING: Duration = Duration::from_secs(10);
 
@@ -32,6 +34,8 @@ pub struct Running {
     pub began: Instant,
     /// When it was told to drain, in seconds since 1970; 0 if it was not.
     pub drains: AtomicU64,
+    /// Of the binary, while running.
+    pub upgrades: Arc<Record>,
     /// Where it listens, for people: what and the address.
     pub listens: Vec<String>,
 }
@@ -163,6 +167,7 @@ impl Program for Running {
             "store": self.place.display().to_string(),
             "listens": self.listens,
             "resources": Value::Object(counts.collect()),
+            "upgrades": self.upgrades.shown(),
         });
         match about {
             Value::Object(about) => about,

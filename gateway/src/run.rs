@@ -11,6 +11,7 @@ use anyhow::Context;
 use control::names::Resolver;
 use control::store::{Embedded, File, Store};
 use control::{Handle, Pipeline};
+use model::Diagnostic;
 use model::boot::{Boot, Role};
 use proxy::Workers;
 use sdk::Catalog;
@@ -28,6 +29,7 @@ use crate::lifecycle::Signals;
 use crate::listeners::cannot_listen;
 use crate::program::Running;
 use crate::sinks::Deliveries;
+use crate::upgrade::{self, Inherited, Side, Upgrade, notify};
 use crate::{check, listeners, logging, metrics, tls, wiring};
 
 /// How long a start waits for the first snapshot before it serves without one.
@@ -39,9 +41,13 @@ const FIRST_SNAPSHOT: Duration = Duration::from_secs(5);
 /// What kept it from starting, and what to do about it.
 pub fn run(start: &Start) -> anyhow::Result<bool> {
     let began = Instant::now();
+    let inherited = Inherited::receive()?;
     let found = match files::find(&start.files) {
         Ok(found) => found,
-        Err(diagnostics) => return Ok(check::report(diagnostics, false)),
+        Err(diagnostics) => {
+            upgrade::failed(&diagnostics.iter().map(Diagnostic::one_line).collect::<Vec<_>>().join("; "));
+            return Ok(check::report(diagnostics, false));
+        }
     };
     logging::start(&found.boot, &found.data)?;
     for warning in &found.warnings {
@@ -56,12 +62,17 @@ pub fn run(start: &Start) -> anyhow::Result<bool> {
         .enable_all()
         .build()
         .context("cannot start the control threads")?;
-    let result = runtime.block_on(serve(found, start.reuse_port, began));
+    let result = runtime.block_on(serve(found, start.reuse_port, began, inherited));
     runtime.shutdown_timeout(Duration::from_secs(1));
     result.map(|()| true)
 }
 
-async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result<()> {
+async fn serve(
+    found: Found,
+    reuse_port: bool,
+    began: Instant,
+    mut inherited: Inherited,
+) -> anyhow::Result<()> {
     let Found { boot, config, resources, data, .. } = found;
     let place = resources.clone().unwrap_or_else(|| data.clone());
     tracing::info!(
@@ -90,23 +101,29 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
     let signals = Signals::new(reopen).context("cannot install signal handlers")?;
     let services = Services { sinks: deliveries.sinks(), ..wiring::services(&boot)? };
     let catalog = wiring::catalog_with(&boot, services.clone());
+    inherited.ask_for_store()?;
     let (store, file) = open_store(&boot, &*catalog, resources.as_deref(), &data)?;
 
     // All listeners first: an address in use is told before anything runs.
     let admin_listener = match boot.admin.enabled && boot.role != Role::DataPlane {
-        true => Some(listen(boot.admin.listen, "the Admin API", "deployment.admin.admin_listen").await?),
+        true => Some(
+            listen(boot.admin.listen, &mut inherited, "the Admin API", "deployment.admin.admin_listen")
+                .await?,
+        ),
         false => None,
     };
     let control_listener = match boot.control {
-        Some(addr) => Some(listen(addr, "the control API", "apisix.control").await?),
+        Some(addr) => Some(listen(addr, &mut inherited, "the control API", "apisix.control").await?),
         None => None,
     };
     let metrics_listener = match boot.prometheus.export {
-        Some(addr) => Some(listen(addr, "metrics", "plugin_attr.prometheus.export_addr").await?),
+        Some(addr) => {
+            Some(listen(addr, &mut inherited, "metrics", "plugin_attr.prometheus.export_addr").await?)
+        }
         None => None,
     };
     let status_listener = match boot.status {
-        Some(addr) => Some(listen(addr, "the status page", "apisix.status").await?),
+        Some(addr) => Some(listen(addr, &mut inherited, "the status page", "apisix.status").await?),
         None => None,
     };
     let count = wiring::worker_count(&boot);
@@ -116,8 +133,8 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
     settings.streams.access_log = stream_log.as_ref().map(AccessLog::for_workers);
     let tls = tls::settings(&boot)?;
     settings.tls = tls.common.clone();
-    let sockets = listeners::open(&boot, &mut settings, count)?;
-    let datagrams = listeners::open_udp(&boot, &mut settings, count)?;
+    let sockets = listeners::open(&boot, &mut settings, count, &mut inherited)?;
+    let datagrams = listeners::open_udp(&boot, &mut settings, count, &mut inherited)?;
 
     if let Some(tickets) = &tls.tickets {
         tokio::spawn(tls::rotate(tickets.clone(), boot.tls.session_timeout));
@@ -126,6 +143,7 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
     let (publisher, readers) = Publisher::new(compiler.snapshot(0), count);
     let observer = publisher.observer();
     let mut listens: Vec<String> = settings.listen.iter().map(listeners::named).collect();
+    listens.dedup();
     listens.extend(settings.streams.udp.iter().map(|address| format!("traffic udp://{address}")));
     let export_uri = &boot.prometheus.export_uri;
     for (listener, what, path) in [
@@ -149,6 +167,7 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
         file,
         place,
         began,
+        upgrades: Arc::default(),
         listens: listens.clone(),
         workers: OnceLock::new(),
         drains: AtomicU64::new(0),
@@ -157,6 +176,12 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
     // Serving begins with the configuration, not with 404s.
     let first = async { while handle.report().published.is_none() && handle.changed().await {} };
     if tokio::time::timeout(FIRST_SNAPSHOT, first).await.is_err() {
+        // Another process serves one.
+        anyhow::ensure!(
+            !inherited.replaces_another(),
+            "no configuration after {} s, and the old process has one",
+            FIRST_SNAPSHOT.as_secs()
+        );
         tracing::error!(
             "no configuration after {} s; serving without one until it arrives",
             FIRST_SNAPSHOT.as_secs()
@@ -184,6 +209,10 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
     // Set nowhere else.
     let _ = program.workers.set(workers.watch().clone());
 
+    // From here on this process is the one that serves.
+    inherited.ready();
+    notify::tell("READY=1");
+    let mut sides = Vec::new();
     if let Some(listener) = admin_listener {
         if !boot.admin.key_required {
             tracing::warn!(
@@ -194,22 +223,29 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
         if let Err(error) = admin.sync_plugins().await {
             tracing::error!("the list of plugins could not be stored: {error}");
         }
-        tokio::spawn(admin.serve(listener));
+        sides.push(Side::start(listener, move |listener| tokio::spawn(admin.clone().serve(listener)))?);
     }
     if let Some(listener) = control_listener {
         let limits = admin::Limits::of(&boot.admin.limits);
-        tokio::spawn(
-            ControlApi::new(store.clone(), catalog.clone(), program.clone()).serve(listener, limits),
-        );
+        let api = ControlApi::new(store.clone(), catalog.clone(), program.clone());
+        let serve = move |listener| tokio::spawn(api.clone().serve(listener, limits.clone()));
+        sides.push(Side::start(listener, serve)?);
     }
     if let Some(listener) = status_listener {
         let limits = admin::Limits::of(&boot.admin.limits);
-        tokio::spawn(admin::status::serve(listener, limits, program.clone()));
+        let program = program.clone();
+        let serve =
+            move |listener| tokio::spawn(admin::status::serve(listener, limits.clone(), program.clone()));
+        sides.push(Side::start(listener, serve)?);
     }
     if let Some(listener) = metrics_listener {
         let print = metrics::printer(services.clone(), logged, handle.clone());
         let limits = metrics::limits(&boot.prometheus);
-        tokio::spawn(admin::metrics::serve(listener, boot.prometheus.export_uri.clone(), limits, print));
+        let uri = boot.prometheus.export_uri.clone();
+        let serve = move |listener| {
+            tokio::spawn(admin::metrics::serve(listener, uri.clone(), limits.clone(), print.clone()))
+        };
+        sides.push(Side::start(listener, serve)?);
     }
     tokio::spawn(metrics::tidy(services.meters.clone()));
     tokio::spawn(metrics::forget_routes(store.clone(), handle.clone(), services.meters.clone()));
@@ -227,8 +263,15 @@ async fn serve(found: Found, reuse_port: bool, began: Instant) -> anyhow::Result
 
     // Signals are not kept waiting by a file, and several are one reading.
     let (reload, reloads) = mpsc::channel(1);
+    let upgrade = Upgrade {
+        workers: &workers,
+        sides,
+        store: store.clone(),
+        record: program.upgrades.clone(),
+        patience: boot.upgrade_timeout,
+    };
     tokio::spawn(reload_when_told(program, reloads));
-    let ended = signals.run(&workers, boot.shutdown_timeout, async || _ = reload.try_send(())).await;
+    let ended = signals.run(upgrade, boot.shutdown_timeout, async || _ = reload.try_send(())).await;
     for log in [access_log, stream_log].into_iter().flatten() {
         log.finish();
     }
@@ -260,7 +303,15 @@ fn open_store(
     }
 }
 
-async fn listen(addr: SocketAddr, what: &str, setting: &str) -> anyhow::Result<TcpListener> {
+async fn listen(
+    addr: SocketAddr,
+    inherited: &mut Inherited,
+    what: &str,
+    setting: &str,
+) -> anyhow::Result<TcpListener> {
+    if let Some(kept) = inherited.tcp(addr).into_iter().next() {
+        return Ok(TcpListener::from_std(kept)?);
+    }
     TcpListener::bind(addr).await.map_err(|error| cannot_listen(addr, what, setting, &error))
 }
 

@@ -70,6 +70,8 @@ pub struct Boot {
     pub worker_connections: u64,
     /// How long a graceful end waits for requests in flight.
     pub shutdown_timeout: Duration,
+    /// `sluice.upgrade_timeout` (ours): how long a new process may take to be ready.
+    pub upgrade_timeout: Duration,
     pub log_level: LogLevel,
     /// Where the error log is written; `None` is standard error.
     pub error_log: Option<String>,

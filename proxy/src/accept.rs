@@ -87,8 +87,10 @@ pub(crate) async fn accept(
             rt::turn().await;
         }
     }
-    // What the kernel has queued on this socket would be reset with it.
-    while let Some(Ok((stream, peer))) = listener.accept_now() {
+    // What the kernel has queued on this socket would be reset with it. No more than the queue holds:
+    // where another process has the socket as well, connections come for ever, and it takes them.
+    for _ in 0..worker.settings.backlog.max(1) {
+        let Some(Ok((stream, peer))) = listener.accept_now() else { break };
         worker.begin(stream, peer, local, front, proxy_protocol);
     }
 }

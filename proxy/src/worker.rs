@@ -6,9 +6,12 @@ pub(crate) mod shed;
 mod world;
 
 use std::cell::{Cell, RefCell, RefMut};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 
 use sdk::budget::Budget;
 use sdk::meters::Shard;
@@ -70,6 +73,9 @@ pub(crate) struct Worker {
     pressure: Arc<AtomicU64>,
     pressure_seen: Cell<u64>,
     watch: Watch,
+    /// Its listening sockets, as long as they are open, and who is sent copies of them.
+    listening: RefCell<Vec<std::rc::Weak<dyn AsFd>>>,
+    copies: RefCell<Option<Sender<io::Result<Vec<OwnedFd>>>>>,
     date: RefCell<Date>,
     /// For tasks that outlive an exchange and need the worker.
     me: RefCell<std::rc::Weak<Worker>>,
@@ -148,6 +154,8 @@ impl Worker {
             pressure_seen: Cell::new(pressure.load(Ordering::Relaxed)),
             pressure,
             watch,
+            listening: RefCell::default(),
+            copies: RefCell::default(),
             date: RefCell::new(Date { second: 0, text: [b' '; 29] }),
             me: RefCell::default(),
             clock,

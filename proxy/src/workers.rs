@@ -6,10 +6,12 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use sdk::meters::Meters;
 use snapshot::Reader;
@@ -27,6 +29,8 @@ pub enum Stage {
     /// No new connections; exchanges in flight end, each the last on its connection. Connections
     /// that bring no request for a while are closed.
     Drain,
+    /// The same, and another process has the listening sockets: datagrams are its own from now on.
+    HandOver,
     /// Everything ends now.
     Stop,
 }
@@ -37,6 +41,8 @@ pub struct Workers {
     stage: rt::Signaller,
     threads: Vec<JoinHandle<()>>,
     watch: Watch,
+    /// Copies of listening sockets, for [`Workers::sockets`].
+    copies: Mutex<Receiver<io::Result<Vec<OwnedFd>>>>,
 }
 
 /// Tells from any thread how the workers are.
@@ -59,6 +65,8 @@ pub(crate) struct Member {
     pub(crate) ticks: AtomicU64,
     /// It did not tick for a while, says [`Watch::look`].
     hangs: AtomicBool,
+    /// It is to send copies of its listening sockets.
+    pub(crate) copy_sockets: AtomicBool,
 }
 
 impl Workers {
@@ -128,7 +136,8 @@ impl Workers {
         let stage = rt::signaller();
         let count = readers.len();
         let watch = Watch::new(count);
-        let mut workers = Workers { stage, threads: Vec::new(), watch };
+        let (copy, copies) = channel();
+        let mut workers = Workers { stage, threads: Vec::new(), watch, copies: Mutex::new(copies) };
         let (ready, started) = channel();
         let pressure = Arc::<AtomicU64>::default();
         for (index, (sockets, reader)) in sockets.into_iter().zip(readers).enumerate() {
@@ -142,6 +151,7 @@ impl Workers {
                 signal: workers.stage.subscribe(),
                 pressure: pressure.clone(),
                 watch: workers.watch.clone(),
+                copies: copy.clone(),
                 ready: ready.clone(),
             };
             let spawned =
@@ -167,6 +177,26 @@ impl Workers {
             }));
         }
         Ok(workers)
+    }
+
+    /// Copies of all listening sockets, those for datagrams included, for another process. Blocks for a
+    /// tick or two.
+    ///
+    /// # Errors
+    /// No descriptors are left, or a worker does not answer in time.
+    pub fn sockets(&self, patience: Duration) -> io::Result<Vec<OwnedFd>> {
+        let copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        // What came too late for somebody who asked before.
+        copies.try_iter().for_each(drop);
+        for member in &self.watch.0.members {
+            member.copy_sockets.store(true, Ordering::Release);
+        }
+        let mut all = Vec::new();
+        for _ in &self.watch.0.members {
+            let late = |_| io::Error::new(io::ErrorKind::TimedOut, "a worker does not answer");
+            all.extend(copies.recv_timeout(patience).map_err(late)??);
+        }
+        Ok(all)
     }
 
     /// Tells all workers; returns at once.
@@ -322,6 +352,24 @@ mod tests {
         assert_eq!(watch.ended().len(), 2);
         assert_eq!(watch.all_serve(), Err("worker id: 0 has ended: it stopped unasked".to_owned()));
         assert!(workers.join().is_err());
+    }
+
+    #[test]
+    fn listening_sockets_are_copied_and_outlive_their_workers() {
+        let addr = free();
+        let (workers, _publisher) =
+            start(Settings { listen: vec![Listener::http(addr)], ..Settings::default() }, 2);
+        let workers = workers.unwrap();
+        let copies = workers.sockets(Duration::from_secs(30)).unwrap();
+        assert_eq!(copies.len(), 2);
+        assert_eq!(workers.sockets(Duration::from_secs(30)).unwrap().len(), 2, "as often as one likes");
+        workers.set_stage(Stage::HandOver);
+        workers.join().unwrap();
+        let sockets: Vec<TcpListener> = copies.into_iter().map(TcpListener::from).collect();
+        assert!(sockets.iter().all(|socket| socket.local_addr().unwrap() == addr));
+        let _client = std::net::TcpStream::connect(addr).unwrap();
+        let taken = sockets.iter().filter(|socket| socket.accept().is_ok()).count();
+        assert_eq!(taken, 1, "nobody else has taken the connection, and it was not reset");
     }
 
     #[test]

@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ use tokio::sync::oneshot;
 use self::disk::{Disk, Loaded};
 use super::draft::Draft;
 use super::{
-    Answer, Change, Changes, Decide, History, Record, Refused, Revision, Row, Store, StoreError, Stored,
-    Table, Writing, Written, unix_ms,
+    Answer, Change, Changes, Decide, History, Record, Refused, Released, Revision, Row, Store, StoreError,
+    Stored, Table, Writing, Written, unix_ms,
 };
 
 mod disk;
@@ -53,9 +53,25 @@ pub struct Embedded {
 }
 
 enum Job {
-    Write { decide: Decide, reply: Reply<Written, Refused> },
-    Plugins { names: Vec<String>, reply: Reply<Revision, StoreError> },
-    History { after: Revision, until: Revision, limit: usize, reply: Reply<Vec<Record>, StoreError> },
+    Write {
+        decide: Decide,
+        reply: Reply<Written, Refused>,
+    },
+    Plugins {
+        names: Vec<String>,
+        reply: Reply<Revision, StoreError>,
+    },
+    History {
+        after: Revision,
+        until: Revision,
+        limit: usize,
+        reply: Reply<Vec<Record>, StoreError>,
+    },
+    /// Closes the file until the sender is gone, or for ever if it says so.
+    Release {
+        verdict: Receiver<()>,
+        reply: Reply<(), StoreError>,
+    },
 }
 
 type Reply<T, E> = oneshot::Sender<Result<T, E>>;
@@ -90,7 +106,8 @@ impl Embedded {
         let table = Table::new(loaded.items, loaded.plugins, loaded.revision).with_notes(loaded.notes);
         let table = Arc::new(table);
         let (jobs, queue) = sync_channel(WAITING);
-        let writer = Writer { disk, table: table.clone(), leases, failed: false, gone: false };
+        let writer =
+            Writer { disk, table: table.clone(), leases, failed: false, gone: false, handed_over: false };
         let thread = thread::Builder::new()
             .name("store".to_owned())
             .spawn(move || writer.run(&queue))
@@ -148,6 +165,14 @@ impl Store for Embedded {
     fn watch(&self) -> Changes {
         self.table.watch()
     }
+
+    fn release(&self) -> Answer<'_, Option<Released>> {
+        let (sender, verdict) = channel();
+        Box::pin(async move {
+            self.ask(|reply| Job::Release { verdict, reply }).await?;
+            Ok(Some(Released(sender)))
+        })
+    }
 }
 
 impl Drop for Embedded {
@@ -171,6 +196,8 @@ struct Writer {
     failed: bool,
     /// The file was not there when somebody last looked.
     gone: bool,
+    /// Another process has the file.
+    handed_over: bool,
 }
 
 impl Writer {
@@ -178,7 +205,8 @@ impl Writer {
         loop {
             let wait = self.until_next_lease().unwrap_or(LOOK_AT_FILE);
             match queue.recv_timeout(wait) {
-                Ok(job) => self.write([job].into_iter().chain(queue.try_iter()).take(BATCH)),
+                Ok(job) => self.work([job].into_iter().chain(queue.try_iter()).take(BATCH).collect()),
+                Err(RecvTimeoutError::Timeout) if self.handed_over => {}
                 Err(RecvTimeoutError::Timeout) => {
                     self.look_at_file();
                     self.write([]);
@@ -188,7 +216,34 @@ impl Writer {
         }
     }
 
+    /// Does a batch of jobs. What came before the file is to be closed is committed before that.
+    fn work(&mut self, mut jobs: Vec<Job>) {
+        while let Some(at) = jobs.iter().position(|job| matches!(job, Job::Release { .. })) {
+            let mut rest = jobs.split_off(at).into_iter();
+            self.write(jobs);
+            if let Some(Job::Release { verdict, reply }) = rest.next() {
+                self.release(&verdict, reply);
+            }
+            jobs = rest.collect();
+        }
+        self.write(jobs);
+    }
+
+    fn release(&mut self, verdict: &Receiver<()>, reply: Reply<(), StoreError>) {
+        if self.handed_over {
+            let _ = reply.send(Err(handed_over()));
+            return;
+        }
+        self.disk.close();
+        // Whoever asked may have gone, and the sender with it.
+        let _ = reply.send(Ok(()));
+        self.handed_over = verdict.recv().is_ok();
+    }
+
     fn until_next_lease(&self) -> Option<Duration> {
+        if self.handed_over {
+            return None;
+        }
         let (end, _) = self.leases.first()?;
         let wait = Duration::from_millis(end.saturating_sub(unix_ms())).min(LOOK_AT_CLOCK);
         // A lease that cannot end because the disk is full must not make this thread spin.
@@ -197,6 +252,9 @@ impl Writer {
 
     /// Commits these jobs, and the deletes of leases that have ended, together.
     fn write(&mut self, jobs: impl IntoIterator<Item = Job>) {
+        if self.handed_over {
+            return jobs.into_iter().for_each(Job::refuse);
+        }
         let mut draft = Draft::over(&self.table);
         let now = unix_ms();
         let ended = self.leases.iter().take_while(|(end, _)| *end <= now).take(BATCH);
@@ -210,6 +268,7 @@ impl Writer {
                 Job::History { after, until, limit, reply } => {
                     answering(reply, self.disk.records(after, until, limit))
                 }
+                Job::Release { reply, .. } => answering(reply, Err(handed_over())),
             })
             .collect();
         let Draft { changes, records, revision, .. } = draft;
@@ -256,6 +315,24 @@ impl Writer {
             self.leases.remove(&(end, key.clone()));
         }
         self.leases.extend(expires.map(|end| (end, key.clone())));
+    }
+}
+
+fn handed_over() -> StoreError {
+    StoreError::Unavailable(
+        "a new process has taken over from this one; send the request again, on a new connection".to_owned(),
+    )
+}
+
+impl Job {
+    fn refuse(self) {
+        // Whoever asked may have gone.
+        match self {
+            Job::Write { reply, .. } => drop(reply.send(Err(handed_over().into()))),
+            Job::Plugins { reply, .. } => drop(reply.send(Err(handed_over()))),
+            Job::History { reply, .. } => drop(reply.send(Err(handed_over()))),
+            Job::Release { reply, .. } => drop(reply.send(Err(handed_over()))),
+        }
     }
 }
 

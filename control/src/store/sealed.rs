@@ -16,8 +16,8 @@ use serde_json::Value;
 use snapshot::parallel;
 
 use super::{
-    Answer, Change, Changed, Changes, Claim, Decide, Record, Refused, Revision, Row, Step, Store, Stored,
-    View, Writing,
+    Answer, Change, Changed, Changes, Claim, Decide, Record, Refused, Released, Revision, Row, Step, Store,
+    Stored, View, Writing,
 };
 
 mod fields;
@@ -119,6 +119,10 @@ impl Store for Sealed {
             let change = changes.next().await?;
             Some((sealer.open_change(change), (changes, sealer)))
         }))
+    }
+
+    fn release(&self) -> Answer<'_, Option<Released>> {
+        self.inner.release()
     }
 
     fn writable(&self) -> bool {

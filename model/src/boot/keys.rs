@@ -224,6 +224,7 @@ pub const ROWS: &[Row] = &[
     used("stream_plugins", Shape::Texts),
     // Ours.
     used("sluice.strict_plugins", Shape::Bool),
+    used("sluice.upgrade_timeout", Shape::Time),
     used("sluice.history.revisions", Shape::Count { min: 0, max: 1_000_000 }),
     used("sluice.history.size", Shape::Size),
     used("plugin_attr.prometheus.export_uri", Shape::Text),

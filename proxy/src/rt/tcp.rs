@@ -5,7 +5,7 @@
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpListener as StdListener};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
@@ -82,6 +82,12 @@ impl Listener {
             Poll::Ready(Err(error)) => Some(Err(error)),
             Poll::Pending => None,
         }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

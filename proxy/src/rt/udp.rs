@@ -4,6 +4,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as StdSocket};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::task::{Context, Poll};
 
 use socket2::{Domain, Protocol, Socket, Type};
@@ -25,6 +26,12 @@ pub(crate) fn listen_udp(addr: SocketAddr, shared: bool) -> io::Result<StdSocket
     socket.bind(&addr.into())?;
     socket.set_reuse_port(true)?;
     Ok(socket.into())
+}
+
+impl AsFd for Udp {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }
 
 impl Udp {

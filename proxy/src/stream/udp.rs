@@ -11,6 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
@@ -58,14 +59,22 @@ struct Session {
     task: RefCell<Option<Waker>>,
 }
 
-/// Takes datagrams for as long as the worker lives.
-pub(crate) async fn listen(worker: Rc<Worker>, socket: Rc<Udp>, local: SocketAddr) {
+/// Takes datagrams for as long as the worker lives, or until another process takes them.
+pub(crate) async fn listen(worker: Rc<Worker>, socket: Rc<Udp>, local: SocketAddr, mut signal: rt::Signal) {
     let sessions = Rc::new(Sessions::default());
     let mut done_this_turn = 0;
     loop {
-        if poll_fn(|cx| socket.poll_readable(cx)).await.is_err() {
-            rt::sleep(TICK).await;
-            continue;
+        let readable = pin!(poll_fn(|cx| socket.poll_readable(cx)));
+        let told = pin!(rt::changed(&mut signal));
+        match rt::either(readable, told).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => {
+                rt::sleep(TICK).await;
+                continue;
+            }
+            // What comes from now on begins a session there; answers still go out from here.
+            Err(Stage::HandOver | Stage::Stop) => break,
+            Err(Stage::Run | Stage::Drain) => continue,
         }
         let mut lent = Lent::none(&worker.buffers);
         lent.get();

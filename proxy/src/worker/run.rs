@@ -2,8 +2,9 @@
 
 use std::io;
 use std::net::{TcpListener, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
@@ -35,19 +36,34 @@ pub(crate) struct Start {
     /// Moves when a worker has run out of descriptors and has nothing to close for them.
     pub(crate) pressure: Arc<AtomicU64>,
     pub(crate) watch: Watch,
+    /// Takes copies of listening sockets, when they are asked for.
+    pub(crate) copies: Sender<io::Result<Vec<OwnedFd>>>,
     /// Told once the worker serves, and dropped.
     pub(crate) ready: Sender<()>,
 }
 
 /// Serves until the signal says to stop, and all has ended or was given up.
 pub(crate) async fn serve(start: Start) -> io::Result<()> {
-    let Start { index, settings, sockets, datagrams, reader, shard, mut signal, pressure, watch, ready } =
-        start;
+    let Start {
+        index,
+        settings,
+        sockets,
+        datagrams,
+        reader,
+        shard,
+        mut signal,
+        pressure,
+        watch,
+        copies,
+        ready,
+    } = start;
     let worker = Worker::new(index, settings, reader, shard, pressure, watch);
+    worker.copies.replace(Some(copies));
     for (socket, listener) in sockets.into_iter().zip(&worker.settings.listen) {
         let (local, front) = (socket.local_addr()?, listener.front()?);
         let proxy_protocol = listener.proxy_protocol;
         let socket = Rc::new(rt::Listener::new(socket)?);
+        worker.listens_on(&socket);
         let signal = signal.clone();
         worker.keep(0, move |worker| {
             accept(worker, socket.clone(), local, front, proxy_protocol, signal.clone())
@@ -56,7 +72,9 @@ pub(crate) async fn serve(start: Start) -> io::Result<()> {
     for socket in datagrams {
         let local = socket.local_addr()?;
         let socket = Rc::new(rt::Udp::new(socket)?);
-        worker.keep(0, move |worker| stream::udp::listen(worker, socket.clone(), local));
+        worker.listens_on(&socket);
+        let signal = signal.clone();
+        worker.keep(0, move |worker| stream::udp::listen(worker, socket.clone(), local, signal.clone()));
     }
     // Nobody listens if the start was given up meanwhile.
     let _ = ready.send(());
@@ -109,7 +127,12 @@ async fn tick(worker: Rc<Worker>) {
             }
         }
         worker.clock.strike();
-        worker.watch.member(worker.index).ticks.fetch_add(1, Ordering::Relaxed);
+        let member = worker.watch.member(worker.index);
+        member.ticks.fetch_add(1, Ordering::Relaxed);
+        if member.copy_sockets.load(Ordering::Acquire) {
+            member.copy_sockets.store(false, Ordering::Relaxed);
+            worker.copy_sockets();
+        }
         worker.yield_descriptors();
         ticks = ticks.wrapping_add(1);
         for (log, flush) in [&worker.access_log, &worker.stream_log].into_iter().zip(flushes) {
@@ -171,6 +194,21 @@ impl Worker {
                 rt::sleep(TICK).await;
             }
         });
+    }
+
+    /// A listening socket that another process may be given, for as long as it is open.
+    fn listens_on<S: AsFd + 'static>(&self, socket: &Rc<S>) {
+        let socket: Rc<dyn AsFd> = socket.clone();
+        self.listening.borrow_mut().push(Rc::downgrade(&socket));
+    }
+
+    /// Sends copies of its listening sockets to whoever asked.
+    fn copy_sockets(&self) {
+        let open: Vec<Rc<dyn AsFd>> = self.listening.borrow().iter().filter_map(Weak::upgrade).collect();
+        let copies = open.iter().map(|socket| socket.as_fd().try_clone_to_owned()).collect();
+        if let Some(sender) = &*self.copies.borrow() {
+            let _ = sender.send(copies);
+        }
     }
 
     /// Tells what has been counted, for the log.

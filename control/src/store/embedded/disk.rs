@@ -120,6 +120,11 @@ impl Disk {
         move_there().map_err(|error| self.explain_io(&error))
     }
 
+    /// Closes the file, so that another process may open it. The next use opens it again.
+    pub fn close(&mut self) {
+        self.database = None;
+    }
+
     /// Whether the open file is still the one under its name: what is written to a deleted one is
     /// lost.
     ///

@@ -314,3 +314,38 @@ async fn the_latency_of_a_commit_is_small() {
     println!("median {:?}, p99 {:?}", times[100], times[198]);
     assert!(times[100] < Duration::from_millis(250), "{:?}", times[100]);
 }
+
+#[tokio::test]
+async fn a_released_store_is_another_s_until_it_is_taken_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Embedded::open(folder.path()).unwrap();
+    put(&store, "1").await.unwrap();
+    let released = store.release().await.unwrap().unwrap();
+    assert!(store.get(&route("1")).await.unwrap().is_some(), "reading needs no file");
+    let other = Embedded::open(folder.path()).unwrap();
+    assert!(other.get(&route("1")).await.unwrap().is_some());
+    drop(other);
+    // It waits for the verdict, and is made when the store is back.
+    let mut waiting = std::pin::pin!(put(&store, "2"));
+    assert!(futures_util::poll!(&mut waiting).is_pending());
+    drop(released);
+    assert_eq!(waiting.await.unwrap().modified, 2);
+}
+
+#[tokio::test]
+async fn a_store_that_was_handed_over_takes_no_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Embedded::open(folder.path()).unwrap();
+    put(&store, "1").await.unwrap();
+    let released = store.release().await.unwrap().unwrap();
+    let other = Embedded::open(folder.path()).unwrap();
+    put(&other, "2").await.unwrap();
+    let mut waiting = std::pin::pin!(put(&store, "3"));
+    assert!(futures_util::poll!(&mut waiting).is_pending());
+    released.hand_over();
+    let told = waiting.await.unwrap_err().to_string();
+    assert!(told.contains("a new process has taken over"), "{told}");
+    assert!(put(&store, "4").await.is_err() && store.release().await.is_err());
+    assert!(store.get(&route("1")).await.unwrap().is_some());
+    assert_eq!(put(&other, "5").await.unwrap().modified, 3);
+}

@@ -1,0 +1,47 @@
+//! What a service manager is told, where there is one that listens (systemd's `NOTIFY_SOCKET`).
+
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// Tells it. Nobody waits for it, and nothing depends on it.
+pub fn tell(state: &str) {
+    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    if let Err(error) = send(name.as_encoded_bytes(), state) {
+        tracing::warn!("the service manager cannot be told {state}: {error} (NOTIFY_SOCKET)");
+    }
+}
+
+fn send(name: &[u8], state: &str) -> std::io::Result<()> {
+    let address = match name {
+        [b'@', rest @ ..] => SocketAddr::from_abstract_name(rest)?,
+        path => {
+            use std::os::unix::ffi::OsStrExt;
+            SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(path))?
+        }
+    };
+    let socket = UnixDatagram::unbound()?;
+    socket.set_nonblocking(true)?;
+    socket.send_to_addr(state.as_bytes(), &address)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manager_is_told_by_path_or_by_abstract_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notify");
+        let manager = UnixDatagram::bind(&path).unwrap();
+        let name = format!("sluice-notify-{}", std::process::id());
+        let hidden = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        send(path.as_os_str().as_encoded_bytes(), "READY=1").unwrap();
+        send(format!("@{name}").as_bytes(), "MAINPID=7").unwrap();
+        let mut bytes = [0; 32];
+        for (socket, told) in [(manager, "READY=1"), (hidden, "MAINPID=7")] {
+            let n = socket.recv(&mut bytes).unwrap();
+            assert_eq!(&bytes[..n], told.as_bytes());
+        }
+    }
+}
