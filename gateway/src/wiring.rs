@@ -197,8 +197,10 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<proxy::Listener>, workers: usize)
     let mut response = defaults.response;
     response.head = usize::try_from(http.max_response_head_size).unwrap_or(usize::MAX);
     response.fields = usize::try_from(http.max_response_header_fields).unwrap_or(usize::MAX);
-    let real_ip = (!http.real_ip.from.is_empty()).then(|| proxy::RealIp {
-        header: http.real_ip.header.clone(),
+    // A name that no field can have was refused when the file was read.
+    let source = proxy::RealIpSource::named(&http.real_ip.header).ok();
+    let real_ip = source.filter(|_| !http.real_ip.from.is_empty()).map(|source| proxy::RealIp {
+        source,
         from: among(http.real_ip.from.clone()),
         recursive: http.real_ip.recursive,
     });

@@ -202,7 +202,7 @@ impl<'a> Lent<'a> {
         }
     }
 
-    pub(crate) fn into_inner(mut self) -> Option<Buffer> {
+    pub(crate) fn take_inner(&mut self) -> Option<Buffer> {
         self.buffer.take()
     }
 }

@@ -41,6 +41,6 @@ pub use handoff::{Admission, Handoff, HandoffFuture, HandoffReply, HandoffReques
 pub use listener::{Listener, Traffic, Versions};
 pub use notice::Notice;
 pub use proxy_header::ProxyProtocol;
-pub use settings::{AccessLog, Http2, RealIp, Settings};
+pub use settings::{AccessLog, Http2, RealIp, RealIpSource, Settings};
 pub use stream::{StreamPort, Streams};
 pub use workers::{Stage, Watch, Workers};

@@ -4,9 +4,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sdk::HeaderName;
 use sdk::log_format::LogFormat;
 use sdk::sink::Sink;
 use snapshot::certs::CommonTls;
+use wire::BadField;
 use wire::h1::decode::Limits;
 use wire::target::{Doubtful, PathRules};
 
@@ -154,24 +156,33 @@ pub struct AccessLog {
 /// NGINX's real_ip: the client's address as a trusted peer tells it.
 #[derive(Clone)]
 pub struct RealIp {
-    /// The field that holds it; of a list (`X-Forwarded-For`) the last address counts. [`PROXY_PROTOCOL`]
-    /// is the connection's own header.
-    pub header: String,
+    pub source: RealIpSource,
     pub from: Arc<dyn Fn(std::net::IpAddr) -> bool + Send + Sync>,
     /// Of a list, the last address that is not itself trusted (`real_ip_recursive`).
     pub recursive: bool,
 }
 
-/// The name under which `real_ip_header` means the PROXY protocol.
-const PROXY_PROTOCOL: &str = "proxy_protocol";
+/// What tells the client's address (`real_ip_header`).
+#[derive(Debug, Clone)]
+pub enum RealIpSource {
+    /// The connection's PROXY protocol header.
+    ProxyProtocol,
+    /// A field of the request; of a list (`X-Forwarded-For`) the last address counts.
+    Field(HeaderName),
+}
+
+impl RealIpSource {
+    /// # Errors
+    /// A name that no field can have.
+    pub fn named(header: &str) -> Result<RealIpSource, BadField> {
+        if header == "proxy_protocol" {
+            return Ok(RealIpSource::ProxyProtocol);
+        }
+        HeaderName::new(header).map(RealIpSource::Field)
+    }
+}
 
 impl RealIp {
-    /// The address stands in the connection's PROXY protocol header, not in a field of requests.
-    #[inline]
-    pub(crate) fn is_of_connection(&self) -> bool {
-        self.header == PROXY_PROTOCOL
-    }
-
     /// The address a field's value names.
     pub(crate) fn read(&self, value: &[u8]) -> Option<std::net::IpAddr> {
         let mut found = None;
@@ -254,7 +265,7 @@ mod tests {
     #[test]
     fn the_client_is_the_last_address_nobody_trusts() {
         let real_ip = |recursive| RealIp {
-            header: "X-Forwarded-For".into(),
+            source: RealIpSource::named("X-Forwarded-For").unwrap(),
             from: Arc::new(|ip| ip.is_loopback()),
             recursive,
         };

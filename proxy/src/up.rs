@@ -212,9 +212,9 @@ impl Receiver<'_> {
     }
 
     /// What was read behind the head, where the connection becomes a tunnel.
-    pub(crate) fn into_rest(self) -> Option<Buffer> {
+    pub(crate) fn take_rest(&mut self) -> Option<Buffer> {
         match self {
-            Receiver::H1(from) => from.into_rest(),
+            Receiver::H1(from) => from.take_rest(),
             Receiver::H2(_) => None,
         }
     }
@@ -255,7 +255,7 @@ pub(crate) trait Lines {
         self.field(fields.bytes(field.name), fields.bytes(field.value));
     }
 
-    #[inline]
+    #[inline(always)]
     fn field(&mut self, name: &[u8], value: &[u8]) {
         self.name(name);
         self.value(value);

@@ -404,8 +404,12 @@ impl<'s> Exchange<'s> {
     pub fn forwarded_port(&self) -> u16 {
         let (authority, host) = (self.request().authority(), self.request().host());
         let port = authority.get(host.len()..).and_then(|rest| rest.strip_prefix(b":"));
-        let port = port.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
-        port.unwrap_or(self.client.local.port())
+        let number = |digits: &[u8]| {
+            digits.iter().try_fold(0u16, |port, &digit| {
+                port.checked_mul(10)?.checked_add(u16::from(digit.checked_sub(b'0').filter(|it| *it < 10)?))
+            })
+        };
+        port.filter(|digits| !digits.is_empty()).and_then(number).unwrap_or(self.client.local.port())
     }
 
     /// Sends the request to this upstream instead of the route's own. The last choice counts. To be

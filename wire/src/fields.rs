@@ -117,7 +117,16 @@ impl Fields {
     /// Every value of a name given as text, in order.
     #[inline]
     pub fn all<'a>(&'a self, name: &'a [u8]) -> impl DoubleEndedIterator<Item = &'a [u8]> + 'a {
-        let id = Name::from_bytes(name);
+        self.all_checked(Name::from_bytes(name), name)
+    }
+
+    /// As [`Fields::all`], for a name whose id was looked up before.
+    #[inline]
+    pub fn all_checked<'a>(
+        &'a self,
+        id: Name,
+        name: &'a [u8],
+    ) -> impl DoubleEndedIterator<Item = &'a [u8]> + 'a {
         self.list.iter().filter(move |field| self.is(field, id, name)).map(|field| self.bytes(field.value))
     }
 

@@ -201,7 +201,7 @@ pub const ROWS: &[Row] = &[
     used("nginx_config.http.lingering_time", Shape::Time),
     used("nginx_config.http.send_timeout", Shape::Time),
     used("nginx_config.http.underscores_in_headers", Shape::Switch),
-    used("nginx_config.http.real_ip_header", Shape::Text),
+    used("nginx_config.http.real_ip_header", Shape::HeaderName),
     used("nginx_config.http.real_ip_recursive", Shape::Switch),
     used("nginx_config.http.real_ip_from", Shape::RealIpFrom),
     idle_unless("nginx_config.http.proxy_ssl_server_name", "true", "the server name is always sent"),

@@ -27,6 +27,8 @@ pub enum Shape {
     Off(&'static str),
     Text,
     Texts,
+    /// The name of a header field.
+    HeaderName,
     /// A path, or an output of the process. Not `syslog:`.
     LogPath,
     /// The same, or `off` or false for none.
@@ -80,6 +82,7 @@ impl Shape {
             },
             Shape::Text => text(value).map(drop),
             Shape::Texts => list(value, text).map(drop),
+            Shape::HeaderName => header_name(value).map(drop),
             Shape::LogPath => log_path(value).map(drop),
             Shape::AccessLog => access_log(value).map(drop),
             Shape::OneOf(known) => one_of(value, known).map(drop),
@@ -122,6 +125,17 @@ impl Shape {
 
 pub fn boolean(value: &Value) -> Result<bool, Invalid> {
     value.as_bool().ok_or_else(|| wrong_type("boolean", value))
+}
+
+/// A token (RFC 9110 section 5.1).
+fn header_name(value: &Value) -> Result<&str, Invalid> {
+    let name = text(value)?;
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if name.is_empty() || !name.bytes().all(is_token) {
+        let wrong = Invalid::new("no header field can have this name");
+        return Err(wrong.expected("letters, digits and !#$%&'*+-.^_`|~").got(name));
+    }
+    Ok(name)
 }
 
 pub fn switch(value: &Value) -> Result<bool, Invalid> {

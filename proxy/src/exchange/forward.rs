@@ -248,11 +248,11 @@ impl Forward<'_> {
         let sent_method = outbound::method(x);
         let upload = UploadState::default();
         let result = {
-            let held = outgoing.held.clone();
-            let sender =
+            let held = &outgoing.held;
+            let mut sender =
                 Upload { worker, body: &mut body, state: &upload, framed: outgoing.framed, held, filters };
             let mut sending = pin!(sender.run(&mut to));
-            let delivery = Delivery {
+            let mut delivery = Delivery {
                 worker,
                 from,
                 to: &mut response,

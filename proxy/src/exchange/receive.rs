@@ -71,7 +71,7 @@ impl From<Fault> for Stop {
 
 impl Delivery<'_, '_, '_> {
     /// Receives and delivers. An error means that nothing was sent to the client yet.
-    pub(crate) async fn run(mut self) -> Result<Received, Fault> {
+    pub(crate) async fn run(&mut self) -> Result<Received, Fault> {
         if let Err(fault) = self.read_head().await {
             // An interim response may have broken off within its head.
             return if self.to.has_begun() { Ok(Received::Broken(fault)) } else { Err(fault) };
@@ -300,7 +300,7 @@ impl Delivery<'_, '_, '_> {
 
     /// 101 (RFC 9110 section 15.2.2): only if it was asked for, and behind the whole request. Else the
     /// tunnel's bytes would stand within a head that is still on its way.
-    async fn switch(self) -> Result<Received, Fault> {
+    async fn switch(&mut self) -> Result<Received, Fault> {
         let head = &mut self.x.messages.response;
         let agreed = head.fields.get(Name::Upgrade).is_some_and(|to| to.eq_ignore_ascii_case(b"websocket"));
         let sent = self.state.done_at.get().is_some();
@@ -321,7 +321,7 @@ impl Delivery<'_, '_, '_> {
         if let Err(failed) = self.to.switch(&self.x.messages.response).await {
             return Ok(Received::Broken(client_failed(failed)));
         }
-        Ok(Received::Switched(self.from.into_rest()))
+        Ok(Received::Switched(self.from.take_rest()))
     }
 }
 

@@ -2,19 +2,18 @@
 //!
 //! What a peer says of those before it, and whether it is believed.
 
-use sdk::Client;
+use sdk::{Client, Named};
 use wire::{Name, RequestHead};
 
+use crate::settings::RealIpSource;
 use crate::worker::Worker;
 
 /// The client as a trusted peer tells of it (`real_ip_header`).
 #[inline]
 pub(super) fn client(worker: &Worker, client: &Client, head: &RequestHead) -> Option<Client> {
     let real_ip = worker.settings.real_ip.as_ref().filter(|_| !client.is_within())?;
-    if real_ip.is_of_connection() {
-        return None;
-    }
-    let mut values = head.fields.all(real_ip.header.as_bytes()).rev().peekable();
+    let RealIpSource::Field(name) = &real_ip.source else { return None };
+    let mut values = head.fields.all_checked(name.id(), name.text()).rev().peekable();
     values.peek()?;
     if !(real_ip.from)(client.peer.ip().to_canonical()) {
         return None;

@@ -122,7 +122,7 @@ pub(crate) struct Upload<'a, 'b> {
     pub(crate) state: &'a UploadState,
     /// Both ends speak in chunks, and nobody looks at the body between them.
     pub(crate) framed: bool,
-    pub(crate) held: Held,
+    pub(crate) held: &'a Held,
     /// What plugins let the body go through.
     pub(crate) filters: &'a mut [Box<dyn RequestFilter>],
 }
@@ -130,7 +130,7 @@ pub(crate) struct Upload<'a, 'b> {
 impl Upload<'_, '_> {
     /// Sends the request, then watches whether the client goes away. Ends only with a fault. The
     /// upstream may answer at any time, so that is listened for meanwhile.
-    pub(crate) async fn run(mut self, to: &mut up::Sender<'_>) -> Fault {
+    pub(crate) async fn run(&mut self, to: &mut up::Sender<'_>) -> Fault {
         let begun = if self.filters.is_empty() { self.begin(to).await } else { self.filtered(to).await };
         match begun {
             Ok(true) => {}
@@ -192,7 +192,7 @@ impl Upload<'_, '_> {
             let mut budgeted = sdk::budget::Held::default();
             let mut chunk = Chunk::default();
             // What a plugin has read of a body that is longer than it wanted goes first.
-            let mut beginning = self.held.bytes.take();
+            let mut beginning = self.held.bytes.clone();
             loop {
                 chunk.data.clear();
                 if let Some(bytes) = beginning.take() {

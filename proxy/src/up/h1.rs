@@ -158,14 +158,15 @@ impl Sender<'_> {
 /// Fields as lines.
 struct Text<'a>(&'a mut Vec<u8>);
 
+// Always inline, as names are mostly constants, which then are written without a call.
 impl Lines for Text<'_> {
-    #[inline]
+    #[inline(always)]
     fn name(&mut self, name: &[u8]) {
         self.0.extend_from_slice(name);
         self.0.extend_from_slice(b": ");
     }
 
-    #[inline]
+    #[inline(always)]
     fn value(&mut self, part: &[u8]) {
         self.0.extend_from_slice(part);
     }
@@ -175,7 +176,7 @@ impl Lines for Text<'_> {
         decimal(number, self.0);
     }
 
-    #[inline]
+    #[inline(always)]
     fn end(&mut self) {
         self.0.extend_from_slice(b"\r\n");
     }
@@ -320,8 +321,8 @@ impl Receiver<'_> {
     }
 
     /// What was read behind the head, where the connection becomes a tunnel.
-    pub(crate) fn into_rest(self) -> Option<Buffer> {
-        self.lent.into_inner()
+    pub(crate) fn take_rest(&mut self) -> Option<Buffer> {
+        self.lent.take_inner()
     }
 }
 

@@ -7,6 +7,7 @@ use sdk::Client;
 
 use super::Worker;
 use crate::listener::Front;
+use crate::settings::RealIpSource;
 use crate::{down, proxy_header, rt, stream};
 
 impl Worker {
@@ -75,8 +76,9 @@ impl Worker {
         if let Front::Stream { .. } = front {
             return self.believe_stream(client);
         }
-        let real_ip = self.settings.real_ip.as_ref().filter(|real_ip| real_ip.is_of_connection());
+        let real_ip = self.settings.real_ip.as_ref();
         if let (Some(real_ip), Some(ends)) = (real_ip, client.ends())
+            && matches!(real_ip.source, RealIpSource::ProxyProtocol)
             && (real_ip.from)(client.peer.ip().to_canonical())
         {
             *client = client.told(ends.source.ip(), Some(ends.source.port()));

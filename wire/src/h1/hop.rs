@@ -83,7 +83,7 @@ pub(super) fn is_ours(id: Name) -> bool {
 
 fn names_nothing(value: &[u8]) -> bool {
     const USUAL: [&[u8]; 4] = [b"keep-alive", b"close", b"upgrade", b"keep-alive, Upgrade"];
-    USUAL.iter().any(|usual| usual.eq_ignore_ascii_case(value))
+    value == USUAL[0] || USUAL.iter().any(|usual| usual.eq_ignore_ascii_case(value))
 }
 
 const fn bit(id: Name) -> u128 {
