@@ -434,17 +434,17 @@ consumers:
     #[test]
     fn what_has_no_effect_is_told_and_the_resource_is_used() {
         let declarative = parse(
-            "upstreams:\n  - id: 1\n    checks: {active: {type: https}}\n    nodes: {}\n\
+            "upstreams:\n  - id: 1\n    nodes: {}\nservices:\n  - {plugins: {zipkin: {}}}\n\
              plugins:\n  - name: cors\n  - name: key-aut\n  - {name: mqtt-proxy, stream: true}\n#END\n",
         );
         assert!(declarative.diagnostics.is_empty());
-        assert_eq!(declarative.items.len(), 1);
+        assert_eq!(declarative.items.len(), 2);
         let told: Vec<(u32, u32, &str)> = declarative
             .warnings
             .iter()
             .map(|found| (found.line, found.column, found.pointer.as_str()))
             .collect();
-        assert_eq!(told, [(3, 23, "/upstreams/0/checks/active/type"), (7, 5, "/plugins/1")]);
+        assert_eq!(told, [(5, 16, "/services/0/plugins/zipkin"), (8, 5, "/plugins/1")]);
         assert_eq!(declarative.warnings[1].hint.as_deref(), Some("did you mean `key-auth`?"));
     }
 
