@@ -13,7 +13,7 @@ use model::Node;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::http::{Answer, Server, Timeouts, encoded, first};
+use crate::http::{Answer, Server, Timeouts, TlsSettings, Trust, encoded, first};
 
 /// Services that no gateway is for.
 const OWN: &str = "consul";
@@ -49,6 +49,8 @@ struct Settings {
     #[serde(default)]
     skip_services: Vec<String>,
     default_service: Option<DefaultService>,
+    #[serde(flatten)]
+    tls: TlsSettings,
 }
 
 /// What a service has that Consul does not know.
@@ -77,9 +79,11 @@ impl DefaultService {
 }
 
 impl Consul {
-    pub fn new(config: &Value) -> Result<Consul, String> {
+    pub fn new(config: &Value, trust: &Trust) -> Result<Consul, String> {
         let settings: Settings = crate::settings(config)?;
-        let servers = settings.servers.iter().map(|url| Server::parse(url)).collect::<Result<_, _>>()?;
+        let tls = trust.of(&settings.tls)?;
+        let servers =
+            settings.servers.iter().map(|url| Server::parse(url, &tls)).collect::<Result<_, _>>()?;
         Ok(Consul { config: config.clone(), settings, servers, seen: Default::default() })
     }
 
@@ -238,7 +242,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::testing::{Line, ask, server};
+    use crate::testing::{Line, ask, server, trust};
 
     fn indexed(path: &'static str, index: u64, body: Value) -> Line {
         (path, 200, vec![("X-Consul-Index", index.to_string())], body.to_string())
@@ -269,7 +273,7 @@ mod tests {
             "servers": [format!("http://{}", server.addr)], "token": "t", "skip_services": ["old"],
             "sort_type": "combine_sort", "weight": 5, "default_service": {"host": "10.1.1.1", "port": 20999},
         });
-        let consul = Consul::new(&config).unwrap();
+        let consul = Consul::new(&config, &trust()).unwrap();
         let found = ask(&consul, &["web", "none"]).await.unwrap();
         let nodes: Vec<_> =
             found.services["web"].iter().map(|it| format!("{}:{} {}", it.host, it.port, it.weight)).collect();
@@ -293,16 +297,16 @@ mod tests {
         ])
         .await;
         let config = json!({"servers": [gone, format!("http://{}", good.addr)]});
-        let consul = Consul::new(&config).unwrap();
+        let consul = Consul::new(&config, &trust()).unwrap();
         for _ in 0..4 {
             assert_eq!(ask(&consul, &["a"]).await.unwrap().services.len(), 0);
         }
-        assert!(ask(&Consul::new(&json!({"servers": [gone]})).unwrap(), &["a"]).await.is_err());
+        assert!(ask(&Consul::new(&json!({"servers": [gone]}), &trust()).unwrap(), &["a"]).await.is_err());
         let bad =
             server(vec![indexed("GET /v1/catalog", 1, json!([])), indexed("GET /v1/health", 1, json!([]))])
                 .await;
         assert!(
-            ask(&Consul::new(&json!({"servers": [format!("http://{}", bad.addr)]})).unwrap(), &[])
+            ask(&Consul::new(&json!({"servers": [format!("http://{}", bad.addr)]}), &trust()).unwrap(), &[])
                 .await
                 .is_err()
         );

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::consul::{DefaultService, get, one, three};
-use crate::http::{Server, Timeouts};
+use crate::http::{Server, Timeouts, TlsSettings, Trust};
 
 #[derive(Debug)]
 pub struct ConsulKv {
@@ -40,6 +40,8 @@ struct Settings {
     #[serde(default)]
     skip_keys: Vec<String>,
     default_service: Option<DefaultService>,
+    #[serde(flatten)]
+    tls: TlsSettings,
 }
 
 fn upstreams() -> String {
@@ -47,11 +49,12 @@ fn upstreams() -> String {
 }
 
 impl ConsulKv {
-    pub fn new(config: &Value) -> Result<ConsulKv, String> {
+    pub fn new(config: &Value, trust: &Trust) -> Result<ConsulKv, String> {
         let settings: Settings = crate::settings(config)?;
+        let tls = trust.of(&settings.tls)?;
         let prefix = settings.prefix.trim_matches('/').to_owned();
         let server = |url: &String| {
-            let server = Server::parse(url)?;
+            let server = Server::parse(url, &tls)?;
             Ok((format!("{}/v1/kv/{prefix}/", url.trim_end_matches('/')), server))
         };
         let servers = settings.servers.iter().map(server).collect::<Result<_, String>>()?;
@@ -149,7 +152,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::testing::{ask, server};
+    use crate::testing::{ask, server, trust};
 
     #[tokio::test]
     async fn keys_are_nodes() {
@@ -169,7 +172,7 @@ mod tests {
             server(vec![("GET /v1/kv/upstreams/?recurse=true ", 200, vec![], body.to_string())]).await;
         let url = format!("http://{}", server.addr);
         let config = json!({"servers": [url], "skip_keys": ["upstreams/old/"], "weight": 2});
-        let found = ask(&ConsulKv::new(&config).unwrap(), &[]).await.unwrap();
+        let found = ask(&ConsulKv::new(&config, &trust()).unwrap(), &[]).await.unwrap();
         let name = format!("{url}/v1/kv/upstreams/web/");
         assert_eq!(found.services.keys().collect::<Vec<_>>(), [&name]);
         let nodes: Vec<_> =
@@ -182,7 +185,7 @@ mod tests {
         let entry = json!([{"Key": "upstreams/a/10.0.0.1:1", "Value": STANDARD.encode("{}")}]);
         let server = server(vec![("GET /v1/kv/upstreams/", 200, vec![], entry.to_string())]).await;
         let config = json!({"servers": ["http://127.0.0.1:9", format!("http://{}", server.addr)]});
-        let found = ask(&ConsulKv::new(&config).unwrap(), &[]).await.unwrap();
+        let found = ask(&ConsulKv::new(&config, &trust()).unwrap(), &[]).await.unwrap();
         assert_eq!((found.services.len(), found.complete), (1, false));
     }
 }

@@ -9,7 +9,7 @@ use model::Node;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::http::{Server, Timeouts, first};
+use crate::http::{Server, Timeouts, TlsSettings, Trust, first};
 
 #[derive(Debug)]
 pub struct Eureka {
@@ -29,6 +29,8 @@ struct Settings {
     weight: u32,
     #[serde(default)]
     timeout: Timeouts,
+    #[serde(flatten)]
+    tls: TlsSettings,
 }
 
 fn thirty() -> u64 {
@@ -40,9 +42,10 @@ fn hundred() -> u32 {
 }
 
 impl Eureka {
-    pub fn new(config: &Value) -> Result<Eureka, String> {
+    pub fn new(config: &Value, trust: &Trust) -> Result<Eureka, String> {
         let settings: Settings = crate::settings(config)?;
-        let server = |host: &String| Server::parse(&format!("{host}{}", settings.prefix));
+        let tls = trust.of(&settings.tls)?;
+        let server = |host: &String| Server::parse(&format!("{host}{}", settings.prefix), &tls);
         let servers: Vec<Server> = settings.host.iter().map(server).collect::<Result<_, _>>()?;
         Ok(Eureka { config: config.clone(), servers, settings })
     }
@@ -129,7 +132,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::testing::{ask, server};
+    use crate::testing::{ask, server, trust};
 
     fn instance(ip: &str, status: &str) -> Value {
         json!({
@@ -149,7 +152,7 @@ mod tests {
         ]}});
         let server = server(vec![("GET /eureka/apps", 200, vec![], body.to_string())]).await;
         let config = json!({"host": [format!("http://u:p@{}", server.addr)], "prefix": "/eureka/"});
-        let found = ask(&Eureka::new(&config).unwrap(), &["A"]).await.unwrap();
+        let found = ask(&Eureka::new(&config, &trust()).unwrap(), &["A"]).await.unwrap();
         let hosts = |name: &str| {
             found.services[name].iter().map(|it| (it.host.as_str(), it.port, it.weight)).collect::<Vec<_>>()
         };
@@ -168,8 +171,8 @@ mod tests {
         for (status, body) in [(200, "[]"), (200, "<html>"), (500, "{\"applications\":{}}"), (200, "")] {
             let server = server(vec![("GET /apps", status, vec![], body.to_owned())]).await;
             let config = json!({"host": [format!("http://{}", server.addr)]});
-            assert!(ask(&Eureka::new(&config).unwrap(), &["A"]).await.is_err(), "{status} {body}");
+            assert!(ask(&Eureka::new(&config, &trust()).unwrap(), &["A"]).await.is_err(), "{status} {body}");
         }
-        assert!(Eureka::new(&json!({})).is_err());
+        assert!(Eureka::new(&json!({}), &trust()).is_err());
     }
 }

@@ -1,29 +1,117 @@
-//! Requests to registries.
+//! Requests to registries and secret managers, with or without TLS.
 
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{AUTHORIZATION, HOST, HeaderMap};
-use hyper::{Method, Request};
+use hyper::{Method, rt};
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-/// The largest answer that is taken.
+/// The largest answer of a registry that is taken.
 const MOST: usize = 64 << 20;
 
+/// How TLS is spoken: with servers that are verified by whom the gateway trusts, and with any.
+#[derive(Debug, Clone)]
+pub struct Trust {
+    pub verifying: Arc<ClientConfig>,
+    pub trusting: Arc<ClientConfig>,
+}
+
+/// What registries say of TLS in their settings (ours, where APISIX has no word for it).
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default)]
+pub struct TlsSettings {
+    pub ssl_verify: bool,
+    /// A file with the authorities that are trusted instead of the general ones.
+    pub ssl_trusted_certificate: Option<String>,
+}
+
+impl Default for TlsSettings {
+    fn default() -> TlsSettings {
+        TlsSettings { ssl_verify: true, ssl_trusted_certificate: None }
+    }
+}
+
+impl Trust {
+    /// What these settings ask for.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or has no certificate.
+    pub fn of(&self, settings: &TlsSettings) -> Result<Arc<ClientConfig>, String> {
+        match &settings.ssl_trusted_certificate {
+            _ if !settings.ssl_verify => Ok(self.trusting.clone()),
+            None => Ok(self.verifying.clone()),
+            Some(path) => self.of_file(Path::new(path)).map_err(|why| format!("{path}: {why}")),
+        }
+    }
+
+    /// Trusts the authorities of a file alone.
+    fn of_file(&self, path: &Path) -> Result<Arc<ClientConfig>, String> {
+        let mut roots = RootCertStore::empty();
+        for found in CertificateDer::pem_file_iter(path).map_err(|error| error.to_string())? {
+            roots.add(found.map_err(|error| error.to_string())?).map_err(|error| error.to_string())?;
+        }
+        if roots.is_empty() {
+            return Err("there is no certificate in it".to_owned());
+        }
+        let builder = ClientConfig::builder_with_provider(self.verifying.crypto_provider().clone());
+        let builder = builder.with_safe_default_protocol_versions().map_err(|error| error.to_string())?;
+        Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
+    }
+}
+
 /// The address of a server.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Server {
     /// `host:port`
     pub authority: String,
+    /// The `Host` it gets: without the port where that is the scheme's own.
+    pub host: String,
     /// What stands before every path, without a slash at its end.
     pub base: String,
     user: Option<(String, String)>,
+    tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+}
+
+/// What is asked.
+#[derive(Debug, Clone)]
+pub struct Question<'a> {
+    pub method: Method,
+    /// Below the base, with its query.
+    pub path: &'a str,
+    pub headers: &'a [(&'a str, &'a str)],
+    pub body: Bytes,
+}
+
+/// An answer whose body is still to come.
+pub struct Open {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub body: Incoming,
+    _driver: Driver,
+}
+
+/// Drives a connection for as long as it is needed.
+struct Driver(tokio::task::JoinHandle<()>);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// Milliseconds, as APISIX writes them.
@@ -46,6 +134,7 @@ impl Default for Timeouts {
 /// An answer of a server.
 #[derive(Debug)]
 pub struct Answer {
+    pub status: u16,
     pub headers: HeaderMap,
     pub body: Bytes,
 }
@@ -57,10 +146,12 @@ impl Answer {
 }
 
 impl Server {
-    /// Of `http://user:password@host:port/base`.
-    pub fn parse(url: &str) -> Result<Server, String> {
-        let Some(rest) = url.strip_prefix("http://") else {
-            return Err(format!("{url}: expected an http:// address; registries are not asked over TLS yet"));
+    /// Of `http://user:password@host:port/base`, or the same with `https`, where TLS is spoken as `tls` says.
+    pub fn parse(url: &str, tls: &Arc<ClientConfig>) -> Result<Server, String> {
+        let (secure, rest) = match (url.strip_prefix("http://"), url.strip_prefix("https://")) {
+            (Some(rest), _) => (false, rest),
+            (_, Some(rest)) => (true, rest),
+            _ => return Err(format!("{url}: expected an http:// or https:// address")),
         };
         let (place, base) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let (user, authority) = match place.rsplit_once('@') {
@@ -71,9 +162,26 @@ impl Server {
             return Err(format!("{url}: expected http://host:port"));
         }
         let port_at = authority.rfind(':').filter(|at| !authority[*at..].contains(']'));
-        let authority = if port_at.is_some() { authority.to_owned() } else { format!("{authority}:80") };
+        let host = &authority[..port_at.unwrap_or(authority.len())];
+        let tls = match secure {
+            true => {
+                let bare = host.trim_start_matches('[').trim_end_matches(']');
+                let name = ServerName::try_from(bare.to_owned());
+                Some((tls.clone(), name.map_err(|_| format!("{url}: `{host}` is no host name"))?))
+            }
+            false => None,
+        };
+        let default = if secure { 443 } else { 80 };
+        let authority = match port_at {
+            Some(_) => authority.to_owned(),
+            None => format!("{authority}:{default}"),
+        };
+        let host = match authority.strip_suffix(&format!(":{default}")) {
+            Some(host) => host.to_owned(),
+            None => authority.clone(),
+        };
         let user = user.map(|(name, password)| (name.to_owned(), password.to_owned()));
-        Ok(Server { authority, base: base.trim_end_matches('/').to_owned(), user })
+        Ok(Server { authority, host, base: base.trim_end_matches('/').to_owned(), user, tls })
     }
 
     /// The name and password in its address.
@@ -93,55 +201,95 @@ impl Server {
         timeouts: Timeouts,
         wait: Duration,
     ) -> Result<Answer, String> {
+        let question = Question { method, path, headers, body: Bytes::new() };
+        let answer = self.send(question, timeouts, wait, MOST).await?;
+        match answer.status {
+            200 => Ok(answer),
+            status => Err(format!("{}: status {status}", self.authority)),
+        }
+    }
+
+    /// Sends a question and reads the answer, whatever its status, up to `most` bytes.
+    ///
+    /// # Errors
+    /// No answer, in words.
+    pub async fn send(
+        &self,
+        question: Question<'_>,
+        timeouts: Timeouts,
+        wait: Duration,
+        most: usize,
+    ) -> Result<Answer, String> {
         let millis = Duration::from_millis;
         let all = millis(timeouts.connect) + millis(timeouts.send) + millis(timeouts.read) + wait;
-        match tokio::time::timeout(all, self.exchange(method, path, headers, timeouts)).await {
-            Ok(answer) => answer.map_err(|error| format!("{}: {error}", self.authority)),
+        let exchange = async {
+            let open = self.open(question, timeouts).await?;
+            let body = Limited::new(open.body, most).collect().await.map_err(|error| error.to_string())?;
+            Ok(Answer { status: open.status, headers: open.headers, body: body.to_bytes() })
+        };
+        match tokio::time::timeout(all, exchange).await {
+            Ok(answer) => answer.map_err(|error: String| match error.starts_with(&self.authority) {
+                true => error,
+                false => format!("{}: {error}", self.authority),
+            }),
             Err(_) => Err(format!("{}: no answer in time", self.authority)),
         }
     }
 
-    async fn exchange(
-        &self,
-        method: Method,
-        path: &str,
-        headers: &[(&str, &str)],
-        timeouts: Timeouts,
-    ) -> Result<Answer, String> {
-        let connecting = TcpStream::connect(&self.authority);
-        let stream = match tokio::time::timeout(Duration::from_millis(timeouts.connect), connecting).await {
-            Ok(stream) => stream.map_err(|error| error.to_string())?,
-            Err(_) => return Err("connecting timed out".to_owned()),
+    /// Sends a question and reads the head of the answer. Only connecting has a time-out.
+    ///
+    /// # Errors
+    /// No answer, in words.
+    pub async fn open(&self, question: Question<'_>, timeouts: Timeouts) -> Result<Open, String> {
+        let connecting = async {
+            let stream = TcpStream::connect(&self.authority).await.map_err(|error| error.to_string())?;
+            // Questions are small, and each is waited for.
+            let _ = stream.set_nodelay(true);
+            match &self.tls {
+                None => shake(stream).await,
+                Some((config, name)) => {
+                    let connector = TlsConnector::from(config.clone());
+                    let stream = connector.connect(name.clone(), stream).await;
+                    shake(stream.map_err(|error| format!("TLS: {error}"))?).await
+                }
+            }
         };
-        let shaken = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = shaken.map_err(|error| error.to_string())?;
-        let connection = tokio::spawn(connection);
-        let mut request = Request::builder()
-            .method(method)
-            .uri(format!("{}{path}", self.base))
-            .header(HOST, &self.authority)
+        let shaken = tokio::time::timeout(Duration::from_millis(timeouts.connect), connecting).await;
+        let (mut sender, driver) = match shaken {
+            Ok(shaken) => shaken.map_err(|error| format!("{}: {error}", self.authority))?,
+            Err(_) => return Err(format!("{}: connecting timed out", self.authority)),
+        };
+        let mut request = hyper::Request::builder()
+            .method(question.method)
+            .uri(match (self.base.as_str(), question.path) {
+                ("", "") => "/".to_owned(),
+                (base, path) => format!("{base}{path}"),
+            })
+            .header(HOST, &self.host)
             .header("accept", "application/json");
         if let Some((name, password)) = &self.user {
             let both = STANDARD.encode(format!("{name}:{password}"));
             request = request.header(AUTHORIZATION, format!("Basic {both}"));
         }
-        for (name, value) in headers {
+        for (name, value) in question.headers {
             request = request.header(*name, *value);
         }
-        let request = request.body(Full::<Bytes>::default()).map_err(|error| error.to_string())?;
-        let answer = async {
-            let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
-            let (head, body) = response.into_parts();
-            if head.status != 200 {
-                return Err(format!("status {}", head.status.as_u16()));
-            }
-            let body = Limited::new(body, MOST).collect().await.map_err(|error| error.to_string())?;
-            Ok(Answer { headers: head.headers, body: body.to_bytes() })
-        }
-        .await;
-        connection.abort();
-        answer
+        let request = request.body(Full::new(question.body)).map_err(|error| error.to_string())?;
+        let response = sender.send_request(request).await;
+        let (head, body) = response.map_err(|error| format!("{}: {error}", self.authority))?.into_parts();
+        Ok(Open { status: head.status.as_u16(), headers: head.headers, body, _driver: driver })
     }
+}
+
+async fn shake<T>(stream: T) -> Result<(SendRequest<Full<Bytes>>, Driver), String>
+where
+    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+    TokioIo<T>: rt::Read + rt::Write,
+{
+    let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
+    // How it ends is told by the question that was under way.
+    let driver = tokio::spawn(async move { _ = connection.await });
+    Ok((sender, Driver(driver)))
 }
 
 /// Asks servers in turn, beginning anywhere, until one answers.
@@ -171,12 +319,23 @@ mod tests {
 
     #[test]
     fn addresses_are_taken_apart() {
-        let server = Server::parse("http://jack:se:cret@127.0.0.1:8848/base/").unwrap();
+        let tls = &crate::testing::trust().verifying;
+        let server = Server::parse("http://jack:se:cret@127.0.0.1:8848/base/", tls).unwrap();
         assert_eq!((server.authority.as_str(), server.base.as_str()), ("127.0.0.1:8848", "/base"));
         assert_eq!(server.user, Some(("jack".to_owned(), "se:cret".to_owned())));
-        assert_eq!(Server::parse("http://[::1]").unwrap().authority, "[::1]:80");
-        for wrong in ["127.0.0.1:80", "https://a", "http://", "http://a/b c\r\n"] {
-            assert!(Server::parse(wrong).is_err(), "{wrong}");
+        assert!(server.tls.is_none());
+        assert_eq!(Server::parse("http://[::1]", tls).unwrap().authority, "[::1]:80");
+        for (url, authority, name) in
+            [("https://a.test/x", "a.test:443", "a.test"), ("https://[::1]:8443", "[::1]:8443", "::1")]
+        {
+            let server = Server::parse(url, tls).unwrap();
+            assert_eq!(
+                (server.authority.as_str(), server.tls.unwrap().1.to_str().as_ref()),
+                (authority, name)
+            );
+        }
+        for wrong in ["127.0.0.1:80", "ftp://a", "http://", "https://", "https://a b", "http://a/b c\r\n"] {
+            assert!(Server::parse(wrong, tls).is_err(), "{wrong}");
         }
     }
 }

@@ -1,7 +1,8 @@
-//! Service registries, one file each: how they are asked, and what their answers say.
+//! Service registries and secret managers, one file each: how they are asked, and what their answers say.
 //!
-//! Each is configured under `discovery` in `config.yaml`, with APISIX's keys. Following, keeping and
-//! showing what they know is `control::discovery`'s.
+//! Registries are configured under `discovery` in `config.yaml`, with APISIX's keys. Following, keeping and
+//! showing what they know is `control::discovery`'s. Secret managers are resources of the kind `secrets`; when
+//! they are asked, and what becomes of the answers, is for `control::secrets` to say.
 
 #![forbid(unsafe_code)]
 
@@ -11,12 +12,14 @@ mod dns;
 mod eureka;
 mod http;
 mod nacos;
+pub mod secrets;
 #[cfg(test)]
 mod testing;
 
 use std::sync::Arc;
 
 use control::discovery::Discovery;
+pub use http::Trust;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -24,15 +27,15 @@ use serde_json::{Map, Value};
 ///
 /// # Errors
 /// Settings that do not fit, with the place.
-pub fn registries(discovery: &Map<String, Value>) -> Result<Vec<Arc<dyn Discovery>>, String> {
+pub fn registries(discovery: &Map<String, Value>, trust: &Trust) -> Result<Vec<Arc<dyn Discovery>>, String> {
     let mut all: Vec<Arc<dyn Discovery>> = Vec::new();
     for (kind, config) in discovery {
         let made: Result<Arc<dyn Discovery>, String> = match kind.as_str() {
-            "consul" => consul::Consul::new(config).map(|it| Arc::new(it) as _),
-            "consul_kv" => consul_kv::ConsulKv::new(config).map(|it| Arc::new(it) as _),
+            "consul" => consul::Consul::new(config, trust).map(|it| Arc::new(it) as _),
+            "consul_kv" => consul_kv::ConsulKv::new(config, trust).map(|it| Arc::new(it) as _),
             "dns" => dns::Dns::new(config).map(|it| Arc::new(it) as _),
-            "eureka" => eureka::Eureka::new(config).map(|it| Arc::new(it) as _),
-            "nacos" => nacos::Nacos::new(config).map(|it| Arc::new(it) as _),
+            "eureka" => eureka::Eureka::new(config, trust).map(|it| Arc::new(it) as _),
+            "nacos" => nacos::Nacos::new(config, trust).map(|it| Arc::new(it) as _),
             _ => Err("this version does not have that registry".to_owned()),
         };
         match made {

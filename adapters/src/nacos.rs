@@ -12,7 +12,7 @@ use model::Node;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::http::{Server, Timeouts, encoded, first};
+use crate::http::{Server, Timeouts, TlsSettings, Trust, encoded, first};
 
 #[derive(Debug)]
 pub struct Nacos {
@@ -35,6 +35,8 @@ struct Settings {
     access_key: String,
     #[serde(default)]
     secret_key: String,
+    #[serde(flatten)]
+    tls: TlsSettings,
 }
 
 fn thirty() -> u64 {
@@ -50,9 +52,10 @@ fn prefix() -> String {
 }
 
 impl Nacos {
-    pub fn new(config: &Value) -> Result<Nacos, String> {
+    pub fn new(config: &Value, trust: &Trust) -> Result<Nacos, String> {
         let settings: Settings = crate::settings(config)?;
-        let server = |host: &String| Server::parse(&format!("{host}{}", settings.prefix));
+        let tls = trust.of(&settings.tls)?;
+        let server = |host: &String| Server::parse(&format!("{host}{}", settings.prefix), &tls);
         let servers: Vec<Server> = settings.host.iter().map(server).collect::<Result<_, _>>()?;
         Ok(Nacos { servers, settings })
     }
@@ -165,7 +168,7 @@ fn group(service: &Service) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{ask, server};
+    use crate::testing::{ask, server, trust};
 
     #[tokio::test]
     async fn healthy_instances_are_nodes_after_a_login() {
@@ -179,7 +182,7 @@ mod tests {
         ])
         .await;
         let config = json!({"host": [format!("http://jack:p@ss@{}", server.addr)]});
-        let nacos = Nacos::new(&config).unwrap();
+        let nacos = Nacos::new(&config, &trust()).unwrap();
         let found = ask(&nacos, &["web", "unknown"]).await.unwrap();
         let id = "default/public/DEFAULT_GROUP/web";
         let nodes: Vec<_> =
@@ -194,12 +197,16 @@ mod tests {
         let server = server(vec![("GET /nacos/v1/ns/instance/list", 200, vec![], "{}".to_owned())]).await;
         let host = format!("http://{}", server.addr);
         let config = json!({"host": [host], "access_key": "AK", "secret_key": "SK"});
-        assert!(ask(&Nacos::new(&config).unwrap(), &["web"]).await.is_err());
+        assert!(ask(&Nacos::new(&config, &trust()).unwrap(), &["web"]).await.is_err());
         let head = &server.heads()[0];
         assert!(
             head.contains("&ak=AK&data=") && head.contains("%40%40DEFAULT%5FGROUP%40%40web&signature="),
             "{head}"
         );
-        assert!(ask(&Nacos::new(&json!({"host": ["http://127.0.0.1:9"]})).unwrap(), &["web"]).await.is_err());
+        assert!(
+            ask(&Nacos::new(&json!({"host": ["http://127.0.0.1:9"]}), &trust()).unwrap(), &["web"])
+                .await
+                .is_err()
+        );
     }
 }

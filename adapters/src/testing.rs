@@ -6,9 +6,23 @@ use std::sync::{Arc, Mutex};
 use control::discovery::{Discovery, Found, Service};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+use crate::Trust;
 
 /// Begin of the request line, status, headers, body. Status 0 is no answer at all.
 pub type Line = (&'static str, u16, Vec<(&'static str, String)>, String);
+
+/// Whom tests trust over TLS: nobody, or everybody.
+pub fn trust() -> Trust {
+    let provider = Arc::new(tokio_rustls::rustls::crypto::aws_lc_rs::default_provider());
+    let builder = || {
+        let builder = ClientConfig::builder_with_provider(provider.clone());
+        builder.with_safe_default_protocol_versions().unwrap()
+    };
+    let nobody = builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+    Trust { verifying: Arc::new(nobody.clone()), trusting: Arc::new(nobody) }
+}
 
 pub struct Fake {
     pub addr: SocketAddr,

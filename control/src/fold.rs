@@ -4,15 +4,18 @@
 //! told. Nothing here compiles, writes or waits.
 
 mod dangling;
+mod secrets;
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use model::{Desired, Diagnostic, Entry, Invalid, Key, Rejected, Resource, Served, gaps};
+use model::{Desired, Diagnostic, Entry, Invalid, Key, Kind, Rejected, Resource, Served, gaps};
 use snapshot::{Touched, parallel};
 
 use self::dangling::Dangling;
+use self::secrets::Referrers;
+use crate::secrets::Configured;
 use crate::store::{Change, Revision, Row};
 
 /// What is desired at a revision, and what of it could not be read.
@@ -30,6 +33,7 @@ pub struct Fold {
     ignored: Vec<(Key, Invalid)>,
     dangling: Dangling,
     unseen: Unseen,
+    referrers: Referrers,
 }
 
 impl Fold {
@@ -111,6 +115,22 @@ impl Fold {
         self.unseen.counts.iter().map(|(name, count)| (*name, *count)).collect()
     }
 
+    /// The secrets that resources refer to, and the managers; `None` if neither changed since this was asked
+    /// last.
+    pub fn take_secrets(&mut self) -> Option<(BTreeSet<String>, Configured)> {
+        let wanted = self.referrers.take()?;
+        let managers = self.desired.of(Kind::Secret).map(|entry| (entry.key.id.clone(), entry.clone()));
+        Some((wanted, managers.collect()))
+    }
+
+    /// Notes a name whose addresses changed, or a secret whose value did.
+    pub fn touch(&self, name: String, touched: &mut Touched) {
+        match name.starts_with(model::references::SECRET) {
+            true => touched.keys.extend(self.referrers.users(&name).cloned()),
+            false => _ = touched.hosts.insert(name),
+        }
+    }
+
     /// Resources that name others which do not exist. The same `Arc` as before if nothing changed.
     pub fn dangling(&mut self) -> Arc<[Rejected]> {
         self.dangling.told()
@@ -141,6 +161,7 @@ impl Fold {
                     if !touched.all {
                         touched.keys.insert(key.clone());
                     }
+                    self.referrers.set(&key, resource.secrets());
                     self.desired.put(Arc::new(Entry { key, resource, created, modified }));
                 }
             }
@@ -161,6 +182,7 @@ impl Fold {
         self.forgive(key);
         self.unseen.set(key, Vec::new());
         let before = self.desired.delete(key)?;
+        self.referrers.set(key, BTreeSet::new());
         touched.keys.insert(key.clone());
         Some(before)
     }
@@ -205,7 +227,6 @@ impl Unseen {
 
 #[cfg(test)]
 mod tests {
-    use model::Kind;
     use serde_json::{Value, json};
 
     use super::*;

@@ -10,6 +10,7 @@ pub mod health;
 pub mod names;
 pub mod pipeline;
 pub mod references;
+pub mod secrets;
 pub mod store;
 
 pub use pipeline::{Handle, Pipeline, Report};

@@ -20,6 +20,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
 use crate::discovery::{self, Discovery, Registries};
+use crate::secrets::{self, Secrets};
 
 pub use system::System;
 
@@ -63,6 +64,7 @@ pub struct Resolver {
     known: Known,
     failed: Vec<Failure>,
     registries: Registries,
+    secrets: Secrets,
 }
 
 /// A name that could not be looked up, and could before.
@@ -87,9 +89,9 @@ struct Host {
     error: Option<String>,
 }
 
-/// The addresses of names and the nodes of services, as compiling asks for them.
+/// The addresses of names, the nodes of services and the values of secrets, as compiling asks for them.
 #[derive(Debug, Default)]
-pub struct Known(HashMap<String, Vec<IpAddr>>, discovery::Known);
+pub struct Known(HashMap<String, Vec<IpAddr>>, discovery::Known, secrets::Values);
 
 impl sdk::build::Names for Known {
     fn addresses(&self, host: &str) -> Vec<IpAddr> {
@@ -98,6 +100,10 @@ impl sdk::build::Names for Known {
 
     fn nodes(&self, service: &discovery::Service) -> Vec<model::Node> {
         self.1.nodes(service)
+    }
+
+    fn secret(&self, reference: &str) -> Result<String, String> {
+        self.2.get(reference)
     }
 }
 
@@ -118,6 +124,7 @@ impl Resolver {
             known: Known::default(),
             failed: Vec::new(),
             registries: Registries::new(Vec::new()),
+            secrets: Secrets::default(),
         }
     }
 
@@ -126,6 +133,18 @@ impl Resolver {
         self.registries = Registries::new(registries);
         self.known.1 = self.registries.known();
         self
+    }
+
+    /// Asks for secrets so.
+    pub fn with_secrets(mut self, secrets: Secrets) -> Resolver {
+        self.known.2 = secrets.values();
+        self.secrets = secrets;
+        self
+    }
+
+    /// The secrets, to say which are wanted.
+    pub fn secrets(&mut self) -> &mut Secrets {
+        &mut self.secrets
     }
 
     /// What registries know.
@@ -162,7 +181,7 @@ impl Resolver {
         }
     }
 
-    /// Waits for the next name whose addresses changed. May be dropped and called again.
+    /// Waits for the next name whose addresses changed, or secret whose value did. May be dropped and called again.
     pub async fn changed(&mut self) -> String {
         loop {
             let next = self.begin();
@@ -179,6 +198,7 @@ impl Resolver {
                     }
                 }
                 service = self.registries.changed() => return service,
+                reference = self.secrets.changed() => return reference,
                 () = wake => {}
             }
         }
@@ -186,14 +206,17 @@ impl Resolver {
 
     /// Whether every wanted name was answered or failed at least once.
     pub fn is_settled(&self) -> bool {
-        self.hosts.values().all(|host| host.answered) && self.registries.is_settled()
+        self.hosts.values().all(|host| host.answered)
+            && self.registries.is_settled()
+            && self.secrets.is_settled()
     }
 
-    /// Names that cannot be looked up now, and why.
+    /// Names that cannot be looked up and secrets that cannot be read now, and why.
     pub fn failing(&self) -> Vec<(String, String)> {
         let failing =
             self.hosts.iter().filter_map(|(host, state)| Some((host.clone(), state.error.clone()?)));
-        let mut failing: Vec<_> = failing.chain(self.registries.failing()).collect();
+        let mut failing: Vec<_> =
+            failing.chain(self.registries.failing()).chain(self.secrets.failing()).collect();
         failing.sort();
         failing
     }

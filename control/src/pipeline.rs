@@ -28,6 +28,9 @@ pub use report::Report;
 const GATHER: Duration = Duration::from_millis(10);
 /// How long the first snapshot waits for names to be looked up.
 const FIRST_NAMES: Duration = Duration::from_secs(1);
+/// How long a change waits for secrets that it is the first to refer to: most managers answer sooner, and then
+/// nothing is told to be missing that is only on its way.
+const NEW_SECRETS: Duration = Duration::from_millis(500);
 /// Rejected resources logged at a time; a whole file may be wrong.
 const MOST_LINES: usize = 100;
 /// Resources named that want a name's address; the others are counted.
@@ -76,6 +79,8 @@ struct Batch {
     /// The boot file's list of plugins changed.
     plugins: bool,
     is_reset: bool,
+    /// Secrets whose values changed.
+    secrets: BTreeSet<String>,
 }
 
 impl Pipeline {
@@ -126,7 +131,7 @@ impl Pipeline {
                     Some(change) => self.take(change, &mut batch),
                     None => return,
                 },
-                host = self.resolver.changed() => { batch.touched.hosts.insert(host); }
+                name = self.resolver.changed() => self.note(name, &mut batch),
                 _ = free.tick() => {
                     self.publisher.free_unused();
                     self.look_around();
@@ -158,7 +163,7 @@ impl Pipeline {
                 None => {}
             }
             match self.resolver.changed().now_or_never() {
-                Some(host) => _ = batch.touched.hosts.insert(host),
+                Some(name) => self.note(name, batch),
                 None => break,
             }
         }
@@ -180,12 +185,26 @@ impl Pipeline {
         self.fold.apply(change, &mut batch.touched);
     }
 
+    fn note(&self, name: String, batch: &mut Batch) {
+        if name.starts_with(model::references::SECRET) {
+            batch.secrets.insert(name.clone());
+        }
+        self.fold.touch(name, &mut batch.touched);
+    }
+
     async fn apply(&mut self, batch: Batch, is_first: bool) {
         let began = Instant::now();
+        if let Some((wanted, managers)) = self.fold.take_secrets() {
+            self.resolver.secrets().want(&wanted, managers);
+        }
         let mut compiled = self.compile(&batch.touched);
-        if is_first && !self.resolver.is_settled() {
-            let hosts = self.first_names().await;
-            compiled = self.compile(&Touched { hosts, ..Touched::default() });
+        let patience = match is_first {
+            true => FIRST_NAMES,
+            false => NEW_SECRETS,
+        };
+        if (is_first && !self.resolver.is_settled()) || !self.resolver.secrets().is_settled() {
+            let touched = self.await_names(is_first, patience).await;
+            compiled = self.compile(&touched);
         }
         self.publisher.publish(compiled.snapshot);
         self.watched.send_if_modified(|watched| {
@@ -212,6 +231,7 @@ impl Pipeline {
             unseen_plugins: self.fold.unseen(),
             findings: self.fold.findings().clone(),
             failing_names: self.resolver.failing(),
+            secrets: self.resolver.secrets().counts(),
             compiles: before.compiles + 1,
             last_compile: took,
             longest_compile: before.longest_compile.max(took),
@@ -242,15 +262,18 @@ impl Pipeline {
         all.into()
     }
 
-    /// Waits a moment for the names the first snapshot wants, and gives those that were found.
-    async fn first_names(&mut self) -> BTreeSet<String> {
-        let mut found = BTreeSet::new();
-        let end = tokio::time::Instant::now() + FIRST_NAMES;
-        while !self.resolver.is_settled() {
+    /// Waits a moment for secrets, and with `names` for the names that are wanted, and gives what was found.
+    async fn await_names(&mut self, names: bool, patience: Duration) -> Touched {
+        let mut found = Touched::default();
+        let end = tokio::time::Instant::now() + patience;
+        while !match names {
+            true => self.resolver.is_settled(),
+            false => self.resolver.secrets().is_settled(),
+        } {
             // A failed look-up settles a name without a change, so look again now and then.
             let soon = end.min(tokio::time::Instant::now() + Duration::from_millis(5));
             match tokio::time::timeout_at(soon, self.resolver.changed()).await {
-                Ok(host) => _ = found.insert(host),
+                Ok(name) => self.fold.touch(name, &mut found),
                 Err(_) if tokio::time::Instant::now() >= end => break,
                 Err(_) => {}
             }
@@ -262,12 +285,15 @@ impl Pipeline {
     fn look_around(&mut self) {
         self.tell_names();
         let (failing, kept) = (self.resolver.failing(), self.publisher.kept());
+        let secrets = self.resolver.secrets().counts();
         self.report.send_if_modified(|report| {
-            let differs = report.failing_names != failing || report.kept_snapshots != kept;
+            let differs =
+                report.failing_names != failing || report.kept_snapshots != kept || report.secrets != secrets;
             if differs {
                 *report = Arc::new(Report {
                     failing_names: failing,
                     kept_snapshots: kept,
+                    secrets,
                     ..Report::clone(report)
                 });
             }
@@ -333,7 +359,13 @@ impl Pipeline {
                 None => name.clone(),
             });
             let hosts: Vec<String> = hosts.collect();
-            tracing::info!("addresses changed: {}, {ms:.1} ms", hosts.join(", "));
+            if !hosts.is_empty() {
+                tracing::info!("addresses changed: {}, {ms:.1} ms", hosts.join(", "));
+            }
+            if !batch.secrets.is_empty() {
+                let secrets: Vec<&str> = batch.secrets.iter().map(String::as_str).collect();
+                tracing::info!("secrets changed: {}, {ms:.1} ms", secrets.join(", "));
+            }
         }
     }
 }

@@ -45,6 +45,7 @@ pub fn printer(services: Services, access_log: Option<Sink>, handle: Handle) -> 
             .iter()
             .map(|((name, ip, port), healthy)| Health { name, ip, port: *port, healthy: *healthy })
             .collect();
+        let report = handle.report();
         let facts = Facts {
             hostname: &hostname,
             version: env!("CARGO_PKG_VERSION"),
@@ -59,7 +60,8 @@ pub fn printer(services: Services, access_log: Option<Sink>, handle: Handle) -> 
             entries_gathered: &services.sinks.gathered(),
             entries_dropped: &services.sinks.dropped(),
             entries_bytes: services.sinks.waiting_bytes(),
-            unseen_plugins: &handle.report().unseen_plugins,
+            unseen_plugins: &report.unseen_plugins,
+            secrets: report.secrets,
         };
         services.meters.render(&facts)
     })

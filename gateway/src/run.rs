@@ -133,6 +133,7 @@ async fn serve(
     settings.streams.access_log = stream_log.as_ref().map(AccessLog::for_workers);
     let tls = tls::settings(&boot)?;
     settings.tls = tls.common.clone();
+    let trust = wiring::trust(&tls.common);
     let sockets = listeners::open(&boot, &mut settings, count, &mut inherited)?;
     let datagrams = listeners::open_udp(&boot, &mut settings, count, &mut inherited)?;
 
@@ -156,8 +157,9 @@ async fn serve(
             listens.push(format!("{what} http://{address}{path}"));
         }
     }
-    let registries = adapters::registries(&boot.discovery).map_err(|why| anyhow::anyhow!(why))?;
-    let resolver = Resolver::new(&boot.resolver).with_registries(registries);
+    let registries = adapters::registries(&boot.discovery, &trust).map_err(|why| anyhow::anyhow!(why))?;
+    let secrets = wiring::secrets(&boot, trust);
+    let resolver = Resolver::new(&boot.resolver).with_registries(registries).with_secrets(secrets);
     let (pipeline, mut handle) = Pipeline::new(&*store, compiler, publisher, resolver);
     let program = Arc::new(Running {
         observer,

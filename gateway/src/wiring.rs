@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use cache::{Caches, DiskSettings};
+use control::secrets::Secrets;
 use control::store::{Embedded, History, Ring, Sealed};
 use indexmap::IndexMap;
 use ipnet::IpNet;
@@ -14,7 +15,7 @@ use sdk::catalog::Subsystem;
 use sdk::counters::{Counters, Gauges, Paces, Table, Tallies};
 use sdk::meters::Meters;
 use serde_json::{Map, Value, json};
-use snapshot::certs::TlsSettings;
+use snapshot::certs::{CommonTls, TlsSettings};
 use snapshot::plan::Timeouts;
 use snapshot::router::{Mode, Options};
 use snapshot::upstream::Keepalive;
@@ -95,6 +96,21 @@ pub fn sealed(boot: &Boot, catalog: &dyn Catalog, store: Embedded) -> anyhow::Re
     let about = catalog.about().into_iter();
     let plugins = about.filter_map(|about| Some((about.name, catalog.facts(about.subsystem, about.name)?)));
     Ok(Sealed::over(Arc::new(store), ring, *enabled, plugins))
+}
+
+/// Whom the control plane trusts where it speaks TLS.
+pub fn trust(common: &CommonTls) -> adapters::Trust {
+    adapters::Trust {
+        verifying: common.verifying.without_sessions(),
+        trusting: common.trusting.without_sessions(),
+    }
+}
+
+/// How secret managers are asked.
+pub fn secrets(boot: &Boot, trust: adapters::Trust) -> Secrets {
+    let boot::Secrets { ttl, neg_ttl, timeout } = boot.secrets;
+    let settings = control::secrets::Settings { ttl, retry: neg_ttl, timeout };
+    Secrets::new(Arc::new(adapters::secrets::Secrets::new(trust)), Arc::new(crate::files::env), settings)
 }
 
 /// How snapshots are compiled.

@@ -56,6 +56,7 @@ pub struct Boot {
     /// `apisix.show_upstream_status_in_response_header`: always, not only for 5xx.
     pub show_upstream_status: bool,
     pub resolver: Resolver,
+    pub secrets: Secrets,
     /// `discovery` by registry, as written.
     pub discovery: Map<String, Value>,
     /// `false` for `apisix.disable_upstream_healthcheck`.
@@ -265,6 +266,17 @@ pub struct Resolver {
     pub valid: Option<Duration>,
     pub timeout: Duration,
     pub ipv6: bool,
+}
+
+/// How secrets of managers are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Secrets {
+    /// A secret is read again after this.
+    pub ttl: Duration,
+    /// One that could not be read, at the latest after this.
+    pub neg_ttl: Duration,
+    /// A manager may take this long.
+    pub timeout: Duration,
 }
 
 /// How many workers there are.

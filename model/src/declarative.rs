@@ -375,7 +375,7 @@ consumers:
             ]
         );
         let idle: Vec<&str> = declarative.warnings.iter().map(|d| d.pointer.as_str()).collect();
-        assert_eq!(idle, ["/protos/0", "/secrets/0"], "nothing uses them yet");
+        assert_eq!(idle, ["/protos/0"], "nothing uses them yet");
         assert_eq!(declarative.plugins, Some(vec!["cors".to_owned()]));
         assert_eq!(declarative.stream_plugins, Some(vec!["mqtt-proxy".to_owned()]));
         assert_eq!(declarative.items[0].value["id"], json!(5));

@@ -48,8 +48,6 @@ pub enum Ask {
     UpstreamValue(&'static str, &'static [&'static str]),
     /// Any value but these of a field of an upstream.
     UpstreamOther(&'static str, &'static [&'static str]),
-    /// A text in the settings of a plugin that begins so.
-    PluginText(&'static str),
     /// A field of a plugin's settings that is true.
     PluginFlag(&'static str, &'static str),
     /// A field of a plugin's settings that is a URI of this scheme.
@@ -80,17 +78,6 @@ pub const STREAM_PROTOCOLS: &Gap = &Gap {
 };
 pub const HTTP3: &Gap =
     &Gap { why: "HTTP/3 is not served yet", hint: "", effect: Effect::Ignored, asked_by: &[] };
-
-pub const SECRETS: &Gap = &Gap {
-    why: "secret managers are not asked yet",
-    hint: "put the secret into an environment variable and refer to that: `$env://NAME`",
-    effect: Effect::Refused,
-    asked_by: &[Ask::PluginText("$secret://")],
-};
-
-/// A manager that nothing refers to changes nothing; what refers to one is refused.
-pub const SECRET_MANAGERS: &Gap =
-    &Gap { effect: Effect::Ignored, asked_by: &[Ask::Kind(Kind::Secret)], ..*SECRETS };
 
 pub const TLS_TO_LOG_SERVERS: &Gap = &Gap {
     why: "log entries are not sent over TLS yet",
@@ -155,8 +142,6 @@ pub const ALL: &[&Gap] = &[
     PROTOS,
     STREAM_UPSTREAMS,
     HTTP3,
-    SECRETS,
-    SECRET_MANAGERS,
     TLS_TO_LOG_SERVERS,
     LUA,
     DISCOVERY,
@@ -239,22 +224,6 @@ impl Ask {
                     found.push(self.invalid(gap, format!("{place}/{name}"), field.as_str()));
                 }
             }
-            Ask::PluginText(start) => {
-                for (name, config) in plugins(kind, value).into_iter().flatten() {
-                    let mut place = "/plugins".to_owned();
-                    push_pointer(&mut place, name);
-                    if let Some(place) =
-                        text_that_begins(config, start, place).filter(|_| !switched_off(config))
-                    {
-                        found.push(self.invalid(gap, place, None));
-                    }
-                }
-                if kind == Kind::PluginMetadata
-                    && let Some(place) = text_that_begins(value, start, String::new())
-                {
-                    found.push(self.invalid(gap, place, None));
-                }
-            }
             Ask::PluginFlag(plugin, field) | Ask::PluginScheme(plugin, field, _) => {
                 let config = plugins(kind, value).and_then(|plugins| plugins.get(plugin));
                 let Some(config) = config.filter(|config| !switched_off(config)) else { return };
@@ -292,7 +261,6 @@ impl Ask {
             Ask::UpstreamValue(name, _) | Ask::UpstreamOther(name, _) => {
                 Invalid::new(format!("{name} {} is not supported yet: {why}", got.unwrap_or_default()))
             }
-            Ask::PluginText(start) => Invalid::new(format!("a `{start}` reference cannot be used: {why}")),
             Ask::PluginFlag(plugin, field) | Ask::PluginScheme(plugin, field, _) => {
                 Invalid::new(format!("`{field}` of {plugin} is not supported: {why}"))
             }
@@ -331,21 +299,6 @@ fn switched_off(config: &Value) -> bool {
     config.pointer("/_meta/disable") == Some(&Value::Bool(true))
 }
 
-/// The place of the first text that begins with `start`.
-fn text_that_begins(value: &Value, start: &str, place: String) -> Option<String> {
-    match value {
-        Value::String(text) => text.starts_with(start).then_some(place),
-        Value::Array(items) => (items.iter().enumerate())
-            .find_map(|(at, item)| text_that_begins(item, start, format!("{place}/{at}"))),
-        Value::Object(fields) => fields.iter().find_map(|(name, field)| {
-            let mut place = place.clone();
-            push_pointer(&mut place, name);
-            text_that_begins(field, start, place)
-        }),
-        _ => None,
-    }
-}
-
 /// A smallest resource for each thing in a row that a resource may ask by: for the tests of those
 /// who read resources, which hold that none of them is left out.
 pub fn samples() -> Vec<(Effect, Kind, &'static str, Value)> {
@@ -354,7 +307,6 @@ pub fn samples() -> Vec<(Effect, Kind, &'static str, Value)> {
     let mut add = |effect, kind, value: Value| {
         let id = match kind {
             Kind::Consumer => "jack",
-            Kind::Secret => "vault/1",
             _ => "1",
         };
         samples.push((effect, kind, id, value));
@@ -376,7 +328,6 @@ pub fn samples() -> Vec<(Effect, Kind, &'static str, Value)> {
             match *ask {
                 Ask::Kind(kind) => {
                     let value = match kind {
-                        Kind::Secret => json!({"uri": "http://v", "prefix": "p", "token": "t"}),
                         Kind::Proto => json!({"content": "x"}),
                         _ => json!({}),
                     };
@@ -414,15 +365,6 @@ pub fn samples() -> Vec<(Effect, Kind, &'static str, Value)> {
                     let plugins = json!({plugin: {field: format!("{scheme}://h")}});
                     add(gap.effect, Kind::Route, json!({"uri": "/", "plugins": plugins}));
                 }
-                Ask::PluginText(start) => {
-                    let plugins = json!({"key-auth": {"key": format!("{start}vault/1/key")}});
-                    add(gap.effect, Kind::Consumer, json!({"username": "jack", "plugins": plugins}));
-                    let plugins = json!({"cors": {"allow_origins": format!("{start}vault/1/key")}});
-                    for kind in [Kind::Service, Kind::GlobalRule, Kind::PluginConfig, Kind::ConsumerGroup] {
-                        add(gap.effect, kind, json!({"plugins": plugins}));
-                    }
-                    add(gap.effect, Kind::Route, json!({"uri": "/", "plugins": plugins}));
-                }
             }
         }
     }
@@ -439,7 +381,7 @@ mod tests {
     #[test]
     fn each_sample_asks_and_is_told_where() {
         let samples = samples();
-        assert!(samples.len() > 20);
+        assert!(samples.len() > 10);
         for (effect, kind, id, value) in samples {
             let parsed = Resource::parse(kind, id, &value);
             match effect {
@@ -469,10 +411,9 @@ mod tests {
                 json!({"uri": "/", "plugins": {"syslog": {"tls": true, "_meta": {"disable": true}}}}),
             ),
             (Kind::Route, json!({"uri": "/", "plugins": {"http-logger": {"uri": "http://https://h"}}})),
-            (Kind::Route, json!({"uri": "/", "filter_func": null, "plugins": {"a": {"b": "x $secret://"}}})),
             (
                 Kind::Route,
-                json!({"plugins": {"key-auth": {"_meta": {"disable": true}, "header": "$secret://a/b/c"}}}),
+                json!({"uri": "/", "filter_func": null, "plugins": {"a": {"b": "$secret://a/b/c"}}}),
             ),
         ] {
             assert_eq!(check(kind, &value), Ok(()), "{value}");
@@ -488,9 +429,5 @@ mod tests {
             "scheme kafka is not supported yet: the protocol of Kafka is not spoken yet"
         );
         assert_eq!((invalid.pointer.as_str(), invalid.got.as_deref()), ("/upstream/scheme", Some("kafka")));
-        let value = json!({"plugins": {"a/b": {"c": [1, "$secret://vault/1/k"]}}});
-        let invalid = check(Kind::Consumer, &value).unwrap_err();
-        assert_eq!(invalid.pointer, "/plugins/a~1b/c/1");
-        assert!(invalid.hint.unwrap().contains("$env://"));
     }
 }

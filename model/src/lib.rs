@@ -28,6 +28,7 @@ pub mod network;
 pub mod plugin_config;
 pub mod plugin_metadata;
 pub mod proto;
+pub mod references;
 pub mod rejected;
 pub mod resource;
 pub mod route;

@@ -89,6 +89,15 @@ pub trait Names {
     fn nodes(&self, _discovery: &model::upstream::Discovery) -> Vec<model::Node> {
         Vec::new()
     }
+
+    /// What a reference to a secret manager stands for. Settings have theirs replaced before a plugin sees
+    /// them.
+    ///
+    /// # Errors
+    /// Why there is no value, for people.
+    fn secret(&self, _reference: &str) -> Result<String, String> {
+        Err("secret managers are not asked here".to_owned())
+    }
 }
 
 /// Builds the plugins that stand in another plugin's configuration. Implemented by the catalog.

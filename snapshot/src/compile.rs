@@ -44,7 +44,7 @@ use crate::upstream::{Keepalive, Upstream};
 use certificates::CertificateUnit;
 use chosen::Choices;
 use consumers::{Claims, ConsumerUnit, CredentialUnit};
-pub use references::Env;
+pub use references::{Env, environment};
 use routes::{RouteUnit, UpstreamUnit};
 use shared::Shared;
 use streams::StreamUnit;
@@ -331,8 +331,13 @@ impl Compiler {
                 Some(model::Resource::PluginMetadata(found)) => {
                     let value = Value::Object(found.value.clone());
                     let place = sdk::catalog::Place::Metadata;
-                    match guarded(|| self.catalog.check(&plugin, &value, place)) {
-                        Ok(()) => {
+                    let resolved = guarded(|| {
+                        let value = references::resolve(&value, &*self.settings.env, pass.names)?;
+                        self.catalog.check(&plugin, &value, place)?;
+                        Ok(value.into_owned())
+                    });
+                    match resolved {
+                        Ok(value) => {
                             self.accept(&key);
                             self.metadata.insert(plugin.clone(), value);
                         }

@@ -30,6 +30,8 @@ pub struct Report {
     pub unseen_plugins: Vec<(&'static str, usize)>,
     /// Names that cannot be looked up now, and why.
     pub failing_names: Vec<(String, String)>,
+    /// Secrets that resources refer to, and how many of them have no value.
+    pub secrets: (usize, usize),
     /// Snapshots published so far.
     pub compiles: u64,
     pub last_compile: Duration,
@@ -51,6 +53,7 @@ impl Default for Report {
             findings: Arc::default(),
             unseen_plugins: Vec::new(),
             failing_names: Vec::new(),
+            secrets: (0, 0),
             compiles: 0,
             last_compile: Duration::ZERO,
             longest_compile: Duration::ZERO,

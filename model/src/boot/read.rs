@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::{
     AccessLog, Admin, AdminKey, AdminLimits, AdminRole, AdminVersion, Boot, Conditions, DataEncryption, Disk,
     History, Http, Http2, Listen, LogEscape, LogLevel, Prometheus, Provider, ProxyCache, RealIp, Resolver,
-    Role, Router, Tls, UpstreamKeepalive, UriOptions, Workers, Zone, keys, wildcard,
+    Role, Router, Secrets, Tls, UpstreamKeepalive, UriOptions, Workers, Zone, keys, wildcard,
 };
 use super::{shape, streams};
 use crate::Invalid;
@@ -62,6 +62,11 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
         server_tokens: apisix.bool("/enable_server_tokens", true),
         show_upstream_status: apisix.bool("/show_upstream_status_in_response_header", false),
         resolver: resolver(apisix)?,
+        secrets: Secrets {
+            ttl: apisix.time("/lru/secret/ttl", 300),
+            neg_ttl: apisix.time("/lru/secret/neg_ttl", 60),
+            timeout: file.time("/sluice/secrets/timeout", 5),
+        },
         discovery: file.get("/discovery").and_then(Value::as_object).cloned().unwrap_or_default(),
         health_checks: !apisix.bool("/disable_upstream_healthcheck", false),
         trusted_addresses: apisix.read("/trusted_addresses", |value| shape::list(value, shape::network)),

@@ -335,7 +335,7 @@ fn the_access_log_is_on_and_can_be_off() {
 
 #[test]
 fn all_that_is_wrong_is_told_in_order() {
-    let found = refusals("plugins: 1\napisix:\n  lru: {}\n  enable_control: 3\nnope: 1\n");
+    let found = refusals("plugins: 1\napisix:\n  id: x\n  enable_control: 3\nnope: 1\n");
     let lines: Vec<(u32, Severity)> = found.iter().map(|found| (found.line, found.severity)).collect();
     let (error, warning) = (Severity::Error, Severity::Warning);
     assert_eq!(lines, [(1, error), (3, warning), (4, error), (5, warning)]);

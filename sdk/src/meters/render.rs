@@ -37,6 +37,8 @@ pub struct Facts<'a> {
     pub entries_bytes: u64,
     /// Plugins that resources are served without, and how many name each.
     pub unseen_plugins: &'a [(&'static str, usize)],
+    /// Secrets of managers that resources refer to, and how many of them have no value.
+    pub secrets: (usize, usize),
 }
 
 /// A memory zone.
@@ -234,6 +236,16 @@ fn own(page: &mut Page<'_>, settings: &Settings, collected: &Collected, facts: &
     );
     for (plugin, resources) in facts.unseen_plugins {
         page.line("plugins_without_effect", "", &format!("plugin=\"{plugin}\""), *resources as u64);
+    }
+    let (all, missing) = facts.secrets;
+    if all > 0 {
+        page.head(
+            "secrets",
+            "gauge",
+            "Secrets of managers that resources refer to, by whether they could be read",
+        );
+        page.line("secrets", "", "state=\"read\"", all.saturating_sub(missing) as u64);
+        page.line("secrets", "", "state=\"missing\"", missing as u64);
     }
 }
 

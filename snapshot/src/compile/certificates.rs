@@ -6,6 +6,7 @@ use std::sync::Arc;
 use model::upstream::CheckType;
 use model::{CertificatePair, Entry, Invalid, Key, Kind, Resource, Ssl, SslType, upstream as written};
 use rustls::sign::CertifiedKey;
+use sdk::build::Names;
 use sdk::pattern::Pattern;
 
 use super::{Compiler, Pass, Tried, references};
@@ -15,6 +16,8 @@ use crate::parallel;
 /// The last good form of an ssl resource.
 pub(super) struct CertificateUnit {
     entry: Arc<Entry>,
+    /// It is made of secrets that others keep, which may change while the resource does not.
+    refers: bool,
     made: Made,
 }
 
@@ -45,7 +48,7 @@ impl Compiler {
                     if self
                         .certificate_units
                         .get(&key.id)
-                        .is_some_and(|old| Arc::ptr_eq(&old.entry, &unit.entry))
+                        .is_some_and(|old| Arc::ptr_eq(&old.entry, &unit.entry) && !unit.refers)
                     {
                         // Its last good form is served on.
                         continue;
@@ -71,12 +74,12 @@ impl Compiler {
             }
             let unit = self.certificate_units.get(&key.id);
             // Keys are not parsed again because a file was read again.
-            if unit.is_some_and(|unit| unit.entry.resource == entry.resource) {
+            if unit.is_some_and(|unit| unit.entry.resource == entry.resource && !unit.refers) {
                 return Some(Drafted::Same);
             }
             let last_good = unit.map(|unit| &unit.entry);
             let make = |entry: &Arc<Entry>| match &entry.resource {
-                Resource::Ssl(ssl) => self.make_certificate(entry, ssl),
+                Resource::Ssl(ssl) => self.make_certificate(entry, ssl, pass.names),
                 _ => Err(Invalid::new("this is no ssl")),
             };
             Some(Drafted::Tried(Tried::both(entry, last_good, make)))
@@ -92,11 +95,17 @@ impl Compiler {
         }
     }
 
-    fn make_certificate(&self, entry: &Arc<Entry>, ssl: &Ssl) -> Result<CertificateUnit, Invalid> {
+    fn make_certificate(
+        &self,
+        entry: &Arc<Entry>,
+        ssl: &Ssl,
+        names: &dyn Names,
+    ) -> Result<CertificateUnit, Invalid> {
+        let refers = !entry.resource.secrets().is_empty();
         let settings = &self.settings.tls;
         let mut pairs = Vec::with_capacity(ssl.pairs.len());
         for (at, pair) in ssl.pairs.iter().enumerate() {
-            let pair = self.pair(pair).map_err(|invalid| match at {
+            let pair = self.pair(pair, names).map_err(|invalid| match at {
                 0 => invalid,
                 _ => invalid.said(&format!("failed to handle cert-key pair[{at}]: ")),
             })?;
@@ -104,12 +113,12 @@ impl Compiler {
         }
         if ssl.kind == SslType::Client {
             let first = pairs.into_iter().next().ok_or_else(|| Invalid::new("there is no certificate"))?;
-            return Ok(CertificateUnit { entry: entry.clone(), made: Made::Client(first) });
+            return Ok(CertificateUnit { entry: entry.clone(), refers, made: Made::Client(first) });
         }
         let client = match &ssl.client {
             None => None,
             Some(client) => {
-                let ca = self.text(&client.ca).map_err(|invalid| invalid.at("/client/ca"))?;
+                let ca = self.text(&client.ca, names).map_err(|invalid| invalid.at("/client/ca"))?;
                 let authorities = certs::certificates(&ca)
                     .map_err(|invalid| invalid.at("/client/ca").said("failed to validate client_cert: "))?;
                 let skip = client.skip_mtls_uri_regex.iter().enumerate().map(|(at, pattern)| {
@@ -127,41 +136,54 @@ impl Compiler {
             .map_err(|error| Invalid::new(format!("it cannot be used for TLS: {error}")))?;
         let names = ssl.snis.iter().map(|name| name.strip_suffix('.').unwrap_or(name).to_owned()).collect();
         let made = Made::Server { names, certificate: Arc::new(certificate) };
-        Ok(CertificateUnit { entry: entry.clone(), made })
+        Ok(CertificateUnit { entry: entry.clone(), refers, made })
     }
 
-    fn pair(&self, written: &CertificatePair) -> Result<Arc<CertifiedKey>, Invalid> {
+    fn pair(&self, written: &CertificatePair, names: &dyn Names) -> Result<Arc<CertifiedKey>, Invalid> {
         let pair = CertificatePair {
-            cert: self.text(&written.cert).map_err(|invalid| invalid.at("/cert"))?.into_owned(),
-            key: self.text(&written.key).map_err(|invalid| invalid.at("/key"))?.into_owned(),
+            cert: self.text(&written.cert, names).map_err(|invalid| invalid.at("/cert"))?.into_owned(),
+            key: self.text(&written.key, names).map_err(|invalid| invalid.at("/key"))?.into_owned(),
         };
         certs::pair(&pair, &self.settings.tls.provider)
     }
 
     /// A text, or what it refers to.
-    fn text<'t>(&self, text: &'t str) -> Result<Cow<'t, str>, Invalid> {
-        references::text(text, &*self.settings.env)
+    fn text<'t>(&self, text: &'t str, names: &dyn Names) -> Result<Cow<'t, str>, Invalid> {
+        references::text(text, &*self.settings.env, names)
     }
 
     /// How TLS is spoken to an upstream; `None` where none is.
-    pub(super) fn upstream_tls(&self, from: &model::Upstream) -> Result<Option<Arc<ClientTls>>, Invalid> {
+    pub(super) fn upstream_tls(
+        &self,
+        from: &model::Upstream,
+        names: &dyn Names,
+    ) -> Result<Option<Arc<ClientTls>>, Invalid> {
         if !matches!(from.scheme, written::Scheme::Https | written::Scheme::Grpcs | written::Scheme::Tls) {
             return Ok(None);
         }
         let verify = from.tls.as_ref().is_some_and(|tls| tls.verify);
-        self.client_tls(from.tls.as_deref(), verify).map(Some)
+        self.client_tls(from.tls.as_deref(), verify, names).map(Some)
     }
 
     /// How probes of an upstream speak TLS: with its client certificate and its authorities; whether they
     /// verify servers is for `checks` to say.
-    pub(super) fn probe_tls(&self, from: &model::Upstream) -> Result<Option<Arc<ClientTls>>, Invalid> {
+    pub(super) fn probe_tls(
+        &self,
+        from: &model::Upstream,
+        names: &dyn Names,
+    ) -> Result<Option<Arc<ClientTls>>, Invalid> {
         let active = from.checks.as_ref().map(|checks| &checks.active);
         let Some(active) = active.filter(|active| active.kind == CheckType::Https) else { return Ok(None) };
-        self.client_tls(from.tls.as_deref(), active.https_verify_certificate).map(Some)
+        self.client_tls(from.tls.as_deref(), active.https_verify_certificate, names).map(Some)
     }
 
     /// How TLS is spoken with these settings.
-    fn client_tls(&self, tls: Option<&written::Tls>, verify: bool) -> Result<Arc<ClientTls>, Invalid> {
+    fn client_tls(
+        &self,
+        tls: Option<&written::Tls>,
+        verify: bool,
+        names: &dyn Names,
+    ) -> Result<Arc<ClientTls>, Invalid> {
         let common = &self.settings.tls.common;
         let default = written::Tls::default();
         let tls = tls.unwrap_or(&default);
@@ -169,7 +191,7 @@ impl Compiler {
             (Some(id), _, _) => Some(self.client_certificate(id)?),
             (None, Some(cert), Some(key)) => {
                 let pair = CertificatePair { cert: cert.clone(), key: key.clone() };
-                Some(self.pair(&pair).map_err(|invalid| match invalid.pointer.as_str() {
+                Some(self.pair(&pair, names).map_err(|invalid| match invalid.pointer.as_str() {
                     "/key" => invalid.at("/tls/client_key"),
                     _ => invalid.at("/tls/client_cert"),
                 })?)
@@ -180,7 +202,7 @@ impl Compiler {
             (_, false) => None,
             (None, true) => Some(common.trusted.clone()),
             (Some(ca), true) => {
-                let ca = self.text(ca).map_err(|invalid| invalid.at("/tls/ca"))?;
+                let ca = self.text(ca, names).map_err(|invalid| invalid.at("/tls/ca"))?;
                 let found = certs::certificates(&ca).map_err(|invalid| invalid.at("/tls/ca"))?;
                 Some(Arc::new(Authorities::new(found)))
             }

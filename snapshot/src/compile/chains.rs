@@ -66,7 +66,7 @@ impl Compiler {
                 if !seen.insert(name) {
                     continue;
                 }
-                let config = references::resolve(config, &*self.settings.env)
+                let config = references::resolve(config, &*self.settings.env, names)
                     .map_err(|invalid| Blame { source, invalid: Box::new(invalid.within(name)) })?;
                 configs.push((source, name, config));
             }

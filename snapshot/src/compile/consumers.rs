@@ -6,6 +6,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use model::apisix_plugins::{self, Subsystem};
 use model::{Entry, Invalid, Key, Kind, Plugins, Resource};
+use sdk::build::Names;
 use sdk::catalog::Place;
 use sdk::consumers::{Credential, Identity, Secret};
 use sdk::{Chain, Consumer};
@@ -90,11 +91,11 @@ impl Compiler {
             compiler.hosts.set(key, Part::Plugins, recorder.asked());
             Ok(unit)
         });
-        let made = made.or_else(|| self.make_refused(key, entry).filter(|_| is_new));
+        let made = made.or_else(|| self.make_refused(key, entry, pass.names).filter(|_| is_new));
         match made {
             Some(unit) => _ = self.consumers.insert(key.id.clone(), unit),
-            // A form that was refused is not a last good form.
-            None if is_new => _ = self.consumers.remove(&key.id),
+            // A form that was refused is not a last good form; neither is one whose secret was taken away.
+            None if is_new || self.lacks_a_secret(key) => _ = self.consumers.remove(&key.id),
             None => {}
         }
         let served = self.consumers.get(&key.id).map(|unit| &unit.entry);
@@ -111,7 +112,7 @@ impl Compiler {
         let Resource::Consumer(written) = &entry.resource else {
             return Err(Invalid::new("the resource is not of the kind its key says"));
         };
-        let (proofs, others) = self.proofs(&written.plugins)?;
+        let (proofs, others) = self.proofs(&written.plugins, names)?;
         let group = match &written.group_id {
             Some(id) => {
                 let key = Key::new(Kind::ConsumerGroup, id.as_str());
@@ -142,13 +143,13 @@ impl Compiler {
     }
 
     /// A consumer that lacks only its group: it is found by its keys, then refused.
-    fn make_refused(&mut self, key: &Key, entry: &Arc<Entry>) -> Option<ConsumerUnit> {
+    fn make_refused(&mut self, key: &Key, entry: &Arc<Entry>, names: &dyn Names) -> Option<ConsumerUnit> {
         let Resource::Consumer(written) = &entry.resource else { return None };
         let group = Key::new(Kind::ConsumerGroup, written.group_id.as_deref()?);
         if self.shared.contains_key(&group) {
             return None;
         }
-        let (proofs, _) = self.proofs(&written.plugins).ok()?;
+        let (proofs, _) = self.proofs(&written.plugins, names).ok()?;
         let unit = self.unit_of(key, entry, written, proofs, Some(refusing::chain()));
         Some(ConsumerUnit { refused: true, ..unit })
     }
@@ -180,7 +181,7 @@ impl Compiler {
         let last_good = self.credentials.get(&key.id).map(|unit| unit.entry.clone());
         let made = self.try_both(key, entry, last_good, |compiler, entry| {
             let Some(plugins) = entry.resource.plugins() else { return Ok(None) };
-            let (mut proofs, others) = compiler.proofs(plugins)?;
+            let (mut proofs, others) = compiler.proofs(plugins, pass.names)?;
             // One that this build lacks identifies nobody; the catalog says whether it may stand there.
             let lacking = |name: &str| {
                 let known = apisix_plugins::find(Subsystem::Http, name);
@@ -198,18 +199,24 @@ impl Compiler {
                 None => Ok(Some(CredentialUnit { entry: entry.clone(), proof: proofs.pop() })),
             }
         });
-        if let Some(Some(unit)) = made {
-            self.credentials.insert(key.id.clone(), unit);
+        match made {
+            Some(Some(unit)) => _ = self.credentials.insert(key.id.clone(), unit),
+            None if self.lacks_a_secret(key) => _ = self.credentials.remove(&key.id),
+            _ => {}
         }
     }
 
+    fn lacks_a_secret(&self, key: &Key) -> bool {
+        self.rejected.get(key).is_some_and(|rejected| references::is_unread(&rejected.invalid))
+    }
+
     /// Separates a consumer's credentials from its other plugins.
-    fn proofs(&self, plugins: &Plugins) -> Result<(Vec<Proof>, Plugins), Invalid> {
+    fn proofs(&self, plugins: &Plugins, names: &dyn Names) -> Result<(Vec<Proof>, Plugins), Invalid> {
         let mut proofs = Vec::new();
         let mut others = Plugins::default();
         for (name, config) in plugins {
             let blame = |invalid: Invalid| invalid.within(name).under("/plugins");
-            let config = references::resolve(config, &*self.settings.env).map_err(blame)?;
+            let config = references::resolve(config, &*self.settings.env, names).map_err(blame)?;
             match self.catalog.credential(name, &config).map_err(blame)? {
                 Some((plugin, Credential { key, secret })) => {
                     proofs.push(Proof { lock: Lock { plugin, key: key.into() }, secret });

@@ -1,12 +1,14 @@
-//! `$env://NAME` and `$env://NAME/field` in the settings of plugins.
+//! `$env://NAME`, `$env://NAME/field` and `$secret://manager/id/key` in the settings of plugins, in
+//! certificates and in keys.
 //!
-//! They are replaced while compiling, so that neither the store nor the Admin
-//! API ever holds the values. `$secret://…` never gets here: a resource
-//! that has one is refused ([`model::gaps`]).
+//! They are replaced while compiling, so that neither the store nor the Admin API ever holds the values.
+//! What secret managers keep was fetched before.
 
 use std::borrow::Cow;
 
 use model::Invalid;
+use model::references::SECRET;
+use sdk::build::Names;
 use serde_json::Value;
 
 /// Reads an environment variable.
@@ -16,37 +18,42 @@ pub type Env = dyn Fn(&str) -> Option<String> + Send + Sync;
 ///
 /// # Errors
 /// The first reference that cannot be resolved, with its pointer within `config`.
-pub(super) fn resolve<'v>(config: &'v Value, env: &Env) -> Result<Cow<'v, Value>, Invalid> {
+pub(super) fn resolve<'v>(
+    config: &'v Value,
+    env: &Env,
+    names: &dyn Names,
+) -> Result<Cow<'v, Value>, Invalid> {
     if !has_reference(config) {
         return Ok(Cow::Borrowed(config));
     }
     let mut config = config.clone();
-    replace(&mut config, env)?;
+    replace(&mut config, env, names)?;
     Ok(Cow::Owned(config))
 }
 
 fn has_reference(value: &Value) -> bool {
     match value {
-        Value::String(text) => is_env(text),
+        Value::String(text) => refers(text),
         Value::Array(items) => items.iter().any(has_reference),
         Value::Object(fields) => fields.values().any(has_reference),
         _ => false,
     }
 }
 
-fn replace(value: &mut Value, env: &Env) -> Result<(), Invalid> {
+fn replace(value: &mut Value, env: &Env, names: &dyn Names) -> Result<(), Invalid> {
     match value {
-        Value::String(text) if is_env(text) => {
-            *value = Value::String(look_up(text, env)?);
+        Value::String(text) if refers(text) => {
+            let found = self::text(text, env, names)?.into_owned();
+            *value = Value::String(found);
             Ok(())
         }
         Value::Array(items) => items
             .iter_mut()
             .enumerate()
-            .try_for_each(|(at, item)| replace(item, env).map_err(|invalid| invalid.within(at))),
+            .try_for_each(|(at, item)| replace(item, env, names).map_err(|invalid| invalid.within(at))),
         Value::Object(fields) => fields
             .iter_mut()
-            .try_for_each(|(name, field)| replace(field, env).map_err(|invalid| invalid.within(name))),
+            .try_for_each(|(name, field)| replace(field, env, names).map_err(|invalid| invalid.within(name))),
         _ => Ok(()),
     }
 }
@@ -55,11 +62,29 @@ fn replace(value: &mut Value, env: &Env) -> Result<(), Invalid> {
 ///
 /// # Errors
 /// What it refers to is not there, or cannot be asked for.
-pub(super) fn text<'t>(text: &'t str, env: &Env) -> Result<Cow<'t, str>, Invalid> {
-    if text.get(..SECRET.len()).is_some_and(|start| start.eq_ignore_ascii_case(SECRET)) {
-        let gap = model::gaps::SECRETS;
-        return Err(Invalid::new(gap.why).got(format!("`{text}`")).hint(gap.hint));
+pub(super) fn text<'t>(text: &'t str, env: &Env, names: &dyn Names) -> Result<Cow<'t, str>, Invalid> {
+    if !text.starts_with(SECRET) {
+        return environment(text, env);
     }
+    names.secret(text).map(Cow::Owned).map_err(|why| {
+        Invalid::new(format!("{UNREAD}{why}"))
+            .got(format!("`{text}`"))
+            .hint("look at the secret manager, and at its resource under /apisix/admin/secrets")
+    })
+}
+
+const UNREAD: &str = "the secret cannot be read: ";
+
+/// Whether a secret has no value: whoever it identified is let in no more.
+pub(super) fn is_unread(invalid: &Invalid) -> bool {
+    invalid.reason.contains(UNREAD)
+}
+
+/// A text, or the environment variable that it refers to.
+///
+/// # Errors
+/// There is no such variable, or it has no such field.
+pub fn environment<'t>(text: &'t str, env: &Env) -> Result<Cow<'t, str>, Invalid> {
     Ok(if is_env(text) { Cow::Owned(look_up(text, env)?) } else { Cow::Borrowed(text) })
 }
 
@@ -89,7 +114,10 @@ fn look_up(reference: &str, env: &Env) -> Result<String, Invalid> {
 }
 
 const ENV: &str = "$env://";
-const SECRET: &str = "$secret://";
+
+fn refers(text: &str) -> bool {
+    is_env(text) || text.starts_with(SECRET)
+}
 
 fn is_env(text: &str) -> bool {
     text.get(..ENV.len()).is_some_and(|start| start.eq_ignore_ascii_case(ENV))
@@ -97,6 +125,7 @@ fn is_env(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use sdk::testing::FixedNames;
     use serde_json::json;
 
     use super::*;
@@ -113,10 +142,10 @@ mod tests {
     fn references_become_what_they_stand_for() {
         let config =
             json!({"a": "$env://KEY", "b": ["$ENV://OBJECT/user", {"c": "$env://OBJECT/age"}], "d": "$5"});
-        let resolved = resolve(&config, &env).unwrap();
+        let resolved = resolve(&config, &env, &FixedNames::default()).unwrap();
         assert_eq!(*resolved, json!({"a": "k1", "b": ["jack", {"c": "3"}], "d": "$5"}));
         let plain = json!({"a": "$environment", "b": 1});
-        assert!(matches!(resolve(&plain, &env), Ok(Cow::Borrowed(_))));
+        assert!(matches!(resolve(&plain, &env, &FixedNames::default()), Ok(Cow::Borrowed(_))));
     }
 
     #[test]
@@ -127,7 +156,7 @@ mod tests {
             ("$env://OBJECT/list", "the environment variable OBJECT has no field list"),
             ("$env://KEY/x", "the environment variable KEY has no field x"),
         ] {
-            let invalid = resolve(&json!({"a": [0, text]}), &env).unwrap_err();
+            let invalid = resolve(&json!({"a": [0, text]}), &env, &FixedNames::default()).unwrap_err();
             assert_eq!((invalid.reason.as_str(), invalid.pointer.as_str()), (reason, "/a/1"));
             assert!(!format!("{invalid:?}").contains("k1") && !format!("{invalid:?}").contains("jack"));
         }

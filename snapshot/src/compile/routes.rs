@@ -103,9 +103,9 @@ impl Compiler {
     ) -> Result<Upstream, Invalid> {
         let mut upstream = upstream::upstream(id, written, names, &self.settings)?;
         if let Some(health) = upstream.health.as_mut().and_then(Arc::get_mut) {
-            health.set_probe_tls(self.probe_tls(written)?);
+            health.set_probe_tls(self.probe_tls(written, names)?);
         }
-        Ok(Upstream { tls: self.upstream_tls(written)?, ..upstream })
+        Ok(Upstream { tls: self.upstream_tls(written, names)?, ..upstream })
     }
 
     /// Resolves the addresses of an upstream and puts it into the table.

@@ -108,4 +108,9 @@ impl Names for Recorder<'_> {
         self.asked.borrow_mut().insert(discovery.key());
         self.names.nodes(discovery)
     }
+
+    // Who refers to which secret is read from the resources themselves.
+    fn secret(&self, reference: &str) -> Result<String, String> {
+        self.names.secret(reference)
+    }
 }

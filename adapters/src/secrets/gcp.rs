@@ -1,0 +1,191 @@
+//! Google Cloud Secret Manager: a service account's key signs a token request (RFC 7523), and the access
+//! token reads the latest version of a secret.
+//!
+//! A key is the name of a secret, and behind its first slash a field where the secret is a JSON object.
+
+use std::collections::HashMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use bytes::Bytes;
+use control::secrets::Failure;
+use hyper::Method;
+use model::secret::{Gcp, GcpAuth};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+
+use super::{MOST, field_of, server, timeouts};
+use crate::http::{Question, Trust, encoded};
+
+const GRANT: &str = "urn:ietf:params:oauth:grant-type:jwt-bearer";
+/// A token is no longer used so many seconds before it ends.
+const MARGIN: u64 = 60;
+/// Accounts whose tokens are kept.
+const MOST_ACCOUNTS: usize = 64;
+
+/// Access tokens of service accounts, by everything they were asked for with.
+#[derive(Debug, Default)]
+pub struct Tokens(Mutex<HashMap<Account, Token>>);
+
+type Account = (String, String, String, String);
+
+struct Token {
+    /// As `Authorization` has it.
+    value: String,
+    until: u64,
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Token").field("until", &self.until).finish_non_exhaustive()
+    }
+}
+
+pub(super) async fn fetch(gcp: &Gcp, key: &str, trust: &Trust, tokens: &Tokens) -> Result<String, Failure> {
+    let (name, field) = match key.split_once('/') {
+        Some((name, field)) => (name, Some(field)),
+        None => (key, None),
+    };
+    if name.is_empty() {
+        return Err(Failure::Missing(format!("can't find main key, key: {key}")));
+    }
+    let account = account(gcp).await?;
+    let tls = if gcp.ssl_verify { &trust.verifying } else { &trust.trusting };
+    let token = token(&account, tls, tokens).await?;
+    let server = server(&account.entries_uri, tls)?;
+    let (project, secret) = (encoded(&account.project_id), encoded(name));
+    let path = format!("/projects/{project}/secrets/{secret}/versions/latest:access");
+    let headers = [("content-type", "application/json"), ("authorization", token.as_str())];
+    let question = Question { method: Method::GET, path: &path, headers: &headers, body: Bytes::new() };
+    let answer =
+        server.send(question, timeouts(), Duration::ZERO, MOST).await.map_err(Failure::Unavailable)?;
+    match answer.status {
+        200 => {}
+        404 => return Err(Failure::Missing("there is no secret of that name (status 404)".to_owned())),
+        status => {
+            if status == 401 {
+                tokens.0.lock().await.clear();
+            }
+            return Err(Failure::Unavailable(format!("{}: status {status}", server.authority)));
+        }
+    }
+    let body = super::json(&answer.body)?;
+    let data = body.pointer("/payload/data").and_then(Value::as_str);
+    let bytes = data.and_then(|data| STANDARD.decode(data).ok());
+    let Some(secret) = bytes.and_then(|bytes| String::from_utf8(bytes).ok()) else {
+        return Err(Failure::Missing("the secret is no text".to_owned()));
+    };
+    match field {
+        Some(field) => field_of(&secret, field),
+        None => Ok(secret),
+    }
+}
+
+/// The service account, which may stand in a file of its own.
+async fn account(gcp: &Gcp) -> Result<GcpAuth, Failure> {
+    let Some(path) = &gcp.auth_file else {
+        let missing = || Failure::Missing("the manager has neither auth_config nor auth_file".to_owned());
+        return gcp.auth_config.clone().ok_or_else(missing);
+    };
+    let failed = |why: String| Failure::Unavailable(format!("auth_file {path}: {why}"));
+    let file = path.clone();
+    // The disk may be slow.
+    let read = tokio::task::spawn_blocking(move || std::fs::read(file)).await;
+    let text = read.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))?;
+    let found: FileAccount =
+        serde_json::from_slice(&text).map_err(|_| failed("it is no service account".to_owned()))?;
+    let default = |text: Option<String>, default: &str| text.unwrap_or_else(|| default.to_owned());
+    Ok(GcpAuth {
+        client_email: found.client_email,
+        private_key: found.private_key,
+        project_id: found.project_id,
+        token_uri: default(found.token_uri, "https://oauth2.googleapis.com/token"),
+        scope: match found.scope {
+            Some(Value::String(one)) => vec![one],
+            Some(Value::Array(all)) => all.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+            _ => vec!["https://www.googleapis.com/auth/cloud-platform".to_owned()],
+        },
+        entries_uri: default(found.entries_uri, "https://secretmanager.googleapis.com/v1"),
+    })
+}
+
+/// What Google writes into the file of an account, and what APISIX takes from there besides.
+#[derive(Deserialize)]
+struct FileAccount {
+    client_email: String,
+    private_key: String,
+    project_id: String,
+    token_uri: Option<String>,
+    scope: Option<Value>,
+    entries_uri: Option<String>,
+}
+
+/// An access token, from before or asked for now.
+async fn token(
+    account: &GcpAuth,
+    tls: &std::sync::Arc<tokio_rustls::rustls::ClientConfig>,
+    tokens: &Tokens,
+) -> Result<String, Failure> {
+    let scope = account.scope.join(" ");
+    let key = (account.client_email.clone(), account.private_key.clone(), account.token_uri.clone(), scope);
+    // One account is asked for once, however many of its secrets wait.
+    let mut kept = tokens.0.lock().await;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    kept.retain(|_, token| token.until > now);
+    if let Some(token) = kept.get(&key) {
+        return Ok(token.value.clone());
+    }
+    let assertion = assertion(account, &key.3, now)?;
+    let server = server(&account.token_uri, tls)?;
+    let body = format!("grant_type={}&assertion={assertion}", encoded(GRANT));
+    let headers = [("content-type", "application/x-www-form-urlencoded")];
+    let question = Question { method: Method::POST, path: "", headers: &headers, body: Bytes::from(body) };
+    let answer =
+        server.send(question, timeouts(), Duration::ZERO, MOST).await.map_err(Failure::Unavailable)?;
+    if answer.status != 200 {
+        return Err(Failure::Unavailable(format!(
+            "{}: no token, status {}",
+            server.authority, answer.status
+        )));
+    }
+    let body = super::json(&answer.body)?;
+    let Some(value) = body.get("access_token").and_then(Value::as_str) else {
+        return Err(Failure::Unavailable(format!("{}: the answer has no access_token", server.authority)));
+    };
+    let kind = body.get("token_type").and_then(Value::as_str).unwrap_or("Bearer");
+    let lives = body.get("expires_in").and_then(Value::as_u64).unwrap_or(0);
+    let value = format!("{kind} {value}");
+    if kept.len() < MOST_ACCOUNTS {
+        kept.insert(key, Token { value: value.clone(), until: (now + lives).saturating_sub(MARGIN) });
+    }
+    Ok(value)
+}
+
+/// A token request, signed by the account (JWT, RS256).
+fn assertion(account: &GcpAuth, scope: &str, now: u64) -> Result<String, Failure> {
+    let wrong = |what: &str| Failure::Unavailable(format!("private_key of the account: {what}"));
+    let der = PrivateKeyDer::from_pem_slice(account.private_key.as_bytes())
+        .map_err(|_| wrong("it is no PEM of a private key"))?;
+    let pair = match &der {
+        PrivateKeyDer::Pkcs8(der) => RsaKeyPair::from_pkcs8(der.secret_pkcs8_der()),
+        PrivateKeyDer::Pkcs1(der) => RsaKeyPair::from_der(der.secret_pkcs1_der()),
+        _ => return Err(wrong("it is no RSA key")),
+    };
+    let pair = pair.map_err(|_| wrong("it is no RSA key"))?;
+    let claims = json!({
+        "iss": account.client_email, "aud": account.token_uri, "scope": scope, "iat": now, "exp": now + 3600,
+    });
+    let header = json!({"alg": "RS256", "typ": "JWT"});
+    let encode = |value: Value| URL_SAFE_NO_PAD.encode(value.to_string());
+    let text = format!("{}.{}", encode(header), encode(claims));
+    let mut signature = vec![0; pair.public_modulus_len()];
+    pair.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), text.as_bytes(), &mut signature)
+        .map_err(|_| wrong("signing with it failed"))?;
+    Ok(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature)))
+}

@@ -1,0 +1,351 @@
+//! Secrets that others keep: what `$secret://manager/id/key` stands for.
+//!
+//! A secret is fetched when a resource refers to it, and again when its time is over; never by a worker, and
+//! never while something is compiled. What was fetched goes into snapshots the way addresses of names do. While a
+//! manager cannot be asked, the last values stay. A manager that answers that there is no such secret is
+//! believed: its value is gone.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use model::references::{self, Reference};
+use model::secret::SecretManager;
+use model::{Entry, Resource};
+use snapshot::compile::{Env, environment};
+use tokio::time::Instant;
+
+/// Questions under way at a time.
+const AT_ONCE: usize = 16;
+/// How soon a question that failed is asked again, at first; later as often as the settings say.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+
+/// Why there is no value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// The manager has answered that there is no such secret.
+    Missing(String),
+    /// It could not be asked, or would not answer.
+    Unavailable(String),
+}
+
+/// The future of one question.
+pub type Fetching = Pin<Box<dyn Future<Output = Result<String, Failure>> + Send>>;
+
+/// Somebody who can ask secret managers.
+pub trait Managers: Send + Sync + fmt::Debug {
+    /// Asks for what is behind the manager's id in a reference. Texts of failures are for logs: they hold no
+    /// secrets. `manager` refers to nothing: its own references are replaced already.
+    fn fetch(&self, manager: &SecretManager, key: &str) -> Fetching;
+}
+
+/// The resources of secret managers, by `manager/id`.
+pub type Configured = BTreeMap<String, Arc<Entry>>;
+
+/// How long values hold.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// A value is asked for again after this (`apisix.lru.secret.ttl`).
+    pub ttl: Duration,
+    /// A question that failed is asked again after this at the latest (`apisix.lru.secret.neg_ttl`).
+    pub retry: Duration,
+    /// A question may take this long.
+    pub timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            ttl: Duration::from_secs(300),
+            retry: Duration::from_secs(60),
+            timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// What is known of secrets, by reference; for compiling. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Values(Arc<RwLock<HashMap<String, Result<String, String>>>>);
+
+impl fmt::Debug for Values {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Values(..)")
+    }
+}
+
+impl Values {
+    /// The value behind a reference, or why there is none.
+    pub fn get(&self, reference: &str) -> Result<String, String> {
+        let values = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        values.get(reference).cloned().unwrap_or_else(|| Err("it was not fetched yet".to_owned()))
+    }
+
+    /// Replaces what is known; says whether that is another thing.
+    fn set(&self, reference: &str, value: Result<String, String>) -> bool {
+        let mut values = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let differs = values.get(reference) != Some(&value);
+        values.insert(reference.to_owned(), value);
+        differs
+    }
+
+    fn has(&self, reference: &str) -> bool {
+        self.get(reference).is_ok()
+    }
+
+    fn forget(&self, reference: &str) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(reference);
+    }
+}
+
+/// Asks managers, and remembers what they answer.
+pub struct Secrets {
+    source: Option<Arc<dyn Managers>>,
+    env: Arc<Env>,
+    settings: Settings,
+    managers: Configured,
+    asked: HashMap<String, Asked>,
+    /// When which is to be asked for again.
+    due: BTreeSet<(Instant, String)>,
+    under_way: FuturesUnordered<Answering>,
+    values: Values,
+}
+
+type Answering = Pin<Box<dyn Future<Output = (String, u64, Result<String, Failure>)> + Send>>;
+
+#[derive(Debug, Default)]
+struct Asked {
+    /// `None` while an answer is awaited.
+    due: Option<Instant>,
+    /// Answers to earlier questions do not count.
+    question: u64,
+    answered: bool,
+    failures: u32,
+    /// Why it could not be asked for last.
+    error: Option<String>,
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Secrets").field("asked", &self.asked).finish_non_exhaustive()
+    }
+}
+
+impl Default for Secrets {
+    /// Asks nobody.
+    fn default() -> Secrets {
+        Secrets {
+            source: None,
+            env: Arc::new(|_| None),
+            settings: Settings::default(),
+            managers: BTreeMap::new(),
+            asked: HashMap::new(),
+            due: BTreeSet::new(),
+            under_way: FuturesUnordered::new(),
+            values: Values::default(),
+        }
+    }
+}
+
+impl Secrets {
+    pub fn new(source: Arc<dyn Managers>, env: Arc<Env>, settings: Settings) -> Secrets {
+        Secrets { source: Some(source), env, settings, ..Secrets::default() }
+    }
+
+    pub fn values(&self) -> Values {
+        self.values.clone()
+    }
+
+    /// Replaces the secrets that are wanted and the managers there are. What a changed manager keeps is asked
+    /// for at once.
+    pub fn want(&mut self, wanted: &BTreeSet<String>, managers: Configured) {
+        let gone: Vec<String> =
+            self.asked.keys().filter(|reference| !wanted.contains(*reference)).cloned().collect();
+        for reference in gone {
+            if let Some(Asked { due: Some(due), .. }) = self.asked.remove(&reference) {
+                self.due.remove(&(due, reference.clone()));
+            }
+            self.values.forget(&reference);
+        }
+        let before = std::mem::replace(&mut self.managers, managers);
+        let now = Instant::now();
+        for reference in wanted {
+            let id = manager_of(reference);
+            let same = match (before.get(&id), self.managers.get(&id)) {
+                (None, None) => true,
+                (Some(before), Some(now)) => before.resource == now.resource,
+                _ => false,
+            };
+            let asked = match self.asked.get_mut(reference) {
+                Some(_) if same => continue,
+                Some(asked) => asked,
+                None => self.asked.entry(reference.clone()).or_default(),
+            };
+            asked.question += 1;
+            asked.answered = false;
+            asked.failures = 0;
+            if let Some(due) = asked.due.replace(now) {
+                self.due.remove(&(due, reference.clone()));
+            }
+            self.due.insert((now, reference.clone()));
+        }
+    }
+
+    /// Waits for the next reference that stands for something else now. May be dropped and called again.
+    pub async fn changed(&mut self) -> String {
+        loop {
+            let next = self.begin();
+            let wake = async {
+                match next {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                Some((reference, question, result)) = self.under_way.next(), if !self.under_way.is_empty() => {
+                    if self.answer(&reference, question, result) {
+                        return reference;
+                    }
+                }
+                () = wake => {}
+            }
+        }
+    }
+
+    /// Whether every secret was answered for at least once, with a value or without.
+    pub fn is_settled(&self) -> bool {
+        self.asked.values().all(|asked| asked.answered)
+    }
+
+    /// Secrets that cannot be read now, and why.
+    pub fn failing(&self) -> Vec<(String, String)> {
+        let failing = |(reference, asked): (&String, &Asked)| Some((reference.clone(), asked.error.clone()?));
+        self.asked.iter().filter_map(failing).collect()
+    }
+
+    /// How many secrets are wanted, and how many of them have no value.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.asked.len(), self.asked.keys().filter(|reference| !self.values.has(reference)).count())
+    }
+
+    /// Starts what is due and may start; gives when the next is due.
+    fn begin(&mut self) -> Option<Instant> {
+        let now = Instant::now();
+        while self.under_way.len() < AT_ONCE {
+            match self.due.first() {
+                Some((at, _)) if *at > now => return Some(*at),
+                None => return None,
+                Some(_) => {}
+            }
+            let (_, reference) = self.due.pop_first()?;
+            let Some(asked) = self.asked.get_mut(&reference) else { continue };
+            asked.due = None;
+            let (question, timeout) = (asked.question, self.settings.timeout);
+            let fetching = self.fetch(&reference);
+            self.under_way.push(Box::pin(async move {
+                let answer = match fetching {
+                    Ok(fetching) => tokio::time::timeout(timeout, fetching).await.unwrap_or_else(|_| {
+                        Err(Failure::Unavailable(format!("no answer within {} s", timeout.as_secs_f64())))
+                    }),
+                    Err(failure) => Err(failure),
+                };
+                (reference, question, answer)
+            }));
+        }
+        None
+    }
+
+    fn fetch(&self, reference: &str) -> Result<Fetching, Failure> {
+        let Reference { manager, id, key } =
+            references::parse(reference).map_err(|why| Failure::Missing(why.to_owned()))?;
+        let entry = self.managers.get(&format!("{manager}/{id}"));
+        let found = entry.and_then(|entry| match &entry.resource {
+            Resource::Secret(secret) => Some(&secret.manager),
+            _ => None,
+        });
+        let no_conf = || Failure::Missing(format!("no secret conf, secret_uri: {reference}"));
+        let manager = plain(found.ok_or_else(no_conf)?, &*self.env).map_err(Failure::Unavailable)?;
+        let source = self.source.as_ref();
+        let source =
+            source.ok_or_else(|| Failure::Unavailable("secret managers are not asked".to_owned()))?;
+        Ok(source.fetch(&manager, key))
+    }
+
+    /// Takes an answer; says whether it changed anything.
+    fn answer(&mut self, reference: &str, question: u64, result: Result<String, Failure>) -> bool {
+        // Not wanted any more, or asked for anew.
+        let Some(asked) = self.asked.get_mut(reference).filter(|asked| asked.question == question) else {
+            return false;
+        };
+        asked.answered = true;
+        let (wait, changed) = match result {
+            Ok(value) => {
+                if asked.error.take().is_some() {
+                    tracing::info!("{reference} can be read again");
+                }
+                asked.failures = 0;
+                // Not all of them at the same moment.
+                let ttl = self.settings.ttl.max(FIRST_RETRY).mul_f64(0.9 + fastrand::f64() / 10.0);
+                (ttl, self.values.set(reference, Ok(value)))
+            }
+            Err(failure) => {
+                let wait = FIRST_RETRY.saturating_mul(1 << asked.failures.min(16));
+                let wait = wait.min(self.settings.retry.max(FIRST_RETRY));
+                asked.failures = asked.failures.saturating_add(1);
+                let (why, stays) = match failure {
+                    Failure::Missing(why) => (why, false),
+                    Failure::Unavailable(why) => (why, self.values.has(reference)),
+                };
+                if asked.error.is_none() {
+                    let then = match stays {
+                        true => "its last value stays in use",
+                        false => "what needs it is not served",
+                    };
+                    tracing::error!("{reference} cannot be read: {why}; {then}");
+                }
+                asked.error = Some(why.clone());
+                (wait, !stays && self.values.set(reference, Err(why)))
+            }
+        };
+        let due = Instant::now() + wait;
+        asked.due = Some(due);
+        self.due.insert((due, reference.to_owned()));
+        changed
+    }
+}
+
+/// `manager/id` of a reference.
+fn manager_of(reference: &str) -> String {
+    references::parse(reference)
+        .map_or_else(|_| String::new(), |found| format!("{}/{}", found.manager, found.id))
+}
+
+/// A manager with its references to the environment replaced.
+fn plain(manager: &SecretManager, env: &Env) -> Result<SecretManager, String> {
+    let mut manager = manager.clone();
+    let mut replace = |text: &mut String| {
+        let found = environment(text, env).map_err(|invalid| invalid.reason)?.into_owned();
+        *text = found;
+        Ok::<(), String>(())
+    };
+    match &mut manager {
+        SecretManager::Vault(vault) => replace(&mut vault.token)?,
+        SecretManager::Aws(aws) => {
+            replace(&mut aws.access_key_id)?;
+            replace(&mut aws.secret_access_key)?;
+            aws.session_token.as_mut().map_or(Ok(()), &mut replace)?;
+        }
+        SecretManager::Gcp(gcp) => {
+            let auth = gcp.auth_config.as_mut();
+            auth.map_or(Ok(()), |auth| replace(&mut auth.private_key))?;
+        }
+    }
+    Ok(manager)
+}
+
+#[cfg(test)]
+mod tests;
