@@ -49,6 +49,8 @@ impl Resource {
         if let Some(tls) = self.upstream().and_then(|upstream| upstream.tls.as_ref()) {
             [&tls.client_cert, &tls.client_key, &tls.ca].into_iter().flatten().for_each(|one| text(one));
         }
+        let own = self.upstream().and_then(|upstream| upstream.own.as_ref());
+        own.and_then(|own| own.sticky.as_ref()).iter().for_each(|sticky| text(&sticky.secret));
         match self {
             Resource::Ssl(ssl) => {
                 ssl.pairs.iter().flat_map(|pair| [&pair.cert, &pair.key]).for_each(|one| text(one));

@@ -17,7 +17,9 @@ pub use checks::{
 };
 pub use nodes::Node;
 pub(crate) use own::schema as own_schema;
-pub use own::{AdaptiveConcurrency, Limits, Locality, Outlier, Own, Retry, RetryOn, Subset};
+pub use own::{
+    AdaptiveConcurrency, Limits, Locality, Outlier, Own, Retry, RetryOn, SameSite, Sticky, Subset,
+};
 
 /// An upstream of APISIX 3.x, on its own or inside a route, service or stream route.
 #[derive(Debug, Clone, PartialEq)]
@@ -206,6 +208,7 @@ impl Upstream {
         };
         upstream.check_host()?;
         upstream.check_hash()?;
+        upstream.check_sticky()?;
         Ok(upstream)
     }
 
@@ -222,6 +225,18 @@ impl Upstream {
                 .hint("set `upstream_host`, or `pass_host` to `pass` or `node`"));
         }
         Ok(())
+    }
+
+    fn check_sticky(&self) -> Result<(), Invalid> {
+        let sticky = self.own.as_ref().and_then(|own| own.sticky.as_ref());
+        match sticky {
+            Some(sticky) if sticky.same_site == SameSite::None && !sticky.secure => {
+                Err(Invalid::new("browsers drop a cookie with `same_site: None` that is not secure")
+                    .at("/sluice/sticky/secure")
+                    .expected("true, or another `same_site`"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn check_hash(&self) -> Result<(), Invalid> {

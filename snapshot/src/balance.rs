@@ -15,6 +15,7 @@ mod p2c;
 mod priority;
 mod roundrobin;
 mod scores;
+mod sticky;
 
 use std::net::SocketAddr;
 
@@ -29,6 +30,7 @@ use crate::upstream::{Budget, Endpoint, Policy, Upstream};
 pub use chash::HashOn;
 pub(crate) use chash::Ring;
 pub(crate) use priority::{Tier, arrange};
+pub use sticky::Sticky;
 
 /// The servers that are not tried for one exchange, or not again, by index.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -105,16 +107,24 @@ impl Upstream {
 
     /// The first server to try, and the servers that are not tried at all since they are unhealthy or
     /// ejected. Those that warm up are left out now and then. If all are unhealthy, all are used (APISIX's
-    /// rule).
+    /// rule). A request that `stays` goes to that server if it may be used and has a weight.
     pub fn pick_first(
         &self,
         state: &mut BalanceState,
         x: &Exchange<'_>,
         now_ms: u64,
+        stays: Option<usize>,
     ) -> (Option<usize>, Tried) {
         let avoided = self.avoided(state);
+        let may_stay = |within: &Tried| {
+            stays.filter(|&index| {
+                let weight = self.endpoints.get(index).map_or(0, |endpoint| endpoint.weight);
+                weight > 0 && !within.contains(index)
+            })
+        };
         let Some(subset) = &self.subset else {
-            return (self.pick_warm(state, x, &avoided, now_ms), avoided);
+            let picked = may_stay(&avoided).or_else(|| self.pick_warm(state, x, &avoided, now_ms));
+            return (picked, avoided);
         };
         let mut within = avoided.clone();
         match subset.others(x, &mut state.bytes) {
@@ -122,7 +132,7 @@ impl Upstream {
             None if subset.required => (0..self.endpoints.len()).for_each(|index| within.insert(index)),
             None => {}
         }
-        match self.pick_warm(state, x, &within, now_ms) {
+        match may_stay(&within).or_else(|| self.pick_warm(state, x, &within, now_ms)) {
             // A request that may leave its subset may do so when it is tried again, too.
             Some(index) if !subset.required => (Some(index), avoided),
             None if !subset.required => (self.pick_warm(state, x, &avoided, now_ms), avoided),

@@ -276,6 +276,13 @@ impl Health {
         self.count(index, status >= 500, micros);
     }
 
+    /// A server has taken the connection of a stream, after so many microseconds. For ejection a stream
+    /// is what a request is; what is said on it is not looked at.
+    #[inline]
+    pub fn connected(&self, index: usize, micros: u64) {
+        self.count(index, false, micros);
+    }
+
     /// A server has not answered a request; the client gets `status`, unless another server is tried.
     #[cold]
     pub fn failed(&self, index: usize, failure: TryFailure, status: Option<u16>) {

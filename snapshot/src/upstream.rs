@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::balance::{HashOn, Ring, Subset, Tier, arrange};
+use crate::balance::{HashOn, Ring, Sticky, Subset, Tier, arrange};
 use crate::certs::ClientTls;
 use crate::health::{Health, Statuses};
 use crate::load::Load;
@@ -40,6 +40,8 @@ pub struct Upstream {
     pub load: Option<Box<Load>>,
     /// Servers by a part of their metadata, where requests choose among those.
     pub subset: Option<Box<Subset>>,
+    /// Clients stay with a server, which a cookie names.
+    pub sticky: Option<Box<Sticky>>,
     pub(crate) tiers: Vec<Tier>,
     /// One per tier, only for consistent hashing.
     pub(crate) rings: Vec<Ring>,
@@ -91,6 +93,7 @@ impl Upstream {
             retry: None,
             load: None,
             subset: None,
+            sticky: None,
             tiers,
             rings,
         }

@@ -20,6 +20,7 @@ pub struct Own {
     pub adaptive_concurrency: Option<AdaptiveConcurrency>,
     pub subset: Option<Subset>,
     pub locality: Option<Locality>,
+    pub sticky: Option<Sticky>,
 }
 
 /// Requests go to the nodes whose metadata has the value they ask for.
@@ -41,6 +42,47 @@ pub struct Locality {
     pub metadata: String,
     /// By its value; places that are not written get nothing.
     pub weights: std::collections::BTreeMap<String, u32>,
+}
+
+/// Clients stay with a node, which a cookie names.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Sticky {
+    /// Names nodes so that nobody else can: the cookie's value is a keyed digest. May be a reference.
+    pub secret: String,
+    #[serde(default = "sticky_name")]
+    pub name: String,
+    #[serde(default = "root")]
+    pub path: String,
+    pub domain: Option<String>,
+    /// Seconds; without it the cookie ends with the browser.
+    pub max_age: Option<u64>,
+    #[serde(default = "yes")]
+    pub secure: bool,
+    #[serde(default = "yes")]
+    pub http_only: bool,
+    #[serde(default)]
+    pub same_site: SameSite,
+}
+
+/// `SameSite` of a cookie.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub enum SameSite {
+    Strict,
+    #[default]
+    Lax,
+    None,
+}
+
+fn sticky_name() -> String {
+    "sluice_sticky".to_owned()
+}
+
+fn root() -> String {
+    "/".to_owned()
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// When a node is ejected for what the traffic shows.
@@ -213,6 +255,22 @@ pub(crate) fn schema() -> Value {
                 },
             },
             "required": ["metadata", "weights"],
+            "additionalProperties": false,
+        },
+        "sticky": {
+            "type": "object",
+            "properties": {
+                "secret": {"type": "string", "minLength": 8, "maxLength": 4096},
+                // Names and attributes of cookies as RFC 6265 has them.
+                "name": {"type": "string", "pattern": "^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$"},
+                "path": {"type": "string", "pattern": "^/[!-:<-~]{0,1023}$"},
+                "domain": {"type": "string", "pattern": "^[A-Za-z0-9.-]{1,253}$"},
+                "max_age": {"type": "integer", "minimum": 1, "maximum": 34_560_000},
+                "secure": {"type": "boolean"},
+                "http_only": {"type": "boolean"},
+                "same_site": {"type": "string", "enum": ["Strict", "Lax", "None"]},
+            },
+            "required": ["secret"],
             "additionalProperties": false,
         },
         "adaptive_concurrency": object(json!({

@@ -69,6 +69,8 @@ struct Once<'u> {
     per_try: Option<Duration>,
     /// Statuses that another try follows.
     turns_away: Option<&'u Retry>,
+    /// What the client is given to come back to this server.
+    cookie: Option<&'u [u8]>,
 }
 
 /// How the request's body goes out, with every try alike.
@@ -115,7 +117,7 @@ impl Forward<'_> {
         let chunks = matches!(upstream.scheme, Scheme::Http | Scheme::Https);
         let outgoing = prepare(worker, down, x, !filters.is_empty(), chunks).await?;
         let mut body_lost = false;
-        let mut tries = Tries::new(worker, upstream)?;
+        let mut tries = Tries::new(worker, upstream, x)?;
         let names_server =
             self.chains.has(Phase::Log) || worker.access_log.as_ref().is_some_and(|log| log.names_server);
         loop {
@@ -146,6 +148,7 @@ impl Forward<'_> {
                 fresh,
                 per_try: tries.per_try(),
                 turns_away: tries.turns_away(worker, index, outbound::method(x).is_idempotent()),
+                cookie: tries.cookie(index),
             };
             let scores = upstream.keeps_score();
             let measures = scores || upstream.takes_times();
@@ -263,6 +266,7 @@ impl Forward<'_> {
                 read_timeout: timeouts.read,
                 head_by,
                 turns_away: once.turns_away.map(|retry| &retry.statuses),
+                cookie: once.cookie,
                 measures: upstream.takes_times(),
                 sent_method,
                 reused: state.reused,

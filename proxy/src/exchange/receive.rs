@@ -47,6 +47,8 @@ pub(crate) struct Delivery<'a, 'b, 'x> {
     pub(crate) head_by: u64,
     /// Statuses after which another server is asked instead; it is known that there is one.
     pub(crate) turns_away: Option<&'a Statuses>,
+    /// What the client is given to come back to this server.
+    pub(crate) cookie: Option<&'a [u8]>,
     /// Somebody wants to know when the head came.
     pub(crate) measures: bool,
     /// The method that was sent: whether the answer has a body depends on it.
@@ -173,6 +175,11 @@ impl Delivery<'_, '_, '_> {
         x.upstream_status = status;
         x.source = Source::Upstream;
         wire::h1::hop::strip_response(&mut x.messages.response, false);
+        // Before plugins look at the head: one that stores answers must see that this is for one client.
+        if let Some(cookie) = self.cookie {
+            // It is made of checked parts.
+            let _ = x.messages.response.fields.append_id(Name::SetCookie, cookie);
+        }
         x.apply_early_edits();
         answer::tell_upstream_status(self.worker, x);
         match self.chains.header_filter(self.worker, x).await {

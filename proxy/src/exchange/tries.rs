@@ -36,6 +36,8 @@ pub(super) struct Tries<'u> {
     give_up: u64,
     /// The server to try once more, on a fresh connection.
     same: Option<usize>,
+    /// The server that the client's cookie names (`sluice.sticky`).
+    stays: Option<usize>,
     /// Pauses made so far.
     pauses: u32,
     _request: Option<Place<'u>>,
@@ -46,7 +48,11 @@ impl<'u> Tries<'u> {
     /// # Errors
     /// The upstream has as many requests as it may.
     #[inline]
-    pub(super) fn new(worker: &Worker, upstream: &'u Arc<Upstream>) -> Result<Tries<'u>, Fault> {
+    pub(super) fn new(
+        worker: &Worker,
+        upstream: &'u Arc<Upstream>,
+        x: &Exchange<'_>,
+    ) -> Result<Tries<'u>, Fault> {
         let request = match &upstream.load {
             Some(load) => load.request().map_err(at_limit)?,
             None => None,
@@ -64,6 +70,7 @@ impl<'u> Tries<'u> {
                 bound => worker.clock.after(bound),
             },
             same: None,
+            stays: upstream.sticky.as_ref().and_then(|sticky| sticky.find(x)),
             pauses: 0,
             _request: request,
             retry: None,
@@ -92,14 +99,21 @@ impl<'u> Tries<'u> {
         let now = worker.clock.coarse_ms();
         let first = !std::mem::replace(&mut self.picked, true);
         let picked = worker.with_balance(upstream, |state| {
-            if first && (upstream.health.is_some() || upstream.subset.is_some()) {
-                let (picked, avoided) = upstream.pick_first(state, x, now);
+            if first && (upstream.health.is_some() || upstream.subset.is_some() || self.stays.is_some()) {
+                let (picked, avoided) = upstream.pick_first(state, x, now, self.stays);
                 self.tried = avoided;
                 return picked;
             }
             upstream.pick(state, x, &self.tried, now)
         });
         picked.map(|index| (index, false)).ok_or(Fault::gateway(FaultKind::NoServerLeft))
+    }
+
+    /// The cookie that leads the client back to a server, unless it came with that.
+    #[inline]
+    pub(super) fn cookie(&self, index: usize) -> Option<&'u [u8]> {
+        let sticky = self.upstream.sticky.as_ref()?;
+        if self.stays == Some(index) { None } else { sticky.cookie(index) }
     }
 
     /// A place for a connection, where those are limited: waits for one as long as connecting may take,

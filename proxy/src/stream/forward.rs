@@ -68,7 +68,7 @@ pub(super) async fn choose<T>(
         } else {
             let picked = worker.with_balance(upstream, |state| {
                 if std::mem::take(&mut fresh_start) {
-                    let (picked, avoided) = upstream.pick_first(state, x, now);
+                    let (picked, avoided) = upstream.pick_first(state, x, now, None);
                     tried = avoided;
                     return picked;
                 }
@@ -87,8 +87,12 @@ pub(super) async fn choose<T>(
         }
         match try_one(endpoint).await {
             Ok(made) => {
+                let took = worker.clock.micros().saturating_sub(began);
                 if let Some(stream) = &mut x.stream {
-                    stream.connect_us = Some(worker.clock.micros().saturating_sub(began));
+                    stream.connect_us = Some(took);
+                }
+                if let Some(health) = &upstream.health {
+                    health.connected(index, took);
                 }
                 return Ok((made, chosen));
             }

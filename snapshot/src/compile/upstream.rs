@@ -11,8 +11,8 @@ use sdk::build::Names;
 use sdk::template::Template;
 use sdk::vars::Var;
 
-use super::Settings;
-use crate::balance::{HashOn, Subset, Tried};
+use super::{Settings, references};
+use crate::balance::{HashOn, Sticky, Subset, Tried};
 use crate::health::{Health, Statuses};
 use crate::load::Load;
 use crate::plan::Timeouts;
@@ -55,6 +55,11 @@ pub(super) fn upstream(
     let mut upstream = Upstream::new(id, 0, endpoints, policy(from)?);
     upstream.subset =
         own.and_then(|own| own.subset.as_ref()).map(|subset| Box::new(self::subset(subset, &nodes, &of)));
+    if let Some(sticky) = own.and_then(|own| own.sticky.as_ref()) {
+        let secret = references::text(&sticky.secret, &*defaults.env, names)
+            .map_err(|invalid| invalid.at("/sluice/sticky/secret"))?;
+        upstream.sticky = Some(Box::new(Sticky::new(sticky, &secret, &upstream.endpoints)));
+    }
     upstream.scheme = scheme;
     upstream.pass_host = match (from.pass_host, &from.upstream_host) {
         (written::PassHost::Node, _) => PassHost::Node,
