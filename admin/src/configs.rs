@@ -188,7 +188,7 @@ impl Admin {
             self.store.put_plugins(names).await?;
         }
         let (by, told) = (author.step(), made.clone());
-        let decide = move |view: &dyn View| Ok(steps(view, by, items, &kept, made));
+        let decide = move |view: &dyn View| Ok(steps(view, by.clone(), items.clone(), &kept, made.clone()));
         let written = self.store.write(Box::new(decide)).await?;
         author.changed(&Method::PUT, "configs", written.revision);
         let mut response = answer::empty(StatusCode::ACCEPTED);

@@ -22,6 +22,10 @@ impl Admin {
         if !self.store.writable() {
             return Ok(());
         }
+        // Others may have plugins that this program has not: only a list somebody wrote is theirs, too.
+        if self.store.is_shared() && self.config.plugins.is_none() {
+            return Ok(());
+        }
         let stored = self.store.plugins().await.map_err(|error| error.to_string())?;
         let wanted = self.config.plugins.clone().unwrap_or_else(|| default_names(&self.about));
         match stored {

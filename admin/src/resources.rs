@@ -132,6 +132,7 @@ impl Admin {
         self.check(&key, &value).await?;
         let changes = Some(key.clone());
         let decide = move |view: &dyn View| {
+            let (key, mut value) = (key.clone(), value.clone());
             references::check(view, &key, &value)?;
             match key.kind {
                 Kind::PluginMetadata => set_id(&mut value, &key.id),
@@ -158,9 +159,9 @@ impl Admin {
         self.check(&target.key("0"), &value).await?;
         let (kind, owner) = (target.kind, target.owner.clone());
         let decide = move |view: &dyn View| {
-            let id = format!("{:020}", view.revision() + 1);
+            let (id, mut value) = (format!("{:020}", view.revision() + 1), value.clone());
             set_id(&mut value, &id);
-            let key = Target { kind, owner, id: None, sub_path: Vec::new() }.key(&id);
+            let key = Target { kind, owner: owner.clone(), id: None, sub_path: Vec::new() }.key(&id);
             references::check(view, &key, &value)?;
             Ok(vec![Step::Put { key, value, ttl }])
         };
@@ -196,7 +197,7 @@ impl Admin {
                 return Err(StoreError::Changed.into());
             }
             references::check(view, &key, &value)?;
-            Ok(vec![Step::Put { key, value, ttl }])
+            Ok(vec![Step::Put { key: key.clone(), value: value.clone(), ttl }])
         };
         Ok(Intent { method: Method::PATCH, changes, decide: Box::new(decide) })
     }
@@ -205,7 +206,7 @@ impl Admin {
     pub(crate) async fn commit(
         &self,
         author: &Author,
-        intents: Vec<Intent>,
+        mut intents: Vec<Intent>,
     ) -> Result<Committed, Uncommitted> {
         let about: Vec<_> =
             intents.iter().map(|intent| (intent.method.clone(), intent.changes.clone())).collect();
@@ -214,8 +215,9 @@ impl Admin {
         let (by, decided) = (author.step(), ends.clone());
         let decide = move |view: &dyn View| {
             let mut ahead = Ahead::of(view);
-            let mut steps = vec![by];
-            for intent in intents {
+            let mut steps = vec![by.clone()];
+            decided.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            for intent in &mut intents {
                 let more = (intent.decide)(&ahead)?;
                 more.iter().for_each(|step| ahead.take(step));
                 steps.extend(more);
@@ -365,7 +367,7 @@ impl Target {
                     ControlFlow::Continue(())
                 });
             }
-            steps.push(Step::Delete { key });
+            steps.push(Step::Delete { key: key.clone() });
             Ok(steps)
         };
         Ok(Intent { method: Method::DELETE, changes, decide: Box::new(decide) })

@@ -94,7 +94,7 @@ impl Admin {
         let mut after = current;
         if !undone.is_empty() {
             let decide = move |view: &dyn View| match view.revision() == current {
-                true => Ok(steps),
+                true => Ok(steps.clone()),
                 // Somebody wrote meanwhile, and would be undone unseen.
                 false => Err(Refused::Store(StoreError::Changed)),
             };

@@ -58,7 +58,7 @@ impl Fold {
             Change::Plugins { names, .. } => self.desired.plugins = names,
             // About resources, and none of them.
             Change::Note { .. } => {}
-            Change::Reset { items, plugins, rejected, .. } => {
+            Change::Reset { items, plugins, rejected, anew, .. } => {
                 // At the start everything is new, which is said once instead of a key at a time.
                 touched.all |= self.desired.is_empty();
                 let now: LazyCell<BTreeSet<&Key>, _> =
@@ -66,7 +66,7 @@ impl Fold {
                 let known = self.desired.iter().map(|entry| &entry.key).chain(self.refused.keys());
                 let gone: BTreeSet<Key> = known.filter(|key| !now.contains(key)).cloned().collect();
                 gone.iter().for_each(|key| _ = self.delete(key, touched));
-                let news = items.into_iter().filter(|row| !self.is_known(row)).collect();
+                let news = items.into_iter().filter(|row| anew || !self.is_known(row)).collect();
                 for (row, parsed, asks) in parallel::map(news, parse) {
                     self.note(&row.key, asks);
                     self.place(row, parsed, touched);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     fn reset(items: Vec<Row>, revision: Revision) -> Change {
-        Change::Reset { items, plugins: None, revision, rejected: Vec::new() }
+        Change::Reset { items, plugins: None, revision, rejected: Vec::new(), anew: false }
     }
 
     fn touched(fold: &mut Fold, change: Change) -> Vec<String> {

@@ -27,6 +27,7 @@ pub mod embedded;
 pub mod file;
 pub mod history;
 pub mod holders;
+pub mod kept;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
 pub mod sealed;
@@ -39,6 +40,7 @@ pub use embedded::Embedded;
 pub use file::File;
 pub use history::{Changed, History, Record};
 pub use holders::Claim;
+pub use kept::Kept;
 #[cfg(any(test, feature = "testing"))]
 pub use memory::Memory;
 pub use sealed::{Ring, Sealed};
@@ -183,8 +185,9 @@ pub enum Step {
 }
 
 /// Decides from what is there what is written, or that nothing is. No other write comes between
-/// the look and the write. Runs where the store writes, so it must be quick and may not wait.
-pub type Decide = Box<dyn FnOnce(&dyn View) -> Result<Vec<Step>, Refused> + Send>;
+/// the look and the write. Runs where the store writes, so it must be quick and may not wait. A store
+/// that others write to as well calls it again when somebody else was quicker.
+pub type Decide = Box<dyn FnMut(&dyn View) -> Result<Vec<Step>, Refused> + Send>;
 
 /// Why nothing was written.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -227,6 +230,9 @@ pub enum Change {
         revision: Revision,
         /// What a declarative file holds that could not be taken, and why.
         rejected: Vec<Diagnostic>,
+        /// The revisions are those of another history (a cluster that was restored or replaced):
+        /// that a `modified` is known says nothing about the value.
+        anew: bool,
     },
 }
 
@@ -292,8 +298,8 @@ pub type Writing<'a> = Pin<Box<dyn Future<Output = Result<Written, Refused>> + S
 
 /// The keeper of the desired configuration.
 ///
-/// Implemented by [`Embedded`] (a file of our own), [`File`] (a declarative file, read-only);
-/// etcd and others implement it elsewhere.
+/// Implemented by [`Embedded`] (a file of our own) and [`File`] (a declarative file, read-only) here,
+/// and for etcd in `adapters`.
 pub trait Store: Send + Sync + fmt::Debug {
     fn get<'a>(&'a self, key: &'a Key) -> Answer<'a, Option<Stored>>;
 
@@ -367,6 +373,12 @@ pub trait Store: Send + Sync + fmt::Debug {
     fn writable(&self) -> bool {
         true
     }
+
+    /// Whether other gateways use it as well, perhaps of another make: what one of them has for
+    /// itself may not be pressed on all.
+    fn is_shared(&self) -> bool {
+        false
+    }
 }
 
 /// A store that another process may open. Dropped, it is taken back.
@@ -409,7 +421,7 @@ fn expecting(expect: Expect, step: Step) -> Decide {
             Step::Note { .. } | Step::By { .. } => true,
         };
         match holds {
-            true => Ok(vec![step]),
+            true => Ok(vec![step.clone()]),
             false => Err(StoreError::Changed.into()),
         }
     })

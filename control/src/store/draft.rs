@@ -40,11 +40,9 @@ impl Draft<'_> {
     }
 
     /// Asks what is to be written and takes it in; see [`Store::write`](super::Store::write).
-    pub fn decide(&mut self, decide: Decide) -> Result<Written, Refused> {
+    pub fn decide(&mut self, mut decide: Decide) -> Result<Written, Refused> {
         let view = Seen { rows: self.table.read(), pending: &self.pending, revision: self.revision };
-        // A panic must not take the store along. Nothing has changed by then.
-        let steps = catch_unwind(AssertUnwindSafe(|| decide(&view)))
-            .unwrap_or_else(|_| Err(StoreError::Unavailable("a check has failed".to_owned()).into()));
+        let steps = ask(&mut decide, &view);
         drop(view);
         let mut record = self.record("", "");
         let values = steps?.into_iter().map(|step| self.take(step, &mut record)).collect();
@@ -127,6 +125,26 @@ impl Draft<'_> {
 
     fn there(&self, key: &Key) -> Option<Row> {
         self.pending.get(key).cloned().unwrap_or_else(|| self.table.get(key))
+    }
+}
+
+/// Asks for a decision. A panic must not take the store along; nothing has changed by then.
+fn ask(decide: &mut Decide, view: &dyn View) -> Result<Vec<Step>, Refused> {
+    catch_unwind(AssertUnwindSafe(|| decide(view)))
+        .unwrap_or_else(|_| Err(StoreError::Unavailable("a check has failed".to_owned()).into()))
+}
+
+impl Table {
+    /// Asks for a decision about what is here now. `around` lies over the view, for whoever wants
+    /// to know what is looked at. Nobody can change the table meanwhile.
+    pub fn decide<T>(
+        &self,
+        decide: &mut Decide,
+        around: impl FnOnce(&dyn View, &mut dyn FnMut(&dyn View) -> Result<Vec<Step>, Refused>) -> T,
+    ) -> T {
+        let (rows, pending) = (self.read(), Pending::new());
+        let revision = rows.revision();
+        around(&Seen { rows, pending: &pending, revision }, &mut |view| ask(decide, view))
     }
 }
 
@@ -224,7 +242,7 @@ mod tests {
         table.apply(std::mem::take(&mut draft.changes));
         let mut draft = Draft::over(&table);
         let steps = vec![put("a"), put("b"), Step::Delete { key: key("d") }, put("f")];
-        let written = draft.decide(Box::new(|_| Ok(steps))).unwrap();
+        let written = draft.decide(Box::new(move |_| Ok(steps.clone()))).unwrap();
         let revisions: Vec<_> =
             written.values.iter().flatten().map(|stored| (stored.created, stored.modified)).collect();
         // What was deleted is told as it was.
@@ -256,12 +274,12 @@ mod tests {
         let table = Table::new([], None, 0);
         let mut draft = Draft::over(&table);
         let steps = vec![consumer("a", "1"), consumer("b", "2"), consumer("c", "3")];
-        draft.decide(Box::new(|_| Ok(steps))).unwrap();
+        draft.decide(Box::new(move |_| Ok(steps.clone()))).unwrap();
         table.apply(std::mem::take(&mut draft.changes));
         let mut draft = Draft::over(&table);
         let gone = Step::Delete { key: Key::new(Kind::Consumer, "c") };
         let steps = vec![consumer("b", "4"), consumer("d", "5"), gone];
-        draft.decide(Box::new(|_| Ok(steps))).unwrap();
+        draft.decide(Box::new(move |_| Ok(steps.clone()))).unwrap();
         for apply in [false, true] {
             let changes = if apply { std::mem::take(&mut draft.changes) } else { Vec::new() };
             draft

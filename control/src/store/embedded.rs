@@ -17,7 +17,7 @@ use std::time::Duration;
 use model::{Key, Kind};
 use tokio::sync::oneshot;
 
-use self::disk::{Disk, Loaded};
+pub(super) use self::disk::{Disk, Loaded};
 use super::draft::Draft;
 use super::{
     Answer, Change, Changes, Decide, History, Record, Refused, Released, Revision, Row, Store, StoreError,

@@ -72,7 +72,7 @@ impl Store for Sealed {
         })
     }
 
-    fn write(&self, decide: Decide) -> Writing<'_> {
+    fn write(&self, mut decide: Decide) -> Writing<'_> {
         let sealer = self.sealer.clone();
         self.inner.write(Box::new(move |view| {
             let mut steps = decide(&Seen { view, ring: &sealer.ring })?;
@@ -127,6 +127,10 @@ impl Store for Sealed {
 
     fn writable(&self) -> bool {
         self.inner.writable()
+    }
+
+    fn is_shared(&self) -> bool {
+        self.inner.is_shared()
     }
 }
 
@@ -238,7 +242,7 @@ impl Sealer {
                 self.tell(usize::from(kept.is_some()), kept);
                 Change::Put(row)
             }
-            Change::Reset { items, plugins, revision, rejected } => {
+            Change::Reset { items, plugins, revision, rejected, anew } => {
                 let (mut count, mut first) = (0, None);
                 let opened = parallel::map(items, |row| self.open_row(row));
                 let items = opened.into_iter().map(|(row, kept)| {
@@ -248,7 +252,7 @@ impl Sealer {
                 });
                 let items = items.collect();
                 self.tell(count, first);
-                Change::Reset { items, plugins, revision, rejected }
+                Change::Reset { items, plugins, revision, rejected, anew }
             }
             change => change,
         }

@@ -37,6 +37,8 @@ pub(super) struct Rows {
     holders: OnceLock<Holders>,
     /// The changes that some follower has not seen, oldest first.
     log: VecDeque<Change>,
+    /// See [`Change::Reset`]. Stays once it is so: a follower may have missed the first such reset.
+    anew: bool,
     /// The number of the log's first change, counted from 1 since this table was made.
     first: u64,
     /// How far each follower is; those that are gone are dropped with the next change.
@@ -100,6 +102,51 @@ impl Table {
         self.tell(rows);
     }
 
+    /// From the next [`reset`](Table::reset) on, revisions are those of another history.
+    pub fn begin_anew(&self) {
+        self.write().anew = true;
+    }
+
+    /// All rows, by key.
+    pub fn all(&self) -> Vec<Row> {
+        self.read().by_key.values().cloned().collect()
+    }
+
+    /// Waits until the table has come to a revision.
+    pub async fn reached(&self, revision: Revision) {
+        let mut moved = self.moved.subscribe();
+        loop {
+            moved.borrow_and_update();
+            if self.revision() >= revision {
+                return;
+            }
+            if moved.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Waits until `holds` says so of the keys with their revisions, and the table's own.
+    pub async fn until(
+        &self,
+        mut holds: impl FnMut(&mut dyn Iterator<Item = (&Key, Revision)>, Revision) -> bool,
+    ) {
+        let mut moved = self.moved.subscribe();
+        loop {
+            moved.borrow_and_update();
+            {
+                let rows = self.read();
+                let mut keys = rows.by_key.iter().map(|(key, row)| (key, row.modified));
+                if holds(&mut keys, rows.revision) {
+                    return;
+                }
+            }
+            if moved.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
     /// Replaces everything and tells the followers so.
     pub fn reset(
         &self,
@@ -150,6 +197,10 @@ impl Table {
 impl Rows {
     pub fn note(&self, name: &str) -> Option<String> {
         self.notes.get(name).cloned()
+    }
+
+    pub fn revision(&self) -> Revision {
+        self.revision
     }
 
     /// The index of consumers' unique fields.
@@ -209,6 +260,7 @@ impl Rows {
             plugins: self.plugins.clone(),
             revision: self.revision,
             rejected: self.rejected.clone(),
+            anew: self.anew,
         }
     }
 }

@@ -38,7 +38,7 @@ const FORMAT: &str = "1";
 const CACHE: usize = 2 << 20;
 
 /// The open file, or where it was: after a failed write it is closed and opened again.
-pub(super) struct Disk {
+pub(in crate::store) struct Disk {
     path: PathBuf,
     database: Option<Database>,
     /// Device and inode of the file that was opened first.
@@ -59,7 +59,7 @@ pub(super) type Open = Box<dyn Fn(&Path) -> Result<Database, DatabaseError> + Se
 
 /// All that a file holds.
 #[derive(Debug, Default)]
-pub(super) struct Loaded {
+pub(in crate::store) struct Loaded {
     pub items: Vec<Row>,
     pub plugins: Option<Vec<String>>,
     pub revision: Revision,

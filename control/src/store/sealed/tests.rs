@@ -105,7 +105,7 @@ async fn one_secret_belongs_to_one_consumer_however_it_is_kept() {
         let value = json!({"username": name, "plugins": {"key-auth": {"key": secret}}});
         let decide = move |view: &dyn View| {
             references::check(view, &key, &value)?;
-            Ok(vec![Step::Put { key, value, ttl: None }])
+            Ok(vec![Step::Put { key: key.clone(), value: value.clone(), ttl: None }])
         };
         store.write(Box::new(decide)).await.map(drop).map_err(|refused| refused.to_string())
     };
