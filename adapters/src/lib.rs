@@ -1,4 +1,4 @@
-//! Service registries and secret managers, one file each: how they are asked, and what their answers say.
+//! Others' protocols: service registries and secret managers, one file each, and etcd as a store ([`etcd`]).
 //!
 //! Registries are configured under `discovery` in `config.yaml`, with APISIX's keys. Following, keeping and
 //! showing what they know is `control::discovery`'s. Secret managers are resources of the kind `secrets`; when
@@ -9,6 +9,7 @@
 mod consul;
 mod consul_kv;
 mod dns;
+pub mod etcd;
 mod eureka;
 mod http;
 mod nacos;

@@ -50,8 +50,13 @@ pub fn run(files: &Files, strict: bool) -> anyhow::Result<bool> {
 
 /// What there was nothing to check of.
 fn unchecked(found: &Found) -> Option<String> {
-    if found.boot.provider != Provider::Embedded {
-        return None;
+    match found.boot.provider {
+        Provider::Embedded => {}
+        Provider::Etcd => {
+            let place = crate::etcd::place(&found.boot);
+            return Some(format!("resources are in {}, which was not asked", place.display()));
+        }
+        Provider::Yaml | Provider::Json => return None,
     }
     let store = found.data.join("store.redb");
     let resources = match store.exists() {

@@ -58,6 +58,11 @@ pub enum Command {
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
+    /// Moves resources into etcd and out of it
+    Etcd {
+        #[command(subcommand)]
+        command: EtcdCommand,
+    },
     /// Lists what was written to the store of a running instance, newest first
     History {
         #[command(flatten)]
@@ -89,6 +94,30 @@ pub enum Command {
     /// Prints the schemas of all plugins as JSON
     #[command(hide = true)]
     Schema,
+}
+
+/// `sluice etcd`: the cluster is that of `deployment.etcd` in config.yaml, whatever its provider.
+#[derive(Debug, Subcommand)]
+pub enum EtcdCommand {
+    /// Writes what a declarative file or the embedded store holds into etcd
+    Import {
+        #[command(flatten)]
+        files: Files,
+        /// An apisix.yaml or apisix.json, or the data folder of a gateway that does not run
+        #[arg(long, value_name = "SOURCE")]
+        from: PathBuf,
+        /// Makes etcd hold what SOURCE holds and nothing else
+        #[arg(long)]
+        replace: bool,
+    },
+    /// Writes what etcd holds, including the keys of consumers, as an apisix.yaml or an embedded store
+    Export {
+        #[command(flatten)]
+        files: Files,
+        /// A new file that ends in .yaml, or a data folder without resources
+        #[arg(long, value_name = "TARGET")]
+        to: PathBuf,
+    },
 }
 
 /// What a start is told.

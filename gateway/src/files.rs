@@ -99,7 +99,7 @@ fn from_config(config: PathBuf, files: &Files) -> Result<Found, Vec<Diagnostic>>
     let (mut boot, mut warnings) = read_boot(&config)?;
     let folder = config.parent().unwrap_or(Path::new("")).to_owned();
     let resources = match boot.provider {
-        Provider::Embedded => None,
+        Provider::Embedded | Provider::Etcd => None,
         Provider::Yaml => Some(folder.join("apisix.yaml")),
         Provider::Json => Some(folder.join("apisix.json")),
     };
@@ -107,7 +107,7 @@ fn from_config(config: PathBuf, files: &Files) -> Result<Found, Vec<Diagnostic>>
     // no file. What comes is kept.
     let by_api = boot.role == Role::Traditional && boot.admin.enabled;
     let resources = resources.filter(|path| !by_api || path.exists());
-    if resources.is_none() && boot.provider != Provider::Embedded {
+    if resources.is_none() && matches!(boot.provider, Provider::Yaml | Provider::Json) {
         boot.provider = Provider::Embedded;
         let told = "there is no file of resources beside it: they come by PUT /apisix/admin/configs, or one by one, \
                     and are kept in the embedded store";

@@ -8,6 +8,7 @@
 mod access_log;
 mod check;
 mod cli;
+mod etcd;
 mod files;
 mod handoff;
 mod instance;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         Command::Reload(files) => instance::reload(&files),
         Command::Upgrade(files) => instance::upgrade(&files),
         Command::Export { files, output } => instance::export::export(&files, output.as_deref()),
+        Command::Etcd { command } => etcd::run(&command),
         Command::History { files, limit } => instance::revisions::history(&files, limit),
         Command::Diff { from, to, files } => instance::revisions::diff(&files, from, to),
         Command::Rollback { revision, files } => instance::revisions::rollback(&files, revision),

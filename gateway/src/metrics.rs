@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use adapters::etcd::Etcd;
 use control::Handle;
 use control::store::Store;
 use model::key::DEFAULT_PREFIX;
@@ -16,7 +17,12 @@ use sdk::sink::Sink;
 const TIDY: Duration = Duration::from_secs(5);
 
 /// Prints the page.
-pub fn printer(services: Services, access_log: Option<Sink>, handle: Handle) -> admin::metrics::Print {
+pub fn printer(
+    services: Services,
+    access_log: Option<Sink>,
+    handle: Handle,
+    etcd: Option<Arc<Etcd>>,
+) -> admin::metrics::Print {
     let health = handle.health().clone();
     let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let hostname = hostname.trim().to_owned();
@@ -51,8 +57,8 @@ pub fn printer(services: Services, access_log: Option<Sink>, handle: Handle) -> 
             version: env!("CARGO_PKG_VERSION"),
             now_ms: now_ms(),
             zones: &zones,
-            etcd_reachable: None,
-            modify_indexes: &[],
+            etcd_reachable: etcd.as_ref().map(|etcd| etcd.status().connected),
+            modify_indexes: &etcd.as_ref().map(|etcd| etcd.indexes()).unwrap_or_default(),
             upstreams: &upstreams,
             counters_evicted: tables.iter().map(|(_, table)| table.evicted()).sum(),
             cache_reads_late: services.others.get::<cache::Caches>().map_or(0, |caches| caches.late_reads()),

@@ -207,7 +207,9 @@ impl Running {
     /// Makes the boot file's list the one in use. A store of our own may hold an older one, which
     /// would go before it.
     async fn take_plugins(&self, listed: Option<Vec<String>>) -> Result<(), String> {
-        if self.store.writable() && matches!(self.store.plugins().await, Ok(Some(_))) {
+        // The list of a fleet is not replaced by what this program has built in.
+        let is_ours = !self.store.is_shared() || listed.is_some();
+        if is_ours && self.store.writable() && matches!(self.store.plugins().await, Ok(Some(_))) {
             let names =
                 listed.clone().unwrap_or_else(|| plugins::names().into_iter().map(str::to_owned).collect());
             self.store.put_plugins(names).await.map_err(|error| error.to_string())?;

@@ -6,13 +6,14 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use adapters::etcd::Etcd;
 use admin::{Admin, ControlApi, Program};
 use anyhow::Context;
 use control::names::Resolver;
 use control::store::{Embedded, File, Store};
 use control::{Handle, Pipeline};
 use model::Diagnostic;
-use model::boot::{Boot, Role};
+use model::boot::{Boot, Provider, Role};
 use proxy::Workers;
 use sdk::Catalog;
 use sdk::build::Services;
@@ -30,7 +31,7 @@ use crate::listeners::cannot_listen;
 use crate::program::Running;
 use crate::sinks::Deliveries;
 use crate::upgrade::{self, Inherited, Side, Upgrade, notify};
-use crate::{check, listeners, logging, metrics, tls, wiring};
+use crate::{check, etcd, listeners, logging, metrics, tls, wiring};
 
 /// How long a start waits for the first snapshot before it serves without one.
 const FIRST_SNAPSHOT: Duration = Duration::from_secs(5);
@@ -74,7 +75,11 @@ async fn serve(
     mut inherited: Inherited,
 ) -> anyhow::Result<()> {
     let Found { boot, config, resources, data, .. } = found;
-    let place = resources.clone().unwrap_or_else(|| data.clone());
+    let place = match (&resources, boot.provider) {
+        (Some(file), _) => file.clone(),
+        (None, Provider::Etcd) => etcd::place(&boot),
+        (None, _) => data.clone(),
+    };
     tracing::info!(
         "sluice {} starts with {}, resources from {}",
         env!("CARGO_PKG_VERSION"),
@@ -102,7 +107,7 @@ async fn serve(
     let services = Services { sinks: deliveries.sinks(), ..wiring::services(&boot)? };
     let catalog = wiring::catalog_with(&boot, services.clone());
     inherited.ask_for_store()?;
-    let (store, file) = open_store(&boot, &*catalog, resources.as_deref(), &data)?;
+    let Opened { store, file, etcd } = open_store(&boot, &*catalog, resources.as_deref(), &data)?;
 
     // All listeners first: an address in use is told before anything runs.
     let admin_listener = match boot.admin.enabled && boot.role != Role::DataPlane {
@@ -174,6 +179,7 @@ async fn serve(
         workers: OnceLock::new(),
         drains: AtomicU64::new(0),
     });
+    let kept_copy = etcd.clone();
     tokio::spawn(pipeline.run());
     // Serving begins with the configuration, not with 404s.
     let first = async { while handle.report().published.is_none() && handle.changed().await {} };
@@ -241,7 +247,7 @@ async fn serve(
         sides.push(Side::start(listener, serve)?);
     }
     if let Some(listener) = metrics_listener {
-        let print = metrics::printer(services.clone(), logged, handle.clone());
+        let print = metrics::printer(services.clone(), logged, handle.clone(), etcd);
         let limits = metrics::limits(&boot.prometheus);
         let uri = boot.prometheus.export_uri.clone();
         let serve = move |listener| {
@@ -278,13 +284,20 @@ async fn serve(
         log.finish();
     }
     deliveries.finish();
+    if let Some(etcd) = kept_copy {
+        etcd.finish().await;
+    }
     ended?;
     tracing::info!("stopped");
     Ok(())
 }
 
-/// A store, and once more as a file if it is one.
-type Opened = (Arc<dyn Store>, Option<Arc<File>>);
+/// A store, and once more as what it is.
+struct Opened {
+    store: Arc<dyn Store>,
+    file: Option<Arc<File>>,
+    etcd: Option<Arc<Etcd>>,
+}
 
 fn open_store(
     boot: &Boot,
@@ -294,14 +307,20 @@ fn open_store(
 ) -> anyhow::Result<Opened> {
     match resources {
         Some(path) => {
+            // Secrets in files are in the clear, as in APISIX.
             let file = Arc::new(File::open(path, plugins::names())?);
-            Ok((file.clone(), Some(file)))
+            Ok(Opened { store: file.clone(), file: Some(file), etcd: None })
         }
-        // Secrets in files are in the clear, as in APISIX.
-        None => Ok((
-            Arc::new(wiring::sealed(boot, catalog, Embedded::open_with(data, wiring::history(boot))?)?),
-            None,
-        )),
+        None if boot.provider == Provider::Etcd => {
+            let etcd = Arc::new(Etcd::start(etcd::settings(boot, Some(data))?));
+            let store = Arc::new(wiring::sealed(boot, catalog, etcd.clone())?);
+            Ok(Opened { store, file: None, etcd: Some(etcd) })
+        }
+        None => {
+            let embedded = Embedded::open_with(data, wiring::history(boot))?;
+            let store = Arc::new(wiring::sealed(boot, catalog, Arc::new(embedded))?);
+            Ok(Opened { store, file: None, etcd: None })
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cache::{Caches, DiskSettings};
 use control::secrets::Secrets;
-use control::store::{Embedded, History, Ring, Sealed};
+use control::store::{History, Ring, Sealed, Store};
 use indexmap::IndexMap;
 use ipnet::IpNet;
 use model::boot::{self, Boot};
@@ -86,16 +86,16 @@ pub fn history(boot: &Boot) -> History {
     History { records: boot.history.revisions, bytes: boot.history.size }
 }
 
-/// Lays `apisix.data_encryption` over the embedded store.
+/// Lays `apisix.data_encryption` over a store.
 ///
 /// # Errors
 /// A key of the wrong length, which reading the boot file rules out.
-pub fn sealed(boot: &Boot, catalog: &dyn Catalog, store: Embedded) -> anyhow::Result<Sealed> {
+pub fn sealed(boot: &Boot, catalog: &dyn Catalog, store: Arc<dyn Store>) -> anyhow::Result<Sealed> {
     let model::boot::DataEncryption { enabled, keyring } = &boot.data_encryption;
     let ring = Ring::new(keyring)?;
     let about = catalog.about().into_iter();
     let plugins = about.filter_map(|about| Some((about.name, catalog.facts(about.subsystem, about.name)?)));
-    Ok(Sealed::over(Arc::new(store), ring, *enabled, plugins))
+    Ok(Sealed::over(store, ring, *enabled, plugins))
 }
 
 /// Whom the control plane trusts where it speaks TLS.

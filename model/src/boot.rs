@@ -17,12 +17,14 @@ use crate::diagnostic::{Diagnostic, Source};
 use crate::document::Lookup;
 use crate::yaml::{self, Variables};
 
+mod etcd;
 mod findings;
 mod keys;
 mod read;
 mod shape;
 mod streams;
 
+pub use etcd::Etcd;
 use findings::Findings;
 pub(crate) use findings::unknown_plugins;
 pub use shape::{size, time};
@@ -79,6 +81,7 @@ pub struct Boot {
     pub http: Http,
     pub role: Role,
     pub provider: Provider,
+    pub etcd: Etcd,
     /// The HTTP plugins that may be used; `None` is all there are.
     pub plugins: Option<Vec<String>>,
     /// `sluice.strict_plugins` (ours): refuse plugins that this build lacks also where their absence
@@ -435,6 +438,8 @@ pub enum Provider {
     Yaml,
     /// `apisix.json`, watched.
     Json,
+    /// A cluster that several gateways share.
+    Etcd,
 }
 
 /// `plugin_attr.prometheus`.

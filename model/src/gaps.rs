@@ -109,8 +109,6 @@ pub const DISCOVERY: &Gap = &Gap {
     asked_by: &[Ask::UpstreamOther("discovery_type", &["dns", "consul", "consul_kv", "eureka", "nacos"])],
 };
 
-pub const ETCD: &Gap = &Gap { why: "etcd is not used yet", hint: "", effect: Effect::Ignored, asked_by: &[] };
-
 pub const ADMIN_HTTPS: &Gap = &Gap {
     why: "the Admin API is not served over HTTPS yet",
     hint: "",
@@ -145,7 +143,6 @@ pub const ALL: &[&Gap] = &[
     TLS_TO_LOG_SERVERS,
     LUA,
     DISCOVERY,
-    ETCD,
     ADMIN_HTTPS,
     DASHBOARD,
     STREAM_PROTOCOLS,

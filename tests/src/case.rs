@@ -42,6 +42,8 @@ pub struct Case {
     /// Shell commands run before the gateway in its process, such as `ulimit -n 100`.
     #[serde(default)]
     pub limits: String,
+    /// A real etcd, which is then the provider.
+    pub etcd: Option<crate::etcd::Wanted>,
     /// Start the gateway before the first step.
     #[serde(default = "yes")]
     pub start: bool,
@@ -84,6 +86,8 @@ pub struct Step {
     pub shell: Option<String>,
     /// Runs the program to its end with these arguments.
     pub sluice: Option<Vec<String>>,
+    /// `stop 1`, `cont 1`, `kill 1` or `start 1` for a member of etcd; `cut`, `heal` for the way there.
+    pub etcd: Option<String>,
     /// Sends a signal (HUP, QUIT, TERM, INT, USR1) to the gateway.
     pub signal: Option<String>,
     /// Kills the gateway with SIGKILL.
@@ -265,6 +269,11 @@ impl Case {
             std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let case: Case = serde_saphyr::from_str(&text).with_context(|| path.display().to_string())?;
         Ok(case)
+    }
+
+    /// It has no traffic port to wait for.
+    pub fn is_control_plane(&self) -> bool {
+        self.config.pointer("/deployment/role").and_then(Value::as_str) == Some("control_plane")
     }
 
     pub fn uses_yaml(&self) -> bool {

@@ -24,6 +24,8 @@ pub struct Gateway {
     limits: String,
     /// Another gateway may listen on the traffic port (`--reuse-port`).
     pub shares_port: bool,
+    /// It takes no traffic: that it has come up shows on its control API.
+    pub is_silent: bool,
     pub listen: Listen,
     child: Option<Child>,
 }
@@ -91,6 +93,7 @@ impl Gateway {
             env,
             limits,
             shares_port: false,
+            is_silent: false,
             listen,
             child: None,
         })
@@ -122,12 +125,13 @@ impl Gateway {
         let id = child.id();
         self.child = Some(child);
         let until = Instant::now() + PATIENCE;
-        while TcpStream::connect(("127.0.0.1", self.listen.proxy)).is_err() {
+        let port = if self.is_silent { self.listen.control } else { self.listen.proxy };
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
             if let Some(code) = self.exited()? {
                 bail!("the gateway ended at once with code {code:?}; it wrote:\n{}", self.log());
             }
             if Instant::now() > until {
-                bail!("the gateway does not listen on port {}; it wrote:\n{}", self.listen.proxy, self.log());
+                bail!("the gateway does not listen on port {port}; it wrote:\n{}", self.log());
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -236,6 +240,13 @@ fn write(case: &Case, listen: &Listen, folder: &Path, names: &Names) -> Result<(
         Some(text) => names.fill(text)?,
         None => {
             let mut config = base(listen, case.uses_yaml());
+            if let Some(hosts) = names.value_of("ETCD") {
+                let hosts: Vec<&str> = hosts.split(',').collect();
+                let provider = json!({"config_provider": "etcd"});
+                let roles = json!({"role_traditional": provider, "role_data_plane": provider, "role_control_plane": provider});
+                merge(&mut config, &json!({"deployment": roles}));
+                merge(&mut config, &json!({"deployment": {"etcd": {"host": hosts}}}));
+            }
             merge(&mut config, &names.fill_value(&case.config)?);
             serde_json::to_string_pretty(&config)?
         }

@@ -7,12 +7,14 @@
 
 pub mod case;
 pub mod client;
+pub mod etcd;
 pub mod examples;
 pub mod expect;
 pub mod fill;
 pub mod gateway;
 pub mod http;
 pub mod ports;
+pub mod relay;
 pub mod run;
 pub mod soak;
 pub mod suite;

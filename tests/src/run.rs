@@ -5,6 +5,7 @@ mod step;
 
 use crate::case::Case;
 use crate::client::Client;
+use crate::etcd::Etcd;
 use crate::fill::Names;
 use crate::gateway::{Gateway, KEY, Listen};
 use crate::upstream::{Spec, Upstream};
@@ -24,6 +25,8 @@ pub struct World {
     pub gateway: Gateway,
     pub upstreams: IndexMap<String, Upstream>,
     pub client: Client,
+    /// Dropped after the gateway.
+    pub etcd: Option<Etcd>,
     pub program: std::path::PathBuf,
     pub folder: std::path::PathBuf,
 }
@@ -73,6 +76,12 @@ fn prepare(case: &Case, path: &Path, program: &Path, folder: &Path) -> Result<Wo
     names.set("CASE_DIR", path.parent().unwrap_or(path).display());
     names.set("ROOT", crate::suite::root().display());
 
+    let etcd = case.etcd.as_ref().map(|wanted| Etcd::start(wanted, folder)).transpose()?;
+    if let Some(etcd) = &etcd {
+        names.set("ETCD", etcd.hosts().join(","));
+        names.set("ETCDCTL", etcd.ctl()?);
+    }
+
     // Ports first: what an upstream answers may name another one's.
     let mut bound = Vec::new();
     for (name, value) in &case.upstreams {
@@ -88,12 +97,14 @@ fn prepare(case: &Case, path: &Path, program: &Path, folder: &Path) -> Result<Wo
         let spec = Spec::from_value(names.fill_value(value)?).with_context(|| format!("upstream {name}"))?;
         upstreams.insert(name, Upstream::start(spec, port, listener));
     }
-    let gateway = Gateway::prepare(case, program, folder, listen, &names)?;
+    let mut gateway = Gateway::prepare(case, program, folder, listen, &names)?;
+    gateway.is_silent = case.is_control_plane();
     Ok(World {
         names,
         gateway,
         upstreams,
         client: Client::default(),
+        etcd,
         program: program.into(),
         folder: folder.into(),
     })

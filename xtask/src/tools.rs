@@ -20,7 +20,8 @@ const H2SPEC: &str = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatibl
 pub fn install() -> Result<()> {
     programs()?;
     python()?;
-    h2spec()
+    h2spec()?;
+    etcd()
 }
 
 /// Packages of PyPI that cases drive the gateway with, in a folder of their own.
@@ -50,6 +51,37 @@ fn h2spec() -> Result<()> {
         println!("h2spec is missing; installing it by go");
         run(Command::new("go").args(["install", H2SPEC]).env("GOBIN", tools))?;
     }
+    Ok(())
+}
+
+/// The real etcd, out of Debian's packages. Nothing is installed on the system, so it takes no rights.
+fn etcd() -> Result<()> {
+    let tools = root().join("target/tools");
+    if ["etcd", "etcdctl"].iter().all(|name| tools.join(name).is_file()) {
+        return Ok(());
+    }
+    println!("etcd is missing; unpacking Debian's packages of it into {}", tools.display());
+    let folder = tools.join("etcd.new");
+    std::fs::create_dir_all(&folder)?;
+    let download = || {
+        let mut command = Command::new("apt-get");
+        command.args(["download", "-qq", "etcd-server", "etcd-client"]).current_dir(&folder);
+        command
+    };
+    if run(&mut download()).is_err() {
+        run(&mut apt(&["update", "-qq"]))?;
+        run(&mut download())?;
+    }
+    for entry in std::fs::read_dir(&folder)? {
+        let package = entry?.path();
+        if package.extension().is_some_and(|extension| extension == "deb") {
+            run(Command::new("dpkg-deb").arg("--extract").arg(&package).arg(folder.join("all")))?;
+        }
+    }
+    for name in ["etcd", "etcdctl"] {
+        std::fs::rename(folder.join("all/usr/bin").join(name), tools.join(name))?;
+    }
+    std::fs::remove_dir_all(folder)?;
     Ok(())
 }
 

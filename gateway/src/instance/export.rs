@@ -9,17 +9,18 @@ use std::io::Write as _;
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
 use control::store::{Embedded, Store, StoreError};
-use model::boot::Provider;
+use model::boot::{Boot, Provider};
 use model::{Key, Kind};
 use serde_json::{Map, Value};
 
 use super::{call, reachable, read};
 use crate::cli::Files;
 use crate::files::Found;
-use crate::{say, wiring};
+use crate::{etcd, say, wiring};
 
 /// Writes the resources to standard output, or to a file that only its owner may read: they hold
 /// the keys of consumers. False if the files are wrong.
@@ -28,7 +29,7 @@ use crate::{say, wiring};
 /// No store, nobody who gives what is in it, a file that cannot be written.
 pub fn export(files: &Files, output: Option<&Path>) -> anyhow::Result<bool> {
     let Some(found) = read(files) else { return Ok(false) };
-    if found.boot.provider != Provider::Embedded {
+    if matches!(found.boot.provider, Provider::Yaml | Provider::Json) {
         let file = found.resources.unwrap_or_default();
         bail!("there is nothing to export: the resources are in {}", file.display());
     }
@@ -50,31 +51,43 @@ pub fn export(files: &Files, output: Option<&Path>) -> anyhow::Result<bool> {
 
 /// What a store holds.
 #[derive(Debug, Default)]
-struct Held {
-    items: Vec<(Key, Value)>,
-    plugins: Option<Vec<String>>,
+pub struct Held {
+    pub items: Vec<(Key, Value)>,
+    pub plugins: Option<Vec<String>>,
 }
 
 fn held(found: &Found) -> anyhow::Result<Held> {
-    let file = found.data.join("store.redb");
-    if !file.exists() {
-        bail!(
-            "there is no store in {}\n  help: name the configuration, or the folder with --data",
-            found.data.display()
-        );
+    if found.boot.provider == Provider::Etcd {
+        return etcd::held(found);
     }
-    match Embedded::open_with(&found.data, wiring::history(&found.boot)) {
-        Ok(store) => {
-            let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-            let store = wiring::sealed(&found.boot, &*wiring::catalog(&found.boot)?, store)?;
-            Ok(runtime.block_on(of_store(&store))?)
-        }
-        Err(StoreError::Locked { .. }) => of_admin(found),
-        Err(error) => Err(error.into()),
-    }
+    of_folder(&found.boot, &found.data).or_else(|error| match error.downcast_ref() {
+        Some(StoreError::Locked { .. }) => of_admin(found),
+        _ => Err(error),
+    })
 }
 
-async fn of_store(store: &dyn Store) -> Result<Held, StoreError> {
+/// What the embedded store in a folder holds.
+///
+/// # Errors
+/// No store, or one that another process has open.
+pub fn of_folder(boot: &Boot, data: &Path) -> anyhow::Result<Held> {
+    if !data.join("store.redb").exists() {
+        bail!(
+            "there is no store in {}\n  help: name the configuration, or the folder with --data",
+            data.display()
+        );
+    }
+    let store = Embedded::open_with(data, wiring::history(boot))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    let store = wiring::sealed(boot, &*wiring::catalog(boot)?, Arc::new(store))?;
+    Ok(runtime.block_on(of_store(&store))?)
+}
+
+/// What a store holds, with its secrets in the clear.
+///
+/// # Errors
+/// Those of the store.
+pub async fn of_store(store: &dyn Store) -> Result<Held, StoreError> {
     let mut held = Held { plugins: store.plugins().await?, ..Held::default() };
     for kind in Kind::ALL {
         let (items, _) = store.list(kind, "").await?;
@@ -158,7 +171,7 @@ fn entry(kind: Kind, item: &Value) -> Option<(Key, Value)> {
 }
 
 /// The file: a section a kind, in the order of the kinds; credentials stand among consumers.
-fn yaml(held: &Held) -> String {
+pub fn yaml(held: &Held) -> String {
     let mut out = String::new();
     if let Some(plugins) = &held.plugins {
         let items = plugins.iter().map(|name| Value::Object(Map::from_iter([named("name", name)])));

@@ -3,13 +3,12 @@
 use serde_json::Value;
 
 use super::keys;
-use super::shape::Shape;
 use crate::apisix_plugins::{self, Subsystem};
 use crate::diagnostic::{Diagnostic, Source};
 use crate::document::Document;
 use crate::invalid::{nearest, push_pointer};
 use crate::schema::json_name;
-use crate::{Invalid, Kind, gaps};
+use crate::{Invalid, Kind};
 
 /// Gathers what is found in a file.
 pub struct Findings<'a> {
@@ -100,11 +99,6 @@ impl<'a> Findings<'a> {
         match row.path {
             "plugins" => self.check_plugins(value, &pointer),
             "plugin_attr.*" => self.check_attribute(path, pointer),
-            _ if matches!(row.shape, Shape::Provider) && value == "etcd" => self.warn(
-                Invalid::new(format!("`{path}: etcd` has no effect: {}", gaps::ETCD.why))
-                    .at(pointer)
-                    .hint("resources are kept in a store of our own; what is in etcd is not seen"),
-            ),
             _ => {}
         }
     }

@@ -35,7 +35,9 @@ const fn idle_unless(path: &'static str, anyway: &'static str, why: &'static str
 const LUA: &str = "it is about Lua, and plugins here are native";
 const NO_NGINX: &str = "it goes into nginx.conf, and there is no nginx underneath";
 const SIZED_ALONE: &str = "this memory is sized by itself";
-const NO_ETCD: &str = gaps::ETCD.why;
+const WATCHED: &str = "a watch stays for as long as etcd answers on it, which is looked at all the time";
+const SOON: &str = "etcd is tried again at once, then less and less often, at least once a second";
+const ANY_MEMBER: &str = "a member that does not answer is left for the next one at once";
 const STREAMED: &str = "bodies are always streamed";
 
 pub const ROUTERS: &[&str] = &["radixtree_host_uri", "radixtree_uri", "radixtree_uri_with_parameter"];
@@ -286,7 +288,24 @@ pub const ROWS: &[Row] = &[
     used("deployment.admin.send_timeout", Shape::Time),
     used("deployment.admin.connection_timeout", Shape::Time),
     used("deployment.admin.max_failed_keys", Shape::Count { min: 0, max: 1_000_000 }),
-    idle("deployment.etcd", NO_ETCD),
+    used("deployment.etcd.host", Shape::EtcdHosts),
+    used("deployment.etcd.prefix", Shape::EtcdPrefix),
+    used("deployment.etcd.timeout", Shape::Time),
+    idle_unless("deployment.etcd.watch_timeout", "50", WATCHED),
+    idle_unless("deployment.etcd.resync_delay", "5", SOON),
+    idle_unless("deployment.etcd.health_check_timeout", "10", ANY_MEMBER),
+    used("deployment.etcd.startup_retry", Shape::Count { min: 0, max: 1000 }),
+    used("deployment.etcd.user", Shape::Text),
+    used("deployment.etcd.password", Shape::Text),
+    used("deployment.etcd.tls.cert", Shape::Text),
+    used("deployment.etcd.tls.key", Shape::Text),
+    used("deployment.etcd.tls.verify", Shape::Bool),
+    used("deployment.etcd.tls.sni", Shape::Text),
+    // Ours.
+    used("deployment.etcd.progress_interval", Shape::Time),
+    used("deployment.etcd.progress_timeout", Shape::Time),
+    used("deployment.etcd.max_size", Shape::Size),
+    used("deployment.etcd.keep_copy", Shape::Bool),
 ];
 
 /// Where keys of APISIX 1 and 2 went.

@@ -14,7 +14,7 @@ use super::{
     History, Http, Http2, Listen, LogEscape, LogLevel, Prometheus, Provider, ProxyCache, RealIp, Resolver,
     Role, Router, Secrets, Tls, UpstreamKeepalive, UriOptions, Workers, Zone, keys, wildcard,
 };
-use super::{shape, streams};
+use super::{etcd, shape, streams};
 use crate::Invalid;
 use crate::document::Lookup;
 
@@ -80,6 +80,7 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
         http: http(nginx.below("/http"))?,
         role,
         provider: provider(file, role)?,
+        etcd: etcd::etcd(file)?,
         plugins: file.texts("/plugins"),
         history: History {
             revisions: file.count("/sluice/history/revisions", 1000),
@@ -440,10 +441,12 @@ fn provider(file: File<'_>, role: Role) -> Result<Provider, Invalid> {
     };
     match file.read(pointer, shape::provider) {
         Some(provider) => Ok(provider),
+        // As in APISIX, where etcd is what an absent provider means.
+        None if file.get("/deployment/etcd/host").is_some() => Ok(Provider::Etcd),
         // Without an Admin API nobody could write to the embedded store.
         None if role == Role::DataPlane => Err(Invalid::new("a data plane needs a `config_provider`")
             .at("/deployment/role")
-            .expected("`role_data_plane.config_provider`, yaml or json")
+            .expected("`role_data_plane.config_provider`, etcd, yaml or json")
             .got("none")
             .hint("add `role_data_plane:` with `config_provider: yaml` under `deployment`")),
         None => Ok(Provider::Embedded),

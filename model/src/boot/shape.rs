@@ -9,8 +9,8 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde_json::{Map, Value};
 
-use super::streams;
 use super::{AdminKey, AdminRole, Disk, Provider, Workers, Zone};
+use super::{etcd, streams};
 use crate::Invalid;
 use crate::invalid::nearest;
 use crate::schema::json_name;
@@ -63,6 +63,10 @@ pub enum Shape {
     Keyring,
     /// Where resources come from, where there is an Admin API to write them.
     Provider,
+    /// Addresses of etcd.
+    EtcdHosts,
+    /// What every key in etcd begins with.
+    EtcdPrefix,
     /// The same on a data plane.
     FileProvider,
     Labels,
@@ -104,6 +108,8 @@ impl Shape {
             Shape::AdminKeys => list(value, admin_key).map(drop),
             Shape::Keyring => keyring(value).map(drop),
             Shape::Provider => provider(value).map(drop),
+            Shape::EtcdHosts => etcd::hosts(value).map(drop),
+            Shape::EtcdPrefix => etcd::prefix(value).map(drop),
             Shape::FileProvider => file_provider(value).map(drop),
             Shape::Labels => list(value, label).map(drop),
             Shape::Buckets => buckets(value).map(drop),
@@ -457,26 +463,26 @@ pub fn admin_key(value: &Value) -> Result<AdminKey, Invalid> {
     })
 }
 
-/// `etcd` is the embedded store, about which there is a warning.
 pub fn provider(value: &Value) -> Result<Provider, Invalid> {
     Ok(match one_of_providers(value, &["embedded", "yaml", "json", "etcd"])? {
         "yaml" => Provider::Yaml,
         "json" => Provider::Json,
+        "etcd" => Provider::Etcd,
         _ => Provider::Embedded,
     })
 }
 
 /// Nobody could write to the embedded store of a data plane.
 pub fn file_provider(value: &Value) -> Result<Provider, Invalid> {
-    one_of_providers(value, &["embedded", "yaml", "json"])?;
+    one_of_providers(value, &["embedded", "yaml", "json", "etcd"])?;
     provider(value)
 }
 
 fn one_of_providers<'v>(value: &'v Value, known: &[&str]) -> Result<&'v str, Invalid> {
     let name = text(value)?;
-    if !known.contains(&name) && matches!(name, "etcd" | "xds") {
-        return Err(Invalid::new(format!("{name} is not supported yet; use yaml or json"))
-            .expected("one of yaml, json")
+    if !known.contains(&name) && name == "xds" {
+        return Err(Invalid::new(format!("{name} is not supported yet; use etcd, yaml or json"))
+            .expected("one of etcd, yaml, json")
             .got(format!("`{name}`"))
             .hint("write the resources into apisix.yaml beside this file"));
     }

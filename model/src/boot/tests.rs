@@ -167,13 +167,33 @@ fn what_is_wrong_is_told_with_its_place() {
             (3, 19, "/deployment/admin/send_timeout", "no time at all lets nobody in"),
         ),
         (
-            "deployment:\n  role: data_plane\n  role_data_plane:\n    config_provider: etcd\n",
+            "deployment:\n  role: data_plane\n  role_data_plane:\n    config_provider: xds\n",
             (
                 4,
                 22,
                 "/deployment/role_data_plane/config_provider",
-                "etcd is not supported yet; use yaml or json",
+                "xds is not supported yet; use etcd, yaml or json",
             ),
+        ),
+        (
+            "deployment:\n  etcd:\n    host: [\"127.0.0.1:2379\"]\n",
+            (3, 12, "/deployment/etcd/host/0", "that is no address of etcd"),
+        ),
+        (
+            "deployment:\n  etcd:\n    host: []\n",
+            (3, 5, "/deployment/etcd/host", "there is no address of etcd in the list"),
+        ),
+        (
+            "deployment:\n  etcd:\n    prefix: apisix\n",
+            (3, 13, "/deployment/etcd/prefix", "that is no prefix of keys"),
+        ),
+        (
+            "deployment:\n  etcd:\n    user: root\n",
+            (3, 11, "/deployment/etcd/user", "`deployment.etcd.user` without `deployment.etcd.password`"),
+        ),
+        (
+            "deployment:\n  etcd:\n    timeout: 0\n",
+            (3, 14, "/deployment/etcd/timeout", "no time at all is none in which etcd could answer"),
         ),
         (
             "deployment:\n  role: data_plane\n",
@@ -235,11 +255,12 @@ fn what_is_not_known_is_ignored_and_told_with_its_place() {
             "unknown key `prt` is ignored",
         ),
         (
-            "deployment:\n  role_traditional:\n    config_provider: etcd\n",
+            "deployment:\n  etcd:\n    resync_delay: 9\n",
             3,
             5,
-            "/deployment/role_traditional/config_provider",
-            "`deployment.role_traditional.config_provider: etcd` has no effect: etcd is not used yet",
+            "/deployment/etcd/resync_delay",
+            "`deployment.etcd.resync_delay` has no effect: etcd is tried again at once, then less and less often, at \
+             least once a second",
         ),
         (
             "plugins: [cors, limit-cout]\n",

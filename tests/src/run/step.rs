@@ -94,6 +94,9 @@ fn once(world: &mut World, step: &Step) -> Result<()> {
         }
         program(world, step, command, None)?;
     }
+    if let Some(command) = &step.etcd {
+        world.etcd.as_mut().context("the case has no etcd")?.command(command)?;
+    }
     if let Some(signal) = &step.signal {
         world.gateway.signal(signal)?;
     }

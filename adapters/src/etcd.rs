@@ -1,0 +1,304 @@
+//! The cluster's store: etcd, with APISIX's keys and values, so that gateways of both kinds share it.
+//!
+//! One task follows the cluster over one watch and keeps a table of what is there, which answers reads and
+//! feeds whoever follows this store; without etcd it stays as it was. A copy of it is kept on disk, for a
+//! start without etcd. Writes go to etcd alone, as transactions that fail if what they rest on has changed.
+
+mod client;
+mod follow;
+mod keys;
+mod link;
+mod pages;
+mod proto;
+mod write;
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use control::store::{
+    Answer, Changes, Decide, Revision, Row, Step, Store, StoreError, Stored, Table, Writing,
+};
+use futures_util::{StreamExt, stream};
+use model::{Key, Kind};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+pub use client::User;
+use client::{ANSWER, Client, Cluster, Trouble};
+use keys::Layout;
+pub use link::{Host, Tls};
+use proto::{Op, PutRequest, RangeRequest, RequestOp, TxnRequest};
+
+/// A write that has not been made by then is answered for: whoever asked is told within 3 s.
+const WRITE: Duration = Duration::from_millis(2500);
+
+/// How etcd is used.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub hosts: Vec<Host>,
+    /// `/apisix`
+    pub prefix: String,
+    pub user: Option<User>,
+    pub tls: Option<Tls>,
+    /// The longest a page of keys may take.
+    pub timeout: Duration,
+    /// So many tries at the start before it goes on without.
+    pub startup_retry: u32,
+    /// A watch on which nothing came for so long is asked whether it lives.
+    pub progress_interval: Duration,
+    /// And is given up when so long after that nothing has come.
+    pub progress_timeout: Duration,
+    /// The most bytes of values that are taken.
+    pub max_size: u64,
+    /// The folder of the copy on disk; `None` keeps none.
+    pub copy: Option<PathBuf>,
+}
+
+/// A [`Store`] in etcd. Ends following when it is dropped.
+#[derive(Debug)]
+pub struct Etcd {
+    inner: Arc<Inner>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+/// What the tasks and the store share.
+#[derive(Debug)]
+struct Inner {
+    settings: Settings,
+    client: Client,
+    layout: Layout,
+    table: Arc<Table>,
+    /// The table holds something to go by.
+    filled: watch::Sender<bool>,
+    status: Mutex<Status>,
+    /// The revision of the copy on disk; `None` if none is kept.
+    copied: watch::Sender<Option<Revision>>,
+    /// The number of the cluster that was read last.
+    cluster: AtomicU64,
+}
+
+/// How it stands with etcd.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Status {
+    /// The cluster is followed.
+    pub connected: bool,
+    /// Why not.
+    pub trouble: Option<String>,
+    /// What is served is a copy from disk.
+    pub from_copy: bool,
+}
+
+impl Etcd {
+    /// Follows a cluster from now on. Must run on a runtime.
+    pub fn start(settings: Settings) -> Etcd {
+        let inner = Inner::new(settings);
+        let following = tokio::spawn(follow::run(inner.clone()));
+        Etcd { inner, tasks: vec![following] }
+    }
+
+    /// How it stands now.
+    pub fn status(&self) -> Status {
+        self.inner.status()
+    }
+
+    /// Waits until the copy on disk holds what was read, but not for long: a disk may fail.
+    pub async fn finish(&self) {
+        let mut copied = self.inner.copied.subscribe();
+        let status = self.inner.status();
+        if status.from_copy || !*self.inner.filled.borrow() {
+            return;
+        }
+        let whole =
+            copied.wait_for(|copied| copied.is_none_or(|copied| copied >= self.inner.table.revision()));
+        let _ = tokio::time::timeout(ANSWER, whole).await;
+    }
+
+    /// The latest revision of each kind, and of all: APISIX's names of its metric.
+    pub fn indexes(&self) -> Vec<(&'static str, u64)> {
+        let mut latest = vec![0; Kind::ALL.len()];
+        for row in self.inner.table.all() {
+            let latest = &mut latest[row.key.kind.index()];
+            *latest = row.modified.max(*latest);
+        }
+        let revision = self.inner.table.revision();
+        let kinds = Kind::ALL.into_iter().zip(&latest).map(|(kind, latest)| (kind.collection(), *latest));
+        let most = latest.iter().copied().max().unwrap_or(0);
+        let all = [("max_modify_index", most), ("prev_index", revision), ("x_etcd_index", revision)];
+        kinds.filter(|(_, latest)| *latest > 0).chain(all).collect()
+    }
+
+    /// Waits until everything was read from the cluster once.
+    ///
+    /// # Errors
+    /// Why it was not within `patience`.
+    pub async fn ready(&self, patience: Duration) -> Result<(), StoreError> {
+        let reading = async {
+            let mut filled = self.inner.filled.subscribe();
+            // The sender lives as long as `self`.
+            let _ = filled.wait_for(|filled| *filled).await;
+        };
+        match tokio::time::timeout(patience, reading).await {
+            Ok(()) => Ok(()),
+            Err(_) => Err(StoreError::Unavailable(format!("etcd: {}", self.inner.why()))),
+        }
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl Inner {
+    fn new(settings: Settings) -> Arc<Inner> {
+        let Settings { hosts, tls, user, .. } = settings.clone();
+        Arc::new(Inner {
+            client: Client::new(Cluster { hosts, tls, user }),
+            layout: Layout::new(&settings.prefix),
+            table: Arc::new(Table::new([], None, 0)),
+            filled: watch::Sender::new(false),
+            status: Mutex::default(),
+            cluster: AtomicU64::new(0),
+            copied: watch::Sender::new(None),
+            settings,
+        })
+    }
+
+    fn status(&self) -> Status {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note_status(&self, change: impl FnOnce(&mut Status)) {
+        change(&mut self.status.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn why(&self) -> String {
+        self.status().trouble.unwrap_or_else(|| "it was not reached yet".to_owned())
+    }
+
+    /// # Errors
+    /// As long as nothing was read.
+    fn filled(&self) -> Result<(), StoreError> {
+        match *self.filled.borrow() {
+            true => Ok(()),
+            false => Err(StoreError::Unavailable(format!("etcd: {}", self.why()))),
+        }
+    }
+
+    /// One value, as etcd has it now.
+    async fn value(&self, key: Vec<u8>) -> Result<Option<(Vec<u8>, i64)>, Trouble> {
+        let request = RangeRequest { key, ..RangeRequest::default() };
+        let kvs = self.client.range(request, ANSWER).await?.kvs;
+        Ok(kvs.into_iter().next().map(|kv| (kv.value, kv.mod_revision)))
+    }
+
+    async fn put_plugins(&self, names: Vec<String>) -> Result<Revision, StoreError> {
+        let key = self.layout.plugins();
+        loop {
+            let before = self.value(key.clone()).await.map_err(unavailable)?;
+            let list = keys::with_plugins(&names, before.as_ref().map(|(value, _)| &**value));
+            let put = PutRequest { key: key.clone(), value: list.to_string().into_bytes(), lease: 0 };
+            let request = TxnRequest {
+                compare: vec![write::unchanged(key.clone(), before.map_or(0, |(_, revision)| revision))],
+                success: vec![RequestOp { request: Some(Op::Put(put)) }],
+            };
+            let answer = self.client.txn(request).await.map_err(unavailable)?;
+            if answer.succeeded {
+                let revision = keys::revision(answer.header.unwrap_or_default().revision);
+                self.table.reached(revision).await;
+                return Ok(revision);
+            }
+        }
+    }
+}
+
+fn unavailable(trouble: Trouble) -> StoreError {
+    StoreError::Unavailable(format!("etcd: {trouble}"))
+}
+
+/// Bounds what is asked of etcd for a write.
+async fn within<T>(asking: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    let late =
+        || StoreError::Unavailable("etcd: no answer in time; the write may have been made or not".to_owned());
+    tokio::time::timeout(WRITE, asking).await.unwrap_or_else(|_| Err(late()))
+}
+
+impl Store for Etcd {
+    fn get<'a>(&'a self, key: &'a Key) -> Answer<'a, Option<Stored>> {
+        Box::pin(async {
+            self.inner.filled()?;
+            Ok(self.inner.table.get(key).map(Row::stored))
+        })
+    }
+
+    fn rows<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Row>, Revision)> {
+        Box::pin(async move {
+            self.inner.filled()?;
+            Ok(self.inner.table.list(kind, prefix))
+        })
+    }
+
+    fn write(&self, decide: Decide) -> Writing<'_> {
+        Box::pin(self.inner.write(decide))
+    }
+
+    fn revision(&self) -> Answer<'_, Revision> {
+        Box::pin(async { Ok(self.inner.table.revision()) })
+    }
+
+    fn plugins(&self) -> Answer<'_, Option<Vec<String>>> {
+        Box::pin(async {
+            self.inner.filled()?;
+            Ok(self.inner.table.plugins())
+        })
+    }
+
+    fn put_plugins(&self, names: Vec<String>) -> Answer<'_, Revision> {
+        Box::pin(within(self.inner.put_plugins(names)))
+    }
+
+    /// Notes are not followed: the only one who asks for them is who wrote them.
+    fn note<'a>(&'a self, name: &'a str) -> Answer<'a, Option<String>> {
+        Box::pin(within(async move {
+            let value = self.inner.value(self.inner.layout.note(name)).await.map_err(unavailable)?;
+            Ok(value.and_then(|(value, _)| String::from_utf8(value).ok()))
+        }))
+    }
+
+    /// Begins when there is something to go by.
+    fn watch(&self) -> Changes {
+        let (filled, table) = (self.inner.filled.subscribe(), self.inner.table.clone());
+        let begin = async move {
+            let mut filled = filled;
+            let _ = filled.wait_for(|filled| *filled).await;
+            let changes = table.watch();
+            stream::unfold(changes, |mut changes| async move { Some((changes.next().await?, changes)) })
+        };
+        Changes::new(stream::once(begin).flatten())
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+}
+
+/// Writes many resources, in as many transactions as it takes; each is whole, all together are not.
+///
+/// # Errors
+/// Those of the store; what came before stays written.
+pub async fn write_all(store: &dyn Store, steps: Vec<Step>) -> Result<usize, StoreError> {
+    let mut written = 0;
+    for chunk in steps.chunks(write::MOST_AT_ONCE) {
+        let chunk = chunk.to_vec();
+        written += chunk.len();
+        let decided = store.write(Box::new(move |_| Ok(chunk.clone()))).await;
+        decided.map_err(|refused| match refused {
+            control::store::Refused::Store(error) => error,
+            other => StoreError::Unavailable(other.to_string()),
+        })?;
+    }
+    Ok(written)
+}

@@ -1,0 +1,389 @@
+//! Following the cluster: reading everything, then watching from there.
+//!
+//! The position moves with events and with notifications of progress of the same watch, and with nothing
+//! else. Answers to our own requests for progress only show that the watch lives: members before 3.4.25 and
+//! 3.5.8 may send them ahead of events. Where the watch cannot go on, everything is read again and what
+//! differs is told. Nothing here writes to etcd.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use control::store::{Change, Kept, Revision, Table};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::client::{ANSWER, Client, Trouble, Watching};
+use super::proto::{
+    Event, Header, WatchAsk, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
+};
+use super::{Inner, keys, pages};
+
+/// How long the cluster is waited for at the start before a copy on disk is served.
+const HEAD_START: Duration = Duration::from_millis(200);
+
+/// Between two tries, at first and at most; half of it is chance, so that a fleet does not come at once.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_millis(800);
+
+/// The same trouble is told again after so long.
+const TELL: Duration = Duration::from_secs(60);
+
+/// Events of one watch answer that are held until its last part has come.
+const MOST_EVENTS: usize = 1 << 20;
+
+/// How often somebody looks whether the copy's file can be opened.
+const REOPEN: Duration = Duration::from_secs(5);
+
+/// Changes are gathered so long before they are written to the copy.
+const GATHER: Duration = Duration::from_millis(5);
+
+/// How far the cluster was followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Position {
+    cluster: u64,
+    revision: Revision,
+}
+
+/// Follows for ever.
+pub async fn run(inner: Arc<Inner>) {
+    let mut following = Following { inner, position: None, told: None, tries: 0 };
+    following.start().await;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let began = Instant::now();
+        let Err(trouble) = following.follow().await;
+        following.tell(&trouble);
+        if began.elapsed() > LONGEST_PAUSE * 4 {
+            pause = FIRST_PAUSE;
+        }
+        sleep(pause / 2 + pause.mul_f64(fastrand::f64()) / 2).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+struct Following {
+    inner: Arc<Inner>,
+    position: Option<Position>,
+    /// The trouble told last, and when.
+    told: Option<(String, Instant)>,
+    tries: u32,
+}
+
+enum Never {}
+
+impl Following {
+    /// The first reading; from the copy on disk if the cluster does not answer at once.
+    async fn start(&mut self) {
+        let opened = match self.inner.settings.copy.clone() {
+            Some(folder) => tokio::task::spawn_blocking(move || Kept::open(&folder)).await.ok(),
+            None => None,
+        };
+        let (kept, copy) = match opened {
+            Some(Ok((kept, copy))) => (Some(kept), Some(copy)),
+            Some(Err(error)) => {
+                tracing::warn!("no copy of what etcd holds is kept on disk for now: {error}");
+                (None, None)
+            }
+            None => (None, None),
+        };
+        let origin = self.inner.layout.prefix().to_owned();
+        let copy = copy.filter(|copy| {
+            let (of, _) = copy.origin.as_deref().unwrap_or_default().split_once(' ').unwrap_or_default();
+            copy.origin.is_some() && of == origin
+        });
+        let read = timeout(HEAD_START, self.read()).await;
+        if let (Some(copy), false) = (copy, matches!(read, Ok(Ok(())))) {
+            let cluster = copy.origin.as_deref().and_then(|origin| origin.rsplit_once(' ')?.1.parse().ok());
+            tracing::warn!(
+                "etcd does not answer{}; serving the copy on disk with {} resources of revision {} until it does",
+                match read {
+                    Ok(Err(trouble)) => format!(" ({trouble})"),
+                    _ => String::new(),
+                },
+                copy.items.len(),
+                copy.revision
+            );
+            self.inner.table.reset(copy.items, copy.plugins, copy.revision, Vec::new());
+            self.inner.note_status(|status| status.from_copy = true);
+            // Compared with what is read next; the watch does not begin there.
+            self.position = cluster.map(|cluster| Position { cluster, revision: copy.revision });
+            self.inner.filled.send_replace(true);
+        }
+        if let Some(folder) = self.inner.settings.copy.clone() {
+            self.inner.copied.send_replace(Some(0));
+            let (inner, file) = (Arc::downgrade(&self.inner), kept);
+            tokio::spawn(async move { keep(inner, folder, file).await });
+        }
+    }
+
+    /// Follows until there is trouble.
+    async fn follow(&mut self) -> Result<Never, Trouble> {
+        // What came from disk, or from a watch that broke, is compared with the cluster.
+        if self.position.is_none() || self.inner.status().from_copy {
+            self.read().await?;
+        }
+        loop {
+            match self.watch().await {
+                Err(Trouble::Compacted) => {
+                    let since = self.position.map_or(0, |position| position.revision);
+                    tracing::info!("the watch cannot go on from revision {since}: reading everything again");
+                    // A cluster that compacts all the time is not read without a pause.
+                    sleep(FIRST_PAUSE).await;
+                    self.read().await?;
+                }
+                ended => return ended,
+            }
+        }
+    }
+
+    /// Reads everything; followers are told what differs.
+    async fn read(&mut self) -> Result<(), Trouble> {
+        let Inner { client, layout, settings, table, .. } = &*self.inner;
+        let all = pages::everything(
+            client,
+            layout,
+            settings.timeout.min(Duration::from_secs(30)),
+            settings.max_size,
+        )
+        .await?;
+        let now = Position { cluster: all.cluster, revision: all.revision };
+        if let Some(before) = self.position {
+            if before.cluster != now.cluster {
+                tracing::warn!(
+                    "etcd is another cluster than before: its revisions are not compared with the old ones"
+                );
+                table.begin_anew();
+            } else if now.revision < before.revision {
+                tracing::warn!(
+                    "etcd has gone back from revision {} to {}, as if restored from a backup: taking what it holds now",
+                    before.revision,
+                    now.revision
+                );
+                table.begin_anew();
+            }
+        }
+        let count = all.rows.len();
+        // Before the table, so that whoever writes the copy knows that this is none.
+        self.inner.cluster.store(all.cluster, Ordering::Relaxed);
+        self.inner.note_status(|status| status.from_copy = false);
+        table.reset(all.rows, all.plugins, all.revision, Vec::new());
+        self.position = Some(now);
+        self.connected();
+        tracing::info!("read {count} resources from etcd, revision {}", now.revision);
+        self.inner.filled.send_replace(true);
+        Ok(())
+    }
+
+    /// Watches from the position on, until there is trouble.
+    async fn watch(&mut self) -> Result<Never, Trouble> {
+        let Some(position) = self.position else { return Err(Trouble::Compacted) };
+        let (key, range_end) = self.inner.layout.all();
+        let start = i64::try_from(position.revision.saturating_add(1)).unwrap_or(i64::MAX);
+        let create = WatchCreateRequest {
+            key,
+            range_end,
+            start_revision: start,
+            progress_notify: true,
+            fragment: true,
+        };
+        let asked = WatchRequest { request: Some(WatchAsk::Create(create)) };
+        let mut watching = self.inner.client.watch(asked).await?;
+        let ended = self.drive(&mut watching).await;
+        if !matches!(ended, Err(Trouble::Compacted)) {
+            self.inner.client.leave(&watching).await;
+        }
+        ended
+    }
+
+    async fn drive(&mut self, watching: &mut Watching) -> Result<Never, Trouble> {
+        let (interval, patience) =
+            (self.inner.settings.progress_interval, self.inner.settings.progress_timeout);
+        let mut parts: Vec<Event> = Vec::new();
+        let mut created = false;
+        let mut asked = false;
+        let mut due = Instant::now() + ANSWER;
+        loop {
+            let answer = tokio::select! {
+                biased;
+                answer = watching.answers.message() => answer.map_err(|status| Client::why(&status))?,
+                () = sleep_until(due) => {
+                    if asked || !created {
+                        return Err(Trouble::Lost("the watch does not answer".to_owned()));
+                    }
+                    let ask = WatchRequest { request: Some(WatchAsk::Progress(WatchProgressRequest {})) };
+                    let full = |_| Trouble::Lost("the watch takes no requests".to_owned());
+                    watching.asks.try_send(ask).map_err(full)?;
+                    (asked, due) = (true, Instant::now() + patience);
+                    continue;
+                }
+            };
+            let Some(answer) = answer else {
+                return Err(Trouble::Lost("etcd has ended the watch".to_owned()));
+            };
+            (asked, due) = (false, Instant::now() + interval);
+            if answer.created {
+                created = true;
+                self.check(answer.header.clone().unwrap_or_default())?;
+            }
+            if answer.canceled {
+                return Err(cancelled(&answer));
+            }
+            let (fragment, header, watch_id) = (answer.fragment, answer.header, answer.watch_id);
+            if parts.len() + answer.events.len() > MOST_EVENTS {
+                return Err(Trouble::Compacted);
+            }
+            if parts.is_empty() {
+                parts = answer.events
+            } else {
+                parts.extend(answer.events)
+            }
+            if fragment {
+                continue;
+            }
+            let events = std::mem::take(&mut parts);
+            match events.is_empty() {
+                false => self.take(&events),
+                // A notification of the watch's own accord; those for all watches have the number -1.
+                true if !answer.created && watch_id >= 0 => self.moved_to(header.unwrap_or_default()),
+                true => {}
+            }
+        }
+    }
+
+    /// What a member says as the watch begins: it may be one of another cluster, or one whose data are older
+    /// than what was seen. The latter may only be behind, which a reading shows.
+    fn check(&mut self, header: Header) -> Result<(), Trouble> {
+        let Some(position) = self.position else { return Err(Trouble::Compacted) };
+        if header.cluster_id != position.cluster || keys::revision(header.revision) < position.revision {
+            return Err(Trouble::Compacted);
+        }
+        self.connected();
+        Ok(())
+    }
+
+    fn take(&mut self, events: &[Event]) {
+        let changes: Vec<Change> =
+            events.iter().filter_map(|event| self.inner.layout.change(event)).collect();
+        let newest = events
+            .iter()
+            .filter_map(|event| event.kv.as_ref())
+            .map(|kv| keys::revision(kv.mod_revision))
+            .max();
+        if !changes.is_empty() {
+            self.inner.table.apply(changes);
+        }
+        if let (Some(position), Some(newest)) = (&mut self.position, newest) {
+            position.revision = position.revision.max(newest);
+        }
+    }
+
+    fn moved_to(&mut self, header: Header) {
+        if let Some(position) = &mut self.position {
+            position.revision = position.revision.max(keys::revision(header.revision));
+        }
+    }
+
+    fn connected(&mut self) {
+        if self.told.take().is_some() {
+            tracing::info!("etcd is followed again");
+        }
+        self.tries = 0;
+        self.inner.note_status(|status| (status.connected, status.trouble) = (true, None));
+    }
+
+    fn tell(&mut self, trouble: &Trouble) {
+        let text = trouble.to_string();
+        self.inner.note_status(|status| (status.connected, status.trouble) = (false, Some(text.clone())));
+        self.tries += 1;
+        // A leader that moves is no news.
+        let due = match &self.told {
+            None => self.tries > self.inner.settings.startup_retry,
+            Some((before, when)) => {
+                *before != text && when.elapsed() > LONGEST_PAUSE * 4 || when.elapsed() > TELL
+            }
+        };
+        if due {
+            let serving = match *self.inner.filled.borrow() {
+                true => "what was read last stays in use",
+                false => "there is nothing to serve until it answers",
+            };
+            tracing::error!("etcd cannot be followed: {text}; {serving}");
+            self.told = Some((text, Instant::now()));
+        }
+    }
+}
+
+/// Why etcd ends a watch.
+fn cancelled(answer: &WatchResponse) -> Trouble {
+    match answer.compact_revision > 0 || answer.cancel_reason.contains("compacted") {
+        true => Trouble::Compacted,
+        // Rights that were taken away, a token that ended: what is wrong shows when it is asked anew.
+        false => Trouble::Lost(format!("etcd cancels the watch: {}", answer.cancel_reason)),
+    }
+}
+
+/// Keeps the copy on disk up to date, for as long as the store lives.
+async fn keep(inner: std::sync::Weak<Inner>, folder: std::path::PathBuf, mut file: Option<Kept>) {
+    let follow = |inner: &Inner| inner.table.clone();
+    let Some(table) = inner.upgrade().map(|inner| follow(&inner)) else { return };
+    let mut filled = match inner.upgrade() {
+        Some(inner) => inner.filled.subscribe(),
+        None => return,
+    };
+    if filled.wait_for(|filled| *filled).await.is_err() {
+        return;
+    }
+    loop {
+        if file.is_none() {
+            sleep(REOPEN).await;
+            let folder = folder.clone();
+            let Ok(opened) = tokio::task::spawn_blocking(move || Kept::open(&folder)).await else { return };
+            file = opened.ok().map(|(kept, _)| kept);
+        }
+        let Some(kept) = file.take() else { continue };
+        // Ends with an error of the disk; begins again with everything.
+        match keep_with(&inner, &table, kept).await {
+            Some(error) => tracing::error!("the copy of what etcd holds cannot be written: {error}"),
+            None => return,
+        }
+    }
+}
+
+/// Until the disk fails, whose error is returned, or the store is gone.
+async fn keep_with(
+    inner: &std::sync::Weak<Inner>,
+    table: &Table,
+    kept: Kept,
+) -> Option<control::store::StoreError> {
+    let mut kept = Some(kept);
+    let mut changes = table.watch();
+    loop {
+        let mut gathered = vec![changes.next().await?];
+        sleep(GATHER).await;
+        while gathered.len() < 4096
+            && let Some(more) = futures_util::FutureExt::now_or_never(changes.next())
+        {
+            gathered.push(more?);
+        }
+        let origin = {
+            let inner = inner.upgrade()?;
+            // What is only a copy itself is there already.
+            if inner.status().from_copy {
+                continue;
+            }
+            format!("{} {}", inner.layout.prefix(), inner.cluster.load(Ordering::Relaxed))
+        };
+        let revision = gathered.last().map_or(0, Change::revision);
+        let mut file = kept.take()?;
+        let writing = tokio::task::spawn_blocking(move || {
+            let done = file.commit(gathered, &origin);
+            (file, done)
+        });
+        let (file, done) = writing.await.ok()?;
+        kept = Some(file);
+        match done {
+            Ok(()) => inner.upgrade()?.copied.send_replace(Some(revision)),
+            Err(error) => return Some(error),
+        };
+    }
+}

@@ -1,0 +1,458 @@
+//! Writes: decided over the table, made in etcd if nothing that they rest on has changed.
+//!
+//! A decision looks at the table, which may be a little behind. What it looked at goes into the
+//! transaction: keys it read must have the revision they had, and in folders it searched nothing may be
+//! newer than the table. Where that does not hold, or where something is refused, the table is first
+//! brought up to what etcd holds, and the decision is made once more. So what was accepted was right at the
+//! moment it was written, and what is refused was wrong at a moment after it was asked for.
+
+use std::cell::RefCell;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use control::store::{
+    Claim, Decide, Refused, Revision, Row, Step, StoreError, Stored, View, Written, unix_ms,
+};
+use model::{Invalid, Key, Kind};
+use serde_json::Value;
+
+use super::client::{ANSWER, Trouble};
+use super::keys::{self, Layout, Range};
+use super::proto::{Compare, DeleteRangeRequest, MOD, Op, PutRequest, Relation, RequestOp, TxnRequest};
+use super::{Inner, WRITE, pages, unavailable};
+
+/// What etcd takes in one transaction, unless it is told otherwise (`--max-txn-ops`).
+pub const MOST_AT_ONCE: usize = 128;
+
+/// How often a decision is made again because somebody else was quicker.
+const TRIES: u32 = 32;
+
+impl Inner {
+    /// See [`Store::write`](control::store::Store::write).
+    pub async fn write(&self, mut decide: Decide) -> Result<Written, Refused> {
+        let mut sent = false;
+        match tokio::time::timeout(WRITE, self.try_write(&mut decide, &mut sent)).await {
+            Ok(done) => done,
+            Err(_) => {
+                let made = match sent {
+                    true => "the write may have been made or not",
+                    false => "the write was not made",
+                };
+                let why = self.status().trouble.map(|why| format!(" ({why})")).unwrap_or_default();
+                let late = format!("etcd: no answer within {} ms{why}; {made}", WRITE.as_millis());
+                Err(StoreError::Unavailable(late).into())
+            }
+        }
+    }
+
+    async fn try_write(&self, decide: &mut Decide, sent: &mut bool) -> Result<Written, Refused> {
+        self.filled()?;
+        let mut leases = BTreeMap::new();
+        let mut is_current = false;
+        for _ in 0..TRIES {
+            let decided = self.table.decide(decide, |view, ask| {
+                let looked = Looked::over(view);
+                let steps = ask(&looked);
+                let reads = looked.reads.into_inner();
+                steps.map(|steps| Plan::of(view, reads, steps))
+            });
+            let plan = match decided {
+                Ok(plan) => plan,
+                Err(refused) if is_current => return Err(refused),
+                Err(_) => {
+                    self.catch_up().await?;
+                    is_current = true;
+                    continue;
+                }
+            };
+            if plan.writes.is_empty() && plan.notes.is_empty() {
+                let seen = plan.seen;
+                return Ok(plan.written(seen));
+            }
+            for ttl in plan.ttls() {
+                if let Entry::Vacant(place) = leases.entry(ttl) {
+                    place.insert(self.client.lease(ttl).await.map_err(unavailable)?);
+                }
+            }
+            let request = plan.request(&self.layout, &leases);
+            *sent = true;
+            let answer = self.client.txn(request).await.map_err(|trouble| refusal(trouble, &plan))?;
+            let revision = keys::revision(answer.header.unwrap_or_default().revision);
+            if answer.succeeded {
+                // Whoever wrote reads what he wrote; if the watch is broken, without waiting for it.
+                let _ = tokio::time::timeout(ANSWER / 4, self.table.reached(revision)).await;
+                return Ok(plan.written(revision));
+            }
+            *sent = false;
+            self.catch_up().await?;
+            is_current = true;
+        }
+        Err(StoreError::Changed.into())
+    }
+
+    /// Waits until the table holds all that etcd holds now.
+    async fn catch_up(&self) -> Result<(), StoreError> {
+        let there = pages::listing(&self.client, &self.layout, ANSWER).await.map_err(unavailable)?;
+        self.table
+            .until(|rows, revision| {
+                if revision > there.revision {
+                    return true;
+                }
+                let mut count = 0;
+                for (key, modified) in rows {
+                    if there.keys.get(key) != Some(&modified) {
+                        return false;
+                    }
+                    count += 1;
+                }
+                count == there.keys.len()
+            })
+            .await;
+        Ok(())
+    }
+}
+
+/// A refusal of etcd's in words that help.
+fn refusal(trouble: Trouble, plan: &Plan) -> Refused {
+    match &trouble {
+        Trouble::Refused(why) if why.contains("too many operations") => {
+            Invalid::new(format!("etcd does not take {} changes in one transaction", plan.writes.len()))
+                .expected(format!("at most {MOST_AT_ONCE}, unless etcd runs with another --max-txn-ops"))
+                .hint("write them in several steps, or raise --max-txn-ops of etcd")
+                .into()
+        }
+        Trouble::Refused(why) if why.contains("request is too large") => {
+            Invalid::new("etcd does not take so many bytes in one write")
+                .hint("make the resource smaller, or raise --max-request-bytes of etcd (1.5 MiB by default)")
+                .into()
+        }
+        Trouble::Lost(why) => {
+            StoreError::Unavailable(format!("etcd: {why}; the write may have been made or not")).into()
+        }
+        _ => unavailable(trouble).into(),
+    }
+}
+
+/// A key is as it was; 0 is absent.
+pub fn unchanged(key: Vec<u8>, revision: i64) -> Compare {
+    Compare {
+        result: Relation::Equal.into(),
+        target: MOD,
+        key,
+        mod_revision: Some(revision),
+        range_end: Vec::new(),
+    }
+}
+
+/// Nothing in a range was changed or made after a revision.
+fn nothing_since((key, range_end): Range, revision: Revision) -> Compare {
+    let next = i64::try_from(revision).unwrap_or(i64::MAX).saturating_add(1);
+    Compare { result: Relation::Less.into(), target: MOD, key, mod_revision: Some(next), range_end }
+}
+
+/// What a decision looked at.
+#[derive(Debug, Default)]
+struct Reads {
+    keys: BTreeMap<Key, Revision>,
+    searched: BTreeSet<(Kind, String)>,
+}
+
+/// A view that notes what is looked at.
+struct Looked<'a> {
+    view: &'a dyn View,
+    reads: RefCell<Reads>,
+}
+
+impl<'a> Looked<'a> {
+    fn over(view: &'a dyn View) -> Looked<'a> {
+        Looked { view, reads: RefCell::default() }
+    }
+
+    fn search(&self, kind: Kind, prefix: &str) {
+        self.reads.borrow_mut().searched.insert((kind, prefix.to_owned()));
+    }
+}
+
+impl View for Looked<'_> {
+    fn get(&self, key: &Key) -> Option<Row> {
+        let row = self.view.get(key);
+        let revision = row.as_ref().map_or(0, |row| row.modified);
+        self.reads.borrow_mut().keys.insert(key.clone(), revision);
+        row
+    }
+
+    fn scan(&self, kind: Kind, prefix: &str, look: &mut dyn FnMut(&Row) -> ControlFlow<()>) {
+        self.search(kind, prefix);
+        self.view.scan(kind, prefix, look);
+    }
+
+    fn holders(&self, claim: &Claim<'_>) -> Vec<Row> {
+        // Credentials are below their consumers.
+        self.search(Kind::Consumer, "");
+        self.view.holders(claim)
+    }
+
+    fn revision(&self) -> Revision {
+        self.view.revision()
+    }
+
+    fn note(&self, name: &str) -> Option<String> {
+        self.view.note(name)
+    }
+
+    fn spellings(&self, text: &str) -> Vec<String> {
+        self.view.spellings(text)
+    }
+}
+
+/// What becomes of a key.
+#[derive(Debug)]
+struct Change {
+    before: Option<Row>,
+    /// `None` deletes it.
+    after: Option<(Arc<Value>, Option<u64>)>,
+}
+
+/// A write as it is sent.
+#[derive(Debug)]
+struct Plan {
+    reads: Reads,
+    /// The table's revision at the decision.
+    seen: Revision,
+    writes: BTreeMap<Key, Change>,
+    notes: BTreeMap<&'static str, String>,
+    /// For each step the key it is about, and the value it puts or the one it deletes.
+    steps: Vec<Option<(Key, Outcome)>>,
+}
+
+#[derive(Debug)]
+enum Outcome {
+    Put { value: Arc<Value>, created: Option<Revision>, ttl: Option<u64> },
+    Deleted(Box<Stored>),
+}
+
+impl Plan {
+    fn of(view: &dyn View, reads: Reads, steps: Vec<Step>) -> Plan {
+        let mut plan = Plan {
+            reads,
+            seen: view.revision(),
+            writes: BTreeMap::new(),
+            notes: BTreeMap::new(),
+            steps: Vec::new(),
+        };
+        for step in steps {
+            let outcome = plan.take(view, step);
+            plan.steps.push(outcome);
+        }
+        // What was made and deleted again by the same write never was.
+        plan.writes.retain(|_, change| change.before.is_some() || change.after.is_some());
+        plan
+    }
+
+    fn take(&mut self, view: &dyn View, step: Step) -> Option<(Key, Outcome)> {
+        match step {
+            Step::Put { key, value, ttl } => {
+                let change = self.change(view, &key);
+                let (value, ttl) = (Arc::new(value), ttl.map(seconds));
+                change.after = Some((value.clone(), ttl));
+                let created = change.before.as_ref().map(|row| row.created);
+                Some((key, Outcome::Put { value, created, ttl }))
+            }
+            Step::Delete { key } => {
+                let seen = view.revision();
+                let change = self.change(view, &key);
+                let gone = match change.after.take() {
+                    Some((value, _)) => {
+                        let (created, modified) =
+                            change.before.as_ref().map_or((seen, seen), |row| (row.created, row.modified));
+                        Stored { key: key.clone(), value, created, modified, expires: None }
+                    }
+                    None => change.before.clone()?.stored(),
+                };
+                Some((key, Outcome::Deleted(Box::new(gone))))
+            }
+            Step::Note { name, text } => {
+                self.notes.insert(name, text);
+                None
+            }
+            // etcd keeps no names of authors.
+            Step::By { .. } => None,
+        }
+    }
+
+    fn change(&mut self, view: &dyn View, key: &Key) -> &mut Change {
+        self.writes.entry(key.clone()).or_insert_with(|| {
+            let before = view.get(key);
+            let after = before.as_ref().map(|row| (Arc::new(row.value()), None));
+            Change { before, after }
+        })
+    }
+
+    fn ttls(&self) -> Vec<u64> {
+        self.writes.values().filter_map(|change| change.after.as_ref()?.1).collect()
+    }
+
+    fn request(&self, layout: &Layout, leases: &BTreeMap<u64, i64>) -> TxnRequest {
+        let mut keys = self.reads.keys.clone();
+        for (key, change) in &self.writes {
+            keys.insert(key.clone(), change.before.as_ref().map_or(0, |row| row.modified));
+        }
+        let number = |revision: Revision| i64::try_from(revision).unwrap_or(i64::MAX);
+        let of_keys = keys.iter().map(|(key, revision)| unchanged(layout.key(key), number(*revision)));
+        let of_folders = self
+            .reads
+            .searched
+            .iter()
+            .map(|(kind, prefix)| nothing_since(layout.of_kind(*kind, prefix), self.seen));
+        let mut success = Vec::with_capacity(self.writes.len() + self.notes.len());
+        for (key, change) in &self.writes {
+            let key = layout.key(key);
+            success.push(match &change.after {
+                Some((value, ttl)) => {
+                    let lease = ttl.and_then(|ttl| leases.get(&ttl).copied()).unwrap_or(0);
+                    Op::Put(PutRequest { key, value: value.to_string().into_bytes(), lease })
+                }
+                None => Op::Delete(DeleteRangeRequest { key, range_end: Vec::new() }),
+            });
+        }
+        for (name, text) in &self.notes {
+            let (key, value) = (layout.note(name), text.clone().into_bytes());
+            success.push(Op::Put(PutRequest { key, value, lease: 0 }));
+        }
+        let success = success.into_iter().map(|op| RequestOp { request: Some(op) }).collect();
+        TxnRequest { compare: of_keys.chain(of_folders).collect(), success }
+    }
+
+    /// What it came to, made at a revision.
+    fn written(self, revision: Revision) -> Written {
+        let values = self.steps.into_iter().map(|step| {
+            let (key, outcome) = step?;
+            Some(match outcome {
+                Outcome::Deleted(stored) => *stored,
+                Outcome::Put { value, created, ttl } => Stored {
+                    key,
+                    value,
+                    created: created.unwrap_or(revision),
+                    modified: revision,
+                    expires: ttl.map(|ttl| unix_ms().saturating_add(ttl.saturating_mul(1000))),
+                },
+            })
+        });
+        Written { values: values.collect(), revision }
+    }
+}
+
+/// Leases are of whole seconds.
+fn seconds(ttl: Duration) -> u64 {
+    ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A view of a few rows.
+    struct Few(Vec<Row>);
+
+    impl View for Few {
+        fn get(&self, key: &Key) -> Option<Row> {
+            self.0.iter().find(|row| row.key == *key).cloned()
+        }
+
+        fn scan(&self, kind: Kind, prefix: &str, look: &mut dyn FnMut(&Row) -> ControlFlow<()>) {
+            let within = |row: &&Row| row.key.kind == kind && row.key.id.starts_with(prefix);
+            let _ = self.0.iter().filter(within).try_for_each(look);
+        }
+
+        fn revision(&self) -> Revision {
+            40
+        }
+    }
+
+    fn key(id: &str) -> Key {
+        Key::new(Kind::Route, id)
+    }
+
+    fn put(id: &str, value: Value) -> Step {
+        Step::Put { key: key(id), value, ttl: None }
+    }
+
+    fn plan(decide: impl FnOnce(&dyn View) -> Vec<Step>) -> Plan {
+        let row = Row { key: key("1"), json: "{}".into(), created: 3, modified: 7, expires: None };
+        let view = Few(vec![row]);
+        let looked = Looked::over(&view);
+        let steps = decide(&looked);
+        let reads = looked.reads.into_inner();
+        Plan::of(&view, reads, steps)
+    }
+
+    #[test]
+    fn what_was_looked_at_is_compared() {
+        let plan = plan(|view| {
+            view.get(&key("1"));
+            view.get(&Key::new(Kind::Service, "s"));
+            view.scan(Kind::Upstream, "", &mut |_| ControlFlow::Continue(()));
+            view.holders(&Claim { plugin: "key-auth", field: "key", text: "x" });
+            vec![put("2", json!({"a": 1}))]
+        });
+        let request = plan.request(&Layout::new("/apisix"), &BTreeMap::new());
+        let told: Vec<(String, i32, i64)> = request
+            .compare
+            .iter()
+            .map(|one| {
+                (String::from_utf8_lossy(&one.key).into_owned(), one.result, one.mod_revision.unwrap())
+            })
+            .collect();
+        let (equal, less) = (Relation::Equal as i32, Relation::Less as i32);
+        for wanted in [
+            ("/apisix/routes/1", equal, 7),
+            ("/apisix/routes/2", equal, 0),
+            ("/apisix/services/s", equal, 0),
+            ("/apisix/upstreams/", less, 41),
+            ("/apisix/consumers/", less, 41),
+        ] {
+            assert!(told.contains(&(wanted.0.to_owned(), wanted.1, wanted.2)), "{wanted:?}: {told:?}");
+        }
+        assert_eq!(told.len(), 5);
+        let Some(Op::Put(put)) = &request.success[0].request else { panic!() };
+        assert_eq!((&*put.key, &*put.value), (&b"/apisix/routes/2"[..], &br#"{"a":1}"#[..]));
+        let written = plan.written(50);
+        let stored = written.values[0].as_ref().unwrap();
+        assert_eq!((stored.created, stored.modified), (50, 50));
+    }
+
+    #[test]
+    fn a_key_is_sent_once_however_often_it_is_written() {
+        let gone = |id: &str| Step::Delete { key: key(id) };
+        let steps =
+            vec![put("1", json!(1)), gone("1"), put("1", json!(2)), put("2", json!(3)), gone("2"), gone("3")];
+        let plan = plan(|_| steps);
+        let request = plan.request(&Layout::new("/apisix"), &BTreeMap::new());
+        assert_eq!(request.success.len(), 1);
+        let Some(Op::Put(put)) = &request.success[0].request else { panic!() };
+        assert_eq!(&*put.value, b"2");
+        let values: Vec<_> = plan
+            .written(9)
+            .values
+            .into_iter()
+            .map(|stored| stored.map(|stored| stored.value.to_string()))
+            .collect();
+        let text = |text: &str| Some(text.to_owned());
+        assert_eq!(values, [text("1"), text("1"), text("2"), text("3"), text("3"), None]);
+    }
+
+    #[test]
+    fn a_lease_lasts_whole_seconds() {
+        assert_eq!([seconds(Duration::from_millis(1)), seconds(Duration::from_secs(2))], [1, 2]);
+        let step = Step::Put { key: key("1"), value: json!({}), ttl: Some(Duration::from_secs(5)) };
+        let plan = plan(|_| vec![step]);
+        assert_eq!(plan.ttls(), [5]);
+        let request = plan.request(&Layout::new("/apisix"), &BTreeMap::from([(5, 77)]));
+        assert!(matches!(&request.success[0].request, Some(Op::Put(PutRequest { lease: 77, .. }))));
+    }
+}

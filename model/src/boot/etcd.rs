@@ -1,0 +1,117 @@
+//! `deployment.etcd`: the cluster that resources are kept in.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::read::File;
+use super::shape;
+use crate::Invalid;
+
+/// `deployment.etcd`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Etcd {
+    /// `http://host:port` or `https://host:port`; members of one cluster.
+    pub hosts: Vec<String>,
+    /// Begins with a slash and has none at its end.
+    pub prefix: String,
+    pub timeout: Duration,
+    pub startup_retry: u32,
+    /// Name and password.
+    pub user: Option<(String, String)>,
+    /// Certificate and key that are shown to etcd.
+    pub certificate: Option<(PathBuf, PathBuf)>,
+    pub verify: bool,
+    /// The name asked for and expected; `None` is that of the address.
+    pub sni: Option<String>,
+    /// A watch on which nothing came for so long is asked whether it lives (ours).
+    pub progress_interval: Duration,
+    /// And is given up so long after that (ours).
+    pub progress_timeout: Duration,
+    /// The most bytes of keys and values that are taken (ours).
+    pub max_size: u64,
+    /// A copy is kept on disk (ours).
+    pub keep_copy: bool,
+}
+
+impl std::fmt::Debug for Etcd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let user = self.user.as_ref().map(|(name, _)| name);
+        f.debug_struct("Etcd").field("hosts", &self.hosts).field("user", &user).finish_non_exhaustive()
+    }
+}
+
+pub(super) fn etcd(file: File<'_>) -> Result<Etcd, Invalid> {
+    let etcd = file.below("/deployment/etcd");
+    let both = |one: &str, other: &str| -> Result<Option<(String, String)>, Invalid> {
+        match (etcd.text(one), etcd.text(other)) {
+            (Some(one), Some(other)) => Ok(Some((one.to_owned(), other.to_owned()))),
+            (None, None) => Ok(None),
+            (there, _) => {
+                let (there, missing) = if there.is_some() { (one, other) } else { (other, one) };
+                let name = |pointer: &str| format!("deployment.etcd{}", pointer.replace('/', "."));
+                Err(Invalid::new(format!("`{}` without `{}`", name(there), name(missing)))
+                    .at(format!("/deployment/etcd{there}"))
+                    .expected("both, or neither"))
+            }
+        }
+    };
+    let time = |name: &str, default| match etcd.time(name, default) {
+        Duration::ZERO => Err(Invalid::new("no time at all is none in which etcd could answer")
+            .at(format!("/deployment/etcd{name}"))
+            .expected("a time above 0")
+            .got("0")),
+        time => Ok(time),
+    };
+    Ok(Etcd {
+        hosts: etcd.read("/host", hosts).unwrap_or_else(|| vec!["http://127.0.0.1:2379".to_owned()]),
+        prefix: etcd.read("/prefix", prefix).unwrap_or("/apisix").to_owned(),
+        timeout: time("/timeout", 30)?,
+        startup_retry: u32::try_from(etcd.count("/startup_retry", 2)).unwrap_or(u32::MAX),
+        user: both("/user", "/password")?,
+        certificate: both("/tls/cert", "/tls/key")?.map(|(cert, key)| (cert.into(), key.into())),
+        verify: etcd.bool("/tls/verify", true),
+        sni: etcd.text("/tls/sni").map(str::to_owned),
+        progress_interval: time("/progress_interval", 2)?,
+        progress_timeout: time("/progress_timeout", 2)?,
+        max_size: etcd.read("/max_size", shape::size).unwrap_or(512 << 20),
+        keep_copy: etcd.bool("/keep_copy", true),
+    })
+}
+
+/// A list of addresses; one may be written without a list.
+pub(super) fn hosts(value: &Value) -> Result<Vec<String>, Invalid> {
+    let one = |value| {
+        let text = shape::text(value)?;
+        let is_url = ["http://", "https://"]
+            .iter()
+            .any(|scheme| text.strip_prefix(scheme).is_some_and(|rest| !rest.trim_matches('/').is_empty()));
+        match is_url {
+            true => Ok(text.to_owned()),
+            false => Err(Invalid::new("that is no address of etcd")
+                .expected("http://host:port or https://host:port")
+                .got(format!("`{text}`"))),
+        }
+    };
+    let hosts = match value {
+        Value::String(_) => vec![one(value)?],
+        value => shape::list(value, one)?,
+    };
+    match hosts.is_empty() {
+        true => Err(Invalid::new("there is no address of etcd in the list").expected("at least one")),
+        false => Ok(hosts),
+    }
+}
+
+/// `/apisix`, also with a slash at its end.
+pub(super) fn prefix(value: &Value) -> Result<&str, Invalid> {
+    let text = shape::text(value)?;
+    let trimmed = text.trim_end_matches('/');
+    match trimmed.len() > 1 && trimmed.starts_with('/') && trimmed.is_ascii() {
+        true => Ok(trimmed),
+        false => Err(Invalid::new("that is no prefix of keys")
+            .expected("a path such as /apisix")
+            .got(format!("`{text}`"))),
+    }
+}
