@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 
 use anyhow::anyhow;
-use model::boot::{Boot, Role};
+use model::boot::{Boot, Listen, Role};
 use proxy::{Listener, StreamPort, Traffic, Versions, Workers};
 
 use crate::upgrade::Inherited;
@@ -30,7 +30,7 @@ fn wanted(boot: &Boot) -> Vec<Wanted> {
             setting: "apisix.node_listen",
         }));
         wanted.extend(boot.tls.listen.iter().map(|listen| Wanted {
-            listener: Listener { tls: true, ..of_http(listen.address, listen.http2) },
+            listener: of_https(listen),
             optional: listen.optional,
             setting: "apisix.ssl.listen",
         }));
@@ -77,8 +77,14 @@ fn on_all(boot: &Boot) -> impl Iterator<Item = (IpAddr, bool)> {
 
 /// An address for requests.
 fn of_http(address: SocketAddr, h2: bool) -> Listener {
-    let traffic = Traffic::Http(Versions { h1: true, h2 });
+    let traffic = Traffic::Http(Versions { h1: true, h2, h3: false });
     Listener { traffic, ..Listener::http(address) }
+}
+
+/// The same behind TLS.
+fn of_https(listen: &Listen) -> Listener {
+    let traffic = Traffic::Http(Versions { h1: true, h2: listen.http2, h3: listen.http3 });
+    Listener { traffic, tls: true, ..Listener::http(listen.address) }
 }
 
 /// Opens every worker's sockets, and notes in the settings what they are for.
@@ -150,7 +156,14 @@ pub fn open_udp(
         return Ok(all);
     }
     settings.streams.udp.clone_from(&boot.streams.udp);
-    for &address in &boot.streams.udp {
+    let streams = boot.streams.udp.iter().map(|address| (*address, "datagrams", "apisix.stream_proxy.udp"));
+    let mut wanted: Vec<_> = streams.collect();
+    for listener in settings.listen.iter().filter(|listener| listener.h3()) {
+        if !wanted.iter().any(|(address, ..)| *address == listener.address) {
+            wanted.push((listener.address, "HTTP/3", "apisix.ssl.listen"));
+        }
+    }
+    for (address, what, setting) in wanted {
         let mut one = settings.clone();
         one.streams.udp = vec![address];
         let kept = inherited.udp(address);
@@ -162,8 +175,7 @@ pub fn open_udp(
                 Ok(Workers::listen_udp(&one, 1)?.into_iter().flatten().next())
             }),
         };
-        let rows = opened
-            .map_err(|(addr, error)| cannot_listen(addr, "datagrams", "apisix.stream_proxy.udp", &error))?;
+        let rows = opened.map_err(|(addr, error)| cannot_listen(addr, what, setting, &error))?;
         for row in rows {
             for (worker, socket) in all.iter_mut().zip(row) {
                 worker.push(socket);

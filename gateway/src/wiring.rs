@@ -241,6 +241,7 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<proxy::Listener>, workers: usize)
         keepalive_timeout: http.keepalive_timeout,
         keepalive_requests: http.keepalive_requests,
         http2: http2(&http.http2),
+        http3: http3(&http.http3),
         idle_grace: http.keepalive_min_timeout,
         max_body: http.client_max_body_size.unwrap_or(0),
         bounds: sdk::Bounds {
@@ -285,6 +286,19 @@ fn http2(http2: &boot::Http2) -> proxy::Http2 {
         max_stream_errors: bound(http2.stream_errors),
         max_age: http2.keepalive_time,
         upstream_streams: bound(http2.upstream_streams),
+    }
+}
+
+fn http3(http3: &boot::Http3) -> proxy::Http3 {
+    let bound = |bound: u64| u32::try_from(bound).unwrap_or(u32::MAX);
+    proxy::Http3 {
+        max_streams: bound(http3.max_concurrent_streams),
+        stream_window: bound(http3.stream_buffer_size),
+        send_window: http3.send_buffer,
+        idle_timeout: http3.idle_timeout,
+        max_handshakes: saturating(http3.handshakes),
+        retry_from: if http3.retry { 0 } else { saturating(http3.retry_handshakes) },
+        alt_svc: http3.alt_svc.clone(),
     }
 }
 

@@ -102,6 +102,8 @@ pub struct Listen {
     pub optional: bool,
     /// HTTP/2 is served there, too.
     pub http2: bool,
+    /// HTTP/3 is served on the port of the same number for datagrams. Only with TLS.
+    pub http3: bool,
 }
 
 /// `apisix.ssl`: TLS with clients, and who is trusted as an upstream.
@@ -313,6 +315,7 @@ pub struct Http {
     /// Requests after which a client's connection is closed.
     pub keepalive_requests: u64,
     pub http2: Http2,
+    pub http3: Http3,
     /// For a whole request head.
     pub client_header_timeout: Duration,
     /// Between two reads of a body.
@@ -371,6 +374,27 @@ pub struct Http2 {
     pub keepalive_time: Duration,
     /// `upstream.http2_streams` (ours): requests that one connection to a server carries at a time.
     pub upstream_streams: u64,
+}
+
+/// What `nginx_config.http` says of HTTP/3 and QUIC. Names without a word are nginx's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Http3 {
+    /// Streams a client may have open on one connection.
+    pub max_concurrent_streams: u64,
+    /// Bytes of one stream that a client may send before they are read.
+    pub stream_buffer_size: u64,
+    /// Bytes on their way to one client until it has acknowledged them (ours).
+    pub send_buffer: u64,
+    /// A connection from which nothing comes for so long is gone (ours).
+    pub idle_timeout: Duration,
+    /// Handshakes that a worker has under way at once (ours).
+    pub handshakes: u64,
+    /// `quic_retry`: every client first proves its address.
+    pub retry: bool,
+    /// The same from so many handshakes under way on (ours).
+    pub retry_handshakes: u64,
+    /// What `Alt-Svc` says; empty for none (ours).
+    pub alt_svc: String,
 }
 
 /// `nginx_config.http.access_log` and what belongs to it.

@@ -76,8 +76,6 @@ pub const STREAM_PROTOCOLS: &Gap = &Gap {
     effect: Effect::Ignored,
     asked_by: &[Ask::Field(&[Kind::StreamRoute], "protocol")],
 };
-pub const HTTP3: &Gap =
-    &Gap { why: "HTTP/3 is not served yet", hint: "", effect: Effect::Ignored, asked_by: &[] };
 
 pub const TLS_TO_LOG_SERVERS: &Gap = &Gap {
     why: "log entries are not sent over TLS yet",
@@ -139,7 +137,6 @@ impl Gap {
 pub const ALL: &[&Gap] = &[
     PROTOS,
     STREAM_UPSTREAMS,
-    HTTP3,
     TLS_TO_LOG_SERVERS,
     LUA,
     DISCOVERY,

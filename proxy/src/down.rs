@@ -5,8 +5,13 @@
 
 #[cfg(feature = "testing")]
 pub(crate) mod frames;
+mod grpc;
 pub(crate) mod h1;
 pub(crate) mod h2;
+pub(crate) mod h3;
+mod head;
+mod life;
+mod refusal;
 pub(crate) mod tls;
 
 use wire::{Fields, ResponseHead};
@@ -22,6 +27,7 @@ use sdk::Exchange;
 pub(crate) enum Downstream<'a> {
     H1(&'a mut h1::Conn),
     H2(&'a mut h2::Stream),
+    H3(&'a mut h3::Stream),
     /// The trivial framing of the tests.
     #[cfg(feature = "testing")]
     Frames(&'a mut frames::Conn),
@@ -31,6 +37,7 @@ pub(crate) enum Downstream<'a> {
 pub(crate) enum RequestBody<'a> {
     H1(h1::RequestBody<'a>),
     H2(h2::RequestBody<'a>),
+    H3(h3::RequestBody<'a>),
     #[cfg(feature = "testing")]
     Frames(frames::RequestBody<'a>),
 }
@@ -39,6 +46,7 @@ pub(crate) enum RequestBody<'a> {
 pub(crate) enum Response<'a> {
     H1(h1::Response<'a>),
     H2(h2::Response<'a>),
+    H3(h3::Response<'a>),
     #[cfg(feature = "testing")]
     Frames(frames::Response<'a>),
 }
@@ -66,6 +74,10 @@ impl Downstream<'_> {
                 let (body, response) = stream.split(worker);
                 (RequestBody::H2(body), Response::H2(response))
             }
+            Downstream::H3(stream) => {
+                let (body, response) = stream.split(worker);
+                (RequestBody::H3(body), Response::H3(response))
+            }
             #[cfg(feature = "testing")]
             Downstream::Frames(conn) => {
                 let (body, response) = conn.split();
@@ -79,6 +91,7 @@ impl Downstream<'_> {
         match self {
             Downstream::H1(conn) => conn.arrival,
             Downstream::H2(stream) => stream.arrival,
+            Downstream::H3(stream) => stream.arrival,
             #[cfg(feature = "testing")]
             Downstream::Frames(conn) => conn.arrival,
         }
@@ -89,6 +102,7 @@ impl Downstream<'_> {
         match self {
             Downstream::H1(conn) => conn.body_received(),
             Downstream::H2(stream) => stream.body_received(),
+            Downstream::H3(stream) => stream.body_received(),
             #[cfg(feature = "testing")]
             Downstream::Frames(conn) => conn.body_received(),
         }
@@ -100,6 +114,7 @@ impl Downstream<'_> {
             Downstream::H1(conn) => conn.distrust(),
             // Where a stream's message ends is not for the message to say.
             Downstream::H2(_) => {}
+            Downstream::H3(_) => {}
             #[cfg(feature = "testing")]
             Downstream::Frames(conn) => conn.distrust(),
         }
@@ -123,6 +138,7 @@ impl<'a> RequestBody<'a> {
         match self {
             RequestBody::H1(body) => body.waiter,
             RequestBody::H2(body) => body.waiter,
+            RequestBody::H3(body) => body.waiter,
             #[cfg(feature = "testing")]
             RequestBody::Frames(body) => body.waiter,
         }
@@ -136,6 +152,7 @@ impl<'a> RequestBody<'a> {
         match self {
             RequestBody::H1(body) => body.take(framed),
             RequestBody::H2(body) => body.take(),
+            RequestBody::H3(body) => body.take(),
             #[cfg(feature = "testing")]
             RequestBody::Frames(body) => Ok(body.take()),
         }
@@ -147,6 +164,7 @@ impl<'a> RequestBody<'a> {
         match self {
             RequestBody::H1(body) => body.piece(),
             RequestBody::H2(body) => body.piece(),
+            RequestBody::H3(body) => body.piece(),
             #[cfg(feature = "testing")]
             RequestBody::Frames(body) => body.piece(),
         }
@@ -158,6 +176,7 @@ impl<'a> RequestBody<'a> {
         match self {
             RequestBody::H1(body) => body.used(),
             RequestBody::H2(body) => body.used(),
+            RequestBody::H3(body) => body.used(),
             #[cfg(feature = "testing")]
             RequestBody::Frames(body) => body.used(),
         }
@@ -169,6 +188,7 @@ impl<'a> RequestBody<'a> {
         match self {
             RequestBody::H1(body) => body.is_complete(),
             RequestBody::H2(body) => body.is_complete(),
+            RequestBody::H3(body) => body.is_complete(),
             #[cfg(feature = "testing")]
             RequestBody::Frames(body) => body.is_complete(),
         }
@@ -180,6 +200,7 @@ impl<'a> RequestBody<'a> {
         match self {
             RequestBody::H1(body) => body.is_chunked(),
             RequestBody::H2(_) => false,
+            RequestBody::H3(_) => false,
             #[cfg(feature = "testing")]
             RequestBody::Frames(_) => false,
         }
@@ -191,6 +212,7 @@ impl<'a> RequestBody<'a> {
         match self {
             RequestBody::H1(body) => body.trailers(),
             RequestBody::H2(body) => body.trailers(),
+            RequestBody::H3(body) => body.trailers(),
             #[cfg(feature = "testing")]
             RequestBody::Frames(body) => body.trailers(),
         }
@@ -202,6 +224,7 @@ impl<'a> RequestBody<'a> {
         match self {
             RequestBody::H1(body) => body.read().await,
             RequestBody::H2(body) => body.read().await,
+            RequestBody::H3(body) => body.read().await,
             #[cfg(feature = "testing")]
             RequestBody::Frames(body) => body.read().await,
         }
@@ -213,6 +236,7 @@ impl<'a> RequestBody<'a> {
         match self {
             RequestBody::H1(body) => body.release(),
             RequestBody::H2(_) => {}
+            RequestBody::H3(_) => {}
             #[cfg(feature = "testing")]
             RequestBody::Frames(_) => {}
         }
@@ -224,6 +248,7 @@ impl<'a> RequestBody<'a> {
         match self {
             RequestBody::H1(body) => body.end(worker).await,
             RequestBody::H2(body) => body.end().await,
+            RequestBody::H3(body) => body.end().await,
             #[cfg(feature = "testing")]
             RequestBody::Frames(body) => body.end().await,
         }
@@ -237,6 +262,7 @@ impl<'a> Response<'a> {
         match self {
             Response::H1(response) => response.waiter(),
             Response::H2(response) => response.waiter,
+            Response::H3(response) => response.waiter,
             #[cfg(feature = "testing")]
             Response::Frames(response) => response.waiter,
         }
@@ -248,6 +274,7 @@ impl<'a> Response<'a> {
         match self {
             Response::H1(response) => response.go_on().await,
             Response::H2(response) => response.go_on(),
+            Response::H3(response) => response.go_on().await,
             #[cfg(feature = "testing")]
             Response::Frames(response) => response.go_on().await,
         }
@@ -259,6 +286,7 @@ impl<'a> Response<'a> {
         match self {
             Response::H1(response) => response.interim(head).await,
             Response::H2(response) => response.interim(head),
+            Response::H3(response) => response.interim(head).await,
             #[cfg(feature = "testing")]
             Response::Frames(response) => response.interim(head).await,
         }
@@ -269,6 +297,7 @@ impl<'a> Response<'a> {
         match self {
             Response::H1(response) => response.switch(head).await,
             Response::H2(response) => response.switch(head),
+            Response::H3(response) => response.switch(head).await,
             #[cfg(feature = "testing")]
             Response::Frames(_) => Err(Failed::Closed),
         }
@@ -280,6 +309,7 @@ impl<'a> Response<'a> {
         match self {
             Response::H1(response) => response.start(x, size),
             Response::H2(response) => response.start(x, size),
+            Response::H3(response) => response.start(x, size),
             #[cfg(feature = "testing")]
             Response::Frames(response) => response.start(x),
         }
@@ -291,6 +321,7 @@ impl<'a> Response<'a> {
         match self {
             Response::H1(response) => response.is_chunked(),
             Response::H2(_) => false,
+            Response::H3(_) => false,
             #[cfg(feature = "testing")]
             Response::Frames(_) => false,
         }
@@ -302,6 +333,7 @@ impl<'a> Response<'a> {
         match self {
             Response::H1(response) => response.has_begun(),
             Response::H2(response) => response.has_begun(),
+            Response::H3(response) => response.has_begun(),
             #[cfg(feature = "testing")]
             Response::Frames(response) => response.has_begun(),
         }
@@ -318,6 +350,7 @@ impl<'a> Response<'a> {
         match self {
             Response::H1(response) => response.write(bytes, last, trailers).await,
             Response::H2(response) => response.write(bytes, last, trailers).await,
+            Response::H3(response) => response.write(bytes, last, trailers).await,
             #[cfg(feature = "testing")]
             Response::Frames(response) => response.write(bytes, last, trailers).await,
         }
@@ -329,6 +362,7 @@ impl<'a> Response<'a> {
         match self {
             Response::H1(response) => response.relay(bytes).await,
             Response::H2(_) => Err(Failed::Closed),
+            Response::H3(_) => Err(Failed::Closed),
             #[cfg(feature = "testing")]
             Response::Frames(_) => Err(Failed::Closed),
         }
@@ -340,6 +374,7 @@ impl<'a> Response<'a> {
         match self {
             Response::H1(response) => response.flush().await,
             Response::H2(response) => response.flush(),
+            Response::H3(response) => response.flush().await,
             #[cfg(feature = "testing")]
             Response::Frames(response) => response.flush().await,
         }
@@ -351,6 +386,7 @@ impl<'a> Response<'a> {
         match self {
             Response::H1(response) => response.flush().await,
             Response::H2(response) => response.end(),
+            Response::H3(response) => response.end().await,
             #[cfg(feature = "testing")]
             Response::Frames(response) => response.write(b"", true, None).await,
         }
@@ -362,6 +398,7 @@ impl<'a> Response<'a> {
     pub(crate) fn start_grpc(&mut self, x: &Exchange<'_>, text: &[u8]) -> Option<u64> {
         match self {
             Response::H2(response) => Some(response.start_grpc(x, text)),
+            Response::H3(response) => Some(response.start_grpc(x, text)),
             _ => None,
         }
     }

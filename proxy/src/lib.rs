@@ -11,6 +11,7 @@ mod access_log;
 mod buffers;
 mod clock;
 mod consumer_chains;
+mod credit;
 mod down;
 mod exchange;
 mod fetch;
@@ -41,6 +42,6 @@ pub use handoff::{Admission, Handoff, HandoffFuture, HandoffReply, HandoffReques
 pub use listener::{Listener, Traffic, Versions};
 pub use notice::Notice;
 pub use proxy_header::ProxyProtocol;
-pub use settings::{AccessLog, Http2, RealIp, RealIpSource, Settings};
+pub use settings::{AccessLog, Http2, Http3, RealIp, RealIpSource, Settings};
 pub use stream::{StreamPort, Streams};
 pub use workers::{Stage, Watch, Workers};

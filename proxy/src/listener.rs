@@ -31,6 +31,8 @@ pub struct Versions {
     /// 1.0 and 1.1.
     pub h1: bool,
     pub h2: bool,
+    /// By QUIC, on the port of the same number for datagrams. Only with TLS.
+    pub h3: bool,
 }
 
 /// What serves the connections of a listener.
@@ -57,13 +59,19 @@ impl Front {
 impl Listener {
     /// HTTP/1 without anything around it.
     pub const fn http(address: SocketAddr) -> Listener {
-        let traffic = Traffic::Http(Versions { h1: true, h2: false });
+        let traffic = Traffic::Http(Versions { h1: true, h2: false, h3: false });
         Listener { address, traffic, tls: false, proxy_protocol: false }
     }
 
     /// Streams without anything around them.
     pub const fn stream(address: SocketAddr, port: StreamPort) -> Listener {
         Listener { address, traffic: Traffic::Stream(port), tls: false, proxy_protocol: false }
+    }
+
+    /// HTTP/3 is served there, too.
+    #[inline]
+    pub fn h3(&self) -> bool {
+        self.tls && matches!(self.traffic, Traffic::Http(Versions { h3: true, .. }))
     }
 
     /// What serves it.
@@ -75,7 +83,7 @@ impl Listener {
             Listener { traffic: Traffic::Stream(port), tls, .. } => {
                 return Ok(Front::Stream { port: *port, tls: *tls });
             }
-            Listener { traffic: Traffic::Http(Versions { h1: true, h2 }), tls, .. } => {
+            Listener { traffic: Traffic::Http(Versions { h1: true, h2, .. }), tls, .. } => {
                 return Ok(Front::Http { h2: *h2, tls: *tls });
             }
             Listener { traffic: Traffic::Http(_), .. } => "HTTP without version 1",
@@ -93,7 +101,7 @@ mod tests {
     fn what_is_not_served_is_refused_by_name() {
         let plain = Listener::http(SocketAddr::from(([127, 0, 0, 1], 80)));
         assert_eq!(plain.front().unwrap(), Front::Http { h2: false, tls: false });
-        let http = |h1, h2| Traffic::Http(Versions { h1, h2 });
+        let http = |h1, h2| Traffic::Http(Versions { h1, h2, h3: false });
         let both = Listener { tls: true, traffic: http(true, true), ..plain };
         assert_eq!(both.front().unwrap(), Front::Http { h2: true, tls: true });
         for (listener, what) in [

@@ -7,6 +7,7 @@ mod age;
 mod duplex;
 mod io;
 pub(crate) mod memory;
+pub(crate) mod quic;
 mod tcp;
 pub(crate) mod tls;
 mod udp;

@@ -95,6 +95,8 @@ pub struct Settings {
     pub trusted: Option<Arc<dyn Fn(std::net::IpAddr) -> bool + Send + Sync>>,
     /// Bounds of HTTP/2.
     pub http2: Http2,
+    /// Bounds of HTTP/3. Those of [`Http2`] on frames that ask for nothing and on age are for both.
+    pub http3: Http3,
     /// Requests that are answered by the control side, such as the Admin API on the data port.
     pub handoff: Option<Arc<dyn Handoff>>,
     /// Where a line for every request goes, and what it says.
@@ -138,6 +140,41 @@ impl Default for Http2 {
             max_stream_errors: 100,
             max_age: Duration::from_secs(3600),
             upstream_streams: 100,
+        }
+    }
+}
+
+/// Bounds of QUIC and of HTTP/3 connections.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Http3 {
+    /// Streams a client may have open on one connection (`http3_max_concurrent_streams`).
+    pub max_streams: u32,
+    /// Bytes of one stream that a client may send before they are read (`http3_stream_buffer_size`).
+    pub stream_window: u32,
+    /// Bytes on their way to one client, until it has acknowledged them (`http3_send_buffer`).
+    pub send_window: u64,
+    /// A connection from which nothing comes for so long is gone (`http3_idle_timeout`).
+    pub idle_timeout: Duration,
+    /// Handshakes that a worker has under way at once (`http3_handshakes`).
+    pub max_handshakes: usize,
+    /// From so many on, a client first proves that it receives what is sent to its address
+    /// (`http3_retry_handshakes`, 0 with `quic_retry`).
+    pub retry_from: usize,
+    /// What `Alt-Svc` says on TLS ports that HTTP/3 is served beside, `$server_port` for the port; nothing if
+    /// it is empty (`http3_alt_svc`).
+    pub alt_svc: String,
+}
+
+impl Default for Http3 {
+    fn default() -> Http3 {
+        Http3 {
+            max_streams: 128,
+            stream_window: 64 << 10,
+            send_window: 1 << 20,
+            idle_timeout: Duration::from_secs(60),
+            max_handshakes: 1000,
+            retry_from: 100,
+            alt_svc: "h3=\":$server_port\"; ma=86400".to_owned(),
         }
     }
 }
@@ -244,11 +281,19 @@ impl Default for Settings {
             real_ip: None,
             trusted: None,
             http2: Http2::default(),
+            http3: Http3::default(),
             handoff: None,
             access_log: None,
             on_fault: Arc::new(|_| {}),
             on_notice: Arc::new(|_, _| {}),
         }
+    }
+}
+
+impl Settings {
+    /// HTTP/3 is served on this address.
+    pub fn is_h3(&self, address: SocketAddr) -> bool {
+        self.listen.iter().any(|listener| listener.h3() && listener.address == address)
     }
 }
 

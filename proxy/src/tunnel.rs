@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::buffers::{Buffer, Lent};
 use crate::clock::Waiter;
-use crate::down::h2;
+use crate::down::{h2, h3};
 use crate::h2::Line;
 use crate::io::{self, Failed};
 use crate::rt::{ReadHalf, WriteHalf};
@@ -34,12 +34,14 @@ pub(crate) enum Source<'a> {
     Io(ReadHalf<'a>, Option<Buffer>),
     /// A stream of a client's connection.
     H2(&'a mut h2::Input),
+    H3(&'a mut h3::Input),
 }
 
 /// Where one direction's bytes go.
 pub(crate) enum Sink<'a> {
     Io(WriteHalf<'a>),
     H2 { output: &'a RefCell<h2::Output>, line: &'a Line },
+    H3 { output: &'a RefCell<h3::Output>, shared: &'a h3::Shared },
 }
 
 /// The client's side of a tunnel.
@@ -114,6 +116,11 @@ impl Way<'_> {
                     self.lives();
                     self.write(&mut to, &piece).await?;
                 }
+                Source::H3(input) => {
+                    let Some(piece) = self.until(|cx| input.poll_tunnel(cx)).await?? else { break };
+                    self.lives();
+                    self.write(&mut to, &piece).await?;
+                }
             }
         }
         self.lives();
@@ -123,6 +130,9 @@ impl Way<'_> {
                 Ok(())
             }
             Sink::H2 { output, line } => h2::send(self.worker, self.waiter, output, line, b"", true).await,
+            Sink::H3 { output, shared } => {
+                h3::send(self.worker, self.waiter, output, shared, b"", true).await
+            }
         }
     }
 
@@ -150,6 +160,9 @@ impl Way<'_> {
         match to {
             Sink::Io(to) => io::write_all(self.worker, self.waiter, to, bytes, self.idle_timeout).await,
             Sink::H2 { output, line } => h2::send(self.worker, self.waiter, output, line, bytes, false).await,
+            Sink::H3 { output, shared } => {
+                h3::send(self.worker, self.waiter, output, shared, bytes, false).await
+            }
         }
     }
 }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
+use sdk::Client;
 use sdk::budget::Budget;
 use sdk::meters::Shard;
 use sdk::state::WorkerStates;
@@ -77,6 +78,8 @@ pub(crate) struct Worker {
     listening: RefCell<Vec<std::rc::Weak<dyn AsFd>>>,
     copies: RefCell<Option<Sender<io::Result<Vec<OwnedFd>>>>>,
     date: RefCell<Date>,
+    /// What `Alt-Svc` says, by port.
+    alt_svc: Box<[(u16, Box<[u8]>)]>,
     /// For tasks that outlive an exchange and need the worker.
     me: RefCell<std::rc::Weak<Worker>>,
 }
@@ -107,6 +110,19 @@ impl std::ops::Deref for Lease {
 struct Balance {
     upstream: Arc<Upstream>,
     state: BalanceState,
+}
+
+/// What `Alt-Svc` says on each port that HTTP/3 is served beside.
+fn alt_svc(settings: &Settings) -> Box<[(u16, Box<[u8]>)]> {
+    let text = &settings.http3.alt_svc;
+    let ports = settings.listen.iter().filter(|listener| listener.h3() && !text.is_empty());
+    let mut all: Vec<(u16, Box<[u8]>)> = Vec::new();
+    for port in ports.map(|listener| listener.address.port()) {
+        if !all.iter().any(|(other, _)| *other == port) {
+            all.push((port, text.replace("$server_port", &port.to_string()).into_bytes().into()));
+        }
+    }
+    all.into()
 }
 
 /// The `Date` line, made once a second.
@@ -157,6 +173,7 @@ impl Worker {
             listening: RefCell::default(),
             copies: RefCell::default(),
             date: RefCell::new(Date { second: 0, text: [b' '; 29] }),
+            alt_svc: alt_svc(&settings),
             me: RefCell::default(),
             clock,
             settings,
@@ -269,6 +286,26 @@ impl Worker {
             date.text = wire::h1::encode::date(second);
         }
         out.extend_from_slice(&date.text);
+    }
+
+    /// What an answer to a client says of where else the same is served.
+    #[inline]
+    pub(crate) fn alt_svc(&self, client: &Client) -> Option<&[u8]> {
+        self.alt_svc_at(self.alt_svc_of(client))
+    }
+
+    /// The place of that.
+    #[inline]
+    pub(crate) fn alt_svc_of(&self, client: &Client) -> Option<usize> {
+        if self.alt_svc.is_empty() || !client.tls || client.is_within() {
+            return None;
+        }
+        self.alt_svc.iter().position(|(port, _)| *port == client.local.port())
+    }
+
+    #[inline]
+    pub(crate) fn alt_svc_at(&self, place: Option<usize>) -> Option<&[u8]> {
+        place.map(|place| &*self.alt_svc[place].1)
     }
 
     pub(crate) fn strong(&self) -> Option<Rc<Worker>> {

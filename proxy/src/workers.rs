@@ -122,7 +122,8 @@ impl Workers {
         Workers::start_with(settings, sockets, Vec::new(), readers, meters)
     }
 
-    /// The same with sockets for datagrams.
+    /// The same with sockets for datagrams, of streams and, on the addresses of listeners that have it, of
+    /// HTTP/3.
     ///
     /// # Errors
     /// As there.
@@ -140,12 +141,16 @@ impl Workers {
         let mut workers = Workers { stage, threads: Vec::new(), watch, copies: Mutex::new(copies) };
         let (ready, started) = channel();
         let pressure = Arc::<AtomicU64>::default();
+        let is_h3 = |socket: &&UdpSocket| socket.local_addr().is_ok_and(|local| settings.is_h3(local));
+        let most = datagrams.iter().map(|sockets| sockets.iter().filter(is_h3).count()).max();
+        let mut posts: Vec<_> = (0..most.unwrap_or(0)).map(|_| rt::quic::posts(count).into_iter()).collect();
         for (index, (sockets, reader)) in sockets.into_iter().zip(readers).enumerate() {
             let start = Start {
                 index,
                 settings: settings.clone(),
                 sockets,
                 datagrams: datagrams.get_mut(index).map(std::mem::take).unwrap_or_default(),
+                posts: posts.iter_mut().filter_map(Iterator::next).collect(),
                 reader,
                 shard: meters.shard(index),
                 signal: workers.stage.subscribe(),

@@ -98,6 +98,13 @@ impl Certificate {
         Arc::new(config)
     }
 
+    /// For a handshake of QUIC, on which HTTP/3 is spoken.
+    pub fn config_of_h3(&self) -> Arc<ServerConfig> {
+        let mut config = ServerConfig::clone(&self.config);
+        config.alpn_protocols = vec![b"h3".to_vec()];
+        Arc::new(config)
+    }
+
     /// For a handshake on a listener for streams, which may hold any protocol.
     pub fn config_of_streams(&self) -> Arc<ServerConfig> {
         let mut config = ServerConfig::clone(&self.config);

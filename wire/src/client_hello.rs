@@ -80,6 +80,25 @@ pub fn parse(bytes: &[u8]) -> Result<Option<Hello>, Refusal> {
     server_name(&message).map(|name| Some(Hello::Server(name)))
 }
 
+/// The server's name in a handshake that comes without records, as in QUIC (RFC 9001 section 4.1.3), from
+/// its first byte; `None` if more bytes are needed.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_bare(bytes: &[u8]) -> Result<Option<Option<Box<str>>>, Refusal> {
+    if bytes.first().is_some_and(|&kind| kind != CLIENT_HELLO) {
+        return Err(Refusal::NotAHello);
+    }
+    let Some(&[_, a, b, c]) = bytes.first_chunk::<4>() else { return Ok(None) };
+    let end = 4 + u32::from_be_bytes([0, a, b, c]) as usize;
+    match bytes.len() {
+        _ if end > MOST => Err(Refusal::TooLong),
+        more if more > end => Err(Refusal::BadLength),
+        same if same == end => server_name(&bytes[4..]).map(Some),
+        _ => Ok(None),
+    }
+}
+
 /// The body of the ClientHello, put together from its records; `None` if it is not whole.
 fn message(mut bytes: &[u8]) -> Result<Option<Cow<'_, [u8]>>, Refusal> {
     let mut gathered: Cow<'_, [u8]> = Cow::Borrowed(&[]);
@@ -246,6 +265,17 @@ mod tests {
             // What a client sends without waiting (TLS 1.3 early data) comes in records of its own.
             assert_eq!(parse(&[&bytes[..], &[23, 3, 3, 0, 1, 0]].concat()), name("www.example.com"));
         }
+    }
+
+    #[test]
+    fn without_records() {
+        let message = hello(Some(&named(b"WWW.example.com")));
+        (0..message.len()).for_each(|at| assert_eq!(parse_bare(&message[..at]), Ok(None), "{at}"));
+        assert_eq!(parse_bare(&message), Ok(Some(Some("www.example.com".into()))));
+        assert_eq!(parse_bare(&hello(None)), Ok(Some(None)));
+        assert_eq!(parse_bare(&[&message[..], &[0]].concat()), Err(Refusal::BadLength));
+        assert_eq!(parse_bare(&[2]), Err(Refusal::NotAHello));
+        assert_eq!(parse_bare(&[1, 0xff, 0, 0]), Err(Refusal::TooLong));
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! Bytes to messages and back, without sockets.
 //!
-//! This room knows HTTP/1.0 and HTTP/1.1 (RFC 9110, RFC 9112), the PROXY protocol
-//! and the first message of TLS as plain
-//! functions over byte slices. It never reads a socket, a clock or a
+//! This room knows HTTP/1.0 and HTTP/1.1 (RFC 9110, RFC 9112), frames and fields of HTTP/3 (RFC 9114,
+//! RFC 9204), the PROXY protocol and the first message of TLS as plain functions over byte slices. It never reads a socket, a clock or a
 //! configuration: callers hand in bytes and limits, and get heads, framing
 //! decisions and errors. Everything a peer may send is either understood in
 //! exactly one way or refused.
@@ -13,6 +12,7 @@
 pub mod client_hello;
 pub mod fields;
 pub mod h1;
+pub mod h3;
 pub mod head;
 pub mod method;
 pub mod names;

@@ -186,6 +186,16 @@ pub const ROWS: &[Row] = &[
     used("nginx_config.http.http2_control_frames", Shape::Count { min: 100, max: 1 << 30 }),
     used("nginx_config.http.http2_stream_errors", Shape::Count { min: 1, max: 1 << 30 }),
     used("nginx_config.http.upstream.http2_streams", Shape::Count { min: 1, max: 10_000 }),
+    // nginx's.
+    used("nginx_config.http.http3_max_concurrent_streams", Shape::Count { min: 1, max: 10_000 }),
+    used("nginx_config.http.http3_stream_buffer_size", Shape::Size),
+    used("nginx_config.http.quic_retry", Shape::Bool),
+    // Ours.
+    used("nginx_config.http.http3_send_buffer", Shape::Size),
+    used("nginx_config.http.http3_idle_timeout", Shape::Time),
+    used("nginx_config.http.http3_handshakes", Shape::Count { min: 1, max: 1 << 20 }),
+    used("nginx_config.http.http3_retry_handshakes", Shape::Count { min: 0, max: 1 << 20 }),
+    used("nginx_config.http.http3_alt_svc", Shape::Text),
     used("nginx_config.http.client_header_timeout", Shape::Time),
     used("nginx_config.http.client_body_timeout", Shape::Time),
     used("nginx_config.http.client_max_body_size", Shape::Size),

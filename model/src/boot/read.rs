@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::{
     AccessLog, Admin, AdminKey, AdminLimits, AdminRole, AdminVersion, Boot, Conditions, DataEncryption, Disk,
-    History, Http, Http2, Listen, LogEscape, LogLevel, Prometheus, Provider, ProxyCache, RealIp, Resolver,
-    Role, Router, Secrets, Tls, UpstreamKeepalive, UriOptions, Workers, Zone, keys, wildcard,
+    History, Http, Http2, Http3, Listen, LogEscape, LogLevel, Prometheus, Provider, ProxyCache, RealIp,
+    Resolver, Role, Router, Secrets, Tls, UpstreamKeepalive, UriOptions, Workers, Zone, keys, wildcard,
 };
 use super::{etcd, shape, streams};
 use crate::Invalid;
@@ -142,7 +142,8 @@ impl<'a> File<'a> {
 }
 
 fn listen(apisix: File<'_>) -> Result<Vec<Listen>, Invalid> {
-    let written = apisix.read("/node_listen", shape::listen).unwrap_or_else(|| vec![(None, 9080, None)]);
+    let written =
+        apisix.read("/node_listen", shape::listen).unwrap_or_else(|| vec![(None, 9080, None, false)]);
     addresses(apisix, written, "/apisix/node_listen", &[])
 }
 
@@ -156,7 +157,7 @@ fn addresses(
     let everywhere = apisix.bool("/enable_http2", true);
     let ipv6 = apisix.bool("/enable_ipv6", true);
     let mut listen: Vec<Listen> = Vec::new();
-    for (ip, port, http2) in written {
+    for (ip, port, http2, http3) in written {
         let http2 = http2.unwrap_or(everywhere);
         let [v4, v6] = wildcard(port);
         let address = ip.map_or(v4, |ip| SocketAddr::new(ip, port));
@@ -165,9 +166,9 @@ fn addresses(
                 .at(pointer)
                 .expected("different addresses"));
         }
-        listen.push(Listen { address, optional: false, http2 });
+        listen.push(Listen { address, optional: false, http2, http3 });
         if ip.is_none() && ipv6 {
-            listen.push(Listen { address: v6, optional: true, http2 });
+            listen.push(Listen { address: v6, optional: true, http2, http3 });
         }
     }
     Ok(listen)
@@ -178,7 +179,7 @@ fn tls(apisix: File<'_>, others: &[Listen]) -> Result<Tls, Invalid> {
     let written = ssl.read("/listen", shape::tls_listen);
     let is_default = written.is_none();
     let listen = match ssl.bool("/enable", true) {
-        true => written.unwrap_or_else(|| vec![(None, 9443, None)]),
+        true => written.unwrap_or_else(|| vec![(None, 9443, None, false)]),
         false => Vec::new(),
     };
     Ok(Tls {
@@ -347,6 +348,7 @@ fn http(http: File<'_>) -> Result<Http, Invalid> {
         keepalive_min_timeout: http.time("/keepalive_min_timeout", 1),
         keepalive_requests: http.count("/keepalive_requests", 10_000),
         http2: http2(http),
+        http3: http3(http)?,
         client_header_timeout: http.time("/client_header_timeout", 10),
         client_body_timeout: http.time("/client_body_timeout", 60),
         send_timeout: http.time("/send_timeout", 10),
@@ -391,6 +393,26 @@ fn http2(http: File<'_>) -> Http2 {
         keepalive_time: http.time("/keepalive_time", 3600),
         upstream_streams: http.count("/upstream/http2_streams", 100),
     }
+}
+
+fn http3(http: File<'_>) -> Result<Http3, Invalid> {
+    let size = |name: &str, default| http.read(name, shape::size).unwrap_or(default);
+    let alt_svc = http.text("/http3_alt_svc").unwrap_or("h3=\":$server_port\"; ma=86400");
+    if !alt_svc.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return Err(Invalid::new("`Alt-Svc` is made of printable ASCII characters")
+            .at("/nginx_config/http/http3_alt_svc")
+            .expected("a text such as `h3=\":443\"; ma=86400`, or an empty one for no such header"));
+    }
+    Ok(Http3 {
+        max_concurrent_streams: http.count("/http3_max_concurrent_streams", 128),
+        stream_buffer_size: size("/http3_stream_buffer_size", 64 << 10).clamp(1 << 10, 16 << 20),
+        send_buffer: size("/http3_send_buffer", 1 << 20).clamp(16 << 10, 64 << 20),
+        idle_timeout: http.time("/http3_idle_timeout", 60),
+        handshakes: http.count("/http3_handshakes", 1000),
+        retry: http.bool("/quic_retry", false),
+        retry_handshakes: http.count("/http3_retry_handshakes", 100),
+        alt_svc: alt_svc.trim().to_owned(),
+    })
 }
 
 /// APISIX 3.18's `access_log_format`.

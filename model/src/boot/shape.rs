@@ -338,8 +338,9 @@ pub fn workers(value: &Value) -> Result<Workers, Invalid> {
     fits.map(Workers::Count).ok_or_else(|| wrong_value(EXPECTED, value))
 }
 
-/// One of `node_listen`: address and port, and whether HTTP/2 is served there, as far as they are written.
-pub type Written = (Option<IpAddr>, u16, Option<bool>);
+/// One of `node_listen`: address and port, and whether HTTP/2 is served there, as far as they are written; and
+/// whether HTTP/3 is.
+pub type Written = (Option<IpAddr>, u16, Option<bool>, bool);
 
 /// Reads `node_listen`.
 pub fn listen(value: &Value) -> Result<Vec<Written>, Invalid> {
@@ -353,7 +354,7 @@ pub fn listen(value: &Value) -> Result<Vec<Written>, Invalid> {
 fn listen_one(value: &Value) -> Result<Written, Invalid> {
     let Value::Object(map) = value else {
         return match value {
-            Value::Number(_) => port(value).map(|port| (None, port, None)),
+            Value::Number(_) => port(value).map(|port| (None, port, None, false)),
             other => Err(wrong_type("a port, or a map of `port` and `ip`", other)),
         };
     };
@@ -368,19 +369,21 @@ fn listen_on(map: &Map<String, Value>, default: u16) -> Result<Written, Invalid>
     let http2 = present("enable_http2")
         .map(|value| boolean(value).map_err(|invalid| invalid.at("/enable_http2")))
         .transpose()?;
-    Ok((address, number.unwrap_or(default), http2))
+    Ok((address, number.unwrap_or(default), http2, false))
 }
 
 /// Addresses for TLS.
 pub fn tls_listen(value: &Value) -> Result<Vec<Written>, Invalid> {
     let listen = list(value, |item| {
         let Value::Object(map) = item else { return Err(wrong_type("a map of `port` and `ip`", item)) };
+        let mut http3 = false;
         for name in ["enable_http3", "enable_quic"] {
             if let Some(value) = map.get(name).filter(|value| !value.is_null()) {
-                boolean(value).map_err(|invalid| invalid.at(format!("/{name}")))?;
+                http3 |= boolean(value).map_err(|invalid| invalid.at(format!("/{name}")))?;
             }
         }
-        listen_on(map, 9443)
+        let (address, port, http2, _) = listen_on(map, 9443)?;
+        Ok((address, port, http2, http3))
     })?;
     match listen.is_empty() {
         true => Err(wrong_value("at least one port", value)),

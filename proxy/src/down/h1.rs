@@ -54,6 +54,8 @@ pub(crate) struct Conn {
     pub(super) arrival: Arrival,
     /// It may also turn out to be HTTP/2.
     h2: bool,
+    /// The place of what `Alt-Svc` says here ([`Worker::alt_svc`]).
+    alt_svc: Option<usize>,
 }
 
 /// What becomes of the connection.
@@ -88,6 +90,7 @@ impl Conn {
             continue_due: false,
             arrival: Arrival::default(),
             h2,
+            alt_svc: None,
         }
     }
 
@@ -113,6 +116,7 @@ impl Conn {
             continue_due: &mut self.continue_due,
             version: self.version,
             begun: false,
+            alt_svc: worker.alt_svc_at(self.alt_svc),
         };
         (body, response)
     }
@@ -206,6 +210,7 @@ const TLS_HANDSHAKE: &[u8] = &[22, 3];
 /// With `h2`, a connection that begins as HTTP/2 does is served as that.
 pub(crate) async fn serve(worker: Rc<Worker>, io: Io, client: Client, h2: bool) {
     let mut down = Conn::new(&worker, io, h2);
+    down.alt_svc = worker.alt_svc_of(&client);
     loop {
         let first = down.arrival.requests == 0;
         let settings = &worker.settings;

@@ -11,17 +11,17 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use bytes::Bytes;
 use h2::Reason;
 use h2::server::{Builder, Connection, Handshake};
 use sdk::Client;
 
-use crate::access_log::Refused;
+use super::life::{Life, State, Turn};
+use super::refusal;
 use crate::buffers::Buffer;
 use crate::clock::Waiter;
-use crate::exchange::fault::{Fault, FaultKind, FaultRecord};
+use crate::exchange::fault::FaultKind;
 use crate::h2::Line;
 use crate::rt::{self, Duplex, Io};
 use crate::settings::Settings;
@@ -36,10 +36,6 @@ pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Streams that are begun before everything else that is ready gets its turn.
 const TURN: u32 = 32;
-
-/// A keep-alive time is shortened by up to one part in so many, so that connections that came together do
-/// not go together.
-const JITTER: u64 = 10;
 
 /// What the tasks of one connection share.
 pub(super) struct Shared {
@@ -82,9 +78,9 @@ pub(crate) async fn serve(worker: Rc<Worker>, io: Io, client: Client, early: Opt
     let mut beginning = pin!(handshake(&worker.settings, line.clone()));
     let begun = waiter.until(deadline, |cx| beginning.as_mut().poll(cx)).await;
     if let Ok(Ok(mut connection)) = begun {
-        let mut life = Life::new(&shared, &waiter);
-        let linger = poll_fn(|cx| life.poll(&mut connection, cx)).await;
-        life.end_rest();
+        let mut task = Task { shared: &shared, life: Life::new(&worker, &waiter), closing: None };
+        let linger = poll_fn(|cx| task.poll(&mut connection, cx)).await;
+        drop(task);
         drop(connection);
         if linger {
             rest(&worker, &line, &waiter).await;
@@ -114,29 +110,13 @@ fn handshake(settings: &Settings, line: Rc<Line>) -> Handshake<Duplex<Line>, Byt
 }
 
 /// The connection's own task.
-struct Life<'a> {
+struct Task<'a> {
     shared: &'a Rc<Shared>,
-    waiter: &'a Waiter,
+    life: Life<'a>,
     closing: Option<Closing>,
-    /// When it is closed for its age.
-    until: u64,
-    /// Since when nothing is on it, and until when that may be so.
-    idle: Option<u64>,
-    /// Until when a connection that is told to end may take to do so.
-    patience: Option<u64>,
 }
 
-impl<'a> Life<'a> {
-    fn new(shared: &'a Rc<Shared>, waiter: &'a Waiter) -> Life<'a> {
-        let worker = &shared.worker;
-        let age = worker.settings.http2.max_age;
-        let until = match age.as_millis() as u64 {
-            0 => u64::MAX,
-            most => worker.clock.after(Duration::from_millis(most - fastrand::u64(0..=most / JITTER))),
-        };
-        Life { shared, waiter, closing: None, until, idle: None, patience: None }
-    }
-
+impl Task<'_> {
     /// Ready when the connection is over; true if it may be that the client is still sending.
     fn poll(&mut self, connection: &mut Connection<Duplex<Line>, Bytes>, cx: &mut Context<'_>) -> Poll<bool> {
         let (shared, worker) = (self.shared, &self.shared.worker);
@@ -154,7 +134,7 @@ impl<'a> Life<'a> {
             };
             match polled {
                 Poll::Ready(Some(Ok((request, respond)))) => {
-                    self.end_rest();
+                    self.life.end_rest();
                     Stream::begin(shared, request, respond);
                     if shared.begun.get() >= worker.settings.keepalive_requests {
                         self.close_gently(connection);
@@ -186,47 +166,26 @@ impl<'a> Life<'a> {
         connection: &mut Connection<Duplex<Line>, Bytes>,
         cx: &mut Context<'_>,
     ) -> Poll<bool> {
-        let (worker, settings) = (&self.shared.worker, &self.shared.worker.settings);
-        let clock = &worker.clock;
-        if self.shared.open.get() > 0 {
-            self.end_rest();
-        } else if self.idle.is_none() {
-            let time = match self.shared.begun.get() {
-                0 => settings.header_timeout,
-                _ => settings.keepalive_timeout,
-            };
-            self.idle = Some(clock.after(time));
-            worker.shard.waiting(1);
-            self.waiter.rest();
-        }
-        let blocked = self.shared.line.blocked_until(settings.send_timeout);
-        if blocked.is_some_and(|until| clock.is_over(until)) {
+        let worker = &self.shared.worker;
+        let blocked = self.shared.line.blocked_until(worker.settings.send_timeout);
+        if blocked.is_some_and(|until| worker.clock.is_over(until)) {
             return Poll::Ready(false);
         }
-        let unwanted = self.idle.is_some() && self.waiter.is_unwanted();
-        let idle_over = self.idle.is_some_and(|until| clock.is_over(until));
-        if self.closing.is_none()
-            && (worker.is_draining() || idle_over || unwanted || clock.is_over(self.until))
-        {
-            self.close_gently(connection);
-            // What it has to say about that is still to go out.
-            cx.waker().wake_by_ref();
-        }
-        if self.closing.is_some() && (self.shared.open.get() == 0 || self.closing == Some(Closing::AtOnce)) {
-            // The client need not answer.
-            let until = *self.patience.get_or_insert_with(|| clock.after(settings.linger_timeout));
-            if clock.is_over(until) {
-                return Poll::Ready(false);
+        let state = State {
+            open: self.shared.open.get(),
+            begun: self.shared.begun.get(),
+            closing: self.closing.is_some(),
+            at_once: self.closing == Some(Closing::AtOnce),
+            wake: blocked,
+        };
+        match self.life.poll(&state, cx) {
+            Turn::Wait => Poll::Pending,
+            Turn::CloseGently => {
+                self.close_gently(connection);
+                Poll::Pending
             }
-        } else {
-            self.patience = None;
+            Turn::Over => Poll::Ready(false),
         }
-        let next = [Some(self.until).filter(|_| self.closing.is_none()), self.idle, blocked, self.patience];
-        let next =
-            next.into_iter().flatten().filter(|until| !clock.is_over(*until)).min().unwrap_or(u64::MAX);
-        // It is not over, as what is was taken out.
-        let _ = self.waiter.poll_elapsed::<()>(next, cx);
-        Poll::Pending
     }
 
     /// No stream begins that the client does not know of as begun.
@@ -243,20 +202,6 @@ impl<'a> Life<'a> {
         connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
         self.shared.tell(FaultKind::Flood);
     }
-
-    /// Something is on it, or it is over.
-    fn end_rest(&mut self) {
-        if self.idle.take().is_some() {
-            self.shared.worker.shard.waiting(-1);
-            self.waiter.end_rest();
-        }
-    }
-}
-
-impl Drop for Life<'_> {
-    fn drop(&mut self) {
-        self.end_rest();
-    }
 }
 
 impl Shared {
@@ -267,28 +212,11 @@ impl Shared {
         }
     }
 
-    /// Tells both logs of what was no request.
     #[cold]
     fn tell(&self, kind: FaultKind) {
-        let worker = &self.worker;
-        worker.shard.request_refused();
-        let fault = Fault::client(kind);
-        (worker.settings.on_fault)(FaultRecord {
-            fault,
-            status: kind.status(),
-            limit: kind.limit(&worker.settings),
-            client: self.client.ip(),
-            upstream: None,
-            route: String::new(),
-            request: String::new(),
-        });
-        if let Some(log) = &worker.access_log {
-            let mut scratch = worker.take_scratch();
-            let refused =
-                Refused { line: b"", status: kind.status(), received: 0, sent: 0, body_sent: 0, took_ms: 0 };
-            log.add_refused(worker, &self.client, &mut scratch.messages, &refused);
-            worker.give_scratch(scratch);
-        }
+        let mut scratch = self.worker.take_scratch();
+        refusal::tell(&self.worker, &self.client, kind, 0, &mut scratch.messages);
+        self.worker.give_scratch(scratch);
     }
 }
 

@@ -113,7 +113,7 @@ async fn shake(
 }
 
 /// Why a client's handshake came to nothing, in words.
-fn client_fault(error: &rustls::Error) -> &'static str {
+pub(super) fn client_fault(error: &rustls::Error) -> &'static str {
     use rustls::{CertificateError, Error, PeerIncompatible};
     match error {
         Error::NoCertificatesPresented => "the client sent no certificate, and one is required",
@@ -138,7 +138,7 @@ fn client_fault(error: &rustls::Error) -> &'static str {
     }
 }
 
-fn session(
+pub(super) fn session(
     agreed: &CommonState,
     certificate: &Certificate,
     server_name: Option<Box<str>>,
@@ -157,6 +157,7 @@ fn session(
         reused: agreed.handshake_kind() == Some(HandshakeKind::Resumed),
         alpn: match agreed.alpn_protocol() {
             Some(b"h2") => "h2",
+            Some(b"h3") => "h3",
             Some(b"http/1.1") => "http/1.1",
             Some(b"http/1.0") => "http/1.0",
             _ => "",

@@ -212,7 +212,7 @@ impl FaultKind {
             FaultKind::BadRequest(refusal) | FaultKind::BadBody(refusal) => refusal.as_str(),
             FaultKind::TlsOnPlainPort => "TLS was sent to a plain HTTP port",
             FaultKind::Flood => {
-                "the client sends many HTTP/2 frames that ask for nothing, or resets most requests"
+                "the client sends many HTTP/2 or HTTP/3 frames that ask for nothing, or resets most requests"
             }
             FaultKind::BadClientHello(refusal) => refusal.as_str(),
             FaultKind::PrereadTimeout => "the client's first bytes did not arrive in time",

@@ -50,22 +50,22 @@ impl Line {
 
     /// The peer sends much that asks for nothing.
     pub(crate) fn is_flooded(&self) -> bool {
-        self.guarded && self.meter.is_flood(self.worker.clock.coarse_ms())
+        self.guarded && self.meter.credit().is_flood(self.worker.clock.coarse_ms())
     }
 
     /// A request came.
     pub(crate) fn request(&self) {
-        self.meter.request();
+        self.meter.credit().request();
     }
 
     /// A request was refused.
     pub(crate) fn refused(&self) {
-        self.meter.refused();
+        self.meter.credit().refused();
     }
 
     /// So many bytes of a body are on their way to the peer.
     pub(crate) fn sent(&self, bytes: usize) {
-        self.meter.sent(bytes);
+        self.meter.credit().sent(bytes);
     }
 
     /// The last stream that the peer may have looked at, once it has said that it takes no more.

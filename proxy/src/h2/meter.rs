@@ -1,25 +1,14 @@
 //! Counts the frames a peer sends, so that one that sends many and asks for little is noticed.
 //!
-//! Each frame that asks for nothing costs credit: PING, SETTINGS, PRIORITY, WINDOW_UPDATE, RST_STREAM,
-//! CONTINUATION, empty DATA and what is unknown. Requests and what is sent in answer earn it, and so
-//! does time. A peer without credit is a flood.
+//! PING, SETTINGS, PRIORITY, WINDOW_UPDATE, RST_STREAM, CONTINUATION, empty DATA and what is unknown cost
+//! credit ([`Credit`]).
 
 use std::cell::Cell;
 
+use crate::credit::{Credit, RESET};
+
 /// Bytes of a frame's head (RFC 9113 section 4.1).
 const HEAD: usize = 9;
-
-/// Credit that a second brings.
-const PER_SECOND: u64 = 100;
-
-/// A reset stream was work for nothing.
-const RESET: i64 = 8;
-
-/// What a request earns: as much as it costs to reset half of all requests.
-const REQUEST: i64 = 4;
-
-/// What a peer sent that was refused costs.
-const REFUSED: i64 = 16;
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -38,16 +27,12 @@ pub(super) struct Meter {
     going: Cell<bool>,
     last: Cell<[u8; 4]>,
     last_have: Cell<usize>,
-    credit: Cell<i64>,
-    most: i64,
-    /// Milliseconds: until when time has been paid for.
-    paid: Cell<u64>,
+    credit: Credit,
 }
 
 impl Meter {
     /// Passes over `preface` bytes first. `most` is the credit to begin with and the most there can be.
     pub(super) fn new(preface: usize, most: u32, now: u64) -> Meter {
-        let most = i64::from(most);
         Meter {
             head: Cell::default(),
             have: Cell::new(0),
@@ -55,9 +40,7 @@ impl Meter {
             going: Cell::new(false),
             last: Cell::default(),
             last_have: Cell::new(0),
-            credit: Cell::new(most),
-            most,
-            paid: Cell::new(now),
+            credit: Credit::new(most, now),
         }
     }
 
@@ -87,7 +70,7 @@ impl Meter {
                 self.skip.set(length);
                 self.going.set(kind == GOAWAY);
                 self.last_have.set(0);
-                self.spend(cost(kind, flags, length));
+                self.credit.spend(cost(kind, flags, length));
             }
         }
     }
@@ -106,41 +89,8 @@ impl Meter {
             .then(|| u32::from_be_bytes(self.last.get()) & !(1 << 31))
     }
 
-    fn spend(&self, cost: i64) {
-        self.credit.set(self.credit.get().saturating_sub(cost));
-    }
-
-    fn earn(&self, credit: i64) {
-        self.credit.set(self.credit.get().saturating_add(credit).min(self.most));
-    }
-
-    /// A request began.
-    pub(super) fn request(&self) {
-        self.earn(REQUEST);
-    }
-
-    /// A message of the peer was refused.
-    pub(super) fn refused(&self) {
-        self.spend(REFUSED);
-    }
-
-    /// So many bytes of a message's body went to the peer, which it may acknowledge.
-    pub(super) fn sent(&self, bytes: usize) {
-        self.earn(4 + (bytes >> 10) as i64);
-    }
-
-    /// Its credit is used up, also with what time brings.
-    pub(super) fn is_flood(&self, now: u64) -> bool {
-        if self.credit.get() >= 0 {
-            return false;
-        }
-        let passed = now.saturating_sub(self.paid.get());
-        let earned = passed * PER_SECOND / 1000;
-        if earned > 0 {
-            self.paid.set(now);
-            self.earn(i64::try_from(earned).unwrap_or(i64::MAX));
-        }
-        self.credit.get() < 0
+    pub(super) fn credit(&self) -> &Credit {
+        &self.credit
     }
 }
 
@@ -175,7 +125,11 @@ mod tests {
         for size in [1, 2, 3, 7, 9, 1000] {
             let meter = Meter::new(24, 10, 0);
             bytes.chunks(size).for_each(|part| meter.note(part));
-            assert_eq!(meter.credit.get(), 6, "SETTINGS, PING, an empty DATA and GOAWAY, in parts of {size}");
+            assert_eq!(
+                meter.credit.left(),
+                6,
+                "SETTINGS, PING, an empty DATA and GOAWAY, in parts of {size}"
+            );
             assert_eq!(meter.last_stream(), Some(0x102));
         }
     }
@@ -196,18 +150,18 @@ mod tests {
             let meter = Meter::new(0, 1000, 0);
             let before = (0..2000).take_while(|_| {
                 meter.note(&flood);
-                !meter.is_flood(0)
+                !meter.credit.is_flood(0)
             });
             assert!(before.count() <= 1000, "{flood:?}");
         }
         let meter = Meter::new(0, 10, 0);
         for _ in 0..10_000 {
             meter.note(&frame(1, 4, &[0; 20]));
-            meter.request();
+            meter.credit.request();
             meter.note(&frame(0, 0, &[0; 20]));
             meter.note(&frame(8, 0, &[0, 0, 0, 1]));
             meter.note(&frame(8, 0, &[0, 0, 0, 1]));
-            assert!(!meter.is_flood(0));
+            assert!(!meter.credit.is_flood(0));
         }
     }
 
@@ -217,11 +171,11 @@ mod tests {
             let meter = Meter::new(0, 1000, 0);
             (1..=10_000u32).all(|number| {
                 meter.note(&frame(1, 4, &[0; 20]));
-                meter.request();
+                meter.credit.request();
                 if number.is_multiple_of(every) {
                     meter.note(&frame(3, 0, &[0; 4]));
                 }
-                !meter.is_flood(0)
+                !meter.credit.is_flood(0)
             })
         };
         assert!(!reset(1) && reset(2) && reset(10));
@@ -232,9 +186,9 @@ mod tests {
         let meter = Meter::new(0, 10, 0);
         for second in 1..100 {
             (0..50).for_each(|_| meter.note(&frame(6, 0, &[0; 8])));
-            assert!(!meter.is_flood(second * 1000), "{second}");
+            assert!(!meter.credit.is_flood(second * 1000), "{second}");
         }
         (0..200).for_each(|_| meter.note(&frame(6, 0, &[0; 8])));
-        assert!(meter.is_flood(100_000));
+        assert!(meter.credit.is_flood(100_000));
     }
 }

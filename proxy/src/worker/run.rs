@@ -19,17 +19,19 @@ use super::Worker;
 use super::tests;
 use crate::accept::accept;
 use crate::clock::TICK;
-use crate::rt;
 use crate::settings::Settings;
-use crate::stream;
 use crate::workers::{Stage, Watch};
+use crate::{down, rt, stream};
 
 /// What a worker is started with.
 pub(crate) struct Start {
     pub(crate) index: usize,
     pub(crate) settings: Arc<Settings>,
     pub(crate) sockets: Vec<TcpListener>,
+    /// Of streams and of HTTP/3.
     pub(crate) datagrams: Vec<UdpSocket>,
+    /// Of the latter, this worker's places among those that share their ports.
+    pub(crate) posts: Vec<rt::quic::Post>,
     pub(crate) reader: Reader,
     pub(crate) shard: Shard,
     pub(crate) signal: rt::Signal,
@@ -49,6 +51,7 @@ pub(crate) async fn serve(start: Start) -> io::Result<()> {
         settings,
         sockets,
         datagrams,
+        posts,
         reader,
         shard,
         mut signal,
@@ -69,8 +72,18 @@ pub(crate) async fn serve(start: Start) -> io::Result<()> {
             accept(worker, socket.clone(), local, front, proxy_protocol, signal.clone())
         });
     }
+    let mut posts = posts.into_iter();
     for socket in datagrams {
         let local = socket.local_addr()?;
+        if worker.settings.is_h3(local)
+            && let Some(post) = posts.next()
+        {
+            let port = down::h3::Port::open(&worker.settings, socket, post)?;
+            worker.listens_on(port.socket());
+            let signal = signal.clone();
+            worker.keep(0, move |worker| down::h3::listen(worker, port.clone(), signal.clone()));
+            continue;
+        }
         let socket = Rc::new(rt::Udp::new(socket)?);
         worker.listens_on(&socket);
         let signal = signal.clone();

@@ -13,7 +13,7 @@ pub struct TlsSession {
     pub curve: &'static str,
     /// The client has resumed an earlier session.
     pub reused: bool,
-    /// `h2`, `http/1.1` or empty.
+    /// `h3`, `h2`, `http/1.1` or empty.
     pub alpn: &'static str,
     pub verdict: Verdict,
     /// The client's own, believed or not.

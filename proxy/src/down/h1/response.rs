@@ -37,6 +37,8 @@ pub(crate) struct Response<'a> {
     pub(super) continue_due: &'a mut bool,
     pub(super) version: Version,
     pub(super) begun: bool,
+    /// Where else the same is served.
+    pub(super) alt_svc: Option<&'a [u8]>,
 }
 
 impl<'a> Response<'a> {
@@ -99,7 +101,9 @@ impl<'a> Response<'a> {
         }
         self.writer.chunked = ending == Ending::Chunked;
         self.writer.out.clear();
-        write_head(worker, &x.messages.response, ending, *self.keep, self.version, self.writer.out);
+        let message = &x.messages.response;
+        let alt_svc = self.alt_svc.filter(|_| message.fields.get_named(b"alt-svc").is_none());
+        write_head(worker, message, ending, *self.keep, self.version, alt_svc, self.writer.out);
         self.writer.out.len() as u64
     }
 
@@ -145,6 +149,7 @@ fn write_head(
     ending: Ending,
     keep_alive: bool,
     version: Version,
+    alt_svc: Option<&[u8]>,
     out: &mut Vec<u8>,
 ) {
     encode::status_line(head.status, out);
@@ -173,6 +178,11 @@ fn write_head(
     out.extend_from_slice(b"Server: ");
     out.extend_from_slice(worker.settings.server.as_bytes());
     out.extend_from_slice(b"\r\n");
+    if let Some(alt_svc) = alt_svc {
+        out.extend_from_slice(b"Alt-Svc: ");
+        out.extend_from_slice(alt_svc);
+        out.extend_from_slice(b"\r\n");
+    }
     match ending {
         Ending::Length(length) => {
             out.extend_from_slice(b"Content-Length: ");

@@ -2,20 +2,13 @@
 //!
 //! A request's head from what the `h2` crate gives.
 
-use http::header::{COOKIE, HOST};
 use http::request;
 use wire::h1::Refusal;
 use wire::h1::decode::Limits;
-use wire::parts::{self, Parts};
-use wire::{Framing, Method, Name, RequestHead, Version};
+use wire::parts::Parts;
+use wire::{RequestHead, Version};
 
-/// What a request is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ask {
-    Answer,
-    /// For the stream to become a tunnel (RFC 8441).
-    Tunnel,
-}
+use crate::down::head::{self, Ask, Asked};
 
 /// Makes a head as strictly as it is made of bytes.
 pub(super) fn make(
@@ -25,12 +18,7 @@ pub(super) fn make(
     text: &mut Vec<u8>,
     limits: &Limits,
 ) -> Result<Ask, Refusal> {
-    let protocol = from.extensions.get::<h2::ext::Protocol>();
-    if protocol.is_some_and(|protocol| !protocol.as_str().eq_ignore_ascii_case("websocket")) {
-        return Err(Refusal::Method);
-    }
-    // A tunnel is asked for by a handshake that HTTP/1 does with GET (RFC 6455 section 4.1).
-    let method = if protocol.is_some() { "GET" } else { from.method.as_str() };
+    let protocol = from.extensions.get::<h2::ext::Protocol>().map(|protocol| protocol.as_str().as_bytes());
     let uri = &from.uri;
     // Without an authority the crate drops the scheme, having looked at it.
     let connects = protocol.is_none() && from.method == http::Method::CONNECT;
@@ -40,69 +28,17 @@ pub(super) fn make(
         None => Some(&b"http"[..]),
     };
     let authority = uri.authority().map(|authority| authority.as_str().as_bytes());
-    let path = uri.path_and_query().map_or("", |path| path.as_str());
-    let parts = Parts { method: method.as_bytes(), scheme, authority, path: path.as_bytes(), ends };
-    // Cookies may come in parts (RFC 9113 section 8.2.3); for everyone else they are one field.
-    let mut crumbs = from.headers.get_all(COOKIE).iter();
-    let cookie = match (crumbs.next(), crumbs.next()) {
-        (Some(first), Some(second)) => {
-            let mut whole = first.as_bytes().to_vec();
-            for crumb in std::iter::once(second).chain(crumbs) {
-                whole.extend_from_slice(b"; ");
-                whole.extend_from_slice(crumb.as_bytes());
-            }
-            Some(whole)
-        }
-        _ => None,
-    };
-    if authority.is_some() && from.headers.get_all(HOST).iter().count() > 1 {
-        return Err(Refusal::RepeatedHost);
-    }
-    let fields = from
-        .headers
-        .iter()
-        .filter(|(name, _)| cookie.is_none() || **name != COOKIE)
-        .map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()))
-        .chain(cookie.as_deref().map(|cookie| (&b"cookie"[..], cookie)));
-    parts::request(&parts, fields, Version::Http2, head, text, limits)?;
-    if protocol.is_none() {
-        wire::h1::hop::strip_request(head, false);
-        return Ok(Ask::Answer);
-    }
-    if head.fields.contains(Name::ContentLength) {
-        return Err(Refusal::ContentLength);
-    }
-    debug_assert_eq!(head.method, Method::Get);
-    // The handshake as a server of HTTP/1 wants it.
-    wire::h1::hop::strip_request(head, false);
-    head.framing = Framing::None;
-    head.expect_continue = false;
-    head.upgrade = true;
-    head.fields.append_checked(Name::Upgrade, b"Upgrade", b"websocket");
-    head.fields.set_checked(Name::SecWebsocketKey, b"Sec-WebSocket-Key", &key());
-    Ok(Ask::Tunnel)
-}
-
-/// Sixteen random bytes in base64 (RFC 6455 section 4.1). They need not be secret.
-fn key() -> [u8; 24] {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let bytes = fastrand::u128(..);
-    let mut key = [b'='; 24];
-    for (at, digit) in key[..22].iter_mut().enumerate() {
-        // The last digit stands for two bits, with four zeros behind them.
-        let bits = match at {
-            21 => (bytes << 4) & 0x30,
-            _ => bytes >> (128 - 6 * (at + 1)) & 63,
-        };
-        *digit = DIGITS[bits as usize];
-    }
-    key
+    let path = uri.path_and_query().map_or("", |path| path.as_str()).as_bytes();
+    let parts = Parts { method: from.method.as_str().as_bytes(), scheme, authority, path, ends };
+    let fields = || from.headers.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()));
+    head::make(&Asked { parts, protocol }, fields, Version::Http2, head, text, limits)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use http::Request;
+    use wire::{Framing, Method, Name};
 
     fn made(request: http::request::Builder, ends: bool) -> Result<(Ask, RequestHead), Refusal> {
         let (parts, ()) = request.body(()).unwrap().into_parts();

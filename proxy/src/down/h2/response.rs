@@ -8,12 +8,13 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use h2::Reason;
 use h2::server::SendResponse;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, DATE, SERVER};
+use http::header::{ALT_SVC, CONTENT_LENGTH, CONTENT_TYPE, DATE, SERVER};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use sdk::{Exchange, Reply};
 use wire::{Fields, Method, Name, ResponseHead};
 
 use crate::clock::Waiter;
+use crate::down::grpc;
 use crate::h2::{Line, Outlet, fields};
 use crate::io::Failed;
 use crate::up::Size;
@@ -90,6 +91,8 @@ pub(crate) struct Response<'a> {
     pub(crate) waiter: &'a Waiter,
     pub(super) output: &'a RefCell<Output>,
     pub(super) line: &'a Line,
+    /// Where else the same is served.
+    pub(super) alt_svc: Option<&'a [u8]>,
 }
 
 impl Response<'_> {
@@ -153,7 +156,7 @@ impl Response<'_> {
         self.put(head)
     }
 
-    /// Date and Server.
+    /// Date, Server and Alt-Svc.
     fn add_ours(&self, headers: &mut HeaderMap) {
         if !headers.contains_key(DATE) {
             let mut date = Vec::with_capacity(29);
@@ -164,6 +167,12 @@ impl Response<'_> {
         }
         if let Ok(server) = HeaderValue::from_str(&self.worker.settings.server) {
             headers.insert(SERVER, server);
+        }
+        if let Some(alt_svc) = self.alt_svc
+            && !headers.contains_key(ALT_SVC)
+            && let Ok(value) = HeaderValue::from_bytes(alt_svc)
+        {
+            headers.insert(ALT_SVC, value);
         }
     }
 
@@ -239,8 +248,8 @@ impl Response<'_> {
             }
         }
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-        headers.insert("grpc-status", HeaderValue::from(grpc_status(x.status())));
-        fields::add(headers, b"grpc-message", &grpc_message(text));
+        headers.insert("grpc-status", HeaderValue::from(grpc::status(x.status())));
+        fields::add(headers, b"grpc-message", &grpc::message(text));
         self.add_ours(headers);
         self.put(head)
     }
@@ -265,40 +274,5 @@ pub(crate) async fn send(
         if bytes.is_empty() {
             return Ok(());
         }
-    }
-}
-
-/// What a client would make of a status itself (gRPC's "HTTP to gRPC Status Code Mapping").
-fn grpc_status(status: u16) -> u16 {
-    match status {
-        400 => 13,
-        401 => 16,
-        403 => 7,
-        404 => 12,
-        429 | 502 | 503 | 504 => 14,
-        _ => 2,
-    }
-}
-
-/// A text as `grpc-message` has it: percent-encoded, and not too long for a head.
-fn grpc_message(text: &[u8]) -> Vec<u8> {
-    const LONGEST: usize = 512;
-    let mut message = Vec::new();
-    for &byte in text.trim_ascii().iter().take(LONGEST) {
-        match byte {
-            b' '..=b'~' if byte != b'%' => message.push(byte),
-            _ => message.extend_from_slice(format!("%{byte:02X}").as_bytes()),
-        }
-    }
-    message
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_message_for_grpc_is_ascii() {
-        assert_eq!(grpc_message("{\"a\":\"100% é\"}\n".as_bytes()), b"{\"a\":\"100%25 %C3%A9\"}");
     }
 }

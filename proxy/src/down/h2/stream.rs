@@ -9,17 +9,18 @@ use h2::{Reason, RecvStream};
 use http::Request;
 use wire::h1::Refusal;
 
-use super::head::{self, Ask};
+use super::head;
 use super::request::{Input, RequestBody};
 use super::response::{Output, Response};
 use super::{Shared, spawn};
-use crate::access_log::Refused;
 use crate::clock::Waiter;
+use crate::down::head::Ask;
+use crate::down::refusal;
 use crate::down::{Arrival, Downstream};
 use crate::exchange::Scratch;
 use crate::exchange::answer;
 use crate::exchange::drive::{self, Outcome};
-use crate::exchange::fault::{Fault, FaultKind, FaultRecord};
+use crate::exchange::fault::{Fault, FaultKind};
 use crate::h2::fields;
 use crate::tunnel::{self, Ends, Sink, Source};
 use crate::worker::Worker;
@@ -67,7 +68,10 @@ impl Stream {
     pub(in crate::down) fn split<'a>(&'a mut self, worker: &'a Worker) -> (RequestBody<'a>, Response<'a>) {
         let [reading, writing] = &self.waiters;
         let body = RequestBody { worker, waiter: reading, input: &mut self.input, output: &self.output };
-        let response = Response { worker, waiter: writing, output: &self.output, line: &self.shared.line };
+        let shared = &self.shared;
+        let alt_svc = worker.alt_svc(&shared.client);
+        let response =
+            Response { worker, waiter: writing, output: &self.output, line: &shared.line, alt_svc };
         (body, response)
     }
 
@@ -131,38 +135,17 @@ async fn serve(
 /// Ends a stream whose head is no request: one that means different things to different servers is broken
 /// off, one that is only too large is told so.
 #[cold]
-async fn refuse(
-    worker: &Rc<Worker>,
-    stream: &mut Stream,
-    refusal: Refusal,
-    scratch: &mut Scratch,
-) -> Outcome {
+async fn refuse(worker: &Rc<Worker>, stream: &mut Stream, why: Refusal, scratch: &mut Scratch) -> Outcome {
     let shared = stream.shared.clone();
     shared.line.refused();
-    worker.shard.request_refused();
-    let fault = Fault::client(FaultKind::BadRequest(refusal));
-    let status = fault.kind.status();
-    (worker.settings.on_fault)(FaultRecord {
-        fault,
-        status,
-        limit: fault.kind.limit(&worker.settings),
-        client: shared.client.ip(),
-        upstream: None,
-        route: String::new(),
-        request: String::new(),
-    });
-    let reply = answer::of_fault(fault);
-    if let Some(log) = &worker.access_log {
-        let received = stream.arrival.head_bytes;
-        let refused = Refused { line: b"", status, received, sent: 0, body_sent: 0, took_ms: 0 };
-        log.add_refused(worker, &shared.client, &mut scratch.messages, &refused);
-    }
-    if status == 400 {
+    let kind = FaultKind::BadRequest(why);
+    refusal::tell(worker, &shared.client, kind, stream.arrival.head_bytes, &mut scratch.messages);
+    if kind.status() == 400 {
         stream.output.borrow_mut().reset(Reason::PROTOCOL_ERROR);
         return Outcome::Gone;
     }
     let (_, mut response) = stream.split(worker);
-    match response.reply(&reply).await {
+    match response.reply(&answer::of_fault(Fault::client(kind))).await {
         Ok(()) => Outcome::Answered,
         Err(_) => Outcome::Gone,
     }

@@ -1,0 +1,78 @@
+//! hot path
+//!
+//! What a client may send that asks for nothing, in a protocol of frames.
+//!
+//! Each frame that asks for nothing costs credit. Requests and what is sent in answer earn it, and so does
+//! time. A client without credit is a flood.
+
+use std::cell::Cell;
+
+/// Credit that a second brings.
+const PER_SECOND: u64 = 100;
+
+/// A reset stream was work for nothing.
+pub(crate) const RESET: i64 = 8;
+
+/// What a request earns: as much as it costs to reset half of all requests.
+const REQUEST: i64 = 4;
+
+/// What a peer sent that was refused costs.
+const REFUSED: i64 = 16;
+
+#[derive(Debug)]
+pub(crate) struct Credit {
+    left: Cell<i64>,
+    most: i64,
+    /// Milliseconds: until when time has been paid for.
+    paid: Cell<u64>,
+}
+
+impl Credit {
+    /// `most` is the credit to begin with and the most there can be.
+    pub(crate) fn new(most: u32, now: u64) -> Credit {
+        let most = i64::from(most);
+        Credit { left: Cell::new(most), most, paid: Cell::new(now) }
+    }
+
+    pub(crate) fn spend(&self, cost: i64) {
+        self.left.set(self.left.get().saturating_sub(cost));
+    }
+
+    fn earn(&self, credit: i64) {
+        self.left.set(self.left.get().saturating_add(credit).min(self.most));
+    }
+
+    /// A request began.
+    pub(crate) fn request(&self) {
+        self.earn(REQUEST);
+    }
+
+    /// A message of the peer was refused.
+    pub(crate) fn refused(&self) {
+        self.spend(REFUSED);
+    }
+
+    /// So many bytes of a message's body went to the peer, which it may acknowledge.
+    pub(crate) fn sent(&self, bytes: usize) {
+        self.earn(4 + (bytes >> 10) as i64);
+    }
+
+    /// It is used up, also with what time brings.
+    pub(crate) fn is_flood(&self, now: u64) -> bool {
+        if self.left.get() >= 0 {
+            return false;
+        }
+        let passed = now.saturating_sub(self.paid.get());
+        let earned = passed * PER_SECOND / 1000;
+        if earned > 0 {
+            self.paid.set(now);
+            self.earn(i64::try_from(earned).unwrap_or(i64::MAX));
+        }
+        self.left.get() < 0
+    }
+
+    #[cfg(test)]
+    pub(crate) fn left(&self) -> i64 {
+        self.left.get()
+    }
+}

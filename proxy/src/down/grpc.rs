@@ -1,0 +1,36 @@
+//! Answers of the gateway's own as gRPC has them.
+
+/// What a client would make of a status itself (gRPC's "HTTP to gRPC Status Code Mapping").
+pub(super) fn status(status: u16) -> u16 {
+    match status {
+        400 => 13,
+        401 => 16,
+        403 => 7,
+        404 => 12,
+        429 | 502 | 503 | 504 => 14,
+        _ => 2,
+    }
+}
+
+/// A text as `grpc-message` has it: percent-encoded, and not too long for a head.
+pub(super) fn message(text: &[u8]) -> Vec<u8> {
+    const LONGEST: usize = 512;
+    let mut message = Vec::new();
+    for &byte in text.trim_ascii().iter().take(LONGEST) {
+        match byte {
+            b' '..=b'~' if byte != b'%' => message.push(byte),
+            _ => message.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+        }
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_for_grpc_is_ascii() {
+        assert_eq!(message("{\"a\":\"100% é\"}\n".as_bytes()), b"{\"a\":\"100%25 %C3%A9\"}");
+    }
+}

@@ -1,0 +1,296 @@
+//! A client's HTTP/3 connection (RFC 9114): one task for it and one for each of its streams, all on one
+//! worker. A stream is one exchange.
+//!
+//! Streams and their flow control are the `quinn` crate's; frames and lists of fields are read by `wire`.
+
+mod control;
+mod frames;
+mod head;
+mod listen;
+mod request;
+mod response;
+mod stream;
+mod tls;
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use quinn::{Connection, SendStream, VarInt};
+use sdk::Client;
+use wire::h3::qpack::List;
+use wire::h3::{self, code, frame, setting};
+
+use super::life::{Life, State, Turn};
+use super::refusal;
+use crate::credit::Credit;
+use crate::exchange::fault::FaultKind;
+use crate::rt;
+use crate::worker::Worker;
+
+pub(crate) use listen::{Port, listen};
+pub(crate) use request::{Input, RequestBody};
+pub(crate) use response::{Output, Response, send};
+pub(crate) use stream::Stream;
+
+/// Streams that are begun before everything else that is ready gets its turn.
+const TURN: u32 = 32;
+
+/// Streams going one way that a client may have open: the three it needs, and a few that mean nothing to us.
+const ONE_WAY: u32 = 8;
+
+/// Of what a client that is told to go may still send before it knows, at least so much time's worth.
+const LAST_CALL: Duration = Duration::from_millis(100);
+
+/// What the tasks of one connection share.
+pub(crate) struct Shared {
+    pub(super) worker: Rc<Worker>,
+    conn: Connection,
+    client: RefCell<Rc<Client>>,
+    pub(crate) credit: Credit,
+    /// Kinds of streams that the client may have once, as bits.
+    seen: Cell<u8>,
+    /// Streams that are being served.
+    open: Cell<usize>,
+    /// Streams there have been.
+    begun: Cell<u64>,
+    /// Of the connection's own task.
+    waker: RefCell<Option<Waker>>,
+    /// Lists of fields are read here …
+    list: RefCell<List>,
+    /// … and heads are put together here.
+    text: RefCell<Vec<u8>>,
+}
+
+/// Serves a connection until it ends.
+async fn serve(worker: Rc<Worker>, conn: Connection, client: Client) {
+    let now = worker.clock.coarse_ms();
+    let shared = Rc::new(Shared {
+        credit: Credit::new(worker.settings.http2.control_frames, now),
+        worker: worker.clone(),
+        conn: conn.clone(),
+        client: RefCell::new(Rc::new(client)),
+        seen: Cell::default(),
+        open: Cell::new(0),
+        begun: Cell::new(0),
+        waker: RefCell::default(),
+        list: RefCell::default(),
+        text: RefCell::default(),
+    });
+    let waiter = worker.clock.waiter();
+    let deadline = worker.clock.after(worker.settings.header_timeout);
+    let mut opening = pin!(open_control(&worker, &conn));
+    let Ok(Some(control)) = waiter.until(deadline, |cx| opening.as_mut().poll(cx)).await else {
+        return shared.close(code::STREAM_CREATION_ERROR);
+    };
+    let (mut both_ways, mut one_way) = (pin!(conn.accept_bi()), pin!(conn.accept_uni()));
+    let mut task = Task {
+        shared: &shared,
+        life: Life::new(&worker, &waiter),
+        control,
+        unsent: Vec::new(),
+        next: 0,
+        closing: None,
+    };
+    poll_fn(|cx| {
+        shared.note_waker(cx);
+        for _ in 0..TURN {
+            if shared.credit.is_flood(worker.clock.coarse_ms()) {
+                shared.tell(FaultKind::Flood);
+                shared.close(code::EXCESSIVE_LOAD);
+                return Poll::Ready(());
+            }
+            let stream = match both_ways.as_mut().poll(cx) {
+                Poll::Ready(Ok(stream)) => Some(stream),
+                Poll::Ready(Err(_)) => return Poll::Ready(()),
+                Poll::Pending => None,
+            };
+            let single = match one_way.as_mut().poll(cx) {
+                Poll::Ready(Ok(stream)) => Some(stream),
+                Poll::Ready(Err(_)) => return Poll::Ready(()),
+                Poll::Pending => None,
+            };
+            if stream.is_none() && single.is_none() {
+                return task.poll_time(cx);
+            }
+            if let Some((send, recv)) = stream {
+                both_ways.set(conn.accept_bi());
+                task.begin(send, recv);
+            }
+            if let Some(stream) = single {
+                one_way.set(conn.accept_uni());
+                control::begin(&shared, stream);
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+    drop(task);
+    // What came before is with the client, or it had its time.
+    shared.close(code::NO_ERROR);
+}
+
+/// Opens the stream on which settings go and, at the end, GOAWAY.
+async fn open_control(worker: &Worker, conn: &Connection) -> Option<SendStream> {
+    let limits = &worker.settings.request;
+    let mut settings = Vec::new();
+    h3::put_number(setting::MAX_FIELD_SECTION_SIZE, &mut settings);
+    h3::put_number((limits.head + 32 * limits.fields) as u64, &mut settings);
+    h3::put_number(setting::ENABLE_CONNECT_PROTOCOL, &mut settings);
+    h3::put_number(1, &mut settings);
+    let mut first = Vec::new();
+    h3::put_number(h3::stream::CONTROL, &mut first);
+    h3::put_frame(frame::SETTINGS, settings.len(), &mut first);
+    first.extend_from_slice(&settings);
+    let mut stream = conn.open_uni().await.ok()?;
+    stream.write_all(&first).await.ok()?;
+    Some(stream)
+}
+
+/// The connection's own task.
+struct Task<'a> {
+    shared: &'a Rc<Shared>,
+    life: Life<'a>,
+    control: SendStream,
+    /// What is to go out on it.
+    unsent: Vec<u8>,
+    /// The least id of a stream that no stream had yet.
+    next: u64,
+    closing: Option<Closing>,
+}
+
+/// The client was told to begin nothing more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Closing {
+    /// What it begins until then is served: it need not know yet.
+    Until(u64),
+    /// What it begins is refused, so that it may ask elsewhere.
+    Said,
+}
+
+impl Task<'_> {
+    fn begin(&mut self, mut send: SendStream, mut recv: quinn::RecvStream) {
+        if self.closing == Some(Closing::Said) {
+            let code = VarInt::from_u32(code::REQUEST_REJECTED);
+            let _ = (send.reset(code), recv.stop(code));
+            return;
+        }
+        self.life.end_rest();
+        self.next = VarInt::from(send.id()).into_inner() + 4;
+        Stream::begin(self.shared, send, recv);
+        if self.shared.begun.get() >= self.shared.worker.settings.keepalive_requests {
+            self.close_gently();
+        }
+    }
+
+    /// Whether the connection's time is over, in one way or another.
+    fn poll_time(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let (shared, clock) = (self.shared, &self.shared.worker.clock);
+        if let Some(Closing::Until(until)) = self.closing
+            && clock.is_over(until)
+        {
+            self.say_goaway(self.next);
+            self.closing = Some(Closing::Said);
+        }
+        while !self.unsent.is_empty() {
+            match Pin::new(&mut self.control).poll_write(cx, &self.unsent) {
+                Poll::Ready(Ok(n)) => drop(self.unsent.drain(..n)),
+                Poll::Ready(Err(_)) => return Poll::Ready(()),
+                Poll::Pending => break,
+            }
+        }
+        let state = State {
+            open: shared.open.get(),
+            begun: shared.begun.get(),
+            closing: self.closing.is_some(),
+            at_once: false,
+            wake: match self.closing {
+                Some(Closing::Until(until)) => Some(until),
+                _ => None,
+            },
+        };
+        match self.life.poll(&state, cx) {
+            Turn::Wait => Poll::Pending,
+            Turn::CloseGently => {
+                self.close_gently();
+                Poll::Pending
+            }
+            Turn::Over => Poll::Ready(()),
+        }
+    }
+
+    /// Tells the client to begin nothing more, and a moment later, which of its streams were the last
+    /// (RFC 9114 section 5.2).
+    fn close_gently(&mut self) {
+        if self.closing.is_none() {
+            let grace = (2 * self.shared.conn.rtt()).clamp(LAST_CALL, 20 * LAST_CALL);
+            self.closing = Some(Closing::Until(self.shared.worker.clock.after(grace)));
+            // The greatest id that a client's stream can have.
+            self.say_goaway(h3::MOST & !3);
+        }
+    }
+
+    fn say_goaway(&mut self, id: u64) {
+        let mut text = Vec::new();
+        h3::put_number(id, &mut text);
+        h3::put_frame(frame::GOAWAY, text.len(), &mut self.unsent);
+        self.unsent.extend_from_slice(&text);
+    }
+}
+
+impl Shared {
+    fn note_waker(&self, cx: &Context<'_>) {
+        let mut waker = self.waker.borrow_mut();
+        if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            *waker = Some(cx.waker().clone());
+        }
+    }
+
+    /// Wakes the connection's own task, for which something has changed.
+    fn wake(&self) {
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Ends the connection; all its streams end with it.
+    fn close(&self, code: u32) {
+        self.conn.close(VarInt::from_u32(code), b"");
+    }
+
+    /// What asks for nothing, or was work for nothing.
+    fn spend(&self, cost: i64) {
+        self.credit.spend(cost);
+        if self.credit.is_flood(self.worker.clock.coarse_ms()) {
+            self.wake();
+        }
+    }
+
+    /// Who the client is, with the address that it has now: it may have moved.
+    pub(super) fn client(&self) -> Rc<Client> {
+        let peer = self.conn.remote_address();
+        let mut client = self.client.borrow_mut();
+        if client.peer != peer {
+            let mut moved = Client::new(peer, client.local, true);
+            moved.session.clone_from(&client.session);
+            *client = Rc::new(moved);
+        }
+        client.clone()
+    }
+
+    #[cold]
+    fn tell(&self, kind: FaultKind) {
+        let mut scratch = self.worker.take_scratch();
+        refusal::tell(&self.worker, &self.client(), kind, 0, &mut scratch.messages);
+        self.worker.give_scratch(scratch);
+    }
+}
+
+/// Starts a stream's task.
+fn spawn(future: impl Future<Output = ()> + 'static) {
+    rt::spawn(future);
+}

@@ -1,0 +1,238 @@
+//! Taking QUIC connections: as many as there is room for, from clients that are where they say.
+
+use std::cell::Cell;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use quinn::{Connection, ConnectionError, Endpoint, Incoming, ServerConfig, TransportConfig, VarInt};
+use sdk::Client;
+use sdk::client::TlsSession;
+use wire::h3::code;
+
+use super::tls::{Crypto, Seen, serve_here};
+use super::{ONE_WAY, serve};
+use crate::exchange::fault::{Fault, FaultKind, FaultRecord};
+use crate::rt::{self, quic};
+use crate::settings::Settings;
+use crate::worker::Worker;
+use crate::workers::Stage;
+
+/// Connections that are begun or refused before everything else that is ready gets its turn.
+const TURN: u32 = 16;
+
+/// What may come for a connection before it is taken or refused, and for all of them.
+const EARLY_BYTES: u64 = 16 << 10;
+const ALL_EARLY_BYTES: u64 = 4 << 20;
+
+/// A worker's part of a port.
+pub(crate) struct Port {
+    /// A copy, for another process.
+    socket: Rc<UdpSocket>,
+    endpoint: Endpoint,
+    config: ServerConfig,
+    crypto: Crypto,
+    local: SocketAddr,
+    /// Handshakes under way.
+    shaking: Cell<usize>,
+}
+
+impl Port {
+    /// Opens it on a socket that is bound already.
+    pub(crate) fn open(settings: &Settings, socket: UdpSocket, post: quic::Post) -> io::Result<Rc<Port>> {
+        let local = socket.local_addr()?;
+        let crypto = Crypto::new().map_err(io::Error::other)?;
+        let config = config(settings, &crypto);
+        let copy = Rc::new(socket.try_clone()?);
+        let endpoint = quic::endpoint(socket, post, config.clone())?;
+        Ok(Rc::new(Port { socket: copy, endpoint, config, crypto, local, shaking: Cell::new(0) }))
+    }
+
+    pub(crate) fn socket(&self) -> &Rc<UdpSocket> {
+        &self.socket
+    }
+}
+
+fn config(settings: &Settings, crypto: &Crypto) -> ServerConfig {
+    let bounds = &settings.http3;
+    let idle = bounds.idle_timeout.max(Duration::from_secs(1));
+    let windows = u64::from(bounds.stream_window) * u64::from(bounds.max_streams);
+    let mut transport = TransportConfig::default();
+    transport
+        .max_concurrent_bidi_streams(VarInt::from_u32(bounds.max_streams))
+        .max_concurrent_uni_streams(VarInt::from_u32(ONE_WAY))
+        .stream_receive_window(VarInt::from_u32(bounds.stream_window))
+        // A stream that nobody reads from must not keep the others from sending.
+        .receive_window(VarInt::from_u32(u32::try_from(windows).unwrap_or(u32::MAX)))
+        .send_window(bounds.send_window)
+        .max_idle_timeout(idle.try_into().ok())
+        // A response may be long in coming; a client that is gone does not answer this.
+        .keep_alive_interval(Some(idle / 3))
+        .datagram_receive_buffer_size(None);
+    let mut config = ServerConfig::with_crypto(Arc::new(crypto.clone()));
+    config
+        .transport_config(Arc::new(transport))
+        .max_incoming(bounds.max_handshakes)
+        .incoming_buffer_size(EARLY_BYTES)
+        .incoming_buffer_size_total(ALL_EARLY_BYTES);
+    config
+}
+
+/// Takes connections until the worker is to stop.
+pub(crate) async fn listen(worker: Rc<Worker>, port: Rc<Port>, mut signal: rt::Signal) {
+    serve_here(&worker);
+    let mut done_this_turn = 0;
+    while worker.stage() == Stage::Run {
+        let accepted = pin!(port.endpoint.accept());
+        let stopped = pin!(rt::changed(&mut signal));
+        match rt::either(accepted, stopped).await {
+            Ok(Some(incoming)) => take(&worker, &port, incoming).await,
+            Ok(None) | Err(_) => break,
+        }
+        done_this_turn += 1;
+        if done_this_turn == TURN {
+            done_this_turn = 0;
+            rt::turn().await;
+        }
+    }
+    // Who comes now is refused; who is here stays.
+    port.endpoint.set_server_config(None);
+    let mut stage = *signal.borrow();
+    while stage < Stage::HandOver {
+        stage = rt::changed(&mut signal).await;
+    }
+    if stage == Stage::HandOver {
+        // Another process reads the same socket: each gets a part of what clients send. So this one's
+        // have only a moment to end.
+        rt::sleep(worker.settings.idle_grace).await;
+    }
+    port.endpoint.close(VarInt::from_u32(code::NO_ERROR), b"");
+}
+
+async fn take(worker: &Rc<Worker>, port: &Rc<Port>, incoming: Incoming) {
+    let bounds = &worker.settings.http3;
+    if port.shaking.get() >= bounds.max_handshakes {
+        worker.shard.handshake(false, false);
+        return incoming.ignore();
+    }
+    if port.shaking.get() >= bounds.retry_from && !incoming.remote_address_validated() {
+        // It costs nothing to keep: all that is to be known stands in the token that comes back.
+        return drop(incoming.retry());
+    }
+    if worker.is_full() {
+        if worker.close_idle_clients() {
+            rt::turn().await;
+        }
+        if worker.is_full() {
+            worker.shard.handshake(false, false);
+            return incoming.refuse();
+        }
+    }
+    let seen = Arc::<Seen>::default();
+    let mut config = port.config.clone();
+    config.crypto = port.crypto.watched(&seen);
+    let (peer, ip) = (incoming.remote_address(), incoming.local_ip());
+    let connecting = match incoming.accept_with(Arc::new(config)) {
+        Ok(connecting) => connecting,
+        Err(_) => {
+            return fail(worker, &Client::new(peer, port.local, true), &seen, seen.fault.get().copied());
+        }
+    };
+    // The listener's own address says enough unless it is a wildcard.
+    let local = match ip {
+        Some(ip) if port.local.ip().is_unspecified() => SocketAddr::new(ip, port.local.port()),
+        _ => port.local,
+    };
+    let shaking = Shaking::new(port);
+    worker.hold(move |worker| async move {
+        let mut client = Client::new(peer, local, true);
+        let Some((conn, session)) = Box::pin(shake(&worker, connecting, &client, &seen)).await else {
+            return;
+        };
+        drop(shaking);
+        client.session = Some(Arc::new(session));
+        serve(worker, conn, client).await;
+    });
+}
+
+/// Counts a handshake while it is under way.
+struct Shaking(Rc<Port>);
+
+impl Shaking {
+    fn new(port: &Rc<Port>) -> Shaking {
+        port.shaking.set(port.shaking.get() + 1);
+        Shaking(port.clone())
+    }
+}
+
+impl Drop for Shaking {
+    fn drop(&mut self) {
+        self.0.shaking.set(self.0.shaking.get() - 1);
+    }
+}
+
+/// Waits for the end of a handshake. Whoever takes too long is gone; while it runs, the connection counts as
+/// idle and gives way to others.
+async fn shake(
+    worker: &Rc<Worker>,
+    connecting: quinn::Connecting,
+    client: &Client,
+    seen: &Seen,
+) -> Option<(Connection, TlsSession)> {
+    let waiter = worker.clock.waiter();
+    let deadline = worker.clock.after(worker.settings.handshake_timeout);
+    let mut connecting = pin!(connecting);
+    worker.shard.waiting(1);
+    waiter.rest();
+    let shaken = waiter
+        .until(deadline, |cx| match connecting.as_mut().poll(cx) {
+            Poll::Pending if waiter.is_unwanted() => Poll::Ready(None),
+            polled => polled.map(Some),
+        })
+        .await;
+    waiter.end_rest();
+    worker.shard.waiting(-1);
+    let kind = match shaken {
+        Ok(Some(Ok(conn))) => {
+            let session = conn.handshake_data()?.downcast::<TlsSession>().ok()?;
+            worker.shard.handshake(true, session.reused);
+            return Some((conn, *session));
+        }
+        // It gave way to others.
+        Ok(None) => return None,
+        Ok(Some(Err(error))) => match (seen.fault.get(), error) {
+            (Some(fault), _) => *fault,
+            (None, ConnectionError::ConnectionClosed(_)) => {
+                FaultKind::HandshakeFailed("the client ended the TLS handshake")
+            }
+            // Who begins and goes without a word is a probe, and told of by nobody.
+            _ => {
+                fail(worker, client, seen, None);
+                return None;
+            }
+        },
+        Err(_) => FaultKind::HandshakeTimeout,
+    };
+    fail(worker, client, seen, Some(kind));
+    None
+}
+
+/// Counts a handshake that came to nothing, and tells of it if there is something to tell.
+#[cold]
+fn fail(worker: &Worker, client: &Client, seen: &Seen, kind: Option<FaultKind>) {
+    worker.shard.handshake(false, false);
+    let Some(kind) = kind else { return };
+    (worker.settings.on_fault)(FaultRecord {
+        fault: Fault::client(kind),
+        status: 0,
+        limit: kind.limit(&worker.settings),
+        client: client.ip(),
+        upstream: None,
+        route: String::new(),
+        request: seen.name.get().map(ToString::to_string).unwrap_or_default(),
+    });
+}

@@ -1,0 +1,102 @@
+//! hot path
+//!
+//! A request's head from what a binary protocol brings: one place for HTTP/2 and HTTP/3, so that neither is
+//! less strict than the other.
+
+use wire::h1::Refusal;
+use wire::h1::decode::Limits;
+use wire::parts::{self, Parts};
+use wire::{Framing, Method, Name, RequestHead, Version};
+
+/// What a request is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ask {
+    Answer,
+    /// For the stream to become a tunnel (RFC 8441, RFC 9220).
+    Tunnel,
+}
+
+/// What stands beside the fields.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) parts: Parts<'a>,
+    /// `:protocol`, with which CONNECT asks for a tunnel.
+    pub(super) protocol: Option<&'a [u8]>,
+}
+
+/// Makes a head as strictly as it is made of bytes. Names are in lower case.
+pub(super) fn make<'a, F: Iterator<Item = (&'a [u8], &'a [u8])>>(
+    asked: &Asked<'_>,
+    fields: impl Fn() -> F,
+    version: Version,
+    head: &mut RequestHead,
+    text: &mut Vec<u8>,
+    limits: &Limits,
+) -> Result<Ask, Refusal> {
+    let mut parts = asked.parts;
+    if let Some(protocol) = asked.protocol {
+        if !protocol.eq_ignore_ascii_case(b"websocket") || parts.method != b"CONNECT" {
+            return Err(Refusal::Method);
+        }
+        // A tunnel is asked for by a handshake that HTTP/1 does with GET (RFC 6455 section 4.1).
+        parts.method = b"GET";
+    }
+    // Cookies may come in parts (RFC 9113 section 8.2.3); for everyone else they are one field.
+    let mut crumbs = fields().filter(|(name, _)| *name == b"cookie").map(|(_, value)| value);
+    let cookie = match (crumbs.next(), crumbs.next()) {
+        (Some(first), Some(second)) => {
+            let mut whole = first.to_vec();
+            for crumb in std::iter::once(second).chain(crumbs) {
+                whole.extend_from_slice(b"; ");
+                whole.extend_from_slice(crumb);
+            }
+            Some(whole)
+        }
+        _ => None,
+    };
+    if parts.authority.is_some() && fields().filter(|(name, _)| *name == b"host").count() > 1 {
+        return Err(Refusal::RepeatedHost);
+    }
+    let fields = fields()
+        .map(shorter)
+        .filter(|(name, _)| cookie.is_none() || *name != b"cookie")
+        .chain(cookie.as_deref().map(|cookie| (&b"cookie"[..], cookie)));
+    parts::request(&parts, fields, version, head, text, limits)?;
+    if asked.protocol.is_none() {
+        wire::h1::hop::strip_request(head, false);
+        return Ok(Ask::Answer);
+    }
+    if head.fields.contains(Name::ContentLength) {
+        return Err(Refusal::ContentLength);
+    }
+    debug_assert_eq!(head.method, Method::Get);
+    // The handshake as a server of HTTP/1 wants it.
+    wire::h1::hop::strip_request(head, false);
+    head.framing = Framing::None;
+    head.expect_continue = false;
+    head.upgrade = true;
+    head.fields.append_checked(Name::Upgrade, b"Upgrade", b"websocket");
+    head.fields.set_checked(Name::SecWebsocketKey, b"Sec-WebSocket-Key", &key());
+    Ok(Ask::Tunnel)
+}
+
+/// What lives long may stand beside what does not.
+fn shorter<'b, 'a: 'b>(field: (&'a [u8], &'a [u8])) -> (&'b [u8], &'b [u8]) {
+    field
+}
+
+/// Sixteen random bytes in base64 (RFC 6455 section 4.1). They need not be secret.
+fn key() -> [u8; 24] {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let bytes = fastrand::u128(..);
+    let mut key = [b'='; 24];
+    for (at, digit) in key[..22].iter_mut().enumerate() {
+        // The last digit stands for two bits, with four zeros behind them.
+        let bits = match at {
+            21 => (bytes << 4) & 0x30,
+            _ => bytes >> (128 - 6 * (at + 1)) & 63,
+        };
+        *digit = DIGITS[bits as usize];
+    }
+    key
+}

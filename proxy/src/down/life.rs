@@ -1,0 +1,111 @@
+//! hot path
+//!
+//! How long a connection that carries many requests lives: it is closed gently when it has been idle for too
+//! long, when it is old, when its place is wanted or when the worker drains.
+
+use std::task::Context;
+use std::time::Duration;
+
+use crate::clock::Waiter;
+use crate::worker::Worker;
+
+/// A keep-alive time is shortened by up to one part in so many, so that connections that came together do
+/// not go together.
+const JITTER: u64 = 10;
+
+pub(super) struct Life<'a> {
+    worker: &'a Worker,
+    waiter: &'a Waiter,
+    /// When it is closed for its age.
+    until: u64,
+    /// Since when nothing is on it, and until when that may be so.
+    idle: Option<u64>,
+    /// Until when a connection that is told to end may take to do so.
+    patience: Option<u64>,
+}
+
+/// How a connection is.
+pub(super) struct State {
+    /// Streams that are being served.
+    pub(super) open: usize,
+    /// Streams there have been.
+    pub(super) begun: u64,
+    /// It takes no more streams.
+    pub(super) closing: bool,
+    /// Nothing more comes of those there are either.
+    pub(super) at_once: bool,
+    /// When its task is to be woken for a reason of its own.
+    pub(super) wake: Option<u64>,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    Wait,
+    /// No more streams are to begin. The task looks again at once.
+    CloseGently,
+    Over,
+}
+
+impl<'a> Life<'a> {
+    pub(super) fn new(worker: &'a Worker, waiter: &'a Waiter) -> Life<'a> {
+        let until = match worker.settings.http2.max_age.as_millis() as u64 {
+            0 => u64::MAX,
+            most => worker.clock.after(Duration::from_millis(most - fastrand::u64(0..=most / JITTER))),
+        };
+        Life { worker, waiter, until, idle: None, patience: None }
+    }
+
+    /// Whether the connection's time is over, in one way or another.
+    pub(super) fn poll(&mut self, state: &State, cx: &mut Context<'_>) -> Turn {
+        let (worker, settings) = (self.worker, &self.worker.settings);
+        let clock = &worker.clock;
+        if state.open > 0 {
+            self.end_rest();
+        } else if self.idle.is_none() {
+            let time = match state.begun {
+                0 => settings.header_timeout,
+                _ => settings.keepalive_timeout,
+            };
+            self.idle = Some(clock.after(time));
+            worker.shard.waiting(1);
+            self.waiter.rest();
+        }
+        let unwanted = self.idle.is_some() && self.waiter.is_unwanted();
+        let idle_over = self.idle.is_some_and(|until| clock.is_over(until));
+        if !state.closing && (worker.is_draining() || idle_over || unwanted || clock.is_over(self.until)) {
+            // What it has to say about that is still to go out.
+            cx.waker().wake_by_ref();
+            return Turn::CloseGently;
+        }
+        if state.closing && (state.open == 0 || state.at_once) {
+            // The client need not answer.
+            let until = *self.patience.get_or_insert_with(|| clock.after(settings.linger_timeout));
+            if clock.is_over(until) {
+                return Turn::Over;
+            }
+        } else {
+            self.patience = None;
+        }
+        let next = [Some(self.until).filter(|_| !state.closing), self.idle, state.wake, self.patience];
+        let next =
+            next.into_iter().flatten().filter(|until| !clock.is_over(*until)).min().unwrap_or(u64::MAX);
+        // It is not over, as what is was taken out.
+        let _ = self.waiter.poll_elapsed::<()>(next, cx);
+        Turn::Wait
+    }
+
+    /// Something is on it, or it is over.
+    pub(super) fn end_rest(&mut self) {
+        if self.idle.take().is_some() {
+            self.worker.shard.waiting(-1);
+            self.waiter.end_rest();
+        }
+    }
+}
+
+impl Drop for Life<'_> {
+    fn drop(&mut self) {
+        self.end_rest();
+    }
+}

@@ -1,0 +1,36 @@
+//! What both logs are told of what was no request.
+
+use std::rc::Rc;
+
+use sdk::Client;
+use sdk::exchange::Messages;
+
+use crate::access_log::Refused;
+use crate::exchange::fault::{Fault, FaultKind, FaultRecord};
+use crate::worker::Worker;
+
+/// Tells of what came in a protocol without request lines, in `received` bytes.
+#[cold]
+pub(super) fn tell(
+    worker: &Rc<Worker>,
+    client: &Client,
+    kind: FaultKind,
+    received: u64,
+    messages: &mut Messages,
+) {
+    worker.shard.request_refused();
+    (worker.settings.on_fault)(FaultRecord {
+        fault: Fault::client(kind),
+        status: kind.status(),
+        limit: kind.limit(&worker.settings),
+        client: client.ip(),
+        upstream: None,
+        route: String::new(),
+        request: String::new(),
+    });
+    if let Some(log) = &worker.access_log {
+        let status = kind.status();
+        let refused = Refused { line: b"", status, received, sent: 0, body_sent: 0, took_ms: 0 };
+        log.add_refused(worker, client, messages, &refused);
+    }
+}

@@ -1,0 +1,26 @@
+//! QUIC on tokio's runtime: an endpoint for each worker and port.
+//!
+//! Congestion control, loss, keys and flow control are the `quinn` crate's, whose tasks run on the worker
+//! that has the endpoint. Its locks are shared by tasks of one thread and so are never waited for.
+
+mod steer;
+
+use std::io;
+use std::net::UdpSocket as StdSocket;
+use std::sync::Arc;
+
+use quinn::{Endpoint, EndpointConfig, Runtime as _, ServerConfig, TokioRuntime};
+
+pub(crate) use steer::{Post, posts};
+
+/// The one version there is (RFC 9000 section 15).
+const VERSION: u32 = 1;
+
+/// Serves a socket. `post` is this worker's place among those that share the port.
+pub(crate) fn endpoint(socket: StdSocket, post: Post, server: ServerConfig) -> io::Result<Endpoint> {
+    let mut config = EndpointConfig::default();
+    config.supported_versions(vec![VERSION]);
+    config.cid_generator(post.ids());
+    let socket = Arc::new(post.receive(TokioRuntime.wrap_udp_socket(socket)?));
+    Endpoint::new_with_abstract_socket(config, Some(server), socket, Arc::new(TokioRuntime))
+}
