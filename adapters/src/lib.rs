@@ -1,4 +1,4 @@
-//! Others' protocols: service registries and secret managers, one file each, and etcd as a store ([`etcd`]).
+//! Others' protocols: service registries, secret managers and OCSP responders, one file each, and etcd as a store ([`etcd`]).
 //!
 //! Registries are configured under `discovery` in `config.yaml`, with APISIX's keys. Following, keeping and
 //! showing what they know is `control::discovery`'s. Secret managers are resources of the kind `secrets`; when
@@ -13,6 +13,7 @@ pub mod etcd;
 mod eureka;
 mod http;
 mod nacos;
+pub mod ocsp;
 pub mod secrets;
 #[cfg(test)]
 mod testing;

@@ -16,6 +16,7 @@ impl Admin {
     pub(crate) async fn check(&self, key: &Key, value: &Value) -> Result<(), ErrorAnswer> {
         check_alone(&*self.catalog, key, value)?;
         match key.kind {
+            Kind::Ssl => self.check_stapling(value).await?,
             Kind::StreamRoute => self.check_stream_loaded(value)?,
             _ => self.check_loaded(value).await?,
         }
@@ -39,6 +40,19 @@ impl Admin {
                     .hint("add it to `plugins` in config.yaml, then PUT /apisix/admin/plugins/reload")
                     .into());
             }
+        }
+        Ok(())
+    }
+
+    /// The field of ssl resources that only the plugin ocsp-stapling brings.
+    async fn check_stapling(&self, value: &Value) -> Result<(), ErrorAnswer> {
+        let asks = value.get("ocsp_stapling").is_some_and(|field| !field.is_null());
+        let loaded = || self.loaded(Subsystem::Http);
+        if asks && !loaded().await?.iter().any(|about| about.name == "ocsp-stapling") {
+            return Err(Invalid::new("additional properties forbidden, found ocsp_stapling")
+                .within("ocsp_stapling")
+                .hint("add ocsp-stapling to `plugins` in config.yaml, then PUT /apisix/admin/plugins/reload")
+                .into());
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ pub mod names;
 pub mod pipeline;
 pub mod references;
 pub mod secrets;
+pub mod stapling;
 pub mod store;
 
 pub use pipeline::{Handle, Pipeline, Report};

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::FutureExt;
 use model::{Desired, Key, Kind, Rejected};
+use snapshot::compile::Stapling;
 use snapshot::{Compiled, Compiler, Publisher, Touched, Watched};
 use tokio::sync::{mpsc, watch};
 
@@ -48,6 +49,7 @@ pub struct Pipeline {
     /// Probes the servers that are to be checked, from the first run on.
     prober: Option<Prober>,
     watched: watch::Sender<Arc<[Watched]>>,
+    stapling: watch::Sender<Arc<[Arc<Stapling>]>>,
     commands: mpsc::UnboundedReceiver<Command>,
     report: watch::Sender<Arc<Report>>,
     wanted: Arc<BTreeSet<String>>,
@@ -64,11 +66,18 @@ pub struct Handle {
     report: watch::Receiver<Arc<Report>>,
     health: Monitor,
     discovered: discovery::Known,
+    stapling: watch::Receiver<Arc<[Arc<Stapling>]>>,
 }
 
 #[derive(Debug)]
 enum Command {
     Plugins(Option<Vec<String>>),
+    /// An OCSP response for a certificate of an ssl resource, or no more.
+    Staple {
+        key: Key,
+        id: [u8; 32],
+        response: Option<Arc<[u8]>>,
+    },
 }
 
 /// Why something is compiled.
@@ -78,6 +87,7 @@ struct Batch {
     changes: usize,
     /// The boot file's list of plugins changed.
     plugins: bool,
+    staples: usize,
     is_reset: bool,
     /// Secrets whose values changed.
     secrets: BTreeSet<String>,
@@ -93,6 +103,7 @@ impl Pipeline {
         let (to_us, commands) = mpsc::unbounded_channel();
         let (report, reports) = watch::channel(Arc::new(Report::default()));
         let (watched, changes) = watch::channel(Arc::default());
+        let (stapling, wanted_staples) = watch::channel(Arc::default());
         let (prober, health) = Prober::new(changes);
         let discovered = resolver.discovered();
         let pipeline = Pipeline {
@@ -103,13 +114,16 @@ impl Pipeline {
             resolver,
             prober: Some(prober),
             watched,
+            stapling,
             commands,
             report,
             wanted: Arc::default(),
             rejected: Default::default(),
             of_a_file: !store.writable(),
         };
-        (pipeline, Handle { commands: to_us, report: reports, health, discovered })
+        let handle =
+            Handle { commands: to_us, report: reports, health, discovered, stapling: wanted_staples };
+        (pipeline, handle)
     }
 
     /// Runs until the store is gone or every [`Handle`] is.
@@ -176,6 +190,11 @@ impl Pipeline {
                 self.compiler.set_plugins(list);
                 batch.plugins = true;
             }
+            Command::Staple { key, id, response } => {
+                self.compiler.staple(id, response);
+                batch.touched.keys.insert(key);
+                batch.staples += 1;
+            }
         }
     }
 
@@ -210,6 +229,11 @@ impl Pipeline {
         self.watched.send_if_modified(|watched| {
             let differs = !Arc::ptr_eq(watched, &compiled.watched);
             *watched = compiled.watched;
+            differs
+        });
+        self.stapling.send_if_modified(|stapling| {
+            let differs = !Arc::ptr_eq(stapling, &compiled.stapling);
+            *stapling = compiled.stapling;
             differs
         });
         let took = began.elapsed();
@@ -353,6 +377,8 @@ impl Pipeline {
                 batch.changes,
                 if batch.changes == 1 { "" } else { "s" },
             );
+        } else if batch.staples > 0 {
+            tracing::info!("ocsp responses changed: {}, {ms:.1} ms", batch.staples);
         } else {
             let hosts = batch.touched.hosts.iter().map(|name| match discovery::Service::of_key(name) {
                 Some(service) => format!("{} of {}", service.service_name, service.kind),
@@ -407,6 +433,17 @@ impl Handle {
     /// What health checks have found.
     pub fn health(&self) -> &Monitor {
         &self.health
+    }
+
+    /// The certificates whose OCSP responses are to be stapled.
+    pub fn stapling(&self) -> watch::Receiver<Arc<[Arc<Stapling>]>> {
+        self.stapling.clone()
+    }
+
+    /// Staples an OCSP response to a certificate of an ssl resource, or nothing any more.
+    pub fn staple(&self, key: Key, id: [u8; 32], response: Option<Arc<[u8]>>) {
+        // Nobody is left to hear it when the program ends.
+        let _ = self.commands.send(Command::Staple { key, id, response });
     }
 
     /// Waits until this revision is applied; `None` if that is not so within `patience`, or is not

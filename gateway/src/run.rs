@@ -163,7 +163,7 @@ async fn serve(
         }
     }
     let registries = adapters::registries(&boot.discovery, &trust).map_err(|why| anyhow::anyhow!(why))?;
-    let secrets = wiring::secrets(&boot, trust);
+    let secrets = wiring::secrets(&boot, trust.clone());
     let resolver = Resolver::new(&boot.resolver).with_registries(registries).with_secrets(secrets);
     let (pipeline, mut handle) = Pipeline::new(&*store, compiler, publisher, resolver);
     let program = Arc::new(Running {
@@ -255,6 +255,7 @@ async fn serve(
         };
         sides.push(Side::start(listener, serve)?);
     }
+    tokio::spawn(adapters::ocsp::run(handle.clone(), trust, wiring::ocsp(&boot)));
     tokio::spawn(metrics::tidy(services.meters.clone()));
     tokio::spawn(metrics::forget_routes(store.clone(), handle.clone(), services.meters.clone()));
     for log in [&access_log, &stream_log].into_iter().flatten() {

@@ -113,6 +113,20 @@ pub fn secrets(boot: &Boot, trust: adapters::Trust) -> Secrets {
     Secrets::new(Arc::new(adapters::secrets::Secrets::new(trust)), Arc::new(crate::files::env), settings)
 }
 
+/// How OCSP responders are asked (`plugin_attr.ocsp-stapling`).
+pub fn ocsp(boot: &Boot) -> adapters::ocsp::Settings {
+    let default = adapters::ocsp::Settings::default();
+    let Some(attr) = boot.plugin_attr.get("ocsp-stapling") else { return default };
+    adapters::ocsp::Settings {
+        timeout: attr.get("timeout").and_then(|it| boot::time(it).ok()).unwrap_or(default.timeout),
+        max_response: attr
+            .get("max_resp_body_size")
+            .and_then(|it| boot::size(it).ok())
+            .map_or(default.max_response, saturating),
+        ..default
+    }
+}
+
 /// How snapshots are compiled.
 pub fn compile_settings(boot: &Boot, tls: TlsSettings) -> snapshot::compile::Settings {
     let upstream = &boot.http.upstream;

@@ -22,6 +22,8 @@ pub struct Ssl {
     pub client: Option<ClientVerification>,
     /// `status` is 1.
     pub enabled: bool,
+    /// Asks for responses about the certificates, which clients are shown.
+    pub ocsp: Option<OcspStapling>,
     /// `TLSv1.1`, `TLSv1.2`, `TLSv1.3`; empty leaves it to the boot file.
     pub protocols: Vec<String>,
 }
@@ -55,6 +57,19 @@ pub struct ClientVerification {
     pub skip_mtls_uri_regex: Vec<String>,
 }
 
+/// `ocsp_stapling`, of the plugin of that name.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct OcspStapling {
+    #[serde(default)]
+    pub enabled: bool,
+    /// Responses need no valid signature, and may say that the certificate is revoked.
+    #[serde(default)]
+    pub skip_verify: bool,
+    /// Seconds after which a response is fetched again.
+    #[serde(default = "hour")]
+    pub cache_ttl: u64,
+}
+
 #[derive(Deserialize)]
 struct Written {
     #[serde(rename = "type", default)]
@@ -68,6 +83,7 @@ struct Written {
     sni: Option<String>,
     snis: Option<Vec<String>>,
     client: Option<ClientVerification>,
+    ocsp_stapling: Option<OcspStapling>,
     status: Option<i64>,
     #[serde(default)]
     ssl_protocols: Vec<String>,
@@ -92,10 +108,15 @@ impl Ssl {
             pairs: pairs.map(|(cert, key)| CertificatePair { cert, key }).collect(),
             snis: route::hosts(written.sni, written.snis),
             client: written.client,
+            ocsp: written.ocsp_stapling.filter(|ocsp| ocsp.enabled),
             enabled: written.status != Some(0),
             protocols: written.ssl_protocols,
         })
     }
+}
+
+fn hour() -> u64 {
+    3600
 }
 
 fn one() -> u64 {

@@ -93,6 +93,7 @@ plugins! {
     TcpLogger(tcp_logger::TcpLogger),
     Syslog(syslog::Syslog),
     FileLogger(file_logger::FileLogger),
+    OcspStapling(ocsp_stapling::OcspStapling),
 }
 
 /// The names of all plugins this build has, by priority from high to low.

@@ -22,6 +22,7 @@ use smallvec::SmallVec;
 
 use crate::router::hash::Hasher;
 use crate::router::map::Map;
+pub(crate) use pem::digest;
 pub use pem::{certificates, check, expiry, pair};
 pub use tickets::Tickets;
 pub use upstream::{ClientTls, CommonTls};

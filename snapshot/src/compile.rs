@@ -42,6 +42,7 @@ use crate::streams::Streams;
 use crate::table::Table;
 use crate::upstream::{Keepalive, Upstream};
 use certificates::CertificateUnit;
+pub use certificates::Stapling;
 use chosen::Choices;
 use consumers::{Claims, ConsumerUnit, CredentialUnit};
 pub use references::{Env, environment};
@@ -102,6 +103,8 @@ pub struct Compiled {
     pub wanted_hosts: Arc<BTreeSet<String>>,
     /// All upstreams with checks, ejection or limits that adapt. The same `Arc` as before if nothing changed.
     pub watched: Arc<[Watched]>,
+    /// All certificates whose OCSP responses are to be stapled. The same `Arc` as before if nothing changed.
+    pub stapling: Arc<[Arc<Stapling>]>,
 }
 
 /// An upstream that the control plane looks after while it is in use.
@@ -130,6 +133,10 @@ pub struct Compiler {
     /// What is served over TLS, and the resources it was made of.
     certificates: Certificates,
     certificate_units: HashMap<String, CertificateUnit>,
+    /// OCSP responses by certificate, those that are wanted by resource, and what was told of these.
+    staples: HashMap<[u8; 32], Arc<[u8]>>,
+    stapling: BTreeMap<String, Vec<Arc<Stapling>>>,
+    stapling_told: Option<Arc<[Arc<Stapling>]>>,
     /// Services, plugin configs, consumer groups and global rules.
     shared: BTreeMap<Key, Shared>,
     /// Plugin metadata by plugin.
@@ -182,6 +189,9 @@ impl Compiler {
             router: Router::new(settings.mode, settings.options),
             certificates: Certificates::new(settings.tls.fallback_sni.as_deref()),
             certificate_units: HashMap::default(),
+            staples: HashMap::default(),
+            stapling: BTreeMap::new(),
+            stapling_told: None,
             settings,
             table: Table::default(),
             routes: HashMap::default(),
@@ -297,7 +307,9 @@ impl Compiler {
             .watched
             .get_or_insert_with(|| self.checked.values().cloned().collect::<Vec<_>>().into())
             .clone();
-        Compiled { snapshot: self.snapshot(revision), rejected, wanted_hosts: self.hosts.wanted(), watched }
+        let stapling = self.wanted_staples();
+        let (snapshot, wanted_hosts) = (self.snapshot(revision), self.hosts.wanted());
+        Compiled { snapshot, rejected, wanted_hosts, watched, stapling }
     }
 
     /// Takes the router, leaving an empty one.

@@ -265,6 +265,8 @@ pub const ROWS: &[Row] = &[
     used("plugin_attr.proxy-mirror.timeout.send", Shape::Time),
     used("plugin_attr.proxy-mirror.timeout.read", Shape::Time),
     used("plugin_attr.proxy-mirror.max_body_size", Shape::Size),
+    used("plugin_attr.ocsp-stapling.timeout", Shape::Time),
+    used("plugin_attr.ocsp-stapling.max_resp_body_size", Shape::Size),
     used("plugin_attr.redirect.https_port", Shape::Port),
     used("plugin_attr.*", Shape::Any),
     used("discovery.*", Shape::Any),

@@ -353,6 +353,15 @@ fn ssl() -> Value {
                 "required": ["ca"],
             },
             "status": {"type": "integer", "enum": [1, 0], "default": 1},
+            // Of the plugin ocsp-stapling.
+            "ocsp_stapling": {
+                "type": "object",
+                "properties": {
+                    "enabled": {"type": "boolean", "default": false},
+                    "skip_verify": {"type": "boolean", "default": false},
+                    "cache_ttl": {"type": "integer", "minimum": 60, "default": 3600},
+                },
+            },
             "ssl_protocols": {
                 "type": "array",
                 "maxItems": 3,

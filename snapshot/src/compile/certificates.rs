@@ -2,9 +2,11 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use model::upstream::CheckType;
 use model::{CertificatePair, Entry, Invalid, Key, Kind, Resource, Ssl, SslType, upstream as written};
+use rustls::pki_types::CertificateDer;
 use rustls::sign::CertifiedKey;
 use sdk::build::Names;
 use sdk::pattern::Pattern;
@@ -19,6 +21,24 @@ pub(super) struct CertificateUnit {
     /// It is made of secrets that others keep, which may change while the resource does not.
     refers: bool,
     made: Made,
+    /// The responses that are wanted, and what of them is stapled.
+    stapled: Vec<Stapled>,
+}
+
+/// A response that is wanted, and what there is.
+type Stapled = (Arc<Stapling>, Option<Arc<[u8]>>);
+
+/// A certificate whose OCSP response is to be stapled.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Stapling {
+    pub key: Key,
+    /// A digest of the certificate and where it stands.
+    pub id: [u8; 32],
+    /// The certificate, and those behind it.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// See [`model::ssl::OcspStapling`].
+    pub skip_verify: bool,
+    pub cache_ttl: Duration,
 }
 
 enum Made {
@@ -45,17 +65,24 @@ impl Compiler {
                 }
                 Some(Drafted::Tried(tried)) => {
                     let Some(unit) = self.settle(&key, tried) else { continue };
-                    if self
-                        .certificate_units
-                        .get(&key.id)
-                        .is_some_and(|old| Arc::ptr_eq(&old.entry, &unit.entry) && !unit.refers)
-                    {
+                    let is_last_good = |old: &CertificateUnit| {
+                        Arc::ptr_eq(&old.entry, &unit.entry)
+                            && !unit.refers
+                            && old.stapled.len() == unit.stapled.len()
+                            && old.stapled.iter().zip(&unit.stapled).all(|(old, new)| old.1 == new.1)
+                    };
+                    if self.certificate_units.get(&key.id).is_some_and(is_last_good) {
                         // Its last good form is served on.
                         continue;
                     }
                     self.drop_certificate(&key);
                     if let Made::Server { names, certificate } = &unit.made {
                         self.certificates.insert(names, certificate);
+                    }
+                    if !unit.stapled.is_empty() {
+                        let wanted = unit.stapled.iter().map(|(stapling, _)| stapling.clone()).collect();
+                        self.stapling.insert(key.id.clone(), wanted);
+                        self.stapling_told = None;
                     }
                     self.certificate_units.insert(key.id.clone(), unit);
                 }
@@ -74,7 +101,15 @@ impl Compiler {
             }
             let unit = self.certificate_units.get(&key.id);
             // Keys are not parsed again because a file was read again.
-            if unit.is_some_and(|unit| unit.entry.resource == entry.resource && !unit.refers) {
+            let is_same = |unit: &CertificateUnit| {
+                unit.entry.resource == entry.resource
+                    && !unit.refers
+                    && unit
+                        .stapled
+                        .iter()
+                        .all(|(stapling, with)| self.staples.get(&stapling.id) == with.as_ref())
+            };
+            if unit.is_some_and(is_same) {
                 return Some(Drafted::Same);
             }
             let last_good = unit.map(|unit| &unit.entry);
@@ -93,6 +128,48 @@ impl Compiler {
         {
             self.certificates.remove(&names, &certificate);
         }
+        if self.stapling.remove(&key.id).is_some() {
+            self.stapling_told = None;
+        }
+    }
+
+    /// Staples a response to a certificate from the next compile that touches its resource on, or none.
+    pub fn staple(&mut self, id: [u8; 32], response: Option<Arc<[u8]>>) {
+        match response {
+            Some(response) => _ = self.staples.insert(id, response),
+            None => _ = self.staples.remove(&id),
+        }
+    }
+
+    /// The responses that are wanted. The same `Arc` as before if nothing changed.
+    pub(super) fn wanted_staples(&mut self) -> Arc<[Arc<Stapling>]> {
+        let all = &self.stapling;
+        self.stapling_told
+            .get_or_insert_with(|| all.values().flatten().cloned().collect::<Vec<_>>().into())
+            .clone()
+    }
+
+    /// Staples to certificates what there is, and says what is wanted.
+    fn staple_pairs(&self, entry: &Entry, ssl: &Ssl, pairs: &mut [Arc<CertifiedKey>]) -> Vec<Stapled> {
+        let Some(wanted) = &ssl.ocsp else { return Vec::new() };
+        let staple = |pair: &mut Arc<CertifiedKey>| {
+            let own = pair.cert.first()?;
+            let stapling = Stapling {
+                key: entry.key.clone(),
+                id: certs::digest([entry.key.id.as_bytes(), own.as_ref()]),
+                chain: pair.cert.clone(),
+                skip_verify: wanted.skip_verify,
+                cache_ttl: Duration::from_secs(wanted.cache_ttl),
+            };
+            let response = self.staples.get(&stapling.id).cloned();
+            if let Some(response) = &response {
+                let mut stapled = CertifiedKey::clone(pair);
+                stapled.ocsp = Some(response.to_vec());
+                *pair = Arc::new(stapled);
+            }
+            Some((Arc::new(stapling), response))
+        };
+        pairs.iter_mut().filter_map(staple).collect()
     }
 
     fn make_certificate(
@@ -113,8 +190,10 @@ impl Compiler {
         }
         if ssl.kind == SslType::Client {
             let first = pairs.into_iter().next().ok_or_else(|| Invalid::new("there is no certificate"))?;
-            return Ok(CertificateUnit { entry: entry.clone(), refers, made: Made::Client(first) });
+            let made = Made::Client(first);
+            return Ok(CertificateUnit { entry: entry.clone(), refers, made, stapled: Vec::new() });
         }
+        let stapled = self.staple_pairs(entry, ssl, &mut pairs);
         let client = match &ssl.client {
             None => None,
             Some(client) => {
@@ -136,7 +215,7 @@ impl Compiler {
             .map_err(|error| Invalid::new(format!("it cannot be used for TLS: {error}")))?;
         let names = ssl.snis.iter().map(|name| name.strip_suffix('.').unwrap_or(name).to_owned()).collect();
         let made = Made::Server { names, certificate: Arc::new(certificate) };
-        Ok(CertificateUnit { entry: entry.clone(), refers, made })
+        Ok(CertificateUnit { entry: entry.clone(), refers, made, stapled })
     }
 
     fn pair(&self, written: &CertificatePair, names: &dyn Names) -> Result<Arc<CertifiedKey>, Invalid> {

@@ -1,0 +1,3 @@
+//! What whoever fetches OCSP responses has to know.
+
+pub use snapshot::compile::Stapling;
