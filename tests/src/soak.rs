@@ -8,6 +8,7 @@
 mod bulk;
 mod changes;
 mod clients;
+mod etcd;
 mod idle;
 mod kills;
 mod load;
@@ -29,10 +30,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Every goal, in the order they are run.
-pub static GOALS: [Goal; 12] = [
+pub static GOALS: [Goal; 13] = [
     Goal { name: "mutations", about: "damaged requests reach nobody", run: mutations::run },
     Goal { name: "changes", about: "changes under load disturb nobody", run: changes::run },
     Goal { name: "kills", about: "SIGKILL loses nothing and the start is quick", run: kills::run },
+    Goal { name: "etcd", about: "etcd fails in every way and nothing is lost", run: etcd::run },
     Goal { name: "start", about: "a large store is served soon", run: start::run },
     Goal { name: "reloads", about: "reading files again and ending fail nothing", run: reloads::run },
     Goal { name: "origins", about: "an origin that dies and comes back", run: origins::run },
