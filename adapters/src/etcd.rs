@@ -6,6 +6,7 @@
 
 mod client;
 mod follow;
+mod keep;
 mod keys;
 mod link;
 mod pages;
@@ -18,11 +19,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use control::store::{
-    Answer, Changes, Decide, Revision, Row, Step, Store, StoreError, Stored, Table, Writing,
+    Answer, Changes, Decide, Released, Revision, Row, Step, Store, StoreError, Stored, Table, Writing,
 };
 use futures_util::{StreamExt, stream};
 use model::{Key, Kind};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 pub use client::User;
@@ -75,6 +76,8 @@ struct Inner {
     status: Mutex<Status>,
     /// The revision of the copy on disk; `None` if none is kept.
     copied: watch::Sender<Option<Revision>>,
+    /// Asks for the copy to be closed.
+    releases: mpsc::Sender<keep::Release>,
     /// The number of the cluster that was read last.
     cluster: AtomicU64,
 }
@@ -93,8 +96,8 @@ pub struct Status {
 impl Etcd {
     /// Follows a cluster from now on. Must run on a runtime.
     pub fn start(settings: Settings) -> Etcd {
-        let inner = Inner::new(settings);
-        let following = tokio::spawn(follow::run(inner.clone()));
+        let (inner, releases) = Inner::new(settings);
+        let following = tokio::spawn(follow::run(inner.clone(), releases));
         Etcd { inner, tasks: vec![following] }
     }
 
@@ -153,9 +156,11 @@ impl Drop for Etcd {
 }
 
 impl Inner {
-    fn new(settings: Settings) -> Arc<Inner> {
+    fn new(settings: Settings) -> (Arc<Inner>, mpsc::Receiver<keep::Release>) {
         let Settings { hosts, tls, user, .. } = settings.clone();
-        Arc::new(Inner {
+        let (releases, asked) = mpsc::channel(1);
+        let inner = Inner {
+            releases,
             client: Client::new(Cluster { hosts, tls, user }),
             layout: Layout::new(&settings.prefix),
             table: Arc::new(Table::new([], None, 0)),
@@ -164,7 +169,8 @@ impl Inner {
             cluster: AtomicU64::new(0),
             copied: watch::Sender::new(None),
             settings,
-        })
+        };
+        (Arc::new(inner), asked)
     }
 
     fn status(&self) -> Status {
@@ -266,6 +272,19 @@ impl Store for Etcd {
             let value = self.inner.value(self.inner.layout.note(name)).await.map_err(unavailable)?;
             Ok(value.and_then(|(value, _)| String::from_utf8(value).ok()))
         }))
+    }
+
+    /// The copy on disk: another process may take it over, and keep it from then on.
+    fn release(&self) -> Answer<'_, Option<Released>> {
+        Box::pin(async {
+            let (sender, verdict) = std::sync::mpsc::channel();
+            let (reply, closed) = oneshot::channel();
+            if self.inner.releases.send(keep::Release { verdict, reply }).await.is_err() {
+                return Ok(None);
+            }
+            // An error means that none is kept.
+            Ok(closed.await.ok().map(|()| Released::new(sender)))
+        })
     }
 
     /// Begins when there is something to go by.

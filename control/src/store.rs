@@ -386,6 +386,11 @@ pub trait Store: Send + Sync + fmt::Debug {
 pub struct Released(std::sync::mpsc::Sender<()>);
 
 impl Released {
+    /// What waits on the other end hears whether it was handed over, or of the end of the sender.
+    pub fn new(verdict: std::sync::mpsc::Sender<()>) -> Released {
+        Released(verdict)
+    }
+
     /// The other process keeps it. What waits here to be written is refused, as is all that comes later.
     pub fn hand_over(self) {
         // An error means that the store has stopped.

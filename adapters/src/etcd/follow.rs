@@ -9,10 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use control::store::{Change, Kept, Revision, Table};
+use control::store::{Change, Kept, Revision};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::client::{ANSWER, Client, Trouble, Watching};
+use super::keep::{Keeper, Release};
 use super::proto::{
     Event, Header, WatchAsk, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
 };
@@ -31,12 +33,6 @@ const TELL: Duration = Duration::from_secs(60);
 /// Events of one watch answer that are held until its last part has come.
 const MOST_EVENTS: usize = 1 << 20;
 
-/// How often somebody looks whether the copy's file can be opened.
-const REOPEN: Duration = Duration::from_secs(5);
-
-/// Changes are gathered so long before they are written to the copy.
-const GATHER: Duration = Duration::from_millis(5);
-
 /// How far the cluster was followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Position {
@@ -45,8 +41,8 @@ struct Position {
 }
 
 /// Follows for ever.
-pub async fn run(inner: Arc<Inner>) {
-    let mut following = Following { inner, position: None, told: None, tries: 0 };
+pub async fn run(inner: Arc<Inner>, releases: mpsc::Receiver<Release>) {
+    let mut following = Following { inner, releases: Some(releases), position: None, told: None, tries: 0 };
     following.start().await;
     let mut pause = FIRST_PAUSE;
     loop {
@@ -63,6 +59,8 @@ pub async fn run(inner: Arc<Inner>) {
 
 struct Following {
     inner: Arc<Inner>,
+    /// For whoever keeps the copy.
+    releases: Option<mpsc::Receiver<Release>>,
     position: Option<Position>,
     /// The trouble told last, and when.
     told: Option<(String, Instant)>,
@@ -109,10 +107,12 @@ impl Following {
             self.position = cluster.map(|cluster| Position { cluster, revision: copy.revision });
             self.inner.filled.send_replace(true);
         }
-        if let Some(folder) = self.inner.settings.copy.clone() {
+        // Without a copy there is nobody to ask for its release.
+        let releases = self.releases.take();
+        if let (Some(folder), Some(releases)) = (self.inner.settings.copy.clone(), releases) {
             self.inner.copied.send_replace(Some(0));
-            let (inner, file) = (Arc::downgrade(&self.inner), kept);
-            tokio::spawn(async move { keep(inner, folder, file).await });
+            let keeper = Keeper::new(&self.inner, folder, releases);
+            tokio::spawn(keeper.run(kept));
         }
     }
 
@@ -178,7 +178,10 @@ impl Following {
     async fn watch(&mut self) -> Result<Never, Trouble> {
         let Some(position) = self.position else { return Err(Trouble::Compacted) };
         let (key, range_end) = self.inner.layout.all();
-        let start = i64::try_from(position.revision.saturating_add(1)).unwrap_or(i64::MAX);
+        // From the revision that was seen, not from the next: members without the fixes of etcd#18089 and
+        // etcd#19179 lose a deletion at just the revision they have compacted, if a watch begins there. What
+        // was seen is passed over.
+        let start = i64::try_from(position.revision.max(1)).unwrap_or(i64::MAX);
         let create = WatchCreateRequest {
             key,
             range_end,
@@ -262,13 +265,12 @@ impl Following {
     }
 
     fn take(&mut self, events: &[Event]) {
+        let seen = self.position.map_or(0, |position| position.revision);
+        let revision_of = |event: &Event| event.kv.as_ref().map_or(0, |kv| keys::revision(kv.mod_revision));
+        let news: Vec<&Event> = events.iter().filter(|event| revision_of(event) > seen).collect();
+        let newest = news.iter().map(|event| revision_of(event)).max();
         let changes: Vec<Change> =
-            events.iter().filter_map(|event| self.inner.layout.change(event)).collect();
-        let newest = events
-            .iter()
-            .filter_map(|event| event.kv.as_ref())
-            .map(|kv| keys::revision(kv.mod_revision))
-            .max();
+            news.into_iter().filter_map(|event| self.inner.layout.change(event)).collect();
         if !changes.is_empty() {
             self.inner.table.apply(changes);
         }
@@ -319,71 +321,5 @@ fn cancelled(answer: &WatchResponse) -> Trouble {
         true => Trouble::Compacted,
         // Rights that were taken away, a token that ended: what is wrong shows when it is asked anew.
         false => Trouble::Lost(format!("etcd cancels the watch: {}", answer.cancel_reason)),
-    }
-}
-
-/// Keeps the copy on disk up to date, for as long as the store lives.
-async fn keep(inner: std::sync::Weak<Inner>, folder: std::path::PathBuf, mut file: Option<Kept>) {
-    let follow = |inner: &Inner| inner.table.clone();
-    let Some(table) = inner.upgrade().map(|inner| follow(&inner)) else { return };
-    let mut filled = match inner.upgrade() {
-        Some(inner) => inner.filled.subscribe(),
-        None => return,
-    };
-    if filled.wait_for(|filled| *filled).await.is_err() {
-        return;
-    }
-    loop {
-        if file.is_none() {
-            sleep(REOPEN).await;
-            let folder = folder.clone();
-            let Ok(opened) = tokio::task::spawn_blocking(move || Kept::open(&folder)).await else { return };
-            file = opened.ok().map(|(kept, _)| kept);
-        }
-        let Some(kept) = file.take() else { continue };
-        // Ends with an error of the disk; begins again with everything.
-        match keep_with(&inner, &table, kept).await {
-            Some(error) => tracing::error!("the copy of what etcd holds cannot be written: {error}"),
-            None => return,
-        }
-    }
-}
-
-/// Until the disk fails, whose error is returned, or the store is gone.
-async fn keep_with(
-    inner: &std::sync::Weak<Inner>,
-    table: &Table,
-    kept: Kept,
-) -> Option<control::store::StoreError> {
-    let mut kept = Some(kept);
-    let mut changes = table.watch();
-    loop {
-        let mut gathered = vec![changes.next().await?];
-        sleep(GATHER).await;
-        while gathered.len() < 4096
-            && let Some(more) = futures_util::FutureExt::now_or_never(changes.next())
-        {
-            gathered.push(more?);
-        }
-        let origin = {
-            let inner = inner.upgrade()?;
-            // What is only a copy itself is there already.
-            if inner.status().from_copy {
-                continue;
-            }
-            format!("{} {}", inner.layout.prefix(), inner.cluster.load(Ordering::Relaxed))
-        };
-        let revision = gathered.last().map_or(0, Change::revision);
-        let mut file = kept.take()?;
-        let writing = tokio::task::spawn_blocking(move || {
-            let done = file.commit(gathered, &origin);
-            (file, done)
-        });
-        let (file, done) = writing.await.ok()?;
-        kept = Some(file);
-        match done {
-            Ok(()) => inner.upgrade()?.copied.send_replace(Some(revision)),
-            Err(error) => return Some(error),
-        };
     }
 }

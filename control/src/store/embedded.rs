@@ -170,7 +170,7 @@ impl Store for Embedded {
         let (sender, verdict) = channel();
         Box::pin(async move {
             self.ask(|reply| Job::Release { verdict, reply }).await?;
-            Ok(Some(Released(sender)))
+            Ok(Some(Released::new(sender)))
         })
     }
 }
