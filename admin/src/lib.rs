@@ -45,6 +45,7 @@ use sdk::Catalog;
 use sdk::catalog::About;
 use serde_json::json;
 use tokio::net::TcpListener;
+use tokio_rustls::rustls::ServerConfig;
 
 use answer::{Answer, ErrorAnswer, said};
 use author::{Author, Lines};
@@ -96,8 +97,13 @@ impl Admin {
 
     /// Serves the API on `listener` for as long as the runtime lives.
     pub async fn serve(self, listener: TcpListener) {
+        self.serve_over(listener, None).await;
+    }
+
+    /// The same over TLS, if there are settings for it.
+    pub async fn serve_over(self, listener: TcpListener, tls: Option<Arc<ServerConfig>>) {
         let limits = Limits { body_size: MAX_BODY, ..self.config.limits.clone() };
-        server::run(listener, limits, self).await;
+        server::run(listener, limits, tls, self).await;
     }
 
     /// Answers what needs no body, which is nearly all that is refused: whoever sends one without

@@ -7,20 +7,19 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
 /// Fails a write that has not gone out wholly when its time is over. What counts is the time until
 /// the writer's buffer is empty (its flush), so a peer that takes a byte now and then gains nothing.
-pub(crate) struct Patience {
-    stream: TcpStream,
+pub(crate) struct Patience<S> {
+    stream: S,
     within: Duration,
     /// Runs while something waits to be taken.
     end: Option<Pin<Box<Sleep>>>,
 }
 
-impl Patience {
-    pub(crate) fn new(stream: TcpStream, within: Duration) -> Patience {
+impl<S> Patience<S> {
+    pub(crate) fn new(stream: S, within: Duration) -> Patience<S> {
         Patience { stream, within, end: None }
     }
 
@@ -35,7 +34,7 @@ impl Patience {
     }
 }
 
-impl AsyncRead for Patience {
+impl<S: AsyncRead + Unpin> AsyncRead for Patience<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -45,7 +44,7 @@ impl AsyncRead for Patience {
     }
 }
 
-impl AsyncWrite for Patience {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Patience<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.wait(cx, written)

@@ -15,9 +15,12 @@ use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
 
 use crate::patience::Patience;
 use crate::{Admin, MAX_BODY, answer, too_large};
@@ -144,12 +147,18 @@ where
     F: Future<Output = Response<B>> + Send,
     B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
 {
-    run(listener, limits, Open(handler)).await;
+    run(listener, limits, None, Open(handler)).await;
 }
 
 /// Serves for as long as the runtime lives. Where the task is ended before, connections that exist
 /// end with the request they are at.
-pub(crate) async fn run(listener: TcpListener, limits: Limits, service: impl Service) {
+pub(crate) async fn run(
+    listener: TcpListener,
+    limits: Limits,
+    tls: Option<Arc<ServerConfig>>,
+    service: impl Service,
+) {
+    let tls = tls.map(TlsAcceptor::from);
     let places = Arc::new(Semaphore::new(limits.connections));
     let few = Arc::new(Semaphore::new(limits.strangers));
     // Dropped with this task.
@@ -166,14 +175,13 @@ pub(crate) async fn run(listener: TcpListener, limits: Limits, service: impl Ser
                     false => few.clone().try_acquire_owned().ok(),
                 };
                 if let Some(place) = place {
-                    tokio::spawn(connection(
-                        stream,
-                        peer,
-                        limits.clone(),
-                        service.clone(),
-                        place,
-                        ended.clone(),
-                    ));
+                    // An answer is one write; nothing is gained by waiting for more.
+                    let _ = stream.set_nodelay(true);
+                    let (limits, service, ended) = (limits.clone(), service.clone(), ended.clone());
+                    match tls.clone() {
+                        None => tokio::spawn(connection(stream, peer, limits, service, place, ended)),
+                        Some(tls) => tokio::spawn(secured(tls, stream, peer, limits, service, place, ended)),
+                    };
                 }
             }
             Err(error) => {
@@ -185,16 +193,31 @@ pub(crate) async fn run(listener: TcpListener, limits: Limits, service: impl Ser
     }
 }
 
-async fn connection(
+/// The same over TLS. The handshake has the time of a head.
+async fn secured(
+    tls: TlsAcceptor,
     stream: TcpStream,
+    peer: IpAddr,
+    limits: Limits,
+    service: impl Service,
+    place: OwnedSemaphorePermit,
+    ended: watch::Receiver<()>,
+) {
+    match timeout(limits.head, tls.accept(stream)).await {
+        Ok(Ok(stream)) => connection(stream, peer, limits, service, place, ended).await,
+        Ok(Err(error)) => tracing::debug!(%peer, %error, "a TLS handshake failed"),
+        Err(_) => tracing::debug!(%peer, "a TLS handshake took too long"),
+    }
+}
+
+async fn connection<S: AsyncRead + AsyncWrite + Send + Unpin>(
+    stream: S,
     peer: IpAddr,
     limits: Limits,
     service: impl Service,
     place: OwnedSemaphorePermit,
     mut ended: watch::Receiver<()>,
 ) {
-    // An answer is one write; nothing is gained by waiting for more.
-    let _ = stream.set_nodelay(true);
     let answer = service_fn(|request: Request<Incoming>| async {
         let response = answer(&service, &limits, peer, request).await;
         Ok::<_, Infallible>(response)
@@ -306,7 +329,7 @@ mod tests {
     async fn serve_here(limits: Limits, service: impl Service) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(run(listener, limits, service));
+        tokio::spawn(run(listener, limits, None, service));
         address
     }
 

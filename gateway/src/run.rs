@@ -139,6 +139,7 @@ async fn serve(
     let tls = tls::settings(&boot)?;
     settings.tls = tls.common.clone();
     let trust = wiring::trust(&tls.common);
+    let admin_tls = tls::admin(&boot, &tls.common)?;
     let sockets = listeners::open(&boot, &mut settings, count, &mut inherited)?;
     let datagrams = listeners::open_udp(&boot, &mut settings, count, &mut inherited)?;
 
@@ -159,7 +160,8 @@ async fn serve(
         (&status_listener, "status", "/status"),
     ] {
         if let Some(address) = listener.as_ref().and_then(|listener| listener.local_addr().ok()) {
-            listens.push(format!("{what} http://{address}{path}"));
+            let scheme = if what == "Admin API" && admin_tls.is_some() { "https" } else { "http" };
+            listens.push(format!("{what} {scheme}://{address}{path}"));
         }
     }
     let registries = adapters::registries(&boot.discovery, &trust).map_err(|why| anyhow::anyhow!(why))?;
@@ -231,7 +233,8 @@ async fn serve(
         if let Err(error) = admin.sync_plugins().await {
             tracing::error!("the list of plugins could not be stored: {error}");
         }
-        sides.push(Side::start(listener, move |listener| tokio::spawn(admin.clone().serve(listener)))?);
+        let serve = move |listener| tokio::spawn(admin.clone().serve_over(listener, admin_tls.clone()));
+        sides.push(Side::start(listener, serve)?);
     }
     if let Some(listener) = control_listener {
         let limits = admin::Limits::of(&boot.admin.limits);

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use model::boot::{self, Boot};
-use model::{Invalid, Severity};
+use model::{CertificatePair, Invalid, Severity};
 use rustls::crypto::aws_lc_rs::{self, cipher_suite as suites};
-use rustls::{CipherSuite, ProtocolVersion, SupportedCipherSuite};
+use rustls::server::{ServerConfig, WebPkiClientVerifier};
+use rustls::sign::SingleCertAndKey;
+use rustls::{CipherSuite, ProtocolVersion, RootCertStore, SupportedCipherSuite};
 use snapshot::certs::{self, Authorities, CommonTls, Tickets, TlsSettings, Versions};
 
 /// OpenSSL's names of the cipher suites of TLS 1.2 that there are. Those of TLS 1.3 are always on.
@@ -95,6 +97,42 @@ pub fn settings(boot: &Boot) -> anyhow::Result<TlsSettings> {
         },
         common: CommonTls::new(Arc::new(trusted(tls.trusted.as_deref())?))?,
     })
+}
+
+/// TLS as the Admin API speaks it; `None` if it speaks none.
+///
+/// # Errors
+/// A file of `deployment.admin.admin_api_mtls` that cannot be used.
+pub fn admin(boot: &Boot, common: &CommonTls) -> anyhow::Result<Option<Arc<ServerConfig>>> {
+    let Some(boot::AdminTls { cert, key, ca }) = &boot.admin.tls else { return Ok(None) };
+    let what =
+        |name: &str, path: &Path| format!("deployment.admin.admin_api_mtls.{name}: {}", path.display());
+    let read = |name: &str, path: &Path| std::fs::read_to_string(path).with_context(|| what(name, path));
+    let pair = CertificatePair { cert: read("admin_ssl_cert", cert)?, key: read("admin_ssl_cert_key", key)? };
+    let certified = certs::pair(&pair, &common.provider)
+        .map_err(|invalid| anyhow::anyhow!("{invalid}"))
+        .with_context(|| what("admin_ssl_cert", cert))?;
+    let builder =
+        ServerConfig::builder_with_provider(common.provider.clone()).with_safe_default_protocol_versions()?;
+    let builder = match ca {
+        None => builder.with_no_client_auth(),
+        Some(ca) => {
+            let wrong = || what("admin_ssl_ca_cert", ca);
+            let found = certs::certificates(&read("admin_ssl_ca_cert", ca)?)
+                .map_err(|invalid| anyhow::anyhow!("{invalid}"))
+                .with_context(wrong)?;
+            let mut roots = RootCertStore::empty();
+            for der in found {
+                roots.add(der).with_context(wrong)?;
+            }
+            let verifier =
+                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), common.provider.clone());
+            builder.with_client_cert_verifier(verifier.build().with_context(wrong)?)
+        }
+    };
+    let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Some(Arc::new(config)))
 }
 
 fn suite(name: &str) -> Option<CipherSuite> {

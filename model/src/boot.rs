@@ -144,6 +144,17 @@ pub struct Admin {
     pub cors: bool,
     pub version: AdminVersion,
     pub limits: AdminLimits,
+    /// It speaks TLS and nothing else.
+    pub tls: Option<AdminTls>,
+}
+
+/// `deployment.admin.https_admin` and `admin_api_mtls`: files in PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdminTls {
+    pub cert: PathBuf,
+    pub key: PathBuf,
+    /// Who vouches for clients, which are then asked for a certificate.
+    pub ca: Option<PathBuf>,
 }
 
 /// What clients of the Admin API may cost, and those of the control and the status API (ours).

@@ -107,13 +107,6 @@ pub const DISCOVERY: &Gap = &Gap {
     asked_by: &[Ask::UpstreamOther("discovery_type", &["dns", "consul", "consul_kv", "eureka", "nacos"])],
 };
 
-pub const ADMIN_HTTPS: &Gap = &Gap {
-    why: "the Admin API is not served over HTTPS yet",
-    hint: "",
-    effect: Effect::Refused,
-    asked_by: &[],
-};
-
 pub const DASHBOARD: &Gap =
     &Gap { why: "there is no dashboard yet", hint: "", effect: Effect::Ignored, asked_by: &[] };
 
@@ -140,7 +133,6 @@ pub const ALL: &[&Gap] = &[
     TLS_TO_LOG_SERVERS,
     LUA,
     DISCOVERY,
-    ADMIN_HTTPS,
     DASHBOARD,
     STREAM_PROTOCOLS,
     WASM,

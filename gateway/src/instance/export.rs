@@ -104,6 +104,12 @@ pub(super) fn admin_of(found: &Found) -> anyhow::Result<(SocketAddr, Option<Stri
             "a running gateway has the store open and its Admin API is off: stop it first, or set apisix.enable_admin"
         );
     }
+    if admin.tls.is_some() {
+        bail!(
+            "a running gateway has the store open and serves its Admin API over HTTPS, which this command does not \
+             speak: stop it first, or ask the Admin API with curl"
+        );
+    }
     let key = match admin.keys.iter().find(|key| !key.key.is_empty()) {
         Some(key) => Some(key.key.clone()),
         None => std::fs::read_to_string(found.data.join("admin.key")).ok().map(|key| key.trim().to_owned()),

@@ -284,13 +284,10 @@ pub const ROWS: &[Row] = &[
     used("deployment.admin.allow_admin", Shape::Networks),
     used("deployment.admin.admin_listen.ip", Shape::Ip),
     used("deployment.admin.admin_listen.port", Shape::Port),
-    used(
-        "deployment.admin.https_admin",
-        Shape::Off(
-            "the Admin API is not served over HTTPS yet, and serving it in the clear instead would surprise",
-        ),
-    ),
-    idle("deployment.admin.admin_api_mtls", gaps::ADMIN_HTTPS.why),
+    used("deployment.admin.https_admin", Shape::Bool),
+    used("deployment.admin.admin_api_mtls.admin_ssl_cert", Shape::Text),
+    used("deployment.admin.admin_api_mtls.admin_ssl_cert_key", Shape::Text),
+    used("deployment.admin.admin_api_mtls.admin_ssl_ca_cert", Shape::Text),
     used("deployment.admin.admin_api_version", Shape::OneOf(&["v3", "v2"])),
     // Ours.
     used("deployment.admin.max_connections", Shape::Count { min: 1, max: 100_000 }),

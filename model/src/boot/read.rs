@@ -4,15 +4,17 @@
 //! [`boot`](super) says otherwise.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use indexmap::IndexMap;
 use serde_json::Value;
 
 use super::{
-    AccessLog, Admin, AdminKey, AdminLimits, AdminRole, AdminVersion, Boot, Conditions, DataEncryption, Disk,
-    History, Http, Http2, Http3, Listen, LogEscape, LogLevel, Prometheus, Provider, ProxyCache, RealIp,
-    Resolver, Role, Router, Secrets, Tls, UpstreamKeepalive, UriOptions, Workers, Zone, keys, wildcard,
+    AccessLog, Admin, AdminKey, AdminLimits, AdminRole, AdminTls, AdminVersion, Boot, Conditions,
+    DataEncryption, Disk, History, Http, Http2, Http3, Listen, LogEscape, LogLevel, Prometheus, Provider,
+    ProxyCache, RealIp, Resolver, Role, Router, Secrets, Tls, UpstreamKeepalive, UriOptions, Workers, Zone,
+    keys, wildcard,
 };
 use super::{etcd, shape, streams};
 use crate::Invalid;
@@ -220,7 +222,22 @@ fn admin(file: File<'_>, role: Role) -> Result<Admin, Invalid> {
             AdminVersion::V3
         },
         limits: admin_limits(admin)?,
+        tls: admin_tls(admin)?,
     })
+}
+
+fn admin_tls(admin: File<'_>) -> Result<Option<AdminTls>, Invalid> {
+    if !admin.bool("/https_admin", false) {
+        return Ok(None);
+    }
+    let path = |name: &str| admin.text(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let ca = path("/admin_api_mtls/admin_ssl_ca_cert");
+    match (path("/admin_api_mtls/admin_ssl_cert"), path("/admin_api_mtls/admin_ssl_cert_key")) {
+        (Some(cert), Some(key)) => Ok(Some(AdminTls { cert, key, ca })),
+        _ => Err(Invalid::new("missing ssl cert for https admin")
+            .at("/deployment/admin/https_admin")
+            .expected("`admin_api_mtls` with `admin_ssl_cert` and `admin_ssl_cert_key`")),
+    }
 }
 
 fn admin_limits(admin: File<'_>) -> Result<AdminLimits, Invalid> {

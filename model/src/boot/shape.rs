@@ -23,8 +23,6 @@ pub enum Shape {
     Bool,
     /// `on`, `off` or a boolean.
     Switch,
-    /// Must be off, and why.
-    Off(&'static str),
     Text,
     Texts,
     /// The name of a header field.
@@ -80,10 +78,6 @@ impl Shape {
             Shape::Any => Ok(()),
             Shape::Bool => boolean(value).map(drop),
             Shape::Switch => switch(value).map(drop),
-            Shape::Off(why) => match boolean(value)? {
-                false => Ok(()),
-                true => Err(Invalid::new(why).expected("false").got("true")),
-            },
             Shape::Text => text(value).map(drop),
             Shape::Texts => list(value, text).map(drop),
             Shape::HeaderName => header_name(value).map(drop),

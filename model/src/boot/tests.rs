@@ -180,6 +180,10 @@ fn what_is_wrong_is_told_with_its_place() {
             (3, 12, "/deployment/etcd/host/0", "that is no address of etcd"),
         ),
         (
+            "deployment:\n  admin:\n    https_admin: true\n",
+            (3, 18, "/deployment/admin/https_admin", "missing ssl cert for https admin"),
+        ),
+        (
             "deployment:\n  etcd:\n    host: []\n",
             (3, 5, "/deployment/etcd/host", "there is no address of etcd in the list"),
         ),
