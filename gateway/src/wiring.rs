@@ -257,6 +257,7 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<proxy::Listener>, workers: usize)
         http2: http2(&http.http2),
         http3: http3(&http.http3),
         idle_grace: http.keepalive_min_timeout,
+        attempt_delay: http.upstream.attempt_delay,
         max_body: http.client_max_body_size.unwrap_or(0),
         bounds: sdk::Bounds {
             body: boot.conditions.body.map_or(usize::MAX, saturating),

@@ -451,6 +451,8 @@ pub struct UpstreamKeepalive {
     pub timeout: Duration,
     /// Those of a worker to all upstreams together (ours).
     pub total: u64,
+    /// How long a connection is waited for before one in the other address family is tried as well.
+    pub attempt_delay: Duration,
 }
 
 /// `deployment.role`.

@@ -163,6 +163,9 @@ pub struct KeepalivePool {
     pub idle_timeout: Duration,
     /// Requests a connection serves before it is closed.
     pub requests: u64,
+    /// Ours: idle connections that each worker opens ahead to each node.
+    #[serde(default)]
+    pub min_idle: u32,
 }
 
 impl Upstream {
@@ -209,6 +212,7 @@ impl Upstream {
         upstream.check_host()?;
         upstream.check_hash()?;
         upstream.check_sticky()?;
+        upstream.check_pool()?;
         Ok(upstream)
     }
 
@@ -225,6 +229,17 @@ impl Upstream {
                 .hint("set `upstream_host`, or `pass_host` to `pass` or `node`"));
         }
         Ok(())
+    }
+
+    fn check_pool(&self) -> Result<(), Invalid> {
+        match self.keepalive_pool {
+            Some(pool) if u64::from(pool.min_idle) > pool.size => {
+                Err(Invalid::new("`min_idle` is more than `size`")
+                    .at("/keepalive_pool/min_idle")
+                    .expected(format!("at most {}", pool.size)))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn check_sticky(&self) -> Result<(), Invalid> {

@@ -71,6 +71,8 @@ pub struct Settings {
     /// On a graceful stop, a connection between two requests stays open for so long: a request on
     /// its way is answered, and the client told that it was the last (`keepalive_min_timeout`).
     pub idle_grace: Duration,
+    /// How long a connection to a server is waited for before one in the other address family is tried as well.
+    pub attempt_delay: Duration,
     /// On a graceful stop, exchanges in flight may take so long (`worker_shutdown_timeout`).
     pub drain_timeout: Duration,
     /// Idle connections to upstreams a worker keeps in all (`upstream.keepalive_total`).
@@ -269,6 +271,7 @@ impl Default for Settings {
             linger_bytes: 64 << 10,
             linger_timeout: Duration::from_secs(1),
             idle_grace: Duration::from_secs(1),
+            attempt_delay: Duration::from_millis(250),
             drain_timeout: Duration::from_secs(240),
             max_idle_upstreams: 4096,
             max_fetches: 1024,

@@ -6,6 +6,7 @@ pub(crate) mod h2;
 pub(crate) mod links;
 pub(crate) mod pool;
 pub(crate) mod tls;
+pub(crate) mod warm;
 
 use std::time::Duration;
 

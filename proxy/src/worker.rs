@@ -31,6 +31,7 @@ use crate::settings::Settings;
 use crate::up::links::Links;
 use crate::up::pool::Pools;
 use crate::up::tls::Sessions;
+use crate::up::warm::Warming;
 use crate::workers::{Stage, Watch};
 
 pub(crate) use run::{Start, serve};
@@ -45,6 +46,8 @@ pub(crate) struct Worker {
     pub(crate) buffers: Buffers,
     pub(crate) pools: Pools,
     pub(crate) links: Links,
+    /// Connections that are opened ahead.
+    pub(crate) warming: Warming,
     pub(crate) tls_sessions: Sessions,
     pub(crate) budget: Budget,
     /// A second of the clock, and what stages had to complain about in it.
@@ -149,6 +152,7 @@ impl Worker {
             buffers: Buffers::new(settings.spare_buffers),
             pools: Pools::new(settings.max_idle_upstreams),
             links: Links::default(),
+            warming: Warming::default(),
             tls_sessions: Sessions::default(),
             budget: Budget::new(settings.held_bodies),
             complaints: Cell::default(),

@@ -155,6 +155,8 @@ pub struct Compiler {
     hosts: Wanted,
     /// Upstreams that are looked after, by slot.
     checked: BTreeMap<u32, Watched>,
+    /// Slots of upstreams to which connections are opened ahead.
+    warm: Arc<[u32]>,
     watched: Option<Arc<[Watched]>>,
     choices: Choices,
     rejected: BTreeMap<Key, Rejected>,
@@ -209,6 +211,7 @@ impl Compiler {
             refers: HashMap::default(),
             hosts: Wanted::default(),
             checked: BTreeMap::new(),
+            warm: Arc::default(),
             watched: None,
             choices: Choices::default(),
             rejected: BTreeMap::new(),
@@ -236,6 +239,7 @@ impl Compiler {
             revision,
             router: self.router.clone(),
             upstreams: self.table.clone(),
+            warm: self.warm.clone(),
             consumers: self.index.clone(),
             certificates: self.certificates.clone(),
             global: self.global.clone(),

@@ -42,6 +42,8 @@ pub struct Snapshot {
     pub revision: u64,
     pub router: Router,
     pub upstreams: Table<Upstream>,
+    /// Slots of the upstreams to which connections are opened ahead.
+    pub warm: Arc<[u32]>,
     pub consumers: Arc<Consumers>,
     /// What is served over TLS under which name.
     pub certificates: certs::Certificates,

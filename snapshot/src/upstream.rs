@@ -18,6 +18,10 @@ pub struct Upstream {
     pub slot: u32,
     /// Every server with its address, in priority tiers from high to low.
     pub endpoints: Vec<Endpoint>,
+    /// For each server an address of the other family that its name has; empty if none has one.
+    pub seconds: Box<[Option<SocketAddr>]>,
+    /// Idle connections that each worker opens ahead to each server.
+    pub min_idle: usize,
     pub scheme: Scheme,
     /// How TLS is spoken to it, if it is.
     pub tls: Option<Arc<ClientTls>>,
@@ -69,6 +73,12 @@ impl Upstream {
             || self.load.as_ref().is_some_and(|load| load.adaptive.is_some())
     }
 
+    /// An address of the other family under the name of a server.
+    #[inline]
+    pub fn second(&self, index: usize) -> Option<SocketAddr> {
+        self.seconds.get(index).copied().flatten()
+    }
+
     /// An upstream with these servers and defaults for everything else.
     pub fn new(id: impl Into<String>, slot: u32, mut endpoints: Vec<Endpoint>, policy: Policy) -> Upstream {
         let tiers = arrange(&mut endpoints);
@@ -81,6 +91,8 @@ impl Upstream {
             slot,
             retries: u32::try_from(endpoints.len().saturating_sub(1)).unwrap_or(u32::MAX),
             endpoints,
+            seconds: Box::default(),
+            min_idle: 0,
             scheme: Scheme::default(),
             tls: None,
             pass_host: PassHost::default(),

@@ -229,6 +229,7 @@ pub const ROWS: &[Row] = &[
     used("nginx_config.http.upstream.keepalive_requests", Shape::Count { min: 1, max: 1 << 53 }),
     used("nginx_config.http.upstream.keepalive_timeout", Shape::Time),
     // Ours.
+    used("nginx_config.http.upstream.connection_attempt_delay", Shape::Time),
     used("nginx_config.http.upstream.keepalive_total", Shape::Count { min: 0, max: 1 << 20 }),
     idle("nginx_config.http.charset", "bodies and their types are passed on as they come"),
     idle("nginx_config.http.variables_hash_max_size", NO_NGINX),

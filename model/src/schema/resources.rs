@@ -155,6 +155,8 @@ fn upstream() -> Value {
                     "size": {"type": "integer", "default": 320, "minimum": 1},
                     "idle_timeout": {"type": "number", "default": 60, "minimum": 0},
                     "requests": {"type": "integer", "default": 1000, "minimum": 1},
+                    // Ours.
+                    "min_idle": {"type": "integer", "minimum": 0, "maximum": 1000},
                 },
             },
             "type": {

@@ -4,6 +4,7 @@
 //! and trying again where that is safe.
 
 use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -24,7 +25,7 @@ use super::tries::Tries;
 use super::upload::{self, Held, Upload, UploadState};
 use crate::down::Downstream;
 use crate::tunnel::Tunnel;
-use crate::up::connect::{Secured, connect};
+use crate::up::connect::{Place, Secured, connect};
 use crate::up::h1::Wish;
 use crate::up::links::Target;
 use crate::up::pool::Peer;
@@ -71,6 +72,8 @@ struct Once<'u> {
     turns_away: Option<&'u Retry>,
     /// What the client is given to come back to this server.
     cookie: Option<&'u [u8]>,
+    /// Another address of the server.
+    second: Option<SocketAddr>,
 }
 
 /// How the request's body goes out, with every try alike.
@@ -149,6 +152,7 @@ impl Forward<'_> {
                 per_try: tries.per_try(),
                 turns_away: tries.turns_away(worker, index, outbound::method(x).is_idempotent()),
                 cookie: tries.cookie(index),
+                second: upstream.second(index),
             };
             let scores = upstream.keeps_score();
             let measures = scores || upstream.takes_times();
@@ -205,10 +209,11 @@ impl Forward<'_> {
             let outbound = Outbound { x, upstream, endpoint };
             Secured { tls: tls.clone(), name: server_name(outbound.authority(), endpoint.addr), h2: false }
         });
-        let peer = match &secured {
+        let mut peer = match &secured {
             None => Peer::plain(endpoint.addr),
             Some(Secured { tls, name, .. }) => worker.pools.over_tls(endpoint.addr, tls, name),
         };
+        let place = Place { addr: endpoint.addr, second: once.second };
         let careful = !outbound::method(x).is_idempotent();
         let pooled =
             if once.fresh { None } else { worker.pools.take(peer, worker.clock.coarse_ms(), careful) };
@@ -216,7 +221,7 @@ impl Forward<'_> {
             (Scheme::Grpc | Scheme::Grpcs, _) => {
                 let target = Target {
                     peer: peer.with_h2(),
-                    addr: endpoint.addr,
+                    place,
                     secured: secured.map(|secured| Secured { h2: true, ..secured }),
                     connect_timeout,
                     send_timeout: timeouts.send,
@@ -228,9 +233,14 @@ impl Forward<'_> {
             }
             (_, Some(conn)) => Ok(up::Upstream::H1(conn)),
             (_, None) => {
-                let connected =
-                    connect(worker, body.waiter(), endpoint.addr, secured.as_ref(), connect_timeout);
-                connected.await.map(up::Upstream::H1)
+                let connecting = connect(worker, body.waiter(), place, secured.as_ref(), connect_timeout);
+                connecting.await.map(|(conn, addr)| {
+                    if addr != place.addr {
+                        peer = peer.at(addr);
+                        x.upstream_addr = Some(addr);
+                    }
+                    up::Upstream::H1(conn)
+                })
             }
         };
         let mut conn = match found {

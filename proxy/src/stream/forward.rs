@@ -119,5 +119,5 @@ pub(super) async fn open(
     tls: Option<&Secured>,
     timeout: Duration,
 ) -> Result<Io, Fault> {
-    connect(worker, waiter, endpoint.addr, tls, timeout).await.map(|conn| conn.io)
+    connect(worker, waiter, endpoint.addr.into(), tls, timeout).await.map(|(conn, _)| conn.io)
 }

@@ -1,5 +1,6 @@
 //! New connections to upstream servers.
 
+use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use super::h1::Conn;
 use super::tls::reason;
 use crate::clock::Waiter;
 use crate::exchange::fault::{Fault, FaultKind};
-use crate::rt::{self, tls::HandshakeError};
+use crate::rt::{self, Io, tls::HandshakeError};
 use crate::worker::Worker;
 use crate::worker::shed::is_shortage;
 
@@ -30,18 +31,33 @@ pub(crate) struct Secured {
     pub(crate) h2: bool,
 }
 
-/// Connects within the time bound, TLS included. Where descriptors have run out, idle connections give way.
+/// Where a server is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) addr: SocketAddr,
+    /// An address of the other family, which is tried as well if the first one takes long (RFC 8305).
+    pub(crate) second: Option<SocketAddr>,
+}
+
+impl From<SocketAddr> for Place {
+    fn from(addr: SocketAddr) -> Place {
+        Place { addr, second: None }
+    }
+}
+
+/// Connects within the time bound, TLS included, and says where to. Where descriptors have run out, idle
+/// connections give way.
 pub(crate) async fn connect(
     worker: &Worker,
     waiter: &Waiter,
-    addr: SocketAddr,
+    place: Place,
     tls: Option<&Secured>,
     timeout: Duration,
-) -> Result<Conn, Fault> {
+) -> Result<(Conn, SocketAddr), Fault> {
     let deadline = worker.clock.after(timeout);
     let mut tries = 1;
     loop {
-        match once(worker, waiter, addr, tls, deadline).await {
+        match once(worker, waiter, place, tls, deadline).await {
             Err(Failure::Shortage) if tries < TRIES && !worker.clock.is_over(deadline) => {
                 if worker.free_descriptors() {
                     rt::turn().await;
@@ -53,7 +69,7 @@ pub(crate) async fn connect(
             }
             Err(Failure::Shortage) => return Err(Fault::upstream(FaultKind::ConnectFailed)),
             Err(Failure::Other(fault)) => return Err(fault),
-            Ok(conn) => return Ok(conn),
+            Ok(made) => return Ok(made),
         }
     }
 }
@@ -67,8 +83,8 @@ pub(crate) async fn connect_humbly(
     timeout: Duration,
     end: u64,
 ) -> Result<Conn, Fault> {
-    let connected = once(worker, waiter, addr, tls, end.min(worker.clock.after(timeout))).await;
-    connected.map_err(|failure| match failure {
+    let connected = once(worker, waiter, addr.into(), tls, end.min(worker.clock.after(timeout))).await;
+    connected.map(|(conn, _)| conn).map_err(|failure| match failure {
         Failure::Shortage => Fault::upstream(FaultKind::ConnectFailed),
         Failure::Other(fault) => fault,
     })
@@ -83,30 +99,127 @@ enum Failure {
 async fn once(
     worker: &Worker,
     waiter: &Waiter,
-    addr: SocketAddr,
+    place: Place,
     tls: Option<&Secured>,
     deadline: u64,
-) -> Result<Conn, Failure> {
+) -> Result<(Conn, SocketAddr), Failure> {
     use std::future::Future;
     let other = |kind| Failure::Other(Fault::upstream(kind));
-    let io = {
-        let mut connecting = pin!(rt::connect(addr));
-        match waiter.until(deadline, |cx| connecting.as_mut().poll(cx)).await {
-            Ok(Ok(io)) => io,
-            Ok(Err(error)) if is_shortage(&error) => return Err(Failure::Shortage),
-            Ok(Err(error)) => return Err(other(FaultKind::of_connect(&error))),
-            Err(_) => return Err(other(FaultKind::ConnectTimeout)),
+    let connected = match place.second {
+        None => {
+            let mut connecting = pin!(rt::connect(place.addr));
+            waiter.until(deadline, |cx| connecting.as_mut().poll(cx)).await.map(|io| Ok((io?, place.addr)))
+        }
+        Some(second) => {
+            // Boxed: it is larger, and only servers with addresses of both families need it.
+            let mut racing = Box::pin(race(place.addr, second, worker.settings.attempt_delay));
+            waiter.until(deadline, |cx| racing.as_mut().poll(cx)).await
         }
     };
-    let Some(Secured { tls, name, h2 }) = tls else { return Ok(Conn::new(io)) };
+    let (io, addr) = match connected {
+        Ok(Ok(connected)) => connected,
+        Ok(Err(error)) if is_shortage(&error) => return Err(Failure::Shortage),
+        Ok(Err(error)) => return Err(other(FaultKind::of_connect(&error))),
+        Err(_) => return Err(other(FaultKind::ConnectTimeout)),
+    };
+    let Some(Secured { tls, name, h2 }) = tls else { return Ok((Conn::new(io), addr)) };
     // Boxed: it is large, and only connections with TLS need it.
     let mut shaking = Box::pin(rt::tls::connect(io, worker.tls_sessions.config(tls, *h2), name.clone()));
     match waiter.until(deadline, |cx| shaking.as_mut().poll(cx)).await {
-        Ok(Ok(io)) => Ok(Conn::new(io)),
+        Ok(Ok(io)) => Ok((Conn::new(io), addr)),
         Ok(Err(HandshakeError::Tls(error))) => Err(other(FaultKind::TlsFailed(reason(&error)))),
         Ok(Err(HandshakeError::Transport | HandshakeError::NoCertificate)) => {
             Err(other(FaultKind::TlsFailed("the upstream closed the connection during the TLS handshake")))
         }
         Err(_) => Err(other(FaultKind::ConnectTimeout)),
+    }
+}
+
+/// Connects to the first address, and to the second as well if that takes longer than `delay` or fails. The
+/// first connection wins; the other attempt ends with it.
+async fn race(first: SocketAddr, second: SocketAddr, delay: Duration) -> io::Result<(Io, SocketAddr)> {
+    let mut one = pin!(rt::connect(first));
+    let failed = match rt::either(one.as_mut(), pin!(rt::sleep(delay))).await {
+        Ok(Ok(io)) => return Ok((io, first)),
+        // Without a descriptor there is none for another attempt either.
+        Ok(Err(error)) if is_shortage(&error) => return Err(error),
+        Ok(Err(error)) => error,
+        Err(()) => {
+            let mut two = pin!(rt::connect(second));
+            match rt::either(one.as_mut(), two.as_mut()).await {
+                Ok(Ok(io)) => return Ok((io, first)),
+                Ok(Err(error)) => return two.await.map(|io| (io, second)).map_err(|_| error),
+                Err(Ok(io)) => return Ok((io, second)),
+                Err(Err(_)) => return one.await.map(|io| (io, first)),
+            }
+        }
+    };
+    rt::connect(second).await.map(|io| (io, second)).map_err(|_| failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    fn listener() -> (TcpListener, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        (listener, addr)
+    }
+
+    /// A listener whose queue is full, so that nobody else gets an answer, and who fills it.
+    fn silent() -> (socket2::Socket, SocketAddr, Vec<socket2::Socket>) {
+        use socket2::{Domain, Socket, Type};
+        let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        listener.listen(0).unwrap();
+        let addr = listener.local_addr().unwrap().as_socket().unwrap();
+        let fill = |_| {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            socket.set_nonblocking(true).unwrap();
+            let _ = socket.connect(&addr.into());
+            socket
+        };
+        let filling = (0..8).map(fill).collect();
+        (listener, addr, filling)
+    }
+
+    fn raced(first: SocketAddr, second: SocketAddr, delay: Duration) -> io::Result<SocketAddr> {
+        let race = async move { race(first, second, delay).await.map(|(_, addr)| addr) };
+        rt::run(race).unwrap()
+    }
+
+    #[test]
+    fn the_first_address_is_used_alone_while_it_answers() {
+        let ((_first, one), (second, two)) = (listener(), listener());
+        assert_eq!(raced(one, two, LONG).unwrap(), one);
+        second.set_nonblocking(true).unwrap();
+        assert_eq!(second.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn an_address_that_refuses_is_not_waited_for() {
+        let ((gone, refused), (_second, two)) = (listener(), listener());
+        drop(gone);
+        assert_eq!(raced(refused, two, LONG).unwrap(), two);
+        assert_eq!(raced(refused, refused, LONG).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn an_address_that_is_silent_is_passed_over_after_the_delay() {
+        let (_silent, hangs, _filling) = silent();
+        let (second, two) = listener();
+        assert_eq!(raced(hangs, two, Duration::from_millis(10)).unwrap(), two);
+        // The winner is the only one that is left open.
+        let (mut accepted, _): (TcpStream, _) = second.accept().unwrap();
+        assert_eq!(io::Read::read(&mut accepted, &mut [0]).unwrap(), 0);
+        let (gone, refused) = listener();
+        drop(gone);
+        let late = async move { rt::either(Box::pin(race(hangs, refused, Duration::ZERO)), Box::pin(rt::sleep(Duration::from_millis(50)))).await.is_err() };
+        assert!(rt::run(late).unwrap(), "the first is still waited for when the second has failed");
     }
 }

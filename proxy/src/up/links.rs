@@ -5,7 +5,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -37,7 +36,7 @@ pub(crate) struct Links {
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     pub(crate) peer: Peer,
-    pub(crate) addr: SocketAddr,
+    pub(crate) place: super::connect::Place,
     pub(crate) secured: Option<Secured>,
     pub(crate) connect_timeout: Duration,
     pub(crate) send_timeout: Duration,
@@ -297,8 +296,8 @@ async fn drive(driven: Driven, target: Target) {
     let Driven { worker, link, .. } = &driven;
     let waiter = worker.clock.waiter();
     let conn =
-        match connect(worker, &waiter, target.addr, target.secured.as_ref(), target.connect_timeout).await {
-            Ok(conn) => conn,
+        match connect(worker, &waiter, target.place, target.secured.as_ref(), target.connect_timeout).await {
+            Ok((conn, _)) => conn,
             Err(fault) => return link.set(State::Over(fault)),
         };
     let line = Line::to_server(worker, conn.io);

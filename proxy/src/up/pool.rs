@@ -62,6 +62,11 @@ impl Peer {
         Peer { protocol: Protocol::Http2, ..self }
     }
 
+    /// The same at another address.
+    pub(crate) fn at(self, addr: SocketAddr) -> Peer {
+        Peer { addr, ..self }
+    }
+
     /// HTTP/1 without TLS.
     #[inline]
     pub(crate) fn plain(addr: SocketAddr) -> Peer {
@@ -151,6 +156,16 @@ impl Pools {
             }
         }
         None
+    }
+
+    /// Idle connections to this server.
+    pub(crate) fn count(&self, peer: Peer) -> usize {
+        self.by_peer.borrow().get(&peer).map_or(0, |server| server.idle.len())
+    }
+
+    /// How many more may be kept without another one giving way.
+    pub(crate) fn room(&self) -> usize {
+        self.max.saturating_sub(self.len.get())
     }
 
     /// Keeps a connection whose response was read to its end.

@@ -20,6 +20,8 @@ use super::tests;
 use crate::accept::accept;
 use crate::clock::TICK;
 use crate::settings::Settings;
+use crate::stream;
+use crate::up::warm;
 use crate::workers::{Stage, Watch};
 use crate::{down, rt, stream};
 
@@ -157,6 +159,9 @@ async fn tick(worker: Rc<Worker>) {
         }
         if ticks.is_multiple_of(20) {
             worker.pools.sweep(worker.clock.coarse_ms());
+            if worker.stage.get() == Stage::Run {
+                warm::look(&worker);
+            }
             worker.tell();
         }
         if ticks.is_multiple_of(200) {

@@ -132,10 +132,24 @@ impl Compiler {
             Some(before) if **before == upstream => before.clone(),
             _ => {
                 self.watch(key, &mut upstream, before);
+                self.keep_warm(upstream.slot, upstream.min_idle > 0);
                 let upstream = Arc::new(upstream);
                 self.table.insert(upstream.slot, upstream.clone());
                 upstream
             }
+        }
+    }
+
+    fn keep_warm(&mut self, slot: u32, warm: bool) {
+        match self.warm.binary_search(&slot) {
+            Ok(at) if !warm => {
+                self.warm = self.warm.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, slot)| *slot).collect();
+            }
+            Err(at) if warm => {
+                let (before, after) = self.warm.split_at(at);
+                self.warm = before.iter().chain([&slot]).chain(after).copied().collect();
+            }
+            _ => {}
         }
     }
 
@@ -176,6 +190,7 @@ impl Compiler {
         let slot = if named { self.upstream_slots.known(key) } else { self.upstream_slots.release(key) };
         if let Some(slot) = slot {
             self.table.remove(slot);
+            self.keep_warm(slot, false);
             if self.checked.remove(&slot).is_some() {
                 self.watched = None;
             }

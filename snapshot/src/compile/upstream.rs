@@ -53,6 +53,8 @@ pub(super) fn upstream(
     }
     let (endpoints, of): (Vec<Endpoint>, Vec<usize>) = endpoints.into_iter().unzip();
     let mut upstream = Upstream::new(id, 0, endpoints, policy(from)?);
+    upstream.seconds = seconds(&upstream.endpoints, &of);
+    upstream.min_idle = from.keepalive_pool.map_or(0, |pool| pool.min_idle as usize);
     upstream.subset =
         own.and_then(|own| own.subset.as_ref()).map(|subset| Box::new(self::subset(subset, &nodes, &of)));
     if let Some(sticky) = own.and_then(|own| own.sticky.as_ref()) {
@@ -183,6 +185,23 @@ fn label(node: &model::Node, key: &str) -> Option<String> {
         serde_json::Value::String(text) => text.clone(),
         other => other.to_string(),
     })
+}
+
+/// For each server an address of the other family that its node has: as many nodes have many addresses, they are
+/// paired in turn.
+fn seconds(endpoints: &[Endpoint], of: &[usize]) -> Box<[Option<SocketAddr>]> {
+    let mut families: BTreeMap<(usize, bool), Vec<SocketAddr>> = BTreeMap::new();
+    for (endpoint, at) in endpoints.iter().zip(of) {
+        families.entry((*at, endpoint.addr.is_ipv4())).or_default().push(endpoint.addr);
+    }
+    let second = |(endpoint, at): (&Endpoint, &usize)| {
+        let own = families.get(&(*at, endpoint.addr.is_ipv4()))?;
+        let others = families.get(&(*at, !endpoint.addr.is_ipv4()))?;
+        let place = own.iter().position(|addr| *addr == endpoint.addr)?;
+        others.get(place % others.len()).copied()
+    };
+    let seconds: Box<[_]> = endpoints.iter().zip(of).map(second).collect();
+    if seconds.iter().all(Option::is_none) { Box::default() } else { seconds }
 }
 
 fn subset(from: &written::Subset, nodes: &[model::Node], of: &[usize]) -> Subset {
@@ -316,6 +335,37 @@ mod tests {
             endpoints_of(json!({"nodes": {"[::1]:80": 7, "127.0.0.1:80": 0}})),
             ["[::1]:80 [::1] 7/0", "127.0.0.1:80 127.0.0.1 0/0"]
         );
+    }
+
+    #[test]
+    fn addresses_of_two_families_stand_in_for_each_other() {
+        let addr = |text: &str| text.parse().unwrap();
+        let names = FixedNames(
+            [
+                ("both.test".to_owned(), vec![addr("10.0.0.1"), addr("10.0.0.2"), addr("::1")]),
+                ("one.test".to_owned(), vec![addr("10.0.0.3")]),
+            ]
+            .into(),
+        );
+        let made = |nodes: Value| {
+            let from = model::Upstream::parse(&json!({"nodes": nodes})).unwrap();
+            let upstream = upstream("1", &from, &names, &Settings::default()).unwrap();
+            let second = |index| upstream.second(index).map(|addr| addr.to_string());
+            (0..upstream.endpoints.len())
+                .map(|index| (upstream.endpoints[index].addr.to_string(), second(index)))
+                .collect::<Vec<_>>()
+        };
+        let pair = |addr: &str, second: Option<&str>| (addr.to_owned(), second.map(str::to_owned));
+        assert_eq!(
+            made(json!({"both.test:81": 1, "one.test:81": 1})),
+            [
+                pair("10.0.0.1:81", Some("[::1]:81")),
+                pair("10.0.0.2:81", Some("[::1]:81")),
+                pair("[::1]:81", Some("10.0.0.1:81")),
+                pair("10.0.0.3:81", None),
+            ]
+        );
+        assert_eq!(made(json!({"one.test:81": 1})), [pair("10.0.0.3:81", None)]);
     }
 
     #[test]
