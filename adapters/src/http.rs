@@ -338,4 +338,42 @@ mod tests {
             assert!(Server::parse(wrong, tls).is_err(), "{wrong}");
         }
     }
+
+    #[tokio::test]
+    async fn servers_are_verified_by_the_authorities_that_are_named() {
+        use tokio_rustls::TlsAcceptor;
+        use tokio_rustls::rustls::ServerConfig;
+        use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+        let certs = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/certs/");
+        let path = |name: &str| format!("{certs}{name}");
+        let trust = crate::testing::trust();
+        let chain: Vec<_> =
+            CertificateDer::pem_file_iter(path("server-ec.crt")).unwrap().map(Result::unwrap).collect();
+        let key = PrivateKeyDer::from_pem_file(path("server-ec.key")).unwrap();
+        let builder = ServerConfig::builder_with_provider(trust.verifying.crypto_provider().clone());
+        let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+        let acceptor = TlsAcceptor::from(Arc::new(builder.with_single_cert(chain, key).unwrap()));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            use tokio::io::{AsyncReadExt, AsyncWriteExt};
+            while let Ok((stream, _)) = listener.accept().await {
+                let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+                let _ = stream.read(&mut [0; 4096]).await;
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}").await;
+                let _ = stream.shutdown().await;
+            }
+        });
+        let ask = async |ca: Option<&str>, verify: bool, name: &'static str| {
+            let settings = TlsSettings { ssl_verify: verify, ssl_trusted_certificate: ca.map(path) };
+            let tls = trust.of(&settings).unwrap();
+            let mut server = Server::parse(&format!("https://{addr}"), &tls).unwrap();
+            server.tls = server.tls.map(|(config, _)| (config, ServerName::try_from(name).unwrap()));
+            server.ask(Method::GET, "/", &[], Timeouts::default(), Duration::ZERO).await
+        };
+        assert_eq!(ask(Some("ca.crt"), true, "server.test").await.unwrap().body, "{}");
+        assert!(ask(Some("ca.crt"), true, "other.example").await.unwrap_err().contains("not valid for name"));
+        assert!(ask(Some("other-ca.crt"), true, "server.test").await.unwrap_err().contains("UnknownIssuer"));
+        assert!(ask(None, true, "server.test").await.is_err());
+    }
 }

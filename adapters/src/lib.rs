@@ -12,6 +12,7 @@ mod dns;
 pub mod etcd;
 mod eureka;
 mod http;
+mod kubernetes;
 mod nacos;
 pub mod ocsp;
 pub mod secrets;
@@ -29,7 +30,11 @@ use serde_json::{Map, Value};
 ///
 /// # Errors
 /// Settings that do not fit, with the place.
-pub fn registries(discovery: &Map<String, Value>, trust: &Trust) -> Result<Vec<Arc<dyn Discovery>>, String> {
+pub fn registries(
+    discovery: &Map<String, Value>,
+    trust: &Trust,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Vec<Arc<dyn Discovery>>, String> {
     let mut all: Vec<Arc<dyn Discovery>> = Vec::new();
     for (kind, config) in discovery {
         let made: Result<Arc<dyn Discovery>, String> = match kind.as_str() {
@@ -37,12 +42,13 @@ pub fn registries(discovery: &Map<String, Value>, trust: &Trust) -> Result<Vec<A
             "consul_kv" => consul_kv::ConsulKv::new(config, trust).map(|it| Arc::new(it) as _),
             "dns" => dns::Dns::new(config).map(|it| Arc::new(it) as _),
             "eureka" => eureka::Eureka::new(config, trust).map(|it| Arc::new(it) as _),
+            "kubernetes" => kubernetes::Kubernetes::new(config, trust, env).map(|it| Arc::new(it) as _),
             "nacos" => nacos::Nacos::new(config, trust).map(|it| Arc::new(it) as _),
             _ => Err("this version does not have that registry".to_owned()),
         };
         match made {
             Ok(made) => all.push(made),
-            Err(why) if matches!(kind.as_str(), "kubernetes" | "tars") => {
+            Err(why) if kind.as_str() == "tars" => {
                 tracing::warn!("`discovery.{kind}` has no effect: {why}");
             }
             Err(why) => return Err(format!("discovery.{kind} in config.yaml: {why}")),

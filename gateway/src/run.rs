@@ -164,7 +164,8 @@ async fn serve(
             listens.push(format!("{what} {scheme}://{address}{path}"));
         }
     }
-    let registries = adapters::registries(&boot.discovery, &trust).map_err(|why| anyhow::anyhow!(why))?;
+    let registries =
+        adapters::registries(&boot.discovery, &trust, &files::env).map_err(|why| anyhow::anyhow!(why))?;
     let secrets = wiring::secrets(&boot, trust.clone());
     let resolver = Resolver::new(&boot.resolver).with_registries(registries).with_secrets(secrets);
     let (pipeline, mut handle) = Pipeline::new(&*store, compiler, publisher, resolver);

@@ -104,7 +104,10 @@ pub const DISCOVERY: &Gap = &Gap {
     why: "that registry is not asked yet",
     hint: "list the servers as `nodes`, or use a DNS name of the registry",
     effect: Effect::Refused,
-    asked_by: &[Ask::UpstreamOther("discovery_type", &["dns", "consul", "consul_kv", "eureka", "nacos"])],
+    asked_by: &[Ask::UpstreamOther(
+        "discovery_type",
+        &["dns", "consul", "consul_kv", "eureka", "kubernetes", "nacos"],
+    )],
 };
 
 pub const DASHBOARD: &Gap =
@@ -340,7 +343,7 @@ pub fn samples() -> Vec<(Effect, Kind, &'static str, Value)> {
                     }
                 }
                 Ask::UpstreamOther(name, _) => {
-                    let others = in_upstreams(name, json!("kubernetes"));
+                    let others = in_upstreams(name, json!("tars"));
                     others.into_iter().for_each(|(kind, v)| add(gap.effect, kind, v));
                 }
                 Ask::PluginFlag(plugin, field) => {

@@ -219,7 +219,14 @@ mod tests {
         assert_eq!(io::Read::read(&mut accepted, &mut [0]).unwrap(), 0);
         let (gone, refused) = listener();
         drop(gone);
-        let late = async move { rt::either(Box::pin(race(hangs, refused, Duration::ZERO)), Box::pin(rt::sleep(Duration::from_millis(50)))).await.is_err() };
+        let late = async move {
+            rt::either(
+                Box::pin(race(hangs, refused, Duration::ZERO)),
+                Box::pin(rt::sleep(Duration::from_millis(50))),
+            )
+            .await
+            .is_err()
+        };
         assert!(rt::run(late).unwrap(), "the first is still waited for when the second has failed");
     }
 }

@@ -143,7 +143,13 @@ impl Compiler {
     fn keep_warm(&mut self, slot: u32, warm: bool) {
         match self.warm.binary_search(&slot) {
             Ok(at) if !warm => {
-                self.warm = self.warm.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, slot)| *slot).collect();
+                self.warm = self
+                    .warm
+                    .iter()
+                    .enumerate()
+                    .filter(|(other, _)| *other != at)
+                    .map(|(_, slot)| *slot)
+                    .collect();
             }
             Err(at) if warm => {
                 let (before, after) = self.warm.split_at(at);
