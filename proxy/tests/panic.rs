@@ -46,6 +46,7 @@ fn a_panic_stays_with_its_request() {
         streams: Arc::default(),
         router: Router::new(Mode::HostUri, Options::default()),
         upstreams: Default::default(),
+        warm: std::sync::Arc::default(),
         consumers: Arc::default(),
         certificates: Default::default(),
         global: Some(Arc::new(Chain::of(

@@ -168,6 +168,7 @@ mod tests {
             revision,
             router: Router::new(Mode::HostUri, Options::default()),
             upstreams: Default::default(),
+            warm: std::sync::Arc::default(),
             consumers: Arc::default(),
             certificates: Default::default(),
             global: None,

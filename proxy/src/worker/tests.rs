@@ -34,6 +34,7 @@ pub(crate) fn empty() -> Snapshot {
         revision: 1,
         router: Router::new(Mode::HostUri, Options::default()),
         upstreams: Default::default(),
+        warm: std::sync::Arc::default(),
         consumers: Arc::default(),
         certificates: Default::default(),
         global: None,
