@@ -20,7 +20,6 @@ use super::tests;
 use crate::accept::accept;
 use crate::clock::TICK;
 use crate::settings::Settings;
-use crate::stream;
 use crate::up::warm;
 use crate::workers::{Stage, Watch};
 use crate::{down, rt, stream};
