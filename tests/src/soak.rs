@@ -21,6 +21,7 @@ mod sick;
 mod site;
 mod start;
 mod steady;
+mod unread;
 
 use crate::suite;
 use anyhow::Result;
@@ -42,6 +43,7 @@ pub static GOALS: [Goal; 13] = [
     Goal { name: "idle", about: "idle connections are cheap and live", run: idle::run },
     Goal { name: "clients", about: "slow clients, and clients that leave", run: clients::run },
     Goal { name: "bulk", about: "large bodies take no memory", run: bulk::run },
+    Goal { name: "unread", about: "who reads nothing takes no memory", run: unread::run },
     Goal { name: "overload", about: "too much is refused, the rest served", run: overload::run },
     Goal { name: "steady", about: "steady traffic fails nothing and grows nothing", run: steady::run },
 ];

@@ -145,6 +145,10 @@ impl Site {
         self.client.call(&self.proxy, &call)
     }
 
+    pub fn metrics_port(&self) -> u16 {
+        self.gateway.listen.metrics
+    }
+
     /// Resident memory, in KiB.
     pub fn rss_kib(&self) -> Result<u64> {
         let path = format!("/proc/{}/status", self.pid);
