@@ -1,9 +1,11 @@
 //! The metrics listener (`127.0.0.1:9091/apisix/prometheus/metrics`).
 //!
-//! It prints what it is given and knows nothing of metrics. Printing happens on
+//! It serves what it is given; [`text`] writes it. Writing happens on
 //! a thread of its own, one page at a time, so that neither the workers nor
 //! the control plane wait for a scraper. Scrapers that come together share a page, and
 //! there are never more than [`MAX_PAGES`] in memory, however many do not read theirs.
+
+pub mod text;
 
 use std::convert::Infallible;
 use std::pin::Pin;

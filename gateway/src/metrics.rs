@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use adapters::etcd::Etcd;
+use admin::metrics::text::{self, Facts, Health, Zone};
 use control::Handle;
 use control::store::Store;
 use model::key::DEFAULT_PREFIX;
 use sdk::build::Services;
 use sdk::counters::Table;
-use sdk::meters::{Facts, Health, Meters, Zone};
+use sdk::meters::Meters;
 use sdk::sink::Sink;
 
 /// How often new series are taken in and idle ones looked for.
@@ -69,7 +70,7 @@ pub fn printer(
             unseen_plugins: &report.unseen_plugins,
             secrets: report.secrets,
         };
-        services.meters.render(&facts)
+        text::page(&services.meters, &facts)
     })
 }
 

@@ -14,7 +14,7 @@
     reason = "taken when a series or a shard is made and by a scrape; a request bumps atomics"
 )]
 
-mod render;
+mod reading;
 mod series;
 mod settings;
 
@@ -26,14 +26,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bytes::Bytes;
 use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashTable};
 
-pub use render::{Facts, Health, Zone};
+pub use reading::{Histogram, Reading};
+pub use series::Kind;
 pub use settings::Settings;
 
-use series::{Count, Families, Inserted, Kind, Latency, Registered, Traffic, add};
+use series::{Count, Families, Inserted, Latency, Registered, Traffic, add};
 
 /// The route label of the series that label sets beyond the bound share.
 pub const OVERFLOW: &str = "__overflow__";
@@ -95,32 +95,53 @@ struct Labelled {
     bandwidth: Arc<Traffic>,
 }
 
-/// What a worker counts of itself.
-#[derive(Debug, Default)]
-struct WorkerCounts {
-    accepted: AtomicU64,
-    closed: AtomicU64,
-    waiting: AtomicU64,
-    began: AtomicU64,
-    ended: AtomicU64,
-    refused: AtomicU64,
-    faults: AtomicU64,
-    retries: AtomicU64,
-    panics: AtomicU64,
-    fetches_dropped: AtomicU64,
-    fetches: AtomicU64,
-    idle_clients_closed: AtomicU64,
-    idle_upstreams_closed: AtomicU64,
-    shortages: AtomicU64,
-    datagrams_dropped: AtomicU64,
-    handshakes: AtomicU64,
-    handshakes_resumed: AtomicU64,
-    handshakes_failed: AtomicU64,
-    metric_errors: AtomicU64,
-    /// Written by the scraping side: series it retired of this shard.
-    retired: AtomicU64,
-    /// Written by the scraping side: lines of output of the series it took in from this shard.
-    taken: AtomicUsize,
+macro_rules! counts {
+    ($($name:ident,)*) => {
+        /// What a worker counts of itself.
+        #[derive(Debug, Default)]
+        struct WorkerCounts {
+            $($name: AtomicU64,)*
+            /// Written by the scraping side: series it retired of this shard.
+            retired: AtomicU64,
+            /// Written by the scraping side: lines of output of the series it took in from this shard.
+            taken: AtomicUsize,
+        }
+
+        /// What all workers counted of themselves, together. The words of a worker are read one after the
+        /// other while it goes on, so that what follows from two of them may be off for a moment.
+        #[derive(Debug, Clone, Copy, Default)]
+        pub struct Totals {
+            $(pub $name: u64,)*
+        }
+
+        impl Totals {
+            fn add(&mut self, worker: &WorkerCounts) {
+                $(self.$name = self.$name.wrapping_add(worker.$name.load(Relaxed));)*
+            }
+        }
+    };
+}
+
+counts! {
+    accepted,
+    closed,
+    waiting,
+    began,
+    ended,
+    refused,
+    faults,
+    retries,
+    panics,
+    fetches_dropped,
+    fetches,
+    idle_clients_closed,
+    idle_upstreams_closed,
+    shortages,
+    datagrams_dropped,
+    handshakes,
+    handshakes_resumed,
+    handshakes_failed,
+    metric_errors,
 }
 
 /// The label texts of a request, `name="value",…`, without `type`.
@@ -168,11 +189,11 @@ impl Meters {
         shard
     }
 
-    /// All metrics in the Prometheus text format, in pieces of some 64 KiB.
-    pub fn render(&self, facts: &Facts<'_>) -> Vec<Bytes> {
+    /// Shows what is counted now.
+    pub fn read<R>(&self, now_ms: u64, look: impl FnOnce(&Reading<'_>) -> R) -> R {
         let mut collected = self.collected();
-        self.tend(&mut collected, facts.now_ms);
-        render::all(&self.settings, &collected, facts)
+        self.tend(&mut collected, now_ms);
+        look(&Reading { settings: &self.settings, collected: &collected })
     }
 
     /// Takes in new series and lets go of idle ones. For now and then, so that the bound
@@ -183,7 +204,7 @@ impl Meters {
 
     /// Requests whose labels found no room.
     pub fn overflowed(&self) -> u64 {
-        self.collected().sum(|node| &node.metric_errors)
+        self.collected().totals().metric_errors
     }
 
     pub fn settings(&self) -> &Settings {
@@ -239,8 +260,10 @@ impl Collected {
         }
     }
 
-    fn sum(&self, of: impl Fn(&WorkerCounts) -> &AtomicU64) -> u64 {
-        self.shards.iter().map(|(node, _)| of(node).load(Relaxed)).fold(0, u64::wrapping_add)
+    fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        self.shards.iter().for_each(|(worker, _)| totals.add(worker));
+        totals
     }
 }
 
@@ -374,7 +397,7 @@ impl Shard {
     pub fn stream(&self, labels: &StreamLabels<'_>) {
         let StreamLabels { route, status, listener, node } = *labels;
         let node = node.map(|node| node.to_string()).unwrap_or_default();
-        let connections = format!("route=\"{}\"", render::escaped(route));
+        let connections = format!("route=\"{}\"", escaped(route));
         let ended = format!("code=\"{status}\",listen_addr=\"{listener}\",node=\"{node}\"");
         self.sweep();
         let room = self.has_room();
@@ -534,6 +557,14 @@ impl Labelled {
         let upstream = sample.upstream_us.inspect(|&us| self.latency.observe(Kind::Upstream, bounds, us));
         self.latency.observe(Kind::Own, bounds, total.saturating_sub(upstream.unwrap_or(0)));
     }
+}
+
+/// A label's value with `\`, `"` and line feeds escaped.
+pub fn escaped(value: &str) -> std::borrow::Cow<'_, str> {
+    if !value.contains(['\\', '"', '\n']) {
+        return value.into();
+    }
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n").into()
 }
 
 #[cfg(test)]

@@ -103,7 +103,7 @@ series!(Latency, |series| {
 /// Which part of a request's time a histogram holds.
 #[derive(Debug, Clone, Copy)]
 #[repr(usize)]
-pub(super) enum Kind {
+pub enum Kind {
     /// The gateway's own.
     Own,
     Request,

@@ -20,58 +20,19 @@ fn scrape(meters: &Meters) -> String {
     scrape_at(meters, 1)
 }
 
+/// What is counted, a line each.
 fn scrape_at(meters: &Meters, now_ms: u64) -> String {
-    let facts = Facts { hostname: "h\"1", version: "0.1.0", now_ms, ..Facts::default() };
-    String::from_utf8(meters.render(&facts).concat()).unwrap()
+    meters.read(now_ms, |reading| {
+        let mut text: String =
+            reading.status().map(|(labels, requests)| format!("status{{{labels}}} {requests}\n")).collect();
+        text += &format!("errors {}\n", reading.totals().metric_errors);
+        text += &format!("lines {}\nevicted {}\n", reading.lines(), reading.evicted());
+        text
+    })
 }
 
 fn value(text: &str, name: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
-}
-
-#[test]
-fn shards_are_summed_and_printed_as_apisix_prints_them() {
-    let meters = Meters::default();
-    let (one, two) = (meters.shard(0), meters.shard(1));
-    count(&one, "1", Sample { total_us: 1_500, upstream_us: Some(1_000), received: 100, sent: 200 });
-    count(&two, "1", Sample { total_us: 70_000_000, upstream_us: None, received: 1, sent: 2 });
-    count(&two, "", Sample::default());
-    one.connection_opened();
-    two.connection_opened();
-    two.connection_closed();
-    one.waiting(1);
-    one.request_began();
-    one.request_ended();
-    let text = scrape(&meters);
-    for (line, expected) in [
-        ("apisix_http_status{code=\"200\",route=\"1\"}", 2.0),
-        ("apisix_http_status{code=\"200\",route=\"\"}", 1.0),
-        ("apisix_bandwidth{type=\"ingress\",route=\"1\"}", 101.0),
-        ("apisix_bandwidth{type=\"egress\",route=\"1\"}", 202.0),
-        ("apisix_http_latency_bucket{type=\"request\",route=\"1\",le=\"1\"}", 0.0),
-        ("apisix_http_latency_bucket{type=\"request\",route=\"1\",le=\"2\"}", 1.0),
-        ("apisix_http_latency_bucket{type=\"request\",route=\"1\",le=\"60000\"}", 1.0),
-        ("apisix_http_latency_bucket{type=\"request\",route=\"1\",le=\"+Inf\"}", 2.0),
-        ("apisix_http_latency_bucket{type=\"upstream\",route=\"1\",le=\"1\"}", 1.0),
-        ("apisix_http_latency_count{type=\"upstream\",route=\"1\"}", 1.0),
-        ("apisix_http_latency_sum{type=\"request\",route=\"1\"}", 70_001.5),
-        ("apisix_http_latency_sum{type=\"apisix\",route=\"1\"}", 70_000.5),
-        ("apisix_http_requests_total", 1.0),
-        ("apisix_nginx_http_current_connections{state=\"accepted\"}", 2.0),
-        ("apisix_nginx_http_current_connections{state=\"active\"}", 1.0),
-        ("apisix_nginx_http_current_connections{state=\"waiting\"}", 1.0),
-        ("apisix_nginx_http_current_connections{state=\"reading\"}", 0.0),
-        ("apisix_nginx_metric_errors_total", 0.0),
-        ("apisix_node_info{hostname=\"h\\\"1\",version=\"0.1.0\"}", 1.0),
-        ("sluice_panics_total", 0.0),
-    ] {
-        assert_eq!(value(&text, line), Some(expected), "{line} in\n{text}");
-    }
-    // An upstream that was never asked has no histogram.
-    assert!(!text.contains("type=\"upstream\",route=\"\""));
-    // Each metric has one head, and its lines stand together.
-    let heads: Vec<_> = text.lines().filter(|line| line.starts_with("# TYPE apisix_")).collect();
-    assert!(heads.is_sorted() && heads.len() >= 6, "{heads:?}");
 }
 
 #[test]
@@ -82,9 +43,9 @@ fn what_is_beyond_the_bound_shares_a_series() {
         count(&shard, route, Sample::default());
     }
     let text = scrape(&meters);
-    assert_eq!(value(&text, "apisix_http_status{code=\"200\",route=\"2\"}"), Some(1.0));
-    assert_eq!(value(&text, "apisix_http_status{code=\"200\",route=\"__overflow__\"}"), Some(3.0));
-    assert_eq!(value(&text, "apisix_nginx_metric_errors_total"), Some(3.0));
+    assert_eq!(value(&text, "status{code=\"200\",route=\"2\"}"), Some(1.0));
+    assert_eq!(value(&text, "status{code=\"200\",route=\"__overflow__\"}"), Some(3.0));
+    assert_eq!(value(&text, "errors"), Some(3.0));
     assert!(!text.contains("route=\"3\""));
 }
 
@@ -102,20 +63,20 @@ fn the_bound_is_one_for_all_workers() {
         shards.iter().for_each(|shard| count(shard, &route.to_string(), Sample::default()));
     }
     let text = scrape(&meters);
-    assert_eq!(value(&text, "apisix_http_status{code=\"200\",route=\"7\"}"), Some(3.0));
-    assert_eq!(value(&text, "sluice_metric_series"), Some(8.0 * 57.0));
+    assert_eq!(value(&text, "status{code=\"200\",route=\"7\"}"), Some(3.0));
+    assert_eq!(value(&text, "lines"), Some(8.0 * 57.0));
     assert_eq!(meters.overflowed(), 0);
     // Different ones, that no worker knows of the others, do not go beyond it.
     for (worker, shard) in shards.iter().enumerate() {
         (0..2).for_each(|route| count(shard, &format!("{worker}-{route}"), Sample::default()));
     }
     let text = scrape(&meters);
-    assert_eq!(value(&text, "sluice_metric_series"), Some(10.0 * 57.0));
-    assert_eq!(value(&text, "sluice_metric_series_evicted_total"), Some(4.0 * 3.0));
+    assert_eq!(value(&text, "lines"), Some(10.0 * 57.0));
+    assert_eq!(value(&text, "evicted"), Some(4.0 * 3.0));
     // What found no room is counted together from then on.
     count(&shards[2], "2-0", Sample::default());
     let text = scrape(&meters);
-    assert_eq!(value(&text, "apisix_http_status{code=\"200\",route=\"__overflow__\"}"), Some(1.0));
+    assert_eq!(value(&text, "status{code=\"200\",route=\"__overflow__\"}"), Some(1.0));
     assert_eq!(meters.overflowed(), 1);
 }
 
@@ -144,7 +105,7 @@ fn idle_series_give_way_to_new_ones() {
     count(&shard, "a", Sample::default());
     let text = scrape_at(&meters, 61_001);
     assert!(seen(&text, "new"));
-    assert_eq!(value(&text, "apisix_http_status{code=\"200\",route=\"a\"}"), Some(1.0), "counted anew");
+    assert_eq!(value(&text, "status{code=\"200\",route=\"a\"}"), Some(1.0), "counted anew");
     assert_eq!(meters.overflowed(), 1);
     // The series of what found no room may go, too, and comes again.
     scrape_at(&meters, 10_000_000);
@@ -152,20 +113,8 @@ fn idle_series_give_way_to_new_ones() {
         count(&shard, &format!("r{round}"), Sample::default());
     }
     let text = scrape_at(&meters, 10_000_001);
-    let overflow = value(&text, "apisix_http_status{code=\"200\",route=\"__overflow__\"}");
+    let overflow = value(&text, "status{code=\"200\",route=\"__overflow__\"}");
     assert!(overflow.is_some_and(|requests| requests >= 30.0), "{overflow:?}");
-}
-
-#[test]
-fn a_page_comes_in_pieces_of_whole_lines() {
-    let meters = Meters::default();
-    let shard = meters.shard(0);
-    (0..100).for_each(|route| count(&shard, &format!("route-{route}"), Sample::default()));
-    let pieces = meters.render(&Facts::default());
-    assert!(pieces.len() > 3, "{}", pieces.len());
-    for piece in &pieces {
-        assert!(piece.ends_with(b"\n") && piece.len() < 68 << 10);
-    }
 }
 
 #[test]
@@ -192,9 +141,9 @@ fn series_go_with_their_routes_and_make_room() {
     count(&shard, "1", Sample::default());
     count(&shard, "2", Sample::default());
     let text = scrape(&meters);
-    assert_eq!(value(&text, "apisix_http_status{code=\"200\",route=\"1\"}"), Some(1.0));
-    assert_eq!(value(&text, "apisix_http_status{code=\"200\",route=\"2\"}"), Some(2.0));
-    assert_eq!(value(&text, "apisix_nginx_metric_errors_total"), Some(0.0));
+    assert_eq!(value(&text, "status{code=\"200\",route=\"1\"}"), Some(1.0));
+    assert_eq!(value(&text, "status{code=\"200\",route=\"2\"}"), Some(2.0));
+    assert_eq!(value(&text, "errors"), Some(0.0));
 }
 
 #[test]
@@ -202,7 +151,7 @@ fn idle_series_expire_where_the_settings_say_so() {
     let attr = serde_json::json!({"metrics": {"http_status": {"expire": 10}}});
     let meters = Meters::new(Settings::from_attr(Some(&attr)).unwrap());
     let shard = meters.shard(0);
-    let at = |now_ms| scrape_at(&meters, now_ms).contains("apisix_http_status{");
+    let at = |now_ms| scrape_at(&meters, now_ms).contains("status{");
     count(&shard, "1", Sample::default());
     assert!(at(1_000));
     count(&shard, "1", Sample::default());
@@ -229,35 +178,33 @@ fn scrapes_and_counts_go_on_side_by_side() {
         }
         let mut last = 0.0;
         for _ in 0..20 {
-            let now = value(&scrape(&meters), "apisix_http_status{code=\"200\",route=\"7\"}").unwrap_or(0.0);
+            let now = value(&scrape(&meters), "status{code=\"200\",route=\"7\"}").unwrap_or(0.0);
             assert!(now >= last, "a counter went back from {last} to {now}");
             last = now;
         }
     });
     let text = scrape(&meters);
     let sum: f64 = (0..50)
-        .map(|route| value(&text, &format!("apisix_http_status{{code=\"200\",route=\"{route}\"}}")).unwrap())
+        .map(|route| value(&text, &format!("status{{code=\"200\",route=\"{route}\"}}")).unwrap())
         .sum();
     assert_eq!(sum, 2.0 * HITS as f64);
 }
 
-/// `docs/operating.md` lists the metrics that APISIX does not have, with their kind and meaning.
 #[test]
-fn metrics_of_our_own_are_documented() {
-    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operating.md");
-    let page = std::fs::read_to_string(file).unwrap();
-    let text = scrape(&Meters::default());
-    let field = |line: &str, start: &str| {
-        let (name, rest) = line.strip_prefix(start)?.split_once(' ')?;
-        name.starts_with("sluice_").then(|| (name.to_owned(), rest.to_owned()))
-    };
-    let helps: Vec<_> = text.lines().filter_map(|line| field(line, "# HELP ")).collect();
-    let kinds: Vec<_> = text.lines().filter_map(|line| field(line, "# TYPE ")).collect();
-    assert!(!helps.is_empty());
-    let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| `sluice_")).collect();
-    for ((name, help), (_, kind)) in helps.iter().zip(&kinds) {
-        let row = format!("| `{name}` | {kind} | {help} |");
-        assert!(rows.contains(&row.as_str()), "docs/operating.md lacks the line\n{row}");
-    }
-    assert_eq!(rows.len(), helps.len(), "docs/operating.md has a metric that is not there");
+fn what_is_read_is_the_sum_of_all_workers() {
+    let meters = Meters::default();
+    let (one, two) = (meters.shard(0), meters.shard(1));
+    count(&one, "1", Sample { total_us: 1_500, upstream_us: Some(1_000), received: 100, sent: 200 });
+    count(&two, "1", Sample { total_us: 70_000_000, upstream_us: None, received: 1, sent: 2 });
+    one.connection_opened();
+    two.connection_opened();
+    meters.read(1, |reading| {
+        assert_eq!(reading.totals().accepted, 2);
+        assert_eq!(reading.bandwidth().collect::<Vec<_>>(), [("route=\"1\"", 101, 202)]);
+        let of = |kind| reading.latency(kind).next().unwrap().1;
+        assert_eq!((of(Kind::Request).sum_us, of(Kind::Own).sum_us), (70_001_500, 70_000_500));
+        let upstream = of(Kind::Upstream);
+        assert_eq!((upstream.counts[0], upstream.counts.iter().sum::<u64>()), (1, 1));
+        assert_eq!(upstream.counts.len(), reading.settings().buckets_ms.len() + 1);
+    });
 }

@@ -2,12 +2,9 @@
 //! metrics and label texts sorted.
 
 use std::io::Write;
-use std::sync::atomic::AtomicU64;
 
 use bytes::Bytes;
-
-use super::series::{Family, Kind, Latency};
-use super::{Collected, Settings, WorkerCounts};
+use sdk::meters::{Kind, Meters, Reading, Totals, escaped};
 
 /// What a scrape tells besides the workers' counts.
 #[derive(Debug, Clone, Copy, Default)]
@@ -30,7 +27,7 @@ pub struct Facts<'a> {
     /// Lines of the access log that could not be written.
     pub access_log_dropped: u64,
     /// Log entries that wait to become a batch, by APISIX's labels.
-    pub entries_gathered: &'a [crate::sink::Entries],
+    pub entries_gathered: &'a [sdk::sink::Entries],
     /// Log entries of plugins that could not be delivered, by plugin.
     pub entries_dropped: &'a [(&'static str, u64)],
     /// Bytes of log entries that wait.
@@ -62,12 +59,19 @@ pub struct Health<'a> {
 /// Bytes of a piece, beyond which the next one begins.
 const PIECE: usize = 64 << 10;
 
-/// All metrics, in pieces that hold whole lines.
-pub(super) fn all(settings: &Settings, collected: &Collected, facts: &Facts<'_>) -> Vec<Bytes> {
-    let mut page =
-        Page { prefix: &settings.prefix, out: Vec::with_capacity(PIECE + (4 << 10)), pieces: Vec::new() };
-    let families = &collected.families;
-    bandwidth(&mut page, collected);
+/// All metrics, in pieces of some 64 KiB that hold whole lines.
+pub fn page(meters: &Meters, facts: &Facts<'_>) -> Vec<Bytes> {
+    meters.read(facts.now_ms, |reading| all(reading, facts))
+}
+
+fn all(reading: &Reading<'_>, facts: &Facts<'_>) -> Vec<Bytes> {
+    let totals = reading.totals();
+    let mut page = Page {
+        prefix: &reading.settings().prefix,
+        out: Vec::with_capacity(PIECE + (4 << 10)),
+        pieces: Vec::new(),
+    };
+    bandwidth(&mut page, reading);
     page.gauges(
         "batch_process_entries",
         "batch process remaining entries",
@@ -91,23 +95,16 @@ pub(super) fn all(settings: &Settings, collected: &Collected, facts: &Facts<'_>)
         "Config server etcd reachable from APISIX, 0 is unreachable",
         facts.etcd_reachable.map(|reachable| (String::new(), u64::from(reachable))),
     );
-    latency(&mut page, settings, &families.latency);
-    let began = collected.sum(|node| &node.began);
+    latency(&mut page, reading);
     page.gauges(
         "http_requests_total",
         "The total number of client requests since APISIX started",
-        [(String::new(), began)],
+        [(String::new(), totals.began)],
     );
-    if !families.status.groups.is_empty() {
-        page.head("http_status", "counter", "HTTP status codes per service in APISIX");
-        for (text, group) in &families.status.groups {
-            let requests = group.parts.iter().map(|(_, part)| part.requests()).sum();
-            page.line("http_status", "", text, requests);
-        }
-    }
-    connections(&mut page, collected, began);
+    page.counters("http_status", "HTTP status codes per service in APISIX", reading.status());
+    connections(&mut page, &totals);
     page.head("nginx_metric_errors_total", "counter", "Number of nginx-lua-prometheus errors");
-    page.line("nginx_metric_errors_total", "", "", collected.sum(|node| &node.metric_errors));
+    page.line("nginx_metric_errors_total", "", "", totals.metric_errors);
     let node = format!("hostname=\"{}\",version=\"{}\"", escaped(facts.hostname), escaped(facts.version));
     page.gauges("node_info", "Info of APISIX node", [(node, 1)]);
     let zone = |zone: &Zone<'_>| format!("name=\"{}\"", escaped(zone.name));
@@ -121,23 +118,10 @@ pub(super) fn all(settings: &Settings, collected: &Collected, facts: &Facts<'_>)
         "The free space of each nginx shared DICT since APISIX start",
         facts.zones.iter().map(|it| (zone(it), it.free)),
     );
-    for (name, help, family) in [
-        (
-            "stream_connection_total",
-            "Total number of connections handled per stream route in APISIX",
-            &families.streams,
-        ),
-        ("stream_status", "Stream sessions per termination status in APISIX", &families.stream_status),
-    ] {
-        if family.groups.is_empty() {
-            continue;
-        }
-        page.head(name, "counter", help);
-        for (text, group) in &family.groups {
-            let streams = group.parts.iter().map(|(_, part)| part.requests()).sum();
-            page.line(name, "", text, streams);
-        }
-    }
+    let help = "Total number of connections handled per stream route in APISIX";
+    page.counters("stream_connection_total", help, reading.streams());
+    let help = "Stream sessions per termination status in APISIX";
+    page.counters("stream_status", help, reading.stream_status());
     page.gauges(
         "upstream_status",
         "Upstream status from health check",
@@ -147,58 +131,65 @@ pub(super) fn all(settings: &Settings, collected: &Collected, facts: &Facts<'_>)
             (text, u64::from(it.healthy))
         }),
     );
-    own(&mut page, settings, collected, facts);
+    own(&mut page, reading, &totals, facts);
     page.pieces.push(page.out.into());
     page.pieces
 }
 
 /// Metrics APISIX does not have, under a name of their own.
-fn own(page: &mut Page<'_>, settings: &Settings, collected: &Collected, facts: &Facts<'_>) {
+fn own(page: &mut Page<'_>, reading: &Reading<'_>, totals: &Totals, facts: &Facts<'_>) {
     page.prefix = "sluice_";
     page.head("metric_series", "gauge", "Series with labels of requests, limited by max_series");
-    page.line("metric_series", "", "", collected.families.lines(settings) as u64);
+    page.line("metric_series", "", "", reading.lines() as u64);
     page.head(
         "metric_series_evicted_total",
         "counter",
         "Label sets evicted to make room for others, by metric",
     );
-    page.line("metric_series_evicted_total", "", "", collected.evicted);
-    type Of = fn(&WorkerCounts) -> &AtomicU64;
+    page.line("metric_series_evicted_total", "", "", reading.evicted());
     page.head("tls_handshakes_total", "counter", "TLS handshakes of clients, by what came of them");
-    let handshakes: [(&str, Of); 3] = [
-        ("failed", |node| &node.handshakes_failed),
-        ("full", |node| &node.handshakes),
-        ("resumed", |node| &node.handshakes_resumed),
+    let handshakes: [(&str, u64); 3] = [
+        ("failed", totals.handshakes_failed),
+        ("full", totals.handshakes),
+        ("resumed", totals.handshakes_resumed),
     ];
-    for (result, of) in handshakes {
-        page.line("tls_handshakes_total", "", &format!("result=\"{result}\""), collected.sum(of));
+    for (result, count) in handshakes {
+        page.line("tls_handshakes_total", "", &format!("result=\"{result}\""), count);
     }
-    let counters: [(&str, &str, Of); 9] = [
+    let counters: [(&str, &str, u64); 9] = [
         (
             "datagrams_dropped_total",
             "UDP datagrams dropped, as there were too many sessions or their server did not keep up",
-            |node| &node.datagrams_dropped,
+            totals.datagrams_dropped,
         ),
-        ("descriptor_shortages_total", "Times no file descriptor was left for a connection", |node| {
-            &node.shortages
-        }),
-        ("faults_total", "Exchanges that failed", |node| &node.faults),
-        ("fetches_dropped_total", "Requests of plugins dropped, as too many were in flight", |node| {
-            &node.fetches_dropped
-        }),
-        ("idle_clients_closed_total", "Idle client connections closed to make room", |node| {
-            &node.idle_clients_closed
-        }),
-        ("idle_upstreams_closed_total", "Idle upstream connections closed to make room", |node| {
-            &node.idle_upstreams_closed
-        }),
-        ("panics_total", "Panics caught in workers", |node| &node.panics),
-        ("requests_refused_total", "Requests refused as malformed or too large", |node| &node.refused),
-        ("upstream_retries_total", "Requests retried with an upstream", |node| &node.retries),
+        (
+            "descriptor_shortages_total",
+            "Times no file descriptor was left for a connection",
+            totals.shortages,
+        ),
+        ("faults_total", "Exchanges that failed", totals.faults),
+        (
+            "fetches_dropped_total",
+            "Requests of plugins dropped, as too many were in flight",
+            totals.fetches_dropped,
+        ),
+        (
+            "idle_clients_closed_total",
+            "Idle client connections closed to make room",
+            totals.idle_clients_closed,
+        ),
+        (
+            "idle_upstreams_closed_total",
+            "Idle upstream connections closed to make room",
+            totals.idle_upstreams_closed,
+        ),
+        ("panics_total", "Panics caught in workers", totals.panics),
+        ("requests_refused_total", "Requests refused as malformed or too large", totals.refused),
+        ("upstream_retries_total", "Requests retried with an upstream", totals.retries),
     ];
-    for (name, help, of) in counters {
+    for (name, help, count) in counters {
         page.head(name, "counter", help);
-        page.line(name, "", "", collected.sum(of));
+        page.line(name, "", "", count);
     }
     let counters = [
         ("cache_reads_late_total", "Cached answers not read from disk in time", facts.cache_reads_late),
@@ -218,7 +209,7 @@ fn own(page: &mut Page<'_>, settings: &Settings, collected: &Collected, facts: &
         page.line(name, "", "", value);
     }
     page.head("fetches", "gauge", "Requests of plugins in flight");
-    page.line("fetches", "", "", collected.sum(|node| &node.fetches));
+    page.line("fetches", "", "", totals.fetches);
     page.head(
         "log_entries_dropped_total",
         "counter",
@@ -249,38 +240,30 @@ fn own(page: &mut Page<'_>, settings: &Settings, collected: &Collected, facts: &
     }
 }
 
-fn bandwidth(page: &mut Page<'_>, collected: &Collected) {
-    let groups = &collected.families.bandwidth.groups;
-    if groups.is_empty() {
+fn bandwidth(page: &mut Page<'_>, reading: &Reading<'_>) {
+    let both: Vec<(&str, u64, u64)> = reading.bandwidth().collect();
+    if both.is_empty() {
         return;
     }
     page.head("bandwidth", "counter", "Total bandwidth in bytes consumed per service in APISIX");
-    for (text, group) in groups {
-        page.line(
-            "bandwidth",
-            "type=\"egress\"",
-            text,
-            group.parts.iter().map(|(_, part)| part.sent()).sum(),
-        );
+    for (text, _, sent) in &both {
+        page.line("bandwidth", "type=\"egress\"", text, *sent);
     }
-    for (text, group) in groups {
-        let received = group.parts.iter().map(|(_, part)| part.received()).sum();
-        page.line("bandwidth", "type=\"ingress\"", text, received);
+    for (text, received, _) in &both {
+        page.line("bandwidth", "type=\"ingress\"", text, *received);
     }
 }
 
-fn connections(page: &mut Page<'_>, collected: &Collected, began: u64) {
-    // The words of a shard are read one after another while its worker goes on,
-    // so a difference may come out below zero for a moment.
+fn connections(page: &mut Page<'_>, totals: &Totals) {
+    // What was read one after the other may differ by less than nothing for a moment.
     let difference = |a: u64, b: u64| (a.wrapping_sub(b) as i64).max(0) as u64;
-    let accepted = collected.sum(|node| &node.accepted);
-    let active = difference(accepted, collected.sum(|node| &node.closed));
-    let waiting = difference(collected.sum(|node| &node.waiting), 0).min(active);
-    let writing = difference(began, collected.sum(|node| &node.ended)).min(active - waiting);
+    let active = difference(totals.accepted, totals.closed);
+    let waiting = difference(totals.waiting, 0).min(active);
+    let writing = difference(totals.began, totals.ended).min(active - waiting);
     let states = [
-        ("accepted", accepted),
+        ("accepted", totals.accepted),
         ("active", active),
-        ("handled", accepted),
+        ("handled", totals.accepted),
         ("reading", active - waiting - writing),
         ("waiting", waiting),
         ("writing", writing),
@@ -292,8 +275,8 @@ fn connections(page: &mut Page<'_>, collected: &Collected, began: u64) {
     );
 }
 
-fn latency(page: &mut Page<'_>, settings: &Settings, family: &Family<Latency>) {
-    if family.groups.is_empty() {
+fn latency(page: &mut Page<'_>, reading: &Reading<'_>) {
+    if reading.latency(Kind::Request).next().is_none() {
         return;
     }
     let kinds = [
@@ -302,29 +285,23 @@ fn latency(page: &mut Page<'_>, settings: &Settings, family: &Family<Latency>) {
         ("type=\"upstream\"", Kind::Upstream),
     ];
     page.head("http_latency", "histogram", "HTTP request latency in milliseconds per service in APISIX");
-    let bounds: Vec<String> = settings.buckets_ms.iter().map(|bound| format!("le=\"{bound}\"")).collect();
+    let bounds: Vec<String> =
+        reading.settings().buckets_ms.iter().map(|bound| format!("le=\"{bound}\"")).collect();
     let mut totals = Vec::new();
     for (label, kind) in kinds {
-        for (text, group) in &family.groups {
-            let mut counts = vec![0; bounds.len() + 1];
-            let mut sum_us = 0;
-            for (_, part) in &group.parts {
-                part.add_to(kind, &mut counts, &mut sum_us);
-            }
+        for (text, histogram) in reading.latency(kind) {
             // Nothing is said of an upstream that was never asked.
-            let asked = counts.iter().any(|&count| count > 0);
+            if histogram.counts.iter().all(|&count| count == 0) {
+                continue;
+            }
             let mut total = 0;
-            for (count, bound) in counts.iter().zip(bounds.iter().map(String::as_str).chain(["le=\"+Inf\""]))
-            {
+            let bounds = bounds.iter().map(String::as_str).chain(["le=\"+Inf\""]);
+            for (count, bound) in histogram.counts.iter().zip(bounds) {
                 total += count;
-                if asked {
-                    page.start("http_latency_bucket", &[label, text, bound]);
-                    page.end(total);
-                }
+                page.start("http_latency_bucket", &[label, text, bound]);
+                page.end(total);
             }
-            if asked {
-                totals.push((label, text, total, sum_us));
-            }
+            totals.push((label, text, total, histogram.sum_us));
         }
     }
     for (label, text, total, _) in &totals {
@@ -362,6 +339,16 @@ impl Page<'_> {
         }
     }
 
+    /// A counter with its head, if it has values.
+    fn counters<'v>(&mut self, name: &str, help: &str, values: impl Iterator<Item = (&'v str, u64)>) {
+        for (index, (labels, value)) in values.enumerate() {
+            if index == 0 {
+                self.head(name, "counter", help);
+            }
+            self.line(name, "", labels, value);
+        }
+    }
+
     fn line(&mut self, name: &str, first: &str, labels: &str, value: u64) {
         self.start(name, &[first, labels]);
         self.end(value);
@@ -392,10 +379,5 @@ impl Page<'_> {
     }
 }
 
-/// A label's value with `\`, `"` and line feeds escaped.
-pub(super) fn escaped(value: &str) -> std::borrow::Cow<'_, str> {
-    if !value.contains(['\\', '"', '\n']) {
-        return value.into();
-    }
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n").into()
-}
+#[cfg(test)]
+mod tests;
