@@ -33,7 +33,24 @@ pub struct LogFormat {
 #[derive(Debug, Clone, PartialEq)]
 enum Part {
     Text(Box<[u8]>),
+    /// A text of so many bytes, as most between two variables are.
+    Short([u8; SHORT], usize),
     Var(Var),
+}
+
+const SHORT: usize = 4;
+
+impl Part {
+    fn text(text: &[u8]) -> Part {
+        let mut short = [0; SHORT];
+        match short.get_mut(..text.len()) {
+            Some(place) => {
+                place.copy_from_slice(text);
+                Part::Short(short, text.len())
+            }
+            None => Part::Text(text.into()),
+        }
+    }
 }
 
 impl LogFormat {
@@ -55,14 +72,15 @@ impl LogFormat {
                 .expected("`$name` or `${name}`; names are of letters, digits and `_`")
             })?;
             if !literal.is_empty() {
-                parts.push(Part::Text(std::mem::take(&mut literal).into()));
+                parts.push(Part::text(&literal));
+                literal.clear();
             }
             parts.push(Part::Var(Var::parse(name)));
             rest = &after[1 + len..];
         }
         literal.extend_from_slice(rest.as_bytes());
         literal.push(b'\n');
-        parts.push(Part::Text(literal.into()));
+        parts.push(Part::text(&literal));
         Ok(LogFormat { parts, escape })
     }
 
@@ -89,13 +107,22 @@ impl LogFormat {
         absent: &[u8],
         escape: impl Fn(&[u8], &mut Vec<u8>) + Copy,
     ) {
+        let refused = x.refused.is_some();
         for part in &self.parts {
             match part {
-                // Most texts are a space or two: a call that copies them would cost more than they do.
-                Part::Text(text) if text.len() <= 3 => text.iter().for_each(|&byte| out.push(byte)),
+                Part::Short(text, len) => {
+                    // All of it in one word is cheaper than a copy of just so many bytes.
+                    let end = out.len() + len;
+                    out.extend_from_slice(text);
+                    out.truncate(end);
+                }
                 Part::Text(text) => out.extend_from_slice(text),
                 Part::Var(var) => {
-                    if !var.write_logged(x, stamp, out, escape) {
+                    let there = match refused {
+                        false => var.write_logged(x, stamp, out, escape),
+                        true => var.write_refused(x, stamp, out, escape),
+                    };
+                    if !there {
                         out.extend_from_slice(absent);
                     }
                 }

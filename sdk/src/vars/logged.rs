@@ -27,8 +27,6 @@ impl Var {
             }
             // An address holds nothing to escape.
             Kind::Plain(Plain::RemoteAddr) => out.extend_from_slice(x.client.ip_text()),
-            Kind::Plain(plain) if x.refused.is_some() && plain.is_set_for_requests() => {}
-            _ if x.refused.is_some() && !self.is_of_connection() => return false,
             // To NGINX it is empty until something rewrites it (APISIX 3.18's `set $upstream_uri`).
             Kind::Plain(Plain::UpstreamUri) => {
                 if let Some(uri) = x.forward.uri {
@@ -38,6 +36,25 @@ impl Var {
             _ => return self.write_escaped(x, out, escape),
         }
         true
+    }
+
+    /// As [`Var::write_logged`], where there is no request, but bytes that were refused.
+    #[cold]
+    pub(crate) fn write_refused(
+        &self,
+        x: &Exchange<'_>,
+        stamp: &Stamp,
+        out: &mut Vec<u8>,
+        escape: impl Fn(&[u8], &mut Vec<u8>),
+    ) -> bool {
+        let at_any_time = [Plain::TimeLocal, Plain::TimeIso8601, Plain::Msec];
+        match self.kind {
+            Kind::Plain(plain) if plain.is_set_for_requests() => true,
+            Kind::Plain(plain) if at_any_time.contains(&plain) || self.is_of_connection() => {
+                self.write_logged(x, stamp, out, escape)
+            }
+            _ => false,
+        }
     }
 
     #[inline]
