@@ -349,7 +349,7 @@ fn push(text: &mut Vec<u8>, name: &str, value: &str) {
 #[cfg(test)]
 mod tests {
     use sdk::build::Owner;
-    use sdk::meters::Facts;
+    use sdk::meters::Kind;
     use sdk::testing::{FixedNames, Probe, respond};
 
     use super::*;
@@ -370,7 +370,28 @@ mod tests {
     }
 
     fn scrape(probe: &Probe) -> String {
-        String::from_utf8(probe.services.meters.render(&Facts::default()).concat()).unwrap()
+        probe.services.meters.read(1, |reading| {
+            let mut text = String::new();
+            for (labels, requests) in reading.status() {
+                text += &format!("apisix_http_status{{{labels}}} {requests}\n");
+            }
+            for (labels, received, sent) in reading.bandwidth() {
+                text += &format!("apisix_bandwidth{{type=\"ingress\",{labels}}} {received}\n");
+                text += &format!("apisix_bandwidth{{type=\"egress\",{labels}}} {sent}\n");
+            }
+            for (kind, name) in [(Kind::Own, "apisix"), (Kind::Request, "request"), (Kind::Upstream, "upstream")] {
+                for (labels, histogram) in reading.latency(kind) {
+                    let (labels, mut count) = (format!("type=\"{name}\",{labels}"), 0);
+                    for (bound, more) in reading.settings().buckets_ms.iter().zip(&histogram.counts) {
+                        count += more;
+                        text += &format!("apisix_http_latency_bucket{{{labels},le=\"{bound}\"}} {count}\n");
+                    }
+                    let sum = histogram.sum_us as f64 / 1000.0;
+                    text += &format!("apisix_http_latency_sum{{{labels}}} {sum}\n");
+                }
+            }
+            text
+        })
     }
 
     /// An exchange that got an answer of the upstream.
@@ -471,7 +492,7 @@ mod tests {
         assert!(text.contains("matched_uri=\"\",matched_host=\"\",service=\"\",consumer=\"\",node=\"\""), "{text}");
         assert!(text.contains(",response_source=\"upstream\",who=\"a\\\"b\",m=\"GET\"} 1"), "{text}");
         assert!(text.contains("apisix_bandwidth{type=\"ingress\",route=\"\","));
-        assert!(text.contains("apisix_http_latency_count{type=\"request\",route=\"1\","));
+        assert!(text.contains("apisix_http_latency_sum{type=\"request\",route=\"1\","));
     }
 
     #[test]
