@@ -22,12 +22,8 @@ impl Admin {
         if !self.store.writable() {
             return Ok(());
         }
-        // Others may have plugins that this program has not: only a list somebody wrote is theirs, too.
-        if self.store.is_shared() && self.config.plugins.is_none() {
-            return Ok(());
-        }
         let stored = self.store.plugins().await.map_err(|error| error.to_string())?;
-        let wanted = self.config.plugins.clone().unwrap_or_else(|| default_names(&self.about));
+        let wanted = wanted(&*self.store, self.config.plugins.clone(), &stored, &self.about);
         match stored {
             Some(stored) if stored != wanted => {
                 self.store.put_plugins(wanted).await.map(drop).map_err(|error| error.to_string())
@@ -107,9 +103,25 @@ pub(crate) async fn reload(
         program.use_plugins(listed);
         return Ok((answer::text(StatusCode::OK, "done"), store.revision().await?));
     }
-    let names = listed.unwrap_or_else(|| default_names(about));
+    let stored = store.plugins().await?;
+    let names = wanted(store, listed, &stored, about);
     let revision = store.put_plugins(names).await?;
     Ok((answer::text(StatusCode::OK, "done"), revision))
+}
+
+/// The list that is to be in the store: that of config.yaml, else what this program has. In a store that
+/// others use as well, what they have stays in it.
+fn wanted(
+    store: &dyn control::store::Store,
+    listed: Option<Vec<String>>,
+    stored: &Option<Vec<String>>,
+    about: &[About],
+) -> Vec<String> {
+    listed.unwrap_or_else(|| {
+        let others = stored.clone().filter(|_| store.is_shared()).unwrap_or_default();
+        let own = default_names(about).into_iter().filter(|name| !others.contains(name)).collect::<Vec<_>>();
+        others.into_iter().chain(own).collect()
+    })
 }
 
 /// The HTTP plugins in use where no list says otherwise.

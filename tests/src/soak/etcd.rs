@@ -60,7 +60,7 @@ struct Run {
     ctl: String,
     routes: Vec<Known>,
     probes: u64,
-    failed: u64,
+    failed: Vec<String>,
     /// Versions that nobody wrote, or older than one seen before.
     wrong: Vec<String>,
 }
@@ -78,7 +78,7 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
     let site = Site::start(trial.program, config, "")?;
     let ctl = format!("{} --command-timeout=1s", etcd.ctl()?);
     let routes = vec![Known::default(); ROUTES];
-    let mut run = Run { site, etcd, ctl, routes, probes: 0, failed: 0, wrong: Vec::new() };
+    let mut run = Run { site, etcd, ctl, routes, probes: 0, failed: Vec::new(), wrong: Vec::new() };
     let mut slowest = Duration::ZERO;
     for round in 0..count {
         // Each at least once, then by chance.
@@ -93,7 +93,13 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
     let acknowledged = routes.iter().filter(|route| route.acknowledged > 0).count();
     let first = wrong.first().cloned().unwrap_or_default();
     Ok(vec![
-        Row::new("R10", "failed requests", "0", format!("{failed} of {probes}"), failed == 0 && probes > 0),
+        Row::new(
+            "R10",
+            "failed requests",
+            "0",
+            format!("{} of {probes} {}", failed.len(), failed.first().cloned().unwrap_or_default()),
+            failed.is_empty() && probes > 0,
+        ),
         Row::new(
             "R10",
             "versions nobody wrote, or older than one seen",
@@ -204,8 +210,12 @@ impl Run {
             Ok(answer) if answer.message.status() == 200 => {
                 answer.message.first("x-version").and_then(|text| text.parse().ok())
             }
-            _ => {
-                self.failed += 1;
+            Ok(answer) => {
+                self.failed.push(format!("{}: {}", id(number), answer.message.line));
+                return None;
+            }
+            Err(error) => {
+                self.failed.push(format!("{}: {error:#}", id(number)));
                 return None;
             }
         };
