@@ -101,6 +101,18 @@ pub fn report(mut diagnostics: Vec<Diagnostic>, strict: bool) -> bool {
     errors == 0
 }
 
+/// Whether a file of resources is as it should be; what is not was told.
+///
+/// # Errors
+/// A plugin's schema that does not compile.
+pub fn resources(path: &Path, boot: &Boot) -> anyhow::Result<bool> {
+    let catalog = wiring::catalog(boot)?;
+    let diagnostics = match check_resources(path, boot, &catalog) {
+        Ok((_, diagnostics)) | Err(diagnostics) => diagnostics,
+    };
+    Ok(report(diagnostics, false))
+}
+
 /// Checks a declarative file as a start would take it: each resource, then all of them
 /// compiled together, then what they name of each other.
 fn check_resources(

@@ -58,6 +58,16 @@ pub enum Command {
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
+    /// Makes the running instance serve what a declarative file holds, and nothing else
+    Apply {
+        /// An apisix.yaml or apisix.json
+        file: PathBuf,
+        #[command(flatten)]
+        files: Files,
+        /// Only says what would change, and what is wrong with the file
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Moves resources into etcd and out of it
     Etcd {
         #[command(subcommand)]

@@ -194,7 +194,10 @@ fn import(files: &Files, from: &Path, replace: bool) -> anyhow::Result<bool> {
 }
 
 /// What a file or a folder with a store holds; `None` if it is wrong, which was told.
-fn source(found: &Found, from: &Path) -> anyhow::Result<Option<Held>> {
+///
+/// # Errors
+/// It cannot be read.
+pub fn source(found: &Found, from: &Path) -> anyhow::Result<Option<Held>> {
     if !from.is_file() {
         return export::of_folder(&found.boot, from).map(Some);
     }

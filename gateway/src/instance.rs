@@ -15,6 +15,7 @@ use crate::cli::Files;
 use crate::files::{self, Found};
 use crate::{check, say};
 
+pub mod apply;
 pub mod export;
 pub mod revisions;
 
@@ -143,13 +144,27 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 
 /// One request on a connection of its own; status and body.
 fn call(address: SocketAddr, method: &str, path: &str, key: Option<&str>) -> anyhow::Result<(u16, String)> {
+    send(address, method, path, key, &[], "")
+}
+
+/// The same with more headers and a body.
+fn send(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    key: Option<&str>,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> anyhow::Result<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let key = key.map(|key| format!("X-API-KEY: {key}\r\n")).unwrap_or_default();
+    let more: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let length = body.len();
     write!(
         stream,
-        "{method} {path} HTTP/1.1\r\nHost: {address}\r\n{key}Content-Length: 0\r\nConnection: close\r\n\r\n"
+        "{method} {path} HTTP/1.1\r\nHost: {address}\r\n{key}{more}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
     )?;
     let mut bytes = Vec::new();
     stream.take(MOST).read_to_end(&mut bytes)?;

@@ -48,6 +48,7 @@ fn main() -> ExitCode {
         Command::Reload(files) => instance::reload(&files),
         Command::Upgrade(files) => instance::upgrade(&files),
         Command::Export { files, output } => instance::export::export(&files, output.as_deref()),
+        Command::Apply { file, files, dry_run } => instance::apply::apply(&files, &file, dry_run),
         Command::Etcd { command } => etcd::run(&command),
         Command::History { files, limit } => instance::revisions::history(&files, limit),
         Command::Diff { from, to, files } => instance::revisions::diff(&files, from, to),

@@ -56,7 +56,11 @@ pub struct Held {
     pub plugins: Option<Vec<String>>,
 }
 
-fn held(found: &Found) -> anyhow::Result<Held> {
+/// What the store of a configuration holds.
+///
+/// # Errors
+/// No store, or nobody who gives what is in it.
+pub fn held(found: &Found) -> anyhow::Result<Held> {
     if found.boot.provider == Provider::Etcd {
         return etcd::held(found);
     }

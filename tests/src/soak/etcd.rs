@@ -61,6 +61,8 @@ struct Run {
     routes: Vec<Known>,
     probes: u64,
     failed: Vec<String>,
+    /// When the connection of the probes was used last: how long it was idle belongs to a failure.
+    asked: Instant,
     /// Versions that nobody wrote, or older than one seen before.
     wrong: Vec<String>,
 }
@@ -78,7 +80,16 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
     let site = Site::start(trial.program, config, "")?;
     let ctl = format!("{} --command-timeout=1s", etcd.ctl()?);
     let routes = vec![Known::default(); ROUTES];
-    let mut run = Run { site, etcd, ctl, routes, probes: 0, failed: Vec::new(), wrong: Vec::new() };
+    let mut run = Run {
+        site,
+        etcd,
+        ctl,
+        routes,
+        probes: 0,
+        failed: Vec::new(),
+        asked: Instant::now(),
+        wrong: Vec::new(),
+    };
     let mut slowest = Duration::ZERO;
     for round in 0..count {
         // Each at least once, then by chance.
@@ -205,6 +216,7 @@ impl Run {
     /// Looks at what is served; the version, if there is one.
     fn probe(&mut self, number: usize) -> Option<u64> {
         self.probes += 1;
+        let idle = std::mem::replace(&mut self.asked, Instant::now()).elapsed();
         let served = match self.site.get(&format!("/{}", id(number)), "probe") {
             Ok(answer) if answer.message.status() == 404 => None,
             Ok(answer) if answer.message.status() == 200 => {
@@ -215,7 +227,7 @@ impl Run {
                 return None;
             }
             Err(error) => {
-                self.failed.push(format!("{}: {error:#}", id(number)));
+                self.failed.push(format!("{}: {error:#}, idle before for {}", id(number), ms(idle)));
                 return None;
             }
         };

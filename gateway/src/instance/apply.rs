@@ -1,0 +1,129 @@
+//! `sluice apply`: makes what is served that of a file, or says what that would change and break.
+//!
+//! The file is checked whole first. What there is now is read from the store, or from the Admin API of
+//! whoever has it open; the change is one transaction of the Admin API.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use model::Key;
+use model::boot::Provider;
+use serde_json::Value;
+
+use super::export::{self, admin_of};
+use super::{read, send};
+use crate::cli::Files;
+use crate::{check, etcd, say};
+
+/// Fields that a store adds, which a file need not have.
+const TIMES: [&str; 2] = ["create_time", "update_time"];
+
+/// False if the files are wrong.
+///
+/// # Errors
+/// Nobody there, or a refusal.
+pub fn apply(files: &Files, file: &Path, dry: bool) -> anyhow::Result<bool> {
+    let Some(found) = read(files) else { return Ok(false) };
+    if matches!(found.boot.provider, Provider::Yaml | Provider::Json) {
+        let file = found.resources.unwrap_or_default();
+        bail!("the resources are in {}: change that file", file.display());
+    }
+    // Everything a start would say of such a file, references among it included.
+    if !check::resources(file, &found.boot)? {
+        return Ok(false);
+    }
+    let Some(wanted) = etcd::source(&found, file)? else { return Ok(false) };
+    let there = export::held(&found)?;
+    let changes = changes(&there.items, &wanted.items);
+    changes.iter().for_each(say::out);
+    let count = |word: &str| changes.iter().filter(|change| change.starts_with(word)).count();
+    let told =
+        format!("{} created, {} changed, {} deleted", count("create "), count("change "), count("delete "));
+    if dry {
+        say::out(format_args!("would be: {told}"));
+        return Ok(true);
+    }
+    if changes.is_empty() {
+        say::out("nothing differs");
+        return Ok(true);
+    }
+    let (address, key) = admin_of(&found)?;
+    let text = std::fs::read_to_string(file)?;
+    // Each file is applied, also one that was applied before something else changed.
+    let digest = format!("{}-{}", std::process::id(), control::store::unix_ms());
+    let headers = [("X-Digest", digest.as_str()), ("Content-Type", "application/yaml")];
+    let (status, body) = send(address, "PUT", "/apisix/admin/configs", key.as_deref(), &headers, &text)
+        .with_context(|| format!("no gateway answers on its Admin API, {address}"))?;
+    if status != 202 {
+        let answer: Value = serde_json::from_str(&body).unwrap_or_default();
+        bail!("{}", answer.get("error_msg").and_then(Value::as_str).unwrap_or(&body));
+    }
+    say::out(told);
+    Ok(true)
+}
+
+/// A line for each resource that differs, with the fields of those that change.
+fn changes(there: &[(Key, Value)], wanted: &[(Key, Value)]) -> Vec<String> {
+    let by_key = |items: &[(Key, Value)]| -> BTreeMap<Key, Value> {
+        items.iter().map(|(key, value)| (key.clone(), plain(value))).collect()
+    };
+    let (there, wanted) = (by_key(there), by_key(wanted));
+    let mut lines = Vec::new();
+    for (key, value) in &wanted {
+        match there.get(key) {
+            None => lines.push(format!("create {key}")),
+            Some(before) if before != value => lines.push(format!("change {key}: {}", fields(before, value))),
+            Some(_) => {}
+        }
+    }
+    lines.extend(there.keys().filter(|key| !wanted.contains_key(key)).map(|key| format!("delete {key}")));
+    lines
+}
+
+fn plain(value: &Value) -> Value {
+    let mut value = value.clone();
+    if let Some(fields) = value.as_object_mut() {
+        fields.retain(|name, _| name != "id" && !TIMES.contains(&name.as_str()));
+    }
+    value
+}
+
+/// The names of what differs. No values: there may be secrets among them.
+fn fields(before: &Value, after: &Value) -> String {
+    let (Some(before), Some(after)) = (before.as_object(), after.as_object()) else {
+        return "all of it".to_owned();
+    };
+    let mut names: Vec<&str> = Vec::new();
+    for name in before.keys().chain(after.keys()) {
+        if before.get(name) != after.get(name) && !names.contains(&name.as_str()) {
+            names.push(name);
+        }
+    }
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use model::Kind;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_differs_is_named_and_no_more() {
+        let item = |id: &str, value: Value| (Key::new(Kind::Route, id), value);
+        let there = [
+            item("1", json!({"id": "1", "uri": "/a", "create_time": 5})),
+            item("2", json!({"uri": "/b", "desc": "secret"})),
+            item("3", json!({"uri": "/c"})),
+        ];
+        let wanted = [
+            item("1", json!({"id": 1, "uri": "/a"})),
+            item("2", json!({"uri": "/b", "status": 0})),
+            item("4", json!({"uri": "/d"})),
+        ];
+        let told = changes(&there, &wanted);
+        assert_eq!(told, ["change routes/2: desc, status", "create routes/4", "delete routes/3"]);
+    }
+}
