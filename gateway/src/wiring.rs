@@ -356,7 +356,12 @@ pub fn print_schemas() -> anyhow::Result<()> {
     let catalog = catalog(&Boot::default())?;
     let mut all = Map::new();
     for about in catalog.about() {
-        if about.subsystem != Subsystem::Http || !plugins::names().contains(&about.name) {
+        // The pages of plugins of streams stand in a folder of their own.
+        let (built, folder) = match about.subsystem {
+            Subsystem::Http => (plugins::names().contains(&about.name), ""),
+            Subsystem::Stream => (plugins::stream::names().contains(&about.name), "stream/"),
+        };
+        if !built {
             continue;
         }
         let Some(facts) = catalog.facts(about.subsystem, about.name) else { continue };
@@ -369,7 +374,7 @@ pub fn print_schemas() -> anyhow::Result<()> {
         if let Some(schema) = facts.metadata_schema {
             one["metadata_schema"] = schema;
         }
-        all.insert(about.name.to_owned(), one);
+        all.insert(format!("{folder}{}", about.name), one);
     }
     crate::say::out(serde_json::to_string_pretty(&all)?);
     Ok(())

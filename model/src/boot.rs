@@ -281,6 +281,8 @@ pub struct Resolver {
     /// Instead of the records' own TTL.
     pub valid: Option<Duration>,
     pub timeout: Duration,
+    /// Names are also looked for below the system's search domains.
+    pub search: bool,
     pub ipv6: bool,
 }
 

@@ -1,34 +1,39 @@
 //! Looking up by `/etc/hosts` and by name servers.
 //!
-//! IPv4 addresses go first: a name's IPv6 addresses count only if it has no
-//! others (APISIX's order), so that a server that listens on one of them alone
-//! is not asked on the other.
+//! A name's addresses of both families are found. Which of them is used is for others to say: IPv4 goes first,
+//! as in APISIX.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use futures_util::future::{Either, select};
 use hickory_resolver::config::{
-    ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig,
+    ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
 };
 use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::proto::op::Query;
 use hickory_resolver::proto::rr::{Name, RecordType};
-use hickory_resolver::{Hosts, TokioResolver};
+use hickory_resolver::{Hosts, TokioResolver, system_conf};
 
 use super::{Found, LookUp, Looking};
 
 const HOSTS: &str = "/etc/hosts";
+/// How much longer addresses of IPv6 are waited for where there are some of IPv4: some name servers never say
+/// that there are none.
+const SIX: Duration = Duration::from_millis(500);
 /// How soon a name of `/etc/hosts` is looked at again.
 const HOSTS_TTL: Duration = Duration::from_secs(10);
 
 /// The machine's own knowledge of names.
 pub struct System {
-    /// Or why there are no name servers.
-    servers: Result<TokioResolver, String>,
-    ipv6: bool,
+    /// Asks for addresses of IPv4; or why there are no name servers.
+    four: Result<TokioResolver, String>,
+    /// Asks for those of IPv6.
+    six: Option<TokioResolver>,
     hosts: Arc<Mutex<HostsFile>>,
 }
 
@@ -42,32 +47,17 @@ struct HostsFile {
 impl System {
     /// With the boot file's name servers, else the system's.
     pub fn new(settings: &model::boot::Resolver) -> System {
-        let builder = if settings.servers.is_empty() {
-            TokioResolver::builder_tokio().map_err(|error| format!("/etc/resolv.conf: {error}"))
-        } else {
-            let servers = settings.servers.iter().map(|addr| {
-                let mut server = NameServerConfig::udp_and_tcp(addr.ip());
-                server.connections.iter_mut().for_each(|connection: &mut ConnectionConfig| {
-                    connection.port = addr.port();
-                });
-                server
-            });
-            let config = ResolverConfig::from_parts(None, Vec::new(), servers.collect());
-            Ok(TokioResolver::builder_with_config(config, TokioRuntimeProvider::default()))
-        };
-        let servers = builder.and_then(|mut builder| {
-            let options = builder.options_mut();
-            options.timeout = settings.timeout.max(Duration::from_millis(1));
-            options.ip_strategy = match settings.ipv6 {
-                true => LookupIpStrategy::Ipv4thenIpv6,
-                false => LookupIpStrategy::Ipv4Only,
-            };
-            options.use_hosts_file = ResolveHosts::Never;
-            // Names are asked for again when their records' time is over, so nothing needs keeping.
-            options.cache_size = 0;
-            builder.build().map_err(|error| error.to_string())
-        });
-        System { servers, ipv6: settings.ipv6, hosts: Arc::default() }
+        System::with(settings, system_conf::read_system_conf().map_err(|error| error.to_string()))
+    }
+
+    /// With what the system's `resolv.conf` says.
+    fn with(
+        settings: &model::boot::Resolver,
+        system: Result<(ResolverConfig, ResolverOpts), String>,
+    ) -> System {
+        let four = build(settings, &system, LookupIpStrategy::Ipv4Only);
+        let six = settings.ipv6.then(|| build(settings, &system, LookupIpStrategy::Ipv6Only).ok()).flatten();
+        System { four, six, hosts: Arc::default() }
     }
 
     /// What `/etc/hosts` says, and for `localhost` what everybody knows (RFC 6761 section 6.3).
@@ -82,10 +72,50 @@ impl System {
             (!addresses.is_empty()).then_some(addresses)
         };
         let is_localhost = host == "localhost" || host.ends_with(".localhost");
-        of(RecordType::A)
-            .or_else(|| is_localhost.then(|| vec![Ipv4Addr::LOCALHOST.into()]))
-            .or_else(|| if self.ipv6 { of(RecordType::AAAA) } else { None })
+        let four = of(RecordType::A).or_else(|| is_localhost.then(|| vec![Ipv4Addr::LOCALHOST.into()]));
+        let six = if self.six.is_some() { of(RecordType::AAAA) } else { None };
+        let all: Vec<IpAddr> = four.into_iter().chain(six).flatten().collect();
+        (!all.is_empty()).then_some(all)
     }
+}
+
+/// Asks the boot file's name servers, else the system's. Search domains are the system's in any case.
+fn build(
+    settings: &model::boot::Resolver,
+    system: &Result<(ResolverConfig, ResolverOpts), String>,
+    strategy: LookupIpStrategy,
+) -> Result<TokioResolver, String> {
+    let (config, ndots) = match (system, settings.servers.is_empty()) {
+        (Ok((config, options)), _) => (config.clone(), Some(options.ndots)),
+        (Err(error), true) => return Err(format!("/etc/resolv.conf: {error}")),
+        (Err(_), false) => (ResolverConfig::from_parts(None, Vec::new(), Vec::new()), None),
+    };
+    let own = settings.servers.iter().map(|addr| {
+        let mut server = NameServerConfig::udp_and_tcp(addr.ip());
+        server.connections.iter_mut().for_each(|connection: &mut ConnectionConfig| {
+            connection.port = addr.port();
+        });
+        server
+    });
+    let servers: Vec<NameServerConfig> =
+        if settings.servers.is_empty() { config.name_servers().to_vec() } else { own.collect() };
+    let (domain, search) = match settings.search {
+        true => (config.domain().cloned(), config.search().to_vec()),
+        false => (None, Vec::new()),
+    };
+    let config = ResolverConfig::from_parts(domain, search, servers);
+    let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+    let options = builder.options_mut();
+    if let (true, Ok((_, system))) = (settings.servers.is_empty(), system) {
+        *options = system.clone();
+    }
+    options.ndots = ndots.unwrap_or(options.ndots);
+    options.timeout = settings.timeout.max(Duration::from_millis(1));
+    options.ip_strategy = strategy;
+    options.use_hosts_file = ResolveHosts::Never;
+    // Names are asked for again when their records' time is over, so nothing needs keeping.
+    options.cache_size = 0;
+    builder.build().map_err(|error| error.to_string())
 }
 
 impl LookUp for System {
@@ -93,15 +123,32 @@ impl LookUp for System {
         if let Some(addresses) = self.local(host) {
             return Box::pin(async { Ok(Found { addresses, ttl: HOSTS_TTL }) });
         }
-        let servers = self.servers.clone();
+        let (four, six) = (self.four.clone(), self.six.clone());
         let host = host.to_owned();
         Box::pin(async move {
-            let found = servers?.lookup_ip(host.as_str()).await.map_err(|error| why(&error))?;
-            let addresses: Vec<IpAddr> = found.iter().collect();
-            if addresses.is_empty() {
-                return Err("it has no addresses".to_owned());
+            let four = four?;
+            let asking_four = pin!(four.lookup_ip(host.as_str()));
+            let (four, six) = match &six {
+                None => (asking_four.await, None),
+                Some(six) => match select(asking_four, pin!(six.lookup_ip(host.as_str()))).await {
+                    Either::Left((Ok(four), six)) => (Ok(four), tokio::time::timeout(SIX, six).await.ok()),
+                    Either::Left((four, six)) => (four, Some(six.await)),
+                    Either::Right((six, four)) => (four.await, Some(six)),
+                },
+            };
+            let found: Vec<_> = [four.as_ref().ok(), six.as_ref().and_then(|six| six.as_ref().ok())]
+                .into_iter()
+                .flatten()
+                .collect();
+            let addresses: Vec<IpAddr> = found.iter().flat_map(|found| found.iter()).collect();
+            let until = found.iter().map(|found| found.valid_until()).min();
+            match (until, four) {
+                (Some(until), _) if !addresses.is_empty() => {
+                    Ok(Found { addresses, ttl: until.saturating_duration_since(Instant::now()) })
+                }
+                (_, Err(error)) => Err(why(&error)),
+                _ => Err("it has no addresses".to_owned()),
             }
-            Ok(Found { addresses, ttl: found.valid_until().saturating_duration_since(Instant::now()) })
         })
     }
 }
@@ -133,6 +180,75 @@ impl HostsFile {
 
 impl fmt::Debug for System {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("System").field("ipv6", &self.ipv6).finish_non_exhaustive()
+        f.debug_struct("System").field("ipv6", &self.six.is_some()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use tokio::net::UdpSocket;
+
+    use super::*;
+
+    /// A name server that knows `both.corp.test` by both families, and says nothing of IPv6 addresses of
+    /// `four.corp.test` (RFC 1035 section 4).
+    async fn name_server() -> SocketAddr {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let addr = socket.local_addr().unwrap();
+        tokio::spawn(async move {
+            let mut query = [0; 512];
+            while let Ok((len, from)) = socket.recv_from(&mut query).await {
+                let query = &query[..len];
+                let end = 12 + query[12..].iter().position(|&byte| byte == 0).unwrap() + 1;
+                let name = query[12..end].to_ascii_lowercase();
+                let data: &[u8] = match (&name[..], query[end + 1]) {
+                    (b"\x04both\x04corp\x04test\0", 1) => &[10, 0, 0, 1],
+                    (b"\x04both\x04corp\x04test\0", 28) => &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5],
+                    (b"\x04four\x04corp\x04test\0", 1) => &[10, 0, 0, 4],
+                    (b"\x04four\x04corp\x04test\0", 28) => continue,
+                    _ => &[],
+                };
+                let code = if data.is_empty() { 3 } else { 0 };
+                let mut out =
+                    vec![query[0], query[1], 0x81, 0x80 | code, 0, 1, 0, u8::from(code == 0), 0, 0, 0, 0];
+                out.extend(&query[12..end + 4]);
+                if code == 0 {
+                    out.extend([0xc0, 12, 0, query[end + 1], 0, 1, 0, 0, 0, 60, 0, data.len() as u8]);
+                    out.extend(data);
+                }
+                let _ = socket.send_to(&out, from).await;
+            }
+        });
+        addr
+    }
+
+    async fn found(host: &str, search: bool, ipv6: bool) -> Result<Vec<String>, String> {
+        let settings = model::boot::Resolver {
+            servers: vec![name_server().await],
+            valid: None,
+            timeout: Duration::from_secs(5),
+            search,
+            ipv6,
+        };
+        let text = "nameserver 127.0.0.9\nsearch other.test corp.test\n";
+        let system = system_conf::parse_resolv_conf(text).map_err(|error| error.to_string());
+        let found = System::with(&settings, system).look_up(host).await?;
+        Ok(found.addresses.iter().map(IpAddr::to_string).collect())
+    }
+
+    #[tokio::test]
+    async fn names_are_looked_for_below_search_domains_with_servers_of_ones_own_too() {
+        assert_eq!(found("both", true, true).await.unwrap(), ["10.0.0.1", "::5"]);
+        assert_eq!(found("both.corp.test", false, true).await.unwrap(), ["10.0.0.1", "::5"]);
+        assert_eq!(found("both", true, false).await.unwrap(), ["10.0.0.1"]);
+        assert!(found("both", false, true).await.is_err());
+        assert!(found("none", true, true).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn addresses_of_ipv6_are_not_waited_for_for_long() {
+        assert_eq!(found("four.corp.test", true, true).await.unwrap(), ["10.0.0.4"]);
     }
 }

@@ -84,7 +84,7 @@ pub const ROWS: &[Row] = &[
     used("apisix.dns_resolver", Shape::Texts),
     used("apisix.dns_resolver_valid", Shape::Count { min: 0, max: 86_400 * 365 }),
     used("apisix.resolver_timeout", Shape::Time),
-    idle_unless("apisix.enable_resolv_search_opt", "true", "search domains of resolv.conf are always used"),
+    used("apisix.enable_resolv_search_opt", Shape::Bool),
     used("apisix.ssl.enable", Shape::Bool),
     used("apisix.ssl.listen", Shape::TlsListen),
     used("apisix.ssl.ssl_trusted_certificate", Shape::Text),

@@ -294,6 +294,7 @@ fn resolver(apisix: File<'_>) -> Result<Resolver, Invalid> {
         servers,
         valid: apisix.get("/dns_resolver_valid").map(|_| apisix.time("/dns_resolver_valid", 0)),
         timeout: apisix.time("/resolver_timeout", 5),
+        search: apisix.bool("/enable_resolv_search_opt", true),
         ipv6: apisix.bool("/enable_ipv6", true),
     })
 }

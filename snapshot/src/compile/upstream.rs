@@ -45,7 +45,7 @@ pub(super) fn upstream(
         None => Cow::Borrowed(&from.nodes[..]),
     };
     let own = from.own.as_deref();
-    let mut endpoints = endpoints(&nodes, from.scheme, names);
+    let (mut endpoints, others) = endpoints(&nodes, from.scheme, names);
     // As they will stand in the upstream.
     endpoints.sort_by_key(|(endpoint, _)| std::cmp::Reverse(endpoint.priority));
     if let Some(locality) = own.and_then(|own| own.locality.as_ref()) {
@@ -53,7 +53,7 @@ pub(super) fn upstream(
     }
     let (endpoints, of): (Vec<Endpoint>, Vec<usize>) = endpoints.into_iter().unzip();
     let mut upstream = Upstream::new(id, 0, endpoints, policy(from)?);
-    upstream.seconds = seconds(&upstream.endpoints, &of);
+    upstream.seconds = seconds(&upstream.endpoints, &of, &others);
     upstream.min_idle = from.keepalive_pool.map_or(0, |pool| pool.min_idle as usize);
     upstream.subset =
         own.and_then(|own| own.subset.as_ref()).map(|subset| Box::new(self::subset(subset, &nodes, &of)));
@@ -187,21 +187,20 @@ fn label(node: &model::Node, key: &str) -> Option<String> {
     })
 }
 
-/// For each server an address of the other family that its node has: as many nodes have many addresses, they are
+/// For each server an address of the other family that its node has. As nodes may have several, they are
 /// paired in turn.
-fn seconds(endpoints: &[Endpoint], of: &[usize]) -> Box<[Option<SocketAddr>]> {
-    let mut families: BTreeMap<(usize, bool), Vec<SocketAddr>> = BTreeMap::new();
-    for (endpoint, at) in endpoints.iter().zip(of) {
-        families.entry((*at, endpoint.addr.is_ipv4())).or_default().push(endpoint.addr);
+fn seconds(endpoints: &[Endpoint], of: &[usize], others: &[Vec<IpAddr>]) -> Box<[Option<SocketAddr>]> {
+    if others.iter().all(Vec::is_empty) {
+        return Box::default();
     }
+    let mut taken = vec![0; others.len()];
     let second = |(endpoint, at): (&Endpoint, &usize)| {
-        let own = families.get(&(*at, endpoint.addr.is_ipv4()))?;
-        let others = families.get(&(*at, !endpoint.addr.is_ipv4()))?;
-        let place = own.iter().position(|addr| *addr == endpoint.addr)?;
-        others.get(place % others.len()).copied()
+        let all = &others[*at];
+        taken[*at] += 1;
+        let ip = all.get((taken[*at] - 1) % all.len().max(1))?;
+        Some(SocketAddr::new(*ip, endpoint.addr.port()))
     };
-    let seconds: Box<[_]> = endpoints.iter().zip(of).map(second).collect();
-    if seconds.iter().all(Option::is_none) { Box::default() } else { seconds }
+    endpoints.iter().zip(of).map(second).collect()
 }
 
 fn subset(from: &written::Subset, nodes: &[model::Node], of: &[usize]) -> Subset {
@@ -236,9 +235,16 @@ fn share_out(endpoints: &mut [(Endpoint, usize)], nodes: &[model::Node], localit
 }
 
 /// One endpoint for each address of each node. The addresses of a node share its weight, so that its
-/// share does not depend on how many addresses its name has.
-fn endpoints(nodes: &[model::Node], scheme: written::Scheme, names: &dyn Names) -> Vec<(Endpoint, usize)> {
-    let addresses: Vec<Vec<IpAddr>> = nodes.iter().map(|node| addresses(node, names)).collect();
+/// share does not depend on how many addresses its name has. Beside them, by node, the addresses of the family
+/// that is only tried where the first one does not answer.
+#[allow(clippy::type_complexity)]
+fn endpoints(
+    nodes: &[model::Node],
+    scheme: written::Scheme,
+    names: &dyn Names,
+) -> (Vec<(Endpoint, usize)>, Vec<Vec<IpAddr>>) {
+    let (addresses, others): (Vec<Vec<IpAddr>>, Vec<Vec<IpAddr>>) =
+        nodes.iter().map(|node| addresses(node, names)).unzip();
     let scale = scale(addresses.iter().map(Vec::len));
     let mut endpoints = Vec::with_capacity(nodes.len());
     for (at, (node, addresses)) in nodes.iter().zip(addresses).enumerate() {
@@ -258,19 +264,26 @@ fn endpoints(nodes: &[model::Node], scheme: written::Scheme, names: &dyn Names) 
             (endpoint, at)
         }));
     }
-    endpoints
+    (endpoints, others)
 }
 
-fn addresses(node: &model::Node, names: &dyn Names) -> Vec<IpAddr> {
+/// The addresses of a node: of IPv4 if it has any (APISIX's order), else of IPv6; and apart from them those of the
+/// other family.
+fn addresses(node: &model::Node, names: &dyn Names) -> (Vec<IpAddr>, Vec<IpAddr>) {
     if let Some(address) = node.address() {
-        return vec![address];
+        return (vec![address], Vec::new());
     }
     let mut addresses = names.addresses(&node.host);
     // Name servers rotate the order, which is no change.
     addresses.sort_unstable();
     addresses.dedup();
-    addresses.truncate(MOST_ADDRESSES);
-    addresses
+    // Those of IPv4 stand before the others.
+    let mut first = addresses;
+    let at = first.partition_point(IpAddr::is_ipv4);
+    let mut others = first.split_off(if at == 0 { first.len() } else { at });
+    first.truncate(MOST_ADDRESSES);
+    others.truncate(MOST_ADDRESSES);
+    (first, others)
 }
 
 /// What weights are multiplied with so that they can be shared out in whole numbers: the least
@@ -338,12 +351,17 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_two_families_stand_in_for_each_other() {
+    fn addresses_of_the_other_family_stand_in() {
         let addr = |text: &str| text.parse().unwrap();
+        let six = |n: u16| IpAddr::from([0, 0, 0, 0, 0, 0, 0, n]);
         let names = FixedNames(
             [
-                ("both.test".to_owned(), vec![addr("10.0.0.1"), addr("10.0.0.2"), addr("::1")]),
-                ("one.test".to_owned(), vec![addr("10.0.0.3")]),
+                (
+                    "both.test".to_owned(),
+                    vec![six(1), addr("10.0.0.2"), six(2), addr("10.0.0.1"), addr("10.0.0.3")],
+                ),
+                ("four.test".to_owned(), vec![addr("10.0.0.4")]),
+                ("six.test".to_owned(), vec![six(3)]),
             ]
             .into(),
         );
@@ -357,15 +375,19 @@ mod tests {
         };
         let pair = |addr: &str, second: Option<&str>| (addr.to_owned(), second.map(str::to_owned));
         assert_eq!(
-            made(json!({"both.test:81": 1, "one.test:81": 1})),
+            made(json!({"both.test:81": 1, "four.test:81": 1, "six.test:81": 1})),
             [
                 pair("10.0.0.1:81", Some("[::1]:81")),
-                pair("10.0.0.2:81", Some("[::1]:81")),
-                pair("[::1]:81", Some("10.0.0.1:81")),
-                pair("10.0.0.3:81", None),
+                pair("10.0.0.2:81", Some("[::2]:81")),
+                pair("10.0.0.3:81", Some("[::1]:81")),
+                pair("10.0.0.4:81", None),
+                pair("[::3]:81", None),
             ]
         );
-        assert_eq!(made(json!({"one.test:81": 1})), [pair("10.0.0.3:81", None)]);
+        assert_eq!(
+            made(json!({"four.test:81": 1, "127.0.0.1:1": 1})).iter().filter(|pair| pair.1.is_some()).count(),
+            0
+        );
     }
 
     #[test]

@@ -154,6 +154,20 @@ fn failures_in_a_row_eject_at_once_but_not_too_many() {
 }
 
 #[test]
+fn streams_eject_who_takes_no_connections_in_a_row() {
+    let endpoints: Vec<Endpoint> = (1..=2).map(|n| endpoint(n, 1)).collect();
+    let health = looked_at(json!({"outlier": {"consecutive_failures": 2}}), &endpoints);
+    for _ in 0..3 {
+        health.failed(0, TryFailure::Connection, None);
+        health.connected(0, 500);
+    }
+    assert_eq!(health.nodes()[0].ejected(), None, "never twice in a row");
+    (0..2).for_each(|_| health.failed(0, TryFailure::Connection, None));
+    assert_eq!(health.nodes()[0].ejected(), Some(Reason::ConsecutiveFailures));
+    assert_eq!(health.nodes()[0].take(), Tally { requests: 8, failures: 5, micros: 1500 });
+}
+
+#[test]
 fn servers_that_come_warm_up() {
     let own = json!({"slow_start": 10});
     let endpoints: Vec<Endpoint> = (1..=3).map(|n| endpoint(n, 1)).collect();
