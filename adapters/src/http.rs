@@ -60,7 +60,11 @@ impl Trust {
     }
 
     /// Trusts the authorities of a file alone.
-    fn of_file(&self, path: &Path) -> Result<Arc<ClientConfig>, String> {
+    /// Those that a file names.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or has no certificate.
+    pub fn of_file(&self, path: &Path) -> Result<Arc<ClientConfig>, String> {
         let mut roots = RootCertStore::empty();
         for found in CertificateDer::pem_file_iter(path).map_err(|error| error.to_string())? {
             roots.add(found.map_err(|error| error.to_string())?).map_err(|error| error.to_string())?;

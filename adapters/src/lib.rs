@@ -1,4 +1,4 @@
-//! Others' protocols: service registries, secret managers and OCSP responders, one file each, and etcd as a store ([`etcd`]).
+//! Others' protocols: service registries, secret managers, OCSP responders and ACME servers, one file each, and etcd as a store ([`etcd`]).
 //!
 //! Registries are configured under `discovery` in `config.yaml`, with APISIX's keys. Following, keeping and
 //! showing what they know is `control::discovery`'s. Secret managers are resources of the kind `secrets`; when
@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod acme;
 mod consul;
 mod consul_kv;
 mod dns;

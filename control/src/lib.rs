@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod acme;
 pub mod certificates;
 pub mod discovery;
 pub mod fold;

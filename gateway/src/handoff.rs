@@ -1,6 +1,7 @@
 //! The Admin API on the data port, where an operator asks for it.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use admin::Admin;
 use bytes::Bytes;
@@ -8,19 +9,53 @@ use proxy::{Admission, Handoff, HandoffFuture, HandoffReply, HandoffRequest};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+use crate::acme::{self as answers, Answers};
+
+/// What the control side answers on the data port.
+pub struct OnDataPort {
+    pub admin: Option<AdminOnDataPort>,
+    /// To challenges of ACME servers, which no route can take away.
+    pub answers: Option<Arc<Answers>>,
+}
+
+impl Handoff for OnDataPort {
+    fn takes(&self, path: &[u8]) -> bool {
+        self.answers.as_ref().is_some_and(|answers| answers.takes(path))
+            || self.admin.as_ref().is_some_and(|admin| admin.takes(path))
+    }
+
+    fn max_body(&self) -> usize {
+        admin::MAX_BODY
+    }
+
+    fn admit(&self, head: HandoffRequest) -> HandoffFuture<Admission> {
+        match (&self.answers, &self.admin) {
+            (Some(answers), _) if answers::is_for(&head.target) => {
+                let reply = answers.reply(&head.target);
+                Box::pin(async { Some(Admission::Refused(reply)) })
+            }
+            (_, Some(admin)) => admin.admit(head),
+            (_, None) => Box::pin(async { None }),
+        }
+    }
+
+    fn call(&self, request: HandoffRequest) -> HandoffFuture<HandoffReply> {
+        match &self.admin {
+            Some(admin) => admin.call(request),
+            None => Box::pin(async { None }),
+        }
+    }
+}
+
 /// Answers `/apisix/admin` of the data port on the control threads.
 pub struct AdminOnDataPort {
     pub admin: Admin,
     pub control: Handle,
 }
 
-impl Handoff for AdminOnDataPort {
+impl AdminOnDataPort {
     fn takes(&self, path: &[u8]) -> bool {
         path.strip_prefix(b"/apisix/admin").is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
-    }
-
-    fn max_body(&self) -> usize {
-        admin::MAX_BODY
     }
 
     fn admit(&self, head: HandoffRequest) -> HandoffFuture<Admission> {

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod access_log;
+mod acme;
 mod check;
 mod cli;
 mod etcd;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use adapters::etcd::Etcd;
-use admin::metrics::text::{self, Facts, Health, Zone};
+use admin::metrics::text::{self, Certificate, Facts, Health, Zone};
 use control::Handle;
+use control::acme::Standings;
 use control::store::Store;
 use model::key::DEFAULT_PREFIX;
 use sdk::build::Services;
@@ -23,6 +24,7 @@ pub fn printer(
     access_log: Option<Sink>,
     handle: Handle,
     etcd: Option<Arc<Etcd>>,
+    acme: Option<Standings>,
 ) -> admin::metrics::Print {
     let health = handle.health().clone();
     let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -53,7 +55,18 @@ pub fn printer(
             .map(|((name, ip, port), healthy)| Health { name, ip, port: *port, healthy: *healthy })
             .collect();
         let report = handle.report();
+        let now = i64::try_from(now_ms() / 1000).unwrap_or(i64::MAX);
+        let certificates: Vec<Certificate> = acme
+            .iter()
+            .flat_map(Standings::all)
+            .map(|one| Certificate {
+                days_left: one.not_after.map(|end| u64::try_from((end - now) / 86_400).unwrap_or(0)),
+                failures: u64::from(one.failures),
+                id: one.id,
+            })
+            .collect();
         let facts = Facts {
+            certificates: &certificates,
             hostname: &hostname,
             version: env!("CARGO_PKG_VERSION"),
             now_ms: now_ms(),

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use admin::{NotServed, Outcome, Program, Published, Reloading, Verdict};
 use control::Handle;
+use control::acme::Standings;
 use control::store::{File, Store};
 use model::Key;
 use proxy::Watch;
@@ -34,6 +35,8 @@ pub struct Running {
     pub began: Instant,
     /// When it was told to drain, in seconds since 1970; 0 if it was not.
     pub drains: AtomicU64,
+    /// How the certificates of ACME are, where there are any.
+    pub acme: Option<Standings>,
     /// Of the binary, while running.
     pub upgrades: Arc<Record>,
     /// Where it listens, for people: what and the address.
@@ -168,6 +171,7 @@ impl Program for Running {
             "listens": self.listens,
             "resources": Value::Object(counts.collect()),
             "upgrades": self.upgrades.shown(),
+            "acme": self.acme.as_ref().map(certificates),
         });
         match about {
             Value::Object(about) => about,
@@ -201,6 +205,19 @@ impl Program for Running {
             }
         }
     }
+}
+
+fn certificates(standings: &Standings) -> Value {
+    let all = standings.all().into_iter().map(|one| {
+        json!({
+            "id": one.id,
+            "domains": one.domains,
+            "not_after": one.not_after,
+            "failures": one.failures,
+            "last_error": one.last_error,
+        })
+    });
+    all.collect()
 }
 
 impl Running {

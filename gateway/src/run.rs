@@ -25,13 +25,13 @@ use tokio::sync::mpsc;
 use crate::access_log::{self, AccessLog};
 use crate::cli::Start;
 use crate::files::{self, Found};
-use crate::handoff::AdminOnDataPort;
+use crate::handoff::{AdminOnDataPort, OnDataPort};
 use crate::lifecycle::Signals;
 use crate::listeners::cannot_listen;
 use crate::program::Running;
 use crate::sinks::Deliveries;
 use crate::upgrade::{self, Inherited, Side, Upgrade, notify};
-use crate::{check, etcd, listeners, logging, metrics, tls, wiring};
+use crate::{acme, check, etcd, listeners, logging, metrics, tls, wiring};
 
 /// How long a start waits for the first snapshot before it serves without one.
 const FIRST_SNAPSHOT: Duration = Duration::from_secs(5);
@@ -146,6 +146,7 @@ async fn serve(
     if let Some(tickets) = &tls.tickets {
         tokio::spawn(tls::rotate(tickets.clone(), boot.tls.session_timeout));
     }
+    let provider = tls.provider.clone();
     let compiler = Compiler::new(catalog.clone(), wiring::compile_settings(&boot, tls));
     let (publisher, readers) = Publisher::new(compiler.snapshot(0), count);
     let observer = publisher.observer();
@@ -166,6 +167,7 @@ async fn serve(
     }
     let registries =
         adapters::registries(&boot.discovery, &trust, &files::env).map_err(|why| anyhow::anyhow!(why))?;
+    let mut acme = acme::start(&boot, &store, &trust, &provider)?;
     let secrets = wiring::secrets(&boot, trust.clone());
     let resolver = Resolver::new(&boot.resolver).with_registries(registries).with_secrets(secrets);
     let (pipeline, mut handle) = Pipeline::new(&*store, compiler, publisher, resolver);
@@ -178,6 +180,7 @@ async fn serve(
         place,
         began,
         upgrades: Arc::default(),
+        acme: acme.as_ref().map(|acme| acme.standings.clone()),
         listens: listens.clone(),
         workers: OnceLock::new(),
         drains: AtomicU64::new(0),
@@ -206,11 +209,14 @@ async fn serve(
         program.clone(),
         wiring::admin_config(&boot, key.as_deref()),
     );
-    if boot.admin.on_node_listen && admin_listener.is_some() {
-        settings.handoff = Some(Arc::new(AdminOnDataPort {
-            admin: admin.clone(),
-            control: tokio::runtime::Handle::current(),
-        }));
+    let on_data_port = (boot.admin.on_node_listen && admin_listener.is_some())
+        .then(|| AdminOnDataPort { admin: admin.clone(), control: tokio::runtime::Handle::current() });
+    let answers = acme.as_ref().map(|acme| acme.answers.clone());
+    if let Some(answers) = answers.clone() {
+        settings.proofs = Some(Arc::new(move |name| answers.proof(name)));
+    }
+    if on_data_port.is_some() || answers.is_some() {
+        settings.handoff = Some(Arc::new(OnDataPort { admin: on_data_port, answers }));
     }
     let crew = format!("{count} worker{}", if count == 1 { "" } else { "s" });
     let workers = Workers::start_with(Arc::new(settings), sockets, datagrams, readers, &services.meters)
@@ -223,6 +229,9 @@ async fn serve(
     // From here on this process is the one that serves.
     inherited.ready();
     notify::tell("READY=1");
+    if let Some(acme) = &mut acme {
+        acme.issue();
+    }
     let mut sides = Vec::new();
     if let Some(listener) = admin_listener {
         if !boot.admin.key_required {
@@ -251,7 +260,7 @@ async fn serve(
         sides.push(Side::start(listener, serve)?);
     }
     if let Some(listener) = metrics_listener {
-        let print = metrics::printer(services.clone(), logged, handle.clone(), etcd);
+        let print = metrics::printer(services.clone(), logged, handle.clone(), etcd, program.acme.clone());
         let limits = metrics::limits(&boot.prometheus);
         let uri = boot.prometheus.export_uri.clone();
         let serve = move |listener| {

@@ -17,6 +17,7 @@ use crate::diagnostic::{Diagnostic, Source};
 use crate::document::Lookup;
 use crate::yaml::{self, Variables};
 
+mod acme;
 mod etcd;
 mod findings;
 mod keys;
@@ -73,6 +74,8 @@ pub struct Boot {
     pub worker_connections: u64,
     /// How long a graceful end waits for requests in flight.
     pub shutdown_timeout: Duration,
+    /// `sluice.acme` (ours): certificates that are issued by an ACME server.
+    pub acme: Option<Acme>,
     /// `sluice.upgrade_timeout` (ours): how long a new process may take to be ready.
     pub upgrade_timeout: Duration,
     pub log_level: LogLevel,
@@ -200,6 +203,44 @@ pub struct History {
     pub revisions: u64,
     /// Bytes of all of them.
     pub size: u64,
+}
+
+/// `sluice.acme`: who issues certificates, and for which names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Acme {
+    /// The URL of the server's directory.
+    pub directory: String,
+    pub email: Option<String>,
+    /// A file with the authorities of the server itself; `None` are those that are trusted for upstreams.
+    pub ca: Option<String>,
+    pub challenge: AcmeChallenge,
+    /// The names of each certificate.
+    pub domains: Vec<Vec<String>>,
+    pub eab: Option<Eab>,
+    /// For one certificate.
+    pub timeout: Duration,
+    /// The pause after the first failure.
+    pub retry: Duration,
+}
+
+/// How names are proved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AcmeChallenge {
+    Http01,
+    TlsAlpn01,
+}
+
+/// An account elsewhere that the one at the ACME server is bound to. `Debug` does not show the key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Eab {
+    pub kid: String,
+    pub hmac_key: String,
+}
+
+impl std::fmt::Debug for Eab {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Eab").field("kid", &self.kid).finish_non_exhaustive()
+    }
 }
 
 /// What a key allows.

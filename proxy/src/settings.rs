@@ -101,6 +101,8 @@ pub struct Settings {
     pub http3: Http3,
     /// Requests that are answered by the control side, such as the Admin API on the data port.
     pub handoff: Option<Arc<dyn Handoff>>,
+    /// What is served to a handshake by which an ACME server has a name proved (RFC 8737); must not wait.
+    pub proofs: Option<Proofs>,
     /// Where a line for every request goes, and what it says.
     pub access_log: Option<AccessLog>,
     /// Told of every failed exchange; must not wait.
@@ -109,6 +111,9 @@ pub struct Settings {
     /// know; must not wait.
     pub on_notice: Arc<dyn Fn(usize, crate::Notice) + Send + Sync>,
 }
+
+/// What proves a name in a handshake.
+pub type Proofs = Arc<dyn Fn(&str) -> Option<Arc<rustls::ServerConfig>> + Send + Sync>;
 
 /// Bounds of HTTP/2 connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -286,6 +291,7 @@ impl Default for Settings {
             http2: Http2::default(),
             http3: Http3::default(),
             handoff: None,
+            proofs: None,
             access_log: None,
             on_fault: Arc::new(|_| {}),
             on_notice: Arc::new(|_, _| {}),

@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use std::process::Command;
 
 /// Program and the Debian package that brings it.
-const DEBIAN: [(&str, &str); 7] = [
+const DEBIAN: [(&str, &str); 8] = [
     ("curl", "curl"),
     ("ab", "apache2-utils"),
     ("python3", "python3-minimal"),
@@ -13,14 +13,20 @@ const DEBIAN: [(&str, &str); 7] = [
     ("nghttp", "nghttp2-client"),
     ("h2load", "nghttp2-client"),
     ("go", "golang-go"),
+    ("openssl", "openssl"),
 ];
 
-const H2SPEC: &str = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible";
+/// Tools from the Go module proxy: a tester of HTTP/2 servers, an ACME server and a DNS server for it.
+const GO: [(&str, &str); 3] = [
+    ("h2spec", "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"),
+    ("pebble", "github.com/letsencrypt/pebble/v2/cmd/pebble@v2.10.1"),
+    ("pebble-challtestsrv", "github.com/letsencrypt/pebble/v2/cmd/pebble-challtestsrv@v2.10.1"),
+];
 
 pub fn install() -> Result<()> {
     programs()?;
     python()?;
-    h2spec()?;
+    go()?;
     etcd()
 }
 
@@ -44,12 +50,13 @@ fn python() -> Result<()> {
     Ok(())
 }
 
-/// Tests of HTTP/2 servers, from the Go module proxy.
-fn h2spec() -> Result<()> {
+fn go() -> Result<()> {
     let tools = root().join("target/tools");
-    if !tools.join("h2spec").is_file() {
-        println!("h2spec is missing; installing it by go");
-        run(Command::new("go").args(["install", H2SPEC]).env("GOBIN", tools))?;
+    for (program, package) in GO {
+        if !tools.join(program).is_file() {
+            println!("{program} is missing; installing it by go");
+            run(Command::new("go").args(["install", package]).env("GOBIN", &tools))?;
+        }
     }
     Ok(())
 }

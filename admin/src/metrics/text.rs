@@ -36,6 +36,19 @@ pub struct Facts<'a> {
     pub unseen_plugins: &'a [(&'static str, usize)],
     /// Secrets of managers that resources refer to, and how many of them have no value.
     pub secrets: (usize, usize),
+    /// Certificates that an ACME server issues.
+    pub certificates: &'a [Certificate],
+}
+
+/// A certificate that is issued and renewed.
+#[derive(Debug, Clone)]
+pub struct Certificate {
+    /// Of its ssl resource.
+    pub id: String,
+    /// None before there is one.
+    pub days_left: Option<u64>,
+    /// Tries that failed since the last success.
+    pub failures: u64,
 }
 
 /// A memory zone.
@@ -227,6 +240,20 @@ fn own(page: &mut Page<'_>, reading: &Reading<'_>, totals: &Totals, facts: &Fact
     );
     for (plugin, resources) in facts.unseen_plugins {
         page.line("plugins_without_effect", "", &format!("plugin=\"{plugin}\""), *resources as u64);
+    }
+    page.head("acme_certificate_days_left", "gauge", "Days until a certificate of an ACME server expires");
+    for one in facts.certificates {
+        if let Some(days) = one.days_left {
+            page.line("acme_certificate_days_left", "", &format!("id=\"{}\"", one.id), days);
+        }
+    }
+    page.head(
+        "acme_certificate_failures",
+        "gauge",
+        "Tries to have a certificate issued that failed since the last success",
+    );
+    for one in facts.certificates {
+        page.line("acme_certificate_failures", "", &format!("id=\"{}\"", one.id), one.failures);
     }
     let (all, missing) = facts.secrets;
     if all > 0 {

@@ -76,6 +76,7 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
         accept_wait: nginx.read("/event/accept_wait", shape::time).unwrap_or(Duration::from_millis(250)),
         worker_connections: nginx.count("/event/worker_connections", 10_620),
         shutdown_timeout: nginx.time("/worker_shutdown_timeout", 240),
+        acme: super::acme::acme(file)?,
         upgrade_timeout: file.time("/sluice/upgrade_timeout", 30),
         log_level: log_level(nginx),
         error_log: nginx.text("/error_log").map(str::to_owned),

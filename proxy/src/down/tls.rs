@@ -62,6 +62,12 @@ async fn shake(
         let mut handshake = std::pin::pin!(accept(Io::Plain(stream), |hello| {
             let name = hello.server_name();
             asked = name.map(|name| name.to_ascii_lowercase().into());
+            if let Some(proofs) = &worker.settings.proofs
+                && hello.alpn().into_iter().flatten().any(|protocol| protocol == b"acme-tls/1")
+            {
+                // Nothing is chosen: when the name is proved, the connection ends.
+                return proofs(name?);
+            }
             let found = lease.certificates.find(name)?;
             chosen = Some((found.clone(), asked.clone()));
             Some(config(found))

@@ -58,6 +58,36 @@ pub fn expiry(der: &CertificateDer<'_>) -> Option<i64> {
     Some(read.validity().not_after.timestamp())
 }
 
+/// What a certificate says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// In seconds since 1970.
+    pub not_before: i64,
+    pub not_after: i64,
+    /// The DNS names it is for.
+    pub names: Vec<String>,
+    pub is_self_signed: bool,
+}
+
+/// What the first certificate of a chain in PEM says; `None` if it cannot be read.
+pub fn facts(text: &str) -> Option<Facts> {
+    let chain = certificates(text).ok()?;
+    let (_, read) = x509_parser::parse_x509_certificate(chain.first()?).ok()?;
+    let names = read.subject_alternative_name().ok().flatten().map(|names| {
+        let dns = names.value.general_names.iter().filter_map(|name| match name {
+            x509_parser::extensions::GeneralName::DNSName(name) => Some((*name).to_owned()),
+            _ => None,
+        });
+        dns.collect()
+    });
+    Some(Facts {
+        not_before: read.validity().not_before.timestamp(),
+        not_after: read.validity().not_after.timestamp(),
+        names: names.unwrap_or_default(),
+        is_self_signed: read.subject() == read.issuer(),
+    })
+}
+
 /// Checks an ssl before it is stored, `now` in seconds since 1970. What refers to secrets elsewhere is
 /// looked at when it is used.
 ///

@@ -1,0 +1,448 @@
+//! Certificates that are issued and renewed by an ACME server (RFC 8555).
+//!
+//! What is kept is in the store: the account, the answers to challenges, who issues now, and the certificates, as
+//! ordinary ssl resources. So every node of a cluster answers challenges, and one at a time asks for
+//! certificates. The protocol itself is behind [`Authority`].
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use model::{Key, Kind, Resource};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use snapshot::certs::{self, Facts};
+use tokio::sync::watch;
+
+use crate::certificates;
+use crate::store::{Change, Refused, Ring, Step, Store, StoreError, unix_ms};
+
+/// The notes of the store: the account (sealed), the answers, the lease of the issuer.
+const ACCOUNT: &str = "acme-account";
+const ANSWERS: &str = "acme-answers";
+const ISSUER: &str = "acme-issuer";
+
+/// Answers kept at most.
+const MOST_ANSWERS: usize = 256;
+/// Between two looks at what is due.
+const LOOK: Duration = Duration::from_secs(30);
+/// The same where nothing was found to be wrong, at least.
+const SHORTEST: Duration = Duration::from_secs(1);
+/// The longest pause after failures.
+const LONGEST_PAUSE: Duration = Duration::from_secs(6 * 3600);
+/// How long the own workers may take to know an answer.
+const KNOWN: Duration = Duration::from_secs(5);
+/// The label of ssl resources that are renewed.
+pub const LABEL: &str = "acme";
+
+/// How names are proved to be ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Challenge {
+    /// By an answer on port 80.
+    Http01,
+    /// By a certificate on port 443.
+    TlsAlpn01,
+}
+
+/// What proves one name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    pub domain: String,
+    pub token: String,
+    /// The key authorization.
+    pub text: String,
+    /// When it is forgotten, in milliseconds since 1970.
+    #[serde(default)]
+    pub until: u64,
+}
+
+/// A certificate that was issued, PEM.
+pub struct Issued {
+    pub chain: String,
+    pub key: String,
+}
+
+/// A future of an [`Authority`].
+pub type Asking<'a, T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
+
+/// Publishes an answer, and returns when it is known.
+pub trait Prover: Send + Sync {
+    fn prove(&self, answer: Answer) -> Asking<'_, ()>;
+}
+
+/// An ACME server.
+pub trait Authority: Send + Sync {
+    /// An account: that which was kept, if it is of this server, or a new one. Its text is secret.
+    fn account(&self, kept: Option<String>) -> Asking<'_, String>;
+
+    /// Has a certificate issued. `prover` is asked to publish what proves each name.
+    fn issue<'a>(
+        &'a self,
+        account: &'a str,
+        domains: &'a [String],
+        challenge: Challenge,
+        prover: &'a dyn Prover,
+    ) -> Asking<'a, Issued>;
+}
+
+/// What the boot file says.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Names of one certificate each, the first of which names the resource.
+    pub certificates: Vec<Vec<String>>,
+    pub challenge: Challenge,
+    /// For one certificate, from the order to the end.
+    pub timeout: Duration,
+    /// The pause after a failure; twice as long after each.
+    pub retry: Duration,
+}
+
+/// How a certificate is, for people and metrics.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    /// The id of the ssl resource.
+    pub id: String,
+    pub domains: Vec<String>,
+    /// In seconds since 1970; none before there is a certificate.
+    pub not_after: Option<i64>,
+    /// Tries that failed since the last success, and why the last one did.
+    pub failures: u32,
+    pub last_error: Option<String>,
+}
+
+/// How all certificates are. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Standings(Arc<Mutex<Vec<Standing>>>);
+
+impl Standings {
+    pub fn all(&self) -> Vec<Standing> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, all: Vec<Standing>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = all;
+    }
+}
+
+/// Follows the answers to challenges in the store, for as long as it lives. Every node does.
+pub async fn follow(store: Arc<dyn Store>, answers: watch::Sender<Arc<[Answer]>>) {
+    let mut changes = store.watch();
+    loop {
+        let text = match changes.next().await {
+            None => return,
+            Some(Change::Note { name, text, .. }) if name == ANSWERS => text,
+            Some(Change::Reset { .. }) => store.note(ANSWERS).await.ok().flatten().unwrap_or_default(),
+            Some(_) => continue,
+        };
+        let now: Arc<[Answer]> = read_answers(&text).into();
+        answers.send_if_modified(|known| {
+            let differs = **known != *now;
+            *known = now;
+            differs
+        });
+    }
+}
+
+fn read_answers(text: &str) -> Vec<Answer> {
+    let mut answers: Vec<Answer> = serde_json::from_str(text).unwrap_or_default();
+    answers.truncate(MOST_ANSWERS);
+    answers
+}
+
+/// Keeps certificates fresh.
+pub struct Issuer {
+    pub store: Arc<dyn Store>,
+    pub authority: Arc<dyn Authority>,
+    /// Seals the account.
+    pub ring: Ring,
+    pub settings: Settings,
+    pub standings: Standings,
+    /// The answers that this node gives, from [`follow`].
+    pub answers: watch::Receiver<Arc<[Answer]>>,
+}
+
+/// An ssl resource that is kept fresh.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Target {
+    id: String,
+    domains: Vec<String>,
+    /// What is known of its certificate.
+    facts: Option<Facts>,
+}
+
+/// What is remembered of a target.
+#[derive(Debug, Default)]
+struct Memory {
+    failures: u32,
+    last_error: Option<String>,
+    /// Not before that, in seconds since 1970.
+    not_before: i64,
+    /// How much of its life a certificate is renewed earlier, in thousandths.
+    jitter: i64,
+}
+
+impl Issuer {
+    /// Runs for ever.
+    pub async fn run(mut self) {
+        let node = format!("{:032x}", fastrand::u128(..));
+        let mut memories: BTreeMap<String, Memory> = BTreeMap::new();
+        loop {
+            let targets = self.targets().await;
+            memories.retain(|id, _| targets.iter().any(|target| target.id == *id));
+            let (mut next, mut held) = (LOOK, false);
+            for target in &targets {
+                let memory = memories
+                    .entry(target.id.clone())
+                    .or_insert_with(|| Memory { jitter: fastrand::i64(0..30), ..Memory::default() });
+                let due = due(target, memory.jitter).max(memory.not_before);
+                let wait = due - now();
+                if wait > 0 {
+                    next = next.min(Duration::from_secs(wait.cast_unsigned()));
+                    continue;
+                }
+                if !self.is_issuer(&node).await {
+                    continue;
+                }
+                self.renew(target, memory).await;
+                (next, held) = (SHORTEST, true);
+            }
+            if held {
+                self.release().await;
+            }
+            let standing = |target: &Target| {
+                let memory = memories.get(&target.id);
+                Standing {
+                    id: target.id.clone(),
+                    domains: target.domains.clone(),
+                    not_after: target.facts.as_ref().map(|facts| facts.not_after),
+                    failures: memory.map_or(0, |memory| memory.failures),
+                    last_error: memory.and_then(|memory| memory.last_error.clone()),
+                }
+            };
+            self.standings.set(targets.iter().map(standing).collect());
+            tokio::time::sleep(next.max(SHORTEST)).await;
+        }
+    }
+
+    async fn renew(&mut self, target: &Target, memory: &mut Memory) {
+        let names = target.domains.join(", ");
+        tracing::info!("acme: asking for a certificate for {names} (ssls/{})", target.id);
+        let issuing = tokio::time::timeout(self.settings.timeout, self.issue(target)).await;
+        let late =
+            || format!("not issued within {} s (sluice.acme.timeout)", self.settings.timeout.as_secs());
+        match issuing.unwrap_or_else(|_| Err(late())) {
+            Ok(()) => {
+                tracing::info!("acme: a certificate for {names} was issued (ssls/{})", target.id);
+                *memory = Memory { jitter: memory.jitter, ..Memory::default() };
+            }
+            Err(why) => {
+                memory.failures += 1;
+                let pause =
+                    self.settings.retry.saturating_mul(1 << memory.failures.min(12).saturating_sub(1));
+                let pause = pause.min(LONGEST_PAUSE).mul_f64(1.0 + fastrand::f64() / 4.0);
+                tracing::error!(
+                    "acme: no certificate for {names} (ssls/{}): {why}; next try in {} s",
+                    target.id,
+                    pause.as_secs()
+                );
+                memory.not_before = now() + i64::try_from(pause.as_secs()).unwrap_or(i64::MAX / 2).max(1);
+                memory.last_error = Some(why);
+            }
+        }
+        // What was proved is proved.
+        let domains = target.domains.clone();
+        let proved = move |answers: &mut Vec<Answer>| answers.retain(|it| !domains.contains(&it.domain));
+        if let Err(why) = self.write_answers(proved).await {
+            tracing::debug!("acme: {why}");
+        }
+    }
+
+    async fn issue(&self, target: &Target) -> Result<(), String> {
+        let kept = self.store.note(ACCOUNT).await.map_err(|error| error.to_string())?;
+        let kept = kept.and_then(|sealed| self.ring.open(&sealed).or(Some(sealed)));
+        let account = self.authority.account(kept.clone()).await?;
+        if kept.as_ref() != Some(&account) {
+            let sealed = self.ring.seal(&account).unwrap_or_else(|| account.clone());
+            self.note(ACCOUNT, sealed)
+                .await
+                .map_err(|error| format!("the account cannot be kept: {error}"))?;
+        }
+        let Issued { chain, key } =
+            self.authority.issue(&account, &target.domains, self.settings.challenge, self).await?;
+        self.keep(target, chain, key).await
+    }
+
+    /// Writes a certificate into its ssl resource.
+    async fn keep(&self, target: &Target, chain: String, private: String) -> Result<(), String> {
+        let key = Key::new(Kind::Ssl, target.id.as_str());
+        let (id, domains) = (target.id.clone(), target.domains.clone());
+        let message = format!("certificate for {}", domains.join(", "));
+        let decide = move |view: &dyn crate::store::View| {
+            let row = view.get(&key);
+            let now = unix_ms() / 1000;
+            let mut value = match row {
+                Some(row) => row.value(),
+                None => json!({"id": id, "snis": domains, "labels": {LABEL: "true"}, "create_time": now}),
+            };
+            value["cert"] = chain.as_str().into();
+            value["key"] = private.as_str().into();
+            value["update_time"] = now.into();
+            let Resource::Ssl(ssl) = Resource::parse(Kind::Ssl, &key.id, &value)? else {
+                return Err(Refused::Missing("this is no ssl"));
+            };
+            certificates::check(&ssl, now)?;
+            let by = Step::By { author: "acme".to_owned(), message: message.clone() };
+            Ok(vec![Step::Put { key: key.clone(), value, ttl: None }, by])
+        };
+        let written = self.store.write(Box::new(decide)).await;
+        written.map(drop).map_err(|error| format!("the certificate cannot be kept: {error}"))
+    }
+
+    /// What is to be kept fresh, by id: what the boot file names, and ssl resources with the label.
+    async fn targets(&self) -> Vec<Target> {
+        let mut targets: BTreeMap<String, Target> = BTreeMap::new();
+        for domains in &self.settings.certificates {
+            let Some(first) = domains.first() else { continue };
+            let id = format!("acme-{first}");
+            let facts = match self.store.get(&Key::new(Kind::Ssl, id.as_str())).await {
+                Ok(stored) => stored.and_then(|stored| facts(&stored.value)),
+                Err(error) => {
+                    tracing::error!("acme: {error}");
+                    continue;
+                }
+            };
+            targets.insert(id.clone(), Target { id, domains: domains.clone(), facts });
+        }
+        let Ok((rows, _)) = self.store.rows(Kind::Ssl, "").await else { return Vec::new() };
+        // Most have no such label, and need not be taken apart.
+        for row in rows.iter().filter(|row| row.json.contains("\"acme\"")) {
+            let value = row.value();
+            let asks = value.pointer("/labels/acme").and_then(Value::as_str) == Some("true");
+            if !asks || targets.contains_key(&row.key.id) {
+                continue;
+            }
+            let snis = value.get("snis").and_then(Value::as_array).into_iter().flatten();
+            let names = snis.chain(value.get("sni")).filter_map(Value::as_str).map(str::to_ascii_lowercase);
+            let domains: Vec<String> = names.collect();
+            if domains.is_empty() || domains.iter().any(|name| name.contains('*')) {
+                continue;
+            }
+            let id = row.key.id.clone();
+            targets.insert(id.clone(), Target { id, domains, facts: facts(&value) });
+        }
+        targets.into_values().collect()
+    }
+
+    /// Whether this node is the one that issues, for as long as one certificate may take.
+    async fn is_issuer(&self, node: &str) -> bool {
+        let until = unix_ms() + u64::try_from(self.settings.timeout.as_millis()).unwrap_or(0) + 30_000;
+        let lease = json!({"node": node, "until": until}).to_string();
+        let node = node.to_owned();
+        let decide = move |view: &dyn crate::store::View| {
+            let held: Value =
+                view.note(ISSUER).and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+            let is_free = held["until"].as_u64().is_none_or(|until| until < unix_ms());
+            match is_free || held["node"].as_str() == Some(&node) {
+                true => Ok(vec![Step::Note { name: ISSUER, text: lease.clone() }]),
+                false => Err(StoreError::Changed.into()),
+            }
+        };
+        match self.store.write(Box::new(decide)).await {
+            Ok(_) => true,
+            Err(Refused::Store(StoreError::Changed)) => false,
+            Err(error) => {
+                tracing::debug!("acme: no lease: {error}");
+                false
+            }
+        }
+    }
+
+    /// Lets another node issue at once.
+    async fn release(&self) {
+        if let Err(error) = self.note(ISSUER, String::new()).await {
+            tracing::debug!("acme: the lease stays until it ends: {error}");
+        }
+    }
+
+    async fn note(&self, name: &'static str, text: String) -> Result<(), Refused> {
+        self.store.write(Box::new(move |_| Ok(vec![Step::Note { name, text: text.clone() }]))).await.map(drop)
+    }
+
+    async fn write_answers(&self, change: impl Fn(&mut Vec<Answer>) + Send + 'static) -> Result<(), String> {
+        let decide = move |view: &dyn crate::store::View| {
+            let mut answers = view.note(ANSWERS).map(|text| read_answers(&text)).unwrap_or_default();
+            answers.retain(|answer| answer.until > unix_ms());
+            change(&mut answers);
+            let text = serde_json::to_string(&answers).unwrap_or_default();
+            Ok(vec![Step::Note { name: ANSWERS, text }])
+        };
+        let written = self.store.write(Box::new(decide)).await;
+        written.map(drop).map_err(|error| format!("the answer to a challenge cannot be kept: {error}"))
+    }
+}
+
+impl Prover for Issuer {
+    fn prove(&self, mut answer: Answer) -> Asking<'_, ()> {
+        let patience = u64::try_from(self.settings.timeout.as_millis()).unwrap_or(0);
+        answer.until = unix_ms() + patience;
+        let token = answer.token.clone();
+        Box::pin(async move {
+            self.write_answers(move |answers| {
+                if answers.len() < MOST_ANSWERS {
+                    answers.push(answer.clone());
+                }
+            })
+            .await?;
+            let mut known = self.answers.clone();
+            let heard = known.wait_for(|answers| answers.iter().any(|answer| answer.token == token));
+            match tokio::time::timeout(KNOWN, heard).await {
+                Ok(Ok(_)) => Ok(()),
+                _ => Err("the answer to a challenge did not reach the workers".to_owned()),
+            }
+        })
+    }
+}
+
+fn facts(ssl: &Value) -> Option<Facts> {
+    certs::facts(ssl.get("cert")?.as_str()?)
+}
+
+/// When a certificate is to be renewed, in seconds since 1970: after two thirds of its life, a little less. At once where
+/// it is not for these names, or made by its owner.
+fn due(target: &Target, jitter: i64) -> i64 {
+    let Some(facts) = &target.facts else { return 0 };
+    let covers =
+        target.domains.iter().all(|name| facts.names.iter().any(|own| own.eq_ignore_ascii_case(name)));
+    if !covers || facts.is_self_signed {
+        return 0;
+    }
+    let life = (facts.not_after - facts.not_before).max(0);
+    facts.not_before + life / 3 * 2 - life / 1000 * jitter
+}
+
+fn now() -> i64 {
+    i64::try_from(unix_ms() / 1000).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_renewed_at_two_thirds_of_its_life() {
+        let facts = |names: &[&str]| Facts {
+            not_before: 1000,
+            not_after: 91_000,
+            names: names.iter().map(|name| (*name).to_owned()).collect(),
+            is_self_signed: false,
+        };
+        let target = |facts| Target { id: "1".into(), domains: vec!["a.test".into()], facts };
+        assert_eq!(due(&target(Some(facts(&["A.test", "b.test"]))), 0), 61_000);
+        assert_eq!(due(&target(Some(facts(&["a.test"]))), 20), 59_200, "not all at once");
+        assert_eq!(due(&target(Some(facts(&["b.test"]))), 0), 0, "it is for another name");
+        assert_eq!(due(&target(Some(Facts { is_self_signed: true, ..facts(&["a.test"]) })), 0), 0);
+        assert_eq!(due(&target(None), 0), 0);
+    }
+}

@@ -1,0 +1,131 @@
+//! `sluice.acme` of config.yaml.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::read::File;
+use super::{Acme, AcmeChallenge, Eab};
+use crate::Invalid;
+
+/// Let's Encrypt.
+const DIRECTORY: &str = "https://acme-v02.api.letsencrypt.org/directory";
+
+/// Certificates, and names of one, at most.
+const MOST: usize = 100;
+
+/// Reads the section; `None` where there is none.
+pub(super) fn acme(file: File<'_>) -> Result<Option<Acme>, Invalid> {
+    let Some(section) = file.get("/sluice/acme") else { return Ok(None) };
+    let section = File(section);
+    if !section.bool("/accept_terms", false) {
+        return Err(Invalid::new("the terms of service of the ACME server are not accepted")
+            .at("/sluice/acme/accept_terms")
+            .expected("true, once you have read them"));
+    }
+    let owned = |pointer| section.text(pointer).map(str::to_owned);
+    let directory = owned("/directory").unwrap_or_else(|| DIRECTORY.to_owned());
+    if !directory.starts_with("https://") {
+        return Err(Invalid::new("an ACME server is asked over https alone")
+            .at("/sluice/acme/directory")
+            .expected("an https:// address")
+            .got(directory));
+    }
+    let listed = section.get("/domains").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    if listed.len() > MOST {
+        return Err(Invalid::new("too many certificates")
+            .at("/sluice/acme/domains")
+            .expected(format!("at most {MOST}; for more, label ssl resources `acme: \"true\"`")));
+    }
+    let domains = listed
+        .iter()
+        .enumerate()
+        .map(|(at, item)| names(item).map_err(|invalid| invalid.at(format!("/sluice/acme/domains/{at}"))));
+    Ok(Some(Acme {
+        directory,
+        email: owned("/email"),
+        ca: owned("/ca"),
+        challenge: match section.text("/challenge") {
+            Some("tls-alpn-01") => AcmeChallenge::TlsAlpn01,
+            _ => AcmeChallenge::Http01,
+        },
+        domains: domains.collect::<Result<_, _>>()?,
+        eab: match (owned("/eab/kid"), owned("/eab/hmac_key")) {
+            (Some(kid), Some(hmac_key)) => Some(Eab { kid, hmac_key }),
+            _ => None,
+        },
+        timeout: section.time("/timeout", 300),
+        retry: section.time("/retry", 60).max(Duration::from_secs(1)),
+    }))
+}
+
+/// The names of one certificate: a text, or a list of them.
+fn names(item: &Value) -> Result<Vec<String>, Invalid> {
+    let all: Vec<&Value> = match item {
+        Value::Array(all) => all.iter().collect(),
+        one => vec![one],
+    };
+    let name = |value: &Value| {
+        let name = value.as_str().unwrap_or_default().to_ascii_lowercase();
+        let label = |label: &str| {
+            let inner = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+            (1..=63).contains(&label.len()) && label.bytes().all(inner) && !label.starts_with('-')
+        };
+        let is_name = name.len() <= 253 && name.contains('.') && name.split('.').all(label);
+        match is_name && name.parse::<std::net::IpAddr>().is_err() {
+            true => Ok(name),
+            false => {
+                let invalid = Invalid::new("this is no name that a certificate is issued for");
+                let invalid =
+                    invalid.expected("a host name, or a list of them; no wildcards").got(value.to_string());
+                Err(match name.starts_with("*.") {
+                    true => invalid.hint("wildcards need the challenge dns-01, which is not served"),
+                    false => invalid,
+                })
+            }
+        }
+    };
+    let names: Vec<String> = all.into_iter().map(name).collect::<Result<_, _>>()?;
+    if names.is_empty() || names.len() > MOST {
+        return Err(Invalid::new("a certificate has names").expected(format!("1 to {MOST} names")));
+    }
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(section: Value) -> Result<Option<Acme>, Invalid> {
+        acme(File(&json!({"sluice": {"acme": section}})))
+    }
+
+    #[test]
+    fn names_are_texts_or_lists() {
+        let read = read(json!({"accept_terms": true, "domains": ["A.test", ["b.test", "www.b.test"]]}));
+        let found = read.unwrap().unwrap();
+        assert_eq!(found.domains, [vec!["a.test"], vec!["b.test", "www.b.test"]]);
+        assert_eq!((found.directory.as_str(), found.challenge), (DIRECTORY, AcmeChallenge::Http01));
+        assert_eq!(acme(File(&json!({"sluice": {}}))), Ok(None));
+    }
+
+    #[test]
+    fn what_cannot_be_issued_is_told() {
+        for wrong in [
+            json!("*.a.test"),
+            json!("localhost"),
+            json!("127.0.0.1"),
+            json!([]),
+            json!(7),
+            json!("a b.test"),
+        ] {
+            let invalid = read(json!({"accept_terms": true, "domains": ["ok.test", wrong]})).unwrap_err();
+            assert_eq!(invalid.pointer, "/sluice/acme/domains/1", "{wrong}");
+        }
+        assert_eq!(read(json!({"domains": []})).unwrap_err().pointer, "/sluice/acme/accept_terms");
+        let plain = json!({"accept_terms": true, "directory": "http://a.test/dir"});
+        assert_eq!(read(plain).unwrap_err().pointer, "/sluice/acme/directory");
+    }
+}

@@ -1,0 +1,245 @@
+"""Certificates from a real ACME server: acme.py SLUICE FOLDER ROOT
+
+Starts pebble, a DNS server for it, and the gateway. Ports come in the environment: PROXY, TLS, ADMIN, CONTROL, METRICS (of
+the gateway), ACME, MANAGE, DNS, DNS_MANAGE, WEB; and ADMIN_KEY.
+"""
+
+import http.client
+import http.server
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+
+SLUICE, FOLDER, ROOT = sys.argv[1:4]
+HOST = "127.0.0.1"
+PATIENCE = 60
+STARTED = []
+os.chdir(FOLDER)
+
+
+def port(name):
+    return int(os.environ[name + "_PORT"])
+
+
+def until(what, holds):
+    end = time.monotonic() + PATIENCE
+    while True:
+        found = holds()
+        if found:
+            return found
+        assert time.monotonic() < end, what
+        time.sleep(0.2)
+
+
+def write(name, text):
+    with open(name + ".new", "w") as file:
+        file.write(text)
+    os.rename(name + ".new", name)
+
+
+def start(*args, log, **env):
+    out = open(log, "ab")
+    process = subprocess.Popen(args, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env={**os.environ, **env})
+    STARTED.append(process)
+    return process
+
+
+def listens(number):
+    try:
+        socket.create_connection((HOST, number), 5).close()
+        return True
+    except OSError:
+        return False
+
+
+def openssl(*args):
+    done = subprocess.run(["openssl", *args], capture_output=True, timeout=60)
+    assert done.returncode == 0, (args, done.stderr.decode())
+
+
+class Web(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "6")
+        self.end_headers()
+        self.wfile.write(b"routed")
+
+    def log_message(self, *_):
+        pass
+
+
+def servers():
+    """The ACME server, whose certificates live twenty seconds, and its DNS."""
+    tools = os.path.join(ROOT, "target/tools")
+    for tool in ("pebble", "pebble-challtestsrv"):
+        assert os.path.exists(os.path.join(tools, tool)), f"{tool} is missing: cargo x test installs it"
+    certs = os.path.join(ROOT, "tests/certs/")
+    own = {
+        "listenAddress": f"{HOST}:{port('ACME')}",
+        "managementListenAddress": f"{HOST}:{port('MANAGE')}",
+        "certificate": certs + "server-ec.crt",
+        "privateKey": certs + "server-ec.key",
+        "httpPort": port("PROXY"),
+        "tlsPort": port("TLS"),
+        "profiles": {"default": {"description": "short", "validityPeriod": 20}},
+    }
+    write("pebble.json", json.dumps({"pebble": own}))
+    start(os.path.join(tools, "pebble-challtestsrv"), "-defaultIPv4", HOST, "-defaultIPv6", "", "-dnsserver", f"{HOST}:{port('DNS')}",
+          "-management", f"{HOST}:{port('DNS_MANAGE')}", "-http01", "", "-https01", "", "-tlsalpn01", "", "-doh", "", log="dns.log")
+    start(os.path.join(tools, "pebble"), "-config", "pebble.json", "-dnsserver", f"{HOST}:{port('DNS')}", log="pebble.log",
+          PEBBLE_VA_NOSLEEP="1")
+    for name in ("ACME", "MANAGE", "DNS_MANAGE"):
+        until(name, lambda: listens(port(name)))
+    # Where nobody listens.
+    address = {"host": "unreachable.test", "addresses": ["127.0.0.9"]}
+    request = urllib.request.Request(f"http://{HOST}:{port('DNS_MANAGE')}/add-a", json.dumps(address).encode())
+    urllib.request.urlopen(request).read()
+    web = http.server.ThreadingHTTPServer((HOST, port("WEB")), Web)
+    web.daemon_threads = True
+    threading.Thread(target=web.serve_forever, daemon=True).start()
+    trusting = ssl.create_default_context(cafile=certs + "ca.crt")
+    root = urllib.request.urlopen(f"https://{HOST}:{port('MANAGE')}/roots/0", context=trusting).read().decode()
+    write("root.crt", root)
+
+
+def gateway(challenge, domains):
+    at = lambda name: {"ip": HOST, "port": port(name)}
+    config = {
+        "apisix": {"node_listen": [at("PROXY")], "ssl": {"listen": [at("TLS")]}, "control": at("CONTROL")},
+        "nginx_config": {"worker_processes": 2},
+        "deployment": {
+            "role": "traditional",
+            "role_traditional": {"config_provider": "embedded"},
+            "admin": {
+                "admin_key": [{"name": "admin", "key": os.environ["ADMIN_KEY"], "role": "admin"}],
+                "admin_listen": at("ADMIN"),
+            },
+        },
+        "plugin_attr": {"prometheus": {"export_addr": at("METRICS")}},
+        "sluice": {
+            "acme": {
+                "directory": f"https://{HOST}:{port('ACME')}/dir",
+                "ca": ROOT + "/tests/certs/ca.crt",
+                "email": "someone@example.test",
+                "accept_terms": True,
+                "challenge": challenge,
+                "domains": domains,
+                "retry": "2s",
+            }
+        },
+    }
+    write("config.yaml", json.dumps(config))
+    process = start(SLUICE, "run", FOLDER, "--data", FOLDER + "/data", log="sluice.log")
+    until("the gateway starts", lambda: listens(port("CONTROL")) and listens(port("ADMIN")))
+    return process
+
+
+def admin(method, path, value=None):
+    connection = http.client.HTTPConnection(HOST, port("ADMIN"), timeout=30)
+    connection.request(method, "/apisix/admin/" + path, value and json.dumps(value), {"X-API-KEY": os.environ["ADMIN_KEY"]})
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+def served(name):
+    """The serial number of the certificate under a name that verifies; none if there is none."""
+    trusting = ssl.create_default_context(cafile="root.crt")
+    try:
+        with socket.create_connection((HOST, port("TLS")), 10) as plain:
+            with trusting.wrap_socket(plain, server_hostname=name) as secure:
+                return secure.getpeercert()["serialNumber"]
+    except (ssl.SSLError, ConnectionError):
+        return None
+
+
+def standing(name):
+    status = json.load(urllib.request.urlopen(f"http://{HOST}:{port('CONTROL')}/v1/status"))
+    return next((one for one in status["acme"] if name in one["domains"]), {})
+
+
+def metrics():
+    return urllib.request.urlopen(f"http://{HOST}:{port('METRICS')}/apisix/prometheus/metrics").read().decode()
+
+
+def issued():
+    code, said = admin("PUT", "routes/all", {"uri": "/*", "upstream": {"nodes": {f"{HOST}:{port('WEB')}": 1}}})
+    assert code == 201, said
+    first = until("a certificate", lambda: served("one.test"))
+    assert served("www.one.test") == first
+    until("another", lambda: served("two.test"))
+    code, said = admin("GET", "ssls/acme-one.test")
+    value = json.loads(said)["value"]
+    assert code == 200 and "key" not in value and "PRIVATE" not in said and value["snis"] == ["one.test", "www.one.test"], said
+    _, history = admin("GET", "revisions")
+    assert "PRIVATE" not in history and '"acme"' in history, history
+    # A path of no challenge is the route's.
+    other = urllib.request.urlopen(f"http://{HOST}:{port('PROXY')}/.well-known/acme-challenge/other").read()
+    assert other == b"routed", other
+    return first
+
+
+def failed():
+    why = until("the reason", lambda: standing("unreachable.test").get("last_error"))
+    assert "unreachable.test" in why and ("refused" in why or "127.0.0.9" in why), why
+    with open("sluice.log") as file:
+        assert any("no certificate for unreachable.test" in line for line in file)
+    until("the metric", lambda: 'acme_certificate_failures{id="acme-unreachable.test"}' in metrics())
+    until("the other metric", lambda: 'acme_certificate_days_left{id="acme-one.test"} 0' in metrics())
+
+
+def renewed(first):
+    """At two thirds of its life, and at no moment there is none."""
+
+    def another():
+        now = served("one.test")
+        assert now is not None, "there was no valid certificate"
+        return now != first and now
+
+    until("a renewed certificate", another)
+
+
+def labelled():
+    """A resource of one's own, with a certificate of one's own at first."""
+    openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", "own.key",
+            "-out", "own.crt", "-subj", "/CN=own.test", "-addext", "subjectAltName=DNS:own.test", "-days", "90")
+    value = {"sni": "own.test", "cert": open("own.crt").read(), "key": open("own.key").read(), "labels": {"acme": "true"},
+             "ssl_protocols": ["TLSv1.3"]}
+    code, said = admin("PUT", "ssls/own", value)
+    assert code == 201, said
+    until("it is replaced", lambda: served("own.test"))
+    _, said = admin("GET", "ssls/own")
+    assert json.loads(said)["value"]["ssl_protocols"] == ["TLSv1.3"], said
+
+
+try:
+    servers()
+    process = gateway("http-01", [["one.test", "www.one.test"], "two.test", "unreachable.test"])
+    number = issued()
+    print("http-01: ok")
+    failed()
+    print("failures: ok")
+    renewed(number)
+    print("renewal: ok")
+    labelled()
+    print("labels: ok")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    gateway("tls-alpn-01", ["three.test"])
+    until("a certificate", lambda: served("three.test"))
+    # The account is that of before, and no secret is in a log.
+    with open("pebble.log") as file:
+        assert sum("/sign-me-up" in line and "POST" in line for line in file) == 1
+    with open("sluice.log") as file:
+        assert "PRIVATE KEY" not in file.read()
+    print("tls-alpn-01: ok")
+finally:
+    for process in STARTED:
+        process.kill()
+        process.wait()
