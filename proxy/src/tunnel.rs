@@ -1,31 +1,45 @@
-//! Bytes both ways, once two connections have become one (RFC 9110 section 7.8, RFC 8441).
+//! Bytes both ways, once two connections have become one (RFC 9110 section 7.8, RFC 8441). They are frames of
+//! WebSocket, which are followed so that both ends can be told when the gateway goes.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
+
+use wire::websocket::{CLOSE_OF_SERVER, Frames, close_of_client};
 
 use crate::buffers::{Buffer, Lent};
 use crate::clock::Waiter;
 use crate::down::{h2, h3};
-use crate::h2::Line;
+use crate::h2::{Line, Outlet};
 use crate::io::{self, Failed};
 use crate::rt::{ReadHalf, WriteHalf};
 use crate::up;
 use crate::worker::Worker;
 
-/// A switched connection to an upstream.
-#[derive(Debug)]
+/// A switched connection to an upstream, or a stream of one.
+pub(crate) enum Switched {
+    H1(up::h1::Conn),
+    H2(Box<up::h2::Switched>),
+}
+
+/// A tunnel, but for the client's side of it.
 pub(crate) struct Tunnel {
-    pub(crate) conn: up::h1::Conn,
+    pub(crate) conn: Switched,
     /// Bytes that came behind the upstream's 101.
     pub(crate) bytes: Option<Buffer>,
     /// With no byte in either direction for so long, the tunnel ends.
     pub(crate) idle_timeout: Duration,
     /// What plugins keep until the tunnel is over.
     pub(crate) holds: Vec<Box<dyn Any>>,
+}
+
+impl std::fmt::Debug for Tunnel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tunnel").field("idle_timeout", &self.idle_timeout).finish_non_exhaustive()
+    }
 }
 
 /// Where one direction's bytes come from.
@@ -35,6 +49,8 @@ pub(crate) enum Source<'a> {
     /// A stream of a client's connection.
     H2(&'a mut h2::Input),
     H3(&'a mut h3::Input),
+    /// A stream of a connection to an upstream.
+    Up(&'a mut up::h2::Inlet),
 }
 
 /// Where one direction's bytes go.
@@ -42,6 +58,7 @@ pub(crate) enum Sink<'a> {
     Io(WriteHalf<'a>),
     H2 { output: &'a RefCell<h2::Output>, line: &'a Line },
     H3 { output: &'a RefCell<h3::Output>, shared: &'a h3::Shared },
+    Up(&'a mut Outlet),
 }
 
 /// The client's side of a tunnel.
@@ -50,16 +67,25 @@ pub(crate) struct Ends<'a> {
     pub(crate) to: Sink<'a>,
 }
 
-/// Runs until both sides have ended, one has failed, or neither has said anything for too long.
+/// Runs until both sides have ended, one has failed, or neither has said anything for too long. When the
+/// worker drains, both sides are told to end.
 pub(crate) async fn run(worker: &Worker, waiters: [&Waiter; 2], down: Ends<'_>, tunnel: Tunnel) {
     let Tunnel { mut conn, bytes, idle_timeout, holds: _holds } = tunnel;
     let [upwards, downwards] = waiters;
-    let (from_up, to_up) = conn.io.split();
-    let up = (Source::Io(from_up, bytes), Sink::Io(to_up));
+    let up = match &mut conn {
+        Switched::H1(conn) => {
+            let (from, to) = conn.io.split();
+            (Source::Io(from, bytes), Sink::Io(to))
+        }
+        Switched::H2(stream) => {
+            let (from, to) = stream.split();
+            (Source::Up(from), Sink::Up(to))
+        }
+    };
     let alive = Cell::new(worker.clock.after(idle_timeout));
-    let way = |waiter| Way { worker, waiter, alive: &alive, idle_timeout };
-    let mut upwards = pin!(way(upwards).copy(down.from, up.1));
-    let mut downwards = pin!(way(downwards).copy(up.0, down.to));
+    let way = |waiter, masked| Way { worker, waiter, alive: &alive, idle_timeout, masked };
+    let mut upwards = pin!(way(upwards, true).copy(down.from, up.1));
+    let mut downwards = pin!(way(downwards, false).copy(up.0, down.to));
     let mut done = (false, false);
     poll_fn(|cx| {
         for (one, future) in [(&mut done.0, 0), (&mut done.1, 1)] {
@@ -85,23 +111,45 @@ struct Way<'a> {
     /// Until when the tunnel lives without a byte; shared by both directions.
     alive: &'a Cell<u64>,
     idle_timeout: Duration,
+    /// It goes to a server, which wants frames masked.
+    masked: bool,
+}
+
+/// What is known of a direction that is to end.
+enum Cut {
+    /// It goes on.
+    Not,
+    /// Nothing more of it is passed on. Whether the last that was is a Close frame.
+    Behind { close: bool },
 }
 
 impl Way<'_> {
     /// Copies to the end, then passes the end on.
     async fn copy(self, mut from: Source<'_>, mut to: Sink<'_>) -> Result<(), Failed> {
+        let mut frames = Frames::default();
+        let mut cut = Cut::Not;
         if let Source::Io(_, early) = &mut from
             && let Some(buffer) = early.take()
         {
-            let written = self.write(&mut to, buffer.data()).await;
+            let written = self.pass_on(&mut to, &mut frames, buffer.data()).await;
             self.worker.buffers.give(buffer);
-            written?;
+            cut = written?;
         }
         loop {
-            match &mut from {
+            if let Cut::Behind { close } = cut {
+                self.end(&mut from, &mut to, frames, close).await?;
+                break;
+            }
+            if self.leaves(&frames) {
+                cut = Cut::Behind { close: frames.is_closed() };
+                continue;
+            }
+            let piece = match &mut from {
                 Source::Io(from, _) => {
                     // No buffer is held while nothing comes.
-                    self.until(|cx| from.poll_readable(cx).map(drop)).await?;
+                    if self.until(&frames, |cx| from.poll_readable(cx).map(drop)).await?.is_none() {
+                        continue;
+                    }
                     let mut lent = Lent::none(&self.worker.buffers);
                     let buffer = lent.get();
                     let n = io::read(self.worker, self.waiter, from, buffer, self.idle_timeout).await?;
@@ -109,19 +157,17 @@ impl Way<'_> {
                         break;
                     }
                     self.lives();
-                    self.write(&mut to, buffer.data()).await?;
+                    cut = self.pass_on(&mut to, &mut frames, buffer.data()).await?;
+                    continue;
                 }
-                Source::H2(input) => {
-                    let Some(piece) = self.until(|cx| input.poll_tunnel(cx)).await?? else { break };
-                    self.lives();
-                    self.write(&mut to, &piece).await?;
-                }
-                Source::H3(input) => {
-                    let Some(piece) = self.until(|cx| input.poll_tunnel(cx)).await?? else { break };
-                    self.lives();
-                    self.write(&mut to, &piece).await?;
-                }
-            }
+                Source::H2(input) => self.until(&frames, |cx| input.poll_tunnel(cx)).await?,
+                Source::H3(input) => self.until(&frames, |cx| input.poll_tunnel(cx)).await?,
+                Source::Up(inlet) => self.until(&frames, |cx| inlet.poll_tunnel(cx)).await?,
+            };
+            let Some(piece) = piece else { continue };
+            let Some(piece) = piece? else { break };
+            self.lives();
+            cut = self.pass_on(&mut to, &mut frames, &piece).await?;
         }
         self.lives();
         match &mut to {
@@ -129,10 +175,7 @@ impl Way<'_> {
                 let _ = self.waiter.until(self.alive.get(), |cx| to.poll_shutdown(cx)).await;
                 Ok(())
             }
-            Sink::H2 { output, line } => h2::send(self.worker, self.waiter, output, line, b"", true).await,
-            Sink::H3 { output, shared } => {
-                h3::send(self.worker, self.waiter, output, shared, b"", true).await
-            }
+            other => self.send(other, b"", true).await,
         }
     }
 
@@ -140,13 +183,23 @@ impl Way<'_> {
         self.alive.set(self.worker.clock.after(self.idle_timeout));
     }
 
-    /// Polls until it is ready, or the tunnel has been silent for too long.
+    /// The gateway goes, and nothing is in the way of saying so.
+    fn leaves(&self, frames: &Frames) -> bool {
+        frames.is_between() && self.worker.closes_tunnels()
+    }
+
+    /// Polls until it is ready, or the tunnel has been silent for too long. Nothing, if it is to end.
     async fn until<T>(
         &self,
-        mut poll: impl FnMut(&mut std::task::Context<'_>) -> Poll<T>,
-    ) -> Result<T, Failed> {
+        frames: &Frames,
+        mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
+    ) -> Result<Option<T>, Failed> {
         loop {
-            if let Ok(value) = self.waiter.until(self.alive.get(), &mut poll).await {
+            let polled = self.waiter.until(self.alive.get(), |cx| match poll(cx) {
+                Poll::Pending if self.leaves(frames) => Poll::Ready(None),
+                polled => polled.map(Some),
+            });
+            if let Ok(value) = polled.await {
                 return Ok(value);
             }
             // The other direction may have moved the deadline meanwhile.
@@ -156,13 +209,85 @@ impl Way<'_> {
         }
     }
 
-    async fn write(&self, to: &mut Sink<'_>, bytes: &[u8]) -> Result<(), Failed> {
+    /// Passes bytes on; when the gateway goes, only to the end of the frame that is under way.
+    async fn pass_on(&self, to: &mut Sink<'_>, frames: &mut Frames, bytes: &[u8]) -> Result<Cut, Failed> {
+        if !self.worker.closes_tunnels() {
+            frames.pass(bytes);
+            self.send(to, bytes, false).await?;
+            return Ok(Cut::Not);
+        }
+        let n = frames.pass_one(bytes);
+        if n > 0 {
+            self.send(to, &bytes[..n], false).await?;
+        }
+        if !frames.is_between() {
+            return Ok(Cut::Not);
+        }
+        let close = frames.is_closed();
+        frames.pass(&bytes[n..]);
+        Ok(Cut::Behind { close })
+    }
+
+    /// Tells the one side that the gateway goes, and waits a while until the other has said that it has
+    /// heard so, or ends.
+    async fn end(
+        &self,
+        from: &mut Source<'_>,
+        to: &mut Sink<'_>,
+        mut frames: Frames,
+        close: bool,
+    ) -> Result<(), Failed> {
+        if !close {
+            let masked = close_of_client(fastrand::u32(..).to_be_bytes());
+            self.send(to, if self.masked { &masked } else { &CLOSE_OF_SERVER }, false).await?;
+        }
+        let deadline = self.worker.clock.after(self.worker.settings.send_timeout);
+        let _ = self.waiter.until(deadline, |cx| poll_close(from, &mut frames, cx)).await;
+        Ok(())
+    }
+
+    async fn send(&self, to: &mut Sink<'_>, bytes: &[u8], ends: bool) -> Result<(), Failed> {
         match to {
             Sink::Io(to) => io::write_all(self.worker, self.waiter, to, bytes, self.idle_timeout).await,
-            Sink::H2 { output, line } => h2::send(self.worker, self.waiter, output, line, bytes, false).await,
+            Sink::H2 { output, line } => h2::send(self.worker, self.waiter, output, line, bytes, ends).await,
             Sink::H3 { output, shared } => {
-                h3::send(self.worker, self.waiter, output, shared, bytes, false).await
+                h3::send(self.worker, self.waiter, output, shared, bytes, ends).await
+            }
+            Sink::Up(outlet) => {
+                let mut rest = bytes;
+                loop {
+                    let deadline = self.worker.clock.after(self.idle_timeout);
+                    let sent = self.waiter.until(deadline, |cx| outlet.poll_send(cx, rest, ends)).await;
+                    rest = &rest[sent.map_err(|_| Failed::Timeout)??..];
+                    if rest.is_empty() {
+                        return Ok(());
+                    }
+                }
             }
         }
     }
+}
+
+/// Drops what comes until that is a Close frame, or the end.
+fn poll_close(from: &mut Source<'_>, frames: &mut Frames, cx: &mut Context<'_>) -> Poll<()> {
+    let mut part = [0; 1024];
+    while !frames.is_closed() {
+        let piece = match from {
+            Source::Io(from, _) => match ready!(from.poll_read(cx, &mut part)) {
+                Ok(n) if n > 0 => {
+                    frames.pass(&part[..n]);
+                    continue;
+                }
+                _ => break,
+            },
+            Source::H2(input) => ready!(input.poll_tunnel(cx)),
+            Source::H3(input) => ready!(input.poll_tunnel(cx)),
+            Source::Up(inlet) => ready!(inlet.poll_tunnel(cx)),
+        };
+        match piece {
+            Ok(Some(piece)) => frames.pass(&piece),
+            _ => break,
+        }
+    }
+    Poll::Ready(())
 }

@@ -77,7 +77,7 @@ impl Sender<'_> {
     pub(crate) fn head(&mut self, head: &impl Head, size: Size, wish: h1::Wish) -> Result<(), BadTarget> {
         match self {
             Sender::H1(to) => to.head(head, size, wish),
-            Sender::H2(to) => to.head(head, size),
+            Sender::H2(to) => to.head(head, size, wish),
         }
     }
 
@@ -216,7 +216,10 @@ impl Receiver<'_> {
     pub(crate) fn take_rest(&mut self) -> Option<Buffer> {
         match self {
             Receiver::H1(from) => from.take_rest(),
-            Receiver::H2(_) => None,
+            Receiver::H2(from) => {
+                from.keep_rest();
+                None
+            }
         }
     }
 }

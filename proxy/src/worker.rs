@@ -68,6 +68,8 @@ pub(crate) struct Worker {
     stage: Cell<Stage>,
     /// When connections between two requests are closed, for the stop; none are before it.
     idle_until: Cell<u64>,
+    /// When tunnels are told to end; none are before the stop.
+    tunnels_until: Cell<u64>,
     connections: Cell<usize>,
     pub(crate) udp_sessions: Cell<usize>,
     /// Bytes of datagrams that wait until their session has a server.
@@ -166,6 +168,7 @@ impl Worker {
             nobody: sdk::Consumers::default(),
             stage: Cell::new(Stage::Run),
             idle_until: Cell::new(u64::MAX),
+            tunnels_until: Cell::new(u64::MAX),
             connections: Cell::new(0),
             udp_sessions: Cell::new(0),
             udp_waiting: Cell::new(0),
@@ -218,6 +221,12 @@ impl Worker {
     #[inline]
     pub(crate) fn closes_idle(&self) -> bool {
         self.clock.is_over(self.idle_until.get())
+    }
+
+    /// Tunnels are to end now.
+    #[inline]
+    pub(crate) fn closes_tunnels(&self) -> bool {
+        self.clock.is_over(self.tunnels_until.get())
     }
 
     #[inline]

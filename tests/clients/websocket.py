@@ -140,4 +140,5 @@ async def main():
         await asyncio.to_thread(over_http2)
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

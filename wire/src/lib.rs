@@ -19,6 +19,7 @@ pub mod names;
 pub mod parts;
 pub mod proxy_protocol;
 pub mod target;
+pub mod websocket;
 
 pub use fields::{BadField, Field, Fields, Span};
 pub use head::{Framing, RequestHead, ResponseHead, Version};

@@ -3,6 +3,8 @@
 //! A request's head from what a binary protocol brings: one place for HTTP/2 and HTTP/3, so that neither is
 //! less strict than the other.
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use wire::h1::Refusal;
 use wire::h1::decode::Limits;
 use wire::parts::{self, Parts};
@@ -87,16 +89,8 @@ fn shorter<'b, 'a: 'b>(field: (&'a [u8], &'a [u8])) -> (&'b [u8], &'b [u8]) {
 
 /// Sixteen random bytes in base64 (RFC 6455 section 4.1). They need not be secret.
 fn key() -> [u8; 24] {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let bytes = fastrand::u128(..);
-    let mut key = [b'='; 24];
-    for (at, digit) in key[..22].iter_mut().enumerate() {
-        // The last digit stands for two bits, with four zeros behind them.
-        let bits = match at {
-            21 => (bytes << 4) & 0x30,
-            _ => bytes >> (128 - 6 * (at + 1)) & 63,
-        };
-        *digit = DIGITS[bits as usize];
-    }
+    let mut key = [0; 24];
+    // Sixteen bytes are so many digits.
+    let _ = BASE64_STANDARD.encode_slice(fastrand::u128(..).to_be_bytes(), &mut key);
     key
 }

@@ -67,6 +67,8 @@ pub enum FaultKind {
     Unprocessed,
     /// 101 that nobody asked for, or too many interim responses.
     UnaskedInterim,
+    /// It speaks HTTP/2, and takes no tunnels.
+    NoTunnels,
     /// A status of `sluice.retry.statuses`: another server is asked instead.
     TurnedAway(u16),
     // the gateway
@@ -171,6 +173,7 @@ impl FaultKind {
             | FaultKind::BadResponse(_)
             | FaultKind::Truncated
             | FaultKind::UnaskedInterim
+            | FaultKind::NoTunnels
             | FaultKind::Unprocessed
             | FaultKind::NoServerLeft
             | FaultKind::NoTimeLeft
@@ -238,6 +241,7 @@ impl FaultKind {
             FaultKind::Truncated => "the upstream's response was truncated",
             FaultKind::Unprocessed => "the upstream refused the request without processing it",
             FaultKind::UnaskedInterim => "the upstream switched protocols without being asked",
+            FaultKind::NoTunnels => "the upstream does not take WebSocket over HTTP/2 (RFC 8441)",
             FaultKind::NoRoute => "no route matches",
             FaultKind::Plan(Failure::NoService) => "the route's service does not exist",
             FaultKind::Plan(Failure::NoPluginConfig) => "the route's plugin config does not exist",

@@ -24,7 +24,7 @@ use super::retry::Try;
 use super::tries::Tries;
 use super::upload::{self, Held, Upload, UploadState};
 use crate::down::Downstream;
-use crate::tunnel::Tunnel;
+use crate::tunnel::{Switched, Tunnel};
 use crate::up::connect::{Place, Secured, connect};
 use crate::up::h1::Wish;
 use crate::up::links::Target;
@@ -249,9 +249,12 @@ impl Forward<'_> {
         };
         state.reused = conn.is_reused();
 
-        // HTTP/2 servers are not asked for tunnels.
-        let websocket =
-            self.plan.websocket && matches!(conn, up::Upstream::H1(_)) && asks_for_websocket(x.request());
+        let websocket = self.plan.websocket && asks_for_websocket(x.request());
+        if let (true, up::Upstream::H2(stream)) = (websocket, &conn)
+            && !stream.takes_tunnels(body.waiter(), worker.clock.after(connect_timeout)).await
+        {
+            return Err(failed(Fault::upstream(FaultKind::NoTunnels), state));
+        }
         let wish = if websocket { Wish::Websocket } else { Wish::Keep };
         let waiters = [body.waiter(), response.waiter()];
         let (mut to, from) = conn.begin(worker, waiters, self.up_out, timeouts.send);
@@ -309,16 +312,17 @@ impl Forward<'_> {
             }
             Ok(Received::Broken(fault)) => Ok(Forwarded::Broken(fault)),
             Ok(Received::Instead(reply)) => Ok(Forwarded::Instead(reply)),
-            Ok(Received::Switched(bytes)) => match conn {
-                up::Upstream::H1(conn) => Ok(Forwarded::Switched(Tunnel {
-                    conn,
-                    bytes,
-                    idle_timeout: timeouts.read,
-                    holds: Vec::new(),
-                })),
-                // It was not asked for one, so it gave none.
-                up::Upstream::H2(_) => Ok(Forwarded::Broken(Fault::upstream(FaultKind::UnaskedInterim))),
-            },
+            Ok(Received::Switched(bytes)) => {
+                let conn = match conn {
+                    up::Upstream::H1(conn) => Some(Switched::H1(conn)),
+                    up::Upstream::H2(stream) => stream.into_switched().map(Box::new).map(Switched::H2),
+                };
+                let Some(conn) = conn else {
+                    return Ok(Forwarded::Broken(Fault::upstream(FaultKind::UnaskedInterim)));
+                };
+                let idle_timeout = timeouts.read;
+                Ok(Forwarded::Switched(Tunnel { conn, bytes, idle_timeout, holds: Vec::new() }))
+            }
             Err(fault) => {
                 state.body_lost = *body_lost;
                 state.sent = upload.sent.get();

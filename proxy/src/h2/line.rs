@@ -73,6 +73,11 @@ impl Line {
         self.meter.last_stream()
     }
 
+    /// The peer's settings have come.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.meter.is_settled()
+    }
+
     /// When the peer counts as gone, as it takes nothing of what is to be written.
     pub(crate) fn blocked_until(&self, timeout: std::time::Duration) -> Option<u64> {
         let since = self.blocked.get()?;

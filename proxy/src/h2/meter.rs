@@ -13,7 +13,9 @@ const HEAD: usize = 9;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
 const GOAWAY: u8 = 7;
+const ACK: u8 = 1;
 const END_STREAM: u8 = 1;
 
 #[derive(Debug)]
@@ -25,6 +27,9 @@ pub(super) struct Meter {
     skip: Cell<usize>,
     /// The payload being passed is a GOAWAY's, whose first four bytes matter.
     going: Cell<bool>,
+    /// The payload being passed is that of SETTINGS.
+    settling: Cell<bool>,
+    settled: Cell<bool>,
     last: Cell<[u8; 4]>,
     last_have: Cell<usize>,
     credit: Credit,
@@ -38,6 +43,8 @@ impl Meter {
             have: Cell::new(0),
             skip: Cell::new(preface),
             going: Cell::new(false),
+            settling: Cell::new(false),
+            settled: Cell::new(false),
             last: Cell::default(),
             last_have: Cell::new(0),
             credit: Credit::new(most, now),
@@ -55,6 +62,9 @@ impl Meter {
                 }
                 self.skip.set(skip - n);
                 bytes = &bytes[n..];
+                if n == skip && self.settling.get() {
+                    self.settled.set(true);
+                }
                 continue;
             }
             let (mut head, have) = (self.head.get(), self.have.get());
@@ -69,6 +79,10 @@ impl Meter {
                 let length = u32::from_be_bytes([0, a, b, c]) as usize;
                 self.skip.set(length);
                 self.going.set(kind == GOAWAY);
+                self.settling.set(kind == SETTINGS && flags & ACK == 0);
+                if length == 0 && self.settling.get() {
+                    self.settled.set(true);
+                }
                 self.last_have.set(0);
                 self.credit.spend(cost(kind, flags, length));
             }
@@ -87,6 +101,11 @@ impl Meter {
     pub(super) fn last_stream(&self) -> Option<u32> {
         (self.going.get() && self.last_have.get() == 4)
             .then(|| u32::from_be_bytes(self.last.get()) & !(1 << 31))
+    }
+
+    /// The peer's settings have come.
+    pub(super) fn is_settled(&self) -> bool {
+        self.settled.get()
     }
 
     pub(super) fn credit(&self) -> &Credit {
@@ -131,6 +150,7 @@ mod tests {
                 "SETTINGS, PING, an empty DATA and GOAWAY, in parts of {size}"
             );
             assert_eq!(meter.last_stream(), Some(0x102));
+            assert!(meter.is_settled());
         }
     }
 

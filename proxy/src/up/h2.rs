@@ -1,7 +1,7 @@
 //! hot path
 //!
 //! The HTTP/2 client: one request and its response on a stream of a connection that others share. What is
-//! spoken on it is gRPC, as far as the request's head is concerned.
+//! spoken on it is gRPC, as far as the request's head is concerned, or WebSocket (RFC 8441).
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -9,16 +9,20 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use h2::client::ResponseFuture;
 use h2::{Reason, RecvStream};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, TE};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Request, Uri};
+use sha1::{Digest, Sha1};
 use wire::h1::Refusal;
 use wire::h1::encode::{BadTarget, decimal};
 use wire::{Fields, Framing, Method, Name, ResponseHead, Version};
 
+use super::h1::Wish;
 use super::links::Place;
 use super::{Head, Lines, Size};
 use crate::clock::Waiter;
@@ -44,6 +48,51 @@ struct State {
     number: u32,
     /// The receiving half, where it waits for the request to go out.
     waiting: Option<Waker>,
+    /// What a client of HTTP/1 wants to see of a server that takes a tunnel (RFC 6455 section 4.2.2), if
+    /// one is asked for.
+    accept: Option<[u8; 28]>,
+    /// What comes on the tunnel.
+    inlet: Option<Inlet>,
+}
+
+/// A stream that has become a tunnel.
+pub(crate) struct Switched {
+    inlet: Inlet,
+    outlet: Outlet,
+    _place: Place,
+}
+
+/// The receiving side of a tunnel.
+pub(crate) struct Inlet {
+    stream: RecvStream,
+    /// Bytes that the server may send again, once what was taken is used.
+    taken: usize,
+}
+
+impl Switched {
+    pub(crate) fn split(&mut self) -> (&mut Inlet, &mut Outlet) {
+        (&mut self.inlet, &mut self.outlet)
+    }
+}
+
+impl Inlet {
+    /// The next bytes; none at the end.
+    pub(crate) fn poll_tunnel(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Failed>> {
+        // Fails only where more is given back than came.
+        let _ = self.stream.flow_control().release_capacity(std::mem::take(&mut self.taken));
+        loop {
+            return match self.stream.poll_data(cx) {
+                Poll::Ready(Some(Ok(piece))) if piece.is_empty() => continue,
+                Poll::Ready(Some(Ok(piece))) => {
+                    self.taken = piece.len();
+                    Poll::Ready(Ok(Some(piece)))
+                }
+                Poll::Ready(Some(Err(_))) => Poll::Ready(Err(Failed::Closed)),
+                Poll::Ready(None) => Poll::Ready(Ok(None)),
+                Poll::Pending => Poll::Pending,
+            };
+        }
+    }
 }
 
 /// Sends one request.
@@ -78,7 +127,21 @@ impl Stream {
             response: None,
             number: 0,
             waiting: None,
+            accept: None,
+            inlet: None,
         }))
+    }
+
+    /// Whether the server takes tunnels (RFC 8441). One whose settings do not come takes none.
+    pub(crate) async fn takes_tunnels(&self, waiter: &Waiter, deadline: u64) -> bool {
+        let link = self.0.borrow().place.share();
+        waiter.until(deadline, |cx| link.poll_tunnels(cx)).await.unwrap_or(false)
+    }
+
+    /// What it became, if it became a tunnel.
+    pub(crate) fn into_switched(self) -> Option<Switched> {
+        let State { place, outlet, inlet, .. } = self.0.into_inner();
+        Some(Switched { inlet: inlet?, outlet: outlet?, _place: place })
     }
 
     /// The connection has carried a request before this one.
@@ -143,7 +206,8 @@ impl State {
 
 impl Sender<'_> {
     /// Makes the head (RFC 9113 section 8.3.1). It goes out with the first piece of the body.
-    pub(crate) fn head(&mut self, head: &impl Head, size: Size) -> Result<(), BadTarget> {
+    pub(crate) fn head(&mut self, head: &impl Head, size: Size, wish: Wish) -> Result<(), BadTarget> {
+        let tunnels = wish == Wish::Websocket;
         self.out.clear();
         head.target(self.out)?;
         let path =
@@ -155,11 +219,25 @@ impl Sender<'_> {
         parts.path_and_query = Some(path);
         let mut request = Request::new(());
         *request.uri_mut() = Uri::from_parts(parts).map_err(|_| BadTarget)?;
-        *request.method_mut() = http::Method::from_bytes(head.method()).map_err(|_| BadTarget)?;
+        *request.method_mut() = match tunnels {
+            true => http::Method::CONNECT,
+            false => http::Method::from_bytes(head.method()).map_err(|_| BadTarget)?,
+        };
         *request.version_mut() = http::Version::HTTP_2;
         let mut list = List { map: HeaderMap::with_capacity(24), name: Vec::new(), value: Vec::new() };
         head.fields(&mut list);
         let mut fields = list.map;
+        if tunnels {
+            // What takes their place is the protocol's name.
+            let key = fields.remove("sec-websocket-key");
+            let accept = key.as_ref().map(|key| accept_of(key.as_bytes()));
+            *request.headers_mut() = fields;
+            request.extensions_mut().insert(h2::ext::Protocol::from_static("websocket"));
+            let mut state = self.state.borrow_mut();
+            state.accept = Some(accept.unwrap_or_default());
+            state.request = Some(request);
+            return Ok(());
+        }
         if let Size::Exactly(length) = size {
             fields.insert(CONTENT_LENGTH, HeaderValue::from(length));
         }
@@ -187,6 +265,10 @@ impl Sender<'_> {
         let ends = last && trailers.is_none();
         {
             let mut state = self.state.borrow_mut();
+            if state.accept.is_some() {
+                // What is behind the head is the tunnel's.
+                return state.send_head(false);
+            }
             let fresh = state.request.is_some();
             state.send_head(ends && bytes.is_empty())?;
             if bytes.is_empty() && ends && fresh {
@@ -290,7 +372,21 @@ impl Receiver<'_> {
                 }
                 Ok(Ok(Came::Final(response))) => {
                     let (parts, body) = response.into_parts();
+                    let accept = self.state.borrow().accept;
                     self.put(head, parts.status, &parts.headers)?;
+                    if let Some(accept) = accept.filter(|_| parts.status.is_success()) {
+                        // As a server of HTTP/1 would say it.
+                        head.status = 101;
+                        head.upgrade = true;
+                        head.framing = Framing::None;
+                        head.fields.remove_id(Name::ContentLength);
+                        head.fields.append_checked(Name::Upgrade, b"Upgrade", b"websocket");
+                        head.fields
+                            .set(b"Sec-WebSocket-Accept", &accept)
+                            .map_err(|_| bad(Refusal::Control))?;
+                        self.body = Some(body);
+                        return Ok(());
+                    }
                     let ends = body.is_end_stream();
                     (self.over, self.complete) = (ends, ends);
                     head.framing = framing(head, method, ends)?;
@@ -385,6 +481,12 @@ impl Receiver<'_> {
         }
     }
 
+    /// What comes from here on is a tunnel's.
+    pub(crate) fn keep_rest(&mut self) {
+        let taken = self.piece.len();
+        self.state.borrow_mut().inlet = self.body.take().map(|stream| Inlet { stream, taken });
+    }
+
     pub(crate) fn is_complete(&self) -> bool {
         self.complete
     }
@@ -407,6 +509,16 @@ impl Receiver<'_> {
             }
         }
     }
+}
+
+/// What proves that a server has read the key of a handshake (RFC 6455 section 4.2.2).
+fn accept_of(key: &[u8]) -> [u8; 28] {
+    let digest =
+        Sha1::new().chain_update(key).chain_update(b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").finalize();
+    let mut accept = [0; 28];
+    // Twenty bytes are so many digits.
+    let _ = BASE64_STANDARD.encode_slice(digest, &mut accept);
+    accept
 }
 
 /// How the body ends, for an answer to `method`.

@@ -56,6 +56,8 @@ pub(crate) struct Link {
     carried: Cell<u64>,
     /// No further request is to go on it.
     closing: Cell<bool>,
+    /// The server's settings are known.
+    settled: Cell<bool>,
     line: RefCell<Option<Rc<Line>>>,
     pub(super) tls: bool,
 }
@@ -144,6 +146,7 @@ impl Links {
             open: Cell::new(0),
             carried: Cell::new(0),
             closing: Cell::new(false),
+            settled: Cell::new(false),
             line: RefCell::default(),
             tls: target.secured.is_some(),
         });
@@ -194,10 +197,7 @@ impl Link {
             State::Ready(send) => Poll::Ready(Ok(send.clone())),
             State::Over(fault) => Poll::Ready(Err(*fault)),
             State::Connecting => {
-                let mut waiting = self.waiting.borrow_mut();
-                if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-                    waiting.push(cx.waker().clone());
-                }
+                self.wait(cx);
                 Poll::Pending
             }
         }
@@ -207,6 +207,26 @@ impl Link {
         *self.state.borrow_mut() = state;
         for waker in self.waiting.take() {
             waker.wake();
+        }
+    }
+
+    /// Whether the server takes tunnels (RFC 8441), once its settings are known.
+    pub(super) fn poll_tunnels(&self, cx: &mut Context<'_>) -> Poll<bool> {
+        match &*self.state.borrow() {
+            State::Ready(send) if self.settled.get() => {
+                return Poll::Ready(send.is_extended_connect_protocol_enabled());
+            }
+            State::Over(_) => return Poll::Ready(false),
+            State::Ready(_) | State::Connecting => {}
+        }
+        self.wait(cx);
+        Poll::Pending
+    }
+
+    fn wait(&self, cx: &Context<'_>) {
+        let mut waiting = self.waiting.borrow_mut();
+        if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+            waiting.push(cx.waker().clone());
         }
     }
 
@@ -236,6 +256,10 @@ impl Place {
 
     pub(super) fn send(&mut self) -> &mut SendRequest<Bytes> {
         &mut self.send
+    }
+
+    pub(super) fn share(&self) -> Rc<Link> {
+        self.link.clone()
     }
 }
 
@@ -351,6 +375,11 @@ fn poll(
     let over = pin!(&mut *connection).poll(cx).is_ready();
     if line.last_stream().is_some() {
         link.closing.set(true);
+    }
+    if line.is_settled() && !link.settled.replace(true) {
+        for waker in link.waiting.take() {
+            waker.wake();
+        }
     }
     if over {
         return Poll::Ready(());

@@ -99,10 +99,20 @@ pub(crate) async fn serve(start: Start) -> io::Result<()> {
     worker.stage.set(Stage::Drain.max(*signal.borrow()));
     let grace = worker.clock.after(worker.settings.idle_grace);
     worker.idle_until.set(grace);
+    // Where another process serves from now on, there is no hurry.
+    let tunnels = match worker.stage.get() {
+        Stage::HandOver => {
+            let settings = &worker.settings;
+            let last = settings.drain_timeout.saturating_sub(settings.send_timeout);
+            worker.clock.after(last.max(settings.idle_grace))
+        }
+        _ => grace,
+    };
+    worker.tunnels_until.set(tunnels);
     // Connections of HTTP/2 tell their clients at once.
     worker.clock.wake_all();
     let deadline = worker.clock.after(worker.settings.drain_timeout);
-    let mut idle_told = false;
+    let (mut idle_told, mut tunnels_told) = (false, false);
     while worker.connections.get() + worker.udp_sessions.get() > 0
         && !worker.clock.is_over(deadline)
         && worker.stage.get() != Stage::Stop
@@ -113,6 +123,10 @@ pub(crate) async fn serve(start: Start) -> io::Result<()> {
             // Idle connections look at the time when woken, and close.
             worker.clock.wake_all();
             idle_told = true;
+        }
+        if !tunnels_told && worker.clock.is_over(tunnels) {
+            worker.clock.wake_all();
+            tunnels_told = true;
         }
     }
     for log in [&worker.access_log, &worker.stream_log].into_iter().flatten() {
