@@ -121,10 +121,10 @@ impl Etcd {
     /// The latest revision of each kind, and of all: APISIX's names of its metric.
     pub fn indexes(&self) -> Vec<(&'static str, u64)> {
         let mut latest = vec![0; Kind::ALL.len()];
-        for row in self.inner.table.all() {
+        self.inner.table.each(|row| {
             let latest = &mut latest[row.key.kind.index()];
             *latest = row.modified.max(*latest);
-        }
+        });
         let revision = self.inner.table.revision();
         let kinds = Kind::ALL.into_iter().zip(&latest).map(|(kind, latest)| (kind.collection(), *latest));
         let most = latest.iter().copied().max().unwrap_or(0);

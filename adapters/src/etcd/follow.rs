@@ -27,6 +27,9 @@ const HEAD_START: Duration = Duration::from_millis(200);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(800);
 
+/// After a refusal.
+const REFUSED: Duration = Duration::from_secs(5);
+
 /// The same trouble is told again after so long.
 const TELL: Duration = Duration::from_secs(60);
 
@@ -52,7 +55,9 @@ pub async fn run(inner: Arc<Inner>, releases: mpsc::Receiver<Release>) {
         if began.elapsed() > LONGEST_PAUSE * 4 {
             pause = FIRST_PAUSE;
         }
-        sleep(pause / 2 + pause.mul_f64(fastrand::f64()) / 2).await;
+        // What etcd refuses (rights, a size) it will refuse again.
+        let pause_now = if matches!(trouble, Trouble::Refused(_)) { REFUSED } else { pause };
+        sleep(pause_now / 2 + pause_now.mul_f64(fastrand::f64()) / 2).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }

@@ -107,9 +107,9 @@ impl Table {
         self.write().anew = true;
     }
 
-    /// All rows, by key.
-    pub fn all(&self) -> Vec<Row> {
-        self.read().by_key.values().cloned().collect()
+    /// Shows every row, by key. Nobody can change the table meanwhile.
+    pub fn each(&self, look: impl FnMut(&Row)) {
+        self.read().by_key.values().for_each(look);
     }
 
     /// Waits until the table has come to a revision.
