@@ -142,7 +142,12 @@ impl Site {
     /// GET on the data port, on the connection of that name.
     pub fn get(&mut self, target: &str, connection: &str) -> Result<Answer> {
         let call = Call { connection: Some(connection.to_owned()), ..Call::new("GET", target) };
-        self.client.call(&self.proxy, &call)
+        let answer = self.client.call(&self.proxy, &call)?;
+        // After so many requests a gateway ends a connection, and says so.
+        if answer.message.first("connection").is_some_and(|text| text.eq_ignore_ascii_case("close")) {
+            self.client.forget();
+        }
+        Ok(answer)
     }
 
     pub fn metrics_port(&self) -> u16 {
