@@ -102,6 +102,7 @@ pub(crate) fn check_alone(catalog: &dyn Catalog, key: &Key, value: &Value) -> Re
     if let Resource::Ssl(ssl) = &resource {
         control::certificates::check(ssl, crate::now())?;
     }
+    check_client_certificate(&resource, value)?;
     let Some(plugins) = resource.plugins() else { return Ok(()) };
     match key.kind {
         Kind::Consumer | Kind::Credential => catalog
@@ -112,6 +113,20 @@ pub(crate) fn check_alone(catalog: &dyn Catalog, key: &Key, value: &Value) -> Re
         }
         _ => catalog.check_all(plugins, Place::Route).map_err(|invalid| invalid.under("/plugins")),
     }
+}
+
+/// Refuses a certificate towards an upstream that cannot be used with its key, as APISIX does.
+fn check_client_certificate(resource: &Resource, value: &Value) -> Result<(), Invalid> {
+    let (upstream, place) = match resource {
+        Resource::Upstream(_) => (Some(value), ""),
+        _ => (value.get("upstream"), "/upstream"),
+    };
+    let text = |name: &str| upstream?.pointer(&format!("/tls/{name}"))?.as_str().map(str::to_owned);
+    let (Some(cert), Some(key)) = (text("client_cert"), text("client_key")) else { return Ok(()) };
+    control::certificates::check_client(model::CertificatePair { cert, key }).map_err(|invalid| {
+        let field = if invalid.pointer == "/key" { "client_key" } else { "client_cert" };
+        invalid.at(format!("{place}/tls/{field}"))
+    })
 }
 
 fn check_metadata(catalog: &dyn Catalog, key: &Key, value: &Value) -> Result<(), Invalid> {

@@ -10,6 +10,7 @@ use sdk::client::{TlsSession, Verdict};
 use snapshot::certs::{Certificate, client_certificate};
 
 use super::{h1, h2};
+use crate::exchange::answer::PLAIN_HTTP;
 use crate::exchange::fault::{Fault, FaultKind, FaultRecord};
 use crate::exchange::proven;
 use crate::rt::tls::{HandshakeError, accept};
@@ -20,7 +21,8 @@ use crate::worker::Worker;
 /// gone, however it fills the time; while it runs, the connection counts as idle and gives way to others.
 pub(crate) async fn serve(worker: Rc<Worker>, stream: Stream, mut client: Client, h2: bool) {
     // Boxed, as it is large and soon over.
-    let Some((io, session)) = Box::pin(shake(&worker, stream, &client, |found| found.config(h2))).await
+    let Some((io, session)) =
+        Box::pin(shake(&worker, stream, &client, PLAIN_HTTP, |found| found.config(h2))).await
     else {
         return;
     };
@@ -38,7 +40,7 @@ pub(crate) async fn serve_stream(
     mut client: Client,
     port: crate::stream::StreamPort,
 ) {
-    let shaken = Box::pin(shake(&worker, stream, &client, Certificate::config_of_streams)).await;
+    let shaken = Box::pin(shake(&worker, stream, &client, b"", Certificate::config_of_streams)).await;
     let Some((io, session)) = shaken else { return };
     if proven::check_stream(&worker.lease(), &session).is_err() {
         worker.shard.request_refused();
@@ -52,6 +54,7 @@ async fn shake(
     worker: &Rc<Worker>,
     stream: Stream,
     client: &Client,
+    plain: &[u8],
     config: impl Fn(&Certificate) -> Arc<rustls::ServerConfig>,
 ) -> Option<(Io, TlsSession)> {
     let lease = worker.lease();
@@ -59,7 +62,7 @@ async fn shake(
     let mut asked: Option<Box<str>> = None;
     let waiter = worker.clock.waiter();
     let shaken = {
-        let mut handshake = std::pin::pin!(accept(Io::Plain(stream), |hello| {
+        let mut handshake = std::pin::pin!(accept(Io::Plain(stream), plain, |hello| {
             let name = hello.server_name();
             asked = name.map(|name| name.to_ascii_lowercase().into());
             if let Some(proofs) = &worker.settings.proofs
@@ -101,6 +104,9 @@ async fn shake(
         Ok(Some(Err(HandshakeError::Transport))) => {
             worker.shard.handshake(false, false);
             return None;
+        }
+        Ok(Some(Err(HandshakeError::PlainHttp))) => {
+            FaultKind::HandshakeFailed("the client sent a plain HTTP request to an HTTPS port")
         }
         Ok(Some(Err(HandshakeError::Tls(error)))) => FaultKind::HandshakeFailed(client_fault(&error)),
         Err(_) => FaultKind::HandshakeTimeout,

@@ -18,6 +18,13 @@ use crate::down::Downstream;
 use crate::up::Size;
 use crate::worker::Worker;
 
+/// What somebody is sent who speaks HTTP without TLS where TLS is spoken, in nginx's words.
+pub(crate) const PLAIN_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
+    Content-Type: text/html; charset=utf-8\r\nContent-Length: 220\r\nConnection: close\r\n\r\n\
+    <html>\r\n<head><title>400 The plain HTTP request was sent to HTTPS port</title></head>\r\n<body>\r\n\
+    <center><h1>400 Bad Request</h1></center>\r\n\
+    <center>The plain HTTP request was sent to HTTPS port</center>\r\n</body>\r\n</html>\r\n";
+
 /// Tells the client what upstreams answered, over all tries: if the last one failed, or always
 /// (APISIX: `show_upstream_status_in_response_header`).
 #[inline]

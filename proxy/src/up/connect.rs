@@ -128,7 +128,7 @@ async fn once(
     match waiter.until(deadline, |cx| shaking.as_mut().poll(cx)).await {
         Ok(Ok(io)) => Ok((Conn::new(io), addr)),
         Ok(Err(HandshakeError::Tls(error))) => Err(other(FaultKind::TlsFailed(reason(&error)))),
-        Ok(Err(HandshakeError::Transport | HandshakeError::NoCertificate)) => {
+        Ok(Err(HandshakeError::Transport | HandshakeError::NoCertificate | HandshakeError::PlainHttp)) => {
             Err(other(FaultKind::TlsFailed("the upstream closed the connection during the TLS handshake")))
         }
         Err(_) => Err(other(FaultKind::ConnectTimeout)),

@@ -19,6 +19,8 @@ pub(crate) enum HandshakeError {
     Transport,
     /// Nothing is served under the name that the client wants.
     NoCertificate,
+    /// The client speaks HTTP without TLS.
+    PlainHttp,
     /// The peers do not agree, or one does not trust the other.
     Tls(rustls::Error),
 }
@@ -32,14 +34,18 @@ impl From<io::Error> for HandshakeError {
 /// The alert `unrecognized_name` (RFC 6066 section 3), fatal, as a record of its own.
 const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 
-/// Takes a client's connection; `choose` knows what is served under the name it asks for.
+/// Takes a client's connection; `choose` knows what is served under the name it asks for. Who sends a request of HTTP
+/// without TLS is sent `plain`.
 pub(crate) async fn accept(
     mut io: Io,
+    plain: &[u8],
     choose: impl FnOnce(&ClientHello<'_>) -> Option<Arc<ServerConfig>>,
 ) -> Result<Io, HandshakeError> {
     let mut acceptor = Acceptor::default();
     let mut surplus = Vec::new();
-    let accepted = poll_fn(|cx| poll_hello(&mut io, &mut acceptor, &mut surplus, cx)).await?;
+    let mut begun = false;
+    let accepted =
+        poll_fn(|cx| poll_hello(&mut io, &mut acceptor, &mut begun, plain, &mut surplus, cx)).await?;
     let Some(config) = choose(&accepted.client_hello()) else {
         say(&mut io, &UNRECOGNIZED_NAME).await;
         return Err(HandshakeError::NoCertificate);
@@ -68,6 +74,8 @@ pub(crate) async fn connect(
 fn poll_hello(
     io: &mut Io,
     acceptor: &mut Acceptor,
+    begun: &mut bool,
+    plain: &[u8],
     surplus: &mut Vec<u8>,
     cx: &mut Context<'_>,
 ) -> Poll<Result<Accepted, HandshakeError>> {
@@ -78,6 +86,10 @@ fn poll_hello(
                 Poll::Ready(read) => read?,
                 Poll::Pending => return Poll::Pending,
             };
+            if !std::mem::replace(begun, true) && !plain.is_empty() && is_http(&ciphertext[..n]) {
+                let _ = io.split().1.poll_write(cx, plain);
+                return Poll::Ready(Err(HandshakeError::PlainHttp));
+            }
             let mut rest = &ciphertext[..n];
             while !rest.is_empty() {
                 acceptor.read_tls(&mut rest)?;
@@ -102,6 +114,12 @@ fn poll_hello(
             Poll::Pending => return Poll::Pending,
         }
     }
+}
+
+/// Whether these are the first bytes of a request: a method. No record of TLS begins with a letter.
+pub(super) fn is_http(bytes: &[u8]) -> bool {
+    let method = bytes.iter().take(24).position(|byte| *byte == b' ');
+    method.is_some_and(|end| end > 2 && bytes[..end].iter().all(u8::is_ascii_uppercase))
 }
 
 /// Does the handshake, whatever it takes, and sends what it leaves to be sent.

@@ -48,7 +48,7 @@ fn name(name: &str) -> ServerName<'static> {
 /// Both ends of a connection whose transport has these schedules.
 async fn pair(theirs: Schedule, ours: Schedule, config: Arc<ServerConfig>, alpn: &[&str]) -> (Io, Io) {
     let (one, other) = memory::pair(theirs, ours);
-    let mut accepting = Box::pin(accept(Io::Memory(one), move |_| Some(config)));
+    let mut accepting = Box::pin(accept(Io::Memory(one), b"", move |_| Some(config)));
     let mut connecting = Box::pin(connect(Io::Memory(other), client(alpn), name("server.test")));
     let (mut accepted, mut connected) = (None, None);
     poll_fn(|cx| {
@@ -171,7 +171,7 @@ fn what_comes_along_with_the_end_of_the_handshake_is_not_lost() {
         for size in [4, 30_000] {
             let (one, other) = memory::pair(Schedule::default(), Schedule::default());
             let config = server(TLS13);
-            let mut accepting = Box::pin(accept(Io::Memory(one), move |_| Some(config)));
+            let mut accepting = Box::pin(accept(Io::Memory(one), b"", move |_| Some(config)));
             let connecting = connect(Io::Memory(other), client(&[]), name("server.test"));
             let mut connecting = Box::pin(connecting);
             // The client is through first, and writes before the server has heard of that.
@@ -236,7 +236,7 @@ fn handshakes_fail_with_a_reason() {
         // Nothing is served under that name.
         let (one, other) = memory::pair(Schedule::default(), Schedule::default());
         rt::spawn(async move {
-            let refused = accept(Io::Memory(one), |hello| {
+            let refused = accept(Io::Memory(one), b"", |hello| {
                 assert_eq!(hello.server_name(), Some("server.test"));
                 None
             });
@@ -248,7 +248,7 @@ fn handshakes_fail_with_a_reason() {
         // The certificate is another's.
         let (one, other) = memory::pair(Schedule::default(), Schedule::default());
         rt::spawn(async move {
-            let refused = accept(Io::Memory(one), |_| Some(server(TLS13))).await;
+            let refused = accept(Io::Memory(one), b"", |_| Some(server(TLS13))).await;
             assert!(matches!(refused, Err(HandshakeError::Tls(rustls::Error::AlertReceived(_)))));
         });
         let refused = connect(Io::Memory(other), client(&[]), name("another.test")).await;
@@ -258,7 +258,8 @@ fn handshakes_fail_with_a_reason() {
             let (one, other) = memory::pair(Schedule::default(), Schedule::default());
             other.write_all(text).await.unwrap();
             other.shut_down();
-            let refused = accept(Io::Memory(one), |_| unreachable!("there is no hello")).await.unwrap_err();
+            let refused =
+                accept(Io::Memory(one), b"", |_| unreachable!("there is no hello")).await.unwrap_err();
             assert_eq!(matches!(refused, HandshakeError::Tls(_)), is_tls, "{refused:?}");
         }
     })
@@ -294,4 +295,17 @@ fn both_agree_on_a_protocol() {
         }
     })
     .unwrap();
+}
+
+#[test]
+fn a_request_without_tls_is_told_so() {
+    for (sent, is_told) in [
+        (&b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"[..], true),
+        (b"PROPFIND / HTTP/1.0\r\n", true),
+        (b"get / HTTP/1.1\r\n", false),
+        (b"\x16\x03\x01\x00\x05GET / ", false),
+        (b"SSH-2.0-OpenSSH_9 x\r\n", false),
+    ] {
+        assert_eq!(super::handshake::is_http(sent), is_told, "{sent:?}");
+    }
 }
