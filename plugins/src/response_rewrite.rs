@@ -60,6 +60,8 @@ struct Held {
     /// Whose: the plugin may stand on a global rule and on the route.
     stage: usize,
     body: Vec<u8>,
+    /// How long the upstream said the body is; 0 if it did not.
+    announced: usize,
     /// What it counts as in the worker's budget, until the client has taken it.
     memory: sdk::budget::Held,
     /// The body is longer than `max_resp_body_size`.
@@ -203,10 +205,12 @@ impl Plugin for ResponseRewrite {
             x.complain(Self::NAME, "the filters did not run: the response has a Content-Encoding");
         }
         if filtered || self.body.is_some() {
+            let length = x.response_header("Content-Length").and_then(|it| std::str::from_utf8(it).ok()?.parse().ok());
+            let announced = length.unwrap_or(0);
             for name in ["Content-Length", "Content-Encoding", "Last-Modified", "ETag"] {
                 x.remove_response_header(name);
             }
-            let held = Held { stage: self.id(), body: Vec::new(), memory: Default::default(), cut: false };
+            let held = Held { stage: self.id(), body: Vec::new(), announced, memory: Default::default(), cut: false };
             match x.note_mut::<AtWork>() {
                 Some(AtWork(all)) => all.push(held),
                 None => x.set_note(AtWork(SmallVec::from_iter([held]))),
@@ -241,7 +245,13 @@ impl Plugin for ResponseRewrite {
             let cut = piece.len() < chunk.data.len() && !held.cut;
             held.cut |= cut;
             let budget = world.budget();
-            if held.memory.reserve(budget, &mut held.body, piece.len(), self.max_body).is_err() {
+            // All of it at once, where its length is known: a body that is moved as it grows leaves its old
+            // places behind.
+            let more = match held.body.capacity() {
+                0 => piece.len().max(held.announced.min(self.max_body)),
+                _ => piece.len(),
+            };
+            if held.memory.reserve(budget, &mut held.body, more, self.max_body).is_err() {
                 chunk.refused = true;
                 return;
             }
