@@ -20,6 +20,33 @@ pub fn check_client(pair: CertificatePair) -> Result<(), Invalid> {
     if [&pair.cert, &pair.key].iter().any(|text| text.starts_with('$')) {
         return Ok(());
     }
+    if !pair.key.contains("-----BEGIN") {
+        // What APISIX says of a key that is none, which it takes for an encrypted one.
+        return Err(Invalid::new("failed to decrypt previous encrypted key")
+            .at("/key")
+            .expected("a private key in PEM")
+            .hint("write it as it is: the store keeps it encrypted"));
+    }
     let provider = certs::TlsSettings::default().provider;
     certs::pair(&pair, &provider).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_is_none_is_refused_and_a_reference_is_not() {
+        let check =
+            |key: &str| check_client(CertificatePair { cert: "$env://C".to_owned(), key: key.to_owned() });
+        assert_eq!(check("a"), Ok(()), "the certificate stands elsewhere");
+        let check = |key: &str| check_client(CertificatePair { cert: "c".to_owned(), key: key.to_owned() });
+        assert_eq!(check("$secret://vault/1/key"), Ok(()));
+        let refused = check("bm90IGEga2V5").unwrap_err();
+        assert_eq!(
+            (refused.reason.as_str(), refused.pointer.as_str()),
+            ("failed to decrypt previous encrypted key", "/key")
+        );
+        assert!(check("-----BEGIN PRIVATE KEY-----").is_err());
+    }
 }
