@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::UNIX_EPOCH;
 
-use control::health::{Checker, Node, Probe, Server};
+use control::health::{Checker, NodeReport, Probe, Server};
 use model::Kind;
 use model::key::DEFAULT_PREFIX;
 use model::upstream::CheckType;
@@ -76,7 +76,7 @@ fn name(checker: &Checker, shown: Shown) -> String {
     checker.key.path(if shown.stored { DEFAULT_PREFIX } else { "" })
 }
 
-fn node(node: &Node, shown: Shown) -> Value {
+fn node(node: &NodeReport, shown: Shown) -> Value {
     let counter = node.counter;
     let mut value = json!({
         "ip": node.addr.ip().to_string(),
@@ -177,7 +177,7 @@ mod tests {
             kind: Some(CheckType::Http),
             servers: Vec::new(),
             limit: None,
-            nodes: vec![Node {
+            nodes: vec![NodeReport {
                 addr: "[::1]:80".parse().unwrap(),
                 hostname: "::1".to_owned(),
                 host_header: None,

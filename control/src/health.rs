@@ -27,7 +27,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub use probe::Network;
-pub use report::{Checker, Counter, Node, Probe, Server};
+pub use report::{Checker, Counter, NodeReport, Probe, Server};
 
 use care::Care;
 
@@ -356,7 +356,7 @@ impl State {
             key: key.clone(),
             kind: checked.active().map(|active| active.kind),
             nodes: nodes
-                .map(|watched| Node::new(&watched.target, &watched.probes, &watched.last_error))
+                .map(|watched| NodeReport::new(&watched.target, &watched.probes, &watched.last_error))
                 .collect(),
             servers: checked
                 .upstream

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use model::Invalid;
 use sdk::chain::Phases;
-use sdk::counters::{Key, Tallies};
+use sdk::counters::{CounterKey, Tallies};
 use sdk::HeaderName;
 use sdk::template::Template;
 use sdk::vars::Var;
@@ -182,7 +182,7 @@ impl Plugin for ApiBreaker {
 }
 
 impl ApiBreaker {
-    fn key(&self, x: &Exchange<'_>, what: Of) -> Key {
+    fn key(&self, x: &Exchange<'_>, what: Of) -> CounterKey {
         let host = self.host.of(x).unwrap_or_default();
         self.tallies.key().number(what as u64).part(&host).part(x.path()).finish()
     }

@@ -13,7 +13,7 @@ use indexmap::IndexMap;
 use model::apisix_plugins::{self, Facts, Known, Subsystem, is_apisix};
 use model::{Invalid, Kind, Schema};
 use sdk::build::{Build, Names, Others, Owner, Services};
-use sdk::catalog::{About, Entry, Place, Scope};
+use sdk::catalog::{About, Configured, Place, Scope};
 use sdk::chain::{Chain, Fitting, Stage};
 use sdk::consumers::Credential;
 use sdk::endpoint::Served;
@@ -272,7 +272,7 @@ impl sdk::Catalog for Catalog {
         }
     }
 
-    fn chain(&self, entries: &[Entry<'_>], scope: &Scope<'_>) -> Result<Arc<Chain>, Invalid> {
+    fn chain(&self, entries: &[Configured<'_>], scope: &Scope<'_>) -> Result<Arc<Chain>, Invalid> {
         let mut stages = Vec::with_capacity(entries.len());
         let mut disabled = Vec::new();
         for entry in entries {
@@ -311,9 +311,9 @@ impl sdk::Catalog for Catalog {
         Ok(Arc::new(Chain::new(stages, disabled)))
     }
 
-    fn stream_chain(&self, entries: &[Entry<'_>], scope: &Scope<'_>) -> Result<Arc<Chain>, Invalid> {
+    fn stream_chain(&self, entries: &[Configured<'_>], scope: &Scope<'_>) -> Result<Arc<Chain>, Invalid> {
         let mut stages = Vec::with_capacity(entries.len());
-        for Entry { name, config, owner } in entries {
+        for Configured { name, config, owner } in entries {
             if meta::disabled(config) {
                 continue;
             }

@@ -42,7 +42,7 @@ pub struct Config {
 struct SecretKey(Box<[u8]>);
 
 /// Why a request is not accepted (yet).
-enum Refusal {
+enum Denied {
     /// The message for the client, as in APISIX.
     Message(&'static str),
     /// The body must be read first, up to this many bytes.
@@ -51,7 +51,7 @@ enum Refusal {
 }
 
 /// For everything but a missing or foreign header: the client does not learn which check failed.
-const UNKNOWN: Refusal = Refusal::Message("client request can't be validated");
+const UNKNOWN: Denied = Denied::Message("client request can't be validated");
 
 /// The most headers a signature may cover. Each is hashed before the client is known, so a long list
 /// that repeats one long header would cost far more to check than to send.
@@ -128,12 +128,12 @@ impl Plugin for HmacAuth {
                 x.authenticate(identity);
                 Step::Next
             }
-            (Err(Refusal::Body(limit)), _) => return Step::Body(limit),
-            (Err(Refusal::TooLarge(message)), _) => {
+            (Err(Denied::Body(limit)), _) => return Step::Body(limit),
+            (Err(Denied::TooLarge(message)), _) => {
                 return Step::Reply(Reply::json(413, &json!({ "message": message })));
             }
-            (Err(Refusal::Message(_)), Some(anonymous)) => self.challenge.admit(x, Self::NAME, anonymous),
-            (Err(Refusal::Message(message)), None) => self.challenge.refuse(message),
+            (Err(Denied::Message(_)), Some(anonymous)) => self.challenge.admit(x, Self::NAME, anonymous),
+            (Err(Denied::Message(message)), None) => self.challenge.refuse(message),
         };
         if self.config.hide_credentials && matches!(step, Step::Next) {
             x.remove_header("Authorization");
@@ -144,11 +144,11 @@ impl Plugin for HmacAuth {
 
 impl HmacAuth {
     /// Finds the consumer that signed the request.
-    fn identify(&self, x: &Exchange<'_>) -> Result<Identity, Refusal> {
-        let header = x.header("Authorization").ok_or(Refusal::Message(
+    fn identify(&self, x: &Exchange<'_>) -> Result<Identity, Denied> {
+        let header = x.header("Authorization").ok_or(Denied::Message(
             "client request can't be validated: missing Authorization header",
         ))?;
-        let fields = header.strip_prefix(b"Signature").ok_or(Refusal::Message(
+        let fields = header.strip_prefix(b"Signature").ok_or(Denied::Message(
             "client request can't be validated: Authorization header does not start with 'Signature'",
         ))?;
         let sent = Signature::read(fields).ok_or(UNKNOWN)?;
@@ -184,12 +184,12 @@ impl HmacAuth {
         self.config.signed_headers.iter().all(|wanted| sent.headers().any(|name| name == wanted.as_bytes()))
     }
 
-    fn check_body(&self, x: &Exchange<'_>) -> Result<(), Refusal> {
+    fn check_body(&self, x: &Exchange<'_>) -> Result<(), Denied> {
         let told = x.header("Digest").ok_or(UNKNOWN)?;
         let limit = self.config.max_req_body_size;
         let size = match x.request().framing {
             Framing::Length(length) if length > limit as u64 => length.to_string(),
-            _ if x.lacks_body(limit) => return Err(Refusal::Body(limit)),
+            _ if x.lacks_body(limit) => return Err(Denied::Body(limit)),
             _ if matches!(x.body_state, Body::Streaming | Body::TooLarge) => format!("over {limit}"),
             _ if x.body().len() > limit => x.body().len().to_string(),
             _ => {
@@ -198,7 +198,7 @@ impl HmacAuth {
                 return if right { Ok(()) } else { Err(UNKNOWN) };
             }
         };
-        Err(Refusal::TooLarge(format!("request size {size} is greater than the maximum size {limit} allowed")))
+        Err(Denied::TooLarge(format!("request size {size} is greater than the maximum size {limit} allowed")))
     }
 }
 

@@ -30,16 +30,16 @@ pub struct Config {
 
 /// What is wrong with a request's credential.
 #[derive(Debug, Clone, Copy)]
-enum Refusal {
+enum Denied {
     Missing,
     Unknown,
 }
 
-impl Refusal {
+impl Denied {
     fn message(self) -> &'static str {
         match self {
-            Refusal::Missing => "Missing API key in request",
-            Refusal::Unknown => "Invalid API key in request",
+            Denied::Missing => "Missing API key in request",
+            Denied::Unknown => "Invalid API key in request",
         }
     }
 }
@@ -110,15 +110,15 @@ impl Plugin for KeyAuth {
 
 impl KeyAuth {
     /// Who the request is from, and whether its key stood in the header.
-    fn identify(&self, x: &Exchange<'_>) -> Result<(Identity, bool), Refusal> {
-        let find = |key: &[u8]| x.consumers.find(Self::NAME, key).cloned().ok_or(Refusal::Unknown);
+    fn identify(&self, x: &Exchange<'_>) -> Result<(Identity, bool), Denied> {
+        let find = |key: &[u8]| x.consumers.find(Self::NAME, key).cloned().ok_or(Denied::Unknown);
         if let Some(key) = x.header(&self.config.header) {
             return find(key).map(|identity| (identity, true));
         }
         match query::find(x.query(), self.config.query.as_bytes()) {
             Arg::One(key) => find(&key).map(|identity| (identity, false)),
-            Arg::Other => Err(Refusal::Unknown),
-            Arg::Absent => Err(Refusal::Missing),
+            Arg::Other => Err(Denied::Unknown),
+            Arg::Absent => Err(Denied::Missing),
         }
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use model::Invalid;
 use sdk::chain::{Phase, Phases};
-use sdk::counters::{Entered, Gauges, Key};
+use sdk::counters::{Entered, Gauges, CounterKey};
 use sdk::{Build, Exchange, Plugin, Reply, Step};
 use serde_json::Value;
 
@@ -28,7 +28,7 @@ pub struct LimitConn {
     listed: bool,
     gauges: Arc<Gauges>,
     /// What all keys of this stage begin with.
-    scope: Key,
+    scope: CounterKey,
     /// Seconds that one more than allowed has to wait; one more than twice as many, twice as long.
     delay: f64,
     allow_degradation: bool,
@@ -45,7 +45,7 @@ struct Rule {
 /// A request that is in; counted out when it is dropped.
 struct Guard {
     gauges: Arc<Gauges>,
-    key: Key,
+    key: CounterKey,
 }
 
 impl Drop for Guard {

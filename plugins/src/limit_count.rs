@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use model::Invalid;
 use sdk::chain::Phases;
-use sdk::counters::{Counters, Group, Key, Taken};
+use sdk::counters::{Counters, Group, CounterKey, Taken};
 use sdk::state::WorkerState;
 use sdk::{Build, Exchange, Plugin, Reply, Step};
 use serde::{Deserialize, Serialize};
@@ -30,7 +30,7 @@ pub struct LimitCount {
     rules: Vec<Rule>,
     counters: Arc<Counters>,
     /// What all keys of this stage begin with.
-    scope: Key,
+    scope: CounterKey,
     sliding: bool,
     allow_degradation: bool,
     show_quota: bool,
@@ -122,7 +122,7 @@ impl Plugin for LimitCount {
 
     fn access(&self, x: &mut Exchange<'_>) -> Step {
         // All limits are read before any is counted: one that cannot be read refuses the request.
-        let mut limits: SmallVec<[Option<(Limit, Key)>; 4]> = SmallVec::new();
+        let mut limits: SmallVec<[Option<(Limit, CounterKey)>; 4]> = SmallVec::new();
         for rule in &self.rules {
             match self.limit(rule, x) {
                 Ok(limit) => limits.push(limit),
@@ -156,7 +156,7 @@ struct Unreadable;
 
 impl LimitCount {
     /// What the rule says for this request; none if it does not apply.
-    fn limit(&self, rule: &Rule, x: &Exchange<'_>) -> Result<Option<(Limit, Key)>, Unreadable> {
+    fn limit(&self, rule: &Rule, x: &Exchange<'_>) -> Result<Option<(Limit, CounterKey)>, Unreadable> {
         let Some(key) = rule.by.key(&self.counters, self.scope, x, &self.scratch) else { return Ok(None) };
         let read = |amount: &Amount| amount.read(x, 1, &self.scratch).ok_or(Unreadable);
         let (count, seconds) = (read(&rule.count)?, read(&rule.window)?);
@@ -172,7 +172,7 @@ impl LimitCount {
 
 /// Counts in windows that begin at multiples of their length, and weighs the
 /// last one by the part of it that a window ending now would still cover.
-fn sliding(counters: &Counters, key: Key, limit: Limit, now_ms: u64) -> Taken {
+fn sliding(counters: &Counters, key: CounterKey, limit: Limit, now_ms: u64) -> Taken {
     let Limit { count: limit, window_ms } = limit;
     let window = now_ms / window_ms;
     let left_ms = window_ms - now_ms % window_ms;

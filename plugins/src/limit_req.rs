@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use model::Invalid;
 use sdk::chain::{Phase, Phases};
-use sdk::counters::{Key, Pace, Paces};
+use sdk::counters::{CounterKey, Pace, Paces};
 use sdk::{Build, Exchange, Plugin, Reply, Step};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ pub struct LimitReq {
     pace: Pace,
     by: By,
     /// What all keys of this stage begin with.
-    scope: Key,
+    scope: CounterKey,
     nodelay: bool,
     rejected: Reply,
     scratch: Scratch,

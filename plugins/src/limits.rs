@@ -4,7 +4,7 @@
 //! come from the request, and where it is counted.
 
 use model::Invalid;
-use sdk::counters::{Key, Table};
+use sdk::counters::{CounterKey, Table};
 use sdk::state::WorkerState;
 use sdk::template::Template;
 use sdk::vars::Var;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub(crate) type Scratch = WorkerState<Vec<u8>>;
 
 /// What the keys of a plugin begin with: a limit belongs to its resource and its settings.
-pub(crate) fn scope(table: &Table, owner: &Owner, settings: &impl Serialize) -> Result<Key, Invalid> {
+pub(crate) fn scope(table: &Table, owner: &Owner, settings: &impl Serialize) -> Result<CounterKey, Invalid> {
     let settings = serde_json::to_string(settings).map_err(|error| Invalid::new(error.to_string()))?;
     let key = table.key().part(owner.collection.as_bytes()).part(owner.id.as_bytes());
     Ok(key.part(settings.as_bytes()).finish())
@@ -126,7 +126,13 @@ impl By {
     }
 
     /// The request's key under that of the plugin; none if the limit does not apply to it.
-    pub(crate) fn key(&self, table: &Table, scope: Key, x: &Exchange<'_>, scratch: &Scratch) -> Option<Key> {
+    pub(crate) fn key(
+        &self,
+        table: &Table,
+        scope: CounterKey,
+        x: &Exchange<'_>,
+        scratch: &Scratch,
+    ) -> Option<CounterKey> {
         let keyed = |value: &[u8]| table.key().under(scope).part(value).finish();
         let by_address = || keyed(x.client.ip_text());
         Some(match self {

@@ -127,7 +127,7 @@ mod tests {
     use indexmap::IndexMap;
     use sdk::Catalog as _;
     use sdk::build::{Owner, Services};
-    use sdk::catalog::{Entry, Place, Scope};
+    use sdk::catalog::{Configured, Place, Scope};
     use sdk::exchange::Body;
     use sdk::testing::{FixedNames, Probe};
 
@@ -144,7 +144,7 @@ mod tests {
         let owner = Owner { collection: "routes", id: "1".into() };
         let names = FixedNames::default();
         let scope = Scope { names: &names, upstreams: None, metadata: &|_| None, enabled: None };
-        catalog().chain(&[Entry { name: "multi-auth", config, owner: &owner }], &scope).unwrap()
+        catalog().chain(&[Configured { name: "multi-auth", config, owner: &owner }], &scope).unwrap()
     }
 
     fn both() -> Value {

@@ -15,7 +15,7 @@ use crate::upstream::Upstreams;
 
 /// One configured plugin before it becomes a stage.
 #[derive(Debug, Clone, Copy)]
-pub struct Entry<'a> {
+pub struct Configured<'a> {
     pub name: &'a str,
     pub config: &'a Value,
     /// The resource it stands in.
@@ -73,13 +73,13 @@ pub trait Catalog: Send + Sync + fmt::Debug {
 
     /// Makes the stages of these entries, at most one a plugin, sorted by priority.
     /// A plugin that is not enabled is an error, unless its `_meta` disables it.
-    fn chain(&self, entries: &[Entry<'_>], scope: &Scope<'_>) -> Result<Arc<Chain>, Invalid>;
+    fn chain(&self, entries: &[Configured<'_>], scope: &Scope<'_>) -> Result<Arc<Chain>, Invalid>;
 
     /// [`Catalog::chain`] of plugins of streams, which are others, though some have the same names.
     ///
     /// # Errors
     /// As there.
-    fn stream_chain(&self, entries: &[Entry<'_>], _scope: &Scope<'_>) -> Result<Arc<Chain>, Invalid> {
+    fn stream_chain(&self, entries: &[Configured<'_>], _scope: &Scope<'_>) -> Result<Arc<Chain>, Invalid> {
         match entries.first() {
             Some(entry) => Err(Invalid::new(format!("unknown plugin [{}]", entry.name)).within(entry.name)),
             None => Ok(Arc::default()),

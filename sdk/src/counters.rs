@@ -58,14 +58,14 @@ impl Counters {
     /// Hits the counter: takes `cost` of the `limit` if so much is left, else takes nothing.
     /// A window that begins with this hit ends `window_ms` after `now_ms` (Unix milliseconds).
     #[inline]
-    pub fn take(&self, key: Key, cost: u32, limit: u64, window_ms: u64, now_ms: u64) -> Taken {
+    pub fn take(&self, key: CounterKey, cost: u32, limit: u64, window_ms: u64, now_ms: u64) -> Taken {
         let hit = Hit { cost, limit, window_ms, now_ms };
         self.table.bucket(key).take(key.tag(), hit, |how| self.table.placed(how))
     }
 
     /// What a counter stands at, and the milliseconds until its window ends; changes nothing.
     #[inline]
-    pub fn peek(&self, key: Key, now_ms: u64) -> (u64, u64) {
+    pub fn peek(&self, key: CounterKey, now_ms: u64) -> (u64, u64) {
         let bucket = self.table.bucket(key);
         bucket.find(key.tag()).and_then(|slot| bucket.peek(slot, key.tag(), now_ms)).unwrap_or((0, 0))
     }
@@ -104,7 +104,7 @@ mod platform {
 pub use gauges::{Entered, Gauges};
 pub use groups::{Group, Groups};
 pub use paces::{Pace, Paces};
-pub use table::{Key, Keying, Table};
+pub use table::{CounterKey, Keying, Table};
 pub use tallies::Tallies;
 
 use bucket::Hit;
@@ -117,7 +117,7 @@ mod tests {
     use super::platform::SLOTS;
     use super::*;
 
-    fn key(counters: &Counters, name: &str) -> Key {
+    fn key(counters: &Counters, name: &str) -> CounterKey {
         counters.key().part(name.as_bytes()).finish()
     }
 

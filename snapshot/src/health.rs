@@ -24,7 +24,7 @@ use model::upstream::{Active, Checks, Outlier, Own};
 use crate::balance::Tried;
 use crate::certs::ClientTls;
 use crate::upstream::{Endpoint, PassHost};
-pub use node::{Node, Reason, Tally};
+pub use node::{NodeHealth, Reason, Tally};
 
 /// What is known of the servers of one version of an upstream.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub struct Health {
     pub outlier: Option<Outlier>,
     pub slow_start: Option<Duration>,
     /// One for each server, where the traffic is looked at; else none.
-    nodes: Box<[Arc<Node>]>,
+    nodes: Box<[Arc<NodeHealth>]>,
     /// Changes of verdicts, over all versions.
     changes: Arc<AtomicU32>,
     /// How probes of the type `https` speak TLS.
@@ -149,7 +149,8 @@ impl Health {
             return None;
         }
         let looks = outlier.is_some() || slow_start.is_some();
-        let nodes = endpoints.iter().filter(|_| looks).map(|endpoint| Arc::new(Node::new(endpoint.addr)));
+        let nodes =
+            endpoints.iter().filter(|_| looks).map(|endpoint| Arc::new(NodeHealth::new(endpoint.addr)));
         Some(Health {
             checks: checks.map(|checks| Checking::new(checks, endpoints, pass_host)),
             outlier,
@@ -208,7 +209,7 @@ impl Health {
     }
 
     /// The servers whose traffic is looked at, in their order.
-    pub fn nodes(&self) -> &[Arc<Node>] {
+    pub fn nodes(&self) -> &[Arc<NodeHealth>] {
         &self.nodes
     }
 

@@ -101,7 +101,7 @@ impl Care {
     pub fn servers(&self, health: &Health, key: &Key) -> Vec<Server> {
         let now = Instant::now();
         let kept = self.upstreams.get(key).map(|upstream| &upstream.servers);
-        let server = |node: &std::sync::Arc<snapshot::health::Node>| Server {
+        let server = |node: &std::sync::Arc<snapshot::health::NodeHealth>| Server {
             addr: node.addr,
             ejected: node.ejected().map(Reason::as_str),
             remaining: kept

@@ -16,7 +16,7 @@ pub struct Checker {
     /// `None` if it has no `checks`.
     pub kind: Option<CheckType>,
     /// What is checked, in the order of the servers.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<NodeReport>,
     /// What the traffic shows of each server, where it is looked at.
     pub servers: Vec<Server>,
     /// The limit of requests that follows how long answers take, where there is one.
@@ -37,7 +37,7 @@ pub struct Server {
 
 /// A checked server.
 #[derive(Debug, Clone)]
-pub struct Node {
+pub struct NodeReport {
     pub addr: SocketAddr,
     pub hostname: String,
     pub host_header: Option<String>,
@@ -68,11 +68,11 @@ pub struct Probe {
     pub outcome: String,
 }
 
-impl Node {
-    pub(super) fn new(target: &Target, probes: &VecDeque<Probe>, last_error: &Option<Probe>) -> Node {
+impl NodeReport {
+    pub(super) fn new(target: &Target, probes: &VecDeque<Probe>, last_error: &Option<Probe>) -> NodeReport {
         let Counters { success, http_failure, tcp_failure, timeout_failure } = target.counters();
         let status = target.status();
-        Node {
+        NodeReport {
             addr: target.addr,
             hostname: target.hostname.clone(),
             host_header: target.host_header.clone(),

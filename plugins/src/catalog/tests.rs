@@ -10,7 +10,7 @@ fn catalog() -> Catalog {
 fn chain(catalog: &Catalog, entries: &[(&str, Value)]) -> Result<Arc<Chain>, Invalid> {
     let owner = Owner { collection: "routes", id: "1".into() };
     let entries: Vec<_> =
-        entries.iter().map(|(name, config)| Entry { name, config, owner: &owner }).collect();
+        entries.iter().map(|(name, config)| Configured { name, config, owner: &owner }).collect();
     let names = FixedNames::default();
     catalog.chain(&entries, &Scope { names: &names, upstreams: None, metadata: &|_| None, enabled: None })
 }
@@ -188,7 +188,7 @@ fn nothing_is_made_without_a_plugin_it_names() {
         enabled: Some(&|name| name != "key-auth"),
     };
     let chain = |name, config: &Value| {
-        let chain = catalog.chain(&[Entry { name, config, owner: &owner }], &scope);
+        let chain = catalog.chain(&[Configured { name, config, owner: &owner }], &scope);
         chain.map(|chain| chain.names().len())
     };
     let invalid = chain("key-auth", &Value::Null).unwrap_err();

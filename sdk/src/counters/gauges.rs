@@ -7,7 +7,7 @@
 
 use std::ops::Deref;
 
-use super::{Key, Table};
+use super::{CounterKey, Table};
 
 /// The gauges of a node.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ impl Gauges {
 
     /// Counts one in, unless `most` are in already.
     #[inline]
-    pub fn enter(&self, key: Key, most: u64) -> Entered {
+    pub fn enter(&self, key: CounterKey, most: u64) -> Entered {
         match self.0.update(key, false, |within| (within < most).then_some(within + 1)) {
             Ok((_, Some(within))) => Entered::In(within),
             Ok((_, None)) => Entered::Rejected,
@@ -41,13 +41,13 @@ impl Gauges {
 
     /// Counts one out that was let in.
     #[inline]
-    pub fn leave(&self, key: Key) {
+    pub fn leave(&self, key: CounterKey) {
         // A key that counts something has its place, so there is nothing that could fail.
         let _ = self.0.update(key, false, |within| within.checked_sub(1));
     }
 
     /// How many are in.
-    pub fn within(&self, key: Key) -> u64 {
+    pub fn within(&self, key: CounterKey) -> u64 {
         self.0.number(key)
     }
 }

@@ -11,7 +11,7 @@ use std::ops::Deref;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Key, Table};
+use super::{CounterKey, Table};
 
 /// The paces of a node.
 #[derive(Debug, Default)]
@@ -53,7 +53,7 @@ impl Paces {
     /// Lets a request in at `now_ms` (Unix milliseconds), if the burst allows it: microseconds until
     /// it is its turn. One that is not let in changes nothing.
     #[inline]
-    pub fn take(&self, key: Key, pace: Pace, now_ms: u64) -> Option<u64> {
+    pub fn take(&self, key: CounterKey, pace: Pace, now_ms: u64) -> Option<u64> {
         let now = now_ms.saturating_sub(self.epoch(now_ms)) * 1000;
         let change = |drained: u64| {
             // A key that was never seen starts with nothing to drain.
@@ -96,7 +96,7 @@ mod tests {
 
     const NOW: u64 = 1_700_000_000_000;
 
-    fn key(paces: &Paces, number: u64) -> Key {
+    fn key(paces: &Paces, number: u64) -> CounterKey {
         paces.key().number(number).finish()
     }
 

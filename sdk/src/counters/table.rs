@@ -23,12 +23,12 @@ pub struct Table {
 
 /// What a key hashes to; valid for the [`Table`] that made it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Key {
+pub struct CounterKey {
     place: u64,
     tag: u64,
 }
 
-/// Makes a [`Key`] from parts, without joining them.
+/// Makes a [`CounterKey`] from parts, without joining them.
 #[derive(Clone)]
 pub struct Keying<'c> {
     place: FoldHasher<'c>,
@@ -102,7 +102,7 @@ impl Table {
     }
 
     #[inline]
-    pub(super) fn bucket(&self, key: Key) -> Bucket<'_> {
+    pub(super) fn bucket(&self, key: CounterKey) -> Bucket<'_> {
         let index = (u128::from(key.place) * self.buckets.len() as u128) >> 64;
         Bucket(&self.buckets[index as usize])
     }
@@ -111,7 +111,7 @@ impl Table {
     #[inline]
     pub(super) fn update(
         &self,
-        key: Key,
+        key: CounterKey,
         evicts: bool,
         change: impl Fn(u64) -> Option<u64>,
     ) -> Result<(u64, Option<u64>), Full> {
@@ -120,7 +120,7 @@ impl Table {
 
     /// The number of a key; 0 if it has none.
     #[inline]
-    pub(super) fn number(&self, key: Key) -> u64 {
+    pub(super) fn number(&self, key: CounterKey) -> u64 {
         let bucket = self.bucket(key);
         bucket.find(key.tag).and_then(|slot| bucket.number(slot, key.tag)).unwrap_or(0)
     }
@@ -165,18 +165,18 @@ impl Keying<'_> {
     /// Adds another key as a part.
     #[inline]
     #[must_use]
-    pub fn under(self, key: Key) -> Self {
+    pub fn under(self, key: CounterKey) -> Self {
         self.number(key.place).number(key.tag)
     }
 
     #[inline]
-    pub fn finish(self) -> Key {
+    pub fn finish(self) -> CounterKey {
         // A tag of 0 stands for an empty slot.
-        Key { place: self.place.finish(), tag: self.tag.finish().max(1) }
+        CounterKey { place: self.place.finish(), tag: self.tag.finish().max(1) }
     }
 }
 
-impl Key {
+impl CounterKey {
     #[inline]
     pub(super) fn tag(self) -> u64 {
         self.tag

@@ -6,7 +6,7 @@
 
 use std::ops::Deref;
 
-use super::{Key, Table};
+use super::{CounterKey, Table};
 
 /// The tallies of a node. A key holds a count or a moment.
 #[derive(Debug, Default)]
@@ -24,33 +24,33 @@ impl Tallies {
 
     /// Counts one more at this time (Unix seconds), and gives what it comes to: sixteen million at most.
     #[inline]
-    pub fn add(&self, key: Key, now_s: u64) -> u64 {
+    pub fn add(&self, key: CounterKey, now_s: u64) -> u64 {
         let change = |number: u64| Some(stamp(now_s) | ((number & MOST) + 1).min(MOST));
         // What may give way always leaves a place.
         self.0.update(key, true, change).ok().and_then(|(_, after)| after).map_or(0, |number| number & MOST)
     }
 
     #[inline]
-    pub fn count(&self, key: Key) -> u64 {
+    pub fn count(&self, key: CounterKey) -> u64 {
         self.0.number(key) & MOST
     }
 
     /// Keeps the moment.
     #[inline]
-    pub fn set_time(&self, key: Key, now_s: u64) {
+    pub fn set_time(&self, key: CounterKey, now_s: u64) {
         // Never 0, and the last eight bits are those that the stamp lacks.
         let _ = self.0.update(key, true, |_| Some(stamp(now_s) | 1 << 8 | now_s & 0xff));
     }
 
     #[inline]
-    pub fn time(&self, key: Key) -> Option<u64> {
+    pub fn time(&self, key: CounterKey) -> Option<u64> {
         let number = self.0.number(key);
         (number != 0).then_some(number >> COUNT << 8 | number & 0xff)
     }
 
     /// Takes back whatever the key holds.
     #[inline]
-    pub fn clear(&self, key: Key) {
+    pub fn clear(&self, key: CounterKey) {
         let _ = self.0.update(key, true, |number| (number != 0).then_some(0));
     }
 }

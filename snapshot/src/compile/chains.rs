@@ -7,7 +7,7 @@ use hashbrown::HashSet;
 use model::{Invalid, Key, Plugins};
 use sdk::Chain;
 use sdk::build::Owner;
-use sdk::catalog::{Entry, Scope};
+use sdk::catalog::{Configured, Scope};
 use serde_json::Value;
 
 use super::chosen::ForPlugins;
@@ -74,9 +74,9 @@ impl Compiler {
         if configs.is_empty() {
             return Ok(None);
         }
-        let entries: Vec<Entry<'_>> = configs
+        let entries: Vec<Configured<'_>> = configs
             .iter()
-            .map(|(source, name, config)| Entry { name, config, owner: &sources[*source].owner })
+            .map(|(source, name, config)| Configured { name, config, owner: &sources[*source].owner })
             .collect();
         let metadata = |plugin: &str| self.metadata.get(plugin);
         let listed = |plugin: &str| match (streams, &self.enabled, &self.settings.stream_plugins) {

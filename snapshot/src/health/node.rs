@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// A server, in all versions of its upstream.
 #[derive(Debug)]
-pub struct Node {
+pub struct NodeHealth {
     pub addr: SocketAddr,
     /// Why it is out, as a [`Reason`]; 0 if it is not.
     out: AtomicU8,
@@ -39,9 +39,9 @@ pub struct Tally {
     pub micros: u64,
 }
 
-impl Node {
-    pub(super) fn new(addr: SocketAddr) -> Node {
-        Node {
+impl NodeHealth {
+    pub(super) fn new(addr: SocketAddr) -> NodeHealth {
+        NodeHealth {
             addr,
             out: AtomicU8::new(0),
             cold: AtomicU8::new(0),

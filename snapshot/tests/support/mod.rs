@@ -55,7 +55,11 @@ impl Catalog for Plugins {
         check(name, config).map(drop)
     }
 
-    fn chain(&self, entries: &[sdk::catalog::Entry<'_>], scope: &Scope<'_>) -> Result<Arc<Chain>, Invalid> {
+    fn chain(
+        &self,
+        entries: &[sdk::catalog::Configured<'_>],
+        scope: &Scope<'_>,
+    ) -> Result<Arc<Chain>, Invalid> {
         let mut stages = Vec::new();
         for entry in entries {
             let mut upstreams = Vec::new();
