@@ -261,10 +261,17 @@ impl Issuer {
 
     async fn issue(&self, target: &Target) -> Result<(), String> {
         let kept = self.store.note(ACCOUNT).await.map_err(|error| error.to_string())?;
-        let kept = kept.and_then(|sealed| self.ring.open(&sealed).or(Some(sealed)));
-        let account = self.authority.account(kept.clone()).await?;
-        if kept.as_ref() != Some(&account) {
-            let sealed = self.ring.seal(&account).unwrap_or_else(|| account.clone());
+        // One from before there was a keyring is in the clear.
+        let opened = kept.as_ref().map(|text| self.ring.open(text).unwrap_or_else(|| text.clone()));
+        let account = self.authority.account(opened).await?;
+        let sealed = match self.ring.seal(&account) {
+            Some(sealed) => sealed,
+            // Without keys nothing is encrypted, as in APISIX.
+            None if self.ring.is_empty() => account.clone(),
+            None => return Err("the account could not be encrypted".to_owned()),
+        };
+        // Also where only the first key of the keyring has changed.
+        if kept.as_ref() != Some(&sealed) {
             self.note(ACCOUNT, sealed)
                 .await
                 .map_err(|error| format!("the account cannot be kept: {error}"))?;
@@ -444,5 +451,64 @@ mod tests {
         assert_eq!(due(&target(Some(facts(&["b.test"]))), 0), 0, "it is for another name");
         assert_eq!(due(&target(Some(Facts { is_self_signed: true, ..facts(&["a.test"]) })), 0), 0);
         assert_eq!(due(&target(None), 0), 0);
+    }
+
+    /// Knows one account, remembers what it was shown of it, and issues nothing.
+    #[derive(Default)]
+    struct Fake(Mutex<Vec<Option<String>>>);
+
+    const PRIVATE: &str = r#"{"key_pkcs8":"canary-of-this-test"}"#;
+
+    impl Authority for Fake {
+        fn account(&self, kept: Option<String>) -> Asking<'_, String> {
+            self.0.lock().unwrap().push(kept);
+            Box::pin(async { Ok(PRIVATE.to_owned()) })
+        }
+
+        fn issue<'a>(
+            &'a self,
+            account: &'a str,
+            _: &'a [String],
+            _: Challenge,
+            _: &'a dyn Prover,
+        ) -> Asking<'a, Issued> {
+            assert_eq!(account, PRIVATE);
+            Box::pin(async { Err("no".to_owned()) })
+        }
+    }
+
+    #[tokio::test]
+    async fn the_account_is_kept_sealed_however_it_was_kept_before() {
+        const KEYS: [&str; 2] = ["qeddd145sfvddff3", "edd1c9f0985e76a2"];
+        let (store, authority) = (Arc::new(crate::store::Memory::default()), Arc::new(Fake::default()));
+        let issuer = |keys: &[&str]| Issuer {
+            store: store.clone(),
+            authority: authority.clone(),
+            ring: Ring::new(keys).unwrap(),
+            settings: Settings {
+                certificates: Vec::new(),
+                challenge: Challenge::Http01,
+                timeout: KNOWN,
+                retry: KNOWN,
+            },
+            standings: Standings::default(),
+            answers: watch::channel(Arc::default()).1,
+        };
+        let target = Target { id: "1".into(), domains: vec!["a.test".into()], facts: None };
+        let tried = async |keys: &[&str]| {
+            assert_eq!(issuer(keys).issue(&target).await, Err("no".to_owned()));
+            let shown = authority.0.lock().unwrap().pop().unwrap();
+            (shown, store.note(ACCOUNT).await.unwrap().unwrap())
+        };
+        let (shown, first) = tried(&KEYS[1..]).await;
+        assert_eq!(shown, None);
+        assert!(!first.contains("canary") && !first.contains("key_pkcs8"), "{first}");
+        // A new key of the keyring.
+        let (shown, second) = tried(&KEYS).await;
+        assert_eq!(shown.as_deref(), Some(PRIVATE));
+        assert_eq!(second, Ring::new(&KEYS).unwrap().seal(PRIVATE).unwrap());
+        // One that was written unsealed is read, and sealed.
+        issuer(&KEYS).note(ACCOUNT, PRIVATE.to_owned()).await.unwrap();
+        assert_eq!(tried(&KEYS).await, (Some(PRIVATE.to_owned()), second));
     }
 }

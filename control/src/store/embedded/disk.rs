@@ -1,8 +1,8 @@
 //! The embedded store's file.
 //!
-//! One `redb` database with two tables: `rows` holds a resource a row, its value
-//! as sealed JSON, `meta` the revision, the list of plugins and the version of
-//! this layout. Every commit is durable before it returns. Nothing here decides
+//! One `redb` database: `rows` holds a resource a row, its value as sealed JSON,
+//! `notes` sealed texts beside them, `history` sealed records of what was written,
+//! `meta` the revision, the list of plugins and the version of this layout. Every commit is durable before it returns. Nothing here decides
 //! what is written.
 
 use std::cell::Cell;
@@ -30,6 +30,8 @@ const ROWS: TableDefinition<&str, (u64, u64, u64, &[u8])> = TableDefinition::new
 /// Revision to the sealed JSON of the write that ended with it.
 const HISTORY: TableDefinition<u64, &[u8]> = TableDefinition::new("history");
 const META: TableDefinition<&str, &str> = TableDefinition::new("meta");
+/// The name of a note to its sealed text.
+const NOTES: TableDefinition<&str, &[u8]> = TableDefinition::new("notes");
 
 /// The version of the layout above.
 const FORMAT: &str = "1";
@@ -408,9 +410,22 @@ fn load(database: &Database, seal: &Seal) -> Result<Loaded, redb::Error> {
     }
     for entry in meta.iter()? {
         let (name, text) = entry?;
-        if let Some(name) = name.value().strip_prefix(NOTE) {
+        if let Some(name) = name.value().strip_prefix(CLEAR_NOTE) {
             loaded.notes.insert(name.to_owned(), text.value().to_owned());
         }
+    }
+    match transaction.open_table(NOTES) {
+        Ok(notes) => {
+            for entry in notes.iter()? {
+                let (name, sealed) = entry?;
+                let path = note_path(name.value());
+                let text = seal.open(&path, sealed.value()).ok_or_else(|| not_sealed(&path))?;
+                let text = String::from_utf8(text).map_err(|_| broken(&path))?;
+                loaded.notes.insert(name.value().to_owned(), text);
+            }
+        }
+        Err(TableError::TableDoesNotExist(_)) => {}
+        Err(error) => return Err(error.into()),
     }
     let mut rows = Vec::new();
     for row in transaction.open_table(ROWS)?.iter()? {
@@ -437,9 +452,7 @@ struct Sealed {
 impl Sealed {
     fn open(self, seal: &Seal) -> Result<Row, redb::Error> {
         let Sealed { path, created, modified, expires, sealed } = self;
-        let json = seal.open(&path, &sealed).ok_or_else(|| {
-            redb::Error::Corrupted(format!("{path} was not sealed with the key in store.key"))
-        })?;
+        let json = seal.open(&path, &sealed).ok_or_else(|| not_sealed(&path))?;
         let key = Key::parse("", &path).ok_or_else(|| broken(&path))?;
         let json = str::from_utf8(&json).map_err(|_| broken(&path))?;
         Ok(Row { key, json: json.into(), created, modified, expires })
@@ -450,8 +463,48 @@ fn broken(what: &str) -> redb::Error {
     redb::Error::Corrupted(format!("{what} cannot be read"))
 }
 
-/// What the names of notes begin with in the table of facts.
-const NOTE: &str = "note ";
+fn not_sealed(path: &str) -> redb::Error {
+    redb::Error::Corrupted(format!("{path} was not sealed with the key in store.key"))
+}
+
+/// What the names of notes begin with in the table of facts, where they were kept unsealed at first.
+const CLEAR_NOTE: &str = "note ";
+
+/// Under which a note is sealed; no resource has such a path.
+fn note_path(name: &str) -> String {
+    format!("note/{name}")
+}
+
+/// Seals notes that were kept unsealed.
+fn seal_notes(
+    meta: &mut redb::Table<'_, &'static str, &'static str>,
+    notes: &mut redb::Table<'_, &'static str, &'static [u8]>,
+    seal: &Seal,
+) -> Result<(), redb::Error> {
+    let mut clear = Vec::new();
+    for entry in meta.range(CLEAR_NOTE..)? {
+        let (name, text) = entry?;
+        let Some(name) = name.value().strip_prefix(CLEAR_NOTE) else { break };
+        clear.push((name.to_owned(), text.value().to_owned()));
+    }
+    for (name, text) in clear {
+        keep_note(notes, seal, &name, &text)?;
+        meta.remove(format!("{CLEAR_NOTE}{name}").as_str())?;
+    }
+    Ok(())
+}
+
+fn keep_note(
+    notes: &mut redb::Table<'_, &'static str, &'static [u8]>,
+    seal: &Seal,
+    name: &str,
+    text: &str,
+) -> Result<(), redb::Error> {
+    let sealed = seal.seal(&note_path(name), text.as_bytes());
+    let sealed = sealed.ok_or_else(|| redb::Error::ValueTooLarge(text.len()))?;
+    notes.insert(name, &*sealed)?;
+    Ok(())
+}
 
 /// Under which a record of the history is sealed.
 fn history_path(revision: Revision) -> String {
@@ -490,6 +543,8 @@ fn write(
     {
         let mut rows = transaction.open_table(ROWS)?;
         let mut meta = transaction.open_table(META)?;
+        let mut notes = transaction.open_table(NOTES)?;
+        seal_notes(&mut meta, &mut notes, seal)?;
         for change in changes {
             match change {
                 Change::Put(row) => {
@@ -509,7 +564,7 @@ fn write(
                     meta.remove("plugins")?;
                 }
                 Change::Note { name, text, .. } => {
-                    meta.insert(format!("{NOTE}{name}").as_str(), text.as_str())?;
+                    keep_note(&mut notes, seal, name, text)?;
                 }
                 // Made when a file is read, never when something is written.
                 Change::Reset { .. } => {}

@@ -8,7 +8,7 @@ use redb::backends::FileBackend;
 use serde_json::json;
 
 use super::*;
-use crate::store::Expect;
+use crate::store::{Expect, Step};
 
 fn route(id: &str) -> Key {
     Key::new(Kind::Route, id)
@@ -58,6 +58,7 @@ async fn values_are_not_readable_in_the_files() {
     for id in 0..20 {
         store.put(route(&id.to_string()), value.clone(), Expect::Any, None).await.unwrap();
     }
+    note(&store, "canary-in-a-note").await;
     drop(store);
     for entry in std::fs::read_dir(folder.path()).unwrap() {
         let bytes = std::fs::read(entry.unwrap().path()).unwrap();
@@ -74,6 +75,39 @@ async fn values_are_not_readable_in_the_files() {
     std::fs::write(&key, kept).unwrap();
     let store = Embedded::open(folder.path()).unwrap();
     assert_eq!(*store.get(&route("7")).await.unwrap().unwrap().value, value);
+}
+
+async fn note(store: &Embedded, text: &'static str) {
+    let step = Step::Note { name: "a", text: text.to_owned() };
+    store.write(Box::new(move |_| Ok(vec![step.clone()]))).await.unwrap();
+}
+
+#[tokio::test]
+async fn notes_are_sealed_and_those_from_before_are_read() {
+    const META: redb::TableDefinition<&str, &str> = redb::TableDefinition::new("meta");
+    let folder = tempfile::tempdir().unwrap();
+    put(&Embedded::open(folder.path()).unwrap(), "1").await.unwrap();
+    let open = || redb::Database::open(folder.path().join("store.redb")).unwrap();
+    let database = open();
+    let transaction = database.begin_write().unwrap();
+    {
+        let mut meta = transaction.open_table(META).unwrap();
+        meta.insert("note a", "one").unwrap();
+        meta.insert("note b", "two").unwrap();
+    }
+    transaction.commit().unwrap();
+    drop(database);
+    for text in ["one", "three"] {
+        let store = Embedded::open(folder.path()).unwrap();
+        assert_eq!(store.note("a").await.unwrap().as_deref(), Some(text));
+        assert_eq!(store.note("b").await.unwrap().as_deref(), Some("two"));
+        note(&store, "three").await;
+    }
+    let database = open();
+    let transaction = redb::ReadableDatabase::begin_read(&database).unwrap();
+    let meta = transaction.open_table(META).unwrap();
+    let names = redb::ReadableTable::iter(&meta).unwrap().map(|entry| entry.unwrap().0.value().to_owned());
+    assert_eq!(names.collect::<Vec<_>>(), ["format", "revision"]);
 }
 
 #[test]
