@@ -14,7 +14,7 @@ use crate::answer::{ErrorAnswer, said};
 impl Admin {
     /// Checks a value as far as no other resources are needed.
     pub(crate) async fn check(&self, key: &Key, value: &Value) -> Result<(), ErrorAnswer> {
-        check_alone(&*self.catalog, key, value)?;
+        self.check_alone(key, value)?;
         match key.kind {
             Kind::Ssl => self.check_stapling(value).await?,
             Kind::StreamRoute => self.check_stream_loaded(value)?,
@@ -24,6 +24,12 @@ impl Admin {
             Kind::Credential => self.check_credential(value),
             _ => Ok(()),
         }
+    }
+
+    /// Checks a value as far as that is possible without other resources: its fields, its
+    /// plugins, and that this program can do what it asks for.
+    pub(crate) fn check_alone(&self, key: &Key, value: &Value) -> Result<(), Invalid> {
+        check_alone(&*self.catalog, &|text| self.store.open_secret(text), key, value)
     }
 
     /// Refuses plugins that the `plugins` list of config.yaml leaves out.
@@ -83,26 +89,31 @@ impl Admin {
     }
 }
 
-/// Checks a value as far as that is possible without other resources: its fields, its
-/// plugins, and that this program can do what it asks for.
-pub(crate) fn check_alone(catalog: &dyn Catalog, key: &Key, value: &Value) -> Result<(), Invalid> {
+/// Gives a private key that was sent encrypted by the keyring as it was before, as a GET of another
+/// gateway of the cluster may have shown it.
+type Open<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+fn check_alone(catalog: &dyn Catalog, open: Open<'_>, key: &Key, value: &Value) -> Result<(), Invalid> {
     gaps::check(key.kind, value)?;
     check_configs(value)?;
     if key.kind == Kind::PluginMetadata {
         return check_metadata(catalog, key, value);
     }
     check_hosts(key.kind, value)?;
-    let resource = Resource::parse(key.kind, &key.id, value)?;
+    let mut resource = Resource::parse(key.kind, &key.id, value)?;
     if let Resource::Route(route) = &resource
         && let Some(vars) = &route.vars
     {
         Expr::compile(vars)
             .map_err(|invalid| invalid.under("/vars").said("failed to validate the 'vars' expression: "))?;
     }
-    if let Resource::Ssl(ssl) = &resource {
+    if let Resource::Ssl(ssl) = &mut resource {
+        for pair in &mut ssl.pairs {
+            pair.key = opened(open, std::mem::take(&mut pair.key));
+        }
         control::certificates::check(ssl, crate::now())?;
     }
-    check_client_certificate(&resource, value)?;
+    check_client_certificate(&resource, open, value)?;
     let Some(plugins) = resource.plugins() else { return Ok(()) };
     match key.kind {
         Kind::Consumer | Kind::Credential => catalog
@@ -116,17 +127,22 @@ pub(crate) fn check_alone(catalog: &dyn Catalog, key: &Key, value: &Value) -> Re
 }
 
 /// Refuses a certificate towards an upstream that cannot be used with its key, as APISIX does.
-fn check_client_certificate(resource: &Resource, value: &Value) -> Result<(), Invalid> {
+fn check_client_certificate(resource: &Resource, open: Open<'_>, value: &Value) -> Result<(), Invalid> {
     let (upstream, place) = match resource {
         Resource::Upstream(_) => (Some(value), ""),
         _ => (value.get("upstream"), "/upstream"),
     };
     let text = |name: &str| upstream?.pointer(&format!("/tls/{name}"))?.as_str().map(str::to_owned);
     let (Some(cert), Some(key)) = (text("client_cert"), text("client_key")) else { return Ok(()) };
+    let key = opened(open, key);
     control::certificates::check_client(model::CertificatePair { cert, key }).map_err(|invalid| {
         let field = if invalid.pointer == "/key" { "client_key" } else { "client_cert" };
         invalid.at(format!("{place}/tls/{field}"))
     })
+}
+
+fn opened(open: Open<'_>, key: String) -> String {
+    open(&key).unwrap_or(key)
 }
 
 fn check_metadata(catalog: &dyn Catalog, key: &Key, value: &Value) -> Result<(), Invalid> {

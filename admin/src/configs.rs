@@ -16,7 +16,6 @@ use serde_json::{Map, Value, json};
 
 use crate::answer::{self, Answer, ErrorAnswer, said};
 use crate::author::Author;
-use crate::check::check_alone;
 use crate::conceal::conceal;
 use crate::validate::{self, read_document};
 use crate::{Admin, now};
@@ -155,7 +154,7 @@ impl Admin {
             return Ok(answer::empty(StatusCode::NO_CONTENT));
         }
         validate::without_indexes(&mut document);
-        if let Some(error) = validate::errors(&*self.catalog, &document).into_iter().next() {
+        if let Some(error) = self.errors(&document).into_iter().next() {
             let reason = error["error"].as_str().unwrap_or_default();
             // Here APISIX does not say what it got.
             let short = reason
@@ -209,7 +208,7 @@ impl Admin {
             return Err(rejected.into());
         }
         for item in &read.items {
-            let checked = check_alone(&*self.catalog, &item.key, &item.value);
+            let checked = self.check_alone(&item.key, &item.value);
             checked.map_err(|invalid| invalid.under(&item.pointer))?;
         }
         Ok(read.items.into_iter().map(|item| (item.key, Value::clone(&item.value))).collect())

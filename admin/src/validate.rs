@@ -5,12 +5,10 @@ use std::collections::HashSet;
 use http::request::Parts;
 use http::{StatusCode, header};
 use model::yaml::Variables;
-use model::{Key, Kind};
-use sdk::Catalog;
+use model::{Invalid, Key, Kind};
 use serde_json::{Value, json};
 
 use crate::answer::{self, Answer, ErrorAnswer, said};
-use crate::check::check_alone;
 use crate::{Admin, MAX_BODY, read_body, too_large};
 
 /// `/schema/validate/{collection}`: the object's fields alone, not its plugins.
@@ -29,12 +27,17 @@ impl Admin {
     pub(crate) async fn validate_all(&self, head: &Parts, body: &[u8]) -> Answer {
         let mut document = read_document(head, body)?;
         without_indexes(&mut document);
-        let errors = errors(&*self.catalog, &document);
+        let errors = self.errors(&document);
         if errors.is_empty() {
             return Ok(answer::json(StatusCode::OK, &json!({})));
         }
         let body = json!({ "error_msg": "Configuration validation failed", "errors": errors });
         Err(ErrorAnswer::response(answer::json(StatusCode::BAD_REQUEST, &body)))
+    }
+
+    /// All that is wrong with a document, as APISIX lists it.
+    pub(crate) fn errors(&self, document: &Value) -> Vec<Value> {
+        errors(|key, item| self.check_alone(key, item), document)
     }
 }
 
@@ -48,8 +51,8 @@ pub(crate) fn without_indexes(document: &mut Value) {
     }
 }
 
-/// All that is wrong with a document, as APISIX lists it.
-pub(crate) fn errors(catalog: &dyn Catalog, document: &Value) -> Vec<Value> {
+/// All that is wrong with a document, as APISIX lists it; `check` looks at one resource.
+fn errors(check: impl Fn(&Key, &Value) -> Result<(), Invalid>, document: &Value) -> Vec<Value> {
     let mut errors = Vec::new();
     for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Credential) {
         let collection = kind.collection();
@@ -76,7 +79,7 @@ pub(crate) fn errors(catalog: &dyn Catalog, document: &Value) -> Vec<Value> {
             // An object without an id is fine here: it gets one when it is written.
             let key = Key::new(kind, id.clone().unwrap_or_else(|| "0".to_owned()));
             let (key, item) = credential(key, item);
-            if let Err(invalid) = check_alone(catalog, &key, &item) {
+            if let Err(invalid) = check(&key, &item) {
                 tell(invalid.reason);
             }
             if let Some(id) = &id

@@ -24,8 +24,8 @@ pub fn check_client(pair: CertificatePair) -> Result<(), Invalid> {
         // What APISIX says of a key that is none, which it takes for an encrypted one.
         return Err(Invalid::new("failed to decrypt previous encrypted key")
             .at("/key")
-            .expected("a private key in PEM")
-            .hint("write it as it is: the store keeps it encrypted"));
+            .expected("a private key in PEM, or one encrypted with a key of apisix.data_encryption.keyring")
+            .hint("write it in PEM: the store keeps it encrypted"));
     }
     let provider = certs::TlsSettings::default().provider;
     certs::pair(&pair, &provider).map(drop)

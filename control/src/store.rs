@@ -369,6 +369,11 @@ pub trait Store: Send + Sync + fmt::Debug {
         Box::pin(async { Ok(None) })
     }
 
+    /// A secret that this store has encrypted, as it was before; `None` if it is none of that kind.
+    fn open_secret(&self, _text: &str) -> Option<String> {
+        None
+    }
+
     /// Whether [`write`](Store::write) can work at all.
     fn writable(&self) -> bool {
         true

@@ -125,6 +125,10 @@ impl Store for Sealed {
         self.inner.release()
     }
 
+    fn open_secret(&self, text: &str) -> Option<String> {
+        self.sealer.ring.open(text)
+    }
+
     fn writable(&self) -> bool {
         self.inner.writable()
     }
