@@ -15,13 +15,12 @@ use model::{Invalid, Key, Kind, Served};
 use sdk::Catalog;
 use sdk::catalog::{About, Subsystem};
 use serde_json::{Map, Value, json};
-use tokio::net::TcpListener;
 
 use crate::answer::{self, Answer, ErrorAnswer, said};
 use crate::conceal::conceal;
 use crate::health_page::{self, Shown};
 use crate::program::{NotServed, Program, Published};
-use crate::server::{self, Limits};
+use crate::server::{self, Limits, Listener};
 use crate::{list, plugins};
 
 /// The control API. Cheap to clone.
@@ -39,8 +38,8 @@ impl ControlApi {
         ControlApi { store, program, catalog, about }
     }
 
-    /// Serves the API on `listener` for as long as the runtime lives.
-    pub async fn serve(self, listener: TcpListener, limits: Limits) {
+    /// Serves the API on `listener` until that is told to stop.
+    pub async fn serve(self, listener: Listener, limits: Limits) {
         server::serve(listener, limits, move |peer, request| {
             let api = self.clone();
             async move { api.handle(peer, &request).await }

@@ -55,7 +55,7 @@ use request::Call;
 pub use config::{AdminKey, AdminRole, Config};
 pub use control_api::ControlApi;
 pub use program::{NotServed, Outcome, Program, Published, Reloading, Verdict};
-pub use server::Limits;
+pub use server::{Limits, Listener};
 
 /// Who this says it is. Tools (ADC) read the version of APISIX whose API this is from it.
 pub const SERVER: &str = "APISIX/3.18.0";
@@ -97,11 +97,11 @@ impl Admin {
 
     /// Serves the API on `listener` for as long as the runtime lives.
     pub async fn serve(self, listener: TcpListener) {
-        self.serve_over(listener, None).await;
+        self.serve_over(listener.into(), None).await;
     }
 
-    /// The same over TLS, if there are settings for it.
-    pub async fn serve_over(self, listener: TcpListener, tls: Option<Arc<ServerConfig>>) {
+    /// The same until the listener is told to stop, and over TLS, if there are settings for it.
+    pub async fn serve_over(self, listener: Listener, tls: Option<Arc<ServerConfig>>) {
         let limits = Limits { body_size: MAX_BODY, ..self.config.limits.clone() };
         server::run(listener, limits, tls, self).await;
     }

@@ -16,10 +16,9 @@ use std::time::Instant;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 use hyper::body::{Body, Frame, SizeHint};
-use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 
-use crate::server::{self, Limits};
+use crate::server::{self, Limits, Listener};
 
 /// Writes all metrics in the text format, in pieces.
 pub type Print = Arc<dyn Fn() -> Vec<Bytes> + Send + Sync>;
@@ -27,8 +26,8 @@ pub type Print = Arc<dyn Fn() -> Vec<Bytes> + Send + Sync>;
 /// Pages in memory at once. Where so many are still being sent, a scraper gets the newest of them.
 const MAX_PAGES: usize = 2;
 
-/// Serves `GET path` on `listener` for as long as the runtime lives.
-pub async fn serve(listener: TcpListener, path: String, limits: Limits, print: Print) {
+/// Serves `GET path` on `listener` until that is told to stop.
+pub async fn serve(listener: Listener, path: String, limits: Limits, print: Print) {
     let path: Arc<str> = path.into();
     let pages = Arc::new(Pages { print, sent: Mutex::default() });
     server::serve_with(listener, limits, move |_, request| {

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -69,8 +70,36 @@ impl Default for Limits {
 /// A body that costs nothing to speak of.
 const SMALL: usize = 64 * 1024;
 
+/// For how long a kept connection that is to be closed may still ask once more.
+const LAST_REQUEST: Duration = Duration::from_millis(100);
+
 /// For how long a refused body is let pass by.
 const LINGER: Duration = Duration::from_secs(2);
+
+/// A socket to accept connections from, until it is told to stop.
+#[derive(Debug)]
+pub struct Listener {
+    socket: TcpListener,
+    stop: watch::Receiver<()>,
+    /// Where nobody else can tell it.
+    _never: Option<watch::Sender<()>>,
+}
+
+impl Listener {
+    /// Stops when the returned sender is dropped. Then whoever serves it ends with its last connection.
+    pub fn until_dropped(socket: TcpListener) -> (watch::Sender<()>, Listener) {
+        let (sender, stop) = watch::channel(());
+        (sender, Listener { socket, stop, _never: None })
+    }
+}
+
+impl From<TcpListener> for Listener {
+    /// Accepts for as long as the runtime lives.
+    fn from(socket: TcpListener) -> Listener {
+        let (never, stop) = watch::channel(());
+        Listener { socket, stop, _never: Some(never) }
+    }
+}
 
 /// Somebody who answers requests.
 pub(crate) trait Service: Clone + Send + Sync + 'static {
@@ -127,8 +156,8 @@ impl Service for Admin {
     }
 }
 
-/// Answers requests with `handler` for as long as the runtime lives.
-pub(crate) async fn serve<H, F>(listener: TcpListener, limits: Limits, handler: H)
+/// Answers requests with `handler`, as [`run`] does.
+pub(crate) async fn serve<H, F>(listener: Listener, limits: Limits, handler: H)
 where
     H: Fn(IpAddr, Request<Bytes>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Response<Bytes>> + Send,
@@ -141,7 +170,7 @@ where
 }
 
 /// The same with bodies of another kind.
-pub(crate) async fn serve_with<H, F, B>(listener: TcpListener, limits: Limits, handler: H)
+pub(crate) async fn serve_with<H, F, B>(listener: Listener, limits: Limits, handler: H)
 where
     H: Fn(IpAddr, Request<Bytes>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Response<B>> + Send,
@@ -150,10 +179,10 @@ where
     run(listener, limits, None, Open(handler)).await;
 }
 
-/// Serves for as long as the runtime lives. Where the task is ended before, connections that exist
-/// end with the request they are at.
+/// Serves until the listener is told to stop, and then until the last connection has ended: after the request
+/// it is at, or the first one it has not sent yet.
 pub(crate) async fn run(
-    listener: TcpListener,
+    listener: Listener,
     limits: Limits,
     tls: Option<Arc<ServerConfig>>,
     service: impl Service,
@@ -161,12 +190,22 @@ pub(crate) async fn run(
     let tls = tls.map(TlsAcceptor::from);
     let places = Arc::new(Semaphore::new(limits.connections));
     let few = Arc::new(Semaphore::new(limits.strangers));
-    // Dropped with this task.
-    let (_serving, ended) = watch::channel(());
+    let Listener { socket, mut stop, _never } = listener;
+    // Each connection has a receiver: it hears of the end, and is waited for.
+    let (serving, ended) = watch::channel(());
     loop {
-        // Never closed, so this does not fail.
-        let Ok(place) = places.clone().acquire_owned().await else { return };
-        match listener.accept().await {
+        let next = async {
+            // Never closed, so this does not fail.
+            let place = places.clone().acquire_owned().await.ok()?;
+            Some((place, socket.accept().await))
+        };
+        let next = tokio::select! {
+            biased;
+            _ = stop.changed() => None,
+            next = next => next,
+        };
+        let Some((place, accepted)) = next else { break };
+        match accepted {
             Ok((stream, peer)) => {
                 let peer = peer.ip();
                 let place = match service.knows(peer) {
@@ -191,6 +230,10 @@ pub(crate) async fn run(
             }
         }
     }
+    drop((socket, ended));
+    // An error means that there is no connection.
+    let _ = serving.send(());
+    serving.closed().await;
 }
 
 /// The same over TLS. The handshake has the time of a head.
@@ -218,9 +261,14 @@ async fn connection<S: AsyncRead + AsyncWrite + Send + Unpin>(
     place: OwnedSemaphorePermit,
     mut ended: watch::Receiver<()>,
 ) {
+    let (asked, leaving) = (AtomicBool::new(false), AtomicBool::new(false));
     let answer = service_fn(|request: Request<Incoming>| async {
+        asked.store(true, Ordering::Relaxed);
         let response = answer(&service, &limits, peer, request).await;
-        Ok::<_, Infallible>(response)
+        Ok::<_, Infallible>(match leaving.load(Ordering::Relaxed) {
+            true => closing(response),
+            false => response,
+        })
     });
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -239,8 +287,17 @@ async fn connection<S: AsyncRead + AsyncWrite + Send + Unpin>(
         served = serving.as_mut() => served,
         why = last => {
             tracing::debug!(%peer, "{why}");
-            serving.as_mut().graceful_shutdown();
-            timeout(limits.body, serving).await.unwrap_or(Ok(()))
+            // The next answer is the last one, and says so.
+            leaving.store(true, Ordering::Relaxed);
+            // Hyper closes at once what it has read nothing from, though a request may be on its way.
+            let grace = if asked.load(Ordering::Relaxed) { LAST_REQUEST } else { limits.head };
+            match timeout(grace, serving.as_mut()).await {
+                Ok(served) => served,
+                Err(_) => {
+                    serving.as_mut().graceful_shutdown();
+                    timeout(limits.body, serving).await.unwrap_or(Ok(()))
+                }
+            }
         }
     };
     if let Err(error) = served {
@@ -303,7 +360,7 @@ async fn forget(mut body: Incoming) {
 }
 
 /// Whatever is left of the body must not be taken for a request.
-fn closing(mut response: Response<Bytes>) -> Response<Bytes> {
+fn closing<B>(mut response: Response<B>) -> Response<B> {
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
 }
@@ -329,7 +386,7 @@ mod tests {
     async fn serve_here(limits: Limits, service: impl Service) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(run(listener, limits, None, service));
+        tokio::spawn(run(listener.into(), limits, None, service));
         address
     }
 
@@ -431,6 +488,72 @@ mod tests {
         read.expect("the stalled one is cut").unwrap();
         assert_eq!(&start, b"HTTP/1.1 200");
         drop(stalled);
+    }
+
+    /// Answers when it is told to, and tells what it has come to know.
+    #[derive(Clone)]
+    struct Told {
+        accepted: Arc<Semaphore>,
+        begun: Arc<Semaphore>,
+        go: Arc<Semaphore>,
+    }
+
+    impl Service for Told {
+        type Body = Full<Bytes>;
+
+        fn knows(&self, _: IpAddr) -> bool {
+            self.accepted.add_permits(1);
+            true
+        }
+
+        async fn answer(&self, _: IpAddr, _: Request<Bytes>) -> Response<Full<Bytes>> {
+            self.begun.add_permits(1);
+            self.go.acquire().await.unwrap().forget();
+            answer::empty(StatusCode::OK).map(Full::new)
+        }
+    }
+
+    #[tokio::test]
+    async fn whoever_was_accepted_is_answered_though_nobody_listens_any_more() {
+        let none = || Arc::new(Semaphore::new(0));
+        let service = Told { accepted: none(), begun: none(), go: none() };
+        let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = socket.local_addr().unwrap();
+        let (stop, listener) = Listener::until_dropped(socket);
+        let mut serving = tokio::spawn(run(listener, Limits::default(), None, service.clone()));
+        let [mut idle, mut busy, mut fresh] = [
+            TcpStream::connect(address).await.unwrap(),
+            TcpStream::connect(address).await.unwrap(),
+            TcpStream::connect(address).await.unwrap(),
+        ];
+        service.accepted.acquire_many(3).await.unwrap().forget();
+        let head = b"PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n";
+        // Has been answered.
+        idle.write_all(head).await.unwrap();
+        idle.write_all(b"hello").await.unwrap();
+        service.go.add_permits(1);
+        let mut answer = [0; 12];
+        idle.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 200");
+        // Is at its request; the other has not sent one yet.
+        busy.write_all(head).await.unwrap();
+        busy.write_all(b"hello").await.unwrap();
+        service.begun.acquire_many(2).await.unwrap().forget();
+        drop(stop);
+        // The idle one is told by its end, which is later than that of accepting.
+        let mut rest = String::new();
+        idle.read_to_string(&mut rest).await.unwrap();
+        assert!(rest.ends_with("\r\n\r\n") && !rest.contains("connection: close"), "{rest}");
+        assert!(!serving.is_finished());
+        fresh.write_all(head).await.unwrap();
+        service.go.add_permits(2);
+        fresh.write_all(b"hello").await.unwrap();
+        for mut one in [busy, fresh] {
+            let mut said = String::new();
+            one.read_to_string(&mut said).await.unwrap();
+            assert!(said.starts_with("HTTP/1.1 200") && said.contains("connection: close"), "{said}");
+        }
+        timeout(Duration::from_secs(30), &mut serving).await.expect("all have ended").unwrap();
     }
 
     /// Sends bytes and reads until the other side closes.

@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use http::{Method, Response, StatusCode};
 use serde_json::json;
-use tokio::net::TcpListener;
 
 use crate::answer;
 use crate::program::Program;
-use crate::server::{self, Limits};
+use crate::server::{self, Limits, Listener};
 
-/// Serves `GET /status` and `GET /status/ready` on `listener` for as long as the runtime lives.
-pub async fn serve(listener: TcpListener, limits: Limits, program: Arc<dyn Program>) {
+/// Serves `GET /status` and `GET /status/ready` on `listener` until that is told to stop.
+pub async fn serve(listener: Listener, limits: Limits, program: Arc<dyn Program>) {
     server::serve(listener, limits, move |_, request| {
         let program = program.clone();
         async move {

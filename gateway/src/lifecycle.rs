@@ -156,6 +156,9 @@ impl Signals {
                 () = tokio::time::sleep(Duration::from_millis(5)) => {}
             }
         }
+        if let Stage::HandOver = stage {
+            upgrade.settle().await;
+        }
         workers.set_stage(Stage::Stop);
         let end = tokio::time::Instant::now() + Duration::from_secs(2);
         while !workers.finished() && tokio::time::Instant::now() < end {

@@ -12,11 +12,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use admin::Listener;
 use control::store::{Released, Store};
 use proxy::Workers;
 use serde_json::{Value, json};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 pub mod inherited;
@@ -29,9 +31,9 @@ use line::Message;
 /// How long a process that closed its line may take to end by itself.
 const ENDING: Duration = Duration::from_secs(2);
 
-/// How long connections to the Admin API may finish what they are at before the store is closed; writes that
-/// come later on one of them are refused.
-const SETTLING: Duration = Duration::from_millis(100);
+/// How long connections to the APIs may finish what they are at: before the store is closed, so that writes that
+/// come later on one of them are refused, and before this process ends.
+const SETTLING: Duration = Duration::from_secs(2);
 
 /// How long the workers may take to copy their sockets.
 const COPYING: Duration = Duration::from_secs(5);
@@ -39,7 +41,10 @@ const COPYING: Duration = Duration::from_secs(5);
 /// A listener of the control plane, and who serves it.
 pub struct Side {
     socket: std::net::TcpListener,
-    serve: Box<dyn Fn(tokio::net::TcpListener) -> JoinHandle<()> + Send + Sync>,
+    serve: Box<dyn Fn(Listener) -> JoinHandle<()> + Send + Sync>,
+    /// While it accepts; dropped, it stops.
+    accepting: Option<watch::Sender<()>>,
+    /// Ends with the last connection after accepting has stopped.
     task: Option<JoinHandle<()>>,
 }
 
@@ -50,24 +55,36 @@ impl Side {
     /// No descriptors are left.
     pub fn start(
         listener: tokio::net::TcpListener,
-        serve: impl Fn(tokio::net::TcpListener) -> JoinHandle<()> + Send + Sync + 'static,
+        serve: impl Fn(Listener) -> JoinHandle<()> + Send + Sync + 'static,
     ) -> std::io::Result<Side> {
-        let mut side = Side { socket: listener.into_std()?, serve: Box::new(serve), task: None };
+        let (socket, serve) = (listener.into_std()?, Box::new(serve));
+        let mut side = Side { socket, serve, accepting: None, task: None };
         side.resume()?;
         Ok(side)
     }
 
-    /// Accepts nothing more. Who is connected is served still, and who connects waits.
+    /// Accepts nothing more. Who is connected is answered once more, and who connects waits.
     fn pause(&mut self) {
-        if let Some(task) = self.task.take() {
-            task.abort();
-        }
+        self.accepting = None;
     }
 
     fn resume(&mut self) -> std::io::Result<()> {
         let listener = tokio::net::TcpListener::from_std(self.socket.try_clone()?)?;
+        let (accepting, listener) = Listener::until_dropped(listener);
         self.task = Some((self.serve)(listener));
+        self.accepting = Some(accepting);
         Ok(())
+    }
+
+    /// Waits until all who are connected to one that is paused have gone.
+    async fn settle(&mut self) {
+        if self.accepting.is_none()
+            && let Some(task) = &mut self.task
+        {
+            // One that panicked serves nobody any more, either.
+            let _ = task.await;
+            self.task = None;
+        }
     }
 }
 
@@ -111,7 +128,7 @@ impl Upgrade<'_> {
             }
             Err(why) => {
                 for side in &mut self.sides {
-                    if side.task.is_none()
+                    if side.accepting.is_none()
                         && let Err(error) = side.resume()
                     {
                         tracing::error!("cannot go on with serving a listener: {error}");
@@ -122,6 +139,16 @@ impl Upgrade<'_> {
                 false
             }
         }
+    }
+
+    /// Waits for connections to the APIs that accept no more, but not for ever.
+    pub async fn settle(&mut self) {
+        let all = async {
+            for side in &mut self.sides {
+                side.settle().await;
+            }
+        };
+        let _ = tokio::time::timeout(SETTLING, all).await;
     }
 
     async fn attempt(&mut self) -> Result<String, String> {
@@ -170,8 +197,8 @@ impl Upgrade<'_> {
                 Message::Store => {
                     // Whoever connects to write something waits for the new process.
                     self.sides.iter_mut().for_each(Side::pause);
-                    // Who has just connected is to be answered by the one who holds the store.
-                    tokio::time::sleep(SETTLING).await;
+                    // Who is connected is to be answered by the one who holds the store.
+                    self.settle().await;
                     let closed = self.store.release().await;
                     *released = closed.map_err(|error| Some(format!("cannot close the store: {error}")))?;
                     new.say(Message::Store).await?;

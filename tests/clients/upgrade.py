@@ -70,7 +70,12 @@ class Web(http.server.BaseHTTPRequestHandler):
         pass
 
 
-class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
+class Silent:
+    def handle_error(self, *_):
+        """A process that is killed leaves its connections; that would hide what the test says."""
+
+
+class Server(Silent, socketserver.ThreadingMixIn, http.server.HTTPServer):
     daemon_threads = True
     request_queue_size = 512
 
@@ -81,7 +86,7 @@ class Echo(socketserver.BaseRequestHandler):
             self.request.sendall(data)
 
 
-class Raw(socketserver.ThreadingTCPServer):
+class Raw(Silent, socketserver.ThreadingTCPServer):
     daemon_threads = True
     allow_reuse_address = True
     request_queue_size = 512
@@ -267,15 +272,56 @@ def asked():
         yield
 
 
-def written():
-    """Writes, each by a new connection: none is refused and none is lost."""
-    number = 0
+class Admin:
+    """Asks the Admin API by one connection for as long as it is kept."""
+
+    def __init__(self):
+        self.connection, self.used = None, False
+
+    def leave(self):
+        if self.connection:
+            self.connection.close()
+        self.connection, self.used = None, False
+
+    def ask(self, method, path, value=None):
+        if self.connection is None:
+            self.connection = http.client.HTTPConnection(HOST, port("ADMIN"), timeout=30)
+        headers = {"X-API-KEY": os.environ["ADMIN_KEY"]}
+        try:
+            self.connection.request(method, "/apisix/admin/" + path, json.dumps(value), headers)
+            answer = self.connection.getresponse()
+        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+            # Between two requests a server may close without a word (RFC 9112, section 9.3.1), before the first it may not.
+            if not self.used:
+                raise
+            self.leave()
+            return self.ask(method, path, value)
+        said = answer.status, json.load(answer)
+        self.used = True
+        if answer.headers.get("Connection", "").lower() == "close":
+            self.leave()
+        return said
+
+    def write(self, path, value):
+        code, answer = self.ask("PUT", path, value)
+        # This is all that may keep it from being written: the request came when the store was another's.
+        while code == 503 and "on a new connection" in str(answer):
+            self.leave()
+            code, answer = self.ask("PUT", path, value)
+        assert code in (200, 201), (code, answer)
+
+
+def written(keep=False):
+    """Writes, each by a new connection unless they are to be kept: none is refused and none is lost."""
+    number, client, path = 0, Admin(), f"plugin_configs/{1 + keep}"
     while True:
         number += 1
-        code, answer = admin("PUT", "plugin_configs/1", {"plugins": {}, "desc": str(number)})
-        assert code in (200, 201), answer
-        code, answer = admin("GET", "plugin_configs/1")
+        client.write(path, {"plugins": {}, "desc": str(number)})
+        # Asked of whoever holds the store now.
+        code, answer = admin("GET", path)
         assert answer["value"]["desc"] == str(number), answer
+        if not keep:
+            client.leave()
         yield
 
 
@@ -379,6 +425,7 @@ def load():
         Client("datagrams", datagrams),
         Client("APIs", asked),
         Client("writes", written),
+        Client("writes by a kept connection", lambda: written(keep=True)),
     ]
     long = [
         Client("an upload", lambda: uploaded(ends)),
@@ -437,7 +484,7 @@ def broken(pid):
     wrong = {**good, "nginx_config": {"worker_processes": "many"}}
     no_port = {**good, "plugin_attr": {"prometheus": {"export_addr": {"ip": HOST, "port": port("TAKEN")}}}}
     # Its time is the old one's setting: a new one is started with it first.
-    write({**good, "sluice": {"upgrade_timeout": "3s"}})
+    write({**good, "sluice": {"upgrade_timeout": "10s"}})
     point(SLUICE)
     code, said = upgrade()
     assert code == 0, said
@@ -446,7 +493,7 @@ def broken(pid):
     for what, to, file, expected in [
         ("ends", "/bin/false", good, "exit status: 1"),
         ("is missing", os.path.join(FOLDER, "nothing"), good, "cannot start"),
-        ("hangs", hanging, good, "not ready in 3 s (sluice.upgrade_timeout)"),
+        ("hangs", hanging, good, "not ready in 10 s (sluice.upgrade_timeout)"),
         ("cannot read its file", SLUICE, wrong, "a number from 1 to 1024"),
         ("has no port", SLUICE, no_port, "plugin_attr.prometheus.export_addr"),
     ]:

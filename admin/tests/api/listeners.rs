@@ -39,7 +39,7 @@ async fn the_control_api_shows_what_is_there() {
     let address = listener.local_addr().unwrap();
     tokio::spawn(
         ControlApi::new(store.clone(), Arc::new(Plugins::new()), Arc::new(Boot))
-            .serve(listener, Limits::default()),
+            .serve(listener.into(), Limits::default()),
     );
     let get = async |path: &str| {
         let (status, body) = call(address, &format!("GET {path} HTTP/1.1")).await;
@@ -113,7 +113,7 @@ async fn metrics_listener(
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let path = "/apisix/prometheus/metrics".to_owned();
-    tokio::spawn(metrics::serve(listener, path, limits, Arc::new(print)));
+    tokio::spawn(metrics::serve(listener.into(), path, limits, Arc::new(print)));
     address
 }
 
@@ -232,7 +232,7 @@ async fn ready_is_who_has_all_workers_on_the_newest_snapshot() {
     for (held, wanted) in [(6, 503), (7, 200)] {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(status::serve(listener, Limits::default(), Arc::new(Lagging(held))));
+        tokio::spawn(status::serve(listener.into(), Limits::default(), Arc::new(Lagging(held))));
         assert_eq!(call(address, "GET /status HTTP/1.1").await, (200, "{\"status\":\"ok\"}\n".to_owned()));
         let (status, body) = call(address, "GET /status/ready HTTP/1.1").await;
         assert_eq!(status, wanted);
