@@ -40,7 +40,7 @@ pub use embedded::Embedded;
 pub use file::File;
 pub use history::{Changed, History, Record};
 pub use holders::Claim;
-pub use kept::Kept;
+pub use kept::{Copy, Kept};
 #[cfg(any(test, feature = "testing"))]
 pub use memory::Memory;
 pub use sealed::{Ring, Sealed};

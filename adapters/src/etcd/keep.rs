@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use super::Inner;
 
 /// How often somebody looks whether the file can be opened, after it could not.
-const REOPEN: Duration = Duration::from_secs(5);
+const REOPEN: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 5000 });
 
 /// Changes are gathered so long before they are written.
 const GATHER: Duration = Duration::from_millis(5);
@@ -127,5 +127,82 @@ impl Keeper {
                 Err(error) => return Ended::Disk(error),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use control::store::{Copy, Row, Store};
+    use model::{Key, Kind};
+
+    use super::super::{Etcd, Host, Settings};
+    use super::*;
+
+    fn settings(folder: &Path) -> Settings {
+        Settings {
+            hosts: vec![Host::parse("http://127.0.0.1:1").unwrap()],
+            prefix: "/apisix".to_owned(),
+            user: None,
+            tls: None,
+            timeout: Duration::from_secs(1),
+            startup_retry: 0,
+            progress_interval: Duration::from_secs(60),
+            progress_timeout: Duration::from_secs(60),
+            max_size: 1 << 20,
+            copy: Some(folder.to_owned()),
+        }
+    }
+
+    fn put(id: &str, revision: u64) -> Change {
+        let key = Key::new(Kind::Route, id);
+        Change::Put(Row { key, json: "{}".into(), created: revision, modified: revision, expires: None })
+    }
+
+    /// What another process finds.
+    fn open(folder: &Path) -> (Kept, Copy) {
+        Kept::open(folder).expect("nobody else has it open")
+    }
+
+    fn ids(copy: &Copy) -> Vec<&str> {
+        copy.items.iter().map(|row| &*row.key.id).collect()
+    }
+
+    #[tokio::test]
+    async fn one_process_at_a_time_writes_the_copy() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("etcd");
+        let (inner, releases) = Inner::new(settings(&folder));
+        let etcd = Etcd { inner: inner.clone(), tasks: Vec::new() };
+        let keeper = Keeper::new(&inner, folder.clone(), releases);
+        let mut copied = inner.copied.subscribe();
+        let keeping = tokio::spawn(keeper.run(Some(open(&folder).0)));
+        inner.table.apply([put("1", 5)]);
+        inner.filled.send_replace(true);
+        copied.wait_for(|copied| *copied == Some(5)).await.unwrap();
+        assert!(matches!(Kept::open(&folder), Err(StoreError::Locked { .. })));
+        // Another process has it, and writes what it sees itself; then it ends.
+        let released = etcd.release().await.unwrap().unwrap();
+        let (mut other, copy) = open(&folder);
+        assert_eq!(ids(&copy), ["1"]);
+        inner.table.apply([put("2", 6)]);
+        other.commit(vec![put("2", 6), put("3", 7)], "/apisix 0").unwrap();
+        drop(other);
+        drop(released);
+        inner.table.apply([put("3", 7), put("4", 8)]);
+        copied.wait_for(|copied| *copied == Some(8)).await.unwrap();
+        // This time it stays there.
+        let released = etcd.release().await.unwrap().unwrap();
+        let (mut other, copy) = open(&folder);
+        assert_eq!(ids(&copy), ["1", "2", "3", "4"]);
+        released.hand_over();
+        keeping.await.unwrap();
+        assert_eq!(*copied.borrow(), None);
+        inner.table.apply([put("5", 9)]);
+        other.commit(vec![put("6", 9)], "/apisix 0").unwrap();
+        drop(other);
+        assert_eq!(ids(&open(&folder).1), ["1", "2", "3", "4", "6"]);
+        assert!(etcd.release().await.unwrap().is_none());
     }
 }
