@@ -266,7 +266,7 @@ impl Store for Etcd {
         Box::pin(within(self.inner.put_plugins(names)))
     }
 
-    /// Notes are not followed: the only one who asks for them is who wrote them.
+    /// Asked of etcd itself: a copy from disk holds no notes, and that there is none may not be guessed.
     fn note<'a>(&'a self, name: &'a str) -> Answer<'a, Option<String>> {
         Box::pin(within(async move {
             let value = self.inner.value(self.inner.layout.note(name)).await.map_err(unavailable)?;

@@ -34,6 +34,8 @@ const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(6 * 3600);
 /// How long the own workers may take to know an answer.
 const KNOWN: Duration = Duration::from_secs(5);
+/// How long other nodes that follow the same store may take to know it after this one does.
+const OTHERS: Duration = Duration::from_secs(1);
 /// The label of ssl resources that are renewed.
 pub const LABEL: &str = "acme";
 
@@ -132,7 +134,7 @@ pub async fn follow(store: Arc<dyn Store>, answers: watch::Sender<Arc<[Answer]>>
     loop {
         let text = match changes.next().await {
             None => return,
-            Some(Change::Note { name, text, .. }) if name == ANSWERS => text,
+            Some(Change::Note { name, text, .. }) if *name == *ANSWERS => text,
             Some(Change::Reset { .. }) => store.note(ANSWERS).await.ok().flatten().unwrap_or_default(),
             Some(_) => continue,
         };
@@ -196,8 +198,8 @@ impl Issuer {
                 let memory = memories
                     .entry(target.id.clone())
                     .or_insert_with(|| Memory { jitter: fastrand::i64(0..30), ..Memory::default() });
-                let due = due(target, memory.jitter).max(memory.not_before);
-                let wait = due - now();
+                let from = due(target, memory.jitter).max(memory.not_before);
+                let wait = from - now();
                 if wait > 0 {
                     next = next.min(Duration::from_secs(wait.cast_unsigned()));
                     continue;
@@ -205,11 +207,19 @@ impl Issuer {
                 if !self.is_issuer(&node).await {
                     continue;
                 }
-                self.renew(target, memory).await;
                 (next, held) = (SHORTEST, true);
+                // Another node may have had it issued since the look.
+                let Ok(stored) = self.store.get(&Key::new(Kind::Ssl, target.id.as_str())).await else {
+                    continue;
+                };
+                let now_there = stored.and_then(|stored| facts(&stored.value));
+                let target = Target { facts: now_there, ..target.clone() };
+                if due(&target, memory.jitter) <= now() {
+                    self.renew(&target, memory).await;
+                }
             }
             if held {
-                self.release().await;
+                self.release(&node).await;
             }
             let standing = |target: &Target| {
                 let memory = memories.get(&target.id);
@@ -348,10 +358,8 @@ impl Issuer {
         let lease = json!({"node": node, "until": until}).to_string();
         let node = node.to_owned();
         let decide = move |view: &dyn crate::store::View| {
-            let held: Value =
-                view.note(ISSUER).and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
-            let is_free = held["until"].as_u64().is_none_or(|until| until < unix_ms());
-            match is_free || held["node"].as_str() == Some(&node) {
+            let (held_by, until) = holder(view);
+            match until < unix_ms() || held_by.as_deref() == Some(&*node) {
                 true => Ok(vec![Step::Note { name: ISSUER, text: lease.clone() }]),
                 false => Err(StoreError::Changed.into()),
             }
@@ -367,8 +375,15 @@ impl Issuer {
     }
 
     /// Lets another node issue at once.
-    async fn release(&self) {
-        if let Err(error) = self.note(ISSUER, String::new()).await {
+    async fn release(&self, node: &str) {
+        let node = node.to_owned();
+        let decide = move |view: &dyn crate::store::View| {
+            Ok(match holder(view).0.as_deref() == Some(&*node) {
+                true => vec![Step::Note { name: ISSUER, text: String::new() }],
+                false => Vec::new(),
+            })
+        };
+        if let Err(error) = self.store.write(Box::new(decide)).await {
             tracing::debug!("acme: the lease stays until it ends: {error}");
         }
     }
@@ -404,12 +419,22 @@ impl Prover for Issuer {
             .await?;
             let mut known = self.answers.clone();
             let heard = known.wait_for(|answers| answers.iter().any(|answer| answer.token == token));
-            match tokio::time::timeout(KNOWN, heard).await {
-                Ok(Ok(_)) => Ok(()),
-                _ => Err("the answer to a challenge did not reach the workers".to_owned()),
+            if !matches!(tokio::time::timeout(KNOWN, heard).await, Ok(Ok(_))) {
+                return Err("the answer to a challenge did not reach the workers".to_owned());
             }
+            if self.store.is_shared() {
+                tokio::time::sleep(OTHERS).await;
+            }
+            Ok(())
         })
     }
+}
+
+/// Which node issues, and until when in milliseconds since 1970.
+fn holder(view: &dyn crate::store::View) -> (Option<String>, u64) {
+    let text = view.note(ISSUER).unwrap_or_default();
+    let held: Value = serde_json::from_str(&text).unwrap_or_default();
+    (held["node"].as_str().map(str::to_owned), held["until"].as_u64().unwrap_or(0))
 }
 
 fn facts(ssl: &Value) -> Option<Facts> {
@@ -510,5 +535,32 @@ mod tests {
         // One that was written unsealed is read, and sealed.
         issuer(&KEYS).note(ACCOUNT, PRIVATE.to_owned()).await.unwrap();
         assert_eq!(tried(&KEYS).await, (Some(PRIVATE.to_owned()), second));
+    }
+
+    #[tokio::test]
+    async fn one_node_at_a_time_issues() {
+        let store: Arc<dyn Store> = Arc::new(crate::store::Memory::default());
+        let issuer = Issuer {
+            store: store.clone(),
+            authority: Arc::new(Fake::default()),
+            ring: Ring::new::<&str>(&[]).unwrap(),
+            settings: Settings {
+                certificates: Vec::new(),
+                challenge: Challenge::Http01,
+                timeout: KNOWN,
+                retry: KNOWN,
+            },
+            standings: Standings::default(),
+            answers: watch::channel(Arc::default()).1,
+        };
+        assert!(issuer.is_issuer("a").await && issuer.is_issuer("a").await);
+        assert!(!issuer.is_issuer("b").await);
+        issuer.release("b").await;
+        assert!(!issuer.is_issuer("b").await, "it was not for b to release");
+        issuer.release("a").await;
+        assert!(issuer.is_issuer("b").await);
+        // One that has ended.
+        issuer.note(ISSUER, json!({"node": "a", "until": unix_ms() - 1}).to_string()).await.unwrap();
+        assert!(issuer.is_issuer("b").await);
     }
 }

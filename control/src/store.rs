@@ -217,7 +217,7 @@ pub enum Change {
     },
     /// See [`Step::Note`].
     Note {
-        name: &'static str,
+        name: Arc<str>,
         text: String,
         revision: Revision,
     },

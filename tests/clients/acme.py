@@ -1,6 +1,6 @@
-"""Certificates from a real ACME server: acme.py SLUICE FOLDER ROOT
+"""Certificates from a real ACME server: acme.py SLUICE FOLDER ROOT [ETCD]
 
-Starts pebble, a DNS server for it, and the gateway. Ports come in the environment: PROXY, TLS, ADMIN, CONTROL, METRICS (of
+Starts pebble, a DNS server for it, and the gateway; with addresses of etcd, two gateways of one cluster. Ports come in the environment: PROXY, TLS, ADMIN, CONTROL, METRICS (of
 the gateway), ACME, MANAGE, DNS, DNS_MANAGE, WEB; and ADMIN_KEY.
 """
 
@@ -18,7 +18,9 @@ import time
 import urllib.request
 
 SLUICE, FOLDER, ROOT = sys.argv[1:4]
+ETCD = sys.argv[4].split(",") if len(sys.argv) > 4 else []
 HOST = "127.0.0.1"
+SECOND = "127.0.0.2"
 PATIENCE = 60
 STARTED = []
 os.chdir(FOLDER)
@@ -51,9 +53,9 @@ def start(*args, log, **env):
     return process
 
 
-def listens(number):
+def listens(number, host=HOST):
     try:
-        socket.create_connection((HOST, number), 5).close()
+        socket.create_connection((host, number), 5).close()
         return True
     except OSError:
         return False
@@ -75,8 +77,8 @@ class Web(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def servers():
-    """The ACME server, whose certificates live twenty seconds, and its DNS."""
+def servers(life):
+    """The ACME server, whose certificates live so many seconds, and its DNS."""
     tools = os.path.join(ROOT, "target/tools")
     for tool in ("pebble", "pebble-challtestsrv"):
         assert os.path.exists(os.path.join(tools, tool)), f"{tool} is missing: cargo x test installs it"
@@ -88,7 +90,7 @@ def servers():
         "privateKey": certs + "server-ec.key",
         "httpPort": port("PROXY"),
         "tlsPort": port("TLS"),
-        "profiles": {"default": {"description": "short", "validityPeriod": 20}},
+        "profiles": {"default": {"description": "short", "validityPeriod": life}},
     }
     write("pebble.json", json.dumps({"pebble": own}))
     start(os.path.join(tools, "pebble-challtestsrv"), "-defaultIPv4", HOST, "-defaultIPv6", "", "-dnsserver", f"{HOST}:{port('DNS')}",
@@ -97,10 +99,11 @@ def servers():
           PEBBLE_VA_NOSLEEP="1")
     for name in ("ACME", "MANAGE", "DNS_MANAGE"):
         until(name, lambda: listens(port(name)))
-    # Where nobody listens.
-    address = {"host": "unreachable.test", "addresses": ["127.0.0.9"]}
-    request = urllib.request.Request(f"http://{HOST}:{port('DNS_MANAGE')}/add-a", json.dumps(address).encode())
-    urllib.request.urlopen(request).read()
+    # Where nobody listens, and the second gateway of a cluster.
+    for name, address in (("unreachable.test", "127.0.0.9"), ("second.test", SECOND)):
+        value = {"host": name, "addresses": [address]}
+        request = urllib.request.Request(f"http://{HOST}:{port('DNS_MANAGE')}/add-a", json.dumps(value).encode())
+        urllib.request.urlopen(request).read()
     web = http.server.ThreadingHTTPServer((HOST, port("WEB")), Web)
     web.daemon_threads = True
     threading.Thread(target=web.serve_forever, daemon=True).start()
@@ -109,14 +112,16 @@ def servers():
     write("root.crt", root)
 
 
-def gateway(challenge, domains):
-    at = lambda name: {"ip": HOST, "port": port(name)}
+def gateway(challenge, domains, folder=FOLDER, host=HOST):
+    at = lambda name: {"ip": host, "port": port(name)}
+    store = {"config_provider": "etcd" if ETCD else "embedded"}
     config = {
         "apisix": {"node_listen": [at("PROXY")], "ssl": {"listen": [at("TLS")]}, "control": at("CONTROL")},
         "nginx_config": {"worker_processes": 2},
         "deployment": {
             "role": "traditional",
-            "role_traditional": {"config_provider": "embedded"},
+            "role_traditional": store,
+            **({"etcd": {"host": ETCD}} if ETCD else {}),
             "admin": {
                 "admin_key": [{"name": "admin", "key": os.environ["ADMIN_KEY"], "role": "admin"}],
                 "admin_listen": at("ADMIN"),
@@ -135,10 +140,14 @@ def gateway(challenge, domains):
             }
         },
     }
-    write("config.yaml", json.dumps(config))
-    process = start(SLUICE, "run", FOLDER, "--data", FOLDER + "/data", log="sluice.log")
-    until("the gateway starts", lambda: listens(port("CONTROL")) and listens(port("ADMIN")))
+    os.makedirs(folder, exist_ok=True)
+    write(folder + "/config.yaml", json.dumps(config))
+    process = start(SLUICE, "run", folder, "--data", folder + "/data", log=folder + "/sluice.log")
     return process
+
+
+def started(host=HOST):
+    until("the gateway starts", lambda: listens(port("CONTROL"), host) and listens(port("ADMIN"), host))
 
 
 def admin(method, path, value=None):
@@ -148,11 +157,11 @@ def admin(method, path, value=None):
     return answer.status, answer.read().decode()
 
 
-def served(name):
+def served(name, host=HOST):
     """The serial number of the certificate under a name that verifies; none if there is none."""
     trusting = ssl.create_default_context(cafile="root.crt")
     try:
-        with socket.create_connection((HOST, port("TLS")), 10) as plain:
+        with socket.create_connection((host, port("TLS")), 10) as plain:
             with trusting.wrap_socket(plain, server_hostname=name) as secure:
                 return secure.getpeercert()["serialNumber"]
     except (ssl.SSLError, ConnectionError):
@@ -218,9 +227,36 @@ def labelled():
     assert json.loads(said)["value"]["ssl_protocols"] == ["TLSv1.3"], said
 
 
-try:
-    servers()
+def cluster():
+    """Two gateways, each of which is asked for one of the two names of the certificate."""
+    servers(3600)
+    names = ["first.test", "second.test"]
+    folders = [FOLDER + "/one", FOLDER + "/two"]
+    hosts = (HOST, SECOND)
+    processes = [gateway("http-01", [names], folder, host) for folder, host in zip(folders, hosts)]
+    for host in hosts:
+        started(host)
+    first = until("a certificate", lambda: served("first.test"))
+    until("the same of the other", lambda: served("second.test", SECOND) == first)
+    print("answers: ok")
+    for process in processes:
+        process.send_signal(signal.SIGTERM)
+    assert [process.wait(60) for process in processes] == [0, 0]
+    logs = [open(folder + "/sluice.log").read() for folder in folders]
+    count = lambda text: sum(log.count(text) for log in logs)
+    assert count("a certificate for first.test, second.test was issued") == 1, logs
+    # A try that failed may be made again by the other.
+    assert count("asking for a certificate") == 1 + count("no certificate for"), logs
+    with open("pebble.log") as file:
+        assert sum("/sign-me-up" in line and "POST" in line for line in file) == 1
+    assert "PRIVATE KEY" not in "".join(logs)
+    print("one issuer: ok")
+
+
+def alone():
+    servers(20)
     process = gateway("http-01", [["one.test", "www.one.test"], "two.test", "unreachable.test"])
+    started()
     number = issued()
     print("http-01: ok")
     failed()
@@ -232,6 +268,7 @@ try:
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
     gateway("tls-alpn-01", ["three.test"])
+    started()
     until("a certificate", lambda: served("three.test"))
     # The account is that of before, and no secret is in a log.
     with open("pebble.log") as file:
@@ -239,6 +276,10 @@ try:
     with open("sluice.log") as file:
         assert "PRIVATE KEY" not in file.read()
     print("tls-alpn-01: ok")
+
+
+try:
+    cluster() if ETCD else alone()
 finally:
     for process in STARTED:
         process.kill()

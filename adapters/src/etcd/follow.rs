@@ -168,6 +168,8 @@ impl Following {
             }
         }
         let count = all.rows.len();
+        // First, so that whoever decides by notes of the table finds none that are older than it.
+        table.set_notes(all.notes);
         // Before the table, so that whoever writes the copy knows that this is none.
         self.inner.cluster.store(all.cluster, Ordering::Relaxed);
         self.inner.note_status(|status| status.from_copy = false);

@@ -53,6 +53,13 @@ impl Layout {
         format!("{}/sluice/notes/{name}", self.prefix).into_bytes()
     }
 
+    /// The name of the note that a key is for.
+    pub fn note_name<'k>(&self, key: &'k [u8]) -> Option<&'k str> {
+        let name =
+            std::str::from_utf8(key).ok()?.strip_prefix(&*self.prefix)?.strip_prefix("/sluice/notes/")?;
+        (!name.is_empty()).then_some(name)
+    }
+
     /// The resource a key is for.
     pub fn parse(&self, key: &[u8]) -> Option<Key> {
         Key::parse(&self.prefix, std::str::from_utf8(key).ok()?)
@@ -79,6 +86,10 @@ impl Layout {
             let names = if gone { None } else { plugin_names(&kv.value) };
             return Some(Change::Plugins { names, revision: revision(kv.mod_revision) });
         }
+        if let Some(name) = self.note_name(&kv.key) {
+            let text = if gone { String::new() } else { note_text(&kv.value) };
+            return Some(Change::Note { name: name.into(), text, revision: revision(kv.mod_revision) });
+        }
         match gone {
             true => Some(Change::Delete { key: self.parse(&kv.key)?, revision: revision(kv.mod_revision) }),
             false => self.row(kv).map(Change::Put),
@@ -95,6 +106,11 @@ fn below(start: String) -> Range {
         *last += 1;
     }
     (start, end)
+}
+
+/// What a note says; nothing if somebody put there what is no text.
+pub fn note_text(value: &[u8]) -> String {
+    std::str::from_utf8(value).unwrap_or_default().to_owned()
 }
 
 /// etcd counts from 1 and never down to less.
@@ -174,6 +190,18 @@ mod tests {
         let Some(Change::Plugins { names, .. }) = listed else { panic!() };
         assert_eq!(names, Some(vec!["cors".to_owned()]));
         assert!(layout.change(&put("/apisix/routes/", "init_dir")).is_none());
+        let mut note = put("/apisix/sluice/notes/a", "text");
+        let told = |event: &Event| match layout.change(event) {
+            Some(Change::Note { name, text, revision: 7 }) => (name.to_string(), text),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(layout.note("a"), note.kv.as_ref().unwrap().key);
+        assert_eq!(told(&note), ("a".to_owned(), "text".to_owned()));
+        note.kind = 1;
+        assert_eq!(told(&note), ("a".to_owned(), String::new()));
+        for other in ["/apisix/sluice/notes/", "/apisix/sluice/notes", "/other/sluice/notes/a"] {
+            assert!(layout.change(&put(other, "text")).is_none(), "{other}");
+        }
         assert!(layout.change(&Event { kind: 0, kv: None }).is_none());
         let odd = KeyValue { key: b"/apisix/routes/1".to_vec(), value: vec![0xff], ..KeyValue::default() };
         assert_eq!(layout.row(&odd).unwrap().value(), Value::Null);

@@ -1,6 +1,6 @@
 //! Reading many keys: in pages, all of one revision, within bounds.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use control::store::{Revision, Row};
@@ -27,6 +27,7 @@ pub struct Everything {
     pub revision: Revision,
     pub rows: Vec<Row>,
     pub plugins: Option<Vec<String>>,
+    pub notes: BTreeMap<String, String>,
 }
 
 /// The keys of resources with their revisions, at one revision.
@@ -34,6 +35,8 @@ pub struct Everything {
 pub struct Listing {
     pub revision: Revision,
     pub keys: HashMap<Key, Revision>,
+    /// The latest revision of a note.
+    pub notes: Revision,
 }
 
 /// Reads keys and values.
@@ -63,6 +66,9 @@ pub async fn everything(
             if kv.key == layout.plugins() {
                 all.plugins = keys::plugin_names(&kv.value);
             }
+            if let Some(name) = layout.note_name(&kv.key) {
+                all.notes.insert(name.to_owned(), keys::note_text(&kv.value));
+            }
             all.rows.extend(layout.row(&kv));
             Ok(())
         });
@@ -87,6 +93,9 @@ pub async fn listing(client: &Client, layout: &Layout, patience: Duration) -> Re
     for _ in 0..TRIES {
         let mut all = Listing::default();
         let reading = pages(client, layout, true, PAGE_OF_KEYS, patience, |_, kv| {
+            if layout.note_name(&kv.key).is_some() {
+                all.notes = all.notes.max(keys::revision(kv.mod_revision));
+            }
             all.keys.extend(layout.parse(&kv.key).map(|key| (key, keys::revision(kv.mod_revision))));
             Ok(())
         });

@@ -53,6 +53,7 @@ impl Inner {
         let mut leases = BTreeMap::new();
         let mut is_current = false;
         for _ in 0..TRIES {
+            let from_copy = self.status().from_copy;
             let decided = self.table.decide(decide, |view, ask| {
                 let looked = Looked::over(view);
                 let steps = ask(&looked);
@@ -68,6 +69,10 @@ impl Inner {
                     continue;
                 }
             };
+            // A copy from disk holds no notes.
+            if from_copy && !plan.reads.notes.is_empty() {
+                return Err(StoreError::Unavailable(format!("etcd: {}", self.why())).into());
+            }
             if plan.writes.is_empty() && plan.notes.is_empty() {
                 let seen = plan.seen;
                 return Ok(plan.written(seen));
@@ -100,6 +105,9 @@ impl Inner {
             .until(|rows, revision| {
                 if revision > there.revision {
                     return true;
+                }
+                if revision < there.notes {
+                    return false;
                 }
                 let mut count = 0;
                 for (key, modified) in rows {
@@ -158,6 +166,7 @@ fn nothing_since((key, range_end): Range, revision: Revision) -> Compare {
 struct Reads {
     keys: BTreeMap<Key, Revision>,
     searched: BTreeSet<(Kind, String)>,
+    notes: BTreeSet<String>,
 }
 
 /// A view that notes what is looked at.
@@ -200,6 +209,7 @@ impl View for Looked<'_> {
     }
 
     fn note(&self, name: &str) -> Option<String> {
+        self.reads.borrow_mut().notes.insert(name.to_owned());
         self.view.note(name)
     }
 
@@ -307,6 +317,8 @@ impl Plan {
             .searched
             .iter()
             .map(|(kind, prefix)| nothing_since(layout.of_kind(*kind, prefix), self.seen));
+        let of_notes =
+            self.reads.notes.iter().map(|name| nothing_since((layout.note(name), Vec::new()), self.seen));
         let mut success = Vec::with_capacity(self.writes.len() + self.notes.len());
         for (key, change) in &self.writes {
             let key = layout.key(key);
@@ -323,7 +335,7 @@ impl Plan {
             success.push(Op::Put(PutRequest { key, value, lease: 0 }));
         }
         let success = success.into_iter().map(|op| RequestOp { request: Some(op) }).collect();
-        TxnRequest { compare: of_keys.chain(of_folders).collect(), success }
+        TxnRequest { compare: of_keys.chain(of_folders).chain(of_notes).collect(), success }
     }
 
     /// What it came to, made at a revision.
@@ -398,6 +410,7 @@ mod tests {
             view.get(&Key::new(Kind::Service, "s"));
             view.scan(Kind::Upstream, "", &mut |_| ControlFlow::Continue(()));
             view.holders(&Claim { plugin: "key-auth", field: "key", text: "x" });
+            view.note("n");
             vec![put("2", json!({"a": 1}))]
         });
         let request = plan.request(&Layout::new("/apisix"), &BTreeMap::new());
@@ -415,10 +428,11 @@ mod tests {
             ("/apisix/services/s", equal, 0),
             ("/apisix/upstreams/", less, 41),
             ("/apisix/consumers/", less, 41),
+            ("/apisix/sluice/notes/n", less, 41),
         ] {
             assert!(told.contains(&(wanted.0.to_owned(), wanted.1, wanted.2)), "{wanted:?}: {told:?}");
         }
-        assert_eq!(told.len(), 5);
+        assert_eq!(told.len(), 6);
         let Some(Op::Put(put)) = &request.success[0].request else { panic!() };
         assert_eq!((&*put.key, &*put.value), (&b"/apisix/routes/2"[..], &br#"{"a":1}"#[..]));
         let written = plan.written(50);

@@ -86,7 +86,7 @@ impl Draft<'_> {
             }
             Step::Delete { key } => self.delete(key, record).map(Row::stored),
             Step::Note { name, text } => {
-                self.changes.push(Change::Note { name, text, revision: self.revision });
+                self.changes.push(Change::Note { name: name.into(), text, revision: self.revision });
                 None
             }
             Step::By { author, message } => {

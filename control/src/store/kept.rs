@@ -92,6 +92,8 @@ impl Kept {
                     all.push(Change::Plugins { names: plugins, revision });
                     rows = now;
                 }
+                // Whoever needs them asks the store itself.
+                Change::Note { .. } => {}
                 change => {
                     match &change {
                         Change::Put(row) => _ = rows.insert(row.key.clone(), row.modified),
@@ -103,7 +105,7 @@ impl Kept {
             }
         }
         if self.origin.as_deref() != Some(origin) {
-            all.push(Change::Note { name: ORIGIN, text: origin.to_owned(), revision });
+            all.push(Change::Note { name: ORIGIN.into(), text: origin.to_owned(), revision });
         }
         self.disk.commit(&all, &[], revision)?;
         self.rows = rows;
@@ -142,11 +144,12 @@ mod tests {
         let first = reset(vec![row("1", 5, "{}"), row("2", 6, "{}")], 9, false);
         kept.commit(vec![first], "a").unwrap();
         let delete = Change::Delete { key: Key::new(Kind::Route, "1"), revision: 11 };
-        kept.commit(vec![Change::Put(row("3", 10, "{}")), delete], "a").unwrap();
+        let note = Change::Note { name: ORIGIN.into(), text: "of the store".to_owned(), revision: 12 };
+        kept.commit(vec![Change::Put(row("3", 10, "{}")), delete, note], "a").unwrap();
         drop(kept);
         let (mut kept, copy) = Kept::open(&path).unwrap();
         assert_eq!(copy.items, [row("2", 6, "{}"), row("3", 10, "{}")]);
-        assert_eq!((copy.revision, copy.origin.as_deref()), (11, Some("a")));
+        assert_eq!((copy.revision, copy.origin.as_deref()), (12, Some("a")));
         assert_eq!(copy.plugins, Some(vec!["cors".to_owned()]));
         // The same revision says nothing in another history, nor of another origin.
         for (anew, origin) in [(true, "a"), (false, "b")] {

@@ -59,8 +59,13 @@ impl Table {
     /// With texts that are kept beside the resources.
     #[must_use]
     pub fn with_notes(self, notes: BTreeMap<String, String>) -> Table {
-        self.write().notes = notes;
+        self.set_notes(notes);
         self
+    }
+
+    /// Replaces all notes, and tells nobody.
+    pub fn set_notes(&self, notes: BTreeMap<String, String>) {
+        self.write().notes = notes;
     }
 
     pub fn revision(&self) -> Revision {
@@ -230,7 +235,7 @@ impl Rows {
             }
             Change::Plugins { names, .. } => self.plugins.clone_from(names),
             Change::Note { name, text, .. } => {
-                self.notes.insert((*name).to_owned(), text.clone());
+                self.notes.insert(name.to_string(), text.clone());
             }
             Change::Reset { items, plugins, rejected, .. } => {
                 self.by_key = items.iter().map(|row| (row.key.clone(), row.clone())).collect();
