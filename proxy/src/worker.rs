@@ -195,7 +195,7 @@ impl Worker {
         self.stage.get()
     }
 
-    #[cfg(feature = "testing")]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn set_stage(&self, stage: Stage) {
         self.stage.set(stage);
     }

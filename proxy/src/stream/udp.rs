@@ -80,6 +80,10 @@ pub(crate) async fn listen(worker: Rc<Worker>, socket: Rc<Udp>, local: SocketAdd
         lent.get();
         lent.enlarge();
         loop {
+            // What waits here is another process's: no session may begin, so that it would be lost.
+            if worker.stage() >= Stage::HandOver {
+                return;
+            }
             match socket.try_recv_from(lent.get().space()) {
                 Ok((n, peer)) => {
                     sessions.take(&worker, &socket, local, peer, &lent.get().space()[..n]);
@@ -358,4 +362,40 @@ async fn preread(
         preread::show(x, waiting.first().map_or(&[], Vec::as_slice), wanted);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::sync::Arc;
+
+    use sdk::meters::Meters;
+    use snapshot::Publisher;
+
+    use super::*;
+    use crate::workers::Watch;
+
+    #[test]
+    fn what_waits_at_a_hand_over_is_left_to_the_other_process() {
+        let (_publisher, mut readers) = Publisher::new(crate::worker::tests::empty(), 1);
+        let reader = readers.pop().unwrap();
+        let left = rt::run(async move {
+            let shard = Arc::new(Meters::default()).shard(0);
+            let worker = Worker::new(0, Arc::default(), reader, shard, Arc::default(), Watch::new(1));
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            socket.set_nonblocking(true).unwrap();
+            let (local, copy) = (socket.local_addr().unwrap(), socket.try_clone().unwrap());
+            let socket = Rc::new(Udp::new(socket).unwrap());
+            UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"one", local).unwrap();
+            poll_fn(|cx| socket.poll_readable(cx)).await.unwrap();
+            let signaller = rt::signaller();
+            let signal = signaller.subscribe();
+            signaller.send_replace(Stage::HandOver);
+            worker.set_stage(Stage::HandOver);
+            listen(worker, socket, local, signal).await;
+            let mut bytes = [0; 8];
+            copy.recv(&mut bytes).map(|n| bytes[..n].to_vec())
+        });
+        assert_eq!(left.unwrap().unwrap(), b"one");
+    }
 }
