@@ -156,9 +156,9 @@ async fn refusals_speak_as_apisix_does() {
         (
             "PUT",
             "upstreams/1",
-            json!({"service_name": "a", "discovery_type": "kubernetes"}),
+            json!({"service_name": "a", "discovery_type": "tars"}),
             400,
-            "discovery kubernetes is not supported by this version: that registry is not asked yet",
+            "discovery tars is not supported by this version: that registry is not asked yet",
         ),
         ("PUT", "ssls/1", json!({}), 400, "invalid configuration: then clause did not match"),
         (
