@@ -1,0 +1,67 @@
+//! What must hold of the readers of HTTP/3's fields and numbers and of WebSocket's frames, for any bytes.
+
+use wire::h3::{self, qpack};
+use wire::websocket;
+
+const MOST_BYTES: usize = 4096;
+const MOST_FIELDS: usize = 50;
+
+/// What was read is within its bounds, and reads the same when it is written again.
+pub fn fields(coded: &[u8]) -> Result<(), String> {
+    let mut list = qpack::List::default();
+    if list.read(coded, MOST_BYTES, MOST_FIELDS).is_err() {
+        return Ok(());
+    }
+    let bytes: usize = list.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if bytes > MOST_BYTES || list.len() > MOST_FIELDS {
+        return Err(format!("{} fields of {bytes} bytes", list.len()));
+    }
+    let mut again = Vec::new();
+    qpack::begin(&mut again);
+    list.iter().for_each(|(name, value)| qpack::put(name, value, &mut again));
+    let mut second = qpack::List::default();
+    second.read(&again, MOST_BYTES, MOST_FIELDS).map_err(|bad| format!("{bad:?} when written again"))?;
+    // Names are written in lower case, whoever read them.
+    let lower = list.iter().map(|(name, value)| (name.to_ascii_lowercase(), value));
+    if lower.eq(second.iter().map(|(name, value)| (name.to_vec(), value))) {
+        Ok(())
+    } else {
+        Err(format!("{list:?} became {second:?}"))
+    }
+}
+
+/// A number says how long it is, and written again it is no longer.
+pub fn numbers(bytes: &[u8]) -> Result<(), String> {
+    let Some((value, length)) = h3::number(bytes) else { return Ok(()) };
+    let mut again = Vec::new();
+    h3::put_number(value, &mut again);
+    if length > bytes.len() || again.len() > length || h3::number(&again) != Some((value, again.len())) {
+        return Err(format!("{value} of {length} bytes became {again:?}"));
+    }
+    match h3::frame_head(bytes) {
+        Some((kind, _, head)) if kind != value || head > bytes.len().min(h3::LONGEST_HEAD) => {
+            Err(format!("a frame {kind} with a head of {head} bytes"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Frames end at the same bytes however these are cut.
+pub fn websocket(bytes: &[u8], cut: usize) -> Result<(), String> {
+    let state = |frames: &websocket::Frames| (frames.is_between(), frames.is_closed());
+    let mut whole = websocket::Frames::default();
+    whole.pass(bytes);
+    let mut parts = websocket::Frames::default();
+    bytes.chunks(cut.max(1)).for_each(|part| parts.pass(part));
+    if state(&whole) != state(&parts) {
+        return Err(format!("{:?} in one piece, {:?} in pieces of {cut}", state(&whole), state(&parts)));
+    }
+    // One frame after the other is all of them.
+    let (mut single, mut at) = (websocket::Frames::default(), 0);
+    while at < bytes.len() {
+        single.pass(&bytes[at..at + 1]);
+        at += 1;
+        at += single.pass_one(&bytes[at..]);
+    }
+    if state(&single) == state(&whole) { Ok(()) } else { Err(format!("{:?} frame by frame", state(&single))) }
+}
