@@ -13,7 +13,7 @@ import h2.config
 import h2.connection
 import h2.events
 
-answered, connections = [], []
+answered, connections, turned_away = [], [], set()
 
 
 def serve(client, number):
@@ -28,7 +28,11 @@ def serve(client, number):
             elif isinstance(event, h2.events.DataReceived):
                 bodies[event.stream_id] += event.data
             elif isinstance(event, h2.events.StreamEnded):
-                path, first = paths[event.stream_id], event.stream_id == 1
+                path = paths[event.stream_id]
+                # Each of these once: the second time it is answered, on whichever connection.
+                first = event.stream_id == 1 or path in turned_away
+                if not first and path in ("/refused", "/going"):
+                    turned_away.add(path)
                 if path == "/refused" and not first:
                     inner.reset_stream(event.stream_id, 7)
                 elif path == "/going" and not first:
