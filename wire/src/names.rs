@@ -235,7 +235,6 @@ impl Name {
 
     /// As [`Name::from_bytes`], reading `_` as `-`: what a CGI-like origin takes the name for.
     pub fn from_lookalike(bytes: &[u8]) -> Name {
-        const LONGEST: usize = longest();
         let mut spelled = [0; LONGEST];
         let Some(spelled) = spelled.get_mut(..bytes.len()) else {
             return Name::Other;
@@ -246,6 +245,9 @@ impl Name {
         Name::from_bytes(spelled)
     }
 }
+
+/// Bytes of the longest known name.
+pub(crate) const LONGEST: usize = longest();
 
 const fn longest() -> usize {
     let (mut longest, mut at) = (0, 0);

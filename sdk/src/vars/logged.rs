@@ -10,7 +10,7 @@ use crate::log_format::is_plain_text;
 impl Var {
     /// Appends its text as a log has it: times from `stamp`, and bytes of others through `escape`.
     /// Says whether it was there.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn write_logged(
         &self,
         x: &Exchange<'_>,
@@ -57,7 +57,7 @@ impl Var {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn write_escaped(
         &self,
         x: &Exchange<'_>,
@@ -65,7 +65,7 @@ impl Var {
         escape: impl Fn(&[u8], &mut Vec<u8>),
     ) -> bool {
         let start = out.len();
-        match self.read(x, out) {
+        match self.read_here(x, out) {
             Found::Nothing => return false,
             Found::Borrowed(text) => escape(text, out),
             Found::Value(value) => escape(&value.into_text(), out),

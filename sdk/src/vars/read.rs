@@ -128,21 +128,28 @@ impl Header {
     }
 
     /// Its value; several are joined, as nginx does since 1.23.
+    #[inline]
     pub(super) fn value<'a>(&self, fields: &'a Fields) -> Option<Cow<'a, [u8]>> {
-        let mut found = fields
-            .list()
-            .iter()
-            .filter(|field| self.is(fields, field))
-            .map(|field| fields.bytes(field.value));
-        let first = found.next()?;
-        let Some(second) = found.next() else { return Some(Cow::Borrowed(first)) };
+        let list = fields.list();
+        let at = list.iter().position(|field| self.is(fields, field))?;
+        let first = fields.bytes(list[at].value);
+        let rest = &list[at + 1..];
+        if rest.iter().any(|field| self.is(fields, field)) {
+            return Some(Cow::Owned(self.joined(first, fields, rest)));
+        }
+        Some(Cow::Borrowed(first))
+    }
+
+    /// The first value and those of its name among the rest.
+    #[cold]
+    fn joined(&self, first: &[u8], fields: &Fields, rest: &[Field]) -> Vec<u8> {
         let separator: &[u8] = if self.id == Name::Cookie { b"; " } else { b", " };
         let mut joined = first.to_vec();
-        for value in std::iter::once(second).chain(found) {
+        for field in rest.iter().filter(|field| self.is(fields, field)) {
             joined.extend_from_slice(separator);
-            joined.extend_from_slice(value);
+            joined.extend_from_slice(fields.bytes(field.value));
         }
-        Some(Cow::Owned(joined))
+        joined
     }
 
     #[inline]

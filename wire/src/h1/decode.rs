@@ -403,7 +403,7 @@ fn read_fields(
         }
         let name = &input[at..line.name_end];
         let field = Field {
-            id: Name::from_bytes(name),
+            id: line.id,
             name: span(at, line.name_end),
             value: span(line.value_start, line.value_end),
         };

@@ -3,6 +3,7 @@
 //! Finding the ends of tokens, targets and values: byte classes and field lines.
 
 use crate::fields::{is_token, is_value_byte};
+use crate::names::Name;
 
 use super::Refusal;
 
@@ -24,6 +25,7 @@ impl From<Refusal> for Stop {
 /// One field line, as offsets into the input.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Line {
+    pub id: Name,
     pub name_end: usize,
     pub value_start: usize,
     pub value_end: usize,
@@ -35,7 +37,7 @@ pub(crate) struct Line {
 /// two bytes long, that ends the section (RFC 9112 section 5).
 #[inline(always)]
 pub(crate) fn field_line(input: &[u8], at: usize) -> Result<Option<Line>, Stop> {
-    let name_end = token_end(input, at);
+    let (name_end, id) = name(input, at);
     match input.get(name_end) {
         Some(b':') if name_end > at => {}
         Some(b'\r') if name_end == at => return end_of_line(input, at).map(|_| None),
@@ -52,8 +54,36 @@ pub(crate) fn field_line(input: &[u8], at: usize) -> Result<Option<Line>, Stop> 
     while value_end > value_start && matches!(input[value_end - 1], b' ' | b'\t') {
         value_end -= 1;
     }
-    Ok(Some(Line { name_end, value_start, value_end, next }))
+    Ok(Some(Line { id, name_end, value_start, value_end, next }))
 }
+
+/// The end of the name that begins at `at`, and which name it is. A known name holds token bytes
+/// only, so that it is not looked at byte by byte.
+#[inline(always)]
+fn name(input: &[u8], at: usize) -> (usize, Name) {
+    let mut end = at;
+    while end - at < LONGEST_KNOWN
+        && let Some(word) = input.get(end..).and_then(<[u8]>::first_chunk::<8>)
+    {
+        let colons = zero_bytes(u64::from_le_bytes(*word) ^ COLONS);
+        if colons == 0 {
+            end += 8;
+            continue;
+        }
+        end += (colons.trailing_zeros() / 8) as usize;
+        return match Name::from_bytes(&input[at..end]) {
+            // What ends before the colon is no name, and refused.
+            Name::Other => (token_end(input, at), Name::Other),
+            known => (end, known),
+        };
+    }
+    let end = token_end(input, at);
+    (end, Name::from_bytes(&input[at..end]))
+}
+
+/// Words in which the colon behind a known name is looked for, in bytes.
+const LONGEST_KNOWN: usize = crate::names::LONGEST.next_multiple_of(8) + 8;
+const COLONS: u64 = u64::from_le_bytes([b':'; 8]);
 
 /// The offset after the CRLF that must stand at `at`.
 #[inline(always)]
@@ -98,13 +128,18 @@ pub(crate) fn value_end(input: &[u8], mut at: usize) -> usize {
 /// only set bits above a true hit, so the lowest set bit is always a true one.
 #[inline(always)]
 const fn value_breaks(word: u64) -> u64 {
-    const ONES: u64 = u64::from_le_bytes([0x01; 8]);
-    const HIGH: u64 = u64::from_le_bytes([0x80; 8]);
-    let control = word.wrapping_sub(ONES * 0x20) & !word;
-    let delete = word ^ (ONES * 0x7f);
-    let delete = delete.wrapping_sub(ONES) & !delete;
-    (control | delete) & HIGH
+    let control = word.wrapping_sub(ONES * 0x20) & !word & HIGH;
+    control | zero_bytes(word ^ (ONES * 0x7f))
 }
+
+/// The high bit of each byte that is 0, and perhaps of some above the lowest such byte.
+#[inline(always)]
+const fn zero_bytes(word: u64) -> u64 {
+    word.wrapping_sub(ONES) & !word & HIGH
+}
+
+const ONES: u64 = u64::from_le_bytes([0x01; 8]);
+const HIGH: u64 = u64::from_le_bytes([0x80; 8]);
 
 #[cold]
 fn bad_name(byte: u8, at_start: bool) -> Refusal {
@@ -120,6 +155,33 @@ fn bad_name(byte: u8, at_start: bool) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_ends_where_the_plain_reading_says() {
+        let names = [&b""[..], b"a", b"Host", b"Content-Length", b"X-Unheard-Of", &[b'x'; 70]];
+        let known = Name::KNOWN.iter().map(|(_, text)| text.as_bytes());
+        for text in names.into_iter().chain(known) {
+            for behind in [&b""[..], b":", b": v\r\n", b":::::::::", b" : value\r\n", b"\r\nA: value"] {
+                for place in 0..=text.len() {
+                    for odd in [None, Some(b' '), Some(b':'), Some(b'\r'), Some(0), Some(0xba), Some(b'_')] {
+                        let mut input = [b"A:", text, behind].concat();
+                        if let Some(odd) = odd {
+                            input.insert(2 + place, odd);
+                        }
+                        let end = token_end(&input, 2);
+                        let expected = (end, Name::from_bytes(&input[2..end]));
+                        let found = name(&input, 2);
+                        // A name without a colon behind it is refused, whichever it would be.
+                        if input.get(end) == Some(&b':') {
+                            assert_eq!(found, expected, "{input:?}");
+                        } else {
+                            assert_eq!(found.0, end, "{input:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
 
     #[test]
     fn value_ends_where_the_plain_reading_says() {

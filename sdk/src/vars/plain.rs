@@ -1,0 +1,426 @@
+//! hot path
+//!
+//! The variables whose name says all.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::LazyLock;
+
+use wire::Name;
+use wire::proxy_protocol::Ends;
+
+use super::{Found, Value, read, ssl, time};
+use crate::exchange::Exchange;
+use crate::stream::Stream;
+
+macro_rules! plain {
+    ($($variant:ident = $($name:literal)|+,)*) => {
+        /// A variable whose name says all.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(super) enum Plain { $($variant,)* }
+
+        /// The names that stand for one variable each.
+        pub(super) const NAMES: &[&str] = &[$($($name),+),*];
+
+        impl Plain {
+            pub(super) fn named(name: &str) -> Option<Plain> {
+                match name { $($($name)|+ => Some(Plain::$variant),)* _ => None }
+            }
+        }
+    };
+}
+
+plain! {
+    BalancerIp = "balancer_ip",
+    BalancerPort = "balancer_port",
+    BinaryRemoteAddr = "binary_remote_addr",
+    BodyBytesSent = "body_bytes_sent",
+    BytesReceived = "bytes_received",
+    BytesSent = "bytes_sent",
+    ConnectionRequests = "connection_requests",
+    ConsumerGroupId = "consumer_group_id",
+    ConsumerName = "consumer_name",
+    ContentLength = "content_length",
+    ContentType = "content_type",
+    Host = "host",
+    Hostname = "hostname",
+    Https = "https",
+    IsArgs = "is_args",
+    MatchedHost = "matched_host",
+    MatchedUri = "matched_uri",
+    MqttClientId = "mqtt_client_id",
+    Msec = "msec",
+    PeerAddr = "realip_remote_addr",
+    PeerPort = "realip_remote_port",
+    Pid = "pid",
+    ProxyAddXForwardedFor = "proxy_add_x_forwarded_for",
+    Protocol = "protocol",
+    ProxyProtocolAddr = "proxy_protocol_addr",
+    ProxyProtocolPort = "proxy_protocol_port",
+    ProxyProtocolServerAddr = "proxy_protocol_server_addr",
+    ProxyProtocolServerPort = "proxy_protocol_server_port",
+    QueryString = "query_string" | "args",
+    RealRequestUri = "real_request_uri",
+    RemoteAddr = "remote_addr",
+    RemotePort = "remote_port",
+    RemoteUser = "remote_user",
+    RequestBody = "request_body",
+    RequestId = "request_id" | "apisix_request_id",
+    RequestLength = "request_length",
+    RequestLine = "request" | "request_line",
+    RequestMethod = "request_method" | "method",
+    RequestTime = "request_time",
+    RequestUri = "request_uri",
+    RouteId = "route_id",
+    RouteName = "route_name",
+    Scheme = "scheme",
+    ServerAddr = "server_addr",
+    ServerName = "server_name",
+    ServerPort = "server_port",
+    ServerProtocol = "server_protocol",
+    ServiceId = "service_id",
+    ServiceName = "service_name",
+    SessionTime = "session_time",
+    SslPrereadServerName = "ssl_preread_server_name",
+    SslAlpn = "ssl_alpn_protocol",
+    SslCipher = "ssl_cipher",
+    SslClientCert = "ssl_client_cert",
+    SslClientEnd = "ssl_client_v_end",
+    SslClientEscaped = "ssl_client_escaped_cert",
+    SslClientFingerprint = "ssl_client_fingerprint",
+    SslClientIssuer = "ssl_client_i_dn",
+    SslClientRaw = "ssl_client_raw_cert",
+    SslClientRemain = "ssl_client_v_remain",
+    SslClientSerial = "ssl_client_serial",
+    SslClientStart = "ssl_client_v_start",
+    SslClientSubject = "ssl_client_s_dn",
+    SslClientVerify = "ssl_client_verify",
+    SslCurve = "ssl_curve",
+    SslProtocol = "ssl_protocol",
+    SslReused = "ssl_session_reused",
+    SslServerName = "ssl_server_name",
+    Status = "status",
+    TimeIso8601 = "time_iso8601",
+    TimeLocal = "time_local",
+    UpstreamAddr = "upstream_addr",
+    UpstreamBytesReceived = "upstream_bytes_received",
+    UpstreamBytesSent = "upstream_bytes_sent",
+    UpstreamConnectTime = "upstream_connect_time",
+    UpstreamHost = "upstream_host",
+    UpstreamResponseTime = "upstream_response_time",
+    UpstreamScheme = "upstream_scheme",
+    UpstreamStatus = "upstream_status",
+    UpstreamUnresolvedHost = "upstream_unresolved_host",
+    UpstreamUri = "upstream_uri",
+    Uri = "uri" | "document_uri",
+}
+
+impl Plain {
+    /// What lines of a log are made of is read here, so that reading it costs no call; all else by
+    /// [`Plain::read_other`].
+    #[inline(always)]
+    pub(super) fn read<'a>(self, x: &'a Exchange<'_>, out: &mut Vec<u8>) -> Found<'a> {
+        let head = x.request();
+        match self {
+            Plain::BodyBytesSent => number(out, x.timing.body_sent),
+            Plain::RemoteUser => {
+                let field = head.fields.get(Name::Authorization);
+                if field.is_some_and(|value| read::user(value, out)) {
+                    Found::Written
+                } else {
+                    Found::Nothing
+                }
+            }
+            Plain::RequestLine if x.refused.is_some() => x.refused.filter(|line| !line.is_empty()).into(),
+            Plain::RequestLine => {
+                for part in [method(x), b" ", head.target(), b" ", head.version.as_str().as_bytes()] {
+                    out.extend_from_slice(part);
+                }
+                Found::Written
+            }
+            Plain::RequestTime => {
+                time::seconds(x.timing.total_us / 1000, out);
+                Found::Plain
+            }
+            Plain::RequestUri => request_uri(x, out),
+            Plain::Scheme => Found::Borrowed(x.client.scheme().as_bytes()),
+            Plain::Status => {
+                let digit = |by: u16| b'0' + (x.status() / by % 10) as u8;
+                out.extend_from_slice(&[digit(100), digit(10), digit(1)]);
+                Found::Plain
+            }
+            Plain::UpstreamHost => Found::Borrowed(match x.forward.host.or(x.forward.server_host) {
+                Some(span) => head.fields.bytes(span),
+                None => head.authority(),
+            }),
+            Plain::UpstreamResponseTime if x.upstream_addr.is_some() => {
+                let mut last = x.timing.upstream_us;
+                for tried in &x.tried {
+                    time::seconds(tried.took_us / 1000, out);
+                    out.extend_from_slice(b", ");
+                    last = last.saturating_sub(tried.took_us);
+                }
+                time::seconds(last / 1000, out);
+                Found::Plain
+            }
+            Plain::UpstreamResponseTime => Found::Nothing,
+            Plain::UpstreamStatus if x.upstream_statuses(out) => Found::Plain,
+            Plain::UpstreamStatus => Found::Nothing,
+            Plain::UpstreamScheme if x.forward.scheme.is_empty() => Found::Borrowed(b"http"),
+            Plain::UpstreamScheme => Found::Borrowed(x.forward.scheme.as_bytes()),
+            Plain::Uri => Found::Borrowed(head.path()),
+            _ => self.read_other(x, out),
+        }
+    }
+
+    #[inline(never)]
+    fn read_other<'a>(self, x: &'a Exchange<'_>, out: &mut Vec<u8>) -> Found<'a> {
+        let head = x.request();
+        let fields = &head.fields;
+        match self {
+            Plain::BalancerIp => x.upstream_addr.map_or(Found::Nothing, |addr| write(out, addr.ip())),
+            Plain::BalancerPort => match x.upstream_addr {
+                Some(addr) => Found::Value(Value::Number(f64::from(addr.port()))),
+                None => Found::Nothing,
+            },
+            Plain::BinaryRemoteAddr => {
+                match x.client.ip() {
+                    std::net::IpAddr::V4(ip) => out.extend_from_slice(&ip.octets()),
+                    std::net::IpAddr::V6(ip) => out.extend_from_slice(&ip.octets()),
+                }
+                Found::Written
+            }
+            Plain::BytesReceived => of_stream(x, |_| number(out, x.timing.received)),
+            Plain::BytesSent => number(out, x.timing.sent),
+            Plain::ConnectionRequests => number(out, x.timing.connection_requests),
+            Plain::ConsumerGroupId => x.consumer().and_then(|c| c.group_id.as_deref()).into(),
+            Plain::ConsumerName => x.consumer().map(|c| c.name.as_str()).into(),
+            Plain::ContentLength => fields.get(Name::ContentLength).into(),
+            Plain::ContentType => fields.get(Name::ContentType).into(),
+            // A request without a host is served by the server named `_`, as in nginx.
+            Plain::Host if head.host().is_empty() => Found::Borrowed(b"_"),
+            Plain::Host => Found::Borrowed(head.host()),
+            Plain::Hostname => Found::Borrowed(HOSTNAME.as_bytes()),
+            Plain::Https => Found::Borrowed(if x.client.tls { b"on" } else { b"" }),
+            Plain::IsArgs => Found::Borrowed(if head.query().is_empty() { b"" } else { b"?" }),
+            Plain::MatchedHost => filled(x.matched.host),
+            Plain::MatchedUri => filled(x.matched.uri),
+            Plain::MqttClientId => of_stream(x, |stream| stream.mqtt_client_id.as_deref().into()),
+            Plain::Msec => {
+                time::seconds(x.world.now_ms(), out);
+                Found::Written
+            }
+            Plain::PeerAddr => write(out, x.client.peer.ip().to_canonical()),
+            Plain::PeerPort => write(out, x.client.peer.port()),
+            // Where only the address was told, nginx has an empty port.
+            Plain::RemotePort if x.client.port() == 0 => Found::Borrowed(b""),
+            Plain::RemotePort => number(out, x.client.port().into()),
+            Plain::Pid => write(out, std::process::id()),
+            Plain::ProxyAddXForwardedFor => {
+                for told in fields.all(b"x-forwarded-for") {
+                    out.extend_from_slice(told);
+                    out.extend_from_slice(b", ");
+                }
+                out.extend_from_slice(x.client.ip_text());
+                Found::Written
+            }
+            Plain::Protocol => of_stream(x, |stream| Found::Borrowed(stream.protocol.as_str().as_bytes())),
+            Plain::ProxyProtocolAddr => told_end(x, out, |ends| ends.source, false),
+            Plain::ProxyProtocolPort => told_end(x, out, |ends| ends.source, true),
+            Plain::ProxyProtocolServerAddr => told_end(x, out, |ends| ends.destination, false),
+            Plain::ProxyProtocolServerPort => told_end(x, out, |ends| ends.destination, true),
+            Plain::QueryString => head.has_query.then(|| head.query()).into(),
+            Plain::RealRequestUri => Found::Borrowed(head.target()),
+            Plain::RemoteAddr => Found::Borrowed(x.client.ip_text()),
+            Plain::RequestBody => Some(x.body()).filter(|body| !body.is_empty()).into(),
+            Plain::RequestId => {
+                let [high, low] = x.unique();
+                let digits = [high >> 32, high, low >> 32, low].map(|part| hex(part as u32));
+                out.extend_from_slice(digits.as_flattened());
+                Found::Plain
+            }
+            Plain::RequestLength => number(out, x.timing.received),
+            Plain::RequestMethod => Found::Borrowed(method(x)),
+            Plain::RouteId => x.matched.route.map_or(Found::Nothing, |route| filled(&route.id)),
+            Plain::RouteName => x.matched.route.map_or(Found::Nothing, |route| filled(&route.name)),
+            Plain::ServerAddr => write(out, x.client.local.ip().to_canonical()),
+            Plain::ServerName => Found::Borrowed(b"_"),
+            Plain::ServerPort => write(out, x.client.local.port()),
+            Plain::ServerProtocol => Found::Borrowed(head.version.as_str().as_bytes()),
+            Plain::ServiceId => x.matched.route.map_or(Found::Nothing, |route| filled(&route.service_id)),
+            Plain::ServiceName => x.matched.route.map_or(Found::Nothing, |route| filled(&route.service_name)),
+            Plain::SessionTime => of_stream(x, |_| {
+                time::seconds(x.timing.total_us / 1000, out);
+                Found::Plain
+            }),
+            Plain::SslPrereadServerName => of_stream(x, |stream| stream.server_name.as_deref().into()),
+            Plain::SslAlpn
+            | Plain::SslCipher
+            | Plain::SslClientCert
+            | Plain::SslClientEnd
+            | Plain::SslClientEscaped
+            | Plain::SslClientFingerprint
+            | Plain::SslClientIssuer
+            | Plain::SslClientRaw
+            | Plain::SslClientRemain
+            | Plain::SslClientSerial
+            | Plain::SslClientStart
+            | Plain::SslClientSubject
+            | Plain::SslClientVerify
+            | Plain::SslCurve
+            | Plain::SslProtocol
+            | Plain::SslReused
+            | Plain::SslServerName => match &x.client.session {
+                Some(session) => ssl::read(self, session, x.world.now_ms() / 1000, out),
+                None => Found::Nothing,
+            },
+            Plain::TimeIso8601 => {
+                time::iso8601(x.world.now_ms(), out);
+                Found::Written
+            }
+            Plain::TimeLocal => {
+                time::local(x.world.now_ms(), out);
+                Found::Written
+            }
+            Plain::UpstreamAddr => match x.upstream_addr {
+                Some(addr) => {
+                    for tried in &x.tried {
+                        address(out, tried.addr);
+                        out.extend_from_slice(b", ");
+                    }
+                    address(out, addr)
+                }
+                None => Found::Nothing,
+            },
+            Plain::UpstreamBytesReceived => of_stream(x, |stream| number(out, stream.upstream_received)),
+            Plain::UpstreamBytesSent => of_stream(x, |stream| number(out, stream.upstream_sent)),
+            Plain::UpstreamConnectTime => of_stream(x, |stream| match stream.connect_us {
+                Some(micros) => {
+                    time::seconds(micros / 1000, out);
+                    Found::Plain
+                }
+                None => Found::Nothing,
+            }),
+            Plain::UpstreamUnresolvedHost => x.forward.server.map(|span| host_of(fields.bytes(span))).into(),
+            Plain::UpstreamUri => {
+                x.upstream_uri(out);
+                Found::Written
+            }
+            // Read above.
+            Plain::BodyBytesSent
+            | Plain::RemoteUser
+            | Plain::RequestLine
+            | Plain::RequestTime
+            | Plain::RequestUri
+            | Plain::Scheme
+            | Plain::Status
+            | Plain::UpstreamHost
+            | Plain::UpstreamResponseTime
+            | Plain::UpstreamStatus
+            | Plain::UpstreamScheme
+            | Plain::Uri => Found::Nothing,
+        }
+    }
+}
+
+pub(super) fn write<'a>(out: &mut Vec<u8>, value: impl std::fmt::Display) -> Found<'a> {
+    // Writing to a Vec cannot fail. These are numbers and addresses.
+    let _ = write!(out, "{value}");
+    Found::Plain
+}
+
+/// The same for a whole number, at a fraction of the cost.
+fn number<'a>(out: &mut Vec<u8>, value: u64) -> Found<'a> {
+    wire::h1::encode::decimal(value, out);
+    Found::Plain
+}
+
+/// The same for an address and a port.
+fn address<'a>(out: &mut Vec<u8>, addr: std::net::SocketAddr) -> Found<'a> {
+    let std::net::SocketAddr::V4(v4) = addr else { return write(out, addr) };
+    for (at, octet) in v4.ip().octets().into_iter().enumerate() {
+        if at > 0 {
+            out.push(b'.');
+        }
+        wire::h1::encode::decimal(octet.into(), out);
+    }
+    out.push(b':');
+    number(out, v4.port().into())
+}
+
+/// What only a stream has.
+fn of_stream<'a>(x: &'a Exchange<'_>, read: impl FnOnce(&'a Stream) -> Found<'a>) -> Found<'a> {
+    x.stream.as_deref().map_or(Found::Nothing, read)
+}
+
+/// The address or the port of an end of the connection that a PROXY protocol header told of; as in nginx
+/// an empty text where there was none.
+fn told_end<'a>(x: &Exchange<'_>, out: &mut Vec<u8>, end: fn(&Ends) -> SocketAddr, port: bool) -> Found<'a> {
+    match x.client.ends().map(end) {
+        None => Found::Borrowed(b""),
+        Some(end) if port => number(out, end.port().into()),
+        Some(end) => write(out, end.ip().to_canonical()),
+    }
+}
+
+/// The host of `host`, `host:port` or `[v6]:port`.
+fn host_of(authority: &[u8]) -> &[u8] {
+    let end = match authority.strip_prefix(b"[").and_then(|rest| memchr::memchr(b']', rest)) {
+        Some(end) => end + 2,
+        None => memchr::memchr(b':', authority).unwrap_or(authority.len()),
+    };
+    &authority[..end]
+}
+
+/// Eight digits of a number, found for all at once.
+#[inline]
+pub(super) fn hex(value: u32) -> [u8; 8] {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    // A byte for each four bits, the highest first.
+    let mut spread = u64::from(value);
+    spread = (spread | (spread << 16)) & 0x0000_FFFF_0000_FFFF;
+    spread = (spread | (spread << 8)) & 0x00FF_00FF_00FF_00FF;
+    spread = (spread | (spread << 4)) & 0x0F0F_0F0F_0F0F_0F0F;
+    // 1 where a letter is needed, which lies 39 behind the digit.
+    let letters = ((spread + 6 * ONES) >> 4) & ONES;
+    (spread + u64::from(b'0') * ONES + letters * 39).to_be_bytes()
+}
+
+/// Text that counts as absent when it is empty.
+fn filled(text: &str) -> Found<'_> {
+    if text.is_empty() { Found::Nothing } else { Found::Borrowed(text.as_bytes()) }
+}
+
+pub(super) fn method<'a>(x: &'a Exchange<'_>) -> &'a [u8] {
+    match x.method() {
+        wire::Method::Other => x.request().method_bytes(),
+        known => known.as_str().as_bytes(),
+    }
+}
+
+/// The normal form of the path and the query. APISIX gives this and not what the client sent,
+/// so that rules cannot be led around by another spelling; that is in `real_request_uri`.
+fn request_uri<'a>(x: &'a Exchange<'_>, out: &mut Vec<u8>) -> Found<'a> {
+    let head = x.request();
+    let (path, query) = (head.path(), head.query());
+    match head.target().strip_prefix(path) {
+        Some(b"") if query.is_empty() => return Found::Borrowed(path),
+        Some([b'?', rest @ ..]) if !query.is_empty() && rest == query => {
+            return Found::Borrowed(head.target());
+        }
+        _ => {}
+    }
+    out.extend_from_slice(path);
+    if !query.is_empty() {
+        out.push(b'?');
+        out.extend_from_slice(query);
+    }
+    Found::Written
+}
+
+/// This machine's name, read when the first configuration that uses it is built.
+#[expect(clippy::disallowed_methods, reason = "read once, on the control thread")]
+pub(super) static HOSTNAME: LazyLock<String> = LazyLock::new(|| {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| std::env::var("HOSTNAME"));
+    name.map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
+});
