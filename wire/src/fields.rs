@@ -232,11 +232,10 @@ impl Fields {
         self.list.len() != before
     }
 
-    /// Keeps the fields for which `keep` says so.
-    pub fn retain(&mut self, mut keep: impl FnMut(Name, &[u8], &[u8]) -> bool) {
-        let text = &self.text;
-        let at = |span: Span| &text[span.start as usize..(span.start + span.len) as usize];
-        self.list.retain(|field| keep(field.id, at(field.name), at(field.value)));
+    /// Keeps the fields of the names for which `keep` says so.
+    #[inline]
+    pub fn retain_ids(&mut self, keep: impl Fn(Name) -> bool) {
+        self.list.retain(|field| keep(field.id));
     }
 
     /// Writes all fields as `name: value CRLF` lines (RFC 9112 section 5), made anew.

@@ -70,7 +70,7 @@ enum After {
     /// It ends, and the client must notice that the response is not whole.
     Abort,
     /// Both connections are a tunnel.
-    Tunnel(Tunnel),
+    Tunnel(Box<Tunnel>),
     /// The client speaks HTTP/2.
     H2,
 }
@@ -303,7 +303,7 @@ async fn active(worker: &Rc<Worker>, down: &mut Conn, client: &Client) -> Ended 
             let (from, to) = down.io.split();
             let [reading, writing] = &down.waiters;
             let ends = Ends { from: Source::Io(from, early), to: Sink::Io(to) };
-            tunnel::run(worker, [reading, writing], ends, tunnel).await;
+            tunnel::run(worker, [reading, writing], ends, *tunnel).await;
         }
         After::H2 => return Ended::H2,
     }

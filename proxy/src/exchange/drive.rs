@@ -36,8 +36,8 @@ pub(crate) enum Outcome {
     Gone,
     /// The response broke off; the client must notice.
     Broken,
-    /// Both connections are a tunnel.
-    Tunnel(Tunnel),
+    /// Both connections are a tunnel. Boxed, as every outcome is moved and few are this one.
+    Tunnel(Box<Tunnel>),
 }
 
 /// Serves the request whose head is in `scratch`.
@@ -68,7 +68,8 @@ pub(crate) async fn drive(
     let mut began = from_the_start.then(|| worker.clock.micros());
 
     let mut plan = None;
-    let flow = prepare(worker, down, &lease, &mut x, &mut plan).await;
+    // Changed where it lies: an answer of a plugin is large to move.
+    let mut flow = prepare(worker, down, &lease, &mut x, &mut plan).await;
     let plan_chain = plan.and_then(|plan: &Plan| plan.chain.as_ref());
     let mut merged: Option<Arc<Chain>> = None;
     let mut chains = Chains { global, plan: plan_chain.map(|chain| &**chain) };
@@ -76,26 +77,28 @@ pub(crate) async fn drive(
     if may_log && began.is_none() {
         began = Some(worker.clock.micros());
     }
-    let flow = match flow {
-        Flow::Go => {
+    if !chains.are_none()
+        && let Flow::Go = flow
+    {
+        flow =
             before_upstream(worker, down, &mut x, chains, (plan_chain, &lease.consumer_chains), &mut merged)
-                .await
-        }
-        flow => flow,
-    };
+                .await;
+    }
     if let Some(chain) = merged.as_deref() {
         chains.plan = Some(chain);
     }
-    let flow = match (flow, plan) {
-        (Flow::Go, Some(_)) => {
-            match phases::run(worker, down, chains.global, Phase::BeforeProxy, &mut x).await {
-                Flow::Go => phases::run(worker, down, chains.plan, Phase::BeforeProxy, &mut x).await,
-                flow => flow,
-            }
+    if plan.is_none()
+        && let Flow::Go = flow
+    {
+        flow = Flow::Fault(Fault::gateway(FaultKind::NoRoute));
+    }
+    for chain in [chains.global, chains.plan] {
+        if chain.is_some()
+            && let Flow::Go = flow
+        {
+            flow = phases::run(worker, down, chain, Phase::BeforeProxy, &mut x).await;
         }
-        (Flow::Go, None) => Flow::Fault(Fault::gateway(FaultKind::NoRoute)),
-        (flow, _) => flow,
-    };
+    }
 
     let mut fault = None;
     let began = began.filter(|_| access_log.is_some() || chains.has(Phase::Log));
@@ -243,9 +246,6 @@ async fn before_upstream(
     (plan_chain, consumer_chains): (Option<&Arc<Chain>>, &ConsumerChains),
     merged: &mut Option<Arc<Chain>>,
 ) -> Flow {
-    if chains.are_none() {
-        return Flow::Go;
-    }
     for chain in [chains.global, chains.plan] {
         match phases::run(worker, down, chain, Phase::Rewrite, x).await {
             Flow::Go => {}

@@ -41,7 +41,7 @@ pub(crate) enum Forwarded {
     /// A filter has an answer of its own; nothing was sent yet.
     Instead(Reply),
     /// The client's connection and the server's are a tunnel now.
-    Switched(Tunnel),
+    Switched(Box<Tunnel>),
 }
 
 /// What one exchange brings to its tries.
@@ -321,7 +321,8 @@ impl Forward<'_> {
                     return Ok(Forwarded::Broken(Fault::upstream(FaultKind::UnaskedInterim)));
                 };
                 let idle_timeout = timeouts.read;
-                Ok(Forwarded::Switched(Tunnel { conn, bytes, idle_timeout, holds: Vec::new() }))
+                let tunnel = Tunnel { conn, bytes, idle_timeout, holds: Vec::new() };
+                Ok(Forwarded::Switched(Box::new(tunnel)))
             }
             Err(fault) => {
                 state.body_lost = *body_lost;

@@ -40,7 +40,7 @@ pub(super) fn remove_untrusted(worker: &Worker, client: &Client, head: &mut Requ
     if trusted == Some(true) {
         return;
     }
-    head.fields.retain(|id, _, _| match id {
+    head.fields.retain_ids(|id| match id {
         Name::Forwarded | Name::XForwardedHost | Name::XForwardedPort | Name::XForwardedProto => false,
         // Where nobody said who is to be believed, the list goes on, to be judged by the upstream.
         Name::XForwardedFor => trusted.is_none(),

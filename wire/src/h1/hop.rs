@@ -22,7 +22,7 @@ pub fn strip_request(head: &mut RequestHead, keep_upgrade: bool) {
     head.tells_of_others = present & TOLD != 0;
     // The decoder has left out other spellings of them.
     if present & IDENTITY != 0 {
-        head.fields.retain(|id, _, _| IDENTITY & bit(id) == 0);
+        head.fields.retain_ids(|id| marks(id) & IDENTITY == 0);
     }
 }
 
@@ -33,25 +33,22 @@ pub fn strip_response(head: &mut ResponseHead, keep_upgrade: bool) {
     if present & FOR_PROXIES != 0 {
         let expires = head.fields.list().iter().find(|field| field.id == Name::XAccelExpires);
         head.accel_expires = expires.map(|field| field.value);
-        head.fields.retain(|id, _, _| FOR_PROXIES & bit(id) == 0);
+        head.fields.retain_ids(|id| marks(id) & FOR_PROXIES == 0);
     }
 }
 
-/// Gives the set of the names that were there.
+/// Gives the marks of all names that were there.
 #[inline]
-fn strip(fields: &mut Fields, keep_upgrade: bool) -> u128 {
-    let present = fields.list().iter().fold(0u128, |set, field| set | bit(field.id));
-    let mut hop = HOP & present;
-    if hop == 0 {
+fn strip(fields: &mut Fields, keep_upgrade: bool) -> u8 {
+    let present = fields.list().iter().fold(0, |all, field| all | marks(field.id));
+    let hop = if keep_upgrade { HOP } else { HOP | UPGRADE };
+    if present & hop == 0 {
         return present;
     }
-    if present & bit(Name::Connection) != 0 {
+    if present & CONNECTION != 0 {
         remove_named(fields);
     }
-    if keep_upgrade {
-        hop &= !bit(Name::Upgrade);
-    }
-    fields.retain(|id, _, _| hop & bit(id) == 0);
+    fields.retain_ids(|id| marks(id) & hop == 0);
     present
 }
 
@@ -69,7 +66,7 @@ fn remove_named(fields: &mut Fields) {
     }
     for option in options(&named) {
         let id = Name::from_bytes(option);
-        if id == Name::Other || (HOP | KEPT) & bit(id) == 0 {
+        if id == Name::Other || marks(id) & (HOP | UPGRADE | KEPT) == 0 {
             fields.remove(option);
         }
     }
@@ -78,7 +75,7 @@ fn remove_named(fields: &mut Fields) {
 /// Fields that end at this hop or that the proxy writes itself, so that a peer's look-alike
 /// would be taken for the real one.
 pub(super) fn is_ours(id: Name) -> bool {
-    (HOP | WRITTEN) & bit(id) != 0
+    marks(id) & (HOP | UPGRADE | WRITTEN) != 0
 }
 
 fn names_nothing(value: &[u8]) -> bool {
@@ -86,93 +83,66 @@ fn names_nothing(value: &[u8]) -> bool {
     value == USUAL[0] || USUAL.iter().any(|usual| usual.eq_ignore_ascii_case(value))
 }
 
-const fn bit(id: Name) -> u128 {
-    1 << id as u8
+/// Fields that end at this hop; [`UPGRADE`] is the one of them that may stay.
+const HOP: u8 = 1;
+const UPGRADE: u8 = 1 << 1;
+/// The field that names others; it ends here, too.
+const CONNECTION: u8 = 1 << 2;
+/// Fields that tell who a request is from.
+const IDENTITY: u8 = 1 << 3;
+/// Fields in which a proxy tells of those before it; anyone can write them.
+const TOLD: u8 = 1 << 4;
+/// What an origin says to nginx, and nobody else (`proxy_hide_header`'s fixed list).
+const FOR_PROXIES: u8 = 1 << 5;
+/// Fields that the proxy or its plugins write themselves.
+const WRITTEN: u8 = 1 << 6;
+/// Connection may not name these away: they are for every recipient.
+const KEPT: u8 = 1 << 7;
+
+#[inline(always)]
+fn marks(id: Name) -> u8 {
+    MARKS[usize::from(id as u8)]
 }
 
-const fn set(ids: &[Name]) -> u128 {
-    let mut bits = 0;
+/// What is to be known of each name, by its number.
+static MARKS: [u8; 256] = build();
+
+const fn build() -> [u8; 256] {
+    use Name::{
+        Apikey, Authorization, CacheControl, Connection, ContentEncoding, ContentLength, ContentRange,
+        ContentType, Cookie, Date, Expect, Forwarded, Host, Http2Settings, KeepAlive, Location, Proxy,
+        ProxyAuthenticate, ProxyAuthorization, ProxyConnection, Range, SetCookie, Te, Trailer,
+        TransferEncoding, Upgrade, Via, WwwAuthenticate, XAccelBuffering, XAccelCharset, XAccelExpires,
+        XAccelLimitRate, XAccelRedirect, XConsumerCustomId, XConsumerUsername, XCredentialIdentifier,
+        XForwardedFor, XForwardedHost, XForwardedPort, XForwardedProto, XPad, XRealIp,
+    };
+    let mut all = [0; 256];
+    // `Proxy` is no field of HTTP, but CGI-like origins would take it for a setting (CVE-2016-5385).
+    all = mark(all, HOP, &[Connection, Http2Settings, KeepAlive, Proxy, ProxyAuthenticate]);
+    all = mark(all, HOP, &[ProxyAuthorization, ProxyConnection, Te, TransferEncoding]);
+    all = mark(all, UPGRADE, &[Upgrade]);
+    all = mark(all, CONNECTION, &[Connection]);
+    let identity = [XConsumerCustomId, XConsumerUsername, XCredentialIdentifier];
+    all = mark(all, IDENTITY | WRITTEN | KEPT, &identity);
+    let told = [XForwardedFor, XForwardedHost, XForwardedPort, XForwardedProto];
+    all = mark(all, TOLD | WRITTEN | KEPT, &told);
+    all = mark(all, TOLD | KEPT, &[Forwarded]);
+    all = mark(all, WRITTEN | KEPT, &[XRealIp]);
+    all = mark(all, FOR_PROXIES, &[XAccelBuffering, XAccelCharset, XAccelExpires, XAccelLimitRate]);
+    all = mark(all, FOR_PROXIES, &[XAccelRedirect, XPad]);
+    all = mark(all, KEPT, &[Apikey, Authorization, CacheControl, ContentEncoding, ContentLength]);
+    all = mark(all, KEPT, &[ContentRange, ContentType, Cookie, Date, Expect, Host, Location, Range]);
+    mark(all, KEPT, &[SetCookie, Trailer, Via, WwwAuthenticate])
+}
+
+const fn mark(mut all: [u8; 256], marks: u8, names: &[Name]) -> [u8; 256] {
     let mut at = 0;
-    while at < ids.len() {
-        bits |= bit(ids[at]);
+    while at < names.len() {
+        all[names[at] as usize] |= marks;
         at += 1;
     }
-    bits
+    all
 }
-
-/// `Proxy` is no field of HTTP, but CGI-like origins would take it for a setting (CVE-2016-5385).
-const HOP: u128 = set(&[
-    Name::Connection,
-    Name::Http2Settings,
-    Name::KeepAlive,
-    Name::Proxy,
-    Name::ProxyAuthenticate,
-    Name::ProxyAuthorization,
-    Name::ProxyConnection,
-    Name::Te,
-    Name::TransferEncoding,
-    Name::Upgrade,
-]);
-
-/// Fields that the proxy or its stages write themselves.
-const WRITTEN: u128 = set(&[
-    Name::XConsumerCustomId,
-    Name::XConsumerUsername,
-    Name::XCredentialIdentifier,
-    Name::XForwardedFor,
-    Name::XForwardedHost,
-    Name::XForwardedPort,
-    Name::XForwardedProto,
-    Name::XRealIp,
-]);
-
-/// Fields that tell who a request is from.
-const IDENTITY: u128 = set(&[Name::XConsumerCustomId, Name::XConsumerUsername, Name::XCredentialIdentifier]);
-
-/// Fields in which a proxy tells of those before it; anyone can write them.
-const TOLD: u128 = set(&[
-    Name::Forwarded,
-    Name::XForwardedFor,
-    Name::XForwardedHost,
-    Name::XForwardedPort,
-    Name::XForwardedProto,
-]);
-
-/// What an origin says to nginx, and nobody else (`proxy_hide_header`'s fixed list).
-const FOR_PROXIES: u128 = set(&[
-    Name::XAccelBuffering,
-    Name::XAccelCharset,
-    Name::XAccelExpires,
-    Name::XAccelLimitRate,
-    Name::XAccelRedirect,
-    Name::XPad,
-]);
-
-/// Connection may not name these away: they are for every recipient.
-const KEPT: u128 = WRITTEN
-    | set(&[
-        Name::Apikey,
-        Name::Authorization,
-        Name::CacheControl,
-        Name::ContentEncoding,
-        Name::ContentLength,
-        Name::ContentRange,
-        Name::ContentType,
-        Name::Cookie,
-        Name::Date,
-        Name::Expect,
-        Name::Forwarded,
-        Name::Host,
-        Name::Location,
-        Name::Range,
-        Name::SetCookie,
-        Name::Trailer,
-        Name::Via,
-        Name::WwwAuthenticate,
-    ]);
-
-// Every name needs its bit.
-const _: () = assert!(Name::KNOWN.len() < 128);
 
 #[cfg(test)]
 mod tests {

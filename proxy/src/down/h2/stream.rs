@@ -127,7 +127,7 @@ async fn serve(
                 from: Source::H2(&mut stream.input),
                 to: Sink::H2 { output: &stream.output, line: &stream.shared.line },
             };
-            tunnel::run(&worker, [reading, writing], ends, tunnel).await;
+            tunnel::run(&worker, [reading, writing], ends, *tunnel).await;
         }
     }
 }

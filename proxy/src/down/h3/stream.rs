@@ -120,7 +120,7 @@ async fn serve(shared: Rc<Shared>, send: SendStream, recv: RecvStream, requests:
             from: Source::H3(&mut stream.input),
             to: Sink::H3 { output: &stream.output, shared: &stream.shared },
         };
-        tunnel::run(&worker, [reading, writing], ends, tunnel).await;
+        tunnel::run(&worker, [reading, writing], ends, *tunnel).await;
     }
     stream.input.note_reset();
     // Of a response that is whole, nothing is left to be broken off.
