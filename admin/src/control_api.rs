@@ -21,7 +21,7 @@ use crate::conceal::conceal;
 use crate::health_page::{self, Shown};
 use crate::program::{NotServed, Program, Published};
 use crate::server::{self, Limits, Listener};
-use crate::{list, plugins};
+use crate::{explain, list, plugins};
 
 /// The control API. Cheap to clone.
 #[derive(Clone)]
@@ -74,6 +74,14 @@ impl ControlApi {
                 self.program.drain(drains);
                 tracing::warn!("{method} drain by the control API from {peer}: ready is {}", !drains);
                 ok(&self.drain())
+            }
+            (&Method::GET | &Method::POST, ["v1", "explain"]) => {
+                let (head, body) = request.clone().into_parts();
+                explain::explain(&*self.program, &head, &body).await
+            }
+            (&Method::GET, ["v1", "analysis"]) => {
+                let (head, _) = request.clone().into_parts();
+                explain::analysis(&*self.program, &head).await
             }
             (&Method::GET, ["v1", "rejected"]) => ok(&rejected(&*self.program)),
             (&Method::GET, ["v1", "schema"]) => ok(&self.schemas()),

@@ -16,6 +16,7 @@ mod conceal;
 pub mod config;
 mod configs;
 pub mod control_api;
+mod explain;
 mod guesses;
 mod health_page;
 pub mod key;
@@ -54,7 +55,7 @@ use request::Call;
 
 pub use config::{AdminKey, AdminRole, Config};
 pub use control_api::ControlApi;
-pub use program::{NotServed, Outcome, Program, Published, Reloading, Verdict};
+pub use program::{NotServed, Outcome, Program, Published, Question, Reloading, Telling, Told, Verdict};
 pub use server::{Limits, Listener};
 
 /// Who this says it is. Tools (ADC) read the version of APISIX whose API this is from it.
@@ -210,6 +211,8 @@ impl Admin {
             },
             (&Method::GET, ["plugins", "list"]) => self.list_plugins(&call).await,
             (&Method::GET, ["openapi.json"]) => Ok(openapi::answer()),
+            (&Method::GET | &Method::POST, ["explain"]) => explain::explain(&*self.program, head, body).await,
+            (&Method::GET, ["analysis"]) => explain::analysis(&*self.program, head).await,
             (&Method::POST, ["batch"]) => self.batch(author, body).await,
             (&Method::GET | &Method::HEAD, ["configs"]) => self.configs(head).await,
             (&Method::PUT, ["configs"]) => self.put_configs(author, head, body).await,

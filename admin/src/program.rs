@@ -1,6 +1,7 @@
 //! What the APIs ask the rest of the program.
 
 use std::future::{Future, ready};
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -9,6 +10,28 @@ use serde_json::{Map, Value};
 
 /// A reading of files that is under way: what came of it, in words, or what is wrong with them.
 pub type Reloading<'a> = Pin<Box<dyn Future<Output = Result<String, String>> + Send + 'a>>;
+
+/// What is told of the configuration, for people and for programs.
+#[derive(Debug, Clone, Default)]
+pub struct Told {
+    pub text: String,
+    pub value: Value,
+}
+
+/// What [`Program::explain`] and [`Program::analysis`] return: an error is why they cannot, in words.
+pub type Telling<'a> = Pin<Box<dyn Future<Output = Result<Told, String>> + Send + 'a>>;
+
+/// A request that somebody wants to have explained.
+#[derive(Debug, Clone, Default)]
+pub struct Question {
+    pub method: String,
+    pub url: String,
+    pub headers: Vec<(String, String)>,
+    pub remote_addr: Option<IpAddr>,
+    pub body: Option<Vec<u8>>,
+    /// As of a past revision.
+    pub revision: Option<u64>,
+}
 
 /// What the rest of the program answers the two APIs.
 pub trait Program: Send + Sync {
@@ -47,6 +70,16 @@ pub trait Program: Send + Sync {
     /// What health checks have found.
     fn health(&self) -> Vec<control::health::Checker> {
         Vec::new()
+    }
+
+    /// What would become of a request, and why.
+    fn explain(&self, _question: Question) -> Telling<'_> {
+        Box::pin(ready(Err("this program explains nothing".to_owned())))
+    }
+
+    /// What of the configuration is worth a second look.
+    fn analysis(&self) -> Telling<'_> {
+        Box::pin(ready(Err("this program looks at nothing".to_owned())))
     }
 
     /// What runs, for people: version, addresses, counts and the like.

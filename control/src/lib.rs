@@ -8,6 +8,7 @@ pub mod certificates;
 pub mod discovery;
 pub mod fold;
 pub mod health;
+pub mod look;
 pub mod names;
 pub mod pipeline;
 pub mod references;

@@ -15,11 +15,12 @@ use futures_util::FutureExt;
 use model::{Desired, Key, Kind, Rejected};
 use snapshot::compile::Stapling;
 use snapshot::{Compiled, Compiler, Publisher, Touched, Watched};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::discovery;
 use crate::fold::Fold;
 use crate::health::{Monitor, Prober};
+use crate::look::Look;
 use crate::names::{Failure, Resolver};
 use crate::store::{Change, Changes, Revision, Store};
 use report::Counts;
@@ -72,6 +73,7 @@ pub struct Handle {
 #[derive(Debug)]
 enum Command {
     Plugins(Option<Vec<String>>),
+    Look(oneshot::Sender<Look>),
     /// An OCSP response for a certificate of an ssl resource, or no more.
     Staple {
         key: Key,
@@ -138,6 +140,10 @@ impl Pipeline {
                 // Orders and changes before names, so that a flapping name holds nothing up.
                 biased;
                 command = self.commands.recv() => match command {
+                    Some(Command::Look(to)) => {
+                        self.show(to);
+                        continue;
+                    }
                     Some(command) => self.obey(command, &mut batch),
                     None => return,
                 },
@@ -190,12 +196,26 @@ impl Pipeline {
                 self.compiler.set_plugins(list);
                 batch.plugins = true;
             }
+            Command::Look(to) => self.show(to),
             Command::Staple { key, id, response } => {
                 self.compiler.staple(id, response);
                 batch.touched.keys.insert(key);
                 batch.staples += 1;
             }
         }
+    }
+
+    /// Gives somebody all that is served now. Copies share it, so this costs a pointer a resource.
+    fn show(&self, to: oneshot::Sender<Look>) {
+        let report = self.report.borrow().clone();
+        let look = Look {
+            snapshot: self.compiler.snapshot(report.revision),
+            desired: self.fold.desired().clone(),
+            rejected: report.rejected.clone(),
+            unasked: false,
+        };
+        // Whoever asked may be gone.
+        let _ = to.send(look);
     }
 
     fn take(&mut self, change: Change, batch: &mut Batch) {
@@ -456,6 +476,13 @@ impl Handle {
         let applied = report.wait_for(|report| report.revision >= revision);
         let applied = tokio::time::timeout(patience, applied).await.ok()?;
         Some(applied.ok()?.clone())
+    }
+
+    /// All that is served now; `None` once the pipeline has ended.
+    pub async fn look(&self) -> Option<Look> {
+        let (to, look) = oneshot::channel();
+        self.commands.send(Command::Look(to)).ok()?;
+        look.await.ok()
     }
 
     /// Waits until something of the report changes. `false` once the pipeline has ended.

@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -15,6 +16,7 @@ use clap::{CommandFactory, Parser, Subcommand};
         sluice run /etc/sluice          a folder with config.yaml (and apisix.yaml)\n  \
         sluice run routes.yaml          only these routes, from one declarative file\n  \
         sluice check conf               reports what is wrong in the files, and where\n  \
+        sluice explain GET /a conf      which route takes the request, and why\n  \
         sluice status conf              what the instance started with conf serves\n\n\
         Signals: TERM and INT stop quickly, QUIT drains first, HUP rereads the files, USR1 reopens the\n  \
         log files, USR2 starts the binary anew and hands over to it."
@@ -38,6 +40,11 @@ pub enum Command {
         #[arg(long)]
         strict: bool,
     },
+    /// Says what would become of a request: the route, why that one, the plugins, the upstream
+    ///
+    /// By the file of resources, if the configuration names one; else by the running instance, or by its store
+    /// if none runs. Nothing is sent and nothing is counted.
+    Explain(Explain),
     /// Shows what the running instance serves: version, addresses, resources, what is rejected
     Status {
         #[command(flatten)]
@@ -128,6 +135,36 @@ pub enum EtcdCommand {
         #[arg(long, value_name = "TARGET")]
         to: PathBuf,
     },
+}
+
+/// A request to be explained.
+#[derive(Debug, clap::Args)]
+pub struct Explain {
+    pub method: String,
+    /// http://host/path?query, https://… or only the path
+    pub url: String,
+    #[command(flatten)]
+    pub files: Files,
+    /// A header, as `Name: value`; may be given several times
+    #[arg(short = 'H', long = "header", value_name = "HEADER")]
+    pub headers: Vec<String>,
+    /// The client's address as routes and plugins see it
+    #[arg(long, value_name = "IP")]
+    pub remote_addr: Option<IpAddr>,
+    #[arg(long)]
+    pub body: Option<String>,
+    /// As of a past revision of the running instance
+    #[arg(long, value_name = "N")]
+    pub revision: Option<u64>,
+    /// Asks the running instance, though the resources are in a file
+    #[arg(long)]
+    pub running: bool,
+    /// Asks the control API at this address
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "running")]
+    pub control: Option<SocketAddr>,
+    /// Prints all of it as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// What a start is told.

@@ -103,12 +103,12 @@ pub fn upgrade(files: &Files) -> anyhow::Result<bool> {
 }
 
 /// The files, or what is wrong with them, told.
-fn read(files: &Files) -> Option<Found> {
+pub fn read(files: &Files) -> Option<Found> {
     files::find(files).map_err(|diagnostics| check::report(diagnostics, false)).ok()
 }
 
 /// Where the instance answers, and its status.
-fn running(found: &Found) -> anyhow::Result<(SocketAddr, Value)> {
+pub fn running(found: &Found) -> anyhow::Result<(SocketAddr, Value)> {
     let Some(address) = found.boot.control else {
         bail!(
             "the control API is off, and a running instance can only be reached through it\n  \
@@ -148,7 +148,7 @@ fn call(address: SocketAddr, method: &str, path: &str, key: Option<&str>) -> any
 }
 
 /// The same with more headers and a body.
-fn send(
+pub fn send(
     address: SocketAddr,
     method: &str,
     path: &str,

@@ -10,6 +10,7 @@ mod acme;
 mod check;
 mod cli;
 mod etcd;
+mod explain;
 mod files;
 mod handoff;
 mod instance;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(start) => run::run(&start),
         Command::Check { files, strict } => check::run(&files, strict),
+        Command::Explain(asked) => explain::run(&asked),
         Command::Status { files, json } => instance::status(&files, json),
         Command::Reload(files) => instance::reload(&files),
         Command::Upgrade(files) => instance::upgrade(&files),

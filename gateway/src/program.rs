@@ -5,15 +5,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use admin::{NotServed, Outcome, Program, Published, Reloading, Verdict};
+use admin::{NotServed, Outcome, Program, Published, Question, Reloading, Telling, Verdict};
 use control::Handle;
 use control::acme::Standings;
 use control::store::{File, Store};
 use model::Key;
+use model::boot::Boot;
 use proxy::Watch;
 use serde_json::{Map, Value, json};
 use snapshot::swap::Observer;
 
+use crate::explain;
 use crate::upgrade::Record;
 
 /// How long a reading of the resource file may take before whoever asked for it is told so.
@@ -41,6 +43,7 @@ pub struct Running {
     pub upgrades: Arc<Record>,
     /// Where it listens, for people: what and the address.
     pub listens: Vec<String>,
+    pub boot: Boot,
 }
 
 /// How long the answer to a reload waits until what was read is compiled.
@@ -155,6 +158,20 @@ impl Program for Running {
 
     fn health(&self) -> Vec<control::health::Checker> {
         self.pipeline.health().report()
+    }
+
+    fn explain(&self, question: Question) -> Telling<'_> {
+        Box::pin(async move {
+            let look = match question.revision {
+                Some(revision) => explain::at(&self.boot, &*self.store, revision).await?,
+                None => self.pipeline.look().await.ok_or("the gateway stops")?,
+            };
+            let limits = crate::wiring::request_limits(&self.boot);
+            // It takes milliseconds with many routes, and others wait for this thread.
+            let explained =
+                tokio::task::spawn_blocking(move || explain::explain(&look, limits, question)).await;
+            explained.map_err(|_| "a mistake of the gateway: explaining this request failed".to_owned())?
+        })
     }
 
     fn about(&self) -> Map<String, Value> {

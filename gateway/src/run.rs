@@ -184,6 +184,7 @@ async fn serve(
         listens: listens.clone(),
         workers: OnceLock::new(),
         drains: AtomicU64::new(0),
+        boot: boot.clone(),
     });
     let kept_copy = etcd.clone();
     tokio::spawn(pipeline.run());

@@ -211,19 +211,26 @@ fn share(boot: &Boot, workers: usize) -> Share {
     share
 }
 
+/// What the head of a request may be.
+pub fn request_limits(boot: &Boot) -> wire::h1::decode::Limits {
+    let http = &boot.http;
+    let head = saturating(http.max_head_size);
+    let mut request = proxy::Settings::default().request;
+    request.head = head;
+    request.target = request.target.min(head);
+    request.fields = saturating(http.max_header_fields);
+    if !http.underscores_in_headers {
+        request.underscores = wire::h1::Underscores::Drop;
+    }
+    request
+}
+
 /// How the data plane behaves.
 pub fn proxy_settings(boot: &Boot, listen: Vec<proxy::Listener>, workers: usize) -> proxy::Settings {
     let http = &boot.http;
     let defaults = proxy::Settings::default();
     let share = share(boot, workers);
-    let head = usize::try_from(http.max_head_size).unwrap_or(usize::MAX);
-    let mut request = defaults.request;
-    request.head = head;
-    request.target = request.target.min(head);
-    request.fields = usize::try_from(http.max_header_fields).unwrap_or(usize::MAX);
-    if !http.underscores_in_headers {
-        request.underscores = wire::h1::Underscores::Drop;
-    }
+    let request = request_limits(boot);
     let mut response = defaults.response;
     response.head = usize::try_from(http.max_response_head_size).unwrap_or(usize::MAX);
     response.fields = usize::try_from(http.max_response_header_fields).unwrap_or(usize::MAX);

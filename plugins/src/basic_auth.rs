@@ -78,6 +78,10 @@ impl Plugin for BasicAuth {
         }))
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn build(config: Config, _cx: &mut Build<'_>) -> Result<BasicAuth, Invalid> {
         Ok(BasicAuth {
             hide_credentials: config.hide_credentials,

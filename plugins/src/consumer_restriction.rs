@@ -96,6 +96,10 @@ impl Plugin for ConsumerRestriction {
         })
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn build(config: Config, _cx: &mut Build<'_>) -> Result<ConsumerRestriction, Invalid> {
         if config.rejected_code > 599 {
             return Err(Invalid::new("rejected_code is not an HTTP status")

@@ -139,6 +139,10 @@ impl Plugin for Cors {
         }))
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn build(config: Config, cx: &mut Build<'_>) -> Result<Cors, Invalid> {
         config.check_credential()?;
         let patterns = |list: &Option<Vec<String>>, name: &str| {

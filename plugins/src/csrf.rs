@@ -86,6 +86,10 @@ impl Plugin for Csrf {
         })
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn build(config: Config, _cx: &mut Build<'_>) -> Result<Csrf, Invalid> {
         let name = HeaderName::new(&config.name).map_err(|bad| {
             let invalid = Invalid::new(format!("the token's name cannot name a header: {bad}"));

@@ -110,6 +110,10 @@ impl Plugin for HmacAuth {
         }))
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn build(config: Config, _cx: &mut Build<'_>) -> Result<HmacAuth, Invalid> {
         let challenge = Challenge::new("hmac", &config.realm);
         Ok(HmacAuth { config, challenge })

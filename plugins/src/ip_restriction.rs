@@ -54,6 +54,10 @@ impl Plugin for IpRestriction {
         })
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn build(config: Config, _cx: &mut Build<'_>) -> Result<IpRestriction, Invalid> {
         let ranges = |list: Option<Vec<String>>, name: &str| {
             list.map(|list| Ranges::parse(&list).map_err(|invalid| invalid.within(name))).transpose()

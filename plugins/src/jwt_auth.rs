@@ -109,6 +109,10 @@ impl Plugin for JwtAuth {
         }))
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn build(config: Config, _cx: &mut Build<'_>) -> Result<JwtAuth, Invalid> {
         let challenge = Challenge::new("Bearer", &config.realm);
         Ok(JwtAuth { config, challenge })

@@ -74,6 +74,10 @@ impl Plugin for KeyAuth {
         }))
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn build(config: Config, _cx: &mut Build<'_>) -> Result<KeyAuth, Invalid> {
         let challenge = Challenge::new("apikey", &config.realm);
         Ok(KeyAuth { config, challenge })

@@ -97,6 +97,10 @@ impl Plugin for ProxyRewrite {
         })
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn build(config: Config, _cx: &mut Build<'_>) -> Result<ProxyRewrite, Invalid> {
         if !config.regex_uri.len().is_multiple_of(2) {
             return Err(Invalid::new("The length of regex_uri should be an even number").at("/regex_uri"));

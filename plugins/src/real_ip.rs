@@ -59,6 +59,10 @@ impl Plugin for RealIp {
         })
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn build(config: Config, _cx: &mut Build<'_>) -> Result<RealIp, Invalid> {
         let trusted = config.trusted_addresses.map(|list| Ranges::parse(&list)).transpose();
         Ok(RealIp {

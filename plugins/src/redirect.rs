@@ -65,6 +65,10 @@ impl Plugin for Redirect {
         })
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn build(config: Config, cx: &mut Build<'_>) -> Result<Redirect, Invalid> {
         if config.ret_code > 599 {
             return Err(Invalid::new("a status must be at most 599").at("/ret_code").got(config.ret_code.to_string()));

@@ -62,6 +62,10 @@ impl Plugin for RefererRestriction {
         })
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn build(config: Config, _cx: &mut Build<'_>) -> Result<RefererRestriction, Invalid> {
         let (list, allows) = match (&config.whitelist, &config.blacklist) {
             (Some(list), _) => (&list[..], true),

@@ -65,6 +65,10 @@ impl Plugin for RequestValidation {
         })
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn build(config: Config, _cx: &mut Build<'_>) -> Result<RequestValidation, Invalid> {
         // APISIX looks at the body's schema first.
         let body = config.body_schema.as_ref().map(Schema::new).transpose();

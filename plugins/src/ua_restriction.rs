@@ -51,6 +51,10 @@ impl Plugin for UaRestriction {
         })
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn build(config: Config, _cx: &mut Build<'_>) -> Result<UaRestriction, Invalid> {
         let (name, list, allows) = match (&config.allowlist, &config.denylist) {
             (Some(list), _) => ("/allowlist", &list[..], true),

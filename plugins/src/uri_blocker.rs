@@ -54,6 +54,10 @@ impl Plugin for UriBlocker {
         })
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn build(config: Config, _cx: &mut Build<'_>) -> Result<UriBlocker, Invalid> {
         crate::check_status(config.rejected_code, "/rejected_code")?;
         let rules = Rules::compile(&config.block_rules, config.case_insensitive)

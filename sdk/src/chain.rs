@@ -72,8 +72,34 @@ impl Stage {
         self.name
     }
 
+    pub fn priority(&self) -> i32 {
+        self.priority
+    }
+
     pub fn instance(&self) -> &dyn Instance {
         &self.instance
+    }
+
+    /// Whether its filter lets it run on this exchange; an error as in [`Chain::run`]. For whoever looks at
+    /// stages one by one.
+    ///
+    /// # Errors
+    /// What must be done first, or that the request is refused.
+    pub fn is_wanted(&self, x: &mut Exchange<'_>) -> Result<bool, Step> {
+        match &self.meta {
+            _ if x.skips(self.name) => Ok(false),
+            None => Ok(true),
+            Some(meta) => applies(self, meta, x),
+        }
+    }
+
+    /// What it answers in a phase before the upstream, if it is wanted there.
+    pub fn ask(&self, phase: Phase, x: &mut Exchange<'_>) -> Step {
+        let step = self.instance.ask(phase, x);
+        match &self.meta {
+            Some(meta) => meta.wrap(step),
+            None => step,
+        }
     }
 
     /// Whether its filter is looked at in a phase in which the instance has no work of its own: with

@@ -31,6 +31,11 @@ pub trait Instance: Any + Send + Sync {
         None
     }
 
+    /// See [`Plugin::is_pure`].
+    fn is_pure(&self) -> bool {
+        false
+    }
+
     /// Asks it in one of the phases before the upstream.
     fn ask(&self, _phase: Phase, _x: &mut Exchange<'_>) -> Step {
         Step::Next
@@ -78,6 +83,10 @@ impl<P: Plugin> Instance for P {
 
     fn refused_in_path(&self) -> Option<Doubtful> {
         Plugin::refused_in_path(self)
+    }
+
+    fn is_pure(&self) -> bool {
+        Plugin::is_pure(self)
     }
 
     fn ask(&self, phase: Phase, x: &mut Exchange<'_>) -> Step {

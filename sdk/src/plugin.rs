@@ -77,6 +77,13 @@ pub trait Plugin: Sized + Send + Sync + 'static {
         None
     }
 
+    /// Whether what this instance answers before the upstream follows from its settings, the request, the
+    /// consumers and the time alone, and asking it changes nothing but the exchange: no counter, no cache,
+    /// no request of its own, no chance. Such an instance is asked by whoever explains a decision.
+    fn is_pure(&self) -> bool {
+        false
+    }
+
     fn rewrite(&self, _x: &mut Exchange<'_>) -> Step {
         Step::Next
     }

@@ -219,6 +219,16 @@ impl Health {
         self.changes.load(Ordering::Acquire)
     }
 
+    /// Why a server gets nothing, unless that is so of all.
+    pub fn against(&self, index: usize) -> Option<&'static str> {
+        let target = self.checks.as_ref().and_then(|checks| checks.targets.get(index));
+        match (target.filter(|target| !target.is_usable()), self.nodes.get(index)) {
+            (Some(target), _) => Some(target.status().as_str()),
+            (None, Some(node)) => node.ejected().map(Reason::as_str),
+            (None, None) => None,
+        }
+    }
+
     /// The servers that get nothing, since they are unhealthy or ejected, unless that is all of them; and
     /// those that get less.
     #[cold]

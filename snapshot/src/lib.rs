@@ -10,6 +10,7 @@
 pub mod balance;
 pub mod certs;
 pub mod compile;
+pub mod explain;
 pub mod health;
 pub mod load;
 pub mod parallel;

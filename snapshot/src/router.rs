@@ -23,6 +23,7 @@ pub(crate) mod map;
 mod paths;
 mod pattern;
 mod prefixes;
+pub mod trace;
 
 use std::sync::Arc;
 
@@ -38,6 +39,7 @@ use hash::{Hashed, Hasher};
 use hosts::Hosts;
 use map::Map;
 use paths::Paths;
+use trace::{Tree, Watch};
 
 /// The conditions under which a plan applies.
 #[derive(Debug, Clone)]
@@ -262,15 +264,15 @@ impl Router {
             return Found::Nothing;
         }
         let hit = if self.needs_body() && x.body_state == Body::Whole {
-            sdk::vars::reading_body(x, |x| self.search(Asked { x, lenient: false }))
+            sdk::vars::reading_body(x, |x| self.search(Asked { x, lenient: false }, &mut ()))
         } else {
-            self.search(Asked { x, lenient: false })
+            self.search(Asked { x, lenient: false }, &mut ())
         };
         let Some(Hit { candidate, host, params, verdict }) = hit else { return Found::Nothing };
         match verdict {
             Verdict::NeedsBody => return Found::NeedsBody,
             Verdict::Unjudged(why) => {
-                return match self.search(Asked { x, lenient: true }) {
+                return match self.search(Asked { x, lenient: true }, &mut ()) {
                     Some(_) => Found::Refused(why),
                     None => Found::Nothing,
                 };
@@ -289,23 +291,24 @@ impl Router {
         Found::Plan(&candidate.plan)
     }
 
-    fn search(&self, asked: Asked<'_, '_>) -> Option<Hit<'_>> {
+    fn search<'s>(&'s self, asked: Asked<'_, '_>, watch: &mut impl Watch<'s>) -> Option<Hit<'s>> {
         let (hasher, x) = (&self.hasher, asked.x);
         let path = Hashed::new(x.path());
         if !self.ports.is_empty() {
             let authority = hosts::lower(x.request().authority());
-            let hit = self.ports.find(asked, &authority, &path, hasher);
+            let hit = self.ports.find(asked, &authority, &path, hasher, Tree::Port, watch);
             if hit.is_some() {
                 return hit;
             }
         }
         if !self.hosts.is_empty() {
-            let hit = self.hosts.find(asked, x.request().host(), &path, hasher);
+            let hit = self.hosts.find(asked, x.request().host(), &path, hasher, Tree::Host, watch);
             if hit.is_some() {
                 return hit;
             }
         }
-        self.paths.find(asked, &path, hasher)
+        watch.tree(Tree::Any);
+        self.paths.find(asked, &path, hasher, watch)
     }
 }
 

@@ -101,7 +101,7 @@ pub async fn of_store(store: &dyn Store) -> Result<Held, StoreError> {
 }
 
 /// Where the Admin API of a running instance is, and the key for it.
-pub(super) fn admin_of(found: &Found) -> anyhow::Result<(SocketAddr, Option<String>)> {
+pub fn admin_of(found: &Found) -> anyhow::Result<(SocketAddr, Option<String>)> {
     let admin = &found.boot.admin;
     if !admin.enabled {
         bail!(

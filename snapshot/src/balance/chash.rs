@@ -39,6 +39,20 @@ pub enum HashOn {
 }
 
 impl HashOn {
+    /// What is hashed, for people.
+    pub fn key(&self, x: &Exchange<'_>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let found = match self {
+            HashOn::Var(var) => var.write(x, &mut bytes),
+            HashOn::Combination(template) => template.render(x, &mut bytes) > 0,
+            HashOn::Consumer => x.consumer().is_some_and(|consumer| {
+                bytes.extend_from_slice(consumer.name.as_bytes());
+                true
+            }),
+        };
+        if found { bytes } else { x.client.ip_text().to_vec() }
+    }
+
     /// `bytes` is scratch memory.
     pub(super) fn hash(&self, x: &Exchange<'_>, bytes: &mut Vec<u8>) -> u32 {
         bytes.clear();

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use sdk::{Exchange, Verdict};
 
 use super::pattern::{Params, Rest};
+use super::trace::{Miss, PathKey, Watch};
 use super::{Asked, Rule};
 use crate::plan::Plan;
 
@@ -92,29 +93,39 @@ impl Candidate {
         (Reverse(self.rule.priority), Reverse(self.uri.len()), &self.rule.id, within)
     }
 
+    pub(super) fn rule(&self) -> &Rule {
+        &self.rule
+    }
+
+    /// The host it stands under, if it stands under one.
+    pub(super) fn host(&self) -> Option<&str> {
+        self.host.as_deref()
+    }
+
     /// Methods, addresses, hosts, variables: everything but the path, cheapest first. Returns the host
-    /// that matched, if the rule has hosts, and the verdict of the variables unless it is no.
+    /// that matched, if the rule has hosts, and the verdict of the variables unless it is no; or else
+    /// the first condition that fails.
     #[inline]
-    fn admits(&self, asked: Asked<'_, '_>) -> Option<(Option<(&str, u32)>, Verdict)> {
+    fn admits(&self, asked: Asked<'_, '_>) -> Result<(Option<(&str, u32)>, Verdict), Miss> {
         let under = self.host.as_ref().map(|host| (&**host, self.host_index));
         if self.is_free() {
-            return Some((under, Verdict::Holds));
+            return Ok((under, Verdict::Holds));
         }
         let x = asked.x;
         let rule = &*self.rule;
         if rule.methods != 0 && rule.methods & x.method().bit() == 0 {
-            return None;
+            return Err(Miss::Method);
         }
         if !rule.remote_addrs.is_empty() {
             let ip = x.client.ip();
             if !rule.remote_addrs.iter().any(|net| net.contains(&ip)) {
-                return None;
+                return Err(Miss::RemoteAddr);
             }
         }
         let host = if under.is_some() || rule.hosts.is_empty() {
             under
         } else {
-            let index = rule.hosts.iter().position(|host| host_matches(host, x))?;
+            let index = rule.hosts.iter().position(|host| host_matches(host, x)).ok_or(Miss::Host)?;
             Some((rule.hosts[index].as_str(), index as u32))
         };
         let verdict = match &rule.vars {
@@ -128,7 +139,7 @@ impl Candidate {
             }
             Some(vars) => vars.judge(x),
         };
-        (verdict != Verdict::Fails).then_some((host, verdict))
+        if verdict == Verdict::Fails { Err(Miss::Vars) } else { Ok((host, verdict)) }
     }
 }
 
@@ -195,13 +206,29 @@ impl Candidates {
 
     /// The first matching candidate. `prefix` is the length of their key.
     #[inline]
-    pub(super) fn find<'s>(&'s self, asked: Asked<'_, '_>, path: &[u8], prefix: usize) -> Option<Hit<'s>> {
+    pub(super) fn find<'s>(
+        &'s self,
+        asked: Asked<'_, '_>,
+        path: &[u8],
+        prefix: usize,
+        key: PathKey,
+        watch: &mut impl Watch<'s>,
+    ) -> Option<Hit<'s>> {
         let base = asked.x.request().path_span.start;
         self.all().find_map(|candidate| {
-            let (host, verdict) = candidate.admits(asked)?;
+            let (host, verdict) = match candidate.admits(asked) {
+                Ok(admitted) => admitted,
+                Err(miss) => {
+                    watch.missed(candidate, key, miss);
+                    return None;
+                }
+            };
             let mut params = Params::new();
-            let fits = candidate.rest.matches(path, prefix, base, &mut params);
-            fits.then_some(Hit { candidate, host, params, verdict })
+            if !candidate.rest.matches(path, prefix, base, &mut params) {
+                watch.missed(candidate, key, Miss::Path);
+                return None;
+            }
+            watch.hit(Hit { candidate, host, params, verdict }, key)
         })
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Hosts, each with its own tree of paths.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -11,6 +12,7 @@ use super::hash::{Hashed, Hasher};
 use super::map::Map;
 use super::paths::Paths;
 use super::prefixes::Prefixes;
+use super::trace::{Tree, Watch};
 use super::{Asked, Mode, Rule};
 use crate::plan::Plan;
 
@@ -87,7 +89,7 @@ impl Hosts {
     }
 
     /// The exact host first, then wildcards with the longest suffix first; a host in whose tree
-    /// nothing fits gives way to the next. `host` is in lower case.
+    /// nothing fits gives way to the next. `host` is in lower case. `exact` says what the exact ones are.
     #[inline]
     pub(super) fn find<'s>(
         &'s self,
@@ -95,10 +97,13 @@ impl Hosts {
         host: &[u8],
         path: &Hashed<'_>,
         hasher: &Hasher,
+        exact: Tree,
+        watch: &mut impl Watch<'s>,
     ) -> Option<Hit<'s>> {
+        watch.tree(exact);
         if self.exact.may_have(host.len())
             && let Some(paths) = self.exact.get(hasher.hash(host), host)
-            && let Some(hit) = paths.find(asked, path, hasher)
+            && let Some(hit) = paths.find(asked, path, hasher, watch)
         {
             return Some(hit);
         }
@@ -108,7 +113,10 @@ impl Hosts {
         // Only as much of the host as the longest suffix matters.
         let end = host.len().saturating_sub(self.wildcards.longest());
         let host = reversed(&host[end..]);
-        self.wildcards.find(&host, hasher, |_, paths| paths.find(asked, path, hasher))
+        self.wildcards.find(&host, hasher, |len, paths| {
+            watch.tree(Tree::Wildcard(Reverse(len)));
+            paths.find(asked, path, hasher, watch)
+        })
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! One tree of paths: exact ones by hash, patterns by their literal prefix.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::candidates::{Candidate, Candidates, Hit, Remain};
@@ -9,6 +10,7 @@ use super::hash::{Hashed, Hasher};
 use super::map::Map;
 use super::pattern::{Pattern, Rest};
 use super::prefixes::Prefixes;
+use super::trace::{PathKey, Watch};
 use super::{Asked, Mode, Rule};
 use crate::plan::Plan;
 
@@ -105,14 +107,17 @@ impl Paths {
         asked: Asked<'_, '_>,
         path: &Hashed<'_>,
         hasher: &Hasher,
+        watch: &mut impl Watch<'s>,
     ) -> Option<Hit<'s>> {
         let text = path.text;
         if self.exact.may_have(text.len())
             && let Some(candidates) = self.exact.get(path.hash(hasher), text)
-            && let Some(hit) = candidates.find(asked, text, text.len())
+            && let Some(hit) = candidates.find(asked, text, text.len(), PathKey::Exact, watch)
         {
             return Some(hit);
         }
-        self.patterns.find(text, hasher, |len, candidates| candidates.find(asked, text, len))
+        self.patterns.find(text, hasher, |len, candidates| {
+            candidates.find(asked, text, len, PathKey::Begins(Reverse(len)), watch)
+        })
     }
 }

@@ -104,6 +104,11 @@ impl Rest {
         Rest(Some(Arc::new(Varying::Segments(segments))))
     }
 
+    /// Whether any path with the literal part matches.
+    pub(super) fn takes_all(&self) -> bool {
+        !matches!(self.0.as_deref(), Some(Varying::Segments(_)))
+    }
+
     /// Whether the path, known to begin with the literal part of `prefix` bytes, matches as a
     /// whole. Captures are added to `params` with spans counted from `base`.
     #[inline]

@@ -178,8 +178,52 @@ fn holds(router: &Router, rules: &BTreeMap<String, Rule>, mode: Mode, requests: 
     assert_eq!(router.len(), rules.len());
     for request in requests {
         let line = format!("{} {}{}?v={}", request.method.as_str(), request.host, request.path, request.v);
-        assert_eq!(found(router, &line, request.ip), expected(rules, mode, request), "{line} in {mode:?}");
+        let answer = found(router, &line, request.ip);
+        assert_eq!(answer, expected(rules, mode, request), "{line} in {mode:?}");
+        traced(router, rules, &line, request, answer.as_deref());
     }
+}
+
+/// A trace sees the same search: its first match is what is found, each candidate stands in the order in
+/// which it is tried, and a trace that goes on behind that sees every rule that matches.
+fn traced(
+    router: &Router,
+    rules: &BTreeMap<String, Rule>,
+    line: &str,
+    request: &Request,
+    answer: Option<&str>,
+) {
+    let trace = |most, goes_on| {
+        PROBE.with_borrow_mut(|probe| {
+            let (method, rest) = line.split_once(' ').unwrap();
+            let at = rest.find('/').unwrap();
+            probe.messages = messages(method, &rest[at..], &[("Host", &rest[..at])]);
+            probe.client.set_ip(request.ip);
+            router.trace(&mut probe.exchange(), most, goes_on)
+        })
+    };
+    let matched = |tried: &&trace::Tried<'_>| matches!(tried.outcome, trace::Outcome::Matched(_));
+    let (short, long) = (trace(usize::MAX, false), trace(usize::MAX, true));
+    let first = short.tried.iter().find(matched);
+    let shown = first.map(|tried| {
+        let host = tried.host.map(|host| format!(" @{host}")).unwrap_or_default();
+        format!("{} {}{host}", tried.id, tried.uri)
+    });
+    let begins = |answer: &str| shown.as_deref().is_some_and(|shown| answer.starts_with(shown));
+    assert!(answer.map_or(shown.is_none(), begins), "{line}: {answer:?} and {shown:?}");
+    assert_eq!(short.tried.iter().position(|tried| matched(&tried)), first.map(|_| short.tried.len() - 1));
+    assert!(short.tried.iter().zip(&long.tried).all(|(a, b)| (a.id, a.uri) == (b.id, b.uri)));
+    let places: Vec<_> = long.tried.iter().map(|tried| (tried.tree, tried.key, -tried.priority)).collect();
+    assert!(places.is_sorted(), "{line}: {:?}", long.tried);
+    for rule in rules.values() {
+        let alone = BTreeMap::from([(rule.id.clone(), rule.clone())]);
+        let takes = expected(&alone, router.mode(), request).is_some();
+        assert_eq!(long.tried.iter().filter(matched).any(|tried| tried.id == rule.id), takes, "{line}");
+    }
+    let few = trace(1, true);
+    let firsts = few.tried.iter().filter(matched).map(|tried| tried.id).next();
+    assert_eq!(firsts, first.map(|tried| tried.id));
+    assert!(few.tried.len() <= 2 && few.tried.len() + few.more == long.tried.len());
 }
 
 proptest! {

@@ -1,0 +1,88 @@
+//! A whole configuration to look at: the snapshot, what it was compiled from, and what is kept out of it.
+
+use std::sync::Arc;
+
+use model::{Desired, Rejected};
+use sdk::build::Names;
+use snapshot::{Compiler, Snapshot, Touched};
+
+use crate::fold::Fold;
+use crate::store::history::together;
+use crate::store::{Change, Revision, Row, Store, StoreError};
+
+/// One moment of a configuration.
+#[derive(Debug, Clone)]
+pub struct Look {
+    pub snapshot: Snapshot,
+    pub desired: Desired,
+    /// What is not served as it is written.
+    pub rejected: Arc<[Rejected]>,
+    /// It was compiled without asking anybody, and there are names or secrets to be asked for.
+    pub unasked: bool,
+}
+
+/// Why there is nothing to look at.
+#[derive(Debug, thiserror::Error)]
+pub enum Unseen {
+    #[error("there is no revision {0} yet; the current one is {1}")]
+    Ahead(Revision, Revision),
+    #[error("revision {0} is not known: no write ended with it, or it is no longer kept (sluice.history)")]
+    Forgotten(Revision),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Look {
+    /// What a compiler makes of these resources. It must be a fresh one.
+    pub fn of_rows(
+        rows: Vec<Row>,
+        plugins: Option<Vec<String>>,
+        revision: Revision,
+        compiler: &mut Compiler,
+        names: &(dyn Names + Sync),
+    ) -> Look {
+        let mut fold = Fold::default();
+        let reset = Change::Reset { items: rows, plugins, revision, rejected: Vec::new(), anew: true };
+        fold.apply(reset, &mut Touched::default());
+        let compiled = compiler.compile(fold.desired(), &Touched::all(), names, revision);
+        let rejected = fold.refused().iter().chain(&*compiled.rejected).cloned().collect();
+        let unasked =
+            !compiled.wanted_hosts.is_empty() || fold.take_secrets().is_some_and(|(all, _)| !all.is_empty());
+        Look { snapshot: compiled.snapshot, desired: fold.desired().clone(), rejected, unasked }
+    }
+
+    /// What a store held after a revision.
+    ///
+    /// # Errors
+    /// The store does not know it.
+    pub async fn at(
+        store: &dyn Store,
+        revision: Revision,
+        compiler: &mut Compiler,
+        names: &(dyn Names + Sync),
+    ) -> Result<Look, Unseen> {
+        let current = store.revision().await?;
+        if revision > current {
+            return Err(Unseen::Ahead(revision, current));
+        }
+        let records = store.history(revision, current, usize::MAX).await?;
+        let is_known = match records.last() {
+            Some(oldest) => oldest.from == revision,
+            None => revision == current || !store.history(0, revision, 1).await?.is_empty(),
+        };
+        if !is_known {
+            return Err(Unseen::Forgotten(revision));
+        }
+        let mut rows = Vec::new();
+        for kind in model::Kind::ALL {
+            rows.extend(store.rows(kind, "").await?.0);
+        }
+        for changed in together(&records) {
+            rows.retain(|row| row.key != changed.key);
+            if let Some(json) = changed.before {
+                rows.push(Row { key: changed.key, json, created: 0, modified: revision, expires: None });
+            }
+        }
+        Ok(Look::of_rows(rows, store.plugins().await?, revision, compiler, names))
+    }
+}

@@ -1,0 +1,286 @@
+//! `sluice explain` and what the control API answers to the same question.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use admin::{Question, Told};
+use anyhow::{Context, bail};
+use control::look::Look;
+use control::store::{Row, Store};
+use model::boot::{Boot, Provider};
+use model::declarative::{Declarative, Format};
+use sdk::build::Names;
+use serde_json::Value;
+use snapshot::compile::Compiler;
+use snapshot::explain::{self, Of};
+use wire::h1::decode::Limits;
+
+use crate::cli::Explain;
+use crate::files::{self, Found};
+use crate::instance::export::{admin_of, held};
+use crate::instance::{read, running, send};
+use crate::{check, say, wiring};
+
+/// A compiler that has compiled nothing yet, whose plugins have services of their own: what it makes serves
+/// nobody.
+///
+/// # Errors
+/// A certificate of the boot file that cannot be read, or a plugin's schema that does not compile.
+fn compiler(boot: &Boot) -> anyhow::Result<Compiler> {
+    let settings = wiring::compile_settings(boot, crate::tls::settings(boot)?);
+    Ok(Compiler::new(wiring::catalog(boot)?, settings))
+}
+
+/// What a store held after a revision.
+///
+/// # Errors
+/// The store does not know it.
+pub async fn at(boot: &Boot, store: &dyn Store, revision: u64) -> Result<Look, String> {
+    let mut compiler = compiler(boot).map_err(|error| format!("{error:#}"))?;
+    Look::at(store, revision, &mut compiler, &Unasked).await.map_err(|error| error.to_string())
+}
+
+/// Explains a request by a configuration.
+///
+/// # Errors
+/// A question that cannot be one.
+pub fn explain(look: &Look, limits: Limits, question: Question) -> Result<Told, String> {
+    let of = Of {
+        snapshot: &look.snapshot,
+        desired: &look.desired,
+        rejected: &look.rejected,
+        now_ms: now_ms(),
+        limits,
+    };
+    let Question { method, url, headers, remote_addr, body, revision: _ } = question;
+    let mut explanation =
+        explain::explain(of, &explain::Question { method, url, headers, remote_addr, body })?;
+    if look.unasked && explanation.upstream.as_ref().is_none_or(|target| target.servers.is_empty()) {
+        explanation.notes.push(UNASKED.to_owned());
+    }
+    Ok(Told { text: explanation.to_string(), value: explanation.to_json() })
+}
+
+/// What a past revision, or a file, is explained without.
+const UNASKED: &str = "host names and secrets were not looked up for this: servers known by name alone are \
+                           missing, and so are resources that need a secret";
+
+/// Whoever explains offline asks nobody.
+struct Unasked;
+
+impl Names for Unasked {
+    fn addresses(&self, host: &str) -> Vec<IpAddr> {
+        host.parse().into_iter().collect()
+    }
+
+    fn secret(&self, _reference: &str) -> Result<String, String> {
+        Err("no secret manager was asked".to_owned())
+    }
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+/// `sluice explain`: what would become of a request. False if the files are wrong.
+///
+/// # Errors
+/// Nobody to ask, or a question that cannot be one.
+pub fn run(asked: &Explain) -> anyhow::Result<bool> {
+    let question = question(asked)?;
+    if let Some(address) = asked.control {
+        let path = format!("/v1/explain?{}", query(&question, asked.json));
+        let (status, body): (u16, String) =
+            ask(&question, |method, body| send(address, method, &path, None, &[], body))
+                .with_context(|| format!("no control API answers on {address}"))?;
+        return answered(status, &body, asked.json);
+    }
+    let Some(found) = read(&asked.files) else { return Ok(false) };
+    let told = match by_file(&found, asked, &question)? {
+        Some(told) => told,
+        None => return by_instance(&found, asked, question),
+    };
+    let Some(told) = told else { return Ok(false) };
+    print(&told, asked.json)
+}
+
+/// Explains by the file of resources, where there is one and nobody asks for what runs. The inner `None`:
+/// the file is wrong, which was told.
+fn by_file(found: &Found, asked: &Explain, question: &Question) -> anyhow::Result<Option<Option<Told>>> {
+    let Some(file) = &found.resources else { return Ok(None) };
+    if asked.running {
+        return Ok(None);
+    }
+    if asked.revision.is_some() {
+        bail!("the resources are in {}, which has no revisions", file.display());
+    }
+    let Some((rows, plugins)) = rows_of(file) else { return Ok(Some(None)) };
+    let look = Look::of_rows(rows, plugins, 0, &mut compiler(&found.boot)?, &Unasked);
+    let limits = wiring::request_limits(&found.boot);
+    let told = explain(&look, limits, question.clone()).map_err(anyhow::Error::msg)?;
+    Ok(Some(Some(told)))
+}
+
+/// The resources of a declarative file that can be taken, and its list of plugins; what cannot was told.
+/// `None` if nothing can.
+fn rows_of(file: &Path) -> Option<(Vec<Row>, Option<Vec<String>>)> {
+    let text = files::read(file).map_err(|diagnostics| check::report(diagnostics, false)).ok()?;
+    let format = if file.extension().is_some_and(|extension| extension == "json") {
+        Format::Json
+    } else {
+        Format::Yaml
+    };
+    let name = file.display().to_string();
+    let declarative = Declarative::parse(&name, &text, format, &plugins::names(), &files::env)
+        .map_err(|error| check::report(vec![*error], false))
+        .ok()?;
+    check::report(declarative.diagnostics, false);
+    let rows = declarative.items.into_iter().map(|item| row(item.key, &item.value));
+    Some((rows.collect(), declarative.plugins))
+}
+
+fn row(key: model::Key, value: &Value) -> Row {
+    Row { key, json: value.to_string().into(), created: 1, modified: 1, expires: None }
+}
+
+/// Asks the instance that runs with these files, by its control API or else by its Admin API; where none
+/// runs, the store itself is read.
+fn by_instance(found: &Found, asked: &Explain, question: Question) -> anyhow::Result<bool> {
+    let query = query(&question, asked.json);
+    if found.boot.control.is_some() {
+        match running(found) {
+            Ok((address, _)) => {
+                let path = format!("/v1/explain?{query}");
+                let (status, body) =
+                    ask(&question, |method, body| send(address, method, &path, None, &[], body))?;
+                return answered(status, &body, asked.json);
+            }
+            Err(error) if asked.running || asked.revision.is_some() => return Err(error),
+            Err(_) => {}
+        }
+    } else if found.boot.admin.enabled {
+        let (address, key) = admin_of(found)?;
+        let path = format!("/apisix/admin/explain?{query}");
+        let answer = ask(&question, |method, body| send(address, method, &path, key.as_deref(), &[], body));
+        match answer {
+            Ok((status, body)) => return answered(status, &body, asked.json),
+            Err(error) if asked.running || asked.revision.is_some() => return Err(error),
+            Err(_) => {}
+        }
+    }
+    if matches!(found.boot.provider, Provider::Yaml | Provider::Json) {
+        bail!("no gateway is running with this configuration");
+    }
+    let held = held(found)?;
+    let rows = held.items.into_iter().map(|(key, value)| row(key, &value)).collect();
+    let look = Look::of_rows(rows, held.plugins, 0, &mut compiler(&found.boot)?, &Unasked);
+    let limits = wiring::request_limits(&found.boot);
+    let told = explain(&look, limits, question).map_err(anyhow::Error::msg)?;
+    print(&told, asked.json)
+}
+
+fn ask<T>(question: &Question, send: impl FnOnce(&str, &str) -> anyhow::Result<T>) -> anyhow::Result<T> {
+    match &question.body {
+        Some(body) => send("POST", std::str::from_utf8(body).context("the body is not UTF-8")?),
+        None => send("GET", ""),
+    }
+}
+
+fn answered(status: u16, body: &str, json: bool) -> anyhow::Result<bool> {
+    if status != 200 {
+        let answer: Value = serde_json::from_str(body).unwrap_or_default();
+        bail!("{}", answer.get("error_msg").and_then(Value::as_str).unwrap_or(body.trim_end()));
+    }
+    match json {
+        true => {
+            let value: Value = serde_json::from_str(body).context("the answer is not JSON")?;
+            say::out(serde_json::to_string_pretty(&value)?);
+        }
+        false => say::out(body.trim_end()),
+    }
+    Ok(true)
+}
+
+fn print(told: &Told, json: bool) -> anyhow::Result<bool> {
+    match json {
+        true => say::out(serde_json::to_string_pretty(&told.value)?),
+        false => say::out(told.text.trim_end()),
+    }
+    Ok(true)
+}
+
+fn question(asked: &Explain) -> anyhow::Result<Question> {
+    let headers = asked.headers.iter().map(|line| match line.split_once(':') {
+        Some((name, value)) if !name.trim().is_empty() => {
+            Ok((name.trim().to_owned(), value.trim().to_owned()))
+        }
+        _ => bail!("`{line}` is no header: write it as `Name: value`"),
+    });
+    Ok(Question {
+        method: asked.method.clone(),
+        url: asked.url.clone(),
+        headers: headers.collect::<Result<_, _>>()?,
+        remote_addr: asked.remote_addr,
+        body: asked.body.as_ref().map(|body| body.clone().into_bytes()),
+        revision: asked.revision,
+    })
+}
+
+/// The question as the APIs take it.
+fn query(question: &Question, json: bool) -> String {
+    let mut query = String::new();
+    let mut add = |name: &str, value: &str| {
+        if !query.is_empty() {
+            query.push('&');
+        }
+        query.push_str(name);
+        query.push('=');
+        for byte in value.bytes() {
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                    query.push(byte.into())
+                }
+                // Writing to a text cannot fail.
+                _ => _ = write!(query, "%{byte:02X}"),
+            }
+        }
+    };
+    add("method", &question.method);
+    add("url", &question.url);
+    for (name, value) in &question.headers {
+        add("header", &format!("{name}: {value}"));
+    }
+    if let Some(ip) = question.remote_addr {
+        add("remote_addr", &ip.to_string());
+    }
+    if let Some(revision) = question.revision {
+        add("revision", &revision.to_string());
+    }
+    if !json {
+        add("format", "text");
+    }
+    query
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_goes_into_a_query_whole() {
+        let question = Question {
+            method: "GET".into(),
+            url: "/a?b=c d&e".into(),
+            headers: vec![("X-A".into(), "ä%".into())],
+            remote_addr: Some("::1".parse().unwrap()),
+            body: None,
+            revision: Some(3),
+        };
+        assert_eq!(
+            query(&question, false),
+            "method=GET&url=%2Fa%3Fb%3Dc%20d%26e&header=X-A%3A%20%C3%A4%25&remote_addr=%3A%3A1&revision=3&format=text"
+        );
+    }
+}

@@ -1,0 +1,317 @@
+//! What would become of a request, and why.
+//!
+//! The request is read by `wire`, looked up by the router of a snapshot, and shown to the instances of its
+//! chains: the same code that serves. What each resource has to do with it is told by the desired state
+//! that the snapshot was compiled from. Nothing is sent, counted or remembered: an instance that would do
+//! so ([`sdk::Plugin::is_pure`]) is not asked, and stands there as what is decided with the request.
+
+mod apart;
+mod candidates;
+mod chains;
+mod target;
+mod text;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use model::{Desired, Rejected};
+use sdk::exchange::{Body, Messages};
+use sdk::{Client, Doubtful, Exchange};
+use serde_json::{Value, json};
+use wire::Method;
+use wire::h1::decode::{self, Limits, Progress};
+
+use crate::Snapshot;
+use crate::router::Found;
+use apart::Apart;
+pub use candidates::{Candidate, Fate};
+pub use chains::{Answer, Ran, Stage};
+pub use target::{Server, Target};
+
+/// A request to be explained, as somebody writes it down.
+#[derive(Debug, Clone, Default)]
+pub struct Question {
+    pub method: String,
+    /// `http://host/path?query`, `https://…`, or only what follows the host.
+    pub url: String,
+    pub headers: Vec<(String, String)>,
+    /// The client's address as routes and plugins see it; 127.0.0.1 if none is said.
+    pub remote_addr: Option<IpAddr>,
+    pub body: Option<Vec<u8>>,
+}
+
+/// What is asked about.
+#[derive(Debug, Clone, Copy)]
+pub struct Of<'a> {
+    pub snapshot: &'a Snapshot,
+    /// What the snapshot was compiled from.
+    pub desired: &'a Desired,
+    /// What is not served as it is written.
+    pub rejected: &'a [Rejected],
+    /// Milliseconds since 1970, for what expires.
+    pub now_ms: u64,
+    /// The heads that are taken.
+    pub limits: Limits,
+}
+
+/// What would become of a request.
+#[derive(Debug, Default)]
+pub struct Explanation {
+    pub revision: u64,
+    /// Method, scheme, host and path as the gateway understands them, and the client's address.
+    pub request: Asked,
+    /// Why it is refused before any route is looked for: status and reason.
+    pub refused: Option<(u16, String)>,
+    /// The candidates, in the order they are tried.
+    pub candidates: Vec<Candidate>,
+    pub more_candidates: usize,
+    /// Routes that are not tried, the nearest first.
+    pub others: Vec<Candidate>,
+    pub more_others: usize,
+    pub route: Option<Chosen>,
+    /// The plugins, in the order they are asked.
+    pub stages: Vec<Stage>,
+    /// The answer of a plugin, or of the gateway where nothing serves the request.
+    pub answer: Option<Answer>,
+    /// Who the request is from, as far as that is known.
+    pub consumer: Option<String>,
+    pub upstream: Option<Target>,
+    /// What else is to be known.
+    pub notes: Vec<String>,
+}
+
+/// The request as the gateway understands it.
+#[derive(Debug, Default)]
+pub struct Asked {
+    pub method: String,
+    pub scheme: &'static str,
+    pub host: String,
+    pub path: String,
+    pub remote_addr: String,
+}
+
+/// The route that was chosen.
+#[derive(Debug)]
+pub struct Chosen {
+    pub id: String,
+    pub name: String,
+    pub uri: String,
+    pub host: Option<String>,
+    pub service: Option<String>,
+}
+
+/// The most that is listed of candidates, and of routes that are none.
+pub const MOST_CANDIDATES: usize = 50;
+pub const MOST_OTHERS: usize = 10;
+
+/// Explains a request.
+///
+/// # Errors
+/// A question that cannot be one: its text holds what no request can.
+pub fn explain(of: Of<'_>, question: &Question) -> Result<Explanation, String> {
+    let mut explanation = Explanation { revision: of.snapshot.revision, ..Explanation::default() };
+    let Asking { head, tls } = written(question)?;
+    let mut messages = Messages::default();
+    let decoded = decode::request(&head, &mut Progress::default(), &mut messages.request, &of.limits);
+    let peer = SocketAddr::new(question.remote_addr.unwrap_or(Ipv4Addr::LOCALHOST.into()), 0);
+    let local = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), if tls { 443 } else { 80 });
+    explanation.request = Asked {
+        method: question.method.clone(),
+        scheme: if tls { "https" } else { "http" },
+        host: shown(messages.request.authority()),
+        path: shown(messages.request.path()),
+        remote_addr: peer.ip().to_canonical().to_string(),
+    };
+    match decoded {
+        Ok(Some(_)) => {}
+        Ok(None) => return Err("this is not a whole request".to_owned()),
+        Err(refusal) => {
+            explanation.request.path = printable(&question.url);
+            explanation.refused = Some((refusal.status(), refusal.as_str().to_owned()));
+            return Ok(explanation);
+        }
+    }
+    let upgrades = messages.request.upgrade;
+    wire::h1::hop::strip_request(&mut messages.request, upgrades);
+    if matches!(messages.request.method, Method::Connect | Method::Trace) {
+        explanation.refused = Some((405, "the gateway takes neither CONNECT nor TRACE".to_owned()));
+        return Ok(explanation);
+    }
+    let client = Client::new(peer, local, tls);
+    let world = Apart::new(of.now_ms);
+    let mut x = Exchange::new(&mut messages, &client, &of.snapshot.consumers, &world);
+    if question.body.is_some() {
+        x.body_state = Body::Streaming;
+    }
+    // A panic is a mistake of a plugin or of ours; it costs this answer and nothing else.
+    catch_unwind(AssertUnwindSafe(|| walk(of, question, &mut x, &mut explanation)))
+        .map_err(|_| "a mistake of the gateway: explaining this request panicked".to_owned())?;
+    Ok(explanation)
+}
+
+fn walk<'s>(of: Of<'s>, question: &Question, x: &mut Exchange<'s>, out: &mut Explanation) {
+    let router = &of.snapshot.router;
+    if router.normalize(x).is_err() {
+        out.refused =
+            Some((400, "the path has a dot segment or an empty segment with `;` parameters".to_owned()));
+        return;
+    }
+    let mut found = router.find(x);
+    if matches!(found, Found::NeedsBody) {
+        read_body(x, question);
+        found = router.find(x);
+    }
+    candidates::tell(of, x, out);
+    let plan = match found {
+        Found::Plan(plan) => Some(&**plan),
+        Found::Nothing | Found::NeedsBody => None,
+        Found::Refused(why) => {
+            out.refused = Some((why.status(), why.as_str().to_owned()));
+            return;
+        }
+    };
+    let doubtful = x.request().doubtful;
+    let chains = [plan.and_then(|plan| plan.chain.as_deref()), of.snapshot.global.as_deref()];
+    let refused =
+        chains.into_iter().flatten().find_map(sdk::Chain::refused_in_path).unwrap_or(Doubtful::REFUSED);
+    if !doubtful.is_empty() && doubtful.meets(refused) {
+        out.refused = Some((400, wire::h1::Refusal::BadPath.as_str().to_owned()));
+        return;
+    }
+    if let Some(plan) = plan {
+        out.route = Some(Chosen {
+            id: plan.info.id.clone(),
+            name: plan.info.name.clone(),
+            uri: x.matched.uri.to_owned(),
+            host: Some(x.matched.host.to_owned()).filter(|host| !host.is_empty()),
+            service: Some(plan.info.service_id.clone()).filter(|id| !id.is_empty()),
+        });
+        if let Some(one) =
+            of.rejected.iter().find(|one| one.key.kind == model::Kind::Route && one.key.id == plan.info.id)
+        {
+            out.notes.push(format!(
+                "{} is served in its last good form, not as it is written: {}",
+                one.key, one.invalid.reason
+            ));
+        }
+    }
+    chains::tell(of, plan, question, x, out);
+    match plan {
+        None if out.answer.is_none() => {
+            let body = "{\"error_msg\":\"404 Route Not Found\"}".to_owned();
+            out.answer = Some(Answer { status: 404, body, by: None });
+        }
+        Some(plan) if out.answer.is_none() => target::tell(of, plan, x, out),
+        _ => {}
+    }
+}
+
+/// Puts the body into the exchange, as the proxy does when somebody asks for it.
+fn read_body(x: &mut Exchange<'_>, question: &Question) {
+    if x.body_state == Body::None {
+        return;
+    }
+    x.messages.body = question.body.clone().unwrap_or_default().into();
+    x.body_state = Body::Whole;
+}
+
+/// A question as bytes.
+struct Asking {
+    head: Vec<u8>,
+    tls: bool,
+}
+
+/// The head of the request, as a client would send it.
+fn written(question: &Question) -> Result<Asking, String> {
+    let (tls, rest) = match (question.url.strip_prefix("http://"), question.url.strip_prefix("https://")) {
+        (Some(rest), _) => (false, Some(rest)),
+        (_, Some(rest)) => (true, Some(rest)),
+        _ => (false, None),
+    };
+    let (host, target) = match rest {
+        Some(rest) => {
+            let at = rest.find(['/', '?']).unwrap_or(rest.len());
+            (Some(&rest[..at]), &rest[at..])
+        }
+        None => (None, question.url.as_str()),
+    };
+    // What a browser does not send.
+    let target = target.split('#').next().unwrap_or_default();
+    let target = match target.starts_with('/') || target == "*" {
+        true => target.to_owned(),
+        false if target.is_empty() || target.starts_with('?') => format!("/{target}"),
+        false => return Err(format!("`{}` is neither a URL nor a path", question.url)),
+    };
+    let mut head = format!("{} {target} HTTP/1.1\r\n", question.method);
+    let has = |name: &str| question.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));
+    if !has("host") {
+        head.push_str(&format!("Host: {}\r\n", host.unwrap_or("localhost")));
+    }
+    for (name, value) in &question.headers {
+        if name.contains(['\r', '\n', ':']) || value.contains(['\r', '\n']) {
+            return Err(format!(
+                "`{}` cannot be a header: it holds a line break or a colon",
+                printable(name)
+            ));
+        }
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    if let Some(body) = &question.body
+        && !has("content-length")
+        && !has("transfer-encoding")
+    {
+        head.push_str(&format!("Content-Length: {}\r\n", body.len()));
+    }
+    if question.method.contains([' ', '\r', '\n']) || target.contains([' ', '\r', '\n']) {
+        return Err("neither a method nor a URL holds spaces or line breaks".to_owned());
+    }
+    head.push_str("\r\n");
+    Ok(Asking { head: head.into_bytes(), tls })
+}
+
+/// Bytes for people: at most so many characters, none of which steers a terminal.
+pub(crate) fn shown(bytes: &[u8]) -> String {
+    printable(&String::from_utf8_lossy(bytes))
+}
+
+fn printable(text: &str) -> String {
+    const MOST: usize = 500;
+    let visible = |c: char| if c.is_control() { '\u{FFFD}' } else { c };
+    let mut out: String = text.chars().take(MOST).map(visible).collect();
+    if text.chars().nth(MOST).is_some() {
+        out.push('…');
+    }
+    out
+}
+
+impl Explanation {
+    pub fn to_json(&self) -> Value {
+        json!({
+            "revision": self.revision,
+            "request": {
+                "method": self.request.method,
+                "scheme": self.request.scheme,
+                "host": self.request.host,
+                "path": self.request.path,
+                "remote_addr": self.request.remote_addr,
+            },
+            "refused": self.refused.as_ref().map(|(status, why)| json!({"status": status, "reason": why})),
+            "candidates": self.candidates.iter().map(Candidate::to_json).collect::<Vec<_>>(),
+            "more_candidates": self.more_candidates,
+            "others": self.others.iter().map(Candidate::to_json).collect::<Vec<_>>(),
+            "more_others": self.more_others,
+            "route": self.route.as_ref().map(|route| json!({
+                "id": route.id,
+                "name": route.name,
+                "uri": route.uri,
+                "host": route.host,
+                "service_id": route.service,
+            })),
+            "plugins": self.stages.iter().map(Stage::to_json).collect::<Vec<_>>(),
+            "answer": self.answer.as_ref().map(Answer::to_json),
+            "consumer": self.consumer,
+            "upstream": self.upstream.as_ref().map(Target::to_json),
+            "notes": self.notes,
+        })
+    }
+}

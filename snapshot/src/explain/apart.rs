@@ -1,0 +1,64 @@
+//! A world in which nothing happens: no request goes out, no time passes, nothing is remembered.
+
+use std::time::Duration;
+
+use sdk::budget::Budget;
+use sdk::chain::LocalFuture;
+use sdk::meters::Shard;
+use sdk::state::WorkerStates;
+use sdk::world::{Fetch, FetchError, Fetched};
+use sdk::{Client, Exchange, World};
+
+/// Bytes of bodies that may be held while a request is explained.
+const HELD: usize = 16 << 20;
+
+pub(super) struct Apart {
+    now_ms: u64,
+    states: WorkerStates,
+    shard: Shard,
+    budget: Budget,
+}
+
+impl Apart {
+    pub(super) fn new(now_ms: u64) -> Apart {
+        Apart { now_ms, states: WorkerStates::default(), shard: Shard::default(), budget: Budget::new(HELD) }
+    }
+}
+
+impl World for Apart {
+    fn worker(&self) -> usize {
+        0
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    fn sleep(&self, _: Duration) -> LocalFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+
+    fn fetch(&self, _: Fetch) -> LocalFuture<'static, Result<Fetched, FetchError>> {
+        Box::pin(async { Err(FetchError::Refused) })
+    }
+
+    fn dispatch(&self, _: &Client, _: Fetch) -> LocalFuture<'static, Result<Fetched, FetchError>> {
+        Box::pin(async { Err(FetchError::Refused) })
+    }
+
+    fn send(&self, _: Fetch) {}
+
+    fn states(&self) -> &WorkerStates {
+        &self.states
+    }
+
+    fn meters(&self) -> &Shard {
+        &self.shard
+    }
+
+    fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    fn complain(&self, _: &Exchange<'_>, _: &'static str, _: &'static str) {}
+}

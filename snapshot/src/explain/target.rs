@@ -1,0 +1,202 @@
+//! Where a request would go: the upstream, its servers and the one that is chosen.
+
+use model::{Kind, Resource};
+use sdk::Exchange;
+use serde_json::{Value, json};
+
+use super::chains::{Answer, Ran};
+use super::{Explanation, Of, shown};
+use crate::plan::{Failure, Plan};
+use crate::upstream::{PassHost, Policy, Upstream};
+
+/// Servers that are listed.
+const MOST_SERVERS: usize = 50;
+
+/// An upstream, as a request would meet it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Target {
+    /// The resource it is written in, as `upstreams/1`.
+    pub from: String,
+    pub scheme: &'static str,
+    pub balancer: &'static str,
+    /// What consistent hashing hashes.
+    pub key: Option<String>,
+    pub servers: Vec<Server>,
+    pub more_servers: usize,
+    /// The server that gets the request, if that follows from the request and the state of the servers.
+    pub chosen: Option<String>,
+    pub why: String,
+    /// Method, path and Host as they are sent.
+    pub method: String,
+    pub uri: String,
+    pub host: String,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Server {
+    pub address: String,
+    /// As it is written, where that is a name.
+    pub name: Option<String>,
+    pub weight: u32,
+    pub priority: i64,
+    /// Why it gets nothing.
+    pub against: Option<&'static str>,
+}
+
+impl Target {
+    pub(super) fn to_json(&self) -> Value {
+        let servers = self.servers.iter().map(|server| {
+            json!({
+                "address": server.address,
+                "name": server.name,
+                "weight": server.weight,
+                "priority": server.priority,
+                "against": server.against,
+            })
+        });
+        json!({
+            "from": self.from,
+            "scheme": self.scheme,
+            "balancer": self.balancer,
+            "key": self.key,
+            "servers": servers.collect::<Vec<_>>(),
+            "more_servers": self.more_servers,
+            "chosen": self.chosen,
+            "why": self.why,
+            "method": self.method,
+            "uri": self.uri,
+            "host": self.host,
+        })
+    }
+}
+
+pub(super) fn tell(of: Of<'_>, plan: &Plan, x: &mut Exchange<'_>, out: &mut Explanation) {
+    let by_plugin = x.forward.upstream;
+    let found = match by_plugin {
+        Some(chosen) => of.snapshot.chosen(chosen),
+        None => of.snapshot.upstream(plan),
+    };
+    let upstream = match found {
+        Ok(upstream) => upstream,
+        Err(failure) => {
+            let (status, why) = words(failure);
+            out.answer = Some(Answer { status, body: why.to_owned(), by: None });
+            return;
+        }
+    };
+    if out.stages.iter().any(|stage| stage.ran == Ran::Undecided && stage.name == "traffic-split") {
+        out.notes
+            .push("traffic-split draws an upstream with each request; this is the route's own".to_owned());
+    }
+    let mut state = upstream.state();
+    let stays = upstream.sticky.as_ref().and_then(|sticky| sticky.find(x));
+    let (picked, _) = upstream.pick_first(&mut state, x, of.now_ms, stays);
+    let usable = |index: usize| against(upstream, index).is_none() && upstream.endpoints[index].weight > 0;
+    let left = (0..upstream.endpoints.len()).filter(|index| usable(*index)).count();
+    let address = |index: usize| upstream.endpoints[index].addr.to_string();
+    let (chosen, why) = match picked {
+        None if upstream.endpoints.is_empty() => {
+            (None, "it has no server with a known address: the answer is 503".to_owned())
+        }
+        None => (None, "none of its servers may be used: the answer is 502".to_owned()),
+        Some(index) if upstream.endpoints.len() == 1 => {
+            (Some(address(index)), "it is the only server".to_owned())
+        }
+        Some(index) if stays == Some(index) => {
+            (Some(address(index)), "the client's cookie names it".to_owned())
+        }
+        Some(index) => match &upstream.policy {
+            Policy::Chash(_) => (Some(address(index)), "the hash of the key leads to it".to_owned()),
+            _ if left == 1 && usable(index) => {
+                (Some(address(index)), "it is the only server that may be used".to_owned())
+            }
+            Policy::RoundRobin => (None, format!("{left} servers take turns by weight, on each worker")),
+            Policy::LeastConn => (None, "the server with the fewest requests under way".to_owned()),
+            Policy::P2c => (None, "the less busy of two servers drawn at random".to_owned()),
+            Policy::Ewma => (None, "the server that has answered fastest lately".to_owned()),
+        },
+    };
+    let servers = upstream.endpoints.iter().enumerate().take(MOST_SERVERS).map(|(index, endpoint)| Server {
+        address: endpoint.addr.to_string(),
+        name: endpoint.name().map(str::to_owned),
+        weight: endpoint.weight,
+        priority: endpoint.priority,
+        against: against(upstream, index),
+    });
+    let mut uri = Vec::new();
+    x.upstream_uri(&mut uri);
+    let head = x.request();
+    let method = match x.forward.method {
+        Some(method) if !method.as_str().is_empty() => method.as_str().to_owned(),
+        _ => shown(head.method_bytes()),
+    };
+    let host = match (x.forward.host, &upstream.pass_host, picked) {
+        (Some(span), ..) => shown(head.fields.bytes(span)),
+        (None, PassHost::Rewrite(host), _) => host.clone(),
+        (None, PassHost::Node, Some(index)) => upstream.endpoints[index].authority.clone(),
+        (None, ..) => shown(head.authority()),
+    };
+    out.upstream = Some(Target {
+        from: match by_plugin {
+            Some(_) => "chosen by a plugin".to_owned(),
+            None => origin(of, plan),
+        },
+        scheme: upstream.scheme.as_str(),
+        balancer: match &upstream.policy {
+            Policy::RoundRobin => "roundrobin",
+            Policy::Chash(_) => "chash",
+            Policy::LeastConn => "least_conn",
+            Policy::P2c => "p2c",
+            Policy::Ewma => "ewma",
+        },
+        key: match &upstream.policy {
+            Policy::Chash(on) => Some(shown(&on.key(x))),
+            _ => None,
+        },
+        servers: servers.collect(),
+        more_servers: upstream.endpoints.len().saturating_sub(MOST_SERVERS),
+        chosen,
+        why,
+        method,
+        uri: shown(&uri),
+        host,
+    });
+}
+
+fn against(upstream: &Upstream, index: usize) -> Option<&'static str> {
+    upstream.health.as_ref()?.against(index)
+}
+
+/// The resource that an upstream is written in: an id goes before an upstream inside, a route before its
+/// service.
+fn origin(of: Of<'_>, plan: &Plan) -> String {
+    let id = &plan.info.id;
+    let Some(Resource::Route(route)) = of.desired.get(Kind::Route, id).map(|entry| &entry.resource) else {
+        return "a route that is gone".to_owned();
+    };
+    if let Some(id) = &route.upstream_id {
+        return format!("upstreams/{id}");
+    }
+    if route.upstream.is_some() {
+        return format!("routes/{id}");
+    }
+    let service = route.service_id.as_deref().unwrap_or_default();
+    match of.desired.get(Kind::Service, service).map(|entry| &entry.resource) {
+        Some(Resource::Service(found)) => match &found.upstream_id {
+            Some(id) => format!("upstreams/{id}, of services/{service}"),
+            None => format!("services/{service}"),
+        },
+        _ => "a resource in its last good form".to_owned(),
+    }
+}
+
+fn words(failure: Failure) -> (u16, &'static str) {
+    match failure {
+        Failure::NoService => (404, "its service_id refers to a service that does not exist"),
+        Failure::NoPluginConfig => {
+            (503, "its plugin_config_id refers to a plugin config that does not exist")
+        }
+        Failure::NoUpstreamObject => (502, "its upstream_id refers to an upstream that does not exist"),
+        Failure::NoUpstream => (503, "neither the route nor its service has an upstream"),
+    }
+}

@@ -1,0 +1,192 @@
+//! Explanations: the chosen route is the router's, whatever the routes and the request.
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
+
+mod support;
+
+use proptest::prelude::*;
+use sdk::testing::{Probe, messages};
+use serde_json::{Value, json};
+use snapshot::explain::{Explanation, Fate, Of, Question, Ran, explain};
+use snapshot::{Compiled, Touched};
+use support::{Table, compiler, desired};
+use wire::h1::decode::Limits;
+
+fn compiled(text: &str) -> (Compiled, model::Desired) {
+    let desired = desired(text);
+    (compiler().compile(&desired, &Touched::all(), &Table::default(), 7), desired)
+}
+
+fn ask(text: &str, method: &str, url: &str, headers: &[(&str, &str)]) -> Explanation {
+    let (compiled, desired) = compiled(text);
+    let question = Question {
+        method: method.to_owned(),
+        url: url.to_owned(),
+        headers: headers.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
+        ..Question::default()
+    };
+    let of = Of {
+        snapshot: &compiled.snapshot,
+        desired: &desired,
+        rejected: &compiled.rejected,
+        now_ms: 0,
+        limits: Limits::default(),
+    };
+    explain(of, &question).expect("a question that can be one")
+}
+
+const NODE: &str = "{type: roundrobin, nodes: {\"127.0.0.1:80\": 1}}";
+
+#[test]
+fn each_candidate_says_what_it_fails() {
+    let text = format!(
+        "routes:\n  \
+           - {{id: late, uri: /a/*, priority: 9, upstream: {NODE}}}\n  \
+           - {{id: post, uri: /a/b, methods: [POST, PUT], upstream: {NODE}}}\n  \
+           - {{id: net, uri: /a/b, remote_addr: 10.0.0.0/8, upstream: {NODE}}}\n  \
+           - {{id: vars, uri: /a/b, vars: [[arg_x, ==, '1'], [http_y, ==, '2']], upstream: {NODE}}}\n  \
+           - {{id: here, uri: /a/b, upstream: {NODE}}}\n  \
+           - {{id: host, uri: /a/b, host: other.org, upstream: {NODE}}}\n  \
+           - {{id: 'off', uri: /a/b, status: 0, upstream: {NODE}}}\n  \
+           - {{id: path, uri: /a/c, upstream: {NODE}}}\n"
+    );
+    let told = ask(&text, "GET", "http://a.org/a/b?x=1", &[("Y", "3")]);
+    let shown: Vec<(&str, Fate)> = told.candidates.iter().map(|one| (one.route.as_str(), one.fate)).collect();
+    let expected = [
+        ("here", Fate::Chosen),
+        ("net", Fate::Failed("remote_addr")),
+        ("post", Fate::Failed("methods")),
+        ("vars", Fate::Failed("vars")),
+        ("late", Fate::Later),
+    ];
+    assert_eq!(shown, expected);
+    assert_eq!(told.candidates[2].why, "it takes POST, PUT");
+    assert_eq!(told.candidates[3].why, "[\"http_y\",\"==\",\"2\"] does not hold: http_y is `3`");
+    assert!(told.candidates[4].why.contains("whatever the priority (of priority 9)"), "{told}");
+    let others: Vec<(&str, Fate)> = told.others.iter().map(|one| (one.route.as_str(), one.fate)).collect();
+    let expected =
+        [("host", Fate::Failed("host")), ("off", Fate::Failed("disabled")), ("path", Fate::Failed("uri"))];
+    assert_eq!(others, expected);
+    let target = told.upstream.expect("an upstream");
+    assert_eq!((target.from.as_str(), target.chosen.as_deref()), ("routes/here", Some("127.0.0.1:80")));
+}
+
+#[test]
+fn plugins_come_from_the_first_resource_that_has_them() {
+    let text = format!(
+        "routes: [{{id: 1, uri: /, plugins: {{log: {{}}}}, service_id: s, plugin_config_id: p}}]\n\
+         services: [{{id: s, plugins: {{log: {{}}, limit: {{}}, cors: {{}}}}, upstream: {NODE}}}]\n\
+         plugin_configs: [{{id: p, plugins: {{limit: {{}}}}}}]\n\
+         global_rules: [{{id: g, plugins: {{mirror: {{host: 10.0.0.1}}}}}}]\n"
+    );
+    let told = ask(&text, "GET", "/", &[]);
+    let mut from: Vec<(&str, &str)> =
+        told.stages.iter().map(|stage| (stage.name, stage.from.as_str())).collect();
+    from.sort();
+    let expected = [
+        ("cors", "services/s"),
+        ("limit", "plugin_configs/p"),
+        ("log", "routes/1"),
+        ("mirror", "global_rules/g"),
+    ];
+    assert_eq!(from, expected);
+    assert!(told.stages.iter().all(|stage| stage.ran == Ran::Undecided), "none of them may be asked");
+    assert_eq!(told.upstream.map(|target| target.from), Some("services/s".to_owned()));
+}
+
+#[test]
+fn what_is_refused_before_a_route_is_looked_for() {
+    let text = format!("routes: [{{id: 1, uri: '/*', upstream: {NODE}}}]\n");
+    for (method, url, status) in
+        [("GET", "/%zz", 400), ("GET", "/../..", 400), ("CONNECT", "/", 400), ("TRACE", "/", 405)]
+    {
+        let told = ask(&text, method, url, &[]);
+        assert_eq!(told.refused.as_ref().map(|(status, _)| *status), Some(status), "{method} {url}: {told}");
+        assert!(told.route.is_none() && told.upstream.is_none());
+    }
+    let none = ask("routes: []\n", "GET", "/x", &[]);
+    assert_eq!(none.answer.map(|answer| answer.status), Some(404));
+}
+
+#[test]
+fn a_question_that_is_none_is_an_error() {
+    let (compiled, desired) = compiled("routes: []\n");
+    let of = Of {
+        snapshot: &compiled.snapshot,
+        desired: &desired,
+        rejected: &[],
+        now_ms: 0,
+        limits: Limits::default(),
+    };
+    for (method, url, header) in [
+        ("GET", "/a b", ("A", "b")),
+        ("GET /x HTTP/1.1\r\nA:", "/", ("A", "b")),
+        ("GET", "/a\r\nX: y", ("A", "b")),
+        ("GET", "a", ("A", "b")),
+        ("GET", "/", ("A\r\nB", "b")),
+        ("GET", "/", ("A", "b\r\nB: c")),
+        ("GET", "/", ("A: b", "c")),
+    ] {
+        let headers = vec![(header.0.to_owned(), header.1.to_owned())];
+        let (method, url) = (method.to_owned(), url.to_owned());
+        assert!(explain(of, &Question { method, url, headers, ..Question::default() }).is_err());
+    }
+}
+
+fn some_route() -> impl Strategy<Value = Value> {
+    (
+        prop::sample::subsequence(vec!["/a", "/a/*", "/a/b", "/*", "/a/b*", "/a*"], 1..3),
+        prop::sample::subsequence(vec!["a.b", "*.b", "c.a.b"], 0..3),
+        prop::sample::subsequence(vec!["GET", "POST"], 0..2),
+        -1..2i64,
+        prop::bool::weighted(0.2),
+        prop::bool::weighted(0.2),
+    )
+        .prop_map(|(uris, hosts, methods, priority, vars, off)| {
+            let mut route =
+                json!({"uris": uris, "priority": priority, "upstream": {"nodes": {"127.0.0.1:80": 1}}});
+            if !hosts.is_empty() {
+                route["hosts"] = json!(hosts);
+            }
+            if !methods.is_empty() {
+                route["methods"] = json!(methods);
+            }
+            if vars {
+                route["vars"] = json!([["arg_v", "==", "1"]]);
+            }
+            if off {
+                route["status"] = json!(0);
+            }
+            route
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// What an explanation says is chosen, and the candidate it marks, is what the router finds.
+    #[test]
+    fn the_chosen_route_is_the_routers(
+        routes in prop::collection::vec(some_route(), 0..8),
+        method in prop::sample::select(vec!["GET", "POST", "PUT"]),
+        host in prop::sample::select(vec!["a.b", "c.a.b", "x"]),
+        target in prop::sample::select(vec!["/a", "/a/b", "/a/b?v=1", "/a/c?v=1", "/x", "/"]),
+    ) {
+        let mut all = model::Desired::default();
+        for (id, route) in routes.iter().enumerate() {
+            all.put(support::entry(model::Kind::Route, &id.to_string(), route.clone()));
+        }
+        let compiled = compiler().compile(&all, &Touched::all(), &Table::default(), 1);
+        let of = Of { snapshot: &compiled.snapshot, desired: &all, rejected: &compiled.rejected, now_ms: 0, limits: Limits::default() };
+        let question = Question { method: method.into(), url: format!("http://{host}{target}"), ..Question::default() };
+        let told = explain(of, &question).expect("a request");
+        let mut probe = Probe::default();
+        probe.messages = messages(method, target, &[("Host", host)]);
+        let found = compiled.snapshot.router.find(&mut probe.exchange()).plan().map(|plan| plan.info.id.clone());
+        prop_assert_eq!(told.route.as_ref().map(|route| &route.id), found.as_ref());
+        let marked = told.candidates.iter().find(|one| one.fate == Fate::Chosen).map(|one| &one.route);
+        prop_assert_eq!(marked, found.as_ref());
+        // Every route stands somewhere, or is counted.
+        let named: std::collections::BTreeSet<&str> = told.candidates.iter().chain(&told.others).map(|one| one.route.as_str()).collect();
+        prop_assert_eq!(named.len() + told.more_others, routes.len());
+    }
+}
