@@ -43,12 +43,15 @@ pub(super) struct Candidates {
     more: Option<Box<Vec<Candidate>>>,
 }
 
+/// The host pattern that matched and its index among the rule's.
+type Under<'s> = (&'s str, u32);
+
 /// The candidate that won, and what it matched.
 #[derive(Debug)]
 pub(super) struct Hit<'s> {
     pub(super) candidate: &'s Candidate,
-    /// The host pattern and its index, if the rule has hosts.
-    pub(super) host: Option<(&'s str, u32)>,
+    /// If the rule has hosts.
+    pub(super) host: Option<Under<'s>>,
     pub(super) params: Params<'s>,
     /// Whether it matches, or may match if the condition cannot be evaluated.
     pub(super) verdict: Verdict,
@@ -106,7 +109,7 @@ impl Candidate {
     /// that matched, if the rule has hosts, and the verdict of the variables unless it is no; or else
     /// the first condition that fails.
     #[inline]
-    fn admits(&self, asked: Asked<'_, '_>) -> Result<(Option<(&str, u32)>, Verdict), Miss> {
+    fn admits(&self, asked: Asked<'_, '_>) -> Result<(Option<Under<'_>>, Verdict), Miss> {
         let under = self.host.as_ref().map(|host| (&**host, self.host_index));
         if self.is_free() {
             return Ok((under, Verdict::Holds));
