@@ -179,8 +179,7 @@ proptest! {
         let of = Of { snapshot: &compiled.snapshot, desired: &all, rejected: &compiled.rejected, now_ms: 0, limits: Limits::default() };
         let question = Question { method: method.into(), url: format!("http://{host}{target}"), ..Question::default() };
         let told = explain(of, &question).expect("a request");
-        let mut probe = Probe::default();
-        probe.messages = messages(method, target, &[("Host", host)]);
+        let mut probe = Probe { messages: messages(method, target, &[("Host", host)]), ..Probe::default() };
         let found = compiled.snapshot.router.find(&mut probe.exchange()).plan().map(|plan| plan.info.id.clone());
         prop_assert_eq!(told.route.as_ref().map(|route| &route.id), found.as_ref());
         let marked = told.candidates.iter().find(|one| one.fate == Fate::Chosen).map(|one| &one.route);
