@@ -145,7 +145,7 @@ struct Admin {
 impl Admin {
     fn connect(place: &Place) -> Result<Self> {
         let address = ([127, 0, 0, 1], place.admin_port).into();
-        let target = Target { address, paths: 1, key: None, body: 0 };
+        let target = Target::plain(address, 0);
         Ok(Self { client: Client::connect(&target)? })
     }
 
@@ -211,8 +211,15 @@ mod tests {
 
     fn churn(admin_port: u16, data_port: u16) -> Result<Sample> {
         let address = ([127, 0, 0, 1], data_port).into();
-        let target = Target { address, paths: 1, key: None, body: 0 };
-        let place = Place { folder: PathBuf::new(), port: 0, admin_port, metrics_port: 0, upstream_port: 1 };
+        let target = Target::plain(address, 0);
+        let place = Place {
+            folder: PathBuf::new(),
+            port: 0,
+            admin_port,
+            metrics_port: 0,
+            spare_port: 0,
+            upstream_port: 1,
+        };
         let churn = Churn::start(&target, &place, Duration::from_secs(5))?;
         std::thread::sleep(Duration::from_millis(120));
         churn.finish()

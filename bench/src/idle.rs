@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::counters::Memory;
 use crate::load::Target;
-use crate::probe::Client;
+use crate::probe::Session;
 use crate::process::Process;
 
 /// How many connections are held.
@@ -38,11 +38,10 @@ pub fn measure(process: &mut Process, target: &Target) -> Result<(Memory, Sample
     std::thread::sleep(SETTLE);
     let pids = process.pids();
     let rest = Memory::read(&pids);
-    let request = target.request(0);
     let mut clients = Vec::with_capacity(CONNECTIONS);
     for index in 0..CONNECTIONS {
-        let mut client = Client::connect(target).with_context(|| format!("connection {index}"))?;
-        let response = client.ask(&request).with_context(|| format!("connection {index}"))?;
+        let mut client = Session::connect(target).with_context(|| format!("connection {index}"))?;
+        let response = client.ask(target, 0).with_context(|| format!("connection {index}"))?;
         anyhow::ensure!(response.status == 200 && response.body == target.body, "answered {response:?}");
         clients.push(client);
     }
@@ -58,6 +57,6 @@ pub fn measure(process: &mut Process, target: &Target) -> Result<(Memory, Sample
     };
     // The connections must live until memory was read, and be seen to.
     let mut last = clients.pop().context("no connection")?;
-    last.ask(&request).context("the last connection did not stay open")?;
+    last.ask(target, 0).context("the last connection did not stay open")?;
     Ok((rest, sample))
 }

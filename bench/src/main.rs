@@ -2,6 +2,7 @@
 //! measured and how to read it.
 #![forbid(unsafe_code)]
 
+mod certificate;
 mod churn;
 mod compare;
 mod counters;

@@ -5,31 +5,82 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use rustls::{ClientConnection, StreamOwned};
 
-use crate::load::Target;
+use crate::certificate;
 use crate::load::response::{Response, ResponseReader};
+use crate::load::{self, Call, Front, Target, echo, http2, http3};
 use crate::process::Process;
 
-/// One keep-alive connection to a gateway.
+/// A connection to a gateway that is kept open, whatever is spoken on it.
+pub enum Session {
+    Http1(Client),
+    Http2(http2::Client),
+    Http3(http3::Client),
+    WebSocket(echo::Client),
+}
+
+impl Session {
+    pub fn connect(target: &Target) -> Result<Self> {
+        Ok(match (target.call, target.front) {
+            (Call::WebSocket, _) => Self::WebSocket(load::wait(echo::Client::connect(target))?),
+            (_, Front::Http | Front::Https) => Self::Http1(Client::connect(target)?),
+            (_, Front::H2c | Front::H2) => Self::Http2(load::wait(http2::Client::connect(target))?),
+            (_, Front::Http3) => Self::Http3(load::wait(http3::Client::connect(target))?),
+        })
+    }
+
+    /// Asks for path number `index`; an echoed message counts as 200 with the right length.
+    pub fn ask(&mut self, target: &Target, index: usize) -> Result<Response> {
+        match self {
+            Self::Http1(client) => client.ask(&target.request(index)),
+            Self::Http2(client) => load::wait(client.ask(index)),
+            Self::Http3(client) => load::wait(client.ask(index)),
+            Self::WebSocket(client) => {
+                load::wait(client.ask())?;
+                Ok(Response { status: 200, body: target.body })
+            }
+        }
+    }
+}
+
+/// One keep-alive connection to a gateway, HTTP/1.1.
 pub struct Client {
-    stream: TcpStream,
+    stream: Stream,
     reader: ResponseReader,
+}
+
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
 }
 
 impl Client {
     pub fn connect(target: &Target) -> Result<Self> {
-        let stream = TcpStream::connect_timeout(&target.address, Duration::from_secs(2))?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        let socket = TcpStream::connect_timeout(&target.address, Duration::from_secs(2))?;
+        socket.set_nodelay(true)?;
+        socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+        let stream = if target.front == Front::Https {
+            let connection = ClientConnection::new(certificate::probe(false)?, certificate::server_name()?)?;
+            Stream::Tls(Box::new(StreamOwned::new(connection, socket)))
+        } else {
+            Stream::Plain(socket)
+        };
         Ok(Self { stream, reader: ResponseReader::default() })
     }
 
     /// Sends one request and reads its answer.
     pub fn ask(&mut self, request: &[u8]) -> Result<Response> {
-        self.stream.write_all(request)?;
+        match &mut self.stream {
+            Stream::Plain(stream) => stream.write_all(request)?,
+            Stream::Tls(stream) => stream.write_all(request)?,
+        }
         let mut bytes = [0; 16 * 1024];
         loop {
-            let count = self.stream.read(&mut bytes)?;
+            let count = match &mut self.stream {
+                Stream::Plain(stream) => stream.read(&mut bytes)?,
+                Stream::Tls(stream) => stream.read(&mut bytes)?,
+            };
             if count == 0 {
                 bail!("the connection was closed before the answer's end");
             }
@@ -42,11 +93,11 @@ impl Client {
 
 /// Sends `count` requests over one connection; all must be answered 200 with the right length.
 pub fn verify(target: &Target, count: usize) -> Result<()> {
-    let mut client = Client::connect(target)?;
+    let mut session = Session::connect(target)?;
     for index in 0..count {
         // Spread over the whole routing table.
         let path = index * (target.paths / count.min(target.paths)).max(1);
-        let response = client.ask(&target.request(path)).with_context(|| target.path(path))?;
+        let response = session.ask(target, path).with_context(|| target.path(path))?;
         if response.status != 200 || response.body != target.body {
             bail!(
                 "{} was answered {} with {} bytes, expected 200 with {}",

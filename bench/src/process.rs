@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -71,12 +72,7 @@ impl Process {
 
     /// The program's own number and those of all processes it started.
     pub fn pids(&self) -> Vec<u32> {
-        let leader = self.child.id();
-        let Ok(entries) = fs::read_dir("/proc") else { return vec![leader] };
-        entries
-            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
-            .filter(|pid| group_of(*pid) == Some(leader))
-            .collect()
+        members(self.child.id())
     }
 
     /// Fails with the end of its log when the program has ended.
@@ -108,16 +104,37 @@ impl Process {
 impl Drop for Process {
     /// At once and all of them: nothing here has anything to save, and some would drain for minutes.
     fn drop(&mut self) {
+        let leader = self.child.id();
         let _ = kill_process_group(self.group, Signal::KILL);
         let _ = self.child.wait();
+        // A worker that closes thousands of connections listens until it has done so, on a port that
+        // the next gateway may want.
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while !members(leader).is_empty() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 
-/// The process group of `pid`, the fifth field of its `stat`.
+/// The processes of a group that have not ended.
+fn members(leader: u32) -> Vec<u32> {
+    let Ok(entries) = fs::read_dir("/proc") else { return vec![leader] };
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|pid| group_of(*pid) == Some(leader))
+        .collect()
+}
+
+/// The process group of `pid`, the fifth field of its `stat`; none when it has ended and only waits
+/// for its parent to notice.
 fn group_of(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name stands in parentheses and may hold spaces: count from the last one.
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(2)?.parse().ok()
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    if fields.next()? == "Z" {
+        return None;
+    }
+    fields.nth(1)?.parse().ok()
 }
 
 #[cfg(test)]

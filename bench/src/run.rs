@@ -131,6 +131,7 @@ pub fn scenario(
     let upstream = Upstream::start(&folder.join("upstream"), plan.port_base + 900, &layout.load)?;
     let mut stage = Stage {
         scenario,
+        driver: scenario.driver,
         plan,
         available,
         layout: &layout,
@@ -150,6 +151,12 @@ pub fn scenario(
         })
         .collect();
     stage.kept.resize_with(results.len(), || None);
+    if let Driver::Quarter { connections } = scenario.driver {
+        let first = &results.first().context("no gateway")?.arm;
+        let rate = stage.highest_rate(connections, first)? / 4.0;
+        // As precise as a reader wants it.
+        stage.driver = Driver::Paced { connections, rate: ((rate / 100.0) as u64 * 100).max(100) };
+    }
 
     for round in 0..plan.rounds {
         if round > 0 && plan.is_over() {
@@ -183,12 +190,14 @@ pub fn scenario(
             }
         }
     }
-    Ok(Outcome { scenario: scenario.clone(), layout, arms: results, absent: Vec::new() })
+    let scenario = Scenario { driver: stage.driver, ..scenario.clone() };
+    Ok(Outcome { scenario, layout, arms: results, absent: Vec::new() })
 }
 
 /// What the arms of a scenario share.
 struct Stage<'s> {
     scenario: &'s Scenario,
+    driver: Driver,
     plan: &'s Plan,
     available: &'s Cores,
     layout: &'s Layout,
@@ -283,6 +292,22 @@ impl Stage<'_> {
         Ok(process)
     }
 
+    /// How many requests a second `arm` could answer if its core did nothing else, closed loop.
+    fn highest_rate(&self, connections: usize, arm: &Arm) -> Result<f64> {
+        self.bar.set_message(format!("{} · highest rate", self.scenario.id));
+        let target = self.target(0, arm);
+        let process = self.start(0, arm, &target)?;
+        probe::verify(&target, 200)?;
+        let pids = process.pids();
+        let before = CpuTime::read(&pids);
+        let driver = Driver::Wrk { threads: 1, connections };
+        let duration = self.plan.duration;
+        let load = load::run(&driver, &target, duration, 1.0, &self.layout.load, self.folder)?;
+        let used = CpuTime::read(&pids).since(&before);
+        let requests = checked(load)?.requests as f64;
+        Ok(requests * 1e6 / (used.user_us + used.system_us).max(1.0))
+    }
+
     fn count_syscalls(&mut self, index: usize, arm: &Arm) -> Result<f64> {
         let target = self.target(index, arm);
         let process = match self.kept[index].take() {
@@ -300,7 +325,7 @@ impl Stage<'_> {
     }
 
     fn load(&self, target: &Target, duration: Duration, share: f64) -> Result<Load> {
-        load::run(&self.scenario.driver, target, duration, share, &self.layout.load, self.folder)
+        load::run(&self.driver, target, duration, share, &self.layout.load, self.folder)
     }
 
     fn target(&self, index: usize, arm: &Arm) -> Target {
@@ -318,6 +343,7 @@ impl Stage<'_> {
             port,
             admin_port: port + 1,
             metrics_port: port + 2,
+            spare_port: port + 3,
             upstream_port: self.upstream.address(arm.setup.answer).port(),
         }
     }

@@ -148,7 +148,7 @@ pub fn prepare() -> Result<()> {
 
 /// Prints the scenarios.
 pub fn list() {
-    for scenario in scenario::ALL {
+    for scenario in scenario::all() {
         let quick = if scenario.quick.is_some() { "quick" } else { "" };
         println!("{:<22} {quick:<6} {:<26} {}", scenario.id, scenario.also.join(" "), scenario.title);
     }
@@ -164,7 +164,7 @@ fn default_name(order: &Order) -> &'static str {
 
 fn choose(order: &Order) -> Result<Vec<(&'static Scenario, Vec<Gateway>)>> {
     let scenarios: Vec<&'static Scenario> = if order.scenarios.is_empty() {
-        scenario::ALL.iter().filter(|scenario| !order.quick || scenario.quick.is_some()).collect()
+        scenario::all().filter(|scenario| !order.quick || scenario.quick.is_some()).collect()
     } else {
         let find = |name: &String| {
             scenario::find(name).with_context(|| format!("no scenario {name:?}; --list shows them"))

@@ -7,8 +7,11 @@ use anyhow::{Context, Result, bail};
 use minijinja::{Value, context};
 
 use super::{ADMIN_KEY, Gateway, KEY, Place, Setup};
+use crate::certificate;
+use crate::load::{Call, Front};
 use crate::process::Launch;
 use crate::template;
+use crate::upstream::Answer;
 
 /// A limit no run comes near, for those that take it on the command line.
 const FAR_LIMIT: &str = "2000000000";
@@ -23,10 +26,13 @@ pub fn launch(gateway: Gateway, program: &Path, setup: &Setup, place: &Place) ->
         fs::remove_dir_all(folder).with_context(|| format!("cannot empty {}", folder.display()))?;
     }
     fs::create_dir_all(folder)?;
-    let values = values(setup, place);
+    let values = values(setup, place)?;
     let write = |name: &str, template: &str| template::write(&folder.join(name), template, values.clone());
     let path = |name: &str| folder.join(name).display().to_string();
     let launch = Launch::new(program, folder);
+    if setup.front.tls() {
+        certificate::shared()?.write(folder)?;
+    }
     Ok(match gateway {
         Gateway::Sluice => {
             write("config.yaml", include_str!("../../sluice/config.yaml"))?;
@@ -136,12 +142,14 @@ pub fn launch(gateway: Gateway, program: &Path, setup: &Setup, place: &Place) ->
     })
 }
 
-fn values(setup: &Setup, place: &Place) -> Value {
-    context! {
+fn values(setup: &Setup, place: &Place) -> Result<Value> {
+    let identity = certificate::shared()?;
+    Ok(context! {
         folder => place.folder.display().to_string(),
         port => place.port,
         admin_port => place.admin_port,
         metrics_port => place.metrics_port,
+        spare_port => place.spare_port,
         upstream_port => place.upstream_port,
         workers => setup.workers,
         paths => setup.paths(),
@@ -152,7 +160,18 @@ fn values(setup: &Setup, place: &Place) -> Value {
         admin => setup.admin,
         access_log => setup.access_log,
         admin_key => ADMIN_KEY,
-    }
+        tls => setup.front.tls(),
+        http2 => setup.front.http2(),
+        http3 => setup.front == Front::Http3,
+        grpc => setup.call == Call::Grpc,
+        websocket => setup.call == Call::WebSocket,
+        relay => setup.relay,
+        bulk => setup.answer == Answer::Large1M,
+        name => certificate::NAME,
+        // Texts of JSON are texts of YAML.
+        certificate => serde_json::to_string(&identity.certificate)?,
+        private_key => serde_json::to_string(&identity.key)?,
+    })
 }
 
 /// A Java machine sees the cores it is pinned to and chooses its collector and threads by them.
@@ -167,11 +186,24 @@ mod tests {
     #[test]
     fn every_template_takes_every_setup() {
         let folder = std::env::temp_dir().join(format!("bench-launch-{}", std::process::id()));
-        let place =
-            Place { folder: folder.clone(), port: 1, admin_port: 2, metrics_port: 3, upstream_port: 4 };
+        let place = Place {
+            folder: folder.clone(),
+            port: 1,
+            admin_port: 2,
+            metrics_port: 3,
+            spare_port: 4,
+            upstream_port: 5,
+        };
         let everything =
             Setup { routes: 3, key: true, limit: true, metrics: true, workers: 2, ..Setup::PLAIN };
-        for setup in [Setup::PLAIN, everything, Setup { admin: true, ..Setup::PLAIN }] {
+        for setup in [
+            Setup::PLAIN,
+            everything,
+            Setup { admin: true, ..Setup::PLAIN },
+            Setup { front: Front::H2, call: Call::Grpc, answer: Answer::Grpc, ..Setup::PLAIN },
+            Setup { front: Front::Http3, answer: Answer::Large1M, ..Setup::PLAIN },
+            Setup { call: Call::WebSocket, relay: true, ..Setup::PLAIN },
+        ] {
             for gateway in Gateway::ALL {
                 // These copy an installed program or start none.
                 if !matches!(gateway, Gateway::Apisix | Gateway::Direct) {

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use serde::{Serialize, Serializer};
 
-use crate::load::Target;
+use crate::load::{Call, Front, Target};
 use crate::upstream::Answer;
 
 pub use launch::launch;
@@ -86,6 +86,20 @@ impl Gateway {
         match self {
             Self::Sluice => None,
             _ if setup.admin => Some("the scenario changes routes through Sluice's Admin API"),
+            Self::Haproxy | Self::Nginx if setup.front == Front::Http3 => Some("Debian's build has no QUIC"),
+            Self::Envoy if setup.front == Front::Http3 => Some("its configuration here has no QUIC"),
+            Self::Caddy | Self::Nginx if setup.relay => Some("the stock build has no TCP relay"),
+            Self::Pingora
+            | Self::SpringCloud
+            | Self::Zuul1
+            | Self::Apisix
+            | Self::Kong
+            | Self::Linkerd
+            | Self::Direct
+                if setup.front != Front::Http || setup.call != Call::Get || setup.relay =>
+            {
+                Some("its configuration here is for HTTP/1.1 in clear text")
+            }
             Self::Caddy if setup.limit => Some("the stock build has no rate limit"),
             Self::SpringCloud if setup.limit => Some("its rate limiter needs Redis"),
             Self::Zuul1 if setup.limit => Some("it has no rate limit of its own"),
@@ -113,6 +127,13 @@ impl Serialize for Gateway {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Setup {
     pub answer: Answer,
+    /// What clients speak to the gateway; it speaks HTTP/1.1 to the upstream, or gRPC.
+    pub front: Front,
+    pub call: Call,
+    /// Pass bytes on without looking into them.
+    pub relay: bool,
+    /// Clients offer the post-quantum key exchange instead of X25519.
+    pub hybrid: bool,
     /// Exact routes: `/hello` when 1, else `/hello/0` and so on.
     pub routes: usize,
     /// Authenticate by API key.
@@ -134,6 +155,10 @@ impl Setup {
     /// One route, one worker, nothing else.
     pub const PLAIN: Self = Self {
         answer: Answer::Chunked4000,
+        front: Front::Http,
+        call: Call::Get,
+        relay: false,
+        hybrid: false,
         routes: 1,
         key: false,
         limit: false,
@@ -151,7 +176,15 @@ impl Setup {
 
     /// What to ask a gateway with this setup that listens on `address`.
     pub fn target(&self, address: SocketAddr) -> Target {
-        Target { address, paths: self.routes, key: self.key.then_some(KEY), body: self.answer.body() }
+        Target {
+            address,
+            front: self.front,
+            call: self.call,
+            paths: self.routes,
+            key: self.key.then_some(KEY),
+            body: self.answer.body(),
+            hybrid: self.hybrid,
+        }
     }
 }
 
@@ -162,6 +195,8 @@ pub struct Place {
     pub port: u16,
     pub admin_port: u16,
     pub metrics_port: u16,
+    /// For gateways that want a port in clear text as well.
+    pub spare_port: u16,
     pub upstream_port: u16,
 }
 

@@ -50,6 +50,7 @@ impl Tools {
             (ECHO_MODULE, "libnginx-mod-http-echo"),
             ("/usr/bin/wrk", "wrk"),
             ("/usr/bin/ab", "apache2-utils"),
+            ("/usr/bin/h2load", "nghttp2-client"),
             ("/usr/bin/taskset", "util-linux"),
         ];
         for (file, package) in needed {

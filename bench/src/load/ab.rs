@@ -18,10 +18,7 @@ pub fn run(connections: usize, requests: u64, target: &Target, cores: &Cores, fo
     if let Some(key) = target.key {
         command.args(["-H", &format!("apikey: {key}")]);
     }
-    let output = command
-        .arg(format!("http://{}{}", target.address, target.path(0)))
-        .output()
-        .context("cannot start ab (Debian: apache2-utils)")?;
+    let output = command.arg(target.url()).output().context("cannot start ab (Debian: apache2-utils)")?;
     let text = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
         bail!("ab failed: {text}{}", String::from_utf8_lossy(&output.stderr));
@@ -73,7 +70,7 @@ mod tests {
 
     #[test]
     fn reads_a_report() {
-        let target = Target { address: ([127, 0, 0, 1], 1).into(), paths: 1, key: None, body: 4000 };
+        let target = Target::plain(([127, 0, 0, 1], 1).into(), 4000);
         let load = read(REPORT, "Percentage served,Time in ms\n50,19.5\n99,40.25\n", &target).unwrap();
         assert_eq!((load.requests, load.errors, load.p99_us), (50_000, 0, Some(40_250.0)));
         assert_eq!(load.per_second().round(), 9958.0);
@@ -81,7 +78,7 @@ mod tests {
 
     #[test]
     fn answers_of_another_length_are_errors() {
-        let target = Target { address: ([127, 0, 0, 1], 1).into(), paths: 1, key: None, body: 12 };
+        let target = Target::plain(([127, 0, 0, 1], 1).into(), 12);
         assert_eq!(read(REPORT, "", &target).unwrap().errors, 50_000);
     }
 }

@@ -1,19 +1,30 @@
-//! Load drivers: wrk and ab as the published comparisons used them, and our own constant-rate
-//! driver for latencies. Each says what it sent, what came back and how long that took.
+//! Load drivers: wrk and ab as the published comparisons used them, h2load for HTTP/2, and our own
+//! for a constant rate, TLS handshakes, HTTP/3 and WebSocket. Each says what it sent, what came back
+//! and how long that took.
 
 mod ab;
+pub mod echo;
+mod h2load;
+mod handshake;
+pub mod http2;
+pub mod http3;
 pub mod open_loop;
 pub mod response;
+mod runtime;
+mod target;
 mod wrk;
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
+use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use crate::machine::Cores;
+
+pub use runtime::wait;
+pub use target::{Call, Front, GRPC_PATH, Target, grpc_message};
 
 /// How load is made.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -26,6 +37,17 @@ pub enum Driver {
     /// Open loop: requests are due at a constant rate (per second) whatever the answers do, and a
     /// latency counts from the moment its request was due.
     Paced { connections: usize, rate: u64 },
+    /// The same at a quarter of what Sluice's core could do, which is measured when the scenario
+    /// begins, closed loop.
+    Quarter { connections: usize },
+    /// Closed loop of HTTP/2 requests, `streams` of them under way on each connection.
+    H2load { connections: usize, streams: usize },
+    /// The same over HTTP/3 by our own driver.
+    Http3 { connections: usize, streams: usize },
+    /// TLS 1.3 handshakes one after the other in each thread, on a new connection each.
+    Handshakes { threads: usize, resumed: bool },
+    /// WebSocket messages that are echoed, one under way on each connection.
+    Echo { connections: usize },
 }
 
 impl Driver {
@@ -37,31 +59,32 @@ impl Driver {
             Self::Paced { connections, rate } => {
                 format!("open loop, {rate} requests/s over {connections} connections")
             }
+            Self::Quarter { connections } => {
+                format!("open loop, a quarter of the highest rate over {connections} connections")
+            }
+            Self::H2load { connections, streams } => format!("h2load -t1 -c{connections} -m{streams}"),
+            Self::Http3 { connections, streams } => {
+                format!("own HTTP/3 client, {connections} connections with {streams} requests each")
+            }
+            Self::Handshakes { threads, resumed } => {
+                format!("{} TLS 1.3 handshakes, {threads} at once", if *resumed { "resumed" } else { "full" })
+            }
+            Self::Echo { connections } => {
+                format!(
+                    "WebSocket, a message of {} bytes to and fro on {connections} connections",
+                    echo::MESSAGE
+                )
+            }
         }
     }
-}
 
-/// What is asked for and what must come back.
-#[derive(Clone, Debug)]
-pub struct Target {
-    pub address: SocketAddr,
-    /// How many different paths are asked in turn: `/hello` when 1, else `/hello/0`, `/hello/1`, ...
-    pub paths: usize,
-    /// Sent as `apikey` when there is one.
-    pub key: Option<&'static str>,
-    /// Bytes of a right answer's body.
-    pub body: u64,
-}
-
-impl Target {
-    pub fn path(&self, index: usize) -> String {
-        if self.paths == 1 { "/hello".to_owned() } else { format!("/hello/{}", index % self.paths) }
-    }
-
-    /// A whole GET request for path number `index`.
-    pub fn request(&self, index: usize) -> Vec<u8> {
-        let key = self.key.map(|key| format!("apikey: {key}\r\n")).unwrap_or_default();
-        format!("GET {} HTTP/1.1\r\nHost: {}\r\n{key}\r\n", self.path(index), self.address).into_bytes()
+    /// What is counted.
+    pub fn unit(&self) -> &'static str {
+        match self {
+            Self::Handshakes { .. } => "handshake",
+            Self::Echo { .. } => "message",
+            _ => "request",
+        }
     }
 }
 
@@ -88,6 +111,51 @@ impl Load {
     }
 }
 
+/// What our own drivers count.
+struct Tally {
+    latencies: Histogram<u64>,
+    errors: u64,
+    remark: Option<String>,
+}
+
+impl Tally {
+    fn new() -> Result<Self> {
+        Ok(Self { latencies: Histogram::new_with_bounds(1, 60_000_000, 3)?, errors: 0, remark: None })
+    }
+
+    fn count(&mut self, latency: Duration) {
+        self.latencies.saturating_record(latency.as_micros() as u64);
+    }
+
+    fn fail(&mut self, problem: &anyhow::Error) {
+        self.errors += 1;
+        self.remark = Some(format!("{problem:#}"));
+    }
+
+    fn add(&mut self, other: Self) -> Result<()> {
+        self.latencies.add(other.latencies)?;
+        self.errors += other.errors;
+        self.remark = self.remark.take().or(other.remark);
+        Ok(())
+    }
+
+    fn load(self, elapsed: Duration) -> Load {
+        let quantile = |q: f64| Some(self.latencies.value_at_quantile(q) as f64);
+        Load {
+            requests: self.latencies.len(),
+            seconds: elapsed.as_secs_f64(),
+            errors: self.errors,
+            remark: self.remark,
+            mean_us: Some(self.latencies.mean()),
+            p50_us: quantile(0.5),
+            p90_us: quantile(0.9),
+            p99_us: quantile(0.99),
+            p999_us: quantile(0.999),
+            max_us: Some(self.latencies.max() as f64),
+        }
+    }
+}
+
 /// Runs `driver` against `target` for `duration` (ab: for its number of requests, scaled by
 /// `share` for shorter passes) on `cores`. `folder` takes the files a driver writes.
 ///
@@ -111,5 +179,21 @@ pub fn run(
             ab::run(*connections, requests, target, cores, folder)
         }
         Driver::Paced { connections, rate } => open_loop::run(*connections, *rate, target, duration, cores),
+        Driver::Quarter { .. } => bail!("the rate of this scenario has not been found out"),
+        Driver::H2load { connections, streams } => {
+            h2load::run(*connections, *streams, target, duration, cores, folder)
+        }
+        Driver::Http3 { connections, streams } => {
+            let (target, streams) = (target.clone(), *streams);
+            let connections = *connections;
+            runtime::alone(cores, move || http3::load(connections, streams, target, duration))
+        }
+        Driver::Handshakes { threads, resumed } => {
+            handshake::run(*threads, *resumed, target, duration, cores)
+        }
+        Driver::Echo { connections } => {
+            let (target, connections) = (target.clone(), *connections);
+            runtime::alone(cores, move || echo::load(connections, target, duration))
+        }
     }
 }

@@ -268,7 +268,7 @@ mod tests {
     }
 
     fn drive(address: std::net::SocketAddr, body: u64) -> Load {
-        let target = Target { address, paths: 1, key: None, body };
+        let target = Target::plain(address, body);
         Driver::new(1, 200, target, Duration::from_millis(500)).unwrap().run().unwrap()
     }
 

@@ -46,7 +46,7 @@ pub fn run(
         .args(["-t", &threads.to_string(), "-c", &connections.to_string(), "-d", &format!("{seconds}s")])
         .arg("-s")
         .arg(&script)
-        .arg(format!("http://{}/hello", target.address))
+        .arg(target.url())
         .args(["--", &target.paths.to_string(), target.key.unwrap_or("")])
         .output()
         .context("cannot start wrk (Debian: wrk)")?;
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn short_answers_are_wrong_answers() {
-        let target = Target { address: ([127, 0, 0, 1], 1).into(), paths: 1, key: None, body: 4000 };
+        let target = Target::plain(([127, 0, 0, 1], 1).into(), 4000);
         let mut summary: Summary = serde_json::from_str(
             r#"{"requests":10,"seconds":1.0,"bytes":41600,"status":0,"socket":0,
                 "mean":1,"p50":1,"p90":1,"p99":1,"p999":1,"max":1}"#,

@@ -41,14 +41,14 @@ pub fn of(outcome: &Outcome) -> String {
             panel(outcome, "Resident memory at rest, MiB", 1, |s| {
                 Some(s.idle.as_ref()?.rest_rss_kib as f64 / 1024.0)
             }),
-            panel(outcome, "Memory per idle keep-alive connection, KiB", 2, |s| {
+            panel(outcome, "Memory per idle connection, KiB", 2, |s| {
                 Some(s.idle.as_ref()?.kib_per_connection)
             }),
         ],
         Kind::Load | Kind::Churn => vec![
             cpu_panel(outcome),
-            panel(outcome, "Requests per second", 0, |s| (s.load.seconds > 0.0).then(|| s.load.per_second())),
-            panel(outcome, "Latency: 99 % of requests were faster, ms", 2, |s| Some(s.load.p99_us? / 1e3)),
+            panel(outcome, "Each second", 0, |s| (s.load.seconds > 0.0).then(|| s.load.per_second())),
+            panel(outcome, "Latency: 99 % were faster, ms", 2, |s| Some(s.load.p99_us? / 1e3)),
         ],
     };
     draw(
@@ -66,7 +66,7 @@ fn cpu_panel(outcome: &Outcome) -> Panel {
         Some((vec![user.median * scale, system.median * scale], total))
     };
     Panel {
-        title: "CPU time per request, µs (dark: user, light: system)",
+        title: "CPU time per request, handshake or message, µs (dark: user, light: system)",
         digits: 1,
         rows: rows(outcome, row),
     }

@@ -139,8 +139,11 @@ fn scenario(outcome: &Outcome) -> String {
 }
 
 fn load_table(outcome: &Outcome) -> String {
-    let mut table = "| gateway | CPU us/request | user + system | sluice / it | syscalls/request | requests/s | p50 ms | p90 ms | p99 ms | p99.9 ms | RSS MiB |\n\
-        |---|---|---|---|---|---|---|---|---|---|---|\n".to_owned();
+    let unit = outcome.scenario.driver.unit();
+    let mut table = format!(
+        "| gateway | CPU us/{unit} | user + system | sluice / it | syscalls/{unit} | {unit}s/s | p50 ms | p90 ms | p99 ms | p99.9 ms | RSS MiB |\n\
+        |---|---|---|---|---|---|---|---|---|---|---|\n"
+    );
     let ours = outcome.arm("sluice").map(|result| result.each(Sample::cpu_us));
     for result in &outcome.arms {
         if result.failure.is_some() {

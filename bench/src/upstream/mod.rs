@@ -1,4 +1,9 @@
-//! The server behind every gateway: Debian's nginx with its echo module.
+//! The servers behind every gateway: Debian's nginx with its echo module, and some of our own.
+
+pub mod echo;
+pub mod grpc;
+mod origin;
+mod slow;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -8,13 +13,15 @@ use anyhow::{Context, Result, bail};
 use minijinja::context;
 use serde::Serialize;
 
-use crate::load::Target;
+use crate::load::{Target, grpc_message};
 use crate::machine::Cores;
 use crate::probe;
 use crate::process::{Launch, Process};
 use crate::template;
 
-const CONFIG: &str = include_str!("../load/upstream.conf");
+use origin::Origin;
+
+const CONFIG: &str = include_str!("../../load/upstream.conf");
 
 /// Where Debian's package `libnginx-mod-http-echo` puts the module.
 pub const ECHO_MODULE: &str = "/usr/lib/nginx/modules/ngx_http_echo_module.so";
@@ -29,6 +36,14 @@ pub enum Answer {
     Length4000,
     /// 12 bytes with Content-Length.
     Short12,
+    /// A file of 1 MiB.
+    Large1M,
+    /// 4,000 bytes with Content-Length, the second half after a pause (`slow.rs`).
+    Slow4000,
+    /// A gRPC message, with trailers.
+    Grpc,
+    /// What was sent, by WebSocket.
+    Echo,
 }
 
 impl Answer {
@@ -36,6 +51,10 @@ impl Answer {
         match self {
             Self::Chunked4000 | Self::Length4000 => 4_000,
             Self::Short12 => 12,
+            Self::Large1M => 1 << 20,
+            Self::Slow4000 => 4_000,
+            Self::Grpc => grpc_message().len() as u64,
+            Self::Echo => 0,
         }
     }
 
@@ -44,6 +63,10 @@ impl Answer {
             Self::Chunked4000 => 0,
             Self::Length4000 => 1,
             Self::Short12 => 2,
+            Self::Large1M => 3,
+            Self::Slow4000 => 4,
+            Self::Grpc => 5,
+            Self::Echo => 6,
         }
     }
 }
@@ -51,13 +74,14 @@ impl Answer {
 pub struct Upstream {
     process: Process,
     first_port: u16,
+    _own: [Origin; 3],
 }
 
 impl Upstream {
-    /// Starts it on `cores`, one worker per core, listening on `first_port` and the next two.
+    /// Starts them on `cores`, nginx with one worker per core, on `first_port` and the next six.
     ///
     /// # Errors
-    /// When nginx does not start or does not answer as it should.
+    /// When one does not start or does not answer as it should.
     pub fn start(folder: &Path, first_port: u16, cores: &Cores) -> Result<Self> {
         if !Path::new(ECHO_MODULE).exists() {
             bail!("{ECHO_MODULE} is missing: apt-get install libnginx-mod-http-echo");
@@ -70,18 +94,30 @@ impl Upstream {
             chunked_port => first_port,
             length_port => first_port + 1,
             short_port => first_port + 2,
+            large_port => first_port + 3,
             text => "1234567890".repeat(400),
         };
         template::write(&folder.join("nginx.conf"), CONFIG, values)?;
+        std::fs::write(folder.join("large"), "x".repeat(Answer::Large1M.body() as usize))?;
         let launch = Launch::new("/usr/sbin/nginx", folder)
             .arg("-e")
             .arg(folder.join("error.log").display().to_string())
             .arg("-c")
             .arg(folder.join("nginx.conf").display().to_string());
-        let mut upstream = Self { process: Process::start("the upstream", &launch, cores)?, first_port };
-        for answer in [Answer::Chunked4000, Answer::Length4000, Answer::Short12] {
-            let target =
-                Target { address: upstream.address(answer), paths: 1, key: None, body: answer.body() };
+        let own = |answer: Answer| ([127, 0, 0, 1], first_port + answer.offset()).into();
+        let mut upstream = Self {
+            process: Process::start("the upstream", &launch, cores)?,
+            first_port,
+            _own: [
+                slow::start(own(Answer::Slow4000), cores)?,
+                grpc::start(own(Answer::Grpc), cores)?,
+                echo::start(own(Answer::Echo), cores)?,
+            ],
+        };
+        for answer in
+            [Answer::Chunked4000, Answer::Length4000, Answer::Short12, Answer::Large1M, Answer::Slow4000]
+        {
+            let target = Target::plain(upstream.address(answer), answer.body());
             probe::wait_ready(&mut upstream.process, &target, Duration::from_secs(10))
                 .context("the upstream")?;
         }

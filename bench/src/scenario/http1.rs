@@ -1,58 +1,13 @@
-//! What is measured. The names B1 to B10 are the published comparisons' scenarios, see
-//! `published.rs`; the others are ours.
+//! HTTP/1.1 in clear text: what a request costs, alone and with plugins, routes and changes.
 
-use serde::Serialize;
-
+use super::{BASE, Kind, Reference, Scenario};
 use crate::gateways::{Gateway, Setup};
 use crate::load::Driver;
 use crate::upstream::Answer;
 
-/// One comparison: the same load on several gateways that do the same.
-#[derive(Clone, Debug, Serialize)]
-pub struct Scenario {
-    pub id: &'static str,
-    /// Other names it answers to, among them those of the published scenarios it repeats.
-    pub also: &'static [&'static str],
-    pub title: &'static str,
-    pub kind: Kind,
-    pub driver: Driver,
-    /// What Sluice and every peer are asked to do.
-    pub setup: Setup,
-    /// Further measurements of Sluice in the same run, to compare with.
-    #[serde(skip)]
-    pub references: &'static [Reference],
-    #[serde(skip)]
-    pub peers: &'static [Gateway],
-    /// The peers of a `--quick` run; without any it is no part of one.
-    #[serde(skip)]
-    pub quick: Option<&'static [Gateway]>,
-    /// Cores below which it says nothing.
-    pub cores: usize,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// Load and its cost.
-    Load,
-    /// The same while routes are changed through the Admin API.
-    Churn,
-    /// Memory without load: at rest, and per idle keep-alive connection.
-    Idle,
-}
-
-/// Another setup of Sluice within a scenario.
-#[derive(Clone, Copy, Debug)]
-pub struct Reference {
-    pub label: &'static str,
-    pub setup: Setup,
-    /// Whether routes change during it.
-    pub churn: bool,
-}
-
 use Gateway::{Apisix, Caddy, Direct, Envoy, Haproxy, Kong, Linkerd, Nginx, Pingora, SpringCloud, Zuul1};
 
-const NATIVE: &[Gateway] = &[Nginx, Haproxy, Envoy, Pingora, Caddy, Apisix, Kong];
+pub(super) const NATIVE: &[Gateway] = &[Nginx, Haproxy, Envoy, Pingora, Caddy, Apisix, Kong];
 const EVERYONE: &[Gateway] =
     &[Nginx, Haproxy, Envoy, Pingora, Caddy, SpringCloud, Zuul1, Apisix, Kong, Linkerd, Direct];
 
@@ -61,26 +16,10 @@ const QUICK: &[Gateway] = &[Nginx, Haproxy, Envoy, Pingora];
 
 const PLAIN: Setup = Setup::PLAIN;
 const OWN_PLAIN: &[Reference] = &[Reference { label: "sluice, plain", setup: PLAIN, churn: false }];
-const ONE_CORE: Driver = Driver::Wrk { threads: 1, connections: 50 };
 /// The official script's, which the ARM64 article used.
 const SCRIPT: Driver = Driver::Wrk { threads: 2, connections: 16 };
 
-/// What every scenario has unless it says otherwise.
-const BASE: Scenario = Scenario {
-    id: "",
-    also: &[],
-    title: "",
-    kind: Kind::Load,
-    driver: ONE_CORE,
-    setup: PLAIN,
-    references: &[],
-    peers: NATIVE,
-    quick: None,
-    cores: 1,
-};
-
-/// All scenarios, in the order they are run.
-pub const ALL: &[Scenario] = &[
+pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         id: "plain-chunked-4000",
         also: &["plain-chunked", "plain", "B1", "B3"],
@@ -272,32 +211,3 @@ pub const ALL: &[Scenario] = &[
         ..BASE
     },
 ];
-
-/// The scenario of that name, in any case.
-pub fn find(name: &str) -> Option<&'static Scenario> {
-    ALL.iter().find(|scenario| {
-        scenario.id.eq_ignore_ascii_case(name)
-            || scenario.also.iter().any(|also| also.eq_ignore_ascii_case(name))
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_published_scenario_is_covered() {
-        for number in 1..=10 {
-            assert!(find(&format!("b{number}")).is_some(), "B{number}");
-        }
-    }
-
-    #[test]
-    fn names_are_unique() {
-        let mut names: Vec<&str> = ALL.iter().flat_map(|s| s.also.iter().chain([&s.id])).copied().collect();
-        let all = names.len();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), all);
-    }
-}

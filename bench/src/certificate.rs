@@ -1,0 +1,116 @@
+//! The certificate that every gateway shows, and the TLS client of the drivers and probes: one
+//! ECDSA P-256 key for `localhost`, made anew for each run, and TLS 1.3 by rustls.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use anyhow::{Context, Result};
+use rustls::client::Resumption;
+use rustls::crypto::aws_lc_rs::{self, kx_group};
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+
+/// The server name everyone asks for.
+pub const NAME: &str = "localhost";
+
+/// A certificate with its key.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    pub certificate: String,
+    pub key: String,
+    der: CertificateDer<'static>,
+}
+
+impl Identity {
+    /// A self-signed one for `name`.
+    ///
+    /// # Errors
+    /// When no key can be made.
+    pub fn new(name: &str) -> Result<Self> {
+        let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?;
+        let certificate = rcgen::CertificateParams::new(vec![name.to_owned()])?.self_signed(&key)?;
+        Ok(Self { certificate: certificate.pem(), key: key.serialize_pem(), der: certificate.der().clone() })
+    }
+
+    /// Writes `tls.crt`, `tls.key`, and both in `tls.pem`, as HAProxy wants them.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn write(&self, folder: &Path) -> Result<()> {
+        let write = |name: &str, text: &str| {
+            std::fs::write(folder.join(name), text).with_context(|| format!("cannot write {name}"))
+        };
+        write("tls.crt", &self.certificate)?;
+        write("tls.key", &self.key)?;
+        write("tls.pem", &format!("{}{}", self.certificate, self.key))
+    }
+}
+
+/// The one all gateways of this run show.
+///
+/// # Errors
+/// When no key can be made.
+pub fn shared() -> Result<&'static Identity> {
+    static SHARED: OnceLock<Identity> = OnceLock::new();
+    match SHARED.get() {
+        Some(identity) => Ok(identity),
+        None => {
+            let identity = Identity::new(NAME)?;
+            Ok(SHARED.get_or_init(|| identity))
+        }
+    }
+}
+
+/// The name to ask for, as rustls takes it.
+///
+/// # Errors
+/// Never, since the name is one.
+pub fn server_name() -> Result<ServerName<'static>> {
+    Ok(ServerName::try_from(NAME)?)
+}
+
+/// How a client makes TLS connections.
+#[derive(Clone, Copy, Debug)]
+pub struct Client {
+    pub alpn: Option<&'static [u8]>,
+    /// Offer the post-quantum hybrid X25519MLKEM768 and nothing else; otherwise X25519 alone, which
+    /// every gateway speaks.
+    pub hybrid: bool,
+    pub resume: bool,
+}
+
+impl Client {
+    /// TLS 1.3 that accepts the shared certificate and no other.
+    ///
+    /// # Errors
+    /// When rustls refuses the settings.
+    pub fn config(self) -> Result<ClientConfig> {
+        let mut provider = aws_lc_rs::default_provider();
+        provider.kx_groups = vec![if self.hybrid { kx_group::X25519MLKEM768 } else { kx_group::X25519 }];
+        let mut roots = RootCertStore::empty();
+        roots.add(shared()?.der.clone())?;
+        let mut config = ClientConfig::builder_with_provider(Arc::new(provider))
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = self.alpn.iter().map(|protocol| protocol.to_vec()).collect();
+        config.resumption =
+            if self.resume { Resumption::in_memory_sessions(4) } else { Resumption::disabled() };
+        Ok(config)
+    }
+}
+
+/// For probes and idle connections: HTTP/1.1 or HTTP/2 over X25519, never resumed.
+///
+/// # Errors
+/// When rustls refuses the settings.
+pub fn probe(http2: bool) -> Result<Arc<ClientConfig>> {
+    static CONFIGS: [OnceLock<Arc<ClientConfig>>; 2] = [const { OnceLock::new() }; 2];
+    let cell = &CONFIGS[usize::from(http2)];
+    if let Some(config) = cell.get() {
+        return Ok(config.clone());
+    }
+    let alpn: &[u8] = if http2 { b"h2" } else { b"http/1.1" };
+    let config = Arc::new(Client { alpn: Some(alpn), hybrid: false, resume: false }.config()?);
+    Ok(cell.get_or_init(|| config).clone())
+}

@@ -1,0 +1,55 @@
+//! Where asynchronous clients run: those of a load on a thread of their own, pinned to its cores;
+//! those of probes and idle connections in the background.
+
+use std::future::Future;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::machine::{Cores, pin_this_thread};
+
+/// How long a probe's connection or answer may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Runs what `make` gives on a pinned thread of its own.
+///
+/// # Errors
+/// When the thread cannot be pinned, and those of the future.
+pub fn alone<T, F>(cores: &Cores, make: impl FnOnce() -> F + Send + 'static) -> Result<T>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T>>,
+{
+    let cores = cores.clone();
+    let thread = std::thread::spawn(move || {
+        pin_this_thread(&cores).context("cannot pin the load driver")?;
+        Builder::new_current_thread().enable_all().build()?.block_on(make())
+    });
+    match thread.join() {
+        Ok(outcome) => outcome,
+        Err(_) => bail!("the load driver panicked"),
+    }
+}
+
+/// Waits for something short in the background runtime, which goes on driving what was begun in it.
+///
+/// # Errors
+/// When it takes more than five seconds, and those of the future.
+pub fn wait<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+    static BACKGROUND: OnceLock<Runtime> = OnceLock::new();
+    let runtime = match BACKGROUND.get() {
+        Some(runtime) => runtime,
+        None => {
+            let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+            BACKGROUND.get_or_init(|| runtime)
+        }
+    };
+    runtime.block_on(async {
+        match tokio::time::timeout(PATIENCE, future).await {
+            Ok(outcome) => outcome,
+            Err(_) => bail!("no answer within {PATIENCE:?}"),
+        }
+    })
+}

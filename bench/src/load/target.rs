@@ -1,0 +1,120 @@
+//! What a driver asks for: where, in which protocol, and what must come back.
+
+use std::net::SocketAddr;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::certificate;
+
+/// What clients speak to a gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Front {
+    /// HTTP/1.1.
+    Http,
+    /// HTTP/1.1 over TLS.
+    Https,
+    /// HTTP/2 in clear text, with prior knowledge.
+    H2c,
+    /// HTTP/2 over TLS.
+    H2,
+    Http3,
+}
+
+impl Front {
+    pub fn tls(self) -> bool {
+        matches!(self, Self::Https | Self::H2 | Self::Http3)
+    }
+
+    pub fn http2(self) -> bool {
+        matches!(self, Self::H2c | Self::H2)
+    }
+}
+
+/// What a client asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Call {
+    Get,
+    /// A unary gRPC call, to an upstream that speaks it.
+    Grpc,
+    /// A WebSocket whose messages come back.
+    WebSocket,
+}
+
+/// What is asked for and what must come back.
+#[derive(Clone, Debug)]
+pub struct Target {
+    pub address: SocketAddr,
+    pub front: Front,
+    pub call: Call,
+    /// How many different paths are asked in turn: `/hello` when 1, else `/hello/0`, `/hello/1`, ...
+    pub paths: usize,
+    /// Sent as `apikey` when there is one.
+    pub key: Option<&'static str>,
+    /// Bytes of a right answer's body.
+    pub body: u64,
+    /// Offer the post-quantum key exchange instead of X25519.
+    pub hybrid: bool,
+}
+
+impl Target {
+    /// One path by HTTP/1.1 in clear text.
+    pub fn plain(address: SocketAddr, body: u64) -> Self {
+        Self { address, front: Front::Http, call: Call::Get, paths: 1, key: None, body, hybrid: false }
+    }
+
+    pub fn path(&self, index: usize) -> String {
+        match self.call {
+            Call::Grpc => GRPC_PATH.to_owned(),
+            _ if self.paths == 1 => "/hello".to_owned(),
+            _ => format!("/hello/{}", index % self.paths),
+        }
+    }
+
+    /// A whole GET request for path number `index`.
+    pub fn request(&self, index: usize) -> Vec<u8> {
+        let key = self.key.map(|key| format!("apikey: {key}\r\n")).unwrap_or_default();
+        format!("GET {} HTTP/1.1\r\nHost: {}\r\n{key}\r\n", self.path(index), self.host()).into_bytes()
+    }
+
+    /// The same for tools; over TLS with the name that the certificate has.
+    pub fn url(&self) -> String {
+        let scheme = if self.front.tls() { "https" } else { "http" };
+        format!("{scheme}://{}{}", self.host(), self.path(0))
+    }
+
+    fn host(&self) -> String {
+        if self.front.tls() {
+            format!("{}:{}", certificate::NAME, self.address.port())
+        } else {
+            self.address.to_string()
+        }
+    }
+
+    /// An HTTP/2 or HTTP/3 request for path number `index`, without its body.
+    pub(super) fn request_head(&self, index: usize) -> Result<http::Request<()>> {
+        let scheme = if self.front.tls() { "https" } else { "http" };
+        let uri = format!("{scheme}://{}{}", self.host(), self.path(index));
+        let mut request = http::Request::builder().uri(uri);
+        if self.call == Call::Grpc {
+            request =
+                request.method("POST").header("content-type", "application/grpc").header("te", "trailers");
+        }
+        if let Some(key) = self.key {
+            request = request.header("apikey", key);
+        }
+        Ok(request.body(())?)
+    }
+}
+
+/// The method of gRPC calls.
+pub const GRPC_PATH: &str = "/bench.Echo/Unary";
+
+/// The message of a gRPC call and of its answer: 100 bytes, not compressed.
+pub fn grpc_message() -> Vec<u8> {
+    let mut message = vec![0, 0, 0, 0, 100];
+    message.resize(105, b'x');
+    message
+}

@@ -1,0 +1,101 @@
+//! What is measured. The names B1 to B10 are the published comparisons' scenarios, see
+//! `published.rs`; the others are ours.
+
+mod http1;
+mod protocols;
+
+use serde::Serialize;
+
+use crate::gateways::{Gateway, Setup};
+use crate::load::Driver;
+
+/// One comparison: the same load on several gateways that do the same.
+#[derive(Clone, Debug, Serialize)]
+pub struct Scenario {
+    pub id: &'static str,
+    /// Other names it answers to, among them those of the published scenarios it repeats.
+    pub also: &'static [&'static str],
+    pub title: &'static str,
+    pub kind: Kind,
+    pub driver: Driver,
+    /// What Sluice and every peer are asked to do.
+    pub setup: Setup,
+    /// Further measurements of Sluice in the same run, to compare with.
+    #[serde(skip)]
+    pub references: &'static [Reference],
+    #[serde(skip)]
+    pub peers: &'static [Gateway],
+    /// The peers of a `--quick` run; without any it is no part of one.
+    #[serde(skip)]
+    pub quick: Option<&'static [Gateway]>,
+    /// Cores below which it says nothing.
+    pub cores: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Load and its cost.
+    Load,
+    /// The same while routes are changed through the Admin API.
+    Churn,
+    /// Memory without load: at rest, and per idle keep-alive connection.
+    Idle,
+}
+
+/// Another setup of Sluice within a scenario.
+#[derive(Clone, Copy, Debug)]
+pub struct Reference {
+    pub label: &'static str,
+    pub setup: Setup,
+    /// Whether routes change during it.
+    pub churn: bool,
+}
+
+/// What every scenario has unless it says otherwise.
+const BASE: Scenario = Scenario {
+    id: "",
+    also: &[],
+    title: "",
+    kind: Kind::Load,
+    driver: Driver::Wrk { threads: 1, connections: 50 },
+    setup: Setup::PLAIN,
+    references: &[],
+    peers: http1::NATIVE,
+    quick: None,
+    cores: 1,
+};
+
+/// All scenarios, in the order they are run.
+pub fn all() -> impl Iterator<Item = &'static Scenario> {
+    http1::SCENARIOS.iter().chain(protocols::SCENARIOS)
+}
+
+/// The scenario of that name, in any case.
+pub fn find(name: &str) -> Option<&'static Scenario> {
+    all().find(|scenario| {
+        scenario.id.eq_ignore_ascii_case(name)
+            || scenario.also.iter().any(|also| also.eq_ignore_ascii_case(name))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_published_scenario_is_covered() {
+        for number in 1..=10 {
+            assert!(find(&format!("b{number}")).is_some(), "B{number}");
+        }
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<&str> = all().flat_map(|s| s.also.iter().chain([&s.id])).copied().collect();
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all);
+    }
+}
