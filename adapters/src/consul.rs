@@ -231,7 +231,7 @@ fn nodes(body: &Value, weight: u32) -> Vec<Node> {
         if known.insert((host.clone(), port)) {
             let metadata = service.get("Meta").and_then(Value::as_object);
             let metadata = metadata.filter(|metadata| !metadata.is_empty()).cloned();
-            nodes.push(Node { host, port, weight, priority: 0, metadata });
+            nodes.push(Node { host, port, weight, priority: 0, metadata: metadata.map(Box::new) });
         }
     }
     nodes

@@ -124,7 +124,13 @@ fn node(instance: &Value, weight: u32) -> Option<Node> {
     let port = port("securePort").or_else(|| port("port"))?;
     let metadata = instance.get("metadata").and_then(Value::as_object).cloned();
     let weight = crate::weight(metadata.as_ref().and_then(|metadata| metadata.get("weight")), weight);
-    Some(Node { host: text("ipAddr")?.to_owned(), port, weight, priority: 0, metadata })
+    Some(Node {
+        host: text("ipAddr")?.to_owned(),
+        port,
+        weight,
+        priority: 0,
+        metadata: metadata.map(Box::new),
+    })
 }
 
 #[cfg(test)]

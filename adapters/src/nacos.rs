@@ -113,7 +113,7 @@ impl Nacos {
                 port: crate::port(host.get("port"))?,
                 weight,
                 priority: 0,
-                metadata: metadata.cloned(),
+                metadata: metadata.cloned().map(Box::new),
             })
         };
         Ok(hosts.as_array().into_iter().flatten().filter_map(node).collect())

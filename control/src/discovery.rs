@@ -283,7 +283,7 @@ pub fn shown(nodes: &[Node]) -> Value {
             shown["priority"] = node.priority.into();
         }
         if let Some(metadata) = &node.metadata {
-            shown["metadata"] = Value::Object(metadata.clone());
+            shown["metadata"] = Value::Object(serde_json::Map::clone(metadata));
         }
         shown
     };

@@ -1,6 +1,5 @@
 //! A consumer: a user of the gateway, found by an authentication plugin.
 
-use indexmap::IndexMap;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -10,7 +9,6 @@ use crate::{Invalid, Key};
 /// A consumer of APISIX 3.x. Its id is its name.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Consumer {
-    /// `id` is the username; consumers have no other name.
     pub meta: Meta,
     pub username: String,
     pub group_id: Option<String>,
@@ -29,7 +27,7 @@ impl Consumer {
     /// Types a value that has passed its schema.
     pub(crate) fn read(key: &Key, mut value: Value) -> Result<Consumer, Invalid> {
         let plugins = take_plugins(&mut value);
-        let mut meta = Meta::of(&value)?;
+        let meta = Meta::of(&value)?;
         let written: Written = typed(value)?;
         if written.username != key.id {
             return Err(Invalid::new("wrong username")
@@ -37,17 +35,16 @@ impl Consumer {
                 .expected(format!("`{}`, as in the path", key.id))
                 .hint("make the username in the value and in the path agree"));
         }
-        meta.id.clone_from(&written.username);
         Ok(Consumer { meta, username: written.username, group_id: written.group_id, plugins })
     }
 
     /// What becomes `X-Consumer-Custom-ID`.
     pub fn custom_id(&self) -> Option<&str> {
-        self.labels().get("custom_id").map(String::as_str)
+        self.meta.labels.as_ref()?.get("custom_id").map(String::as_str)
     }
 
     /// The consumer's labels.
-    pub fn labels(&self) -> &IndexMap<String, String> {
-        &self.meta.labels
+    pub fn labels(&self) -> impl Iterator<Item = (&String, &String)> {
+        self.meta.labels.iter().flat_map(|labels| labels.iter())
     }
 }

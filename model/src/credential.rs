@@ -9,7 +9,6 @@ use crate::{Invalid, Key};
 /// A credential of APISIX 3.x.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Credential {
-    /// `id` is the credential's own, without its consumer.
     pub meta: Meta,
     /// The consumer it belongs to, from the key.
     pub username: String,
@@ -26,8 +25,7 @@ struct Written {
 impl Credential {
     /// Types a value that has passed its schema.
     pub(crate) fn read(key: &Key, value: Value) -> Result<Credential, Invalid> {
-        let mut meta = Meta::of(&value)?;
-        meta.id = key.leaf().to_owned();
+        let meta = Meta::of(&value)?;
         let written: Written = typed(value)?;
         Ok(Credential {
             meta,

@@ -15,7 +15,7 @@ use crate::document::{Document, Lookup, Position};
 use crate::field::id_text;
 use crate::invalid::{nearest, push_pointer};
 use crate::yaml::{self, Variables};
-use crate::{Invalid, Key, Kind, Resource, gaps, json, schema};
+use crate::{Invalid, Key, Kind, Resource, gaps, json, parallel, schema};
 
 /// How a declarative file is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub struct Declarative {
     pub refused: Vec<Key>,
     /// What the good ones ask for in vain, in the order of the file.
     pub warnings: Vec<Diagnostic>,
-    /// For the places of what is found wrong later; see [`Source::invalid`].
+    /// For the places of what is found wrong later; see [`Source::invalid`] and [`Declarative::load`].
     pub document: Document,
 }
 
@@ -89,17 +89,8 @@ impl Declarative {
             Format::Yaml => yaml::parse(before_end(&source)?, Variables::InText(lookup)),
         };
         let document = parsed.map_err(|error| Box::new(source.syntax(error)))?;
-        let sections = match &document.value {
-            Value::Object(map) => read(map, plugins),
-            // A file of nothing but `#END` is an empty configuration.
-            Value::Null => Sections::default(),
-            other => {
-                let invalid = Invalid::new("a declarative file must be a map of sections")
-                    .expected("sections such as `routes` and `upstreams`")
-                    .got(schema::json_name(other));
-                return Err(Box::new(source.invalid(&document, invalid)));
-            }
-        };
+        let sections = sections(&document.value, plugins)
+            .map_err(|invalid| Box::new(source.invalid(&document, invalid)))?;
         let rejected = sections.rejected.into_iter().map(|invalid| source.invalid(&document, invalid));
         let ignored = sections.ignored.into_iter().map(|invalid| source.warning(&document, invalid));
         let (mut diagnostics, mut warnings): (Vec<_>, Vec<_>) = (rejected.collect(), ignored.collect());
@@ -115,6 +106,48 @@ impl Declarative {
             warnings,
             document,
         })
+    }
+
+    /// The same for whoever does not look at the document: it is kept only if something in it is wrong.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn load(
+        file: &str,
+        text: &str,
+        format: Format,
+        plugins: &[&str],
+        lookup: Lookup<'_>,
+    ) -> Result<Declarative, Box<Diagnostic>> {
+        if format == Format::Json
+            && let Ok(value) = json::parse_values(text, Some(lookup))
+            && let Ok(sections) = sections(&value, plugins)
+            && sections.rejected.is_empty()
+            && sections.ignored.is_empty()
+        {
+            return Ok(Declarative {
+                items: sections.items,
+                plugins: sections.plugins,
+                stream_plugins: sections.stream_plugins,
+                diagnostics: Vec::new(),
+                refused: Vec::new(),
+                warnings: Vec::new(),
+                document: Document::default(),
+            });
+        }
+        // What is wrong is told with its place, which costs more to know than the value itself.
+        Declarative::parse(file, text, format, plugins, lookup)
+    }
+}
+
+fn sections(document: &Value, plugins: &[&str]) -> Result<Sections, Invalid> {
+    match document {
+        Value::Object(map) => Ok(read(map, plugins)),
+        // A file of nothing but `#END` is an empty configuration.
+        Value::Null => Ok(Sections::default()),
+        other => Err(Invalid::new("a declarative file must be a map of sections")
+            .expected("sections such as `routes` and `upstreams`")
+            .got(schema::json_name(other))),
     }
 }
 
@@ -155,9 +188,18 @@ impl Sections {
             }
         };
         let mut seen = HashSet::new();
-        for (index, value) in items.iter().enumerate() {
+        let numbered = items.iter().enumerate().collect();
+        let read = parallel::map(numbered, |(index, value)| {
+            let read = item(kind, index, value, &format!("{pointer}/{index}"));
+            let ignored = match &read {
+                Ok(item) => gaps::ignored(item.key.kind, value),
+                Err(_) => Vec::new(),
+            };
+            (read, ignored)
+        });
+        for (index, (read, ignored)) in read.into_iter().enumerate() {
             let pointer = format!("{pointer}/{index}");
-            match item(kind, index, value, &pointer) {
+            match read {
                 Ok(item) if seen.contains(&item.key) => {
                     let word = item.key.kind.word();
                     let id = if item.key.kind == Kind::Consumer { "/username" } else { "/id" };
@@ -169,7 +211,6 @@ impl Sections {
                     );
                 }
                 Ok(item) => {
-                    let ignored = gaps::ignored(item.key.kind, value);
                     self.ignored.extend(ignored.into_iter().map(|invalid| invalid.under(&pointer)));
                     seen.insert(item.key.clone());
                     self.items.push(item);
@@ -326,6 +367,23 @@ consumers:
         key: user-key
 #END
 ";
+
+    #[test]
+    fn what_is_loaded_is_what_is_parsed_and_mistakes_have_their_places() {
+        let routes =
+            |uri: &str| format!("{{\"routes\": [\n{{\"id\": \"1\", \"uri\": {uri}, \"plugins\": {{}}}}]}}");
+        let read = |text: &str, load: bool| {
+            let read = if load { Declarative::load } else { Declarative::parse };
+            read("apisix.json", text, Format::Json, PLUGINS, &|_| None).unwrap()
+        };
+        for (text, wrong) in [(routes("\"/a\""), None), (routes("7"), Some(2))] {
+            let (loaded, parsed) = (read(&text, true), read(&text, false));
+            assert_eq!(keys(&loaded), keys(&parsed));
+            assert_eq!(loaded.diagnostics, parsed.diagnostics);
+            assert_eq!(loaded.diagnostics.first().map(|found| found.line), wrong);
+        }
+        assert!(Declarative::load("apisix.json", "{", Format::Json, PLUGINS, &|_| None).is_err());
+    }
 
     #[test]
     fn the_seeds_file_loads() {

@@ -42,6 +42,14 @@ pub(crate) struct Spot {
     pub children: Vec<Spot>,
 }
 
+/// An empty document: nothing, at the start.
+impl Default for Document {
+    fn default() -> Document {
+        let spots = Spot { key: None, value: Position::START, children: Vec::new() };
+        Document { value: Value::Null, spots }
+    }
+}
+
 impl Document {
     /// Where the value at an RFC 6901 pointer stands: a plain value itself, the
     /// name of an object's or list's member. `None` if nothing is there.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use indexmap::IndexMap;
 use ipnet::IpNet;
+use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, Error as _};
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::invalid::push_pointer;
@@ -14,20 +14,14 @@ use crate::{Invalid, network};
 /// Plugins by name, in the order they were written; each configuration is an object.
 pub type Plugins = IndexMap<String, Value>;
 
-/// What most resources carry besides their purpose.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
+/// What most resources carry besides their purpose, as far as it matters to anybody but the Admin API. The id is
+/// in the key.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Meta {
-    /// As in the store's key, always a string; empty for an upstream inside another resource.
-    #[serde(deserialize_with = "id_or_empty")]
-    pub id: String,
     pub name: Option<String>,
-    pub desc: Option<String>,
-    pub labels: IndexMap<String, String>,
-    /// Seconds since 1970.
-    pub create_time: Option<i64>,
-    /// Seconds since 1970.
-    pub update_time: Option<i64>,
+    /// Boxed, for few resources have any.
+    pub labels: Option<Box<IndexMap<String, String>>>,
 }
 
 /// How long each step of talking to an upstream may take.
@@ -135,10 +129,6 @@ pub(crate) fn id_opt<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String
             .map(Some)
             .ok_or_else(|| D::Error::custom("an id must be a string or a positive integer")),
     }
-}
-
-fn id_or_empty<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
-    id_opt(from).map(Option::unwrap_or_default)
 }
 
 /// Reads addresses and networks; a single address is a network of one.

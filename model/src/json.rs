@@ -51,6 +51,14 @@ fn document(text: &[u8], variables: Option<Lookup<'_>>, places: bool) -> Result<
     })
 }
 
+/// [`parse`] without the places, which cost more than the values; all places in the document are its start.
+///
+/// # Errors
+/// As there.
+pub fn parse_values(text: &str, variables: Option<Lookup<'_>>) -> Result<Value, SyntaxError> {
+    document(text.as_bytes(), variables, false).map(|document| document.value)
+}
+
 struct Reader<'a> {
     text: &'a str,
     at: usize,

@@ -25,6 +25,7 @@ pub mod json;
 pub mod key;
 pub mod kind;
 pub mod network;
+pub mod parallel;
 pub mod plugin_config;
 pub mod plugin_metadata;
 pub mod proto;

@@ -23,19 +23,14 @@ pub struct Route {
     /// Higher first among routes of the same path.
     pub priority: i64,
     /// An expression of lua-resty-expr, an array, not looked into here.
-    pub vars: Option<Value>,
-    /// Lua text that begins with `function`.
-    pub filter_func: Option<String>,
-    /// Lua text; excludes plugins.
-    pub script: Option<String>,
-    pub script_id: Option<String>,
+    pub vars: Option<Box<Value>>,
     pub plugins: Plugins,
     pub plugin_config_id: Option<String>,
     pub service_id: Option<String>,
     pub upstream: Option<Box<Upstream>>,
     pub upstream_id: Option<String>,
     /// Beats the upstream's.
-    pub timeout: Option<Timeout>,
+    pub timeout: Option<Box<Timeout>>,
     /// `None` leaves it to the service.
     pub enable_websocket: Option<bool>,
     /// `status` is 1.
@@ -55,17 +50,13 @@ struct Written {
     methods: Vec<String>,
     #[serde(default)]
     priority: i64,
-    filter_func: Option<String>,
-    script: Option<String>,
-    #[serde(default, deserialize_with = "field::id_opt")]
-    script_id: Option<String>,
     #[serde(default, deserialize_with = "field::id_opt")]
     plugin_config_id: Option<String>,
     #[serde(default, deserialize_with = "field::id_opt")]
     service_id: Option<String>,
     #[serde(default, deserialize_with = "field::id_opt")]
     upstream_id: Option<String>,
-    timeout: Option<Timeout>,
+    timeout: Option<Box<Timeout>>,
     enable_websocket: Option<bool>,
     status: Option<i64>,
 }
@@ -79,15 +70,12 @@ impl Route {
         let written: Written = typed(value)?;
         Ok(Route {
             meta,
-            uris: written.uri.into_iter().chain(written.uris.into_iter().flatten()).collect(),
+            uris: one_or_many(written.uri, written.uris),
             hosts: hosts(written.host, written.hosts),
             remote_addrs: networks("remote_addr", written.remote_addr, written.remote_addrs)?,
             methods: written.methods,
             priority: written.priority,
-            vars,
-            filter_func: written.filter_func,
-            script: written.script,
-            script_id: written.script_id,
+            vars: vars.map(Box::new),
             plugins,
             plugin_config_id: written.plugin_config_id,
             service_id: written.service_id,
@@ -112,7 +100,16 @@ pub(crate) fn check_pairs(value: &Value) -> Result<(), Invalid> {
     Ok(())
 }
 
+/// What is written under either of two names, in no more room than it needs.
+fn one_or_many(one: Option<String>, many: Option<Vec<String>>) -> Vec<String> {
+    let mut all: Vec<String> = one.into_iter().chain(many.into_iter().flatten()).collect();
+    all.shrink_to_fit();
+    all
+}
+
 /// One list of hosts, in lower case as they are compared (RFC 9110 4.2.3).
 pub(crate) fn hosts(one: Option<String>, many: Option<Vec<String>>) -> Vec<String> {
-    one.into_iter().chain(many.into_iter().flatten()).map(|host| host.to_ascii_lowercase()).collect()
+    let mut hosts = one_or_many(one, many);
+    hosts.iter_mut().for_each(|host| host.make_ascii_lowercase());
+    hosts
 }

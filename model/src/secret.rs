@@ -9,7 +9,6 @@ use crate::{Invalid, Key};
 /// A configured secret manager of APISIX 3.x.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Secret {
-    /// `id` is the part after the manager: `1` of `vault/1`.
     pub meta: Meta,
     pub manager: SecretManager,
 }
@@ -63,8 +62,7 @@ pub struct GcpAuth {
 impl Secret {
     /// Types a value that has passed its manager's schema.
     pub(crate) fn read(key: &Key, value: Value) -> Result<Secret, Invalid> {
-        let mut meta = Meta::of(&value)?;
-        meta.id = key.leaf().to_owned();
+        let meta = Meta::of(&value)?;
         let manager = match key.owner() {
             Some("vault") => SecretManager::Vault(typed(value)?),
             Some("aws") => SecretManager::Aws(typed(value)?),

@@ -15,8 +15,6 @@ pub struct Service {
     pub plugins: Plugins,
     pub upstream: Option<Box<Upstream>>,
     pub upstream_id: Option<String>,
-    /// Lua text.
-    pub script: Option<String>,
     /// For routes that do not say.
     pub enable_websocket: Option<bool>,
     /// For routes that name no host; in lower case.
@@ -27,7 +25,6 @@ pub struct Service {
 struct Written {
     #[serde(default, deserialize_with = "field::id_opt")]
     upstream_id: Option<String>,
-    script: Option<String>,
     enable_websocket: Option<bool>,
     hosts: Option<Vec<String>>,
 }
@@ -43,7 +40,6 @@ impl Service {
             plugins,
             upstream: upstream.map(Upstream::read_inside).transpose()?,
             upstream_id: written.upstream_id,
-            script: written.script,
             enable_websocket: written.enable_websocket,
             hosts: route::hosts(None, written.hosts),
         })

@@ -39,13 +39,13 @@ pub struct Upstream {
     pub retries: Option<u64>,
     /// For all tries together; `None` and zero are no limit.
     pub retry_timeout: Option<Duration>,
-    pub timeout: Option<Timeout>,
+    pub timeout: Option<Box<Timeout>>,
     pub pass_host: PassHost,
     /// Present if `pass_host` is rewrite.
     pub upstream_host: Option<String>,
     pub scheme: Scheme,
     pub tls: Option<Box<Tls>>,
-    pub keepalive_pool: Option<KeepalivePool>,
+    pub keepalive_pool: Option<Box<KeepalivePool>>,
     /// `sluice`: what APISIX does not have.
     pub own: Option<Box<Own>>,
 }
@@ -232,7 +232,7 @@ impl Upstream {
     }
 
     fn check_pool(&self) -> Result<(), Invalid> {
-        match self.keepalive_pool {
+        match &self.keepalive_pool {
             Some(pool) if u64::from(pool.min_idle) > pool.size => {
                 Err(Invalid::new("`min_idle` is more than `size`")
                     .at("/keepalive_pool/min_idle")
@@ -316,14 +316,14 @@ struct Written {
     retries: Option<u64>,
     #[serde(default, deserialize_with = "field::seconds_opt")]
     retry_timeout: Option<Duration>,
-    timeout: Option<Timeout>,
+    timeout: Option<Box<Timeout>>,
     #[serde(default)]
     pass_host: PassHost,
     upstream_host: Option<String>,
     #[serde(default)]
     scheme: Scheme,
     tls: Option<Box<Tls>>,
-    keepalive_pool: Option<KeepalivePool>,
+    keepalive_pool: Option<Box<KeepalivePool>>,
     sluice: Option<Box<Own>>,
 }
 

@@ -29,6 +29,7 @@ pub(crate) fn read(headers: &Value) -> Result<Vec<Edit>, Invalid> {
     let mut edits = Vec::new();
     if !is_verbose(map) {
         of_map(Verb::Set, map, &mut edits)?;
+        edits.shrink_to_fit();
         return Ok(edits);
     }
     match map.get("add") {
@@ -53,6 +54,7 @@ pub(crate) fn read(headers: &Value) -> Result<Vec<Edit>, Invalid> {
     for name in map.get("remove").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str) {
         edits.push(Edit { verb: Verb::Remove, name: header_name(name)?, values: Vec::new() });
     }
+    edits.shrink_to_fit();
     Ok(edits)
 }
 

@@ -56,6 +56,7 @@ impl Template {
         if !literal.is_empty() {
             parts.push(Part::Text(literal.into()));
         }
+        parts.shrink_to_fit();
         Template { parts }
     }
 

@@ -13,7 +13,6 @@ pub mod compile;
 pub mod explain;
 pub mod health;
 pub mod load;
-pub mod parallel;
 pub mod plan;
 pub mod router;
 mod slots;
@@ -29,6 +28,7 @@ use sdk::{Chain, Consumers};
 
 pub use compile::{Compiled, Compiler, Touched, Watched};
 pub use health::Health;
+pub use model::parallel;
 pub use plan::{Failure, Plan, Timeouts};
 pub use router::Router;
 pub use streams::{StreamPlan, Streams};

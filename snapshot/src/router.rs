@@ -54,7 +54,7 @@ pub struct Rule {
     pub methods: u16,
     /// None is any.
     pub remote_addrs: Vec<IpNet>,
-    pub vars: Option<Expr>,
+    pub vars: Option<Box<Expr>>,
     pub priority: i64,
 }
 
@@ -335,7 +335,7 @@ fn has_port(host: &str) -> bool {
 }
 
 fn reads_body(rule: &Rule) -> bool {
-    rule.vars.as_ref().is_some_and(Expr::needs_body)
+    rule.vars.as_deref().is_some_and(Expr::needs_body)
 }
 
 /// The path without the part of each segment from `;` on.

@@ -19,7 +19,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use model::declarative::{Declarative, Format};
-use model::{Diagnostic, Key, Kind, Severity};
+use model::{Diagnostic, Key, Kind, Severity, parallel};
 use notify::event::{AccessKind, AccessMode, EventKind};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 
@@ -302,7 +302,7 @@ impl Reader {
         };
         // The same text can mean something else when a variable has changed, so it is parsed
         // again; comparing values then finds what is new.
-        let read = Declarative::parse(&name, &text, format, &self.plugins, &*self.lookup)?;
+        let read = Declarative::load(&name, &text, format, &self.plugins, &*self.lookup)?;
         let same = self.content == Some(content);
         self.content = Some(content);
         self.take(read, same);
@@ -336,15 +336,15 @@ impl Reader {
         }
         let mut changes = Changed::default();
         let mut items: Vec<Row> = Vec::with_capacity(read.items.len());
-        for item in read.items {
-            let json = item.value.to_string();
-            items.push(match there.remove(&item.key) {
+        let texts = parallel::map(read.items, |item| (item.key, Arc::<str>::from(item.value.to_string())));
+        for (key, json) in texts {
+            items.push(match there.remove(&key) {
                 Some(old) if *old.json == *json => old,
                 old => {
                     let list = if old.is_some() { &mut changes.changed } else { &mut changes.added };
-                    list.push(item.key.clone());
+                    list.push(key.clone());
                     let created = old.map_or(revision, |old| old.created);
-                    Row { key: item.key, json: json.into(), created, modified: revision, expires: None }
+                    Row { key, json, created, modified: revision, expires: None }
                 }
             });
         }

@@ -20,7 +20,8 @@ pub struct Node {
     pub weight: u32,
     /// Higher tiers first; lower ones only while the higher have no usable node.
     pub priority: i64,
-    pub metadata: Option<Map<String, Value>>,
+    /// Boxed, for few nodes have any.
+    pub metadata: Option<Box<Map<String, Value>>>,
 }
 
 impl Node {
@@ -46,11 +47,18 @@ struct WrittenNode {
     weight: u32,
     #[serde(default)]
     priority: i64,
-    metadata: Option<Map<String, Value>>,
+    metadata: Option<Box<Map<String, Value>>>,
 }
 
 /// One list from both forms: `{"host:port": weight}` and `[{host, port, weight, …}]`.
 pub(super) fn read(value: Option<Value>, scheme: Scheme) -> Result<Vec<Node>, Invalid> {
+    let mut nodes = read_all(value, scheme)?;
+    // There may be a hundred thousand of these lists.
+    nodes.shrink_to_fit();
+    Ok(nodes)
+}
+
+fn read_all(value: Option<Value>, scheme: Scheme) -> Result<Vec<Node>, Invalid> {
     match value {
         Some(Value::Object(map)) => {
             map.into_iter().map(|(address, weight)| node_of(&address, weight, scheme)).collect()

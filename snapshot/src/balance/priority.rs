@@ -20,12 +20,15 @@ pub(crate) fn arrange(endpoints: &mut [Endpoint]) -> Vec<Tier> {
     endpoints.sort_by_key(|endpoint| std::cmp::Reverse(endpoint.priority));
     let mut start = 0;
     let same = |a: &Endpoint, b: &Endpoint| a.priority == b.priority;
-    endpoints
+    let mut tiers: Vec<Tier> = endpoints
         .chunk_by(same)
         .map(|tier| {
             let range = start..start + tier.len();
             start = range.end;
             Tier { range, even: tier.iter().all(|endpoint| endpoint.weight == tier[0].weight) }
         })
-        .collect()
+        .collect();
+    // Nearly all upstreams have one, and a list is first given room for four.
+    tiers.shrink_to_fit();
+    tiers
 }

@@ -10,6 +10,7 @@ use sdk::build::Names;
 use sdk::catalog::Place;
 use sdk::consumers::{Credential, Identity, Secret};
 use sdk::{Chain, Consumer};
+use smallvec::SmallVec;
 
 use super::chains::Source;
 use super::chosen::Asked;
@@ -34,15 +35,15 @@ struct Lock {
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     /// Consumers come before credentials, then the smaller id: the first one gets the key.
-    by_lock: HashMap<Lock, BTreeSet<Key>>,
-    by_key: HashMap<Key, Vec<Lock>>,
+    by_lock: HashMap<Lock, SmallVec<[Key; 1]>>,
+    by_key: HashMap<Key, SmallVec<[Lock; 1]>>,
 }
 
 /// The last good form of a consumer.
 pub(super) struct ConsumerUnit {
     pub entry: Arc<Entry>,
     consumer: Arc<Consumer>,
-    proofs: Vec<Proof>,
+    proofs: Box<[Proof]>,
     /// Its group does not exist: it is identified, then refused.
     refused: bool,
 }
@@ -166,11 +167,16 @@ impl Compiler {
             name: written.username.clone(),
             group_id: written.group_id.clone(),
             custom_id: written.custom_id().map(str::to_owned),
-            labels: written.labels().iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+            labels: written.labels().map(|(name, value)| (name.clone(), value.clone())).collect(),
             chain,
             slot: self.consumer_slots.of(key),
         };
-        ConsumerUnit { entry: entry.clone(), consumer: Arc::new(consumer), proofs, refused: false }
+        ConsumerUnit {
+            entry: entry.clone(),
+            consumer: Arc::new(consumer),
+            proofs: proofs.into(),
+            refused: false,
+        }
     }
 
     fn compile_credential(&mut self, key: &Key, pass: &Pass<'_>) {
@@ -232,7 +238,8 @@ impl Compiler {
     fn index_consumers(&mut self, mut touched: BTreeSet<Key>) {
         let mut locks: Vec<Lock> = Vec::new();
         for key in &touched {
-            let now: Vec<Lock> = self.proofs_of(key).iter().map(|proof| proof.lock.clone()).collect();
+            let now: SmallVec<[Lock; 1]> =
+                self.proofs_of(key).iter().map(|proof| proof.lock.clone()).collect();
             let index = Arc::make_mut(&mut self.index);
             match self.consumers.get(&key.id) {
                 _ if key.kind != Kind::Consumer => {}
@@ -245,7 +252,8 @@ impl Compiler {
         for lock in &locks {
             let claimants = self.claims.by_lock.get(lock);
             touched.extend(claimants.into_iter().flatten().cloned());
-            let identity = claimants.and_then(BTreeSet::first).and_then(|key| self.identity(key, lock));
+            let identity =
+                claimants.and_then(|claimants| claimants.first()).and_then(|key| self.identity(key, lock));
             let index = Arc::make_mut(&mut self.index);
             match identity {
                 Some(identity) => index.add_credential(lock.plugin, &lock.key, identity),
@@ -312,18 +320,21 @@ impl Compiler {
 
 impl Claims {
     /// Replaces the keys of a claimant. Returns its previous keys.
-    fn set(&mut self, key: &Key, now: Vec<Lock>) -> Vec<Lock> {
+    fn set(&mut self, key: &Key, now: SmallVec<[Lock; 1]>) -> SmallVec<[Lock; 1]> {
         let before = self.by_key.remove(key).unwrap_or_default();
         for lock in &before {
             if let Some(claimants) = self.by_lock.get_mut(lock) {
-                claimants.remove(key);
+                claimants.retain(|claimant| claimant != key);
                 if claimants.is_empty() {
                     self.by_lock.remove(lock);
                 }
             }
         }
         for lock in &now {
-            self.by_lock.entry(lock.clone()).or_default().insert(key.clone());
+            let claimants = self.by_lock.entry(lock.clone()).or_default();
+            if let Err(at) = claimants.binary_search(key) {
+                claimants.insert(at, key.clone());
+            }
         }
         if !now.is_empty() {
             self.by_key.insert(key.clone(), now);

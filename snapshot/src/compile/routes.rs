@@ -367,7 +367,7 @@ impl Compiler {
             slot: 0,
         });
         plan.chain = chain;
-        plan.timeouts = route.timeout.map(|timeout| Box::new(upstream::timeouts(timeout)));
+        plan.timeouts = route.timeout.as_deref().map(|timeout| Box::new(upstream::timeouts(*timeout)));
         plan.websocket = (route.enable_websocket)
             .or(service.and_then(|service| service.enable_websocket))
             .unwrap_or(false);
@@ -421,7 +421,7 @@ impl Compiler {
             return Ok(rule.clone());
         }
         let vars = match &route.vars {
-            Some(vars) => Some(Expr::compile(vars).map_err(|invalid| invalid.under("/vars"))?),
+            Some(vars) => Some(Box::new(Expr::compile(vars).map_err(|invalid| invalid.under("/vars"))?)),
             None => None,
         };
         Ok(Arc::new(Rule {

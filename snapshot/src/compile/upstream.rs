@@ -51,10 +51,11 @@ pub(super) fn upstream(
     if let Some(locality) = own.and_then(|own| own.locality.as_ref()) {
         share_out(&mut endpoints, &nodes, locality);
     }
-    let (endpoints, of): (Vec<Endpoint>, Vec<usize>) = endpoints.into_iter().unzip();
+    let (mut endpoints, of): (Vec<Endpoint>, Vec<usize>) = endpoints.into_iter().unzip();
+    endpoints.shrink_to_fit();
     let mut upstream = Upstream::new(id, 0, endpoints, policy(from)?);
     upstream.seconds = seconds(&upstream.endpoints, &of, &others);
-    upstream.min_idle = from.keepalive_pool.map_or(0, |pool| pool.min_idle as usize);
+    upstream.min_idle = from.keepalive_pool.as_ref().map_or(0, |pool| pool.min_idle as usize);
     upstream.subset =
         own.and_then(|own| own.subset.as_ref()).map(|subset| Box::new(self::subset(subset, &nodes, &of)));
     if let Some(sticky) = own.and_then(|own| own.sticky.as_ref()) {
@@ -72,7 +73,7 @@ pub(super) fn upstream(
         upstream.retries = u32::try_from(retries).unwrap_or(u32::MAX);
     }
     upstream.retry_timeout = from.retry_timeout.unwrap_or_default();
-    upstream.keepalive = match from.keepalive_pool {
+    upstream.keepalive = match &from.keepalive_pool {
         Some(pool) => Keepalive {
             size: usize::try_from(pool.size).unwrap_or(usize::MAX),
             idle_timeout: pool.idle_timeout,
@@ -80,7 +81,7 @@ pub(super) fn upstream(
         },
         None => defaults.keepalive,
     };
-    upstream.timeouts = from.timeout.map_or(defaults.timeouts, timeouts);
+    upstream.timeouts = from.timeout.as_deref().map_or(defaults.timeouts, |timeout| timeouts(*timeout));
     let checks = from.checks.as_deref().filter(|_| defaults.health_checks);
     upstream.health = Health::new(checks, own, &upstream.endpoints, &upstream.pass_host).map(Arc::new);
     if let Some(own) = own {

@@ -51,7 +51,7 @@ impl Rule {
     }
 
     fn vars(mut self, vars: serde_json::Value) -> Rule {
-        self.vars = Some(Expr::compile(&vars).unwrap());
+        self.vars = Some(Box::new(Expr::compile(&vars).unwrap()));
         self
     }
 }
