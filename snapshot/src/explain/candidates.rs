@@ -206,7 +206,7 @@ fn list(texts: &[String]) -> String {
 /// The first part of a route's `vars` that does not hold. They are compiled by the compiler of routes and
 /// judged by the same code; what they come to together was decided by the search.
 fn vars(route: Option<&Route>, x: &mut Exchange<'_>) -> String {
-    let parts = match route.and_then(|route| route.vars.as_ref()) {
+    let parts = match route.and_then(|route| route.vars.as_deref()) {
         Some(Value::Array(parts)) if parts.first().is_some_and(Value::is_array) => parts.as_slice(),
         Some(whole) => return format!("{} does not hold", printable(&whole.to_string())),
         None => return "its vars do not hold".to_owned(),
@@ -270,9 +270,8 @@ fn others(of: Of<'_>, seen: &HashSet<&str>, x: &mut Exchange<'_>, out: &mut Expl
             (true, Some(_)) if rule.is_none() => {
                 let reason =
                     of.rejected.iter().find(|one| one.key == entry.key && one.served == Served::Nothing);
-                let field = if route.filter_func.is_some() { "filter_func" } else { "rejected" };
                 (
-                    field,
+                    "rejected",
                     reason.map_or("it is not served".to_owned(), |one| {
                         format!("it is not served: {}", one.invalid.reason)
                     }),
