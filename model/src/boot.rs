@@ -400,6 +400,9 @@ pub struct Http {
     pub max_response_header_fields: u64,
     /// Bytes of bodies a worker holds in memory at once (ours).
     pub held_bodies: u64,
+    /// Bytes that HTTP/2 and HTTP/3 clients of a worker may send before they are read, beyond the first window
+    /// of each connection (ours).
+    pub stream_windows: u64,
     pub underscores_in_headers: bool,
     pub real_ip: RealIp,
     /// Bytes of log entries of plugins that may wait to be delivered; past it they are dropped (ours).

@@ -13,6 +13,7 @@ mod head;
 mod life;
 mod refusal;
 pub(crate) mod tls;
+mod windows;
 
 use wire::{Fields, ResponseHead};
 

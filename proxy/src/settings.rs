@@ -57,6 +57,9 @@ pub struct Settings {
     /// Bytes of bodies that a worker holds in memory at once, for conditions and stages that need
     /// them whole (`held_bodies`).
     pub held_bodies: usize,
+    /// Bytes that a worker's HTTP/2 and HTTP/3 clients may send in all before they are read, beyond the first
+    /// window of each connection (`stream_windows`).
+    pub stream_windows: usize,
     /// How far conditions look into a body.
     pub bounds: sdk::Bounds,
     /// A client that has closed its sending side while its request runs may be gone or may still
@@ -270,6 +273,7 @@ impl Default for Settings {
             keepalive_requests: 10_000,
             max_body: 0,
             held_bodies: 256 << 20,
+            stream_windows: 256 << 20,
             bounds: sdk::Bounds::DEFAULT,
             half_close_timeout: Duration::from_secs(2),
             plugin_wait_timeout: Duration::from_secs(600),

@@ -50,6 +50,8 @@ pub(crate) struct Worker {
     pub(crate) warming: Warming,
     pub(crate) tls_sessions: Sessions,
     pub(crate) budget: Budget,
+    /// What windows of clients' connections may promise.
+    pub(crate) windows: Budget,
     /// A second of the clock, and what stages had to complain about in it.
     complaints: Cell<(u64, u32)>,
     // Boxed: it is lent out and given back by moving a pointer.
@@ -157,6 +159,7 @@ impl Worker {
             warming: Warming::default(),
             tls_sessions: Sessions::default(),
             budget: Budget::new(settings.held_bodies),
+            windows: Budget::new(settings.stream_windows),
             complaints: Cell::default(),
             scratch: RefCell::default(),
             scratch_unused: Cell::new(0),

@@ -46,7 +46,7 @@ assert one.get("/", authority="server.test").head[":status"] == "200"
 one.end()
 # The handshake was for another host than the request.
 one = Connection(ADDRESS).shake()
-assert one.get("/", authority="strict.server.test").head[":status"] == "400"
+assert one.get("/", authority="strict.server.test").head[":status"] == "421"
 one.end()
 # Another protocol than HTTP/3 is not spoken.
 assert refused(protocol="hq-interop") == 120

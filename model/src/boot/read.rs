@@ -383,6 +383,7 @@ fn http(http: File<'_>) -> Result<Http, Invalid> {
         max_response_head_size,
         max_response_header_fields: http.count("/max_response_header_fields", 1000),
         held_bodies: size("/held_bodies").unwrap_or(256 << 20),
+        stream_windows: size("/stream_windows").unwrap_or(256 << 20),
         held_log_entries: size("/held_log_entries").unwrap_or(64 << 20),
         underscores_in_headers: http.bool("/underscores_in_headers", true),
         real_ip: RealIp {

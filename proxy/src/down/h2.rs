@@ -19,6 +19,7 @@ use sdk::Client;
 
 use super::life::{Life, State, Turn};
 use super::refusal;
+use super::windows::Windows;
 use crate::buffers::Buffer;
 use crate::clock::Waiter;
 use crate::exchange::fault::FaultKind;
@@ -37,6 +38,9 @@ pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Streams that are begun before everything else that is ready gets its turn.
 const TURN: u32 = 32;
 
+/// The window that every connection has (RFC 9113 section 6.9.2), but for a byte.
+const FIRST_WINDOW: u32 = 64 << 10;
+
 /// What the tasks of one connection share.
 pub(super) struct Shared {
     pub(super) worker: Rc<Worker>,
@@ -46,6 +50,7 @@ pub(super) struct Shared {
     open: Cell<usize>,
     /// Streams there have been.
     begun: Cell<u64>,
+    windows: Windows,
     /// Of the connection's own task.
     waker: RefCell<Option<Waker>>,
     /// Heads are put together here.
@@ -71,6 +76,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, io: Io, client: Client, early: Opt
         line: line.clone(),
         open: Cell::new(0),
         begun: Cell::new(0),
+        windows: Windows::new(FIRST_WINDOW, worker.settings.http2.stream_window),
         waker: RefCell::default(),
         text: RefCell::default(),
     });
@@ -91,13 +97,10 @@ pub(crate) async fn serve(worker: Rc<Worker>, io: Io, client: Client, early: Opt
 fn handshake(settings: &Settings, line: Rc<Line>) -> Handshake<Duplex<Line>, Bytes> {
     let bounds = &settings.http2;
     let streams = bounds.max_streams;
-    let windows = u64::from(bounds.stream_window) * u64::from(streams);
     let mut builder = Builder::new();
     builder
         .max_concurrent_streams(streams)
         .initial_window_size(bounds.stream_window)
-        // A stream that nobody reads from must not keep the others from sending.
-        .initial_connection_window_size(u32::try_from(windows.clamp(65_535, (1 << 31) - 1)).unwrap_or(65_535))
         .max_header_list_size(
             u32::try_from(settings.request.head + 32 * settings.request.fields).unwrap_or(u32::MAX),
         )
@@ -135,6 +138,11 @@ impl Task<'_> {
             match polled {
                 Poll::Ready(Some(Ok((request, respond)))) => {
                     self.life.end_rest();
+                    if !request.body().is_end_stream()
+                        && let Some(window) = shared.windows.begin(&worker.windows)
+                    {
+                        connection.set_target_window_size(window);
+                    }
                     Stream::begin(shared, request, respond);
                     if shared.begun.get() >= worker.settings.keepalive_requests {
                         self.close_gently(connection);

@@ -26,6 +26,7 @@ use wire::h3::{self, code, frame, setting};
 
 use super::life::{Life, State, Turn};
 use super::refusal;
+use super::windows::Windows;
 use crate::credit::Credit;
 use crate::exchange::fault::FaultKind;
 use crate::rt;
@@ -45,6 +46,9 @@ const ONE_WAY: u32 = 8;
 /// Of what a client that is told to go may still send before it knows, at least so much time's worth.
 const LAST_CALL: Duration = Duration::from_millis(100);
 
+/// The window that every connection has: for heads, and for one body.
+const FIRST_WINDOW: u32 = 128 << 10;
+
 /// What the tasks of one connection share.
 pub(crate) struct Shared {
     pub(super) worker: Rc<Worker>,
@@ -57,6 +61,7 @@ pub(crate) struct Shared {
     open: Cell<usize>,
     /// Streams there have been.
     begun: Cell<u64>,
+    windows: Windows,
     /// Of the connection's own task.
     waker: RefCell<Option<Waker>>,
     /// Lists of fields are read here …
@@ -76,6 +81,7 @@ async fn serve(worker: Rc<Worker>, conn: Connection, client: Client) {
         seen: Cell::default(),
         open: Cell::new(0),
         begun: Cell::new(0),
+        windows: Windows::new(FIRST_WINDOW, worker.settings.http3.stream_window),
         waker: RefCell::default(),
         list: RefCell::default(),
         text: RefCell::default(),
@@ -260,6 +266,13 @@ impl Shared {
     /// Ends the connection; all its streams end with it.
     fn close(&self, code: u32) {
         self.conn.close(VarInt::from_u32(code), b"");
+    }
+
+    /// A request has a body.
+    fn begin_body(&self) {
+        if let Some(window) = self.windows.begin(&self.worker.windows) {
+            self.conn.set_receive_window(VarInt::from_u32(window));
+        }
     }
 
     /// What asks for nothing, or was work for nothing.

@@ -11,6 +11,10 @@ use wire::h1::Refusal;
 
 use crate::settings::Settings;
 
+/// The connection cannot be used for this host.
+pub(crate) const OTHER_HOST: &str =
+    "the host of the request demands a client certificate, and the TLS handshake was for another";
+
 /// Whose failure it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blame {
@@ -35,6 +39,8 @@ pub enum FaultKind {
     HandshakeTimeout,
     /// Its certificate was asked for and is not there, or not trusted, or proves another host's client.
     NotProven(&'static str),
+    /// Its connection was set up for another host, which did not prove the client as this one demands.
+    Misdirected,
     HeadTimeout,
     /// The beginning of a TLS handshake that is none.
     BadClientHello(client_hello::Refusal),
@@ -156,6 +162,7 @@ impl FaultKind {
             | FaultKind::NotProven(_) => 400,
             // There is nobody to tell a status.
             FaultKind::NoCertificate | FaultKind::HandshakeFailed(_) | FaultKind::HandshakeTimeout => 0,
+            FaultKind::Misdirected => 421,
             FaultKind::Flood => 429,
             FaultKind::HeadTimeout | FaultKind::BodyTimeout | FaultKind::ClientSlow => 408,
             FaultKind::BodyTooLarge => 413,
@@ -221,6 +228,7 @@ impl FaultKind {
             FaultKind::PrereadTimeout => "the client's first bytes did not arrive in time",
             FaultKind::NoCertificate => "failed to match any SSL certificate by SNI",
             FaultKind::HandshakeTimeout => "the TLS handshake did not end in time",
+            FaultKind::Misdirected => OTHER_HOST,
             FaultKind::HandshakeFailed(why) | FaultKind::TlsFailed(why) | FaultKind::NotProven(why) => why,
             FaultKind::HeadTimeout => "the request head did not arrive in time",
             FaultKind::BodyTimeout => "the request body did not arrive in time",

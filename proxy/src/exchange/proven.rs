@@ -6,9 +6,9 @@
 use sdk::client::{TlsSession, Verdict};
 use snapshot::Snapshot;
 use snapshot::certs::ClientRules;
-use wire::RequestHead;
+use wire::{RequestHead, Version};
 
-use super::fault::{Fault, FaultKind};
+use super::fault::{Fault, FaultKind, OTHER_HOST};
 
 /// Refuses a request whose client has not proved itself. Only for connections with TLS.
 pub(super) fn check(snapshot: &Snapshot, session: &TlsSession, head: &RequestHead) -> Result<(), Fault> {
@@ -25,9 +25,13 @@ pub(super) fn check(snapshot: &Snapshot, session: &TlsSession, head: &RequestHea
     match rules(Some(host)) {
         // Where a handshake named no server, it was about the fallback.
         Some(_) if !same(asked.or(certificates.fallback()), host) => {
-            Err(Fault::client(FaultKind::NotProven(
-                "the host of the request demands a client certificate, and the TLS handshake was for another",
-            )))
+            Err(Fault::client(match head.version {
+                // A client that has put requests for several hosts on one connection asks again on another
+                // (RFC 9110 section 15.5.20).
+                Version::Http2 | Version::Http3 => FaultKind::Misdirected,
+                // APISIX's answer.
+                _ => FaultKind::NotProven(OTHER_HOST),
+            }))
         }
         Some(rules) => judge(rules, session, head.path()),
         None => Ok(()),

@@ -3,10 +3,10 @@
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use super::meter::Meter;
-use crate::buffers::Buffer;
+use crate::buffers::{Buffer, Lent};
 use crate::rt::{self, Io};
 use crate::worker::Worker;
 
@@ -89,40 +89,44 @@ impl Line {
         &self.io
     }
 
-    /// Reads what came before the library was there.
-    fn read_early(&self, buf: &mut [u8]) -> Option<usize> {
+    /// Reads what came before the library was there. False if there is nothing of it.
+    fn read_early(&self, most: usize, take: &mut dyn FnMut(&[u8])) -> bool {
         let mut early = self.early.borrow_mut();
-        let buffer = early.as_mut()?;
-        let n = buffer.len().min(buf.len());
-        buf[..n].copy_from_slice(&buffer.data()[..n]);
+        let Some(buffer) = early.as_mut() else { return false };
+        let n = buffer.len().min(most);
+        self.meter.note(&buffer.data()[..n]);
+        take(&buffer.data()[..n]);
         buffer.consume(n);
         if buffer.is_empty()
             && let Some(buffer) = early.take()
         {
             self.worker.buffers.give(buffer);
         }
-        Some(n).filter(|n| *n > 0)
+        n > 0
     }
 }
 
 impl rt::Line for Line {
-    fn poll_read(&self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+    fn poll_read(
+        &self,
+        cx: &mut Context<'_>,
+        most: usize,
+        take: &mut dyn FnMut(&[u8]),
+    ) -> Poll<io::Result<()>> {
         if self.is_flooded() {
             // Nothing more is taken from it. Whoever drives the connection looks for this.
             return Poll::Pending;
         }
-        let read = match self.read_early(buf) {
-            Some(n) => n,
-            None => {
-                let mut io = self.io.borrow_mut();
-                match io.split().0.poll_read(cx, buf) {
-                    Poll::Ready(Ok(n)) => n,
-                    other => return other,
-                }
-            }
-        };
-        self.meter.note(&buf[..read]);
-        Poll::Ready(Ok(read))
+        if self.read_early(most, take) {
+            return Poll::Ready(Ok(()));
+        }
+        let mut lent = Lent::none(&self.worker.buffers);
+        let buffer = lent.get().space();
+        let most = most.min(buffer.len());
+        let n = ready!(self.io.borrow_mut().split().0.poll_read(cx, &mut buffer[..most]))?;
+        self.meter.note(&buffer[..n]);
+        take(&buffer[..n]);
+        Poll::Ready(Ok(()))
     }
 
     fn poll_write(&self, cx: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {

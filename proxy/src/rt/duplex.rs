@@ -7,13 +7,16 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes that one read brings at most. Room is zeroed before it is lent, so more would cost more.
-const ONE_READ: usize = 16 << 10;
-
 /// What a library reads from and writes to.
 pub(crate) trait Line {
-    /// Reads what is there. `Ok(0)` is the end.
-    fn poll_read(&self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>>;
+    /// Reads what is there, at most so many bytes; none is the end. They lie in a buffer of the line's: the
+    /// library's room is not initialised, and is larger than what mostly comes.
+    fn poll_read(
+        &self,
+        cx: &mut Context<'_>,
+        most: usize,
+        take: &mut dyn FnMut(&[u8]),
+    ) -> Poll<io::Result<()>>;
     fn poll_write(&self, cx: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>>;
     fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
@@ -24,9 +27,8 @@ pub(crate) struct Duplex<L>(pub(crate) Rc<L>);
 
 impl<L: Line> AsyncRead for Duplex<L> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let room = buf.remaining().min(ONE_READ);
-        let read = self.0.poll_read(cx, buf.initialize_unfilled_to(room));
-        read.map_ok(|n| buf.advance(n))
+        let room = buf.remaining();
+        self.0.poll_read(cx, room, &mut |bytes| buf.put_slice(bytes))
     }
 }
 

@@ -36,13 +36,19 @@ pub(crate) struct Stream {
 }
 
 /// Counts a stream for as long as its task runs.
-struct Open(Rc<Shared>);
+struct Open {
+    shared: Rc<Shared>,
+    has_body: bool,
+}
 
 impl Drop for Open {
     fn drop(&mut self) {
-        let shared = &self.0;
+        let shared = &self.shared;
         if std::thread::panicking() {
             shared.worker.shard.panicked();
+        }
+        if self.has_body {
+            shared.windows.end();
         }
         shared.open.set(shared.open.get() - 1);
         if let Some(waker) = &*shared.waker.borrow() {
@@ -57,10 +63,10 @@ impl Stream {
         shared.open.set(shared.open.get() + 1);
         shared.begun.set(shared.begun.get() + 1);
         shared.line.request();
-        let open = Open(shared.clone());
+        let open = Open { shared: shared.clone(), has_body: !request.body().is_end_stream() };
         let requests = shared.begun.get();
         spawn(async move {
-            let shared = &open.0;
+            let shared = &open.shared;
             serve(shared.clone(), request, respond, requests).await;
         });
     }

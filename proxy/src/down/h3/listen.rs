@@ -15,7 +15,7 @@ use sdk::client::TlsSession;
 use wire::h3::code;
 
 use super::tls::{Crypto, Seen, serve_here};
-use super::{ONE_WAY, serve};
+use super::{FIRST_WINDOW, ONE_WAY, serve};
 use crate::exchange::fault::{Fault, FaultKind, FaultRecord};
 use crate::rt::{self, quic};
 use crate::settings::Settings;
@@ -60,14 +60,12 @@ impl Port {
 fn config(settings: &Settings, crypto: &Crypto) -> ServerConfig {
     let bounds = &settings.http3;
     let idle = bounds.idle_timeout.max(Duration::from_secs(1));
-    let windows = u64::from(bounds.stream_window) * u64::from(bounds.max_streams);
     let mut transport = TransportConfig::default();
     transport
         .max_concurrent_bidi_streams(VarInt::from_u32(bounds.max_streams))
         .max_concurrent_uni_streams(VarInt::from_u32(ONE_WAY))
         .stream_receive_window(VarInt::from_u32(bounds.stream_window))
-        // A stream that nobody reads from must not keep the others from sending.
-        .receive_window(VarInt::from_u32(u32::try_from(windows).unwrap_or(u32::MAX)))
+        .receive_window(VarInt::from_u32(FIRST_WINDOW))
         .send_window(bounds.send_window)
         .max_idle_timeout(idle.try_into().ok())
         // A response may be long in coming; a client that is gone does not answer this.

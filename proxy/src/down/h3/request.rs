@@ -61,6 +61,8 @@ pub(crate) struct Input {
     expected: Option<u64>,
     /// No piece comes after the one that was taken.
     complete: bool,
+    /// It counts for the connection's window.
+    has_body: bool,
     /// What comes is for a tunnel; the exchange sees no body.
     tunnels: bool,
     received: u64,
@@ -80,6 +82,7 @@ impl Input {
             piece: Bytes::new(),
             expected: None,
             complete: false,
+            has_body: false,
             tunnels: false,
             received: 0,
             trailers: Fields::new(),
@@ -90,6 +93,10 @@ impl Input {
     /// What is known of the body from the head.
     pub(super) fn begin_body(&mut self, ends: bool, expected: Option<u64>) {
         (self.complete, self.expected) = (ends, expected);
+        if !ends {
+            self.has_body = true;
+            self.shared.begin_body();
+        }
     }
 
     /// The exchange sees no body: what comes is for the tunnel.
@@ -261,6 +268,14 @@ impl Input {
     pub(super) fn note_reset(&self) {
         if self.broken == Some(Broken::Gone) {
             self.shared.spend(RESET);
+        }
+    }
+}
+
+impl Drop for Input {
+    fn drop(&mut self) {
+        if self.has_body {
+            self.shared.windows.end();
         }
     }
 }
