@@ -7,13 +7,17 @@ use std::time::{Duration, Instant};
 
 use control::store::Step;
 
+use crate::confirm::Confirm;
+
 /// Who made a change.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Author {
     pub peer: IpAddr,
     pub key: KeyName,
     /// What they say of it (`X-Sluice-Message`); may be empty.
     pub message: String,
+    /// What they change is undone unless it is confirmed.
+    pub confirm: Option<Confirm>,
 }
 
 /// The longest message that the history keeps, in characters.
@@ -46,11 +50,15 @@ impl fmt::Display for Author {
 impl Author {
     /// For the history of the store.
     pub fn step(&self) -> Step {
-        let author = match &self.key {
+        Step::By { author: self.name(), message: self.message.clone() }
+    }
+
+    /// The name of the key; empty if none is asked for.
+    pub fn name(&self) -> String {
+        match &self.key {
             KeyName::Named(name) => name.clone(),
             KeyName::NotAsked => String::new(),
-        };
-        Step::By { author, message: self.message.clone() }
+        }
     }
 
     /// Logs what was changed.
@@ -109,12 +117,13 @@ mod tests {
     fn an_author_is_told_by_key_and_address() {
         let peer = "127.0.0.1".parse().unwrap();
         let named = |name: &str| {
-            Author { peer, key: KeyName::Named(name.to_owned()), message: String::new() }.to_string()
+            Author { peer, key: KeyName::Named(name.to_owned()), message: String::new(), confirm: None }
+                .to_string()
         };
         assert_eq!(named("admin"), r#"by key "admin" from 127.0.0.1"#);
         // A name is what somebody wrote: no line may come of it.
         assert_eq!(named("a\nb"), r#"by key "a\nb" from 127.0.0.1"#);
-        let unasked = Author { peer, key: KeyName::NotAsked, message: String::new() };
+        let unasked = Author { peer, key: KeyName::NotAsked, message: String::new(), confirm: None };
         assert_eq!(unasked.to_string(), "without a key from 127.0.0.1");
     }
 

@@ -186,8 +186,10 @@ impl Admin {
         if let Some(names) = plugin_names(&document) {
             self.store.put_plugins(names).await?;
         }
-        let (by, told) = (author.step(), made.clone());
-        let decide = move |view: &dyn View| Ok(steps(view, by.clone(), items.clone(), &kept, made.clone()));
+        let (by, told) = (author.clone(), made.clone());
+        let decide = move |view: &dyn View| {
+            by.complete(view, steps(view, by.step(), items.clone(), &kept, made.clone()))
+        };
         let written = self.store.write(Box::new(decide)).await?;
         author.changed(&Method::PUT, "configs", written.revision);
         let mut response = answer::empty(StatusCode::ACCEPTED);

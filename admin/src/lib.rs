@@ -15,6 +15,7 @@ mod check;
 mod conceal;
 pub mod config;
 mod configs;
+mod confirm;
 pub mod control_api;
 mod explain;
 mod guesses;
@@ -50,6 +51,7 @@ use tokio_rustls::rustls::ServerConfig;
 
 use answer::{Answer, ErrorAnswer, said};
 use author::{Author, Lines};
+use confirm::Confirm;
 use guesses::Guesses;
 use request::Call;
 
@@ -154,9 +156,13 @@ impl Admin {
             return answered(auth::too_many(seconds), "too many wrong keys came from there");
         }
         match auth::check_key(&self.config, head) {
-            Ok(key) => {
-                Admitted::Author(Author { peer: peer.to_canonical(), key, message: author::message_of(head) })
-            }
+            Ok(key) => match Confirm::of_head(&head.headers) {
+                Ok(confirm) => {
+                    let message = author::message_of(head);
+                    Admitted::Author(Author { peer: peer.to_canonical(), key, message, confirm })
+                }
+                Err(wrong) => Admitted::Answered(wrong.into_response()),
+            },
             Err((refusal, why)) => {
                 if why == auth::WRONG_KEY {
                     self.guesses.wrong(peer, Instant::now());
@@ -216,6 +222,9 @@ impl Admin {
             (&Method::POST, ["batch"]) => self.batch(author, body).await,
             (&Method::GET | &Method::HEAD, ["configs"]) => self.configs(head).await,
             (&Method::PUT, ["configs"]) => self.put_configs(author, head, body).await,
+            (&Method::GET, ["revisions", "unconfirmed"]) => self.unconfirmed().await,
+            (&Method::POST, ["revisions", "unconfirmed", "confirm"]) => self.confirm(author).await,
+            (&Method::POST, ["revisions", "unconfirmed", "undo"]) => self.undo_unconfirmed(author).await,
             (&Method::GET, ["revisions", rest @ ..]) => self.revisions(&call, rest).await,
             (&Method::POST, ["revisions", revision, "rollback"]) => {
                 self.rollback(author, &call, revision).await

@@ -229,6 +229,17 @@ fn others(paths: &mut Map<String, Value>) {
         operation("What differs between two revisions", "diff_revisions", None, &[(200, object())]);
     diff["parameters"] = json!([query("from", revision.clone()), query("to", revision)]);
     add("/revisions/diff", &[("get", diff)]);
+    let waits = operation(
+        "The change that waits to be confirmed (X-Sluice-Confirm)",
+        "get_unconfirmed",
+        None,
+        &[(200, object())],
+    );
+    add("/revisions/unconfirmed", &[("get", waits)]);
+    let confirm = operation("Keeps the change that waits", "confirm", None, &[(200, object())]);
+    add("/revisions/unconfirmed/confirm", &[("post", confirm)]);
+    let undo = operation("Takes the change that waits back", "undo_unconfirmed", None, &[(200, object())]);
+    add("/revisions/unconfirmed/undo", &[("post", undo)]);
     add(
         "/revisions/{revision}",
         &[("get", operation("One write", "get_revision", None, &[(200, object())]))],

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use model::{Diagnostic, Key, Rejected};
+use sdk::meters::Trials;
 use serde_json::{Map, Value};
 
 /// A reading of files that is under way: what came of it, in words, or what is wrong with them.
@@ -80,6 +81,14 @@ pub trait Program: Send + Sync {
     /// What of the configuration is worth a second look.
     fn analysis(&self) -> Telling<'_> {
         Box::pin(ready(Err("this program looks at nothing".to_owned())))
+    }
+
+    /// Has all requests counted and timed from now on, or no more.
+    fn watch_traffic(&self, _watches: bool) {}
+
+    /// What was counted since.
+    fn traffic(&self) -> Trials {
+        Trials::default()
     }
 
     /// What runs, for people: version, addresses, counts and the like.

@@ -212,10 +212,10 @@ impl Admin {
             intents.iter().map(|intent| (intent.method.clone(), intent.changes.clone())).collect();
         // How many steps there are after each write; the last of a write is what it answers with.
         let ends: Arc<Mutex<Vec<usize>>> = Arc::default();
-        let (by, decided) = (author.step(), ends.clone());
+        let (author, decided) = (author.clone(), ends.clone());
         let decide = move |view: &dyn View| {
             let mut ahead = Ahead::of(view);
-            let mut steps = vec![by.clone()];
+            let mut steps = vec![author.step()];
             decided.lock().unwrap_or_else(PoisonError::into_inner).clear();
             for intent in &mut intents {
                 let more = (intent.decide)(&ahead)?;
@@ -223,7 +223,7 @@ impl Admin {
                 steps.extend(more);
                 decided.lock().unwrap_or_else(PoisonError::into_inner).push(steps.len());
             }
-            Ok(steps)
+            author.complete(view, steps)
         };
         let written = self.store.write(Box::new(decide)).await;
         let ends = std::mem::take(&mut *ends.lock().unwrap_or_else(PoisonError::into_inner));

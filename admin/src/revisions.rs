@@ -74,7 +74,8 @@ impl Admin {
             "" => format!("rollback to {revision}"),
             message => message.to_owned(),
         };
-        steps.push(Author { message, ..author.clone() }.step());
+        let author = Author { message, ..author.clone() };
+        steps.push(author.step());
         for Changed { key, before, .. } in &changes {
             let Some(json) = before else {
                 steps.push(Step::Delete { key: key.clone() });
@@ -93,8 +94,9 @@ impl Admin {
             .collect();
         let mut after = current;
         if !undone.is_empty() {
+            let by = author.clone();
             let decide = move |view: &dyn View| match view.revision() == current {
-                true => Ok(steps.clone()),
+                true => by.complete(view, steps.clone()),
                 // Somebody wrote meanwhile, and would be undone unseen.
                 false => Err(Refused::Store(StoreError::Changed)),
             };

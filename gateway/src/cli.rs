@@ -74,6 +74,26 @@ pub enum Command {
         /// Only says what would change, and what is wrong with the file
         #[arg(long)]
         dry_run: bool,
+        /// Undoes it after this time, such as 5m, unless `sluice confirm` comes before
+        #[arg(long, value_name = "TIME", conflicts_with = "dry_run")]
+        confirm: Option<String>,
+        /// Undoes it at once when more of the requests fail than this, such as 1%
+        #[arg(long, value_name = "PART", requires = "confirm")]
+        max_error_rate: Option<String>,
+        /// Undoes it at once when 99 of 100 requests take longer than this, such as 200ms
+        #[arg(long, value_name = "TIME", requires = "confirm")]
+        max_p99: Option<String>,
+        /// The latest so much of the traffic is judged
+        #[arg(long, value_name = "TIME", requires = "confirm")]
+        window: Option<String>,
+    },
+    /// Keeps what was changed with --confirm, or takes it back
+    Confirm {
+        #[command(flatten)]
+        files: Files,
+        /// Takes it back at once
+        #[arg(long)]
+        undo: bool,
     },
     /// Moves resources into etcd and out of it
     Etcd {

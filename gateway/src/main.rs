@@ -51,7 +51,19 @@ fn main() -> ExitCode {
         Command::Reload(files) => instance::reload(&files),
         Command::Upgrade(files) => instance::upgrade(&files),
         Command::Export { files, output } => instance::export::export(&files, output.as_deref()),
-        Command::Apply { file, files, dry_run } => instance::apply::apply(&files, &file, dry_run),
+        Command::Apply { file, files, dry_run, confirm, max_error_rate, max_p99, window } => {
+            let confirm = confirm.map(|mut confirm| {
+                let bounds = [("max-error-rate", max_error_rate), ("max-p99", max_p99), ("window", window)];
+                for (name, bound) in bounds {
+                    if let Some(bound) = bound {
+                        confirm.push_str(&format!("; {name}={bound}"));
+                    }
+                }
+                confirm
+            });
+            instance::apply::apply(&files, &file, dry_run, confirm.as_deref())
+        }
+        Command::Confirm { files, undo } => instance::revisions::confirm(&files, undo),
         Command::Etcd { command } => etcd::run(&command),
         Command::History { files, limit } => instance::revisions::history(&files, limit),
         Command::Diff { from, to, files } => instance::revisions::diff(&files, from, to),

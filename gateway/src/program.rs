@@ -12,6 +12,7 @@ use control::store::{File, Store};
 use model::Key;
 use model::boot::Boot;
 use proxy::Watch;
+use sdk::meters::{Meters, Trials};
 use serde_json::{Map, Value, json};
 use snapshot::swap::Observer;
 
@@ -44,6 +45,7 @@ pub struct Running {
     /// Where it listens, for people: what and the address.
     pub listens: Vec<String>,
     pub boot: Boot,
+    pub meters: Arc<Meters>,
 }
 
 /// How long the answer to a reload waits until what was read is compiled.
@@ -78,6 +80,14 @@ impl Program for Running {
         let report = self.pipeline.report();
         let resources = report.rejected.iter().chain(&*report.dangling).cloned().collect();
         NotServed { resources, findings: report.findings.clone() }
+    }
+
+    fn watch_traffic(&self, watches: bool) {
+        self.meters.watch(watches);
+    }
+
+    fn traffic(&self) -> Trials {
+        self.meters.watched()
     }
 
     fn read_plugins(&self) -> Result<Option<Vec<String>>, String> {

@@ -185,6 +185,7 @@ async fn serve(
         workers: OnceLock::new(),
         drains: AtomicU64::new(0),
         boot: boot.clone(),
+        meters: services.meters.clone(),
     });
     let kept_copy = etcd.clone();
     tokio::spawn(pipeline.run());
@@ -243,6 +244,9 @@ async fn serve(
         }
         if let Err(error) = admin.sync_plugins().await {
             tracing::error!("the list of plugins could not be stored: {error}");
+        }
+        if store.writable() {
+            tokio::spawn(admin.clone().guard());
         }
         let serve = move |listener| tokio::spawn(admin.clone().serve_over(listener, admin_tls.clone()));
         sides.push(Side::start(listener, serve)?);

@@ -17,12 +17,13 @@
 mod reading;
 mod series;
 mod settings;
+mod trial;
 
 use std::cell::{Cell, RefCell};
 use std::hash::BuildHasher;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -32,8 +33,10 @@ use hashbrown::{HashMap, HashTable};
 pub use reading::{Histogram, Reading};
 pub use series::Kind;
 pub use settings::Settings;
+pub use trial::Trials;
 
 use series::{Count, Families, Inserted, Latency, Registered, Traffic, add};
+use trial::Trial;
 
 /// The route label of the series that label sets beyond the bound share.
 pub const OVERFLOW: &str = "__overflow__";
@@ -45,12 +48,15 @@ pub struct Meters {
     /// Lines of output the known series make.
     lines: Arc<AtomicUsize>,
     collected: Mutex<Collected>,
+    /// Whether all requests are counted and timed; see [`Meters::watch`].
+    watches: AtomicBool,
 }
 
 /// What the scraping side knows. Only scrapes and configuration changes take its lock.
 #[derive(Debug, Default)]
 struct Collected {
     shards: Vec<(Arc<WorkerCounts>, Receiver<Registered>)>,
+    trials: Vec<Arc<Trial>>,
     families: Families,
     /// Series that gave way to others, or found no room.
     evicted: u64,
@@ -61,6 +67,7 @@ struct Collected {
 pub struct Shard {
     settings: Arc<Settings>,
     node: Arc<WorkerCounts>,
+    trial: Arc<Trial>,
     new: Sender<Registered>,
     /// Requests by their labels.
     entries: RefCell<HashTable<Labelled>>,
@@ -185,8 +192,26 @@ impl Meters {
     /// A new shard; the worker's number is only a name.
     pub fn shard(&self, _worker: usize) -> Shard {
         let (shard, new) = Shard::new(self.settings.clone(), self.lines.clone());
-        self.collected().shards.push((shard.node.clone(), new));
+        let mut collected = self.collected();
+        shard.trial.on.store(self.watches.load(Relaxed), Relaxed);
+        collected.trials.push(shard.trial.clone());
+        collected.shards.push((shard.node.clone(), new));
+        drop(collected);
         shard
+    }
+
+    /// Has every request counted and timed from now on, or no more.
+    pub fn watch(&self, watches: bool) {
+        let collected = self.collected();
+        self.watches.store(watches, Relaxed);
+        collected.trials.iter().for_each(|trial| trial.on.store(watches, Relaxed));
+    }
+
+    /// What was counted while it was watched.
+    pub fn watched(&self) -> Trials {
+        let mut sum = Trials::default();
+        self.collected().trials.iter().for_each(|trial| sum.add(trial));
+        sum
     }
 
     /// Shows what is counted now.
@@ -224,7 +249,7 @@ impl Meters {
 
     fn tend(&self, collected: &mut Collected, now_ms: u64) {
         collected.gather(&self.settings);
-        let Collected { families, shards, evicted } = collected;
+        let Collected { families, shards, evicted, .. } = collected;
         let retire = |shard: usize, count| shards[shard].0.retire(count);
         families.touch(now_ms);
         // What was idle for too long goes first, as it would from APISIX's dictionary.
@@ -302,6 +327,18 @@ impl Shard {
     #[inline]
     pub fn request_ended(&self) {
         add(&self.node.ended, 1);
+    }
+
+    /// Whether every request is to be timed; see [`watched`](Shard::watched).
+    #[inline]
+    pub fn is_watched(&self) -> bool {
+        self.trial.on.load(Relaxed)
+    }
+
+    /// Counts a request for whoever watches.
+    #[cold]
+    pub fn watched(&self, total_us: u64, is_error: bool) {
+        self.trial.count(total_us, is_error);
     }
 
     /// A head was refused as malformed or too large.
@@ -519,6 +556,7 @@ impl Shard {
         let shard = Shard {
             settings,
             node: Arc::default(),
+            trial: Arc::new(Trial::new(false)),
             new: sender,
             entries: RefCell::default(),
             hash: RandomState::default(),

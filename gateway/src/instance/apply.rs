@@ -23,7 +23,7 @@ const TIMES: [&str; 2] = ["create_time", "update_time"];
 ///
 /// # Errors
 /// Nobody there, or a refusal.
-pub fn apply(files: &Files, file: &Path, dry: bool) -> anyhow::Result<bool> {
+pub fn apply(files: &Files, file: &Path, dry: bool, confirm: Option<&str>) -> anyhow::Result<bool> {
     let Some(found) = read(files) else { return Ok(false) };
     if matches!(found.boot.provider, Provider::Yaml | Provider::Json) {
         let file = found.resources.unwrap_or_default();
@@ -52,7 +52,8 @@ pub fn apply(files: &Files, file: &Path, dry: bool) -> anyhow::Result<bool> {
     let text = std::fs::read_to_string(file)?;
     // Each file is applied, also one that was applied before something else changed.
     let digest = format!("{}-{}", std::process::id(), control::store::unix_ms());
-    let headers = [("X-Digest", digest.as_str()), ("Content-Type", "application/yaml")];
+    let mut headers = vec![("X-Digest", digest.as_str()), ("Content-Type", "application/yaml")];
+    headers.extend(confirm.map(|confirm| ("X-Sluice-Confirm", confirm)));
     let (status, body) = send(address, "PUT", "/apisix/admin/configs", key.as_deref(), &headers, &text)
         .with_context(|| format!("no gateway answers on its Admin API, {address}"))?;
     if status != 202 {
@@ -60,6 +61,10 @@ pub fn apply(files: &Files, file: &Path, dry: bool) -> anyhow::Result<bool> {
         bail!("{}", answer.get("error_msg").and_then(Value::as_str).unwrap_or(&body));
     }
     say::out(told);
+    if let Some(confirm) = confirm {
+        let within = confirm.split(';').next().unwrap_or_default();
+        say::out(format_args!("undone in {within} unless confirmed: sluice confirm"));
+    }
     Ok(true)
 }
 

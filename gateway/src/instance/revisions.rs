@@ -48,6 +48,28 @@ pub fn rollback(files: &Files, revision: u64) -> anyhow::Result<bool> {
     Ok(true)
 }
 
+/// Keeps the change that waits, or takes it back.
+///
+/// # Errors
+/// Nobody there, nothing that waits, or a refusal.
+pub fn confirm(files: &Files, undo: bool) -> anyhow::Result<bool> {
+    let path = if undo { "revisions/unconfirmed/undo" } else { "revisions/unconfirmed/confirm" };
+    let Some(answer) = ask(files, "POST", path)? else { return Ok(false) };
+    let number = |name: &str| answer.get(name).and_then(Value::as_u64).unwrap_or_default();
+    match undo {
+        false => say::out(format_args!("confirmed: the change after revision {}", number("confirmed"))),
+        true => say::out(format_args!(
+            "undone: the change after revision {}, revision {}",
+            number("undone"),
+            number("revision")
+        )),
+    }
+    for left in answer.get("left").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str) {
+        say::out(format_args!("changed since, and left as it is: {left}"));
+    }
+    Ok(true)
+}
+
 /// What the Admin API answers; `None` if the files are wrong, which was told.
 fn ask(files: &Files, method: &str, path: &str) -> anyhow::Result<Option<Value>> {
     let Some(found) = read(files) else { return Ok(None) };

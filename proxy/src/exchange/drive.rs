@@ -60,11 +60,14 @@ pub(crate) async fn drive(
     x.timing.connection_requests = arrival.requests;
     worker.shard.request_began();
     // The clock is read only if somebody will ask how long things took: the access log, stages of
-    // the global rules, and where finding the route may wait for the body.
+    // the global rules, who watches a change that is not confirmed, and where finding the route may wait for the body.
     let global = lease.global.as_deref();
     let access_log = worker.access_log.as_ref();
-    let from_the_start =
-        access_log.is_some() || Chains { global, plan: None }.has(Phase::Log) || lease.router.needs_body();
+    let watched = worker.shard.is_watched();
+    let from_the_start = watched
+        || access_log.is_some()
+        || Chains { global, plan: None }.has(Phase::Log)
+        || lease.router.needs_body();
     let mut began = from_the_start.then(|| worker.clock.micros());
 
     let mut plan = None;
@@ -101,7 +104,7 @@ pub(crate) async fn drive(
     }
 
     let mut fault = None;
-    let began = began.filter(|_| access_log.is_some() || chains.has(Phase::Log));
+    let began = began.filter(|_| watched || access_log.is_some() || chains.has(Phase::Log));
     if let Some(began) = began {
         // Where no stage ran and no body was waited for, nothing took time since.
         let at_once = chains.are_none() && !lease.router.needs_body();
@@ -162,6 +165,9 @@ pub(crate) async fn drive(
         x.timing.received += down.body_received();
         if x.upstream_addr.is_some() {
             x.timing.upstream_us = ended.saturating_sub(x.timing.asked_us);
+        }
+        if watched {
+            worker.shard.watched(x.timing.total_us, matches!(outcome, Outcome::Broken) || x.status() >= 500);
         }
         chains.log(worker, &mut x);
         if let Some(log) = access_log {

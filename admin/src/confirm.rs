@@ -1,0 +1,487 @@
+//! Changes that undo themselves: `X-Sluice-Confirm` on a write, and `/apisix/admin/revisions/unconfirmed`.
+//!
+//! That a change waits to be confirmed is a note of the store, written in the same transaction as the
+//! change itself: it survives a restart, and no change becomes permanent by one. Every node that serves
+//! the Admin API looks at the note; whoever finds its time over, or its traffic out of bounds, puts back what
+//! the change has changed. What somebody else has changed again since is left as it is, and named.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use control::store::{Changed, Refused, Step, StoreError, View, unix_ms};
+use http::{HeaderMap, StatusCode};
+use model::{Invalid, boot};
+use sdk::meters::Trials;
+use serde_json::{Value, json};
+use tokio::time::{Instant, MissedTickBehavior};
+
+use crate::Admin;
+use crate::answer::{self, Answer, ErrorAnswer, said};
+use crate::author::Author;
+
+/// What the store remembers of a change that waits.
+const NOTE: &str = "unconfirmed";
+/// The header that asks for it.
+const HEADER: &str = "x-sluice-confirm";
+/// How often it is looked at.
+const LOOK: Duration = Duration::from_millis(250);
+/// Fewer requests in a window say nothing.
+const FEW: u64 = 20;
+/// What is counted is kept for so long, four times a second.
+const LONGEST_WINDOW: Duration = Duration::from_secs(300);
+/// What a change may wait at most.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+/// What a write asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Confirm {
+    within: Duration,
+    bounds: Bounds,
+}
+
+/// What traffic may come to while a change waits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Bounds {
+    /// The part of requests that may fail: answered with 5xx, or cut off.
+    error_rate: Option<f64>,
+    p99: Option<Duration>,
+    /// The latest so long is judged.
+    window: Duration,
+}
+
+impl Confirm {
+    /// Reads `5m; max-error-rate=1%; max-p99=200ms; window=10s`; all but the first may be left out.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn of_head(headers: &HeaderMap) -> Result<Option<Confirm>, ErrorAnswer> {
+        let Some(value) = headers.get(HEADER) else { return Ok(None) };
+        let text = value.to_str().unwrap_or_default();
+        Confirm::parse(text).map(Some).map_err(|wrong| {
+            said(format!(
+                "invalid header X-Sluice-Confirm: {wrong}, expected `5m; max-error-rate=1%; max-p99=200ms`"
+            ))
+        })
+    }
+
+    fn parse(text: &str) -> Result<Confirm, String> {
+        let time = |text: &str| {
+            let time = boot::time(&Value::from(text)).ok().filter(|time| !time.is_zero());
+            time.ok_or_else(|| format!("{text:?} is no time"))
+        };
+        let mut parts = text.split(';').map(str::trim);
+        let within = time(parts.next().unwrap_or_default())?;
+        if within > LONGEST {
+            return Err(format!("a change waits {} hours at most", LONGEST.as_secs() / 3600));
+        }
+        let mut bounds = Bounds { error_rate: None, p99: None, window: Duration::from_secs(10) };
+        for part in parts.filter(|part| !part.is_empty()) {
+            match part.split_once('=').map(|(name, value)| (name.trim(), value.trim())) {
+                Some(("max-error-rate", value)) => bounds.error_rate = Some(rate(value)?),
+                Some(("max-p99", value)) => bounds.p99 = Some(time(value)?),
+                Some(("window", value)) => bounds.window = time(value)?,
+                _ => return Err(format!("{part:?} is not known")),
+            }
+        }
+        if bounds.window > LONGEST_WINDOW {
+            return Err(format!("a window lasts {} s at most", LONGEST_WINDOW.as_secs()));
+        }
+        Ok(Confirm { within, bounds })
+    }
+
+    /// Adds to the steps of a write that it waits to be confirmed, if it changes anything.
+    ///
+    /// # Errors
+    /// Another change waits.
+    fn guard(&self, view: &dyn View, by: &Author, steps: &mut Vec<Step>) -> Result<(), Refused> {
+        if !steps.iter().any(|step| matches!(step, Step::Put { .. } | Step::Delete { .. })) {
+            return Ok(());
+        }
+        if let Some(other) = view.note(NOTE).and_then(|text| Waiting::of_text(&text)) {
+            let reason = format!("the change after revision {} still waits to be confirmed", other.from);
+            let hint = "confirm it (`sluice confirm`) or take it back (`sluice confirm --undo`) first";
+            return Err(Invalid::new(reason).hint(hint).into());
+        }
+        let Confirm { within, bounds } = self;
+        let until_ms = unix_ms().saturating_add(ms(*within));
+        let waiting =
+            Waiting { from: view.revision(), until_ms, within: *within, bounds: *bounds, author: by.name() };
+        steps.push(Step::Note { name: NOTE, text: waiting.to_text() });
+        Ok(())
+    }
+}
+
+impl Author {
+    /// Completes the steps of a write that this author makes.
+    ///
+    /// # Errors
+    /// It is to wait until it is confirmed, and another change does already.
+    pub fn complete(&self, view: &dyn View, mut steps: Vec<Step>) -> Result<Vec<Step>, Refused> {
+        if let Some(confirm) = &self.confirm {
+            confirm.guard(view, self, &mut steps)?;
+        }
+        Ok(steps)
+    }
+}
+
+/// `1%` or `0.01`.
+fn rate(text: &str) -> Result<f64, String> {
+    let (number, of) = match text.strip_suffix('%') {
+        Some(number) => (number.trim(), 100.0),
+        None => (text, 1.0),
+    };
+    let rate = number.parse::<f64>().ok().map(|number| number / of);
+    rate.filter(|rate| (0.0..=1.0).contains(rate))
+        .ok_or_else(|| format!("{text:?} is no part of all requests"))
+}
+
+/// A change that waits.
+#[derive(Debug, Clone, PartialEq)]
+struct Waiting {
+    /// The store's revision before it.
+    from: u64,
+    /// When its time is over, in milliseconds since 1970. Counts over restarts alone: while a node runs, it
+    /// goes by a clock that nobody can set.
+    until_ms: u64,
+    within: Duration,
+    bounds: Bounds,
+    author: String,
+}
+
+impl Waiting {
+    /// `None` if nothing waits.
+    fn of_text(text: &str) -> Option<Waiting> {
+        let value: Value = serde_json::from_str(text).ok()?;
+        let number = |name: &str| value.get(name).and_then(Value::as_u64);
+        let bounds = Bounds {
+            error_rate: value.get("max_error_rate").and_then(Value::as_f64),
+            p99: number("max_p99_ms").map(Duration::from_millis),
+            window: Duration::from_millis(number("window_ms")?),
+        };
+        Some(Waiting {
+            from: number("from")?,
+            until_ms: number("until_ms")?,
+            within: Duration::from_millis(number("within_ms")?),
+            bounds,
+            author: value.get("author")?.as_str()?.to_owned(),
+        })
+    }
+
+    fn to_text(&self) -> String {
+        json!({
+            "from": self.from,
+            "until_ms": self.until_ms,
+            "within_ms": ms(self.within),
+            "max_error_rate": self.bounds.error_rate,
+            "max_p99_ms": self.bounds.p99.map(ms),
+            "window_ms": ms(self.bounds.window),
+            "author": self.author,
+        })
+        .to_string()
+    }
+
+    /// What is left by the clock on the wall, which may have been set since: never more than it began with.
+    fn left(&self, now_ms: u64) -> Duration {
+        Duration::from_millis(self.until_ms.saturating_sub(now_ms)).min(self.within)
+    }
+}
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What a node knows of the change that waits.
+struct Watch {
+    text: String,
+    waiting: Waiting,
+    deadline: Instant,
+    /// What was counted at moments of the window, oldest first.
+    seen: VecDeque<(Instant, Trials)>,
+    /// It cannot be undone, which was told.
+    given_up: bool,
+}
+
+impl Watch {
+    fn new(text: String, waiting: Waiting, now: Instant, now_ms: u64) -> Watch {
+        let deadline = now + waiting.left(now_ms);
+        Watch { text, waiting, deadline, seen: VecDeque::new(), given_up: false }
+    }
+
+    /// Why the change is to be undone now; `None` as long as it may stay.
+    fn verdict(&mut self, now: Instant, traffic: Trials) -> Option<String> {
+        let Bounds { error_rate, p99, window } = self.waiting.bounds;
+        // The last moment before the window stays, for that is where it begins.
+        while self.seen.get(1).is_some_and(|(at, _)| now.saturating_duration_since(*at) >= window) {
+            self.seen.pop_front();
+        }
+        let latest = self.seen.front().map(|(_, before)| traffic.since(before)).unwrap_or_default();
+        self.seen.push_back((now, traffic));
+        if latest.requests >= FEW {
+            let rate = latest.error_rate();
+            if let Some(most) = error_rate.filter(|most| rate > *most) {
+                return Some(format!(
+                    "{:.2}% of {} requests failed, more than {:.2}%",
+                    rate * 100.0,
+                    latest.requests,
+                    most * 100.0
+                ));
+            }
+            let slow = Duration::from_micros(latest.p99_us());
+            if let Some(most) = p99.filter(|most| slow > *most) {
+                return Some(format!("p99 was {} ms, more than {} ms", ms(slow), ms(most)));
+            }
+        }
+        (now >= self.deadline)
+            .then(|| format!("it was not confirmed within {} s", self.waiting.within.as_secs_f64()))
+    }
+}
+
+impl Admin {
+    /// Undoes changes that are not confirmed, for as long as the program runs.
+    pub async fn guard(self) {
+        let mut tick = tokio::time::interval(LOOK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut watch: Option<Watch> = None;
+        loop {
+            tick.tick().await;
+            // Asked again in a moment if the store does not answer; what is known stays.
+            let Ok(note) = self.store.note(NOTE).await else { continue };
+            let found = note.and_then(|text| Some((Waiting::of_text(&text)?, text)));
+            let Some((waiting, text)) = found else {
+                if watch.take().is_some() {
+                    self.program.watch_traffic(false);
+                }
+                continue;
+            };
+            let watch = match watch.take().filter(|watch| watch.text == text) {
+                Some(known) => watch.insert(known),
+                None => {
+                    self.program.watch_traffic(true);
+                    let new = Watch::new(text, waiting, Instant::now(), unix_ms());
+                    tracing::warn!(
+                        "the change after revision {} by {:?} is undone in {:.0} s unless it is confirmed",
+                        new.waiting.from,
+                        new.waiting.author,
+                        new.waiting.left(unix_ms()).as_secs_f64()
+                    );
+                    watch.insert(new)
+                }
+            };
+            if watch.given_up {
+                continue;
+            }
+            let Some(why) = watch.verdict(Instant::now(), self.program.traffic()) else { continue };
+            match self.undo(&watch.text, &watch.waiting, "", &why).await {
+                Ok(Undone { revision, left }) => {
+                    let from = watch.waiting.from;
+                    tracing::warn!(
+                        "the change after revision {from} is undone, revision {revision}: {why}{}",
+                        but(&left)
+                    );
+                }
+                Err(Failed::Unknown) => {
+                    watch.given_up = true;
+                    tracing::error!(
+                        "the change after revision {} cannot be undone, as the history (sluice.history) does not \
+                         have it: {why}; put things right, then confirm it",
+                        watch.waiting.from
+                    );
+                }
+                Err(Failed::Refused(error)) => tracing::error!("a change is not undone yet: {error}"),
+            }
+        }
+    }
+
+    /// Puts back what the change has changed, and has been left alone since.
+    async fn undo(&self, text: &str, waiting: &Waiting, author: &str, why: &str) -> Result<Undone, Failed> {
+        let records = self.store.history(waiting.from, u64::MAX, usize::MAX).await;
+        let records = records.map_err(|error| Failed::Refused(error.into()))?;
+        let record =
+            records.into_iter().rfind(|record| record.from == waiting.from).ok_or(Failed::Unknown)?;
+        let message = format!("undo of revision {}: {why}", record.revision);
+        let by = Step::By { author: author.to_owned(), message };
+        let left = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let (told, text) = (left.clone(), text.to_owned());
+        let decide = move |view: &dyn View| {
+            if view.note(NOTE).as_deref() != Some(&text) {
+                // Confirmed meanwhile, or undone by another node.
+                return Err(StoreError::Changed.into());
+            }
+            let mut steps = vec![by.clone(), Step::Note { name: NOTE, text: String::new() }];
+            let mut left = Vec::new();
+            for Changed { key, before, after } in &record.changes {
+                let parsed = |json: &str| serde_json::from_str::<Value>(json).ok();
+                let now = view.get(key).map(|row| row.value());
+                if now != after.as_deref().and_then(parsed) {
+                    left.push(key.to_string());
+                    continue;
+                }
+                match before.as_deref().and_then(parsed) {
+                    Some(value) => steps.push(Step::Put { key: key.clone(), value, ttl: None }),
+                    None => steps.push(Step::Delete { key: key.clone() }),
+                }
+            }
+            *told.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = left;
+            Ok(steps)
+        };
+        let written = self.store.write(Box::new(decide)).await.map_err(Failed::Refused)?;
+        let left = std::mem::take(&mut *left.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        Ok(Undone { revision: written.revision, left })
+    }
+
+    async fn waiting(&self) -> Result<Option<(String, Waiting)>, ErrorAnswer> {
+        let note = self.store.note(NOTE).await?;
+        Ok(note.and_then(|text| Waiting::of_text(&text).map(|waiting| (text, waiting))))
+    }
+
+    /// `GET revisions/unconfirmed`
+    pub(crate) async fn unconfirmed(&self) -> Answer {
+        let (_, waiting) = self.waiting().await?.ok_or_else(nothing_waits)?;
+        let bounds = &waiting.bounds;
+        let body = json!({
+            "from": waiting.from,
+            "author": waiting.author,
+            "until": waiting.until_ms / 1000,
+            "left": waiting.left(unix_ms()).as_secs(),
+            "max_error_rate": bounds.error_rate,
+            "max_p99_ms": bounds.p99.map(ms),
+            "window_ms": ms(bounds.window),
+        });
+        Ok(answer::json(StatusCode::OK, &body))
+    }
+
+    /// `POST revisions/unconfirmed/confirm`
+    pub(crate) async fn confirm(&self, author: &Author) -> Answer {
+        let (text, waiting) = self.waiting().await?.ok_or_else(nothing_waits)?;
+        let by = author.step();
+        let decide = move |view: &dyn View| match view.note(NOTE).as_deref() == Some(&text) {
+            true => Ok(vec![by.clone(), Step::Note { name: NOTE, text: String::new() }]),
+            false => Err(StoreError::Changed.into()),
+        };
+        let revision = self.store.write(Box::new(decide)).await?.revision;
+        author.changed(&http::Method::POST, "revisions/unconfirmed/confirm", revision);
+        Ok(answer::json(StatusCode::OK, &json!({ "confirmed": waiting.from, "revision": revision })))
+    }
+
+    /// `POST revisions/unconfirmed/undo`
+    pub(crate) async fn undo_unconfirmed(&self, author: &Author) -> Answer {
+        let (text, waiting) = self.waiting().await?.ok_or_else(nothing_waits)?;
+        let undone = self.undo(&text, &waiting, &author.name(), "it was taken back").await;
+        let Undone { revision, left } = undone.map_err(|failed| match failed {
+            Failed::Unknown => ErrorAnswer::new(
+                StatusCode::CONFLICT,
+                "the history (sluice.history) does not have the change any more: put things right, then confirm it",
+            ),
+            Failed::Refused(refused) => refused.into(),
+        })?;
+        author.changed(&http::Method::POST, "revisions/unconfirmed/undo", revision);
+        Ok(answer::json(
+            StatusCode::OK,
+            &json!({ "undone": waiting.from, "revision": revision, "left": left }),
+        ))
+    }
+}
+
+/// What came of an undoing.
+struct Undone {
+    revision: u64,
+    /// What somebody has changed since, and is as they left it.
+    left: Vec<String>,
+}
+
+enum Failed {
+    /// The history does not have the change.
+    Unknown,
+    Refused(Refused),
+}
+
+fn but(left: &[String]) -> String {
+    match left {
+        [] => String::new(),
+        left => format!("; changed since, and left as they are: {}", left.join(", ")),
+    }
+}
+
+fn nothing_waits() -> ErrorAnswer {
+    ErrorAnswer::new(StatusCode::NOT_FOUND, "no change waits to be confirmed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_is_read() {
+        let seconds = Duration::from_secs;
+        let bounds = Bounds { error_rate: None, p99: None, window: seconds(10) };
+        assert_eq!(Confirm::parse("5m"), Ok(Confirm { within: seconds(300), bounds }));
+        let all = Confirm::parse("90s; max-error-rate=1%;max-p99=200ms; window=30s");
+        let bounds =
+            Bounds { error_rate: Some(0.01), p99: Some(Duration::from_millis(200)), window: seconds(30) };
+        assert_eq!(all, Ok(Confirm { within: seconds(90), bounds }));
+        for wrong in
+            ["", "0s", "x", "5m; max-error-rate=200%", "5m; p99=1s", "5m; max-p99=", "5m; window=6m", "25h"]
+        {
+            assert!(Confirm::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    fn waiting(bounds: &str) -> Waiting {
+        let Confirm { within, bounds } = Confirm::parse(bounds).unwrap();
+        Waiting { from: 7, until_ms: 1_000_000, within, bounds, author: "a".to_owned() }
+    }
+
+    #[test]
+    fn a_note_reads_back_and_a_set_clock_gives_no_more_time() {
+        let waiting = waiting("5m; max-error-rate=1%; max-p99=200ms");
+        assert_eq!(Waiting::of_text(&waiting.to_text()), Some(waiting.clone()));
+        assert_eq!(Waiting::of_text(""), None);
+        assert_eq!(waiting.left(900_000), Duration::from_secs(100));
+        assert_eq!(waiting.left(2_000_000), Duration::ZERO);
+        assert_eq!(waiting.left(0), Duration::from_secs(300));
+    }
+
+    fn traffic(requests: u64, errors: u64, us: u64) -> Trials {
+        let meters = sdk::meters::Meters::default();
+        let shard = meters.shard(0);
+        meters.watch(true);
+        assert!(shard.is_watched());
+        (0..requests).for_each(|at| shard.watched(us, at < errors));
+        meters.watched()
+    }
+
+    #[test]
+    fn time_and_bounds_decide() {
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let mut watch =
+            Watch::new(String::new(), waiting("5m; max-error-rate=10%; max-p99=200ms"), start, 700_000);
+        assert_eq!(watch.verdict(start, traffic(1_000, 900, 9)), None, "what was before does not count");
+        assert_eq!(watch.verdict(after(1), traffic(1_019, 919, 9)), None, "too few to say anything");
+        assert_eq!(watch.verdict(after(2), traffic(1_100, 905, 9)), None);
+        let why = watch.verdict(after(3), traffic(1_200, 950, 9)).unwrap();
+        assert_eq!(why, "25.00% of 200 requests failed, more than 10.00%");
+        let why = watch.verdict(after(4), traffic(1_500, 900, 300_000)).unwrap();
+        assert!(why.starts_with("p99 was 294 ms, more than 200 ms"), "{why}");
+        let mut watch = Watch::new(String::new(), waiting("5m"), start, 700_000);
+        assert_eq!(watch.verdict(after(299), traffic(500, 500, 1)), None);
+        assert!(
+            watch.verdict(after(300), traffic(500, 500, 1)).unwrap().contains("not confirmed within 300 s")
+        );
+    }
+
+    #[test]
+    fn only_the_window_is_judged() {
+        let start = Instant::now();
+        let mut watch =
+            Watch::new(String::new(), waiting("5m; max-error-rate=50%; window=5s"), start, 700_000);
+        let mut total = 0;
+        for second in 0..60 {
+            total += 10;
+            assert_eq!(watch.verdict(start + Duration::from_secs(second), traffic(total, 0, 9)), None);
+        }
+        assert!(watch.seen.len() <= 7, "{}", watch.seen.len());
+        assert!(watch.verdict(start + Duration::from_secs(60), traffic(total + 40, 40, 9)).is_none());
+        assert!(watch.verdict(start + Duration::from_secs(61), traffic(total + 140, 140, 9)).is_some());
+    }
+}
