@@ -9,6 +9,7 @@ mod bulk;
 mod changes;
 mod clients;
 mod etcd;
+mod faults;
 mod idle;
 mod kills;
 mod load;
@@ -31,7 +32,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Every goal, in the order they are run.
-pub static GOALS: [Goal; 14] = [
+pub static GOALS: [Goal; 15] = [
     Goal { name: "mutations", about: "damaged requests reach nobody", run: mutations::run },
     Goal { name: "changes", about: "changes under load disturb nobody", run: changes::run },
     Goal { name: "kills", about: "SIGKILL loses nothing and the start is quick", run: kills::run },
@@ -40,6 +41,7 @@ pub static GOALS: [Goal; 14] = [
     Goal { name: "reloads", about: "reading files again and ending fail nothing", run: reloads::run },
     Goal { name: "origins", about: "an origin that dies and comes back", run: origins::run },
     Goal { name: "sick", about: "what an origin breaks off does not look whole", run: sick::run },
+    Goal { name: "faults", about: "requests that go wrong leave nothing behind", run: faults::run },
     Goal { name: "idle", about: "idle connections are cheap and live", run: idle::run },
     Goal { name: "clients", about: "slow clients, and clients that leave", run: clients::run },
     Goal { name: "bulk", about: "large bodies take no memory", run: bulk::run },

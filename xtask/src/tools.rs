@@ -16,11 +16,14 @@ const DEBIAN: [(&str, &str); 8] = [
     ("openssl", "openssl"),
 ];
 
-/// Tools from the Go module proxy: a tester of HTTP/2 servers, an ACME server and a DNS server for it.
-const GO: [(&str, &str); 3] = [
+/// Tools from the Go module proxy: a tester of HTTP/2 servers, an ACME server and a DNS server for it, and both
+/// ends of gRPC's tests of interoperability.
+const GO: [(&str, &str); 5] = [
     ("h2spec", "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"),
     ("pebble", "github.com/letsencrypt/pebble/v2/cmd/pebble@v2.10.1"),
     ("pebble-challtestsrv", "github.com/letsencrypt/pebble/v2/cmd/pebble-challtestsrv@v2.10.1"),
+    ("grpc-interop/client", "google.golang.org/grpc/interop/client@v1.85.0"),
+    ("grpc-interop/server", "google.golang.org/grpc/interop/server@v1.85.0"),
 ];
 
 pub fn install() -> Result<()> {
@@ -53,9 +56,10 @@ fn python() -> Result<()> {
 fn go() -> Result<()> {
     let tools = root().join("target/tools");
     for (program, package) in GO {
-        if !tools.join(program).is_file() {
+        let path = tools.join(program);
+        if !path.is_file() {
             println!("{program} is missing; installing it by go");
-            run(Command::new("go").args(["install", package]).env("GOBIN", &tools))?;
+            run(Command::new("go").args(["install", package]).env("GOBIN", path.parent().unwrap_or(&tools)))?;
         }
     }
     Ok(())

@@ -35,6 +35,20 @@ impl Site {
         Site::listening(program, &case, Listen::choose(Ports::Free)?, false, Origin::start()?)
     }
 
+    /// The same, with a configuration that names the port for TLS.
+    pub fn with_tls(program: &Path, config: impl Fn(u16) -> Value) -> Result<Site> {
+        let listen = Listen::choose(Ports::Free)?;
+        let case: Case = serde_json::from_value(json!({
+            "about": "a goal", "config": config(listen.tls), "steps": [],
+        }))?;
+        Site::listening(program, &case, listen, false, Origin::start()?)
+    }
+
+    /// Address of the data port for TLS.
+    pub fn tls(&self) -> String {
+        format!("127.0.0.1:{}", self.gateway.listen.tls)
+    }
+
     /// Another gateway on the same data port, with an origin of its own behind `uri`. It has its
     /// route from the start, since requests reach it from then on.
     pub fn beside(&self, program: &Path, uri: &str) -> Result<Site> {
