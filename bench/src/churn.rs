@@ -1,23 +1,23 @@
 //! Configuration changes through the Admin API while a gateway is under load, and how long each
 //! takes to be live.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
-use serde_json::json;
 
-use crate::gateways::{ADMIN_KEY, Place, Setup};
+use crate::admin::Admin;
+use crate::gateways::{Place, Setup};
 use crate::load::Target;
+use crate::mixture::{self, Change};
 use crate::probe::Client;
-use crate::process::Process;
+use crate::reload;
 use crate::stats::Spread;
-
-/// Between two changes: 100 a second.
-const PACE: Duration = Duration::from_millis(10);
 
 /// A change that is not live after this has failed.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -30,6 +30,8 @@ pub struct Sample {
     pub live_us: Option<Spread>,
     /// From sending a change to the Admin API's answer, in microseconds.
     pub answer_us: Option<Spread>,
+    /// CPU time of Sluice's threads outside the data path, per change, in microseconds.
+    pub control_us: Option<f64>,
 }
 
 /// Changes routes on a thread of its own until it is finished.
@@ -39,19 +41,44 @@ pub struct Churn {
 }
 
 impl Churn {
-    /// Begins at once; stops by itself some time after `duration`, so that a hanging load ends.
-    pub fn start(target: &Target, place: &Place, duration: Duration) -> Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
+    /// `per_second` changes through the Admin API. Begins at once; stops by itself some time after
+    /// `duration`, so that a hanging load ends.
+    ///
+    /// # Errors
+    /// When there is no Admin API.
+    pub fn start(
+        target: &Target,
+        setup: &Setup,
+        place: &Place,
+        per_second: u32,
+        duration: Duration,
+    ) -> Result<Self> {
         let mut changer = Changer {
-            target: target.clone(),
+            setup: *setup,
+            pace: Duration::from_secs(1) / per_second.max(1),
             data: Client::connect(target)?,
             admin: Admin::connect(place)?,
-            upstream_port: place.upstream_port,
         };
+        Ok(Self::spawn(duration, move |stop, deadline| changer.run(stop, deadline)))
+    }
+
+    /// The same for nginx, which reads everything again: once a second.
+    pub fn start_reloads(master: Pid, place: &Place, duration: Duration) -> Self {
+        let file = place.folder.join("nginx.conf");
+        Self::spawn(duration, move |stop, deadline| {
+            reloads(&file, master, Duration::from_secs(1), stop, deadline)
+        })
+    }
+
+    fn spawn(
+        duration: Duration,
+        run: impl FnOnce(&AtomicBool, Instant) -> Result<Sample> + Send + 'static,
+    ) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let deadline = Instant::now() + duration * 3;
-        let thread = std::thread::spawn(move || changer.run(&stopped, deadline));
-        Ok(Self { stop, thread })
+        let thread = std::thread::spawn(move || run(&stopped, deadline));
+        Self { stop, thread }
     }
 
     /// # Errors
@@ -66,108 +93,71 @@ impl Churn {
 }
 
 struct Changer {
-    target: Target,
+    setup: Setup,
+    pace: Duration,
     data: Client,
     admin: Admin,
-    upstream_port: u16,
 }
 
 impl Changer {
     fn run(&mut self, stop: &AtomicBool, deadline: Instant) -> Result<Sample> {
         let (mut live, mut answers) = (Vec::new(), Vec::new());
         let started = Instant::now();
-        let mut change = 0u64;
+        let mut number = 0u64;
         while !stop.load(Ordering::Relaxed) && Instant::now() < deadline {
-            let due = started + PACE.mul_f64(change as f64);
+            let due = started + self.pace.mul_f64(number as f64);
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
             let asked = Instant::now();
-            if change.is_multiple_of(2) {
+            if number.is_multiple_of(2) {
                 // The route under load itself, changed in a way that must not be noticed.
-                let text = format!("change {change}");
-                self.admin.put_route("under-load", "/hello", self.upstream_port, &text)?;
+                self.admin.put(&mixture::same(&self.setup, number))?;
                 answers.push(asked.elapsed().as_secs_f64() * 1e6);
             } else {
-                let path = format!("/hello/change-{change}");
-                // Few names, so that old routes are replaced as well as new ones added.
-                let id = format!("change-{}", change % 64);
-                self.admin.put_route(&id, &path, self.upstream_port, "")?;
+                let change = mixture::change(&self.setup, number);
+                self.admin.put(&change.object)?;
                 answers.push(asked.elapsed().as_secs_f64() * 1e6);
-                live.push(self.until_live(&path)?.as_secs_f64() * 1e6);
+                live.push(self.until_live(&change)?.as_secs_f64() * 1e6);
             }
-            change += 1;
+            number += 1;
         }
-        Ok(Sample { changes: change, live_us: Spread::of(live), answer_us: Spread::of(answers) })
+        Ok(Sample {
+            changes: number,
+            live_us: Spread::of(live),
+            answer_us: Spread::of(answers),
+            control_us: None,
+        })
     }
 
-    /// Asks for a new path until it is served.
-    fn until_live(&mut self, path: &str) -> Result<Duration> {
+    /// Asks for what is new until it is served.
+    fn until_live(&mut self, change: &Change) -> Result<Duration> {
         let answered = Instant::now();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.target.address);
         loop {
-            let response = self.data.ask(request.as_bytes())?;
+            let response = self.data.ask(change.request.as_bytes())?;
             match response.status {
                 200 => return Ok(answered.elapsed()),
-                404 if answered.elapsed() < PATIENCE => {}
-                status => bail!("{path} was answered {status} {:?} after its change", answered.elapsed()),
+                status if status == change.before && answered.elapsed() < PATIENCE => {}
+                status => bail!(
+                    "{:?} was answered {status} {:?} after its change",
+                    change.request,
+                    answered.elapsed()
+                ),
             }
         }
     }
 }
 
-/// Gives a gateway that is configured through its Admin API the routes of `setup`.
-///
-/// # Errors
-/// When the Admin API does not come up or refuses one.
-pub fn put_routes(process: &mut Process, setup: &Setup, place: &Place) -> Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(15);
-    let mut admin = loop {
-        process.must_run()?;
-        match Admin::connect(place) {
-            Ok(admin) => break admin,
-            Err(problem) if Instant::now() > deadline => {
-                return Err(problem)
-                    .context(format!("no Admin API; its log ends with:\n{}", process.log_tail()));
-            }
-            Err(_) => std::thread::sleep(Duration::from_millis(20)),
-        }
-    };
-    for (index, path) in setup.paths().iter().enumerate() {
-        let id = if index == 0 { "under-load".to_owned() } else { index.to_string() };
-        admin.put_route(&id, path, place.upstream_port, "")?;
+/// Adds a route to nginx's configuration and has it read again, as often as it is due.
+fn reloads(file: &Path, master: Pid, pace: Duration, stop: &AtomicBool, deadline: Instant) -> Result<Sample> {
+    let started = Instant::now();
+    let mut number = 0u64;
+    while !stop.load(Ordering::Relaxed) && Instant::now() < deadline {
+        let due = started + pace.mul_f64(number as f64);
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        reload::add_route(file, number)?;
+        kill_process(master, Signal::HUP)?;
+        number += 1;
     }
-    Ok(())
-}
-
-struct Admin {
-    client: Client,
-}
-
-impl Admin {
-    fn connect(place: &Place) -> Result<Self> {
-        let address = ([127, 0, 0, 1], place.admin_port).into();
-        let target = Target::plain(address, 0);
-        Ok(Self { client: Client::connect(&target)? })
-    }
-
-    fn put_route(&mut self, id: &str, uri: &str, upstream_port: u16, description: &str) -> Result<()> {
-        let node = format!("127.0.0.1:{upstream_port}");
-        let route = json!({
-            "uri": uri,
-            "desc": description,
-            "upstream": { "type": "roundrobin", "nodes": { node: 1 } },
-        })
-        .to_string();
-        let request = format!(
-            "PUT /apisix/admin/routes/{id} HTTP/1.1\r\nHost: bench\r\nX-API-KEY: {ADMIN_KEY}\r\n\
-             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{route}",
-            route.len()
-        );
-        let response = self.client.ask(request.as_bytes()).with_context(|| format!("PUT of route {id}"))?;
-        if !matches!(response.status, 200 | 201) {
-            bail!("PUT of route {id} was answered {}", response.status);
-        }
-        Ok(())
-    }
+    Ok(Sample { changes: number, live_us: None, answer_us: None, control_us: None })
 }
 
 #[cfg(test)]
@@ -220,7 +210,7 @@ mod tests {
             spare_port: 0,
             upstream_port: 1,
         };
-        let churn = Churn::start(&target, &place, Duration::from_secs(5))?;
+        let churn = Churn::start(&target, &Setup::PLAIN, &place, 100, Duration::from_secs(5))?;
         std::thread::sleep(Duration::from_millis(120));
         churn.finish()
     }

@@ -32,7 +32,7 @@ pub struct Comparison {
 pub fn run(comparison: &Comparison) -> Result<()> {
     let scenario = scenario::find(&comparison.scenario)
         .with_context(|| format!("no scenario {:?}", comparison.scenario))?;
-    if scenario.kind == Kind::Idle {
+    if matches!(scenario.kind, Kind::Idle | Kind::Scale) {
         bail!("{} has nothing to compare by request", scenario.id);
     }
     let tools = Tools::new(true);

@@ -57,10 +57,37 @@ impl CpuTime {
 }
 
 fn threads_run_ns(pid: u32) -> u64 {
+    run_ns(pid, |_| true)
+}
+
+/// CPU time that the threads of `pids` outside the data path have used so far, in microseconds:
+/// those that are not called `worker-…`, as Sluice's are.
+pub fn control_us(pids: &[u32]) -> f64 {
+    let control = |name: &str| !name.starts_with("worker-");
+    pids.iter().map(|pid| run_ns(*pid, control) as f64 / 1e3).sum()
+}
+
+/// CPU time of processes and of their children that have ended, in milliseconds, by the kernel's ticks.
+pub fn with_children_ms(pids: &[u32]) -> f64 {
+    let ticks = |pid: &u32| -> Option<u64> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11).take(4);
+        Some(fields.filter_map(|field| field.parse::<u64>().ok()).sum())
+    };
+    let sum: u64 = pids.iter().filter_map(ticks).sum();
+    sum as f64 * 1e3 / rustix::param::clock_ticks_per_second() as f64
+}
+
+/// Time on a core of the threads whose names are `counted`.
+fn run_ns(pid: u32, counted: impl Fn(&str) -> bool) -> u64 {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return 0 };
     tasks
         .filter_map(|task| {
-            let text = fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+            let task = task.ok()?.path();
+            if !counted(fs::read_to_string(task.join("comm")).ok()?.trim()) {
+                return None;
+            }
+            let text = fs::read_to_string(task.join("schedstat")).ok()?;
             text.split_ascii_whitespace().next()?.parse::<u64>().ok()
         })
         .sum()

@@ -19,9 +19,17 @@ enum Measure {
     /// Resident memory at rest, MB (millions of bytes).
     RestMb,
     KibPerConnection,
+    /// Until a large configuration is served, seconds.
+    LoadSeconds,
+    /// Memory of an object of it, KiB.
+    KibPerObject,
+    /// CPU time of the control plane for a change under load, milliseconds.
+    ControlMs,
+    /// The latency that 99 % stay below, as a ratio to that of another arm.
+    P99RatioTo(&'static str),
 }
 
-use Measure::{CpuRatioTo, KibPerConnection, RestMb};
+use Measure::{ControlMs, CpuRatioTo, KibPerConnection, KibPerObject, LoadSeconds, P99RatioTo, RestMb};
 
 const fn goal(scenario: &'static str, text: &'static str, measure: Measure, limit: f64) -> Goal {
     Goal { scenario, text, measure, limit }
@@ -74,6 +82,27 @@ const GOALS: &[Goal] = &[
     goal("idle-tls", "Memory per idle TLS connection, KiB", KibPerConnection, 12.0),
     goal("idle-h2", "Memory per idle HTTP/2 connection over TLS, KiB", KibPerConnection, 16.0),
     goal("idle", "Resident memory at rest, MB", RestMb, 15.0),
+    goal("scale-100k-routes", "100,000 routes: loaded, s", LoadSeconds, 1.0),
+    goal("scale-100k-routes", "100,000 routes: memory of one, KiB", KibPerObject, 2.0),
+    goal(
+        "churn-50k-routes",
+        "50 changes a second at 50,000 routes: p99, of that without",
+        P99RatioTo("sluice, no changes"),
+        1.2,
+    ),
+    goal("churn-50k-routes", "50 changes a second at 50,000 routes: control CPU each, ms", ControlMs, 1.0),
+    goal(
+        "churn-100k-consumers",
+        "50 changes a second at 100,000 consumers: p99, of that without",
+        P99RatioTo("sluice, no changes"),
+        1.2,
+    ),
+    goal(
+        "churn-100k-consumers",
+        "50 changes a second at 100,000 consumers: control CPU each, ms",
+        ControlMs,
+        1.0,
+    ),
     goal("idle", "Memory per idle keep-alive connection, KiB", KibPerConnection, 4.0),
 ];
 
@@ -117,6 +146,13 @@ fn measure(outcome: &Outcome, measure: &Measure) -> Option<Spread> {
             Spread::of_ratio(&ours.each(Sample::cpu_us), &outcome.arm(label)?.each(Sample::cpu_us))
         }
         RestMb => ours.spread(|sample| Some(sample.idle.as_ref()?.rest_rss_kib as f64 * 1024.0 / 1e6)),
+        LoadSeconds => ours.spread(|sample| Some(sample.scale.as_ref()?.load_ms / 1e3)),
+        KibPerObject => ours.spread(|sample| Some(sample.scale.as_ref()?.kib_each)),
+        ControlMs => ours.spread(|sample| Some(sample.churn.as_ref()?.control_us? / 1e3)),
+        P99RatioTo(label) => {
+            let p99 = |sample: &Sample| sample.load.p99_us;
+            Spread::of_ratio(&ours.each(p99), &outcome.arm(label)?.each(p99))
+        }
         KibPerConnection => ours.spread(|sample| Some(sample.idle.as_ref()?.kib_per_connection)),
     }
 }

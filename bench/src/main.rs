@@ -2,6 +2,7 @@
 //! measured and how to read it.
 #![forbid(unsafe_code)]
 
+mod admin;
 mod certificate;
 mod churn;
 mod compare;
@@ -11,11 +12,14 @@ mod goals;
 mod idle;
 mod load;
 mod machine;
+mod mixture;
 mod probe;
 mod process;
 mod published;
+mod reload;
 mod report;
 mod run;
+mod scale;
 mod scenario;
 mod stats;
 mod suite;

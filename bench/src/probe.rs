@@ -71,6 +71,19 @@ impl Client {
 
     /// Sends one request and reads its answer.
     pub fn ask(&mut self, request: &[u8]) -> Result<Response> {
+        self.exchange(request, |_| ())
+    }
+
+    /// The same, with the answer's head and body as they came; a body in chunks keeps their sizes.
+    pub fn ask_whole(&mut self, request: &[u8]) -> Result<(u16, String, String)> {
+        let mut whole = Vec::new();
+        let response = self.exchange(request, |bytes| whole.extend_from_slice(bytes))?;
+        let whole = String::from_utf8_lossy(&whole);
+        let (head, body) = whole.split_once("\r\n\r\n").unwrap_or((&whole, ""));
+        Ok((response.status, head.to_owned(), body.to_owned()))
+    }
+
+    fn exchange(&mut self, request: &[u8], mut seen: impl FnMut(&[u8])) -> Result<Response> {
         match &mut self.stream {
             Stream::Plain(stream) => stream.write_all(request)?,
             Stream::Tls(stream) => stream.write_all(request)?,
@@ -84,6 +97,7 @@ impl Client {
             if count == 0 {
                 bail!("the connection was closed before the answer's end");
             }
+            seen(&bytes[..count]);
             if let Some(response) = self.reader.feed(&bytes[..count])? {
                 return Ok(response);
             }

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::machine::Cores;
 
@@ -94,6 +94,15 @@ impl Process {
     /// Takes it off the processor without ending it, so that an idle rival costs nothing.
     pub fn pause(&self) {
         let _ = kill_process_group(self.group, Signal::STOP);
+    }
+
+    pub fn leader(&self) -> Pid {
+        self.group
+    }
+
+    /// Asks it to read its configuration again.
+    pub fn hang_up(&self) {
+        let _ = kill_process(self.group, Signal::HUP);
     }
 
     pub fn resume(&self) {

@@ -7,8 +7,9 @@ use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
+use crate::admin::Admin;
 use crate::churn::{self, Churn};
-use crate::counters::{CpuTime, Memory, SyscallCounter};
+use crate::counters::{self, CpuTime, Memory, SyscallCounter};
 use crate::gateways::{self, Gateway, Place, Setup, tools::Program};
 use crate::load::{self, Driver, Load, Target};
 use crate::machine::{Cores, Layout};
@@ -16,7 +17,7 @@ use crate::probe;
 use crate::process::Process;
 use crate::scenario::{Kind, Scenario};
 use crate::upstream::Upstream;
-use crate::{idle, stats::Spread};
+use crate::{idle, scale, stats::Spread};
 
 /// How long and how often.
 #[derive(Clone, Debug, Serialize)]
@@ -65,6 +66,7 @@ pub struct Sample {
     pub memory: Memory,
     pub churn: Option<churn::Sample>,
     pub idle: Option<idle::Sample>,
+    pub scale: Option<scale::Sample>,
 }
 
 impl Sample {
@@ -215,6 +217,9 @@ impl Stage<'_> {
             let load = self.load(&target, self.plan.duration, self.plan.share)?;
             return Ok(Sample { load: checked(load)?, ..Sample::default() });
         }
+        if self.scenario.kind == Kind::Scale {
+            return self.measure_scale(index, arm);
+        }
         let mut process = match self.kept[index].take() {
             Some(process) => {
                 process.resume();
@@ -241,6 +246,19 @@ impl Stage<'_> {
         sample
     }
 
+    fn measure_scale(&self, index: usize, arm: &Arm) -> Result<Sample> {
+        let place = self.place(index, arm);
+        let subject = scale::Subject {
+            label: &arm.label,
+            gateway: arm.gateway,
+            setup: arm.setup,
+            place: &place,
+            cores: &Layout::new(self.available, arm.setup.workers).gateway,
+            launch: &|setup| gateways::launch(arm.gateway, &arm.program.path, setup, &place),
+        };
+        Ok(Sample { scale: Some(scale::measure(&subject)?), ..Sample::default() })
+    }
+
     fn measure_load(
         &self,
         process: &mut Process,
@@ -253,23 +271,39 @@ impl Stage<'_> {
             self.load(target, self.plan.warm, self.plan.share * 0.1)?;
         }
         let pids = process.pids();
-        let churn = if arm.churn { Some(Churn::start(target, place, self.plan.duration)?) } else { None };
+        let per_second = match self.scenario.kind {
+            Kind::Churn { per_second } if arm.churn => Some(per_second),
+            _ => None,
+        };
+        let duration = self.plan.duration;
+        let churn = match (per_second, arm.gateway) {
+            (None, _) => None,
+            (Some(_), Gateway::Nginx) => Some(Churn::start_reloads(process.leader(), place, duration)),
+            (Some(rate), _) => Some(Churn::start(target, &arm.setup, place, rate, duration)?),
+        };
+        let control = counters::control_us(&pids);
         let before = CpuTime::read(&pids);
         let load = self.load(target, self.plan.duration, self.plan.share)?;
         let used = CpuTime::read(&pids).since(&before);
-        let churn = churn.map(Churn::finish).transpose()?;
+        let control = counters::control_us(&pids) - control;
+        let mut churn = churn.map(Churn::finish).transpose()?;
+        if let Some(churn) = churn.as_mut().filter(|_| arm.gateway == Gateway::Sluice) {
+            churn.control_us = Some(control / churn.changes.max(1) as f64);
+        }
         let memory = Memory::read(&pids);
         process.must_run()?;
         let load = checked(load)?;
         probe::verify(target, 20).context("after the load")?;
-        let per_request = |us: f64| Some(us / load.requests as f64);
+        // Workers of nginx that a reload has ended took their times along.
+        let known = per_second.is_none() || arm.gateway == Gateway::Sluice;
+        let per_request = |us: f64| known.then_some(us / load.requests as f64);
         Ok(Sample {
             user_us: per_request(used.user_us),
             system_us: per_request(used.system_us),
             memory,
             load,
             churn,
-            idle: None,
+            ..Sample::default()
         })
     }
 
@@ -279,10 +313,12 @@ impl Stage<'_> {
         let launch = gateways::launch(arm.gateway, &arm.program.path, &arm.setup, &place)?;
         let own = Layout::new(self.available, arm.setup.workers);
         let mut process = Process::start(&arm.label, &launch, &own.gateway)?;
-        if arm.setup.admin {
-            churn::put_routes(&mut process, &arm.setup, &place)?;
+        if arm.setup.admin && arm.gateway == Gateway::Sluice {
+            let filled = Admin::await_connect(&mut process, &place)?.fill(&arm.setup, &place);
+            filled.with_context(|| format!("its log ends with:\n{}", process.log_tail()))?;
         }
-        let patience = if arm.gateway.is_java() || arm.setup.routes > 1 { 120 } else { 15 };
+        let patience =
+            if arm.gateway.is_java() || arm.setup.routes > 1 || arm.setup.consumers > 0 { 120 } else { 15 };
         probe::wait_ready(&mut process, target, Duration::from_secs(patience))?;
         if arm.gateway.is_java() {
             self.bar.set_message(format!("{} · warming up · {}", self.scenario.id, arm.label));
@@ -351,7 +387,7 @@ impl Stage<'_> {
 
 /// Whether a gateway takes so long to start that it is kept from round to round.
 fn keeps(arm: &Arm) -> bool {
-    arm.gateway.is_java() || arm.setup.routes > 10_000
+    arm.gateway.is_java() || arm.setup.routes > 10_000 || arm.setup.consumers > 10_000
 }
 
 /// A pass with wrong answers has no result.

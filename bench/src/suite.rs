@@ -6,8 +6,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::gateways::Gateway;
 use crate::gateways::tools::{Program, Tools};
+use crate::gateways::{Gateway, Setup};
 use crate::goals;
 use crate::machine::Machine;
 use crate::published;
@@ -192,8 +192,13 @@ fn choose(order: &Order) -> Result<Vec<(&'static Scenario, Vec<Gateway>)>> {
 }
 
 fn programs(chosen: &[(&Scenario, Vec<Gateway>)], tools: &Tools, order: &Order) -> Programs {
-    let wanted =
-        |gateway| gateway == Gateway::Sluice || chosen.iter().any(|(_, peers)| peers.contains(&gateway));
+    let wanted = |gateway| {
+        gateway == Gateway::Sluice
+            || chosen.iter().any(|(scenario, peers)| {
+                peers.contains(&gateway)
+                    || scenario.references.iter().any(|reference| reference.gateway == gateway)
+            })
+    };
     let spinner = ProgressBar::new_spinner();
     spinner.enable_steady_tick(Duration::from_millis(120));
     let programs = Gateway::ALL
@@ -219,8 +224,8 @@ fn programs(chosen: &[(&Scenario, Vec<Gateway>)], tools: &Tools, order: &Order) 
 fn arms(scenario: &Scenario, peers: &[Gateway], programs: &Programs) -> (Vec<Arm>, Vec<(String, String)>) {
     let mut arms = Vec::new();
     let mut absent = Vec::new();
-    let mut add = |label: &str, gateway: Gateway, setup, churn| {
-        if let Some(reason) = gateway.unable(&scenario.setup) {
+    let mut add = |label: &str, gateway: Gateway, setup: Setup, churn| {
+        if let Some(reason) = gateway.unable(&setup) {
             absent.push((label.to_owned(), reason.to_owned()));
             return;
         }
@@ -232,10 +237,10 @@ fn arms(scenario: &Scenario, peers: &[Gateway], programs: &Programs) -> (Vec<Arm
             None => absent.push((label.to_owned(), "was not asked for".to_owned())),
         }
     };
-    let churn = scenario.kind == scenario::Kind::Churn;
+    let churn = matches!(scenario.kind, scenario::Kind::Churn { .. });
     add(Gateway::Sluice.name(), Gateway::Sluice, scenario.setup, churn);
     for reference in scenario.references {
-        add(reference.label, Gateway::Sluice, reference.setup, reference.churn);
+        add(reference.label, reference.gateway, reference.setup, reference.churn);
     }
     for peer in peers {
         add(peer.name(), *peer, scenario.setup, false);

@@ -1,5 +1,6 @@
 //! Writes a gateway's configuration and says how it is started.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -9,6 +10,7 @@ use minijinja::{Value, context};
 use super::{ADMIN_KEY, Gateway, KEY, Place, Setup};
 use crate::certificate;
 use crate::load::{Call, Front};
+use crate::mixture;
 use crate::process::Launch;
 use crate::template;
 use crate::upstream::Answer;
@@ -40,7 +42,11 @@ pub fn launch(gateway: Gateway, program: &Path, setup: &Setup, place: &Place) ->
                 fs::create_dir_all(folder.join("data"))?;
                 launch.arg("run").arg(path("")).arg("--data").arg(path("data"))
             } else {
-                write("apisix.yaml", include_str!("../../sluice/apisix.yaml"))?;
+                if setup.mixed || setup.consumers > 0 {
+                    fs::write(folder.join("apisix.yaml"), mixture::file(setup, place.upstream_port))?;
+                } else {
+                    write("apisix.yaml", include_str!("../../sluice/apisix.yaml"))?;
+                }
                 launch.arg("run").arg(path(""))
             }
         }
@@ -144,7 +150,14 @@ pub fn launch(gateway: Gateway, program: &Path, setup: &Setup, place: &Place) ->
 
 fn values(setup: &Setup, place: &Place) -> Result<Value> {
     let identity = certificate::shared()?;
+    let mut hosts: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for index in 0..if setup.mixed { setup.routes } else { 0 } {
+        hosts.entry(mixture::host(index).unwrap_or_default()).or_default().push(index);
+    }
     Ok(context! {
+        mixed => setup.mixed,
+        // Numbers of the routes of each host, of those without one under the empty name.
+        hosts => hosts,
         folder => place.folder.display().to_string(),
         port => place.port,
         admin_port => place.admin_port,
@@ -202,6 +215,7 @@ mod tests {
             Setup { admin: true, ..Setup::PLAIN },
             Setup { front: Front::H2, call: Call::Grpc, answer: Answer::Grpc, ..Setup::PLAIN },
             Setup { front: Front::Http3, answer: Answer::Large1M, ..Setup::PLAIN },
+            Setup { mixed: true, routes: 5, ..Setup::PLAIN },
             Setup { call: Call::WebSocket, relay: true, ..Setup::PLAIN },
         ] {
             for gateway in Gateway::ALL {

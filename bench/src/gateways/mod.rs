@@ -85,6 +85,10 @@ impl Gateway {
     pub fn unable(self, setup: &Setup) -> Option<&'static str> {
         match self {
             Self::Sluice => None,
+            _ if setup.consumers > 0 => Some("its configuration here has no consumers"),
+            // Its configuration is written anew and read again.
+            Self::Nginx if setup.mixed => None,
+            _ if setup.mixed => Some("its configuration here has only plain routes"),
             _ if setup.admin => Some("the scenario changes routes through Sluice's Admin API"),
             Self::Haproxy | Self::Nginx if setup.front == Front::Http3 => Some("Debian's build has no QUIC"),
             Self::Envoy if setup.front == Front::Http3 => Some("its configuration here has no QUIC"),
@@ -136,6 +140,10 @@ pub struct Setup {
     pub hybrid: bool,
     /// Exact routes: `/hello` when 1, else `/hello/0` and so on.
     pub routes: usize,
+    /// Those routes are of several kinds, with hosts, parameters and plugins (`mixture.rs`).
+    pub mixed: bool,
+    /// Consumers with an API key each, which the route asks for (Sluice only).
+    pub consumers: usize,
     /// Authenticate by API key.
     pub key: bool,
     /// Count requests per client address against a limit nobody reaches.
@@ -160,6 +168,8 @@ impl Setup {
         relay: false,
         hybrid: false,
         routes: 1,
+        mixed: false,
+        consumers: 0,
         key: false,
         limit: false,
         metrics: false,
@@ -180,9 +190,11 @@ impl Setup {
             address,
             front: self.front,
             call: self.call,
-            paths: self.routes,
-            key: self.key.then_some(KEY),
+            // The other half is changed meanwhile.
+            paths: if self.mixed && self.admin { self.routes.div_ceil(2) } else { self.routes },
+            key: if self.consumers > 0 { Some("key-of-user-0") } else { self.key.then_some(KEY) },
             body: self.answer.body(),
+            mixed: self.mixed,
             hybrid: self.hybrid,
         }
     }

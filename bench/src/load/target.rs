@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::certificate;
+use crate::{certificate, mixture};
 
 /// What clients speak to a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -55,6 +55,8 @@ pub struct Target {
     pub key: Option<&'static str>,
     /// Bytes of a right answer's body.
     pub body: u64,
+    /// The paths and hosts of `mixture.rs` instead.
+    pub mixed: bool,
     /// Offer the post-quantum key exchange instead of X25519.
     pub hybrid: bool,
 }
@@ -62,12 +64,22 @@ pub struct Target {
 impl Target {
     /// One path by HTTP/1.1 in clear text.
     pub fn plain(address: SocketAddr, body: u64) -> Self {
-        Self { address, front: Front::Http, call: Call::Get, paths: 1, key: None, body, hybrid: false }
+        Self {
+            address,
+            front: Front::Http,
+            call: Call::Get,
+            paths: 1,
+            key: None,
+            body,
+            mixed: false,
+            hybrid: false,
+        }
     }
 
     pub fn path(&self, index: usize) -> String {
         match self.call {
             Call::Grpc => GRPC_PATH.to_owned(),
+            _ if self.mixed => mixture::path(index % self.paths),
             _ if self.paths == 1 => "/hello".to_owned(),
             _ => format!("/hello/{}", index % self.paths),
         }
@@ -76,7 +88,9 @@ impl Target {
     /// A whole GET request for path number `index`.
     pub fn request(&self, index: usize) -> Vec<u8> {
         let key = self.key.map(|key| format!("apikey: {key}\r\n")).unwrap_or_default();
-        format!("GET {} HTTP/1.1\r\nHost: {}\r\n{key}\r\n", self.path(index), self.host()).into_bytes()
+        let own = if self.mixed { mixture::host(index % self.paths) } else { None };
+        let host = own.unwrap_or_else(|| self.host());
+        format!("GET {} HTTP/1.1\r\nHost: {host}\r\n{key}\r\n", self.path(index)).into_bytes()
     }
 
     /// The same for tools; over TLS with the name that the certificate has.

@@ -45,7 +45,17 @@ pub fn of(outcome: &Outcome) -> String {
                 Some(s.idle.as_ref()?.kib_per_connection)
             }),
         ],
-        Kind::Load | Kind::Churn => vec![
+        Kind::Scale => vec![
+            panel(outcome, "Until the whole configuration is served, ms", 0, |s| {
+                Some(s.scale.as_ref()?.load_ms)
+            }),
+            panel(outcome, "Memory per object, KiB", 2, |s| Some(s.scale.as_ref()?.kib_each)),
+            panel(outcome, "A change, from its answer until it is live everywhere, ms", 2, |s| {
+                Some(s.scale.as_ref()?.live_ms?.median)
+            }),
+            panel(outcome, "CPU time of a change, ms", 2, |s| s.scale.as_ref()?.cpu_ms_per_change),
+        ],
+        Kind::Load | Kind::Churn { .. } => vec![
             cpu_panel(outcome),
             panel(outcome, "Each second", 0, |s| (s.load.seconds > 0.0).then(|| s.load.per_second())),
             panel(outcome, "Latency: 99 % were faster, ms", 2, |s| Some(s.load.p99_us? / 1e3)),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::Report;
+use super::{Report, tables};
 use crate::published::{FIGURES, SOURCES};
 use crate::run::{ArmResult, Outcome, Sample};
 use crate::scenario::Kind;
@@ -84,7 +84,10 @@ pub fn one_line(outcome: &Outcome) -> String {
             (None, Some(cpu)) => format!("{:.1} us", cpu.median),
             (None, None) => match result.spread(|sample| Some(sample.idle.as_ref()?.kib_per_connection)) {
                 Some(kib) => format!("{:.2} KiB", kib.median),
-                None => format!("{:.0}/s", rate(result).map_or(0.0, |rate| rate.median)),
+                None => match result.spread(|sample| Some(sample.scale.as_ref()?.load_ms)) {
+                    Some(load) => format!("loaded in {:.0} ms", load.median),
+                    None => format!("{:.0}/s", rate(result).map_or(0.0, |rate| rate.median)),
+                },
             },
         };
         let _ = write!(text, " {} {number},", result.arm.label);
@@ -111,18 +114,22 @@ fn scenario(outcome: &Outcome) -> String {
         format!(
             "{}{names}. {}; gateway on core {}, upstream and load on core {}.{shared}",
             scenario.title,
-            if scenario.kind == Kind::Idle { "No load".to_owned() } else { scenario.driver.text() },
+            match scenario.kind {
+                Kind::Idle | Kind::Scale => "No load".to_owned(),
+                _ => scenario.driver.text(),
+            },
             outcome.layout.gateway.list(),
             outcome.layout.load.list()
         ),
     );
     line(&mut text, format!("\n![{0}]({0}.svg)\n", scenario.id));
     text.push_str(&match scenario.kind {
-        Kind::Idle => idle_table(outcome),
-        Kind::Load | Kind::Churn => load_table(outcome),
+        Kind::Idle => tables::idle(outcome),
+        Kind::Scale => tables::scale(outcome),
+        Kind::Load | Kind::Churn { .. } => load_table(outcome),
     });
-    if scenario.kind == Kind::Churn {
-        text.push_str(&churn_table(outcome));
+    if matches!(scenario.kind, Kind::Churn { .. }) {
+        text.push_str(&tables::churn(outcome));
     }
     for result in &outcome.arms {
         if let Some(failure) = &result.failure {
@@ -179,56 +186,6 @@ fn load_table(outcome: &Outcome) -> String {
     table
 }
 
-fn idle_table(outcome: &Outcome) -> String {
-    let mut table = "| gateway | at rest, MiB | of it its own (PSS), MiB | with 10,000 connections (PSS), MiB | KiB per connection |\n|---|---|---|---|---|\n".to_owned();
-    for result in &outcome.arms {
-        let number = |number: fn(&crate::idle::Sample) -> f64, digits: usize| {
-            let spread = result.spread(|sample| sample.idle.as_ref().map(number));
-            spread.map_or("-".to_owned(), |spread| with_range(&spread, digits))
-        };
-        line(
-            &mut table,
-            format!(
-                "| {} | {} | {} | {} | {} |",
-                result.arm.label,
-                number(|idle| idle.rest_rss_kib as f64 / 1024.0, 1),
-                number(|idle| idle.rest_pss_kib as f64 / 1024.0, 1),
-                number(|idle| idle.held_pss_kib as f64 / 1024.0, 1),
-                number(|idle| idle.kib_per_connection, 2),
-            ),
-        );
-    }
-    table
-}
-
-fn churn_table(outcome: &Outcome) -> String {
-    let mut table = "\n| | changes | refused or lost | live after the answer, ms | slowest, ms | Admin API's answer, ms |\n|---|---|---|---|---|---|\n".to_owned();
-    for result in &outcome.arms {
-        let samples: Vec<_> =
-            result.samples.iter().flatten().filter_map(|sample| sample.churn.as_ref()).collect();
-        if samples.is_empty() {
-            continue;
-        }
-        let live = Spread::of(samples.iter().filter_map(|sample| Some(sample.live_us?.median)));
-        let slowest = Spread::of(samples.iter().filter_map(|sample| Some(sample.live_us?.max)));
-        let answer = Spread::of(samples.iter().filter_map(|sample| Some(sample.answer_us?.median)));
-        let milliseconds =
-            |spread: Option<f64>| spread.map_or("-".to_owned(), |us| format!("{:.2}", us / 1e3));
-        line(
-            &mut table,
-            format!(
-                "| {} | {} | 0 | {} | {} | {} |",
-                result.arm.label,
-                samples.iter().map(|sample| sample.changes).sum::<u64>(),
-                milliseconds(live.map(|spread| spread.median)),
-                milliseconds(slowest.map(|spread| spread.max)),
-                milliseconds(answer.map(|spread| spread.median)),
-            ),
-        );
-    }
-    table
-}
-
 /// The published lines of a scenario, each as a ratio to the first, like ours beside them.
 fn published(outcome: &Outcome) -> String {
     let figures: Vec<_> = FIGURES.iter().filter(|figure| figure.scenario == outcome.scenario.id).collect();
@@ -264,7 +221,7 @@ fn rate(result: &ArmResult) -> Option<Spread> {
 }
 
 /// `0.71 (0.69..0.74)`
-fn with_range(spread: &Spread, digits: usize) -> String {
+pub(super) fn with_range(spread: &Spread, digits: usize) -> String {
     if digits == 0 {
         return format!(
             "{} ({}..{})",
@@ -312,7 +269,7 @@ fn quote(text: &str) -> String {
     format!("\n\n```\n{}\n```", text.replace("```", "'''"))
 }
 
-fn line(text: &mut String, line: String) {
+pub(super) fn line(text: &mut String, line: String) {
     text.push_str(&line);
     text.push('\n');
 }

@@ -2,6 +2,7 @@
 
 mod chart;
 pub mod markdown;
+mod tables;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -15,7 +15,8 @@ const EVERYONE: &[Gateway] =
 const QUICK: &[Gateway] = &[Nginx, Haproxy, Envoy, Pingora];
 
 const PLAIN: Setup = Setup::PLAIN;
-const OWN_PLAIN: &[Reference] = &[Reference { label: "sluice, plain", setup: PLAIN, churn: false }];
+const OWN_PLAIN: &[Reference] =
+    &[Reference { label: "sluice, plain", gateway: Gateway::Sluice, setup: PLAIN, churn: false }];
 /// The official script's, which the ARM64 article used.
 const SCRIPT: Driver = Driver::Wrk { threads: 2, connections: 16 };
 
@@ -97,7 +98,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         also: &["B1-2"],
         title: "One route, no plugin, two workers",
         setup: Setup { workers: 2, ..PLAIN },
-        references: &[Reference { label: "sluice, one worker", setup: PLAIN, churn: false }],
+        references: &[Reference {
+            label: "sluice, one worker",
+            gateway: Gateway::Sluice,
+            setup: PLAIN,
+            churn: false,
+        }],
         quick: Some(QUICK),
         cores: 2,
         ..BASE
@@ -107,7 +113,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         also: &["B1-3"],
         title: "One route, no plugin, three workers",
         setup: Setup { workers: 3, ..PLAIN },
-        references: &[Reference { label: "sluice, one worker", setup: PLAIN, churn: false }],
+        references: &[Reference {
+            label: "sluice, one worker",
+            gateway: Gateway::Sluice,
+            setup: PLAIN,
+            churn: false,
+        }],
         cores: 3,
         ..BASE
     },
@@ -183,22 +194,6 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         also: &[],
         title: "Latency at 5,000 requests/s, open loop",
         driver: Driver::Paced { connections: 50, rate: 5_000 },
-        ..BASE
-    },
-    Scenario {
-        id: "churn",
-        also: &[],
-        title: "Routes changed 100 times a second under load",
-        kind: Kind::Churn,
-        driver: Driver::Paced { connections: 50, rate: 4_000 },
-        setup: Setup { admin: true, ..PLAIN },
-        references: &[Reference {
-            label: "sluice, no changes",
-            setup: Setup { admin: true, ..PLAIN },
-            churn: false,
-        }],
-        peers: &[],
-        quick: Some(&[]),
         ..BASE
     },
     Scenario {

@@ -1,6 +1,7 @@
 //! What is measured. The names B1 to B10 are the published comparisons' scenarios, see
 //! `published.rs`; the others are ours.
 
+mod changes;
 mod http1;
 mod protocols;
 
@@ -37,16 +38,19 @@ pub struct Scenario {
 pub enum Kind {
     /// Load and its cost.
     Load,
-    /// The same while routes are changed through the Admin API.
-    Churn,
+    /// The same while the configuration changes, so often through Sluice's Admin API.
+    Churn { per_second: u32 },
+    /// What a large configuration costs, and a change of it.
+    Scale,
     /// Memory without load: at rest, and per idle keep-alive connection.
     Idle,
 }
 
-/// Another setup of Sluice within a scenario.
+/// Another setup within a scenario, as a rule of Sluice.
 #[derive(Clone, Copy, Debug)]
 pub struct Reference {
     pub label: &'static str,
+    pub gateway: Gateway,
     pub setup: Setup,
     /// Whether routes change during it.
     pub churn: bool,
@@ -68,7 +72,7 @@ const BASE: Scenario = Scenario {
 
 /// All scenarios, in the order they are run.
 pub fn all() -> impl Iterator<Item = &'static Scenario> {
-    http1::SCENARIOS.iter().chain(protocols::SCENARIOS)
+    http1::SCENARIOS.iter().chain(protocols::SCENARIOS).chain(changes::SCENARIOS)
 }
 
 /// The scenario of that name, in any case.

@@ -20,8 +20,12 @@ const SLOW: Setup = Setup { answer: Answer::Slow4000, ..Setup::PLAIN };
 const SHAKING: &[Gateway] = &[Nginx, Haproxy, Caddy];
 
 const STREAMS: Driver = Driver::H2load { connections: 4, streams: 100 };
-const HYBRID: &[Reference] =
-    &[Reference { label: "sluice, X25519MLKEM768", setup: Setup { hybrid: true, ..TLS }, churn: false }];
+const HYBRID: &[Reference] = &[Reference {
+    label: "sluice, X25519MLKEM768",
+    gateway: Gateway::Sluice,
+    setup: Setup { hybrid: true, ..TLS },
+    churn: false,
+}];
 
 pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
@@ -156,7 +160,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         title: "Memory at rest and per idle HTTP/2 connection over TLS (10,000 of them)",
         kind: Kind::Idle,
         setup: H2,
-        references: &[Reference { label: "sluice, clear text", setup: H2C, churn: false }],
+        references: &[Reference {
+            label: "sluice, clear text",
+            gateway: Gateway::Sluice,
+            setup: H2C,
+            churn: false,
+        }],
         peers: PEERS,
         ..BASE
     },

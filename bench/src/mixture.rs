@@ -1,0 +1,175 @@
+//! Configurations as large ones are: routes with hosts, parameters and plugins mixed, or one route
+//! with many consumers; and the changes that are made to them.
+
+use serde_json::{Value, json};
+
+use crate::gateways::Setup;
+
+/// Host names among the routes.
+const HOSTS: usize = 1_000;
+
+/// What Sluice is told, by the Admin API or in a file.
+pub struct Object {
+    /// `routes`, `consumers` and so on.
+    pub kind: &'static str,
+    pub id: String,
+    pub value: Value,
+}
+
+/// A change and how to see that it is live.
+pub struct Change {
+    pub object: Object,
+    /// A request that gets 200 from then on, and until then `before`.
+    pub request: String,
+    pub before: u16,
+}
+
+/// The host of route `index`, if it has one: every third.
+pub fn host(index: usize) -> Option<String> {
+    (index % 3 == 1).then(|| format!("h{}.bench.test", index % HOSTS))
+}
+
+/// The path that route `index` serves.
+pub fn path(index: usize) -> String {
+    match index % 3 {
+        0 => format!("/hello/{index}"),
+        1 => format!("/hello/{index}/below"),
+        _ => format!("/hello/{index}/42"),
+    }
+}
+
+/// The same as the route has it: exact, a prefix, with a parameter.
+fn pattern(index: usize) -> String {
+    match index % 3 {
+        0 => format!("/hello/{index}"),
+        1 => format!("/hello/{index}/*"),
+        _ => format!("/hello/{index}/:id"),
+    }
+}
+
+/// A request that route `index` serves.
+pub fn request(index: usize) -> String {
+    let host = host(index).unwrap_or_else(|| "bench".to_owned());
+    format!("GET {} HTTP/1.1\r\nHost: {host}\r\n\r\n", path(index))
+}
+
+/// Everything of `setup`, upstream first.
+pub fn objects(setup: &Setup, upstream_port: u16) -> impl Iterator<Item = Object> + use<> {
+    let node = format!("127.0.0.1:{upstream_port}");
+    let pool = json!({ "size": 512, "requests": 1_000_000_000, "idle_timeout": 300 });
+    let value = json!({ "type": "roundrobin", "nodes": { node: 1 }, "keepalive_pool": pool });
+    let upstream = Object { kind: "upstreams", id: "hello".to_owned(), value };
+    let (mixed, consumers) = (setup.mixed, setup.consumers);
+    std::iter::once(upstream)
+        .chain((0..setup.routes).map(move |index| route(mixed, consumers > 0, index, "")))
+        .chain((0..consumers).map(|index| consumer(index, &key(index))))
+}
+
+fn route(mixed: bool, key: bool, index: usize, description: &str) -> Object {
+    let id = if index == 0 { "under-load".to_owned() } else { format!("r{index}") };
+    let mut value = json!({ "uri": "/hello", "upstream_id": "hello", "desc": description });
+    if key {
+        value["plugins"] = json!({ "key-auth": {} });
+    }
+    if mixed {
+        let mut plugins = json!({ "cors": {} });
+        if index.is_multiple_of(2) {
+            plugins["proxy-rewrite"] = json!({ "headers": { "set": { "X-Route": index.to_string() } } });
+        }
+        if index.is_multiple_of(5) {
+            plugins["ip-restriction"] = json!({ "blacklist": ["10.0.0.0/8", "192.168.0.0/16"] });
+        }
+        value["uri"] = pattern(index).into();
+        value["plugins"] = plugins;
+        if let Some(host) = host(index) {
+            value["host"] = host.into();
+        }
+    }
+    Object { kind: "routes", id, value }
+}
+
+fn consumer(index: usize, key: &str) -> Object {
+    let id = format!("user{index}");
+    let value = json!({ "username": id, "plugins": { "key-auth": { "key": key } } });
+    Object { kind: "consumers", id, value }
+}
+
+fn key(index: usize) -> String {
+    format!("key-of-user-{index}")
+}
+
+/// Change number `number`: a new key of a consumer, where there are consumers, else a new path of a
+/// route. They go over the whole configuration.
+pub fn change(setup: &Setup, number: u64) -> Change {
+    let step = (number as usize).wrapping_mul(7919);
+    if setup.consumers > 0 {
+        let key = format!("changed-{number}");
+        let request = format!("GET /hello HTTP/1.1\r\nHost: bench\r\napikey: {key}\r\n\r\n");
+        // The first consumer is under load.
+        let index = 1 + step % setup.consumers.saturating_sub(1).max(1);
+        return Change { object: consumer(index, &key), request, before: 401 };
+    }
+    // The first half is under load.
+    // Few names where there are few, so that old routes are replaced as well as new ones added.
+    let first = (setup.routes / 2).max(1);
+    let index = first + step % setup.routes.saturating_sub(first).max(64);
+    let mut object = route(setup.mixed, false, index, "");
+    let path = format!("/hello/changed-{number}");
+    object.value["uri"] = path.clone().into();
+    if let Some(value) = object.value.as_object_mut() {
+        value.remove("host");
+    }
+    let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\n\r\n");
+    Change { object, request, before: 404 }
+}
+
+/// The plugin that every mixed route has, with metadata that differ by `number`.
+pub fn metadata(number: u64) -> Object {
+    let value = json!({ "allow_origins": { "shop": format!("https://shop{number}.test") } });
+    Object { kind: "plugin_metadata", id: "cors".to_owned(), value }
+}
+
+/// A route that route 0 is replaced by without anybody noticing.
+pub fn same(setup: &Setup, number: u64) -> Object {
+    route(setup.mixed, setup.consumers > 0, 0, &format!("change {number}"))
+}
+
+/// `apisix.yaml` with all of it, an object a line.
+pub fn file(setup: &Setup, upstream_port: u16) -> String {
+    let mut text = String::new();
+    let mut kind = "";
+    for mut object in objects(setup, upstream_port) {
+        if object.kind != kind {
+            kind = object.kind;
+            text.push_str(&format!("{kind}:\n"));
+        }
+        if kind != "consumers" {
+            object.value["id"] = object.id.into();
+        }
+        text.push_str(&format!("  - {}\n", object.value));
+    }
+    text + "#END\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_has_every_object_once() {
+        let setup = Setup { mixed: true, routes: 7, ..Setup::PLAIN };
+        let text = file(&setup, 1);
+        assert_eq!(text.matches("\"uri\"").count(), 7);
+        assert!(
+            text.contains("/hello/1/*") && text.contains("h1.bench.test") && text.contains("/hello/2/:id")
+        );
+        let setup = Setup { consumers: 3, ..Setup::PLAIN };
+        assert_eq!(file(&setup, 1).matches("\"username\"").count(), 3);
+    }
+
+    #[test]
+    fn changes_leave_the_route_under_load_alone() {
+        let setup = Setup { mixed: true, routes: 2, ..Setup::PLAIN };
+        assert!((0..99).all(|number| change(&setup, number).object.id != "under-load"));
+    }
+}
