@@ -48,6 +48,15 @@ impl Upstream {
         }
     }
 
+    /// Why a server did not want the connection, where that was because of the gateway's certificate.
+    #[cold]
+    pub(crate) fn refusal(&self) -> Option<&'static str> {
+        match self {
+            Upstream::H1(conn) => tls::refusal(&conn.io),
+            Upstream::H2(stream) => stream.refusal(),
+        }
+    }
+
     /// Begins a request. The first waiter is for sending it, the second for its response; `out` holds
     /// what is to be written, and is memory that is used again.
     #[inline]

@@ -324,7 +324,13 @@ impl Forward<'_> {
                 let tunnel = Tunnel { conn, bytes, idle_timeout, holds: Vec::new() };
                 Ok(Forwarded::Switched(Box::new(tunnel)))
             }
-            Err(fault) => {
+            Err(mut fault) => {
+                if fault.kind == FaultKind::ClosedEarly
+                    && !state.reused
+                    && let Some(why) = conn.refusal()
+                {
+                    fault.kind = FaultKind::TlsFailed(why);
+                }
                 state.body_lost = *body_lost;
                 state.sent = upload.sent.get();
                 Err(failed(fault, state))

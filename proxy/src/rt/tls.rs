@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, Waker};
 
-use rustls::{CommonState, Connection};
+use rustls::{AlertDescription, CommonState, Connection};
 
 use super::io::Io;
 
@@ -41,6 +41,8 @@ struct Inner {
     /// Ciphertext that was read behind as much plaintext as the session takes.
     surplus: Vec<u8>,
     reading: Reading,
+    /// With what the peer has broken the session off.
+    alert: Option<AlertDescription>,
     /// Nothing more is sent, not even that.
     broken: bool,
     /// Who waits to read, so that a look in between does not lose the wake-up.
@@ -65,6 +67,7 @@ impl Tls {
             plaintext: 0,
             surplus: Vec::new(),
             reading: Reading::Open,
+            alert: None,
             broken: false,
             reader: None,
         };
@@ -77,6 +80,15 @@ impl Tls {
     /// What the handshake has agreed on.
     pub(crate) fn agreed<T>(&self, look: impl FnOnce(&CommonState) -> T) -> T {
         look(&self.0.borrow().session)
+    }
+
+    /// With what the peer has broken the session off, on a connection that is over.
+    #[cold]
+    pub(crate) fn alert(&self) -> Option<AlertDescription> {
+        let mut inner = self.0.borrow_mut();
+        // A write may have failed before anybody read it.
+        let _ = inner.poll_plaintext(&mut Context::from_waker(Waker::noop()));
+        inner.alert
     }
 
     /// As [`Io::maybe_readable`].
@@ -233,8 +245,11 @@ impl Inner {
                     self.reading = Reading::Ended;
                 }
             }
-            Err(_) => {
+            Err(error) => {
                 self.reading = Reading::Failed(io::ErrorKind::InvalidData);
+                if let rustls::Error::AlertReceived(alert) = error {
+                    self.alert = Some(alert);
+                }
                 // The session has an alert to send.
                 let _ = self.poll_send(&mut Context::from_waker(Waker::noop()));
             }

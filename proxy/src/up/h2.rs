@@ -144,6 +144,12 @@ impl Stream {
         Some(Switched { inlet: inlet?, outlet: outlet?, _place: place })
     }
 
+    /// As [`super::Upstream::refusal`].
+    #[cold]
+    pub(crate) fn refusal(&self) -> Option<&'static str> {
+        self.0.borrow().place.link().refusal()
+    }
+
     /// The connection has carried a request before this one.
     pub(crate) fn is_reused(&self) -> bool {
         self.0.borrow().place.reused

@@ -112,6 +112,9 @@ impl Links {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => {
                     link.closing.set(true);
+                    if let Some(why) = link.refusal() {
+                        return Err(Fault::upstream(FaultKind::TlsFailed(why)));
+                    }
                     last = Fault::upstream(FaultKind::ClosedEarly);
                     continue;
                 }
@@ -240,6 +243,13 @@ impl Link {
     pub(super) fn distrust(&self) {
         self.closing.set(true);
         self.wake_driver();
+    }
+
+    /// As [`super::Upstream::refusal`].
+    #[cold]
+    pub(super) fn refusal(&self) -> Option<&'static str> {
+        let line = self.line.borrow();
+        super::tls::refusal(&line.as_ref()?.io().borrow())
     }
 
     /// The server has said that it did not look at this stream.

@@ -9,6 +9,8 @@ use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError, ClientConfig, Error};
 use snapshot::certs::ClientTls;
 
+use crate::rt::Io;
+
 /// Sessions with servers that may be resumed, for each kind of TLS.
 const SESSIONS: usize = 256;
 
@@ -48,6 +50,25 @@ pub(crate) fn server_name(authority: &[u8], addr: SocketAddr) -> ServerName<'sta
     ServerName::try_from(host).unwrap_or_else(|_| addr.ip().into())
 }
 
+/// Why a server has ended a connection that was new, if it was because of our certificate: in TLS 1.3 its
+/// handshake ends after ours. It did not look at the request.
+#[cold]
+pub(crate) fn refusal(io: &Io) -> Option<&'static str> {
+    let alert = io.tls()?.alert()?;
+    matches!(
+        alert,
+        AlertDescription::CertificateRequired
+            | AlertDescription::BadCertificate
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::UnknownCA
+            | AlertDescription::AccessDenied
+    )
+    .then(|| reason(&Error::AlertReceived(alert)))
+}
+
 /// Why a handshake with a server came to nothing, in words.
 pub(crate) fn reason(error: &Error) -> &'static str {
     match error {
@@ -76,6 +97,7 @@ pub(crate) fn reason(error: &Error) -> &'static str {
             AlertDescription::BadCertificate
             | AlertDescription::CertificateUnknown
             | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateRevoked
             | AlertDescription::UnsupportedCertificate
             | AlertDescription::UnknownCA
             | AlertDescription::AccessDenied,
