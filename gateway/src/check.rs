@@ -1,14 +1,15 @@
 //! `sluice check`: says what is wrong in the files, without starting.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 use model::boot::{Boot, Provider};
 use model::declarative::{Format, Item};
-use model::{Declarative, Desired, Diagnostic, Entry, Invalid, Kind, Severity, Source};
+use model::{Declarative, Desired, Diagnostic, Entry, Invalid, Key, Kind, Severity, Source};
 use sdk::build::Names;
+use snapshot::analysis::{Analysis, Code, Finding};
 use snapshot::compile::{Compiler, Touched};
 
 use crate::cli::Files;
@@ -18,7 +19,7 @@ use crate::{say, wiring};
 
 /// Checks everything a start would read. True if nothing is wrong; `strict` takes warnings for
 /// errors.
-pub fn run(files: &Files, strict: bool) -> anyhow::Result<bool> {
+pub fn run(files: &Files, strict: bool, analyses: bool) -> anyhow::Result<bool> {
     let found = match files::find(files) {
         Ok(found) => found,
         Err(diagnostics) => return Ok(report(diagnostics, strict)),
@@ -32,10 +33,8 @@ pub fn run(files: &Files, strict: bool) -> anyhow::Result<bool> {
     };
     if let Some(resources) = &found.resources {
         let catalog = wiring::catalog(&found.boot)?;
-        let (count, diagnostics) = match check_resources(resources, &found.boot, &catalog) {
-            Ok(checked) => checked,
-            Err(diagnostics) => (0, diagnostics),
-        };
+        let checked = check_resources(resources, &found.boot, &catalog, analyses);
+        let (count, diagnostics) = checked.unwrap_or_else(|diagnostics| (0, diagnostics));
         if !diagnostics.iter().any(|diagnostic| strict || diagnostic.severity == Severity::Error) {
             let plural = if count == 1 { "" } else { "s" };
             told.push(format!("{} is valid: {count} resource{plural}", resources.display()));
@@ -107,18 +106,19 @@ pub fn report(mut diagnostics: Vec<Diagnostic>, strict: bool) -> bool {
 /// A plugin's schema that does not compile.
 pub fn resources(path: &Path, boot: &Boot) -> anyhow::Result<bool> {
     let catalog = wiring::catalog(boot)?;
-    let diagnostics = match check_resources(path, boot, &catalog) {
+    let diagnostics = match check_resources(path, boot, &catalog, false) {
         Ok((_, diagnostics)) | Err(diagnostics) => diagnostics,
     };
     Ok(report(diagnostics, false))
 }
 
 /// Checks a declarative file as a start would take it: each resource, then all of them
-/// compiled together, then what they name of each other.
+/// compiled together, then what they name of each other; then, if asked to, what is worth a second look.
 fn check_resources(
     path: &Path,
     boot: &Boot,
     catalog: &Arc<plugins::Catalog>,
+    analyses: bool,
 ) -> Result<(usize, Vec<Diagnostic>), Vec<Diagnostic>> {
     let text = files::read(path)?;
     let name = path.display().to_string();
@@ -160,14 +160,45 @@ fn check_resources(
         }
     }
     let found = found.into_iter().map(|invalid| source.invalid(&declarative.document, invalid));
-    let mut diagnostics = declarative.diagnostics;
+    let mut diagnostics = declarative.diagnostics.clone();
     for diagnostic in found {
         if !diagnostics.iter().any(|other| other.pointer == diagnostic.pointer) {
             diagnostics.push(diagnostic);
         }
     }
-    diagnostics.extend(declarative.warnings);
+    diagnostics.extend(declarative.warnings.iter().cloned());
+    // With a part left out, what refers to what cannot be told.
+    if analyses && !diagnostics.iter().any(|found| found.severity == Severity::Error) {
+        let analysis = crate::analysis::of(&desired, boot, catalog);
+        diagnostics.extend(worth_a_look(&analysis, &declarative, &source));
+    }
     Ok((declarative.items.len(), diagnostics))
+}
+
+/// Findings with their places in the file.
+fn worth_a_look(analysis: &Analysis, file: &Declarative, source: &Source<'_>) -> Vec<Diagnostic> {
+    let places: HashMap<&Key, &str> =
+        file.items.iter().map(|item| (&item.key, item.pointer.as_str())).collect();
+    let mut found = Vec::new();
+    for Finding { code, key, invalid } in &analysis.findings {
+        let Some(place) = places.get(key) else { continue };
+        let mut invalid = invalid.clone().under(place);
+        invalid.reason.push_str(&format!(" ({})", code.as_str()));
+        let position = file.document.nearest_position(&invalid.pointer);
+        let mut diagnostic = source.at(Severity::Warning, position, invalid);
+        if *code == Code::ClearSecret {
+            // It may come of a variable of the environment; else nobody wants it on their screen.
+            if diagnostic.source.take().is_some_and(|line| line.contains("${{")) {
+                continue;
+            }
+        }
+        found.push(diagnostic);
+    }
+    let more = analysis.more.iter().map(|(code, count)| {
+        Diagnostic::new(Severity::Warning, source.file, format!("and {count} more of {}", code.as_str()))
+    });
+    found.extend(more);
+    found
 }
 
 /// No name has an address: a check asks nobody.

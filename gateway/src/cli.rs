@@ -39,6 +39,10 @@ pub enum Command {
         /// Treats warnings as errors: unknown keys, and what this version does not support
         #[arg(long)]
         strict: bool,
+        /// Leaves out what works but is worth a second look: routes out of reach, unused resources, secrets
+        /// in the clear, weak TLS, missing authentication
+        #[arg(long)]
+        no_analysis: bool,
     },
     /// Says what would become of a request: the route, why that one, the plugins, the upstream
     ///

@@ -7,6 +7,7 @@
 
 mod access_log;
 mod acme;
+mod analysis;
 mod check;
 mod cli;
 mod etcd;
@@ -45,7 +46,7 @@ fn main() -> ExitCode {
     let _ = rustix::thread::disable_transparent_huge_pages(true);
     let result = match Cli::parse().command {
         Command::Run(start) => run::run(&start),
-        Command::Check { files, strict } => check::run(&files, strict),
+        Command::Check { files, strict, no_analysis } => check::run(&files, strict, !no_analysis),
         Command::Explain(asked) => explain::run(&asked),
         Command::Status { files, json } => instance::status(&files, json),
         Command::Reload(files) => instance::reload(&files),

@@ -184,6 +184,16 @@ impl Program for Running {
         })
     }
 
+    fn analysis(&self) -> Telling<'_> {
+        Box::pin(async move {
+            let look = self.pipeline.look().await.ok_or("the gateway stops")?;
+            let boot = self.boot.clone();
+            let told = tokio::task::spawn_blocking(move || crate::analysis::told(&look.desired, &boot)).await;
+            let told = told.map_err(|_| "a mistake of the gateway: the analysis failed".to_owned())?;
+            told.map_err(|error| format!("{error:#}"))
+        })
+    }
+
     fn about(&self) -> Map<String, Value> {
         let report = self.pipeline.report();
         let counts =

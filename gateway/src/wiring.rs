@@ -127,15 +127,20 @@ pub fn ocsp(boot: &Boot) -> adapters::ocsp::Settings {
     }
 }
 
+/// `apisix.router.http`.
+pub fn router_mode(boot: &Boot) -> Mode {
+    match boot.router {
+        boot::Router::HostUri => Mode::HostUri,
+        boot::Router::Uri => Mode::Uri,
+        boot::Router::UriWithParameter => Mode::UriWithParameter,
+    }
+}
+
 /// How snapshots are compiled.
 pub fn compile_settings(boot: &Boot, tls: TlsSettings) -> snapshot::compile::Settings {
     let upstream = &boot.http.upstream;
     snapshot::compile::Settings {
-        mode: match boot.router {
-            boot::Router::HostUri => Mode::HostUri,
-            boot::Router::Uri => Mode::Uri,
-            boot::Router::UriWithParameter => Mode::UriWithParameter,
-        },
+        mode: router_mode(boot),
         options: Options {
             delete_uri_tail_slash: boot.uri.delete_tail_slash,
             normalize_uri_like_servlet: boot.uri.normalize_like_servlet,

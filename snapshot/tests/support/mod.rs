@@ -94,11 +94,27 @@ impl Catalog for Plugins {
     }
 
     fn about(&self) -> Vec<About> {
-        Vec::new()
+        let about = |name| About {
+            name,
+            subsystem: Subsystem::Http,
+            priority: 0,
+            auth: name == "key",
+            by_default: true,
+        };
+        NAMES.into_iter().map(about).collect()
     }
 
-    fn facts(&self, _: Subsystem, _: &str) -> Option<Facts> {
-        None
+    fn facts(&self, subsystem: Subsystem, name: &str) -> Option<Facts> {
+        let known = subsystem == Subsystem::Http && NAMES.contains(&name);
+        let secret = |field| json!({"encrypt_fields": [field]});
+        known.then(|| Facts {
+            version: json!(0.1),
+            kind: None,
+            scope: None,
+            schema: secret("password"),
+            consumer_schema: (name == "key").then(|| secret("key")),
+            metadata_schema: Some(secret("deep.token")),
+        })
     }
 }
 

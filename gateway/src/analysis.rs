@@ -1,0 +1,37 @@
+//! What of a configuration is worth a second look, for `sluice check` and the control API.
+
+use std::sync::Arc;
+
+use admin::Told;
+use model::Desired;
+use model::boot::{Boot, Provider};
+use sdk::Catalog;
+use snapshot::analysis::{Analysis, Of, analyse};
+use snapshot::router::Options;
+
+use crate::wiring;
+
+/// Looks at what is desired, as this boot file has it served and stored.
+pub fn of(desired: &Desired, boot: &Boot, catalog: &Arc<plugins::Catalog>) -> Analysis {
+    let encryption = &boot.data_encryption;
+    let is_store = matches!(boot.provider, Provider::Embedded | Provider::Etcd);
+    analyse(Of {
+        desired,
+        mode: wiring::router_mode(boot),
+        options: Options {
+            delete_uri_tail_slash: boot.uri.delete_tail_slash,
+            normalize_uri_like_servlet: boot.uri.normalize_like_servlet,
+        },
+        catalog: &**catalog as &dyn Catalog,
+        encrypts: is_store && encryption.enabled && !encryption.keyring.is_empty(),
+    })
+}
+
+/// The same as an answer.
+///
+/// # Errors
+/// A plugin's schema that does not compile.
+pub fn told(desired: &Desired, boot: &Boot) -> anyhow::Result<Told> {
+    let analysis = of(desired, boot, &wiring::catalog(boot)?);
+    Ok(Told { text: analysis.to_string(), value: analysis.to_json() })
+}

@@ -1,0 +1,272 @@
+//! Routes that others take the requests of.
+//!
+//! Requests are matched within a tree of paths by a path, or by the fixed beginning of a pattern; what stands
+//! under one such key is tried in a fixed order. So only routes of the same host and key can take each other's
+//! requests, and one look along that order, remembering which methods are taken already, finds all that is out
+//! of reach: no two routes are compared with each other.
+
+use std::cmp::Reverse;
+
+use hashbrown::HashMap;
+use model::{Invalid, Key, Kind, Resource, Route};
+use serde_json::Value;
+
+use super::{Analysis, Code, Of};
+use crate::router::Mode;
+use crate::router::trace::Shape;
+
+/// A bit for each method, the last for those without a name.
+const METHODS: usize = 11;
+/// Neighbours in the order of equals that a route is compared with.
+const NEIGHBOURS: usize = 8;
+
+/// A path of a route, under one of its hosts.
+struct Entry<'a> {
+    /// The host whose tree it stands in, where hosts have trees.
+    tree: Option<&'a str>,
+    /// The host that is a condition, where they have none.
+    host: Option<&'a str>,
+    shape: Shape<'a>,
+    uri: &'a str,
+    at: usize,
+    route: usize,
+}
+
+struct Rule<'a> {
+    id: &'a str,
+    route: &'a Route,
+    /// What must hold beside path, host and method, as text; empty if nothing.
+    conditions: String,
+    methods: u16,
+    entries: usize,
+    /// Entries out of reach, and of the first of them the path, the host and who takes its requests.
+    covered: usize,
+    by: Option<(String, usize)>,
+    told: bool,
+}
+
+pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
+    let mut rules = Vec::new();
+    let mut entries = Vec::new();
+    for entry in of.desired.of(Kind::Route) {
+        let Resource::Route(route) = &entry.resource else { continue };
+        if !route.enabled {
+            continue;
+        }
+        let hosts = hosts(of, route);
+        let before = entries.len();
+        for (at, uri) in route.uris.iter().enumerate() {
+            let shape = Shape::of(uri, of.mode);
+            let mut add = |tree, host| {
+                entries.push(Entry { tree, host, shape, uri: uri.as_str(), at, route: rules.len() });
+            };
+            match (of.mode, hosts) {
+                (_, []) => add(None, None),
+                (Mode::HostUri, hosts) => hosts.iter().for_each(|host| add(Some(host.as_str()), None)),
+                (_, hosts) => hosts.iter().for_each(|host| add(None, Some(host.as_str()))),
+            }
+        }
+        rules.push(Rule {
+            id: &entry.key.id,
+            route,
+            conditions: conditions(route),
+            methods: methods(&route.methods),
+            entries: entries.len() - before,
+            covered: 0,
+            by: None,
+            told: false,
+        });
+    }
+    entries.sort_by(|a, b| {
+        let order = |entry: &Entry<'_>| {
+            let rule = &rules[entry.route];
+            (Reverse(rule.route.priority), Reverse(entry.uri.len()))
+        };
+        (a.tree, a.shape.exact, a.shape.key)
+            .cmp(&(b.tree, b.shape.exact, b.shape.key))
+            .then_with(|| order(a).cmp(&order(b)))
+            .then_with(|| rules[a.route].id.cmp(rules[b.route].id))
+            .then_with(|| (a.at, a.host).cmp(&(b.at, b.host)))
+    });
+    let same = |a: &Entry<'_>, b: &Entry<'_>| {
+        (a.tree, a.shape.exact, a.shape.key) == (b.tree, b.shape.exact, b.shape.key)
+    };
+    for group in entries.chunk_by(same) {
+        cover(of, group, &mut rules);
+    }
+    for group in entries.chunk_by(same) {
+        ambiguous(group, &mut rules, found);
+    }
+    for at in 0..rules.len() {
+        let rule = &rules[at];
+        let Some((what, by)) = &rule.by else { continue };
+        let key = Key::new(Kind::Route, rule.id);
+        let pointer = if rule.entries > 1 { "/uris" } else { "/uri" };
+        let why = why(&rules, *by, at);
+        let invalid = |reason: String, hint: &str| Invalid::new(reason).at(pointer).hint(hint);
+        match rule.covered == rule.entries {
+            true => found.add(
+                Code::Unreachable,
+                &key,
+                invalid(
+                    format!("no request reaches this route: {what} {why}"),
+                    "delete it, give it a higher priority, or conditions that the other does not have",
+                ),
+            ),
+            false => found.add(
+                Code::Shadowed,
+                &key,
+                invalid(
+                    format!("{} of its {} paths are never reached: {what} {why}", rule.covered, rule.entries),
+                    "take those paths out, or give the route a higher priority",
+                ),
+            ),
+        }
+    }
+}
+
+fn hosts<'a>(of: Of<'a>, route: &'a Route) -> &'a [String] {
+    if !route.hosts.is_empty() {
+        return &route.hosts;
+    }
+    let service = route.service_id.as_ref().and_then(|id| of.desired.get(Kind::Service, id));
+    match service.map(|entry| &entry.resource) {
+        Some(Resource::Service(service)) => &service.hosts,
+        _ => &[],
+    }
+}
+
+fn conditions(route: &Route) -> String {
+    let mut text = String::new();
+    for part in [
+        route.vars.as_ref().map(Value::to_string),
+        route.filter_func.clone(),
+        (!route.remote_addrs.is_empty()).then(|| format!("{:?}", route.remote_addrs)),
+    ] {
+        if let Some(part) = part {
+            text.push_str(&part);
+            text.push('\n');
+        }
+    }
+    text
+}
+
+fn methods(names: &[String]) -> u16 {
+    match names {
+        [] => (1 << METHODS) - 1,
+        names => names.iter().fold(0, |bits, name| bits | wire::Method::from_bytes(name.as_bytes()).bit()),
+    }
+}
+
+/// Who takes the requests of each method, by whatever else must hold.
+type Taken = [Option<usize>; METHODS];
+
+/// Notes for each entry of a key who takes its requests.
+fn cover(of: Of<'_>, group: &[Entry<'_>], rules: &mut [Rule<'_>]) {
+    // By conditions, by the rest of the pattern where not every path fits it, and by host.
+    let mut taken: HashMap<(String, &str, Option<&str>), Taken> = HashMap::new();
+    for entry in group {
+        let rule = &rules[entry.route];
+        let rest = if entry.shape.whole { "" } else { entry.uri };
+        let mut ways = vec![(String::new(), "", None), (String::new(), rest, None)];
+        ways.extend([("", entry.host), (rest, entry.host)].map(|(rest, host)| (String::new(), rest, host)));
+        if !rule.conditions.is_empty() {
+            let with = |(rest, host)| (rule.conditions.clone(), rest, host);
+            ways.extend([("", None), (rest, None), ("", entry.host), (rest, entry.host)].map(with));
+        }
+        let by = |bit: usize| ways.iter().find_map(|way| taken.get(way)?[bit]);
+        let bits = (0..METHODS).filter(|bit| rule.methods & 1 << bit != 0);
+        let takers: Option<Vec<usize>> = bits.map(by).collect();
+        let slashed = of.options.delete_uri_tail_slash
+            && entry.shape.exact
+            && entry.uri.len() > 1
+            && entry.uri.ends_with('/');
+        let taker = takers.and_then(|takers| takers.into_iter().find(|taker| *taker != entry.route));
+        if slashed || taker.is_some() {
+            let host = entry.tree.or(entry.host).map(|host| format!(" under {host}")).unwrap_or_default();
+            let what = format!("{}{host}", entry.uri);
+            let rule = &mut rules[entry.route];
+            rule.covered += 1;
+            rule.by.get_or_insert((what, taker.unwrap_or(entry.route)));
+            continue;
+        }
+        let methods = rule.methods;
+        let own = (rule.conditions.clone(), rest, entry.host);
+        let taken = taken.entry(own).or_default();
+        for bit in (0..METHODS).filter(|bit| methods & 1 << bit != 0) {
+            taken[bit].get_or_insert(entry.route);
+        }
+    }
+}
+
+fn why(rules: &[Rule<'_>], by: usize, at: usize) -> String {
+    if by == at {
+        return "ends with a slash, which apisix.delete_uri_tail_slash takes from every request".to_owned();
+    }
+    let (first, other) = (&rules[by], &rules[at]);
+    let order = match first.route.priority > other.route.priority {
+        true => format!("its priority is {}, over {}", first.route.priority, other.route.priority),
+        false if longest(first.route) > longest(other.route) => "its path is longer".to_owned(),
+        false => "its id is smaller, at the same path and priority".to_owned(),
+    };
+    format!("goes to routes/{}: {order}", first.id)
+}
+
+fn longest(route: &Route) -> usize {
+    route.uris.iter().map(String::len).max().unwrap_or_default()
+}
+
+/// Tells of neighbours that only their ids put in order, though a request may fit both.
+fn ambiguous(group: &[Entry<'_>], rules: &mut [Rule<'_>], found: &mut Analysis) {
+    for (at, entry) in group.iter().enumerate() {
+        if rules[entry.route].told || rules[entry.route].covered > 0 {
+            continue;
+        }
+        let before = &group[at.saturating_sub(NEIGHBOURS)..at];
+        let rivals = before.iter().rev().take_while(|other| {
+            let priority = |entry: &Entry<'_>| rules[entry.route].route.priority;
+            (priority(other), other.uri.len()) == (priority(entry), entry.uri.len())
+        });
+        let rival = rivals
+            .filter(|other| other.route != entry.route && rules[other.route].covered == 0)
+            .find(|other| may_meet(entry, other, &rules[entry.route], &rules[other.route]))
+            .map(|other| other.route);
+        let Some(rival) = rival else { continue };
+        let reason = format!(
+            "a request may fit this route and routes/{}, and only the smaller id decides: {} at the same priority",
+            rules[rival].id, entry.uri
+        );
+        let pointer = if rules[entry.route].entries > 1 { "/uris" } else { "/uri" };
+        let invalid = Invalid::new(reason)
+            .at(pointer)
+            .hint("give one of them a higher priority, so that the order is meant");
+        found.add(Code::Ambiguous, &Key::new(Kind::Route, rules[entry.route].id), invalid);
+        rules[entry.route].told = true;
+    }
+}
+
+fn may_meet(a: &Entry<'_>, b: &Entry<'_>, of_a: &Rule<'_>, of_b: &Rule<'_>) -> bool {
+    let hosts = a.host.is_none() || b.host.is_none() || a.host == b.host;
+    let paths = a.shape.whole || b.shape.whole || a.uri == b.uri;
+    let (of_this, of_that) = (&of_a.route.remote_addrs, &of_b.route.remote_addrs);
+    let clients = of_this.is_empty()
+        || of_that.is_empty()
+        || of_this.iter().any(|one| of_that.iter().any(|other| one.contains(other) || other.contains(one)));
+    hosts && paths && clients && of_a.methods & of_b.methods != 0 && !exclude(of_a.route, of_b.route)
+}
+
+/// Whether the vars of two routes ask for different values of one variable.
+fn exclude(a: &Route, b: &Route) -> bool {
+    let (Some(a), Some(b)) = (equals(a), equals(b)) else { return false };
+    a.iter().any(|(name, value)| b.iter().any(|(other, text)| name == other && value != text))
+}
+
+/// What `vars` ask to be equal: `[["arg_a", "==", "1"], …]`, all of which must hold.
+fn equals(route: &Route) -> Option<Vec<(&str, &Value)>> {
+    let parts = route.vars.as_ref()?.as_array()?;
+    let equal = parts.iter().filter_map(|part| match part.as_array()?.as_slice() {
+        [name, operator, value] if operator == "==" => Some((name.as_str()?, value)),
+        _ => None,
+    });
+    Some(equal.collect())
+}

@@ -1,0 +1,55 @@
+//! TLS that protects less than it seems to.
+
+use model::invalid::push_pointer;
+use model::upstream::Scheme;
+use model::{Invalid, Resource};
+use serde_json::Value;
+
+use super::{Analysis, Code, Of};
+
+pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
+    for entry in of.desired.iter() {
+        if let Resource::Ssl(ssl) = &entry.resource
+            && ssl.enabled
+        {
+            for (at, protocol) in ssl.protocols.iter().enumerate() {
+                if is_old(protocol) {
+                    let invalid = Invalid::new(format!("{protocol} is broken and forbidden (RFC 8996)"))
+                        .at(format!("/ssl_protocols/{at}"))
+                        .hint("take it out; clients of the last ten years speak TLSv1.2 or TLSv1.3");
+                    found.add(Code::WeakTls, &entry.key, invalid);
+                }
+            }
+        }
+        if let Some(upstream) = entry.resource.upstream()
+            && matches!(upstream.scheme, Scheme::Https | Scheme::Grpcs | Scheme::Tls)
+            && !upstream.tls.as_ref().is_some_and(|tls| tls.verify)
+        {
+            let inside = if matches!(entry.resource, Resource::Upstream(_)) { "" } else { "/upstream" };
+            let invalid = Invalid::new(
+                "the certificate of its servers is not verified: whoever is between can read and change all",
+            )
+            .at(format!("{inside}/scheme"))
+            .hint("set `tls: {verify: true}`, and `tls.ca` if the authority is your own");
+            found.add(Code::WeakTls, &entry.key, invalid);
+        }
+        for (name, config) in entry.resource.plugins().into_iter().flatten() {
+            for field in ["ssl_verify", "tls_verify"] {
+                if config.get(field) == Some(&Value::Bool(false)) {
+                    let mut pointer = String::from("/plugins");
+                    push_pointer(&mut pointer, name);
+                    let invalid =
+                        Invalid::new(format!("{name} does not verify the certificate of its server"))
+                            .at(format!("{pointer}/{field}"))
+                            .hint("take it out: the default is to verify, where the plugin can");
+                    found.add(Code::WeakTls, &entry.key, invalid);
+                }
+            }
+        }
+    }
+}
+
+/// Whether a version of TLS is one that nobody should speak.
+pub fn is_old(protocol: &str) -> bool {
+    matches!(protocol, "SSLv2" | "SSLv3" | "TLSv1" | "TLSv1.0" | "TLSv1.1")
+}

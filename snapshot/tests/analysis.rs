@@ -1,0 +1,347 @@
+//! What is found in configurations, as text: one configuration, then a line for each finding.
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
+
+mod support;
+
+use proptest::prelude::*;
+use sdk::testing::Probe;
+use serde_json::json;
+use snapshot::Touched;
+use snapshot::analysis::{Analysis, Code, MOST, Of, analyse};
+use snapshot::router::{Mode, Options};
+use support::{Plugins, Table, desired, entry};
+
+fn look(desired: &model::Desired, mode: Mode, encrypts: bool) -> Analysis {
+    analyse(Of { desired, mode, options: Options::default(), catalog: &Plugins, encrypts })
+}
+
+/// `code key/pointer` of what is found, of these codes.
+fn found(text: &str, mode: Mode, codes: &[Code]) -> Vec<String> {
+    let analysis = look(&desired(text), mode, false);
+    let of_codes = analysis.findings.iter().filter(|one| codes.contains(&one.code));
+    of_codes.map(|one| format!("{} {}{}", one.code.as_str(), one.key, one.invalid.pointer)).collect()
+}
+
+const UP: &str = "upstream: {nodes: {\"127.0.0.1:80\": 1}}";
+
+#[test]
+fn routes_that_others_take_the_requests_of() {
+    let codes = [Code::Unreachable, Code::Shadowed, Code::Ambiguous];
+    for (about, routes, host_uri, uri) in [
+        ("different paths", "{id: 1, uri: /a, U} {id: 2, uri: /b, U}", "", ""),
+        ("the smaller id", "{id: 1, uri: /a, U} {id: 2, uri: /a, U}", "unreachable routes/2/uri", "="),
+        (
+            "a lower priority",
+            "{id: 1, uri: /a, U} {id: 2, uri: /a, priority: 1, U}",
+            "unreachable routes/1/uri",
+            "=",
+        ),
+        ("other methods", "{id: 1, uri: /a, methods: [GET], U} {id: 2, uri: /a, methods: [POST], U}", "", ""),
+        (
+            "its method is taken",
+            "{id: 1, uri: /a, priority: 1, methods: [GET, PUT], U} {id: 2, uri: /a, methods: [GET], U}",
+            "unreachable routes/2/uri",
+            "=",
+        ),
+        (
+            "one method of two",
+            "{id: 1, uri: /a, priority: 1, methods: [GET], U} {id: 2, uri: /a, methods: [GET, PUT], U}",
+            "",
+            "",
+        ),
+        (
+            "methods taken by two",
+            "{id: 1, uri: /a, priority: 1, methods: [GET], U} {id: 2, uri: /a, priority: 2, methods: [PUT], U} {id: 3, uri: /a, methods: [GET, PUT], U}",
+            "unreachable routes/3/uri",
+            "=",
+        ),
+        (
+            "conditions that go first",
+            "{id: 1, uri: /a, priority: 1, vars: [[arg_a, ==, b]], U} {id: 2, uri: /a, U}",
+            "",
+            "",
+        ),
+        (
+            "conditions that come too late",
+            "{id: 1, uri: /a, priority: 1, U} {id: 2, uri: /a, vars: [[arg_a, ==, b]], U}",
+            "unreachable routes/2/uri",
+            "=",
+        ),
+        (
+            "the same conditions",
+            "{id: 1, uri: /a, priority: 1, vars: [[arg_a, ==, b]], U} {id: 2, uri: /a, vars: [[arg_a, ==, b]], U}",
+            "unreachable routes/2/uri",
+            "=",
+        ),
+        (
+            "only the id orders them",
+            "{id: 1, uri: /a, vars: [[arg_a, ==, b]], U} {id: 2, uri: /a, U}",
+            "ambiguous routes/2/uri",
+            "=",
+        ),
+        (
+            "methods overlap",
+            "{id: 1, uri: /a, methods: [GET, PUT], U} {id: 2, uri: /a, methods: [GET, POST], U}",
+            "ambiguous routes/2/uri",
+            "=",
+        ),
+        (
+            "conditions that exclude each other",
+            "{id: 1, uri: /a, vars: [[arg_a, ==, b]], U} {id: 2, uri: /a, vars: [[arg_a, ==, c]], U}",
+            "",
+            "",
+        ),
+        (
+            "conditions that do not",
+            "{id: 1, uri: /a, vars: [[arg_a, ==, b]], U} {id: 2, uri: /a, vars: [[arg_b, ==, c]], U}",
+            "ambiguous routes/2/uri",
+            "=",
+        ),
+        (
+            "networks apart",
+            "{id: 1, uri: /a, remote_addr: 10.0.0.0/8, U} {id: 2, uri: /a, remote_addr: 11.0.0.0/8, U}",
+            "",
+            "",
+        ),
+        (
+            "networks within each other",
+            "{id: 1, uri: /a, remote_addr: 10.0.0.0/8, U} {id: 2, uri: /a, remote_addr: 10.1.0.0/16, U}",
+            "ambiguous routes/2/uri",
+            "=",
+        ),
+        (
+            "patterns, the longer beginning first",
+            "{id: 1, uri: /a/*, priority: 9, U} {id: 2, uri: /a/b/*, U}",
+            "",
+            "",
+        ),
+        ("an exact path goes first", "{id: 1, uri: /a/*, priority: 9, U} {id: 2, uri: /a/b, U}", "", ""),
+        (
+            "one pattern twice",
+            "{id: 1, uri: /a/*, priority: 9, U} {id: 2, uri: /a/*, U}",
+            "unreachable routes/2/uri",
+            "=",
+        ),
+        (
+            "one of two paths",
+            "{id: 1, uri: /a, priority: 9, U} {id: 2, uris: [/a, /b], U}",
+            "shadowed routes/2/uris",
+            "=",
+        ),
+        ("its own paths", "{id: 1, uris: [/a, '/a/*', '/a/b*'], U}", "", ""),
+        (
+            "a host and none",
+            "{id: 1, uri: /a, priority: 9, U} {id: 2, uri: /a, host: h.org, U}",
+            "",
+            "unreachable routes/2/uri",
+        ),
+        (
+            "one host twice",
+            "{id: 1, uri: /a, host: H.org, priority: 9, U} {id: 2, uri: /a, host: h.org, U}",
+            "unreachable routes/2/uri",
+            "=",
+        ),
+        (
+            "one host of two",
+            "{id: 1, uri: /a, host: h.org, priority: 9, U} {id: 2, uri: /a, hosts: [h.org, i.org], U}",
+            "shadowed routes/2/uris",
+            "=",
+        ),
+        (
+            "a wildcard host",
+            "{id: 1, uri: /a, host: '*.org', priority: 9, U} {id: 2, uri: /a, host: h.org, U}",
+            "",
+            "",
+        ),
+        ("one that is off", "{id: 1, uri: /a, status: 0, U} {id: 2, uri: /a, U}", "", ""),
+    ] {
+        let routes = routes.replace("U}", &format!("{UP}}}")).replace("} {id", "}\n  - {id");
+        let text = format!("routes:\n  - {routes}\n");
+        let expected =
+            |text: &str| -> Vec<String> { if text.is_empty() { Vec::new() } else { vec![text.to_owned()] } };
+        assert_eq!(found(&text, Mode::HostUri, &codes), expected(host_uri), "{about}");
+        let uri = if uri == "=" { host_uri } else { uri };
+        assert_eq!(found(&text, Mode::Uri, &codes), expected(uri), "{about}, without trees of hosts");
+    }
+}
+
+#[test]
+fn parameters_take_less_than_the_rest_of_a_path() {
+    let text = |first: &str, second: &str| {
+        format!(
+            "routes:\n  - {{id: 1, uri: '{first}', priority: 1, {UP}}}\n  - {{id: 2, uri: '{second}', {UP}}}\n"
+        )
+    };
+    let codes = [Code::Unreachable];
+    let mode = Mode::UriWithParameter;
+    assert!(found(&text("/a/:id", "/a/*"), mode, &codes).is_empty());
+    assert_eq!(found(&text("/a/*", "/a/:id"), mode, &codes), ["unreachable routes/2/uri"]);
+    assert_eq!(found(&text("/a/:id", "/a/:id"), mode, &codes), ["unreachable routes/2/uri"]);
+}
+
+#[test]
+fn a_slash_that_requests_never_end_with() {
+    let all = desired(&format!("routes:\n  - {{id: 1, uri: /a/, {UP}}}\n  - {{id: 2, uri: /, {UP}}}\n"));
+    let options = Options { delete_uri_tail_slash: true, ..Options::default() };
+    let of = Of { desired: &all, mode: Mode::HostUri, options, catalog: &Plugins, encrypts: true };
+    let analysis = analyse(of);
+    assert_eq!(analysis.findings.len(), 1);
+    assert!(analysis.findings[0].invalid.reason.contains("delete_uri_tail_slash"));
+}
+
+#[test]
+fn what_nobody_uses() {
+    let text = format!(
+        "upstreams:\n  - {{id: used, nodes: {{\"127.0.0.1:80\": 1}}}}\n  - {{id: chosen, nodes: {{\"127.0.0.1:80\": 1}}}}\n  \
+         - {{id: idle, nodes: {{\"127.0.0.1:80\": 1}}}}\n\
+         services:\n  - {{id: s, upstream_id: used}}\n  - {{id: idle, {UP}}}\n\
+         plugin_configs:\n  - {{id: idle, plugins: {{log: {{}}}}}}\n\
+         routes:\n  - {{id: 1, uri: /a, service_id: s, plugins: {{key: {{anonymous_consumer: guest}}, log: {{rules: [{{upstream_id: chosen}}]}}}}}}\n\
+         consumers:\n  - {{username: jack, plugins: {{key: {{key: k1}}}}}}\n  - {{username: guest}}\n  - {{username: nobody}}\n\
+         consumer_groups:\n  - {{id: idle, plugins: {{log: {{}}}}}}\n"
+    );
+    assert_eq!(
+        found(&text, Mode::HostUri, &[Code::Unused]),
+        [
+            "unused services/idle",
+            "unused upstreams/idle",
+            "unused consumers/nobody",
+            "unused consumer_groups/idle",
+            "unused plugin_configs/idle",
+        ]
+    );
+    let no_plugin = text.replace("key: {anonymous_consumer: guest}, ", "");
+    assert_eq!(
+        found(&no_plugin, Mode::HostUri, &[Code::Unused])
+            .iter()
+            .filter(|one| one.contains("consumers/"))
+            .count(),
+        3
+    );
+}
+
+#[test]
+fn secrets_in_the_clear() {
+    let text = format!(
+        "routes:\n  - {{id: 1, uri: /a, {UP}, plugins: {{limit: {{password: hush}}, log: {{password: $env://P}}}}}}\n\
+         consumers:\n  - {{username: jack, plugins: {{key: {{key: k1}}}}}}\n  - {{username: jill, plugins: {{key: {{key: $secret://vault/1/k}}}}}}\n\
+         plugin_metadata:\n  - {{id: log, deep: {{token: [a, b]}}}}\n"
+    );
+    let expected = [
+        "clear-secret routes/1/plugins/limit/password",
+        "clear-secret consumers/jack/plugins/key/key",
+        "clear-secret plugin_metadata/log/deep/token/0",
+        "clear-secret plugin_metadata/log/deep/token/1",
+    ];
+    assert_eq!(found(&text, Mode::HostUri, &[Code::ClearSecret]), expected);
+    assert!(
+        look(&desired(&text), Mode::HostUri, true).findings.iter().all(|one| one.code != Code::ClearSecret)
+    );
+    let told = look(&desired(&text), Mode::HostUri, false);
+    assert!(!told.to_string().contains("hush") && !told.to_json().to_string().contains("hush"));
+}
+
+#[test]
+fn tls_that_protects_less_than_it_seems() {
+    let text = "routes:\n  - {id: 1, uri: /a, upstream: {scheme: https, nodes: {\"127.0.0.1:80\": 1}}, plugins: {log: {ssl_verify: false}}}\n\
+                upstreams:\n  - {id: open, scheme: grpcs, nodes: {\"127.0.0.1:80\": 1}}\n  \
+                - {id: good, scheme: https, tls: {verify: true}, nodes: {\"127.0.0.1:80\": 1}}\n";
+    let expected = [
+        "weak-tls routes/1/upstream/scheme",
+        "weak-tls routes/1/plugins/log/ssl_verify",
+        "weak-tls upstreams/open/scheme",
+    ];
+    assert_eq!(found(text, Mode::HostUri, &[Code::WeakTls]), expected);
+}
+
+#[test]
+fn doors_without_a_lock() {
+    for (routes, open) in [
+        ("{id: 1, uri: '/*', U}", true),
+        ("{id: 1, uris: [/a, '/*'], U}", true),
+        ("{id: 1, uri: '/a/*', U}", false),
+        ("{id: 1, uri: '/*', remote_addr: 10.0.0.0/8, U}", false),
+        ("{id: 1, uri: '/*', plugins: {key: {}}, U}", false),
+        ("{id: 1, uri: '/*', plugins: {key: {_meta: {disable: true}}}, U}", true),
+        ("{id: 1, uri: '/*', plugins: {log: {}}, U}", true),
+        ("{id: 1, uri: '/*', service_id: s}", false),
+        ("{id: 1, uri: '/*', plugin_config_id: p, U}", false),
+    ] {
+        let text = format!(
+            "routes:\n  - {}\nservices:\n  - {{id: s, plugins: {{key: {{}}}}, {UP}}}\nplugin_configs:\n  - {{id: p, plugins: {{key: {{}}}}}}\n",
+            routes.replace("U}", &format!("{UP}}}"))
+        );
+        assert_eq!(
+            found(&text, Mode::HostUri, &[Code::NoAuthentication]).len(),
+            usize::from(open),
+            "{routes}"
+        );
+        let guarded = format!("{text}global_rules:\n  - {{id: g, plugins: {{key: {{}}}}}}\n");
+        assert!(found(&guarded, Mode::HostUri, &[Code::NoAuthentication]).is_empty());
+    }
+}
+
+#[test]
+fn what_is_told_is_bounded() {
+    let mut all = model::Desired::default();
+    for n in 0..MOST + 50 {
+        let value = json!({"uri": "/a", "upstream": {"nodes": {"127.0.0.1:80": 1}}});
+        all.put(entry(model::Kind::Route, &format!("{n:04}"), value));
+    }
+    let analysis = look(&all, Mode::HostUri, true);
+    assert_eq!(analysis.findings.len(), MOST);
+    assert_eq!(analysis.more.get(&Code::Unreachable), Some(&49));
+    assert_eq!(analysis.to_json()["total"], json!(MOST + 49));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    /// No request of a kind that routes tell apart reaches a route that is said to be out of reach.
+    #[test]
+    fn nothing_reaches_what_is_out_of_reach(
+        routes in prop::collection::vec(
+            (
+                prop::sample::subsequence(vec!["/a", "/a/*", "/a/b", "/*", "/a/b*", "/a/:x", "/a/*/c"], 1..3),
+                prop::sample::subsequence(vec!["a.b", "*.b", "c.a.b"], 0..3),
+                prop::sample::subsequence(vec!["GET", "POST"], 0..3),
+                -1..2i64,
+                prop::bool::weighted(0.3),
+            ),
+            1..7,
+        ),
+        mode in prop::sample::select(vec![Mode::HostUri, Mode::Uri, Mode::UriWithParameter]),
+    ) {
+        let mut all = model::Desired::default();
+        for (id, (uris, hosts, methods, priority, vars)) in routes.iter().enumerate() {
+            let mut route = json!({"uris": uris, "priority": priority, "upstream": {"nodes": {"127.0.0.1:80": 1}}});
+            if !hosts.is_empty() {
+                route["hosts"] = json!(hosts);
+            }
+            if !methods.is_empty() {
+                route["methods"] = json!(methods);
+            }
+            if *vars {
+                route["vars"] = json!([["arg_v", "==", "1"]]);
+            }
+            all.put(entry(model::Kind::Route, &id.to_string(), route));
+        }
+        let settings = snapshot::compile::Settings { mode, ..snapshot::compile::Settings::default() };
+        let mut compiler = snapshot::Compiler::new(std::sync::Arc::new(Plugins), settings);
+        let compiled = compiler.compile(&all, &Touched::all(), &Table::default(), 1);
+        let analysis = look(&all, mode, true);
+        let unreachable: Vec<&str> = analysis.findings.iter()
+            .filter(|one| one.code == Code::Unreachable).map(|one| one.key.id.as_str()).collect();
+        let mut probe = Probe::default();
+        for method in ["GET", "POST", "PUT", "SPECIAL"] {
+            for host in ["a.b", "c.a.b", "x.b", "x"] {
+                for target in ["/a", "/a/", "/a/b", "/a/b?v=1", "/a/bc", "/a/x/c", "/a/x/c?v=1", "/x", "/", "/a?v=1", "/x?v=1"] {
+                    probe.ask(method, target, &[("Host", host)]);
+                    let mut x = probe.exchange();
+                    let taken = compiled.snapshot.router.find(&mut x).plan().map(|plan| plan.info.id.as_str());
+                    prop_assert!(!taken.is_some_and(|id| unreachable.contains(&id)), "{} {}{} reaches {:?}", method, host, target, taken);
+                }
+            }
+        }
+    }
+}
