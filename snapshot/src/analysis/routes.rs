@@ -137,18 +137,9 @@ fn hosts<'a>(of: Of<'a>, route: &'a Route) -> &'a [String] {
 }
 
 fn conditions(route: &Route) -> String {
-    let mut text = String::new();
-    for part in [
-        route.vars.as_ref().map(Value::to_string),
-        route.filter_func.clone(),
-        (!route.remote_addrs.is_empty()).then(|| format!("{:?}", route.remote_addrs)),
-    ] {
-        if let Some(part) = part {
-            text.push_str(&part);
-            text.push('\n');
-        }
-    }
-    text
+    let vars = route.vars.as_ref().map(ToString::to_string);
+    let clients = (!route.remote_addrs.is_empty()).then(|| format!("{:?}", route.remote_addrs));
+    vars.into_iter().chain(clients).collect::<Vec<_>>().join("\n")
 }
 
 fn methods(names: &[String]) -> u16 {
