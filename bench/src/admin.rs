@@ -14,6 +14,9 @@ use crate::process::Process;
 /// Objects of one batch.
 const BATCH: usize = 500;
 
+/// How long the answer to a batch may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 pub struct Admin {
     client: Client,
     control: Option<Client>,
@@ -24,8 +27,9 @@ impl Admin {
     /// When the Admin API cannot be reached.
     pub fn connect(place: &Place) -> Result<Self> {
         let client = Client::connect(&Target::plain(([127, 0, 0, 1], place.admin_port).into(), 0))?;
+        client.be_patient(PATIENCE)?;
         // Not every use needs it.
-        let control = Client::connect(&Target::plain(([127, 0, 0, 1], place.spare_port).into(), 0)).ok();
+        let control = Client::connect(&Target::plain(([127, 0, 0, 1], place.control_port).into(), 0)).ok();
         Ok(Self { client, control })
     }
 
@@ -62,7 +66,7 @@ impl Admin {
     /// # Errors
     /// When something is refused.
     pub fn fill(&mut self, setup: &Setup, place: &Place) -> Result<()> {
-        let operations: Vec<Value> = mixture::objects(setup, place.upstream_port)
+        let operations: Vec<Value> = mixture::objects(setup, place.upstream_port)?
             .map(|object| {
                 let path = format!("/{}/{}", object.kind, object.id);
                 json!({ "method": "PUT", "path": path, "body": object.value })

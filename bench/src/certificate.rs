@@ -1,11 +1,14 @@
 //! The certificate that every gateway shows, and the TLS client of the drivers and probes: one
 //! ECDSA P-256 key for `localhost`, made anew for each run, and TLS 1.3 by rustls.
 
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
-use rustls::client::Resumption;
+use rustls::client::{ClientConnection, Resumption};
 use rustls::crypto::aws_lc_rs::{self, kx_group};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -44,6 +47,47 @@ impl Identity {
         write("tls.key", &self.key)?;
         write("tls.pem", &format!("{}{}", self.certificate, self.key))
     }
+}
+
+/// The first `count` of certificates that differ in name and key, made when they are first asked for.
+///
+/// # Errors
+/// When no key can be made.
+pub fn many(count: usize) -> Result<Arc<Vec<Identity>>> {
+    static MANY: Mutex<Option<Arc<Vec<Identity>>>> = Mutex::new(None);
+    let mut many = MANY.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(made) = many.as_ref().filter(|made| made.len() >= count) {
+        return Ok(made.clone());
+    }
+    let made: Result<Vec<Identity>> = (0..count).map(|index| Identity::new(&name_of(index))).collect();
+    Ok(many.insert(Arc::new(made?)).clone())
+}
+
+/// The name of certificate `index` of many.
+pub fn name_of(index: usize) -> String {
+    format!("s{index}.bench.test")
+}
+
+/// Whether the server at `address` shows `identity`, and no other certificate, for `name`.
+///
+/// # Errors
+/// When there is no server.
+pub fn shows(address: SocketAddr, name: &str, identity: &Identity) -> Result<bool> {
+    let mut roots = RootCertStore::empty();
+    roots.add(identity.der.clone())?;
+    let config = Client { alpn: None, hybrid: false, resume: false }.with_roots(roots)?;
+    let mut socket = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
+    socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let mut connection = ClientConnection::new(Arc::new(config), ServerName::try_from(name.to_owned())?)?;
+    while connection.is_handshaking() {
+        match connection.complete_io(&mut socket) {
+            Ok(_) => {}
+            // rustls refuses another certificate, or the server the name.
+            Err(error) if error.kind() == ErrorKind::InvalidData => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(connection.peer_certificates().is_some_and(|shown| shown.first() == Some(&identity.der)))
 }
 
 /// The one all gateways of this run show.
@@ -85,10 +129,14 @@ impl Client {
     /// # Errors
     /// When rustls refuses the settings.
     pub fn config(self) -> Result<ClientConfig> {
-        let mut provider = aws_lc_rs::default_provider();
-        provider.kx_groups = vec![if self.hybrid { kx_group::X25519MLKEM768 } else { kx_group::X25519 }];
         let mut roots = RootCertStore::empty();
         roots.add(shared()?.der.clone())?;
+        self.with_roots(roots)
+    }
+
+    fn with_roots(self, roots: RootCertStore) -> Result<ClientConfig> {
+        let mut provider = aws_lc_rs::default_provider();
+        provider.kx_groups = vec![if self.hybrid { kx_group::X25519MLKEM768 } else { kx_group::X25519 }];
         let mut config = ClientConfig::builder_with_provider(Arc::new(provider))
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_root_certificates(roots)

@@ -1,7 +1,6 @@
 //! Configuration changes through the Admin API while a gateway is under load, and how long each
 //! takes to be live.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -14,10 +13,13 @@ use serde::Serialize;
 use crate::admin::Admin;
 use crate::gateways::{Place, Setup};
 use crate::load::Target;
-use crate::mixture::{self, Change};
+use crate::mixture::{self, Sign};
 use crate::probe::Client;
 use crate::reload;
 use crate::stats::Spread;
+
+/// Between two reloads, at least.
+const RELOAD_PACE: Duration = Duration::from_secs(1);
 
 /// A change that is not live after this has failed.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -64,10 +66,8 @@ impl Churn {
 
     /// The same for nginx, which reads everything again: once a second.
     pub fn start_reloads(master: Pid, place: &Place, duration: Duration) -> Self {
-        let file = place.folder.join("nginx.conf");
-        Self::spawn(duration, move |stop, deadline| {
-            reloads(&file, master, Duration::from_secs(1), stop, deadline)
-        })
+        let place = place.clone();
+        Self::spawn(duration, move |stop, deadline| reloads(&place, master, stop, deadline))
     }
 
     fn spawn(
@@ -113,10 +113,10 @@ impl Changer {
                 self.admin.put(&mixture::same(&self.setup, number))?;
                 answers.push(asked.elapsed().as_secs_f64() * 1e6);
             } else {
-                let change = mixture::change(&self.setup, number);
+                let change = mixture::change(&self.setup, number)?;
                 self.admin.put(&change.object)?;
                 answers.push(asked.elapsed().as_secs_f64() * 1e6);
-                live.push(self.until_live(&change)?.as_secs_f64() * 1e6);
+                live.push(self.until_live(&change.sign)?.as_secs_f64() * 1e6);
             }
             number += 1;
         }
@@ -129,35 +129,44 @@ impl Changer {
     }
 
     /// Asks for what is new until it is served.
-    fn until_live(&mut self, change: &Change) -> Result<Duration> {
+    fn until_live(&mut self, sign: &Sign) -> Result<Duration> {
+        let Sign::Request { text, before } = sign else { bail!("only requests are watched under load") };
         let answered = Instant::now();
         loop {
-            let response = self.data.ask(change.request.as_bytes())?;
+            let response = self.data.ask(text.as_bytes())?;
             match response.status {
                 200 => return Ok(answered.elapsed()),
-                status if status == change.before && answered.elapsed() < PATIENCE => {}
-                status => bail!(
-                    "{:?} was answered {status} {:?} after its change",
-                    change.request,
-                    answered.elapsed()
-                ),
+                status if status == *before && answered.elapsed() < PATIENCE => {}
+                status => bail!("{text:?} was answered {status} {:?} after its change", answered.elapsed()),
             }
         }
     }
 }
 
 /// Adds a route to nginx's configuration and has it read again, as often as it is due.
-fn reloads(file: &Path, master: Pid, pace: Duration, stop: &AtomicBool, deadline: Instant) -> Result<Sample> {
+fn reloads(place: &Place, master: Pid, stop: &AtomicBool, deadline: Instant) -> Result<Sample> {
+    let file = &place.folder.join("nginx.conf");
+    let address = ([127, 0, 0, 1], place.port).into();
     let started = Instant::now();
+    let mut live = Vec::new();
     let mut number = 0u64;
     while !stop.load(Ordering::Relaxed) && Instant::now() < deadline {
-        let due = started + pace.mul_f64(number as f64);
+        let due = started + RELOAD_PACE.mul_f64(number as f64);
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         reload::add_route(file, number)?;
+        let begun = Instant::now();
         kill_process(master, Signal::HUP)?;
+        // The next one only when this one is live, or they would pile up.
+        while !stop.load(Ordering::Relaxed) && Instant::now() < deadline {
+            if reload::is_live(address, number)? {
+                live.push(begun.elapsed().as_secs_f64() * 1e6);
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
         number += 1;
     }
-    Ok(Sample { changes: number, live_us: None, answer_us: None, control_us: None })
+    Ok(Sample { changes: number, live_us: Spread::of(live), answer_us: None, control_us: None })
 }
 
 #[cfg(test)]
@@ -208,6 +217,7 @@ mod tests {
             admin_port,
             metrics_port: 0,
             spare_port: 0,
+            control_port: 0,
             upstream_port: 1,
         };
         let churn = Churn::start(&target, &Setup::PLAIN, &place, 100, Duration::from_secs(5))?;

@@ -1,8 +1,10 @@
 //! Configurations as large ones are: routes with hosts, parameters and plugins mixed, or one route
 //! with many consumers; and the changes that are made to them.
 
+use anyhow::Result;
 use serde_json::{Value, json};
 
+use crate::certificate::{self, Identity};
 use crate::gateways::Setup;
 
 /// Host names among the routes.
@@ -19,9 +21,15 @@ pub struct Object {
 /// A change and how to see that it is live.
 pub struct Change {
     pub object: Object,
+    pub sign: Sign,
+}
+
+/// What shows that something is served.
+pub enum Sign {
     /// A request that gets 200 from then on, and until then `before`.
-    pub request: String,
-    pub before: u16,
+    Request { text: String, before: u16 },
+    /// The certificate that is shown for a name.
+    Certificate { name: String, identity: Box<Identity> },
 }
 
 /// The host of route `index`, if it has one: every third.
@@ -47,22 +55,52 @@ fn pattern(index: usize) -> String {
     }
 }
 
-/// A request that route `index` serves.
-pub fn request(index: usize) -> String {
-    let host = host(index).unwrap_or_else(|| "bench".to_owned());
-    format!("GET {} HTTP/1.1\r\nHost: {host}\r\n\r\n", path(index))
+/// What shows that the last object of `setup` is served.
+///
+/// # Errors
+/// When no certificate can be made.
+pub fn last(setup: &Setup) -> Result<Sign> {
+    if setup.certificates > 0 {
+        let index = setup.certificates - 1;
+        let identity = Box::new(certificate::many(setup.certificates)?[index].clone());
+        return Ok(Sign::Certificate { name: certificate::name_of(index), identity });
+    }
+    let text = if setup.consumers > 0 {
+        keyed(&key(setup.consumers - 1))
+    } else {
+        let index = setup.routes - 1;
+        let host = host(index).unwrap_or_else(|| "bench".to_owned());
+        format!("GET {} HTTP/1.1\r\nHost: {host}\r\n\r\n", path(index))
+    };
+    Ok(Sign::Request { text, before: 404 })
 }
 
 /// Everything of `setup`, upstream first.
-pub fn objects(setup: &Setup, upstream_port: u16) -> impl Iterator<Item = Object> + use<> {
+///
+/// # Errors
+/// When no certificate can be made.
+pub fn objects(setup: &Setup, upstream_port: u16) -> Result<impl Iterator<Item = Object> + use<>> {
+    let certificates = certificate::many(setup.certificates)?;
     let node = format!("127.0.0.1:{upstream_port}");
     let pool = json!({ "size": 512, "requests": 1_000_000_000, "idle_timeout": 300 });
     let value = json!({ "type": "roundrobin", "nodes": { node: 1 }, "keepalive_pool": pool });
     let upstream = Object { kind: "upstreams", id: "hello".to_owned(), value };
     let (mixed, consumers) = (setup.mixed, setup.consumers);
-    std::iter::once(upstream)
+    let ssls = 0..setup.certificates;
+    Ok(std::iter::once(upstream)
         .chain((0..setup.routes).map(move |index| route(mixed, consumers > 0, index, "")))
         .chain((0..consumers).map(|index| consumer(index, &key(index))))
+        .chain(ssls.map(move |index| ssl(index, &certificates[index]))))
+}
+
+fn ssl(index: usize, identity: &Identity) -> Object {
+    let snis = [certificate::name_of(index)];
+    let value = json!({ "snis": snis, "cert": identity.certificate, "key": identity.key });
+    Object { kind: "ssls", id: format!("c{index}"), value }
+}
+
+fn keyed(key: &str) -> String {
+    format!("GET /hello HTTP/1.1\r\nHost: bench\r\napikey: {key}\r\n\r\n")
 }
 
 fn route(mixed: bool, key: bool, index: usize, description: &str) -> Object {
@@ -98,16 +136,25 @@ fn key(index: usize) -> String {
     format!("key-of-user-{index}")
 }
 
-/// Change number `number`: a new key of a consumer, where there are consumers, else a new path of a
-/// route. They go over the whole configuration.
-pub fn change(setup: &Setup, number: u64) -> Change {
+/// Change number `number`: a new certificate for a name, a new key of a consumer, where there are
+/// such, else a new path of a route. They go over the whole configuration.
+///
+/// # Errors
+/// When no certificate can be made.
+pub fn change(setup: &Setup, number: u64) -> Result<Change> {
     let step = (number as usize).wrapping_mul(7919);
+    if setup.certificates > 0 {
+        let index = step % setup.certificates;
+        let name = certificate::name_of(index);
+        let identity = Box::new(Identity::new(&name)?);
+        return Ok(Change { object: ssl(index, &identity), sign: Sign::Certificate { name, identity } });
+    }
     if setup.consumers > 0 {
         let key = format!("changed-{number}");
-        let request = format!("GET /hello HTTP/1.1\r\nHost: bench\r\napikey: {key}\r\n\r\n");
         // The first consumer is under load.
         let index = 1 + step % setup.consumers.saturating_sub(1).max(1);
-        return Change { object: consumer(index, &key), request, before: 401 };
+        let sign = Sign::Request { text: keyed(&key), before: 401 };
+        return Ok(Change { object: consumer(index, &key), sign });
     }
     // The first half is under load.
     // Few names where there are few, so that old routes are replaced as well as new ones added.
@@ -119,8 +166,8 @@ pub fn change(setup: &Setup, number: u64) -> Change {
     if let Some(value) = object.value.as_object_mut() {
         value.remove("host");
     }
-    let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\n\r\n");
-    Change { object, request, before: 404 }
+    let text = format!("GET {path} HTTP/1.1\r\nHost: bench\r\n\r\n");
+    Ok(Change { object, sign: Sign::Request { text, before: 404 } })
 }
 
 /// The plugin that every mixed route has, with metadata that differ by `number`.
@@ -135,10 +182,13 @@ pub fn same(setup: &Setup, number: u64) -> Object {
 }
 
 /// `apisix.yaml` with all of it, an object a line.
-pub fn file(setup: &Setup, upstream_port: u16) -> String {
+///
+/// # Errors
+/// When no certificate can be made.
+pub fn file(setup: &Setup, upstream_port: u16) -> Result<String> {
     let mut text = String::new();
     let mut kind = "";
-    for mut object in objects(setup, upstream_port) {
+    for mut object in objects(setup, upstream_port)? {
         if object.kind != kind {
             kind = object.kind;
             text.push_str(&format!("{kind}:\n"));
@@ -148,7 +198,7 @@ pub fn file(setup: &Setup, upstream_port: u16) -> String {
         }
         text.push_str(&format!("  - {}\n", object.value));
     }
-    text + "#END\n"
+    Ok(text + "#END\n")
 }
 
 #[cfg(test)]
@@ -158,18 +208,18 @@ mod tests {
     #[test]
     fn a_file_has_every_object_once() {
         let setup = Setup { mixed: true, routes: 7, ..Setup::PLAIN };
-        let text = file(&setup, 1);
+        let text = file(&setup, 1).unwrap();
         assert_eq!(text.matches("\"uri\"").count(), 7);
         assert!(
             text.contains("/hello/1/*") && text.contains("h1.bench.test") && text.contains("/hello/2/:id")
         );
         let setup = Setup { consumers: 3, ..Setup::PLAIN };
-        assert_eq!(file(&setup, 1).matches("\"username\"").count(), 3);
+        assert_eq!(file(&setup, 1).unwrap().matches("\"username\"").count(), 3);
     }
 
     #[test]
     fn changes_leave_the_route_under_load_alone() {
         let setup = Setup { mixed: true, routes: 2, ..Setup::PLAIN };
-        assert!((0..99).all(|number| change(&setup, number).object.id != "under-load"));
+        assert!((0..99).all(|number| change(&setup, number).unwrap().object.id != "under-load"));
     }
 }

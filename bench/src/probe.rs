@@ -69,6 +69,15 @@ impl Client {
         Ok(Self { stream, reader: ResponseReader::default() })
     }
 
+    /// Waits longer for answers than the usual five seconds.
+    pub fn be_patient(&self, patience: Duration) -> Result<()> {
+        let socket = match &self.stream {
+            Stream::Plain(socket) => socket,
+            Stream::Tls(stream) => &stream.sock,
+        };
+        Ok(socket.set_read_timeout(Some(patience))?)
+    }
+
     /// Sends one request and reads its answer.
     pub fn ask(&mut self, request: &[u8]) -> Result<Response> {
         self.exchange(request, |_| ())

@@ -1,6 +1,7 @@
 //! A change as nginx takes it: the whole configuration is written anew and read again.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -32,14 +33,10 @@ pub fn changes(process: &mut Process, subject: &Subject, sample: &mut Sample) ->
         let begun = Instant::now();
         add_route(&file, number)?;
         process.hang_up();
-        let request = format!("GET /hello/changed-{number} HTTP/1.1\r\nHost: bench\r\n\r\n");
-        loop {
+        while !is_live(address, number)? {
             process.must_run()?;
-            let answer = Client::connect(&Target::plain(address, 0))?.ask(request.as_bytes())?;
-            match answer.status {
-                200 => break,
-                404 if begun.elapsed() < PATIENCE => {}
-                status => bail!("a new route was answered {status} after {:?}", begun.elapsed()),
+            if begun.elapsed() > PATIENCE {
+                bail!("a new route is not live after {PATIENCE:?}");
             }
         }
         live.push(milliseconds(begun.elapsed()));
@@ -52,6 +49,19 @@ pub fn changes(process: &mut Process, subject: &Subject, sample: &mut Sample) ->
     sample.live_ms = Spread::of(live);
     sample.cpu_ms_per_change = Some(used / RELOADS as f64);
     Ok(())
+}
+
+/// Whether a new connection sees route `number`.
+///
+/// # Errors
+/// When it is answered neither as one that is there nor as one that is not.
+pub fn is_live(address: SocketAddr, number: u64) -> Result<bool> {
+    let request = format!("GET /hello/changed-{number} HTTP/1.1\r\nHost: bench\r\n\r\n");
+    match Client::connect(&Target::plain(address, 0))?.ask(request.as_bytes())?.status {
+        200 => Ok(true),
+        404 => Ok(false),
+        status => bail!("a new route was answered {status}"),
+    }
 }
 
 /// Writes the configuration with one more route.

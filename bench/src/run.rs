@@ -373,13 +373,14 @@ impl Stage<'_> {
     }
 
     fn place(&self, index: usize, arm: &Arm) -> Place {
-        let port = self.plan.port_base + 100 + index as u16 * 4;
+        let port = self.plan.port_base + 100 + index as u16 * 5;
         Place {
             folder: absolute(self.folder).join(format!("{index}-{}", arm.gateway)),
             port,
             admin_port: port + 1,
             metrics_port: port + 2,
             spare_port: port + 3,
+            control_port: port + 4,
             upstream_port: self.upstream.address(arm.setup.answer).port(),
         }
     }

@@ -1,17 +1,19 @@
 //! Large configurations: how long one takes to load, what an object costs in memory, how long a
 //! change takes to be live on every worker, and what it costs.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use crate::admin::Admin;
+use crate::certificate;
 use crate::counters::{CpuTime, Memory};
 use crate::gateways::{Gateway, Place, Setup};
 use crate::load::Target;
 use crate::machine::Cores;
-use crate::mixture;
+use crate::mixture::{self, Sign};
 use crate::probe::Client;
 use crate::process::{Launch, Process};
 use crate::reload;
@@ -33,7 +35,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Sample {
-    /// Routes and consumers.
+    /// Routes, consumers or certificates.
     pub objects: usize,
     /// From the start of the process to the first right answer of the last object, in milliseconds.
     pub load_ms: f64,
@@ -81,8 +83,9 @@ impl Subject<'_> {
 /// # Errors
 /// When it does not start, or a change does not become live.
 pub fn measure(subject: &Subject) -> Result<Sample> {
+    let setup = &subject.setup;
     let mut sample =
-        Sample { objects: subject.setup.routes.max(subject.setup.consumers), ..Sample::default() };
+        Sample { objects: setup.routes.max(setup.consumers).max(setup.certificates), ..Sample::default() };
     sample.alone_kib = alone(subject).context("with one object")?;
     let launch = (subject.launch)(&subject.setup)?;
     if subject.has_admin() {
@@ -111,7 +114,9 @@ pub fn measure(subject: &Subject) -> Result<Sample> {
 
 /// Memory with a single object.
 fn alone(subject: &Subject) -> Result<u64> {
-    let setup = Setup { routes: 1, consumers: subject.setup.consumers.min(1), ..subject.setup };
+    let Setup { consumers, certificates, .. } = subject.setup;
+    let setup =
+        Setup { routes: 1, consumers: consumers.min(1), certificates: certificates.min(1), ..subject.setup };
     let launch = (subject.launch)(&setup)?;
     let mut process = subject.start(&launch)?;
     if subject.has_admin() {
@@ -122,55 +127,105 @@ fn alone(subject: &Subject) -> Result<u64> {
     Ok(Memory::read(&process.pids()).pss_kib)
 }
 
-/// Asks for what the last object serves until it is served.
+/// Waits until what the last object serves is served.
 fn until_loaded(process: &mut Process, subject: &Subject) -> Result<()> {
-    let setup = &subject.setup;
+    let sign = mixture::last(&subject.setup)?;
     let target = target(subject);
-    let request = if setup.consumers > 0 {
-        format!("GET /hello HTTP/1.1\r\nHost: bench\r\napikey: key-of-user-{}\r\n\r\n", setup.consumers - 1)
-    } else {
-        mixture::request(setup.routes - 1)
-    };
     let deadline = Instant::now() + PATIENCE;
     loop {
         process.must_run()?;
-        let answer = Client::connect(&target).and_then(|mut client| client.ask(request.as_bytes()));
-        match answer {
-            Ok(answer) if answer.status == 200 => return Ok(()),
-            _ if Instant::now() > deadline => {
-                bail!("answered {answer:?} after {PATIENCE:?}; its log ends with:\n{}", process.log_tail())
-            }
+        let seen = match &sign {
+            Sign::Request { text, .. } => Client::connect(&target)
+                .and_then(|mut client| client.ask(text.as_bytes()))
+                .map(|answer| answer.status == 200),
+            Sign::Certificate { name, identity } => certificate::shows(target.address, name, identity),
+        };
+        match seen {
+            Ok(true) => return Ok(()),
+            _ if Instant::now() > deadline => bail!(
+                "the last object is not served after {PATIENCE:?} ({seen:?}); its log ends with:\n{}",
+                process.log_tail()
+            ),
             _ => std::thread::sleep(Duration::from_millis(2)),
         }
     }
 }
 
 fn target(subject: &Subject) -> Target {
-    subject.setup.target(([127, 0, 0, 1], subject.place.port).into())
+    Target::plain(([127, 0, 0, 1], subject.place.port).into(), 0)
+}
+
+/// Who sees that a change is live: so many that each worker serves some of them.
+enum Watchers {
+    Connections(Vec<Client>),
+    /// A certificate shows on new connections only.
+    NewConnections(SocketAddr),
+}
+
+impl Watchers {
+    fn new(subject: &Subject) -> Result<Self> {
+        let target = target(subject);
+        if subject.setup.certificates > 0 {
+            return Ok(Self::NewConnections(target.address));
+        }
+        Ok(Self::Connections((0..WATCHERS).map(|_| Client::connect(&target)).collect::<Result<_>>()?))
+    }
+
+    /// How long after `answered` the last of them saw it. Those that are asked later and know of it
+    /// at once say nothing about when they did.
+    fn until_live(&mut self, sign: &Sign, answered: Instant) -> Result<Duration> {
+        let mut last = None;
+        let mut seen = |waited: bool| {
+            if waited || last.is_none() {
+                last = Some(answered.elapsed());
+            }
+        };
+        match (self, sign) {
+            (Self::Connections(clients), Sign::Request { text, before }) => {
+                for client in clients {
+                    seen(until(answered, || match client.ask(text.as_bytes())?.status {
+                        200 => Ok(true),
+                        status if status == *before => Ok(false),
+                        status => bail!("{} was answered {status}", text.lines().next().unwrap_or_default()),
+                    })?);
+                }
+            }
+            (Self::NewConnections(address), Sign::Certificate { name, identity }) => {
+                for _ in 0..WATCHERS {
+                    seen(until(answered, || certificate::shows(*address, name, identity))?);
+                }
+            }
+            _ => bail!("nobody watches for this"),
+        }
+        last.context("nobody watches")
+    }
+}
+
+/// Asks until it is so, and says whether it was not at first.
+fn until(answered: Instant, mut is_so: impl FnMut() -> Result<bool>) -> Result<bool> {
+    let mut waited = false;
+    while !is_so()? {
+        waited = true;
+        if answered.elapsed() > PATIENCE {
+            bail!("a change is not live after {PATIENCE:?}");
+        }
+    }
+    Ok(waited)
 }
 
 fn changes(process: &mut Process, subject: &Subject, sample: &mut Sample) -> Result<()> {
     let mut admin = Admin::await_connect(process, subject.place)?;
-    let target = target(subject);
-    let mut watchers = (0..WATCHERS).map(|_| Client::connect(&target)).collect::<Result<Vec<_>>>()?;
+    let mut watchers = Watchers::new(subject)?;
     let (mut answers, mut live) = (Vec::new(), Vec::new());
     let mut number = 0;
     paced(CHANGES, || {
-        let change = mixture::change(&subject.setup, number);
+        let change = mixture::change(&subject.setup, number)?;
         number += 1;
         let sent = Instant::now();
         admin.put(&change.object)?;
         let answered = Instant::now();
         answers.push(milliseconds(answered - sent));
-        // Those that are asked later and know of it at once say nothing about when they did.
-        let mut last = None;
-        for watcher in &mut watchers {
-            let waited = until_live(watcher, &change, answered)?;
-            if waited || last.is_none() {
-                last = Some(answered.elapsed());
-            }
-        }
-        live.extend(last.map(milliseconds));
+        live.push(milliseconds(watchers.until_live(&change.sign, answered)?));
         Ok(())
     })?;
     drop(watchers);
@@ -180,12 +235,12 @@ fn changes(process: &mut Process, subject: &Subject, sample: &mut Sample) -> Res
     let pids = process.pids();
     let before = CpuTime::read(&pids);
     paced(CHANGES, || {
-        let change = mixture::change(&subject.setup, number);
+        let change = mixture::change(&subject.setup, number)?;
         number += 1;
         admin.put(&change.object).map(drop)
     })?;
     // The last of them is live before the reading.
-    let change = mixture::change(&subject.setup, number);
+    let change = mixture::change(&subject.setup, number)?;
     let revision = admin.put(&change.object)?;
     admin.wait_for(revision, PATIENCE)?;
     sample.cpu_ms_per_change = Some(cpu_ms(&pids, &before) / (CHANGES + 1) as f64);
@@ -214,18 +269,6 @@ fn paced(count: u64, mut change: impl FnMut() -> Result<()>) -> Result<()> {
         change()?;
     }
     Ok(())
-}
-
-/// Asks on one connection until the change shows, and says whether it did not at first.
-fn until_live(client: &mut Client, change: &mixture::Change, answered: Instant) -> Result<bool> {
-    let mut waited = false;
-    loop {
-        match client.ask(change.request.as_bytes())?.status {
-            200 => return Ok(waited),
-            status if status == change.before && answered.elapsed() < PATIENCE => waited = true,
-            status => bail!("{} was answered {status}", change.request.lines().next().unwrap_or_default()),
-        }
-    }
 }
 
 fn cpu_ms(pids: &[u32], before: &CpuTime) -> f64 {

@@ -42,8 +42,8 @@ pub fn launch(gateway: Gateway, program: &Path, setup: &Setup, place: &Place) ->
                 fs::create_dir_all(folder.join("data"))?;
                 launch.arg("run").arg(path("")).arg("--data").arg(path("data"))
             } else {
-                if setup.mixed || setup.consumers > 0 {
-                    fs::write(folder.join("apisix.yaml"), mixture::file(setup, place.upstream_port))?;
+                if setup.mixed || setup.consumers > 0 || setup.certificates > 0 {
+                    fs::write(folder.join("apisix.yaml"), mixture::file(setup, place.upstream_port)?)?;
                 } else {
                     write("apisix.yaml", include_str!("../../sluice/apisix.yaml"))?;
                 }
@@ -163,6 +163,7 @@ fn values(setup: &Setup, place: &Place) -> Result<Value> {
         admin_port => place.admin_port,
         metrics_port => place.metrics_port,
         spare_port => place.spare_port,
+        control_port => place.control_port,
         upstream_port => place.upstream_port,
         workers => setup.workers,
         paths => setup.paths(),
@@ -205,7 +206,8 @@ mod tests {
             admin_port: 2,
             metrics_port: 3,
             spare_port: 4,
-            upstream_port: 5,
+            control_port: 5,
+            upstream_port: 6,
         };
         let everything =
             Setup { routes: 3, key: true, limit: true, metrics: true, workers: 2, ..Setup::PLAIN };

@@ -85,7 +85,9 @@ impl Gateway {
     pub fn unable(self, setup: &Setup) -> Option<&'static str> {
         match self {
             Self::Sluice => None,
-            _ if setup.consumers > 0 => Some("its configuration here has no consumers"),
+            _ if setup.consumers > 0 || setup.certificates > 0 => {
+                Some("its configuration here has one client and one certificate")
+            }
             // Its configuration is written anew and read again.
             Self::Nginx if setup.mixed => None,
             _ if setup.mixed => Some("its configuration here has only plain routes"),
@@ -144,6 +146,8 @@ pub struct Setup {
     pub mixed: bool,
     /// Consumers with an API key each, which the route asks for (Sluice only).
     pub consumers: usize,
+    /// Certificates with a server name each (Sluice only).
+    pub certificates: usize,
     /// Authenticate by API key.
     pub key: bool,
     /// Count requests per client address against a limit nobody reaches.
@@ -170,6 +174,7 @@ impl Setup {
         routes: 1,
         mixed: false,
         consumers: 0,
+        certificates: 0,
         key: false,
         limit: false,
         metrics: false,
@@ -209,6 +214,7 @@ pub struct Place {
     pub metrics_port: u16,
     /// For gateways that want a port in clear text as well.
     pub spare_port: u16,
+    pub control_port: u16,
     pub upstream_port: u16,
 }
 

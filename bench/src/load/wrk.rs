@@ -43,7 +43,16 @@ pub fn run(
     let seconds = duration.as_secs_f64().round().max(1.0) as u64;
     let output = Command::new("taskset")
         .args(["-c", &cores.list(), "wrk"])
-        .args(["-t", &threads.to_string(), "-c", &connections.to_string(), "-d", &format!("{seconds}s")])
+        .args([
+            "-t",
+            &threads.to_string(),
+            "-c",
+            &connections.to_string(),
+            "-d",
+            &format!("{seconds}s"),
+            "--timeout",
+            "10s",
+        ])
         .arg("-s")
         .arg(&script)
         .arg(target.url())

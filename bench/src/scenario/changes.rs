@@ -2,7 +2,7 @@
 
 use super::{BASE, Kind, Reference, Scenario};
 use crate::gateways::{Gateway, Setup};
-use crate::load::Driver;
+use crate::load::{Driver, Front};
 
 const ADMIN: Setup = Setup { admin: true, ..Setup::PLAIN };
 
@@ -12,6 +12,7 @@ const fn routes(routes: usize) -> Setup {
 }
 
 const CONSUMERS: Setup = Setup { consumers: 100_000, workers: 2, ..ADMIN };
+const CERTIFICATES: Setup = Setup { front: Front::Https, certificates: 100_000, workers: 2, ..ADMIN };
 const UNDER_LOAD: Setup = Setup { workers: 1, ..routes(50_000) };
 const CONSUMERS_UNDER_LOAD: Setup = Setup { workers: 1, ..CONSUMERS };
 
@@ -94,6 +95,14 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         title: "100,000 consumers: loading, memory, changes",
         setup: CONSUMERS,
         references: &[own("sluice, from a file", Setup { admin: false, ..CONSUMERS })],
+        peers: &[],
+        ..SCALE
+    },
+    Scenario {
+        id: "certificates",
+        title: "100,000 certificates (ECDSA P-256): loading, memory, changes",
+        setup: CERTIFICATES,
+        references: &[own("sluice, from a file", Setup { admin: false, ..CERTIFICATES })],
         peers: &[],
         ..SCALE
     },
