@@ -6,6 +6,7 @@
 
 mod client;
 mod follow;
+mod history;
 mod keep;
 mod keys;
 mod link;
@@ -14,12 +15,13 @@ mod proto;
 mod write;
 
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use control::store::{
-    Answer, Changes, Decide, Released, Revision, Row, Step, Store, StoreError, Stored, Table, Writing,
+    Answer, Changes, Decide, History, Record, Released, Revision, Row, Step, Store, StoreError, Stored,
+    Table, Writing,
 };
 use futures_util::{StreamExt, stream};
 use model::{Key, Kind};
@@ -30,7 +32,7 @@ pub use client::User;
 use client::{ANSWER, Client, Cluster, Trouble};
 use keys::Layout;
 pub use link::{Host, Tls};
-use proto::{Op, PutRequest, RangeRequest, RequestOp, TxnRequest};
+use proto::RangeRequest;
 
 /// A write that has not been made by then is answered for: whoever asked is told within 3 s.
 const WRITE: Duration = Duration::from_millis(2500);
@@ -55,6 +57,8 @@ pub struct Settings {
     pub max_size: u64,
     /// The folder of the copy on disk; `None` keeps none.
     pub copy: Option<PathBuf>,
+    /// How much of what is written here is remembered.
+    pub history: History,
 }
 
 /// A [`Store`] in etcd. Ends following when it is dropped.
@@ -80,6 +84,10 @@ struct Inner {
     releases: mpsc::Sender<keep::Release>,
     /// The number of the cluster that was read last.
     cluster: AtomicU64,
+    /// Records of the history that were put.
+    recorded: AtomicU64,
+    /// etcd lets its user write resources, and no history.
+    history_refused: AtomicBool,
 }
 
 /// How it stands with etcd.
@@ -167,6 +175,8 @@ impl Inner {
             filled: watch::Sender::new(false),
             status: Mutex::default(),
             cluster: AtomicU64::new(0),
+            recorded: AtomicU64::new(0),
+            history_refused: AtomicBool::new(false),
             copied: watch::Sender::new(None),
             settings,
         };
@@ -200,25 +210,6 @@ impl Inner {
         let kvs = self.client.range(request, ANSWER).await?.kvs;
         Ok(kvs.into_iter().next().map(|kv| (kv.value, kv.mod_revision)))
     }
-
-    async fn put_plugins(&self, names: Vec<String>) -> Result<Revision, StoreError> {
-        let key = self.layout.plugins();
-        loop {
-            let before = self.value(key.clone()).await.map_err(unavailable)?;
-            let list = keys::with_plugins(&names, before.as_ref().map(|(value, _)| &**value));
-            let put = PutRequest { key: key.clone(), value: list.to_string().into_bytes(), lease: 0 };
-            let request = TxnRequest {
-                compare: vec![write::unchanged(key.clone(), before.map_or(0, |(_, revision)| revision))],
-                success: vec![RequestOp { request: Some(Op::Put(put)) }],
-            };
-            let answer = self.client.txn(request).await.map_err(unavailable)?;
-            if answer.succeeded {
-                let revision = keys::revision(answer.header.unwrap_or_default().revision);
-                self.table.reached(revision).await;
-                return Ok(revision);
-            }
-        }
-    }
 }
 
 fn unavailable(trouble: Trouble) -> StoreError {
@@ -248,7 +239,7 @@ impl Store for Etcd {
     }
 
     fn write(&self, decide: Decide) -> Writing<'_> {
-        Box::pin(self.inner.write(decide))
+        Box::pin(self.inner.clone().write(decide))
     }
 
     fn revision(&self) -> Answer<'_, Revision> {
@@ -262,16 +253,26 @@ impl Store for Etcd {
         })
     }
 
-    fn put_plugins(&self, names: Vec<String>) -> Answer<'_, Revision> {
-        Box::pin(within(self.inner.put_plugins(names)))
-    }
-
     /// Asked of etcd itself: a copy from disk holds no notes, and that there is none may not be guessed.
     fn note<'a>(&'a self, name: &'a str) -> Answer<'a, Option<String>> {
         Box::pin(within(async move {
             let value = self.inner.value(self.inner.layout.note(name)).await.map_err(unavailable)?;
             Ok(value.and_then(|(value, _)| String::from_utf8(value).ok()))
         }))
+    }
+
+    fn moved_since<'a>(&'a self, note: &'a str) -> Answer<'a, Option<bool>> {
+        Box::pin(within(async move {
+            let value = self.inner.value(self.inner.layout.note(note)).await.map_err(unavailable)?;
+            let written = value.map_or(0, |(_, revision)| keys::revision(revision));
+            // What came before the note is in the table once the note is.
+            self.inner.table.reached(written).await;
+            Ok(Some(written == 0 || self.inner.table.changed() > written))
+        }))
+    }
+
+    fn history(&self, after: Revision, until: Revision, limit: usize) -> Answer<'_, Vec<Record>> {
+        Box::pin(within(self.inner.history(after, until, limit)))
     }
 
     /// The copy on disk: another process may take it over, and keep it from then on.

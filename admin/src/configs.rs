@@ -80,8 +80,14 @@ impl Last {
 impl Admin {
     async fn last(&self) -> Result<Option<Last>, ErrorAnswer> {
         let last = Last::of_text(self.store.note(NOTE).await?.as_deref());
-        let revision = self.store.revision().await?;
-        Ok(last.map(|last| match last.revision == revision {
+        let same = match self.store.moved_since(NOTE).await? {
+            Some(moved) => !moved,
+            None => {
+                let revision = self.store.revision().await?;
+                last.as_ref().is_some_and(|last| last.revision == revision)
+            }
+        };
+        Ok(last.map(|last| match same {
             true => last,
             false => Last { digest: String::new(), ..last },
         }))
@@ -183,12 +189,10 @@ impl Admin {
             made.versions.insert(name, version);
         }
         let items = self.items(&document)?;
-        if let Some(names) = plugin_names(&document) {
-            self.store.put_plugins(names).await?;
-        }
+        let names = plugin_names(&document);
         let (by, told) = (author.clone(), made.clone());
         let decide = move |view: &dyn View| {
-            by.complete(view, steps(view, by.step(), items.clone(), &kept, made.clone()))
+            by.complete(view, steps(view, by.step(), (items.clone(), names.clone()), &kept, made.clone()))
         };
         let written = self.store.write(Box::new(decide)).await?;
         author.changed(&Method::PUT, "configs", written.revision);
@@ -221,7 +225,7 @@ impl Admin {
 fn steps(
     view: &dyn View,
     by: Step,
-    items: Vec<(Key, Value)>,
+    (items, names): (Vec<(Key, Value)>, Option<Vec<String>>),
     kept: &HashSet<Kind>,
     mut made: Last,
 ) -> Vec<Step> {
@@ -247,6 +251,9 @@ fn steps(
         if view.get(&key).is_none_or(|row| row.value() != value) {
             steps.push(Step::Put { key, value, ttl: None });
         }
+    }
+    if names.is_some() && names != view.plugins() {
+        steps.push(Step::Plugins { names });
     }
     made.revision = view.revision() + steps.len() as u64 - 1;
     steps.push(Step::Note { name: NOTE, text: made.to_text() });

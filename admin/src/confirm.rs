@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use control::store::{Changed, Refused, Step, StoreError, View, unix_ms};
+use control::store::{Changed, Listed, Record, Refused, Step, StoreError, View, unix_ms};
 use http::{HeaderMap, StatusCode};
 use model::{Invalid, boot};
 use sdk::meters::Trials;
@@ -296,8 +296,11 @@ impl Admin {
     async fn undo(&self, text: &str, waiting: &Waiting, author: &str, why: &str) -> Result<Undone, Failed> {
         let records = self.store.history(waiting.from, u64::MAX, usize::MAX).await;
         let records = records.map_err(|error| Failed::Refused(error.into()))?;
-        let record =
-            records.into_iter().rfind(|record| record.from == waiting.from).ok_or(Failed::Unknown)?;
+        // Where others write to the store as well, several writes may begin from one revision.
+        let made_ms = waiting.until_ms.saturating_sub(ms(waiting.within));
+        let ours = |record: &Record| record.from == waiting.from && record.author == waiting.author;
+        let records = records.into_iter().filter(ours);
+        let record = records.min_by_key(|record| record.time_ms.abs_diff(made_ms)).ok_or(Failed::Unknown)?;
         let message = format!("undo of revision {}: {why}", record.revision);
         let by = Step::By { author: author.to_owned(), message };
         let left = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -319,6 +322,12 @@ impl Admin {
                 match before.as_deref().and_then(parsed) {
                     Some(value) => steps.push(Step::Put { key: key.clone(), value, ttl: None }),
                     None => steps.push(Step::Delete { key: key.clone() }),
+                }
+            }
+            if let Some(Listed { before, after }) = &record.plugins {
+                match view.plugins() == *after {
+                    true => steps.push(Step::Plugins { names: before.clone() }),
+                    false => left.push("plugins".to_owned()),
                 }
             }
             *told.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = left;

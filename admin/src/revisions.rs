@@ -2,8 +2,8 @@
 //!
 //! Ours. A revision is one write with all its steps; its number is the store's revision after it.
 
-use control::store::history::together;
-use control::store::{Changed, Record, Refused, Step, StoreError, View};
+use control::store::history::{lists_together, together};
+use control::store::{Changed, Listed, Record, Refused, Step, StoreError, View};
 use http::{Method, StatusCode};
 use model::Key;
 use model::invalid::push_pointer;
@@ -28,11 +28,13 @@ impl Admin {
             [] => self.list_revisions(call).await,
             ["diff"] => {
                 let (from, to) = (number(call.query("from"), "from")?, number(call.query("to"), "to")?);
-                let mut changes = together(&self.since(from.min(to)).await?.up_to(from.max(to))?);
+                let records = self.since(from.min(to)).await?.up_to(from.max(to))?;
+                let (mut changes, mut listed) = (together(&records), lists_together(&records));
                 if from > to {
                     changes.iter_mut().for_each(|one| std::mem::swap(&mut one.before, &mut one.after));
+                    listed = listed.map(|Listed { before, after }| Listed { before: after, after: before });
                 }
-                let body = json!({ "from": from, "to": to, "changes": told(&changes) });
+                let body = json!({ "from": from, "to": to, "changes": told(&changes, listed.as_ref()) });
                 Ok(answer::json(StatusCode::OK, &body))
             }
             [revision] => {
@@ -41,7 +43,7 @@ impl Admin {
                 let record = records.into_iter().find(|record| record.revision == revision);
                 let record = record.ok_or_else(|| missing(revision))?;
                 let mut body = summary(&record);
-                body["changes"] = told(&record.changes);
+                body["changes"] = told(&record.changes, record.plugins.as_ref());
                 Ok(answer::json(StatusCode::OK, &body))
             }
             _ => Err(ErrorAnswer::bare(StatusCode::NOT_FOUND)),
@@ -68,7 +70,7 @@ impl Admin {
         let revision = number(Some(revision), "revision")?;
         let since = self.since(revision).await?;
         let current = since.current;
-        let changes = together(&since.records);
+        let (changes, listed) = (together(&since.records), lists_together(&since.records));
         let mut steps = Vec::with_capacity(changes.len() + 1);
         let message = match author.message.as_str() {
             "" => format!("rollback to {revision}"),
@@ -82,18 +84,23 @@ impl Admin {
                 continue;
             };
             let value: Value = serde_json::from_str(json).unwrap_or_default();
-            if !call.forced() {
+            // Where the list of plugins goes back as well, it is not what is there that counts.
+            if !call.forced() && listed.is_none() {
                 // A plugin may be gone since, or a rule stricter.
                 self.check(key, &value).await.map_err(|refused| refused.about(key))?;
             }
             steps.push(Step::Put { key: key.clone(), value, ttl: None });
         }
+        if let Some(Listed { before, .. }) = &listed {
+            steps.push(Step::Plugins { names: before.clone() });
+        }
+        let listed = listed.map(|Listed { before, after }| Listed { before: after, after: before });
         let undone: Vec<Changed> = changes
             .into_iter()
             .map(|Changed { key, before, after }| Changed { key, before: after, after: before })
             .collect();
         let mut after = current;
-        if !undone.is_empty() {
+        if !undone.is_empty() || listed.is_some() {
             let by = author.clone();
             let decide = move |view: &dyn View| match view.revision() == current {
                 true => by.complete(view, steps.clone()),
@@ -103,7 +110,8 @@ impl Admin {
             after = self.store.write(Box::new(decide)).await?.revision;
             author.changed(&Method::POST, format_args!("revisions/{revision}/rollback"), after);
         }
-        let body = json!({ "revision": after, "restored": revision, "changes": told(&undone) });
+        let body =
+            json!({ "revision": after, "restored": revision, "changes": told(&undone, listed.as_ref()) });
         let mut response = answer::json(StatusCode::OK, &body);
         if let Some(changed) = undone.first() {
             let outcome = self.program.verdict(&changed.key, after).await;
@@ -121,9 +129,18 @@ impl Admin {
         let records = self.store.history(revision, current, usize::MAX).await?;
         let known = match records.last() {
             // One that ended exactly there, or began there, or nothing between.
-            Some(oldest) if oldest.from < revision => false,
             Some(oldest) if oldest.from == revision => true,
-            _ => revision == current || !self.store.history(0, revision, 1).await?.is_empty(),
+            oldest => {
+                let before = self.store.history(0, revision, 1).await?;
+                match oldest {
+                    // In the midst of a write, unless others write to the store as well: then it began from
+                    // what its node had seen by then.
+                    Some(oldest) if oldest.from < revision => {
+                        before.first().is_some_and(|record| record.revision == revision)
+                    }
+                    _ => revision == current || !before.is_empty(),
+                }
+            }
         };
         if known { Ok(Since { records, current }) } else { Err(missing(revision)) }
     }
@@ -166,13 +183,14 @@ fn summary(record: &Record) -> Value {
         .iter()
         .take(NAMED)
         .map(|changed| json!({ "key": changed.key.to_string(), "change": word(changed) }));
+    let changes = changes.chain(record.plugins.iter().map(|_| json!({ "key": LIST, "change": "changed" })));
     json!({
         "revision": record.revision,
         "from": record.from,
         "time": record.time_ms / 1000,
         "author": record.author,
         "message": record.message,
-        "total": record.changes.len(),
+        "total": record.changes.len() + usize::from(record.plugins.is_some()),
         "changes": changes.collect::<Vec<_>>(),
     })
 }
@@ -186,7 +204,7 @@ fn word(changed: &Changed) -> &'static str {
 }
 
 /// Each change with what differs.
-fn told(changes: &[Changed]) -> Value {
+fn told(changes: &[Changed], listed: Option<&Listed>) -> Value {
     let told = changes.iter().map(|changed| {
         let value = |json: &Option<std::sync::Arc<str>>| {
             let value: Option<Value> = json.as_ref().and_then(|json| serde_json::from_str(json).ok());
@@ -205,8 +223,16 @@ fn told(changes: &[Changed]) -> Value {
             "diff": found,
         })
     });
-    told.collect()
+    let listed = listed.map(|Listed { before, after }| {
+        let (before, after) = (json!(before), json!(after));
+        let diff = [json!({ "op": "replace", "path": "", "from": before, "to": after })];
+        json!({ "key": LIST, "change": "changed", "before": before, "after": after, "diff": diff })
+    });
+    told.chain(listed).collect()
 }
+
+/// How the list of plugins is called among keys.
+const LIST: &str = "plugins";
 
 fn concealed(key: &Key, mut value: Value) -> Value {
     conceal_in(key.kind, &mut value);
@@ -276,7 +302,7 @@ mod tests {
             before: Some(r#"{"key":"secret","sni":"a"}"#.into()),
             after: Some(r#"{"key":"other","sni":"b","keys":["more"]}"#.into()),
         };
-        let text = told(&[changed]).to_string();
+        let text = told(&[changed], None).to_string();
         assert!(!text.contains("secret") && !text.contains("other") && !text.contains("more"), "{text}");
     }
 }

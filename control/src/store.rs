@@ -38,7 +38,7 @@ pub mod table;
 pub use ahead::Ahead;
 pub use embedded::Embedded;
 pub use file::File;
-pub use history::{Changed, History, Record};
+pub use history::{Changed, History, Listed, Record};
 pub use holders::Claim;
 pub use kept::{Copy, Kept};
 #[cfg(any(test, feature = "testing"))]
@@ -146,6 +146,11 @@ pub trait View {
         None
     }
 
+    /// See [`Step::Plugins`].
+    fn plugins(&self) -> Option<Vec<String>> {
+        None
+    }
+
     /// The forms in which this store may hold a secret: in the clear, and encrypted with each key.
     fn spellings(&self, text: &str) -> Vec<String> {
         vec![text.to_owned()]
@@ -171,6 +176,10 @@ pub enum Step {
     },
     Delete {
         key: Key,
+    },
+    /// Replaces the list of plugins that may be used; `None` leaves it to the boot file.
+    Plugins {
+        names: Option<Vec<String>>,
     },
     /// Keeps a text under a name, beside the resources: what an API remembers of what it was told.
     Note {
@@ -347,10 +356,24 @@ pub trait Store: Send + Sync + fmt::Debug {
     fn plugins(&self) -> Answer<'_, Option<Vec<String>>>;
 
     /// Replaces the list of plugins that may be used (APISIX's `/apisix/plugins`).
-    fn put_plugins(&self, names: Vec<String>) -> Answer<'_, Revision>;
+    fn put_plugins(&self, names: Vec<String>) -> Answer<'_, Revision> {
+        let step = Step::Plugins { names: Some(names) };
+        let writing = self.write(Box::new(move |_| Ok(vec![step.clone()])));
+        Box::pin(async {
+            writing.await.map(|written| written.revision).map_err(|refused| match refused {
+                Refused::Store(error) => error,
+                other => StoreError::Unavailable(other.to_string()),
+            })
+        })
+    }
 
     /// See [`Step::Note`].
     fn note<'a>(&'a self, _name: &'a str) -> Answer<'a, Option<String>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    /// Whether something was written since this note was; `None` where revisions tell, as notes have none there.
+    fn moved_since<'a>(&'a self, _note: &'a str) -> Answer<'a, Option<bool>> {
         Box::pin(async { Ok(None) })
     }
 
@@ -428,7 +451,7 @@ fn expecting(expect: Expect, step: Step) -> Decide {
     Box::new(move |view| {
         let holds = match &step {
             Step::Put { key, .. } | Step::Delete { key } => expect.holds(view.get(key).as_ref()),
-            Step::Note { .. } | Step::By { .. } => true,
+            Step::Plugins { .. } | Step::Note { .. } | Step::By { .. } => true,
         };
         match holds {
             true => Ok(vec![step.clone()]),

@@ -54,6 +54,7 @@ pub fn settings(boot: &Boot, data: Option<&Path>) -> anyhow::Result<Settings> {
         progress_timeout: etcd.progress_timeout,
         max_size: etcd.max_size,
         copy: data.filter(|_| etcd.keep_copy).map(|data| data.join("etcd")),
+        history: wiring::history(boot),
     })
 }
 

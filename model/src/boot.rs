@@ -196,7 +196,7 @@ pub struct DataEncryption {
     pub keyring: Vec<String>,
 }
 
-/// `sluice.history` (ours): how much of what was written the embedded store remembers.
+/// `sluice.history` (ours): how much of what was written is remembered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct History {
     /// Writes; 0 keeps none.

@@ -152,6 +152,7 @@ mod tests {
             progress_timeout: Duration::from_secs(60),
             max_size: 1 << 20,
             copy: Some(folder.to_owned()),
+            history: Default::default(),
         }
     }
 

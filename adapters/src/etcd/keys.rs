@@ -48,6 +48,15 @@ impl Layout {
         format!("{}/plugins", self.prefix).into_bytes()
     }
 
+    /// Where the history is: beside all else, where nobody watches.
+    pub fn records(&self) -> Range {
+        below(format!("{}-sluice/history/", self.prefix))
+    }
+
+    pub fn record(&self, name: &str) -> Vec<u8> {
+        format!("{}-sluice/history/{name}", self.prefix).into_bytes()
+    }
+
     /// Ours; APISIX passes it over.
     pub fn note(&self, name: &str) -> Vec<u8> {
         format!("{}/sluice/notes/{name}", self.prefix).into_bytes()

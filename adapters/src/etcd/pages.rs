@@ -122,7 +122,14 @@ async fn pages(
     let mut at = (0, 0);
     loop {
         let revision = i64::try_from(at.1).unwrap_or(i64::MAX);
-        let request = RangeRequest { key, range_end: range_end.clone(), limit, revision, keys_only };
+        let request = RangeRequest {
+            key,
+            range_end: range_end.clone(),
+            limit,
+            revision,
+            keys_only,
+            ..RangeRequest::default()
+        };
         let page = client.range(request, patience).await?;
         let header = page.header.unwrap_or_default();
         if at == (0, 0) {

@@ -35,8 +35,16 @@ pub struct RangeRequest {
     pub limit: i64,
     #[prost(int64, tag = "4")]
     pub revision: i64,
+    #[prost(int32, tag = "5")]
+    pub sort_order: i32,
+    #[prost(int32, tag = "6")]
+    pub sort_target: i32,
     #[prost(bool, tag = "8")]
     pub keys_only: bool,
+    #[prost(int64, tag = "12")]
+    pub min_create_revision: i64,
+    #[prost(int64, tag = "13")]
+    pub max_create_revision: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -11,15 +11,19 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use control::store::{
-    Claim, Decide, Refused, Revision, Row, Step, StoreError, Stored, View, Written, unix_ms,
+    Changed, Claim, Decide, Listed, Record, Refused, Revision, Row, Step, StoreError, Stored, View, Written,
+    unix_ms,
 };
 use model::{Invalid, Key, Kind};
+use prost::Message;
 use serde_json::Value;
 
 use super::client::{ANSWER, Trouble};
+use super::history::LARGEST;
 use super::keys::{self, Layout, Range};
 use super::proto::{Compare, DeleteRangeRequest, MOD, Op, PutRequest, Relation, RequestOp, TxnRequest};
 use super::{Inner, WRITE, pages, unavailable};
@@ -32,7 +36,7 @@ const TRIES: u32 = 32;
 
 impl Inner {
     /// See [`Store::write`](control::store::Store::write).
-    pub async fn write(&self, mut decide: Decide) -> Result<Written, Refused> {
+    pub async fn write(self: Arc<Self>, mut decide: Decide) -> Result<Written, Refused> {
         let mut sent = false;
         match tokio::time::timeout(WRITE, self.try_write(&mut decide, &mut sent)).await {
             Ok(done) => done,
@@ -48,7 +52,7 @@ impl Inner {
         }
     }
 
-    async fn try_write(&self, decide: &mut Decide, sent: &mut bool) -> Result<Written, Refused> {
+    async fn try_write(self: &Arc<Self>, decide: &mut Decide, sent: &mut bool) -> Result<Written, Refused> {
         self.filled()?;
         let mut leases = BTreeMap::new();
         let mut is_current = false;
@@ -73,7 +77,7 @@ impl Inner {
             if from_copy && !plan.reads.notes.is_empty() {
                 return Err(StoreError::Unavailable(format!("etcd: {}", self.why())).into());
             }
-            if plan.writes.is_empty() && plan.notes.is_empty() {
+            if plan.writes.is_empty() && plan.notes.is_empty() && plan.listed.is_none() {
                 let seen = plan.seen;
                 return Ok(plan.written(seen));
             }
@@ -82,11 +86,37 @@ impl Inner {
                     place.insert(self.client.lease(ttl).await.map_err(unavailable)?);
                 }
             }
-            let request = plan.request(&self.layout, &leases);
+            // Of the streams' plugins in the list, only etcd knows.
+            let listed = match plan.listed {
+                Some(_) => self.value(self.layout.plugins()).await.map_err(unavailable)?,
+                None => None,
+            };
+            let mut request = plan.request(&self.layout, &leases, listed.as_ref());
+            let bytes: usize = request.success.iter().map(RequestOp::encoded_len).sum();
+            let record = match request.success.len() < MOST_AT_ONCE && bytes < LARGEST {
+                true => plan.record().and_then(|record| self.record(&record)),
+                false => None,
+            };
+            let is_recorded = record.is_some();
+            request.success.extend(record.map(|op| RequestOp { request: Some(op) }));
             *sent = true;
-            let answer = self.client.txn(request).await.map_err(|trouble| refusal(trouble, &plan))?;
+            let answer = match self.client.txn(request).await {
+                Err(Trouble::Refused(why)) if is_recorded && why.contains("permission denied") => {
+                    *sent = false;
+                    tracing::warn!(
+                        "etcd: the user of deployment.etcd may not write to {}: no history is kept ({why})",
+                        String::from_utf8_lossy(&self.layout.records().0)
+                    );
+                    self.history_refused.store(true, Ordering::Relaxed);
+                    continue;
+                }
+                answer => answer.map_err(|trouble| refusal(trouble, &plan))?,
+            };
             let revision = keys::revision(answer.header.unwrap_or_default().revision);
             if answer.succeeded {
+                if is_recorded {
+                    self.recorded();
+                }
                 // Whoever wrote reads what he wrote; if the watch is broken, without waiting for it.
                 let _ = tokio::time::timeout(ANSWER / 4, self.table.reached(revision)).await;
                 return Ok(plan.written(revision));
@@ -213,6 +243,10 @@ impl View for Looked<'_> {
         self.view.note(name)
     }
 
+    fn plugins(&self) -> Option<Vec<String>> {
+        self.view.plugins()
+    }
+
     fn spellings(&self, text: &str) -> Vec<String> {
         self.view.spellings(text)
     }
@@ -234,6 +268,10 @@ struct Plan {
     seen: Revision,
     writes: BTreeMap<Key, Change>,
     notes: BTreeMap<&'static str, String>,
+    /// The list of plugins as it was, and as it is to be.
+    listed: Option<Listed>,
+    /// Who makes it, and why.
+    by: (String, String),
     /// For each step the key it is about, and the value it puts or the one it deletes.
     steps: Vec<Option<(Key, Outcome)>>,
 }
@@ -251,6 +289,8 @@ impl Plan {
             seen: view.revision(),
             writes: BTreeMap::new(),
             notes: BTreeMap::new(),
+            listed: None,
+            by: Default::default(),
             steps: Vec::new(),
         };
         for step in steps {
@@ -288,8 +328,15 @@ impl Plan {
                 self.notes.insert(name, text);
                 None
             }
-            // etcd keeps no names of authors.
-            Step::By { .. } => None,
+            Step::Plugins { names } => {
+                let before = self.listed.take().map_or_else(|| view.plugins(), |listed| listed.before);
+                self.listed = Some(Listed { before, after: names });
+                None
+            }
+            Step::By { author, message } => {
+                self.by = (author, message);
+                None
+            }
         }
     }
 
@@ -301,11 +348,38 @@ impl Plan {
         })
     }
 
+    /// For the history; `None` if nothing changes.
+    fn record(&self) -> Option<Record> {
+        let changes = self.writes.iter().map(|(key, change)| Changed {
+            key: key.clone(),
+            before: change.before.as_ref().map(|row| row.json.clone()),
+            after: change.after.as_ref().map(|(value, _)| value.to_string().into()),
+        });
+        let changes: Vec<Changed> = changes.filter(|changed| changed.before != changed.after).collect();
+        let plugins = self.listed.clone().filter(|listed| listed.before != listed.after);
+        let (author, message) = self.by.clone();
+        (!changes.is_empty() || plugins.is_some()).then(|| Record {
+            from: self.seen,
+            revision: self.seen,
+            time_ms: unix_ms(),
+            author,
+            message,
+            changes,
+            plugins,
+        })
+    }
+
     fn ttls(&self) -> Vec<u64> {
         self.writes.values().filter_map(|change| change.after.as_ref()?.1).collect()
     }
 
-    fn request(&self, layout: &Layout, leases: &BTreeMap<u64, i64>) -> TxnRequest {
+    /// `listed` is the list of plugins that etcd has, with its revision.
+    fn request(
+        &self,
+        layout: &Layout,
+        leases: &BTreeMap<u64, i64>,
+        listed: Option<&(Vec<u8>, i64)>,
+    ) -> TxnRequest {
         let mut keys = self.reads.keys.clone();
         for (key, change) in &self.writes {
             keys.insert(key.clone(), change.before.as_ref().map_or(0, |row| row.modified));
@@ -334,8 +408,20 @@ impl Plan {
             let (key, value) = (layout.note(name), text.clone().into_bytes());
             success.push(Op::Put(PutRequest { key, value, lease: 0 }));
         }
+        let mut compare: Vec<Compare> = of_keys.chain(of_folders).chain(of_notes).collect();
+        if let Some(Listed { after, .. }) = &self.listed {
+            let key = layout.plugins();
+            compare.push(unchanged(key.clone(), listed.map_or(0, |(_, revision)| *revision)));
+            success.push(match after {
+                Some(names) => {
+                    let list = keys::with_plugins(names, listed.map(|(value, _)| &**value));
+                    Op::Put(PutRequest { key, value: list.to_string().into_bytes(), lease: 0 })
+                }
+                None => Op::Delete(DeleteRangeRequest { key, range_end: Vec::new() }),
+            });
+        }
         let success = success.into_iter().map(|op| RequestOp { request: Some(op) }).collect();
-        TxnRequest { compare: of_keys.chain(of_folders).chain(of_notes).collect(), success }
+        TxnRequest { compare, success }
     }
 
     /// What it came to, made at a revision.
@@ -413,7 +499,7 @@ mod tests {
             view.note("n");
             vec![put("2", json!({"a": 1}))]
         });
-        let request = plan.request(&Layout::new("/apisix"), &BTreeMap::new());
+        let request = plan.request(&Layout::new("/apisix"), &BTreeMap::new(), None);
         let told: Vec<(String, i32, i64)> = request
             .compare
             .iter()
@@ -446,7 +532,7 @@ mod tests {
         let steps =
             vec![put("1", json!(1)), gone("1"), put("1", json!(2)), put("2", json!(3)), gone("2"), gone("3")];
         let plan = plan(|_| steps);
-        let request = plan.request(&Layout::new("/apisix"), &BTreeMap::new());
+        let request = plan.request(&Layout::new("/apisix"), &BTreeMap::new(), None);
         assert_eq!(request.success.len(), 1);
         let Some(Op::Put(put)) = &request.success[0].request else { panic!() };
         assert_eq!(&*put.value, b"2");
@@ -466,7 +552,7 @@ mod tests {
         let step = Step::Put { key: key("1"), value: json!({}), ttl: Some(Duration::from_secs(5)) };
         let plan = plan(|_| vec![step]);
         assert_eq!(plan.ttls(), [5]);
-        let request = plan.request(&Layout::new("/apisix"), &BTreeMap::from([(5, 77)]));
+        let request = plan.request(&Layout::new("/apisix"), &BTreeMap::from([(5, 77)]), None);
         assert!(matches!(&request.success[0].request, Some(Op::Put(PutRequest { lease: 77, .. }))));
     }
 }

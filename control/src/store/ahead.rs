@@ -16,12 +16,13 @@ use super::{Claim, Revision, Row, Step, Stored, View};
 pub struct Ahead<'a> {
     view: &'a dyn View,
     pending: BTreeMap<Key, Option<Row>>,
+    listed: Option<Option<Vec<String>>>,
     revision: Revision,
 }
 
 impl<'a> Ahead<'a> {
     pub fn of(view: &'a dyn View) -> Ahead<'a> {
-        Ahead { view, pending: BTreeMap::new(), revision: view.revision() }
+        Ahead { view, pending: BTreeMap::new(), listed: None, revision: view.revision() }
     }
 
     /// Takes a step in.
@@ -44,6 +45,10 @@ impl<'a> Ahead<'a> {
                     self.revision += 1;
                     self.pending.insert(key.clone(), None);
                 }
+            }
+            Step::Plugins { names } => {
+                self.revision += 1;
+                self.listed = Some(names.clone());
             }
             Step::Note { .. } | Step::By { .. } => {}
         }
@@ -94,6 +99,10 @@ impl View for Ahead<'_> {
 
     fn note(&self, name: &str) -> Option<String> {
         self.view.note(name)
+    }
+
+    fn plugins(&self) -> Option<Vec<String>> {
+        self.listed.clone().unwrap_or_else(|| self.view.plugins())
     }
 
     fn spellings(&self, text: &str) -> Vec<String> {

@@ -14,8 +14,8 @@ use model::{Key, Kind};
 use super::holders::claims_in;
 use super::table::Rows;
 use super::{
-    Change, Changed, Claim, Decide, Record, Refused, Revision, Row, Step, StoreError, Stored, Table, View,
-    Written, lease_end, unix_ms,
+    Change, Changed, Claim, Decide, Listed, Record, Refused, Revision, Row, Step, StoreError, Stored, Table,
+    View, Written, lease_end, unix_ms,
 };
 
 /// What the keys become; `None` is deleted.
@@ -25,6 +25,8 @@ type Pending = BTreeMap<Key, Option<Row>>;
 pub(super) struct Draft<'a> {
     table: &'a Table,
     pending: Pending,
+    /// The list of plugins, if it is to be replaced.
+    listed: Option<Option<Vec<String>>>,
     pub changes: Vec<Change>,
     /// The writes that `changes` come from.
     pub records: Vec<Record>,
@@ -36,12 +38,17 @@ impl Draft<'_> {
     /// Nobody but the holder may write to `table` meanwhile.
     pub fn over(table: &Table) -> Draft<'_> {
         let (pending, changes, records) = (Pending::new(), Vec::new(), Vec::new());
-        Draft { table, pending, changes, records, revision: table.revision() }
+        Draft { table, pending, listed: None, changes, records, revision: table.revision() }
     }
 
     /// Asks what is to be written and takes it in; see [`Store::write`](super::Store::write).
     pub fn decide(&mut self, mut decide: Decide) -> Result<Written, Refused> {
-        let view = Seen { rows: self.table.read(), pending: &self.pending, revision: self.revision };
+        let view = Seen {
+            rows: self.table.read(),
+            pending: &self.pending,
+            listed: self.listed.as_ref(),
+            revision: self.revision,
+        };
         let steps = ask(&mut decide, &view);
         drop(view);
         let mut record = self.record("", "");
@@ -54,12 +61,13 @@ impl Draft<'_> {
     fn record(&self, author: &str, message: &str) -> Record {
         let (author, message) = (author.to_owned(), message.to_owned());
         let (from, time_ms) = (self.revision, unix_ms());
-        Record { from, revision: from, time_ms, author, message, changes: Vec::new() }
+        Record { from, revision: from, time_ms, author, message, changes: Vec::new(), plugins: None }
     }
 
     fn keep(&mut self, mut record: Record) {
         record.revision = self.revision;
-        if !record.changes.is_empty() {
+        record.plugins = record.plugins.filter(|listed| listed.before != listed.after);
+        if !record.changes.is_empty() || record.plugins.is_some() {
             self.records.push(record);
         }
     }
@@ -85,6 +93,10 @@ impl Draft<'_> {
                 Some(stored)
             }
             Step::Delete { key } => self.delete(key, record).map(Row::stored),
+            Step::Plugins { names } => {
+                self.list(names, record);
+                None
+            }
             Step::Note { name, text } => {
                 self.changes.push(Change::Note { name: name.into(), text, revision: self.revision });
                 None
@@ -117,10 +129,13 @@ impl Draft<'_> {
     }
 
     /// Replaces the list of plugins.
-    pub fn plugins(&mut self, names: Vec<String>) -> Revision {
+    fn list(&mut self, names: Option<Vec<String>>, record: &mut Record) {
+        let there = self.listed.take().unwrap_or_else(|| self.table.plugins());
         self.revision += 1;
-        self.changes.push(Change::Plugins { names: Some(names), revision: self.revision });
-        self.revision
+        self.changes.push(Change::Plugins { names: names.clone(), revision: self.revision });
+        self.listed = Some(names.clone());
+        let before = record.plugins.take().map_or(there, |listed| listed.before);
+        record.plugins = Some(Listed { before, after: names });
     }
 
     fn there(&self, key: &Key) -> Option<Row> {
@@ -144,7 +159,7 @@ impl Table {
     ) -> T {
         let (rows, pending) = (self.read(), Pending::new());
         let revision = rows.revision();
-        around(&Seen { rows, pending: &pending, revision }, &mut |view| ask(decide, view))
+        around(&Seen { rows, pending: &pending, listed: None, revision }, &mut |view| ask(decide, view))
     }
 }
 
@@ -152,6 +167,7 @@ impl Table {
 struct Seen<'a> {
     rows: RwLockReadGuard<'a, Rows>,
     pending: &'a Pending,
+    listed: Option<&'a Option<Vec<String>>>,
     revision: Revision,
 }
 
@@ -207,6 +223,10 @@ impl View for Seen<'_> {
 
     fn note(&self, name: &str) -> Option<String> {
         self.rows.note(name)
+    }
+
+    fn plugins(&self) -> Option<Vec<String>> {
+        self.listed.cloned().unwrap_or_else(|| self.rows.plugins())
     }
 }
 
@@ -292,7 +312,7 @@ mod tests {
             table.apply(changes);
         }
         let draft = Draft::over(&table);
-        let view = Seen { rows: table.read(), pending: &draft.pending, revision: 0 };
+        let view = Seen { rows: table.read(), pending: &draft.pending, listed: None, revision: 0 };
         assert_eq!(["1", "2", "3", "4", "5"].map(|text| who(&view, text).join(",")), ["a", "", "", "b", "d"]);
     }
 
@@ -315,7 +335,10 @@ mod tests {
                 });
                 seen
             };
-            assert_eq!(count(&Seen { rows: table.read(), pending: &draft.pending, revision: 0 }), 1);
+            assert_eq!(
+                count(&Seen { rows: table.read(), pending: &draft.pending, listed: None, revision: 0 }),
+                1
+            );
         }
     }
 

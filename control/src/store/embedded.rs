@@ -57,10 +57,6 @@ enum Job {
         decide: Decide,
         reply: Reply<Written, Refused>,
     },
-    Plugins {
-        names: Vec<String>,
-        reply: Reply<Revision, StoreError>,
-    },
     History {
         after: Revision,
         until: Revision,
@@ -148,10 +144,6 @@ impl Store for Embedded {
 
     fn plugins(&self) -> Answer<'_, Option<Vec<String>>> {
         Box::pin(async { Ok(self.table.plugins()) })
-    }
-
-    fn put_plugins(&self, names: Vec<String>) -> Answer<'_, Revision> {
-        Box::pin(self.ask(move |reply| Job::Plugins { names, reply }))
     }
 
     fn note<'a>(&'a self, name: &'a str) -> Answer<'a, Option<String>> {
@@ -263,7 +255,6 @@ impl Writer {
             .into_iter()
             .map(|job| match job {
                 Job::Write { decide, reply } => answering(reply, draft.decide(decide)),
-                Job::Plugins { names, reply } => answering(reply, Ok(draft.plugins(names))),
                 // Without the writes of this batch, which nobody was told of yet.
                 Job::History { after, until, limit, reply } => {
                     answering(reply, self.disk.records(after, until, limit))
@@ -329,7 +320,6 @@ impl Job {
         // Whoever asked may have gone.
         match self {
             Job::Write { reply, .. } => drop(reply.send(Err(handed_over().into()))),
-            Job::Plugins { reply, .. } => drop(reply.send(Err(handed_over()))),
             Job::History { reply, .. } => drop(reply.send(Err(handed_over()))),
             Job::Release { reply, .. } => drop(reply.send(Err(handed_over()))),
         }

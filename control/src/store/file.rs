@@ -151,10 +151,6 @@ impl Store for File {
         Box::pin(async { Ok(self.table.plugins()) })
     }
 
-    fn put_plugins(&self, _: Vec<String>) -> Answer<'_, Revision> {
-        Box::pin(async { self.read_only() })
-    }
-
     fn watch(&self) -> Changes {
         self.table.watch()
     }

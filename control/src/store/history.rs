@@ -39,6 +39,15 @@ pub struct Record {
     pub author: String,
     pub message: String,
     pub changes: Vec<Changed>,
+    /// What it did to the list of plugins.
+    pub plugins: Option<Listed>,
+}
+
+/// The list of plugins before and after a write; `None` leaves it to the boot file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    pub before: Option<Vec<String>>,
+    pub after: Option<Vec<String>>,
 }
 
 /// What a write did to one resource.
@@ -51,26 +60,35 @@ pub struct Changed {
 
 impl Record {
     /// As a store keeps it.
-    pub(super) fn to_json(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         let changes = self.changes.iter().map(|changed| {
             json!([changed.key.path(""), changed.before.as_deref(), changed.after.as_deref()])
         });
-        json!({
+        let mut json = json!({
             "from": self.from,
             "time": self.time_ms,
             "author": self.author,
             "message": self.message,
             "changes": changes.collect::<Vec<_>>(),
-        })
+        });
+        if let Some(Listed { before, after }) = &self.plugins {
+            json["plugins"] = json!([before, after]);
+        }
+        json
     }
 
     /// What [`to_json`](Record::to_json) made; `None` for anything else.
-    pub(super) fn of_json(revision: Revision, value: &Value) -> Option<Record> {
+    pub fn of_json(revision: Revision, value: &Value) -> Option<Record> {
         let text = |value: &Value| value.as_str().map(Arc::from);
         let changes = value.get("changes")?.as_array()?.iter().map(|changed| {
             let [path, before, after] = changed.as_array()?.as_slice() else { return None };
             Some(Changed { key: Key::parse("", path.as_str()?)?, before: text(before), after: text(after) })
         });
+        let names = |value: &Value| serde_json::from_value::<Option<Vec<String>>>(value.clone()).ok();
+        let plugins = match value.get("plugins").and_then(Value::as_array).map(Vec::as_slice) {
+            Some([before, after]) => Some(Listed { before: names(before)?, after: names(after)? }),
+            _ => None,
+        };
         Some(Record {
             from: value.get("from")?.as_u64()?,
             revision,
@@ -78,6 +96,7 @@ impl Record {
             author: value.get("author")?.as_str()?.to_owned(),
             message: value.get("message")?.as_str()?.to_owned(),
             changes: changes.collect::<Option<_>>()?,
+            plugins,
         })
     }
 }
@@ -91,6 +110,15 @@ pub fn together(records: &[Record]) -> Vec<Changed> {
         there.after.clone_from(&changed.after);
     }
     all.into_values().filter(|changed| changed.before != changed.after).collect()
+}
+
+/// The same for the list of plugins.
+pub fn lists_together(records: &[Record]) -> Option<Listed> {
+    let mut lists = records.iter().filter_map(|record| record.plugins.as_ref());
+    let newest = lists.next()?;
+    let oldest = lists.next_back().unwrap_or(newest);
+    let listed = Listed { before: oldest.before.clone(), after: newest.after.clone() };
+    (listed.before != listed.after).then_some(listed)
 }
 
 #[cfg(test)]
@@ -113,14 +141,35 @@ mod tests {
             author: "a".into(),
             message: "m".into(),
             changes: changes.collect(),
+            plugins: None,
         }
     }
 
     #[test]
     fn a_record_is_kept_whole() {
         let record = record(7, &[("1", None, Some("{}")), ("2", Some("{}"), None)]);
-        assert_eq!(Record::of_json(7, &record.to_json()), Some(record));
+        let listed = Listed { before: None, after: Some(vec!["cors".to_owned()]) };
+        let with_list = Record { plugins: Some(listed), ..record.clone() };
+        for record in [record, with_list] {
+            assert_eq!(Record::of_json(7, &record.to_json()), Some(record));
+        }
         assert_eq!(Record::of_json(7, &json!({"from": 1})), None);
+    }
+
+    #[test]
+    fn several_lists_are_one_change() {
+        let listed = |revision, before: &[&str], after: &[&str]| {
+            let names = |names: &[&str]| Some(names.iter().map(|&name| name.to_owned()).collect());
+            Record {
+                plugins: Some(Listed { before: names(before), after: names(after) }),
+                ..record(revision, &[])
+            }
+        };
+        let newest_first = [listed(9, &["b"], &["c"]), record(8, &[]), listed(7, &["a"], &["b"])];
+        assert_eq!(lists_together(&newest_first), listed(1, &["a"], &["c"]).plugins);
+        assert_eq!(lists_together(&newest_first[..2]), listed(1, &["b"], &["c"]).plugins);
+        assert_eq!(lists_together(&[listed(9, &["b"], &["a"]), listed(7, &["a"], &["b"])]), None);
+        assert_eq!(lists_together(&[record(8, &[])]), None);
     }
 
     #[test]

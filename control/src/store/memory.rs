@@ -6,7 +6,7 @@ use model::{Key, Kind};
 
 use super::draft::Draft;
 use super::{
-    Answer, Change, Changes, Decide, Record, Refused, Revision, Row, Store, Stored, Table, Writing, Written,
+    Answer, Changes, Decide, Record, Refused, Revision, Row, Store, Stored, Table, Writing, Written,
 };
 
 /// Keeps everything in memory and nothing longer. Leases never end by themselves.
@@ -54,15 +54,6 @@ impl Store for Memory {
 
     fn plugins(&self) -> Answer<'_, Option<Vec<String>>> {
         Box::pin(async { Ok(self.table.plugins()) })
-    }
-
-    fn put_plugins(&self, names: Vec<String>) -> Answer<'_, Revision> {
-        Box::pin(async move {
-            let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-            let revision = self.table.revision() + 1;
-            self.table.apply([Change::Plugins { names: Some(names), revision }]);
-            Ok(revision)
-        })
     }
 
     fn note<'a>(&'a self, name: &'a str) -> Answer<'a, Option<String>> {

@@ -93,12 +93,12 @@ impl Store for Sealed {
         self.inner.plugins()
     }
 
-    fn put_plugins(&self, names: Vec<String>) -> Answer<'_, Revision> {
-        self.inner.put_plugins(names)
-    }
-
     fn note<'a>(&'a self, name: &'a str) -> Answer<'a, Option<String>> {
         self.inner.note(name)
+    }
+
+    fn moved_since<'a>(&'a self, note: &'a str) -> Answer<'a, Option<bool>> {
+        self.inner.moved_since(note)
     }
 
     fn history(&self, after: Revision, until: Revision, limit: usize) -> Answer<'_, Vec<Record>> {
@@ -164,6 +164,10 @@ impl View for Seen<'_> {
 
     fn note(&self, name: &str) -> Option<String> {
         self.view.note(name)
+    }
+
+    fn plugins(&self) -> Option<Vec<String>> {
+        self.view.plugins()
     }
 
     fn spellings(&self, text: &str) -> Vec<String> {

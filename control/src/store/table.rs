@@ -32,6 +32,8 @@ pub(super) struct Rows {
     plugins: Option<Vec<String>>,
     notes: BTreeMap<String, String>,
     revision: Revision,
+    /// The revision of the last change that was not of a note; after a reset, that of the reset.
+    changed: Revision,
     rejected: Vec<Diagnostic>,
     /// Built on first use.
     holders: OnceLock<Holders>,
@@ -52,7 +54,7 @@ impl Table {
         revision: Revision,
     ) -> Table {
         let by_key = items.into_iter().map(|row| (row.key.clone(), row)).collect();
-        let rows = Rows { by_key, plugins, revision, first: 1, ..Rows::default() };
+        let rows = Rows { by_key, plugins, revision, changed: revision, first: 1, ..Rows::default() };
         Table { rows: Arc::new(RwLock::new(rows)), moved: watch::Sender::new(0) }
     }
 
@@ -70,6 +72,12 @@ impl Table {
 
     pub fn revision(&self) -> Revision {
         self.read().revision
+    }
+
+    /// The revision of the last change of a resource or of the list of plugins, as far as is known: there was
+    /// none later.
+    pub fn changed(&self) -> Revision {
+        self.read().changed
     }
 
     /// See [`Step::Note`](super::Step::Note).
@@ -164,7 +172,7 @@ impl Table {
         rows.plugins = plugins;
         rows.by_key = items.into_iter().map(|row| (row.key.clone(), row)).collect();
         rows.holders = OnceLock::new();
-        rows.revision = revision;
+        (rows.revision, rows.changed) = (revision, revision);
         rows.rejected = rejected;
         // One past the end, so that even a follower who has seen all is behind.
         rows.first = rows.end() + 1;
@@ -204,6 +212,10 @@ impl Rows {
         self.notes.get(name).cloned()
     }
 
+    pub fn plugins(&self) -> Option<Vec<String>> {
+        self.plugins.clone()
+    }
+
     pub fn revision(&self) -> Revision {
         self.revision
     }
@@ -220,6 +232,9 @@ impl Rows {
 
     fn apply(&mut self, change: Change) {
         self.revision = change.revision();
+        if !matches!(change, Change::Note { .. }) {
+            self.changed = self.revision;
+        }
         match &change {
             Change::Put(row) => {
                 let before = self.by_key.insert(row.key.clone(), row.clone());
