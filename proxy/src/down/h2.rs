@@ -80,18 +80,21 @@ pub(crate) async fn serve(worker: Rc<Worker>, io: Io, client: Client, early: Opt
         waker: RefCell::default(),
         text: RefCell::default(),
     });
+    let Some(mut connection) = begin(&worker, &line, &waiter).await else { return };
+    let mut task = Task { shared: &shared, life: Life::new(&worker, &waiter), closing: None };
+    let linger = poll_fn(|cx| task.poll(&mut connection, cx)).await;
+    drop(task);
+    drop(connection);
+    if linger {
+        rest(&worker, &line, &waiter).await;
+    }
+}
+
+/// What a handshake needs is apart, so that a connection does not carry it for as long as it lives.
+async fn begin(worker: &Worker, line: &Rc<Line>, waiter: &Waiter) -> Option<Connection<Duplex<Line>, Bytes>> {
     let deadline = worker.clock.after(worker.settings.header_timeout);
     let mut beginning = pin!(handshake(&worker.settings, line.clone()));
-    let begun = waiter.until(deadline, |cx| beginning.as_mut().poll(cx)).await;
-    if let Ok(Ok(mut connection)) = begun {
-        let mut task = Task { shared: &shared, life: Life::new(&worker, &waiter), closing: None };
-        let linger = poll_fn(|cx| task.poll(&mut connection, cx)).await;
-        drop(task);
-        drop(connection);
-        if linger {
-            rest(&worker, &line, &waiter).await;
-        }
-    }
+    waiter.until(deadline, |cx| beginning.as_mut().poll(cx)).await.ok()?.ok()
 }
 
 fn handshake(settings: &Settings, line: Rc<Line>) -> Handshake<Duplex<Line>, Bytes> {
