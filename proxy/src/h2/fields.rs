@@ -2,6 +2,8 @@
 //!
 //! Fields between the `h2` crate's form and ours.
 
+use std::sync::LazyLock;
+
 use http::{HeaderMap, HeaderName, HeaderValue};
 use wire::fields::BadField;
 use wire::h1::chunked::may_be_trailer;
@@ -9,12 +11,25 @@ use wire::{Fields, Name};
 
 /// Adds a field; one that cannot stand in a head is left out.
 #[inline]
-pub(crate) fn add(map: &mut HeaderMap, name: &[u8], value: &[u8]) {
-    if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
+pub(crate) fn add(map: &mut HeaderMap, id: Name, name: &[u8], value: &[u8]) {
+    let name = match KNOWN.get(usize::from(id as u8)) {
+        Some(Some(known)) => Some(known.clone()),
+        _ => HeaderName::from_bytes(name).ok(),
+    };
+    if let (Some(name), Ok(value)) = (name, HeaderValue::from_bytes(value)) {
         // More than a map can hold is more than any head may have.
         let _ = map.try_append(name, value);
     }
 }
+
+/// The library's form of each known name, by its number: a name of its own kind costs a look at every byte.
+static KNOWN: LazyLock<Vec<Option<HeaderName>>> = LazyLock::new(|| {
+    let mut known = vec![None; 256];
+    for &(id, text) in Name::KNOWN {
+        known[usize::from(id as u8)] = HeaderName::from_bytes(text.as_bytes()).ok();
+    }
+    known
+});
 
 /// Fields that concern one connection, or that HTTP/2 says in another way (RFC 9113 section 8.2.2).
 #[inline]
@@ -35,9 +50,9 @@ pub(crate) fn is_of_connection(id: Name) -> bool {
 /// Trailers, as they go out.
 pub(crate) fn to_trailers(fields: &Fields) -> HeaderMap {
     let mut map = HeaderMap::with_capacity(fields.len());
-    for (name, value, _) in fields.iter() {
+    for (name, value, id) in fields.iter() {
         if may_be_trailer(name) {
-            add(&mut map, name, value);
+            add(&mut map, id, name, value);
         }
     }
     map
@@ -57,4 +72,23 @@ pub(crate) fn from_trailers(map: &HeaderMap, to: &mut Fields) -> Result<(), BadF
 /// What a list of fields counts for, as a limit on a head counts them.
 pub(crate) fn size(map: &HeaderMap) -> usize {
     map.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_known_name_has_the_library_s_form() {
+        for &(id, text) in Name::KNOWN {
+            let mut map = HeaderMap::new();
+            add(&mut map, id, text.as_bytes(), b"x");
+            assert_eq!(map.get(text).map(HeaderValue::as_bytes), Some(&b"x"[..]), "{text}");
+        }
+        let mut map = HeaderMap::new();
+        add(&mut map, Name::Other, b"X-Unheard-Of", b"x");
+        add(&mut map, Name::Other, b"not a name", b"x");
+        add(&mut map, Name::Date, b"Date", b"a\nb");
+        assert_eq!(map.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["x-unheard-of"]);
+    }
 }

@@ -327,8 +327,9 @@ impl Lines for List {
     }
 
     fn end(&mut self) {
-        if !fields::is_of_connection(Name::from_bytes(&self.name)) {
-            fields::add(&mut self.map, &self.name, &self.value);
+        let id = Name::from_bytes(&self.name);
+        if !fields::is_of_connection(id) {
+            fields::add(&mut self.map, id, &self.name, &self.value);
         }
     }
 }

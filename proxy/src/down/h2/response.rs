@@ -106,7 +106,7 @@ impl Response<'_> {
         let mut headers = HeaderMap::with_capacity(head.fields.len());
         for (name, value, id) in head.fields.iter() {
             if !fields::is_of_connection(id) {
-                fields::add(&mut headers, name, value);
+                fields::add(&mut headers, id, name, value);
             }
         }
         self.output.borrow_mut().interim(head.status, headers)
@@ -123,7 +123,7 @@ impl Response<'_> {
         for (name, value, id) in head.fields.iter() {
             let of_handshake = name.eq_ignore_ascii_case(b"sec-websocket-accept");
             if !fields::is_of_connection(id) && !of_handshake && id != Name::ContentLength {
-                fields::add(headers, name, value);
+                fields::add(headers, id, name, value);
             }
         }
         output.head = Some(answer);
@@ -141,7 +141,7 @@ impl Response<'_> {
                 Name::Server => {}
                 Name::ContentLength => measured = true,
                 id if fields::is_of_connection(id) => {}
-                _ => fields::add(headers, name, value),
+                id => fields::add(headers, id, name, value),
             }
         }
         match size {
@@ -225,7 +225,7 @@ impl Response<'_> {
     pub(super) async fn reply(&mut self, reply: &Reply) -> Result<(), Failed> {
         let mut head = empty(reply.status).unwrap_or_default();
         for (name, value) in &reply.headers {
-            fields::add(head.headers_mut(), name.as_bytes(), value);
+            fields::add(head.headers_mut(), Name::Other, name.as_bytes(), value);
         }
         self.add_ours(head.headers_mut());
         self.put(head);
@@ -244,12 +244,12 @@ impl Response<'_> {
                     Name::Server | Name::ContentLength | Name::ContentType | Name::ContentEncoding
                 )
             {
-                fields::add(headers, name, value);
+                fields::add(headers, id, name, value);
             }
         }
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert("grpc-status", HeaderValue::from(grpc::status(x.status())));
-        fields::add(headers, b"grpc-message", &grpc::message(text));
+        fields::add(headers, Name::Other, b"grpc-message", &grpc::message(text));
         self.add_ours(headers);
         self.put(head)
     }

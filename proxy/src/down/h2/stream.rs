@@ -65,9 +65,10 @@ impl Stream {
         shared.line.request();
         let open = Open { shared: shared.clone(), has_body: !request.body().is_end_stream() };
         let requests = shared.begun.get();
+        // Boxed, as a task is moved several times before it runs, and an exchange is large.
         spawn(async move {
             let shared = &open.shared;
-            serve(shared.clone(), request, respond, requests).await;
+            Box::pin(serve(shared.clone(), request, respond, requests)).await;
         });
     }
 

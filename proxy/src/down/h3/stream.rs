@@ -57,9 +57,10 @@ impl Stream {
         shared.credit.request();
         let open = Open(shared.clone());
         let requests = shared.begun.get();
+        // Boxed, as a task is moved several times before it runs, and an exchange is large.
         spawn(async move {
             let shared = &open.0;
-            serve(shared.clone(), send, recv, requests).await;
+            Box::pin(serve(shared.clone(), send, recv, requests)).await;
         });
     }
 
