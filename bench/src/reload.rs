@@ -57,7 +57,10 @@ pub fn changes(process: &mut Process, subject: &Subject, sample: &mut Sample) ->
 /// When it is answered neither as one that is there nor as one that is not.
 pub fn is_live(address: SocketAddr, number: u64) -> Result<bool> {
     let request = format!("GET /hello/changed-{number} HTTP/1.1\r\nHost: bench\r\n\r\n");
-    match Client::connect(&Target::plain(address, 0))?.ask(request.as_bytes())?.status {
+    let mut client = Client::connect(&Target::plain(address, 0))?;
+    // Its workers answer nobody while they take a large configuration in.
+    client.be_patient(PATIENCE)?;
+    match client.ask(request.as_bytes())?.status {
         200 => Ok(true),
         404 => Ok(false),
         status => bail!("a new route was answered {status}"),
