@@ -279,6 +279,14 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<proxy::Listener>, workers: usize)
         drain_timeout: boot.shutdown_timeout,
         server: if boot.server_tokens { admin::SERVER.to_owned() } else { "APISIX".to_owned() },
         show_upstream_status: boot.show_upstream_status,
+        explain: boot.explain.as_ref().and_then(|explain| {
+            Some(Box::new(proxy::Explain {
+                // A name that no field can have was refused when the file was read.
+                header: sdk::HeaderName::new(&explain.header).ok()?,
+                key: explain.key.clone().into_bytes(),
+                most: saturating(explain.size),
+            }))
+        }),
         real_ip,
         streams: proxy::Streams {
             connect_timeout: boot.streams.connect_timeout,

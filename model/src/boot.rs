@@ -91,6 +91,8 @@ pub struct Boot {
     /// changes no answer.
     pub strict_plugins: bool,
     pub history: History,
+    /// `sluice.explain` (ours): whose requests get an account of what was decided.
+    pub explain: Option<Explain>,
     pub prometheus: Prometheus,
     /// `plugin_attr` by plugin, as written; that of prometheus is here too.
     pub plugin_attr: Map<String, Value>,
@@ -194,6 +196,22 @@ pub struct DataEncryption {
     pub enabled: bool,
     /// The first encrypts, all decrypt. 16 or 32 bytes each; if empty, nothing is encrypted.
     pub keyring: Vec<String>,
+}
+
+/// `sluice.explain`. `Debug` does not show the key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Explain {
+    /// Of the request with the key, and of the answer with the account.
+    pub header: String,
+    pub key: String,
+    /// Bytes of an account.
+    pub size: u64,
+}
+
+impl std::fmt::Debug for Explain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Explain").field("header", &self.header).finish_non_exhaustive()
+    }
 }
 
 /// `sluice.history` (ours): how much of what was written is remembered.

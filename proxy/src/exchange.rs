@@ -6,6 +6,7 @@ pub(crate) mod fault;
 pub(crate) mod fault_log;
 pub(crate) mod forward;
 mod handover;
+pub(crate) mod live;
 mod outbound;
 pub(crate) mod phases;
 pub(crate) mod proven;

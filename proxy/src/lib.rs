@@ -38,6 +38,7 @@ mod workers;
 #[doc(hidden)]
 pub use clock::clock_reads;
 pub use exchange::fault::{Blame, Fault, FaultKind, FaultRecord};
+pub use exchange::live::Explain;
 pub use handoff::{Admission, Handoff, HandoffFuture, HandoffReply, HandoffRequest};
 pub use listener::{Listener, Traffic, Versions};
 pub use notice::Notice;

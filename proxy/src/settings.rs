@@ -90,6 +90,8 @@ pub struct Settings {
     pub server: String,
     /// `X-APISIX-Upstream-Status` on every answer, not only when the upstream failed.
     pub show_upstream_status: bool,
+    /// Whose requests get an account of what was decided; nobody's without it. Boxed, as it is rare.
+    pub explain: Option<Box<crate::Explain>>,
     pub streams: Streams,
     /// What may come before a connection's own first byte, on ports that ask for it.
     pub proxy_protocol: ProxyProtocol,
@@ -288,6 +290,7 @@ impl Default for Settings {
             spare_buffers: 256,
             server: "APISIX/3.18.0".to_owned(),
             show_upstream_status: false,
+            explain: None,
             streams: Streams::default(),
             proxy_protocol: ProxyProtocol::default(),
             real_ip: None,

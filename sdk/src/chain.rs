@@ -163,6 +163,11 @@ impl Chain {
         &self.by_phase[phase as usize]
     }
 
+    /// The plugin at a cursor of [`Chain::run`].
+    pub fn name_at(&self, phase: Phase, cursor: usize) -> Option<&'static str> {
+        self.of_phase(phase).get(cursor).map(|stage| stage.name)
+    }
+
     /// Runs `Rewrite`, `Access` or `BeforeProxy` from `*cursor` on. Leaves `*cursor` at the instance
     /// that answered something other than [`Step::Next`].
     pub fn run(&self, phase: Phase, cursor: &mut usize, x: &mut Exchange<'_>) -> Step {

@@ -12,9 +12,9 @@ use serde_json::Value;
 
 use super::{
     AccessLog, Admin, AdminKey, AdminLimits, AdminRole, AdminTls, AdminVersion, Boot, Conditions,
-    DataEncryption, Disk, History, Http, Http2, Http3, Listen, LogEscape, LogLevel, Prometheus, Provider,
-    ProxyCache, RealIp, Resolver, Role, Router, Secrets, Tls, UpstreamKeepalive, UriOptions, Workers, Zone,
-    keys, wildcard,
+    DataEncryption, Disk, Explain, History, Http, Http2, Http3, Listen, LogEscape, LogLevel, Prometheus,
+    Provider, ProxyCache, RealIp, Resolver, Role, Router, Secrets, Tls, UpstreamKeepalive, UriOptions,
+    Workers, Zone, keys, wildcard,
 };
 use super::{etcd, shape, streams};
 use crate::Invalid;
@@ -89,6 +89,11 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
             revisions: file.count("/sluice/history/revisions", 1000),
             size: file.read("/sluice/history/size", shape::size).unwrap_or(64 << 20),
         },
+        explain: file.read("/sluice/explain/key", shape::long_key).map(|key| Explain {
+            key: key.to_owned(),
+            header: file.text("/sluice/explain/header").unwrap_or("X-Sluice-Explain").to_owned(),
+            size: file.count("/sluice/explain/size", 2048),
+        }),
         strict_plugins: file.bool("/sluice/strict_plugins", false),
         prometheus: prometheus(file.below("/plugin_attr/prometheus")),
         plugin_attr: file.get("/plugin_attr").and_then(Value::as_object).cloned().unwrap_or_default(),

@@ -27,6 +27,7 @@ pub enum Shape {
     Texts,
     /// The name of a header field.
     HeaderName,
+    LongKey,
     /// A path, or an output of the process. Not `syslog:`.
     LogPath,
     /// The same, or `off` or false for none.
@@ -81,6 +82,7 @@ impl Shape {
             Shape::Text => text(value).map(drop),
             Shape::Texts => list(value, text).map(drop),
             Shape::HeaderName => header_name(value).map(drop),
+            Shape::LongKey => long_key(value).map(drop),
             Shape::LogPath => log_path(value).map(drop),
             Shape::AccessLog => access_log(value).map(drop),
             Shape::OneOf(known) => one_of(value, known).map(drop),
@@ -128,6 +130,21 @@ pub fn boolean(value: &Value) -> Result<bool, Invalid> {
 }
 
 /// A token (RFC 9110 section 5.1).
+/// Bytes of a key that nobody guesses.
+const LONG: usize = 16;
+
+/// A key that comes in a header.
+pub fn long_key(value: &Value) -> Result<&str, Invalid> {
+    let key = text(value)?;
+    if key.len() < LONG || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        // It is a secret, if a bad one.
+        return Err(Invalid::new("this key can be guessed, or cannot be sent")
+            .expected(format!("at least {LONG} visible ASCII characters"))
+            .hint("take a random one: `openssl rand -hex 16`"));
+    }
+    Ok(key)
+}
+
 fn header_name(value: &Value) -> Result<&str, Invalid> {
     let name = text(value)?;
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);

@@ -13,6 +13,7 @@ use wire::{Method, Name};
 use super::drive::Outcome;
 use super::fault::{Fault, FaultKind};
 use super::fault_log::tell;
+use super::live;
 use super::phases::{self, Chains, Flow};
 use crate::down::Downstream;
 use crate::up::Size;
@@ -53,6 +54,9 @@ pub(crate) async fn send(
         Ok(body) => body,
         Err(_) => return Outcome::Gone,
     };
+    if worker.settings.explain.is_some() {
+        live::tell(worker, x, chains);
+    }
     let (_, mut response) = down.split(worker);
     if x.status() >= 300
         && speaks_grpc(x)

@@ -18,6 +18,7 @@ use super::fault::{Fault, FaultKind};
 use super::fault_log::tell;
 use super::forward::{Forward, Forwarded};
 use super::handover::hand_over;
+use super::live;
 use super::phases::{self, Chains, Flow};
 use super::proven;
 use super::trusted;
@@ -54,6 +55,10 @@ pub(crate) async fn drive(
     if messages.request.tells_of_others {
         trusted::remove_untrusted(worker, client, &mut messages.request);
     }
+    let explains = match worker.settings.explain.as_deref() {
+        Some(explain) => live::take(explain, &mut messages.request),
+        None => false,
+    };
     let arrival = down.arrival();
     let mut x = Exchange::new(messages, client, &lease.consumers, &**worker);
     x.timing.received = arrival.head_bytes;
@@ -73,6 +78,9 @@ pub(crate) async fn drive(
     let mut plan = None;
     // Changed where it lies: an answer of a plugin is large to move.
     let mut flow = prepare(worker, down, &lease, &mut x, &mut plan).await;
+    if explains {
+        live::begin(&mut x, &lease, plan);
+    }
     let plan_chain = plan.and_then(|plan: &Plan| plan.chain.as_ref());
     let mut merged: Option<Arc<Chain>> = None;
     let mut chains = Chains { global, plan: plan_chain.map(|chain| &**chain) };

@@ -12,6 +12,7 @@ use sdk::exchange::Chunk;
 use sdk::{Chain, Exchange, Phase, Reply, Step};
 
 use super::fault::{Fault, FaultKind};
+use super::live;
 use super::upload;
 use crate::down::Downstream;
 use crate::worker::Worker;
@@ -134,7 +135,12 @@ pub(crate) async fn run(
     let mut cursor = 0;
     match guarded(worker, || chain.run(phase, &mut cursor, x)) {
         Ok(Step::Next) => Flow::Go,
-        Ok(Step::Reply(reply)) => Flow::Reply(reply),
+        Ok(Step::Reply(reply)) => {
+            if worker.settings.explain.is_some() {
+                live::answered(x, chain, phase, cursor);
+            }
+            Flow::Reply(reply)
+        }
         Ok(step) => go_on(worker, down, chain, phase, x, step, cursor).await,
         Err(fault) => Flow::Fault(fault),
     }

@@ -12,6 +12,7 @@ use wire::{Framing, Method, Name};
 use super::add_trailers;
 use super::answer;
 use super::fault::{Fault, FaultKind};
+use super::live;
 use super::phases::{Chains, Flow};
 use super::upload::UploadState;
 use crate::buffers::Buffer;
@@ -98,6 +99,9 @@ impl Delivery<'_, '_, '_> {
         };
         let has_body = size != Size::None && self.x.method() != Method::Head;
         let filtered = has_body && self.chains.filter_body(self.x);
+        if self.worker.settings.explain.is_some() {
+            live::tell(self.worker, self.x, self.chains);
+        }
         let head_len = self.to.start(self.x, size);
         self.state.answered.set(true);
 
@@ -325,6 +329,9 @@ impl Delivery<'_, '_, '_> {
             Flow::Fault(fault) => return Err(fault),
         }
         self.state.answered.set(true);
+        if self.worker.settings.explain.is_some() {
+            live::tell(self.worker, self.x, self.chains);
+        }
         if let Err(failed) = self.to.switch(&self.x.messages.response).await {
             return Ok(Received::Broken(client_failed(failed)));
         }

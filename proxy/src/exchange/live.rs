@@ -1,0 +1,138 @@
+//! What was decided about a live request, told in a header of its answer (`sluice.explain`).
+//!
+//! Only for a request that brings the key; for all others nothing of this runs. An account has a bound, and
+//! holds nothing but names of the configuration and addresses.
+
+use sdk::exchange::Source;
+use sdk::{Chain, Exchange, HeaderName, Named, Phase};
+use snapshot::router::trace::{Miss, Outcome};
+use snapshot::{Plan, Snapshot};
+use subtle::ConstantTimeEq;
+use wire::RequestHead;
+
+use super::phases::Chains;
+use crate::worker::Worker;
+
+/// Whose requests are explained, and where (`sluice.explain`).
+#[derive(Clone)]
+pub struct Explain {
+    /// Of the request with the key, and of the answer with the account.
+    pub header: HeaderName,
+    pub key: Vec<u8>,
+    /// Bytes of an account.
+    pub most: usize,
+}
+
+/// Candidates that are named.
+const CANDIDATES: usize = 16;
+
+/// What is known so far.
+struct Account(Vec<u8>);
+
+/// The plugin that has answered.
+struct Answered(&'static str);
+
+/// Takes the header from a request, before a route, a plugin or the upstream can see the key; whether it was
+/// the right one.
+pub(super) fn take(explain: &Explain, head: &mut RequestHead) -> bool {
+    let (id, name) = (explain.header.id(), explain.header.text());
+    let mut values = head.fields.all_checked(id, name);
+    let is_right = values.any(|value| bool::from(value.ct_eq(&explain.key)));
+    drop(values);
+    head.fields.remove_checked(id, name);
+    is_right
+}
+
+/// Notes how the route was found.
+pub(super) fn begin(x: &mut Exchange<'_>, snapshot: &Snapshot, plan: Option<&Plan>) {
+    let mut account = Account(Vec::with_capacity(256));
+    account.part("route", plan.map_or("none", |plan| plan.info.id.as_str()));
+    if plan.is_some() {
+        account.part("uri", x.matched.uri);
+        account.part("host", x.matched.host);
+    }
+    let trace = snapshot.router.trace(x, CANDIDATES, false);
+    let tried = trace.tried.iter().filter_map(|tried| match tried.outcome {
+        Outcome::Missed(miss) => Some((tried.id, miss)),
+        Outcome::Matched(_) => None,
+    });
+    let mut missed = String::new();
+    for (id, miss) in tried {
+        if !missed.is_empty() {
+            missed.push(',');
+        }
+        missed.push_str(id);
+        missed.push(':');
+        missed.push_str(match miss {
+            Miss::Method => "methods",
+            Miss::RemoteAddr => "remote_addr",
+            Miss::Host => "host",
+            Miss::Vars => "vars",
+            Miss::Path => "uri",
+        });
+    }
+    account.part("missed", &missed);
+    account.part("revision", &snapshot.revision.to_string());
+    x.set_note(account);
+}
+
+/// Notes the plugin that has answered in a phase before the upstream.
+#[cold]
+pub(super) fn answered(x: &mut Exchange<'_>, chain: &Chain, phase: Phase, cursor: usize) {
+    if x.note::<Account>().is_some()
+        && let Some(name) = chain.name_at(phase, cursor)
+    {
+        x.set_note(Answered(name));
+    }
+}
+
+/// Puts the account into the head of the answer, behind all filters: what they store is without it.
+#[cold]
+pub(super) fn tell(worker: &Worker, x: &mut Exchange<'_>, chains: Chains<'_>) {
+    let Some(explain) = worker.settings.explain.as_deref() else { return };
+    let Some(mut account) = x.take_note::<Account>() else { return };
+    let names = |chain: Option<&Chain>| chain.map(Chain::names).unwrap_or_default().join(",");
+    account.part("global", &names(chains.global));
+    account.part("plugins", &names(chains.plan));
+    if let Some(consumer) = x.consumer() {
+        account.part("consumer", &consumer.name);
+    }
+    let by = match (x.source, x.note::<Answered>()) {
+        (Source::Plugin, Some(Answered(name))) => name,
+        (Source::Plugin, None) => "a plugin",
+        (Source::Upstream, _) => "upstream",
+        (Source::Gateway | Source::None, _) => "gateway",
+    };
+    account.part("by", by);
+    if let Some(address) = x.upstream_addr {
+        account.part("server", &address.to_string());
+        account.part("tries", &(x.tried.len() + 1).to_string());
+    }
+    account.0.truncate(explain.most);
+    // It holds nothing but visible characters.
+    let _ = x.messages.response.fields.set(explain.header.text(), &account.0);
+}
+
+impl Account {
+    fn part(&mut self, name: &str, value: &str) {
+        if value.is_empty() {
+            return;
+        }
+        if !self.0.is_empty() {
+            self.0.extend_from_slice(b"; ");
+        }
+        self.0.extend_from_slice(name.as_bytes());
+        self.0.push(b'=');
+        self.0.extend(value.bytes().map(|byte| match byte {
+            b';' => b'?',
+            b'!'..=b'~' => byte,
+            _ => b'?',
+        }));
+    }
+}
+
+impl std::fmt::Debug for Explain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Explain").field("header", &self.header).finish_non_exhaustive()
+    }
+}
