@@ -1,8 +1,10 @@
 //! `sluice check`: says what is wrong in the files, without starting.
 
+mod dumps;
+
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use model::boot::{Boot, Provider};
@@ -20,31 +22,57 @@ use crate::{say, wiring};
 /// Checks everything a start would read. True if nothing is wrong; `strict` takes warnings for
 /// errors.
 pub fn run(files: &Files, strict: bool, analyses: bool) -> anyhow::Result<bool> {
-    let found = match files::find(files) {
-        Ok(found) => found,
-        Err(diagnostics) => return Ok(report(diagnostics, strict)),
-    };
-    let mut all = found.warnings.clone();
-    let mut told = match &found.config {
-        Some(config) if !strict || found.warnings.is_empty() => {
-            vec![format!("{} is valid", config.display())]
+    let dumps = dumps::find(files.path.as_deref());
+    let (mut all, mut told) = (Vec::new(), Vec::new());
+    let mut boot = Boot::default();
+    if !are_all(files.path.as_deref(), &dumps) {
+        let found = match files::find(files) {
+            Ok(found) => found,
+            Err(diagnostics) => return Ok(report(diagnostics, strict)),
+        };
+        if let Some(config) = found.config.as_ref().filter(|_| !strict || found.warnings.is_empty()) {
+            told.push(format!("{} is valid", config.display()));
         }
-        _ => Vec::new(),
-    };
-    if let Some(resources) = &found.resources {
-        let catalog = wiring::catalog(&found.boot)?;
-        let checked = check_resources(resources, &found.boot, &catalog, analyses);
-        let (count, diagnostics) = checked.unwrap_or_else(|diagnostics| (0, diagnostics));
-        if !diagnostics.iter().any(|diagnostic| strict || diagnostic.severity == Severity::Error) {
-            let plural = if count == 1 { "" } else { "s" };
-            told.push(format!("{} is valid: {count} resource{plural}", resources.display()));
+        for file in found.resources.iter().cloned().chain(beside(&found)) {
+            let catalog = wiring::catalog(&found.boot)?;
+            let checked = check_resources(&file, &found.boot, &catalog, analyses);
+            let (count, diagnostics) = checked.unwrap_or_else(|diagnostics| (0, diagnostics));
+            told.extend(valid(&file, count, &diagnostics, strict));
+            all.extend(diagnostics);
         }
+        told.extend(unchecked(&found));
+        all.splice(..0, found.warnings);
+        boot = found.boot;
+    }
+    for file in &dumps {
+        let (count, diagnostics) = dumps::check(file, &boot)?;
+        told.extend(valid(file, count, &diagnostics, strict));
         all.extend(diagnostics);
     }
-    told.extend(unchecked(&found));
     let good = report(all, strict);
     told.iter().for_each(say::out);
     Ok(good)
+}
+
+/// Says that a file is valid, if it is.
+fn valid(file: &Path, count: usize, found: &[Diagnostic], strict: bool) -> Option<String> {
+    let is_wrong = found.iter().any(|found| strict || found.severity == Severity::Error);
+    let plural = if count == 1 { "" } else { "s" };
+    (!is_wrong).then(|| format!("{} is valid: {count} resource{plural}", file.display()))
+}
+
+/// Whether there is nothing but dumps.
+fn are_all(path: Option<&Path>, dumps: &[PathBuf]) -> bool {
+    let started = ["config.yaml", "apisix.yaml", "apisix.json"];
+    let reads = |path: &Path| path.is_dir() && started.iter().any(|name| path.join(name).is_file());
+    !dumps.is_empty() && path.is_some_and(|path| !reads(path))
+}
+
+/// A file of resources that stands beside a config.yaml that reads them from etcd.
+fn beside(found: &Found) -> Option<PathBuf> {
+    let config = found.config.as_ref().filter(|_| found.boot.provider == Provider::Etcd);
+    let folder = config?.parent()?;
+    ["apisix.yaml", "apisix.json"].into_iter().map(|name| folder.join(name)).find(|path| path.is_file())
 }
 
 /// What there was nothing to check of.
