@@ -66,16 +66,17 @@ impl Admin {
     /// # Errors
     /// When something is refused.
     pub fn fill(&mut self, setup: &Setup, place: &Place) -> Result<()> {
-        let operations: Vec<Value> = mixture::objects(setup, place.upstream_port)?
-            .map(|object| {
-                let path = format!("/{}/{}", object.kind, object.id);
-                json!({ "method": "PUT", "path": path, "body": object.value })
-            })
-            .collect();
-        for batch in operations.chunks(BATCH) {
+        let mut operations = mixture::objects(setup, place.upstream_port)?.map(|object| {
+            let path = format!("/{}/{}", object.kind, object.id);
+            json!({ "method": "PUT", "path": path, "body": object.value })
+        });
+        loop {
+            let batch: Vec<Value> = operations.by_ref().take(BATCH).collect();
+            if batch.is_empty() {
+                return Ok(());
+            }
             self.send("POST", "batch", &json!({ "operations": batch })).context("a batch")?;
         }
-        Ok(())
     }
 
     /// Waits until every worker runs `revision`, for at most `patience`.
