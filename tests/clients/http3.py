@@ -65,6 +65,8 @@ class Connection:
         self.until(lambda: self.done, seconds)
         self.http = h3.H3Connection(self.quic)
         self.flush()
+        # Before that, a client must not move (RFC 9000 section 9): one that does may wait for it for ever.
+        self.until(lambda: self.quic._handshake_confirmed, seconds)
         return self
 
     def flush(self):
