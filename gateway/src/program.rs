@@ -51,9 +51,6 @@ pub struct Running {
 /// How long the answer to a reload waits until what was read is compiled.
 const COMPILED: Duration = Duration::from_secs(2);
 
-/// How long a write's answer waits for the word of the compiler.
-const VERDICT: Duration = Duration::from_millis(20);
-
 impl Program for Running {
     fn published(&self) -> Published {
         let report = self.pipeline.report();
@@ -66,7 +63,8 @@ impl Program for Running {
 
     fn verdict<'a>(&'a self, key: &'a Key, revision: u64) -> Verdict<'a> {
         Box::pin(async move {
-            let Some(report) = self.pipeline.applied(revision, VERDICT).await else {
+            let wait = self.boot.admin.limits.outcome_wait;
+            let Some(report) = self.pipeline.applied(revision, wait).await else {
                 return Outcome::Pending;
             };
             match report.rejected.iter().find(|one| one.key == *key) {

@@ -179,6 +179,8 @@ pub struct AdminLimits {
     pub connection_timeout: Duration,
     /// Wrong keys an address may send in a minute; 0 is no limit.
     pub failed_keys: u32,
+    /// How long the answer to a write waits until the change is applied, to tell its outcome (ours).
+    pub outcome_wait: Duration,
 }
 
 /// A key of the Admin API. `Debug` does not show it.

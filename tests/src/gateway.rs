@@ -276,6 +276,8 @@ fn base(listen: &Listen, yaml: bool) -> Value {
             "admin": {
                 "admin_key": [{"name": "admin", "key": KEY, "role": "admin"}],
                 "admin_listen": {"ip": "127.0.0.1", "port": listen.admin},
+                // Cases look at the outcome, and the machine may be busy.
+                "outcome_wait": "20s",
             },
         },
         "plugin_attr": {"prometheus": {"export_addr": {"ip": "127.0.0.1", "port": listen.metrics}}},

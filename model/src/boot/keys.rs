@@ -311,6 +311,7 @@ pub const ROWS: &[Row] = &[
     used("deployment.admin.client_body_timeout", Shape::Time),
     used("deployment.admin.send_timeout", Shape::Time),
     used("deployment.admin.connection_timeout", Shape::Time),
+    used("deployment.admin.outcome_wait", Shape::Time),
     used("deployment.admin.max_failed_keys", Shape::Count { min: 0, max: 1_000_000 }),
     used("deployment.etcd.host", Shape::EtcdHosts),
     used("deployment.etcd.prefix", Shape::EtcdPrefix),

@@ -264,6 +264,7 @@ fn admin_limits(admin: File<'_>) -> Result<AdminLimits, Invalid> {
         send_timeout: time("/send_timeout", 30)?,
         connection_timeout: time("/connection_timeout", 600)?,
         failed_keys: u32::try_from(admin.count("/max_failed_keys", 60)).unwrap_or(u32::MAX),
+        outcome_wait: admin.read("/outcome_wait", shape::time).unwrap_or(Duration::from_millis(20)),
     })
 }
 
