@@ -48,7 +48,7 @@ fn document() -> Value {
             "title": "Sluice Admin API",
             "version": env!("CARGO_PKG_VERSION"),
             "description": "The Admin API of Apache APISIX 3.18, and what Sluice adds to it: \
-                batch, revisions, openapi.json.",
+                batch, revisions, explain, analysis, openapi.json.",
         },
         "servers": [{"url": "/apisix/admin"}],
         "security": [{"key": []}],
@@ -240,6 +240,22 @@ fn others(paths: &mut Map<String, Value>) {
     add("/revisions/unconfirmed/confirm", &[("post", confirm)]);
     let undo = operation("Takes the change that waits back", "undo_unconfirmed", None, &[(200, object())]);
     add("/revisions/unconfirmed/undo", &[("post", undo)]);
+    let mut explain =
+        operation("What would become of a request, and why", "explain", None, &[(200, object())]);
+    let text = json!({"type": "string"});
+    let mut url = query("url", json!({"type": "string", "minLength": 1}));
+    url["required"] = json!(true);
+    explain["parameters"] = json!([
+        url,
+        query("method", text.clone()),
+        query("header", json!({"type": "array", "items": text.clone()})),
+        query("remote_addr", text),
+        query("revision", json!({"type": "integer", "minimum": 0})),
+    ]);
+    add("/explain", &[("get", explain)]);
+    let analysis =
+        operation("What of the configuration is worth a second look", "analysis", None, &[(200, object())]);
+    add("/analysis", &[("get", analysis)]);
     add(
         "/revisions/{revision}",
         &[("get", operation("One write", "get_revision", None, &[(200, object())]))],

@@ -77,10 +77,14 @@ struct Run {
     /// Folder of the report below bench/reports/ [default: full, quick or custom]
     #[arg(long, value_name = "NAME")]
     out: Option<String>,
-    /// First of the thousand ports that are used
-    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u16).range(1_024..=64_000))]
+    /// First of the thousand ports that are used, all below those the system gives out by itself
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u16).range(PORTS))]
     port_base: u16,
 }
+
+/// Where the ports of a run may begin: below Linux's ephemeral ports (`ip_local_port_range`), with a thousand
+/// to come.
+const PORTS: std::ops::RangeInclusive<i64> = 1_024..=31_768;
 
 #[derive(Subcommand)]
 enum Command {
@@ -97,7 +101,7 @@ enum Command {
         /// Seconds of each timed pass
         #[arg(long, default_value_t = 2)]
         duration: u64,
-        #[arg(long, default_value_t = 20_000)]
+        #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u16).range(PORTS))]
         port_base: u16,
     },
 }
