@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::{Key, Kind, Resource};
+use crate::{Key, Kind, Resource, Route};
 
 /// One resource as it was understood.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,6 +38,18 @@ impl Desired {
     /// Takes out what is under `key`.
     pub fn delete(&mut self, key: &Key) -> Option<Arc<Entry>> {
         self.kinds[key.kind.index()].remove(&key.id)
+    }
+
+    /// The hosts a route is for: its own, else those of its service. None is every host.
+    pub fn hosts_of<'a>(&'a self, route: &'a Route) -> &'a [String] {
+        if !route.hosts.is_empty() {
+            return &route.hosts;
+        }
+        let service = route.service_id.as_ref().and_then(|id| self.get(Kind::Service, id));
+        match service.map(|entry| &entry.resource) {
+            Some(Resource::Service(service)) => &service.hosts,
+            _ => &[],
+        }
     }
 
     /// The entry of `kind` under `id`.

@@ -53,7 +53,7 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
         if !route.enabled {
             continue;
         }
-        let hosts = hosts(of, route);
+        let hosts = of.desired.hosts_of(route);
         let before = entries.len();
         for (at, uri) in route.uris.iter().enumerate() {
             let shape = Shape::of(uri, of.mode);
@@ -122,17 +122,6 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
                 ),
             ),
         }
-    }
-}
-
-fn hosts<'a>(of: Of<'a>, route: &'a Route) -> &'a [String] {
-    if !route.hosts.is_empty() {
-        return &route.hosts;
-    }
-    let service = route.service_id.as_ref().and_then(|id| of.desired.get(Kind::Service, id));
-    match service.map(|entry| &entry.resource) {
-        Some(Resource::Service(service)) => &service.hosts,
-        _ => &[],
     }
 }
 

@@ -261,7 +261,7 @@ fn others(of: Of<'_>, seen: &HashSet<&str>, x: &mut Exchange<'_>, out: &mut Expl
         let rule = of.snapshot.router.rule(id);
         let hosts = match rule {
             Some(rule) => rule.hosts.as_slice(),
-            None => of_service(of, route),
+            None => of.desired.hosts_of(route),
         };
         let has_host = hosts.is_empty() || matches(of, vec!["/*".to_owned()], hosts.to_vec(), x).is_some();
         let path = matches(of, route.uris.clone(), Vec::new(), x);
@@ -318,17 +318,6 @@ fn others(of: Of<'_>, seen: &HashSet<&str>, x: &mut Exchange<'_>, out: &mut Expl
             fate: Fate::Failed(field),
             why: format!("it is not served: {}", one.invalid.reason),
         });
-    }
-}
-
-fn of_service<'a>(of: Of<'a>, route: &'a Route) -> &'a [String] {
-    if !route.hosts.is_empty() {
-        return &route.hosts;
-    }
-    let service = route.service_id.as_ref().and_then(|id| of.desired.get(Kind::Service, id));
-    match service.map(|entry| &entry.resource) {
-        Some(Resource::Service(service)) => &service.hosts,
-        _ => &[],
     }
 }
 
