@@ -502,13 +502,10 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn the_account_is_kept_sealed_however_it_was_kept_before() {
-        const KEYS: [&str; 2] = ["qeddd145sfvddff3", "edd1c9f0985e76a2"];
-        let (store, authority) = (Arc::new(crate::store::Memory::default()), Arc::new(Fake::default()));
-        let issuer = |keys: &[&str]| Issuer {
-            store: store.clone(),
-            authority: authority.clone(),
+    fn issuer(store: Arc<dyn Store>, authority: Arc<dyn Authority>, keys: &[&str]) -> Issuer {
+        Issuer {
+            store,
+            authority,
             ring: Ring::new(keys).unwrap(),
             settings: Settings {
                 certificates: Vec::new(),
@@ -518,7 +515,14 @@ mod tests {
             },
             standings: Standings::default(),
             answers: watch::channel(Arc::default()).1,
-        };
+        }
+    }
+
+    #[tokio::test]
+    async fn the_account_is_kept_sealed_however_it_was_kept_before() {
+        const KEYS: [&str; 2] = ["qeddd145sfvddff3", "edd1c9f0985e76a2"];
+        let (store, authority) = (Arc::new(crate::store::Memory::default()), Arc::new(Fake::default()));
+        let issuer = |keys: &[&str]| issuer(store.clone(), authority.clone(), keys);
         let target = Target { id: "1".into(), domains: vec!["a.test".into()], facts: None };
         let tried = async |keys: &[&str]| {
             assert_eq!(issuer(keys).issue(&target).await, Err("no".to_owned()));
@@ -539,20 +543,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_node_at_a_time_issues() {
-        let store: Arc<dyn Store> = Arc::new(crate::store::Memory::default());
-        let issuer = Issuer {
-            store: store.clone(),
-            authority: Arc::new(Fake::default()),
-            ring: Ring::new::<&str>(&[]).unwrap(),
-            settings: Settings {
-                certificates: Vec::new(),
-                challenge: Challenge::Http01,
-                timeout: KNOWN,
-                retry: KNOWN,
-            },
-            standings: Standings::default(),
-            answers: watch::channel(Arc::default()).1,
-        };
+        let issuer = issuer(Arc::new(crate::store::Memory::default()), Arc::new(Fake::default()), &[]);
         assert!(issuer.is_issuer("a").await && issuer.is_issuer("a").await);
         assert!(!issuer.is_issuer("b").await);
         issuer.release("b").await;

@@ -106,6 +106,25 @@ pub struct Load {
 }
 
 impl Load {
+    /// What came of requests that were timed one by one, in microseconds.
+    pub fn timed(latencies: &Histogram<u64>, seconds: f64, errors: u64, remark: Option<String>) -> Load {
+        let quantile = |q: f64| Some(latencies.value_at_quantile(q) as f64);
+        Load {
+            requests: latencies.len(),
+            seconds,
+            errors,
+            remark,
+            mean_us: Some(latencies.mean()),
+            p50_us: quantile(0.5),
+            p90_us: quantile(0.9),
+            p99_us: quantile(0.99),
+            p999_us: quantile(0.999),
+            max_us: Some(latencies.max() as f64),
+        }
+    }
+}
+
+impl Load {
     pub fn per_second(&self) -> f64 {
         if self.seconds > 0.0 { self.requests as f64 / self.seconds } else { 0.0 }
     }
@@ -140,19 +159,7 @@ impl Tally {
     }
 
     fn load(self, elapsed: Duration) -> Load {
-        let quantile = |q: f64| Some(self.latencies.value_at_quantile(q) as f64);
-        Load {
-            requests: self.latencies.len(),
-            seconds: elapsed.as_secs_f64(),
-            errors: self.errors,
-            remark: self.remark,
-            mean_us: Some(self.latencies.mean()),
-            p50_us: quantile(0.5),
-            p90_us: quantile(0.9),
-            p99_us: quantile(0.99),
-            p999_us: quantile(0.999),
-            max_us: Some(self.latencies.max() as f64),
-        }
+        Load::timed(&self.latencies, elapsed.as_secs_f64(), self.errors, self.remark)
     }
 }
 

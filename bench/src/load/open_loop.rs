@@ -161,20 +161,10 @@ impl Driver {
         }
         let unanswered: usize =
             self.connections.iter().map(|c| c.waiting.len() + usize::from(c.under_way.is_some())).sum();
-        let quantile = |q: f64| Some(self.latencies.value_at_quantile(q) as f64);
-        Ok(Load {
-            requests: self.latencies.len(),
-            seconds: start.elapsed().min(end - start).as_secs_f64(),
-            errors: self.errors + unanswered as u64,
-            remark: (unanswered > 0)
-                .then(|| format!("{unanswered} were still waiting {PATIENCE:?} after the end")),
-            mean_us: Some(self.latencies.mean()),
-            p50_us: quantile(0.5),
-            p90_us: quantile(0.9),
-            p99_us: quantile(0.99),
-            p999_us: quantile(0.999),
-            max_us: Some(self.latencies.max() as f64),
-        })
+        let seconds = start.elapsed().min(end - start).as_secs_f64();
+        let remark =
+            (unanswered > 0).then(|| format!("{unanswered} were still waiting {PATIENCE:?} after the end"));
+        Ok(Load::timed(&self.latencies, seconds, self.errors + unanswered as u64, remark))
     }
 
     /// Sends the next waiting request of a connection that has none under way.

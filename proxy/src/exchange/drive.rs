@@ -65,7 +65,8 @@ pub(crate) async fn drive(
     x.timing.connection_requests = arrival.requests;
     worker.shard.request_began();
     // The clock is read only if somebody will ask how long things took: the access log, stages of
-    // the global rules, who watches a change that is not confirmed, and where finding the route may wait for the body.
+    // the global rules, whoever watches a change that is not confirmed, and where finding the route
+    // may wait for the body.
     let global = lease.global.as_deref();
     let access_log = worker.access_log.as_ref();
     let watched = worker.shard.is_watched();
@@ -79,7 +80,8 @@ pub(crate) async fn drive(
     // Changed where it lies: an answer of a plugin is large to move.
     let mut flow = prepare(worker, down, &lease, &mut x, &mut plan).await;
     if explains {
-        live::begin(&mut x, &lease, plan);
+        // It asks the conditions of routes once more. A panic there costs the account, not the request.
+        let _ = phases::guarded(worker, || live::begin(&mut x, &lease, plan));
     }
     let plan_chain = plan.and_then(|plan: &Plan| plan.chain.as_ref());
     let mut merged: Option<Arc<Chain>> = None;
