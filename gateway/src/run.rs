@@ -14,7 +14,7 @@ use control::store::{Embedded, File, Store};
 use control::{Handle, Pipeline};
 use model::Diagnostic;
 use model::boot::{Boot, Provider, Role};
-use proxy::Workers;
+use proxy::{Datagrams, Workers};
 use sdk::Catalog;
 use sdk::build::Services;
 use snapshot::Publisher;
@@ -141,7 +141,10 @@ async fn serve(
     let trust = wiring::trust(&tls.common);
     let admin_tls = tls::admin(&boot, &tls.common)?;
     let sockets = listeners::open(&boot, &mut settings, count, &mut inherited)?;
-    let datagrams = listeners::open_udp(&boot, &mut settings, count, &mut inherited)?;
+    let datagrams = Datagrams {
+        sockets: listeners::open_udp(&boot, &mut settings, count, &mut inherited)?,
+        lines: inherited.lines(),
+    };
 
     if let Some(tickets) = &tls.tickets {
         tokio::spawn(tls::rotate(tickets.clone(), boot.tls.session_timeout));

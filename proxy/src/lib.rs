@@ -45,4 +45,4 @@ pub use notice::Notice;
 pub use proxy_header::ProxyProtocol;
 pub use settings::{AccessLog, Http2, Http3, RealIp, RealIpSource, Settings};
 pub use stream::{StreamPort, Streams};
-pub use workers::{Stage, Watch, Workers};
+pub use workers::{Datagrams, Stage, Watch, Workers};

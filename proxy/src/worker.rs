@@ -7,7 +7,7 @@ mod world;
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,7 +34,7 @@ use crate::up::tls::Sessions;
 use crate::up::warm::Warming;
 use crate::workers::{Stage, Watch};
 
-pub(crate) use run::{Start, serve};
+pub(crate) use run::{Handed, Start, serve};
 
 /// What the tasks of one worker share. Never leaves its thread.
 pub(crate) struct Worker {
@@ -82,7 +82,7 @@ pub(crate) struct Worker {
     pressure_seen: Cell<u64>,
     watch: Watch,
     /// Its listening sockets, as long as they are open, and who is sent copies of them.
-    listening: RefCell<Vec<std::rc::Weak<dyn AsFd>>>,
+    listening: RefCell<Vec<std::rc::Weak<dyn Handed>>>,
     copies: RefCell<Option<Sender<io::Result<Vec<OwnedFd>>>>>,
     date: RefCell<Date>,
     /// What `Alt-Svc` says, by port.

@@ -4,6 +4,7 @@
     reason = "the watch over the workers is asked by the control side; no worker takes it while serving"
 )]
 
+use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -33,6 +34,16 @@ pub enum Stage {
     HandOver,
     /// Everything ends now.
     Stop,
+}
+
+/// Sockets for datagrams.
+#[derive(Debug, Default)]
+pub struct Datagrams {
+    /// A set for each worker.
+    pub sockets: Vec<Vec<UdpSocket>>,
+    /// Where the process whose place this one takes had a port of HTTP/3: a line to each of its sockets, in their
+    /// order.
+    pub lines: Vec<(SocketAddr, OwnedFd)>,
 }
 
 /// All workers of the process.
@@ -119,7 +130,7 @@ impl Workers {
         readers: Vec<Reader>,
         meters: &Arc<Meters>,
     ) -> io::Result<Workers> {
-        Workers::start_with(settings, sockets, Vec::new(), readers, meters)
+        Workers::start_with(settings, sockets, Datagrams::default(), readers, meters)
     }
 
     /// The same with sockets for datagrams, of streams and, on the addresses of listeners that have it, of
@@ -130,7 +141,7 @@ impl Workers {
     pub fn start_with(
         settings: Arc<Settings>,
         sockets: Vec<Vec<TcpListener>>,
-        mut datagrams: Vec<Vec<UdpSocket>>,
+        datagrams: Datagrams,
         readers: Vec<Reader>,
         meters: &Arc<Meters>,
     ) -> io::Result<Workers> {
@@ -141,9 +152,8 @@ impl Workers {
         let mut workers = Workers { stage, threads: Vec::new(), watch, copies: Mutex::new(copies) };
         let (ready, started) = channel();
         let pressure = Arc::<AtomicU64>::default();
-        let is_h3 = |socket: &&UdpSocket| socket.local_addr().is_ok_and(|local| settings.is_h3(local));
-        let most = datagrams.iter().map(|sockets| sockets.iter().filter(is_h3).count()).max();
-        let mut posts: Vec<_> = (0..most.unwrap_or(0)).map(|_| rt::quic::posts(count).into_iter()).collect();
+        let Datagrams { sockets: mut datagrams, lines } = datagrams;
+        let mut posts = posts(&settings, &datagrams, lines, count)?;
         for (index, (sockets, reader)) in sockets.into_iter().zip(readers).enumerate() {
             let start = Start {
                 index,
@@ -239,6 +249,34 @@ impl Workers {
         self.set_stage(Stage::Stop);
         let _ = self.join();
     }
+}
+
+/// For each port of HTTP/3, the workers' places.
+fn posts(
+    settings: &Settings,
+    sockets: &[Vec<UdpSocket>],
+    lines: Vec<(SocketAddr, OwnedFd)>,
+    workers: usize,
+) -> io::Result<Vec<std::vec::IntoIter<rt::quic::Post>>> {
+    let of_h3 = |sockets: &Vec<UdpSocket>| -> Vec<SocketAddr> {
+        let addresses = sockets.iter().filter_map(|socket| socket.local_addr().ok());
+        addresses.filter(|local| settings.is_h3(*local)).collect()
+    };
+    let ports = sockets.iter().map(of_h3).max_by_key(Vec::len).unwrap_or_default();
+    let mut elders: HashMap<SocketAddr, Vec<rt::quic::Elder>> = HashMap::new();
+    for (address, line) in lines {
+        elders.entry(address).or_default().push(rt::quic::Elder::new(line)?);
+    }
+    let elders: HashMap<SocketAddr, Arc<[rt::quic::Elder]>> =
+        elders.into_iter().map(|(address, all)| (address, all.into())).collect();
+    let mut posts = Vec::new();
+    for (index, port) in ports.iter().enumerate() {
+        // After an upgrade to fewer workers, each has several sockets of one address.
+        let earlier = ports[..index].iter().filter(|other| *other == port).count();
+        let elders = elders.get(port).cloned().unwrap_or_default();
+        posts.push(rt::quic::posts(workers, &elders, earlier * workers).into_iter());
+    }
+    Ok(posts)
 }
 
 /// A worker's thread.

@@ -22,6 +22,7 @@ import websockets.sync.client
 import websockets.sync.server
 
 from http2 import Connection
+from http3 import Connection as Http3
 
 SLUICE, FOLDER, ROOT = sys.argv[1:4]
 LINK = os.path.join(FOLDER, "sluice")
@@ -172,7 +173,7 @@ def config():
     return {
         "apisix": {
             "node_listen": [at("PROXY")],
-            "ssl": {"listen": [at("TLS")]},
+            "ssl": {"listen": [{**at("TLS"), "enable_http3": True}]},
             "control": at("CONTROL"),
             "proxy_mode": "http&stream",
             "stream_proxy": {"tcp": [f"{HOST}:{port('TCP')}"], "udp": [f"{HOST}:{port('UDP')}"]},
@@ -414,6 +415,46 @@ def multiplexed():
         yield
 
 
+H3_GOAWAYS = []
+
+
+def over_quic():
+    """Requests by connections that are kept until the gateway says that it goes."""
+    connection = None
+    while True:
+        if connection is None:
+            connection = Http3(f"{HOST}:{port('TLS')}").shake(30)
+        stream = connection.get("/")
+        if stream.reset == 0x10B and connection.goaways:
+            # Refused unseen, so that it may be sent again.
+            pass
+        else:
+            assert stream.reset is None and (stream.head[":status"], stream.data) == ("200", b"here"), stream.head
+        if connection.goaways:
+            H3_GOAWAYS.append(connection.goaways[0])
+            connection.end()
+            connection = None
+        yield
+
+
+def uploaded_over_quic(ends):
+    """One request that begins before an upgrade and ends after it."""
+    connection = Http3(f"{HOST}:{port('TLS')}").shake(30)
+    number = connection.request("POST", "/up", ends=False)
+    size = 0
+    while not ends.is_set():
+        connection.send(number, b"x" * 3000)
+        size += 3000
+        connection.read(0.02)
+        assert connection.closed is None and not connection.streams[number].over, connection.closed
+        yield
+    connection.send(number, b"", ends=True)
+    stream = connection.answer(number, 30)
+    assert (stream.head[":status"], stream.data) == ("200", str(size).encode()), stream.head
+    connection.end()
+    yield
+
+
 def load():
     ends = threading.Event()
     clients = [Client(f"kept alive {n}", kept_alive) for n in range(3)]
@@ -421,6 +462,7 @@ def load():
     clients += [
         Client("over TLS", lambda: kept_alive(secure=True)),
         Client("HTTP/2", multiplexed),
+        Client("HTTP/3", over_quic),
         Client("TCP streams", streamed_anew),
         Client("datagrams", datagrams),
         Client("APIs", asked),
@@ -429,6 +471,7 @@ def load():
     ]
     long = [
         Client("an upload", lambda: uploaded(ends)),
+        Client("an upload over HTTP/3", lambda: uploaded_over_quic(ends)),
         Client("a tunnel", lambda: tunnelled(ends)),
         Client("a stream", lambda: streamed(ends)),
     ]
@@ -466,7 +509,7 @@ def under_load(process):
         client.ends = True
         client.join(PATIENCE)
         assert not client.is_alive() and not client.failed, client.failed
-    assert len(GOAWAYS) >= 2, GOAWAYS
+    assert len(GOAWAYS) >= 2 and len(H3_GOAWAYS) >= 2, (GOAWAYS, H3_GOAWAYS)
     until("the old ones end", lambda: gone(pids[0]) and gone(pids[1]))
     assert process.wait() == 0
     print("two upgrades: ok")

@@ -27,6 +27,8 @@ static LINE: OnceLock<OwnedFd> = OnceLock::new();
 pub struct Inherited {
     tcp: Vec<(SocketAddr, TcpListener)>,
     udp: Vec<(SocketAddr, UdpSocket)>,
+    /// By which datagrams for the old process's QUIC connections are passed on to it.
+    lines: Vec<(SocketAddr, OwnedFd)>,
     from_another: bool,
 }
 
@@ -73,6 +75,12 @@ impl Inherited {
                 let socket = UdpSocket::from(socket);
                 self.udp.push((socket.local_addr()?, socket));
             }
+            // It comes behind the socket that it belongs to.
+            SocketType::SEQPACKET => {
+                if let Some((address, _)) = self.udp.last() {
+                    self.lines.push((*address, socket));
+                }
+            }
             _ => {}
         }
         Ok(())
@@ -91,6 +99,11 @@ impl Inherited {
     /// Those that take an address's datagrams.
     pub fn udp(&mut self, address: SocketAddr) -> Vec<UdpSocket> {
         self.udp.extract_if(.., |(own, _)| *own == address).map(|(_, socket)| socket).collect()
+    }
+
+    /// The lines to the old process's sockets of HTTP/3.
+    pub fn lines(&mut self) -> Vec<(SocketAddr, OwnedFd)> {
+        std::mem::take(&mut self.lines)
     }
 
     /// Waits until the old process has closed the store.

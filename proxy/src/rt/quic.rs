@@ -3,6 +3,7 @@
 //! Congestion control, loss, keys and flow control are the `quinn` crate's, whose tasks run on the worker
 //! that has the endpoint. Its locks are shared by tasks of one thread and so are never waited for.
 
+mod handover;
 mod steer;
 
 use std::io;
@@ -11,16 +12,23 @@ use std::sync::Arc;
 
 use quinn::{Endpoint, EndpointConfig, Runtime as _, ServerConfig, TokioRuntime};
 
+pub(crate) use handover::{Elder, Heir};
 pub(crate) use steer::{Post, posts};
 
 /// The one version there is (RFC 9000 section 15).
 const VERSION: u32 = 1;
 
-/// Serves a socket. `post` is this worker's place among those that share the port.
-pub(crate) fn endpoint(socket: StdSocket, post: Post, server: ServerConfig) -> io::Result<Endpoint> {
+/// Serves a socket. `post` is this worker's place among those that share the port; `heir` says when the
+/// socket is another process's.
+pub(crate) fn endpoint(
+    socket: StdSocket,
+    post: Post,
+    heir: Arc<Heir>,
+    server: ServerConfig,
+) -> io::Result<Endpoint> {
     let mut config = EndpointConfig::default();
     config.supported_versions(vec![VERSION]);
     config.cid_generator(post.ids());
-    let socket = Arc::new(post.receive(TokioRuntime.wrap_udp_socket(socket)?));
+    let socket = Arc::new(post.receive(TokioRuntime.wrap_udp_socket(socket)?, heir)?);
     Endpoint::new_with_abstract_socket(config, Some(server), socket, Arc::new(TokioRuntime))
 }

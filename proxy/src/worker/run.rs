@@ -24,6 +24,24 @@ use crate::up::warm;
 use crate::workers::{Stage, Watch};
 use crate::{down, rt, stream};
 
+/// What listens, and can be another process's as well.
+pub(crate) trait Handed {
+    /// All that the other process needs of it.
+    fn copies(&self) -> io::Result<Vec<OwnedFd>>;
+}
+
+impl Handed for rt::Listener {
+    fn copies(&self) -> io::Result<Vec<OwnedFd>> {
+        Ok(vec![self.as_fd().try_clone_to_owned()?])
+    }
+}
+
+impl Handed for rt::Udp {
+    fn copies(&self) -> io::Result<Vec<OwnedFd>> {
+        Ok(vec![self.as_fd().try_clone_to_owned()?])
+    }
+}
+
 /// What a worker is started with.
 pub(crate) struct Start {
     pub(crate) index: usize,
@@ -80,7 +98,7 @@ pub(crate) async fn serve(start: Start) -> io::Result<()> {
             && let Some(post) = posts.next()
         {
             let port = down::h3::Port::open(&worker.settings, socket, post)?;
-            worker.listens_on(port.socket());
+            worker.listens_on(&port);
             let signal = signal.clone();
             worker.keep(0, move |worker| down::h3::listen(worker, port.clone(), signal.clone()));
             continue;
@@ -228,15 +246,16 @@ impl Worker {
     }
 
     /// A listening socket that another process may be given, for as long as it is open.
-    fn listens_on<S: AsFd + 'static>(&self, socket: &Rc<S>) {
-        let socket: Rc<dyn AsFd> = socket.clone();
+    fn listens_on<S: Handed + 'static>(&self, socket: &Rc<S>) {
+        let socket: Rc<dyn Handed> = socket.clone();
         self.listening.borrow_mut().push(Rc::downgrade(&socket));
     }
 
     /// Sends copies of its listening sockets to whoever asked.
     fn copy_sockets(&self) {
-        let open: Vec<Rc<dyn AsFd>> = self.listening.borrow().iter().filter_map(Weak::upgrade).collect();
-        let copies = open.iter().map(|socket| socket.as_fd().try_clone_to_owned()).collect();
+        let open: Vec<Rc<dyn Handed>> = self.listening.borrow().iter().filter_map(Weak::upgrade).collect();
+        let copies: io::Result<Vec<_>> = open.iter().map(|socket| socket.copies()).collect();
+        let copies = copies.map(|all| all.into_iter().flatten().collect());
         if let Some(sender) = &*self.copies.borrow() {
             let _ = sender.send(copies);
         }

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use super::{FIRST_WINDOW, ONE_WAY, serve};
 use crate::exchange::fault::{Fault, FaultKind, FaultRecord};
 use crate::rt::{self, quic};
 use crate::settings::Settings;
-use crate::worker::Worker;
+use crate::worker::{Handed, Worker};
 use crate::workers::Stage;
 
 /// Connections that are begun or refused before everything else that is ready gets its turn.
@@ -29,10 +30,15 @@ const TURN: u32 = 16;
 const EARLY_BYTES: u64 = 16 << 10;
 const ALL_EARLY_BYTES: u64 = 4 << 20;
 
+/// After another process has got the socket, what was read before comes in this time.
+const LAST_TURN: Duration = Duration::from_millis(50);
+
 /// A worker's part of a port.
 pub(crate) struct Port {
-    /// A copy, for another process.
-    socket: Rc<UdpSocket>,
+    /// A copy, for another process …
+    socket: UdpSocket,
+    /// … and that process, as soon as there is one.
+    heir: Arc<quic::Heir>,
     endpoint: Endpoint,
     config: ServerConfig,
     crypto: Crypto,
@@ -47,13 +53,16 @@ impl Port {
         let local = socket.local_addr()?;
         let crypto = Crypto::new().map_err(io::Error::other)?;
         let config = config(settings, &crypto);
-        let copy = Rc::new(socket.try_clone()?);
-        let endpoint = quic::endpoint(socket, post, config.clone())?;
-        Ok(Rc::new(Port { socket: copy, endpoint, config, crypto, local, shaking: Cell::new(0) }))
+        let (copy, heir) = (socket.try_clone()?, Arc::<quic::Heir>::default());
+        let endpoint = quic::endpoint(socket, post, heir.clone(), config.clone())?;
+        Ok(Rc::new(Port { socket: copy, heir, endpoint, config, crypto, local, shaking: Cell::new(0) }))
     }
+}
 
-    pub(crate) fn socket(&self) -> &Rc<UdpSocket> {
-        &self.socket
+impl Handed for Port {
+    /// The socket, and the line by which the other process passes on what is for connections here.
+    fn copies(&self) -> io::Result<Vec<OwnedFd>> {
+        Ok(vec![self.socket.try_clone()?.into(), self.heir.line()?])
     }
 }
 
@@ -97,18 +106,33 @@ pub(crate) async fn listen(worker: Rc<Worker>, port: Rc<Port>, mut signal: rt::S
             rt::turn().await;
         }
     }
-    // Who comes now is refused; who is here stays.
+    // Who is here stays.
+    if *signal.borrow() == Stage::HandOver {
+        hand_over(&worker, &port).await;
+    }
     port.endpoint.set_server_config(None);
     let mut stage = *signal.borrow();
-    while stage < Stage::HandOver {
+    while stage < Stage::Stop {
         stage = rt::changed(&mut signal).await;
-    }
-    if stage == Stage::HandOver {
-        // Another process reads the same socket: each gets a part of what clients send. So this one's
-        // have only a moment to end.
-        rt::sleep(worker.settings.idle_grace).await;
+        if stage == Stage::HandOver {
+            port.heir.hand_over();
+        }
     }
     port.endpoint.close(VarInt::from_u32(code::NO_ERROR), b"");
+}
+
+/// Leaves the socket to another process, and serves whoever has begun here before.
+async fn hand_over(worker: &Rc<Worker>, port: &Rc<Port>) {
+    port.heir.hand_over();
+    let deadline = worker.clock.after(LAST_TURN);
+    let waiter = worker.clock.waiter();
+    loop {
+        let mut accepted = pin!(port.endpoint.accept());
+        match waiter.until(deadline, |cx| accepted.as_mut().poll(cx)).await {
+            Ok(Some(incoming)) => take(worker, port, incoming).await,
+            Ok(None) | Err(_) => break,
+        }
+    }
 }
 
 async fn take(worker: &Rc<Worker>, port: &Rc<Port>, incoming: Incoming) {

@@ -9,6 +9,9 @@
 //! The kernel could do this itself by a program attached to the port (`SO_ATTACH_REUSEPORT_EBPF`). That takes
 //! privileges which containers seldom have, and a program in another language; and what would be saved is
 //! one copy, for the few datagrams of clients that have moved.
+//!
+//! The same ids tell whose a connection is at an upgrade, when two processes have the sockets: see
+//! [`super::handover`].
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -17,18 +20,21 @@ use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, ConnectionId, ConnectionIdGenerator, UdpPoller};
-use quinn_proto::RandomConnectionIdGenerator;
+use quinn_proto::{InvalidCid, RandomConnectionIdGenerator};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+use super::handover::{Elder, Gate, Heir};
 
 /// Random bytes of an id …
 const NONCE: usize = 8;
-/// … and those that say whose it is.
-const OWNER: usize = 2;
+/// … and those that say whose it is. Of 65,536 ids from elsewhere, not one passes for an own one by chance.
+const OWNER: usize = 4;
+const ID: usize = NONCE + OWNER;
 
 /// Datagrams that may wait for a worker which is not their socket's. What is more is dropped, as on any
 /// network.
@@ -40,12 +46,16 @@ pub(crate) struct Post {
     routes: Arc<Routes>,
     me: usize,
     inbox: Receiver<Datagram>,
+    /// Among the elders, the one whose socket this worker has now.
+    elder: usize,
 }
 
 /// Where each worker of a port gets its datagrams from others.
 struct Routes {
     inboxes: Box<[Sender<Datagram>]>,
     key: RandomState,
+    /// The workers of the process whose place this one takes.
+    elders: Arc<[Elder]>,
 }
 
 #[derive(Debug)]
@@ -54,11 +64,14 @@ struct Datagram {
     meta: RecvMeta,
 }
 
-/// Places for so many workers that share a port.
-pub(crate) fn posts(workers: usize) -> Vec<Post> {
+/// Places for so many workers that share a port. `elders` are all those of the port; the socket of the first
+/// worker is that of the elder number `first`, and so on.
+pub(crate) fn posts(workers: usize, elders: &Arc<[Elder]>, first: usize) -> Vec<Post> {
     let (inboxes, receivers): (Vec<_>, Vec<_>) = (0..workers).map(|_| channel(WAITING)).unzip();
-    let routes = Arc::new(Routes { inboxes: inboxes.into(), key: RandomState::new() });
-    receivers.into_iter().enumerate().map(|(me, inbox)| Post { routes: routes.clone(), me, inbox }).collect()
+    let (inboxes, elders) = (inboxes.into(), elders.clone());
+    let routes = Arc::new(Routes { inboxes, key: RandomState::new(), elders });
+    let post = |(me, inbox)| Post { routes: routes.clone(), me, inbox, elder: first + me };
+    receivers.into_iter().enumerate().map(post).collect()
 }
 
 impl Post {
@@ -69,41 +82,78 @@ impl Post {
     }
 
     /// The worker's socket, which takes what others pass on as well.
-    pub(super) fn receive(self, socket: Arc<dyn AsyncUdpSocket>) -> Socket {
-        let Post { routes, me, inbox } = self;
-        Socket { socket, routes, me, inbox: Mutex::new(inbox) }
+    ///
+    /// # Errors
+    /// No descriptors are left.
+    pub(super) fn receive(self, socket: Arc<dyn AsyncUdpSocket>, heir: Arc<Heir>) -> io::Result<Socket> {
+        let Post { routes, me, inbox, elder } = self;
+        let gate = routes.elders.get(elder).map(Elder::gate).transpose()?.unwrap_or_default();
+        Ok(Socket { socket, routes, me, inbox: Mutex::new(inbox), heir, gate })
     }
 }
 
 impl Routes {
     /// What an owner's number is hidden behind.
-    fn mask(&self, nonce: &[u8]) -> u16 {
-        self.key.hash_one(nonce) as u16
+    fn mask(&self, nonce: &[u8]) -> u32 {
+        self.key.hash_one(nonce) as u32
     }
 
     fn id(&self, nonce: &[u8], owner: usize) -> ConnectionId {
-        let mut id = [0; NONCE + OWNER];
+        let mut id = [0; ID];
         id[..NONCE].copy_from_slice(nonce);
-        id[NONCE..].copy_from_slice(&(owner as u16 ^ self.mask(nonce)).to_be_bytes());
+        id[NONCE..].copy_from_slice(&(owner as u32 ^ self.mask(nonce)).to_be_bytes());
         ConnectionId::new(&id)
     }
 
     /// Whose connection an id is of, if it was made here.
     fn owner(&self, id: &[u8]) -> Option<usize> {
         let (nonce, owner) = id.split_at_checked(NONCE)?;
-        let hidden = u16::from_be_bytes([*owner.first()?, *owner.get(1)?]);
-        let owner = usize::from(hidden ^ self.mask(nonce));
+        let hidden = u32::from_be_bytes(owner.try_into().ok()?);
+        let owner = (hidden ^ self.mask(nonce)) as usize;
         (owner < self.inboxes.len()).then_some(owner)
     }
 
-    /// Whose a datagram is. One with a long header belongs to a handshake, in which clients do not move; its
-    /// id may be the client's own invention.
-    fn owner_of(&self, datagram: &[u8]) -> Option<usize> {
+    /// Whose a datagram is.
+    fn whose(&self, datagram: &[u8]) -> Whose {
+        let short = |id| self.owner(id).map_or(Whose::Foreign, Whose::Worker);
         match datagram {
-            [first, id @ ..] if first & 0x80 == 0 => self.owner(id.get(..NONCE + OWNER)?),
-            _ => None,
+            [first, id @ ..] if first & 0x80 == 0 => id.get(..ID).map_or(Whose::Unknown, short),
+            // It belongs to a handshake, in which clients do not move. Its version is in four bytes, its id may be
+            // the client's own invention.
+            [_, _, _, _, _, length, id @ ..] if usize::from(*length) == ID => match id.get(..ID) {
+                Some(id) if self.owner(id).is_none() => Whose::Perhaps,
+                Some(_) => Whose::Here,
+                None => Whose::Unknown,
+            },
+            _ => Whose::Unknown,
         }
     }
+
+    /// Leaves a datagram to the process whose place this one takes. False if that is gone, or there is none.
+    fn give_elder(&self, from: usize, datagram: &[u8], meta: &RecvMeta) -> bool {
+        // Any of them passes it on to the right one.
+        let elder = self.elders.get(from % self.elders.len().max(1));
+        elder.is_some_and(|elder| elder.pass(datagram, meta))
+    }
+
+    fn give(&self, owner: usize, datagram: &[u8], meta: &RecvMeta) {
+        let meta = RecvMeta { len: datagram.len(), stride: datagram.len(), ..*meta };
+        let _ = self.inboxes[owner].try_send(Datagram { bytes: datagram.into(), meta });
+    }
+}
+
+/// Whose a datagram is, by its connection's id.
+enum Whose {
+    /// This worker's of this process.
+    Worker(usize),
+    /// Of a handshake that this process has under way.
+    Here,
+    /// Nobody's here.
+    Foreign,
+    /// The first of a connection, or one of a handshake elsewhere.
+    Perhaps,
+    /// It has no id that anybody here or before has made.
+    Unknown,
 }
 
 impl fmt::Debug for Routes {
@@ -124,7 +174,12 @@ impl ConnectionIdGenerator for Ids {
     }
 
     fn cid_len(&self) -> usize {
-        NONCE + OWNER
+        ID
+    }
+
+    /// Nobody is told that a connection has ended which was never here.
+    fn validate(&self, id: &ConnectionId) -> Result<(), InvalidCid> {
+        self.routes.owner(id).map(drop).ok_or(InvalidCid)
     }
 
     fn cid_lifetime(&self) -> Option<Duration> {
@@ -139,6 +194,8 @@ pub(super) struct Socket {
     routes: Arc<Routes>,
     me: usize,
     inbox: Mutex<Receiver<Datagram>>,
+    heir: Arc<Heir>,
+    gate: Gate,
 }
 
 impl Socket {
@@ -156,24 +213,60 @@ impl Socket {
         n
     }
 
+    /// Takes what the process has passed on that takes this one's place. True if the socket is that one's.
+    fn poll_heir(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> (usize, bool) {
+        let mut n = 0;
+        let over = self.heir.poll(cx, |datagram, came| {
+            match self.routes.whose(datagram) {
+                Whose::Worker(owner) if owner != self.me => self.routes.give(owner, datagram, &came),
+                Whose::Worker(_) | Whose::Here => {
+                    let (Some(buf), Some(meta)) = (bufs.get_mut(n), meta.get_mut(n)) else { return false };
+                    let length = datagram.len().min(buf.len());
+                    buf[..length].copy_from_slice(&datagram[..length]);
+                    *meta = RecvMeta { len: length, stride: length, ..came };
+                    n += 1;
+                }
+                // Of a process yet older, or of none.
+                Whose::Foreign | Whose::Perhaps | Whose::Unknown => {
+                    self.routes.give_elder(self.me, datagram, &came);
+                }
+            }
+            n < bufs.len().min(meta.len())
+        });
+        (n, over)
+    }
+
     /// Passes on what is others' of the datagrams in a buffer, and closes the gaps.
     fn keep_own(&self, buf: &mut [u8], meta: &mut RecvMeta) {
         let (all, stride) = (meta.len, meta.stride.max(1));
         let (mut kept, mut from) = (0, 0);
         while from < all {
             let end = (from + stride).min(all);
-            match self.routes.owner_of(&buf[from..end]) {
-                Some(owner) if owner != self.me => {
-                    let meta = RecvMeta { len: end - from, stride: end - from, ..*meta };
-                    let datagram = Datagram { bytes: buf[from..end].into(), meta };
-                    let _ = self.routes.inboxes[owner].try_send(datagram);
+            let datagram = &buf[from..end];
+            let one = RecvMeta { len: end - from, stride: end - from, ..*meta };
+            let keep = match self.routes.whose(datagram) {
+                Whose::Worker(owner) if owner != self.me => {
+                    self.routes.give(owner, datagram, &one);
+                    false
                 }
-                _ => {
-                    if kept < from {
-                        buf.copy_within(from..end, kept);
-                    }
-                    kept += end - from;
+                Whose::Foreign => !self.routes.give_elder(self.me, datagram, &one),
+                // To whom it means nothing, that one drops it.
+                Whose::Perhaps => {
+                    self.routes.give_elder(self.me, datagram, &one);
+                    true
                 }
+                Whose::Worker(_) | Whose::Here | Whose::Unknown => true,
+            };
+            if keep {
+                if kept < from {
+                    buf.copy_within(from..end, kept);
+                }
+                kept += end - from;
             }
             from = end;
         }
@@ -196,15 +289,25 @@ impl AsyncUdpSocket for Socket {
         bufs: &mut [IoSliceMut<'_>],
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
-        if self.routes.inboxes.len() == 1 {
-            return self.socket.poll_recv(cx, bufs, meta);
+        let alone = self.routes.inboxes.len() == 1;
+        if !alone {
+            let handed = self.poll_inbox(cx, bufs, meta);
+            if handed > 0 {
+                return Poll::Ready(Ok(handed));
+            }
         }
-        let handed = self.poll_inbox(cx, bufs, meta);
+        let (handed, over) = self.poll_heir(cx, bufs, meta);
         if handed > 0 {
             return Poll::Ready(Ok(handed));
         }
+        if over {
+            return Poll::Pending;
+        }
+        ready!(self.gate.poll_open(cx));
         let received = self.socket.poll_recv(cx, bufs, meta);
-        if let Poll::Ready(Ok(n)) = received {
+        if let Poll::Ready(Ok(n)) = received
+            && !(alone && self.routes.elders.is_empty())
+        {
             for (buf, meta) in bufs.iter_mut().zip(meta).take(n) {
                 self.keep_own(buf, meta);
             }
@@ -260,8 +363,12 @@ mod tests {
     }
 
     fn sockets(workers: usize) -> Vec<(Box<dyn ConnectionIdGenerator>, Socket)> {
-        let of = |post: Post| ((post.ids())(), post.receive(Arc::new(Nowhere)));
-        posts(workers).into_iter().map(of).collect()
+        made(posts(workers, &Arc::from([]), 0))
+    }
+
+    fn made(posts: Vec<Post>) -> Vec<(Box<dyn ConnectionIdGenerator>, Socket)> {
+        let of = |post: Post| ((post.ids())(), post.receive(Arc::new(Nowhere), Arc::default()).unwrap());
+        posts.into_iter().map(of).collect()
     }
 
     /// A short header and the id of a connection, then a few bytes.
@@ -281,9 +388,10 @@ mod tests {
                 told += usize::from(strangers[0].1.routes.owner(&id) == Some(owner));
                 assert!(seen.insert(id.to_vec()), "every id is new");
                 assert_eq!(id.len(), workers[owner].0.cid_len());
+                assert!(workers[0].0.validate(&id).is_ok() && strangers[0].0.validate(&id).is_err());
             }
         }
-        assert!(told < 30, "another key reads something else, and {told} of 600 times the same");
+        assert_eq!(told, 0, "another key reads something else");
     }
 
     #[test]
@@ -324,5 +432,79 @@ mod tests {
             assert_eq!(meta.len, 0);
         }
         assert_eq!(workers[1].1.inbox.lock().unwrap().len(), WAITING);
+    }
+
+    /// A long header with an id, as of a handshake.
+    fn of_a_handshake(id: &[u8]) -> Vec<u8> {
+        [&[0xe0, 0, 0, 0, 1, id.len() as u8][..], id, &[7; 20]].concat()
+    }
+
+    #[test]
+    fn at_an_upgrade_each_process_gets_what_is_its_own() {
+        crate::rt::run(async {
+            // Three processes: the oldest still drains when the second one hands over to the third.
+            let [first, second] = [Arc::<Heir>::default(), Arc::<Heir>::default()];
+            let line = |heir: &Heir| Arc::from([Elder::new(heir.line().unwrap()).unwrap()]);
+            let start = |elders: &Arc<[Elder]>, heir: &Arc<Heir>| {
+                let post = posts(1, elders, 0).remove(0);
+                ((post.ids())(), post.receive(Arc::new(Nowhere), heir.clone()).unwrap())
+            };
+            let mut oldest = start(&Arc::from([]), &first);
+            let elders: Arc<[Elder]> = line(&first);
+            let mut old = start(&elders, &second);
+            let mut cx = Context::from_waker(std::task::Waker::noop());
+            assert!(old.1.gate.poll_open(&mut cx).is_pending(), "the socket is the oldest's still");
+            first.hand_over();
+            let opened = std::future::poll_fn(|cx| old.1.gate.poll_open(cx));
+            tokio::time::timeout(Duration::from_secs(30), opened).await.unwrap();
+            let elders: Arc<[Elder]> = line(&second);
+            let mut new = start(&elders, &Arc::default());
+
+            let [of_oldest, of_old, of_new] =
+                [&mut oldest, &mut old, &mut new].map(|one| one.0.generate_cid());
+            let parts = [
+                datagram(&of_oldest, 1),
+                datagram(&of_old, 2),
+                datagram(&of_new, 3),
+                of_a_handshake(&of_old),
+                of_a_handshake(&of_new),
+                // A client's invention.
+                of_a_handshake(&[9; 8]),
+            ];
+            let address = SocketAddr::from(([127, 0, 0, 1], 4321));
+            let mut kept = Vec::new();
+            for part in &parts {
+                let mut buf = part.clone();
+                let mut meta =
+                    RecvMeta { addr: address, len: buf.len(), stride: buf.len(), ..RecvMeta::default() };
+                new.1.keep_own(&mut buf, &mut meta);
+                kept.push(meta.len > 0);
+            }
+            assert_eq!(kept, [false, false, true, true, true, true]);
+            let mut got = Vec::new();
+            for (socket, count) in [(&old.1, 2), (&oldest.1, 1)] {
+                let mut mine = Vec::new();
+                while mine.len() < count {
+                    let (mut one, mut two) = ([0; 64], [0; 64]);
+                    let mut bufs = [&mut one, &mut two].map(|buf| IoSliceMut::new(buf));
+                    let mut metas = [RecvMeta::default(); 2];
+                    let polled = std::future::poll_fn(|cx| socket.poll_recv(cx, &mut bufs, &mut metas));
+                    let n = tokio::time::timeout(Duration::from_secs(30), polled).await.unwrap().unwrap();
+                    for (buf, meta) in bufs.iter().zip(metas).take(n) {
+                        assert_eq!(meta.addr, address);
+                        mine.push(buf[..meta.len].to_vec());
+                    }
+                }
+                got.push(mine);
+            }
+            assert_eq!(got, [vec![parts[1].clone(), parts[3].clone()], vec![parts[0].clone()]]);
+            // The old ones are gone: what was theirs is nobody's, and told so.
+            drop((oldest, old, first, second));
+            let mut buf = parts[1].clone();
+            let mut meta = RecvMeta { len: buf.len(), stride: buf.len(), ..RecvMeta::default() };
+            new.1.keep_own(&mut buf, &mut meta);
+            assert_eq!(meta.len, parts[1].len());
+        })
+        .unwrap();
     }
 }
