@@ -155,15 +155,15 @@ impl Plugin for ApiBreaker {
         // 2^64 seconds are longer than any.
         let doublings = (failures / self.unhealthy.times).clamp(1, 63);
         let alone = (1u64 << doublings).min(self.longest);
-        if since.saturating_add(alone) < x.world.now_ms() / 1000 {
+        if since.saturating_add(alone) < x.world().now_ms() / 1000 {
             return Step::Next;
         }
         Step::Reply(self.refuse(x))
     }
 
     fn log(&self, x: &mut Exchange<'_>) {
-        let status = x.upstream_status;
-        let now = x.world.now_ms() / 1000;
+        let status = x.upstream_status();
+        let now = x.world().now_ms() / 1000;
         if self.unhealthy.statuses.contains(&status) {
             let failures = self.tallies.add(self.key(x, Of::Failures), now);
             self.tallies.clear(self.key(x, Of::Successes));

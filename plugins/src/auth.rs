@@ -41,7 +41,7 @@ impl Challenge {
 
     /// Accepts the request as the anonymous consumer; refuses it if that consumer does not exist.
     pub fn admit(&self, x: &mut Exchange<'_>, plugin: &'static str, anonymous: &str) -> Step {
-        let Some(consumer) = x.consumers.by_name(anonymous) else {
+        let Some(consumer) = x.consumers().by_name(anonymous) else {
             x.complain(plugin, "the configured anonymous_consumer does not exist");
             return self.refuse("Invalid user authorization");
         };

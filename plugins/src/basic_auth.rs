@@ -121,7 +121,7 @@ fn identify(x: &Exchange<'_>) -> Result<Identity, &'static str> {
     let colon = sent.iter().position(|&byte| byte == b':').ok_or(INVALID)?;
     let (name, password) = (&sent[..colon], &sent[colon + 1..]);
 
-    let find = |name: &[u8]| x.consumers.find(BasicAuth::NAME, name);
+    let find = |name: &[u8]| x.consumers().find(BasicAuth::NAME, name);
     let found = find(name).or_else(|| find(&without_spaces(name)?));
     // An unknown name is compared too, so that timing does not reveal which names exist.
     let secret = found.and_then(Identity::secret).unwrap_or(Password::NONE);

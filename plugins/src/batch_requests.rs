@@ -111,7 +111,7 @@ impl Plugin for BatchRequests {
     }
 
     fn serve(&self, x: &mut Exchange<'_>) -> Step {
-        if x.client.is_within() {
+        if x.client().is_within() {
             return refuse(400, "a batch cannot stand in a batch".to_owned());
         }
         // A body whose length is told is refused before it is sent.
@@ -124,7 +124,7 @@ impl Plugin for BatchRequests {
         if x.lacks_body(limit) {
             return Step::Body(limit);
         }
-        match x.body_state {
+        match x.body_state() {
             Body::TooLarge => self.too_large(None),
             Body::Whole if x.body().len() > self.max_body => self.too_large(Some(x.body().len() as u64)),
             _ if x.body().is_empty() => {
@@ -136,7 +136,7 @@ impl Plugin for BatchRequests {
 
     async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
         let mut memory = sdk::budget::Held::default();
-        if memory.resize(x.world.budget(), tree::weight(x.body())).is_err() {
+        if memory.resize(x.world().budget(), tree::weight(x.body())).is_err() {
             return Step::Reply(Reply::status(503));
         }
         let batch = match self.read(x.body()) {
@@ -156,7 +156,7 @@ impl Plugin for BatchRequests {
             let max_body = self.max_response.saturating_sub(out.len());
             let answer = match request(x, &batch, item) {
                 _ if late => Err(FetchError::Timeout),
-                Ok(fetch) => x.world.dispatch(&x.client, Fetch { max_body, ..fetch }).await,
+                Ok(fetch) => x.world().dispatch(x.client(), Fetch { max_body, ..fetch }).await,
                 Err(_) => Err(FetchError::Broken),
             };
             late |= matches!(answer, Err(FetchError::Timeout));
@@ -166,7 +166,7 @@ impl Plugin for BatchRequests {
                     let has_body = item.method != "HEAD" && !matches!(answer.status, 204 | 304);
                     // Escaped, a byte becomes six at most.
                     let most = answer.fields.iter().fold(length, |all, (name, value, _)| all + name.len() + value.len());
-                    let budget = x.world.budget();
+                    let budget = x.world().budget();
                     if held.reserve(budget, &mut out, 6 * most + 4096, self.max_response).is_err() {
                         return Step::Reply(Reply::status(503));
                     }
@@ -275,7 +275,7 @@ fn request(x: &Exchange<'_>, batch: &Batch, item: &Item) -> Result<Fetch, &'stat
             fields.append(name, value).map_err(|_| INVALID)?;
         }
     }
-    fields.append(b"X-Real-IP", x.client.ip_text()).map_err(|_| INVALID)?;
+    fields.append(b"X-Real-IP", x.client().ip_text()).map_err(|_| INVALID)?;
     let mut uri = item.path.clone().into_bytes();
     let (path, mut mark) = (uri.len(), if uri.contains(&b'?') { b'&' } else { b'?' });
     let own = item.query.iter();

@@ -152,7 +152,7 @@ impl Plugin for BodyTransformer {
         if x.lacks_body(self.max_request) {
             return Step::Body(self.max_request);
         }
-        if x.body_state == Body::TooLarge || x.body().len() > self.max_request {
+        if x.body_state() == Body::TooLarge || x.body().len() > self.max_request {
             return Step::Reply(Reply::status(413));
         }
         let kind = x.header("Content-Type").unwrap_or_default();
@@ -197,7 +197,7 @@ impl Plugin for BodyTransformer {
     }
 
     fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
-        let budget = x.world.budget();
+        let budget = x.world().budget();
         let at_work = x.note_mut::<AtWork>();
         let Some(held) = at_work.and_then(|AtWork(all)| all.iter_mut().find(|held| held.stage == self.id())) else {
             return;
@@ -276,7 +276,7 @@ impl Transform {
                 Format::Args => tree::weight(x.query()),
                 _ => tree::weight(given),
             };
-            memory.resize(x.world.budget(), weight).map_err(|_| spent())?;
+            memory.resize(x.world().budget(), weight).map_err(|_| spent())?;
             (fields, parts) = read(x, format, kind, given)
                 .map_err(|words| Failed { status: 400, words: format!("{side} body decode: {words}") })?;
         }

@@ -115,7 +115,7 @@ impl Plugin for Brotli {
             params.lgwin = params.lgwin.min(needed.max(SMALLEST_CHEAP));
         }
         let mut memory = sdk::budget::Held::default();
-        if memory.resize(x.world.budget(), memory_for(&params)).is_err() {
+        if memory.resize(x.world().budget(), memory_for(&params)).is_err() {
             x.complain(Self::NAME, "the response is not compressed: the worker holds as much as it may");
             return;
         }
@@ -242,7 +242,7 @@ mod tests {
                 assert!(readable(&out, seen.len()) == seen);
             }
         }
-        assert_eq!(x.world.budget().taken(), 0);
+        assert_eq!(x.world().budget().taken(), 0);
         Some(plain(&out))
     }
 

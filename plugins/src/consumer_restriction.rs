@@ -161,8 +161,8 @@ impl By {
         let value = match self {
             By::ConsumerName => Some(x.consumer()?.name.as_str()),
             By::ConsumerGroupId => x.consumer()?.group_id.as_deref(),
-            By::ServiceId => Some(x.matched.route?.service_id.as_str()),
-            By::RouteId => Some(x.matched.route?.id.as_str()),
+            By::ServiceId => Some(x.route()?.service_id.as_str()),
+            By::RouteId => Some(x.route()?.id.as_str()),
         };
         value.filter(|value| !value.is_empty())
     }
@@ -181,7 +181,7 @@ mod tests {
         probe.route.service_id = "s".into();
         let stage: ConsumerRestriction = probe.stage(config).unwrap();
         let mut x = probe.exchange();
-        let identity = x.consumers.find("key-auth", b"k").unwrap().clone();
+        let identity = x.consumers().find("key-auth", b"k").unwrap().clone();
         x.authenticate(identity);
         match stage.access(&mut x) {
             Step::Next => None,

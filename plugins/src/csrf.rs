@@ -113,7 +113,7 @@ impl Plugin for Csrf {
         if !bool::from(header.ct_eq(&cookie)) {
             return refuse("csrf token mismatch");
         }
-        if self.good(header, x.world.now_ms() / 1000) {
+        if self.good(header, x.world().now_ms() / 1000) {
             Step::Next
         } else {
             refuse("Failed to verify the csrf token signature")
@@ -121,7 +121,7 @@ impl Plugin for Csrf {
     }
 
     fn header_filter(&self, x: &mut Exchange<'_>) {
-        let now = x.world.now_ms() / 1000;
+        let now = x.world().now_ms() / 1000;
         let mut field = self.name.as_str().to_owned();
         field.push('=');
         BASE64.encode_string(self.token(fastrand::f64(), now as f64), &mut field);

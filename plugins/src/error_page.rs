@@ -109,7 +109,7 @@ impl Plugin for ErrorPage {
 
 impl ErrorPage {
     fn page(&self, x: &Exchange<'_>) -> Option<&Page> {
-        let ours = x.source != Source::Upstream;
+        let ours = x.source() != Source::Upstream;
         self.pages.iter().find(|page| ours && page.status == x.status())
     }
 }
@@ -147,8 +147,8 @@ mod tests {
         let stage: ErrorPage =
             probe.stage_with(json!({}), Some(metadata), &FixedNames::default()).expect("a stage");
         let mut x = probe.exchange();
-        x.source = source;
-        x.messages.response.status = status;
+        x.engine_mut().source = source;
+        x.engine_mut().messages.response.status = status;
         for (name, value) in [("Content-Type", "text/plain"), ("Content-Encoding", "gzip"), ("ETag", "\"1\"")] {
             x.set_response_header(name, value.as_bytes()).unwrap();
         }

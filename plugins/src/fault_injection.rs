@@ -136,7 +136,7 @@ impl Plugin for FaultInjection {
     async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
         let aborts = x.take_note::<AbortsAfter>().is_some_and(|AbortsAfter(aborts)| aborts);
         if let Some(delay) = &self.delay {
-            x.world.sleep(delay.time).await;
+            x.world().sleep(delay.time).await;
         }
         if aborts { self.fault(x) } else { Step::Next }
     }
@@ -273,7 +273,7 @@ mod tests {
             Probe::request("POST", "/", &[("Content-Type", "application/x-www-form-urlencoded")]);
         let stage: FaultInjection = probe.stage(config).unwrap();
         let mut x = probe.exchange();
-        x.body_state = sdk::exchange::Body::Streaming;
+        x.engine_mut().body_state = sdk::exchange::Body::Streaming;
         assert!(matches!(stage.rewrite(&mut x), Step::Body(_)));
         with_body(&mut x, b"a=b");
         assert!(matches!(stage.rewrite(&mut x), Step::Reply(Reply { status: 418, .. })));

@@ -132,7 +132,7 @@ impl Plugin for ForwardAuth {
         let is_post = self.config.request_method == "POST";
         let limit = match (is_post, self.needs_body) {
             (true, _) => self.config.max_req_body_size,
-            (false, true) => x.world.bounds().body,
+            (false, true) => x.world().bounds().body,
             (false, false) => return Step::Wait,
         };
         if matches!(x.request().framing, Framing::Length(length) if length > limit as u64) {
@@ -141,7 +141,7 @@ impl Plugin for ForwardAuth {
         if x.lacks_body(limit) {
             return Step::Body(limit);
         }
-        let too_long = matches!(x.body_state, Body::Streaming | Body::TooLarge) || x.body().len() > limit;
+        let too_long = matches!(x.body_state(), Body::Streaming | Body::TooLarge) || x.body().len() > limit;
         if too_long { Step::Reply(Reply::status(413)) } else { Step::Wait }
     }
 
@@ -149,13 +149,13 @@ impl Plugin for ForwardAuth {
         // The copy counts against the worker's budget until the answer has arrived.
         let mut held = Held::default();
         let body = match self.config.request_method == "POST" {
-            true if held.resize(x.world.budget(), x.body().len()).is_err() => {
+            true if held.resize(x.world().budget(), x.body().len()).is_err() => {
                 return Step::Reply(Reply::status(503));
             }
             true => Bytes::copy_from_slice(x.body()),
             false => Bytes::new(),
         };
-        let answer = x.world.fetch(self.request(x, body)).await;
+        let answer = x.world().fetch(self.request(x, body)).await;
         drop(held);
         match answer {
             Ok(answer) if answer.status < 300 => {
@@ -187,11 +187,11 @@ impl ForwardAuth {
                 x.complain(Self::NAME, "a header for the authorization server has an invalid value and was left out");
             }
         };
-        set("X-Forwarded-Proto", x.client.scheme().as_bytes());
+        set("X-Forwarded-Proto", x.client().scheme().as_bytes());
         set("X-Forwarded-Method", head.method_bytes());
         set("X-Forwarded-Host", head.host());
         set("X-Forwarded-Uri", head.target());
-        set("X-Forwarded-For", x.client.ip_text());
+        set("X-Forwarded-For", x.client().ip_text());
         if is_post && let Some(coding) = x.header("Content-Encoding") {
             set("Content-Encoding", coding);
         }
@@ -410,14 +410,14 @@ mod tests {
         probe.world.answers.borrow_mut().push(answer(200, &[]));
         let stage: ForwardAuth = probe.stage(config(post)).unwrap();
         let mut x = probe.exchange();
-        x.body_state = Body::Streaming;
+        x.engine_mut().body_state = Body::Streaming;
         assert!(matches!(stage.access(&mut x), Step::Body(4)));
-        (x.body_state, x.body_asked) = (Body::TooLarge, 4);
+        (x.engine_mut().body_state, x.engine_mut().body_asked) = (Body::TooLarge, 4);
         assert!(matches!(stage.access(&mut x), Step::Reply(reply) if reply.status == 413));
         with_body(&mut x, b"body");
         assert!(matches!(stage.access(&mut x), Step::Wait));
         assert!(matches!(ready(stage.wait(Phase::Access, &mut x)), Step::Next));
-        x.messages.request.framing = Framing::Length(5);
+        x.engine_mut().messages.request.framing = Framing::Length(5);
         assert!(matches!(stage.access(&mut x), Step::Reply(reply) if reply.status == 413));
         drop(x);
         let sent = probe.world.sent.borrow_mut().pop().unwrap();
@@ -433,7 +433,7 @@ mod tests {
         probe.world.answers.borrow_mut().push(answer(200, &[]));
         let stage: ForwardAuth = probe.stage(config(rest)).unwrap();
         let mut x = probe.exchange();
-        x.body_state = Body::Streaming;
+        x.engine_mut().body_state = Body::Streaming;
         assert!(matches!(stage.access(&mut x), Step::Body(_)));
         with_body(&mut x, br#"{"tenant": "t\r\n1"}"#);
         assert!(matches!(ready(stage.wait(Phase::Access, &mut x)), Step::Next));

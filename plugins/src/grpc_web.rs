@@ -80,7 +80,7 @@ impl Plugin for GrpcWeb {
         if x.lacks_body(self.max_body) {
             return Step::Body(self.max_body);
         }
-        if x.body_state != Body::Whole || x.body().is_empty() || x.body().len() > self.max_body {
+        if x.body_state() != Body::Whole || x.body().is_empty() || x.body().len() > self.max_body {
             return refuse(400);
         }
         if text {
@@ -140,7 +140,7 @@ impl Plugin for GrpcWeb {
             }
         }
         // They stand in the body now.
-        x.messages.response_trailers.clear(1 << 10);
+        x.clear_response_trailers();
     }
 }
 
@@ -183,7 +183,7 @@ const STANDARD_BARE: base64::engine::GeneralPurpose = base64::engine::general_pu
 
 /// What the `*` at the end of the route's URI stands for is the path of the call.
 fn set_path(x: &mut Exchange<'_>) {
-    let Some(prefix) = x.matched.uri.strip_suffix('*') else { return };
+    let Some(prefix) = x.matched_uri().strip_suffix('*') else { return };
     let head = x.request();
     let Some(rest) = head.encoded_path().strip_prefix(prefix.as_bytes()).filter(|rest| !rest.is_empty()) else {
         return;
@@ -197,7 +197,7 @@ fn set_path(x: &mut Exchange<'_>) {
         uri.push(b'?');
         uri.extend_from_slice(head.query());
     }
-    x.forward.uri = Some(x.intern(&uri));
+    x.set_upstream_uri(&uri);
 }
 
 /// The trailers as the body's last frame.
@@ -209,7 +209,7 @@ fn end(x: &Exchange<'_>) -> Vec<u8> {
         lines.extend_from_slice(value);
         lines.extend_from_slice(b"\r\n");
     };
-    let trailers = &x.messages.response_trailers;
+    let trailers = x.response_trailers();
     match trailers.get_named(b"grpc-status").filter(|status| !status.is_empty()) {
         Some(status) => {
             line(b"grpc-status", status);
@@ -277,7 +277,7 @@ mod tests {
         stage.header_filter(&mut x);
         assert_eq!(x.response_header("Content-Type"), Some(mime.as_bytes()));
         for (name, value) in trailers {
-            x.messages.response_trailers.append(name.as_bytes(), value.as_bytes()).unwrap();
+            x.engine_mut().messages.response_trailers.append(name.as_bytes(), value.as_bytes()).unwrap();
         }
         let mut all = Vec::new();
         for (piece, last) in [(&b"one"[..], false), (b"", true)] {
@@ -285,7 +285,7 @@ mod tests {
             stage.body_filter(&mut x, &mut chunk);
             all.extend(chunk.data);
         }
-        assert!(x.messages.response_trailers.is_empty());
+        assert!(x.response_trailers().is_empty());
         (x.response_header("Access-Control-Allow-Origin").map(<[u8]>::to_vec), all)
     }
 

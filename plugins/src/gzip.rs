@@ -94,7 +94,7 @@ impl Coder for Compressor {
         }
         let bits = window_bits(encoding::announced(x), self.level);
         let mut memory = sdk::budget::Held::default();
-        if memory.resize(x.world.budget(), memory_for(bits)).is_err() {
+        if memory.resize(x.world().budget(), memory_for(bits)).is_err() {
             x.complain(Gzip::NAME, "the response is not compressed: the worker holds as much as it may");
             return false;
         }
@@ -169,7 +169,7 @@ mod tests {
         let mut x = probe.exchange();
         respond(&mut x, status, head);
         stage.header_filter(&mut x);
-        x.begin_coding();
+        sdk::engine::begin_coding(&mut x);
         if !x.codes_body() {
             assert_eq!(x.response_header("Content-Encoding"), head.iter().find(|(name, _)| *name == "Content-Encoding").map(|(_, value)| value.as_bytes()));
             return None;
@@ -179,7 +179,7 @@ mod tests {
         let mut seen = String::new();
         for (index, piece) in body.iter().enumerate() {
             let mut chunk = chunk(piece.as_bytes(), index + 1 == body.len());
-            x.code(&mut chunk);
+            x.engine_mut().code(&mut chunk);
             assert!(!chunk.refused);
             out.extend_from_slice(&chunk.data);
             // All that came so far can be read now.
@@ -217,9 +217,9 @@ mod tests {
         let mut x = probe.exchange();
         respond(&mut x, 200, &[HTML]);
         stage.header_filter(&mut x);
-        x.begin_coding();
+        sdk::engine::begin_coding(&mut x);
         let mut chunk = chunk(&noise, true);
-        x.code(&mut chunk);
+        x.engine_mut().code(&mut chunk);
         assert!(chunk.data.len() > 100_000 && chunk.data.len() < 201_000, "{}", chunk.data.len());
         let mut plain = Vec::new();
         flate2::read::GzDecoder::new(&chunk.data[..]).read_to_end(&mut plain).unwrap();
@@ -272,7 +272,7 @@ mod tests {
         let mut x = probe.exchange();
         respond(&mut x, 200, &[HTML, ("Vary", "Origin")]);
         stage.header_filter(&mut x);
-        x.begin_coding();
+        sdk::engine::begin_coding(&mut x);
         assert!(!x.codes_body());
         let vary: Vec<_> = x.response().fields.all(b"Vary").collect();
         assert_eq!(vary, [&b"Origin"[..], b"Accept-Encoding"]);
@@ -289,13 +289,13 @@ mod tests {
         for x in [&mut x, &mut y] {
             respond(x, 200, &[HTML]);
             stage.header_filter(x);
-            x.begin_coding();
+            sdk::engine::begin_coding(x);
         }
         assert!(x.codes_body() && !y.codes_body());
         assert_eq!(y.response_header("Content-Encoding"), None);
         assert_eq!(probe.world.complaints.borrow().len(), 1);
         let mut last = chunk(b"x", true);
-        x.code(&mut last);
+        x.engine_mut().code(&mut last);
         assert_eq!(probe.world.budget.taken(), 0);
     }
 

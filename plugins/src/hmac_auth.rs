@@ -156,7 +156,7 @@ impl HmacAuth {
             "client request can't be validated: Authorization header does not start with 'Signature'",
         ))?;
         let sent = Signature::read(fields).ok_or(UNKNOWN)?;
-        let found = x.consumers.find(Self::NAME, sent.key_id);
+        let found = x.consumers().find(Self::NAME, sent.key_id);
         // An unknown key is checked too, so that timing does not reveal which keys exist.
         let secret = found.and_then(Identity::secret::<SecretKey>).map_or(&[][..], |secret| &secret.0);
         if !self.is_allowed(&sent) || !self.is_recent(x) || !self.covers_enough(&sent) {
@@ -178,7 +178,7 @@ impl HmacAuth {
     fn is_recent(&self, x: &Exchange<'_>) -> bool {
         let date = x.header("Date").and_then(|date| std::str::from_utf8(date).ok());
         let Some(date) = date.and_then(|date| httpdate::parse_http_date(date).ok()) else { return false };
-        let now = UNIX_EPOCH + Duration::from_secs(x.world.now_ms() / 1000);
+        let now = UNIX_EPOCH + Duration::from_secs(x.world().now_ms() / 1000);
         let apart = now.duration_since(date).unwrap_or_else(|ahead| ahead.duration());
         apart <= Duration::from_secs(self.config.clock_skew)
     }
@@ -194,7 +194,7 @@ impl HmacAuth {
         let size = match x.request().framing {
             Framing::Length(length) if length > limit as u64 => length.to_string(),
             _ if x.lacks_body(limit) => return Err(Denied::Body(limit)),
-            _ if matches!(x.body_state, Body::Streaming | Body::TooLarge) => format!("over {limit}"),
+            _ if matches!(x.body_state(), Body::Streaming | Body::TooLarge) => format!("over {limit}"),
             _ if x.body().len() > limit => x.body().len().to_string(),
             _ => {
                 let digest = BASE64_STANDARD.encode(digest(&SHA256, x.body()));

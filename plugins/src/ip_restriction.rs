@@ -70,7 +70,7 @@ impl Plugin for IpRestriction {
     }
 
     fn access(&self, x: &mut Exchange<'_>) -> Step {
-        let ip = x.client.ip();
+        let ip = x.client().ip();
         let kept_out = match (&self.whitelist, &self.blacklist) {
             (Some(whitelist), _) => !whitelist.contain(ip),
             (None, Some(blacklist)) => blacklist.contain(ip),

@@ -150,7 +150,7 @@ impl JwtAuth {
             None | Some(Value::Bool(false)) => return Err("missing user key in JWT token"),
             Some(key) => key.as_str(),
         };
-        let identity = key.and_then(|key| x.consumers.find(Self::NAME, key.as_bytes()));
+        let identity = key.and_then(|key| x.consumers().find(Self::NAME, key.as_bytes()));
         let identity = identity.ok_or("Invalid user key in JWT token")?;
         let issuer = identity.secret::<Issuer>().ok_or(REFUSED)?;
         issuer.verifier.check(&token).map_err(|refusal| {
@@ -159,7 +159,7 @@ impl JwtAuth {
             }
             REFUSED
         })?;
-        let now = x.world.now_ms() / 1000;
+        let now = x.world().now_ms() / 1000;
         if !token.is_in_time(&self.config.claims_to_verify, now, issuer.grace) {
             return Err(REFUSED);
         }

@@ -115,7 +115,7 @@ impl Plugin for KeyAuth {
 impl KeyAuth {
     /// Who the request is from, and whether its key stood in the header.
     fn identify(&self, x: &Exchange<'_>) -> Result<(Identity, bool), Denied> {
-        let find = |key: &[u8]| x.consumers.find(Self::NAME, key).cloned().ok_or(Denied::Unknown);
+        let find = |key: &[u8]| x.consumers().find(Self::NAME, key).cloned().ok_or(Denied::Unknown);
         if let Some(key) = x.header(&self.config.header) {
             return find(key).map(|identity| (identity, true));
         }
@@ -210,7 +210,7 @@ mod tests {
         let mut rewritten = probe("/hello?token=auth-one&b=2", &[]);
         let stage: KeyAuth = rewritten.stage(config).unwrap();
         let mut x = rewritten.exchange();
-        x.forward.uri = Some(x.intern(b"/other?b=2&token=auth-one"));
+        x.set_upstream_uri(b"/other?b=2&token=auth-one");
         assert!(matches!(stage.rewrite(&mut x), Step::Next));
         assert_eq!(upstream_uri(&x), "/other?b=2");
         assert_eq!(x.query(), b"b=2");

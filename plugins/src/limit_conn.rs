@@ -111,7 +111,7 @@ impl Plugin for LimitConn {
     async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
         let Some(Waiting(mut progress, mut delay)) = x.take_note() else { return Step::Next };
         loop {
-            x.world.sleep(delay).await;
+            x.world().sleep(delay).await;
             match self.go_on(&mut progress, x) {
                 Verdict::Done(step) => return step,
                 Verdict::Wait(more) => delay = more,

@@ -95,7 +95,7 @@ impl Plugin for LimitReq {
     fn access(&self, x: &mut Exchange<'_>) -> Step {
         // Such a key always applies; were it otherwise, there would be nothing to limit.
         let Some(key) = self.by.key(&self.paces, self.scope, x, &self.scratch) else { return Step::Next };
-        match self.paces.take(key, self.pace, x.world.now_ms()) {
+        match self.paces.take(key, self.pace, x.world().now_ms()) {
             None => Step::Reply(self.rejected.clone()),
             Some(turn) if turn >= 1000 && !self.nodelay => {
                 x.set_note(Turn(Duration::from_micros(turn)));
@@ -107,7 +107,7 @@ impl Plugin for LimitReq {
 
     async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
         if let Some(Turn(turn)) = x.take_note() {
-            x.world.sleep(turn).await;
+            x.world().sleep(turn).await;
         }
         Step::Next
     }

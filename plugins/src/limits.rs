@@ -59,7 +59,7 @@ impl Amount {
     pub(crate) fn read(&self, x: &Exchange<'_>, least: u64, scratch: &Scratch) -> Option<u64> {
         match self {
             Amount::Fixed(amount) => Some(*amount),
-            Amount::Text(_, template) => scratch.with(x.world, |scratch| {
+            Amount::Text(_, template) => scratch.with(x.world(), |scratch| {
                 scratch.clear();
                 template.render(x, scratch);
                 parse(scratch).filter(|amount| *amount >= least)
@@ -134,14 +134,14 @@ impl By {
         scratch: &Scratch,
     ) -> Option<CounterKey> {
         let keyed = |value: &[u8]| table.key().under(scope).part(value).finish();
-        let by_address = || keyed(x.client.ip_text());
+        let by_address = || keyed(x.client().ip_text());
         Some(match self {
             By::Constant(text) => keyed(text.as_bytes()),
             By::Var(var) => match var.of(x) {
                 Some(value) => keyed(&value),
                 None => by_address(),
             },
-            By::Combination { template, optional } => scratch.with(x.world, |scratch| {
+            By::Combination { template, optional } => scratch.with(x.world(), |scratch| {
                 scratch.clear();
                 match (template.render(x, scratch), optional) {
                     (0, true) => None,

@@ -144,7 +144,7 @@ impl Logger {
     /// Has the request's body read, as far as it may be logged.
     pub(crate) fn access(&self, x: &mut Exchange<'_>) -> Step {
         let Some(most) = self.read else { return Step::Next };
-        x.body_beginning = true;
+        x.want_beginning_of_body();
         if x.lacks_body(most) { Step::Body(most) } else { Step::Next }
     }
 
@@ -162,7 +162,7 @@ impl Logger {
         }
         let known = x.note::<Collected>().is_some_and(|all| all.0.iter().any(|one| one.instance == instance));
         let now = !known && wanted.holds(x);
-        let world = x.world;
+        let world = x.world();
         let Some(Collected(all)) = x.note_mut() else { return };
         if !known {
             all.push(Collecting {
@@ -199,7 +199,7 @@ impl Logger {
         let mut out =
             Vec::with_capacity(1024 + read.map_or(0, <[u8]>::len) + response.as_ref().map_or(0, Vec::len));
         let bodies = Bodies { request: read, response: response.as_deref() };
-        let route = x.matched.route;
+        let route = x.route();
         out.push(b'{');
         match &self.format {
             Format::Own(format) => {

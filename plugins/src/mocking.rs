@@ -118,7 +118,7 @@ impl Plugin for Mocking {
     async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
         let reply = self.reply(x);
         if let Some(delay) = self.delay {
-            x.world.sleep(delay).await;
+            x.world().sleep(delay).await;
         }
         Step::Reply(reply)
     }

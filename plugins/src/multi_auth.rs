@@ -208,7 +208,7 @@ mod tests {
             .consumer::<crate::hmac_auth::HmacAuth>("jack", json!({"key_id": "k", "secret_key": "s"}));
         let chain = chain(&config);
         let mut x = probe.exchange();
-        x.body_state = Body::Streaming;
+        x.engine_mut().body_state = Body::Streaming;
         let step = chain.run(Phase::Rewrite, &mut 0, &mut x);
         assert!(matches!(step, Step::Body(67_108_864)), "{step:?}");
         sdk::testing::with_body(&mut x, b"body");

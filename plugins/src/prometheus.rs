@@ -169,22 +169,22 @@ struct Request<'x> {
 impl Prometheus {
     fn count(&self, x: &Exchange<'_>) {
         let request = self.request(x);
-        let timing = &x.timing;
+        let timing = x.timing();
         let sample = Sample {
             total_us: timing.total_us,
             // As nginx's $upstream_response_time, also where the upstream failed to answer.
-            upstream_us: x.upstream_addr.map(|_| timing.upstream_us),
+            upstream_us: x.upstream_addr().map(|_| timing.upstream_us),
             received: timing.received,
             sent: timing.sent,
         };
-        x.world.meters().http(|key| self.key(&request, x, key), |overflow| self.labels(&request, x, overflow), &sample);
+        x.world().meters().http(|key| self.key(&request, x, key), |overflow| self.labels(&request, x, overflow), &sample);
     }
 
     fn request<'x>(&self, x: &'x Exchange<'_>) -> Request<'x> {
         let named = |id: &'x str, name: &'x str| {
             if self.prefer_name && !name.is_empty() { name } else { id }
         };
-        let (route, service) = match x.matched.route {
+        let (route, service) = match x.route() {
             Some(route) => {
                 (named(&route.id, &route.name), named(&route.service_id, &route.service_name))
             }
@@ -193,15 +193,15 @@ impl Prometheus {
         Request {
             code: x.status(),
             route,
-            matched_uri: x.matched.uri,
-            matched_host: x.matched.host,
+            matched_uri: x.matched_uri(),
+            matched_host: x.matched_host(),
             service,
             consumer: x.consumer().map_or("", |consumer| &consumer.name),
-            node: x.upstream_addr.map(|addr| addr.ip()),
-            source: match x.source {
+            node: x.upstream_addr().map(|addr| addr.ip()),
+            source: match x.source() {
                 Source::Upstream => "upstream",
                 // An upstream was chosen and did not answer; in APISIX nginx makes that error.
-                Source::Gateway if x.upstream_addr.is_some() => "nginx",
+                Source::Gateway if x.upstream_addr().is_some() => "nginx",
                 Source::None | Source::Plugin | Source::Gateway => "apisix",
             },
         }
@@ -396,12 +396,12 @@ mod tests {
 
     /// An exchange that got an answer of the upstream.
     fn served(x: &mut Exchange<'_>) {
-        x.matched.uri = "/he*";
-        x.upstream_addr = Some("10.0.0.1:80".parse().unwrap());
-        x.timing.total_us = 3_000;
-        x.timing.upstream_us = 1_500;
-        x.timing.received = 90;
-        x.timing.sent = 4_200;
+        x.engine_mut().matched.uri = "/he*";
+        x.engine_mut().upstream_addr = Some("10.0.0.1:80".parse().unwrap());
+        x.engine_mut().timing.total_us = 3_000;
+        x.engine_mut().timing.upstream_us = 1_500;
+        x.engine_mut().timing.received = 90;
+        x.engine_mut().timing.sent = 4_200;
         respond(x, 200, &[]);
     }
 
@@ -436,9 +436,9 @@ mod tests {
         let mut probe = probe("/nowhere");
         let stage = build(&probe, "global_rules", None, None);
         let mut x = probe.exchange();
-        x.matched.route = None;
-        x.messages.response.status = 404;
-        x.source = Source::Gateway;
+        x.engine_mut().matched.route = None;
+        x.engine_mut().messages.response.status = 404;
+        x.engine_mut().source = Source::Gateway;
         stage.log(&mut x);
         drop(x);
         assert!(scrape(&probe).contains(

@@ -175,7 +175,7 @@ impl Plugin for ProxyCache {
 
     fn access(&self, x: &mut Exchange<'_>) -> Step {
         if x.method() == Method::Purge {
-            return if self.may_purge.is_heard(x.client.ip()) {
+            return if self.may_purge.is_heard(x.client().ip()) {
                 self.with_key(x)
             } else {
                 Step::Reply(self.may_purge.refusal())
@@ -242,14 +242,14 @@ impl ProxyCache {
     /// Makes the request's key and asks for its answer.
     fn with_key(&self, x: &mut Exchange<'_>) -> Step {
         if self.needs_body {
-            match x.body_state {
+            match x.body_state() {
                 Body::Streaming => return Step::Body(KEY_BODY),
                 // Without its body the request has no key.
                 Body::TooLarge => return pass(x, "BYPASS"),
                 Body::None | Body::Whole => {}
             }
         }
-        self.scratch.with(x.world, |(key, scratch)| {
+        self.scratch.with(x.world(), |(key, scratch)| {
             self.key.write(x, key);
             self.ask(x, key, scratch)
         })
@@ -261,7 +261,7 @@ impl ProxyCache {
             return Step::Reply(Reply::status(if self.zone.purge(key) { 200 } else { 404 }));
         }
         let Some(class) = self.class(x) else { return self.other_method(x, key) };
-        let with_body = class == GET && x.body_state != Body::None;
+        let with_body = class == GET && x.body_state() != Body::None;
         if with_body || x.request().upgrade {
             return pass(x, "BYPASS");
         }
@@ -278,7 +278,7 @@ impl ProxyCache {
             return pass(x, "BYPASS");
         }
         let found = self.zone.find(key, class, &x.request().fields, scratch);
-        let now = x.world.now_ms();
+        let now = x.world().now_ms();
         let status = match &found.entry {
             _ if bypassed => "BYPASS",
             None => "MISS",
@@ -340,7 +340,7 @@ impl ProxyCache {
                 true => x.add_response_header(text, value),
             };
         }
-        let age = entry.age_at(x.world.now_ms()).to_string();
+        let age = entry.age_at(x.world().now_ms()).to_string();
         let _ = x.set_response_header("Age", age.as_bytes());
         let _ = x.set_response_header(STATUS, b"HIT");
         let (request, body) = (&x.request().fields, &content.body);

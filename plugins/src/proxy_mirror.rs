@@ -111,10 +111,10 @@ impl Plugin for ProxyMirror {
         if x.note::<Chosen>().is_none_or(|chosen| chosen.stage != self.id()) {
             return Step::Next;
         }
-        match x.body_state {
+        match x.body_state() {
             _ if x.lacks_body(self.max_body) => return Step::Body(self.max_body),
             Body::Streaming | Body::TooLarge => {
-                x.world.meters().fetch_dropped();
+                x.world().meters().fetch_dropped();
                 return Step::Next;
             }
             Body::None | Body::Whole => {}
@@ -129,15 +129,15 @@ impl Plugin for ProxyMirror {
                 let _ = fields.append(name, value);
             }
         }
-        let _ = fields.append_id(Name::XRealIp, x.client.ip_text());
-        if let Some(host) = x.forward.host {
-            let _ = fields.set(b"Host", head.fields.bytes(host));
+        let _ = fields.append_id(Name::XRealIp, x.client().ip_text());
+        if let Some(host) = x.rewritten_host() {
+            let _ = fields.set(b"Host", host);
         }
-        x.world.send(Fetch {
+        x.world().send(Fetch {
             // As nginx does for mirrors.
             verify: false,
             target: self.target.clone(),
-            method: x.forward.method.unwrap_or(head.method),
+            method: x.upstream_method(),
             method_name: head.method_bytes().to_vec(),
             uri,
             fields,
@@ -193,7 +193,7 @@ mod tests {
         let mut x = probe.exchange();
         assert!(matches!(stage.rewrite(&mut x), Step::Next));
         if let Some(body) = body {
-            x.body_state = Body::Streaming;
+            x.engine_mut().body_state = Body::Streaming;
             assert!(matches!(stage.before_proxy(&mut x), Step::Body(1_048_576)));
             with_body(&mut x, body);
         }
@@ -251,9 +251,9 @@ mod tests {
         let stage: ProxyMirror = probe.stage(json!({"host": "http://127.0.0.1:1"})).unwrap();
         let mut x = probe.exchange();
         assert!(matches!(stage.rewrite(&mut x), Step::Next));
-        x.body_state = Body::TooLarge;
+        x.engine_mut().body_state = Body::TooLarge;
         assert!(matches!(stage.before_proxy(&mut x), Step::Body(_)), "another stage took less");
-        x.body_asked = usize::MAX;
+        x.engine_mut().body_asked = usize::MAX;
         assert!(matches!(stage.before_proxy(&mut x), Step::Next));
         drop(x);
         assert!(probe.world.sent.borrow().is_empty());

@@ -130,18 +130,15 @@ impl Plugin for ProxyRewrite {
         let mut captures = Vec::new();
         if self.uri.is_some() || !self.regex_uri.is_empty() || self.real_uri {
             match self.new_uri(x, &mut captures) {
-                Ok(uri) => x.forward.uri = Some(x.intern(&uri)),
+                Ok(uri) => x.set_upstream_uri(&uri),
                 Err(step) => return step,
             }
         }
         if let Some((method, name)) = &self.method {
-            x.forward.method = Some(*method);
-            if *method == Method::Other {
-                x.messages.request.method_span = x.intern(name.as_bytes());
-            }
+            x.set_upstream_method(*method, name.as_bytes());
         }
         if let Some(host) = &self.host {
-            x.forward.host = Some(x.intern(host.as_bytes()));
+            x.set_upstream_host(host.as_bytes());
         }
         let mut value = Vec::new();
         for edit in &self.edits {
@@ -229,7 +226,7 @@ fn apply(x: &mut Exchange<'_>, edit: &Edit, captures: &[Vec<u8>], value: &mut Ve
             _ => x.add_header(&edit.name, value),
         };
         match done {
-            Ok(()) if is_host => x.forward.host = Some(x.intern(value)),
+            Ok(()) if is_host => x.set_upstream_host(value),
             Ok(()) => {}
             Err(_) if is_host => return false,
             Err(_) if edit.verb == Verb::Set => {
@@ -302,7 +299,7 @@ mod tests {
         assert_eq!(x.header("X-Addr"), Some(&b"127.0.0.1"[..]));
         assert_eq!(x.header("X-Old"), None);
         assert_eq!(x.request().fields.all(b"X-Two").count(), 2);
-        let host = x.forward.host.map(|span| x.request().fields.bytes(span).to_vec());
+        let host = x.rewritten_host().map(<[u8]>::to_vec);
         assert_eq!(host.as_deref(), Some(&b"b.example:81"[..]));
     }
 
@@ -332,7 +329,7 @@ mod tests {
         let stage: ProxyRewrite = probe.stage(json!({"method": "MKCOL"})).unwrap();
         let mut x = probe.exchange();
         assert!(matches!(stage.rewrite(&mut x), Step::Next));
-        assert_eq!((x.forward.method, x.request().method_bytes()), (Some(Method::Other), &b"MKCOL"[..]));
+        assert_eq!((x.upstream_method(), x.request().method_bytes()), (Method::Other, &b"MKCOL"[..]));
     }
 
     #[test]

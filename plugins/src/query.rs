@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use sdk::{Exchange, Span};
+use sdk::Exchange;
 
 /// The value of an argument, as NGINX's `ngx.req.get_uri_args` reads it.
 #[derive(Debug, PartialEq, Eq)]
@@ -47,26 +47,23 @@ pub(crate) fn hide(x: &mut Exchange<'_>, name: &str) {
     let name = name.as_bytes();
     if find(x.query(), name) != Arg::Absent {
         let rest = without(x.query(), name);
-        let head = &mut x.messages.request;
-        head.has_query = !rest.is_empty();
-        head.query_span = head.fields.intern(&rest);
+        x.set_query(&rest);
     }
-    if let Some(uri) = x.forward.uri {
-        x.forward.uri = Some(hide_in_uri(x, uri, name));
+    if let Some(uri) = x.rewritten_uri().and_then(|uri| hidden_in_uri(uri, name)) {
+        x.set_upstream_uri(&uri);
     }
 }
 
-/// The same for a path and query another stage made.
-fn hide_in_uri(x: &mut Exchange<'_>, uri: Span, name: &[u8]) -> Span {
-    let bytes = x.request().fields.bytes(uri);
-    let Some(at) = bytes.iter().position(|&byte| byte == b'?') else { return uri };
-    let rest = without(&bytes[at + 1..], name);
-    let mut whole = bytes[..at].to_vec();
+/// A path and query that another plugin has made, without the argument; `None` if there is no query.
+fn hidden_in_uri(uri: &[u8], name: &[u8]) -> Option<Vec<u8>> {
+    let at = uri.iter().position(|&byte| byte == b'?')?;
+    let rest = without(&uri[at + 1..], name);
+    let mut whole = uri[..at].to_vec();
     if !rest.is_empty() {
         whole.push(b'?');
         whole.extend_from_slice(&rest);
     }
-    x.intern(&whole)
+    Some(whole)
 }
 
 pub(crate) fn split(pair: &[u8]) -> (&[u8], Option<&[u8]>) {

@@ -76,7 +76,7 @@ impl Plugin for RealIp {
     }
 
     fn rewrite(&self, x: &mut Exchange<'_>) -> Step {
-        if self.trusted.as_ref().is_some_and(|trusted| !trusted.contain(x.client.ip())) {
+        if self.trusted.as_ref().is_some_and(|trusted| !trusted.contain(x.client().ip())) {
             return Step::Next;
         }
         let told = match &self.source {
@@ -192,7 +192,7 @@ mod tests {
         let stage: RealIp = probe.stage(json!({"source": "arg_ip"})).unwrap();
         let mut x = probe.exchange();
         stage.rewrite(&mut x);
-        assert_eq!(x.client.ip_text(), b"10.1.1.1");
+        assert_eq!(x.client().ip_text(), b"10.1.1.1");
     }
 
     #[test]

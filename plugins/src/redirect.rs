@@ -122,7 +122,7 @@ impl Plugin for Redirect {
                 }
             }
             To::Https(template) => {
-                let scheme = x.header("X-Forwarded-Proto").unwrap_or(x.client.scheme().as_bytes());
+                let scheme = x.header("X-Forwarded-Proto").unwrap_or(x.client().scheme().as_bytes());
                 if scheme == b"https" {
                     return Step::Next;
                 }

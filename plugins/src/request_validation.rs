@@ -101,7 +101,7 @@ impl RequestValidation {
         if x.lacks_body(self.max_body) {
             return Step::Body(self.max_body);
         }
-        if x.body_state != Body::Whole || x.body().is_empty() || x.body().len() > self.max_body {
+        if x.body_state() != Body::Whole || x.body().is_empty() || x.body().len() > self.max_body {
             return self.reject(None);
         }
         // A second one could be the one that the upstream goes by.
@@ -111,7 +111,7 @@ impl RequestValidation {
         let kind = x.header("Content-Type").unwrap_or_default();
         let form = kind.get(..FORM.len()).is_some_and(|start| start.eq_ignore_ascii_case(FORM));
         let mut memory = sdk::budget::Held::default();
-        if memory.resize(x.world.budget(), tree::weight(x.body())).is_err() {
+        if memory.resize(x.world().budget(), tree::weight(x.body())).is_err() {
             return Step::Reply(Reply::status(503));
         }
         if form {
@@ -296,9 +296,9 @@ mod tests {
         let mut probe = Probe::request("POST", "/", &[]);
         let stage: RequestValidation = probe.stage(config).unwrap();
         let mut x = probe.exchange();
-        x.body_state = Body::Streaming;
+        x.engine_mut().body_state = Body::Streaming;
         assert!(matches!(stage.rewrite(&mut x), Step::Body(10)));
-        (x.body_state, x.body_asked) = (Body::TooLarge, 10);
+        (x.engine_mut().body_state, x.engine_mut().body_asked) = (Body::TooLarge, 10);
         assert!(matches!(stage.rewrite(&mut x), Step::Reply(reply) if reply.status == 400));
     }
 
@@ -310,7 +310,7 @@ mod tests {
         let mut x = probe.exchange();
         with_body(&mut x, format!("[{}0]", "0,".repeat(5000)).as_bytes());
         assert!(matches!(stage.rewrite(&mut x), Step::Reply(reply) if reply.status == 503));
-        assert_eq!(x.world.budget().taken(), 0);
+        assert_eq!(x.world().budget().taken(), 0);
     }
 
     #[test]

@@ -197,7 +197,7 @@ impl Plugin for ResponseRewrite {
             return;
         }
         if let Some(status) = self.status {
-            x.messages.response.status = status;
+            x.set_status(status);
         }
         let encoded = x.response_header("Content-Encoding").is_some();
         let filtered = !self.filters.is_empty() && !encoded;
@@ -228,7 +228,7 @@ impl Plugin for ResponseRewrite {
     }
 
     fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
-        let world = x.world;
+        let world = x.world();
         let at_work = x.note_mut::<AtWork>();
         let Some(held) = at_work.and_then(|AtWork(all)| all.iter_mut().find(|held| held.stage == self.id()))
         else {

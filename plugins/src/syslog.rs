@@ -143,11 +143,11 @@ impl Syslog {
         let entry = self.logger.entry(x, None);
         let mut out = Vec::with_capacity(entry.len() + 96);
         out.extend_from_slice(HEADER);
-        vars::write_rfc3339(x.world.now_ms(), &mut out);
+        vars::write_rfc3339(x.world().now_ms(), &mut out);
         out.push(b' ');
         let start = out.len();
         // A stream has no host.
-        if x.stream.is_none() {
+        if x.stream().is_none() {
             self.host.write(x, &mut out);
         }
         if out.len() == start {

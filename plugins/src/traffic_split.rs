@@ -327,7 +327,7 @@ mod tests {
             stage.rules[0].named[0].1.place(3);
             let mut x = probe.exchange();
             assert!(matches!(stage.access(&mut x), Step::Next));
-            assert_eq!(x.forward.upstream.is_some(), taken);
+            assert_eq!(x.engine().forward.upstream.is_some(), taken);
         }
     }
 

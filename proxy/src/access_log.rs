@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use sdk::exchange::Messages;
+use sdk::engine::Messages;
 use sdk::log_format::LogFormat;
 use sdk::sink::Outlet;
 use sdk::vars::Stamp;
@@ -52,7 +52,7 @@ impl AccessLog {
     pub(crate) fn add(&self, x: &Exchange<'_>, unix_ms: u64) {
         let mut stamp = self.stamp.borrow_mut();
         stamp.set(unix_ms);
-        stamp.set_server(x.upstream_addr);
+        stamp.set_server(x.upstream_addr());
         self.outlet.borrow_mut().line(|out| self.format.write(x, &stamp, out));
     }
 
@@ -67,12 +67,13 @@ impl AccessLog {
     ) {
         let lease = worker.lease();
         let mut x = Exchange::new(messages, client, &lease.consumers, &**worker);
-        x.refused = Some(refused.line);
-        x.messages.response.status = refused.status;
-        x.timing.received = refused.received;
-        x.timing.sent = refused.sent;
-        x.timing.body_sent = refused.body_sent;
-        x.timing.total_us = refused.took_ms * 1000;
+        let engine = x.engine_mut();
+        engine.refused = Some(refused.line);
+        engine.messages.response.status = refused.status;
+        engine.timing.received = refused.received;
+        engine.timing.sent = refused.sent;
+        engine.timing.body_sent = refused.body_sent;
+        engine.timing.total_us = refused.took_ms * 1000;
         self.add(&x, worker.clock.unix_ms(worker.clock.micros()));
     }
 

@@ -16,7 +16,8 @@ pub(crate) mod tries;
 mod trusted;
 pub(crate) mod upload;
 
-use sdk::exchange::{Chunk, Messages};
+use sdk::engine::Messages;
+use sdk::exchange::Chunk;
 use wire::Fields;
 
 /// Adds the trailers that came to those that a plugin has set, which go before them.

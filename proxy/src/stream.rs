@@ -110,10 +110,10 @@ impl Worker {
 
 /// The end of every stream: the log phase, the access log, and what failed.
 fn end(worker: &Rc<Worker>, x: &mut Exchange<'_>, plan: Option<&StreamPlan>, outcome: Outcome, began: u64) {
-    x.messages.holds.clear();
-    x.messages.response.status = outcome.status();
+    x.engine_mut().messages.holds.clear();
+    x.engine_mut().messages.response.status = outcome.status();
     let ended = worker.clock.micros();
-    x.timing.total_us = ended.saturating_sub(began);
+    x.engine_mut().timing.total_us = ended.saturating_sub(began);
     if let Outcome::Failed(fault) = outcome {
         fault_log::tell(worker, x, fault);
     }

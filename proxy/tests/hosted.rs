@@ -92,7 +92,7 @@ impl Run {
 
     async fn sleep(&self, x: &Exchange<'_>) {
         let guard = OnDrop(Some(self.cancelled.clone()));
-        x.world.sleep(self.sleep).await;
+        x.world().sleep(self.sleep).await;
         guard.defuse();
     }
 }

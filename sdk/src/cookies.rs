@@ -13,7 +13,7 @@ impl Exchange<'_> {
 
     /// Removes all cookies of this name, for later plugins and the upstream. The others are kept.
     pub fn remove_cookie(&mut self, name: &str) {
-        let fields = &mut self.messages.request.fields;
+        let fields = &mut self.engine_mut().messages.request.fields;
         let is_named = |pair: &[u8]| {
             pair.trim_ascii_start().strip_prefix(name.as_bytes()).is_some_and(|rest| rest.starts_with(b"="))
         };

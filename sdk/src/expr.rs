@@ -145,7 +145,7 @@ impl Expr {
     }
 
     fn reading(&self, x: &mut Exchange<'_>, judge: impl FnOnce(&Exchange<'_>) -> Verdict) -> Verdict {
-        if self.needs_body && x.body_state == Body::Whole { vars::reading_body(x, judge) } else { judge(x) }
+        if self.needs_body && x.body_state() == Body::Whole { vars::reading_body(x, judge) } else { judge(x) }
     }
 
     /// Whether it reads the request's body.
@@ -189,7 +189,7 @@ impl Term {
 
 /// What a stage does about a verdict that is none.
 fn step_for(verdict: Verdict, x: &Exchange<'_>) -> Step {
-    let bound = x.world.bounds().body;
+    let bound = x.world().bounds().body;
     match verdict {
         Verdict::NeedsBody => Step::Body(bound),
         // Somebody with a smaller bound asked before.

@@ -187,7 +187,7 @@ mod tests {
     fn entry(format: Value, bodies: Bodies<'_>) -> Value {
         let mut probe = Probe::request("GET", "/a?b=c", &[("Host", "h\u{e9}"), ("X-A", "a\"b\\c\t")]);
         let mut x = probe.exchange();
-        x.timing.sent = 77;
+        x.engine_mut().timing.sent = 77;
         respond(&mut x, 404, &[]);
         let mut out = b"{".to_vec();
         EntryFormat::new(&format).write(&x, bodies, |name| name == "skipped", false, &mut out);

@@ -107,7 +107,7 @@ impl LogFormat {
         absent: &[u8],
         escape: impl Fn(&[u8], &mut Vec<u8>) + Copy,
     ) {
-        let refused = x.refused.is_some();
+        let refused = x.refused_line().is_some();
         for part in &self.parts {
             match part {
                 Part::Short(text, len) => {
@@ -247,7 +247,7 @@ mod tests {
         stamp.set(1_700_000_000_042);
         let mut x = probe.exchange();
         change(&mut x);
-        stamp.set_server(x.upstream_addr);
+        stamp.set_server(x.upstream_addr());
         let mut out = Vec::new();
         format.write(&x, &stamp, &mut out);
         String::from_utf8(out).unwrap()
@@ -269,10 +269,10 @@ mod tests {
         };
         assert!(id);
         let line = line(APISIX, Escape::Default, &mut probe, |x| {
-            x.upstream_addr = Some("10.0.0.2:80".parse().unwrap());
-            x.timing.upstream_us = 5_900;
-            x.timing.total_us = 1_006_000;
-            x.timing.body_sent = 12;
+            x.engine_mut().upstream_addr = Some("10.0.0.2:80".parse().unwrap());
+            x.engine_mut().timing.upstream_us = 5_900;
+            x.engine_mut().timing.total_us = 1_006_000;
+            x.engine_mut().timing.body_sent = 12;
             respond(x, 200, &[]);
         });
         let (front, id) = line.rsplit_once(" \"").unwrap();
@@ -288,9 +288,9 @@ mod tests {
     fn a_refused_request_has_what_could_be_read() {
         let mut probe = Probe::get("/");
         let line = line(APISIX, Escape::Default, &mut probe, |x| {
-            x.messages.request.clear();
-            x.refused = Some(b"\x16\x03\x01 \"a");
-            x.messages.response.status = 400;
+            x.engine_mut().messages.request.clear();
+            x.engine_mut().refused = Some(b"\x16\x03\x01 \"a");
+            x.engine_mut().messages.response.status = 400;
         });
         assert_eq!(
             line,

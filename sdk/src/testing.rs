@@ -15,7 +15,8 @@ use crate::build::{Build, Names, Owner, Services};
 use crate::chain::LocalFuture;
 use crate::client::Client;
 use crate::consumers::{Consumer, Consumers, Identity};
-use crate::exchange::{Body, Chunk, Exchange, Messages, RouteInfo, Source};
+use crate::engine::Messages;
+use crate::exchange::{Body, Chunk, Exchange, RouteInfo, Source};
 use crate::meters::Shard;
 use crate::plugin::Plugin;
 use crate::state::WorkerStates;
@@ -197,8 +198,8 @@ impl Probe {
     /// With a body, already read.
     pub fn exchange(&mut self) -> Exchange<'_> {
         let mut x = Exchange::new(&mut self.messages, &self.client, &self.consumers, &self.world);
-        x.matched.route = Some(&self.route);
-        x.stream = self.is_stream.then(Box::default);
+        x.engine_mut().matched.route = Some(&self.route);
+        x.engine_mut().stream = self.is_stream.then(Box::default);
         x
     }
 
@@ -250,15 +251,15 @@ pub fn messages(method: &str, target: &str, headers: &[(&str, &str)]) -> Message
 
 /// Puts a response head of the upstream into an exchange, as the proxy would.
 pub fn respond(x: &mut Exchange<'_>, status: u16, headers: &[(&str, &str)]) {
-    let head = &mut x.messages.response;
+    let head = &mut x.engine_mut().messages.response;
     head.status = status;
     for (name, value) in headers {
         head.fields.append(name.as_bytes(), value.as_bytes()).expect("a valid header");
     }
     wire::h1::hop::strip_response(head, false);
-    x.source = Source::Upstream;
-    x.upstream_status = status;
-    x.apply_early_edits();
+    x.engine_mut().source = Source::Upstream;
+    x.engine_mut().upstream_status = status;
+    x.engine_mut().apply_early_edits();
 }
 
 /// The outcome of a future that has nothing to wait for, as those of [`FakeWorld`] have not.
@@ -272,8 +273,8 @@ pub fn now<T>(future: impl Future<Output = T>) -> T {
 
 /// Gives an exchange its whole request body.
 pub fn with_body(x: &mut Exchange<'_>, body: &[u8]) {
-    std::rc::Rc::make_mut(&mut x.messages.body).extend_from_slice(body);
-    x.body_state = Body::Whole;
+    std::rc::Rc::make_mut(&mut x.engine_mut().messages.body).extend_from_slice(body);
+    x.engine_mut().body_state = Body::Whole;
 }
 
 /// A piece of a body.

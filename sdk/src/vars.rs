@@ -198,7 +198,7 @@ impl Var {
             Kind::Forwarded(header, own) => {
                 match (header.value(&x.request().fields).filter(|value| !value.is_empty()), own) {
                     (Some(value), _) => Some(value).into(),
-                    (None, Forwarded::Proto) => Found::Borrowed(x.client.scheme().as_bytes()),
+                    (None, Forwarded::Proto) => Found::Borrowed(x.client().scheme().as_bytes()),
                     (None, Forwarded::Host) => {
                         Some(x.request().authority()).filter(|host| !host.is_empty()).into()
                     }
@@ -206,7 +206,7 @@ impl Var {
                 }
             }
             Kind::ResponseHeader(header) => header.value(&x.response().fields).into(),
-            Kind::UpstreamHeader(header) if x.source == Source::Upstream => {
+            Kind::UpstreamHeader(header) if x.source() == Source::Upstream => {
                 header.value(&x.response().fields).into()
             }
             Kind::UpstreamHeader(_) => Found::Nothing,
@@ -309,13 +309,10 @@ fn argument(arg: Option<Arg<'_>>) -> Found<'_> {
 
 fn uri_param<'a>(x: &'a Exchange<'_>, name: &str) -> Option<&'a [u8]> {
     match name {
-        "_path" => Some(x.matched.uri.as_bytes()).filter(|uri| !uri.is_empty()),
-        "_host" => Some(x.matched.host.as_bytes()).filter(|host| !host.is_empty()),
+        "_path" => Some(x.matched_uri().as_bytes()).filter(|uri| !uri.is_empty()),
+        "_host" => Some(x.matched_host().as_bytes()).filter(|host| !host.is_empty()),
         "_method" => Some(method(x)),
-        _ => {
-            let (_, span) = x.matched.params.iter().rev().find(|(key, _)| *key == name)?;
-            Some(x.request().fields.bytes(*span))
-        }
+        _ => x.path_param(name),
     }
 }
 

@@ -7,7 +7,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
-use sdk::exchange::{Exchange, Messages};
+use sdk::engine::Messages;
+use sdk::exchange::Exchange;
 use sdk::testing::Probe;
 use snapshot::Plan;
 use snapshot::router::{Mode, Options, Router, Rule};

@@ -15,7 +15,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use model::{Desired, Rejected};
-use sdk::exchange::{Body, Messages};
+use sdk::engine::Messages;
+use sdk::exchange::Body;
 use sdk::{Client, Doubtful, Exchange};
 use serde_json::{Value, json};
 use wire::Method;
@@ -141,7 +142,7 @@ pub fn explain(of: Of<'_>, question: &Question) -> Result<Explanation, String> {
     let world = Apart::new(of.now_ms);
     let mut x = Exchange::new(&mut messages, &client, &of.snapshot.consumers, &world);
     if question.body.is_some() {
-        x.body_state = Body::Streaming;
+        x.engine_mut().body_state = Body::Streaming;
     }
     // A panic is a mistake of a plugin or of ours; it costs this answer and nothing else.
     catch_unwind(AssertUnwindSafe(|| walk(of, question, &mut x, &mut explanation)))
@@ -182,8 +183,8 @@ fn walk<'s>(of: Of<'s>, question: &Question, x: &mut Exchange<'s>, out: &mut Exp
         out.route = Some(Chosen {
             id: plan.info.id.clone(),
             name: plan.info.name.clone(),
-            uri: x.matched.uri.to_owned(),
-            host: Some(x.matched.host.to_owned()).filter(|host| !host.is_empty()),
+            uri: x.matched_uri().to_owned(),
+            host: Some(x.matched_host().to_owned()).filter(|host| !host.is_empty()),
             service: Some(plan.info.service_id.clone()).filter(|id| !id.is_empty()),
         });
         if let Some(one) =
@@ -208,11 +209,11 @@ fn walk<'s>(of: Of<'s>, question: &Question, x: &mut Exchange<'s>, out: &mut Exp
 
 /// Puts the body into the exchange, as the proxy does when somebody asks for it.
 fn read_body(x: &mut Exchange<'_>, question: &Question) {
-    if x.body_state == Body::None {
+    if x.body_state() == Body::None {
         return;
     }
-    x.messages.body = question.body.clone().unwrap_or_default().into();
-    x.body_state = Body::Whole;
+    x.engine_mut().messages.body = question.body.clone().unwrap_or_default().into();
+    x.engine_mut().body_state = Body::Whole;
 }
 
 /// A question as bytes.

@@ -28,9 +28,10 @@ pub mod trace;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use sdk::engine::Matched;
 use sdk::exchange::Body;
 use sdk::expr::Expr;
-use sdk::{Exchange, Matched, Unjudged, Verdict};
+use sdk::{Exchange, Unjudged, Verdict};
 use smallvec::SmallVec;
 
 use crate::plan::Plan;
@@ -241,18 +242,18 @@ impl Router {
     pub fn normalize(&self, x: &mut Exchange<'_>) -> Result<(), BadPath> {
         if self.options.normalize_uri_like_servlet && x.path().contains(&b';') {
             let path = without_parameters(x.path())?;
-            x.messages.request.path_span = x.intern(&path);
+            x.engine_mut().messages.request.path_span = x.intern(&path);
         }
         if self.options.delete_uri_tail_slash {
             let span = x.request().path_span;
             if span.len > 1 && x.path().ends_with(b"/") {
-                x.messages.request.path_span.len = span.len - 1;
+                x.engine_mut().messages.request.path_span.len = span.len - 1;
             }
         }
         Ok(())
     }
 
-    /// Finds the rule for a request and records in [`Exchange::matched`] what matched. Normalises
+    /// Finds the rule for a request and records in [`Matched`] what matched. Normalises
     /// the path if that was not done; a refused path matches nothing.
     ///
     /// Rules are tested in order, first by what needs no body: the body is requested only if it
@@ -263,7 +264,7 @@ impl Router {
         if self.normalize(x).is_err() {
             return Found::Nothing;
         }
-        let hit = if self.needs_body() && x.body_state == Body::Whole {
+        let hit = if self.needs_body() && x.body_state() == Body::Whole {
             sdk::vars::reading_body(x, |x| self.search(Asked { x, lenient: false }, &mut ()))
         } else {
             self.search(Asked { x, lenient: false }, &mut ())
@@ -280,7 +281,7 @@ impl Router {
             Verdict::Holds | Verdict::Fails => {}
         }
         let (host, host_index) = host.unwrap_or_default();
-        x.matched = Matched {
+        x.engine_mut().matched = Matched {
             route: Some(&candidate.plan.info),
             uri: &candidate.uri,
             uri_index: candidate.uri_index(),

@@ -161,7 +161,7 @@ impl Run<'_, '_> {
                 }
                 Ok(Value::Number(best))
             }
-            _ => Ok(Value::Number((self.x.world.now_ms() / 1000) as f64)),
+            _ => Ok(Value::Number((self.x.world().now_ms() / 1000) as f64)),
         }
     }
 

@@ -106,7 +106,7 @@ fn a_filter_decides_once_a_request() {
         let step = chain.run(Phase::Rewrite, &mut 0, &mut x);
         assert_eq!(matches!(step, Step::Reply(_)), runs, "{target}");
         // What the request looks like later does not matter any more.
-        x.messages.request.query_span = x.intern(if runs { b"a=2" } else { b"a=1" });
+        x.engine_mut().messages.request.query_span = x.intern(if runs { b"a=2" } else { b"a=1" });
         assert_eq!(matches!(chain.run(Phase::Rewrite, &mut 0, &mut x), Step::Reply(_)), runs);
     }
     let wrong = json!({"_meta": {"filter": [["arg_a", "near", "1"]]}});
@@ -126,9 +126,9 @@ fn a_filter_that_cannot_be_judged_refuses_the_request() {
         let mut x = probe.exchange();
         match body {
             Some(body) => sdk::testing::with_body(&mut x, body),
-            None => x.body_state = sdk::exchange::Body::TooLarge,
+            None => x.engine_mut().body_state = sdk::exchange::Body::TooLarge,
         }
-        x.body_asked = 64 << 20;
+        x.engine_mut().body_asked = 64 << 20;
         guard.run(Phase::Rewrite, &mut 0, &mut x)
     };
     assert!(matches!(run("/?x=1", Some(b"{")), Step::Refuse(Unjudged::Unreadable)));
@@ -148,7 +148,7 @@ fn a_filter_of_a_response_stage_is_readable_before_the_response() {
     for (body, expected) in [(&br#"{"a":"1"}"#[..], Some(&b"1"[..])), (br#"{"a":"2"}"#, None)] {
         let mut probe = Probe::request("POST", "/", &[("Content-Type", "application/json")]);
         let mut x = probe.exchange();
-        x.body_state = sdk::exchange::Body::Streaming;
+        x.engine_mut().body_state = sdk::exchange::Body::Streaming;
         assert!(matches!(chain.run(Phase::Access, &mut 0, &mut x), Step::Body(_)));
         sdk::testing::with_body(&mut x, body);
         assert!(matches!(chain.run(Phase::Access, &mut 0, &mut x), Step::Next));
@@ -169,7 +169,7 @@ fn a_filter_on_the_body_asks_for_the_body() {
     let chain = chain(&catalog, &[("key-auth", filter)]).unwrap();
     let mut probe = Probe::request("POST", "/", &[("Content-Type", "application/x-www-form-urlencoded")]);
     let mut x = probe.exchange();
-    x.body_state = sdk::exchange::Body::Streaming;
+    x.engine_mut().body_state = sdk::exchange::Body::Streaming;
     let mut cursor = 0;
     assert!(matches!(chain.run(Phase::Rewrite, &mut cursor, &mut x), Step::Body(_)));
     sdk::testing::with_body(&mut x, b"a=1");

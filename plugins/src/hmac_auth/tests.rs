@@ -118,10 +118,10 @@ fn a_body_is_read_once_the_signature_holds_and_within_its_bound() {
             .consumer::<HmacAuth>("jack", json!({"key_id": "user-key", "secret_key": "my-secret"}));
         let stage: HmacAuth = probe.stage(config.clone()).unwrap();
         let mut x = probe.exchange();
-        x.body_state = Body::Streaming;
+        x.engine_mut().body_state = Body::Streaming;
         match body {
             Some(body) if body.len() <= 8 => with_body(&mut x, body),
-            Some(_) => (x.body_state, x.body_asked) = (Body::TooLarge, 8),
+            Some(_) => (x.engine_mut().body_state, x.engine_mut().body_asked) = (Body::TooLarge, 8),
             None => {}
         }
         stage.rewrite(&mut x)
@@ -150,7 +150,7 @@ fn an_announced_length_beyond_the_bound_is_refused_unread() {
     let stage: HmacAuth =
         probe.stage(json!({"validate_request_body": true, "max_req_body_size": 8})).unwrap();
     let mut x = probe.exchange();
-    x.body_state = Body::Streaming;
+    x.engine_mut().body_state = Body::Streaming;
     let Step::Reply(reply) = stage.rewrite(&mut x) else { panic!("it passed") };
     let said = "{\"message\":\"request size 9 is greater than the maximum size 8 allowed\"}\n";
     assert_eq!((reply.status, &reply.body[..]), (413, said.as_bytes()));

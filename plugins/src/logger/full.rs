@@ -35,12 +35,12 @@ pub(super) fn write(
     out: &mut Vec<u8>,
 ) {
     let vars = &*VARS;
-    let route = x.matched.route;
+    let route = x.route();
     let uri = vars.uri.of(x).unwrap_or_default();
     let host = vars.host.of(x).unwrap_or_default();
     put(out, b"\"request\":{\"url\":");
-    let port = x.client.local.port().to_string();
-    json_text(&[x.client.scheme().as_bytes(), b"://", &host, b":", port.as_bytes(), &uri].concat(), out);
+    let port = x.client().local.port().to_string();
+    json_text(&[x.client().scheme().as_bytes(), b"://", &host, b":", port.as_bytes(), &uri].concat(), out);
     put(out, b",\"uri\":");
     json_text(&uri, out);
     put(out, b",\"method\":");
@@ -50,7 +50,7 @@ pub(super) fn write(
     put(out, b",\"querystring\":");
     arguments(x.query(), out);
     put(out, b",\"size\":");
-    number(x.timing.received, out);
+    number(x.timing().received, out);
     if let Some(body) = request_body {
         put(out, b",\"body\":");
         json_text(body, out);
@@ -60,7 +60,7 @@ pub(super) fn write(
     put(out, b",\"headers\":");
     headers(&x.response().fields, out);
     put(out, b",\"size\":");
-    number(x.timing.sent, out);
+    number(x.timing().sent, out);
     if let Some(body) = response_body {
         put(out, b",\"body\":");
         json_text(body, out);
@@ -87,17 +87,17 @@ pub(super) fn write(
         out.push(b'}');
     }
     put(out, b",\"client_ip\":");
-    json_text(x.client.ip_text(), out);
-    let total = x.timing.total_us;
+    json_text(x.client().ip_text(), out);
+    let total = x.timing().total_us;
     put(out, b",\"start_time\":");
-    number(x.world.now_ms().saturating_sub(total / 1000), out);
+    number(x.world().now_ms().saturating_sub(total / 1000), out);
     put(out, b",\"latency\":");
     milliseconds(total, out);
     let mut own = total;
-    if x.upstream_addr.is_some() {
+    if x.upstream_addr().is_some() {
         put(out, b",\"upstream_latency\":");
-        milliseconds(x.timing.upstream_us, out);
-        own = total.saturating_sub(x.timing.upstream_us);
+        milliseconds(x.timing().upstream_us, out);
+        own = total.saturating_sub(x.timing().upstream_us);
     }
     put(out, b",\"apisix_latency\":");
     milliseconds(own, out);
@@ -108,8 +108,8 @@ pub(super) fn has(x: &Exchange<'_>, name: &str, unmatched: Option<&str>) -> bool
     match name {
         "request" | "response" | "server" | "service_id" | "client_ip" | "start_time" | "latency"
         | "apisix_latency" => true,
-        "route_id" => x.matched.route.is_some() || unmatched.is_some(),
-        "upstream" | "upstream_latency" => x.upstream_addr.is_some(),
+        "route_id" => x.route().is_some() || unmatched.is_some(),
+        "upstream" | "upstream_latency" => x.upstream_addr().is_some(),
         "consumer" => x.consumer().is_some(),
         _ => false,
     }

@@ -27,10 +27,10 @@ fn the_full_entry_tells_all_there_is() {
     probe.route.service_id = "s".into();
     let plugin = plugin(&probe, json!({}), None);
     let mut x = probe.exchange();
-    x.upstream_addr = Some("127.0.0.2:80".parse().unwrap());
-    x.timing.total_us = 12_345;
-    x.timing.upstream_us = 10_000;
-    (x.timing.received, x.timing.sent) = (100, 200);
+    x.engine_mut().upstream_addr = Some("127.0.0.2:80".parse().unwrap());
+    x.engine_mut().timing.total_us = 12_345;
+    x.engine_mut().timing.upstream_us = 10_000;
+    (x.engine_mut().timing.received, x.engine_mut().timing.sent) = (100, 200);
     respond(&mut x, 201, &[("Content-Type", "text/plain"), ("Set-Cookie", "a"), ("set-cookie", "b")]);
     let mut told = entry(&plugin, &x, None);
     let server = told.as_object_mut().unwrap().remove("server").unwrap();
@@ -57,7 +57,7 @@ fn a_request_without_a_route_is_told_by_its_host() {
     let mut probe = Probe::get("/");
     let plugin = plugin(&probe, json!({}), None);
     let mut x = probe.exchange();
-    x.matched.route = None;
+    x.engine_mut().matched.route = None;
     let told = entry(&plugin, &x, None);
     assert_eq!([get(&told, "/service_id"), get(&told, "/route_id")], [json!("example.com"), json!("absent")]);
     for gone in ["upstream", "upstream_latency", "consumer"] {
@@ -71,7 +71,7 @@ fn the_consumer_is_told() {
     let mut probe = Probe::get("/").consumer::<crate::key_auth::KeyAuth>("jack", json!({"key": "k"}));
     let plugin = plugin(&probe, json!({}), None);
     let mut x = probe.exchange();
-    let identity = x.consumers.find("key-auth", b"k").unwrap().clone();
+    let identity = x.consumers().find("key-auth", b"k").unwrap().clone();
     x.authenticate(identity);
     assert_eq!(get(&entry(&plugin, &x, None), "/consumer"), json!({"username": "jack"}));
 }
@@ -114,7 +114,7 @@ fn a_format_of_one_s_own_names_the_route_itself_where_there_is_none() {
     ] {
         let plugin = plugin(&probe, json!({"log_format": format}), None);
         let mut x = probe.exchange();
-        x.matched.route = None;
+        x.engine_mut().matched.route = None;
         assert_eq!(entry(&plugin, &x, Some("no-matched")), expected);
     }
 }
@@ -144,7 +144,7 @@ fn the_request_s_body_is_read_as_far_as_it_is_logged() {
     let plugin = plugin(&probe, config, None);
     assert!(plugin.phases() == Phases::LOG | Phases::ACCESS);
     let mut x = probe.exchange();
-    x.body_state = Body::Streaming;
+    x.engine_mut().body_state = Body::Streaming;
     assert!(matches!(plugin.access(&mut x), Step::Body(4)));
     with_body(&mut x, b"123456");
     assert!(matches!(plugin.access(&mut x), Step::Next));
@@ -154,14 +154,14 @@ fn the_request_s_body_is_read_as_far_as_it_is_logged() {
     let mut x = probe.exchange();
     with_body(&mut x, b"123456");
     assert_eq!(get(&entry(&plugin, &x, None), "/request/body"), "1234");
-    x.body_state = Body::TooLarge;
+    x.engine_mut().body_state = Body::TooLarge;
     assert_eq!(get(&entry(&plugin, &x, None), "/request/body"), "1234", "the beginning of a longer one");
-    x.body_asked = 4;
+    x.engine_mut().body_asked = 4;
     assert!(matches!(plugin.access(&mut x), Step::Next), "there is enough of it");
-    x.body_asked = 1000;
+    x.engine_mut().body_asked = 1000;
     with_body(&mut x, b"");
-    x.body_state = Body::TooLarge;
-    std::rc::Rc::make_mut(&mut x.messages.body).truncate(3);
+    x.engine_mut().body_state = Body::TooLarge;
+    std::rc::Rc::make_mut(&mut x.engine_mut().messages.body).truncate(3);
     assert!(
         matches!(plugin.access(&mut x), Step::Body(4)),
         "somebody else asked for more, and it was not read"
@@ -174,7 +174,7 @@ fn a_format_that_tells_the_body_has_it_read() {
     let plugin =
         plugin(&probe, json!({"log_format": {"b": {"c": "$request_body"}}, "max_req_body_bytes": 2}), None);
     let mut x = probe.exchange();
-    x.body_state = Body::Streaming;
+    x.engine_mut().body_state = Body::Streaming;
     assert!(matches!(plugin.access(&mut x), Step::Body(2)));
     with_body(&mut x, b"123");
     assert_eq!(get(&entry(&plugin, &x, None), "/b/c"), "12");

@@ -54,8 +54,8 @@ impl Sent {
             Sent::Authority => {
                 // The client's own goes on too, as `X-Forwarded-Host`.
                 sized(out, |out| out.extend_from_slice(head.authority()));
-                if let Some(host) = x.forward.host {
-                    sized(out, |out| out.extend_from_slice(head.fields.bytes(host)));
+                if let Some(host) = x.rewritten_host() {
+                    sized(out, |out| out.extend_from_slice(host));
                 }
             }
             Sent::Path | Sent::Query => {

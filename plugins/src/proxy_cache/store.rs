@@ -39,7 +39,7 @@ impl ProxyCache {
         let vary = rules::vary(&x.response().fields)?;
         let announced = match x.response().framing {
             // Our own answer comes in one piece.
-            _ if x.source == Source::Gateway => None,
+            _ if x.source() == Source::Gateway => None,
             Framing::None => Some(0),
             Framing::Length(length) => Some(length),
             Framing::Chunked => None,
@@ -53,7 +53,7 @@ impl ProxyCache {
         let held = self.zone.hold(announced.unwrap_or(0).max(1 << 10))?;
         let mut values = Vec::new();
         variant(&vary, class, &x.request().fields, &mut values);
-        let now = x.world.now_ms();
+        let now = x.world().now_ms();
         let new = New {
             key,
             vary,
@@ -84,7 +84,7 @@ impl ProxyCache {
         if set_cookie && (self.on_disk() || !config.cache_set_cookie) {
             return None;
         }
-        let now = x.world.now_ms();
+        let now = x.world().now_ms();
         let control = CacheControl::of(fields);
         let age = u64::from(rules::age(fields));
         let ttl = if let Some(disk) = self.zone.disk() {
@@ -135,7 +135,7 @@ impl ProxyCache {
 
 /// Whether the response is the upstream's, or says in its place that it gave none.
 fn speaks_for_upstream(x: &Exchange<'_>) -> bool {
-    match x.source {
+    match x.source() {
         Source::Upstream => true,
         Source::Gateway => matches!(x.status(), 502 | 504),
         Source::None | Source::Plugin => false,

@@ -92,12 +92,12 @@ impl Site {
         }
         let (body, stored) = match step {
             Step::Reply(reply) => {
-                x.messages.response.status = reply.status;
+                x.engine_mut().messages.response.status = reply.status;
                 for (name, value) in &reply.headers {
-                    x.messages.response.fields.append(name.as_bytes(), value).unwrap();
+                    x.engine_mut().messages.response.fields.append(name.as_bytes(), value).unwrap();
                 }
-                x.source = Source::Plugin;
-                x.apply_early_edits();
+                x.engine_mut().source = Source::Plugin;
+                x.engine_mut().apply_early_edits();
                 stage.header_filter(&mut x);
                 assert!(!stage.filters_body(&x), "what is given from the cache is not looked at");
                 let mut whole = chunk(&reply.body, true);
@@ -106,7 +106,7 @@ impl Site {
             }
             Step::Next => {
                 respond(&mut x, origin.status, origin.headers);
-                x.messages.response.framing = origin.framing;
+                x.engine_mut().messages.response.framing = origin.framing;
                 stage.header_filter(&mut x);
                 let mut body = Vec::new();
                 for (at, text) in origin.chunks.iter().enumerate() {
@@ -122,7 +122,7 @@ impl Site {
             step => panic!("{step:?}"),
         };
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-        let fields = &x.messages.response.fields;
+        let fields = &x.response().fields;
         Got {
             status: x.status(),
             headers: fields.iter().map(|(name, value, _)| (text(name), text(value))).collect(),
@@ -271,7 +271,7 @@ fn a_stage_s_own_answer_is_not_stored() {
     let mut x = probe.exchange();
     assert!(matches!(stage.access(&mut x), Step::Next));
     respond(&mut x, 200, &[]);
-    x.source = Source::Plugin;
+    x.engine_mut().source = Source::Plugin;
     stage.header_filter(&mut x);
     stage.body_filter(&mut x, &mut chunk(b"refused", true));
     drop(x);
@@ -340,7 +340,7 @@ fn head_is_answered_from_get_and_post_from_post() {
 fn get_with_a_body_is_not_for_the_cache() {
     let site = Site::new(json!({}));
     let with_body = |body| {
-        site.run(site.probe("GET", "/", &[]), |x| x.body_state = Body::Streaming, origin(&[], &[body]))
+        site.run(site.probe("GET", "/", &[]), |x| x.engine_mut().body_state = Body::Streaming, origin(&[], &[body]))
     };
     assert_eq!(with_body("poison").cache(), "BYPASS");
     assert_eq!(site.get("/", origin(&[], &["good"])).body, "good");
@@ -427,7 +427,7 @@ fn clients_do_not_see_each_other_s_answers() {
             probe = probe.consumer::<crate::key_auth::KeyAuth>(who, json!({"key": who}));
         }
         let before = |x: &mut Exchange<'_>| {
-            if let Some(identity) = who.and_then(|who| x.consumers.find("key-auth", who.as_bytes())) {
+            if let Some(identity) = who.and_then(|who| x.consumers().find("key-auth", who.as_bytes())) {
                 x.authenticate(identity.clone());
             }
         };
@@ -460,7 +460,7 @@ fn spelled(site: &Site, target: &str, sent: &str, host: &str, answer: &str) -> S
     let mut probe = Probe::request("GET", target, &[("Host", host)]);
     probe.services.others = sdk::build::Shared::default().with(site.caches.clone());
     probe.world.now_ms.set(site.now);
-    let before = |x: &mut Exchange<'_>| x.forward.uri = Some(x.intern(sent.as_bytes()));
+    let before = |x: &mut Exchange<'_>| x.engine_mut().forward.uri = Some(x.intern(sent.as_bytes()));
     site.run(probe, before, origin(&[], &[answer])).body
 }
 
@@ -505,7 +505,7 @@ fn keys_that_name_the_same_share_an_answer() {
 fn the_host_a_stage_sets_is_part_of_the_key() {
     let site = Site::new(json!({}));
     let ask = |host: Option<&str>, answer: &str| {
-        let before = |x: &mut Exchange<'_>| x.forward.host = host.map(|host| x.intern(host.as_bytes()));
+        let before = |x: &mut Exchange<'_>| x.engine_mut().forward.host = host.map(|host| x.intern(host.as_bytes()));
         site.run(site.probe("GET", "/", &[]), before, origin(&[], &[answer])).body
     };
     assert_eq!(ask(None, "none"), "none");
@@ -523,8 +523,8 @@ fn an_upstream_that_failed_is_remembered_if_its_status_is_named() {
         let mut x = probe.exchange();
         assert!(matches!(stage.access(&mut x), Step::Next));
         respond(&mut x, status, &[]);
-        x.source = source;
-        x.messages.response.framing = Framing::UntilClose;
+        x.engine_mut().source = source;
+        x.engine_mut().messages.response.framing = Framing::UntilClose;
         stage.header_filter(&mut x);
         stage.body_filter(&mut x, &mut chunk(b"failed", true));
     };
@@ -581,9 +581,9 @@ fn a_key_may_look_into_the_body() {
     let mut probe = site.probe("POST", "/", &[]);
     let stage: ProxyCache = probe.stage(site.config.clone()).unwrap();
     let mut x = probe.exchange();
-    x.body_state = Body::Streaming;
+    x.engine_mut().body_state = Body::Streaming;
     assert!(matches!(stage.access(&mut x), Step::Body(KEY_BODY)));
-    x.body_state = Body::TooLarge;
+    x.engine_mut().body_state = Body::TooLarge;
     assert!(matches!(stage.access(&mut x), Step::Next));
 }
 

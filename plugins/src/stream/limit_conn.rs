@@ -66,7 +66,7 @@ mod tests {
         let mut two = Probe::stream();
         let step = plugin.preread(&mut two.exchange());
         assert!(matches!(step, Step::Reply(reply) if reply.status == 503));
-        first.messages.holds.clear();
+        first.engine_mut().messages.holds.clear();
         let mut three = Probe::stream();
         assert!(matches!(plugin.preread(&mut three.exchange()), Step::Next));
     }

@@ -70,7 +70,7 @@ impl Plugin for MqttProxy {
 
     fn preread(&self, x: &mut Exchange<'_>) -> Step {
         let refused = || Step::Reply(Reply::status(503));
-        let (bytes, asked) = (x.body(), x.body_asked);
+        let (bytes, asked) = (x.body(), x.body_asked());
         let client_id = match connect(bytes) {
             Ok(Read::More(wanted)) if wanted > MOST || asked >= wanted => return refused(),
             Ok(Read::More(wanted)) => return Step::Body(wanted),
@@ -83,9 +83,7 @@ impl Plugin for MqttProxy {
             }
             Err(Malformed) => return refused(),
         };
-        if let Some(stream) = &mut x.stream {
-            stream.mqtt_client_id = client_id;
-        }
+        x.set_mqtt_client_id(client_id);
         Step::Next
     }
 }
@@ -162,14 +160,14 @@ mod tests {
                 Step::Next => break Ok(()),
                 Step::Reply(reply) => break Err(reply.status),
                 Step::Body(wanted) => {
-                    x.body_state = sdk::exchange::Body::Whole;
-                    x.body_asked = wanted;
-                    *Rc::make_mut(&mut x.messages.body) = bytes[..wanted.min(bytes.len())].to_vec();
+                    x.engine_mut().body_state = sdk::exchange::Body::Whole;
+                    x.engine_mut().body_asked = wanted;
+                    *Rc::make_mut(&mut x.engine_mut().messages.body) = bytes[..wanted.min(bytes.len())].to_vec();
                 }
                 step => panic!("{step:?}"),
             }
         };
-        (result, x.stream.as_ref().and_then(|stream| stream.mqtt_client_id.clone()))
+        (result, x.stream().as_ref().and_then(|stream| stream.mqtt_client_id.clone()))
     }
 
     #[test]

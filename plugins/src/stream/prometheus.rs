@@ -37,15 +37,15 @@ impl Plugin for Prometheus {
     }
 
     fn log(&self, x: &mut Exchange<'_>) {
-        let route = x.matched.route.map_or("", |route| match self.prefer_name && !route.name.is_empty() {
+        let route = x.route().map_or("", |route| match self.prefer_name && !route.name.is_empty() {
             true => route.name.as_str(),
             false => route.id.as_str(),
         });
-        x.world.meters().stream(&StreamLabels {
+        x.world().meters().stream(&StreamLabels {
             route,
             status: x.status(),
-            listener: x.client.local,
-            node: x.upstream_addr,
+            listener: x.client().local,
+            node: x.upstream_addr(),
         });
     }
 }

@@ -247,7 +247,7 @@ impl Response<'_> {
 
     pub(super) fn start(&mut self, x: &Exchange<'_>) -> u64 {
         self.out.clear();
-        self.head(b'H', &x.messages.response);
+        self.head(b'H', x.response());
         self.out.len() as u64
     }
 

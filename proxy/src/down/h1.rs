@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use sdk::Client;
-use sdk::exchange::Messages;
+use sdk::engine::Messages;
 use wire::h1::Progress;
 use wire::{Framing, Method, RequestHead, Version};
 

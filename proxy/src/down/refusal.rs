@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use sdk::Client;
-use sdk::exchange::Messages;
+use sdk::engine::Messages;
 
 use crate::access_log::Refused;
 use crate::exchange::fault::{Fault, FaultKind, FaultRecord};

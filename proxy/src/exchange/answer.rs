@@ -30,13 +30,13 @@ pub(crate) const PLAIN_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
 /// (APISIX: `show_upstream_status_in_response_header`).
 #[inline]
 pub(crate) fn tell_upstream_status(worker: &Worker, x: &mut Exchange<'_>) {
-    if !matches!(x.upstream_status, 500..=599) && !worker.settings.show_upstream_status {
+    if !matches!(x.upstream_status(), 500..=599) && !worker.settings.show_upstream_status {
         return;
     }
     let mut text: SmallVec<[u8; 32]> = SmallVec::new();
     if x.upstream_statuses(&mut text) {
         // Digits and commas can always stand in a head.
-        let _ = x.messages.response.fields.set(b"X-APISIX-Upstream-Status", &text);
+        let _ = x.engine_mut().messages.response.fields.set(b"X-APISIX-Upstream-Status", &text);
     }
 }
 
@@ -62,26 +62,27 @@ pub(crate) async fn send(
         && speaks_grpc(x)
         && let Some(head_len) = response.start_grpc(x, &body)
     {
-        x.timing.sent = head_len;
+        x.engine_mut().timing.sent = head_len;
         return match response.end().await {
             Ok(()) => Outcome::Answered,
             Err(_) => Outcome::Gone,
         };
     }
     let bodiless = matches!(x.status(), 204 | 304);
-    let trailers = Some(&x.messages.response_trailers).filter(|trailers| !trailers.is_empty());
-    let size = match trailers {
+    let size = match x.response_trailers().is_empty() {
         _ if bodiless => Size::None,
-        Some(_) if x.method() != Method::Head => Size::Open,
+        false if x.method() != Method::Head => Size::Open,
         _ => Size::Exactly(body.len() as u64),
     };
     let head_len = response.start(x, size);
     let written = if bodiless || x.method() == Method::Head {
-        x.timing.sent = head_len;
+        x.engine_mut().timing.sent = head_len;
         response.end().await
     } else {
-        x.timing.body_sent += body.len() as u64;
-        x.timing.sent = head_len + body.len() as u64;
+        let engine = x.engine_mut();
+        engine.timing.body_sent += body.len() as u64;
+        engine.timing.sent = head_len + body.len() as u64;
+        let trailers = Some(&engine.messages.response_trailers).filter(|trailers| !trailers.is_empty());
         response.write(&body, true, trailers).await
     };
     match written {
@@ -99,7 +100,7 @@ fn speaks_grpc(x: &Exchange<'_>) -> bool {
         && content[..GRPC.len()].eq_ignore_ascii_case(GRPC)
         // Not gRPC-Web, which is HTTP.
         && matches!(content.get(GRPC.len()), None | Some(b'+' | b';' | b' '))
-        && x.messages.response.fields.get_named(b"grpc-status").is_none()
+        && x.response().fields.get_named(b"grpc-status").is_none()
 }
 
 /// Puts the head of a reply into `x` and gives its body, both as the filters want them. A filter may put
@@ -113,15 +114,16 @@ async fn make(
 ) -> Bytes {
     let mut replaced = false;
     let mut body = loop {
-        let head = &mut x.messages.response;
+        let engine = x.engine_mut();
+        let head = &mut engine.messages.response;
         head.clear();
         head.status = reply.status;
         for (name, value) in &reply.headers {
             // A value that cannot stand in a head is left out.
             let _ = head.fields.append(name.as_bytes(), value);
         }
-        x.source = source;
-        x.apply_early_edits();
+        engine.source = source;
+        engine.apply_early_edits();
         tell_upstream_status(worker, x);
         let mut flow = chains.header_filter(worker, x).await;
         if matches!(flow, Flow::Go) && !matches!(x.status(), 204 | 304) && chains.filter_body(x) {
@@ -139,7 +141,7 @@ async fn make(
     };
     if !(200..=999).contains(&x.status()) {
         // A stage's own: it would not end the exchange.
-        x.messages.response.status = 500;
+        x.engine_mut().messages.response.status = 500;
     }
     if matches!(x.status(), 204 | 304) {
         body = Bytes::new();
@@ -149,7 +151,7 @@ async fn make(
 
 /// The body of a reply as the filters want it. It is theirs to change, so this is a copy.
 async fn filtered(worker: &Worker, x: &mut Exchange<'_>, chains: Chains<'_>, body: &mut Bytes) -> Flow {
-    if x.messages.reply_held.resize(&worker.budget, body.len()).is_err() {
+    if x.engine_mut().messages.reply_held.resize(&worker.budget, body.len()).is_err() {
         return Flow::Fault(Fault::gateway(FaultKind::HeldTooMuch));
     }
     let mut chunk = Chunk { data: body.to_vec(), last: true, refused: false };
@@ -162,14 +164,15 @@ async fn filtered(worker: &Worker, x: &mut Exchange<'_>, chains: Chains<'_>, bod
 #[cold]
 fn refused(worker: &Worker, x: &mut Exchange<'_>, fault: Fault) -> Bytes {
     let reply = of_fault(fault);
-    let head = &mut x.messages.response;
+    let engine = x.engine_mut();
+    engine.source = Source::Gateway;
+    let head = &mut engine.messages.response;
     head.status = reply.status;
     head.fields.clear(8 << 10);
     for (name, value) in &reply.headers {
         // They are ours and valid.
         let _ = head.fields.append(name.as_bytes(), value);
     }
-    x.source = Source::Gateway;
     tell(worker, x, fault);
     reply.body
 }

@@ -61,8 +61,9 @@ pub(crate) async fn drive(
     };
     let arrival = down.arrival();
     let mut x = Exchange::new(messages, client, &lease.consumers, &**worker);
-    x.timing.received = arrival.head_bytes;
-    x.timing.connection_requests = arrival.requests;
+    let timing = &mut x.engine_mut().timing;
+    timing.received = arrival.head_bytes;
+    timing.connection_requests = arrival.requests;
     worker.shard.request_began();
     // The clock is read only if somebody will ask how long things took: the access log, stages of
     // the global rules, whoever watches a change that is not confirmed, and where finding the route
@@ -118,7 +119,7 @@ pub(crate) async fn drive(
     if let Some(began) = began {
         // Where no stage ran and no body was waited for, nothing took time since.
         let at_once = chains.are_none() && !lease.router.needs_body();
-        x.timing.asked_us = if at_once { began } else { worker.clock.micros() };
+        x.engine_mut().timing.asked_us = if at_once { began } else { worker.clock.micros() };
     }
     let mut outcome = match (flow, plan) {
         (Flow::Go, Some(plan)) => {
@@ -133,7 +134,7 @@ pub(crate) async fn drive(
                     answer::send(worker, down, &mut x, chains, reply, Source::Plugin).await
                 }
                 Ok(Forwarded::Switched(mut tunnel)) => {
-                    tunnel.holds = std::mem::take(&mut x.messages.holds);
+                    tunnel.holds = std::mem::take(&mut x.engine_mut().messages.holds);
                     Outcome::Tunnel(tunnel)
                 }
                 Err(failed) => {
@@ -157,13 +158,14 @@ pub(crate) async fn drive(
         (Flow::Go, None) => Outcome::Gone,
     };
     // The client has its answer and may ask again at once: it must not be counted twice.
-    x.messages.holds.clear();
+    x.engine_mut().messages.holds.clear();
     if let Some(fault) = fault {
         if fault.kind == FaultKind::ClientGone {
             // As nginx tells it: the answer's own status once a part of it was sent.
             if !matches!(outcome, Outcome::Broken) {
-                x.messages.response.status = 499;
-                (x.timing.sent, x.timing.body_sent) = (0, 0);
+                let engine = x.engine_mut();
+                engine.messages.response.status = 499;
+                (engine.timing.sent, engine.timing.body_sent) = (0, 0);
             }
             outcome = Outcome::Gone;
         }
@@ -171,13 +173,16 @@ pub(crate) async fn drive(
     }
     if let Some(began) = began {
         let ended = worker.clock.micros();
-        x.timing.total_us = ended.saturating_sub(began) + arrival.head_took_ms * 1000;
-        x.timing.received += down.body_received();
-        if x.upstream_addr.is_some() {
-            x.timing.upstream_us = ended.saturating_sub(x.timing.asked_us);
+        let engine = x.engine_mut();
+        engine.timing.total_us = ended.saturating_sub(began) + arrival.head_took_ms * 1000;
+        engine.timing.received += down.body_received();
+        if engine.upstream_addr.is_some() {
+            engine.timing.upstream_us = ended.saturating_sub(engine.timing.asked_us);
         }
         if watched {
-            worker.shard.watched(x.timing.total_us, matches!(outcome, Outcome::Broken) || x.status() >= 500);
+            worker
+                .shard
+                .watched(x.timing().total_us, matches!(outcome, Outcome::Broken) || x.status() >= 500);
         }
         chains.log(worker, &mut x);
         if let Some(log) = access_log {
@@ -201,12 +206,12 @@ async fn prepare<'s>(
         Framing::Length(length) if worker.settings.max_body > 0 && length > worker.settings.max_body => {
             return Flow::Fault(Fault::client(FaultKind::BodyTooLarge));
         }
-        _ => x.body_state = Body::Streaming,
+        _ => x.engine_mut().body_state = Body::Streaming,
     }
     if matches!(x.method(), Method::Connect | Method::Trace) {
         return Flow::Fault(Fault::client(FaultKind::MethodNotAllowed));
     }
-    if let Some(session) = &x.client.session
+    if let Some(session) = &x.client().session
         && let Err(fault) = proven::check(snapshot, session, x.request())
     {
         return Flow::Fault(fault);

@@ -18,8 +18,8 @@ pub(crate) fn tell(worker: &Worker, x: &Exchange<'_>, fault: Fault) {
 /// What is told of an exchange.
 #[cold]
 pub(crate) fn record(worker: &Worker, x: &Exchange<'_>, fault: Fault) -> FaultRecord {
-    let request = match &x.stream {
-        Some(stream) => format!("{} {}", stream.protocol.as_str(), x.client.local),
+    let request = match x.stream() {
+        Some(stream) => format!("{} {}", stream.protocol.as_str(), x.client().local),
         None => {
             let mut request = String::from_utf8_lossy(x.request().method_bytes()).into_owned();
             request.push(' ');
@@ -31,9 +31,9 @@ pub(crate) fn record(worker: &Worker, x: &Exchange<'_>, fault: Fault) -> FaultRe
         fault,
         status: x.status(),
         limit: fault.kind.limit(&worker.settings),
-        client: x.client.ip(),
-        upstream: x.upstream_addr,
-        route: x.matched.route.map(|route| route.id.clone()).unwrap_or_default(),
+        client: x.client().ip(),
+        upstream: x.upstream_addr(),
+        route: x.route().map(|route| route.id.clone()).unwrap_or_default(),
         request,
     }
 }

@@ -92,7 +92,7 @@ impl Forward<'_> {
         x: &mut Exchange<'_>,
     ) -> Result<Forwarded, Fault> {
         let worker = self.worker;
-        let upstream = match x.forward.upstream {
+        let upstream = match x.engine().forward.upstream {
             None => self.snapshot.upstream(self.plan),
             Some(chosen) => self.snapshot.chosen(chosen),
         };
@@ -103,15 +103,15 @@ impl Forward<'_> {
         if upstream.endpoints.is_empty() {
             return Err(Fault::gateway(FaultKind::NoNode));
         }
-        x.forward.scheme = upstream.scheme.as_str();
+        x.engine_mut().forward.scheme = upstream.scheme.as_str();
         if !upstream.scheme.is_http() {
             return Err(Fault::gateway(FaultKind::UnsupportedScheme));
         }
-        let mut filters = x.take_request_filters();
-        if x.body_state == Body::None {
+        let mut filters = std::mem::take(&mut x.engine_mut().request_filters);
+        if x.body_state() == Body::None {
             filters.clear();
         }
-        if !filters.is_empty() && x.body_state == Body::Whole {
+        if !filters.is_empty() && x.body_state() == Body::Whole {
             // Filtered once, as one piece, it has a length, and can be sent to several servers.
             let filtered = upload::filter_held(worker, x, &mut filters);
             phases::unless_gone(worker, down, filtered).await??;
@@ -126,21 +126,21 @@ impl Forward<'_> {
         loop {
             let (index, fresh) = tries.next(worker, x)?;
             let endpoint = &upstream.endpoints[index];
-            if let Some(before) = x.upstream_addr.replace(endpoint.addr) {
-                let took_us = match x.timing.asked_us {
+            if let Some(before) = x.engine_mut().upstream_addr.replace(endpoint.addr) {
+                let took_us = match x.timing().asked_us {
                     0 => 0,
                     asked => {
-                        let before: u64 = x.tried.iter().map(|tried| tried.took_us).sum();
+                        let before: u64 = x.tried().iter().map(|tried| tried.took_us).sum();
                         worker.clock.micros().saturating_sub(asked + before)
                     }
                 };
-                let status = std::mem::take(&mut x.upstream_status);
-                x.tried.push(exchange::Try { addr: before, status, took_us });
+                let status = std::mem::take(&mut x.engine_mut().upstream_status);
+                x.engine_mut().tried.push(exchange::Try { addr: before, status, took_us });
             }
             if names_server {
-                x.forward.server = Some(x.intern(endpoint.authority.as_bytes()));
+                x.engine_mut().forward.server = Some(x.intern(endpoint.authority.as_bytes()));
             }
-            x.forward.server_host = match &upstream.pass_host {
+            x.engine_mut().forward.server_host = match &upstream.pass_host {
                 PassHost::Pass => None,
                 PassHost::Node => Some(x.intern(endpoint.authority.as_bytes())),
                 PassHost::Rewrite(host) => Some(x.intern(host.as_bytes())),
@@ -170,13 +170,13 @@ impl Forward<'_> {
             }
             let failed = match result {
                 Ok(forwarded) => {
-                    tries.answered(index, x.upstream_status, x.timing.answered_us.saturating_sub(began));
+                    tries.answered(index, x.upstream_status(), x.timing().answered_us.saturating_sub(began));
                     return Ok(forwarded);
                 }
                 Err(failed) => failed,
             };
             if failed.fault.blame == Blame::Upstream {
-                x.upstream_status = failed.fault.kind.status();
+                x.engine_mut().upstream_status = failed.fault.kind.status();
             }
             let idempotent = outbound::method(x).is_idempotent();
             tries.again(worker, down, index, failed.fault, failed.state, idempotent).await?;
@@ -237,7 +237,7 @@ impl Forward<'_> {
                 connecting.await.map(|(conn, addr)| {
                     if addr != place.addr {
                         peer = peer.at(addr);
-                        x.upstream_addr = Some(addr);
+                        x.engine_mut().upstream_addr = Some(addr);
                     }
                     up::Upstream::H1(conn)
                 })
@@ -351,9 +351,9 @@ async fn prepare(
 ) -> Result<Outgoing, Fault> {
     let (mut body, mut response) = down.split(worker);
     response.go_on().await?;
-    let trailers = &x.messages.request_trailers;
-    let held = &x.messages.body;
-    if x.body_state == Body::Whole {
+    let trailers = x.request_trailers();
+    let held = &x.engine().messages.body;
+    if x.body_state() == Body::Whole {
         let size = if trailers.is_empty() { Size::Exactly(held.len() as u64) } else { Size::Open };
         let trailers = (!trailers.is_empty()).then(|| trailers.clone());
         return Ok(Outgoing {

@@ -20,7 +20,7 @@ pub(super) async fn hand_over(
     let head = x.request();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let request = HandoffRequest {
-        peer: x.client.peer.ip(),
+        peer: x.client().peer.ip(),
         method: text(head.method_bytes()),
         target: text(head.target()),
         headers: head.fields.iter().map(|(name, value, _)| (text(name), value.to_vec())).collect(),
@@ -32,7 +32,7 @@ pub(super) async fn hand_over(
             if let Err(fault) = upload::buffer(worker, down, x, handoff.max_body()).await {
                 return Flow::Fault(fault);
             }
-            if x.body_state == Body::TooLarge {
+            if x.body_state() == Body::TooLarge {
                 return Flow::Fault(Fault::client(FaultKind::BodyTooLarge));
             }
             request.body = bytes::Bytes::copy_from_slice(x.body());

@@ -48,8 +48,8 @@ pub(super) fn begin(x: &mut Exchange<'_>, snapshot: &Snapshot, plan: Option<&Pla
     let mut account = Account(Vec::with_capacity(256));
     account.part("route", plan.map_or("none", |plan| plan.info.id.as_str()));
     if plan.is_some() {
-        account.part("uri", x.matched.uri);
-        account.part("host", x.matched.host);
+        account.part("uri", x.matched_uri());
+        account.part("host", x.matched_host());
     }
     let trace = snapshot.router.trace(x, CANDIDATES, false);
     let tried = trace.tried.iter().filter_map(|tried| match tried.outcome {
@@ -97,20 +97,20 @@ pub(super) fn tell(worker: &Worker, x: &mut Exchange<'_>, chains: Chains<'_>) {
     if let Some(consumer) = x.consumer() {
         account.part("consumer", &consumer.name);
     }
-    let by = match (x.source, x.note::<Answered>()) {
+    let by = match (x.source(), x.note::<Answered>()) {
         (Source::Plugin, Some(Answered(name))) => name,
         (Source::Plugin, None) => "a plugin",
         (Source::Upstream, _) => "upstream",
         (Source::Gateway | Source::None, _) => "gateway",
     };
     account.part("by", by);
-    if let Some(address) = x.upstream_addr {
+    if let Some(address) = x.upstream_addr() {
         account.part("server", &address.to_string());
-        account.part("tries", &(x.tried.len() + 1).to_string());
+        account.part("tries", &(x.tried().len() + 1).to_string());
     }
     account.0.truncate(explain.most);
     // It holds nothing but visible characters.
-    let _ = x.messages.response.fields.set(explain.header.text(), &account.0);
+    let _ = x.engine_mut().messages.response.fields.set(explain.header.text(), &account.0);
 }
 
 impl Account {

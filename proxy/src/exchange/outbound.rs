@@ -3,7 +3,7 @@
 //! A request's head as a server gets it: the client's, made anew, and what the gateway adds.
 
 use sdk::Exchange;
-use sdk::exchange::Own;
+use sdk::engine::Own;
 use smallvec::SmallVec;
 use snapshot::{Endpoint, PassHost, Upstream};
 use wire::fields::check_value;
@@ -22,13 +22,13 @@ pub(super) struct Outbound<'a, 'x> {
 /// The method the server sees, which a stage may have changed.
 #[inline]
 pub(super) fn method(x: &Exchange<'_>) -> Method {
-    x.forward.method.unwrap_or(x.messages.request.method)
+    x.upstream_method()
 }
 
 impl Head for Outbound<'_, '_> {
     #[inline]
     fn method(&self) -> &[u8] {
-        match self.x.forward.method {
+        match self.x.engine().forward.method {
             Some(method) if method != Method::Other => method.as_str().as_bytes(),
             _ => self.x.request().method_bytes(),
         }
@@ -39,11 +39,11 @@ impl Head for Outbound<'_, '_> {
         let x = self.x;
         let start = out.len();
         x.upstream_uri(out);
-        if x.forward.uri.is_some() {
+        if x.engine().forward.uri.is_some() {
             // A stage's own text: nothing in it may end the request line (CVE-2023-25690).
             check_target(&out[start..])?;
         }
-        match x.forward.host {
+        match x.engine().forward.host {
             Some(host) => check_value(x.request().fields.bytes(host)).map_err(|_| BadTarget),
             None => Ok(()),
         }
@@ -52,7 +52,7 @@ impl Head for Outbound<'_, '_> {
     #[inline]
     fn authority(&self) -> &[u8] {
         let head = self.x.request();
-        match (&self.x.forward.host, &self.upstream.pass_host) {
+        match (&self.x.engine().forward.host, &self.upstream.pass_host) {
             (Some(span), _) => head.fields.bytes(*span),
             (None, PassHost::Rewrite(host)) => host.as_bytes(),
             (None, PassHost::Pass) if !head.authority().is_empty() => head.authority(),
@@ -65,7 +65,7 @@ impl Head for Outbound<'_, '_> {
         let x = self.x;
         let head = x.request();
         let mut forwarded_for: SmallVec<[Span; 2]> = SmallVec::new();
-        let mut told = x.forward.without;
+        let mut told = x.engine().forward.without;
         for field in head.fields.list() {
             match field.id {
                 Name::Host
@@ -93,7 +93,7 @@ impl Head for Outbound<'_, '_> {
             }
             to.copy(&head.fields, field);
         }
-        let ip = x.client.ip_text();
+        let ip = x.client().ip_text();
         to.field(b"X-Real-IP", ip);
         to.name(b"X-Forwarded-For");
         for before in forwarded_for {
@@ -103,7 +103,7 @@ impl Head for Outbound<'_, '_> {
         to.value(ip);
         to.end();
         if !told.has(Own::PROTO) {
-            to.field(b"X-Forwarded-Proto", x.client.scheme().as_bytes());
+            to.field(b"X-Forwarded-Proto", x.client().scheme().as_bytes());
         }
         if !told.has(Own::HOST) && !head.authority().is_empty() {
             to.field(b"X-Forwarded-Host", head.authority());

@@ -53,7 +53,7 @@ impl<'a> Chains<'a> {
     /// its chain.
     #[inline]
     pub(crate) async fn header_filter(self, worker: &Worker, x: &mut Exchange<'_>) -> Flow {
-        x.forget_coder();
+        x.engine_mut().coder = None;
         for chain in self.each(Phase::HeaderFilter) {
             let mut cursor = 0;
             match guarded(worker, || chain.header_filter(&mut cursor, x)) {
@@ -66,7 +66,7 @@ impl<'a> Chains<'a> {
         }
         if x.codes_body() {
             // Counted; what the coder did not begin is not coded.
-            let _ = guarded(worker, || x.begin_coding());
+            let _ = guarded(worker, || sdk::engine::begin_coding(x));
         }
         Flow::Go
     }
@@ -103,7 +103,7 @@ impl<'a> Chains<'a> {
             }
         }
         if x.codes_body()
-            && let Err(fault) = guarded(worker, || x.code(chunk))
+            && let Err(fault) = guarded(worker, || x.engine_mut().code(chunk))
         {
             return Flow::Fault(fault);
         }

@@ -80,17 +80,17 @@ impl Delivery<'_, '_, '_> {
             return if self.to.has_begun() { Ok(Received::Broken(fault)) } else { Err(fault) };
         }
         if self.measures {
-            self.x.timing.answered_us = self.worker.clock.micros();
+            self.x.engine_mut().timing.answered_us = self.worker.clock.micros();
         }
         if self.x.status() == 101 {
             return self.switch().await;
         }
         if let Some(statuses) = self.turns_away
-            && statuses.contains(self.x.messages.response.status)
+            && statuses.contains(self.x.response().status)
             && !self.state.lost.get()
             && !self.to.has_begun()
         {
-            return Err(Fault::upstream(FaultKind::TurnedAway(self.x.messages.response.status)));
+            return Err(Fault::upstream(FaultKind::TurnedAway(self.x.response().status)));
         }
         let size = match self.prepare().await {
             Ok(size) => size,
@@ -113,13 +113,13 @@ impl Delivery<'_, '_, '_> {
         } else {
             self.deliver().await.map_err(Stop::Fault)
         };
-        self.x.timing.sent = head_len + self.x.timing.body_sent;
+        self.x.engine_mut().timing.sent = head_len + self.x.timing().body_sent;
         if let Err(stop) = sent {
             let begun = self.to.has_begun();
             let fault = match stop {
                 Stop::Fault(fault) => fault,
                 Stop::Reply(reply) if !begun => {
-                    self.x.timing.body_sent = 0;
+                    self.x.engine_mut().timing.body_sent = 0;
                     return Ok(Received::Instead(reply));
                 }
                 // It comes too late: a part of the response is out.
@@ -144,7 +144,7 @@ impl Delivery<'_, '_, '_> {
             (self.worker, self.state, self.read_timeout, self.head_by);
         let mut deadline = worker.clock.after(read_timeout).min(head_by);
         loop {
-            let head = &mut self.x.messages.response;
+            let head = &mut self.x.engine_mut().messages.response;
             let late = || {
                 if worker.clock.is_over(head_by) {
                     return Err(Fault::upstream(FaultKind::ReadTimeout));
@@ -175,23 +175,23 @@ impl Delivery<'_, '_, '_> {
         // The server has answered: it is not asked again, whatever the filters make of it.
         self.state.lost.set(true);
         let x = &mut *self.x;
-        let status = x.messages.response.status;
-        x.upstream_status = status;
-        x.source = Source::Upstream;
-        wire::h1::hop::strip_response(&mut x.messages.response, false);
+        let engine = x.engine_mut();
+        engine.upstream_status = engine.messages.response.status;
+        engine.source = Source::Upstream;
+        wire::h1::hop::strip_response(&mut engine.messages.response, false);
         // Before plugins look at the head: one that stores answers must see that this is for one client.
         if let Some(cookie) = self.cookie {
             // It is made of checked parts.
-            let _ = x.messages.response.fields.append_id(Name::SetCookie, cookie);
+            let _ = engine.messages.response.fields.append_id(Name::SetCookie, cookie);
         }
-        x.apply_early_edits();
+        engine.apply_early_edits();
         answer::tell_upstream_status(self.worker, x);
         match self.chains.header_filter(self.worker, x).await {
             Flow::Go => {}
             Flow::Reply(reply) => return Err(Stop::Reply(reply)),
             Flow::Fault(fault) => return Err(fault.into()),
         }
-        let head = &x.messages.response;
+        let head = x.response();
         let length = || {
             let value = head.fields.get(Name::ContentLength)?;
             std::str::from_utf8(value).ok()?.parse().ok()
@@ -202,11 +202,11 @@ impl Delivery<'_, '_, '_> {
             // A stage's own: it would not end the exchange.
             _ => return Err(Fault::gateway(FaultKind::BrokenStage).into()),
         }
-        if x.messages.request.method == Method::Head {
+        if x.request().method == Method::Head {
             return Ok(length().map_or(Size::None, Size::Exactly));
         }
         let framing = head.framing;
-        let trailers = !x.messages.response_trailers.is_empty();
+        let trailers = !x.response_trailers().is_empty();
         let filtered = self.chains.filter_body(x);
         Ok(match framing {
             // Behind a body of a known length there is no place for them.
@@ -225,7 +225,7 @@ impl Delivery<'_, '_, '_> {
     /// The body as it comes. The head leaves with the first bytes of it.
     #[inline]
     async fn deliver(&mut self) -> Result<(), Fault> {
-        let trailers = !self.x.messages.response_trailers.is_empty();
+        let trailers = !self.x.response_trailers().is_empty();
         let framed = self.from.is_chunked() && self.to.is_chunked() && !trailers;
         loop {
             if !self.from.take(framed)? {
@@ -234,14 +234,14 @@ impl Delivery<'_, '_, '_> {
                 continue;
             }
             let (piece, last) = (self.from.piece(), self.from.is_complete());
-            self.x.timing.body_sent += piece.len() as u64;
+            self.x.engine_mut().timing.body_sent += piece.len() as u64;
             let written = if framed {
                 self.to.relay(piece).await
             } else {
                 if last {
-                    add_trailers(&mut self.x.messages.response_trailers, self.from.trailers());
+                    add_trailers(&mut self.x.engine_mut().messages.response_trailers, self.from.trailers());
                 }
-                self.to.write(piece, last, Some(&self.x.messages.response_trailers)).await
+                self.to.write(piece, last, Some(self.x.response_trailers())).await
             };
             written.map_err(client_failed)?;
             self.from.used();
@@ -269,7 +269,7 @@ impl Delivery<'_, '_, '_> {
             }
             self.chunk.last = last;
             if last {
-                add_trailers(&mut self.x.messages.response_trailers, self.from.trailers());
+                add_trailers(&mut self.x.engine_mut().messages.response_trailers, self.from.trailers());
             }
             if last || !self.chunk.data.is_empty() {
                 self.state.filtering.set(Some(self.worker.clock.coarse_ms()));
@@ -288,9 +288,9 @@ impl Delivery<'_, '_, '_> {
                     return Err(Fault::gateway(FaultKind::BrokenStage).into());
                 }
             }
-            self.x.timing.body_sent += data.len() as u64;
+            self.x.engine_mut().timing.body_sent += data.len() as u64;
             if last || !data.is_empty() {
-                let trailers = Some(&self.x.messages.response_trailers);
+                let trailers = Some(self.x.response_trailers());
                 self.to.write(data, last, trailers).await.map_err(client_failed)?;
             } else if !held {
                 self.to.flush().await.map_err(client_failed)?;
@@ -312,16 +312,17 @@ impl Delivery<'_, '_, '_> {
     /// 101 (RFC 9110 section 15.2.2): only if it was asked for, and behind the whole request. Else the
     /// tunnel's bytes would stand within a head that is still on its way.
     async fn switch(&mut self) -> Result<Received, Fault> {
-        let head = &mut self.x.messages.response;
+        let engine = self.x.engine_mut();
+        let head = &mut engine.messages.response;
         let agreed = head.fields.get(Name::Upgrade).is_some_and(|to| to.eq_ignore_ascii_case(b"websocket"));
         let sent = self.state.done_at.get().is_some();
         if !self.websocket || !head.upgrade || !agreed || !sent {
             return Err(Fault::upstream(FaultKind::UnaskedInterim));
         }
-        self.x.source = Source::Upstream;
-        self.x.upstream_status = 101;
+        engine.source = Source::Upstream;
+        engine.upstream_status = 101;
         wire::h1::hop::strip_response(head, true);
-        self.x.apply_early_edits();
+        engine.apply_early_edits();
         self.state.lost.set(true);
         match self.chains.header_filter(self.worker, self.x).await {
             Flow::Go => {}
@@ -332,7 +333,7 @@ impl Delivery<'_, '_, '_> {
         if self.worker.settings.explain.is_some() {
             live::tell(self.worker, self.x, self.chains);
         }
-        if let Err(failed) = self.to.switch(&self.x.messages.response).await {
+        if let Err(failed) = self.to.switch(self.x.response()).await {
             return Ok(Received::Broken(client_failed(failed)));
         }
         Ok(Received::Switched(self.from.take_rest()))

@@ -20,7 +20,7 @@ use crate::io::{End, Failed};
 use crate::up;
 use crate::worker::Worker;
 
-/// Reads the request's body into `x.messages.body`, up to `limit` bytes. What is read of a
+/// Reads the request's body into the exchange, up to `limit` bytes. What is read of a
 /// longer one stays there as its beginning.
 pub(crate) async fn buffer(
     worker: &Worker,
@@ -28,17 +28,17 @@ pub(crate) async fn buffer(
     x: &mut Exchange<'_>,
     limit: usize,
 ) -> Result<(), Fault> {
-    match x.body_state {
+    match x.body_state() {
         Body::Streaming => {}
-        Body::TooLarge if x.messages.body.len() <= limit => {}
+        Body::TooLarge if x.engine().messages.body.len() <= limit => {}
         _ => return Ok(()),
     }
-    x.body_asked = x.body_asked.max(limit);
-    if let Framing::Length(length) = x.messages.request.framing
+    x.engine_mut().body_asked = x.body_asked().max(limit);
+    if let Framing::Length(length) = x.request().framing
         && length > limit as u64
-        && !x.body_beginning
+        && !x.engine().body_beginning
     {
-        x.body_state = Body::TooLarge;
+        x.engine_mut().body_state = Body::TooLarge;
         return Ok(());
     }
     let (mut body, mut response) = down.split(worker);
@@ -53,13 +53,13 @@ pub(crate) async fn buffer(
         body.used();
         held?;
         if body.is_complete() {
-            add_trailers(&mut x.messages.request_trailers, body.trailers());
-            x.body_state = Body::Whole;
+            add_trailers(&mut x.engine_mut().messages.request_trailers, body.trailers());
+            x.engine_mut().body_state = Body::Whole;
             body.release();
             return Ok(());
         }
-        if x.messages.body.len() > limit {
-            x.body_state = Body::TooLarge;
+        if x.engine().messages.body.len() > limit {
+            x.engine_mut().body_state = Body::TooLarge;
             return Ok(());
         }
     }
@@ -68,7 +68,7 @@ pub(crate) async fn buffer(
 /// Puts more of the body into memory, and on the worker's bill. What is announced need not come, so
 /// memory is set aside as bytes arrive.
 fn hold(worker: &Worker, x: &mut Exchange<'_>, bytes: &[u8], limit: usize) -> Result<(), Fault> {
-    let messages = &mut *x.messages;
+    let messages = &mut *x.engine_mut().messages;
     // Nobody shares the body before it goes out.
     let body = Rc::make_mut(&mut messages.body);
     let most = match messages.request.framing {
@@ -321,9 +321,9 @@ pub(crate) fn filter_held<'a>(
         filter(worker, filters, &mut chunk, &mut budgeted).await?;
         drop(budgeted);
         // It has its trailers still, as only its bytes were changed.
-        let trailers = std::mem::take(&mut x.messages.request_trailers);
+        let trailers = std::mem::take(&mut x.engine_mut().messages.request_trailers);
         x.set_body(chunk.data).map_err(|_| Fault::gateway(FaultKind::HeldTooMuch))?;
-        x.messages.request_trailers = trailers;
+        x.engine_mut().messages.request_trailers = trailers;
         Ok(())
     })
 }

@@ -77,8 +77,9 @@ pub(super) async fn choose<T>(
             picked.ok_or(last)?
         };
         let endpoint = &upstream.endpoints[index];
-        if let Some(before) = x.upstream_addr.replace(endpoint.addr) {
-            x.tried.push(Try { addr: before, status: last.kind.status(), took_us: 0 });
+        let engine = x.engine_mut();
+        if let Some(before) = engine.upstream_addr.replace(endpoint.addr) {
+            engine.tried.push(Try { addr: before, status: last.kind.status(), took_us: 0 });
         }
         let began = worker.clock.micros();
         let chosen = Chosen { upstream: upstream.clone(), index, addr: endpoint.addr, began };
@@ -88,7 +89,7 @@ pub(super) async fn choose<T>(
         match try_one(endpoint).await {
             Ok(made) => {
                 let took = worker.clock.micros().saturating_sub(began);
-                if let Some(stream) = &mut x.stream {
+                if let Some(stream) = &mut x.engine_mut().stream {
                     stream.connect_us = Some(took);
                 }
                 if let Some(health) = &upstream.health {

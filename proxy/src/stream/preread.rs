@@ -34,7 +34,7 @@ pub(super) async fn wanted(
         return match step {
             Step::Next => Ok(None),
             Step::Reply(reply) => Err(Outcome::Refused(reply.status)),
-            Step::Body(wanted) if wanted > x.body_asked => Ok(Some(wanted)),
+            Step::Body(wanted) if wanted > x.body_asked() => Ok(Some(wanted)),
             // It has what it asked for, or asks for what cannot be.
             Step::Body(_) | Step::Refuse(_) | Step::Wait => {
                 Err(Outcome::Failed(Fault::gateway(FaultKind::BrokenStage)))
@@ -46,9 +46,9 @@ pub(super) async fn wanted(
 /// Shows plugins what there is of the bytes that one of them wanted: where it is less than that, there is
 /// no more.
 pub(super) fn show(x: &mut Exchange<'_>, bytes: &[u8], wanted: usize) {
-    let held = Rc::make_mut(&mut x.messages.body);
+    let held = Rc::make_mut(&mut x.engine_mut().messages.body);
     held.clear();
     held.extend_from_slice(bytes);
-    x.body_state = Body::Whole;
-    x.body_asked = wanted;
+    x.engine_mut().body_state = Body::Whole;
+    x.engine_mut().body_asked = wanted;
 }

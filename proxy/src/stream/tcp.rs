@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use sdk::exchange::Messages;
+use sdk::engine::Messages;
 use sdk::stream::{Protocol, Stream};
 use sdk::{Chain, Client, Exchange, Phase};
 use snapshot::Scheme;
@@ -44,8 +44,9 @@ pub(crate) async fn serve(worker: Rc<Worker>, mut io: Io, client: Client, port: 
     });
     let mut messages = Messages::default();
     let mut x = Exchange::new(&mut messages, &client, &worker.nobody, &*worker);
-    x.stream = Some(Box::new(stream));
-    x.matched.route = plan.as_ref().ok().map(|plan| &plan.plan.info);
+    let engine = x.engine_mut();
+    engine.stream = Some(Box::new(stream));
+    engine.matched.route = plan.as_ref().ok().map(|plan| &plan.plan.info);
     let outcome = match &plan {
         Ok(plan) => match pass(&worker, lease, &mut io, &mut x, plan, first, &waiters, port).await {
             Ok(ended) => Outcome::Relayed(ended),
@@ -78,7 +79,7 @@ async fn pass(
         preread(worker, chain, io, x, &mut first, &waiters[0]).await?;
     }
     let failed = |kind| Outcome::Failed(Fault::gateway(kind));
-    let upstream = match x.forward.upstream {
+    let upstream = match x.engine().forward.upstream {
         None => lease.upstream(&plan.plan),
         Some(chosen) => lease.chosen(chosen),
     };
@@ -95,7 +96,7 @@ async fn pass(
     }
     let (connect_timeout, idle_timeout) = forward::timeouts(worker, &upstream);
     // As in APISIX the server is asked for by the name that the client asked for.
-    let asked = x.client.session.as_ref().and_then(|session| session.server_name.clone());
+    let asked = x.client().session.as_ref().and_then(|session| session.server_name.clone());
     let connect = async |endpoint: &snapshot::Endpoint| {
         let secured = upstream.tls.as_ref().map(|tls| {
             let authority = asked.as_deref().unwrap_or(&endpoint.authority);
@@ -133,8 +134,8 @@ async fn run(
     let mut ended = None;
     if port.proxy_protocol_to_upstream {
         let mut bytes = Vec::with_capacity(108);
-        let source = std::net::SocketAddr::new(x.client.ip(), x.client.port());
-        proxy_protocol::write_v1(Some(&Ends { source, destination: x.client.local }), &mut bytes);
+        let source = std::net::SocketAddr::new(x.client().ip(), x.client().port());
+        proxy_protocol::write_v1(Some(&Ends { source, destination: x.client().local }), &mut bytes);
         header = bytes.len() as u64;
         // In one packet with what is there.
         let data = early.as_ref().map_or(&[][..], |buffer| buffer.data());
@@ -168,9 +169,10 @@ async fn run(
             relay::run(worker, client, upstream, idle_timeout).await
         }
     };
-    x.timing.received = received.get();
-    x.timing.sent = sent.get();
-    if let Some(stream) = &mut x.stream {
+    let engine = x.engine_mut();
+    engine.timing.received = received.get();
+    engine.timing.sent = sent.get();
+    if let Some(stream) = &mut engine.stream {
         stream.upstream_sent = received.get() + header;
         stream.upstream_received = sent.get();
     }

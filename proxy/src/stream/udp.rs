@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use hashbrown::HashMap;
-use sdk::exchange::Messages;
+use sdk::engine::Messages;
 use sdk::stream::{Protocol, Stream};
 use sdk::{Chain, Client, Exchange, Phase};
 use snapshot::Scheme;
@@ -236,8 +236,9 @@ async fn serve(worker: Rc<Worker>, socket: &Udp, local: SocketAddr, peer: Socket
     let found = lease.streams.find(&arrival).cloned();
     let mut messages = Messages::default();
     let mut x = Exchange::new(&mut messages, &client, &worker.nobody, &*worker);
-    x.stream = Some(Box::new(Stream { protocol: Protocol::Udp, ..Stream::default() }));
-    x.matched.route = found.as_ref().map(|plan| &plan.plan.info);
+    let engine = x.engine_mut();
+    engine.stream = Some(Box::new(Stream { protocol: Protocol::Udp, ..Stream::default() }));
+    engine.matched.route = found.as_ref().map(|plan| &plan.plan.info);
     let outcome = match &found {
         Some(plan) => match pass(&worker, lease, &mut x, plan, socket, peer, session).await {
             Ok(ended) => Outcome::Relayed(ended),
@@ -245,8 +246,9 @@ async fn serve(worker: Rc<Worker>, socket: &Udp, local: SocketAddr, peer: Socket
         },
         None => Outcome::Failed(Fault::gateway(FaultKind::NoRoute)),
     };
-    x.timing.received = session.received.get();
-    if let Some(stream) = &mut x.stream {
+    let engine = x.engine_mut();
+    engine.timing.received = session.received.get();
+    if let Some(stream) = &mut engine.stream {
         stream.upstream_sent = session.passed_on.get();
     }
     if !matches!(outcome, Outcome::Relayed(_)) {
@@ -275,7 +277,7 @@ async fn pass(
         preread(worker, chain, x, session).await?;
     }
     let failed = |kind| Outcome::Failed(Fault::gateway(kind));
-    let upstream = match x.forward.upstream {
+    let upstream = match x.engine().forward.upstream {
         None => lease.upstream(&plan.plan),
         Some(chosen) => lease.chosen(chosen),
     };
@@ -301,7 +303,7 @@ async fn pass(
     session.upstream.replace(None);
     chosen.done(worker, ended == Ended::Idle);
     match ended {
-        Ended::Broken(Side::Upstream) if x.timing.sent == 0 => {
+        Ended::Broken(Side::Upstream) if x.timing().sent == 0 => {
             Err(Outcome::Failed(Fault::upstream(FaultKind::ConnectRefused)))
         }
         ended => Ok(ended),
@@ -337,11 +339,11 @@ async fn answers(
         session.alive.set(worker.clock.after(worker.settings.streams.udp_idle_timeout));
         let datagram = &lent.get().space()[..n];
         let sending = waiter.until(session.alive.get(), |cx| socket.poll_send_to(cx, datagram, peer)).await;
-        if let Some(stream) = &mut x.stream {
+        if let Some(stream) = &mut x.engine_mut().stream {
             stream.upstream_received += n as u64;
         }
         match sending {
-            Ok(Ok(sent)) => x.timing.sent += sent as u64,
+            Ok(Ok(sent)) => x.engine_mut().timing.sent += sent as u64,
             _ => worker.drop_datagram(),
         }
     }

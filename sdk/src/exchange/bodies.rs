@@ -19,9 +19,21 @@ pub enum NotSet {
 }
 
 impl Exchange<'_> {
+    /// How far the request's body has been read into memory.
+    #[inline]
+    pub fn body_state(&self) -> Body {
+        self.engine.body_state
+    }
+
+    /// The most bytes of the body that anybody asked for so far.
+    #[inline]
+    pub fn body_asked(&self) -> usize {
+        self.engine.body_asked
+    }
+
     /// The request's body; empty unless [`Body::Whole`].
     pub fn body(&self) -> &[u8] {
-        if self.body_state == Body::Whole { &self.messages.body } else { &[] }
+        if self.engine.body_state == Body::Whole { &self.engine.messages.body } else { &[] }
     }
 
     /// Puts another body in the place of the request's. The upstream gets it with its own length,
@@ -33,11 +45,11 @@ impl Exchange<'_> {
     /// ([`crate::Step::Body`]). [`NotSet::Spent`] where the worker holds as much as it may. The body
     /// stays as it was.
     pub fn set_body(&mut self, body: Vec<u8>) -> Result<(), NotSet> {
-        if matches!(self.body_state, Body::Streaming | Body::TooLarge) {
+        if matches!(self.engine.body_state, Body::Streaming | Body::TooLarge) {
             return Err(NotSet::Unread);
         }
-        let messages = &mut *self.messages;
-        messages.body_held.resize(self.world.budget(), body.capacity()).map_err(|_| NotSet::Spent)?;
+        let messages = &mut *self.engine.messages;
+        messages.body_held.resize(self.engine.world.budget(), body.capacity()).map_err(|_| NotSet::Spent)?;
         // The length goes out anew, so what is left of the old one is there for plugins alone.
         let length = body.len() as u64;
         let fields = &mut messages.request.fields;
@@ -49,13 +61,13 @@ impl Exchange<'_> {
         messages.request.framing = Framing::Length(length);
         messages.request_trailers.clear(1 << 10);
         messages.body = Rc::new(body);
-        self.body_state = Body::Whole;
+        self.engine.body_state = Body::Whole;
         Ok(())
     }
 
     /// The request's trailers: those that came behind a body that is held, and those that were set.
     pub fn request_trailers(&self) -> &Fields {
-        &self.messages.request_trailers
+        &self.engine.messages.request_trailers
     }
 
     /// Sets a trailer of the request. It goes to the upstream behind the body, if there is one, beside
@@ -64,18 +76,18 @@ impl Exchange<'_> {
     /// # Errors
     /// A name or value that cannot stand in a field, or a field that has no place behind a body.
     pub fn set_request_trailer(&mut self, name: &str, value: &[u8]) -> Result<(), BadField> {
-        set_trailer(&mut self.messages.request_trailers, name, value)
+        set_trailer(&mut self.engine.messages.request_trailers, name, value)
     }
 
     /// Removes a trailer of a request whose body is held.
     pub fn remove_request_trailer(&mut self, name: &str) {
-        self.messages.request_trailers.remove(name.as_bytes());
+        self.engine.messages.request_trailers.remove(name.as_bytes());
     }
 
     /// The response's trailers: those that were set, and, when the last piece of the body is filtered,
     /// those that came.
     pub fn response_trailers(&self) -> &Fields {
-        &self.messages.response_trailers
+        &self.engine.messages.response_trailers
     }
 
     /// Sets a trailer of the response. Set before the body begins, or while it is filtered, it reaches
@@ -84,45 +96,52 @@ impl Exchange<'_> {
     /// # Errors
     /// A name or value that cannot stand in a field, or a field that has no place behind a body.
     pub fn set_response_trailer(&mut self, name: &str, value: &[u8]) -> Result<(), BadField> {
-        set_trailer(&mut self.messages.response_trailers, name, value)
+        set_trailer(&mut self.engine.messages.response_trailers, name, value)
     }
 
     /// Removes a trailer of the response, when the last piece of its body is filtered.
     pub fn remove_response_trailer(&mut self, name: &str) {
-        self.messages.response_trailers.remove(name.as_bytes());
+        self.engine.messages.response_trailers.remove(name.as_bytes());
+    }
+
+    /// Lets the beginning of a body that turns out too long be read as well, for
+    /// [`Exchange::body_so_far`].
+    #[inline]
+    pub fn want_beginning_of_body(&mut self) {
+        self.engine.body_beginning = true;
     }
 
     /// Whether asking for so many bytes of the body would bring more of it into memory.
     #[inline]
     pub fn lacks_body(&self, limit: usize) -> bool {
-        match self.body_state {
+        match self.engine.body_state {
             Body::None | Body::Whole => false,
             Body::Streaming => true,
             Body::TooLarge => {
-                self.body_asked < limit || self.body_beginning && self.messages.body.len() <= limit
+                self.engine.body_asked < limit
+                    || self.engine.body_beginning && self.engine.messages.body.len() <= limit
             }
         }
     }
 
     /// The beginning of the request's body, as far as it was read.
     pub fn body_so_far(&self) -> &[u8] {
-        match self.body_state {
-            Body::Whole | Body::TooLarge => &self.messages.body,
+        match self.engine.body_state {
+            Body::Whole | Body::TooLarge => &self.engine.messages.body,
             Body::None | Body::Streaming => &[],
         }
+    }
+
+    /// Removes all trailers of the response.
+    pub fn clear_response_trailers(&mut self) {
+        self.engine.messages.response_trailers.clear(1 << 10);
     }
 
     /// Lets the request's body go through a filter, behind those that were given before. To be given
     /// before the request goes out: in `rewrite`, `access` or `before_proxy`. A request without a body
     /// goes through none.
     pub fn filter_request_body(&mut self, filter: Box<dyn RequestFilter>) {
-        self.request_filters.push(filter);
-    }
-
-    /// The proxy takes the filters when the request goes out.
-    #[inline]
-    pub fn take_request_filters(&mut self) -> Vec<Box<dyn RequestFilter>> {
-        std::mem::take(&mut self.request_filters)
+        self.engine.request_filters.push(filter);
     }
 }
 
@@ -145,19 +164,19 @@ mod tests {
         probe.world.budget = crate::budget::Budget::new(100);
         let budget = probe.world.budget.clone();
         let mut x = probe.exchange();
-        x.body_state = Body::Streaming;
+        x.engine_mut().body_state = Body::Streaming;
         assert_eq!(x.set_body(b"new".to_vec()), Err(NotSet::Unread));
         with_body(&mut x, b"a=1");
-        x.messages.request.framing = Framing::Chunked;
-        let _ = x.messages.request_trailers.append(b"X-T", b"1");
+        x.engine_mut().messages.request.framing = Framing::Chunked;
+        let _ = x.engine_mut().messages.request_trailers.append(b"X-T", b"1");
         assert_eq!(x.set_body(vec![b'x'; 101]), Err(NotSet::Spent));
         assert_eq!(x.body(), b"a=1");
         assert_eq!(x.set_body(b"a=22".to_vec()), Ok(()));
         assert_eq!((x.body(), budget.taken()), (&b"a=22"[..], 4));
         assert_eq!(x.request().framing, Framing::Length(4));
         assert_eq!((x.header("Content-Length"), x.header("Transfer-Encoding")), (Some(&b"4"[..]), None));
-        assert!(x.messages.request_trailers.is_empty());
+        assert!(x.request_trailers().is_empty());
         assert_eq!(x.set_body(Vec::new()), Ok(()));
-        assert_eq!((x.body_state, budget.taken()), (Body::Whole, 0));
+        assert_eq!((x.body_state(), budget.taken()), (Body::Whole, 0));
     }
 }

@@ -221,7 +221,7 @@ fn what_cannot_be_judged_is_neither_true_nor_false() {
         let mut x = probe.exchange();
         let compiled = Expr::compile(&expr).unwrap();
         assert!(compiled.is_doubtful());
-        x.body_state = Body::Streaming;
+        x.engine_mut().body_state = Body::Streaming;
         assert_eq!(compiled.judge(&x), streaming, "{expr}");
         with_body(&mut x, b"{");
         assert_eq!(compiled.judge(&x), broken, "{expr}");
@@ -240,12 +240,12 @@ fn what_cannot_be_read_is_told_beforehand() {
     assert!(matches!(foreseen(json!([["arg_n", "~~", "(?=1)"]])), Step::Next));
     let expr = Expr::compile(&both).unwrap();
     assert!(matches!(expr.decide(&mut x), Ok(false)), "the argument decides");
-    x.body_state = Body::Streaming;
+    x.engine_mut().body_state = Body::Streaming;
     assert!(matches!(expr.foresee(&mut x), Step::Body(limit) if limit == 64 << 20));
-    x.body_state = Body::TooLarge;
-    x.body_asked = 1 << 20;
+    x.engine_mut().body_state = Body::TooLarge;
+    x.engine_mut().body_asked = 1 << 20;
     assert!(matches!(expr.foresee(&mut x), Step::Body(_)), "somebody else asked for less");
-    x.body_asked = 64 << 20;
+    x.engine_mut().body_asked = 64 << 20;
     assert!(matches!(expr.foresee(&mut x), Step::Refuse(Unjudged::TooLarge)));
     let body = Expr::compile(&json!([["post_arg.a", "==", 1]])).unwrap();
     assert!(matches!(body.decide(&mut x), Err(Step::Refuse(Unjudged::TooLarge))));

@@ -139,9 +139,9 @@ impl Sink {
     pub fn push(&self, x: &Exchange<'_>, entry: Vec<u8>) {
         let shared = &self.0.shared;
         if shared.first.get().is_none() {
-            let route = x.matched.route.map(|route| route.id.clone()).unwrap_or_default();
+            let route = x.route().map(|route| route.id.clone()).unwrap_or_default();
             // Whoever comes second is late.
-            let _ = shared.first.set((route, x.client.local.ip().to_canonical().to_string()));
+            let _ = shared.first.set((route, x.client().local.ip().to_canonical().to_string()));
         }
         if !shared.has_room(1, entry.len()) {
             shared.lost(1);

@@ -41,7 +41,7 @@ enum Pick {
 
 /// The whole body; `None` if the request has none.
 pub(super) fn held<'a>(x: &'a Exchange<'_>) -> Result<Option<&'a [u8]>, Doubt> {
-    match x.body_state {
+    match x.body_state() {
         Body::None => Ok(None),
         Body::Streaming => Err(Doubt::NeedsBody),
         Body::TooLarge => Err(Unjudged::TooLarge.into()),
@@ -79,7 +79,7 @@ const MULTIPART: &[u8] = b"multipart/form-data";
 
 /// The value of a field of an urlencoded form.
 pub(super) fn post_arg<'a>(x: &'a Exchange<'_>, name: &[u8]) -> Result<Option<Arg<'a>>, Doubt> {
-    if x.body_state == Body::None {
+    if x.body_state() == Body::None {
         return Ok(None);
     }
     let kind = media_type(x)?;
@@ -91,7 +91,7 @@ pub(super) fn post_arg<'a>(x: &'a Exchange<'_>, name: &[u8]) -> Result<Option<Ar
 
 /// What a path leads to in the body, read by its media type. A body of another type holds nothing.
 pub(super) fn find<'a>(x: &'a Exchange<'_>, path: &Path) -> Result<Option<Value<'a>>, Doubt> {
-    if x.body_state == Body::None {
+    if x.body_state() == Body::None {
         return Ok(None);
     }
     let kind = media_type(x)?;

@@ -78,7 +78,7 @@ impl Operation {
 /// of several operations the request's `operationName` chooses one, else the first counts.
 pub(super) fn operation(x: &Exchange<'_>) -> Result<Option<Operation>, Doubt> {
     let unreadable = Doubt::from(Unjudged::Unreadable);
-    let limit = x.world.bounds().graphql;
+    let limit = x.world().bounds().graphql;
     let mut wanted = match read::arg(x.query(), b"operationName") {
         Some(Arg::Text(name)) => Some(String::from_utf8_lossy(&name).into_owned()),
         _ => None,

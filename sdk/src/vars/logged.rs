@@ -22,15 +22,15 @@ impl Var {
             Kind::Plain(Plain::TimeLocal) => out.extend_from_slice(stamp.local()),
             Kind::Plain(Plain::TimeIso8601) => out.extend_from_slice(stamp.iso8601()),
             Kind::Plain(Plain::Msec) => time::seconds(stamp.unix_ms(), out),
-            Kind::Plain(Plain::UpstreamAddr) if x.tried.is_empty() && x.upstream_addr.is_some() => {
+            Kind::Plain(Plain::UpstreamAddr) if x.tried().is_empty() && x.upstream_addr().is_some() => {
                 out.extend_from_slice(stamp.server());
             }
             // An address holds nothing to escape.
-            Kind::Plain(Plain::RemoteAddr) => out.extend_from_slice(x.client.ip_text()),
+            Kind::Plain(Plain::RemoteAddr) => out.extend_from_slice(x.client().ip_text()),
             // To NGINX it is empty until something rewrites it (APISIX 3.18's `set $upstream_uri`).
             Kind::Plain(Plain::UpstreamUri) => {
-                if let Some(uri) = x.forward.uri {
-                    escape(x.request().fields.bytes(uri), out);
+                if let Some(uri) = x.rewritten_uri() {
+                    escape(uri, out);
                 }
             }
             _ => return self.write_escaped(x, out, escape),

@@ -122,7 +122,7 @@ impl Plain {
     pub(super) fn read<'a>(self, x: &'a Exchange<'_>, out: &mut Vec<u8>) -> Found<'a> {
         let head = x.request();
         match self {
-            Plain::BodyBytesSent => number(out, x.timing.body_sent),
+            Plain::BodyBytesSent => number(out, x.timing().body_sent),
             Plain::RemoteUser => {
                 let field = head.fields.get(Name::Authorization);
                 if field.is_some_and(|value| read::user(value, out)) {
@@ -131,7 +131,9 @@ impl Plain {
                     Found::Nothing
                 }
             }
-            Plain::RequestLine if x.refused.is_some() => x.refused.filter(|line| !line.is_empty()).into(),
+            Plain::RequestLine if x.refused_line().is_some() => {
+                x.refused_line().filter(|line| !line.is_empty()).into()
+            }
             Plain::RequestLine => {
                 for part in [method(x), b" ", head.target(), b" ", head.version.as_str().as_bytes()] {
                     out.extend_from_slice(part);
@@ -139,23 +141,25 @@ impl Plain {
                 Found::Written
             }
             Plain::RequestTime => {
-                time::seconds(x.timing.total_us / 1000, out);
+                time::seconds(x.timing().total_us / 1000, out);
                 Found::Plain
             }
             Plain::RequestUri => request_uri(x, out),
-            Plain::Scheme => Found::Borrowed(x.client.scheme().as_bytes()),
+            Plain::Scheme => Found::Borrowed(x.client().scheme().as_bytes()),
             Plain::Status => {
                 let digit = |by: u16| b'0' + (x.status() / by % 10) as u8;
                 out.extend_from_slice(&[digit(100), digit(10), digit(1)]);
                 Found::Plain
             }
-            Plain::UpstreamHost => Found::Borrowed(match x.forward.host.or(x.forward.server_host) {
-                Some(span) => head.fields.bytes(span),
-                None => head.authority(),
-            }),
-            Plain::UpstreamResponseTime if x.upstream_addr.is_some() => {
-                let mut last = x.timing.upstream_us;
-                for tried in &x.tried {
+            Plain::UpstreamHost => {
+                Found::Borrowed(match x.engine().forward.host.or(x.engine().forward.server_host) {
+                    Some(span) => head.fields.bytes(span),
+                    None => head.authority(),
+                })
+            }
+            Plain::UpstreamResponseTime if x.upstream_addr().is_some() => {
+                let mut last = x.timing().upstream_us;
+                for tried in x.tried() {
                     time::seconds(tried.took_us / 1000, out);
                     out.extend_from_slice(b", ");
                     last = last.saturating_sub(tried.took_us);
@@ -166,8 +170,8 @@ impl Plain {
             Plain::UpstreamResponseTime => Found::Nothing,
             Plain::UpstreamStatus if x.upstream_statuses(out) => Found::Plain,
             Plain::UpstreamStatus => Found::Nothing,
-            Plain::UpstreamScheme if x.forward.scheme.is_empty() => Found::Borrowed(b"http"),
-            Plain::UpstreamScheme => Found::Borrowed(x.forward.scheme.as_bytes()),
+            Plain::UpstreamScheme if x.engine().forward.scheme.is_empty() => Found::Borrowed(b"http"),
+            Plain::UpstreamScheme => Found::Borrowed(x.engine().forward.scheme.as_bytes()),
             Plain::Uri => Found::Borrowed(head.path()),
             _ => self.read_other(x, out),
         }
@@ -178,21 +182,21 @@ impl Plain {
         let head = x.request();
         let fields = &head.fields;
         match self {
-            Plain::BalancerIp => x.upstream_addr.map_or(Found::Nothing, |addr| write(out, addr.ip())),
-            Plain::BalancerPort => match x.upstream_addr {
+            Plain::BalancerIp => x.upstream_addr().map_or(Found::Nothing, |addr| write(out, addr.ip())),
+            Plain::BalancerPort => match x.upstream_addr() {
                 Some(addr) => Found::Value(Value::Number(f64::from(addr.port()))),
                 None => Found::Nothing,
             },
             Plain::BinaryRemoteAddr => {
-                match x.client.ip() {
+                match x.client().ip() {
                     std::net::IpAddr::V4(ip) => out.extend_from_slice(&ip.octets()),
                     std::net::IpAddr::V6(ip) => out.extend_from_slice(&ip.octets()),
                 }
                 Found::Written
             }
-            Plain::BytesReceived => of_stream(x, |_| number(out, x.timing.received)),
-            Plain::BytesSent => number(out, x.timing.sent),
-            Plain::ConnectionRequests => number(out, x.timing.connection_requests),
+            Plain::BytesReceived => of_stream(x, |_| number(out, x.timing().received)),
+            Plain::BytesSent => number(out, x.timing().sent),
+            Plain::ConnectionRequests => number(out, x.timing().connection_requests),
             Plain::ConsumerGroupId => x.consumer().and_then(|c| c.group_id.as_deref()).into(),
             Plain::ConsumerName => x.consumer().map(|c| c.name.as_str()).into(),
             Plain::ContentLength => fields.get(Name::ContentLength).into(),
@@ -201,27 +205,27 @@ impl Plain {
             Plain::Host if head.host().is_empty() => Found::Borrowed(b"_"),
             Plain::Host => Found::Borrowed(head.host()),
             Plain::Hostname => Found::Borrowed(HOSTNAME.as_bytes()),
-            Plain::Https => Found::Borrowed(if x.client.tls { b"on" } else { b"" }),
+            Plain::Https => Found::Borrowed(if x.client().tls { b"on" } else { b"" }),
             Plain::IsArgs => Found::Borrowed(if head.query().is_empty() { b"" } else { b"?" }),
-            Plain::MatchedHost => filled(x.matched.host),
-            Plain::MatchedUri => filled(x.matched.uri),
+            Plain::MatchedHost => filled(x.matched_host()),
+            Plain::MatchedUri => filled(x.matched_uri()),
             Plain::MqttClientId => of_stream(x, |stream| stream.mqtt_client_id.as_deref().into()),
             Plain::Msec => {
-                time::seconds(x.world.now_ms(), out);
+                time::seconds(x.world().now_ms(), out);
                 Found::Written
             }
-            Plain::PeerAddr => write(out, x.client.peer.ip().to_canonical()),
-            Plain::PeerPort => write(out, x.client.peer.port()),
+            Plain::PeerAddr => write(out, x.client().peer.ip().to_canonical()),
+            Plain::PeerPort => write(out, x.client().peer.port()),
             // Where only the address was told, nginx has an empty port.
-            Plain::RemotePort if x.client.port() == 0 => Found::Borrowed(b""),
-            Plain::RemotePort => number(out, x.client.port().into()),
+            Plain::RemotePort if x.client().port() == 0 => Found::Borrowed(b""),
+            Plain::RemotePort => number(out, x.client().port().into()),
             Plain::Pid => write(out, std::process::id()),
             Plain::ProxyAddXForwardedFor => {
                 for told in fields.all(b"x-forwarded-for") {
                     out.extend_from_slice(told);
                     out.extend_from_slice(b", ");
                 }
-                out.extend_from_slice(x.client.ip_text());
+                out.extend_from_slice(x.client().ip_text());
                 Found::Written
             }
             Plain::Protocol => of_stream(x, |stream| Found::Borrowed(stream.protocol.as_str().as_bytes())),
@@ -231,7 +235,7 @@ impl Plain {
             Plain::ProxyProtocolServerPort => told_end(x, out, |ends| ends.destination, true),
             Plain::QueryString => head.has_query.then(|| head.query()).into(),
             Plain::RealRequestUri => Found::Borrowed(head.target()),
-            Plain::RemoteAddr => Found::Borrowed(x.client.ip_text()),
+            Plain::RemoteAddr => Found::Borrowed(x.client().ip_text()),
             Plain::RequestBody => Some(x.body()).filter(|body| !body.is_empty()).into(),
             Plain::RequestId => {
                 let [high, low] = x.unique();
@@ -239,18 +243,18 @@ impl Plain {
                 out.extend_from_slice(digits.as_flattened());
                 Found::Plain
             }
-            Plain::RequestLength => number(out, x.timing.received),
+            Plain::RequestLength => number(out, x.timing().received),
             Plain::RequestMethod => Found::Borrowed(method(x)),
-            Plain::RouteId => x.matched.route.map_or(Found::Nothing, |route| filled(&route.id)),
-            Plain::RouteName => x.matched.route.map_or(Found::Nothing, |route| filled(&route.name)),
-            Plain::ServerAddr => write(out, x.client.local.ip().to_canonical()),
+            Plain::RouteId => x.route().map_or(Found::Nothing, |route| filled(&route.id)),
+            Plain::RouteName => x.route().map_or(Found::Nothing, |route| filled(&route.name)),
+            Plain::ServerAddr => write(out, x.client().local.ip().to_canonical()),
             Plain::ServerName => Found::Borrowed(b"_"),
-            Plain::ServerPort => write(out, x.client.local.port()),
+            Plain::ServerPort => write(out, x.client().local.port()),
             Plain::ServerProtocol => Found::Borrowed(head.version.as_str().as_bytes()),
-            Plain::ServiceId => x.matched.route.map_or(Found::Nothing, |route| filled(&route.service_id)),
-            Plain::ServiceName => x.matched.route.map_or(Found::Nothing, |route| filled(&route.service_name)),
+            Plain::ServiceId => x.route().map_or(Found::Nothing, |route| filled(&route.service_id)),
+            Plain::ServiceName => x.route().map_or(Found::Nothing, |route| filled(&route.service_name)),
             Plain::SessionTime => of_stream(x, |_| {
-                time::seconds(x.timing.total_us / 1000, out);
+                time::seconds(x.timing().total_us / 1000, out);
                 Found::Plain
             }),
             Plain::SslPrereadServerName => of_stream(x, |stream| stream.server_name.as_deref().into()),
@@ -270,21 +274,21 @@ impl Plain {
             | Plain::SslCurve
             | Plain::SslProtocol
             | Plain::SslReused
-            | Plain::SslServerName => match &x.client.session {
-                Some(session) => ssl::read(self, session, x.world.now_ms() / 1000, out),
+            | Plain::SslServerName => match &x.client().session {
+                Some(session) => ssl::read(self, session, x.world().now_ms() / 1000, out),
                 None => Found::Nothing,
             },
             Plain::TimeIso8601 => {
-                time::iso8601(x.world.now_ms(), out);
+                time::iso8601(x.world().now_ms(), out);
                 Found::Written
             }
             Plain::TimeLocal => {
-                time::local(x.world.now_ms(), out);
+                time::local(x.world().now_ms(), out);
                 Found::Written
             }
-            Plain::UpstreamAddr => match x.upstream_addr {
+            Plain::UpstreamAddr => match x.upstream_addr() {
                 Some(addr) => {
-                    for tried in &x.tried {
+                    for tried in x.tried() {
                         address(out, tried.addr);
                         out.extend_from_slice(b", ");
                     }
@@ -301,7 +305,9 @@ impl Plain {
                 }
                 None => Found::Nothing,
             }),
-            Plain::UpstreamUnresolvedHost => x.forward.server.map(|span| host_of(fields.bytes(span))).into(),
+            Plain::UpstreamUnresolvedHost => {
+                x.engine().forward.server.map(|span| host_of(fields.bytes(span))).into()
+            }
             Plain::UpstreamUri => {
                 x.upstream_uri(out);
                 Found::Written
@@ -350,13 +356,13 @@ fn address<'a>(out: &mut Vec<u8>, addr: std::net::SocketAddr) -> Found<'a> {
 
 /// What only a stream has.
 fn of_stream<'a>(x: &'a Exchange<'_>, read: impl FnOnce(&'a Stream) -> Found<'a>) -> Found<'a> {
-    x.stream.as_deref().map_or(Found::Nothing, read)
+    x.stream().map_or(Found::Nothing, read)
 }
 
 /// The address or the port of an end of the connection that a PROXY protocol header told of; as in nginx
 /// an empty text where there was none.
 fn told_end<'a>(x: &Exchange<'_>, out: &mut Vec<u8>, end: fn(&Ends) -> SocketAddr, port: bool) -> Found<'a> {
-    match x.client.ends().map(end) {
+    match x.client().ends().map(end) {
         None => Found::Borrowed(b""),
         Some(end) if port => number(out, end.port().into()),
         Some(end) => write(out, end.ip().to_canonical()),

@@ -30,9 +30,9 @@ fn a_request_s_variables() {
     );
     probe.client = Client::new("10.0.0.9:1234".parse().unwrap(), "10.0.0.1:9443".parse().unwrap(), true);
     let mut x = probe.exchange();
-    x.timing.received = 321;
-    x.timing.connection_requests = 7;
-    x.timing.total_us = 1_234_567;
+    x.engine_mut().timing.received = 321;
+    x.engine_mut().timing.connection_requests = 7;
+    x.engine_mut().timing.total_us = 1_234_567;
     for (name, expected) in [
         ("arg_x", Some("1 2")),
         ("arg_X", Some("3")),
@@ -101,8 +101,8 @@ fn what_lies_in_the_exchange_is_not_copied() {
 fn a_response_s_variables() {
     let mut probe = Probe::get("/");
     let mut x = probe.exchange();
-    x.upstream_addr = Some("10.0.0.2:80".parse().unwrap());
-    x.timing.upstream_us = 5_900;
+    x.engine_mut().upstream_addr = Some("10.0.0.2:80".parse().unwrap());
+    x.engine_mut().timing.upstream_us = 5_900;
     respond(&mut x, 502, &[("X-Cache", "HIT")]);
     for (name, expected) in [
         ("status", Some("502")),
@@ -127,19 +127,19 @@ fn tries_are_lists() {
     let mut probe = Probe::get("/");
     let mut x = probe.exchange();
     let addr = |n: u8| std::net::SocketAddr::from(([10, 0, 0, n], 80));
-    x.upstream_addr = Some(addr(1));
+    x.engine_mut().upstream_addr = Some(addr(1));
     assert_eq!(text(&x, "upstream_status"), None, "it was not asked yet");
-    x.tried.push(Try { addr: addr(1), status: 502, took_us: 5_999 });
-    x.tried.push(Try { addr: addr(2), status: 504, took_us: 1_000_000 });
-    x.upstream_addr = Some(addr(3));
+    x.engine_mut().tried.push(Try { addr: addr(1), status: 502, took_us: 5_999 });
+    x.engine_mut().tried.push(Try { addr: addr(2), status: 504, took_us: 1_000_000 });
+    x.engine_mut().upstream_addr = Some(addr(3));
     assert_eq!(text(&x, "upstream_status").as_deref(), Some("502, 504, -"));
     respond(&mut x, 200, &[]);
     assert_eq!(text(&x, "upstream_status").as_deref(), Some("502, 504, 200"));
     assert_eq!(text(&x, "upstream_addr").as_deref(), Some("10.0.0.1:80, 10.0.0.2:80, 10.0.0.3:80"));
     assert_eq!(text(&x, "balancer_ip").as_deref(), Some("10.0.0.3"));
-    x.timing.upstream_us = 1_008_000;
+    x.engine_mut().timing.upstream_us = 1_008_000;
     assert_eq!(text(&x, "upstream_response_time").as_deref(), Some("0.005, 1.000, 0.002"));
-    x.upstream_addr = Some("[::1]:80".parse().unwrap());
+    x.engine_mut().upstream_addr = Some("[::1]:80".parse().unwrap());
     assert_eq!(text(&x, "upstream_addr").as_deref(), Some("10.0.0.1:80, 10.0.0.2:80, [::1]:80"));
 }
 
@@ -160,9 +160,9 @@ fn the_match_s_variables() {
     let mut probe = Probe::get("/user/7/x");
     let mut x = probe.exchange();
     let start = x.request().path_span.start;
-    x.matched.uri = "/user/:id/*";
-    x.matched.params.push(("id", wire::Span { start: start + 6, len: 1 }));
-    x.matched.params.push((":ext", wire::Span { start: start + 8, len: 1 }));
+    x.engine_mut().matched.uri = "/user/:id/*";
+    x.engine_mut().matched.params.push(("id", wire::Span { start: start + 6, len: 1 }));
+    x.engine_mut().matched.params.push((":ext", wire::Span { start: start + 8, len: 1 }));
     for (name, expected) in [
         ("uri_param_id", Some("7")),
         ("uri_param_:ext", Some("x")),
@@ -317,9 +317,9 @@ fn the_body_is_asked_for_only_by_what_reads_it() {
         let mut x = probe.exchange();
         let var = Var::parse(name);
         assert_eq!(var.judge(&x), Ok(None), "no body: {name}");
-        x.body_state = Body::Streaming;
+        x.engine_mut().body_state = Body::Streaming;
         assert_eq!(var.judge(&x), expected, "{method} {kind}: {name}");
-        x.body_state = Body::TooLarge;
+        x.engine_mut().body_state = Body::TooLarge;
         let too_large = Err(Doubt::Unjudged(Unjudged::TooLarge));
         assert_eq!(var.judge(&x), if expected.is_err() { too_large } else { Ok(None) }, "{name}");
     }

@@ -50,7 +50,7 @@ impl HashOn {
                 true
             }),
         };
-        if found { bytes } else { x.client.ip_text().to_vec() }
+        if found { bytes } else { x.client().ip_text().to_vec() }
     }
 
     /// `bytes` is scratch memory.
@@ -65,7 +65,7 @@ impl HashOn {
             },
         };
         if !found {
-            return crc32fast::hash(x.client.ip_text());
+            return crc32fast::hash(x.client().ip_text());
         }
         let hash = crc32fast::hash(bytes);
         if bytes.capacity() > KEPT {

@@ -178,7 +178,7 @@ fn missed(
         Miss::RemoteAddr => {
             let nets: Vec<String> =
                 rule.iter().flat_map(|rule| &rule.remote_addrs).take(10).map(ToString::to_string).collect();
-            let ip = x.client.ip();
+            let ip = x.client().ip();
             (Fate::Failed("remote_addr"), format!("{ip} is not in {}", nets.join(", ")))
         }
         Miss::Host => {
@@ -231,7 +231,7 @@ fn vars(route: Option<&Route>, x: &mut Exchange<'_>) -> String {
 }
 
 fn reading<T>(x: &mut Exchange<'_>, read: impl FnOnce(&Exchange<'_>) -> T) -> T {
-    if x.body_state == Body::Whole { sdk::vars::reading_body(x, read) } else { read(x) }
+    if x.body_state() == Body::Whole { sdk::vars::reading_body(x, read) } else { read(x) }
 }
 
 fn is_operator(name: &str) -> bool {

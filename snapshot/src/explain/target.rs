@@ -71,7 +71,7 @@ impl Target {
 }
 
 pub(super) fn tell(of: Of<'_>, plan: &Plan, x: &mut Exchange<'_>, out: &mut Explanation) {
-    let by_plugin = x.forward.upstream;
+    let by_plugin = x.engine().forward.upstream;
     let found = match by_plugin {
         Some(chosen) => of.snapshot.chosen(chosen),
         None => of.snapshot.upstream(plan),
@@ -125,12 +125,12 @@ pub(super) fn tell(of: Of<'_>, plan: &Plan, x: &mut Exchange<'_>, out: &mut Expl
     });
     let mut uri = Vec::new();
     x.upstream_uri(&mut uri);
-    let head = x.request();
-    let method = match x.forward.method {
+    let (head, engine) = (x.request(), x.engine());
+    let method = match engine.forward.method {
         Some(method) if !method.as_str().is_empty() => method.as_str().to_owned(),
         _ => shown(head.method_bytes()),
     };
-    let host = match (x.forward.host, &upstream.pass_host, picked) {
+    let host = match (engine.forward.host, &upstream.pass_host, picked) {
         (Some(span), ..) => shown(head.fields.bytes(span)),
         (None, PassHost::Rewrite(host), _) => host.clone(),
         (None, PassHost::Node, Some(index)) => upstream.endpoints[index].authority.clone(),

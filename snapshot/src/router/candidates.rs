@@ -120,7 +120,7 @@ impl Candidate {
             return Err(Miss::Method);
         }
         if !rule.remote_addrs.is_empty() {
-            let ip = x.client.ip();
+            let ip = x.client().ip();
             if !rule.remote_addrs.iter().any(|net| net.contains(&ip)) {
                 return Err(Miss::RemoteAddr);
             }

@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use sdk::exchange::Matched;
+use sdk::engine::Matched;
 use smallvec::SmallVec;
 use wire::Span;
 

@@ -106,15 +106,18 @@ fn answer<'s>(router: &'s Router, x: &mut Exchange<'s>) -> Option<String> {
     let plan = router.find(x).plan()?;
     let id = plan.info.id.clone();
     assert!(Arc::ptr_eq(plan, router.plan(&id).unwrap()));
-    assert_eq!(x.matched.route.map(|route| &route.id), Some(&id));
+    assert_eq!(x.route().map(|route| &route.id), Some(&id));
     let rule = router.rule(&id).unwrap();
-    assert_eq!(rule.uris[x.matched.uri_index as usize], x.matched.uri);
-    assert_eq!(rule.hosts.get(x.matched.host_index as usize).map_or("", String::as_str), x.matched.host);
-    let mut answer = format!("{id} {}", x.matched.uri);
-    if !x.matched.host.is_empty() {
-        answer = format!("{answer} @{}", x.matched.host);
+    assert_eq!(rule.uris[x.engine().matched.uri_index as usize], x.matched_uri());
+    assert_eq!(
+        rule.hosts.get(x.engine().matched.host_index as usize).map_or("", String::as_str),
+        x.matched_host()
+    );
+    let mut answer = format!("{id} {}", x.matched_uri());
+    if !x.matched_host().is_empty() {
+        answer = format!("{answer} @{}", x.matched_host());
     }
-    for (name, span) in &x.matched.params {
+    for (name, span) in &x.engine().matched.params {
         answer += &format!(" {name}={}", String::from_utf8_lossy(x.request().fields.bytes(*span)));
     }
     Some(answer)
@@ -284,7 +287,7 @@ fn paths_are_made_alike_where_asked() {
         let mut probe = Probe::get(target);
         let mut x = probe.exchange();
         let answer = router.normalize(&mut x);
-        let found = router.find(&mut x).plan().map(|_| x.matched.uri.to_owned());
+        let found = router.find(&mut x).plan().map(|_| x.matched_uri().to_owned());
         (answer, found, String::from_utf8_lossy(x.request().encoded_path()).into_owned())
     };
     let plain = Options::default();

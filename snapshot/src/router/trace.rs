@@ -137,7 +137,7 @@ impl Router {
         if self.normalize(x).is_err() {
             return trace;
         }
-        if self.needs_body() && x.body_state == Body::Whole {
+        if self.needs_body() && x.body_state() == Body::Whole {
             sdk::vars::reading_body(x, |x| _ = self.search(Asked { x, lenient: false }, &mut trace));
         } else {
             self.search(Asked { x, lenient: false }, &mut trace);

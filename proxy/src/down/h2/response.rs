@@ -131,7 +131,7 @@ impl Response<'_> {
     }
 
     pub(crate) fn start(&mut self, x: &Exchange<'_>, size: Size) -> u64 {
-        let from = &x.messages.response;
+        let from = x.response();
         let mut head = empty(from.status).unwrap_or_default();
         let headers = head.headers_mut();
         headers.reserve(from.fields.len() + 3);
@@ -237,7 +237,7 @@ impl Response<'_> {
     pub(crate) fn start_grpc(&mut self, x: &Exchange<'_>, text: &[u8]) -> u64 {
         let mut head = http::Response::new(());
         let headers = head.headers_mut();
-        for (name, value, id) in x.messages.response.fields.iter() {
+        for (name, value, id) in x.response().fields.iter() {
             if !fields::is_of_connection(id)
                 && !matches!(
                     id,

@@ -191,7 +191,7 @@ impl Response<'_> {
     }
 
     pub(crate) fn start(&mut self, x: &Exchange<'_>, size: Size) -> u64 {
-        let from = &x.messages.response;
+        let from = x.response();
         let mut list = begin(from.status);
         let mut measured = false;
         for (name, value, id) in from.fields.iter() {
@@ -293,7 +293,7 @@ impl Response<'_> {
     /// Tells a gRPC client of an answer that is not gRPC: its status and text as `grpc-status` and
     /// `grpc-message`, in a head that nothing follows ("Trailers-Only").
     pub(crate) fn start_grpc(&mut self, x: &Exchange<'_>, text: &[u8]) -> u64 {
-        let from = &x.messages.response.fields;
+        let from = &x.response().fields;
         let mut list = begin(200);
         for (name, value, id) in from.iter() {
             let ours =

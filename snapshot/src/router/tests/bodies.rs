@@ -13,7 +13,7 @@ fn found(router: &Router, request: (&str, &str), kind: &str, state: Body, body: 
     let mut probe = Probe::request(request.0, request.1, &[("Host", "h"), ("Content-Type", kind)]);
     let mut x = probe.exchange();
     with_body(&mut x, body);
-    x.body_state = state;
+    x.engine_mut().body_state = state;
     match router.find(&mut x) {
         Found::Plan(plan) => plan.info.id.clone(),
         Found::Nothing => "nothing".to_owned(),

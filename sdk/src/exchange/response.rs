@@ -1,0 +1,78 @@
+//! hot path
+//!
+//! The response: its head, which plugins may change before it is there, and the coding of its body.
+
+use wire::{BadField, ResponseHead};
+
+use super::{Exchange, Source};
+use crate::coder::Coder;
+use crate::engine::Edit;
+use crate::header::Named;
+
+impl Exchange<'_> {
+    #[inline]
+    pub fn response(&self) -> &ResponseHead {
+        &self.engine.messages.response
+    }
+
+    #[inline]
+    pub fn status(&self) -> u16 {
+        self.engine.messages.response.status
+    }
+
+    /// The response head is there (header filter and later).
+    #[inline]
+    pub fn has_response(&self) -> bool {
+        self.engine.source != Source::None
+    }
+
+    pub fn response_header(&self, name: &(impl Named + ?Sized)) -> Option<&[u8]> {
+        self.engine.messages.response.fields.get_checked(name.id(), name.text())
+    }
+
+    /// Sets a response header: now if the head is there, else as soon as it is.
+    pub fn set_response_header(
+        &mut self,
+        name: &(impl Named + ?Sized),
+        value: &[u8],
+    ) -> Result<(), BadField> {
+        self.engine.edit(Edit::Set, name, value)
+    }
+
+    /// Adds a response header beside those of the same name.
+    pub fn add_response_header(
+        &mut self,
+        name: &(impl Named + ?Sized),
+        value: &[u8],
+    ) -> Result<(), BadField> {
+        self.engine.edit(Edit::Add, name, value)
+    }
+
+    pub fn remove_response_header(&mut self, name: &(impl Named + ?Sized)) {
+        // No head has a field whose name is no token.
+        let _ = self.engine.edit(Edit::Remove, name, b"");
+    }
+
+    /// Changes the status of a response whose head is there.
+    pub fn set_status(&mut self, status: u16) {
+        self.engine.messages.response.status = status;
+    }
+
+    /// Who made the response.
+    #[inline]
+    pub fn source(&self) -> Source {
+        self.engine.source
+    }
+
+    /// Lets a coder have the body behind all filters. Called by a plugin in its header filter; there is
+    /// one coder an exchange, and the last one set counts.
+    pub fn encode_with(&mut self, coder: Box<dyn Coder>) {
+        self.engine.coder = Some(coder);
+    }
+
+    /// Whether a coder changes the body.
+    #[inline]
+    pub fn codes_body(&self) -> bool {
+        self.engine.coder.is_some()
+    }
+}
