@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn refusals_say_what_apisix_says() {
         assert_eq!(ask(None, json!({})), Err("Missing authorization in request".into()));
-        for header in ["", "Basic", "Basic ", "Basic aca_a", "Basic YmFy", "Bearer YmFyOmJhcgo=", "Basic  Zm9vOmJhcg=="]
+        for header in ["", "Basic", "Basic ", "Basic aca_a", "Basic YmFy", "Bearer YmFyOmJhcgo=", "Basic  Zm9vOmJhcg==", "Basix Zm9vOmJhcg==", "Basic_Zm9vOmJhcg=="]
         {
             assert_eq!(ask(Some(header), json!({})), Err("Invalid authorization in request".into()), "{header}");
         }
@@ -217,6 +217,13 @@ mod tests {
         let mut x = probe.exchange();
         assert!(matches!(stage.rewrite(&mut x), Step::Next));
         assert_eq!(x.header("Authorization"), None);
+        drop(x);
+        // Who is not to hide them passes them on.
+        let stage: BasicAuth = probe.stage(json!({"anonymous_consumer": "jack"})).unwrap();
+        let mut x = probe.exchange();
+        x.set_header("Authorization", header.as_bytes()).unwrap();
+        assert!(matches!(stage.rewrite(&mut x), Step::Next));
+        assert_eq!(x.header("Authorization"), Some(header.as_bytes()));
     }
 
     #[test]

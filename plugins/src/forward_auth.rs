@@ -375,7 +375,7 @@ mod tests {
 
     #[test]
     fn a_refusal_is_the_server_s_own() {
-        for status in [302, 403, 500] {
+        for status in [300, 302, 403, 500] {
             let said = [("Location", "http://login"), ("Set-Cookie", "a"), ("Set-Cookie", "b"), ("X-Secret", "1")];
             let rest = json!({"client_headers": ["location", "Set-Cookie"]});
             run(&[("X-User", "root")], rest, answer(status, &said), |step, x| {
@@ -424,6 +424,53 @@ mod tests {
         assert_eq!((sent.method, &sent.body[..], sent.fields.get_named(b"content-encoding")), (Method::Post, &b"body"[..], Some(&b"gzip"[..])));
         assert_eq!(sent.fields.get_named(b"transfer-encoding"), None);
         assert_eq!(probe.world.budget.taken(), 0);
+    }
+
+    #[test]
+    fn a_body_that_others_had_read_keeps_to_the_bound_and_the_budget() {
+        let post = json!({"request_method": "POST", "max_req_body_size": 4});
+        for (body, held, status) in [("bod", 3, None), ("bod", 2, Some(503)), ("body5", 9, Some(413))] {
+            let mut probe = Probe::request("POST", "/", &[]);
+            probe.world.answers.borrow_mut().push(answer(200, &[]));
+            probe.world.budget = sdk::budget::Budget::new(held);
+            let stage: ForwardAuth = probe.stage(config(post.clone())).unwrap();
+            let mut x = probe.exchange();
+            with_body(&mut x, body.as_bytes());
+            let step = match stage.access(&mut x) {
+                Step::Wait => ready(stage.wait(Phase::Access, &mut x)),
+                step => step,
+            };
+            let refused = if let Step::Reply(reply) = step { Some(reply.status) } else { None };
+            assert_eq!(refused, status, "{body} {held}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_replaces_what_was_to_be_answered() {
+        let rest = json!({"client_headers": ["Location"]});
+        let mut probe = Probe::get("/");
+        probe.world.answers.borrow_mut().push(answer(403, &[("Location", "http://login")]));
+        let stage: ForwardAuth = probe.stage(config(rest)).unwrap();
+        let mut x = probe.exchange();
+        x.set_response_header("Location", b"http://early").unwrap();
+        assert!(matches!(ready(stage.wait(Phase::Access, &mut x)), Step::Reply(_)));
+        sdk::testing::respond(&mut x, 403, &[]);
+        assert_eq!(values(&x.response().fields, "location").collect::<Vec<_>>(), [b"http://login"]);
+    }
+
+    #[test]
+    fn an_answer_is_held_as_far_as_was_said() {
+        for (attr, size) in [
+            (None, Ok(1 << 20)),
+            (Some(json!({})), Ok(1 << 20)),
+            (Some(json!({"max_resp_body_size": null})), Ok(1 << 20)),
+            (Some(json!({"max_resp_body_size": 5})), Ok(5)),
+            (Some(json!({"max_resp_body_size": "2k"})), Ok(2048)),
+        ] {
+            assert_eq!(max_answer(attr.as_ref()), size, "{attr:?}");
+        }
+        let wrong = max_answer(Some(&json!({"max_resp_body_size": "much"}))).unwrap_err().reason;
+        assert!(wrong.starts_with("plugin_attr.forward-auth.max_resp_body_size in config.yaml: "), "{wrong}");
     }
 
     #[test]

@@ -215,6 +215,53 @@ mod tests {
         assert!(matches!(chain.run(Phase::Rewrite, &mut 0, &mut x), Step::Reply(_)), "its digest is wrong");
     }
 
+    /// An auth plugin that looks elsewhere before it refuses.
+    struct Slow;
+
+    impl Plugin for Slow {
+        const NAME: &'static str = "slow-auth";
+        const PRIORITY: i32 = 1;
+        const PHASES: Phases = Phases::REWRITE;
+        const AUTH: bool = true;
+
+        type Config = Value;
+
+        fn schema() -> Value {
+            json!({"type": "object"})
+        }
+
+        fn build(_config: Value, _cx: &mut Build<'_>) -> Result<Slow, Invalid> {
+            Ok(Slow)
+        }
+
+        fn rewrite(&self, _x: &mut Exchange<'_>) -> Step {
+            Step::Wait
+        }
+
+        async fn wait(&self, _phase: Phase, _x: &mut Exchange<'_>) -> Step {
+            Step::Reply(Reply::status(403))
+        }
+    }
+
+    #[test]
+    fn after_one_that_waited_the_next_is_asked() {
+        let catalog = catalog();
+        catalog.register(Box::new(sdk::instance::Linked::<Slow>::NEW)).unwrap();
+        let owner = Owner { collection: "routes", id: "1".into() };
+        let scope = Scope { names: &FixedNames::default(), upstreams: None, metadata: &|_| None, enabled: None };
+        let config = &json!({"auth_plugins": [{"slow-auth": {}}, {"key-auth": {}}, {"slow-auth": {}}]});
+        let chain = catalog.chain(&[Configured { name: "multi-auth", config, owner: &owner }], &scope).unwrap();
+        for (key, passes) in [("auth-one", true), ("no", false)] {
+            let mut probe = Probe::request("GET", "/", &[("apikey", key)])
+                .consumer::<KeyAuth>("jack", json!({"key": "auth-one"}));
+            let mut x = probe.exchange();
+            assert!(matches!(chain.run(Phase::Rewrite, &mut 0, &mut x), Step::Wait));
+            let step = sdk::testing::now(chain.wait(Phase::Rewrite, 0, &mut x));
+            assert_eq!(matches!(step, Step::Next), passes, "{step:?}");
+            assert_eq!(x.consumer().is_some(), passes);
+        }
+    }
+
     #[test]
     fn mistakes_are_named_as_apisix_names_them() {
         let reason = |plugins: Value| {

@@ -86,12 +86,14 @@ mod tests {
 
     #[test]
     fn unsaid_is_as_without_the_plugin() {
-        let refused = |config: Value| Probe::default().stage::<PathCharacters>(config).map(|stage| stage.refused);
-        assert_eq!(refused(json!({})), Ok(Doubtful::REFUSED));
-        assert_eq!(refused(json!({"backslash": "keep"})), Ok(Doubtful::CONTROL));
+        let refused = |config: Value| {
+            Probe::default().stage::<PathCharacters>(config).map(|stage| Plugin::refused_in_path(&stage))
+        };
+        assert_eq!(refused(json!({})), Ok(Some(Doubtful::REFUSED)));
+        assert_eq!(refused(json!({"backslash": "keep"})), Ok(Some(Doubtful::CONTROL)));
         let all = json!({"encoded_slash": "refuse", "semicolon": "refuse", "encoded_control": "keep"});
         let expected = Doubtful::ENCODED_SLASH.with(Doubtful::SEMICOLON).with(Doubtful::BACKSLASH);
-        assert_eq!(refused(all), Ok(expected));
+        assert_eq!(refused(all), Ok(Some(expected)));
         for (wrong, pointer) in [(json!({"semicolon": true}), "/semicolon"), (json!({"nul": "keep"}), "/nul")] {
             assert_eq!(refused(wrong).unwrap_err().pointer, pointer);
         }

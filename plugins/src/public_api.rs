@@ -61,3 +61,49 @@ impl PublicApi {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use indexmap::IndexMap;
+    use sdk::Catalog as _;
+    use sdk::build::{Owner, Services};
+    use sdk::catalog::{Configured, Place, Scope};
+    use sdk::testing::{FixedNames, Probe, now};
+
+    use super::*;
+    use crate::Catalog;
+
+    fn catalog() -> Catalog {
+        Catalog::new(Services::for_tests(), IndexMap::new())
+    }
+
+    /// Whether a plugin answers the request, in this phase's two forms.
+    fn answers(config: &Value, method: &str, path: &str) -> [bool; 2] {
+        let owner = Owner { collection: "routes", id: "1".into() };
+        let scope = Scope { names: &FixedNames::default(), upstreams: None, metadata: &|_| None, enabled: None };
+        let chain = catalog().chain(&[Configured { name: "public-api", config, owner: &owner }], &scope).unwrap();
+        let mut probe = Probe::request(method, path, &[]);
+        let mut x = probe.exchange();
+        let found = |step| !matches!(step, Step::Reply(reply) if reply.status == 404);
+        let at_once = found(chain.run(Phase::Access, &mut 0, &mut x));
+        let stage = chain.stages().next().unwrap();
+        [at_once, found(now(stage.instance().wait(Phase::Access, &mut x)))]
+    }
+
+    #[test]
+    fn method_and_path_lead_to_a_plugin() {
+        let named = json!({"uri": "/apisix/batch-requests"});
+        for (config, method, path, expected) in [
+            (&json!({}), "POST", "/apisix/batch-requests", true),
+            (&json!({}), "GET", "/apisix/batch-requests", false),
+            (&json!({}), "POST", "/apisix/batch-requests/", false),
+            (&json!({}), "POST", "/", false),
+            (&named, "POST", "/", true),
+            (&named, "GET", "/", false),
+            (&json!({"uri": "/"}), "POST", "/apisix/batch-requests", false),
+        ] {
+            assert_eq!(answers(config, method, path), [expected; 2], "{config} {method} {path}");
+        }
+        assert_eq!(catalog().check("public-api", &json!({"uri": 1}), Place::Route).unwrap_err().pointer, "/uri");
+    }
+}

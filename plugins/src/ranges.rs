@@ -87,4 +87,29 @@ mod tests {
         let ranges = Ranges::parse(&list).unwrap();
         assert_eq!(ranges.v4, [(0x0a00_0000, 0x0a00_01ff), (0x0a00_0300, 0x0a00_03ff)]);
     }
+
+    #[test]
+    fn an_address_is_in_a_list_from_its_first_to_its_last() {
+        let list = ["10.0.0.4/30", "10.0.0.16", "2001:db8::/126", "fe80::1"].map(str::to_owned);
+        let ranges = Ranges::parse(&list).unwrap();
+        for (ip, listed) in [
+            ("0.0.0.0", false),
+            ("10.0.0.3", false),
+            ("10.0.0.4", true),
+            ("10.0.0.7", true),
+            ("10.0.0.8", false),
+            ("10.0.0.15", false),
+            ("10.0.0.16", true),
+            ("10.0.0.17", false),
+            ("2001:db7:ffff:ffff:ffff:ffff:ffff:ffff", false),
+            ("2001:db8::", true),
+            ("2001:db8::3", true),
+            ("2001:db8::4", false),
+            ("fe80::1", true),
+            ("fe80::2", false),
+        ] {
+            assert_eq!(ranges.contain(ip.parse().unwrap()), listed, "{ip}");
+        }
+        assert!(!Ranges::parse(&[]).unwrap().contain("10.0.0.4".parse().unwrap()));
+    }
 }

@@ -178,6 +178,10 @@ mod tests {
             assert_eq!(let_in(&black, Some(referer)), !listed, "{referer}");
         }
         assert!(let_in(&json!({"whitelist": ["*"]}), Some("http://anywhere/")));
+        for (length, listed) in [(LONGEST, true), (LONGEST + 1, false)] {
+            let host = format!("{}.xx.com", "a".repeat(length - ".xx.com".len()));
+            assert_eq!(let_in(&white, Some(&format!("http://{host}/"))), listed, "{length}");
+        }
     }
 
     #[test]

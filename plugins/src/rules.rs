@@ -107,5 +107,8 @@ mod tests {
         let invalid = Rules::compile(&list, false).unwrap_err();
         assert_eq!(invalid.reason, "pcre_compile() failed: missing ) in \".+(\"");
         assert_eq!(invalid.pointer, "/1");
+        let other = Rules::compile(&["[b-a]".to_owned()], false).unwrap_err().reason;
+        assert!(other.starts_with("pcre_compile() failed: ") && !other.contains("missing )"), "{other}");
+        assert!(!other.contains("invalid regex"), "{other}");
     }
 }

@@ -249,3 +249,51 @@ fn credentials_are_keyed_and_other_plugins_have_none() {
     assert!(catalog.credential("key-auth", &json!({})).is_err());
     assert!(catalog.facts(Subsystem::Http, "key-auth").is_some_and(|facts| facts.consumer_schema.is_some()));
 }
+
+#[test]
+fn who_explains_a_decision_asks_those_that_leave_no_trace() {
+    let catalog = catalog();
+    let none = json!({});
+    for (name, config, pure) in [
+        ("basic-auth", &none, true),
+        ("consumer-restriction", &json!({"blacklist": ["a"]}), true),
+        ("cors", &none, true),
+        ("csrf", &json!({"key": "k"}), true),
+        ("hmac-auth", &none, true),
+        ("ip-restriction", &json!({"blacklist": ["10.0.0.1"]}), true),
+        ("jwt-auth", &none, true),
+        ("key-auth", &none, true),
+        ("proxy-rewrite", &json!({"uri": "/a"}), true),
+        ("real-ip", &json!({"source": "arg_ip"}), true),
+        ("redirect", &json!({"uri": "/a"}), true),
+        ("referer-restriction", &json!({"whitelist": ["a"]}), true),
+        ("request-validation", &json!({"header_schema": {"type": "object"}}), true),
+        ("ua-restriction", &json!({"denylist": ["a"]}), true),
+        ("uri-blocker", &json!({"block_rules": ["a"]}), true),
+        ("forward-auth", &json!({"uri": "http://127.0.0.1/"}), false),
+        ("limit-count", &json!({"count": 2, "time_window": 60}), false),
+        ("limit-req", &json!({"rate": 1, "burst": 0, "key": "remote_addr"}), false),
+        ("request-id", &none, false),
+    ] {
+        let chain = chain(&catalog, &[(name, config.clone())]).unwrap();
+        let asked: Vec<_> = chain.stages().map(|stage| stage.instance().is_pure()).collect();
+        assert_eq!(asked, [pure], "{name}");
+    }
+}
+
+#[test]
+fn metadata_is_checked() {
+    let catalog = catalog();
+    for (name, metadata, pointer) in [
+        ("batch-requests", json!({"max_body_size": 0}), "/max_body_size"),
+        ("cors", json!({"allow_origins": {"a": 1}}), "/allow_origins/a"),
+        ("error-page", json!({"enable": 1}), "/enable"),
+        ("file-logger", json!({"path": 1}), "/path"),
+        ("http-logger", json!({"log_format": 1}), "/log_format"),
+        ("syslog", json!({"log_format": 1}), "/log_format"),
+        ("tcp-logger", json!({"log_format": 1}), "/log_format"),
+    ] {
+        let invalid = catalog.check(name, &metadata, Place::Metadata).unwrap_err();
+        assert_eq!(invalid.pointer, pointer, "{name}");
+    }
+}

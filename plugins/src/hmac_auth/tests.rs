@@ -85,6 +85,39 @@ fn the_header_itself_is_judged_by_name() {
 }
 
 #[test]
+fn a_signed_header_that_is_missing_counts_as_nothing() {
+    let signature = sign(hmac::HMAC_SHA256, "my-secret", &format!("user-key\ndate: {NOW}\n"));
+    let header = authorization("hmac-sha256", "x-missing date", &signature);
+    assert_eq!(ask("GET", &[("Authorization", &header), ("Date", NOW)], json!({})), None);
+}
+
+#[test]
+fn the_bound_of_a_body_holds_however_it_came() {
+    let header = authorization(
+        "hmac-sha256",
+        "date",
+        &sign(hmac::HMAC_SHA256, "my-secret", &format!("user-key\ndate: {NOW}\n")),
+    );
+    // A body that another stage had read, and the length that was told of it.
+    for (length, told, status) in [(7, true, None), (8, true, None), (8, false, None), (9, true, Some(413)), (9, false, Some(413))]
+    {
+        let body = vec![b'a'; length];
+        let sum = format!("SHA-256={}", BASE64_STANDARD.encode(digest(&SHA256, &body)));
+        let mut probe = Probe::request("POST", "/", &[("Authorization", &header), ("Date", NOW), ("Digest", &sum)])
+            .consumer::<HmacAuth>("jack", json!({"key_id": "user-key", "secret_key": "my-secret"}));
+        if told {
+            probe.messages.request.framing = Framing::Length(length as u64);
+        }
+        let stage: HmacAuth =
+            probe.stage(json!({"validate_request_body": true, "max_req_body_size": 8})).unwrap();
+        let mut x = probe.exchange();
+        with_body(&mut x, &body);
+        let refused = if let Step::Reply(reply) = stage.rewrite(&mut x) { Some(reply.status) } else { None };
+        assert_eq!(refused, status, "{length} {told}");
+    }
+}
+
+#[test]
 fn dates_are_about_now() {
     let at = |date: &str, skew: u64| {
         let text = format!("user-key\ndate: {date}\n");
@@ -165,6 +198,12 @@ fn credentials_are_hidden_and_the_anonymous_take_the_rest() {
     let mut x = probe.exchange();
     assert!(matches!(stage.rewrite(&mut x), Step::Next));
     assert_eq!((x.consumer().unwrap().name.as_str(), x.header("Authorization")), ("jack", None));
+    drop(x);
+    let stage: HmacAuth = probe.stage(json!({"anonymous_consumer": "jack"})).unwrap();
+    let mut x = probe.exchange();
+    x.set_header("Authorization", b"Signature x").unwrap();
+    assert!(matches!(stage.rewrite(&mut x), Step::Next));
+    assert!(x.header("Authorization").is_some(), "who is not to hide it passes it on");
 }
 
 #[test]

@@ -243,6 +243,7 @@ fn claims_of_time_are_judged() {
         (&expired, 10, &any, false),
         (&expired, 11, &any, true),
         (&early, 0, &any, false),
+        (&early, 10, &any, false),
         (&early, 11, &any, true),
         (&good, 0, &any, true),
         (&good, 0, &both, true),

@@ -268,7 +268,7 @@ mod tests {
         for name in ["Connection", "Transfer-Encoding", "content-length", "Age", "X-RateLimit-Remaining"] {
             assert!(is_of_the_message(name.as_bytes()), "{name}");
         }
-        for name in ["Content-Type", "X-RateLimit-Limit", "Date", "Set-Cookie", "X"] {
+        for name in ["Content-Type", "X-RateLimit-Limit", "Date", "Set-Cookie", "X", "X-Quota-Remaining"] {
             assert!(!is_of_the_message(name.as_bytes()), "{name}");
         }
     }
