@@ -80,26 +80,60 @@ impl Stage {
         &self.instance
     }
 
-    /// Whether its filter lets it run on this exchange; an error as in [`Chain::run`]. For whoever looks at
-    /// stages one by one.
-    ///
-    /// # Errors
-    /// What must be done first, or that the request is refused.
-    pub fn is_wanted(&self, x: &mut Exchange<'_>) -> Result<bool, Step> {
-        match &self.meta {
-            _ if x.skips(self.name) => Ok(false),
-            None => Ok(true),
-            Some(meta) => applies(self, meta, x),
+    /// Asks it in a phase, where nothing speaks against that: another plugin that does its work, or its
+    /// `_meta.filter`, which is judged here and nowhere else. [`Step::Next`] if it was not asked. A filter
+    /// that cannot be judged gives the step that brings the body it needs, or that refuses the request.
+    #[inline]
+    pub fn run(
+        &self,
+        phase: Phase,
+        x: &mut Exchange<'_>,
+        ask: impl FnOnce(&dyn Instance, &mut Exchange<'_>) -> Step,
+    ) -> Step {
+        let meta = match &self.meta {
+            _ if x.skips(self.name) => return Step::Next,
+            None => return ask(&self.instance, x),
+            Some(meta) => meta,
+        };
+        match self.passes(meta, phase, x) {
+            Ok(true) => meta.wrap(ask(&self.instance, x)),
+            Ok(false) => Step::Next,
+            Err(step) => step,
         }
     }
 
-    /// What it answers in a phase before the upstream, if it is wanted there.
-    pub fn ask(&self, phase: Phase, x: &mut Exchange<'_>) -> Step {
-        let step = self.instance.ask(phase, x);
-        match &self.meta {
-            Some(meta) => meta.wrap(step),
-            None => step,
+    /// Whether its filter lets it run in a phase; an error as in [`Stage::run`].
+    fn passes(&self, meta: &Meta, phase: Phase, x: &mut Exchange<'_>) -> Result<bool, Step> {
+        let Some(filter) = &meta.filter else { return Ok(true) };
+        if !phase.is_before_upstream() {
+            // What cannot be judged was refused with the request, as far as it is the request's.
+            return Ok(self.verdict(filter, x).unwrap_or_default());
         }
+        if self.instance.phases().has(phase) {
+            return self.verdict(filter, x);
+        }
+        // It stands here for its filter's sake alone ([`Stage::is_foreseen_in`]).
+        match filter.foresee(x) {
+            Step::Next => Ok(false),
+            step => Err(step),
+        }
+    }
+
+    /// What its filter says: evaluated once a request, as APISIX does, so that a plugin runs in all its
+    /// phases or in none.
+    fn verdict(&self, filter: &Expr, x: &mut Exchange<'_>) -> Result<bool, Step> {
+        let key = std::ptr::from_ref(self).addr();
+        if let Some(Verdicts(verdicts)) = x.note::<Verdicts>()
+            && let Some((_, verdict)) = verdicts.iter().find(|(stage, _)| *stage == key)
+        {
+            return Ok(*verdict);
+        }
+        let verdict = filter.decide(x)?;
+        match x.note_mut::<Verdicts>() {
+            Some(Verdicts(verdicts)) => verdicts.push((key, verdict)),
+            None => x.set_note(Verdicts(SmallVec::from_iter([(key, verdict)]))),
+        }
+        Ok(verdict)
     }
 
     /// Whether its filter is looked at in a phase in which the instance has no work of its own: with
@@ -158,8 +192,9 @@ impl Chain {
         self.all.iter().find_map(|stage| stage.instance.refused_in_path())
     }
 
+    /// The instances that are asked in a phase, in order.
     #[inline]
-    fn of_phase(&self, phase: Phase) -> &[Arc<Stage>] {
+    pub fn of_phase(&self, phase: Phase) -> &[Arc<Stage>] {
         &self.by_phase[phase as usize]
     }
 
@@ -173,18 +208,7 @@ impl Chain {
     pub fn run(&self, phase: Phase, cursor: &mut usize, x: &mut Exchange<'_>) -> Step {
         let stages = self.of_phase(phase);
         while let Some(stage) = stages.get(*cursor) {
-            let step = match &stage.meta {
-                _ if x.skips(stage.name) => Step::Next,
-                None => stage.instance.ask(phase, x),
-                Some(meta) => match (stage.instance.phases().has(phase), &meta.filter) {
-                    (false, Some(filter)) => filter.foresee(x),
-                    _ => match applies(stage, meta, x) {
-                        Ok(true) => meta.wrap(stage.instance.ask(phase, x)),
-                        Ok(false) => Step::Next,
-                        Err(step) => step,
-                    },
-                },
-            };
+            let step = stage.run(phase, x, |instance, x| instance.ask(phase, x));
             if !matches!(step, Step::Next) {
                 return step;
             }
@@ -222,14 +246,9 @@ impl Chain {
     ) -> Step {
         let stages = self.of_phase(phase);
         while let Some(stage) = stages.get(*cursor) {
-            if wanted(stage, x) {
-                let step = ask(&stage.instance, x);
-                if !matches!(step, Step::Next) {
-                    return match &stage.meta {
-                        Some(meta) => meta.wrap(step),
-                        None => step,
-                    };
-                }
+            let step = stage.run(phase, x, &mut ask);
+            if !matches!(step, Step::Next) {
+                return step;
             }
             *cursor += 1;
         }
@@ -266,9 +285,10 @@ impl Chain {
 
     pub fn log(&self, x: &mut Exchange<'_>) {
         for stage in self.of_phase(Phase::Log) {
-            if wanted(stage, x) {
-                stage.instance.log(x);
-            }
+            stage.run(Phase::Log, x, |instance, x| {
+                instance.log(x);
+                Step::Next
+            });
         }
     }
 
@@ -303,35 +323,6 @@ impl Meta {
     }
 }
 
-#[inline]
-fn wanted(stage: &Stage, x: &mut Exchange<'_>) -> bool {
-    match &stage.meta {
-        _ if x.skips(stage.name) => false,
-        None => true,
-        // What cannot be judged was refused with the request, as far as it is the request's.
-        Some(meta) => applies(stage, meta, x).unwrap_or_default(),
-    }
-}
-
 /// Verdicts of filters on one exchange, by the address of the instance, which lives as long as the
 /// exchange's snapshot.
 struct Verdicts(SmallVec<[(usize, bool); 8]>);
-
-/// Whether the instance's filter lets it run: evaluated once a request, as APISIX does, so that a
-/// plugin runs in all its phases or in none. The error is what must be done first, or that the request
-/// must be refused since the filter cannot be judged.
-fn applies(stage: &Stage, meta: &Meta, x: &mut Exchange<'_>) -> Result<bool, Step> {
-    let Some(filter) = &meta.filter else { return Ok(true) };
-    let key = std::ptr::from_ref(stage).addr();
-    if let Some(Verdicts(verdicts)) = x.note::<Verdicts>()
-        && let Some((_, verdict)) = verdicts.iter().find(|(stage, _)| *stage == key)
-    {
-        return Ok(*verdict);
-    }
-    let verdict = filter.decide(x)?;
-    match x.note_mut::<Verdicts>() {
-        Some(Verdicts(verdicts)) => verdicts.push((key, verdict)),
-        None => x.set_note(Verdicts(SmallVec::from_iter([(key, verdict)]))),
-    }
-    Ok(verdict)
-}

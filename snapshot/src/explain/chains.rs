@@ -158,11 +158,15 @@ enum Whose<'a> {
 
 impl Walk<'_, '_> {
     fn phase(&mut self, chain: Option<&Chain>, phase: Phase, whose: Whose<'_>, x: &mut Exchange<'_>) {
-        let stages = chain.into_iter().flat_map(Chain::stages);
-        for stage in stages.filter(|stage| stage.instance().phases().has(phase)) {
+        for stage in chain.into_iter().flat_map(|chain| chain.of_phase(phase)) {
             let from = self.origin(stage.name(), whose);
             let known = self.stages.iter().position(|own| own.name == stage.name() && own.from == from);
             let ran = self.ask(stage, phase, &from, x);
+            let has_work = stage.instance().phases().has(phase);
+            if !has_work && !matches!(ran, Ran::Refuses(_) | Ran::Undecided) {
+                // It is here for its filter alone, which lets the request pass.
+                continue;
+            }
             match known {
                 // What it came to in an earlier phase stands, unless this says more.
                 Some(at) => {
@@ -184,17 +188,20 @@ impl Walk<'_, '_> {
         }
         // A body is read once at most, so this ends.
         for _ in 0..3 {
-            let step = match stage.is_wanted(x) {
-                Ok(true) if stage.instance().is_pure() => stage.ask(phase, x),
-                Ok(true) => {
-                    self.undecided = true;
-                    return Ran::Undecided;
+            let mut ran = Ran::Filtered;
+            let step = stage.run(phase, x, |instance, x| {
+                if instance.is_pure() {
+                    ran = Ran::Passes;
+                    return instance.ask(phase, x);
                 }
-                Ok(false) => return Ran::Filtered,
-                Err(step) => step,
-            };
+                ran = Ran::Undecided;
+                Step::Next
+            });
             match step {
-                Step::Next => return Ran::Passes,
+                Step::Next => {
+                    self.undecided |= ran == Ran::Undecided;
+                    return ran;
+                }
                 Step::Reply(reply) => {
                     self.answer = Some(answer(&reply, stage.name(), from));
                     return Ran::Answers(reply.status);
@@ -220,6 +227,9 @@ impl Walk<'_, '_> {
                 continue;
             }
             let from = self.origin(stage.name(), whose);
+            if self.stages.iter().any(|own| own.name == stage.name() && own.from == from) {
+                continue;
+            }
             let (name, priority) = (stage.name(), stage.priority());
             self.stages.push(Stage { name, priority, from, phases: phases(stage), ran: Ran::Later });
         }
