@@ -195,8 +195,8 @@ pub(crate) async fn run(worker: &Worker, request: Fetch) -> Result<Fetched, Fetc
     Err(last)
 }
 
-/// Sends the request to this gateway, over a connection in memory that it serves as any other. When
-/// whoever waits for the answer is gone, so is that connection, and its exchange ends as one does whose
+/// Sends the request to this gateway, over a connection in memory that it serves as any other: it counts
+/// against the worker's bound, a panic in it is counted, and the stop waits for it. When whoever waits for the answer is gone, so is that connection, and its exchange ends as one does whose
 /// client has left. The whole answer must be here by the time-out for reading.
 pub(crate) async fn dispatch(
     worker: &Rc<Worker>,
@@ -206,7 +206,7 @@ pub(crate) async fn dispatch(
     let end = worker.clock.after(request.timeouts.read);
     let waiters = [worker.clock.waiter(), worker.clock.waiter()];
     let (ours, theirs) = memory::pair(Default::default(), Default::default());
-    rt::spawn(down::h1::serve(worker.clone(), rt::Io::Memory(theirs), client, false));
+    worker.hold(move |worker| down::h1::serve(worker, rt::Io::Memory(theirs), client, false));
     let mut conn = Conn::new(rt::Io::Memory(ours));
     let answer = exchange(worker, &waiters, &mut conn, &request, &mut Vec::new(), end).await;
     answer.map(|(fetched, _)| fetched).map_err(|failed| failed.error)

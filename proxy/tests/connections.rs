@@ -589,3 +589,22 @@ mod frames {
         .run("HTTP/1");
     }
 }
+
+#[test]
+fn a_request_of_the_gateway_to_itself_is_served_as_a_connection() {
+    let batch =
+        "POST /batch HTTP/1.1\r\nHost: a\r\nContent-Length: 28\r\n\r\n{\"pipeline\":[{\"path\":\"/a\"}]}";
+    Case {
+        client: vec![Send(batch), Until("\"status\":200"), Close],
+        servers: vec![vec![Until("GET /a "), Until("\r\n\r\n"), Served(2), Send(OK), ToEnd]],
+        ..case()
+    }
+    .run("answered");
+    // Nobody waits for its answer any more: it ends, and leaves nothing behind.
+    Case {
+        client: vec![Send(batch), Wait(1000), Close],
+        servers: vec![vec![Until("GET /a "), Until("\r\n\r\n"), Served(2), ToEnd]],
+        ..case()
+    }
+    .run("the client leaves");
+}

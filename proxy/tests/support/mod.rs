@@ -42,6 +42,8 @@ pub enum Do {
     Frame(u8, &'static str),
     /// Reads until a frame of this kind has come.
     UntilFrame(u8),
+    /// So many connections are served now, those of the gateway to itself among them.
+    Served(usize),
 }
 
 /// What is said, and what is to come of it.
@@ -194,6 +196,7 @@ pub async fn play(who: &str, script: &[Do], end: End, got: &RefCell<Got>, gatewa
             Do::Wait(ms) => testing::sleep(Duration::from_millis(*ms)).await,
             Do::ShutDown => end.shut_down(),
             Do::Drain => gateway.drain(),
+            Do::Served(count) => assert_eq!(gateway.connections(), *count, "{who}"),
             Do::Close => break,
             Do::Reset => {
                 end.abort();
@@ -435,6 +438,8 @@ fn snapshot() -> (Snapshot, Arc<Meters>) {
     put("4", json!({"uri": "/trailers", "upstream": upstream, "plugins": {"trailers": {}}}));
     let vars = json!([["post_arg_x", "==", "y"]]);
     put("5", json!({"uri": "/held", "vars": vars, "upstream": upstream}));
+    let batches = json!({"public-api": {"uri": "/apisix/batch-requests"}});
+    put("6", json!({"uri": "/batch", "plugins": batches}));
     let services = Services::for_tests();
     let meters = services.meters.clone();
     let catalog = Arc::new(plugins::Catalog::new(services, Default::default()));
