@@ -82,6 +82,11 @@ impl Fold {
         &self.desired
     }
 
+    /// See [`Desired::put_to_rest`].
+    pub fn put_to_rest(&mut self, key: &Key) -> Option<(Arc<Entry>, Arc<Entry>)> {
+        self.desired.put_to_rest(key)
+    }
+
     /// The store's revision after the last change.
     pub fn revision(&self) -> Revision {
         self.revision
@@ -153,16 +158,16 @@ impl Fold {
     }
 
     fn place(&mut self, row: Row, parsed: Result<Resource, Invalid>, touched: &mut Touched) {
-        let Row { key, created, modified, .. } = row;
+        let Row { key, json, created, modified, .. } = row;
         match parsed {
             Ok(resource) => {
                 self.forgive(&key);
-                if self.there(&key).is_none_or(|there| there.resource != resource) {
+                if self.there(&key).is_none_or(|there| *there.peek() != resource) {
                     if !touched.all {
                         touched.keys.insert(key.clone());
                     }
                     self.referrers.set(&key, resource.secrets());
-                    self.desired.put(Arc::new(Entry { key, resource, created, modified }));
+                    self.desired.put(Arc::new(Entry::of_text(key, resource, json, created, modified)));
                 }
             }
             Err(invalid) => {

@@ -246,6 +246,7 @@ impl Pipeline {
             compiled = self.compile(&touched);
         }
         self.publisher.publish(compiled.snapshot);
+        self.put_to_rest();
         self.watched.send_if_modified(|watched| {
             let differs = !Arc::ptr_eq(watched, &compiled.watched);
             *watched = compiled.watched;
@@ -292,6 +293,14 @@ impl Pipeline {
             self.resolver.want(&self.wanted);
         }
         compiled
+    }
+
+    /// Lets go of the typed forms that the compile has read.
+    fn put_to_rest(&mut self) {
+        for key in self.compiler.take_read() {
+            let desired = self.fold.put_to_rest(&key);
+            self.compiler.put_to_rest(&key, desired.as_ref());
+        }
     }
 
     /// Everything that is rejected, now and by whom ever; logs what was not before.

@@ -177,7 +177,7 @@ impl Secrets {
             let id = manager_of(reference);
             let same = match (before.get(&id), self.managers.get(&id)) {
                 (None, None) => true,
-                (Some(before), Some(now)) => before.resource == now.resource,
+                (Some(before), Some(now)) => before.resource() == now.resource(),
                 _ => false,
             };
             let asked = match self.asked.get_mut(reference) {
@@ -263,7 +263,7 @@ impl Secrets {
         let Reference { manager, id, key } =
             references::parse(reference).map_err(|why| Failure::Missing(why.to_owned()))?;
         let entry = self.managers.get(&format!("{manager}/{id}"));
-        let found = entry.and_then(|entry| match &entry.resource {
+        let found = entry.and_then(|entry| match entry.resource() {
             Resource::Secret(secret) => Some(&secret.manager),
             _ => None,
         });

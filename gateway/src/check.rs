@@ -159,7 +159,7 @@ fn check_resources(
     desired.plugins.clone_from(&declarative.plugins);
     for item in &declarative.items {
         let (key, resource) = (item.key.clone(), item.resource.clone());
-        desired.put(Arc::new(Entry { key, resource, created: 1, modified: 1 }));
+        desired.put(Arc::new(Entry::new(key, resource, 1, 1)));
     }
     let tls = crate::tls::settings(boot)
         .map_err(|error| vec![Diagnostic::new(Severity::Error, "config.yaml", format!("{error:#}"))])?;

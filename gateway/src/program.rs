@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use admin::{NotServed, Outcome, Program, Published, Question, Reloading, Telling, Verdict};
 use control::Handle;
 use control::acme::Standings;
+use control::look::Look;
 use control::store::{File, Store};
 use model::Key;
 use model::boot::Boot;
@@ -176,8 +177,10 @@ impl Program for Running {
             };
             let limits = crate::wiring::request_limits(&self.boot);
             // It takes milliseconds with many routes, and others wait for this thread.
-            let explained =
-                tokio::task::spawn_blocking(move || explain::explain(&look, limits, question)).await;
+            let explained = tokio::task::spawn_blocking(move || {
+                explain::explain(&Look { desired: look.desired.apart(), ..look }, limits, question)
+            })
+            .await;
             explained.map_err(|_| "a mistake of the gateway: explaining this request failed".to_owned())?
         })
     }
@@ -186,7 +189,9 @@ impl Program for Running {
         Box::pin(async move {
             let look = self.pipeline.look().await.ok_or("the gateway stops")?;
             let boot = self.boot.clone();
-            let told = tokio::task::spawn_blocking(move || crate::analysis::told(&look.desired, &boot)).await;
+            let told =
+                tokio::task::spawn_blocking(move || crate::analysis::told(&look.desired.apart(), &boot))
+                    .await;
             let told = told.map_err(|_| "a mistake of the gateway: the analysis failed".to_owned())?;
             told.map_err(|error| format!("{error:#}"))
         })

@@ -4,27 +4,22 @@
 //! Entries are shared, so a copy of the whole costs a pointer an entry, and
 //! what did not change is the same allocation before and after.
 
-use std::collections::BTreeMap;
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::{Key, Kind, Resource, Route};
+use crate::{Entry, Key, Kind, Resource, Route};
 
-/// One resource as it was understood.
+/// An entry in its place among those of its kind.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Entry {
-    pub key: Key,
-    pub resource: Resource,
-    /// The store's revision when the key came to be.
-    pub created: u64,
-    /// The store's revision of this value.
-    pub modified: u64,
-}
+struct ById(Arc<Entry>);
 
 /// All current resources.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Desired {
-    /// By [`Kind::index`], then by id.
-    kinds: [BTreeMap<String, Arc<Entry>>; Kind::ALL.len()],
+    /// By [`Kind::index`], then by id, which the entries have already.
+    kinds: [BTreeSet<ById>; Kind::ALL.len()],
     /// The plugins switched on, if the store says; else the boot file does.
     pub plugins: Option<Vec<String>>,
 }
@@ -32,12 +27,27 @@ pub struct Desired {
 impl Desired {
     /// Puts `entry` under its key and gives back what was there.
     pub fn put(&mut self, entry: Arc<Entry>) -> Option<Arc<Entry>> {
-        self.kinds[entry.key.kind.index()].insert(entry.key.id.clone(), entry)
+        self.kinds[entry.key.kind.index()].replace(ById(entry)).map(|before| before.0)
+    }
+
+    /// Puts the entry under `key` to rest, and gives it as it was and as it is now; `None` if it stays as it is.
+    pub fn put_to_rest(&mut self, key: &Key) -> Option<(Arc<Entry>, Arc<Entry>)> {
+        let resting = Arc::new(self.get(key.kind, &key.id)?.at_rest()?);
+        Some((self.put(resting.clone())?, resting))
+    }
+
+    /// The same for a look at many: what is read here is not kept in memory by those this was copied from.
+    #[must_use]
+    pub fn apart(&self) -> Desired {
+        let copies = |kind: &BTreeSet<ById>| {
+            kind.iter().map(|ById(entry)| ById(Arc::new(Entry::clone(entry)))).collect()
+        };
+        Desired { kinds: self.kinds.each_ref().map(copies), plugins: self.plugins.clone() }
     }
 
     /// Takes out what is under `key`.
     pub fn delete(&mut self, key: &Key) -> Option<Arc<Entry>> {
-        self.kinds[key.kind.index()].remove(&key.id)
+        self.kinds[key.kind.index()].take(key.id.as_str()).map(|before| before.0)
     }
 
     /// The hosts a route is for: its own, else those of its service. None is every host.
@@ -46,7 +56,7 @@ impl Desired {
             return &route.hosts;
         }
         let service = route.service_id.as_ref().and_then(|id| self.get(Kind::Service, id));
-        match service.map(|entry| &entry.resource) {
+        match service.map(|entry| entry.resource()) {
             Some(Resource::Service(service)) => &service.hosts,
             _ => &[],
         }
@@ -54,17 +64,17 @@ impl Desired {
 
     /// The entry of `kind` under `id`.
     pub fn get(&self, kind: Kind, id: &str) -> Option<&Arc<Entry>> {
-        self.kinds[kind.index()].get(id)
+        self.kinds[kind.index()].get(id).map(|found| &found.0)
     }
 
     /// The entries of `kind`, in the order of their ids.
     pub fn of(&self, kind: Kind) -> impl DoubleEndedIterator<Item = &Arc<Entry>> + ExactSizeIterator {
-        self.kinds[kind.index()].values()
+        self.kinds[kind.index()].iter().map(|entry| &entry.0)
     }
 
     /// All entries, by kind and id.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Entry>> {
-        self.kinds.iter().flat_map(BTreeMap::values)
+        self.kinds.iter().flatten().map(|entry| &entry.0)
     }
 
     /// How many entries of `kind` there are.
@@ -74,7 +84,7 @@ impl Desired {
 
     /// How many entries there are.
     pub fn len(&self) -> usize {
-        self.kinds.iter().map(BTreeMap::len).sum()
+        self.kinds.iter().map(BTreeSet::len).sum()
     }
 
     /// Whether there is nothing at all.
@@ -88,6 +98,26 @@ impl Desired {
     }
 }
 
+impl Borrow<str> for ById {
+    fn borrow(&self) -> &str {
+        &self.0.key.id
+    }
+}
+
+impl Eq for ById {}
+
+impl Ord for ById {
+    fn cmp(&self, other: &ById) -> Ordering {
+        self.0.key.id.cmp(&other.0.key.id)
+    }
+}
+
+impl PartialOrd for ById {
+    fn partial_cmp(&self, other: &ById) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -96,12 +126,8 @@ mod tests {
 
     fn entry(id: &str, modified: u64) -> Arc<Entry> {
         let value = json!({"uri": "/", "plugins": {}});
-        Arc::new(Entry {
-            key: Key::new(Kind::Route, id),
-            resource: Resource::parse(Kind::Route, id, &value).unwrap(),
-            created: 1,
-            modified,
-        })
+        let resource = Resource::parse(Kind::Route, id, &value).unwrap();
+        Arc::new(Entry::of_text(Key::new(Kind::Route, id), resource, value.to_string().into(), 1, modified))
     }
 
     #[test]
@@ -118,5 +144,22 @@ mod tests {
         assert!(desired.delete(&Key::new(Kind::Route, "a")).is_some());
         assert!(desired.delete(&Key::new(Kind::Service, "b")).is_none());
         assert_eq!(desired.iter().count(), 2);
+    }
+
+    #[test]
+    fn an_entry_at_rest_is_another_allocation_and_a_copy_apart_wakes_nobody() {
+        let mut desired = Desired::default();
+        desired.put(entry("a", 1));
+        let key = Key::new(Kind::Route, "a");
+        let (before, now) = desired.put_to_rest(&key).unwrap();
+        assert_eq!(before, now);
+        assert!(Arc::ptr_eq(&now, desired.get(Kind::Route, "a").unwrap()));
+        assert!(desired.put_to_rest(&key).is_none());
+        let apart = desired.apart();
+        apart.iter().for_each(|entry| _ = entry.resource());
+        assert!(desired.put_to_rest(&key).is_none());
+        desired.iter().for_each(|entry| _ = entry.resource());
+        assert!(desired.put_to_rest(&key).is_some());
+        assert!(desired.put_to_rest(&Key::new(Kind::Service, "a")).is_none());
     }
 }

@@ -63,7 +63,7 @@ impl Resource {
     }
 
     /// [`Resource::from_value`] also for what this version cannot do.
-    fn read(kind: Kind, id: &str, mut value: Value) -> Result<Resource, Invalid> {
+    pub(crate) fn read(kind: Kind, id: &str, mut value: Value) -> Result<Resource, Invalid> {
         let key = Key::new(kind, id);
         key.check()?;
         if kind == Kind::Route {

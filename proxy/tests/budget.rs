@@ -55,7 +55,7 @@ fn upstream(answer: Vec<u8>) -> SocketAddr {
 
 fn put(desired: &mut Desired, kind: Kind, id: &str, value: Value) {
     let resource = Resource::parse(kind, id, &value).unwrap();
-    desired.put(Arc::new(Entry { key: Key::new(kind, id), resource, created: 1, modified: 1 }));
+    desired.put(Arc::new(Entry::new(Key::new(kind, id), resource, 1, 1)));
 }
 
 /// One worker with these resources.

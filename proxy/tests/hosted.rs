@@ -300,7 +300,7 @@ impl Gateway {
             json!({"uri": "/*", "plugins": plugins, "upstream": {"nodes": {upstream.to_string(): 1}}});
         let key = Key::new(Kind::Route, "1");
         let resource = Resource::parse(Kind::Route, "1", &value).unwrap();
-        self.desired.put(Arc::new(Entry { key: key.clone(), resource, created: 1, modified: 1 }));
+        self.desired.put(Arc::new(Entry::new(key.clone(), resource, 1, 1)));
         self.publish(&Touched::from_iter([key]))
     }
 
@@ -309,7 +309,7 @@ impl Gateway {
         let value = json!({"username": "jack", "plugins": plugins});
         let key = Key::new(Kind::Consumer, "jack");
         let resource = Resource::parse(Kind::Consumer, "jack", &value).unwrap();
-        self.desired.put(Arc::new(Entry { key: key.clone(), resource, created: 1, modified: 1 }));
+        self.desired.put(Arc::new(Entry::new(key.clone(), resource, 1, 1)));
         let compiled = self.publish(&Touched::from_iter([key]));
         assert!(compiled.rejected.is_empty(), "{:?}", compiled.rejected);
     }

@@ -166,6 +166,8 @@ pub struct Compiler {
     route_slots: Slots,
     upstream_slots: Slots,
     consumer_slots: Slots,
+    /// The resources whose entries were read since this was asked last.
+    read: Vec<Key>,
 }
 
 /// The state of one compile.
@@ -198,6 +200,7 @@ impl Compiler {
             table: Table::default(),
             routes: HashMap::default(),
             upstreams: HashMap::default(),
+            read: Vec::new(),
             shared: BTreeMap::new(),
             metadata: HashMap::default(),
             consumers: BTreeMap::new(),
@@ -316,6 +319,39 @@ impl Compiler {
         Compiled { snapshot, rejected, wanted_hosts, watched, stapling }
     }
 
+    /// The resources of kinds of which there may be many that were read since this was asked last. Their entries
+    /// may rest until they are touched again; whoever puts one to rest says so with [`Compiler::put_to_rest`].
+    pub fn take_read(&mut self) -> Vec<Key> {
+        std::mem::take(&mut self.read)
+    }
+
+    /// Puts what is served of a resource to rest. `desired` is its entry as it was and as it is at rest.
+    pub fn put_to_rest(&mut self, key: &Key, desired: Option<&(Arc<Entry>, Arc<Entry>)>) {
+        let entry = match key.kind {
+            Kind::Route => self.routes.get_mut(&key.id).map(|unit| &mut unit.entry),
+            Kind::StreamRoute => self.stream_routes.get_mut(&key.id).map(|unit| &mut unit.entry),
+            Kind::Upstream => self.upstreams.get_mut(&key.id).map(|unit| &mut unit.entry),
+            Kind::Ssl => self.certificate_units.get_mut(&key.id).map(|unit| &mut unit.entry),
+            Kind::Consumer => self.consumers.get_mut(&key.id).map(|unit| &mut unit.entry),
+            Kind::Credential => self.credentials.get_mut(&key.id).map(|unit| &mut unit.entry),
+            _ => None,
+        };
+        let Some(entry) = entry else { return };
+        match desired {
+            // They stay one allocation, by which it is seen that nothing else is served.
+            Some((before, now)) if Arc::ptr_eq(entry, before) => *entry = now.clone(),
+            _ => {
+                if let Some(resting) = entry.at_rest() {
+                    *entry = Arc::new(resting);
+                }
+            }
+        }
+    }
+
+    fn note_read<'k>(&mut self, kind: Kind, ids: impl IntoIterator<Item = &'k String>) {
+        self.read.extend(ids.into_iter().map(|id| Key::new(kind, id.as_str())));
+    }
+
     /// Takes the router, leaving an empty one.
     fn take_router(&mut self) -> Router {
         let empty = Router::new(self.settings.mode, self.settings.options);
@@ -343,7 +379,7 @@ impl Compiler {
         for plugin in pass.work.take(Kind::PluginMetadata) {
             let key = Key::new(Kind::PluginMetadata, plugin.as_str());
             let desired = pass.desired;
-            match desired.get(Kind::PluginMetadata, &plugin).map(|entry| &entry.resource) {
+            match desired.get(Kind::PluginMetadata, &plugin).map(|entry| entry.resource()) {
                 Some(model::Resource::PluginMetadata(found)) => {
                     let value = Value::Object(found.value.clone());
                     let place = sdk::catalog::Place::Metadata;
@@ -366,11 +402,15 @@ impl Compiler {
                 }
             }
             // Rare, so searched for rather than indexed; resources served in an older form included.
-            for entry in desired.iter().chain(self.served()) {
-                if entry.resource.plugins().is_some_and(|plugins| mention(plugins, &plugin)) {
+            let may_mention = |entry: &&Arc<Entry>| entry.may_contain(&plugin) || entry.may_contain(EXPOSING);
+            let mut read = Vec::new();
+            for entry in desired.iter().chain(self.served()).filter(may_mention) {
+                read.push(entry.key.clone());
+                if entry.resource().plugins().is_some_and(|plugins| mention(plugins, &plugin)) {
                     pass.work.add(entry.key.clone());
                 }
             }
+            self.read.extend(read);
         }
     }
 
@@ -465,6 +505,9 @@ impl Compiler {
     }
 }
 
+/// A plugin that exposes what others answer, and names none of them.
+const EXPOSING: &str = "public-api";
+
 /// Whether a plugin is used here, or possibly within another plugin's settings.
 fn mention(plugins: &model::Plugins, plugin: &str) -> bool {
     fn within(value: &Value, plugin: &str) -> bool {
@@ -477,8 +520,7 @@ fn mention(plugins: &model::Plugins, plugin: &str) -> bool {
             _ => false,
         }
     }
-    // One that exposes what others answer names none of them.
-    plugins.iter().any(|(name, config)| name == plugin || name == "public-api" || within(config, plugin))
+    plugins.iter().any(|(name, config)| name == plugin || name == EXPOSING || within(config, plugin))
 }
 
 /// Something compiled from its entry, or else again from its last good entry: names, services and

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use hashbrown::HashMap;
-use model::Key;
+use model::{Key, Kind};
 
 /// Compiles that must pass before a freed number is reused.
 const REST: u64 = 1024;
@@ -16,7 +16,8 @@ const REST: u64 = 1024;
 /// The slots of objects of one kind.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
-    taken: HashMap<Key, u32>,
+    /// By [`Kind::index`], then by id.
+    taken: [HashMap<Box<str>, u32>; Kind::ALL.len()],
     /// Freed numbers, and the compile at which each was freed.
     free: VecDeque<(u64, u32)>,
     /// All numbers below were used at some time.
@@ -32,7 +33,7 @@ impl Slots {
 
     /// The number of this object, a new one if it has none.
     pub fn of(&mut self, key: &Key) -> u32 {
-        if let Some(&slot) = self.taken.get(key) {
+        if let Some(slot) = self.known(key) {
             return slot;
         }
         let slot = match self.free.front() {
@@ -45,18 +46,18 @@ impl Slots {
                 self.next - 1
             }
         };
-        self.taken.insert(key.clone(), slot);
+        self.taken[key.kind.index()].insert(key.id.as_str().into(), slot);
         slot
     }
 
     /// The number of this object, if it has one.
     pub fn known(&self, key: &Key) -> Option<u32> {
-        self.taken.get(key).copied()
+        self.taken[key.kind.index()].get(key.id.as_str()).copied()
     }
 
     /// The object is gone. Returns the number it had.
     pub fn release(&mut self, key: &Key) -> Option<u32> {
-        let slot = self.taken.remove(key)?;
+        let slot = self.taken[key.kind.index()].remove(key.id.as_str())?;
         self.free.push_back((self.now, slot));
         Some(slot)
     }
@@ -64,8 +65,6 @@ impl Slots {
 
 #[cfg(test)]
 mod tests {
-    use model::Kind;
-
     use super::*;
 
     fn key(id: &str) -> Key {

@@ -196,7 +196,7 @@ fn upstreams(compiled: &Compiled, desired: &Desired) -> BTreeMap<String, Arc<Ups
 fn needs(desired: &Desired, key: &Key) -> BTreeSet<Key> {
     let mut all = BTreeSet::from([key.clone()]);
     let Some(entry) = desired.get(key.kind, &key.id) else { return all };
-    let named = match &entry.resource {
+    let named = match entry.resource() {
         Resource::Route(route) => vec![
             (Kind::Service, &route.service_id),
             (Kind::PluginConfig, &route.plugin_config_id),
@@ -210,7 +210,7 @@ fn needs(desired: &Desired, key: &Key) -> BTreeSet<Key> {
             all.extend(needs(desired, &Key::new(kind, id.as_str())));
         }
     }
-    for config in entry.resource.plugins().into_iter().flat_map(|plugins| plugins.values()) {
+    for config in entry.resource().plugins().into_iter().flat_map(|plugins| plugins.values()) {
         all.extend(config["to_id"].as_str().map(|id| Key::new(Kind::Upstream, id)));
     }
     all
@@ -227,6 +227,7 @@ proptest! {
             let mut touched = Touched::default();
             batch.iter().for_each(|step| take(step, &mut desired, &mut names, &mut touched));
             let compiled = compiler.compile(&desired, &touched, &names, revision as u64);
+            support::put_to_rest(&mut compiler, &mut desired);
             prop_assert_eq!(compiled.snapshot.revision, revision as u64);
             let fresh = support::compiler().compile(&desired, &Touched::all(), &names, 0);
             let text = print(&compiled, &desired);
@@ -264,6 +265,7 @@ proptest! {
             let mut touched = Touched::default();
             take(step, &mut desired, &mut names, &mut touched);
             let after = compiler.compile(&desired, &touched, &names, 1);
+            support::put_to_rest(&mut compiler, &mut desired);
             // What is served in an older form needs what that form named.
             let older: BTreeSet<Key> =
                 before.rejected.iter().chain(after.rejected.iter()).map(|rejected| rejected.key.clone()).collect();

@@ -105,7 +105,9 @@ impl Dangling {
 
     /// Somebody names `to`, which has come or gone: rare enough for a look at all who could.
     fn users_of(&mut self, to: &Key, desired: &Desired) {
-        for user in users(desired) {
+        // A credential names its consumer in its key.
+        let may_name = |user: &Entry| user.key.kind == Kind::Credential || user.may_contain(&to.id);
+        for user in users(desired).filter(|user| may_name(user)) {
             if references(user).iter().any(|reference| reference.to == *to) {
                 self.look(user, desired);
             }
@@ -122,7 +124,8 @@ fn references(user: &Entry) -> Vec<Reference> {
     let by_id = |field: &'static str, kind: Kind, id: &Option<String>| {
         id.as_ref().map(|id| Reference { field, to: Key::new(kind, id.as_str()) })
     };
-    let found = match &user.resource {
+    let resource = user.peek();
+    let found = match &*resource {
         Resource::Route(route) => [
             by_id("upstream_id", Kind::Upstream, &route.upstream_id),
             by_id("service_id", Kind::Service, &route.service_id),
@@ -175,7 +178,7 @@ mod tests {
         fn put(&mut self, kind: Kind, id: &str, value: Value) {
             let key = Key::new(kind, id);
             let resource = Resource::parse(kind, id, &value).unwrap();
-            let entry = Arc::new(Entry { key: key.clone(), resource, created: 1, modified: 1 });
+            let entry = Arc::new(Entry::new(key.clone(), resource, 1, 1));
             let before = self.desired.put(entry);
             self.dangling.changed(&key, before.as_deref(), &self.desired);
         }

@@ -122,6 +122,31 @@ async fn what_is_written_is_published() {
 }
 
 #[tokio::test]
+async fn what_is_compiled_rests_and_is_still_compiled_anew_when_something_it_needs_changes() {
+    let mut bench = start();
+    bench.names.set("a.test", Some("10.0.0.1"));
+    bench.put(Kind::Upstream, "u", json!({"nodes": {"10.0.0.7:80": 1}})).await;
+    bench.put(Kind::Route, "1", route("a.test:80")).await;
+    bench.put(Kind::Route, "2", json!({"uri": "/2", "upstream_id": "u"})).await;
+    bench.settle().await;
+    let awake = async |bench: &Bench| {
+        let look = bench.handle.look().await.unwrap();
+        look.desired.iter().filter(|entry| entry.at_rest().is_some()).count()
+    };
+    assert_eq!(awake(&bench).await, 0);
+    bench.delete(Kind::Upstream, "u").await;
+    bench.settle().await;
+    assert!(bench.plan("2").unwrap().upstream.is_err());
+    bench.put(Kind::Upstream, "u", json!({"nodes": {"10.0.0.8:80": 1}})).await;
+    bench.names.set("a.test", Some("10.0.0.2"));
+    bench.put(Kind::Route, "1", json!({"uri": 5})).await;
+    bench.settle().await;
+    bench.until(|bench| bench.addresses("1") == ["10.0.0.2:80"]).await;
+    assert_eq!(bench.addresses("2"), ["10.0.0.8:80"]);
+    assert_eq!(awake(&bench).await, 0);
+}
+
+#[tokio::test]
 async fn what_cannot_be_used_is_reported_and_the_rest_goes_on() {
     let mut bench = start();
     bench.put(Kind::Route, "1", route("10.0.0.1:80")).await;

@@ -41,7 +41,7 @@ fn managers(token: &str) -> BTreeMap<String, Arc<Entry>> {
     let value = json!({"uri": "http://vault", "prefix": "kv", "token": token});
     let resource = Resource::parse(Kind::Secret, "vault/1", &value).unwrap();
     let key = Key::new(Kind::Secret, "vault/1");
-    [("vault/1".to_owned(), Arc::new(Entry { key, resource, created: 1, modified: 1 }))].into()
+    [("vault/1".to_owned(), Arc::new(Entry::new(key, resource, 1, 1)))].into()
 }
 
 fn wanted(keys: &[&str]) -> BTreeSet<String> {

@@ -175,14 +175,15 @@ impl View for Seen<'_> {
     fn get(&self, key: &Key) -> Option<Row> {
         match self.pending.get(key) {
             Some(pending) => pending.clone(),
-            None => self.rows.by_key.get(key).cloned(),
+            None => self.rows.by_key.get(key).map(|placed| placed.0.clone()),
         }
     }
 
     fn scan(&self, kind: Kind, prefix: &str, look: &mut dyn FnMut(&Row) -> ControlFlow<()>) {
         let from = Key::new(kind, prefix);
         let within = |key: &Key| key.kind == kind && key.id.starts_with(prefix);
-        let mut rows = self.rows.by_key.range(&from..).take_while(|(key, _)| within(key)).peekable();
+        let rows = self.rows.by_key.range::<Key, _>(&from..).map(|placed| (&placed.0.key, &placed.0));
+        let mut rows = rows.take_while(|(key, _)| within(key)).peekable();
         let mut pending = self.pending.range(&from..).take_while(|(key, _)| within(key)).peekable();
         loop {
             let row = match (rows.peek(), pending.peek()) {
@@ -214,7 +215,12 @@ impl View for Seen<'_> {
         let there = self.rows.holders().of_claim(claim).iter();
         let there = there.filter(|key| !self.pending.contains_key(key));
         let pending = self.pending.values().flatten().filter(|row| claims_in(row.key.kind));
-        there.filter_map(|key| self.rows.by_key.get(key)).chain(pending).cloned().collect()
+        there
+            .filter_map(|key| self.rows.by_key.get(key))
+            .map(|placed| &placed.0)
+            .chain(pending)
+            .cloned()
+            .collect()
     }
 
     fn revision(&self) -> Revision {

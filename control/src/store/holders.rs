@@ -4,7 +4,7 @@
 //! that without scanning all consumers. It is built at the first such write,
 //! since many gateways never see one, and is kept up to date from then on.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
 use model::{Key, Kind};
@@ -12,6 +12,7 @@ use serde_json::Value;
 use snapshot::parallel;
 
 use super::Row;
+use super::table::ByKey;
 
 /// The field of each plugin that must be unique among consumers.
 const UNIQUE: [(&str, &str); 6] = [
@@ -52,9 +53,9 @@ pub(super) struct Holders {
 }
 
 impl Holders {
-    pub fn of(rows: &BTreeMap<Key, Row>) -> Holders {
+    pub fn of(rows: &ByKey) -> Holders {
         let mut holders = Holders::default();
-        let claiming = rows.values().filter(|row| claims_in(row.key.kind)).collect();
+        let claiming = rows.iter().map(|placed| &placed.0).filter(|row| claims_in(row.key.kind)).collect();
         for (key, hashes) in parallel::map(claiming, |row: &Row| (&row.key, holders.hashes(row))) {
             for hash in hashes {
                 holders.by_claim.entry(hash).or_default().push(key.clone());
@@ -97,6 +98,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::store::table::Placed;
 
     fn row(key: Key, text: &str) -> Row {
         let json = json!({"plugins": {"key-auth": {"key": text}, "cors": {}}}).to_string().into();
@@ -107,7 +109,7 @@ mod tests {
     fn the_index_follows_every_change() {
         let (jack, card) = (Key::new(Kind::Consumer, "jack"), Key::credential("rose", "c"));
         let first = [row(jack.clone(), "a"), row(card.clone(), "b"), row(Key::new(Kind::Route, "1"), "a")];
-        let mut holders = Holders::of(&first.iter().map(|row| (row.key.clone(), row.clone())).collect());
+        let mut holders = Holders::of(&first.iter().cloned().map(Placed).collect());
         let of = |holders: &Holders, text| {
             holders.of_claim(&Claim { plugin: "key-auth", field: "key", text }).to_vec()
         };

@@ -5,7 +5,8 @@
 //! seen yet. It never decides whether a write may happen, and never touches a
 //! disk.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::borrow::Borrow;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
@@ -28,7 +29,7 @@ pub struct Table {
 
 #[derive(Debug, Default)]
 pub(super) struct Rows {
-    pub by_key: BTreeMap<Key, Row>,
+    pub by_key: ByKey,
     plugins: Option<Vec<String>>,
     notes: BTreeMap<String, String>,
     revision: Revision,
@@ -47,13 +48,40 @@ pub(super) struct Rows {
     followers: Vec<Weak<AtomicU64>>,
 }
 
+/// Rows by their keys, which they have already.
+pub(super) type ByKey = BTreeSet<Placed>;
+
+/// A row in its place.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Placed(pub Row);
+
+impl Borrow<Key> for Placed {
+    fn borrow(&self) -> &Key {
+        &self.0.key
+    }
+}
+
+impl Eq for Placed {}
+
+impl Ord for Placed {
+    fn cmp(&self, other: &Placed) -> std::cmp::Ordering {
+        self.0.key.cmp(&other.0.key)
+    }
+}
+
+impl PartialOrd for Placed {
+    fn partial_cmp(&self, other: &Placed) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
 impl Table {
     pub fn new(
         items: impl IntoIterator<Item = Row>,
         plugins: Option<Vec<String>>,
         revision: Revision,
     ) -> Table {
-        let by_key = items.into_iter().map(|row| (row.key.clone(), row)).collect();
+        let by_key = items.into_iter().map(Placed).collect();
         let rows = Rows { by_key, plugins, revision, changed: revision, first: 1, ..Rows::default() };
         Table { rows: Arc::new(RwLock::new(rows)), moved: watch::Sender::new(0) }
     }
@@ -90,7 +118,7 @@ impl Table {
     }
 
     pub fn get(&self, key: &Key) -> Option<Row> {
-        self.read().by_key.get(key).cloned()
+        self.read().by_key.get(key).map(|placed| placed.0.clone())
     }
 
     /// See [`Store::rows`](super::Store::rows).
@@ -100,8 +128,9 @@ impl Table {
         let items = rows
             .by_key
             .range(from..)
-            .take_while(|(key, _)| key.kind == kind && key.id.starts_with(prefix))
-            .map(|(_, row)| row.clone())
+            .map(|placed| &placed.0)
+            .take_while(|row| row.key.kind == kind && row.key.id.starts_with(prefix))
+            .cloned()
             .collect();
         (items, rows.revision)
     }
@@ -121,8 +150,8 @@ impl Table {
     }
 
     /// Shows every row, by key. Nobody can change the table meanwhile.
-    pub fn each(&self, look: impl FnMut(&Row)) {
-        self.read().by_key.values().for_each(look);
+    pub fn each(&self, mut look: impl FnMut(&Row)) {
+        self.read().by_key.iter().for_each(|placed| look(&placed.0));
     }
 
     /// Waits until the table has come to a revision.
@@ -149,7 +178,7 @@ impl Table {
             moved.borrow_and_update();
             {
                 let rows = self.read();
-                let mut keys = rows.by_key.iter().map(|(key, row)| (key, row.modified));
+                let mut keys = rows.by_key.iter().map(|Placed(row)| (&row.key, row.modified));
                 if holds(&mut keys, rows.revision) {
                     return;
                 }
@@ -170,7 +199,7 @@ impl Table {
     ) {
         let mut rows = self.write();
         rows.plugins = plugins;
-        rows.by_key = items.into_iter().map(|row| (row.key.clone(), row)).collect();
+        rows.by_key = items.into_iter().map(Placed).collect();
         rows.holders = OnceLock::new();
         (rows.revision, rows.changed) = (revision, revision);
         rows.rejected = rejected;
@@ -237,15 +266,15 @@ impl Rows {
         }
         match &change {
             Change::Put(row) => {
-                let before = self.by_key.insert(row.key.clone(), row.clone());
+                let before = self.by_key.replace(Placed(row.clone()));
                 if let Some(holders) = self.holders.get_mut() {
-                    holders.replace(before.as_ref(), Some(row));
+                    holders.replace(before.as_ref().map(|before| &before.0), Some(row));
                 }
             }
             Change::Delete { key, .. } => {
-                let before = self.by_key.remove(key);
+                let before = self.by_key.take(key);
                 if let Some(holders) = self.holders.get_mut() {
-                    holders.replace(before.as_ref(), None);
+                    holders.replace(before.as_ref().map(|before| &before.0), None);
                 }
             }
             Change::Plugins { names, .. } => self.plugins.clone_from(names),
@@ -253,7 +282,7 @@ impl Rows {
                 self.notes.insert(name.to_string(), text.clone());
             }
             Change::Reset { items, plugins, rejected, .. } => {
-                self.by_key = items.iter().map(|row| (row.key.clone(), row.clone())).collect();
+                self.by_key = items.iter().cloned().map(Placed).collect();
                 self.holders = OnceLock::new();
                 self.plugins.clone_from(plugins);
                 self.rejected.clone_from(rejected);
@@ -276,7 +305,7 @@ impl Rows {
 
     fn everything(&self) -> Change {
         Change::Reset {
-            items: self.by_key.values().cloned().collect(),
+            items: self.by_key.iter().map(|placed| placed.0.clone()).collect(),
             plugins: self.plugins.clone(),
             revision: self.revision,
             rejected: self.rejected.clone(),

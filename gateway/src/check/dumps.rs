@@ -129,7 +129,7 @@ pub fn check(path: &Path, boot: &Boot) -> anyhow::Result<(usize, Vec<Diagnostic>
                     found.push(tell(Severity::Warning, item, named(item, invalid)));
                 }
                 let key = item.key.clone();
-                desired.put(Arc::new(Entry { key, resource, created: 1, modified: 1 }));
+                desired.put(Arc::new(Entry::new(key, resource, 1, 1)));
             }
             Err(invalid) => found.push(tell(Severity::Error, item, named(item, invalid))),
         }

@@ -429,7 +429,7 @@ fn snapshot() -> (Snapshot, Arc<Meters>) {
     let mut desired = Desired::default();
     let mut put = |id: &str, value: Value| {
         let resource = Resource::parse(Kind::Route, id, &value).unwrap();
-        desired.put(Arc::new(Entry { key: Key::new(Kind::Route, id), resource, created: 1, modified: 1 }));
+        desired.put(Arc::new(Entry::new(Key::new(Kind::Route, id), resource, 1, 1)));
     };
     put("1", json!({"uris": ["/a", "/1", "/2", "/3", "/b"], "upstream": upstream}));
     put("2", json!({"uri": "/ws", "enable_websocket": true, "upstream": upstream}));

@@ -36,17 +36,17 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
     let guards = |name: &str| auth.contains(&name) || GUARDS.contains(&name) || ANSWERING.contains(&name);
     let guarded = |kind: Kind, id: &Option<String>| {
         let entry = id.as_ref().and_then(|id| of.desired.get(kind, id));
-        entry.and_then(|entry| entry.resource.plugins()).is_some_and(|plugins| names(plugins, &guards))
+        entry.and_then(|entry| entry.resource().plugins()).is_some_and(|plugins| names(plugins, &guards))
     };
     let everywhere = of
         .desired
         .of(Kind::GlobalRule)
-        .any(|entry| entry.resource.plugins().is_some_and(|plugins| names(plugins, &guards)));
+        .any(|entry| entry.resource().plugins().is_some_and(|plugins| names(plugins, &guards)));
     if everywhere {
         return;
     }
     for entry in of.desired.of(Kind::Route) {
-        let Resource::Route(route) = &entry.resource else { continue };
+        let Resource::Route(route) = entry.resource() else { continue };
         let wide = route.uris.iter().position(|uri| {
             let shape = Shape::of(uri, of.mode);
             !shape.exact && shape.whole && shape.key.len() <= 1

@@ -49,7 +49,7 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
     let mut rules = Vec::new();
     let mut entries = Vec::new();
     for entry in of.desired.of(Kind::Route) {
-        let Resource::Route(route) = &entry.resource else { continue };
+        let Resource::Route(route) = entry.resource() else { continue };
         if !route.enabled {
             continue;
         }

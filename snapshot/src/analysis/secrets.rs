@@ -20,13 +20,13 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
     let mut known: HashMap<String, Fields> = HashMap::new();
     for entry in of.desired.iter() {
         let key = &entry.key;
-        if let Resource::PluginMetadata(metadata) = &entry.resource {
+        if let Resource::PluginMetadata(metadata) = entry.resource() {
             let fields = known.entry(key.id.clone()).or_insert_with(|| fields(of, &key.id));
             let value = Value::Object(metadata.value.clone());
             tell(key, &value, &fields[2], "", found);
         }
         let place = usize::from(matches!(key.kind, Kind::Consumer | Kind::Credential));
-        for (name, config) in entry.resource.plugins().into_iter().flatten() {
+        for (name, config) in entry.resource().plugins().into_iter().flatten() {
             if !known.contains_key(name) {
                 known.insert(name.clone(), fields(of, name));
             }
@@ -34,7 +34,7 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
             push_pointer(&mut pointer, name);
             tell(key, config, &known[name][place], &pointer, found);
         }
-        keys(key, &entry.resource, found);
+        keys(key, entry.resource(), found);
     }
 }
 

@@ -9,7 +9,7 @@ use super::{Analysis, Code, Of};
 
 pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
     for entry in of.desired.iter() {
-        if let Resource::Ssl(ssl) = &entry.resource
+        if let Resource::Ssl(ssl) = entry.resource()
             && ssl.enabled
         {
             for (at, protocol) in ssl.protocols.iter().enumerate() {
@@ -21,11 +21,11 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
                 }
             }
         }
-        if let Some(upstream) = entry.resource.upstream()
+        if let Some(upstream) = entry.resource().upstream()
             && matches!(upstream.scheme, Scheme::Https | Scheme::Grpcs | Scheme::Tls)
             && !upstream.tls.as_ref().is_some_and(|tls| tls.verify)
         {
-            let inside = if matches!(entry.resource, Resource::Upstream(_)) { "" } else { "/upstream" };
+            let inside = if matches!(entry.resource(), Resource::Upstream(_)) { "" } else { "/upstream" };
             let invalid = Invalid::new(
                 "the certificate of its servers is not verified: whoever is between can read and change all",
             )
@@ -33,7 +33,7 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
             .hint("set `tls: {verify: true}`, and `tls.ca` if the authority is your own");
             found.add(Code::WeakTls, &entry.key, invalid);
         }
-        for (name, config) in entry.resource.plugins().into_iter().flatten() {
+        for (name, config) in entry.resource().plugins().into_iter().flatten() {
             for field in ["ssl_verify", "tls_verify"] {
                 if config.get(field) == Some(&Value::Bool(false)) {
                     let mut pointer = String::from("/plugins");

@@ -18,7 +18,7 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
                 used.insert((kind, known.key.id.as_str()));
             }
         };
-        match &entry.resource {
+        match entry.resource() {
             Resource::Route(route) => {
                 note(Kind::Upstream, &route.upstream_id);
                 note(Kind::Service, &route.service_id);
@@ -32,7 +32,7 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
             Resource::Consumer(consumer) => note(Kind::ConsumerGroup, &consumer.group_id),
             _ => {}
         }
-        for config in entry.resource.plugins().into_iter().flat_map(|plugins| plugins.values()) {
+        for config in entry.resource().plugins().into_iter().flat_map(|plugins| plugins.values()) {
             gather(of, config, &mut used, &mut texts);
         }
     }
@@ -94,7 +94,7 @@ fn consumers(of: Of<'_>, anonymous: &HashSet<&str>, found: &mut Analysis) {
             let kinds = [Kind::Route, Kind::Service, Kind::PluginConfig, Kind::GlobalRule];
             let mut all = kinds.into_iter().flat_map(|kind| of.desired.of(kind));
             all.any(|entry| {
-                entry.resource.plugins().is_some_and(|plugins| names(plugins, &|plugin| plugin == *name))
+                entry.resource().plugins().is_some_and(|plugins| names(plugins, &|plugin| plugin == *name))
             })
         })
         .collect();
@@ -102,7 +102,7 @@ fn consumers(of: Of<'_>, anonymous: &HashSet<&str>, found: &mut Analysis) {
     let mut idle: HashSet<&str> = HashSet::new();
     for entry in of.desired.of(Kind::Consumer).chain(of.desired.of(Kind::Credential)) {
         let owner = entry.key.owner().unwrap_or(&entry.key.id);
-        for plugin in entry.resource.plugins().into_iter().flat_map(|plugins| plugins.keys()) {
+        for plugin in entry.resource().plugins().into_iter().flat_map(|plugins| plugins.keys()) {
             match auth.contains(&plugin.as_str()) {
                 true if asks.contains(plugin.as_str()) => _ = proofs.insert(owner),
                 true => _ = idle.insert(owner),

@@ -17,7 +17,7 @@ use crate::parallel;
 
 /// The last good form of an ssl resource.
 pub(super) struct CertificateUnit {
-    entry: Arc<Entry>,
+    pub entry: Arc<Entry>,
     /// It is made of secrets that others keep, which may change while the resource does not.
     refers: bool,
     made: Made,
@@ -53,6 +53,7 @@ enum Made {
 impl Compiler {
     pub(super) fn compile_certificates(&mut self, pass: &mut Pass<'_>) {
         let ids = pass.work.take(Kind::Ssl);
+        self.note_read(Kind::Ssl, &ids);
         for (key, drafted) in parallel::map(ids, |id| self.draft_certificate(id, pass)) {
             match drafted {
                 None => {
@@ -95,14 +96,14 @@ impl Compiler {
         let key = Key { kind: Kind::Ssl, id };
         let entry = pass.desired.get(Kind::Ssl, &key.id);
         let drafted = entry.and_then(|entry| {
-            let Resource::Ssl(ssl) = &entry.resource else { return None };
+            let Resource::Ssl(ssl) = entry.resource() else { return None };
             if !ssl.enabled && ssl.kind == SslType::Server {
                 return None;
             }
             let unit = self.certificate_units.get(&key.id);
             // Keys are not parsed again because a file was read again.
             let is_same = |unit: &CertificateUnit| {
-                unit.entry.resource == entry.resource
+                unit.entry.resource() == entry.resource()
                     && !unit.refers
                     && unit
                         .stapled
@@ -113,7 +114,7 @@ impl Compiler {
                 return Some(Drafted::Same);
             }
             let last_good = unit.map(|unit| &unit.entry);
-            let make = |entry: &Arc<Entry>| match &entry.resource {
+            let make = |entry: &Arc<Entry>| match entry.resource() {
                 Resource::Ssl(ssl) => self.make_certificate(entry, ssl, pass.names),
                 _ => Err(Invalid::new("this is no ssl")),
             };
@@ -178,7 +179,7 @@ impl Compiler {
         ssl: &Ssl,
         names: &dyn Names,
     ) -> Result<CertificateUnit, Invalid> {
-        let refers = !entry.resource.secrets().is_empty();
+        let refers = !entry.resource().secrets().is_empty();
         let settings = &self.settings.tls;
         let mut pairs = Vec::with_capacity(ssl.pairs.len());
         for (at, pair) in ssl.pairs.iter().enumerate() {

@@ -50,20 +50,23 @@ pub(super) struct ConsumerUnit {
 
 /// The last good form of a credential.
 pub(super) struct CredentialUnit {
-    entry: Arc<Entry>,
+    pub entry: Arc<Entry>,
     proof: Option<Proof>,
 }
 
 impl Compiler {
     pub(super) fn compile_consumers(&mut self, pass: &mut Pass<'_>) {
         let mut touched = BTreeSet::new();
-        for id in pass.work.take(Kind::Consumer) {
+        let (consumers, credentials) = (pass.work.take(Kind::Consumer), pass.work.take(Kind::Credential));
+        self.note_read(Kind::Consumer, &consumers);
+        self.note_read(Kind::Credential, &credentials);
+        for id in consumers {
             let key = Key { kind: Kind::Consumer, id };
             self.compile_consumer(&key, pass);
             touched.extend(self.credentials_of(&key.id));
             touched.insert(key);
         }
-        for id in pass.work.take(Kind::Credential) {
+        for id in credentials {
             let key = Key { kind: Kind::Credential, id };
             self.compile_credential(&key, pass);
             touched.insert(key);
@@ -110,7 +113,7 @@ impl Compiler {
         entry: &Arc<Entry>,
         names: &Recorder<'_>,
     ) -> Result<ConsumerUnit, Invalid> {
-        let Resource::Consumer(written) = &entry.resource else {
+        let Resource::Consumer(written) = entry.resource() else {
             return Err(Invalid::new("the resource is not of the kind its key says"));
         };
         let (proofs, others) = self.proofs(&written.plugins, names)?;
@@ -132,7 +135,7 @@ impl Compiler {
             _ => {
                 let mut sources = vec![Source::new(key, &others)];
                 sources.extend(
-                    group.as_ref().and_then(|(key, g)| Some(Source::new(key, g.entry.resource.plugins()?))),
+                    group.as_ref().and_then(|(key, g)| Some(Source::new(key, g.entry.resource().plugins()?))),
                 );
                 self.chain(&sources, names).map_err(|blame| match blame.source {
                     0 => blame.invalid.under("/plugins"),
@@ -145,7 +148,7 @@ impl Compiler {
 
     /// A consumer that lacks only its group: it is found by its keys, then refused.
     fn make_refused(&mut self, key: &Key, entry: &Arc<Entry>, names: &dyn Names) -> Option<ConsumerUnit> {
-        let Resource::Consumer(written) = &entry.resource else { return None };
+        let Resource::Consumer(written) = entry.resource() else { return None };
         let group = Key::new(Kind::ConsumerGroup, written.group_id.as_deref()?);
         if self.shared.contains_key(&group) {
             return None;
@@ -186,7 +189,7 @@ impl Compiler {
         };
         let last_good = self.credentials.get(&key.id).map(|unit| unit.entry.clone());
         let made = self.try_both(key, entry, last_good, |compiler, entry| {
-            let Some(plugins) = entry.resource.plugins() else { return Ok(None) };
+            let Some(plugins) = entry.resource().plugins() else { return Ok(None) };
             let (mut proofs, others) = compiler.proofs(plugins, pass.names)?;
             // One that this build lacks identifies nobody; the catalog says whether it may stand there.
             let lacking = |name: &str| {
@@ -344,7 +347,7 @@ impl Claims {
 }
 
 fn group_of(entry: &Arc<Entry>) -> Option<Key> {
-    match &entry.resource {
+    match entry.resource() {
         Resource::Consumer(consumer) => Some(Key::new(Kind::ConsumerGroup, consumer.group_id.as_deref()?)),
         _ => None,
     }

@@ -23,7 +23,7 @@ use crate::upstream::Upstream;
 
 /// The last good form of an upstream resource.
 pub(super) struct UpstreamUnit {
-    entry: Arc<Entry>,
+    pub entry: Arc<Entry>,
     pub upstream: Arc<Upstream>,
 }
 
@@ -55,7 +55,9 @@ const DRAFTS: usize = 4096;
 
 impl Compiler {
     pub(super) fn compile_upstreams(&mut self, pass: &mut Pass<'_>) {
-        for id in pass.work.take(Kind::Upstream) {
+        let ids = pass.work.take(Kind::Upstream);
+        self.note_read(Kind::Upstream, &ids);
+        for id in ids {
             let key = Key { kind: Kind::Upstream, id };
             let before = self.upstreams.get(&key.id).map(|unit| unit.upstream.slot);
             self.compile_upstream(&key, pass);
@@ -69,7 +71,7 @@ impl Compiler {
 
     fn compile_upstream(&mut self, key: &Key, pass: &Pass<'_>) {
         let entry = pass.desired.get(Kind::Upstream, &key.id);
-        let Some(entry) = entry.filter(|entry| upstream::is_served(&entry.resource)) else {
+        let Some(entry) = entry.filter(|entry| upstream::is_served(entry.resource())) else {
             self.upstreams.remove(&key.id);
             self.refer(key, Vec::new());
             self.hosts.forget(key);
@@ -79,11 +81,11 @@ impl Compiler {
         let unit = self.upstreams.get(&key.id);
         let before = unit.map(|unit| unit.upstream.clone());
         let last_good = unit.map(|unit| unit.entry.clone());
-        let shown = |entry: &Arc<Entry>| client_certificate_of(entry.resource.upstream());
+        let shown = |entry: &Arc<Entry>| client_certificate_of(entry.resource().upstream());
         let shown = [Some(entry), last_good.as_ref()].into_iter().flatten().filter_map(shown).collect();
         self.refer(key, shown);
         let made = self.try_both(key, entry, last_good, |compiler, entry| {
-            let Resource::Upstream(written) = &entry.resource else { return Err(mixed_up()) };
+            let Resource::Upstream(written) = entry.resource() else { return Err(mixed_up()) };
             let recorder = Recorder::new(pass.names);
             let upstream = compiler.make_upstream(key, written, &recorder, before.as_ref())?;
             compiler.hosts.set(key, Part::Upstream, recorder.asked());
@@ -206,6 +208,7 @@ impl Compiler {
     pub(super) fn compile_routes(&mut self, pass: &mut Pass<'_>) {
         let ids = pass.work.take(Kind::Route);
         ids.iter().for_each(|id| _ = pass.relink.remove(id));
+        self.note_read(Kind::Route, ids.iter().chain(&pass.relink));
         if pass.old_router.is_some() {
             // Nobody uses the router meanwhile.
             let mut router = self.take_router();
@@ -261,6 +264,7 @@ impl Compiler {
     /// Resolves the addresses of inline upstreams again. Plans stay unchanged.
     pub(super) fn readdress(&mut self, pass: &mut Pass<'_>) {
         for key in std::mem::take(&mut pass.readdress) {
+            self.read.push(key.clone());
             let (entry, before) = match key.kind {
                 Kind::Route => match self.routes.get(&key.id) {
                     Some(unit) => (unit.entry.clone(), unit.own_upstream.clone()),
@@ -271,7 +275,7 @@ impl Compiler {
                     None => continue,
                 },
             };
-            let Some(written) = entry.resource.upstream() else { continue };
+            let Some(written) = entry.resource().upstream() else { continue };
             // A valid upstream stays valid whatever its addresses.
             let names = Recorder::new(pass.names);
             let made = self.make_upstream(&key, written, &names, before.as_ref());
@@ -334,7 +338,7 @@ impl Compiler {
     /// The route is unchanged, but its upstream may be a different one, or gone.
     fn relink(&mut self, id: &str) {
         let (Some(unit), Some(plan)) = (self.routes.get(id), self.router.plan(id)) else { return };
-        let Resource::Route(route) = &unit.entry.resource else { return };
+        let Resource::Route(route) = unit.entry.resource() else { return };
         let upstream = self.upstream_of(route, unit.own_upstream.as_ref());
         if plan.upstream != upstream {
             let plan = Plan { upstream, ..Plan::clone(plan) };
@@ -344,7 +348,7 @@ impl Compiler {
 
     /// Compiles everything of a route that changes no shared state.
     fn draft(&self, key: &Key, entry: &Arc<Entry>, pass: &Pass<'_>) -> Result<Draft, Invalid> {
-        let Resource::Route(route) = &entry.resource else { return Err(mixed_up()) };
+        let Resource::Route(route) = entry.resource() else { return Err(mixed_up()) };
         let rule = self.rule_of(key, route, pass)?;
         let (for_plugins, for_upstream) = (Recorder::new(pass.names), Recorder::new(pass.names));
         let chain = self.chain_of(key, route, &for_plugins)?;
@@ -394,7 +398,7 @@ impl Compiler {
         self.hosts.set(key, Part::Plugins, for_plugins);
         self.hosts.set(key, Part::Upstream, for_upstream);
         plan.info.slot = self.route_slots.of(key);
-        if let Resource::Route(route) = &entry.resource {
+        if let Resource::Route(route) = entry.resource() {
             plan.upstream = self.upstream_of(route, own_upstream.as_ref());
         }
         self.routes.insert(key.id.clone(), RouteUnit { entry, own_upstream });
@@ -410,7 +414,7 @@ impl Compiler {
         let methods = methods(&route.methods)?;
         let before = pass.old_router.as_ref().unwrap_or(&self.router).rule(&key.id);
         if let (Some(rule), Some(unit)) = (before, self.routes.get(&key.id))
-            && let Resource::Route(was) = &unit.entry.resource
+            && let Resource::Route(was) = unit.entry.resource()
             && was.vars == route.vars
             && rule.uris == route.uris
             && rule.hosts == *hosts
@@ -455,7 +459,7 @@ impl Compiler {
             }
         }
         shared.retain(|(_, _, found)| {
-            found.entry.resource.plugins().is_some_and(|plugins| !plugins.is_empty())
+            found.entry.resource().plugins().is_some_and(|plugins| !plugins.is_empty())
         });
         if route.plugins.is_empty() {
             match &shared[..] {
@@ -468,7 +472,7 @@ impl Compiler {
         sources.extend(
             shared
                 .iter()
-                .filter_map(|(_, key, found)| Some(Source::new(key, found.entry.resource.plugins()?))),
+                .filter_map(|(_, key, found)| Some(Source::new(key, found.entry.resource().plugins()?))),
         );
         match self.chain(&sources, names) {
             Ok(chain) => Ok(unless_idle(chain)),
@@ -501,7 +505,7 @@ impl Compiler {
             return Ok(own.slot);
         }
         let Some(service) = service else { return Err(Failure::NoUpstream) };
-        match (&service.entry.resource, &service.upstream) {
+        match (service.entry.resource(), &service.upstream) {
             (Resource::Service(written), _) if written.upstream_id.is_some() => {
                 written.upstream_id.as_ref().map_or(Err(Failure::NoUpstream), by_id)
             }
@@ -515,14 +519,14 @@ impl Compiler {
     }
 
     pub(super) fn service(&self, id: Option<&String>) -> Option<&Service> {
-        match &self.shared.get(&Key::new(Kind::Service, id?.as_str()))?.entry.resource {
+        match self.shared.get(&Key::new(Kind::Service, id?.as_str()))?.entry.resource() {
             Resource::Service(service) => Some(service),
             _ => None,
         }
     }
 
     fn refers(&self, entry: &Entry) -> Vec<Key> {
-        let Resource::Route(route) = &entry.resource else { return Vec::new() };
+        let Resource::Route(route) = entry.resource() else { return Vec::new() };
         let of_service = self.service_of(route).and_then(|service| service.upstream_id.clone());
         let refers = [
             (Kind::Service, route.service_id.clone()),
@@ -538,7 +542,7 @@ impl Compiler {
 /// The entry of an enabled route.
 fn route_of<'d>(key: &Key, pass: &Pass<'d>) -> Option<&'d Arc<Entry>> {
     let entry = pass.desired.get(Kind::Route, &key.id);
-    entry.filter(|entry| matches!(&entry.resource, Resource::Route(route) if route.enabled))
+    entry.filter(|entry| matches!(entry.resource(), Resource::Route(route) if route.enabled))
 }
 
 fn methods(names: &[String]) -> Result<u16, Invalid> {

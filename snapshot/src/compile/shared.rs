@@ -57,7 +57,7 @@ impl Compiler {
         let recorder = Recorder::new(pass.names);
         let sources: Vec<Source<'_>> = rules
             .iter()
-            .filter_map(|(key, entry)| Some(Source::new(key, entry.resource.plugins()?)))
+            .filter_map(|(key, entry)| Some(Source::new(key, entry.resource().plugins()?)))
             .collect();
         self.global = match &rules[..] {
             [] => {
@@ -99,7 +99,7 @@ impl Compiler {
             return;
         };
         let last_good = self.shared.get(key).map(|shared| shared.entry.clone());
-        let shown = |entry: &Arc<Entry>| client_certificate_of(entry.resource.upstream());
+        let shown = |entry: &Arc<Entry>| client_certificate_of(entry.resource().upstream());
         let shown = [Some(entry), last_good.as_ref()].into_iter().flatten().filter_map(shown).collect();
         self.refer(key, shown);
         let made = self
@@ -111,11 +111,11 @@ impl Compiler {
 
     fn make_shared(&mut self, key: &Key, entry: &Arc<Entry>, names: &dyn Names) -> Result<Shared, Invalid> {
         let (for_plugins, for_upstream) = (Recorder::new(names), Recorder::new(names));
-        let plugins = entry.resource.plugins();
+        let plugins = entry.resource().plugins();
         let sources: Vec<Source<'_>> = plugins.map(|plugins| Source::new(key, plugins)).into_iter().collect();
         let chain = self.chain(&sources, &for_plugins).map_err(|blame| blame.invalid.under("/plugins"))?;
         let before = self.shared.get(key).and_then(|shared| shared.upstream.clone());
-        let upstream = match entry.resource.upstream() {
+        let upstream = match entry.resource().upstream() {
             Some(written) => {
                 let made = self.make_upstream(key, written, &for_upstream, before.as_ref());
                 Some(made.map_err(|invalid| invalid.under("/upstream"))?)
@@ -143,7 +143,7 @@ fn repeated(rules: &[(Key, Arc<Entry>)]) -> Vec<(Key, Invalid)> {
     let mut taken: HashMap<&str, &Key> = HashMap::new();
     let mut repeated = Vec::new();
     for (key, entry) in rules {
-        for plugin in entry.resource.plugins().into_iter().flat_map(|plugins| plugins.keys()) {
+        for plugin in entry.resource().plugins().into_iter().flat_map(|plugins| plugins.keys()) {
             let first = *taken.entry(plugin).or_insert(key);
             if first != key {
                 let invalid =

@@ -29,6 +29,7 @@ impl Compiler {
         if ids.is_empty() {
             return;
         }
+        self.note_read(Kind::StreamRoute, &ids);
         for id in ids {
             self.compile_stream(&Key { kind: Kind::StreamRoute, id }, pass);
         }
@@ -60,7 +61,7 @@ impl Compiler {
     }
 
     fn make_stream(&mut self, key: &Key, entry: &Arc<Entry>, pass: &Pass<'_>) -> Result<StreamUnit, Invalid> {
-        let Resource::StreamRoute(route) = &entry.resource else {
+        let Resource::StreamRoute(route) = entry.resource() else {
             return Err(Invalid::new("the resource is not of the kind its key says"));
         };
         let (for_plugins, for_upstream) = (Recorder::new(pass.names), Recorder::new(pass.names));
@@ -115,7 +116,7 @@ impl Compiler {
             let service_key = Key::new(Kind::Service, id.as_str());
             // Without its service it serves nothing, so no plugin needs to run.
             let Some(service) = self.shared.get(&service_key) else { return Ok(None) };
-            let plugins = service.entry.resource.plugins().into_iter().flatten();
+            let plugins = service.entry.resource().plugins().into_iter().flatten();
             let of_streams = plugins.filter(|(name, _)| self.catalog.has_stream(name));
             of_service = of_streams.map(|(name, config)| (name.clone(), config.clone())).collect();
             sources.push(Source::new(&service_key, &of_service));
@@ -149,7 +150,7 @@ impl Compiler {
         }
         let Some(id) = &route.service_id else { return Err(Failure::NoUpstream) };
         let service = self.shared.get(&Key::new(Kind::Service, id.as_str())).ok_or(Failure::NoService)?;
-        match (&service.entry.resource, &service.upstream) {
+        match (service.entry.resource(), &service.upstream) {
             (Resource::Service(written), _) if written.upstream_id.is_some() => {
                 written.upstream_id.as_ref().map_or(Err(Failure::NoUpstream), by_id)
             }
@@ -159,7 +160,7 @@ impl Compiler {
     }
 
     fn stream_refers(&self, entry: &Entry) -> Vec<Key> {
-        let Resource::StreamRoute(route) = &entry.resource else { return Vec::new() };
+        let Resource::StreamRoute(route) = entry.resource() else { return Vec::new() };
         let service = self.service(route.service_id.as_ref());
         let refers = [
             (Kind::Service, route.service_id.clone()),

@@ -99,7 +99,7 @@ pub(super) fn tell(of: Of<'_>, x: &mut Exchange<'_>, out: &mut Explanation) {
 }
 
 fn route<'a>(of: Of<'a>, id: &str) -> Option<&'a Route> {
-    match &of.desired.get(Kind::Route, id)?.resource {
+    match of.desired.get(Kind::Route, id)?.resource() {
         Resource::Route(route) => Some(route),
         _ => None,
     }
@@ -252,7 +252,7 @@ fn others(of: Of<'_>, seen: &HashSet<&str>, x: &mut Exchange<'_>, out: &mut Expl
     }
     let mut count = 0;
     for entry in all.take(LOOKED_THROUGH) {
-        let Resource::Route(route) = &entry.resource else { continue };
+        let Resource::Route(route) = entry.resource() else { continue };
         let id = entry.key.id.as_str();
         if seen.contains(id) {
             continue;

@@ -240,13 +240,13 @@ impl Walk<'_, '_> {
         let desired = self.of.desired;
         let has = |key: &Key| {
             let entry = desired.get(key.kind, &key.id)?;
-            entry.resource.plugins()?.contains_key(plugin).then(|| key.to_string())
+            entry.resource().plugins()?.contains_key(plugin).then(|| key.to_string())
         };
         let of_route = || self.route.iter().flat_map(|id| of_route(desired, id)).find_map(|key| has(&key));
         let found = match whose {
             Whose::Global => desired
                 .of(Kind::GlobalRule)
-                .find(|entry| entry.resource.plugins().is_some_and(|plugins| plugins.contains_key(plugin)))
+                .find(|entry| entry.resource().plugins().is_some_and(|plugins| plugins.contains_key(plugin)))
                 .map(|entry| entry.key.to_string()),
             Whose::Route => of_route(),
             Whose::Consumer(name) => {
@@ -280,7 +280,7 @@ fn of_consumer(desired: &Desired, name: &str) -> Vec<Key> {
 }
 
 fn resource(entry: &std::sync::Arc<Entry>) -> &Resource {
-    &entry.resource
+    entry.resource()
 }
 
 fn phases(stage: &sdk::chain::Stage) -> Vec<&'static str> {

@@ -171,7 +171,7 @@ fn against(upstream: &Upstream, index: usize) -> Option<&'static str> {
 /// service.
 fn origin(of: Of<'_>, plan: &Plan) -> String {
     let id = &plan.info.id;
-    let Some(Resource::Route(route)) = of.desired.get(Kind::Route, id).map(|entry| &entry.resource) else {
+    let Some(Resource::Route(route)) = of.desired.get(Kind::Route, id).map(|entry| entry.resource()) else {
         return "a route that is gone".to_owned();
     };
     if let Some(id) = &route.upstream_id {
@@ -181,7 +181,7 @@ fn origin(of: Of<'_>, plan: &Plan) -> String {
         return format!("routes/{id}");
     }
     let service = route.service_id.as_deref().unwrap_or_default();
-    match of.desired.get(Kind::Service, service).map(|entry| &entry.resource) {
+    match of.desired.get(Kind::Service, service).map(|entry| entry.resource()) {
         Some(Resource::Service(found)) => match &found.upstream_id {
             Some(id) => format!("upstreams/{id}, of services/{service}"),
             None => format!("services/{service}"),

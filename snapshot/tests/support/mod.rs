@@ -141,7 +141,15 @@ pub fn compiler() -> Compiler {
 
 pub fn entry(kind: Kind, id: &str, value: Value) -> Arc<Entry> {
     let resource = Resource::parse(kind, id, &value).unwrap_or_else(|invalid| panic!("{invalid:?}"));
-    Arc::new(Entry { key: Key::new(kind, id), resource, created: 1, modified: 1 })
+    Arc::new(Entry::of_text(Key::new(kind, id), resource, value.to_string().into(), 1, 1))
+}
+
+/// Puts to rest what the last compile has read, as the pipeline does.
+pub fn put_to_rest(compiler: &mut Compiler, desired: &mut Desired) {
+    for key in compiler.take_read() {
+        let rested = desired.put_to_rest(&key);
+        compiler.put_to_rest(&key, rested.as_ref());
+    }
 }
 
 /// The resources of a declarative text.
@@ -154,7 +162,7 @@ pub fn desired(text: &str) -> Desired {
     desired.plugins = file.plugins;
     for item in file.items {
         let (key, resource) = (item.key, item.resource);
-        desired.put(Arc::new(Entry { key, resource, created: 1, modified: 1 }));
+        desired.put(Arc::new(Entry::new(key, resource, 1, 1)));
     }
     desired
 }
@@ -164,7 +172,7 @@ pub fn difference(old: &Desired, new: &mut Desired) -> Touched {
     let mut touched = Touched::default();
     for entry in old.iter() {
         match new.get(entry.key.kind, &entry.key.id) {
-            Some(now) if now.resource == entry.resource => _ = new.put(entry.clone()),
+            Some(now) if now.resource() == entry.resource() => _ = new.put(entry.clone()),
             _ => _ = touched.keys.insert(entry.key.clone()),
         }
     }
@@ -247,7 +255,7 @@ pub fn nothing_is_lost(compiled: &Compiled, desired: &Desired) {
     for entry in desired.iter() {
         let key = &entry.key;
         let consumers = &compiled.snapshot.consumers;
-        let served = match &entry.resource {
+        let served = match entry.resource() {
             Resource::Route(route) => !route.enabled || compiled.snapshot.router.rule(&key.id).is_some(),
             Resource::Consumer(consumer) => {
                 let identity = consumer.plugins.get("key").and_then(|config| config["key"].as_str());
@@ -257,14 +265,14 @@ pub fn nothing_is_lost(compiled: &Compiled, desired: &Desired) {
             }
             Resource::Credential(_) => {
                 let owner = key.owner().expect("a credential has an owner");
-                let config = entry.resource.plugins().and_then(|plugins| plugins.get("key"));
+                let config = entry.resource().plugins().and_then(|plugins| plugins.get("key"));
                 let identity = config.and_then(|config| config["key"].as_str());
                 let found = identity.and_then(|key| consumers.find("key", key.as_bytes()));
                 let has = found.is_some_and(|found| found.credential_id.as_deref() == Some(key.leaf()));
                 consumers.by_name(owner).is_none() || identity.is_none() || has
             }
             Resource::GlobalRule(_) if desired.plugins.is_none() => {
-                let plugins = entry.resource.plugins().into_iter().flat_map(|plugins| plugins.keys());
+                let plugins = entry.resource().plugins().into_iter().flat_map(|plugins| plugins.keys());
                 let names = compiled.snapshot.global.as_ref().map(|chain| chain.names()).unwrap_or_default();
                 plugins.into_iter().all(|plugin| names.contains(&plugin.as_str()))
             }
