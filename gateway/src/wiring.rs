@@ -257,6 +257,7 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<proxy::Listener>, workers: usize)
         response,
         held_bodies: saturating(http.held_bodies),
         stream_windows: saturating(http.stream_windows),
+        upstream_windows: saturating(http.upstream_windows),
         handshake_timeout: boot.tls.handshake_timeout,
         header_timeout: http.client_header_timeout,
         body_timeout: http.client_body_timeout,
@@ -320,6 +321,7 @@ fn http2(http2: &boot::Http2) -> proxy::Http2 {
         send_buffer: bound(http2.send_buffer),
         control_frames: bound(http2.control_frames),
         max_stream_errors: bound(http2.stream_errors),
+        trailers: saturating(http2.trailers),
         max_age: http2.keepalive_time,
         upstream_streams: bound(http2.upstream_streams),
     }

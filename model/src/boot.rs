@@ -423,6 +423,8 @@ pub struct Http {
     /// Bytes that HTTP/2 and HTTP/3 clients of a worker may send before they are read, beyond the first window
     /// of each connection (ours).
     pub stream_windows: u64,
+    /// The same for servers that speak HTTP/2: `upstream.http2_windows` (ours).
+    pub upstream_windows: u64,
     pub underscores_in_headers: bool,
     pub real_ip: RealIp,
     /// Bytes of log entries of plugins that may wait to be delivered; past it they are dropped (ours).
@@ -447,6 +449,8 @@ pub struct Http2 {
     pub control_frames: u64,
     /// Streams of a connection that may be broken off because of what the client sent on them (ours).
     pub stream_errors: u64,
+    /// Bytes of memory for a connection's trailers that nobody has read yet (ours).
+    pub trailers: u64,
     /// A connection is closed gently when it is about so old; zero is no bound.
     pub keepalive_time: Duration,
     /// `upstream.http2_streams` (ours): requests that one connection to a server carries at a time.

@@ -13,7 +13,6 @@ mod head;
 mod life;
 mod refusal;
 pub(crate) mod tls;
-mod windows;
 
 use wire::{Fields, ResponseHead};
 

@@ -8,6 +8,8 @@ pub(crate) mod fields;
 mod line;
 mod meter;
 mod outlet;
+mod trailers;
 
 pub(crate) use line::Line;
 pub(crate) use outlet::Outlet;
+pub(crate) use trailers::Trailers;

@@ -31,13 +31,14 @@ mod stream;
 pub mod testing;
 mod tunnel;
 mod up;
+mod windows;
 mod worker;
 mod workers;
 
 #[cfg(debug_assertions)]
 #[doc(hidden)]
 pub use clock::clock_reads;
-pub use exchange::fault::{Blame, Fault, FaultKind, FaultRecord};
+pub use exchange::fault::{Blame, Fault, FaultKind, FaultRecord, Flood};
 pub use exchange::live::Explain;
 pub use handoff::{Admission, Handoff, HandoffFuture, HandoffReply, HandoffRequest};
 pub use listener::{Listener, Traffic, Versions};

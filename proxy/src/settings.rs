@@ -60,6 +60,8 @@ pub struct Settings {
     /// Bytes that a worker's HTTP/2 and HTTP/3 clients may send in all before they are read, beyond the first
     /// window of each connection (`stream_windows`).
     pub stream_windows: usize,
+    /// The same of servers that speak HTTP/2 (`upstream.http2_windows`).
+    pub upstream_windows: usize,
     /// How far conditions look into a body.
     pub bounds: sdk::Bounds,
     /// A client that has closed its sending side while its request runs may be gone or may still
@@ -136,6 +138,8 @@ pub struct Http2 {
     /// Streams of one connection that may be broken off because of what the client sent on them
     /// (`http2_stream_errors`).
     pub max_stream_errors: u32,
+    /// Memory for trailers of one connection that nobody has read yet (`http2_trailers`).
+    pub trailers: usize,
     /// A connection is closed gently when it is about so old (`keepalive_time`); zero is no bound.
     pub max_age: Duration,
     /// Requests that one connection to a server carries at a time (`upstream.http2_streams`).
@@ -150,6 +154,7 @@ impl Default for Http2 {
             send_buffer: 32 << 10,
             control_frames: 1000,
             max_stream_errors: 100,
+            trailers: 4 << 20,
             max_age: Duration::from_secs(3600),
             upstream_streams: 100,
         }
@@ -276,6 +281,7 @@ impl Default for Settings {
             max_body: 0,
             held_bodies: 256 << 20,
             stream_windows: 256 << 20,
+            upstream_windows: 256 << 20,
             bounds: sdk::Bounds::DEFAULT,
             half_close_timeout: Duration::from_secs(2),
             plugin_wait_timeout: Duration::from_secs(600),
@@ -307,6 +313,11 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// The largest list of fields that is kept of a request's head or trailers, as HTTP/2 counts.
+    pub(crate) fn header_list(&self) -> usize {
+        self.request.head + 32 * self.request.fields
+    }
+
     /// HTTP/3 is served on this address.
     pub fn is_h3(&self, address: SocketAddr) -> bool {
         self.listen.iter().any(|listener| listener.h3() && listener.address == address)

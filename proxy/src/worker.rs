@@ -52,6 +52,8 @@ pub(crate) struct Worker {
     pub(crate) budget: Budget,
     /// What windows of clients' connections may promise.
     pub(crate) windows: Budget,
+    /// The same for windows of connections to servers.
+    pub(crate) upstream_windows: Budget,
     /// A second of the clock, and what stages had to complain about in it.
     complaints: Cell<(u64, u32)>,
     // Boxed: it is lent out and given back by moving a pointer.
@@ -160,6 +162,7 @@ impl Worker {
             tls_sessions: Sessions::default(),
             budget: Budget::new(settings.held_bodies),
             windows: Budget::new(settings.stream_windows),
+            upstream_windows: Budget::new(settings.upstream_windows),
             complaints: Cell::default(),
             scratch: RefCell::default(),
             scratch_unused: Cell::new(0),

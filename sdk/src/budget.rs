@@ -35,6 +35,11 @@ impl Budget {
         Budget(Rc::new(State { most, taken: Cell::new(0) }))
     }
 
+    /// Bytes that may still be taken.
+    pub fn left(&self) -> usize {
+        self.0.most.saturating_sub(self.0.taken.get())
+    }
+
     /// Bytes that are taken now.
     pub fn taken(&self) -> usize {
         self.0.taken.get()

@@ -4,6 +4,7 @@ Each must end with GOAWAY ENHANCE_YOUR_CALM, or where `bounded` says so with any
 more than 8 MiB meanwhile.
 """
 
+import itertools
 import socket
 import struct
 import sys
@@ -109,10 +110,42 @@ def unread():
         yield frame(HEADERS, END_HEADERS | END_STREAM, stream, GET)
 
 
+def many_trailers():
+    """Requests that wait for their answers, each with as many trailers as it may have."""
+    post = b"\x83\x86\x04\x05/hold" + AUTHORITY
+    # Each field is new to the table, and named by one byte from then on.
+    fields = [b"\x40\x08x-%06d\x01v" % number for number in range(60)]
+    for stream in range(1, 256, 2):
+        table = b"".join(fields) if stream == 1 else b""
+        rest = b"".join(bytes([0x80 | 62 + number % 60]) for number in range(1000 - (60 if table else 0)))
+        yield frame(HEADERS, END_HEADERS, stream, post) + frame(HEADERS, END_HEADERS | END_STREAM, stream, table + rest)
+
+
+def different_trailers():
+    """The same with fields that all differ."""
+    post = b"\x83\x86\x04\x05/hold" + AUTHORITY
+    fields = b"".join(b"\x00\x07x-%05d\x01v" % number for number in range(1000))
+    for stream in range(1, 256, 2):
+        yield frame(HEADERS, END_HEADERS, stream, post) + frame(HEADERS, END_HEADERS | END_STREAM, stream, fields)
+
+
+def huge_head():
+    """A list of fields that is far larger than any that is taken."""
+    entry = b"\x40\x01n" + b"\x7f\xd9\x1c" + b"v" * 3800
+    yield frame(HEADERS, 0, 1, GET + entry)
+    while True:
+        yield frame(CONTINUATION, 0, 1, b"\xbe" * 16000)
+
+
+# These end by themselves, and what they have begun stays open for a moment.
+SHORT = [different_trailers]
+
+# First those of which the log is to tell before it has told enough.
 FLOODS = [
-    (pings, CALM), (settings, CALM), (priorities, CALM), (windows, CALM), (unknown, CALM), (empty_data, CALM),
-    (rapid_reset, CALM), (made_you_reset, CALM), (malformed, CALM), (disagreeing, CALM), (continuations, CALM),
-    (empty_continuations, CALM), (header_bomb, None), (unread, None),
+    (huge_head, CALM), (empty_continuations, CALM), (pings, CALM), (rapid_reset, CALM), (made_you_reset, CALM),
+    (many_trailers, CALM), (continuations, CALM), (settings, CALM), (priorities, CALM), (windows, CALM), (unknown, CALM), (empty_data, CALM),
+    (malformed, CALM), (disagreeing, CALM), (header_bomb, None),
+    (unread, None), *((make, None) for make in SHORT),
 ]
 
 
@@ -140,7 +173,7 @@ class Client:
     def read(self):
         try:
             bytes_ = self.socket.recv(65536)
-        except (BlockingIOError, InterruptedError):
+        except (BlockingIOError, InterruptedError, TimeoutError):
             return False
         except OSError:
             bytes_ = b""
@@ -157,7 +190,9 @@ def flood(address, make, reads):
     client.socket.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, small))
     frames, sent = make(), 0
     while sent < 300_000 and not client.over and client.code in (None, 0):
-        part = b"".join(next(frames) for _ in range(20))
+        part = b"".join(itertools.islice(frames, 20))
+        if not part:
+            return hold(client)
         sent += 20
         try:
             client.socket.sendall(part)
@@ -170,11 +205,21 @@ def flood(address, make, reads):
     end = time.monotonic() + 20
     client.socket.settimeout(1)
     while client.code in (None, 0) and not client.over and time.monotonic() < end:
-        try:
-            client.read()
-        except TimeoutError:
-            pass
+        client.read()
     return client.code, client.over, sent
+
+
+def hold(client):
+    """Until the gateway has taken all that was sent."""
+    end = time.monotonic() + 3
+    client.socket.settimeout(0.2)
+    while not client.over and time.monotonic() < end:
+        client.read()
+    HELD.append(client)
+    return client.code, client.over, 256
+
+
+HELD = []
 
 
 def main():

@@ -390,6 +390,7 @@ fn http(http: File<'_>) -> Result<Http, Invalid> {
         max_response_header_fields: http.count("/max_response_header_fields", 1000),
         held_bodies: size("/held_bodies").unwrap_or(256 << 20),
         stream_windows: size("/stream_windows").unwrap_or(256 << 20),
+        upstream_windows: size("/upstream/http2_windows").unwrap_or(256 << 20),
         held_log_entries: size("/held_log_entries").unwrap_or(64 << 20),
         underscores_in_headers: http.bool("/underscores_in_headers", true),
         real_ip: RealIp {
@@ -419,6 +420,7 @@ fn http2(http: File<'_>) -> Http2 {
         send_buffer: size("/http2_send_buffer", 32 << 10).clamp(1 << 10, 16 << 20),
         control_frames: http.count("/http2_control_frames", 1000),
         stream_errors: http.count("/http2_stream_errors", 100),
+        trailers: size("/http2_trailers", 4 << 20),
         keepalive_time: http.time("/keepalive_time", 3600),
         upstream_streams: http.count("/upstream/http2_streams", 100),
     }

@@ -19,13 +19,13 @@ use sdk::Client;
 
 use super::life::{Life, State, Turn};
 use super::refusal;
-use super::windows::Windows;
 use crate::buffers::Buffer;
 use crate::clock::Waiter;
-use crate::exchange::fault::FaultKind;
+use crate::exchange::fault::{FaultKind, Flood};
 use crate::h2::Line;
 use crate::rt::{self, Duplex, Io};
 use crate::settings::Settings;
+use crate::windows::{Enlarging, Windows};
 use crate::worker::Worker;
 
 pub(crate) use request::{Input, RequestBody};
@@ -76,7 +76,12 @@ pub(crate) async fn serve(worker: Rc<Worker>, io: Io, client: Client, early: Opt
         line: line.clone(),
         open: Cell::new(0),
         begun: Cell::new(0),
-        windows: Windows::new(FIRST_WINDOW, worker.settings.http2.stream_window),
+        windows: Windows::new(
+            &worker.windows,
+            FIRST_WINDOW,
+            worker.settings.http2.stream_window,
+            Enlarging::Counts,
+        ),
         waker: RefCell::default(),
         text: RefCell::default(),
     });
@@ -104,9 +109,7 @@ fn handshake(settings: &Settings, line: Rc<Line>) -> Handshake<Duplex<Line>, Byt
     builder
         .max_concurrent_streams(streams)
         .initial_window_size(bounds.stream_window)
-        .max_header_list_size(
-            u32::try_from(settings.request.head + 32 * settings.request.fields).unwrap_or(u32::MAX),
-        )
+        .max_header_list_size(u32::try_from(settings.header_list()).unwrap_or(u32::MAX))
         .max_send_buffer_size(bounds.send_buffer as usize)
         .max_pending_accept_reset_streams(streams as usize)
         .max_local_error_reset_streams(Some(bounds.max_stream_errors as usize))
@@ -129,8 +132,13 @@ impl Task<'_> {
         self.shared.note_waker(cx);
         let mut turn = 0;
         loop {
-            if self.closing != Some(Closing::AtOnce) && shared.line.is_flooded() {
-                self.flood(connection);
+            if self.closing != Some(Closing::AtOnce)
+                && let Some(flood) = shared.line.flood()
+            {
+                self.flood(connection, flood);
+            }
+            if let Some(window) = shared.windows.shrink() {
+                connection.set_target_window_size(window);
             }
             let room = shared.open.get() < worker.settings.http2.max_streams as usize;
             let polled = if room && self.closing != Some(Closing::AtOnce) {
@@ -142,7 +150,7 @@ impl Task<'_> {
                 Poll::Ready(Some(Ok((request, respond)))) => {
                     self.life.end_rest();
                     if !request.body().is_end_stream()
-                        && let Some(window) = shared.windows.begin(&worker.windows)
+                        && let Some(window) = shared.windows.begin()
                     {
                         connection.set_target_window_size(window);
                     }
@@ -158,13 +166,13 @@ impl Task<'_> {
                 }
                 Poll::Ready(Some(Err(error))) => {
                     if error.reason() == Some(Reason::ENHANCE_YOUR_CALM) && error.is_library() {
-                        shared.tell(FaultKind::Flood);
+                        shared.tell(FaultKind::Flood(shared.line.ended_for()));
                     }
                     return Poll::Ready(error.is_library());
                 }
                 Poll::Ready(None) => return Poll::Ready(self.closing.is_some()),
                 // The library had its turn: it may have been what showed the flood.
-                Poll::Pending if self.closing != Some(Closing::AtOnce) && shared.line.is_flooded() => {}
+                Poll::Pending if self.closing != Some(Closing::AtOnce) && shared.line.flood().is_some() => {}
                 Poll::Pending => break,
             }
         }
@@ -208,10 +216,10 @@ impl Task<'_> {
     }
 
     #[cold]
-    fn flood(&mut self, connection: &mut Connection<Duplex<Line>, Bytes>) {
+    fn flood(&mut self, connection: &mut Connection<Duplex<Line>, Bytes>, flood: Flood) {
         self.closing = Some(Closing::AtOnce);
         connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-        self.shared.tell(FaultKind::Flood);
+        self.shared.tell(FaultKind::Flood(flood));
     }
 }
 

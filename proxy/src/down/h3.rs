@@ -26,10 +26,10 @@ use wire::h3::{self, code, frame, setting};
 
 use super::life::{Life, State, Turn};
 use super::refusal;
-use super::windows::Windows;
 use crate::credit::Credit;
-use crate::exchange::fault::FaultKind;
+use crate::exchange::fault::{FaultKind, Flood};
 use crate::rt;
+use crate::windows::{Enlarging, Windows};
 use crate::worker::Worker;
 
 pub(crate) use listen::{Port, listen};
@@ -81,7 +81,12 @@ async fn serve(worker: Rc<Worker>, conn: Connection, client: Client) {
         seen: Cell::default(),
         open: Cell::new(0),
         begun: Cell::new(0),
-        windows: Windows::new(FIRST_WINDOW, worker.settings.http3.stream_window),
+        windows: Windows::new(
+            &worker.windows,
+            FIRST_WINDOW,
+            worker.settings.http3.stream_window,
+            Enlarging::Adds,
+        ),
         waker: RefCell::default(),
         list: RefCell::default(),
         text: RefCell::default(),
@@ -105,7 +110,7 @@ async fn serve(worker: Rc<Worker>, conn: Connection, client: Client) {
         shared.note_waker(cx);
         for _ in 0..TURN {
             if shared.credit.is_flood(worker.clock.coarse_ms()) {
-                shared.tell(FaultKind::Flood);
+                shared.tell(FaultKind::Flood(Flood::Frames));
                 shared.close(code::EXCESSIVE_LOAD);
                 return Poll::Ready(());
             }
@@ -270,7 +275,15 @@ impl Shared {
 
     /// A request has a body.
     fn begin_body(&self) {
-        if let Some(window) = self.windows.begin(&self.worker.windows) {
+        if let Some(window) = self.windows.begin() {
+            self.conn.set_receive_window(VarInt::from_u32(window));
+        }
+    }
+
+    /// A request with a body is over.
+    fn end_body(&self) {
+        self.windows.end();
+        if let Some(window) = self.windows.shrink() {
             self.conn.set_receive_window(VarInt::from_u32(window));
         }
     }

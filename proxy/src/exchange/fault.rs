@@ -30,8 +30,8 @@ pub enum FaultKind {
     BadRequest(Refusal),
     /// A TLS handshake where plain HTTP is spoken.
     TlsOnPlainPort,
-    /// It sends many frames that ask for nothing.
-    Flood,
+    /// It sends too much of something.
+    Flood(Flood),
     /// No certificate is served under the name it asked for.
     NoCertificate,
     /// The TLS handshake came to nothing, and why.
@@ -106,6 +106,90 @@ pub enum FaultKind {
     },
 }
 
+/// What a client of HTTP/2 or HTTP/3 sends too much of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flood {
+    /// Frames that ask for nothing.
+    Frames,
+    /// Trailers on one connection that nobody has read yet.
+    Trailers,
+    /// The same on all connections of the worker.
+    AllTrailers,
+    // what the library ends a connection for, by its own word
+    /// Requests that it resets before they are taken up.
+    Resets,
+    /// Streams that had to be reset.
+    StreamErrors,
+    Continuations,
+    HeaderList,
+    /// Bodies in tiny pieces.
+    Data,
+    /// What this version of the library has another word for.
+    Other,
+}
+
+impl Flood {
+    /// The words are the library's, which says it in no other way.
+    const BY_LIBRARY: [(&str, Flood); 5] = [
+        ("too_many_resets", Flood::Resets),
+        ("too_many_internal_resets", Flood::StreamErrors),
+        ("too_many_continuations", Flood::Continuations),
+        ("header_list_way_too_large", Flood::HeaderList),
+        ("too_many_data_frames", Flood::Data),
+    ];
+
+    /// By the end of the GOAWAY that the library has sent.
+    #[cold]
+    pub(crate) fn named(text: &[u8]) -> Flood {
+        let known = Flood::BY_LIBRARY
+            .iter()
+            .find(|(word, _)| text.windows(word.len()).any(|part| part == word.as_bytes()));
+        known.map_or(Flood::Other, |(_, flood)| *flood)
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Flood::Frames => {
+                "the client sends many HTTP/2 or HTTP/3 frames that ask for nothing, or resets most requests"
+            }
+            Flood::Trailers | Flood::AllTrailers => "the client sends more trailers than may wait to be read",
+            Flood::Resets => {
+                "the client resets requests faster than they are taken up (ENHANCE_YOUR_CALM, too_many_resets)"
+            }
+            Flood::StreamErrors => {
+                "what the client sends had too many of its streams reset (ENHANCE_YOUR_CALM, too_many_internal_resets)"
+            }
+            Flood::Continuations => {
+                "the client sends a head in too many frames (ENHANCE_YOUR_CALM, too_many_continuations)"
+            }
+            Flood::HeaderList => {
+                "the client sends a head far beyond the limit (ENHANCE_YOUR_CALM, header_list_way_too_large)"
+            }
+            Flood::Data => {
+                "the client sends bodies in very many small frames (ENHANCE_YOUR_CALM, too_many_data_frames)"
+            }
+            Flood::Other => "the HTTP/2 library has ended the client's connection (ENHANCE_YOUR_CALM)",
+        }
+    }
+
+    fn limit(self, settings: &Settings) -> Option<(&'static str, usize)> {
+        let http2 = &settings.http2;
+        Some(match self {
+            Flood::Frames => ("nginx_config.http.http2_control_frames", http2.control_frames as usize),
+            Flood::Trailers => ("nginx_config.http.http2_trailers", http2.trailers),
+            Flood::AllTrailers => ("nginx_config.http.stream_windows", settings.stream_windows),
+            Flood::Resets => ("nginx_config.http.http2_max_concurrent_streams", http2.max_streams as usize),
+            Flood::StreamErrors => {
+                ("nginx_config.http.http2_stream_errors", http2.max_stream_errors as usize)
+            }
+            Flood::Continuations | Flood::HeaderList => {
+                ("nginx_config.http.large_client_header_buffers", settings.request.head)
+            }
+            Flood::Data | Flood::Other => return None,
+        })
+    }
+}
+
 /// A failed exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
@@ -163,7 +247,7 @@ impl FaultKind {
             // There is nobody to tell a status.
             FaultKind::NoCertificate | FaultKind::HandshakeFailed(_) | FaultKind::HandshakeTimeout => 0,
             FaultKind::Misdirected => 421,
-            FaultKind::Flood => 429,
+            FaultKind::Flood(_) => 429,
             FaultKind::HeadTimeout | FaultKind::BodyTimeout | FaultKind::ClientSlow => 408,
             FaultKind::BodyTooLarge => 413,
             FaultKind::Unjudged(why) => why.status(),
@@ -208,9 +292,7 @@ impl FaultKind {
                 ("nginx_config.http.proxy_buffer_size", settings.response.head)
             }
             FaultKind::HeldTooMuch => ("nginx_config.http.held_bodies", settings.held_bodies),
-            FaultKind::Flood => {
-                ("nginx_config.http.http2_control_frames", settings.http2.control_frames as usize)
-            }
+            FaultKind::Flood(flood) => flood.limit(settings)?,
             _ => return None,
         };
         Some((name, bound as u64))
@@ -221,9 +303,7 @@ impl FaultKind {
         match self {
             FaultKind::BadRequest(refusal) | FaultKind::BadBody(refusal) => refusal.as_str(),
             FaultKind::TlsOnPlainPort => "TLS was sent to a plain HTTP port",
-            FaultKind::Flood => {
-                "the client sends many HTTP/2 or HTTP/3 frames that ask for nothing, or resets most requests"
-            }
+            FaultKind::Flood(flood) => flood.words(),
             FaultKind::BadClientHello(refusal) => refusal.as_str(),
             FaultKind::PrereadTimeout => "the client's first bytes did not arrive in time",
             FaultKind::NoCertificate => "failed to match any SSL certificate by SNI",
@@ -269,5 +349,29 @@ impl FaultKind {
             FaultKind::PluginTimeout => "a plugin waited for too long",
             FaultKind::HeldTooMuch => "the gateway's memory for request and response bodies is used up",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_library_ends_a_connection_for_is_known_by_its_word() {
+        let settings = Settings::default();
+        for (word, setting) in [
+            ("too_many_resets", "http2_max_concurrent_streams"),
+            ("too_many_internal_resets", "http2_stream_errors"),
+            ("too_many_continuations", "large_client_header_buffers"),
+            ("header_list_way_too_large", "large_client_header_buffers"),
+        ] {
+            let frame =
+                [&[0, 0, 33, 7, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 11][..], word.as_bytes()].concat();
+            let kind = FaultKind::Flood(Flood::named(&frame));
+            let (name, bound) = kind.limit(&settings).unwrap();
+            assert_eq!((name, bound > 0), (format!("nginx_config.http.{setting}").as_str(), true), "{word}");
+            assert!(kind.words().contains(word), "{word}");
+        }
+        assert_eq!(Flood::named(b"\0\0\x08\x07 whatever"), Flood::Other);
     }
 }

@@ -5,13 +5,18 @@ use std::io::{self, IoSlice};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+use super::Trailers;
 use super::meter::Meter;
 use crate::buffers::{Buffer, Lent};
+use crate::exchange::fault::Flood;
 use crate::rt::{self, Io};
 use crate::worker::Worker;
 
 /// Bytes of a client's preface (RFC 9113 section 3.4).
 const PREFACE: usize = 24;
+
+/// Room for the library's reason at the end of GOAWAY.
+const LAST: usize = 48;
 
 pub(crate) struct Line {
     worker: Rc<Worker>,
@@ -21,6 +26,9 @@ pub(crate) struct Line {
     meter: Meter,
     /// Whether floods are looked for.
     guarded: bool,
+    /// The end of what was written last. Where the library has ended the connection, its reason stands there, and
+    /// nowhere else.
+    last: Cell<[u8; LAST]>,
     /// Since when, in the clock's coarse milliseconds, the peer takes nothing of what is to be written.
     blocked: Cell<Option<u64>>,
 }
@@ -28,13 +36,17 @@ pub(crate) struct Line {
 impl Line {
     /// A client's connection. `early` was read from it before.
     pub(crate) fn from_client(worker: &Rc<Worker>, io: Io, early: Option<Buffer>) -> Rc<Line> {
-        let meter = Meter::new(PREFACE, worker.settings.http2.control_frames, worker.clock.coarse_ms());
+        let bounds = &worker.settings.http2;
+        let list = worker.settings.header_list();
+        let trailers = Trailers::new(bounds.trailers, list, &worker.windows);
+        let now = worker.clock.coarse_ms();
+        let meter = Meter::new(PREFACE, bounds.control_frames, now, Some(trailers));
         Line::new(worker, io, early, meter, true)
     }
 
     /// A connection to a server.
     pub(crate) fn to_server(worker: &Rc<Worker>, io: Io) -> Rc<Line> {
-        Line::new(worker, io, None, Meter::new(0, 0, 0), false)
+        Line::new(worker, io, None, Meter::new(0, 0, 0, None), false)
     }
 
     fn new(worker: &Rc<Worker>, io: Io, early: Option<Buffer>, meter: Meter, guarded: bool) -> Rc<Line> {
@@ -44,13 +56,44 @@ impl Line {
             early: RefCell::new(early),
             meter,
             guarded,
+            last: Cell::new([0; LAST]),
             blocked: Cell::new(None),
         })
     }
 
-    /// The peer sends much that asks for nothing.
-    pub(crate) fn is_flooded(&self) -> bool {
-        self.guarded && self.meter.credit().is_flood(self.worker.clock.coarse_ms())
+    /// The peer sends much that asks for nothing, or that nobody reads.
+    pub(crate) fn flood(&self) -> Option<Flood> {
+        if !self.guarded {
+            return None;
+        }
+        if self.meter.credit().is_flood(self.worker.clock.coarse_ms()) {
+            return Some(Flood::Frames);
+        }
+        self.meter.trailers()?.flood()
+    }
+
+    /// What the library has ended the connection for.
+    #[cold]
+    pub(crate) fn ended_for(&self) -> Flood {
+        Flood::named(&self.last.get())
+    }
+
+    fn note_last(&self, slices: &[IoSlice<'_>], mut written: usize) {
+        for slice in slices {
+            if written <= slice.len() {
+                let end = &slice[..written];
+                let mut last = [0; LAST];
+                let n = end.len().min(LAST);
+                last[..n].copy_from_slice(&end[end.len() - n..]);
+                return self.last.set(last);
+            }
+            written -= slice.len();
+        }
+    }
+
+    /// What is known of the trailers of a client's streams.
+    pub(crate) fn trailers(&self) -> Option<&Trailers> {
+        self.meter.trailers()
     }
 
     /// A request came.
@@ -113,7 +156,7 @@ impl rt::Line for Line {
         most: usize,
         take: &mut dyn FnMut(&[u8]),
     ) -> Poll<io::Result<()>> {
-        if self.is_flooded() {
+        if self.flood().is_some() {
             // Nothing more is taken from it. Whoever drives the connection looks for this.
             return Poll::Pending;
         }
@@ -132,6 +175,9 @@ impl rt::Line for Line {
     fn poll_write(&self, cx: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let mut io = self.io.borrow_mut();
         let written = io.split().1.poll_write_vectored(cx, slices);
+        if let (Poll::Ready(Ok(n)), true) = (&written, self.guarded) {
+            self.note_last(slices, *n);
+        }
         match written {
             Poll::Ready(_) => self.blocked.set(None),
             Poll::Pending if self.blocked.get().is_none() => {

@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 
+use super::trailers::Trailers;
 use crate::credit::{Credit, RESET};
 
 /// Bytes of a frame's head (RFC 9113 section 4.1).
@@ -15,6 +16,7 @@ const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const GOAWAY: u8 = 7;
+const CONTINUATION: u8 = 9;
 const ACK: u8 = 1;
 const END_STREAM: u8 = 1;
 
@@ -33,11 +35,17 @@ pub(super) struct Meter {
     last: Cell<[u8; 4]>,
     last_have: Cell<usize>,
     credit: Credit,
+    /// The newest stream that the peer has begun.
+    newest: Cell<u32>,
+    /// The stream of whose trailers a part came last; none is zero.
+    trailing: Cell<u32>,
+    /// Of a client.
+    trailers: Option<Trailers>,
 }
 
 impl Meter {
     /// Passes over `preface` bytes first. `most` is the credit to begin with and the most there can be.
-    pub(super) fn new(preface: usize, most: u32, now: u64) -> Meter {
+    pub(super) fn new(preface: usize, most: u32, now: u64, trailers: Option<Trailers>) -> Meter {
         Meter {
             head: Cell::default(),
             have: Cell::new(0),
@@ -48,6 +56,9 @@ impl Meter {
             last: Cell::default(),
             last_have: Cell::new(0),
             credit: Credit::new(most, now),
+            newest: Cell::new(0),
+            trailing: Cell::new(0),
+            trailers,
         }
     }
 
@@ -75,7 +86,7 @@ impl Meter {
             self.have.set(have + n);
             if have + n == HEAD {
                 self.have.set(0);
-                let [a, b, c, kind, flags, ..] = head;
+                let [a, b, c, kind, flags, stream @ ..] = head;
                 let length = u32::from_be_bytes([0, a, b, c]) as usize;
                 self.skip.set(length);
                 self.going.set(kind == GOAWAY);
@@ -85,7 +96,26 @@ impl Meter {
                 }
                 self.last_have.set(0);
                 self.credit.spend(cost(kind, flags, length));
+                if let Some(trailers) = &self.trailers {
+                    self.note_trailers(trailers, kind, u32::from_be_bytes(stream) & !(1 << 31), length);
+                }
             }
+        }
+    }
+
+    fn note_trailers(&self, trailers: &Trailers, kind: u8, stream: u32, length: usize) {
+        match kind {
+            HEADERS if stream > self.newest.get() => {
+                self.newest.set(stream);
+                self.trailing.set(0);
+            }
+            HEADERS => {
+                self.trailing.set(stream);
+                trailers.came(stream, length);
+            }
+            CONTINUATION if stream == self.trailing.get() => trailers.came(stream, length),
+            RST_STREAM => trailers.end(stream),
+            _ => {}
         }
     }
 
@@ -106,6 +136,10 @@ impl Meter {
     /// The peer's settings have come.
     pub(super) fn is_settled(&self) -> bool {
         self.settled.get()
+    }
+
+    pub(super) fn trailers(&self) -> Option<&Trailers> {
+        self.trailers.as_ref()
     }
 
     pub(super) fn credit(&self) -> &Credit {
@@ -142,7 +176,7 @@ mod tests {
         }
         bytes.extend(frame(GOAWAY, 0, &[0x80, 0, 1, 2, 0, 0, 0, 0]));
         for size in [1, 2, 3, 7, 9, 1000] {
-            let meter = Meter::new(24, 10, 0);
+            let meter = Meter::new(24, 10, 0, None);
             bytes.chunks(size).for_each(|part| meter.note(part));
             assert_eq!(
                 meter.credit.left(),
@@ -167,14 +201,14 @@ mod tests {
             frame(0, 0, &[]),
             frame(200, 0, &[]),
         ] {
-            let meter = Meter::new(0, 1000, 0);
+            let meter = Meter::new(0, 1000, 0, None);
             let before = (0..2000).take_while(|_| {
                 meter.note(&flood);
                 !meter.credit.is_flood(0)
             });
             assert!(before.count() <= 1000, "{flood:?}");
         }
-        let meter = Meter::new(0, 10, 0);
+        let meter = Meter::new(0, 10, 0, None);
         for _ in 0..10_000 {
             meter.note(&frame(1, 4, &[0; 20]));
             meter.credit.request();
@@ -188,7 +222,7 @@ mod tests {
     #[test]
     fn requests_that_are_all_reset_are_a_flood_and_a_few_are_not() {
         let reset = |every: u32| {
-            let meter = Meter::new(0, 1000, 0);
+            let meter = Meter::new(0, 1000, 0, None);
             (1..=10_000u32).all(|number| {
                 meter.note(&frame(1, 4, &[0; 20]));
                 meter.credit.request();
@@ -202,8 +236,32 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_a_stream_s_first_counts_as_trailers() {
+        let of = |kind, flags, stream: u32, length: usize| {
+            let mut frame = frame(kind, flags, &vec![0x82; length]);
+            frame[5..9].copy_from_slice(&stream.to_be_bytes());
+            frame
+        };
+        let budget = sdk::budget::Budget::new(1 << 20);
+        let meter = Meter::new(0, 1000, 0, Some(Trailers::new(1 << 20, 34_000, &budget)));
+        for (frame, taken) in [
+            (of(HEADERS, 0, 1, 30), 0),
+            (of(CONTINUATION, 4, 1, 30), 0),
+            (of(HEADERS, 4, 3, 30), 0),
+            (of(DATA, 0, 1, 30), 0),
+            (of(HEADERS, 1, 1, 3), 300),
+            (of(CONTINUATION, 4, 1, 2), 500),
+            (of(HEADERS, 5, 3, 1), 600),
+            (of(RST_STREAM, 0, 1, 4), 100),
+        ] {
+            meter.note(&frame);
+            assert_eq!(budget.taken(), taken);
+        }
+    }
+
+    #[test]
     fn time_brings_credit() {
-        let meter = Meter::new(0, 10, 0);
+        let meter = Meter::new(0, 10, 0, None);
         for second in 1..100 {
             (0..50).for_each(|_| meter.note(&frame(6, 0, &[0; 8])));
             assert!(!meter.credit.is_flood(second * 1000), "{second}");

@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ use wire::h1::encode::{BadTarget, decimal};
 use wire::{Fields, Framing, Method, Name, ResponseHead, Version};
 
 use super::h1::Wish;
-use super::links::Place;
+use super::links::{Link, Place};
 use super::{Head, Lines, Size};
 use crate::clock::Waiter;
 use crate::exchange::fault::{Fault, FaultKind};
@@ -65,6 +66,7 @@ pub(crate) struct Switched {
 /// The receiving side of a tunnel.
 pub(crate) struct Inlet {
     stream: RecvStream,
+    link: Rc<Link>,
     /// Bytes that the server may send again, once what was taken is used.
     taken: usize,
 }
@@ -78,8 +80,10 @@ impl Switched {
 impl Inlet {
     /// The next bytes; none at the end.
     pub(crate) fn poll_tunnel(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Failed>> {
+        let taken = std::mem::take(&mut self.taken);
+        self.link.windows.used(taken);
         // Fails only where more is given back than came.
-        let _ = self.stream.flow_control().release_capacity(std::mem::take(&mut self.taken));
+        let _ = self.stream.flow_control().release_capacity(taken);
         loop {
             return match self.stream.poll_data(cx) {
                 Poll::Ready(Some(Ok(piece))) if piece.is_empty() => continue,
@@ -449,10 +453,13 @@ impl Receiver<'_> {
         if !self.complete {
             match body.poll_trailers(cx) {
                 Poll::Ready(Ok(trailers)) => {
-                    if let Some(trailers) = trailers
-                        && fields::from_trailers(&trailers, &mut self.trailers).is_err()
-                    {
-                        return Poll::Ready(Err(bad(Refusal::Control)));
+                    if let Some(trailers) = trailers {
+                        if trailers.len() > self.worker.settings.response.fields {
+                            return Poll::Ready(Err(bad(Refusal::TooManyFields)));
+                        }
+                        if fields::from_trailers(&trailers, &mut self.trailers).is_err() {
+                            return Poll::Ready(Err(bad(Refusal::Control)));
+                        }
                     }
                     self.complete = true;
                 }
@@ -483,6 +490,7 @@ impl Receiver<'_> {
     pub(crate) fn used(&mut self) {
         let piece = std::mem::take(&mut self.piece);
         if let Some(body) = self.body.as_mut().filter(|_| !piece.is_empty()) {
+            self.state.borrow().place.link().windows.used(piece.len());
             // Fails only where more is given back than came.
             let _ = body.flow_control().release_capacity(piece.len());
         }
@@ -491,7 +499,9 @@ impl Receiver<'_> {
     /// What comes from here on is a tunnel's.
     pub(crate) fn keep_rest(&mut self) {
         let taken = self.piece.len();
-        self.state.borrow_mut().inlet = self.body.take().map(|stream| Inlet { stream, taken });
+        let mut state = self.state.borrow_mut();
+        let link = state.place.share();
+        state.inlet = self.body.take().map(|stream| Inlet { stream, link, taken });
     }
 
     pub(crate) fn is_complete(&self) -> bool {

@@ -21,7 +21,11 @@ use crate::clock::Waiter;
 use crate::exchange::fault::{Fault, FaultKind};
 use crate::h2::Line;
 use crate::rt::{self, Duplex};
+use crate::windows::{Enlarging, Windows};
 use crate::worker::Worker;
+
+/// The window that every connection has (RFC 9113 section 6.9.2), but for a byte.
+const FIRST_WINDOW: u32 = 64 << 10;
 
 /// How often another connection is tried for one place.
 const TRIES: usize = 4;
@@ -59,6 +63,7 @@ pub(crate) struct Link {
     /// The server's settings are known.
     settled: Cell<bool>,
     line: RefCell<Option<Rc<Line>>>,
+    pub(super) windows: Windows,
     pub(super) tls: bool,
 }
 
@@ -151,6 +156,12 @@ impl Links {
             closing: Cell::new(false),
             settled: Cell::new(false),
             line: RefCell::default(),
+            windows: Windows::new(
+                &worker.upstream_windows,
+                FIRST_WINDOW,
+                worker.settings.http2.stream_window,
+                Enlarging::Counts,
+            ),
             tls: target.secured.is_some(),
         });
         links.push(link.clone());
@@ -337,13 +348,10 @@ async fn drive(driven: Driven, target: Target) {
     let line = Line::to_server(worker, conn.io);
     let settings = &worker.settings;
     let bounds = &settings.http2;
-    let windows = u64::from(bounds.stream_window) * u64::from(bounds.upstream_streams);
     let mut builder = Builder::new();
     builder
         .enable_push(false)
         .initial_window_size(bounds.stream_window)
-        // A client that reads slowly must not keep the others from their answers.
-        .initial_connection_window_size(u32::try_from(windows.clamp(65_535, (1 << 31) - 1)).unwrap_or(65_535))
         .max_header_list_size(u32::try_from(settings.response.head).unwrap_or(u32::MAX))
         .max_send_buffer_size(bounds.send_buffer as usize)
         .max_concurrent_reset_streams(bounds.upstream_streams as usize)
@@ -381,6 +389,10 @@ fn poll(
         if !driver.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             *driver = Some(cx.waker().clone());
         }
+    }
+    // A client that reads slowly must not keep the others from their answers.
+    if let Some(window) = link.windows.fit(link.open.get()) {
+        connection.set_target_window_size(window);
     }
     let over = pin!(&mut *connection).poll(cx).is_ready();
     if line.last_stream().is_some() {

@@ -4,12 +4,15 @@
 
 use std::cell::RefCell;
 use std::future::poll_fn;
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use h2::RecvStream;
 use wire::Fields;
+use wire::h1::Refusal;
 
+use super::Shared;
 use super::response::Output;
 use crate::clock::Waiter;
 use crate::exchange::fault::{Fault, FaultKind};
@@ -20,6 +23,7 @@ use crate::worker::Worker;
 /// What comes on a stream.
 pub(crate) struct Input {
     stream: RecvStream,
+    shared: Rc<Shared>,
     piece: Bytes,
     /// All of the body came; trailers may follow.
     over: bool,
@@ -30,9 +34,10 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    pub(super) fn new(stream: RecvStream, ends: bool) -> Input {
+    pub(super) fn new(stream: RecvStream, ends: bool, shared: Rc<Shared>) -> Input {
         Input {
             stream,
+            shared,
             piece: Bytes::new(),
             over: ends,
             complete: ends,
@@ -50,8 +55,8 @@ impl Input {
         self.received
     }
 
-    /// Takes the next piece, or the end. An error is a stream that was broken off.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ()>> {
+    /// Takes the next piece, or the end.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), FaultKind>> {
         while !self.over {
             match self.stream.poll_data(cx) {
                 Poll::Ready(Some(Ok(piece))) if piece.is_empty() => {}
@@ -63,7 +68,7 @@ impl Input {
                     }
                     return Poll::Ready(Ok(()));
                 }
-                Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(())),
+                Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(FaultKind::ClientGone)),
                 Poll::Ready(None) => self.over = true,
                 Poll::Pending => return Poll::Pending,
             }
@@ -71,22 +76,36 @@ impl Input {
         if !self.complete {
             match self.stream.poll_trailers(cx) {
                 Poll::Ready(Ok(trailers)) => {
-                    let taken =
-                        trailers.map_or(Ok(()), |map| fields::from_trailers(&map, &mut self.trailers));
                     self.complete = true;
-                    return Poll::Ready(taken.map_err(drop));
+                    return Poll::Ready(trailers.map_or(Ok(()), |map| self.take_trailers(&map)));
                 }
-                Poll::Ready(Err(_)) => return Poll::Ready(Err(())),
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(FaultKind::ClientGone)),
                 Poll::Pending => return Poll::Pending,
             }
         }
         Poll::Ready(Ok(()))
     }
 
+    /// They are bounded as heads are; their size, the library looks after.
+    fn take_trailers(&mut self, map: &http::HeaderMap) -> Result<(), FaultKind> {
+        if let Some(trailers) = self.shared.line.trailers() {
+            trailers.end(self.stream.stream_id().as_u32());
+        }
+        let taken = match map.len() > self.shared.worker.settings.request.fields {
+            true => Err(Refusal::TrailersTooLarge),
+            false => fields::from_trailers(map, &mut self.trailers).map_err(|_| Refusal::FieldName),
+        };
+        taken.map_err(|why| {
+            self.shared.line.refused();
+            FaultKind::BadBody(why)
+        })
+    }
+
     /// The piece is done with: the client may send as much more.
     fn used(&mut self) {
         let piece = std::mem::take(&mut self.piece);
         if !piece.is_empty() {
+            self.shared.windows.used(piece.len());
             // Fails only where more is given back than came.
             let _ = self.stream.flow_control().release_capacity(piece.len());
         }
@@ -126,7 +145,7 @@ impl RequestBody<'_> {
         let mut cx = Context::from_waker(Waker::noop());
         match self.input.poll(&mut cx) {
             Poll::Ready(Ok(())) => self.measured().map(|()| true),
-            Poll::Ready(Err(())) => Err(Fault::client(FaultKind::ClientGone)),
+            Poll::Ready(Err(kind)) => Err(Fault::client(kind)),
             Poll::Pending => Ok(false),
         }
     }
@@ -162,7 +181,7 @@ impl RequestBody<'_> {
         let deadline = self.worker.clock.after(self.worker.settings.body_timeout);
         match self.waiter.until(deadline, |cx| self.input.poll(cx)).await {
             Ok(Ok(())) => self.measured(),
-            Ok(Err(())) => Err(Fault::client(FaultKind::ClientGone)),
+            Ok(Err(kind)) => Err(Fault::client(kind)),
             Err(_) => Err(Fault::client(FaultKind::BodyTimeout)),
         }
     }

@@ -38,7 +38,8 @@ pub(crate) struct Stream {
 /// Counts a stream for as long as its task runs.
 struct Open {
     shared: Rc<Shared>,
-    has_body: bool,
+    /// Its number, if it has a body.
+    with_body: Option<u32>,
 }
 
 impl Drop for Open {
@@ -47,8 +48,11 @@ impl Drop for Open {
         if std::thread::panicking() {
             shared.worker.shard.panicked();
         }
-        if self.has_body {
+        if let Some(number) = self.with_body {
             shared.windows.end();
+            if let Some(trailers) = shared.line.trailers() {
+                trailers.end(number);
+            }
         }
         shared.open.set(shared.open.get() - 1);
         if let Some(waker) = &*shared.waker.borrow() {
@@ -63,7 +67,11 @@ impl Stream {
         shared.open.set(shared.open.get() + 1);
         shared.begun.set(shared.begun.get() + 1);
         shared.line.request();
-        let open = Open { shared: shared.clone(), has_body: !request.body().is_end_stream() };
+        let with_body = (!request.body().is_end_stream()).then(|| respond.stream_id().as_u32());
+        if let (Some(number), Some(trailers)) = (with_body, shared.line.trailers()) {
+            trailers.begin(number);
+        }
+        let open = Open { shared: shared.clone(), with_body };
         let requests = shared.begun.get();
         // Boxed, as a task is moved several times before it runs, and an exchange is large.
         spawn(async move {
@@ -100,7 +108,7 @@ async fn serve(
     let arrival = Arrival { head_bytes: fields::size(&parts.headers) as u64, head_took_ms: 0, requests };
     let mut stream = Stream {
         waiters: [worker.clock.waiter(), worker.clock.waiter()],
-        input: Input::new(body, ends),
+        input: Input::new(body, ends, shared.clone()),
         output: RefCell::new(Output::new(respond)),
         shared,
         arrival,

@@ -275,7 +275,7 @@ impl Input {
 impl Drop for Input {
     fn drop(&mut self) {
         if self.has_body {
-            self.shared.windows.end();
+            self.shared.end_body();
         }
     }
 }

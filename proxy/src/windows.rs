@@ -1,0 +1,197 @@
+//! What a peer may send on one connection before anybody has read it.
+//!
+//! Streams have windows of their own, so that one that nobody reads does not hold up the others. For that the
+//! connection's window is as large as those of all its streams with a body. It grows with them, out of what
+//! the worker may promise in all (`stream_windows` for clients, `upstream.http2_windows` for servers). Where
+//! nothing is left to promise, the streams of the connection share the window it has.
+//!
+//! What was promised cannot be taken back: a peer may use it long after the streams have ended for which it was.
+//! So a window that has become too large is only not renewed, and its share goes back as the peer uses it up.
+
+use std::cell::{Cell, RefCell};
+
+use sdk::budget::{Budget, Held};
+
+/// What it means to the library to enlarge a window that was made smaller before the peer has used it up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Enlarging {
+    /// What is open still counts (`h2`).
+    Counts,
+    /// All of the difference is promised anew (`quinn`).
+    Adds,
+}
+
+/// One connection's window.
+#[derive(Debug)]
+pub(crate) struct Windows {
+    /// Of one stream.
+    stream: u32,
+    /// What of it every connection has, and nobody counts.
+    first: u32,
+    enlarging: Enlarging,
+    /// Of the connection, as the library is told.
+    whole: Cell<u32>,
+    /// What the peer may have sent at most before it is read: the same, or what is left of a larger window.
+    promised: Cell<u32>,
+    budget: Budget,
+    held: RefCell<Held>,
+    /// Streams with a body that are being served.
+    bodies: Cell<u32>,
+}
+
+impl Windows {
+    pub(crate) fn new(budget: &Budget, first: u32, stream: u32, enlarging: Enlarging) -> Windows {
+        Windows {
+            stream,
+            first,
+            enlarging,
+            whole: Cell::new(first),
+            promised: Cell::new(first),
+            budget: budget.clone(),
+            held: RefCell::default(),
+            bodies: Cell::new(0),
+        }
+    }
+
+    /// A stream with a body begins. Gives the connection's window if it has to change.
+    pub(crate) fn begin(&self) -> Option<u32> {
+        self.bodies.set(self.bodies.get() + 1);
+        self.grow()
+    }
+
+    /// It is over.
+    pub(crate) fn end(&self) {
+        self.bodies.set(self.bodies.get() - 1);
+    }
+
+    /// So many streams are being served. Gives the connection's window if it has to change.
+    pub(crate) fn fit(&self, bodies: usize) -> Option<u32> {
+        self.bodies.set(u32::try_from(bodies).unwrap_or(u32::MAX));
+        self.grow().or_else(|| self.shrink())
+    }
+
+    fn wanted(&self) -> u32 {
+        // A window has 31 bits.
+        self.stream.saturating_mul(self.bodies.get()).clamp(self.first, (1 << 31) - 1)
+    }
+
+    fn grow(&self) -> Option<u32> {
+        let (wanted, whole, promised) = (self.wanted(), self.whole.get(), self.promised.get());
+        if wanted <= whole {
+            return None;
+        }
+        let left = u32::try_from(self.budget.left()).unwrap_or(u32::MAX);
+        let (whole, promised) = match self.enlarging {
+            Enlarging::Counts => {
+                let whole = wanted.min(promised.saturating_add(left));
+                (whole, promised.max(whole))
+            }
+            Enlarging::Adds => {
+                let more = (wanted - whole).min(left);
+                (whole + more, promised.saturating_add(more))
+            }
+        };
+        if whole <= self.whole.get() {
+            return None;
+        }
+        self.held.borrow_mut().resize(&self.budget, (promised - self.first) as usize).ok()?;
+        self.whole.set(whole);
+        self.promised.set(promised);
+        Some(whole)
+    }
+
+    /// Gives the connection's window if it has become much too large for the streams there are.
+    pub(crate) fn shrink(&self) -> Option<u32> {
+        let (wanted, whole) = (self.wanted(), self.whole.get());
+        if wanted > whole / 2 {
+            return None;
+        }
+        self.whole.set(wanted);
+        Some(wanted)
+    }
+
+    /// So many bytes that came were read.
+    #[inline]
+    pub(crate) fn used(&self, bytes: usize) {
+        let (promised, whole) = (self.promised.get(), self.whole.get());
+        if promised > whole {
+            let over = (promised - whole).min(u32::try_from(bytes).unwrap_or(u32::MAX));
+            self.promised.set(promised - over);
+            // Less always fits.
+            let _ = self.held.borrow_mut().resize(&self.budget, (promised - over - self.first) as usize);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn windows(budget: &Budget, first: u32, stream: u32) -> Windows {
+        Windows::new(budget, first, stream, Enlarging::Counts)
+    }
+
+    #[test]
+    fn a_window_grows_with_its_streams() {
+        let budget = Budget::new(1000);
+        let windows = windows(&budget, 100, 60);
+        assert_eq!(windows.begin(), None);
+        assert_eq!(windows.begin(), Some(120));
+        assert_eq!(windows.begin(), Some(180));
+        windows.end();
+        assert_eq!((windows.begin(), windows.shrink()), (None, None));
+        assert_eq!(budget.taken(), 80);
+        drop(windows);
+        assert_eq!(budget.taken(), 0);
+    }
+
+    #[test]
+    fn connections_share_what_may_be_promised() {
+        let budget = Budget::new(100);
+        let (one, other) = (windows(&budget, 50, 50), windows(&budget, 50, 50));
+        assert_eq!([one.begin(), one.begin(), one.begin()], [None, Some(100), Some(150)]);
+        assert_eq!(one.begin(), None, "all is promised");
+        assert_eq!([other.begin(), other.begin()], [None, None]);
+        drop(one);
+        assert_eq!(other.begin(), Some(150));
+        assert_eq!(other.fit(100), None);
+        let third = windows(&budget, 50, 40);
+        assert_eq!(third.fit(10), None);
+        drop(other);
+        assert_eq!(third.fit(10), Some(150), "as far as there is room");
+    }
+
+    #[test]
+    fn what_was_promised_goes_back_as_it_is_used() {
+        let budget = Budget::new(1000);
+        let windows = windows(&budget, 100, 100);
+        assert_eq!(windows.fit(5), Some(500));
+        assert_eq!(windows.fit(3), None, "not for every stream that ends");
+        assert_eq!(windows.fit(1), Some(100));
+        assert_eq!(budget.taken(), 400, "the peer may still send it");
+        windows.used(150);
+        assert_eq!(budget.taken(), 250);
+        // What it still has counts for streams that begin now.
+        assert_eq!(windows.fit(3), Some(300));
+        assert_eq!(budget.taken(), 250);
+        windows.used(1000);
+        assert_eq!(budget.taken(), 200);
+        assert_eq!(windows.fit(0), Some(100));
+        windows.used(1000);
+        assert_eq!(budget.taken(), 0);
+    }
+
+    #[test]
+    fn where_enlarging_adds_all_of_it_is_counted() {
+        let budget = Budget::new(1000);
+        let windows = Windows::new(&budget, 100, 100, Enlarging::Adds);
+        assert_eq!(windows.fit(5), Some(500));
+        assert_eq!(windows.fit(1), Some(100));
+        windows.used(100);
+        assert_eq!((windows.fit(4), budget.taken()), (Some(400), 600));
+        windows.used(1000);
+        assert_eq!(budget.taken(), 300);
+        assert_eq!((windows.fit(0), windows.fit(100)), (Some(100), Some(800)), "as far as there is room");
+        assert_eq!(budget.taken(), 1000);
+    }
+}
