@@ -96,10 +96,13 @@ impl RealIp {
     fn forwarded_for<'a>(&self, x: &'a Exchange<'_>) -> Option<&'a [u8]> {
         let list = x.request().fields.all(b"x-forwarded-for").next_back()?;
         let mut last = None;
-        for address in list.rsplit(|&byte| byte == b',').map(<[u8]>::trim_ascii_start) {
+        for address in list.rsplit(|&byte| byte == b',').map(<[u8]>::trim_ascii) {
             last = Some(address);
             let trusted = match (&self.trusted, self.recursive) {
-                (Some(trusted), true) => ip(address).is_some_and(|ip| trusted.contain(ip)),
+                // A trusted hop may be told with its port: as a client it would seem to come from within.
+                (Some(trusted), true) => {
+                    parse(address).is_some_and(|(ip, _)| trusted.contain(ip.to_canonical()))
+                }
                 _ => false,
             };
             if !trusted {
@@ -129,10 +132,6 @@ fn parse(text: &[u8]) -> Option<(IpAddr, Option<u16>)> {
         None => (text, None),
     };
     Some((ip.parse::<Ipv4Addr>().ok()?.into(), port))
-}
-
-fn ip(text: &[u8]) -> Option<IpAddr> {
-    Some(std::str::from_utf8(text).ok()?.parse::<IpAddr>().ok()?.to_canonical())
 }
 
 /// A port from 1 on. What is no number is none, as Lua's `tonumber` has it.
@@ -203,6 +202,7 @@ mod tests {
             (&[("X-Forwarded-For", "::1"), ("X-Forwarded-For", "::2")], "::2|"),
             (&[("X-Forwarded-For", "1.1.1.1:5,  2.2.2.2:6")], "2.2.2.2|6"),
             (&[("X-Forwarded-For", "1.1.1.1,")], "127.0.0.1|40000"),
+            (&[("X-Forwarded-For", "1.1.1.1, 2.2.2.2 ")], "2.2.2.2|"),
         ] {
             assert_eq!(seen(config.clone(), headers), expected, "{headers:?}");
         }
@@ -228,6 +228,10 @@ mod tests {
             ("192.128.9.9, 127.0.0.1", "192.128.9.9|"),
             ("127.0.0.1", "127.0.0.1|"),
             ("1.1.1.1, x, 127.0.0.1", "127.0.0.1|40000"),
+            ("1.1.1.1:7, 127.0.0.1:80", "1.1.1.1|7"),
+            ("1.1.1.1, [::1]:80 , ::ffff:127.0.0.1,[::ffff:127.0.0.1]", "1.1.1.1|"),
+            ("10.0.0.1, 1.1.1.1 , 127.0.0.1", "1.1.1.1|"),
+            ("::ffff:1.1.1.1, 127.0.0.1", "1.1.1.1|"),
         ] {
             assert_eq!(seen(config.clone(), &[("X-Forwarded-For", told)]), expected, "{told}");
         }

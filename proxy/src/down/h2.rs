@@ -165,8 +165,11 @@ impl Task<'_> {
                     }
                 }
                 Poll::Ready(Some(Err(error))) => {
-                    if error.reason() == Some(Reason::ENHANCE_YOUR_CALM) && error.is_library() {
-                        shared.tell(FaultKind::Flood(shared.line.ended_for()));
+                    // A client that is gone by then is another error, later.
+                    let calm = error.reason() == Some(Reason::ENHANCE_YOUR_CALM) && error.is_library();
+                    match shared.line.ended_for() {
+                        Flood::Other if !calm => {}
+                        flood => shared.tell(FaultKind::Flood(flood)),
                     }
                     return Poll::Ready(error.is_library());
                 }
