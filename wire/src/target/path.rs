@@ -1,0 +1,142 @@
+//! hot path
+//!
+//! Paths that are not in normal form yet: dot segments, slashes, percent-encodings.
+
+use super::bytes::{BAD, CLASS, CODED, hex_pair, is_unreserved, push_encoded};
+use super::{Doubtful, PathRules};
+use crate::h1::Refusal;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Decoded,
+    Encoded,
+}
+
+/// Appends one form of a path; leaves `out` as it was on an error.
+pub(super) fn write_path(
+    raw: &[u8],
+    rules: &PathRules,
+    form: Form,
+    out: &mut Vec<u8>,
+) -> Result<Doubtful, Refusal> {
+    let base = out.len();
+    write_segments(raw, rules, form, out).inspect_err(|_| out.truncate(base))
+}
+
+fn write_segments(raw: &[u8], rules: &PathRules, form: Form, out: &mut Vec<u8>) -> Result<Doubtful, Refusal> {
+    let Some((b'/', mut rest)) = raw.split_first() else {
+        return Err(Refusal::Target);
+    };
+    let base = out.len();
+    let mut found = Doubtful::NONE;
+    // Always ends with the slash that precedes the segment being read.
+    out.push(b'/');
+    loop {
+        let (segment, after) = match memchr::memchr(b'/', rest) {
+            Some(at) => (&rest[..at], Some(&rest[at + 1..])),
+            None => (rest, None),
+        };
+        match dots(segment)? {
+            Dots::No => {
+                found = found.with(write_segment(segment, rules, form, out)?);
+                if after.is_some() && !(segment.is_empty() && rules.merge_slashes) {
+                    out.push(b'/');
+                }
+            }
+            Dots::One => {}
+            Dots::Two => {
+                out.pop();
+                let Some(slash) = memchr::memrchr(b'/', &out[base..]) else {
+                    return Err(Refusal::AboveRoot);
+                };
+                out.truncate(base + slash + 1);
+            }
+        }
+        match after {
+            Some(after) => rest = after,
+            None => return Ok(found),
+        }
+    }
+}
+
+fn write_segment(
+    segment: &[u8],
+    rules: &PathRules,
+    form: Form,
+    out: &mut Vec<u8>,
+) -> Result<Doubtful, Refusal> {
+    let mut found = Doubtful::NONE;
+    let mut at = 0;
+    while let Some(&byte) = segment.get(at) {
+        let coded = byte == b'%';
+        let value = match coded {
+            true => hex_pair(segment, at).ok_or(Refusal::PercentEncoding)?,
+            false => byte,
+        };
+        at += if coded { 3 } else { 1 };
+        found = found.with(match value {
+            0..=0x1f | 0x7f if coded => Doubtful::CONTROL,
+            0..=0x1f | 0x7f => return Err(Refusal::BadPath),
+            b' ' | b'#' | b'?' if !coded => return Err(Refusal::BadPath),
+            b'/' => Doubtful::ENCODED_SLASH,
+            b'\\' => Doubtful::BACKSLASH,
+            b';' => Doubtful::SEMICOLON,
+            _ => Doubtful::NONE,
+        });
+        let stays_encoded = coded
+            && match form {
+                Form::Decoded => stays_coded(value),
+                Form::Encoded => !is_unreserved(value),
+            };
+        let must_encode = form == Form::Encoded && CLASS[value as usize] & (BAD | CODED) != 0;
+        if stays_encoded || must_encode {
+            push_encoded(value, out);
+        } else {
+            out.push(value);
+        }
+    }
+    if found.meets(rules.refused) { Err(Refusal::BadPath) } else { Ok(found) }
+}
+
+/// What stays encoded in the decoded form, too: see the module's documentation.
+pub(super) fn stays_coded(value: u8) -> bool {
+    matches!(value, b'/' | b'%' | 0..=0x1f | 0x7f)
+}
+
+enum Dots {
+    No,
+    One,
+    Two,
+}
+
+/// Whether a segment is `.` or `..`, and refused if only some servers would say so:
+/// those that cut parameters off (`..;x`) or decode `%2F` and `\` first (`..%2Fx`).
+fn dots(segment: &[u8]) -> Result<Dots, Refusal> {
+    let mut rest = segment;
+    let mut count = 0;
+    let mut first = true;
+    loop {
+        let (value, length) = match rest {
+            [] => break,
+            [b'%', ..] => (hex_pair(rest, 0).unwrap_or(b'%'), 3.min(rest.len())),
+            [byte, ..] => (*byte, 1),
+        };
+        match value {
+            b'.' => count += 1,
+            b'/' | b'\\' | b';' if matches!(count, 1 | 2) => return Err(Refusal::BadPath),
+            b'/' | b'\\' => {
+                count = 0;
+                first = false;
+            }
+            // Not a dot: as good as three of them until the next separator.
+            _ => count = 3,
+        }
+        rest = &rest[length..];
+    }
+    match (count, first) {
+        (1, true) => Ok(Dots::One),
+        (2, true) => Ok(Dots::Two),
+        (1 | 2, false) => Err(Refusal::BadPath),
+        _ => Ok(Dots::No),
+    }
+}
