@@ -1,0 +1,112 @@
+//! Accepting connections, within their number, until there is an end to it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+
+use super::connection::connection;
+use super::{Limits, Service};
+
+/// A socket to accept connections from, until it is told to stop.
+#[derive(Debug)]
+pub struct Listener {
+    socket: TcpListener,
+    stop: watch::Receiver<()>,
+    /// Where nobody else can tell it.
+    _never: Option<watch::Sender<()>>,
+}
+
+impl Listener {
+    /// Stops when the returned sender is dropped. Then whoever serves it ends with its last connection.
+    pub fn until_dropped(socket: TcpListener) -> (watch::Sender<()>, Listener) {
+        let (sender, stop) = watch::channel(());
+        (sender, Listener { socket, stop, _never: None })
+    }
+}
+
+impl From<TcpListener> for Listener {
+    /// Accepts for as long as the runtime lives.
+    fn from(socket: TcpListener) -> Listener {
+        let (never, stop) = watch::channel(());
+        Listener { socket, stop, _never: Some(never) }
+    }
+}
+
+/// Serves until the listener is told to stop, and then until the last connection has ended: after the request
+/// it is at, or the first one it has not sent yet.
+pub(crate) async fn run(
+    listener: Listener,
+    limits: Limits,
+    tls: Option<Arc<ServerConfig>>,
+    service: impl Service,
+) {
+    let tls = tls.map(TlsAcceptor::from);
+    let places = Arc::new(Semaphore::new(limits.connections));
+    let few = Arc::new(Semaphore::new(limits.strangers));
+    let Listener { socket, mut stop, _never } = listener;
+    // Each connection has a receiver: it hears of the end, and is waited for.
+    let (serving, ended) = watch::channel(());
+    loop {
+        let next = async {
+            // Never closed, so this does not fail.
+            let place = places.clone().acquire_owned().await.ok()?;
+            Some((place, socket.accept().await))
+        };
+        let next = tokio::select! {
+            biased;
+            _ = stop.changed() => None,
+            next = next => next,
+        };
+        let Some((place, accepted)) = next else { break };
+        match accepted {
+            Ok((stream, peer)) => {
+                let peer = peer.ip();
+                let place = match service.knows(peer) {
+                    true => Some(place),
+                    // They may not keep those out who are known.
+                    false => few.clone().try_acquire_owned().ok(),
+                };
+                if let Some(place) = place {
+                    // An answer is one write; nothing is gained by waiting for more.
+                    let _ = stream.set_nodelay(true);
+                    let (limits, service, ended) = (limits.clone(), service.clone(), ended.clone());
+                    match tls.clone() {
+                        None => tokio::spawn(connection(stream, peer, limits, service, place, ended)),
+                        Some(tls) => tokio::spawn(secured(tls, stream, peer, limits, service, place, ended)),
+                    };
+                }
+            }
+            Err(error) => {
+                // Out of descriptors, mostly: others must close theirs first.
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+    drop((socket, ended));
+    // An error means that there is no connection.
+    let _ = serving.send(());
+    serving.closed().await;
+}
+
+/// The same over TLS. The handshake has the time of a head.
+async fn secured(
+    tls: TlsAcceptor,
+    stream: TcpStream,
+    peer: std::net::IpAddr,
+    limits: Limits,
+    service: impl Service,
+    place: OwnedSemaphorePermit,
+    ended: watch::Receiver<()>,
+) {
+    match timeout(limits.head, tls.accept(stream)).await {
+        Ok(Ok(stream)) => connection(stream, peer, limits, service, place, ended).await,
+        Ok(Err(error)) => tracing::debug!(%peer, %error, "a TLS handshake failed"),
+        Err(_) => tracing::debug!(%peer, "a TLS handshake took too long"),
+    }
+}

@@ -1,0 +1,141 @@
+//! One connection: its requests, each read whole within the limits, and their answers.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
+use hyper::body::{Body, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::time::timeout;
+
+use super::limits::SMALL;
+use super::{Limits, Service};
+use crate::patience::Patience;
+use crate::{MAX_BODY, answer, too_large};
+
+/// For how long a kept connection that is to be closed may still ask once more.
+const LAST_REQUEST: Duration = Duration::from_millis(100);
+
+/// For how long a refused body is let pass by.
+const LINGER: Duration = Duration::from_secs(2);
+
+pub(super) async fn connection<S: AsyncRead + AsyncWrite + Send + Unpin>(
+    stream: S,
+    peer: IpAddr,
+    limits: Limits,
+    service: impl Service,
+    place: OwnedSemaphorePermit,
+    mut ended: watch::Receiver<()>,
+) {
+    let (asked, leaving) = (AtomicBool::new(false), AtomicBool::new(false));
+    let answer = service_fn(|request: Request<Incoming>| async {
+        asked.store(true, Ordering::Relaxed);
+        let response = answer(&service, &limits, peer, request).await;
+        Ok::<_, Infallible>(match leaving.load(Ordering::Relaxed) {
+            true => closing(response),
+            false => response,
+        })
+    });
+    let serving = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head)
+        .max_headers(100)
+        .max_buf_size(SMALL)
+        .serve_connection(TokioIo::new(Patience::new(stream, limits.send)), answer);
+    let mut serving = pin!(serving);
+    let last = async {
+        tokio::select! {
+            () = tokio::time::sleep(limits.connection) => "a connection is closed for its age",
+            _ = ended.changed() => "a connection is closed as nobody listens any more",
+        }
+    };
+    let served = tokio::select! {
+        served = serving.as_mut() => served,
+        why = last => {
+            tracing::debug!(%peer, "{why}");
+            // The next answer is the last one, and says so.
+            leaving.store(true, Ordering::Relaxed);
+            // Hyper closes at once what it has read nothing from, though a request may be on its way.
+            let grace = if asked.load(Ordering::Relaxed) { LAST_REQUEST } else { limits.head };
+            match timeout(grace, serving.as_mut()).await {
+                Ok(served) => served,
+                Err(_) => {
+                    serving.as_mut().graceful_shutdown();
+                    timeout(limits.body, serving).await.unwrap_or(Ok(()))
+                }
+            }
+        }
+    };
+    if let Err(error) = served {
+        tracing::debug!(%peer, %error, "a connection ended early");
+    }
+    drop(place);
+}
+
+async fn answer<S: Service>(
+    service: &S,
+    limits: &Limits,
+    peer: IpAddr,
+    request: Request<Incoming>,
+) -> Response<Either<S::Body, Full<Bytes>>> {
+    let short = |response: Response<Bytes>| response.map(|body| Either::Right(Full::new(body)));
+    let (head, body) = request.into_parts();
+    if let Some(response) = service.answer_head(peer, &head) {
+        if body.is_end_stream() {
+            return short(response);
+        }
+        // Whoever waits to be told to send it is not told.
+        if !head.headers.contains_key(header::EXPECT) {
+            tokio::spawn(timeout(LINGER, forget(body)));
+        }
+        return short(closing(response));
+    }
+    match whole(body, limits).await {
+        Ok(body) => service.answer(peer, Request::from_parts(head, body)).await.map(Either::Left),
+        Err(refused) => short(closing(*refused)),
+    }
+}
+
+/// Reads the body.
+async fn whole(body: Incoming, limits: &Limits) -> Result<Bytes, Box<Response<Bytes>>> {
+    let refused = |response| Err(Box::new(response));
+    let announced = body.size_hint().lower();
+    if announced > limits.body_size as u64 {
+        return refused(too_large(announced, limits.body_size));
+    }
+    match timeout(limits.body, Limited::new(body, limits.body_size).collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            refused(too_large(limits.body_size as u64 + 1, limits.body_size))
+        }
+        Ok(Err(_)) => refused(answer::empty(StatusCode::BAD_REQUEST)),
+        Err(_) => refused(answer::empty(StatusCode::REQUEST_TIMEOUT)),
+    }
+}
+
+/// Lets a body pass by: closing while it is still sent would take the answer from the client.
+async fn forget(mut body: Incoming) {
+    let mut left = MAX_BODY;
+    while let Some(Ok(frame)) = body.frame().await {
+        let size = frame.data_ref().map_or(0, Bytes::len);
+        match left.checked_sub(size) {
+            Some(less) => left = less,
+            None => return,
+        }
+    }
+}
+
+/// Whatever is left of the body must not be taken for a request.
+fn closing<B>(mut response: Response<B>) -> Response<B> {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}

@@ -1,0 +1,272 @@
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::StatusCode;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::*;
+use crate::{MAX_BODY, answer};
+
+/// A server that answers with the length of the body.
+async fn server(limits: Limits) -> SocketAddr {
+    let service = |peer, request: Request<Bytes>| async move {
+        assert!(request.uri().path() != "/panic", "asked to");
+        answer::text(StatusCode::OK, format!("{peer} {}", request.body().len())).map(Full::new)
+    };
+    serve_here(limits, Open(service)).await
+}
+
+async fn serve_here(limits: Limits, service: impl Service) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(run(listener.into(), limits, None, service));
+    address
+}
+
+fn large() -> Limits {
+    Limits { body_size: MAX_BODY, ..Limits::default() }
+}
+
+/// Refuses everybody: with 401, and strangers at all.
+#[derive(Clone)]
+struct Closed {
+    strangers: bool,
+}
+
+impl Service for Closed {
+    type Body = Full<Bytes>;
+
+    fn knows(&self, _: IpAddr) -> bool {
+        !self.strangers
+    }
+
+    fn answer_head(&self, _: IpAddr, head: &Parts) -> Option<Response<Bytes>> {
+        (head.uri.path() != "/open").then(|| answer::empty(StatusCode::UNAUTHORIZED))
+    }
+
+    async fn answer(&self, _: IpAddr, _: Request<Bytes>) -> Response<Full<Bytes>> {
+        answer::empty(StatusCode::OK).map(Full::new)
+    }
+}
+
+#[tokio::test]
+async fn what_needs_no_body_is_answered_before_one_is_read() {
+    let address = serve_here(large(), Closed { strangers: false }).await;
+    // The body never comes; the answer and the end of the connection do.
+    for head in
+        ["content-length: 1000000", "transfer-encoding: chunked", "content-length: 5\r\nexpect: 100-continue"]
+    {
+        let said = exchange(address, format!("PUT / HTTP/1.1\r\nhost: x\r\n{head}\r\n\r\n").as_bytes()).await;
+        assert!(said.starts_with("HTTP/1.1 401"), "{said}");
+        assert!(said.contains("connection: close"), "{said}");
+    }
+    // One that is on its way does not keep the answer from its sender.
+    let mut large = b"PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: 1500000\r\n\r\n".to_vec();
+    large.resize(large.len() + 1_500_000, b'x');
+    let said = exchange(address, &large).await;
+    assert!(said.starts_with("HTTP/1.1 401") && said.ends_with("\r\n\r\n"), "{said}");
+    let kept = b"GET / HTTP/1.1\r\nhost: x\r\n\r\nGET /open HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let said = exchange(address, kept).await;
+    assert!(said.starts_with("HTTP/1.1 401") && said.contains("HTTP/1.1 200"), "{said}");
+}
+
+#[tokio::test]
+async fn strangers_have_few_places_and_take_none_of_the_others() {
+    let limits = Limits { connections: 3, strangers: 1, ..Limits::default() };
+    let address = serve_here(limits, Closed { strangers: true }).await;
+    let mut first = TcpStream::connect(address).await.unwrap();
+    first.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut byte = [0];
+    first.read_exact(&mut byte).await.unwrap();
+    for _ in 0..5 {
+        assert_eq!(exchange(address, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await, "");
+    }
+    drop(first);
+    let asked = async {
+        while exchange(address, b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.is_empty() {}
+    };
+    timeout(Duration::from_secs(30), asked).await.expect("the place is free again");
+}
+
+#[tokio::test]
+async fn a_kept_connection_that_asks_nothing_is_closed() {
+    let address = server(Limits { head: Duration::from_millis(100), ..Limits::default() }).await;
+    let said = exchange(address, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    assert!(said.starts_with("HTTP/1.1 200"), "{said}");
+}
+
+#[tokio::test]
+async fn whoever_does_not_read_is_cut() {
+    let limits = Limits { connections: 1, send: Duration::from_millis(100), ..Limits::default() };
+    let large = Bytes::from(vec![b'x'; 32 << 20]);
+    let service = move |_, _: Request<Bytes>| {
+        let large = large.clone();
+        async { answer::text(StatusCode::OK, large).map(Full::new) }
+    };
+    let address = serve_here(limits, Open(service)).await;
+    let mut stalled = TcpStream::connect(address).await.unwrap();
+    stalled.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    // Its place is free for the next one, though it is still there.
+    let mut next = TcpStream::connect(address).await.unwrap();
+    next.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut start = [0; 12];
+    let read = timeout(Duration::from_secs(30), next.read_exact(&mut start)).await;
+    read.expect("the stalled one is cut").unwrap();
+    assert_eq!(&start, b"HTTP/1.1 200");
+    drop(stalled);
+}
+
+/// Answers when it is told to, and tells what it has come to know.
+#[derive(Clone)]
+struct Told {
+    accepted: Arc<Semaphore>,
+    begun: Arc<Semaphore>,
+    go: Arc<Semaphore>,
+}
+
+impl Service for Told {
+    type Body = Full<Bytes>;
+
+    fn knows(&self, _: IpAddr) -> bool {
+        self.accepted.add_permits(1);
+        true
+    }
+
+    async fn answer(&self, _: IpAddr, _: Request<Bytes>) -> Response<Full<Bytes>> {
+        self.begun.add_permits(1);
+        self.go.acquire().await.unwrap().forget();
+        answer::empty(StatusCode::OK).map(Full::new)
+    }
+}
+
+#[tokio::test]
+async fn whoever_was_accepted_is_answered_though_nobody_listens_any_more() {
+    let none = || Arc::new(Semaphore::new(0));
+    let service = Told { accepted: none(), begun: none(), go: none() };
+    let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = socket.local_addr().unwrap();
+    let (stop, listener) = Listener::until_dropped(socket);
+    let mut serving = tokio::spawn(run(listener, Limits::default(), None, service.clone()));
+    let [mut idle, mut busy, mut fresh] = [
+        TcpStream::connect(address).await.unwrap(),
+        TcpStream::connect(address).await.unwrap(),
+        TcpStream::connect(address).await.unwrap(),
+    ];
+    service.accepted.acquire_many(3).await.unwrap().forget();
+    let head = b"PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n";
+    // Has been answered.
+    idle.write_all(head).await.unwrap();
+    idle.write_all(b"hello").await.unwrap();
+    service.go.add_permits(1);
+    let mut answer = [0; 12];
+    idle.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200");
+    // Is at its request; the other has not sent one yet.
+    busy.write_all(head).await.unwrap();
+    busy.write_all(b"hello").await.unwrap();
+    service.begun.acquire_many(2).await.unwrap().forget();
+    drop(stop);
+    // The idle one is told by its end, which is later than that of accepting.
+    let mut rest = String::new();
+    idle.read_to_string(&mut rest).await.unwrap();
+    assert!(rest.ends_with("\r\n\r\n") && !rest.contains("connection: close"), "{rest}");
+    assert!(!serving.is_finished());
+    fresh.write_all(head).await.unwrap();
+    service.go.add_permits(2);
+    fresh.write_all(b"hello").await.unwrap();
+    for mut one in [busy, fresh] {
+        let mut said = String::new();
+        one.read_to_string(&mut said).await.unwrap();
+        assert!(said.starts_with("HTTP/1.1 200") && said.contains("connection: close"), "{said}");
+    }
+    timeout(Duration::from_secs(30), &mut serving).await.expect("all have ended").unwrap();
+}
+
+/// Sends bytes and reads until the other side closes.
+async fn exchange(address: SocketAddr, bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    // The other side may close before all is sent.
+    let _ = stream.write_all(bytes).await;
+    let mut answer = Vec::new();
+    let _ = timeout(Duration::from_secs(10), stream.read_to_end(&mut answer)).await.expect("it closes");
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test]
+async fn connections_are_kept_and_bodies_are_whole() {
+    let address = server(Limits::default()).await;
+    let two = b"PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhello\
+        POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
+    let answers = exchange(address, two).await;
+    assert!(answers.contains("127.0.0.1 5") && answers.contains("127.0.0.1 3"), "{answers}");
+}
+
+#[tokio::test]
+async fn large_bodies_are_refused_before_and_while_they_are_read() {
+    let address = server(large()).await;
+    let head = format!("PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", MAX_BODY + 1);
+    let said = exchange(address, head.as_bytes()).await;
+    assert!(said.starts_with("HTTP/1.1 400") && said.contains("maximum size 1572864 allowed"), "{said}");
+    let mut chunked = b"PUT / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
+    for _ in 0..200 {
+        chunked.extend_from_slice(b"4000\r\n");
+        chunked.extend_from_slice(&[b'x'; 0x4000]);
+        chunked.extend_from_slice(b"\r\n");
+    }
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let (mut read, mut write) = stream.split();
+    let mut said = vec![0; 12];
+    let sending = async {
+        let _ = write.write_all(&chunked).await;
+        // Nothing more: the answer must not wait for the end of the body.
+        std::future::pending::<()>().await;
+    };
+    let reading = timeout(Duration::from_secs(10), read.read_exact(&mut said));
+    tokio::select! { () = sending => {}, read = reading => { read.unwrap().unwrap(); } }
+    assert_eq!(String::from_utf8_lossy(&said), "HTTP/1.1 400");
+}
+
+#[tokio::test]
+async fn slow_clients_are_cut() {
+    let short = Duration::from_millis(100);
+    let address = server(Limits { head: short, body: short, ..Limits::default() }).await;
+    let start = Instant::now();
+    exchange(address, b"GET / HTTP/1.1\r\nhost:").await;
+    exchange(address, b"").await;
+    let late = exchange(address, b"PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhe").await;
+    assert!(late.starts_with("HTTP/1.1 408"), "{late}");
+    assert!(start.elapsed() < Duration::from_secs(5));
+}
+
+#[tokio::test]
+async fn connections_are_limited_in_number_and_age() {
+    let limits = Limits { connections: 1, connection: Duration::from_millis(300), ..Limits::default() };
+    let address = server(limits).await;
+    let mut first = TcpStream::connect(address).await.unwrap();
+    first.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut byte = [0];
+    first.read_exact(&mut byte).await.unwrap();
+    // The second waits until the first is closed for its age.
+    let start = Instant::now();
+    let second = exchange(address, b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+    assert!(second.starts_with("HTTP/1.1 200") && start.elapsed() > Duration::from_millis(150), "{second}");
+}
+
+#[tokio::test]
+async fn bad_requests_and_panics_hurt_nobody_else() {
+    let address = server(Limits::default()).await;
+    for bad in
+        ["\0\0\0\r\n\r\n", "GET / HTTP/1.1\r\na b: c\r\n\r\n", "GET /panic HTTP/1.1\r\nhost: x\r\n\r\n"]
+    {
+        let said = exchange(address, bad.as_bytes()).await;
+        assert!(!said.starts_with("HTTP/1.1 200"), "{said}");
+    }
+    let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(101));
+    assert!(exchange(address, many.as_bytes()).await.starts_with("HTTP/1.1 431"));
+    let good = exchange(address, b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+    assert!(good.starts_with("HTTP/1.1 200"));
+}
