@@ -5,8 +5,7 @@
 //! configuration is kept in an embedded store, and a request's head must arrive
 //! within ten seconds. Everything that may change while running is in resources.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use indexmap::IndexMap;
@@ -18,16 +17,24 @@ use crate::document::Lookup;
 use crate::yaml::{self, Variables};
 
 mod acme;
+mod admin;
+mod cache;
 mod etcd;
 mod findings;
 mod keys;
+mod listen;
 mod read;
 mod shape;
 mod streams;
 
+pub use acme::{Acme, AcmeChallenge, Eab};
+pub use admin::{Admin, AdminKey, AdminLimits, AdminRole, AdminTls, AdminVersion};
+pub use cache::{Disk, ProxyCache, Zone};
 pub use etcd::Etcd;
 use findings::Findings;
 pub(crate) use findings::unknown_plugins;
+use listen::wildcard;
+pub use listen::{Listen, Tls};
 pub use shape::{size, time};
 pub use streams::{ProxyMode, ProxyProtocol, Streams, TcpPort};
 
@@ -98,99 +105,6 @@ pub struct Boot {
     pub plugin_attr: Map<String, Value>,
 }
 
-/// An address for traffic.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Listen {
-    pub address: SocketAddr,
-    /// The IPv6 twin of an address nobody wrote: it may fail where there is no
-    /// IPv6, and takes no IPv4 connections.
-    pub optional: bool,
-    /// HTTP/2 is served there, too.
-    pub http2: bool,
-    /// HTTP/3 is served on the port of the same number for datagrams. Only with TLS.
-    pub http3: bool,
-}
-
-/// `apisix.ssl`: TLS with clients, and who is trusted as an upstream.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tls {
-    /// None if it is not enabled.
-    pub listen: Vec<Listen>,
-    /// Nobody wrote the addresses: where a port is taken already, the gateway serves without.
-    pub is_default: bool,
-    /// `ssl_protocols`, as written.
-    pub protocols: Vec<String>,
-    /// `ssl_ciphers`, OpenSSL's names; `None` are all there are.
-    pub ciphers: Option<Vec<String>>,
-    /// `ssl_session_tickets`; on by default, other than in APISIX, as their keys rotate.
-    pub tickets: bool,
-    /// How long a session may be resumed (ours).
-    pub session_timeout: Duration,
-    /// `ssl_trusted_certificate`: a file; `None` are the system's.
-    pub trusted: Option<PathBuf>,
-    pub fallback_sni: Option<String>,
-    /// For a whole handshake (ours).
-    pub handshake_timeout: Duration,
-}
-
-/// The Admin API.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Admin {
-    /// `apisix.enable_admin`; never on a data plane.
-    pub enabled: bool,
-    pub listen: SocketAddr,
-    /// `apisix.enable_admin_on_node_listen` (ours): also on the ports for traffic.
-    pub on_node_listen: bool,
-    pub key_required: bool,
-    /// A key that is empty must be made before use.
-    pub keys: Vec<AdminKey>,
-    /// Who may ask; nobody if empty.
-    pub allow: Vec<IpNet>,
-    pub cors: bool,
-    pub version: AdminVersion,
-    pub limits: AdminLimits,
-    /// It speaks TLS and nothing else.
-    pub tls: Option<AdminTls>,
-}
-
-/// `deployment.admin.https_admin` and `admin_api_mtls`: files in PEM.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AdminTls {
-    pub cert: PathBuf,
-    pub key: PathBuf,
-    /// Who vouches for clients, which are then asked for a certificate.
-    pub ca: Option<PathBuf>,
-}
-
-/// What clients of the Admin API may cost, and those of the control and the status API (ours).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AdminLimits {
-    /// Connections at once; more wait to be accepted.
-    pub connections: usize,
-    /// Connections at once from where nobody may ask; more are closed.
-    pub refused_connections: usize,
-    /// For a request's head, and between two requests of a connection.
-    pub client_header_timeout: Duration,
-    /// For a request's body.
-    pub client_body_timeout: Duration,
-    /// For a client to take 64 KiB of an answer.
-    pub send_timeout: Duration,
-    /// How old a connection may become.
-    pub connection_timeout: Duration,
-    /// Wrong keys an address may send in a minute; 0 is no limit.
-    pub failed_keys: u32,
-    /// How long the answer to a write waits until the change is applied, to tell its outcome (ours).
-    pub outcome_wait: Duration,
-}
-
-/// A key of the Admin API. `Debug` does not show it.
-#[derive(Clone, PartialEq, Eq)]
-pub struct AdminKey {
-    pub name: String,
-    pub key: String,
-    pub role: AdminRole,
-}
-
 /// `apisix.data_encryption`: how secrets of plugins are stored. `Debug` does not show the keys.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DataEncryption {
@@ -225,59 +139,6 @@ pub struct History {
     pub size: u64,
 }
 
-/// `sluice.acme`: who issues certificates, and for which names.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Acme {
-    /// The URL of the server's directory.
-    pub directory: String,
-    pub email: Option<String>,
-    /// A file with the authorities of the server itself; `None` are those that are trusted for upstreams.
-    pub ca: Option<String>,
-    pub challenge: AcmeChallenge,
-    /// The names of each certificate.
-    pub domains: Vec<Vec<String>>,
-    pub eab: Option<Eab>,
-    /// For one certificate.
-    pub timeout: Duration,
-    /// The pause after the first failure.
-    pub retry: Duration,
-}
-
-/// How names are proved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AcmeChallenge {
-    Http01,
-    TlsAlpn01,
-}
-
-/// An account elsewhere that the one at the ACME server is bound to. `Debug` does not show the key.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Eab {
-    pub kid: String,
-    pub hmac_key: String,
-}
-
-impl std::fmt::Debug for Eab {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Eab").field("kid", &self.kid).finish_non_exhaustive()
-    }
-}
-
-/// What a key allows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AdminRole {
-    Admin,
-    /// Reading alone.
-    Viewer,
-}
-
-/// The envelopes the Admin API answers with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AdminVersion {
-    V2,
-    V3,
-}
-
 /// How routes are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Router {
@@ -303,35 +164,6 @@ pub struct Conditions {
     pub body: Option<u64>,
     /// Bytes of a GraphQL document (`graphql.max_size`).
     pub graphql: u64,
-}
-
-/// The zones of the plugin `proxy-cache`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ProxyCache {
-    /// For answers on disk that do not say how long they keep.
-    pub ttl: Duration,
-    /// How long an answer may take to be read from disk.
-    pub read_timeout: Duration,
-    pub zones: Vec<Zone>,
-}
-
-/// A cache zone: in memory alone, or with answers on disk.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Zone {
-    pub name: String,
-    /// Bytes: of answers, or of the index of those on disk.
-    pub memory_size: u64,
-    pub disk: Option<Disk>,
-}
-
-/// Where a cache zone keeps answers on disk.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Disk {
-    /// Bytes.
-    pub size: u64,
-    pub path: PathBuf,
-    /// Letters of each level of folders.
-    pub levels: Vec<u8>,
 }
 
 /// How names are resolved.
@@ -606,17 +438,6 @@ impl Default for Boot {
     }
 }
 
-impl std::fmt::Debug for AdminKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let key = if self.key.is_empty() { "none" } else { "…" };
-        f.debug_struct("AdminKey")
-            .field("name", &self.name)
-            .field("key", &key)
-            .field("role", &self.role)
-            .finish()
-    }
-}
-
 impl std::fmt::Debug for DataEncryption {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("DataEncryption")
@@ -624,12 +445,6 @@ impl std::fmt::Debug for DataEncryption {
             .field("keys", &self.keyring.len())
             .finish()
     }
-}
-
-/// Addresses of a port on all interfaces.
-fn wildcard(port: u16) -> [SocketAddr; 2] {
-    [IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from(Ipv6Addr::UNSPECIFIED)]
-        .map(|ip| SocketAddr::new(ip, port))
 }
 
 #[cfg(test)]

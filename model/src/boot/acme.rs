@@ -5,7 +5,6 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::read::File;
-use super::{Acme, AcmeChallenge, Eab};
 use crate::Invalid;
 
 /// Let's Encrypt.
@@ -13,6 +12,44 @@ const DIRECTORY: &str = "https://acme-v02.api.letsencrypt.org/directory";
 
 /// Certificates, and names of one, at most.
 const MOST: usize = 100;
+
+/// `sluice.acme`: who issues certificates, and for which names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Acme {
+    /// The URL of the server's directory.
+    pub directory: String,
+    pub email: Option<String>,
+    /// A file with the authorities of the server itself; `None` are those that are trusted for upstreams.
+    pub ca: Option<String>,
+    pub challenge: AcmeChallenge,
+    /// The names of each certificate.
+    pub domains: Vec<Vec<String>>,
+    pub eab: Option<Eab>,
+    /// For one certificate.
+    pub timeout: Duration,
+    /// The pause after the first failure.
+    pub retry: Duration,
+}
+
+/// How names are proved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AcmeChallenge {
+    Http01,
+    TlsAlpn01,
+}
+
+/// An account elsewhere that the one at the ACME server is bound to. `Debug` does not show the key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Eab {
+    pub kid: String,
+    pub hmac_key: String,
+}
+
+impl std::fmt::Debug for Eab {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Eab").field("kid", &self.kid).finish_non_exhaustive()
+    }
+}
 
 /// Reads the section; `None` where there is none.
 pub(super) fn acme(file: File<'_>) -> Result<Option<Acme>, Invalid> {
