@@ -1,13 +1,12 @@
 //! The list of plugins as the control plane asks it: checks, chains, credentials.
 
-use std::collections::BTreeMap;
+mod hosted;
+
 use std::fmt;
 use std::net::IpAddr;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use arc_swap::ArcSwap;
 use hashbrown::HashMap;
 use indexmap::IndexMap;
 use model::apisix_plugins::{self, Facts, Known, Subsystem, is_apisix};
@@ -23,8 +22,10 @@ use serde_json::{Value, json};
 use crate::ROWS;
 use crate::absent::Absent;
 use crate::meta::{self, Parts};
+use hosted::Hosted;
 
-/// All plugins: those that are linked in, and hosted ones, which come and go while the program runs.
+/// All plugins: those that are linked in, and hosted ones ([`hosted`]), which come and go while the program
+/// runs.
 /// Implements [`sdk::Catalog`].
 pub struct Catalog {
     services: Services,
@@ -34,10 +35,7 @@ pub struct Catalog {
     by_name: HashMap<&'static str, usize>,
     /// Those of streams, by priority.
     streams: Vec<Arc<Compiled>>,
-    /// By name.
-    hosted: ArcSwap<BTreeMap<&'static str, Arc<Compiled>>>,
-    /// Moves whenever a hosted plugin comes or goes.
-    generation: AtomicU64,
+    hosted: Hosted,
     absent: Absent,
 }
 
@@ -129,9 +127,9 @@ impl Catalog {
         let linked = ROWS.iter().map(|row| Compiled::linked(*row)).collect();
         let by_name = ROWS.iter().enumerate().map(|(index, row)| (row.name(), index)).collect();
         let streams = crate::stream::ROWS.iter().map(|row| Compiled::linked(*row)).collect();
-        let (hosted, generation) = (ArcSwap::default(), AtomicU64::new(0));
+        let hosted = Hosted::default();
         let absent = Absent::default();
-        Catalog { services, attrs, linked, by_name, streams, hosted, generation, absent }
+        Catalog { services, attrs, linked, by_name, streams, hosted, absent }
     }
 
     /// Refuses plugins of APISIX that this build lacks also where their absence would change no answer
@@ -142,42 +140,10 @@ impl Catalog {
         self
     }
 
-    /// Adds a hosted plugin, in the place of one of the same name. What names it is compiled again
-    /// with the next compile. It needs no entry in the list of plugins: to register it is to enable it.
-    ///
-    /// # Errors
-    /// A name that a linked plugin has, or a schema that does not compile.
-    pub fn register(&self, plugin: Box<dyn Factory>) -> Result<(), Invalid> {
-        let name = plugin.name();
-        if self.by_name.contains_key(name) {
-            return Err(Invalid::new(format!("there is a plugin of the name {name} already"))
-                .got(name)
-                .hint("take another name"));
-        }
-        let plugin = Compiled::hosted(plugin)?;
-        self.change_hosted(|hosted| _ = hosted.insert(name, plugin.clone()));
-        Ok(())
-    }
-
-    /// Takes out a hosted plugin. Exchanges in flight keep their instances of it; resources that name
-    /// it are compiled again, and keep their last good form.
-    pub fn remove(&self, name: &str) {
-        self.change_hosted(|hosted| _ = hosted.remove(name));
-    }
-
-    fn change_hosted(&self, change: impl Fn(&mut BTreeMap<&'static str, Arc<Compiled>>)) {
-        self.hosted.rcu(|hosted| {
-            let mut hosted = BTreeMap::clone(hosted);
-            change(&mut hosted);
-            hosted
-        });
-        self.generation.fetch_add(1, Ordering::Release);
-    }
-
     fn find(&self, name: &str) -> Result<Arc<Compiled>, Invalid> {
         match self.by_name.get(name) {
             Some(&index) => Ok(self.linked[index].clone()),
-            None => self.hosted.load().get(name).cloned().ok_or_else(|| unknown(name)),
+            None => self.hosted.find(name).ok_or_else(|| unknown(name)),
         }
     }
 
@@ -188,7 +154,7 @@ impl Catalog {
 
     /// Whether a plugin may be used; a hosted one always may.
     fn is_listed(&self, name: &str, scope: &Scope<'_>) -> bool {
-        scope.enabled.is_none_or(|enabled| enabled(name)) || self.hosted.load().contains_key(name)
+        scope.enabled.is_none_or(|enabled| enabled(name)) || self.hosted.find(name).is_some()
     }
 
     /// Makes the stage of a route's configuration, or none if `_meta` disables it.
@@ -349,7 +315,7 @@ impl sdk::Catalog for Catalog {
     }
 
     fn about(&self) -> Vec<About> {
-        let hosted = self.hosted.load();
+        let hosted = self.hosted.all();
         let mut all: Vec<About> =
             self.linked.iter().chain(hosted.values()).map(|plugin| plugin.about()).collect();
         for subsystem in [Subsystem::Http, Subsystem::Stream] {
@@ -379,13 +345,13 @@ impl sdk::Catalog for Catalog {
     }
 
     fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Acquire)
+        self.hosted.generation()
     }
 }
 
 impl fmt::Debug for Catalog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hosted = self.hosted.load();
+        let hosted = self.hosted.all();
         let all = self.linked.iter().chain(hosted.values());
         f.debug_list().entries(all.map(|plugin| plugin.row.name())).finish()
     }

@@ -1,0 +1,74 @@
+//! Plugins that come and go while the program runs: the seam for Lua and WebAssembly.
+//!
+//! Nothing in this program registers a plugin yet. A host of scripts will: their code is a resource like
+//! any other, so a configuration that holds a new one registers it before the compile, and one that lacks
+//! it removes it. The contract stands so that native plugins and the engine are not built against it:
+//! `proxy/tests/hosted.rs` registers a plugin, serves requests by it, and takes it away again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::{ArcSwap, Guard};
+use model::Invalid;
+use sdk::instance::Factory;
+
+use super::{Catalog, Compiled};
+
+type ByName = BTreeMap<&'static str, Arc<Compiled>>;
+
+/// The hosted plugins of a catalog.
+#[derive(Default)]
+pub(super) struct Hosted {
+    by_name: ArcSwap<ByName>,
+    /// Moves whenever one comes or goes.
+    generation: AtomicU64,
+}
+
+impl Hosted {
+    pub(super) fn all(&self) -> Guard<Arc<ByName>> {
+        self.by_name.load()
+    }
+
+    pub(super) fn find(&self, name: &str) -> Option<Arc<Compiled>> {
+        self.all().get(name).cloned()
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    fn change(&self, change: impl Fn(&mut ByName)) {
+        self.by_name.rcu(|by_name| {
+            let mut by_name = BTreeMap::clone(by_name);
+            change(&mut by_name);
+            by_name
+        });
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Catalog {
+    /// Adds a hosted plugin, in the place of one of the same name. What names it is compiled again
+    /// with the next compile. It needs no entry in the list of plugins: to register it is to enable it.
+    ///
+    /// # Errors
+    /// A name that a linked plugin has, or a schema that does not compile.
+    pub fn register(&self, plugin: Box<dyn Factory>) -> Result<(), Invalid> {
+        let name = plugin.name();
+        if self.by_name.contains_key(name) {
+            return Err(Invalid::new(format!("there is a plugin of the name {name} already"))
+                .got(name)
+                .hint("take another name"));
+        }
+        let plugin = Compiled::hosted(plugin)?;
+        self.hosted.change(|hosted| _ = hosted.insert(name, plugin.clone()));
+        Ok(())
+    }
+
+    /// Takes out a hosted plugin. Exchanges in flight keep their instances of it; resources that name
+    /// it are compiled again, and keep their last good form.
+    pub fn remove(&self, name: &str) {
+        self.hosted.change(|hosted| _ = hosted.remove(name));
+    }
+}
