@@ -91,21 +91,7 @@ impl Declarative {
         let document = parsed.map_err(|error| Box::new(source.syntax(error)))?;
         let sections = sections(&document.value, plugins)
             .map_err(|invalid| Box::new(source.invalid(&document, invalid)))?;
-        let rejected = sections.rejected.into_iter().map(|invalid| source.invalid(&document, invalid));
-        let ignored = sections.ignored.into_iter().map(|invalid| source.warning(&document, invalid));
-        let (mut diagnostics, mut warnings): (Vec<_>, Vec<_>) = (rejected.collect(), ignored.collect());
-        for found in [&mut diagnostics, &mut warnings] {
-            found.sort_by_key(|found| (found.line, found.column));
-        }
-        Ok(Declarative {
-            items: sections.items,
-            plugins: sections.plugins,
-            stream_plugins: sections.stream_plugins,
-            diagnostics,
-            refused: sections.refused,
-            warnings,
-            document,
-        })
+        Ok(Declarative::of(sections, &source, document))
     }
 
     /// The same for whoever does not look at the document: it is kept only if something in it is wrong.
@@ -125,18 +111,23 @@ impl Declarative {
             && sections.rejected.is_empty()
             && sections.ignored.is_empty()
         {
-            return Ok(Declarative {
-                items: sections.items,
-                plugins: sections.plugins,
-                stream_plugins: sections.stream_plugins,
-                diagnostics: Vec::new(),
-                refused: Vec::new(),
-                warnings: Vec::new(),
-                document: Document::default(),
-            });
+            // Nothing is looked for in the document.
+            return Ok(Declarative::of(sections, &Source { file, text }, Document::default()));
         }
         // What is wrong is told with its place, which costs more to know than the value itself.
         Declarative::parse(file, text, format, plugins, lookup)
+    }
+
+    /// What sections hold. The document leads from what is wrong to its place.
+    fn of(sections: Sections, source: &Source<'_>, document: Document) -> Declarative {
+        let Sections { items, plugins, stream_plugins, rejected, refused, ignored } = sections;
+        let rejected = rejected.into_iter().map(|invalid| source.invalid(&document, invalid));
+        let ignored = ignored.into_iter().map(|invalid| source.warning(&document, invalid));
+        let (mut diagnostics, mut warnings): (Vec<_>, Vec<_>) = (rejected.collect(), ignored.collect());
+        for found in [&mut diagnostics, &mut warnings] {
+            found.sort_by_key(|found| (found.line, found.column));
+        }
+        Declarative { items, plugins, stream_plugins, diagnostics, refused, warnings, document }
     }
 }
 
