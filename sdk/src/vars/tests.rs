@@ -357,3 +357,73 @@ fn long_bodies_are_not_searched_for_every_path_there_is() {
     assert_eq!(searched(1 << 20, 80), 63, "64 MiB in all");
     assert_eq!(searched(100, 80), 80);
 }
+
+/// `Plain::read` and what it leaves to `read_other` and to `ssl::read` read every name between them: on an
+/// exchange of which everything is known, none is without a value.
+#[test]
+fn every_variable_is_read_somewhere() {
+    let mut probe = Probe::request(
+        "POST",
+        "/a/b?x=1",
+        &[
+            ("Host", "a.com:81"),
+            ("Content-Type", "text/plain"),
+            ("Content-Length", "2"),
+            ("Authorization", "Basic YTpi"),
+        ],
+    );
+    probe.route.service_id = "s".into();
+    probe.route.service_name = "service".into();
+    let addr = |text: &str| text.parse::<std::net::SocketAddr>().unwrap();
+    let ends = wire::proxy_protocol::Ends { source: addr("10.0.0.8:1"), destination: addr("10.0.0.7:2") };
+    probe.client = Client::new(addr("10.0.0.9:1234"), addr("10.0.0.1:9443"), true).proxied(ends);
+    let certificate = crate::client::ClientCertificate {
+        subject: "CN=c".into(),
+        issuer: "CN=ca".into(),
+        serial: "01".into(),
+        fingerprint: "02".into(),
+        not_before: "then".into(),
+        not_after: "later".into(),
+        ends: 0,
+        der: vec![1],
+    };
+    let session = crate::client::TlsSession {
+        server_name: Some("a.com".into()),
+        protocol: "TLSv1.3",
+        cipher: "c",
+        curve: "x",
+        alpn: "h2",
+        certificate: Some(Box::new(certificate)),
+        ..Default::default()
+    };
+    probe.client.session = Some(std::sync::Arc::new(session));
+    let consumer = crate::consumers::Consumer {
+        name: "jack".into(),
+        group_id: Some("g".into()),
+        custom_id: None,
+        labels: Vec::new(),
+        chain: None,
+        slot: 1,
+    };
+    let identity =
+        crate::consumers::Identity { consumer: consumer.into(), credential_id: None, secret: None };
+    let mut x = probe.exchange();
+    with_body(&mut x, b"ab");
+    respond(&mut x, 200, &[]);
+    x.authenticate(identity);
+    let server = x.intern(b"upstream.test:80");
+    let engine = x.engine_mut();
+    engine.matched.uri = "/a/*";
+    engine.matched.host = "*.com";
+    engine.upstream_addr = Some(addr("10.0.0.2:80"));
+    engine.forward.server = Some(server);
+    engine.stream = Some(Box::new(crate::stream::Stream {
+        server_name: Some("a.com".into()),
+        mqtt_client_id: Some((*b"m").into()),
+        connect_us: Some(1),
+        ..Default::default()
+    }));
+    for name in plain::NAMES {
+        assert!(text(&x, name).is_some_and(|value| !value.is_empty()), "{name}");
+    }
+}
