@@ -9,6 +9,7 @@ mod bulk;
 mod changes;
 mod clients;
 mod etcd;
+mod fair;
 mod faults;
 mod idle;
 mod kills;
@@ -32,7 +33,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Every goal, in the order they are run.
-pub static GOALS: [Goal; 15] = [
+pub static GOALS: [Goal; 16] = [
     Goal { name: "mutations", about: "damaged requests reach nobody", run: mutations::run },
     Goal { name: "changes", about: "changes under load disturb nobody", run: changes::run },
     Goal { name: "kills", about: "SIGKILL loses nothing and the start is quick", run: kills::run },
@@ -45,6 +46,7 @@ pub static GOALS: [Goal; 15] = [
     Goal { name: "idle", about: "idle connections are cheap and live", run: idle::run },
     Goal { name: "clients", about: "slow clients, and clients that leave", run: clients::run },
     Goal { name: "bulk", about: "large bodies take no memory", run: bulk::run },
+    Goal { name: "fair", about: "a fat stream starves nobody", run: fair::run },
     Goal { name: "unread", about: "who reads nothing takes no memory", run: unread::run },
     Goal { name: "overload", about: "too much is refused, the rest served", run: overload::run },
     Goal { name: "steady", about: "steady traffic fails nothing and grows nothing", run: steady::run },
