@@ -10,7 +10,7 @@ use std::sync::Arc;
 use model::{Desired, Entry, Invalid, Key, Kind, Rejected, Resource, Served};
 
 /// The resources that name others.
-const USERS: [Kind; 4] = [Kind::Route, Kind::Service, Kind::StreamRoute, Kind::Credential];
+const USERS: [Kind; 5] = [Kind::Route, Kind::Service, Kind::StreamRoute, Kind::Upstream, Kind::Credential];
 
 /// How often each resource is named, and by whom those that are not there.
 #[derive(Debug, Default)]
@@ -124,7 +124,18 @@ fn references(user: &Entry) -> Vec<Reference> {
     let by_id = |field: &'static str, kind: Kind, id: &Option<String>| {
         id.as_ref().map(|id| Reference { field, to: Key::new(kind, id.as_str()) })
     };
+    // Few have one, and many are looked at.
+    let shows = user.may_contain("client_cert_id");
+    if user.key.kind == Kind::Upstream && !shows {
+        return Vec::new();
+    }
     let resource = user.peek();
+    let certificate = resource.upstream().filter(|_| shows).and_then(|upstream| upstream.tls.as_ref());
+    let field = match user.key.kind {
+        Kind::Upstream => "tls/client_cert_id",
+        _ => "upstream/tls/client_cert_id",
+    };
+    let certificate = certificate.and_then(|tls| by_id(field, Kind::Ssl, &tls.client_cert_id));
     let found = match &*resource {
         Resource::Route(route) => [
             by_id("upstream_id", Kind::Upstream, &route.upstream_id),
@@ -143,9 +154,10 @@ fn references(user: &Entry) -> Vec<Reference> {
             let consumer = user.key.owner().map(|owner| Key::new(Kind::Consumer, owner));
             [consumer.map(|to| Reference { field: "", to }), None, None]
         }
+        Resource::Upstream(_) => [None, None, None],
         _ => return Vec::new(),
     };
-    found.into_iter().flatten().collect()
+    found.into_iter().flatten().chain(certificate).collect()
 }
 
 impl Reference {
@@ -201,6 +213,28 @@ mod tests {
 
     fn upstream() -> Value {
         json!({"nodes": {"127.0.0.1:80": 1}})
+    }
+
+    #[test]
+    fn a_client_certificate_that_is_gone_is_told() {
+        let mut site = Site::default();
+        let tls = json!({"scheme": "https", "nodes": {"127.0.0.1:80": 1}, "tls": {"client_cert_id": "c"}});
+        site.put(Kind::Upstream, "u", tls.clone());
+        site.put(Kind::Upstream, "plain", upstream());
+        site.put(Kind::Route, "1", json!({"uri": "/", "upstream": tls}));
+        let missing = ["routes/1/upstream/tls/client_cert_id", "upstreams/u/tls/client_cert_id"];
+        assert_eq!(site.told(), missing);
+        let certs = |name: &str| {
+            let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/certs/");
+            std::fs::read_to_string(format!("{folder}{name}")).unwrap()
+        };
+        let pair = json!({"type": "client", "cert": certs("client.crt"), "key": certs("client.key")});
+        site.put(Kind::Ssl, "c", pair);
+        assert_eq!(site.told(), [""; 0]);
+        site.delete(Kind::Ssl, "c");
+        assert_eq!(site.told(), missing);
+        site.put(Kind::Upstream, "u", upstream());
+        assert_eq!(site.told(), missing[..1]);
     }
 
     #[test]

@@ -103,6 +103,9 @@ impl Forward<'_> {
         if upstream.endpoints.is_empty() {
             return Err(Fault::gateway(FaultKind::NoNode));
         }
+        if let Some(why) = upstream.tls.as_ref().and_then(|tls| tls.lacks) {
+            return Err(Fault::gateway(FaultKind::TlsFailed(why)));
+        }
         x.engine_mut().forward.scheme = upstream.scheme.as_str();
         if !upstream.scheme.is_http() {
             return Err(Fault::gateway(FaultKind::UnsupportedScheme));

@@ -89,6 +89,9 @@ async fn pass(
     if upstream.endpoints.is_empty() {
         return Err(failed(FaultKind::NoNode));
     }
+    if let Some(why) = upstream.tls.as_ref().and_then(|tls| tls.lacks) {
+        return Err(failed(FaultKind::TlsFailed(why)));
+    }
     // In front of TLS a header would have to go out in the clear, which nothing here does.
     let to_tls = upstream.scheme == Scheme::Tls && upstream.tls.is_some() && !port.proxy_protocol_to_upstream;
     if !to_tls && !matches!(upstream.scheme, Scheme::Http | Scheme::Tcp) {

@@ -79,7 +79,7 @@ fn open(worker: &Rc<Worker>, upstream: &Upstream, peer: Peer, endpoint: &Endpoin
 fn peer_of(worker: &Worker, upstream: &Upstream, endpoint: &Endpoint) -> Option<(Peer, Option<Secured>)> {
     match (upstream.scheme, &upstream.tls) {
         (Scheme::Http, _) => Some((Peer::plain(endpoint.addr), None)),
-        (Scheme::Https, Some(tls)) => {
+        (Scheme::Https, Some(tls)) if tls.lacks.is_none() => {
             let host = match &upstream.pass_host {
                 PassHost::Pass => return None,
                 PassHost::Node => &endpoint.authority,

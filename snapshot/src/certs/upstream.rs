@@ -16,6 +16,8 @@ pub struct ClientTls {
     config: Arc<ClientConfig>,
     /// The server's certificate is verified.
     pub verifies: bool,
+    /// Why no server is spoken to: a certificate is to be shown that there is not.
+    pub lacks: Option<&'static str>,
 }
 
 impl ClientTls {
@@ -43,7 +45,14 @@ impl ClientTls {
         };
         // A worker's copy has a memory of its own.
         config.resumption = Resumption::disabled();
-        Ok(ClientTls { identity, config: Arc::new(config), verifies })
+        Ok(ClientTls { identity, config: Arc::new(config), verifies, lacks: None })
+    }
+
+    /// Speaks to nobody.
+    #[must_use]
+    pub fn lacking(&self, why: &'static str) -> ClientTls {
+        let identity = digest([&self.identity[..], why.as_bytes()]);
+        ClientTls { identity, config: self.config.clone(), verifies: self.verifies, lacks: Some(why) }
     }
 
     /// Tells apart what would be said to a server.

@@ -267,8 +267,15 @@ impl Compiler {
         let common = &self.settings.tls.common;
         let default = written::Tls::default();
         let tls = tls.unwrap_or(&default);
+        let mut lacks = None;
         let certificate = match (&tls.client_cert_id, &tls.client_cert, &tls.client_key) {
-            (Some(id), _, _) => Some(self.client_certificate(id)?),
+            (Some(id), _, _) => match self.client_certificate(id) {
+                Ok(certificate) => Some(certificate),
+                Err(why) => {
+                    lacks = Some(why);
+                    None
+                }
+            },
             (None, Some(cert), Some(key)) => {
                 let pair = CertificatePair { cert: cert.clone(), key: key.clone() };
                 Some(self.pair(&pair, names).map_err(|invalid| match invalid.pointer.as_str() {
@@ -287,7 +294,7 @@ impl Compiler {
                 Some(Arc::new(Authorities::new(found)))
             }
         };
-        Ok(match (certificate, trusted) {
+        let made = match (certificate, trusted) {
             (None, None) => common.trusting.clone(),
             (None, Some(_)) if tls.ca.is_none() => common.verifying.clone(),
             (certificate, trusted) => {
@@ -296,18 +303,20 @@ impl Compiler {
                     Invalid::new(format!("it cannot be used for TLS: {error}")).at("/tls")
                 })?)
             }
+        };
+        Ok(match lacks {
+            Some(why) => Arc::new(made.lacking(why)),
+            None => made,
         })
     }
 
-    fn client_certificate(&self, id: &str) -> Result<Arc<CertifiedKey>, Invalid> {
+    /// The certificate with this id, or why there is none. A certificate that was deleted is not shown any more:
+    /// its last good form may be what it was deleted for.
+    fn client_certificate(&self, id: &str) -> Result<Arc<CertifiedKey>, &'static str> {
         match self.certificate_units.get(id).map(|unit| &unit.made) {
             Some(Made::Client(certificate)) => Ok(certificate.clone()),
-            found => {
-                let why = if found.is_some() { "wrong ssl type" } else { "response code: 404" };
-                Err(Invalid::new(format!("failed to fetch ssl info by ssl id [{id}], {why}"))
-                    .at("/tls/client_cert_id")
-                    .expected("the id of an ssl of the type client"))
-            }
+            Some(_) => Err("the ssl that the upstream's client_cert_id names is not of the type client"),
+            None => Err("the ssl that the upstream's client_cert_id names does not exist"),
         }
     }
 }
