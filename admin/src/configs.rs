@@ -26,9 +26,9 @@ const NOTE: &str = "configs";
 /// The longest digest that is remembered.
 const MAX_DIGEST: usize = 256;
 
-/// Sections of a document; credentials stand among consumers.
+/// Sections of a document; what belongs to others stands among these.
 fn sections() -> impl Iterator<Item = Kind> {
-    Kind::ALL.into_iter().filter(|kind| *kind != Kind::Credential)
+    Kind::ALL.into_iter().filter(|kind| kind.owner().is_none())
 }
 
 fn version_name(kind: Kind) -> String {
@@ -125,15 +125,15 @@ impl Admin {
             let version = last.map_or_else(|| 0.into(), |last| last.version(kind));
             document.insert(version_name(kind), version);
             let mut items: Vec<Value> = Vec::new();
-            for kind in
-                [Some(kind), (kind == Kind::Consumer).then_some(Kind::Credential)].into_iter().flatten()
-            {
+            for kind in [Some(kind), kind.owned()].into_iter().flatten() {
                 let (stored, _) = self.store.list(kind, "").await?;
                 items.extend(stored.into_iter().map(|mut stored| {
                     conceal(&mut stored);
                     let mut value = Value::clone(&stored.value);
                     // Ids of these have two parts here.
-                    if let (Kind::Credential | Kind::Secret, Some(fields)) = (kind, value.as_object_mut()) {
+                    if (kind == Kind::Secret || kind.owner().is_some())
+                        && let Some(fields) = value.as_object_mut()
+                    {
                         fields.insert("id".to_owned(), stored.key.id.into());
                     }
                     value
@@ -182,9 +182,7 @@ impl Admin {
             };
             if version.as_f64() == before.as_f64() {
                 kept.insert(kind);
-                if kind == Kind::Consumer {
-                    kept.insert(Kind::Credential);
-                }
+                kept.extend(kind.owned());
             }
             made.versions.insert(name, version);
         }
@@ -243,7 +241,7 @@ fn steps(
         if kept.contains(&key.kind) {
             continue;
         }
-        if matches!(key.kind, Kind::Credential)
+        if key.kind.owner().is_some()
             && let Some(fields) = value.as_object_mut()
         {
             fields.insert("id".to_owned(), key.leaf().into());

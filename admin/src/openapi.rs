@@ -91,6 +91,7 @@ fn entry(kind: Kind) -> Value {
 fn of_kind(kind: Kind, paths: &mut Map<String, Value>) {
     let collection = match kind {
         Kind::Credential => "/consumers/{username}/credentials".to_owned(),
+        Kind::CostDecoration => "/services/{service_id}/graphql_cost_decorations".to_owned(),
         kind => format!("/{}", kind.collection()),
     };
     let one = match kind {
@@ -382,8 +383,11 @@ mod tests {
         let document = document();
         for kind in Kind::ALL {
             let of_kind = |path: &&String| match kind {
-                Kind::Credential => path.contains("/credentials"),
-                kind => path.split('/').nth(1) == Some(kind.collection()) && !path.contains("/credentials"),
+                kind if kind.owner().is_some() => path.contains(&format!("/{}", kind.collection())),
+                kind => {
+                    let owned = kind.owned().is_some_and(|owned| path.contains(owned.collection()));
+                    path.split('/').nth(1) == Some(kind.collection()) && !owned
+                }
             };
             let paths = document["paths"].as_object().unwrap();
             let items: Vec<&Value> =

@@ -165,11 +165,12 @@ pub(crate) fn described<'a>(catalog: &dyn Catalog, plugins: impl IntoIterator<It
 }
 
 /// The names of schemas, as APISIX has them.
-pub(crate) const SCHEMAS: [(&str, Kind); 12] = [
+pub(crate) const SCHEMAS: [(&str, Kind); 13] = [
     ("consumer", Kind::Consumer),
     ("consumer_group", Kind::ConsumerGroup),
     ("credential", Kind::Credential),
     ("global_rule", Kind::GlobalRule),
+    ("graphql_cost_decoration", Kind::CostDecoration),
     ("plugin_config", Kind::PluginConfig),
     ("plugin_metadata", Kind::PluginMetadata),
     ("proto", Kind::Proto),

@@ -56,20 +56,17 @@ impl Admin {
             conceal(&mut stored);
             return Ok(self.envelope().one(list::entry(&stored)));
         }
-        let prefix = match (target.kind, &target.owner) {
-            (Kind::Credential, Some(consumer)) => format!("{consumer}/credentials/"),
-            _ => String::new(),
-        };
+        let owned = target.kind.owner().zip(target.owner.as_ref());
+        let prefix = owned.map(|(_, owner)| Key::owned(target.kind, owner, "").id).unwrap_or_default();
         let (mut items, _) = self.store.list(target.kind, &prefix).await?;
         // As in APISIX, where this collection exists only with something in it.
-        if target.kind == Kind::Credential && items.is_empty() {
+        if owned.is_some() && items.is_empty() {
             return Err(answer::not_found());
         }
         items.iter_mut().for_each(conceal);
-        let collection = match &target.owner {
-            Some(owner) if target.kind == Kind::Credential => format!("consumers/{owner}/credentials"),
-            _ => target.kind.collection().to_owned(),
-        };
+        let own = target.kind.collection();
+        let collection =
+            owned.map_or_else(|| own.to_owned(), |(kind, id)| format!("{}/{id}/{own}", kind.collection()));
         list::answer(items, call, &collection, self.envelope())
     }
 
@@ -123,6 +120,7 @@ impl Admin {
             }
         };
         refuse_times(&value)?;
+        target.bind(&mut value)?;
         let key = match (target.kind, id) {
             (Kind::Consumer, id) => consumer_key(id, &value)?,
             (Kind::PluginMetadata, None) => return Err(said("missing plugin name")),
@@ -134,11 +132,18 @@ impl Admin {
         let decide = move |view: &dyn View| {
             let (key, mut value) = (key.clone(), value.clone());
             references::check(view, &key, &value)?;
+            let there = view.get(&key);
+            // Another gateway may have left what belonged to a service that is gone.
+            let mut steps = match (key.kind, &there) {
+                (Kind::Service, None) => owned_by(view, &key),
+                _ => Vec::new(),
+            };
             match key.kind {
                 Kind::PluginMetadata => set_id(&mut value, &key.id),
-                _ => stamp(&mut value, view.get(&key).and_then(|there| created(&there.value())), None),
+                _ => stamp(&mut value, there.and_then(|there| created(&there.value())), None),
             }
-            Ok(vec![Step::Put { key, value, ttl }])
+            steps.push(Step::Put { key, value, ttl });
+            Ok(steps)
         };
         Ok(Intent { method: Method::PUT, changes, decide: Box::new(decide) })
     }
@@ -154,6 +159,7 @@ impl Admin {
             return Err(said(format!("wrong {} id, do not need it", target.kind)));
         }
         refuse_times(&value)?;
+        target.bind(&mut value)?;
         stamp(&mut value, None, None);
         // Without an id, which is the write's revision.
         self.check(&target.key("0"), &value).await?;
@@ -183,6 +189,9 @@ impl Admin {
         let change = value.ok_or_else(|| said("missing new configuration"))?;
         if target.sub_path.is_empty() && !change.is_object() {
             return Err(said("invalid configuration"));
+        }
+        if target.kind == Kind::CostDecoration && change.get("service_id").is_some() {
+            return Err(said("service_id can not be patched"));
         }
         let key = target.key(id);
         if key.check().is_err() {
@@ -360,13 +369,7 @@ impl Target {
             if view.get(&key).is_none() {
                 return Err(Refused::Missing(KEY_NOT_FOUND));
             }
-            let mut steps = Vec::new();
-            if key.kind == Kind::Consumer {
-                view.scan(Kind::Credential, &format!("{}/credentials/", key.id), &mut |row| {
-                    steps.push(Step::Delete { key: row.key.clone() });
-                    ControlFlow::Continue(())
-                });
-            }
+            let mut steps = owned_by(view, &key);
             steps.push(Step::Delete { key: key.clone() });
             Ok(steps)
         };
@@ -379,7 +382,10 @@ impl Target {
             ["consumers", consumer, "credentials", rest @ ..] => {
                 (Kind::Credential, Some(owned(consumer)), rest)
             }
-            ["services", _, name @ "graphql_cost_decorations", ..] => return Err(unsupported(name)),
+            ["services", service, "graphql_cost_decorations", rest @ ..] => {
+                (Kind::CostDecoration, Some(owned(service)), rest)
+            }
+            ["graphql_cost_decorations", ..] => return Err(said("missing service id")),
             ["secrets", manager, rest @ ..] => (Kind::Secret, Some(owned(manager)), rest),
             [collection, rest @ ..] => match Kind::from_collection(collection) {
                 None | Some(Kind::Credential) => return Err(unsupported(collection)),
@@ -394,14 +400,39 @@ impl Target {
 
     fn key(&self, id: &str) -> Key {
         match (self.kind, &self.owner) {
-            (Kind::Credential, Some(consumer)) => Key::credential(consumer, id),
+            (kind, Some(owner)) if kind.owner().is_some() => Key::owned(kind, owner, id),
             (Kind::Secret, Some(manager)) => Key::new(Kind::Secret, format!("{manager}/{id}")),
             (kind, _) => Key::new(kind, id),
         }
     }
 }
 
+/// Deletes what belongs to a resource.
+fn owned_by(view: &dyn View, key: &Key) -> Vec<Step> {
+    let mut steps = Vec::new();
+    if let Some(owned) = key.kind.owned() {
+        view.scan(owned, &Key::owned(owned, &key.id, "").id, &mut |row| {
+            steps.push(Step::Delete { key: row.key.clone() });
+            ControlFlow::Continue(())
+        });
+    }
+    steps
+}
+
 impl Target {
+    /// Writes into a decoration whose it is, as APISIX stores it.
+    fn bind(&self, value: &mut Value) -> Result<(), ErrorAnswer> {
+        let (Kind::CostDecoration, Some(owner), Some(map)) = (self.kind, &self.owner, value.as_object_mut())
+        else {
+            return Ok(());
+        };
+        if map.get("service_id").is_some_and(|own| id_text(own).as_ref() != Some(owner)) {
+            return Err(said("wrong service_id, it is taken from the path"));
+        }
+        map.insert("service_id".to_owned(), Value::from(owner.as_str()));
+        Ok(())
+    }
+
     /// What a PATCH makes of what is there.
     fn patched(&self, key: &Key, there: &Stored, change: Value) -> Result<Value, ErrorAnswer> {
         let keeps_time = self.sub_path.is_empty() && change.get("update_time").is_some();
@@ -432,7 +463,13 @@ pub(crate) fn allows(kind: Kind, method: &Method) -> bool {
         Method::POST => {
             matches!(
                 kind,
-                Kind::Route | Kind::Service | Kind::Upstream | Kind::Ssl | Kind::StreamRoute | Kind::Proto
+                Kind::Route
+                    | Kind::Service
+                    | Kind::Upstream
+                    | Kind::Ssl
+                    | Kind::StreamRoute
+                    | Kind::Proto
+                    | Kind::CostDecoration
             )
         }
         Method::PATCH => !matches!(

@@ -54,7 +54,7 @@ pub(crate) fn without_indexes(document: &mut Value) {
 /// All that is wrong with a document, as APISIX lists it; `check` looks at one resource.
 fn errors(check: impl Fn(&Key, &Value) -> Result<(), Invalid>, document: &Value) -> Vec<Value> {
     let mut errors = Vec::new();
-    for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Credential) {
+    for kind in Kind::ALL.into_iter().filter(|kind| kind.owner().is_none()) {
         let collection = kind.collection();
         let version = format!("{collection}_conf_version");
         if let Some(other) = document.get(&version).filter(|version| !version.is_number()) {
@@ -78,7 +78,7 @@ fn errors(check: impl Fn(&Key, &Value) -> Result<(), Invalid>, document: &Value)
             };
             // An object without an id is fine here: it gets one when it is written.
             let key = Key::new(kind, id.clone().unwrap_or_else(|| "0".to_owned()));
-            let (key, item) = credential(key, item);
+            let (key, item) = or_owned(key, item);
             if let Err(invalid) = check(&key, &item) {
                 tell(invalid.reason);
             }
@@ -134,12 +134,13 @@ fn id_of(kind: Kind, item: &Value) -> Option<String> {
     }
 }
 
-/// Among consumers, `jack/credentials/a` is the id of a credential, whose own is its last part.
-fn credential(key: Key, item: &Value) -> (Key, Value) {
-    if key.kind != Kind::Consumer || !key.id.contains("/credentials/") {
+/// Among consumers, `jack/credentials/a` is the id of a credential, whose own is its last part; likewise with
+/// whatever else belongs to others.
+fn or_owned(key: Key, item: &Value) -> (Key, Value) {
+    let key = key.or_owned();
+    if key.kind.owner().is_none() {
         return (key, item.clone());
     }
-    let key = Key::new(Kind::Credential, key.id);
     let mut item = item.clone();
     item["id"] = Value::from(key.leaf());
     (key, item)

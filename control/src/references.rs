@@ -55,7 +55,44 @@ pub fn check(view: &dyn View, key: &Key, value: &Value) -> Result<(), Refused> {
             view.get(&consumer).ok_or(Refused::Missing("consumer not found"))?;
             check_credentials(view, key, value)
         }
+        Kind::CostDecoration => {
+            let service = key.owner().unwrap_or_default();
+            let stands = Key::new(Kind::Service, service);
+            view.get(&stands).ok_or(Refused::Missing("service not found"))?;
+            check_decoration(view, key, service, value)
+        }
         _ => Ok(()),
+    }
+}
+
+/// Checks that no other decoration of the service is for the same field.
+///
+/// # Errors
+/// `field_path Query.products is already decorated on this service by [d1]`
+fn check_decoration(view: &dyn View, key: &Key, service: &str, value: &Value) -> Result<(), Refused> {
+    let Some(path) = value.get("field_path").and_then(Value::as_str) else { return Ok(()) };
+    let of_service = Key::owned(key.kind, service, "").id;
+    let mut taken = None;
+    view.scan(key.kind, &of_service, &mut |row| {
+        let is_same = row.key != *key
+            && row.json.contains(path)
+            && row.value().get("field_path").and_then(Value::as_str) == Some(path);
+        match is_same {
+            true => {
+                taken = Some(row.key.leaf().to_owned());
+                ControlFlow::Break(())
+            }
+            false => ControlFlow::Continue(()),
+        }
+    });
+    match taken {
+        None => Ok(()),
+        Some(id) => {
+            Err(Invalid::new(format!("field_path {path} is already decorated on this service by [{id}]"))
+                .at("/field_path")
+                .hint("change that decoration, or name another field")
+                .into())
+        }
     }
 }
 

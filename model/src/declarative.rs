@@ -264,14 +264,14 @@ fn item(kind: Kind, index: usize, value: &Value, pointer: &str) -> Result<Item, 
     };
     let named = |name: &str| map.get(name).and_then(id_text);
     let own = match kind {
-        Kind::Consumer => named("id").filter(|id| id.contains("/credentials/")).or_else(|| named("username")),
+        Kind::Consumer => {
+            let owned = |id: &String| Key::new(kind, id.as_str()).or_owned().kind != kind;
+            named("id").filter(owned).or_else(|| named("username"))
+        }
         _ => named("id"),
     };
     let id = own.unwrap_or_else(|| format!("arr_{}", index + 1));
-    let key = match kind {
-        Kind::Consumer if id.contains("/credentials/") => Key::new(Kind::Credential, id),
-        _ => Key::new(kind, id),
-    };
+    let key = Key::new(kind, id).or_owned();
     let resource = Resource::parse(key.kind, &key.id, value)
         .map_err(|invalid| Box::new((Some(key.clone()), invalid)))?;
     let mut value = map.clone();
@@ -282,7 +282,7 @@ fn item(kind: Kind, index: usize, value: &Value, pointer: &str) -> Result<Item, 
 }
 
 fn kind_of_section(name: &str) -> Option<Kind> {
-    Kind::from_collection(name).filter(|kind| *kind != Kind::Credential)
+    Kind::from_collection(name).filter(|kind| kind.owner().is_none())
 }
 
 fn is_section(name: &str) -> bool {

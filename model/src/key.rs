@@ -13,8 +13,9 @@ pub const DEFAULT_PREFIX: &str = "/apisix";
 
 /// A resource's kind and id.
 ///
-/// The id of a credential is `user/credentials/id` and that of a secret
-/// `manager/id`, as in APISIX's declarative files; all others have no slash.
+/// The id of a credential is `user/credentials/id`, that of a cost decoration
+/// `service/graphql_cost_decorations/id` and that of a secret `manager/id`; all
+/// others have no slash.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     pub kind: Kind,
@@ -29,7 +30,23 @@ impl Key {
 
     /// The key of one of a consumer's credentials.
     pub fn credential(username: &str, id: &str) -> Key {
-        Key { kind: Kind::Credential, id: format!("{username}/credentials/{id}") }
+        Key::owned(Kind::Credential, username, id)
+    }
+
+    /// The key of one of a kind that belongs to another; see [`Kind::owner`].
+    pub fn owned(kind: Kind, owner: &str, id: &str) -> Key {
+        Key { kind, id: format!("{owner}/{}/{id}", kind.collection()) }
+    }
+
+    /// The same key, or that of what belongs to this kind where the id says so: `jack/credentials/phone` among
+    /// consumers.
+    #[must_use]
+    pub fn or_owned(self) -> Key {
+        let owned = self.kind.owned().filter(|owned| {
+            let mut parts = self.id.splitn(3, '/');
+            parts.nth(1) == Some(owned.collection()) && parts.next().is_some()
+        });
+        Key { kind: owned.unwrap_or(self.kind), ..self }
     }
 
     /// The store path below `prefix`: `/apisix/routes/1`.
@@ -40,12 +57,8 @@ impl Key {
     /// The key of a store path, if it is one of ours.
     pub fn parse(prefix: &str, path: &str) -> Option<Key> {
         let (folder, id) = path.strip_prefix(prefix)?.strip_prefix('/')?.split_once('/')?;
-        let kind = match Kind::from_collection(folder)? {
-            Kind::Credential => return None,
-            Kind::Consumer if id.contains('/') => Kind::Credential,
-            kind => kind,
-        };
-        let key = Key::new(kind, id);
+        let kind = Kind::from_collection(folder).filter(|kind| kind.owner().is_none())?;
+        let key = Key::new(kind, id).or_owned();
         key.check().ok().map(|()| key)
     }
 
@@ -54,7 +67,7 @@ impl Key {
         self.id.rsplit('/').next().unwrap_or(&self.id)
     }
 
-    /// The consumer a credential belongs to, or a secret's manager.
+    /// The id of what this belongs to (a credential's consumer, a decoration's service), or a secret's manager.
     pub fn owner(&self) -> Option<&str> {
         self.id.split_once('/').map(|(owner, _)| owner)
     }
@@ -70,6 +83,12 @@ impl Key {
                 Some((username, id)) => check_username(username).and_then(|()| check_id(id)),
                 None => Err(Invalid::new("invalid credential id").expected("user/credentials/id")),
             },
+            Kind::CostDecoration => match self.id.split_once("/graphql_cost_decorations/") {
+                Some((service, id)) => check_id(service).and_then(|()| check_id(id)),
+                None => {
+                    Err(Invalid::new("missing service id").expected("service/graphql_cost_decorations/id"))
+                }
+            },
             Kind::Secret => match self.id.split_once('/') {
                 Some((manager, id)) => check_id(manager).and_then(|()| check_id(id)),
                 None => Err(Invalid::new("no secret id").expected("manager/id")),
@@ -80,10 +99,7 @@ impl Key {
 
     /// The first part of the path: credentials live below their consumer.
     fn folder(kind: Kind) -> &'static str {
-        match kind {
-            Kind::Credential => Kind::Consumer.collection(),
-            kind => kind.collection(),
-        }
+        kind.owner().unwrap_or(kind).collection()
     }
 }
 
@@ -155,6 +171,10 @@ mod tests {
             (Key::new(Kind::Consumer, "jack"), "/apisix/consumers/jack"),
             (Key::credential("jack", "phone"), "/apisix/consumers/jack/credentials/phone"),
             (Key::new(Kind::Secret, "vault/1"), "/apisix/secrets/vault/1"),
+            (
+                Key::owned(Kind::CostDecoration, "shop", "d1"),
+                "/apisix/services/shop/graphql_cost_decorations/d1",
+            ),
         ];
         for (key, path) in keys {
             assert_eq!(key.path(DEFAULT_PREFIX), path);
@@ -172,6 +192,10 @@ mod tests {
             "/apisix/routes/..",
             "/apisix/credentials/1",
             "/apisix/consumers/jack/1",
+            "/apisix/consumers/jack/graphql_cost_decorations/1",
+            "/apisix/services/a/credentials/1",
+            "/apisix/services/a/graphql_cost_decorations/",
+            "/apisix/graphql_cost_decorations/1",
             "/apisix/secrets/1",
             "/apisix/plugins/x",
             "/other/routes/1",

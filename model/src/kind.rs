@@ -21,11 +21,12 @@ pub enum Kind {
     StreamRoute,
     Secret,
     Proto,
+    CostDecoration,
 }
 
 impl Kind {
     /// Every kind, in the order they are declared.
-    pub const ALL: [Kind; 13] = [
+    pub const ALL: [Kind; 14] = [
         Kind::Route,
         Kind::Service,
         Kind::Upstream,
@@ -39,6 +40,7 @@ impl Kind {
         Kind::StreamRoute,
         Kind::Secret,
         Kind::Proto,
+        Kind::CostDecoration,
     ];
 
     /// The name of the collection in paths, store keys and declarative files:
@@ -58,6 +60,7 @@ impl Kind {
             Kind::StreamRoute => "stream_routes",
             Kind::Secret => "secrets",
             Kind::Proto => "protos",
+            Kind::CostDecoration => "graphql_cost_decorations",
         }
     }
 
@@ -78,7 +81,23 @@ impl Kind {
             Kind::StreamRoute => "stream route",
             Kind::Secret => "secret",
             Kind::Proto => "proto",
+            Kind::CostDecoration => "graphql cost decoration",
         }
+    }
+
+    /// The kind that one of this kind belongs to. Its id is then `owner/collection/id`, it lives in stores and paths
+    /// below its owner, stands in files among its owner's kind, and goes with its owner.
+    pub fn owner(self) -> Option<Kind> {
+        match self {
+            Kind::Credential => Some(Kind::Consumer),
+            Kind::CostDecoration => Some(Kind::Service),
+            _ => None,
+        }
+    }
+
+    /// The kind that belongs to one of this kind.
+    pub fn owned(self) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.owner() == Some(self))
     }
 
     /// The kind whose collection has this name.

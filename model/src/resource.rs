@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::consumer::Consumer;
 use crate::consumer_group::ConsumerGroup;
+use crate::cost_decoration::CostDecoration;
 use crate::credential::Credential;
 use crate::field::{Plugins, id_text, typed};
 use crate::global_rule::GlobalRule;
@@ -39,6 +40,7 @@ pub enum Resource {
     StreamRoute(Box<StreamRoute>),
     Secret(Box<Secret>),
     Proto(Box<Proto>),
+    CostDecoration(Box<CostDecoration>),
 }
 
 impl Resource {
@@ -89,6 +91,7 @@ impl Resource {
             Kind::StreamRoute => Resource::StreamRoute(Box::new(StreamRoute::read(value)?)),
             Kind::Secret => Resource::Secret(Box::new(Secret::read(&key, value)?)),
             Kind::Proto => Resource::Proto(Box::new(typed(value)?)),
+            Kind::CostDecoration => Resource::CostDecoration(Box::new(typed(value)?)),
         })
     }
 
@@ -108,6 +111,7 @@ impl Resource {
             Resource::StreamRoute(_) => Kind::StreamRoute,
             Resource::Secret(_) => Kind::Secret,
             Resource::Proto(_) => Kind::Proto,
+            Resource::CostDecoration(_) => Kind::CostDecoration,
         }
     }
 
@@ -155,6 +159,9 @@ fn place_id(key: &Key, value: &mut Value) -> Result<(), Invalid> {
         return Ok(());
     }
     let id = key.leaf();
+    if key.kind == Kind::CostDecoration {
+        place_service(key, map)?;
+    }
     match map.get("id").map(id_text) {
         None => {
             map.insert("id".to_owned(), Value::from(id));
@@ -167,6 +174,24 @@ fn place_id(key: &Key, value: &mut Value) -> Result<(), Invalid> {
         // An id of the wrong type is for the schema to refuse.
         Some(_) => Ok(()),
     }
+}
+
+/// Whose a decoration is says its key; a file may say it again, and names it by the whole key.
+fn place_service(key: &Key, map: &mut Map<String, Value>) -> Result<(), Invalid> {
+    let service = key.owner().unwrap_or_default();
+    match map.get("service_id").map(id_text) {
+        None => _ = map.insert("service_id".to_owned(), Value::from(service)),
+        Some(Some(own)) if own != service => {
+            return Err(Invalid::new("wrong service_id, it is taken from the path")
+                .at("/service_id")
+                .expected(format!("`{service}`, as in the key")));
+        }
+        Some(_) => {}
+    }
+    if map.get("id").and_then(Value::as_str) == Some(&key.id) {
+        map.insert("id".to_owned(), Value::from(key.leaf()));
+    }
+    Ok(())
 }
 
 /// Gives each plugin an object; one without a configuration (`key-auth:` in YAML) gets an empty one.
@@ -224,6 +249,7 @@ mod tests {
             (Kind::StreamRoute, "1", json!({})),
             (Kind::Secret, "vault/1", json!({"uri": "http://v", "prefix": "p", "token": "t"})),
             (Kind::Proto, "1", json!({"content": "x"})),
+            (Kind::CostDecoration, "shop/graphql_cost_decorations/1", json!({"field_path": "Query.a"})),
         ];
         for (kind, id, value) in cases {
             assert_eq!(parsed(kind, id, value).kind(), kind);

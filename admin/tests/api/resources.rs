@@ -229,7 +229,9 @@ async fn without_a_key_every_route_says_401() {
     paths.extend([("GET".to_owned(), "/v1/snapshot".to_owned()), ("GET".to_owned(), "/".to_owned())]);
     for kind in model::Kind::ALL {
         for method in ["GET", "PUT", "POST", "PATCH", "DELETE", "HEAD"] {
-            for path in ["", "/1", "/1/credentials", "/1/credentials/2", "/1/a/b"] {
+            for path in
+                ["", "/1", "/1/credentials", "/1/credentials/2", "/1/graphql_cost_decorations/2", "/1/a/b"]
+            {
                 paths.push((method.to_owned(), format!("/apisix/admin/{}{path}", kind.collection())));
             }
         }

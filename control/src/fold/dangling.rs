@@ -10,7 +10,8 @@ use std::sync::Arc;
 use model::{Desired, Entry, Invalid, Key, Kind, Rejected, Resource, Served};
 
 /// The resources that name others.
-const USERS: [Kind; 5] = [Kind::Route, Kind::Service, Kind::StreamRoute, Kind::Upstream, Kind::Credential];
+const USERS: [Kind; 6] =
+    [Kind::Route, Kind::Service, Kind::StreamRoute, Kind::Upstream, Kind::Credential, Kind::CostDecoration];
 
 /// How often each resource is named, and by whom those that are not there.
 #[derive(Debug, Default)]
@@ -105,8 +106,8 @@ impl Dangling {
 
     /// Somebody names `to`, which has come or gone: rare enough for a look at all who could.
     fn users_of(&mut self, to: &Key, desired: &Desired) {
-        // A credential names its consumer in its key.
-        let may_name = |user: &Entry| user.key.kind == Kind::Credential || user.may_contain(&to.id);
+        // What belongs to another names that in its key.
+        let may_name = |user: &Entry| user.key.kind.owner().is_some() || user.may_contain(&to.id);
         for user in users(desired).filter(|user| may_name(user)) {
             if references(user).iter().any(|reference| reference.to == *to) {
                 self.look(user, desired);
@@ -150,9 +151,9 @@ fn references(user: &Entry) -> Vec<Reference> {
         Resource::Service(service) => {
             [by_id("upstream_id", Kind::Upstream, &service.upstream_id), None, None]
         }
-        Resource::Credential(_) => {
-            let consumer = user.key.owner().map(|owner| Key::new(Kind::Consumer, owner));
-            [consumer.map(|to| Reference { field: "", to }), None, None]
+        Resource::Credential(_) | Resource::CostDecoration(_) => {
+            let owner = user.key.kind.owner().zip(user.key.owner());
+            [owner.map(|(kind, id)| Reference { field: "", to: Key::new(kind, id) }), None, None]
         }
         Resource::Upstream(_) => [None, None, None],
         _ => return Vec::new(),
@@ -165,7 +166,7 @@ impl Reference {
         let Reference { field, to } = self;
         let invalid = Invalid::new(format!("{to} does not exist"));
         match *field {
-            "" => invalid.hint("create that consumer, or delete this credential"),
+            "" => invalid.hint(format!("create that {}, or delete what belongs to it", to.kind)),
             field => invalid
                 .at(format!("/{field}"))
                 .expected(format!("the id of one of the {}", to.kind.collection()))

@@ -145,7 +145,7 @@ fn of_admin(found: &Found) -> anyhow::Result<Held> {
     };
     let mut held = Held::default();
     for kind in Kind::ALL {
-        if kind == Kind::Credential {
+        if kind.owner().is_some() {
             continue;
         }
         let items = match list(kind.collection()) {
@@ -156,13 +156,12 @@ fn of_admin(found: &Found) -> anyhow::Result<Held> {
         for item in items {
             let (key, value) =
                 entry(kind, &item).with_context(|| format!("an item of {}", kind.collection()))?;
-            let credentials = match kind {
-                Kind::Consumer => list(&format!("consumers/{}/credentials", key.id))?,
-                _ => Vec::new(),
-            };
+            let path = format!("{}/{}", kind.collection(), key.id);
             held.items.push((key, value));
-            for item in credentials {
-                held.items.push(entry(Kind::Credential, &item).context("a credential")?);
+            if let Some(owned) = kind.owned() {
+                for item in list(&format!("{path}/{}", owned.collection()))? {
+                    held.items.push(entry(owned, &item).with_context(|| format!("a {owned} of {path}"))?);
+                }
             }
         }
     }
@@ -171,27 +170,21 @@ fn of_admin(found: &Found) -> anyhow::Result<Held> {
 
 /// The key and the value of an item of a list.
 fn entry(kind: Kind, item: &Value) -> Option<(Key, Value)> {
-    let collection = match kind {
-        Kind::Credential => Kind::Consumer.collection(),
-        kind => kind.collection(),
-    };
+    let collection = kind.owner().unwrap_or(kind).collection();
     let path = item.get("key")?.as_str()?;
     let id = path.strip_prefix("/apisix/")?.strip_prefix(collection)?.strip_prefix('/')?;
     Some((Key::new(kind, id), item.get("value")?.clone()))
 }
 
-/// The file: a section a kind, in the order of the kinds; credentials stand among consumers.
+/// The file: a section a kind, in the order of the kinds; what belongs to others stands among these.
 pub fn yaml(held: &Held) -> String {
     let mut out = String::new();
     if let Some(plugins) = &held.plugins {
         let items = plugins.iter().map(|name| Value::Object(Map::from_iter([named("name", name)])));
         section(&mut out, "plugins", items);
     }
-    for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Credential) {
-        let of_kind = held
-            .items
-            .iter()
-            .filter(|(key, _)| key.kind == kind || (kind == Kind::Consumer && key.kind == Kind::Credential));
+    for kind in Kind::ALL.into_iter().filter(|kind| kind.owner().is_none()) {
+        let of_kind = held.items.iter().filter(|(key, _)| key.kind == kind || kind.owned() == Some(key.kind));
         let items = of_kind.map(|(key, value)| match value {
             Value::Object(fields) => {
                 let mut all = Map::new();

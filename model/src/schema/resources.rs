@@ -32,6 +32,7 @@ pub fn of_kind(kind: Kind) -> Value {
         Kind::Ssl => ssl(),
         Kind::StreamRoute => stream_route(),
         Kind::Proto => proto(),
+        Kind::CostDecoration => cost_decoration(),
     }
 }
 
@@ -425,6 +426,29 @@ fn proto() -> Value {
         "type": "object",
         "properties": properties,
         "required": ["content"],
+        "additionalProperties": false,
+    })
+}
+
+fn cost_decoration() -> Value {
+    let arguments = json!({"type": "array", "items": {"type": "string", "minLength": 1}});
+    let value = json!({"type": "number", "minimum": 0, "default": 1});
+    let mut properties = metadata(name());
+    extend(
+        &mut properties,
+        json!({
+            "service_id": id(),
+            "field_path": {"type": "string", "pattern": r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"},
+            "add_value": value,
+            "add_arguments": arguments,
+            "mul_value": value,
+            "mul_arguments": arguments,
+        }),
+    );
+    json!({
+        "type": "object",
+        "properties": properties,
+        "required": ["field_path"],
         "additionalProperties": false,
     })
 }

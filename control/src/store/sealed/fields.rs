@@ -99,7 +99,7 @@ impl Fields {
             | Kind::GlobalRule
             | Kind::PluginConfig
             | Kind::ConsumerGroup => &self.on_routes,
-            Kind::Upstream | Kind::Ssl | Kind::Secret | Kind::Proto => &NONE,
+            Kind::Upstream | Kind::Ssl | Kind::Secret | Kind::Proto | Kind::CostDecoration => &NONE,
         }
     }
 }
