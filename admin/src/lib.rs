@@ -33,6 +33,7 @@ mod resources;
 mod revisions;
 mod server;
 pub mod status;
+mod turns;
 mod validate;
 
 use std::net::IpAddr;

@@ -3,6 +3,8 @@
 use std::future::Future;
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -16,17 +18,25 @@ pub(crate) struct Patience<S> {
     within: Duration,
     /// Runs while something waits to be taken.
     end: Option<Pin<Box<Sleep>>>,
+    /// Whether something does.
+    sends: Arc<AtomicBool>,
 }
 
 impl<S> Patience<S> {
     pub(crate) fn new(stream: S, within: Duration) -> Patience<S> {
-        Patience { stream, within, end: None }
+        Patience { stream, within, end: None, sends: Arc::default() }
+    }
+
+    /// Whether something waits to be taken.
+    pub(crate) fn sends(&self) -> Arc<AtomicBool> {
+        self.sends.clone()
     }
 
     /// What a write comes to that could not be made at once.
     fn wait<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_pending() {
             let within = self.within;
+            self.sends.store(true, Ordering::Relaxed);
             ready!(self.end.get_or_insert_with(|| Box::pin(sleep(within))).as_mut().poll(cx));
             return Poll::Ready(Err(ErrorKind::TimedOut.into()));
         }
@@ -65,6 +75,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patience<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.end = None;
+        self.sends.store(false, Ordering::Relaxed);
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 

@@ -11,6 +11,16 @@ use tokio_rustls::rustls::ServerConfig;
 
 use super::connection::connection;
 use super::{Limits, Service};
+use crate::turns::{Line, Turn};
+
+/// How long a connection that is to make room may take before the next one is asked.
+const LEAVE: Duration = Duration::from_millis(100);
+
+/// What a connection takes up while it lasts.
+pub(super) struct Held {
+    pub place: OwnedSemaphorePermit,
+    pub turn: Arc<Turn>,
+}
 
 /// A socket to accept connections from, until it is told to stop.
 #[derive(Debug)]
@@ -48,36 +58,34 @@ pub(crate) async fn run(
     let tls = tls.map(TlsAcceptor::from);
     let places = Arc::new(Semaphore::new(limits.connections));
     let few = Arc::new(Semaphore::new(limits.strangers));
+    let (line, strangers) = (Arc::new(Line::default()), Arc::new(Line::default()));
     let Listener { socket, mut stop, _never } = listener;
     // Each connection has a receiver: it hears of the end, and is waited for.
     let (serving, ended) = watch::channel(());
     loop {
-        let next = async {
-            // Never closed, so this does not fail.
-            let place = places.clone().acquire_owned().await.ok()?;
-            Some((place, socket.accept().await))
-        };
-        let next = tokio::select! {
+        let accepted = tokio::select! {
             biased;
-            _ = stop.changed() => None,
-            next = next => next,
+            _ = stop.changed() => break,
+            accepted = socket.accept() => accepted,
         };
-        let Some((place, accepted)) = next else { break };
         match accepted {
             Ok((stream, peer)) => {
                 let peer = peer.ip();
-                let place = match service.knows(peer) {
-                    true => Some(place),
+                let held = match service.knows(peer) {
+                    true => Some(Held { place: place_of(&places, &line).await, turn: line.join() }),
                     // They may not keep those out who are known.
-                    false => few.clone().try_acquire_owned().ok(),
+                    false => {
+                        let place = few.clone().try_acquire_owned().ok();
+                        place.map(|place| Held { place, turn: strangers.join() })
+                    }
                 };
-                if let Some(place) = place {
+                if let Some(held) = held {
                     // An answer is one write; nothing is gained by waiting for more.
                     let _ = stream.set_nodelay(true);
                     let (limits, service, ended) = (limits.clone(), service.clone(), ended.clone());
                     match tls.clone() {
-                        None => tokio::spawn(connection(stream, peer, limits, service, place, ended)),
-                        Some(tls) => tokio::spawn(secured(tls, stream, peer, limits, service, place, ended)),
+                        None => tokio::spawn(connection(stream, peer, limits, service, held, ended)),
+                        Some(tls) => tokio::spawn(secured(tls, stream, peer, limits, service, held, ended)),
                     };
                 }
             }
@@ -94,6 +102,20 @@ pub(crate) async fn run(
     serving.closed().await;
 }
 
+/// A place for one more connection, made by closing others that are not being answered if need be.
+async fn place_of(places: &Arc<Semaphore>, line: &Line) -> OwnedSemaphorePermit {
+    loop {
+        if let Ok(place) = places.clone().try_acquire_owned() {
+            return place;
+        }
+        line.make_room();
+        // Never closed, so only the time can run out.
+        if let Ok(Ok(place)) = timeout(LEAVE, places.clone().acquire_owned()).await {
+            return place;
+        }
+    }
+}
+
 /// The same over TLS. The handshake has the time of a head.
 async fn secured(
     tls: TlsAcceptor,
@@ -101,11 +123,20 @@ async fn secured(
     peer: std::net::IpAddr,
     limits: Limits,
     service: impl Service,
-    place: OwnedSemaphorePermit,
+    held: Held,
     ended: watch::Receiver<()>,
 ) {
-    match timeout(limits.head, tls.accept(stream)).await {
-        Ok(Ok(stream)) => connection(stream, peer, limits, service, place, ended).await,
+    let handshake = async {
+        tokio::select! {
+            shaken = timeout(limits.head, tls.accept(stream)) => Some(shaken),
+            () = held.turn.ended() => None,
+        }
+    };
+    let Some(shaken) = handshake.await else {
+        return tracing::debug!(%peer, "a TLS handshake made room for another connection");
+    };
+    match shaken {
+        Ok(Ok(stream)) => connection(stream, peer, limits, service, held, ended).await,
         Ok(Err(error)) => tracing::debug!(%peer, %error, "a TLS handshake failed"),
         Err(_) => tracing::debug!(%peer, "a TLS handshake took too long"),
     }

@@ -2,24 +2,27 @@
 
 use std::convert::Infallible;
 use std::net::IpAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
-use hyper::body::{Body, Incoming};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::accept::Held;
 use super::limits::SMALL;
 use super::{Limits, Service};
 use crate::patience::Patience;
+use crate::turns::Answering;
 use crate::{MAX_BODY, answer, too_large};
 
 /// For how long a kept connection that is to be closed may still ask once more.
@@ -33,24 +36,29 @@ pub(super) async fn connection<S: AsyncRead + AsyncWrite + Send + Unpin>(
     peer: IpAddr,
     limits: Limits,
     service: impl Service,
-    place: OwnedSemaphorePermit,
+    Held { place, turn }: Held,
     mut ended: watch::Receiver<()>,
 ) {
     let (asked, leaving) = (AtomicBool::new(false), AtomicBool::new(false));
     let answer = service_fn(|request: Request<Incoming>| async {
+        let answering = turn.answering();
         asked.store(true, Ordering::Relaxed);
         let response = answer(&service, &limits, peer, request).await;
+        // Until the body has been taken over.
+        let response = response.map(|body| Guarded { body: Box::pin(body), _answering: answering });
         Ok::<_, Infallible>(match leaving.load(Ordering::Relaxed) {
             true => closing(response),
             false => response,
         })
     });
+    let stream = Patience::new(stream, limits.send);
+    let sends = stream.sends();
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
         .max_headers(100)
         .max_buf_size(SMALL)
-        .serve_connection(TokioIo::new(Patience::new(stream, limits.send)), answer);
+        .serve_connection(TokioIo::new(stream), answer);
     let mut serving = pin!(serving);
     let last = async {
         tokio::select! {
@@ -58,8 +66,22 @@ pub(super) async fn connection<S: AsyncRead + AsyncWrite + Send + Unpin>(
             _ = ended.changed() => "a connection is closed as nobody listens any more",
         }
     };
+    let room = async {
+        loop {
+            turn.ended().await;
+            if !sends.load(Ordering::Relaxed) {
+                return;
+            }
+            // An answer is still being taken.
+            turn.wait();
+        }
+    };
     let served = tokio::select! {
         served = serving.as_mut() => served,
+        () = room => {
+            tracing::debug!(%peer, "a connection that asks nothing made room for another one");
+            Ok(())
+        }
         why = last => {
             tracing::debug!(%peer, "{why}");
             // The next answer is the last one, and says so.
@@ -131,6 +153,32 @@ async fn forget(mut body: Incoming) {
             Some(less) => left = less,
             None => return,
         }
+    }
+}
+
+/// A body that says, until it has been taken over whole, that a request is under way.
+struct Guarded<B> {
+    body: Pin<Box<B>>,
+    _answering: Answering,
+}
+
+impl<B: Body> Body for Guarded<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        self.body.as_mut().poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

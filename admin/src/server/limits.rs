@@ -5,7 +5,7 @@ use std::time::Duration;
 /// What one client, and all together, may cost.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// At once; more wait to be accepted.
+    /// At once. One more takes the place of the one that has waited longest for a request, or waits until one ends.
     pub connections: usize,
     /// At once of clients that will be refused; more are closed.
     pub strangers: usize,

@@ -93,6 +93,40 @@ async fn strangers_have_few_places_and_take_none_of_the_others() {
 }
 
 #[tokio::test]
+async fn slow_heads_make_room_and_who_is_answered_does_not() {
+    let none = || Arc::new(Semaphore::new(0));
+    let service = Told { accepted: none(), begun: none(), go: none() };
+    let day = Duration::from_secs(24 * 3600);
+    let limits = Limits { connections: 4, head: day, body: day, connection: day, ..Limits::default() };
+    let address = serve_here(limits, service.clone()).await;
+    let request = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let mut busy = TcpStream::connect(address).await.unwrap();
+    busy.write_all(request).await.unwrap();
+    service.begun.acquire().await.unwrap().forget();
+    // More than there are places, and each has sent a part of a head.
+    let mut slow = Vec::new();
+    for _ in 0..12 {
+        let mut one = TcpStream::connect(address).await.unwrap();
+        one.write_all(b"GET / HTTP/1.1\r\nhost: ").await.unwrap();
+        slow.push(one);
+    }
+    let mut next = TcpStream::connect(address).await.unwrap();
+    next.write_all(request).await.unwrap();
+    let begun = timeout(Duration::from_secs(600), service.begun.acquire()).await;
+    begun.expect("a slow head made room").unwrap().forget();
+    service.go.add_permits(2);
+    for mut one in [busy, next] {
+        let mut said = String::new();
+        one.read_to_string(&mut said).await.unwrap();
+        assert!(said.starts_with("HTTP/1.1 200"), "{said}");
+    }
+    // The oldest ones went.
+    let mut said = String::new();
+    let first = timeout(Duration::from_secs(600), slow[0].read_to_string(&mut said)).await;
+    assert!(first.expect("it is closed").map_or(true, |read| read == 0), "{said}");
+}
+
+#[tokio::test]
 async fn a_kept_connection_that_asks_nothing_is_closed() {
     let address = server(Limits { head: Duration::from_millis(100), ..Limits::default() }).await;
     let said = exchange(address, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await;
@@ -243,17 +277,24 @@ async fn slow_clients_are_cut() {
 }
 
 #[tokio::test]
-async fn connections_are_limited_in_number_and_age() {
-    let limits = Limits { connections: 1, connection: Duration::from_millis(300), ..Limits::default() };
+async fn a_kept_connection_makes_room_and_ends_with_its_age() {
+    let day = Duration::from_secs(24 * 3600);
+    let age = Duration::from_millis(300);
+    let limits = Limits { connections: 1, head: day, connection: age, ..Limits::default() };
     let address = server(limits).await;
-    let mut first = TcpStream::connect(address).await.unwrap();
-    first.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
-    let mut byte = [0];
-    first.read_exact(&mut byte).await.unwrap();
-    // The second waits until the first is closed for its age.
-    let start = Instant::now();
-    let second = exchange(address, b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
-    assert!(second.starts_with("HTTP/1.1 200") && start.elapsed() > Duration::from_millis(150), "{second}");
+    for others in [true, false] {
+        let mut first = TcpStream::connect(address).await.unwrap();
+        first.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let mut byte = [0];
+        first.read_exact(&mut byte).await.unwrap();
+        if others {
+            let second = exchange(address, b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+            assert!(second.starts_with("HTTP/1.1 200"), "{second}");
+        }
+        let mut rest = Vec::new();
+        let ended = timeout(Duration::from_secs(600), first.read_to_end(&mut rest)).await;
+        assert!(ended.is_ok(), "it is still open");
+    }
 }
 
 #[tokio::test]

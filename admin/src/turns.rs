@@ -1,0 +1,166 @@
+//! Whose connection goes first when there is no place left for another one.
+//!
+//! A connection on which no request is under way holds its place for nothing: it may be idle, or send its head a
+//! byte at a time so that nobody else gets in. Those stand in a line by how long they have done so, and the one
+//! that has longest makes room. A connection that is being answered is in no line and never closed for another.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+/// The connections that wait for a request, longest first.
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    next: u64,
+    by_age: BTreeMap<u64, Arc<Notify>>,
+}
+
+/// A connection's part in a [`Line`]; none in it any more when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    line: Arc<Line>,
+    place: Mutex<Place>,
+    leave: Arc<Notify>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    Waits(u64),
+    IsAnswered,
+}
+
+impl Line {
+    /// A new connection, which waits for its first request.
+    pub fn join(self: &Arc<Line>) -> Arc<Turn> {
+        let leave = Arc::new(Notify::new());
+        let place = Mutex::new(Place::Waits(self.enter(&leave)));
+        Arc::new(Turn { line: self.clone(), place, leave })
+    }
+
+    /// Tells the connection that has waited longest to make room. `false` if none waits.
+    pub fn make_room(&self) -> bool {
+        match self.lock().by_age.pop_first() {
+            Some((_, leave)) => {
+                leave.notify_one();
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn enter(&self, leave: &Arc<Notify>) -> u64 {
+        let mut waiting = self.lock();
+        waiting.next += 1;
+        let at = waiting.next;
+        waiting.by_age.insert(at, leave.clone());
+        at
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        // Nothing panics while holding the lock.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Turn {
+    /// A request has come: whoever holds what this gives is being answered until it is dropped.
+    pub fn answering(self: &Arc<Turn>) -> Answering {
+        let mut place = self.place();
+        if let Place::Waits(at) = *place {
+            self.line.lock().by_age.remove(&at);
+        }
+        *place = Place::IsAnswered;
+        Answering(self.clone())
+    }
+
+    /// Stands at the end of the line again, for the next request.
+    pub fn wait(&self) {
+        let mut place = self.place();
+        if let Place::Waits(at) = *place {
+            self.line.lock().by_age.remove(&at);
+        }
+        *place = Place::Waits(self.line.enter(&self.leave));
+    }
+
+    /// Waits until room is to be made for another connection, and no request is under way on this one.
+    pub async fn ended(&self) {
+        loop {
+            self.leave.notified().await;
+            // A request may have come in between, and is answered.
+            if matches!(*self.place(), Place::Waits(_)) {
+                return;
+            }
+        }
+    }
+
+    fn place(&self) -> MutexGuard<'_, Place> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Place::Waits(at) = *self.place() {
+            self.line.lock().by_age.remove(&at);
+        }
+    }
+}
+
+/// A request is under way; then its connection waits for the next one, last in line.
+#[derive(Debug)]
+pub(crate) struct Answering(Arc<Turn>);
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    async fn is_gone(turn: &Turn) -> bool {
+        tokio::time::timeout(Duration::ZERO, turn.ended()).await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn who_waits_longest_goes_first_and_who_is_answered_stays() {
+        let line = Arc::new(Line::default());
+        let [first, second, third] = [line.join(), line.join(), line.join()];
+        let answering = first.answering();
+        assert!(line.make_room());
+        assert!(!is_gone(&first).await && is_gone(&second).await && !is_gone(&third).await);
+        drop(answering);
+        assert!(line.make_room() && is_gone(&third).await && !is_gone(&first).await);
+        first.wait();
+        assert!(line.make_room() && is_gone(&first).await);
+        assert!(!line.make_room());
+    }
+
+    #[tokio::test]
+    async fn a_request_that_comes_as_its_connection_should_go_is_answered_first() {
+        let line = Arc::new(Line::default());
+        let turn = line.join();
+        assert!(line.make_room());
+        let answering = turn.answering();
+        assert!(!is_gone(&turn).await);
+        drop(answering);
+        assert!(line.make_room() && is_gone(&turn).await);
+    }
+
+    #[test]
+    fn whoever_has_left_is_not_in_line() {
+        let line = Arc::new(Line::default());
+        drop(line.join());
+        assert!(!line.make_room());
+    }
+}
