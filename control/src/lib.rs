@@ -11,6 +11,7 @@ pub mod health;
 pub mod look;
 pub mod names;
 pub mod pipeline;
+pub mod protos;
 pub mod references;
 pub mod secrets;
 pub mod stapling;

@@ -37,6 +37,11 @@ impl Mistakes<'_> {
             _ => id.unwrap_or_else(|| "1".to_owned()),
         };
         let mut found = repeatedly(value, |value| Resource::parse(kind, &id, value).map(drop));
+        if kind == Kind::Proto
+            && let Some(content) = value.get("content").and_then(Value::as_str)
+        {
+            found.extend(control::protos::check(content).err());
+        }
         if let Some(upstream) = value.get("upstream") {
             let inside = repeatedly(upstream, |upstream| Upstream::parse(upstream).map(drop));
             found.extend(inside.into_iter().map(|invalid| invalid.under("/upstream")));
