@@ -12,6 +12,7 @@ pub(crate) mod h3;
 mod head;
 mod life;
 mod refusal;
+mod streams;
 pub(crate) mod tls;
 
 use wire::{Fields, ResponseHead};

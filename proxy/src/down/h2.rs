@@ -6,11 +6,11 @@ mod request;
 mod response;
 mod stream;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use h2::Reason;
@@ -19,11 +19,12 @@ use sdk::Client;
 
 use super::life::{Life, State, Turn};
 use super::refusal;
+use super::streams::Streams;
 use crate::buffers::Buffer;
 use crate::clock::Waiter;
 use crate::exchange::fault::{FaultKind, Flood};
 use crate::h2::Line;
-use crate::rt::{self, Duplex, Io};
+use crate::rt::{Duplex, Io};
 use crate::settings::Settings;
 use crate::windows::{Enlarging, Windows};
 use crate::worker::Worker;
@@ -46,13 +47,8 @@ pub(super) struct Shared {
     pub(super) worker: Rc<Worker>,
     pub(super) client: Client,
     pub(super) line: Rc<Line>,
-    /// Streams that are being served.
-    open: Cell<usize>,
-    /// Streams there have been.
-    begun: Cell<u64>,
+    streams: Streams,
     windows: Windows,
-    /// Of the connection's own task.
-    waker: RefCell<Option<Waker>>,
     /// Heads are put together here.
     text: RefCell<Vec<u8>>,
 }
@@ -74,15 +70,13 @@ pub(crate) async fn serve(worker: Rc<Worker>, io: Io, client: Client, early: Opt
         worker: worker.clone(),
         client,
         line: line.clone(),
-        open: Cell::new(0),
-        begun: Cell::new(0),
+        streams: Streams::new(&worker),
         windows: Windows::new(
             &worker.windows,
             FIRST_WINDOW,
             worker.settings.http2.stream_window,
             Enlarging::Counts,
         ),
-        waker: RefCell::default(),
         text: RefCell::default(),
     });
     let Some(mut connection) = begin(&worker, &line, &waiter).await else { return };
@@ -129,7 +123,7 @@ impl Task<'_> {
     /// Ready when the connection is over; true if it may be that the client is still sending.
     fn poll(&mut self, connection: &mut Connection<Duplex<Line>, Bytes>, cx: &mut Context<'_>) -> Poll<bool> {
         let (shared, worker) = (self.shared, &self.shared.worker);
-        self.shared.note_waker(cx);
+        shared.streams.note_waker(cx);
         let mut turn = 0;
         loop {
             if self.closing != Some(Closing::AtOnce)
@@ -140,7 +134,7 @@ impl Task<'_> {
             if let Some(window) = shared.windows.shrink() {
                 connection.set_target_window_size(window);
             }
-            let room = shared.open.get() < worker.settings.http2.max_streams as usize;
+            let room = shared.streams.open() < worker.settings.http2.max_streams as usize;
             let polled = if room && self.closing != Some(Closing::AtOnce) {
                 connection.poll_accept(cx)
             } else {
@@ -155,7 +149,7 @@ impl Task<'_> {
                         connection.set_target_window_size(window);
                     }
                     Stream::begin(shared, request, respond);
-                    if shared.begun.get() >= worker.settings.keepalive_requests {
+                    if shared.streams.begun() >= worker.settings.keepalive_requests {
                         self.close_gently(connection);
                     }
                     turn += 1;
@@ -169,7 +163,7 @@ impl Task<'_> {
                     let calm = error.reason() == Some(Reason::ENHANCE_YOUR_CALM) && error.is_library();
                     match shared.line.ended_for() {
                         Flood::Other if !calm => {}
-                        flood => shared.tell(FaultKind::Flood(flood)),
+                        flood => shared.tell(flood),
                     }
                     return Poll::Ready(error.is_library());
                 }
@@ -194,8 +188,8 @@ impl Task<'_> {
             return Poll::Ready(false);
         }
         let state = State {
-            open: self.shared.open.get(),
-            begun: self.shared.begun.get(),
+            open: self.shared.streams.open(),
+            begun: self.shared.streams.begun(),
             closing: self.closing.is_some(),
             at_once: self.closing == Some(Closing::AtOnce),
             wake: blocked,
@@ -222,23 +216,14 @@ impl Task<'_> {
     fn flood(&mut self, connection: &mut Connection<Duplex<Line>, Bytes>, flood: Flood) {
         self.closing = Some(Closing::AtOnce);
         connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-        self.shared.tell(FaultKind::Flood(flood));
+        self.shared.tell(flood);
     }
 }
 
 impl Shared {
-    fn note_waker(&self, cx: &Context<'_>) {
-        let mut waker = self.waker.borrow_mut();
-        if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-            *waker = Some(cx.waker().clone());
-        }
-    }
-
     #[cold]
-    fn tell(&self, kind: FaultKind) {
-        let mut scratch = self.worker.take_scratch();
-        refusal::tell(&self.worker, &self.client, kind, 0, &mut scratch.messages);
-        self.worker.give_scratch(scratch);
+    fn tell(&self, flood: Flood) {
+        refusal::tell_of_connection(&self.worker, &self.client, FaultKind::Flood(flood));
     }
 }
 
@@ -262,9 +247,4 @@ async fn rest(worker: &Worker, line: &Line, waiter: &Waiter) {
 pub(super) fn may_begin(bytes: &[u8]) -> bool {
     let n = bytes.len().min(PREFACE.len());
     bytes[..n] == PREFACE[..n]
-}
-
-/// Starts a stream's task.
-fn spawn(future: impl Future<Output = ()> + 'static) {
-    rt::spawn(future);
 }

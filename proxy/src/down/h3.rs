@@ -16,7 +16,7 @@ use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use quinn::{Connection, SendStream, VarInt};
@@ -26,6 +26,7 @@ use wire::h3::{self, code, frame, setting};
 
 use super::life::{Life, State, Turn};
 use super::refusal;
+use super::streams::Streams;
 use crate::credit::Credit;
 use crate::exchange::fault::{FaultKind, Flood};
 use crate::rt;
@@ -57,13 +58,8 @@ pub(crate) struct Shared {
     pub(crate) credit: Credit,
     /// Kinds of streams that the client may have once, as bits.
     seen: Cell<u8>,
-    /// Streams that are being served.
-    open: Cell<usize>,
-    /// Streams there have been.
-    begun: Cell<u64>,
+    streams: Streams,
     windows: Windows,
-    /// Of the connection's own task.
-    waker: RefCell<Option<Waker>>,
     /// Lists of fields are read here …
     list: RefCell<List>,
     /// … and heads are put together here.
@@ -79,15 +75,13 @@ async fn serve(worker: Rc<Worker>, conn: Connection, client: Client) {
         conn: conn.clone(),
         client: RefCell::new(Rc::new(client)),
         seen: Cell::default(),
-        open: Cell::new(0),
-        begun: Cell::new(0),
+        streams: Streams::new(&worker),
         windows: Windows::new(
             &worker.windows,
             FIRST_WINDOW,
             worker.settings.http3.stream_window,
             Enlarging::Adds,
         ),
-        waker: RefCell::default(),
         list: RefCell::default(),
         text: RefCell::default(),
     });
@@ -107,10 +101,10 @@ async fn serve(worker: Rc<Worker>, conn: Connection, client: Client) {
         closing: None,
     };
     poll_fn(|cx| {
-        shared.note_waker(cx);
+        shared.streams.note_waker(cx);
         for _ in 0..TURN {
             if shared.credit.is_flood(worker.clock.coarse_ms()) {
-                shared.tell(FaultKind::Flood(Flood::Frames));
+                refusal::tell_of_connection(&worker, &shared.client(), FaultKind::Flood(Flood::Frames));
                 shared.close(code::EXCESSIVE_LOAD);
                 return Poll::Ready(());
             }
@@ -193,7 +187,7 @@ impl Task<'_> {
         self.life.end_rest();
         self.next = VarInt::from(send.id()).into_inner() + 4;
         Stream::begin(self.shared, send, recv);
-        if self.shared.begun.get() >= self.shared.worker.settings.keepalive_requests {
+        if self.shared.streams.begun() >= self.shared.worker.settings.keepalive_requests {
             self.close_gently();
         }
     }
@@ -215,8 +209,8 @@ impl Task<'_> {
             }
         }
         let state = State {
-            open: shared.open.get(),
-            begun: shared.begun.get(),
+            open: shared.streams.open(),
+            begun: shared.streams.begun(),
             closing: self.closing.is_some(),
             at_once: false,
             wake: match self.closing {
@@ -254,20 +248,6 @@ impl Task<'_> {
 }
 
 impl Shared {
-    fn note_waker(&self, cx: &Context<'_>) {
-        let mut waker = self.waker.borrow_mut();
-        if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-            *waker = Some(cx.waker().clone());
-        }
-    }
-
-    /// Wakes the connection's own task, for which something has changed.
-    fn wake(&self) {
-        if let Some(waker) = &*self.waker.borrow() {
-            waker.wake_by_ref();
-        }
-    }
-
     /// Ends the connection; all its streams end with it.
     fn close(&self, code: u32) {
         self.conn.close(VarInt::from_u32(code), b"");
@@ -292,7 +272,7 @@ impl Shared {
     fn spend(&self, cost: i64) {
         self.credit.spend(cost);
         if self.credit.is_flood(self.worker.clock.coarse_ms()) {
-            self.wake();
+            self.streams.wake();
         }
     }
 
@@ -306,13 +286,6 @@ impl Shared {
             *client = Rc::new(moved);
         }
         client.clone()
-    }
-
-    #[cold]
-    fn tell(&self, kind: FaultKind) {
-        let mut scratch = self.worker.take_scratch();
-        refusal::tell(&self.worker, &self.client(), kind, 0, &mut scratch.messages);
-        self.worker.give_scratch(scratch);
     }
 }
 

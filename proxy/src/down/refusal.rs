@@ -34,3 +34,11 @@ pub(super) fn tell(
         log.add_refused(worker, client, messages, &refused);
     }
 }
+
+/// Tells of a connection as a whole.
+#[cold]
+pub(super) fn tell_of_connection(worker: &Rc<Worker>, client: &Client, kind: FaultKind) {
+    let mut scratch = worker.take_scratch();
+    tell(worker, client, kind, 0, &mut scratch.messages);
+    worker.give_scratch(scratch);
+}

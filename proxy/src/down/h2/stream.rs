@@ -9,14 +9,14 @@ use h2::{Reason, RecvStream};
 use http::Request;
 use wire::h1::Refusal;
 
+use super::Shared;
 use super::head;
 use super::request::{Input, RequestBody};
 use super::response::{Output, Response};
-use super::{Shared, spawn};
 use crate::clock::Waiter;
 use crate::down::head::Ask;
-use crate::down::refusal;
 use crate::down::{Arrival, Downstream};
+use crate::down::{refusal, streams};
 use crate::exchange::Scratch;
 use crate::exchange::answer;
 use crate::exchange::drive::{self, Outcome};
@@ -35,28 +35,27 @@ pub(crate) struct Stream {
     pub(in crate::down) arrival: Arrival,
 }
 
-/// Counts a stream for as long as its task runs.
-struct Open {
+/// The body of a stream, counted for as long as the stream's task runs.
+struct Body {
     shared: Rc<Shared>,
-    /// Its number, if it has a body.
-    with_body: Option<u32>,
+    /// The stream's.
+    number: u32,
 }
 
-impl Drop for Open {
+impl Body {
+    fn begin(shared: &Rc<Shared>, number: u32) -> Body {
+        if let Some(trailers) = shared.line.trailers() {
+            trailers.begin(number);
+        }
+        Body { shared: shared.clone(), number }
+    }
+}
+
+impl Drop for Body {
     fn drop(&mut self) {
-        let shared = &self.shared;
-        if std::thread::panicking() {
-            shared.worker.shard.panicked();
-        }
-        if let Some(number) = self.with_body {
-            shared.windows.end();
-            if let Some(trailers) = shared.line.trailers() {
-                trailers.end(number);
-            }
-        }
-        shared.open.set(shared.open.get() - 1);
-        if let Some(waker) = &*shared.waker.borrow() {
-            waker.wake_by_ref();
+        self.shared.windows.end();
+        if let Some(trailers) = self.shared.line.trailers() {
+            trailers.end(self.number);
         }
     }
 }
@@ -64,20 +63,20 @@ impl Drop for Open {
 impl Stream {
     /// Gives a stream its task.
     pub(super) fn begin(shared: &Rc<Shared>, request: Request<RecvStream>, respond: SendResponse<Bytes>) {
-        shared.open.set(shared.open.get() + 1);
-        shared.begun.set(shared.begun.get() + 1);
         shared.line.request();
-        let with_body = (!request.body().is_end_stream()).then(|| respond.stream_id().as_u32());
-        if let (Some(number), Some(trailers)) = (with_body, shared.line.trailers()) {
-            trailers.begin(number);
-        }
-        let open = Open { shared: shared.clone(), with_body };
-        let requests = shared.begun.get();
-        // Boxed, as a task is moved several times before it runs, and an exchange is large.
-        spawn(async move {
-            let shared = &open.shared;
-            Box::pin(serve(shared.clone(), request, respond, requests)).await;
-        });
+        let has_body = !request.body().is_end_stream();
+        let body = has_body.then(|| Body::begin(shared, respond.stream_id().as_u32()));
+        streams::begin(
+            shared,
+            |shared| &shared.streams,
+            |requests| {
+                let shared = shared.clone();
+                Box::pin(async move {
+                    let _body = body;
+                    serve(shared, request, respond, requests).await;
+                })
+            },
+        );
     }
 
     pub(in crate::down) fn split<'a>(&'a mut self, worker: &'a Worker) -> (RequestBody<'a>, Response<'a>) {

@@ -9,14 +9,14 @@ use wire::h1::Refusal;
 use wire::h3::code;
 use wire::h3::qpack::Bad;
 
+use super::Shared;
 use super::frames::Broken;
 use super::head::{self, PSEUDO};
 use super::request::{Input, Read, RequestBody};
 use super::response::{Output, Response};
-use super::{Shared, spawn};
 use crate::clock::Waiter;
 use crate::down::head::Ask;
-use crate::down::{Arrival, Downstream, refusal};
+use crate::down::{Arrival, Downstream, refusal, streams};
 use crate::exchange::Scratch;
 use crate::exchange::answer;
 use crate::exchange::drive::{self, Outcome};
@@ -35,33 +35,15 @@ pub(crate) struct Stream {
     pub(in crate::down) arrival: Arrival,
 }
 
-/// Counts a stream for as long as its task runs.
-struct Open(Rc<Shared>);
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        let shared = &self.0;
-        if std::thread::panicking() {
-            shared.worker.shard.panicked();
-        }
-        shared.open.set(shared.open.get() - 1);
-        shared.wake();
-    }
-}
-
 impl Stream {
     /// Gives a stream its task.
     pub(super) fn begin(shared: &Rc<Shared>, send: SendStream, recv: RecvStream) {
-        shared.open.set(shared.open.get() + 1);
-        shared.begun.set(shared.begun.get() + 1);
         shared.credit.request();
-        let open = Open(shared.clone());
-        let requests = shared.begun.get();
-        // Boxed, as a task is moved several times before it runs, and an exchange is large.
-        spawn(async move {
-            let shared = &open.0;
-            Box::pin(serve(shared.clone(), send, recv, requests)).await;
-        });
+        streams::begin(
+            shared,
+            |shared| &shared.streams,
+            |requests| Box::pin(serve(shared.clone(), send, recv, requests)),
+        );
     }
 
     pub(in crate::down) fn split<'a>(&'a mut self, worker: &'a Worker) -> (RequestBody<'a>, Response<'a>) {
@@ -173,7 +155,7 @@ async fn refuse(worker: &Rc<Worker>, stream: &mut Stream, kind: FaultKind, scrat
     refusal::tell(worker, &stream.client, kind, stream.arrival.head_bytes, &mut scratch.messages);
     if kind.status() == 400 {
         stream.input.broken = Some(Broken::Stream(code::MESSAGE_ERROR));
-        stream.shared.wake();
+        stream.shared.streams.wake();
         return Outcome::Gone;
     }
     let reply = answer::of_fault(Fault::client(kind));

@@ -1,0 +1,89 @@
+//! hot path
+//!
+//! The streams of a connection that carries many requests: each has a task of its own, and is counted for as
+//! long as that runs.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Waker};
+
+use crate::rt;
+use crate::worker::Worker;
+
+/// How many streams there are, and the connection's own task, which looks when that changes.
+pub(super) struct Streams {
+    worker: Rc<Worker>,
+    open: Cell<usize>,
+    begun: Cell<u64>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Streams {
+    pub(super) fn new(worker: &Rc<Worker>) -> Streams {
+        Streams { worker: worker.clone(), open: Cell::new(0), begun: Cell::new(0), waker: RefCell::default() }
+    }
+
+    /// Streams that are being served.
+    #[inline]
+    pub(super) fn open(&self) -> usize {
+        self.open.get()
+    }
+
+    /// Streams there have been.
+    #[inline]
+    pub(super) fn begun(&self) -> u64 {
+        self.begun.get()
+    }
+
+    /// Notes the connection's own task.
+    pub(super) fn note_waker(&self, cx: &Context<'_>) {
+        let mut waker = self.waker.borrow_mut();
+        if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            *waker = Some(cx.waker().clone());
+        }
+    }
+
+    /// Wakes that task, for which something has changed.
+    pub(super) fn wake(&self) {
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+/// Gives a stream of a connection its task, which is told how many there have been with it. Boxed, as a task
+/// is moved several times before it runs, and an exchange is large.
+pub(super) fn begin<S: 'static, F: Future<Output = ()> + 'static>(
+    shared: &Rc<S>,
+    streams: fn(&S) -> &Streams,
+    serve: impl FnOnce(u64) -> Pin<Box<F>>,
+) {
+    let counts = streams(shared);
+    counts.open.set(counts.open.get() + 1);
+    counts.begun.set(counts.begun.get() + 1);
+    let serving = serve(counts.begun.get());
+    let open = Open { shared: shared.clone(), streams };
+    rt::spawn(async move {
+        let _open = open;
+        serving.await;
+    });
+}
+
+/// Counts a stream until its task ends, however it ends.
+struct Open<S> {
+    shared: Rc<S>,
+    streams: fn(&S) -> &Streams,
+}
+
+impl<S> Drop for Open<S> {
+    fn drop(&mut self) {
+        let streams = (self.streams)(&self.shared);
+        if std::thread::panicking() {
+            streams.worker.shard.panicked();
+        }
+        streams.open.set(streams.open.get() - 1);
+        streams.wake();
+    }
+}
