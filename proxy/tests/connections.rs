@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_types, clippy::disallowed_macros)]
 
+#[path = "connections/limits.rs"]
+mod limits;
 mod support;
 
 use support::{Case, Do::*};

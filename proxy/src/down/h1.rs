@@ -505,3 +505,6 @@ async fn linger(worker: &Worker, down: &mut Conn) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

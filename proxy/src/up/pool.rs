@@ -298,8 +298,10 @@ mod tests {
             assert!(pools.take(a, 1 << 40, false).is_some(), "0 is no limit");
             pools.give(a, open(a).await, &KEEP, 1000);
             pools.give(a, open(a).await, &KEEP, 2000);
-            pools.sweep(61_000);
-            assert_eq!(pools.len(), 1, "its time is over");
+            for now in [61_000, 61_001] {
+                pools.sweep(now);
+                assert_eq!(pools.len(), 1, "its time is over");
+            }
             assert!(pools.take(a, 62_000, false).is_none(), "and that of the other, by now");
             assert_eq!(pools.len(), 0);
         });
@@ -336,6 +338,67 @@ mod tests {
             pools.give(addr, open(addr).await, &KEEP, 0);
             drop(listener.accept().unwrap());
             assert!(pools.take(addr, TRUSTED_MS + 1, false).is_none(), "after a while as well");
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn what_is_kept_is_counted() {
+        with_servers(async |[a, b]: [Peer; 2]| {
+            let pools = Pools::new(4);
+            for addr in [a, a, b] {
+                pools.give(addr, open(addr).await, &KEEP, 0);
+            }
+            assert_eq!((pools.count(a), pools.count(b), pools.room()), (2, 1, 1));
+            assert_eq!((pools.count(a.with_h2()), Pools::new(4).room()), (0, 4));
+        });
+    }
+
+    #[test]
+    fn a_peer_is_an_address_a_protocol_and_an_identity() {
+        let [one, other] = ["10.0.0.1:80", "10.0.0.2:80"].map(|addr| addr.parse().unwrap());
+        let plain = Peer::plain(one);
+        assert_ne!(plain.with_h2(), plain);
+        assert_eq!((plain.at(other), plain.at(one)), (Peer::plain(other), plain));
+    }
+
+    #[test]
+    fn places_without_a_connection_go_only_when_there_are_many() {
+        with_servers(async |[a, b, c]: [Peer; 3]| {
+            let pools = Pools::new(100);
+            let has = |peer: &Peer| pools.by_peer.borrow().contains_key(peer);
+            pools.give(a, open(a).await, &KEEP, 0);
+            let used = pools.take(a, 0, false);
+            pools.give(b, open(b).await, &KEEP, 0);
+            assert!(used.is_some() && has(&a));
+            let many = (0..PLACES as u32)
+                .map(|n| Peer::plain(SocketAddr::from((std::net::Ipv4Addr::from_bits(n), 1))));
+            pools.by_peer.borrow_mut().extend(many.map(|peer| (peer, Server::default())));
+            pools.give(c, open(c).await, &KEEP, 0);
+            assert_eq!((pools.by_peer.borrow().len(), has(&b), has(&c)), (2, true, true));
+        });
+    }
+
+    #[test]
+    fn what_the_other_side_closed_is_swept() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = Peer::plain(listener.local_addr().unwrap());
+        rt::run(async move {
+            let pools = Pools::new(100);
+            pools.give(addr, open(addr).await, &KEEP, 0);
+            let kept = listener.accept().unwrap();
+            pools.sweep(0);
+            assert_eq!(pools.len(), 1);
+            drop(kept);
+            // It is swept once the kernel has told of it.
+            for _ in 0..1000 {
+                rt::sleep(Duration::from_millis(1)).await;
+                pools.sweep(0);
+                if pools.len() == 0 {
+                    return;
+                }
+            }
+            panic!("it is still there");
         })
         .unwrap();
     }

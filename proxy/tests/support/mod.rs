@@ -70,6 +70,8 @@ pub struct Case {
     /// What the client or a server has not read fills its connection soon.
     pub narrow: bool,
     pub seeds: u64,
+    /// What differs from the usual settings.
+    pub settings: fn(&mut Settings),
 }
 
 const BASE: Case = Case {
@@ -86,6 +88,7 @@ const BASE: Case = Case {
     frames: false,
     narrow: false,
     seeds: 24,
+    settings: |_| {},
 };
 
 /// A client that speaks HTTP/1.
@@ -211,7 +214,8 @@ pub async fn play(who: &str, script: &[Do], end: End, got: &RefCell<Got>, gatewa
 impl Case {
     /// Runs it under each schedule, with a worker of its own each time.
     pub fn run(self, about: &str) {
-        let settings = Settings { keepalive_timeout: Duration::from_secs(5), ..Settings::default() };
+        let mut settings = Settings { keepalive_timeout: Duration::from_secs(5), ..Settings::default() };
+        (self.settings)(&mut settings);
         let about = about.to_owned();
         with_gateways(settings, self.seeds as usize, async move |gateways, meters| {
             for (seed, gateway) in gateways.enumerate() {

@@ -1,0 +1,230 @@
+//! What heads say of the connection, and the bounds of settings, each at its last allowed value and
+//! one beyond.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::support::{Case, Do, Do::*};
+use super::{GET, OK, case};
+
+/// A few schedules are enough where one read decides.
+const FEW: u64 = 8;
+
+fn server(answer: &'static str) -> Vec<Vec<Do>> {
+    vec![vec![Until("\r\n\r\n"), Send(answer), ToEnd]]
+}
+
+#[test]
+fn fields_about_the_server_s_connection_end_there() {
+    let fields = "Connection: keep-alive, X-Hop\r\nX-Hop: 1\r\nKeep-Alive: timeout=9\r\n\
+                  Proxy-Connection: x\r\nUpgrade: h2c\r\nServer: theirs\r\nX-Own: 1\r\n";
+    let date = "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n";
+    let sized = format!("HTTP/1.1 200 OK\r\n{fields}{date}Trailer: X-Sum\r\nContent-Length: 2\r\n\r\nok");
+    Case {
+        client: vec![Send(GET), Until("\r\n\r\nok"), Close],
+        servers: server(sized.leak()),
+        wants: vec![date, "X-Own: 1\r\n", "Content-Length: 2\r\n"],
+        lacks: vec!["X-Hop", "Keep-Alive", "Proxy-Connection", "Upgrade", "theirs", "Trailer", "Connection"],
+        once: "Date: ",
+        seeds: FEW,
+        ..case()
+    }
+    .run("a length");
+    let chunked = format!(
+        "HTTP/1.1 200 OK\r\n{fields}Trailer: X-Sum\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 2\r\n\r\n"
+    );
+    Case {
+        client: vec![Send(GET), Until("X-Sum: 2\r\n\r\n"), Close],
+        servers: server(chunked.leak()),
+        wants: vec!["Trailer: X-Sum\r\n", "Transfer-Encoding: chunked\r\n"],
+        lacks: vec!["X-Hop", "Keep-Alive", "theirs", "Connection"],
+        once: "Date: ",
+        seeds: FEW,
+        ..case()
+    }
+    .run("chunks, and a date of our own");
+}
+
+#[test]
+fn an_old_client_that_stays_is_told_that_it_may() {
+    let ask = "GET /a HTTP/1.0\r\nConnection: keep-alive\r\n\r\n";
+    Case {
+        client: vec![Send(ask), Until("\r\n\r\nok"), Send("GET /a HTTP/1.0\r\n\r\n"), ToEnd],
+        servers: vec![vec![Until("\r\n\r\n"), Send(OK), Until("\r\n\r\n"), Send(OK), ToEnd]],
+        wants: vec!["Connection: keep-alive\r\n", "Connection: close\r\n"],
+        once: "Connection: keep-alive\r\n",
+        seeds: FEW,
+        ..case()
+    }
+    .run("1.0");
+}
+
+#[test]
+fn a_connection_carries_so_many_requests_and_no_more() {
+    let two = || vec![vec![Until("\r\n\r\n"), Send(OK), Until("\r\n\r\n"), Send(OK), ToEnd]];
+    Case {
+        client: vec![Send(GET), Until("\r\n\r\nok"), Send(GET), Until("\r\n\r\nok"), ToEnd],
+        servers: two(),
+        once: "Connection: close\r\n",
+        settings: |settings| settings.keepalive_requests = 2,
+        seeds: FEW,
+        ..case()
+    }
+    .run("the second is the last");
+    Case {
+        client: vec![Send(GET), Until("\r\n\r\nok"), Send(GET), Until("\r\n\r\nok"), Close],
+        servers: two(),
+        lacks: vec!["Connection: close\r\n"],
+        settings: |settings| settings.keepalive_requests = 3,
+        seeds: FEW,
+        ..case()
+    }
+    .run("a third may come");
+    Case {
+        client: vec![Send(GET), ToEnd],
+        servers: server(OK),
+        wants: vec!["Connection: close\r\n", "\r\n\r\nok"],
+        settings: |settings| settings.keepalive_timeout = Duration::ZERO,
+        seeds: FEW,
+        ..case()
+    }
+    .run("none is kept");
+}
+
+#[test]
+fn a_body_may_be_as_long_as_the_bound() {
+    fn four(settings: &mut proxy::Settings) {
+        settings.max_body = 4;
+    }
+    let sized = "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nabcd";
+    let chunked =
+        "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n2\r\ncd\r\n0\r\n\r\n";
+    for (about, ask, body) in [("length", sized, "abcd"), ("chunks", chunked, "0\r\n\r\n")] {
+        Case {
+            client: vec![Send(ask), Until("\r\n\r\nok"), Send(GET), Until("\r\n\r\nok"), Close],
+            servers: vec![vec![Until("\r\n\r\n"), Until(body), Send(OK), Until("\r\n\r\n"), Send(OK), ToEnd]],
+            lacks: vec!["413"],
+            settings: four,
+            seeds: FEW,
+            ..case()
+        }
+        .run(about);
+    }
+    let sized = "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nabcde";
+    let chunked =
+        "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n3\r\ncde\r\n0\r\n\r\n";
+    for (about, ask) in [("too long", sized), ("chunks that come to too much", chunked)] {
+        Case {
+            client: vec![Send(ask), ToEnd],
+            servers: vec![vec![ToEnd]],
+            wants: vec!["HTTP/1.1 413 "],
+            unheard: vec!["cde", "0\r\n\r\n"],
+            maybe: true,
+            settings: four,
+            seeds: FEW,
+            ..case()
+        }
+        .run(about);
+    }
+}
+
+#[test]
+fn a_long_head_is_read_up_to_its_bound() {
+    let ask = "GET /a HTTP/1.1\r\nHost: a\r\nX-Long: ";
+    let answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Long: ";
+    for (length, seeds) in [(20_000, 3), (60_000, 1)] {
+        Case {
+            client: vec![Send(ask), Many(b'x', length), Send("\r\n\r\n"), Until("\r\n\r\nok"), Close],
+            servers: vec![vec![
+                Until("X-Long: "),
+                Count(b'x', length),
+                Send(answer),
+                Many(b'y', length),
+                Send("\r\n\r\nok"),
+                ToEnd,
+            ]],
+            wants: vec!["200 OK"],
+            seeds,
+            ..case()
+        }
+        .run("within it");
+    }
+    Case {
+        client: vec![Send(ask), Many(b'x', 70_000), Send("\r\n\r\n"), ToEnd],
+        wants: vec!["HTTP/1.1 431 "],
+        silent: true,
+        seeds: 1,
+        ..case()
+    }
+    .run("beyond it");
+    Case {
+        client: vec![Send(GET), Until("\r\n\r\n"), Close],
+        servers: vec![vec![Until("\r\n\r\n"), Send(answer), Many(b'y', 70_000), Send("\r\n\r\nok"), ToEnd]],
+        wants: vec!["HTTP/1.1 502 "],
+        seeds: 1,
+        ..case()
+    }
+    .run("an answer beyond it");
+}
+
+#[test]
+fn the_first_request_has_another_time_than_those_that_follow() {
+    Case {
+        client: vec![Wait(6000), Send(GET), Until("\r\n\r\nok"), Wait(6000), Send(GET), ToEnd],
+        servers: server(OK),
+        once: "HTTP/1.1 ",
+        settings: |settings| settings.header_timeout = Duration::from_secs(10),
+        seeds: FEW,
+        ..case()
+    }
+    .run("5 s between requests, 10 s before the first");
+}
+
+/// What was told of requests that were none: kind, status and what stood in place of a request line.
+static TOLD: Mutex<Vec<(String, u16, String)>> = Mutex::new(Vec::new());
+
+#[test]
+fn what_is_no_request_is_told_of() {
+    fn tell(settings: &mut proxy::Settings) {
+        settings.on_fault = Arc::new(|record| {
+            let kind = format!("{:?}", record.fault);
+            TOLD.lock().unwrap().push((kind, record.status, record.request));
+        });
+    }
+    for (sent, kind, answer, request) in [
+        ("GET /a HTTP/1.1\r\nHo", "ClientGone", None, "GET /a HTTP/1.1"),
+        (
+            "\u{16}\u{3}\u{1}\u{2}\0\u{1}\r\n\r\n",
+            "TlsOnPlainPort",
+            Some("HTTP/1.1 400 "),
+            "\\x16\\x03\\x01\\x02\\x00\\x01",
+        ),
+        ("\u{16}x\r\n\r\n", "BadRequest", Some("HTTP/1.1 400 "), "\\x16x"),
+        (
+            "GET /a HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+            "BadRequest",
+            Some("HTTP/1.1 400 "),
+            "GET /a HTTP/1.1",
+        ),
+    ] {
+        TOLD.lock().unwrap().clear();
+        let end = if answer.is_some() { ToEnd } else { Close };
+        Case {
+            client: vec![Send(sent), Wait(10), end],
+            wants: answer.into_iter().collect(),
+            silent: true,
+            settings: tell,
+            seeds: FEW,
+            ..case()
+        }
+        .run(sent);
+        let told = std::mem::take(&mut *TOLD.lock().unwrap());
+        assert_eq!(told.len(), FEW as usize, "{told:?}");
+        for (what, status, line) in told {
+            assert!(what.contains(kind), "{sent:?}: {what}");
+            assert_eq!(status, 400, "{sent:?}");
+            // It is refused as soon as that is clear.
+            assert!(!line.is_empty() && request.starts_with(&line), "{sent:?}: {line}");
+        }
+    }
+}
