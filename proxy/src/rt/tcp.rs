@@ -112,7 +112,7 @@ impl Stream {
     /// found nothing more. No system call.
     #[inline]
     pub(crate) fn maybe_readable(&self) -> bool {
-        self.0.poll_read_ready(&mut Context::from_waker(Waker::noop())).is_ready()
+        self.0.try_io(Interest::READABLE, || Ok(())).is_ok()
     }
 
     /// Waits for bytes or an end without holding a buffer.
