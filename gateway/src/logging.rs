@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use model::boot::{Boot, LogLevel};
-use proxy::{Blame, FaultKind, FaultRecord};
+use proxy::{Blame, Fault, FaultKind, FaultRecord};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
@@ -100,18 +100,13 @@ pub fn fault(record: FaultRecord) {
         let (sender, records) = sync_channel::<FaultRecord>(1024);
         let spawned = std::thread::Builder::new().name("fault-log".into()).spawn(move || {
             let mut second = Instant::now();
-            let (mut written, mut refused) = (0, 0);
+            let mut written = Written::default();
             for record in records {
                 if second.elapsed().as_secs() >= 1 {
                     tell_lost(&LOST);
-                    (second, written, refused) = (Instant::now(), 0, 0);
+                    (second, written) = (Instant::now(), Written::default());
                 }
-                let (count, most) = match record.fault.blame {
-                    Blame::Client => (&mut refused, REFUSALS_A_SECOND),
-                    Blame::Upstream | Blame::Gateway => (&mut written, FAULTS_A_SECOND),
-                };
-                *count += 1;
-                if *count <= most {
+                if written.admits(record.fault) {
                     write_fault(&record);
                 } else {
                     LOST.fetch_add(1, Ordering::Relaxed);
@@ -122,6 +117,30 @@ pub fn fault(record: FaultRecord) {
     });
     if writer.as_ref().is_none_or(|writer| writer.try_send(record).is_err()) {
         LOST.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// What one second has brought.
+#[derive(Debug, Default)]
+struct Written {
+    faults: u64,
+    refusals: u64,
+    departures: u64,
+}
+
+impl Written {
+    /// Whether there is room for one more. Clients that leave have their own, as one that attacks often
+    /// leaves many requests behind: its refusal must not be lost among them.
+    fn admits(&mut self, fault: Fault) -> bool {
+        let (count, most) = match (fault.blame, fault.kind) {
+            (Blame::Client, FaultKind::ClientGone | FaultKind::ClientSlow) => {
+                (&mut self.departures, REFUSALS_A_SECOND)
+            }
+            (Blame::Client, _) => (&mut self.refusals, REFUSALS_A_SECOND),
+            (Blame::Upstream | Blame::Gateway, _) => (&mut self.faults, FAULTS_A_SECOND),
+        };
+        *count += 1;
+        *count <= most
     }
 }
 
@@ -157,5 +176,22 @@ fn write_fault(record: &FaultRecord) {
             tracing::error!(target: REQUEST, status, upstream, %client, route, request, "{words}");
         }
         (Blame::Gateway, _) => tracing::error!(target: REQUEST, status, %client, route, request, "{words}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_that_leave_hide_no_refusal_and_neither_hides_a_fault() {
+        let fault = |blame, kind| Fault { blame, kind };
+        let mut written = Written::default();
+        let left = (0..1000).filter(|_| written.admits(fault(Blame::Client, FaultKind::ClientGone))).count();
+        let refused =
+            (0..1000).filter(|_| written.admits(fault(Blame::Client, FaultKind::BodyTooLarge))).count();
+        let failed =
+            (0..1000).filter(|_| written.admits(fault(Blame::Upstream, FaultKind::ConnectRefused))).count();
+        assert_eq!((left, refused, failed), (10, 10, 100));
     }
 }
