@@ -47,6 +47,7 @@ class Client:
 
     def __init__(self):
         self.socket = socket.create_connection(ADDRESS)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.whole, self.first, self.streams, self.came = 65535, 65535, {}, b""
         self.statuses, self.broken = {}, None
         self.socket.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0))
@@ -103,6 +104,46 @@ def settle(client):
     while client.read(0.05):
         pass
 
+
+def give_back():
+    """Connections that had many bodies each, and stay: the next one gets what they have used up."""
+    stay = []
+    for number in range(9):
+        client = Client()
+        settle(client)
+        for stream in range(1, 41, 2):
+            client.socket.sendall(post(b"/sink", stream))
+        end = time.monotonic() + 20
+        # The library tells of a larger window when it is worth a frame.
+        while client.whole < 10 * client.first and time.monotonic() < end:
+            client.read(0.2)
+        assert client.whole >= 10 * client.first, f"connection {number} may send only {client.whole} bytes"
+        for stream in range(1, 41, 2):
+            client.socket.sendall(frame(DATA, 1, stream))
+        while len(client.statuses) < 20 and time.monotonic() < end:
+            client.read(0.2)
+        assert set(client.statuses.values()) == {0x88}, client.statuses
+        # One body more uses up what was promised for them.
+        client.socket.sendall(post(b"/sink", 41))
+        sent, size = 0, 40 * client.first
+        while sent < size:
+            n = min(client.whole, client.streams.get(41, client.first), 16000, size - sent)
+            if n > 0:
+                client.socket.sendall(frame(DATA, 0, 41, b"x" * n))
+                client.whole -= n
+                client.streams[41] = client.streams.get(41, client.first) - n
+                sent += n
+            else:
+                assert client.read(20), "no window"
+        client.socket.sendall(frame(DATA, 1, 41))
+        while 41 not in client.statuses:
+            assert client.read(20), "no answer"
+        assert client.whole < 4 * client.first, f"the window stays at {client.whole} bytes"
+        stay.append(client)
+
+
+give_back()
+print("given back: ok")
 
 before = memory()
 kept = []
