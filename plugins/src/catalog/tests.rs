@@ -291,9 +291,64 @@ fn metadata_is_checked() {
         ("file-logger", json!({"path": 1}), "/path"),
         ("http-logger", json!({"log_format": 1}), "/log_format"),
         ("syslog", json!({"log_format": 1}), "/log_format"),
+        ("limit-count", json!({"limit_header": 1}), "/limit_header"),
         ("tcp-logger", json!({"log_format": 1}), "/log_format"),
     ] {
         let invalid = catalog.check(name, &metadata, Place::Metadata).unwrap_err();
         assert_eq!(invalid.pointer, pointer, "{name}");
     }
+}
+
+#[test]
+fn streams_have_plugins_of_their_own() {
+    let catalog = catalog();
+    assert_eq!((catalog.has_stream("ip-restriction"), catalog.has_stream("key-auth")), (true, false));
+    let (right, wrong) = (json!({"whitelist": ["10.0.0.0/8"]}), json!({"whitelist": 1}));
+    let off = json!({"whitelist": 1, "_meta": {"disable": true}});
+    let check = |name: &str, config: &Value| catalog.check(name, config, Place::Stream).is_ok();
+    assert!(check("ip-restriction", &right) && !check("ip-restriction", &wrong));
+    assert!(check("ip-restriction", &off), "what is switched off may be wrong");
+    assert!(!check("key-auth", &json!({})));
+
+    let owner = Owner { collection: "stream_routes", id: "1".into() };
+    let names = FixedNames::default();
+    let listed = |name: &str| name == "ip-restriction";
+    let scope = Scope { names: &names, upstreams: None, metadata: &|_| None, enabled: Some(&listed) };
+    let chain = |name, config: &Value| {
+        let chain = catalog.stream_chain(&[Configured { name, config, owner: &owner }], &scope);
+        chain.map(|chain| chain.stages().count()).map_err(|invalid| invalid.pointer)
+    };
+    assert_eq!(chain("ip-restriction", &right), Ok(1));
+    assert_eq!(chain("ip-restriction", &off), Ok(0));
+    assert_eq!(chain("ip-restriction", &wrong), Err("/ip-restriction/whitelist".to_owned()));
+    for name in ["limit-conn", "key-auth"] {
+        assert_eq!(chain(name, &json!({})), Err(format!("/{name}")), "{name}");
+    }
+}
+
+#[test]
+fn what_a_consumer_carries_is_a_credential_or_a_stage() {
+    let catalog = catalog();
+    let limit = json!({"count": 2, "time_window": 60});
+    let names = FixedNames::default();
+    let scope = Scope { names: &names, upstreams: None, metadata: &|_| None, enabled: None };
+    for (collection, auth) in [("consumers", 0), ("credentials", 0), ("routes", 1)] {
+        let owner = Owner { collection, id: "1".into() };
+        for (name, config, stages) in [("key-auth", &json!({}), auth), ("limit-count", &limit, 1)] {
+            let chain = catalog.chain(&[Configured { name, config, owner: &owner }], &scope).unwrap();
+            assert_eq!(chain.stages().count(), stages, "{collection} {name}");
+        }
+    }
+    let off = json!({"_meta": {"disable": true}});
+    assert!(chain(&catalog, &[("no-such", off)]).is_err(), "a name that nobody knows");
+}
+
+#[test]
+fn a_group_of_limits_has_one_setting() {
+    let catalog = catalog();
+    let limit = |count: u32| json!({"count": count, "time_window": 60, "group": "g"});
+    assert_eq!(catalog.check("limit-count", &limit(2), Place::Route), Ok(()));
+    let _in_use = chain(&catalog, &[("limit-count", limit(2))]).unwrap();
+    assert_eq!(catalog.check("limit-count", &limit(2), Place::Route), Ok(()));
+    assert_eq!(catalog.check("limit-count", &limit(3), Place::Route).unwrap_err().pointer, "/group");
 }
