@@ -43,7 +43,7 @@ pub use holders::Claim;
 pub use kept::{Copy, Kept};
 #[cfg(any(test, feature = "testing"))]
 pub use memory::Memory;
-pub use sealed::{Ring, Sealed};
+pub use sealed::{Opener, Ring, Sealed};
 pub use table::Table;
 
 /// A position in a store's history. Each write moves the whole store on by one, as in etcd.

@@ -1,6 +1,7 @@
 //! `sluice check`: says what is wrong in the files, without starting.
 
 mod dumps;
+mod stored;
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -40,12 +41,18 @@ pub fn run(files: &Files, strict: bool, analyses: bool) -> anyhow::Result<bool> 
             told.extend(valid(&file, count, &diagnostics, strict));
             all.extend(diagnostics);
         }
-        told.extend(unchecked(&found));
+        match stored::check(&found, analyses)? {
+            Some((file, count, diagnostics)) => {
+                told.extend(valid(&file, count, &diagnostics, strict));
+                all.extend(diagnostics);
+            }
+            None => told.extend(unchecked(&found)),
+        }
         all.splice(..0, found.warnings);
         boot = found.boot;
     }
     for file in &dumps {
-        let (count, diagnostics) = dumps::check(file, &boot)?;
+        let (count, diagnostics) = dumps::check(file, &boot, analyses)?;
         told.extend(valid(file, count, &diagnostics, strict));
         all.extend(diagnostics);
     }

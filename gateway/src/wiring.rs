@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cache::{Caches, DiskSettings};
 use control::secrets::Secrets;
-use control::store::{History, Ring, Sealed, Store};
+use control::store::{History, Opener, Ring, Sealed, Store};
 use indexmap::IndexMap;
 use ipnet::IpNet;
 use model::boot::{self, Boot};
@@ -92,10 +92,20 @@ pub fn history(boot: &Boot) -> History {
 /// A key of the wrong length, which reading the boot file rules out.
 pub fn sealed(boot: &Boot, catalog: &dyn Catalog, store: Arc<dyn Store>) -> anyhow::Result<Sealed> {
     let model::boot::DataEncryption { enabled, keyring } = &boot.data_encryption;
-    let ring = Ring::new(keyring)?;
+    Ok(Sealed::over(store, Ring::new(keyring)?, *enabled, facts(catalog)))
+}
+
+/// Decrypts what gateways with this boot file have written.
+///
+/// # Errors
+/// A key of the keyring that is none.
+pub fn opener(boot: &Boot, catalog: &dyn Catalog) -> anyhow::Result<Opener> {
+    Ok(Opener::new(Ring::new(&boot.data_encryption.keyring)?, facts(catalog)))
+}
+
+fn facts(catalog: &dyn Catalog) -> impl Iterator<Item = (&'static str, sdk::catalog::Facts)> {
     let about = catalog.about().into_iter();
-    let plugins = about.filter_map(|about| Some((about.name, catalog.facts(about.subsystem, about.name)?)));
-    Ok(Sealed::over(store, ring, *enabled, plugins))
+    about.filter_map(|about| Some((about.name, catalog.facts(about.subsystem, about.name)?)))
 }
 
 /// Whom the control plane trusts where it speaks TLS.

@@ -3,6 +3,7 @@
 //! Each resource in one is read as the Admin API reads it, then all are compiled together; what would be refused,
 //! or behave otherwise here, is told with its line.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,7 +12,9 @@ use base64::prelude::BASE64_STANDARD;
 use model::boot::Boot;
 use model::yaml::{self, Variables};
 use model::{Desired, Diagnostic, Document, Entry, Invalid, Key, Kind, Position, Resource, Severity, Source};
+use sdk::Catalog;
 use serde_json::{Map, Value, json};
+use snapshot::analysis::{Code, Finding};
 use snapshot::compile::{Compiler, Touched};
 
 use super::{NOT_ASKED, NoNames};
@@ -90,7 +93,7 @@ fn key_of(path: &str) -> Option<Key> {
 ///
 /// # Errors
 /// A plugin's schema that does not compile, or TLS settings that cannot be used.
-pub fn check(path: &Path, boot: &Boot) -> anyhow::Result<(usize, Vec<Diagnostic>)> {
+pub fn check(path: &Path, boot: &Boot, analyses: bool) -> anyhow::Result<(usize, Vec<Diagnostic>)> {
     let name = path.display().to_string();
     let text = match files::read(path) {
         Ok(text) => text,
@@ -98,7 +101,8 @@ pub fn check(path: &Path, boot: &Boot) -> anyhow::Result<(usize, Vec<Diagnostic>
     };
     let source = Source { file: &name, text: &text };
     let mut found = Vec::new();
-    let (document, items) = match form(path) {
+    let form = form(path);
+    let (document, mut items) = match form {
         Some(Form::EtcdLines) => (Document::default(), lines(&source, &mut found)),
         Some(form) => {
             let document = match yaml::parse(&text, Variables::Keep) {
@@ -121,6 +125,10 @@ pub fn check(path: &Path, boot: &Boot) -> anyhow::Result<(usize, Vec<Diagnostic>
             source.at(severity, document.nearest_position(&invalid.pointer), invalid)
         }
     };
+    let catalog = wiring::catalog(boot)?;
+    if matches!(form, Some(Form::EtcdLines | Form::EtcdJson)) {
+        decrypt(&mut items, boot, &*catalog, &name, &mut found)?;
+    }
     let mut desired = Desired::default();
     for item in &items {
         match Resource::parse(item.key.kind, &item.key.id, &item.value) {
@@ -135,16 +143,65 @@ pub fn check(path: &Path, boot: &Boot) -> anyhow::Result<(usize, Vec<Diagnostic>
         }
     }
     let settings = wiring::compile_settings(boot, crate::tls::settings(boot)?);
-    let mut compiler = Compiler::new(wiring::catalog(boot)?, settings);
+    let mut compiler = Compiler::new(catalog.clone(), settings);
     let compiled = compiler.compile(&desired, &Touched::all(), &NoNames, 1);
     for one in compiled.rejected.iter().filter(|one| !one.invalid.reason.ends_with(NOT_ASKED)) {
         if let Some(item) = items.iter().find(|item| item.key == one.key) {
             found.push(tell(Severity::Error, item, named(item, one.invalid.clone())));
         }
     }
+    // With a part left out, what refers to what cannot be told.
+    if analyses && !found.iter().any(|one| one.severity == Severity::Error) {
+        let analysis = crate::analysis::of(&desired, boot, &catalog);
+        let places: HashMap<&Key, &Item> = items.iter().map(|item| (&item.key, item)).collect();
+        for Finding { code, key, invalid } in &analysis.findings {
+            // How a store holds its secrets is its own; a dump shows what of it.
+            let Some(item) = places.get(key).filter(|_| *code != Code::ClearSecret) else { continue };
+            let mut invalid = named(item, invalid.clone());
+            invalid.reason.push_str(&format!(" ({})", code.as_str()));
+            found.push(tell(Severity::Warning, item, invalid));
+        }
+        found.extend(analysis.more.iter().map(|(code, count)| {
+            Diagnostic::new(Severity::Warning, &name, format!("and {count} more of {}", code.as_str()))
+        }));
+    }
     // Lines of a dump hold whole resources, secrets and all.
     found.iter_mut().for_each(|one| one.source = None);
     Ok((items.len(), found))
+}
+
+/// Decrypts what the cluster has encrypted, with the keyring of the boot file.
+fn decrypt(
+    items: &mut [Item],
+    boot: &Boot,
+    catalog: &dyn Catalog,
+    file: &str,
+    found: &mut Vec<Diagnostic>,
+) -> anyhow::Result<()> {
+    let opener = wiring::opener(boot, catalog)?;
+    let mut sealed_still = items.iter_mut().filter_map(|item| {
+        let place = opener.open(&item.key, &mut item.value)?;
+        // What was written before encryption was on stands in the clear, and is no base64 of whole blocks.
+        let pointer = place.split_once(": ").map(|(_, place)| format!("/{}", place.replace('.', "/")))?;
+        let text = item.value.pointer(&pointer)?.as_str()?;
+        let bytes = BASE64_STANDARD.decode(text).ok()?;
+        (!bytes.is_empty() && bytes.len() % 16 == 0).then_some(place)
+    });
+    if let Some(first) = sealed_still.next() {
+        let more = match sealed_still.count() {
+            0 => String::new(),
+            more => format!(", and so are secrets of {more} other resources"),
+        };
+        found.push(Diagnostic::new(
+            Severity::Warning,
+            file,
+            format!(
+                "{first} looks encrypted and no key of apisix.data_encryption.keyring decrypts it{more}: check the \
+                 dump beside the config.yaml of its cluster"
+            ),
+        ));
+    }
+    Ok(())
 }
 
 /// Says which resource it is about: a line does not show it.
