@@ -33,10 +33,15 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Every goal, in the order they are run.
-pub static GOALS: [Goal; 16] = [
+pub static GOALS: [Goal; 17] = [
     Goal { name: "mutations", about: "damaged requests reach nobody", run: mutations::run },
     Goal { name: "changes", about: "changes under load disturb nobody", run: changes::run },
     Goal { name: "kills", about: "SIGKILL loses nothing and the start is quick", run: kills::run },
+    Goal {
+        name: "kills-with-etcd",
+        about: "SIGKILL loses nothing where etcd is the store",
+        run: kills::run_with_etcd,
+    },
     Goal { name: "etcd", about: "etcd fails in every way and nothing is lost", run: etcd::run },
     Goal { name: "start", about: "a large store is served soon", run: start::run },
     Goal { name: "reloads", about: "reading files again and ending fail nothing", run: reloads::run },
