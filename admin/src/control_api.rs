@@ -92,9 +92,7 @@ impl ControlApi {
             (&Method::GET, ["v1", "upstreams"]) => self.all(Kind::Upstream).await,
             (&Method::GET, ["v1", "upstream", id]) => self.one(Kind::Upstream, id).await,
             (&Method::GET, ["v1", "plugin_metadatas"]) => {
-                let (mut items, _) = self.store.list(Kind::PluginMetadata, "").await?;
-                // As APISIX lists them: in the order they came to be.
-                items.sort_by_key(|item| item.created);
+                let (items, _) = self.store.list(Kind::PluginMetadata, "").await?;
                 ok(&items.iter().map(|item| Value::clone(&item.value)).collect())
             }
             (&Method::GET, ["v1", "plugin_metadata", name]) => {
