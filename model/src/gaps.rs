@@ -317,7 +317,7 @@ pub fn samples() -> Vec<(Effect, Kind, &'static str, Value)> {
             match *ask {
                 Ask::Kind(kind) => {
                     let value = match kind {
-                        Kind::Proto => json!({"content": "x"}),
+                        Kind::Proto => json!({"content": "syntax = \"proto3\";"}),
                         _ => json!({}),
                     };
                     add(gap.effect, kind, value);
