@@ -8,7 +8,7 @@ use model::key::DEFAULT_PREFIX;
 use model::{Invalid, Key};
 use serde_json::{Value, json};
 
-use crate::conceal::conceal_clear;
+use crate::conceal::conceal;
 use crate::program::Outcome;
 
 pub(crate) type Answer = Result<Response<Bytes>, ErrorAnswer>;
@@ -163,7 +163,7 @@ impl Envelope {
     /// What a PUT (`set`), POST (`create`) or PATCH (`compareAndSwap`) answers.
     pub fn written(self, status: StatusCode, stored: &Stored, action: &str) -> Response<Bytes> {
         let mut stored = stored.clone();
-        conceal_clear(&mut stored);
+        conceal(&mut stored);
         self.wrap(status, json!({ "key": path(&stored.key), "value": &*stored.value }), action)
     }
 

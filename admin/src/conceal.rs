@@ -14,22 +14,6 @@ pub(crate) fn conceal(stored: &mut Stored) {
     }
 }
 
-/// Takes the private keys out that are not encrypted: what was just written is shown as it is stored.
-pub(crate) fn conceal_clear(stored: &mut Stored) {
-    let is_clear = |value: &Value| match value {
-        Value::String(text) => text.trim_start().starts_with("---"),
-        Value::Array(items) => {
-            items.iter().any(|item| item.as_str().is_some_and(|text| text.trim_start().starts_with("---")))
-        }
-        _ => false,
-    };
-    let (place, names) = keys(stored.key.kind);
-    let written = stored.value.pointer(place);
-    if written.is_some_and(|value| names.iter().any(|name| value.get(*name).is_some_and(is_clear))) {
-        conceal(stored);
-    }
-}
-
 /// Takes private keys out of a resource of this kind.
 pub(crate) fn conceal_in(kind: Kind, value: &mut Value) {
     let (place, names) = keys(kind);
@@ -54,21 +38,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn an_encrypted_key_is_shown_to_who_wrote_it_and_a_clear_one_is_not() {
-        let clear = "-----BEGIN PRIVATE KEY-----";
-        for (value, shown) in [
-            (json!({"key": "c2VhbGVk", "keys": ["c2VhbGVk"]}), true),
-            (json!({"key": clear}), false),
-            (json!({"key": "c2VhbGVk", "keys": ["c2VhbGVk", clear]}), false),
-        ] {
-            let key = Key::new(Kind::Ssl, "1");
-            let mut stored = Stored { key, value: Arc::new(value), created: 1, modified: 1, expires: None };
-            conceal_clear(&mut stored);
-            assert_eq!(stored.value.get("key").is_some(), shown);
-        }
-    }
 
     #[test]
     fn no_key_is_left() {
