@@ -9,6 +9,7 @@ use sdk::{Exchange, Reply};
 use snapshot::health::Statuses;
 use wire::{Framing, Method, Name};
 
+use super::TURN;
 use super::add_trailers;
 use super::answer;
 use super::fault::{Fault, FaultKind};
@@ -18,6 +19,7 @@ use super::upload::UploadState;
 use crate::buffers::Buffer;
 use crate::down::Response;
 use crate::io::Failed;
+use crate::rt;
 use crate::up::{Receiver, Size};
 use crate::worker::Worker;
 
@@ -227,6 +229,7 @@ impl Delivery<'_, '_, '_> {
     async fn deliver(&mut self) -> Result<(), Fault> {
         let trailers = !self.x.response_trailers().is_empty();
         let framed = self.from.is_chunked() && self.to.is_chunked() && !trailers;
+        let mut turn_ends = TURN;
         loop {
             if !self.from.take(framed)? {
                 self.to.flush().await.map_err(client_failed)?;
@@ -247,6 +250,11 @@ impl Delivery<'_, '_, '_> {
             self.from.used();
             if last {
                 return Ok(());
+            }
+            let sent = self.x.timing().body_sent;
+            if sent >= turn_ends {
+                turn_ends = sent + TURN;
+                rt::events().await;
             }
         }
     }

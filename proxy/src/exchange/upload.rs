@@ -12,11 +12,13 @@ use sdk::exchange::{Body, Chunk};
 use sdk::{Exchange, RequestFilter, Step};
 use wire::{Fields, Framing};
 
+use super::TURN;
 use super::add_trailers;
 use super::fault::{Fault, FaultKind};
 use super::phases;
 use crate::down::{Downstream, RequestBody};
 use crate::io::{End, Failed};
+use crate::rt;
 use crate::up;
 use crate::worker::Worker;
 
@@ -238,6 +240,7 @@ impl Upload<'_, '_> {
     }
 
     async fn stream(&mut self, to: &mut up::Sender<'_>) -> Result<(), Fault> {
+        let mut left = TURN;
         loop {
             if !self.body.take(self.framed)? {
                 self.body.read().await?;
@@ -245,6 +248,7 @@ impl Upload<'_, '_> {
             }
             // From here on it is not at hand any more, also where this write is cut off.
             self.state.lost.set(true);
+            let piece = self.body.piece().len() as u64;
             let written = send(to, self.body, self.framed, self.held.trailers.as_ref()).await;
             self.body.used();
             if let Err(failed) = written {
@@ -252,6 +256,11 @@ impl Upload<'_, '_> {
             }
             if self.body.is_complete() {
                 return Ok(());
+            }
+            left = left.saturating_sub(piece);
+            if left == 0 {
+                left = TURN;
+                rt::events().await;
             }
         }
     }
