@@ -20,7 +20,7 @@ use sdk::engine::Messages;
 use sdk::exchange::Chunk;
 use wire::Fields;
 
-/// After so many bytes of a body that is never waited for, others have their turn: some 0.5 ms of copying.
+/// After so many bytes of a body that is never waited for, others have their turn.
 const TURN: u64 = 1 << 20;
 
 /// Adds the trailers that came to those that a plugin has set, which go before them.

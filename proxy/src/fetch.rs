@@ -196,8 +196,9 @@ pub(crate) async fn run(worker: &Worker, request: Fetch) -> Result<Fetched, Fetc
 }
 
 /// Sends the request to this gateway, over a connection in memory that it serves as any other: it counts
-/// against the worker's bound, a panic in it is counted, and the stop waits for it. When whoever waits for the answer is gone, so is that connection, and its exchange ends as one does whose
-/// client has left. The whole answer must be here by the time-out for reading.
+/// against the worker's bound, a panic in it is counted, and the stop waits for it. When whoever waits for the
+/// answer is gone, so is that connection, and its exchange ends as one does whose client has left. The whole
+/// answer must be here by the time-out for reading.
 pub(crate) async fn dispatch(
     worker: &Rc<Worker>,
     client: Client,
