@@ -13,7 +13,7 @@ use std::sync::Arc;
 use model::{Desired, Diagnostic, Entry, Invalid, Key, Kind, Rejected, Resource, Served, gaps};
 use snapshot::{Touched, parallel};
 
-use self::dangling::Dangling;
+use self::dangling::{Dangling, Reference, references};
 use self::secrets::Referrers;
 use crate::secrets::Configured;
 use crate::store::{Change, Revision, Row};
@@ -43,16 +43,16 @@ impl Fold {
         match change {
             Change::Put(row) if self.is_known(&row) => {}
             Change::Put(row) => {
-                let (row, parsed, asks) = parse(row);
-                self.note(&row.key, asks);
-                let key = row.key.clone();
-                let before = self.there(&key).cloned();
-                self.place(row, parsed, touched);
-                self.dangling.changed(&key, before.as_deref(), &self.desired);
+                let parsed = parse(row);
+                let key = parsed.row.key.clone();
+                let was_there = self.there(&key).is_some();
+                self.place(parsed, touched);
+                let came = !was_there && self.there(&key).is_some();
+                self.dangling.look(&key, came, &self.desired);
             }
             Change::Delete { key, .. } => {
-                let before = self.delete(&key, touched);
-                self.dangling.changed(&key, before.as_deref(), &self.desired);
+                let went = self.delete(&key, touched);
+                self.dangling.look(&key, went, &self.desired);
             }
             // The compiler itself sees whether the list differs.
             Change::Plugins { names, .. } => self.desired.plugins = names,
@@ -67,11 +67,10 @@ impl Fold {
                 let gone: BTreeSet<Key> = known.filter(|key| !now.contains(key)).cloned().collect();
                 gone.iter().for_each(|key| _ = self.delete(key, touched));
                 let news = items.into_iter().filter(|row| anew || !self.is_known(row)).collect();
-                for (row, parsed, asks) in parallel::map(news, parse) {
-                    self.note(&row.key, asks);
-                    self.place(row, parsed, touched);
+                for parsed in parallel::map(news, parse) {
+                    self.place(parsed, touched);
                 }
-                self.dangling.rebuild(&self.desired);
+                self.dangling.look_at_all(&self.desired);
                 self.desired.plugins = plugins;
                 self.findings = rejected.into();
             }
@@ -108,11 +107,6 @@ impl Fold {
     /// What values that came in since this was asked last ask for in vain.
     pub fn take_ignored(&mut self) -> Vec<(Key, Invalid)> {
         std::mem::take(&mut self.ignored)
-    }
-
-    fn note(&mut self, key: &Key, asks: InVain) {
-        self.unseen.set(key, asks.plugins);
-        self.ignored.extend(asks.ignored.into_iter().map(|invalid| (key.clone(), invalid)));
     }
 
     /// The plugins that resources are served without, and how many name each.
@@ -157,16 +151,20 @@ impl Fold {
         self.desired.get(key.kind, &key.id)
     }
 
-    fn place(&mut self, row: Row, parsed: Result<Resource, Invalid>, touched: &mut Touched) {
+    fn place(&mut self, parsed: Parsed, touched: &mut Touched) {
+        let Parsed { row, read, ignored, unseen } = parsed;
         let Row { key, json, created, modified, .. } = row;
-        match parsed {
-            Ok(resource) => {
+        self.unseen.set(&key, unseen);
+        self.ignored.extend(ignored.into_iter().map(|invalid| (key.clone(), invalid)));
+        match read {
+            Ok(Read { resource, secrets, references }) => {
                 self.forgive(&key);
                 if self.there(&key).is_none_or(|there| *there.peek() != resource) {
                     if !touched.all {
                         touched.keys.insert(key.clone());
                     }
-                    self.referrers.set(&key, resource.secrets());
+                    self.referrers.set(&key, secrets);
+                    self.dangling.set(&key, references);
                     self.desired.put(Arc::new(Entry::of_text(key, resource, json, created, modified)));
                 }
             }
@@ -183,29 +181,47 @@ impl Fold {
         }
     }
 
-    fn delete(&mut self, key: &Key, touched: &mut Touched) -> Option<Arc<Entry>> {
+    /// Whether it was there.
+    fn delete(&mut self, key: &Key, touched: &mut Touched) -> bool {
         self.forgive(key);
         self.unseen.set(key, Vec::new());
-        let before = self.desired.delete(key)?;
+        if self.desired.delete(key).is_none() {
+            return false;
+        }
         self.referrers.set(key, BTreeSet::new());
+        self.dangling.set(key, Vec::new());
         touched.keys.insert(key.clone());
-        Some(before)
+        true
     }
 }
 
-/// What a value asks for that is not there, and that it is served without.
-struct InVain {
+/// A row with what was read from it.
+struct Parsed {
+    row: Row,
+    read: Result<Read, Invalid>,
+    /// What it asks for that is not there, and that it is served without.
     ignored: Vec<Invalid>,
-    plugins: Vec<&'static str>,
+    /// The plugins among that.
+    unseen: Vec<&'static str>,
 }
 
-/// The resource, and what it asks for in vain.
-fn parse(row: Row) -> (Row, Result<Resource, Invalid>, InVain) {
-    let (kind, value) = (row.key.kind, row.value());
-    let ignored = gaps::ignored(kind, &value);
-    let plugins = gaps::unseen_plugins(kind, &value).map(|(name, _)| name).collect();
-    let parsed = Resource::from_value(kind, &row.key.id, value);
-    (row, parsed, InVain { ignored, plugins })
+/// A resource, with the secrets and the resources that it names.
+struct Read {
+    resource: Resource,
+    secrets: BTreeSet<String>,
+    references: Vec<Reference>,
+}
+
+fn parse(row: Row) -> Parsed {
+    let (key, value) = (&row.key, row.value());
+    let ignored = gaps::ignored(key.kind, &value);
+    let unseen = gaps::unseen_plugins(key.kind, &value).map(|(name, _)| name).collect();
+    let read = Resource::from_value(key.kind, &key.id, value).map(|resource| Read {
+        secrets: resource.secrets(),
+        references: references(key, &resource),
+        resource,
+    });
+    Parsed { row, read, ignored, unseen }
 }
 
 /// Which resources name plugins that are not built, and are served without them.

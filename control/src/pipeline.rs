@@ -37,6 +37,8 @@ const NEW_SECRETS: Duration = Duration::from_millis(500);
 const MOST_LINES: usize = 100;
 /// Resources named that want a name's address; the others are counted.
 const MOST_USERS: usize = 10;
+/// Resources whose typed form is let go of in one go.
+const RESTING: usize = 512;
 /// How often old snapshots are freed that workers have let go of.
 const FREE: Duration = Duration::from_millis(500);
 
@@ -58,6 +60,8 @@ pub struct Pipeline {
     rejected: [Arc<[Rejected]>; 2],
     /// The store is a file, which says itself what in it has no effect, with line and column.
     of_a_file: bool,
+    /// Resources whose typed form was read and is needed no more.
+    to_rest: Vec<Key>,
 }
 
 /// Looks at a pipeline and gives it orders, from any thread.
@@ -122,6 +126,7 @@ impl Pipeline {
             wanted: Arc::default(),
             rejected: Default::default(),
             of_a_file: !store.writable(),
+            to_rest: Vec::new(),
         };
         let handle =
             Handle { commands: to_us, report: reports, health, discovered, stapling: wanted_staples };
@@ -152,6 +157,10 @@ impl Pipeline {
                     None => return,
                 },
                 name = self.resolver.changed() => self.note(name, &mut batch),
+                () = tokio::task::yield_now(), if !self.to_rest.is_empty() => {
+                    self.put_to_rest();
+                    continue;
+                }
                 _ = free.tick() => {
                     self.publisher.free_unused();
                     self.look_around();
@@ -246,7 +255,7 @@ impl Pipeline {
             compiled = self.compile(&touched);
         }
         self.publisher.publish(compiled.snapshot);
-        self.put_to_rest();
+        self.to_rest.extend(self.compiler.take_read());
         self.watched.send_if_modified(|watched| {
             let differs = !Arc::ptr_eq(watched, &compiled.watched);
             *watched = compiled.watched;
@@ -283,6 +292,7 @@ impl Pipeline {
             compiling: before.compiling + took,
             kept_snapshots: self.publisher.kept(),
         }));
+        self.put_to_rest();
     }
 
     fn compile(&mut self, touched: &Touched) -> Compiled {
@@ -295,9 +305,11 @@ impl Pipeline {
         compiled
     }
 
-    /// Lets go of the typed forms that the compile has read.
+    /// Lets go of some of the typed forms that compiles have read. After a start with many resources that takes
+    /// a while, in which others have their turn on this thread.
     fn put_to_rest(&mut self) {
-        for key in self.compiler.take_read() {
+        let some = self.to_rest.len().saturating_sub(RESTING);
+        for key in self.to_rest.split_off(some) {
             let desired = self.fold.put_to_rest(&key);
             self.compiler.put_to_rest(&key, desired.as_ref());
         }

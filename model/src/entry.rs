@@ -55,7 +55,11 @@ impl Entry {
     /// only where the answer is no.
     pub fn may_contain(&self, text: &str) -> bool {
         // Whoever wrote the value may have written any character as an escape.
-        self.text.as_ref().is_none_or(|json| json.contains(text) || json.contains('\\'))
+        let found = |json: &Arc<str>| {
+            let json = json.as_bytes();
+            memchr::memmem::find(json, text.as_bytes()).is_some() || memchr::memchr(b'\\', json).is_some()
+        };
+        self.text.as_ref().is_none_or(found)
     }
 
     fn read(&self) -> Resource {

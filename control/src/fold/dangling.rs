@@ -7,15 +7,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use model::{Desired, Entry, Invalid, Key, Kind, Rejected, Resource, Served};
+use model::{Desired, Invalid, Key, Kind, Rejected, Resource, Served};
 
-/// The resources that name others.
-const USERS: [Kind; 6] =
-    [Kind::Route, Kind::Service, Kind::StreamRoute, Kind::Upstream, Kind::Credential, Kind::CostDecoration];
-
-/// How often each resource is named, and by whom those that are not there.
+/// What resources name, and which of it is not there.
 #[derive(Debug, Default)]
 pub(super) struct Dangling {
+    /// Those that name others, with what they name.
+    users: HashMap<Key, Box<[Reference]>>,
+    /// How often each resource is named.
     named: HashMap<Key, u32>,
     /// Each user with the fields that lead nowhere.
     missing: BTreeMap<Key, Vec<Reference>>,
@@ -23,29 +22,28 @@ pub(super) struct Dangling {
     told: Option<Arc<[Rejected]>>,
 }
 
+/// A field that names a resource.
 #[derive(Debug, Clone, PartialEq)]
-struct Reference {
+pub(super) struct Reference {
     field: &'static str,
     to: Key,
 }
 
 impl Dangling {
-    /// Starts over from everything.
-    pub fn rebuild(&mut self, desired: &Desired) {
-        *self = Dangling::default();
-        for user in users(desired) {
-            self.count(user);
-            self.look(user, desired);
+    /// Replaces what `user` names, whether that is there or not. What is missing is looked for with
+    /// [`Dangling::look`] or [`Dangling::look_at_all`].
+    pub fn set(&mut self, user: &Key, now: Vec<Reference>) {
+        for reference in &now {
+            match self.named.get_mut(&reference.to) {
+                Some(times) => *times += 1,
+                None => _ = self.named.insert(reference.to.clone(), 1),
+            }
         }
-    }
-
-    /// `key` was `before` and is now what `desired` says.
-    pub fn changed(&mut self, key: &Key, before: Option<&Entry>, desired: &Desired) {
-        let now = desired.get(key.kind, &key.id);
-        if let Some(now) = now {
-            self.count(now);
-        }
-        for gone in before.map(references).unwrap_or_default() {
+        let before = match now.is_empty() {
+            true => self.users.remove(user),
+            false => self.users.insert(user.clone(), now.into()),
+        };
+        for gone in before.iter().flatten() {
             if let Some(times) = self.named.get_mut(&gone.to) {
                 *times -= 1;
                 if *times == 0 {
@@ -53,13 +51,24 @@ impl Dangling {
                 }
             }
         }
-        match now {
-            Some(now) => self.look(now, desired),
-            None => self.set(key, Vec::new()),
+    }
+
+    /// Looks for what `key` names, and, if it has come or gone itself, at those that name it.
+    pub fn look(&mut self, key: &Key, came_or_went: bool, desired: &Desired) {
+        self.look_at(key, desired);
+        if came_or_went && self.named.contains_key(key) {
+            // Rare enough for a look at all who name anything.
+            let names_it = |named: &[Reference]| named.iter().any(|one| one.to == *key);
+            let users = self.users.iter().filter(|(_, named)| names_it(named)).map(|(user, _)| user.clone());
+            let users: Vec<Key> = users.collect();
+            users.iter().for_each(|user| self.look_at(user, desired));
         }
-        if before.is_some() != now.is_some() && self.named.contains_key(key) {
-            self.users_of(key, desired);
-        }
+    }
+
+    /// Looks for what anybody names.
+    pub fn look_at_all(&mut self, desired: &Desired) {
+        let known: Vec<Key> = self.users.keys().chain(self.missing.keys()).cloned().collect();
+        known.iter().for_each(|user| self.look_at(user, desired));
     }
 
     /// Resources that name what is not there. The same `Arc` as before if nothing changed.
@@ -78,22 +87,10 @@ impl Dangling {
         told.clone()
     }
 
-    fn count(&mut self, user: &Entry) {
-        for reference in references(user) {
-            match self.named.get_mut(&reference.to) {
-                Some(times) => *times += 1,
-                None => _ = self.named.insert(reference.to, 1),
-            }
-        }
-    }
-
-    fn look(&mut self, user: &Entry, desired: &Desired) {
-        let mut missing = references(user);
-        missing.retain(|reference| desired.get(reference.to.kind, &reference.to.id).is_none());
-        self.set(&user.key, missing);
-    }
-
-    fn set(&mut self, user: &Key, missing: Vec<Reference>) {
+    fn look_at(&mut self, user: &Key, desired: &Desired) {
+        let named = self.users.get(user).into_iter().flatten();
+        let missing = named.filter(|named| desired.get(named.to.kind, &named.to.id).is_none());
+        let missing: Vec<Reference> = missing.cloned().collect();
         if self.missing.get(user).map(Vec::as_slice).unwrap_or_default() == missing {
             return;
         }
@@ -103,41 +100,20 @@ impl Dangling {
             false => self.missing.insert(user.clone(), missing),
         };
     }
-
-    /// Somebody names `to`, which has come or gone: rare enough for a look at all who could.
-    fn users_of(&mut self, to: &Key, desired: &Desired) {
-        // What belongs to another names that in its key.
-        let may_name = |user: &Entry| user.key.kind.owner().is_some() || user.may_contain(&to.id);
-        for user in users(desired).filter(|user| may_name(user)) {
-            if references(user).iter().any(|reference| reference.to == *to) {
-                self.look(user, desired);
-            }
-        }
-    }
-}
-
-fn users(desired: &Desired) -> impl Iterator<Item = &Arc<Entry>> {
-    USERS.into_iter().flat_map(|kind| desired.of(kind))
 }
 
 /// What a resource names. A consumer without its group is rejected by the compiler already.
-fn references(user: &Entry) -> Vec<Reference> {
+pub(super) fn references(user: &Key, resource: &Resource) -> Vec<Reference> {
     let by_id = |field: &'static str, kind: Kind, id: &Option<String>| {
         id.as_ref().map(|id| Reference { field, to: Key::new(kind, id.as_str()) })
     };
-    // Few have one, and many are looked at.
-    let shows = user.may_contain("client_cert_id");
-    if user.key.kind == Kind::Upstream && !shows {
-        return Vec::new();
-    }
-    let resource = user.peek();
-    let certificate = resource.upstream().filter(|_| shows).and_then(|upstream| upstream.tls.as_ref());
-    let field = match user.key.kind {
+    let certificate = resource.upstream().and_then(|upstream| upstream.tls.as_ref());
+    let field = match user.kind {
         Kind::Upstream => "tls/client_cert_id",
         _ => "upstream/tls/client_cert_id",
     };
     let certificate = certificate.and_then(|tls| by_id(field, Kind::Ssl, &tls.client_cert_id));
-    let found = match &*resource {
+    let found = match resource {
         Resource::Route(route) => [
             by_id("upstream_id", Kind::Upstream, &route.upstream_id),
             by_id("service_id", Kind::Service, &route.service_id),
@@ -152,7 +128,7 @@ fn references(user: &Entry) -> Vec<Reference> {
             [by_id("upstream_id", Kind::Upstream, &service.upstream_id), None, None]
         }
         Resource::Credential(_) | Resource::CostDecoration(_) => {
-            let owner = user.key.kind.owner().zip(user.key.owner());
+            let owner = user.kind.owner().zip(user.owner());
             [owner.map(|(kind, id)| Reference { field: "", to: Key::new(kind, id) }), None, None]
         }
         Resource::Upstream(_) => [None, None, None],
@@ -177,6 +153,7 @@ impl Reference {
 
 #[cfg(test)]
 mod tests {
+    use model::Entry;
     use serde_json::{Value, json};
 
     use super::*;
@@ -191,23 +168,28 @@ mod tests {
         fn put(&mut self, kind: Kind, id: &str, value: Value) {
             let key = Key::new(kind, id);
             let resource = Resource::parse(kind, id, &value).unwrap();
-            let entry = Arc::new(Entry::new(key.clone(), resource, 1, 1));
-            let before = self.desired.put(entry);
-            self.dangling.changed(&key, before.as_deref(), &self.desired);
+            self.dangling.set(&key, references(&key, &resource));
+            let before = self.desired.put(Arc::new(Entry::new(key.clone(), resource, 1, 1)));
+            self.dangling.look(&key, before.is_none(), &self.desired);
         }
 
         fn delete(&mut self, kind: Kind, id: &str) {
             let key = Key::new(kind, id);
+            self.dangling.set(&key, Vec::new());
             let before = self.desired.delete(&key);
-            self.dangling.changed(&key, before.as_deref(), &self.desired);
+            self.dangling.look(&key, before.is_some(), &self.desired);
         }
 
         /// Incremental and from scratch must agree.
         fn told(&mut self) -> Vec<String> {
             let told = self.dangling.told();
             let mut anew = Dangling::default();
-            anew.rebuild(&self.desired);
+            for entry in self.desired.iter() {
+                anew.set(&entry.key, references(&entry.key, entry.resource()));
+            }
+            anew.look_at_all(&self.desired);
             assert_eq!((&told, &self.dangling.named), (&anew.told(), &anew.named));
+            assert_eq!(self.dangling.users, anew.users);
             told.iter().map(|one| format!("{}{}", one.key, one.invalid.pointer)).collect()
         }
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::names::{Found, LookUp, Looking, Resolver};
-use crate::store::{Expect, Memory, Store};
+use crate::store::{Expect, Memory, Step, Store};
 use crate::{Handle, Pipeline};
 use model::{Key, Kind};
 use serde_json::{Value, json};
@@ -144,6 +144,29 @@ async fn what_is_compiled_rests_and_is_still_compiled_anew_when_something_it_nee
     bench.until(|bench| bench.addresses("1") == ["10.0.0.2:80"]).await;
     assert_eq!(bench.addresses("2"), ["10.0.0.8:80"]);
     assert_eq!(awake(&bench).await, 0);
+}
+
+#[tokio::test]
+async fn very_many_come_to_rest_without_another_change() {
+    let (store, names) = (Arc::new(Memory::default()), Arc::new(Table::default()));
+    let steps = (0..1500).map(|number| Step::Put {
+        key: Key::new(Kind::Route, number.to_string()),
+        value: route("10.0.0.1:80"),
+        ttl: None,
+    });
+    let steps: Vec<Step> = steps.collect();
+    store.write(Box::new(move |_| Ok(steps.clone()))).await.unwrap();
+    let mut bench = start_with(store, names);
+    bench.settle().await;
+    for _ in 0..1000 {
+        let look = bench.handle.look().await.unwrap();
+        assert_eq!(look.desired.len(), 1500);
+        if look.desired.iter().all(|entry| entry.at_rest().is_none()) {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("some are still awake");
 }
 
 #[tokio::test]

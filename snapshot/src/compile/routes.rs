@@ -413,14 +413,13 @@ impl Compiler {
         };
         let methods = methods(&route.methods)?;
         let before = pass.old_router.as_ref().unwrap_or(&self.router).rule(&key.id);
-        if let (Some(rule), Some(unit)) = (before, self.routes.get(&key.id))
-            && let Resource::Route(was) = unit.entry.resource()
-            && was.vars == route.vars
+        if let Some(rule) = before
             && rule.uris == route.uris
             && rule.hosts == *hosts
             && rule.methods == methods
             && rule.remote_addrs == route.remote_addrs
             && rule.priority == route.priority
+            && self.has_vars_of(rule, key, route)
         {
             return Ok(rule.clone());
         }
@@ -437,6 +436,19 @@ impl Compiler {
             vars,
             priority: route.priority,
         }))
+    }
+
+    /// Whether a route has the same conditions as the rule that was made of its previous form. That is read again
+    /// only where both have some.
+    fn has_vars_of(&self, rule: &Rule, key: &Key, route: &Route) -> bool {
+        match (&rule.vars, &route.vars) {
+            (None, None) => true,
+            (Some(_), Some(now)) => self.routes.get(&key.id).is_some_and(|unit| match &*unit.entry.peek() {
+                Resource::Route(was) => was.vars.as_ref() == Some(now),
+                _ => false,
+            }),
+            _ => false,
+        }
     }
 
     /// Route over plugin config over service. Where only one of them has plugins, its chain is shared.

@@ -47,16 +47,13 @@ impl Fields {
         !private_keys(kind).is_empty() || !self.paths(kind).is_empty()
     }
 
-    /// Whether this resource may hold secrets, judging by the plugin names in its text. Most routes need
+    /// Whether this resource may hold secrets, judging by the names in its text. Most routes need
     /// not be parsed.
     pub fn may_stand_in(&self, kind: Kind, json: &str) -> bool {
+        let (paths, has_keys) = (self.paths(kind), !private_keys(kind).is_empty());
         match kind {
             Kind::PluginMetadata | Kind::Ssl => self.are_in(kind),
-            _ if !private_keys(kind).is_empty() && json.contains("\"client_key\"") => true,
-            _ => self
-                .paths(kind)
-                .keys()
-                .any(|name| json.match_indices(name.as_str()).any(|(at, _)| json[..at].ends_with('"'))),
+            _ => names(json).any(|name| paths.contains_key(name) || (has_keys && name == "client_key")),
         }
     }
 
@@ -112,6 +109,19 @@ fn private_keys(kind: Kind) -> &'static [&'static str] {
         Kind::Route | Kind::Service | Kind::StreamRoute => &["upstream.tls.client_key"],
         _ => &[],
     }
+}
+
+/// What stands between two quotes and before a colon: the names of a JSON text, and at worst some more.
+fn names(json: &str) -> impl Iterator<Item = &str> {
+    let mut rest = json.split('"').peekable();
+    std::iter::from_fn(move || {
+        loop {
+            let text = rest.next()?;
+            if rest.peek()?.trim_start().starts_with(':') {
+                return Some(text);
+            }
+        }
+    })
 }
 
 /// Whether a text is a private key as it is used, which is what is encrypted and nothing else.
@@ -210,6 +220,17 @@ mod tests {
             !fields.may_stand_in(Kind::Consumer, r#"{"plugins":{"my-key-auth":{}},"desc":"x key-auth"}"#)
         );
         assert!(!fields.may_stand_in(Kind::Route, r#"{"plugins":{"key-auth":{}}}"#));
+        // Others than this store write with spaces, and texts have quotes in them.
+        assert!(
+            fields.may_stand_in(
+                Kind::Consumer,
+                r#"{"desc": "a \"b\": c\\", "plugins" : { "key-auth" : {} } }"#
+            )
+        );
+        assert!(!fields.may_stand_in(Kind::Consumer, r#"{"desc":"key-auth","plugins":{}}"#));
+        for kind in [Kind::Route, Kind::Service, Kind::StreamRoute, Kind::Upstream] {
+            assert!(fields.may_stand_in(kind, r#"{"upstream":{"tls":{"client_key":"k"}}}"#), "{kind}");
+        }
         assert!(!fields.are_in(Kind::PluginMetadata));
     }
 }
