@@ -66,14 +66,15 @@ const KEYWORDS: [&str; 21] = [
     "or", "repeat", "return", "then", "true", "until", "while",
 ];
 
-/// What may stand in each other at most.
+/// How deep statements may be nested, and how deep the tree of an expression may be: both are walked by
+/// recursion, in threads whose stacks are bounded.
 const DEEPEST: usize = 100;
 
 impl Template {
     /// # Errors
     /// What is not understood, and in which line.
     pub fn parse(text: &[u8]) -> Result<Template, Invalid> {
-        let mut parser = Parser { tokens: tokens(text)?, at: 0, depth: 0 };
+        let mut parser = Parser { tokens: tokens(text)?, at: 0, depth: 0, height: 0 };
         let body = parser.block()?;
         match parser.peek() {
             Token::Over => Ok(Template { body }),
@@ -91,6 +92,8 @@ fn error(line: usize, words: impl AsRef<str>) -> Invalid {
 fn tokens(text: &[u8]) -> Result<Vec<(Token, usize)>, Invalid> {
     let mut all = Vec::new();
     let (mut at, mut plain, mut line) = (0, Vec::new(), 1);
+    // Tags that nothing closes from here on. Without it, a text of opening tags would be searched again from each.
+    let mut unclosed: Vec<u8> = Vec::new();
     while at < text.len() {
         let rest = &text[at..];
         let tag = match rest {
@@ -107,7 +110,11 @@ fn tokens(text: &[u8]) -> Result<Vec<(Token, usize)>, Invalid> {
             b'[' => b"]}",
             _ => b"",
         };
-        let end = (tag != 0).then(|| find(&rest[2..], close)).flatten();
+        let may_close = tag != 0 && !unclosed.contains(&tag);
+        let end = may_close.then(|| find(&rest[2..], close)).flatten();
+        if may_close && end.is_none() {
+            unclosed.push(tag);
+        }
         let Some(end) = end else {
             line += usize::from(text[at] == b'\n');
             plain.push(text[at]);
@@ -241,7 +248,11 @@ fn string(text: &[u8]) -> Result<(Vec<u8>, usize), &'static str> {
 struct Parser {
     tokens: Vec<(Token, usize)>,
     at: usize,
+    /// How deep the recursion of the parser is.
     depth: usize,
+    /// How deep the tree of the expression that was read last is. A chain such as `a.b.c` or `1 + 2 + 3` is read
+    /// without recursion, but its tree is as deep as it is long.
+    height: usize,
 }
 
 impl Parser {
@@ -309,13 +320,26 @@ impl Parser {
     }
 
     fn deeper<T>(&mut self, parse: impl FnOnce(&mut Parser) -> Result<T, Invalid>) -> Result<T, Invalid> {
-        if self.depth == DEEPEST {
-            return Err(error(self.line(), "too much stands in each other"));
+        if self.depth >= DEEPEST {
+            return Err(self.too_deep());
         }
         self.depth += 1;
         let parsed = parse(self);
         self.depth -= 1;
         parsed
+    }
+
+    /// An expression was made of others, the highest of which is `inner`.
+    fn above(&mut self, inner: usize) -> Result<(), Invalid> {
+        if inner >= DEEPEST {
+            return Err(self.too_deep());
+        }
+        self.height = inner + 1;
+        Ok(())
+    }
+
+    fn too_deep(&self) -> Invalid {
+        error(self.line(), format!("expressions or statements are nested more than {DEEPEST} deep"))
     }
 
     fn block(&mut self) -> Result<Vec<Stmt>, Invalid> {
@@ -421,7 +445,6 @@ impl Parser {
     /// Operators that bind stronger than `least`.
     fn binary(&mut self, least: u8) -> Result<Expr, Invalid> {
         let mut left = self.unary()?;
-        let before = self.depth;
         loop {
             let sign = match self.peek() {
                 Token::Name(name) if **name == *"or" => "or",
@@ -441,13 +464,12 @@ impl Parser {
                 _ => (0, 0),
             };
             if l <= least {
-                self.depth = before;
                 return Ok(left);
             }
             self.at += 1;
-            // A long chain is as deep as it is long.
-            self.depth += 1;
+            let height = self.height;
             let right = self.deeper(|parser| parser.binary(r))?;
+            self.above(height.max(self.height))?;
             left = Expr::Binary(sign, Box::new(left), Box::new(right));
         }
     }
@@ -460,12 +482,14 @@ impl Parser {
         };
         self.at += 1;
         let value = self.deeper(|parser| parser.binary(8))?;
+        self.above(self.height)?;
         Ok(Expr::Unary(sign, Box::new(value)))
     }
 
     fn suffixed(&mut self) -> Result<Expr, Invalid> {
         let mut value = self.primary()?;
-        for _ in 0..DEEPEST {
+        loop {
+            let height = std::mem::take(&mut self.height);
             value = match self.peek().clone() {
                 Token::Sign(".") => {
                     self.at += 1;
@@ -484,13 +508,18 @@ impl Parser {
                     Expr::Method(Box::new(value), name, self.arguments()?)
                 }
                 Token::Sign("(" | "{") | Token::String(_) => Expr::Call(Box::new(value), self.arguments()?),
-                _ => return Ok(value),
+                _ => {
+                    self.height = height;
+                    return Ok(value);
+                }
             };
+            self.above(height.max(self.height))?;
         }
-        Err(error(self.line(), "too much stands in each other"))
     }
 
+    /// Leaves the height of the highest argument.
     fn arguments(&mut self) -> Result<Vec<Expr>, Invalid> {
+        self.height = 0;
         if let Token::String(text) = self.peek().clone() {
             self.at += 1;
             return Ok(vec![Expr::Text(text)]);
@@ -499,12 +528,14 @@ impl Parser {
             return Ok(vec![self.expr()?]);
         }
         self.expect_sign("(")?;
-        let mut all = Vec::new();
+        let (mut all, mut highest) = (Vec::new(), 0);
         if self.sign(")") {
             return Ok(all);
         }
         loop {
             all.push(self.expr()?);
+            highest = highest.max(self.height);
+            self.height = highest;
             if self.sign(")") {
                 return Ok(all);
             }
@@ -513,6 +544,7 @@ impl Parser {
     }
 
     fn primary(&mut self) -> Result<Expr, Invalid> {
+        self.height = 1;
         match self.take() {
             Token::Number(number) => Ok(Expr::Number(number)),
             Token::String(text) => Ok(Expr::Text(text)),
@@ -532,14 +564,16 @@ impl Parser {
                 Ok(value)
             }
             Token::Sign("{") => {
-                let mut all = Vec::new();
+                let (mut all, mut highest) = (Vec::new(), 0);
                 while !self.sign("}") {
                     all.push(self.member()?);
+                    highest = highest.max(self.height);
                     if !self.sign(",") && !self.sign(";") {
                         self.expect_sign("}")?;
                         break;
                     }
                 }
+                self.above(highest)?;
                 Ok(Expr::Table(all))
             }
             token => Err(self.unexpected(&token, "a value")),
@@ -549,9 +583,12 @@ impl Parser {
     fn member(&mut self) -> Result<(Option<Expr>, Expr), Invalid> {
         if self.sign("[") {
             let key = self.expr()?;
+            let height = self.height;
             self.expect_sign("]")?;
             self.expect_sign("=")?;
-            return Ok((Some(key), self.expr()?));
+            let value = self.expr()?;
+            self.height = self.height.max(height);
+            return Ok((Some(key), value));
         }
         let named = matches!(self.tokens.get(self.at + 1), Some((Token::Sign("="), _)));
         if let (Token::Name(name), true) = (self.peek().clone(), named) {
