@@ -285,6 +285,15 @@ mod tests {
     }
 
     #[test]
+    fn an_api_that_never_failed_takes_no_room() {
+        let mut api = Api::new(config());
+        (0..9).for_each(|_| _ = api.ask(200));
+        let x = api.probe.exchange();
+        let kept = [Of::Failures, Of::Successes].map(|what| api.stage.tallies.count(api.stage.key(&x, what)));
+        assert_eq!(kept, [0, 0]);
+    }
+
+    #[test]
     fn what_is_known_belongs_to_host_and_path() {
         let mut api = Api::new(config());
         (0..3).for_each(|_| _ = api.ask(500));

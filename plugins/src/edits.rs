@@ -164,6 +164,8 @@ fn text(name: &str, value: &Value) -> Result<Template, Invalid> {
 
 #[cfg(test)]
 mod tests {
+    use sdk::testing::{Probe, respond};
+
     use super::*;
 
     fn list(headers: Value) -> Vec<(Verb, String, usize)> {
@@ -185,6 +187,29 @@ mod tests {
             list(json!({"add": ["Set-Cookie: a=b; Max-Age=1"]})),
             [(Verb::Add, "Set-Cookie".into(), 1)]
         );
+    }
+
+    /// The response's `X-A` after the changes, `X-A: old` before them.
+    fn changed(headers: Value) -> Vec<String> {
+        let mut probe = Probe::get("/?torn=a%0d%0ab");
+        let mut x = probe.exchange();
+        respond(&mut x, 200, &[("X-A", "old")]);
+        on_response(&read(&headers).unwrap(), &mut x);
+        let all = x.response().fields.all(b"X-A");
+        all.map(|value| String::from_utf8(value.to_vec()).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_sent_leaves_nothing_behind() {
+        assert_eq!(changed(json!({"set": {"X-A": "new"}})), ["new"]);
+        assert_eq!(changed(json!({"add": {"X-A": "new"}})), ["old", "new"]);
+        assert_eq!(changed(json!({"remove": ["x-a"]})), [""; 0]);
+        // Nothing, as nginx has it: a header that is set to it is gone, one that is added is not there.
+        assert_eq!(changed(json!({"set": {"X-A": "$arg_none"}})), [""; 0]);
+        assert_eq!(changed(json!({"add": {"X-A": "$arg_none"}})), ["old"]);
+        assert_eq!(changed(json!({"set": {"X-A": "$arg_torn"}})), [""; 0]);
+        assert_eq!(changed(json!({"add": {"X-A": "$arg_torn"}})), ["old"]);
+        assert_eq!(changed(json!({"add": {"X-A": ["$arg_torn", "new"]}})), ["old", "new"]);
     }
 
     #[test]

@@ -303,5 +303,9 @@ mod tests {
         let vars = error(json!({"delay": {"duration": 1, "vars": [[["a", "@@", "b"]]]}}));
         assert!(vars.pointer.starts_with("/delay/vars/0"), "{}", vars.pointer);
         assert_eq!(error(json!({"delay": {"duration": 1e300}})).pointer, "/delay/duration");
+        for headers in [json!({}), json!({"X-A": true}), json!({"a:b": "c"}), json!("X-A: 1")] {
+            let config = json!({"abort": {"http_status": 200, "headers": headers}});
+            assert!(probe.stage::<FaultInjection>(config).is_err(), "{headers}");
+        }
     }
 }

@@ -189,10 +189,9 @@ fn sliding(counters: &Counters, key: CounterKey, limit: Limit, now_ms: u64) -> T
         return Taken { allowed: true, remaining, reset_ms: left_ms };
     }
     // Until enough of the last window has slid out.
-    let wait = if used >= limit || last == 0 {
-        left_ms as f64
-    } else {
-        left_ms as f64 - (limit - used) as f64 / rate
+    let wait = match last {
+        0 => left_ms as f64,
+        _ => left_ms as f64 - limit.saturating_sub(used) as f64 / rate,
     };
     Taken { allowed: false, remaining: 0, reset_ms: wait.max(0.0) as u64 }
 }

@@ -77,9 +77,10 @@ fn parse(text: &[u8]) -> Option<u64> {
             // `1e3` and `10.0`; not `inf` or `nan`, which Lua does not read either.
             let number: f64 =
                 text.parse().ok().filter(|_| text.starts_with(|c: char| c.is_ascii_digit() || c == '.'))?;
-            if number.fract() != 0.0 || number > MAX_AMOUNT as f64 {
+            if number.fract() != 0.0 {
                 return None;
             }
+            // What is beyond all integers becomes the largest.
             number as u64
         }
     };

@@ -17,7 +17,9 @@ use crate::tools;
 use anyhow::{Context, Result, bail, ensure};
 use list::Mutant;
 use report::{Outcome, Report};
+use std::panic::resume_unwind;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 use suite::Suite;
 use switch::Switched;
 use tree::Tree;
@@ -25,7 +27,7 @@ use tree::Tree;
 /// The rooms that every request passes through.
 const ROOMS: [&str; 6] = ["wire", "sdk", "cache", "snapshot", "plugins", "proxy"];
 
-const USAGE: &str = "usage: cargo x mutants [ROOM...] [--file WORD]... [--since REVISION] [--shard K/N] [--missed] [--quick] [--list]";
+const USAGE: &str = "usage: cargo x mutants [ROOM...] [--file WORD]... [--since REVISION] [--shard K/N] [--jobs N] [--missed] [--quick] [--list]";
 
 /// Which breaks are tried.
 #[derive(Default)]
@@ -36,6 +38,8 @@ struct Choice {
     since: Option<String>,
     /// This part, counted from 0, of so many.
     shard: Option<(usize, usize)>,
+    /// So many are tried at a time. One, unless said otherwise: some tests wait for the clock.
+    jobs: usize,
     /// Only those the last run of their room missed.
     missed: bool,
     /// Not those that take a build each.
@@ -58,7 +62,7 @@ pub fn command(args: &[String]) -> Result<()> {
 }
 
 fn choice(args: &[String]) -> Result<Choice> {
-    let mut choice = Choice::default();
+    let mut choice = Choice { jobs: 1, ..Choice::default() };
     let mut rest = args.iter();
     while let Some(arg) = rest.next() {
         match arg.as_str() {
@@ -67,6 +71,10 @@ fn choice(args: &[String]) -> Result<Choice> {
                 choice.since = Some(rest.next().context("--since needs a revision, such as HEAD~1")?.clone())
             }
             "--shard" => choice.shard = Some(shard(rest.next().map_or("", String::as_str))?),
+            "--jobs" => {
+                let jobs = rest.next().and_then(|text| text.parse().ok()).filter(|&jobs| jobs > 0);
+                choice.jobs = jobs.context("--jobs needs a number from 1 on")?;
+            }
             "--missed" => choice.missed = true,
             "--quick" => choice.quick = true,
             "--list" => choice.list = true,
@@ -110,9 +118,7 @@ fn try_room(room: &str, choice: &Choice, tree: &Tree) -> Result<bool> {
         }
     };
     let suite = suite.measured()?;
-    for (number, mutant) in switched.together() {
-        report.add(mutant, suite.outcome(number, mutant.module())?);
-    }
+    try_together(&switched, &suite, choice.jobs, &mut report)?;
     for mutant in switched.alone() {
         if choice.quick {
             report.add(mutant, Outcome::Untried);
@@ -128,6 +134,21 @@ fn try_room(room: &str, choice: &Choice, tree: &Tree) -> Result<bool> {
         );
     }
     report.finish(&missed_file(room, tree), choice.missed)
+}
+
+/// Runs the tests for each break that is in the build.
+fn try_together(switched: &Switched, suite: &Suite, jobs: usize, report: &mut Report) -> Result<()> {
+    let left = Mutex::new((switched.together(), report));
+    let lock = || left.lock().unwrap_or_else(PoisonError::into_inner);
+    let work = || loop {
+        let Some((number, mutant)) = lock().0.next() else { return Ok(()) };
+        let outcome = suite.outcome(number, mutant.module())?;
+        lock().1.add(mutant, outcome);
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..jobs).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    })
 }
 
 fn chosen(room: &str, choice: &Choice, tree: &Tree) -> Result<Vec<Mutant>> {
@@ -167,10 +188,12 @@ mod tests {
 
     #[test]
     fn rooms_and_options_in_any_order() {
-        let args = ["--file", "h1", "wire", "--since", "HEAD~1", "snapshot"].map(str::to_owned);
+        let args = ["--file", "h1", "wire", "--since", "HEAD~1", "--jobs", "2", "snapshot"].map(str::to_owned);
         let found = choice(&args).expect("all are known");
         assert_eq!(found.rooms, ["wire", "snapshot"]);
         assert_eq!((found.files, found.since.as_deref()), (vec!["h1".to_owned()], Some("HEAD~1")));
+        assert_eq!((found.jobs, choice(&[]).expect("all rooms").jobs), (2, 1));
+        assert!(choice(&["--jobs".to_owned(), "0".to_owned()]).is_err());
         assert_eq!(choice(&[]).expect("all rooms").rooms.len(), super::ROOMS.len());
         assert!(choice(&["kitchen".to_owned()]).is_err());
     }

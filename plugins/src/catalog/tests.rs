@@ -77,6 +77,25 @@ fn meta_is_checked() {
 }
 
 #[test]
+fn meta_moves_a_plugin_in_the_order() {
+    let catalog = catalog();
+    let at = |priority: i64| json!({"_meta": {"priority": priority}});
+    let limit = |priority: i64| {
+        let chain = chain(&catalog, &[("key-auth", at(priority)), ("request-id", json!({}))]).unwrap();
+        chain.names().join(" ")
+    };
+    // request-id has 12015.
+    for (priority, order) in [
+        (12016, "key-auth request-id"),
+        (12014, "request-id key-auth"),
+        (1 << 40, "key-auth request-id"),
+        (-(1 << 40), "request-id key-auth"),
+    ] {
+        assert_eq!(limit(priority), order, "{priority}");
+    }
+}
+
+#[test]
 fn an_error_response_takes_the_place_of_a_refusals_body() {
     let catalog = catalog();
     for (response, body, content_type) in [
@@ -231,6 +250,16 @@ fn plugins_ask_other_plugins_and_get_their_answer() {
     assert_eq!(wrong.pointer, "/header");
     assert!(cx.plugin("cors", &json!({}), "0").is_err(), "it is not in the list");
     assert!(cx.plugin("no-such", &json!({}), "0").is_err());
+    // A plugin with a path of its own is there for others if it is in the list.
+    let paths = |listed: bool| {
+        let listed = move |_: &str| listed;
+        let scope = Scope { names: &names, upstreams: None, metadata: &|_| None, enabled: Some(&listed) };
+        let others = Within { catalog: &catalog, scope: &scope, depth: 0 };
+        others.endpoints(&owner).into_iter().map(|served| served.endpoint.path).collect::<Vec<_>>()
+    };
+    assert!(paths(true).contains(&"/apisix/batch-requests".to_owned()));
+    assert_eq!(paths(false), [""; 0]);
+
     let deep = Within { depth: MOST_NESTED, ..others };
     let cx = Build::new(&owner, &services, &names).with_others(&deep);
     assert_eq!(
@@ -341,6 +370,165 @@ fn what_a_consumer_carries_is_a_credential_or_a_stage() {
     }
     let off = json!({"_meta": {"disable": true}});
     assert!(chain(&catalog, &[("no-such", off)]).is_err(), "a name that nobody knows");
+}
+
+#[test]
+fn a_consumer_may_carry_what_another_version_checks() {
+    let catalog = catalog();
+    let names = FixedNames::default();
+    let scope = Scope { names: &names, upstreams: None, metadata: &|_| None, enabled: None };
+    // On a consumer it is a credential; on a route it would have to be asked.
+    for (collection, config, fits) in [
+        ("consumers", json!({"user_dn": "cn=a"}), true),
+        ("credentials", json!({"user_dn": "cn=a"}), true),
+        ("consumers", json!({"user_dn": 1}), false),
+        ("routes", json!({"base_dn": "o", "ldap_uri": "h"}), false),
+    ] {
+        let owner = Owner { collection, id: "1".into() };
+        let entry = Configured { name: "ldap-auth", config: &config, owner: &owner };
+        assert_eq!(catalog.chain(&[entry], &scope).is_ok(), fits, "{collection} {config}");
+    }
+}
+
+#[test]
+fn a_secret_that_is_kept_elsewhere_is_judged_when_it_is_there() {
+    let catalog = catalog();
+    for (secret, fits) in [
+        ("c2VjcmV0", true),
+        ("not base64!", false),
+        ("$env://SECRET", true),
+        ("$ENV://SECRET", true),
+        ("$secret://vault/1/jack/secret", true),
+        ("$vault://1", false),
+        ("$env:", false),
+    ] {
+        let config = json!({"key": "k", "secret": secret, "base64_secret": true});
+        assert_eq!(catalog.check("jwt-auth", &config, Place::Consumer).is_ok(), fits, "{secret}");
+    }
+}
+
+#[test]
+fn a_plugin_that_is_not_listed_is_told_from_one_that_nobody_has() {
+    for (name, reason) in [
+        ("key-auth", "unknown plugin [key-auth]: the list of plugins does not have it"),
+        ("zipkin", "unknown plugin [zipkin]: the list of plugins does not have it"),
+        ("ldap-auth", "unknown plugin [ldap-auth]: a plugin of APISIX that this version does not have"),
+        ("no-such", "unknown plugin [no-such]"),
+    ] {
+        assert_eq!(not_listed(name).reason, reason);
+    }
+}
+
+#[test]
+fn all_that_configurations_may_name_is_listed_once_from_high_to_low_priority() {
+    let catalog = catalog();
+    let all = catalog.about();
+    assert!(all.is_sorted_by(|one, next| one.priority >= next.priority));
+    let of = |subsystem, name: &str| {
+        let found = all.iter().filter(|about| (about.subsystem, about.name) == (subsystem, name));
+        found.map(|about| (about.priority, about.auth)).collect::<Vec<_>>()
+    };
+    for (subsystem, name, expected) in [
+        (Subsystem::Http, "key-auth", &[(2500, true)][..]),
+        (Subsystem::Http, "limit-count", &[(1002, false)]),
+        (Subsystem::Http, "ip-restriction", &[(3000, false)]),
+        // Not built.
+        (Subsystem::Http, "ldap-auth", &[(2540, true)]),
+        (Subsystem::Stream, "ip-restriction", &[(3000, false)]),
+        (Subsystem::Stream, "mqtt-proxy", &[(1000, false)]),
+        (Subsystem::Stream, "key-auth", &[]),
+        (Subsystem::Http, "mqtt-proxy", &[]),
+    ] {
+        assert_eq!(of(subsystem, name), expected, "{subsystem:?} {name}");
+    }
+}
+
+#[test]
+fn what_is_said_of_a_plugin_is_of_its_own_subsystem() {
+    let catalog = catalog();
+    let facts = |subsystem, name| catalog.facts(subsystem, name);
+    let count = facts(Subsystem::Http, "limit-count").unwrap();
+    assert_eq!(count.version, json!(0.5));
+    assert_eq!(count.kind, None);
+    assert!(count.metadata_schema.is_some() && count.consumer_schema.is_none());
+    assert!(count.schema["properties"]["_meta"].is_object());
+    assert_eq!(facts(Subsystem::Http, "key-auth").unwrap().kind.as_deref(), Some("auth"));
+    assert!(facts(Subsystem::Http, "ldap-auth").unwrap().schema["properties"]["_meta"].is_object());
+    assert!(facts(Subsystem::Stream, "mqtt-proxy").is_some());
+    for (subsystem, name) in
+        [(Subsystem::Stream, "key-auth"), (Subsystem::Http, "mqtt-proxy"), (Subsystem::Http, "no-such")]
+    {
+        assert!(facts(subsystem, name).is_none(), "{subsystem:?} {name}");
+    }
+}
+
+/// Puts the plugins of its settings into itself, and lets everything pass.
+struct Nest(&'static str);
+
+impl Factory for Nest {
+    fn name(&self) -> &'static str {
+        self.0
+    }
+
+    fn priority(&self) -> i32 {
+        7
+    }
+
+    fn phases(&self) -> Phases {
+        Phases::ACCESS
+    }
+
+    fn schema(&self) -> Value {
+        json!({"type": "object", "properties": {"inner": {"type": "object"}}})
+    }
+
+    fn build(&self, config: Value, cx: &mut Build<'_>, fitting: Fitting) -> Result<Arc<Stage>, Invalid> {
+        if let Some(inner) = config.get("inner") {
+            cx.plugin(self.0, inner, "inner")?;
+        }
+        Ok(fitting.stage(Passes))
+    }
+}
+
+struct Passes;
+
+impl sdk::Instance for Passes {
+    fn phases(&self) -> Phases {
+        Phases::ACCESS
+    }
+}
+
+#[test]
+fn hosted_plugins_come_and_go() {
+    let catalog = catalog();
+    let known = |name| catalog.check(name, &json!({}), Place::Route).is_ok();
+    let about = |name| catalog.about().iter().filter(|about| about.name == name).count();
+    assert!(!known("nest"));
+    let before = catalog.generation();
+    catalog.register(Box::new(Nest("nest"))).unwrap();
+    let there = catalog.generation();
+    assert_ne!(there, before, "what names it is compiled again");
+    assert!(known("nest"));
+    assert_eq!((about("nest"), known("key-auth")), (1, true));
+    assert_eq!(catalog.facts(Subsystem::Http, "nest").unwrap().version, json!(0.1));
+    catalog.remove("nest");
+    assert_ne!(catalog.generation(), there);
+    assert!(!known("nest"));
+    assert_eq!(about("nest"), 0);
+    assert!(catalog.register(Box::new(Nest("key-auth"))).is_err(), "the name is taken");
+}
+
+#[test]
+fn plugins_in_plugins_have_an_end() {
+    let catalog = catalog();
+    catalog.register(Box::new(Nest("nest"))).unwrap();
+    let deep = |levels: usize| {
+        let config = (0..levels).fold(json!({}), |inner, _| json!({ "inner": inner }));
+        catalog.check("nest", &config, Place::Route)
+    };
+    assert_eq!((deep(0), deep(MOST_NESTED)), (Ok(()), Ok(())));
+    let reason = deep(MOST_NESTED + 1).unwrap_err().reason;
+    assert!(reason.ends_with("plugins stand in plugins too deep"), "{reason}");
 }
 
 #[test]

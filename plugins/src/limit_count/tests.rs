@@ -124,6 +124,19 @@ fn keys_are_variables_combinations_or_constants() {
 }
 
 #[test]
+fn clients_that_no_key_tells_apart_are_told_apart_by_address() {
+    for config in [
+        json!({"count": 1, "time_window": 60, "key": "http_x_none"}),
+        json!({"count": 1, "time_window": 60, "key": "$http_x_none", "key_type": "var_combination"}),
+    ] {
+        let probe = Probe::default();
+        let stage = build(&probe, &owner("1"), &config, None).unwrap();
+        let mut ask = |ip: &str| hit(&stage, &mut Probe::default().from_ip(ip)).0;
+        assert_eq!(["10.0.0.1", "10.0.0.2", "10.0.0.1"].map(&mut ask), [0, 0, 503], "{config}");
+    }
+}
+
+#[test]
 fn counts_and_windows_may_come_from_the_request() {
     let config = json!({"count": "${http_x_count ?? 2}", "time_window": "$http_x_window", "key": "uri"});
     let window = ("X-Window", "10");

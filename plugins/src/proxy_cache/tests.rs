@@ -395,6 +395,78 @@ fn answers_say_how_long_they_keep() {
     assert!(!keeps(&[("Cache-Control", "max-age=5"), ("Age", "5")]));
     assert!(keeps(&[("Expires", "Tue, 14 Nov 2023 22:13:25 GMT")]));
     assert!(!keeps(&[("Expires", "Tue, 14 Nov 2023 22:13:20 GMT")]));
+    // Not even for a moment, in which it would only take up room.
+    let site = Site::new(json!({"cache_control": true}));
+    for _ in 0..2 {
+        assert_eq!(site.get("/", origin(&[("Cache-Control", "max-age=0")], &["x"])).cache(), "MISS");
+    }
+    assert_eq!(site.caches.zone("m").unwrap().used(), 0);
+}
+
+#[test]
+fn the_answer_in_the_place_of_one_that_broke_off_is_not_stored_as_its_end() {
+    let site = Site::new(json!({}));
+    let mut probe = site.probe("GET", "/", &[]);
+    let stage: ProxyCache = probe.stage(site.config.clone()).unwrap();
+    let mut x = probe.exchange();
+    assert!(matches!(stage.access(&mut x), Step::Next));
+    respond(&mut x, 200, &[]);
+    x.engine_mut().messages.response.framing = Framing::Chunked;
+    stage.header_filter(&mut x);
+    assert!(stage.filters_body(&x));
+    // Nothing was sent yet, so the client gets the gateway's own answer instead.
+    respond(&mut x, 502, &[]);
+    x.engine_mut().source = Source::Gateway;
+    stage.header_filter(&mut x);
+    assert!(!stage.filters_body(&x));
+    stage.body_filter(&mut x, &mut chunk(b"it broke off", true));
+    drop(x);
+    assert_eq!(site.get("/", origin(&[], &["x"])).cache(), "MISS");
+}
+
+#[test]
+fn of_two_stages_on_one_request_the_later_keeps_the_answer() {
+    let mut global = Site::new(json!({"cache_key": ["$uri"]}));
+    global.caches = Arc::new(Caches::new(
+        ["m", "n"].map(|name| Settings { name: name.into(), memory_size: 1 << 20, disk: None }).into(),
+    ));
+    let mut probe = global.probe("GET", "/", &[]);
+    let first: ProxyCache = probe.stage(global.config.clone()).unwrap();
+    let route = json!({"cache_strategy": "memory", "cache_zone": "n"});
+    let second: ProxyCache = probe.stage(route).unwrap();
+    let stages = [&first, &second];
+    let mut x = probe.exchange();
+    assert!(stages.iter().all(|stage| matches!(stage.access(&mut x), Step::Next)));
+    respond(&mut x, 200, &[]);
+    x.engine_mut().messages.response.framing = Framing::Length(1);
+    stages.iter().for_each(|stage| stage.header_filter(&mut x));
+    assert_eq!(stages.map(|stage| stage.filters_body(&x)), [false, true]);
+    stages.iter().for_each(|stage| stage.body_filter(&mut x, &mut chunk(b"x", true)));
+    drop(x);
+    let used = ["m", "n"].map(|name| global.caches.zone(name).unwrap().used() > 0);
+    assert_eq!(used, [false, true]);
+}
+
+#[test]
+fn what_is_on_its_way_into_a_zone_counts_as_much_as_it_is_long() {
+    let mut site = Site::new(json!({}));
+    let zone = Settings { name: "m".into(), memory_size: 8 << 10, disk: None };
+    site.caches = Arc::new(Caches::new(vec![zone]));
+    let piece = [b'x'; 700];
+    let mut probes = [(); 3].map(|()| site.probe("GET", "/", &[]));
+    let stage: ProxyCache = probes[0].stage(site.config.clone()).unwrap();
+    // Three at a time, each of an unknown length: two have room, the third has none once it has grown.
+    let mut gather = probes.iter_mut().map(|probe| {
+        let mut x = probe.exchange();
+        assert!(matches!(stage.access(&mut x), Step::Next));
+        respond(&mut x, 200, &[]);
+        x.engine_mut().messages.response.framing = Framing::Chunked;
+        stage.header_filter(&mut x);
+        (0..5).for_each(|_| stage.body_filter(&mut x, &mut chunk(&piece, false)));
+        x
+    });
+    let on_the_way: Vec<_> = gather.by_ref().collect();
+    assert_eq!(on_the_way.iter().map(|x| stage.filters_body(x)).collect::<Vec<_>>(), [true, true, false]);
 }
 
 #[test]

@@ -228,7 +228,7 @@ fn offset(text: &str, place: Place) -> usize {
     line + columns.take(place.column).last().unwrap_or(0)
 }
 
-/// Puts what tells the number at the end of the room's lib.rs.
+/// Puts what tells the number at the end of the room's lib.rs, and of each test that has source files in it.
 fn add_module(room: &str, files: &mut HashMap<String, String>) -> Result<()> {
     let path = format!("{room}/src/lib.rs");
     let text = match files.remove(&path) {
@@ -236,6 +236,18 @@ fn add_module(room: &str, files: &mut HashMap<String, String>) -> Result<()> {
         None => std::fs::read_to_string(root().join(&path)).with_context(|| format!("cannot read {path}"))?,
     };
     files.insert(path, format!("{ALLOW}{text}{MODULE}"));
+    // A test that takes a source file as a module of its own is the root of that module.
+    for entry in std::fs::read_dir(root().join(room).join("tests")).into_iter().flatten() {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = std::fs::read_to_string(&path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            if text.contains("#[path = \"../src/") {
+                let file = path.strip_prefix(root()).unwrap_or(&path).to_string_lossy().into_owned();
+                files.insert(file, text + MODULE);
+            }
+        }
+    }
     // A function with dozens of breaks in it, copied to where it is called, would never be built.
     for text in files.values_mut() {
         *text =
