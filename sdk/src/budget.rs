@@ -108,11 +108,11 @@ mod tests {
         assert_eq!(one.resize(&budget, 60), Ok(()));
         assert_eq!(two.resize(&budget, 41), Err(Spent));
         assert_eq!(two.resize(&budget, 40), Ok(()));
-        assert_eq!(budget.taken(), 100);
+        assert_eq!((budget.taken(), budget.left()), (100, 0));
         assert_eq!(one.resize(&budget, 61), Err(Spent));
         assert_eq!(one.resize(&budget, 10), Ok(()));
         drop(two);
-        assert_eq!(budget.taken(), 10);
+        assert_eq!((budget.taken(), budget.left()), (10, 90));
         drop(one);
         assert_eq!(budget.taken(), 0);
     }
@@ -127,7 +127,11 @@ mod tests {
             assert!(body.capacity() <= 300);
             assert_eq!(budget.taken(), body.capacity());
         }
+        // A body that just fits stays where it is.
         let before = body.capacity();
+        let room = before - body.len();
+        held.reserve(&budget, &mut body, room, 2000).unwrap();
+        assert_eq!((body.capacity(), budget.taken()), (before, before));
         assert_eq!(held.reserve(&budget, &mut body, 701, 2000), Err(Spent));
         assert_eq!((body.capacity(), budget.taken()), (before, before));
         // Memory that is used again is counted again.

@@ -290,7 +290,181 @@ pub fn split_authority(authority: &str, default_port: u16) -> Option<(&str, u16)
 
 #[cfg(test)]
 mod tests {
-    use super::split_authority;
+    use std::sync::Mutex;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{FixedNames, Probe};
+    use crate::{Endpoint, Method};
+
+    /// Other plugins and upstreams that tell whom they were asked for.
+    #[derive(Default)]
+    struct Told(Mutex<Vec<String>>);
+
+    impl Told {
+        fn tell(&self, text: String) {
+            self.0.lock().unwrap().push(text);
+        }
+    }
+
+    impl Others for Told {
+        fn plugin(&self, name: &str, config: &Value, owner: &Owner) -> Result<Arc<Chain>, Invalid> {
+            self.tell(format!("{name} {config} for {}/{}", owner.collection, owner.id));
+            Ok(Arc::new(Chain::new(Vec::new(), vec!["told"])))
+        }
+
+        fn is_auth(&self, name: &str) -> Option<bool> {
+            (name == "auth").then_some(true)
+        }
+
+        fn endpoints(&self, owner: &Owner) -> Vec<Served> {
+            let endpoint = Endpoint { method: Method::Get, path: format!("/{}", owner.id) };
+            vec![Served { endpoint, chain: Arc::default() }]
+        }
+    }
+
+    impl Upstreams for Told {
+        fn inline(&self, written: &model::Upstream) -> Result<UpstreamHandle, Invalid> {
+            self.tell(format!("{} nodes", written.nodes.len()));
+            Ok(self.by_id("inline"))
+        }
+
+        fn by_id(&self, id: &str) -> UpstreamHandle {
+            let handle = UpstreamHandle::default();
+            handle.place(id.len() as u32);
+            handle
+        }
+    }
+
+    fn owner(collection: &'static str, id: &str) -> Owner {
+        Owner { collection, id: id.to_owned() }
+    }
+
+    #[test]
+    fn what_a_plugin_remembers_is_known_by_owner_plugin_configuration_and_key() {
+        let (services, names) = (Services::for_tests(), FixedNames::default());
+        let (config, other) = (json!({"a": 1}), json!({"a": 2}));
+        let get = |owner: &Owner, plugin, config, key| {
+            Build::new(owner, &services, &names)
+                .with_identity(plugin, config)
+                .node_state(key, || Mutex::new(0))
+        };
+        let (route, second) = (owner("routes", "1"), owner("routes", "2"));
+        let first = get(&route, "p", &config, "k");
+        assert!(Arc::ptr_eq(&first, &get(&route, "p", &config, "k")), "after a change elsewhere");
+        let others = [
+            get(&second, "p", &config, "k"),
+            get(&owner("services", "1"), "p", &config, "k"),
+            get(&route, "q", &config, "k"),
+            get(&route, "p", &other, "k"),
+            get(&route, "p", &config, "l"),
+            // What is only checked shares nothing.
+            get(&owner("", ""), "p", &config, "k"),
+            get(&owner("", ""), "p", &config, "k"),
+        ];
+        for (at, one) in others.iter().enumerate() {
+            assert!(!Arc::ptr_eq(one, &first), "{at}");
+            assert!(others[..at].iter().all(|before| !Arc::ptr_eq(before, one)), "{at}");
+        }
+    }
+
+    #[test]
+    fn a_worker_s_value_is_the_instance_s_own_or_the_plugin_s() {
+        let (services, names, probe) = (Services::for_tests(), FixedNames::default(), Probe::default());
+        let config = json!({});
+        let count = |state: WorkerState<u32>| {
+            state.with(&probe.world, |count| {
+                *count += 1;
+                *count
+            })
+        };
+        let (one, two) = (owner("routes", "1"), owner("routes", "2"));
+        let build = |owner, plugin| Build::new(owner, &services, &names).with_identity(plugin, &config);
+        let keep =
+            (build(&one, "p").worker_state::<u32>("k"), build(&one, "p").shared_worker_state::<u32>("k"));
+        let own = |owner, plugin| count(build(owner, plugin).worker_state("k"));
+        assert_eq!([own(&one, "p"), own(&one, "p"), own(&two, "p"), own(&one, "q")], [1, 2, 1, 1]);
+        let shared = |owner, plugin, key| count(build(owner, plugin).shared_worker_state(key));
+        assert_eq!([shared(&one, "p", "k"), shared(&two, "p", "k")], [1, 2]);
+        assert_eq!([shared(&one, "q", "k"), shared(&one, "p", "l")], [1, 1]);
+        drop(keep);
+    }
+
+    #[test]
+    fn a_service_is_found_by_its_type() {
+        let mut services = Services::for_tests();
+        services.others = Shared::default().with(Arc::new(7_u8)).with(Arc::new("text".to_owned()));
+        let (owner, names) = (owner("routes", "1"), FixedNames::default());
+        let cx = Build::new(&owner, &services, &names);
+        assert_eq!(cx.service::<u8>().as_deref(), Some(&7));
+        assert_eq!(cx.service::<String>().as_deref().map(String::as_str), Some("text"));
+        assert_eq!(cx.service::<u16>(), None);
+    }
+
+    #[test]
+    fn plugins_within_plugins_have_counters_of_their_own() {
+        let (services, names, told) = (Services::for_tests(), FixedNames::default(), Told::default());
+        let (route, nobody) = (owner("routes", "1"), owner("", ""));
+        let cx = Build::new(&route, &services, &names).with_others(&told);
+        assert!(cx.plugin("auth", &json!({}), "0").is_ok());
+        let checked = Build::new(&nobody, &services, &names).with_others(&told);
+        assert!(checked.plugin("auth", &json!({}), "0").is_ok());
+        assert_eq!(*told.0.lock().unwrap(), ["auth {} for routes/1#0", "auth {} for /"]);
+        assert_eq!((cx.is_auth("auth"), cx.is_auth("none")), (Some(true), None));
+        assert_eq!(cx.endpoints().iter().map(|served| &*served.endpoint.path).collect::<Vec<_>>(), ["/1"]);
+        // Where there are no others.
+        let alone = Build::new(&route, &services, &names);
+        assert_eq!(alone.plugin("auth", &json!({}), "0").unwrap_err().reason, "unknown plugin [auth]");
+        assert!(alone.is_auth("auth").is_none() && alone.endpoints().is_empty());
+    }
+
+    #[test]
+    fn upstreams_are_made_where_they_can_be() {
+        let (services, names, told) = (Services::for_tests(), FixedNames::default(), Told::default());
+        let owner = owner("routes", "1");
+        let written = json!({"type": "roundrobin", "nodes": {"10.0.0.1:80": 1, "10.0.0.2:80": 1}});
+        let cx = Build::new(&owner, &services, &names).with_upstreams(&told);
+        assert_eq!(cx.upstream(&written).unwrap().slot(), Some(6));
+        assert_eq!(*told.0.lock().unwrap(), ["2 nodes"]);
+        assert_eq!(cx.upstream_by_id("abc").slot(), Some(3));
+        assert!(cx.upstream(&json!({"type": "roundrobin"})).is_err());
+        // A configuration that is only checked is checked all the same.
+        let checked = Build::new(&owner, &services, &names);
+        assert_eq!(checked.upstream(&written).unwrap().slot(), None);
+        assert_eq!(checked.upstream_by_id("abc").slot(), None);
+        assert!(checked.upstream(&json!({"type": "roundrobin"})).is_err());
+    }
+
+    #[test]
+    fn a_target_is_an_address_or_a_name_that_is_looked_up() {
+        let (services, owner) = (Services::for_tests(), owner("routes", "1"));
+        let names = FixedNames([("auth.example".to_owned(), vec!["10.0.0.7".parse().unwrap()])].into());
+        let cx = Build::new(&owner, &services, &names);
+        for (url, authority, address, tls) in [
+            ("http://10.0.0.1", "10.0.0.1", Some("10.0.0.1:80"), false),
+            ("https://10.0.0.1/path", "10.0.0.1", Some("10.0.0.1:443"), true),
+            ("http://[::1]:81?a=b", "[::1]:81", Some("[::1]:81"), false),
+            ("https://auth.example:8443#x", "auth.example:8443", Some("10.0.0.7:8443"), true),
+            ("http://elsewhere.example", "elsewhere.example", None, false),
+        ] {
+            let target = cx.target(url).unwrap();
+            let addresses: Vec<_> =
+                address.into_iter().map(|text| text.parse::<SocketAddr>().unwrap()).collect();
+            assert_eq!(
+                (&*target.authority, &*target.addresses, target.tls),
+                (authority, &*addresses, tls),
+                "{url}"
+            );
+        }
+        for url in ["10.0.0.1", "ftp://10.0.0.1", "http://", "http://a:0", "http://:80"] {
+            assert!(cx.target(url).is_err(), "{url}");
+        }
+        assert!(
+            names.secret("$secret://vault/1/a").is_err(),
+            "nobody asks a manager while nothing is compiled"
+        );
+    }
 
     #[test]
     fn authorities_split_as_written() {

@@ -326,3 +326,6 @@ impl Meta {
 /// Verdicts of filters on one exchange, by the address of the instance, which lives as long as the
 /// exchange's snapshot.
 struct Verdicts(SmallVec<[(usize, bool); 8]>);
+
+#[cfg(test)]
+mod tests;

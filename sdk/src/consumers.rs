@@ -226,6 +226,89 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::chain::Fitting;
+
+    struct In(Phases);
+
+    impl crate::Instance for In {
+        fn phases(&self) -> Phases {
+            self.0
+        }
+    }
+
+    /// A consumer that brings a plugin with work in these phases.
+    fn consumer(name: &str, phases: Phases) -> Arc<Consumer> {
+        let stage = Fitting { name: "in", priority: 0, meta: None }.stage(In(phases));
+        Arc::new(Consumer {
+            name: name.to_owned(),
+            group_id: None,
+            custom_id: None,
+            labels: Vec::new(),
+            chain: Some(Arc::new(Chain::of(stage))),
+            slot: 0,
+        })
+    }
+
+    #[test]
+    fn a_consumer_is_found_by_name_and_by_each_of_its_credentials() {
+        let mut consumers = Consumers::default();
+        assert!(!consumers.any("key-auth") && consumers.by_name("jack").is_none());
+        let (jack, jill) = (consumer("jack", Phases::NONE), consumer("jill", Phases::NONE));
+        consumers.add(jack.clone());
+        consumers.add(jill.clone());
+        let name = |found: Option<&Identity>| found.map(|identity| identity.consumer.name.clone());
+        consumers.add_credential("key-auth", b"one", Identity::unproven(&jack));
+        consumers.add_credential("key-auth", b"two", Identity::unproven(&jack));
+        consumers.add_credential("key-auth", b"two", Identity::unproven(&jill));
+        assert!(consumers.any("key-auth") && !consumers.any("jwt-auth"));
+        assert_eq!(name(consumers.find("key-auth", b"one")).as_deref(), Some("jack"));
+        assert_eq!(name(consumers.find("key-auth", b"two")).as_deref(), Some("jill"), "the last owner");
+        assert!(consumers.find("jwt-auth", b"one").is_none() && consumers.find("key-auth", b"on").is_none());
+        let before = consumers.clone();
+        consumers.remove_credential("key-auth", b"one");
+        consumers.remove_credential("jwt-auth", b"two");
+        consumers.remove("jack");
+        assert!(consumers.find("key-auth", b"one").is_none() && consumers.by_name("jack").is_none());
+        assert_eq!(consumers.by_name("jill").map(|found| &*found.name), Some("jill"));
+        assert!(before.by_name("jack").is_some(), "a copy keeps what it had");
+        consumers.remove_credential("key-auth", b"two");
+        assert!(!consumers.any("key-auth"));
+    }
+
+    #[test]
+    fn phases_are_asked_while_a_consumer_brings_work_there() {
+        let mut consumers = Consumers::default();
+        let brings = |consumers: &Consumers| {
+            [Phase::Rewrite, Phase::Access, Phase::Log].map(|phase| consumers.bring(phase))
+        };
+        assert_eq!(brings(&consumers), [false; 3]);
+        consumers.add(consumer("a", Phases::REWRITE));
+        consumers.add(consumer("b", Phases::REWRITE | Phases::LOG));
+        consumers.add(consumer("c", Phases::REWRITE));
+        consumers.add(consumer("d", Phases::NONE));
+        assert_eq!(brings(&consumers), [true, false, true]);
+        // Its new form has work elsewhere.
+        consumers.add(consumer("b", Phases::ACCESS));
+        assert_eq!(brings(&consumers), [true, true, false]);
+        consumers.remove("a");
+        assert_eq!(brings(&consumers), [true, true, false], "c still does");
+        consumers.remove("c");
+        consumers.remove("nobody");
+        assert_eq!(brings(&consumers), [false, true, false]);
+        consumers.remove("b");
+        consumers.remove("d");
+        assert_eq!(brings(&consumers), [false; 3]);
+    }
+
+    #[test]
+    fn a_secret_is_found_by_its_type_and_never_shown() {
+        let mut identity = Identity::unproven(&consumer("jack", Phases::NONE));
+        assert_eq!(identity.secret::<String>(), None);
+        identity.secret = Some(Arc::new("hunter2".to_owned()));
+        assert_eq!(identity.secret::<String>().map(String::as_str), Some("hunter2"));
+        assert_eq!(identity.secret::<u8>(), None);
+        assert!(!format!("{identity:?}").contains("hunter2"));
+    }
 
     #[test]
     fn parts_are_a_map_and_copies_keep_theirs() {

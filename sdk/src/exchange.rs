@@ -345,3 +345,6 @@ impl<'s> Exchange<'s> {
         self.engine.messages.notes.swap_remove(index).downcast().ok().map(|boxed| *boxed)
     }
 }
+
+#[cfg(test)]
+mod tests;

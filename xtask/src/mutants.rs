@@ -128,7 +128,7 @@ fn try_room(room: &str, choice: &Choice, tree: &Tree) -> Result<bool> {
         report.add(
             mutant,
             match Suite::build(tree, room)? {
-                Ok(built) => built.with_times_of(&suite).outcome(0, mutant.module())?,
+                Ok(built) => built.with_times_of(&suite).outcome(0, mutant)?,
                 Err(_) => Outcome::Unviable,
             },
         );
@@ -142,7 +142,7 @@ fn try_together(switched: &Switched, suite: &Suite, jobs: usize, report: &mut Re
     let lock = || left.lock().unwrap_or_else(PoisonError::into_inner);
     let work = || loop {
         let Some((number, mutant)) = lock().0.next() else { return Ok(()) };
-        let outcome = suite.outcome(number, mutant.module())?;
+        let outcome = suite.outcome(number, mutant)?;
         lock().1.add(mutant, outcome);
     };
     std::thread::scope(|scope| {
@@ -188,7 +188,8 @@ mod tests {
 
     #[test]
     fn rooms_and_options_in_any_order() {
-        let args = ["--file", "h1", "wire", "--since", "HEAD~1", "--jobs", "2", "snapshot"].map(str::to_owned);
+        let args =
+            ["--file", "h1", "wire", "--since", "HEAD~1", "--jobs", "2", "snapshot"].map(str::to_owned);
         let found = choice(&args).expect("all are known");
         assert_eq!(found.rooms, ["wire", "snapshot"]);
         assert_eq!((found.files, found.since.as_deref()), (vec!["h1".to_owned()], Some("HEAD~1")));

@@ -116,3 +116,28 @@ fn a_panic_of_its_own_tasks_stops_no_worker() {
     workers.set_stage(Stage::Stop);
     workers.join().unwrap();
 }
+
+#[test]
+fn a_connection_beyond_the_bound_is_served_when_another_has_ended() {
+    let addr = free();
+    let settings = Settings { listen: vec![Listener::http(addr)], max_connections: 2, ..Settings::default() };
+    let (workers, _publisher) = start(settings, 1);
+    let workers = workers.unwrap();
+    // Both are in the middle of a head, so neither may be closed to make room.
+    let busy = [(); 2].map(|()| {
+        let mut stream = TcpStream::connect(addr).unwrap();
+        stream.write_all(b"GET / HTT").unwrap();
+        stream
+    });
+    let mut third = TcpStream::connect(addr).unwrap();
+    third.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+    third.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    assert!(third.read(&mut [0]).is_err(), "it waits");
+    drop(busy);
+    third.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut answer = String::new();
+    third.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+    workers.set_stage(Stage::Stop);
+    workers.join().unwrap();
+}

@@ -1,5 +1,6 @@
 //! The tests of one room: built once, run for each break.
 
+use super::list::Mutant;
 use super::report::Outcome;
 use super::switch::{Error, VARIABLE};
 use super::tree::Tree;
@@ -24,6 +25,8 @@ struct Program {
     path: PathBuf,
     /// The tests within the room's own files.
     within: bool,
+    /// The names of the files that it takes in as modules of its own. It tests these and nothing else.
+    takes_in: Vec<String>,
     /// Processor time that it takes on the code as it is.
     time: Duration,
 }
@@ -44,7 +47,9 @@ impl Suite {
             let path = message["executable"].as_str().filter(|_| tests)?;
             let within =
                 message["target"]["kind"].as_array().is_some_and(|kinds| kinds.contains(&"lib".into()));
-            Some(Program { path: path.into(), within, time: Duration::ZERO })
+            let source = message["target"]["src_path"].as_str().unwrap_or_default();
+            let takes_in = if within { Vec::new() } else { taken_in(source) };
+            Some(Program { path: path.into(), within, takes_in, time: Duration::ZERO })
         };
         let programs: Vec<_> = messages.iter().filter_map(program).collect();
         if programs.is_empty() {
@@ -87,9 +92,14 @@ impl Suite {
     }
 
     /// Runs the tests until one fails, those of the module that is broken first.
-    pub fn outcome(&self, number: usize, module: &str) -> Result<Outcome> {
-        let module = format!("{module}::");
-        let (within, others): (Vec<_>, Vec<_>) = self.programs.iter().partition(|program| program.within);
+    pub fn outcome(&self, number: usize, mutant: &Mutant) -> Result<Outcome> {
+        let module = format!("{}::", mutant.module());
+        let tests = |program: &&Program| {
+            let files = &program.takes_in;
+            files.is_empty() || files.iter().any(|file| mutant.file.ends_with(file))
+        };
+        let (within, others): (Vec<_>, Vec<_>) =
+            self.programs.iter().filter(tests).partition(|program| program.within);
         let own = within.iter().map(|program| (*program, vec![module.as_str()]));
         let rest = within.iter().map(|program| (*program, vec!["--skip", module.as_str()]));
         for (program, filter) in own.chain(others.iter().map(|program| (*program, vec![]))).chain(rest) {
@@ -112,12 +122,19 @@ impl Suite {
             command.env("RUSTC_BOOTSTRAP", "1").args(["-Z", "unstable-options", "--fail-fast"]);
         }
         let child = command.args(filter).spawn()?;
-        Ok(match wait(child, program.time * 10 + Duration::from_secs(90))? {
+        Ok(match wait(child, program.time * 10 + Duration::from_secs(20))? {
             Some(status) if status.success() => Outcome::Missed,
             Some(status) if !ended_by_limit(status) => Outcome::Caught,
             _ => Outcome::Timeout,
         })
     }
+}
+
+/// The files of a room that a test's source has as modules: `#[path = "../src/a/b.rs"]`.
+fn taken_in(source: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(source).unwrap_or_default();
+    let files = text.split("#[path = \"../src/").skip(1).filter_map(|rest| rest.split('"').next());
+    files.map(|file| format!("/src/{file}")).collect()
 }
 
 /// What cargo says while it builds, or the mistakes.

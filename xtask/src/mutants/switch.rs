@@ -240,8 +240,8 @@ fn add_module(room: &str, files: &mut HashMap<String, String>) -> Result<()> {
     for entry in std::fs::read_dir(root().join(room).join("tests")).into_iter().flatten() {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = std::fs::read_to_string(&path)
-                .with_context(|| format!("cannot read {}", path.display()))?;
+            let text =
+                std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
             if text.contains("#[path = \"../src/") {
                 let file = path.strip_prefix(root()).unwrap_or(&path).to_string_lossy().into_owned();
                 files.insert(file, text + MODULE);
