@@ -262,6 +262,23 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_is_for_the_server_and_the_identity_it_was_made_with() {
+        let pools = Pools::new(1);
+        let addr = "10.0.0.1:443".parse().unwrap();
+        let trusting = snapshot::certs::CommonTls::default().trusting;
+        let mut peers = vec![Peer::plain(addr)];
+        for tls in [&*trusting, &trusting.lacking("another identity")] {
+            for number in 0..16 {
+                let name = ServerName::try_from(format!("{number}.example")).unwrap();
+                let peer = pools.over_tls(addr, tls, &name);
+                assert!(peer == pools.over_tls(addr, tls, &name));
+                assert!(peers.iter().all(|other| *other != peer), "{number}.example");
+                peers.push(peer);
+            }
+        }
+    }
+
+    #[test]
     fn the_bound_is_for_all_servers_and_the_oldest_go() {
         with_servers(async |[a, b]: [Peer; 2]| {
             let pools = Pools::new(4);

@@ -141,3 +141,37 @@ fn a_connection_beyond_the_bound_is_served_when_another_has_ended() {
     workers.set_stage(Stage::Stop);
     workers.join().unwrap();
 }
+
+#[test]
+fn a_draining_worker_waits_for_a_first_request_and_for_no_other() {
+    let addr = free();
+    let hours = Duration::from_secs(7200);
+    let settings = Settings {
+        listen: vec![Listener::http(addr)],
+        idle_grace: Duration::from_millis(50),
+        keepalive_timeout: hours,
+        header_timeout: hours,
+        drain_timeout: hours,
+        ..Settings::default()
+    };
+    let (workers, _publisher) = start(settings, 1);
+    let workers = workers.unwrap();
+    let mut idle = TcpStream::connect(addr).unwrap();
+    idle.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    idle.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut first = [0; 12];
+    idle.read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"HTTP/1.1 404");
+    // It was accepted, and has not asked yet.
+    let mut silent = TcpStream::connect(addr).unwrap();
+    assert!(ask(addr).starts_with("HTTP/1.1 404 "), "who came before it was accepted");
+    workers.set_stage(Stage::Drain);
+    let mut rest = Vec::new();
+    idle.read_to_end(&mut rest).unwrap();
+    silent.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    silent.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    silent.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 404 ") && answer.contains("Connection: close"), "{answer}");
+    workers.join().unwrap();
+}

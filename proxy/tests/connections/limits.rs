@@ -228,3 +228,111 @@ fn what_is_no_request_is_told_of() {
         }
     }
 }
+
+#[test]
+fn a_connection_ends_at_once_where_the_close_cannot_take_the_answer_with_it() {
+    let last = "GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let both = "GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\nGET /b HTTP/1.1\r\nHost: a\r\n\r\n";
+    let half = "POST /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 9\r\n\r\nab";
+    let thinking = || vec![vec![Until("\r\n\r\n"), Wait(100), Send(OK), ToEnd]];
+    let open = |left: usize| vec![ToEnd, Wait(10), Served(left), Close];
+    for (about, begin, servers, left) in [
+        ("the client has said that it was its last request", vec![Send(last)], server(OK), 0),
+        ("it has not said so, and may send another", vec![Send(GET)], server(OK), 1),
+        ("it has sent another all the same", vec![Send(both)], server(OK), 1),
+        ("it sends another before it is answered", vec![Send(last), Wait(20), Send(GET)], thinking(), 1),
+        ("it may still send the rest of its body", vec![Send(half)], thinking(), 1),
+    ] {
+        Case {
+            client: [begin, open(left)].concat(),
+            servers,
+            wants: vec!["HTTP/1.1 200 OK\r\n", "\r\n\r\nok"],
+            once: "HTTP/1.1 ",
+            settings: |settings| settings.keepalive_requests = 1,
+            seeds: FEW,
+            ..case()
+        }
+        .run(about);
+    }
+}
+
+#[test]
+fn of_a_refused_client_so_much_is_read_and_no_more() {
+    let told = |beyond: usize, left: usize| {
+        Case {
+            client: vec![
+                Send("GET\r\n\r\n"),
+                Until("HTTP/1.1 400 "),
+                Many(b'x', 1000 + beyond),
+                Wait(20_000),
+                Served(left),
+                Close,
+            ],
+            silent: true,
+            broken: false,
+            settings: |settings| {
+                settings.linger_bytes = 2000;
+                settings.linger_timeout = Duration::from_secs(60);
+            },
+            seeds: 4,
+            ..case()
+        }
+        .run(if left == 0 { "more" } else { "not more" });
+    };
+    told(0, 1);
+    told(100_000, 0);
+}
+
+const PREFACE: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0";
+
+/// The type of a frame of settings without flags, and its stream.
+const SETTINGS: &str = "\u{4}\0\0\0\0\0";
+
+#[test]
+fn both_versions_are_served_on_one_port() {
+    let any = || Case { any: true, seeds: FEW, ..case() };
+    Case {
+        client: vec![Send(PREFACE), Until(SETTINGS), Close],
+        lacks: vec!["HTTP/1"],
+        silent: true,
+        ..any()
+    }
+    .run("it begins as HTTP/2");
+    Case {
+        client: vec![Send(GET), Until("\r\n\r\nok"), Send(GET), Until("\r\n\r\nok"), Close],
+        servers: vec![vec![Until("\r\n\r\n"), Send(OK), Until("\r\n\r\n"), Send(OK), ToEnd]],
+        ..any()
+    }
+    .run("it begins as HTTP/1");
+    Case {
+        client: vec![Send(GET), Until("\r\n\r\nok"), Send(PREFACE), Until("HTTP/1.1 505 "), ToEnd],
+        servers: server(OK),
+        lacks: vec![SETTINGS],
+        ..any()
+    }
+    .run("only the first bytes say which it is");
+    Case {
+        client: vec![Send("PRI * HTTP/2.0\r\n\r\n"), Wait(10), Close],
+        lacks: vec!["HTTP"],
+        silent: true,
+        ..any()
+    }
+    .run("the rest of it does not come");
+    let foreign = "INVALID CONNECTION PREFACE\r\n\r\n";
+    // Told by the whole line: where it comes in pieces, the first of them is a bad request.
+    Case { client: vec![Send(foreign), ToEnd], lacks: vec!["HTTP"], silent: true, seeds: 1, ..any() }
+        .run("it is neither: an answer in HTTP/1 would mean nothing to it");
+    Case {
+        client: vec![Send(GET), Until("\r\n\r\nok"), Send(foreign), Until("HTTP/1.1 400 "), ToEnd],
+        servers: server(OK),
+        ..any()
+    }
+    .run("it was HTTP/1 before");
+    for (about, sent, answer) in [
+        ("HTTP/2 where there is only HTTP/1", PREFACE, "HTTP/1.1 505 "),
+        ("neither", foreign, "HTTP/1.1 400 "),
+    ] {
+        let client = vec![Send(sent), Until(answer), ToEnd];
+        Case { client, silent: true, seeds: FEW, ..case() }.run(about);
+    }
+}

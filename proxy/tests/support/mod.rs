@@ -67,6 +67,8 @@ pub struct Case {
     /// What the client gets exactly once.
     pub once: &'static str,
     pub frames: bool,
+    /// It is a port on which HTTP/2 is served as well.
+    pub any: bool,
     /// What the client or a server has not read fills its connection soon.
     pub narrow: bool,
     pub seeds: u64,
@@ -86,6 +88,7 @@ const BASE: Case = Case {
     broken: false,
     once: "",
     frames: false,
+    any: false,
     narrow: false,
     seeds: 24,
     settings: |_| {},
@@ -276,7 +279,11 @@ impl Case {
             } else {
                 let ours = schedule(2);
                 let room = if case.narrow { 16 } else { ours.room };
-                gateway.connect(schedule(1), Schedule { room, ..ours })
+                let ours = Schedule { room, ..ours };
+                match case.any {
+                    true => gateway.connect_any(schedule(1), ours),
+                    false => gateway.connect(schedule(1), ours),
+                }
             };
             let got = RefCell::new(Got::default());
             let who = format!("{about}: the client");
@@ -328,8 +335,14 @@ impl Case {
                 assert_eq!(left, 0, "{about}: connections to the server that did not come about");
             }
             check_panics(meters, &about);
+            check_waiting(meters, &about);
         }
     }
+}
+
+/// No worker counts anybody as waiting when nobody is there.
+fn check_waiting(meters: &Meters, about: &str) {
+    assert_eq!(meters.read(1, |reading| reading.totals().waiting), 0, "{about}: clients that wait");
 }
 
 /// Waits until every connection of a client has ended, and looks what is left behind.
