@@ -152,6 +152,14 @@ impl Admin {
         if head.method == Method::HEAD && head.uri.path().trim_end_matches('/') == "/apisix/admin" {
             return Admitted::Answered(answer::empty(StatusCode::OK));
         }
+        // Where APISIX has its dashboard; a key would not help.
+        if head.method == Method::GET && head.uri.path().trim_end_matches('/') == "/ui" {
+            let refusal = ErrorAnswer::new(
+                StatusCode::NOT_FOUND,
+                "there is no dashboard in this version: use the Admin API below /apisix/admin, or `sluice status`",
+            );
+            return Admitted::Answered(refusal.into_response());
+        }
         // Before anything is looked at: what does not exist is nobody's business either.
         if let Some(seconds) = self.guesses.wait(peer, Instant::now()) {
             return answered(auth::too_many(seconds), "too many wrong keys came from there");

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::FutureExt;
-use model::{Desired, Key, Kind, Rejected};
+use model::{CertificatePair, Desired, Key, Kind, Rejected, Resource};
 use snapshot::compile::Stapling;
-use snapshot::{Compiled, Compiler, Publisher, Touched, Watched};
+use snapshot::{Compiled, Compiler, Publisher, Touched, Watched, certs};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::discovery;
@@ -255,6 +255,7 @@ impl Pipeline {
             compiled = self.compile(&touched);
         }
         self.publisher.publish(compiled.snapshot);
+        self.tell_expired(&batch.touched);
         self.to_rest.extend(self.compiler.take_read());
         self.watched.send_if_modified(|watched| {
             let differs = !Arc::ptr_eq(watched, &compiled.watched);
@@ -390,6 +391,36 @@ impl Pipeline {
         }
         if ignored.len() > MOST_LINES {
             tracing::warn!("and {} more settings that have no effect", ignored.len() - MOST_LINES);
+        }
+    }
+
+    /// Tells of certificates that were over when they came. The Admin API refuses them; files and etcd may have them.
+    fn tell_expired(&self, touched: &Touched) {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let mut told = 0;
+        let tell = |key: &Key| {
+            let Some(Resource::Ssl(ssl)) =
+                self.fold.desired().get(Kind::Ssl, &key.id).map(|entry| entry.resource())
+            else {
+                return;
+            };
+            let over = |pair: &CertificatePair| certs::expired_for(&pair.cert, now.cast_signed());
+            let Some(days) = ssl.pairs.iter().filter(|_| ssl.enabled).find_map(over) else { return };
+            told += 1;
+            if told <= MOST_LINES {
+                tracing::warn!(
+                    "{key}: a certificate expired {days} days ago; clients that verify it end the handshake"
+                );
+            }
+        };
+        if touched.all {
+            let all: Vec<Key> = self.fold.desired().of(Kind::Ssl).map(|entry| entry.key.clone()).collect();
+            all.iter().for_each(tell);
+        } else {
+            touched.keys.iter().filter(|key| key.kind == Kind::Ssl).for_each(tell);
+        }
+        if told > MOST_LINES {
+            tracing::warn!("and {} more expired certificates", told - MOST_LINES);
         }
     }
 

@@ -24,6 +24,7 @@ pub fn of(desired: &Desired, boot: &Boot, catalog: &Arc<plugins::Catalog>) -> An
         },
         catalog: &**catalog as &dyn Catalog,
         encrypts: is_store && encryption.enabled && !encryption.keyring.is_empty(),
+        now: crate::now(),
     })
 }
 

@@ -193,7 +193,10 @@ fn lines(status: &Value) -> Vec<String> {
     let counts = status.get("resources").and_then(Value::as_object).into_iter().flatten();
     let counts: Vec<String> = counts
         .filter(|(_, count)| count.as_u64() > Some(0))
-        .map(|(kind, count)| format!("{count} {kind}"))
+        .map(|(kind, count)| match count.as_u64() {
+            Some(1) => format!("1 {}", kind.strip_suffix('s').unwrap_or(kind)),
+            _ => format!("{count} {kind}"),
+        })
         .collect();
     let listens = status.get("listens").and_then(Value::as_array).into_iter().flatten();
     let listens: Vec<&str> = listens.filter_map(Value::as_str).collect();
@@ -247,7 +250,7 @@ mod tests {
             "rejected": [{"key": "routes/1", "pointer": "/uri", "reason": "no", "hint": null}],
         }));
         assert_eq!(told[0], "sluice 1.2.3, pid 7, up 1 h 2 min");
-        assert_eq!(told[3].trim(), "2 routes, 1 upstreams");
+        assert_eq!(told[3].trim(), "2 routes, 1 upstream");
         assert_eq!(told[5], "workers        1 of 2 on revision 5");
         assert_eq!(told[7], "  routes/1 at /uri: no");
     }

@@ -34,10 +34,13 @@ impl Place {
     }
 
     /// Reads what a plugin's configuration says: as in APISIX, a relative path is one from the folder
-    /// the gateway was started in.
+    /// the gateway was started in. The folder `logs` is made there, since that of APISIX always has one.
     pub fn of_plugin(written: &str) -> Place {
         match Place::new(written, Path::new("")) {
-            Place::File { path, .. } => Place::File { path, make_folder: false },
+            Place::File { path, .. } => {
+                let make_folder = path.parent() == Some(Path::new("logs"));
+                Place::File { path, make_folder }
+            }
             output => output,
         }
     }

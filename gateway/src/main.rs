@@ -39,6 +39,12 @@ use control::store::StoreError;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// In seconds since 1970.
+fn now() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    since.as_secs().cast_signed()
+}
+
 fn main() -> ExitCode {
     // No huge pages, of which an idle gateway would hold many for a few kilobytes in each: 25 MB
     // instead of 14. `.cargo/config.toml` tells the allocator, which begins before this line; a

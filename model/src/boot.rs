@@ -24,6 +24,7 @@ mod findings;
 mod http;
 mod keys;
 mod listen;
+mod ports;
 mod read;
 mod shape;
 mod streams;

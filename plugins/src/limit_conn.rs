@@ -83,6 +83,7 @@ impl Plugin for LimitConn {
 
     fn build(config: Config, cx: &mut Build<'_>) -> Result<LimitConn, Invalid> {
         limits::only_local(&config.policy)?;
+        config.check()?;
         let gauges = cx.services.gauges.clone();
         let scope = limits::scope(&gauges, cx.owner, &config)?;
         Ok(LimitConn {

@@ -68,6 +68,27 @@ impl Amount {
     }
 }
 
+impl Amount {
+    /// # Errors
+    /// A text without a variable that is no integer from `least` on: every request would fail.
+    pub(crate) fn check(&self, at: &str, least: u64) -> Result<(), Invalid> {
+        match self {
+            Amount::Text(text, _)
+                if !text.contains('$') && parse(text.as_bytes()).is_none_or(|amount| amount < least) =>
+            {
+                let expected =
+                    format!("an integer from {least} on, or a text with variables that comes to one");
+                Err(Invalid::new(format!("`{text}` is not an integer from {least} on"))
+                    .at(at)
+                    .expected(expected)
+                    .got(text)
+                    .hint("write the number alone: counts have no unit, and times are in seconds"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Reads a number as Lua does, and takes it if it is an integer and not negative.
 fn parse(text: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(text).ok()?.trim();

@@ -27,6 +27,8 @@ pub struct Of<'a> {
     pub catalog: &'a dyn Catalog,
     /// Whether the store keeps secrets encrypted (`apisix.data_encryption`).
     pub encrypts: bool,
+    /// In seconds since 1970.
+    pub now: i64,
 }
 
 /// Something worth a second look.
@@ -51,6 +53,8 @@ pub enum Code {
     Unused,
     /// A secret is written as it is.
     ClearSecret,
+    /// A certificate that no client accepts any more.
+    ExpiredCertificate,
     /// TLS that does not protect.
     WeakTls,
     /// Every path, and nobody is asked who they are.
@@ -120,6 +124,7 @@ impl Code {
             Code::Ambiguous => "ambiguous",
             Code::Unused => "unused",
             Code::ClearSecret => "clear-secret",
+            Code::ExpiredCertificate => "expired-certificate",
             Code::WeakTls => "weak-tls",
             Code::NoAuthentication => "no-authentication",
         }

@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 use crate::router::hash::Hasher;
 use crate::router::map::Map;
 pub(crate) use pem::digest;
-pub use pem::{Facts, certificates, check, expiry, facts, pair};
+pub use pem::{Facts, certificates, check, expired_for, expiry, facts, pair};
 pub use tickets::Tickets;
 pub use upstream::{ClientTls, CommonTls};
 pub use verify::Authorities;

@@ -12,7 +12,7 @@ use snapshot::router::{Mode, Options};
 use support::{Plugins, Table, desired, entry};
 
 fn look(desired: &model::Desired, mode: Mode, encrypts: bool) -> Analysis {
-    analyse(Of { desired, mode, options: Options::default(), catalog: &Plugins, encrypts })
+    analyse(Of { desired, mode, options: Options::default(), catalog: &Plugins, encrypts, now: 0 })
 }
 
 /// `code key/pointer` of what is found, of these codes.
@@ -183,7 +183,7 @@ fn parameters_take_less_than_the_rest_of_a_path() {
 fn a_slash_that_requests_never_end_with() {
     let all = desired(&format!("routes:\n  - {{id: 1, uri: /a/, {UP}}}\n  - {{id: 2, uri: /, {UP}}}\n"));
     let options = Options { delete_uri_tail_slash: true, ..Options::default() };
-    let of = Of { desired: &all, mode: Mode::HostUri, options, catalog: &Plugins, encrypts: true };
+    let of = Of { desired: &all, mode: Mode::HostUri, options, catalog: &Plugins, encrypts: true, now: 0 };
     let analysis = analyse(of);
     assert_eq!(analysis.findings.len(), 1);
     assert!(analysis.findings[0].invalid.reason.contains("delete_uri_tail_slash"));
@@ -252,6 +252,35 @@ fn tls_that_protects_less_than_it_seems() {
         "weak-tls upstreams/open/scheme",
     ];
     assert_eq!(found(text, Mode::HostUri, &[Code::WeakTls]), expected);
+}
+
+#[test]
+fn certificates_whose_time_is_over() {
+    let (good, key) =
+        (include_str!("../../tests/certs/server-ec.crt"), include_str!("../../tests/certs/server-ec.key"));
+    let (over, its_key) =
+        (include_str!("../../tests/certs/expired.crt"), include_str!("../../tests/certs/expired.key"));
+    let text = serde_json::json!({"ssls": [
+        {"id": "good", "sni": "a.test", "cert": good, "key": key},
+        {"id": "second", "sni": "b.test", "cert": good, "key": key, "certs": [over], "keys": [its_key]},
+        {"id": "over", "sni": "c.test", "cert": over, "key": its_key},
+        {"id": "off", "sni": "c.test", "cert": over, "key": its_key, "status": 0},
+    ]});
+    let desired = desired(&text.to_string());
+    let at = |now| {
+        let of = Of {
+            desired: &desired,
+            mode: Mode::HostUri,
+            options: Options::default(),
+            catalog: &Plugins,
+            encrypts: true,
+            now,
+        };
+        let all = analyse(of).findings.into_iter().filter(|one| one.code == Code::ExpiredCertificate);
+        all.map(|one| format!("{}{}", one.key, one.invalid.pointer)).collect::<Vec<_>>()
+    };
+    assert_eq!(at(2_000_000_000), ["ssls/over/cert", "ssls/second/certs/0"]);
+    assert!(at(0).is_empty());
 }
 
 #[test]

@@ -40,4 +40,8 @@ leaf stranger ec other-ca 'extendedKeyUsage=clientAuth\n'
 leaf middle-ca ec ca 'basicConstraints=critical,CA:TRUE\nkeyUsage=critical,keyCertSign\n'
 leaf deep-client ec middle-ca 'extendedKeyUsage=clientAuth\n'
 leaf expired ec ca 'subjectAltName=DNS:expired.test\n' '-days -1'
+# Of X.509 version 1, which some libraries do not read.
+openssl req -new -key server-ec.key -subj "/O=Sluice tests/CN=version-1" -out csr.tmp
+openssl x509 -req -in csr.tmp -signkey server-ec.key -days $days -out version-1.crt
+rm csr.tmp
 rm -f ./*.srl

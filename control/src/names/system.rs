@@ -161,7 +161,13 @@ fn why(error: &NetError) -> String {
     } else if error.is_no_records_found() {
         "it has no addresses".to_owned()
     } else {
-        error.to_string()
+        match error {
+            NetError::NoConnections => {
+                "no name server can be reached (apisix.dns_resolver, else /etc/resolv.conf)".to_owned()
+            }
+            NetError::Timeout => "no name server answered within apisix.resolver_timeout".to_owned(),
+            other => other.to_string(),
+        }
     }
 }
 

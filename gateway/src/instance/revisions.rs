@@ -44,7 +44,8 @@ pub fn rollback(files: &Files, revision: u64) -> anyhow::Result<bool> {
     let changes = answer.get("changes").and_then(Value::as_array).cloned().unwrap_or_default();
     changes.iter().for_each(|change| say::out(change_line(change)));
     let now = answer.get("revision").and_then(Value::as_u64).unwrap_or_default();
-    say::out(format_args!("{} changes, revision {now} is as {revision} was", changes.len()));
+    let counted = say::counted(changes.len(), "change");
+    say::out(format_args!("{counted}; revision {now} is what revision {revision} was"));
     Ok(true)
 }
 
@@ -94,7 +95,8 @@ fn line(record: &Value) -> String {
         if total > changes.len() { format!(" and {} more", total - changes.len()) } else { String::new() };
     let message = if text("message").is_empty() { String::new() } else { format!("  # {}", text("message")) };
     let author = if text("author").is_empty() { "-" } else { text("author") };
-    format!("{}  {}  {author}  {}{more}{message}", number("revision"), number("time"), changes.join(", "))
+    let time = say::utc(number("time"));
+    format!("{}  {time}  {author}  {}{more}{message}", number("revision"), changes.join(", "))
 }
 
 fn change_line(change: &Value) -> String {
@@ -114,6 +116,6 @@ mod tests {
             "revision": 7, "time": 5, "author": "admin", "message": "why", "total": 2,
             "changes": [{"key": "routes/1", "change": "created"}],
         });
-        assert_eq!(line(&record), "7  5  admin  created routes/1 and 1 more  # why");
+        assert_eq!(line(&record), "7  1970-01-01T00:00:05Z  admin  created routes/1 and 1 more  # why");
     }
 }

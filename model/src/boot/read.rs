@@ -16,7 +16,7 @@ use super::{
     Provider, ProxyCache, RealIp, Resolver, Role, Router, Secrets, Tls, UpstreamKeepalive, UriOptions,
     Workers, Zone, keys, wildcard,
 };
-use super::{etcd, shape, streams};
+use super::{etcd, ports, shape, streams};
 use crate::Invalid;
 use crate::document::Lookup;
 
@@ -31,7 +31,7 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
         _ => Role::Traditional,
     };
     let listen = listen(apisix)?;
-    Ok(Boot {
+    let boot = Boot {
         tls: tls(apisix, &listen)?,
         listen,
         http2: apisix.bool("/enable_http2", true),
@@ -97,7 +97,9 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
         strict_plugins: file.bool("/sluice/strict_plugins", false),
         prometheus: prometheus(file.below("/plugin_attr/prometheus")),
         plugin_attr: file.get("/plugin_attr").and_then(Value::as_object).cloned().unwrap_or_default(),
-    })
+    };
+    ports::check(&boot, file)?;
+    Ok(boot)
 }
 
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);

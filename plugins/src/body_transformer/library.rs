@@ -15,6 +15,17 @@ const FUNCTIONS: [&str; 27] = [
 
 pub(super) const MODULES: [&str; 7] = ["string", "table", "math", "core", "core.json", "cjson", "ngx"];
 
+pub(super) const REQUIRED: &str = "templates can require apisix.core, cjson and cjson.safe";
+
+/// What a module that templates may require is called within them.
+pub(super) fn module(name: &[u8]) -> Option<&'static str> {
+    match name {
+        b"apisix.core" => Some("core"),
+        b"cjson" | b"cjson.safe" => Some("cjson"),
+        _ => None,
+    }
+}
+
 pub(super) fn known(name: &str) -> Option<&'static str> {
     FUNCTIONS.into_iter().find(|function| *function == name)
 }
@@ -66,11 +77,10 @@ impl Run<'_, '_> {
                 }
                 other => Err(format!("bad argument #1 to 'next' (table expected, got {})", name_of(other))),
             },
-            "require" => match first {
-                Value::Text(module) if **module == *b"apisix.core" => Ok(Value::Module("core")),
-                Value::Text(module) if matches!(&**module, b"cjson" | b"cjson.safe") => Ok(Value::Module("cjson")),
-                _ => Err("templates can require apisix.core and cjson only".into()),
-            },
+            "require" => {
+                let Value::Text(name) = first else { return Err(REQUIRED.into()) };
+                module(name).map(Value::Module).ok_or_else(|| REQUIRED.into())
+            }
             "string.upper" => {
                 let bytes = self.bytes(name, arguments, 0)?;
                 self.made(bytes.to_ascii_uppercase())

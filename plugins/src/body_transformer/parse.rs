@@ -507,13 +507,30 @@ impl Parser {
                     let name = self.name()?;
                     Expr::Method(Box::new(value), name, self.arguments()?)
                 }
-                Token::Sign("(" | "{") | Token::String(_) => Expr::Call(Box::new(value), self.arguments()?),
+                Token::Sign("(" | "{") | Token::String(_) => {
+                    let arguments = self.arguments()?;
+                    self.check_require(&value, &arguments)?;
+                    Expr::Call(Box::new(value), arguments)
+                }
                 _ => {
                     self.height = height;
                     return Ok(value);
                 }
             };
             self.above(height.max(self.height))?;
+        }
+    }
+
+    /// A module that is not there is better known now than with each request.
+    fn check_require(&self, called: &Expr, arguments: &[Expr]) -> Result<(), Invalid> {
+        match (called, arguments) {
+            (Expr::Name(name), [Expr::Text(module)])
+                if &**name == "require" && super::library::module(module).is_none() =>
+            {
+                let module = String::from_utf8_lossy(module);
+                Err(error(self.line(), format!("there is no module `{module}`")).hint(super::library::REQUIRED))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -168,6 +168,8 @@ fn what_is_not_understood_is_refused_with_its_line() {
         ("{(file.html)}", "cannot include"),
         ("{% local function f() end %}", "`function`"),
         ("{% return 1 %}", "`return`"),
+        ("a\n{% local yaml = require(\"tinyyaml\") %}", "line 2: there is no module `tinyyaml`"),
+        ("{% local c = require 'socket' %}", "there is no module `socket`"),
         ("{% x == 1 %}", "`=` was expected"),
     ] {
         let error = probe.stage::<BodyTransformer>(json!({"request": {"template": template}})).err();

@@ -66,6 +66,20 @@ pub(super) fn schema() -> Value {
 }
 
 impl Config {
+    /// # Errors
+    /// A text that comes to no number, whoever asks.
+    pub(super) fn check(&self) -> Result<(), Invalid> {
+        let own = [(&self.conn, "/conn", 1), (&self.burst, "/burst", 0)];
+        for (amount, at, least) in own {
+            amount.as_ref().map_or(Ok(()), |amount| amount.check(at, least))?;
+        }
+        for (index, rule) in self.rules.iter().flatten().enumerate() {
+            rule.conn.check(&format!("/rules/{index}/conn"), 1)?;
+            rule.burst.check(&format!("/rules/{index}/burst"), 0)?;
+        }
+        Ok(())
+    }
+
     /// Of settings of a stream, which have no more than these.
     ///
     /// # Errors

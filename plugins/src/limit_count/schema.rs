@@ -82,8 +82,13 @@ impl Config {
             return Err(Invalid::new("group and rules cannot be specified at the same time").at("/group"));
         }
         limits::only_local(&self.policy)?;
+        for (amount, at) in [(&self.count, "/count"), (&self.time_window, "/time_window")] {
+            amount.as_ref().map_or(Ok(()), |amount| amount.check(at, 1))?;
+        }
         let rules = self.rules.as_deref().unwrap_or_default();
         for (index, rule) in rules.iter().enumerate() {
+            rule.count.check(&format!("/rules/{index}/count"), 1)?;
+            rule.time_window.check(&format!("/rules/{index}/time_window"), 1)?;
             if rules[..index].iter().any(|other| other.key == rule.key) {
                 return Err(Invalid::new(format!("duplicate key '{}' in rules", rule.key))
                     .at(format!("/rules/{index}/key")));

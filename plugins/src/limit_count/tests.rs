@@ -255,6 +255,12 @@ fn settings_are_checked() {
             json!({"count": 2, "rules": [rule]}),
             "count/time_window and rules cannot be specified at the same time",
         ),
+        (json!({"count": 2, "time_window": "60s"}), "`60s` is not an integer from 1 on"),
+        (json!({"count": "0", "time_window": 60}), "`0` is not an integer from 1 on"),
+        (
+            json!({"rules": [{"key": "$a", "count": 1, "time_window": "1m"}]}),
+            "`1m` is not an integer from 1 on",
+        ),
         (json!({"group": "g", "rules": [rule]}), "group and rules cannot be specified at the same time"),
         (json!({"rules": [rule, rule]}), "duplicate key '$a' in rules"),
         (

@@ -6,12 +6,22 @@ use model::{Invalid, Resource};
 use serde_json::Value;
 
 use super::{Analysis, Code, Of};
+use crate::certs;
 
 pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
     for entry in of.desired.iter() {
         if let Resource::Ssl(ssl) = entry.resource()
             && ssl.enabled
         {
+            for (at, pair) in ssl.pairs.iter().enumerate() {
+                if let Some(days) = certs::expired_for(&pair.cert, of.now) {
+                    let place = if at == 0 { "/cert".to_owned() } else { format!("/certs/{}", at - 1) };
+                    let invalid = Invalid::new(format!("this certificate expired {days} days ago"))
+                        .at(place)
+                        .hint("replace it and its key; until then handshakes of clients that verify it fail");
+                    found.add(Code::ExpiredCertificate, &entry.key, invalid);
+                }
+            }
             for (at, protocol) in ssl.protocols.iter().enumerate() {
                 if is_old(protocol) {
                     let invalid = Invalid::new(format!("{protocol} is broken and forbidden (RFC 8996)"))

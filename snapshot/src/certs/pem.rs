@@ -41,21 +41,38 @@ pub fn pair(pair: &CertificatePair, provider: &CryptoProvider) -> Result<Arc<Cer
             .hint("RSA keys of 2048 to 8192 bits are used, and keys of P-256, P-384, P-521 and Ed25519")
     })?;
     let certified = CertifiedKey::new(chain, key);
-    match certified.keys_match() {
-        Err(Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
-            Err(Invalid::new("failed to parse key: X509_check_private_key() failed: key values mismatch")
-                .at("/key")
-                .expected("the private key of the certificate"))
-        }
-        // Of very old certificates that cannot be told.
-        _ => Ok(Arc::new(certified)),
+    let belongs = match certified.keys_match() {
+        Err(Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => false,
+        Ok(()) => true,
+        // Certificates of X.509 version 1, which `openssl ca` makes without extensions, are not read there.
+        Err(_) => is_of(&certified).unwrap_or(true),
+    };
+    if belongs {
+        return Ok(Arc::new(certified));
     }
+    Err(Invalid::new("failed to parse key: X509_check_private_key() failed: key values mismatch")
+        .at("/key")
+        .expected("the private key of the certificate"))
+}
+
+/// Whether the first certificate is of the key; `None` if that cannot be told.
+fn is_of(certified: &CertifiedKey) -> Option<bool> {
+    let (_, read) = x509_parser::parse_x509_certificate(certified.cert.first()?).ok()?;
+    let key = certified.key.public_key()?;
+    Some(read.public_key().raw == key.as_ref())
 }
 
 /// The time after which a certificate is worth nothing, in seconds since 1970.
 pub fn expiry(der: &CertificateDer<'_>) -> Option<i64> {
     let (_, read) = x509_parser::parse_x509_certificate(der).ok()?;
     Some(read.validity().not_after.timestamp())
+}
+
+/// How many days ago the first certificate of a chain in PEM expired, `now` in seconds since 1970. `None` if it is
+/// valid still, or cannot be read.
+pub fn expired_for(text: &str, now: i64) -> Option<i64> {
+    let end = certificates(text).ok()?.first().and_then(expiry)?;
+    (end < now).then(|| (now - end) / 86_400)
 }
 
 /// What a certificate says of itself.

@@ -95,6 +95,7 @@ fn what_is_no_certificate_is_refused_with_its_place() {
     let (cert, key) = (pem!("server-ec.crt"), pem!("server-ec.key"));
     let ssl = |cert: &str, key: &str| serde_json::json!({"sni": "a.com", "cert": cert, "key": key});
     assert_eq!(checked(ssl(cert, key)), Ok(()));
+    assert_eq!(checked(ssl(pem!("version-1.crt"), key)), Ok(()));
     assert_eq!(checked(ssl("$env://CERT".repeat(20).as_str(), key)), Ok(()), "looked at when it is used");
     let junk = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n".repeat(4);
     for (cert, key, place, reason) in [
@@ -103,6 +104,12 @@ fn what_is_no_certificate_is_refused_with_its_place() {
         (cert, cert, "/key", "failed to parse key: PEM_read_bio_PrivateKey() failed"),
         (
             cert,
+            pem!("client.key"),
+            "/key",
+            "failed to parse key: X509_check_private_key() failed: key values mismatch",
+        ),
+        (
+            pem!("version-1.crt"),
             pem!("client.key"),
             "/key",
             "failed to parse key: X509_check_private_key() failed: key values mismatch",
