@@ -125,7 +125,7 @@ fn built_in(document: &Value) -> Schema {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use serde_json::json;
+    use serde_json::{Map, json};
 
     use super::*;
 
@@ -394,6 +394,23 @@ mod tests {
         ] {
             assert_eq!(Schema::new(&schema).unwrap_err().pointer, pointer, "{schema}");
         }
+    }
+
+    #[test]
+    fn references_do_not_multiply_without_bound() {
+        // Each definition names the next one ten times: 10^12 subschemas in a kilobyte or two.
+        let mut definitions = Map::new();
+        for at in 0..12 {
+            let next = json!({"$ref": format!("#/definitions/d{}", at + 1)});
+            definitions.insert(format!("d{at}"), json!({"allOf": vec![next; 10]}));
+        }
+        definitions.insert("d12".to_owned(), json!({"type": "string"}));
+        let error =
+            Schema::new(&json!({"$ref": "#/definitions/d0", "definitions": definitions})).unwrap_err();
+        assert_eq!(error.reason, "schema is too large");
+        // Nor does a long list.
+        assert!(Schema::new(&json!({"anyOf": vec![json!({}); 20_000]})).is_err());
+        assert!(Schema::new(&json!({"anyOf": vec![json!({}); 19_000]})).is_ok());
     }
 
     #[test]

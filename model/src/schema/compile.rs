@@ -3,6 +3,8 @@
 //! Everything that can be decided once is decided here: patterns are compiled,
 //! references followed, messages that do not depend on the value are written.
 
+use std::cell::Cell;
+
 use serde_json::{Map, Value};
 
 use super::pattern::Pattern;
@@ -11,6 +13,9 @@ use crate::invalid::push_pointer;
 
 /// A `$ref` may not lead through more references than this; only a circle does.
 const MAX_DEPTH: usize = 64;
+/// Subschemas of a document, each counted wherever a `$ref` leads to it: it is compiled anew there, so a few
+/// definitions that name each other several times would become billions.
+const MAX_SUBSCHEMAS: usize = 20_000;
 
 /// One compiled schema. An absent keyword is `None` or empty.
 #[derive(Debug, Default)]
@@ -148,17 +153,24 @@ pub enum Format {
 
 /// Compiles a whole document.
 pub fn compile(document: &Value) -> Result<Subschema, Invalid> {
-    Compiler { document }.node(document, 0)
+    Compiler { document, subschemas: Cell::new(0) }.node(document, 0)
 }
 
 struct Compiler<'a> {
     document: &'a Value,
+    subschemas: Cell<usize>,
 }
 
 impl Compiler<'_> {
     fn node(&self, schema: &Value, depth: usize) -> Result<Subschema, Invalid> {
         if depth > MAX_DEPTH {
             return Err(Invalid::new("schema is nested too deeply"));
+        }
+        self.subschemas.set(self.subschemas.get() + 1);
+        if self.subschemas.get() > MAX_SUBSCHEMAS {
+            return Err(Invalid::new("schema is too large")
+                .expected(format!("at most {MAX_SUBSCHEMAS} subschemas"))
+                .hint("a subschema counts again for each reference that leads to it"));
         }
         let map = match schema {
             Value::Bool(fits) => return Ok(Subschema { never: !fits, ..Subschema::default() }),
