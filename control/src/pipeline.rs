@@ -26,8 +26,10 @@ use crate::store::{Change, Changes, Revision, Store};
 use report::Counts;
 pub use report::Report;
 
-/// A burst of changes is gathered no longer than this before it is applied.
+/// A burst is gathered no longer than this before it is applied.
 const GATHER: Duration = Duration::from_millis(10);
+/// The same of changes that are there already: a write of a thousand resources is to go live as a whole.
+const GATHER_CHANGES: Duration = Duration::from_millis(250);
 /// How long the first snapshot waits for names to be looked up.
 const FIRST_NAMES: Duration = Duration::from_secs(1);
 /// How long a change waits for secrets that it is the first to refer to: most managers answer sooner, and then
@@ -178,8 +180,9 @@ impl Pipeline {
     /// Adds whatever else has come in already. `false` if the end of the store has.
     fn gather(&mut self, batch: &mut Batch) -> bool {
         let began = Instant::now();
-        while began.elapsed() < GATHER {
-            if let Ok(command) = self.commands.try_recv() {
+        while began.elapsed() < GATHER_CHANGES {
+            let only_changes = began.elapsed() >= GATHER;
+            if !only_changes && let Ok(command) = self.commands.try_recv() {
                 self.obey(command, batch);
                 continue;
             }
@@ -189,6 +192,7 @@ impl Pipeline {
                     continue;
                 }
                 Some(None) => return false,
+                None if only_changes => break,
                 None => {}
             }
             match self.resolver.changed().now_or_never() {

@@ -7,7 +7,7 @@
 //! the file. One process at a time may hold it; nothing here talks to other
 //! machines.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel};
@@ -289,20 +289,24 @@ impl Writer {
     }
 
     fn applied(&mut self, changes: Vec<Change>) {
-        // One by one, so that the next change of the same key sees this one.
-        for change in changes {
-            self.keep_lease(&change);
-            self.table.apply([change]);
+        // A key may be changed twice: the second change sees what the first one left.
+        let mut left = HashMap::new();
+        for change in &changes {
+            self.keep_lease(change, &mut left);
         }
+        // All at once, so that nobody who follows sees a part of a write.
+        self.table.apply(changes);
     }
 
-    fn keep_lease(&mut self, change: &Change) {
+    fn keep_lease<'a>(&mut self, change: &'a Change, left: &mut HashMap<&'a Key, Option<u64>>) {
         let (key, expires) = match change {
             Change::Put(row) => (&row.key, row.expires),
             Change::Delete { key, .. } => (key, None),
             Change::Plugins { .. } | Change::Note { .. } | Change::Reset { .. } => return,
         };
-        if let Some(end) = self.table.get(key).and_then(|old| old.expires) {
+        let before = left.insert(key, expires);
+        let before = before.unwrap_or_else(|| self.table.get(key).and_then(|old| old.expires));
+        if let Some(end) = before {
             self.leases.remove(&(end, key.clone()));
         }
         self.leases.extend(expires.map(|end| (end, key.clone())));
