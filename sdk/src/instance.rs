@@ -273,13 +273,258 @@ pub fn intern(name: &str) -> Result<&'static str, Invalid> {
 
 #[cfg(test)]
 mod tests {
-    use super::intern;
+    use serde_json::json;
+
+    use super::*;
+    use crate::Reply;
+    use crate::build::{Owner, Services};
+    use crate::testing::{FixedNames, Probe, chunk, now};
+
+    /// Says nothing beyond what every plugin must.
+    struct Bare;
+
+    impl Plugin for Bare {
+        const NAME: &'static str = "bare";
+        const PRIORITY: i32 = 7;
+        const PHASES: Phases = Phases::ACCESS;
+        type Config = Value;
+
+        fn schema() -> Value {
+            json!({"type": "object"})
+        }
+
+        fn build(_: Value, _: &mut Build<'_>) -> Result<Bare, Invalid> {
+            Ok(Bare)
+        }
+    }
+
+    /// Answers everything in a way of its own.
+    struct Full(u16);
+
+    fn reply(status: u16) -> Step {
+        Step::Reply(Reply::status(status))
+    }
+
+    impl Plugin for Full {
+        const NAME: &'static str = "full";
+        const PRIORITY: i32 = -7;
+        const PHASES: Phases = Phases::REWRITE.with(Phases::LOG);
+        const VERSION: &'static str = "0.9";
+        const AUTH: bool = true;
+        type Config = u16;
+
+        fn schema() -> Value {
+            json!("of routes")
+        }
+
+        fn consumer_schema() -> Option<Value> {
+            Some(json!("of consumers"))
+        }
+
+        fn metadata_schema() -> Option<Value> {
+            Some(json!("of metadata"))
+        }
+
+        fn endpoint(attr: Option<&Value>) -> Option<Endpoint> {
+            Some(Endpoint { method: wire::Method::Get, path: attr?.as_str()?.to_owned() })
+        }
+
+        fn build(config: u16, _: &mut Build<'_>) -> Result<Full, Invalid> {
+            Ok(Full(config))
+        }
+
+        fn credential(config: &Value) -> Result<Option<Credential>, Invalid> {
+            Ok(Some(Credential { key: config.to_string().into(), secret: None }))
+        }
+
+        fn phases(&self) -> Phases {
+            Phases::REWRITE
+        }
+
+        fn refused_in_path(&self) -> Option<Doubtful> {
+            Some(Doubtful::SEMICOLON)
+        }
+
+        fn is_pure(&self) -> bool {
+            true
+        }
+
+        fn rewrite(&self, _: &mut Exchange<'_>) -> Step {
+            reply(self.0)
+        }
+
+        fn access(&self, _: &mut Exchange<'_>) -> Step {
+            reply(202)
+        }
+
+        fn before_proxy(&self, _: &mut Exchange<'_>) -> Step {
+            reply(203)
+        }
+
+        fn preread(&self, _: &mut Exchange<'_>) -> Step {
+            reply(204)
+        }
+
+        fn header_action(&self, _: &mut Exchange<'_>) -> Step {
+            reply(205)
+        }
+
+        fn body_action(&self, _: &mut Exchange<'_>, _: &mut Chunk) -> Step {
+            reply(206)
+        }
+
+        fn filters_body(&self, _: &Exchange<'_>) -> bool {
+            false
+        }
+
+        fn holds_body(&self, _: &Exchange<'_>) -> bool {
+            true
+        }
+
+        fn serve(&self, _: &mut Exchange<'_>) -> Step {
+            reply(207)
+        }
+
+        fn log(&self, x: &mut Exchange<'_>) {
+            x.set_note("logged");
+        }
+
+        async fn wait(&self, phase: Phase, _: &mut Exchange<'_>) -> Step {
+            reply(300 + phase as u16)
+        }
+
+        async fn wait_body(&self, _: &mut Exchange<'_>, _: &mut Chunk) -> Step {
+            reply(208)
+        }
+    }
+
+    /// The status of a reply, 0 for [`Step::Next`].
+    fn status(step: Step) -> u16 {
+        match step {
+            Step::Next => 0,
+            Step::Reply(reply) => reply.status,
+            step => panic!("{step:?}"),
+        }
+    }
+
+    const ASKED: [Phase; 4] = [Phase::Rewrite, Phase::Access, Phase::BeforeProxy, Phase::Preread];
+
+    /// What an instance answers to everything it may be asked: before the upstream, in filters, at its
+    /// endpoint, and after a wait.
+    fn answers(instance: &dyn Instance, x: &mut Exchange<'_>) -> ([u16; 4], [u16; 3], [u16; 2]) {
+        let asked = ASKED.map(|phase| status(instance.ask(phase, x)));
+        let piece = &mut chunk(b"a", true);
+        let filters = [
+            status(instance.header_filter(x)),
+            status(instance.body_filter(x, piece)),
+            status(instance.serve(x)),
+        ];
+        instance.log(x);
+        (
+            asked,
+            filters,
+            [status(now(instance.wait(Phase::Access, x))), status(now(instance.wait_body(x, piece)))],
+        )
+    }
+
+    #[test]
+    fn a_plugin_is_asked_for_what_it_says_and_lets_pass_what_it_does_not() {
+        let mut probe = Probe::default();
+        let mut x = probe.exchange();
+        let nothing = ([0; 4], [0; 3], [0; 2]);
+        assert_eq!(answers(&Bare, &mut x), nothing);
+        let bare: &dyn Instance = &Bare;
+        assert_eq!((bare.phases(), bare.refused_in_path(), bare.is_pure()), (Phases::ACCESS, None, false));
+        assert_eq!((bare.filters_body(&x), bare.holds_body(&x)), (true, false));
+        assert_eq!(x.note::<&str>(), None);
+        assert_eq!(answers(&Full(201), &mut x), ([201, 202, 203, 204], [205, 206, 207], [301, 208]));
+        let full: &dyn Instance = &Full(201);
+        assert_eq!((full.phases(), full.is_pure()), (Phases::REWRITE, true));
+        assert_eq!(full.refused_in_path(), Some(Doubtful::SEMICOLON));
+        assert_eq!((full.filters_body(&x), full.holds_body(&x)), (false, true));
+        assert_eq!(x.note::<&str>(), Some(&"logged"));
+    }
+
+    /// A hosted plugin that says nothing beyond what every one must.
+    struct Hosted;
+
+    impl Instance for Hosted {
+        fn phases(&self) -> Phases {
+            Phases::LOG
+        }
+    }
+
+    impl Factory for Hosted {
+        fn name(&self) -> &'static str {
+            "hosted"
+        }
+
+        fn priority(&self) -> i32 {
+            1
+        }
+
+        fn phases(&self) -> Phases {
+            Phases::LOG
+        }
+
+        fn schema(&self) -> Value {
+            json!({})
+        }
+
+        fn build(&self, _: Value, _: &mut Build<'_>, fitting: Fitting) -> Result<Arc<Stage>, Invalid> {
+            Ok(fitting.stage(Hosted))
+        }
+    }
+
+    #[test]
+    fn a_hosted_plugin_lets_everything_pass_that_it_does_not_speak_of() {
+        let mut probe = Probe::default();
+        let mut x = probe.exchange();
+        assert_eq!(answers(&Hosted, &mut x), ([0; 4], [0; 3], [0; 2]));
+        let hosted: &dyn Instance = &Hosted;
+        assert_eq!((hosted.refused_in_path(), hosted.is_pure()), (None, false));
+        assert_eq!((hosted.filters_body(&x), hosted.holds_body(&x)), (true, false));
+        let factory: &dyn Factory = &Hosted;
+        assert_eq!((factory.version(), factory.is_auth()), ("0.1", false));
+        assert!(factory.consumer_schema().is_none() && factory.metadata_schema().is_none());
+        assert!(factory.endpoint(Some(&json!("/a"))).is_none());
+        assert!(factory.credential(&json!({})).is_ok_and(|credential| credential.is_none()));
+    }
+
+    #[test]
+    fn the_catalog_sees_of_a_linked_plugin_what_that_says_of_itself() {
+        let (bare, full): (&dyn Factory, &dyn Factory) = (&Linked::<Bare>::NEW, &Linked::<Full>::NEW);
+        let told =
+            |row: &dyn Factory| (row.name(), row.priority(), row.version(), row.is_auth(), row.phases());
+        assert_eq!(told(bare), ("bare", 7, "0.1", false, Phases::ACCESS));
+        assert_eq!(told(full), ("full", -7, "0.9", true, Phases::REWRITE | Phases::LOG));
+        assert_eq!((bare.schema(), full.schema()), (json!({"type": "object"}), json!("of routes")));
+        assert_eq!((bare.consumer_schema(), bare.metadata_schema()), (None, None));
+        assert_eq!(full.consumer_schema(), Some(json!("of consumers")));
+        assert_eq!(full.metadata_schema(), Some(json!("of metadata")));
+        let path = |row: &dyn Factory| row.endpoint(Some(&json!("/a"))).map(|endpoint| endpoint.path);
+        assert_eq!((path(bare), path(full).as_deref()), (None, Some("/a")));
+        let key = |row: &dyn Factory| row.credential(&json!(1)).unwrap().map(|credential| credential.key);
+        assert_eq!((key(bare), key(full)), (None, Some(b"1".to_vec())));
+
+        let owner = Owner { collection: "routes", id: "1".into() };
+        let (services, names) = (Services::for_tests(), FixedNames::default());
+        let mut cx = Build::new(&owner, &services, &names);
+        let fitting = || Fitting { name: "full", priority: 3, meta: None };
+        let stage = full.build(json!(418), &mut cx, fitting()).unwrap();
+        assert_eq!((stage.name(), stage.priority()), ("full", 3));
+        let mut probe = Probe::default();
+        assert_eq!(status(stage.instance().ask(Phase::Rewrite, &mut probe.exchange())), 418);
+        // A type that is narrower than the schema refuses what that let through.
+        assert!(full.build(json!(70_000), &mut cx, fitting()).is_err());
+    }
 
     #[test]
     fn names_are_kept_once() {
         let one = intern("a-plugin").unwrap();
         let two = intern(&String::from("a-plugin")).unwrap();
         assert!(std::ptr::eq(one, two));
+        assert!(intern("A-z_0.9").is_ok() && intern(&"x".repeat(100)).is_ok());
         for bad in ["", "a b", "ä", &"x".repeat(101)] {
             assert!(intern(bad).is_err(), "{bad}");
         }
