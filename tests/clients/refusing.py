@@ -8,12 +8,14 @@ import http.client
 import socket
 import sys
 import threading
+import time
 
 import h2.config
 import h2.connection
 import h2.events
+import h2.settings
 
-answered, connections = [], []
+answered, connections, closed = [], [], []
 
 
 def serve(client, number):
@@ -45,8 +47,11 @@ def serve(client, number):
                 else:
                     answered.append(path)
                     inner.send_headers(event.stream_id, [(":status", "200"), ("content-length", "4")])
+                    if path == "/pausing":
+                        inner.update_settings({h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: 0})
                     inner.send_data(event.stream_id, b"done", end_stream=True)
         client.sendall(inner.data_to_send())
+    closed.append(number)
 
 
 def main():
@@ -74,6 +79,16 @@ def main():
     assert post("/plain") == (200, b"done", ["/plain"])
     assert post("/plain") == (200, b"done", ["/plain"])
     assert len(connections) == 1, "requests share a connection"
+    # A server that takes no more requests for now keeps none waiting, and its connection is not kept either.
+    for _ in range(3):
+        before = len(connections)
+        assert post("/pausing") == (200, b"done", ["/pausing"])
+        assert post("/plain") == (200, b"done", ["/plain"]), "it does not wait for the paused connection"
+        assert len(connections) == before + 1, "it goes on another one"
+        deadline = time.monotonic() + 20
+        while before not in closed and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert before in closed, "the paused connection is closed"
     for path in ["/refused", "/going"]:
         assert post("/plain")[0] == 200
         assert post(path) == (200, b"done", [path]), path

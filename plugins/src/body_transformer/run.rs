@@ -131,6 +131,11 @@ impl Run<'_, '_> {
         Ok(())
     }
 
+    /// Pays for the search of a name: variables are gone through one after the other.
+    fn search(&mut self) -> Result<(), String> {
+        self.spend((self.locals.len() + self.globals.len()) / 16)
+    }
+
     /// Pays for a text.
     pub fn made(&mut self, bytes: Vec<u8>) -> Result<Value, String> {
         self.spend(bytes.len() / 64)?;
@@ -242,6 +247,7 @@ impl Run<'_, '_> {
     fn assign(&mut self, target: &Expr, value: Value) -> Result<(), String> {
         match target {
             Expr::Name(name) => {
+                self.search()?;
                 if let Some((_, old)) = self.locals.iter_mut().rev().find(|(known, _)| known == name) {
                     *old = value;
                 } else if let Some((_, old)) = self.globals.iter_mut().find(|(known, _)| known == name) {
@@ -287,7 +293,10 @@ impl Run<'_, '_> {
             Expr::Bool(truth) => Ok(Value::Bool(*truth)),
             Expr::Number(number) => Ok(Value::Number(*number)),
             Expr::Text(bytes) => self.made(bytes.to_vec()),
-            Expr::Name(name) => Ok(self.name(name)),
+            Expr::Name(name) => {
+                self.search()?;
+                Ok(self.name(name))
+            }
             Expr::Index(of, key) => {
                 let (of, key) = (self.eval(of)?, self.eval(key)?);
                 self.index(&of, &key)

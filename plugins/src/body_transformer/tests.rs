@@ -234,6 +234,19 @@ fn tags_that_nothing_closes_are_text() {
     assert_eq!(output("{% x {{1}} {* {{2}} *", "{}"), "{% x 1 {* 2 *");
 }
 
+/// A loop over few variables and over many costs what it does: a name is searched for among them all.
+#[test]
+fn names_are_paid_for() {
+    let count = |variables: usize, body: &str| {
+        let declared: String = (0..variables).map(|at| format!("local a{at} = 1 ")).collect();
+        json_in(&format!("{{% {declared} for i = 1, 50000 do {body} end %}}done"), "{}")
+    };
+    for body in ["local b = unknown", "unknown = 1"] {
+        assert_eq!(count(10, body).unwrap(), "done", "{body}");
+        assert!(count(3000, body).unwrap_err().1.contains("too many steps"), "{body}");
+    }
+}
+
 fn response(config: Value, head: &[(&str, &str)], pieces: &[&str]) -> String {
     let mut probe = Probe::get("/hello?name=Ann");
     let stage: BodyTransformer = probe.stage(config).unwrap();

@@ -140,6 +140,10 @@ impl Links {
         let most = worker.settings.http2.upstream_streams as usize;
         let mut all = self.by_peer.borrow_mut();
         let links = all.entry(target.peer).or_default();
+        for link in links.iter().filter(|link| link.open.get() == 0 && link.is_paused()) {
+            // It would only be kept for a request that it does not take.
+            link.distrust();
+        }
         // The first with room: what is needed rarely stays idle, and goes.
         let found = links.iter().find(|link| {
             !link.closing.get() && link.open.get() < link.room(most) && !(fresh && link.carried.get() > 0)
@@ -200,10 +204,19 @@ impl Link {
     /// Places it has, as far as is known.
     fn room(&self, most: usize) -> usize {
         match &*self.state.borrow() {
+            State::Ready(_) if self.is_paused() => 0,
             State::Ready(send) => send.current_max_send_streams().clamp(1, most),
             State::Connecting => most,
             State::Over(_) => 0,
         }
+    }
+
+    /// The server took requests on it, and takes no more for now (`SETTINGS_MAX_CONCURRENT_STREAMS` of 0), as some do
+    /// before they stop. What would wait there until it times out goes on another connection.
+    fn is_paused(&self) -> bool {
+        let none =
+            |state: &State| matches!(state, State::Ready(send) if send.current_max_send_streams() == 0);
+        self.carried.get() > 0 && none(&self.state.borrow())
     }
 
     fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<SendRequest<Bytes>, Fault>> {
