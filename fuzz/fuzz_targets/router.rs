@@ -65,7 +65,7 @@ fn rule(id: usize, line: &str) -> Option<(Arc<Rule>, Arc<Plan>)> {
     let host = words.next().filter(|host| !matches!(*host, "" | "-"));
     let priority = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
     let id = id.to_string();
-    let plan = Plan::new(sdk::RouteInfo { id: id.clone(), ..Default::default() });
+    let plan = Plan::new(sdk::RouteInfo::new(&id, Default::default(), 0));
     let rule = Rule {
         id,
         uris: vec![uri.to_owned()],
@@ -95,6 +95,6 @@ fn find(router: &Router, host: &str, path: &str) -> Option<String> {
     PROBE.with_borrow_mut(|probe| {
         probe.ask("GET", path, &[("Host", host)]);
         let mut x = probe.exchange();
-        router.find(&mut x).plan().map(|plan| plan.info.id.clone())
+        router.find(&mut x).plan().map(|plan| plan.info.id.to_string())
     })
 }

@@ -19,6 +19,7 @@ mod lifecycle;
 mod listeners;
 mod logfile;
 mod logging;
+mod memory;
 mod metrics;
 mod mistakes;
 mod notices;

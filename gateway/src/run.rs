@@ -31,7 +31,7 @@ use crate::listeners::cannot_listen;
 use crate::program::Running;
 use crate::sinks::Deliveries;
 use crate::upgrade::{self, Inherited, Side, Upgrade, notify};
-use crate::{acme, check, etcd, listeners, logging, metrics, tls, wiring};
+use crate::{acme, check, etcd, listeners, logging, memory, metrics, tls, wiring};
 
 /// How long a start waits for the first snapshot before it serves without one.
 const FIRST_SNAPSHOT: Duration = Duration::from_secs(5);
@@ -278,6 +278,7 @@ async fn serve(
     }
     tokio::spawn(adapters::ocsp::run(handle.clone(), trust, wiring::ocsp(&boot)));
     tokio::spawn(metrics::tidy(services.meters.clone()));
+    tokio::spawn(memory::give_back(handle.clone()));
     tokio::spawn(metrics::forget_routes(store.clone(), handle.clone(), services.meters.clone()));
     for log in [&access_log, &stream_log].into_iter().flatten() {
         tracing::info!("access log: {}", log.place());

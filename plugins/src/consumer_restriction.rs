@@ -162,7 +162,7 @@ impl By {
             By::ConsumerName => Some(x.consumer()?.name.as_str()),
             By::ConsumerGroupId => x.consumer()?.group_id.as_deref(),
             By::ServiceId => Some(x.route()?.service_id.as_str()),
-            By::RouteId => Some(x.route()?.id.as_str()),
+            By::RouteId => Some(&*x.route()?.id),
         };
         value.filter(|value| !value.is_empty())
     }

@@ -26,12 +26,15 @@ pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 pub struct Chain {
     /// Phases with at least one instance. The proxy asks for nothing else.
     phases: Phases,
-    by_phase: [Box<[Arc<Stage>]>; Phase::ALL.len()],
+    /// Where the instances of each phase end in `by_phase`.
+    ends: [u32; Phase::ALL.len()],
+    /// The instances of all phases, phase after phase.
+    by_phase: Box<[Arc<Stage>]>,
     /// All instances by priority.
-    all: Vec<Arc<Stage>>,
+    all: Box<[Arc<Stage>]>,
     /// Plugins this chain has with `_meta.disable`: nothing runs here, but laid over another chain
     /// they take that one's instance away.
-    disabled: Vec<&'static str>,
+    disabled: Box<[&'static str]>,
 }
 
 /// An instance and its place in a chain.
@@ -155,14 +158,18 @@ impl Chain {
     /// Sorts the instances; those of equal priority stay in the order given.
     pub fn new(mut all: Vec<Arc<Stage>>, disabled: Vec<&'static str>) -> Chain {
         all.sort_by_key(|stage| std::cmp::Reverse(stage.priority));
-        let by_phase = Phase::ALL.map(|phase| -> Box<[Arc<Stage>]> {
+        let (mut phases, mut by_phase) = (Phases::NONE, Vec::new());
+        let ends = Phase::ALL.map(|phase| {
             let takes_part =
                 |stage: &&Arc<Stage>| stage.instance.phases().has(phase) || stage.is_foreseen_in(phase);
-            all.iter().filter(takes_part).cloned().collect()
+            let before = by_phase.len();
+            by_phase.extend(all.iter().filter(takes_part).cloned());
+            if by_phase.len() > before {
+                phases = phases | Phases::of(phase);
+            }
+            by_phase.len() as u32
         });
-        let with_work = Phase::ALL.into_iter().filter(|&phase| !by_phase[phase as usize].is_empty());
-        let phases = with_work.fold(Phases::NONE, |phases, phase| phases | Phases::of(phase));
-        Chain { phases, by_phase, all, disabled }
+        Chain { phases, ends, by_phase: by_phase.into(), all: all.into(), disabled: disabled.into() }
     }
 
     /// A chain of one plugin.
@@ -195,7 +202,9 @@ impl Chain {
     /// The instances that are asked in a phase, in order.
     #[inline]
     pub fn of_phase(&self, phase: Phase) -> &[Arc<Stage>] {
-        &self.by_phase[phase as usize]
+        let phase = phase as usize;
+        let start = phase.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.by_phase[start as usize..self.ends[phase] as usize]
     }
 
     /// The plugin at a cursor of [`Chain::run`].
@@ -299,7 +308,7 @@ impl Chain {
         let replaced =
             |name: &str| over.disabled.contains(&name) || over.all.iter().any(|stage| stage.name == name);
         let kept = self.all.iter().filter(|stage| !replaced(stage.name));
-        Chain::new(over.all.iter().chain(kept).cloned().collect(), over.disabled.clone())
+        Chain::new(over.all.iter().chain(kept).cloned().collect(), over.disabled.to_vec())
     }
 }
 

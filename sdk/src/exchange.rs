@@ -23,7 +23,7 @@ use crate::header::Named;
 use crate::stream::Stream;
 use crate::world::World;
 pub use bodies::NotSet;
-pub use facts::{Body, Chunk, RouteInfo, Source, Timing, Try};
+pub use facts::{Body, Chunk, RouteInfo, RouteNames, Source, Timing, Try};
 
 /// One request and its response.
 pub struct Exchange<'s> {

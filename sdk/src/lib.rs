@@ -49,7 +49,7 @@ pub use client::Client;
 pub use coder::Coder;
 pub use consumers::{Consumer, Consumers};
 pub use endpoint::Endpoint;
-pub use exchange::{Chunk, Exchange, RouteInfo};
+pub use exchange::{Chunk, Exchange, RouteInfo, RouteNames};
 pub use header::{HeaderName, Named};
 pub use instance::{Factory, Instance};
 pub use phase::{Phase, Phases};

@@ -16,7 +16,7 @@ use crate::chain::LocalFuture;
 use crate::client::Client;
 use crate::consumers::{Consumer, Consumers, Identity};
 use crate::engine::Messages;
-use crate::exchange::{Body, Chunk, Exchange, RouteInfo, Source};
+use crate::exchange::{Body, Chunk, Exchange, RouteInfo, RouteNames, Source};
 use crate::meters::Shard;
 use crate::plugin::Plugin;
 use crate::state::WorkerStates;
@@ -150,7 +150,7 @@ impl Probe {
             messages,
             client: Client::new(peer, local, false),
             consumers: Consumers::default(),
-            route: RouteInfo { id: "1".into(), name: "route-1".into(), ..RouteInfo::default() },
+            route: RouteInfo::new("1", RouteNames { name: "route-1".into(), ..RouteNames::default() }, 0),
             world: FakeWorld { now_ms: 1_700_000_000_000.into(), ..FakeWorld::default() },
             services: Services::for_tests(),
             is_stream: false,
@@ -217,7 +217,7 @@ impl Probe {
     ) -> Result<P, Invalid> {
         let config = model::Schema::new(&P::schema())?.parse(config)?;
         let config = serde_json::from_value(config).map_err(|error| Invalid::new(error.to_string()))?;
-        let owner = Owner { collection: "routes", id: self.route.id.clone() };
+        let owner = Owner { collection: "routes", id: self.route.id.to_string() };
         let mut cx = Build::new(&owner, &self.services, names);
         cx.metadata = metadata;
         P::build(config, &mut cx)

@@ -19,7 +19,7 @@ const REQUESTS: usize = 1 << 16;
 
 fn rule(id: usize, uri: String, host: Option<String>) -> (Arc<Rule>, Arc<Plan>) {
     let id = format!("{id:06}");
-    let plan = Plan::new(sdk::RouteInfo { id: id.clone(), ..Default::default() });
+    let plan = Plan::new(sdk::RouteInfo::new(&id, Default::default(), 0));
     let rule = Rule {
         id,
         uris: vec![uri],

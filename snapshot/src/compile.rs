@@ -8,6 +8,7 @@
 //! A resource that cannot be compiled keeps its last good form, is listed in
 //! [`Compiled::rejected`], and never affects the others.
 
+mod alike;
 mod certificates;
 mod chains;
 mod chosen;
@@ -41,6 +42,7 @@ use crate::slots::Slots;
 use crate::streams::Streams;
 use crate::table::Table;
 use crate::upstream::{Keepalive, Upstream};
+use alike::Alike;
 use certificates::CertificateUnit;
 pub use certificates::Stapling;
 use chosen::Choices;
@@ -128,6 +130,7 @@ pub struct Compiler {
     router: Router,
     /// All upstreams, including inline ones.
     table: Table<Upstream>,
+    alike: Alike,
     routes: HashMap<String, RouteUnit>,
     upstreams: HashMap<String, UpstreamUnit>,
     /// What is served over TLS, and the resources it was made of.
@@ -198,6 +201,7 @@ impl Compiler {
             stapling_told: None,
             settings,
             table: Table::default(),
+            alike: Alike::default(),
             routes: HashMap::default(),
             upstreams: HashMap::default(),
             read: Vec::new(),

@@ -181,14 +181,14 @@ fn walk<'s>(of: Of<'s>, question: &Question, x: &mut Exchange<'s>, out: &mut Exp
     }
     if let Some(plan) = plan {
         out.route = Some(Chosen {
-            id: plan.info.id.clone(),
+            id: plan.info.id.to_string(),
             name: plan.info.name.clone(),
             uri: x.matched_uri().to_owned(),
             host: Some(x.matched_host().to_owned()).filter(|host| !host.is_empty()),
             service: Some(plan.info.service_id.clone()).filter(|id| !id.is_empty()),
         });
         if let Some(one) =
-            of.rejected.iter().find(|one| one.key.kind == model::Kind::Route && one.key.id == plan.info.id)
+            of.rejected.iter().find(|one| one.key.kind == model::Kind::Route && *one.key.id == *plan.info.id)
         {
             out.notes.push(format!(
                 "{} is served in its last good form, not as it is written: {}",

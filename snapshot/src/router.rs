@@ -23,6 +23,7 @@ pub(crate) mod map;
 mod paths;
 mod pattern;
 mod prefixes;
+mod rules;
 pub mod trace;
 
 use std::sync::Arc;
@@ -38,8 +39,8 @@ use crate::plan::Plan;
 use candidates::Hit;
 use hash::{Hashed, Hasher};
 use hosts::Hosts;
-use map::Map;
 use paths::Paths;
+use rules::Rules;
 use trace::{Tree, Watch};
 
 /// The conditions under which a plan applies.
@@ -129,7 +130,7 @@ pub struct Router {
     mode: Mode,
     options: Options,
     hasher: Hasher,
-    rules: Map<Arc<Rule>>,
+    rules: Rules,
     /// Rules under the hosts they name, if hosts are looked up first.
     hosts: Hosts,
     /// The same for hosts with a port, which are compared with the whole Host field.
@@ -146,7 +147,7 @@ impl Router {
             mode,
             options,
             hasher: Hasher::default(),
-            rules: Map::default(),
+            rules: Rules::default(),
             hosts: Hosts::default(),
             ports: Hosts::default(),
             paths: Paths::default(),
@@ -169,7 +170,7 @@ impl Router {
 
     /// The rule of this id.
     pub fn rule(&self, id: &str) -> Option<&Arc<Rule>> {
-        self.rules.get(self.hasher.hash(id.as_bytes()), id.as_bytes())
+        self.rules.get(self.hasher.hash(id.as_bytes()), id)
     }
 
     /// The plan that applies when the rule of this id does.
@@ -203,14 +204,14 @@ impl Router {
             }
         }
         self.reading_body += usize::from(reads_body(&rule));
-        self.rules.insert(hasher.hash(rule.id.as_bytes()), rule.id.as_bytes(), rule.clone());
+        self.rules.insert(hasher.hash(rule.id.as_bytes()), rule.clone());
     }
 
     /// Replaces the plan of the rule with this id, which is much cheaper than inserting it again.
     /// Without such a rule it does nothing.
     pub fn replace(&mut self, id: &str, plan: Arc<Plan>) {
         let (mode, hasher) = (self.mode, &self.hasher);
-        let Some(rule) = self.rules.get(hasher.hash(id.as_bytes()), id.as_bytes()) else { return };
+        let Some(rule) = self.rules.get(hasher.hash(id.as_bytes()), id) else { return };
         for (host, place) in places(rule, mode) {
             let name = || &rule.hosts[host as usize];
             match place {
@@ -234,7 +235,7 @@ impl Router {
             }
         }
         self.reading_body -= usize::from(reads_body(&rule));
-        self.rules.remove(hasher.hash(id.as_bytes()), id.as_bytes());
+        self.rules.remove(hasher.hash(id.as_bytes()), id);
     }
 
     /// Normalises the request's path as the options say, for this search and for everything that reads

@@ -155,7 +155,7 @@ mod tests {
                 server: words[2].map(network),
                 port: words[3].map(|port| port.parse().unwrap()),
             };
-            let plan = Plan::new(RouteInfo { id: at.to_string(), ..RouteInfo::default() });
+            let plan = Plan::new(RouteInfo::new(&at.to_string(), Default::default(), 0));
             Arc::new(StreamPlan { rule, plan })
         };
         Streams::new(rules.iter().enumerate().map(plan).collect())
@@ -163,7 +163,7 @@ mod tests {
 
     fn found(streams: &Streams, remote: &str, server: &str, name: Option<&str>) -> String {
         let arrival = Arrival { remote: remote.parse().unwrap(), server: server.parse().unwrap(), name };
-        streams.find(&arrival).map_or("none".to_owned(), |plan| plan.plan.info.id.clone())
+        streams.find(&arrival).map_or("none".to_owned(), |plan| plan.plan.info.id.to_string())
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Upstreams: servers, how one is chosen, and the protocol they speak.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,13 +14,30 @@ use crate::load::Load;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Upstream {
     /// The id; for an inline upstream that of its route or service.
-    pub id: String,
+    pub id: Box<str>,
     /// The slot of a worker's state for it, stable across configuration changes.
     pub slot: u32,
     /// Every server with its address, in priority tiers from high to low.
-    pub endpoints: Vec<Endpoint>,
+    pub endpoints: Box<[Endpoint]>,
     /// For each server an address of the other family that its name has; empty if none has one.
     pub seconds: Box<[Option<SocketAddr>]>,
+    pub settings: Arc<Settings>,
+    /// What checks say of the servers; `None` if there are none.
+    pub health: Option<Arc<Health>>,
+    /// Limits of what may be under way.
+    pub load: Option<Box<Load>>,
+    /// Servers by a part of their metadata, where requests choose among those.
+    pub subset: Option<Box<Subset>>,
+    /// Clients stay with a server, which a cookie names.
+    pub sticky: Option<Box<Sticky>>,
+    pub(crate) tiers: Box<[Tier]>,
+    /// One per tier, only for consistent hashing.
+    pub(crate) rings: Box<[Ring]>,
+}
+
+/// What upstreams have alike, apart from their servers: the many that say the same share one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
     /// Idle connections that each worker opens ahead to each server.
     pub min_idle: usize,
     pub scheme: Scheme,
@@ -36,19 +54,17 @@ pub struct Upstream {
     /// They are written in it, and are no defaults.
     pub own_timeouts: bool,
     pub policy: Policy,
-    /// What checks say of the servers; `None` if there are none.
-    pub health: Option<Arc<Health>>,
     /// How tries are made again, where that differs from APISIX.
     pub retry: Option<Box<Retry>>,
-    /// Limits of what may be under way.
-    pub load: Option<Box<Load>>,
-    /// Servers by a part of their metadata, where requests choose among those.
-    pub subset: Option<Box<Subset>>,
-    /// Clients stay with a server, which a cookie names.
-    pub sticky: Option<Box<Sticky>>,
-    pub(crate) tiers: Vec<Tier>,
-    /// One per tier, only for consistent hashing.
-    pub(crate) rings: Vec<Ring>,
+}
+
+impl Deref for Upstream {
+    type Target = Settings;
+
+    #[inline]
+    fn deref(&self) -> &Settings {
+        &self.settings
+    }
 }
 
 /// How a server is chosen within its tier.
@@ -80,35 +96,43 @@ impl Upstream {
     }
 
     /// An upstream with these servers and defaults for everything else.
-    pub fn new(id: impl Into<String>, slot: u32, mut endpoints: Vec<Endpoint>, policy: Policy) -> Upstream {
+    pub fn new(id: &str, slot: u32, mut endpoints: Vec<Endpoint>, policy: Policy) -> Upstream {
         let tiers = arrange(&mut endpoints);
         let rings = match policy {
             Policy::Chash(_) => tiers.iter().map(|tier| Ring::new(tier, &endpoints)).collect(),
-            _ => Vec::new(),
+            _ => Box::default(),
         };
-        Upstream {
-            id: id.into(),
-            slot,
-            retries: u32::try_from(endpoints.len().saturating_sub(1)).unwrap_or(u32::MAX),
-            endpoints,
-            seconds: Box::default(),
+        let settings = Settings {
             min_idle: 0,
             scheme: Scheme::default(),
             tls: None,
             pass_host: PassHost::default(),
+            retries: u32::try_from(endpoints.len().saturating_sub(1)).unwrap_or(u32::MAX),
             retry_timeout: Duration::ZERO,
             keepalive: Keepalive::default(),
             timeouts: Timeouts::default(),
             own_timeouts: false,
             policy,
-            health: None,
             retry: None,
+        };
+        Upstream {
+            id: id.into(),
+            slot,
+            endpoints: endpoints.into(),
+            seconds: Box::default(),
+            settings: Arc::new(settings),
+            health: None,
             load: None,
             subset: None,
             sticky: None,
-            tiers,
+            tiers: tiers.into(),
             rings,
         }
+    }
+
+    /// The settings, to change them in this one.
+    pub fn settings_mut(&mut self) -> &mut Settings {
+        Arc::make_mut(&mut self.settings)
     }
 }
 
@@ -118,7 +142,7 @@ pub struct Endpoint {
     pub addr: SocketAddr,
     /// `host` or `host:port` as the operator wrote it, for `pass_host: node`; the port is left
     /// out when it is the scheme's own.
-    pub authority: String,
+    pub authority: Box<str>,
     /// Relative share; a weight of 0 gets nothing, unless it is the only server.
     pub weight: u32,
     /// Tiers: lower ones are used when all above have failed.

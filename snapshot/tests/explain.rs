@@ -180,7 +180,7 @@ proptest! {
         let question = Question { method: method.into(), url: format!("http://{host}{target}"), ..Question::default() };
         let told = explain(of, &question).expect("a request");
         let mut probe = Probe { messages: messages(method, target, &[("Host", host)]), ..Probe::default() };
-        let found = compiled.snapshot.router.find(&mut probe.exchange()).plan().map(|plan| plan.info.id.clone());
+        let found = compiled.snapshot.router.find(&mut probe.exchange()).plan().map(|plan| plan.info.id.to_string());
         prop_assert_eq!(told.route.as_ref().map(|route| &route.id), found.as_ref());
         let marked = told.candidates.iter().find(|one| one.fate == Fate::Chosen).map(|one| &one.route);
         prop_assert_eq!(marked, found.as_ref());

@@ -391,7 +391,7 @@ fn upstreams_in_the_settings_of_plugins_stay_while_they_are_there() {
     let touched = Touched::from_iter([Key::new(Kind::Upstream, "a")]);
     let two = compiler.compile(&desired, &touched, &names, 1);
     let by_id = two.snapshot.chosen(handles(&two)[1].slot()).expect("it is there now");
-    assert_eq!(by_id.id, "a");
+    assert_eq!(&*by_id.id, "a");
     assert!(Arc::ptr_eq(&first(&one).unwrap(), &first(&two).unwrap()));
 
     // Without its plugin it is gone; what was published has it still.

@@ -52,7 +52,7 @@ fn run(text: &str) -> String {
         let made: Vec<&str> = plans
             .iter()
             .filter(|plan| !before.2.iter().any(|old| Arc::ptr_eq(old, plan)))
-            .map(|plan| plan.info.id.as_str())
+            .map(|plan| &*plan.info.id)
             .collect();
         let _ = writeln!(out, "=== {title}\nmade: {}", made.join(" "));
         let text = print(&compiled, &now);

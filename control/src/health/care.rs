@@ -240,7 +240,7 @@ mod tests {
         let own = model::Upstream::parse(&json!({"nodes": {}, "sluice": own})).unwrap().own.unwrap();
         let endpoint = |n: usize| {
             let addr = SocketAddr::from(([127, 0, 0, 1], n as u16 + 1));
-            Endpoint { addr, authority: addr.to_string(), weight: 1, priority: 0 }
+            Endpoint { addr, authority: addr.to_string().into(), weight: 1, priority: 0 }
         };
         let endpoints: Vec<Endpoint> = (0..nodes).map(endpoint).collect();
         Arc::new(Health::new(None, Some(&own), &endpoints, &PassHost::Pass).unwrap())

@@ -13,7 +13,7 @@ pub(super) fn checked(checks: Value, nodes: &[&str]) -> Arc<Health> {
     let checks = model::Upstream::parse(&value).unwrap().checks.unwrap();
     let endpoint = |node: &&str| Endpoint {
         addr: node.parse().unwrap(),
-        authority: (*node).to_owned(),
+        authority: (*node).into(),
         weight: 1,
         priority: 0,
     };

@@ -39,7 +39,7 @@ impl Plugin for Prometheus {
     fn log(&self, x: &mut Exchange<'_>) {
         let route = x.route().map_or("", |route| match self.prefer_name && !route.name.is_empty() {
             true => route.name.as_str(),
-            false => route.id.as_str(),
+            false => &*route.id,
         });
         x.world().meters().stream(&StreamLabels {
             route,

@@ -33,7 +33,7 @@ pub(crate) fn record(worker: &Worker, x: &Exchange<'_>, fault: Fault) -> FaultRe
         limit: fault.kind.limit(&worker.settings),
         client: x.client().ip(),
         upstream: x.upstream_addr(),
-        route: x.route().map(|route| route.id.clone()).unwrap_or_default(),
+        route: x.route().map(|route| route.id.to_string()).unwrap_or_default(),
         request,
     }
 }

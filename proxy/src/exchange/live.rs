@@ -46,7 +46,7 @@ pub(super) fn take(explain: &Explain, head: &mut RequestHead) -> bool {
 /// Notes how the route was found.
 pub(super) fn begin(x: &mut Exchange<'_>, snapshot: &Snapshot, plan: Option<&Plan>) {
     let mut account = Account(Vec::with_capacity(256));
-    account.part("route", plan.map_or("none", |plan| plan.info.id.as_str()));
+    account.part("route", plan.map_or("none", |plan| &*plan.info.id));
     if plan.is_some() {
         account.part("uri", x.matched_uri());
         account.part("host", x.matched_host());

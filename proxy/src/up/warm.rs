@@ -82,8 +82,8 @@ fn peer_of(worker: &Worker, upstream: &Upstream, endpoint: &Endpoint) -> Option<
         (Scheme::Https, Some(tls)) if tls.lacks.is_none() => {
             let host = match &upstream.pass_host {
                 PassHost::Pass => return None,
-                PassHost::Node => &endpoint.authority,
-                PassHost::Rewrite(host) => host,
+                PassHost::Node => &*endpoint.authority,
+                PassHost::Rewrite(host) => host.as_str(),
             };
             let name = server_name(host.as_bytes(), endpoint.addr);
             let peer = worker.pools.over_tls(endpoint.addr, tls, &name);

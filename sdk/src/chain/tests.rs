@@ -320,5 +320,5 @@ fn a_consumer_s_plugins_take_the_place_of_the_route_s() {
     let both = route.overlay(&consumer);
     assert_eq!(both.names(), ["b", "c", "d"], "a is disabled, b is the consumer's own");
     assert_eq!(both.stages().next().map(Stage::priority), Some(9));
-    assert_eq!(both.disabled, ["a"]);
+    assert_eq!(*both.disabled, ["a"]);
 }

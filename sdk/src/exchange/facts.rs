@@ -1,6 +1,7 @@
 //! What is told of an exchange: its route, its times, how far its body is read.
 
 use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
 
 /// How far the request's body has been read into memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -19,12 +20,43 @@ pub enum Body {
 /// What is known of a route while serving, fixed at compile time.
 #[derive(Debug, Clone, Default)]
 pub struct RouteInfo {
-    pub id: String,
+    pub id: Box<str>,
+    /// Boxed: there may be very many routes without any.
+    names: Option<Box<RouteNames>>,
+    /// A number that stays the same over configuration changes.
+    pub slot: u32,
+}
+
+/// What else a route goes by; empty where it does not.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RouteNames {
     pub name: String,
     pub service_id: String,
     pub service_name: String,
-    /// A number that stays the same over configuration changes.
-    pub slot: u32,
+}
+
+impl RouteInfo {
+    pub fn new(id: &str, names: RouteNames, slot: u32) -> RouteInfo {
+        let names = (names != RouteNames::default()).then(|| Box::new(names));
+        RouteInfo { id: id.into(), names, slot }
+    }
+}
+
+impl Deref for RouteInfo {
+    type Target = RouteNames;
+
+    #[inline]
+    fn deref(&self) -> &RouteNames {
+        static NONE: RouteNames =
+            RouteNames { name: String::new(), service_id: String::new(), service_name: String::new() };
+        self.names.as_deref().unwrap_or(&NONE)
+    }
+}
+
+impl DerefMut for RouteInfo {
+    fn deref_mut(&mut self) -> &mut RouteNames {
+        self.names.get_or_insert_default()
+    }
 }
 
 /// Milliseconds and bytes of an exchange, for metrics and logs.

@@ -139,7 +139,7 @@ impl Sink {
     pub fn push(&self, x: &Exchange<'_>, entry: Vec<u8>) {
         let shared = &self.0.shared;
         if shared.first.get().is_none() {
-            let route = x.route().map(|route| route.id.clone()).unwrap_or_default();
+            let route = x.route().map(|route| route.id.to_string()).unwrap_or_default();
             // Whoever comes second is late.
             let _ = shared.first.set((route, x.client().local.ip().to_canonical().to_string()));
         }

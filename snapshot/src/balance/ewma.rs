@@ -112,7 +112,7 @@ mod tests {
     fn servers_that_are_gone_are_forgotten() {
         let server = |n: u8| Endpoint {
             addr: SocketAddr::from(([10, 1, 0, n], 80)),
-            authority: String::new(),
+            authority: Box::default(),
             weight: 1,
             priority: 0,
         };

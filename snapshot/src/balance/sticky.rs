@@ -85,7 +85,7 @@ mod tests {
 
     fn endpoint(n: u8) -> Endpoint {
         let addr = std::net::SocketAddr::from(([10, 0, 0, n], 80));
-        Endpoint { addr, authority: addr.to_string(), weight: 1, priority: 0 }
+        Endpoint { addr, authority: addr.to_string().into(), weight: 1, priority: 0 }
     }
 
     fn sticky(settings: Value, servers: &[u8]) -> Sticky {

@@ -13,7 +13,7 @@ fn servers(weights: &[(u32, i64)]) -> Vec<Endpoint> {
         .zip(weights)
         .map(|(n, &(weight, priority))| Endpoint {
             addr: SocketAddr::from(([10, 0, 0, n], 80)),
-            authority: format!("10.0.0.{n}"),
+            authority: format!("10.0.0.{n}").into(),
             weight,
             priority,
         })
@@ -210,7 +210,7 @@ fn the_ring_is_that_of_apisix() {
     for (servers, size, first, owners) in known {
         let endpoint = |&(addr, weight): &(&str, u32)| Endpoint {
             addr: addr.parse().expect("an address"),
-            authority: addr.strip_suffix(":80").unwrap_or(addr).to_owned(),
+            authority: addr.strip_suffix(":80").unwrap_or(addr).into(),
             weight,
             priority: 0,
         };
@@ -220,8 +220,8 @@ fn the_ring_is_that_of_apisix() {
         for (key, owner) in KEYS.into_iter().zip(owners) {
             let mut probe = Probe::default();
             assert!(probe.exchange().set_header("k", key.as_bytes()).is_ok());
-            let upstream =
-                Upstream { policy: Policy::Chash(HashOn::Var(Var::parse("http_k"))), ..upstream.clone() };
+            let mut upstream = upstream.clone();
+            upstream.settings_mut().policy = Policy::Chash(HashOn::Var(Var::parse("http_k")));
             let found = upstream.pick(&mut upstream.state(), &probe.exchange(), &tried(&[]), 0);
             assert_eq!(found, Some(owner as usize), "{key} of {servers:?}");
         }
@@ -246,7 +246,7 @@ fn an_ipv6_address_counts_as_written() {
     let ring = |authority: &str| {
         let mut one = servers(&[(1, 0)]);
         one[0].addr = "[2001:db8::1]:80".parse().expect("an address");
-        one[0].authority = authority.to_owned();
+        one[0].authority = authority.into();
         Upstream::new("1", 0, one, chash()).rings
     };
     assert_eq!(ring("[2001:db8::1]"), ring("node.test"));
@@ -639,7 +639,7 @@ fn p2c_follows_what_is_in_flight_and_leaves_out_who_was_tried() {
     fastrand::seed(7);
     let endpoint = |n: u8, weight: u32| Endpoint {
         addr: SocketAddr::from(([10, 0, 0, n], 80)),
-        authority: String::new(),
+        authority: Box::default(),
         weight,
         priority: 0,
     };

@@ -61,7 +61,7 @@ impl Compiler {
         let count = written.len();
         for (at, (upstream, handle)) in written.into_iter().enumerate() {
             let key = part(user, at);
-            let upstream = Upstream { id: key.id.clone(), ..upstream };
+            let upstream = Upstream { id: key.id.as_str().into(), ..upstream };
             let before = self.table.get(self.upstream_slots.of(&key)).cloned();
             handle.place(self.place_upstream(&key, upstream, before.as_ref()).slot);
         }

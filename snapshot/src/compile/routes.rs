@@ -7,7 +7,7 @@ use std::sync::mpsc::Receiver;
 use model::{Entry, Invalid, Key, Kind, Resource, Route, Service};
 use sdk::build::Names;
 use sdk::expr::Expr;
-use sdk::{Chain, RouteInfo};
+use sdk::{Chain, RouteInfo, RouteNames};
 use wire::Method;
 
 use super::certificates::client_certificate_of;
@@ -107,7 +107,10 @@ impl Compiler {
         if let Some(health) = upstream.health.as_mut().and_then(Arc::get_mut) {
             health.set_probe_tls(self.probe_tls(written, names)?);
         }
-        Ok(Upstream { tls: self.upstream_tls(written, names)?, ..upstream })
+        if let Some(tls) = self.upstream_tls(written, names)? {
+            upstream.settings_mut().tls = Some(tls);
+        }
+        Ok(upstream)
     }
 
     /// Resolves the addresses of an upstream and puts it into the table.
@@ -134,6 +137,7 @@ impl Compiler {
             Some(before) if **before == upstream => before.clone(),
             _ => {
                 self.watch(key, &mut upstream, before);
+                self.alike.share(&mut upstream.settings);
                 self.keep_warm(upstream.slot, upstream.min_idle > 0);
                 let upstream = Arc::new(upstream);
                 self.table.insert(upstream.slot, upstream.clone());
@@ -363,13 +367,12 @@ impl Compiler {
             None => None,
         };
         let service = self.service_of(route);
-        let mut plan = Plan::new(RouteInfo {
-            id: key.id.clone(),
+        let names = RouteNames {
             name: route.meta.name.clone().unwrap_or_default(),
             service_id: route.service_id.clone().unwrap_or_default(),
             service_name: service.and_then(|service| service.meta.name.clone()).unwrap_or_default(),
-            slot: 0,
-        });
+        };
+        let mut plan = Plan::new(RouteInfo::new(&key.id, names, 0));
         plan.chain = chain;
         plan.timeouts = route.timeout.as_deref().map(|timeout| Box::new(upstream::timeouts(*timeout)));
         plan.websocket = (route.enable_websocket)

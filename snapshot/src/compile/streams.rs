@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use model::{Entry, Invalid, Key, Kind, Plugins, Resource, StreamRoute};
-use sdk::{Chain, RouteInfo};
+use sdk::{Chain, RouteInfo, RouteNames};
 
 use super::certificates::client_certificate_of;
 use super::chains::{Source, unless_idle};
@@ -83,13 +83,12 @@ impl Compiler {
         self.hosts.set(key, Part::Plugins, for_plugins.asked());
         self.hosts.set(key, Part::Upstream, for_upstream.asked());
         let service = self.service(route.service_id.as_ref());
-        let mut plan = Plan::new(RouteInfo {
-            id: key.id.clone(),
+        let names = RouteNames {
             name: route.meta.name.clone().unwrap_or_default(),
             service_id: route.service_id.clone().unwrap_or_default(),
             service_name: service.and_then(|service| service.meta.name.clone()).unwrap_or_default(),
-            slot: self.route_slots.of(key),
-        });
+        };
+        let mut plan = Plan::new(RouteInfo::new(&key.id, names, self.route_slots.of(key)));
         plan.chain = chain;
         plan.upstream = self.stream_upstream(route, own_upstream.as_ref());
         let rule = StreamRule {

@@ -55,7 +55,6 @@ pub(super) fn upstream(
     endpoints.shrink_to_fit();
     let mut upstream = Upstream::new(id, 0, endpoints, policy(from)?);
     upstream.seconds = seconds(&upstream.endpoints, &of, &others);
-    upstream.min_idle = from.keepalive_pool.as_ref().map_or(0, |pool| pool.min_idle as usize);
     upstream.subset =
         own.and_then(|own| own.subset.as_ref()).map(|subset| Box::new(self::subset(subset, &nodes, &of)));
     if let Some(sticky) = own.and_then(|own| own.sticky.as_ref()) {
@@ -63,17 +62,19 @@ pub(super) fn upstream(
             .map_err(|invalid| invalid.at("/sluice/sticky/secret"))?;
         upstream.sticky = Some(Box::new(Sticky::new(sticky, &secret, &upstream.endpoints)));
     }
-    upstream.scheme = scheme;
-    upstream.pass_host = match (from.pass_host, &from.upstream_host) {
+    let settings = upstream.settings_mut();
+    settings.min_idle = from.keepalive_pool.as_ref().map_or(0, |pool| pool.min_idle as usize);
+    settings.scheme = scheme;
+    settings.pass_host = match (from.pass_host, &from.upstream_host) {
         (written::PassHost::Node, _) => PassHost::Node,
         (written::PassHost::Rewrite, Some(host)) => PassHost::Rewrite(host.clone()),
         _ => PassHost::Pass,
     };
     if let Some(retries) = from.retries {
-        upstream.retries = u32::try_from(retries).unwrap_or(u32::MAX);
+        settings.retries = u32::try_from(retries).unwrap_or(u32::MAX);
     }
-    upstream.retry_timeout = from.retry_timeout.unwrap_or_default();
-    upstream.keepalive = match &from.keepalive_pool {
+    settings.retry_timeout = from.retry_timeout.unwrap_or_default();
+    settings.keepalive = match &from.keepalive_pool {
         Some(pool) => Keepalive {
             size: usize::try_from(pool.size).unwrap_or(usize::MAX),
             idle_timeout: pool.idle_timeout,
@@ -81,14 +82,14 @@ pub(super) fn upstream(
         },
         None => defaults.keepalive,
     };
-    upstream.timeouts = from.timeout.as_deref().map_or(defaults.timeouts, |timeout| timeouts(*timeout));
+    settings.timeouts = from.timeout.as_deref().map_or(defaults.timeouts, |timeout| timeouts(*timeout));
+    settings.own_timeouts = from.timeout.is_some();
+    settings.retry = own.and_then(|own| own.retry.as_ref()).map(|retry| Box::new(self::retry(retry)));
     let checks = from.checks.as_deref().filter(|_| defaults.health_checks);
     upstream.health = Health::new(checks, own, &upstream.endpoints, &upstream.pass_host).map(Arc::new);
     if let Some(own) = own {
-        upstream.retry = own.retry.as_ref().map(|retry| Box::new(self::retry(retry)));
         upstream.load = Load::new(own.limits, own.adaptive_concurrency).map(Box::new);
     }
-    upstream.own_timeouts = from.timeout.is_some();
     Ok(upstream)
 }
 
@@ -251,9 +252,9 @@ fn endpoints(
     for (at, (node, addresses)) in nodes.iter().zip(addresses).enumerate() {
         let share = u64::from(node.weight) * scale / addresses.len().max(1) as u64;
         let own = Some(node.port) == scheme.default_port();
-        let authority = match node.authority() {
-            full if own => full.strip_suffix(&format!(":{}", node.port)).unwrap_or(&full).to_owned(),
-            full => full,
+        let authority: Box<str> = match node.authority() {
+            full if own => full.strip_suffix(&format!(":{}", node.port)).unwrap_or(&full).into(),
+            full => full.into(),
         };
         endpoints.extend(addresses.into_iter().map(|ip| {
             let endpoint = Endpoint {
@@ -433,7 +434,7 @@ mod tests {
     fn hash_keys_become_variables() {
         let policy = |hash_on: &str, key: &str| {
             let value = json!({"nodes": {}, "type": "chash", "hash_on": hash_on, "key": key});
-            compiled(value).unwrap().policy
+            compiled(value).unwrap().policy.clone()
         };
         let var = |name: &str| Policy::Chash(HashOn::Var(Var::parse(name)));
         assert_eq!(policy("vars", "arg_user"), var("arg_user"));

@@ -112,7 +112,7 @@ pub(super) fn tell(
 ) {
     let global = of.snapshot.global.as_deref();
     let chain = plan.and_then(|plan| plan.chain.as_deref());
-    let route = plan.map(|plan| plan.info.id.clone());
+    let route = plan.map(|plan| plan.info.id.to_string());
     let mut walk = Walk { of, question, route, stages: Vec::new(), answer: None, undecided: false };
     walk.phase(global, Phase::Rewrite, Whose::Global, x);
     walk.phase(chain, Phase::Rewrite, Whose::Route, x);

@@ -133,7 +133,7 @@ pub(super) fn tell(of: Of<'_>, plan: &Plan, x: &mut Exchange<'_>, out: &mut Expl
     let host = match (engine.forward.host, &upstream.pass_host, picked) {
         (Some(span), ..) => shown(head.fields.bytes(span)),
         (None, PassHost::Rewrite(host), _) => host.clone(),
-        (None, PassHost::Node, Some(index)) => upstream.endpoints[index].authority.clone(),
+        (None, PassHost::Node, Some(index)) => upstream.endpoints[index].authority.to_string(),
         (None, ..) => shown(head.authority()),
     };
     out.upstream = Some(Target {

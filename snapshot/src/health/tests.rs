@@ -4,7 +4,7 @@ use super::*;
 
 fn endpoint(n: u8, weight: u32) -> Endpoint {
     let addr = SocketAddr::from(([127, 0, 0, n], 80));
-    Endpoint { addr, authority: addr.to_string(), weight, priority: 0 }
+    Endpoint { addr, authority: addr.to_string().into(), weight, priority: 0 }
 }
 
 fn health(checks: serde_json::Value, endpoints: &[Endpoint]) -> Health {

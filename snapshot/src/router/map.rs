@@ -166,22 +166,13 @@ impl<V: Clone> Root<V> {
 }
 
 impl<V: Clone> Pages<V> {
-    /// The number of a hash's page among `count`: so many of its low bits as needed, one less if
-    /// that page is not there yet.
-    #[inline]
-    fn number(hash: u64, count: u32) -> u32 {
-        let bits = count.next_power_of_two();
-        let number = hash as u32 & (bits - 1);
-        if number < count { number } else { number - bits / 2 }
-    }
-
     #[inline]
     fn of(&self, hash: u64) -> Option<&Page<V>> {
-        self.pages.get(Pages::<V>::number(hash, self.count)).map(|page| &**page)
+        self.pages.get(page_number(hash, self.count)).map(|page| &**page)
     }
 
     fn of_mut(&mut self, hash: u64) -> &mut Page<V> {
-        self.pages.entry(Pages::<V>::number(hash, self.count))
+        self.pages.entry(page_number(hash, self.count))
     }
 
     fn each<'p>(&'p self, mut look: impl FnMut(&'p Leaf<V>)) {
@@ -209,6 +200,15 @@ impl<V: Clone> Pages<V> {
         self.count = count;
         all.into_iter().for_each(|leaf| self.of_mut(leaf.hash).insert(leaf));
     }
+}
+
+/// The number of a hash's page among `count`: so many of its low bits as needed, one less if
+/// that page is not there yet.
+#[inline]
+pub(super) fn page_number(hash: u64, count: u32) -> u32 {
+    let bits = count.next_power_of_two();
+    let number = hash as u32 & (bits - 1);
+    if number < count { number } else { number - bits / 2 }
 }
 
 impl<V> Page<V> {

@@ -14,7 +14,7 @@ use wire::Method;
 use super::*;
 
 pub(super) fn plan(id: &str) -> Arc<Plan> {
-    Arc::new(Plan::new(sdk::RouteInfo { id: id.into(), ..Default::default() }))
+    Arc::new(Plan::new(sdk::RouteInfo::new(id, Default::default(), 0)))
 }
 
 pub(super) fn rule(id: &str, uris: &[&str]) -> Rule {
@@ -104,9 +104,9 @@ fn a_route_may_have_more_hosts_and_paths_than_sixteen_bits_count() {
 
 fn answer<'s>(router: &'s Router, x: &mut Exchange<'s>) -> Option<String> {
     let plan = router.find(x).plan()?;
-    let id = plan.info.id.clone();
+    let id = plan.info.id.to_string();
     assert!(Arc::ptr_eq(plan, router.plan(&id).unwrap()));
-    assert_eq!(x.route().map(|route| &route.id), Some(&id));
+    assert_eq!(x.route().map(|route| &*route.id), Some(&*id));
     let rule = router.rule(&id).unwrap();
     assert_eq!(rule.uris[x.engine().matched.uri_index as usize], x.matched_uri());
     assert_eq!(

@@ -15,7 +15,7 @@ fn found(router: &Router, request: (&str, &str), kind: &str, state: Body, body: 
     with_body(&mut x, body);
     x.engine_mut().body_state = state;
     match router.find(&mut x) {
-        Found::Plan(plan) => plan.info.id.clone(),
+        Found::Plan(plan) => plan.info.id.to_string(),
         Found::Nothing => "nothing".to_owned(),
         Found::NeedsBody => "needs body".to_owned(),
         Found::Refused(why) => format!("{why:?}"),
