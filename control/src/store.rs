@@ -121,7 +121,7 @@ impl Expect {
 pub trait View {
     fn get(&self, key: &Key) -> Option<Row>;
 
-    /// Shows all of a kind whose id starts with `prefix`, by key, until `look` breaks.
+    /// Shows all of a kind whose id starts with `prefix`, by key, until `look` breaks. Secrets are as stored.
     fn scan(&self, kind: Kind, prefix: &str, look: &mut dyn FnMut(&Row) -> ControlFlow<()>);
 
     /// The revision of the last write; the next one gets the number after it.

@@ -92,7 +92,7 @@ impl Store for Sealed {
     fn write(&self, mut decide: Decide) -> Writing<'_> {
         let sealer = self.sealer.clone();
         self.inner.write(Box::new(move |view| {
-            let mut steps = decide(&Seen { view, ring: &sealer.ring })?;
+            let mut steps = decide(&Seen { view, sealer: &sealer })?;
             for step in &mut steps {
                 if let Step::Put { key, value, .. } = step {
                     sealer.seal(key, value)?;
@@ -155,16 +155,17 @@ impl Store for Sealed {
     }
 }
 
-/// The inner store at the moment of a write, with secrets encrypted: the checks that run there only
-/// compare secrets.
+/// The inner store at the moment of a write. A single resource is decrypted, as it may be changed and
+/// written again, or compared with one that a client sent. Scans and holders stay encrypted: whoever looks
+/// through all resources only looks for names and ids, or compares secrets in all their spellings.
 struct Seen<'a> {
     view: &'a dyn View,
-    ring: &'a Ring,
+    sealer: &'a Sealer,
 }
 
 impl View for Seen<'_> {
     fn get(&self, key: &Key) -> Option<Row> {
-        self.view.get(key)
+        self.view.get(key).map(|row| self.sealer.open_row(row).0)
     }
 
     fn scan(&self, kind: Kind, prefix: &str, look: &mut dyn FnMut(&Row) -> std::ops::ControlFlow<()>) {
@@ -189,7 +190,7 @@ impl View for Seen<'_> {
 
     fn spellings(&self, text: &str) -> Vec<String> {
         let mut all = self.view.spellings(text);
-        all.extend(self.ring.seals(text));
+        all.extend(self.sealer.ring.seals(text));
         all
     }
 }
