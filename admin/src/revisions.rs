@@ -5,14 +5,13 @@
 use control::store::history::{lists_together, together};
 use control::store::{Changed, Listed, Record, Refused, Step, StoreError, View};
 use http::{Method, StatusCode};
-use model::Key;
 use model::invalid::push_pointer;
+use model::{Key, private_keys};
 use serde_json::{Value, json};
 
 use crate::Admin;
 use crate::answer::{self, Answer, ErrorAnswer, said};
 use crate::author::Author;
-use crate::conceal::conceal_in;
 use crate::request::Call;
 
 /// Revisions of one page, at most.
@@ -235,7 +234,7 @@ fn told(changes: &[Changed], listed: Option<&Listed>) -> Value {
 const LIST: &str = "plugins";
 
 fn concealed(key: &Key, mut value: Value) -> Value {
-    conceal_in(key.kind, &mut value);
+    private_keys::take_out(key.kind, &mut value);
     value
 }
 

@@ -30,6 +30,7 @@ pub mod network;
 pub mod parallel;
 pub mod plugin_config;
 pub mod plugin_metadata;
+pub mod private_keys;
 pub mod proto;
 pub mod references;
 pub mod rejected;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use model::{Key, Kind};
+use model::{Key, Kind, private_keys};
 use sdk::catalog::Facts;
 use serde_json::Value;
 
@@ -44,13 +44,13 @@ impl Fields {
 
     /// Whether resources of this kind can hold secrets.
     pub fn are_in(&self, kind: Kind) -> bool {
-        !private_keys(kind).is_empty() || !self.paths(kind).is_empty()
+        !private_keys::places(kind).is_empty() || !self.paths(kind).is_empty()
     }
 
     /// Whether this resource may hold secrets, judging by the names in its text. Most routes need
     /// not be parsed.
     pub fn may_stand_in(&self, kind: Kind, json: &str) -> bool {
-        let (paths, has_keys) = (self.paths(kind), !private_keys(kind).is_empty());
+        let (paths, has_keys) = (self.paths(kind), !private_keys::places(kind).is_empty());
         match kind {
             Kind::PluginMetadata | Kind::Ssl => self.are_in(kind),
             _ => names(json).any(|name| paths.contains_key(name) || (has_keys && name == "client_key")),
@@ -59,7 +59,7 @@ impl Fields {
 
     /// Visits every private key of a resource; a reference to one is none.
     pub fn each_key(kind: Kind, value: &mut Value, visit: Visit<'_>) {
-        for path in private_keys(kind) {
+        for path in private_keys::places(kind) {
             walk(value, path, "", &mut |place, text| {
                 if !text.starts_with('$') {
                     visit(place.trim_start_matches('.'), text);
@@ -98,16 +98,6 @@ impl Fields {
             | Kind::ConsumerGroup => &self.on_routes,
             Kind::Upstream | Kind::Ssl | Kind::Secret | Kind::Proto | Kind::CostDecoration => &NONE,
         }
-    }
-}
-
-/// Where private keys stand in resources of a kind.
-fn private_keys(kind: Kind) -> &'static [&'static str] {
-    match kind {
-        Kind::Ssl => &["key", "keys"],
-        Kind::Upstream => &["tls.client_key"],
-        Kind::Route | Kind::Service | Kind::StreamRoute => &["upstream.tls.client_key"],
-        _ => &[],
     }
 }
 

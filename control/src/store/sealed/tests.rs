@@ -119,3 +119,44 @@ async fn one_secret_belongs_to_one_consumer_however_it_is_kept() {
         assert_eq!(put(&store, holder, secret).await, Ok(()), "its own");
     }
 }
+
+#[tokio::test]
+async fn a_write_sees_secrets_as_they_were_sent() {
+    let inner = Arc::new(Memory::default());
+    let store = over(&inner, &[NEW, OLD], true);
+    let jack = Key::new(Kind::Consumer, "jack");
+    let first = store.put(jack.clone(), consumer("auth-one"), Expect::Any, None).await.unwrap();
+    let key = jack.clone();
+    let decide = move |view: &dyn View| {
+        let there = view.get(&key).unwrap();
+        assert_eq!(there.value(), consumer("auth-one"));
+        Ok(vec![Step::Put { key: key.clone(), value: there.value(), ttl: None }])
+    };
+    store.write(Box::new(decide)).await.unwrap();
+    assert_eq!(inner.get(&jack).await.unwrap().unwrap().value, first.value, "encrypted once, not twice");
+}
+
+/// The upstreams within traffic-split have private keys as any other upstream has.
+#[tokio::test]
+async fn private_keys_are_sealed_wherever_they_stand() {
+    let pem = "-----BEGIN PRIVATE KEY-----";
+    let upstream = json!({"nodes": {"a:1": 1}, "tls": {"client_cert": "c", "client_key": pem}});
+    let split = json!({"rules": [{"weighted_upstreams": [{"weight": 1}, {"upstream": upstream}]}]});
+    for (kind, value) in [
+        (Kind::Ssl, json!({"cert": "c", "key": pem, "keys": [pem]})),
+        (Kind::Upstream, upstream.clone()),
+        (Kind::Route, json!({"upstream": upstream})),
+        (Kind::Route, json!({"plugins": {"traffic-split": split}})),
+        (Kind::PluginConfig, json!({"plugins": {"traffic-split": split}})),
+        (Kind::Consumer, json!({"username": "1", "plugins": {"traffic-split": split}})),
+    ] {
+        let inner = Arc::new(Memory::default());
+        let store = over(&inner, &[NEW], true);
+        let key = Key::new(kind, "1");
+        store.put(key.clone(), value.clone(), Expect::Any, None).await.unwrap();
+        let kept = inner.get(&key).await.unwrap().unwrap().value.to_string();
+        assert!(!kept.contains("PRIVATE"), "{kind}: {kept}");
+        assert_eq!(*store.get(&key).await.unwrap().unwrap().value, value, "{kind}");
+        assert_eq!(first(&store).await[0].value(), value, "{kind}");
+    }
+}
