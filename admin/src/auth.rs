@@ -49,7 +49,16 @@ pub(crate) fn check_key(config: &Config, head: &Parts) -> Result<KeyName, (Error
     if key.role == AdminRole::Viewer && head.method != Method::GET {
         return Err(refused("invalid method for role viewer"));
     }
+    if key.role == AdminRole::Viewer && shows_history(head.uri.path()) {
+        return Err(refused("the history is for the role admin: it holds secrets that were replaced"));
+    }
     Ok(KeyName::Named(key.name.clone()))
+}
+
+/// Whether a path shows what was there before. That a change waits to be confirmed shows none of it.
+fn shows_history(path: &str) -> bool {
+    let path = path.strip_prefix("/apisix/admin/").unwrap_or_default().trim_end_matches('/');
+    path.split('/').next() == Some("revisions") && path != "revisions/unconfirmed"
 }
 
 /// Without keys, the address is all that is asked for, and every web page that is open on an
@@ -173,6 +182,20 @@ mod tests {
         for method in [Method::PUT, Method::POST, Method::DELETE, Method::PATCH, Method::HEAD] {
             let refused = Err("invalid method for role viewer".to_owned());
             assert_eq!(check(method, "/", Some(("x-api-key", "look"))), refused);
+        }
+    }
+
+    #[test]
+    fn the_history_is_not_for_viewers() {
+        for path in ["revisions", "revisions/", "revisions/7", "revisions/diff?from=1&to=2"] {
+            let uri = format!("/apisix/admin/{path}");
+            let refused = check(Method::GET, &uri, Some(("x-api-key", "look"))).unwrap_err();
+            assert!(refused.contains("for the role admin"), "{path}: {refused}");
+            assert_eq!(check(Method::GET, &uri, Some(("x-api-key", "secret"))), Ok(()), "{path}");
+        }
+        for path in ["routes/revisions", "revisions/unconfirmed", "revisionsx"] {
+            let uri = format!("/apisix/admin/{path}");
+            assert_eq!(check(Method::GET, &uri, Some(("x-api-key", "look"))), Ok(()), "{path}");
         }
     }
 
