@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use control::references;
-use control::store::{Ahead, Decide, Expect, Refused, Revision, Step, StoreError, Stored, View};
+use control::store::{Ahead, Expect, Refused, Revision, Step, StoreError, Stored, View};
 use http::{Method, Response, StatusCode};
 use model::{Key, Kind};
 use serde_json::{Value, json};
@@ -129,7 +129,7 @@ impl Admin {
         };
         self.check(&key, &value).await?;
         let changes = Some(key.clone());
-        let decide = move |view: &dyn View| {
+        let decide = move |view: &dyn View, _: &mut u64| {
             let (key, mut value) = (key.clone(), value.clone());
             references::check(view, &key, &value)?;
             let there = view.get(&key);
@@ -164,10 +164,20 @@ impl Admin {
         // Without an id, which is the write's revision.
         self.check(&target.key("0"), &value).await?;
         let (kind, owner) = (target.kind, target.owner.clone());
-        let decide = move |view: &dyn View| {
-            let (id, mut value) = (format!("{:020}", view.revision() + 1), value.clone());
+        let decide = move |view: &dyn View, numbered: &mut u64| {
+            let target = Target { kind, owner: owner.clone(), id: None, sub_path: Vec::new() };
+            let (mut number, mut value) = (view.revision().max(*numbered).saturating_add(1), value.clone());
+            // The revision alone does not make it new: on etcd, a batch moves it by one and takes many ids, and
+            // a PUT may have any id. In growing steps, since each look is a condition of etcd's transaction.
+            let mut step = 1;
+            while view.get(&target.key(&format!("{number:020}"))).is_some() {
+                number = number.checked_add(step).ok_or(StoreError::Changed)?;
+                step *= 2;
+            }
+            *numbered = number;
+            let id = format!("{number:020}");
+            let key = target.key(&id);
             set_id(&mut value, &id);
-            let key = Target { kind, owner: owner.clone(), id: None, sub_path: Vec::new() }.key(&id);
             references::check(view, &key, &value)?;
             Ok(vec![Step::Put { key, value, ttl }])
         };
@@ -201,7 +211,7 @@ impl Admin {
         let value = target.patched(&key, &there, change)?;
         self.check(&key, &value).await?;
         let (changes, was) = (Some(key.clone()), there.modified);
-        let decide = move |view: &dyn View| {
+        let decide = move |view: &dyn View, _: &mut u64| {
             if !Expect::Unchanged(was).holds(view.get(&key).as_ref()) {
                 return Err(StoreError::Changed.into());
             }
@@ -223,11 +233,11 @@ impl Admin {
         let ends: Arc<Mutex<Vec<usize>>> = Arc::default();
         let (author, decided) = (author.clone(), ends.clone());
         let decide = move |view: &dyn View| {
-            let mut ahead = Ahead::of(view);
+            let (mut ahead, mut numbered) = (Ahead::of(view), 0);
             let mut steps = vec![author.step()];
             decided.lock().unwrap_or_else(PoisonError::into_inner).clear();
             for intent in &mut intents {
-                let more = (intent.decide)(&ahead)?;
+                let more = (intent.decide)(&ahead, &mut numbered)?;
                 more.iter().for_each(|step| ahead.take(step));
                 steps.extend(more);
                 decided.lock().unwrap_or_else(PoisonError::into_inner).push(steps.len());
@@ -288,8 +298,11 @@ pub(crate) struct Intent {
     method: Method,
     /// What it changes, if that is known before it is made.
     pub changes: Option<Key>,
-    decide: Decide,
+    decide: Deciding,
 }
+
+/// As [`control::store::Decide`]; it is also shown the highest number that this write has used for an id so far.
+type Deciding = Box<dyn FnMut(&dyn View, &mut u64) -> Result<Vec<Step>, Refused> + Send>;
 
 impl Intent {
     pub fn is_patch(&self) -> bool {
@@ -362,7 +375,7 @@ impl Target {
             return Err(answer::not_found());
         }
         let changes = Some(key.clone());
-        let decide = move |view: &dyn View| {
+        let decide = move |view: &dyn View, _: &mut u64| {
             if !force {
                 references::check_unused(view, &key)?;
             }

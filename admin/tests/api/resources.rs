@@ -88,6 +88,19 @@ async fn a_post_makes_ids_of_revisions() {
 }
 
 #[tokio::test]
+async fn a_post_never_overwrites() {
+    let api = Fixture::new();
+    for id in ["00000000000000000003", "00000000000000000004"] {
+        assert_eq!(api.call("PUT", &format!("routes/{id}"), route()).await.0, 201);
+    }
+    let (status, made) = api.call("POST", "routes", route()).await;
+    assert_eq!((status, &made["value"]["id"]), (201, &json!("00000000000000000006")));
+    let post = json!({"method": "POST", "path": "/apisix/admin/routes", "body": route()});
+    assert_eq!(api.call("POST", "batch", json!({"operations": [post, post]})).await.0, 200);
+    assert_eq!(api.call("GET", "routes", Value::Null).await.1["total"], 5);
+}
+
+#[tokio::test]
 async fn refusals_speak_as_apisix_does() {
     let api = Fixture::new();
     let mut with_id = route();
