@@ -211,21 +211,23 @@ async fn prepare<'s>(
     if matches!(x.method(), Method::Connect | Method::Trace) {
         return Flow::Fault(Fault::client(FaultKind::MethodNotAllowed));
     }
+    // A plugin's own requests never reach the control side: who sends them is not who wrote them.
+    let handoff = worker.settings.handoff.as_deref();
+    let handoff = handoff.filter(|handoff| !x.client().is_within() && handoff.takes(x.path()));
+    // First, so that every rule about paths judges the same path.
+    if handoff.is_none() && snapshot.router.normalize(x).is_err() {
+        return Flow::Fault(Fault::client(FaultKind::BadRequest(Refusal::BadPath)));
+    }
     if let Some(session) = &x.client().session
         && let Err(fault) = proven::check(snapshot, session, x.request())
     {
         return Flow::Fault(fault);
     }
-    if let Some(handoff) = &worker.settings.handoff
-        && handoff.takes(x.path())
-    {
+    if let Some(handoff) = handoff {
         if x.request().doubtful.meets(Doubtful::REFUSED) {
             return Flow::Fault(Fault::client(FaultKind::BadRequest(Refusal::BadPath)));
         }
-        return hand_over(worker, down, x, &**handoff).await;
-    }
-    if snapshot.router.normalize(x).is_err() {
-        return Flow::Fault(Fault::client(FaultKind::BadRequest(Refusal::BadPath)));
+        return hand_over(worker, down, x, handoff).await;
     }
     let mut found = phases::guarded(worker, || snapshot.router.find(x));
     if let Ok(Found::NeedsBody) = found {
