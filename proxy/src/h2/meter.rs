@@ -34,6 +34,8 @@ pub(super) struct Meter {
     settled: Cell<bool>,
     last: Cell<[u8; 4]>,
     last_have: Cell<usize>,
+    /// The least that a GOAWAY named.
+    gone: Cell<Option<u32>>,
     credit: Credit,
     /// The newest stream that the peer has begun.
     newest: Cell<u32>,
@@ -55,6 +57,7 @@ impl Meter {
             settled: Cell::new(false),
             last: Cell::default(),
             last_have: Cell::new(0),
+            gone: Cell::new(None),
             credit: Credit::new(most, now),
             newest: Cell::new(0),
             trailing: Cell::new(0),
@@ -125,12 +128,16 @@ impl Meter {
         last[have..have + n].copy_from_slice(&bytes[..n]);
         self.last.set(last);
         self.last_have.set(have + n);
+        if have + n == last.len() {
+            let stream = u32::from_be_bytes(last) & !(1 << 31);
+            self.gone.set(Some(self.gone.get().map_or(stream, |least| least.min(stream))));
+        }
     }
 
-    /// The last stream that the peer says it may have looked at, once it has said so.
+    /// The last stream that the peer says it may have looked at, once it has said so. It may send more of the
+    /// streams up to that one, and name an earlier one later (RFC 9113 section 6.8).
     pub(super) fn last_stream(&self) -> Option<u32> {
-        (self.going.get() && self.last_have.get() == 4)
-            .then(|| u32::from_be_bytes(self.last.get()) & !(1 << 31))
+        self.gone.get()
     }
 
     /// The peer's settings have come.
@@ -185,6 +192,19 @@ mod tests {
             );
             assert_eq!(meter.last_stream(), Some(0x102));
             assert!(meter.is_settled());
+        }
+    }
+
+    #[test]
+    fn what_a_goaway_said_holds_whatever_follows_it() {
+        let goaway = |last: u32| frame(GOAWAY, 0, &[&last.to_be_bytes()[..], &[0; 4]].concat());
+        let bytes = [goaway((1 << 31) - 1), goaway(5), frame(HEADERS, 4, &[0; 20]), frame(DATA, 1, &[1; 30])];
+        for size in [1, 2, 3, 7, 9, 1000] {
+            let meter = Meter::new(0, 10, 0, None);
+            bytes.concat().chunks(size).for_each(|part| meter.note(part));
+            assert_eq!(meter.last_stream(), Some(5), "in parts of {size}");
+            meter.note(&goaway(7));
+            assert_eq!(meter.last_stream(), Some(5), "a peer does not take back what it said");
         }
     }
 
