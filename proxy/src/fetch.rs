@@ -183,7 +183,7 @@ pub(crate) async fn run(worker: &Worker, request: Fetch) -> Result<Fetched, Fetc
             };
             last = failed.error;
             let Some(fault) = failed.fault else { return Err(last) };
-            let state = Try { reused: conn.reused, sent: failed.sent, body_lost: false };
+            let state = Try { reused: conn.reused, fresh: false, sent: failed.sent, body_lost: false };
             match retry::decide(fault, state, repeatable) {
                 // A kept connection had died, which says nothing about the server.
                 Again::SameServer => {}

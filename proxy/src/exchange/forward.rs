@@ -202,7 +202,7 @@ impl Forward<'_> {
     ) -> Result<Forwarded, FailedTry> {
         let worker = self.worker;
         let timeouts = self.plan.timeouts(upstream);
-        let mut state = Try { reused: false, sent: false, body_lost: *body_lost };
+        let mut state = Try { reused: false, fresh: once.fresh, sent: false, body_lost: *body_lost };
         let failed = |fault, state| FailedTry { fault, state };
 
         let connect_timeout = once.per_try.map_or(timeouts.connect, |bound| bound.min(timeouts.connect));

@@ -9,6 +9,9 @@ use super::fault::{Blame, Fault, FaultKind};
 pub(crate) struct Try {
     /// The connection had carried a request before.
     pub(crate) reused: bool,
+    /// It had to be a fresh one, after an idle one had gone. Of those that wait for the same new connection
+    /// all but the first find it used.
+    pub(crate) fresh: bool,
     /// Some bytes of the request may have reached the server.
     pub(crate) sent: bool,
     /// Bytes of the body were taken from the client that are not in memory any more.
@@ -34,17 +37,18 @@ pub(crate) fn decide(fault: Fault, tried: Try, repeatable: bool) -> Again {
     if fault.blame != Blame::Upstream || tried.body_lost {
         return Again::No;
     }
+    let was_idle = tried.reused && !tried.fresh;
     match fault.kind {
         FaultKind::ConnectRefused
         | FaultKind::ConnectFailed
         | FaultKind::ConnectTimeout
         | FaultKind::TlsFailed(_) => Again::NextServer,
         // The server says itself that it did not look at it.
-        FaultKind::Unprocessed if tried.reused => Again::SameServer,
+        FaultKind::Unprocessed if was_idle => Again::SameServer,
         FaultKind::Unprocessed => Again::NextServer,
         FaultKind::TurnedAway(_) if repeatable => Again::NextServer,
         FaultKind::ClosedEarly if !tried.sent || repeatable => {
-            if tried.reused {
+            if was_idle {
                 Again::SameServer
             } else {
                 Again::NextServer
@@ -64,7 +68,7 @@ mod tests {
         super::decide(fault, tried, method.is_idempotent())
     }
 
-    const FRESH: Try = Try { reused: false, sent: true, body_lost: false };
+    const FRESH: Try = Try { reused: false, fresh: false, sent: true, body_lost: false };
 
     #[test]
     fn a_post_is_never_sent_twice() {
@@ -99,7 +103,7 @@ mod tests {
             }
         }
         // Nothing was sent yet, so any method may.
-        let connecting = Try { reused: false, sent: false, body_lost: false };
+        let connecting = Try { sent: false, ..FRESH };
         for kind in [
             FaultKind::ConnectRefused,
             FaultKind::ConnectFailed,
@@ -123,6 +127,14 @@ mod tests {
         let closed = Fault::upstream(FaultKind::ClosedEarly);
         assert_eq!(decide(closed, Try { reused: true, ..FRESH }, Method::Get), Again::SameServer);
         assert_eq!(decide(closed, FRESH, Method::Get), Again::NextServer);
+    }
+
+    #[test]
+    fn a_second_failure_in_a_row_counts_as_one() {
+        let again = Try { reused: true, fresh: true, ..FRESH };
+        for kind in [FaultKind::ClosedEarly, FaultKind::Unprocessed] {
+            assert_eq!(decide(Fault::upstream(kind), again, Method::Get), Again::NextServer, "{kind:?}");
+        }
     }
 
     #[test]
