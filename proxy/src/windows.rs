@@ -7,6 +7,8 @@
 //!
 //! What was promised cannot be taken back: a peer may use it long after the streams have ended for which it was.
 //! So a window that has become too large is only not renewed, and its share goes back as the peer uses it up.
+//! With QUIC what is used up may be more than is seen here: the library drops what comes on a stream that is no
+//! longer read. There, no more is counted than all streams may leave unread.
 
 use std::cell::{Cell, RefCell};
 
@@ -29,6 +31,8 @@ pub(crate) struct Windows {
     /// What of it every connection has, and nobody counts.
     first: u32,
     enlarging: Enlarging,
+    /// More than this is never unread, whatever was promised: every stream has a window of its own, too.
+    most: u32,
     /// Of the connection, as the library is told.
     whole: Cell<u32>,
     /// What the peer may have sent at most before it is read: the same, or what is left of a larger window.
@@ -45,12 +49,19 @@ impl Windows {
             stream,
             first,
             enlarging,
+            most: u32::MAX,
             whole: Cell::new(first),
             promised: Cell::new(first),
             budget: budget.clone(),
             held: RefCell::default(),
             bodies: Cell::new(0),
         }
+    }
+
+    /// There are never more streams at a time than so many.
+    pub(crate) fn of_at_most(mut self, streams: u32) -> Windows {
+        self.most = self.stream.saturating_mul(streams).max(self.first);
+        self
     }
 
     /// A stream with a body begins. Gives the connection's window if it has to change.
@@ -87,14 +98,18 @@ impl Windows {
                 (whole, promised.max(whole))
             }
             Enlarging::Adds => {
-                let more = (wanted - whole).min(left);
+                // What is not yet counted of the most there can be is all that has to be there.
+                let more = match self.most.saturating_sub(promised) {
+                    rest if rest <= left => wanted - whole,
+                    _ => (wanted - whole).min(left),
+                };
                 (whole + more, promised.saturating_add(more))
             }
         };
         if whole <= self.whole.get() {
             return None;
         }
-        self.held.borrow_mut().resize(&self.budget, (promised - self.first) as usize).ok()?;
+        self.held.borrow_mut().resize(&self.budget, self.counted(promised)).ok()?;
         self.whole.set(whole);
         self.promised.set(promised);
         Some(whole)
@@ -118,8 +133,13 @@ impl Windows {
             let over = (promised - whole).min(u32::try_from(bytes).unwrap_or(u32::MAX));
             self.promised.set(promised - over);
             // Less always fits.
-            let _ = self.held.borrow_mut().resize(&self.budget, (promised - over - self.first) as usize);
+            let _ = self.held.borrow_mut().resize(&self.budget, self.counted(promised - over));
         }
+    }
+
+    /// What of so much that was promised is taken from the budget.
+    fn counted(&self, promised: u32) -> usize {
+        (promised.min(self.most) - self.first) as usize
     }
 }
 
@@ -193,5 +213,30 @@ mod tests {
         assert_eq!(budget.taken(), 300);
         assert_eq!((windows.fit(0), windows.fit(100)), (Some(100), Some(800)), "as far as there is room");
         assert_eq!(budget.taken(), 1000);
+    }
+
+    #[test]
+    fn no_more_is_counted_than_the_streams_may_leave_unread() {
+        let budget = Budget::new(1000);
+        let windows = Windows::new(&budget, 100, 100, Enlarging::Adds).of_at_most(5);
+        for _ in 0..10 {
+            // Of streams that send nothing, nothing is ever read.
+            assert_eq!((windows.fit(5), windows.fit(0)), (Some(500), Some(100)));
+            assert_eq!(budget.taken(), 400);
+        }
+        windows.used(3000);
+        assert_eq!(budget.taken(), 400, "the client may still send more than it has streams for");
+        windows.used(1000);
+        assert_eq!(budget.taken(), 0);
+    }
+
+    #[test]
+    fn a_connection_may_take_what_is_left_up_to_its_most() {
+        let budget = Budget::new(450);
+        let windows = || Windows::new(&budget, 100, 100, Enlarging::Adds).of_at_most(5);
+        let (one, other) = (windows(), windows());
+        assert_eq!((one.fit(5), other.fit(5)), (Some(500), Some(150)));
+        assert_eq!((one.fit(0), one.fit(5)), (Some(100), Some(500)), "it is counted already");
+        assert_eq!((other.fit(0), other.fit(5), budget.taken()), (None, None, 450), "nothing is left");
     }
 }

@@ -81,7 +81,8 @@ async fn serve(worker: Rc<Worker>, conn: Connection, client: Client) {
             FIRST_WINDOW,
             worker.settings.http3.stream_window,
             Enlarging::Adds,
-        ),
+        )
+        .of_at_most(worker.settings.http3.max_streams + ONE_WAY),
         list: RefCell::default(),
         text: RefCell::default(),
     });

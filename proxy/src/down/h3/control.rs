@@ -17,7 +17,7 @@ const LONGEST: u64 = 4 << 10;
 pub(super) fn begin(shared: &Rc<Shared>, stream: RecvStream) {
     let shared = shared.clone();
     spawn(async move {
-        let mut frames = Frames::new(stream);
+        let mut frames = Frames::new(stream, shared.clone());
         if let Err(Broken::Connection(code) | Broken::Stream(code)) = serve(&shared, &mut frames).await {
             shared.close(code);
         }

@@ -4,11 +4,14 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use quinn::{ReadError, RecvStream, VarInt};
 use wire::h3::{self, LONGEST_HEAD, code};
+
+use super::Shared;
 
 /// Taken from the transport at once.
 const READ: usize = 16 << 10;
@@ -26,6 +29,7 @@ pub(super) enum Broken {
 
 pub(super) struct Frames {
     stream: RecvStream,
+    shared: Rc<Shared>,
     /// What was read and not used yet.
     chunk: Bytes,
     /// The beginning of a frame's head.
@@ -38,8 +42,8 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    pub(super) fn new(stream: RecvStream) -> Frames {
-        Frames { stream, chunk: Bytes::new(), head: [0; LONGEST_HEAD], have: 0, left: 0, ended: false }
+    pub(super) fn new(stream: RecvStream, shared: Rc<Shared>) -> Frames {
+        Frames { stream, shared, chunk: Bytes::new(), head: [0; LONGEST_HEAD], have: 0, left: 0, ended: false }
     }
 
     /// Bytes that the current frame still has.
@@ -53,7 +57,10 @@ impl Frames {
         while self.chunk.is_empty() && !self.ended {
             let read = ready!(pin!(self.stream.read_chunk(READ, true)).poll(cx));
             match read {
-                Ok(Some(chunk)) => self.chunk = chunk.bytes,
+                Ok(Some(chunk)) => {
+                    self.shared.windows.used(chunk.bytes.len());
+                    self.chunk = chunk.bytes;
+                }
                 Ok(None) => self.ended = true,
                 Err(ReadError::ClosedStream) => self.ended = true,
                 Err(_) => return Poll::Ready(Err(Broken::Gone)),

@@ -74,7 +74,7 @@ pub(crate) struct Input {
 impl Input {
     pub(super) fn new(stream: RecvStream, shared: Rc<Shared>) -> Input {
         Input {
-            frames: Frames::new(stream),
+            frames: Frames::new(stream, shared.clone()),
             shared,
             stage: Stage::Head,
             current: Current::Other,
