@@ -246,8 +246,11 @@ impl ForwardAuth {
 }
 
 /// Sets `upstream_headers` from the server's answer. What the client sent under these names is removed,
-/// even if the answer has no such header.
+/// even if the answer has no such header, and so is what looks like them.
 fn pass_on(x: &mut Exchange<'_>, names: &[String], answer: &Fetched) {
+    for name in names {
+        x.remove_lookalikes(name);
+    }
     for name in names {
         x.remove_header(name);
         for (at, value) in values(&answer.fields, name).enumerate() {
@@ -371,6 +374,20 @@ mod tests {
             assert_eq!(users, [b"jack", b"rose"]);
             assert_eq!((x.header("X-Group"), x.header("X-Other")), (None, Some(&b"1"[..])));
         });
+    }
+
+    #[test]
+    fn a_client_cannot_say_the_same_in_another_spelling() {
+        let headers = [("X_User_Id", "admin"), ("x-user_ID", "admin"), ("X_Other", "1")];
+        for rest in [json!({"upstream_headers": ["X-User-Id"]}), json!({"upstream_headers": ["X-User-Id", "X_User_Id"]})] {
+            for (said, kept) in [(&[("X-User-Id", "jack")][..], vec![b"jack".to_vec()]), (&[], vec![])] {
+                run(&headers, rest.clone(), answer(200, said), |_, x| {
+                    let users = x.request().fields.iter().filter(|(name, _, _)| name.len() == 9);
+                    assert_eq!(users.map(|(_, value, _)| value.to_vec()).collect::<Vec<_>>(), kept);
+                    assert_eq!(x.header("X_Other"), Some(&b"1"[..]));
+                });
+            }
+        }
     }
 
     #[test]

@@ -140,6 +140,10 @@ impl Plugin for ProxyRewrite {
         if let Some(host) = &self.host {
             x.set_upstream_host(host.as_bytes());
         }
+        // What the client wrote must not pass for what is set here, whichever way it is spelled.
+        for edit in self.edits.iter().filter(|edit| edit.verb != Verb::Add) {
+            x.remove_lookalikes(&edit.name);
+        }
         let mut value = Vec::new();
         for edit in &self.edits {
             if !apply(x, edit, &captures, &mut value) {
@@ -271,6 +275,22 @@ mod tests {
         assert_eq!(uri_of(json!({"uri": "/new?b=2"}), "/old?a=1"), "/new?b=2&a=1");
         assert_eq!(uri_of(json!({"uri": "/$arg_a/x"}), "/old?a=1"), "/1/x?a=1");
         assert_eq!(uri_of(json!({"uri": "/a b"}), "/old"), "/a%20b");
+    }
+
+    #[test]
+    fn a_client_s_other_spelling_of_what_is_set_or_removed_is_removed() {
+        let spellings = [("X_User_Id", "admin"), ("x-user_id", "admin"), ("X_Gone", "1"), ("X_Added", "2")];
+        let mut probe = Probe::request("GET", "/", &spellings);
+        let headers = json!({
+            "set": {"X-User-Id": "jack", "X_Own": "3", "X-Own": "4"}, "remove": ["X-Gone"], "add": {"X-Added": "5"},
+        });
+        let stage: ProxyRewrite = probe.stage(json!({"headers": headers})).unwrap();
+        let mut x = probe.exchange();
+        assert!(matches!(stage.rewrite(&mut x), Step::Next));
+        let mut values: Vec<_> =
+            x.request().fields.iter().map(|(_, value, _)| String::from_utf8_lossy(value).into_owned()).collect();
+        values.sort();
+        assert_eq!(values, ["2", "3", "4", "5", "jack"]);
     }
 
     #[test]

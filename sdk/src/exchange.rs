@@ -207,6 +207,12 @@ impl<'s> Exchange<'s> {
         self.engine.forward.without.insert(Own::of(name.id()));
     }
 
+    /// Takes headers from the request that a server may take for the one of this name: they are spelled the
+    /// same but for case, `-` and `_`. For a plugin that vouches for what the header says, before it sets it.
+    pub fn remove_lookalikes(&mut self, name: &(impl Named + ?Sized)) {
+        self.engine.messages.request.fields.remove_lookalikes(name.text());
+    }
+
     /// Takes another query, without its `?`, for the request's: for later plugins, and for the upstream
     /// unless a plugin has set its URI. With an empty one the request has no query.
     pub fn set_query(&mut self, query: &[u8]) {

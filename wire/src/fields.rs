@@ -232,6 +232,20 @@ impl Fields {
         self.list.len() != before
     }
 
+    /// Removes fields whose names differ from this one in case and in `-` and `_` alone, but not those of the
+    /// name itself. Servers that make variables of names (CGI, WSGI) take them for the same.
+    pub fn remove_lookalikes(&mut self, name: &[u8]) {
+        let text = &self.text;
+        let folded = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+        self.list.retain(|field| {
+            let start = field.name.start as usize;
+            let own = &text[start..start + field.name.len as usize];
+            own.len() != name.len()
+                || same_in_any_case(own, name)
+                || !own.iter().zip(name).all(|(own, byte)| folded(*own) == folded(*byte))
+        });
+    }
+
     /// Keeps the fields of the names for which `keep` says so.
     #[inline]
     pub fn retain_ids(&mut self, keep: impl Fn(Name) -> bool) {
@@ -383,6 +397,23 @@ mod tests {
         assert!(fields.remove(b"x-b"));
         assert!(!fields.remove(b"x-b"));
         assert_eq!(text(&fields), "X-A: 9\r\n");
+    }
+
+    #[test]
+    fn lookalikes_are_other_spellings_and_nothing_else() {
+        let mut fields = Fields::new();
+        for name in ["X-User-Id", "x_user_id", "X_User-ID", "X-User-Ids", "XxUser-Id", "X-User.Id", "x-user-id"] {
+            fields.append(name.as_bytes(), b"1").unwrap();
+        }
+        fields.remove_lookalikes(b"X-User-Id");
+        let names: Vec<_> = fields.iter().map(|(name, _, _)| String::from_utf8_lossy(name).into_owned()).collect();
+        assert_eq!(names, ["X-User-Id", "X-User-Ids", "XxUser-Id", "X-User.Id", "x-user-id"]);
+        let mut fields = Fields::new();
+        for name in ["User-Agent", "Content-Type"] {
+            fields.append(name.as_bytes(), b"1").unwrap();
+        }
+        fields.remove_lookalikes(b"user_agent");
+        assert_eq!(text(&fields), "Content-Type: 1\r\n");
     }
 
     /// Whatever spacing the fields came with, and whatever was changed since, the lines are those of names and values.
