@@ -245,13 +245,15 @@ impl Plugin for ResponseRewrite {
             let cut = piece.len() < chunk.data.len() && !held.cut;
             held.cut |= cut;
             let budget = world.budget();
-            // All of it at once, where its length is known: a body that is moved as it grows leaves its old
-            // places behind.
+            let needed = held.body.len() + piece.len();
             let more = match held.body.capacity() {
-                0 => piece.len().max(held.announced.min(self.max_body)),
+                capacity if capacity < needed => believed(needed, held.announced.min(self.max_body)) - held.body.len(),
                 _ => piece.len(),
             };
-            if held.memory.reserve(budget, &mut held.body, more, self.max_body).is_err() {
+            let Held { memory, body, .. } = &mut *held;
+            if memory.reserve(budget, body, more, self.max_body).is_err()
+                && memory.reserve(budget, body, piece.len(), self.max_body).is_err()
+            {
                 chunk.refused = true;
                 return;
             }
@@ -269,6 +271,14 @@ impl Plugin for ResponseRewrite {
             }
         }
     }
+}
+
+/// What a body is believed to need of which so much is here, and so much was announced. A body that is moved
+/// as it grows leaves its old places behind, so it is moved seldom; but whoever announces much has to send some
+/// of it before room is held for more.
+fn believed(needed: usize, announced: usize) -> usize {
+    const FIRST: usize = 256 << 10;
+    needed.max(announced.min(needed.saturating_mul(8).max(FIRST)))
 }
 
 impl ResponseRewrite {
@@ -322,6 +332,25 @@ mod tests {
         assert_eq!(rewritten(config, &[("Content-Length", "6")], &["old", "old"]), expected);
         let base64 = json!({"body": "SGVsbG8=", "body_base64": true});
         assert_eq!(rewritten(base64, &[], &["x"]).2, "Hello");
+    }
+
+    #[test]
+    fn memory_is_held_for_what_comes_and_not_for_what_is_announced() {
+        let mut probe = Probe::get("/hello");
+        let filters = json!([{"regex": "z", "replace": "y"}]);
+        let stage: ResponseRewrite = probe.stage(json!({"filters": filters, "max_resp_body_size": 64 << 20})).unwrap();
+        let mut x = probe.exchange();
+        respond(&mut x, 200, &[("Content-Length", "67108864")]);
+        stage.header_filter(&mut x);
+        let mut came = 0;
+        for piece in [1, 1000, 300_000, 300_000] {
+            stage.body_filter(&mut x, &mut chunk(&vec![b'a'; piece], false));
+            came += piece;
+            let taken = x.world().budget().taken();
+            assert!((came..=(8 * came).max(256 << 10)).contains(&taken), "{taken} bytes are held for {came}");
+        }
+        // What was announced is not exceeded where all of it has come.
+        assert_eq!([believed(1, 5), believed(5, 5), believed(9, 5), believed(1 << 20, 2 << 20)], [5, 5, 9, 2 << 20]);
     }
 
     #[test]
