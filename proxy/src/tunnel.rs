@@ -249,9 +249,13 @@ impl Way<'_> {
     async fn send(&self, to: &mut Sink<'_>, bytes: &[u8], ends: bool) -> Result<(), Failed> {
         match to {
             Sink::Io(to) => io::write_all(self.worker, self.waiter, to, bytes, self.idle_timeout).await,
-            Sink::H2 { output, line } => h2::send(self.worker, self.waiter, output, line, bytes, ends).await,
+            Sink::H2 { output, line } => {
+                let (waits, time) = (self.waiter, self.idle_timeout);
+                h2::send(self.worker, waits, time, output, line, bytes, ends).await
+            }
             Sink::H3 { output, shared } => {
-                h3::send(self.worker, self.waiter, output, shared, bytes, ends).await
+                let (waits, time) = (self.waiter, self.idle_timeout);
+                h3::send(self.worker, waits, time, output, shared, bytes, ends).await
             }
             Sink::Up(outlet) => {
                 let mut rest = bytes;

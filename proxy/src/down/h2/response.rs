@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::Reason;
@@ -204,7 +205,8 @@ impl Response<'_> {
             }
         }
         if !bytes.is_empty() || ends {
-            send(self.worker, self.waiter, self.output, self.line, bytes, ends).await?;
+            let timeout = self.worker.settings.send_timeout;
+            send(self.worker, self.waiter, timeout, self.output, self.line, bytes, ends).await?;
         }
         match (trailers, &mut self.output.borrow_mut().outlet) {
             (Some(trailers), Some(outlet)) => outlet.end(trailers),
@@ -255,16 +257,16 @@ impl Response<'_> {
     }
 }
 
-/// Sends all of a piece.
+/// Sends all of a piece, for whose next part the client may take `timeout`.
 pub(crate) async fn send(
     worker: &Worker,
     waiter: &Waiter,
+    timeout: Duration,
     output: &RefCell<Output>,
     line: &Line,
     mut bytes: &[u8],
     ends: bool,
 ) -> Result<(), Failed> {
-    let timeout = worker.settings.send_timeout;
     loop {
         let deadline = worker.clock.after(timeout);
         let sent = waiter.until(deadline, |cx| output.borrow_mut().poll_send(cx, bytes, ends)).await;

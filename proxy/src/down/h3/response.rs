@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use quinn::{SendStream, VarInt};
 use sdk::{Exchange, Reply};
@@ -276,7 +277,8 @@ impl Response<'_> {
     }
 
     async fn send(&mut self, bytes: &[u8], ends: bool) -> Result<(), Failed> {
-        send(self.worker, self.waiter, self.output, self.shared, bytes, ends).await
+        let timeout = self.worker.settings.send_timeout;
+        send(self.worker, self.waiter, timeout, self.output, self.shared, bytes, ends).await
     }
 
     /// Sends an answer to what is no request.
@@ -321,16 +323,16 @@ fn begin(status: u16) -> Vec<u8> {
     list
 }
 
-/// Sends all of a piece.
+/// Sends all of a piece, for whose next part the client may take `timeout`.
 pub(crate) async fn send(
     worker: &Worker,
     waiter: &Waiter,
+    timeout: Duration,
     output: &RefCell<Output>,
     shared: &Shared,
     mut bytes: &[u8],
     ends: bool,
 ) -> Result<(), Failed> {
-    let timeout = worker.settings.send_timeout;
     loop {
         let deadline = worker.clock.after(timeout);
         let sent = waiter.until(deadline, |cx| output.borrow_mut().poll_send(cx, bytes, ends)).await;
