@@ -15,8 +15,11 @@ from websocket import ask, masked, message
 
 
 async def echo(connection):
-    async for text in connection:
-        await connection.send(text)
+    try:
+        async for text in connection:
+            await connection.send(text)
+    except websockets.ConnectionClosed:
+        pass
 
 
 def slow():

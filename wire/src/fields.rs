@@ -402,11 +402,14 @@ mod tests {
     #[test]
     fn lookalikes_are_other_spellings_and_nothing_else() {
         let mut fields = Fields::new();
-        for name in ["X-User-Id", "x_user_id", "X_User-ID", "X-User-Ids", "XxUser-Id", "X-User.Id", "x-user-id"] {
+        for name in
+            ["X-User-Id", "x_user_id", "X_User-ID", "X-User-Ids", "XxUser-Id", "X-User.Id", "x-user-id"]
+        {
             fields.append(name.as_bytes(), b"1").unwrap();
         }
         fields.remove_lookalikes(b"X-User-Id");
-        let names: Vec<_> = fields.iter().map(|(name, _, _)| String::from_utf8_lossy(name).into_owned()).collect();
+        let names: Vec<_> =
+            fields.iter().map(|(name, _, _)| String::from_utf8_lossy(name).into_owned()).collect();
         assert_eq!(names, ["X-User-Id", "X-User-Ids", "XxUser-Id", "X-User.Id", "x-user-id"]);
         let mut fields = Fields::new();
         for name in ["User-Agent", "Content-Type"] {

@@ -43,7 +43,15 @@ pub(super) struct Frames {
 
 impl Frames {
     pub(super) fn new(stream: RecvStream, shared: Rc<Shared>) -> Frames {
-        Frames { stream, shared, chunk: Bytes::new(), head: [0; LONGEST_HEAD], have: 0, left: 0, ended: false }
+        Frames {
+            stream,
+            shared,
+            chunk: Bytes::new(),
+            head: [0; LONGEST_HEAD],
+            have: 0,
+            left: 0,
+            ended: false,
+        }
     }
 
     /// Bytes that the current frame still has.
