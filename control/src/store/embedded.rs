@@ -98,7 +98,7 @@ impl Embedded {
     }
 
     fn run(disk: Disk, loaded: Loaded) -> Result<Embedded, StoreError> {
-        let leases = loaded.items.iter().filter_map(|item| Some((item.expires?, item.key.clone()))).collect();
+        let leases = leases_of(&loaded);
         let table = Table::new(loaded.items, loaded.plugins, loaded.revision).with_notes(loaded.notes);
         let table = Arc::new(table);
         let (jobs, queue) = sync_channel(WAITING);
@@ -201,6 +201,7 @@ impl Writer {
                 Err(RecvTimeoutError::Timeout) if self.handed_over => {}
                 Err(RecvTimeoutError::Timeout) => {
                     self.look_at_file();
+                    self.take_back();
                     self.write([]);
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -230,6 +231,23 @@ impl Writer {
         // Whoever asked may have gone, and the sender with it.
         let _ = reply.send(Ok(()));
         self.handed_over = verdict.recv().is_ok();
+        if !self.handed_over {
+            self.take_back();
+        }
+    }
+
+    /// Opens the file again if it is closed, and takes over what another process has written to it, such as
+    /// the end of a lease while it was to take over.
+    fn take_back(&mut self) {
+        // A write says what is wrong.
+        let Ok(Some(loaded)) = self.disk.take_back() else { return };
+        tracing::warn!(
+            "another process wrote to the store while it was closed here: going on from its revision {}",
+            loaded.revision
+        );
+        self.leases = leases_of(&loaded);
+        self.table.set_notes(loaded.notes);
+        self.table.reset(loaded.items, loaded.plugins, loaded.revision, Vec::new());
     }
 
     fn until_next_lease(&self) -> Option<Duration> {
@@ -247,12 +265,15 @@ impl Writer {
         if self.handed_over {
             return jobs.into_iter().for_each(Job::refuse);
         }
+        let mut jobs = jobs.into_iter().peekable();
+        if jobs.peek().is_some() {
+            self.take_back();
+        }
         let mut draft = Draft::over(&self.table);
         let now = unix_ms();
         let ended = self.leases.iter().take_while(|(end, _)| *end <= now).take(BATCH);
         draft.expire(ended.map(|(_, key)| key.clone()));
         let answers: Vec<Answering> = jobs
-            .into_iter()
             .map(|job| match job {
                 Job::Write { decide, reply } => answering(reply, draft.decide(decide)),
                 // Without the writes of this batch, which nobody was told of yet.
@@ -311,6 +332,10 @@ impl Writer {
         }
         self.leases.extend(expires.map(|end| (end, key.clone())));
     }
+}
+
+fn leases_of(loaded: &Loaded) -> BTreeSet<(u64, Key)> {
+    loaded.items.iter().filter_map(|item| Some((item.expires?, item.key.clone()))).collect()
 }
 
 fn handed_over() -> StoreError {

@@ -2,7 +2,7 @@
 //!
 //! One `redb` database: `rows` holds a resource a row, its value as sealed JSON,
 //! `notes` sealed texts beside them, `history` sealed records of what was written,
-//! `meta` the revision, the list of plugins and the version of this layout. Every commit is durable before it returns. Nothing here decides
+//! `meta` the revision, the number of commits, the list of plugins and the version of this layout. Every commit is durable before it returns. Nothing here decides
 //! what is written.
 
 use std::cell::Cell;
@@ -45,8 +45,8 @@ pub(in crate::store) struct Disk {
     database: Option<Database>,
     /// Device and inode of the file that was opened first.
     place: Option<(u64, u64)>,
-    /// The revision of the last commit.
-    revision: Revision,
+    /// How many commits the file has seen. Notes do not move the revision, so it cannot tell whether one was made.
+    commits: u64,
     /// Made when the file is first opened.
     seal: Option<Seal>,
     open: Open,
@@ -66,6 +66,7 @@ pub(in crate::store) struct Loaded {
     pub plugins: Option<Vec<String>>,
     pub revision: Revision,
     pub notes: BTreeMap<String, String>,
+    commits: u64,
     history_bytes: u64,
 }
 
@@ -81,7 +82,7 @@ impl Disk {
             path,
             database: None,
             place: None,
-            revision: 0,
+            commits: 0,
             seal: None,
             open,
             history: History::default(),
@@ -89,7 +90,7 @@ impl Disk {
         };
         disk.make_file()?;
         let loaded = disk.reopen()?;
-        disk.revision = loaded.revision;
+        disk.commits = loaded.commits;
         let there = fs::metadata(&disk.path).map_err(|error| disk.explain_io(&error))?;
         disk.place = Some((there.dev(), there.ino()));
         Ok((disk, loaded))
@@ -159,30 +160,45 @@ impl Disk {
             self.database = None;
             return Err(gone);
         }
-        if self.database.is_none() {
-            let there = self.reopen()?.revision;
-            if there != self.revision {
-                self.database = None;
-                let reason = format!("another process wrote revision {there} over our {}", self.revision);
-                return Err(self.gone(reason));
-            }
+        if self.database.is_none() && self.reopen()?.commits != self.commits {
+            self.database = None;
+            return Err(self.gone("another process wrote to it; what it holds now is read first"));
         }
-        let history = (records, self.history, &self.history_bytes);
-        let written = self.guarded(|database, seal| write(database, seal, changes, history, revision));
+        let (history, commits) = ((records, self.history, &self.history_bytes), self.commits + 1);
+        let ends = (revision, commits);
+        let written = self.guarded(|database, seal| write(database, seal, changes, history, ends));
         let Err(failed) = written else {
-            self.revision = revision;
+            self.commits = commits;
             return Ok(());
         };
         // redb takes no more writes after a failed one, and cannot tell whether that one
         // reached the disk: only reading the file again can.
         self.database = None;
         match self.reopen() {
-            Ok(loaded) if loaded.revision == revision => {
-                self.revision = revision;
+            Ok(loaded) if loaded.commits == commits => {
+                self.commits = commits;
                 Ok(())
             }
             Ok(_) | Err(_) => Err(failed),
         }
+    }
+
+    /// Opens the file again if it was closed. Gives all that it holds if another process has written to it
+    /// meanwhile, as one does that was to take over and failed.
+    ///
+    /// # Errors
+    /// It cannot be opened, or another file is in its place.
+    pub fn take_back(&mut self) -> Result<Option<Loaded>, StoreError> {
+        if self.database.is_some() {
+            return Ok(None);
+        }
+        self.check_place()?;
+        let loaded = self.reopen()?;
+        if loaded.commits == self.commits {
+            return Ok(None);
+        }
+        self.commits = loaded.commits;
+        Ok(Some(loaded))
     }
 
     /// The writes after `after` and up to `until`, newest first. One that cannot be read ends them.
@@ -395,6 +411,8 @@ fn load(database: &Database, seal: &Seal) -> Result<Loaded, redb::Error> {
     }
     loaded.revision =
         read("revision")?.and_then(|text| text.parse().ok()).ok_or_else(|| broken("the revision"))?;
+    // A file of a release that did not count has made none.
+    loaded.commits = read("commits")?.and_then(|text| text.parse().ok()).unwrap_or_default();
     if let Some(text) = read("plugins")? {
         loaded.plugins = Some(serde_json::from_str(&text).map_err(|_| broken("the list of plugins"))?);
     }
@@ -536,7 +554,7 @@ fn write(
     seal: &Seal,
     changes: &[Change],
     history: (&[Record], History, &Cell<u64>),
-    revision: Revision,
+    (revision, commits): (Revision, u64),
 ) -> Result<(), redb::Error> {
     let mut transaction = database.begin_write().map_err(begin_error)?;
     transaction.set_durability(Durability::Immediate)?;
@@ -572,6 +590,7 @@ fn write(
         }
         remember(&mut transaction.open_table(HISTORY)?, seal, history)?;
         meta.insert("revision", revision.to_string().as_str())?;
+        meta.insert("commits", commits.to_string().as_str())?;
         meta.insert("format", FORMAT)?;
     }
     transaction.commit().map_err(|error| match error {

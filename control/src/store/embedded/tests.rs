@@ -107,7 +107,7 @@ async fn notes_are_sealed_and_those_from_before_are_read() {
     let transaction = redb::ReadableDatabase::begin_read(&database).unwrap();
     let meta = transaction.open_table(META).unwrap();
     let names = redb::ReadableTable::iter(&meta).unwrap().map(|entry| entry.unwrap().0.value().to_owned());
-    assert_eq!(names.collect::<Vec<_>>(), ["format", "revision"]);
+    assert_eq!(names.collect::<Vec<_>>(), ["commits", "format", "revision"]);
 }
 
 #[test]
@@ -264,16 +264,21 @@ async fn a_lease_ends_by_itself_and_after_a_restart() {
     assert!(store.get(&route("2")).await.unwrap().is_some());
 }
 
-/// A disk that is full while `full` is set.
+/// A disk that is full while `full` is set, or for one operation.
 #[derive(Debug)]
 struct Filling {
     inner: FileBackend,
     full: Arc<AtomicBool>,
+    once: bool,
 }
 
 impl Filling {
     fn check(&self) -> io::Result<()> {
-        match self.full.load(Ordering::SeqCst) {
+        let full = match self.once {
+            true => self.full.swap(false, Ordering::SeqCst),
+            false => self.full.load(Ordering::SeqCst),
+        };
+        match full {
             true => Err(io::Error::from(io::ErrorKind::StorageFull)),
             false => Ok(()),
         }
@@ -301,20 +306,42 @@ impl StorageBackend for Filling {
     }
 }
 
-#[tokio::test]
-async fn a_full_disk_refuses_writes_loses_nothing_and_heals() {
-    let folder = tempfile::tempdir().unwrap();
+fn filling(folder: &Path, once: bool) -> (Embedded, Arc<AtomicBool>) {
     let full = Arc::new(AtomicBool::new(false));
     let disk_full = full.clone();
     let open = move |path: &Path| {
         let file =
             std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         let inner = FileBackend::new(file)?;
-        redb::Builder::new().create_with_backend(Filling { inner, full: disk_full.clone() })
+        redb::Builder::new().create_with_backend(Filling { inner, full: disk_full.clone(), once })
     };
-    let path: PathBuf = folder.path().join("store.redb");
+    let path: PathBuf = folder.join("store.redb");
     let (disk, loaded) = Disk::open_with(path, Box::new(open)).unwrap();
-    let store = Embedded::run(disk, loaded).unwrap();
+    (Embedded::run(disk, loaded).unwrap(), full)
+}
+
+/// A note does not move the revision, so that says nothing about whether one was written.
+#[tokio::test]
+async fn a_note_that_did_not_reach_the_disk_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, full) = filling(folder.path(), true);
+    put(&store, "1").await.unwrap();
+    note(&store, "first").await;
+    full.store(true, Ordering::SeqCst);
+    let step = Step::Note { name: "a", text: "second".to_owned() };
+    let refused = store.write(Box::new(move |_| Ok(vec![step.clone()]))).await;
+    assert!(matches!(refused, Err(Refused::Store(StoreError::Full(_)))), "{refused:?}");
+    assert_eq!(store.note("a").await.unwrap().as_deref(), Some("first"));
+    note(&store, "third").await;
+    drop(store);
+    let store = Embedded::open(folder.path()).unwrap();
+    assert_eq!(store.note("a").await.unwrap().as_deref(), Some("third"));
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_writes_loses_nothing_and_heals() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, full) = filling(folder.path(), false);
     put(&store, "1").await.unwrap();
 
     full.store(true, Ordering::SeqCst);
@@ -382,4 +409,28 @@ async fn a_store_that_was_handed_over_takes_no_writes() {
     assert!(put(&store, "4").await.is_err() && store.release().await.is_err());
     assert!(store.get(&route("1")).await.unwrap().is_some());
     assert_eq!(put(&other, "5").await.unwrap().modified, 3);
+}
+
+/// As after an upgrade that failed: the new process opens the store, lets a lease end, and is gone.
+#[tokio::test]
+async fn what_another_wrote_before_a_store_was_taken_back_is_taken_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Embedded::open(folder.path()).unwrap();
+    put(&store, "1").await.unwrap();
+    let mut changes = store.watch();
+    changes.next().await.unwrap();
+    let released = store.release().await.unwrap().unwrap();
+    let other = Embedded::open(folder.path()).unwrap();
+    other.delete(route("1"), Expect::Any).await.unwrap();
+    put(&other, "2").await.unwrap();
+    note(&other, "of the other").await;
+    drop(other);
+    drop(released);
+    assert_eq!(put(&store, "3").await.unwrap().modified, 4);
+    let (items, _) = store.list(Kind::Route, "").await.unwrap();
+    assert_eq!(items.iter().map(|item| item.key.id.as_str()).collect::<Vec<_>>(), ["2", "3"]);
+    assert_eq!(store.note("a").await.unwrap().as_deref(), Some("of the other"));
+    assert!(matches!(changes.next().await, Some(Change::Reset { .. })));
+    drop(store);
+    assert_eq!(Embedded::open(folder.path()).unwrap().list(Kind::Route, "").await.unwrap().0, items);
 }
