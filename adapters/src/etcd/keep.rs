@@ -54,6 +54,8 @@ impl Keeper {
 
     /// With the file, if it could be opened.
     pub async fn run(mut self, mut file: Option<Kept>) {
+        // Why it cannot be opened, as it was told last.
+        let mut told = String::new();
         loop {
             let ended = match file.take() {
                 Some(kept) => self.write(kept).await,
@@ -62,7 +64,14 @@ impl Keeper {
                     () = sleep(REOPEN) => {
                         let folder = self.folder.clone();
                         let Ok(opened) = spawn_blocking(move || Kept::open(&folder)).await else { return };
-                        file = opened.ok().map(|(kept, _)| kept);
+                        match opened {
+                            Ok((kept, _)) => (file, told) = (Some(kept), String::new()),
+                            Err(error) if error.to_string() != told => {
+                                told = error.to_string();
+                                tracing::warn!("the copy of what etcd holds is not kept: {told}");
+                            }
+                            Err(_) => {}
+                        }
                         continue;
                     }
                 },

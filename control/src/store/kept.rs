@@ -44,7 +44,7 @@ impl Kept {
     /// A folder that cannot be used, or another process that has the file open.
     pub fn open(folder: &Path) -> Result<(Kept, Copy), StoreError> {
         let (disk, loaded) = match Disk::open(folder) {
-            Err(error @ (StoreError::Damaged { .. } | StoreError::UpgradeRequired { .. })) => {
+            Err(error) if is_unreadable(folder, &error) => {
                 let aside = folder.with_extension("damaged");
                 tracing::warn!(
                     "{error}; it is only a copy and is made anew, the old one is in {}",
@@ -114,6 +114,19 @@ impl Kept {
     }
 }
 
+/// Whether no later try can read it: it is damaged, of another release, or its key is gone.
+fn is_unreadable(folder: &Path, error: &StoreError) -> bool {
+    match error {
+        StoreError::Damaged { .. } | StoreError::UpgradeRequired { .. } => true,
+        StoreError::Folder { .. } => {
+            folder.join("store.redb").is_file()
+                && fs::metadata(folder.join("store.key"))
+                    .is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        }
+        _ => false,
+    }
+}
+
 impl std::fmt::Debug for Kept {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Kept").field("rows", &self.rows.len()).finish_non_exhaustive()
@@ -176,5 +189,17 @@ mod tests {
             assert!(copy.items.is_empty());
             assert!(folder.path().join("etcd.damaged/store.redb").exists());
         }
+    }
+
+    #[test]
+    fn a_copy_whose_key_is_gone_is_made_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("etcd");
+        let (mut kept, _) = Kept::open(&path).unwrap();
+        kept.commit(vec![reset(vec![row("1", 5, "{}")], 9, false)], "a").unwrap();
+        drop(kept);
+        fs::remove_file(path.join("store.key")).unwrap();
+        let (_, copy) = Kept::open(&path).unwrap();
+        assert!(copy.items.is_empty());
     }
 }
