@@ -25,6 +25,8 @@ const NOTE: &str = "unconfirmed";
 const HEADER: &str = "x-sluice-confirm";
 /// How often it is looked at.
 const LOOK: Duration = Duration::from_millis(250);
+/// When an undo is tried again that the store refused, on a full disk for example.
+const AGAIN: Duration = Duration::from_secs(10);
 /// Fewer requests in a window say nothing.
 const FEW: u64 = 20;
 /// What is counted is kept for so long, four times a second.
@@ -67,7 +69,7 @@ impl Confirm {
     fn parse(text: &str) -> Result<Confirm, String> {
         let time = |text: &str| {
             let time = boot::time(&Value::from(text)).ok().filter(|time| !time.is_zero());
-            time.ok_or_else(|| format!("{text:?} is no time"))
+            time.ok_or_else(|| format!("{text:?} is not a duration"))
         };
         let mut parts = text.split(';').map(str::trim);
         let within = time(parts.next().unwrap_or_default())?;
@@ -80,7 +82,7 @@ impl Confirm {
                 Some(("max-error-rate", value)) => bounds.error_rate = Some(rate(value)?),
                 Some(("max-p99", value)) => bounds.p99 = Some(time(value)?),
                 Some(("window", value)) => bounds.window = time(value)?,
-                _ => return Err(format!("{part:?} is not known")),
+                _ => return Err(format!("unknown option {part:?}")),
             }
         }
         if bounds.window > LONGEST_WINDOW {
@@ -94,7 +96,10 @@ impl Confirm {
     /// # Errors
     /// Another change waits.
     fn guard(&self, view: &dyn View, by: &Author, steps: &mut Vec<Step>) -> Result<(), Refused> {
-        if !steps.iter().any(|step| matches!(step, Step::Put { .. } | Step::Delete { .. })) {
+        if !steps
+            .iter()
+            .any(|step| matches!(step, Step::Put { .. } | Step::Delete { .. } | Step::Plugins { .. }))
+        {
             return Ok(());
         }
         if let Some(other) = view.note(NOTE).and_then(|text| Waiting::of_text(&text)) {
@@ -199,12 +204,27 @@ struct Watch {
     seen: VecDeque<(Instant, Trials)>,
     /// It cannot be undone, which was told.
     given_up: bool,
+    /// The store refused the undo: it is tried again then.
+    again: Option<Instant>,
 }
 
 impl Watch {
     fn new(text: String, waiting: Waiting, now: Instant, now_ms: u64) -> Watch {
         let deadline = now + waiting.left(now_ms);
-        Watch { text, waiting, deadline, seen: VecDeque::new(), given_up: false }
+        Watch { text, waiting, deadline, seen: VecDeque::new(), given_up: false, again: None }
+    }
+
+    /// Whether there is nothing to do yet.
+    fn rests(&self, now: Instant) -> bool {
+        self.given_up || self.again.is_some_and(|again| now < again)
+    }
+
+    /// Takes in that the store refused the undo; whether that is an error. Somebody who was quicker is none:
+    /// the next look shows what became of the change.
+    fn refused(&mut self, why: &Refused, now: Instant) -> bool {
+        let is_error = !matches!(why, Refused::Store(StoreError::Changed));
+        self.again = is_error.then(|| now + AGAIN);
+        is_error
     }
 
     /// Why the change is to be undone now; `None` as long as it may stay.
@@ -267,7 +287,7 @@ impl Admin {
                     watch.insert(new)
                 }
             };
-            if watch.given_up {
+            if watch.rests(Instant::now()) {
                 continue;
             }
             let Some(why) = watch.verdict(Instant::now(), self.program.traffic()) else { continue };
@@ -287,7 +307,15 @@ impl Admin {
                         watch.waiting.from
                     );
                 }
-                Err(Failed::Refused(error)) => tracing::error!("a change is not undone yet: {error}"),
+                Err(Failed::Refused(why)) => {
+                    if watch.refused(&why, Instant::now()) {
+                        tracing::error!(
+                            "the change after revision {} is not undone yet, trying again in {} s: {why}",
+                            watch.waiting.from,
+                            AGAIN.as_secs()
+                        );
+                    }
+                }
             }
         }
     }
@@ -492,5 +520,29 @@ mod tests {
         assert!(watch.seen.len() <= 7, "{}", watch.seen.len());
         assert!(watch.verdict(start + Duration::from_secs(60), traffic(total + 40, 40, 9)).is_none());
         assert!(watch.verdict(start + Duration::from_secs(61), traffic(total + 140, 140, 9)).is_some());
+    }
+
+    #[test]
+    fn a_refused_undo_is_tried_again_later() {
+        let start = Instant::now();
+        let mut watch = Watch::new(String::new(), waiting("5m"), start, 700_000);
+        assert!(!watch.rests(start));
+        assert!(!watch.refused(&StoreError::Changed.into(), start), "somebody else was quicker");
+        assert!(!watch.rests(start));
+        assert!(watch.refused(&StoreError::Full("the disk".to_owned()).into(), start));
+        assert!(watch.rests(start + AGAIN / 2));
+        assert!(!watch.rests(start + AGAIN));
+    }
+
+    #[tokio::test]
+    async fn a_change_of_the_list_of_plugins_alone_waits_too() {
+        use control::store::{Memory, Store};
+        let store = Memory::default();
+        let confirm = Some(Confirm::parse("5m").unwrap());
+        let (peer, key) = ("127.0.0.1".parse().unwrap(), crate::author::KeyName::NotAsked);
+        let by = Author { peer, key, message: String::new(), confirm };
+        let steps = vec![by.step(), Step::Plugins { names: Some(vec!["cors".to_owned()]) }];
+        store.write(Box::new(move |view| by.complete(view, steps.clone()))).await.unwrap();
+        assert!(store.note(NOTE).await.unwrap().is_some());
     }
 }
