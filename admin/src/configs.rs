@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
-use control::store::{Step, View};
+use control::store::{Refused, Step, View};
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode, header};
-use model::{Key, Kind, declarative};
+use model::{Invalid, Key, Kind, declarative};
 use serde_json::{Map, Value, json};
 
 use crate::answer::{self, Answer, ErrorAnswer, said};
@@ -168,30 +168,17 @@ impl Admin {
                 .map(|(name, _)| format!("{name} must be a number"));
             return Err(said(short.unwrap_or_else(|| reason.to_owned())));
         }
-        let mut made = Last { digest, modified: now(), ..Last::default() };
-        let mut kept = HashSet::new();
-        for kind in sections() {
+        let sent = sections().filter_map(|kind| {
             let name = version_name(kind);
-            let before = last.version(kind);
-            let version = match document.get(&name) {
-                Some(version) if version.as_f64() < before.as_f64() => {
-                    return Err(said(format!("{name} must be greater than or equal to ({before})")));
-                }
-                Some(version) => version.clone(),
-                None => (before.as_u64().unwrap_or_default() + 1).into(),
-            };
-            if version.as_f64() == before.as_f64() {
-                kept.insert(kind);
-                kept.extend(kind.owned());
-            }
-            made.versions.insert(name, version);
-        }
-        let items = self.items(&document)?;
-        let names = plugin_names(&document);
-        let (by, told) = (author.clone(), made.clone());
-        let decide = move |view: &dyn View| {
-            by.complete(view, steps(view, by.step(), (items.clone(), names.clone()), &kept, made.clone()))
+            Some((name.clone(), document.get(&name)?.clone()))
+        });
+        let wanted = Wanted {
+            made: Last { digest, modified: now(), versions: sent.collect(), ..Last::default() },
+            items: self.items(&document)?,
+            plugins: plugin_names(&document),
         };
+        let (by, told) = (author.clone(), wanted.made.clone());
+        let decide = move |view: &dyn View| by.complete(view, wanted.steps(view, by.step())?);
         let written = self.store.write(Box::new(decide)).await?;
         author.changed(&Method::PUT, "configs", written.revision);
         let mut response = answer::empty(StatusCode::ACCEPTED);
@@ -219,43 +206,78 @@ impl Admin {
     }
 }
 
-/// What makes the store hold the document: only what differs is written.
-fn steps(
-    view: &dyn View,
-    by: Step,
-    (items, names): (Vec<(Key, Value)>, Option<Vec<String>>),
-    kept: &HashSet<Kind>,
-    mut made: Last,
-) -> Vec<Step> {
-    let mut steps = vec![by];
-    let wanted: HashSet<&Key> = items.iter().map(|(key, _)| key).collect();
-    for kind in Kind::ALL.into_iter().filter(|kind| !kept.contains(kind)) {
-        view.scan(kind, "", &mut |row| {
-            if !wanted.contains(&row.key) {
-                steps.push(Step::Delete { key: row.key.clone() });
+/// A document that is to be what the store holds.
+struct Wanted {
+    /// With the versions that the document has.
+    made: Last,
+    items: Vec<(Key, Value)>,
+    plugins: Option<Vec<String>>,
+}
+
+impl Wanted {
+    /// The versions of all sections, and the kinds that stay as they are since theirs did not change.
+    ///
+    /// # Errors
+    /// A version is lower than that of the last document.
+    fn versions(&self, last: &Last) -> Result<(BTreeMap<String, Value>, HashSet<Kind>), Invalid> {
+        let (mut versions, mut kept) = (BTreeMap::new(), HashSet::new());
+        for kind in sections() {
+            let name = version_name(kind);
+            let before = last.version(kind);
+            let version = match self.made.versions.get(&name) {
+                Some(version) if version.as_f64() < before.as_f64() => {
+                    let reason = format!("{name} must be greater than or equal to ({before})");
+                    return Err(Invalid::new(reason));
+                }
+                Some(version) => version.clone(),
+                None => before.as_u64().unwrap_or_default().saturating_add(1).into(),
+            };
+            if version.as_f64() == before.as_f64() {
+                kept.insert(kind);
+                kept.extend(kind.owned());
             }
-            ControlFlow::Continue(())
-        });
-    }
-    for (key, mut value) in items {
-        if kept.contains(&key.kind) {
-            continue;
+            versions.insert(name, version);
         }
-        if key.kind.owner().is_some()
-            && let Some(fields) = value.as_object_mut()
-        {
-            fields.insert("id".to_owned(), key.leaf().into());
-        }
-        if view.get(&key).is_none_or(|row| row.value() != value) {
-            steps.push(Step::Put { key, value, ttl: None });
-        }
+        Ok((versions, kept))
     }
-    if names.is_some() && names != view.plugins() {
-        steps.push(Step::Plugins { names });
+
+    /// What makes the store hold the document: only what differs is written. Versions are compared here, as
+    /// another document may have been written since this one was read.
+    fn steps(&self, view: &dyn View, by: Step) -> Result<Vec<Step>, Refused> {
+        let last = Last::of_text(view.note(NOTE).as_deref()).unwrap_or_default();
+        let (versions, kept) = self.versions(&last)?;
+        let mut steps = vec![by];
+        let wanted: HashSet<&Key> = self.items.iter().map(|(key, _)| key).collect();
+        for kind in Kind::ALL.into_iter().filter(|kind| !kept.contains(kind)) {
+            view.scan(kind, "", &mut |row| {
+                if !wanted.contains(&row.key) {
+                    steps.push(Step::Delete { key: row.key.clone() });
+                }
+                ControlFlow::Continue(())
+            });
+        }
+        for (key, value) in &self.items {
+            if kept.contains(&key.kind) {
+                continue;
+            }
+            let mut value = value.clone();
+            if key.kind.owner().is_some()
+                && let Some(fields) = value.as_object_mut()
+            {
+                fields.insert("id".to_owned(), key.leaf().into());
+            }
+            if view.get(key).is_none_or(|row| row.value() != value) {
+                steps.push(Step::Put { key: key.clone(), value, ttl: None });
+            }
+        }
+        if self.plugins.is_some() && self.plugins != view.plugins() {
+            steps.push(Step::Plugins { names: self.plugins.clone() });
+        }
+        let revision = view.revision() + steps.len() as u64 - 1;
+        let made = Last { revision, versions, ..self.made.clone() };
+        steps.push(Step::Note { name: NOTE, text: made.to_text() });
+        Ok(steps)
     }
-    made.revision = view.revision() + steps.len() as u64 - 1;
-    steps.push(Step::Note { name: NOTE, text: made.to_text() });
-    steps
 }
 
 /// The HTTP plugins of the section `plugins`, if it is there.
@@ -276,5 +298,26 @@ mod tests {
         assert_eq!(Last::of_text(Some(&last.to_text())), Some(last.clone()));
         assert_eq!((last.version(Kind::Route), last.version(Kind::Service)), (json!(7), json!(0)));
         assert_eq!(Last::of_text(Some("{}")), None);
+    }
+
+    /// Of two documents that are read at the same time, the older one must not win because it is written last.
+    #[tokio::test]
+    async fn versions_are_those_at_the_moment_of_the_write() {
+        use control::store::{Memory, Store};
+        let store = Memory::default();
+        let write = async |version: u64, id: &str| {
+            let versions = BTreeMap::from([("routes_conf_version".to_owned(), json!(version))]);
+            let items = vec![(Key::new(Kind::Route, id), json!({"id": id, "uri": "/"}))];
+            let wanted = Wanted { made: Last { versions, ..Last::default() }, items, plugins: None };
+            let by = Step::By { author: String::new(), message: String::new() };
+            store.write(Box::new(move |view| wanted.steps(view, by.clone()))).await.map(drop)
+        };
+        write(7, "new").await.unwrap();
+        let refused = write(6, "old").await.unwrap_err().to_string();
+        assert!(refused.contains("routes_conf_version must be greater than or equal to (7)"), "{refused}");
+        // The same version says that nothing changed there.
+        write(7, "same").await.unwrap();
+        let (there, _) = store.list(Kind::Route, "").await.unwrap();
+        assert_eq!(there.iter().map(|row| row.key.id.as_str()).collect::<Vec<_>>(), ["new"]);
     }
 }
