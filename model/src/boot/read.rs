@@ -221,7 +221,11 @@ fn admin(file: File<'_>, role: Role) -> Result<Admin, Invalid> {
         listen: admin.address("/admin_listen", LOCALHOST, 9180),
         on_node_listen: file.bool("/apisix/enable_admin_on_node_listen", false),
         key_required: admin.bool("/admin_key_required", true),
-        keys: admin.read("/admin_key", |value| shape::list(value, shape::admin_key)).unwrap_or_else(unset),
+        keys: admin
+            .read("/admin_key", |value| shape::list(value, shape::admin_key))
+            // With an empty list nobody could come in, not even with the generated key.
+            .filter(|keys| !keys.is_empty())
+            .unwrap_or_else(unset),
         allow: admin.read("/allow_admin", |value| shape::list(value, shape::network)).unwrap_or_else(local),
         cors: admin.bool("/enable_admin_cors", true),
         version: if admin.text("/admin_api_version") == Some("v2") {

@@ -437,3 +437,11 @@ proptest! {
         let _ = Boot::parse("f", &format!("{section}: {value}\n"), PLUGINS, &lookup);
     }
 }
+
+/// With an empty list nobody could come in, not even with the key that is generated.
+#[test]
+fn an_empty_list_of_admin_keys_is_as_none() {
+    let boot = parse("deployment:\n  admin:\n    admin_key: []\n");
+    assert_eq!(boot.admin.keys, parse("").admin.keys);
+    assert_eq!(boot.admin.keys.len(), 1);
+}
