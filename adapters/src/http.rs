@@ -59,8 +59,7 @@ impl Trust {
         }
     }
 
-    /// Trusts the authorities of a file alone.
-    /// Those that a file names.
+    /// Trusts only the authorities that a file names.
     ///
     /// # Errors
     /// A file that cannot be read, or has no certificate.

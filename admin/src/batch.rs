@@ -35,7 +35,7 @@ impl Admin {
             // A PATCH starts from what is there before the batch.
             let again = intent.changes.as_ref().is_some_and(|key| !changed.insert(key.clone()));
             if again && intent.is_patch() {
-                let reason = "PATCH of what this batch changes before: make one operation of both";
+                let reason = "this batch has already changed this resource: combine both into one operation";
                 return Err(said(reason).of_operation(at));
             }
             intents.push(intent);

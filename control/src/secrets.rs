@@ -303,7 +303,7 @@ impl Secrets {
                 if asked.error.is_none() {
                     let then = match stays {
                         true => "its last value stays in use",
-                        false => "what needs it is not served",
+                        false => "resources that need it are not served",
                     };
                     tracing::error!("{reference} cannot be read: {why}; {then}");
                 }

@@ -46,7 +46,8 @@ pub use memory::Memory;
 pub use sealed::{Opener, Ring, Sealed};
 pub use table::Table;
 
-/// A position in a store's history. Each write moves the whole store on by one, as in etcd.
+/// A position in a store's history. Each step that changes a resource or the list of plugins moves it on by one;
+/// in etcd, each transaction does.
 pub type Revision = u64;
 
 /// One resource as whoever asks for it gets it.

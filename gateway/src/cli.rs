@@ -87,7 +87,7 @@ pub enum Command {
         /// Undoes it at once when 99 of 100 requests take longer than this, such as 200ms
         #[arg(long, value_name = "TIME", requires = "confirm")]
         max_p99: Option<String>,
-        /// The latest so much of the traffic is judged
+        /// Length of the most recent period to judge
         #[arg(long, value_name = "TIME", requires = "confirm")]
         window: Option<String>,
     },

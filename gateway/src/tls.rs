@@ -47,13 +47,13 @@ pub fn check(tls: &boot::Tls) -> Vec<(Severity, Invalid)> {
     if !missing.is_empty() {
         let used = tls.ciphers.iter().flatten().any(|name| is_known(name));
         let instead = match used {
-            true => "the others are used",
-            false => "no other is named, so all there are are used",
+            true => "the others are enabled",
+            false => "none of those named is known, so all are enabled",
         };
         let names: Vec<&str> = SUITES.iter().map(|(name, _)| *name).collect();
         found.push((
             Severity::Warning,
-            Invalid::new(format!("cipher suites that there are not: {}; {instead}", missing.join(", ")))
+            Invalid::new(format!("unknown cipher suites: {}; {instead}", missing.join(", ")))
                 .at("/apisix/ssl/ssl_ciphers")
                 .expected(names.join(", ")),
         ));
@@ -195,7 +195,7 @@ mod tests {
             told,
             [
                 (Severity::Warning, "TLSv1.1 is not spoken: it is broken"),
-                (Severity::Warning, "cipher suites that there are not: AES128-SHA; the others are used"),
+                (Severity::Warning, "unknown cipher suites: AES128-SHA; the others are enabled"),
             ]
         );
         assert_eq!(check(&tls("{ssl_protocols: TLSv1}"))[0].0, Severity::Error);
