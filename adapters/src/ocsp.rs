@@ -58,6 +58,8 @@ struct Kept {
 
 struct Fetched {
     id: [u8; 32],
+    /// What it was asked with.
+    stapling: Arc<Stapling>,
     outcome: Result<(Arc<[u8]>, Option<i64>), String>,
 }
 
@@ -84,7 +86,10 @@ pub async fn run(handle: Handle, trust: Trust, settings: Settings) {
             if one.due <= Instant::now() && asked.len() < settings.parallel {
                 one.asking = true;
                 let (id, stapling, trust) = (*id, one.stapling.clone(), trust.clone());
-                asked.spawn(async move { Fetched { id, outcome: fetch(&stapling, &trust, settings).await } });
+                asked.spawn(async move {
+                    let outcome = fetch(&stapling, &trust, settings).await;
+                    Fetched { id, stapling, outcome }
+                });
             } else {
                 next = next.min(one.due);
             }
@@ -145,6 +150,10 @@ fn take(kept: &mut HashMap<[u8; 32], Kept>, wanted: &[Arc<Stapling>], handle: &H
 impl Kept {
     fn heard(&mut self, fetched: Fetched, handle: &Handle) {
         self.asking = false;
+        if self.stapling != fetched.stapling {
+            // It is to be asked for in another way since, and is due at once.
+            return;
+        }
         let key = &self.stapling.key;
         let pause = match fetched.outcome {
             Ok((response, next_update)) => {

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use snapshot::certs::{self, Facts};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::certificates;
 use crate::store::{Change, Refused, Ring, Step, Store, StoreError, unix_ms};
@@ -30,6 +31,8 @@ const MOST_ANSWERS: usize = 256;
 const LOOK: Duration = Duration::from_secs(30);
 /// The same where nothing was found to be wrong, at least.
 const SHORTEST: Duration = Duration::from_secs(1);
+/// After a success nothing is asked for in a sixteenth of the certificate's life, and not longer than this.
+const LONGEST_REST: Duration = Duration::from_secs(3600);
 /// The longest pause after failures.
 const LONGEST_PAUSE: Duration = Duration::from_secs(6 * 3600);
 /// How long the own workers may take to know an answer.
@@ -179,8 +182,8 @@ struct Target {
 struct Memory {
     failures: u32,
     last_error: Option<String>,
-    /// Not before that, in seconds since 1970.
-    not_before: i64,
+    /// Not before that, whatever the wall clock says.
+    not_before: Option<Instant>,
     /// How much of its life a certificate is renewed earlier, in thousandths.
     jitter: i64,
 }
@@ -198,10 +201,13 @@ impl Issuer {
                 let memory = memories
                     .entry(target.id.clone())
                     .or_insert_with(|| Memory { jitter: fastrand::i64(0..30), ..Memory::default() });
-                let from = due(target, memory.jitter).max(memory.not_before);
-                let wait = from - now();
-                if wait > 0 {
-                    next = next.min(Duration::from_secs(wait.cast_unsigned()));
+                let wait = u64::try_from(due(target, memory.jitter) - now()).unwrap_or(0);
+                let rest = memory
+                    .not_before
+                    .map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
+                let wait = Duration::from_secs(wait).max(rest);
+                if !wait.is_zero() {
+                    next = next.min(wait);
                     continue;
                 }
                 if !self.is_issuer(&node).await {
@@ -243,9 +249,11 @@ impl Issuer {
         let late =
             || format!("not issued within {} s (sluice.acme.timeout)", self.settings.timeout.as_secs());
         match issuing.unwrap_or_else(|_| Err(late())) {
-            Ok(()) => {
+            Ok(life) => {
                 tracing::info!("acme: a certificate for {names} was issued (ssls/{})", target.id);
-                *memory = Memory { jitter: memory.jitter, ..Memory::default() };
+                // A clock that is far ahead makes each new certificate due at once; the authority counts orders.
+                let not_before = Some(Instant::now() + (life / 16).min(LONGEST_REST));
+                *memory = Memory { jitter: memory.jitter, not_before, ..Memory::default() };
             }
             Err(why) => {
                 memory.failures += 1;
@@ -257,7 +265,7 @@ impl Issuer {
                     target.id,
                     pause.as_secs()
                 );
-                memory.not_before = now() + i64::try_from(pause.as_secs()).unwrap_or(i64::MAX / 2).max(1);
+                memory.not_before = Some(Instant::now() + pause);
                 memory.last_error = Some(why);
             }
         }
@@ -269,7 +277,8 @@ impl Issuer {
         }
     }
 
-    async fn issue(&self, target: &Target) -> Result<(), String> {
+    /// Has a certificate issued and kept; gives how long it is valid.
+    async fn issue(&self, target: &Target) -> Result<Duration, String> {
         let kept = self.store.note(ACCOUNT).await.map_err(|error| error.to_string())?;
         // One from before there was a keyring is in the clear.
         let opened = kept.as_ref().map(|text| self.ring.open(text).unwrap_or_else(|| text.clone()));
@@ -288,7 +297,10 @@ impl Issuer {
         }
         let Issued { chain, key } =
             self.authority.issue(&account, &target.domains, self.settings.challenge, self).await?;
-        self.keep(target, chain, key).await
+        let facts = certs::facts(&chain);
+        let life = facts.map_or(0, |facts| u64::try_from(facts.not_after - facts.not_before).unwrap_or(0));
+        self.keep(target, chain, key).await?;
+        Ok(Duration::from_secs(life))
     }
 
     /// Writes a certificate into its ssl resource.

@@ -77,6 +77,8 @@ pub struct Known(Arc<Mutex<HashMap<&'static str, Registry>>>);
 struct Registry {
     source: Arc<dyn Discovery>,
     services: BTreeMap<String, Vec<Node>>,
+    /// Those that the last answer was told of.
+    told: BTreeSet<Service>,
     /// It has answered, or failed, for what is wanted now.
     settled: bool,
     error: Option<String>,
@@ -122,6 +124,7 @@ impl Registries {
                 let registry = Registry {
                     source: source.clone(),
                     services: BTreeMap::new(),
+                    told: BTreeSet::new(),
                     settled: false,
                     error: None,
                 };
@@ -204,9 +207,13 @@ impl Known {
                 before
             }
         };
+        let told = std::mem::replace(&mut registry.told, wanted.clone());
         for service in wanted {
             let id = registry.source.id(service);
-            if before.get(&id) != registry.services.get(&id) {
+            let now = registry.services.get(&id);
+            // An answer may hold services that nobody wanted when it was asked for: who wants them now has
+            // not heard of their nodes.
+            if before.get(&id) != now || (now.is_some() && !told.contains(service)) {
                 // Nobody is left to hear it when the program ends.
                 let _ = tell.send(service.key());
             }
@@ -396,6 +403,19 @@ mod tests {
         registries.changed().await;
         assert_eq!(registries.changed().await, service("b").key());
         assert_eq!((ports(&known, "a"), ports(&known, "b")), (vec![1], vec![3]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_wants_a_service_later_is_told_of_nodes_that_are_known() {
+        let script = Arc::new(Script { takes: GRACE / 2, ..Script::default() });
+        *script.answers.lock().unwrap() = vec![found(&[("a", 1), ("b", 2)], true)];
+        let mut registries = Registries::new(vec![script]);
+        registries.want(&[service("a").key()].into());
+        tokio::time::sleep(GRACE / 4).await;
+        // The answer that is under way holds it already, and no later one is different.
+        registries.want(&[service("a").key(), service("b").key()].into());
+        let told = [registries.changed().await, registries.changed().await];
+        assert_eq!(told, [service("a").key(), service("b").key()]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -33,6 +33,8 @@ use care::Care;
 
 /// Probes under way at a time, of all upstreams together.
 const MOST_PROBES: usize = 256;
+/// A server is probed at least once a day, whatever is written, in seconds.
+const LONGEST_INTERVAL: u64 = 86_400;
 /// Probes of an address that are remembered.
 const REMEMBERED: usize = 10;
 /// How often verdicts of the traffic are looked for, to be told in the log.
@@ -325,7 +327,8 @@ impl State {
             false => active.unhealthy.interval,
         };
         // Servers are not all asked at the same moment for ever; a slow one is given its rest, too.
-        let interval = Duration::from_secs(seconds.max(1)).mul_f64(0.95 + fastrand::f64() / 10.0);
+        let interval =
+            Duration::from_secs(seconds.clamp(1, LONGEST_INTERVAL)).mul_f64(0.95 + fastrand::f64() / 10.0);
         let due = now + interval.saturating_sub(took).max(interval / 10);
         watched.due = Some(due);
         self.due.insert((due, number));

@@ -112,6 +112,8 @@ pub struct Secrets {
     /// When which is to be asked for again.
     due: BTreeSet<(Instant, String)>,
     under_way: FuturesUnordered<Answering>,
+    /// Questions so far: one that was forgotten and is asked again is another one.
+    questions: u64,
     values: Values,
 }
 
@@ -146,6 +148,7 @@ impl Default for Secrets {
             asked: HashMap::new(),
             due: BTreeSet::new(),
             under_way: FuturesUnordered::new(),
+            questions: 0,
             values: Values::default(),
         }
     }
@@ -185,7 +188,8 @@ impl Secrets {
                 Some(asked) => asked,
                 None => self.asked.entry(reference.clone()).or_default(),
             };
-            asked.question += 1;
+            self.questions += 1;
+            asked.question = self.questions;
             asked.answered = false;
             asked.failures = 0;
             if let Some(due) = asked.due.replace(now) {

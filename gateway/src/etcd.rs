@@ -13,6 +13,7 @@ use control::store::{Embedded, Refused, Step, Store, StoreError};
 use model::boot::{self, Boot};
 use model::declarative::Format;
 use model::{Declarative, Key, Kind, Severity};
+use rustls::client::Resumption;
 use serde_json::Value;
 use snapshot::certs::{self, ClientTls};
 
@@ -75,7 +76,7 @@ fn client_tls(boot: &Boot) -> anyhow::Result<Tls> {
     };
     let trusted = verify.then(|| common.trusted.clone());
     let spoken = ClientTls::new(trusted, certified, &common.provider).context("TLS towards etcd")?;
-    Ok(Tls { config: spoken.for_worker(true, SESSIONS), sni: sni.clone() })
+    Ok(Tls { config: spoken.resuming(true, Resumption::in_memory_sessions(SESSIONS)), sni: sni.clone() })
 }
 
 /// Where it is, for people.

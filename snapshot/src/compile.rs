@@ -132,6 +132,8 @@ pub struct Compiler {
     table: Table<Upstream>,
     alike: Alike,
     routes: HashMap<String, RouteUnit>,
+    /// Routes that lack a secret and refuse all requests.
+    refused: HashSet<String>,
     upstreams: HashMap<String, UpstreamUnit>,
     /// What is served over TLS, and the resources it was made of.
     certificates: Certificates,
@@ -203,6 +205,7 @@ impl Compiler {
             table: Table::default(),
             alike: Alike::default(),
             routes: HashMap::default(),
+            refused: HashSet::default(),
             upstreams: HashMap::default(),
             read: Vec::new(),
             shared: BTreeMap::new(),

@@ -188,7 +188,21 @@ impl Health {
         let mut known: hashbrown::HashMap<_, _> = before.nodes.iter().map(|node| (node.addr, node)).collect();
         for node in &mut self.nodes {
             match known.remove(&node.addr) {
-                Some(same) => *node = same.clone(),
+                Some(same)
+                    if self.outlier.is_some() == before.outlier.is_some()
+                        && self.slow_start.is_some() == before.slow_start.is_some() =>
+                {
+                    *node = same.clone()
+                }
+                // Nobody takes it back in, or warms it up, once that is not configured any more.
+                Some(same) => {
+                    if self.outlier.is_some() {
+                        node.set_out(same.ejected());
+                    }
+                    if self.slow_start.is_some() {
+                        node.set_cold(same.cold());
+                    }
+                }
                 // It has come just now, to others that know the traffic.
                 None if self.slow_start.is_some() && !before.nodes.is_empty() => _ = node.set_cold(u8::MAX),
                 None => {}

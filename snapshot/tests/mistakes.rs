@@ -3,7 +3,10 @@
 
 mod support;
 
+use std::sync::Arc;
+
 use model::{Desired, Key, Kind};
+use sdk::Chain;
 use serde_json::{Value, json};
 use snapshot::Touched;
 use support::{Table, compiler, entry};
@@ -58,4 +61,52 @@ fn a_panic_is_told_and_costs_its_resource_alone() {
             assert!(compiled.snapshot.router.rule("beside").is_some());
         }
     }
+}
+
+/// Whether a chain has something else to run than what is configured.
+fn refusal(chain: Option<&Arc<Chain>>) -> bool {
+    chain.is_some_and(|chain| support::shown(chain).len() < chain.stages().count())
+}
+
+#[test]
+fn what_lacks_a_secret_is_refused_and_not_served_without_its_guard() {
+    let missing = json!({"limit": {"key": "$env://NONE"}});
+    let mut desired = Desired::default();
+    desired.put(entry(Kind::Route, "strict", json!({"uri": "/admin/*", "plugins": missing})));
+    desired.put(entry(Kind::Route, "open", json!({"uri": "/*", "plugins": {"log": {}}})));
+    let (mut compiler, names) = (compiler(), Table::default());
+    let compiled = compiler.compile(&desired, &Touched::all(), &names, 0);
+    assert!(compiled.snapshot.router.rule("strict").is_some(), "its requests are not another route's");
+    let plan = |compiled: &snapshot::Compiled, id| compiled.snapshot.router.plan(id).unwrap().chain.clone();
+    assert!(refusal(plan(&compiled, "strict").as_ref()) && !refusal(plan(&compiled, "open").as_ref()));
+    assert!(compiled.snapshot.global.is_none());
+
+    // It is told as rejected each time, and never as a form that was once good.
+    let touch = |kind, id| Touched::from_iter([Key::new(kind, id)]);
+    let compiled = compiler.compile(&desired, &touch(Kind::Route, "strict"), &names, 1);
+    let rejected: Vec<_> = compiled.rejected.iter().map(|one| (one.key.to_string(), one.kept())).collect();
+    assert_eq!(rejected, [("routes/strict".to_owned(), false)]);
+
+    // A global rule guards everything.
+    desired.put(entry(Kind::GlobalRule, "1", json!({"plugins": missing})));
+    desired.put(entry(Kind::GlobalRule, "2", json!({"plugins": {"log": {}}})));
+    let both = Touched::from_iter([Key::new(Kind::GlobalRule, "1"), Key::new(Kind::GlobalRule, "2")]);
+    let compiled = compiler.compile(&desired, &both, &names, 2);
+    assert!(refusal(compiled.snapshot.global.as_ref()));
+
+    // Mended: both are served. What lacks a secret later keeps its last good form.
+    for (config, rejected) in [(json!({"limit": {"key": "k"}}), 0), (missing, 2)] {
+        desired.put(entry(Kind::GlobalRule, "1", json!({"plugins": config})));
+        desired.put(entry(Kind::Route, "strict", json!({"uri": "/admin/*", "plugins": config})));
+        let both = Touched::from_iter([Key::new(Kind::GlobalRule, "1"), Key::new(Kind::Route, "strict")]);
+        let compiled = compiler.compile(&desired, &both, &names, 3);
+        assert!(!refusal(compiled.snapshot.global.as_ref()) && !refusal(plan(&compiled, "strict").as_ref()));
+        assert_eq!(compiled.rejected.len(), rejected);
+        assert!(compiled.rejected.iter().all(|one| one.kept()));
+    }
+
+    // Without the resources, nobody is refused.
+    desired.delete(&Key::new(Kind::Route, "strict"));
+    let compiled = compiler.compile(&desired, &touch(Kind::Route, "strict"), &names, 4);
+    assert!(compiled.snapshot.router.rule("strict").is_none());
 }

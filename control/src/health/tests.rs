@@ -137,6 +137,17 @@ async fn probing_begins_at_once_and_follows_the_verdict() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_interval_beyond_all_measure_ends_no_other_checks() {
+    let endless = json!({"active": {"type": "tcp", "healthy": {"interval": u64::MAX}}});
+    let (odd, health) = (checked(endless, &["127.0.0.1:9"]), checked(checks(), &[A, B]));
+    let bench = start(Duration::from_millis(1), vec![watched("odd", &odd), watched("1", &health)]);
+    pass(11_000).await;
+    assert!(bench.servers.times(A) > 1);
+    pass(86_400_000 * 2).await;
+    assert!(bench.servers.times("127.0.0.1:9") > 1, "once a day");
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_known_survives_other_nodes() {
     let health = checked(checks(), &[A, B]);
     let bench = start(Duration::from_millis(1), vec![watched("1", &health)]);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use rustls::Error;
 use rustls::pki_types::ServerName;
 use snapshot::certs::ClientTls;
 
@@ -67,8 +68,9 @@ pub(crate) async fn connect(
                 }
                 tries += 1;
             }
-            Err(Failure::Shortage) => return Err(Fault::upstream(FaultKind::ConnectFailed)),
-            Err(Failure::Other(fault)) => return Err(fault),
+            // It does not happen twice: no session is offered to that server any more.
+            Err(Failure::Session) if tries < TRIES => tries += 1,
+            Err(failure) => return Err(failure.fault()),
             Ok(made) => return Ok(made),
         }
     }
@@ -83,18 +85,34 @@ pub(crate) async fn connect_humbly(
     timeout: Duration,
     end: u64,
 ) -> Result<Conn, Fault> {
-    let connected = once(worker, waiter, addr.into(), tls, end.min(worker.clock.after(timeout))).await;
-    connected.map(|(conn, _)| conn).map_err(|failure| match failure {
-        Failure::Shortage => Fault::upstream(FaultKind::ConnectFailed),
-        Failure::Other(fault) => fault,
-    })
+    let deadline = end.min(worker.clock.after(timeout));
+    let connected = match once(worker, waiter, addr.into(), tls, deadline).await {
+        Err(Failure::Session) => once(worker, waiter, addr.into(), tls, deadline).await,
+        connected => connected,
+    };
+    connected.map(|(conn, _)| conn).map_err(Failure::fault)
 }
 
 enum Failure {
     /// There is no descriptor for it.
     Shortage,
+    /// The server has refused a TLS handshake that was to resume a session. Some do so although they gave out
+    /// the session themselves; the next handshake offers none.
+    Session,
     Other(Fault),
 }
+
+impl Failure {
+    fn fault(self) -> Fault {
+        match self {
+            Failure::Shortage => Fault::upstream(FaultKind::ConnectFailed),
+            Failure::Session => Fault::upstream(FaultKind::TlsFailed(REFUSED_SESSION)),
+            Failure::Other(fault) => fault,
+        }
+    }
+}
+
+const REFUSED_SESSION: &str = "the upstream refused the TLS handshake that was to resume a session";
 
 async fn once(
     worker: &Worker,
@@ -124,9 +142,23 @@ async fn once(
     };
     let Some(Secured { tls, name, h2 }) = tls else { return Ok((Conn::new(io), addr)) };
     // Boxed: it is large, and only connections with TLS need it.
-    let mut shaking = Box::pin(rt::tls::connect(io, worker.tls_sessions.config(tls, *h2), name.clone()));
-    match waiter.until(deadline, |cx| shaking.as_mut().poll(cx)).await {
+    let spoken = worker.tls_sessions.speak(tls, *h2, name);
+    let mut shaking = Box::pin(rt::tls::connect(io, spoken.config.clone(), name.clone()));
+    // It is begun here: what it offers is known before another handshake begins.
+    let (mut offers, mut begun) = (false, false);
+    let shaken = waiter.until(deadline, |cx| {
+        let polled = shaking.as_mut().poll(cx);
+        if !std::mem::replace(&mut begun, true) {
+            offers = spoken.offers_session();
+        }
+        polled
+    });
+    match shaken.await {
         Ok(Ok(io)) => Ok((Conn::new(io), addr)),
+        Ok(Err(HandshakeError::Tls(Error::AlertReceived(_)) | HandshakeError::Transport)) if offers => {
+            worker.tls_sessions.refused(tls, *h2, name);
+            Err(Failure::Session)
+        }
         Ok(Err(HandshakeError::Tls(error))) => Err(other(FaultKind::TlsFailed(reason(&error)))),
         Ok(Err(HandshakeError::Transport | HandshakeError::NoCertificate | HandshakeError::PlainHttp)) => {
             Err(other(FaultKind::TlsFailed("the upstream closed the connection during the TLS handshake")))

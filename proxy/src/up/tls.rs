@@ -3,10 +3,15 @@
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
+use rustls::client::{
+    ClientSessionMemoryCache, ClientSessionStore, Resumption, Tls12ClientSessionValue,
+    Tls13ClientSessionValue,
+};
 use rustls::pki_types::ServerName;
-use rustls::{AlertDescription, CertificateError, ClientConfig, Error};
+use rustls::{AlertDescription, CertificateError, ClientConfig, Error, NamedGroup};
 use snapshot::certs::ClientTls;
 
 use crate::rt::Io;
@@ -19,25 +24,111 @@ const KINDS: usize = 256;
 
 /// A worker's own copies of how TLS is spoken, with the sessions that it may resume.
 #[derive(Debug, Default)]
-pub(crate) struct Sessions(RefCell<HashMap<Asked, Arc<ClientConfig>>>);
+pub(crate) struct Sessions(RefCell<HashMap<Asked, Kind>>);
 
 /// What is said to a server, and whether it is asked for HTTP/2.
 type Asked = ([u8; 32], bool);
 
+#[derive(Debug)]
+struct Kind {
+    resuming: Arc<ClientConfig>,
+    sessions: Arc<Memory>,
+    /// Servers that have refused a handshake which was to resume a session: they are asked for new ones.
+    refusing: HashSet<ServerName<'static>>,
+}
+
+/// How TLS is spoken on one connection.
+pub(crate) struct Spoken {
+    pub(crate) config: Arc<ClientConfig>,
+    sessions: Option<Arc<Memory>>,
+}
+
 impl Sessions {
-    pub(crate) fn config(&self, tls: &ClientTls, h2: bool) -> Arc<ClientConfig> {
+    pub(crate) fn speak(&self, tls: &ClientTls, h2: bool, name: &ServerName<'static>) -> Spoken {
         let mut all = self.0.borrow_mut();
         let key = (*tls.identity(), h2);
-        if let Some(config) = all.get(&key) {
-            return config.clone();
-        }
-        if all.len() >= KINDS {
+        if all.len() >= KINDS && !all.contains_key(&key) {
             // What is in use comes back; what went with the configuration does not.
             all.clear();
         }
-        let config = tls.for_worker(h2, SESSIONS);
-        all.insert(key, config.clone());
-        config
+        let kind = all.entry(key).or_insert_with(|| Kind::new(tls, h2));
+        if kind.refusing.contains(name) {
+            return Spoken { config: tls.resuming(h2, Resumption::disabled()), sessions: None };
+        }
+        kind.sessions.offered.store(false, Ordering::Relaxed);
+        Spoken { config: kind.resuming.clone(), sessions: Some(kind.sessions.clone()) }
+    }
+
+    /// The server has refused a handshake that offered a session.
+    #[cold]
+    pub(crate) fn refused(&self, tls: &ClientTls, h2: bool, name: &ServerName<'static>) {
+        if let Some(kind) = self.0.borrow_mut().get_mut(&(*tls.identity(), h2)) {
+            if kind.refusing.len() >= SESSIONS {
+                kind.refusing.clear();
+            }
+            kind.refusing.insert(name.clone());
+        }
+    }
+}
+
+impl Kind {
+    fn new(tls: &ClientTls, h2: bool) -> Kind {
+        let known = ClientSessionMemoryCache::new(SESSIONS);
+        let sessions = Arc::new(Memory { known, offered: AtomicBool::new(false) });
+        let resuming = tls.resuming(h2, Resumption::store(sessions.clone()));
+        Kind { resuming, sessions, refusing: HashSet::default() }
+    }
+}
+
+impl Spoken {
+    /// Whether the handshake that was begun last offers a session. To be asked before another one begins.
+    pub(crate) fn offers_session(&self) -> bool {
+        self.sessions.as_ref().is_some_and(|sessions| sessions.offered.load(Ordering::Relaxed))
+    }
+}
+
+/// Sessions with servers, by name.
+#[derive(Debug)]
+struct Memory {
+    known: ClientSessionMemoryCache,
+    /// The latest handshake has one to offer.
+    offered: AtomicBool,
+}
+
+impl Memory {
+    fn offer<T>(&self, session: Option<T>) -> Option<T> {
+        self.offered.store(session.is_some(), Ordering::Relaxed);
+        session
+    }
+}
+
+impl ClientSessionStore for Memory {
+    fn set_kx_hint(&self, name: ServerName<'static>, group: NamedGroup) {
+        self.known.set_kx_hint(name, group);
+    }
+
+    fn kx_hint(&self, name: &ServerName<'_>) -> Option<NamedGroup> {
+        self.known.kx_hint(name)
+    }
+
+    fn set_tls12_session(&self, name: ServerName<'static>, session: Tls12ClientSessionValue) {
+        self.known.set_tls12_session(name, session);
+    }
+
+    fn tls12_session(&self, name: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
+        self.offer(self.known.tls12_session(name))
+    }
+
+    fn remove_tls12_session(&self, name: &ServerName<'static>) {
+        self.known.remove_tls12_session(name);
+    }
+
+    fn insert_tls13_ticket(&self, name: ServerName<'static>, ticket: Tls13ClientSessionValue) {
+        self.known.insert_tls13_ticket(name, ticket);
+    }
+
+    fn take_tls13_ticket(&self, name: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
+        self.offer(self.known.take_tls13_ticket(name))
     }
 }
 

@@ -43,7 +43,7 @@ impl ClientTls {
             Some(certified) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(certified))),
             None => builder.with_no_client_auth(),
         };
-        // A worker's copy has a memory of its own.
+        // Copies have memories of their own, see `resuming`.
         config.resumption = Resumption::disabled();
         Ok(ClientTls { identity, config: Arc::new(config), verifies, lacks: None })
     }
@@ -66,10 +66,10 @@ impl ClientTls {
         self.config.clone()
     }
 
-    /// For one worker, which resumes so many sessions of its own.
-    pub fn for_worker(&self, h2: bool, sessions: usize) -> Arc<ClientConfig> {
+    /// For connections that share a memory of sessions: a worker's, say.
+    pub fn resuming(&self, h2: bool, sessions: Resumption) -> Arc<ClientConfig> {
         let mut config = ClientConfig::clone(&self.config);
-        config.resumption = Resumption::in_memory_sessions(sessions);
+        config.resumption = sessions;
         if h2 {
             config.alpn_protocols = vec![b"h2".to_vec()];
         }

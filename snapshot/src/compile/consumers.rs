@@ -154,7 +154,7 @@ impl Compiler {
             return None;
         }
         let (proofs, _) = self.proofs(&written.plugins, names).ok()?;
-        let unit = self.unit_of(key, entry, written, proofs, Some(refusing::chain()));
+        let unit = self.unit_of(key, entry, written, proofs, Some(refusing::chain(refusing::NO_GROUP)));
         Some(ConsumerUnit { refused: true, ..unit })
     }
 

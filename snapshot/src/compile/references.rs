@@ -73,11 +73,13 @@ pub(super) fn text<'t>(text: &'t str, env: &Env, names: &dyn Names) -> Result<Co
     })
 }
 
+const UNSET: &str = "the environment variable ";
 const UNREAD: &str = "the secret cannot be read: ";
 
-/// Whether a secret has no value: whoever it identified is let in no more.
+/// Whether a secret or an environment variable has no value: whoever it identified is let in no more, and what
+/// it was to guard is not served.
 pub(super) fn is_unread(invalid: &Invalid) -> bool {
-    invalid.reason.contains(UNREAD)
+    invalid.reason.contains(UNREAD) || invalid.reason.contains(UNSET)
 }
 
 /// A text, or the environment variable that it refers to.
@@ -95,7 +97,7 @@ fn look_up(reference: &str, env: &Env) -> Result<String, Invalid> {
         None => (path, None),
     };
     let Some(text) = env(name) else {
-        return Err(Invalid::new(format!("the environment variable {name} is not set"))
+        return Err(Invalid::new(format!("{UNSET}{name} is not set"))
             .got(format!("`{reference}`"))
             .hint("set it before the gateway starts, or write the value here"));
     };

@@ -14,7 +14,7 @@ use super::certificates::client_certificate_of;
 use super::chains::{Source, unless_idle};
 use super::chosen::Asked;
 use super::wanted::{Part, Recorder};
-use super::{Compiler, Pass, Tried, Watched, upstream};
+use super::{Compiler, Pass, Tried, Watched, references, refusing, upstream};
 use crate::load::Load;
 use crate::parallel;
 use crate::plan::{Failure, Plan};
@@ -45,6 +45,8 @@ struct Draft {
     asked: [BTreeSet<String>; 2],
     /// The upstreams its plugins requested.
     chosen: Asked,
+    /// It lacks a secret, and refuses all requests.
+    refused: bool,
 }
 
 /// The part of a route that goes to the router.
@@ -308,8 +310,15 @@ impl Compiler {
     fn draft_both(&self, id: String, pass: &Pass<'_>) -> (Key, Option<Tried<Draft>>) {
         let key = Key { kind: Kind::Route, id };
         let drafted = route_of(&key, pass).map(|entry| {
-            let last_good = self.routes.get(&key.id).map(|unit| &unit.entry);
-            Tried::both(entry, last_good, |entry| self.draft(&key, entry, pass))
+            let last_good = self.routes.get(&key.id).filter(|_| !self.refused.contains(&key.id));
+            let last_good = last_good.map(|unit| &unit.entry);
+            let mut tried = Tried::both(entry, last_good, |entry| self.draft(&key, entry, pass));
+            if tried.made.is_none() && tried.wrong.as_deref().is_some_and(references::is_unread) {
+                tried.made = self.draft_refused(&key, entry, pass).ok();
+                // No earlier form is served, whether there was one or not.
+                tried.had &= tried.made.is_none();
+            }
+            tried
         });
         (key, drafted)
     }
@@ -328,6 +337,7 @@ impl Compiler {
         if self.routes.remove(&key.id).is_some() {
             self.router.remove(&key.id);
         }
+        self.refused.remove(&key.id);
         self.refer(key, Vec::new());
         self.hosts.forget(key);
         self.place_chosen(key, Asked::default());
@@ -367,12 +377,7 @@ impl Compiler {
             None => None,
         };
         let service = self.service_of(route);
-        let names = RouteNames {
-            name: route.meta.name.clone().unwrap_or_default(),
-            service_id: route.service_id.clone().unwrap_or_default(),
-            service_name: service.and_then(|service| service.meta.name.clone()).unwrap_or_default(),
-        };
-        let mut plan = Plan::new(RouteInfo::new(&key.id, names, 0));
+        let mut plan = Plan::new(RouteInfo::new(&key.id, self.names_of(route), 0));
         plan.chain = chain;
         plan.timeouts = route.timeout.as_deref().map(|timeout| Box::new(upstream::timeouts(*timeout)));
         plan.websocket = (route.enable_websocket)
@@ -380,12 +385,36 @@ impl Compiler {
             .unwrap_or(false);
         let chosen = for_plugins.chosen.take();
         let asked = [for_plugins.asked(), for_upstream.asked()];
-        Ok(Draft { entry: entry.clone(), rule, plan, upstream, asked, chosen })
+        Ok(Draft { entry: entry.clone(), rule, plan, upstream, asked, chosen, refused: false })
+    }
+
+    fn names_of(&self, route: &Route) -> RouteNames {
+        let service = self.service_of(route);
+        RouteNames {
+            name: route.meta.name.clone().unwrap_or_default(),
+            service_id: route.service_id.clone().unwrap_or_default(),
+            service_name: service.and_then(|service| service.meta.name.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// A route that lacks only a secret: it is found, and its requests are refused. Otherwise they would go to
+    /// the next route that fits, which may guard less.
+    fn draft_refused(&self, key: &Key, entry: &Arc<Entry>, pass: &Pass<'_>) -> Result<Draft, Invalid> {
+        let Resource::Route(route) = entry.resource() else { return Err(mixed_up()) };
+        let rule = self.rule_of(key, route, pass)?;
+        let mut plan = Plan::new(RouteInfo::new(&key.id, self.names_of(route), 0));
+        plan.chain = Some(refusing::chain(refusing::ROUTE_LACKS_SECRET));
+        let (asked, chosen) = Default::default();
+        Ok(Draft { entry: entry.clone(), rule, plan, upstream: None, asked, chosen, refused: true })
     }
 
     /// Assigns a route its slots. Requests find it once it is in the router.
     fn place(&mut self, key: &Key, draft: Draft) -> Placed {
-        let Draft { entry, rule, mut plan, upstream, asked, chosen } = draft;
+        let Draft { entry, rule, mut plan, upstream, asked, chosen, refused } = draft;
+        match refused {
+            true => _ = self.refused.insert(key.id.clone()),
+            false => _ = self.refused.remove(&key.id),
+        }
         let before = self.routes.get(&key.id).and_then(|unit| unit.own_upstream.clone());
         let own_upstream = match upstream {
             Some(upstream) => Some(self.place_upstream(key, upstream, before.as_ref())),

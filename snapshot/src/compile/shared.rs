@@ -12,7 +12,7 @@ use super::certificates::client_certificate_of;
 use super::chains::{Blame, Source, unless_idle};
 use super::chosen::Asked;
 use super::wanted::{Part, Recorder};
-use super::{Compiler, Pass, guarded};
+use super::{Compiler, Pass, guarded, references, refusing};
 use crate::upstream::Upstream;
 
 /// The last good form of a shared resource.
@@ -59,6 +59,11 @@ impl Compiler {
             .iter()
             .filter_map(|(key, entry)| Some(Source::new(key, entry.resource().plugins()?)))
             .collect();
+        let lacks_a_secret = self.rejected.range(Key::new(Kind::GlobalRule, "")..).any(|(key, rejected)| {
+            key.kind == Kind::GlobalRule
+                && references::is_unread(&rejected.invalid)
+                && !self.shared.contains_key(key)
+        });
         self.global = match &rules[..] {
             [] => {
                 self.place_chosen(&all, Asked::default());
@@ -80,6 +85,14 @@ impl Compiler {
                 }
             },
         };
+        if lacks_a_secret {
+            // Nothing is served without its guard. The other rules count and log what is refused.
+            let refusing = refusing::chain(refusing::RULE_LACKS_SECRET);
+            self.global = Some(match &self.global {
+                Some(others) => Arc::new(others.overlay(&refusing)),
+                None => refusing,
+            });
+        }
     }
 
     fn global_rules(&self) -> impl Iterator<Item = (Key, Arc<Entry>)> {

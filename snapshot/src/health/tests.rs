@@ -182,3 +182,22 @@ fn servers_that_come_warm_up() {
     after.readmit(0);
     assert_eq!(after.avoided(&endpoints).cold, [(0, 255)]);
 }
+
+#[test]
+fn what_is_not_configured_any_more_keeps_nobody_out() {
+    let endpoints: Vec<Endpoint> = (1..=2).map(|n| endpoint(n, 1)).collect();
+    let (outlier, slow) = (json!({"outlier": {"consecutive_failures": 1}}), json!({"slow_start": 30}));
+    let both = json!({"outlier": {"consecutive_failures": 1}, "slow_start": 30});
+    let first = looked_at(both.clone(), &endpoints);
+    first.nodes[0].set_out(Some(Reason::ConsecutiveFailures));
+    first.nodes[1].set_cold(200);
+    let after = |own| {
+        let mut health = looked_at(own, &endpoints);
+        health.carry(&first);
+        let nodes = health.nodes.iter().map(|node| (node.ejected().is_some(), node.cold()));
+        nodes.collect::<Vec<_>>()
+    };
+    assert_eq!(after(both), [(true, 0), (false, 200)]);
+    assert_eq!(after(slow), [(false, 0), (false, 200)]);
+    assert_eq!(after(outlier), [(true, 0), (false, 0)]);
+}
