@@ -19,6 +19,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 const PROGRAM: Duration = Duration::from_secs(180);
 /// `within` is never shorter: it waits for what comes later, and on a busy machine that is later.
 const WITHIN: Duration = Duration::from_secs(30);
+/// Before a script: what failed is told. On the script's first line, so that line numbers stay.
+const TOLD: &str = r#"trap 'echo "line $LINENO ended with $?: $BASH_COMMAND" >&2' ERR; "#;
 
 /// Runs a step; with `within`, again and again until it holds.
 pub fn run(world: &mut World, step: &Step) -> Result<()> {
@@ -84,7 +86,8 @@ fn once(world: &mut World, step: &Step) -> Result<()> {
     }
     if let Some(script) = &step.shell {
         let mut command = Command::new("bash");
-        command.arg("-c").arg(world.names.fill_shell(script)?);
+        // Every command counts, not only the last one; the one that failed is named.
+        command.args(["-e", "-c"]).arg(format!("{TOLD}{}", world.names.fill_shell(script)?));
         program(world, step, command, Some(0))?;
     }
     if let Some(args) = &step.sluice {
