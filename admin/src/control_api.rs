@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use control::health::Checker;
-use control::store::{Store, Stored};
+use control::store::{Step, Store, Stored, View};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use model::upstream::CheckType;
 use model::{Invalid, Key, Kind, Served};
@@ -122,7 +122,15 @@ impl ControlApi {
                 self.checker(request, kind, rest.first().copied()).await
             }
             (&Method::PUT, ["v1", "plugins", "reload"]) => {
-                let (response, revision) = plugins::reload(&*self.store, &*self.program, &self.about).await?;
+                let (response, revision) = {
+                    let message = format!("PUT plugins/reload by the control API from {peer}");
+                    let by = Step::By { author: String::new(), message };
+                    let complete = move |_: &dyn View, mut steps: Vec<Step>| {
+                        steps.push(by.clone());
+                        Ok(steps)
+                    };
+                    plugins::reload(&*self.store, &*self.program, &self.about, complete).await?
+                };
                 tracing::info!("PUT plugins/reload by the control API from {peer}, revision {revision}");
                 Ok(response)
             }

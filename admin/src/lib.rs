@@ -58,6 +58,7 @@ use request::Call;
 
 pub use config::{AdminKey, AdminRole, Config};
 pub use control_api::ControlApi;
+pub use plugins::store_plugins;
 pub use program::{NotServed, Outcome, Program, Published, Question, Reloading, Telling, Told, Verdict};
 pub use server::{Limits, Listener};
 

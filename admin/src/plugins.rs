@@ -1,6 +1,7 @@
 //! What the API tells about plugins and schemas, and the list of plugins in use.
 
 use bytes::Bytes;
+use control::store::{Refused, Step, Store, View};
 use http::{Method, Response, StatusCode};
 use model::Kind;
 use sdk::Catalog;
@@ -34,7 +35,12 @@ impl Admin {
 
     /// Reads the list of config.yaml again and stores it; what follows the store applies it.
     pub(crate) async fn reload_plugins(&self, author: &Author) -> Answer {
-        let (response, revision) = reload(&*self.store, &*self.program, &self.about).await?;
+        let by = author.clone();
+        let complete = move |view: &dyn View, mut steps: Vec<Step>| {
+            steps.push(by.step());
+            by.complete(view, steps)
+        };
+        let (response, revision) = reload(&*self.store, &*self.program, &self.about, complete).await?;
         author.changed(&Method::PUT, "plugins/reload", revision);
         Ok(response)
     }
@@ -88,9 +94,10 @@ impl Admin {
 
 /// See [`Admin::reload_plugins`]; and the revision of the change.
 pub(crate) async fn reload(
-    store: &dyn control::store::Store,
+    store: &dyn Store,
     program: &dyn crate::Program,
     about: &[About],
+    complete: impl FnMut(&dyn View, Vec<Step>) -> Result<Vec<Step>, Refused> + Send + 'static,
 ) -> Result<(Response<Bytes>, u64), ErrorAnswer> {
     let listed = program.read_plugins().map_err(|reason| {
         ErrorAnswer::new(
@@ -103,16 +110,31 @@ pub(crate) async fn reload(
         program.use_plugins(listed);
         return Ok((answer::text(StatusCode::OK, "done"), store.revision().await?));
     }
-    let stored = store.plugins().await?;
-    let names = wanted(store, listed, &stored, about);
-    let revision = store.put_plugins(names).await?;
+    let revision = store_plugins(store, listed, about, complete).await?;
     Ok((answer::text(StatusCode::OK, "done"), revision))
+}
+
+/// Stores the list of plugins that config.yaml has, or the default one if it has none; the new revision.
+/// `complete` adds to the steps of the write, such as who makes it.
+///
+/// # Errors
+/// Those of the store, and of `complete`.
+pub async fn store_plugins(
+    store: &dyn Store,
+    listed: Option<Vec<String>>,
+    about: &[About],
+    mut complete: impl FnMut(&dyn View, Vec<Step>) -> Result<Vec<Step>, Refused> + Send + 'static,
+) -> Result<u64, Refused> {
+    let stored = store.plugins().await?;
+    let names = Some(wanted(store, listed, &stored, about));
+    let decide = move |view: &dyn View| complete(view, vec![Step::Plugins { names: names.clone() }]);
+    Ok(store.write(Box::new(decide)).await?.revision)
 }
 
 /// The list that is to be in the store: that of config.yaml, else what this program has. In a store that
 /// others use as well, what they have stays in it.
 fn wanted(
-    store: &dyn control::store::Store,
+    store: &dyn Store,
     listed: Option<Vec<String>>,
     stored: &Option<Vec<String>>,
     about: &[About],

@@ -232,7 +232,7 @@ pub fn source(found: &Found, from: &Path) -> anyhow::Result<Option<Held>> {
         }
         (item.key, value)
     });
-    Ok(Some(Held { items: items.collect(), plugins: read.plugins }))
+    Ok(Some(Held { items: items.collect(), plugins: read.plugins, ..Held::default() }))
 }
 
 fn steps(items: Vec<(Key, Value)>) -> Vec<Step> {

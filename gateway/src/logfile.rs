@@ -1,9 +1,10 @@
 //! Where a log goes: a file that may be renamed under us, or an output of the process; and who writes
 //! it.
 
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -53,9 +54,10 @@ impl Place {
             Place::Stderr => io::stderr().as_fd().try_clone_to_owned().map(File::from),
             Place::File { path, make_folder } => {
                 if let (true, Some(folder)) = (make_folder, path.parent()) {
-                    std::fs::create_dir_all(folder)?;
+                    // The data folder may be among them, and is its owner's alone.
+                    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
                 }
-                File::options().append(true).create(true).open(path)
+                File::options().append(true).create(true).mode(0o640).open(path)
             }
         }
     }
@@ -222,5 +224,17 @@ mod tests {
         for (written, expected) in [("a.log", file("a.log", false)), ("/dev/stdout", Place::Stdout)] {
             assert_eq!(Place::of_plugin(written), expected, "{written}");
         }
+    }
+
+    #[test]
+    fn a_log_and_the_folders_made_for_it_are_not_for_everybody() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        let Place::File { path, .. } = &Place::new("logs/error.log", &data) else { panic!() };
+        Place::new("logs/error.log", &data).open().unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&data), mode(&data.join("logs"))), (0o700, 0o700));
+        assert_eq!(mode(path) & 0o137, 0, "{:o}", mode(path));
     }
 }

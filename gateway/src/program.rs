@@ -9,13 +9,15 @@ use admin::{NotServed, Outcome, Program, Published, Question, Reloading, Telling
 use control::Handle;
 use control::acme::Standings;
 use control::look::Look;
-use control::store::{File, Store};
+use control::store::{File, Step, Store, View};
 use model::Key;
 use model::boot::Boot;
 use proxy::Watch;
+use sdk::catalog::About;
 use sdk::meters::{Meters, Trials};
 use serde_json::{Map, Value, json};
 use snapshot::swap::Observer;
+use tokio::sync::Semaphore;
 
 use crate::explain;
 use crate::upgrade::Record;
@@ -47,6 +49,10 @@ pub struct Running {
     pub listens: Vec<String>,
     pub boot: Boot,
     pub meters: Arc<Meters>,
+    /// The plugins that are built in.
+    pub about: Vec<About>,
+    /// Explaining a past revision loads and compiles a whole configuration.
+    pub past: OneAtATime,
 }
 
 /// How long the answer to a reload waits until what was read is compiled.
@@ -172,7 +178,12 @@ impl Program for Running {
     fn explain(&self, question: Question) -> Telling<'_> {
         Box::pin(async move {
             let look = match question.revision {
-                Some(revision) => explain::at(&self.boot, &*self.store, revision).await?,
+                Some(revision) => {
+                    let (boot, store) = (self.boot.clone(), self.store.clone());
+                    let runtime = tokio::runtime::Handle::current();
+                    let look = move || runtime.block_on(explain::at(&boot, &*store, revision));
+                    self.past.run(look).await.ok_or("a mistake of the gateway: explaining this failed")??
+                }
                 None => self.pipeline.look().await.ok_or("the gateway stops")?,
             };
             let limits = crate::wiring::request_limits(&self.boot);
@@ -247,6 +258,24 @@ impl Program for Running {
     }
 }
 
+/// Runs long work apart from the threads that answer requests, and never two pieces of it side by side.
+#[derive(Debug)]
+pub struct OneAtATime(Semaphore);
+
+impl Default for OneAtATime {
+    fn default() -> OneAtATime {
+        OneAtATime(Semaphore::new(1))
+    }
+}
+
+impl OneAtATime {
+    /// `None` if the work panicked.
+    async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        let _turn = self.0.acquire().await.ok()?;
+        tokio::task::spawn_blocking(work).await.ok()
+    }
+}
+
 fn certificates(standings: &Standings) -> Value {
     let all = standings.all().into_iter().map(|one| {
         json!({
@@ -267,9 +296,13 @@ impl Running {
         // The list of a fleet is not replaced by what this program has built in.
         let is_ours = !self.store.is_shared() || listed.is_some();
         if is_ours && self.store.writable() && matches!(self.store.plugins().await, Ok(Some(_))) {
-            let names =
-                listed.clone().unwrap_or_else(|| plugins::names().into_iter().map(str::to_owned).collect());
-            self.store.put_plugins(names).await.map_err(|error| error.to_string())?;
+            let by = Step::By { author: String::new(), message: "config.yaml was read again".to_owned() };
+            let complete = move |_: &dyn View, mut steps: Vec<Step>| {
+                steps.push(by.clone());
+                Ok(steps)
+            };
+            let stored = admin::store_plugins(&*self.store, listed.clone(), &self.about, complete).await;
+            stored.map_err(|refused| refused.to_string())?;
         }
         let mut handle = self.pipeline.clone();
         let before = handle.report().compiles;
@@ -288,5 +321,34 @@ impl Running {
             1 => Some("1 resource is not served as written; GET /v1/rejected says why".to_owned()),
             many => Some(format!("{many} resources are not served as written; GET /v1/rejected says why")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn long_work_holds_up_nobody_and_is_done_one_at_a_time() {
+        let (turns, running) = (OneAtATime::default(), Arc::new(AtomicUsize::new(0)));
+        let (go, gone) = std::sync::mpsc::channel::<()>();
+        let counted = running.clone();
+        let first = turns.run(move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+            // This test has one thread: on that one it would wait for ever.
+            gone.recv().unwrap();
+            counted.fetch_sub(1, Ordering::SeqCst)
+        });
+        let counted = running.clone();
+        let second = turns.run(move || counted.fetch_add(1, Ordering::SeqCst));
+        let told = async {
+            while running.load(Ordering::SeqCst) == 0 {
+                tokio::task::yield_now().await;
+            }
+            go.send(()).unwrap();
+        };
+        assert_eq!(tokio::join!(first, second, told), (Some(1), Some(0), ()));
     }
 }

@@ -1,5 +1,6 @@
 //! `sluice run`: from files to a serving gateway, and to its end.
 
+use std::io::{self, IsTerminal as _};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
@@ -28,10 +29,10 @@ use crate::files::{self, Found};
 use crate::handoff::{AdminOnDataPort, OnDataPort};
 use crate::lifecycle::Signals;
 use crate::listeners::cannot_listen;
-use crate::program::Running;
+use crate::program::{OneAtATime, Running};
 use crate::sinks::Deliveries;
 use crate::upgrade::{self, Inherited, Side, Upgrade, notify};
-use crate::{acme, check, etcd, listeners, logging, memory, metrics, tls, wiring};
+use crate::{acme, check, etcd, listeners, logging, memory, metrics, say, tls, wiring};
 
 /// How long a start waits for the first snapshot before it serves without one.
 const FIRST_SNAPSHOT: Duration = Duration::from_secs(5);
@@ -189,6 +190,8 @@ async fn serve(
         drains: AtomicU64::new(0),
         boot: boot.clone(),
         meters: services.meters.clone(),
+        about: catalog.about(),
+        past: OneAtATime::default(),
     });
     let kept_copy = etcd.clone();
     tokio::spawn(pipeline.run());
@@ -368,7 +371,11 @@ fn admin_key(boot: &Boot, serves: bool, data: &Path) -> anyhow::Result<Option<St
     let made = admin::key::load_or_make(data)
         .with_context(|| format!("cannot keep the admin key in {}", data.display()))?;
     if made.new {
-        tracing::info!("made an admin key: {} (kept in {})", made.key, made.path.display());
+        tracing::info!("made an admin key, which is in {}", made.path.display());
+        // Logs are kept and collected, so the key itself is shown to people alone.
+        if io::stderr().is_terminal() {
+            say::err(format_args!("admin key: {}", made.key));
+        }
     }
     Ok(Some(made.key))
 }

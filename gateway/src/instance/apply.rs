@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use model::Key;
 use model::boot::Provider;
+use model::{Key, private_keys};
 use serde_json::Value;
 
-use super::export::{self, admin_of};
+use super::export::{self, Held, admin_of};
 use super::{read, send};
 use crate::cli::Files;
 use crate::{check, etcd, say};
@@ -35,7 +35,22 @@ pub fn apply(files: &Files, file: &Path, dry: bool, confirm: Option<&str>) -> an
     }
     let Some(wanted) = etcd::source(&found, file)? else { return Ok(false) };
     let there = export::held(&found)?;
-    let changes = changes(&there.items, &wanted.items);
+    // The values of variables and nothing else: the server replaces none.
+    let body = Value::Object(export::sections(&wanted)).to_string();
+    if body.len() > admin::MAX_BODY {
+        bail!(
+            "the resources come to {} bytes of JSON, and the Admin API takes {} in one document",
+            body.len(),
+            admin::MAX_BODY
+        );
+    }
+    let changes = changes(&there, &wanted.items);
+    if !there.concealed.is_empty() {
+        let names = export::names(&there.concealed);
+        say::out(format_args!(
+            "not compared: the private keys of {names}, which the Admin API does not show"
+        ));
+    }
     changes.iter().for_each(say::out);
     let count = |word: &str| changes.iter().filter(|change| change.starts_with(word)).count();
     let told =
@@ -44,17 +59,16 @@ pub fn apply(files: &Files, file: &Path, dry: bool, confirm: Option<&str>) -> an
         say::out(format_args!("would be: {told}"));
         return Ok(true);
     }
-    if changes.is_empty() {
+    if changes.is_empty() && there.concealed.is_empty() {
         say::out("nothing differs");
         return Ok(true);
     }
     let (address, key) = admin_of(&found)?;
-    let text = std::fs::read_to_string(file)?;
     // Each file is applied, also one that was applied before something else changed.
     let digest = format!("{}-{}", std::process::id(), control::store::unix_ms());
-    let mut headers = vec![("X-Digest", digest.as_str()), ("Content-Type", "application/yaml")];
+    let mut headers = vec![("X-Digest", digest.as_str()), ("Content-Type", "application/json")];
     headers.extend(confirm.map(|confirm| ("X-Sluice-Confirm", confirm)));
-    let (status, body) = send(address, "PUT", "/apisix/admin/configs", key.as_deref(), &headers, &text)
+    let (status, body) = send(address, "PUT", "/apisix/admin/configs", key.as_deref(), &headers, &body)
         .with_context(|| format!("no gateway answers on its Admin API, {address}"))?;
     if status != 202 {
         let answer: Value = serde_json::from_str(&body).unwrap_or_default();
@@ -69,11 +83,16 @@ pub fn apply(files: &Files, file: &Path, dry: bool, confirm: Option<&str>) -> an
 }
 
 /// A line for each resource that differs, with the fields of those that change.
-fn changes(there: &[(Key, Value)], wanted: &[(Key, Value)]) -> Vec<String> {
+fn changes(there: &Held, wanted: &[(Key, Value)]) -> Vec<String> {
     let by_key = |items: &[(Key, Value)]| -> BTreeMap<Key, Value> {
         items.iter().map(|(key, value)| (key.clone(), plain(value))).collect()
     };
-    let (there, wanted) = (by_key(there), by_key(wanted));
+    let (concealed, there, mut wanted) = (&there.concealed, by_key(&there.items), by_key(wanted));
+    for key in concealed {
+        if let Some(value) = wanted.get_mut(key) {
+            private_keys::take_out(key.kind, value);
+        }
+    }
     let mut lines = Vec::new();
     for (key, value) in &wanted {
         match there.get(key) {
@@ -118,17 +137,26 @@ mod tests {
     #[test]
     fn what_differs_is_named_and_no_more() {
         let item = |id: &str, value: Value| (Key::new(Kind::Route, id), value);
-        let there = [
+        let items = vec![
             item("1", json!({"id": "1", "uri": "/a", "create_time": 5})),
             item("2", json!({"uri": "/b", "desc": "secret"})),
             item("3", json!({"uri": "/c"})),
+            (Key::new(Kind::Ssl, "1"), json!({"cert": "a"})),
+            (Key::new(Kind::Ssl, "2"), json!({"cert": "a"})),
         ];
+        let concealed = vec![Key::new(Kind::Ssl, "1"), Key::new(Kind::Ssl, "2")];
+        let there = Held { items, concealed, ..Held::default() };
         let wanted = [
             item("1", json!({"id": 1, "uri": "/a"})),
             item("2", json!({"uri": "/b", "status": 0})),
             item("4", json!({"uri": "/d"})),
+            (Key::new(Kind::Ssl, "1"), json!({"cert": "a", "key": "not compared"})),
+            (Key::new(Kind::Ssl, "2"), json!({"cert": "b", "key": "not compared"})),
         ];
         let told = changes(&there, &wanted);
-        assert_eq!(told, ["change routes/2: desc, status", "create routes/4", "delete routes/3"]);
+        assert_eq!(
+            told,
+            ["change routes/2: desc, status", "create routes/4", "change ssls/2: cert", "delete routes/3"]
+        );
     }
 }

@@ -11,10 +11,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use control::store::{Embedded, Store, StoreError};
 use model::boot::{Boot, Provider};
-use model::{Key, Kind};
+use model::{Key, Kind, private_keys};
 use serde_json::{Map, Value};
 
 use super::{call, reachable, read};
@@ -34,6 +34,13 @@ pub fn export(files: &Files, output: Option<&Path>) -> anyhow::Result<bool> {
         bail!("there is nothing to export: the resources are in {}", file.display());
     }
     let held = held(&found)?;
+    if !held.concealed.is_empty() {
+        bail!(
+            "a running gateway has the store open, and its Admin API shows no private keys: a copy would be without \
+             those of {}, and not load again\n  help: stop the gateway first; then its data folder is read",
+            names(&held.concealed)
+        );
+    }
     let text = yaml(&held);
     let Some(output) = output else {
         say::out(text.trim_end());
@@ -54,7 +61,12 @@ pub fn export(files: &Files, output: Option<&Path>) -> anyhow::Result<bool> {
 pub struct Held {
     pub items: Vec<(Key, Value)>,
     pub plugins: Option<Vec<String>>,
+    /// What is here without its private keys: no API shows them.
+    pub concealed: Vec<Key>,
 }
+
+/// So many resources are named in a message.
+const NAMED: usize = 10;
 
 /// What the store of a configuration holds.
 ///
@@ -124,80 +136,93 @@ pub fn admin_of(found: &Found) -> anyhow::Result<(SocketAddr, Option<String>)> {
 /// Asks the process that holds the store.
 fn of_admin(found: &Found) -> anyhow::Result<Held> {
     let (address, key) = admin_of(found)?;
-    let list = |path: &str| -> anyhow::Result<Vec<Value>> {
-        let path = format!("/apisix/admin/{path}");
-        let (status, body) = call(address, "GET", &path, key.as_deref()).with_context(|| {
+    let (status, body) =
+        call(address, "GET", "/apisix/admin/configs", key.as_deref()).with_context(|| {
             format!("a running gateway has the store open, but its Admin API does not answer on {address}")
         })?;
-        let value: Value = serde_json::from_str(&body).unwrap_or_default();
-        match status {
-            200 => {
-                let items = value.get("list").or_else(|| value.pointer("/node/nodes"));
-                Ok(items.and_then(Value::as_array).cloned().unwrap_or_default())
+    let document: Value = serde_json::from_str(&body).unwrap_or_default();
+    if status != 200 {
+        bail!(
+            "the Admin API on {address} answers {status}: {}",
+            document.get("error_msg").or_else(|| document.get("description")).unwrap_or(&document)
+        );
+    }
+    of_document(&document)
+}
+
+/// What a document of the Admin API (`/apisix/admin/configs`) holds.
+fn of_document(document: &Value) -> anyhow::Result<Held> {
+    let section = |name: &str| document.get(name).and_then(Value::as_array);
+    let name = |item: &Value| item.get("name").and_then(Value::as_str).map(str::to_owned);
+    let plugins = section("plugins").map(|items| items.iter().filter_map(name).collect());
+    let mut held = Held { plugins, ..Held::default() };
+    for kind in Kind::ALL.into_iter().filter(|kind| kind.owner().is_none()) {
+        for item in section(kind.collection()).into_iter().flatten() {
+            let key =
+                key_of(kind, item).with_context(|| format!("an item of {} has no id", kind.collection()))?;
+            if private_keys::are_missing(key.kind, item) {
+                held.concealed.push(key.clone());
             }
-            // A collection that does not exist until something is in it.
-            404 => Ok(Vec::new()),
-            _ => Err(anyhow!(
-                "the Admin API on {address} answers {status}: {}",
-                value.get("error_msg").or_else(|| value.get("description")).unwrap_or(&value)
-            )),
-        }
-    };
-    let mut held = Held::default();
-    for kind in Kind::ALL {
-        if kind.owner().is_some() {
-            continue;
-        }
-        let items = match list(kind.collection()) {
-            // Where streams are off, there is no such collection.
-            Err(_) if kind == Kind::StreamRoute => Vec::new(),
-            items => items?,
-        };
-        for item in items {
-            let (key, value) =
-                entry(kind, &item).with_context(|| format!("an item of {}", kind.collection()))?;
-            let path = format!("{}/{}", kind.collection(), key.id);
-            held.items.push((key, value));
-            if let Some(owned) = kind.owned() {
-                for item in list(&format!("{path}/{}", owned.collection()))? {
-                    held.items.push(entry(owned, &item).with_context(|| format!("a {owned} of {path}"))?);
-                }
-            }
+            held.items.push((key, item.clone()));
         }
     }
     Ok(held)
 }
 
-/// The key and the value of an item of a list.
-fn entry(kind: Kind, item: &Value) -> Option<(Key, Value)> {
-    let collection = kind.owner().unwrap_or(kind).collection();
-    let path = item.get("key")?.as_str()?;
-    let id = path.strip_prefix("/apisix/")?.strip_prefix(collection)?.strip_prefix('/')?;
-    Some((Key::new(kind, id), item.get("value")?.clone()))
+/// The key of an item of a section, in which what belongs to others stands among these.
+fn key_of(kind: Kind, item: &Value) -> Option<Key> {
+    let id = match item.get("id") {
+        Some(Value::String(text)) => Some(text.clone()),
+        Some(Value::Number(number)) => Some(number.to_string()),
+        _ => None,
+    };
+    let owned = id.clone().map(|id| Key::new(kind, id).or_owned()).filter(|key| key.kind != kind);
+    let username = item.get("username").and_then(Value::as_str).filter(|_| kind == Kind::Consumer);
+    owned.or_else(|| Some(Key::new(kind, username.map(str::to_owned).or(id)?)))
 }
 
-/// The file: a section a kind, in the order of the kinds; what belongs to others stands among these.
-pub fn yaml(held: &Held) -> String {
-    let mut out = String::new();
+/// Names of resources for a message.
+pub fn names(keys: &[Key]) -> String {
+    let mut named = keys.iter().take(NAMED).map(Key::to_string).collect::<Vec<_>>().join(", ");
+    if keys.len() > NAMED {
+        let _ = write!(named, " and {} more", keys.len() - NAMED);
+    }
+    named
+}
+
+/// The sections of a file or a document; what belongs to others stands among these.
+pub fn sections(held: &Held) -> Map<String, Value> {
+    let mut sections = Map::new();
     if let Some(plugins) = &held.plugins {
         let items = plugins.iter().map(|name| Value::Object(Map::from_iter([named("name", name)])));
-        section(&mut out, "plugins", items);
+        sections.insert("plugins".to_owned(), items.collect());
     }
     for kind in Kind::ALL.into_iter().filter(|kind| kind.owner().is_none()) {
         let of_kind = held.items.iter().filter(|(key, _)| key.kind == kind || kind.owned() == Some(key.kind));
-        let items = of_kind.map(|(key, value)| match value {
-            Value::Object(fields) => {
-                let mut all = Map::new();
-                if key.kind != Kind::Consumer {
-                    all.extend([named("id", &key.id)]);
-                }
-                let rest = fields.iter().filter(|(name, _)| *name != "id");
-                all.extend(rest.map(|(name, value)| (name.clone(), value.clone())));
-                Value::Object(all)
-            }
-            other => other.clone(),
-        });
-        section(&mut out, kind.collection(), items);
+        let items: Vec<Value> = of_kind.map(|(key, value)| item(key, value)).collect();
+        if !items.is_empty() {
+            sections.insert(kind.collection().to_owned(), items.into());
+        }
+    }
+    sections
+}
+
+fn item(key: &Key, value: &Value) -> Value {
+    let Value::Object(fields) = value else { return value.clone() };
+    let mut all = Map::new();
+    if key.kind != Kind::Consumer {
+        all.extend([named("id", &key.id)]);
+    }
+    let rest = fields.iter().filter(|(name, _)| *name != "id");
+    all.extend(rest.map(|(name, value)| (name.clone(), value.clone())));
+    Value::Object(all)
+}
+
+/// The file: a section a kind, in the order of the kinds.
+pub fn yaml(held: &Held) -> String {
+    let mut out = String::new();
+    for (name, items) in &sections(held) {
+        section(&mut out, name, items.as_array().map_or(&[], Vec::as_slice));
     }
     out.push_str("#END\n");
     out
@@ -207,15 +232,14 @@ fn named(name: &str, text: &str) -> (String, Value) {
     (name.to_owned(), Value::from(text))
 }
 
-fn section(out: &mut String, name: &str, items: impl Iterator<Item = Value>) {
-    let mut items = items.peekable();
-    if items.peek().is_none() {
+fn section(out: &mut String, name: &str, items: &[Value]) {
+    if items.is_empty() {
         return;
     }
     let _ = writeln!(out, "{name}:");
     for item in items {
         out.push_str("  -");
-        write(out, &item, 2);
+        write(out, item, 2);
     }
 }
 
@@ -303,17 +327,29 @@ mod tests {
                 json!({"id": "limit-count", "limit_header": "X"}),
             ),
         ];
-        let held = Held { items: items.clone(), plugins: Some(vec!["key-auth".to_owned()]) };
+        let held =
+            Held { items: items.clone(), plugins: Some(vec!["key-auth".to_owned()]), ..Held::default() };
         assert_eq!(loaded(&held), items);
         assert_eq!(yaml(&Held::default()), "#END\n");
     }
 
     #[test]
-    fn an_item_of_a_list_has_its_key() {
-        let item = json!({"key": "/apisix/consumers/jack/credentials/c1", "value": {"plugins": {}}});
-        let (key, _) = entry(Kind::Credential, &item).unwrap();
-        assert_eq!(key, Key::credential("jack", "c1"));
-        assert!(entry(Kind::Route, &item).is_none());
+    fn a_document_is_taken_apart() {
+        let held = of_document(&json!({
+            "routes_conf_version": 7,
+            "plugins": [{"name": "cors"}],
+            "routes": [{"id": 5, "uri": "/"}],
+            "consumers": [{"username": "jack"}, {"id": "jack/credentials/c1", "plugins": {}}],
+            "ssls": [{"id": "1", "cert": "c"}, {"id": "2", "cert": "c", "key": "k"}],
+        }))
+        .unwrap();
+        let keys: Vec<String> = held.items.iter().map(|(key, _)| key.to_string()).collect();
+        let jack = Key::credential("jack", "c1").to_string();
+        assert!(keys.contains(&jack) && keys.contains(&"consumers/jack".to_owned()), "{keys:?}");
+        assert!(keys.contains(&"routes/5".to_owned()) && keys.len() == 5, "{keys:?}");
+        assert_eq!(held.plugins, Some(vec!["cors".to_owned()]));
+        assert_eq!(names(&held.concealed), "ssls/1");
+        assert!(of_document(&json!({"routes": [{"uri": "/"}]})).is_err());
     }
 
     fn value() -> impl Strategy<Value = Value> {
@@ -339,7 +375,7 @@ mod tests {
         fn any_value_comes_back(value in value()) {
             let metadata = json!({"id": "http-logger", "log_format": {"a": value}});
             let items = vec![(Key::new(Kind::PluginMetadata, "http-logger"), metadata)];
-            let held = Held { items: items.clone(), plugins: None };
+            let held = Held { items: items.clone(), ..Held::default() };
             prop_assert_eq!(loaded(&held), items);
         }
     }
