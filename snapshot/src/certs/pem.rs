@@ -35,6 +35,13 @@ pub fn pair(pair: &CertificatePair, provider: &CryptoProvider) -> Result<Arc<Cer
             .at("/key")
             .expected("a private key in PEM, not encrypted by a password")
     };
+    if !pair.key.contains("-----BEGIN") {
+        // What APISIX says of a key that is none, which it takes for an encrypted one.
+        return Err(Invalid::new("failed to decrypt previous encrypted key")
+            .at("/key")
+            .expected("a private key in PEM, or one encrypted with a key of apisix.data_encryption.keyring")
+            .hint("write it in PEM: the store keeps it encrypted"));
+    }
     let der = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).map_err(|_| unreadable())?;
     let key = provider.key_provider.load_private_key(der).map_err(|_| {
         unreadable()

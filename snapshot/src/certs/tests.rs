@@ -102,6 +102,7 @@ fn what_is_no_certificate_is_refused_with_its_place() {
         (junk.as_str(), key, "/cert", "failed to parse cert: PEM_read_bio_X509_AUX() failed"),
         (key, key, "/cert", "failed to parse cert: PEM_read_bio_X509_AUX() failed"),
         (cert, cert, "/key", "failed to parse key: PEM_read_bio_PrivateKey() failed"),
+        (cert, &"bm90IGEga2V5".repeat(20), "/key", "failed to decrypt previous encrypted key"),
         (
             cert,
             pem!("client.key"),
