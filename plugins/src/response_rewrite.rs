@@ -277,7 +277,7 @@ impl Plugin for ResponseRewrite {
 /// as it grows leaves its old places behind, so it is moved seldom; but whoever announces much has to send some
 /// of it before room is held for more.
 fn believed(needed: usize, announced: usize) -> usize {
-    const FIRST: usize = 256 << 10;
+    const FIRST: usize = 1 << 20;
     needed.max(announced.min(needed.saturating_mul(8).max(FIRST)))
 }
 
@@ -347,7 +347,7 @@ mod tests {
             stage.body_filter(&mut x, &mut chunk(&vec![b'a'; piece], false));
             came += piece;
             let taken = x.world().budget().taken();
-            assert!((came..=(8 * came).max(256 << 10)).contains(&taken), "{taken} bytes are held for {came}");
+            assert!((came..=(8 * came).max(1 << 20)).contains(&taken), "{taken} bytes are held for {came}");
         }
         // What was announced is not exceeded where all of it has come.
         assert_eq!([believed(1, 5), believed(5, 5), believed(9, 5), believed(1 << 20, 2 << 20)], [5, 5, 9, 2 << 20]);
