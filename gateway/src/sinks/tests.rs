@@ -80,8 +80,9 @@ fn server(answers: &'static [&'static str]) -> (u16, Receiver<(usize, String, St
             while let Some((head, body)) = request(&mut stream) {
                 let answer = answers[count.min(answers.len() - 1)];
                 count += 1;
-                if stream.write_all(answer.as_bytes()).is_err()
-                    || tell.send((connection, head, body)).is_err()
+                // Told first: who has read the answer finds the request told.
+                if tell.send((connection, head, body)).is_err()
+                    || stream.write_all(answer.as_bytes()).is_err()
                 {
                     return;
                 }
