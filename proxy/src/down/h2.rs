@@ -10,7 +10,8 @@ use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::Reason;
@@ -39,6 +40,9 @@ pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Streams that are begun before everything else that is ready gets its turn.
 const TURN: u32 = 32;
 
+/// How often, at most, it is looked how much of its last answers a client has taken.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// The window that every connection has (RFC 9113 section 6.9.2), but for a byte.
 const FIRST_WINDOW: u32 = 64 << 10;
 
@@ -62,6 +66,16 @@ enum Closing {
     AtOnce,
 }
 
+/// What is still to be done for a connection that is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    Nothing,
+    /// The client may still be sending. What it is told last must not get lost over that.
+    Linger,
+    /// Nor must answers that the client takes slowly.
+    Deliver,
+}
+
 /// Serves a connection until it ends. `early` was read from it before, the preface at its front.
 pub(crate) async fn serve(worker: Rc<Worker>, io: Io, client: Client, early: Option<Buffer>) {
     let line = Line::from_client(&worker, io, early);
@@ -81,11 +95,11 @@ pub(crate) async fn serve(worker: Rc<Worker>, io: Io, client: Client, early: Opt
     });
     let Some(mut connection) = begin(&worker, &line, &waiter).await else { return };
     let mut task = Task { shared: &shared, life: Life::new(&worker, &waiter), closing: None };
-    let linger = poll_fn(|cx| task.poll(&mut connection, cx)).await;
+    let ending = poll_fn(|cx| task.poll(&mut connection, cx)).await;
     drop(task);
     drop(connection);
-    if linger {
-        rest(&worker, &line, &waiter).await;
+    if ending != Ending::Nothing {
+        rest(&worker, &line, &waiter, ending).await;
     }
 }
 
@@ -120,8 +134,12 @@ struct Task<'a> {
 }
 
 impl Task<'_> {
-    /// Ready when the connection is over; true if it may be that the client is still sending.
-    fn poll(&mut self, connection: &mut Connection<Duplex<Line>, Bytes>, cx: &mut Context<'_>) -> Poll<bool> {
+    /// Ready when the connection is over.
+    fn poll(
+        &mut self,
+        connection: &mut Connection<Duplex<Line>, Bytes>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Ending> {
         let (shared, worker) = (self.shared, &self.shared.worker);
         shared.streams.note_waker(cx);
         let mut turn = 0;
@@ -165,9 +183,15 @@ impl Task<'_> {
                         Flood::Other if !calm => {}
                         flood => shared.tell(flood),
                     }
-                    return Poll::Ready(error.is_library());
+                    return Poll::Ready(if error.is_library() { Ending::Linger } else { Ending::Nothing });
                 }
-                Poll::Ready(None) => return Poll::Ready(self.closing.is_some()),
+                Poll::Ready(None) => {
+                    return Poll::Ready(match self.closing {
+                        Some(Closing::Gently) => Ending::Deliver,
+                        Some(Closing::AtOnce) => Ending::Linger,
+                        None => Ending::Nothing,
+                    });
+                }
                 // The library had its turn: it may have been what showed the flood.
                 Poll::Pending if self.closing != Some(Closing::AtOnce) && shared.line.flood().is_some() => {}
                 Poll::Pending => break,
@@ -181,14 +205,15 @@ impl Task<'_> {
         &mut self,
         connection: &mut Connection<Duplex<Line>, Bytes>,
         cx: &mut Context<'_>,
-    ) -> Poll<bool> {
+    ) -> Poll<Ending> {
         let worker = &self.shared.worker;
         let blocked = self.shared.line.blocked_until(worker.settings.send_timeout);
         if blocked.is_some_and(|until| worker.clock.is_over(until)) {
-            return Poll::Ready(false);
+            return Poll::Ready(Ending::Nothing);
         }
         let state = State {
-            open: self.shared.streams.open(),
+            // The library has what the last stream's task left to it.
+            busy: self.shared.streams.open() > 0 || blocked.is_some(),
             begun: self.shared.streams.begun(),
             closing: self.closing.is_some(),
             at_once: self.closing == Some(Closing::AtOnce),
@@ -200,7 +225,11 @@ impl Task<'_> {
                 self.close_gently(connection);
                 Poll::Pending
             }
-            Turn::Over => Poll::Ready(false),
+            // The client need not have said that it has everything. Its kernel has.
+            Turn::Over if state.at_once || self.shared.line.io().borrow().acknowledged().is_none() => {
+                Poll::Ready(Ending::Nothing)
+            }
+            Turn::Over => Poll::Ready(Ending::Deliver),
         }
     }
 
@@ -228,16 +257,42 @@ impl Shared {
 }
 
 /// Reads and drops what the client still sends, so that the close does not become a reset that takes the
-/// last frames with it.
-async fn rest(worker: &Worker, line: &Line, waiter: &Waiter) {
-    let deadline = worker.clock.after(worker.settings.linger_timeout);
+/// last frames with it. Answers are waited for until the client's kernel has them, as long as it takes some of them
+/// within `send_timeout`.
+async fn rest(worker: &Worker, line: &Line, waiter: &Waiter, ending: Ending) {
+    let (clock, settings) = (&worker.clock, &worker.settings);
+    let mut until = clock.after(settings.linger_timeout);
     let mut part = [0; 1024];
     let mut dropped = 0;
-    let _ = waiter.until(deadline, |cx| line.io().borrow_mut().split().1.poll_shutdown(cx)).await;
-    while dropped < worker.settings.linger_bytes {
-        match waiter.until(deadline, |cx| line.io().borrow_mut().split().0.poll_read(cx, &mut part)).await {
+    let mut told = false;
+    let mut taken = None;
+    let mut give_up = clock.after(settings.send_timeout);
+    while dropped < settings.linger_bytes {
+        let read = waiter.until(until, |cx| {
+            let mut io = line.io().borrow_mut();
+            let (mut from, mut to) = io.split();
+            if !told {
+                let _ = ready!(to.poll_shutdown(cx));
+                told = true;
+            }
+            from.poll_read(cx, &mut part)
+        });
+        match read.await {
             Ok(Ok(n)) if n > 0 => dropped += n,
-            _ => break,
+            Ok(_) => return,
+            Err(_) if ending == Ending::Deliver => {
+                let now = line.io().borrow().acknowledged();
+                match now {
+                    // Once it has everything, it may have something to say about that.
+                    None if taken.is_none() => return,
+                    Some(_) if now == taken && clock.is_over(give_up) => return,
+                    Some(_) if now == taken => {}
+                    _ => give_up = clock.after(settings.send_timeout),
+                }
+                taken = now;
+                until = clock.after(settings.linger_timeout.max(LOOK));
+            }
+            Err(_) => return,
         }
     }
 }

@@ -136,7 +136,7 @@ async fn serve(worker: Rc<Worker>, conn: Connection, client: Client) {
     })
     .await;
     drop(task);
-    // What came before is with the client, or it had its time.
+    // What came before is with the client, or it had its time: a stream is served until then.
     shared.close(code::NO_ERROR);
 }
 
@@ -210,7 +210,7 @@ impl Task<'_> {
             }
         }
         let state = State {
-            open: shared.streams.open(),
+            busy: shared.streams.open() > 0,
             begun: shared.streams.begun(),
             closing: self.closing.is_some(),
             at_once: false,
@@ -252,6 +252,11 @@ impl Shared {
     /// Ends the connection; all its streams end with it.
     fn close(&self, code: u32) {
         self.conn.close(VarInt::from_u32(code), b"");
+    }
+
+    /// How often the client has told what it has.
+    fn acknowledgements(&self) -> u64 {
+        self.conn.stats().frame_rx.acks
     }
 
     /// A request has a body.

@@ -26,8 +26,8 @@ pub(super) struct Life<'a> {
 
 /// How a connection is.
 pub(super) struct State {
-    /// Streams that are being served.
-    pub(super) open: usize,
+    /// Streams are being served, or what was answered on them still has to go out.
+    pub(super) busy: bool,
     /// Streams there have been.
     pub(super) begun: u64,
     /// It takes no more streams.
@@ -60,7 +60,7 @@ impl<'a> Life<'a> {
     pub(super) fn poll(&mut self, state: &State, cx: &mut Context<'_>) -> Turn {
         let (worker, settings) = (self.worker, &self.worker.settings);
         let clock = &worker.clock;
-        if state.open > 0 {
+        if state.busy {
             self.end_rest();
         } else if self.idle.is_none() {
             let time = match state.begun {
@@ -78,7 +78,7 @@ impl<'a> Life<'a> {
             cx.waker().wake_by_ref();
             return Turn::CloseGently;
         }
-        if state.closing && (state.open == 0 || state.at_once) {
+        if state.closing && (!state.busy || state.at_once) {
             // The client need not answer.
             let until = *self.patience.get_or_insert_with(|| clock.after(settings.linger_timeout));
             if clock.is_over(until) {

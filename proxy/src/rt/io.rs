@@ -106,6 +106,16 @@ impl Io {
         }
     }
 
+    /// While the peer's kernel has not acknowledged all that was written: how many bytes it has. One system
+    /// call.
+    pub(crate) fn acknowledged(&self) -> Option<u64> {
+        match self {
+            Io::Plain(stream) => stream.acknowledged(),
+            Io::Tls(tls) => tls.acknowledged(),
+            Io::Memory(_) => None,
+        }
+    }
+
     /// Makes the coming close a reset, so that the peer cannot take what it got for whole.
     pub(crate) fn abort(&self) {
         match self {

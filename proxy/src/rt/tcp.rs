@@ -102,6 +102,11 @@ impl Stream {
         super::age::since_last_byte(self.0.as_fd())
     }
 
+    /// As [`super::Io::acknowledged`].
+    pub(crate) fn acknowledged(&self) -> Option<u64> {
+        super::age::acknowledged(self.0.as_fd())
+    }
+
     #[inline]
     pub(crate) fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
         let (read, write) = self.0.split();

@@ -112,6 +112,11 @@ impl Tls {
         idle
     }
 
+    /// As [`Io::acknowledged`].
+    pub(crate) fn acknowledged(&self) -> Option<u64> {
+        self.0.borrow().io.acknowledged()
+    }
+
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_ahead(cx).map_ok(drop)
     }

@@ -38,8 +38,10 @@ pub(crate) struct Output {
     owed: usize,
     /// Something of the final response may have gone out.
     begun: bool,
-    /// Nothing more goes out: all did, or it was broken off.
+    /// Nothing more is written: all was, or it was broken off.
     over: bool,
+    /// All was.
+    whole: bool,
     stopped: Option<Stopped>,
     /// The client waits for 100 before it sends the body.
     pub(super) continue_due: bool,
@@ -56,6 +58,7 @@ impl Output {
             owed: 0,
             begun: false,
             over: false,
+            whole: false,
             stopped: None,
             continue_due: false,
             tunnels: false,
@@ -112,11 +115,12 @@ impl Output {
         if ends && n == bytes.len() {
             self.over = true;
             self.stream.finish().map_err(|_| Failed::Broken)?;
+            self.whole = true;
         }
         Poll::Ready(Ok(n))
     }
 
-    /// Ready when the client has said that it wants no more of it, or is gone.
+    /// Ready when the client has all of it, has said that it wants no more of it, or is gone.
     pub(super) fn poll_stopped(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let stream = &self.stream;
         let stopped = self.stopped.get_or_insert_with(|| {
@@ -132,6 +136,28 @@ impl Output {
             self.over = true;
             let _ = self.stream.reset(VarInt::from_u32(code));
         }
+    }
+}
+
+/// Waits until the client has acknowledged a response that is whole. One that acknowledges nothing of its connection for
+/// `send_timeout` loses it.
+pub(super) async fn deliver(mut output: Output, shared: &Shared, waiter: &Waiter) {
+    if !output.whole {
+        return;
+    }
+    let worker = &shared.worker;
+    let mut before = None;
+    loop {
+        let deadline = worker.clock.after(worker.settings.send_timeout);
+        if waiter.until(deadline, |cx| output.poll_stopped(cx)).await.is_ok() {
+            return;
+        }
+        let now = Some(shared.acknowledgements());
+        if now == before {
+            let _ = output.stream.reset(VarInt::from_u32(code::INTERNAL_ERROR));
+            return;
+        }
+        before = now;
     }
 }
 

@@ -13,7 +13,7 @@ use super::Shared;
 use super::frames::Broken;
 use super::head::{self, PSEUDO};
 use super::request::{Input, Read, RequestBody};
-use super::response::{Output, Response};
+use super::response::{self, Output, Response};
 use crate::clock::Waiter;
 use crate::down::head::Ask;
 use crate::down::{Arrival, Downstream, refusal, streams};
@@ -108,6 +108,9 @@ async fn serve(shared: Rc<Shared>, send: SendStream, recv: RecvStream, requests:
     stream.input.note_reset();
     // Of a response that is whole, nothing is left to be broken off.
     stream.output.borrow_mut().reset(stream.input.code());
+    let Stream { waiters: [waiter, _], input, output, shared, .. } = stream;
+    drop(input);
+    response::deliver(output.into_inner(), &shared, &waiter).await;
 }
 
 /// Why there is no request.
