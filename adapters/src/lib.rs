@@ -17,6 +17,7 @@ mod kubernetes;
 mod nacos;
 pub mod ocsp;
 pub mod secrets;
+mod tars;
 #[cfg(test)]
 mod testing;
 
@@ -45,13 +46,11 @@ pub fn registries(
             "eureka" => eureka::Eureka::new(config, trust).map(|it| Arc::new(it) as _),
             "kubernetes" => kubernetes::Kubernetes::new(config, trust, env).map(|it| Arc::new(it) as _),
             "nacos" => nacos::Nacos::new(config, trust).map(|it| Arc::new(it) as _),
+            "tars" => tars::Tars::new(config).map(|it| Arc::new(it) as _),
             _ => Err("this version does not have that registry".to_owned()),
         };
         match made {
             Ok(made) => all.push(made),
-            Err(why) if kind.as_str() == "tars" => {
-                tracing::warn!("`discovery.{kind}` has no effect: {why}");
-            }
             Err(why) => return Err(format!("discovery.{kind} in config.yaml: {why}")),
         }
     }

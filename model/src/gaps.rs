@@ -101,12 +101,12 @@ pub const LUA: &Gap = &Gap {
 };
 
 pub const DISCOVERY: &Gap = &Gap {
-    why: "that registry is not asked yet",
+    why: "there is no such registry",
     hint: "list the servers as `nodes`, or use a DNS name of the registry",
     effect: Effect::Refused,
     asked_by: &[Ask::UpstreamOther(
         "discovery_type",
-        &["dns", "consul", "consul_kv", "eureka", "kubernetes", "nacos"],
+        &["dns", "consul", "consul_kv", "eureka", "kubernetes", "nacos", "tars"],
     )],
 };
 
@@ -343,7 +343,7 @@ pub fn samples() -> Vec<(Effect, Kind, &'static str, Value)> {
                     }
                 }
                 Ask::UpstreamOther(name, _) => {
-                    let others = in_upstreams(name, json!("tars"));
+                    let others = in_upstreams(name, json!("zookeeper"));
                     others.into_iter().for_each(|(kind, v)| add(gap.effect, kind, v));
                 }
                 Ask::PluginFlag(plugin, field) => {

@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use std::process::Command;
 
 /// Program and the Debian package that brings it.
-const DEBIAN: [(&str, &str); 8] = [
+const DEBIAN: [(&str, &str); 10] = [
     ("curl", "curl"),
     ("ab", "apache2-utils"),
     ("python3", "python3-minimal"),
@@ -14,6 +14,8 @@ const DEBIAN: [(&str, &str); 8] = [
     ("h2load", "nghttp2-client"),
     ("go", "golang-go"),
     ("openssl", "openssl"),
+    ("mariadbd", "mariadb-server-core"),
+    ("mariadb", "mariadb-client-core"),
 ];
 
 /// Tools from the Go module proxy: a tester of HTTP/2 servers, an ACME server and a DNS server for it, and both

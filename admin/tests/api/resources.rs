@@ -169,9 +169,9 @@ async fn refusals_speak_as_apisix_does() {
         (
             "PUT",
             "upstreams/1",
-            json!({"service_name": "a", "discovery_type": "tars"}),
+            json!({"service_name": "a", "discovery_type": "zookeeper"}),
             400,
-            "discovery tars is not supported by this version: that registry is not asked yet",
+            "discovery zookeeper is not supported by this version: there is no such registry",
         ),
         ("PUT", "ssls/1", json!({}), 400, "invalid configuration: then clause did not match"),
         (
