@@ -109,7 +109,7 @@ pub struct Zone {
 pub struct Entry {
     key: Box<[u8]>,
     variant: Box<[u8]>,
-    /// Unix milliseconds.
+    /// Milliseconds by the clock of whoever stores: on disk, of the Unix epoch.
     pub stored_ms: u64,
     pub expires_ms: u64,
     /// Seconds the answer was old when it came.
@@ -120,6 +120,9 @@ pub struct Entry {
     /// How often it may still be passed over when room is needed.
     chances: AtomicU8,
 }
+
+/// How far the clocks of those who store and those who read may be apart.
+const SKEW_MS: u64 = 5_000;
 
 impl Entry {
     /// The answer, if it is in memory; else [`Zone::load`] gets it.
@@ -132,8 +135,10 @@ impl Entry {
         u64::from(self.age) + now_ms.saturating_sub(self.stored_ms) / 1000
     }
 
+    /// One that is stored in the future is not: the clock was set back since, by nobody knows how much, and it
+    /// would stay fresh for that much longer.
     pub fn is_fresh(&self, now_ms: u64) -> bool {
-        now_ms < self.expires_ms
+        now_ms < self.expires_ms && self.stored_ms <= now_ms.saturating_add(SKEW_MS)
     }
 }
 

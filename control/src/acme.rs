@@ -35,6 +35,8 @@ const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST_REST: Duration = Duration::from_secs(3600);
 /// The longest pause after failures.
 const LONGEST_PAUSE: Duration = Duration::from_secs(6 * 3600);
+/// No certificate takes longer: neither the lease of who issues nor an answer is for longer than this.
+const LONGEST_LEASE: u64 = 3_600_000;
 /// How long the own workers may take to know an answer.
 const KNOWN: Duration = Duration::from_secs(5);
 /// How long other nodes that follow the same store may take to know it after this one does.
@@ -370,8 +372,12 @@ impl Issuer {
         let lease = json!({"node": node, "until": until}).to_string();
         let node = node.to_owned();
         let decide = move |view: &dyn crate::store::View| {
-            let (held_by, until) = holder(view);
-            match until < unix_ms() || held_by.as_deref() == Some(&*node) {
+            let (held_by, ends) = holder(view);
+            let now = unix_ms();
+            // One that ends so late was written by a clock that was set back since, and must not keep all from
+            // issuing until then.
+            let is_over = ends < now || ends > now.saturating_add(LONGEST_LEASE).max(until);
+            match is_over || held_by.as_deref() == Some(&*node) {
                 true => Ok(vec![Step::Note { name: ISSUER, text: lease.clone() }]),
                 false => Err(StoreError::Changed.into()),
             }
@@ -407,7 +413,8 @@ impl Issuer {
     async fn write_answers(&self, change: impl Fn(&mut Vec<Answer>) + Send + 'static) -> Result<(), String> {
         let decide = move |view: &dyn crate::store::View| {
             let mut answers = view.note(ANSWERS).map(|text| read_answers(&text)).unwrap_or_default();
-            answers.retain(|answer| answer.until > unix_ms());
+            let now = unix_ms();
+            answers.retain(|answer| answer.until > now && answer.until < now.saturating_add(LONGEST_LEASE));
             change(&mut answers);
             let text = serde_json::to_string(&answers).unwrap_or_default();
             Ok(vec![Step::Note { name: ANSWERS, text }])
@@ -565,5 +572,11 @@ mod tests {
         // One that has ended.
         issuer.note(ISSUER, json!({"node": "a", "until": unix_ms() - 1}).to_string()).await.unwrap();
         assert!(issuer.is_issuer("b").await);
+        // One that was written before the clock was set back by a year; and one of a node with more patience.
+        for (ends, ended) in [(31_536_000_000, true), (600_000, false)] {
+            let lease = json!({"node": "a", "until": unix_ms() + ends});
+            issuer.note(ISSUER, lease.to_string()).await.unwrap();
+            assert_eq!(issuer.is_issuer("b").await, ended, "{ends}");
+        }
     }
 }

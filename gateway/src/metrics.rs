@@ -1,8 +1,8 @@
 //! The metrics page: what it is made of, and what keeps it short.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use adapters::etcd::Etcd;
 use admin::metrics::text::{self, Certificate, Facts, Health, Zone};
@@ -69,7 +69,7 @@ pub fn printer(
             certificates: &certificates,
             hostname: &hostname,
             version: env!("CARGO_PKG_VERSION"),
-            now_ms: now_ms(),
+            steady_ms: steady_ms(),
             zones: &zones,
             etcd_reachable: etcd.as_ref().map(|etcd| etcd.status().connected),
             modify_indexes: &etcd.as_ref().map(|etcd| etcd.indexes()).unwrap_or_default(),
@@ -103,7 +103,7 @@ pub async fn tidy(meters: Arc<Meters>) {
     let mut told = false;
     loop {
         tokio::time::sleep(TIDY).await;
-        meters.tidy(now_ms());
+        meters.tidy(steady_ms());
         if !told && meters.overflowed() > 0 {
             told = true;
             tracing::warn!(
@@ -131,6 +131,13 @@ pub async fn forget_routes(store: Arc<dyn Store>, mut handle: Handle, meters: Ar
             .collect();
         meters.retain_routes(|label| labels.contains(label));
     }
+}
+
+/// Milliseconds that have passed, however the clock is set: by them series go that are not used any more.
+fn steady_ms() -> u64 {
+    static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    // Not from 0, which series begin with that nobody has looked at yet.
+    1 + u64::try_from(BEGAN.elapsed().as_millis()).unwrap_or(u64::MAX - 1)
 }
 
 fn now_ms() -> u64 {

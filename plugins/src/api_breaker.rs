@@ -155,7 +155,7 @@ impl Plugin for ApiBreaker {
         // 2^64 seconds are longer than any.
         let doublings = (failures / self.unhealthy.times).clamp(1, 63);
         let alone = (1u64 << doublings).min(self.longest);
-        if since.saturating_add(alone) < x.world().now_ms() / 1000 {
+        if since.saturating_add(alone) < x.world().steady_ms() / 1000 {
             return Step::Next;
         }
         Step::Reply(self.refuse(x))
@@ -163,7 +163,7 @@ impl Plugin for ApiBreaker {
 
     fn log(&self, x: &mut Exchange<'_>) {
         let status = x.upstream_status();
-        let now = x.world().now_ms() / 1000;
+        let now = x.world().steady_ms() / 1000;
         if self.unhealthy.statuses.contains(&status) {
             let failures = self.tallies.add(self.key(x, Of::Failures), now);
             self.tallies.clear(self.key(x, Of::Successes));
@@ -259,6 +259,19 @@ mod tests {
         assert_eq!(api.ask(500), 599);
         api.pass(1);
         assert_eq!(api.ask(200), 200);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_neither_ends_nor_prolongs_it() {
+        for step in [-31_536_000_000, -3_600_000, 3_600_000, 31_536_000_000] {
+            let mut api = Api::new(config());
+            assert_eq!([500, 500, 500].map(|status| api.ask(status)), [500; 3]);
+            api.probe.world.set_by_ms.set(step);
+            api.pass(2);
+            assert_eq!(api.ask(200), 599, "{step}");
+            api.pass(1);
+            assert_eq!(api.ask(200), 200, "{step}");
+        }
     }
 
     #[test]

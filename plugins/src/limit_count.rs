@@ -132,7 +132,7 @@ impl Plugin for LimitCount {
         if limits.iter().all(Option::is_none) {
             return self.degrade(x, "no rule applies: each has a key that is absent");
         }
-        let now_ms = x.start_ms();
+        let now_ms = x.start_steady_ms();
         for (rule, limit) in self.rules.iter().zip(limits) {
             let Some((limit, key)) = limit else { continue };
             let taken = if self.sliding {

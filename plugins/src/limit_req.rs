@@ -95,7 +95,7 @@ impl Plugin for LimitReq {
     fn access(&self, x: &mut Exchange<'_>) -> Step {
         // Such a key always applies; were it otherwise, there would be nothing to limit.
         let Some(key) = self.by.key(&self.paces, self.scope, x, &self.scratch) else { return Step::Next };
-        match self.paces.take(key, self.pace, x.world().now_ms()) {
+        match self.paces.take(key, self.pace, x.world().steady_ms()) {
             None => Step::Reply(self.rejected.clone()),
             Some(turn) if turn >= 1000 && !self.nodelay => {
                 x.set_note(Turn(Duration::from_micros(turn)));
@@ -152,6 +152,17 @@ mod tests {
         assert_eq!((hit(&stage, &mut probe), hit(&stage, &mut probe)), (Ok(500), Err(503)));
         let mut other = Probe { services: probe.services.clone(), ..Probe::default() }.from_ip("10.0.0.9");
         assert_eq!(hit(&stage, &mut other), Ok(0));
+    }
+
+    #[test]
+    fn a_clock_that_is_set_changes_no_turn() {
+        let mut probe = Probe::default();
+        let stage: LimitReq = probe.stage(config(4.0, 1.0)).unwrap();
+        assert_eq!([hit(&stage, &mut probe), hit(&stage, &mut probe)], [Ok(0), Ok(250)]);
+        for step in [-3_600_000, 3_600_000, 31_536_000_000, -31_536_000_000] {
+            probe.world.set_by_ms.set(step);
+            assert_eq!(hit(&stage, &mut probe), Err(503), "{step}");
+        }
     }
 
     #[test]

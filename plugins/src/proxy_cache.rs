@@ -239,6 +239,12 @@ impl ProxyCache {
         self.config.cache_strategy == Strategy::Disk
     }
 
+    /// What the ages of answers are counted by. What is in memory goes with the process, and no step of the
+    /// wall clock changes its age; files are read by later processes too.
+    fn now_ms(&self, x: &Exchange<'_>) -> u64 {
+        if self.on_disk() { x.world().now_ms() } else { x.world().steady_ms() }
+    }
+
     /// Makes the request's key and asks for its answer.
     fn with_key(&self, x: &mut Exchange<'_>) -> Step {
         if self.needs_body {
@@ -278,7 +284,7 @@ impl ProxyCache {
             return pass(x, "BYPASS");
         }
         let found = self.zone.find(key, class, &x.request().fields, scratch);
-        let now = x.world().now_ms();
+        let now = self.now_ms(x);
         let status = match &found.entry {
             _ if bypassed => "BYPASS",
             None => "MISS",
@@ -340,7 +346,7 @@ impl ProxyCache {
                 true => x.add_response_header(text, value),
             };
         }
-        let age = entry.age_at(x.world().now_ms()).to_string();
+        let age = entry.age_at(self.now_ms(x)).to_string();
         let _ = x.set_response_header("Age", age.as_bytes());
         let _ = x.set_response_header(STATUS, b"HIT");
         let (request, body) = (&x.request().fields, &content.body);

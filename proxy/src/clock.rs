@@ -15,6 +15,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::sync::OnceLock;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -32,6 +33,8 @@ const NEVER: u64 = u64::MAX;
 #[derive(Debug)]
 pub(crate) struct Clock {
     origin: Instant,
+    /// What [`Clock::steady_ms`] was at `origin`.
+    steady_origin: u64,
     /// Unix milliseconds at `origin`.
     unix_origin: Cell<u64>,
     /// Milliseconds since `origin`, as of the last tick.
@@ -64,6 +67,10 @@ enum Rest {
     Over,
 }
 
+/// When the first worker began, and the Unix milliseconds of that moment: steady time counts from there,
+/// the same for all workers.
+static BEGAN: OnceLock<(Instant, u64)> = OnceLock::new();
+
 /// A task's place in the list of deadlines; given back when dropped.
 #[derive(Debug)]
 pub(crate) struct Waiter {
@@ -77,8 +84,11 @@ pub(crate) struct Elapsed;
 
 impl Clock {
     pub(crate) fn new() -> Rc<Clock> {
+        let origin = now();
+        let (began, unix) = *BEGAN.get_or_init(|| (origin, unix_now()));
         let clock = Clock {
-            origin: now(),
+            origin,
+            steady_origin: unix + origin.saturating_duration_since(began).as_millis() as u64,
             unix_origin: Cell::new(0),
             looked: Cell::new(0),
             coarse: Cell::new(0),
@@ -91,10 +101,8 @@ impl Clock {
         Rc::new(clock)
     }
 
-    #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     fn set_unix_origin(&self) {
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
-        self.unix_origin.set(unix.saturating_sub(self.looked.get()));
+        self.unix_origin.set(unix_now().saturating_sub(self.looked.get()));
     }
 
     /// Microseconds since the worker began, exact.
@@ -107,6 +115,12 @@ impl Clock {
     #[inline]
     pub(crate) fn unix_ms(&self, micros: u64) -> u64 {
         self.unix_origin.get() + micros / 1000
+    }
+
+    /// Milliseconds that nobody can set: see [`sdk::World::steady_ms`].
+    #[inline]
+    pub(crate) fn steady_ms(&self) -> u64 {
+        self.steady_origin + self.micros() / 1000
     }
 
     /// Unix milliseconds as of the last tick.
@@ -282,6 +296,11 @@ impl Drop for Waiter {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "this is the clock")]
+fn unix_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}
+
 /// The monotonic clock, read in this one place of the data plane.
 #[inline]
 fn now() -> Instant {
@@ -382,6 +401,19 @@ mod tests {
         let deadline = clock.after(Duration::ZERO);
         clock.strike();
         assert!(!clock.is_over(deadline));
+    }
+
+    #[test]
+    fn steady_time_is_no_wall_clock_and_the_same_for_all_workers() {
+        let (clock, other) = (Clock::new(), Clock::new());
+        let before = clock.steady_ms();
+        // As after a step of the wall clock by a year.
+        clock.unix_origin.set(clock.unix_origin.get() + 31_536_000_000);
+        assert!(clock.unix_ms(clock.micros()) > before + 31_000_000_000);
+        let between = other.steady_ms();
+        let after = clock.steady_ms();
+        // Each of them cuts off less than a millisecond.
+        assert!(before <= between + 1 && between <= after + 1, "{before} {between} {after}");
     }
 
     #[test]

@@ -56,7 +56,7 @@ impl Counters {
     }
 
     /// Hits the counter: takes `cost` of the `limit` if so much is left, else takes nothing.
-    /// A window that begins with this hit ends `window_ms` after `now_ms` (Unix milliseconds).
+    /// A window that begins with this hit ends `window_ms` after `now_ms` ([`crate::World::steady_ms`]).
     #[inline]
     pub fn take(&self, key: CounterKey, cost: u32, limit: u64, window_ms: u64, now_ms: u64) -> Taken {
         let hit = Hit { cost, limit, window_ms, now_ms };

@@ -35,6 +35,8 @@ pub struct Exchange<'s> {
     serial: u64,
     /// See [`Exchange::start_ms`]; 0 until it is asked for.
     start_ms: Cell<u64>,
+    /// See [`Exchange::start_steady_ms`]; 0 until it is asked for.
+    start_steady_ms: Cell<u64>,
 }
 
 thread_local! {
@@ -74,6 +76,7 @@ impl<'s> Exchange<'s> {
             skipped: SmallVec::new(),
             serial: SERIAL.replace(SERIAL.get().wrapping_add(1)),
             start_ms: Cell::new(0),
+            start_steady_ms: Cell::new(0),
         }
     }
 
@@ -113,6 +116,14 @@ impl<'s> Exchange<'s> {
             self.start_ms.set(self.engine.world.now_ms());
         }
         self.start_ms.get()
+    }
+
+    /// The same by the clock that nobody sets; see [`World::steady_ms`].
+    pub fn start_steady_ms(&self) -> u64 {
+        if self.start_steady_ms.get() == 0 {
+            self.start_steady_ms.set(self.engine.world.steady_ms());
+        }
+        self.start_steady_ms.get()
     }
 
     // ---- the client ----

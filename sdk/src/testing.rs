@@ -48,6 +48,8 @@ pub struct Probe {
 #[derive(Debug)]
 pub struct FakeWorld {
     pub now_ms: std::cell::Cell<u64>,
+    /// By how much the wall clock was set, in milliseconds.
+    pub set_by_ms: std::cell::Cell<i64>,
     pub answers: RefCell<Vec<Result<Fetched, FetchError>>>,
     pub sent: RefCell<Vec<Fetch>>,
     /// Every sleep; it ends at once, and the clock has moved by its time.
@@ -62,6 +64,7 @@ impl Default for FakeWorld {
     fn default() -> FakeWorld {
         FakeWorld {
             now_ms: Default::default(),
+            set_by_ms: Default::default(),
             answers: RefCell::default(),
             sent: RefCell::default(),
             slept: RefCell::default(),
@@ -79,6 +82,10 @@ impl World for FakeWorld {
     }
 
     fn now_ms(&self) -> u64 {
+        self.now_ms.get().saturating_add_signed(self.set_by_ms.get())
+    }
+
+    fn steady_ms(&self) -> u64 {
         self.now_ms.get()
     }
 

@@ -20,8 +20,13 @@ pub trait World {
     /// Which worker this is, from 0.
     fn worker(&self) -> usize;
 
-    /// Milliseconds since the Unix epoch, exact to about a millisecond.
+    /// Milliseconds since the Unix epoch, exact to about a millisecond. The clock may be set at any time:
+    /// only for what is compared with dates that others wrote.
     fn now_ms(&self) -> u64;
+
+    /// The same at the start of the process, and from then on as much more as time has passed, however the
+    /// clock is set. The same for all workers: for windows, bans and ages that this process keeps.
+    fn steady_ms(&self) -> u64;
 
     /// Waits for so long, to about a millisecond. Dropping the future ends the wait, as happens to
     /// whatever a plugin waits for when the client goes away.

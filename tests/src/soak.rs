@@ -8,6 +8,7 @@
 mod bulk;
 mod changes;
 mod clients;
+mod clock;
 mod etcd;
 mod fair;
 mod faults;
@@ -33,7 +34,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Every goal, in the order they are run.
-pub static GOALS: [Goal; 17] = [
+pub static GOALS: [Goal; 18] = [
     Goal { name: "mutations", about: "damaged requests reach nobody", run: mutations::run },
     Goal { name: "changes", about: "changes under load disturb nobody", run: changes::run },
     Goal { name: "kills", about: "SIGKILL loses nothing and the start is quick", run: kills::run },
@@ -50,6 +51,7 @@ pub static GOALS: [Goal; 17] = [
     Goal { name: "faults", about: "requests that go wrong leave nothing behind", run: faults::run },
     Goal { name: "idle", about: "idle connections are cheap and live", run: idle::run },
     Goal { name: "clients", about: "slow clients, and clients that leave", run: clients::run },
+    Goal { name: "clock", about: "a clock that is set ends nothing and holds nothing", run: clock::run },
     Goal { name: "bulk", about: "large bodies take no memory", run: bulk::run },
     Goal { name: "fair", about: "a fat stream starves nobody", run: fair::run },
     Goal { name: "unread", about: "who reads nothing takes no memory", run: unread::run },

@@ -32,7 +32,8 @@ pub fn install() -> Result<()> {
     programs()?;
     python()?;
     go()?;
-    etcd()
+    etcd()?;
+    faketime()
 }
 
 /// Packages of PyPI that cases drive the gateway with, in a folder of their own.
@@ -67,18 +68,29 @@ fn go() -> Result<()> {
     Ok(())
 }
 
-/// The real etcd, out of Debian's packages. Nothing is installed on the system, so it takes no rights.
+/// The real etcd, out of Debian's packages.
 fn etcd() -> Result<()> {
+    unpacked("etcd", &["etcd-server", "etcd-client"], &[("usr/bin", "etcd"), ("usr/bin", "etcdctl")])
+}
+
+/// What sets a process another clock, for the goal `clock`.
+fn faketime() -> Result<()> {
+    let place = format!("usr/lib/{}-linux-gnu/faketime", std::env::consts::ARCH);
+    unpacked("libfaketime", &["libfaketime"], &[(&place, "libfaketimeMT.so.1")])
+}
+
+/// Files out of Debian's packages, in `target/tools`. Nothing is installed on the system, so it takes no rights.
+fn unpacked(what: &str, packages: &[&str], files: &[(&str, &str)]) -> Result<()> {
     let tools = root().join("target/tools");
-    if ["etcd", "etcdctl"].iter().all(|name| tools.join(name).is_file()) {
+    if files.iter().all(|(_, name)| tools.join(name).is_file()) {
         return Ok(());
     }
-    println!("etcd is missing; unpacking Debian's packages of it into {}", tools.display());
-    let folder = tools.join("etcd.new");
+    println!("{what} is missing; unpacking Debian's packages of it into {}", tools.display());
+    let folder = tools.join(format!("{what}.new"));
     std::fs::create_dir_all(&folder)?;
     let download = || {
         let mut command = Command::new("apt-get");
-        command.args(["download", "-qq", "etcd-server", "etcd-client"]).current_dir(&folder);
+        command.args(["download", "-qq"]).args(packages).current_dir(&folder);
         command
     };
     if run(&mut download()).is_err() {
@@ -91,8 +103,8 @@ fn etcd() -> Result<()> {
             run(Command::new("dpkg-deb").arg("--extract").arg(&package).arg(folder.join("all")))?;
         }
     }
-    for name in ["etcd", "etcdctl"] {
-        std::fs::rename(folder.join("all/usr/bin").join(name), tools.join(name))?;
+    for (place, name) in files {
+        std::fs::rename(folder.join("all").join(place).join(name), tools.join(name))?;
     }
     std::fs::remove_dir_all(folder)?;
     Ok(())

@@ -4,7 +4,7 @@
 //! A key is the name of a secret, and behind its first slash a field where the secret is a JSON object.
 
 use std::collections::HashMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
@@ -38,7 +38,7 @@ type Account = (String, String, String, String);
 struct Token {
     /// As `Authorization` has it.
     value: String,
-    until: u64,
+    until: Instant,
 }
 
 impl std::fmt::Debug for Token {
@@ -137,7 +137,7 @@ async fn token(
     // One account is asked for once, however many of its secrets wait.
     let mut kept = tokens.0.lock().await;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    kept.retain(|_, token| token.until > now);
+    kept.retain(|_, token| token.until > Instant::now());
     if let Some(token) = kept.get(&key) {
         return Ok(token.value.clone());
     }
@@ -162,7 +162,9 @@ async fn token(
     let lives = body.get("expires_in").and_then(Value::as_u64).unwrap_or(0);
     let value = format!("{kind} {value}");
     if kept.len() < MOST_ACCOUNTS {
-        kept.insert(key, Token { value: value.clone(), until: (now + lives).saturating_sub(MARGIN) });
+        // No token lives longer than a day, whatever the answer says.
+        let until = Instant::now() + Duration::from_secs(lives.saturating_sub(MARGIN).min(86_400));
+        kept.insert(key, Token { value: value.clone(), until });
     }
     Ok(value)
 }

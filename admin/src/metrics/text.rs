@@ -12,7 +12,7 @@ pub struct Facts<'a> {
     pub hostname: &'a str,
     pub version: &'a str,
     /// Unix milliseconds.
-    pub now_ms: u64,
+    pub steady_ms: u64,
     /// Memory zones of fixed size, by APISIX's names of its dictionaries.
     pub zones: &'a [Zone<'a>],
     /// Whether etcd answers, where etcd is used.
@@ -74,7 +74,7 @@ const PIECE: usize = 64 << 10;
 
 /// All metrics, in pieces of some 64 KiB that hold whole lines.
 pub fn page(meters: &Meters, facts: &Facts<'_>) -> Vec<Bytes> {
-    meters.read(facts.now_ms, |reading| all(reading, facts))
+    meters.read(facts.steady_ms, |reading| all(reading, facts))
 }
 
 fn all(reading: &Reading<'_>, facts: &Facts<'_>) -> Vec<Bytes> {

@@ -7,17 +7,17 @@
 //! the file. One process at a time may hold it; nothing here talks to other
 //! machines.
 
-use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use model::{Key, Kind};
 use tokio::sync::oneshot;
 
 pub(super) use self::disk::{Disk, Loaded};
+use self::leases::{Leases, Now};
 use super::draft::Draft;
 use super::{
     Answer, Change, Changes, Decide, History, Record, Refused, Released, Revision, Row, Store, StoreError,
@@ -25,6 +25,7 @@ use super::{
 };
 
 mod disk;
+mod leases;
 mod seal;
 #[cfg(test)]
 mod tests;
@@ -34,9 +35,6 @@ const WAITING: usize = 1024;
 
 /// How many writes share a commit at most.
 const BATCH: usize = 256;
-
-/// The longest sleep while a lease runs: clocks can be set.
-const LOOK_AT_CLOCK: Duration = Duration::from_secs(5);
 
 /// How often somebody looks whether the file is still there.
 const LOOK_AT_FILE: Duration = Duration::from_secs(10);
@@ -98,7 +96,7 @@ impl Embedded {
     }
 
     fn run(disk: Disk, loaded: Loaded) -> Result<Embedded, StoreError> {
-        let leases = leases_of(&loaded);
+        let leases = Leases::of(&loaded.items, Now::read());
         let table = Table::new(loaded.items, loaded.plugins, loaded.revision).with_notes(loaded.notes);
         let table = Arc::new(table);
         let (jobs, queue) = sync_channel(WAITING);
@@ -182,8 +180,7 @@ impl Drop for Embedded {
 struct Writer {
     disk: Disk,
     table: Arc<Table>,
-    /// The ends of leases, in ms since 1970, soonest first.
-    leases: BTreeSet<(u64, Key)>,
+    leases: Leases,
     /// The last commit failed.
     failed: bool,
     /// The file was not there when somebody last looked.
@@ -245,7 +242,7 @@ impl Writer {
             "another process wrote to the store while it was closed here: going on from its revision {}",
             loaded.revision
         );
-        self.leases = leases_of(&loaded);
+        self.leases = Leases::of(&loaded.items, Now::read());
         self.table.set_notes(loaded.notes);
         self.table.reset(loaded.items, loaded.plugins, loaded.revision, Vec::new());
     }
@@ -254,8 +251,7 @@ impl Writer {
         if self.handed_over {
             return None;
         }
-        let (end, _) = self.leases.first()?;
-        let wait = Duration::from_millis(end.saturating_sub(unix_ms())).min(LOOK_AT_CLOCK);
+        let wait = self.leases.next()?.saturating_duration_since(Instant::now()).min(LOOK_AT_FILE);
         // A lease that cannot end because the disk is full must not make this thread spin.
         Some(if self.failed { wait.max(Duration::from_secs(1)) } else { wait })
     }
@@ -270,9 +266,7 @@ impl Writer {
             self.take_back();
         }
         let mut draft = Draft::over(&self.table);
-        let now = unix_ms();
-        let ended = self.leases.iter().take_while(|(end, _)| *end <= now).take(BATCH);
-        draft.expire(ended.map(|(_, key)| key.clone()));
+        draft.expire(self.leases.ended(Now::read()).take(BATCH).cloned());
         let answers: Vec<Answering> = jobs
             .map(|job| match job {
                 Job::Write { decide, reply } => answering(reply, draft.decide(decide)),
@@ -310,32 +304,17 @@ impl Writer {
     }
 
     fn applied(&mut self, changes: Vec<Change>) {
-        // A key may be changed twice: the second change sees what the first one left.
-        let mut left = HashMap::new();
+        let now = Now::read();
         for change in &changes {
-            self.keep_lease(change, &mut left);
+            match change {
+                Change::Put(row) => self.leases.set(&row.key, row.expires, now),
+                Change::Delete { key, .. } => self.leases.set(key, None, now),
+                Change::Plugins { .. } | Change::Note { .. } | Change::Reset { .. } => {}
+            }
         }
         // All at once, so that nobody who follows sees a part of a write.
         self.table.apply(changes);
     }
-
-    fn keep_lease<'a>(&mut self, change: &'a Change, left: &mut HashMap<&'a Key, Option<u64>>) {
-        let (key, expires) = match change {
-            Change::Put(row) => (&row.key, row.expires),
-            Change::Delete { key, .. } => (key, None),
-            Change::Plugins { .. } | Change::Note { .. } | Change::Reset { .. } => return,
-        };
-        let before = left.insert(key, expires);
-        let before = before.unwrap_or_else(|| self.table.get(key).and_then(|old| old.expires));
-        if let Some(end) = before {
-            self.leases.remove(&(end, key.clone()));
-        }
-        self.leases.extend(expires.map(|end| (end, key.clone())));
-    }
-}
-
-fn leases_of(loaded: &Loaded) -> BTreeSet<(u64, Key)> {
-    loaded.items.iter().filter_map(|item| Some((item.expires?, item.key.clone()))).collect()
 }
 
 fn handed_over() -> StoreError {

@@ -53,7 +53,7 @@ impl ProxyCache {
         let held = self.zone.hold(announced.unwrap_or(0).max(1 << 10))?;
         let mut values = Vec::new();
         variant(&vary, class, &x.request().fields, &mut values);
-        let now = x.world().now_ms();
+        let now = self.now_ms(x);
         let new = New {
             key,
             vary,

@@ -766,3 +766,21 @@ fn zones_are_checked_in_apisix_words() {
         assert_ne!(build(bad.clone()), "", "{bad}");
     }
 }
+
+#[test]
+fn a_clock_that_is_set_ages_nothing_in_memory() {
+    let mut site = Site::new(json!({"cache_ttl": 60}));
+    let ask = |site: &Site, set_by: i64| {
+        let probe = site.probe("GET", "/a", &[]);
+        probe.world.set_by_ms.set(set_by);
+        let got = site.run(probe, |_| {}, origin(&[], &["body"]));
+        (got.cache().to_owned(), got.header("Age").map(str::to_owned))
+    };
+    assert_eq!(ask(&site, 0).0, "MISS");
+    site.now += 30_000;
+    for set_by in [-31_536_000_000, -3_600_000, 3_600_000, 31_536_000_000] {
+        assert_eq!(ask(&site, set_by), ("HIT".to_owned(), Some("30".to_owned())), "{set_by}");
+    }
+    site.now += 31_000;
+    assert_eq!(ask(&site, -31_536_000_000).0, "EXPIRED");
+}

@@ -25,6 +25,10 @@ impl World for Worker {
         self.clock.unix_ms(self.clock.micros())
     }
 
+    fn steady_ms(&self) -> u64 {
+        self.clock.steady_ms()
+    }
+
     fn sleep(&self, time: Duration) -> sdk::chain::LocalFuture<'static, ()> {
         Box::pin(rt::sleep(time))
     }

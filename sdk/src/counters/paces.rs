@@ -50,7 +50,7 @@ impl Paces {
         Paces { table, epoch_ms: AtomicU64::new(0) }
     }
 
-    /// Lets a request in at `now_ms` (Unix milliseconds), if the burst allows it: microseconds until
+    /// Lets a request in at `now_ms` ([`crate::World::steady_ms`]), if the burst allows it: microseconds until
     /// it is its turn. One that is not let in changes nothing.
     #[inline]
     pub fn take(&self, key: CounterKey, pace: Pace, now_ms: u64) -> Option<u64> {

@@ -22,7 +22,7 @@ impl Tallies {
         Tallies(table)
     }
 
-    /// Counts one more at this time (Unix seconds), and gives what it comes to: sixteen million at most.
+    /// Counts one more at this time (in seconds, by a clock that nobody sets), and gives what it comes to: sixteen million at most.
     #[inline]
     pub fn add(&self, key: CounterKey, now_s: u64) -> u64 {
         let change = |number: u64| Some(stamp(now_s) | ((number & MOST) + 1).min(MOST));

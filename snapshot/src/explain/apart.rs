@@ -34,6 +34,10 @@ impl World for Apart {
         self.now_ms
     }
 
+    fn steady_ms(&self) -> u64 {
+        self.now_ms
+    }
+
     fn sleep(&self, _: Duration) -> LocalFuture<'static, ()> {
         Box::pin(std::future::pending())
     }

@@ -140,8 +140,14 @@ impl Site {
 
     /// PUTs a resource and waits until every worker runs it.
     pub fn put(&mut self, path: &str, value: &Value) -> Result<()> {
+        self.admin(Call::new("PUT", &format!("/apisix/admin/{path}")), value)
+    }
+
+    /// Sends a change to the Admin API and waits until every worker runs it.
+    pub fn admin(&mut self, call: Call, value: &Value) -> Result<()> {
         let before = self.gateway.snapshot()?.published;
-        self.writer().put(path, value)?;
+        let path = call.target.clone();
+        self.writer().send(call, value)?;
         let until = Instant::now() + PATIENCE;
         loop {
             let now = self.gateway.snapshot()?;
@@ -214,13 +220,18 @@ pub struct Writer {
 impl Writer {
     /// PUTs a resource under `/apisix/admin/`; an answer other than 2xx is an error.
     pub fn put(&mut self, path: &str, value: &Value) -> Result<()> {
-        let call = Call::new("PUT", &format!("/apisix/admin/{path}")).header("X-API-KEY", KEY);
+        self.send(Call::new("PUT", &format!("/apisix/admin/{path}")), value)
+    }
+
+    fn send(&mut self, call: Call, value: &Value) -> Result<()> {
+        let path = format!("{} {}", call.method, call.target);
+        let call = call.header("X-API-KEY", KEY);
         let call = Call { connection: Some("own".to_owned()), ..call.body(value.to_string().into_bytes()) };
         let answer = self.client.call(&self.admin, &call)?;
         let message = &answer.message;
         ensure!(
             (200..300).contains(&message.status()),
-            "PUT {path}: {}: {}",
+            "{path}: {}: {}",
             message.line,
             String::from_utf8_lossy(&message.body)
         );

@@ -23,7 +23,8 @@ fn scrape(meters: &Meters) -> String {
 }
 
 fn scrape_at(meters: &Meters, now_ms: u64) -> String {
-    let facts = Facts { hostname: "h\"1", version: "0.1.0", now_ms, secrets: (1, 0), ..Facts::default() };
+    let facts =
+        Facts { hostname: "h\"1", version: "0.1.0", steady_ms: now_ms, secrets: (1, 0), ..Facts::default() };
     String::from_utf8(page(meters, &facts).concat()).unwrap()
 }
 
