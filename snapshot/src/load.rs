@@ -23,6 +23,9 @@ pub struct Load {
 pub struct InUse {
     pub connections: AtomicU32,
     pub pending: AtomicU32,
+    /// How many have ever waited for a connection, and how many of these wait no more.
+    waited: AtomicU64,
+    served: AtomicU64,
     pub requests: AtomicU32,
     pub retries: AtomicU32,
     /// The limit of requests that follows how long answers take; 0 until there is one.
@@ -38,6 +41,15 @@ pub struct InUse {
 #[derive(Debug)]
 #[must_use]
 pub struct Place<'a>(&'a AtomicU32);
+
+/// A place in the line of those that wait for a connection. Whoever came first is served first.
+#[derive(Debug)]
+#[must_use]
+pub struct Waiting<'a> {
+    load: &'a Load,
+    ticket: u64,
+    _place: Option<Place<'a>>,
+}
 
 impl Drop for Place<'_> {
     #[inline]
@@ -99,20 +111,27 @@ impl Load {
         place(&self.in_use.retries, self.limits.retries, Limit::Retries)
     }
 
-    /// A place for a connection.
+    /// A place for a connection, besides those that others wait for.
     ///
     /// # Errors
     /// There is none now.
     pub fn connection(&self) -> Result<Option<Place<'_>>, Limit> {
-        place(&self.in_use.connections, self.limits.connections, Limit::Connections)
+        self.connection_behind(self.in_use.pending.load(Ordering::Relaxed))
+    }
+
+    fn connection_behind(&self, ahead: u32) -> Result<Option<Place<'_>>, Limit> {
+        let most = self.limits.connections.map(|most| most.saturating_sub(ahead));
+        place(&self.in_use.connections, most, Limit::Connections)
     }
 
     /// A place to wait for one.
     ///
     /// # Errors
     /// There is none: nobody may wait, unless `limits.pending` says so.
-    pub fn pending(&self) -> Result<Option<Place<'_>>, Limit> {
-        place(&self.in_use.pending, Some(self.limits.pending.unwrap_or(0)), Limit::Pending)
+    pub fn wait(&self) -> Result<Waiting<'_>, Limit> {
+        let place = place(&self.in_use.pending, Some(self.limits.pending.unwrap_or(0)), Limit::Pending)?;
+        let ticket = self.in_use.waited.fetch_add(1, Ordering::Relaxed);
+        Ok(Waiting { load: self, ticket, _place: place })
     }
 
     /// An answer took so long.
@@ -122,6 +141,24 @@ impl Load {
             self.in_use.answers.fetch_add(1, Ordering::Relaxed);
             self.in_use.micros.fetch_add(micros, Ordering::Relaxed);
         }
+    }
+}
+
+impl<'a> Waiting<'a> {
+    /// A place for a connection, once there is one for everybody ahead as well.
+    ///
+    /// # Errors
+    /// There is none now. Says how many are ahead: no more than that, as others behind may have given up.
+    pub fn connection(&self) -> Result<Option<Place<'a>>, u32> {
+        let served = self.load.in_use.served.load(Ordering::Relaxed);
+        let ahead = u32::try_from(self.ticket.saturating_sub(served)).unwrap_or(u32::MAX);
+        self.load.connection_behind(ahead).map_err(|_| ahead)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.load.in_use.served.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -145,7 +182,7 @@ impl Limit {
     pub fn words(self) -> &'static str {
         match self {
             Limit::Connections | Limit::Pending => {
-                "all connections to the upstream are in use, and nobody else may wait for one"
+                "all connections to the upstream are in use, and the waiting queue is full"
             }
             Limit::Requests => "the upstream has as many requests under way as it may",
             Limit::Retries => "the upstream has as many retries under way as it may",
@@ -185,12 +222,42 @@ mod tests {
         drop(second);
         let connection = load.connection().unwrap();
         assert_eq!(load.connection().unwrap_err(), Limit::Connections);
-        assert_eq!(load.pending().unwrap_err(), Limit::Pending, "nobody may wait unless it is said");
+        assert_eq!(load.wait().unwrap_err(), Limit::Pending, "nobody may wait unless it is said");
         drop(connection);
         assert!(load.connection().is_ok());
         // What has no limit is not counted.
         assert!(load.retry().unwrap().is_none());
         assert!(Load::new(Limits::default(), None).is_none());
+    }
+
+    #[test]
+    fn who_waits_first_is_served_first() {
+        let limits = Limits { connections: Some(2), pending: Some(3), ..Limits::default() };
+        let load = Load::new(limits, None).unwrap();
+        let (one, two) = (load.connection().unwrap(), load.connection().unwrap());
+        let waiting = [load.wait().unwrap(), load.wait().unwrap(), load.wait().unwrap()];
+        assert_eq!(load.wait().unwrap_err(), Limit::Pending);
+        assert_eq!([0, 1, 2].map(|n| waiting[n].connection().unwrap_err()), [0, 1, 2]);
+        drop(one);
+        assert_eq!(load.connection().unwrap_err(), Limit::Connections, "others came before");
+        assert_eq!([1, 2].map(|n| waiting[n].connection().unwrap_err()), [1, 2], "and so did one of these");
+        drop(two);
+        // Two places: one is for the second, whether the first has looked by now or not.
+        let [first, second, third] = waiting;
+        let of_second = second.connection().unwrap();
+        assert_eq!(third.connection().unwrap_err(), 2);
+        drop(second);
+        let of_first = first.connection().unwrap();
+        drop((first, of_second));
+        // Whoever gives up holds up nobody.
+        let (fourth, fifth) = (load.wait().unwrap(), load.wait().unwrap());
+        drop(fourth);
+        assert_eq!(load.connection().unwrap_err(), Limit::Connections);
+        let of_third = third.connection().unwrap();
+        drop((third, of_first, of_third));
+        drop(fifth.connection().unwrap());
+        drop(fifth);
+        let _all = [load.connection().unwrap(), load.connection().unwrap()];
     }
 
     #[test]

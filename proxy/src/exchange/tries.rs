@@ -25,6 +25,10 @@ use crate::worker::Worker;
 /// other workers, too, which do not know who waits here.
 const LOOK: Duration = Duration::from_millis(5);
 
+/// How often those look that are next, and how many these are.
+const LOOK_OF_NEXT: Duration = Duration::from_millis(1);
+const NEXT: u32 = 8;
+
 /// The tries of one exchange.
 pub(super) struct Tries<'u> {
     upstream: &'u Arc<Upstream>,
@@ -117,7 +121,7 @@ impl<'u> Tries<'u> {
     }
 
     /// A place for a connection, where those are limited: waits for one as long as connecting may take,
-    /// if so many may wait.
+    /// if so many may wait, behind those that came before.
     ///
     /// # Errors
     /// There is none, or the client is gone.
@@ -133,13 +137,12 @@ impl<'u> Tries<'u> {
             return Ok(place);
         }
         let waiting = async {
-            let _waits = load.pending()?;
+            let waiting = load.wait()?;
             let end = worker.clock.after(patience);
             loop {
-                rt::sleep(LOOK).await;
-                match load.connection() {
-                    Err(limit) if worker.clock.is_over(end) => return Err(limit),
-                    Err(_) => {}
+                match waiting.connection() {
+                    Err(_) if worker.clock.is_over(end) => return Err(Limit::Connections),
+                    Err(ahead) => rt::sleep(if ahead < NEXT { LOOK_OF_NEXT } else { LOOK }).await,
                     Ok(place) => return Ok(place),
                 }
             }
