@@ -28,6 +28,9 @@ const MAX_VARIANTS: usize = 64;
 /// How many passes of the hand an answer in use outlives.
 const MAX_CHANCES: u8 = 3;
 
+/// How many answers in use the hand passes before it takes one all the same: this is done under a lock.
+const MAX_PASSED: usize = 64;
+
 #[derive(Debug)]
 pub(super) struct Index {
     shards: [Mutex<Shard>; SHARDS],
@@ -255,10 +258,12 @@ impl Shard {
 
     /// Moves the hand on until it takes an answer out.
     fn pass(&mut self) -> Option<Arc<Entry>> {
+        let mut passed = 0;
         loop {
             let Some(entry) = self.clock.pop_front()?.upgrade() else { continue };
             let chances = entry.chances.load(Relaxed);
-            if chances > 0 {
+            if chances > 0 && passed < MAX_PASSED {
+                passed += 1;
                 entry.chances.store(chances - 1, Relaxed);
                 self.clock.push_back(Arc::downgrade(&entry));
             } else if self.remove(&entry) {

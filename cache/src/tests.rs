@@ -108,6 +108,27 @@ fn a_zone_keeps_to_its_bound_and_keeps_what_is_used() {
 }
 
 #[test]
+fn room_is_made_in_a_few_steps_even_where_everything_is_in_use() {
+    let size = 11_000_000;
+    let zone = memory(size);
+    let mut keys = 0u32;
+    while zone.used() + 4000 < size {
+        put(&zone, &keys.to_le_bytes(), &[0; 1000]);
+        keys += 1;
+    }
+    let look_all = || (0..keys).filter_map(|n| look(&zone, &n.to_le_bytes()).entry).collect::<Vec<_>>();
+    (0..3).for_each(|_| drop(look_all()));
+    let entries = look_all();
+    assert_eq!(entries.len(), keys as usize);
+    let new = 4;
+    (keys..keys + new).for_each(|n| put(&zone, &n.to_le_bytes(), &[0; 1000]));
+    assert!(zone.used() <= size);
+    let gone = entries.iter().filter(|entry| !has(&zone, &entry.key)).count();
+    let passed = entries.iter().filter(|entry| entry.chances.load(Relaxed) < 3).count();
+    assert!(gone > 0 && passed <= 64 * gone, "{passed} were passed for {gone} of {keys}");
+}
+
+#[test]
 fn one_answer_may_fill_the_zone_but_not_more() {
     let zone = memory(10_000);
     put(&zone, b"a", &[0; 1000]);

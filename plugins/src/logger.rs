@@ -145,7 +145,7 @@ impl Logger {
     pub(crate) fn access(&self, x: &mut Exchange<'_>) -> Step {
         let Some(most) = self.read else { return Step::Next };
         x.want_beginning_of_body();
-        if x.lacks_body(most) { Step::Body(most) } else { Step::Next }
+        x.ask_for_copy(most).unwrap_or(Step::Next)
     }
 
     /// Whether the response's body is collected.

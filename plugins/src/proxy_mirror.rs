@@ -111,8 +111,11 @@ impl Plugin for ProxyMirror {
         if x.note::<Chosen>().is_none_or(|chosen| chosen.stage != self.id()) {
             return Step::Next;
         }
+        // A copy is not worth the request: where there is no memory for one, none is made.
+        if let Some(step) = x.ask_for_copy(self.max_body) {
+            return step;
+        }
         match x.body_state() {
-            _ if x.lacks_body(self.max_body) => return Step::Body(self.max_body),
             Body::Streaming | Body::TooLarge => {
                 x.world().meters().fetch_dropped();
                 return Step::Next;
@@ -253,6 +256,7 @@ mod tests {
         assert!(matches!(stage.rewrite(&mut x), Step::Next));
         x.engine_mut().body_state = Body::TooLarge;
         assert!(matches!(stage.before_proxy(&mut x), Step::Body(_)), "another stage took less");
+        assert!(x.engine_mut().body_spared, "the request goes on without it");
         x.engine_mut().body_asked = usize::MAX;
         assert!(matches!(stage.before_proxy(&mut x), Step::Next));
         drop(x);

@@ -293,6 +293,18 @@ fn plugins_read_and_set_trailers() {
 }
 
 #[test]
+fn a_plugin_that_fails_when_asked_whether_it_waits_costs_its_request_alone() {
+    Case {
+        client: vec![Send("GET /trailers?panic HTTP/1.1\r\nHost: a\r\n\r\n"), Until("\r\n\r\n"), ToEnd],
+        servers: vec![vec![Until("\r\n\r\n"), Send(OK), ToEnd]],
+        wants: vec!["HTTP/1.1 500 "],
+        panics: true,
+        ..case()
+    }
+    .run("a panic beside a response");
+}
+
+#[test]
 fn long_bodies_arrive_whole() {
     Case {
         client: vec![

@@ -39,6 +39,10 @@ pub struct Engine<'s> {
     pub body_asked: usize,
     /// Of a body that is longer than asked for, the beginning is read: so many bytes, and maybe more.
     pub body_beginning: bool,
+    /// Who asked last can do without the body.
+    pub body_spared: bool,
+    /// There was no memory for it, and it was done without: what of it was read is its beginning.
+    pub body_unheld: bool,
     pub source: Source,
     /// The server that was chosen, once it was.
     pub upstream_addr: Option<SocketAddr>,

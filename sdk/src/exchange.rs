@@ -62,6 +62,8 @@ impl<'s> Exchange<'s> {
                 body_state: Body::None,
                 body_asked: 0,
                 body_beginning: false,
+                body_spared: false,
+                body_unheld: false,
                 source: Source::None,
                 upstream_addr: None,
                 upstream_status: 0,

@@ -145,7 +145,7 @@ pub(super) fn client_fault(error: &rustls::Error) -> &'static str {
             | PeerIncompatible::SupportedVersionsExtensionRequired,
         ) => "the client speaks no version of TLS that is served here",
         Error::PeerIncompatible(_) => "the client and the gateway have no TLS parameters in common",
-        Error::InvalidMessage(_) => "what the client sent is no TLS",
+        Error::InvalidMessage(_) => "what the client sent is not TLS",
         _ => "the TLS handshake failed",
     }
 }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use sdk::exchange::{Body, Source};
+use sdk::meters::Shard;
 use sdk::{Chain, Client, Doubtful, Exchange, Phase};
 use snapshot::router::Found;
 use snapshot::{Plan, Snapshot};
@@ -64,7 +65,7 @@ pub(crate) async fn drive(
     let timing = &mut x.engine_mut().timing;
     timing.received = arrival.head_bytes;
     timing.connection_requests = arrival.requests;
-    worker.shard.request_began();
+    let counted = Counted::new(&worker.shard);
     // The clock is read only if somebody will ask how long things took: the access log, stages of
     // the global rules, whoever watches a change that is not confirmed, and where finding the route
     // may wait for the body.
@@ -189,8 +190,26 @@ pub(crate) async fn drive(
             log.add(&x, worker.clock.unix_ms(ended));
         }
     }
-    worker.shard.request_ended();
+    drop(counted);
     outcome
+}
+
+/// Counts a request until it is over, however that comes about.
+struct Counted<'a>(&'a Shard);
+
+impl Counted<'_> {
+    #[inline]
+    fn new(shard: &Shard) -> Counted<'_> {
+        shard.request_began();
+        Counted(shard)
+    }
+}
+
+impl Drop for Counted<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.request_ended();
+    }
 }
 
 /// Refusals, handed-over requests and the choice of the route.

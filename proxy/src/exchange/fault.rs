@@ -71,8 +71,10 @@ pub enum FaultKind {
     Truncated,
     /// The server refused the request without looking at it, or said that it takes no more.
     Unprocessed,
-    /// 101 that nobody asked for, or too many interim responses.
+    /// 101 that nobody asked for.
     UnaskedInterim,
+    /// More interim responses than one request may have.
+    TooManyInterim,
     /// It speaks HTTP/2, and takes no tunnels.
     NoTunnels,
     /// A status of `sluice.retry.statuses`: another server is asked instead.
@@ -157,7 +159,7 @@ impl Flood {
                 "the client resets requests faster than they are taken up (ENHANCE_YOUR_CALM, too_many_resets)"
             }
             Flood::StreamErrors => {
-                "what the client sends had too many of its streams reset (ENHANCE_YOUR_CALM, too_many_internal_resets)"
+                "too many of the client's streams had to be reset because of what it sent (ENHANCE_YOUR_CALM, too_many_internal_resets)"
             }
             Flood::Continuations => {
                 "the client sends a head in too many frames (ENHANCE_YOUR_CALM, too_many_continuations)"
@@ -264,6 +266,7 @@ impl FaultKind {
             | FaultKind::BadResponse(_)
             | FaultKind::Truncated
             | FaultKind::UnaskedInterim
+            | FaultKind::TooManyInterim
             | FaultKind::NoTunnels
             | FaultKind::Unprocessed
             | FaultKind::NoServerLeft
@@ -329,6 +332,7 @@ impl FaultKind {
             FaultKind::Truncated => "the upstream's response was truncated",
             FaultKind::Unprocessed => "the upstream refused the request without processing it",
             FaultKind::UnaskedInterim => "the upstream switched protocols without being asked",
+            FaultKind::TooManyInterim => "the upstream sent too many interim responses",
             FaultKind::NoTunnels => "the upstream does not take WebSocket over HTTP/2 (RFC 8441)",
             FaultKind::NoRoute => "no route matches",
             FaultKind::Plan(Failure::NoService) => "the route's service does not exist",
@@ -346,7 +350,7 @@ impl FaultKind {
             FaultKind::Stopping => "the gateway is stopping",
             FaultKind::Overloaded => "the gateway is overloaded",
             FaultKind::Skipped { reason, .. } => reason,
-            FaultKind::PluginTimeout => "a plugin waited for too long",
+            FaultKind::PluginTimeout => "a plugin did not finish in time",
             FaultKind::HeldTooMuch => "the gateway's memory for request and response bodies is used up",
         }
     }

@@ -76,6 +76,40 @@ struct Once<'u> {
     second: Option<SocketAddr>,
 }
 
+/// A server that counts as in use until this is dropped.
+struct Scored<'a> {
+    worker: &'a Worker,
+    upstream: &'a Arc<Upstream>,
+    index: usize,
+    addr: SocketAddr,
+    began: u64,
+    ok: bool,
+}
+
+impl<'a> Scored<'a> {
+    fn begin(
+        worker: &'a Worker,
+        upstream: &'a Arc<Upstream>,
+        index: usize,
+        addr: SocketAddr,
+        began: u64,
+    ) -> Scored<'a> {
+        worker.with_score(upstream, |state| state.begin(index, addr));
+        Scored { worker, upstream, index, addr, began, ok: false }
+    }
+
+    fn end(mut self, ok: bool) {
+        self.ok = ok;
+    }
+}
+
+impl Drop for Scored<'_> {
+    fn drop(&mut self) {
+        let micros = self.worker.clock.micros().saturating_sub(self.began);
+        self.worker.with_score(self.upstream, |state| state.done(self.index, self.addr, micros, self.ok));
+    }
+}
+
 /// How the request's body goes out, with every try alike.
 struct Outgoing {
     size: Size,
@@ -160,16 +194,12 @@ impl Forward<'_> {
             let scores = upstream.keeps_score();
             let measures = scores || upstream.takes_times();
             let began = if measures { worker.clock.micros() } else { 0 };
-            if scores {
-                worker.with_score(upstream, |state| state.begin(index, endpoint.addr));
-            }
+            let scored = scores.then(|| Scored::begin(worker, upstream, index, endpoint.addr, began));
             let result = self
                 .attempt(down, x, upstream, endpoint, &outgoing, &mut filters, once, &mut body_lost)
                 .await;
-            if scores {
-                let micros = worker.clock.micros().saturating_sub(began);
-                let ok = result.is_ok();
-                worker.with_score(upstream, |state| state.done(index, endpoint.addr, micros, ok));
+            if let Some(scored) = scored {
+                scored.end(result.is_ok());
             }
             let failed = match result {
                 Ok(forwarded) => {
@@ -373,7 +403,9 @@ async fn prepare(
     // The beginning of a longer body was taken out of its coding, so the rest is, too.
     let bytes = (!held.is_empty()).then(|| held.clone());
     let trailers = (!trailers.is_empty()).then(|| trailers.clone());
-    let framed = chunks && body.is_chunked() && bytes.is_none() && trailers.is_none() && !filtered;
+    // Nor does anything go out as it came whose beginning was looked at, though none of it is held.
+    let streams = x.body_state() == Body::Streaming;
+    let framed = chunks && streams && body.is_chunked() && bytes.is_none() && trailers.is_none() && !filtered;
     if bytes.is_none() {
         body.take(framed)?;
     }

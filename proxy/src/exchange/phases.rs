@@ -82,8 +82,8 @@ impl<'a> Chains<'a> {
 
     /// Whether a stage gives nothing of the body on before it has seen all of it.
     #[inline]
-    pub(crate) fn hold_body(self, x: &Exchange<'_>) -> bool {
-        self.each(Phase::BodyFilter).any(|chain| chain.holds_body(x))
+    pub(crate) fn hold_body(self, worker: &Worker, x: &Exchange<'_>) -> Result<bool, Fault> {
+        guarded(worker, || self.each(Phase::BodyFilter).any(|chain| chain.holds_body(x)))
     }
 
     /// Runs the body filters on a piece. A panic is a fault, as what would have become of the body is

@@ -266,7 +266,7 @@ impl Delivery<'_, '_, '_> {
             Size::Exactly(length) => Some(length),
             Size::None | Size::Open => None,
         };
-        let held = self.chains.hold_body(self.x);
+        let held = self.chains.hold_body(self.worker, self.x)?;
         loop {
             self.chunk.data.clear();
             let mut last = false;

@@ -30,6 +30,7 @@ pub(crate) async fn buffer(
     x: &mut Exchange<'_>,
     limit: usize,
 ) -> Result<(), Fault> {
+    let spared = std::mem::take(&mut x.engine_mut().body_spared);
     match x.body_state() {
         Body::Streaming => {}
         Body::TooLarge if x.engine().messages.body.len() <= limit => {}
@@ -51,6 +52,12 @@ pub(crate) async fn buffer(
             continue;
         }
         let held = hold(worker, x, body.piece(), limit);
+        if spared && held.is_err() {
+            // The piece stays where it is, and goes out behind what is held.
+            let engine = x.engine_mut();
+            (engine.body_state, engine.body_unheld) = (Body::TooLarge, true);
+            return Ok(());
+        }
         // Held or not, it is counted as taken: left here, it would be the next request.
         body.used();
         held?;

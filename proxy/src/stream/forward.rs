@@ -16,20 +16,38 @@ use crate::rt::Io;
 use crate::up::connect::{Secured, connect};
 use crate::worker::Worker;
 
-/// A server, and how it counts as in use while a stream runs.
-pub(super) struct Chosen {
+/// A server, which counts as in use until this is dropped.
+pub(super) struct Chosen<'w> {
+    worker: &'w Worker,
     upstream: Arc<Upstream>,
     index: usize,
     addr: SocketAddr,
     began: u64,
+    ok: bool,
 }
 
-impl Chosen {
+impl<'w> Chosen<'w> {
+    fn begin(worker: &'w Worker, upstream: &Arc<Upstream>, index: usize) -> Chosen<'w> {
+        let addr = upstream.endpoints[index].addr;
+        if upstream.keeps_score() {
+            worker.with_score(upstream, |state| state.begin(index, addr));
+        }
+        let began = worker.clock.micros();
+        Chosen { worker, upstream: upstream.clone(), index, addr, began, ok: false }
+    }
+
     /// The stream is over.
-    pub(super) fn done(self, worker: &Worker, ok: bool) {
+    pub(super) fn done(mut self, ok: bool) {
+        self.ok = ok;
+    }
+}
+
+impl Drop for Chosen<'_> {
+    fn drop(&mut self) {
         if self.upstream.keeps_score() {
-            let micros = worker.clock.micros().saturating_sub(self.began);
-            worker.with_score(&self.upstream, |state| state.done(self.index, self.addr, micros, ok));
+            let micros = self.worker.clock.micros().saturating_sub(self.began);
+            self.worker
+                .with_score(&self.upstream, |state| state.done(self.index, self.addr, micros, self.ok));
         }
     }
 }
@@ -44,12 +62,12 @@ pub(super) fn timeouts(worker: &Worker, upstream: &Upstream) -> (Duration, Durat
 
 /// Chooses servers, one after the other, until `try_one` succeeds with one or the upstream's retries
 /// are used up.
-pub(super) async fn choose<T>(
-    worker: &Worker,
+pub(super) async fn choose<'w, T>(
+    worker: &'w Worker,
     upstream: &Arc<Upstream>,
     x: &mut Exchange<'_>,
     mut try_one: impl AsyncFnMut(&Endpoint) -> Result<T, Fault>,
-) -> Result<(T, Chosen), Fault> {
+) -> Result<(T, Chosen<'w>), Fault> {
     let mut tried = Tried::default();
     let mut fresh_start = upstream.health.is_some();
     let mut retries = upstream.retries;
@@ -81,14 +99,10 @@ pub(super) async fn choose<T>(
         if let Some(before) = engine.upstream_addr.replace(endpoint.addr) {
             engine.tried.push(Try { addr: before, status: last.kind.status(), took_us: 0 });
         }
-        let began = worker.clock.micros();
-        let chosen = Chosen { upstream: upstream.clone(), index, addr: endpoint.addr, began };
-        if upstream.keeps_score() {
-            worker.with_score(upstream, |state| state.begin(index, endpoint.addr));
-        }
+        let chosen = Chosen::begin(worker, upstream, index);
         match try_one(endpoint).await {
             Ok(made) => {
-                let took = worker.clock.micros().saturating_sub(began);
+                let took = worker.clock.micros().saturating_sub(chosen.began);
                 if let Some(stream) = &mut x.engine_mut().stream {
                     stream.connect_us = Some(took);
                 }
@@ -98,7 +112,7 @@ pub(super) async fn choose<T>(
                 return Ok((made, chosen));
             }
             Err(fault) => {
-                chosen.done(worker, false);
+                drop(chosen);
                 last = fault;
                 tell_health(upstream, index, fault, None);
             }

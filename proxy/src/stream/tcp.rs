@@ -109,7 +109,7 @@ async fn pass(
     };
     let (mut up, chosen) = forward::choose(worker, &upstream, x, connect).await.map_err(Outcome::Failed)?;
     let ended = run(worker, io, &mut up, x, first, waiters, port, idle_timeout).await;
-    chosen.done(worker, ended != Ended::Broken(Side::Upstream));
+    chosen.done(ended != Ended::Broken(Side::Upstream));
     if matches!(ended, Ended::Broken(_)) {
         up.abort();
     }

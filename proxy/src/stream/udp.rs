@@ -301,7 +301,7 @@ async fn pass(
     session.upstream.replace(Some(up.clone()));
     let ended = answers(worker, x, &up, socket, peer, session).await;
     session.upstream.replace(None);
-    chosen.done(worker, ended == Ended::Idle);
+    chosen.done(ended == Ended::Idle);
     match ended {
         Ended::Broken(Side::Upstream) if x.timing().sent == 0 => {
             Err(Outcome::Failed(Fault::upstream(FaultKind::ConnectRefused)))

@@ -214,7 +214,7 @@ impl Receiver<'_> {
                         }
                         self.interim += 1;
                         if self.interim > MAX_INTERIM {
-                            return Err(Fault::upstream(FaultKind::UnaskedInterim));
+                            return Err(Fault::upstream(FaultKind::TooManyInterim));
                         }
                         return Ok(());
                     }

@@ -375,9 +375,11 @@ impl Receiver<'_> {
             match waiter.until(*deadline, |cx| self.poll_head(cx)).await {
                 Ok(Ok(Came::Interim(interim))) => {
                     self.interim += 1;
-                    if self.interim > MAX_INTERIM || interim.status() == http::StatusCode::SWITCHING_PROTOCOLS
-                    {
+                    if interim.status() == http::StatusCode::SWITCHING_PROTOCOLS {
                         return Err(Fault::upstream(FaultKind::UnaskedInterim));
+                    }
+                    if self.interim > MAX_INTERIM {
+                        return Err(Fault::upstream(FaultKind::TooManyInterim));
                     }
                     return self.put(head, interim.status(), interim.headers());
                 }

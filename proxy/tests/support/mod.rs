@@ -71,6 +71,8 @@ pub struct Case {
     pub any: bool,
     /// What the client or a server has not read fills its connection soon.
     pub narrow: bool,
+    /// The plugin fails.
+    pub panics: bool,
     pub seeds: u64,
     /// What differs from the usual settings.
     pub settings: fn(&mut Settings),
@@ -90,6 +92,7 @@ const BASE: Case = Case {
     frames: false,
     any: false,
     narrow: false,
+    panics: false,
     seeds: 24,
     settings: |_| {},
 };
@@ -334,7 +337,13 @@ impl Case {
                 let left = case.servers.len().saturating_sub(heard.len());
                 assert_eq!(left, 0, "{about}: connections to the server that did not come about");
             }
-            check_panics(meters, &about);
+            if case.panics {
+                let totals = meters.read(1, |reading| reading.totals());
+                let (panics, under_way) = (totals.panics, totals.began - totals.ended);
+                assert_eq!((panics, under_way), (seed + 1, 0), "{about}: panics, and requests under way");
+            } else {
+                check_panics(meters, &about);
+            }
             check_waiting(meters, &about);
         }
     }
@@ -415,7 +424,12 @@ impl Instance for Trailers {
     }
 
     fn filters_body(&self, x: &Exchange<'_>) -> bool {
-        x.query() == b"filter"
+        matches!(x.query(), b"filter" | b"panic")
+    }
+
+    fn holds_body(&self, x: &Exchange<'_>) -> bool {
+        assert_ne!(x.query(), b"panic", "as asked");
+        false
     }
 
     fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) -> Step {

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use wire::{BadField, Fields, Framing};
 
 use super::{Body, Exchange};
+use crate::Step;
 use crate::upload::RequestFilter;
 
 /// Why [`Exchange::set_body`] did nothing.
@@ -111,6 +112,17 @@ impl Exchange<'_> {
         self.engine.body_beginning = true;
     }
 
+    /// Asks for the body as [`Step::Body`] does, for a stage that can do without it: where the worker holds as
+    /// much as it may, the request goes on, and the body counts as too large. None where there is nothing to ask
+    /// for.
+    pub fn ask_for_copy(&mut self, limit: usize) -> Option<Step> {
+        if self.engine.body_unheld || !self.lacks_body(limit) {
+            return None;
+        }
+        self.engine.body_spared = true;
+        Some(Step::Body(limit))
+    }
+
     /// Whether asking for so many bytes of the body would bring more of it into memory.
     #[inline]
     pub fn lacks_body(&self, limit: usize) -> bool {
@@ -118,8 +130,8 @@ impl Exchange<'_> {
             Body::None | Body::Whole => false,
             Body::Streaming => true,
             Body::TooLarge => {
-                self.engine.body_asked < limit
-                    || self.engine.body_beginning && self.engine.messages.body.len() <= limit
+                let beginning = self.engine.body_beginning || self.engine.body_unheld;
+                self.engine.body_asked < limit || beginning && self.engine.messages.body.len() <= limit
             }
         }
     }

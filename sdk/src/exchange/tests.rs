@@ -351,6 +351,24 @@ impl RequestFilter for Nothing {
 }
 
 #[test]
+fn who_can_do_without_a_body_asks_once() {
+    let mut probe = Probe::request("POST", "/", &[]);
+    let mut x = probe.exchange();
+    assert!(x.ask_for_copy(9).is_none(), "there is none");
+    x.engine_mut().body_state = Body::Streaming;
+    assert!(matches!(x.ask_for_copy(9), Some(crate::Step::Body(9))));
+    assert!(x.engine_mut().body_spared);
+    // There was memory for a part of it.
+    with_body(&mut x, b"abcd");
+    let engine = x.engine_mut();
+    (engine.body_state, engine.body_asked, engine.body_unheld) = (Body::TooLarge, 9, true);
+    assert!(x.ask_for_copy(9).is_none());
+    assert_eq!((x.body(), x.body_so_far()), (&b""[..], &b"abcd"[..]));
+    assert!(x.lacks_body(9), "there may be memory now, for who needs it");
+    assert!(!x.lacks_body(3));
+}
+
+#[test]
 fn a_body_is_read_as_far_as_somebody_asks() {
     let mut probe = Probe::request("POST", "/", &[]);
     let mut x = probe.exchange();

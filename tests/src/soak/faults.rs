@@ -25,7 +25,7 @@ const REASONS: [&str; 8] = [
     "the upstream's response is not valid HTTP: Content-Length and Transfer-Encoding together",
     "the upstream's response head is too large",
     "the upstream switched protocols without being asked",
-    "refused: what the client sent is no TLS",
+    "refused: what the client sent is not TLS",
 ];
 
 pub fn run(trial: &Trial) -> Result<Vec<Row>> {
