@@ -34,8 +34,11 @@ fn written_again(head: &mut RequestHead) {
     }
     let mark: &[u8] = if head.has_query { b"?" } else { b"" };
     let mut out = Vec::new();
-    encode::request_line(head.method_bytes(), &[head.encoded_path(), mark, head.query()], &mut out)
-        .expect("a target");
+    let target = |out: &mut Vec<u8>| {
+        [head.encoded_path(), mark, head.query()].iter().for_each(|part| out.extend_from_slice(part));
+        Ok(())
+    };
+    encode::request_line(head.method_bytes(), target, &mut out).expect("a target");
     head.fields.write_to(&mut out);
     if framing == wire::Framing::Chunked {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");

@@ -20,9 +20,6 @@ use sdk::engine::Messages;
 use sdk::exchange::Chunk;
 use wire::Fields;
 
-/// After so many bytes of a body that is never waited for, others have their turn.
-const TURN: u64 = 1 << 20;
-
 /// Adds the trailers that came to those that a plugin has set, which go before them.
 fn add_trailers(trailers: &mut Fields, came: Option<&Fields>) {
     for (name, value, id) in came.into_iter().flat_map(Fields::iter) {

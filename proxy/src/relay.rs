@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::buffers::{Buffer, Lent, SMALL};
 use crate::clock::Waiter;
 use crate::io::{self, Failed};
-use crate::rt::{ReadHalf, WriteHalf};
+use crate::rt::{self, ReadHalf, WriteHalf};
 use crate::worker::Worker;
 
 /// How it ended.
@@ -123,6 +123,7 @@ async fn copy(
     }
     // A read that fills its buffer is likely to be one of many.
     let mut large = false;
+    let mut turn = rt::TURN;
     loop {
         // No buffer is held while nothing comes.
         while waiter.until(alive.get(), |cx| read.poll_readable(cx)).await.is_err() {
@@ -153,5 +154,41 @@ async fn copy(
         large = n >= SMALL;
         io::write_all(worker, waiter, to, buffer.data(), idle_timeout).await.map_err(unwritten)?;
         alive.set(worker.clock.after(idle_timeout));
+        turn = turn.saturating_sub(n as u64);
+        if turn == 0 {
+            turn = rt::TURN;
+            rt::events().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::beside_many_bytes;
+
+    #[test]
+    fn others_have_their_turn_beside_bytes_that_never_wait() {
+        beside_many_bytes(async |worker, mut client, mut upstream| {
+            let waiters = [worker.clock.waiter(), worker.clock.waiter()];
+            let (mut from_client, mut to_client) = client.split();
+            let (mut from_upstream, mut to_upstream) = upstream.split();
+            let (received, sent) = (Cell::new(0), Cell::new(0));
+            let client = End {
+                read: &mut from_client,
+                write: &mut to_client,
+                waiter: &waiters[0],
+                early: None,
+                received: &received,
+            };
+            let upstream = End {
+                read: &mut from_upstream,
+                write: &mut to_upstream,
+                waiter: &waiters[1],
+                early: None,
+                received: &sent,
+            };
+            assert_eq!(run(&worker, client, upstream, Duration::from_secs(60)).await, Ended::Closed);
+        });
     }
 }

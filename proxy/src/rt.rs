@@ -66,6 +66,9 @@ pub(crate) async fn turn() {
 /// Events that one look at the kernel may bring.
 pub(crate) const EVENTS: usize = 1024;
 
+/// After so many bytes that are never waited for, others have their turn: see [`events`].
+pub(crate) const TURN: u64 = 1 << 20;
+
 /// Looks once at what the kernel has, and lets every task that is woken by it go first.
 pub(crate) async fn events() {
     // Tokio wakes those that yielded when it has asked the kernel, and behind those whom the

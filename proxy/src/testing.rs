@@ -129,6 +129,55 @@ impl Gateway {
     }
 }
 
+/// Passes on many bytes that are all there, each way, to where there is room for all of them, and sees that
+/// something else has its turn meanwhile.
+#[cfg(test)]
+pub(crate) fn beside_many_bytes(pass: impl AsyncFnOnce(Rc<Worker>, Io, Io) + 'static) {
+    use std::cell::Cell;
+
+    const MANY: usize = 4 << 20;
+    let meters = Arc::new(Meters::default());
+    let snapshot = crate::worker::tests::empty();
+    let turns = run(Settings::default(), snapshot, &meters, 1, async move |mut gateways| {
+        let worker = gateways.next().map(|gateway| gateway.worker).ok_or("no worker")?;
+        let roomy = || Schedule { room: 2 * MANY, ..Schedule::default() };
+        let mut ends = Vec::new();
+        let mut passed = Vec::new();
+        for _ in 0..2 {
+            let (near, far) = pair(roomy(), roomy());
+            near.write_all(&vec![0; MANY]).await.map_err(|_| "no room")?;
+            near.shut_down();
+            ends.push(near);
+            passed.push(Io::Memory(far));
+        }
+        let turns = Rc::new(Cell::new(0));
+        let counted = turns.clone();
+        spawn(async move {
+            loop {
+                turn().await;
+                counted.set(counted.get() + 1);
+            }
+        });
+        // It is there.
+        turn().await;
+        turns.set(0);
+        let (upstream, client) = (passed.pop().ok_or("one")?, passed.pop().ok_or("two")?);
+        pass(worker, client, upstream).await;
+        let mut whole = vec![0; MANY + 1];
+        for end in &ends {
+            let mut n = 0;
+            while let Ok(more @ 1..) = end.read(&mut whole[n..]).await {
+                n += more;
+            }
+            assert_eq!(n, MANY, "all of it arrives");
+        }
+        Ok::<_, &str>(turns.get())
+    });
+    let turns = turns.map_err(|error| error.to_string()).and_then(|turns| turns.map_err(str::to_owned));
+    let least = (MANY as u64 / rt::TURN) as usize - 1;
+    assert!(turns.as_ref().is_ok_and(|turns| *turns >= least), "{turns:?} turns of {least}");
+}
+
 fn connection(theirs: Schedule, ours: Schedule) -> (End, Io, Client) {
     let (end, io) = pair(ours, theirs);
     let peer = SocketAddr::from(([127, 0, 0, 1], 40_000));

@@ -15,7 +15,7 @@ use crate::clock::Waiter;
 use crate::down::{h2, h3};
 use crate::h2::{Line, Outlet};
 use crate::io::{self, Failed};
-use crate::rt::{ReadHalf, WriteHalf};
+use crate::rt::{self, ReadHalf, WriteHalf};
 use crate::up;
 use crate::worker::Worker;
 
@@ -128,6 +128,7 @@ impl Way<'_> {
     async fn copy(self, mut from: Source<'_>, mut to: Sink<'_>) -> Result<(), Failed> {
         let mut frames = Frames::default();
         let mut cut = Cut::Not;
+        let mut turn = rt::TURN;
         if let Source::Io(_, early) = &mut from
             && let Some(buffer) = early.take()
         {
@@ -144,6 +145,10 @@ impl Way<'_> {
                 cut = Cut::Behind { close: frames.is_closed() };
                 continue;
             }
+            if turn == 0 {
+                turn = rt::TURN;
+                rt::events().await;
+            }
             let piece = match &mut from {
                 Source::Io(from, _) => {
                     // No buffer is held while nothing comes.
@@ -157,6 +162,7 @@ impl Way<'_> {
                         break;
                     }
                     self.lives();
+                    turn = turn.saturating_sub(n as u64);
                     cut = self.pass_on(&mut to, &mut frames, buffer.data()).await?;
                     continue;
                 }
@@ -167,6 +173,7 @@ impl Way<'_> {
             let Some(piece) = piece else { continue };
             let Some(piece) = piece? else { break };
             self.lives();
+            turn = turn.saturating_sub(piece.len() as u64);
             cut = self.pass_on(&mut to, &mut frames, &piece).await?;
         }
         self.lives();
@@ -294,4 +301,23 @@ fn poll_close(from: &mut Source<'_>, frames: &mut Frames, cx: &mut Context<'_>) 
         }
     }
     Poll::Ready(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::beside_many_bytes;
+
+    #[test]
+    fn others_have_their_turn_beside_bytes_that_never_wait() {
+        beside_many_bytes(async |worker, mut client, upstream| {
+            let waiters = [worker.clock.waiter(), worker.clock.waiter()];
+            let (from, to) = client.split();
+            let ends = Ends { from: Source::Io(from, None), to: Sink::Io(to) };
+            let conn = Switched::H1(up::h1::Conn::new(upstream));
+            let tunnel =
+                Tunnel { conn, bytes: None, idle_timeout: Duration::from_secs(60), holds: Vec::new() };
+            run(&worker, [&waiters[0], &waiters[1]], ends, tunnel).await;
+        });
+    }
 }

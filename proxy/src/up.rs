@@ -246,7 +246,7 @@ pub(crate) enum Size {
 /// concerns framing or the connection.
 pub(crate) trait Head {
     fn method(&self) -> &[u8];
-    /// Appends path and query. An error is one that would not stay within its place.
+    /// Appends path and query. Whether they can stand in a request line is for whoever asks.
     fn target(&self, out: &mut Vec<u8>) -> Result<(), BadTarget>;
     fn authority(&self) -> &[u8];
     /// Gives every field but those.

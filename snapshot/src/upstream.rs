@@ -176,6 +176,10 @@ pub struct Retry {
     pub any_method: bool,
 }
 
+/// How often a request is tried again at most, unless there are more nodes: a single one is tried as often as
+/// `retries` says, while the client waits.
+pub const MAX_RETRIES: u32 = 100;
+
 /// How many retries there may be for so many requests, by worker.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Budget {

@@ -7,7 +7,7 @@ use sdk::engine::Own;
 use smallvec::SmallVec;
 use snapshot::{Endpoint, PassHost, Upstream};
 use wire::fields::check_value;
-use wire::h1::encode::{BadTarget, check_target};
+use wire::h1::encode::BadTarget;
 use wire::{Method, Name, Span};
 
 use crate::up::{Head, Lines};
@@ -37,12 +37,7 @@ impl Head for Outbound<'_, '_> {
     #[inline]
     fn target(&self, out: &mut Vec<u8>) -> Result<(), BadTarget> {
         let x = self.x;
-        let start = out.len();
         x.upstream_uri(out);
-        if x.engine().forward.uri.is_some() {
-            // A stage's own text: nothing in it may end the request line (CVE-2023-25690).
-            check_target(&out[start..])?;
-        }
         match x.engine().forward.host {
             Some(host) => check_value(x.request().fields.bytes(host)).map_err(|_| BadTarget),
             None => Ok(()),

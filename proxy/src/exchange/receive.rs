@@ -9,7 +9,6 @@ use sdk::{Exchange, Reply};
 use snapshot::health::Statuses;
 use wire::{Framing, Method, Name};
 
-use super::TURN;
 use super::add_trailers;
 use super::answer;
 use super::fault::{Fault, FaultKind};
@@ -229,7 +228,7 @@ impl Delivery<'_, '_, '_> {
     async fn deliver(&mut self) -> Result<(), Fault> {
         let trailers = !self.x.response_trailers().is_empty();
         let framed = self.from.is_chunked() && self.to.is_chunked() && !trailers;
-        let mut turn_ends = TURN;
+        let mut turn_ends = rt::TURN;
         loop {
             if !self.from.take(framed)? {
                 self.to.flush().await.map_err(client_failed)?;
@@ -253,7 +252,7 @@ impl Delivery<'_, '_, '_> {
             }
             let sent = self.x.timing().body_sent;
             if sent >= turn_ends {
-                turn_ends = sent + TURN;
+                turn_ends = sent + rt::TURN;
                 rt::events().await;
             }
         }

@@ -251,10 +251,11 @@ impl<'u> Tries<'u> {
         Ok(())
     }
 
-    /// Waits before another try, at random below a time that doubles with each, unless the client leaves.
+    /// Waits before another try, at random below a time that doubles with each, or until others had their turn,
+    /// unless the client leaves.
     async fn pause(&mut self, worker: &Worker, down: &mut Downstream<'_>) -> Result<(), Fault> {
         let Some(retry) = self.upstream.retry.as_ref().filter(|retry| !retry.backoff.is_zero()) else {
-            return Ok(());
+            return phases::unless_gone(worker, down, Box::pin(rt::events())).await;
         };
         let most = retry.backoff.saturating_mul(1 << self.pauses.min(16)).min(retry.max_backoff);
         self.pauses += 1;

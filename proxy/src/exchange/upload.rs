@@ -12,7 +12,6 @@ use sdk::exchange::{Body, Chunk};
 use sdk::{Exchange, RequestFilter, Step};
 use wire::{Fields, Framing};
 
-use super::TURN;
 use super::add_trailers;
 use super::fault::{Fault, FaultKind};
 use super::phases;
@@ -247,7 +246,7 @@ impl Upload<'_, '_> {
     }
 
     async fn stream(&mut self, to: &mut up::Sender<'_>) -> Result<(), Fault> {
-        let mut left = TURN;
+        let mut left = rt::TURN;
         loop {
             if !self.body.take(self.framed)? {
                 self.body.read().await?;
@@ -266,7 +265,7 @@ impl Upload<'_, '_> {
             }
             left = left.saturating_sub(piece);
             if left == 0 {
-                left = TURN;
+                left = rt::TURN;
                 rt::events().await;
             }
         }

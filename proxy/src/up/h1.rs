@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use wire::h1::Progress;
-use wire::h1::encode::{BadTarget, decimal};
+use wire::h1::encode::{BadTarget, decimal, request_line};
 use wire::{Field, Fields, Framing, Method, ResponseHead};
 
 use super::{Head, Lines, Size};
@@ -103,10 +103,8 @@ impl Sender<'_> {
     pub(crate) fn head(&mut self, head: &impl Head, size: Size, wish: Wish) -> Result<(), BadTarget> {
         let out = &mut *self.0.out;
         out.clear();
-        out.extend_from_slice(head.method());
-        out.push(b' ');
-        head.target(out)?;
-        out.extend_from_slice(b" HTTP/1.1\r\nHost: ");
+        request_line(head.method(), |out| head.target(out), out)?;
+        out.extend_from_slice(b"Host: ");
         out.extend_from_slice(head.authority());
         out.extend_from_slice(b"\r\n");
         head.fields(&mut Text(out));

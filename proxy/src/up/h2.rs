@@ -20,7 +20,7 @@ use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Request, Uri};
 use sha1::{Digest, Sha1};
 use wire::h1::Refusal;
-use wire::h1::encode::{BadTarget, decimal};
+use wire::h1::encode::{BadTarget, check_target, decimal};
 use wire::{Fields, Framing, Method, Name, ResponseHead, Version};
 
 use super::h1::Wish;
@@ -220,6 +220,7 @@ impl Sender<'_> {
         let tunnels = wish == Wish::Websocket;
         self.out.clear();
         head.target(self.out)?;
+        check_target(self.out)?;
         let path =
             PathAndQuery::from_maybe_shared(Bytes::copy_from_slice(self.out)).map_err(|_| BadTarget)?;
         let authority = Bytes::copy_from_slice(head.authority());

@@ -16,7 +16,7 @@ use crate::balance::{HashOn, Sticky, Subset, Tried};
 use crate::health::{Health, Statuses};
 use crate::load::Load;
 use crate::plan::Timeouts;
-use crate::upstream::{Budget, Endpoint, Keepalive, PassHost, Policy, Retry, Scheme, Upstream};
+use crate::upstream::{Budget, Endpoint, Keepalive, MAX_RETRIES, PassHost, Policy, Retry, Scheme, Upstream};
 
 /// Addresses of one node are given shares of its weight; this bounds their number and
 /// what weights grow by.
@@ -71,7 +71,9 @@ pub(super) fn upstream(
         _ => PassHost::Pass,
     };
     if let Some(retries) = from.retries {
-        settings.retries = u32::try_from(retries).unwrap_or(u32::MAX);
+        // As many as there are other nodes, however many these are.
+        let most = settings.retries.max(MAX_RETRIES);
+        settings.retries = u32::try_from(retries).unwrap_or(u32::MAX).min(most);
     }
     settings.retry_timeout = from.retry_timeout.unwrap_or_default();
     settings.keepalive = match &from.keepalive_pool {

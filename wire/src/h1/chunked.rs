@@ -82,11 +82,6 @@ impl Chunked {
         self.trailers.clear(0);
     }
 
-    #[inline]
-    pub fn is_done(&self) -> bool {
-        self.state == State::Done
-    }
-
     /// Rewrites the chunked bytes at the start of `buf` into canonical chunked bytes.
     pub fn relay(&mut self, buf: &mut [u8]) -> Result<Relayed, Refusal> {
         self.run::<true>(buf)
@@ -403,7 +398,7 @@ mod tests {
             buf.drain(..step.consumed);
             data += step.data;
             if step.done {
-                assert!(body.is_done());
+                assert_eq!(body.state, State::Done);
                 buf.extend_from_slice(input);
                 return Ok((out, buf.len(), true));
             }
@@ -589,6 +584,6 @@ mod tests {
         let trailers: Vec<_> = body.trailers().iter().map(|(name, value, _)| (name, value)).collect();
         assert_eq!(trailers, [(&b"grpc-status"[..], &b"0"[..])]);
         body.reset();
-        assert!(body.trailers().is_empty() && !body.is_done());
+        assert!(body.trailers().is_empty() && body.state != State::Done);
     }
 }

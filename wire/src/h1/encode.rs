@@ -9,9 +9,6 @@ use httpdate::HttpDate;
 
 use crate::fields::Fields;
 
-/// The end of a chunked body without trailers.
-pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
-
 /// The target holds a byte that may not stand in a request line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BadTarget;
@@ -45,20 +42,19 @@ pub fn last_chunk(trailers: Option<&Fields>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends `METHOD SP TARGET SP HTTP/1.1 CRLF` (RFC 9112 section 3); the target is the
-/// concatenation of its parts, such as path, `?` and query. Whatever wrote the target, it
-/// cannot end the line (CVE-2023-25690): bytes outside `!` to `~` are an error, and `out`
-/// is as before.
+/// Appends `METHOD SP TARGET SP HTTP/1.1 CRLF` (RFC 9112 section 3), where `target` appends the target. Whatever that
+/// writes cannot end the line (CVE-2023-25690): bytes outside `!` to `~` are an error, and `out` is as before.
 #[inline]
-pub fn request_line(method: &[u8], target: &[&[u8]], out: &mut Vec<u8>) -> Result<(), BadTarget> {
+pub fn request_line(
+    method: &[u8],
+    target: impl FnOnce(&mut Vec<u8>) -> Result<(), BadTarget>,
+    out: &mut Vec<u8>,
+) -> Result<(), BadTarget> {
     let start = out.len();
     out.extend_from_slice(method);
     out.push(b' ');
     let from = out.len();
-    for part in target {
-        out.extend_from_slice(part);
-    }
-    if let Err(bad) = check_target(&out[from..]) {
+    if let Err(bad) = target(out).and_then(|()| check_target(&out[from..])) {
         out.truncate(start);
         return Err(bad);
     }
@@ -219,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_chunked_body_ends_with_its_trailers() {
-        assert_eq!(text(|out| last_chunk(None, out)).as_bytes(), LAST_CHUNK);
+        assert_eq!(text(|out| last_chunk(None, out)), "0\r\n\r\n");
         let mut trailers = Fields::new();
         trailers.append(b"X-Sum", b"1").unwrap();
         assert_eq!(text(|out| last_chunk(Some(&trailers), out)), "0\r\nX-Sum: 1\r\n\r\n");
@@ -250,18 +246,28 @@ mod tests {
 
     #[test]
     fn request_lines_cannot_be_split() {
+        let line = |target: &[u8], out: &mut Vec<u8>| {
+            let write = |out: &mut Vec<u8>| {
+                out.extend_from_slice(target);
+                Ok(())
+            };
+            request_line(b"GET", write, out)
+        };
         let mut out = b"x".to_vec();
-        request_line(b"GET", &[b"/a", b"?", b"b=c"], &mut out).unwrap();
+        line(b"/a?b=c", &mut out).unwrap();
         assert_eq!(out, b"xGET /a?b=c HTTP/1.1\r\n");
         for byte in 0..=255u8 {
             let mut out = b"x".to_vec();
-            let result = request_line(b"GET", &[b"/", &[byte]], &mut out);
+            let result = line(&[b'/', byte], &mut out);
             assert_eq!(result.is_ok(), byte.is_ascii_graphic(), "{byte:#x}");
             assert!(result.is_ok() || out == b"x");
-            let twice = request_line(b"GET", &[b"/", &[byte, byte]], &mut out);
+            let twice = line(&[b'/', byte, byte], &mut out);
             assert_eq!(twice.is_ok(), byte.is_ascii_graphic(), "{byte:#x} twice");
         }
-        assert_eq!(request_line(b"GET", &[], &mut Vec::new()), Err(BadTarget));
+        assert_eq!(line(b"", &mut Vec::new()), Err(BadTarget));
+        let mut out = b"x".to_vec();
+        assert_eq!(request_line(b"GET", |_| Err(BadTarget), &mut out), Err(BadTarget));
+        assert_eq!(out, b"x");
         assert!(BadTarget.to_string().contains("no spaces, control characters"));
     }
 
