@@ -2,32 +2,72 @@
 //!
 //! SRV records bring ports, weights and priorities (a lower one goes first, RFC 2782); names in them are
 //! looked up here, so that a record and its address hold equally long.
+//!
+//! Each service is looked up by a task of its own: the zones have different owners, and one whose servers are slow
+//! must not delay the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use control::discovery::{Asking, Discovery, Found, Service, dump};
+use control::discovery::{Asking, Discovery, Found, MOST_NODES, Service, dump};
+use futures_util::{StreamExt, stream};
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::proto::rr::rdata::SRV;
 use hickory_resolver::proto::rr::{RData, RecordType};
 use model::Node;
 use serde::Deserialize;
 use serde_json::Value;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
 /// However short or long a record says it lives.
 const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(3600);
+/// How soon a service that has no answer is asked for again.
+const AGAIN: Duration = Duration::from_secs(10);
+/// How long the answers that are there wait for those that are not.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How soon to look again for answers that were not waited for.
+const LOOK: Duration = Duration::from_secs(5);
+/// How long all questions for one service may take.
+const LONGEST_LOOKUP: Duration = Duration::from_secs(30);
+/// Services that are looked up at the same time.
+const SERVICES_AT_ONCE: usize = 64;
+/// Different targets of a service's SRV records that are looked up, and how many at the same time.
+const MOST_TARGETS: usize = 512;
+const TARGETS_AT_ONCE: usize = 8;
 
 pub struct Dns {
     config: Value,
+    lookup: Arc<Lookup>,
+    lookups: tokio::sync::Mutex<Lookups>,
+}
+
+/// How services are looked up.
+struct Lookup {
     resolver: TokioResolver,
     order: Vec<RecordType>,
     /// Sorts of records that answered last, by name: they are asked for first.
     last: Option<Mutex<BTreeMap<String, RecordType>>>,
+    room: Semaphore,
 }
+
+/// Lookups under way. They go on between two questions.
+#[derive(Default)]
+struct Lookups {
+    tasks: JoinSet<(String, Answer)>,
+    /// The names of their services.
+    names: BTreeSet<String>,
+    /// Services whose last lookup failed, which the log has told.
+    failing: BTreeSet<String>,
+}
+
+/// Nodes and how long they hold, or why there are none.
+type Answer = Result<(Vec<Node>, Duration), String>;
 
 #[derive(Debug, Deserialize)]
 struct Settings {
@@ -74,23 +114,66 @@ impl Dns {
             // Aliases are followed in any case.
             _ => None,
         });
-        Ok(Dns {
-            config: config.clone(),
+        let lookup = Lookup {
             order: order.collect(),
             last: words.iter().any(|word| word == "last").then(Mutex::default),
             resolver: builder.build().map_err(|error| error.to_string())?,
-        })
+            room: Semaphore::new(SERVICES_AT_ONCE),
+        };
+        Ok(Dns { config: config.clone(), lookup: Arc::new(lookup), lookups: Default::default() })
+    }
+}
+
+impl Lookups {
+    /// Begins what is not under way.
+    fn begin(&mut self, lookup: &Arc<Lookup>, wanted: &BTreeSet<Service>) {
+        self.failing.retain(|name| wanted.iter().any(|service| service.service_name == *name));
+        for service in wanted {
+            let name = service.service_name.clone();
+            if !self.names.insert(name.clone()) {
+                continue;
+            }
+            let lookup = lookup.clone();
+            self.tasks.spawn(async move {
+                // The semaphore is never closed.
+                let _room = lookup.room.acquire().await;
+                let answer = tokio::time::timeout(LONGEST_LOOKUP, lookup.nodes(&name)).await;
+                let late = |_| Err(format!("{name}: no answer within {} s", LONGEST_LOOKUP.as_secs()));
+                let answer = answer.unwrap_or_else(late);
+                (name, answer)
+            });
+        }
     }
 
+    /// The next answer; none if nothing is under way.
+    async fn next(&mut self) -> Option<(String, Answer)> {
+        match self.tasks.join_next().await? {
+            Ok((name, answer)) => {
+                self.names.remove(&name);
+                Some((name, answer))
+            }
+            // Whose task it was is not known; all are asked for anew.
+            Err(error) => {
+                self.tasks.abort_all();
+                self.tasks.detach_all();
+                self.names.clear();
+                Some((String::new(), Err(format!("a lookup failed: {error}"))))
+            }
+        }
+    }
+}
+
+impl Lookup {
     /// The nodes of a name, and how long that holds.
-    async fn nodes(&self, name: &str) -> Result<(Vec<Node>, Duration), String> {
+    async fn nodes(&self, name: &str) -> Answer {
         let (host, port) = match name.rsplit_once(':') {
             Some((host, port)) => (host, Some(port.parse().map_err(|_| format!("{name}: no such port"))?)),
             None => (name, None),
         };
-        let before = self.last.as_ref().and_then(|last| {
-            last.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get(host).copied()
-        });
+        let before = self
+            .last
+            .as_ref()
+            .and_then(|last| last.lock().unwrap_or_else(PoisonError::into_inner).get(host).copied());
         let order = before.into_iter().chain(self.order.iter().copied().filter(|kind| Some(*kind) != before));
         let mut why = "it has no records".to_owned();
         for kind in order {
@@ -110,7 +193,7 @@ impl Dns {
             match found {
                 Ok((nodes, ttl)) if !nodes.is_empty() => {
                     if let Some(last) = &self.last {
-                        let mut last = last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
                         last.insert(host.to_owned(), kind);
                     }
                     return Ok((nodes, ttl));
@@ -125,32 +208,35 @@ impl Dns {
     async fn services(&self, host: &str, port: Option<u16>) -> Result<(Vec<Node>, Duration), String> {
         let answer = self.resolver.srv_lookup(host).await.map_err(|error| error.to_string())?;
         let mut ttl = answer.valid_until().saturating_duration_since(Instant::now());
-        let mut nodes = Vec::new();
-        let mut addresses: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
-        for record in answer.answers() {
-            let RData::SRV(srv) = &record.data else { continue };
-            let target = srv.target.to_utf8();
-            if !addresses.contains_key(&target) {
-                let mut found = self.addresses(&target, RecordType::A).await;
-                if found.is_err() {
-                    found = self.addresses(&target, RecordType::AAAA).await;
-                }
-                let (found, its_ttl) = found.unwrap_or((Vec::new(), ttl));
-                ttl = ttl.min(its_ttl);
-                addresses.insert(target.clone(), found);
+        let records: Vec<_> = answer
+            .answers()
+            .iter()
+            .filter_map(|record| match &record.data {
+                RData::SRV(srv) => Some((srv, srv.target.to_utf8())),
+                _ => None,
+            })
+            .collect();
+        let mut targets = BTreeSet::new();
+        for (_, target) in &records {
+            if targets.len() < MOST_TARGETS {
+                targets.insert(target.clone());
             }
-            // A port of zero leaves it to the name, or to the scheme.
-            let port = port.or(Some(srv.port).filter(|port| *port != 0)).unwrap_or(80);
-            nodes.extend(addresses[&target].iter().map(|ip| Node {
-                host: ip.to_string(),
-                port,
-                // A server without a weight is chosen seldom, not never.
-                weight: u32::from(srv.weight.max(1)),
-                priority: -i64::from(srv.priority),
-                metadata: None,
-            }));
         }
-        Ok((nodes, ttl))
+        let looked_up = stream::iter(targets).map(|target| async move {
+            let mut found = self.addresses(&target, RecordType::A).await;
+            if found.is_err() {
+                found = self.addresses(&target, RecordType::AAAA).await;
+            }
+            (target, found)
+        });
+        let looked_up: Vec<_> = looked_up.buffer_unordered(TARGETS_AT_ONCE).collect().await;
+        let mut addresses: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
+        for (target, found) in looked_up {
+            let Ok((found, its_ttl)) = found else { continue };
+            ttl = ttl.min(its_ttl);
+            addresses.insert(target, found);
+        }
+        Ok((paired(&records, &addresses, port), ttl))
     }
 
     async fn addresses(&self, host: &str, kind: RecordType) -> Result<(Vec<IpAddr>, Duration), String> {
@@ -176,20 +262,46 @@ impl Discovery for Dns {
     fn ask<'a>(&'a self, wanted: &'a BTreeSet<Service>) -> Asking<'a> {
         Box::pin(async move {
             let mut found = Found { pause: LONGEST, ..Found::default() };
-            let mut last = None;
-            for service in wanted {
-                match self.nodes(&service.service_name).await {
+            let mut lookups = self.lookups.lock().await;
+            lookups.begin(&self.lookup, wanted);
+            let mut failed = BTreeMap::new();
+            let patience = tokio::time::sleep(PATIENCE);
+            tokio::pin!(patience);
+            loop {
+                let heard = !failed.is_empty() || !found.services.is_empty();
+                let (name, answer) = tokio::select! {
+                    next = lookups.next() => match next {
+                        Some(next) => next,
+                        None => break,
+                    },
+                    () = &mut patience, if heard => break,
+                };
+                match answer {
                     Ok((nodes, ttl)) => {
                         found.pause = found.pause.min(ttl).max(SHORTEST);
-                        found.services.insert(service.service_name.clone(), nodes);
+                        found.services.insert(name, nodes);
                     }
-                    Err(error) => last = Some(error),
+                    Err(error) => _ = failed.insert(name, error),
                 }
             }
-            match last {
-                Some(error) if found.services.is_empty() => return Err(error),
-                Some(_) => found.pause = found.pause.min(Duration::from_secs(10)),
-                None => {}
+            if !failed.is_empty() {
+                found.pause = found.pause.min(AGAIN);
+            }
+            if !lookups.names.is_empty() {
+                found.pause = found.pause.min(LOOK);
+            }
+            // What nobody wants any more was under way.
+            found.services.retain(|name, _| wanted.iter().any(|service| service.service_name == *name));
+            if found.services.is_empty()
+                && let Some((_, error)) = failed.pop_last()
+            {
+                return Err(error);
+            }
+            lookups.failing.retain(|name| !found.services.contains_key(name));
+            for (name, error) in failed {
+                if lookups.failing.insert(name) {
+                    tracing::error!("the registry dns has no answer: {error}; the last nodes stay in use");
+                }
             }
             Ok(found)
         })
@@ -198,6 +310,30 @@ impl Discovery for Dns {
     fn dump(&self, services: &BTreeMap<String, Vec<Node>>) -> Value {
         dump(&self.config, services)
     }
+}
+
+/// The addresses of each record's target, with its port.
+fn paired(
+    records: &[(&SRV, String)],
+    addresses: &BTreeMap<String, Vec<IpAddr>>,
+    port: Option<u16>,
+) -> Vec<Node> {
+    let mut nodes = Vec::new();
+    for (srv, target) in records {
+        // A port of zero leaves it to the name, or to the scheme.
+        let port = port.or(Some(srv.port).filter(|port| *port != 0)).unwrap_or(80);
+        // Thousands of records, each with thousands of addresses, fit into two small answers.
+        let room = MOST_NODES - nodes.len();
+        nodes.extend(addresses.get(target).into_iter().flatten().take(room).map(|ip| Node {
+            host: ip.to_string(),
+            port,
+            // A server without a weight is chosen seldom, not never.
+            weight: u32::from(srv.weight.max(1)),
+            priority: -i64::from(srv.priority),
+            metadata: None,
+        }));
+    }
+    nodes
 }
 
 fn server(text: &str) -> Result<NameServerConfig, String> {
@@ -216,6 +352,7 @@ mod tests {
 
     use serde_json::json;
     use tokio::net::UdpSocket;
+    use tokio::sync::watch;
 
     use super::*;
     use crate::testing::ask;
@@ -243,7 +380,12 @@ mod tests {
 
     /// A name server that answers from a table (RFC 1035 section 4).
     async fn name_server(records: Arc<Mutex<Records>>) -> SocketAddr {
-        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        slow_name_server(records, watch::channel(true).1).await
+    }
+
+    /// One that says nothing of names that begin with `slow` until it may.
+    async fn slow_name_server(records: Arc<Mutex<Records>>, may: watch::Receiver<bool>) -> SocketAddr {
+        let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
         let addr = socket.local_addr().unwrap();
         tokio::spawn(async move {
             let mut query = [0; 512];
@@ -271,7 +413,14 @@ mod tests {
                 out.extend([0, 0, 0, 0]);
                 out.extend(&query[12..end + 4]);
                 out.extend(answers);
-                let _ = socket.send_to(&out, from).await;
+                let (socket, mut may) = (socket.clone(), may.clone());
+                let slow = name[1..].starts_with(b"slow");
+                tokio::spawn(async move {
+                    if slow {
+                        may.wait_for(|may| *may).await.unwrap();
+                    }
+                    socket.send_to(&out, from).await.unwrap();
+                });
             }
         });
         addr
@@ -325,6 +474,37 @@ mod tests {
         // All gone: an error, so that what was known stays.
         records.lock().unwrap().clear();
         assert!(ask(&first, &["sd.test.local"]).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_service_whose_zone_is_slow_delays_no_other() {
+        let records: Records = vec![
+            ("slow.test.local", A, 60, vec![127, 0, 0, 9]),
+            ("sd.test.local", A, 60, vec![127, 0, 0, 1]),
+        ];
+        let (answer, may) = watch::channel(false);
+        let addr = slow_name_server(Arc::new(Mutex::new(records)), may).await;
+        let dns = Dns::new(&json!({"servers": [addr.to_string()], "order": ["A"]})).unwrap();
+        for _ in 0..2 {
+            let found = ask(&dns, &["slow.test.local", "sd.test.local"]).await.unwrap();
+            assert_eq!(told(&found, "sd.test.local"), ["127.0.0.1:80 1/0"]);
+            assert!(!found.services.contains_key("slow.test.local") && !found.complete);
+            assert!(found.pause <= LOOK, "it is looked for soon again");
+        }
+        answer.send_replace(true);
+        let found = ask(&dns, &["slow.test.local"]).await.unwrap();
+        assert_eq!(told(&found, "slow.test.local"), ["127.0.0.9:80 1/0"]);
+        assert!(found.pause > LOOK, "as long as the record holds");
+    }
+
+    #[test]
+    fn records_and_their_addresses_multiply_within_a_bound() {
+        let record = SRV::new(1, 1, 80, hickory_resolver::proto::rr::Name::root());
+        let records = vec![(&record, "t.".to_owned()); 3000];
+        let ips: Vec<IpAddr> = (0..4000u32).map(|ip| IpAddr::from(ip.to_be_bytes())).collect();
+        let addresses = BTreeMap::from([("t.".to_owned(), ips)]);
+        assert_eq!(paired(&records[..2], &addresses, None).len(), 8000);
+        assert_eq!(paired(&records, &addresses, None).len(), MOST_NODES);
     }
 
     #[test]

@@ -25,7 +25,7 @@ const GRACE: Duration = Duration::from_millis(500);
 /// However short a registry says its answer holds.
 const SHORTEST: Duration = Duration::from_millis(50);
 /// Nodes of one service that are taken.
-const MOST_NODES: usize = 10_000;
+pub const MOST_NODES: usize = 10_000;
 
 /// What a registry answered.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -9,6 +9,10 @@ use super::Ports;
 /// The label of a slice that names its service.
 const SERVICE: &str = "kubernetes.io/service-name";
 
+/// Nodes of one object that are taken. Whoever may write to a namespace can name many addresses and many ports in
+/// one object, and their product is far more than what the API server lets an object be.
+const MOST_PAIRS: usize = 100_000;
+
 /// A page of a list.
 #[derive(Debug, Deserialize)]
 pub(super) struct Page {
@@ -122,9 +126,11 @@ impl Object {
         }
     }
 
-    /// The nodes that are ready, by the name of a port, or its number where it has none.
+    /// The nodes that are ready, by the name of a port, or its number where it has none: each address with each
+    /// port, up to [`MOST_PAIRS`].
     pub fn ports(&self, weight: u32) -> Ports {
         let mut all = Ports::new();
+        let mut room = MOST_PAIRS;
         let mut add = |port: &Port, hosts: &mut dyn Iterator<Item = &str>| {
             let Some(number) = port.port else { return };
             let name = match (&port.name, &port.target) {
@@ -140,7 +146,10 @@ impl Object {
                 priority: 0,
                 metadata: None,
             };
-            all.entry(name).or_default().extend(hosts.map(node));
+            let nodes = all.entry(name).or_default();
+            let before = nodes.len();
+            nodes.extend(hosts.map(node).take(room));
+            room -= nodes.len() - before;
         };
         for subset in &self.subsets {
             for port in &subset.ports {
@@ -152,5 +161,29 @@ impl Object {
             add(port, &mut ready.flat_map(|endpoint| &endpoint.addresses).map(String::as_str));
         }
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn addresses_and_ports_multiply_within_a_bound() {
+        let addresses: Vec<Value> = (0..1000).map(|_| json!({"ip": "10.0.0.1"})).collect();
+        let ports: Vec<Value> = (0..1000).map(|port| json!({"name": "p", "port": port})).collect();
+        let subset = json!({"addresses": addresses, "ports": ports});
+        let object = |subsets: usize| {
+            let object: Object = serde_json::from_value(json!({"subsets": vec![&subset; subsets]})).unwrap();
+            object.ports(1).values().map(Vec::len).sum::<usize>()
+        };
+        assert_eq!(object(2), MOST_PAIRS);
+        let names: Vec<Value> = (1..=1000).map(|port| json!({"port": port})).collect();
+        let hosts: Vec<String> = (0..1000).map(|_| "10.0.0.1".to_owned()).collect();
+        let slice = json!({"endpoints": [{"addresses": hosts}], "ports": names});
+        let slice: Object = serde_json::from_value(slice).unwrap();
+        assert_eq!(slice.ports(1).values().map(Vec::len).sum::<usize>(), MOST_PAIRS);
     }
 }
