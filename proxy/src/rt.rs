@@ -3,12 +3,12 @@
 //! A worker is one thread. What the rest of the room needs of it is little: sockets, tasks on
 //! this thread, and a tick. Tokio's current-thread runtime gives it that.
 
-mod age;
 mod duplex;
 mod io;
 pub(crate) mod memory;
 pub(crate) mod quic;
 mod tcp;
+mod tcp_info;
 pub(crate) mod tls;
 mod udp;
 

@@ -11,7 +11,7 @@ use sdk::meters::{Kind, Meters, Reading, Totals, escaped};
 pub struct Facts<'a> {
     pub hostname: &'a str,
     pub version: &'a str,
-    /// Unix milliseconds.
+    /// Milliseconds that have passed since some moment, by which series that nobody uses go.
     pub steady_ms: u64,
     /// Memory zones of fixed size, by APISIX's names of its dictionaries.
     pub zones: &'a [Zone<'a>],

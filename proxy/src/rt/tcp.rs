@@ -99,12 +99,12 @@ impl Stream {
     /// How long it has waited to be accepted, in milliseconds: since its last byte, or since it came
     /// about. One system call.
     pub(crate) fn waited_ms(&self) -> u64 {
-        super::age::since_last_byte(self.0.as_fd())
+        super::tcp_info::since_last_byte(self.0.as_fd())
     }
 
     /// As [`super::Io::acknowledged`].
     pub(crate) fn acknowledged(&self) -> Option<u64> {
-        super::age::acknowledged(self.0.as_fd())
+        super::tcp_info::acknowledged(self.0.as_fd())
     }
 
     #[inline]
