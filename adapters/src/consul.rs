@@ -19,6 +19,10 @@ use crate::http::{Answer, Server, Timeouts, TlsSettings, Trust, encoded, first};
 const OWN: &str = "consul";
 /// Consul may answer later than asked, by a sixteenth of the time.
 const LATER: u64 = 16;
+/// The services that a catalog may list, and the values that the answers about all of them may hold: each is asked for by
+/// itself, and what is found is kept.
+const MOST_SERVICES: usize = 50_000;
+const MOST_VALUES: usize = 5_000_000;
 /// The rest after an answer that has nothing new.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -119,13 +123,28 @@ impl Consul {
         let Some(listed) = listed.as_object() else {
             return Err(format!("{}: the catalog is not an object", server.authority));
         };
+        if listed.len() > MOST_SERVICES {
+            return Err(format!(
+                "{}: the catalog lists more than {MOST_SERVICES} services",
+                server.authority
+            ));
+        }
         let mut services = BTreeMap::new();
+        let mut values = 0;
         for name in listed.keys() {
             if name == OWN || self.settings.skip_services.contains(name) {
                 continue;
             }
             let path = format!("/v1/health/service/{}?passing=true", encoded(name));
-            let mut nodes = nodes(&self.get(server, &path, None).await?.json()?, self.settings.weight);
+            let answer = self.get(server, &path, None).await?;
+            values += answer.values();
+            if values > MOST_VALUES {
+                return Err(format!(
+                    "{}: the answers about all services hold more than {MOST_VALUES} values",
+                    server.authority
+                ));
+            }
+            let mut nodes = nodes(&answer.json()?, self.settings.weight);
             match self.settings.sort_type.as_str() {
                 "host_sort" => nodes.sort_by(|a, b| a.host.cmp(&b.host)),
                 "port_sort" => nodes.sort_by_key(|node| node.port),
@@ -310,5 +329,20 @@ mod tests {
                 .await
                 .is_err()
         );
+    }
+
+    #[tokio::test]
+    async fn a_catalog_without_end_is_refused() {
+        let many: serde_json::Map<String, Value> =
+            (0..=MOST_SERVICES).map(|n| (format!("s{n}"), json!([]))).collect();
+        let server = server(vec![
+            indexed("GET /v1/catalog/services HTTP", 0, json!(many)),
+            indexed("GET /v1/health/state/any HTTP", 0, json!([])),
+        ])
+        .await;
+        let config = json!({"servers": [format!("http://{}", server.addr)]});
+        let why = ask(&Consul::new(&config, &trust()).unwrap(), &["s1"]).await.unwrap_err();
+        assert!(why.ends_with("the catalog lists more than 50000 services"), "{why}");
+        assert_eq!(server.heads().len(), 2, "none of them is asked for");
     }
 }

@@ -14,6 +14,7 @@ use hyper::header::{AUTHORIZATION, HOST, HeaderMap};
 use hyper::{Method, rt};
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -23,6 +24,9 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 /// The largest answer of a registry that is taken.
 const MOST: usize = 64 << 20;
+/// The values that an answer of a registry may hold. A list of zeros or of empty objects takes forty times the memory of
+/// its text.
+const MOST_VALUES: usize = 2_000_000;
 
 /// How TLS is spoken: with servers that are verified by whom the gateway trusts, and with any.
 #[derive(Debug, Clone)]
@@ -143,8 +147,15 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// # Errors
+    /// It is no JSON, or holds too many values; in words.
     pub fn json(&self) -> Result<Value, String> {
-        serde_json::from_slice(&self.body).map_err(|error| format!("the answer is not JSON: {error}"))
+        parse(&self.body).map_err(|why| format!("the answer is not JSON that can be read: {why}"))
+    }
+
+    /// How many values it holds, if it is JSON.
+    pub fn values(&self) -> usize {
+        values(&self.body)
     }
 }
 
@@ -311,6 +322,32 @@ pub async fn first<'s, T, F: Future<Output = Result<T, String>>>(
     Err(if errors.is_empty() { "there is no server".to_owned() } else { errors.join("; ") })
 }
 
+/// Reads JSON that a registry has sent.
+///
+/// # Errors
+/// It is none, or holds too many values; in words.
+pub fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
+    if values(text) > MOST_VALUES {
+        return Err(format!("it holds more than {MOST_VALUES} values"));
+    }
+    serde_json::from_slice(text).map_err(|error| error.to_string())
+}
+
+/// How many values JSON holds: there is one behind each comma, and at most one more for each list and object.
+pub fn values(text: &[u8]) -> usize {
+    let (mut count, mut quoted, mut escaped) = (0, false, false);
+    for byte in text {
+        match byte {
+            _ if std::mem::take(&mut escaped) => {}
+            b'\\' => escaped = quoted,
+            b'"' => quoted = !quoted,
+            b',' | b'[' | b'{' if !quoted => count += 1,
+            _ => {}
+        }
+    }
+    count
+}
+
 /// A part of a path or a query.
 pub fn encoded(text: &str) -> String {
     percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
@@ -339,6 +376,18 @@ mod tests {
         }
         for wrong in ["127.0.0.1:80", "ftp://a", "http://", "https://", "https://a b", "http://a/b c\r\n"] {
             assert!(Server::parse(wrong, tls).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn values_are_counted_before_they_are_read() {
+        assert_eq!(values(br#"{"a": [1, {"b": "x,y[{\\\",,"}], "c": 2}"#), 5);
+        assert_eq!(values(br#"["a\\", 1]"#), 2);
+        let list = |count: usize| format!("[{}0]", "0,".repeat(count - 1));
+        assert!(parse::<Value>(list(1000).as_bytes()).is_ok());
+        for bomb in [list(MOST_VALUES + 1), format!("[{}0]", "{},".repeat(MOST_VALUES))] {
+            let why = parse::<Value>(bomb.as_bytes()).unwrap_err();
+            assert_eq!(why, "it holds more than 2000000 values");
         }
     }
 

@@ -21,7 +21,7 @@ use model::Node;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
-use crate::http::{Open, Question, Server, Timeouts, Trust, encoded};
+use crate::http::{Open, Question, Server, Timeouts, Trust, encoded, parse, values};
 use objects::{Change, Object};
 use settings::{Client, Namespaces};
 
@@ -30,6 +30,10 @@ const PAGE: usize = 500;
 /// The largest page, and the longest line of a watch, that is taken.
 const MOST_PAGE: usize = 64 << 20;
 const MOST_LINE: usize = 16 << 20;
+/// The values that all pages of a list may hold, and what each page counts for itself: a list may say for ever that
+/// more follows.
+const MOST_VALUES: usize = 10_000_000;
+const VALUES_OF_PAGE: usize = 10_000;
 /// Seconds a watch goes on, at least, and how many more at random. One whose connection has died unnoticed is over
 /// soon after.
 const WATCH: u64 = 240;
@@ -290,6 +294,7 @@ impl Cluster {
     async fn list(&self, heard: &watch::Sender<u64>) -> Result<String, String> {
         let mut services = Services::new();
         let mut next = String::new();
+        let mut room = MOST_VALUES;
         let version = loop {
             let mut path = format!("{}?limit={PAGE}{}", self.path(), self.query());
             if !next.is_empty() {
@@ -303,8 +308,12 @@ impl Cluster {
             let body = tokio::time::timeout(Duration::from_millis(TIMEOUTS.read), reading).await;
             let body = body.map_err(|_| format!("{}: listing took too long", self.server.authority))?;
             let body = body.map_err(|error| format!("{}: listing: {error}", self.server.authority))?;
-            let page: objects::Page = serde_json::from_slice(&body.to_bytes())
-                .map_err(|error| format!("{}: not a list: {error}", self.server.authority))?;
+            let body = body.to_bytes();
+            room = room.checked_sub(VALUES_OF_PAGE + values(&body)).ok_or_else(|| {
+                format!("{}: the list holds more than {MOST_VALUES} values", self.server.authority)
+            })?;
+            let page: objects::Page =
+                parse(&body).map_err(|error| format!("{}: not a list: {error}", self.server.authority))?;
             for object in page.items {
                 self.put(&mut services, object);
             }
@@ -382,7 +391,7 @@ impl Cluster {
         if line.trim_ascii().is_empty() {
             return Ok(());
         }
-        let event: objects::Event = serde_json::from_slice(line)
+        let event: objects::Event = parse(line)
             .map_err(|error| Over::Failed(format!("{}: not an event: {error}", self.server.authority)))?;
         let object = match event.change {
             Change::Error => {

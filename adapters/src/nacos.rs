@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use control::discovery::{Asking, Discovery, Found, Service, shown};
+use control::discovery::{Asking, Discovery, Found, MOST_NODES, Service, shown};
 use hyper::Method;
 use model::Node;
 use serde::Deserialize;
@@ -116,7 +116,7 @@ impl Nacos {
                 metadata: metadata.cloned().map(Box::new),
             })
         };
-        Ok(hosts.as_array().into_iter().flatten().filter_map(node).collect())
+        Ok(hosts.as_array().into_iter().flatten().filter_map(node).take(MOST_NODES).collect())
     }
 
     /// Signs a question with the access key (HMAC-SHA1), as a part of a query.

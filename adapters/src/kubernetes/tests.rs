@@ -278,6 +278,17 @@ async fn several_clusters_have_ids_and_one_that_is_gone_leaves_the_others() {
     );
 }
 
+#[tokio::test]
+async fn a_list_that_never_ends_is_given_up() {
+    let mut page = list(vec![], "1");
+    page.1["metadata"]["continue"] = json!("more");
+    let server = Server::start(vec![page]).await;
+    let kubernetes = kubernetes(&server.config()).unwrap();
+    let why = ask(&kubernetes, &[]).await.unwrap_err();
+    assert!(why.contains("the list holds more than 10000000 values"), "{why}");
+    assert!(server.heads().len() >= 1000);
+}
+
 #[test]
 fn settings_that_do_not_fit_are_refused() {
     let with = |change: fn(&mut Value)| {
