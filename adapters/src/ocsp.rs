@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use control::Handle;
-use control::stapling::Stapling;
+use control::Stapling;
 use hyper::Method;
 use tokio::task::JoinSet;
 use tokio::time::Instant;

@@ -13,6 +13,8 @@ use subtle::{Choice, ConstantTimeEq};
 use crate::answer::{self, ErrorAnswer};
 use crate::author::KeyName;
 use crate::config::{AdminKey, AdminRole, Config};
+use crate::hosts;
+use crate::request::pairs;
 
 /// # Errors
 /// 403 unless `allow_admin` holds the address.
@@ -42,32 +44,43 @@ pub(crate) fn is_allowed(config: &Config, peer: IpAddr) -> bool {
 /// 401 unless the request carries a key, and the key's role allows the method; and why, for a log.
 pub(crate) fn check_key(config: &Config, head: &Parts) -> Result<KeyName, (ErrorAnswer, &'static str)> {
     if !config.key_required {
-        return check_origin(head);
+        return check_page(config, head);
     }
     let token = token_of(head).ok_or_else(|| refused("missing apikey"))?;
     let key = key_of(config, &token).ok_or_else(|| refused(WRONG_KEY))?;
     if key.role == AdminRole::Viewer && head.method != Method::GET {
         return Err(refused("invalid method for role viewer"));
     }
-    if key.role == AdminRole::Viewer && shows_history(head.uri.path()) {
+    if key.role == AdminRole::Viewer && shows_history(head) {
         return Err(refused("the history is for the role admin: it holds secrets that were replaced"));
     }
     Ok(KeyName::Named(key.name.clone()))
 }
 
 /// Whether a path shows what was there before. That a change waits to be confirmed shows none of it.
-fn shows_history(path: &str) -> bool {
-    let path = path.strip_prefix("/apisix/admin/").unwrap_or_default().trim_end_matches('/');
-    path.split('/').next() == Some("revisions") && path != "revisions/unconfirmed"
+fn shows_history(head: &Parts) -> bool {
+    let path = head.uri.path().strip_prefix("/apisix/admin/").unwrap_or_default().trim_end_matches('/');
+    // What a past revision would have answered is a part of it.
+    let of_the_past = || {
+        let query = head.uri.query().unwrap_or_default();
+        pairs(query).is_none_or(|pairs| pairs.iter().any(|(name, _)| name == "revision"))
+    };
+    match path.split('/').next() {
+        Some("revisions") => path != "revisions/unconfirmed",
+        Some("explain") => of_the_past(),
+        _ => false,
+    }
 }
 
 /// Without keys, the address is all that is asked for, and every web page that is open on an
 /// allowed machine has it. Browsers say when a page is behind a request.
-fn check_origin(head: &Parts) -> Result<KeyName, (ErrorAnswer, &'static str)> {
+fn check_page(config: &Config, head: &Parts) -> Result<KeyName, (ErrorAnswer, &'static str)> {
     if head.headers.contains_key(header::ORIGIN) {
         let reason = "requests of web pages are refused while deployment.admin.admin_key_required is false";
         return Err((ErrorAnswer::new(StatusCode::FORBIDDEN, reason), "it comes from a web page"));
     }
+    hosts::check(&config.hosts, &head.uri, &head.headers)
+        .map_err(|refusal| (refusal, "its Host is not known (deployment.admin.hosts)"))?;
     Ok(KeyName::NotAsked)
 }
 
@@ -187,13 +200,21 @@ mod tests {
 
     #[test]
     fn the_history_is_not_for_viewers() {
-        for path in ["revisions", "revisions/", "revisions/7", "revisions/diff?from=1&to=2"] {
+        for path in [
+            "revisions",
+            "revisions/",
+            "revisions/7",
+            "revisions/diff?from=1&to=2",
+            "explain?url=/&revision=7",
+            "explain?url=/&re%76ision=7",
+        ] {
             let uri = format!("/apisix/admin/{path}");
             let refused = check(Method::GET, &uri, Some(("x-api-key", "look"))).unwrap_err();
             assert!(refused.contains("for the role admin"), "{path}: {refused}");
             assert_eq!(check(Method::GET, &uri, Some(("x-api-key", "secret"))), Ok(()), "{path}");
         }
-        for path in ["routes/revisions", "revisions/unconfirmed", "revisionsx"] {
+        for path in ["routes/revisions", "revisions/unconfirmed", "revisionsx", "explain?url=/a%3Frevision=7"]
+        {
             let uri = format!("/apisix/admin/{path}");
             assert_eq!(check(Method::GET, &uri, Some(("x-api-key", "look"))), Ok(()), "{path}");
         }
@@ -208,6 +229,15 @@ mod tests {
         let (page, ()) = page.into_parts();
         let (refusal, _) = check_key(&open, &page).unwrap_err();
         assert_eq!(refusal.into_response().status(), StatusCode::FORBIDDEN);
+        // A page whose name was made to point here.
+        let (rebound, ()) = Request::get("/").header("host", "evil.test:9180").body(()).unwrap().into_parts();
+        let (refusal, _) = check_key(&open, &rebound).unwrap_err();
+        assert_eq!(refusal.into_response().status(), StatusCode::FORBIDDEN);
+        assert!(check_key(&Config { hosts: vec!["evil.test".to_owned()], ..open }, &rebound).is_ok());
+        // With a key, the name is nobody's concern.
+        let keyed =
+            Request::get("/").header("host", "evil.test").header("x-api-key", "look").body(()).unwrap();
+        assert!(check_key(&config(), &keyed.into_parts().0).is_ok());
     }
 
     #[test]

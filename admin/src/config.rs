@@ -13,6 +13,8 @@ pub struct Config {
     pub keys: Vec<AdminKey>,
     /// `admin_key_required`: `false` lets everyone in whom `allow` lets in.
     pub key_required: bool,
+    /// `hosts` (ours): names with a dot under which whoever needs no key may ask.
+    pub hosts: Vec<String>,
     /// `allow_admin`: the networks that may connect.
     pub allow: Vec<IpNet>,
     /// `max_failed_keys` (ours): wrong keys an address may send in a minute; 0 is no limit.
@@ -37,6 +39,7 @@ impl Config {
         Config {
             keys: boot.keys.clone(),
             key_required: boot.key_required,
+            hosts: boot.hosts.clone(),
             allow: boot.allow.clone(),
             failed_keys: boot.limits.failed_keys,
             cors: boot.cors,
@@ -55,6 +58,7 @@ impl Default for Config {
         Config {
             keys: Vec::new(),
             key_required: true,
+            hosts: Vec::new(),
             failed_keys: model::boot::Boot::default().admin.limits.failed_keys,
             allow: vec![IpNet::new_assert([127, 0, 0, 0].into(), 24)],
             cors: true,

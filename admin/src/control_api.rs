@@ -21,7 +21,7 @@ use crate::conceal::conceal;
 use crate::health_page::{self, Shown};
 use crate::program::{NotServed, Program, Published};
 use crate::server::{self, Limits, Listener};
-use crate::{explain, list, plugins};
+use crate::{explain, hosts, list, plugins};
 
 /// The control API. Cheap to clone.
 #[derive(Clone)]
@@ -30,12 +30,20 @@ pub struct ControlApi {
     program: Arc<dyn Program>,
     catalog: Arc<dyn Catalog>,
     about: Arc<Vec<About>>,
+    /// See [`Config::hosts`](crate::Config).
+    hosts: Arc<[String]>,
 }
 
 impl ControlApi {
     pub fn new(store: Arc<dyn Store>, catalog: Arc<dyn Catalog>, program: Arc<dyn Program>) -> ControlApi {
         let about = Arc::new(catalog.about());
-        ControlApi { store, program, catalog, about }
+        ControlApi { store, program, catalog, about, hosts: Arc::default() }
+    }
+
+    /// Names with a dot under which it may be asked, besides addresses and names without one.
+    #[must_use]
+    pub fn known_as(self, hosts: &[String]) -> ControlApi {
+        ControlApi { hosts: hosts.into(), ..self }
     }
 
     /// Serves the API on `listener` until that is told to stop.
@@ -58,6 +66,7 @@ impl ControlApi {
             let reason = "requests of web pages may change nothing here";
             return Err(ErrorAnswer::new(StatusCode::FORBIDDEN, reason));
         }
+        hosts::check(&self.hosts, request.uri(), request.headers())?;
         let ok = |value: &Value| Ok(answer::json(StatusCode::OK, value));
         let path = request.uri().path().trim_end_matches('/');
         let segments: Vec<&str> = path.split('/').skip(1).collect();

@@ -20,6 +20,7 @@ pub mod control_api;
 mod explain;
 mod guesses;
 mod health_page;
+mod hosts;
 pub mod key;
 mod list;
 pub mod metrics;

@@ -14,7 +14,8 @@ pub mod pipeline;
 pub mod protos;
 pub mod references;
 pub mod secrets;
-pub mod stapling;
 pub mod store;
 
 pub use pipeline::{Handle, Pipeline, Report};
+/// What whoever fetches OCSP responses has to know.
+pub use snapshot::compile::Stapling;

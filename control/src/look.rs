@@ -1,5 +1,6 @@
 //! A whole configuration to look at: the snapshot, what it was compiled from, and what is kept out of it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::{Desired, Rejected};
@@ -7,8 +8,7 @@ use sdk::build::Names;
 use snapshot::{Compiler, Snapshot, Touched};
 
 use crate::fold::Fold;
-use crate::store::history::together;
-use crate::store::{Change, Revision, Row, Store, StoreError};
+use crate::store::{Change, Changed, Revision, Row, Store, StoreError};
 
 /// One moment of a configuration.
 #[derive(Debug, Clone)]
@@ -61,6 +61,13 @@ impl Look {
         compiler: &mut Compiler,
         names: &(dyn Names + Sync),
     ) -> Result<Look, Unseen> {
+        let mut rows = BTreeMap::new();
+        for kind in model::Kind::ALL {
+            let (all, _) = store.rows(kind, "").await?;
+            rows.extend(all.into_iter().map(|row| (row.key.clone(), row)));
+        }
+        // After the rows: what was written while they were read is undone as well, and undoing what a row has not seen
+        // yet changes nothing.
         let current = store.revision().await?;
         if revision > current {
             return Err(Unseen::Ahead(revision, current));
@@ -73,16 +80,17 @@ impl Look {
         if !is_known {
             return Err(Unseen::Forgotten(revision));
         }
-        let mut rows = Vec::new();
-        for kind in model::Kind::ALL {
-            rows.extend(store.rows(kind, "").await?.0);
-        }
-        for changed in together(&records) {
-            rows.retain(|row| row.key != changed.key);
-            if let Some(json) = changed.before {
-                rows.push(Row { key: changed.key, json, created: 0, modified: revision, expires: None });
+        // The newest first, so that what was there before the oldest is what stays.
+        for Changed { key, before, .. } in records.into_iter().flat_map(|record| record.changes) {
+            match before {
+                Some(json) => {
+                    let row = Row { key: key.clone(), json, created: 0, modified: revision, expires: None };
+                    rows.insert(key, row);
+                }
+                None => _ = rows.remove(&key),
             }
         }
+        let rows = rows.into_values().collect();
         Ok(Look::of_rows(rows, store.plugins().await?, revision, compiler, names))
     }
 }

@@ -266,6 +266,12 @@ fn query(question: &Question, json: bool) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use control::store::{Answer, Changes, Decide, Embedded, Expect, Record, Revision, Stored, Writing};
+    use model::{Key, Kind};
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -282,5 +288,67 @@ mod tests {
             query(&question, false),
             "method=GET&url=%2Fa%3Fb%3Dc%20d%26e&header=X-A%3A%20%C3%A4%25&remote_addr=%3A%3A1&revision=3&format=text"
         );
+    }
+    /// A store to which somebody writes just when its rows are read.
+    #[derive(Debug)]
+    struct Busy {
+        inner: Embedded,
+        wrote: AtomicBool,
+    }
+
+    impl Store for Busy {
+        fn get<'a>(&'a self, key: &'a Key) -> Answer<'a, Option<Stored>> {
+            self.inner.get(key)
+        }
+
+        fn rows<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Row>, Revision)> {
+            Box::pin(async move {
+                if !self.wrote.swap(true, Ordering::SeqCst) {
+                    self.inner.put(route("late"), value("/late"), Expect::Any, None).await?;
+                    self.inner.delete(route("first"), Expect::Any).await?;
+                }
+                self.inner.rows(kind, prefix).await
+            })
+        }
+
+        fn write(&self, decide: Decide) -> Writing<'_> {
+            self.inner.write(decide)
+        }
+
+        fn revision(&self) -> Answer<'_, Revision> {
+            self.inner.revision()
+        }
+
+        fn plugins(&self) -> Answer<'_, Option<Vec<String>>> {
+            self.inner.plugins()
+        }
+
+        fn history(&self, after: Revision, until: Revision, limit: usize) -> Answer<'_, Vec<Record>> {
+            self.inner.history(after, until, limit)
+        }
+
+        fn watch(&self) -> Changes {
+            self.inner.watch()
+        }
+    }
+
+    fn value(uri: &str) -> Value {
+        json!({"uri": uri, "upstream": {"type": "roundrobin", "nodes": {"127.0.0.1:1": 1}}})
+    }
+
+    fn route(id: &str) -> Key {
+        Key::new(Kind::Route, id)
+    }
+
+    #[tokio::test]
+    async fn what_is_written_meanwhile_is_no_part_of_a_past_revision() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = Embedded::open(folder.path()).unwrap();
+        let first = inner.put(route("first"), value("/first"), Expect::Any, None).await.unwrap();
+        inner.put(route("second"), value("/second"), Expect::Any, None).await.unwrap();
+        let store = Busy { inner, wrote: AtomicBool::new(false) };
+        let look = at(&Boot::default(), &store, first.modified).await.unwrap();
+        let there = ["first", "second", "late"].map(|id| look.desired.get(Kind::Route, id).is_some());
+        assert_eq!(there, [true, false, false], "{:?}", look.rejected);
     }
 }

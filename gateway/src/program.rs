@@ -51,8 +51,8 @@ pub struct Running {
     pub meters: Arc<Meters>,
     /// The plugins that are built in.
     pub about: Vec<About>,
-    /// Explaining a past revision loads and compiles a whole configuration.
-    pub past: OneAtATime,
+    /// Explaining a past revision loads and compiles a whole configuration, and the analysis looks through one.
+    pub long: OneAtATime,
 }
 
 /// How long the answer to a reload waits until what was read is compiled.
@@ -182,7 +182,7 @@ impl Program for Running {
                     let (boot, store) = (self.boot.clone(), self.store.clone());
                     let runtime = tokio::runtime::Handle::current();
                     let look = move || runtime.block_on(explain::at(&boot, &*store, revision));
-                    self.past.run(look).await.ok_or("a mistake of the gateway: explaining this failed")??
+                    self.long.run(look).await.ok_or("a mistake of the gateway: explaining this failed")??
                 }
                 None => self.pipeline.look().await.ok_or("the gateway stops")?,
             };
@@ -200,10 +200,8 @@ impl Program for Running {
         Box::pin(async move {
             let look = self.pipeline.look().await.ok_or("the gateway stops")?;
             let boot = self.boot.clone();
-            let told =
-                tokio::task::spawn_blocking(move || crate::analysis::told(&look.desired.apart(), &boot))
-                    .await;
-            let told = told.map_err(|_| "a mistake of the gateway: the analysis failed".to_owned())?;
+            let told = self.long.run(move || crate::analysis::told(&look.desired.apart(), &boot)).await;
+            let told = told.ok_or("a mistake of the gateway: the analysis failed")?;
             told.map_err(|error| format!("{error:#}"))
         })
     }
@@ -260,18 +258,23 @@ impl Program for Running {
 
 /// Runs long work apart from the threads that answer requests, and never two pieces of it side by side.
 #[derive(Debug)]
-pub struct OneAtATime(Semaphore);
+pub struct OneAtATime(Arc<Semaphore>);
 
 impl Default for OneAtATime {
     fn default() -> OneAtATime {
-        OneAtATime(Semaphore::new(1))
+        OneAtATime(Arc::new(Semaphore::new(1)))
     }
 }
 
 impl OneAtATime {
     /// `None` if the work panicked.
     async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-        let _turn = self.0.acquire().await.ok()?;
+        let turn = self.0.clone().acquire_owned().await.ok()?;
+        let work = move || {
+            // The work goes on when whoever asked has gone, and so does its turn.
+            let _turn = turn;
+            work()
+        };
         tokio::task::spawn_blocking(work).await.ok()
     }
 }
@@ -350,5 +353,23 @@ mod tests {
             go.send(()).unwrap();
         };
         assert_eq!(tokio::join!(first, second, told), (Some(1), Some(0), ()));
+    }
+    #[tokio::test]
+    async fn work_keeps_its_turn_when_whoever_asked_has_gone() {
+        let turns = OneAtATime::default();
+        let (go, gone) = std::sync::mpsc::channel::<()>();
+        let (begin, begun) = tokio::sync::oneshot::channel::<()>();
+        let first = turns.run(move || {
+            begin.send(()).unwrap();
+            gone.recv().unwrap();
+        });
+        tokio::select! {
+            biased;
+            _ = first => panic!("it ended"),
+            heard = begun => heard.unwrap(),
+        }
+        assert_eq!(turns.0.available_permits(), 0, "it still runs");
+        go.send(()).unwrap();
+        assert_eq!(turns.run(|| 1).await, Some(1));
     }
 }

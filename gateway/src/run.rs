@@ -191,7 +191,7 @@ async fn serve(
         boot: boot.clone(),
         meters: services.meters.clone(),
         about: catalog.about(),
-        past: OneAtATime::default(),
+        long: OneAtATime::default(),
     });
     let kept_copy = etcd.clone();
     tokio::spawn(pipeline.run());
@@ -259,7 +259,8 @@ async fn serve(
     }
     if let Some(listener) = control_listener {
         let limits = admin::Limits::of(&boot.admin.limits);
-        let api = ControlApi::new(store.clone(), catalog.clone(), program.clone());
+        let api =
+            ControlApi::new(store.clone(), catalog.clone(), program.clone()).known_as(&boot.admin.hosts);
         let serve = move |listener| tokio::spawn(api.clone().serve(listener, limits.clone()));
         sides.push(Side::start(listener, serve)?);
     }

@@ -1,6 +1,6 @@
 //! The little of DER and of OCSP (RFC 6960) that stapling needs.
 
-use control::stapling::Stapling;
+use control::Stapling;
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};

@@ -6,6 +6,7 @@
 //! was written before encryption was enabled, or with a key that is not in the
 //! keyring any more.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -95,7 +96,7 @@ impl Store for Sealed {
             let mut steps = decide(&Seen { view, sealer: &sealer })?;
             for step in &mut steps {
                 if let Step::Put { key, value, .. } = step {
-                    sealer.seal(key, value)?;
+                    sealer.seal(key, value, &mut |key| view.get(key))?;
                 }
             }
             Ok(steps)
@@ -196,12 +197,25 @@ impl View for Seen<'_> {
 }
 
 impl Sealer {
-    fn seal(&self, key: &Key, value: &mut Value) -> Result<(), Refused> {
+    /// Encrypts what is secret. What `before` has of it encrypted by a key that is not in the ring comes back as it was
+    /// shown, and stays as it is: encrypted once more, it could not be read when that key is back.
+    fn seal(
+        &self,
+        key: &Key,
+        value: &mut Value,
+        before: &mut dyn FnMut(&Key) -> Option<Row>,
+    ) -> Result<(), Refused> {
         let mut failed = false;
         if self.seals {
-            let mut seal = |_: &str, text: &mut String| match self.ring.seal(text) {
-                Some(sealed) => *text = sealed,
-                None => failed |= !self.ring.is_empty(),
+            let foreign = self.foreign(key, value, before);
+            let mut seal = |_: &str, text: &mut String| {
+                if foreign.contains(text) {
+                    return;
+                }
+                match self.ring.seal(text) {
+                    Some(sealed) => *text = sealed,
+                    None => failed |= !self.ring.is_empty(),
+                }
             };
             self.fields.each(key, value, &mut seal);
             Fields::each_key(key.kind, value, &mut |place, text| {
@@ -216,6 +230,33 @@ impl Sealer {
             true => Err(super::StoreError::Unavailable("a secret could not be encrypted".to_owned()).into()),
             false => Ok(()),
         }
+    }
+
+    /// The secrets of a value that look encrypted, that no key opens, and that are in what was stored before.
+    fn foreign(
+        &self,
+        key: &Key,
+        value: &mut Value,
+        before: &mut dyn FnMut(&Key) -> Option<Row>,
+    ) -> HashSet<String> {
+        let mut found = HashSet::new();
+        let mut look = |_: &str, text: &mut String| {
+            if ring::may_be_sealed(text) && self.ring.open(text).is_none() {
+                found.insert(text.clone());
+            }
+        };
+        self.fields.each(key, value, &mut look);
+        // Few writes come this far.
+        if !found.is_empty() {
+            let mut there = HashSet::new();
+            if let Some(row) = before(key) {
+                let mut value = row.value();
+                let mut look = |_: &str, text: &mut String| _ = there.insert(text.clone());
+                self.fields.each(key, &mut value, &mut look);
+            }
+            found.retain(|text| there.contains(text));
+        }
+        found
     }
 
     fn open(&self, mut stored: Stored) -> Stored {

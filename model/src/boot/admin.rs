@@ -17,6 +17,8 @@ pub struct Admin {
     pub key_required: bool,
     /// A key that is empty must be made before use.
     pub keys: Vec<AdminKey>,
+    /// `hosts` (ours): names with a dot under which the APIs that ask for no key may be asked.
+    pub hosts: Vec<String>,
     /// Who may ask; nobody if empty.
     pub allow: Vec<IpNet>,
     pub cors: bool,

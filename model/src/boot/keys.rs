@@ -307,6 +307,7 @@ pub const ROWS: &[Row] = &[
     used("deployment.admin.admin_api_mtls.admin_ssl_ca_cert", Shape::Text),
     used("deployment.admin.admin_api_version", Shape::OneOf(&["v3", "v2"])),
     // Ours.
+    used("deployment.admin.hosts", Shape::Texts),
     used("deployment.admin.max_connections", Shape::Count { min: 1, max: 100_000 }),
     used("deployment.admin.max_refused_connections", Shape::Count { min: 0, max: 100_000 }),
     used("deployment.admin.client_header_timeout", Shape::Time),

@@ -226,6 +226,7 @@ fn admin(file: File<'_>, role: Role) -> Result<Admin, Invalid> {
             // With an empty list nobody could come in, not even with the generated key.
             .filter(|keys| !keys.is_empty())
             .unwrap_or_else(unset),
+        hosts: admin.texts("/hosts").unwrap_or_default(),
         allow: admin.read("/allow_admin", |value| shape::list(value, shape::network)).unwrap_or_else(local),
         cors: admin.bool("/enable_admin_cors", true),
         version: if admin.text("/admin_api_version") == Some("v2") {

@@ -21,6 +21,8 @@ pub(super) struct CertificateUnit {
     /// It is made of secrets that others keep, which may change while the resource does not.
     refers: bool,
     made: Made,
+    /// It lacks a secret: under its names, handshakes fail.
+    refuses: bool,
     /// The responses that are wanted, and what of them is stapled.
     stapled: Vec<Stapled>,
 }
@@ -65,7 +67,8 @@ impl Compiler {
                     continue;
                 }
                 Some(Drafted::Tried(tried)) => {
-                    let Some(unit) = self.settle(&key, tried) else { continue };
+                    let made = self.settle(&key, tried);
+                    let Some(unit) = made.or_else(|| self.refusing_certificate(&key, pass)) else { continue };
                     let is_last_good = |old: &CertificateUnit| {
                         Arc::ptr_eq(&old.entry, &unit.entry)
                             && !unit.refers
@@ -113,7 +116,7 @@ impl Compiler {
             if unit.is_some_and(is_same) {
                 return Some(Drafted::Same);
             }
-            let last_good = unit.map(|unit| &unit.entry);
+            let last_good = unit.filter(|unit| !unit.refuses).map(|unit| &unit.entry);
             let make = |entry: &Arc<Entry>| match entry.resource() {
                 Resource::Ssl(ssl) => self.make_certificate(entry, ssl, pass.names),
                 _ => Err(Invalid::new("this is no ssl")),
@@ -192,7 +195,8 @@ impl Compiler {
         if ssl.kind == SslType::Client {
             let first = pairs.into_iter().next().ok_or_else(|| Invalid::new("there is no certificate"))?;
             let made = Made::Client(first);
-            return Ok(CertificateUnit { entry: entry.clone(), refers, made, stapled: Vec::new() });
+            let (entry, stapled) = (entry.clone(), Vec::new());
+            return Ok(CertificateUnit { entry, refers, made, refuses: false, stapled });
         }
         let stapled = self.staple_pairs(entry, ssl, &mut pairs);
         let client = match &ssl.client {
@@ -214,9 +218,30 @@ impl Compiler {
         let parts = certs::Parts { id: &entry.key.id, pairs, versions, client };
         let certificate = certs::certificate(parts, settings)
             .map_err(|error| Invalid::new(format!("it cannot be used for TLS: {error}")))?;
-        let names = ssl.snis.iter().map(|name| name.strip_suffix('.').unwrap_or(name).to_owned()).collect();
-        let made = Made::Server { names, certificate: Arc::new(certificate) };
-        Ok(CertificateUnit { entry: entry.clone(), refers, made, stapled })
+        let made = Made::Server { names: names_of(ssl), certificate: Arc::new(certificate) };
+        Ok(CertificateUnit { entry: entry.clone(), refers, made, refuses: false, stapled })
+    }
+
+    /// For an ssl that lacks only a secret and has no last good form: its names are found, and no handshake
+    /// succeeds. Otherwise they would be those of the next ssl that fits, which may not ask clients for a certificate.
+    fn refusing_certificate(&self, key: &Key, pass: &Pass<'_>) -> Option<CertificateUnit> {
+        let is_unread =
+            self.rejected.get(key).is_some_and(|rejected| references::is_unread(&rejected.invalid));
+        let entry = pass.desired.get(Kind::Ssl, &key.id).filter(|_| is_unread)?;
+        let Resource::Ssl(ssl) = entry.resource() else { return None };
+        if ssl.kind != SslType::Server {
+            return None;
+        }
+        let settings = &self.settings.tls;
+        // Whoever came in by another name is told that this one wants a certificate.
+        let client = ssl.client.as_ref().map(|client| {
+            (certs::clients(Authorities::new(Vec::new()), client.depth, true, settings), Vec::new())
+        });
+        let versions = versions(ssl, settings.versions).unwrap_or(settings.versions);
+        let parts = certs::Parts { id: &entry.key.id, pairs: Vec::new(), versions, client };
+        let certificate = Arc::new(certs::certificate(parts, settings).ok()?);
+        let made = Made::Server { names: names_of(ssl), certificate };
+        Some(CertificateUnit { entry: entry.clone(), refers: true, made, refuses: true, stapled: Vec::new() })
     }
 
     fn pair(&self, written: &CertificatePair, names: &dyn Names) -> Result<Arc<CertifiedKey>, Invalid> {
@@ -319,6 +344,11 @@ impl Compiler {
             None => Err("the ssl that the upstream's client_cert_id names does not exist"),
         }
     }
+}
+
+/// The names an ssl is for, as they are looked up.
+fn names_of(ssl: &Ssl) -> Vec<String> {
+    ssl.snis.iter().map(|name| name.strip_suffix('.').unwrap_or(name).to_owned()).collect()
 }
 
 /// What became of an ssl resource.

@@ -66,6 +66,16 @@ impl Ring {
     }
 }
 
+/// Whether a text has the form of an encrypted one, whoever's key it is. One of hexadecimal digits alone is a secret in the
+/// clear of a common form, and practically never an encrypted one.
+pub(super) fn may_be_sealed(text: &str) -> bool {
+    text.len().is_multiple_of(4)
+        && !text.bytes().all(|byte| byte.is_ascii_hexdigit())
+        && BASE64_STANDARD
+            .decode(text)
+            .is_ok_and(|bytes| !bytes.is_empty() && bytes.len().is_multiple_of(BLOCK))
+}
+
 impl Cipher {
     /// `None` if the key has a wrong length.
     fn new(key: &[u8]) -> Option<Cipher> {

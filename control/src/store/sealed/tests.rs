@@ -160,3 +160,31 @@ async fn private_keys_are_sealed_wherever_they_stand() {
         assert_eq!(first(&store).await[0].value(), value, "{kind}");
     }
 }
+
+#[tokio::test]
+async fn what_another_key_sealed_is_written_back_as_it_is() {
+    let inner = Arc::new(Memory::default());
+    let jack = Key::new(Kind::Consumer, "jack");
+    over(&inner, &[OLD], true).put(jack.clone(), consumer("auth-one"), Expect::Any, None).await.unwrap();
+    let kept = async || key_of(&inner.get(&jack).await.unwrap().unwrap().value).to_owned();
+    let sealed = kept().await;
+    // The key was taken from the ring; somebody changes something else, and sends back what was shown.
+    let store = over(&inner, &[NEW], true);
+    let mut shown = Value::clone(&store.get(&jack).await.unwrap().unwrap().value);
+    shown["desc"] = json!("changed");
+    store.put(jack.clone(), shown, Expect::Any, None).await.unwrap();
+    assert_eq!(kept().await, sealed);
+    // With the key back, the secret is what it was.
+    let store = over(&inner, &[NEW, OLD], true);
+    assert_eq!(key_of(&store.get(&jack).await.unwrap().unwrap().value), "auth-one");
+
+    // A new secret that only looks like one is encrypted, and so is one in the clear that was stored before.
+    let store = over(&inner, &[NEW], true);
+    let looks = "AAAAAAAAAAAAAAAAAAAAAA==";
+    store.put(jack.clone(), consumer(looks), Expect::Any, None).await.unwrap();
+    assert_ne!(kept().await, looks);
+    let hex = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    inner.put(jack.clone(), consumer(hex), Expect::Any, None).await.unwrap();
+    store.put(jack.clone(), consumer(hex), Expect::Any, None).await.unwrap();
+    assert_ne!(kept().await, hex);
+}

@@ -1,3 +1,0 @@
-//! What whoever fetches OCSP responses has to know.
-
-pub use snapshot::compile::Stapling;
