@@ -318,7 +318,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     fn list<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Stored>, Revision)> {
         Box::pin(async move {
             let (rows, revision) = self.rows(kind, prefix).await?;
-            Ok((parallel::map(rows, Row::stored), revision))
+            Ok((parallel::map(rows, Row::stored).collect(), revision))
         })
     }
 

@@ -108,6 +108,11 @@ async fn serve(
     let services = Services { sinks: deliveries.sinks(), ..wiring::services(&boot)? };
     let catalog = wiring::catalog_with(&boot, services.clone());
     inherited.ask_for_store()?;
+    // The certificates that the system trusts take as long to read as a store of ten thousand routes.
+    let tls = tokio::task::spawn_blocking({
+        let boot = boot.clone();
+        move || tls::settings(&boot)
+    });
     let Opened { store, file, etcd } = open_store(&boot, &*catalog, resources.as_deref(), &data)?;
 
     // All listeners first: an address in use is told before anything runs.
@@ -137,7 +142,7 @@ async fn serve(
     settings.reuse_port = reuse_port;
     settings.access_log = access_log.as_ref().map(AccessLog::for_workers);
     settings.streams.access_log = stream_log.as_ref().map(AccessLog::for_workers);
-    let tls = tls::settings(&boot)?;
+    let tls = tls.await.context("reading the trusted certificates failed")??;
     settings.tls = tls.common.clone();
     let trust = wiring::trust(&tls.common);
     let admin_tls = tls::admin(&boot, &tls.common)?;

@@ -3,35 +3,119 @@
 //! For the start with a large store, not for small changes while traffic flows: fewer than [`FEW`]
 //! items are processed on the calling thread. The result for an item must depend on that item alone.
 
+use std::iter::Flatten;
 use std::num::NonZero;
 use std::panic::resume_unwind;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{thread, vec};
 
 /// Fewer items are not worth a thread.
 const FEW: usize = 512;
 
+/// Items that a thread takes at a time. Threads that get less of a processor take fewer pieces, so all end
+/// at about the same time.
+const PIECE: usize = 256;
+
+/// What became of the items, in their order. Consumed piece by piece, so memory is given back on the way.
+pub type Mapped<U> = Flatten<vec::IntoIter<Vec<U>>>;
+
 /// Maps every item, in order. A panic in `work` propagates.
-pub fn map<T: Send, U: Send>(mut items: Vec<T>, work: impl Fn(T) -> U + Sync) -> Vec<U> {
-    let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    let parts = cores.min(items.len() / FEW);
-    if parts < 2 {
-        return items.into_iter().map(work).collect();
+pub fn map<T: Send, U: Send>(items: Vec<T>, work: impl Fn(T) -> U + Sync) -> Mapped<U> {
+    if threads(items.len()) < 2 {
+        let all: Vec<U> = items.into_iter().map(work).collect();
+        return vec![all].into_iter().flatten();
     }
-    let size = items.len().div_ceil(parts);
-    let work = &work;
+    let threads = threads(items.len());
+    let queue = Mutex::new((0, items.into_iter()));
+    let next = || {
+        let mut queue = lock(&queue);
+        let piece: Vec<T> = queue.1.by_ref().take(PIECE).collect();
+        queue.0 += 1;
+        (!piece.is_empty()).then_some((queue.0 - 1, piece))
+    };
+    let made = Mutex::new(Vec::new());
+    let (next, made_here, work) = (&next, &made, &work);
+    let run = move || {
+        while let Some((at, piece)) = next() {
+            let piece = piece.into_iter().map(work).collect();
+            put(&mut lock(made_here), at, piece);
+        }
+    };
     thread::scope(|scope| {
-        let mut threads = Vec::new();
-        while items.len() > size {
-            let part = items.split_off(items.len() - size);
-            threads.push(scope.spawn(move || part.into_iter().map(work).collect::<Vec<U>>()));
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(run)).collect();
+        run();
+        others.into_iter().for_each(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+    });
+    made.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten()
+}
+
+/// Maps what `make` gives while it is still at work, in order. A panic on either side propagates.
+///
+/// # Errors
+/// That of `make`.
+pub fn map_made<T: Send, U: Send, E>(
+    make: impl FnOnce(&mut dyn FnMut(T)) -> Result<(), E>,
+    work: impl Fn(T) -> U + Sync,
+) -> Result<Mapped<U>, E> {
+    // The receiver is shared by the thread beside and, once everything is made, this one.
+    let (sender, receiver) = channel::<(usize, Vec<T>)>();
+    let receiver = Mutex::new(receiver);
+    let made = Mutex::new(Vec::new());
+    let (receiver, made_here, work) = (&receiver, &made, &work);
+    let run = move || {
+        loop {
+            // Whoever waits here holds the lock, which the others want only for the same.
+            let piece = lock(receiver).recv();
+            let Ok((at, piece)) = piece else { return };
+            let piece = piece.into_iter().map(work).collect();
+            put(&mut lock(made_here), at, piece);
         }
-        let mut all: Vec<U> = items.into_iter().map(work).collect();
-        for thread in threads.into_iter().rev() {
-            all.extend(thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+    };
+    thread::scope(|scope| {
+        let mut others = Vec::new();
+        let (mut piece, mut at) = (Vec::new(), 0);
+        let result = make(&mut |item| {
+            piece.push(item);
+            if piece.len() == PIECE {
+                if others.is_empty() && at * PIECE >= FEW {
+                    others.push(scope.spawn(run));
+                }
+                // It fails only if that thread has panicked, which is told below.
+                _ = sender.send((at, std::mem::take(&mut piece)));
+                at += 1;
+            }
+        });
+        if !piece.is_empty() {
+            _ = sender.send((at, piece));
         }
-        all
-    })
+        drop(sender);
+        if result.is_ok() {
+            let more = threads(at * PIECE).saturating_sub(2);
+            others.extend((0..more).map(|_| scope.spawn(run)));
+            run();
+        }
+        others.into_iter().for_each(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        result
+    })?;
+    Ok(made.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten())
+}
+
+/// How many threads so many items are worth.
+fn threads(items: usize) -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get).min(items / FEW)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic is told by the thread that had it.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn put<U>(made: &mut Vec<Vec<U>>, at: usize, piece: Vec<U>) {
+    if made.len() <= at {
+        made.resize_with(at + 1, Vec::new);
+    }
+    made[at] = piece;
 }
 
 /// Runs `use_up` on another thread with what `make` sends from here. A panic there propagates.
@@ -50,15 +134,43 @@ pub fn beside<T: Send, U: Send>(
 
 #[cfg(test)]
 mod tests {
-    use super::{FEW, beside, map};
+    use super::{FEW, PIECE, beside, map, map_made};
+
+    const SIZES: [usize; 8] = [0, 1, PIECE, FEW, 2 * FEW, 2 * FEW + 1, 4 * FEW + 1, 40 * FEW + 7];
 
     #[test]
     fn order_is_kept_whatever_the_size() {
-        for size in [0, 1, FEW, 2 * FEW, 2 * FEW + 1, 40 * FEW + 7] {
+        for size in SIZES {
             let items: Vec<usize> = (0..size).collect();
             let wanted: Vec<usize> = items.iter().map(|item| item * 3).collect();
-            assert_eq!(map(items, |item| item * 3), wanted, "{size}");
+            assert!(map(items, |item| item * 3).eq(wanted), "{size}");
         }
+    }
+
+    #[test]
+    fn what_is_made_meanwhile_keeps_its_order_too() {
+        for size in SIZES {
+            let all = map_made(
+                |give| {
+                    (0..size).for_each(give);
+                    Ok::<(), ()>(())
+                },
+                |item| item * 3,
+            );
+            assert!(all.unwrap().eq((0..size).map(|item| item * 3)), "{size}");
+        }
+    }
+
+    #[test]
+    fn making_that_fails_ends_it() {
+        let failed = map_made(
+            |give| {
+                (0..10 * FEW).for_each(give);
+                Err("no more")
+            },
+            |item| item,
+        );
+        assert_eq!(failed.err(), Some("no more"));
     }
 
     #[test]
@@ -74,8 +186,13 @@ mod tests {
 
     #[test]
     fn a_panic_comes_through() {
-        let items: Vec<usize> = (0..10 * FEW).collect();
-        let caught = std::panic::catch_unwind(|| map(items, |item| assert!(item < 9 * FEW)));
+        let wrong = |item: usize| assert!(item < 9 * FEW);
+        let caught = std::panic::catch_unwind(|| map((0..10 * FEW).collect(), wrong).count());
         assert!(caught.is_err());
+        let make = |give: &mut dyn FnMut(usize)| {
+            (0..10 * FEW).for_each(give);
+            Ok::<(), ()>(())
+        };
+        assert!(std::panic::catch_unwind(|| map_made(make, wrong).map(Iterator::count)).is_err());
     }
 }

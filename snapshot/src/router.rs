@@ -195,6 +195,11 @@ impl Router {
     /// Adds a rule and its plan, replacing those with the same id.
     pub fn insert(&mut self, rule: Arc<Rule>, plan: Arc<Plan>) {
         self.remove(&rule.id);
+        self.insert_new(rule, plan);
+    }
+
+    /// The same for a rule whose id is not there.
+    pub(crate) fn insert_new(&mut self, rule: Arc<Rule>, plan: Arc<Plan>) {
         let (mode, hasher) = (self.mode, &self.hasher);
         for (host, place) in places(&rule, mode) {
             match place {

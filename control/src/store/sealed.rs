@@ -79,14 +79,14 @@ impl Store for Sealed {
     fn list<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Stored>, Revision)> {
         Box::pin(async move {
             let (rows, revision) = self.inner.rows(kind, prefix).await?;
-            Ok((parallel::map(rows, |row| self.sealer.open(row.stored())), revision))
+            Ok((parallel::map(rows, |row| self.sealer.open(row.stored())).collect(), revision))
         })
     }
 
     fn rows<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Row>, Revision)> {
         Box::pin(async move {
             let (rows, revision) = self.inner.rows(kind, prefix).await?;
-            Ok((parallel::map(rows, |row| self.sealer.open_row(row).0), revision))
+            Ok((parallel::map(rows, |row| self.sealer.open_row(row).0).collect(), revision))
         })
     }
 
@@ -312,7 +312,7 @@ impl Sealer {
             Change::Reset { items, plugins, revision, rejected, anew } => {
                 let (mut count, mut first) = (0, None);
                 let opened = parallel::map(items, |row| self.open_row(row));
-                let items = opened.into_iter().map(|(row, kept)| {
+                let items = opened.map(|(row, kept)| {
                     count += usize::from(kept.is_some());
                     first = first.take().or(kept);
                     row

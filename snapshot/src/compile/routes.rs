@@ -220,7 +220,7 @@ impl Compiler {
             let mut router = self.take_router();
             self.router = parallel::beside(
                 |rules: Receiver<Vec<Placed>>| {
-                    rules.into_iter().flatten().for_each(|(rule, plan)| router.insert(rule, plan));
+                    rules.into_iter().flatten().for_each(|(rule, plan)| router.insert_new(rule, plan));
                     router
                 },
                 // Sending fails only if the router's thread has panicked, which is reported next.
@@ -297,6 +297,10 @@ impl Compiler {
     /// Takes over the rules of routes that could not be made again in any form.
     pub(super) fn keep_rules(&mut self, pass: &Pass<'_>) {
         let Some(old) = &pass.old_router else { return };
+        // There are rules of these routes only.
+        if self.router.len() == self.routes.len() {
+            return;
+        }
         for id in self.routes.keys() {
             if self.router.rule(id).is_none()
                 && let (Some(rule), Some(plan)) = (old.rule(id), old.plan(id))

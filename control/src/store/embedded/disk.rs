@@ -445,16 +445,18 @@ fn load(database: &Database, seal: &Seal) -> Result<Loaded, redb::Error> {
         Err(TableError::TableDoesNotExist(_)) => {}
         Err(error) => return Err(error.into()),
     }
-    let mut rows = Vec::new();
-    for row in transaction.open_table(ROWS)?.iter()? {
-        let (path, row) = row?;
-        let (created, modified, expires, sealed) = row.value();
-        let expires = (expires != 0).then_some(expires);
-        let (path, sealed) = (path.value().to_owned(), sealed.to_vec());
-        rows.push(Sealed { path, created, modified, expires, sealed });
-    }
-    let read = parallel::map(rows, |row| row.open(seal));
-    loaded.items = read.into_iter().collect::<Result<_, _>>()?;
+    let rows = transaction.open_table(ROWS)?;
+    let read = |give: &mut dyn FnMut(Sealed)| {
+        for row in rows.iter()? {
+            let (path, row) = row?;
+            let (created, modified, expires, sealed) = row.value();
+            let expires = (expires != 0).then_some(expires);
+            let (path, sealed) = (path.value().to_owned(), sealed.to_vec());
+            give(Sealed { path, created, modified, expires, sealed });
+        }
+        Ok::<(), redb::Error>(())
+    };
+    loaded.items = parallel::map_made(read, |row| row.open(seal))?.collect::<Result<_, _>>()?;
     Ok(loaded)
 }
 

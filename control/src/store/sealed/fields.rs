@@ -15,7 +15,35 @@ pub(super) struct Fields {
     in_metadata: Paths,
 }
 
-type Paths = HashMap<String, Vec<String>>;
+#[derive(Debug, Default)]
+struct Paths {
+    by_plugin: HashMap<String, Vec<String>>,
+    /// A bit for each length of their names: most names of a text are told apart by theirs.
+    lengths: u64,
+}
+
+impl Paths {
+    fn insert(&mut self, plugin: &str, paths: Vec<String>) {
+        self.lengths |= Paths::length(plugin);
+        self.by_plugin.insert(plugin.to_owned(), paths);
+    }
+
+    fn get(&self, plugin: &str) -> Option<&Vec<String>> {
+        self.by_plugin.get(plugin)
+    }
+
+    fn has(&self, plugin: &str) -> bool {
+        self.lengths & Paths::length(plugin) != 0 && self.by_plugin.contains_key(plugin)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.by_plugin.is_empty()
+    }
+
+    fn length(name: &str) -> u64 {
+        1 << (name.len() % 64)
+    }
+}
 
 /// Called with the place and the text of a secret.
 pub(super) type Visit<'v> = &'v mut dyn FnMut(&str, &mut String);
@@ -31,7 +59,7 @@ impl Fields {
                 let texts: Vec<String> = texts.collect();
                 // A plugin of both subsystems has the same secrets in both.
                 if !texts.is_empty() {
-                    paths.insert(name.to_owned(), texts);
+                    paths.insert(name, texts);
                 }
             };
             add(&mut found.on_routes, Some(schema));
@@ -53,7 +81,7 @@ impl Fields {
         let (paths, has_keys) = (self.paths(kind), !private_keys::places(kind).is_empty());
         match kind {
             Kind::PluginMetadata | Kind::Ssl => self.are_in(kind),
-            _ => names(json).any(|name| paths.contains_key(name) || (has_keys && name == "client_key")),
+            _ => names(json).any(|name| paths.has(name) || (has_keys && name == "client_key")),
         }
     }
 
@@ -86,7 +114,7 @@ impl Fields {
     }
 
     fn paths(&self, kind: Kind) -> &Paths {
-        static NONE: LazyLock<Paths> = LazyLock::new(Paths::new);
+        static NONE: LazyLock<Paths> = LazyLock::new(Paths::default);
         match kind {
             Kind::Consumer | Kind::Credential => &self.on_consumers,
             Kind::PluginMetadata => &self.in_metadata,
@@ -103,14 +131,12 @@ impl Fields {
 
 /// What stands between two quotes and before a colon: the names of a JSON text, and at worst some more.
 fn names(json: &str) -> impl Iterator<Item = &str> {
-    let mut rest = json.split('"').peekable();
-    std::iter::from_fn(move || {
-        loop {
-            let text = rest.next()?;
-            if rest.peek()?.trim_start().starts_with(':') {
-                return Some(text);
-            }
-        }
+    let mut begin = 0;
+    memchr::memchr_iter(b'"', json.as_bytes()).filter_map(move |quote| {
+        let text = &json[begin..quote];
+        begin = quote + 1;
+        let mut behind = json.as_bytes()[begin..].iter();
+        (behind.find(|byte| !byte.is_ascii_whitespace()) == Some(&b':')).then_some(text)
     })
 }
 
