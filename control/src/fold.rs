@@ -67,9 +67,9 @@ impl Fold {
                 let gone: BTreeSet<Key> = known.filter(|key| !now.contains(key)).cloned().collect();
                 gone.iter().for_each(|key| _ = self.delete(key, touched));
                 let news = items.into_iter().filter(|row| anew || !self.is_known(row)).collect();
-                for parsed in parallel::map(news, parse) {
-                    self.place(parsed, touched);
-                }
+                let parsed = parallel::map(news, parse);
+                let entries = parsed.filter_map(|parsed| self.take_over(parsed, touched)).collect();
+                self.desired.put_all(entries);
                 self.dangling.look_at_all(&self.desired);
                 self.desired.plugins = plugins;
                 self.findings = rejected.into();
@@ -152,6 +152,13 @@ impl Fold {
     }
 
     fn place(&mut self, parsed: Parsed, touched: &mut Touched) {
+        if let Some(entry) = self.take_over(parsed, touched) {
+            self.desired.put(entry);
+        }
+    }
+
+    /// Notes all about a row, and gives what is to be desired if that changed.
+    fn take_over(&mut self, parsed: Parsed, touched: &mut Touched) -> Option<Arc<Entry>> {
         let Parsed { row, read, ignored, unseen } = parsed;
         let Row { key, json, created, modified, .. } = row;
         self.unseen.set(&key, unseen);
@@ -159,18 +166,20 @@ impl Fold {
         match read {
             Ok(Read { resource, secrets, references }) => {
                 self.forgive(&key);
-                if self.there(&key).is_none_or(|there| *there.peek() != resource) {
-                    if !touched.all {
-                        touched.keys.insert(key.clone());
-                    }
-                    self.referrers.set(&key, secrets);
-                    self.dangling.set(&key, references);
-                    self.desired.put(Arc::new(Entry::of_text(key, resource, json, created, modified)));
+                if self.there(&key).is_some_and(|there| *there.peek() == resource) {
+                    return None;
                 }
+                if !touched.all {
+                    touched.keys.insert(key.clone());
+                }
+                self.referrers.set(&key, secrets);
+                self.dangling.set(&key, references);
+                Some(Arc::new(Entry::of_text(key, resource, json, created, modified)))
             }
             Err(invalid) => {
                 self.told = None;
                 self.refused.insert(key, (modified, invalid));
+                None
             }
         }
     }

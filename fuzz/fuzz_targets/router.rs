@@ -46,12 +46,12 @@ fuzz_target!(|input: &str| {
     assert_eq!(find(&changed, host, path), answer, "removal leaves traces");
 
     let exact =
-        rules.iter().any(|(rule, _)| rule.hosts.is_empty() && rule.uris[0] == path && !is_pattern(path));
+        rules.iter().any(|(rule, _)| rule.hosts.is_empty() && *rule.uris[0] == *path && !is_pattern(path));
     assert!(!exact || answer.is_some(), "an exact path was missed");
     if let Some(id) = answer {
-        let uri = &rules.iter().find(|(rule, _)| rule.id == id).expect("a rule of ours").0.uris[0];
+        let uri = &rules.iter().find(|(rule, _)| *rule.id == *id).expect("a rule of ours").0.uris[0];
         let literal = uri.find(['*', ':']).unwrap_or(uri.len());
-        assert!(path.starts_with(&uri[..literal]) || uri == path, "{uri} does not cover {path}");
+        assert!(path.starts_with(&uri[..literal]) || **uri == *path, "{uri} does not cover {path}");
     }
 });
 
@@ -65,13 +65,13 @@ fn rule(id: usize, line: &str) -> Option<(Arc<Rule>, Arc<Plan>)> {
     let host = words.next().filter(|host| !matches!(*host, "" | "-"));
     let priority = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
     let id = id.to_string();
-    let plan = Plan::new(sdk::RouteInfo::new(&id, Default::default(), 0));
+    let plan = Plan::new(sdk::RouteInfo::new(&id, Default::default()));
     let rule = Rule {
-        id,
-        uris: vec![uri.to_owned()],
-        hosts: host.map(str::to_owned).into_iter().collect(),
+        id: id.into(),
+        uris: [uri.into()].into(),
+        hosts: host.map(Into::into).into_iter().collect(),
         methods: 0,
-        remote_addrs: Vec::new(),
+        remote_addrs: Box::default(),
         vars: None,
         priority,
     };

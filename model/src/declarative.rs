@@ -4,6 +4,7 @@
 //! item is told and that item left out; only a text that cannot be read as a
 //! whole is refused as a whole. Nothing here reads the file or watches it.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -89,7 +90,7 @@ impl Declarative {
             Format::Yaml => yaml::parse(before_end(&source)?, Variables::InText(lookup)),
         };
         let document = parsed.map_err(|error| Box::new(source.syntax(error)))?;
-        let sections = sections(&document.value, plugins)
+        let sections = sections(Cow::Borrowed(&document.value), plugins)
             .map_err(|invalid| Box::new(source.invalid(&document, invalid)))?;
         Ok(Declarative::of(sections, &source, document))
     }
@@ -105,14 +106,18 @@ impl Declarative {
         plugins: &[&str],
         lookup: Lookup<'_>,
     ) -> Result<Declarative, Box<Diagnostic>> {
-        if format == Format::Json
-            && let Ok(value) = json::parse_values(text, Some(lookup))
-            && let Ok(sections) = sections(&value, plugins)
+        let source = Source { file, text };
+        let value = match format {
+            Format::Json => json::parse_values(text, Some(lookup)).ok(),
+            Format::Yaml => before_end(&source).ok().and_then(|text| yaml::parse_values(text, lookup)),
+        };
+        if let Some(value) = value
+            && let Ok(sections) = sections(Cow::Owned(value), plugins)
             && sections.rejected.is_empty()
             && sections.ignored.is_empty()
         {
             // Nothing is looked for in the document.
-            return Ok(Declarative::of(sections, &Source { file, text }, Document::default()));
+            return Ok(Declarative::of(sections, &source, Document::default()));
         }
         // What is wrong is told with its place, which costs more to know than the value itself.
         Declarative::parse(file, text, format, plugins, lookup)
@@ -131,12 +136,17 @@ impl Declarative {
     }
 }
 
-fn sections(document: &Value, plugins: &[&str]) -> Result<Sections, Invalid> {
+fn sections(document: Cow<'_, Value>, plugins: &[&str]) -> Result<Sections, Invalid> {
+    let mut sections = Sections::default();
     match document {
-        Value::Object(map) => Ok(read(map, plugins)),
+        Cow::Borrowed(Value::Object(map)) => Ok(read(map, plugins)),
+        Cow::Owned(Value::Object(map)) => {
+            map.into_iter().for_each(|(name, value)| sections.read(&name, Cow::Owned(value), plugins));
+            Ok(sections)
+        }
         // A file of nothing but `#END` is an empty configuration.
-        Value::Null => Ok(Sections::default()),
-        other => Err(Invalid::new("a declarative file must be a map of sections")
+        Cow::Borrowed(Value::Null) | Cow::Owned(Value::Null) => Ok(sections),
+        ref other => Err(Invalid::new("a declarative file must be a map of sections")
             .expected("sections such as `routes` and `upstreams`")
             .got(schema::json_name(other))),
     }
@@ -150,26 +160,31 @@ fn sections(document: &Value, plugins: &[&str]) -> Result<Sections, Invalid> {
 pub fn read(document: &Map<String, Value>, plugins: &[&str]) -> Sections {
     let mut sections = Sections::default();
     for (name, value) in document {
-        let mut pointer = String::new();
-        push_pointer(&mut pointer, name);
-        if name == "plugins" {
-            sections.read_plugins(value, &pointer, plugins);
-        } else if let Some(kind) = kind_of_section(name) {
-            sections.read_items(kind, value, &pointer);
-        } else if name.strip_suffix("_conf_version").is_none_or(|section| !is_section(section)) {
-            sections.rejected.push(unknown_section(name).at(pointer));
-        }
+        sections.read(name, Cow::Borrowed(value), plugins);
     }
     sections
 }
 
 impl Sections {
-    fn read_items(&mut self, kind: Kind, value: &Value, pointer: &str) {
-        let items = match value {
-            Value::Array(items) => items,
-            Value::Null => return,
-            Value::Object(map) if map.is_empty() => return,
-            other => {
+    fn read(&mut self, name: &str, value: Cow<'_, Value>, plugins: &[&str]) {
+        let mut pointer = String::new();
+        push_pointer(&mut pointer, name);
+        if name == "plugins" {
+            self.read_plugins(&value, &pointer, plugins);
+        } else if let Some(kind) = kind_of_section(name) {
+            self.read_items(kind, value, &pointer);
+        } else if name.strip_suffix("_conf_version").is_none_or(|section| !is_section(section)) {
+            self.rejected.push(unknown_section(name).at(pointer));
+        }
+    }
+
+    fn read_items(&mut self, kind: Kind, value: Cow<'_, Value>, pointer: &str) {
+        let items: Vec<Cow<'_, Value>> = match value {
+            Cow::Borrowed(Value::Array(items)) => items.iter().map(Cow::Borrowed).collect(),
+            Cow::Owned(Value::Array(items)) => items.into_iter().map(Cow::Owned).collect(),
+            Cow::Borrowed(Value::Null) | Cow::Owned(Value::Null) => return,
+            ref empty if empty.as_object().is_some_and(Map::is_empty) => return,
+            ref other => {
                 let invalid = Invalid::new(format!("section `{}` must be a list", kind.collection()))
                     .at(pointer)
                     .expected("array")
@@ -179,16 +194,17 @@ impl Sections {
             }
         };
         let mut seen = HashSet::new();
-        let numbered = items.iter().enumerate().collect();
+        let numbered = items.into_iter().enumerate().collect();
         let read = parallel::map(numbered, |(index, value)| {
             let read = item(kind, index, value, &format!("{pointer}/{index}"));
             let ignored = match &read {
-                Ok(item) => gaps::ignored(item.key.kind, value),
+                // Its id, which may have been added, is asked for nothing.
+                Ok(item) => gaps::ignored(item.key.kind, &item.value),
                 Err(_) => Vec::new(),
             };
             (read, ignored)
         });
-        for (index, (read, ignored)) in read.into_iter().enumerate() {
+        for (index, (read, ignored)) in read.enumerate() {
             let pointer = format!("{pointer}/{index}");
             match read {
                 Ok(item) if seen.contains(&item.key) => {
@@ -251,15 +267,20 @@ impl Sections {
 
 /// Types one item; pointers of refusals start at the item. A refusal has the item's key, if that
 /// can be read.
-fn item(kind: Kind, index: usize, value: &Value, pointer: &str) -> Result<Item, Box<(Option<Key>, Invalid)>> {
-    let Value::Object(map) = value else {
+fn item(
+    kind: Kind,
+    index: usize,
+    value: Cow<'_, Value>,
+    pointer: &str,
+) -> Result<Item, Box<(Option<Key>, Invalid)>> {
+    let Value::Object(map) = &*value else {
         let invalid = Invalid::new(format!(
             "invalid item data of [{}/{}], it should be an object",
             kind.collection(),
             index + 1
         ))
         .expected("object")
-        .got(schema::json_name(value));
+        .got(schema::json_name(&value));
         return Err(Box::new((None, invalid)));
     };
     let named = |name: &str| map.get(name).and_then(id_text);
@@ -272,13 +293,16 @@ fn item(kind: Kind, index: usize, value: &Value, pointer: &str) -> Result<Item, 
     };
     let id = own.unwrap_or_else(|| format!("arr_{}", index + 1));
     let key = Key::new(kind, id).or_owned();
-    let resource = Resource::parse(key.kind, &key.id, value)
+    let resource = Resource::parse(key.kind, &key.id, &value)
         .map_err(|invalid| Box::new((Some(key.clone()), invalid)))?;
-    let mut value = map.clone();
-    if !value.contains_key("id") && key.kind != Kind::Consumer {
-        value.insert("id".to_owned(), Value::from(key.id.as_str()));
+    let mut value = value.into_owned();
+    if let Value::Object(map) = &mut value
+        && !map.contains_key("id")
+        && key.kind != Kind::Consumer
+    {
+        map.insert("id".to_owned(), Value::from(key.id.as_str()));
     }
-    Ok(Item { key, resource, value: Arc::new(Value::Object(value)), pointer: pointer.to_owned() })
+    Ok(Item { key, resource, value: Arc::new(value), pointer: pointer.to_owned() })
 }
 
 fn kind_of_section(name: &str) -> Option<Kind> {
@@ -363,15 +387,21 @@ consumers:
     fn what_is_loaded_is_what_is_parsed_and_mistakes_have_their_places() {
         let routes =
             |uri: &str| format!("{{\"routes\": [\n{{\"id\": \"1\", \"uri\": {uri}, \"plugins\": {{}}}}]}}");
-        let read = |text: &str, load: bool| {
-            let read = if load { Declarative::load } else { Declarative::parse };
-            read("apisix.json", text, Format::Json, PLUGINS, &|_| None).unwrap()
-        };
-        for (text, wrong) in [(routes("\"/a\""), None), (routes("7"), Some(2))] {
-            let (loaded, parsed) = (read(&text, true), read(&text, false));
-            assert_eq!(keys(&loaded), keys(&parsed));
-            assert_eq!(loaded.diagnostics, parsed.diagnostics);
-            assert_eq!(loaded.diagnostics.first().map(|found| found.line), wrong);
+        for (format, end) in [(Format::Json, ""), (Format::Yaml, "\n#END\n")] {
+            let read = |text: &str, load: bool| {
+                let read = if load { Declarative::load } else { Declarative::parse };
+                read("apisix", text, format, PLUGINS, &|_| None).unwrap()
+            };
+            for (text, wrong) in [(routes("\"/a\""), None), (routes("7"), Some(2))] {
+                let text = text + end;
+                let (loaded, parsed) = (read(&text, true), read(&text, false));
+                assert_eq!(keys(&loaded), keys(&parsed));
+                assert_eq!(loaded.diagnostics, parsed.diagnostics);
+                assert_eq!(loaded.diagnostics.first().map(|found| found.line), wrong);
+                for (loaded, parsed) in loaded.items.iter().zip(&parsed.items) {
+                    assert_eq!((&loaded.value, &loaded.resource), (&parsed.value, &parsed.resource));
+                }
+            }
         }
         assert!(Declarative::load("apisix.json", "{", Format::Json, PLUGINS, &|_| None).is_err());
     }

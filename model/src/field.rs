@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 use ipnet::IpNet;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, Error as _};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::invalid::push_pointer;
 use crate::{Invalid, network};
@@ -67,24 +67,8 @@ pub(crate) fn take(value: &mut Value, name: &str) -> Option<Value> {
 /// Takes out the property `plugins` of a value that has passed its schema.
 pub(crate) fn take_plugins(value: &mut Value) -> Plugins {
     match take(value, "plugins") {
-        Some(Value::Object(plugins)) => {
-            plugins.into_iter().map(|(name, config)| (name, compact(config))).collect()
-        }
+        Some(Value::Object(plugins)) => plugins.into_iter().collect(),
         _ => Plugins::default(),
-    }
-}
-
-/// The same value in no more memory than it needs: a map that was read has room for three
-/// members at least, and there may be a hundred thousand of them.
-fn compact(value: Value) -> Value {
-    match value {
-        Value::Object(map) => {
-            let mut exact = Map::with_capacity(map.len());
-            exact.extend(map.into_iter().map(|(name, member)| (name, compact(member))));
-            Value::Object(exact)
-        }
-        Value::Array(items) => Value::Array(items.into_iter().map(compact).collect()),
-        value => value,
     }
 }
 

@@ -285,7 +285,7 @@ fn plugins(kind: Kind, value: &Value) -> Option<&Map<String, Value>> {
 }
 
 fn switched_off(config: &Value) -> bool {
-    config.pointer("/_meta/disable") == Some(&Value::Bool(true))
+    config.get("_meta").and_then(|meta| meta.get("disable")) == Some(&Value::Bool(true))
 }
 
 /// A smallest resource for each thing in a row that a resource may ask by: for the tests of those

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use serde_json::{Map, Number, Value};
 
 use crate::document::{Document, Lines, Lookup, Position, Spot, SyntaxError};
+use crate::schema::has;
 use crate::variables;
 
 /// How deep values may nest.
@@ -133,7 +134,7 @@ impl Reader<'_> {
                 Value::String(name) => name,
                 other => other.to_string(),
             };
-            if map.contains_key(&name) {
+            if has(&map, &name) {
                 return Err(Problem {
                     message: format!("duplicate key {}", crate::schema::quoted(&name)),
                     at: start,
@@ -192,7 +193,7 @@ impl Reader<'_> {
         let mut out = String::new();
         loop {
             let rest = &self.text[self.at..];
-            let Some(stop) = rest.find(['"', '\\']) else {
+            let Some(stop) = memchr::memchr2(b'"', b'\\', rest.as_bytes()) else {
                 return Err(Problem {
                     message: "unexpected end of string".to_owned(),
                     at: start,
@@ -251,8 +252,8 @@ impl Reader<'_> {
 
     fn number(&mut self) -> Read<Value> {
         let rest = &self.text[self.at..];
-        let end =
-            rest.find(|c: char| !matches!(c, '0'..='9' | '+' | '-' | '.' | 'e' | 'E')).unwrap_or(rest.len());
+        let is_part = |byte: u8| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E');
+        let end = rest.bytes().position(|byte| !is_part(byte)).unwrap_or(rest.len());
         match Number::from_str(&rest[..end]) {
             Ok(number) => {
                 self.at += end;

@@ -3,6 +3,11 @@
 //! For the start with a large store, not for small changes while traffic flows: fewer than [`FEW`]
 //! items are processed on the calling thread. The result for an item must depend on that item alone.
 
+#![expect(
+    clippy::disallowed_types,
+    reason = "the locks are shared by threads that begin and end within one call, and hand out whole pieces of work"
+)]
+
 use std::iter::Flatten;
 use std::num::NonZero;
 use std::panic::resume_unwind;

@@ -24,6 +24,7 @@ mod pattern;
 mod plain;
 mod resources;
 
+pub(crate) use check::has;
 pub use lua::type_name as lua_type;
 pub(crate) use lua::{json_name, quoted};
 

@@ -28,6 +28,10 @@ pub struct Reference<'a> {
 /// # Errors
 /// The first variable that is neither set nor has a default.
 pub fn substitute(text: &str, lookup: Lookup<'_>) -> Result<Option<String>, Missing> {
+    // Nearly every text ends here.
+    if memchr::memchr(b'$', text.as_bytes()).is_none() {
+        return Ok(None);
+    }
     let mut out = String::new();
     let mut from = 0;
     while let Some(reference) = next(text, from) {

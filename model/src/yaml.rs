@@ -54,9 +54,26 @@ pub fn parse(text: &str, variables: Variables<'_>) -> Result<Document, SyntaxErr
     }
 }
 
+/// [`parse`] with variables in the text, without the places, which cost more than the values. `None` if it cannot
+/// be parsed: why is told by [`parse`].
+pub fn parse_values(text: &str, lookup: Lookup<'_>) -> Option<Value> {
+    let text = text.strip_prefix('\u{FEFF}').unwrap_or(text);
+    let replaced = Replaced::new(text, lookup).ok()?;
+    let text = replaced.as_ref().map_or(text, |replaced| &replaced.text);
+    let Bare(value) = serde_saphyr::from_str_with_options(text, options()).ok()?;
+    Some(value)
+}
+
 fn read(text: &str, variables: Option<Lookup<'_>>) -> Result<Document, SyntaxError> {
+    let root: Spanned<Tree> =
+        serde_saphyr::from_str_with_options(text, options()).map_err(|error| syntax_error(&error))?;
+    let (value, spots) = Builder { variables }.value(root, None)?;
+    Ok(Document { value, spots })
+}
+
+fn options() -> serde_saphyr::Options {
     // The limits keep hostile nesting and aliases small; size alone is the operator's choice.
-    let options = serde_saphyr::options! {
+    serde_saphyr::options! {
         emit_comments: false,
         leading_zero_numbers_as_strings: true,
         budget: serde_saphyr::budget! {
@@ -65,11 +82,7 @@ fn read(text: &str, variables: Option<Lookup<'_>>) -> Result<Document, SyntaxErr
             max_nodes: 100_000_000,
             max_total_scalar_bytes: 1 << 30,
         },
-    };
-    let root: Spanned<Tree> =
-        serde_saphyr::from_str_with_options(text, options).map_err(|error| syntax_error(&error))?;
-    let (value, spots) = Builder { variables }.value(root, None)?;
-    Ok(Document { value, spots })
+    }
 }
 
 fn syntax_error(error: &serde_saphyr::Error) -> SyntaxError {
@@ -172,6 +185,77 @@ impl<'de> Visitor<'de> for TreeVisitor {
             map.push(member);
         }
         Ok(Tree::Map(map))
+    }
+}
+
+/// A YAML node without its places.
+struct Bare(Value);
+
+impl<'de> Deserialize<'de> for Bare {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Bare, D::Error> {
+        from.deserialize_any(BareVisitor).map(Bare)
+    }
+}
+
+struct BareVisitor;
+
+impl<'de> Visitor<'de> for BareVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        TreeVisitor.expecting(f)
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Value, D::Error> {
+        from.deserialize_any(self)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
+        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("a number must be finite"))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(Value::String(value))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(Bare(item)) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Value::Array(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
+        let mut map = Map::new();
+        while let Some((name, Bare(member))) = members.next_entry::<String, Bare>()? {
+            map.insert(name, member);
+        }
+        Ok(Value::Object(map))
     }
 }
 
@@ -306,6 +390,27 @@ mod tests {
 
     fn at(document: &Document, pointer: &str) -> (u32, u32) {
         document.position(pointer).unwrap().into()
+    }
+
+    #[test]
+    fn values_alone_are_the_same_values() {
+        let texts = [
+            "",
+            "null",
+            "a: 1\nb: [x, 2, 1.5, -3, on, no, ~, '7', 007, 0x1f, 18446744073709551615]\n",
+            "base: &base {x: 1, y: [2]}\nmore:\n  <<: *base\n  z: *base\n",
+            "80: web\ntrue: yes\n? long\n: |\n  two\n  lines\n",
+            "port: ${{PORT}}\ntext: '${{PORT}}'\n# ${{NOBODY}}\n",
+            "\u{FEFF}a: b",
+        ];
+        for text in texts {
+            let whole = parse(text, Variables::InText(&lookup)).unwrap().value;
+            assert_eq!(parse_values(text, &lookup), Some(whole), "{text}");
+        }
+        for text in ["a: 1\na: 2", "a: [", "a: ${{NOBODY}}", "a: .inf", "---\na\n---\nb", "a: *b"] {
+            assert!(parse(text, Variables::InText(&lookup)).is_err(), "{text}");
+            assert_eq!(parse_values(text, &lookup), None, "{text}");
+        }
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub(crate) fn schema() -> Value {
 
 /// Whether a configuration says `_meta.disable`, also one that was not checked.
 pub(crate) fn disabled(config: &Value) -> bool {
-    config.pointer("/_meta/disable") == Some(&Value::Bool(true))
+    config.get("_meta").and_then(|meta| meta.get("disable")) == Some(&Value::Bool(true))
 }
 
 impl Parts {

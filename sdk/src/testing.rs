@@ -157,7 +157,7 @@ impl Probe {
             messages,
             client: Client::new(peer, local, false),
             consumers: Consumers::default(),
-            route: RouteInfo::new("1", RouteNames { name: "route-1".into(), ..RouteNames::default() }, 0),
+            route: RouteInfo::new("1", RouteNames { name: "route-1".into(), ..RouteNames::default() }),
             world: FakeWorld { now_ms: 1_700_000_000_000.into(), ..FakeWorld::default() },
             services: Services::for_tests(),
             is_stream: false,

@@ -19,13 +19,13 @@ const REQUESTS: usize = 1 << 16;
 
 fn rule(id: usize, uri: String, host: Option<String>) -> (Arc<Rule>, Arc<Plan>) {
     let id = format!("{id:06}");
-    let plan = Plan::new(sdk::RouteInfo::new(&id, Default::default(), 0));
+    let plan = Plan::new(sdk::RouteInfo::new(&id, Default::default()));
     let rule = Rule {
-        id,
-        uris: vec![uri],
-        hosts: host.into_iter().collect(),
+        id: id.into(),
+        uris: [uri.into()].into(),
+        hosts: host.into_iter().map(Into::into).collect(),
         methods: 0,
-        remote_addrs: Vec::new(),
+        remote_addrs: Box::default(),
         vars: None,
         priority: 0,
     };

@@ -19,6 +19,7 @@ mod routes;
 mod shared;
 mod streams;
 mod touched;
+mod units;
 mod upstream;
 mod wanted;
 
@@ -53,6 +54,7 @@ use shared::Shared;
 use streams::StreamUnit;
 pub use touched::Touched;
 use touched::Work;
+use units::Units;
 use wanted::{Part, Wanted};
 
 /// Settings of the boot file that matter for compiling.
@@ -131,7 +133,7 @@ pub struct Compiler {
     /// All upstreams, including inline ones.
     table: Table<Upstream>,
     alike: Alike,
-    routes: HashMap<String, RouteUnit>,
+    routes: Units<RouteUnit>,
     /// Routes that lack a secret and refuse all requests.
     refused: HashSet<String>,
     upstreams: HashMap<String, UpstreamUnit>,
@@ -168,7 +170,6 @@ pub struct Compiler {
     /// Those rejected only because another resource already has something unique.
     repeated: BTreeSet<Key>,
     told: Option<Arc<[Rejected]>>,
-    route_slots: Slots,
     upstream_slots: Slots,
     consumer_slots: Slots,
     /// The resources whose entries were read since this was asked last.
@@ -204,7 +205,7 @@ impl Compiler {
             settings,
             table: Table::default(),
             alike: Alike::default(),
-            routes: HashMap::default(),
+            routes: Units::default(),
             refused: HashSet::default(),
             upstreams: HashMap::default(),
             read: Vec::new(),
@@ -227,7 +228,6 @@ impl Compiler {
             rejected: BTreeMap::new(),
             repeated: BTreeSet::new(),
             told: None,
-            route_slots: Slots::default(),
             upstream_slots: Slots::default(),
             consumer_slots: Slots::default(),
         }
@@ -266,7 +266,7 @@ impl Compiler {
         names: &(dyn Names + Sync),
         revision: u64,
     ) -> Compiled {
-        for slots in [&mut self.route_slots, &mut self.upstream_slots, &mut self.consumer_slots] {
+        for slots in [&mut self.upstream_slots, &mut self.consumer_slots] {
             slots.tick();
         }
         let list = desired.plugins.as_ref().or(self.settings.plugins.as_ref());
@@ -369,7 +369,7 @@ impl Compiler {
     fn add_everything(&self, pass: &mut Pass<'_>) {
         let key = |kind| move |id: &String| Key::new(kind, id.as_str());
         let known = (self.shared.keys().cloned())
-            .chain(self.routes.keys().map(key(Kind::Route)))
+            .chain(self.routes.ids().map(|id| Key::new(Kind::Route, id)))
             .chain(self.stream_routes.keys().map(key(Kind::StreamRoute)))
             .chain(self.upstreams.keys().map(key(Kind::Upstream)))
             .chain(self.certificate_units.keys().map(key(Kind::Ssl)))

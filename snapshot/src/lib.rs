@@ -58,7 +58,7 @@ impl Snapshot {
     /// Where a plan of this snapshot sends requests, or why it can't.
     #[inline]
     pub fn upstream(&self, plan: &Plan) -> Result<&Arc<Upstream>, Failure> {
-        self.upstreams.get(plan.upstream?).ok_or(Failure::NoUpstreamObject)
+        self.upstreams.get(plan.upstream()?).ok_or(Failure::NoUpstreamObject)
     }
 
     /// The upstream that a plugin has chosen.

@@ -1,5 +1,6 @@
 //! A route, ready to run.
 
+use std::fmt;
 use std::sync::Arc;
 
 use sdk::{Chain, RouteInfo};
@@ -8,29 +9,34 @@ pub use crate::upstream::Timeouts;
 use crate::upstream::Upstream;
 
 /// What a matched request runs through: route, service and plugin config merged
-/// (APISIX's order: route over plugin config over service). All of it lies in one cache line, and
-/// finding a plan does not touch it.
+/// (APISIX's order: route over plugin config over service). With the counts of its [`Arc`] it fills one
+/// cache line, and finding a plan does not touch it.
 #[derive(Debug, Clone)]
-#[repr(C, align(64))]
 pub struct Plan {
     /// The merged plugins; `None` if there are none.
     pub chain: Option<Arc<Chain>>,
-    /// The [`Upstream::slot`] that requests go to, or why there is none. See
-    /// [`Snapshot::upstream`](crate::Snapshot::upstream).
-    pub upstream: Result<u32, Failure>,
-    /// `Upgrade` is passed on.
-    pub websocket: bool,
     /// The route's own time-outs, which override the upstream's.
     pub timeouts: Option<Box<Timeouts>>,
     pub info: RouteInfo,
+    pub(crate) target: Target,
+    /// `Upgrade` is passed on.
+    pub websocket: bool,
 }
 
-const _: () = assert!(size_of::<Plan>() == 64);
+const _: () = assert!(size_of::<Plan>() + 2 * size_of::<usize>() <= 64);
 
 impl Plan {
     /// A plan without plugins or an upstream.
     pub fn new(info: RouteInfo) -> Plan {
-        Plan { chain: None, upstream: Err(Failure::NoUpstream), websocket: false, timeouts: None, info }
+        let target = Err(Failure::NoUpstream).into();
+        Plan { chain: None, timeouts: None, info, target, websocket: false }
+    }
+
+    /// The [`Upstream::slot`] that requests go to, or why there is none. See
+    /// [`Snapshot::upstream`](crate::Snapshot::upstream).
+    #[inline]
+    pub fn upstream(&self) -> Result<u32, Failure> {
+        self.target.get()
     }
 
     /// The time-outs that apply with the upstream of this plan.
@@ -51,4 +57,57 @@ pub enum Failure {
     NoUpstreamObject,
     /// Neither route nor service has an upstream: 503.
     NoUpstream,
+}
+
+/// The slot of an upstream or why there is none, in four bytes. Slots are counted up from 0 and never come
+/// near the numbers that stand for failures: each has an upstream in memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Target(u32);
+
+impl Target {
+    /// The least number that stands for a failure.
+    const FAILURES: u32 = u32::MAX - 3;
+
+    #[inline]
+    pub fn get(self) -> Result<u32, Failure> {
+        match self.0.wrapping_sub(Target::FAILURES) {
+            0 => Err(Failure::NoService),
+            1 => Err(Failure::NoPluginConfig),
+            2 => Err(Failure::NoUpstreamObject),
+            3 => Err(Failure::NoUpstream),
+            _ => Ok(self.0),
+        }
+    }
+}
+
+impl From<Result<u32, Failure>> for Target {
+    fn from(upstream: Result<u32, Failure>) -> Target {
+        Target(match upstream {
+            Ok(slot) => slot,
+            Err(Failure::NoService) => Target::FAILURES,
+            Err(Failure::NoPluginConfig) => Target::FAILURES + 1,
+            Err(Failure::NoUpstreamObject) => Target::FAILURES + 2,
+            Err(Failure::NoUpstream) => Target::FAILURES + 3,
+        })
+    }
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.get().fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_says_what_it_was_made_of() {
+        let failures =
+            [Failure::NoService, Failure::NoPluginConfig, Failure::NoUpstreamObject, Failure::NoUpstream];
+        for upstream in failures.map(Err).into_iter().chain([0, 1, u32::MAX - 4].map(Ok)) {
+            assert_eq!(Target::from(upstream).get(), upstream);
+        }
+    }
 }

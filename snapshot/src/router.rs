@@ -47,15 +47,15 @@ use trace::{Tree, Watch};
 #[derive(Debug, Clone)]
 pub struct Rule {
     /// Unique among the rules of a router; the smaller one wins a tie.
-    pub id: String,
-    /// Paths and patterns, at least one: `/a`, `/a/*`, `/user/:id`.
-    pub uris: Vec<String>,
-    /// Host names, `*.suffix`, or names with a port; none is any.
-    pub hosts: Vec<String>,
+    pub id: Box<str>,
+    /// Paths and patterns, at least one: `/a`, `/a/*`, `/user/:id`. Shared with what a search finds.
+    pub uris: Box<[Arc<str>]>,
+    /// Host names, `*.suffix`, or names with a port; none is any. Shared likewise.
+    pub hosts: Box<[Arc<str>]>,
     /// [`wire::Method::bit`] of each method that is admitted; 0 is any.
     pub methods: u16,
     /// None is any.
-    pub remote_addrs: Vec<IpNet>,
+    pub remote_addrs: Box<[IpNet]>,
     pub vars: Option<Box<Expr>>,
     pub priority: i64,
 }
@@ -324,7 +324,7 @@ fn places(rule: &Rule, mode: Mode) -> SmallVec<[(u32, Place); 4]> {
     if mode != Mode::HostUri || rule.hosts.is_empty() {
         return std::iter::once((0, Place::Paths)).collect();
     }
-    let place = |host: &String| if has_port(host) { Place::Ports } else { Place::Hosts };
+    let place = |host: &Arc<str>| if has_port(host) { Place::Ports } else { Place::Hosts };
     rule.hosts.iter().enumerate().map(|(i, host)| (i as u32, place(host))).collect()
 }
 

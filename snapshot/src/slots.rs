@@ -36,7 +36,14 @@ impl Slots {
         if let Some(slot) = self.known(key) {
             return slot;
         }
-        let slot = match self.free.front() {
+        let slot = self.fresh();
+        self.taken[key.kind.index()].insert(key.id.as_str().into(), slot);
+        slot
+    }
+
+    /// A number for an object that keeps it itself, and gives it back with [`Slots::free`].
+    pub fn fresh(&mut self) -> u32 {
+        match self.free.front() {
             Some(&(since, slot)) if since + REST <= self.now => {
                 self.free.pop_front();
                 slot
@@ -45,9 +52,7 @@ impl Slots {
                 self.next += 1;
                 self.next - 1
             }
-        };
-        self.taken[key.kind.index()].insert(key.id.as_str().into(), slot);
-        slot
+        }
     }
 
     /// The number of this object, if it has one.
@@ -58,8 +63,13 @@ impl Slots {
     /// The object is gone. Returns the number it had.
     pub fn release(&mut self, key: &Key) -> Option<u32> {
         let slot = self.taken[key.kind.index()].remove(key.id.as_str())?;
-        self.free.push_back((self.now, slot));
+        self.free(slot);
         Some(slot)
+    }
+
+    /// The object that kept this number is gone.
+    pub fn free(&mut self, slot: u32) {
+        self.free.push_back((self.now, slot));
     }
 }
 

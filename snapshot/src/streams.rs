@@ -155,7 +155,7 @@ mod tests {
                 server: words[2].map(network),
                 port: words[3].map(|port| port.parse().unwrap()),
             };
-            let plan = Plan::new(RouteInfo::new(&at.to_string(), Default::default(), 0));
+            let plan = Plan::new(RouteInfo::new(&at.to_string(), Default::default()));
             Arc::new(StreamPlan { rule, plan })
         };
         Streams::new(rules.iter().enumerate().map(plan).collect())

@@ -17,15 +17,22 @@ pub struct Upstream {
     pub id: Box<str>,
     /// The slot of a worker's state for it, stable across configuration changes.
     pub slot: u32,
+    pub servers: Arc<Servers>,
+    /// What checks say of the servers; `None` if there are none.
+    pub health: Option<Arc<Health>>,
+    /// Limits of what may be under way.
+    pub load: Option<Box<Load>>,
+}
+
+/// Servers and how they are used. Upstreams that say the same share one: many routes lead to the same few
+/// servers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Servers {
     /// Every server with its address, in priority tiers from high to low.
     pub endpoints: Box<[Endpoint]>,
     /// For each server an address of the other family that its name has; empty if none has one.
     pub seconds: Box<[Option<SocketAddr>]>,
     pub settings: Arc<Settings>,
-    /// What checks say of the servers; `None` if there are none.
-    pub health: Option<Arc<Health>>,
-    /// Limits of what may be under way.
-    pub load: Option<Box<Load>>,
     /// Servers by a part of their metadata, where requests choose among those.
     pub subset: Option<Box<Subset>>,
     /// Clients stay with a server, which a cookie names.
@@ -35,7 +42,7 @@ pub struct Upstream {
     pub(crate) rings: Box<[Ring]>,
 }
 
-/// What upstreams have alike, apart from their servers: the many that say the same share one.
+/// What upstreams have alike, even where their servers differ: the many that say the same share one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// Idle connections that each worker opens ahead to each server.
@@ -59,6 +66,15 @@ pub struct Settings {
 }
 
 impl Deref for Upstream {
+    type Target = Servers;
+
+    #[inline]
+    fn deref(&self) -> &Servers {
+        &self.servers
+    }
+}
+
+impl Deref for Servers {
     type Target = Settings;
 
     #[inline]
@@ -115,24 +131,26 @@ impl Upstream {
             policy,
             retry: None,
         };
-        Upstream {
-            id: id.into(),
-            slot,
+        let servers = Servers {
             endpoints: endpoints.into(),
             seconds: Box::default(),
             settings: Arc::new(settings),
-            health: None,
-            load: None,
             subset: None,
             sticky: None,
             tiers: tiers.into(),
             rings,
-        }
+        };
+        Upstream { id: id.into(), slot, servers: Arc::new(servers), health: None, load: None }
+    }
+
+    /// The servers, to change them in this one.
+    pub fn servers_mut(&mut self) -> &mut Servers {
+        Arc::make_mut(&mut self.servers)
     }
 
     /// The settings, to change them in this one.
     pub fn settings_mut(&mut self) -> &mut Settings {
-        Arc::make_mut(&mut self.settings)
+        Arc::make_mut(&mut self.servers_mut().settings)
     }
 }
 

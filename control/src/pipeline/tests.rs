@@ -136,7 +136,7 @@ async fn what_is_compiled_rests_and_is_still_compiled_anew_when_something_it_nee
     assert_eq!(awake(&bench).await, 0);
     bench.delete(Kind::Upstream, "u").await;
     bench.settle().await;
-    assert!(bench.plan("2").unwrap().upstream.is_err());
+    assert!(bench.plan("2").unwrap().upstream().is_err());
     bench.put(Kind::Upstream, "u", json!({"nodes": {"10.0.0.8:80": 1}})).await;
     bench.names.set("a.test", Some("10.0.0.2"));
     bench.put(Kind::Route, "1", json!({"uri": 5})).await;

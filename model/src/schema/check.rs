@@ -260,7 +260,7 @@ fn walk_object<R: Misfit>(rules: &ObjectRules, value: &mut Value) -> Result<(), 
     let mut known = 0;
     for property in &rules.properties {
         let name = &property.name;
-        let member = if names.may_have(name) { value.get_mut(name) } else { None };
+        let member = if names.may_have(name) { member_mut(value, name) } else { None };
         match member {
             Some(child) => {
                 known += 1;
@@ -312,6 +312,25 @@ fn walk_object<R: Misfit>(rules: &ObjectRules, value: &mut Value) -> Result<(), 
         }));
     }
     Ok(())
+}
+
+/// Maps so small are searched from their beginning, which is done before a name is hashed.
+const SMALL: usize = 12;
+
+fn member_mut<'v>(value: &'v mut Value, name: &str) -> Option<&'v mut Value> {
+    let map = value.as_object_mut()?;
+    match map.len() {
+        ..=SMALL => map.iter_mut().find(|(own, _)| *own == name).map(|(_, member)| member),
+        _ => map.get_mut(name),
+    }
+}
+
+/// Whether a map has a member of this name.
+pub fn has(map: &Map<String, Value>, name: &str) -> bool {
+    match map.len() {
+        ..=SMALL => map.keys().any(|own| own == name),
+        _ => map.contains_key(name),
+    }
 }
 
 /// Which names a map has, for a quick no: a schema knows many more than are written, and asking
@@ -479,7 +498,7 @@ fn presences(alternatives: &[Subschema], value: &Value) -> Option<usize> {
     let mut fit = 0;
     for node in alternatives {
         let asked = node.asks_only.as_ref()?;
-        fit += usize::from(asked.iter().all(|name| names.may_have(name) && map.contains_key(name)));
+        fit += usize::from(asked.iter().all(|name| names.may_have(name) && has(map, name)));
     }
     Some(fit)
 }

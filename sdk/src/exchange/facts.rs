@@ -23,8 +23,6 @@ pub struct RouteInfo {
     pub id: Box<str>,
     /// Boxed: there may be very many routes without any.
     names: Option<Box<RouteNames>>,
-    /// A number that stays the same over configuration changes.
-    pub slot: u32,
 }
 
 /// What else a route goes by; empty where it does not.
@@ -36,9 +34,9 @@ pub struct RouteNames {
 }
 
 impl RouteInfo {
-    pub fn new(id: &str, names: RouteNames, slot: u32) -> RouteInfo {
+    pub fn new(id: &str, names: RouteNames) -> RouteInfo {
         let names = (names != RouteNames::default()).then(|| Box::new(names));
-        RouteInfo { id: id.into(), names, slot }
+        RouteInfo { id: id.into(), names }
     }
 }
 

@@ -247,7 +247,7 @@ fn an_ipv6_address_counts_as_written() {
         let mut one = servers(&[(1, 0)]);
         one[0].addr = "[2001:db8::1]:80".parse().expect("an address");
         one[0].authority = authority.into();
-        Upstream::new("1", 0, one, chash()).rings
+        Upstream::new("1", 0, one, chash()).rings.clone()
     };
     assert_eq!(ring("[2001:db8::1]"), ring("node.test"));
     assert_eq!(ring("[2001:db8::1]"), ring("[2001:db8::1]:80"));

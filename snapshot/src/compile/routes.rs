@@ -13,6 +13,7 @@ use wire::Method;
 use super::certificates::client_certificate_of;
 use super::chains::{Source, unless_idle};
 use super::chosen::Asked;
+use super::units::Named;
 use super::wanted::{Part, Recorder};
 use super::{Compiler, Pass, Tried, Watched, references, refusing, upstream};
 use crate::load::Load;
@@ -32,6 +33,12 @@ pub(super) struct RouteUnit {
     pub entry: Arc<Entry>,
     /// The upstream written inside it.
     own_upstream: Option<Arc<Upstream>>,
+}
+
+impl Named for RouteUnit {
+    fn id(&self) -> &str {
+        &self.entry.key.id
+    }
 }
 
 /// A compiled route before it has slots and a place in the router.
@@ -127,19 +134,36 @@ impl Compiler {
         Ok(self.place_upstream(key, upstream, before))
     }
 
-    /// The same as `before` if nothing differs, so that workers keep their state for it.
     pub(super) fn place_upstream(
         &mut self,
         key: &Key,
         upstream: Upstream,
         before: Option<&Arc<Upstream>>,
     ) -> Arc<Upstream> {
-        let mut upstream = Upstream { slot: self.upstream_slots.of(key), ..upstream };
+        let slot = self.upstream_slots.of(key);
+        self.place_at(slot, key, upstream, before)
+    }
+
+    /// That of a route. Of these there are many, so their slots are in them alone.
+    fn place_own(&mut self, key: &Key, upstream: Upstream, before: Option<&Arc<Upstream>>) -> Arc<Upstream> {
+        let slot = before.map_or_else(|| self.upstream_slots.fresh(), |before| before.slot);
+        self.place_at(slot, key, upstream, before)
+    }
+
+    /// The same as `before` if nothing differs, so that workers keep their state for it.
+    fn place_at(
+        &mut self,
+        slot: u32,
+        key: &Key,
+        upstream: Upstream,
+        before: Option<&Arc<Upstream>>,
+    ) -> Arc<Upstream> {
+        let mut upstream = Upstream { slot, ..upstream };
         match before {
             Some(before) if **before == upstream => before.clone(),
             _ => {
                 self.watch(key, &mut upstream, before);
-                self.alike.share(&mut upstream.settings);
+                self.alike.share(&mut upstream.servers);
                 self.keep_warm(upstream.slot, upstream.min_idle > 0);
                 let upstream = Arc::new(upstream);
                 self.table.insert(upstream.slot, upstream.clone());
@@ -203,11 +227,21 @@ impl Compiler {
         let named = key.kind == Kind::Upstream && self.choices.users(&key.id).next().is_some();
         let slot = if named { self.upstream_slots.known(key) } else { self.upstream_slots.release(key) };
         if let Some(slot) = slot {
-            self.table.remove(slot);
-            self.keep_warm(slot, false);
-            if self.checked.remove(&slot).is_some() {
-                self.watched = None;
-            }
+            self.clear_slot(slot);
+        }
+    }
+
+    /// The upstream of a route is gone.
+    fn remove_own(&mut self, own: &Upstream) {
+        self.upstream_slots.free(own.slot);
+        self.clear_slot(own.slot);
+    }
+
+    fn clear_slot(&mut self, slot: u32) {
+        self.table.remove(slot);
+        self.keep_warm(slot, false);
+        if self.checked.remove(&slot).is_some() {
+            self.watched = None;
         }
     }
 
@@ -253,7 +287,7 @@ impl Compiler {
             for (key, drafted) in parallel::map(some, |id| self.draft_both(id, pass)) {
                 match drafted {
                     Some(drafted) => all.extend(self.place_route(&key, drafted, pass)),
-                    None => self.forget_route(&key, pass),
+                    None => self.forget_route(&key),
                 }
             }
             give(self, all);
@@ -284,12 +318,17 @@ impl Compiler {
             let Some(written) = entry.resource().upstream() else { continue };
             // A valid upstream stays valid whatever its addresses.
             let names = Recorder::new(pass.names);
-            let made = self.make_upstream(&key, written, &names, before.as_ref());
-            let Ok(upstream) = made else { continue };
-            if let Some(unit) = self.routes.get_mut(&key.id).filter(|_| key.kind == Kind::Route) {
-                unit.own_upstream = Some(upstream);
-            } else if let Some(shared) = self.shared.get_mut(&key) {
-                shared.upstream = Some(upstream);
+            let Ok(upstream) = self.upstream(&key.id, written, &names) else { continue };
+            if key.kind == Kind::Route {
+                let own = Some(self.place_own(&key, upstream, before.as_ref()));
+                if let Some(unit) = self.routes.get_mut(&key.id) {
+                    unit.own_upstream = own;
+                }
+            } else {
+                let upstream = Some(self.place_upstream(&key, upstream, before.as_ref()));
+                if let Some(shared) = self.shared.get_mut(&key) {
+                    shared.upstream = upstream;
+                }
             }
         }
     }
@@ -301,7 +340,7 @@ impl Compiler {
         if self.router.len() == self.routes.len() {
             return;
         }
-        for id in self.routes.keys() {
+        for id in self.routes.ids() {
             if self.router.rule(id).is_none()
                 && let (Some(rule), Some(plan)) = (old.rule(id), old.plan(id))
             {
@@ -337,19 +376,17 @@ impl Compiler {
         placed
     }
 
-    fn forget_route(&mut self, key: &Key, pass: &Pass<'_>) {
-        if self.routes.remove(&key.id).is_some() {
+    fn forget_route(&mut self, key: &Key) {
+        if let Some(unit) = self.routes.remove(&key.id) {
             self.router.remove(&key.id);
+            if let Some(own) = &unit.own_upstream {
+                self.remove_own(own);
+            }
         }
         self.refused.remove(&key.id);
         self.refer(key, Vec::new());
         self.hosts.forget(key);
         self.place_chosen(key, Asked::default());
-        // A disabled route keeps its slot.
-        if pass.desired.get(Kind::Route, &key.id).is_none() {
-            self.route_slots.release(key);
-        }
-        self.remove_upstream(key);
         self.accept(key);
     }
 
@@ -358,8 +395,8 @@ impl Compiler {
         let (Some(unit), Some(plan)) = (self.routes.get(id), self.router.plan(id)) else { return };
         let Resource::Route(route) = unit.entry.resource() else { return };
         let upstream = self.upstream_of(route, unit.own_upstream.as_ref());
-        if plan.upstream != upstream {
-            let plan = Plan { upstream, ..Plan::clone(plan) };
+        if plan.upstream() != upstream {
+            let plan = Plan { target: upstream.into(), ..Plan::clone(plan) };
             self.router.replace(id, Arc::new(plan));
         }
     }
@@ -381,7 +418,7 @@ impl Compiler {
             None => None,
         };
         let service = self.service_of(route);
-        let mut plan = Plan::new(RouteInfo::new(&key.id, self.names_of(route), 0));
+        let mut plan = Plan::new(RouteInfo::new(&key.id, self.names_of(route)));
         plan.chain = chain;
         plan.timeouts = route.timeout.as_deref().map(|timeout| Box::new(upstream::timeouts(*timeout)));
         plan.websocket = (route.enable_websocket)
@@ -406,7 +443,7 @@ impl Compiler {
     fn draft_refused(&self, key: &Key, entry: &Arc<Entry>, pass: &Pass<'_>) -> Result<Draft, Invalid> {
         let Resource::Route(route) = entry.resource() else { return Err(mixed_up()) };
         let rule = self.rule_of(key, route, pass)?;
-        let mut plan = Plan::new(RouteInfo::new(&key.id, self.names_of(route), 0));
+        let mut plan = Plan::new(RouteInfo::new(&key.id, self.names_of(route)));
         plan.chain = Some(refusing::chain(refusing::ROUTE_LACKS_SECRET));
         let (asked, chosen) = Default::default();
         Ok(Draft { entry: entry.clone(), rule, plan, upstream: None, asked, chosen, refused: true })
@@ -421,10 +458,10 @@ impl Compiler {
         }
         let before = self.routes.get(&key.id).and_then(|unit| unit.own_upstream.clone());
         let own_upstream = match upstream {
-            Some(upstream) => Some(self.place_upstream(key, upstream, before.as_ref())),
+            Some(upstream) => Some(self.place_own(key, upstream, before.as_ref())),
             None => {
-                if before.is_some() {
-                    self.remove_upstream(key);
+                if let Some(before) = before {
+                    self.remove_own(&before);
                 }
                 None
             }
@@ -433,11 +470,10 @@ impl Compiler {
         let [for_plugins, for_upstream] = asked;
         self.hosts.set(key, Part::Plugins, for_plugins);
         self.hosts.set(key, Part::Upstream, for_upstream);
-        plan.info.slot = self.route_slots.of(key);
         if let Resource::Route(route) = entry.resource() {
-            plan.upstream = self.upstream_of(route, own_upstream.as_ref());
+            plan.target = self.upstream_of(route, own_upstream.as_ref()).into();
         }
-        self.routes.insert(key.id.clone(), RouteUnit { entry, own_upstream });
+        self.routes.insert(RouteUnit { entry, own_upstream });
         (rule, Arc::new(plan))
     }
 
@@ -450,10 +486,10 @@ impl Compiler {
         let methods = methods(&route.methods)?;
         let before = pass.old_router.as_ref().unwrap_or(&self.router).rule(&key.id);
         if let Some(rule) = before
-            && rule.uris == route.uris
-            && rule.hosts == *hosts
+            && same(&rule.uris, &route.uris)
+            && same(&rule.hosts, hosts)
             && rule.methods == methods
-            && rule.remote_addrs == route.remote_addrs
+            && *rule.remote_addrs == *route.remote_addrs
             && rule.priority == route.priority
             && self.has_vars_of(rule, key, route)
         {
@@ -464,11 +500,11 @@ impl Compiler {
             None => None,
         };
         Ok(Arc::new(Rule {
-            id: key.id.clone(),
-            uris: route.uris.clone(),
-            hosts: hosts.clone(),
+            id: key.id.as_str().into(),
+            uris: route.uris.iter().map(|uri| uri.as_str().into()).collect(),
+            hosts: hosts.iter().map(|host| host.as_str().into()).collect(),
             methods,
-            remote_addrs: route.remote_addrs.clone(),
+            remote_addrs: route.remote_addrs.as_slice().into(),
             vars,
             priority: route.priority,
         }))
@@ -591,6 +627,10 @@ impl Compiler {
 fn route_of<'d>(key: &Key, pass: &Pass<'d>) -> Option<&'d Arc<Entry>> {
     let entry = pass.desired.get(Kind::Route, &key.id);
     entry.filter(|entry| matches!(entry.resource(), Resource::Route(route) if route.enabled))
+}
+
+fn same(shared: &[Arc<str>], written: &[String]) -> bool {
+    shared.iter().map(|text| &**text).eq(written.iter().map(String::as_str))
 }
 
 fn methods(names: &[String]) -> Result<u16, Invalid> {

@@ -43,7 +43,6 @@ impl Compiler {
             self.refer(key, Vec::new());
             self.hosts.forget(key);
             self.place_chosen(key, Asked::default());
-            self.route_slots.release(key);
             self.remove_upstream(key);
             return self.accept(key);
         };
@@ -88,9 +87,9 @@ impl Compiler {
             service_id: route.service_id.clone().unwrap_or_default(),
             service_name: service.and_then(|service| service.meta.name.clone()).unwrap_or_default(),
         };
-        let mut plan = Plan::new(RouteInfo::new(&key.id, names, self.route_slots.of(key)));
+        let mut plan = Plan::new(RouteInfo::new(&key.id, names));
         plan.chain = chain;
-        plan.upstream = self.stream_upstream(route, own_upstream.as_ref());
+        plan.target = self.stream_upstream(route, own_upstream.as_ref()).into();
         let rule = StreamRule {
             remote: route.remote_addr,
             server: route.server_addr,

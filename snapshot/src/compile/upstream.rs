@@ -54,13 +54,14 @@ pub(super) fn upstream(
     let (mut endpoints, of): (Vec<Endpoint>, Vec<usize>) = endpoints.into_iter().unzip();
     endpoints.shrink_to_fit();
     let mut upstream = Upstream::new(id, 0, endpoints, policy(from)?);
-    upstream.seconds = seconds(&upstream.endpoints, &of, &others);
-    upstream.subset =
+    let servers = upstream.servers_mut();
+    servers.seconds = seconds(&servers.endpoints, &of, &others);
+    servers.subset =
         own.and_then(|own| own.subset.as_ref()).map(|subset| Box::new(self::subset(subset, &nodes, &of)));
     if let Some(sticky) = own.and_then(|own| own.sticky.as_ref()) {
         let secret = references::text(&sticky.secret, &*defaults.env, names)
             .map_err(|invalid| invalid.at("/sluice/sticky/secret"))?;
-        upstream.sticky = Some(Box::new(Sticky::new(sticky, &secret, &upstream.endpoints)));
+        servers.sticky = Some(Box::new(Sticky::new(sticky, &secret, &servers.endpoints)));
     }
     let settings = upstream.settings_mut();
     settings.min_idle = from.keepalive_pool.as_ref().map_or(0, |pool| pool.min_idle as usize);

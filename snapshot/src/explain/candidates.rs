@@ -195,8 +195,8 @@ fn methods(rule: &Rule) -> String {
     all.map(wire::Method::as_str).collect::<Vec<_>>().join(", ")
 }
 
-fn list(texts: &[String]) -> String {
-    let mut shown = texts.iter().take(5).map(|text| printable(text)).collect::<Vec<_>>().join(", ");
+fn list<T: AsRef<str>>(texts: &[T]) -> String {
+    let mut shown = texts.iter().take(5).map(|text| printable(text.as_ref())).collect::<Vec<_>>().join(", ");
     if texts.len() > 5 {
         shown.push_str(&format!(" and {} more", texts.len() - 5));
     }
@@ -260,11 +260,11 @@ fn others(of: Of<'_>, seen: &HashSet<&str>, x: &mut Exchange<'_>, out: &mut Expl
         count += 1;
         let rule = of.snapshot.router.rule(id);
         let hosts = match rule {
-            Some(rule) => rule.hosts.as_slice(),
-            None => of.desired.hosts_of(route),
+            Some(rule) => rule.hosts.clone(),
+            None => shared(of.desired.hosts_of(route)),
         };
-        let has_host = hosts.is_empty() || matches(of, vec!["/*".to_owned()], hosts.to_vec(), x).is_some();
-        let path = matches(of, route.uris.clone(), Vec::new(), x);
+        let has_host = hosts.is_empty() || matches(of, shared(&["/*"]), hosts.clone(), x).is_some();
+        let path = matches(of, shared(&route.uris), Box::default(), x);
         let (condition, why) = match (has_host, &path) {
             (true, Some(_)) if !route.enabled => ("disabled", "its status is 0".to_owned()),
             (true, Some(_)) if rule.is_none() => {
@@ -278,7 +278,7 @@ fn others(of: Of<'_>, seen: &HashSet<&str>, x: &mut Exchange<'_>, out: &mut Expl
                 )
             }
             (true, Some(_)) => continue,
-            (false, Some(_)) => ("host", format!("it is for {}", list(hosts))),
+            (false, Some(_)) => ("host", format!("it is for {}", list(&hosts))),
             (true, None) => ("uri", format!("its path is {}", list(&route.uris))),
             (false, None) => continue,
         };
@@ -290,7 +290,7 @@ fn others(of: Of<'_>, seen: &HashSet<&str>, x: &mut Exchange<'_>, out: &mut Expl
             route: id.to_owned(),
             name: route.meta.name.clone().unwrap_or_default(),
             uri: path.or_else(|| route.uris.first().cloned()).unwrap_or_default(),
-            host: hosts.first().cloned(),
+            host: hosts.first().map(ToString::to_string),
             priority: route.priority,
             fate: Fate::Failed(condition),
             why,
@@ -322,14 +322,19 @@ fn others(of: Of<'_>, seen: &HashSet<&str>, x: &mut Exchange<'_>, out: &mut Expl
 }
 
 /// The path that a router of one rule with these conditions finds.
-fn matches(of: Of<'_>, uris: Vec<String>, hosts: Vec<String>, x: &mut Exchange<'_>) -> Option<String> {
+fn matches(
+    of: Of<'_>,
+    uris: Box<[Arc<str>]>,
+    hosts: Box<[Arc<str>]>,
+    x: &mut Exchange<'_>,
+) -> Option<String> {
     let mut router = Router::new(of.snapshot.router.mode(), Options::default());
     let rule = Rule {
-        id: String::new(),
+        id: Box::default(),
         uris,
         hosts,
         methods: 0,
-        remote_addrs: Vec::new(),
+        remote_addrs: Box::default(),
         vars: None,
         priority: 0,
     };
@@ -337,6 +342,11 @@ fn matches(of: Of<'_>, uris: Vec<String>, hosts: Vec<String>, x: &mut Exchange<'
     let trace = router.trace(x, 1, false);
     let hit = trace.tried.iter().find(|tried| matches!(tried.outcome, Outcome::Matched(_)));
     hit.map(|tried| tried.uri.to_owned())
+}
+
+/// As a rule has them.
+fn shared<T: AsRef<str>>(texts: &[T]) -> Box<[Arc<str>]> {
+    texts.iter().map(|text| text.as_ref().into()).collect()
 }
 
 /// Bytes that a path and a pattern have in common at their beginning.

@@ -72,8 +72,8 @@ impl Candidate {
         Candidate {
             plan: plan.clone(),
             rule: rule.clone(),
-            uri: rule.uris[uri].as_str().into(),
-            host: host.map(|index| rule.hosts[index as usize].as_str().into()),
+            uri: rule.uris[uri].clone(),
+            host: host.map(|index| rule.hosts[index as usize].clone()),
             rest,
             uri_index_and_free: (uri as u32) << 1 | u32::from(free),
             host_index: host.unwrap_or_default(),
@@ -129,7 +129,7 @@ impl Candidate {
             under
         } else {
             let index = rule.hosts.iter().position(|host| host_matches(host, x)).ok_or(Miss::Host)?;
-            Some((rule.hosts[index].as_str(), index as u32))
+            Some((&*rule.hosts[index], index as u32))
         };
         let verdict = match &rule.vars {
             None => Verdict::Holds,
@@ -178,7 +178,7 @@ impl Candidates {
 
     /// The plan of the rule of this id, if it is one of them.
     pub(super) fn plan(&self, id: &str) -> Option<&Arc<Plan>> {
-        self.all().find(|candidate| candidate.rule.id == id).map(|candidate| &candidate.plan)
+        self.all().find(|candidate| *candidate.rule.id == *id).map(|candidate| &candidate.plan)
     }
 
     #[inline]
@@ -190,14 +190,14 @@ impl Candidates {
     pub(super) fn replace(&mut self, id: &str, plan: &Arc<Plan>) {
         let all =
             std::iter::once(&mut self.first).chain(self.more.iter_mut().flat_map(|more| more.iter_mut()));
-        all.filter(|candidate| candidate.rule.id == id).for_each(|candidate| candidate.plan = plan.clone());
+        all.filter(|candidate| *candidate.rule.id == *id).for_each(|candidate| candidate.plan = plan.clone());
     }
 
     /// Removes the rule's candidates. If none would be left, returns so and changes nothing.
     pub(super) fn remove(&mut self, id: &str) -> Remain {
         let mut rest = self.more.take().unwrap_or_default();
-        rest.retain(|candidate| candidate.rule.id != id);
-        if self.first.rule.id == id {
+        rest.retain(|candidate| *candidate.rule.id != *id);
+        if *self.first.rule.id == *id {
             if rest.is_empty() {
                 return Remain::None;
             }

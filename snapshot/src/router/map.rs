@@ -64,7 +64,7 @@ const FEW: usize = 8;
 const SLOTS: usize = 16;
 /// Average leaves per page: enough to save memory, few enough that most are in the slot given by
 /// their hash.
-const LOAD: usize = 7;
+const LOAD: usize = 9;
 
 impl<V: Clone> Map<V> {
     pub(crate) fn len(&self) -> usize {
@@ -328,7 +328,7 @@ mod tests {
             map.insert(hash, &key, ());
         }
         assert!(map.may_have(4) && !map.may_have(5));
-        assert!(matches!(&map.root, Root::Many(pages) if pages.count == 715));
+        assert!(matches!(&map.root, Root::Many(pages) if pages.count == 556));
         for (hash, key) in (0..5000).map(key) {
             map.remove(hash, &key);
         }

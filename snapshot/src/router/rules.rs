@@ -30,7 +30,7 @@ impl Rules {
 
     pub(super) fn get(&self, hash: u64, id: &str) -> Option<&Arc<Rule>> {
         let page = self.pages.get(page_number(hash, self.count))?;
-        page.iter().find(|(own, rule)| *own == hash && rule.id == id).map(|(_, rule)| rule)
+        page.iter().find(|(own, rule)| *own == hash && *rule.id == *id).map(|(_, rule)| rule)
     }
 
     /// Adds a rule whose id is not there yet.
@@ -54,7 +54,7 @@ impl Rules {
             return;
         }
         let page = self.pages.entry(page_number(hash, self.count));
-        page.retain(|(own, rule)| *own != hash || rule.id != id);
+        page.retain(|(own, rule)| *own != hash || *rule.id != *id);
         page.shrink_to_fit();
     }
 

@@ -14,16 +14,16 @@ use wire::Method;
 use super::*;
 
 pub(super) fn plan(id: &str) -> Arc<Plan> {
-    Arc::new(Plan::new(sdk::RouteInfo::new(id, Default::default(), 0)))
+    Arc::new(Plan::new(sdk::RouteInfo::new(id, Default::default())))
 }
 
 pub(super) fn rule(id: &str, uris: &[&str]) -> Rule {
     Rule {
         id: id.into(),
-        uris: uris.iter().map(|uri| uri.to_string()).collect(),
-        hosts: Vec::new(),
+        uris: uris.iter().map(|&uri| uri.into()).collect(),
+        hosts: Box::default(),
         methods: 0,
-        remote_addrs: Vec::new(),
+        remote_addrs: Box::default(),
         vars: None,
         priority: 0,
     }
@@ -31,7 +31,7 @@ pub(super) fn rule(id: &str, uris: &[&str]) -> Rule {
 
 impl Rule {
     pub(super) fn hosts(mut self, hosts: &[&str]) -> Rule {
-        self.hosts = hosts.iter().map(|host| host.to_string()).collect();
+        self.hosts = hosts.iter().map(|&host| host.into()).collect();
         self
     }
 
@@ -85,7 +85,7 @@ pub(super) fn found(router: &Router, request: &str, ip: IpAddr) -> Option<String
 fn a_route_may_have_more_hosts_and_paths_than_sixteen_bits_count() {
     const MANY: usize = 70_000;
     let mut hosts = rule("hosts", &["/a"]);
-    hosts.hosts = (0..MANY).map(|n| format!("h{n}.test")).collect();
+    hosts.hosts = (0..MANY).map(|n| format!("h{n}.test").into()).collect();
     let uris: Vec<String> = (0..MANY).map(|n| format!("/p/{n}")).collect();
     let paths = rule("paths", &uris.iter().map(String::as_str).collect::<Vec<_>>());
     let ip = IpAddr::from([127, 0, 0, 1]);
@@ -108,9 +108,9 @@ fn answer<'s>(router: &'s Router, x: &mut Exchange<'s>) -> Option<String> {
     assert!(Arc::ptr_eq(plan, router.plan(&id).unwrap()));
     assert_eq!(x.route().map(|route| &*route.id), Some(&*id));
     let rule = router.rule(&id).unwrap();
-    assert_eq!(rule.uris[x.engine().matched.uri_index as usize], x.matched_uri());
+    assert_eq!(&*rule.uris[x.engine().matched.uri_index as usize], x.matched_uri());
     assert_eq!(
-        rule.hosts.get(x.engine().matched.host_index as usize).map_or("", String::as_str),
+        rule.hosts.get(x.engine().matched.host_index as usize).map_or("", |host| &**host),
         x.matched_host()
     );
     let mut answer = format!("{id} {}", x.matched_uri());
@@ -208,7 +208,7 @@ fn hosts_come_first_in_host_uri() {
             ("two.org/two", Some("two /two @Two.org")),
         ],
     );
-    let some = rules().into_iter().filter(|rule| rule.id != "none");
+    let some = rules().into_iter().filter(|rule| *rule.id != *"none");
     check(
         &router(Mode::Uri, some),
         &[

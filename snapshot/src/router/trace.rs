@@ -107,7 +107,7 @@ impl<'s> Trace<'s> {
         }
         self.found |= is_first_hit;
         let rule = candidate.rule();
-        let (id, uri, priority) = (rule.id.as_str(), &*candidate.uri, rule.priority);
+        let (id, uri, priority) = (&*rule.id, &*candidate.uri, rule.priority);
         self.tried.push(Tried { id, uri, host, priority, tree: self.tree, key, outcome });
     }
 }
