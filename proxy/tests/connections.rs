@@ -7,6 +7,8 @@
 mod frames;
 #[path = "connections/limits.rs"]
 mod limits;
+#[path = "connections/retries.rs"]
+mod retries;
 mod support;
 
 use support::{Case, Do::*};
@@ -114,13 +116,25 @@ fn a_server_that_fails_is_told_as_what_it_is() {
                 Until("\r\n\r\n"),
                 Send("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab"),
                 Wait(50),
-                end,
+                end.clone(),
             ]],
             wants: vec!["200 OK"],
             broken: true,
             ..case()
         }
         .run("within its answer, which the client must not take for whole");
+        for head in ["Content-Length: 9\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n"] {
+            let head = format!("HTTP/1.1 200 OK\r\n{head}").leak() as &str;
+            Case {
+                client: vec![Send(GET), ToEnd],
+                servers: vec![vec![Until("\r\n\r\n"), Send(head), Wait(50), end.clone()]],
+                once: "HTTP/1.1 200 OK\r\n",
+                lacks: vec!["HTTP/1.1 5"],
+                broken: true,
+                ..case()
+            }
+            .run("behind the head of its answer, which has gone out");
+        }
     }
     Case {
         client: vec![Send(GET), Until("\r\n\r\n"), Close],

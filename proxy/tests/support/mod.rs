@@ -19,7 +19,11 @@ use serde_json::{Value, json};
 use snapshot::Snapshot;
 use snapshot::compile::{Compiler, Touched};
 
+mod routes;
+
 pub const SERVER: ([u8; 4], u16) = ([10, 0, 0, 1], 80);
+/// Asked where the first one fails, on routes that have it.
+const SECOND: ([u8; 4], u16) = ([10, 0, 0, 2], 80);
 
 /// One step of a script.
 #[derive(Debug, Clone)]
@@ -38,6 +42,8 @@ pub enum Do {
     ShutDown,
     Close,
     Reset,
+    /// A server's whole script: it takes no connection.
+    Refuse,
     Drain,
     Frame(u8, &'static str),
     /// Reads until a frame of this kind has come.
@@ -50,7 +56,7 @@ pub enum Do {
 #[derive(Clone)]
 pub struct Case {
     pub client: Vec<Do>,
-    /// A script for each connection to the server, in order.
+    /// A script for each connection to the servers, in order.
     pub servers: Vec<Vec<Do>>,
     /// What the client gets among other things, and what it does not.
     pub wants: Vec<&'static str>,
@@ -206,7 +212,7 @@ pub async fn play(who: &str, script: &[Do], end: End, got: &RefCell<Got>, gatewa
             Do::ShutDown => end.shut_down(),
             Do::Drain => gateway.drain(),
             Do::Served(count) => assert_eq!(gateway.connections(), *count, "{who}"),
-            Do::Close => break,
+            Do::Close | Do::Refuse => break,
             Do::Reset => {
                 end.abort();
                 break;
@@ -258,10 +264,14 @@ impl Case {
             {
                 let (heard, playing, gateway, about) =
                     (heard.clone(), playing.clone(), gateway.clone(), about.clone());
-                testing::serve(SocketAddr::from(SERVER), move || {
+                let server = Rc::new(move || {
                     let number = count.get();
                     count.set(number + 1);
                     let script = scripts.borrow_mut().pop_front()?;
+                    if matches!(script[..], [Do::Refuse]) {
+                        heard.borrow_mut().push(Rc::default());
+                        return None;
+                    }
                     let narrow = case_narrow.then_some(16);
                     let ours = schedule(100 + number);
                     let ours = Schedule { room: narrow.unwrap_or(ours.room), ..ours };
@@ -276,6 +286,10 @@ impl Case {
                     });
                     Some(theirs)
                 });
+                for addr in [SERVER, SECOND] {
+                    let server = server.clone();
+                    testing::serve(SocketAddr::from(addr), move || server());
+                }
             }
             let end = if case.frames {
                 gateway.connect_frames(schedule(1), schedule(2))
@@ -471,6 +485,9 @@ fn snapshot() -> (Snapshot, Arc<Meters>) {
     put("5", json!({"uri": "/held", "vars": vars, "upstream": upstream}));
     let batches = json!({"public-api": {"uri": "/apisix/batch-requests"}});
     put("6", json!({"uri": "/batch", "plugins": batches}));
+    for (uri, more) in routes::of_two_servers() {
+        put(&uri[1..], json!({"uri": uri, "upstream": routes::upstream(more)}));
+    }
     let services = Services::for_tests();
     let meters = services.meters.clone();
     let catalog = Arc::new(plugins::Catalog::new(services, Default::default()));

@@ -1,0 +1,164 @@
+//! Which failures of a server lead to another one, and what the client is told where there is none.
+
+use super::OK;
+use super::case;
+use super::support::{Case, Do, Do::*};
+
+const BUSY: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbusy";
+const WRONG: &str = "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 5\r\n\r\nwrong";
+const OTHER: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nother";
+
+fn answers(answer: &'static str) -> Vec<Do> {
+    vec![Until("\r\n\r\n"), Send(answer), ToEnd]
+}
+
+fn refuses() -> Vec<Do> {
+    vec![Refuse]
+}
+
+fn closes() -> Vec<Do> {
+    vec![Until("\r\n\r\n"), Close]
+}
+
+fn is_silent() -> Vec<Do> {
+    vec![Until("\r\n\r\n"), ToEnd]
+}
+
+/// Each of the servers is asked, in this order, and no other; the client gets one answer.
+fn run(request: &str, servers: Vec<Vec<Do>>, answer: &'static str) {
+    let body = if request.starts_with("GET") { "\r\n" } else { "Content-Length: 2\r\n\r\nab" };
+    let sent = format!("{request} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{body}").leak() as &str;
+    let about = format!("{request} and {servers:?}");
+    let wants = vec![answer];
+    // Of a body that comes in pieces, a part is gone when a server fails.
+    let seeds = if request.starts_with("GET") { 4 } else { 1 };
+    Case { client: vec![Send(sent), ToEnd], servers, wants, once: "HTTP/1.1 ", seeds, ..case() }.run(&about);
+}
+
+#[test]
+fn another_server_is_asked_as_often_as_is_said() {
+    for fails in [refuses, closes, is_silent] {
+        run("GET /next", vec![fails(), answers(OK)], "\r\n\r\nok");
+    }
+    for (fails, status) in
+        [(refuses as fn() -> _, "HTTP/1.1 502 "), (closes, "HTTP/1.1 502 "), (is_silent, "HTTP/1.1 504 ")]
+    {
+        run("GET /never", vec![fails()], status);
+        run("GET /next", vec![fails(), fails()], status);
+        // Whatever the last one did.
+        run("GET /five", vec![fails(), fails()], "HTTP/1.1 502 ");
+    }
+    run("GET /limited", vec![closes()], "HTTP/1.1 502 ");
+    run("GET /limited", vec![is_silent()], "HTTP/1.1 504 ");
+}
+
+#[test]
+fn what_may_have_been_processed_goes_to_one_server() {
+    run("POST /next", vec![refuses(), answers(OK)], "\r\n\r\nok");
+    run("POST /next", vec![closes()], "HTTP/1.1 502 ");
+    run("POST /next", vec![is_silent()], "HTTP/1.1 504 ");
+    for fails in [refuses, closes, is_silent] {
+        run("POST /any", vec![fails(), vec![Until("ab"), Send(OK), ToEnd]], "\r\n\r\nok");
+    }
+}
+
+#[test]
+fn a_body_that_has_gone_is_not_sent_again() {
+    let begin = "PUT /next HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 4\r\n\r\nab";
+    Case {
+        client: vec![Send(begin), Wait(200), Send("cd"), ToEnd],
+        servers: vec![vec![Until("abcd"), Close]],
+        once: "HTTP/1.1 502 ",
+        seeds: 4,
+        ..case()
+    }
+    .run("a part of it");
+    let whole = "PUT /next HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\n\r\nab";
+    Case {
+        client: vec![Send(whole), ToEnd],
+        servers: vec![vec![Until("ab"), Close], vec![Until("ab"), Send(OK), ToEnd]],
+        once: "HTTP/1.1 200 ",
+        // In pieces a part of it is gone, too.
+        seeds: 1,
+        ..case()
+    }
+    .run("all of it is still there");
+}
+
+#[test]
+fn no_time_is_left_for_another_server() {
+    run("GET /brief", vec![is_silent()], "HTTP/1.1 502 ");
+    run("GET /brief", vec![closes(), answers(OK)], "\r\n\r\nok");
+}
+
+#[test]
+fn answers_of_some_statuses_are_thrown_away_for_another() {
+    run("GET /status", vec![answers(BUSY), answers(OK)], "\r\n\r\nok");
+    run("GET /status", vec![answers(BUSY), answers(BUSY)], "\r\n\r\nbusy");
+    run("GET /status", vec![closes(), answers(BUSY)], "\r\n\r\nbusy");
+    run("GET /status", vec![answers(WRONG)], "\r\n\r\nwrong");
+    run("GET /next", vec![answers(BUSY)], "\r\n\r\nbusy");
+    run("GET /limited-status", vec![answers(BUSY)], "\r\n\r\nbusy");
+    run("POST /status", vec![answers(BUSY)], "\r\n\r\nbusy");
+    run("POST /any", vec![answers(BUSY), answers(OK)], "\r\n\r\nok");
+}
+
+#[test]
+fn only_failures_that_are_named_lead_to_another_server() {
+    let kinds = [
+        ("/connect", refuses as fn() -> _, "HTTP/1.1 502 "),
+        ("/closed", closes, "HTTP/1.1 502 "),
+        ("/timeout", is_silent, "HTTP/1.1 504 "),
+    ];
+    for (path, ..) in kinds {
+        for (own, fails, status) in kinds {
+            let request = format!("GET {path}");
+            match path == own {
+                true => run(&request, vec![fails(), answers(OK)], "\r\n\r\nok"),
+                false => run(&request, vec![fails()], status),
+            }
+        }
+    }
+}
+
+#[test]
+fn one_try_has_a_time_of_its_own() {
+    let after = |ms| vec![Until("\r\n\r\n"), Wait(ms), Send(OK), ToEnd];
+    run("GET /per-try", vec![after(200)], "\r\n\r\nok");
+    run("GET /per-try", vec![after(1000), answers(OTHER)], "\r\n\r\nother");
+    run("GET /next", vec![after(1000)], "\r\n\r\nok");
+    let drips = [Wait(400), Send("X-A: b\r\n"), Wait(400), Send("X-B: b\r\n"), Wait(400)].into_iter();
+    let begin = [Until("\r\n\r\n"), Send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n")].into_iter();
+    let slow: Vec<_> = begin.chain(drips).chain([Send("\r\nok"), ToEnd]).collect();
+    run("GET /per-try", vec![slow.clone(), answers(OTHER)], "\r\n\r\nother");
+    run("GET /next", vec![slow], "\r\n\r\nok");
+}
+
+fn run_sticky(
+    about: &str,
+    cookie: &str,
+    servers: Vec<Vec<Do>>,
+    wants: Vec<&'static str>,
+    lacks: Vec<&'static str>,
+) {
+    let ask = format!("GET /sticky HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{cookie}\r\n").leak() as &str;
+    let once = "HTTP/1.1 200 ";
+    Case { client: vec![Send(ask), ToEnd], servers, wants, lacks, once, seeds: 4, ..case() }.run(about);
+}
+
+#[test]
+fn a_cookie_leads_back_to_a_server() {
+    // The digests of `sticky 10.0.0.1:80` and `sticky 10.0.0.2:80`.
+    let first = "Set-Cookie: s=3066c6d90a570596adc6711b436c87c4;";
+    let second = "Set-Cookie: s=77eaebdcf1221bec8702644582ccef3e;";
+    run_sticky("no cookie", "", vec![answers(OK)], vec![first], vec![]);
+    run_sticky("one that is none of ours", "Cookie: s=0123\r\n", vec![answers(OK)], vec![first], vec![]);
+    for set in [first, second] {
+        let cookie = set.replace("Set-", "").replace(';', "\r\n");
+        run_sticky("the server that was asked first", &cookie, vec![answers(OK)], vec![], vec!["Set-Cookie"]);
+    }
+    let cookie = first.replace("Set-", "").replace(';', "\r\n");
+    run_sticky("it has gone", &cookie, vec![refuses(), answers(OK)], vec![second], vec![]);
+    let cookie = second.replace("Set-", "").replace(';', "\r\n");
+    run_sticky("the second has gone", &cookie, vec![refuses(), answers(OK)], vec![first], vec![]);
+}

@@ -1,0 +1,37 @@
+//! Routes to more than one server, and what may be tried again on them.
+
+use serde_json::{Value, json};
+
+/// Paths, and what their upstreams add to two servers, of which the first is asked first.
+pub fn of_two_servers() -> Vec<(&'static str, Value)> {
+    let retry = |retry: Value| json!({"sluice": {"retry": retry}});
+    vec![
+        ("/next", json!({})),
+        ("/never", json!({"retries": 0})),
+        ("/five", json!({"retries": 5})),
+        ("/brief", json!({"retry_timeout": 1})),
+        ("/status", retry(json!({"statuses": [503]}))),
+        ("/any", retry(json!({"statuses": [503], "any_method": true}))),
+        ("/connect", retry(json!({"failures": ["connect"]}))),
+        ("/closed", retry(json!({"failures": ["closed"]}))),
+        ("/timeout", retry(json!({"failures": ["timeout"]}))),
+        ("/per-try", retry(json!({"per_try_timeout": 0.5}))),
+        ("/limited", json!({"sluice": {"limits": {"retries": 0}}})),
+        ("/limited-status", json!({"sluice": {"limits": {"retries": 0}, "retry": {"statuses": [503]}}})),
+        ("/sticky", json!({"sluice": {"sticky": {"secret": "12345678", "name": "s"}}})),
+    ]
+}
+
+pub fn upstream(more: Value) -> Value {
+    let mut upstream = json!({
+        "nodes": [
+            {"host": "10.0.0.1", "port": 80, "weight": 1, "priority": 1},
+            {"host": "10.0.0.2", "port": 80, "weight": 1},
+        ],
+        "timeout": {"connect": 1, "send": 2, "read": 2},
+    });
+    if let (Value::Object(all), Value::Object(more)) = (&mut upstream, more) {
+        all.extend(more);
+    }
+    upstream
+}
