@@ -98,6 +98,8 @@ fn answers_of_some_statuses_are_thrown_away_for_another() {
     run("GET /status", vec![closes(), answers(BUSY)], "\r\n\r\nbusy");
     run("GET /status", vec![answers(WRONG)], "\r\n\r\nwrong");
     run("GET /next", vec![answers(BUSY)], "\r\n\r\nbusy");
+    run("GET /status-never", vec![answers(BUSY)], "\r\n\r\nbusy");
+    run("GET /status-connect", vec![answers(BUSY), answers(OK)], "\r\n\r\nok");
     run("GET /limited-status", vec![answers(BUSY)], "\r\n\r\nbusy");
     run("POST /status", vec![answers(BUSY)], "\r\n\r\nbusy");
     run("POST /any", vec![answers(BUSY), answers(OK)], "\r\n\r\nok");

@@ -11,6 +11,8 @@ pub fn of_two_servers() -> Vec<(&'static str, Value)> {
         ("/five", json!({"retries": 5})),
         ("/brief", json!({"retry_timeout": 1})),
         ("/status", retry(json!({"statuses": [503]}))),
+        ("/status-never", json!({"retries": 0, "sluice": {"retry": {"statuses": [503]}}})),
+        ("/status-connect", retry(json!({"failures": ["connect"], "statuses": [503]}))),
         ("/any", retry(json!({"statuses": [503], "any_method": true}))),
         ("/connect", retry(json!({"failures": ["connect"]}))),
         ("/closed", retry(json!({"failures": ["closed"]}))),
