@@ -236,7 +236,7 @@ impl From<Fault> for Failed {
 
 fn error_of(fault: Fault) -> FetchError {
     match fault.kind {
-        FaultKind::ConnectRefused | FaultKind::ConnectFailed => FetchError::Refused,
+        FaultKind::ConnectRefused | FaultKind::ConnectFailed | FaultKind::NoDescriptor => FetchError::Refused,
         FaultKind::TlsFailed(_) => FetchError::Untrusted,
         FaultKind::ConnectTimeout | FaultKind::SendTimeout | FaultKind::ReadTimeout => FetchError::Timeout,
         _ => FetchError::Broken,

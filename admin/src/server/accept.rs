@@ -15,6 +15,8 @@ use crate::turns::{Line, Turn};
 
 /// How long a connection that is to make room may take before the next one is asked.
 const LEAVE: Duration = Duration::from_millis(100);
+/// Of the connections that cannot be accepted, which are tried ten times a second, one of so many is logged.
+const TELL_EACH: u64 = 100;
 
 /// What a connection takes up while it lasts.
 pub(super) struct Held {
@@ -62,6 +64,7 @@ pub(crate) async fn run(
     let Listener { socket, mut stop, _never } = listener;
     // Each connection has a receiver: it hears of the end, and is waited for.
     let (serving, ended) = watch::channel(());
+    let mut failures: u64 = 0;
     loop {
         let accepted = tokio::select! {
             biased;
@@ -91,7 +94,10 @@ pub(crate) async fn run(
             }
             Err(error) => {
                 // Out of descriptors, mostly: others must close theirs first.
-                tracing::warn!(%error, "cannot accept a connection");
+                failures += 1;
+                if failures.is_multiple_of(TELL_EACH) || failures == 1 {
+                    tracing::warn!(%error, failures, "cannot accept a connection");
+                }
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }

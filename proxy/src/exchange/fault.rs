@@ -59,6 +59,8 @@ pub enum FaultKind {
     // the upstream
     ConnectRefused,
     ConnectFailed,
+    /// There is no descriptor for a connection to it, which is not its fault.
+    NoDescriptor,
     ConnectTimeout,
     /// TLS could not be set up with it, and why.
     TlsFailed(&'static str),
@@ -261,6 +263,7 @@ impl FaultKind {
             | FaultKind::PluginTimeout => 504,
             FaultKind::ConnectRefused
             | FaultKind::ConnectFailed
+            | FaultKind::NoDescriptor
             | FaultKind::TlsFailed(_)
             | FaultKind::ClosedEarly
             | FaultKind::BadResponse(_)
@@ -322,6 +325,7 @@ impl FaultKind {
             FaultKind::MethodNotAllowed => "CONNECT and TRACE are not served",
             FaultKind::ConnectRefused => "the upstream refused the connection",
             FaultKind::ConnectFailed => "the upstream could not be reached",
+            FaultKind::NoDescriptor => "no file descriptor is left for a connection to the upstream",
             FaultKind::ConnectTimeout => "connecting to the upstream timed out",
             FaultKind::SendTimeout => "the upstream did not read the request in time",
             FaultKind::ReadTimeout => "the upstream did not respond in time",

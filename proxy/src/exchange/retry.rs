@@ -41,6 +41,7 @@ pub(crate) fn decide(fault: Fault, tried: Try, repeatable: bool) -> Again {
     match fault.kind {
         FaultKind::ConnectRefused
         | FaultKind::ConnectFailed
+        | FaultKind::NoDescriptor
         | FaultKind::ConnectTimeout
         | FaultKind::TlsFailed(_) => Again::NextServer,
         // The server says itself that it did not look at it.
@@ -107,6 +108,7 @@ mod tests {
         for kind in [
             FaultKind::ConnectRefused,
             FaultKind::ConnectFailed,
+            FaultKind::NoDescriptor,
             FaultKind::ConnectTimeout,
             FaultKind::TlsFailed(""),
         ] {

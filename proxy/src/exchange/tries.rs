@@ -229,7 +229,9 @@ impl<'u> Tries<'u> {
         match fault.kind {
             FaultKind::TurnedAway(_) => true,
             FaultKind::ConnectTimeout | FaultKind::ReadTimeout | FaultKind::SendTimeout => retry.on_timeout,
-            FaultKind::ConnectRefused | FaultKind::ConnectFailed => retry.on_connect,
+            FaultKind::ConnectRefused | FaultKind::ConnectFailed | FaultKind::NoDescriptor => {
+                retry.on_connect
+            }
             _ => retry.on_closed,
         }
     }
@@ -271,14 +273,48 @@ impl<'u> Tries<'u> {
 /// Tells an upstream's health of a failed try: whether another one follows, or this status.
 #[cold]
 pub(crate) fn tell_health(upstream: &Upstream, index: usize, fault: Fault, status: Option<u16>) {
-    let Some(health) = upstream.health.as_ref().filter(|_| fault.blame == Blame::Upstream) else { return };
+    let Some(health) = &upstream.health else { return };
+    match failure(fault) {
+        None => {}
+        Some(Failure::Answered(status)) => health.answered(index, status, 0),
+        Some(Failure::Broken(how)) => health.failed(index, how, status),
+    }
+}
+
+/// What a failed try says of the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Failure {
+    Answered(u16),
+    Broken(TryFailure),
+}
+
+fn failure(fault: Fault) -> Option<Failure> {
     match fault.kind {
-        FaultKind::TurnedAway(status) => health.answered(index, status, 0),
-        kind if kind.status() == 504 => health.failed(index, TryFailure::Timeout, status),
-        _ => health.failed(index, TryFailure::Connection, status),
+        _ if fault.blame != Blame::Upstream => None,
+        // Clients that use up the descriptors must not make servers look broken.
+        FaultKind::NoDescriptor => None,
+        FaultKind::TurnedAway(status) => Some(Failure::Answered(status)),
+        kind if kind.status() == 504 => Some(Failure::Broken(TryFailure::Timeout)),
+        _ => Some(Failure::Broken(TryFailure::Connection)),
     }
 }
 
 fn at_limit(limit: Limit) -> Fault {
     Fault::gateway(FaultKind::AtLimit(limit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_blamed_for_what_is_its_fault() {
+        let of = |kind| failure(Fault::upstream(kind));
+        assert_eq!(of(FaultKind::ConnectFailed), Some(Failure::Broken(TryFailure::Connection)));
+        assert_eq!(of(FaultKind::ConnectTimeout), Some(Failure::Broken(TryFailure::Timeout)));
+        assert_eq!(of(FaultKind::TurnedAway(503)), Some(Failure::Answered(503)));
+        assert_eq!(of(FaultKind::NoDescriptor), None);
+        assert_eq!(failure(Fault::client(FaultKind::ClientGone)), None);
+        assert_eq!(failure(Fault::gateway(FaultKind::ConnectFailed)), None);
+    }
 }

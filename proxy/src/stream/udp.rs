@@ -29,6 +29,7 @@ use crate::clock::TICK;
 use crate::exchange::fault::{Fault, FaultKind};
 use crate::relay::{Ended, Side};
 use crate::rt::{self, Udp};
+use crate::worker::shed::is_shortage;
 use crate::worker::{Lease, Worker};
 use crate::workers::Stage;
 
@@ -291,7 +292,13 @@ async fn pass(
         return Err(failed(FaultKind::UnsupportedScheme));
     }
     let open = async |endpoint: &snapshot::Endpoint| {
-        Udp::connect(endpoint.addr).map_err(|_| Fault::upstream(FaultKind::ConnectFailed))
+        Udp::connect(endpoint.addr).map_err(|error| {
+            Fault::upstream(if is_shortage(&error) {
+                FaultKind::NoDescriptor
+            } else {
+                FaultKind::ConnectFailed
+            })
+        })
     };
     let (up, chosen) = choose(worker, &upstream, x, open).await.map_err(Outcome::Failed)?;
     let up = Rc::new(up);

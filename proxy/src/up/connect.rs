@@ -105,7 +105,7 @@ enum Failure {
 impl Failure {
     fn fault(self) -> Fault {
         match self {
-            Failure::Shortage => Fault::upstream(FaultKind::ConnectFailed),
+            Failure::Shortage => Fault::upstream(FaultKind::NoDescriptor),
             Failure::Session => Fault::upstream(FaultKind::TlsFailed(REFUSED_SESSION)),
             Failure::Other(fault) => fault,
         }
