@@ -79,6 +79,8 @@ struct Registry {
     services: BTreeMap<String, Vec<Node>>,
     /// Those that the last answer was told of.
     told: BTreeSet<Service>,
+    /// Those of which it has told no nodes, which was logged.
+    missing: BTreeSet<Service>,
     /// It has answered, or failed, for what is wanted now.
     settled: bool,
     error: Option<String>,
@@ -125,6 +127,7 @@ impl Registries {
                     source: source.clone(),
                     services: BTreeMap::new(),
                     told: BTreeSet::new(),
+                    missing: BTreeSet::new(),
                     settled: false,
                     error: None,
                 };
@@ -207,6 +210,9 @@ impl Known {
                 before
             }
         };
+        for service in registry.newly_missing(wanted) {
+            tracing::warn!("the registry {kind} has no nodes of the service {}", service.service_name);
+        }
         let told = std::mem::replace(&mut registry.told, wanted.clone());
         for service in wanted {
             let id = registry.source.id(service);
@@ -233,6 +239,19 @@ impl Known {
             tracing::error!("the registry {kind} cannot be asked: {error}; {last}");
         }
         registry.error = Some(error);
+    }
+}
+
+impl Registry {
+    /// Services that are wanted and have no nodes: those that had some, or were not asked for, at the last answer.
+    fn newly_missing(&mut self, wanted: &BTreeSet<Service>) -> Vec<Service> {
+        let has_none = |service: &&Service| {
+            self.services.get(&self.source.id(service)).is_none_or(|nodes| nodes.is_empty())
+        };
+        let missing: BTreeSet<Service> = wanted.iter().filter(has_none).cloned().collect();
+        let new = missing.difference(&self.missing).cloned().collect();
+        self.missing = missing;
+        new
     }
 }
 
@@ -356,6 +375,23 @@ mod tests {
 
     fn ports(known: &Known, name: &str) -> Vec<u16> {
         known.nodes(&service(name)).iter().map(|node| node.port).collect()
+    }
+
+    #[test]
+    fn a_service_without_nodes_is_named_once() {
+        let mut registry = Registry {
+            source: Arc::new(Script::default()),
+            services: found(&[("a", 1)], true).unwrap().services,
+            told: BTreeSet::new(),
+            missing: BTreeSet::new(),
+            settled: false,
+            error: None,
+        };
+        let wanted = BTreeSet::from([service("a"), service("b")]);
+        assert_eq!(registry.newly_missing(&wanted), [service("b")]);
+        assert!(registry.newly_missing(&wanted).is_empty());
+        registry.services = found(&[("b", 1)], true).unwrap().services;
+        assert_eq!(registry.newly_missing(&wanted), [service("a")]);
     }
 
     #[test]

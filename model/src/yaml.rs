@@ -60,18 +60,18 @@ pub fn parse_values(text: &str, lookup: Lookup<'_>) -> Option<Value> {
     let text = text.strip_prefix('\u{FEFF}').unwrap_or(text);
     let replaced = Replaced::new(text, lookup).ok()?;
     let text = replaced.as_ref().map_or(text, |replaced| &replaced.text);
-    let Bare(value) = serde_saphyr::from_str_with_options(text, options()).ok()?;
+    let Bare(value) = serde_saphyr::from_str_with_options(text, options(text)).ok()?;
     Some(value)
 }
 
 fn read(text: &str, variables: Option<Lookup<'_>>) -> Result<Document, SyntaxError> {
     let root: Spanned<Tree> =
-        serde_saphyr::from_str_with_options(text, options()).map_err(|error| syntax_error(&error))?;
+        serde_saphyr::from_str_with_options(text, options(text)).map_err(|error| syntax_error(&error))?;
     let (value, spots) = Builder { variables }.value(root, None)?;
     Ok(Document { value, spots })
 }
 
-fn options() -> serde_saphyr::Options {
+fn options(text: &str) -> serde_saphyr::Options {
     // The limits keep hostile nesting and aliases small; size alone is the operator's choice.
     serde_saphyr::options! {
         emit_comments: false,
@@ -80,7 +80,13 @@ fn options() -> serde_saphyr::Options {
             max_depth: MAX_DEPTH,
             max_events: 100_000_000,
             max_nodes: 100_000_000,
-            max_total_scalar_bytes: 1 << 30,
+            // One anchor may be used by all resources of a file: what that makes is bounded below.
+            enforce_alias_anchor_ratio: false,
+            max_total_scalar_bytes: (1usize << 24).saturating_add(text.len().saturating_mul(4)),
+        },
+        // What aliases make of a text is of the order of what a text of that size can hold without them.
+        alias_limits: serde_saphyr::alias_limits! {
+            max_total_replayed_events: 50_000 + text.len() / 8,
         },
     }
 }
@@ -378,6 +384,31 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn aliases_make_little_more_of_a_text_than_it_holds() {
+        // Of a list, of a list of lists, and of one long text.
+        let list = |inner: &str, count: usize| format!("[{}]", vec![inner; count].join(","));
+        let wide = format!("a: &a {}\nb: {}\n", list("1", 1000), list("*a", 1000));
+        let deep = format!(
+            "a: &a {}\nb: &b {}\nc: &c {}\nd: {}\n",
+            list("1", 50),
+            list("*a", 50),
+            list("*b", 50),
+            list("*c", 50)
+        );
+        let long = format!("a: &a {}\nb: {}\n", "x".repeat(1 << 20), list("*a", 100));
+        for text in [wide, deep, long] {
+            assert!(parse(&text, Variables::Keep).is_err(), "{}", &text[..40]);
+        }
+        // As files of resources use them.
+        let plugins =
+            "plugins: &p {cors: {}, key-auth: {header: a}, limit-count: {count: 1, time_window: 1}}\n";
+        let used = format!("{plugins}routes:\n{}", "- {uri: /a, plugins: *p}\n".repeat(2000));
+        let read =
+            parse(&used, Variables::Keep).map(|document| document.value["routes"].as_array().map(Vec::len));
+        assert_eq!(read.map_err(|error| error.message), Ok(Some(2000)));
+    }
 
     fn lookup(name: &str) -> Option<String> {
         match name {

@@ -20,8 +20,18 @@ pub fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, Invalid>
     match found {
         Ok(chain) if !chain.is_empty() && chain.iter().all(readable) => Ok(chain),
         _ => Err(Invalid::new("failed to parse cert: PEM_read_bio_X509_AUX() failed")
-            .expected("certificates in PEM: lines of `-----BEGIN CERTIFICATE-----` and what follows")),
+            .expected("certificates in PEM: lines of `-----BEGIN CERTIFICATE-----` and what follows"))
+        .map_err(|invalid: Invalid| if is_path(text) { invalid.hint(NO_PATHS) } else { invalid }),
     }
+}
+
+const NO_PATHS: &str = "this looks like the path of a file: put the content of that file here";
+
+/// Whether somebody gave the name of a file in the place of what it holds.
+fn is_path(text: &str) -> bool {
+    let text = text.trim();
+    let is_file = [".pem", ".crt", ".cer", ".key"].iter().any(|end| text.ends_with(end));
+    text.len() < 4096 && !text.contains(['\n', ' ']) && (is_file || text.starts_with('/'))
 }
 
 /// A certificate with its key.
@@ -40,7 +50,11 @@ pub fn pair(pair: &CertificatePair, provider: &CryptoProvider) -> Result<Arc<Cer
         return Err(Invalid::new("failed to decrypt previous encrypted key")
             .at("/key")
             .expected("a private key in PEM, or one encrypted with a key of apisix.data_encryption.keyring")
-            .hint("write it in PEM: the store keeps it encrypted"));
+            .hint(if is_path(&pair.key) {
+                NO_PATHS
+            } else {
+                "write it in PEM: the store keeps it encrypted"
+            }));
     }
     let der = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).map_err(|_| unreadable())?;
     let key = provider.key_provider.load_private_key(der).map_err(|_| {
@@ -173,4 +187,18 @@ pub(crate) fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32] 
     let mut out = [0; 32];
     out.copy_from_slice(context.finish().as_ref());
     out
+}
+
+#[cfg(test)]
+mod path_tests {
+    use super::*;
+
+    #[test]
+    fn a_path_in_the_place_of_pem_is_told() {
+        for path in ["/etc/ssl/a", "certs/server.crt", "key.pem\n"] {
+            assert_eq!(certificates(path).unwrap_err().hint.as_deref(), Some(NO_PATHS), "{path}");
+        }
+        assert_eq!(certificates("MIIB").unwrap_err().hint, None);
+        assert!(!is_path("-----BEGIN CERTIFICATE-----\n/abc\n"));
+    }
 }
