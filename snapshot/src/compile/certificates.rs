@@ -116,7 +116,9 @@ impl Compiler {
             if unit.is_some_and(is_same) {
                 return Some(Drafted::Same);
             }
-            let last_good = unit.filter(|unit| !unit.refuses).map(|unit| &unit.entry);
+            // Versions that are not spoken are no mistake that the last good form would hide.
+            let keeps = |unit: &&CertificateUnit| !unit.refuses && !speaks_nothing(ssl);
+            let last_good = unit.filter(keeps).map(|unit| &unit.entry);
             let make = |entry: &Arc<Entry>| match entry.resource() {
                 Resource::Ssl(ssl) => self.make_certificate(entry, ssl, pass.names),
                 _ => Err(Invalid::new("this is no ssl")),
@@ -222,13 +224,16 @@ impl Compiler {
         Ok(CertificateUnit { entry: entry.clone(), refers, made, refuses: false, stapled })
     }
 
-    /// For an ssl that lacks only a secret and has no last good form: its names are found, and no handshake
-    /// succeeds. Otherwise they would be those of the next ssl that fits, which may not ask clients for a certificate.
+    /// For an ssl that lacks only a secret and has no last good form, or allows only versions that are not spoken: its
+    /// names are found, and no handshake succeeds. Otherwise they would be those of the next ssl that fits, which may
+    /// not ask clients for a certificate.
     fn refusing_certificate(&self, key: &Key, pass: &Pass<'_>) -> Option<CertificateUnit> {
-        let is_unread =
-            self.rejected.get(key).is_some_and(|rejected| references::is_unread(&rejected.invalid));
-        let entry = pass.desired.get(Kind::Ssl, &key.id).filter(|_| is_unread)?;
+        let entry = pass.desired.get(Kind::Ssl, &key.id)?;
         let Resource::Ssl(ssl) = entry.resource() else { return None };
+        let rejected = self.rejected.get(key)?;
+        if !speaks_nothing(ssl) && !references::is_unread(&rejected.invalid) {
+            return None;
+        }
         if ssl.kind != SslType::Server {
             return None;
         }
@@ -369,14 +374,18 @@ fn versions(ssl: &Ssl, general: Versions) -> Result<Versions, Invalid> {
     if ssl.protocols.is_empty() {
         return Ok(general);
     }
-    let has = |name: &str| ssl.protocols.iter().any(|protocol| protocol == name);
-    match (Versions { tls12: has("TLSv1.2"), tls13: has("TLSv1.3") }, &ssl.protocols) {
-        (Versions { tls12: false, tls13: false }, protocols) => {
-            Err(Invalid::new("TLS 1.1 and older are not spoken: they are broken")
-                .at("/ssl_protocols")
-                .expected("TLSv1.2, TLSv1.3 or both")
-                .got(protocols.join(", ")))
-        }
-        (versions, _) => Ok(versions),
+    if speaks_nothing(ssl) {
+        return Err(Invalid::new("TLS 1.1 and older are broken and not spoken, so handshakes with its names fail")
+            .at("/ssl_protocols")
+            .expected("TLSv1.2, TLSv1.3 or both")
+            .got(ssl.protocols.join(", ")));
     }
+    let has = |name: &str| ssl.protocols.iter().any(|protocol| protocol == name);
+    Ok(Versions { tls12: has("TLSv1.2"), tls13: has("TLSv1.3") })
+}
+
+/// Whether it allows only versions that there are not.
+fn speaks_nothing(ssl: &Ssl) -> bool {
+    let is_spoken = |protocol: &String| protocol == "TLSv1.2" || protocol == "TLSv1.3";
+    !ssl.protocols.is_empty() && !ssl.protocols.iter().any(is_spoken)
 }
