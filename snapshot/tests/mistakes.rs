@@ -110,3 +110,17 @@ fn what_lacks_a_secret_is_refused_and_not_served_without_its_guard() {
     let compiled = compiler.compile(&desired, &touch(Kind::Route, "strict"), &names, 4);
     assert!(compiled.snapshot.router.rule("strict").is_none());
 }
+
+#[test]
+fn what_was_refused_is_no_last_good_form() {
+    let mut desired = Desired::default();
+    let (mut compiler, names) = (compiler(), Table::default());
+    // It lacks a secret, then has a mistake: a compile of everything would leave it out.
+    for (config, is_found) in [(json!({"key": "$env://NONE"}), true), (json!({"panic": true}), false)] {
+        desired.put(entry(Kind::Route, "1", json!({"uri": "/1", "plugins": {"limit": config}})));
+        let touched = Touched::from_iter([Key::new(Kind::Route, "1")]);
+        let compiled = compiler.compile(&desired, &touched, &names, 0);
+        assert_eq!(compiled.snapshot.router.rule("1").is_some(), is_found, "{config}");
+        assert_eq!(compiled.rejected.iter().map(|one| one.kept()).collect::<Vec<_>>(), [false]);
+    }
+}

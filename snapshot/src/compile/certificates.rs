@@ -68,7 +68,13 @@ impl Compiler {
                 }
                 Some(Drafted::Tried(tried)) => {
                     let made = self.settle(&key, tried);
-                    let Some(unit) = made.or_else(|| self.refusing_certificate(&key, pass)) else { continue };
+                    let Some(unit) = made.or_else(|| self.refusing_certificate(&key, pass)) else {
+                        // What refused handshakes is no last good form.
+                        if self.certificate_units.get(&key.id).is_some_and(|old| old.refuses) {
+                            self.drop_certificate(&key);
+                        }
+                        continue;
+                    };
                     let is_last_good = |old: &CertificateUnit| {
                         Arc::ptr_eq(&old.entry, &unit.entry)
                             && !unit.refers
@@ -375,10 +381,12 @@ fn versions(ssl: &Ssl, general: Versions) -> Result<Versions, Invalid> {
         return Ok(general);
     }
     if speaks_nothing(ssl) {
-        return Err(Invalid::new("TLS 1.1 and older are broken and not spoken, so handshakes with its names fail")
-            .at("/ssl_protocols")
-            .expected("TLSv1.2, TLSv1.3 or both")
-            .got(ssl.protocols.join(", ")));
+        return Err(Invalid::new(
+            "TLS 1.1 and older are broken and not spoken, so handshakes with its names fail",
+        )
+        .at("/ssl_protocols")
+        .expected("TLSv1.2, TLSv1.3 or both")
+        .got(ssl.protocols.join(", ")));
     }
     let has = |name: &str| ssl.protocols.iter().any(|protocol| protocol == name);
     Ok(Versions { tls12: has("TLSv1.2"), tls13: has("TLSv1.3") })

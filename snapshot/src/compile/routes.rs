@@ -368,6 +368,12 @@ impl Compiler {
 
     fn place_route(&mut self, key: &Key, drafted: Tried<Draft>, pass: &Pass<'_>) -> Option<Placed> {
         let placed = self.settle(key, drafted).map(|draft| self.place(key, draft));
+        if placed.is_none() && self.refused.remove(&key.id) {
+            // What refused requests for want of a secret is no last good form.
+            self.routes.remove(&key.id);
+            self.router.remove(&key.id);
+            self.hosts.forget(key);
+        }
         let served = self.routes.get(&key.id).map(|unit| &unit.entry);
         let entry = route_of(key, pass);
         let before = served.filter(|served| entry.is_none_or(|entry| !Arc::ptr_eq(served, entry)));
