@@ -12,14 +12,13 @@ use std::time::Duration;
 
 use sdk::exchange::{self, Body, Chunk};
 use sdk::{Exchange, Phase, Reply, RequestFilter};
-use snapshot::upstream::Retry;
 use snapshot::{Endpoint, PassHost, Plan, Scheme, Snapshot, Upstream};
 use wire::{Framing, Name};
 
 use super::fault::{Blame, Fault, FaultKind};
 use super::outbound::{self, Outbound};
 use super::phases::{self, Chains};
-use super::receive::{Delivery, Received};
+use super::receive::{Delivery, Received, TurnsAway};
 use super::retry::Try;
 use super::tries::Tries;
 use super::upload::{self, Held, Upload, UploadState};
@@ -68,8 +67,8 @@ struct Once<'u> {
     fresh: bool,
     /// The bound of this try, until its response has begun.
     per_try: Option<Duration>,
-    /// Statuses that another try follows.
-    turns_away: Option<&'u Retry>,
+    /// Answers that another try follows.
+    turns_away: Option<TurnsAway<'u>>,
     /// What the client is given to come back to this server.
     cookie: Option<&'u [u8]>,
     /// Another address of the server.
@@ -311,7 +310,7 @@ impl Forward<'_> {
                 chunk: &mut *self.chunk,
                 read_timeout: timeouts.read,
                 head_by,
-                turns_away: once.turns_away.map(|retry| &retry.statuses),
+                turns_away: once.turns_away,
                 cookie: once.cookie,
                 measures: upstream.takes_times(),
                 sent_method,

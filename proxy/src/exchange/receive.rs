@@ -47,8 +47,7 @@ pub(crate) struct Delivery<'a, 'b, 'x> {
     pub(crate) read_timeout: Duration,
     /// When the head must be here, whatever is read meanwhile.
     pub(crate) head_by: u64,
-    /// Statuses after which another server is asked instead; it is known that there is one.
-    pub(crate) turns_away: Option<&'a Statuses>,
+    pub(crate) turns_away: Option<TurnsAway<'a>>,
     /// What the client is given to come back to this server.
     pub(crate) cookie: Option<&'a [u8]>,
     /// Somebody wants to know when the head came.
@@ -59,6 +58,16 @@ pub(crate) struct Delivery<'a, 'b, 'x> {
     pub(crate) reused: bool,
     /// The client asked for a tunnel and the plan allows it.
     pub(crate) websocket: bool,
+}
+
+/// Answers after which another server is asked instead; it is known that there is one.
+#[derive(Clone, Copy)]
+pub(crate) struct TurnsAway<'a> {
+    pub(crate) statuses: &'a Statuses,
+    /// There is no time for another try after this ([`Clock::is_over`]).
+    ///
+    /// [`Clock::is_over`]: crate::clock::Clock::is_over
+    pub(crate) until: u64,
 }
 
 /// Why a response does not go on as it came.
@@ -86,8 +95,9 @@ impl Delivery<'_, '_, '_> {
         if self.x.status() == 101 {
             return self.switch().await;
         }
-        if let Some(statuses) = self.turns_away
-            && statuses.contains(self.x.response().status)
+        if let Some(away) = self.turns_away
+            && away.statuses.contains(self.x.response().status)
+            && !self.worker.clock.is_over(away.until)
             && !self.state.lost.get()
             && !self.to.has_begun()
         {

@@ -12,10 +12,10 @@ use snapshot::Upstream;
 use snapshot::balance::Tried;
 use snapshot::health::TryFailure;
 use snapshot::load::{Limit, Place};
-use snapshot::upstream::Retry;
 
 use super::fault::{Blame, Fault, FaultKind};
 use super::phases;
+use super::receive::TurnsAway;
 use super::retry::{self, Again, Try};
 use crate::down::Downstream;
 use crate::rt;
@@ -156,17 +156,21 @@ impl<'u> Tries<'u> {
         self.upstream.retry.as_ref()?.per_try_timeout
     }
 
-    /// Whether an answer with a status of `sluice.retry.statuses` may be thrown away, since another
-    /// try is sure to follow.
+    /// Answers with a status of `sluice.retry.statuses` may be thrown away, since another try is sure to follow.
     #[inline]
-    pub(super) fn turns_away(&self, worker: &Worker, index: usize, idempotent: bool) -> Option<&'u Retry> {
+    pub(super) fn turns_away(
+        &self,
+        worker: &Worker,
+        index: usize,
+        idempotent: bool,
+    ) -> Option<TurnsAway<'u>> {
         let retry = self.upstream.retry.as_ref().filter(|retry| !retry.statuses.is_empty())?;
         let may = self.left > 0
             && (idempotent || retry.any_method)
             && !worker.clock.is_over(self.give_up)
             && self.upstream.has_another(&self.tried, index)
             && self.upstream.load.as_ref().is_none_or(|load| load.retry().is_ok());
-        may.then_some(retry)
+        may.then_some(TurnsAway { statuses: &retry.statuses, until: self.give_up })
     }
 
     /// A server has answered.

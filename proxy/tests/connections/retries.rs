@@ -89,6 +89,10 @@ fn a_body_that_has_gone_is_not_sent_again() {
 fn no_time_is_left_for_another_server() {
     run("GET /brief", vec![is_silent()], "HTTP/1.1 502 ");
     run("GET /brief", vec![closes(), answers(OK)], "\r\n\r\nok");
+    // What another one would have been asked instead of is better than nothing.
+    run("GET /status-brief", vec![answers(BUSY), answers(OK)], "\r\n\r\nok");
+    let late = vec![Until("\r\n\r\n"), Wait(1500), Send(BUSY), ToEnd];
+    run("GET /status-brief", vec![late], "\r\n\r\nbusy");
 }
 
 #[test]

@@ -13,6 +13,7 @@ pub fn of_two_servers() -> Vec<(&'static str, Value)> {
         ("/status", retry(json!({"statuses": [503]}))),
         ("/status-never", json!({"retries": 0, "sluice": {"retry": {"statuses": [503]}}})),
         ("/status-connect", retry(json!({"failures": ["connect"], "statuses": [503]}))),
+        ("/status-brief", json!({"retry_timeout": 1, "sluice": {"retry": {"statuses": [503]}}})),
         ("/any", retry(json!({"statuses": [503], "any_method": true}))),
         ("/connect", retry(json!({"failures": ["connect"]}))),
         ("/closed", retry(json!({"failures": ["closed"]}))),
