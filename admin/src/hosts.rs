@@ -37,7 +37,8 @@ fn is_known(known: &[String], host: &str) -> bool {
     let name = host.split(':').next().unwrap_or_default();
     let name = name.strip_suffix('.').unwrap_or(name);
     let is_given = |given: &String| given == "*" || given.eq_ignore_ascii_case(name);
-    let is_local = name.len() > 10 && name[name.len() - 10..].eq_ignore_ascii_case(".localhost");
+    let is_local =
+        name.as_bytes().last_chunk().is_some_and(|end: &[u8; 10]| end.eq_ignore_ascii_case(b".localhost"));
     !name.contains('.') || is_local || name.parse::<IpAddr>().is_ok() || known.iter().any(is_given)
 }
 

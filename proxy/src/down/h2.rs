@@ -267,7 +267,8 @@ async fn rest(worker: &Worker, line: &Line, waiter: &Waiter, ending: Ending) {
     let mut told = false;
     let mut taken = None;
     let mut give_up = clock.after(settings.send_timeout);
-    while dropped < settings.linger_bytes {
+    // With a bound of 0, too, the end is told and waited for.
+    while dropped <= settings.linger_bytes {
         let read = waiter.until(until, |cx| {
             let mut io = line.io().borrow_mut();
             let (mut from, mut to) = io.split();

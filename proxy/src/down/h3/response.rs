@@ -140,19 +140,19 @@ impl Output {
 }
 
 /// Waits until the client has acknowledged a response that is whole. One that acknowledges nothing of its connection for
-/// `send_timeout` loses it.
+/// `send_timeout`, or for as long as a connection without requests is kept, loses it.
 pub(super) async fn deliver(mut output: Output, shared: &Shared, waiter: &Waiter) {
     if !output.whole {
         return;
     }
-    let worker = &shared.worker;
-    let mut before = None;
-    loop {
-        let deadline = worker.clock.after(worker.settings.send_timeout);
-        if waiter.until(deadline, |cx| output.poll_stopped(cx)).await.is_ok() {
-            return;
-        }
-        let now = Some(shared.acknowledgements());
+    let (clock, settings) = (&shared.worker.clock, &shared.worker.settings);
+    let patience = match settings.keepalive_timeout {
+        kept if kept.is_zero() => settings.send_timeout,
+        kept => kept.min(settings.send_timeout),
+    };
+    let mut before = shared.acknowledgements();
+    while waiter.until(clock.after(patience), |cx| output.poll_stopped(cx)).await.is_err() {
+        let now = shared.acknowledgements();
         if now == before {
             let _ = output.stream.reset(VarInt::from_u32(code::INTERNAL_ERROR));
             return;
