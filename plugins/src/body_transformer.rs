@@ -8,6 +8,7 @@
 mod library;
 mod parse;
 mod run;
+mod tokens;
 mod xml;
 
 use base64::Engine;

@@ -21,6 +21,7 @@ mod streams;
 mod touched;
 mod units;
 mod upstream;
+mod upstream_table;
 mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,12 +50,13 @@ pub use certificates::Stapling;
 use chosen::Choices;
 use consumers::{Claims, ConsumerUnit, CredentialUnit};
 pub use references::{Env, environment};
-use routes::{RouteUnit, UpstreamUnit};
+use routes::RouteUnit;
 use shared::Shared;
 use streams::StreamUnit;
 pub use touched::Touched;
 use touched::Work;
 use units::Units;
+use upstream_table::UpstreamUnit;
 use wanted::{Part, Wanted};
 
 /// Settings of the boot file that matter for compiling.
@@ -566,4 +568,9 @@ fn guarded<T>(make: impl FnOnce() -> Result<T, Invalid>) -> Result<T, Invalid> {
         Err(Invalid::new("compiling it failed: a mistake of the gateway, not of the resource")
             .hint("the log says where; please report it"))
     })
+}
+
+/// A value of one kind under a key of another, which parsing rules out.
+fn mixed_up() -> Invalid {
+    Invalid::new("the resource is not of the kind its key says")
 }

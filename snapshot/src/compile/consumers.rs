@@ -16,7 +16,7 @@ use super::chains::Source;
 use super::chosen::Asked;
 use super::refusing;
 use super::wanted::{Part, Recorder};
-use super::{Compiler, Pass, references};
+use super::{Compiler, Pass, mixed_up, references};
 
 /// A credential, as an auth plugin looks it up.
 struct Proof {
@@ -114,7 +114,7 @@ impl Compiler {
         names: &Recorder<'_>,
     ) -> Result<ConsumerUnit, Invalid> {
         let Resource::Consumer(written) = entry.resource() else {
-            return Err(Invalid::new("the resource is not of the kind its key says"));
+            return Err(mixed_up());
         };
         let (proofs, others) = self.proofs(&written.plugins, names)?;
         let group = match &written.group_id {

@@ -1,0 +1,207 @@
+//! The upstreams that are served: their places in the table, and what is kept over changes of them.
+
+use std::sync::Arc;
+
+use model::{Entry, Invalid, Key, Kind, Resource};
+use sdk::build::Names;
+
+use super::certificates::client_certificate_of;
+use super::wanted::{Part, Recorder};
+use super::{Compiler, Pass, Watched, mixed_up, upstream};
+use crate::load::Load;
+use crate::upstream::Upstream;
+
+/// The last good form of an upstream resource.
+pub(super) struct UpstreamUnit {
+    pub entry: Arc<Entry>,
+    pub upstream: Arc<Upstream>,
+}
+
+impl Compiler {
+    pub(super) fn compile_upstreams(&mut self, pass: &mut Pass<'_>) {
+        let ids = pass.work.take(Kind::Upstream);
+        self.note_read(Kind::Upstream, &ids);
+        for id in ids {
+            let key = Key { kind: Kind::Upstream, id };
+            let before = self.upstreams.get(&key.id).map(|unit| unit.upstream.slot);
+            self.compile_upstream(&key, pass);
+            // Plans hold the slot, which stays the same while the upstream exists.
+            if before != self.upstreams.get(&key.id).map(|unit| unit.upstream.slot) {
+                self.touch_users(&key, pass);
+                self.choices.users(&key.id).for_each(|user| pass.work.add(user.clone()));
+            }
+        }
+    }
+
+    fn compile_upstream(&mut self, key: &Key, pass: &Pass<'_>) {
+        let entry = pass.desired.get(Kind::Upstream, &key.id);
+        let Some(entry) = entry.filter(|entry| upstream::is_served(entry.resource())) else {
+            self.upstreams.remove(&key.id);
+            self.refer(key, Vec::new());
+            self.hosts.forget(key);
+            self.remove_upstream(key);
+            return self.accept(key);
+        };
+        let unit = self.upstreams.get(&key.id);
+        let before = unit.map(|unit| unit.upstream.clone());
+        let last_good = unit.map(|unit| unit.entry.clone());
+        let shown = |entry: &Arc<Entry>| client_certificate_of(entry.resource().upstream());
+        let shown = [Some(entry), last_good.as_ref()].into_iter().flatten().filter_map(shown).collect();
+        self.refer(key, shown);
+        let made = self.try_both(key, entry, last_good, |compiler, entry| {
+            let Resource::Upstream(written) = entry.resource() else { return Err(mixed_up()) };
+            let recorder = Recorder::new(pass.names);
+            let upstream = compiler.make_upstream(key, written, &recorder, before.as_ref())?;
+            compiler.hosts.set(key, Part::Upstream, recorder.asked());
+            Ok(UpstreamUnit { entry: entry.clone(), upstream })
+        });
+        if let Some(unit) = made {
+            self.upstreams.insert(key.id.clone(), unit);
+        }
+    }
+
+    /// An upstream without its slot.
+    pub(super) fn upstream(
+        &self,
+        id: &str,
+        written: &model::Upstream,
+        names: &dyn Names,
+    ) -> Result<Upstream, Invalid> {
+        let mut upstream = upstream::upstream(id, written, names, &self.settings)?;
+        if let Some(health) = upstream.health.as_mut().and_then(Arc::get_mut) {
+            health.set_probe_tls(self.probe_tls(written, names)?);
+        }
+        if let Some(tls) = self.upstream_tls(written, names)? {
+            upstream.settings_mut().tls = Some(tls);
+        }
+        Ok(upstream)
+    }
+
+    /// Resolves the addresses of an upstream and puts it into the table.
+    pub(super) fn make_upstream(
+        &mut self,
+        key: &Key,
+        written: &model::Upstream,
+        names: &dyn Names,
+        before: Option<&Arc<Upstream>>,
+    ) -> Result<Arc<Upstream>, Invalid> {
+        let upstream = self.upstream(&key.id, written, names)?;
+        Ok(self.place_upstream(key, upstream, before))
+    }
+
+    pub(super) fn place_upstream(
+        &mut self,
+        key: &Key,
+        upstream: Upstream,
+        before: Option<&Arc<Upstream>>,
+    ) -> Arc<Upstream> {
+        let slot = self.upstream_slots.of(key);
+        self.place_at(slot, key, upstream, before)
+    }
+
+    /// That of a route. Of these there are many, so their slots are in them alone.
+    pub(super) fn place_own(
+        &mut self,
+        key: &Key,
+        upstream: Upstream,
+        before: Option<&Arc<Upstream>>,
+    ) -> Arc<Upstream> {
+        let slot = before.map_or_else(|| self.upstream_slots.fresh(), |before| before.slot);
+        self.place_at(slot, key, upstream, before)
+    }
+
+    /// The same as `before` if nothing differs, so that workers keep their state for it.
+    fn place_at(
+        &mut self,
+        slot: u32,
+        key: &Key,
+        upstream: Upstream,
+        before: Option<&Arc<Upstream>>,
+    ) -> Arc<Upstream> {
+        let mut upstream = Upstream { slot, ..upstream };
+        match before {
+            Some(before) if **before == upstream => before.clone(),
+            _ => {
+                self.watch(key, &mut upstream, before);
+                self.alike.share(&mut upstream.servers);
+                self.keep_warm(upstream.slot, upstream.min_idle > 0);
+                let upstream = Arc::new(upstream);
+                self.table.insert(upstream.slot, upstream.clone());
+                upstream
+            }
+        }
+    }
+
+    fn keep_warm(&mut self, slot: u32, warm: bool) {
+        match self.warm.binary_search(&slot) {
+            Ok(at) if !warm => {
+                self.warm = self
+                    .warm
+                    .iter()
+                    .enumerate()
+                    .filter(|(other, _)| *other != at)
+                    .map(|(_, slot)| *slot)
+                    .collect();
+            }
+            Err(at) if warm => {
+                let (before, after) = self.warm.split_at(at);
+                self.warm = before.iter().chain([&slot]).chain(after).copied().collect();
+            }
+            _ => {}
+        }
+    }
+
+    /// Keeps what is known of servers that stay, and the list of the upstreams that are checked.
+    fn watch(&mut self, key: &Key, upstream: &mut Upstream, before: Option<&Arc<Upstream>>) {
+        let had = self.checked.remove(&upstream.slot).is_some();
+        if let (Some(load), Some(before)) =
+            (&mut upstream.load, before.and_then(|before| before.load.as_ref()))
+        {
+            load.in_use = before.in_use.clone();
+        }
+        let load = upstream.load.as_ref().filter(|load| load.adaptive.is_some());
+        let load = load.map(|load| Load::clone(load));
+        let has_load = load.is_some();
+        if has_load || upstream.health.is_some() {
+            let watched = Watched { key: key.clone(), health: None, load };
+            self.checked.insert(upstream.slot, watched);
+        }
+        if let Some(health) = &mut upstream.health {
+            let before = before.and_then(|before| before.health.as_deref());
+            if let (Some(health), Some(before)) = (Arc::get_mut(health), before) {
+                health.carry(before);
+            }
+            if let Some(watched) = self.checked.get_mut(&upstream.slot) {
+                watched.health = Some(health.clone());
+            }
+        }
+        if had || has_load || upstream.health.is_some() {
+            self.watched = None;
+        }
+    }
+
+    /// The upstream of this resource is gone.
+    pub(super) fn remove_upstream(&mut self, key: &Key) {
+        // A chain that could not be built anew stays in use and may still name it. It must never meet
+        // another upstream at this slot.
+        let named = key.kind == Kind::Upstream && self.choices.users(&key.id).next().is_some();
+        let slot = if named { self.upstream_slots.known(key) } else { self.upstream_slots.release(key) };
+        if let Some(slot) = slot {
+            self.clear_slot(slot);
+        }
+    }
+
+    /// The upstream of a route is gone.
+    pub(super) fn remove_own(&mut self, own: &Upstream) {
+        self.upstream_slots.free(own.slot);
+        self.clear_slot(own.slot);
+    }
+
+    fn clear_slot(&mut self, slot: u32) {
+        self.table.remove(slot);
+        self.keep_warm(slot, false);
+        if self.checked.remove(&slot).is_some() {
+            self.watched = None;
+        }
+    }
+}
