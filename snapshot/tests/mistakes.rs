@@ -4,11 +4,13 @@
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use model::{Desired, Key, Kind};
 use sdk::Chain;
 use serde_json::{Value, json};
-use snapshot::Touched;
+use snapshot::compile::Settings;
+use snapshot::{Compiler, Touched};
 use support::{Table, compiler, entry};
 
 const ALL: [(Kind, &str); 8] = [
@@ -123,4 +125,53 @@ fn what_was_refused_is_no_last_good_form() {
         assert_eq!(compiled.snapshot.router.rule("1").is_some(), is_found, "{config}");
         assert_eq!(compiled.rejected.iter().map(|one| one.kept()).collect::<Vec<_>>(), [false]);
     }
+}
+
+#[test]
+fn a_global_rule_that_no_longer_compiles_leaves_the_others_free() {
+    let there = Arc::new(AtomicBool::new(true));
+    let env = {
+        let there = there.clone();
+        move |_: &str| there.load(Ordering::Relaxed).then(|| "s3cret".to_owned())
+    };
+    let settings = Settings { env: Arc::new(env), ..Settings::default() };
+    let mut compiler = Compiler::new(Arc::new(support::Plugins), settings);
+    let rule = |id: &str, plugins: Value| entry(Kind::GlobalRule, id, json!({"plugins": plugins}));
+    let mut desired = Desired::default();
+    desired.put(rule("1", json!({"limit": {"key": "$env://SECRET"}})));
+    desired.put(rule("2", json!({"log": {"n": 1}})));
+    desired.put(rule("3", json!({"cors": {}})));
+    let mut compile = |desired: &Desired, touched: &[&str]| {
+        let keys = touched.iter().map(|id| Key::new(Kind::GlobalRule, *id));
+        let compiled = compiler.compile(desired, &Touched::from_iter(keys), &Table::default(), 0);
+        let global = compiled.snapshot.global.clone();
+        let mut texts: Vec<String> =
+            support::shown(global.as_deref().unwrap()).into_iter().map(|shown| shown.text.clone()).collect();
+        texts.sort_unstable();
+        let rejected = compiled.rejected.iter().map(|one| one.key.id.clone()).collect::<Vec<_>>();
+        (texts, rejected, refusal(global.as_ref()))
+    };
+    let cors = "cors{} of global_rules/3".to_owned();
+    let first = r#"limit{"key":"s3cret"} of global_rules/1"#.to_owned();
+    let log = |n: u32| format!(r#"log{{"n":{n}}} of global_rules/2"#);
+    assert_eq!(
+        compile(&desired, &["1", "2", "3"]),
+        (vec![cors.clone(), first.clone(), log(1)], vec![], false)
+    );
+
+    // Its secret is gone. It stays as it was, and the others follow what is written.
+    there.store(false, Ordering::Relaxed);
+    let lacks = || vec!["1".to_owned()];
+    assert_eq!(compile(&desired, &["1"]), (vec![cors.clone(), first.clone(), log(1)], lacks(), false));
+    desired.put(rule("2", json!({"log": {"n": 2}})));
+    assert_eq!(compile(&desired, &["2"]), (vec![cors, first.clone(), log(2)], lacks(), false));
+    desired.delete(&Key::new(Kind::GlobalRule, "3"));
+    assert_eq!(compile(&desired, &["3"]), (vec![first.clone(), log(2)], lacks(), false));
+
+    // One that never had its secret has everything refused until it is gone.
+    desired.put(rule("4", json!({"mirror": {"key": "$env://SECRET"}})));
+    let both = vec!["1".to_owned(), "4".to_owned()];
+    assert_eq!(compile(&desired, &["4"]), (vec![first.clone(), log(2)], both, true));
+    desired.delete(&Key::new(Kind::GlobalRule, "4"));
+    assert_eq!(compile(&desired, &["4"]), (vec![first, log(2)], lacks(), false));
 }

@@ -3,16 +3,16 @@
 
 use std::sync::Arc;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use model::{Entry, Invalid, Key, Kind};
 use sdk::Chain;
 use sdk::build::Names;
 
 use super::certificates::client_certificate_of;
-use super::chains::{Blame, Source, unless_idle};
+use super::chains::{Source, unless_idle};
 use super::chosen::Asked;
 use super::wanted::{Part, Recorder};
-use super::{Compiler, Pass, guarded, references, refusing};
+use super::{Compiler, Pass, references, refusing};
 use crate::upstream::Upstream;
 
 /// The last good form of a shared resource.
@@ -33,8 +33,8 @@ impl Compiler {
         }
     }
 
-    /// Global rules run one after another as one chain; of a plugin that several have, the first
-    /// rule's counts (APISIX refuses the second when it is written).
+    /// Global rules run as one chain, by priority, and at equal priority one rule after another; of a plugin
+    /// that several have, the first rule's counts (APISIX refuses the second when it is written).
     pub(super) fn compile_global(&mut self, pass: &mut Pass<'_>) {
         let touched = pass.work.take(Kind::GlobalRule);
         if touched.is_empty() {
@@ -52,39 +52,12 @@ impl Compiler {
             let invalid = twice.remove(key);
             self.tell_repeated(key.clone(), invalid);
         }
-        // Represents all rules together; no rule has an empty id.
-        let all = Key::new(Kind::GlobalRule, "");
-        let recorder = Recorder::new(pass.names);
-        let sources: Vec<Source<'_>> = rules
-            .iter()
-            .filter_map(|(key, entry)| Some(Source::new(key, entry.resource().plugins()?)))
-            .collect();
         let lacks_a_secret = self.rejected.range(Key::new(Kind::GlobalRule, "")..).any(|(key, rejected)| {
             key.kind == Kind::GlobalRule
                 && references::is_unread(&rejected.invalid)
                 && !self.shared.contains_key(key)
         });
-        self.global = match &rules[..] {
-            [] => {
-                self.place_chosen(&all, Asked::default());
-                None
-            }
-            [(key, _)] => {
-                self.place_chosen(&all, Asked::default());
-                self.shared.get(key).and_then(|shared| shared.chain.clone())
-            }
-            _ => match guarded_chain(|| self.chain(&sources, &recorder)) {
-                Ok(chain) => {
-                    self.place_chosen(&all, recorder.chosen.take());
-                    unless_idle(chain)
-                }
-                Err(blame) => {
-                    // Each was compiled alone just before, so this is not the fault of one rule.
-                    self.reject(&rules[blame.source].0, blame.invalid.under("/plugins"), true);
-                    self.global.clone()
-                }
-            },
-        };
+        self.global = self.joined(&rules);
         if lacks_a_secret {
             // Nothing is served without its guard. The other rules count and log what is refused.
             let refusing = refusing::chain(refusing::RULE_LACKS_SECRET);
@@ -93,6 +66,25 @@ impl Compiler {
                 None => refusing,
             });
         }
+    }
+
+    /// The chains of these rules as one. They are joined as each was made: made anew together, a rule that no
+    /// longer compiles, and stays as it was, would keep the others from following what is written.
+    fn joined(&self, rules: &[(Key, Arc<Entry>)]) -> Option<Arc<Chain>> {
+        let mut taken: HashSet<&str> = HashSet::new();
+        let mut joined = Chain::default();
+        for (key, entry) in rules {
+            if let Some(chain) = self.shared.get(key).and_then(|shared| shared.chain.as_ref()) {
+                // A plugin that an earlier rule disables is not to be taken from this one, either.
+                let repeated = chain.names().into_iter().filter(|name| taken.contains(name)).collect();
+                let others = chain.overlay(&Chain::new(Vec::new(), repeated));
+                joined = others.overlay(&joined);
+            }
+            taken.extend(
+                entry.resource().plugins().into_iter().flat_map(|plugins| plugins.keys().map(String::as_str)),
+            );
+        }
+        unless_idle(Some(Arc::new(joined)))
     }
 
     fn global_rules(&self) -> impl Iterator<Item = (Key, Arc<Entry>)> {
@@ -143,12 +135,6 @@ impl Compiler {
         self.hosts.set(key, Part::Upstream, for_upstream.asked());
         Ok(Shared { entry: entry.clone(), chain: unless_idle(chain), upstream })
     }
-}
-
-/// [`guarded`], with a panic attributed to the first source.
-fn guarded_chain<T>(make: impl FnOnce() -> Result<T, Blame>) -> Result<T, Blame> {
-    let made = guarded(|| Ok(make()));
-    made.unwrap_or_else(|invalid| Err(Blame { source: 0, invalid: Box::new(invalid) }))
 }
 
 /// The rules with a plugin that an earlier rule has already.
