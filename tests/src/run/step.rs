@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// Between two tries of a step that may need time.
 const PAUSE: Duration = Duration::from_millis(20);
 /// A program run to its end takes no longer.
-const PROGRAM: Duration = Duration::from_secs(180);
+const PROGRAM: Duration = Duration::from_secs(600);
 /// `within` is never shorter: it waits for what comes later, and on a busy machine that is later.
 const WITHIN: Duration = Duration::from_secs(30);
 /// Before a script: what failed is told. On the script's first line, so that line numbers stay.
@@ -361,10 +361,16 @@ fn one_seen(world: &World, upstream: &crate::upstream::Upstream, wanted: &Seen) 
     expect::body(&body, &world.names, &last.body)
 }
 
+/// A line may come after the answer it is about: threads of their own write it.
 fn log(world: &World, wanted: &Expect) -> Result<()> {
+    let until = Instant::now() + WITHIN;
     for pattern in wanted.log.iter().flat_map(|many| many.all()) {
         let pattern = world.names.fill(pattern)?;
-        ensure!(Regex::new(&pattern)?.is_match(&world.gateway.log()), "log: expected a match of {pattern:?}");
+        let regex = Regex::new(&pattern)?;
+        while !regex.is_match(&world.gateway.log()) {
+            ensure!(Instant::now() < until, "log: expected a match of {pattern:?}");
+            std::thread::sleep(PAUSE);
+        }
     }
     for text in wanted.log_lacks.iter().flat_map(|many| many.all()) {
         let text = world.names.fill(text)?;
