@@ -55,9 +55,11 @@ pub(crate) struct Forward<'a> {
 }
 
 /// A try that came to nothing.
-struct FailedTry {
-    fault: Fault,
-    state: Try,
+pub(super) struct FailedTry {
+    pub(super) fault: Fault,
+    pub(super) state: Try,
+    /// Microseconds until its answer came, if one did and somebody wants to know.
+    pub(super) took: Option<u64>,
 }
 
 /// What is particular to one try.
@@ -182,7 +184,7 @@ impl Forward<'_> {
                 PassHost::Rewrite(host) => Some(x.intern(host.as_bytes())),
             };
             let patience = self.plan.timeouts(upstream).connect;
-            let _place = tries.connection(worker, down, patience).await?;
+            let place = tries.connection(worker, down, patience).await?;
             let once = Once {
                 fresh,
                 per_try: tries.per_try(),
@@ -200,18 +202,21 @@ impl Forward<'_> {
             if let Some(scored) = scored {
                 scored.end(result.is_ok());
             }
+            let took = x.timing().answered_us.checked_sub(began);
             let failed = match result {
                 Ok(forwarded) => {
-                    tries.answered(index, x.upstream_status(), x.timing().answered_us.saturating_sub(began));
+                    tries.answered(index, x.upstream_status(), took);
                     return Ok(forwarded);
                 }
-                Err(failed) => failed,
+                Err(failed) => FailedTry { took, ..failed },
             };
             if failed.fault.blame == Blame::Upstream {
                 x.engine_mut().upstream_status = failed.fault.kind.status();
             }
             let idempotent = outbound::method(x).is_idempotent();
-            tries.again(worker, down, index, failed.fault, failed.state, idempotent).await?;
+            // The connection is closed or idle: while this request pauses, another one may have its place.
+            drop(place);
+            tries.again(worker, down, index, failed, idempotent).await?;
             worker.shard.upstream_retried();
         }
     }
@@ -232,7 +237,7 @@ impl Forward<'_> {
         let worker = self.worker;
         let timeouts = self.plan.timeouts(upstream);
         let mut state = Try { reused: false, fresh: once.fresh, sent: false, body_lost: *body_lost };
-        let failed = |fault, state| FailedTry { fault, state };
+        let failed = |fault, state| FailedTry { fault, state, took: None };
 
         let connect_timeout = once.per_try.map_or(timeouts.connect, |bound| bound.min(timeouts.connect));
         let head_by = once.per_try.map_or(u64::MAX, |bound| worker.clock.after(bound));
@@ -247,8 +252,19 @@ impl Forward<'_> {
         };
         let place = Place { addr: endpoint.addr, second: once.second };
         let careful = !outbound::method(x).is_idempotent();
-        let pooled =
-            if once.fresh { None } else { worker.pools.take(peer, worker.clock.coarse_ms(), careful) };
+        let now = worker.clock.coarse_ms();
+        let mut pooled = if once.fresh { None } else { worker.pools.take(peer, now, careful) };
+        // A server that answers on its second address alone has its connections there.
+        if let Some(second) = once.second
+            && !once.fresh
+            && pooled.is_none()
+        {
+            pooled = worker.pools.take(peer.at(second), now, careful);
+            if pooled.is_some() {
+                peer = peer.at(second);
+                x.engine_mut().upstream_addr = Some(second);
+            }
+        }
         let found = match (upstream.scheme, pooled) {
             (Scheme::Grpc | Scheme::Grpcs, _) => {
                 let target = Target {

@@ -68,6 +68,13 @@ pub(crate) struct TurnsAway<'a> {
     ///
     /// [`Clock::is_over`]: crate::clock::Clock::is_over
     pub(crate) until: u64,
+    pub(crate) retries: &'a dyn Retries,
+}
+
+/// What an upstream allows of retries.
+pub(crate) trait Retries {
+    /// Whether there is one for this exchange, whose it then is.
+    fn reserve(&self, worker: &Worker) -> bool;
 }
 
 /// Why a response does not go on as it came.
@@ -100,6 +107,7 @@ impl Delivery<'_, '_, '_> {
             && !self.worker.clock.is_over(away.until)
             && !self.state.lost.get()
             && !self.to.has_begun()
+            && away.retries.reserve(self.worker)
         {
             return Err(Fault::upstream(FaultKind::TurnedAway(self.x.response().status)));
         }

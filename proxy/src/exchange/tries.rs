@@ -4,6 +4,7 @@
 //! upstream learns of each. An upstream that asks for nothing beyond APISIX's `retries` pays for
 //! nothing else.
 
+use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,9 +15,10 @@ use snapshot::health::TryFailure;
 use snapshot::load::{Limit, Place};
 
 use super::fault::{Blame, Fault, FaultKind};
+use super::forward::FailedTry;
 use super::phases;
-use super::receive::TurnsAway;
-use super::retry::{self, Again, Try};
+use super::receive::{Retries, TurnsAway};
+use super::retry::{self, Again};
 use crate::down::Downstream;
 use crate::rt;
 use crate::worker::Worker;
@@ -28,6 +30,9 @@ const LOOK: Duration = Duration::from_millis(5);
 /// How often those look that are next, and how many these are.
 const LOOK_OF_NEXT: Duration = Duration::from_millis(1);
 const NEXT: u32 = 8;
+
+/// Who has more ahead looks the less often, so that many who wait take no time from those who are served.
+const LONGEST_LOOK: Duration = Duration::from_millis(100);
 
 /// The tries of one exchange.
 pub(super) struct Tries<'u> {
@@ -45,7 +50,10 @@ pub(super) struct Tries<'u> {
     /// Pauses made so far.
     pauses: u32,
     _request: Option<Place<'u>>,
-    retry: Option<Place<'u>>,
+    /// Where retries under way are limited, once this exchange has had one.
+    retry: OnceCell<Option<Place<'u>>>,
+    /// The next retry is paid for: an answer was thrown away for it.
+    reserved: Cell<bool>,
 }
 
 impl<'u> Tries<'u> {
@@ -77,7 +85,8 @@ impl<'u> Tries<'u> {
             stays: upstream.sticky.as_ref().and_then(|sticky| sticky.find(x)),
             pauses: 0,
             _request: request,
-            retry: None,
+            retry: OnceCell::new(),
+            reserved: Cell::new(false),
         })
     }
 
@@ -142,7 +151,7 @@ impl<'u> Tries<'u> {
             loop {
                 match waiting.connection() {
                     Err(_) if worker.clock.is_over(end) => return Err(Limit::Connections),
-                    Err(ahead) => rt::sleep(if ahead < NEXT { LOOK_OF_NEXT } else { LOOK }).await,
+                    Err(ahead) => rt::sleep(look(ahead)).await,
                     Ok(place) => return Ok(place),
                 }
             }
@@ -156,30 +165,29 @@ impl<'u> Tries<'u> {
         self.upstream.retry.as_ref()?.per_try_timeout
     }
 
-    /// Answers with a status of `sluice.retry.statuses` may be thrown away, since another try is sure to follow.
+    /// Answers with a status of `sluice.retry.statuses` may be thrown away, if a retry is to be had then.
     #[inline]
     pub(super) fn turns_away(
         &self,
         worker: &Worker,
         index: usize,
         idempotent: bool,
-    ) -> Option<TurnsAway<'u>> {
+    ) -> Option<TurnsAway<'_>> {
         let retry = self.upstream.retry.as_ref().filter(|retry| !retry.statuses.is_empty())?;
         let may = self.left > 0
             && (idempotent || retry.any_method)
             && !worker.clock.is_over(self.give_up)
-            && self.upstream.has_another(&self.tried, index)
-            && self.upstream.load.as_ref().is_none_or(|load| load.retry().is_ok());
-        may.then_some(TurnsAway { statuses: &retry.statuses, until: self.give_up })
+            && self.upstream.has_another(&self.tried, index);
+        may.then_some(TurnsAway { statuses: &retry.statuses, until: self.give_up, retries: self })
     }
 
-    /// A server has answered.
+    /// A server has answered; after so many microseconds, if its head came and somebody wants to know.
     #[inline]
-    pub(super) fn answered(&self, index: usize, status: u16, micros: u64) {
+    pub(super) fn answered(&self, index: usize, status: u16, micros: Option<u64>) {
         if let Some(health) = &self.upstream.health {
-            health.answered(index, status, micros);
+            health.answered(index, status, micros.unwrap_or(0));
         }
-        if let Some(load) = &self.upstream.load {
+        if let (Some(load), Some(micros)) = (&self.upstream.load, micros) {
             load.answered(micros);
         }
     }
@@ -193,11 +201,11 @@ impl<'u> Tries<'u> {
         worker: &Worker,
         down: &mut Downstream<'_>,
         index: usize,
-        fault: Fault,
-        state: Try,
+        failed: FailedTry,
         idempotent: bool,
     ) -> Result<(), Fault> {
         let upstream = self.upstream;
+        let FailedTry { fault, state, took } = failed;
         let repeatable = idempotent || upstream.retry.as_ref().is_some_and(|retry| retry.any_method);
         let again = match retry::decide(fault, state, repeatable) {
             Again::NextServer if !self.is_wanted(fault) => Again::No,
@@ -207,20 +215,21 @@ impl<'u> Tries<'u> {
             Again::SameServer => self.same = Some(index),
             Again::NextServer if self.left > 0 => {
                 if worker.clock.is_over(self.give_up) {
-                    self.tell(index, fault, Some(502));
+                    self.tell(index, fault, Some(502), took);
                     return Err(Fault::gateway(FaultKind::NoTimeLeft));
                 }
-                if let Err(limit) = self.reserve(worker) {
-                    self.tell(index, fault, Some(fault.kind.status()));
-                    return Err(limit.unwrap_or(fault));
+                if !self.reserve(worker) {
+                    self.tell(index, fault, Some(fault.kind.status()), took);
+                    return Err(fault);
                 }
+                self.reserved.set(false);
                 self.left -= 1;
                 upstream.note(&mut self.tried, index);
-                self.tell(index, fault, None);
+                self.tell(index, fault, None, took);
                 self.pause(worker, down).await?;
             }
             _ => {
-                self.tell(index, fault, Some(fault.kind.status()));
+                self.tell(index, fault, Some(fault.kind.status()), took);
                 return Err(fault);
             }
         }
@@ -240,23 +249,6 @@ impl<'u> Tries<'u> {
         }
     }
 
-    /// Takes a retry from the budget and from the limit. An error is what to tell instead of the failure.
-    fn reserve(&mut self, worker: &Worker) -> Result<(), Option<Fault>> {
-        if let Some(budget) = self.upstream.retry.as_ref().and_then(|retry| retry.budget) {
-            let mut may = false;
-            worker.with_score(self.upstream, |state| may = state.spend(budget));
-            if !may {
-                return Err(None);
-            }
-        }
-        if self.retry.is_none()
-            && let Some(load) = &self.upstream.load
-        {
-            self.retry = load.retry().map_err(|_| None)?;
-        }
-        Ok(())
-    }
-
     /// Waits before another try, at random below a time that doubles with each, or until others had their turn,
     /// unless the client leaves.
     async fn pause(&mut self, worker: &Worker, down: &mut Downstream<'_>) -> Result<(), Fault> {
@@ -269,18 +261,50 @@ impl<'u> Tries<'u> {
         phases::unless_gone(worker, down, Box::pin(rt::sleep(time))).await
     }
 
-    fn tell(&self, index: usize, fault: Fault, status: Option<u16>) {
-        tell_health(self.upstream, index, fault, status);
+    fn tell(&self, index: usize, fault: Fault, status: Option<u16>, took: Option<u64>) {
+        tell_health(self.upstream, index, fault, status, took);
     }
 }
 
-/// Tells an upstream's health of a failed try: whether another one follows, or this status.
+impl Retries for Tries<'_> {
+    fn reserve(&self, worker: &Worker) -> bool {
+        if self.reserved.get() {
+            return true;
+        }
+        if self.retry.get().is_none()
+            && let Some(load) = &self.upstream.load
+        {
+            let Ok(place) = load.retry() else { return false };
+            let _ = self.retry.set(place);
+        }
+        let mut may = true;
+        if let Some(budget) = self.upstream.retry.as_ref().and_then(|retry| retry.budget) {
+            worker.with_score(self.upstream, |state| may = state.spend(budget));
+        }
+        self.reserved.set(may);
+        may
+    }
+}
+
+/// How long whoever waits for a connection lets go by between two looks.
+fn look(ahead: u32) -> Duration {
+    if ahead < NEXT { LOOK_OF_NEXT } else { LOOK.saturating_mul(1 + ahead / 64).min(LONGEST_LOOK) }
+}
+
+/// Tells an upstream's health of a failed try: whether another one follows, or this status; and after how many
+/// microseconds the answer came, if there was one.
 #[cold]
-pub(crate) fn tell_health(upstream: &Upstream, index: usize, fault: Fault, status: Option<u16>) {
+pub(crate) fn tell_health(
+    upstream: &Upstream,
+    index: usize,
+    fault: Fault,
+    status: Option<u16>,
+    took: Option<u64>,
+) {
     let Some(health) = &upstream.health else { return };
     match failure(fault) {
         None => {}
-        Some(Failure::Answered(status)) => health.answered(index, status, 0),
+        Some(Failure::Answered(status)) => health.answered(index, status, took.unwrap_or(0)),
         Some(Failure::Broken(how)) => health.failed(index, how, status),
     }
 }

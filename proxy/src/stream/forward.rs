@@ -69,7 +69,7 @@ pub(super) async fn choose<'w, T>(
     mut try_one: impl AsyncFnMut(&Endpoint) -> Result<T, Fault>,
 ) -> Result<(T, Chosen<'w>), Fault> {
     let mut tried = Tried::default();
-    let mut fresh_start = upstream.health.is_some();
+    let mut fresh_start = upstream.health.is_some() || upstream.subset.is_some();
     let mut retries = upstream.retries;
     let give_up = match upstream.retry_timeout {
         bound if bound.is_zero() => u64::MAX,
@@ -114,7 +114,7 @@ pub(super) async fn choose<'w, T>(
             Err(fault) => {
                 drop(chosen);
                 last = fault;
-                tell_health(upstream, index, fault, None);
+                tell_health(upstream, index, fault, None, None);
             }
         }
         if retries == 0 || worker.clock.is_over(give_up) {

@@ -105,6 +105,8 @@ fn answers_of_some_statuses_are_thrown_away_for_another() {
     run("GET /status-never", vec![answers(BUSY)], "\r\n\r\nbusy");
     run("GET /status-connect", vec![answers(BUSY), answers(OK)], "\r\n\r\nok");
     run("GET /limited-status", vec![answers(BUSY)], "\r\n\r\nbusy");
+    // The budget has none for it.
+    run("GET /status-poor", vec![answers(BUSY)], "\r\n\r\nbusy");
     run("POST /status", vec![answers(BUSY)], "\r\n\r\nbusy");
     run("POST /any", vec![answers(BUSY), answers(OK)], "\r\n\r\nok");
 }
@@ -138,6 +140,24 @@ fn one_try_has_a_time_of_its_own() {
     let slow: Vec<_> = begin.chain(drips).chain([Send("\r\nok"), ToEnd]).collect();
     run("GET /per-try", vec![slow.clone(), answers(OTHER)], "\r\n\r\nother");
     run("GET /next", vec![slow], "\r\n\r\nok");
+}
+
+#[test]
+fn a_connection_to_the_second_address_is_used_again() {
+    let head = "\r\n\r\n";
+    Case {
+        client: vec![
+            Send("GET /both HTTP/1.1\r\nHost: a\r\n\r\n"),
+            Until("\r\n\r\nok"),
+            Send("GET /both HTTP/1.1\r\nHost: b\r\nConnection: close\r\n\r\n"),
+            ToEnd,
+        ],
+        servers: vec![refuses(), vec![Until(head), Send(OK), Until("Host: b"), Until(head), Send(OK), ToEnd]],
+        wants: vec!["\r\n\r\nok"],
+        seeds: 4,
+        ..case()
+    }
+    .run("the first address takes no connections");
 }
 
 fn run_sticky(

@@ -456,11 +456,15 @@ impl Instance for Trailers {
     }
 }
 
-struct NoNames;
+/// One name, of a host with an address of each family.
+struct OneName;
 
-impl Names for NoNames {
-    fn addresses(&self, _host: &str) -> Vec<IpAddr> {
-        Vec::new()
+impl Names for OneName {
+    fn addresses(&self, host: &str) -> Vec<IpAddr> {
+        match host {
+            "both" => vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
+            _ => Vec::new(),
+        }
     }
 }
 
@@ -492,7 +496,7 @@ fn snapshot() -> (Snapshot, Arc<Meters>) {
     let meters = services.meters.clone();
     let catalog = Arc::new(plugins::Catalog::new(services, Default::default()));
     catalog.register(Box::new(Trailers)).unwrap();
-    let compiled = Compiler::new(catalog, Default::default()).compile(&desired, &Touched::all(), &NoNames, 1);
+    let compiled = Compiler::new(catalog, Default::default()).compile(&desired, &Touched::all(), &OneName, 1);
     assert!(compiled.rejected.is_empty(), "{:?}", compiled.rejected);
     (compiled.snapshot, meters)
 }
