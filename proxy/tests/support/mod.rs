@@ -286,9 +286,9 @@ impl Case {
                     });
                     Some(theirs)
                 });
-                for addr in [SERVER, SECOND] {
+                for addr in [SocketAddr::from(SERVER), SocketAddr::from(SECOND), other_family()] {
                     let server = server.clone();
-                    testing::serve(SocketAddr::from(addr), move || server());
+                    testing::serve(addr, move || server());
                 }
             }
             let end = if case.frames {
@@ -456,13 +456,18 @@ impl Instance for Trailers {
     }
 }
 
+/// The second address of the host `both`.
+fn other_family() -> SocketAddr {
+    "[fd00::1]:80".parse().unwrap()
+}
+
 /// One name, of a host with an address of each family.
 struct OneName;
 
 impl Names for OneName {
     fn addresses(&self, host: &str) -> Vec<IpAddr> {
         match host {
-            "both" => vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
+            "both" => vec![SocketAddr::from(SERVER).ip(), other_family().ip()],
             _ => Vec::new(),
         }
     }
