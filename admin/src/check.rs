@@ -17,7 +17,10 @@ impl Admin {
         self.check_alone(key, value)?;
         match key.kind {
             Kind::Ssl => self.check_stapling(value).await?,
-            Kind::StreamRoute => self.check_stream_loaded(value)?,
+            Kind::StreamRoute => {
+                self.check_stream_loaded(value)?;
+                self.check_protocol(key, value)?;
+            }
             _ => self.check_loaded(value).await?,
         }
         match key.kind {
@@ -64,15 +67,41 @@ impl Admin {
     }
 
     /// The same of a stream route, whose plugins are those of `stream_plugins`.
-    fn check_stream_loaded(&self, value: &Value) -> Result<(), ErrorAnswer> {
+    fn check_stream_loaded(&self, value: &Value) -> Result<(), Invalid> {
         let plugins = value.get("plugins").and_then(Value::as_object);
-        for name in plugins.into_iter().flat_map(|plugins| plugins.keys()) {
-            if self.config.stream_plugins.as_ref().is_some_and(|listed| !listed.contains(name)) {
-                return Err(Invalid::new(format!("unknown plugin [{name}]"))
-                    .within(name)
-                    .under("/plugins")
-                    .hint("add it to `stream_plugins` in config.yaml and restart")
-                    .into());
+        let names = plugins.into_iter().flat_map(|plugins| plugins.keys());
+        self.check_stream_listed(names.map(String::as_str)).map_err(|invalid| invalid.under("/plugins"))
+    }
+
+    /// Refuses the first of these plugins that `stream_plugins` leaves out.
+    fn check_stream_listed<'a>(&self, mut names: impl Iterator<Item = &'a str>) -> Result<(), Invalid> {
+        let Some(listed) = &self.config.stream_plugins else { return Ok(()) };
+        match names.find(|name| !listed.iter().any(|listed| listed == name)) {
+            None => Ok(()),
+            Some(name) => Err(Invalid::new(format!("unknown plugin [{name}]"))
+                .within(name)
+                .hint("add it to `stream_plugins` in config.yaml and restart")),
+        }
+    }
+
+    /// Refuses a protocol that `xrpc.protocols` leaves out, and loggers of its calls that could log nothing.
+    fn check_protocol(&self, key: &Key, value: &Value) -> Result<(), Invalid> {
+        let Resource::StreamRoute(route) = Resource::parse(key.kind, &key.id, value)? else { return Ok(()) };
+        let Some(protocol) = &route.protocol else { return Ok(()) };
+        protocol.check_listed(&self.config.protocols)?;
+        for (at, logger) in protocol.loggers.iter().enumerate() {
+            let under = |invalid: Invalid| invalid.within(at).under("/protocol/logger");
+            if let Some(name) = &logger.name {
+                let checked = self.catalog.check(name, &logger.conf, Place::Stream);
+                checked.map_err(|invalid| under(invalid.under("/conf")))?;
+                let plugins = [name.as_str()];
+                self.check_stream_listed(plugins.into_iter())
+                    .map_err(|invalid| under(invalid.at("/name")))?;
+            }
+            if logger.filter.as_array().is_some_and(|filter| !filter.is_empty()) {
+                Expr::compile(&logger.filter).map_err(|invalid| {
+                    under(invalid.under("/filter").said("failed to validate the 'filter' expression: "))
+                })?;
             }
         }
         Ok(())

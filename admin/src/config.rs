@@ -29,6 +29,8 @@ pub struct Config {
     pub streams: bool,
     /// The `stream_plugins` list of config.yaml; `None` switches all on.
     pub stream_plugins: Option<Vec<String>>,
+    /// The protocols within streams of `xrpc.protocols`.
+    pub protocols: Vec<String>,
     /// What clients of the Admin API may cost; bodies have a bound of their own.
     pub limits: Limits,
 }
@@ -47,6 +49,7 @@ impl Config {
             plugins,
             streams: false,
             stream_plugins: None,
+            protocols: Vec::new(),
             limits: Limits::of(&boot.limits),
         }
     }
@@ -66,6 +69,7 @@ impl Default for Config {
             plugins: None,
             streams: false,
             stream_plugins: None,
+            protocols: Vec::new(),
             limits: Limits::default(),
         }
     }

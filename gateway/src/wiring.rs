@@ -157,6 +157,7 @@ pub fn compile_settings(boot: &Boot, tls: TlsSettings) -> snapshot::compile::Set
         },
         plugins: boot.plugins.clone(),
         stream_plugins: boot.streams.plugins.clone(),
+        protocols: boot.streams.protocols.clone(),
         timeouts: Timeouts::default(),
         keepalive: Keepalive {
             size: usize::try_from(upstream.size).unwrap_or(usize::MAX),
@@ -363,6 +364,7 @@ pub fn admin_config(boot: &Boot, generated: Option<&str>) -> admin::Config {
     let mut config = admin::Config::of(&boot.admin, boot.plugins.clone());
     config.streams = boot.proxy_mode.serves_streams();
     config.stream_plugins = boot.streams.plugins.clone();
+    config.protocols = boot.streams.protocols.clone();
     if let Some(generated) = generated {
         for key in &mut config.keys {
             if key.key.is_empty() {

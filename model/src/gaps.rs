@@ -70,13 +70,6 @@ pub const STREAM_UPSTREAMS: &Gap = &Gap {
     asked_by: &[Ask::UpstreamValue("scheme", &["kafka"])],
 };
 
-pub const STREAM_PROTOCOLS: &Gap = &Gap {
-    why: "protocols within streams are not looked into yet",
-    hint: "the bytes go to the upstream as they come",
-    effect: Effect::Ignored,
-    asked_by: &[Ask::Field(&[Kind::StreamRoute], "protocol")],
-};
-
 pub const TLS_TO_LOG_SERVERS: &Gap = &Gap {
     why: "log entries are not sent over TLS yet",
     hint: "use a plain target, if the network on the way to it can be trusted; nothing is sent in the clear that asks \
@@ -130,18 +123,8 @@ impl Gap {
 }
 
 /// Every row.
-pub const ALL: &[&Gap] = &[
-    PROTOS,
-    STREAM_UPSTREAMS,
-    TLS_TO_LOG_SERVERS,
-    LUA,
-    DISCOVERY,
-    DASHBOARD,
-    STREAM_PROTOCOLS,
-    WASM,
-    RUNNERS,
-    TRACING,
-];
+pub const ALL: &[&Gap] =
+    &[PROTOS, STREAM_UPSTREAMS, TLS_TO_LOG_SERVERS, LUA, DISCOVERY, DASHBOARD, WASM, RUNNERS, TRACING];
 
 /// Refuses a resource that asks for what is not there.
 ///
@@ -328,10 +311,7 @@ pub fn samples() -> Vec<(Effect, Kind, &'static str, Value)> {
                             Kind::Route => json!({"uri": "/", "plugins": {}}),
                             _ => json!({}),
                         };
-                        value[name] = match name {
-                            "protocol" => json!({"name": "redis"}),
-                            _ => json!("return function(vars) return true end"),
-                        };
+                        value[name] = json!("return function(vars) return true end");
                         add(gap.effect, *kind, value);
                     }
                 }

@@ -43,6 +43,7 @@ pub mod ssl;
 pub mod stream_route;
 pub mod upstream;
 mod variables;
+pub mod xrpc;
 pub mod yaml;
 
 pub use boot::Boot;

@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::Invalid;
 use crate::field::{self, Meta, Plugins, networks, take, take_plugins, typed};
 use crate::upstream::Upstream;
+use crate::xrpc::Protocol;
 
 /// A stream route of APISIX 3.x.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,27 +25,6 @@ pub struct StreamRoute {
     pub protocol: Option<Protocol>,
 }
 
-/// A protocol the gateway understands inside a stream (`redis`, `dubbo`).
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct Protocol {
-    pub name: String,
-    #[serde(default, deserialize_with = "field::id_opt")]
-    pub superior_id: Option<String>,
-    #[serde(default)]
-    pub conf: Value,
-    #[serde(default)]
-    pub logger: Vec<ProtocolLogger>,
-}
-
-/// A logger of a protocol's commands.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct ProtocolLogger {
-    pub name: Option<String>,
-    pub filter: Option<Value>,
-    #[serde(default)]
-    pub conf: Value,
-}
-
 #[derive(Deserialize)]
 struct Written {
     remote_addr: Option<String>,
@@ -55,13 +35,13 @@ struct Written {
     upstream_id: Option<String>,
     #[serde(default, deserialize_with = "field::id_opt")]
     service_id: Option<String>,
-    protocol: Option<Protocol>,
 }
 
 impl StreamRoute {
     /// Types a value that has passed its schema.
     pub(crate) fn read(mut value: Value) -> Result<StreamRoute, Invalid> {
         let (plugins, upstream) = (take_plugins(&mut value), take(&mut value, "upstream"));
+        let protocol = take(&mut value, "protocol");
         let meta = Meta::of(&value)?;
         let written: Written = typed(value)?;
         Ok(StreamRoute {
@@ -74,7 +54,9 @@ impl StreamRoute {
             upstream_id: written.upstream_id,
             service_id: written.service_id,
             plugins,
-            protocol: written.protocol,
+            protocol: protocol
+                .map(|protocol| Protocol::read(protocol).map_err(|invalid| invalid.under("/protocol")))
+                .transpose()?,
         })
     }
 }

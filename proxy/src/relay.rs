@@ -4,6 +4,7 @@
 //!
 //! A direction holds a buffer only while bytes are in hand, and reads no more than it could write: a
 //! slow reader holds up whoever sends to it, and no memory grows. Nothing is allocated for a piece.
+//! Somebody may look at what passes, hold it back, and end it all.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -34,8 +35,46 @@ pub(crate) enum Side {
     Upstream,
 }
 
+/// Looks at the bytes of one direction before they go on.
+pub(crate) trait Tap {
+    /// Looks at what comes next. What may not go on now is shown again, when it is its turn.
+    ///
+    /// # Errors
+    /// It must not go on at all, and neither direction goes any further.
+    fn look(&mut self, bytes: &[u8]) -> Result<Passed, Stop>;
+
+    /// It looks at nothing.
+    fn is_blind(&self) -> bool {
+        false
+    }
+}
+
+/// What became of bytes that were looked at.
+pub(crate) struct Passed {
+    /// So many go on now: all of them, unless it says how long the rest waits.
+    pub(crate) now: usize,
+    pub(crate) hold: Option<Duration>,
+}
+
+/// The bytes must not go on; whoever looked knows why.
+pub(crate) struct Stop;
+
+/// Nobody looks.
+pub(crate) struct Blind;
+
+impl Tap for Blind {
+    #[inline]
+    fn look(&mut self, bytes: &[u8]) -> Result<Passed, Stop> {
+        Ok(Passed { now: bytes.len(), hold: None })
+    }
+
+    fn is_blind(&self) -> bool {
+        true
+    }
+}
+
 /// One end: both halves of its connection, what was read of it before, and what was written to it.
-pub(crate) struct End<'a, 'io> {
+pub(crate) struct End<'a, 'io, T> {
     pub(crate) read: &'a mut ReadHalf<'io>,
     pub(crate) write: &'a mut WriteHalf<'io>,
     pub(crate) waiter: &'a Waiter,
@@ -43,22 +82,30 @@ pub(crate) struct End<'a, 'io> {
     pub(crate) early: Option<Buffer>,
     /// Counts bytes that were read, those that came ahead included.
     pub(crate) received: &'a Cell<u64>,
+    /// Looks at them.
+    pub(crate) tap: T,
 }
 
 /// Passes bytes on until both have ended, one has broken, or neither says anything for so long.
 pub(crate) async fn run(
     worker: &Worker,
-    client: End<'_, '_>,
-    upstream: End<'_, '_>,
+    client: End<'_, '_, impl Tap>,
+    upstream: End<'_, '_, impl Tap>,
     idle_timeout: Duration,
 ) -> Ended {
     let alive = Cell::new(worker.clock.after(idle_timeout));
-    let from_client =
-        From { read: client.read, early: client.early, received: client.received, side: Side::Client };
+    let from_client = From {
+        read: client.read,
+        early: client.early,
+        received: client.received,
+        tap: client.tap,
+        side: Side::Client,
+    };
     let from_upstream = From {
         read: upstream.read,
         early: upstream.early,
         received: upstream.received,
+        tap: upstream.tap,
         side: Side::Upstream,
     };
     let mut upwards = pin!(copy(worker, client.waiter, from_client, upstream.write, &alive, idle_timeout));
@@ -85,10 +132,11 @@ pub(crate) async fn run(
     .await
 }
 
-struct From<'a, 'io> {
+struct From<'a, 'io, T> {
     read: &'a mut ReadHalf<'io>,
     early: Option<Buffer>,
     received: &'a Cell<u64>,
+    tap: T,
     side: Side,
 }
 
@@ -105,21 +153,18 @@ impl Side {
 async fn copy(
     worker: &Worker,
     waiter: &Waiter,
-    from: From<'_, '_>,
+    from: From<'_, '_, impl Tap>,
     to: &mut WriteHalf<'_>,
     alive: &Cell<u64>,
     idle_timeout: Duration,
 ) -> Result<(), Ended> {
-    let From { read, early, received, side } = from;
-    let unwritten = |failed| match failed {
-        Failed::Timeout => Ended::Idle,
-        _ => Ended::Broken(side.other()),
-    };
-    if let Some(buffer) = early {
+    let From { read, early, received, mut tap, side } = from;
+    let mut out = Out { worker, waiter, to, alive, idle_timeout, side };
+    if let Some(mut buffer) = early {
         received.set(received.get() + buffer.len() as u64);
-        let written = io::write_all(worker, waiter, to, buffer.data(), idle_timeout).await;
+        let passed = out.pass(&mut buffer, &mut tap).await;
         worker.buffers.give(buffer);
-        written.map_err(unwritten)?;
+        passed?;
     }
     // A read that fills its buffer is likely to be one of many.
     let mut large = false;
@@ -147,17 +192,51 @@ async fn copy(
         };
         alive.set(worker.clock.after(idle_timeout));
         if n == 0 {
-            let _ = waiter.until(alive.get(), |cx| to.poll_shutdown(cx)).await;
+            let _ = waiter.until(alive.get(), |cx| out.to.poll_shutdown(cx)).await;
             return Ok(());
         }
         received.set(received.get() + n as u64);
         large = n >= SMALL;
-        io::write_all(worker, waiter, to, buffer.data(), idle_timeout).await.map_err(unwritten)?;
+        out.pass(buffer, &mut tap).await?;
         alive.set(worker.clock.after(idle_timeout));
         turn = turn.saturating_sub(n as u64);
         if turn == 0 {
             turn = rt::TURN;
             rt::events().await;
+        }
+    }
+}
+
+/// Where a direction goes.
+struct Out<'a, 'io> {
+    worker: &'a Worker,
+    waiter: &'a Waiter,
+    to: &'a mut WriteHalf<'io>,
+    alive: &'a Cell<u64>,
+    idle_timeout: Duration,
+    /// Where it comes from.
+    side: Side,
+}
+
+impl Out<'_, '_> {
+    /// Writes all that a buffer holds, as the tap lets it.
+    #[inline]
+    async fn pass(&mut self, buffer: &mut Buffer, tap: &mut impl Tap) -> Result<(), Ended> {
+        let unwritten = |failed| match failed {
+            Failed::Timeout => Ended::Idle,
+            _ => Ended::Broken(self.side.other()),
+        };
+        loop {
+            let Passed { now, hold } = tap.look(buffer.data()).map_err(|Stop| Ended::Broken(self.side))?;
+            let bytes = &buffer.data()[..now];
+            io::write_all(self.worker, self.waiter, self.to, bytes, self.idle_timeout)
+                .await
+                .map_err(unwritten)?;
+            buffer.consume(now);
+            let Some(time) = hold else { return Ok(()) };
+            self.alive.set(self.worker.clock.after(time.saturating_add(self.idle_timeout)));
+            // In memory of its own: hardly any direction ever waits.
+            Box::pin(rt::sleep(time)).await;
         }
     }
 }
@@ -180,6 +259,7 @@ mod tests {
                 waiter: &waiters[0],
                 early: None,
                 received: &received,
+                tap: Blind,
             };
             let upstream = End {
                 read: &mut from_upstream,
@@ -187,6 +267,7 @@ mod tests {
                 waiter: &waiters[1],
                 early: None,
                 received: &sent,
+                tap: Blind,
             };
             assert_eq!(run(&worker, client, upstream, Duration::from_secs(60)).await, Ended::Closed);
         });

@@ -8,6 +8,7 @@
 mod first;
 mod forward;
 mod preread;
+mod protocol;
 pub(crate) mod tcp;
 pub(crate) mod udp;
 

@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use counts::Totals;
 pub use reading::{Histogram, Reading};
-pub use series::Kind;
+pub use series::{COMMAND_BOUNDS_US, Kind};
 pub use settings::Settings;
 pub use shard::{Labels, Sample, Shard, StreamLabels};
 pub use trial::Trials;

@@ -20,6 +20,17 @@ pub struct Stream {
     pub upstream_received: u64,
     /// Microseconds that connecting to the upstream took; `None` until there is a connection.
     pub connect_us: Option<u64>,
+    /// The call that has ended, while its loggers are told of it.
+    pub call: Option<Call>,
+}
+
+/// A call of a protocol that is understood within a stream.
+#[derive(Debug, Default)]
+pub struct Call {
+    /// Microseconds that it took.
+    pub took_us: u64,
+    /// A command of Redis with its arguments, long ones cut.
+    pub redis_line: Option<Vec<u8>>,
 }
 
 /// What a stream runs over.

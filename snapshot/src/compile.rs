@@ -69,6 +69,8 @@ pub struct Settings {
     pub plugins: Option<Vec<String>>,
     /// The plugins that streams may use (`stream_plugins`); `None` means all.
     pub stream_plugins: Option<Vec<String>>,
+    /// The protocols that streams may be looked into for (`xrpc.protocols`).
+    pub protocols: Vec<String>,
     /// For routes and upstreams without their own.
     pub timeouts: Timeouts,
     /// For upstreams without their own.
@@ -89,6 +91,7 @@ impl Default for Settings {
             options: Options::default(),
             plugins: None,
             stream_plugins: None,
+            protocols: Vec::new(),
             timeouts: Timeouts::default(),
             keepalive: Keepalive::default(),
             health_checks: true,

@@ -15,6 +15,7 @@ pub mod explain;
 pub mod health;
 pub mod load;
 pub mod plan;
+mod protocol;
 pub mod router;
 mod slots;
 pub mod streams;

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 use ipnet::IpNet;
 
+pub use crate::protocol::{CallLogger, CommandFaults, Faults, Protocol, Spoken};
+
 use crate::plan::Plan;
 
 /// All stream routes of a snapshot, ready to be asked.
@@ -33,6 +35,8 @@ pub struct Streams {
 pub struct StreamPlan {
     pub rule: StreamRule,
     pub plan: Plan,
+    /// What is spoken within, if that is looked at. Of TCP alone.
+    pub protocol: Option<Box<Protocol>>,
 }
 
 /// What a stream route asks of a connection; what is `None` may be anything.
@@ -156,7 +160,7 @@ mod tests {
                 port: words[3].map(|port| port.parse().unwrap()),
             };
             let plan = Plan::new(RouteInfo::new(&at.to_string(), Default::default()));
-            Arc::new(StreamPlan { rule, plan })
+            Arc::new(StreamPlan { rule, plan, protocol: None })
         };
         Streams::new(rules.iter().enumerate().map(plan).collect())
     }

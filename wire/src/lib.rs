@@ -1,7 +1,8 @@
 //! Bytes to messages and back, without sockets.
 //!
 //! This room knows HTTP/1.0 and HTTP/1.1 (RFC 9110, RFC 9112), frames and fields of HTTP/3 (RFC 9114,
-//! RFC 9204), the PROXY protocol and the first message of TLS as plain functions over byte slices. It never reads a socket, a clock or a
+//! RFC 9204), the PROXY protocol, the first message of TLS, and the protocols of Redis and Dubbo as plain
+//! functions over byte slices. It never reads a socket, a clock or a
 //! configuration: callers hand in bytes and limits, and get heads, framing
 //! decisions and errors. Everything a peer may send is either understood in
 //! exactly one way or refused.
@@ -10,6 +11,7 @@
 #![cfg_attr(test, allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod client_hello;
+pub mod dubbo;
 pub mod fields;
 pub mod h1;
 pub mod h3;
@@ -18,6 +20,7 @@ pub mod method;
 pub mod names;
 pub mod parts;
 pub mod proxy_protocol;
+pub mod redis;
 pub mod target;
 pub mod websocket;
 

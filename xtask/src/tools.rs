@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use std::process::Command;
 
 /// Program and the Debian package that brings it.
-const DEBIAN: [(&str, &str); 10] = [
+const DEBIAN: [(&str, &str); 12] = [
     ("curl", "curl"),
     ("ab", "apache2-utils"),
     ("python3", "python3-minimal"),
@@ -16,6 +16,9 @@ const DEBIAN: [(&str, &str); 10] = [
     ("openssl", "openssl"),
     ("mariadbd", "mariadb-server-core"),
     ("mariadb", "mariadb-client-core"),
+    ("redis-cli", "redis-tools"),
+    // The server under another name: its own package would start one.
+    ("redis-check-rdb", "redis-tools"),
 ];
 
 /// Tools from the Go module proxy: a tester of HTTP/2 servers, an ACME server and a DNS server for it, and both

@@ -4,7 +4,7 @@
 use std::io::Write;
 
 use bytes::Bytes;
-use sdk::meters::{Kind, Meters, Reading, Totals, escaped};
+use sdk::meters::{COMMAND_BOUNDS_US, Kind, Meters, Reading, Totals, escaped};
 
 /// What a scrape tells besides the workers' counts.
 #[derive(Debug, Clone, Copy, Default)]
@@ -120,6 +120,7 @@ fn all(reading: &Reading<'_>, facts: &Facts<'_>) -> Vec<Bytes> {
     page.line("nginx_metric_errors_total", "", "", totals.metric_errors);
     let node = format!("hostname=\"{}\",version=\"{}\"", escaped(facts.hostname), escaped(facts.version));
     page.gauges("node_info", "Info of APISIX node", [(node, 1)]);
+    redis_commands(&mut page, reading);
     let zone = |zone: &Zone<'_>| format!("name=\"{}\"", escaped(zone.name));
     page.gauges(
         "shared_dict_capacity_bytes",
@@ -169,7 +170,12 @@ fn own(page: &mut Page<'_>, reading: &Reading<'_>, totals: &Totals, facts: &Fact
     for (result, count) in handshakes {
         page.line("tls_handshakes_total", "", &format!("result=\"{result}\""), count);
     }
-    let counters: [(&str, &str, u64); 9] = [
+    let counters: [(&str, &str, u64); 10] = [
+        (
+            "calls_unwatched_total",
+            "Calls of protocols within streams that were passed on unwatched, as too many were under way",
+            totals.calls_unwatched,
+        ),
         (
             "datagrams_dropped_total",
             "UDP datagrams dropped, as there were too many sessions or their server did not keep up",
@@ -300,6 +306,37 @@ fn connections(page: &mut Page<'_>, totals: &Totals) {
         "Number of HTTP connections",
         states.map(|(state, value)| (format!("state=\"{state}\""), value)),
     );
+}
+
+fn redis_commands(page: &mut Page<'_>, reading: &Reading<'_>) {
+    let rows: Vec<_> = reading.redis_commands().collect();
+    if rows.is_empty() {
+        return;
+    }
+    page.head(
+        "redis_commands_latency_seconds",
+        "histogram",
+        "Latency of requests for a specific Redis command",
+    );
+    let bounds = COMMAND_BOUNDS_US.iter().map(|us| format!("le=\"{}\"", *us as f64 / 1e6));
+    let bounds: Vec<String> = bounds.chain(["le=\"+Inf\"".to_owned()]).collect();
+    for (text, histogram) in &rows {
+        let mut total = 0;
+        for (count, bound) in histogram.counts.iter().zip(&bounds) {
+            total += count;
+            page.start("redis_commands_latency_seconds_bucket", &[text, bound]);
+            page.end(total);
+        }
+    }
+    for (text, histogram) in &rows {
+        page.line("redis_commands_latency_seconds_count", "", text, histogram.counts.iter().sum());
+    }
+    for (text, histogram) in &rows {
+        page.start("redis_commands_latency_seconds_sum", &[text]);
+        page.end(histogram.sum_us as f64 / 1e6);
+    }
+    let totals = rows.iter().map(|(text, histogram)| (*text, histogram.counts.iter().sum()));
+    page.counters("redis_commands_total", "Total number of requests for a specific Redis command", totals);
 }
 
 fn latency(page: &mut Page<'_>, reading: &Reading<'_>) {

@@ -288,7 +288,7 @@ pub const ROWS: &[Row] = &[
     used("plugin_attr.*", Shape::Any),
     used("discovery.*", Shape::Any),
     idle("wasm", gaps::WASM.why),
-    idle("xrpc", gaps::STREAM_PROTOCOLS.why),
+    used("xrpc.protocols", Shape::Protocols),
     idle("ext-plugin", gaps::RUNNERS.why),
     used("deployment.role", Shape::OneOf(&["traditional", "data_plane", "control_plane"])),
     used("deployment.role_traditional.config_provider", Shape::Provider),

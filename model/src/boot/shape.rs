@@ -70,6 +70,8 @@ pub enum Shape {
     FileProvider,
     Labels,
     Buckets,
+    /// Protocols within streams, `- name: redis` each.
+    Protocols,
 }
 
 impl Shape {
@@ -109,6 +111,7 @@ impl Shape {
             Shape::FileProvider => file_provider(value).map(drop),
             Shape::Labels => list(value, label).map(drop),
             Shape::Buckets => buckets(value).map(drop),
+            Shape::Protocols => list(value, streams::protocol).map(drop),
         }
     }
 
@@ -120,6 +123,7 @@ impl Shape {
             Shape::TlsListen => Some(&["ip", "port", "enable_http2", "enable_http3", "enable_quic"]),
             Shape::Zones => Some(&["name", "memory_size", "disk_size", "disk_path", "cache_levels"]),
             Shape::AdminKeys => Some(&["name", "key", "role"]),
+            Shape::Protocols => Some(&["name"]),
             _ => None,
         }
     }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::AccessLog;
 use super::read::{self, File};
 use super::shape;
-use crate::Invalid;
+use crate::{Invalid, xrpc};
 
 /// `apisix.proxy_mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -29,6 +29,8 @@ pub struct Streams {
     pub udp: Vec<SocketAddr>,
     /// `stream_plugins`; `None` is all there are.
     pub plugins: Option<Vec<String>>,
+    /// `xrpc.protocols`: protocols within streams that may be used.
+    pub protocols: Vec<String>,
     /// Peers whose PROXY protocol header names the client (`real_ip_from`).
     pub real_ip_from: Vec<IpNet>,
     pub access_log: Option<AccessLog>,
@@ -137,6 +139,12 @@ pub(super) fn streams(file: File<'_>) -> Result<Streams, Invalid> {
         tcp,
         udp,
         plugins: file.texts("/stream_plugins"),
+        protocols: file
+            .read("/xrpc/protocols", |value| shape::list(value, protocol))
+            .into_iter()
+            .flatten()
+            .map(str::to_owned)
+            .collect(),
         real_ip_from: from.into_iter().flatten().flatten().collect(),
         access_log: match stream.bool("/enable_access_log", false) {
             true => {
@@ -269,6 +277,12 @@ fn addresses(value: &Value) -> Result<Addresses, Invalid> {
     Ok(Addresses { ip, ports: first..=last })
 }
 
+/// `{name: redis}`.
+pub(super) fn protocol(value: &Value) -> Result<&str, Invalid> {
+    let name = value.get("name").ok_or_else(|| shape::wrong_type("a map of `name`", value))?;
+    shape::one_of(name, xrpc::PROTOCOLS).map_err(|invalid| invalid.within("name"))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -318,6 +332,18 @@ mod tests {
 
     fn read(value: Value) -> Result<Streams, Invalid> {
         streams(File(&value))
+    }
+
+    #[test]
+    fn protocols_are_listed_by_name() {
+        let streams = read(json!({"xrpc": {"protocols": [{"name": "redis"}, {"name": "dubbo"}]}}));
+        assert_eq!(streams.unwrap().protocols, ["redis", "dubbo"]);
+        assert!(read(json!({})).unwrap().protocols.is_empty());
+        for (wrong, pointer) in
+            [(json!({"name": "mqtt"}), "/name"), (json!("redis"), ""), (json!({"name": 1}), "/name")]
+        {
+            assert_eq!(protocol(&wrong).unwrap_err().pointer, pointer, "{wrong}");
+        }
     }
 
     #[test]

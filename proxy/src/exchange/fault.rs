@@ -46,6 +46,8 @@ pub enum FaultKind {
     BadClientHello(client_hello::Refusal),
     /// A stream's first bytes, where they decide.
     PrereadTimeout,
+    /// What a client or a server says within a stream is not of the protocol its route names.
+    BadProtocol(&'static str),
     BodyTimeout,
     BodyTooLarge,
     BadBody(Refusal),
@@ -246,6 +248,7 @@ impl FaultKind {
             FaultKind::BadRequest(refusal) | FaultKind::BadBody(refusal) => refusal.status(),
             FaultKind::TlsOnPlainPort
             | FaultKind::BadClientHello(_)
+            | FaultKind::BadProtocol(_)
             | FaultKind::PrereadTimeout
             | FaultKind::NotProven(_) => 400,
             // There is nobody to tell a status.
@@ -315,7 +318,10 @@ impl FaultKind {
             FaultKind::NoCertificate => "failed to match any SSL certificate by SNI",
             FaultKind::HandshakeTimeout => "the TLS handshake did not end in time",
             FaultKind::Misdirected => OTHER_HOST,
-            FaultKind::HandshakeFailed(why) | FaultKind::TlsFailed(why) | FaultKind::NotProven(why) => why,
+            FaultKind::HandshakeFailed(why)
+            | FaultKind::TlsFailed(why)
+            | FaultKind::NotProven(why)
+            | FaultKind::BadProtocol(why) => why,
             FaultKind::HeadTimeout => "the request head did not arrive in time",
             FaultKind::BodyTimeout => "the request body did not arrive in time",
             FaultKind::BodyTooLarge => "the request body is larger than allowed",

@@ -12,11 +12,11 @@ use snapshot::streams::{Arrival, StreamPlan};
 use wire::proxy_protocol::{self, Ends};
 
 use super::first::First;
-use super::{Outcome, StreamPort, end, forward, preread};
+use super::{Outcome, StreamPort, end, forward, preread, protocol};
 use crate::clock::Waiter;
 use crate::exchange::fault::{Fault, FaultKind};
 use crate::io;
-use crate::relay::{self, Ended, Side};
+use crate::relay::{self, Blind, Ended, Side, Tap};
 use crate::rt::Io;
 use crate::up::connect::Secured;
 use crate::up::tls::server_name;
@@ -108,44 +108,75 @@ async fn pass(
         forward::open(worker, &waiters[1], endpoint, secured.as_ref(), connect_timeout).await
     };
     let (mut up, chosen) = forward::choose(worker, &upstream, x, connect).await.map_err(Outcome::Failed)?;
-    let ended = run(worker, io, &mut up, x, first, waiters, port, idle_timeout).await;
+    let mut header = Vec::new();
+    if port.proxy_protocol_to_upstream {
+        let source = std::net::SocketAddr::new(x.client().ip(), x.client().port());
+        proxy_protocol::write_v1(Some(&Ends { source, destination: x.client().local }), &mut header);
+    }
+    let way = Way { worker, waiters, header: &header, idle_timeout };
+    // What looks into a stream has memory of its own: most streams are passed on unseen.
+    let (carried, fault) = match plan.protocol.as_deref() {
+        None => (run(way, io, &mut up, first, (Blind, Blind)).await, None),
+        Some(protocol) => Box::pin(protocol::run(way, io, &mut up, first, x, protocol)).await,
+    };
+    let engine = x.engine_mut();
+    engine.timing.received = carried.received;
+    engine.timing.sent = carried.sent;
+    if let Some(stream) = &mut engine.stream {
+        stream.upstream_sent = carried.received + header.len() as u64;
+        stream.upstream_received = carried.sent;
+    }
+    let ended = carried.ended;
     chosen.done(ended != Ended::Broken(Side::Upstream));
     if matches!(ended, Ended::Broken(_)) {
         up.abort();
     }
-    Ok(ended)
+    match fault {
+        None => Ok(ended),
+        Some(fault) => Err(Outcome::Failed(fault)),
+    }
 }
 
-/// Bytes both ways.
-#[allow(clippy::too_many_arguments)]
-async fn run(
-    worker: &Worker,
+/// How bytes go on.
+#[derive(Clone, Copy)]
+pub(super) struct Way<'w> {
+    pub(super) worker: &'w Worker,
+    waiters: &'w [Waiter; 2],
+    /// What the server is told ahead.
+    header: &'w [u8],
+    idle_timeout: std::time::Duration,
+}
+
+/// What went both ways, and how that ended.
+pub(super) struct Carried {
+    ended: Ended,
+    received: u64,
+    sent: u64,
+}
+
+/// Bytes both ways. The taps look at the client's, and at the server's.
+pub(super) async fn run(
+    way: Way<'_>,
     io: &mut Io,
     up: &mut Io,
-    x: &mut Exchange<'_>,
     mut first: First<'_>,
-    waiters: &[Waiter; 2],
-    port: StreamPort,
-    idle_timeout: std::time::Duration,
-) -> Ended {
+    taps: (impl Tap, impl Tap),
+) -> Carried {
+    let Way { worker, waiters, header, idle_timeout } = way;
     let (received, sent) = (Cell::new(0), Cell::new(0));
-    let mut header = 0;
     let (mut from_client, mut to_client) = io.split();
     let (mut from_up, mut to_up) = up.split();
     let mut early = first.buffer.take();
     drop(first);
     let mut ended = None;
-    if port.proxy_protocol_to_upstream {
-        let mut bytes = Vec::with_capacity(108);
-        let source = std::net::SocketAddr::new(x.client().ip(), x.client().port());
-        proxy_protocol::write_v1(Some(&Ends { source, destination: x.client().local }), &mut bytes);
-        header = bytes.len() as u64;
-        // In one packet with what is there.
-        let data = early.as_ref().map_or(&[][..], |buffer| buffer.data());
+    if !header.is_empty() {
+        // In one packet with what is there, where nobody is to look at that.
+        let unseen = early.take_if(|_| taps.0.is_blind());
+        let data = unseen.as_ref().map_or(&[][..], |buffer| buffer.data());
         received.set(data.len() as u64);
-        let written =
-            io::write_pieces(worker, &waiters[1], &mut to_up, [&bytes, data, &[]], idle_timeout).await;
-        if let Some(buffer) = early.take() {
+        let pieces = [header, data, &[]];
+        let written = io::write_pieces(worker, &waiters[1], &mut to_up, pieces, idle_timeout).await;
+        if let Some(buffer) = unseen {
             worker.buffers.give(buffer);
         }
         if written.is_err() {
@@ -153,7 +184,10 @@ async fn run(
         }
     }
     let ended = match ended {
-        Some(ended) => ended,
+        Some(ended) => {
+            early.into_iter().for_each(|buffer| worker.buffers.give(buffer));
+            ended
+        }
         None => {
             let client = relay::End {
                 read: &mut from_client,
@@ -161,6 +195,7 @@ async fn run(
                 waiter: &waiters[0],
                 early,
                 received: &received,
+                tap: taps.0,
             };
             let upstream = relay::End {
                 read: &mut from_up,
@@ -168,18 +203,12 @@ async fn run(
                 waiter: &waiters[1],
                 early: None,
                 received: &sent,
+                tap: taps.1,
             };
             relay::run(worker, client, upstream, idle_timeout).await
         }
     };
-    let engine = x.engine_mut();
-    engine.timing.received = received.get();
-    engine.timing.sent = sent.get();
-    if let Some(stream) = &mut engine.stream {
-        stream.upstream_sent = received.get() + header;
-        stream.upstream_received = sent.get();
-    }
-    ended
+    Carried { ended, received: received.get(), sent: sent.get() }
 }
 
 /// Runs the plugins. Each may ask for a client's first bytes, or wait.

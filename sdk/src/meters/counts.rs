@@ -46,6 +46,7 @@ counts! {
     idle_upstreams_closed,
     shortages,
     datagrams_dropped,
+    calls_unwatched,
     handshakes,
     handshakes_resumed,
     handshakes_failed,

@@ -1,6 +1,6 @@
 //! What all workers counted, for whoever writes it down.
 
-use super::series::{Count, Family, Kind};
+use super::series::{COMMAND_BOUNDS_US, Count, Family, Kind};
 use super::{Collected, Settings, Totals};
 
 /// What is counted at one moment: label texts are sorted, without what tells the lines of one apart (`type`, `le`).
@@ -13,7 +13,7 @@ pub struct Reading<'m> {
 /// Requests by how long they took.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram {
-    /// By bucket, in the order of [`Settings::buckets_ms`]; the last has no bound.
+    /// By bucket, of requests in the order of [`Settings::buckets_ms`]; the last has no bound.
     pub counts: Vec<u64>,
     pub sum_us: u64,
 }
@@ -50,6 +50,18 @@ impl Reading<'_> {
     /// Sessions by how they ended.
     pub fn stream_status(&self) -> impl Iterator<Item = (&str, u64)> {
         counts(&self.collected.families.stream_status)
+    }
+
+    /// How long commands of Redis took, by bucket of [`COMMAND_BOUNDS_US`]; the last has no bound.
+    pub fn redis_commands(&self) -> impl Iterator<Item = (&str, Histogram)> {
+        self.collected.families.commands.groups.iter().map(|(text, group)| {
+            let mut histogram = Histogram { counts: vec![0; COMMAND_BOUNDS_US.len() + 1], sum_us: 0 };
+            group
+                .parts
+                .iter()
+                .for_each(|(_, part)| part.add_to(&mut histogram.counts, &mut histogram.sum_us));
+            (&**text, histogram)
+        })
     }
 
     /// Bytes from and to clients.

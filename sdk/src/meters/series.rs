@@ -88,6 +88,40 @@ impl Traffic {
     }
 }
 
+/// Commands of Redis by how long they took.
+#[derive(Debug, Default)]
+pub(super) struct Commands {
+    /// By bucket of [`COMMAND_BOUNDS_US`]; the last has no bound.
+    counts: [AtomicU64; COMMAND_BOUNDS_US.len() + 1],
+    sum_us: AtomicU64,
+    retired: AtomicBool,
+}
+
+series!(Commands, |series| series.counts.iter().map(|count| count.load(Relaxed)).sum());
+
+/// Bounds of the latency of Redis commands in microseconds, as APISIX has them.
+pub const COMMAND_BOUNDS_US: [u64; 10] =
+    [1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000];
+
+/// Lines of output of one label text: the total, and of the histogram its buckets, its count and its sum.
+const COMMAND_LINES: usize = COMMAND_BOUNDS_US.len() + 4;
+
+impl Commands {
+    #[inline]
+    pub(super) fn observe(&self, us: u64) {
+        let bucket = COMMAND_BOUNDS_US.partition_point(|&bound| bound < us);
+        add(&self.counts[bucket], 1);
+        add(&self.sum_us, us);
+    }
+
+    pub(super) fn add_to(&self, totals: &mut [u64], sum_us: &mut u64) {
+        for (total, count) in totals.iter_mut().zip(&self.counts) {
+            *total += count.load(Relaxed);
+        }
+        *sum_us = sum_us.wrapping_add(self.sum_us.load(Relaxed));
+    }
+}
+
 /// The three histograms of requests with the same labels, side by side in one piece of memory.
 #[derive(Debug)]
 pub(super) struct Latency {
@@ -160,6 +194,7 @@ pub(super) enum Registered {
     Bandwidth(New<Traffic>),
     Streams(New<Count>),
     StreamStatus(New<Count>),
+    Commands(New<Commands>),
 }
 
 impl Registered {
@@ -171,6 +206,7 @@ impl Registered {
             Registered::Latency(_) => latency,
             Registered::Bandwidth(_) => bandwidth,
             Registered::Streams(_) | Registered::StreamStatus(_) => 1,
+            Registered::Commands(_) => COMMAND_LINES,
         }
     }
 
@@ -180,6 +216,7 @@ impl Registered {
             Registered::Latency(new) => &new.route,
             Registered::Bandwidth(new) => &new.route,
             Registered::Streams(new) | Registered::StreamStatus(new) => &new.route,
+            Registered::Commands(new) => &new.route,
         }
     }
 }
@@ -211,6 +248,7 @@ pub(super) struct Families {
     pub bandwidth: Family<Traffic>,
     pub streams: Family<Count>,
     pub stream_status: Family<Count>,
+    pub commands: Family<Commands>,
 }
 
 #[derive(Debug)]
@@ -237,6 +275,7 @@ impl Families {
             Registered::Bandwidth(new) => self.bandwidth.insert(shard, new, room),
             Registered::Streams(new) => self.streams.insert(shard, new, room),
             Registered::StreamStatus(new) => self.stream_status.insert(shard, new, room),
+            Registered::Commands(new) => self.commands.insert(shard, new, room),
         }
     }
 
@@ -248,6 +287,7 @@ impl Families {
             + bandwidth * self.bandwidth.groups.len()
             + self.streams.groups.len()
             + self.stream_status.groups.len()
+            + COMMAND_LINES * self.commands.groups.len()
     }
 
     /// Notes which counted since the last time.
@@ -257,6 +297,7 @@ impl Families {
         self.bandwidth.touch(now_ms);
         self.streams.touch(now_ms);
         self.stream_status.touch(now_ms);
+        self.commands.touch(now_ms);
     }
 
     /// Near the bound, retires those that were idle longest, so that new ones can come in. Says
@@ -277,6 +318,7 @@ impl Families {
         idle.extend(self.bandwidth.idle(now_ms, bandwidth));
         idle.extend(self.streams.idle(now_ms, 1));
         idle.extend(self.stream_status.idle(now_ms, 1));
+        idle.extend(self.commands.idle(now_ms, COMMAND_LINES));
         if idle.is_empty() {
             return 0;
         }
@@ -297,12 +339,13 @@ impl Families {
         self.bandwidth.retain(|group| group.active_ms > until, &retired);
         self.streams.retain(|group| group.active_ms > until, &retired);
         self.stream_status.retain(|group| group.active_ms > until, &retired);
+        self.commands.retain(|group| group.active_ms > until, &retired);
         (before - self.len()) as u64
     }
 
     fn len(&self) -> usize {
         let requests = self.status.groups.len() + self.latency.groups.len() + self.bandwidth.groups.len();
-        requests + self.streams.groups.len() + self.stream_status.groups.len()
+        requests + self.streams.groups.len() + self.stream_status.groups.len() + self.commands.groups.len()
     }
 
     /// Retires the series of routes not to be kept; `retired` is told the shard and how many.
@@ -311,6 +354,7 @@ impl Families {
         self.latency.retain(|group| keep(&group.route), &retired);
         self.bandwidth.retain(|group| keep(&group.route), &retired);
         self.streams.retain(|group| keep(&group.route), &retired);
+        self.commands.retain(|group| keep(&group.route), &retired);
     }
 
     /// Retires series that counted nothing for the time the settings say.

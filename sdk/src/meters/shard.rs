@@ -4,6 +4,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::hash::BuildHasher;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -14,7 +15,7 @@ use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashTable};
 
 use super::counts::WorkerCounts;
-use super::series::{self, Count, Kind, Latency, Registered, Traffic, add};
+use super::series::{self, Commands, Count, Kind, Latency, Registered, Traffic, add};
 use super::trial::Trial;
 use super::{Settings, escaped};
 
@@ -47,6 +48,7 @@ struct Known {
     bandwidth: HashMap<Box<str>, Arc<Traffic>>,
     streams: HashMap<Box<str>, Arc<Count>>,
     stream_status: HashMap<Box<str>, Arc<Count>>,
+    commands: HashMap<Box<str>, Arc<Commands>>,
 }
 
 /// The series of requests with the same labels.
@@ -246,6 +248,34 @@ impl Shard {
         }
     }
 
+    /// Counts a command of Redis that has ended. The name must need no escaping.
+    pub fn redis_command(&self, route: &str, command: &str, took_us: u64) {
+        use series::Series;
+        let mut scratch = self.scratch.borrow_mut();
+        scratch.clear();
+        // Writing to memory does not fail.
+        let _ = write!(scratch, "route=\"{}\",command=\"{command}\"", escaped(route));
+        let Ok(text) = std::str::from_utf8(&scratch) else { return };
+        if let Some(series) = self.known.borrow().commands.get(text)
+            && !series.retired()
+        {
+            return series.observe(took_us);
+        }
+        self.sweep();
+        if self.has_room() {
+            let commands = &mut self.known.borrow_mut().commands;
+            let (text, register) = (text.to_owned(), Registered::Commands);
+            self.series(commands, route, text, Commands::default, register).observe(took_us);
+        } else {
+            add(&self.node.metric_errors, 1);
+        }
+    }
+
+    /// A call of a stream's protocol was passed on without being looked at further: too many were under way.
+    pub fn call_unwatched(&self) {
+        add(&self.node.calls_unwatched, 1);
+    }
+
     /// Counts a request whose labels are new, or were retired.
     #[cold]
     fn first(&self, hash: u64, key: &[u8], labels: &dyn Fn(bool) -> Labels, sample: &Sample) {
@@ -329,7 +359,7 @@ impl Shard {
         let mut known = self.known.borrow_mut();
         let known = &mut *known;
         let all = known.status.len() + known.latency.len() + known.bandwidth.len();
-        let all = all + known.streams.len() + known.stream_status.len();
+        let all = all + known.streams.len() + known.stream_status.len() + known.commands.len();
         let due = if self.has_room() { all as u64 / 4 } else { 0 };
         if retired.wrapping_sub(self.swept.get()) <= due {
             return;
@@ -338,6 +368,7 @@ impl Shard {
         for counts in [&mut known.streams, &mut known.stream_status] {
             counts.retain(|_, series| !series::Series::retired(&**series));
         }
+        known.commands.retain(|_, series| !series::Series::retired(&**series));
         known.status.retain(|_, series| !series::Series::retired(&**series));
         known.latency.retain(|_, series| !series::Series::retired(&**series));
         known.bandwidth.retain(|_, series| !series::Series::retired(&**series));

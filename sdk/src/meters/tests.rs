@@ -208,3 +208,37 @@ fn what_is_read_is_the_sum_of_all_workers() {
         assert_eq!(upstream.counts.len(), reading.settings().buckets_ms.len() + 1);
     });
 }
+
+#[test]
+fn commands_of_redis_are_counted_by_route_and_name() {
+    let meters = Meters::default();
+    let (one, two) = (meters.shard(0), meters.shard(1));
+    for (shard, command, us) in
+        [(&one, "get", 1_000), (&two, "get", 1_001), (&one, "get", 2_000_000), (&one, "ping", 3)]
+    {
+        shard.redis_command("1\"", command, us);
+    }
+    let found = || {
+        meters.read(1, |reading| {
+            let rows = reading.redis_commands().map(|(text, histogram)| (text.to_owned(), histogram));
+            (rows.collect::<Vec<_>>(), reading.lines())
+        })
+    };
+    let (rows, lines) = found();
+    assert_eq!((rows.len(), lines), (2, 28));
+    assert_eq!(rows[0].0, "route=\"1\\\"\",command=\"get\"");
+    assert_eq!((rows[0].1.counts[0], rows[0].1.counts[1], rows[0].1.counts[10]), (1, 1, 1));
+    assert_eq!(rows[0].1.sum_us, 2_002_001);
+    meters.retain_routes(|_| false);
+    assert!(found().0.is_empty());
+    one.redis_command("2", "get", 5);
+    assert_eq!(found().0.len(), 1);
+    let full = Meters::new(Settings { max_series: 14, ..Settings::default() });
+    let shard = full.shard(0);
+    for command in ["get", "set", "get"] {
+        shard.redis_command("1", command, 1);
+    }
+    full.read(1, |reading| {
+        assert_eq!((reading.redis_commands().count(), reading.totals().metric_errors), (1, 1));
+    });
+}

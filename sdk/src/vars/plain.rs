@@ -11,7 +11,7 @@ use wire::proxy_protocol::Ends;
 
 use super::{Found, Value, read, ssl, time};
 use crate::exchange::Exchange;
-use crate::stream::Stream;
+use crate::stream::{Call, Stream};
 
 macro_rules! plain {
     ($($variant:ident = $($name:literal)|+,)*) => {
@@ -61,6 +61,7 @@ plain! {
     ProxyProtocolServerPort = "proxy_protocol_server_port",
     QueryString = "query_string" | "args",
     RealRequestUri = "real_request_uri",
+    RedisCmdLine = "redis_cmd_line",
     RemoteAddr = "remote_addr",
     RemotePort = "remote_port",
     RemoteUser = "remote_user",
@@ -73,6 +74,7 @@ plain! {
     RequestUri = "request_uri",
     RouteId = "route_id",
     RouteName = "route_name",
+    RpcTime = "rpc_time",
     Scheme = "scheme",
     ServerAddr = "server_addr",
     ServerName = "server_name",
@@ -235,6 +237,7 @@ impl Plain {
             Plain::ProxyProtocolServerPort => told_end(x, out, |ends| ends.destination, true),
             Plain::QueryString => head.has_query.then(|| head.query()).into(),
             Plain::RealRequestUri => Found::Borrowed(head.target()),
+            Plain::RedisCmdLine => of_call(x, |call| call.redis_line.as_deref().into()),
             Plain::RemoteAddr => Found::Borrowed(x.client().ip_text()),
             Plain::RequestBody => Some(x.body()).filter(|body| !body.is_empty()).into(),
             Plain::RequestId => {
@@ -247,6 +250,10 @@ impl Plain {
             Plain::RequestMethod => Found::Borrowed(method(x)),
             Plain::RouteId => x.route().map_or(Found::Nothing, |route| filled(&route.id)),
             Plain::RouteName => x.route().map_or(Found::Nothing, |route| filled(&route.name)),
+            // A number of seconds to compare with, whole milliseconds as in APISIX.
+            Plain::RpcTime => {
+                of_call(x, |call| Found::Value(Value::Number((call.took_us / 1000) as f64 / 1000.0)))
+            }
             Plain::ServerAddr => write(out, x.client().local.ip().to_canonical()),
             Plain::ServerName => Found::Borrowed(b"_"),
             Plain::ServerPort => write(out, x.client().local.port()),
@@ -357,6 +364,11 @@ fn address<'a>(out: &mut Vec<u8>, addr: std::net::SocketAddr) -> Found<'a> {
 /// What only a stream has.
 fn of_stream<'a>(x: &'a Exchange<'_>, read: impl FnOnce(&'a Stream) -> Found<'a>) -> Found<'a> {
     x.stream().map_or(Found::Nothing, read)
+}
+
+/// What only a call within a stream has.
+fn of_call<'a>(x: &'a Exchange<'_>, read: impl FnOnce(&'a Call) -> Found<'a>) -> Found<'a> {
+    of_stream(x, |stream| stream.call.as_ref().map_or(Found::Nothing, read))
 }
 
 /// The address or the port of an end of the connection that a PROXY protocol header told of; as in nginx

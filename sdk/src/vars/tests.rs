@@ -421,8 +421,10 @@ fn every_variable_is_read_somewhere() {
         server_name: Some("a.com".into()),
         mqtt_client_id: Some((*b"m").into()),
         connect_us: Some(1),
+        call: Some(crate::stream::Call { took_us: 1_999, redis_line: Some(b"get a".to_vec()) }),
         ..Default::default()
     }));
+    assert_eq!(text(&x, "rpc_time").as_deref(), Some("0.001"));
     for name in plain::NAMES {
         assert!(text(&x, name).is_some_and(|value| !value.is_empty()), "{name}");
     }

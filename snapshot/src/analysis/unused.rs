@@ -50,7 +50,25 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
             }
         }
     }
+    subordinates(of, found);
     consumers(of, &texts, found);
+}
+
+/// Stream routes that stand below another one, from which neither protocol there is chooses.
+fn subordinates(of: Of<'_>, found: &mut Analysis) {
+    for entry in of.desired.of(Kind::StreamRoute) {
+        let Resource::StreamRoute(route) = entry.resource() else { continue };
+        let Some(protocol) = &route.protocol else { continue };
+        if let Some(superior) = &protocol.superior_id {
+            let name = protocol.name();
+            let invalid = Invalid::new(format!(
+                "no connection reaches this stream route: it stands below stream route {superior}, and {name} chooses none of those, as in APISIX"
+            ))
+            .at("/protocol/superior_id")
+            .hint("without `superior_id` it takes connections by its own conditions");
+            found.add(Code::Unused, &entry.key, invalid);
+        }
+    }
 }
 
 /// Ids of upstreams and texts in the settings of a plugin.

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use model::{Entry, Invalid, Key, Kind, Plugins, Resource, StreamRoute};
-use sdk::{Chain, RouteInfo, RouteNames};
+use sdk::expr::Expr;
+use sdk::{Chain, Phase, RouteInfo, RouteNames};
 
 use super::certificates::client_certificate_of;
 use super::chains::{Source, unless_idle};
@@ -11,6 +12,7 @@ use super::chosen::Asked;
 use super::wanted::{Part, Recorder};
 use super::{Compiler, Pass};
 use crate::plan::{Failure, Plan};
+use crate::protocol::{CallLogger, Faults, Protocol, Spoken};
 use crate::streams::{StreamPlan, StreamRule, Streams};
 use crate::upstream::Upstream;
 
@@ -65,6 +67,10 @@ impl Compiler {
         };
         let (for_plugins, for_upstream) = (Recorder::new(pass.names), Recorder::new(pass.names));
         let chain = self.stream_chain(key, route, &for_plugins)?;
+        let protocol = match &route.protocol {
+            Some(written) => Some(Box::new(self.protocol(key, written, &for_plugins)?)),
+            None => None,
+        };
         let before = self.stream_routes.get(&key.id).and_then(|unit| unit.own_upstream.clone());
         let own_upstream = match &route.upstream {
             Some(written) => {
@@ -97,8 +103,65 @@ impl Compiler {
             name: route.sni.as_deref().map(Into::into),
         };
         let subordinate = route.protocol.as_ref().is_some_and(|protocol| protocol.superior_id.is_some());
-        let plan = (!subordinate).then(|| Arc::new(StreamPlan { rule, plan }));
+        let plan = (!subordinate).then(|| Arc::new(StreamPlan { rule, plan, protocol }));
         Ok(StreamUnit { entry: entry.clone(), own_upstream, plan })
+    }
+
+    /// What is done with the calls of a protocol.
+    fn protocol(
+        &self,
+        key: &Key,
+        written: &model::xrpc::Protocol,
+        names: &Recorder<'_>,
+    ) -> Result<Protocol, Invalid> {
+        written.check_listed(&self.settings.protocols)?;
+        let mut loggers = Vec::new();
+        for (at, logger) in written.loggers.iter().enumerate() {
+            let made = self.call_logger(key, logger, names);
+            loggers.extend(made.map_err(|invalid| invalid.within(at).under("/protocol/logger"))?);
+        }
+        let spoken = match &written.settings {
+            model::xrpc::Settings::Redis { faults } => Spoken::Redis(Faults::new(faults)),
+            model::xrpc::Settings::Dubbo => Spoken::Dubbo,
+        };
+        // As in APISIX the plugin of this name must be in use, on whatever route.
+        let listed = self.settings.stream_plugins.as_ref();
+        let prometheus = listed.is_none_or(|listed| listed.iter().any(|name| name == "prometheus"));
+        Ok(Protocol { spoken, loggers, counts: written.counts && prometheus })
+    }
+
+    /// `None` for one without a name, which APISIX's schema allows and which does nothing.
+    fn call_logger(
+        &self,
+        key: &Key,
+        written: &model::xrpc::Logger,
+        names: &Recorder<'_>,
+    ) -> Result<Option<CallLogger>, Invalid> {
+        let Some(name) = &written.name else { return Ok(None) };
+        let mut conf = written.conf.clone();
+        // The entry has a condition of its own, and APISIX looks at no other.
+        conf.as_object_mut().map(|fields| fields.shift_remove("_meta"));
+        let plugins: Plugins = [(name.clone(), conf)].into_iter().collect();
+        let made = self.chain_in(&[Source::new(key, &plugins)], names, true);
+        let chain = made.map_err(|blame| {
+            let place =
+                blame.invalid.pointer.split('/').skip(2).fold("/conf".to_owned(), |at, part| at + "/" + part);
+            blame.invalid.at(place)
+        })?;
+        let Some(chain) = chain.filter(|chain| chain.phases().has(Phase::Log)) else {
+            return Err(no_logger(name));
+        };
+        if chain.phases().has(Phase::Preread) {
+            return Err(no_logger(name));
+        }
+        let is_empty = written.filter.as_array().is_none_or(Vec::is_empty);
+        let filter = match is_empty {
+            true => None,
+            false => Some(Expr::compile(&written.filter).map_err(|invalid| {
+                invalid.under("/filter").said("failed to validate the 'filter' expression: ")
+            })?),
+        };
+        Ok(Some(CallLogger { filter, chain }))
     }
 
     /// The route's plugins over those of its service that streams have.
@@ -168,4 +231,11 @@ impl Compiler {
         let refers = refers.into_iter().filter_map(|(kind, id)| Some(Key { kind, id: id? }));
         refers.chain(client_certificate_of(route.upstream.as_deref())).collect()
     }
+}
+
+fn no_logger(name: &str) -> Invalid {
+    Invalid::new(format!("stream plugin [{name}] cannot log calls of a protocol"))
+        .at("/name")
+        .got(name)
+        .expected("a plugin of streams that works when they have ended, such as syslog")
 }

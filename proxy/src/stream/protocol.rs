@@ -1,0 +1,116 @@
+//! hot path
+//!
+//! Streams that are looked into: calls of a protocol are seen on their way, held back where a fault is to be
+//! injected, and told of when they have ended.
+//!
+//! Bytes go on as they come, whatever their lengths. What is kept of a stream has bounds of its own: of so
+//! many calls that are under way a few bytes each; what is beyond is passed on and not told of.
+
+mod dubbo;
+mod redis;
+
+use std::cell::RefCell;
+
+use sdk::Exchange;
+use sdk::stream::Call;
+use snapshot::streams::{Protocol, Spoken};
+
+use super::first::First;
+use super::tcp::{self, Carried, Way};
+use crate::exchange::fault::{Fault, FaultKind};
+use crate::exchange::phases::guarded;
+use crate::relay::{Side, Stop};
+use crate::rt::Io;
+use crate::worker::Worker;
+
+/// Calls of a stream that are under way and told of when they end.
+const MOST_CALLS: usize = 1024;
+
+/// Bytes both ways, looked at. The fault is what ended it, if a side does not speak the protocol.
+pub(super) async fn run(
+    way: Way<'_>,
+    io: &mut Io,
+    up: &mut Io,
+    first: First<'_>,
+    x: &mut Exchange<'_>,
+    protocol: &Protocol,
+) -> (Carried, Option<Fault>) {
+    let told = Told { worker: way.worker, x, protocol, fault: None };
+    match &protocol.spoken {
+        Spoken::Redis(faults) => {
+            let calls = RefCell::new(redis::Calls::new(told));
+            let carried = tcp::run(way, io, up, first, redis::taps(&calls, faults)).await;
+            (carried, calls.into_inner().close())
+        }
+        Spoken::Dubbo => {
+            let calls = RefCell::new(dubbo::Calls::new(told));
+            let carried = tcp::run(way, io, up, first, dubbo::taps(&calls)).await;
+            (carried, calls.into_inner().close())
+        }
+    }
+}
+
+/// Whoever is told of calls.
+struct Told<'c, 's> {
+    worker: &'c Worker,
+    x: &'c mut Exchange<'s>,
+    protocol: &'c Protocol,
+    /// Why the stream is over.
+    fault: Option<Fault>,
+}
+
+impl Told<'_, '_> {
+    /// Whether anybody wants to be told of calls.
+    fn is_asked(&self) -> bool {
+        self.has_loggers() || self.protocol.counts
+    }
+
+    fn has_loggers(&self) -> bool {
+        !self.protocol.loggers.is_empty()
+    }
+
+    /// Notes that a side does not speak the protocol.
+    #[cold]
+    fn refuse(&mut self, side: Side, why: &'static str) -> Stop {
+        let kind = FaultKind::BadProtocol(why);
+        self.fault = Some(match side {
+            Side::Client => Fault::client(kind),
+            Side::Upstream => Fault::upstream(kind),
+        });
+        Stop
+    }
+
+    /// Tells the loggers of a call that has ended. `line` writes the command, where the protocol has some.
+    fn log(&mut self, took_us: u64, line: Option<impl FnOnce(&mut Vec<u8>)>) {
+        if !self.has_loggers() {
+            return;
+        }
+        let Some(stream) = &mut self.x.engine_mut().stream else { return };
+        // The memory of the last call serves for this one.
+        let call = stream.call.get_or_insert_default();
+        call.took_us = took_us;
+        match line {
+            Some(write) => {
+                let text = call.redis_line.get_or_insert_default();
+                text.clear();
+                write(text);
+            }
+            None => call.redis_line = None,
+        }
+        let Told { worker, x, protocol, .. } = self;
+        for logger in &protocol.loggers {
+            if logger.filter.as_ref().is_none_or(|filter| filter.matches(x)) {
+                // A logger that fails costs its entry, and is counted.
+                let _ = guarded(worker, || logger.chain.log(x));
+            }
+        }
+    }
+
+    /// No call is told of any more: what logs the stream itself must not see the last one.
+    fn close(self) -> Option<Fault> {
+        if let Some(stream) = &mut self.x.engine_mut().stream {
+            stream.call = None::<Call>;
+        }
+        self.fault
+    }
+}

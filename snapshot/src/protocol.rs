@@ -1,0 +1,135 @@
+//! Protocols within streams: what is done with the calls of one, ready to be asked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use sdk::Chain;
+use sdk::expr::Expr;
+use wire::redis::Keys;
+
+/// The protocol of a stream route.
+#[derive(Debug, Clone)]
+pub struct Protocol {
+    pub spoken: Spoken,
+    /// In the order written.
+    pub loggers: Vec<CallLogger>,
+    /// Calls are counted.
+    pub counts: bool,
+}
+
+#[derive(Debug, Clone)]
+pub enum Spoken {
+    Redis(Faults),
+    Dubbo,
+}
+
+/// A plugin that is told of calls when they have ended.
+#[derive(Debug, Clone)]
+pub struct CallLogger {
+    /// Calls it is told of; `None` is all.
+    pub filter: Option<Expr>,
+    pub chain: Arc<Chain>,
+}
+
+/// Commands of Redis that are held back, by name in lower case.
+#[derive(Debug, Clone, Default)]
+pub struct Faults {
+    commands: HashMap<Box<[u8]>, CommandFaults>,
+}
+
+/// What holds a command back.
+#[derive(Debug, Clone)]
+pub struct CommandFaults {
+    /// Where its keys stand.
+    pub keys: Keys,
+    by_key: HashMap<Box<[u8]>, Duration>,
+    /// Without one of those keys.
+    pub otherwise: Option<Duration>,
+    /// Bytes of the longest key.
+    pub longest: usize,
+}
+
+/// The longest that a command is held back.
+const MOST_DELAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+impl Faults {
+    /// Of rules as they are written.
+    pub fn new(rules: &[model::xrpc::Fault]) -> Faults {
+        let mut faults = Faults::default();
+        for rule in rules {
+            // What is negative is no delay.
+            let delay =
+                Duration::try_from_secs_f64(rule.delay.max(0.0)).map_or(MOST_DELAY, |it| it.min(MOST_DELAY));
+            for name in &rule.commands {
+                let name = name.to_ascii_lowercase();
+                let keys = Keys::of(&name);
+                let nothing = CommandFaults { keys, by_key: HashMap::new(), otherwise: None, longest: 0 };
+                let command = faults.commands.entry(name.into_bytes().into()).or_insert(nothing);
+                match &rule.key {
+                    // As in APISIX a rule for a key of a command without keys is one for all.
+                    Some(key) if !keys.are_none() => {
+                        command.longest = command.longest.max(key.len());
+                        command.by_key.insert(key.as_bytes().into(), delay);
+                    }
+                    _ => command.otherwise = Some(delay),
+                }
+            }
+        }
+        faults
+    }
+
+    /// What holds the command of this name back, in lower case.
+    #[inline]
+    pub fn of(&self, command: &[u8]) -> Option<&CommandFaults> {
+        if self.commands.is_empty() { None } else { self.commands.get(command) }
+    }
+}
+
+impl CommandFaults {
+    #[inline]
+    pub fn with_key(&self, key: &[u8]) -> Option<Duration> {
+        self.by_key.get(key).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn faults(rules: Value) -> Faults {
+        Faults::new(&serde_json::from_value::<Vec<model::xrpc::Fault>>(rules).unwrap())
+    }
+
+    #[test]
+    fn rules_are_found_by_command_and_key() {
+        let faults = faults(json!([
+            {"commands": ["GET", "mget"], "key": "a", "delay": 1},
+            {"commands": ["get"], "delay": 2},
+            {"commands": ["Get"], "key": "a", "delay": 0.5},
+            {"commands": ["ping"], "key": "a", "delay": 3},
+        ]));
+        let get = faults.of(b"get").unwrap();
+        let ms = |delay: Option<Duration>| delay.map(|delay| delay.as_millis());
+        assert_eq!(
+            (ms(get.with_key(b"a")), ms(get.with_key(b"b")), ms(get.otherwise)),
+            (Some(500), None, Some(2000))
+        );
+        assert_eq!(get.longest, 1);
+        assert_eq!(faults.of(b"mget").unwrap().otherwise, None);
+        assert_eq!(ms(faults.of(b"ping").unwrap().otherwise), Some(3000));
+        assert!(faults.of(b"set").is_none() && Faults::default().of(b"get").is_none());
+    }
+
+    #[test]
+    fn delays_are_bounded() {
+        for (written, expected) in
+            [(json!(-1), Duration::ZERO), (json!(1e300), MOST_DELAY), (json!(1e6), MOST_DELAY)]
+        {
+            let faults = faults(json!([{"commands": ["get"], "delay": written}]));
+            assert_eq!(faults.of(b"get").unwrap().otherwise, Some(expected), "{written}");
+        }
+    }
+}
