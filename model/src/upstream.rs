@@ -133,6 +133,9 @@ pub enum Scheme {
     Https,
     Grpc,
     Grpcs,
+    /// HTTP/2 in clear text, whatever is spoken over it (ours, as is the next).
+    H2c,
+    H2,
     Tcp,
     Tls,
     Udp,
@@ -277,11 +280,16 @@ impl Upstream {
 }
 
 impl Scheme {
+    /// Whether it is spoken within TLS.
+    pub fn is_tls(self) -> bool {
+        matches!(self, Scheme::Https | Scheme::Grpcs | Scheme::H2 | Scheme::Tls)
+    }
+
     /// The port of a node that names none.
     pub fn default_port(self) -> Option<u16> {
         match self {
-            Scheme::Http | Scheme::Grpc => Some(80),
-            Scheme::Https | Scheme::Grpcs => Some(443),
+            Scheme::Http | Scheme::Grpc | Scheme::H2c => Some(80),
+            Scheme::Https | Scheme::Grpcs | Scheme::H2 => Some(443),
             Scheme::Tcp | Scheme::Tls | Scheme::Udp | Scheme::Kafka => None,
         }
     }
@@ -293,6 +301,8 @@ impl Scheme {
             Scheme::Https => "https",
             Scheme::Grpc => "grpc",
             Scheme::Grpcs => "grpcs",
+            Scheme::H2c => "h2c",
+            Scheme::H2 => "h2",
             Scheme::Tcp => "tcp",
             Scheme::Tls => "tls",
             Scheme::Udp => "udp",

@@ -215,6 +215,9 @@ pub enum Scheme {
     Https,
     Grpc,
     Grpcs,
+    /// HTTP/2 in clear text, whatever is spoken over it.
+    H2c,
+    H2,
     /// Streams go there as they are …
     Tcp,
     /// … within TLS …
@@ -229,6 +232,18 @@ impl Scheme {
     pub fn is_http(self) -> bool {
         !matches!(self, Scheme::Tcp | Scheme::Tls | Scheme::Udp)
     }
+
+    /// Requests go there as calls of gRPC.
+    #[inline]
+    pub fn is_grpc(self) -> bool {
+        matches!(self, Scheme::Grpc | Scheme::Grpcs)
+    }
+
+    /// Requests go there over HTTP/2.
+    #[inline]
+    pub fn is_http2(self) -> bool {
+        self.is_grpc() || matches!(self, Scheme::H2c | Scheme::H2)
+    }
 }
 
 impl Scheme {
@@ -238,6 +253,8 @@ impl Scheme {
             Scheme::Https => "https",
             Scheme::Grpc => "grpc",
             Scheme::Grpcs => "grpcs",
+            Scheme::H2c => "h2c",
+            Scheme::H2 => "h2",
             Scheme::Tcp => "tcp",
             Scheme::Tls => "tls",
             Scheme::Udp => "udp",

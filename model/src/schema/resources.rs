@@ -174,7 +174,7 @@ fn upstream() -> Value {
             "key": {"type": "string"},
             "scheme": {
                 "default": "http",
-                "enum": ["grpc", "grpcs", "http", "https", "tcp", "tls", "udp", "kafka"],
+                "enum": ["grpc", "grpcs", "http", "https", "tcp", "tls", "udp", "kafka", "h2", "h2c"],
             },
             "discovery_type": {"type": "string"},
             "discovery_args": {

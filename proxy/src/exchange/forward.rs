@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use sdk::exchange::{self, Body, Chunk};
 use sdk::{Exchange, Phase, Reply, RequestFilter};
-use snapshot::{Endpoint, PassHost, Plan, Scheme, Snapshot, Upstream};
+use snapshot::{Endpoint, PassHost, Plan, Snapshot, Upstream};
 use wire::{Framing, Name};
 
 use super::fault::{Blame, Fault, FaultKind};
@@ -155,7 +155,7 @@ impl Forward<'_> {
             phases::unless_gone(worker, down, filtered).await??;
             filters.clear();
         }
-        let chunks = matches!(upstream.scheme, Scheme::Http | Scheme::Https);
+        let chunks = !upstream.scheme.is_http2();
         let outgoing = prepare(worker, down, x, !filters.is_empty(), chunks).await?;
         let mut body_lost = false;
         let mut tries = Tries::new(worker, upstream, x)?;
@@ -265,8 +265,8 @@ impl Forward<'_> {
                 x.engine_mut().upstream_addr = Some(second);
             }
         }
-        let found = match (upstream.scheme, pooled) {
-            (Scheme::Grpc | Scheme::Grpcs, _) => {
+        let found = match (upstream.scheme.is_http2(), pooled) {
+            (true, _) => {
                 let target = Target {
                     peer: peer.with_h2(),
                     place,
@@ -277,10 +277,11 @@ impl Forward<'_> {
                 };
                 // Boxed, as it is larger than what HTTP/1 needs.
                 let place = Box::pin(worker.links.place(worker, body.waiter(), target, once.fresh));
-                place.await.map(|place| up::Upstream::H2(Box::new(up::h2::Stream::new(place))))
+                let grpc = upstream.scheme.is_grpc();
+                place.await.map(|place| up::Upstream::H2(Box::new(up::h2::Stream::new(place, grpc))))
             }
-            (_, Some(conn)) => Ok(up::Upstream::H1(conn)),
-            (_, None) => {
+            (false, Some(conn)) => Ok(up::Upstream::H1(conn)),
+            (false, None) => {
                 let connecting = connect(worker, body.waiter(), place, secured.as_ref(), connect_timeout);
                 connecting.await.map(|(conn, addr)| {
                     if addr != place.addr {

@@ -1,7 +1,6 @@
 //! TLS that protects less than it seems to.
 
 use model::invalid::push_pointer;
-use model::upstream::Scheme;
 use model::{Invalid, Resource};
 use serde_json::Value;
 
@@ -32,7 +31,7 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
             }
         }
         if let Some(upstream) = entry.resource().upstream()
-            && matches!(upstream.scheme, Scheme::Https | Scheme::Grpcs | Scheme::Tls)
+            && upstream.scheme.is_tls()
             && !upstream.tls.as_ref().is_some_and(|tls| tls.verify)
         {
             let inside = if matches!(entry.resource(), Resource::Upstream(_)) { "" } else { "/upstream" };

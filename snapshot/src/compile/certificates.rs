@@ -274,7 +274,7 @@ impl Compiler {
         from: &model::Upstream,
         names: &dyn Names,
     ) -> Result<Option<Arc<ClientTls>>, Invalid> {
-        if !matches!(from.scheme, written::Scheme::Https | written::Scheme::Grpcs | written::Scheme::Tls) {
+        if !from.scheme.is_tls() {
             return Ok(None);
         }
         let verify = from.tls.as_ref().is_some_and(|tls| tls.verify);

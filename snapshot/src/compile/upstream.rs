@@ -130,7 +130,7 @@ pub(super) fn takes_requests(from: written::Scheme) -> bool {
 pub(super) fn takes_none() -> Invalid {
     Invalid::new("an upstream of this scheme takes no HTTP requests")
         .at("/scheme")
-        .expected("one of http, https, grpc, grpcs")
+        .expected("one of http, https, grpc, grpcs, h2, h2c")
 }
 
 fn scheme(from: written::Scheme) -> Result<Scheme, Invalid> {
@@ -139,6 +139,8 @@ fn scheme(from: written::Scheme) -> Result<Scheme, Invalid> {
         written::Scheme::Https => Scheme::Https,
         written::Scheme::Grpc => Scheme::Grpc,
         written::Scheme::Grpcs => Scheme::Grpcs,
+        written::Scheme::H2c => Scheme::H2c,
+        written::Scheme::H2 => Scheme::H2,
         written::Scheme::Tcp => Scheme::Tcp,
         written::Scheme::Tls => Scheme::Tls,
         written::Scheme::Udp => Scheme::Udp,
