@@ -29,7 +29,7 @@ pub struct Config {
 /// A call on its way.
 struct Call {
     /// The content type the client sent, which is that of the answer.
-    mime: Vec<u8>,
+    mime: &'static [u8],
     /// Bodies are in base64.
     text: bool,
     /// The outcome stands in the head already.
@@ -74,9 +74,7 @@ impl Plugin for GrpcWeb {
             Method::Post => {}
             _ => return refuse(405),
         }
-        let Some((mime, text)) = x.header("Content-Type").and_then(|mime| Some((mime.to_vec(), coding(mime)?))) else {
-            return refuse(400);
-        };
+        let Some((mime, text)) = x.header("Content-Type").and_then(coding) else { return refuse(400) };
         if x.lacks_body(self.max_body) {
             return Step::Body(self.max_body);
         }
@@ -114,9 +112,9 @@ impl Plugin for GrpcWeb {
         let told = x.response_header("grpc-status").is_some();
         let Some(call) = x.note_mut::<Call>() else { return };
         call.told = told;
-        let mime = std::mem::take(&mut call.mime);
-        // It came in a head.
-        let _ = x.set_response_header("Content-Type", &mime);
+        // Also of an answer that takes another one's place. It may stand in a head.
+        let mime = call.mime;
+        let _ = x.set_response_header("Content-Type", mime);
         x.remove_response_header("Content-Length");
     }
 
@@ -144,13 +142,15 @@ impl Plugin for GrpcWeb {
     }
 }
 
-/// Whether a content type is one of gRPC-Web's, and its bodies are in base64.
-fn coding(mime: &[u8]) -> Option<bool> {
-    match mime {
-        b"application/grpc-web" | b"application/grpc-web+proto" => Some(false),
-        b"application/grpc-web-text" | b"application/grpc-web-text+proto" => Some(true),
-        _ => None,
-    }
+/// A content type, if it is one of gRPC-Web's, and whether its bodies are in base64.
+fn coding(mime: &[u8]) -> Option<(&'static [u8], bool)> {
+    const ALL: [(&[u8], bool); 4] = [
+        (b"application/grpc-web", false),
+        (b"application/grpc-web+proto", false),
+        (b"application/grpc-web-text", true),
+        (b"application/grpc-web-text+proto", true),
+    ];
+    ALL.into_iter().find(|(known, _)| *known == mime)
 }
 
 /// Answers as nginx answers what it refuses.
@@ -271,8 +271,8 @@ mod tests {
         let mut probe = Probe::request("POST", "/x", &[("Content-Type", mime)]);
         let stage: GrpcWeb = probe.stage(json!({})).unwrap();
         let mut x = probe.exchange();
-        let text = coding(mime.as_bytes()).unwrap();
-        x.set_note(Call { mime: mime.into(), text, told: false });
+        let (known, text) = coding(mime.as_bytes()).unwrap();
+        x.set_note(Call { mime: known, text, told: false });
         respond(&mut x, 200, head);
         stage.header_filter(&mut x);
         assert_eq!(x.response_header("Content-Type"), Some(mime.as_bytes()));

@@ -26,7 +26,9 @@ class Connection:
         self.socket = socket.create_connection((host, int(port)))
         self.socket.settimeout(20)
         # What is wrong with a head is for the gateway to find.
-        config = h2.config.H2Configuration(header_encoding="utf-8", validate_outbound_headers=False)
+        config = h2.config.H2Configuration(
+            header_encoding="utf-8", validate_outbound_headers=False, normalize_outbound_headers=False
+        )
         self.inner = h2.connection.H2Connection(config)
         self.streams, self.goaways, self.closed, self.rest = {}, [], False, b""
         # Streams whose data is not acknowledged.

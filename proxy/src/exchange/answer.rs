@@ -95,11 +95,15 @@ pub(crate) async fn send(
 #[inline]
 fn speaks_grpc(x: &Exchange<'_>) -> bool {
     const GRPC: &[u8] = b"application/grpc";
+    const WEB: &[u8] = b"application/grpc-web";
+    let begins = |content: &[u8], with: &[u8]| {
+        content.len() >= with.len() && content[..with.len()].eq_ignore_ascii_case(with)
+    };
     let Some(content) = x.request().fields.get(Name::ContentType) else { return false };
-    content.len() >= GRPC.len()
-        && content[..GRPC.len()].eq_ignore_ascii_case(GRPC)
-        // Not gRPC-Web, which is HTTP.
+    begins(content, GRPC)
+        // Not gRPC-Web, which is HTTP, nor what a stage has made gRPC of that: its answer says so.
         && matches!(content.get(GRPC.len()), None | Some(b'+' | b';' | b' '))
+        && !x.response().fields.get(Name::ContentType).is_some_and(|content| begins(content, WEB))
         && x.response().fields.get_named(b"grpc-status").is_none()
 }
 

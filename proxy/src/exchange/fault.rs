@@ -77,6 +77,8 @@ pub enum FaultKind {
     Unprocessed,
     /// 101 that nobody asked for.
     UnaskedInterim,
+    /// 101 that does not fit the key it was asked with.
+    WrongAccept,
     /// More interim responses than one request may have.
     TooManyInterim,
     /// It speaks HTTP/2, and takes no tunnels.
@@ -272,6 +274,7 @@ impl FaultKind {
             | FaultKind::BadResponse(_)
             | FaultKind::Truncated
             | FaultKind::UnaskedInterim
+            | FaultKind::WrongAccept
             | FaultKind::TooManyInterim
             | FaultKind::NoTunnels
             | FaultKind::Unprocessed
@@ -342,6 +345,9 @@ impl FaultKind {
             FaultKind::Truncated => "the upstream's response was truncated",
             FaultKind::Unprocessed => "the upstream refused the request without processing it",
             FaultKind::UnaskedInterim => "the upstream switched protocols without being asked",
+            FaultKind::WrongAccept => {
+                "the upstream's Sec-WebSocket-Accept does not fit the key it was asked with"
+            }
             FaultKind::TooManyInterim => "the upstream sent too many interim responses",
             FaultKind::NoTunnels => "the upstream does not take WebSocket over HTTP/2 (RFC 8441)",
             FaultKind::NoRoute => "no route matches",

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sdk::exchange::{Chunk, Source};
 use sdk::{Exchange, Reply};
 use snapshot::health::Statuses;
-use wire::{Framing, Method, Name};
+use wire::{Framing, Method, Name, Version};
 
 use super::add_trailers;
 use super::answer;
@@ -19,7 +19,7 @@ use crate::buffers::Buffer;
 use crate::down::Response;
 use crate::io::Failed;
 use crate::rt;
-use crate::up::{Receiver, Size};
+use crate::up::{self, Receiver, Size};
 use crate::worker::Worker;
 
 /// How a response ended.
@@ -343,6 +343,14 @@ impl Delivery<'_, '_, '_> {
         let sent = self.state.done_at.get().is_some();
         if !self.websocket || !head.upgrade || !agreed || !sent {
             return Err(Fault::upstream(FaultKind::UnaskedInterim));
+        }
+        // Elsewhere the client has a key of its own and sees to it.
+        let request = &engine.messages.request;
+        if matches!(request.version, Version::Http2 | Version::Http3)
+            && let Some(key) = request.fields.get(Name::SecWebsocketKey)
+            && head.fields.get_named(b"sec-websocket-accept") != Some(&up::h2::accept_of(key)[..])
+        {
+            return Err(Fault::upstream(FaultKind::WrongAccept));
         }
         engine.source = Source::Upstream;
         engine.upstream_status = 101;

@@ -41,6 +41,8 @@ pub(crate) struct Stream(RefCell<State>);
 /// What both halves share.
 struct State {
     place: Place,
+    /// Whether it is a call of gRPC.
+    grpc: bool,
     /// A head that leaves with the first piece of the body, or by itself when that takes long.
     request: Option<Request<()>>,
     outlet: Option<Outlet>,
@@ -123,9 +125,11 @@ pub(crate) struct Receiver<'a> {
 }
 
 impl Stream {
-    pub(crate) fn new(place: Place) -> Stream {
+    /// With `grpc`, the request is a call of gRPC, whatever the client says.
+    pub(crate) fn new(place: Place, grpc: bool) -> Stream {
         Stream(RefCell::new(State {
             place,
+            grpc,
             request: None,
             outlet: None,
             response: None,
@@ -252,17 +256,18 @@ impl Sender<'_> {
         if let Size::Exactly(length) = size {
             fields.insert(CONTENT_LENGTH, HeaderValue::from(length));
         }
-        // Both as APISIX sends them, but that a codec of the client's own choice stays.
-        let grpc = fields.get(CONTENT_TYPE).is_some_and(|value| {
+        let mut state = self.state.borrow_mut();
+        // As APISIX sends it, but that a codec of the client's own choice stays.
+        let says_grpc = |value: &HeaderValue| {
             let value = value.as_bytes();
             value.starts_with(b"application/grpc") && !value.starts_with(b"application/grpc-web")
-        });
-        if !grpc {
+        };
+        if state.grpc && !fields.get(CONTENT_TYPE).is_some_and(says_grpc) {
             fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         }
         fields.insert(TE, HeaderValue::from_static("trailers"));
         *request.headers_mut() = fields;
-        self.state.borrow_mut().request = Some(request);
+        state.request = Some(request);
         Ok(())
     }
 
@@ -532,7 +537,7 @@ impl Receiver<'_> {
 }
 
 /// What proves that a server has read the key of a handshake (RFC 6455 section 4.2.2).
-fn accept_of(key: &[u8]) -> [u8; 28] {
+pub(crate) fn accept_of(key: &[u8]) -> [u8; 28] {
     let digest =
         Sha1::new().chain_update(key).chain_update(b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").finalize();
     let mut accept = [0; 28];
