@@ -34,6 +34,8 @@ const MOST_LINE: usize = 16 << 20;
 /// more follows.
 const MOST_VALUES: usize = 10_000_000;
 const VALUES_OF_PAGE: usize = 10_000;
+/// The memory that all objects of a cluster may take together, whether a list or watches told of them.
+const MOST_KEPT: usize = 256 << 20;
 /// Seconds a watch goes on, at least, and how many more at random. One whose connection has died unnoticed is over
 /// soon after.
 const WATCH: u64 = 240;
@@ -44,6 +46,8 @@ const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 /// Changes are gathered for so long.
 const PAUSE: Duration = Duration::from_millis(100);
+/// What a name takes in a map, beside its letters.
+const ENTRY: usize = 100;
 const TIMEOUTS: Timeouts = Timeouts { connect: 5000, send: 5000, read: 30_000, wait: 0 };
 
 /// The clusters of the boot file.
@@ -79,6 +83,8 @@ struct Cluster {
     namespaces: Namespaces,
     labels: String,
     weight: u32,
+    /// Bytes that its objects may take.
+    most: usize,
     state: Mutex<State>,
 }
 
@@ -86,6 +92,8 @@ struct Cluster {
 #[derive(Debug, Default)]
 struct State {
     services: Services,
+    /// What they take.
+    kept: usize,
     listed: bool,
     error: Option<String>,
 }
@@ -100,8 +108,14 @@ enum Over {
     Ended,
     /// The cluster no longer knows that version.
     Gone,
+    /// An event of it was not taken in, so that what is known is not whole any more.
+    Lost(String),
     Failed(String),
 }
+
+/// There are more objects than are kept.
+#[derive(Debug)]
+struct Full;
 
 impl Kubernetes {
     /// # Errors
@@ -239,10 +253,13 @@ async fn follow(cluster: Arc<Cluster>, heard: watch::Sender<u64>) {
                 over
             }
         };
+        if let Over::Lost(_) = over {
+            version = None;
+        }
         match over {
             Over::Ended => {}
             Over::Gone => version = None,
-            Over::Failed(error) => {
+            Over::Failed(error) | Over::Lost(error) => {
                 cluster.lock().error = Some(error);
                 heard.send_modify(|heard| *heard += 1);
             }
@@ -292,7 +309,7 @@ impl Cluster {
 
     /// Replaces what is known by a list, and gives its version.
     async fn list(&self, heard: &watch::Sender<u64>) -> Result<String, String> {
-        let mut services = Services::new();
+        let mut listed = State { listed: true, ..State::default() };
         let mut next = String::new();
         let mut room = MOST_VALUES;
         let version = loop {
@@ -315,16 +332,14 @@ impl Cluster {
             let page: objects::Page =
                 parse(&body).map_err(|error| format!("{}: not a list: {error}", self.server.authority))?;
             for object in page.items {
-                self.put(&mut services, object);
+                self.put(&mut listed, object).map_err(|Full| self.too_much())?;
             }
             match page.metadata.next {
                 Some(more) if !more.is_empty() => next = more,
                 _ => break page.metadata.version,
             }
         };
-        let mut state = self.lock();
-        *state = State { services, listed: true, error: None };
-        drop(state);
+        *self.lock() = listed;
         heard.send_modify(|heard| *heard += 1);
         Ok(version)
     }
@@ -412,18 +427,12 @@ impl Cluster {
         let mut state = self.lock();
         match event.change {
             Change::Added | Change::Modified => {
-                self.put(&mut state.services, object);
+                self.put(&mut state, object).map_err(|Full| Over::Lost(self.too_much()))?;
                 *changed = true;
             }
             Change::Deleted => {
-                if let Some((service, name)) = object.names(self.slices)
-                    && let Some(objects) = state.services.get_mut(&service)
-                {
-                    objects.remove(&name);
-                    if objects.is_empty() {
-                        state.services.remove(&service);
-                    }
-                    *changed = true;
+                if let Some((service, name)) = object.names(self.slices) {
+                    *changed |= state.remove(&service, &name);
                 }
             }
             Change::Bookmark | Change::Error | Change::Other => {}
@@ -432,13 +441,50 @@ impl Cluster {
     }
 
     /// Takes an object, unless its namespace is not wanted.
-    fn put(&self, services: &mut Services, object: Object) {
-        let Some((service, name)) = object.names(self.slices) else { return };
+    fn put(&self, state: &mut State, object: Object) -> Result<(), Full> {
+        let Some((service, name)) = object.names(self.slices) else { return Ok(()) };
         let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
-        if self.namespaces.has(namespace) {
-            services.entry(service).or_default().insert(name, object.ports(self.weight));
+        match self.namespaces.has(namespace) {
+            true => state.put(service, name, object.ports(self.weight), self.most),
+            false => Ok(()),
         }
     }
+
+    fn too_much(&self) -> String {
+        format!("{}: its endpoints take more than {} KiB", self.server.authority, self.most >> 10)
+    }
+}
+
+impl State {
+    fn put(&mut self, service: String, name: String, ports: Ports, most: usize) -> Result<(), Full> {
+        self.remove(&service, &name);
+        let size = size_of_object(&service, &name, &ports);
+        if self.kept + size > most {
+            return Err(Full);
+        }
+        self.kept += size;
+        self.services.entry(service).or_default().insert(name, ports);
+        Ok(())
+    }
+
+    /// Whether it was there.
+    fn remove(&mut self, service: &str, name: &str) -> bool {
+        let Some(objects) = self.services.get_mut(service) else { return false };
+        let Some(ports) = objects.remove(name) else { return false };
+        if objects.is_empty() {
+            self.services.remove(service);
+        }
+        self.kept -= size_of_object(service, name, &ports);
+        true
+    }
+}
+
+/// About the memory that an object takes.
+fn size_of_object(service: &str, name: &str, ports: &Ports) -> usize {
+    let node = |node: &Node| size_of::<Node>() + node.host.len();
+    let port =
+        |(port, nodes): (&String, &Vec<Node>)| ENTRY + port.len() + nodes.iter().map(node).sum::<usize>();
+    2 * ENTRY + service.len() + name.len() + ports.iter().map(port).sum::<usize>()
 }
 
 #[cfg(test)]

@@ -72,8 +72,7 @@ pub async fn run(handle: Handle, trust: Trust, settings: Settings) {
     loop {
         let now = unix_now();
         for (id, one) in &mut kept {
-            if one.until.is_some_and(|until| until <= now) {
-                one.until = None;
+            if one.expires(now) {
                 tracing::error!(
                     "{}: no ocsp response is stapled any more: the last one has expired",
                     one.stapling.key
@@ -148,6 +147,16 @@ fn take(kept: &mut HashMap<[u8; 32], Kept>, wanted: &[Arc<Stapling>], handle: &H
 }
 
 impl Kept {
+    /// Whether what is stapled is over since `now`. Then another one is due at once: where the clock was set, what was
+    /// planned by the one before says nothing any more.
+    fn expires(&mut self, now: i64) -> bool {
+        let over = self.until.is_some_and(|until| until <= now);
+        if over {
+            (self.until, self.due) = (None, Instant::now());
+        }
+        over
+    }
+
     fn heard(&mut self, fetched: Fetched, handle: &Handle) {
         self.asking = false;
         if self.stapling != fetched.stapling {
@@ -222,4 +231,27 @@ async fn ask(asked: &Question, trust: &Trust, settings: Settings) -> Result<Byte
 
 fn unix_now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs().cast_signed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_expired_is_asked_for_at_once_and_told_once() {
+        let stapling = Arc::new(Stapling {
+            key: model::Key::new(model::Kind::Ssl, "1"),
+            id: [0; 32],
+            chain: Vec::new(),
+            skip_verify: false,
+            cache_ttl: Duration::ZERO,
+        });
+        let due = Instant::now() + Duration::from_secs(3600);
+        let mut one =
+            Kept { stapling, due, asking: false, failures: 3, told: String::new(), until: Some(1000) };
+        assert!(!one.expires(999) && one.due == due);
+        // The clock was set, by more than the hour that was left.
+        assert!(one.expires(9000) && one.due <= Instant::now());
+        assert!(!one.expires(9001), "there is nothing any more that could");
+    }
 }

@@ -15,6 +15,7 @@ use model::Node;
 pub use model::upstream::Discovery as Service;
 use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 /// How soon a registry that failed is asked again, at first and at last.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -24,6 +25,8 @@ const LAST_RETRY: Duration = Duration::from_secs(30);
 const GRACE: Duration = Duration::from_millis(500);
 /// However short a registry says its answer holds.
 const SHORTEST: Duration = Duration::from_millis(50);
+/// While a registry fails, another reason is logged so long after the last one: a registry may say something else each time.
+const TELL_AGAIN: Duration = Duration::from_secs(60);
 /// Nodes of one service that are taken.
 pub const MOST_NODES: usize = 10_000;
 
@@ -66,7 +69,9 @@ pub struct Registries {
     /// Services whose nodes have changed, by the names compiling asks with.
     news: mpsc::UnboundedReceiver<String>,
     tell: mpsc::UnboundedSender<String>,
-    told: BTreeSet<String>,
+    /// Services that are wanted of registries there are none of, and those of them that nobody was told of.
+    unknown: BTreeSet<Service>,
+    untold: Vec<Service>,
 }
 
 /// What registries know, for compiling and for people. Cheap to clone.
@@ -83,14 +88,23 @@ struct Registry {
     missing: BTreeSet<Service>,
     /// It has answered, or failed, for what is wanted now.
     settled: bool,
-    error: Option<String>,
+    error: Option<Failure>,
+}
+
+/// Why a registry cannot be asked.
+#[derive(Debug)]
+struct Failure {
+    why: String,
+    /// The last of these reasons that was logged, and when.
+    told: String,
+    at: Instant,
 }
 
 impl Registries {
     pub fn new(all: Vec<Arc<dyn Discovery>>) -> Registries {
         let (tell, news) = mpsc::unbounded_channel();
-        let (wanted, known, told) = Default::default();
-        Registries { all, wanted, known, news, tell, told }
+        let (wanted, known, unknown, untold) = Default::default();
+        Registries { all, wanted, known, news, tell, unknown, untold }
     }
 
     pub fn known(&self) -> Known {
@@ -103,14 +117,11 @@ impl Registries {
         for service in keys.iter().filter_map(|key| Service::of_key(key)) {
             by_kind.entry(service.kind.clone()).or_default().insert(service);
         }
-        for kind in by_kind.keys() {
-            if !self.all.iter().any(|one| one.kind() == kind.as_str()) && self.told.insert(kind.clone()) {
-                tracing::error!(
-                    "an upstream wants nodes of the registry {kind}, which config.yaml does not have; it has no \
-                     nodes\n  help: add `discovery.{kind}` to config.yaml"
-                );
-            }
-        }
+        let is_known = |kind: &String| self.all.iter().any(|one| one.kind() == kind.as_str());
+        let unknown: BTreeSet<Service> =
+            by_kind.extract_if(|kind, _| !is_known(kind)).flat_map(|(_, services)| services).collect();
+        self.untold.extend(unknown.difference(&self.unknown).cloned());
+        self.unknown = unknown;
         for source in &self.all {
             let services = by_kind.remove(source.kind()).unwrap_or_default();
             if let Some(sender) = self.wanted.get(source.kind()) {
@@ -148,6 +159,11 @@ impl Registries {
         }
     }
 
+    /// Services of registries there are none of, that are wanted since this was asked last.
+    pub fn take_unknown(&mut self) -> Vec<Service> {
+        std::mem::take(&mut self.untold)
+    }
+
     /// Whether every registry that is wanted has answered or failed.
     pub fn is_settled(&self) -> bool {
         self.known.lock().values().all(|registry| registry.settled)
@@ -156,7 +172,8 @@ impl Registries {
     /// Registries that cannot be asked now, and why.
     pub fn failing(&self) -> Vec<(String, String)> {
         let known = self.known.lock();
-        known.iter().filter_map(|(kind, it)| Some((format!("discovery {kind}"), it.error.clone()?))).collect()
+        let why = |it: &Registry| Some(it.error.as_ref()?.why.clone());
+        known.iter().filter_map(|(kind, it)| Some((format!("discovery {kind}"), why(it)?))).collect()
     }
 }
 
@@ -174,7 +191,7 @@ impl Known {
         let registry = known.get(kind)?;
         let mut dump = registry.source.dump(&registry.services);
         if let Some(error) = &registry.error {
-            dump["last_error"] = error.as_str().into();
+            dump["last_error"] = error.why.as_str().into();
         }
         Some(dump)
     }
@@ -230,15 +247,24 @@ impl Known {
         let mut known = self.lock();
         let Some(registry) = known.get_mut(kind) else { return };
         registry.settled = true;
-        if registry.error.is_none() {
-            let last = if registry.services.is_empty() {
-                "it has told of no nodes so far"
-            } else {
-                "its last nodes stay in use"
-            };
-            tracing::error!("the registry {kind} cannot be asked: {error}; {last}");
+        let now = Instant::now();
+        if let Some(before) = &mut registry.error {
+            before.why = error;
+            if before.why == before.told || now.duration_since(before.at) < TELL_AGAIN {
+                return;
+            }
+            (before.told, before.at) = (before.why.clone(), now);
+        } else {
+            registry.error = Some(Failure { told: error.clone(), why: error, at: now });
         }
-        registry.error = Some(error);
+        let last = if registry.services.is_empty() {
+            "it has told of no nodes so far"
+        } else {
+            "its last nodes stay in use"
+        };
+        if let Some(Failure { told, .. }) = &registry.error {
+            tracing::error!("the registry {kind} cannot be asked: {told}; {last}");
+        }
     }
 }
 
@@ -425,6 +451,52 @@ mod tests {
         // It is back, and the service is not there any more.
         assert_eq!(registries.changed().await, service("a").key());
         assert_eq!((ports(&known, "a"), registries.failing()), (vec![], vec![]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_reason_of_a_failure_is_told_but_not_all_the_time() {
+        let registry = Registry {
+            source: Arc::new(Script::default()),
+            services: BTreeMap::new(),
+            told: BTreeSet::new(),
+            missing: BTreeSet::new(),
+            settled: false,
+            error: None,
+        };
+        let known = Known::default();
+        known.lock().insert("script", registry);
+        let fail = |why: &str| {
+            known.failed("script", why.to_owned());
+            let all = known.lock();
+            let failure = all["script"].error.as_ref().unwrap();
+            assert_eq!(failure.why, why, "the last reason is what people are shown");
+            failure.told.clone()
+        };
+        assert_eq!(fail("refused"), "refused");
+        for n in 0..10 {
+            tokio::time::advance(Duration::from_secs(5)).await;
+            assert_eq!(fail(&format!("status {n}")), "refused");
+        }
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert_eq!(fail("status 403"), "status 403");
+        tokio::time::advance(TELL_AGAIN).await;
+        assert_eq!(fail("status 403"), "status 403");
+        known.take("script", Found::default(), &BTreeSet::new(), &mpsc::unbounded_channel().0);
+        assert_eq!(fail("refused"), "refused");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn services_of_unknown_registries_are_named_once_while_they_are_wanted() {
+        let mut registries = Registries::new(vec![Arc::new(Script::default())]);
+        let of = |kind: &str, name: &str| Service { kind: kind.into(), ..service(name) };
+        let (one, two) = (of("other", "1"), of("another", "2"));
+        registries.want(&[one.key()].into());
+        assert_eq!(registries.take_unknown(), std::slice::from_ref(&one));
+        registries.want(&[one.key(), two.key()].into());
+        assert_eq!(registries.take_unknown(), [two]);
+        registries.want(&BTreeSet::new());
+        registries.want(&[one.key()].into());
+        assert_eq!(registries.take_unknown(), [one]);
     }
 
     #[tokio::test(start_paused = true)]

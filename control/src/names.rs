@@ -147,6 +147,11 @@ impl Resolver {
         &mut self.secrets
     }
 
+    /// See [`Registries::take_unknown`].
+    pub fn take_unknown(&mut self) -> Vec<discovery::Service> {
+        self.registries.take_unknown()
+    }
+
     /// What registries know.
     pub fn discovered(&self) -> discovery::Known {
         self.known.1.clone()

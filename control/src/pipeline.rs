@@ -306,6 +306,7 @@ impl Pipeline {
         if !Arc::ptr_eq(&self.wanted, &compiled.wanted_hosts) {
             self.wanted = compiled.wanted_hosts.clone();
             self.resolver.want(&self.wanted);
+            self.tell_unknown();
         }
         compiled
     }
@@ -374,14 +375,35 @@ impl Pipeline {
     /// Tells of names that cannot be looked up any more, and who wants them.
     fn tell_names(&mut self) {
         for Failure { host, error, has_addresses } in self.resolver.take_failures() {
-            let users = self.compiler.users_of(&host);
-            let mut named: Vec<String> = users.iter().take(MOST_USERS).map(Key::to_string).collect();
-            if users.len() > MOST_USERS {
-                named.push(format!("{} more", users.len() - MOST_USERS));
-            }
             let what = if has_addresses { "its last addresses stay in use" } else { "it has no address" };
-            tracing::error!("cannot resolve {host}: {error}; {what}; used by {}", named.join(", "));
+            let users = self.users_of(&host);
+            tracing::error!("cannot resolve {host}: {error}; {what}; used by {users}");
         }
+    }
+
+    /// Tells of services whose registry the boot file does not have, and who wants them.
+    fn tell_unknown(&mut self) {
+        let unknown = self.resolver.take_unknown();
+        for service in unknown.iter().take(MOST_LINES) {
+            let (kind, name, users) = (&service.kind, &service.service_name, self.users_of(&service.key()));
+            tracing::error!(
+                "config.yaml does not have the registry {kind}, so that the service {name} has no nodes; used by \
+                 {users}\n  help: add `discovery.{kind}` to config.yaml"
+            );
+        }
+        if unknown.len() > MOST_LINES {
+            tracing::error!("and {} more services of such registries", unknown.len() - MOST_LINES);
+        }
+    }
+
+    /// The first resources that use a name.
+    fn users_of(&self, name: &str) -> String {
+        let users = self.compiler.users_of(name);
+        let mut named: Vec<String> = users.iter().take(MOST_USERS).map(Key::to_string).collect();
+        if users.len() > MOST_USERS {
+            named.push(format!("{} more", users.len() - MOST_USERS));
+        }
+        named.join(", ")
     }
 
     /// Tells what in the store has no effect in this version.

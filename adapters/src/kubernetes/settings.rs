@@ -237,6 +237,7 @@ fn cluster(
         namespaces,
         labels: written.label_selector,
         weight: written.default_weight,
+        most: super::MOST_KEPT,
         state: Mutex::new(State::default()),
     })
 }

@@ -279,6 +279,45 @@ async fn several_clusters_have_ids_and_one_that_is_gone_leaves_the_others() {
 }
 
 #[tokio::test]
+async fn objects_that_come_one_by_one_are_bounded_together() {
+    let first = || list(vec![endpoints("a", "web", &["10.0.0.1"])], "1");
+    let mut server = Server::start(vec![first()]).await;
+    let mut kubernetes = kubernetes(&server.config()).unwrap();
+    Arc::get_mut(&mut kubernetes.clusters[0]).unwrap().most = 64 << 10;
+    let kubernetes = kubernetes;
+    found(&kubernetes).await;
+    let watch = server.watch().await;
+    let count = || kubernetes.clusters[0].lock().services.len();
+    // The same objects again and again take nothing more, nor do those that went.
+    for n in 0..2000 {
+        let name = format!("n{}", n % 10);
+        let change = if n % 3 == 2 { "DELETED" } else { "ADDED" };
+        watch.send(line(change, endpoints("a", &name, &["10.0.0.1", "10.0.0.2"]))).unwrap();
+    }
+    for n in 0..1000 {
+        watch.send(line("ADDED", endpoints("a", &format!("m{n}"), &["10.0.0.1"]))).unwrap();
+    }
+    // What could not be taken in is asked for again, and the last nodes stay.
+    let asking = async {
+        loop {
+            if let Err(error) = ask(&kubernetes, &[]).await {
+                return error;
+            }
+        }
+    };
+    let error = tokio::time::timeout(Duration::from_secs(60), asking).await.unwrap();
+    assert!(error.contains("its endpoints take more than"), "{error}");
+    assert!(kubernetes.clusters[0].lock().kept <= 64 << 10 && count() > 100, "{}", count());
+    let _watch = server.watch().await;
+    assert_eq!((count(), kubernetes.clusters[0].lock().error.clone()), (1, None));
+    // A list is bounded likewise.
+    let many = (0..1000).map(|n| endpoints("a", &format!("m{n}"), &["10.0.0.1"])).collect();
+    let mut state = State::default();
+    let full = parse::<objects::Page>(list(many, "1").1.to_string().as_bytes()).unwrap().items.into_iter();
+    assert!(full.map(|object| kubernetes.clusters[0].put(&mut state, object)).any(|put| put.is_err()));
+}
+
+#[tokio::test]
 async fn a_list_that_never_ends_is_given_up() {
     let mut page = list(vec![], "1");
     page.1["metadata"]["continue"] = json!("more");
