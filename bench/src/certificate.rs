@@ -1,5 +1,5 @@
 //! The certificate that every gateway shows, and the TLS client of the drivers and probes: one
-//! ECDSA P-256 key for `localhost`, made anew for each run, and TLS 1.3 by rustls.
+//! ECDSA P-256 key for `localhost`, or one of RSA, made anew for each run, and TLS 1.3 by rustls.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
@@ -30,8 +30,19 @@ impl Identity {
     /// # Errors
     /// When no key can be made.
     pub fn new(name: &str) -> Result<Self> {
-        let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?;
-        let certificate = rcgen::CertificateParams::new(vec![name.to_owned()])?.self_signed(&key)?;
+        Self::of(name, &rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?)
+    }
+
+    /// The same with a key of RSA, of 2048 bits.
+    ///
+    /// # Errors
+    /// When no key can be made.
+    pub fn rsa(name: &str) -> Result<Self> {
+        Self::of(name, &rcgen::KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, rcgen::RsaKeySize::_2048)?)
+    }
+
+    fn of(name: &str, key: &rcgen::KeyPair) -> Result<Self> {
+        let certificate = rcgen::CertificateParams::new(vec![name.to_owned()])?.self_signed(key)?;
         Ok(Self { certificate: certificate.pem(), key: key.serialize_pem(), der: certificate.der().clone() })
     }
 
@@ -90,17 +101,18 @@ pub fn shows(address: SocketAddr, name: &str, identity: &Identity) -> Result<boo
     Ok(connection.peer_certificates().is_some_and(|shown| shown.first() == Some(&identity.der)))
 }
 
-/// The one all gateways of this run show.
+/// The one all gateways of this run show, with a key of RSA or of ECDSA.
 ///
 /// # Errors
 /// When no key can be made.
-pub fn shared() -> Result<&'static Identity> {
-    static SHARED: OnceLock<Identity> = OnceLock::new();
-    match SHARED.get() {
+pub fn shared(rsa: bool) -> Result<&'static Identity> {
+    static SHARED: [OnceLock<Identity>; 2] = [const { OnceLock::new() }; 2];
+    let cell = &SHARED[usize::from(rsa)];
+    match cell.get() {
         Some(identity) => Ok(identity),
         None => {
-            let identity = Identity::new(NAME)?;
-            Ok(SHARED.get_or_init(|| identity))
+            let identity = if rsa { Identity::rsa(NAME)? } else { Identity::new(NAME)? };
+            Ok(cell.get_or_init(|| identity))
         }
     }
 }
@@ -124,13 +136,15 @@ pub struct Client {
 }
 
 impl Client {
-    /// TLS 1.3 that accepts the shared certificate and no other.
+    /// TLS 1.3 that accepts the shared certificates and no other.
     ///
     /// # Errors
     /// When rustls refuses the settings.
     pub fn config(self) -> Result<ClientConfig> {
         let mut roots = RootCertStore::empty();
-        roots.add(shared()?.der.clone())?;
+        for rsa in [false, true] {
+            roots.add(shared(rsa)?.der.clone())?;
+        }
         self.with_roots(roots)
     }
 

@@ -33,7 +33,7 @@ pub fn launch(gateway: Gateway, program: &Path, setup: &Setup, place: &Place) ->
     let path = |name: &str| folder.join(name).display().to_string();
     let launch = Launch::new(program, folder);
     if setup.front.tls() {
-        certificate::shared()?.write(folder)?;
+        certificate::shared(setup.rsa)?.write(folder)?;
     }
     Ok(match gateway {
         Gateway::Sluice => {
@@ -149,7 +149,7 @@ pub fn launch(gateway: Gateway, program: &Path, setup: &Setup, place: &Place) ->
 }
 
 fn values(setup: &Setup, place: &Place) -> Result<Value> {
-    let identity = certificate::shared()?;
+    let identity = certificate::shared(setup.rsa)?;
     let mut hosts: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for index in 0..if setup.mixed { setup.routes } else { 0 } {
         hosts.entry(mixture::host(index).unwrap_or_default()).or_default().push(index);

@@ -140,6 +140,8 @@ pub struct Setup {
     pub relay: bool,
     /// Clients offer the post-quantum key exchange instead of X25519.
     pub hybrid: bool,
+    /// The gateway's certificate has a key of RSA (2048 bits) instead of ECDSA.
+    pub rsa: bool,
     /// Exact routes: `/hello` when 1, else `/hello/0` and so on.
     pub routes: usize,
     /// Those routes are of several kinds, with hosts, parameters and plugins (`mixture.rs`).
@@ -171,6 +173,7 @@ impl Setup {
         call: Call::Get,
         relay: false,
         hybrid: false,
+        rsa: false,
         routes: 1,
         mixed: false,
         consumers: 0,

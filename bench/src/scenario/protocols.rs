@@ -11,6 +11,7 @@ use Gateway::{Caddy, Envoy, Haproxy, Nginx};
 const PEERS: &[Gateway] = &[Nginx, Haproxy, Envoy, Caddy];
 
 const TLS: Setup = Setup { front: Front::Https, answer: Answer::Length4000, ..Setup::PLAIN };
+const RSA: Setup = Setup { rsa: true, ..TLS };
 const H2: Setup = Setup { front: Front::H2, ..TLS };
 const H2C: Setup = Setup { front: Front::H2c, ..TLS };
 const SLOW: Setup = Setup { answer: Answer::Slow4000, ..Setup::PLAIN };
@@ -62,6 +63,24 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         driver: Driver::Handshakes { threads: 16, resumed: true },
         setup: TLS,
         references: HYBRID,
+        peers: SHAKING,
+        ..BASE
+    },
+    Scenario {
+        id: "tls-full-rsa",
+        also: &[],
+        title: "Full TLS 1.3 handshakes (RSA of 2048 bits, X25519), no request",
+        driver: Driver::Handshakes { threads: 16, resumed: false },
+        setup: RSA,
+        peers: SHAKING,
+        ..BASE
+    },
+    Scenario {
+        id: "tls-resumed-rsa",
+        also: &[],
+        title: "Resumed TLS 1.3 handshakes (tickets, X25519) of a server with a key of RSA, no request",
+        driver: Driver::Handshakes { threads: 16, resumed: true },
+        setup: RSA,
         peers: SHAKING,
         ..BASE
     },
