@@ -249,4 +249,5 @@ def main():
     sys.exit(failed or not answered)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -10,6 +10,7 @@ import time
 
 from aioquic.buffer import encode_uint_var
 
+from bad_heads import HEADS, fields
 from http3 import Connection, Gone, frame
 
 ADDRESS, PID, PORT = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -53,10 +54,6 @@ def memory():
             return int(line.split()[1]) / 1024
 
 
-def fields(*given, method="GET", path="/echo"):
-    return [(":method", method), (":scheme", "https"), (":authority", "server.test"), (":path", path), *given]
-
-
 def section(list_of_fields):
     """A list of fields as literals, whatever is in it."""
     out = b"\0\0"
@@ -80,37 +77,7 @@ def section(list_of_fields):
 def malformed():
     """Each is an error of its stream alone; the connection goes on."""
     one = Connection(ADDRESS).shake()
-    heads = {
-        "host beside another authority": fields(("host", "other.test")),
-        "two of a kind": fields()[:1] + fields(),
-        "a name in upper case": fields(("X-Upper", "1")),
-        "a late pseudo-header": [*fields()[:3], ("a", "b"), fields()[3]],
-        "an unknown one": fields() + [(":own", "1")],
-        "a response's": [(":status", "200")] + fields(),
-        "no method": fields()[1:],
-        "no scheme": fields()[:1] + fields()[2:],
-        "no path": fields()[:3],
-        "an empty path": fields(path=""),
-        "no authority": fields()[:2] + fields()[3:],
-        "an empty authority": [("" if False else name, "" if name == ":authority" else value) for name, value in fields()],
-        "connection": fields(("connection", "close")),
-        "transfer-encoding": fields(("transfer-encoding", "chunked")),
-        "keep-alive": fields(("keep-alive", "5")),
-        "te": fields(("te", "gzip")),
-        "upgrade": fields(("upgrade", "websocket")),
-        "a value with a line": fields(("a", "b\r\nc: d")),
-        "a value with NUL": fields(("a", "b\0")),
-        "a value with a space before": fields(("a", " b")),
-        "a name with a space": fields(("a b", "c")),
-        "an empty name": fields(("", "c")),
-        "two lengths": fields(("content-length", "0"), ("content-length", "0")),
-        "a length that is none": fields(("content-length", "+1")),
-        "a length and no body": fields(("content-length", "1")),
-        "an absolute path": fields(path="http://server.test/echo"),
-        "a protocol that is none": [(":method", "CONNECT"), (":protocol", "connect-udp")] + fields()[1:],
-        "a protocol without CONNECT": fields()[:1] + [(":protocol", "websocket")] + fields()[1:],
-    }
-    for what, head in heads.items():
+    for what, head in HEADS.items():
         stream = one.answer(one.raw(frame(HEADERS, section(head)), ends=True))
         code = stream.head and stream.head[":status"]
         assert stream.reset == MESSAGE_ERROR, (what, stream.reset, code)

@@ -24,6 +24,7 @@ mod sick;
 mod site;
 mod start;
 mod steady;
+mod streams;
 mod unread;
 
 use crate::suite;
@@ -34,7 +35,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Every goal, in the order they are run.
-pub static GOALS: [Goal; 18] = [
+pub static GOALS: [Goal; 19] = [
     Goal { name: "mutations", about: "damaged requests reach nobody", run: mutations::run },
     Goal { name: "changes", about: "changes under load disturb nobody", run: changes::run },
     Goal { name: "kills", about: "SIGKILL loses nothing and the start is quick", run: kills::run },
@@ -53,6 +54,7 @@ pub static GOALS: [Goal; 18] = [
     Goal { name: "clients", about: "slow clients, and clients that leave", run: clients::run },
     Goal { name: "clock", about: "a clock that is set ends nothing and holds nothing", run: clock::run },
     Goal { name: "bulk", about: "large bodies take no memory", run: bulk::run },
+    Goal { name: "streams", about: "streams are whole, whatever changes meanwhile", run: streams::run },
     Goal { name: "fair", about: "a fat stream starves nobody", run: fair::run },
     Goal { name: "unread", about: "who reads nothing takes no memory", run: unread::run },
     Goal { name: "overload", about: "too much is refused, the rest served", run: overload::run },

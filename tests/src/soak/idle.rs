@@ -136,7 +136,7 @@ fn allowed_kib(trial: &Trial, most: f64) -> f64 {
 }
 
 /// Lets this process, and the gateways it starts from now on, have so many files open.
-fn allow_descriptors(wanted: u64) -> Result<()> {
+pub(super) fn allow_descriptors(wanted: u64) -> Result<()> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < wanted) {
         setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: limit.maximum })
