@@ -71,7 +71,7 @@ impl From<Invalid> for ErrorAnswer {
         let parts = [
             ("pointer", Some(invalid.pointer).filter(|pointer| !pointer.is_empty())),
             ("expected", invalid.expected),
-            ("got", invalid.got),
+            ("got", invalid.got.map(String::from)),
             ("hint", invalid.hint),
         ];
         for (name, part) in parts {

@@ -18,6 +18,7 @@ use serde_json::{Map, Value, json};
 
 use crate::answer::{self, Answer, ErrorAnswer, said};
 use crate::conceal::conceal;
+use crate::defaults::Defaults;
 use crate::health_page::{self, Shown};
 use crate::program::{NotServed, Program, Published};
 use crate::server::{self, Limits, Listener};
@@ -107,7 +108,11 @@ impl ControlApi {
             (&Method::GET, ["v1", "upstreams"]) => self.all(Kind::Upstream).await,
             (&Method::GET, ["v1", "upstream", id]) => self.one(Kind::Upstream, id).await,
             (&Method::GET, ["v1", "plugin_metadatas"]) => {
-                let (items, _) = self.store.list(Kind::PluginMetadata, "").await?;
+                let (mut items, _) = self.store.list(Kind::PluginMetadata, "").await?;
+                // In the order of the list of plugins.
+                items.sort_by_cached_key(|item| {
+                    self.about.iter().position(|about| about.name == item.key.id).unwrap_or(usize::MAX)
+                });
                 ok(&items.iter().map(|item| Value::clone(&item.value)).collect())
             }
             (&Method::GET, ["v1", "plugin_metadata", name]) => {
@@ -158,14 +163,17 @@ impl ControlApi {
     async fn all(&self, kind: Kind) -> Answer {
         let (mut items, _) = self.store.list(kind, "").await?;
         items.iter_mut().for_each(conceal);
-        Ok(answer::json(StatusCode::OK, &items.iter().map(runtime_object).collect()))
+        let mut defaults = Defaults::new(&*self.catalog);
+        let shown = items.iter().map(|stored| runtime_object(stored, &mut defaults));
+        Ok(answer::json(StatusCode::OK, &shown.collect()))
     }
 
     async fn one(&self, kind: Kind, id: &str) -> Answer {
         match self.store.get(&Key::new(kind, id)).await? {
             Some(mut stored) => {
                 conceal(&mut stored);
-                Ok(answer::json(StatusCode::OK, &runtime_object(&stored)))
+                let mut defaults = Defaults::new(&*self.catalog);
+                Ok(answer::json(StatusCode::OK, &runtime_object(&stored, &mut defaults)))
             }
             None => Err(ErrorAnswer::new(StatusCode::NOT_FOUND, format!("{kind}[{id}] not found"))),
         }
@@ -282,7 +290,7 @@ fn listed(NotServed { resources, findings }: NotServed) -> Vec<Value> {
     let entry = |(key, invalid, served): (String, Invalid, Served)| {
         let Invalid { pointer, reason, expected, got, hint, .. } = invalid;
         let mut entry = json!({ "key": key, "pointer": pointer, "reason": reason, "state": served.as_str() });
-        for (name, part) in [("expected", expected), ("got", got), ("hint", hint)] {
+        for (name, part) in [("expected", expected), ("got", got.map(String::from)), ("hint", hint)] {
             if let Some(part) = part {
                 entry[name] = part.into();
             }
@@ -292,9 +300,10 @@ fn listed(NotServed { resources, findings }: NotServed) -> Vec<Value> {
     resources.chain(findings).take(MOST_LISTED).map(entry).collect()
 }
 
-/// A resource as APISIX's control API shows it: nodes as a list, and some of its counters.
-fn runtime_object(stored: &Stored) -> Value {
+/// A resource as APISIX's control API shows it: with its defaults, nodes as a list, and some of its counters.
+fn runtime_object(stored: &Stored, defaults: &mut Defaults<'_>) -> Value {
     let mut value = Value::clone(&stored.value);
+    defaults.fill(stored.key.kind, &mut value);
     let mut has_domain = list_nodes(&mut value);
     if let Some(upstream) = value.get_mut("upstream") {
         has_domain |= list_nodes(upstream);

@@ -17,6 +17,7 @@ pub mod config;
 mod configs;
 mod confirm;
 pub mod control_api;
+mod defaults;
 mod explain;
 mod guesses;
 mod health_page;

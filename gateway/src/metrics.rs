@@ -6,9 +6,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use adapters::etcd::Etcd;
 use admin::metrics::text::{self, Certificate, Facts, Health, Zone};
-use control::Handle;
 use control::acme::Standings;
 use control::store::Store;
+use control::{Handle, Report};
+use model::Served;
 use model::key::DEFAULT_PREFIX;
 use sdk::build::Services;
 use sdk::counters::Table;
@@ -81,9 +82,19 @@ pub fn printer(
             entries_dropped: &services.sinks.dropped(),
             entries_bytes: services.sinks.waiting_bytes(),
             unseen_plugins: &report.unseen_plugins,
+            rejected: &rejected(&report),
             secrets: report.secrets,
         };
         text::page(&services.meters, &facts)
+    })
+}
+
+/// How many resources are not served as they are written, by what is served in their place.
+fn rejected(report: &Report) -> [(Served, usize); 4] {
+    Served::ALL.map(|served| {
+        let all = report.rejected.iter().chain(&*report.dangling);
+        let of_file = if served == Served::Nothing { report.findings.len() } else { 0 };
+        (served, all.filter(|one| one.served == served).count() + of_file)
     })
 }
 

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::Invalid;
 use crate::document::{Document, Position, SyntaxError};
+use crate::{Fault, Invalid};
 
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,8 +66,9 @@ impl Diagnostic {
             pointer: self.pointer.clone(),
             reason: self.message.clone(),
             expected: self.expected.clone(),
-            got: self.got.clone(),
+            got: self.got.as_deref().map(Into::into),
             hint: self.hint.clone(),
+            fault: Fault::default(),
         }
     }
 
@@ -102,7 +103,7 @@ impl<'a> Source<'a> {
             pointer: invalid.pointer,
             message: invalid.reason,
             expected: invalid.expected,
-            got: invalid.got,
+            got: invalid.got.map(String::from),
             hint: invalid.hint,
             source: line.map(str::to_owned),
         }

@@ -20,15 +20,35 @@ pub struct Invalid {
     /// What would have been right: `integer`, `one of http, https`.
     pub expected: Option<String>,
     /// What was there. Type names and short harmless values only, since these reach logs.
-    pub got: Option<String>,
+    pub got: Option<Box<str>>,
     /// What to do about it.
     pub hint: Option<String>,
+    /// What is wrong with it, where that decides what is served in its place.
+    pub fault: Fault,
+}
+
+/// What is wrong with a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Fault {
+    /// It is not as it has to be.
+    #[default]
+    Mistake,
+    /// A secret or an environment variable that it refers to has no value: whoever that identified is let in no
+    /// more, and what it was to guard is not served.
+    Unread,
 }
 
 impl Invalid {
     /// A refusal of the whole value.
     pub fn new(reason: impl Into<String>) -> Invalid {
-        Invalid { pointer: String::new(), reason: reason.into(), expected: None, got: None, hint: None }
+        Invalid {
+            pointer: String::new(),
+            reason: reason.into(),
+            expected: None,
+            got: None,
+            hint: None,
+            fault: Fault::default(),
+        }
     }
 
     /// A refusal of the key `name`, written in full as `path`, with the nearest of the known names.
@@ -81,7 +101,14 @@ impl Invalid {
     /// Says what was there.
     #[must_use]
     pub fn got(mut self, got: impl Into<String>) -> Invalid {
-        self.got = Some(got.into());
+        self.got = Some(got.into().into_boxed_str());
+        self
+    }
+
+    /// Says that what it refers to has no value.
+    #[must_use]
+    pub fn unread(mut self) -> Invalid {
+        self.fault = Fault::Unread;
         self
     }
 

@@ -58,7 +58,7 @@ pub use document::{Document, Position, SyntaxError};
 pub use entry::Entry;
 pub use field::{Meta, Plugins, Timeout};
 pub use global_rule::GlobalRule;
-pub use invalid::Invalid;
+pub use invalid::{Fault, Invalid};
 pub use key::Key;
 pub use kind::Kind;
 pub use plugin_config::PluginConfig;

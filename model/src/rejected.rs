@@ -16,6 +16,9 @@ pub struct Rejected {
 pub enum Served {
     LastGoodForm,
     Nothing,
+    /// It is found, and whoever finds it is refused: it lacks a secret, or lacked one before the mistake it has now.
+    /// Nothing else that fits is to serve in its place, as that may guard less.
+    Refusal,
     /// All but what it names, which does not exist.
     Incomplete,
 }
@@ -28,6 +31,8 @@ impl Rejected {
 }
 
 impl Served {
+    pub const ALL: [Served; 4] = [Served::LastGoodForm, Served::Nothing, Served::Refusal, Served::Incomplete];
+
     /// The form that takes the place of a rejected one: the last good one, if there was one.
     pub fn last_good(there_is_one: bool) -> Served {
         if there_is_one { Served::LastGoodForm } else { Served::Nothing }
@@ -38,6 +43,7 @@ impl Served {
         match self {
             Served::LastGoodForm => "last good form served",
             Served::Nothing => "left out",
+            Served::Refusal => "refused",
             Served::Incomplete => "names what does not exist",
         }
     }

@@ -147,7 +147,7 @@ mod tests {
         for bytes in [Table::MOST + 1, 1 << 50, u64::MAX] {
             let invalid = Counters::sized(bytes).unwrap_err();
             assert_eq!(invalid.expected.as_deref(), Some("a size of at most 32g"));
-            assert_eq!(invalid.got, Some(bytes.to_string()));
+            assert_eq!(invalid.got.as_deref(), Some(&*bytes.to_string()));
         }
     }
 

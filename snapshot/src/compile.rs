@@ -141,6 +141,8 @@ pub struct Compiler {
     routes: Units<RouteUnit>,
     /// Routes that lack a secret and refuse all requests.
     refused: HashSet<String>,
+    /// Global rules that lack a secret, or lacked one before the mistake they have now, and refuse all requests.
+    lacking_rules: HashSet<Key>,
     upstreams: HashMap<String, UpstreamUnit>,
     /// What is served over TLS, and the resources it was made of.
     certificates: Certificates,
@@ -212,6 +214,7 @@ impl Compiler {
             alike: Alike::default(),
             routes: Units::default(),
             refused: HashSet::default(),
+            lacking_rules: HashSet::default(),
             upstreams: HashMap::default(),
             read: Vec::new(),
             shared: BTreeMap::new(),
@@ -405,7 +408,10 @@ impl Compiler {
                             self.accept(&key);
                             self.metadata.insert(plugin.clone(), value);
                         }
-                        Err(invalid) => self.reject(&key, invalid, self.metadata.contains_key(&plugin)),
+                        Err(invalid) => {
+                            let instead = Served::last_good(self.metadata.contains_key(&plugin));
+                            self.reject(&key, invalid, instead);
+                        }
                     }
                 }
                 _ => {
@@ -475,11 +481,20 @@ impl Compiler {
         }
     }
 
-    fn reject(&mut self, key: &Key, invalid: Invalid, kept_previous: bool) {
-        let served = Served::last_good(kept_previous);
+    fn reject(&mut self, key: &Key, invalid: Invalid, served: Served) {
         self.repeated.remove(key);
         self.rejected.insert(key.clone(), Rejected { key: key.clone(), invalid, served });
         self.told = None;
+    }
+
+    /// Says of a resource that was rejected that whoever finds it is refused.
+    fn tell_refusal(&mut self, key: &Key) {
+        if let Some(rejected) = self.rejected.get_mut(key)
+            && rejected.served != Served::Refusal
+        {
+            rejected.served = Served::Refusal;
+            self.told = None;
+        }
     }
 
     /// Replaces the rejection of a resource for something that only one may have. A rejection for its
@@ -491,7 +506,7 @@ impl Compiler {
         if let Some(invalid) = invalid
             && !self.rejected.contains_key(&key)
         {
-            self.reject(&key, invalid, false);
+            self.reject(&key, invalid, Served::Nothing);
             self.repeated.insert(key);
         }
     }
@@ -511,7 +526,7 @@ impl Compiler {
     fn settle<T>(&mut self, key: &Key, tried: Tried<T>) -> Option<T> {
         match tried.wrong {
             None => self.accept(key),
-            Some(invalid) => self.reject(key, *invalid, tried.had),
+            Some(invalid) => self.reject(key, *invalid, tried.instead),
         }
         tried.made
     }
@@ -541,8 +556,8 @@ struct Tried<T> {
     made: Option<T>,
     /// What is wrong with the entry.
     wrong: Option<Box<Invalid>>,
-    /// There was a last good form.
-    had: bool,
+    /// What is served in its place: its last good form, if there is one.
+    instead: Served,
 }
 
 impl<T> Tried<T> {
@@ -551,14 +566,14 @@ impl<T> Tried<T> {
         last_good: Option<&Arc<Entry>>,
         mut make: impl FnMut(&Arc<Entry>) -> Result<T, Invalid>,
     ) -> Tried<T> {
-        let had = last_good.is_some();
+        let instead = Served::last_good(last_good.is_some());
         let mut make = |entry: &Arc<Entry>| guarded(|| make(entry));
         match make(entry) {
-            Ok(made) => Tried { made: Some(made), wrong: None, had },
+            Ok(made) => Tried { made: Some(made), wrong: None, instead },
             Err(invalid) => {
                 let last_good = last_good.filter(|last_good| !Arc::ptr_eq(last_good, entry));
                 let made = last_good.and_then(|last_good| make(last_good).ok());
-                Tried { made, wrong: Some(Box::new(invalid)), had }
+                Tried { made, wrong: Some(Box::new(invalid)), instead }
             }
         }
     }

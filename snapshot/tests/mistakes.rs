@@ -6,10 +6,11 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use model::{Desired, Key, Kind};
+use model::{Desired, Key, Kind, Served};
 use sdk::Chain;
 use serde_json::{Value, json};
 use snapshot::compile::Settings;
+use snapshot::streams::Arrival;
 use snapshot::{Compiler, Touched};
 use support::{Table, compiler, entry};
 
@@ -114,16 +115,58 @@ fn what_lacks_a_secret_is_refused_and_not_served_without_its_guard() {
 }
 
 #[test]
-fn what_was_refused_is_no_last_good_form() {
+fn what_was_refused_stays_refused_while_it_is_wrong() {
     let mut desired = Desired::default();
     let (mut compiler, names) = (compiler(), Table::default());
-    // It lacks a secret, then has a mistake: a compile of everything would leave it out.
-    for (config, is_found) in [(json!({"key": "$env://NONE"}), true), (json!({"panic": true}), false)] {
-        desired.put(entry(Kind::Route, "1", json!({"uri": "/1", "plugins": {"limit": config}})));
-        let touched = Touched::from_iter([Key::new(Kind::Route, "1")]);
+    let route = |config: Value, vars: Value| json!({"uri": "/1", "vars": vars, "plugins": {"limit": config}});
+    let (missing, wrong, fine) =
+        (json!({"key": "$env://NONE"}), json!({"panic": true}), json!({"key": "there"}));
+    let one = Key::new(Kind::Route, "1");
+    for (value, served) in [
+        (route(wrong.clone(), json!([])), Some(Served::Nothing)),
+        (route(missing, json!([])), Some(Served::Refusal)),
+        (route(wrong.clone(), json!([])), Some(Served::Refusal)),
+        // Not even its conditions can be read: those it had are kept.
+        (route(wrong.clone(), json!([["arg_a", "no such operator", 1]])), Some(Served::Refusal)),
+        (route(wrong.clone(), json!([])), Some(Served::Refusal)),
+        (route(fine, json!([])), None),
+        (route(wrong, json!([])), Some(Served::LastGoodForm)),
+    ] {
+        desired.put(entry(Kind::Route, "1", value.clone()));
+        // What is touched, and everything: the same.
+        for touched in [Touched::from_iter([one.clone()]), Touched::all()] {
+            let compiled = compiler.compile(&desired, &touched, &names, 0);
+            assert_eq!(compiled.rejected.first().map(|one| one.served), served, "{value}");
+            let plan = compiled.snapshot.router.plan("1");
+            assert_eq!(plan.is_some(), served != Some(Served::Nothing), "{value}");
+            let refuses = plan.is_some_and(|plan| refusal(plan.chain.as_ref()));
+            assert_eq!(refuses, served == Some(Served::Refusal), "{value}");
+        }
+    }
+}
+
+#[test]
+fn a_stream_route_that_lacks_a_secret_refuses_its_streams() {
+    let mut desired = Desired::default();
+    let (mut compiler, names) = (compiler(), Table::default());
+    let stream = |config: Value| json!({"server_port": 9100, "plugins": {"limit": config}});
+    desired.put(entry(Kind::StreamRoute, "2", json!({"plugins": {"log": {}}})));
+    for (config, served) in [
+        (json!({"key": "$env://NONE"}), Some(Served::Refusal)),
+        (json!({"panic": true}), Some(Served::Refusal)),
+        (json!({"key": "there"}), None),
+        (json!({"key": "$env://NONE"}), Some(Served::LastGoodForm)),
+    ] {
+        desired.put(entry(Kind::StreamRoute, "1", stream(config.clone())));
+        let touched =
+            Touched::from_iter([Key::new(Kind::StreamRoute, "1"), Key::new(Kind::StreamRoute, "2")]);
         let compiled = compiler.compile(&desired, &touched, &names, 0);
-        assert_eq!(compiled.snapshot.router.rule("1").is_some(), is_found, "{config}");
-        assert_eq!(compiled.rejected.iter().map(|one| one.kept()).collect::<Vec<_>>(), [false]);
+        assert_eq!(compiled.rejected.first().map(|one| one.served), served, "{config}");
+        let arrival =
+            Arrival { remote: [127, 0, 0, 1].into(), server: ([127, 0, 0, 1], 9100).into(), name: None };
+        let found = compiled.snapshot.streams.find(&arrival).unwrap();
+        assert_eq!(&*found.plan.info.id, "1", "{config}");
+        assert_eq!(refusal(found.plan.chain.as_ref()), served == Some(Served::Refusal), "{config}");
     }
 }
 
@@ -174,4 +217,33 @@ fn a_global_rule_that_no_longer_compiles_leaves_the_others_free() {
     assert_eq!(compile(&desired, &["4"]), (vec![first.clone(), log(2)], both, true));
     desired.delete(&Key::new(Kind::GlobalRule, "4"));
     assert_eq!(compile(&desired, &["4"]), (vec![first, log(2)], lacks(), false));
+}
+
+#[test]
+fn a_global_rule_that_lacked_a_secret_guards_on_while_it_is_wrong() {
+    let mut desired = Desired::default();
+    let (mut compiler, names) = (compiler(), Table::default());
+    desired.put(entry(Kind::GlobalRule, "2", json!({"plugins": {"log": {}}})));
+    for (config, served) in [
+        (json!({"bad": true}), Some(Served::Nothing)),
+        (json!({"key": "$env://NONE"}), Some(Served::Refusal)),
+        (json!({"bad": true}), Some(Served::Refusal)),
+        (json!({"key": "there"}), None),
+        (json!({"bad": true}), Some(Served::LastGoodForm)),
+    ] {
+        desired.put(entry(Kind::GlobalRule, "1", json!({"plugins": {"limit": config}})));
+        for touched in [Touched::from_iter([Key::new(Kind::GlobalRule, "1")]), Touched::all()] {
+            let compiled = compiler.compile(&desired, &touched, &names, 0);
+            assert_eq!(compiled.rejected.first().map(|one| one.served), served, "{config}");
+            assert_eq!(
+                refusal(compiled.snapshot.global.as_ref()),
+                served == Some(Served::Refusal),
+                "{config}"
+            );
+        }
+    }
+    desired.put(entry(Kind::GlobalRule, "1", json!({"plugins": {"limit": {"key": "$env://NONE"}}})));
+    desired.delete(&Key::new(Kind::GlobalRule, "1"));
+    let compiled = compiler.compile(&desired, &Touched::all(), &names, 0);
+    assert!(!refusal(compiled.snapshot.global.as_ref()));
 }

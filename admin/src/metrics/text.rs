@@ -4,6 +4,7 @@
 use std::io::Write;
 
 use bytes::Bytes;
+use model::Served;
 use sdk::meters::{COMMAND_BOUNDS_US, Kind, Meters, Reading, Totals, escaped};
 
 /// What a scrape tells besides the workers' counts.
@@ -34,6 +35,8 @@ pub struct Facts<'a> {
     pub entries_bytes: u64,
     /// Plugins that resources are served without, and how many name each.
     pub unseen_plugins: &'a [(&'static str, usize)],
+    /// Resources that are not served as they are written, by what is served in their place.
+    pub rejected: &'a [(Served, usize)],
     /// Secrets of managers that resources refer to, and how many of them have no value.
     pub secrets: (usize, usize),
     /// Certificates that an ACME server issues.
@@ -246,6 +249,14 @@ fn own(page: &mut Page<'_>, reading: &Reading<'_>, totals: &Totals, facts: &Fact
     );
     for (plugin, resources) in facts.unseen_plugins {
         page.line("plugins_without_effect", "", &format!("plugin=\"{plugin}\""), *resources as u64);
+    }
+    page.head(
+        "resources_rejected",
+        "gauge",
+        "Resources that are not served as they are written, by what is served in their place",
+    );
+    for (served, resources) in facts.rejected {
+        page.line("resources_rejected", "", &format!("state=\"{}\"", served.as_str()), *resources as u64);
     }
     page.head("acme_certificate_days_left", "gauge", "Days until a certificate of an ACME server expires");
     for one in facts.certificates {

@@ -81,6 +81,16 @@ async fn the_control_api_shows_what_is_there() {
         get("/v1/plugin_metadata/x").await,
         (404, json!({"error_msg": "plugin metadata[x] not found"}))
     );
+    // With the defaults of their schemas, and in the order of the plugins.
+    let (_, upstream) = get("/v1/upstream/u").await;
+    assert_eq!(
+        (&upstream["value"]["scheme"], &upstream["value"]["pass_host"]),
+        (&json!("http"), &json!("pass"))
+    );
+    assert_eq!(route["value"]["upstream"]["type"], "roundrobin");
+    put(Kind::PluginMetadata, "a-plugin-nobody-knows", json!({"id": "a-plugin-nobody-knows"})).await;
+    let (_, metadata) = get("/v1/plugin_metadatas").await;
+    assert_eq!(metadata, json!([{"id": "cors"}, {"id": "a-plugin-nobody-knows"}]));
     let (_, schema) = get("/v1/schema").await;
     assert_eq!(schema["main"]["route"]["type"], "object");
     assert_eq!(schema["plugins"]["key-auth"]["type"], "auth");

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use model::{Diagnostic, Kind, Rejected};
+use model::{Diagnostic, Kind, Rejected, Served};
 
 use crate::store::Revision;
 
@@ -81,11 +81,23 @@ pub(super) fn one_line(rejected: &Rejected) -> String {
     if !invalid.pointer.is_empty() {
         add("at ", &invalid.pointer);
     }
-    for (words, text) in [("expected ", &invalid.expected), ("got ", &invalid.got), ("", &invalid.hint)] {
+    let parts = [
+        ("expected ", invalid.expected.as_deref()),
+        ("got ", invalid.got.as_deref()),
+        ("", invalid.hint.as_deref()),
+    ];
+    for (words, text) in parts {
         if let Some(text) = text {
             add(words, text);
         }
     }
-    add("", if rejected.kept() { "its last good form stays in use" } else { "it is left out" });
+    add(
+        "",
+        match rejected.served {
+            Served::LastGoodForm => "its last good form stays in use",
+            Served::Refusal => "what it is for is refused",
+            Served::Nothing | Served::Incomplete => "it is left out",
+        },
+    );
     line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

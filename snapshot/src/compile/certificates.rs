@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::upstream::CheckType;
-use model::{CertificatePair, Entry, Invalid, Key, Kind, Resource, Ssl, SslType, upstream as written};
+use model::{CertificatePair, Entry, Fault, Invalid, Key, Kind, Resource, Ssl, SslType, upstream as written};
 use rustls::pki_types::CertificateDer;
 use rustls::sign::CertifiedKey;
 use sdk::build::Names;
@@ -68,8 +68,13 @@ impl Compiler {
                 }
                 Some(Drafted::Tried(tried)) => {
                     let made = self.settle(&key, tried);
-                    let Some(unit) = made.or_else(|| self.refusing_certificate(&key, pass)) else {
-                        // What refused handshakes is no last good form.
+                    let made = made.or_else(|| {
+                        let refusing = self.refusing_certificate(&key, pass)?;
+                        self.tell_refusal(&key);
+                        Some(refusing)
+                    });
+                    let Some(unit) = made else {
+                        // It is for clients now, or cannot even refuse.
                         if self.certificate_units.get(&key.id).is_some_and(|old| old.refuses) {
                             self.drop_certificate(&key);
                         }
@@ -230,14 +235,15 @@ impl Compiler {
         Ok(CertificateUnit { entry: entry.clone(), refers, made, refuses: false, stapled })
     }
 
-    /// For an ssl that lacks only a secret and has no last good form, or allows only versions that are not spoken: its
-    /// names are found, and no handshake succeeds. Otherwise they would be those of the next ssl that fits, which may
-    /// not ask clients for a certificate.
+    /// For an ssl that lacks a secret and has no last good form, lacked one before the mistake it has now, or allows only
+    /// versions that are not spoken: its names are found, and no handshake succeeds. Otherwise they would be those of
+    /// the next ssl that fits, which may not ask clients for a certificate.
     fn refusing_certificate(&self, key: &Key, pass: &Pass<'_>) -> Option<CertificateUnit> {
         let entry = pass.desired.get(Kind::Ssl, &key.id)?;
         let Resource::Ssl(ssl) = entry.resource() else { return None };
         let rejected = self.rejected.get(key)?;
-        if !speaks_nothing(ssl) && !references::is_unread(&rejected.invalid) {
+        let refused = self.certificate_units.get(&key.id).is_some_and(|old| old.refuses);
+        if !speaks_nothing(ssl) && rejected.invalid.fault != Fault::Unread && !refused {
             return None;
         }
         if ssl.kind != SslType::Server {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use model::apisix_plugins::{self, Subsystem};
-use model::{Entry, Invalid, Key, Kind, Plugins, Resource};
+use model::{Entry, Fault, Invalid, Key, Kind, Plugins, Resource};
 use sdk::build::Names;
 use sdk::catalog::Place;
 use sdk::consumers::{Credential, Identity, Secret};
@@ -216,7 +216,7 @@ impl Compiler {
     }
 
     fn lacks_a_secret(&self, key: &Key) -> bool {
-        self.rejected.get(key).is_some_and(|rejected| references::is_unread(&rejected.invalid))
+        self.rejected.get(key).is_some_and(|rejected| rejected.invalid.fault == Fault::Unread)
     }
 
     /// Separates a consumer's credentials from its other plugins.

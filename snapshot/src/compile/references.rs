@@ -67,19 +67,11 @@ pub(super) fn text<'t>(text: &'t str, env: &Env, names: &dyn Names) -> Result<Co
         return environment(text, env);
     }
     names.secret(text).map(Cow::Owned).map_err(|why| {
-        Invalid::new(format!("{UNREAD}{why}"))
+        Invalid::new(format!("the secret cannot be read: {why}"))
+            .unread()
             .got(format!("`{text}`"))
             .hint("look at the secret manager, and at its resource under /apisix/admin/secrets")
     })
-}
-
-const UNSET: &str = "the environment variable ";
-const UNREAD: &str = "the secret cannot be read: ";
-
-/// Whether a secret or an environment variable has no value: whoever it identified is let in no more, and what
-/// it was to guard is not served.
-pub(super) fn is_unread(invalid: &Invalid) -> bool {
-    invalid.reason.contains(UNREAD) || invalid.reason.contains(UNSET)
 }
 
 /// A text, or the environment variable that it refers to.
@@ -97,7 +89,8 @@ fn look_up(reference: &str, env: &Env) -> Result<String, Invalid> {
         None => (path, None),
     };
     let Some(text) = env(name) else {
-        return Err(Invalid::new(format!("{UNSET}{name} is not set"))
+        return Err(Invalid::new(format!("the environment variable {name} is not set"))
+            .unread()
             .got(format!("`{reference}`"))
             .hint("set it before the gateway starts, or write the value here"));
     };
@@ -110,6 +103,7 @@ fn look_up(reference: &str, env: &Env) -> Result<String, Invalid> {
         Some(Value::String(text)) => Ok(text),
         Some(other @ (Value::Number(_) | Value::Bool(_))) => Ok(other.to_string()),
         _ => Err(Invalid::new(format!("the environment variable {name} has no field {field}"))
+            .unread()
             .expected(format!("a JSON object with the text `{field}`"))
             .got(format!("`{reference}`"))),
     }
@@ -127,6 +121,7 @@ fn is_env(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use model::Fault;
     use sdk::testing::FixedNames;
     use serde_json::json;
 
@@ -160,6 +155,7 @@ mod tests {
         ] {
             let invalid = resolve(&json!({"a": [0, text]}), &env, &FixedNames::default()).unwrap_err();
             assert_eq!((invalid.reason.as_str(), invalid.pointer.as_str()), (reason, "/a/1"));
+            assert_eq!(invalid.fault, Fault::Unread);
             assert!(!format!("{invalid:?}").contains("k1") && !format!("{invalid:?}").contains("jack"));
         }
     }

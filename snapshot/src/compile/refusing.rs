@@ -1,6 +1,6 @@
 //! The chain of what cannot be guarded as its configuration says, and is refused instead of being served
 //! without: a consumer whose group does not exist (APISIX finds such a consumer and then answers 503), and
-//! routes and global rules that need a secret which cannot be read.
+//! routes, stream routes and global rules that need a secret which cannot be read.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use sdk::step::Reply;
 use sdk::{Chain, Exchange, Instance, Phase, Phases, Step};
 use serde_json::json;
 
-/// Refuses in the first phase there is after the consumer was found, and says why.
+/// Refuses in the first phase there is after the consumer was found, and says why; to a stream nothing is said.
 struct Refusing(&'static str);
 
 /// A group that does not exist.
@@ -28,7 +28,7 @@ pub(super) fn chain(reason: &'static str) -> Arc<Chain> {
 
 impl Instance for Refusing {
     fn phases(&self) -> Phases {
-        Phases::REWRITE
+        Phases::REWRITE.with(Phases::PREREAD)
     }
 
     fn ask(&self, _: Phase, _: &mut Exchange<'_>) -> Step {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
-use model::{Entry, Invalid, Key, Kind, Resource, Route, Service};
+use model::{Entry, Fault, Invalid, Key, Kind, Resource, Route, Served, Service};
 use sdk::expr::Expr;
 use sdk::{Chain, RouteInfo, RouteNames};
 use wire::Method;
@@ -14,7 +14,7 @@ use super::chains::{Source, unless_idle};
 use super::chosen::Asked;
 use super::units::Named;
 use super::wanted::{Part, Recorder};
-use super::{Compiler, Pass, Tried, mixed_up, references, refusing, upstream};
+use super::{Compiler, Pass, Tried, mixed_up, refusing, upstream};
 use crate::parallel;
 use crate::plan::{Failure, Plan};
 use crate::router::Rule;
@@ -166,10 +166,13 @@ impl Compiler {
             let last_good = self.routes.get(&key.id).filter(|_| !self.refused.contains(&key.id));
             let last_good = last_good.map(|unit| &unit.entry);
             let mut tried = Tried::both(entry, last_good, |entry| self.draft(&key, entry, pass));
-            if tried.made.is_none() && tried.wrong.as_deref().is_some_and(references::is_unread) {
+            let lacks = |wrong: &Invalid| wrong.fault == Fault::Unread || self.refused.contains(&key.id);
+            if tried.made.is_none() && tried.wrong.as_deref().is_some_and(lacks) {
                 tried.made = self.draft_refused(&key, entry, pass).ok();
-                // No earlier form is served, whether there was one or not.
-                tried.had &= tried.made.is_none();
+                // Where there is no new rule, that of the form that was refused before stays.
+                if tried.made.is_some() || self.refused.contains(&key.id) {
+                    tried.instead = Served::Refusal;
+                }
             }
             tried
         });
@@ -178,12 +181,6 @@ impl Compiler {
 
     fn place_route(&mut self, key: &Key, drafted: Tried<Draft>, pass: &Pass<'_>) -> Option<Placed> {
         let placed = self.settle(key, drafted).map(|draft| self.place(key, draft));
-        if placed.is_none() && self.refused.remove(&key.id) {
-            // What refused requests for want of a secret is no last good form.
-            self.routes.remove(&key.id);
-            self.router.remove(&key.id);
-            self.hosts.forget(key);
-        }
         let served = self.routes.get(&key.id).map(|unit| &unit.entry);
         let entry = route_of(key, pass);
         let before = served.filter(|served| entry.is_none_or(|entry| !Arc::ptr_eq(served, entry)));
@@ -254,8 +251,8 @@ impl Compiler {
         }
     }
 
-    /// A route that lacks only a secret: it is found, and its requests are refused. Otherwise they would go to
-    /// the next route that fits, which may guard less.
+    /// A route that lacks a secret, or lacked one before the mistake it has now: it is found, and its requests are
+    /// refused. Otherwise they would go to the next route that fits, which may guard less.
     fn draft_refused(&self, key: &Key, entry: &Arc<Entry>, pass: &Pass<'_>) -> Result<Draft, Invalid> {
         let Resource::Route(route) = entry.resource() else { return Err(mixed_up()) };
         let rule = self.rule_of(key, route, pass)?;

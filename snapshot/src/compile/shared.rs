@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
-use model::{Entry, Invalid, Key, Kind};
+use model::{Entry, Fault, Invalid, Key, Kind};
 use sdk::Chain;
 use sdk::build::Names;
 
@@ -12,7 +12,7 @@ use super::certificates::client_certificate_of;
 use super::chains::{Source, unless_idle};
 use super::chosen::Asked;
 use super::wanted::{Part, Recorder};
-use super::{Compiler, Pass, references, refusing};
+use super::{Compiler, Pass, refusing};
 use crate::upstream::Upstream;
 
 /// The last good form of a shared resource.
@@ -52,13 +52,19 @@ impl Compiler {
             let invalid = twice.remove(key);
             self.tell_repeated(key.clone(), invalid);
         }
-        let lacks_a_secret = self.rejected.range(Key::new(Kind::GlobalRule, "")..).any(|(key, rejected)| {
-            key.kind == Kind::GlobalRule
-                && references::is_unread(&rejected.invalid)
-                && !self.shared.contains_key(key)
-        });
+        let of_rules = self.rejected.range(Key::new(Kind::GlobalRule, "")..);
+        let lacking: Vec<Key> = of_rules
+            .take_while(|(key, _)| key.kind == Kind::GlobalRule)
+            .filter(|(key, told)| {
+                let lacks = told.invalid.fault == Fault::Unread || self.lacking_rules.contains(*key);
+                lacks && !self.shared.contains_key(*key)
+            })
+            .map(|(key, _)| key.clone())
+            .collect();
+        lacking.iter().for_each(|key| self.tell_refusal(key));
+        self.lacking_rules = lacking.iter().cloned().collect();
         self.global = self.joined(&rules);
-        if lacks_a_secret {
+        if !lacking.is_empty() {
             // Nothing is served without its guard. The other rules count and log what is refused.
             let refusing = refusing::chain(refusing::RULE_LACKS_SECRET);
             self.global = Some(match &self.global {

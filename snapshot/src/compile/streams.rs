@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use model::{Entry, Invalid, Key, Kind, Plugins, Resource, StreamRoute};
+use model::{Entry, Fault, Invalid, Key, Kind, Plugins, Rejected, Resource, StreamRoute};
 use sdk::expr::Expr;
 use sdk::{Chain, Phase, RouteInfo, RouteNames};
 
@@ -10,7 +10,7 @@ use super::certificates::client_certificate_of;
 use super::chains::{Source, unless_idle};
 use super::chosen::Asked;
 use super::wanted::{Part, Recorder};
-use super::{Compiler, Pass};
+use super::{Compiler, Pass, refusing};
 use crate::plan::{Failure, Plan};
 use crate::protocol::{CallLogger, Faults, Protocol, Spoken};
 use crate::streams::{StreamPlan, StreamRule, Streams};
@@ -23,6 +23,8 @@ pub(super) struct StreamUnit {
     own_upstream: Option<Arc<Upstream>>,
     /// `None` for one that only another leads to.
     plan: Option<Arc<StreamPlan>>,
+    /// It lacks a secret, or lacked one before the mistake it has now, and refuses all streams.
+    refuses: bool,
 }
 
 impl Compiler {
@@ -48,9 +50,19 @@ impl Compiler {
             self.remove_upstream(key);
             return self.accept(key);
         };
-        let last_good = self.stream_routes.get(&key.id).map(|unit| unit.entry.clone());
+        let before = self.stream_routes.get(&key.id);
+        let refused = before.is_some_and(|unit| unit.refuses);
+        let last_good = before.filter(|unit| !unit.refuses).map(|unit| unit.entry.clone());
         let made =
             self.try_both(key, entry, last_good, |compiler, entry| compiler.make_stream(key, entry, pass));
+        let lacks = |told: &Rejected| refused || told.invalid.fault == Fault::Unread;
+        let made = match made {
+            None if self.rejected.get(key).is_some_and(lacks) => {
+                self.tell_refusal(key);
+                self.refusing_stream(key, entry)
+            }
+            made => made,
+        };
         if let Some(unit) = made {
             self.stream_routes.insert(key.id.clone(), unit);
         }
@@ -87,6 +99,31 @@ impl Compiler {
         self.place_chosen(key, for_plugins.chosen.take());
         self.hosts.set(key, Part::Plugins, for_plugins.asked());
         self.hosts.set(key, Part::Upstream, for_upstream.asked());
+        let target = self.stream_upstream(route, own_upstream.as_ref());
+        let plan = self.stream_plan(key, route, (chain, protocol), target);
+        Ok(StreamUnit { entry: entry.clone(), own_upstream, plan, refuses: false })
+    }
+
+    /// A stream route that lacks a secret, or lacked one before the mistake it has now: it is found, and its streams
+    /// are refused. Otherwise they would go to the next route that fits, which may guard less.
+    fn refusing_stream(&mut self, key: &Key, entry: &Arc<Entry>) -> Option<StreamUnit> {
+        let Resource::StreamRoute(route) = entry.resource() else { return None };
+        self.remove_upstream(key);
+        self.place_chosen(key, Asked::default());
+        self.hosts.forget(key);
+        let chain = refusing::chain(refusing::ROUTE_LACKS_SECRET);
+        let plan = self.stream_plan(key, route, (Some(chain), None), Err(Failure::NoUpstream));
+        Some(StreamUnit { entry: entry.clone(), own_upstream: None, plan, refuses: true })
+    }
+
+    /// `None` for one that only another leads to.
+    fn stream_plan(
+        &self,
+        key: &Key,
+        route: &StreamRoute,
+        (chain, protocol): (Option<Arc<Chain>>, Option<Box<Protocol>>),
+        target: Result<u32, Failure>,
+    ) -> Option<Arc<StreamPlan>> {
         let service = self.service(route.service_id.as_ref());
         let names = RouteNames {
             name: route.meta.name.clone().unwrap_or_default(),
@@ -95,7 +132,7 @@ impl Compiler {
         };
         let mut plan = Plan::new(RouteInfo::new(&key.id, names));
         plan.chain = chain;
-        plan.target = self.stream_upstream(route, own_upstream.as_ref()).into();
+        plan.target = target.into();
         let rule = StreamRule {
             remote: route.remote_addr,
             server: route.server_addr,
@@ -103,8 +140,7 @@ impl Compiler {
             name: route.sni.as_deref().map(Into::into),
         };
         let subordinate = route.protocol.as_ref().is_some_and(|protocol| protocol.superior_id.is_some());
-        let plan = (!subordinate).then(|| Arc::new(StreamPlan { rule, plan, protocol }));
-        Ok(StreamUnit { entry: entry.clone(), own_upstream, plan })
+        (!subordinate).then(|| Arc::new(StreamPlan { rule, plan, protocol }))
     }
 
     /// What is done with the calls of a protocol.

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use model::declarative::{Declarative, Format};
-use model::{Desired, Entry, Invalid, Key, Kind, Resource};
+use model::{Desired, Entry, Fault, Invalid, Key, Kind, Rejected, Resource, Served};
 use sdk::build::Names;
 use sdk::catalog::{About, Facts, Place, Scope, Subsystem};
 use sdk::chain::Fitting;
@@ -85,6 +85,14 @@ impl Catalog for Plugins {
         }
         stages.sort_by_key(|stage| stage.name());
         Ok(Arc::new(Chain::new(stages, Vec::new())))
+    }
+
+    fn stream_chain(
+        &self,
+        entries: &[sdk::catalog::Configured<'_>],
+        scope: &Scope<'_>,
+    ) -> Result<Arc<Chain>, Invalid> {
+        self.chain(entries, scope)
     }
 
     fn credential(&self, name: &str, config: &Value) -> Result<Option<(&'static str, Credential)>, Invalid> {
@@ -181,6 +189,12 @@ pub fn difference(old: &Desired, new: &mut Desired) -> Touched {
     touched
 }
 
+/// Whether it would be told otherwise, or not at all, if there had been no earlier compile: it lives on in an older form,
+/// or is refused because that lacked a secret.
+pub fn depends_on_history(rejected: &Rejected) -> bool {
+    rejected.kept() || (rejected.served == Served::Refusal && rejected.invalid.fault != Fault::Unread)
+}
+
 /// Everything of a snapshot that a request can see.
 pub fn print(compiled: &Compiled, desired: &Desired) -> String {
     let mut out = String::new();
@@ -234,7 +248,11 @@ pub fn print(compiled: &Compiled, desired: &Desired) -> String {
         print_chain(&mut out, snapshot, Some(&**global));
     }
     for rejected in compiled.rejected.iter() {
-        let kept = if rejected.kept() { "kept" } else { "left out" };
+        let kept = match rejected.served {
+            Served::LastGoodForm => "kept",
+            Served::Refusal => "refused",
+            Served::Nothing | Served::Incomplete => "left out",
+        };
         writeln!(
             out,
             "rejected {} ({kept}) at {:?}: {}",
