@@ -123,7 +123,9 @@ fn find(files: &Files) -> Option<Found> {
 
 fn export(files: &Files, to: &Path) -> anyhow::Result<bool> {
     let Some(found) = find(files) else { return Ok(false) };
-    let held = held(&found)?;
+    let (runtime, store) = open(&found)?;
+    let held = runtime.block_on(export::of_store(&store))?;
+    tell_unopened(runtime.block_on(store.unopened())?);
     let count = held.items.len();
     if is_file(to) {
         let mut options = OpenOptions::new();
@@ -195,14 +197,32 @@ fn import(files: &Files, from: &Path, replace: bool) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// What a file or a folder with a store holds; `None` if it is wrong, which was told.
+/// Names secrets that may be of another keyring.
+fn tell_unopened(found: Option<(String, usize)>) {
+    if let Some((first, count)) = found {
+        let more = match count {
+            1 => String::new(),
+            _ => format!(", and so are secrets of {} other resources", count - 1),
+        };
+        say::err(format_args!(
+            "warning: {first} looks encrypted and no key of apisix.data_encryption.keyring decrypts it{more}: it is \
+             taken for the secret itself\n  help: if it is encrypted, add its key behind the others of the keyring, and \
+             do this again"
+        ));
+    }
+}
+
+/// What a file or a folder with a store holds, secrets in the clear; `None` if it is wrong, which was told.
 ///
 /// # Errors
 /// It cannot be read.
 pub fn source(found: &Found, from: &Path) -> anyhow::Result<Option<Held>> {
     if !from.is_file() {
-        return export::of_folder(&found.boot, from).map(Some);
+        let (held, unopened) = export::of_folder(&found.boot, from)?;
+        tell_unopened(unopened);
+        return Ok(Some(held));
     }
+    let opener = wiring::opener(&found.boot, &*wiring::catalog(&found.boot)?)?;
     let text = std::fs::read_to_string(from).with_context(|| from.display().to_string())?;
     let json = from.extension().is_some_and(|extension| extension == "json");
     let format = if json { Format::Json } else { Format::Yaml };
@@ -219,6 +239,7 @@ pub fn source(found: &Found, from: &Path) -> anyhow::Result<Option<Held>> {
     if wrong {
         return Ok(None);
     }
+    let mut unopened: Option<(String, usize)> = None;
     let items = read.items.into_iter().map(|item| {
         let mut value = Value::clone(&item.value);
         // As the Admin API stores them.
@@ -230,9 +251,14 @@ pub fn source(found: &Found, from: &Path) -> anyhow::Result<Option<Held>> {
         if let (Some(id), Some(fields)) = (id, value.as_object_mut()) {
             fields.insert("id".to_owned(), id.into());
         }
+        if let Some(place) = opener.open(&item.key, &mut value) {
+            unopened.get_or_insert((place, 0)).1 += 1;
+        }
         (item.key, value)
     });
-    Ok(Some(Held { items: items.collect(), plugins: read.plugins, ..Held::default() }))
+    let held = Held { items: items.collect(), plugins: read.plugins, ..Held::default() };
+    tell_unopened(unopened);
+    Ok(Some(held))
 }
 
 fn steps(items: Vec<(Key, Value)>) -> Vec<Step> {

@@ -339,9 +339,10 @@ fn open_store(
 ) -> anyhow::Result<Opened> {
     match resources {
         Some(path) => {
-            // Secrets in files are in the clear, as in APISIX.
+            // Secrets in a file are in the clear or, as in APISIX, as they were taken out of etcd.
             let file = Arc::new(File::open(path, plugins::names())?);
-            Ok(Opened { store: file.clone(), file: Some(file), etcd: None })
+            let store = Arc::new(wiring::opened(boot, catalog, file.clone())?);
+            Ok(Opened { store, file: Some(file), etcd: None })
         }
         None if boot.provider == Provider::Etcd => {
             let etcd = Arc::new(Etcd::start(etcd::settings(boot, Some(data))?));

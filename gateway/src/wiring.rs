@@ -95,6 +95,15 @@ pub fn sealed(boot: &Boot, catalog: &dyn Catalog, store: Arc<dyn Store>) -> anyh
     Ok(Sealed::over(store, Ring::new(keyring)?, *enabled, facts(catalog)))
 }
 
+/// The same over resources that are written by hand: what no key decrypts is in the clear and no news.
+///
+/// # Errors
+/// A key of the keyring that is none.
+pub fn opened(boot: &Boot, catalog: &dyn Catalog, store: Arc<dyn Store>) -> anyhow::Result<Sealed> {
+    let ring = Ring::new(&boot.data_encryption.keyring)?;
+    Ok(Sealed::over(store, ring, false, facts(catalog)))
+}
+
 /// Decrypts what gateways with this boot file have written.
 ///
 /// # Errors

@@ -18,7 +18,7 @@ use snapshot::parallel;
 
 use super::{
     Answer, Change, Changed, Changes, Claim, Decide, Record, Refused, Released, Revision, Row, Step, Store,
-    Stored, View, Writing,
+    StoreError, Stored, View, Writing,
 };
 
 mod fields;
@@ -52,6 +52,25 @@ impl Sealed {
         let sealer = Sealer { ring, fields: Fields::of(plugins), seals };
         Sealed { inner, sealer: Arc::new(sealer) }
     }
+
+    /// The place of the first secret that looks encrypted and that no key decrypts (see [`Opener::open`]), and how many
+    /// resources have such.
+    ///
+    /// # Errors
+    /// Those of the inner store.
+    pub async fn unopened(&self) -> Result<Option<(String, usize)>, StoreError> {
+        let mut found: Option<(String, usize)> = None;
+        for kind in Kind::ALL.into_iter().filter(|kind| self.sealer.fields.are_in(*kind)) {
+            let (rows, _) = self.inner.rows(kind, "").await?;
+            let places = parallel::map(rows, |row| {
+                self.sealer.open_value(&row.key, &mut row.value(), ring::may_be_sealed).1
+            });
+            for place in places.flatten() {
+                found.get_or_insert((place, 0)).1 += 1;
+            }
+        }
+        Ok(found)
+    }
 }
 
 /// Decrypts what gateways of a cluster have written, where there is no store.
@@ -64,10 +83,10 @@ impl Opener {
         Opener(Sealer { ring, fields: Fields::of(plugins), seals: false })
     }
 
-    /// Gives the place of the first secret that no key decrypts; one that was written before encryption was on
-    /// is such a one, too.
+    /// Gives the place of the first secret that looks encrypted and that no key decrypts. One that is in the clear, and
+    /// base64 of whole blocks, is such a one, too.
     pub fn open(&self, key: &Key, value: &mut Value) -> Option<String> {
-        self.0.open_value(key, value).1
+        self.0.open_value(key, value, ring::may_be_sealed).1
     }
 }
 
@@ -227,7 +246,7 @@ impl Sealer {
         }
         match failed {
             // Never store a secret in the clear because encryption failed.
-            true => Err(super::StoreError::Unavailable("a secret could not be encrypted".to_owned()).into()),
+            true => Err(StoreError::Unavailable("a secret could not be encrypted".to_owned()).into()),
             false => Ok(()),
         }
     }
@@ -261,7 +280,7 @@ impl Sealer {
 
     fn open(&self, mut stored: Stored) -> Stored {
         if self.fields.are_in(stored.key.kind) {
-            self.open_value(&stored.key, Arc::make_mut(&mut stored.value));
+            self.open_value(&stored.key, Arc::make_mut(&mut stored.value), |_| true);
         }
         stored
     }
@@ -272,7 +291,7 @@ impl Sealer {
             return (row, None);
         }
         let mut value = row.value();
-        let (changed, kept) = self.open_value(&row.key, &mut value);
+        let (changed, kept) = self.open_value(&row.key, &mut value, |_| true);
         let json = if changed { value.to_string().into() } else { row.json };
         (Row { json, ..row }, kept)
     }
@@ -283,14 +302,20 @@ impl Sealer {
         self.open_row(row).0.json
     }
 
-    fn open_value(&self, key: &Key, value: &mut Value) -> (bool, Option<String>) {
+    /// Whether something was decrypted, and the place of the first secret that no key decrypts, of those that `counts`.
+    fn open_value(
+        &self,
+        key: &Key,
+        value: &mut Value,
+        counts: impl Fn(&str) -> bool,
+    ) -> (bool, Option<String>) {
         let (mut changed, mut kept) = (false, None);
         let mut open = |place: &str, text: &mut String| match self.ring.open(text) {
             Some(opened) => {
                 *text = opened;
                 changed = true;
             }
-            None if kept.is_none() => kept = Some(format!("{key}: {place}")),
+            None if kept.is_none() && counts(text) => kept = Some(format!("{key}: {place}")),
             None => {}
         };
         self.fields.each(key, value, &mut open);

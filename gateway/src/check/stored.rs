@@ -26,7 +26,7 @@ pub fn check(found: &Found, analyses: bool) -> anyhow::Result<Option<(PathBuf, u
     if found.boot.provider != Provider::Embedded || !file.exists() {
         return Ok(None);
     }
-    let Ok(held) = export::of_folder(&found.boot, &found.data) else { return Ok(None) };
+    let Ok((held, _)) = export::of_folder(&found.boot, &found.data) else { return Ok(None) };
     let name = file.display().to_string();
     let tell = |severity, key: &Key, invalid: &Invalid| {
         let at = if invalid.pointer.is_empty() { String::new() } else { format!("; at {}", invalid.pointer) };

@@ -76,17 +76,17 @@ pub fn held(found: &Found) -> anyhow::Result<Held> {
     if found.boot.provider == Provider::Etcd {
         return etcd::held(found);
     }
-    of_folder(&found.boot, &found.data).or_else(|error| match error.downcast_ref() {
+    of_folder(&found.boot, &found.data).map(|(held, _)| held).or_else(|error| match error.downcast_ref() {
         Some(StoreError::Locked { .. }) => of_admin(found),
         _ => Err(error),
     })
 }
 
-/// What the embedded store in a folder holds.
+/// What the embedded store in a folder holds, and what [`control::store::Sealed::unopened`] says of it.
 ///
 /// # Errors
 /// No store, or one that another process has open.
-pub fn of_folder(boot: &Boot, data: &Path) -> anyhow::Result<Held> {
+pub fn of_folder(boot: &Boot, data: &Path) -> anyhow::Result<(Held, Option<(String, usize)>)> {
     if !data.join("store.redb").exists() {
         bail!(
             "there is no store in {}\n  help: name the configuration, or the folder with --data",
@@ -96,7 +96,7 @@ pub fn of_folder(boot: &Boot, data: &Path) -> anyhow::Result<Held> {
     let store = Embedded::open_with(data, wiring::history(boot))?;
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     let store = wiring::sealed(boot, &*wiring::catalog(boot)?, Arc::new(store))?;
-    Ok(runtime.block_on(of_store(&store))?)
+    Ok((runtime.block_on(of_store(&store))?, runtime.block_on(store.unopened())?))
 }
 
 /// What a store holds, with its secrets in the clear.
