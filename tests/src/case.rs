@@ -86,7 +86,8 @@ pub struct Step {
     pub shell: Option<String>,
     /// Runs the program to its end with these arguments.
     pub sluice: Option<Vec<String>>,
-    /// `stop 1`, `cont 1`, `kill 1` or `start 1` for a member of etcd; `cut`, `heal` for the way there.
+    /// `stop 1`, `cont 1`, `kill 1` or `start 1` for a member of etcd; `cut`, `half-cut`, `late`, `crumbs`, `reset`,
+    /// `heal` for the way there.
     pub etcd: Option<String>,
     /// Sends a signal (HUP, QUIT, TERM, INT, USR1) to the gateway.
     pub signal: Option<String>,

@@ -1,9 +1,10 @@
 //! A real etcd for a case: one member or several, with whatever stands between them and the gateway.
 
 use crate::ports;
-use crate::relay::Relay;
+use crate::relay::{Relay, Way};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
+use serde_json::{Value, json};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -112,6 +113,11 @@ impl Etcd {
         ports.into_iter().map(|port| format!("{scheme}://127.0.0.1:{port}")).collect()
     }
 
+    /// What makes it the store of a gateway, laid over the runner's configuration.
+    pub fn provides(&self) -> Value {
+        json!({"deployment": {"role_traditional": {"config_provider": "etcd"}, "etcd": {"host": self.hosts()}}})
+    }
+
     /// What a shell types to ask the cluster itself, past any relay.
     pub fn ctl(&self) -> Result<String> {
         let scheme = if self.tls { "https" } else { "http" };
@@ -128,17 +134,13 @@ impl Etcd {
         Ok(format!("env ETCDCTL_API=3 {} --endpoints={}{tls}", program.display(), ports.join(",")))
     }
 
-    /// `stop 1`, `cont 1`, `kill 1`, `start 1` (a member); `cut`, `heal` (the way there).
+    /// `stop 1`, `cont 1`, `kill 1`, `start 1` (a member); `cut`, `half-cut`, `late`, `crumbs`, `heal`, `reset` (the way
+    /// there).
     pub fn command(&mut self, text: &str) -> Result<()> {
         let (verb, number) = text.split_once(' ').unwrap_or((text, "1"));
         let number: usize = number.parse().with_context(|| format!("etcd: {text}: no number of a member"))?;
         ensure!((1..=self.members.len()).contains(&number), "etcd: {text}: there is no such member");
         match verb {
-            "cut" | "heal" => {
-                ensure!(!self.relays.is_empty(), "etcd: {text}: there is no relay");
-                self.relays.iter().for_each(|relay| relay.cut(verb == "cut"));
-                Ok(())
-            }
             "stop" => self.signal(number, "STOP"),
             "cont" => self.signal(number, "CONT"),
             "kill" => {
@@ -149,7 +151,21 @@ impl Etcd {
                 self.begin(number)?;
                 self.wait()
             }
-            _ => bail!("etcd: {text}: stop, cont, kill, start, cut or heal"),
+            _ => {
+                let way = Way::from_name(verb);
+                ensure!(
+                    way.is_some() || verb == "reset",
+                    "etcd: {text}: stop, cont, kill, start, cut, half-cut, late, crumbs, heal or reset"
+                );
+                ensure!(!self.relays.is_empty(), "etcd: {text}: there is no relay");
+                for relay in &self.relays {
+                    match way {
+                        Some(way) => relay.set(way),
+                        None => relay.reset(),
+                    }
+                }
+                Ok(())
+            }
         }
     }
 

@@ -35,9 +35,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Every goal, in the order they are run.
-pub static GOALS: [Goal; 19] = [
+pub static GOALS: [Goal; 21] = [
     Goal { name: "mutations", about: "damaged requests reach nobody", run: mutations::run },
     Goal { name: "changes", about: "changes under load disturb nobody", run: changes::run },
+    Goal { name: "changes-with-etcd", about: "so do those that come by etcd", run: changes::run_with_etcd },
     Goal { name: "kills", about: "SIGKILL loses nothing and the start is quick", run: kills::run },
     Goal {
         name: "kills-with-etcd",
@@ -45,6 +46,7 @@ pub static GOALS: [Goal; 19] = [
         run: kills::run_with_etcd,
     },
     Goal { name: "etcd", about: "etcd fails in every way and nothing is lost", run: etcd::run },
+    Goal { name: "etcd-alone", about: "so it does with one member, whose tokens end", run: etcd::run_alone },
     Goal { name: "start", about: "a large store is served soon", run: start::run },
     Goal { name: "reloads", about: "reading files again and ending fail nothing", run: reloads::run },
     Goal { name: "origins", about: "an origin that dies and comes back", run: origins::run },

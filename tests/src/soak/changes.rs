@@ -5,6 +5,7 @@
 use super::load::{Load, RATE};
 use super::site::{Site, growth, settled};
 use super::{Row, Trial, ms, quantile};
+use crate::etcd::{Etcd, Wanted};
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -17,8 +18,20 @@ const PROBES: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub fn run(trial: &Trial) -> Result<Vec<Row>> {
+    load_and_change(trial, "", json!(null), 50)
+}
+
+/// The same where the store is a real etcd.
+pub fn run_with_etcd(trial: &Trial) -> Result<Vec<Row>> {
+    let folder = tempfile::Builder::new().prefix("sluice-etcd-").tempdir()?;
+    let etcd = Etcd::start(&Wanted::default(), folder.path())?;
+    load_and_change(trial, " with etcd", etcd.provides(), 200)
+}
+
+/// `soon`: how many milliseconds after its answer 99 % of the changes are to be seen everywhere.
+fn load_and_change(trial: &Trial, store: &str, config: Value, soon: u64) -> Result<Vec<Row>> {
     let count: u64 = trial.pick(300, 6000);
-    let mut site = Site::start(trial.program, json!(null), "")?;
+    let mut site = Site::start(trial.program, config, "")?;
     for number in 0..ROUTES {
         site.put(&path(number), &version(&site, number, 0))?;
     }
@@ -48,26 +61,32 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
     // In the short form a single stall of the machine is one of few requests: it shows that nothing
     // hangs, the long one how little it takes.
     let allowed = (calm * 2).max(trial.pick(Duration::from_secs(1), Duration::from_millis(2)));
-    let soon = Duration::from_millis(trial.pick(500, 50));
-    let what = format!("failed requests, {count} changes in {:.0} s", took.as_secs_f64());
+    let soon = Duration::from_millis(trial.pick(500, soon));
+    let what = format!("failed requests, {count} changes in {:.0} s{store}", took.as_secs_f64());
     Ok(vec![
         Row::new("R3", &what, "0", busy.verdict(), failed == 0),
-        Row::new("R3", "failed writes", "0", format!("{} of {count}", changes.failed), changes.failed == 0),
+        Row::new(
+            "R3",
+            &format!("failed writes{store}"),
+            "0",
+            format!("{} of {count}", changes.failed),
+            changes.failed == 0,
+        ),
         Row::figure(
             "R3",
-            "a change seen on all workers",
+            &format!("a change seen on all workers{store}"),
             &format!("99 % in {}", ms(soon)),
             format!("half in {}, 99 % in {}", ms(seen_half), ms(seen)),
             seen <= soon,
         ),
         Row::figure(
             "R3",
-            "time of a request, 99 %",
+            &format!("time of a request, 99 %{store}"),
             &format!("2 x {}", ms(calm)),
             ms(under),
             under <= allowed,
         ),
-        Row::new("R3", "memory afterwards", "+5 %", format!("{grown:+.1} %"), grown <= most),
+        Row::new("R3", &format!("memory afterwards{store}"), "+5 %", format!("{grown:+.1} %"), grown <= most),
     ])
 }
 

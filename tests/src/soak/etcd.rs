@@ -1,20 +1,22 @@
-//! R10: a real etcd of three members, with everything done to it that lost changes elsewhere.
+//! R10: a real etcd, of three members or of one that asks for a password and whose tokens end every second, with
+//! everything done to it that lost changes elsewhere.
 //!
-//! Routes are written and deleted, by the Admin API and past it, while members stand still, die and come back, the
-//! way to them is cut, history is compacted and the gateway is killed. Each answer must show a version that
-//! was written and none older than one seen before; in the end what is served is what etcd holds, and no
-//! write is missing that was acknowledged.
+//! Routes are written and deleted, by the Admin API and past it, one or two at once, while members stand still, die and
+//! come back, the leader changes, the way to them is cut, half cut, slow or breaks, history is compacted and the gateway
+//! is killed. Each answer must show a version that was written and none older than one seen before; in the end what is
+//! served is what etcd holds, and no write is missing that was acknowledged.
 
 use super::site::Site;
 use super::{Row, Trial, ms};
+use crate::client::Call;
 use crate::etcd::{Etcd, Wanted};
+use crate::suite;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const ROUTES: usize = 24;
 /// What is not the same by then never will be.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -25,19 +27,33 @@ enum Fault {
     Kill,
     Cut,
     CutAndCompact,
+    /// What is sent arrives, and no answer does.
+    HalfCut,
+    Late,
+    /// Answers come three bytes at a time.
+    Crumbs,
+    /// All connections are reset, and the new ones again.
+    Reset,
     Compact,
     Defragment,
     KillGateway,
+    /// Of three members: one alone does without this last one.
+    MoveLeader,
 }
 
-const FAULTS: [Fault; 7] = [
+const FAULTS: [Fault; 12] = [
     Fault::Stop,
     Fault::Kill,
     Fault::Cut,
     Fault::CutAndCompact,
+    Fault::HalfCut,
+    Fault::Late,
+    Fault::Crumbs,
+    Fault::Reset,
     Fault::Compact,
     Fault::Defragment,
     Fault::KillGateway,
+    Fault::MoveLeader,
 ];
 
 /// What is known of a route.
@@ -57,6 +73,9 @@ struct Known {
 struct Run {
     site: Site,
     etcd: Etcd,
+    members: usize,
+    /// How long a member may stand still, and anything else last.
+    longest: [Duration; 2],
     ctl: String,
     routes: Vec<Known>,
     probes: u64,
@@ -68,21 +87,47 @@ struct Run {
 }
 
 pub fn run(trial: &Trial) -> Result<Vec<Row>> {
-    let count = trial.pick(FAULTS.len(), 120);
-    let seed = fastrand::u64(..);
+    let wanted = Wanted { members: 3, relay: true, ..Wanted::default() };
+    suffer_all(trial, &wanted, "", false)
+}
+
+/// One member, of users who have to say again and again who they are.
+pub fn run_alone(trial: &Trial) -> Result<Vec<Row>> {
+    let certs = suite::root().join("tests/certs").display().to_string();
+    let token = format!(
+        "--auth-token=jwt,pub-key={certs}/server-rsa.crt,priv-key={certs}/server-rsa.key,sign-method=RS256,ttl=1s"
+    );
+    let wanted = Wanted { relay: true, args: vec![token], ..Wanted::default() };
+    suffer_all(trial, &wanted, ", one member with users", true)
+}
+
+/// A gateway over a cluster that all of it is done to, which may ask for a user and a password.
+fn suffer_all(trial: &Trial, wanted: &Wanted, what: &str, users: bool) -> Result<Vec<Row>> {
+    let faults = if wanted.members > 1 { &FAULTS[..] } else { &FAULTS[..FAULTS.len() - 1] };
+    let count = trial.pick(faults.len(), 100);
+    // A run can be had again, as far as that goes with several processes.
+    let seed = std::env::var("SOAK_SEED").ok().and_then(|text| text.parse().ok());
+    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
     let mut random = fastrand::Rng::with_seed(seed);
     let folder = tempfile::Builder::new().prefix("sluice-etcd-").tempdir()?;
-    let etcd = Etcd::start(&Wanted { members: 3, relay: true, ..Wanted::default() }, folder.path())?;
-    let config = json!({"deployment": {
-        "role_traditional": {"config_provider": "etcd"},
-        "etcd": {"host": etcd.hosts()},
-    }});
+    let etcd = Etcd::start(wanted, folder.path())?;
+    let mut ctl = format!("{} --command-timeout=1s", etcd.ctl()?);
+    let mut config = etcd.provides();
+    if users {
+        for command in ["user add root:secret", "user grant-role root root", "auth enable"] {
+            asked(&format!("{ctl} {command}"))?;
+        }
+        ctl += " --user root:secret";
+        config["deployment"]["etcd"]["user"] = "root".into();
+        config["deployment"]["etcd"]["password"] = "secret".into();
+    }
     let site = Site::start(trial.program, config, "")?;
-    let ctl = format!("{} --command-timeout=1s", etcd.ctl()?);
-    let routes = vec![Known::default(); ROUTES];
+    let routes = vec![Known::default(); trial.pick(24, 200)];
     let mut run = Run {
         site,
         etcd,
+        members: wanted.members,
+        longest: trial.pick([1500, 1500], [20_000, 3500]).map(Duration::from_millis),
         ctl,
         routes,
         probes: 0,
@@ -93,7 +138,7 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
     let mut slowest = Duration::ZERO;
     for round in 0..count {
         // Each at least once, then by chance.
-        let fault = FAULTS.get(round).copied().unwrap_or_else(|| FAULTS[random.usize(..FAULTS.len())]);
+        let fault = faults.get(round).copied().unwrap_or_else(|| faults[random.usize(..faults.len())]);
         run.suffer(fault, &mut random).with_context(|| format!("{fault:?}, seed {seed}"))?;
         let same = run.settle().with_context(|| format!("after {fault:?}, seed {seed}"))?;
         slowest = slowest.max(same);
@@ -106,28 +151,28 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
     Ok(vec![
         Row::new(
             "R10",
-            "failed requests",
+            &format!("failed requests{what}"),
             "0",
             format!("{} of {probes} {}", failed.len(), failed.first().cloned().unwrap_or_default()),
             failed.is_empty() && probes > 0,
         ),
         Row::new(
             "R10",
-            "versions nobody wrote, or older than one seen",
+            &format!("versions nobody wrote, or older than one seen{what}"),
             "0",
             format!("{}, seed {seed} {first}", wrong.len()),
             wrong.is_empty(),
         ),
         Row::new(
             "R10",
-            "routes without an acknowledged write",
+            &format!("routes without an acknowledged write{what}"),
             "0",
             format!("{missing} of {acknowledged}"),
             missing == 0 && acknowledged > 0,
         ),
         Row::figure(
             "R10",
-            &format!("served as in etcd again after {count} faults"),
+            &format!("served as in etcd again after {count} faults{what}"),
             "2 s",
             ms(slowest),
             slowest <= Duration::from_secs(2),
@@ -137,8 +182,9 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
 
 impl Run {
     fn suffer(&mut self, fault: Fault, random: &mut fastrand::Rng) -> Result<()> {
-        let member = random.usize(1..=3);
-        let lasts = Duration::from_millis(random.u64(500..3500));
+        let member = random.usize(1..=self.members);
+        let longest = self.longest[usize::from(!matches!(fault, Fault::Stop))];
+        let lasts = longest.mul_f64(0.2 + 0.8 * random.f64());
         match fault {
             Fault::Stop => {
                 self.etcd.command(&format!("stop {member}"))?;
@@ -157,6 +203,28 @@ impl Run {
                     self.compact()?;
                 }
                 self.etcd.command("heal")
+            }
+            Fault::HalfCut | Fault::Late | Fault::Crumbs => {
+                self.etcd.command(match fault {
+                    Fault::HalfCut => "half-cut",
+                    Fault::Late => "late",
+                    _ => "crumbs",
+                })?;
+                self.work(lasts, random);
+                self.etcd.command("heal")
+            }
+            Fault::Reset => {
+                for _ in 0..4 {
+                    self.etcd.command("reset")?;
+                    self.work(lasts / 4, random);
+                }
+                Ok(())
+            }
+            Fault::MoveLeader => {
+                self.work(lasts / 4, random);
+                self.move_leader()?;
+                self.work(lasts / 4, random);
+                Ok(())
             }
             Fault::Compact => {
                 self.work(lasts / 4, random);
@@ -186,7 +254,7 @@ impl Run {
         while Instant::now() < until {
             self.write(random);
             for _ in 0..20 {
-                let number = random.usize(..ROUTES);
+                let number = random.usize(..self.routes.len());
                 self.probe(number);
             }
         }
@@ -194,22 +262,48 @@ impl Run {
 
     /// Puts or deletes a route, by the Admin API or past it. What becomes of it may stay unknown.
     fn write(&mut self, random: &mut fastrand::Rng) {
-        let number = random.usize(..ROUTES);
-        if self.routes[number].rests > 0 {
+        let number = random.usize(..self.routes.len());
+        // Another one in the same transaction, or none.
+        let other = (number + 1 + random.usize(..self.routes.len() - 1)) % self.routes.len();
+        if [number, other].iter().any(|number| self.routes[*number].rests > 0) {
             return;
         }
-        let (delete, past) = (random.u8(..4) == 0, random.bool());
-        let version = self.routes[number].sent + 1;
-        self.routes[number].sent = version;
-        let route = version_of(&self.site, number, version);
-        let done = match (delete, past) {
-            (true, _) => self.ctl(&format!("del /apisix/routes/{}", id(number))).map(drop),
-            (false, true) => self.ctl(&format!("put /apisix/routes/{} '{route}'", id(number))).map(drop),
-            (false, false) => self.site.writer().put(&format!("routes/{}", id(number)), &route),
+        let [first, second] = [number, other].map(|number| (number, self.routes[number].sent + 1));
+        let (path, past) = (|(number, _)| format!("/apisix/routes/{}", id(number)), random.bool());
+        let route = |(number, version): (usize, u64)| version_of(&self.site, number, version);
+        let (written, done) = match (random.u8(..4), past) {
+            (0, _) => (&[first][..], self.ctl(&format!("del {}", path(first))).map(drop)),
+            (1, true) => {
+                // A text in double quotes, as etcdctl reads it there.
+                let value = route(first).to_string();
+                let steps = format!("put {} {value:?}\ndel {}", path(first), path(second));
+                (
+                    &[first, second][..],
+                    asked(&format!("{} txn <<'TXN'\n\n{steps}\n\n\nTXN", self.ctl)).map(drop),
+                )
+            }
+            (1, false) => {
+                let put =
+                    |it| json!({"method": "PUT", "path": path(it).replace("/apisix", ""), "body": route(it)});
+                let batch = json!({"operations": [put(first), put(second)]});
+                let call = Call::new("POST", "/apisix/admin/batch");
+                (&[first, second][..], self.site.writer().send(call, &batch))
+            }
+            (_, true) => {
+                (&[first][..], self.ctl(&format!("put {} '{}'", path(first), route(first))).map(drop))
+            }
+            (_, false) => {
+                let route = route(first);
+                (&[first][..], self.site.writer().put(&format!("routes/{}", id(number)), &route))
+            }
         };
-        match done {
-            Ok(()) => self.routes[number].acknowledged = version,
-            Err(_) => self.routes[number].rests = 2,
+        for (number, version) in written {
+            let known = &mut self.routes[*number];
+            known.sent = *version;
+            match done {
+                Ok(()) => known.acknowledged = *version,
+                Err(_) => known.rests = 2,
+            }
         }
     }
 
@@ -248,7 +342,7 @@ impl Run {
         loop {
             let held = self.held()?;
             let mut differs = None;
-            for number in 0..ROUTES {
+            for number in 0..self.routes.len() {
                 let served = self.probe(number);
                 if served != held.get(&id(number)).copied() {
                     differs = Some((number, served, held.get(&id(number)).copied()));
@@ -307,11 +401,27 @@ impl Run {
         Ok(())
     }
 
-    fn ctl(&self, command: &str) -> Result<String> {
-        let asked = Command::new("bash").arg("-c").arg(format!("{} {command}", self.ctl)).output()?;
-        ensure!(asked.status.success(), "etcdctl {command}: {}", String::from_utf8_lossy(&asked.stderr));
-        Ok(String::from_utf8(asked.stdout)?)
+    /// Makes another member the leader, if there is one that leads.
+    fn move_leader(&self) -> Result<()> {
+        let answer: Value = serde_json::from_str(&self.ctl("endpoint status -w json")?)?;
+        let states: Vec<&Value> =
+            answer.as_array().into_iter().flatten().filter_map(|one| one.get("Status")).collect();
+        let leader = states.first().and_then(|state| state["leader"].as_u64()).context("no leader")?;
+        let ids = states.iter().filter_map(|state| state.pointer("/header/member_id")?.as_u64());
+        let other = ids.into_iter().find(|id| *id != leader).context("no other member")?;
+        self.ctl(&format!("move-leader {other:x}")).map(drop)
     }
+
+    fn ctl(&self, command: &str) -> Result<String> {
+        asked(&format!("{} {command}", self.ctl))
+    }
+}
+
+/// What a shell command prints.
+fn asked(command: &str) -> Result<String> {
+    let asked = Command::new("bash").arg("-c").arg(command).output()?;
+    ensure!(asked.status.success(), "{command}: {}", String::from_utf8_lossy(&asked.stderr));
+    Ok(String::from_utf8(asked.stdout)?)
 }
 
 fn id(number: usize) -> String {

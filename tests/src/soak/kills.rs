@@ -31,11 +31,7 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
 pub fn run_with_etcd(trial: &Trial) -> Result<Vec<Row>> {
     let folder = tempfile::Builder::new().prefix("sluice-etcd-").tempdir()?;
     let etcd = Etcd::start(&Wanted::default(), folder.path())?;
-    let config = json!({"deployment": {
-        "role_traditional": {"config_provider": "etcd"},
-        "etcd": {"host": etcd.hosts()},
-    }});
-    kill(trial, " with etcd", config, PATIENCE)
+    kill(trial, " with etcd", etcd.provides(), PATIENCE)
 }
 
 /// `patience`: for how long what is served may be older than what was answered.

@@ -223,7 +223,8 @@ impl Writer {
         self.send(Call::new("PUT", &format!("/apisix/admin/{path}")), value)
     }
 
-    fn send(&mut self, call: Call, value: &Value) -> Result<()> {
+    /// Sends a write; an answer other than 2xx is an error.
+    pub fn send(&mut self, call: Call, value: &Value) -> Result<()> {
         let path = format!("{} {}", call.method, call.target);
         let call = call.header("X-API-KEY", KEY);
         let call = Call { connection: Some("own".to_owned()), ..call.body(value.to_string().into_bytes()) };
