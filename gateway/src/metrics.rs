@@ -132,9 +132,11 @@ pub async fn tidy(meters: Arc<Meters>) {
 pub async fn forget_routes(store: Arc<dyn Store>, mut handle: Handle, meters: Arc<Meters>) {
     while handle.changed().await {
         tokio::time::sleep(meters.settings().forget_after).await;
-        let Ok((items, _)) = store.list(model::Kind::Route, "").await else { continue };
-        let labels: HashSet<&str> = items
+        let Ok((routes, _)) = store.list(model::Kind::Route, "").await else { continue };
+        let Ok((streams, _)) = store.list(model::Kind::StreamRoute, "").await else { continue };
+        let labels: HashSet<&str> = routes
             .iter()
+            .chain(&streams)
             .flat_map(|item| {
                 [Some(item.key.id.as_str()), item.value.get("name").and_then(|name| name.as_str())]
             })
