@@ -3,7 +3,10 @@
 //! As in APISIX, everything is read now and then, and what changed lately in between. A server that speaks no TLS
 //! is asked in clear text: the database belongs into a network of its own.
 
+mod gate;
+
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::net::Ipv4Addr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +17,8 @@ use mysql_async::{Conn, Opts, OptsBuilder, Row};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
+
+use gate::Gate;
 
 /// How long connecting, a question, and each row of its answer may take, as in APISIX.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -157,7 +162,13 @@ impl Tars {
         let server = &self.settings.db_conf;
         let late = |what: &str| format!("{server:?}: {what} took more than {} s", PATIENCE.as_secs());
         let failed = |error: mysql_async::Error| format!("{server:?}: {error}");
-        let connecting = timeout(PATIENCE, Conn::new(self.opts.clone())).await;
+        let opening = timeout(PATIENCE, Gate::open(&server.host, server.port)).await;
+        let gate =
+            opening.map_err(|_| late("connecting"))?.map_err(|error| format!("{server:?}: {error}"))?;
+        let opts = OptsBuilder::from_opts(self.opts.clone())
+            .ip_or_hostname(Ipv4Addr::LOCALHOST.to_string())
+            .tcp_port(gate.port);
+        let connecting = timeout(PATIENCE, Conn::new(opts)).await;
         let mut conn = connecting.map_err(|_| late("connecting"))?.map_err(failed)?;
         let mut servants = Vec::new();
         {
@@ -366,6 +377,172 @@ mod tests {
         assert!(Tars::new(&json!({"db_conf": {"host": "a"}})).unwrap_err().contains("database"));
         let shown = format!("{tars:?} {}", tars.dump(&BTreeMap::new()));
         assert!(shown.contains("\"password\":\"***\"") && !shown.contains("secret"), "{shown}");
+    }
+
+    /// A packet of MySQL: its length, its number, and what is in it.
+    fn packet(number: u8, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).unwrap().to_le_bytes();
+        [&length[..3], &[number], payload].concat()
+    }
+
+    /// What a server says first: version 10, with the ways to log in by a password that all clients know.
+    fn greeting() -> Vec<u8> {
+        let mut hello = vec![10];
+        hello.extend(b"8.0.0\0");
+        hello.extend([1, 0, 0, 0]);
+        hello.extend([b'a'; 8]);
+        // Nothing, then what it can do: long passwords, a database, protocol 4.1, transactions, a long challenge and
+        // ways to log in by name; a character set and a state.
+        hello.extend([0, 0x09, 0xa2, 45, 2, 0, 0x08, 0x00, 21]);
+        hello.extend([0; 10]);
+        hello.extend([b'b'; 12]);
+        hello.push(0);
+        hello.extend(b"mysql_native_password\0");
+        packet(0, &hello)
+    }
+
+    const OK: &[u8] = &[0, 0, 0, 2, 0, 0, 0];
+
+    /// A column of texts.
+    fn column(name: &str) -> Vec<u8> {
+        let mut column = Vec::new();
+        for text in ["def", "", "", "", name, name] {
+            column.push(u8::try_from(text.len()).unwrap());
+            column.extend(text.as_bytes());
+        }
+        column.extend([12, 45, 0, 0, 1, 0, 0, 253, 0, 0, 0, 0, 0]);
+        column
+    }
+
+    /// A server that lets anybody in, agrees to every setting, and answers the first question in the given way.
+    async fn hostile(answer: impl Fn(tokio::net::TcpStream) -> Answering + Send + Sync + 'static) -> u16 {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let answer = std::sync::Arc::new(answer);
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let answer = answer.clone();
+                tokio::spawn(async move {
+                    let _ = stream.write_all(&greeting()).await;
+                    loop {
+                        let mut head = [0; 4];
+                        if stream.read_exact(&mut head).await.is_err() {
+                            return;
+                        }
+                        let length = u32::from_le_bytes([head[0], head[1], head[2], 0]);
+                        let mut payload = vec![0; length as usize];
+                        if stream.read_exact(&mut payload).await.is_err() {
+                            return;
+                        }
+                        if payload.starts_with(b"\x03select servant") {
+                            return answer(stream).await;
+                        }
+                        let _ = stream.write_all(&packet(head[3] + 1, OK)).await;
+                    }
+                });
+            }
+        });
+        port
+    }
+
+    type Answering = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+
+    #[tokio::test]
+    async fn a_server_that_answers_without_sense_or_end_is_an_error() {
+        use tokio::io::AsyncWriteExt;
+        let head = || {
+            let columns = ["servant", "active", "endpoints"];
+            let mut head = packet(1, &[3]);
+            for (number, name) in (2..).zip(columns) {
+                head.extend(packet(number, &column(name)));
+            }
+            head.extend(packet(5, &[0xfe, 0, 0, 2, 0]));
+            head
+        };
+        let row = |number: u8, endpoints: usize| {
+            let mut row = vec![1, b'S', 1, b'1'];
+            row.push(0xfd);
+            row.extend(&u32::try_from(endpoints).unwrap().to_le_bytes()[..3]);
+            row.resize(row.len() + endpoints, b'x');
+            packet(number, &row)
+        };
+        // That the server is one that would be understood, if it wanted to be.
+        let good = head();
+        let port = hostile(move |mut stream| {
+            let mut answer = good.clone();
+            answer.extend(packet(6, b"\x05A.B.C\x011\x15tcp -h 10.0.0.1 -p 80"));
+            answer.extend(packet(7, &[0xfe, 0, 0, 2, 0]));
+            Box::pin(async move {
+                let _ = stream.write_all(&answer).await;
+            })
+        })
+        .await;
+        let found = Tars::new(&config(port)).unwrap().fetch().await.unwrap();
+        assert_eq!(found["A.B.C"].iter().map(|node| node.port).collect::<Vec<_>>(), [80]);
+        type Way = Box<dyn Fn(u64) -> Vec<u8> + Send + Sync>;
+        /// Packets are numbered, and all numbers come by in 256 of them.
+        fn number(from: u64, n: u64) -> u8 {
+            ((from + n) % 256) as u8
+        }
+        let ways: [(&str, Way); 8] = [
+            ("rows without end", Box::new(move |n| row(number(6, n), 60_000))),
+            (
+                "servants without end",
+                Box::new(move |_| (0..256).flat_map(|n| packet(number(6, n), b"\x01S\x011\x00")).collect()),
+            ),
+            (
+                "columns without end",
+                Box::new(|n| match n {
+                    0 => packet(1, &[0xfe, 255, 255, 255, 255, 255, 255, 255, 255]),
+                    _ => (0..256).flat_map(|n| packet(number(2, n), &column("c"))).collect(),
+                }),
+            ),
+            (
+                "a packet that is larger than any",
+                Box::new(|_| [&[255, 255, 255, 1][..], &[b'x'; 100_000]].concat()),
+            ),
+            ("packets out of order", Box::new(|_| packet(77, &[3]))),
+            ("a column that is none", Box::new(|_| [packet(1, &[3]), packet(2, &[255; 5])].concat())),
+            ("an error without words", Box::new(|_| packet(1, &[255]))),
+            (
+                "a text that is longer than its packet",
+                Box::new({
+                    let head = head();
+                    move |_| {
+                        [head.clone(), packet(6, &[0xfe, 255, 255, 255, 255, 255, 255, 255, 127, 1])].concat()
+                    }
+                }),
+            ),
+        ];
+        for (what, way) in ways {
+            let way = std::sync::Arc::new(way);
+            let first = if what.ends_with("without end") && !what.starts_with("columns") {
+                head()
+            } else {
+                Vec::new()
+            };
+            let port = hostile(move |mut stream| {
+                let (way, first) = (way.clone(), first.clone());
+                Box::pin(async move {
+                    let _ = stream.write_all(&first).await;
+                    for n in 0.. {
+                        if stream.write_all(&way(n)).await.is_err() {
+                            return;
+                        }
+                        // Rows must go on in number; those that do not are an error of their own.
+                        if n > 200_000 {
+                            return;
+                        }
+                    }
+                })
+            })
+            .await;
+            let tars = Tars::new(&config(port)).unwrap();
+            let asking = timeout(Duration::from_secs(60), tars.fetch()).await;
+            let error = asking.unwrap_or_else(|_| panic!("{what}: no end")).expect_err(what);
+            assert!(error.starts_with(&format!("127.0.0.1:{port}/db_tars: ")), "{what}: {error}");
+        }
     }
 
     #[tokio::test]

@@ -7,10 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use model::Node;
 pub use model::upstream::Discovery as Service;
 use serde_json::{Map, Value, json};
@@ -297,7 +299,8 @@ async fn follow(
                 Err(_) => return,
             }
         }
-        let mut asking = source.ask(&services);
+        // Whatever an answer does to whoever reads it, the next one may be better.
+        let mut asking = AssertUnwindSafe(source.ask(&services)).catch_unwind();
         let answer = tokio::select! {
             answer = &mut asking => Some(answer),
             changed = wanted.changed() => {
@@ -308,6 +311,9 @@ async fn follow(
                 tokio::time::timeout(GRACE, asking).await.ok()
             }
         };
+        let answer = answer.map(|answer| {
+            answer.unwrap_or_else(|_| Err("reading its answer failed unexpectedly (a panic)".to_owned()))
+        });
         let pause = match answer {
             None => continue,
             Some(Ok(found)) => {
@@ -376,6 +382,7 @@ mod tests {
             let answer = answers.get(at).or(answers.last()).unwrap().clone();
             Box::pin(async move {
                 tokio::time::sleep(self.takes).await;
+                assert_ne!(answer, Err("panic".to_owned()));
                 answer
             })
         }
@@ -497,6 +504,22 @@ mod tests {
         registries.want(&BTreeSet::new());
         registries.want(&[one.key()].into());
         assert_eq!(registries.take_unknown(), [one]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_over_an_answer_is_a_failure_like_any_other() {
+        let script = Arc::new(Script::default());
+        *script.answers.lock().unwrap() =
+            vec![found(&[("a", 1)], true), Err("panic".to_owned()), found(&[("a", 2)], true)];
+        let mut registries = Registries::new(vec![script]);
+        let known = registries.known();
+        registries.want(&[service("a").key()].into());
+        registries.changed().await;
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        assert!(registries.failing()[0].1.contains("panic"), "{:?}", registries.failing());
+        assert_eq!(ports(&known, "a"), [1]);
+        registries.changed().await;
+        assert_eq!((ports(&known, "a"), registries.failing()), (vec![2], vec![]));
     }
 
     #[tokio::test(start_paused = true)]
