@@ -102,10 +102,11 @@ impl Plugin for BatchRequests {
             let bound = from.and_then(|from| from[key].as_u64()).filter(|bound| *bound > 0);
             usize::try_from(bound.unwrap_or(default)).unwrap_or(usize::MAX)
         };
+        let metadata = cx.metadata();
         Ok(BatchRequests {
             requests: Schema::new(&requests())?,
-            max_body: read(cx.metadata, "max_body_size", MAX_BODY),
-            max_items: read(cx.metadata, "max_pipeline_items", MAX_ITEMS),
+            max_body: read(metadata, "max_body_size", MAX_BODY),
+            max_items: read(metadata, "max_pipeline_items", MAX_ITEMS),
             max_response: read(cx.attr, "max_response_size", MAX_RESPONSE),
         })
     }

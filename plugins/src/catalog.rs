@@ -181,12 +181,13 @@ impl Catalog {
             .hint("make two routes, told apart by vars"));
         }
         let others = Within { catalog: self, scope, depth };
-        let mut cx = Build::new(owner, &self.services, scope.names).with_others(&others);
+        let metadata = || (scope.metadata)(row.name());
+        let mut cx =
+            Build::new(owner, &self.services, scope.names).with_others(&others).with_metadata(&metadata);
         if let Some(upstreams) = scope.upstreams {
             cx = cx.with_upstreams(upstreams);
         }
         cx = cx.with_identity(row.name(), written);
-        cx.metadata = (scope.metadata)(row.name());
         cx.attr = self.attrs.get(row.name());
         let priority = priority.unwrap_or(row.priority());
         row.build(config, &mut cx, Fitting { name: row.name(), priority, meta }).map(Some)

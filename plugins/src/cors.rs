@@ -151,14 +151,13 @@ impl Plugin for Cors {
             };
             list.as_ref().map(|list| list.iter().enumerate().map(compile).collect()).transpose()
         };
-        let known = cx.metadata.and_then(|metadata| metadata.get("allow_origins"));
-        let origin = |name: &String| known?.get(name)?.as_str().map(Origins::parse);
         Ok(Cors {
             by_regex: patterns(&config.allow_origins_by_regex, "allow_origins_by_regex")?,
-            by_metadata: config
-                .allow_origins_by_metadata
-                .as_ref()
-                .map(|names| names.iter().filter_map(origin).collect()),
+            by_metadata: config.allow_origins_by_metadata.as_ref().map(|names| {
+                let known = cx.metadata().and_then(|metadata| metadata.get("allow_origins"));
+                let origin = |name: &String| known?.get(name)?.as_str().map(Origins::parse);
+                names.iter().filter_map(origin).collect()
+            }),
             timing: config.timing_allow_origins.as_deref().map(Origins::parse),
             timing_by_regex: patterns(
                 &config.timing_allow_origins_by_regex,

@@ -71,7 +71,7 @@ impl Plugin for ErrorPage {
     }
 
     fn build(_: Config, cx: &mut Build<'_>) -> Result<ErrorPage, Invalid> {
-        Ok(ErrorPage { pages: cx.metadata.and_then(Value::as_object).map_or_else(Vec::new, pages) })
+        Ok(ErrorPage { pages: cx.metadata().and_then(Value::as_object).map_or_else(Vec::new, pages) })
     }
 
     fn phases(&self) -> Phases {

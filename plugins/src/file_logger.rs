@@ -54,8 +54,8 @@ impl Plugin for FileLogger {
     fn build(config: Config, cx: &mut Build<'_>) -> Result<FileLogger, Invalid> {
         let only = config.only.map(|only| only.iter().map(|one| logger::expr("match", one)).collect()).transpose()?;
         let logger = Logger::build(config.options, cx)?;
-        let metadata = cx.metadata.and_then(|metadata| metadata.get("path")).and_then(Value::as_str);
-        let path = match config.path.as_deref().or(metadata) {
+        let metadata = || cx.metadata().and_then(|metadata| metadata.get("path")).and_then(Value::as_str);
+        let path = match config.path.as_deref().or_else(metadata) {
             Some(path) if path.is_empty() || path.contains('\0') => {
                 return Err(Invalid::new("this is not a valid file path").at("/path"));
             }

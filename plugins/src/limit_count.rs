@@ -108,7 +108,7 @@ impl Plugin for LimitCount {
             None => Reply::status(config.rejected_code),
         };
         Ok(LimitCount {
-            rules: config.rules(cx.metadata),
+            rules: config.rules(cx.metadata()),
             counters,
             scope,
             sliding: config.window_type == "sliding",

@@ -104,7 +104,7 @@ impl Logger {
     /// # Errors
     /// A condition that does not compile.
     pub(crate) fn build(options: Options, cx: &Build<'_>) -> Result<Logger, Invalid> {
-        let metadata = |name: &str| cx.metadata.and_then(|metadata| metadata.get(name));
+        let metadata = |name: &str| cx.metadata().and_then(|metadata| metadata.get(name));
         // In the metadata an empty one counts for none; in the configuration it leaves nothing.
         let filled = |value: &&Value| value.as_object().is_some_and(|fields| !fields.is_empty());
         let own = options.log_format.as_ref().or_else(|| metadata("log_format").filter(filled));

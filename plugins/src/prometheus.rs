@@ -126,7 +126,8 @@ impl Plugin for Prometheus {
     }
 
     fn build(config: Config, cx: &mut Build<'_>) -> Result<Prometheus, Invalid> {
-        let metric = |name, labels| Metric::new(name, labels, cx.metadata, cx.attr);
+        let metadata = cx.metadata();
+        let metric = |name, labels| Metric::new(name, labels, metadata, cx.attr);
         Ok(Prometheus {
             prefer_name: config.prefer_name,
             global: cx.owner.collection == "global_rules",
@@ -364,8 +365,9 @@ mod tests {
     fn build(probe: &Probe, collection: &'static str, metadata: Option<&Value>, attr: Option<&Value>) -> Prometheus {
         let owner = Owner { collection, id: "1".into() };
         let names = FixedNames::default();
-        let mut cx = Build::new(&owner, &probe.services, &names);
-        (cx.metadata, cx.attr) = (metadata, attr);
+        let metadata = || metadata;
+        let mut cx = Build::new(&owner, &probe.services, &names).with_metadata(&metadata);
+        cx.attr = attr;
         Prometheus::build(Config { prefer_name: false }, &mut cx).unwrap()
     }
 

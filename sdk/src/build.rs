@@ -119,13 +119,12 @@ pub trait Others {
 pub struct Build<'a> {
     pub owner: &'a Owner,
     pub services: &'a Services,
-    /// The plugin's metadata resource, if there is one.
-    pub metadata: Option<&'a Value>,
     /// The plugin's `plugin_attr` in config.yaml, if any.
     pub attr: Option<&'a Value>,
     pub names: &'a dyn Names,
     /// The plugin's name and its configuration as text: what its state is known by.
     identity: Option<(&'static str, &'a Value)>,
+    metadata: Option<&'a dyn Fn() -> Option<&'a Value>>,
     others: Option<&'a dyn Others>,
     upstreams: Option<&'a dyn Upstreams>,
 }
@@ -136,10 +135,10 @@ impl<'a> Build<'a> {
         Build {
             owner,
             services,
-            metadata: None,
             attr: None,
             names,
             identity: None,
+            metadata: None,
             others: None,
             upstreams: None,
         }
@@ -149,6 +148,18 @@ impl<'a> Build<'a> {
     #[must_use]
     pub fn with_identity(self, plugin: &'static str, config: &'a Value) -> Build<'a> {
         Build { identity: Some((plugin, config)), ..self }
+    }
+
+    /// With the plugin's metadata resource, for [`Build::metadata`].
+    #[must_use]
+    pub fn with_metadata(self, metadata: &'a dyn Fn() -> Option<&'a Value>) -> Build<'a> {
+        Build { metadata: Some(metadata), ..self }
+    }
+
+    /// The plugin's metadata resource, if there is one. Whoever asks is built again when it changes, so it is
+    /// asked for only where the settings leave something to it.
+    pub fn metadata(&self) -> Option<&'a Value> {
+        self.metadata.and_then(|metadata| metadata())
     }
 
     /// A value of the node's: the same for all workers, and after a change of configuration the same

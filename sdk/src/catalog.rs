@@ -27,8 +27,8 @@ pub struct Scope<'a> {
     pub names: &'a dyn Names,
     /// Makes the upstreams that plugins ask for; without it nothing is served, only checked.
     pub upstreams: Option<&'a dyn Upstreams>,
-    /// Plugin metadata by plugin name.
-    pub metadata: &'a dyn Fn(&str) -> Option<&'a Value>,
+    /// Plugin metadata by plugin name. Asked for the plugins that need it, and for no others.
+    pub metadata: &'a dyn Fn(&'static str) -> Option<&'a Value>,
     /// The plugins that may be used now; `None` means all.
     pub enabled: Option<&'a dyn Fn(&str) -> bool>,
 }

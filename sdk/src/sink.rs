@@ -141,7 +141,7 @@ impl Build<'_> {
     /// `max_pending_entries` of the plugin's metadata (APISIX 3.18).
     pub fn max_pending_entries(&self) -> usize {
         let written =
-            self.metadata.and_then(|metadata| metadata.get("max_pending_entries")).and_then(Value::as_u64);
+            self.metadata().and_then(|metadata| metadata.get("max_pending_entries")).and_then(Value::as_u64);
         written.map_or(batch::MAX_PENDING, |entries| usize::try_from(entries).unwrap_or(usize::MAX))
     }
 }

@@ -225,8 +225,8 @@ impl Probe {
         let config = model::Schema::new(&P::schema())?.parse(config)?;
         let config = serde_json::from_value(config).map_err(|error| Invalid::new(error.to_string()))?;
         let owner = Owner { collection: "routes", id: self.route.id.to_string() };
-        let mut cx = Build::new(&owner, &self.services, names);
-        cx.metadata = metadata;
+        let metadata = || metadata;
+        let mut cx = Build::new(&owner, &self.services, names).with_metadata(&metadata);
         P::build(config, &mut cx)
     }
 }

@@ -13,6 +13,7 @@ mod certificates;
 mod chains;
 mod chosen;
 mod consumers;
+mod metadata;
 mod references;
 mod refusing;
 mod routes;
@@ -32,7 +33,6 @@ use hashbrown::{HashMap, HashSet};
 use model::{Desired, Entry, Invalid, Key, Kind, Rejected, Served};
 use sdk::build::Names;
 use sdk::{Catalog, Chain, Consumers};
-use serde_json::Value;
 
 use crate::Snapshot;
 use crate::certs::{Certificates, TlsSettings};
@@ -49,6 +49,7 @@ use certificates::CertificateUnit;
 pub use certificates::Stapling;
 use chosen::Choices;
 use consumers::{Claims, ConsumerUnit, CredentialUnit};
+use metadata::Metadata;
 pub use references::{Env, environment};
 use routes::RouteUnit;
 use shared::Shared;
@@ -153,8 +154,7 @@ pub struct Compiler {
     stapling_told: Option<Arc<[Arc<Stapling>]>>,
     /// Services, plugin configs, consumer groups and global rules.
     shared: BTreeMap<Key, Shared>,
-    /// Plugin metadata by plugin.
-    metadata: HashMap<String, Value>,
+    metadata: Metadata,
     consumers: BTreeMap<String, ConsumerUnit>,
     credentials: BTreeMap<String, CredentialUnit>,
     claims: Claims,
@@ -218,7 +218,7 @@ impl Compiler {
             upstreams: HashMap::default(),
             read: Vec::new(),
             shared: BTreeMap::new(),
-            metadata: HashMap::default(),
+            metadata: Metadata::default(),
             consumers: BTreeMap::new(),
             credentials: BTreeMap::new(),
             claims: Claims::default(),
@@ -381,63 +381,12 @@ impl Compiler {
             .chain(self.stream_routes.keys().map(key(Kind::StreamRoute)))
             .chain(self.upstreams.keys().map(key(Kind::Upstream)))
             .chain(self.certificate_units.keys().map(key(Kind::Ssl)))
-            .chain(self.metadata.keys().map(key(Kind::PluginMetadata)))
+            .chain(self.metadata.plugins().map(key(Kind::PluginMetadata)))
             .chain(self.consumers.keys().map(key(Kind::Consumer)))
             .chain(self.credentials.keys().map(key(Kind::Credential)))
             .chain(self.rejected.keys().cloned());
         let desired = pass.desired.iter().map(|entry| entry.key.clone());
         desired.chain(known).for_each(|key| pass.work.add(key));
-    }
-
-    /// Plugin metadata, and the resources that use those plugins.
-    fn compile_metadata(&mut self, pass: &mut Pass<'_>) {
-        for plugin in pass.work.take(Kind::PluginMetadata) {
-            let key = Key::new(Kind::PluginMetadata, plugin.as_str());
-            let desired = pass.desired;
-            match desired.get(Kind::PluginMetadata, &plugin).map(|entry| entry.resource()) {
-                Some(model::Resource::PluginMetadata(found)) => {
-                    let value = Value::Object(found.value.clone());
-                    let place = sdk::catalog::Place::Metadata;
-                    let resolved = guarded(|| {
-                        let value = references::resolve(&value, &*self.settings.env, pass.names)?;
-                        self.catalog.check(&plugin, &value, place)?;
-                        Ok(value.into_owned())
-                    });
-                    match resolved {
-                        Ok(value) => {
-                            self.accept(&key);
-                            self.metadata.insert(plugin.clone(), value);
-                        }
-                        Err(invalid) => {
-                            let instead = Served::last_good(self.metadata.contains_key(&plugin));
-                            self.reject(&key, invalid, instead);
-                        }
-                    }
-                }
-                _ => {
-                    self.accept(&key);
-                    self.metadata.remove(&plugin);
-                }
-            }
-            // Rare, so searched for rather than indexed; resources served in an older form included.
-            let may_mention = |entry: &&Arc<Entry>| entry.may_contain(&plugin) || entry.may_contain(EXPOSING);
-            let mut read = Vec::new();
-            for entry in desired.iter().chain(self.served()).filter(may_mention) {
-                read.push(entry.key.clone());
-                if entry.resource().plugins().is_some_and(|plugins| mention(plugins, &plugin)) {
-                    pass.work.add(entry.key.clone());
-                }
-            }
-            self.read.extend(read);
-        }
-    }
-
-    /// The entries that plugins are served of.
-    fn served(&self) -> impl Iterator<Item = &Arc<Entry>> {
-        let routes = self.routes.values().map(|unit| &unit.entry);
-        let shared = self.shared.values().map(|shared| &shared.entry);
-        let streams = self.stream_routes.values().map(|unit| &unit.entry);
-        routes.chain(streams).chain(shared).chain(self.consumers.values().map(|unit| &unit.entry))
     }
 
     /// Schedules the resources that refer to `key`.
@@ -530,24 +479,6 @@ impl Compiler {
         }
         tried.made
     }
-}
-
-/// A plugin that exposes what others answer, and names none of them.
-const EXPOSING: &str = "public-api";
-
-/// Whether a plugin is used here, or possibly within another plugin's settings.
-fn mention(plugins: &model::Plugins, plugin: &str) -> bool {
-    fn within(value: &Value, plugin: &str) -> bool {
-        match value {
-            Value::String(text) => text == plugin,
-            Value::Array(items) => items.iter().any(|item| within(item, plugin)),
-            Value::Object(fields) => {
-                fields.iter().any(|(name, field)| name == plugin || within(field, plugin))
-            }
-            _ => false,
-        }
-    }
-    plugins.iter().any(|(name, config)| name == plugin || name == EXPOSING || within(config, plugin))
 }
 
 /// Something compiled from its entry, or else again from its last good entry: names, services and

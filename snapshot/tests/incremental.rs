@@ -36,6 +36,7 @@ fn plugins() -> impl Strategy<Value = Value> {
     let config = prop_oneof![
         6 => (0u8..3).prop_map(|n| json!({"n": n})),
         1 => Just(json!({"bad": true})),
+        1 => Just(json!({"alone": true})),
         1 => Just(json!({"secret": "$env://NONE"})),
         1 => id().prop_map(|n| json!({"host": host(n)})),
         1 => id().prop_map(|n| json!({"to_id": n.to_string()})),
@@ -338,6 +339,41 @@ fn one_changed_address_leaves_stages_and_other_upstreams_as_they_are() {
     let last = all(&compiler.compile(&desired, &touched, &names(2), 2), &desired);
     assert!(!Arc::ptr_eq(&after.0["2"], &last.0["2"]));
     assert!(Arc::ptr_eq(&after.1["2"], &last.1["2"]));
+}
+
+#[test]
+fn metadata_touch_those_who_read_them_and_those_they_may_heal() {
+    let mut desired = Desired::default();
+    for (kind, id, value) in [
+        (Kind::Service, "1", json!({"plugins": {"log": {}}})),
+        (Kind::Route, "reads", json!({"uri": "/1", "plugins": {"cors": {}}})),
+        (Kind::Route, "another", json!({"uri": "/2", "plugins": {"log": {}}})),
+        (Kind::Route, "alone", json!({"uri": "/3", "plugins": {"cors": {"alone": true}}})),
+        (Kind::Route, "by-service", json!({"uri": "/4", "service_id": "1"})),
+        (Kind::Route, "over-service", json!({"uri": "/5", "service_id": "1", "plugins": {"limit": {}}})),
+    ] {
+        desired.put(entry(kind, id, value));
+    }
+    let (mut compiler, names) = (compiler(), Table::default());
+    let mut before = plans(&compiler.compile(&desired, &Touched::all(), &names, 0), &desired);
+    support::put_to_rest(&mut compiler, &mut desired);
+    for (plugin, value, remade) in [
+        ("cors", json!({"n": 1}), &["reads"][..]),
+        ("log", json!({"n": 1}), &["another", "by-service", "over-service"]),
+        ("mirror", json!({"n": 1}), &[]),
+        ("cors", json!({"n": 2}), &["reads"]),
+    ] {
+        desired.put(entry(Kind::PluginMetadata, plugin, value));
+        let touched = Touched::from_iter([Key::new(Kind::PluginMetadata, plugin)]);
+        let compiled = compiler.compile(&desired, &touched, &names, 1);
+        support::put_to_rest(&mut compiler, &mut desired);
+        let after = plans(&compiled, &desired);
+        let made = after.iter().filter(|(id, plan)| !Arc::ptr_eq(plan, &before[*id])).map(|(id, _)| id);
+        assert_eq!(made.collect::<Vec<_>>(), remade, "{plugin}");
+        let fresh = support::compiler().compile(&desired, &Touched::all(), &names, 0);
+        assert_eq!(print(&compiled, &desired), print(&fresh, &desired));
+        before = after;
+    }
 }
 
 #[test]

@@ -14,8 +14,8 @@ fn build(
     let config = model::Schema::new(&LimitCount::schema())?.parse(config.clone())?;
     let config = serde_json::from_value(config).expect("what the schema lets through");
     let names = FixedNames::default();
-    let mut cx = Build::new(owner, &probe.services, &names);
-    cx.metadata = metadata;
+    let metadata = || metadata;
+    let mut cx = Build::new(owner, &probe.services, &names).with_metadata(&metadata);
     LimitCount::build(config, &mut cx)
 }
 

@@ -50,7 +50,7 @@ impl Plugin for Syslog {
     fn build(config: Value, cx: &mut Build<'_>) -> Result<Syslog, Invalid> {
         let filled = |value: &Value| value.as_object().is_some_and(|fields| !fields.is_empty());
         let has_format = config.get("log_format").is_some()
-            || cx.metadata.and_then(|metadata| metadata.get("log_format")).is_some_and(filled);
+            || cx.metadata().and_then(|metadata| metadata.get("log_format")).is_some_and(filled);
         let http = http::Syslog::build(http::Config::of_stream(config)?, cx)?;
         Ok(Syslog { http, has_format })
     }

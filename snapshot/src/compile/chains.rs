@@ -78,7 +78,10 @@ impl Compiler {
             .iter()
             .map(|(source, name, config)| Configured { name, config, owner: &sources[*source].owner })
             .collect();
-        let metadata = |plugin: &str| self.metadata.get(plugin);
+        let metadata = |plugin: &'static str| {
+            names.read.borrow_mut().push(plugin);
+            self.metadata.get(plugin)
+        };
         let listed = |plugin: &str| match (streams, &self.enabled, &self.settings.stream_plugins) {
             (false, Some(enabled), _) => enabled.contains(plugin),
             (true, _, Some(enabled)) => enabled.iter().any(|name| name == plugin),

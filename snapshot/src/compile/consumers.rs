@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 
 use super::chains::Source;
 use super::chosen::Asked;
+use super::metadata::Read;
 use super::refusing;
 use super::wanted::{Part, Recorder};
 use super::{Compiler, Pass, mixed_up, references};
@@ -46,6 +47,8 @@ pub(super) struct ConsumerUnit {
     proofs: Box<[Proof]>,
     /// Its group does not exist: it is identified, then refused.
     refused: bool,
+    /// The metadata its plugins were built with.
+    pub read: Read,
 }
 
 /// The last good form of a credential.
@@ -90,7 +93,8 @@ impl Compiler {
         let is_new = last_good.is_none();
         let made = self.try_both(key, entry, last_good, |compiler, entry| {
             let recorder = Recorder::new(pass.names);
-            let unit = compiler.make_consumer(key, entry, &recorder)?;
+            let mut unit = compiler.make_consumer(key, entry, &recorder)?;
+            unit.read = compiler.metadata.read_by(&recorder.read.take());
             compiler.place_chosen(key, recorder.chosen.take());
             compiler.hosts.set(key, Part::Plugins, recorder.asked());
             Ok(unit)
@@ -179,6 +183,7 @@ impl Compiler {
             consumer: Arc::new(consumer),
             proofs: proofs.into(),
             refused: false,
+            read: Read::default(),
         }
     }
 

@@ -7,11 +7,13 @@ use std::sync::mpsc::Receiver;
 use model::{Entry, Fault, Invalid, Key, Kind, Resource, Route, Served, Service};
 use sdk::expr::Expr;
 use sdk::{Chain, RouteInfo, RouteNames};
+use smallvec::SmallVec;
 use wire::Method;
 
 use super::certificates::client_certificate_of;
 use super::chains::{Source, unless_idle};
 use super::chosen::Asked;
+use super::metadata::Read;
 use super::units::Named;
 use super::wanted::{Part, Recorder};
 use super::{Compiler, Pass, Tried, mixed_up, refusing, upstream};
@@ -25,6 +27,8 @@ pub(super) struct RouteUnit {
     pub entry: Arc<Entry>,
     /// The upstream written inside it.
     own_upstream: Option<Arc<Upstream>>,
+    /// The metadata its plugins were built with.
+    pub read: Read,
 }
 
 impl Named for RouteUnit {
@@ -44,6 +48,8 @@ struct Draft {
     asked: [BTreeSet<String>; 2],
     /// The upstreams its plugins requested.
     chosen: Asked,
+    /// The plugins that read their metadata.
+    read: SmallVec<[&'static str; 4]>,
     /// It lacks a secret, and refuses all requests.
     refused: bool,
 }
@@ -238,8 +244,9 @@ impl Compiler {
             .or(service.and_then(|service| service.enable_websocket))
             .unwrap_or(false);
         let chosen = for_plugins.chosen.take();
+        let read = for_plugins.read.take();
         let asked = [for_plugins.asked(), for_upstream.asked()];
-        Ok(Draft { entry: entry.clone(), rule, plan, upstream, asked, chosen, refused: false })
+        Ok(Draft { entry: entry.clone(), rule, plan, upstream, asked, chosen, read, refused: false })
     }
 
     fn names_of(&self, route: &Route) -> RouteNames {
@@ -258,13 +265,13 @@ impl Compiler {
         let rule = self.rule_of(key, route, pass)?;
         let mut plan = Plan::new(RouteInfo::new(&key.id, self.names_of(route)));
         plan.chain = Some(refusing::chain(refusing::ROUTE_LACKS_SECRET));
-        let (asked, chosen) = Default::default();
-        Ok(Draft { entry: entry.clone(), rule, plan, upstream: None, asked, chosen, refused: true })
+        let (asked, chosen, read) = Default::default();
+        Ok(Draft { entry: entry.clone(), rule, plan, upstream: None, asked, chosen, read, refused: true })
     }
 
     /// Assigns a route its slots. Requests find it once it is in the router.
     fn place(&mut self, key: &Key, draft: Draft) -> Placed {
-        let Draft { entry, rule, mut plan, upstream, asked, chosen, refused } = draft;
+        let Draft { entry, rule, mut plan, upstream, asked, chosen, read, refused } = draft;
         match refused {
             true => _ = self.refused.insert(key.id.clone()),
             false => _ = self.refused.remove(&key.id),
@@ -286,7 +293,8 @@ impl Compiler {
         if let Resource::Route(route) = entry.resource() {
             plan.target = self.upstream_of(route, own_upstream.as_ref()).into();
         }
-        self.routes.insert(RouteUnit { entry, own_upstream });
+        let read = self.metadata.read_by(&read);
+        self.routes.insert(RouteUnit { entry, own_upstream, read });
         (rule, Arc::new(plan))
     }
 

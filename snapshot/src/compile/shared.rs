@@ -11,6 +11,7 @@ use sdk::build::Names;
 use super::certificates::client_certificate_of;
 use super::chains::{Source, unless_idle};
 use super::chosen::Asked;
+use super::metadata::Read;
 use super::wanted::{Part, Recorder};
 use super::{Compiler, Pass, refusing};
 use crate::upstream::Upstream;
@@ -22,6 +23,8 @@ pub(super) struct Shared {
     pub chain: Option<Arc<Chain>>,
     /// A service's inline upstream.
     pub upstream: Option<Arc<Upstream>>,
+    /// The metadata its plugins were built with.
+    pub read: Read,
 }
 
 impl Compiler {
@@ -137,9 +140,10 @@ impl Compiler {
             }
         };
         self.place_chosen(key, for_plugins.chosen.take());
+        let read = self.metadata.read_by(&for_plugins.read.take());
         self.hosts.set(key, Part::Plugins, for_plugins.asked());
         self.hosts.set(key, Part::Upstream, for_upstream.asked());
-        Ok(Shared { entry: entry.clone(), chain: unless_idle(chain), upstream })
+        Ok(Shared { entry: entry.clone(), chain: unless_idle(chain), upstream, read })
     }
 }
 

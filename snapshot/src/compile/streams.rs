@@ -9,6 +9,7 @@ use sdk::{Chain, Phase, RouteInfo, RouteNames};
 use super::certificates::client_certificate_of;
 use super::chains::{Source, unless_idle};
 use super::chosen::Asked;
+use super::metadata::Read;
 use super::wanted::{Part, Recorder};
 use super::{Compiler, Pass, refusing};
 use crate::plan::{Failure, Plan};
@@ -25,6 +26,8 @@ pub(super) struct StreamUnit {
     plan: Option<Arc<StreamPlan>>,
     /// It lacks a secret, or lacked one before the mistake it has now, and refuses all streams.
     refuses: bool,
+    /// The metadata its plugins were built with.
+    pub read: Read,
 }
 
 impl Compiler {
@@ -97,11 +100,12 @@ impl Compiler {
             }
         };
         self.place_chosen(key, for_plugins.chosen.take());
+        let read = self.metadata.read_by(&for_plugins.read.take());
         self.hosts.set(key, Part::Plugins, for_plugins.asked());
         self.hosts.set(key, Part::Upstream, for_upstream.asked());
         let target = self.stream_upstream(route, own_upstream.as_ref());
         let plan = self.stream_plan(key, route, (chain, protocol), target);
-        Ok(StreamUnit { entry: entry.clone(), own_upstream, plan, refuses: false })
+        Ok(StreamUnit { entry: entry.clone(), own_upstream, plan, refuses: false, read })
     }
 
     /// A stream route that lacks a secret, or lacked one before the mistake it has now: it is found, and its streams
@@ -113,7 +117,8 @@ impl Compiler {
         self.hosts.forget(key);
         let chain = refusing::chain(refusing::ROUTE_LACKS_SECRET);
         let plan = self.stream_plan(key, route, (Some(chain), None), Err(Failure::NoUpstream));
-        Some(StreamUnit { entry: entry.clone(), own_upstream: None, plan, refuses: true })
+        let read = Read::default();
+        Some(StreamUnit { entry: entry.clone(), own_upstream: None, plan, refuses: true, read })
     }
 
     /// `None` for one that only another leads to.

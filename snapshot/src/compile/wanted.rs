@@ -8,6 +8,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use model::Key;
 use sdk::build::Names;
+use smallvec::SmallVec;
 
 use super::chosen::Asked;
 
@@ -78,16 +79,18 @@ impl Wanted {
     }
 }
 
-/// Passes lookups on and records the hosts, and the upstreams that plugins request.
+/// Passes lookups on and records the hosts, the upstreams that plugins request, and the plugins that read their
+/// metadata.
 pub(super) struct Recorder<'a> {
     names: &'a dyn Names,
     asked: RefCell<BTreeSet<String>>,
     pub chosen: RefCell<Asked>,
+    pub read: RefCell<SmallVec<[&'static str; 4]>>,
 }
 
 impl<'a> Recorder<'a> {
     pub fn new(names: &'a dyn Names) -> Recorder<'a> {
-        Recorder { names, asked: RefCell::default(), chosen: RefCell::default() }
+        Recorder { names, asked: RefCell::default(), chosen: RefCell::default(), read: RefCell::default() }
     }
 
     pub fn asked(self) -> BTreeSet<String> {

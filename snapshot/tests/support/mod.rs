@@ -20,8 +20,8 @@ use serde_json::{Value, json};
 use snapshot::compile::Settings;
 use snapshot::{Compiled, Compiler, Endpoint, Plan, Snapshot, Touched, Upstream};
 
-/// Knows the plugins of [`NAMES`]; `key` is for auth, `mirror` looks its `host` up, and each is
-/// refused with `"bad": true`. A mistake of the gateway is played by `"panic": true`.
+/// Knows the plugins of [`NAMES`]; `key` is for auth, `mirror` looks its `host` up, and each reads its metadata
+/// but with `"alone": true`, and is refused with `"bad": true`. A mistake of the gateway is played by `"panic": true`.
 #[derive(Debug)]
 pub struct Plugins;
 
@@ -68,7 +68,9 @@ impl Catalog for Plugins {
             }
             let name = check(entry.name, entry.config).map_err(|invalid| invalid.within(entry.name))?;
             let mut text = format!("{name}{} of {}/{}", entry.config, entry.owner.collection, entry.owner.id);
-            if let Some(metadata) = (scope.metadata)(name) {
+            if entry.config["alone"] != json!(true)
+                && let Some(metadata) = (scope.metadata)(name)
+            {
                 write!(text, " with {metadata}").unwrap();
             }
             if let Some(host) = entry.config["host"].as_str() {
