@@ -58,7 +58,7 @@ impl Fold {
             Change::Plugins { names, .. } => self.desired.plugins = names,
             // About resources, and none of them.
             Change::Note { .. } => {}
-            Change::Reset { items, plugins, rejected, anew, .. } => {
+            Change::Reset { items, plugins, rejected, parsed, anew, .. } => {
                 // At the start everything is new, which is said once instead of a key at a time.
                 touched.all |= self.desired.is_empty();
                 let now: LazyCell<BTreeSet<&Key>, _> =
@@ -66,8 +66,13 @@ impl Fold {
                 let known = self.desired.iter().map(|entry| &entry.key).chain(self.refused.keys());
                 let gone: BTreeSet<Key> = known.filter(|key| !now.contains(key)).cloned().collect();
                 gone.iter().for_each(|key| _ = self.delete(key, touched));
-                let news = items.into_iter().filter(|row| anew || !self.is_known(row)).collect();
-                let parsed = parallel::map(news, parse);
+                let mut known = parsed.take();
+                let news = items.into_iter().filter(|row| anew || !self.is_known(row));
+                let news = news.map(|row| (known.of(&row.json), row)).collect();
+                let parsed = parallel::map(news, |(known, row)| match known {
+                    Some(resource) => taken(row, resource),
+                    None => parse(row),
+                });
                 let entries = parsed.filter_map(|parsed| self.take_over(parsed, touched)).collect();
                 self.desired.put_all(entries);
                 self.dangling.look_at_all(&self.desired);
@@ -224,13 +229,24 @@ struct Read {
 fn parse(row: Row) -> Parsed {
     let (key, value) = (&row.key, row.value());
     let ignored = gaps::ignored(key.kind, &value);
-    let unseen = gaps::unseen_plugins(key.kind, &value).map(|(name, _)| name).collect();
-    let read = Resource::from_value(key.kind, &key.id, value).map(|resource| Read {
-        secrets: resource.secrets(),
-        references: references(key, &resource),
-        resource,
-    });
+    let configured = gaps::plugins(key.kind, &value).into_iter().flatten();
+    let unseen = gaps::unseen_plugins(key.kind, configured).map(|(name, _)| name).collect();
+    let read = Resource::from_value(key.kind, &key.id, value).map(|resource| Read::of(key, resource));
     Parsed { row, read, ignored, unseen }
+}
+
+/// The same of a row that was read already by whoever made it, and who tells what it asks for in vain.
+fn taken(row: Row, resource: Resource) -> Parsed {
+    let configured = resource.plugins().into_iter().flatten();
+    let unseen = gaps::unseen_plugins(row.key.kind, configured).map(|(name, _)| name).collect();
+    let read = Ok(Read::of(&row.key, resource));
+    Parsed { row, read, ignored: Vec::new(), unseen }
+}
+
+impl Read {
+    fn of(key: &Key, resource: Resource) -> Read {
+        Read { secrets: resource.secrets(), references: references(key, &resource), resource }
+    }
 }
 
 /// Which resources name plugins that are not built, and are served without them.
@@ -260,6 +276,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::store::Parsed;
 
     fn stored(id: &str, modified: Revision, value: Value) -> Row {
         let (key, json) = (Key::new(Kind::Route, id), value.to_string().into());
@@ -271,7 +288,8 @@ mod tests {
     }
 
     fn reset(items: Vec<Row>, revision: Revision) -> Change {
-        Change::Reset { items, plugins: None, revision, rejected: Vec::new(), anew: false }
+        let (rejected, parsed) = Default::default();
+        Change::Reset { items, plugins: None, revision, rejected, parsed, anew: false }
     }
 
     fn touched(fold: &mut Fold, change: Change) -> Vec<String> {
@@ -356,6 +374,41 @@ mod tests {
         // A value that was deleted and written again at another revision is read again.
         touched(&mut fold, reset(vec![stored("b", 2, route("/b"))], 7));
         assert_eq!((fold.refused().len(), fold.desired().len()), (0, 1));
+    }
+
+    #[test]
+    fn what_was_read_already_is_not_read_again() {
+        let mut fold = Fold::default();
+        let rows = [stored("a", 1, route("/a")), stored("b", 1, route("/b"))];
+        let read = |value| Resource::parse(Kind::Route, "a", &value).unwrap();
+        // That it is another shows which of the two is taken.
+        let plugins = json!({"zipkin": {}, "key-auth": {"key": "$secret://vault/1/a"}});
+        let known = read(json!({"uri": "/known", "plugins": plugins, "service_id": "s"}));
+        // The text of `b` is another by now: a secret in it was decrypted, say.
+        let parsed =
+            Parsed::new(vec![(rows[0].json.clone(), known.clone()), ((*rows[1].json).into(), known.clone())]);
+        let change = |parsed: &Parsed, revision| Change::Reset {
+            items: rows.iter().map(|row| Row { modified: revision, ..row.clone() }).collect(),
+            plugins: None,
+            revision,
+            rejected: Vec::new(),
+            parsed: parsed.clone(),
+            anew: false,
+        };
+        touched(&mut fold, change(&parsed, 1));
+        let uris = |fold: &Fold| -> Vec<_> {
+            let of = |entry: &Arc<Entry>| match entry.resource() {
+                Resource::Route(route) => route.uris[0].clone(),
+                _ => panic!(),
+            };
+            fold.desired().iter().map(of).collect()
+        };
+        assert_eq!(uris(&fold), ["/known", "/b"]);
+        assert_eq!((fold.unseen(), fold.dangling().len()), (vec![("zipkin", 1)], 1));
+        assert_eq!(fold.take_secrets().map(|(wanted, _)| wanted.len()), Some(1));
+        // It is handed on once.
+        assert_eq!(touched(&mut fold, change(&parsed, 2)), ["a"]);
+        assert_eq!(uris(&fold), ["/a", "/b"]);
     }
 
     #[test]

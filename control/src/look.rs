@@ -42,7 +42,8 @@ impl Look {
         names: &(dyn Names + Sync),
     ) -> Look {
         let mut fold = Fold::default();
-        let reset = Change::Reset { items: rows, plugins, revision, rejected: Vec::new(), anew: true };
+        let (rejected, parsed) = Default::default();
+        let reset = Change::Reset { items: rows, plugins, revision, rejected, parsed, anew: true };
         fold.apply(reset, &mut Touched::default());
         let compiled = compiler.compile(fold.desired(), &Touched::all(), names, revision);
         let rejected = fold.refused().iter().chain(&*compiled.rejected).cloned().collect();

@@ -30,6 +30,7 @@ pub mod holders;
 pub mod kept;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
+mod parsed;
 pub mod sealed;
 #[cfg(test)]
 mod suite;
@@ -43,6 +44,7 @@ pub use holders::Claim;
 pub use kept::{Copy, Kept};
 #[cfg(any(test, feature = "testing"))]
 pub use memory::Memory;
+pub use parsed::Parsed;
 pub use sealed::{Opener, Ring, Sealed};
 pub use table::Table;
 
@@ -240,6 +242,7 @@ pub enum Change {
         revision: Revision,
         /// What a declarative file holds that could not be taken, and why.
         rejected: Vec<Diagnostic>,
+        parsed: Parsed,
         /// The revisions are those of another history (a cluster that was restored or replaced):
         /// that a `modified` is known says nothing about the value.
         anew: bool,

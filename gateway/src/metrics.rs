@@ -1,5 +1,6 @@
 //! The metrics page: what it is made of, and what keeps it short.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -7,10 +8,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use adapters::etcd::Etcd;
 use admin::metrics::text::{self, Certificate, Facts, Health, Zone};
 use control::acme::Standings;
-use control::store::Store;
+use control::look::Look;
 use control::{Handle, Report};
-use model::Served;
 use model::key::DEFAULT_PREFIX;
+use model::{Entry, Kind, Resource, Served};
 use sdk::build::Services;
 use sdk::counters::Table;
 use sdk::meters::Meters;
@@ -129,20 +130,29 @@ pub async fn tidy(meters: Arc<Meters>) {
 
 /// Drops the metrics of routes that are gone. Not at once: somebody may scrape them once more,
 /// and a burst of changes is one sweep.
-pub async fn forget_routes(store: Arc<dyn Store>, mut handle: Handle, meters: Arc<Meters>) {
+pub async fn forget_routes(mut handle: Handle, meters: Arc<Meters>) {
     while handle.changed().await {
         tokio::time::sleep(meters.settings().forget_after).await;
-        let Ok((routes, _)) = store.list(model::Kind::Route, "").await else { continue };
-        let Ok((streams, _)) = store.list(model::Kind::StreamRoute, "").await else { continue };
-        let labels: HashSet<&str> = routes
-            .iter()
-            .chain(&streams)
-            .flat_map(|item| {
-                [Some(item.key.id.as_str()), item.value.get("name").and_then(|name| name.as_str())]
-            })
-            .flatten()
-            .collect();
-        meters.retain_routes(|label| labels.contains(label));
+        let Some(Look { desired, snapshot, .. }) = handle.look().await else { return };
+        let written = |entry: &Arc<Entry>| match &*entry.peek() {
+            Resource::Route(route) => route.meta.name.clone(),
+            Resource::StreamRoute(route) => route.meta.name.clone(),
+            _ => None,
+        };
+        // Most labels are ids, and then nobody asks for names. Of a route that is served the plan has its name;
+        // only others are read again.
+        let name_of = |entry: &Arc<Entry>| match snapshot.router.plan(&entry.key.id) {
+            Some(plan) => Some(plan.info.name.clone()),
+            None => written(entry),
+        };
+        let names: LazyCell<HashSet<String>, _> = LazyCell::new(|| {
+            let routes = desired.of(Kind::Route).filter_map(name_of);
+            routes.chain(desired.of(Kind::StreamRoute).filter_map(written)).collect()
+        });
+        let is_id = |label: &str| {
+            [Kind::Route, Kind::StreamRoute].iter().any(|kind| desired.get(*kind, label).is_some())
+        };
+        meters.retain_routes(|label| is_id(label) || names.contains(label));
     }
 }
 

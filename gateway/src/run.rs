@@ -288,7 +288,7 @@ async fn serve(
     tokio::spawn(adapters::ocsp::run(handle.clone(), trust, wiring::ocsp(&boot)));
     tokio::spawn(metrics::tidy(services.meters.clone()));
     tokio::spawn(memory::give_back(handle.clone()));
-    tokio::spawn(metrics::forget_routes(store.clone(), handle.clone(), services.meters.clone()));
+    tokio::spawn(metrics::forget_routes(handle.clone(), services.meters.clone()));
     for log in [&access_log, &stream_log].into_iter().flatten() {
         tracing::info!("access log: {}", log.place());
         tokio::spawn(access_log::tell_dropped(log.sink(), log.place().clone()));

@@ -537,7 +537,55 @@ consumers:
         assert_eq!((error.line, error.column), (1, 21));
     }
 
+    /// A value with fields of a route, most of which make one.
+    fn near_route() -> impl Strategy<Value = Value> {
+        // Few digits: the last bit of others depends on who reads them.
+        let number = || {
+            prop_oneof![
+                any::<i32>().prop_map(|n| json!(f64::from(n) / 8.0)),
+                any::<i64>().prop_map(Value::from),
+                Just(json!(1.0)),
+            ]
+        };
+        let config = prop_oneof![
+            Just(json!({})),
+            Just(Value::Null),
+            Just(json!([])),
+            number().prop_map(|n| json!({"n": n}))
+        ];
+        let timeout = prop::option::of((1..100_000_u32).prop_map(|n| f64::from(n) / 8.0));
+        let id = prop_oneof![Just(Value::Null), Just(json!(7)), Just(json!("a"))];
+        (id, "[a-z0-9 é\"\\\\#:]{0,6}", number(), config, timeout).prop_map(|(id, text, number, config, timeout)| {
+            let mut value = json!({
+                "uri": format!("/{text}"), "desc": text, "host": "A.com", "vars": [["arg_a", "==", number]],
+                "plugins": {"cors": config},
+                "upstream": {"nodes": {"a.com:80": 1}, "retry_timeout": number, "checks": {"active": {}}},
+            });
+            if !id.is_null() {
+                value["id"] = id;
+            }
+            if let Some(timeout) = timeout {
+                value["timeout"] = json!({"connect": timeout, "send": timeout, "read": 3});
+            }
+            value
+        })
+    }
+
     proptest! {
+        #[test]
+        fn an_item_is_what_is_read_of_its_text(routes in proptest::collection::vec(near_route(), 1..4), yaml: bool) {
+            let text = json!({ "routes": routes }).to_string();
+            let (text, format) = match yaml {
+                true => (format!("{text}\n#END\n"), Format::Yaml),
+                false => (text, Format::Json),
+            };
+            let read = Declarative::load("f", &text, format, PLUGINS, &|_| None).unwrap();
+            for Item { key, resource, value, .. } in read.items {
+                let again: Value = serde_json::from_str(&value.to_string()).unwrap();
+                prop_assert_eq!(Resource::parse(key.kind, &key.id, &again).unwrap(), resource);
+            }
+        }
+
         #[test]
         fn no_document_panics(text in "(routes|upstreams|consumers|plugins|ssls|x)?:? ?[-a-z\\n :{}\\[\\]\"0-9,.]{0,80}\\n#END") {
             let _ = Declarative::parse("f", &text, Format::Yaml, PLUGINS, &|_| None);

@@ -140,7 +140,7 @@ pub fn check(kind: Kind, value: &Value) -> Result<(), Invalid> {
 /// What a resource asks for that is not there and that it is used without.
 pub fn ignored(kind: Kind, value: &Value) -> Vec<Invalid> {
     let mut found = asked(kind, value, Effect::Ignored);
-    for (name, why) in unseen_plugins(kind, value) {
+    for (name, why) in unseen_plugins(kind, plugins(kind, value).into_iter().flatten()) {
         let mut place = "/plugins".to_owned();
         push_pointer(&mut place, name);
         found.push(
@@ -152,11 +152,14 @@ pub fn ignored(kind: Kind, value: &Value) -> Vec<Invalid> {
     found
 }
 
-/// The plugins a resource configures that are not built, and that it is served without; with the
+/// Which of the plugins that a resource configures are not built, so that it is served without them; with the
 /// reason.
-pub fn unseen_plugins(kind: Kind, value: &Value) -> impl Iterator<Item = (&'static str, &'static str)> {
+pub fn unseen_plugins<'v>(
+    kind: Kind,
+    configured: impl IntoIterator<Item = (&'v String, &'v Value)>,
+) -> impl Iterator<Item = (&'static str, &'static str)> {
     let subsystem = if kind == Kind::StreamRoute { Subsystem::Stream } else { Subsystem::Http };
-    let configured = plugins(kind, value).into_iter().flatten().filter(|(_, config)| !switched_off(config));
+    let configured = configured.into_iter().filter(|(_, config)| !switched_off(config));
     configured.filter_map(move |(name, _)| {
         let known = apisix_plugins::find(subsystem, name)?;
         Some((known.name, known.unseen_in(kind)?))
@@ -262,7 +265,8 @@ fn upstream(kind: Kind, value: &Value) -> Option<(&Value, &'static str)> {
     }
 }
 
-fn plugins(kind: Kind, value: &Value) -> Option<&Map<String, Value>> {
+/// The plugins in a resource that has passed no schema.
+pub fn plugins(kind: Kind, value: &Value) -> Option<&Map<String, Value>> {
     let has = !matches!(kind, Kind::PluginMetadata | Kind::Secret | Kind::Upstream);
     value.get("plugins").filter(|_| has)?.as_object()
 }

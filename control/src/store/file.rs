@@ -23,7 +23,7 @@ use model::{Diagnostic, Key, Kind, Severity, parallel};
 use notify::event::{AccessKind, AccessMode, EventKind};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 
-use super::{Answer, Changes, Decide, Revision, Row, Store, StoreError, Stored, Table, Writing};
+use super::{Answer, Changes, Decide, Parsed, Revision, Row, Store, StoreError, Stored, Table, Writing};
 
 /// How often the file is looked at when the watch says nothing.
 const POLL: Duration = Duration::from_secs(1);
@@ -332,11 +332,15 @@ impl Reader {
         }
         let mut changes = Changed::default();
         let mut items: Vec<Row> = Vec::with_capacity(read.items.len());
-        let texts = parallel::map(read.items, |item| (item.key, Arc::<str>::from(item.value.to_string())));
-        for (key, json) in texts {
+        let mut parsed = Vec::with_capacity(read.items.len());
+        let texts = parallel::map(read.items, |item| {
+            (item.key, Arc::<str>::from(item.value.to_string()), item.resource)
+        });
+        for (key, json, resource) in texts {
             items.push(match there.remove(&key) {
                 Some(old) if *old.json == *json => old,
                 old => {
+                    parsed.push((json.clone(), resource));
                     let list = if old.is_some() { &mut changes.changed } else { &mut changes.added };
                     list.push(key.clone());
                     let created = old.map_or(revision, |old| old.created);
@@ -368,7 +372,8 @@ impl Reader {
         self.warned = read.warnings;
         if news || revision == 1 {
             self.rejected.clone_from(&read.diagnostics);
-            self.table.reset(items, read.plugins, revision, read.diagnostics);
+            let parsed = Parsed::new(parsed);
+            self.table.reset_parsed(items, read.plugins, revision, read.diagnostics, parsed);
         }
     }
 

@@ -138,6 +138,7 @@ mod tests {
     use model::Kind;
 
     use super::*;
+    use crate::store::Parsed;
 
     fn row(id: &str, modified: Revision, json: &str) -> Row {
         let (key, json) = (Key::new(Kind::Route, id), json.into());
@@ -145,7 +146,14 @@ mod tests {
     }
 
     fn reset(items: Vec<Row>, revision: Revision, anew: bool) -> Change {
-        Change::Reset { items, plugins: Some(vec!["cors".into()]), revision, rejected: Vec::new(), anew }
+        Change::Reset {
+            items,
+            plugins: Some(vec!["cors".into()]),
+            revision,
+            rejected: Vec::new(),
+            parsed: Parsed::default(),
+            anew,
+        }
     }
 
     #[test]

@@ -334,7 +334,7 @@ impl Sealer {
                 self.tell(usize::from(kept.is_some()), kept);
                 Change::Put(row)
             }
-            Change::Reset { items, plugins, revision, rejected, anew } => {
+            Change::Reset { items, plugins, revision, rejected, parsed, anew } => {
                 let (mut count, mut first) = (0, None);
                 let opened = parallel::map(items, |row| self.open_row(row));
                 let items = opened.map(|(row, kept)| {
@@ -344,7 +344,7 @@ impl Sealer {
                 });
                 let items = items.collect();
                 self.tell(count, first);
-                Change::Reset { items, plugins, revision, rejected, anew }
+                Change::Reset { items, plugins, revision, rejected, parsed, anew }
             }
             change => change,
         }

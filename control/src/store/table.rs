@@ -15,7 +15,7 @@ use model::{Diagnostic, Key, Kind};
 use tokio::sync::watch;
 
 use super::holders::Holders;
-use super::{Change, Changes, Revision, Row};
+use super::{Change, Changes, Parsed, Revision, Row};
 
 /// How many changes a follower may be behind before it gets a `Reset` instead.
 const LOG: usize = 4096;
@@ -36,6 +36,8 @@ pub(super) struct Rows {
     /// The revision of the last change that was not of a note; after a reset, that of the reset.
     changed: Revision,
     rejected: Vec<Diagnostic>,
+    /// Of the rows of the last reset.
+    parsed: Parsed,
     /// Built on first use.
     holders: OnceLock<Holders>,
     /// The changes that some follower has not seen, oldest first.
@@ -197,8 +199,21 @@ impl Table {
         revision: Revision,
         rejected: Vec<Diagnostic>,
     ) {
+        self.reset_parsed(items, plugins, revision, rejected, Parsed::default());
+    }
+
+    /// The same, of items that were read already.
+    pub fn reset_parsed(
+        &self,
+        items: Vec<Row>,
+        plugins: Option<Vec<String>>,
+        revision: Revision,
+        rejected: Vec<Diagnostic>,
+        parsed: Parsed,
+    ) {
         let mut rows = self.write();
         rows.plugins = plugins;
+        rows.parsed = parsed;
         rows.by_key = items.into_iter().map(Placed).collect();
         rows.holders = OnceLock::new();
         (rows.revision, rows.changed) = (revision, revision);
@@ -309,6 +324,7 @@ impl Rows {
             plugins: self.plugins.clone(),
             revision: self.revision,
             rejected: self.rejected.clone(),
+            parsed: self.parsed.clone(),
             anew: self.anew,
         }
     }
