@@ -15,7 +15,7 @@ use crate::gateways::{Place, Setup};
 use crate::load::Target;
 use crate::mixture::{self, Sign};
 use crate::probe::Client;
-use crate::reload;
+use crate::reload::{self, Written};
 use crate::stats::Spread;
 
 /// Between two reloads, at least.
@@ -64,10 +64,9 @@ impl Churn {
         Ok(Self::spawn(duration, move |stop, deadline| changer.run(stop, deadline)))
     }
 
-    /// The same for nginx, which reads everything again: once a second.
-    pub fn start_reloads(master: Pid, place: &Place, duration: Duration) -> Self {
-        let place = place.clone();
-        Self::spawn(duration, move |stop, deadline| reloads(&place, master, stop, deadline))
+    /// The same for those that read everything again: once a second.
+    pub fn start_reloads(leader: Pid, written: Written, port: u16, duration: Duration) -> Self {
+        Self::spawn(duration, move |stop, deadline| reloads(&written, port, leader, stop, deadline))
     }
 
     fn spawn(
@@ -143,19 +142,26 @@ impl Changer {
     }
 }
 
-/// Adds a route to nginx's configuration and has it read again, as often as it is due.
-fn reloads(place: &Place, master: Pid, stop: &AtomicBool, deadline: Instant) -> Result<Sample> {
-    let file = &place.folder.join("nginx.conf");
-    let address = ([127, 0, 0, 1], place.port).into();
+/// Adds a route to a gateway's configuration and has it read again, as often as it is due.
+fn reloads(
+    written: &Written,
+    port: u16,
+    leader: Pid,
+    stop: &AtomicBool,
+    deadline: Instant,
+) -> Result<Sample> {
+    let address = ([127, 0, 0, 1], port).into();
     let started = Instant::now();
     let mut live = Vec::new();
     let mut number = 0u64;
     while !stop.load(Ordering::Relaxed) && Instant::now() < deadline {
         let due = started + RELOAD_PACE.mul_f64(number as f64);
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        reload::add_route(file, number)?;
         let begun = Instant::now();
-        kill_process(master, Signal::HUP)?;
+        reload::add_route(written, number)?;
+        if written.signalled {
+            kill_process(leader, Signal::HUP)?;
+        }
         // The next one only when this one is live, or they would pile up.
         while !stop.load(Ordering::Relaxed) && Instant::now() < deadline {
             if reload::is_live(address, number)? {

@@ -1,12 +1,15 @@
-//! A change as nginx takes it: the whole configuration is written anew and read again.
+//! A change as nginx and Envoy take it here: the whole configuration is written anew and read again; nginx is told so, Envoy
+//! watches its file of routes.
 
 use std::fs;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
 use crate::counters;
+use crate::gateways::{Gateway, Place};
 use crate::load::Target;
 use crate::probe::Client;
 use crate::process::Process;
@@ -19,20 +22,63 @@ const RELOADS: u64 = 3;
 /// How long one may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// The file that routes are added to.
+#[derive(Clone)]
+pub struct Written {
+    file: PathBuf,
+    /// The new route comes before this line.
+    mark: &'static str,
+    route: fn(u64) -> String,
+    /// Whether it is read again on SIGHUP alone.
+    pub signalled: bool,
+}
+
+impl Written {
+    /// `None` for a gateway that is not changed in this way.
+    pub fn of(gateway: Gateway, place: &Place) -> Option<Self> {
+        Some(match gateway {
+            Gateway::Nginx => Self {
+                file: place.folder.join("nginx.conf"),
+                mark: "        # Changes.\n",
+                route: |number| {
+                    format!("        location = /hello/changed-{number} {{ proxy_pass http://hello; }}\n")
+                },
+                signalled: true,
+            },
+            Gateway::Envoy => Self {
+                file: place.folder.join("routes.json"),
+                mark: "          { \"match\": { \"path\": \"/changes\" }",
+                route: |number| {
+                    let path = format!("{{ \"path\": \"/hello/changed-{number}\" }}");
+                    format!("          {{ \"match\": {path}, \"route\": {{ \"cluster\": \"hello\" }} }},\n")
+                },
+                signalled: false,
+            },
+            _ => return None,
+        })
+    }
+}
+
 /// Adds routes one after the other. There is no answer to wait for: it is live when a new connection
 /// sees it.
 ///
 /// # Errors
 /// When a change does not become live.
-pub fn changes(process: &mut Process, subject: &Subject, sample: &mut Sample) -> Result<()> {
-    let file = subject.place.folder.join("nginx.conf");
+pub fn changes(
+    process: &mut Process,
+    subject: &Subject,
+    written: &Written,
+    sample: &mut Sample,
+) -> Result<()> {
     let address = ([127, 0, 0, 1], subject.place.port).into();
     let before = counters::with_children_ms(&process.pids());
     let mut live = Vec::new();
     for number in 0..RELOADS {
         let begun = Instant::now();
-        add_route(&file, number)?;
-        process.hang_up();
+        add_route(written, number)?;
+        if written.signalled {
+            process.hang_up();
+        }
         while !is_live(address, number)? {
             process.must_run()?;
             if begun.elapsed() > PATIENCE {
@@ -40,8 +86,11 @@ pub fn changes(process: &mut Process, subject: &Subject, sample: &mut Sample) ->
             }
         }
         live.push(milliseconds(begun.elapsed()));
-        // The old workers end.
-        while process.pids().len() > 1 + subject.setup.workers && begun.elapsed() < PATIENCE {
+        // The old workers of nginx end.
+        while written.signalled
+            && process.pids().len() > 1 + subject.setup.workers
+            && begun.elapsed() < PATIENCE
+        {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -71,13 +120,52 @@ pub fn is_live(address: SocketAddr, number: u64) -> Result<bool> {
 ///
 /// # Errors
 /// When the file cannot be read or written, or is not as expected.
-pub fn add_route(file: &std::path::Path, number: u64) -> Result<()> {
+pub fn add_route(written: &Written, number: u64) -> Result<()> {
+    let Written { file, mark, route, .. } = written;
     let text = fs::read_to_string(file)?;
-    let mark = "        # Changes.\n";
-    let (before, after) = text.split_once(mark).context("no place for changes in nginx.conf")?;
-    let route = format!("        location = /hello/changed-{number} {{ proxy_pass http://hello; }}\n");
+    let (before, after) =
+        text.split_once(mark).with_context(|| format!("no place for changes in {}", file.display()))?;
     // A reader never finds half a file.
     let fresh = file.with_extension("new");
-    fs::write(&fresh, [before, mark, &route, after].concat())?;
+    fs::write(&fresh, [before, &route(number), mark, after].concat())?;
     Ok(fs::rename(fresh, file)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_are_added_one_after_the_other() {
+        let folder = std::env::temp_dir().join(format!("bench-reload-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let place = Place {
+            folder: folder.clone(),
+            port: 1,
+            admin_port: 2,
+            metrics_port: 3,
+            spare_port: 4,
+            control_port: 5,
+            upstream_port: 6,
+        };
+        for (gateway, text) in [
+            (Gateway::Nginx, "server {\n        # Changes.\n}\n"),
+            (Gateway::Envoy, "[\n          { \"match\": { \"path\": \"/changes\" }, \"a\": 1 }\n]\n"),
+        ] {
+            let written = Written::of(gateway, &place).unwrap();
+            fs::write(&written.file, text).unwrap();
+            add_route(&written, 1).unwrap();
+            add_route(&written, 2).unwrap();
+            let text = fs::read_to_string(&written.file).unwrap();
+            assert!(text.find("changed-1").unwrap() < text.find("changed-2").unwrap(), "{text}");
+            if gateway == Gateway::Envoy {
+                let routes: serde_json::Value = serde_json::from_str(&text).unwrap();
+                assert_eq!(routes.as_array().map(Vec::len), Some(3), "{text}");
+            }
+            fs::write(&written.file, "nothing").unwrap();
+            assert!(add_route(&written, 3).is_err());
+        }
+        assert!(Written::of(Gateway::Sluice, &place).is_none());
+        fs::remove_dir_all(folder).unwrap();
+    }
 }

@@ -15,6 +15,7 @@ use crate::load::{self, Driver, Load, Target};
 use crate::machine::{Cores, Layout};
 use crate::probe;
 use crate::process::Process;
+use crate::reload::Written;
 use crate::scenario::{Kind, Scenario};
 use crate::upstream::Upstream;
 use crate::{idle, scale, stats::Spread};
@@ -276,10 +277,12 @@ impl Stage<'_> {
             _ => None,
         };
         let duration = self.plan.duration;
-        let churn = match (per_second, arm.gateway) {
+        let churn = match (per_second, Written::of(arm.gateway, place)) {
             (None, _) => None,
-            (Some(_), Gateway::Nginx) => Some(Churn::start_reloads(process.leader(), place, duration)),
-            (Some(rate), _) => Some(Churn::start(target, &arm.setup, place, rate, duration)?),
+            (Some(_), Some(written)) => {
+                Some(Churn::start_reloads(process.leader(), written, place.port, duration))
+            }
+            (Some(rate), None) => Some(Churn::start(target, &arm.setup, place, rate, duration)?),
         };
         let control = counters::control_us(&pids);
         let before = CpuTime::read(&pids);

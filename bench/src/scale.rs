@@ -16,7 +16,7 @@ use crate::machine::Cores;
 use crate::mixture::{self, Sign};
 use crate::probe::Client;
 use crate::process::{Launch, Process};
-use crate::reload;
+use crate::reload::{self, Written};
 use crate::stats::Spread;
 
 /// Changes whose way to every worker is watched, and as many whose CPU time is counted.
@@ -104,10 +104,10 @@ pub fn measure(subject: &Subject) -> Result<Sample> {
     sample.loaded_kib = Memory::read(&process.pids()).pss_kib;
     sample.kib_each =
         (sample.loaded_kib as f64 - sample.alone_kib as f64) / sample.objects.saturating_sub(1).max(1) as f64;
-    let changed = match subject.gateway {
-        Gateway::Sluice if subject.has_admin() => changes(&mut process, subject, &mut sample),
-        Gateway::Nginx => reload::changes(&mut process, subject, &mut sample),
-        _ => Ok(()),
+    let changed = match Written::of(subject.gateway, subject.place) {
+        _ if subject.has_admin() => changes(&mut process, subject, &mut sample),
+        Some(written) => reload::changes(&mut process, subject, &written, &mut sample),
+        None => Ok(()),
     };
     changed.with_context(|| format!("its log ends with:\n{}", process.log_tail()))?;
     process.must_run()?;

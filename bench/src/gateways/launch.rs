@@ -62,6 +62,9 @@ pub fn launch(gateway: Gateway, program: &Path, setup: &Setup, place: &Place) ->
         }
         Gateway::Envoy => {
             write("envoy.yaml", include_str!("../../rivals/envoy.yaml"))?;
+            if setup.mixed {
+                write("routes.json", include_str!("../../rivals/envoy-routes.json"))?;
+            }
             launch
                 .arg("-c")
                 .arg(path("envoy.yaml"))

@@ -88,8 +88,8 @@ impl Gateway {
             _ if setup.consumers > 0 || setup.certificates > 0 => {
                 Some("its configuration here has one client and one certificate")
             }
-            // Its configuration is written anew and read again.
-            Self::Nginx if setup.mixed => None,
+            // Their configuration is written anew and read again.
+            Self::Nginx | Self::Envoy if setup.mixed => None,
             _ if setup.mixed => Some("its configuration here has only plain routes"),
             _ if setup.admin => Some("the scenario changes routes through Sluice's Admin API"),
             Self::Haproxy | Self::Nginx if setup.front == Front::Http3 => Some("Debian's build has no QUIC"),

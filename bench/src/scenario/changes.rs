@@ -20,7 +20,7 @@ const fn own(label: &'static str, setup: Setup) -> Reference {
     Reference { label, gateway: Gateway::Sluice, setup, churn: false }
 }
 
-const SCALE: Scenario = Scenario { kind: Kind::Scale, peers: &[Gateway::Nginx], ..BASE };
+const SCALE: Scenario = Scenario { kind: Kind::Scale, peers: &[Gateway::Nginx, Gateway::Envoy], ..BASE };
 
 const CHURN: Scenario = Scenario {
     kind: Kind::Churn { per_second: 50 },
@@ -55,6 +55,18 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             Reference {
                 label: "nginx, no changes",
                 gateway: Gateway::Nginx,
+                setup: UNDER_LOAD,
+                churn: false,
+            },
+            Reference {
+                label: "envoy, a file of routes a second",
+                gateway: Gateway::Envoy,
+                setup: UNDER_LOAD,
+                churn: true,
+            },
+            Reference {
+                label: "envoy, no changes",
+                gateway: Gateway::Envoy,
                 setup: UNDER_LOAD,
                 churn: false,
             },
