@@ -6,6 +6,7 @@
 //! the worker's budget.
 
 mod library;
+mod members;
 mod parse;
 mod run;
 mod tokens;
@@ -283,7 +284,7 @@ impl Transform {
         }
         // A field of the body never stands for what templates call.
         for name in ["_ctx", "_body", "_escape_xml", "_escape_json", "_multipart"] {
-            fields.map.shift_remove(name.as_bytes());
+            fields.map.remove(name.as_bytes());
         }
         let in_base64 = self.base64 || format.is_some_and(|format| !matches!(format, Format::Encoded | Format::Args));
         let template = if in_base64 { self.decoded.as_ref().or(self.plain.as_ref()) } else { self.plain.as_ref() };
@@ -322,9 +323,7 @@ fn read(x: &Exchange<'_>, format: Format, kind: &[u8], body: &[u8]) -> Result<(T
                         let list = vec![first.clone(), value];
                         *first = run::table(Table { list, ..Table::default() });
                     }
-                    None => {
-                        fields.map.insert(name.clone().into(), value);
-                    }
+                    None => fields.map.insert(name.clone().into(), value),
                 }
             }
             Ok((fields, Some(Parts { boundary, all })))

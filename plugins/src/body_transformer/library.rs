@@ -72,7 +72,8 @@ impl Run<'_, '_> {
             "next" => match first {
                 Value::Table(table) => {
                     let table = table.borrow();
-                    let key = table.map.keys().next().map(|key| text(key));
+                    self.spend(table.map.empty_places() / 16)?;
+                    let key = table.map.iter().next().map(|(key, _)| text(key));
                     Ok(if table.list.is_empty() { key.unwrap_or(Value::Nil) } else { Value::Number(1.0) })
                 }
                 other => Err(format!("bad argument #1 to 'next' (table expected, got {})", name_of(other))),
@@ -246,6 +247,7 @@ impl Run<'_, '_> {
                     return Err("this cannot be the name of a part".into());
                 }
                 let mut parts = parts.borrow_mut();
+                self.spend(search_cost(&parts, &name))?;
                 match parts.all.iter_mut().find(|(known, _)| *known == name) {
                     Some((_, old)) => *old = value,
                     None => parts.all.push((name, value)),
@@ -254,7 +256,9 @@ impl Run<'_, '_> {
             }
             "delete" => {
                 let name = self.bytes(method, arguments, 1)?;
-                parts.borrow_mut().all.retain(|(known, _)| *known != name);
+                let mut parts = parts.borrow_mut();
+                self.spend(search_cost(&parts, &name))?;
+                parts.all.retain(|(known, _)| *known != name);
                 Ok(Value::Nil)
             }
             _ => Err(format!("attempt to call method '{method}' (not known to templates)")),
@@ -303,6 +307,11 @@ impl Run<'_, '_> {
         }
         Ok(())
     }
+}
+
+/// The steps of a look at the names of all parts, which a client chooses.
+fn search_cost(parts: &Parts, name: &[u8]) -> usize {
+    parts.all.len() * (1 + name.len() / 64) / 16
 }
 
 /// A pattern of Lua's that stands for itself, without its escapes.

@@ -7,11 +7,11 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use indexmap::IndexMap;
 use sdk::Exchange;
 use sdk::vars::Var;
 
 use super::library::{MODULES, known};
+use super::members::Members;
 use super::parse::{Expr, Stmt, Template};
 use crate::lua::write_number;
 
@@ -37,7 +37,7 @@ pub(super) enum Value {
 #[derive(Debug, Default)]
 pub(super) struct Table {
     pub list: Vec<Value>,
-    pub map: IndexMap<Box<[u8]>, Value>,
+    pub map: Members,
     /// An empty one is written as a list.
     pub is_list: bool,
 }
@@ -102,7 +102,7 @@ pub(super) fn of_json(json: serde_json::Value) -> Value {
         serde_json::Value::Number(number) => Value::Number(number.as_f64().unwrap_or_default()),
         serde_json::Value::String(string) => text(string.as_bytes()),
         serde_json::Value::Array(list) => {
-            table(Table { list: list.into_iter().map(of_json).collect(), map: IndexMap::new(), is_list: true })
+            table(Table { list: list.into_iter().map(of_json).collect(), map: Members::default(), is_list: true })
         }
         serde_json::Value::Object(map) => table(of_members(map)),
     }
@@ -275,12 +275,12 @@ impl Run<'_, '_> {
             return Err("tables stand in each other too deep".into());
         }
         let from = from.borrow();
-        self.spend(1 + from.list.len() + from.map.len())?;
+        self.spend(1 + from.list.len() + from.map.places())?;
         let mut to = Table { is_list: from.is_list, ..Table::default() };
         for element in &from.list {
             to.list.push(self.copy(element.clone(), depth + 1)?);
         }
-        for (key, element) in &from.map {
+        for (key, element) in from.map.iter() {
             to.map.insert(key.clone(), self.copy(element.clone(), depth + 1)?);
         }
         Ok(table(to))
@@ -504,7 +504,7 @@ pub(super) fn name_of(value: &Value) -> &'static str {
 
 fn get(table: &Table, key: &Value) -> Value {
     let found = match key {
-        Value::Text(name) => table.map.get(&**name),
+        Value::Text(name) => table.map.get(name),
         Value::Number(at) if *at >= 1.0 && at.fract() == 0.0 => table.list.get(*at as usize - 1),
         _ => None,
     };
@@ -513,12 +513,8 @@ fn get(table: &Table, key: &Value) -> Value {
 
 fn put(table: &mut Table, key: &Value, value: Value) -> Result<(), String> {
     match key {
-        Value::Text(name) if matches!(value, Value::Nil) => {
-            table.map.shift_remove(&**name);
-        }
-        Value::Text(name) => {
-            table.map.insert((**name).into(), value);
-        }
+        Value::Text(name) if matches!(value, Value::Nil) => table.map.remove(name),
+        Value::Text(name) => table.map.insert((**name).into(), value),
         Value::Number(at) if at.fract() == 0.0 && *at >= 1.0 && *at <= (table.list.len() + 1) as f64 => {
             let index = *at as usize - 1;
             let last = index + 1 == table.list.len();

@@ -234,6 +234,40 @@ fn tags_that_nothing_closes_are_text() {
     assert_eq!(output("{% x {{1}} {* {{2}} *", "{}"), "{% x 1 {* 2 *");
 }
 
+/// Closing the places of removed values up one by one, this would take minutes.
+#[test]
+fn removing_members_of_a_long_body_is_cheap() {
+    let (count, kept) = (200_000, [7, 150_000, 199_999]);
+    let value = |at: usize| if kept.contains(&at) { "x" } else { "" };
+    let members: Vec<String> =
+        (0..count).map(|at| format!("\"a_rather_long_name_{at}\":\"{}\"", value(at))).collect();
+    let template = "{% for k, v in pairs(context) do if v == '' then context[k] = nil end end %}{*_escape_json(context)*}";
+    let left = kept.map(|at| format!("\"a_rather_long_name_{at}\":\"x\"")).join(",");
+    assert_eq!(output(template, &format!("{{{}}}", members.join(","))), format!("{{{left}}}"));
+
+    let template = "{% context.a = nil context.b = nil context.a = 3 %}{{next(context)}} {{context.b or 'no'}} {*_escape_json(context)*}";
+    assert_eq!(output(template, "{\"b\": 1, \"a\": 2, \"c\": 4, \"d\": 5}"), "a no {\"a\":3,\"c\":4,\"d\":5}");
+    let emptied = "{% context.a = nil context.b = nil %}{{next(context)}}{*_escape_json(context)*}";
+    assert_eq!(output(emptied, "{\"a\": 1, \"b\": 2}"), "{}");
+}
+
+/// What is at hand is looked for by name among all parts of a body, whose number the client chooses.
+#[test]
+fn looking_for_parts_is_paid_for() {
+    let edit = |parts: usize, edit: &str| {
+        let body: String = (0..parts)
+            .map(|at| format!("--B\r\nContent-Disposition: form-data; name=\"{at}\"\r\n\r\n\r\n"))
+            .collect();
+        let multipart = [("Content-Type", "multipart/form-data; boundary=B")];
+        let template = format!("{{% for i = 1, 20000 do context._multipart:{edit} end %}}done");
+        request(json!({"template": template}), &multipart, format!("{body}--B--").as_bytes())
+    };
+    for method in ["set_simple('none', '')", "delete('none')"] {
+        assert_eq!(edit(10, method).unwrap(), "done", "{method}");
+        assert!(edit(900, method).unwrap_err().1.contains("too many steps"), "{method}");
+    }
+}
+
 /// A loop over few variables and over many costs what it does: a name is searched for among them all.
 #[test]
 fn names_are_paid_for() {

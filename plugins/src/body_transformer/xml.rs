@@ -153,7 +153,7 @@ impl Element {
     fn members(self) -> Table {
         let mut made = Table { list: self.words().iter().map(|words| text(words)).collect(), ..Table::default() };
         if !self.attributes.is_empty() {
-            let map = self.attributes;
+            let map = self.attributes.into_iter().collect();
             made.map.insert((*b"_attr").into(), table(Table { map, ..Table::default() }));
         }
         for (name, mut all) in self.children {

@@ -1,0 +1,74 @@
+//! The named values of a table, in the order in which they were written.
+//!
+//! What is removed leaves an empty place, and the places are closed up once half of them are empty. Closed up at once,
+//! each removal would move all that follows, and a template that removes many values of a long body would hold its
+//! worker for minutes.
+
+use indexmap::IndexMap;
+
+use super::run::Value;
+
+#[derive(Debug, Default)]
+pub(super) struct Members {
+    /// An empty place is [`Value::Nil`], which no table holds.
+    map: IndexMap<Box<[u8]>, Value>,
+    empty: usize,
+}
+
+impl Members {
+    pub fn get(&self, name: &[u8]) -> Option<&Value> {
+        self.map.get(name).filter(|value| is_there(value))
+    }
+
+    pub fn get_mut(&mut self, name: &[u8]) -> Option<&mut Value> {
+        self.map.get_mut(name).filter(|value| is_there(value))
+    }
+
+    /// Replaces a value in its place. A new one is put at the end, or where one of this name was, if that is empty still.
+    pub fn insert(&mut self, name: Box<[u8]>, value: Value) {
+        if !is_there(&value) {
+            return self.remove(&name);
+        }
+        if let Some(Value::Nil) = self.map.insert(name, value) {
+            self.empty -= 1;
+        }
+    }
+
+    pub fn remove(&mut self, name: &[u8]) {
+        let Some(value) = self.get_mut(name) else { return };
+        *value = Value::Nil;
+        self.empty += 1;
+        if self.empty * 2 > self.map.len() {
+            self.map.retain(|_, value| is_there(value));
+            self.empty = 0;
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&Box<[u8]>, &Value)> {
+        self.map.iter().filter(|(_, value)| is_there(value))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.places() == self.empty
+    }
+
+    /// Values and empty places: what going through them costs.
+    pub fn places(&self) -> usize {
+        self.map.len()
+    }
+
+    /// The empty places, which may all stand before the first value.
+    pub fn empty_places(&self) -> usize {
+        self.empty
+    }
+}
+
+impl FromIterator<(Box<[u8]>, Value)> for Members {
+    fn from_iter<I: IntoIterator<Item = (Box<[u8]>, Value)>>(members: I) -> Members {
+        Members { map: members.into_iter().collect(), empty: 0 }
+    }
+}
+
+fn is_there(value: &Value) -> bool {
+    !matches!(value, Value::Nil)
+}
