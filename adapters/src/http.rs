@@ -7,6 +7,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use control::discovery::without_user;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
@@ -161,11 +162,18 @@ impl Answer {
 
 impl Server {
     /// Of `http://user:password@host:port/base`, or the same with `https`, where TLS is spoken as `tls` says.
+    ///
+    /// # Errors
+    /// It is no such address; in words, without the name and the password.
     pub fn parse(url: &str, tls: &Arc<ClientConfig>) -> Result<Server, String> {
+        let shown = || match url.starts_with("http://") || url.starts_with("https://") {
+            true => without_user(url),
+            false => url.rsplit('@').next().unwrap_or_default().to_owned(),
+        };
         let (secure, rest) = match (url.strip_prefix("http://"), url.strip_prefix("https://")) {
             (Some(rest), _) => (false, rest),
             (_, Some(rest)) => (true, rest),
-            _ => return Err(format!("{url}: expected an http:// or https:// address")),
+            _ => return Err(format!("{}: expected an http:// or https:// address", shown())),
         };
         let (place, base) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let (user, authority) = match place.rsplit_once('@') {
@@ -173,15 +181,19 @@ impl Server {
             None => (None, place),
         };
         if authority.is_empty() || base.contains(|c: char| c.is_whitespace() || c.is_control()) {
-            return Err(format!("{url}: expected http://host:port"));
+            return Err(format!("{}: expected http://host:port", shown()));
         }
         let port_at = authority.rfind(':').filter(|at| !authority[*at..].contains(']'));
+        // A `/` in the password ends the authority within it, and what is taken for the port is a piece of the password.
+        if port_at.is_some_and(|at| authority[at + 1..].parse::<u16>().is_err()) {
+            return Err(format!("{}: expected http://host:port with a number as the port", shown()));
+        }
         let host = &authority[..port_at.unwrap_or(authority.len())];
         let tls = match secure {
             true => {
                 let bare = host.trim_start_matches('[').trim_end_matches(']');
                 let name = ServerName::try_from(bare.to_owned());
-                Some((tls.clone(), name.map_err(|_| format!("{url}: `{host}` is no host name"))?))
+                Some((tls.clone(), name.map_err(|_| format!("{}: it has no host name", shown()))?))
             }
             false => None,
         };
@@ -374,8 +386,24 @@ mod tests {
                 (authority, name)
             );
         }
-        for wrong in ["127.0.0.1:80", "ftp://a", "http://", "https://", "https://a b", "http://a/b c\r\n"] {
+        for wrong in ["127.0.0.1:80", "ftp://a", "http://", "https://", "https://a b", "http://a/b c\r\n", "http://a:b"] {
             assert!(Server::parse(wrong, tls).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn errors_about_addresses_hold_no_passwords() {
+        let tls = &crate::testing::trust().verifying;
+        for wrong in [
+            "jack:s3cret@a.test",
+            "ftp://jack:s3cret@a.test",
+            "http://jack:s3cret@",
+            "http://jack:s3c/cret@a.test",
+            "https://jack:s3cret@a b",
+            "http://jack:s3cret@a.test/b c",
+        ] {
+            let why = Server::parse(wrong, tls).unwrap_err();
+            assert!(!why.contains("s3c") && !why.contains("jack"), "{why}");
         }
     }
 

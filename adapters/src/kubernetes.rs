@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use control::discovery::{Asking, Discovery, Found, Service, shown};
+use control::discovery::{Asking, Discovery, Found, Service, concealed, shown};
 use http_body_util::BodyExt;
 use hyper::Method;
 use model::Node;
@@ -211,7 +211,7 @@ impl Discovery for Kubernetes {
             shown
         };
         let endpoints: Vec<Value> = self.clusters.iter().map(cluster).collect();
-        json!({"config": settings::without_tokens(&self.config), "endpoints": endpoints})
+        json!({"config": concealed(&self.config), "endpoints": endpoints})
     }
 }
 

@@ -15,7 +15,7 @@ use model::Node;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts, OptsBuilder, Row};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
 use gate::Gate;
@@ -219,9 +219,7 @@ impl Discovery for Tars {
     }
 
     fn dump(&self, services: &BTreeMap<String, Vec<Node>>) -> Value {
-        let mut config = self.config.clone();
-        config["db_conf"]["password"] = json!("***");
-        dump(&config, services)
+        dump(&self.config, services)
     }
 }
 
@@ -298,6 +296,8 @@ fn node(endpoint: &str, weight: u32) -> Option<Node> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn config(port: u16) -> Value {

@@ -230,7 +230,8 @@ impl Known {
             }
         };
         for service in registry.newly_missing(wanted) {
-            tracing::warn!("the registry {kind} has no nodes of the service {}", service.service_name);
+            let name = without_user(&service.service_name);
+            tracing::warn!("the registry {kind} has no nodes of the service {name}");
         }
         let told = std::mem::replace(&mut registry.told, wanted.clone());
         for service in wanted {
@@ -348,11 +349,41 @@ pub fn shown(nodes: &[Node]) -> Value {
     nodes.iter().map(node).collect()
 }
 
-/// `{"config":…,"services":{…}}`
+/// `{"config":…,"services":{…}}`, without secrets.
 pub fn dump(config: &Value, services: &BTreeMap<String, Vec<Node>>) -> Value {
     let services: Map<String, Value> =
-        services.iter().map(|(name, nodes)| (name.clone(), shown(nodes))).collect();
-    json!({ "config": config, "services": services })
+        services.iter().map(|(name, nodes)| (without_user(name), shown(nodes))).collect();
+    json!({ "config": concealed(config), "services": services })
+}
+
+/// What stands in for a secret that is shown.
+const SECRET: &str = "***";
+
+/// A registry's settings as they may be shown, for the control API asks for no key: without tokens, passwords, and the
+/// names and passwords in addresses.
+pub fn concealed(config: &Value) -> Value {
+    match config {
+        Value::Object(fields) => {
+            let shown = fields.iter().map(|(name, value)| match (name.as_str(), value) {
+                ("token" | "password" | "secret_key", _) => (name.clone(), SECRET.into()),
+                (_, value) => (name.clone(), concealed(value)),
+            });
+            Value::Object(shown.collect())
+        }
+        Value::Array(items) => items.iter().map(concealed).collect(),
+        Value::String(text) => without_user(text).into(),
+        other => other.clone(),
+    }
+}
+
+/// An `http` address without the name and the password in it; any other text as it is. A password may hold what else ends
+/// that part of an address, so all goes that stands before the last `@`.
+pub fn without_user(url: &str) -> String {
+    let scheme = ["http://", "https://"].into_iter().find(|scheme| url.starts_with(scheme));
+    match (scheme, url.rsplit_once('@')) {
+        (Some(scheme), Some((_, rest))) => format!("{scheme}{SECRET}@{rest}"),
+        _ => url.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -360,6 +391,29 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+
+    #[test]
+    fn a_dump_holds_no_secrets() {
+        let config = json!({
+            "servers": ["http://jack:s3c/r@t@10.0.0.1:8500/a", "https://10.0.0.2"],
+            "token": "s3cret-token",
+            "service": [{"client": {"token": "s3cret-too", "host": "h"}}],
+            "db_conf": {"user": "a@b", "password": "s3cret"},
+            "weight": 1,
+        });
+        let services = BTreeMap::from([("http://u:s3cret@h/v1/kv/up/web/".to_owned(), Vec::new())]);
+        let expected = json!({
+            "servers": ["http://***@10.0.0.1:8500/a", "https://10.0.0.2"],
+            "token": "***",
+            "service": [{"client": {"token": "***", "host": "h"}}],
+            "db_conf": {"user": "a@b", "password": "***"},
+            "weight": 1,
+        });
+        assert_eq!(
+            dump(&config, &services),
+            json!({"config": expected, "services": {"http://***@h/v1/kv/up/web/": []}})
+        );
+    }
 
     #[derive(Debug, Default)]
     struct Script {

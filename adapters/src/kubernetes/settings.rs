@@ -249,18 +249,3 @@ fn variable(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<String, 
         None => Ok(text.to_owned()),
     }
 }
-
-/// The settings as they may be shown.
-pub(super) fn without_tokens(config: &Value) -> Value {
-    let mut shown = config.clone();
-    let all = match &mut shown {
-        Value::Array(all) => &mut all[..],
-        one => std::slice::from_mut(one),
-    };
-    for one in all {
-        if let Some(token) = one.pointer_mut("/client/token") {
-            *token = "***".into();
-        }
-    }
-    shown
-}
