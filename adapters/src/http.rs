@@ -24,7 +24,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 /// The largest answer of a registry that is taken.
-const MOST: usize = 64 << 20;
+pub const MOST: usize = 64 << 20;
 /// The values that an answer of a registry may hold. A list of zeros or of empty objects takes forty times the memory of
 /// its text.
 const MOST_VALUES: usize = 2_000_000;
@@ -229,6 +229,14 @@ impl Server {
     ) -> Result<Answer, String> {
         let question = Question { method, path, headers, body: Bytes::new() };
         let answer = self.send(question, timeouts, wait, MOST).await?;
+        self.accept(answer)
+    }
+
+    /// Lets only an answer with the status 200 pass.
+    ///
+    /// # Errors
+    /// Another status, in words.
+    pub fn accept(&self, answer: Answer) -> Result<Answer, String> {
         match answer.status {
             200 => Ok(answer),
             status => Err(format!("{}: status {status}", self.authority)),
@@ -318,14 +326,19 @@ where
     Ok((sender, Driver(driver)))
 }
 
+/// Each server once, beginning anywhere.
+pub fn in_turn(servers: &[Server]) -> impl Iterator<Item = &Server> {
+    let start = fastrand::usize(..servers.len().max(1));
+    servers.iter().cycle().skip(start).take(servers.len())
+}
+
 /// Asks servers in turn, beginning anywhere, until one answers.
 pub async fn first<'s, T, F: Future<Output = Result<T, String>>>(
     servers: &'s [Server],
     mut ask: impl FnMut(&'s Server) -> F,
 ) -> Result<T, String> {
-    let start = fastrand::usize(..servers.len().max(1));
     let mut errors = Vec::new();
-    for server in servers.iter().cycle().skip(start).take(servers.len()) {
+    for server in in_turn(servers) {
         match ask(server).await {
             Ok(answer) => return Ok(answer),
             Err(error) => errors.push(error),
@@ -386,7 +399,15 @@ mod tests {
                 (authority, name)
             );
         }
-        for wrong in ["127.0.0.1:80", "ftp://a", "http://", "https://", "https://a b", "http://a/b c\r\n", "http://a:b"] {
+        for wrong in [
+            "127.0.0.1:80",
+            "ftp://a",
+            "http://",
+            "https://",
+            "https://a b",
+            "http://a/b c\r\n",
+            "http://a:b",
+        ] {
             assert!(Server::parse(wrong, tls).is_err(), "{wrong}");
         }
     }

@@ -6,13 +6,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use control::discovery::{Asking, Discovery, Found, MOST_NODES, Service, shown};
 use hyper::Method;
 use model::Node;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::http::{Server, Timeouts, TlsSettings, Trust, encoded, first};
+use crate::http::{Answer, MOST, Question, Server, Timeouts, TlsSettings, Trust, encoded, in_turn};
+
+/// So many questions in a row without an answer are the server's fault, not that of one service, and the next server is
+/// asked. Each takes as long as the time-outs.
+const GIVEN_UP: usize = 3;
 
 #[derive(Debug)]
 pub struct Nacos {
@@ -60,23 +65,43 @@ impl Nacos {
         Ok(Nacos { servers, settings })
     }
 
+    /// Asks a server for the services that are not known yet.
+    ///
+    /// # Errors
+    /// A service for which it gave no answer, or nothing known of any; what it did tell of is kept all the same.
     async fn all(
         &self,
         server: &Server,
         wanted: &BTreeSet<Service>,
-    ) -> Result<BTreeMap<String, Vec<Node>>, String> {
+        known: &mut BTreeMap<String, Vec<Node>>,
+    ) -> Result<(), String> {
         let token = self.token(server).await?;
-        let mut services = BTreeMap::new();
-        let mut last = None;
+        let (mut silent, mut unanswered, mut wrong) = (0, None, None);
         for service in wanted {
+            let id = self.id(service);
+            if known.contains_key(&id) {
+                continue;
+            }
             match self.one(server, service, &token).await {
-                Ok(nodes) => _ = services.insert(self.id(service), nodes),
-                Err(error) => last = Some(error),
+                Err(error) => {
+                    silent += 1;
+                    if silent == GIVEN_UP {
+                        return Err(error);
+                    }
+                    unanswered = Some(error);
+                }
+                Ok(answer) => {
+                    silent = 0;
+                    match self.nodes(server, answer) {
+                        Ok(nodes) => _ = known.insert(id, nodes),
+                        Err(error) => wrong = Some(error),
+                    }
+                }
             }
         }
-        match last {
-            Some(error) if services.is_empty() => Err(error),
-            _ => Ok(services),
+        match unanswered.or(wrong.filter(|_| known.is_empty())) {
+            Some(error) => Err(error),
+            None => Ok(()),
         }
     }
 
@@ -92,7 +117,9 @@ impl Nacos {
         }
     }
 
-    async fn one(&self, server: &Server, service: &Service, token: &str) -> Result<Vec<Node>, String> {
+    /// # Errors
+    /// There is no answer, in words.
+    async fn one(&self, server: &Server, service: &Service, token: &str) -> Result<Answer, String> {
         let path = format!(
             "/ns/instance/list?healthyOnly=true&serviceName={}{token}&namespaceId={}&groupName={}{}",
             encoded(&service.service_name),
@@ -100,8 +127,12 @@ impl Nacos {
             encoded(group(service)),
             self.signature(service),
         );
-        let answer =
-            server.ask(Method::GET, &path, &[], self.settings.timeout, Duration::ZERO).await?.json()?;
+        let question = Question { method: Method::GET, path: &path, headers: &[], body: Bytes::new() };
+        server.send(question, self.settings.timeout, Duration::ZERO, MOST).await
+    }
+
+    fn nodes(&self, server: &Server, answer: Answer) -> Result<Vec<Node>, String> {
+        let answer = server.accept(answer)?.json()?;
         let Some(hosts) = answer.get("hosts") else {
             return Err(format!("{}: the answer has no hosts", server.authority));
         };
@@ -144,7 +175,20 @@ impl Discovery for Nacos {
 
     fn ask<'a>(&'a self, wanted: &'a BTreeSet<Service>) -> Asking<'a> {
         Box::pin(async move {
-            let services = first(&self.servers, |server| self.all(server, wanted)).await?;
+            let (mut services, mut errors) = (BTreeMap::new(), Vec::new());
+            for server in in_turn(&self.servers) {
+                match self.all(server, wanted, &mut services).await {
+                    Ok(()) => break,
+                    Err(error) => errors.push(error),
+                }
+            }
+            if services.is_empty() && !wanted.is_empty() {
+                let none = || "there is no server".to_owned();
+                return Err(errors
+                    .into_iter()
+                    .reduce(|all, error| format!("{all}; {error}"))
+                    .unwrap_or_else(none));
+            }
             let pause = Duration::from_secs(self.settings.fetch_interval.max(1));
             Ok(Found { services, complete: false, pause })
         })
@@ -190,6 +234,32 @@ mod tests {
         assert_eq!(nodes, ["10.0.0.1:8080 1", "10.0.0.2:8080 100"]);
         assert_eq!((found.services.len(), found.complete), (1, false), "what is not told of is not gone");
         assert_eq!(nacos.dump(&found.services)["services"][id]["nodes"][0]["metadata"]["zone"], "a");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_hangs_is_given_up_and_what_was_told_is_kept() {
+        let list = "GET /nacos/v1/ns/instance/list";
+        let answer = |ip: &str| json!({"hosts": [{"ip": ip, "port": 80}]}).to_string();
+        let known = "GET /nacos/v1/ns/instance/list?healthyOnly=true&serviceName=s00&";
+        let hanging =
+            server(vec![(known, 200, vec![], answer("10.0.0.1")), (list, 0, vec![], String::new())]).await;
+        let good = server(vec![(list, 200, vec![], answer("10.0.0.2"))]).await;
+        let hosts = [&hanging, &good].map(|server| format!("http://{}", server.addr));
+        let config = json!({"host": hosts, "timeout": {"connect": 300, "send": 20, "read": 20}});
+        let nacos = Nacos::new(&config, &trust()).unwrap();
+        // The one that hangs comes first.
+        let seed = (0..).find(|&seed| {
+            fastrand::seed(seed);
+            fastrand::usize(..2) == 0
+        });
+        fastrand::seed(seed.unwrap());
+        let names: Vec<String> = (0..20).map(|at| format!("s{at:02}")).collect();
+        let wanted: Vec<&str> = names.iter().map(String::as_str).collect();
+        let found = ask(&nacos, &wanted).await.unwrap();
+        assert_eq!(found.services.len(), 20);
+        assert_eq!((hanging.heads().len(), good.heads().len()), (1 + GIVEN_UP, 19));
+        let of_first = &found.services["default/public/DEFAULT_GROUP/s00"];
+        assert_eq!(of_first[0].host, "10.0.0.1");
     }
 
     #[tokio::test]
