@@ -8,6 +8,7 @@ use sdk::build::Names;
 use snapshot::{Compiler, Snapshot, Touched};
 
 use crate::fold::Fold;
+use crate::store::history::lists_together;
 use crate::store::{Change, Changed, Revision, Row, Store, StoreError};
 
 /// One moment of a configuration.
@@ -67,8 +68,9 @@ impl Look {
             let (all, _) = store.rows(kind, "").await?;
             rows.extend(all.into_iter().map(|row| (row.key.clone(), row)));
         }
-        // After the rows: what was written while they were read is undone as well, and undoing what a row has not seen
-        // yet changes nothing.
+        let plugins = store.plugins().await?;
+        // After the rows and the list: what was written while they were read is undone as well, and undoing what a row
+        // has not seen yet changes nothing.
         let current = store.revision().await?;
         if revision > current {
             return Err(Unseen::Ahead(revision, current));
@@ -81,6 +83,7 @@ impl Look {
         if !is_known {
             return Err(Unseen::Forgotten(revision));
         }
+        let plugins = lists_together(&records).map_or(plugins, |listed| listed.before);
         // The newest first, so that what was there before the oldest is what stays.
         for Changed { key, before, .. } in records.into_iter().flat_map(|record| record.changes) {
             match before {
@@ -92,6 +95,6 @@ impl Look {
             }
         }
         let rows = rows.into_values().collect();
-        Ok(Look::of_rows(rows, store.plugins().await?, revision, compiler, names))
+        Ok(Look::of_rows(rows, plugins, revision, compiler, names))
     }
 }
