@@ -286,6 +286,7 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<proxy::Listener>, workers: usize)
         plugin_wait_timeout: http.plugin_wait_timeout,
         linger_timeout: http.lingering_time,
         linger_bytes: saturating(http.lingering_bytes),
+        gathers: http.proxy_buffering,
         keepalive_timeout: http.keepalive_timeout,
         keepalive_requests: http.keepalive_requests,
         http2: http2(&http.http2),

@@ -155,7 +155,7 @@ static HTTP: &[Known] = table! { "http":
     "exit-transformer" 22950 off;
     "ai" 22900 on unseen "routes are always found in a compiled tree";
     "client-control" 22000 on;
-    "proxy-buffering" 21991 on unseen "responses are always streamed";
+    "proxy-buffering" 21991 on unseen "responses are streamed, but for short ones, which wait a little for their end";
     "proxy-control" 21990 on unseen "request bodies are always streamed";
     "request-id" 12015 on;
     "zipkin" 12011 on unseen TRACES;

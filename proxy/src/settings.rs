@@ -69,6 +69,8 @@ pub struct Settings {
     pub half_close_timeout: Duration,
     /// What a plugin waits for in one phase may take so long (`plugin_wait_timeout`).
     pub plugin_wait_timeout: Duration,
+    /// The first part of a short response waits a little for the rest (`proxy_buffering`).
+    pub gathers: bool,
     /// After an error answer, at most so many bytes of the rest of the request are read …
     pub linger_bytes: usize,
     /// … and for at most so long, so that the client can read the answer.
@@ -285,6 +287,7 @@ impl Default for Settings {
             bounds: sdk::Bounds::DEFAULT,
             half_close_timeout: Duration::from_secs(2),
             plugin_wait_timeout: Duration::from_secs(600),
+            gathers: true,
             linger_bytes: 64 << 10,
             linger_timeout: Duration::from_secs(1),
             idle_grace: Duration::from_secs(1),

@@ -195,6 +195,15 @@ impl Receiver<'_> {
         }
     }
 
+    /// The rest of the body is still to come, and fits into what is read next.
+    #[inline]
+    pub(crate) fn rest_fits(&mut self) -> bool {
+        match self {
+            Receiver::H1(from) => from.rest_fits(),
+            Receiver::H2(_) => false,
+        }
+    }
+
     /// Reads more of the body.
     #[inline]
     pub(crate) async fn read(&mut self, deadline: u64) -> Result<(), Fault> {

@@ -115,7 +115,7 @@ fn a_server_that_fails_is_told_as_what_it_is() {
             servers: vec![vec![
                 Until("\r\n\r\n"),
                 Send("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab"),
-                Wait(50),
+                Wait(500),
                 end.clone(),
             ]],
             wants: vec!["200 OK"],
@@ -127,7 +127,7 @@ fn a_server_that_fails_is_told_as_what_it_is() {
             let head = format!("HTTP/1.1 200 OK\r\n{head}").leak() as &str;
             Case {
                 client: vec![Send(GET), ToEnd],
-                servers: vec![vec![Until("\r\n\r\n"), Send(head), Wait(50), end.clone()]],
+                servers: vec![vec![Until("\r\n\r\n"), Send(head), Wait(500), end.clone()]],
                 once: "HTTP/1.1 200 OK\r\n",
                 lacks: vec!["HTTP/1.1 5"],
                 broken: true,

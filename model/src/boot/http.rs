@@ -52,6 +52,8 @@ pub struct Http {
     /// The same for servers that speak HTTP/2: `upstream.http2_windows` (ours).
     pub upstream_windows: u64,
     pub underscores_in_headers: bool,
+    /// The first part of a short response waits a little for the rest.
+    pub proxy_buffering: bool,
     pub real_ip: RealIp,
     /// Bytes of log entries of plugins that may wait to be delivered; past it they are dropped (ours).
     pub held_log_entries: u64,

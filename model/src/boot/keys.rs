@@ -223,7 +223,7 @@ pub const ROWS: &[Row] = &[
     used("nginx_config.http.real_ip_recursive", Shape::Switch),
     used("nginx_config.http.real_ip_from", Shape::RealIpFrom),
     idle_unless("nginx_config.http.proxy_ssl_server_name", "true", "the server name is always sent"),
-    idle("nginx_config.http.proxy_buffering", STREAMED),
+    used("nginx_config.http.proxy_buffering", Shape::Switch),
     idle("nginx_config.http.proxy_request_buffering", STREAMED),
     idle("nginx_config.http.proxy_buffers", STREAMED),
     // nginx's: a response's head must fit into it.

@@ -400,6 +400,7 @@ fn http(http: File<'_>) -> Result<Http, Invalid> {
         upstream_windows: size("/upstream/http2_windows").unwrap_or(256 << 20),
         held_log_entries: size("/held_log_entries").unwrap_or(64 << 20),
         underscores_in_headers: http.bool("/underscores_in_headers", true),
+        proxy_buffering: http.bool("/proxy_buffering", true),
         real_ip: RealIp {
             header: http.text("/real_ip_header").unwrap_or("X-Real-IP").to_owned(),
             recursive: http.bool("/real_ip_recursive", false),

@@ -129,6 +129,14 @@ impl Body {
         }
     }
 
+    /// Something is still to come, and all of it fits into the buffer.
+    #[inline]
+    pub(crate) fn fits(&self, buffer: Option<&mut Buffer>) -> bool {
+        let (Incoming::Length(left), Some(buffer)) = (&self.incoming, buffer) else { return false };
+        let here = buffer.len() as u64;
+        self.piece.is_none() && here < *left && left - here <= buffer.space().len() as u64
+    }
+
     /// Drops the rest of it if that is in the buffer; says whether it was.
     #[inline]
     pub(crate) fn finish(&mut self, mut buffer: Option<&mut Buffer>) -> bool {

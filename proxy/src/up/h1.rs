@@ -238,6 +238,12 @@ impl Receiver<'_> {
         }
     }
 
+    /// The rest of the body is still to come, and fits into what is read next.
+    #[inline]
+    pub(crate) fn rest_fits(&mut self) -> bool {
+        self.body.fits(self.lent.peek_mut())
+    }
+
     /// Takes a piece of the body from what was read: in chunked coding as it is, if `framed`, or else
     /// without any. False if more must be read.
     #[inline]

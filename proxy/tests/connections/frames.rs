@@ -80,7 +80,7 @@ fn errors_are_told_in_its_own_words() {
         servers: vec![vec![
             Until("\r\n\r\n"),
             Send("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab"),
-            Wait(50),
+            Wait(500),
             Reset,
         ]],
         wants: vec!["200"],

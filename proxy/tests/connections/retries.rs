@@ -143,6 +143,19 @@ fn one_try_has_a_time_of_its_own() {
 }
 
 #[test]
+fn a_short_response_that_breaks_off_can_still_be_told() {
+    let part = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab";
+    run("GET /never", vec![vec![Until("\r\n\r\n"), Send(part), Close]], "HTTP/1.1 502 ");
+    let late = vec![Until("\r\n\r\n"), Send(part), Wait(1000), Send("cd"), ToEnd];
+    run("GET /never", vec![late], "\r\n\r\nabcd");
+    // It does not wait for long.
+    let later = vec![Until("\r\n\r\n"), Send(part), Wait(1000), Close];
+    let (client, wants) = (vec![Send("GET /never HTTP/1.1\r\nHost: a\r\n\r\n"), ToEnd], vec!["\r\n\r\nab"]);
+    Case { client, servers: vec![later], wants, broken: true, once: "HTTP/1.1 200 ", seeds: 4, ..case() }
+        .run("a late end");
+}
+
+#[test]
 fn a_connection_to_the_second_address_is_used_again() {
     let head = "\r\n\r\n";
     Case {
