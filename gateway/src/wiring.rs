@@ -342,7 +342,7 @@ fn http2(http2: &boot::Http2) -> proxy::Http2 {
         send_buffer: bound(http2.send_buffer),
         control_frames: bound(http2.control_frames),
         max_stream_errors: bound(http2.stream_errors),
-        trailers: saturating(http2.trailers),
+        unread: saturating(http2.unread),
         max_age: http2.keepalive_time,
         upstream_streams: bound(http2.upstream_streams),
     }

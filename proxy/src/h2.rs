@@ -8,8 +8,8 @@ pub(crate) mod fields;
 mod line;
 mod meter;
 mod outlet;
-mod trailers;
+mod unread;
 
 pub(crate) use line::Line;
 pub(crate) use outlet::Outlet;
-pub(crate) use trailers::Trailers;
+pub(crate) use unread::Unread;

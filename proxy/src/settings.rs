@@ -140,8 +140,9 @@ pub struct Http2 {
     /// Streams of one connection that may be broken off because of what the client sent on them
     /// (`http2_stream_errors`).
     pub max_stream_errors: u32,
-    /// Memory for trailers of one connection that nobody has read yet (`http2_trailers`).
-    pub trailers: usize,
+    /// Memory for what one client has sent in small frames, its trailers among them, and nobody has read yet
+    /// (`http2_unread`).
+    pub unread: usize,
     /// A connection is closed gently when it is about so old (`keepalive_time`); zero is no bound.
     pub max_age: Duration,
     /// Requests that one connection to a server carries at a time (`upstream.http2_streams`).
@@ -156,7 +157,7 @@ impl Default for Http2 {
             send_buffer: 32 << 10,
             control_frames: 1000,
             max_stream_errors: 100,
-            trailers: 4 << 20,
+            unread: 4 << 20,
             max_age: Duration::from_secs(3600),
             upstream_streams: 100,
         }

@@ -76,9 +76,10 @@ WANTED = {
     "fine": {200}, "close": {502}, "reset": {502}, "half": {502}, "stall": {504}, "stall-head": {504},
     "stall-body": {BROKEN, 504}, "early": {502}, "surplus": {200}, "refused": {502},
     "cut-head": {502}, "cut-head-reset": {502}, **{kind: {502} for kind in RAW},
-    # Where the fault comes with the head, there is no response yet.
+    # Where the fault comes with the head, or soon after it in a short response, there is no response yet.
     "bad-chunk": {BROKEN, 502}, "bad-chunk-reset": {BROKEN, 502},
-    **{kind + end: {BROKEN} for kind in CUT if kind.startswith("cut-") and kind != "cut-head" for end in ("", "-reset")},
+    **{kind + end: {BROKEN} for kind in ("cut-chunk", "cut-chunks") for end in ("", "-reset")},
+    "cut-body": {BROKEN, 502}, "cut-body-reset": {BROKEN, 502},
 }
 KINDS = [kind for kind in WANTED]
 

@@ -129,6 +129,15 @@ def different_trailers():
         yield frame(HEADERS, END_HEADERS, stream, post) + frame(HEADERS, END_HEADERS | END_STREAM, stream, fields)
 
 
+def tiny_pieces():
+    """Bodies that nobody reads for now, a byte in each frame."""
+    post = b"\x83\x86\x04\x06/later" + AUTHORITY
+    for stream in range(1, 256, 2):
+        yield frame(HEADERS, END_HEADERS, stream, post)
+        for _ in range(500):
+            yield frame(DATA, 0, stream, b"x")
+
+
 def huge_head():
     """A list of fields that is far larger than any that is taken."""
     entry = b"\x40\x01n" + b"\x7f\xd9\x1c" + b"v" * 3800
@@ -141,7 +150,7 @@ def huge_head():
 SHORT = [different_trailers]
 
 # Those of which the log must tell: it tells of ten refusals in a second.
-TOLD = [huge_head, empty_continuations, pings, made_you_reset, many_trailers]
+TOLD = [huge_head, empty_continuations, pings, made_you_reset, many_trailers, tiny_pieces]
 
 FLOODS = [
     *((make, CALM) for make in TOLD), (settings, CALM), (priorities, CALM), (windows, CALM), (unknown, CALM),

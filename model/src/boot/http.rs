@@ -77,8 +77,8 @@ pub struct Http2 {
     pub control_frames: u64,
     /// Streams of a connection that may be broken off because of what the client sent on them (ours).
     pub stream_errors: u64,
-    /// Bytes of memory for a connection's trailers that nobody has read yet (ours).
-    pub trailers: u64,
+    /// Bytes of memory for a connection's trailers and small DATA frames that nobody has read yet (ours).
+    pub unread: u64,
     /// A connection is closed gently when it is about so old; zero is no bound.
     pub keepalive_time: Duration,
     /// `upstream.http2_streams` (ours): requests that one connection to a server carries at a time.

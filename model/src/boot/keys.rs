@@ -185,7 +185,7 @@ pub const ROWS: &[Row] = &[
     used("nginx_config.http.http2_send_buffer", Shape::Size),
     used("nginx_config.http.http2_control_frames", Shape::Count { min: 100, max: 1 << 30 }),
     used("nginx_config.http.http2_stream_errors", Shape::Count { min: 1, max: 1 << 30 }),
-    used("nginx_config.http.http2_trailers", Shape::Size),
+    used("nginx_config.http.http2_unread", Shape::Size),
     used("nginx_config.http.upstream.http2_windows", Shape::Size),
     used("nginx_config.http.upstream.http2_streams", Shape::Count { min: 1, max: 10_000 }),
     // nginx's.

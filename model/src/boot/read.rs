@@ -428,7 +428,7 @@ fn http2(http: File<'_>) -> Http2 {
         send_buffer: size("/http2_send_buffer", 32 << 10).clamp(1 << 10, 16 << 20),
         control_frames: http.count("/http2_control_frames", 1000),
         stream_errors: http.count("/http2_stream_errors", 100),
-        trailers: size("/http2_trailers", 4 << 20),
+        unread: size("/http2_unread", 4 << 20),
         keepalive_time: http.time("/keepalive_time", 3600),
         upstream_streams: http.count("/upstream/http2_streams", 100),
     }

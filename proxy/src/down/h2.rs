@@ -122,6 +122,8 @@ fn handshake(settings: &Settings, line: Rc<Line>) -> Handshake<Duplex<Line>, Byt
         .max_pending_accept_reset_streams(streams as usize)
         .max_local_error_reset_streams(Some(bounds.max_stream_errors as usize))
         .max_concurrent_reset_streams(streams as usize)
+        // Small frames count with what else is unread.
+        .data_frame_budget(usize::MAX)
         .enable_connect_protocol();
     builder.handshake(Duplex(line))
 }

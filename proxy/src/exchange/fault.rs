@@ -119,10 +119,10 @@ pub enum FaultKind {
 pub enum Flood {
     /// Frames that ask for nothing.
     Frames,
-    /// Trailers on one connection that nobody has read yet.
-    Trailers,
+    /// Trailers and small frames on one connection that nobody has read yet.
+    Unread,
     /// The same on all connections of the worker.
-    AllTrailers,
+    AllUnread,
     // what the library ends a connection for, by its own word
     /// Requests that it resets before they are taken up.
     Resets,
@@ -130,7 +130,7 @@ pub enum Flood {
     StreamErrors,
     Continuations,
     HeaderList,
-    /// Bodies in tiny pieces.
+    /// Empty DATA frames that end nothing.
     Data,
     /// What this version of the library has another word for.
     Other,
@@ -160,7 +160,9 @@ impl Flood {
             Flood::Frames => {
                 "the client sends many HTTP/2 or HTTP/3 frames that ask for nothing, or resets most requests"
             }
-            Flood::Trailers | Flood::AllTrailers => "the client sends more trailers than may wait to be read",
+            Flood::Unread | Flood::AllUnread => {
+                "the client sends more trailers or small DATA frames than may wait to be read"
+            }
             Flood::Resets => {
                 "the client resets requests faster than they are taken up (ENHANCE_YOUR_CALM, too_many_resets)"
             }
@@ -174,7 +176,7 @@ impl Flood {
                 "the client sends a head far beyond the limit (ENHANCE_YOUR_CALM, header_list_way_too_large)"
             }
             Flood::Data => {
-                "the client sends bodies in very many small frames (ENHANCE_YOUR_CALM, too_many_data_frames)"
+                "the client sends too many empty DATA frames (ENHANCE_YOUR_CALM, too_many_data_frames)"
             }
             Flood::Other => "the HTTP/2 library has ended the client's connection (ENHANCE_YOUR_CALM)",
         }
@@ -184,8 +186,8 @@ impl Flood {
         let http2 = &settings.http2;
         Some(match self {
             Flood::Frames => ("nginx_config.http.http2_control_frames", http2.control_frames as usize),
-            Flood::Trailers => ("nginx_config.http.http2_trailers", http2.trailers),
-            Flood::AllTrailers => ("nginx_config.http.stream_windows", settings.stream_windows),
+            Flood::Unread => ("nginx_config.http.http2_unread", http2.unread),
+            Flood::AllUnread => ("nginx_config.http.stream_windows", settings.stream_windows),
             Flood::Resets => ("nginx_config.http.http2_max_concurrent_streams", http2.max_streams as usize),
             Flood::StreamErrors => {
                 ("nginx_config.http.http2_stream_errors", http2.max_stream_errors as usize)

@@ -5,7 +5,7 @@ use std::io::{self, IoSlice};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use super::Trailers;
+use super::Unread;
 use super::meter::Meter;
 use crate::buffers::{Buffer, Lent};
 use crate::exchange::fault::Flood;
@@ -38,9 +38,9 @@ impl Line {
     pub(crate) fn from_client(worker: &Rc<Worker>, io: Io, early: Option<Buffer>) -> Rc<Line> {
         let bounds = &worker.settings.http2;
         let list = worker.settings.header_list();
-        let trailers = Trailers::new(bounds.trailers, list, &worker.windows);
+        let unread = Unread::new(bounds.unread, list, &worker.windows);
         let now = worker.clock.coarse_ms();
-        let meter = Meter::new(PREFACE, bounds.control_frames, now, Some(trailers));
+        let meter = Meter::new(PREFACE, bounds.control_frames, now, Some(unread));
         Line::new(worker, io, early, meter, true)
     }
 
@@ -69,7 +69,7 @@ impl Line {
         if self.meter.credit().is_flood(self.worker.clock.coarse_ms()) {
             return Some(Flood::Frames);
         }
-        self.meter.trailers()?.flood()
+        self.meter.unread()?.flood()
     }
 
     /// What the library has ended the connection for.
@@ -91,9 +91,9 @@ impl Line {
         }
     }
 
-    /// What is known of the trailers of a client's streams.
-    pub(crate) fn trailers(&self) -> Option<&Trailers> {
-        self.meter.trailers()
+    /// What a client has sent and nobody has read.
+    pub(crate) fn unread(&self) -> Option<&Unread> {
+        self.meter.unread()
     }
 
     /// A request came.

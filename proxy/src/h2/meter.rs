@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 
-use super::trailers::Trailers;
+use super::unread::Unread;
 use crate::credit::{Credit, RESET};
 
 /// Bytes of a frame's head (RFC 9113 section 4.1).
@@ -42,12 +42,12 @@ pub(super) struct Meter {
     /// The stream of whose trailers a part came last; none is zero.
     trailing: Cell<u32>,
     /// Of a client.
-    trailers: Option<Trailers>,
+    unread: Option<Unread>,
 }
 
 impl Meter {
     /// Passes over `preface` bytes first. `most` is the credit to begin with and the most there can be.
-    pub(super) fn new(preface: usize, most: u32, now: u64, trailers: Option<Trailers>) -> Meter {
+    pub(super) fn new(preface: usize, most: u32, now: u64, unread: Option<Unread>) -> Meter {
         Meter {
             head: Cell::default(),
             have: Cell::new(0),
@@ -61,7 +61,7 @@ impl Meter {
             credit: Credit::new(most, now),
             newest: Cell::new(0),
             trailing: Cell::new(0),
-            trailers,
+            unread,
         }
     }
 
@@ -99,14 +99,14 @@ impl Meter {
                 }
                 self.last_have.set(0);
                 self.credit.spend(cost(kind, flags, length));
-                if let Some(trailers) = &self.trailers {
-                    self.note_trailers(trailers, kind, u32::from_be_bytes(stream) & !(1 << 31), length);
+                if let Some(unread) = &self.unread {
+                    self.note_unread(unread, kind, u32::from_be_bytes(stream) & !(1 << 31), length);
                 }
             }
         }
     }
 
-    fn note_trailers(&self, trailers: &Trailers, kind: u8, stream: u32, length: usize) {
+    fn note_unread(&self, unread: &Unread, kind: u8, stream: u32, length: usize) {
         match kind {
             HEADERS if stream > self.newest.get() => {
                 self.newest.set(stream);
@@ -114,10 +114,11 @@ impl Meter {
             }
             HEADERS => {
                 self.trailing.set(stream);
-                trailers.came(stream, length);
+                unread.trailers(stream, length);
             }
-            CONTINUATION if stream == self.trailing.get() => trailers.came(stream, length),
-            RST_STREAM => trailers.end(stream),
+            CONTINUATION if stream == self.trailing.get() => unread.trailers(stream, length),
+            DATA => unread.piece(stream, length),
+            RST_STREAM => unread.end(stream),
             _ => {}
         }
     }
@@ -145,8 +146,8 @@ impl Meter {
         self.settled.get()
     }
 
-    pub(super) fn trailers(&self) -> Option<&Trailers> {
-        self.trailers.as_ref()
+    pub(super) fn unread(&self) -> Option<&Unread> {
+        self.unread.as_ref()
     }
 
     pub(super) fn credit(&self) -> &Credit {
@@ -256,22 +257,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_stream_s_first_counts_as_trailers() {
+    fn trailers_and_small_data_count_until_the_stream_is_over() {
         let of = |kind, flags, stream: u32, length: usize| {
             let mut frame = frame(kind, flags, &vec![0x82; length]);
             frame[5..9].copy_from_slice(&stream.to_be_bytes());
             frame
         };
         let budget = sdk::budget::Budget::new(1 << 20);
-        let meter = Meter::new(0, 1000, 0, Some(Trailers::new(1 << 20, 34_000, &budget)));
+        let meter = Meter::new(0, 1000, 0, Some(Unread::new(1 << 20, 34_000, &budget)));
         for (frame, taken) in [
             (of(HEADERS, 0, 1, 30), 0),
             (of(CONTINUATION, 4, 1, 30), 0),
             (of(HEADERS, 4, 3, 30), 0),
-            (of(DATA, 0, 1, 30), 0),
+            (of(DATA, 0, 1, 600), 0),
             (of(HEADERS, 1, 1, 3), 300),
             (of(CONTINUATION, 4, 1, 2), 500),
             (of(HEADERS, 5, 3, 1), 600),
+            (of(DATA, 0, 1, 30), 600 + 512),
             (of(RST_STREAM, 0, 1, 4), 100),
         ] {
             meter.note(&frame);

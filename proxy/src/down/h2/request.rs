@@ -62,6 +62,7 @@ impl Input {
                 Poll::Ready(Some(Ok(piece))) if piece.is_empty() => {}
                 Poll::Ready(Some(Ok(piece))) => {
                     self.received += piece.len() as u64;
+                    self.came(piece.len());
                     self.piece = piece;
                     if self.stream.is_end_stream() {
                         (self.over, self.complete) = (true, true);
@@ -88,8 +89,8 @@ impl Input {
 
     /// They are bounded as heads are; their size, the library looks after.
     fn take_trailers(&mut self, map: &http::HeaderMap) -> Result<(), FaultKind> {
-        if let Some(trailers) = self.shared.line.trailers() {
-            trailers.end(self.stream.stream_id().as_u32());
+        if let Some(unread) = self.shared.line.unread() {
+            unread.end(self.stream.stream_id().as_u32());
         }
         let taken = match map.len() > self.shared.worker.settings.request.fields {
             true => Err(Refusal::TrailersTooLarge),
@@ -99,6 +100,12 @@ impl Input {
             self.shared.line.refused();
             FaultKind::BadBody(why)
         })
+    }
+
+    fn came(&self, length: usize) {
+        if let Some(unread) = self.shared.line.unread() {
+            unread.read(self.stream.stream_id().as_u32(), length);
+        }
     }
 
     /// The piece is done with: the client may send as much more.
@@ -118,6 +125,7 @@ impl Input {
             return match self.stream.poll_data(cx) {
                 Poll::Ready(Some(Ok(piece))) if piece.is_empty() => continue,
                 Poll::Ready(Some(Ok(piece))) => {
+                    self.came(piece.len());
                     self.piece = piece.clone();
                     Poll::Ready(Ok(Some(piece)))
                 }

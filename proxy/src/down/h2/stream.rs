@@ -44,8 +44,8 @@ struct Body {
 
 impl Body {
     fn begin(shared: &Rc<Shared>, number: u32) -> Body {
-        if let Some(trailers) = shared.line.trailers() {
-            trailers.begin(number);
+        if let Some(unread) = shared.line.unread() {
+            unread.begin(number);
         }
         Body { shared: shared.clone(), number }
     }
@@ -54,8 +54,8 @@ impl Body {
 impl Drop for Body {
     fn drop(&mut self) {
         self.shared.windows.end();
-        if let Some(trailers) = self.shared.line.trailers() {
-            trailers.end(self.number);
+        if let Some(unread) = self.shared.line.unread() {
+            unread.end(self.number);
         }
     }
 }

@@ -1,0 +1,246 @@
+//! What a client has sent and nobody has read yet, where it takes far more memory than its bytes on the line.
+//!
+//! The `h2` crate keeps trailers decoded until what comes before them is read: a byte on the line may become a field
+//! of a hundred bytes. And it keeps an entry for each DATA frame, while the stream's window counts only what is in it.
+
+use std::cell::RefCell;
+
+use sdk::budget::{Budget, Held};
+
+use crate::exchange::fault::Flood;
+
+/// What a byte of coded trailers may become in memory: an entry of the library's map.
+const FIELD: usize = 100;
+
+/// What a DATA frame takes in memory beside its bytes, …
+const PIECE: usize = 512;
+
+/// … which counts where the frame is smaller than that.
+fn is_small(length: usize) -> bool {
+    (1..PIECE).contains(&length)
+}
+
+/// A stream with a body, or one that is not yet known to have one.
+#[derive(Debug)]
+struct Entry {
+    stream: u32,
+    /// Bytes of memory for its trailers.
+    trailers: usize,
+    /// Small DATA frames.
+    pieces: usize,
+    served: bool,
+}
+
+impl Entry {
+    fn bytes(&self) -> usize {
+        self.trailers + self.pieces * PIECE
+    }
+}
+
+/// Of one connection.
+#[derive(Debug)]
+pub(crate) struct Unread {
+    /// What there may be on the connection, …
+    most: usize,
+    /// … as trailers on one stream, as a list that is larger is not kept, …
+    most_of_one: usize,
+    /// … and on all connections of the worker.
+    budget: Budget,
+    state: RefCell<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    entries: Vec<Entry>,
+    /// The newest stream that has begun to be served.
+    newest: u32,
+    sum: usize,
+    held: Held,
+    flood: Option<Flood>,
+}
+
+impl Unread {
+    pub(crate) fn new(most: usize, list: usize, budget: &Budget) -> Unread {
+        // The least field counts for 34 bytes in the list's size (RFC 7541 section 4.1).
+        let most_of_one = list / 34 * FIELD;
+        Unread { most, most_of_one, budget: budget.clone(), state: RefCell::default() }
+    }
+
+    /// A part of a block of fields came that is not a stream's first.
+    pub(super) fn trailers(&self, stream: u32, length: usize) {
+        self.came(stream, |entry| {
+            entry.trailers =
+                entry.trailers.saturating_add(length.saturating_mul(FIELD)).min(self.most_of_one);
+        });
+    }
+
+    /// A DATA frame came.
+    pub(super) fn piece(&self, stream: u32, length: usize) {
+        if is_small(length) {
+            self.came(stream, |entry| entry.pieces += 1);
+        }
+    }
+
+    fn came(&self, stream: u32, count: impl FnOnce(&mut Entry)) {
+        let mut state = self.state.borrow_mut();
+        let State { entries, newest, sum, held, flood } = &mut *state;
+        let index = match entries.iter().position(|entry| entry.stream == stream) {
+            Some(index) => index,
+            // Its stream is over.
+            None if stream <= *newest => return,
+            None => {
+                entries.push(Entry { stream, trailers: 0, pieces: 0, served: false });
+                entries.len() - 1
+            }
+        };
+        let entry = &mut entries[index];
+        *sum -= entry.bytes();
+        count(entry);
+        *sum += entry.bytes();
+        if *sum > self.most {
+            *flood = Some(Flood::Unread);
+        } else if held.resize(&self.budget, *sum).is_err() {
+            *flood = Some(Flood::AllUnread);
+        }
+    }
+
+    /// A piece of a stream's body was read.
+    pub(crate) fn read(&self, stream: u32, length: usize) {
+        if !is_small(length) {
+            return;
+        }
+        let mut state = self.state.borrow_mut();
+        let State { entries, sum, held, .. } = &mut *state;
+        // One that came padded may not have counted.
+        if let Some(entry) = entries.iter_mut().find(|entry| entry.stream == stream && entry.pieces > 0) {
+            entry.pieces -= 1;
+            *sum -= PIECE;
+            // Less always fits.
+            let _ = held.resize(&self.budget, *sum);
+        }
+    }
+
+    /// A stream with a body is being served.
+    pub(crate) fn begin(&self, stream: u32) {
+        let mut state = self.state.borrow_mut();
+        let State { entries, newest, sum, held, .. } = &mut *state;
+        *newest = stream;
+        let (mut known, before) = (false, *sum);
+        // Streams are served in their order: one before this that is not was refused.
+        entries.retain_mut(|entry| {
+            known |= entry.stream == stream;
+            entry.served |= entry.stream == stream;
+            let stays = entry.served || entry.stream > stream;
+            *sum -= if stays { 0 } else { entry.bytes() };
+            stays
+        });
+        if !known {
+            entries.push(Entry { stream, trailers: 0, pieces: 0, served: true });
+        }
+        if *sum < before {
+            // Less always fits.
+            let _ = held.resize(&self.budget, *sum);
+        }
+    }
+
+    /// All of a stream was read, or it is over.
+    pub(crate) fn end(&self, stream: u32) {
+        let mut state = self.state.borrow_mut();
+        let State { entries, sum, held, .. } = &mut *state;
+        if let Some(index) = entries.iter().position(|entry| entry.stream == stream) {
+            let bytes = entries.swap_remove(index).bytes();
+            if bytes > 0 {
+                *sum -= bytes;
+                // Less always fits.
+                let _ = held.resize(&self.budget, *sum);
+            }
+        }
+    }
+
+    /// There is too much.
+    pub(super) fn flood(&self) -> Option<Flood> {
+        self.state.borrow().flood
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trailers_count_until_they_are_read() {
+        let budget = Budget::new(1 << 20);
+        let trailers = Unread::new(50_000, 3400, &budget);
+        trailers.begin(1);
+        trailers.trailers(1, 20);
+        assert_eq!(budget.taken(), 2000);
+        trailers.trailers(1, 1000);
+        assert_eq!(budget.taken(), 10_000, "a list has a bound of its own");
+        // They come before their stream is served.
+        trailers.trailers(5, 10);
+        trailers.trailers(3, 10);
+        trailers.begin(3);
+        trailers.begin(5);
+        assert_eq!(budget.taken(), 12_000);
+        trailers.end(3);
+        trailers.end(1);
+        assert_eq!(budget.taken(), 1000);
+        // Of a stream that is over.
+        trailers.trailers(3, 10);
+        assert_eq!((budget.taken(), trailers.flood()), (1000, None));
+        trailers.end(5);
+        assert_eq!(budget.taken(), 0);
+    }
+
+    #[test]
+    fn streams_that_were_never_served_are_forgotten() {
+        let budget = Budget::new(1 << 20);
+        let trailers = Unread::new(50_000, 34_000, &budget);
+        for stream in (1..1000).step_by(4) {
+            trailers.trailers(stream, 100);
+            trailers.begin(stream + 2);
+            trailers.end(stream + 2);
+            assert_eq!(trailers.flood(), None);
+        }
+        assert!(trailers.state.borrow().entries.len() <= 1);
+    }
+
+    #[test]
+    fn too_many_are_a_flood_of_a_connection_or_of_all() {
+        let budget = Budget::new(60_000);
+        let (one, other) = (Unread::new(50_000, 34_000, &budget), Unread::new(50_000, 34_000, &budget));
+        one.trailers(1, 400);
+        assert_eq!(one.flood(), None);
+        other.trailers(1, 300);
+        assert_eq!(other.flood(), Some(Flood::AllUnread));
+        one.trailers(3, 200);
+        assert_eq!(one.flood(), Some(Flood::Unread));
+        drop((one, other));
+        assert_eq!(budget.taken(), 0);
+    }
+
+    #[test]
+    fn small_pieces_count_until_they_are_read_and_large_ones_never() {
+        let budget = Budget::new(1 << 20);
+        let unread = Unread::new(100 * PIECE, 3400, &budget);
+        unread.begin(1);
+        (0..60).for_each(|_| unread.piece(1, 10));
+        (0..1000).for_each(|_| unread.piece(1, PIECE));
+        unread.piece(1, 0);
+        assert_eq!(budget.taken(), 60 * PIECE);
+        // They come before their stream is served.
+        (0..40).for_each(|_| unread.piece(3, PIECE - 1));
+        unread.begin(3);
+        assert_eq!((budget.taken(), unread.flood()), (100 * PIECE, None));
+        (0..60).for_each(|_| unread.read(1, 10));
+        unread.read(1, 10);
+        unread.read(1, PIECE);
+        assert_eq!(budget.taken(), 40 * PIECE);
+        unread.end(3);
+        unread.piece(3, 10);
+        unread.read(3, 10);
+        assert_eq!(budget.taken(), 0, "the stream is over");
+        (0..101).for_each(|_| unread.piece(1, 1));
+        assert_eq!(unread.flood(), Some(Flood::Unread));
+    }
+}
