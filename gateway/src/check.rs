@@ -8,9 +8,10 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use control::store::Opener;
 use model::boot::{Boot, Provider};
 use model::declarative::{Format, Item};
-use model::{Declarative, Desired, Diagnostic, Entry, Invalid, Key, Kind, Severity, Source};
+use model::{Declarative, Desired, Diagnostic, Entry, Invalid, Key, Kind, Resource, Severity, Source};
 use sdk::build::Names;
 use snapshot::analysis::{Analysis, Code, Finding};
 use snapshot::compile::{Compiler, Touched};
@@ -159,23 +160,27 @@ fn check_resources(
     let name = path.display().to_string();
     let json = path.extension().is_some_and(|extension| extension == "json");
     let format = if json { Format::Json } else { Format::Yaml };
-    let declarative = Declarative::parse(&name, &text, format, &plugins::names(), &files::env)
+    let mut declarative = Declarative::parse(&name, &text, format, &plugins::names(), &files::env)
         .map_err(|error| vec![*error])?;
     let source = Source { file: &name, text: &text };
+    let wrong =
+        |error: anyhow::Error| vec![Diagnostic::new(Severity::Error, "config.yaml", format!("{error:#}"))];
+    let opener = wiring::opener(boot, &**catalog).map_err(wrong)?;
+    let mut found: Vec<Invalid> = Vec::new();
     let mut desired = Desired::default();
     desired.plugins.clone_from(&declarative.plugins);
-    for item in &declarative.items {
-        let (key, resource) = (item.key.clone(), item.resource.clone());
-        desired.put(Arc::new(Entry::new(key, resource, 1, 1)));
+    for item in &mut declarative.items {
+        match open(item, &opener) {
+            Ok(()) => _ = desired.put(Arc::new(Entry::new(item.key.clone(), item.resource.clone(), 1, 1))),
+            Err(invalid) => found.push(invalid.under(&item.pointer)),
+        }
     }
-    let tls = crate::tls::settings(boot)
-        .map_err(|error| vec![Diagnostic::new(Severity::Error, "config.yaml", format!("{error:#}"))])?;
+    let tls = crate::tls::settings(boot).map_err(wrong)?;
     let mut compiler = Compiler::new(catalog.clone(), wiring::compile_settings(boot, tls));
     let compiled = compiler.compile(&desired, &Touched::all(), &NoNames, 1);
 
     let listed = desired.plugins.as_ref().or(boot.plugins.as_ref());
     let mistakes = Mistakes { catalog: &**catalog, listed: listed.map(Vec::as_slice) };
-    let mut found: Vec<Invalid> = Vec::new();
     for item in &declarative.items {
         let rejected = compiled.rejected.iter().filter(|rejected| rejected.key == item.key);
         let rejected = rejected.filter(|rejected| !rejected.invalid.reason.ends_with(NOT_ASKED));
@@ -210,14 +215,27 @@ fn check_resources(
     Ok((declarative.items.len(), diagnostics))
 }
 
+/// Decrypts the secrets of an item, as a start does before it takes it.
+fn open(item: &mut Item, opener: &Opener) -> Result<(), Invalid> {
+    if let Some(value) = opener.opened(&item.key, &item.value) {
+        item.resource = Resource::parse(item.key.kind, &item.key.id, &value)?;
+        item.value = Arc::new(value);
+    }
+    Ok(())
+}
+
 /// Findings with their places in the file.
 fn worth_a_look(analysis: &Analysis, file: &Declarative, source: &Source<'_>) -> Vec<Diagnostic> {
-    let places: HashMap<&Key, &str> =
-        file.items.iter().map(|item| (&item.key, item.pointer.as_str())).collect();
+    let items: HashMap<&Key, &Item> = file.items.iter().map(|item| (&item.key, item)).collect();
     let mut found = Vec::new();
     for Finding { code, key, invalid } in &analysis.findings {
-        let Some(place) = places.get(key) else { continue };
-        let mut invalid = invalid.clone().under(place);
+        let Some(item) = items.get(key) else { continue };
+        let read = item.value.pointer(&invalid.pointer);
+        let mut invalid = invalid.clone().under(&item.pointer);
+        // It stands in the file as the keyring encrypts it.
+        if *code == Code::ClearSecret && read != file.document.value.pointer(&invalid.pointer) {
+            continue;
+        }
         invalid.reason.push_str(&format!(" ({})", code.as_str()));
         let position = file.document.nearest_position(&invalid.pointer);
         let mut diagnostic = source.at(Severity::Warning, position, invalid);

@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use admin::{Question, Told};
 use anyhow::{Context, bail};
 use control::look::Look;
-use control::store::{Row, Store};
+use control::store::{Opener, Row, Store};
 use model::boot::{Boot, Provider};
 use model::declarative::{Declarative, Format};
 use sdk::build::Names;
@@ -116,16 +116,17 @@ fn by_file(found: &Found, asked: &Explain, question: &Question) -> anyhow::Resul
     if asked.revision.is_some() {
         bail!("the resources are in {}, which has no revisions", file.display());
     }
-    let Some((rows, plugins)) = rows_of(file) else { return Ok(Some(None)) };
+    let opener = wiring::opener(&found.boot, &*wiring::catalog(&found.boot)?)?;
+    let Some((rows, plugins)) = rows_of(file, &opener) else { return Ok(Some(None)) };
     let look = Look::of_rows(rows, plugins, 0, &mut compiler(&found.boot)?, &Unasked);
     let limits = wiring::request_limits(&found.boot);
     let told = explain(&look, limits, question.clone()).map_err(anyhow::Error::msg)?;
     Ok(Some(Some(told)))
 }
 
-/// The resources of a declarative file that can be taken, and its list of plugins; what cannot was told.
-/// `None` if nothing can.
-fn rows_of(file: &Path) -> Option<(Vec<Row>, Option<Vec<String>>)> {
+/// The resources of a declarative file that can be taken, decrypted, and its list of plugins; what cannot was
+/// told. `None` if nothing can.
+fn rows_of(file: &Path, opener: &Opener) -> Option<(Vec<Row>, Option<Vec<String>>)> {
     let text = files::read(file).map_err(|diagnostics| check::report(diagnostics, false)).ok()?;
     let format = if file.extension().is_some_and(|extension| extension == "json") {
         Format::Json
@@ -137,7 +138,10 @@ fn rows_of(file: &Path) -> Option<(Vec<Row>, Option<Vec<String>>)> {
         .map_err(|error| check::report(vec![*error], false))
         .ok()?;
     check::report(declarative.diagnostics, false);
-    let rows = declarative.items.into_iter().map(|item| row(item.key, &item.value));
+    let rows = declarative.items.into_iter().map(|item| {
+        let opened = opener.opened(&item.key, &item.value);
+        row(item.key, opened.as_ref().unwrap_or(&item.value))
+    });
     Some((rows.collect(), declarative.plugins))
 }
 

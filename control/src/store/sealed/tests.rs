@@ -188,3 +188,13 @@ async fn what_another_key_sealed_is_written_back_as_it_is() {
     store.put(jack.clone(), consumer(hex), Expect::Any, None).await.unwrap();
     assert_ne!(kept().await, hex);
 }
+
+#[test]
+fn an_opener_gives_what_it_has_decrypted_and_nothing_else() {
+    let opener = |key| Opener::new(Ring::new(&[key]).unwrap(), plugins());
+    let jack = Key::new(Kind::Consumer, "jack");
+    let sealed = consumer("4y+JvURBE6ZwRbbgaryrhg==");
+    assert_eq!(opener(NEW).opened(&jack, &sealed), Some(consumer("auth-one")));
+    assert_eq!(opener(OLD).opened(&jack, &sealed), None);
+    assert_eq!(opener(NEW).opened(&jack, &consumer("auth-one")), None);
+}
