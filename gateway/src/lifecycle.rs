@@ -8,7 +8,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::upgrade::Upgrade;
 
-/// How long TERM and INT wait for requests in flight. QUIT waits for `worker_shutdown_timeout`.
+/// How long TERM and INT wait for requests in flight at most. QUIT waits for `worker_shutdown_timeout`, and no signal waits
+/// longer: workers end then.
 const QUICK: Duration = Duration::from_secs(10);
 
 /// Signals that would end the process by default and mean nothing to it.
@@ -69,8 +70,8 @@ impl Signals {
     async fn wish(&mut self, watchman: &mut Watchman, drain: Duration) -> Wish {
         loop {
             tokio::select! {
-                _ = self.term.recv() => return Wish::End(QUICK),
-                _ = self.int.recv() => return Wish::End(QUICK),
+                _ = self.term.recv() => return Wish::End(drain.min(QUICK)),
+                _ = self.int.recv() => return Wish::End(drain.min(QUICK)),
                 _ = self.quit.recv() => return Wish::End(drain),
                 _ = self.hup.recv() => return Wish::Reload,
                 _ = self.usr2.recv() => return Wish::Upgrade,
