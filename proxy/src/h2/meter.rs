@@ -264,7 +264,7 @@ mod tests {
             frame
         };
         let budget = sdk::budget::Budget::new(1 << 20);
-        let meter = Meter::new(0, 1000, 0, Some(Unread::new(1 << 20, 34_000, &budget)));
+        let meter = Meter::new(0, 1000, 0, Some(Unread::all(1 << 20, 34_000, &budget)));
         for (frame, taken) in [
             (of(HEADERS, 0, 1, 30), 0),
             (of(CONTINUATION, 4, 1, 30), 0),

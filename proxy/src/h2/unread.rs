@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 
-use sdk::budget::{Budget, Held};
+use sdk::budget::{Budget, Held, Spent};
 
 use crate::exchange::fault::Flood;
 
@@ -19,6 +19,9 @@ const PIECE: usize = 512;
 fn is_small(length: usize) -> bool {
     (1..PIECE).contains(&length)
 }
+
+/// What every connection may have, whatever the others do: as much as its first window.
+const FREE: usize = 64 << 10;
 
 /// A stream with a body, or one that is not yet known to have one.
 #[derive(Debug)]
@@ -44,8 +47,10 @@ pub(crate) struct Unread {
     most: usize,
     /// … as trailers on one stream, as a list that is larger is not kept, …
     most_of_one: usize,
-    /// … and on all connections of the worker.
+    /// … and on all connections of the worker, …
     budget: Budget,
+    /// … beyond what each of them may have.
+    free: usize,
     state: RefCell<State>,
 }
 
@@ -63,7 +68,7 @@ impl Unread {
     pub(crate) fn new(most: usize, list: usize, budget: &Budget) -> Unread {
         // The least field counts for 34 bytes in the list's size (RFC 7541 section 4.1).
         let most_of_one = list / 34 * FIELD;
-        Unread { most, most_of_one, budget: budget.clone(), state: RefCell::default() }
+        Unread { most, most_of_one, budget: budget.clone(), free: FREE, state: RefCell::default() }
     }
 
     /// A part of a block of fields came that is not a stream's first.
@@ -99,7 +104,7 @@ impl Unread {
         *sum += entry.bytes();
         if *sum > self.most {
             *flood = Some(Flood::Unread);
-        } else if held.resize(&self.budget, *sum).is_err() {
+        } else if self.hold(held, *sum).is_err() {
             *flood = Some(Flood::AllUnread);
         }
     }
@@ -116,7 +121,7 @@ impl Unread {
             entry.pieces -= 1;
             *sum -= PIECE;
             // Less always fits.
-            let _ = held.resize(&self.budget, *sum);
+            let _ = self.hold(held, *sum);
         }
     }
 
@@ -139,7 +144,7 @@ impl Unread {
         }
         if *sum < before {
             // Less always fits.
-            let _ = held.resize(&self.budget, *sum);
+            let _ = self.hold(held, *sum);
         }
     }
 
@@ -152,9 +157,13 @@ impl Unread {
             if bytes > 0 {
                 *sum -= bytes;
                 // Less always fits.
-                let _ = held.resize(&self.budget, *sum);
+                let _ = self.hold(held, *sum);
             }
         }
+    }
+
+    fn hold(&self, held: &mut Held, sum: usize) -> Result<(), Spent> {
+        held.resize(&self.budget, sum.saturating_sub(self.free))
     }
 
     /// There is too much.
@@ -167,10 +176,17 @@ impl Unread {
 mod tests {
     use super::*;
 
+    impl Unread {
+        /// Nothing is free.
+        pub(in crate::h2) fn all(most: usize, list: usize, budget: &Budget) -> Unread {
+            Unread { free: 0, ..Unread::new(most, list, budget) }
+        }
+    }
+
     #[test]
     fn trailers_count_until_they_are_read() {
         let budget = Budget::new(1 << 20);
-        let trailers = Unread::new(50_000, 3400, &budget);
+        let trailers = Unread::all(50_000, 3400, &budget);
         trailers.begin(1);
         trailers.trailers(1, 20);
         assert_eq!(budget.taken(), 2000);
@@ -195,7 +211,7 @@ mod tests {
     #[test]
     fn streams_that_were_never_served_are_forgotten() {
         let budget = Budget::new(1 << 20);
-        let trailers = Unread::new(50_000, 34_000, &budget);
+        let trailers = Unread::all(50_000, 34_000, &budget);
         for stream in (1..1000).step_by(4) {
             trailers.trailers(stream, 100);
             trailers.begin(stream + 2);
@@ -208,7 +224,7 @@ mod tests {
     #[test]
     fn too_many_are_a_flood_of_a_connection_or_of_all() {
         let budget = Budget::new(60_000);
-        let (one, other) = (Unread::new(50_000, 34_000, &budget), Unread::new(50_000, 34_000, &budget));
+        let (one, other) = (Unread::all(50_000, 34_000, &budget), Unread::all(50_000, 34_000, &budget));
         one.trailers(1, 400);
         assert_eq!(one.flood(), None);
         other.trailers(1, 300);
@@ -222,7 +238,7 @@ mod tests {
     #[test]
     fn small_pieces_count_until_they_are_read_and_large_ones_never() {
         let budget = Budget::new(1 << 20);
-        let unread = Unread::new(100 * PIECE, 3400, &budget);
+        let unread = Unread::all(100 * PIECE, 3400, &budget);
         unread.begin(1);
         (0..60).for_each(|_| unread.piece(1, 10));
         (0..1000).for_each(|_| unread.piece(1, PIECE));
@@ -242,5 +258,20 @@ mod tests {
         assert_eq!(budget.taken(), 0, "the stream is over");
         (0..101).for_each(|_| unread.piece(1, 1));
         assert_eq!(unread.flood(), Some(Flood::Unread));
+    }
+
+    #[test]
+    fn a_little_is_free_whatever_others_hold() {
+        let budget = Budget::new(100 * PIECE);
+        let all = Unread::all(1 << 20, 3400, &budget);
+        (0..100).for_each(|_| all.piece(1, 1));
+        let unread = Unread::new(1 << 20, 3400, &budget);
+        (0..FREE / PIECE).for_each(|_| unread.piece(1, 1));
+        assert_eq!((budget.taken(), unread.flood()), (100 * PIECE, None));
+        unread.piece(1, 1);
+        assert_eq!(unread.flood(), Some(Flood::AllUnread));
+        unread.end(1);
+        drop(all);
+        assert_eq!(budget.taken(), 0);
     }
 }
