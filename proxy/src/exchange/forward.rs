@@ -159,6 +159,8 @@ impl Forward<'_> {
         let outgoing = prepare(worker, down, x, !filters.is_empty(), chunks).await?;
         let mut body_lost = false;
         let mut tries = Tries::new(worker, upstream, x)?;
+        // Of the try before: why it failed, and its place of `limits.connections`.
+        let (mut before, mut kept) = (None, None);
         let names_server =
             self.chains.has(Phase::Log) || worker.access_log.as_ref().is_some_and(|log| log.names_server);
         loop {
@@ -184,7 +186,17 @@ impl Forward<'_> {
                 PassHost::Rewrite(host) => Some(x.intern(host.as_bytes())),
             };
             let patience = self.plan.timeouts(upstream).connect;
-            let place = tries.connection(worker, down, patience).await?;
+            let place = match kept.take() {
+                Some(place) => Some(place),
+                None => {
+                    let found = tries.connection(worker, down, patience).await;
+                    found.map_err(|fault| match (fault.kind, before) {
+                        // Why the try before failed says more than that there is no place for another.
+                        (FaultKind::AtLimit(_), Some(before)) => before,
+                        _ => fault,
+                    })?
+                }
+            };
             let once = Once {
                 fresh,
                 per_try: tries.per_try(),
@@ -214,9 +226,8 @@ impl Forward<'_> {
                 x.engine_mut().upstream_status = failed.fault.kind.status();
             }
             let idempotent = outbound::method(x).is_idempotent();
-            // The connection is closed or idle: while this request pauses, another one may have its place.
-            drop(place);
-            tries.again(worker, down, index, failed, idempotent).await?;
+            before = Some(failed.fault);
+            kept = tries.again(worker, down, index, failed, idempotent, place).await?;
             worker.shard.upstream_retried();
         }
     }
@@ -253,19 +264,18 @@ impl Forward<'_> {
         let place = Place { addr: endpoint.addr, second: once.second };
         let careful = !outbound::method(x).is_idempotent();
         let now = worker.clock.coarse_ms();
-        let mut pooled = if once.fresh { None } else { worker.pools.take(peer, now, careful) };
+        let http2 = upstream.scheme.is_http2();
+        let idle = |peer| if once.fresh || http2 { None } else { worker.pools.take(peer, now, careful) };
+        let mut pooled = idle(peer);
         // A server that answers on its second address alone has its connections there.
-        if let Some(second) = once.second
-            && !once.fresh
-            && pooled.is_none()
-        {
-            pooled = worker.pools.take(peer.at(second), now, careful);
+        if let (None, Some(second)) = (&pooled, once.second) {
+            pooled = idle(peer.at(second));
             if pooled.is_some() {
                 peer = peer.at(second);
                 x.engine_mut().upstream_addr = Some(second);
             }
         }
-        let found = match (upstream.scheme.is_http2(), pooled) {
+        let found = match (http2, pooled) {
             (true, _) => {
                 let target = Target {
                     peer: peer.with_h2(),

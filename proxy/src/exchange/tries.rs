@@ -192,7 +192,8 @@ impl<'u> Tries<'u> {
         }
     }
 
-    /// A try has failed. Makes ready for the next one, after a pause where one is asked for.
+    /// A try has failed. Makes ready for the next one, after a pause where one is asked for. Gives `place` back
+    /// where the next try follows at once; during a pause, another request may have it.
     ///
     /// # Errors
     /// There is none: what the client is told.
@@ -203,7 +204,8 @@ impl<'u> Tries<'u> {
         index: usize,
         failed: FailedTry,
         idempotent: bool,
-    ) -> Result<(), Fault> {
+        place: Option<Place<'u>>,
+    ) -> Result<Option<Place<'u>>, Fault> {
         let upstream = self.upstream;
         let FailedTry { fault, state, took } = failed;
         let repeatable = idempotent || upstream.retry.as_ref().is_some_and(|retry| retry.any_method);
@@ -226,14 +228,14 @@ impl<'u> Tries<'u> {
                 self.left -= 1;
                 upstream.note(&mut self.tried, index);
                 self.tell(index, fault, None, took);
-                self.pause(worker, down).await?;
+                return self.pause(worker, down, place).await;
             }
             _ => {
                 self.tell(index, fault, Some(fault.kind.status()), took);
                 return Err(fault);
             }
         }
-        Ok(())
+        Ok(place)
     }
 
     /// Whether this failure is one of `sluice.retry.failures`.
@@ -251,14 +253,22 @@ impl<'u> Tries<'u> {
 
     /// Waits before another try, at random below a time that doubles with each, or until others had their turn,
     /// unless the client leaves.
-    async fn pause(&mut self, worker: &Worker, down: &mut Downstream<'_>) -> Result<(), Fault> {
+    async fn pause(
+        &mut self,
+        worker: &Worker,
+        down: &mut Downstream<'_>,
+        place: Option<Place<'u>>,
+    ) -> Result<Option<Place<'u>>, Fault> {
         let Some(retry) = self.upstream.retry.as_ref().filter(|retry| !retry.backoff.is_zero()) else {
-            return phases::unless_gone(worker, down, Box::pin(rt::events())).await;
+            phases::unless_gone(worker, down, Box::pin(rt::events())).await?;
+            return Ok(place);
         };
+        drop(place);
         let most = retry.backoff.saturating_mul(1 << self.pauses.min(16)).min(retry.max_backoff);
         self.pauses += 1;
         let time = most.mul_f64(fastrand::f64());
-        phases::unless_gone(worker, down, Box::pin(rt::sleep(time))).await
+        phases::unless_gone(worker, down, Box::pin(rt::sleep(time))).await?;
+        Ok(None)
     }
 
     fn tell(&self, index: usize, fault: Fault, status: Option<u16>, took: Option<u64>) {
@@ -271,15 +281,19 @@ impl Retries for Tries<'_> {
         if self.reserved.get() {
             return true;
         }
-        if self.retry.get().is_none()
-            && let Some(load) = &self.upstream.load
-        {
-            let Ok(place) = load.retry() else { return false };
-            let _ = self.retry.set(place);
-        }
+        let place = match (self.retry.get(), &self.upstream.load) {
+            (None, Some(load)) => match load.retry() {
+                Ok(place) => Some(place),
+                Err(_) => return false,
+            },
+            _ => None,
+        };
         let mut may = true;
         if let Some(budget) = self.upstream.retry.as_ref().and_then(|retry| retry.budget) {
             worker.with_score(self.upstream, |state| may = state.spend(budget));
+        }
+        if let (true, Some(place)) = (may, place) {
+            let _ = self.retry.set(place);
         }
         self.reserved.set(may);
         may
