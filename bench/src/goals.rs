@@ -23,13 +23,17 @@ enum Measure {
     LoadSeconds,
     /// Memory of an object of it, KiB.
     KibPerObject,
+    /// CPU time of a TLS handshake with many certificates as a ratio to that with one.
+    HandshakeRatio,
     /// CPU time of the control plane for a change under load, milliseconds.
     ControlMs,
     /// The latency that 99 % stay below, as a ratio to that of another arm.
     P99RatioTo(&'static str),
 }
 
-use Measure::{ControlMs, CpuRatioTo, KibPerConnection, KibPerObject, LoadSeconds, P99RatioTo, RestMb};
+use Measure::{
+    ControlMs, CpuRatioTo, HandshakeRatio, KibPerConnection, KibPerObject, LoadSeconds, P99RatioTo, RestMb,
+};
 
 const fn goal(scenario: &'static str, text: &'static str, measure: Measure, limit: f64) -> Goal {
     Goal { scenario, text, measure, limit }
@@ -86,6 +90,7 @@ const GOALS: &[Goal] = &[
     goal("idle-tls", "Memory per idle TLS connection, KiB", KibPerConnection, 12.0),
     goal("idle-h2", "Memory per idle HTTP/2 connection over TLS, KiB", KibPerConnection, 16.0),
     goal("idle", "Resident memory at rest, MB", RestMb, 15.0),
+    goal("certificates", "100,000 certificates: CPU of a handshake, of that with one", HandshakeRatio, 1.05),
     goal("scale-100k-routes", "100,000 routes: loaded, s", LoadSeconds, 1.0),
     goal("scale-100k-routes", "100,000 routes: memory of one, KiB", KibPerObject, 2.0),
     goal(
@@ -157,6 +162,10 @@ fn measure(outcome: &Outcome, measure: &Measure) -> Option<Spread> {
             let p99 = |sample: &Sample| sample.load.p99_us;
             Spread::of_ratio(&ours.each(p99), &outcome.arm(label)?.each(p99))
         }
+        HandshakeRatio => ours.spread(|sample| {
+            let scale = sample.scale.as_ref()?;
+            Some(scale.handshake_us? / scale.handshake_alone_us?)
+        }),
         KibPerConnection => ours.spread(|sample| Some(sample.idle.as_ref()?.kib_per_connection)),
     }
 }

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 
 use crate::admin::Admin;
@@ -33,6 +33,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 const SETTLE: Duration = Duration::from_secs(1);
 
+/// Whose CPU time is counted, for names all over the table.
+const HANDSHAKES: usize = 3_000;
+
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Sample {
     /// Routes, consumers or certificates.
@@ -54,6 +57,9 @@ pub struct Sample {
     /// A change of what every route depends on: from sending it until every worker has it; its CPU time.
     pub metadata_ms: Option<Spread>,
     pub metadata_cpu_ms: Option<f64>,
+    /// CPU time of a full TLS handshake with one certificate, and with all of them, in microseconds.
+    pub handshake_alone_us: Option<f64>,
+    pub handshake_us: Option<f64>,
 }
 
 /// Where and how a gateway is started.
@@ -88,7 +94,7 @@ pub fn measure(subject: &Subject) -> Result<Sample> {
         Sample { objects: setup.routes.max(setup.consumers).max(setup.certificates), ..Sample::default() };
     // Made beforehand: an Admin API does not wait for long.
     certificate::many(setup.certificates)?;
-    sample.alone_kib = alone(subject).context("with one object")?;
+    alone(subject, &mut sample).context("with one object")?;
     let launch = (subject.launch)(&subject.setup)?;
     if subject.has_admin() {
         let mut process = subject.start(&launch)?;
@@ -104,6 +110,7 @@ pub fn measure(subject: &Subject) -> Result<Sample> {
     sample.loaded_kib = Memory::read(&process.pids()).pss_kib;
     sample.kib_each =
         (sample.loaded_kib as f64 - sample.alone_kib as f64) / sample.objects.saturating_sub(1).max(1) as f64;
+    sample.handshake_us = handshake(&process, subject).context("a handshake")?;
     let changed = match Written::of(subject.gateway, subject.place) {
         _ if subject.has_admin() => changes(&mut process, subject, &mut sample),
         Some(written) => reload::changes(&mut process, subject, &written, &mut sample),
@@ -114,8 +121,8 @@ pub fn measure(subject: &Subject) -> Result<Sample> {
     Ok(sample)
 }
 
-/// Memory with a single object.
-fn alone(subject: &Subject) -> Result<u64> {
+/// With a single object.
+fn alone(subject: &Subject, sample: &mut Sample) -> Result<()> {
     let Setup { consumers, certificates, .. } = subject.setup;
     let setup =
         Setup { routes: 1, consumers: consumers.min(1), certificates: certificates.min(1), ..subject.setup };
@@ -124,9 +131,29 @@ fn alone(subject: &Subject) -> Result<u64> {
     if subject.has_admin() {
         Admin::await_connect(&mut process, subject.place)?.fill(&setup, subject.place)?;
     }
-    until_loaded(&mut process, &Subject { setup, ..*subject })?;
+    let subject = Subject { setup, ..*subject };
+    until_loaded(&mut process, &subject)?;
     std::thread::sleep(SETTLE);
-    Ok(Memory::read(&process.pids()).pss_kib)
+    sample.alone_kib = Memory::read(&process.pids()).pss_kib;
+    sample.handshake_alone_us = handshake(&process, &subject)?;
+    Ok(())
+}
+
+/// CPU time of a full TLS handshake, in microseconds.
+fn handshake(process: &Process, subject: &Subject) -> Result<Option<f64>> {
+    let count = subject.setup.certificates;
+    if count == 0 {
+        return Ok(None);
+    }
+    let (identities, address) = (certificate::many(count)?, target(subject).address);
+    let before = CpuTime::read(&process.pids());
+    for number in 0..HANDSHAKES {
+        // A prime: each time another part of the table.
+        let index = number * 7919 % count;
+        let name = certificate::name_of(index);
+        ensure!(certificate::shows(address, &name, &identities[index])?, "{name} got another certificate");
+    }
+    Ok(Some(cpu_ms(&process.pids(), &before) * 1e3 / HANDSHAKES as f64))
 }
 
 /// Waits until what the last object serves is served.

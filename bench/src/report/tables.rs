@@ -61,7 +61,7 @@ pub fn churn(outcome: &Outcome) -> String {
 
 /// Large configurations.
 pub fn scale(outcome: &Outcome) -> String {
-    let mut table = "| gateway | loaded, ms | its CPU time, ms | memory with all (PSS), MiB | KiB each | a change answered, ms | live on all workers after that, ms | slowest, ms | CPU a change, ms | metadata of all routes live, ms | CPU of that, ms |\n|---|---|---|---|---|---|---|---|---|---|---|\n".to_owned();
+    let mut table = "| gateway | loaded, ms | its CPU time, ms | memory with all (PSS), MiB | KiB each | a change answered, ms | live on all workers after that, ms | slowest, ms | CPU a change, ms | metadata of all routes live, ms | CPU of that, ms | CPU of a handshake, µs | with one certificate, µs |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n".to_owned();
     for result in &outcome.arms {
         let number = |number: &dyn Fn(&scale::Sample) -> Option<f64>, digits: usize| {
             spread(result, number).map_or("-".to_owned(), |spread| with_range(&spread, digits))
@@ -69,7 +69,7 @@ pub fn scale(outcome: &Outcome) -> String {
         line(
             &mut table,
             format!(
-                "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+                "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
                 result.arm.label,
                 number(&|scale| Some(scale.load_ms), 0),
                 number(&|scale| Some(scale.load_cpu_ms), 0),
@@ -81,6 +81,8 @@ pub fn scale(outcome: &Outcome) -> String {
                 number(&|scale| scale.cpu_ms_per_change, 2),
                 number(&|scale| Some(scale.metadata_ms?.median), 1),
                 number(&|scale| scale.metadata_cpu_ms, 1),
+                number(&|scale| scale.handshake_us, 0),
+                number(&|scale| scale.handshake_alone_us, 0),
             ),
         );
     }
