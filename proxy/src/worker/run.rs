@@ -92,6 +92,7 @@ pub(crate) async fn serve(start: Start) -> io::Result<()> {
         });
     }
     let mut posts = posts.into_iter();
+    let mut ports = Vec::new();
     for socket in datagrams {
         let local = socket.local_addr()?;
         if worker.settings.is_h3(local)
@@ -99,6 +100,7 @@ pub(crate) async fn serve(start: Start) -> io::Result<()> {
         {
             let port = down::h3::Port::open(&worker.settings, socket, post)?;
             worker.listens_on(&port);
+            ports.push(port.clone());
             let signal = signal.clone();
             worker.keep(0, move |worker| down::h3::listen(worker, port.clone(), signal.clone()));
             continue;
@@ -131,7 +133,9 @@ pub(crate) async fn serve(start: Start) -> io::Result<()> {
     worker.clock.wake_all();
     let deadline = worker.clock.after(worker.settings.drain_timeout);
     let (mut idle_told, mut tunnels_told) = (false, false);
-    while worker.connections.get() + worker.udp_sessions.get() > 0
+    // Between the process that serves and one that this has taken the place of, it passes on that one's datagrams.
+    let is_between = || worker.stage.get() == Stage::HandOver && ports.iter().any(|port| port.has_elder());
+    while (worker.connections.get() + worker.udp_sessions.get() > 0 || is_between())
         && !worker.clock.is_over(deadline)
         && worker.stage.get() != Stage::Stop
     {

@@ -39,6 +39,8 @@ pub(crate) struct Port {
     socket: UdpSocket,
     /// … and that process, as soon as there is one.
     heir: Arc<quic::Heir>,
+    /// The processes before, of which the numbered one is passed what comes here for it.
+    elders: (Arc<[quic::Elder]>, usize),
     endpoint: Endpoint,
     config: ServerConfig,
     crypto: Crypto,
@@ -54,8 +56,24 @@ impl Port {
         let crypto = Crypto::new().map_err(io::Error::other)?;
         let config = config(settings, &crypto);
         let (copy, heir) = (socket.try_clone()?, Arc::<quic::Heir>::default());
+        let elders = post.elders();
         let endpoint = quic::endpoint(socket, post, heir.clone(), config.clone())?;
-        Ok(Rc::new(Port { socket: copy, heir, endpoint, config, crypto, local, shaking: Cell::new(0) }))
+        Ok(Rc::new(Port {
+            socket: copy,
+            heir,
+            elders,
+            endpoint,
+            config,
+            crypto,
+            local,
+            shaking: Cell::new(0),
+        }))
+    }
+
+    /// Whether the process before this one is there still, and gets by this one what comes for its connections.
+    pub(crate) fn has_elder(&self) -> bool {
+        let (elders, mine) = &self.elders;
+        elders.get(*mine).is_some_and(quic::Elder::is_there)
     }
 }
 

@@ -6,10 +6,12 @@
 //! is of a connection of the old process's, the new one passes on by a pair of Unix sockets, one for each
 //! socket. The old process answers by its own copy of the UDP socket, as ever.
 //!
-//! That goes on until the old process ends, which `worker_shutdown_timeout` bounds. What waits on the way is bounded by
+//! That goes on until the old process ends, which `worker_shutdown_timeout` bounds. A process that has handed over as well
+//! stays for as long, since all that its elder is passed comes by it. What waits on the way is bounded by
 //! the pair's buffer in the kernel; what is more is dropped, as on any network.
 
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram as StdLine;
@@ -153,6 +155,16 @@ impl Elder {
         }
     }
 
+    /// Whether the old process is there still.
+    pub(crate) fn is_there(&self) -> bool {
+        // It says nothing more: there is its end to be read, or nothing.
+        let read = SockRef::from(&self.line).peek(&mut [MaybeUninit::uninit()]);
+        match read {
+            Ok(n) => n > 0,
+            Err(error) => matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
+        }
+    }
+
     /// What keeps the socket from being read here until the old process has left it.
     ///
     /// # Errors
@@ -271,6 +283,19 @@ mod tests {
             assert!(decode(&record[..HEADER]).is_none() && decode(&record[..20]).is_none());
         }
         assert!(decode(&[YOURS; 100]).is_none());
+    }
+
+    #[test]
+    fn an_elder_is_there_until_it_ends_whatever_it_leaves_unread() {
+        crate::rt::run(async {
+            let heir = Heir::default();
+            let elder = Elder::new(heir.line().unwrap()).unwrap();
+            let meta = RecvMeta { addr: "192.0.2.1:443".parse().unwrap(), ..RecvMeta::default() };
+            assert!(elder.pass(&[1; 1200], &meta) && elder.is_there());
+            drop(heir);
+            assert!(!elder.is_there() && !elder.is_there());
+        })
+        .unwrap();
     }
 
     #[test]

@@ -75,6 +75,13 @@ pub(crate) fn posts(workers: usize, elders: &Arc<[Elder]>, first: usize) -> Vec<
 }
 
 impl Post {
+    /// The workers of the process whose place this one takes, and the one of them that this worker passes on to.
+    pub(crate) fn elders(&self) -> (Arc<[Elder]>, usize) {
+        let elders = self.routes.elders.clone();
+        let mine = self.me % elders.len().max(1);
+        (elders, mine)
+    }
+
     /// Makes the ids of this worker's connections.
     pub(super) fn ids(&self) -> impl Fn() -> Box<dyn ConnectionIdGenerator> + Send + Sync + use<> {
         let (routes, me) = (self.routes.clone(), self.me);
