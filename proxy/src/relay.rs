@@ -166,6 +166,8 @@ async fn copy(
         worker.buffers.give(buffer);
         passed?;
     }
+    // While the other direction holds something back, the stream lives as long as that takes.
+    let live_on = || alive.set(alive.get().max(worker.clock.after(idle_timeout)));
     // A read that fills its buffer is likely to be one of many.
     let mut large = false;
     let mut turn = rt::TURN;
@@ -190,7 +192,7 @@ async fn copy(
             Err(Failed::Timeout) => return Err(Ended::Idle),
             Err(_) => return Err(Ended::Broken(side)),
         };
-        alive.set(worker.clock.after(idle_timeout));
+        live_on();
         if n == 0 {
             let _ = waiter.until(alive.get(), |cx| out.to.poll_shutdown(cx)).await;
             return Ok(());
@@ -198,7 +200,7 @@ async fn copy(
         received.set(received.get() + n as u64);
         large = n >= SMALL;
         out.pass(buffer, &mut tap).await?;
-        alive.set(worker.clock.after(idle_timeout));
+        live_on();
         turn = turn.saturating_sub(n as u64);
         if turn == 0 {
             turn = rt::TURN;

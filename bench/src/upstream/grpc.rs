@@ -23,8 +23,12 @@ pub fn start(address: SocketAddr, cores: &Cores) -> Result<Origin> {
 }
 
 async fn serve(socket: TcpStream) -> Result<()> {
+    // Gateways end streams and connections whenever their clients do, at the end of each pass: no reason to end theirs.
     let mut connection = server::Builder::new()
-        .max_concurrent_streams(1_000)
+        .max_concurrent_streams(10_000)
+        .max_pending_accept_reset_streams(100_000)
+        .max_local_error_reset_streams(None)
+        .data_frame_budget(usize::MAX)
         .initial_window_size(1 << 20)
         .initial_connection_window_size(1 << 24)
         .handshake::<_, Bytes>(socket)

@@ -46,8 +46,10 @@ pub enum FaultKind {
     BadClientHello(client_hello::Refusal),
     /// A stream's first bytes, where they decide.
     PrereadTimeout,
-    /// What a client or a server says within a stream is not of the protocol its route names.
+    /// What a client says within a stream is not of the protocol its route names.
     BadProtocol(&'static str),
+    /// The same of a server.
+    BadServerProtocol(&'static str),
     BodyTimeout,
     BodyTooLarge,
     BadBody(Refusal),
@@ -272,6 +274,7 @@ impl FaultKind {
             | FaultKind::ConnectFailed
             | FaultKind::NoDescriptor
             | FaultKind::TlsFailed(_)
+            | FaultKind::BadServerProtocol(_)
             | FaultKind::ClosedEarly
             | FaultKind::BadResponse(_)
             | FaultKind::Truncated
@@ -326,7 +329,8 @@ impl FaultKind {
             FaultKind::HandshakeFailed(why)
             | FaultKind::TlsFailed(why)
             | FaultKind::NotProven(why)
-            | FaultKind::BadProtocol(why) => why,
+            | FaultKind::BadProtocol(why)
+            | FaultKind::BadServerProtocol(why) => why,
             FaultKind::HeadTimeout => "the request head did not arrive in time",
             FaultKind::BodyTimeout => "the request body did not arrive in time",
             FaultKind::BodyTooLarge => "the request body is larger than allowed",

@@ -351,17 +351,13 @@ impl Forward<'_> {
                 if let Poll::Ready(received) = receiving.as_mut().poll(cx) {
                     return Poll::Ready(received);
                 }
-                match sending.as_mut().poll(cx) {
-                    Poll::Ready(fault) if upload.answered.get() => Poll::Ready(Ok(Received::Broken(fault))),
-                    Poll::Ready(fault) => Poll::Ready(Err(fault)),
-                    Poll::Pending => Poll::Pending,
-                }
+                sending.as_mut().poll(cx).map(Err)
             })
             .await
         };
         *body_lost |= upload.lost.get();
         match result {
-            // It was cut off within an interim response, behind which no other can be told from it.
+            // Of the response, or of an interim one, some is on its way: no other can be told from it.
             Err(fault) if response.has_begun() => Ok(Forwarded::Broken(fault)),
             Ok(Received::Done { keep_upstream }) => {
                 if keep_upstream && let up::Upstream::H1(conn) = conn {

@@ -72,10 +72,9 @@ impl Told<'_, '_> {
     /// Notes that a side does not speak the protocol.
     #[cold]
     fn refuse(&mut self, side: Side, why: &'static str) -> Stop {
-        let kind = FaultKind::BadProtocol(why);
         self.fault = Some(match side {
-            Side::Client => Fault::client(kind),
-            Side::Upstream => Fault::upstream(kind),
+            Side::Client => Fault::client(FaultKind::BadProtocol(why)),
+            Side::Upstream => Fault::upstream(FaultKind::BadServerProtocol(why)),
         });
         Stop
     }

@@ -34,6 +34,13 @@ pub fn run(world: &mut World, step: &Step) -> Result<()> {
     }
 }
 
+/// A line of a script that bash passes over whatever it gives: a negated command before the last one.
+fn unseen(script: &str) -> Option<&str> {
+    let mut lines = script.trim_end().lines().map(str::trim);
+    lines.next_back();
+    lines.find(|line| line.starts_with("! "))
+}
+
 /// The step in a few words.
 pub fn describe(step: &Step) -> String {
     let first =
@@ -85,6 +92,9 @@ fn once(world: &mut World, step: &Step) -> Result<()> {
         expect::body(&step.expect, &world.names, &heard)?;
     }
     if let Some(script) = &step.shell {
+        if let Some(line) = unseen(script) {
+            bail!("`{line}` cannot fail: bash passes over it; write `if …; then exit 1; fi`");
+        }
         let mut command = Command::new("bash");
         // Every command counts, not only the last one; the one that failed is named.
         command.args(["-e", "-c"]).arg(format!("{TOLD}{}", world.names.fill_shell(script)?));

@@ -139,7 +139,7 @@ impl<'c, 's> Calls<'c, 's> {
                 self.end(now_us, false);
             }
         } else if reply.kind != Kind::Push && !(is_event && is_message(text)) {
-            self.end(now_us, reply.kind == Kind::Error && text.starts_with(b"ERR unknown command"));
+            self.end(now_us, reply.kind == Kind::Error && says_nothing_of_it(text));
         }
     }
 
@@ -166,14 +166,22 @@ impl<'c, 's> Calls<'c, 's> {
         }
     }
 
-    /// The stream is over. What has no reply is told of as well, as in APISIX.
+    /// The stream is over. What has no reply is told of as well, as in APISIX, though not by its name: no server has
+    /// said that there is such a command.
     pub(super) fn close(mut self) -> Option<Fault> {
         let now_us = if self.waiting.is_empty() { 0 } else { self.told.worker.clock.micros() };
         while !self.waiting.is_empty() {
-            self.end(now_us, false);
+            self.end(now_us, true);
         }
         self.told.close()
     }
+}
+
+/// Whether an error is told to any command, and to what is none.
+fn says_nothing_of_it(error: &[u8]) -> bool {
+    let told_to_all: [&[u8]; 4] =
+        [b"ERR unknown command", b"ERR max number of clients", b"ERR Protocol error", b"DENIED "];
+    told_to_all.iter().any(|beginning| error.starts_with(beginning))
 }
 
 fn is_subscription(name: &[u8]) -> bool {
