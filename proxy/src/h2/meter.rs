@@ -37,6 +37,8 @@ pub(super) struct Meter {
     /// The least that a GOAWAY named.
     gone: Cell<Option<u32>>,
     credit: Credit,
+    /// Bytes of frames that came before this one.
+    passed: Cell<u64>,
     /// The newest stream that the peer has begun.
     newest: Cell<u32>,
     /// The stream of whose trailers a part came last; none is zero.
@@ -59,6 +61,7 @@ impl Meter {
             last_have: Cell::new(0),
             gone: Cell::new(None),
             credit: Credit::new(most, now),
+            passed: Cell::new(0),
             newest: Cell::new(0),
             trailing: Cell::new(0),
             unread,
@@ -101,6 +104,7 @@ impl Meter {
                 self.credit.spend(cost(kind, flags, length));
                 if let Some(unread) = &self.unread {
                     self.note_unread(unread, kind, u32::from_be_bytes(stream) & !(1 << 31), length);
+                    self.passed.set(self.passed.get() + (HEAD + length) as u64);
                 }
             }
         }
@@ -117,7 +121,7 @@ impl Meter {
                 unread.trailers(stream, length);
             }
             CONTINUATION if stream == self.trailing.get() => unread.trailers(stream, length),
-            DATA => unread.piece(stream, length),
+            DATA => unread.piece(stream, length, self.passed.get()),
             RST_STREAM => unread.end(stream),
             _ => {}
         }
@@ -273,7 +277,7 @@ mod tests {
             (of(HEADERS, 1, 1, 3), 300),
             (of(CONTINUATION, 4, 1, 2), 500),
             (of(HEADERS, 5, 3, 1), 600),
-            (of(DATA, 0, 1, 30), 600 + 512),
+            (of(DATA, 0, 1, 30), 600 + 512 + (16 << 10)),
             (of(RST_STREAM, 0, 1, 4), 100),
         ] {
             meter.note(&frame);

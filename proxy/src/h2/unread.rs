@@ -1,9 +1,11 @@
 //! What a client has sent and nobody has read yet, where it takes far more memory than its bytes on the line.
 //!
 //! The `h2` crate keeps trailers decoded until what comes before them is read: a byte on the line may become a field
-//! of a hundred bytes. And it keeps an entry for each DATA frame, while the stream's window counts only what is in it.
+//! of a hundred bytes. It keeps an entry for each DATA frame, while the stream's window counts only what is in it. And
+//! a frame keeps all of the memory alive that was read with it, however little it holds.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 
 use sdk::budget::{Budget, Held, Spent};
 
@@ -20,8 +22,14 @@ fn is_small(length: usize) -> bool {
     (1..PIECE).contains(&length)
 }
 
-/// What every connection may have, whatever the others do: as much as its first window.
-const FREE: usize = 64 << 10;
+/// The library reads into memory of so many bytes at a time, …
+const READ: u64 = 8 << 10;
+
+/// … or of so many, where a frame has them. The first small frame of a stream that lies in it counts for all of it.
+const BLOCK: usize = 16 << 10;
+
+/// What every connection may have, whatever the others do.
+const FREE: usize = 256 << 10;
 
 /// A stream with a body, or one that is not yet known to have one.
 #[derive(Debug)]
@@ -31,12 +39,38 @@ struct Entry {
     trailers: usize,
     /// Small DATA frames.
     pieces: usize,
+    /// In which parts of what came they lie, and how many in each, in their order.
+    blocks: VecDeque<(u64, usize)>,
     served: bool,
 }
 
 impl Entry {
+    fn new(stream: u32, served: bool) -> Entry {
+        Entry { stream, trailers: 0, pieces: 0, blocks: VecDeque::new(), served }
+    }
+
     fn bytes(&self) -> usize {
-        self.trailers + self.pieces * PIECE
+        self.trailers + self.pieces * PIECE + self.blocks.len() * BLOCK
+    }
+
+    fn piece(&mut self, at: u64) {
+        let block = at / READ;
+        self.pieces += 1;
+        match self.blocks.back_mut() {
+            Some((last, count)) if *last == block => *count += 1,
+            _ => self.blocks.push_back((block, 1)),
+        }
+    }
+
+    /// The first of the pieces was read.
+    fn read(&mut self) {
+        self.pieces -= 1;
+        if let Some((_, count)) = self.blocks.front_mut() {
+            *count -= 1;
+            if *count == 0 {
+                self.blocks.pop_front();
+            }
+        }
     }
 }
 
@@ -79,10 +113,10 @@ impl Unread {
         });
     }
 
-    /// A DATA frame came.
-    pub(super) fn piece(&self, stream: u32, length: usize) {
+    /// A DATA frame came, behind so many bytes of the connection.
+    pub(super) fn piece(&self, stream: u32, length: usize, at: u64) {
         if is_small(length) {
-            self.came(stream, |entry| entry.pieces += 1);
+            self.came(stream, |entry| entry.piece(at));
         }
     }
 
@@ -94,7 +128,7 @@ impl Unread {
             // Its stream is over.
             None if stream <= *newest => return,
             None => {
-                entries.push(Entry { stream, trailers: 0, pieces: 0, served: false });
+                entries.push(Entry::new(stream, false));
                 entries.len() - 1
             }
         };
@@ -118,8 +152,9 @@ impl Unread {
         let State { entries, sum, held, .. } = &mut *state;
         // One that came padded may not have counted.
         if let Some(entry) = entries.iter_mut().find(|entry| entry.stream == stream && entry.pieces > 0) {
-            entry.pieces -= 1;
-            *sum -= PIECE;
+            *sum -= entry.bytes();
+            entry.read();
+            *sum += entry.bytes();
             // Less always fits.
             let _ = self.hold(held, *sum);
         }
@@ -140,7 +175,7 @@ impl Unread {
             stays
         });
         if !known {
-            entries.push(Entry { stream, trailers: 0, pieces: 0, served: true });
+            entries.push(Entry::new(stream, true));
         }
         if *sum < before {
             // Less always fits.
@@ -238,37 +273,57 @@ mod tests {
     #[test]
     fn small_pieces_count_until_they_are_read_and_large_ones_never() {
         let budget = Budget::new(1 << 20);
-        let unread = Unread::all(100 * PIECE, 3400, &budget);
+        let unread = Unread::all(100 * PIECE + 2 * BLOCK, 3400, &budget);
         unread.begin(1);
-        (0..60).for_each(|_| unread.piece(1, 10));
-        (0..1000).for_each(|_| unread.piece(1, PIECE));
-        unread.piece(1, 0);
-        assert_eq!(budget.taken(), 60 * PIECE);
+        (0..60).for_each(|at| unread.piece(1, 10, at));
+        (0..1000).for_each(|at| unread.piece(1, PIECE, at));
+        unread.piece(1, 0, 0);
+        assert_eq!(budget.taken(), 60 * PIECE + BLOCK);
         // They come before their stream is served.
-        (0..40).for_each(|_| unread.piece(3, PIECE - 1));
+        (0..40).for_each(|at| unread.piece(3, PIECE - 1, at));
         unread.begin(3);
-        assert_eq!((budget.taken(), unread.flood()), (100 * PIECE, None));
+        assert_eq!((budget.taken(), unread.flood()), (100 * PIECE + 2 * BLOCK, None));
         (0..60).for_each(|_| unread.read(1, 10));
         unread.read(1, 10);
         unread.read(1, PIECE);
-        assert_eq!(budget.taken(), 40 * PIECE);
+        assert_eq!(budget.taken(), 40 * PIECE + BLOCK);
         unread.end(3);
-        unread.piece(3, 10);
+        unread.piece(3, 10, 0);
         unread.read(3, 10);
         assert_eq!(budget.taken(), 0, "the stream is over");
-        (0..101).for_each(|_| unread.piece(1, 1));
+        (0..200).for_each(|_| unread.piece(1, 1, 0));
         assert_eq!(unread.flood(), Some(Flood::Unread));
     }
 
     #[test]
+    fn a_piece_counts_for_all_that_was_read_with_it() {
+        let budget = Budget::new(1 << 30);
+        let unread = Unread::all(1 << 30, 3400, &budget);
+        unread.begin(1);
+        // One is under way all the time, each in a part of its own.
+        for number in 0..1000 {
+            unread.piece(1, 10, number * READ);
+            assert!(budget.taken() <= 2 * (PIECE + BLOCK));
+            if number > 0 {
+                unread.read(1, 10);
+            }
+        }
+        assert_eq!(budget.taken(), PIECE + BLOCK);
+        (1000..1100).for_each(|number| unread.piece(1, 10, number * READ));
+        assert_eq!(budget.taken(), 101 * (PIECE + BLOCK));
+        (0..101).for_each(|_| unread.read(1, 10));
+        assert_eq!(budget.taken(), 0);
+    }
+
+    #[test]
     fn a_little_is_free_whatever_others_hold() {
-        let budget = Budget::new(100 * PIECE);
+        let budget = Budget::new(100 * PIECE + BLOCK);
         let all = Unread::all(1 << 20, 3400, &budget);
-        (0..100).for_each(|_| all.piece(1, 1));
+        (0..100).for_each(|_| all.piece(1, 1, 0));
         let unread = Unread::new(1 << 20, 3400, &budget);
-        (0..FREE / PIECE).for_each(|_| unread.piece(1, 1));
-        assert_eq!((budget.taken(), unread.flood()), (100 * PIECE, None));
-        unread.piece(1, 1);
+        (0..(FREE - BLOCK) / PIECE).for_each(|_| unread.piece(1, 1, 0));
+        assert_eq!((budget.taken(), unread.flood()), (100 * PIECE + BLOCK, None));
+        unread.piece(1, 1, 0);
         assert_eq!(unread.flood(), Some(Flood::AllUnread));
         unread.end(1);
         drop(all);

@@ -21,7 +21,6 @@ use crate::clock::Waiter;
 use crate::exchange::fault::{Fault, FaultKind};
 use crate::h2::Line;
 use crate::rt::{self, Duplex};
-use crate::settings::Http2;
 use crate::windows::{Enlarging, Windows};
 use crate::worker::Worker;
 
@@ -350,6 +349,11 @@ impl Drop for Driven {
     }
 }
 
+/// Bytes of memory for small DATA frames of one server that clients have not taken, as the library counts them: 256 for
+/// each, less what it holds. A server that needs more has its connection ended, so there is room for some thousand
+/// frames, far more than the library gives; each may keep 16 KiB alive that were read with it.
+const SMALL_FRAMES: usize = 2 << 20;
+
 /// The task of one connection: connects, and serves until it is over.
 async fn drive(driven: Driven, target: Target) {
     let Driven { worker, link, .. } = &driven;
@@ -370,7 +374,7 @@ async fn drive(driven: Driven, target: Target) {
         .max_send_buffer_size(bounds.send_buffer as usize)
         .max_concurrent_reset_streams(bounds.upstream_streams as usize)
         .max_local_error_reset_streams(Some(bounds.max_stream_errors as usize))
-        .data_frame_budget(small_frames(bounds));
+        .data_frame_budget(SMALL_FRAMES);
     let mut beginning = pin!(builder.handshake::<_, Bytes>(Duplex(line.clone())));
     let deadline = worker.clock.after(target.connect_timeout);
     let begun = waiter.until(deadline, |cx| beginning.as_mut().poll(cx)).await;
@@ -385,14 +389,6 @@ async fn drive(driven: Driven, target: Target) {
     };
     let mut idle = None;
     poll_fn(|cx| poll(&driven, &mut connection, &line, &waiter, &target, &mut idle, cx)).await;
-}
-
-/// Bytes of memory for what a server sends in small DATA frames before clients take it.
-///
-/// A connection that needs more is ended by the library, with all of its streams. So there is room for clients that
-/// are slow on all streams at once, as long as the messages have 50 bytes on average.
-fn small_frames(bounds: &Http2) -> usize {
-    (bounds.upstream_streams as usize).saturating_mul(4 * bounds.stream_window as usize).max(4 << 20)
 }
 
 /// Ready when the connection is over.
