@@ -273,7 +273,7 @@ mod tests {
             (of(HEADERS, 0, 1, 30), 0),
             (of(CONTINUATION, 4, 1, 30), 0),
             (of(HEADERS, 4, 3, 30), 0),
-            (of(DATA, 0, 1, 600), 0),
+            (of(DATA, 0, 1, 16 << 10), 0),
             (of(HEADERS, 1, 1, 3), 300),
             (of(CONTINUATION, 4, 1, 2), 500),
             (of(HEADERS, 5, 3, 1), 600),

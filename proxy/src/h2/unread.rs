@@ -22,10 +22,15 @@ fn is_small(length: usize) -> bool {
     (1..PIECE).contains(&length)
 }
 
+/// Whether a frame may keep more alive than it holds.
+fn is_part(length: usize) -> bool {
+    (1..BLOCK).contains(&length)
+}
+
 /// The library reads into memory of so many bytes at a time, …
 const READ: u64 = 8 << 10;
 
-/// … or of so many, where a frame has them. The first small frame of a stream that lies in it counts for all of it.
+/// … or of so many, where a frame has them. The first frame of a stream that lies in it counts for all of it.
 const BLOCK: usize = 16 << 10;
 
 /// What every connection may have, whatever the others do.
@@ -38,34 +43,33 @@ struct Entry {
     /// Bytes of memory for its trailers.
     trailers: usize,
     /// Small DATA frames.
-    pieces: usize,
-    /// In which parts of what came they lie, and how many in each, in their order.
-    blocks: VecDeque<(u64, usize)>,
+    small: Pieces,
+    /// Those that are larger, and smaller than what is read at a time.
+    large: Pieces,
     served: bool,
 }
 
-impl Entry {
-    fn new(stream: u32, served: bool) -> Entry {
-        Entry { stream, trailers: 0, pieces: 0, blocks: VecDeque::new(), served }
-    }
+#[derive(Debug, Default)]
+struct Pieces {
+    count: usize,
+    /// In which parts of what came they lie, and how many in each, in their order.
+    blocks: VecDeque<(u64, usize)>,
+}
 
-    fn bytes(&self) -> usize {
-        self.trailers + self.pieces * PIECE + self.blocks.len() * BLOCK
-    }
-
-    fn piece(&mut self, at: u64) {
+impl Pieces {
+    fn push(&mut self, at: u64) {
         let block = at / READ;
-        self.pieces += 1;
+        self.count += 1;
         match self.blocks.back_mut() {
             Some((last, count)) if *last == block => *count += 1,
             _ => self.blocks.push_back((block, 1)),
         }
     }
 
-    /// The first of the pieces was read.
-    fn read(&mut self) {
-        self.pieces -= 1;
+    /// The first was read. One that came padded may not have counted.
+    fn pop(&mut self) {
         if let Some((_, count)) = self.blocks.front_mut() {
+            self.count -= 1;
             *count -= 1;
             if *count == 0 {
                 self.blocks.pop_front();
@@ -74,10 +78,48 @@ impl Entry {
     }
 }
 
+impl Entry {
+    fn new(stream: u32, served: bool) -> Entry {
+        Entry { stream, trailers: 0, small: Pieces::default(), large: Pieces::default(), served }
+    }
+
+    /// Memory that only who means harm, or a great many streams at once, need much of, …
+    fn odd(&self) -> usize {
+        self.trailers + self.small.count * PIECE + self.small.blocks.len() * BLOCK
+    }
+
+    /// … and all of it.
+    fn sums(&self) -> Sums {
+        Sums { odd: self.odd(), all: self.odd() + self.large.blocks.len() * BLOCK }
+    }
+
+    fn pieces(&mut self, length: usize) -> &mut Pieces {
+        if is_small(length) { &mut self.small } else { &mut self.large }
+    }
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+struct Sums {
+    odd: usize,
+    all: usize,
+}
+
+impl Sums {
+    fn add(&mut self, more: Sums) {
+        self.odd += more.odd;
+        self.all += more.all;
+    }
+
+    fn take(&mut self, less: Sums) {
+        self.odd -= less.odd;
+        self.all -= less.all;
+    }
+}
+
 /// Of one connection.
 #[derive(Debug)]
 pub(crate) struct Unread {
-    /// What there may be on the connection, …
+    /// What there may be on the connection of trailers and small frames, …
     most: usize,
     /// … as trailers on one stream, as a list that is larger is not kept, …
     most_of_one: usize,
@@ -93,7 +135,7 @@ struct State {
     entries: Vec<Entry>,
     /// The newest stream that has begun to be served.
     newest: u32,
-    sum: usize,
+    sum: Sums,
     held: Held,
     flood: Option<Flood>,
 }
@@ -115,8 +157,8 @@ impl Unread {
 
     /// A DATA frame came, behind so many bytes of the connection.
     pub(super) fn piece(&self, stream: u32, length: usize, at: u64) {
-        if is_small(length) {
-            self.came(stream, |entry| entry.piece(at));
+        if is_part(length) {
+            self.came(stream, |entry| entry.pieces(length).push(at));
         }
     }
 
@@ -133,10 +175,10 @@ impl Unread {
             }
         };
         let entry = &mut entries[index];
-        *sum -= entry.bytes();
+        sum.take(entry.sums());
         count(entry);
-        *sum += entry.bytes();
-        if *sum > self.most {
+        sum.add(entry.sums());
+        if sum.odd > self.most {
             *flood = Some(Flood::Unread);
         } else if self.hold(held, *sum).is_err() {
             *flood = Some(Flood::AllUnread);
@@ -145,16 +187,15 @@ impl Unread {
 
     /// A piece of a stream's body was read.
     pub(crate) fn read(&self, stream: u32, length: usize) {
-        if !is_small(length) {
+        if !is_part(length) {
             return;
         }
         let mut state = self.state.borrow_mut();
         let State { entries, sum, held, .. } = &mut *state;
-        // One that came padded may not have counted.
-        if let Some(entry) = entries.iter_mut().find(|entry| entry.stream == stream && entry.pieces > 0) {
-            *sum -= entry.bytes();
-            entry.read();
-            *sum += entry.bytes();
+        if let Some(entry) = entries.iter_mut().find(|entry| entry.stream == stream) {
+            sum.take(entry.sums());
+            entry.pieces(length).pop();
+            sum.add(entry.sums());
             // Less always fits.
             let _ = self.hold(held, *sum);
         }
@@ -171,13 +212,15 @@ impl Unread {
             known |= entry.stream == stream;
             entry.served |= entry.stream == stream;
             let stays = entry.served || entry.stream > stream;
-            *sum -= if stays { 0 } else { entry.bytes() };
+            if !stays {
+                sum.take(entry.sums());
+            }
             stays
         });
         if !known {
             entries.push(Entry::new(stream, true));
         }
-        if *sum < before {
+        if *sum != before {
             // Less always fits.
             let _ = self.hold(held, *sum);
         }
@@ -188,17 +231,17 @@ impl Unread {
         let mut state = self.state.borrow_mut();
         let State { entries, sum, held, .. } = &mut *state;
         if let Some(index) = entries.iter().position(|entry| entry.stream == stream) {
-            let bytes = entries.swap_remove(index).bytes();
-            if bytes > 0 {
-                *sum -= bytes;
+            let sums = entries.swap_remove(index).sums();
+            if sums != Sums::default() {
+                sum.take(sums);
                 // Less always fits.
                 let _ = self.hold(held, *sum);
             }
         }
     }
 
-    fn hold(&self, held: &mut Held, sum: usize) -> Result<(), Spent> {
-        held.resize(&self.budget, sum.saturating_sub(self.free))
+    fn hold(&self, held: &mut Held, sum: Sums) -> Result<(), Spent> {
+        held.resize(&self.budget, sum.all.saturating_sub(self.free))
     }
 
     /// There is too much.
@@ -276,7 +319,7 @@ mod tests {
         let unread = Unread::all(100 * PIECE + 2 * BLOCK, 3400, &budget);
         unread.begin(1);
         (0..60).for_each(|at| unread.piece(1, 10, at));
-        (0..1000).for_each(|at| unread.piece(1, PIECE, at));
+        (0..1000).for_each(|at| unread.piece(1, BLOCK, at));
         unread.piece(1, 0, 0);
         assert_eq!(budget.taken(), 60 * PIECE + BLOCK);
         // They come before their stream is served.
@@ -285,7 +328,7 @@ mod tests {
         assert_eq!((budget.taken(), unread.flood()), (100 * PIECE + 2 * BLOCK, None));
         (0..60).for_each(|_| unread.read(1, 10));
         unread.read(1, 10);
-        unread.read(1, PIECE);
+        unread.read(1, BLOCK);
         assert_eq!(budget.taken(), 40 * PIECE + BLOCK);
         unread.end(3);
         unread.piece(3, 10, 0);
@@ -312,6 +355,12 @@ mod tests {
         (1000..1100).for_each(|number| unread.piece(1, 10, number * READ));
         assert_eq!(budget.taken(), 101 * (PIECE + BLOCK));
         (0..101).for_each(|_| unread.read(1, 10));
+        assert_eq!(budget.taken(), 0);
+        // Larger ones as well, but no connection ends for them alone.
+        let unread = Unread::all(1 << 20, 3400, &budget);
+        (0..1000).for_each(|number| unread.piece(1, 4000, number * READ));
+        assert_eq!((budget.taken(), unread.flood()), (1000 * BLOCK, None));
+        (0..1000).for_each(|_| unread.read(1, 4000));
         assert_eq!(budget.taken(), 0);
     }
 
