@@ -135,6 +135,12 @@ pub(super) fn client_fault(error: &rustls::Error) -> &'static str {
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
             "the client's certificate is from an authority that is not trusted"
         }
+        Error::InvalidCertificate(CertificateError::BadEncoding) => {
+            "the client's certificate is malformed, or not of X.509 version 3"
+        }
+        Error::InvalidCertificate(CertificateError::InvalidPurpose) => {
+            "the client's certificate is not for clients (extended key usage)"
+        }
         Error::InvalidCertificate(_) => "the client's certificate is not trusted",
         Error::AlertReceived(_) => "the client ended the TLS handshake",
         Error::NoApplicationProtocol => "the client speaks no protocol that is served here (ALPN)",

@@ -176,6 +176,9 @@ pub(crate) fn reason(error: &Error) -> &'static str {
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
                 "the upstream's certificate is for another name"
             }
+            CertificateError::BadEncoding => {
+                "the upstream's certificate is malformed, or not of X.509 version 3"
+            }
             _ => "the upstream's certificate is not valid",
         },
         Error::AlertReceived(AlertDescription::UnrecognisedName) => {
