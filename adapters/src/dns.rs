@@ -39,6 +39,9 @@ const LONGEST_LOOKUP: Duration = Duration::from_secs(30);
 const SERVICES_AT_ONCE: usize = 64;
 /// Different targets of a service's SRV records that are looked up, and how many at the same time.
 const MOST_TARGETS: usize = 512;
+
+/// What weights are multiplied by at most, where targets have several addresses: 1 to 6 divide it.
+const MOST_SCALE: u64 = 60;
 const TARGETS_AT_ONCE: usize = 8;
 
 pub struct Dns {
@@ -312,28 +315,40 @@ impl Discovery for Dns {
     }
 }
 
-/// The addresses of each record's target, with its port.
+/// The addresses of each record's target, with its port. They share the record's weight evenly, as in APISIX.
 fn paired(
     records: &[(&SRV, String)],
     addresses: &BTreeMap<String, Vec<IpAddr>>,
     port: Option<u16>,
 ) -> Vec<Node> {
+    let of = |target: &String| addresses.get(target).map_or(&[][..], Vec::as_slice);
+    // Weights are whole numbers: all are multiplied by what each number of addresses divides.
+    let scale = records.iter().fold(1, |scale, (_, target)| {
+        let count = of(target).len().max(1) as u64;
+        let common = scale / gcd(scale, count) * count;
+        if common <= MOST_SCALE { common } else { scale }
+    });
     let mut nodes = Vec::new();
     for (srv, target) in records {
         // A port of zero leaves it to the name, or to the scheme.
         let port = port.or(Some(srv.port).filter(|port| *port != 0)).unwrap_or(80);
         // Thousands of records, each with thousands of addresses, fit into two small answers.
         let room = MOST_NODES - nodes.len();
-        nodes.extend(addresses.get(target).into_iter().flatten().take(room).map(|ip| Node {
+        // A server without a weight is chosen seldom, not never.
+        let share = u64::from(srv.weight.max(1)) * scale / of(target).len().max(1) as u64;
+        nodes.extend(of(target).iter().take(room).map(|ip| Node {
             host: ip.to_string(),
             port,
-            // A server without a weight is chosen seldom, not never.
-            weight: u32::from(srv.weight.max(1)),
+            weight: u32::try_from(share.max(1)).unwrap_or(u32::MAX),
             priority: -i64::from(srv.priority),
             metadata: None,
         }));
     }
     nodes
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 fn server(text: &str) -> Result<NameServerConfig, String> {
@@ -445,6 +460,10 @@ mod tests {
             ("_sip._tcp.srv.test.local", SRV, 60, srv(2, 0, 0, "b.test.local")),
             ("_sip._tcp.srv.test.local", SRV, 60, srv(1, 1, 5, "gone.test.local")),
             ("a.test.local", A, 7, vec![127, 0, 0, 1]),
+            ("_even._tcp.srv.test.local", SRV, 60, srv(10, 60, 1980, "a.test.local")),
+            ("_even._tcp.srv.test.local", SRV, 60, srv(20, 20, 1981, "two.test.local")),
+            ("two.test.local", A, 60, vec![127, 0, 0, 2]),
+            ("two.test.local", A, 60, vec![127, 0, 0, 3]),
             ("b.test.local", AAAA, 60, vec![0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]),
         ];
         let records = Arc::new(Mutex::new(records));
@@ -457,6 +476,12 @@ mod tests {
         assert_eq!(told(&found, "six.test.local"), ["::1:80 1/0"]);
         assert_eq!(told(&found, sip), ["127.0.0.1:1980 60/-1", "::1:80 1/-2"]);
         assert!(!found.services.contains_key("gone.test.local") && !found.complete, "the last ones stay");
+        let even = "_even._tcp.srv.test.local";
+        assert_eq!(
+            told(&ask(&dns, &[even]).await.unwrap(), even),
+            ["127.0.0.1:1980 120/-10", "127.0.0.2:1981 20/-20", "127.0.0.3:1981 20/-20"],
+            "two addresses share a weight"
+        );
         let found = ask(&dns, &[sip]).await.unwrap();
         assert!(found.pause <= Duration::from_secs(7), "as long as the shortest record holds");
         // The order is what is asked for, whatever there is.
