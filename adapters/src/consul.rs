@@ -5,15 +5,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use control::discovery::{Asking, Discovery, Found, Service, dump};
+use futures_util::future::select_all;
 use hyper::Method;
 use model::Node;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::http::{Answer, Server, Timeouts, TlsSettings, Trust, encoded, first};
+use crate::http::{Answer, Server, Timeouts, TlsSettings, Trust, encoded};
 
 /// Services that no gateway is for.
 const OWN: &str = "consul";
@@ -31,8 +33,18 @@ pub struct Consul {
     config: Value,
     settings: Settings,
     servers: Vec<Server>,
-    /// Of the catalog and of the health of nodes, as of the last answer.
+    /// What each of them has told.
+    told: Vec<Told>,
+    /// The services that were wanted when all were asked last.
+    wanted: Mutex<BTreeSet<Service>>,
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    /// The indexes of the catalog and of the health of nodes, as of the last answer.
     seen: [AtomicU64; 2],
+    /// They stay in use while the server cannot be asked.
+    services: Mutex<BTreeMap<String, Vec<Node>>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -88,16 +100,25 @@ impl Consul {
         let tls = trust.of(&settings.tls)?;
         let servers =
             settings.servers.iter().map(|url| Server::parse(url, &tls)).collect::<Result<_, _>>()?;
-        Ok(Consul { config: config.clone(), settings, servers, seen: Default::default() })
+        let told = settings.servers.iter().map(|_| Told::default()).collect();
+        Ok(Consul { config: config.clone(), settings, servers, told, wanted: Mutex::default() })
     }
 
     async fn get(&self, server: &Server, path: &str, wait: Option<u64>) -> Result<Answer, String> {
         get(server, path, &self.settings.token, self.settings.timeout, wait).await
     }
 
+    /// Waits until one of the servers has something new.
+    async fn wait(&self) {
+        let each =
+            self.servers.iter().zip(&self.told).map(|(server, told)| Box::pin(self.news(server, told)));
+        // Who fails is told of when all are asked.
+        let _ = select_all(each).await;
+    }
+
     /// Waits until the catalog or the health of a node has changed since it was seen.
-    async fn wait(&self, server: &Server) -> Result<(), String> {
-        let [catalog, health] = &self.seen;
+    async fn news(&self, server: &Server, told: &Told) -> Result<(), String> {
+        let [catalog, health] = &told.seen;
         let watch = async |path: &str, seen: &AtomicU64| {
             loop {
                 let index = seen.load(Ordering::Relaxed);
@@ -116,7 +137,7 @@ impl Consul {
         }
     }
 
-    async fn services(&self, server: &Server) -> Result<BTreeMap<String, Vec<Node>>, String> {
+    async fn services(&self, server: &Server, told: &Told) -> Result<BTreeMap<String, Vec<Node>>, String> {
         let catalog = self.get(server, "/v1/catalog/services", None).await?;
         let health = self.get(server, "/v1/health/state/any", None).await?;
         let listed = catalog.json()?;
@@ -156,7 +177,7 @@ impl Consul {
             }
         }
         // What came while the services were asked for is seen with the next answer.
-        for (seen, answer) in self.seen.iter().zip([&catalog, &health]) {
+        for (seen, answer) in told.seen.iter().zip([&catalog, &health]) {
             seen.store(index_of(answer), Ordering::Relaxed);
         }
         Ok(services)
@@ -174,28 +195,40 @@ impl Discovery for Consul {
 
     fn ask<'a>(&'a self, wanted: &'a BTreeSet<Service>) -> Asking<'a> {
         Box::pin(async move {
-            let waits = self.settings.keepalive && self.seen[0].load(Ordering::Relaxed) > 0;
-            let answer = first(&self.servers, |server| async move {
-                if waits {
-                    self.wait(server).await?;
+            let before = lock(&self.wanted).clone();
+            let known = self.told.iter().all(|told| told.seen[0].load(Ordering::Relaxed) > 0);
+            // Whoever is wanted since has not got the node of services that Consul does not know.
+            if self.settings.keepalive && known && wanted.is_subset(&before) {
+                self.wait().await;
+            }
+            let (mut services, mut errors) = (BTreeMap::new(), Vec::new());
+            // Each may be of a cluster of its own; where several know a service, the last one's word holds.
+            for (server, told) in self.servers.iter().zip(&self.told) {
+                match self.services(server, told).await {
+                    Ok(found) => *lock(&told.services) = found,
+                    Err(error) => {
+                        // A server that came back may count anew.
+                        told.seen.iter().for_each(|seen| seen.store(0, Ordering::Relaxed));
+                        errors.push(error);
+                    }
                 }
-                self.services(server).await
-            });
-            let mut services = match answer.await {
-                Ok(services) => services,
-                Err(error) => {
-                    // A server that came back may count anew.
-                    self.seen.iter().for_each(|seen| seen.store(0, Ordering::Relaxed));
-                    return Err(error);
-                }
-            };
+                services.extend(lock(&told.services).clone());
+            }
+            if errors.len() == self.servers.len() {
+                return Err(if errors.is_empty() {
+                    "there is no server".to_owned()
+                } else {
+                    errors.join("; ")
+                });
+            }
             if let Some(default) = &self.settings.default_service {
                 for service in wanted {
                     let nodes = services.entry(service.service_name.clone());
                     nodes.or_insert_with(|| vec![default.node(self.settings.weight)]);
                 }
             }
-            let pause = match self.settings.keepalive {
+            lock(&self.wanted).clone_from(wanted);
+            let pause = match self.settings.keepalive && errors.is_empty() {
                 true => Duration::from_secs(1),
                 false => Duration::from_secs(self.settings.fetch_interval.max(1)),
             };
@@ -206,6 +239,10 @@ impl Discovery for Consul {
     fn dump(&self, services: &BTreeMap<String, Vec<Node>>) -> Value {
         dump(&self.config, services)
     }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One question to Consul; with an index it answers when that is no longer the newest.
@@ -329,6 +366,33 @@ mod tests {
                 .await
                 .is_err()
         );
+    }
+
+    #[tokio::test]
+    async fn servers_of_two_clusters_are_both_heard_and_who_is_wanted_later_has_the_default() {
+        let cluster = |name: &'static str, path: &'static str, host: &str| {
+            server(vec![
+                indexed("GET /v1/catalog/services HTTP", 7, json!({name: []})),
+                indexed("GET /v1/health/state/any HTTP", 3, json!([])),
+                indexed(path, 1, json!([instance(host, 80)])),
+                // Never answered.
+                ("GET /v1/catalog/services?index", 0, vec![], String::new()),
+                ("GET /v1/health/state/any?index", 0, vec![], String::new()),
+            ])
+        };
+        let east = cluster("east", "GET /v1/health/service/east?passing=true", "10.0.0.1").await;
+        let west = cluster("west", "GET /v1/health/service/west?passing=true", "10.0.0.2").await;
+        let servers = [format!("http://{}", east.addr), format!("http://{}", west.addr)];
+        let config = json!({"servers": servers, "default_service": {"host": "10.1.1.1", "port": 1}});
+        let consul = Consul::new(&config, &trust()).unwrap();
+        let found = ask(&consul, &["east"]).await.unwrap();
+        assert_eq!(
+            (&*found.services["east"][0].host, &*found.services["west"][0].host),
+            ("10.0.0.1", "10.0.0.2")
+        );
+        let later = tokio::time::timeout(Duration::from_secs(20), ask(&consul, &["east", "none"]));
+        let found = later.await.expect("nothing has to change for it").unwrap();
+        assert_eq!(found.services["none"][0].host, "10.1.1.1");
     }
 
     #[tokio::test]
