@@ -99,6 +99,9 @@ async fn shake(
         }
         // It gave way to others.
         Ok(None) => return None,
+        Ok(Some(Err(HandshakeError::NoCertificate))) if asked.is_none() => FaultKind::HandshakeFailed(
+            "the client named no server (SNI), as by an IP address, and `apisix.ssl.fallback_sni` names none for it",
+        ),
         Ok(Some(Err(HandshakeError::NoCertificate))) => FaultKind::NoCertificate,
         // Who connects and goes without a word is a probe, and told of by nobody.
         Ok(Some(Err(HandshakeError::Transport))) => {
