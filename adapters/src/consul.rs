@@ -195,6 +195,9 @@ impl Discovery for Consul {
 
     fn ask<'a>(&'a self, wanted: &'a BTreeSet<Service>) -> Asking<'a> {
         Box::pin(async move {
+            if self.servers.is_empty() {
+                return Err("there is no server".to_owned());
+            }
             let before = lock(&self.wanted).clone();
             let known = self.told.iter().all(|told| told.seen[0].load(Ordering::Relaxed) > 0);
             // Whoever is wanted since has not got the node of services that Consul does not know.
@@ -215,11 +218,7 @@ impl Discovery for Consul {
                 services.extend(lock(&told.services).clone());
             }
             if errors.len() == self.servers.len() {
-                return Err(if errors.is_empty() {
-                    "there is no server".to_owned()
-                } else {
-                    errors.join("; ")
-                });
+                return Err(errors.join("; "));
             }
             if let Some(default) = &self.settings.default_service {
                 for service in wanted {
@@ -357,7 +356,10 @@ mod tests {
         for _ in 0..4 {
             assert_eq!(ask(&consul, &["a"]).await.unwrap().services.len(), 0);
         }
-        assert!(ask(&Consul::new(&json!({"servers": [gone]}), &trust()).unwrap(), &["a"]).await.is_err());
+        for servers in [json!([gone]), json!([])] {
+            let consul = Consul::new(&json!({"servers": servers}), &trust()).unwrap();
+            assert!(ask(&consul, &["a"]).await.is_err() && ask(&consul, &[]).await.is_err());
+        }
         let bad =
             server(vec![indexed("GET /v1/catalog", 1, json!([])), indexed("GET /v1/health", 1, json!([]))])
                 .await;
