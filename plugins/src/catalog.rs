@@ -1,7 +1,9 @@
 //! The list of plugins as the control plane asks it: checks, chains, credentials.
 
 mod hosted;
+mod shared;
 
+use std::cell::Cell;
 use std::fmt;
 use std::net::IpAddr;
 use std::ops::Deref;
@@ -23,6 +25,7 @@ use crate::ROWS;
 use crate::absent::Absent;
 use crate::meta::{self, Parts};
 use hosted::Hosted;
+use shared::Shared;
 
 /// All plugins: those that are linked in, and hosted ones ([`hosted`]), which come and go while the program
 /// runs.
@@ -37,7 +40,12 @@ pub struct Catalog {
     streams: Vec<Arc<Compiled>>,
     hosted: Hosted,
     absent: Absent,
+    /// The chains in use that shared instances make, by the addresses of these: a chain in use keeps them.
+    chains: Shared<Vec<usize>, Chain>,
 }
+
+/// Longer settings are not shared, in bytes: they are rarely repeated, and comparing them takes memory.
+const LONGEST_SHARED: usize = 1024;
 
 /// A plugin with its schemas. Each is compiled when it is first needed, and kept: most plugins are in
 /// nobody's configuration, and all schemas together are megabytes.
@@ -46,6 +54,8 @@ struct Compiled {
     schema: OnceLock<Schema>,
     consumer_schema: OnceLock<Option<Schema>>,
     metadata_schema: OnceLock<Schema>,
+    /// The instances in use, by their settings as they were written: the order of fields is a part of that.
+    shared: Shared<String, Stage>,
 }
 
 enum Row {
@@ -70,6 +80,7 @@ impl Compiled {
             schema: OnceLock::new(),
             consumer_schema: OnceLock::new(),
             metadata_schema: OnceLock::new(),
+            shared: Shared::default(),
         })
     }
 
@@ -81,6 +92,7 @@ impl Compiled {
             consumer_schema: consumer_schema.into(),
             metadata_schema: Schema::new(&metadata_schema(&*row))?.into(),
             row: Row::Hosted(row),
+            shared: Shared::default(),
         }))
     }
 
@@ -128,8 +140,8 @@ impl Catalog {
         let by_name = ROWS.iter().enumerate().map(|(index, row)| (row.name(), index)).collect();
         let streams = crate::stream::ROWS.iter().map(|row| Compiled::linked(*row)).collect();
         let hosted = Hosted::default();
-        let absent = Absent::default();
-        Catalog { services, attrs, linked, by_name, streams, hosted, absent }
+        let (absent, chains) = Default::default();
+        Catalog { services, attrs, linked, by_name, streams, hosted, absent, chains }
     }
 
     /// Refuses plugins of APISIX that this build lacks also where their absence would change no answer
@@ -167,6 +179,10 @@ impl Catalog {
         depth: usize,
     ) -> Result<Option<Arc<Stage>>, Invalid> {
         let written = config;
+        let settings = written.to_string();
+        if let Some(stage) = plugin.shared.find(settings.as_str()) {
+            return Ok(Some(stage));
+        }
         let mut config = plugin.schema().parse(or_empty(written))?;
         let Parts { disable, priority, meta } = Parts::take(&mut config)?;
         if disable {
@@ -181,7 +197,12 @@ impl Catalog {
             .hint("make two routes, told apart by vars"));
         }
         let others = Within { catalog: self, scope, depth };
-        let metadata = || (scope.metadata)(row.name());
+        let asked = Cell::new(false);
+        let metadata = || {
+            asked.set(true);
+            (scope.metadata)(row.name())
+        };
+        let is_plain = meta.is_none();
         let mut cx =
             Build::new(owner, &self.services, scope.names).with_others(&others).with_metadata(&metadata);
         if let Some(upstreams) = scope.upstreams {
@@ -190,7 +211,12 @@ impl Catalog {
         cx = cx.with_identity(row.name(), written);
         cx.attr = self.attrs.get(row.name());
         let priority = priority.unwrap_or(row.priority());
-        row.build(config, &mut cx, Fitting { name: row.name(), priority, meta }).map(Some)
+        let stage = row.build(config, &mut cx, Fitting { name: row.name(), priority, meta })?;
+        let is_alone = is_plain && !asked.get() && stage.instance().is_pure();
+        if is_alone && settings.len() <= LONGEST_SHARED {
+            plugin.shared.keep(settings, &stage);
+        }
+        Ok(Some(stage))
     }
 }
 
@@ -275,7 +301,17 @@ impl sdk::Catalog for Catalog {
         }
         // Equal priorities run in the order of the list, whatever the order written.
         stages.sort_by_key(|stage| (self.by_name.get(stage.name()).unwrap_or(&usize::MAX), stage.name()));
-        Ok(Arc::new(Chain::new(stages, disabled)))
+        // A first chain of some instances is not shared: nobody else had them.
+        let is_shared = disabled.is_empty() && stages.iter().all(|stage| Arc::strong_count(stage) > 1);
+        if !is_shared {
+            return Ok(Arc::new(Chain::new(stages, disabled)));
+        }
+        let key: Vec<usize> = stages.iter().map(|stage| Arc::as_ptr(stage).cast::<()>().addr()).collect();
+        Ok(self.chains.find(key.as_slice()).unwrap_or_else(|| {
+            let chain = Arc::new(Chain::new(stages, disabled));
+            self.chains.keep(key, &chain);
+            chain
+        }))
     }
 
     fn stream_chain(&self, entries: &[Configured<'_>], scope: &Scope<'_>) -> Result<Arc<Chain>, Invalid> {

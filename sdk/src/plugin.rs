@@ -79,7 +79,9 @@ pub trait Plugin: Sized + Send + Sync + 'static {
 
     /// Whether what this instance answers before the upstream follows from its settings, the request, the
     /// consumers and the time alone, and asking it changes nothing but the exchange: no counter, no cache,
-    /// no request of its own, no chance. Such an instance is asked by whoever explains a decision.
+    /// no request of its own, no chance. Such an instance is asked by whoever explains a decision. It is built
+    /// from its settings, its `plugin_attr` and its metadata alone, and where it has not asked for metadata,
+    /// resources with the same settings share it.
     fn is_pure(&self) -> bool {
         false
     }

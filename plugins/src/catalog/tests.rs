@@ -311,6 +311,43 @@ fn who_explains_a_decision_asks_those_that_leave_no_trace() {
 }
 
 #[test]
+fn the_same_settings_share_what_leaves_no_trace() {
+    let catalog = catalog();
+    let metadata = json!({"allow_origins": {"shop": "https://shop.test"}});
+    let made = |name: &str, config: &Value, id: &str| {
+        let owner = Owner { collection: "routes", id: id.to_owned() };
+        let (names, config) = (FixedNames::default(), config.clone());
+        let metadata = |_: &'static str| Some(&metadata);
+        let scope = Scope { names: &names, upstreams: None, metadata: &metadata, enabled: None };
+        let chain = catalog.chain(&[Configured { name, config: &config, owner: &owner }], &scope).unwrap();
+        let stage = std::ptr::from_ref(chain.stages().next().unwrap()).addr();
+        (stage, chain)
+    };
+    for (name, config, shared) in [
+        ("cors", json!({}), true),
+        ("cors", json!({"allow_origins_by_metadata": ["shop"]}), false),
+        ("cors", json!({"_meta": {"filter": [["arg_a", "==", "b"]]}}), false),
+        ("cors", json!({"_meta": {"priority": 7}}), true),
+        ("cors", json!({"allow_headers": "x".repeat(2000)}), false),
+        ("ip-restriction", json!({"blacklist": ["10.0.0.1"]}), true),
+        ("limit-count", json!({"count": 2, "time_window": 60}), false),
+    ] {
+        let ((one, kept), (two, _)) = (made(name, &config, "1"), made(name, &config, "2"));
+        assert_eq!(one == two, shared, "{name} {config}");
+        drop(kept);
+    }
+    // A chain of nothing else is shared, too.
+    let (_, one) = made("key-auth", &json!({}), "1");
+    let ((_, two), (_, three)) = (made("key-auth", &json!({}), "2"), made("key-auth", &json!({}), "3"));
+    assert!(!Arc::ptr_eq(&one, &two) && Arc::ptr_eq(&two, &three));
+    // The order of fields is a part of what was written.
+    let headers = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+    let (one, _kept) = made("proxy-rewrite", &headers(r#"{"headers": {"set": {"A": "1", "B": "2"}}}"#), "1");
+    let (two, _) = made("proxy-rewrite", &headers(r#"{"headers": {"set": {"B": "2", "A": "1"}}}"#), "2");
+    assert_ne!(one, two);
+}
+
+#[test]
 fn metadata_is_checked() {
     let catalog = catalog();
     for (name, metadata, pointer) in [
