@@ -223,8 +223,9 @@ impl Disk {
             {
                 let (revision, sealed) = row?;
                 let revision = revision.value();
-                let json = seal.open(&history_path(revision), sealed.value());
-                let value = json.and_then(|json| serde_json::from_slice(&json).ok());
+                let mut sealed = sealed.value().to_vec();
+                let json = seal.open(&history_path(revision), &mut sealed);
+                let value = json.and_then(|json| serde_json::from_slice(json).ok());
                 match value.and_then(|value: Value| Record::of_json(revision, &value)) {
                     Some(record) if revision <= until => records.push(record),
                     Some(_) => {}
@@ -437,9 +438,10 @@ fn load(database: &Database, seal: &Seal) -> Result<Loaded, redb::Error> {
             for entry in notes.iter()? {
                 let (name, sealed) = entry?;
                 let path = note_path(name.value());
-                let text = seal.open(&path, sealed.value()).ok_or_else(|| not_sealed(&path))?;
-                let text = String::from_utf8(text).map_err(|_| broken(&path))?;
-                loaded.notes.insert(name.value().to_owned(), text);
+                let mut sealed = sealed.value().to_vec();
+                let text = seal.open(&path, &mut sealed).ok_or_else(|| not_sealed(&path))?;
+                let text = str::from_utf8(text).map_err(|_| broken(&path))?;
+                loaded.notes.insert(name.value().to_owned(), text.to_owned());
             }
         }
         Err(TableError::TableDoesNotExist(_)) => {}
@@ -471,10 +473,10 @@ struct Sealed {
 
 impl Sealed {
     fn open(self, seal: &Seal) -> Result<Row, redb::Error> {
-        let Sealed { path, created, modified, expires, sealed } = self;
-        let json = seal.open(&path, &sealed).ok_or_else(|| not_sealed(&path))?;
+        let Sealed { path, created, modified, expires, mut sealed } = self;
+        let json = seal.open(&path, &mut sealed).ok_or_else(|| not_sealed(&path))?;
         let key = Key::parse("", &path).ok_or_else(|| broken(&path))?;
-        let json = str::from_utf8(&json).map_err(|_| broken(&path))?;
+        let json = str::from_utf8(json).map_err(|_| broken(&path))?;
         Ok(Row { key, json: json.into(), created, modified, expires })
     }
 }
@@ -593,7 +595,9 @@ fn write(
         remember(&mut transaction.open_table(HISTORY)?, seal, history)?;
         meta.insert("revision", revision.to_string().as_str())?;
         meta.insert("commits", commits.to_string().as_str())?;
-        meta.insert("format", FORMAT)?;
+        if meta.get("format")?.is_none_or(|format| format.value() != FORMAT) {
+            meta.insert("format", FORMAT)?;
+        }
     }
     transaction.commit().map_err(|error| match error {
         CommitError::Storage(error) => error.into(),
