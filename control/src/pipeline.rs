@@ -319,6 +319,10 @@ impl Pipeline {
             let desired = self.fold.put_to_rest(&key);
             self.compiler.put_to_rest(&key, desired.as_ref());
         }
+        if self.to_rest.is_empty() {
+            // After a start the list was as long as the configuration.
+            self.to_rest = Vec::new();
+        }
     }
 
     /// Everything that is rejected, now and by whom ever; logs what was not before.

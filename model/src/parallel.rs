@@ -27,11 +27,11 @@ pub type Mapped<U> = Flatten<vec::IntoIter<Vec<U>>>;
 
 /// Maps every item, in order. A panic in `work` propagates.
 pub fn map<T: Send, U: Send>(items: Vec<T>, work: impl Fn(T) -> U + Sync) -> Mapped<U> {
-    if threads(items.len()) < 2 {
+    let threads = threads(items.len());
+    if threads < 2 {
         let all: Vec<U> = items.into_iter().map(work).collect();
         return vec![all].into_iter().flatten();
     }
-    let threads = threads(items.len());
     let queue = Mutex::new((0, items.into_iter()));
     let next = || {
         let mut queue = lock(&queue);
@@ -108,7 +108,11 @@ pub fn map_made<T: Send, U: Send, E>(
 
 /// How many threads so many items are worth.
 fn threads(items: usize) -> usize {
-    thread::available_parallelism().map_or(1, NonZero::get).min(items / FEW)
+    match items / FEW {
+        // To ask how many cores there are takes the system longer than most changes take here.
+        worth @ (0 | 1) => worth,
+        worth => thread::available_parallelism().map_or(1, NonZero::get).min(worth),
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -165,7 +165,7 @@ pub struct Compiler {
     /// Routes and consumers by the resources they refer to.
     users: HashMap<Key, BTreeSet<Key>>,
     /// The reverse.
-    refers: HashMap<Key, Vec<Key>>,
+    refers: HashMap<Key, Box<[Key]>>,
     hosts: Wanted,
     /// Upstreams that are looked after, by slot.
     checked: BTreeMap<u32, Watched>,
@@ -402,7 +402,7 @@ impl Compiler {
     /// Replaces what `user` refers to, whether that exists or not. Rejected resources count, too: they
     /// may become valid once what they refer to changes.
     fn refer(&mut self, user: &Key, now: Vec<Key>) {
-        let before = self.refers.get(user).map(Vec::as_slice).unwrap_or_default();
+        let before = self.refers.get(user).map(Box::as_ref).unwrap_or_default();
         if *before == *now {
             return;
         }
@@ -419,7 +419,7 @@ impl Compiler {
         }
         match now.is_empty() {
             true => self.refers.remove(user),
-            false => self.refers.insert(user.clone(), now),
+            false => self.refers.insert(user.clone(), now.into()),
         };
     }
 

@@ -103,12 +103,15 @@ impl Compiler {
     /// may no longer be with other metadata.
     fn touch_readers(&self, plugin: &str, pass: &mut Pass<'_>) {
         let of = self.metadata.of(plugin);
-        let routes = self.routes.values().map(|unit| (unit.read, &unit.entry));
-        let shared = self.shared.values().map(|shared| (shared.read, &shared.entry));
-        let streams = self.stream_routes.values().map(|unit| (unit.read, &unit.entry));
-        let consumers = self.consumers.values().map(|unit| (unit.read, &unit.entry));
-        let readers = routes.chain(shared).chain(streams).chain(consumers).filter(|(read, _)| read.meets(of));
-        readers.for_each(|(_, entry)| pass.work.add(entry.key.clone()));
+        // Most plugins have no readers, and a large configuration takes a while to look through.
+        if of != Read::default() {
+            let routes = self.routes.values().map(|unit| (unit.read, &unit.entry));
+            let shared = self.shared.values().map(|shared| (shared.read, &shared.entry));
+            let streams = self.stream_routes.values().map(|unit| (unit.read, &unit.entry));
+            let consumers = self.consumers.values().map(|unit| (unit.read, &unit.entry));
+            let all = routes.chain(shared).chain(streams).chain(consumers);
+            all.filter(|(read, _)| read.meets(of)).for_each(|(_, entry)| pass.work.add(entry.key.clone()));
+        }
         for key in self.rejected.keys().filter(|key| key.kind != Kind::PluginMetadata) {
             let entry = pass.desired.get(key.kind, &key.id);
             if entry.is_some_and(|entry| entry.may_contain(plugin) || entry.may_contain(EXPOSING)) {
