@@ -31,7 +31,8 @@ const WATCHERS: usize = 16;
 /// Until a change, or a whole configuration, must be live.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-const SETTLE: Duration = Duration::from_secs(1);
+/// Until memory is read: allocators give back what loading used a second or two later.
+const SETTLE: Duration = Duration::from_secs(4);
 
 /// Whose CPU time is counted, for names all over the table.
 const HANDSHAKES: usize = 3_000;
