@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_types, clippy::disallowed_macros)]
 
+#[path = "connections/fetches.rs"]
+mod fetches;
 #[path = "connections/frames.rs"]
 mod frames;
 #[path = "connections/limits.rs"]

@@ -42,8 +42,11 @@ impl Drop for Run {
     }
 }
 
-const ALL: Phases =
-    Phases::REWRITE.with(Phases::ACCESS).with(Phases::HEADER_FILTER).with(Phases::BODY_FILTER);
+const ALL: Phases = Phases::REWRITE
+    .with(Phases::ACCESS)
+    .with(Phases::BEFORE_PROXY)
+    .with(Phases::HEADER_FILTER)
+    .with(Phases::BODY_FILTER);
 
 impl Factory for Script {
     fn name(&self) -> &'static str {
@@ -110,6 +113,8 @@ impl Instance for Run {
         assert!(!self.says("panics"), "on purpose");
         match phase {
             Phase::Rewrite if self.waits_in("rewrite") => Step::Wait,
+            Phase::Access if self.waits_in("access") => Step::Wait,
+            Phase::BeforeProxy if self.waits_in("before_proxy") => Step::Wait,
             Phase::Access => {
                 let body = self.config["body"].as_str();
                 // Asked a second time once the body is there.
@@ -118,6 +123,9 @@ impl Instance for Run {
                 }
                 if self.says("upload") {
                     x.filter_request_body(Box::new(Shout { waited: false }));
+                }
+                if self.waits_in("upload") {
+                    x.filter_request_body(Box::new(Stuck(self.cancelled.clone())));
                 }
                 match body {
                     Some(body) => match x.set_body(body.into()) {
@@ -194,6 +202,24 @@ impl RequestFilter for Shout {
     fn wait<'a>(&'a mut self, chunk: &'a mut Chunk) -> LocalFuture<'a, Step> {
         Box::pin(async {
             chunk.data.insert(0, b'>');
+            Step::Next
+        })
+    }
+}
+
+/// Waits for ever at the first piece of the request's body.
+struct Stuck(Sender<()>);
+
+impl RequestFilter for Stuck {
+    fn filter(&mut self, _: &mut Chunk) -> Step {
+        Step::Wait
+    }
+
+    fn wait<'a>(&'a mut self, _: &'a mut Chunk) -> LocalFuture<'a, Step> {
+        let guard = OnDrop(Some(self.0.clone()));
+        Box::pin(async move {
+            std::future::pending::<()>().await;
+            guard.defuse();
             Step::Next
         })
     }
@@ -397,7 +423,7 @@ fn with(settings: &Value) -> (Gateway, Receiver<()>, Receiver<ThreadId>) {
 
 #[test]
 fn a_wait_in_any_phase_ends_with_its_time_or_with_the_client() {
-    for phase in ["rewrite", "header_filter", "body_filter"] {
+    for phase in ["rewrite", "access", "before_proxy", "header_filter", "body_filter"] {
         let (mut gateway, cancelled, _) = with(&json!({"wait_in": phase, "sleep_ms": 5}));
         let answer = gateway.ask(POST);
         assert!(answer.starts_with("HTTP/1.1 200 "), "{phase}: {answer}");
@@ -415,7 +441,7 @@ fn a_wait_in_any_phase_ends_with_its_time_or_with_the_client() {
 
 #[test]
 fn a_wait_has_a_deadline() {
-    for phase in ["rewrite", "header_filter", "body_filter"] {
+    for phase in ["rewrite", "access", "before_proxy", "upload", "header_filter", "body_filter"] {
         let mut gateway = Gateway::start_with(Duration::ZERO);
         let (script, cancelled, _) = script("script");
         gateway.catalog.register(script).unwrap();
@@ -428,6 +454,15 @@ fn a_wait_has_a_deadline() {
         assert!(answer.contains("a plugin did not finish in time"), "{phase}: {answer}");
         cancelled.try_recv().expect("it was given up");
     }
+}
+
+#[test]
+fn a_filter_of_the_request_s_body_waits_no_longer_than_the_client() {
+    let (gateway, cancelled, _) = with(&json!({"wait_in": "upload"}));
+    let mut stream = TcpStream::connect(gateway.addr).unwrap();
+    stream.write_all(POST.as_bytes()).unwrap();
+    drop(stream);
+    cancelled.recv_timeout(Duration::from_secs(600)).expect("the wait ends with the client");
 }
 
 #[test]

@@ -3,7 +3,8 @@
 //! The request's body: into memory for a stage that asked, or on to the upstream.
 
 use std::cell::Cell;
-use std::future::pending;
+use std::future::{pending, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -154,7 +155,7 @@ impl Upload<'_, '_> {
             return pending().await;
         }
         self.state.done_at.set(Some(self.worker.clock.coarse_ms()));
-        self.watch().await
+        watch(self.worker, self.body, self.state).await
     }
 
     /// Sends what is at hand; true if that is all. It stays at hand until something else follows, so
@@ -218,7 +219,8 @@ impl Upload<'_, '_> {
                     self.body.read().await?;
                     continue;
                 }
-                filter(self.worker, self.filters, &mut chunk, &mut budgeted).await?;
+                let filtering = filter(self.worker, self.filters, &mut chunk, &mut budgeted);
+                unless_gone(self.worker, self.body, self.state, filtering).await?;
                 if !chunk.last && chunk.data.is_empty() {
                     continue;
                 }
@@ -270,26 +272,42 @@ impl Upload<'_, '_> {
             }
         }
     }
+}
 
-    /// Ends when the client is certainly gone, or has closed its sending side and nothing of a
-    /// response has come for a while.
-    async fn watch(&mut self) -> Fault {
-        if self.body.end(self.worker).await == End::Gone {
+/// Ends when the client is certainly gone, or has closed its sending side and nothing of a
+/// response has come for a while.
+async fn watch(worker: &Worker, body: &mut RequestBody<'_>, state: &UploadState) -> Fault {
+    if body.end(worker).await == End::Gone {
+        return Fault::client(FaultKind::ClientGone);
+    }
+    let (clock, timeout) = (&worker.clock, worker.settings.half_close_timeout);
+    loop {
+        let _ = body.waiter().until(clock.after(timeout), |_| Poll::<()>::Pending).await;
+        // One to which the response is on its way is known to be served, as long as it is.
+        let stands_still = match state.filtering.get() {
+            Some(since) => u128::from(clock.coarse_ms() - since) >= timeout.as_millis(),
+            None => !state.answered.get(),
+        };
+        if stands_still {
             return Fault::client(FaultKind::ClientGone);
         }
-        let (clock, timeout) = (&self.worker.clock, self.worker.settings.half_close_timeout);
-        loop {
-            let _ = self.body.waiter().until(clock.after(timeout), |_| Poll::<()>::Pending).await;
-            // One to which the response is on its way is known to be served, as long as it is.
-            let stands_still = match self.state.filtering.get() {
-                Some(since) => u128::from(clock.coarse_ms() - since) >= timeout.as_millis(),
-                None => !self.state.answered.get(),
-            };
-            if stands_still {
-                return Fault::client(FaultKind::ClientGone);
-            }
-        }
     }
+}
+
+/// What filters wait for ends with the client.
+async fn unless_gone(
+    worker: &Worker,
+    body: &mut RequestBody<'_>,
+    state: &UploadState,
+    filtering: impl Future<Output = Result<(), Fault>>,
+) -> Result<(), Fault> {
+    let mut filtering = pin!(filtering);
+    let mut gone = pin!(watch(worker, body, state));
+    poll_fn(|cx| match filtering.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(done),
+        Poll::Pending => gone.as_mut().poll(cx).map(Err),
+    })
+    .await
 }
 
 /// Lets a piece go through filters. What they make of it counts against the worker's budget.

@@ -286,7 +286,8 @@ impl Case {
                     });
                     Some(theirs)
                 });
-                for addr in [SocketAddr::from(SERVER), SocketAddr::from(SECOND), other_family()] {
+                let servers = [SocketAddr::from(SERVER), SocketAddr::from(SECOND), other_family()];
+                for addr in servers.into_iter().chain(many()) {
                     let server = server.clone();
                     testing::serve(addr, move || server());
                 }
@@ -461,13 +462,19 @@ fn other_family() -> SocketAddr {
     "[fd00::1]:80".parse().unwrap()
 }
 
-/// One name, of a host with an address of each family.
-struct OneName;
+/// The addresses of the host `many`, which a plugin asks.
+fn many() -> impl Iterator<Item = SocketAddr> {
+    (1..=4).map(|last| SocketAddr::from(([10, 0, 1, last], 80)))
+}
 
-impl Names for OneName {
+/// A host with an address of each family, and one with several.
+struct TwoNames;
+
+impl Names for TwoNames {
     fn addresses(&self, host: &str) -> Vec<IpAddr> {
         match host {
             "both" => vec![SocketAddr::from(SERVER).ip(), other_family().ip()],
+            "many" => many().map(|addr| addr.ip()).collect(),
             _ => Vec::new(),
         }
     }
@@ -494,6 +501,8 @@ fn snapshot() -> (Snapshot, Arc<Meters>) {
     put("5", json!({"uri": "/held", "vars": vars, "upstream": upstream}));
     let batches = json!({"public-api": {"uri": "/apisix/batch-requests"}});
     put("6", json!({"uri": "/batch", "plugins": batches}));
+    let asks = json!({"forward-auth": {"uri": "http://many/auth", "timeout": 1000}});
+    put("7", json!({"uri": "/asks", "plugins": asks, "upstream": upstream}));
     for (uri, more) in routes::of_two_servers() {
         put(&uri[1..], json!({"uri": uri, "upstream": routes::upstream(more)}));
     }
@@ -501,7 +510,8 @@ fn snapshot() -> (Snapshot, Arc<Meters>) {
     let meters = services.meters.clone();
     let catalog = Arc::new(plugins::Catalog::new(services, Default::default()));
     catalog.register(Box::new(Trailers)).unwrap();
-    let compiled = Compiler::new(catalog, Default::default()).compile(&desired, &Touched::all(), &OneName, 1);
+    let compiled =
+        Compiler::new(catalog, Default::default()).compile(&desired, &Touched::all(), &TwoNames, 1);
     assert!(compiled.rejected.is_empty(), "{:?}", compiled.rejected);
     (compiled.snapshot, meters)
 }
