@@ -4,7 +4,7 @@ mod support;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::names::{Found, LookUp, Looking, Resolver};
 use crate::store::{Expect, Memory, Step, Store};
@@ -275,7 +275,7 @@ async fn old_snapshots_are_freed_here_once_workers_let_go() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_write_is_live_in_a_moment() {
+async fn a_write_is_live_and_leaves_the_other_plans_alone() {
     let mut bench = start();
     for id in 0..1000 {
         bench
@@ -283,17 +283,13 @@ async fn a_write_is_live_in_a_moment() {
             .await;
     }
     bench.settle().await;
-    let mut times = Vec::new();
+    let other = bench.plan("999").unwrap();
     for id in 0..200 {
         bench.put(Kind::Route, &id.to_string(), route(&format!("10.0.1.{id}:80"))).await;
-        let began = Instant::now();
         bench.settle().await;
-        times.push(began.elapsed());
+        assert_eq!(bench.addresses(&id.to_string()), [format!("10.0.1.{id}:80")]);
     }
-    times.sort();
-    // In a debug build on a busy machine; what it costs is measured by benches.
-    assert!(times[100] < Duration::from_millis(20), "median {:?}", times[100]);
-    println!("median {:?}, 99 % {:?}", times[100], times[198]);
+    assert!(Arc::ptr_eq(&bench.plan("999").unwrap(), &other));
 }
 
 #[tokio::test]

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 use model::{Key, Kind};
 use tokio::sync::oneshot;
 
-pub(super) use self::disk::{Disk, Loaded};
+pub(super) use self::disk::Disk;
+pub(super) use self::layout::Loaded;
 use self::leases::{Leases, Now};
 use super::draft::Draft;
 use super::{
@@ -25,6 +26,7 @@ use super::{
 };
 
 mod disk;
+mod layout;
 mod leases;
 mod seal;
 #[cfg(test)]
