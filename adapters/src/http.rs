@@ -36,6 +36,24 @@ pub struct Trust {
     pub trusting: Arc<ClientConfig>,
 }
 
+/// A connection over TLS; see [`Trust::secure`].
+pub type Secured = tokio_rustls::client::TlsStream<TcpStream>;
+
+impl Trust {
+    /// Speaks TLS over a connection with the server of this name or address.
+    ///
+    /// # Errors
+    /// The name is none, or the handshake failed, for one because the certificate is not valid.
+    pub async fn secure(&self, stream: TcpStream, name: &str, verify: bool) -> Result<Secured, String> {
+        let config = if verify { &self.verifying } else { &self.trusting };
+        let bare = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(name);
+        let name = ServerName::try_from(bare.to_owned())
+            .map_err(|_| format!("`{name}` is no server name for a TLS handshake"))?;
+        let secured = TlsConnector::from(config.clone()).connect(name, stream).await;
+        secured.map_err(|error| format!("TLS: {error}"))
+    }
+}
+
 /// What registries say of TLS in their settings (ours, where APISIX has no word for it).
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default)]

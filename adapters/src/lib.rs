@@ -24,7 +24,7 @@ mod testing;
 use std::sync::Arc;
 
 use control::discovery::Discovery;
-pub use http::Trust;
+pub use http::{Secured, Trust};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 

@@ -3,13 +3,14 @@
 //! It serves what it is given; [`text`] writes it. Writing happens on
 //! a thread of its own, one page at a time, so that neither the workers nor
 //! the control plane wait for a scraper. Scrapers that come together share a page, and
-//! there are never more than [`MAX_PAGES`] in memory, however many do not read theirs.
+//! there are never more than [`MAX_PAGES`] in memory, however many do not read theirs, be they
+//! of this listener or of the data plane ([`Pages::text`]).
 
 pub mod text;
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -27,9 +28,8 @@ pub type Print = Arc<dyn Fn() -> Vec<Bytes> + Send + Sync>;
 const MAX_PAGES: usize = 2;
 
 /// Serves `GET path` on `listener` until that is told to stop.
-pub async fn serve(listener: Listener, path: String, limits: Limits, print: Print) {
+pub async fn serve(listener: Listener, path: String, limits: Limits, pages: Arc<Pages>) {
     let path: Arc<str> = path.into();
-    let pages = Arc::new(Pages { print, sent: Mutex::default() });
     server::serve_with(listener, limits, move |_, request| {
         let (path, pages) = (path.clone(), pages.clone());
         async move {
@@ -60,7 +60,7 @@ fn plain(status: StatusCode, body: Sheet) -> Response<Sheet> {
 }
 
 /// The pages there are.
-struct Pages {
+pub struct Pages {
     print: Print,
     /// Those that scrapers still hold, the newest last. Locked while one is printed.
     sent: Mutex<Vec<Weak<Page>>>,
@@ -71,9 +71,30 @@ struct Pages {
 struct Page {
     begun: Instant,
     pieces: Vec<Bytes>,
+    /// The pieces in one, made for the first who wants that.
+    text: OnceLock<Vec<u8>>,
+}
+
+/// A page as one text, which counts as a page while somebody has a part of it.
+struct Text(Arc<Page>);
+
+impl AsRef<[u8]> for Text {
+    fn as_ref(&self) -> &[u8] {
+        self.0.text.get_or_init(|| self.0.pieces.concat())
+    }
 }
 
 impl Pages {
+    pub fn new(print: Print) -> Pages {
+        Pages { print, sent: Mutex::default() }
+    }
+
+    /// A page as one text; nothing if it could not be printed, of which the log tells.
+    pub async fn text(&self) -> Option<Bytes> {
+        let page = self.get().await.inspect_err(|error| tracing::error!(%error, "printing metrics failed"));
+        Some(Bytes::from_owner(Text(page.ok()?)))
+    }
+
     /// A page that was begun after the question, or the newest if there are too many.
     async fn get(&self) -> Result<Arc<Page>, tokio::task::JoinError> {
         let asked = Instant::now();
@@ -87,7 +108,7 @@ impl Pages {
         }
         let (print, begun) = (self.print.clone(), Instant::now());
         let pieces = tokio::task::spawn_blocking(move || print()).await?;
-        let page = Arc::new(Page { begun, pieces });
+        let page = Arc::new(Page { begun, pieces, text: OnceLock::new() });
         sent.push(Arc::downgrade(&page));
         Ok(page)
     }

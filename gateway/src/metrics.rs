@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use adapters::etcd::Etcd;
+use admin::metrics::Pages;
 use admin::metrics::text::{self, Certificate, Facts, Health, Zone};
 use control::acme::Standings;
 use control::look::Look;
@@ -14,11 +15,28 @@ use model::key::DEFAULT_PREFIX;
 use model::{Entry, Kind, Resource, Served};
 use sdk::build::Services;
 use sdk::counters::Table;
+use sdk::endpoint::MetricsPage;
 use sdk::meters::Meters;
 use sdk::sink::Sink;
+use tokio::sync::oneshot;
 
 /// How often new series are taken in and idle ones looked for.
 const TIDY: Duration = Duration::from_secs(5);
+
+/// Offers the pages to plugins: they are written here, and whoever asks waits on a worker.
+pub fn offer(pages: Arc<Pages>, services: &Services) {
+    let Some(page) = services.others.get::<MetricsPage>() else { return };
+    let control = tokio::runtime::Handle::current();
+    page.written_by(move || {
+        let pages = pages.clone();
+        let (written, page) = oneshot::channel();
+        control.spawn(async move {
+            // Whoever asked may have gone meanwhile.
+            let _ = written.send(pages.text().await);
+        });
+        Box::pin(async move { page.await.ok().flatten() })
+    });
+}
 
 /// Prints the page.
 pub fn printer(

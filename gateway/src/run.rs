@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use adapters::etcd::Etcd;
+use admin::metrics::Pages;
 use admin::{Admin, ControlApi, Program};
 use anyhow::Context;
 use control::names::Resolver;
@@ -145,6 +146,7 @@ async fn serve(
     let tls = tls.await.context("reading the trusted certificates failed")??;
     settings.tls = tls.common.clone();
     let trust = wiring::trust(&tls.common);
+    deliveries.trust(trust.clone());
     let admin_tls = tls::admin(&boot, &tls.common)?;
     let sockets = listeners::open(&boot, &mut settings, count, &mut inherited)?;
     let datagrams = Datagrams {
@@ -231,6 +233,9 @@ async fn serve(
     if on_data_port.is_some() || answers.is_some() {
         settings.handoff = Some(Arc::new(OnDataPort { admin: on_data_port, answers }));
     }
+    let print = metrics::printer(services.clone(), logged, handle.clone(), etcd, program.acme.clone());
+    let pages = Arc::new(Pages::new(print));
+    metrics::offer(pages.clone(), &services);
     let crew = format!("{count} worker{}", if count == 1 { "" } else { "s" });
     let workers = Workers::start_with(Arc::new(settings), sockets, datagrams, readers, &services.meters)
         .context(
@@ -277,11 +282,10 @@ async fn serve(
         sides.push(Side::start(listener, serve)?);
     }
     if let Some(listener) = metrics_listener {
-        let print = metrics::printer(services.clone(), logged, handle.clone(), etcd, program.acme.clone());
         let limits = metrics::limits(&boot.prometheus);
         let uri = boot.prometheus.export_uri.clone();
         let serve = move |listener| {
-            tokio::spawn(admin::metrics::serve(listener, uri.clone(), limits.clone(), print.clone()))
+            tokio::spawn(admin::metrics::serve(listener, uri.clone(), limits.clone(), pages.clone()))
         };
         sides.push(Side::start(listener, serve)?);
     }

@@ -4,10 +4,11 @@
 mod batches;
 mod client;
 
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use adapters::Trust;
 use anyhow::Context;
 use sdk::sink::{Intake, Sinks, Target};
 use tokio::sync::{mpsc, watch};
@@ -24,6 +25,7 @@ const FILES: usize = 256;
 /// The running deliveries.
 pub struct Deliveries {
     sinks: Arc<Sinks>,
+    trust: Arc<OnceLock<Trust>>,
     stop: watch::Sender<bool>,
     /// Closed when all have ended.
     ended: Receiver<()>,
@@ -44,15 +46,22 @@ impl Deliveries {
         let sinks = Arc::new(Sinks::new(most, move |intake| _ = start.send(intake)));
         let (stop, stopping) = watch::channel(false);
         let (done, ended) = channel();
+        let trust = Arc::<OnceLock<Trust>>::default();
+        let for_servers = trust.clone();
         std::thread::Builder::new()
             .name("log-sinks".into())
-            .spawn(move || LocalSet::new().block_on(&runtime, serve(started, stopping, done)))
+            .spawn(move || LocalSet::new().block_on(&runtime, serve(started, stopping, for_servers, done)))
             .context("cannot start the thread of the log sinks")?;
-        Ok(Deliveries { sinks, stop, ended })
+        Ok(Deliveries { sinks, trust, stop, ended })
     }
 
     pub fn sinks(&self) -> Arc<Sinks> {
         self.sinks.clone()
+    }
+
+    /// Says which servers are trusted; until then none is reached over TLS.
+    pub fn trust(&self, trust: Trust) {
+        let _ = self.trust.set(trust);
     }
 
     /// Delivers what was gathered, once the workers have ended. Blocks for a moment.
@@ -73,6 +82,7 @@ impl Deliveries {
 async fn serve(
     mut started: mpsc::UnboundedReceiver<Intake>,
     mut stopping: watch::Receiver<bool>,
+    trust: Arc<OnceLock<Trust>>,
     done: Sender<()>,
 ) {
     let mut tasks = JoinSet::new();
@@ -89,7 +99,7 @@ async fn serve(
                         tracing::error!("plugins already write to {FILES} files, the maximum: entries for {path} are dropped");
                     }
                 }
-                _ => _ = tasks.spawn_local(batches::run(intake, stopping.clone())),
+                _ => _ = tasks.spawn_local(batches::run(intake, stopping.clone(), trust.clone())),
             },
             Some(ended) = tasks.join_next() => told_panic(ended),
             // The sender goes only with the whole program.

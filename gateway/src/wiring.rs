@@ -13,6 +13,7 @@ use sdk::Catalog;
 use sdk::build::{Services, Shared};
 use sdk::catalog::Subsystem;
 use sdk::counters::{Counters, Gauges, Paces, Table, Tallies};
+use sdk::endpoint::MetricsPage;
 use sdk::meters::Meters;
 use serde_json::{Map, Value, json};
 use snapshot::certs::{CommonTls, TlsSettings};
@@ -40,7 +41,9 @@ pub fn services(boot: &Boot) -> anyhow::Result<Services> {
         meters: Arc::new(Meters::new(meters(boot)?)),
         sinks: Arc::default(),
         states: Default::default(),
-        others: Shared::default().with(Arc::new(Caches::new(cache_zones(boot)))),
+        others: Shared::default()
+            .with(Arc::new(Caches::new(cache_zones(boot))))
+            .with(Arc::new(MetricsPage::default())),
     })
 }
 

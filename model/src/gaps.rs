@@ -48,10 +48,6 @@ pub enum Ask {
     UpstreamValue(&'static str, &'static [&'static str]),
     /// Any value but these of a field of an upstream.
     UpstreamOther(&'static str, &'static [&'static str]),
-    /// A field of a plugin's settings that is true.
-    PluginFlag(&'static str, &'static str),
-    /// A field of a plugin's settings that is a URI of this scheme.
-    PluginScheme(&'static str, &'static str, &'static str),
 }
 
 const WITH_LUA: &[Kind] = &[Kind::Route, Kind::Service];
@@ -68,18 +64,6 @@ pub const STREAM_UPSTREAMS: &Gap = &Gap {
     hint: "use `tcp` on a stream route",
     effect: Effect::Refused,
     asked_by: &[Ask::UpstreamValue("scheme", &["kafka"])],
-};
-
-pub const TLS_TO_LOG_SERVERS: &Gap = &Gap {
-    why: "log entries are not sent over TLS yet",
-    hint: "use a plain target, if the network on the way to it can be trusted; nothing is sent in the clear that asks \
-           for TLS",
-    effect: Effect::Refused,
-    asked_by: &[
-        Ask::PluginScheme("http-logger", "uri", "https"),
-        Ask::PluginFlag("tcp-logger", "tls"),
-        Ask::PluginFlag("syslog", "tls"),
-    ],
 };
 
 pub const LUA: &Gap = &Gap {
@@ -123,8 +107,7 @@ impl Gap {
 }
 
 /// Every row.
-pub const ALL: &[&Gap] =
-    &[PROTOS, STREAM_UPSTREAMS, TLS_TO_LOG_SERVERS, LUA, DISCOVERY, DASHBOARD, WASM, RUNNERS, TRACING];
+pub const ALL: &[&Gap] = &[PROTOS, STREAM_UPSTREAMS, LUA, DISCOVERY, DASHBOARD, WASM, RUNNERS, TRACING];
 
 /// Refuses a resource that asks for what is not there.
 ///
@@ -199,26 +182,7 @@ impl Ask {
                     found.push(self.invalid(gap, format!("{place}/{name}"), field.as_str()));
                 }
             }
-            Ask::PluginFlag(plugin, field) | Ask::PluginScheme(plugin, field, _) => {
-                let config = plugins(kind, value).and_then(|plugins| plugins.get(plugin));
-                let Some(config) = config.filter(|config| !switched_off(config)) else { return };
-                let Some(setting) = there(config, field).filter(|setting| self.is_asked_by(setting)) else {
-                    return;
-                };
-                found.push(self.invalid(gap, format!("/plugins/{plugin}/{field}"), setting.as_str()));
-            }
             Ask::Kind(_) | Ask::Field(..) => {}
-        }
-    }
-
-    /// Whether a plugin's setting asks, where the field is the one.
-    fn is_asked_by(self, setting: &Value) -> bool {
-        match (self, setting) {
-            (Ask::PluginFlag(..), Value::Bool(set)) => *set,
-            (Ask::PluginScheme(_, _, scheme), Value::String(uri)) => {
-                uri.split_once("://").is_some_and(|(written, _)| written.eq_ignore_ascii_case(scheme))
-            }
-            _ => false,
         }
     }
 
@@ -235,9 +199,6 @@ impl Ask {
             )),
             Ask::UpstreamValue(name, _) | Ask::UpstreamOther(name, _) => {
                 Invalid::new(format!("{name} {} is not supported yet: {why}", got.unwrap_or_default()))
-            }
-            Ask::PluginFlag(plugin, field) | Ask::PluginScheme(plugin, field, _) => {
-                Invalid::new(format!("`{field}` of {plugin} is not supported: {why}"))
             }
             Ask::Field(_, name) => Invalid::new(format!("{name} is not supported: {why}")),
         };
@@ -329,14 +290,6 @@ pub fn samples() -> Vec<(Effect, Kind, &'static str, Value)> {
                 Ask::UpstreamOther(name, _) => {
                     let others = in_upstreams(name, json!("zookeeper"));
                     others.into_iter().for_each(|(kind, v)| add(gap.effect, kind, v));
-                }
-                Ask::PluginFlag(plugin, field) => {
-                    let plugins = json!({plugin: {"host": "h", "port": 1, field: true}});
-                    add(gap.effect, Kind::Route, json!({"uri": "/", "plugins": plugins}));
-                }
-                Ask::PluginScheme(plugin, field, scheme) => {
-                    let plugins = json!({plugin: {field: format!("{scheme}://h")}});
-                    add(gap.effect, Kind::Route, json!({"uri": "/", "plugins": plugins}));
                 }
             }
         }

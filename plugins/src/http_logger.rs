@@ -6,10 +6,9 @@
 use std::time::Duration;
 
 use model::Invalid;
-use model::gaps::TLS_TO_LOG_SERVERS;
 use sdk::build::split_authority;
 use sdk::chain::Phases;
-use sdk::sink::{Batching, Joined, Sink, Spec, Target};
+use sdk::sink::{Batching, Joined, Sink, Spec, Target, Tls};
 use sdk::{Build, Chunk, Exchange, Plugin, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -29,6 +28,7 @@ pub struct Config {
     /// Seconds.
     timeout: u64,
     concat_method: Concat,
+    ssl_verify: bool,
     #[serde(flatten)]
     options: Options,
     #[serde(flatten)]
@@ -76,15 +76,12 @@ impl Plugin for HttpLogger {
     }
 
     fn build(config: Config, cx: &mut Build<'_>) -> Result<HttpLogger, Invalid> {
-        let Config { uri, auth_header, timeout, concat_method, options, batching } = config;
+        let Config { uri, auth_header, timeout, concat_method, ssl_verify, options, batching } = config;
         let logger = Logger::build(options, cx)?;
-        if is_https(&uri) {
-            return Err(TLS_TO_LOG_SERVERS.refused("/uri"));
-        }
-        let (host, port, path) = server(&uri).ok_or_else(|| {
+        let Server { https, host, port, path } = server(&uri).ok_or_else(|| {
             Invalid::new("it has no valid server, or characters that are not allowed in a URI")
                 .at("/uri")
-                .expected("http://host[:port][/path][?query]")
+                .expected("http://host[:port][/path][?query], or https://")
         })?;
         if auth_header.as_deref().is_some_and(|value| !value.bytes().all(|byte| matches!(byte, b'\t' | b' '..=b'~'))) {
             return Err(Invalid::new("it has characters that are not allowed in a header").at("/auth_header"));
@@ -100,6 +97,7 @@ impl Plugin for HttpLogger {
             uri: path,
             content_type,
             authorization: auth_header,
+            tls: https.then_some(Tls { name: None, verify: ssl_verify }),
             timeout: Duration::from_secs(timeout),
         };
         let sink = cx.sink(Spec {
@@ -135,24 +133,33 @@ impl Plugin for HttpLogger {
     }
 }
 
-fn is_https(uri: &str) -> bool {
-    uri.get(..8).is_some_and(|start| start.eq_ignore_ascii_case("https://"))
+/// Where a URI leads.
+#[derive(Debug, PartialEq, Eq)]
+struct Server {
+    https: bool,
+    host: String,
+    port: u16,
+    /// With the query.
+    path: String,
 }
 
-/// The server's host and port, and the path with the query.
-fn server(uri: &str) -> Option<(String, u16, String)> {
-    let rest = uri.get(..7).filter(|start| start.eq_ignore_ascii_case("http://")).map(|_| &uri[7..])?;
+fn server(uri: &str) -> Option<Server> {
+    let (scheme, rest) = uri.split_once("://")?;
+    let https = scheme.eq_ignore_ascii_case("https");
+    if !https && !scheme.eq_ignore_ascii_case("http") {
+        return None;
+    }
     // A fragment is for whoever reads the answer.
     let rest = rest.split('#').next().unwrap_or_default();
     let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
-    let (host, port) = split_authority(authority, 80)?;
+    let (host, port) = split_authority(authority, if https { 443 } else { 80 })?;
     if !path.bytes().all(|byte| byte.is_ascii_graphic()) {
         return None;
     }
     let slash = if path.starts_with('/') { "" } else { "/" };
     // The brackets of an IPv6 address belong to it in a URI and in Host.
     let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-    Some((host, port, format!("{slash}{path}")))
+    Some(Server { https, host, port, path: format!("{slash}{path}") })
 }
 
 #[cfg(test)]
@@ -167,12 +174,17 @@ mod tests {
 
     #[test]
     fn servers_are_read_from_uris() {
-        let found = |host: &str, port, path: &str| Some((host.to_owned(), port, path.to_owned()));
+        let found = |host: &str, port, path: &str| {
+            Some(Server { https: false, host: host.to_owned(), port, path: path.to_owned() })
+        };
+        let over_tls = |server: Option<Server>| server.map(|server| Server { https: true, ..server });
         for (uri, expected) in [
             ("http://a.b", found("a.b", 80, "/")),
             ("HTTP://a.b:8080/log/in?a=b#c", found("a.b", 8080, "/log/in?a=b")),
             ("http://a?b=c", found("a", 80, "/?b=c")),
             ("http://[::1]:81/x", found("[::1]", 81, "/x")),
+            ("https://a.b/in", over_tls(found("a.b", 443, "/in"))),
+            ("HTTPS://a.b:8443", over_tls(found("a.b", 8443, "/"))),
             ("http://u:p@h/x", None),
             ("http://h:0/", None),
             ("http://h/a b", None),
@@ -188,7 +200,7 @@ mod tests {
         assert_eq!(refused(json!({})).reason, "property \"uri\" is required");
         for (config, pointer) in [
             (json!({"uri": "http://h/a b"}), "/uri"),
-            (json!({"uri": "https://h/"}), "/uri"),
+            (json!({"uri": "https://h/a b"}), "/uri"),
             (json!({"uri": "http://h", "auth_header": "a\nb"}), "/auth_header"),
             (json!({"uri": "http://h", "timeout": 0}), "/timeout"),
             (json!({"uri": "http://h", "concat_method": "xml"}), "/concat_method"),

@@ -3,18 +3,20 @@
 //! prometheus: counts requests, their latency and their bytes, by route, service,
 //! consumer and node, under APISIX 3.18's names.
 //!
-//! It counts on the worker and never waits; what is printed, and where, is the
-//! business of the metrics listener.
+//! It counts on the worker and never waits; what is printed is the business of the
+//! metrics listener, or, where that is switched off, of a route with public-api.
 
 use std::io::Write;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use model::Invalid;
-use sdk::chain::Phases;
+use sdk::chain::{Phase, Phases};
+use sdk::endpoint::MetricsPage;
 use sdk::exchange::Source;
 use sdk::meters::{Labels, OVERFLOW, Sample};
 use sdk::vars::Var;
-use sdk::{Build, Exchange, Plugin};
+use sdk::{Build, Endpoint, Exchange, Method, Plugin, Reply, Step};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -64,6 +66,7 @@ pub struct Prometheus {
     status: Metric,
     latency: Metric,
     bandwidth: Metric,
+    page: Option<Arc<MetricsPage>>,
 }
 
 /// How the labels of one metric differ from APISIX's default.
@@ -125,6 +128,13 @@ impl Plugin for Prometheus {
         }))
     }
 
+    /// As in APISIX only where the metrics have no listener of their own.
+    fn endpoint(attr: Option<&Value>) -> Option<Endpoint> {
+        let attr = attr.filter(|attr| attr["enable_export_server"] == false)?;
+        let path = attr["export_uri"].as_str().unwrap_or("/apisix/prometheus/metrics");
+        Some(Endpoint { method: Method::Get, path: path.to_owned() })
+    }
+
     fn build(config: Config, cx: &mut Build<'_>) -> Result<Prometheus, Invalid> {
         let metadata = cx.metadata();
         let metric = |name, labels| Metric::new(name, labels, metadata, cx.attr);
@@ -134,6 +144,26 @@ impl Plugin for Prometheus {
             status: metric("http_status", &STATUS)?,
             latency: metric("http_latency", &LATENCY)?,
             bandwidth: metric("bandwidth", &LATENCY)?,
+            page: cx.service(),
+        })
+    }
+
+    fn serve(&self, _: &mut Exchange<'_>) -> Step {
+        Step::Wait
+    }
+
+    async fn wait(&self, _: Phase, _: &mut Exchange<'_>) -> Step {
+        let page = match &self.page {
+            Some(page) => page.get().await,
+            None => None,
+        };
+        Step::Reply(match page {
+            Some(body) => Reply {
+                status: 200,
+                headers: vec![("Content-Type", b"text/plain; version=0.0.4; charset=utf-8".to_vec())],
+                body,
+            },
+            None => Reply::status(500),
         })
     }
 

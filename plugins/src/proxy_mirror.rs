@@ -70,10 +70,10 @@ impl Plugin for ProxyMirror {
     }
 
     fn build(config: Config, cx: &mut Build<'_>) -> Result<ProxyMirror, Invalid> {
-        if !config.host.starts_with("http://") {
-            return Err(Invalid::new("mirrors over TLS and gRPC are not available in this version")
+        if !config.host.starts_with("http://") && !config.host.starts_with("https://") {
+            return Err(Invalid::new("mirrors over gRPC are not available in this version")
                 .at("/host")
-                .expected("http://host[:port]")
+                .expected("http://host[:port] or https://host[:port]")
                 .got(config.host));
         }
         let (timeouts, max_body) = read_attr(cx.attr)?;
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         let probe = Probe::get("/");
-        for host in ["127.0.0.1:80", "ftp://a", "https://a"] {
+        for host in ["127.0.0.1:80", "ftp://a", "grpc://a", "https://"] {
             assert!(probe.stage::<ProxyMirror>(json!({"host": host})).is_err(), "{host}");
         }
         assert!(probe.stage::<ProxyMirror>(json!({"host": "http://a", "sample_ratio": 2})).is_err());

@@ -7,9 +7,8 @@
 use std::time::Duration;
 
 use model::Invalid;
-use model::gaps::TLS_TO_LOG_SERVERS;
 use sdk::chain::Phases;
-use sdk::sink::{Batching, Joined, Sink, Spec, Target};
+use sdk::sink::{Batching, Joined, Sink, Spec, Target, Tls};
 use sdk::vars::{self, Var};
 use sdk::{Build, Chunk, Exchange, Plugin, Step};
 use serde::Deserialize;
@@ -94,13 +93,15 @@ impl Plugin for Syslog {
     fn build(config: Config, cx: &mut Build<'_>) -> Result<Syslog, Invalid> {
         let Config { host, port, flush_limit, drop_limit, timeout, sock_type, tls, options, mut batching } = config;
         let logger = Logger::build(options, cx)?;
-        if tls {
-            return Err(TLS_TO_LOG_SERVERS.refused("/tls"));
+        // Datagrams would go out in the clear.
+        if tls && sock_type == SockType::Udp {
+            return Err(Invalid::new("datagrams are not sent over TLS").at("/tls").expected("sock_type tcp"));
         }
+        let tls = tls.then_some(Tls { name: None, verify: true });
         let port = logger::port(port)?;
         let timeout = Duration::from_millis(timeout);
         let target = match sock_type {
-            SockType::Tcp => Target::Tcp { host, port, timeout, keep: true },
+            SockType::Tcp => Target::Tcp { host, port, tls, timeout, keep: true },
             SockType::Udp => Target::Udp { host, port, timeout },
         };
         batching.max_bytes = flush_limit;
@@ -188,8 +189,9 @@ mod tests {
         let probe = Probe::default();
         let build = |config| probe.stage::<Syslog>(config).map(drop);
         assert_eq!(build(json!({"host": "h", "port": 514, "sock_type": "udp"})), Ok(()));
+        assert_eq!(build(json!({"host": "h", "port": 514, "tls": true})), Ok(()));
         for (config, pointer) in [
-            (json!({"host": "h", "port": 514, "tls": true}), "/tls"),
+            (json!({"host": "h", "port": 514, "tls": true, "sock_type": "udp"}), "/tls"),
             (json!({"host": "h", "port": -1}), "/port"),
             (json!({"host": "h", "port": 1, "pool_size": 4}), "/pool_size"),
             (json!({"host": "h", "port": 1, "sock_type": "unix"}), "/sock_type"),

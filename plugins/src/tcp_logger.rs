@@ -6,9 +6,8 @@
 use std::time::Duration;
 
 use model::Invalid;
-use model::gaps::TLS_TO_LOG_SERVERS;
 use sdk::chain::Phases;
-use sdk::sink::{Batching, Joined, Sink, Spec, Target};
+use sdk::sink::{Batching, Joined, Sink, Spec, Target, Tls};
 use sdk::{Build, Chunk, Exchange, Plugin, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -26,6 +25,8 @@ pub struct Config {
     host: String,
     port: i64,
     tls: bool,
+    /// The server's name in the handshake.
+    tls_options: Option<String>,
     /// Milliseconds.
     timeout: u64,
     #[serde(flatten)]
@@ -61,13 +62,13 @@ impl Plugin for TcpLogger {
     }
 
     fn build(config: Config, cx: &mut Build<'_>) -> Result<TcpLogger, Invalid> {
-        let Config { host, port, tls, timeout, options, batching } = config;
+        let Config { host, port, tls, tls_options, timeout, options, batching } = config;
         let logger = Logger::build(options, cx)?;
-        if tls {
-            return Err(TLS_TO_LOG_SERVERS.refused("/tls"));
-        }
         let port = logger::port(port)?;
-        let target = Target::Tcp { host, port, timeout: Duration::from_millis(timeout), keep: false };
+        // As in APISIX, the server's certificate is not looked at.
+        let name = tls_options.filter(|name| !name.is_empty());
+        let tls = tls.then_some(Tls { name, verify: false });
+        let target = Target::Tcp { host, port, tls, timeout: Duration::from_millis(timeout), keep: false };
         let joined = if batching.batch_max_size == 1 { Joined::PLAIN } else { Joined::ARRAY };
         let sink = cx.sink(Spec {
             plugin: Self::NAME,
@@ -113,9 +114,9 @@ mod tests {
         let probe = Probe::default();
         let build = |config| probe.stage::<TcpLogger>(config).map(drop);
         assert_eq!(build(json!({"host": "h", "port": 3000, "tls": false})), Ok(()));
+        assert_eq!(build(json!({"host": "h", "port": 3000, "tls": true, "tls_options": "a.b"})), Ok(()));
         assert_eq!(build(json!({"host": "h"})).unwrap_err().reason, "property \"port\" is required");
         for (config, pointer) in [
-            (json!({"host": "h", "port": 3000, "tls": true}), "/tls"),
             (json!({"host": "h", "port": 0}), "/port"),
             (json!({"host": "h", "port": 65_536}), "/port"),
             (json!({"host": "h", "port": 1, "timeout": "10"}), "/timeout"),

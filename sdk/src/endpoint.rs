@@ -1,7 +1,10 @@
 //! What a plugin answers itself, where a route exposes it.
 
-use std::sync::Arc;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use wire::Method;
 
 use crate::chain::Chain;
@@ -19,4 +22,32 @@ pub struct Served {
     pub endpoint: Endpoint,
     /// Holds that plugin alone: ask its instance to [`crate::Instance::serve`].
     pub chain: Arc<Chain>,
+}
+
+/// What the program answers when the metrics are asked for, outside the workers. A service
+/// ([`crate::Build::service`]) of a gateway that serves.
+#[derive(Default)]
+pub struct MetricsPage(OnceLock<Source>);
+
+type Source = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Option<Bytes>>>> + Send + Sync>;
+
+impl MetricsPage {
+    /// Says who writes the page. Plugins are built before there is anybody.
+    pub fn written_by(
+        &self,
+        source: impl Fn() -> Pin<Box<dyn Future<Output = Option<Bytes>>>> + Send + Sync + 'static,
+    ) {
+        let _ = self.0.set(Box::new(source));
+    }
+
+    /// The page as it is now; nothing if nobody writes it, or that failed.
+    pub async fn get(&self) -> Option<Bytes> {
+        self.0.get()?().await
+    }
+}
+
+impl fmt::Debug for MetricsPage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("MetricsPage").field(&self.0.get().is_some()).finish()
+    }
 }

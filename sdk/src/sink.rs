@@ -60,18 +60,29 @@ pub enum Target {
         uri: String,
         content_type: &'static str,
         authorization: Option<String>,
+        tls: Option<Tls>,
         timeout: Duration,
     },
     /// A batch is written to a connection.
     Tcp {
         host: String,
         port: u16,
+        tls: Option<Tls>,
         timeout: Duration,
         /// The connection is kept for the next batch; else each batch has one of its own.
         keep: bool,
     },
     /// An entry is a datagram.
     Udp { host: String, port: u16, timeout: Duration },
+}
+
+/// How TLS is spoken with a server.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Tls {
+    /// The server's name in the handshake; without one its host is.
+    pub name: Option<String>,
+    /// Its certificate must be valid for that name.
+    pub verify: bool,
 }
 
 /// How the entries of a batch are put together.
@@ -115,6 +126,14 @@ impl Target {
             Target::Http { host, port, .. }
             | Target::Tcp { host, port, .. }
             | Target::Udp { host, port, .. } => Some((host, *port)),
+        }
+    }
+
+    /// How TLS is spoken with the server, where it is.
+    pub fn tls(&self) -> Option<&Tls> {
+        match self {
+            Target::Http { tls, .. } | Target::Tcp { tls, .. } => tls.as_ref(),
+            Target::File { .. } | Target::Udp { .. } => None,
         }
     }
 }

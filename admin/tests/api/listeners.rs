@@ -123,7 +123,12 @@ async fn metrics_listener(
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let path = "/apisix/prometheus/metrics".to_owned();
-    tokio::spawn(metrics::serve(listener.into(), path, limits, Arc::new(print)));
+    tokio::spawn(metrics::serve(
+        listener.into(),
+        path,
+        limits,
+        Arc::new(metrics::Pages::new(Arc::new(print))),
+    ));
     address
 }
 
@@ -168,6 +173,18 @@ fn printer() -> (Arc<[AtomicUsize; 2]>, impl Fn() -> Vec<Bytes> + Send + Sync + 
         (0..512).map(|piece| whole.slice(piece << 16..(piece + 1) << 16)).collect()
     };
     (counts, print)
+}
+
+#[tokio::test]
+async fn a_page_is_shared_as_one_text_and_counts_while_somebody_has_it() {
+    let (counts, print) = printer();
+    let pages = metrics::Pages::new(Arc::new(print));
+    let texts = [pages.text().await.unwrap(), pages.text().await.unwrap(), pages.text().await.unwrap()];
+    assert!(texts.iter().all(|text| text.len() == 32 << 20));
+    assert_eq!(texts[1].as_ptr(), texts[2].as_ptr(), "the third has the page of the second");
+    assert_eq!(counts[0].load(SeqCst), 2);
+    drop(texts);
+    assert_eq!(counts[0].load(SeqCst), 0);
 }
 
 #[tokio::test]

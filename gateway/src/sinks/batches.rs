@@ -3,8 +3,10 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use adapters::Trust;
 use sdk::sink::{Gathering, Intake, Next, Spec, Taken};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -26,9 +28,9 @@ struct Line {
 }
 
 /// Delivers until the sink ends and all of it is delivered or given up.
-pub(super) async fn run(intake: Intake, stopping: watch::Receiver<bool>) {
+pub(super) async fn run(intake: Intake, stopping: watch::Receiver<bool>, trust: Arc<OnceLock<Trust>>) {
     let spec = intake.spec().clone();
-    let client = Client::new(&spec.target);
+    let client = Client::new(&spec.target, trust);
     let line = Rc::new(Line { intake, spec, client, stopping, told: Cell::default() });
     let options = &line.spec.batching;
     let began = Instant::now();

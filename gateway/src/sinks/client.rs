@@ -4,15 +4,19 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
+use adapters::Trust;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use sdk::sink::{Spec, Taken, Target};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UdpSocket};
 
 /// Batches of one sink that are under way at the same time.
@@ -27,34 +31,47 @@ const REPEATED: usize = 200;
 /// The longest datagram there can be.
 const DATAGRAM: usize = 65_507;
 
+/// A connection, over TLS or not.
+trait Connection: AsyncRead + AsyncWrite + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> Connection for T {}
+
+type Stream = Box<dyn Connection>;
+
 /// How batches of a sink reach their server, with the connections that are kept.
-pub(super) enum Client {
+pub(super) struct Client {
+    way: Way,
+    trust: Arc<OnceLock<Trust>>,
+}
+
+enum Way {
     Http {
         idle: RefCell<Vec<SendRequest<Full<Bytes>>>>,
     },
     /// Entries stay in order, so there is one connection.
     Tcp {
-        kept: RefCell<Option<TcpStream>>,
+        kept: RefCell<Option<Stream>>,
         keep: bool,
     },
     Udp,
 }
 
 impl Client {
-    pub(super) fn new(target: &Target) -> Client {
-        match target {
-            Target::Http { .. } => Client::Http { idle: RefCell::default() },
-            Target::Tcp { keep, .. } => Client::Tcp { kept: RefCell::default(), keep: *keep },
+    pub(super) fn new(target: &Target, trust: Arc<OnceLock<Trust>>) -> Client {
+        let way = match target {
+            Target::Http { .. } => Way::Http { idle: RefCell::default() },
+            Target::Tcp { keep, .. } => Way::Tcp { kept: RefCell::default(), keep: *keep },
             // Files have a thread and no client.
-            Target::Udp { .. } | Target::File { .. } => Client::Udp,
-        }
+            Target::Udp { .. } | Target::File { .. } => Way::Udp,
+        };
+        Client { way, trust }
     }
 
     /// Batches that may be under way at the same time.
     pub(super) fn at_once(&self) -> usize {
-        match self {
-            Client::Http { .. } | Client::Tcp { keep: false, .. } => AT_ONCE,
-            Client::Tcp { keep: true, .. } | Client::Udp => 1,
+        match self.way {
+            Way::Http { .. } | Way::Tcp { keep: false, .. } => AT_ONCE,
+            Way::Tcp { keep: true, .. } | Way::Udp => 1,
         }
     }
 
@@ -70,8 +87,8 @@ impl Client {
     ) -> Result<(), String> {
         let Some((host, port)) = spec.target.server() else { return Err("there is no server".to_owned()) };
         tracing::debug!("sending a batch logs to {host}:{port}");
-        match (self, &spec.target) {
-            (Client::Http { idle }, Target::Http { timeout, .. }) => {
+        match (&self.way, &spec.target) {
+            (Way::Http { idle }, Target::Http { timeout, .. }) => {
                 let text = Bytes::from(text(spec, batch));
                 let (status, body) = self.post(idle, spec, addresses, text, *timeout).await?;
                 if status < 400 {
@@ -80,21 +97,22 @@ impl Client {
                 let body = String::from_utf8_lossy(&body[..body.len().min(REPEATED)]).into_owned();
                 Err(format!("server returned status code[{status}] host[{host}] port[{port}] body[{body}]"))
             }
-            (Client::Tcp { kept, keep }, Target::Tcp { timeout, .. }) => {
+            (Way::Tcp { kept, keep }, Target::Tcp { timeout, .. }) => {
                 let text = text(spec, batch);
-                let idle = kept.take().filter(is_open);
-                if let Some(mut stream) = idle
-                    && within(*timeout, stream.write_all(&text)).await.is_ok()
+                let mut idle = kept.take();
+                if let Some(mut stream) = idle.take_if(is_open)
+                    && within(*timeout, write(&mut stream, &text)).await.is_ok()
                 {
                     kept.replace(Some(stream));
                     return Ok(());
                 }
                 let place = format!("host[{host}] port[{port}] err: ");
-                let mut stream = connect(addresses, *timeout)
+                let mut stream = self
+                    .connect(&spec.target, addresses, *timeout)
                     .await
                     .map_err(|error| format!("failed to connect to TCP server: {place}{error}"))?;
                 let sent = async {
-                    stream.write_all(&text).await?;
+                    write(&mut stream, &text).await?;
                     if *keep { Ok(()) } else { stream.shutdown().await }
                 };
                 within(*timeout, sent)
@@ -165,7 +183,8 @@ impl Client {
                 answer => return answer,
             }
         }
-        let stream = connect(addresses, timeout)
+        let stream = self
+            .connect(&spec.target, addresses, timeout)
             .await
             .map_err(|error| format!("failed to connect to host[{host}] port[{port}] {error}"))?;
         let (mut sender, connection) = within(timeout, handshake(TokioIo::new(stream))).await?;
@@ -203,26 +222,52 @@ async fn datagrams(addresses: &[SocketAddr], batch: &[Taken]) -> io::Result<()> 
     Ok(())
 }
 
-/// Connects to the first address that takes it.
-async fn connect(addresses: &[SocketAddr], timeout: Duration) -> Result<TcpStream, String> {
-    let mut last = unresolved().to_string();
-    for &address in addresses {
-        match within(timeout, TcpStream::connect(address)).await {
-            Ok(stream) => {
-                // Whether small writes wait does not matter: a batch is one write.
-                let _ = stream.set_nodelay(true);
-                return Ok(stream);
+impl Client {
+    /// Connects to the first address that takes it.
+    async fn connect(
+        &self,
+        target: &Target,
+        addresses: &[SocketAddr],
+        timeout: Duration,
+    ) -> Result<Stream, String> {
+        let mut last = unresolved().to_string();
+        for &address in addresses {
+            let connected = within(timeout, TcpStream::connect(address)).await;
+            let secured = match connected {
+                Ok(stream) => within(timeout, self.secure(target, stream)).await,
+                Err(error) => Err(error),
+            };
+            match secured {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = error,
             }
-            Err(error) => last = error,
         }
+        Err(last)
     }
-    Err(last)
+
+    /// Speaks TLS, where the target wants it.
+    async fn secure(&self, target: &Target, stream: TcpStream) -> Result<Stream, String> {
+        // Whether small writes wait does not matter: a batch is one write.
+        let _ = stream.set_nodelay(true);
+        let (Some(tls), Some((host, _))) = (target.tls(), target.server()) else {
+            return Ok(Box::new(stream));
+        };
+        let trust = self.trust.get().ok_or("it is not known yet which servers are trusted")?;
+        let name = tls.name.as_deref().unwrap_or(host);
+        Ok(Box::new(trust.secure(stream, name, tls.verify).await?))
+    }
+}
+
+async fn write(stream: &mut Stream, text: &[u8]) -> io::Result<()> {
+    stream.write_all(text).await?;
+    stream.flush().await
 }
 
 /// The server has neither closed the connection nor sent something, which nobody would read.
-fn is_open(stream: &TcpStream) -> bool {
-    let read = stream.try_read(&mut [0; 1]);
-    read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+fn is_open(stream: &mut Stream) -> bool {
+    let mut byte = [0; 1];
+    let mut context = Context::from_waker(Waker::noop());
+    Pin::new(stream).poll_read(&mut context, &mut ReadBuf::new(&mut byte)).is_pending()
 }
 
 fn unresolved() -> io::Error {

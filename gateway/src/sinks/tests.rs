@@ -29,12 +29,13 @@ fn http(port: u16) -> Target {
         uri: "/in?a=b".to_owned(),
         content_type: "application/json",
         authorization: Some("Basic eDp5".to_owned()),
+        tls: None,
         timeout: COMES,
     }
 }
 
 fn tcp(port: u16, keep: bool) -> Target {
-    Target::Tcp { host: "logs.example".to_owned(), port, timeout: COMES, keep }
+    Target::Tcp { host: "logs.example".to_owned(), port, tls: None, timeout: COMES, keep }
 }
 
 fn open(deliveries: &Deliveries, spec: Spec) -> Sink {
