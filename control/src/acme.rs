@@ -321,7 +321,7 @@ impl Issuer {
             value["key"] = private.as_str().into();
             value["update_time"] = now.into();
             let Resource::Ssl(ssl) = Resource::parse(Kind::Ssl, &key.id, &value)? else {
-                return Err(Refused::Missing("this is no ssl"));
+                return Err(Refused::Missing("this is not an ssl resource"));
             };
             certificates::check(&ssl, now)?;
             let by = Step::By { author: "acme".to_owned(), message: message.clone() };

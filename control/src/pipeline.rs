@@ -462,14 +462,17 @@ impl Pipeline {
             if batch.touched.is_empty() && self.report.borrow().compiles > 0 {
                 return;
             }
-            let of =
-                |kind| counts.iter().find(|(counted, _)| *counted == kind).map_or(0, |(_, count)| *count);
+            let of = |kind, name: &str| {
+                let count =
+                    counts.iter().find(|(counted, _)| *counted == kind).map_or(0, |(_, count)| *count);
+                format!("{count} {name}{}", if count == 1 { "" } else { "s" })
+            };
             tracing::info!(
-                "serving {} routes, {} services, {} upstreams, {} consumers; revision {revision}, compiled in {ms:.1} ms",
-                of(Kind::Route),
-                of(Kind::Service),
-                of(Kind::Upstream),
-                of(Kind::Consumer),
+                "serving {}, {}, {}, {}; revision {revision}, compiled in {ms:.1} ms",
+                of(Kind::Route, "route"),
+                of(Kind::Service, "service"),
+                of(Kind::Upstream, "upstream"),
+                of(Kind::Consumer, "consumer"),
             );
         } else if batch.plugins {
             tracing::info!("plugin list reread, revision {revision}, {ms:.1} ms");

@@ -81,10 +81,10 @@ pub enum Command {
         /// Undoes it after this time, such as 5m, unless `sluice confirm` comes before
         #[arg(long, value_name = "TIME", conflicts_with = "dry_run")]
         confirm: Option<String>,
-        /// Undoes it at once when more of the requests fail than this, such as 1%
+        /// Undoes it at once when a larger part of the requests fails than this, such as 1%
         #[arg(long, value_name = "PART", requires = "confirm")]
         max_error_rate: Option<String>,
-        /// Undoes it at once when 99 of 100 requests take longer than this, such as 200ms
+        /// Undoes it at once when one request in a hundred takes longer than this, such as 200ms
         #[arg(long, value_name = "TIME", requires = "confirm")]
         max_p99: Option<String>,
         /// Length of the most recent period to judge
@@ -164,6 +164,7 @@ pub enum EtcdCommand {
 /// A request to be explained.
 #[derive(Debug, clap::Args)]
 pub struct Explain {
+    /// GET, POST or another
     pub method: String,
     /// http://host/path?query, https://… or only the path
     pub url: String,
@@ -175,6 +176,7 @@ pub struct Explain {
     /// The client's address as routes and plugins see it
     #[arg(long, value_name = "IP")]
     pub remote_addr: Option<IpAddr>,
+    /// The request's body, where routes or plugins look at it
     #[arg(long)]
     pub body: Option<String>,
     /// As of a past revision of the running instance

@@ -39,7 +39,7 @@ pub fn check(tls: &boot::Tls) -> Vec<(Severity, Invalid)> {
     if !old.is_empty() {
         let all = old.len() == tls.protocols.len();
         let severity = if all { Severity::Error } else { Severity::Warning };
-        let invalid = Invalid::new(format!("{} is not spoken: it is broken", old.join(", ")));
+        let invalid = Invalid::new(format!("{} is not supported: it is broken", old.join(", ")));
         found.push((severity, invalid.at("/apisix/ssl/ssl_protocols").expected("TLSv1.2, TLSv1.3 or both")));
     }
     let missing: Vec<&str> =
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(
             told,
             [
-                (Severity::Warning, "TLSv1.1 is not spoken: it is broken"),
+                (Severity::Warning, "TLSv1.1 is not supported: it is broken"),
                 (Severity::Warning, "unknown cipher suites: AES128-SHA; the others are enabled"),
             ]
         );

@@ -410,7 +410,7 @@ impl Others for Within<'_, '_> {
         let Within { catalog, scope, depth } = *self;
         let plugin = catalog.find(name)?;
         if depth == MOST_NESTED {
-            return Err(Invalid::new("plugins stand in plugins too deep")
+            return Err(Invalid::new("plugins are nested too deeply")
                 .expected(format!("at most {MOST_NESTED} levels"))
                 .got(name));
         }
@@ -421,7 +421,7 @@ impl Others for Within<'_, '_> {
             return Err(not_listed(name));
         }
         if plugin.row.phases().is_empty() {
-            return Err(Invalid::new("it is asked before any other plugin is")
+            return Err(Invalid::new("it has to run before any other plugin")
                 .got(name)
                 .expected("a plugin of its own in the same resource"));
         }

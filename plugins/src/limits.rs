@@ -78,7 +78,7 @@ impl Amount {
             {
                 let expected =
                     format!("an integer from {least} on, or a text with variables that comes to one");
-                Err(Invalid::new(format!("`{text}` is not an integer from {least} on"))
+                Err(Invalid::new(format!("`{text}` is not an integer of {least} or more"))
                     .at(at)
                     .expected(expected)
                     .got(text)

@@ -514,12 +514,12 @@ impl<T> Tried<T> {
 /// resource is rejected.
 fn guarded<T>(make: impl FnOnce() -> Result<T, Invalid>) -> Result<T, Invalid> {
     catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|_| {
-        Err(Invalid::new("compiling it failed: a mistake of the gateway, not of the resource")
+        Err(Invalid::new("compiling it failed through a fault in the gateway, not in the resource")
             .hint("the log says where; please report it"))
     })
 }
 
 /// A value of one kind under a key of another, which parsing rules out.
 fn mixed_up() -> Invalid {
-    Invalid::new("the resource is not of the kind its key says")
+    Invalid::new("the resource's kind is not the one in its key")
 }

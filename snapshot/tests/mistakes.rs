@@ -50,7 +50,7 @@ fn a_panic_is_told_and_costs_its_resource_alone() {
         let compiled = compiler.compile(&desired, &Touched::all(), &names, 0);
         let rejected: Vec<_> = compiled.rejected.iter().map(|one| (&one.key, one.kept())).collect();
         assert_eq!(rejected, [(&Key::new(kind, id), false)]);
-        assert!(compiled.rejected[0].invalid.reason.contains("a mistake of the gateway"));
+        assert!(compiled.rejected[0].invalid.reason.contains("a fault in the gateway"));
         assert!(compiled.snapshot.router.rule("beside").is_some());
         assert!(compiled.snapshot.consumers.find("key", b"k").is_some());
         support::nothing_is_lost(&compiled, &desired);

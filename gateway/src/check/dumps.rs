@@ -211,7 +211,7 @@ fn kvs(value: &Value, source: &Source<'_>, document: &Document, found: &mut Vec<
     for (at, pair) in all {
         let pointer = format!("/kvs/{at}");
         let (Some(path), Some(json)) = (text(pair.get("key")), text(pair.get("value"))) else {
-            let invalid = Invalid::new("this pair is not key and value in base64").at(pointer.as_str());
+            let invalid = Invalid::new("this is not a key and a value in base64").at(pointer.as_str());
             found.push(source.invalid(document, invalid));
             continue;
         };
@@ -262,7 +262,7 @@ fn adc(value: &Value, source: &Source<'_>, document: &Document, found: &mut Vec<
         ["services", "ssls", "consumers", "consumer_groups", "global_rules", "plugin_metadata"];
     let mut items = Vec::new();
     let Some(sections) = value.as_object() else {
-        found.push(source.invalid(document, Invalid::new("a file of ADC is a map of sections")));
+        found.push(source.invalid(document, Invalid::new("a file of ADC must be a map of sections")));
         return items;
     };
     for name in sections.keys().filter(|name| !KNOWN.contains(&name.as_str()) && !name.starts_with('$')) {

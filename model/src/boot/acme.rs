@@ -63,7 +63,7 @@ pub(super) fn acme(file: File<'_>) -> Result<Option<Acme>, Invalid> {
     let owned = |pointer| section.text(pointer).map(str::to_owned);
     let directory = owned("/directory").unwrap_or_else(|| DIRECTORY.to_owned());
     if !directory.starts_with("https://") {
-        return Err(Invalid::new("an ACME server is asked over https alone")
+        return Err(Invalid::new("an ACME server must be reached over https")
             .at("/sluice/acme/directory")
             .expected("an https:// address")
             .got(directory));
@@ -112,7 +112,7 @@ fn names(item: &Value) -> Result<Vec<String>, Invalid> {
         match is_name && name.parse::<std::net::IpAddr>().is_err() {
             true => Ok(name),
             false => {
-                let invalid = Invalid::new("this is no name that a certificate is issued for");
+                let invalid = Invalid::new("no certificate can be issued for this name");
                 let invalid =
                     invalid.expected("a host name, or a list of them; no wildcards").got(value.to_string());
                 Err(match name.starts_with("*.") {
@@ -124,7 +124,7 @@ fn names(item: &Value) -> Result<Vec<String>, Invalid> {
     };
     let names: Vec<String> = all.into_iter().map(name).collect::<Result<_, _>>()?;
     if names.is_empty() || names.len() > MOST {
-        return Err(Invalid::new("a certificate has names").expected(format!("1 to {MOST} names")));
+        return Err(Invalid::new("a certificate needs a name").expected(format!("1 to {MOST} names")));
     }
     Ok(names)
 }

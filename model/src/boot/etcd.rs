@@ -58,7 +58,7 @@ pub(super) fn etcd(file: File<'_>) -> Result<Etcd, Invalid> {
         }
     };
     let time = |name: &str, default| match etcd.time(name, default) {
-        Duration::ZERO => Err(Invalid::new("no time at all is none in which etcd could answer")
+        Duration::ZERO => Err(Invalid::new("a time of 0 leaves etcd no chance to answer")
             .at(format!("/deployment/etcd{name}"))
             .expected("a time above 0")
             .got("0")),
@@ -89,7 +89,7 @@ pub(super) fn hosts(value: &Value) -> Result<Vec<String>, Invalid> {
             .any(|scheme| text.strip_prefix(scheme).is_some_and(|rest| !rest.trim_matches('/').is_empty()));
         match is_url {
             true => Ok(text.to_owned()),
-            false => Err(Invalid::new("that is no address of etcd")
+            false => Err(Invalid::new("this is not the address of an etcd server")
                 .expected("http://host:port or https://host:port")
                 .got(format!("`{text}`"))),
         }
@@ -99,7 +99,7 @@ pub(super) fn hosts(value: &Value) -> Result<Vec<String>, Invalid> {
         value => shape::list(value, one)?,
     };
     match hosts.is_empty() {
-        true => Err(Invalid::new("there is no address of etcd in the list").expected("at least one")),
+        true => Err(Invalid::new("the list has no address of an etcd server").expected("at least one")),
         false => Ok(hosts),
     }
 }
@@ -110,7 +110,7 @@ pub(super) fn prefix(value: &Value) -> Result<&str, Invalid> {
     let trimmed = text.trim_end_matches('/');
     match trimmed.len() > 1 && trimmed.starts_with('/') && trimmed.is_ascii() {
         true => Ok(trimmed),
-        false => Err(Invalid::new("that is no prefix of keys")
+        false => Err(Invalid::new("this is not a prefix for keys")
             .expected("a path such as /apisix")
             .got(format!("`{text}`"))),
     }

@@ -257,7 +257,7 @@ fn admin_limits(admin: File<'_>) -> Result<AdminLimits, Invalid> {
     let count = |name, default| usize::try_from(admin.count(name, default)).unwrap_or(usize::MAX);
     // Without any time nobody could ask.
     let time = |name: &str, default| match admin.time(name, default) {
-        Duration::ZERO => Err(Invalid::new("no time at all lets nobody in")
+        Duration::ZERO => Err(Invalid::new("a time of 0 would refuse every client")
             .at(format!("/deployment/admin{name}"))
             .expected("a time above 0")
             .got("0")),
@@ -473,7 +473,7 @@ pub(super) fn access_log(
         if (least..=most).contains(&bytes) {
             return Ok(bytes);
         }
-        Err(Invalid::new(format!("{bytes} bytes are not possible here"))
+        Err(Invalid::new(format!("{bytes} bytes are more than this machine can address"))
             .at(format!("{pointer}{name}"))
             .expected(format!("from {least} to {most} bytes"))
             .got(bytes.to_string()))

@@ -164,7 +164,7 @@ fn what_is_wrong_is_told_with_its_place() {
         ("apisix: 1\n", (1, 9, "/apisix", "wrong type: expected object, got number")),
         (
             "deployment:\n  admin:\n    send_timeout: 0\n",
-            (3, 19, "/deployment/admin/send_timeout", "no time at all lets nobody in"),
+            (3, 19, "/deployment/admin/send_timeout", "a time of 0 would refuse every client"),
         ),
         (
             "deployment:\n  role: data_plane\n  role_data_plane:\n    config_provider: xds\n",
@@ -177,7 +177,7 @@ fn what_is_wrong_is_told_with_its_place() {
         ),
         (
             "deployment:\n  etcd:\n    host: [\"127.0.0.1:2379\"]\n",
-            (3, 12, "/deployment/etcd/host/0", "that is no address of etcd"),
+            (3, 12, "/deployment/etcd/host/0", "this is not the address of an etcd server"),
         ),
         (
             "deployment:\n  admin:\n    https_admin: true\n",
@@ -185,11 +185,11 @@ fn what_is_wrong_is_told_with_its_place() {
         ),
         (
             "deployment:\n  etcd:\n    host: []\n",
-            (3, 5, "/deployment/etcd/host", "there is no address of etcd in the list"),
+            (3, 5, "/deployment/etcd/host", "the list has no address of an etcd server"),
         ),
         (
             "deployment:\n  etcd:\n    prefix: apisix\n",
-            (3, 13, "/deployment/etcd/prefix", "that is no prefix of keys"),
+            (3, 13, "/deployment/etcd/prefix", "this is not a prefix for keys"),
         ),
         (
             "deployment:\n  etcd:\n    user: root\n",
@@ -197,7 +197,7 @@ fn what_is_wrong_is_told_with_its_place() {
         ),
         (
             "deployment:\n  etcd:\n    timeout: 0\n",
-            (3, 14, "/deployment/etcd/timeout", "no time at all is none in which etcd could answer"),
+            (3, 14, "/deployment/etcd/timeout", "a time of 0 leaves etcd no chance to answer"),
         ),
         (
             "deployment:\n  role: data_plane\n",

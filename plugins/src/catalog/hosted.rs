@@ -57,7 +57,7 @@ impl Catalog {
     pub fn register(&self, plugin: Box<dyn Factory>) -> Result<(), Invalid> {
         let name = plugin.name();
         if self.by_name.contains_key(name) {
-            return Err(Invalid::new(format!("there is a plugin of the name {name} already"))
+            return Err(Invalid::new(format!("there already is a plugin named {name}"))
                 .got(name)
                 .hint("take another name"));
         }

@@ -262,10 +262,7 @@ fn plugins_ask_other_plugins_and_get_their_answer() {
 
     let deep = Within { depth: MOST_NESTED, ..others };
     let cx = Build::new(&owner, &services, &names).with_others(&deep);
-    assert_eq!(
-        cx.plugin("key-auth", &json!({}), "0").unwrap_err().reason,
-        "plugins stand in plugins too deep"
-    );
+    assert_eq!(cx.plugin("key-auth", &json!({}), "0").unwrap_err().reason, "plugins are nested too deeply");
 }
 
 #[test]
@@ -565,7 +562,7 @@ fn plugins_in_plugins_have_an_end() {
     };
     assert_eq!((deep(0), deep(MOST_NESTED)), (Ok(()), Ok(())));
     let reason = deep(MOST_NESTED + 1).unwrap_err().reason;
-    assert!(reason.ends_with("plugins stand in plugins too deep"), "{reason}");
+    assert!(reason.ends_with("plugins are nested too deeply"), "{reason}");
 }
 
 #[test]

@@ -132,7 +132,7 @@ impl Compiler {
             let last_good = unit.filter(keeps).map(|unit| &unit.entry);
             let make = |entry: &Arc<Entry>| match entry.resource() {
                 Resource::Ssl(ssl) => self.make_certificate(entry, ssl, pass.names),
-                _ => Err(Invalid::new("this is no ssl")),
+                _ => Err(Invalid::new("this is not an ssl resource")),
             };
             Some(Drafted::Tried(Tried::both(entry, last_good, make)))
         });

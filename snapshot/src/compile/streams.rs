@@ -78,7 +78,7 @@ impl Compiler {
 
     fn make_stream(&mut self, key: &Key, entry: &Arc<Entry>, pass: &Pass<'_>) -> Result<StreamUnit, Invalid> {
         let Resource::StreamRoute(route) = entry.resource() else {
-            return Err(Invalid::new("the resource is not of the kind its key says"));
+            return Err(Invalid::new("the resource's kind is not the one in its key"));
         };
         let (for_plugins, for_upstream) = (Recorder::new(pass.names), Recorder::new(pass.names));
         let chain = self.stream_chain(key, route, &for_plugins)?;
