@@ -1,4 +1,5 @@
-//! `cargo x fuzz`: runs the fuzz targets under `fuzz/`, each for a while.
+//! `cargo x fuzz`: runs the fuzz targets under `fuzz/`, each for a while. `cargo x exchanges`: the long form
+//! of a test that does the same to whole exchanges.
 
 use crate::shell::{cargo, output, root, run};
 use crate::tools;
@@ -22,6 +23,18 @@ pub fn command(args: &[String]) -> Result<()> {
         }
     }
     fuzz(target, seconds)
+}
+
+/// Sends random bytes from both sides of a worker, in so many exchanges.
+pub fn exchanges(args: &[String]) -> Result<()> {
+    let count = match args {
+        [] => "1000000",
+        [count] if count.parse::<u64>().is_ok_and(|count| count > 0) => count,
+        _ => bail!("usage: cargo x exchanges [N]"),
+    };
+    let mut command = cargo();
+    command.env("SLUICE_RANDOM", count).args(["test", "--package", "proxy", "--test", "random"]);
+    run(&mut command)
 }
 
 /// Fuzzes one target, or all of them in turn; the first finding ends the run.

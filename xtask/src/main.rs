@@ -40,6 +40,8 @@ cargo x COMMAND
   tidy                walls between the rooms, file sizes, banned words
   fuzz [TARGET] [--seconds N]
                       run one or all fuzz targets, 60 seconds each by default
+  exchanges [N]       random bytes from both sides of a worker, over HTTP/1 and
+                      over HTTP/2, in N exchanges each, a million by default
   soak [--short] [GOAL...]
                       what docs/reliability.md promises, measured at length
   deny                licences, bans, sources and advisories of all dependencies
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         "new-plugin" => new_plugin::command(rest),
         "tidy" => tidy::tidy(),
         "fuzz" => fuzz::command(rest),
+        "exchanges" => fuzz::exchanges(rest),
         "soak" => soak::soak(rest),
         "deny" => deny::deny(),
         "mutants" => mutants::command(rest),
