@@ -415,7 +415,10 @@ impl Compiler {
             }
         }
         for key in now.iter().filter(|key| !before.contains(key)) {
-            self.users.entry(key.clone()).or_default().insert(user.clone());
+            match self.users.get_mut(key) {
+                Some(users) => _ = users.insert(user.clone()),
+                None => _ = self.users.insert(key.clone(), BTreeSet::from([user.clone()])),
+            }
         }
         match now.is_empty() {
             true => self.refers.remove(user),

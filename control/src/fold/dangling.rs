@@ -4,7 +4,7 @@
 //! resource that names another one which is not there. Such a resource is
 //! served as far as that goes; here it is found, so that it can be told.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use model::{Desired, Invalid, Key, Kind, Rejected, Resource, Served};
@@ -67,7 +67,15 @@ impl Dangling {
 
     /// Looks for what anybody names.
     pub fn look_at_all(&mut self, desired: &Desired) {
-        let known: Vec<Key> = self.users.keys().chain(self.missing.keys()).cloned().collect();
+        // Many name the same few.
+        let is_missing = |key: &&Key| desired.get(key.kind, &key.id).is_none();
+        let missing: HashSet<&Key> = self.named.keys().filter(is_missing).collect();
+        let lacks = |named: &[Reference]| named.iter().any(|one| missing.contains(&one.to));
+        let lacking = match missing.is_empty() {
+            true => Vec::new(),
+            false => self.users.iter().filter(|(_, named)| lacks(named)).map(|(user, _)| user).collect(),
+        };
+        let known: Vec<Key> = lacking.into_iter().chain(self.missing.keys()).cloned().collect();
         known.iter().for_each(|user| self.look_at(user, desired));
     }
 

@@ -54,6 +54,9 @@ struct Draft {
     refused: bool,
 }
 
+/// The entry of an enabled route, and what became of it.
+type Drafted<'d> = (&'d Arc<Entry>, Tried<Draft>);
+
 /// The part of a route that goes to the router.
 type Placed = (Arc<Rule>, Arc<Plan>);
 
@@ -102,7 +105,7 @@ impl Compiler {
             let mut all = Vec::with_capacity(some.len());
             for (key, drafted) in parallel::map(some, |id| self.draft_both(id, pass)) {
                 match drafted {
-                    Some(drafted) => all.extend(self.place_route(&key, drafted, pass)),
+                    Some((entry, drafted)) => all.extend(self.place_route(&key, entry, drafted)),
                     None => self.forget_route(&key),
                 }
             }
@@ -166,7 +169,7 @@ impl Compiler {
     }
 
     /// `None` if there is no such route, or it is disabled.
-    fn draft_both(&self, id: String, pass: &Pass<'_>) -> (Key, Option<Tried<Draft>>) {
+    fn draft_both<'d>(&self, id: String, pass: &Pass<'d>) -> (Key, Option<Drafted<'d>>) {
         let key = Key { kind: Kind::Route, id };
         let drafted = route_of(&key, pass).map(|entry| {
             let last_good = self.routes.get(&key.id).filter(|_| !self.refused.contains(&key.id));
@@ -180,17 +183,16 @@ impl Compiler {
                     tried.instead = Served::Refusal;
                 }
             }
-            tried
+            (entry, tried)
         });
         (key, drafted)
     }
 
-    fn place_route(&mut self, key: &Key, drafted: Tried<Draft>, pass: &Pass<'_>) -> Option<Placed> {
+    fn place_route(&mut self, key: &Key, entry: &Arc<Entry>, drafted: Tried<Draft>) -> Option<Placed> {
         let placed = self.settle(key, drafted).map(|draft| self.place(key, draft));
         let served = self.routes.get(&key.id).map(|unit| &unit.entry);
-        let entry = route_of(key, pass);
-        let before = served.filter(|served| entry.is_none_or(|entry| !Arc::ptr_eq(served, entry)));
-        let refers = entry.into_iter().chain(before).flat_map(|entry| self.refers(entry)).collect();
+        let before = served.filter(|served| !Arc::ptr_eq(served, entry));
+        let refers = [entry].into_iter().chain(before).flat_map(|entry| self.refers(entry)).collect();
         self.refer(key, refers);
         placed
     }
