@@ -11,6 +11,7 @@ mod keep;
 mod keys;
 mod link;
 mod pages;
+mod presence;
 mod proto;
 mod write;
 
@@ -32,6 +33,7 @@ pub use client::User;
 use client::{ANSWER, Client, Cluster, Trouble};
 use keys::Layout;
 pub use link::{Host, Tls};
+pub use presence::Presence;
 use proto::RangeRequest;
 
 /// A write that has not been made by then is answered for: whoever asked is told within 3 s.

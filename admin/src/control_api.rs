@@ -130,6 +130,10 @@ impl ControlApi {
                     Err(ErrorAnswer::new(StatusCode::NOT_FOUND, format!("discovery {kind} is not in use")))
                 }
             },
+            (&Method::GET, ["v1", "server_info"]) => match self.program.server_info().await {
+                Some(info) => ok(&info),
+                None => Err(ErrorAnswer::bare(StatusCode::NOT_FOUND)),
+            },
             (&Method::GET, ["v1", "healthcheck"]) => {
                 let checkers = self.program.health();
                 let shown = self.shown(request);

@@ -1,4 +1,4 @@
-//! The admin key that is made when none is configured.
+//! What is made once when it is not configured, and kept: the admin key, and the instance's id.
 //!
 //! There is no built-in key: one that everybody knows is none (CVE-2020-13945).
 
@@ -12,6 +12,9 @@ use uuid::Uuid;
 /// Keys that APISIX's old manuals print, so that everybody knows them. They work only where
 /// somebody wrote them into config.yaml, and deserve a warning there.
 pub const WELL_KNOWN: [&str; 2] = ["edd1c9f034335f136f87ad84b625c8f1", "4054f7cf07e344346cd3f287985e76a2"];
+
+/// Characters of a key, at least.
+const SHORTEST: usize = 16;
 
 /// A key that was made, now or at an earlier start.
 #[derive(Debug)]
@@ -28,21 +31,39 @@ pub struct Generated {
 /// # Errors
 /// A file that cannot be read or written, or holds something too short to be a key.
 pub fn load_or_make(folder: &Path) -> io::Result<Generated> {
-    let path = folder.join("admin.key");
+    // 122 random bits.
+    let made = kept(folder.join("admin.key"), || Uuid::new_v4().simple().to_string())?;
+    if made.key.len() < SHORTEST {
+        return Err(io::Error::other(format!(
+            "{} holds no key of at least {SHORTEST} characters: delete it to have one made",
+            made.path.display()
+        )));
+    }
+    Ok(made)
+}
+
+/// Reads `folder/instance.id`, or makes an id and writes it there; the folder, too, is made.
+///
+/// # Errors
+/// A file that cannot be read or written, or holds nothing.
+pub fn instance_id(folder: &Path) -> io::Result<String> {
+    fs::create_dir_all(folder)?;
+    let made = kept(folder.join("instance.id"), || Uuid::new_v4().to_string())?;
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if !(1..=64).contains(&made.key.len()) || !made.key.bytes().all(fits) {
+        return Err(io::Error::other(format!(
+            "{} holds no id of up to 64 letters, digits and `-_.`: delete it to have one made",
+            made.path.display()
+        )));
+    }
+    Ok(made.key)
+}
+
+fn kept(path: PathBuf, make: impl FnOnce() -> String) -> io::Result<Generated> {
     match fs::read_to_string(&path) {
-        Ok(text) => {
-            let key = text.trim().to_owned();
-            if key.len() < 16 {
-                return Err(io::Error::other(format!(
-                    "{} holds no key of at least 16 characters: delete it to have one made",
-                    path.display()
-                )));
-            }
-            Ok(Generated { key, path, new: false })
-        }
+        Ok(text) => Ok(Generated { key: text.trim().to_owned(), path, new: false }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // 122 random bits.
-            let key = Uuid::new_v4().simple().to_string();
+            let key = make();
             let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
             writeln!(file, "{key}")?;
             file.sync_all()?;
@@ -77,5 +98,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("admin.key"), "\n").unwrap();
         assert!(load_or_make(folder.path()).unwrap_err().to_string().contains("delete it"));
+    }
+
+    #[test]
+    fn an_id_is_made_once_and_fits_a_key_of_etcd() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        let id = instance_id(&data).unwrap();
+        assert_eq!((id.len(), instance_id(&data).unwrap()), (36, id));
+        for wrong in ["", "a/b", &"a".repeat(65)] {
+            fs::write(data.join("instance.id"), wrong).unwrap();
+            assert!(instance_id(&data).unwrap_err().to_string().contains("holds no id"), "{wrong}");
+        }
     }
 }

@@ -61,7 +61,9 @@ use request::Call;
 pub use config::{AdminKey, AdminRole, Config};
 pub use control_api::ControlApi;
 pub use plugins::store_plugins;
-pub use program::{NotServed, Outcome, Program, Published, Question, Reloading, Telling, Told, Verdict};
+pub use program::{
+    Info, NotServed, Outcome, Program, Published, Question, Reloading, Telling, Told, Verdict,
+};
 pub use server::{Limits, Listener};
 
 /// Who this says it is. Tools (ADC) read the version of APISIX whose API this is from it.

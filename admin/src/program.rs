@@ -22,6 +22,9 @@ pub struct Told {
 /// What [`Program::explain`] and [`Program::analysis`] return: an error is why they cannot, in words.
 pub type Telling<'a> = Pin<Box<dyn Future<Output = Result<Told, String>> + Send + 'a>>;
 
+/// What [`Program::server_info`] returns.
+pub type Info<'a> = Pin<Box<dyn Future<Output = Option<Value>> + Send + 'a>>;
+
 /// A request that somebody wants to have explained.
 #[derive(Debug, Clone, Default)]
 pub struct Question {
@@ -66,6 +69,11 @@ pub trait Program: Send + Sync {
     /// What a service registry knows, as APISIX shows it; `None` if nobody asks it.
     fn discovered(&self, _kind: &str) -> Option<Value> {
         None
+    }
+
+    /// What the plugin server-info tells of this instance; `None` where the plugin is not in use.
+    fn server_info(&self) -> Info<'_> {
+        Box::pin(ready(None))
     }
 
     /// What health checks have found.

@@ -26,6 +26,7 @@ mod notices;
 mod program;
 mod run;
 mod say;
+mod server_info;
 mod sinks;
 mod tls;
 mod upgrade;

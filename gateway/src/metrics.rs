@@ -47,8 +47,7 @@ pub fn printer(
     acme: Option<Standings>,
 ) -> admin::metrics::Print {
     let health = handle.health().clone();
-    let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let hostname = hostname.trim().to_owned();
+    let hostname = crate::server_info::hostname();
     Arc::new(move || {
         let tables: [(&str, &Table); 4] = [
             ("plugin-limit-count", &services.counters),

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use admin::{NotServed, Outcome, Program, Published, Question, Reloading, Telling, Verdict};
+use admin::{Info, NotServed, Outcome, Program, Published, Question, Reloading, Telling, Verdict};
 use control::Handle;
 use control::acme::Standings;
 use control::look::Look;
@@ -19,8 +19,9 @@ use serde_json::{Map, Value, json};
 use snapshot::swap::Observer;
 use tokio::sync::Semaphore;
 
-use crate::explain;
+use crate::server_info::ServerInfo;
 use crate::upgrade::Record;
+use crate::{explain, server_info};
 
 /// How long a reading of the resource file may take before whoever asked for it is told so.
 const READING: Duration = Duration::from_secs(10);
@@ -48,6 +49,9 @@ pub struct Running {
     /// Where it listens, for people: what and the address.
     pub listens: Vec<String>,
     pub boot: Boot,
+    /// The list of plugins that config.yaml had when it was read last.
+    pub listed: Mutex<Option<Vec<String>>>,
+    pub info: Arc<ServerInfo>,
     pub meters: Arc<Meters>,
     /// The plugins that are built in.
     pub about: Vec<About>,
@@ -111,6 +115,7 @@ impl Program for Running {
     }
 
     fn use_plugins(&self, names: Option<Vec<String>>) {
+        self.listed().clone_from(&names);
         self.pipeline.reload_plugins(names);
     }
 
@@ -169,6 +174,17 @@ impl Program for Running {
 
     fn discovered(&self, kind: &str) -> Option<Value> {
         self.pipeline.discovered().dump(kind)
+    }
+
+    fn server_info(&self) -> Info<'_> {
+        Box::pin(async {
+            let listed = match self.store.plugins().await {
+                Ok(Some(names)) => Some(names),
+                _ => self.listed().clone(),
+            };
+            let in_use = listed.is_none_or(|names| names.iter().any(|name| name == server_info::PLUGIN));
+            if in_use { Some(self.info.value().await) } else { None }
+        })
     }
 
     fn health(&self) -> Vec<control::health::Checker> {
@@ -293,6 +309,15 @@ fn certificates(standings: &Standings) -> Value {
 }
 
 impl Running {
+    fn listed(&self) -> MutexGuard<'_, Option<Vec<String>>> {
+        self.listed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether config.yaml's list names a plugin.
+    pub fn lists(&self, plugin: &str) -> bool {
+        self.listed().as_ref().is_some_and(|names| names.iter().any(|name| name == plugin))
+    }
+
     /// Makes the boot file's list the one in use. A store of our own may hold an older one, which
     /// would go before it.
     async fn take_plugins(&self, listed: Option<Vec<String>>) -> Result<(), String> {
@@ -309,7 +334,7 @@ impl Running {
         }
         let mut handle = self.pipeline.clone();
         let before = handle.report().compiles;
-        handle.reload_plugins(listed);
+        self.use_plugins(listed);
         let compiled = async { while handle.report().compiles == before && handle.changed().await {} };
         // Past that time it goes on all the same; the log tells what it rejects.
         let _ = tokio::time::timeout(COMPILED, compiled).await;

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal as _};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use adapters::etcd::Etcd;
@@ -31,9 +31,10 @@ use crate::handoff::{AdminOnDataPort, OnDataPort};
 use crate::lifecycle::Signals;
 use crate::listeners::cannot_listen;
 use crate::program::{OneAtATime, Running};
+use crate::server_info::ServerInfo;
 use crate::sinks::Deliveries;
 use crate::upgrade::{self, Inherited, Side, Upgrade, notify};
-use crate::{acme, check, etcd, listeners, logging, memory, metrics, say, tls, wiring};
+use crate::{acme, check, etcd, listeners, logging, memory, metrics, say, server_info, tls, wiring};
 
 /// How long a start waits for the first snapshot before it serves without one.
 const FIRST_SNAPSHOT: Duration = Duration::from_secs(5);
@@ -196,6 +197,8 @@ async fn serve(
         workers: OnceLock::new(),
         drains: AtomicU64::new(0),
         boot: boot.clone(),
+        listed: Mutex::new(boot.plugins.clone()),
+        info: Arc::new(ServerInfo::new(&boot, data.clone(), etcd.clone())),
         meters: services.meters.clone(),
         about: catalog.about(),
         long: OneAtATime::default(),
@@ -290,6 +293,11 @@ async fn serve(
         sides.push(Side::start(listener, serve)?);
     }
     tokio::spawn(adapters::ocsp::run(handle.clone(), trust, wiring::ocsp(&boot)));
+    let lists = {
+        let program = program.clone();
+        move || program.lists(server_info::PLUGIN)
+    };
+    tokio::spawn(server_info::report(program.info.clone(), boot.clone(), lists));
     tokio::spawn(metrics::tidy(services.meters.clone()));
     tokio::spawn(memory::give_back(handle.clone()));
     tokio::spawn(metrics::forget_routes(handle.clone(), services.meters.clone()));

@@ -224,7 +224,7 @@ static HTTP: &[Known] = table! { "http":
     "node-status" 1000 off;
     "brotli" 996 off;
     "gzip" 995 on;
-    "server-info" 990 off unseen "`sluice status` tells about the running instance";
+    "server-info" 990 off;
     "traffic-label" 967 on;
     "traffic-split" 966 on;
     "redirect" 900 on;

@@ -92,6 +92,8 @@ pub struct Boot {
     /// Where the error log is written; `None` is standard error.
     pub error_log: Option<String>,
     pub http: Http,
+    /// `apisix.id`, as it is written.
+    pub id: Option<Value>,
     pub role: Role,
     pub provider: Provider,
     pub etcd: Etcd,

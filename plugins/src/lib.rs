@@ -81,6 +81,7 @@ plugins! {
     LimitReq(limit_req::LimitReq),
     Brotli(brotli::Brotli),
     Gzip(gzip::Gzip),
+    ServerInfo(server_info::ServerInfo),
     TrafficSplit(traffic_split::TrafficSplit),
     Redirect(redirect::Redirect),
     ResponseRewrite(response_rewrite::ResponseRewrite),

@@ -10,10 +10,11 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 /// The addresses a page shows, and what stands for them while it is run.
-const ADDRESSES: [(&str, &str); 6] = [
+const ADDRESSES: [(&str, &str); 7] = [
     ("127.0.0.1:9080", "${PROXY}"),
     ("127.0.0.1:9443", "${TLS}"),
     ("127.0.0.1:9180", "${ADMIN}"),
+    ("127.0.0.1:9090", "${CONTROL}"),
     ("127.0.0.1:9091", "${METRICS}"),
     ("127.0.0.1:1980", "${UPSTREAM.behind}"),
     ("127.0.0.1:1981", "${UPSTREAM.second}"),

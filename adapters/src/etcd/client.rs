@@ -20,8 +20,9 @@ use tonic_prost::ProstCodec;
 
 use super::link::{Host, Link, Tls};
 use super::proto::{
-    AuthenticateRequest, AuthenticateResponse, LeaseGrantRequest, LeaseGrantResponse, RangeRequest,
-    RangeResponse, TxnRequest, TxnResponse, WatchRequest, WatchResponse,
+    AuthenticateRequest, AuthenticateResponse, LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest,
+    LeaseKeepAliveResponse, RangeRequest, RangeResponse, StatusRequest, StatusResponse, TxnRequest,
+    TxnResponse, WatchRequest, WatchResponse,
 };
 
 /// How long a member may take to accept a connection and its handshakes.
@@ -125,6 +126,22 @@ impl Client {
             "" => Ok(answer.id),
             error => Err(Trouble::Refused(error.to_owned())),
         }
+    }
+
+    /// Has a lease begin anew; false if it has ended.
+    pub async fn keep_alive(&self, id: i64) -> Result<bool, Trouble> {
+        // A stream in etcd's API; one request on it has one answer.
+        let request = LeaseKeepAliveRequest { id };
+        let answer: LeaseKeepAliveResponse =
+            self.unary("/etcdserverpb.Lease/LeaseKeepAlive", request, ANSWER).await?;
+        Ok(answer.ttl > 0)
+    }
+
+    /// The version of the member that is asked.
+    pub async fn version(&self) -> Result<String, Trouble> {
+        let answer: StatusResponse =
+            self.unary("/etcdserverpb.Maintenance/Status", StatusRequest {}, ANSWER).await?;
+        Ok(answer.version)
     }
 
     /// Opens a stream of watches, with this first request on it.

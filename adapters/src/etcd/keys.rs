@@ -57,6 +57,11 @@ impl Layout {
         format!("{}-sluice/history/{name}", self.prefix).into_bytes()
     }
 
+    /// Where an instance tells of itself.
+    pub fn server_info(&self, id: &str) -> Vec<u8> {
+        format!("{}/data_plane/server_info/{id}", self.prefix).into_bytes()
+    }
+
     /// Ours; APISIX passes it over.
     pub fn note(&self, name: &str) -> Vec<u8> {
         format!("{}/sluice/notes/{name}", self.prefix).into_bytes()

@@ -147,6 +147,29 @@ pub struct LeaseGrantResponse {
     pub error: String,
 }
 
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct LeaseKeepAliveRequest {
+    #[prost(int64, tag = "1")]
+    pub id: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct LeaseKeepAliveResponse {
+    /// Seconds from now; 0 if there is no such lease any more.
+    #[prost(int64, tag = "3")]
+    pub ttl: i64,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct StatusRequest {}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct StatusResponse {
+    /// Of the member that answers: `3.5.16`.
+    #[prost(string, tag = "2")]
+    pub version: String,
+}
+
 #[derive(Clone, PartialEq, Message)]
 pub struct AuthenticateRequest {
     #[prost(string, tag = "1")]

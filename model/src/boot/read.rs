@@ -81,6 +81,7 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
         log_level: log_level(nginx),
         error_log: nginx.text("/error_log").map(str::to_owned),
         http: http(nginx.below("/http"))?,
+        id: apisix.read("/id", shape::id).cloned(),
         role,
         provider: provider(file, role)?,
         etcd: etcd::etcd(file)?,

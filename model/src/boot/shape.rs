@@ -72,6 +72,8 @@ pub enum Shape {
     Buckets,
     /// Protocols within streams, `- name: redis` each.
     Protocols,
+    /// What names an instance: text of some characters, or a number.
+    Id,
 }
 
 impl Shape {
@@ -112,6 +114,7 @@ impl Shape {
             Shape::Labels => list(value, label).map(drop),
             Shape::Buckets => buckets(value).map(drop),
             Shape::Protocols => list(value, streams::protocol).map(drop),
+            Shape::Id => id(value).map(drop),
         }
     }
 
@@ -170,6 +173,22 @@ pub fn switch(value: &Value) -> Result<bool, Invalid> {
 
 pub fn text(value: &Value) -> Result<&str, Invalid> {
     value.as_str().ok_or_else(|| wrong_type("string", value))
+}
+
+/// It becomes a part of a key in etcd, where a slash would begin another part.
+pub fn id(value: &Value) -> Result<&Value, Invalid> {
+    let fits = |text: &str| {
+        let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        (1..=64).contains(&text.len()) && text.bytes().all(known)
+    };
+    match value {
+        Value::Number(number) if number.is_u64() => Ok(value),
+        Value::String(text) if fits(text) => Ok(value),
+        Value::String(_) | Value::Number(_) => {
+            Err(wrong_value("up to 64 letters, digits and `-_.`, or an integer", value))
+        }
+        _ => Err(wrong_type("string", value)),
+    }
 }
 
 /// Where a log goes: a path.

@@ -359,8 +359,26 @@ fn the_access_log_is_on_and_can_be_off() {
 }
 
 #[test]
+fn an_instance_is_named_by_a_number_or_a_word() {
+    let id = |written: &str| {
+        let text = format!("apisix: {{id: {written}}}\n");
+        Boot::parse("config.yaml", &text, PLUGINS, &lookup).map(|(boot, _)| boot.id)
+    };
+    let longest = "a".repeat(64);
+    for (written, read) in
+        [("7", 7.into()), ("edge-1.a_B", "edge-1.a_B".into()), (&*longest, longest.clone().into())]
+    {
+        assert_eq!(id(written), Ok(Some(read)), "{written}");
+    }
+    for wrong in ["a/b", "''", "-7", "1.5", "true", "[a]", &format!("a{longest}")] {
+        assert!(id(wrong).is_err(), "{wrong}");
+    }
+    assert_eq!(id("null"), Ok(None));
+}
+
+#[test]
 fn all_that_is_wrong_is_told_in_order() {
-    let found = refusals("plugins: 1\napisix:\n  id: x\n  enable_control: 3\nnope: 1\n");
+    let found = refusals("plugins: 1\napisix:\n  extra_lua_path: x\n  enable_control: 3\nnope: 1\n");
     let lines: Vec<(u32, Severity)> = found.iter().map(|found| (found.line, found.severity)).collect();
     let (error, warning) = (Severity::Error, Severity::Warning);
     assert_eq!(lines, [(1, error), (3, warning), (4, error), (5, warning)]);

@@ -1,0 +1,91 @@
+//! What an instance tells of itself, in etcd for as long as it runs: APISIX's `server_info`.
+
+use serde_json::Value;
+
+use super::client::Trouble;
+use super::proto::{Op, PutRequest, RequestOp, TxnRequest};
+use super::{Etcd, Inner, within};
+use control::store::StoreError;
+
+/// The lease under which it stands there.
+#[derive(Debug, Default)]
+pub struct Presence {
+    lease: Option<i64>,
+}
+
+impl Etcd {
+    /// The version of the member that is asked.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn version(&self) -> Result<String, StoreError> {
+        within(async { self.inner.client.version().await.map_err(super::unavailable) }).await
+    }
+
+    /// Writes what the instance `id` tells, an object with its `boot_time`, for `ttl` seconds from now on. Where it stands there
+    /// already, only its time begins anew; what a process has written that started later stays.
+    ///
+    /// # Errors
+    /// etcd does not answer, or refuses.
+    pub async fn present(
+        &self,
+        id: &str,
+        info: &Value,
+        ttl: u64,
+        presence: &mut Presence,
+    ) -> Result<(), StoreError> {
+        within(async { self.inner.present(id, info, ttl, presence).await.map_err(super::unavailable) }).await
+    }
+}
+
+impl Inner {
+    async fn present(
+        &self,
+        id: &str,
+        info: &Value,
+        ttl: u64,
+        presence: &mut Presence,
+    ) -> Result<(), Trouble> {
+        let key = self.layout.server_info(id);
+        let there = self.value(key.clone()).await?.and_then(|(value, _)| serde_json::from_slice(&value).ok());
+        if there.as_ref().is_some_and(|there| is_newer(there, info)) {
+            return Ok(());
+        }
+        // A lease that has ended takes its key along, perhaps after that was read.
+        if there.as_ref() == Some(info)
+            && let Some(lease) = presence.lease
+            && self.client.keep_alive(lease).await?
+        {
+            return Ok(());
+        }
+        let lease = self.client.lease(ttl).await?;
+        let put = PutRequest { key, value: info.to_string().into_bytes(), lease };
+        let put = RequestOp { request: Some(Op::Put(put)) };
+        self.client.txn(TxnRequest { compare: Vec::new(), success: vec![put] }).await?;
+        presence.lease = Some(lease);
+        Ok(())
+    }
+}
+
+/// Whether a process of this instance that started later has written this: while an upgrade's old process ends, both run.
+fn is_newer(there: &Value, info: &Value) -> bool {
+    let booted = |of: &Value| of.get("boot_time").and_then(Value::as_u64);
+    booted(there) > booted(info)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_process_gives_way_to_one_that_started_later() {
+        let of = |time: Value| json!({ "boot_time": time });
+        assert!(is_newer(&of(json!(8)), &of(json!(7))));
+        for older in [json!(7), json!(6), json!("9"), json!(null)] {
+            assert!(!is_newer(&of(older.clone()), &of(json!(7))), "{older}");
+        }
+        assert!(!is_newer(&json!(5), &of(json!(7))));
+    }
+}

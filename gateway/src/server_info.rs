@@ -1,0 +1,102 @@
+//! What this instance tells of itself, as APISIX's plugin server-info has it: on the control API, and in etcd.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use adapters::etcd::{Etcd, Presence};
+use model::boot::{Boot, Role};
+use serde_json::{Value, json};
+
+/// The plugin that has it told.
+pub const PLUGIN: &str = "server-info";
+/// Seconds that it stays in etcd behind the last word of an instance (`plugin_attr.server-info.report_ttl`).
+const TTL: u64 = 60;
+
+/// An instance.
+pub struct ServerInfo {
+    /// Known when it was first asked for.
+    id: OnceLock<Value>,
+    data: PathBuf,
+    hostname: String,
+    /// In seconds since 1970.
+    booted: u64,
+    etcd: Option<Arc<Etcd>>,
+    etcd_version: OnceLock<String>,
+}
+
+impl ServerInfo {
+    pub fn new(boot: &Boot, data: PathBuf, etcd: Option<Arc<Etcd>>) -> ServerInfo {
+        let booted = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let id = boot.id.clone().map_or_else(OnceLock::new, OnceLock::from);
+        ServerInfo { id, data, hostname: hostname(), booted, etcd, etcd_version: OnceLock::new() }
+    }
+
+    /// What it tells.
+    pub async fn value(&self) -> Value {
+        json!({
+            "boot_time": self.booted,
+            "etcd_version": self.etcd_version().await,
+            "hostname": self.hostname,
+            "id": self.id().await,
+            "version": env!("CARGO_PKG_VERSION"),
+        })
+    }
+
+    async fn id(&self) -> Value {
+        if let Some(id) = self.id.get() {
+            return id.clone();
+        }
+        let data = self.data.clone();
+        let read = tokio::task::spawn_blocking(move || admin::key::instance_id(&data)).await;
+        match read.map_err(std::io::Error::other).and_then(|read| read) {
+            Ok(id) => self.id.get_or_init(|| id.into()).clone(),
+            Err(error) => {
+                let data = self.data.display();
+                tracing::warn!(%error, "the instance's id cannot be kept in {data}: set apisix.id");
+                self.id.get_or_init(|| self.hostname.clone().into()).clone()
+            }
+        }
+    }
+
+    async fn etcd_version(&self) -> &str {
+        const UNKNOWN: &str = "unknown";
+        match (self.etcd_version.get(), &self.etcd) {
+            (Some(version), _) => version,
+            (None, None) => UNKNOWN,
+            (None, Some(etcd)) => match etcd.version().await {
+                Ok(version) => self.etcd_version.get_or_init(|| version),
+                Err(_) => UNKNOWN,
+            },
+        }
+    }
+}
+
+/// Keeps what `info` tells in etcd, while `is_listed` says that the list of plugins has the plugin. Does nothing where there is no
+/// etcd, or where this is a data plane, which writes nothing there.
+pub async fn report(info: Arc<ServerInfo>, boot: Boot, is_listed: impl Fn() -> bool) {
+    let Some(etcd) = info.etcd.clone().filter(|_| boot.role != Role::DataPlane) else { return };
+    let attr = boot.plugin_attr.get(PLUGIN).and_then(|attr| attr.get("report_ttl"));
+    let ttl = attr.and_then(Value::as_u64).unwrap_or(TTL);
+    let (mut presence, mut told) = (Presence::default(), None);
+    loop {
+        if is_listed() {
+            let value = info.value().await;
+            let id = match &value["id"] {
+                Value::String(id) => id.clone(),
+                other => other.to_string(),
+            };
+            let why = etcd.present(&id, &value, ttl, &mut presence).await.err().map(|why| why.to_string());
+            if let Some(why) = why.as_ref().filter(|why| told.as_ref() != Some(*why)) {
+                tracing::warn!("server-info: this instance is not told of in etcd: {why}");
+            }
+            told = why;
+        }
+        tokio::time::sleep(Duration::from_secs(ttl) / 3).await;
+    }
+}
+
+/// The machine's name.
+pub fn hostname() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
+}
