@@ -231,7 +231,8 @@ impl Discovery for Consul {
                 true => Duration::from_secs(1),
                 false => Duration::from_secs(self.settings.fetch_interval.max(1)),
             };
-            Ok(Found { services, complete: true, pause })
+            let failed = (!errors.is_empty()).then(|| errors.join("; "));
+            Ok(Found { services, complete: true, failed, pause })
         })
     }
 

@@ -78,7 +78,7 @@ impl Discovery for ConsulKv {
                 pause: Duration::from_secs(self.settings.fetch_interval.max(1)),
                 ..Found::default()
             };
-            let mut last = None;
+            let mut errors = Vec::new();
             for (begin, server) in &self.servers {
                 let path = format!("/v1/kv/{}/?recurse=true", self.settings.prefix);
                 let answer = get(server, &path, &self.settings.token, self.settings.timeout, None).await;
@@ -87,11 +87,14 @@ impl Discovery for ConsulKv {
                     Err(error) => {
                         // The services of the others are not all there are.
                         found.complete = false;
-                        last = Some(error);
+                        errors.push(error);
                     }
                 }
             }
-            if let Some(error) = last.filter(|_| found.services.is_empty()) {
+            found.failed = (!errors.is_empty()).then(|| errors.join("; "));
+            if found.services.is_empty()
+                && let Some(error) = found.failed
+            {
                 return Err(error);
             }
             if let Some(default) = self.settings.default_service.as_ref().filter(|_| found.complete) {
@@ -187,5 +190,6 @@ mod tests {
         let config = json!({"servers": ["http://127.0.0.1:9", format!("http://{}", server.addr)]});
         let found = ask(&ConsulKv::new(&config, &trust()).unwrap(), &[]).await.unwrap();
         assert_eq!((found.services.len(), found.complete), (1, false));
+        assert!(found.failed.unwrap().starts_with("127.0.0.1:9: "));
     }
 }

@@ -70,6 +70,7 @@ impl Discovery for Eureka {
             Ok(Found {
                 services: services(&body, self.settings.weight)?,
                 complete: true,
+                failed: None,
                 pause: Duration::from_secs(self.settings.fetch_interval.max(1)),
             })
         })

@@ -140,7 +140,7 @@ impl Kubernetes {
         }
     }
 
-    fn all(&self) -> Result<BTreeMap<String, Vec<Node>>, String> {
+    fn all(&self) -> Result<Found, String> {
         let mut services = BTreeMap::new();
         let mut errors = Vec::new();
         for cluster in &self.clusters {
@@ -156,8 +156,12 @@ impl Kubernetes {
                 }
             }
         }
+        let failed = (!errors.is_empty()).then(|| errors.join("; "));
         // Where some answer, the others' last nodes stay with theirs.
-        if errors.len() == self.clusters.len() { Err(errors.join("; ")) } else { Ok(services) }
+        match failed {
+            Some(errors_of_all) if errors.len() == self.clusters.len() => Err(errors_of_all),
+            failed => Ok(Found { services, complete: true, failed, pause: PAUSE }),
+        }
     }
 }
 
@@ -181,9 +185,9 @@ impl Discovery for Kubernetes {
                     state.listed || state.error.is_some()
                 };
                 if now != self.seen.load(Ordering::Relaxed) && self.clusters.iter().all(settled) {
-                    let services = self.all();
+                    let found = self.all();
                     self.seen.store(now, Ordering::Relaxed);
-                    return services.map(|services| Found { services, complete: true, pause: PAUSE });
+                    return found;
                 }
                 // The sender is ours.
                 let _ = heard.changed().await;

@@ -19,6 +19,9 @@ use crate::http::{Answer, MOST, Question, Server, Timeouts, TlsSettings, Trust, 
 /// asked. Each takes as long as the time-outs.
 const GIVEN_UP: usize = 3;
 
+/// Services of which a server tells nothing that are named with the reason.
+const MOST_TOLD: usize = 3;
+
 #[derive(Debug)]
 pub struct Nacos {
     settings: Settings,
@@ -65,7 +68,7 @@ impl Nacos {
         Ok(Nacos { servers, settings })
     }
 
-    /// Asks a server for the services that are not known yet.
+    /// Asks a server for the services that are not known yet, and gives those of them of which it tells nothing, with the reason.
     ///
     /// # Errors
     /// A service for which it gave no answer, or nothing known of any; what it did tell of is kept all the same.
@@ -74,34 +77,36 @@ impl Nacos {
         server: &Server,
         wanted: &BTreeSet<Service>,
         known: &mut BTreeMap<String, Vec<Node>>,
-    ) -> Result<(), String> {
+    ) -> Result<Vec<String>, String> {
         let token = self.token(server).await?;
-        let (mut silent, mut unanswered, mut wrong) = (0, None, None);
+        let (mut silent, mut unanswered, mut wrong) = (0, None, Vec::new());
         for service in wanted {
             let id = self.id(service);
             if known.contains_key(&id) {
                 continue;
             }
+            let named = |error: String| format!("{}: {error}", service.service_name);
             match self.one(server, service, &token).await {
                 Err(error) => {
                     silent += 1;
                     if silent == GIVEN_UP {
                         return Err(error);
                     }
-                    unanswered = Some(error);
+                    unanswered = Some(named(error));
                 }
                 Ok(answer) => {
                     silent = 0;
                     match self.nodes(server, answer) {
                         Ok(nodes) => _ = known.insert(id, nodes),
-                        Err(error) => wrong = Some(error),
+                        Err(error) if wrong.len() < MOST_TOLD => wrong.push(named(error)),
+                        Err(_) => {}
                     }
                 }
             }
         }
-        match unanswered.or(wrong.filter(|_| known.is_empty())) {
+        match unanswered.or_else(|| wrong.first().filter(|_| known.is_empty()).cloned()) {
             Some(error) => Err(error),
-            None => Ok(()),
+            None => Ok(wrong),
         }
     }
 
@@ -178,19 +183,21 @@ impl Discovery for Nacos {
             let (mut services, mut errors) = (BTreeMap::new(), Vec::new());
             for server in in_turn(&self.servers) {
                 match self.all(server, wanted, &mut services).await {
-                    Ok(()) => break,
+                    Ok(wrong) => {
+                        errors.extend(wrong);
+                        break;
+                    }
                     Err(error) => errors.push(error),
                 }
             }
             if services.is_empty() && !wanted.is_empty() {
-                let none = || "there is no server".to_owned();
-                return Err(errors
-                    .into_iter()
-                    .reduce(|all, error| format!("{all}; {error}"))
-                    .unwrap_or_else(none));
+                errors.extend(errors.is_empty().then(|| "there is no server".to_owned()));
+                return Err(errors.join("; "));
             }
+            // What one server did not tell, another one may have told.
+            let failed = (services.len() < wanted.len()).then(|| errors.join("; "));
             let pause = Duration::from_secs(self.settings.fetch_interval.max(1));
-            Ok(Found { services, complete: false, pause })
+            Ok(Found { services, complete: false, failed, pause })
         })
     }
 
@@ -233,6 +240,7 @@ mod tests {
             found.services[id].iter().map(|it| format!("{}:{} {}", it.host, it.port, it.weight)).collect();
         assert_eq!(nodes, ["10.0.0.1:8080 1", "10.0.0.2:8080 100"]);
         assert_eq!((found.services.len(), found.complete), (1, false), "what is not told of is not gone");
+        assert_eq!(found.failed, Some(format!("unknown: {}: status 404", server.addr)));
         assert_eq!(nacos.dump(&found.services)["services"][id]["nodes"][0]["metadata"]["zone"], "a");
     }
 
@@ -256,7 +264,7 @@ mod tests {
         let names: Vec<String> = (0..20).map(|at| format!("s{at:02}")).collect();
         let wanted: Vec<&str> = names.iter().map(String::as_str).collect();
         let found = ask(&nacos, &wanted).await.unwrap();
-        assert_eq!(found.services.len(), 20);
+        assert_eq!((found.services.len(), found.failed), (20, None));
         assert_eq!((hanging.heads().len(), good.heads().len()), (1 + GIVEN_UP, 19));
         let of_first = &found.services["default/public/DEFAULT_GROUP/s00"];
         assert_eq!(of_first[0].host, "10.0.0.1");

@@ -213,6 +213,7 @@ impl Discovery for Tars {
             Ok(Found {
                 services: self.fetch().await?,
                 complete: true,
+                failed: None,
                 pause: Duration::from_secs(self.settings.incremental_fetch_interval),
             })
         })

@@ -39,6 +39,8 @@ pub struct Found {
     pub services: BTreeMap<String, Vec<Node>>,
     /// These are all services there are: those that are missing have no nodes any more.
     pub complete: bool,
+    /// Why something that was asked for has no answer, although the rest has one.
+    pub failed: Option<String>,
     /// How long to wait before asking again.
     pub pause: Duration,
 }
@@ -93,7 +95,7 @@ struct Registry {
     error: Option<Failure>,
 }
 
-/// Why a registry cannot be asked.
+/// Why a registry cannot be asked, whole or in part.
 #[derive(Debug)]
 struct Failure {
     why: String,
@@ -171,7 +173,7 @@ impl Registries {
         self.known.lock().values().all(|registry| registry.settled)
     }
 
-    /// Registries that cannot be asked now, and why.
+    /// Registries that cannot be asked now, whole or in part, and why.
     pub fn failing(&self) -> Vec<(String, String)> {
         let known = self.known.lock();
         let why = |it: &Registry| Some(it.error.as_ref()?.why.clone());
@@ -212,11 +214,13 @@ impl Known {
     ) {
         let mut known = self.lock();
         let Some(registry) = known.get_mut(kind) else { return };
-        registry.settled = true;
-        if registry.error.take().is_some() {
-            tracing::info!("the registry {kind} answers again");
+        let Found { mut services, complete, failed, .. } = found;
+        match failed {
+            Some(why) => registry.fail(why, "answers in part", "what it does not tell stays as it was"),
+            None if registry.error.take().is_some() => tracing::info!("the registry {kind} answers again"),
+            None => {}
         }
-        let Found { mut services, complete, .. } = found;
+        registry.settled = true;
         services.values_mut().for_each(|nodes| nodes.truncate(MOST_NODES));
         let before = match complete {
             true => std::mem::replace(&mut registry.services, services),
@@ -250,28 +254,32 @@ impl Known {
         let mut known = self.lock();
         let Some(registry) = known.get_mut(kind) else { return };
         registry.settled = true;
-        let now = Instant::now();
-        if let Some(before) = &mut registry.error {
-            before.why = error;
-            if before.why == before.told || now.duration_since(before.at) < TELL_AGAIN {
-                return;
-            }
-            (before.told, before.at) = (before.why.clone(), now);
-        } else {
-            registry.error = Some(Failure { told: error.clone(), why: error, at: now });
-        }
-        let last = if registry.services.is_empty() {
-            "it has told of no nodes so far"
-        } else {
-            "its last nodes stay in use"
+        let last = match registry.services.is_empty() {
+            true => "it has told of no nodes so far",
+            false => "its last nodes stay in use",
         };
-        if let Some(Failure { told, .. }) = &registry.error {
-            tracing::error!("the registry {kind} cannot be asked: {told}; {last}");
-        }
+        registry.fail(error, "cannot be asked", last);
     }
 }
 
 impl Registry {
+    /// Keeps a reason, and logs it if it is a new one.
+    fn fail(&mut self, why: String, what: &str, last: &str) {
+        let now = Instant::now();
+        let told = match &mut self.error {
+            None => self.error.insert(Failure { told: why.clone(), why, at: now }),
+            Some(before) => {
+                before.why = why;
+                if before.why == before.told || now.duration_since(before.at) < TELL_AGAIN {
+                    return;
+                }
+                (before.told, before.at) = (before.why.clone(), now);
+                before
+            }
+        };
+        tracing::error!("the registry {} {what}: {}; {last}", self.source.kind(), told.told);
+    }
+
     /// Services that are wanted and have no nodes: those that had some, or were not asked for, at the last answer.
     fn newly_missing(&mut self, wanted: &BTreeSet<Service>) -> Vec<Service> {
         let has_none = |service: &&Service| {

@@ -58,7 +58,7 @@ impl Discovery for Script {
 fn found(services: &[(&str, u16)], complete: bool) -> Result<Found, String> {
     let node = |port| Node { host: "127.0.0.1".into(), port, weight: 1, priority: 0, metadata: None };
     let services = services.iter().map(|(name, port)| ((*name).to_owned(), vec![node(*port)])).collect();
-    Ok(Found { services, complete, pause: Duration::from_secs(1) })
+    Ok(Found { services, complete, failed: None, pause: Duration::from_secs(1) })
 }
 
 fn service(name: &str) -> Service {
@@ -192,6 +192,24 @@ async fn what_could_not_be_told_stays() {
     registries.changed().await;
     assert_eq!(registries.changed().await, service("b").key());
     assert_eq!((ports(&known, "a"), ports(&known, "b")), (vec![1], vec![3]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn why_a_part_is_missing_is_told_until_all_is_there() {
+    let script = Arc::new(Script::default());
+    let part = |why: &str| Ok(Found { failed: Some(why.to_owned()), ..found(&[("a", 1)], true).unwrap() });
+    *script.answers.lock().unwrap() =
+        vec![part("one is gone"), Err("all are gone".to_owned()), part("x"), found(&[("a", 2)], true)];
+    let mut registries = Registries::new(vec![script]);
+    let known = registries.known();
+    registries.want(&[service("a").key()].into());
+    registries.changed().await;
+    assert_eq!((registries.failing()[0].1.as_str(), ports(&known, "a")), ("one is gone", vec![1]));
+    assert_eq!(known.dump("script").unwrap()["last_error"], "one is gone");
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!((registries.failing()[0].1.as_str(), ports(&known, "a")), ("all are gone", vec![1]));
+    registries.changed().await;
+    assert_eq!((registries.failing(), ports(&known, "a")), (vec![], vec![2]));
 }
 
 #[tokio::test(start_paused = true)]
