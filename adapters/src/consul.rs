@@ -4,11 +4,12 @@
 //! answers when something has changed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use control::discovery::{Asking, Discovery, Found, Service, dump};
+use control::discovery::{Asking, Discovery, DumpFile, Found, Service, dump};
 use futures_util::future::select_all;
 use hyper::Method;
 use model::Node;
@@ -65,6 +66,7 @@ struct Settings {
     #[serde(default)]
     skip_services: Vec<String>,
     default_service: Option<DefaultService>,
+    dump: Option<DumpFile>,
     #[serde(flatten)]
     tls: TlsSettings,
 }
@@ -95,8 +97,10 @@ impl DefaultService {
 }
 
 impl Consul {
-    pub fn new(config: &Value, trust: &Trust) -> Result<Consul, String> {
-        let settings: Settings = crate::settings(config)?;
+    /// Files with a relative path are in the folder `data`.
+    pub fn new(config: &Value, trust: &Trust, data: &Path) -> Result<Consul, String> {
+        let mut settings: Settings = crate::settings(config)?;
+        crate::within(&mut settings.dump, data)?;
         let tls = trust.of(&settings.tls)?;
         let servers =
             settings.servers.iter().map(|url| Server::parse(url, &tls)).collect::<Result<_, _>>()?;
@@ -239,6 +243,10 @@ impl Discovery for Consul {
     fn dump(&self, services: &BTreeMap<String, Vec<Node>>) -> Value {
         dump(&self.config, services)
     }
+
+    fn file(&self) -> Option<&DumpFile> {
+        self.settings.dump.as_ref()
+    }
 }
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -329,7 +337,7 @@ mod tests {
             "servers": [format!("http://{}", server.addr)], "token": "t", "skip_services": ["old"],
             "sort_type": "combine_sort", "weight": 5, "default_service": {"host": "10.1.1.1", "port": 20999},
         });
-        let consul = Consul::new(&config, &trust()).unwrap();
+        let consul = Consul::new(&config, &trust(), Path::new("")).unwrap();
         let found = ask(&consul, &["web", "none"]).await.unwrap();
         let nodes: Vec<_> =
             found.services["web"].iter().map(|it| format!("{}:{} {}", it.host, it.port, it.weight)).collect();
@@ -353,21 +361,25 @@ mod tests {
         ])
         .await;
         let config = json!({"servers": [gone, format!("http://{}", good.addr)]});
-        let consul = Consul::new(&config, &trust()).unwrap();
+        let consul = Consul::new(&config, &trust(), Path::new("")).unwrap();
         for _ in 0..4 {
             assert_eq!(ask(&consul, &["a"]).await.unwrap().services.len(), 0);
         }
         for servers in [json!([gone]), json!([])] {
-            let consul = Consul::new(&json!({"servers": servers}), &trust()).unwrap();
+            let consul = Consul::new(&json!({"servers": servers}), &trust(), Path::new("")).unwrap();
             assert!(ask(&consul, &["a"]).await.is_err() && ask(&consul, &[]).await.is_err());
         }
         let bad =
             server(vec![indexed("GET /v1/catalog", 1, json!([])), indexed("GET /v1/health", 1, json!([]))])
                 .await;
         assert!(
-            ask(&Consul::new(&json!({"servers": [format!("http://{}", bad.addr)]}), &trust()).unwrap(), &[])
-                .await
-                .is_err()
+            ask(
+                &Consul::new(&json!({"servers": [format!("http://{}", bad.addr)]}), &trust(), Path::new(""))
+                    .unwrap(),
+                &[]
+            )
+            .await
+            .is_err()
         );
     }
 
@@ -387,7 +399,7 @@ mod tests {
         let west = cluster("west", "GET /v1/health/service/west?passing=true", "10.0.0.2").await;
         let servers = [format!("http://{}", east.addr), format!("http://{}", west.addr)];
         let config = json!({"servers": servers, "default_service": {"host": "10.1.1.1", "port": 1}});
-        let consul = Consul::new(&config, &trust()).unwrap();
+        let consul = Consul::new(&config, &trust(), Path::new("")).unwrap();
         let found = ask(&consul, &["east"]).await.unwrap();
         assert_eq!(
             (&*found.services["east"][0].host, &*found.services["west"][0].host),
@@ -408,7 +420,7 @@ mod tests {
         ])
         .await;
         let config = json!({"servers": [format!("http://{}", server.addr)]});
-        let why = ask(&Consul::new(&config, &trust()).unwrap(), &["s1"]).await.unwrap_err();
+        let why = ask(&Consul::new(&config, &trust(), Path::new("")).unwrap(), &["s1"]).await.unwrap_err();
         assert!(why.ends_with("the catalog lists more than 50000 services"), "{why}");
         assert_eq!(server.heads().len(), 2, "none of them is asked for");
     }

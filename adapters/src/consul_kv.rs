@@ -4,11 +4,12 @@
 //! `http://127.0.0.1:8500/v1/kv/upstreams/web/`. Every server that is named has services of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use control::discovery::{Asking, Discovery, Found, Service, dump};
+use control::discovery::{Asking, Discovery, DumpFile, Found, Service, dump};
 use model::Node;
 use serde::Deserialize;
 use serde_json::Value;
@@ -40,6 +41,7 @@ struct Settings {
     #[serde(default)]
     skip_keys: Vec<String>,
     default_service: Option<DefaultService>,
+    dump: Option<DumpFile>,
     #[serde(flatten)]
     tls: TlsSettings,
 }
@@ -49,8 +51,10 @@ fn upstreams() -> String {
 }
 
 impl ConsulKv {
-    pub fn new(config: &Value, trust: &Trust) -> Result<ConsulKv, String> {
-        let settings: Settings = crate::settings(config)?;
+    /// Files with a relative path are in the folder `data`.
+    pub fn new(config: &Value, trust: &Trust, data: &Path) -> Result<ConsulKv, String> {
+        let mut settings: Settings = crate::settings(config)?;
+        crate::within(&mut settings.dump, data)?;
         let tls = trust.of(&settings.tls)?;
         let prefix = settings.prefix.trim_matches('/').to_owned();
         let server = |url: &String| {
@@ -109,6 +113,10 @@ impl Discovery for ConsulKv {
 
     fn dump(&self, services: &BTreeMap<String, Vec<Node>>) -> Value {
         dump(&self.config, services)
+    }
+
+    fn file(&self) -> Option<&DumpFile> {
+        self.settings.dump.as_ref()
     }
 }
 
@@ -175,7 +183,7 @@ mod tests {
             server(vec![("GET /v1/kv/upstreams/?recurse=true ", 200, vec![], body.to_string())]).await;
         let url = format!("http://{}", server.addr);
         let config = json!({"servers": [url], "skip_keys": ["upstreams/old/"], "weight": 2});
-        let found = ask(&ConsulKv::new(&config, &trust()).unwrap(), &[]).await.unwrap();
+        let found = ask(&ConsulKv::new(&config, &trust(), Path::new("")).unwrap(), &[]).await.unwrap();
         let name = format!("{url}/v1/kv/upstreams/web/");
         assert_eq!(found.services.keys().collect::<Vec<_>>(), [&name]);
         let nodes: Vec<_> =
@@ -188,7 +196,7 @@ mod tests {
         let entry = json!([{"Key": "upstreams/a/10.0.0.1:1", "Value": STANDARD.encode("{}")}]);
         let server = server(vec![("GET /v1/kv/upstreams/", 200, vec![], entry.to_string())]).await;
         let config = json!({"servers": ["http://127.0.0.1:9", format!("http://{}", server.addr)]});
-        let found = ask(&ConsulKv::new(&config, &trust()).unwrap(), &[]).await.unwrap();
+        let found = ask(&ConsulKv::new(&config, &trust(), Path::new("")).unwrap(), &[]).await.unwrap();
         assert_eq!((found.services.len(), found.complete), (1, false));
         assert!(found.failed.unwrap().starts_with("127.0.0.1:9: "));
     }

@@ -21,14 +21,15 @@ mod tars;
 #[cfg(test)]
 mod testing;
 
+use std::path::Path;
 use std::sync::Arc;
 
-use control::discovery::Discovery;
+use control::discovery::{Discovery, DumpFile};
 pub use http::{Secured, Trust};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-/// The registries of the boot file.
+/// The registries of the boot file. Their files are in the folder `data`, if nothing else is said.
 ///
 /// # Errors
 /// Settings that do not fit, with the place.
@@ -36,12 +37,13 @@ pub fn registries(
     discovery: &Map<String, Value>,
     trust: &Trust,
     env: &dyn Fn(&str) -> Option<String>,
+    data: &Path,
 ) -> Result<Vec<Arc<dyn Discovery>>, String> {
     let mut all: Vec<Arc<dyn Discovery>> = Vec::new();
     for (kind, config) in discovery {
         let made: Result<Arc<dyn Discovery>, String> = match kind.as_str() {
-            "consul" => consul::Consul::new(config, trust).map(|it| Arc::new(it) as _),
-            "consul_kv" => consul_kv::ConsulKv::new(config, trust).map(|it| Arc::new(it) as _),
+            "consul" => consul::Consul::new(config, trust, data).map(|it| Arc::new(it) as _),
+            "consul_kv" => consul_kv::ConsulKv::new(config, trust, data).map(|it| Arc::new(it) as _),
             "dns" => dns::Dns::new(config).map(|it| Arc::new(it) as _),
             "eureka" => eureka::Eureka::new(config, trust).map(|it| Arc::new(it) as _),
             "kubernetes" => kubernetes::Kubernetes::new(config, trust, env).map(|it| Arc::new(it) as _),
@@ -60,6 +62,17 @@ pub fn registries(
 /// Reads settings.
 fn settings<T: DeserializeOwned>(config: &Value) -> Result<T, String> {
     T::deserialize(config).map_err(|error| error.to_string())
+}
+
+/// Puts a file with a relative path into a folder.
+fn within(file: &mut Option<DumpFile>, folder: &Path) -> Result<(), String> {
+    if let Some(file) = file {
+        if file.path.as_os_str().is_empty() {
+            return Err("dump.path: expected the path of a file".to_owned());
+        }
+        file.path = folder.join(&file.path);
+    }
+    Ok(())
 }
 
 /// A weight as registries write it, which may be a fraction or a text.

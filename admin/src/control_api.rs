@@ -130,6 +130,15 @@ impl ControlApi {
                     Err(ErrorAnswer::new(StatusCode::NOT_FOUND, format!("discovery {kind} is not in use")))
                 }
             },
+            (&Method::GET, ["v1", "discovery", kind @ ("consul" | "consul_kv"), "show_dump_file"]) => {
+                match self.program.dump_file(kind).await {
+                    Some(Ok(content)) => ok(&content),
+                    Some(Err(why)) => {
+                        Err(ErrorAnswer::response(answer::text(StatusCode::SERVICE_UNAVAILABLE, why)))
+                    }
+                    None => Err(ErrorAnswer::bare(StatusCode::NOT_FOUND)),
+                }
+            }
             (&Method::GET, ["v1", "server_info"]) => match self.program.server_info().await {
                 Some(info) => ok(&info),
                 None => Err(ErrorAnswer::bare(StatusCode::NOT_FOUND)),

@@ -62,7 +62,7 @@ pub use config::{AdminKey, AdminRole, Config};
 pub use control_api::ControlApi;
 pub use plugins::store_plugins;
 pub use program::{
-    Info, NotServed, Outcome, Program, Published, Question, Reloading, Telling, Told, Verdict,
+    Dump, Info, NotServed, Outcome, Program, Published, Question, Reloading, Telling, Told, Verdict,
 };
 pub use server::{Limits, Listener};
 

@@ -25,6 +25,9 @@ pub type Telling<'a> = Pin<Box<dyn Future<Output = Result<Told, String>> + Send 
 /// What [`Program::server_info`] returns.
 pub type Info<'a> = Pin<Box<dyn Future<Output = Option<Value>> + Send + 'a>>;
 
+/// What [`Program::dump_file`] returns: an error is why there is no content, in words.
+pub type Dump<'a> = Pin<Box<dyn Future<Output = Option<Result<Value, String>>> + Send + 'a>>;
+
 /// A request that somebody wants to have explained.
 #[derive(Debug, Clone, Default)]
 pub struct Question {
@@ -69,6 +72,11 @@ pub trait Program: Send + Sync {
     /// What a service registry knows, as APISIX shows it; `None` if nobody asks it.
     fn discovered(&self, _kind: &str) -> Option<Value> {
         None
+    }
+
+    /// What stands in the file in which a service registry's nodes are kept; `None` if there is no such registry.
+    fn dump_file(&self, _kind: &str) -> Dump<'_> {
+        Box::pin(ready(None))
     }
 
     /// What the plugin server-info tells of this instance; `None` where the plugin is not in use.

@@ -4,14 +4,18 @@
 //! its own on the control runtime; what it knows is kept here and goes into snapshots the way addresses of
 //! names do. A registry that is gone, or answers nonsense, leaves the last nodes in service.
 
+mod file;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+pub use file::DumpFile;
 use futures_util::FutureExt;
 use model::Node;
 pub use model::upstream::Discovery as Service;
@@ -62,6 +66,11 @@ pub trait Discovery: Send + Sync + fmt::Debug {
 
     /// What `/v1/discovery/{type}/dump` shows.
     fn dump(&self, services: &BTreeMap<String, Vec<Node>>) -> Value;
+
+    /// Where what it knows is kept for a start without it.
+    fn file(&self) -> Option<&DumpFile> {
+        None
+    }
 }
 
 /// The registries there are.
@@ -80,7 +89,11 @@ pub struct Registries {
 
 /// What registries know, for compiling and for people. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct Known(Arc<Mutex<HashMap<&'static str, Registry>>>);
+pub struct Known {
+    asked: Arc<Mutex<HashMap<&'static str, Registry>>>,
+    /// Of all that are configured, whether anybody asks them or not.
+    files: Arc<HashMap<&'static str, Option<DumpFile>>>,
+}
 
 #[derive(Debug)]
 struct Registry {
@@ -107,7 +120,9 @@ struct Failure {
 impl Registries {
     pub fn new(all: Vec<Arc<dyn Discovery>>) -> Registries {
         let (tell, news) = mpsc::unbounded_channel();
-        let (wanted, known, unknown, untold) = Default::default();
+        let (wanted, unknown, untold) = Default::default();
+        let files = all.iter().map(|source| (source.kind(), source.file().cloned())).collect();
+        let known = Known { files: Arc::new(files), ..Known::default() };
         Registries { all, wanted, known, news, tell, unknown, untold }
     }
 
@@ -200,20 +215,57 @@ impl Known {
         Some(dump)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<&'static str, Registry>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The file in which what a registry knows is kept, if it has one; `None` if there is no such registry.
+    pub fn file(&self, kind: &str) -> Option<Option<DumpFile>> {
+        self.files.get(kind).cloned()
     }
 
-    /// Takes an answer; tells of the wanted services whose nodes it changed.
+    fn lock(&self) -> MutexGuard<'_, HashMap<&'static str, Registry>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins with what a file holds.
+    async fn load(
+        &self,
+        source: &dyn Discovery,
+        wanted: &BTreeSet<Service>,
+        tell: &mpsc::UnboundedSender<String>,
+    ) {
+        let Some(file) = source.file().filter(|file| file.load_on_init) else { return };
+        let kind = source.kind();
+        let services = match file.load().await {
+            Ok(services) => services,
+            // So it is at a first start.
+            Err(why) if why.kind() == io::ErrorKind::NotFound => {
+                return tracing::info!("the registry {kind}: {why}");
+            }
+            Err(why) => return tracing::warn!("the registry {kind}: {why}"),
+        };
+        let mut known = self.lock();
+        let Some(registry) = known.get_mut(kind) else { return };
+        tracing::info!("the registry {kind}: services known by its dump file: {}", services.len());
+        registry.services = services;
+        for service in wanted.iter().filter(|service| registry.services.contains_key(&source.id(service))) {
+            let _ = tell.send(service.key());
+        }
+    }
+
+    /// Has its file hold what a registry has told.
+    fn keep(&self, kind: &str, changed: bool, writer: &mut file::Writer) {
+        let services = || self.lock().get(kind).map(|registry| registry.services.clone()).unwrap_or_default();
+        writer.keep(changed, services);
+    }
+
+    /// Takes an answer; tells of the wanted services whose nodes it changed. Gives whether anything has changed.
     fn take(
         &self,
         kind: &str,
         found: Found,
         wanted: &BTreeSet<Service>,
         tell: &mpsc::UnboundedSender<String>,
-    ) {
+    ) -> bool {
         let mut known = self.lock();
-        let Some(registry) = known.get_mut(kind) else { return };
+        let Some(registry) = known.get_mut(kind) else { return false };
         let Found { mut services, complete, failed, .. } = found;
         match failed {
             Some(why) => registry.fail(why, "answers in part", "what it does not tell stays as it was"),
@@ -248,6 +300,7 @@ impl Known {
                 let _ = tell.send(service.key());
             }
         }
+        before != registry.services
     }
 
     fn failed(&self, kind: &str, error: String) {
@@ -300,6 +353,9 @@ async fn follow(
     tell: mpsc::UnboundedSender<String>,
 ) {
     let mut failures: u32 = 0;
+    let first = wanted.borrow().clone();
+    known.load(&*source, &first, &tell).await;
+    let mut writer = source.file().map(DumpFile::writer);
     loop {
         let services = wanted.borrow_and_update().clone();
         if services.is_empty() {
@@ -328,7 +384,10 @@ async fn follow(
             Some(Ok(found)) => {
                 failures = 0;
                 let pause = found.pause.max(SHORTEST);
-                known.take(source.kind(), found, &services, &tell);
+                let changed = known.take(source.kind(), found, &services, &tell);
+                if let Some(writer) = &mut writer {
+                    known.keep(source.kind(), changed, writer);
+                }
                 pause
             }
             Some(Err(error)) => {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use admin::{Info, NotServed, Outcome, Program, Published, Question, Reloading, Telling, Verdict};
+use admin::{Dump, Info, NotServed, Outcome, Program, Published, Question, Reloading, Telling, Verdict};
 use control::Handle;
 use control::acme::Standings;
 use control::look::Look;
@@ -23,7 +23,7 @@ use crate::server_info::ServerInfo;
 use crate::upgrade::Record;
 use crate::{explain, server_info};
 
-/// How long a reading of the resource file may take before whoever asked for it is told so.
+/// How long a reading of the resource file, or of a registry's, may take before whoever asked for it is told so.
 const READING: Duration = Duration::from_secs(10);
 
 /// The running gateway.
@@ -174,6 +174,24 @@ impl Program for Running {
 
     fn discovered(&self, kind: &str) -> Option<Value> {
         self.pipeline.discovered().dump(kind)
+    }
+
+    fn dump_file(&self, kind: &str) -> Dump<'_> {
+        let file = self.pipeline.discovered().file(kind);
+        Box::pin(async {
+            Some(match file? {
+                Some(file) => {
+                    // A disk may hang: of those who ask then, one holds a thread.
+                    let reading = self.long.run(move || file.show());
+                    match tokio::time::timeout(READING, reading).await {
+                        Ok(Some(read)) => read.map_err(|error| error.to_string()),
+                        Ok(None) => Err("a mistake of the gateway: reading the file failed".to_owned()),
+                        Err(_) => Err(format!("reading the file takes more than {} s", READING.as_secs())),
+                    }
+                }
+                None => Err("dump params is nil".to_owned()),
+            })
+        })
     }
 
     fn server_info(&self) -> Info<'_> {

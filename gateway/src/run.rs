@@ -177,8 +177,8 @@ async fn serve(
             listens.push(format!("{what} {scheme}://{address}{path}"));
         }
     }
-    let registries =
-        adapters::registries(&boot.discovery, &trust, &files::env).map_err(|why| anyhow::anyhow!(why))?;
+    let registries = adapters::registries(&boot.discovery, &trust, &files::env, &data)
+        .map_err(|why| anyhow::anyhow!(why))?;
     let mut acme = acme::start(&boot, &store, &trust, &provider)?;
     let secrets = wiring::secrets(&boot, trust.clone());
     let resolver = Resolver::new(&boot.resolver).with_registries(registries).with_secrets(secrets);

@@ -31,6 +31,7 @@ struct Script {
     answers: Mutex<Vec<Result<Found, String>>>,
     /// How long each answer takes.
     takes: Duration,
+    file: Option<DumpFile>,
 }
 
 impl Discovery for Script {
@@ -52,6 +53,9 @@ impl Discovery for Script {
     }
     fn dump(&self, services: &BTreeMap<String, Vec<Node>>) -> Value {
         dump(&Value::Null, services)
+    }
+    fn file(&self) -> Option<&DumpFile> {
+        self.file.as_ref()
     }
 }
 
@@ -235,4 +239,36 @@ async fn an_answer_is_heard_while_the_configuration_changes_all_the_time() {
         tokio::time::sleep(GRACE / 5).await;
     }
     assert_eq!(ports(&registries.known(), "a"), [1]);
+}
+
+#[tokio::test]
+async fn a_registry_that_is_gone_at_the_start_is_known_by_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = DumpFile { path: folder.path().join("dump"), load_on_init: true, expire: 0 };
+    let start = |file: &DumpFile, answer, wanted: &[&str]| {
+        let script = Script { file: Some(file.clone()), ..Script::default() };
+        script.answers.lock().unwrap().push(answer);
+        let mut registries = Registries::new(vec![Arc::new(script)]);
+        registries.want(&wanted.iter().map(|name| service(name).key()).collect());
+        registries
+    };
+    let failed = async |registries: &Registries| {
+        while registries.failing().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        ports(&registries.known(), "a")
+    };
+    let registries = start(&file, found(&[("a", 1)], true), &["a"]);
+    while !file.path.exists() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let known = registries.known();
+    assert_eq!((known.file("script"), known.file("other")), (Some(Some(file.clone())), None));
+
+    let mut registries = start(&file, Err("gone".to_owned()), &["a", "b"]);
+    assert_eq!(registries.changed().await, service("a").key());
+    assert_eq!(failed(&registries).await, [1]);
+
+    let unread = DumpFile { load_on_init: false, ..file };
+    assert_eq!(failed(&start(&unread, Err("gone".to_owned()), &["a"])).await, [0; 0]);
 }
