@@ -48,6 +48,12 @@ impl<'a> Findings<'a> {
         let map = match value {
             Value::Object(map) => map,
             Value::Null => return,
+            Value::Array(items) if keys::LISTS.contains(&path) => {
+                for (at, item) in items.iter().enumerate() {
+                    self.check_map(item, path, &format!("{pointer}/{at}"));
+                }
+                return;
+            }
             other => {
                 let invalid = Invalid::new(format!("wrong type: expected object, got {}", json_name(other)))
                     .at(pointer)

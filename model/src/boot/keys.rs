@@ -38,12 +38,17 @@ const SIZED_ALONE: &str = "this memory is sized by itself";
 const WATCHED: &str = "a watch stays for as long as etcd answers on it, which is looked at all the time";
 const SOON: &str = "etcd is tried again at once, then less and less often, at least once a second";
 const ANY_MEMBER: &str = "a member that does not answer is left for the next one at once";
+const DEFAULT_NODE: &str = "the node has the weight that `weight` says, and is no worse than others";
+const POLLED: &str = "the keys are asked for every `fetch_interval` seconds";
 const STREAMED: &str = "bodies are always streamed";
 
 pub const ROUTERS: &[&str] = &["radixtree_host_uri", "radixtree_uri", "radixtree_uri_with_parameter"];
 pub const LOG_LEVELS: &[&str] = &["debug", "info", "notice", "warn", "error", "crit", "alert", "emerg"];
 
 pub const LOG_ESCAPES: &[&str] = &["default", "json", "none"];
+
+/// Where a list may stand for its one member: each has the same keys.
+pub const LISTS: &[&str] = &["discovery.kubernetes"];
 
 /// Every key there is.
 pub const ROWS: &[Row] = &[
@@ -287,7 +292,98 @@ pub const ROWS: &[Row] = &[
     used("plugin_attr.redirect.https_port", Shape::Port),
     used("plugin_attr.server-info.report_ttl", Shape::Count { min: 3, max: 86_400 }),
     used("plugin_attr.*", Shape::Any),
-    used("discovery.*", Shape::Any),
+    used("discovery.consul.servers", Shape::Any),
+    used("discovery.consul.token", Shape::Any),
+    used("discovery.consul.fetch_interval", Shape::Any),
+    used("discovery.consul.keepalive", Shape::Any),
+    used("discovery.consul.weight", Shape::Any),
+    used("discovery.consul.timeout.connect", Shape::Any),
+    used("discovery.consul.timeout.send", Shape::Any),
+    used("discovery.consul.timeout.read", Shape::Any),
+    used("discovery.consul.timeout.wait", Shape::Any),
+    used("discovery.consul.sort_type", Shape::Any),
+    used("discovery.consul.skip_services", Shape::Any),
+    used("discovery.consul.dump.path", Shape::Any),
+    used("discovery.consul.dump.load_on_init", Shape::Any),
+    used("discovery.consul.dump.expire", Shape::Any),
+    used("discovery.consul.default_service.host", Shape::Any),
+    used("discovery.consul.default_service.port", Shape::Any),
+    idle("discovery.consul.default_service.metadata", DEFAULT_NODE),
+    idle("discovery.consul.shared_size", SIZED_ALONE),
+    // Ours.
+    used("discovery.consul.ssl_verify", Shape::Any),
+    used("discovery.consul.ssl_trusted_certificate", Shape::Any),
+    used("discovery.consul_kv.servers", Shape::Any),
+    used("discovery.consul_kv.token", Shape::Any),
+    used("discovery.consul_kv.fetch_interval", Shape::Any),
+    used("discovery.consul_kv.prefix", Shape::Any),
+    used("discovery.consul_kv.weight", Shape::Any),
+    used("discovery.consul_kv.timeout.connect", Shape::Any),
+    used("discovery.consul_kv.timeout.send", Shape::Any),
+    used("discovery.consul_kv.timeout.read", Shape::Any),
+    used("discovery.consul_kv.skip_keys", Shape::Any),
+    used("discovery.consul_kv.dump.path", Shape::Any),
+    used("discovery.consul_kv.dump.load_on_init", Shape::Any),
+    used("discovery.consul_kv.dump.expire", Shape::Any),
+    used("discovery.consul_kv.default_service.host", Shape::Any),
+    used("discovery.consul_kv.default_service.port", Shape::Any),
+    idle_unless("discovery.consul_kv.keepalive", "false", POLLED),
+    idle("discovery.consul_kv.timeout.wait", POLLED),
+    idle("discovery.consul_kv.default_service.metadata", DEFAULT_NODE),
+    // Ours.
+    used("discovery.consul_kv.ssl_verify", Shape::Any),
+    used("discovery.consul_kv.ssl_trusted_certificate", Shape::Any),
+    used("discovery.dns.servers", Shape::Any),
+    used("discovery.dns.resolv_conf", Shape::Any),
+    used("discovery.dns.order", Shape::Any),
+    used("discovery.eureka.host", Shape::Any),
+    used("discovery.eureka.prefix", Shape::Any),
+    used("discovery.eureka.fetch_interval", Shape::Any),
+    used("discovery.eureka.weight", Shape::Any),
+    used("discovery.eureka.timeout.connect", Shape::Any),
+    used("discovery.eureka.timeout.send", Shape::Any),
+    used("discovery.eureka.timeout.read", Shape::Any),
+    // Ours.
+    used("discovery.eureka.ssl_verify", Shape::Any),
+    used("discovery.eureka.ssl_trusted_certificate", Shape::Any),
+    used("discovery.kubernetes.id", Shape::Any),
+    used("discovery.kubernetes.service.schema", Shape::Any),
+    used("discovery.kubernetes.service.host", Shape::Any),
+    used("discovery.kubernetes.service.port", Shape::Any),
+    used("discovery.kubernetes.service.ssl_verify", Shape::Any),
+    // Ours.
+    used("discovery.kubernetes.service.ssl_trusted_certificate", Shape::Any),
+    used("discovery.kubernetes.client.token", Shape::Any),
+    used("discovery.kubernetes.client.token_file", Shape::Any),
+    used("discovery.kubernetes.namespace_selector.equal", Shape::Any),
+    used("discovery.kubernetes.namespace_selector.not_equal", Shape::Any),
+    used("discovery.kubernetes.namespace_selector.match", Shape::Any),
+    used("discovery.kubernetes.namespace_selector.not_match", Shape::Any),
+    used("discovery.kubernetes.label_selector", Shape::Any),
+    used("discovery.kubernetes.default_weight", Shape::Any),
+    used("discovery.kubernetes.watch_endpoint_slices", Shape::Any),
+    idle("discovery.kubernetes.shared_size", SIZED_ALONE),
+    used("discovery.nacos.host", Shape::Any),
+    used("discovery.nacos.prefix", Shape::Any),
+    used("discovery.nacos.fetch_interval", Shape::Any),
+    used("discovery.nacos.weight", Shape::Any),
+    used("discovery.nacos.timeout.connect", Shape::Any),
+    used("discovery.nacos.timeout.send", Shape::Any),
+    used("discovery.nacos.timeout.read", Shape::Any),
+    used("discovery.nacos.access_key", Shape::Any),
+    used("discovery.nacos.secret_key", Shape::Any),
+    // Ours.
+    used("discovery.nacos.ssl_verify", Shape::Any),
+    used("discovery.nacos.ssl_trusted_certificate", Shape::Any),
+    used("discovery.tars.db_conf.host", Shape::Any),
+    used("discovery.tars.db_conf.port", Shape::Any),
+    used("discovery.tars.db_conf.database", Shape::Any),
+    used("discovery.tars.db_conf.user", Shape::Any),
+    used("discovery.tars.db_conf.password", Shape::Any),
+    used("discovery.tars.full_fetch_interval", Shape::Any),
+    used("discovery.tars.incremental_fetch_interval", Shape::Any),
+    used("discovery.tars.default_weight", Shape::Any),
+    used("discovery.*", Shape::NoRegistry),
     idle("wasm", gaps::WASM.why),
     used("xrpc.protocols", Shape::Protocols),
     idle("ext-plugin", gaps::RUNNERS.why),

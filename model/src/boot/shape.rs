@@ -72,6 +72,8 @@ pub enum Shape {
     Buckets,
     /// Protocols within streams, `- name: redis` each.
     Protocols,
+    /// What is no service registry of ours.
+    NoRegistry,
     /// What names an instance: text of some characters, or a number.
     Id,
 }
@@ -114,6 +116,8 @@ impl Shape {
             Shape::Labels => list(value, label).map(drop),
             Shape::Buckets => buckets(value).map(drop),
             Shape::Protocols => list(value, streams::protocol).map(drop),
+            Shape::NoRegistry => Err(Invalid::new("this version does not have that service registry")
+                .expected("one of consul, consul_kv, dns, eureka, kubernetes, nacos, tars")),
             Shape::Id => id(value).map(drop),
         }
     }

@@ -463,3 +463,46 @@ fn an_empty_list_of_admin_keys_is_as_none() {
     assert_eq!(boot.admin.keys, parse("").admin.keys);
     assert_eq!(boot.admin.keys.len(), 1);
 }
+
+#[test]
+fn keys_of_registries_without_effect_are_named() {
+    let text = "\
+discovery:
+  consul:
+    servers: [http://127.0.0.1:8500]
+    shared_size: 64m
+    default_server: {host: a}
+    default_service: {host: a, port: 1, metadata: {weight: 2}}
+    dump: {path: consul.dump, load_on_ini: false}
+  consul_kv: {servers: [http://127.0.0.1:8500], keepalive: true, timeout: {wait: 60}}
+  kubernetes:
+    - {id: a, service: {host: a, port: '1'}, client: {token: t}, shared_size: 1m}
+  nacos: {host: [http://127.0.0.1:8848], timeout: {connect: 1}}
+";
+    let (_, warnings) = Boot::parse("config.yaml", text, PLUGINS, &lookup).unwrap();
+    let told: Vec<_> = warnings
+        .iter()
+        .map(|it| {
+            let reason = it.message.split(':').next().unwrap_or_default();
+            (it.line, reason, it.hint.as_deref().unwrap_or_default())
+        })
+        .collect();
+    let expected = [
+        (4, "`discovery.consul.shared_size` has no effect", ""),
+        (5, "unknown key `discovery.consul.default_server` is ignored", "did you mean `default_service`?"),
+        (6, "`discovery.consul.default_service.metadata` has no effect", ""),
+        (7, "unknown key `discovery.consul.dump.load_on_ini` is ignored", "did you mean `load_on_init`?"),
+        (8, "`discovery.consul_kv.keepalive` has no effect", ""),
+        (8, "`discovery.consul_kv.timeout.wait` has no effect", ""),
+        (10, "`discovery.kubernetes.shared_size` has no effect", ""),
+    ];
+    assert_eq!(told, expected);
+    let asked = "discovery: {consul_kv: {servers: [a], keepalive: false}, kubernetes: {service: {schema: http}}, tars: null}";
+    assert!(Boot::parse("config.yaml", asked, PLUGINS, &lookup).unwrap().1.is_empty());
+    for (wrong, at) in
+        [("{zookeeper: {}}", "/discovery/zookeeper"), ("{consul: {timeout: 5}}", "/discovery/consul/timeout")]
+    {
+        let found = refusals(&format!("discovery: {wrong}\n"));
+        assert_eq!((found.len(), &*found[0].pointer), (1, at));
+    }
+}
