@@ -3,6 +3,7 @@
 mod accept;
 mod connection;
 mod limits;
+mod refusals;
 #[cfg(test)]
 mod tests;
 

@@ -10,6 +10,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
 use super::connection::connection;
+use super::refusals::{Refusals, is_for_its_certificate};
 use super::{Limits, Service};
 use crate::turns::{Line, Turn};
 
@@ -57,7 +58,7 @@ pub(crate) async fn run(
     tls: Option<Arc<ServerConfig>>,
     service: impl Service,
 ) {
-    let tls = tls.map(TlsAcceptor::from);
+    let tls = tls.map(|tls| Tls { acceptor: tls.into(), refusals: Arc::default() });
     let places = Arc::new(Semaphore::new(limits.connections));
     let few = Arc::new(Semaphore::new(limits.strangers));
     let (line, strangers) = (Arc::new(Line::default()), Arc::new(Line::default()));
@@ -122,9 +123,16 @@ async fn place_of(places: &Arc<Semaphore>, line: &Line) -> OwnedSemaphorePermit 
     }
 }
 
+/// How TLS is spoken, and whom it has kept out.
+#[derive(Clone)]
+struct Tls {
+    acceptor: TlsAcceptor,
+    refusals: Arc<Refusals>,
+}
+
 /// The same over TLS. The handshake has the time of a head.
 async fn secured(
-    tls: TlsAcceptor,
+    tls: Tls,
     stream: TcpStream,
     peer: std::net::IpAddr,
     limits: Limits,
@@ -134,7 +142,7 @@ async fn secured(
 ) {
     let handshake = async {
         tokio::select! {
-            shaken = timeout(limits.head, tls.accept(stream)) => Some(shaken),
+            shaken = timeout(limits.head, tls.acceptor.accept(stream)) => Some(shaken),
             () = held.turn.ended() => None,
         }
     };
@@ -143,6 +151,7 @@ async fn secured(
     };
     match shaken {
         Ok(Ok(stream)) => connection(stream, peer, limits, service, held, ended).await,
+        Ok(Err(error)) if is_for_its_certificate(&error) => tls.refusals.tell(peer, &error),
         Ok(Err(error)) => tracing::debug!(%peer, %error, "a TLS handshake failed"),
         Err(_) => tracing::debug!(%peer, "a TLS handshake took too long"),
     }
