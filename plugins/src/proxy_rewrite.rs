@@ -15,13 +15,13 @@ use serde_json::{Value, json};
 
 use crate::edits::{self, Edit, Verb};
 
-/// The stage.
+/// The stage. Often there is one for each of many routes, so what few of them have takes little room.
 pub struct ProxyRewrite {
     uri: Option<Template>,
-    regex_uri: Vec<(Pattern, Replacement)>,
-    method: Option<(Method, String)>,
-    host: Option<String>,
-    edits: Vec<Edit>,
+    regex_uri: Box<[(Pattern, Replacement)]>,
+    method: Option<Box<(Method, String)>>,
+    host: Option<Box<str>>,
+    edits: Box<[Edit]>,
     /// `use_real_request_uri_unsafe`: the target goes on as the client sent it.
     real_uri: bool,
 }
@@ -118,10 +118,10 @@ impl Plugin for ProxyRewrite {
         }
         Ok(ProxyRewrite {
             uri: config.uri.as_deref().map(Template::parse),
-            regex_uri,
-            method: config.method.map(|name| (Method::from_bytes(name.as_bytes()), name)),
-            host: config.host,
-            edits: edits::read(&config.headers).map_err(|error| error.under("/headers"))?,
+            regex_uri: regex_uri.into(),
+            method: config.method.map(|name| Box::new((Method::from_bytes(name.as_bytes()), name))),
+            host: config.host.map(String::into_boxed_str),
+            edits: edits::read(&config.headers).map_err(|error| error.under("/headers"))?.into(),
             real_uri: config.use_real_request_uri_unsafe,
         })
     }
@@ -134,7 +134,7 @@ impl Plugin for ProxyRewrite {
                 Err(step) => return step,
             }
         }
-        if let Some((method, name)) = &self.method {
+        if let Some((method, name)) = self.method.as_deref() {
             x.set_upstream_method(*method, name.as_bytes());
         }
         if let Some(host) = &self.host {

@@ -163,9 +163,9 @@ pub struct Compiler {
     stream_routes: BTreeMap<String, StreamUnit>,
     streams: Arc<Streams>,
     /// Routes and consumers by the resources they refer to.
-    users: HashMap<Key, BTreeSet<Key>>,
+    users: HashMap<Arc<Key>, BTreeSet<Key>>,
     /// The reverse.
-    refers: HashMap<Key, Box<[Key]>>,
+    refers: HashMap<Key, Box<[Arc<Key>]>>,
     hosts: Wanted,
     /// Upstreams that are looked after, by slot.
     checked: BTreeMap<u32, Watched>,
@@ -403,7 +403,7 @@ impl Compiler {
     /// may become valid once what they refer to changes.
     fn refer(&mut self, user: &Key, now: Vec<Key>) {
         let before = self.refers.get(user).map(Box::as_ref).unwrap_or_default();
-        if *before == *now {
+        if before.iter().map(Arc::as_ref).eq(&now) {
             return;
         }
         for key in before.iter().filter(|key| !now.contains(key)) {
@@ -414,15 +414,22 @@ impl Compiler {
                 }
             }
         }
-        for key in now.iter().filter(|key| !before.contains(key)) {
-            match self.users.get_mut(key) {
-                Some(users) => _ = users.insert(user.clone()),
-                None => _ = self.users.insert(key.clone(), BTreeSet::from([user.clone()])),
+        // Many refer to the same few.
+        let refer = |key: Key| match self.users.get_key_value(&key).map(|(key, _)| key.clone()) {
+            Some(known) => {
+                self.users.get_mut(&known).map(|users| users.insert(user.clone()));
+                known
             }
-        }
+            None => {
+                let key = Arc::new(key);
+                self.users.insert(key.clone(), BTreeSet::from([user.clone()]));
+                key
+            }
+        };
+        let now: Box<[Arc<Key>]> = now.into_iter().map(refer).collect();
         match now.is_empty() {
             true => self.refers.remove(user),
-            false => self.refers.insert(user.clone(), now.into()),
+            false => self.refers.insert(user.clone(), now),
         };
     }
 

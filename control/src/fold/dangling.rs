@@ -13,14 +13,17 @@ use model::{Desired, Invalid, Key, Kind, Rejected, Resource, Served};
 #[derive(Debug, Default)]
 pub(super) struct Dangling {
     /// Those that name others, with what they name.
-    users: HashMap<Key, Box<[Reference]>>,
+    users: HashMap<Key, Box<[Named]>>,
     /// How often each resource is named.
-    named: HashMap<Key, u32>,
+    named: HashMap<Arc<Key>, u32>,
     /// Each user with the fields that lead nowhere.
     missing: BTreeMap<Key, Vec<Reference>>,
     /// The same for others, until it changes.
     told: Option<Arc<[Rejected]>>,
 }
+
+/// A field of a user, and what it names. Many name the same few.
+type Named = (&'static str, Arc<Key>);
 
 /// A field that names a resource.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,21 +36,27 @@ impl Dangling {
     /// Replaces what `user` names, whether that is there or not. What is missing is looked for with
     /// [`Dangling::look`] or [`Dangling::look_at_all`].
     pub fn set(&mut self, user: &Key, now: Vec<Reference>) {
-        for reference in &now {
-            match self.named.get_mut(&reference.to) {
-                Some(times) => *times += 1,
-                None => _ = self.named.insert(reference.to.clone(), 1),
+        let name = |Reference { field, to }| match self.named.get_key_value(&to).map(|(to, _)| to.clone()) {
+            Some(known) => {
+                self.named.entry(known.clone()).and_modify(|times| *times += 1);
+                (field, known)
             }
-        }
+            None => {
+                let to = Arc::new(to);
+                self.named.insert(to.clone(), 1);
+                (field, to)
+            }
+        };
+        let now: Box<[Named]> = now.into_iter().map(name).collect();
         let before = match now.is_empty() {
             true => self.users.remove(user),
-            false => self.users.insert(user.clone(), now.into()),
+            false => self.users.insert(user.clone(), now),
         };
-        for gone in before.iter().flatten() {
-            if let Some(times) = self.named.get_mut(&gone.to) {
+        for (_, gone) in before.iter().flatten() {
+            if let Some(times) = self.named.get_mut(gone) {
                 *times -= 1;
                 if *times == 0 {
-                    self.named.remove(&gone.to);
+                    self.named.remove(gone);
                 }
             }
         }
@@ -58,7 +67,7 @@ impl Dangling {
         self.look_at(key, desired);
         if came_or_went && self.named.contains_key(key) {
             // Rare enough for a look at all who name anything.
-            let names_it = |named: &[Reference]| named.iter().any(|one| one.to == *key);
+            let names_it = |named: &[Named]| named.iter().any(|(_, to)| **to == *key);
             let users = self.users.iter().filter(|(_, named)| names_it(named)).map(|(user, _)| user.clone());
             let users: Vec<Key> = users.collect();
             users.iter().for_each(|user| self.look_at(user, desired));
@@ -68,9 +77,9 @@ impl Dangling {
     /// Looks for what anybody names.
     pub fn look_at_all(&mut self, desired: &Desired) {
         // Many name the same few.
-        let is_missing = |key: &&Key| desired.get(key.kind, &key.id).is_none();
-        let missing: HashSet<&Key> = self.named.keys().filter(is_missing).collect();
-        let lacks = |named: &[Reference]| named.iter().any(|one| missing.contains(&one.to));
+        let is_missing = |key: &&Arc<Key>| desired.get(key.kind, &key.id).is_none();
+        let missing: HashSet<&Arc<Key>> = self.named.keys().filter(is_missing).collect();
+        let lacks = |named: &[Named]| named.iter().any(|(_, to)| missing.contains(to));
         let lacking = match missing.is_empty() {
             true => Vec::new(),
             false => self.users.iter().filter(|(_, named)| lacks(named)).map(|(user, _)| user).collect(),
@@ -97,8 +106,9 @@ impl Dangling {
 
     fn look_at(&mut self, user: &Key, desired: &Desired) {
         let named = self.users.get(user).into_iter().flatten();
-        let missing = named.filter(|named| desired.get(named.to.kind, &named.to.id).is_none());
-        let missing: Vec<Reference> = missing.cloned().collect();
+        let missing = named.filter(|(_, to)| desired.get(to.kind, &to.id).is_none());
+        let missing: Vec<Reference> =
+            missing.map(|(field, to)| Reference { field, to: Key::clone(to) }).collect();
         if self.missing.get(user).map(Vec::as_slice).unwrap_or_default() == missing {
             return;
         }
