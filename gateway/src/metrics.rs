@@ -20,7 +20,7 @@ use sdk::meters::Meters;
 use sdk::sink::Sink;
 use tokio::sync::oneshot;
 
-/// How often new series are taken in and idle ones looked for.
+/// How often new series are taken in and idle ones looked for, where none expire sooner.
 const TIDY: Duration = Duration::from_secs(5);
 
 /// Offers the pages to plugins: they are written here, and whoever asks waits on a worker.
@@ -130,8 +130,9 @@ pub fn limits(settings: &model::boot::Prometheus) -> admin::Limits {
 /// Keeps the number of series within its bound though nobody scrapes; tells once when it is reached.
 pub async fn tidy(meters: Arc<Meters>) {
     let mut told = false;
+    let every = meters.settings().look_every(TIDY);
     loop {
-        tokio::time::sleep(TIDY).await;
+        tokio::time::sleep(every).await;
         meters.tidy(steady_ms());
         if !told && meters.overflowed() > 0 {
             told = true;

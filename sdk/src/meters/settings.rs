@@ -106,6 +106,13 @@ impl Settings {
         }
         Ok(settings)
     }
+
+    /// How often the series must be looked at for those that expire to go in time: every so often,
+    /// or sooner.
+    pub fn look_every(&self, so_often: Duration) -> Duration {
+        let soonest = self.expire_ms.iter().copied().filter(|ms| *ms > 0).min();
+        soonest.map_or(so_often, |ms| Duration::from_millis((ms / 4).max(250)).min(so_often))
+    }
 }
 
 fn micros(buckets_ms: &[f64]) -> Vec<u64> {
@@ -134,6 +141,11 @@ mod tests {
         assert_eq!((settings.prefix.as_str(), settings.bounds_us.as_slice()), ("gw_", &[500, 10_000][..]));
         assert_eq!((settings.max_series, settings.expire_ms), (10, [0, 1500, 0]));
         assert_eq!(settings.forget_after, Duration::from_secs(5));
+        let usual = Duration::from_secs(5);
+        assert_eq!(settings.look_every(usual), Duration::from_millis(375));
+        assert_eq!(Settings::default().look_every(usual), usual);
+        let later = json!({"metrics": {"bandwidth": {"expire": 86_400}, "http_status": {"expire": 60}}});
+        assert_eq!(Settings::from_attr(Some(&later)).unwrap().look_every(usual), usual);
         for (attr, pointer) in [
             (json!({"metric_prefix": "1 "}), "/metric_prefix"),
             (json!({"default_buckets": []}), "/default_buckets"),
