@@ -6,7 +6,9 @@
 //! breaks, and a number in the environment chooses. It happens in a copy of the repository under
 //! `target/mutants`; the files that are worked on are never touched.
 
+mod known;
 mod list;
+mod reach;
 mod report;
 mod suite;
 mod switch;
@@ -15,11 +17,12 @@ mod tree;
 use crate::shell::root;
 use crate::tools;
 use anyhow::{Context, Result, bail, ensure};
+use known::Known;
 use list::Mutant;
 use report::{Outcome, Report};
 use std::panic::resume_unwind;
-use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use suite::Suite;
 use switch::Switched;
 use tree::Tree;
@@ -27,7 +30,7 @@ use tree::Tree;
 /// The rooms that every request passes through.
 const ROOMS: [&str; 6] = ["wire", "sdk", "cache", "snapshot", "plugins", "proxy"];
 
-const USAGE: &str = "usage: cargo x mutants [ROOM...] [--file WORD]... [--since REVISION] [--shard K/N] [--jobs N] [--missed] [--quick] [--list]";
+const USAGE: &str = "usage: cargo x mutants [ROOM...] [--file WORD]... [--since REVISION] [--shard K/N] [--with ROOM]... [--jobs N] [--continue] [--minutes N] [--missed] [--quick] [--list]";
 
 /// Which breaks are tried.
 #[derive(Default)]
@@ -40,7 +43,13 @@ struct Choice {
     shard: Option<(usize, usize)>,
     /// So many are tried at a time. One, unless said otherwise: some tests wait for the clock.
     jobs: usize,
-    /// Only those the last run of their room missed.
+    /// These rooms' tests are asked as well.
+    with: Vec<String>,
+    /// Not those that an earlier run tried.
+    going_on: bool,
+    /// After so many the rest stays untried.
+    minutes: Option<u64>,
+    /// Only those that an earlier run missed.
     missed: bool,
     /// Not those that take a build each.
     quick: bool,
@@ -52,10 +61,10 @@ pub fn command(args: &[String]) -> Result<()> {
     tools::cargo_plugin("mutants")?;
     let folder = root().join("target/mutants");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let tree = Tree::new(folder);
     let mut clean = true;
     for room in &choice.rooms {
-        clean &= try_room(room, &choice, &tree).with_context(|| format!("room {room}"))?;
+        clean &= try_room(room, &choice, &Tree::new(folder.clone(), room))
+            .with_context(|| format!("room {room}"))?;
     }
     ensure!(clean, "some breaks were noticed by no test; each gets a test, or a line in .cargo/mutants.toml");
     Ok(())
@@ -74,6 +83,12 @@ fn choice(args: &[String]) -> Result<Choice> {
             "--jobs" => {
                 let jobs = rest.next().and_then(|text| text.parse().ok()).filter(|&jobs| jobs > 0);
                 choice.jobs = jobs.context("--jobs needs a number from 1 on")?;
+            }
+            "--with" => choice.with.push(rest.next().context("--with needs a room")?.clone()),
+            "--continue" => choice.going_on = true,
+            "--minutes" => {
+                let minutes = rest.next().and_then(|text| text.parse().ok());
+                choice.minutes = Some(minutes.context("--minutes needs a number")?);
             }
             "--missed" => choice.missed = true,
             "--quick" => choice.quick = true,
@@ -98,52 +113,82 @@ fn shard(text: &str) -> Result<(usize, usize)> {
 
 /// Tries the chosen breaks of a room; says whether each was noticed.
 fn try_room(room: &str, choice: &Choice, tree: &Tree) -> Result<bool> {
-    let mutants = chosen(room, choice, tree)?;
+    let mut known = Known::read(&tree.folder().join(format!("{room}.tried")))?;
+    let mutants = chosen(room, choice, &mut known)?;
     if choice.list || mutants.is_empty() {
         mutants.iter().for_each(|mutant| println!("{}", mutant.name));
         println!("{room}: {} breaks", mutants.len());
         return Ok(true);
     }
+    let end = choice.minutes.map(|minutes| Instant::now() + Duration::from_secs(minutes * 60));
+    let is_over = || end.is_some_and(|end| Instant::now() >= end);
     println!("{room}: {} breaks; building them", mutants.len());
-    let mut report = Report::new(room, &mutants);
-    let mut switched = Switched::new(mutants)?;
+    let mut switched = Switched::new(mutants.clone(), &mut known)?;
+    let mut report = Report::new(room, &mutants, &mut known);
+    let mut rooms = vec![room];
+    rooms.extend(choice.with.iter().map(String::as_str));
     let suite = loop {
         tree.write(&switched.files(room)?)?;
-        match Suite::build(tree, room)? {
+        match Suite::build(tree, &rooms)? {
             Ok(suite) => break suite,
             Err(errors) => {
-                let unviable = switched.leave_out(&errors)?;
-                unviable.iter().for_each(|mutant| report.add(mutant, Outcome::Unviable));
+                for mutant in switched.leave_out(&errors)? {
+                    report.known().add(&mutant, Outcome::Unviable)?;
+                }
             }
         }
     };
-    let suite = suite.measured()?;
-    try_together(&switched, &suite, choice.jobs, &mut report)?;
     for mutant in switched.alone() {
-        if choice.quick {
-            report.add(mutant, Outcome::Untried);
+        report.known().add_alone(mutant)?;
+    }
+    let suite = suite.measured(&tree.folder().join(format!("{room}.reach")))?;
+    let (mut together, mut alone) =
+        (switched.together().collect::<Vec<_>>(), switched.alone().collect::<Vec<_>>());
+    switched.unviable().for_each(|mutant| report.add_known(mutant, Outcome::Unviable));
+    if choice.going_on {
+        let mut is_new = |mutant: &Mutant| match report.known().outcome(mutant) {
+            Some(outcome) => {
+                report.add_known(mutant, outcome);
+                false
+            }
+            None => true,
+        };
+        together.retain(|(_, _, mutant)| is_new(mutant));
+        alone.retain(|mutant| is_new(mutant));
+    }
+    try_together(together, &suite, choice.jobs, &is_over, &mut report)?;
+    for mutant in alone {
+        if choice.quick || is_over() {
+            report.add(mutant, Outcome::Untried)?;
             continue;
         }
         tree.write(&switched.files_with(room, mutant)?)?;
-        report.add(
-            mutant,
-            match Suite::build(tree, room)? {
-                Ok(built) => built.with_times_of(&suite).outcome(0, mutant)?,
-                Err(_) => Outcome::Unviable,
-            },
-        );
+        let outcome = match Suite::build(tree, &rooms)? {
+            Ok(built) => built.with_times_of(&suite)?.outcome(0, None, mutant)?,
+            Err(_) => Outcome::Unviable,
+        };
+        report.add(mutant, outcome)?;
     }
-    report.finish(&missed_file(room, tree), choice.missed)
+    Ok(report.finish())
 }
 
 /// Runs the tests for each break that is in the build.
-fn try_together(switched: &Switched, suite: &Suite, jobs: usize, report: &mut Report) -> Result<()> {
-    let left = Mutex::new((switched.together(), report));
+fn try_together(
+    breaks: Vec<(usize, u32, &Mutant)>,
+    suite: &Suite,
+    jobs: usize,
+    is_over: &(dyn Fn() -> bool + Sync),
+    report: &mut Report<'_>,
+) -> Result<()> {
+    let left = Mutex::new((breaks.into_iter(), report));
     let lock = || left.lock().unwrap_or_else(PoisonError::into_inner);
     let work = || loop {
-        let Some((number, mutant)) = lock().0.next() else { return Ok(()) };
-        let outcome = suite.outcome(number, mutant)?;
-        lock().1.add(mutant, outcome);
+        let Some((number, function, mutant)) = lock().0.next() else { return Ok(()) };
+        let outcome = match is_over() {
+            true => Outcome::Untried,
+            false => suite.outcome(number, Some(function), mutant)?,
+        };
+        lock().1.add(mutant, outcome)?;
     };
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..jobs).map(|_| scope.spawn(work)).collect();
@@ -151,26 +196,19 @@ fn try_together(switched: &Switched, suite: &Suite, jobs: usize, report: &mut Re
     })
 }
 
-fn chosen(room: &str, choice: &Choice, tree: &Tree) -> Result<Vec<Mutant>> {
+fn chosen(room: &str, choice: &Choice, known: &mut Known) -> Result<Vec<Mutant>> {
     let mut mutants = list::of_room(room, &choice.files)?;
     if let Some(since) = &choice.since {
         let changes = list::changes(since)?;
         mutants.retain(|mutant| changes.touch(mutant));
     }
     if choice.missed {
-        let path = missed_file(room, tree);
-        let names = std::fs::read_to_string(&path)
-            .with_context(|| format!("--missed needs a run before it: cannot read {}", path.display()))?;
-        mutants.retain(|mutant| names.lines().any(|name| name == mutant.name));
+        mutants.retain(|mutant| known.outcome(mutant).is_some_and(Outcome::is_missed));
     }
     if let Some((part, parts)) = choice.shard {
         mutants = mutants.into_iter().skip(part).step_by(parts).collect();
     }
     Ok(mutants)
-}
-
-fn missed_file(room: &str, tree: &Tree) -> PathBuf {
-    tree.folder().join(format!("{room}.missed"))
 }
 
 #[cfg(test)]
@@ -188,11 +226,12 @@ mod tests {
 
     #[test]
     fn rooms_and_options_in_any_order() {
-        let args =
-            ["--file", "h1", "wire", "--since", "HEAD~1", "--jobs", "2", "snapshot"].map(str::to_owned);
+        let args = "--file h1 wire --since HEAD~1 --jobs 2 snapshot --continue --minutes 3 --with sdk";
+        let args: Vec<_> = args.split(' ').map(str::to_owned).collect();
         let found = choice(&args).expect("all are known");
         assert_eq!(found.rooms, ["wire", "snapshot"]);
         assert_eq!((found.files, found.since.as_deref()), (vec!["h1".to_owned()], Some("HEAD~1")));
+        assert_eq!((found.going_on, found.minutes, found.with), (true, Some(3), vec!["sdk".to_owned()]));
         assert_eq!((found.jobs, choice(&[]).expect("all rooms").jobs), (2, 1));
         assert!(choice(&["--jobs".to_owned(), "0".to_owned()]).is_err());
         assert_eq!(choice(&[]).expect("all rooms").rooms.len(), super::ROOMS.len());

@@ -39,14 +39,6 @@ pub struct Place {
     pub column: usize,
 }
 
-impl Mutant {
-    /// The outermost module it is in: `router` for `snapshot/src/router/map.rs`.
-    pub fn module(&self) -> &str {
-        let path = self.file.split_once("/src/").map_or("", |(_, path)| path);
-        path.split('/').next().unwrap_or(path).trim_end_matches(".rs")
-    }
-}
-
 /// The breaks of all files of a room, or of those whose path contains one of the words.
 pub fn of_room(room: &str, words: &[String]) -> Result<Vec<Mutant>> {
     let mut files = Vec::new();

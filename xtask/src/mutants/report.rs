@@ -1,9 +1,9 @@
 //! What became of each break: a line now and then, and tables at the end.
 
+use super::known::Known;
 use super::list::Mutant;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -12,90 +12,110 @@ pub enum Outcome {
     Caught,
     /// No test failed.
     Missed,
+    /// No test comes to the function it is in: missed as well.
+    Unreached,
     /// It is no program.
     Unviable,
     /// A test did not end: as good as caught.
     Timeout,
-    /// It takes a build of its own, and the run was to be quick.
+    /// Not tried: it takes a build of its own in a run that was to be quick, or the time was over.
     Untried,
 }
 
-pub struct Report {
+const OUTCOMES: [Outcome; 6] = [
+    Outcome::Caught,
+    Outcome::Missed,
+    Outcome::Unreached,
+    Outcome::Unviable,
+    Outcome::Timeout,
+    Outcome::Untried,
+];
+
+impl Outcome {
+    pub fn named(word: &str) -> Option<Outcome> {
+        OUTCOMES.into_iter().find(|outcome| format!("{outcome:?}") == word)
+    }
+
+    pub fn is_missed(self) -> bool {
+        matches!(self, Outcome::Missed | Outcome::Unreached)
+    }
+}
+
+pub struct Report<'a> {
     room: String,
     total: usize,
     results: Vec<(String, String, Outcome)>,
+    known: &'a mut Known,
     start: Instant,
     told: Instant,
 }
 
-impl Report {
-    pub fn new(room: &str, mutants: &[Mutant]) -> Report {
+impl Report<'_> {
+    pub fn new<'a>(room: &str, mutants: &[Mutant], known: &'a mut Known) -> Report<'a> {
         let now = Instant::now();
-        Report { room: room.to_owned(), total: mutants.len(), results: Vec::new(), start: now, told: now }
+        Report {
+            room: room.to_owned(),
+            total: mutants.len(),
+            results: Vec::new(),
+            known,
+            start: now,
+            told: now,
+        }
     }
 
-    pub fn add(&mut self, mutant: &Mutant, outcome: Outcome) {
-        if outcome == Outcome::Missed {
-            println!("  MISSED {}", mutant.name);
+    /// Of this run: it is kept for the next.
+    pub fn add(&mut self, mutant: &Mutant, outcome: Outcome) -> Result<()> {
+        if outcome.is_missed() {
+            println!("  {outcome:?}: {}", mutant.name);
         }
-        self.results.push((mutant.file.clone(), mutant.name.clone(), outcome));
+        if outcome != Outcome::Untried {
+            self.known.add(mutant, outcome)?;
+        }
+        self.add_known(mutant, outcome);
         if self.told.elapsed() > Duration::from_secs(20) {
             self.told = Instant::now();
+            let missed = self.results.iter().filter(|(_, _, found)| found.is_missed()).count();
             let (done, seconds) = (self.results.len(), self.start.elapsed().as_secs());
-            println!("  {done} of {} tried, {} missed, {seconds} s", self.total, self.count(Outcome::Missed));
+            println!("  {done} of {} tried, {missed} missed, {seconds} s", self.total);
         }
+        Ok(())
     }
 
-    fn count(&self, outcome: Outcome) -> usize {
-        self.results.iter().filter(|(_, _, found)| *found == outcome).count()
+    /// Of a run before.
+    pub fn add_known(&mut self, mutant: &Mutant, outcome: Outcome) {
+        self.results.push((mutant.file.clone(), mutant.name.clone(), outcome));
     }
 
-    /// Prints the tables and keeps the names of the missed ones; says whether there are none. A run
-    /// over a part of them takes away from the list, and adds nothing.
-    pub fn finish(&self, missed: &Path, part: bool) -> Result<bool> {
-        let mut files: BTreeMap<&str, [usize; 5]> = BTreeMap::new();
+    pub fn known(&mut self) -> &mut Known {
+        self.known
+    }
+
+    /// Prints the tables; says whether nothing was missed.
+    pub fn finish(&self) -> bool {
+        let mut files: BTreeMap<&str, [usize; OUTCOMES.len()]> = BTreeMap::new();
         for (file, _, outcome) in &self.results {
             files.entry(file).or_default()[*outcome as usize] += 1;
         }
-        println!(
-            "\n| file | breaks | caught | missed | unviable | time-out | untried |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
-        );
-        let mut sums = [0; 5];
+        println!("\n| file | breaks | caught | missed | unreached | unviable | time-out | untried |");
+        println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
+        let mut sums = [0; OUTCOMES.len()];
         for (file, counts) in &files {
             sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
             println!("{}", row(file, counts));
         }
         println!("{}", row(&format!("{}, {} files", self.room, files.len()), &sums));
-        for outcome in [Outcome::Timeout, Outcome::Missed] {
-            let mut names: Vec<_> = self
-                .results
-                .iter()
-                .filter(|(_, _, found)| *found == outcome)
-                .map(|(_, name, _)| name)
-                .collect();
+        for outcome in [Outcome::Timeout, Outcome::Unreached, Outcome::Missed] {
+            let found = self.results.iter().filter(|(_, _, found)| *found == outcome);
+            let mut names: Vec<_> = found.map(|(_, name, _)| name).collect();
             names.sort();
             names.iter().for_each(|name| println!("{outcome:?}: {name}"));
         }
-        self.keep(missed, part).with_context(|| format!("cannot write {}", missed.display()))?;
         println!("{}: {} s", self.room, self.start.elapsed().as_secs());
-        Ok(sums[Outcome::Missed as usize] == 0)
-    }
-
-    fn keep(&self, path: &Path, part: bool) -> std::io::Result<()> {
-        let old = match part {
-            true => std::fs::read_to_string(path)?,
-            false => String::new(),
-        };
-        let tried = |name: &str| self.results.iter().any(|(_, found, _)| found == name);
-        let mut lines: Vec<_> = old.lines().filter(|name| !tried(name)).collect();
-        let missed = self.results.iter().filter(|(_, _, outcome)| *outcome == Outcome::Missed);
-        lines.extend(missed.map(|(_, name, _)| name.as_str()));
-        std::fs::write(path, lines.iter().map(|name| format!("{name}\n")).collect::<String>())
+        !self.results.iter().any(|(_, _, outcome)| outcome.is_missed())
     }
 }
 
-fn row(name: &str, counts: &[usize; 5]) -> String {
-    let [caught, missed, unviable, timeout, untried] = counts;
-    let sum: usize = counts.iter().sum();
-    format!("| {name} | {sum} | {caught} | {missed} | {unviable} | {timeout} | {untried} |")
+fn row(name: &str, counts: &[usize]) -> String {
+    let cells: String = counts.iter().map(|count| format!(" {count} |")).collect();
+    format!("| {name} | {} |{cells}", counts.iter().sum::<usize>())
 }

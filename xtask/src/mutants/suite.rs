@@ -1,148 +1,189 @@
 //! The tests of one room: built once, run for each break.
+//!
+//! Each test is first run alone on the code as it is, which tells how long it takes and which functions
+//! it comes to. For a break only the tests that come to its function are run: first those that noticed
+//! breaks nearby, then the quick ones.
 
 use super::list::Mutant;
+use super::reach::{self, Reach};
 use super::report::Outcome;
 use super::switch::{Error, VARIABLE};
 use super::tree::Tree;
 use crate::shell::{cargo, show};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
+use std::collections::HashMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Address space of a test, so that a loop that fills memory ends.
 const MEMORY_KB: usize = 16 << 20;
 /// A function that is there dozens of times has a large frame without optimisation.
 const STACK: &str = "67108864";
+/// A test that takes less is asked before the others.
+const QUICK: Duration = Duration::from_millis(200);
+/// So many of those that noticed something in the same file are asked first.
+const FIRST: usize = 6;
 
 pub struct Suite {
-    room: PathBuf,
     programs: Vec<Program>,
+    tests: Vec<Test>,
+    /// Per file, which tests noticed its breaks; the last one first.
+    noticed: Mutex<HashMap<String, Vec<usize>>>,
 }
 
-struct Program {
-    path: PathBuf,
-    /// The tests within the room's own files.
-    within: bool,
-    /// The names of the files that it takes in as modules of its own. It tests these and nothing else.
-    takes_in: Vec<String>,
-    /// Processor time that it takes on the code as it is.
-    time: Duration,
+pub struct Program {
+    pub path: PathBuf,
+    /// The folder of its room.
+    pub room: PathBuf,
+}
+
+struct Test {
+    /// Index of its program.
+    program: usize,
+    name: String,
+    reach: Reach,
 }
 
 impl Suite {
-    /// Builds a room's tests, or says where the compiler found mistakes.
-    pub fn build(tree: &Tree, room: &str) -> Result<Result<Suite, Vec<Error>>> {
+    /// Builds the tests of these rooms, or says where the compiler found mistakes in the first.
+    pub fn build(tree: &Tree, rooms: &[&str]) -> Result<Result<Suite, Vec<Error>>> {
         // Without tests first: half the work where it fails.
-        if let Err(errors) = compile(tree, room, &["build", "--lib"])? {
+        if let Err(errors) = compile(tree, rooms[0], &["build", "--lib"], &rooms[..1])? {
             return Ok(Err(errors));
         }
-        let messages = match compile(tree, room, &["test", "--no-run", "--lib", "--tests"])? {
+        let messages = match compile(tree, rooms[0], &["test", "--no-run", "--lib", "--tests"], rooms)? {
             Ok(messages) => messages,
             Err(errors) => return Ok(Err(errors)),
         };
         let program = |message: &Value| {
             let tests = message["profile"]["test"].as_bool() == Some(true);
             let path = message["executable"].as_str().filter(|_| tests)?;
-            let within =
-                message["target"]["kind"].as_array().is_some_and(|kinds| kinds.contains(&"lib".into()));
-            let source = message["target"]["src_path"].as_str().unwrap_or_default();
-            let takes_in = if within { Vec::new() } else { taken_in(source) };
-            Some(Program { path: path.into(), within, takes_in, time: Duration::ZERO })
+            let room = Path::new(message["manifest_path"].as_str()?).parent()?;
+            Some(Program { path: path.into(), room: room.into() })
         };
         let programs: Vec<_> = messages.iter().filter_map(program).collect();
         if programs.is_empty() {
-            bail!("{room} has no tests");
+            bail!("{} has no tests", rooms.join(" and "));
         }
-        Ok(Ok(Suite { room: tree.root().join(room), programs }))
+        Ok(Ok(Suite { programs, tests: Vec::new(), noticed: Mutex::default() }))
     }
 
-    /// Runs the tests on the code as it is, which they must pass; the quick ones go first from then on.
-    pub fn measured(mut self) -> Result<Suite> {
-        for program in &mut self.programs {
-            let output =
-                program_command("\"$0\" --quiet >&2; code=$?; times; exit $code", program, &self.room, 0)
-                    .stdout(Stdio::piped())
-                    .output()?;
-            if !output.status.success() {
-                bail!("{} fails without any break ({})", program.path.display(), output.status);
-            }
-            program.time = processor_time(&String::from_utf8_lossy(&output.stdout))
-                .with_context(|| format!("cannot tell the time of {}", program.path.display()))?;
+    /// Runs each test on the code as it is, which they must pass. What a run over the same programs
+    /// wrote to the file is taken from there.
+    pub fn measured(mut self, file: &Path) -> Result<Suite> {
+        let start = Instant::now();
+        for (program, found) in reach::of(&self.programs, file)?.into_iter().enumerate() {
+            self.tests.extend(found.into_iter().map(|(name, reach)| Test { program, name, reach }));
         }
-        self.programs.sort_by_key(|program| program.time);
-        let sum: Duration = self.programs.iter().map(|program| program.time).sum();
-        println!("  {} test programs, {:.1} s without a break", self.programs.len(), sum.as_secs_f64());
+        self.tests.sort_by_key(|test| test.reach.time);
+        let seconds = start.elapsed().as_secs();
+        println!("  {} tests in {} programs, measured in {seconds} s", self.tests.len(), self.programs.len());
         Ok(self)
     }
 
     /// For another build of the same tests.
-    pub fn with_times_of(mut self, other: &Suite) -> Suite {
-        let key = |path: &Path| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            name.rsplit_once('-').map_or(name.clone(), |(name, _)| name.to_owned())
-        };
-        for program in &mut self.programs {
-            let same = other.programs.iter().find(|old| key(&old.path) == key(&program.path));
-            program.time = same.map_or(Duration::from_secs(60), |old| old.time);
+    pub fn with_times_of(mut self, other: &Suite) -> Result<Suite> {
+        for (program, built) in self.programs.iter().enumerate() {
+            for name in reach::names(built)? {
+                let same = other.tests.iter().find(|test| test.name == name);
+                let time = same.map_or(Duration::from_secs(5), |test| test.reach.time);
+                self.tests.push(Test { program, name, reach: Reach { time, functions: Vec::new() } });
+            }
         }
-        self.programs.sort_by_key(|program| program.time);
-        self
+        self.tests.sort_by_key(|test| test.reach.time);
+        Ok(self)
     }
 
-    /// Runs the tests until one fails, those of the module that is broken first.
-    pub fn outcome(&self, number: usize, mutant: &Mutant) -> Result<Outcome> {
-        let module = format!("{}::", mutant.module());
-        let tests = |program: &&Program| {
-            let files = &program.takes_in;
-            files.is_empty() || files.iter().any(|file| mutant.file.ends_with(file))
-        };
-        let (within, others): (Vec<_>, Vec<_>) =
-            self.programs.iter().filter(tests).partition(|program| program.within);
-        let own = within.iter().map(|program| (*program, vec![module.as_str()]));
-        let rest = within.iter().map(|program| (*program, vec!["--skip", module.as_str()]));
-        for (program, filter) in own.chain(others.iter().map(|program| (*program, vec![]))).chain(rest) {
-            match self.run(program, &filter, number)? {
-                Outcome::Missed => {}
-                outcome => return Ok(outcome),
+    /// Runs the tests that come to this function, or all of them, until one fails.
+    pub fn outcome(&self, number: usize, function: Option<u32>, mutant: &Mutant) -> Result<Outcome> {
+        let comes = |test: &Test| function.is_none_or(|function| test.reach.functions.contains(&function));
+        let mut left: Vec<_> = (0..self.tests.len()).filter(|at| comes(&self.tests[*at])).collect();
+        if left.is_empty() {
+            return Ok(Outcome::Unreached);
+        }
+        let mut first = self.noticed().get(&mutant.file).cloned().unwrap_or_default();
+        first.retain(|at| left.contains(at));
+        first.truncate(FIRST);
+        left.retain(|at| !first.contains(at));
+        let (quick, slow) = left.into_iter().partition(|at| self.tests[*at].reach.time < QUICK);
+        for tests in [first, quick, slow] {
+            for program in 0..self.programs.len() {
+                let of_program: Vec<_> =
+                    tests.iter().copied().filter(|at| self.tests[*at].program == program).collect();
+                // Where a test loops, the others of its round wait for its end: small rounds.
+                for round in of_program.chunks(40) {
+                    match self.run(program, round, number, mutant)? {
+                        Outcome::Missed => {}
+                        outcome => return Ok(outcome),
+                    }
+                }
             }
         }
         Ok(Outcome::Missed)
     }
 
-    fn run(&self, program: &Program, filter: &[&str], number: usize) -> Result<Outcome> {
+    fn run(&self, program: usize, tests: &[usize], number: usize, mutant: &Mutant) -> Result<Outcome> {
+        let time: Duration = tests.iter().map(|at| self.tests[*at].reach.time).sum();
         // By processor time a loop is told from a busy machine; what only waits is ended by the clock.
-        let seconds = program.time.as_secs() * 3 + 2;
-        let script =
-            format!("ulimit -c 0; ulimit -t {seconds}; ulimit -v {MEMORY_KB}; exec \"$0\" --quiet \"$@\"");
-        let mut command = program_command(&script, program, &self.room, number);
-        if program.within {
+        let seconds = time.as_secs() * 3 + 2;
+        let script = format!("ulimit -c 0; ulimit -t {seconds}; ulimit -v {MEMORY_KB}; exec \"$0\" \"$@\"");
+        let said = std::env::temp_dir().join(format!("mutant-{}-{number}", std::process::id()));
+        let out = File::create(&said).with_context(|| format!("cannot write {}", said.display()))?;
+        let child = program_command(&script, &self.programs[program], number)
+            .arg("--exact")
+            .args(tests.iter().map(|at| &self.tests[*at].name))
             // An end at the first failure is not stable yet in the test harness.
-            command.env("RUSTC_BOOTSTRAP", "1").args(["-Z", "unstable-options", "--fail-fast"]);
-        }
-        let child = command.args(filter).spawn()?;
-        Ok(match wait(child, program.time * 10 + Duration::from_secs(20))? {
+            .env("RUSTC_BOOTSTRAP", "1")
+            .args(["-Z", "unstable-options", "--fail-fast"])
+            .stdout(out)
+            .spawn()?;
+        let status = wait(child, time * 5 + Duration::from_secs(10))?;
+        let text = std::fs::read(&said).unwrap_or_default();
+        let _ = std::fs::remove_file(&said);
+        Ok(match status {
             Some(status) if status.success() => Outcome::Missed,
-            Some(status) if !ended_by_limit(status) => Outcome::Caught,
+            Some(status) if !ended_by_limit(status) => {
+                let failed = failed(&String::from_utf8_lossy(&text));
+                let found = tests.iter().copied().find(|at| Some(&self.tests[*at].name) == failed.as_ref());
+                found.into_iter().for_each(|at| self.notice(&mutant.file, at));
+                Outcome::Caught
+            }
             _ => Outcome::Timeout,
         })
     }
+
+    fn notice(&self, file: &str, test: usize) {
+        let mut noticed = self.noticed();
+        let of_file = noticed.entry(file.to_owned()).or_default();
+        of_file.retain(|at| *at != test);
+        of_file.insert(0, test);
+    }
+
+    fn noticed(&self) -> std::sync::MutexGuard<'_, HashMap<String, Vec<usize>>> {
+        self.noticed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-/// The files of a room that a test's source has as modules: `#[path = "../src/a/b.rs"]`.
-fn taken_in(source: &str) -> Vec<String> {
-    let text = std::fs::read_to_string(source).unwrap_or_default();
-    let files = text.split("#[path = \"../src/").skip(1).filter_map(|rest| rest.split('"').next());
-    files.map(|file| format!("/src/{file}")).collect()
+/// The first test that a test program says has failed.
+fn failed(text: &str) -> Option<String> {
+    let name = |line: &str| {
+        let name = line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?;
+        Some(name.trim_end_matches(" - should panic").to_owned())
+    };
+    text.lines().find_map(name)
 }
 
 /// What cargo says while it builds, or the mistakes.
-fn compile(tree: &Tree, room: &str, what: &[&str]) -> Result<Result<Vec<Value>, Vec<Error>>> {
+fn compile(tree: &Tree, room: &str, what: &[&str], rooms: &[&str]) -> Result<Result<Vec<Value>, Vec<Error>>> {
     let mut command = cargo();
     command
         .args(what)
-        .args(["--message-format=json", "--package", room])
+        .arg("--message-format=json")
+        .args(rooms.iter().flat_map(|room| ["--package", *room]))
         // The tests run a thousand times, the compiler once.
         .args(["--config", &format!("profile.dev.package.{room}.opt-level=1")])
         .current_dir(tree.root())
@@ -164,13 +205,13 @@ fn compile(tree: &Tree, room: &str, what: &[&str]) -> Result<Result<Vec<Value>, 
 }
 
 /// A shell that runs a test program.
-fn program_command(script: &str, program: &Program, room: &Path, number: usize) -> Command {
+pub fn program_command(script: &str, program: &Program, number: usize) -> Command {
     let mut command = Command::new("sh");
     command
         .args(["-c", script])
         .arg(&program.path)
-        .current_dir(room)
-        .env("CARGO_MANIFEST_DIR", room)
+        .current_dir(&program.room)
+        .env("CARGO_MANIFEST_DIR", &program.room)
         .env("RUST_MIN_STACK", STACK)
         .env("RUST_BACKTRACE", "0")
         .env(VARIABLE, number.to_string())
@@ -182,17 +223,8 @@ fn program_command(script: &str, program: &Program, room: &Path, number: usize) 
     command
 }
 
-/// Of what a shell's `times` prints: the second line is its children's, `0m0.97s 0m0.05s`.
-fn processor_time(times: &str) -> Option<Duration> {
-    let parts = times.lines().nth(1)?.split_whitespace().map(|part| {
-        let (minutes, seconds) = part.strip_suffix('s')?.split_once('m')?;
-        Some(minutes.parse::<f64>().ok()? * 60.0 + seconds.parse::<f64>().ok()?)
-    });
-    parts.sum::<Option<f64>>().map(Duration::from_secs_f64)
-}
-
 /// Waits so long at most, then ends the program.
-fn wait(mut child: Child, limit: Duration) -> Result<Option<ExitStatus>> {
+pub fn wait(mut child: Child, limit: Duration) -> Result<Option<ExitStatus>> {
     let start = Instant::now();
     loop {
         if let Some(status) = child.try_wait()? {
@@ -239,14 +271,13 @@ fn error(message: &Value, room: &str) -> Option<Vec<Error>> {
 
 #[cfg(test)]
 mod tests {
-    use super::processor_time;
-    use std::time::Duration;
+    use super::failed;
 
     #[test]
-    fn the_time_of_a_program_is_what_it_kept_a_processor_busy() {
-        let seconds = Duration::from_secs_f64;
-        assert_eq!(processor_time("0m0.00s 0m0.00s\n1m0.50s 0m0.25s\n"), Some(seconds(60.75)));
-        assert_eq!(processor_time("0m0.000000s 0m0.000000s\n0m0.930000s 0m0.070000s\n"), Some(seconds(1.0)));
-        assert_eq!(processor_time("0m0.00s 0m0.00s\n"), None);
+    fn a_test_program_says_which_test_failed() {
+        let text = "running 2 tests\ntest a::b ... ok\ntest a::c ... FAILED\ntest d ... FAILED\n";
+        assert_eq!(failed(text).as_deref(), Some("a::c"));
+        assert_eq!(failed("test a - should panic ... FAILED").as_deref(), Some("a"));
+        assert_eq!(failed("test a ... ok\ntest result: FAILED. 0 passed"), None);
     }
 }

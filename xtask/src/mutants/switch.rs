@@ -1,10 +1,12 @@
 //! Files in which each function holds its breaks beside itself, chosen by a number.
 //!
-//! A function becomes `match number { 3 => { its body, broken }, 4 => {..}, _ => { its body } }`.
+//! A function becomes `match number(F) { 3 => { its body, broken }, 4 => {..}, _ => { its body } }`.
 //! Breaks that cannot stand so (in a `const fn`, in what is evaluated at build time, where a type is
 //! `impl Trait`) are put in alone, one build each.
 
+use super::known::Known;
 use super::list::{Mutant, Place};
+use super::report::Outcome;
 use crate::shell::root;
 use anyhow::{Context, Result, bail};
 use std::collections::{HashMap, HashSet};
@@ -13,13 +15,37 @@ use std::ops::Range;
 /// Read by the code under test; 0 or none is the code as it is.
 pub const VARIABLE: &str = "MUTANT";
 
+/// In the place of a number: the code as it is, which notes in a file which functions are reached.
+pub const NOTE: u32 = u32::MAX;
+
+/// Where they are noted, each in four bytes.
+pub const NOTES: &str = "MUTANT_NOTES";
+
 /// Tells the number, once for the whole process.
 const MODULE: &str = r#"
 #[doc(hidden)]
 pub mod mutant_number {
-    pub fn number() -> u32 {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    pub fn number(function: u32) -> u32 {
         static NUMBER: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
-        *NUMBER.get_or_init(|| std::env::var("MUTANT").ok().and_then(|text| text.parse().ok()).unwrap_or(0))
+        let read = || std::env::var("MUTANT").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+        let number = *NUMBER.get_or_init(read);
+        if number == u32::MAX {
+            note(function);
+        }
+        number
+    }
+
+    fn note(function: u32) {
+        static SEEN: [AtomicBool; 1 << 16] = [const { AtomicBool::new(false) }; 1 << 16];
+        if SEEN[function as usize % SEEN.len()].swap(true, Ordering::Relaxed) {
+            return;
+        }
+        if let Some(path) = std::env::var_os("MUTANT_NOTES") {
+            let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
+            let _ = file.and_then(|mut file| std::io::Write::write_all(&mut file, &function.to_le_bytes()));
+        }
     }
 }
 "#;
@@ -40,6 +66,8 @@ struct Arm {
     /// The index of the break; none: the function itself, with those of its breaks.
     mutant: Option<usize>,
     function: Place,
+    /// Of the function: that of its first break.
+    number: u32,
 }
 
 #[derive(PartialEq, Clone, Copy)]
@@ -55,10 +83,13 @@ pub struct Switched {
     /// The original text of each file.
     texts: HashMap<String, String>,
     arms: HashMap<String, Vec<Arm>>,
+    /// Under which number each break's function is noted as reached.
+    functions: HashMap<usize, u32>,
 }
 
 impl Switched {
-    pub fn new(mutants: Vec<Mutant>) -> Result<Switched> {
+    /// What an earlier run found to be no program, or to take a build of its own, is not put in.
+    pub fn new(mutants: Vec<Mutant>, known: &mut Known) -> Result<Switched> {
         let mut texts = HashMap::new();
         for mutant in &mutants {
             if !texts.contains_key(&mutant.file) {
@@ -68,11 +99,13 @@ impl Switched {
             }
         }
         let way = |mutant: &Mutant| match &mutant.function {
+            _ if known.outcome(mutant) == Some(Outcome::Unviable) => Way::Unviable,
+            _ if known.is_alone(mutant) => Way::Alone,
             Some(function) if !function.return_type.contains("impl ") => Way::Together,
             _ => Way::Alone,
         };
         let ways = mutants.iter().map(way).collect();
-        Ok(Switched { mutants, ways, texts, arms: HashMap::new() })
+        Ok(Switched { mutants, ways, texts, arms: HashMap::new(), functions: HashMap::new() })
     }
 
     /// The room's files with all breaks that can stand together. Number 0 is the code as it is.
@@ -83,6 +116,8 @@ impl Switched {
                 (0..self.mutants.len()).filter(|at| self.mutants[*at].file == *file).collect();
             let (written, arms, constant) = write(text, &of_file, &self.mutants, &self.ways)?;
             constant.into_iter().for_each(|at| self.ways[at] = Way::Alone);
+            let numbers = arms.iter().filter_map(|arm| Some((arm.mutant?, arm.number)));
+            self.functions.extend(numbers);
             self.arms.insert(file.clone(), arms);
             files.insert(file.clone(), written);
         }
@@ -139,15 +174,25 @@ impl Switched {
         Ok(unviable.into_iter().map(|at| self.mutants[at].clone()).collect())
     }
 
-    /// Those that are built together, with their numbers.
-    pub fn together(&self) -> impl Iterator<Item = (usize, &Mutant)> {
+    /// Those that are built together, with their numbers and those of their functions.
+    pub fn together(&self) -> impl Iterator<Item = (usize, u32, &Mutant)> {
         let all = self.mutants.iter().enumerate().zip(&self.ways);
-        all.filter(|(_, way)| **way == Way::Together).map(|((at, mutant), _)| (at + 1, mutant))
+        all.filter(|(_, way)| **way == Way::Together)
+            .map(|((at, mutant), _)| (at + 1, self.functions.get(&at).copied().unwrap_or_default(), mutant))
     }
 
     /// Those that are built one by one.
     pub fn alone(&self) -> impl Iterator<Item = &Mutant> {
-        self.mutants.iter().zip(&self.ways).filter(|(_, way)| **way == Way::Alone).map(|(mutant, _)| mutant)
+        self.of(Way::Alone)
+    }
+
+    /// Those that are no program.
+    pub fn unviable(&self) -> impl Iterator<Item = &Mutant> {
+        self.of(Way::Unviable)
+    }
+
+    fn of(&self, wanted: Way) -> impl Iterator<Item = &Mutant> {
+        self.mutants.iter().zip(&self.ways).filter(move |(_, way)| **way == wanted).map(|(mutant, _)| mutant)
     }
 }
 
@@ -185,16 +230,17 @@ fn write(
         }
         let body = open..whole.end;
         out += &text[done..open];
-        out += "{ match crate::mutant_number::number() {\n";
+        let number = u32::try_from(list[0] + 1).context("too many breaks")?;
+        out += &format!("{{ match crate::mutant_number::number({number}) {{\n");
         for at in list {
             let from = lines.count(&out);
             let code = broken(text, body.clone(), &mutants[at])?;
             out += &format!("{} => {code}\n", at + 1);
-            arms.push(Arm { lines: from..lines.count(&out), mutant: Some(at), function: start });
+            arms.push(Arm { lines: from..lines.count(&out), mutant: Some(at), function: start, number });
         }
         let from = lines.count(&out);
         out += &format!("_ => {}\n", &text[body.clone()]);
-        arms.push(Arm { lines: from..lines.count(&out), mutant: None, function: start });
+        arms.push(Arm { lines: from..lines.count(&out), mutant: None, function: start, number });
         out += "} }";
         done = body.end;
     }
@@ -312,7 +358,7 @@ mod tests {
         ];
         assert_eq!(broken(text, 0..text.len(), &mutants[1]).unwrap().lines().nth(1), Some("    1  >  2"));
         let (written, arms, constant) = write(text, &[0, 1, 2], &mutants, &[Way::Together; 3]).unwrap();
-        let expected = "fn f() -> bool { match crate::mutant_number::number() {\n1 => {\n     true \n}\n2 => {\n    1  >  2\n}\n\
+        let expected = "fn f() -> bool { match crate::mutant_number::number(1) {\n1 => {\n     true \n}\n2 => {\n    1  >  2\n}\n\
                         _ => {\n    1 < 2\n}\n} }\nconst fn g() -> u8 { 1 + 1 }\n";
         assert_eq!(written, expected);
         let found: Vec<_> = arms.iter().map(|arm| (arm.lines.clone(), arm.mutant)).collect();

@@ -9,11 +9,13 @@ use std::process::Command;
 
 pub struct Tree {
     folder: PathBuf,
+    room: String,
 }
 
 impl Tree {
-    pub fn new(folder: PathBuf) -> Tree {
-        Tree { folder }
+    /// For the breaks of a room: what is built of another one stays as it is.
+    pub fn new(folder: PathBuf, room: &str) -> Tree {
+        Tree { folder, room: room.to_owned() }
     }
 
     pub fn folder(&self) -> &Path {
@@ -22,7 +24,7 @@ impl Tree {
 
     /// Where the copy is.
     pub fn root(&self) -> PathBuf {
-        self.folder.join("tree")
+        self.folder.join("trees").join(&self.room)
     }
 
     /// Where it is built.
