@@ -55,6 +55,11 @@ impl State {
         let busy = self.servers.get(index).map_or(0, InFlight::count);
         f64::from(busy + 1) / f64::from(choice.weight(index).max(1))
     }
+
+    #[cfg(test)]
+    pub fn in_flight(&self) -> Vec<u32> {
+        self.servers.iter().map(InFlight::count).collect()
+    }
 }
 
 /// A usable server but this one, if there is any.

@@ -7,6 +7,8 @@ use sdk::vars::Var;
 
 use super::*;
 
+mod first;
+
 /// Servers `10.0.0.1:80`, `10.0.0.2:80`, … with these weights and priorities.
 fn servers(weights: &[(u32, i64)]) -> Vec<Endpoint> {
     (1u8..)
@@ -281,7 +283,9 @@ fn a_huge_weight_does_not_make_a_huge_ring() {
 fn what_is_hashed_falls_back_to_the_clients_address() {
     let key = |on: HashOn, target: &str, ip: &str| {
         let mut probe = Probe::get(target).from_ip(ip);
-        on.hash(&probe.exchange(), &mut Vec::new())
+        let hash = on.hash(&probe.exchange(), &mut Vec::new());
+        assert_eq!(crc32fast::hash(&on.key(&probe.exchange())), hash, "what is explained is what is hashed");
+        hash
     };
     let var = || HashOn::Var(Var::parse("arg_k"));
     let both = || HashOn::Combination(Template::parse("$arg_k-$arg_l"));
@@ -314,8 +318,11 @@ fn state_is_carried_by_address() {
 }
 
 fn in_flight(state: &BalanceState) -> Vec<u32> {
-    let State::LeastConn(inside) = &state.state else { panic!("another policy") };
-    inside.in_flight()
+    match &state.state {
+        State::LeastConn(inside) => inside.in_flight(),
+        State::P2c(inside) => inside.in_flight(),
+        _ => panic!("another policy"),
+    }
 }
 
 /// What was one worker's share of 40 requests after a server had been added while others were
@@ -398,17 +405,97 @@ fn servers_of_one_address_are_counted_once_each() {
 
 #[test]
 fn servers_that_are_gone_are_forgotten_when_nothing_is_in_flight() {
-    let single = upstream(&[1], Policy::LeastConn);
-    let mut state = single.state();
-    for n in 0..100 {
-        // Its address changes all the time, and nobody chooses between one server.
-        let addr = SocketAddr::from(([10, 1, 0, n], 80));
-        state.begin(1, addr);
-        state.done(1, addr, 1, true);
+    for policy in [Policy::LeastConn, Policy::P2c] {
+        let single = upstream(&[1], policy);
+        let mut state = single.state();
+        for n in 0..100 {
+            // Its address changes all the time, and nobody chooses between one server.
+            let addr = SocketAddr::from(([10, 1, 0, n], 80));
+            state.begin(1, addr);
+            state.done(1, addr, 1, true);
+        }
+        assert_eq!(in_flight(&state), [0]);
+        state.done(7, SocketAddr::from(([10, 1, 0, 1], 80)), 1, true);
+        assert_eq!(in_flight(&state), [0]);
     }
-    assert_eq!(in_flight(&state), [0]);
-    state.done(7, SocketAddr::from(([10, 1, 0, 1], 80)), 1, true);
-    assert_eq!(in_flight(&state), [0]);
+}
+
+#[test]
+fn a_score_is_found_by_address_whatever_its_place_was() {
+    let mut endpoints = servers(&[(1, 0), (1, 0), (1, 0), (1, 0)]);
+    endpoints[3].addr = endpoints[1].addr;
+    let addr = |at: usize| endpoints[at].addr;
+    let mut scores = scores::Scores::<least_conn::InFlight>::new(&endpoints);
+    scores.find_or_add(0, addr(1)).add();
+    let counts = |scores: &scores::Scores<least_conn::InFlight>| -> Vec<u32> {
+        scores.iter().map(least_conn::InFlight::count).collect()
+    };
+    assert_eq!(counts(&scores), [0, 1, 0, 0]);
+    assert!(scores.find(1, addr(2), scores::Score::matters).is_none(), "that of another address");
+    // Of two with one address, that in the place that was told.
+    scores.find_or_add(3, addr(3)).add();
+    scores.find_or_add(3, addr(3)).add();
+    let found = scores.find(3, addr(3), scores::Score::matters).map(|busy| busy.count());
+    assert_eq!(found, Some(2));
+    // What has gone stays while it matters.
+    scores.trim(1);
+    assert_eq!(counts(&scores), [0, 1, 2]);
+}
+
+#[test]
+fn another_server_has_a_weight_another_address_and_was_not_tried() {
+    let mut endpoints = servers(&[(1, 0), (1, 0), (0, 0)]);
+    let different = Upstream::new("1", 0, endpoints.clone(), Policy::RoundRobin);
+    assert!(different.has_another(&tried(&[]), 0));
+    assert!(!different.has_another(&tried(&[1]), 0), "what is left has no weight");
+    endpoints[1].addr = endpoints[0].addr;
+    let same = Upstream::new("1", 0, endpoints, Policy::RoundRobin);
+    assert!(!same.has_another(&tried(&[]), 0));
+    assert!(upstream(&[1], Policy::RoundRobin).has_another(&tried(&[0]), 0), "a single one is asked again");
+}
+
+#[test]
+fn retries_are_taken_from_what_requests_have_saved() {
+    let budget = Budget { for_each: 500, burst: 2 };
+    let mut state = upstream(&[1, 1], Policy::RoundRobin).state();
+    assert!(state.spend(budget), "the burst is there from the start");
+    (0..10).for_each(|_| state.save(budget));
+    assert_eq!([(); 3].map(|()| state.spend(budget)), [true, true, false], "no more than the burst is saved");
+    state.save(budget);
+    assert!(!state.spend(budget), "half a retry is none, and stays");
+    state.save(budget);
+    assert_eq!([(); 2].map(|()| state.spend(budget)), [true, false]);
+}
+
+#[test]
+fn turns_stay_within_their_tier() {
+    let upstream = Upstream::new("1", 0, servers(&[(1, 1), (1, 1), (1, 0)]), Policy::RoundRobin);
+    assert_eq!(shares(&upstream, &mut upstream.state(), 30), [15, 15, 0]);
+    let (mut state, mut probe) = (upstream.state(), Probe::default());
+    for _ in 0..8 {
+        assert_eq!(upstream.pick(&mut state, &probe.exchange(), &tried(&[0]), 0), Some(1));
+    }
+}
+
+#[test]
+fn of_idle_servers_the_heavier_is_chosen_and_equals_take_turns() {
+    for policy in [Policy::LeastConn, Policy::P2c] {
+        let upstream = upstream(&[1, 10], policy);
+        assert_eq!(shares(&upstream, &mut upstream.state(), 20), [0, 20]);
+    }
+    let equal = upstream(&[1, 1, 1], Policy::LeastConn);
+    assert_eq!(shares(&equal, &mut equal.state(), 30), [10, 10, 10]);
+}
+
+#[test]
+fn the_last_of_many_is_found() {
+    let upstream = upstream(&[1; 200], Policy::P2c);
+    let (mut state, mut probe) = (upstream.state(), Probe::default());
+    let mut gone = Tried::default();
+    (0..200).filter(|index| *index != 77).for_each(|index| gone.insert(index));
+    for _ in 0..100 {
+        assert_eq!(upstream.pick(&mut state, &probe.exchange(), &gone, 0), Some(77));
+    }
 }
 
 #[test]
@@ -553,6 +640,11 @@ fn a_long_key_does_not_stay_in_memory() {
         let mut x = probe.exchange();
         x.set_header("k", &vec![b'x'; length]).expect("a header");
         assert_eq!(on.hash(&x, &mut bytes), crc32fast::hash(&vec![b'x'; length]));
+        assert!(bytes.capacity() <= 1024, "{length}");
+        let long = vec![b'x'; length];
+        let others = [(long.into(), tried(&[1]))].into_iter().collect();
+        let subset = Subset { on: Var::parse("http_k"), others, required: true };
+        assert_eq!(subset.others(&x, &mut bytes), Some(&tried(&[1])));
         assert!(bytes.capacity() <= 1024, "{length}");
     }
 }

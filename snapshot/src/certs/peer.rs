@@ -89,3 +89,47 @@ fn lower_hex(bytes: &[u8]) -> String {
         out
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use x509_parser::prelude::FromDer;
+
+    use super::*;
+
+    #[test]
+    fn what_has_a_meaning_in_names_is_escaped() {
+        let escaped = |value: &str| {
+            let mut out = String::new();
+            escape(value, &mut out);
+            out
+        };
+        for (value, expected) in [
+            ("a b", "a b"),
+            (" a ", "\\ a\\ "),
+            ("#a#", "\\#a#"),
+            ("a,b+c\"d\\e<f>g;", "a\\,b\\+c\\\"d\\\\e\\<f\\>g\\;"),
+            ("é\n", "\\C3\\A9\\0A"),
+            ("", ""),
+        ] {
+            assert_eq!(escaped(value), expected);
+        }
+    }
+
+    #[test]
+    fn parts_of_a_name_with_several_attributes_are_joined() {
+        let attribute = |kind: u8, value: u8| [0x30, 8, 6, 3, 0x55, 4, kind, 0x0C, 1, value];
+        let (name, company, country) = (attribute(3, b'a'), attribute(10, b'b'), attribute(6, b'c'));
+        let der = [&[0x30, 34, 0x31, 10][..], &country, &[0x31, 20], &name, &company].concat();
+        let (_, read) = X509Name::from_der(&der).unwrap();
+        assert_eq!(distinguished(&read), "CN=a+O=b,C=c");
+    }
+
+    #[test]
+    fn a_serial_is_written_as_a_number() {
+        for (bytes, expected) in
+            [(&[0, 0xAB, 1][..], "AB01"), (&[0], "00"), (&[0x0F, 0], "0F00"), (&[0, 0], "00"), (&[], "")]
+        {
+            assert_eq!(upper_hex(bytes), expected);
+        }
+    }
+}

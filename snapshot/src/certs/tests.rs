@@ -166,6 +166,163 @@ fn clients_are_judged_by_authority_depth_and_time() {
         assert!(matches!(verdict(depth, texts, now), Verdict::Failed(_)), "{depth} {now}");
     }
     assert_ne!(rules(0).digest(), rules(1).digest());
+    // One that is trusted as itself is so from its first second to its last.
+    let ends = facts(pem!("ca.crt")).unwrap();
+    let at = |now| verdict(0, &[pem!("ca.crt")], now);
+    assert_eq!([at(ends.not_before), at(ends.not_after)], [Verdict::Success, Verdict::Success]);
+    assert!(matches!(at(ends.not_before - 1), Verdict::Failed(_)));
+    assert!(matches!(at(ends.not_after + 1), Verdict::Failed(_)));
+}
+
+#[test]
+fn what_clients_are_asked_for_is_what_the_rules_say() {
+    let provider = TlsSettings::default().provider;
+    let authorities = |texts: &[&str]| Authorities::new(chain(texts));
+    let rules = |texts, mandatory| verify::Clients::new(authorities(texts), 1, mandatory, &provider);
+    let both = [pem!("ca.crt"), pem!("other-ca.crt")];
+    assert_eq!((authorities(&both).len(), authorities(&both).is_empty()), (2, false));
+    assert_eq!((authorities(&[]).len(), authorities(&[]).is_empty()), (0, true));
+    assert_ne!(rules(&both[..1], true).digest(), rules(&both[1..], true).digest());
+    let now = rustls::pki_types::UnixTime::since_unix_epoch(std::time::Duration::from_secs(NOW as u64));
+    let stranger = &chain(&[pem!("stranger.crt")])[0];
+    for mandatory in [true, false] {
+        let rules = rules(&both[..1], mandatory);
+        let rules: &dyn rustls::server::danger::ClientCertVerifier = &rules;
+        assert_eq!(rules.client_auth_mandatory(), mandatory);
+        assert_eq!(rules.root_hint_subjects().len(), 1);
+        assert!(!rules.supported_verify_schemes().is_empty());
+        // Where requests are judged, the handshake lets everybody in.
+        assert_eq!(rules.verify_client_cert(stranger, &[], now).is_err(), mandatory);
+    }
+}
+
+#[test]
+fn a_server_is_verified_by_authority_name_and_time() {
+    use rustls::client::danger::ServerCertVerifier;
+    let algorithms = TlsSettings::default().provider.signature_verification_algorithms;
+    let verified = |trusted: Option<&str>, name: &'static str, now: i64| {
+        let trusted = trusted.map(|text| Arc::new(Authorities::new(chain(&[text]))));
+        let servers = verify::Servers { trusted, algorithms };
+        assert!(!servers.supported_verify_schemes().is_empty());
+        let name = rustls::pki_types::ServerName::try_from(name).unwrap();
+        let now = rustls::pki_types::UnixTime::since_unix_epoch(std::time::Duration::from_secs(now as u64));
+        servers.verify_server_cert(&chain(&[pem!("server-ec.crt")])[0], &[], &name, &[], now).is_ok()
+    };
+    let names = facts(pem!("server-ec.crt")).unwrap().names;
+    assert_eq!(names, ["server.test", "*.server.test"]);
+    assert!(verified(Some(pem!("ca.crt")), "server.test", NOW));
+    assert!(!verified(Some(pem!("ca.crt")), "other.test", NOW));
+    assert!(!verified(Some(pem!("ca.crt")), "server.test", 0));
+    assert!(!verified(Some(pem!("other-ca.crt")), "server.test", NOW));
+    assert!(verified(None, "other.test", 0), "whoever it is");
+}
+
+#[test]
+fn a_certificate_says_when_it_ends_and_who_made_it() {
+    let ends = facts(pem!("expired.crt")).unwrap();
+    assert!(!ends.is_self_signed && facts(pem!("ca.crt")).unwrap().is_self_signed);
+    assert!(facts("none").is_none());
+    for (after, days) in [(0, None), (1, Some(0)), (86_399, Some(0)), (3 * 86_400, Some(3))] {
+        assert_eq!(expired_for(pem!("expired.crt"), ends.not_after + after), days, "{after}");
+        let provider = TlsSettings::default().provider;
+        let ssl =
+            serde_json::json!({"sni": "a.com", "cert": pem!("expired.crt"), "key": pem!("expired.key")});
+        let model::Resource::Ssl(ssl) = model::Resource::parse(model::Kind::Ssl, "1", &ssl).unwrap() else {
+            unreachable!("it is an ssl")
+        };
+        let got = check(&ssl, &provider, ends.not_after + after)
+            .err()
+            .and_then(|invalid| Some(invalid.got?.into_string()));
+        assert_eq!(got, days.map(|days| format!("one that expired {days} days ago")), "{after}");
+    }
+}
+
+/// A certificate that asks clients for theirs.
+fn asking(id: &str, skip: &[&str]) -> Arc<Certificate> {
+    let settings = TlsSettings::default();
+    let pair = pair(&written(pem!("server-ec.crt"), pem!("server-ec.key")), &settings.provider).unwrap();
+    let verifier = clients(Authorities::new(chain(&[pem!("ca.crt")])), 1, skip.is_empty(), &settings);
+    let skip = skip.iter().map(|text| Pattern::new(text, false).unwrap()).collect();
+    let client = Some((verifier, skip));
+    Arc::new(
+        certificate(Parts { id, pairs: vec![pair], versions: settings.versions, client }, &settings).unwrap(),
+    )
+}
+
+#[test]
+fn clients_are_asked_as_long_as_a_certificate_asks() {
+    let mut certificates = Certificates::new(Some("Fallback.test"));
+    assert_eq!(certificates.fallback(), Some("fallback.test"));
+    let (open, strict) = (served("1"), asking("2", &["/open"]));
+    certificates.insert(&names(&["a.test"]), &open);
+    assert!(!certificates.ask_clients());
+    certificates.insert(&names(&["b.test", "c.test"]), &strict);
+    assert!(certificates.ask_clients());
+    certificates.remove(&names(&["b.test", "c.test"]), &strict);
+    assert!(!certificates.ask_clients());
+    let (good, bad) = (chain(&[pem!("client.crt")]), chain(&[pem!("stranger.crt")]));
+    assert_eq!(strict.verdict(Some(&good), NOW as u64), Verdict::Success);
+    assert!(matches!(strict.verdict(Some(&bad), NOW as u64), Verdict::Failed(_)));
+    assert_eq!(
+        [strict.verdict(None, 0), open.verdict(Some(&good), NOW as u64)],
+        [Verdict::None, Verdict::None]
+    );
+}
+
+#[test]
+fn each_listener_offers_the_protocols_it_speaks() {
+    let certificate = served("1");
+    let offered = |config: Arc<ServerConfig>| -> Vec<String> {
+        config.alpn_protocols.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect()
+    };
+    assert_eq!(offered(certificate.config(false)), ["http/1.1", "http/1.0"]);
+    assert_eq!(offered(certificate.config(true)), ["h2", "http/1.1", "http/1.0"]);
+    assert_eq!(offered(certificate.config_of_h3()), ["h3"]);
+    assert!(certificate.config_of_streams().alpn_protocols.is_empty());
+}
+
+#[test]
+fn of_two_keys_the_cheaper_one_that_the_client_knows_is_used() {
+    use rustls::client::ClientConfig;
+    let settings = TlsSettings::default();
+    let pair = |cert, key| pair(&written(cert, key), &settings.provider).unwrap();
+    let rsa = pair(pem!("server-rsa.crt"), pem!("server-rsa.key"));
+    let ec = pair(pem!("server-ec.crt"), pem!("server-ec.key"));
+    let shown = |pairs: &[&Arc<CertifiedKey>], known: &[rustls::SignatureScheme]| {
+        let pairs = pairs.iter().map(|pair| (*pair).clone()).collect();
+        let parts = Parts { id: "1", pairs, versions: settings.versions, client: None };
+        let config = certificate(parts, &settings).unwrap().config(false);
+        let all = settings.provider.signature_verification_algorithms;
+        let mapping: Vec<_> =
+            all.mapping.iter().filter(|(scheme, _)| known.contains(scheme)).copied().collect();
+        let algorithms = rustls::crypto::WebPkiSupportedAlgorithms { mapping: mapping.leak(), ..all };
+        let client = ClientConfig::builder_with_provider(settings.provider.clone());
+        let client = client.with_safe_default_protocol_versions().unwrap().dangerous();
+        let verifier = Arc::new(verify::Servers { trusted: None, algorithms });
+        let client = client.with_custom_certificate_verifier(verifier).with_no_client_auth();
+        let mut client =
+            rustls::ClientConnection::new(Arc::new(client), "a.test".try_into().unwrap()).unwrap();
+        let mut server = rustls::ServerConnection::new(config).unwrap();
+        for _ in 0..4 {
+            let mut bytes = Vec::new();
+            client.write_tls(&mut bytes).unwrap();
+            server.read_tls(&mut &bytes[..]).unwrap();
+            server.process_new_packets().unwrap();
+            bytes.clear();
+            server.write_tls(&mut bytes).unwrap();
+            client.read_tls(&mut &bytes[..]).unwrap();
+            client.process_new_packets().unwrap();
+        }
+        let end = client.peer_certificates().unwrap()[0].clone();
+        if end == rsa.cert[0] { "rsa" } else { "ec" }
+    };
+    let (pss, ecdsa) =
+        (rustls::SignatureScheme::RSA_PSS_SHA256, rustls::SignatureScheme::ECDSA_NISTP256_SHA256);
+    for pairs in [[&rsa, &ec], [&ec, &rsa]] {
+        assert_eq!(shown(&pairs, &[pss, ecdsa]), "ec");
+        assert_eq!(shown(&pairs, &[pss]), "rsa");
+        assert_eq!(shown(&pairs, &[ecdsa]), "ec");
+    }
 }
 
 #[test]
@@ -188,6 +345,9 @@ fn tls_to_upstreams_is_told_apart_by_what_it_does() {
     assert_eq!(made(None, None), made(None, None));
     assert_eq!(made(trusted(), Some(pair.clone())), made(trusted(), Some(pair.clone())));
     assert_ne!(made(trusted(), None), made(None, None));
+    assert_ne!(made(Some(Arc::default()), None), made(None, None), "nobody is trusted, or everybody");
     assert_ne!(made(None, Some(pair.clone())), made(None, None));
     assert_ne!(made(trusted(), Some(pair)), made(trusted(), None));
+    assert_eq!(made(trusted(), None).identity(), made(trusted(), None).identity());
+    assert_ne!(made(trusted(), None).identity(), made(None, None).identity());
 }

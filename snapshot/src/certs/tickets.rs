@@ -109,6 +109,7 @@ mod tests {
     fn tickets_live_for_one_rotation_and_for_one_set_of_rules() {
         let tickets = Tickets::new(3600).unwrap();
         let (ours, others) = (tickets.bound_to([1; 32]), tickets.bound_to([2; 32]));
+        assert_eq!((ours.enabled(), ours.lifetime()), (true, 3600));
         let ticket = ours.encrypt(b"session").unwrap();
         assert!(!ticket.windows(7).any(|part| part == b"session"));
         assert_eq!(ours.decrypt(&ticket).as_deref(), Some(&b"session"[..]));

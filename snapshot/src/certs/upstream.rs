@@ -32,8 +32,9 @@ impl ClientTls {
     ) -> Result<ClientTls, rustls::Error> {
         let authorities = trusted.as_ref().map(|trusted| trusted.digest()).unwrap_or_default();
         let chain = certificate.iter().flat_map(|certified| certified.cert.iter().map(|der| &der[..]));
-        let identity = digest([&authorities[..]].into_iter().chain(chain));
         let verifies = trusted.is_some();
+        // To trust nobody is not to trust everybody, though neither has an authority.
+        let identity = digest([&[u8::from(verifies)][..], &authorities].into_iter().chain(chain));
         let algorithms = provider.signature_verification_algorithms;
         let builder = ClientConfig::builder_with_provider(provider.clone());
         let builder = builder.with_safe_default_protocol_versions()?;

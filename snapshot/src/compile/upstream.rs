@@ -449,4 +449,29 @@ mod tests {
         let combination = Policy::Chash(HashOn::Combination(Template::parse("$host$uri")));
         assert_eq!(policy("vars_combinations", "$host$uri"), combination);
     }
+
+    #[test]
+    fn weights_are_shared_out_in_whole_numbers() {
+        assert_eq!(scale([2, 4, 6, 0].into_iter()), 12);
+        assert_eq!(scale([0].into_iter()), 1);
+        let most = MOST_SCALE as usize;
+        assert_eq!(scale([most].into_iter()), MOST_SCALE);
+        assert_eq!(scale([2, most + 1].into_iter()), 2, "what would be too much is left out");
+    }
+
+    #[test]
+    fn what_retries_may_cost_and_where_requests_go_is_read() {
+        let own = json!({"retry": {"budget_percent": 20, "budget_burst": 7}, "subset": {"metadata": "v", "key": "arg_v"}});
+        let node = |n: u8, v: &str| json!({"host": format!("10.0.0.{n}"), "port": 80, "weight": 1, "metadata": {"v": v}});
+        let nodes = json!([node(1, "a"), node(2, "b"), node(3, "a")]);
+        let made = compiled(json!({"nodes": nodes, "sluice": own})).unwrap();
+        let budget = made.retry.as_ref().and_then(|retry| retry.budget);
+        assert_eq!(budget, Some(Budget { for_each: 200, burst: 7 }));
+        let subset = made.subset.as_ref().unwrap();
+        let left_out = |value: &str| {
+            let others = &subset.others[value.as_bytes()];
+            [0, 1, 2].map(|index| others.contains(index))
+        };
+        assert_eq!((left_out("a"), left_out("b")), ([false, true, false], [true, false, true]));
+    }
 }

@@ -1,0 +1,297 @@
+//! What changes in one field of a resource is served from then on.
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
+
+mod support;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use model::{Desired, Key, Kind};
+use serde_json::{Value, json};
+use snapshot::compile::Settings;
+use snapshot::streams::Arrival;
+use snapshot::{Compiled, Compiler, Touched, Upstream};
+use support::{Table, compiler, entry};
+
+struct Bench {
+    compiler: Compiler,
+    desired: Desired,
+    names: Table,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        Bench { compiler: compiler(), desired: Desired::default(), names: Table::default() }
+    }
+
+    fn put(&mut self, kind: Kind, id: &str, value: Value) -> Compiled {
+        self.desired.put(entry(kind, id, value));
+        self.touch(Touched::from_iter([Key::new(kind, id)]))
+    }
+
+    fn delete(&mut self, kind: Kind, id: &str) -> Compiled {
+        self.desired.delete(&Key::new(kind, id));
+        self.touch(Touched::from_iter([Key::new(kind, id)]))
+    }
+
+    fn touch(&mut self, touched: Touched) -> Compiled {
+        self.compiler.compile(&self.desired, &touched, &self.names, 1)
+    }
+}
+
+#[test]
+fn a_rule_is_made_anew_when_one_of_its_conditions_differs() {
+    let mut bench = Bench::new();
+    let vars = |value: &str| json!([["arg_a", "==", value]]);
+    let full = json!({"uri": "/1", "host": "a.test", "methods": ["GET"], "remote_addr": "10.0.0.1", "priority": 1,
+        "vars": vars("x"), "name": "first", "plugins": {}});
+    let rule = |compiled: &Compiled| compiled.snapshot.router.rule("1").expect("a rule").clone();
+    let first = rule(&bench.put(Kind::Route, "1", full.clone()));
+    for (field, value, is_kept) in [
+        ("name", json!("second"), true),
+        ("uri", json!("/2"), false),
+        ("host", json!("b.test"), false),
+        ("methods", json!(["POST"]), false),
+        ("remote_addr", json!("10.0.0.2"), false),
+        ("priority", json!(2), false),
+        ("vars", vars("y"), false),
+        ("vars", Value::Null, false),
+    ] {
+        let before = rule(&bench.put(Kind::Route, "1", full.clone()));
+        assert_eq!((&before.uris, before.methods, before.priority), (&first.uris, first.methods, 1));
+        let mut changed = full.clone();
+        changed[field] = value;
+        if changed[field].is_null() {
+            changed.as_object_mut().expect("an object").remove(field);
+        }
+        let after = rule(&bench.put(Kind::Route, "1", changed));
+        assert_eq!(Arc::ptr_eq(&before, &after), is_kept, "{field}");
+    }
+    // Without conditions before and after, the rule stays as well; without the field, a rule has none.
+    let plain = rule(&bench.put(Kind::Route, "1", json!({"uri": "/1", "plugins": {}})));
+    assert!(plain.vars.is_none());
+    let named = rule(&bench.put(Kind::Route, "1", json!({"uri": "/1", "plugins": {}, "name": "n"})));
+    assert!(Arc::ptr_eq(&plain, &named));
+    let with = rule(&bench.put(Kind::Route, "1", json!({"uri": "/1", "plugins": {}, "vars": vars("x")})));
+    assert!(with.vars.is_some());
+}
+
+#[test]
+fn a_secret_that_was_taken_away_identifies_nobody() {
+    let there = Arc::new(AtomicBool::new(true));
+    let asked = there.clone();
+    let env = move |_: &str| asked.load(Ordering::Relaxed).then(|| "s3cret".to_owned());
+    let settings = Settings { env: Arc::new(env), ..Settings::default() };
+    let mut bench = Bench::new();
+    bench.compiler = Compiler::new(Arc::new(support::Plugins), settings);
+    let found =
+        |compiled: &Compiled, key: &str| compiled.snapshot.consumers.find("key", key.as_bytes()).is_some();
+    let consumer = |key: &str| json!({"username": "jack", "plugins": {"key": {"key": key}}});
+    let credential = |key: &str, bad: bool| json!({"plugins": {"key": {"key": key, "bad": bad}}});
+    let id = "jack/credentials/1";
+    assert!(found(&bench.put(Kind::Consumer, "jack", consumer("$env://ONE")), "s3cret"));
+    there.store(false, Ordering::Relaxed);
+    let gone = bench.touch(Touched::from_iter([Key::new(Kind::Consumer, "jack")]));
+    assert!(!found(&gone, "s3cret") && gone.snapshot.consumers.by_name("jack").is_none());
+    there.store(true, Ordering::Relaxed);
+    // Another mistake leaves the last good form.
+    assert!(found(&bench.put(Kind::Consumer, "jack", consumer("k1")), "k1"));
+    let wrong = json!({"username": "jack", "plugins": {"key": {"key": "k2"}, "limit": {"bad": true}}});
+    assert!(found(&bench.put(Kind::Consumer, "jack", wrong), "k1"));
+
+    assert!(found(&bench.put(Kind::Credential, id, credential("$env://ONE", false)), "s3cret"));
+    there.store(false, Ordering::Relaxed);
+    assert!(!found(&bench.touch(Touched::from_iter([Key::new(Kind::Credential, id)])), "s3cret"));
+    assert!(found(&bench.put(Kind::Credential, id, credential("k2", false)), "k2"));
+    assert!(found(&bench.put(Kind::Credential, id, credential("k3", true)), "k2"), "its last good form");
+    assert!(!found(&bench.delete(Kind::Credential, id), "k2"));
+}
+
+#[test]
+fn a_consumer_is_known_by_its_group_until_that_is_gone() {
+    let mut bench = Bench::new();
+    let consumer = json!({"username": "jack", "group_id": "g", "plugins": {"key": {"key": "k1"}}});
+    bench.put(Kind::ConsumerGroup, "g", json!({"plugins": {"limit": {"a": 1}}}));
+    let with = bench.put(Kind::Consumer, "jack", consumer);
+    let chain =
+        |compiled: &Compiled| compiled.snapshot.consumers.by_name("jack").expect("jack").chain.clone();
+    let group = chain(&with).expect("the group's");
+    assert_eq!(support::shown(&group).len(), 1);
+    // Who brings no plugins uses the chain of the group itself.
+    let other = json!({"username": "jill", "group_id": "g", "plugins": {"key": {"key": "k2"}}});
+    let both = bench.put(Kind::Consumer, "jill", other);
+    let jills = both.snapshot.consumers.by_name("jill").expect("jill").chain.clone();
+    assert!(jills.is_some_and(|jills| Arc::ptr_eq(&jills, &group)));
+    let wrong = json!({"username": "new", "group_id": "g", "plugins": {"limit": {"bad": true}}});
+    let rejected = bench.put(Kind::Consumer, "new", wrong).rejected;
+    assert_eq!(rejected[0].invalid.pointer, "/plugins/limit/bad");
+    let without = bench.delete(Kind::ConsumerGroup, "g");
+    assert!(without.snapshot.consumers.find("key", b"k1").is_none_or(|found| found.consumer.chain.is_some()));
+}
+
+fn upstream(more: Value) -> Value {
+    let mut upstream = json!({"nodes": {"127.0.0.1:1": 1}});
+    upstream.as_object_mut().expect("an object").extend(more.as_object().cloned().expect("an object"));
+    upstream
+}
+
+fn of_route<'c>(compiled: &'c Compiled, id: &str) -> &'c Arc<Upstream> {
+    compiled.snapshot.upstream(compiled.snapshot.router.plan(id).expect("a plan")).expect("an upstream")
+}
+
+#[test]
+fn connections_are_opened_ahead_to_upstreams_that_ask_for_it() {
+    let mut bench = Bench::new();
+    let warm = json!({"keepalive_pool": {"size": 8, "idle_timeout": 60, "requests": 1000, "min_idle": 2}});
+    let mut put = |id: &str, more: &Value| {
+        let compiled = bench.put(Kind::Upstream, id, upstream(more.clone()));
+        compiled.snapshot.warm.to_vec()
+    };
+    assert!(put("cold", &json!({})).is_empty());
+    let first = put("1", &warm);
+    let both = put("2", &warm);
+    assert_eq!((first.len(), both.len()), (1, 2));
+    assert!(both.is_sorted() && both.contains(&first[0]));
+    assert_eq!(
+        put("2", &json!({"type": "least_conn", "keepalive_pool": warm["keepalive_pool"]})),
+        both,
+        "asked for again"
+    );
+    assert_eq!(put("2", &json!({})), first);
+    assert_eq!(put("cold", &json!({"type": "least_conn"})), first);
+    put("2", &warm);
+    assert_eq!(bench.delete(Kind::Upstream, "1").snapshot.warm.len(), 1);
+    // Of a route, which goes with it.
+    let route = json!({"uri": "/1", "upstream": upstream(warm)});
+    assert_eq!(bench.put(Kind::Route, "1", route).snapshot.warm.len(), 2);
+    assert_eq!(bench.delete(Kind::Route, "1").snapshot.warm.len(), 1);
+}
+
+#[test]
+fn upstreams_are_watched_while_they_have_checks_and_keep_what_is_known() {
+    let mut bench = Bench::new();
+    let checks = json!({"checks": {"active": {"type": "tcp"}}});
+    let route = |more: &Value| json!({"uri": "/1", "upstream": upstream(more.clone())});
+    assert!(bench.put(Kind::Route, "1", route(&json!({}))).watched.is_empty());
+    let with = bench.put(Kind::Route, "1", route(&checks));
+    let [watched] = &with.watched[..] else { panic!("{:?}", with.watched) };
+    assert_eq!(watched.key, Key::new(Kind::Route, "1"));
+    let served = of_route(&with, "1").health.clone().expect("checks");
+    assert!(watched.health.as_ref().is_some_and(|health| Arc::ptr_eq(health, &served)));
+    // What is known of a server outlives a change of the rest.
+    for _ in 0..9 {
+        served.targets().for_each(|target| served.probed(target, snapshot::health::Probed::Failed));
+    }
+    assert_eq!(served.against(0), Some("unhealthy"));
+    let mut changed = checks.clone();
+    changed["retries"] = json!(3);
+    let after = bench.put(Kind::Route, "1", route(&changed));
+    let now = of_route(&after, "1").health.clone().expect("checks");
+    assert!(!Arc::ptr_eq(&now, &served));
+    assert_eq!(now.against(0), Some("unhealthy"));
+    assert!(after.watched[0].health.as_ref().is_some_and(|health| Arc::ptr_eq(health, &now)));
+    assert!(bench.put(Kind::Route, "1", route(&json!({}))).watched.is_empty());
+    bench.put(Kind::Route, "1", route(&checks));
+    assert!(bench.delete(Kind::Route, "1").watched.is_empty());
+}
+
+#[test]
+fn addresses_of_names_are_looked_up_again_where_they_stand() {
+    let mut bench = Bench::new();
+    let address = |n: u8| -> Vec<IpAddr> { vec![IpAddr::from([10, 0, 0, n])] };
+    bench.names.0.insert("a.test".into(), address(1));
+    let inline = json!({"nodes": {"a.test:80": 1}});
+    bench.put(Kind::Service, "s", json!({"upstream": inline}));
+    bench.put(Kind::Route, "of-service", json!({"uri": "/2", "service_id": "s"}));
+    let first = bench.put(Kind::Route, "own", json!({"uri": "/1", "upstream": inline}));
+    let addresses = |compiled: &Compiled| {
+        ["own", "of-service"].map(|id| of_route(compiled, id).endpoints[0].addr.ip().to_string())
+    };
+    assert_eq!(addresses(&first), ["10.0.0.1", "10.0.0.1"]);
+    bench.names.0.insert("a.test".into(), address(2));
+    let touched = Touched { hosts: ["a.test".to_owned()].into_iter().collect(), ..Touched::default() };
+    let second = bench.touch(touched);
+    assert_eq!(addresses(&second), ["10.0.0.2", "10.0.0.2"]);
+    let plan = |compiled: &Compiled| compiled.snapshot.router.plan("own").expect("a plan").clone();
+    assert!(Arc::ptr_eq(&plan(&first), &plan(&second)), "only the upstream is another one");
+}
+
+#[test]
+fn streams_go_where_their_route_or_its_service_says() {
+    let mut bench = Bench::new();
+    let nodes = |port: u16| json!({"nodes": {format!("127.0.0.1:{port}"): 1}});
+    bench.put(Kind::Upstream, "u", nodes(1));
+    bench.put(Kind::Service, "by-id", json!({"upstream_id": "u"}));
+    bench.put(Kind::Service, "inline", json!({"upstream": nodes(2)}));
+    bench.put(Kind::Service, "bare", json!({}));
+    let mut goes = |route: Value| {
+        let compiled = bench.put(Kind::StreamRoute, "1", route);
+        port_of(&compiled)
+    };
+    assert_eq!(goes(json!({"upstream_id": "u"})), Some(1));
+    assert_eq!(goes(json!({"upstream": nodes(3)})), Some(3));
+    assert_eq!(goes(json!({"service_id": "by-id"})), Some(1));
+    assert_eq!(goes(json!({"service_id": "inline"})), Some(2));
+    assert_eq!(goes(json!({"service_id": "inline", "upstream": nodes(3)})), Some(3));
+    assert_eq!(goes(json!({"service_id": "bare"})), None);
+    assert_eq!(goes(json!({"service_id": "none"})), None);
+    assert_eq!(goes(json!({"upstream_id": "none"})), None);
+    // What they refer to comes later, and changes.
+    bench.put(Kind::StreamRoute, "1", json!({"service_id": "by-id"}));
+    let changed = bench.put(Kind::Upstream, "u", nodes(9));
+    assert_eq!(port_of(&changed), Some(9));
+    bench.put(Kind::StreamRoute, "1", json!({"service_id": "later"}));
+    let made = bench.put(Kind::Service, "later", json!({"upstream_id": "u"}));
+    assert_eq!(port_of(&made), Some(9));
+}
+
+/// Where the only stream route sends streams.
+fn port_of(compiled: &Compiled) -> Option<u16> {
+    let server = ([127, 0, 0, 1], 9100).into();
+    let arrival = Arrival { remote: [127, 0, 0, 1].into(), server, name: None };
+    let found = compiled.snapshot.streams.find(&arrival).expect("a plan");
+    compiled.snapshot.upstream(&found.plan).ok().map(|upstream| upstream.endpoints[0].addr.port())
+}
+
+#[test]
+fn changes_that_come_together_are_all_told() {
+    let key = |id| Key::new(Kind::Route, id);
+    let hosts = |name: &str| Touched { hosts: [name.to_owned()].into(), ..Touched::default() };
+    let mut touched = Touched::default();
+    assert!(touched.is_empty());
+    for other in [Touched::from_iter([key("1")]), hosts("a.test"), Touched::all()] {
+        assert!(!other.is_empty());
+        touched.merge(other);
+    }
+    touched.merge(Touched::from_iter([key("2")]));
+    assert_eq!(
+        (touched.all, touched.keys, touched.hosts),
+        (true, [key("1"), key("2")].into(), hosts("a.test").hosts)
+    );
+}
+
+#[test]
+fn streams_are_not_served_without_a_plugin_that_is_off() {
+    let mut bench = Bench::new();
+    let settings = Settings { stream_plugins: Some(vec!["log".to_owned()]), ..Settings::default() };
+    bench.compiler = Compiler::new(Arc::new(support::Plugins), settings);
+    let route = |plugin: &str| json!({"plugins": {plugin: {}}, "upstream": {"nodes": {"127.0.0.1:1": 1}}});
+    let off = bench.put(Kind::StreamRoute, "1", route("limit"));
+    assert_eq!((off.rejected.len(), off.snapshot.streams.all().len()), (1, 0));
+    assert!(
+        off.rejected[0].invalid.pointer.starts_with("/plugins/limit"),
+        "{}",
+        off.rejected[0].invalid.pointer
+    );
+    assert_eq!(bench.put(Kind::StreamRoute, "1", route("log")).snapshot.streams.all().len(), 1);
+}
+
+#[test]
+fn requests_are_not_sent_to_what_takes_streams() {
+    let mut bench = Bench::new();
+    let route = json!({"uri": "/1", "upstream": upstream(json!({"scheme": "tcp"}))});
+    let compiled = bench.put(Kind::Route, "1", route);
+    assert_eq!(compiled.rejected[0].invalid.pointer, "/upstream/scheme");
+    assert!(compiled.snapshot.router.plan("1").is_none());
+}
