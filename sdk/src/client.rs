@@ -167,5 +167,7 @@ mod tests {
         let mut told = mapped.clone();
         told.set_ip("::ffff:10.1.1.1".parse().unwrap());
         assert_eq!((told.ip_text(), told.ip()), (&b"10.1.1.1"[..], "10.1.1.1".parse().unwrap()));
+        assert!(!told.is_within());
+        assert_eq!((told.within().is_within(), told.within().ip_text()), (true, told.ip_text()));
     }
 }

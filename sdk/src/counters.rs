@@ -139,6 +139,20 @@ mod tests {
     }
 
     #[test]
+    fn counters_are_spread_over_the_whole_table() {
+        let counters = Counters::new(1 << 16);
+        assert!((60_000..=1 << 16).contains(&counters.capacity_bytes()), "{}", counters.capacity_bytes());
+        // Two in five of the places are taken: some bucket may be full all the same.
+        let names: Vec<_> = (0..1_000).map(|n| format!("key-{n}")).collect();
+        for name in &names {
+            counters.take(key(&counters, name), 1, 9, 1_000, 0);
+        }
+        let kept = names.iter().filter(|name| counters.peek(key(&counters, name), 0).0 == 1).count();
+        assert!(kept >= 990, "{kept}");
+        assert!(counters.evicted() <= 10, "{}", counters.evicted());
+    }
+
+    #[test]
     fn a_size_nobody_has_is_refused() {
         assert_eq!(
             Counters::sized(1 << 14).unwrap().capacity_bytes(),

@@ -123,3 +123,26 @@ impl<N: Named + ?Sized> Named for &N {
         (**self).check()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(name: impl Named) -> (Name, Vec<u8>, bool) {
+        (name.id(), name.text().to_vec(), name.check().is_ok())
+    }
+
+    #[test]
+    fn a_name_is_the_same_however_it_is_handed_over() {
+        for name in ["Host", "X-Own", "not a name"] {
+            let owned = name.to_owned();
+            assert_eq!(told(name), told(&owned));
+            let lent: &&str = &name;
+            assert_eq!(told(name), told(lent));
+            assert_eq!(told(name), told(owned));
+        }
+        assert_eq!(told(Name::Host), (Name::Host, b"Host".to_vec(), true));
+        assert!(told("X-Own").2 && !told("not a name").2);
+        assert!(!told(Name::Other).2, "it has no text");
+    }
+}

@@ -241,6 +241,16 @@ mod tests {
     use super::*;
     use crate::testing::{Probe, respond};
 
+    #[test]
+    fn eight_bytes_at_a_time_are_judged_as_one_at_a_time() {
+        for (one, other) in (0..=255u8).flat_map(|one| (0..=255u8).map(move |other| (one, other))) {
+            // Twice the same word: what is odd in one must not hide what is odd in the other.
+            let text = [[b'a', one, other, b'b', b'c', b'd', other, one]; 2].concat();
+            assert_eq!(is_plain_text(&text), is_plain(one) && is_plain(other), "{one} {other}");
+        }
+        assert!(is_plain_text(b"12345678abc") && !is_plain_text(b"12345678ab\n") && is_plain_text(b""));
+    }
+
     fn line(format: &str, escape: Escape, probe: &mut Probe, change: impl Fn(&mut Exchange<'_>)) -> String {
         let format = LogFormat::parse(format, escape).unwrap();
         let mut stamp = Stamp::default();

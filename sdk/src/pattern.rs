@@ -268,6 +268,14 @@ mod tests {
     }
 
     #[test]
+    fn all_matches_are_counted() {
+        let (pattern, template) = (Pattern::new("x", false).unwrap(), Replacement::parse("-").unwrap());
+        for (text, count) in [("axbxcx", 3), ("x", 1), ("abc", 0)] {
+            assert_eq!(pattern.replace_all(text.as_bytes(), &template, &mut Vec::new()), count, "{text}");
+        }
+    }
+
+    #[test]
     fn searches_as_pcre_does() {
         for (pattern, insensitive, text, expected) in [
             ("^/a/", false, "/a/b", true),

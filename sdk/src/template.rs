@@ -34,7 +34,7 @@ impl Template {
         let mut literal = String::new();
         let mut rest = text;
         while let Some(at) = rest.find('$') {
-            let escaped = rest[..at].ends_with('\\') || (at == 0 && literal.ends_with('\\'));
+            let escaped = rest[..at].ends_with('\\');
             let reference = if escaped { None } else { reference(&rest[at + 1..]) };
             let (before, after) = rest.split_at(at);
             literal.push_str(before);
@@ -199,6 +199,24 @@ mod tests {
         ] {
             assert_eq!(rendered(template), (expected.to_owned(), found), "{template}");
         }
+    }
+
+    #[test]
+    fn groups_of_a_match_are_found_and_values_are_escaped() {
+        let mut probe = Probe::request("GET", "/a?b=c", &[]);
+        let x = probe.exchange();
+        let captures = [b"all".to_vec(), b"one".to_vec()];
+        for (template, expected, found) in
+            [("$1-$0-$2", "one-all-", 2), ("$2", "", 0), ("${none ?? d}$0", "dall", 2)]
+        {
+            let mut out = Vec::new();
+            let count = Template::parse(template).render_with_captures(&x, &captures, &mut out);
+            assert_eq!((String::from_utf8(out).unwrap(), count), (expected.to_owned(), found), "{template}");
+        }
+        let mut out = Vec::new();
+        let template = Template::parse("<$uri>${none ?? <d>}${uri ?? d}$none");
+        template.render_escaped(&x, &mut out, |byte, out| out.extend_from_slice(&[b'%', byte]));
+        assert_eq!(String::from_utf8(out).unwrap(), "<%/%a><d>%/%a");
     }
 
     #[test]

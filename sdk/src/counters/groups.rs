@@ -58,4 +58,17 @@ mod tests {
         drop(second);
         assert!(!groups.conflicts("g", &three));
     }
+
+    #[test]
+    fn a_group_outlives_what_others_do() {
+        let groups = Groups::default();
+        let (two, three) = (json!({"count": 2}), json!({"count": 3}));
+        let _first = groups.join("g", &two);
+        drop(groups.join("g", &two));
+        assert!(groups.conflicts("g", &three), "one that came later has gone, the group has not");
+        drop(groups.join("gone", &two));
+        let _other = groups.join("other", &two);
+        assert!(groups.conflicts("g", &three));
+        assert_eq!(groups.by_name.lock().unwrap().len(), 2, "the one without members is forgotten");
+    }
 }

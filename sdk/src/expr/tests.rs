@@ -53,6 +53,7 @@ fn operators_follow_lua_resty_expr() {
         (json!(["arg_n", ">", 80]), false),
         (json!(["arg_n", ">=", 80]), true),
         (json!(["arg_f", "<", 2]), true),
+        (json!(["arg_n", "<", 80]), false),
         (json!(["arg_f", "<=", 1.5]), true),
         (json!(["arg_s", "<", "b"]), false),
         (json!(["arg_none", "<", 1]), false),

@@ -380,6 +380,13 @@ impl Shard {
         self.entries.borrow().len()
     }
 
+    /// Of requests.
+    #[cfg(test)]
+    pub(super) fn known_series(&self) -> usize {
+        let known = self.known.borrow();
+        known.status.len() + known.latency.len() + known.bandwidth.len()
+    }
+
     pub(super) fn new(settings: Arc<Settings>, lines: Arc<AtomicUsize>) -> (Shard, Receiver<Registered>) {
         let (sender, receiver) = channel();
         let shard = Shard {

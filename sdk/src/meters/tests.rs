@@ -147,6 +147,22 @@ fn series_go_with_their_routes_and_make_room() {
 }
 
 #[test]
+fn routes_that_come_and_go_leave_nothing_behind() {
+    let meters = room_for(1000);
+    let shard = meters.shard(0);
+    for round in 0..200 {
+        let route = format!("r{round}");
+        count(&shard, &route, Sample::default());
+        count(&shard, "stays", Sample::default());
+        scrape(&meters);
+        meters.retain_routes(|kept| kept == "stays");
+    }
+    assert!(shard.label_sets() <= 10 && shard.known_series() <= 30, "{}", shard.known_series());
+    let text = scrape(&meters);
+    assert_eq!(value(&text, "status{code=\"200\",route=\"stays\"}"), Some(200.0));
+}
+
+#[test]
 fn idle_series_expire_where_the_settings_say_so() {
     let attr = serde_json::json!({"metrics": {"http_status": {"expire": 10}}});
     let meters = Meters::new(Settings::from_attr(Some(&attr)).unwrap());

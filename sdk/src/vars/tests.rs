@@ -429,3 +429,34 @@ fn every_variable_is_read_somewhere() {
         assert!(text(&x, name).is_some_and(|value| !value.is_empty()), "{name}");
     }
 }
+
+#[test]
+fn a_question_mark_without_a_query_is_not_told() {
+    for (target, expected) in [("/a", "/a"), ("/a?b=c", "/a?b=c"), ("/a?b?c", "/a?b?c"), ("/a?", "/a")] {
+        let mut probe = Probe::get(target);
+        assert_eq!(text(&probe.exchange(), "request_uri").as_deref(), Some(expected), "{target}");
+    }
+}
+
+#[test]
+fn a_user_s_name_is_read_from_all_digits_of_base64() {
+    for credentials in ["Basic Pj4+Pz8/Ong=", "basic  Pj4-Pz8_Ong"] {
+        let mut probe = Probe::request("GET", "/", &[("Authorization", credentials)]);
+        assert_eq!(text(&probe.exchange(), "remote_user").as_deref(), Some(">>>???"), "{credentials}");
+    }
+}
+
+#[test]
+fn numbers_are_written_in_eight_digits() {
+    for value in [0, 1, 9, 10, 15, 16, 0x0123_4567, 0x89ab_cdef, 0xfedc_ba98, 0xa0b0_c0d0, u32::MAX] {
+        assert_eq!(plain::hex(value), *format!("{value:08x}").as_bytes());
+    }
+}
+
+#[test]
+fn what_cannot_be_judged_is_refused_as_what_it_is() {
+    let all = [Unjudged::TooLarge, Unjudged::Unreadable, Unjudged::Spent];
+    assert_eq!(all.map(Unjudged::status), [413, 400, 400]);
+    let texts: std::collections::BTreeSet<_> = all.map(Unjudged::as_str).into_iter().collect();
+    assert!(texts.len() == 3 && texts.iter().all(|text| text.len() > 20), "{texts:?}");
+}
