@@ -120,6 +120,10 @@ impl Client {
                     .map_err(|error| format!("failed to send data to TCP server: {place}{error}"))?;
                 if *keep {
                     kept.replace(Some(stream));
+                } else if spec.target.tls().is_some() {
+                    // Closed over session tickets that nobody has read, the connection would be reset, and
+                    // what the server has not taken yet would be lost.
+                    let _ = within(*timeout, tokio::io::copy(&mut stream, &mut tokio::io::sink())).await;
                 }
                 Ok(())
             }

@@ -292,3 +292,41 @@ fn a_file_that_cannot_be_opened_costs_entries_and_nothing_else() {
     deliveries.finish();
     assert_eq!((std::fs::read_to_string(&path).unwrap(), sink.dropped()), ("two\n".to_owned(), 1));
 }
+
+#[test]
+fn a_server_over_tls_that_reads_late_gets_all_of_a_batch() {
+    use rustls::pki_types::pem::PemObject;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+    let file = |name: &str| format!("{}/../tests/certs/another.{name}", env!("CARGO_MANIFEST_DIR"));
+    let cert = CertificateDer::pem_file_iter(file("crt")).unwrap().collect::<Result<_, _>>().unwrap();
+    let key = PrivateKeyDer::from_pem_file(file("key")).unwrap();
+    let common = snapshot::certs::CommonTls::default();
+    let config = rustls::ServerConfig::builder_with_provider(common.provider.clone())
+        .with_safe_default_protocol_versions()
+        .unwrap();
+    let config = config.with_no_client_auth().with_single_cert(cert, key).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut tls = rustls::ServerConnection::new(Arc::new(config)).unwrap();
+        // With this, session tickets have gone out, which nobody asks for.
+        while tls.is_handshaking() || tls.wants_write() {
+            tls.complete_io(&mut stream).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(500));
+        let mut got = Vec::new();
+        rustls::StreamOwned::new(tls, stream).read_to_end(&mut got).map(|_| got.len())
+    });
+
+    let deliveries = Deliveries::start(8 << 20).unwrap();
+    deliveries.trust(crate::wiring::trust(&common));
+    let tls = Some(sdk::sink::Tls { name: None, verify: false });
+    let target = Target::Tcp { host: "logs.example".to_owned(), port, tls, timeout: COMES, keep: false };
+    let sink = open(&deliveries, spec(target, batches_of(1)));
+    push(&sink, &[&"x".repeat(900_000)]);
+    assert_eq!(server.join().unwrap().map_err(|error| error.to_string()), Ok(900_000));
+    deliveries.finish();
+    assert_eq!(sink.dropped(), 0);
+}
