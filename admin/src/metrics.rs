@@ -62,8 +62,9 @@ fn plain(status: StatusCode, body: Sheet) -> Response<Sheet> {
 /// The pages there are.
 pub struct Pages {
     print: Print,
-    /// Those that scrapers still hold, the newest last. Locked while one is printed.
-    sent: Mutex<Vec<Weak<Page>>>,
+    /// Those that scrapers still hold, the newest last. Locked while one is printed, also where whoever
+    /// wanted that has gone.
+    sent: Arc<Mutex<Vec<Weak<Page>>>>,
 }
 
 /// One page.
@@ -86,19 +87,22 @@ impl AsRef<[u8]> for Text {
 
 impl Pages {
     pub fn new(print: Print) -> Pages {
-        Pages { print, sent: Mutex::default() }
+        Pages { print, sent: Arc::default() }
     }
 
     /// A page as one text; nothing if it could not be printed, of which the log tells.
     pub async fn text(&self) -> Option<Bytes> {
-        let page = self.get().await.inspect_err(|error| tracing::error!(%error, "printing metrics failed"));
-        Some(Bytes::from_owner(Text(page.ok()?)))
+        let text = async {
+            let page = self.get().await?;
+            tokio::task::spawn_blocking(move || Bytes::from_owner(Text(page))).await
+        };
+        text.await.inspect_err(|error| tracing::error!(%error, "printing metrics failed")).ok()
     }
 
     /// A page that was begun after the question, or the newest if there are too many.
     async fn get(&self) -> Result<Arc<Page>, tokio::task::JoinError> {
         let asked = Instant::now();
-        let mut sent = self.sent.lock().await;
+        let mut sent = self.sent.clone().lock_owned().await;
         sent.retain(|page| page.strong_count() > 0);
         let newest = sent.last().and_then(Weak::upgrade);
         if let Some(page) = newest
@@ -107,10 +111,12 @@ impl Pages {
             return Ok(page);
         }
         let (print, begun) = (self.print.clone(), Instant::now());
-        let pieces = tokio::task::spawn_blocking(move || print()).await?;
-        let page = Arc::new(Page { begun, pieces, text: OnceLock::new() });
-        sent.push(Arc::downgrade(&page));
-        Ok(page)
+        let print = move || {
+            let page = Arc::new(Page { begun, pieces: print(), text: OnceLock::new() });
+            sent.push(Arc::downgrade(&page));
+            page
+        };
+        tokio::task::spawn_blocking(print).await
     }
 }
 

@@ -24,15 +24,17 @@ use tokio::sync::oneshot;
 const TIDY: Duration = Duration::from_secs(5);
 
 /// Offers the pages to plugins: they are written here, and whoever asks waits on a worker.
-pub fn offer(pages: Arc<Pages>, services: &Services) {
-    let Some(page) = services.others.get::<MetricsPage>() else { return };
+pub fn offer(pages: Arc<Pages>, page: &MetricsPage) {
     let control = tokio::runtime::Handle::current();
     page.written_by(move || {
         let pages = pages.clone();
-        let (written, page) = oneshot::channel();
+        let (mut written, page) = oneshot::channel();
         control.spawn(async move {
-            // Whoever asked may have gone meanwhile.
-            let _ = written.send(pages.text().await);
+            tokio::select! {
+                // Whoever asked has gone.
+                () = written.closed() => {}
+                text = pages.text() => { let _ = written.send(text); }
+            }
         });
         Box::pin(async move { page.await.ok().flatten() })
     });
@@ -183,4 +185,36 @@ fn steady_ms() -> u64 {
 
 fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::task::{Context, Waker};
+
+    use bytes::Bytes;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn for_those_who_have_gone_nothing_is_printed() {
+        let (go, gate) = std::sync::mpsc::channel::<()>();
+        let (gate, count) = (std::sync::Mutex::new(gate), Arc::new(AtomicUsize::new(0)));
+        let printed = count.clone();
+        let print = move || {
+            printed.fetch_add(1, SeqCst);
+            gate.lock().unwrap().recv().unwrap();
+            vec![Bytes::from("up 1\n")]
+        };
+        let page = MetricsPage::default();
+        offer(Arc::new(Pages::new(Arc::new(print))), &page);
+        for _ in 0..20 {
+            let mut asked = Box::pin(page.get());
+            assert!(asked.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        (0..30).for_each(|_| go.send(()).unwrap());
+        assert_eq!(page.get().await.as_deref(), Some(&b"up 1\n"[..]));
+        assert!(count.load(SeqCst) <= 2, "{count:?}");
+    }
 }

@@ -19,6 +19,7 @@ use model::boot::{Boot, Provider, Role};
 use proxy::{Datagrams, Workers};
 use sdk::Catalog;
 use sdk::build::Services;
+use sdk::endpoint::MetricsPage;
 use snapshot::Publisher;
 use snapshot::compile::Compiler;
 use tokio::net::TcpListener;
@@ -238,7 +239,9 @@ async fn serve(
     }
     let print = metrics::printer(services.clone(), logged, handle.clone(), etcd, program.acme.clone());
     let pages = Arc::new(Pages::new(print));
-    metrics::offer(pages.clone(), &services);
+    if let Some(page) = services.others.get::<MetricsPage>() {
+        metrics::offer(pages.clone(), &page);
+    }
     let crew = format!("{count} worker{}", if count == 1 { "" } else { "s" });
     let workers = Workers::start_with(Arc::new(settings), sockets, datagrams, readers, &services.meters)
         .context(

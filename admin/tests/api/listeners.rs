@@ -188,6 +188,38 @@ async fn a_page_is_shared_as_one_text_and_counts_while_somebody_has_it() {
 }
 
 #[tokio::test]
+async fn a_page_is_printed_alone_also_where_nobody_waits_for_the_one_before_any_more() {
+    let (begun, mut began) = tokio::sync::mpsc::unbounded_channel();
+    let (go, gate) = std::sync::mpsc::channel::<()>();
+    let (gate, running, most) =
+        (std::sync::Mutex::new(gate), AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+    let together = most.clone();
+    let print = move || {
+        together.fetch_max(running.fetch_add(1, SeqCst) + 1, SeqCst);
+        begun.send(()).unwrap();
+        gate.lock().unwrap().recv().unwrap();
+        running.fetch_sub(1, SeqCst);
+        vec![Bytes::from("up 1\n")]
+    };
+    let pages = Arc::new(metrics::Pages::new(Arc::new(print)));
+    let ask = || {
+        let pages = pages.clone();
+        tokio::spawn(async move { pages.text().await })
+    };
+    let gone = ask();
+    began.recv().await.unwrap();
+    gone.abort();
+    assert!(gone.await.unwrap_err().is_cancelled());
+    let next = ask();
+    // Time enough to begin, if it would.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    go.send(()).unwrap();
+    go.send(()).unwrap();
+    assert_eq!(next.await.unwrap().as_deref(), Some(&b"up 1\n"[..]));
+    assert_eq!(most.load(SeqCst), 1);
+}
+
+#[tokio::test]
 async fn scrapers_that_do_not_read_hold_two_pages_at_most() {
     let (counts, print) = printer();
     let address =
