@@ -1,5 +1,7 @@
 use std::sync::Mutex;
 
+use tempfile::TempDir;
+
 use super::*;
 use crate::store::Change;
 use crate::store::Expect;
@@ -33,13 +35,19 @@ async fn next(changes: &mut Changes) -> Reset {
     }
 }
 
-#[tokio::test]
-async fn a_folder_that_is_written_to_without_end_puts_nothing_off() {
+/// A store over a file that holds [`TWO`] in a folder of its own, and whoever follows it.
+fn opened() -> (TempDir, PathBuf, File, Changes) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("apisix.yaml");
     fs::write(&path, TWO).unwrap();
     let store = File::open(&path, plugins()).unwrap();
-    let mut changes = store.watch();
+    let changes = store.watch();
+    (folder, path, store, changes)
+}
+
+#[tokio::test]
+async fn a_folder_that_is_written_to_without_end_puts_nothing_off() {
+    let (_folder, path, store, mut changes) = opened();
     next(&mut changes).await;
     let (signal, over) = (store.signal.clone(), Arc::new(AtomicBool::new(false)));
     let busy = thread::spawn({
@@ -64,12 +72,8 @@ fn modified(reset: &Reset, id: &str) -> Revision {
 
 #[tokio::test]
 async fn the_file_is_followed_and_unchanged_items_keep_their_revisions() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("apisix.yaml");
-    fs::write(&path, TWO).unwrap();
-    let store = File::open(&path, plugins()).unwrap();
+    let (folder, path, store, mut changes) = opened();
     assert!(!store.writable());
-    let mut changes = store.watch();
     let first = next(&mut changes).await;
     assert_eq!((first.items.len(), first.revision), (3, 1));
     assert_eq!(store.plugins().await.unwrap(), Some(vec!["cors".to_owned()]));
@@ -90,11 +94,7 @@ async fn the_file_is_followed_and_unchanged_items_keep_their_revisions() {
 
 #[tokio::test]
 async fn a_broken_file_changes_nothing_and_is_told() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("apisix.yaml");
-    fs::write(&path, TWO).unwrap();
-    let store = File::open(&path, plugins()).unwrap();
-    let mut changes = store.watch();
+    let (_folder, path, _store, mut changes) = opened();
     next(&mut changes).await;
     for broken in ["routes: [\n#END\n", "routes: []\n"] {
         fs::write(&path, broken).unwrap();
@@ -127,11 +127,7 @@ async fn a_bad_item_is_left_out_and_told() {
 
 #[tokio::test]
 async fn an_item_that_turns_bad_keeps_its_last_good_form() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("apisix.yaml");
-    fs::write(&path, TWO).unwrap();
-    let store = File::open(&path, plugins()).unwrap();
-    let mut changes = store.watch();
+    let (_folder, path, _store, mut changes) = opened();
     next(&mut changes).await;
     fs::write(&path, TWO.replace("uri: /a", "uri: 5").replace("uri: /b", "uri: /c")).unwrap();
     let second = next(&mut changes).await;
@@ -143,11 +139,7 @@ async fn an_item_that_turns_bad_keeps_its_last_good_form() {
 
 #[tokio::test]
 async fn a_pipe_in_its_place_holds_nothing_up() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("apisix.yaml");
-    fs::write(&path, TWO).unwrap();
-    let store = File::open(&path, plugins()).unwrap();
-    let mut changes = store.watch();
+    let (folder, path, _store, mut changes) = opened();
     next(&mut changes).await;
     fs::remove_file(&path).unwrap();
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
