@@ -28,13 +28,15 @@ enum What {
     Goal(&'static Goal),
 }
 
-/// Lists, runs, reports. Words on the command line are parts of names.
+/// Lists, runs, reports. Words on the command line are parts of names, or with `--exact` names.
 pub fn main() -> ExitCode {
     let filters: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
-    let list = std::env::args().any(|arg| arg == "--list");
+    let [list, exact] = ["--list", "--exact"].map(|flag| std::env::args().any(|arg| arg == flag));
     let mut cases = find(&root().join("tests/cases"));
     if !filters.is_empty() {
-        cases.retain(|case| filters.iter().any(|filter| case.name.contains(filter.as_str())));
+        let fits =
+            |name: &str, filter: &String| if exact { name == filter } else { name.contains(filter.as_str()) };
+        cases.retain(|case| filters.iter().any(|filter| fits(&case.name, filter)));
     }
     if list {
         cases.iter().for_each(|case| println!("{}: test", case.name));

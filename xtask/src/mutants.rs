@@ -6,6 +6,7 @@
 //! breaks, and a number in the environment chooses. It happens in a copy of the repository under
 //! `target/mutants`; the files that are worked on are never touched.
 
+mod cases;
 mod known;
 mod list;
 mod reach;
@@ -17,6 +18,7 @@ mod tree;
 use crate::shell::root;
 use crate::tools;
 use anyhow::{Context, Result, bail, ensure};
+use cases::Cases;
 use known::Known;
 use list::Mutant;
 use report::{Outcome, Report};
@@ -30,7 +32,7 @@ use tree::Tree;
 /// The rooms that every request passes through.
 const ROOMS: [&str; 6] = ["wire", "sdk", "cache", "snapshot", "plugins", "proxy"];
 
-const USAGE: &str = "usage: cargo x mutants [ROOM...] [--file WORD]... [--since REVISION] [--shard K/N] [--with ROOM]... [--jobs N] [--continue] [--minutes N] [--missed] [--quick] [--list]";
+const USAGE: &str = "usage: cargo x mutants [ROOM...] [--file WORD]... [--since REVISION] [--shard K/N] [--with ROOM]... [--jobs N] [--continue] [--minutes N] [--missed] [--cases] [--quick] [--list]";
 
 /// Which breaks are tried.
 #[derive(Default)]
@@ -51,6 +53,8 @@ struct Choice {
     minutes: Option<u64>,
     /// Only those that an earlier run missed.
     missed: bool,
+    /// What the room's tests miss is put to the cases.
+    cases: bool,
     /// Not those that take a build each.
     quick: bool,
     list: bool,
@@ -91,6 +95,7 @@ fn choice(args: &[String]) -> Result<Choice> {
                 choice.minutes = Some(minutes.context("--minutes needs a number")?);
             }
             "--missed" => choice.missed = true,
+            "--cases" => choice.cases = true,
             "--quick" => choice.quick = true,
             "--list" => choice.list = true,
             room if root().join(room).join("Cargo.toml").is_file() => choice.rooms.push(room.to_owned()),
@@ -124,7 +129,7 @@ fn try_room(room: &str, choice: &Choice, tree: &Tree) -> Result<bool> {
     let is_over = || end.is_some_and(|end| Instant::now() >= end);
     println!("{room}: {} breaks; building them", mutants.len());
     let mut switched = Switched::new(mutants.clone(), &mut known)?;
-    let mut report = Report::new(room, &mutants, &mut known);
+    let mut report = Report::new(room, &mutants, &mut known, choice.cases);
     let mut rooms = vec![room];
     rooms.extend(choice.with.iter().map(String::as_str));
     let suite = loop {
@@ -145,8 +150,17 @@ fn try_room(room: &str, choice: &Choice, tree: &Tree) -> Result<bool> {
     let (mut together, mut alone) =
         (switched.together().collect::<Vec<_>>(), switched.alone().collect::<Vec<_>>());
     switched.unviable().for_each(|mutant| report.add_known(mutant, Outcome::Unviable));
+    let cases = match choice.cases {
+        true => Some(Cases::build(tree, room)?.measured(&tree.folder().join(format!("{room}.cases")))?),
+        false => None,
+    };
     if choice.going_on {
         let mut is_new = |mutant: &Mutant| match report.known().outcome(mutant) {
+            Some(missed) if missed.is_missed() && cases.is_some() => {
+                let asked = report.known().is_missed_by_cases(mutant);
+                asked.then(|| report.add_known(mutant, missed));
+                !asked
+            }
             Some(outcome) => {
                 report.add_known(mutant, outcome);
                 false
@@ -156,7 +170,17 @@ fn try_room(room: &str, choice: &Choice, tree: &Tree) -> Result<bool> {
         together.retain(|(_, _, mutant)| is_new(mutant));
         alone.retain(|mutant| is_new(mutant));
     }
-    try_together(together, &suite, choice.jobs, &is_over, &mut report)?;
+    let ask = |number, function, mutant: &Mutant, known: Option<Outcome>| {
+        let found = match known {
+            Some(known) => known,
+            None => suite.outcome(number, Some(function), mutant)?,
+        };
+        match &cases {
+            Some(cases) if found.is_missed() => cases.outcome(number, function, mutant),
+            _ => Ok(found),
+        }
+    };
+    try_together(together, &ask, choice, &is_over, &mut report)?;
     for mutant in alone {
         if choice.quick || is_over() {
             report.add(mutant, Outcome::Untried)?;
@@ -172,26 +196,36 @@ fn try_room(room: &str, choice: &Choice, tree: &Tree) -> Result<bool> {
     Ok(report.finish())
 }
 
-/// Runs the tests for each break that is in the build.
+/// What becomes of a break: its number, that of its function, and what an earlier run found.
+type Ask<'a> = dyn Fn(usize, u32, &Mutant, Option<Outcome>) -> Result<Outcome> + Sync + 'a;
+
+/// Asks about each break that is in the build. What an earlier run with the same tests missed is only put to
+/// the cases.
 fn try_together(
     breaks: Vec<(usize, u32, &Mutant)>,
-    suite: &Suite,
-    jobs: usize,
+    ask: &Ask<'_>,
+    choice: &Choice,
     is_over: &(dyn Fn() -> bool + Sync),
     report: &mut Report<'_>,
 ) -> Result<()> {
     let left = Mutex::new((breaks.into_iter(), report));
     let lock = || left.lock().unwrap_or_else(PoisonError::into_inner);
+    let next = || {
+        let mut left = lock();
+        let (number, function, mutant) = left.0.next()?;
+        let missed = left.1.known().outcome(mutant).filter(|outcome| outcome.is_missed());
+        Some((number, function, mutant, missed.filter(|_| choice.going_on)))
+    };
     let work = || loop {
-        let Some((number, function, mutant)) = lock().0.next() else { return Ok(()) };
+        let Some((number, function, mutant, known)) = next() else { return Ok(()) };
         let outcome = match is_over() {
             true => Outcome::Untried,
-            false => suite.outcome(number, Some(function), mutant)?,
+            false => ask(number, function, mutant, known)?,
         };
         lock().1.add(mutant, outcome)?;
     };
     std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..jobs).map(|_| scope.spawn(work)).collect();
+        let workers: Vec<_> = (0..choice.jobs).map(|_| scope.spawn(work)).collect();
         workers.into_iter().try_for_each(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)))
     })
 }
@@ -226,12 +260,14 @@ mod tests {
 
     #[test]
     fn rooms_and_options_in_any_order() {
-        let args = "--file h1 wire --since HEAD~1 --jobs 2 snapshot --continue --minutes 3 --with sdk";
+        let args =
+            "--file h1 wire --since HEAD~1 --jobs 2 snapshot --continue --minutes 3 --with sdk --cases";
         let args: Vec<_> = args.split(' ').map(str::to_owned).collect();
         let found = choice(&args).expect("all are known");
         assert_eq!(found.rooms, ["wire", "snapshot"]);
         assert_eq!((found.files, found.since.as_deref()), (vec!["h1".to_owned()], Some("HEAD~1")));
         assert_eq!((found.going_on, found.minutes, found.with), (true, Some(3), vec!["sdk".to_owned()]));
+        assert!(found.cases && !found.missed);
         assert_eq!((found.jobs, choice(&[]).expect("all rooms").jobs), (2, 1));
         assert!(choice(&["--jobs".to_owned(), "0".to_owned()]).is_err());
         assert_eq!(choice(&[]).expect("all rooms").rooms.len(), super::ROOMS.len());

@@ -14,11 +14,13 @@ use std::path::Path;
 
 /// Stands in the place of an outcome: it takes a build of its own.
 const ALONE: &str = "Alone";
+/// Stands beside a miss: the cases missed it as well.
+const BY_CASES: &str = "Cases";
 
 pub struct Known {
     file: File,
     outcomes: HashMap<(u64, String), Outcome>,
-    alone: HashSet<(u64, String)>,
+    marks: HashSet<(&'static str, (u64, String))>,
     texts: HashMap<String, u64>,
 }
 
@@ -28,7 +30,7 @@ impl Known {
         let mut known = Known {
             file: file.with_context(|| format!("cannot write {}", path.display()))?,
             outcomes: HashMap::new(),
-            alone: HashSet::new(),
+            marks: HashSet::new(),
             texts: HashMap::new(),
         };
         for line in std::fs::read_to_string(path)?.lines() {
@@ -39,8 +41,8 @@ impl Known {
             let Ok(text) = u64::from_str_radix(text, 16) else { continue };
             if let Some(outcome) = Outcome::named(word) {
                 known.outcomes.insert((text, name.to_owned()), outcome);
-            } else if word == ALONE {
-                known.alone.insert((text, name.to_owned()));
+            } else if let Some(mark) = [ALONE, BY_CASES].into_iter().find(|mark| *mark == word) {
+                known.marks.insert((mark, (text, name.to_owned())));
             }
         }
         Ok(known)
@@ -53,7 +55,12 @@ impl Known {
 
     pub fn is_alone(&mut self, mutant: &Mutant) -> bool {
         let key = self.key(mutant);
-        self.alone.contains(&key)
+        self.marks.contains(&(ALONE, key))
+    }
+
+    pub fn is_missed_by_cases(&mut self, mutant: &Mutant) -> bool {
+        let key = self.key(mutant);
+        self.marks.contains(&(BY_CASES, key))
     }
 
     pub fn add(&mut self, mutant: &Mutant, outcome: Outcome) -> Result<()> {
@@ -64,12 +71,20 @@ impl Known {
     }
 
     pub fn add_alone(&mut self, mutant: &Mutant) -> Result<()> {
+        self.mark(ALONE, mutant)
+    }
+
+    pub fn add_missed_by_cases(&mut self, mutant: &Mutant) -> Result<()> {
+        self.mark(BY_CASES, mutant)
+    }
+
+    fn mark(&mut self, mark: &'static str, mutant: &Mutant) -> Result<()> {
         let key = self.key(mutant);
-        if self.alone.contains(&key) {
+        if self.marks.contains(&(mark, key.clone())) {
             return Ok(());
         }
-        self.write(ALONE, &key)?;
-        self.alone.insert(key);
+        self.write(mark, &key)?;
+        self.marks.insert((mark, key));
         Ok(())
     }
 

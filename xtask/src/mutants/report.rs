@@ -46,18 +46,21 @@ pub struct Report<'a> {
     total: usize,
     results: Vec<(String, String, Outcome)>,
     known: &'a mut Known,
+    /// Whether the cases are asked.
+    cases: bool,
     start: Instant,
     told: Instant,
 }
 
 impl Report<'_> {
-    pub fn new<'a>(room: &str, mutants: &[Mutant], known: &'a mut Known) -> Report<'a> {
+    pub fn new<'a>(room: &str, mutants: &[Mutant], known: &'a mut Known, cases: bool) -> Report<'a> {
         let now = Instant::now();
         Report {
             room: room.to_owned(),
             total: mutants.len(),
             results: Vec::new(),
             known,
+            cases,
             start: now,
             told: now,
         }
@@ -70,6 +73,9 @@ impl Report<'_> {
         }
         if outcome != Outcome::Untried {
             self.known.add(mutant, outcome)?;
+        }
+        if outcome.is_missed() && self.cases {
+            self.known.add_missed_by_cases(mutant)?;
         }
         self.add_known(mutant, outcome);
         if self.told.elapsed() > Duration::from_secs(20) {

@@ -5,11 +5,11 @@
 //! breaks nearby, then the quick ones.
 
 use super::list::Mutant;
-use super::reach::{self, Reach};
+use super::reach::{self, Reach, Runner};
 use super::report::Outcome;
-use super::switch::{Error, VARIABLE};
+use super::switch::{Error, NOTES, VARIABLE};
 use super::tree::Tree;
-use crate::shell::{cargo, show};
+use crate::shell::{cargo, output, show};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -39,6 +39,28 @@ pub struct Program {
     pub path: PathBuf,
     /// The folder of its room.
     pub room: PathBuf,
+}
+
+impl Runner for Program {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn names(&self) -> Result<Vec<String>> {
+        let mut command = Command::new(&self.path);
+        let listed = output(command.args(["--list", "--format", "terse"]).current_dir(&self.room))?;
+        Ok(listed.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
+    }
+
+    fn one(&self, name: &str, number: usize, notes: &Path) -> Command {
+        let mut command = program_command("exec \"$0\" \"$@\"", self, number);
+        command.args(["--exact", name]).env(NOTES, notes);
+        command
+    }
+
+    fn may_fail(&self) -> bool {
+        false
+    }
 }
 
 struct Test {
@@ -88,7 +110,7 @@ impl Suite {
     /// For another build of the same tests.
     pub fn with_times_of(mut self, other: &Suite) -> Result<Suite> {
         for (program, built) in self.programs.iter().enumerate() {
-            for name in reach::names(built)? {
+            for name in built.names()? {
                 let same = other.tests.iter().find(|test| test.name == name);
                 let time = same.map_or(Duration::from_secs(5), |test| test.reach.time);
                 self.tests.push(Test { program, name, reach: Reach { time, functions: Vec::new() } });
@@ -205,7 +227,7 @@ fn compile(tree: &Tree, room: &str, what: &[&str], rooms: &[&str]) -> Result<Res
 }
 
 /// A shell that runs a test program.
-pub fn program_command(script: &str, program: &Program, number: usize) -> Command {
+fn program_command(script: &str, program: &Program, number: usize) -> Command {
     let mut command = Command::new("sh");
     command
         .args(["-c", script])
