@@ -154,6 +154,55 @@ fn routes_that_others_take_the_requests_of() {
             "",
         ),
         ("one that is off", "{id: 1, uri: /a, status: 0, U} {id: 2, uri: /a, U}", "", ""),
+        ("hosts apart", "{id: 1, uri: /a, host: h.org, U} {id: 2, uri: /a, host: i.org, U}", "", ""),
+        (
+            "a host, and none behind it",
+            "{id: 1, uri: /a, host: h.org, U} {id: 2, uri: /a, U}",
+            "",
+            "ambiguous routes/2/uri",
+        ),
+        (
+            "a host behind none that has conditions",
+            "{id: 1, uri: /a, vars: [[arg_a, ==, b]], U} {id: 2, uri: /a, host: h.org, U}",
+            "",
+            "ambiguous routes/2/uri",
+        ),
+        (
+            "one network, and clients from anywhere",
+            "{id: 1, uri: /a, remote_addr: 10.0.0.0/8, U} {id: 2, uri: /a, U}",
+            "ambiguous routes/2/uri",
+            "=",
+        ),
+        (
+            "conditions, and one network behind them",
+            "{id: 1, uri: /a, vars: [[arg_a, ==, b]], U} {id: 2, uri: /a, remote_addr: 10.0.0.0/8, U}",
+            "ambiguous routes/2/uri",
+            "=",
+        ),
+        (
+            "the wider network behind",
+            "{id: 1, uri: /a, remote_addr: 10.1.0.0/16, U} {id: 2, uri: /a, remote_addr: 10.0.0.0/8, U}",
+            "ambiguous routes/2/uri",
+            "=",
+        ),
+        (
+            "conditions of which one does not ask for equality",
+            "{id: 1, uri: /a, vars: [[arg_a, '~=', b]], U} {id: 2, uri: /a, vars: [[arg_a, ==, c]], U}",
+            "ambiguous routes/2/uri",
+            "=",
+        ),
+        (
+            "one of two paths, by its id",
+            "{id: 1, uri: /a, vars: [[arg_a, ==, b]], U} {id: 2, uris: [/a, /b], U}",
+            "ambiguous routes/2/uris",
+            "=",
+        ),
+        (
+            "the order is meant",
+            "{id: 1, uri: /a, vars: [[arg_a, ==, b]], U} {id: 2, uri: /a, priority: -1, U}",
+            "",
+            "",
+        ),
     ] {
         let routes = routes.replace("U}", &format!("{UP}}}")).replace("} {id", "}\n  - {id");
         let text = format!("routes:\n  - {routes}\n");
@@ -177,6 +226,56 @@ fn parameters_take_less_than_the_rest_of_a_path() {
     assert!(found(&text("/a/:id", "/a/*"), mode, &codes).is_empty());
     assert_eq!(found(&text("/a/*", "/a/:id"), mode, &codes), ["unreachable routes/2/uri"]);
     assert_eq!(found(&text("/a/:id", "/a/:id"), mode, &codes), ["unreachable routes/2/uri"]);
+}
+
+#[test]
+fn patterns_of_one_beginning_may_meet_where_one_of_them_takes_all() {
+    for (first, second, meet) in
+        [("/a/*id", "/a/:id", true), ("/a/:id", "/a/*id", true), ("/a/:id/b", "/a/:id/c", false)]
+    {
+        let text = format!(
+            "routes:\n  - {{id: 1, uri: '{first}', vars: [[arg_a, ==, b]], {UP}}}\n  - {{id: 2, uri: '{second}', {UP}}}\n"
+        );
+        let told = found(&text, Mode::UriWithParameter, &[Code::Ambiguous]);
+        assert_eq!(told.len(), usize::from(meet), "{first} {second}: {told:?}");
+    }
+}
+
+#[test]
+fn why_another_route_goes_first() {
+    for (first, second, why) in [
+        (
+            "priority: 2, uri: /a",
+            "uri: /a",
+            "no request reaches this route: /a goes to routes/1: its priority is 2, over 0",
+        ),
+        (
+            "uri: '/a/*all'",
+            "uri: '/a/*'",
+            "no request reaches this route: /a/* goes to routes/1: its path is longer",
+        ),
+        (
+            "uri: /a",
+            "uri: /a",
+            "no request reaches this route: /a goes to routes/1: its id is smaller, at the same path and priority",
+        ),
+        (
+            "priority: 2, uri: '/a/*'",
+            "uri: '/a/*all'",
+            "no request reaches this route: /a/*all goes to routes/1: its priority is 2, over 0",
+        ),
+        (
+            "uri: /a, host: h.org",
+            "uris: [/a, /b], host: h.org",
+            "1 of its 2 paths are never reached: /a under h.org goes to routes/1: its id is smaller, at the same \
+             path and priority",
+        ),
+    ] {
+        let text = format!("routes:\n  - {{id: 1, {first}, {UP}}}\n  - {{id: 2, {second}, {UP}}}\n");
+        let analysis = look(&desired(&text), Mode::UriWithParameter, false);
+        let told: Vec<&str> = analysis.findings.iter().map(|one| &*one.invalid.reason).collect();
+        assert_eq!(told, [why], "{first} {second}");
+    }
 }
 
 #[test]
@@ -221,6 +320,48 @@ fn what_nobody_uses() {
 }
 
 #[test]
+fn what_stream_routes_and_consumers_use() {
+    let node = "nodes: {\"127.0.0.1:80\": 1}";
+    let text = format!(
+        "upstreams: [{{id: u, {node}}}, {{id: by-number, {node}}}, {{id: 7, {node}}}]\n\
+         services: [{{id: s, upstream_id: by-number}}]\n\
+         stream_routes:\n  - {{id: 1, upstream_id: u}}\n  - {{id: 2, service_id: s}}\n  \
+         - {{id: 3, upstream: {{{node}}}, protocol: {{name: redis, superior_id: '1'}}}}\n\
+         consumer_groups: [{{id: g, plugins: {{log: {{upstream_id: 7}}}}}}]\n\
+         consumers: [{{username: jack, group_id: g, plugins: {{key: {{key: k1}}}}}}]\n\
+         routes: [{{id: 1, uri: /a, plugins: {{key: {{}}}}, {UP}}}]\n"
+    );
+    let analysis = look(&desired(&text), Mode::HostUri, true);
+    assert_eq!(
+        analysis.to_string(),
+        "unused: stream_routes/3/protocol/superior_id: no connection reaches this stream route: it stands below \
+         stream route 1, and redis chooses none of those, as in APISIX\n  \
+         help: without `superior_id` it takes connections by its own conditions\n"
+    );
+}
+
+/// `multi-auth` asks by the plugins within its settings; what others have in theirs says nothing.
+#[test]
+fn plugins_within_the_settings_of_another() {
+    for (plugins, is_known) in [
+        (json!({"multi-auth": {"auth_plugins": [{"basic": {}}, {"key": {}}]}}), true),
+        (json!({"multi-auth": {"auth_plugins": [{"basic": {}}]}}), false),
+        (json!({"multi-auth": {"auth_plugins": [{"key": {}}], "_meta": {"disable": true}}}), false),
+        (json!({"log": {"key": {}}}), false),
+    ] {
+        let mut all = model::Desired::default();
+        let upstream = json!({"nodes": {"127.0.0.1:80": 1}});
+        let route = json!({"uri": "/*", "plugins": plugins, "upstream": upstream});
+        all.put(entry(model::Kind::Route, "1", route));
+        let jack = json!({"username": "jack", "plugins": {"key": {"key": "k1"}}});
+        all.put(entry(model::Kind::Consumer, "jack", jack));
+        let analysis = look(&all, Mode::HostUri, true);
+        let unused = analysis.findings.iter().filter(|one| one.code == Code::Unused).count();
+        assert_eq!(unused, usize::from(!is_known), "{plugins}");
+    }
+}
+
+#[test]
 fn secrets_in_the_clear() {
     let text = format!(
         "routes:\n  - {{id: 1, uri: /a, {UP}, plugins: {{limit: {{password: hush}}, log: {{password: $env://P}}}}}}\n\
@@ -239,6 +380,51 @@ fn secrets_in_the_clear() {
     );
     let told = look(&desired(&text), Mode::HostUri, false);
     assert!(!told.to_string().contains("hush") && !told.to_json().to_string().contains("hush"));
+}
+
+#[test]
+fn secrets_within_secrets_and_private_keys() {
+    let (crt, key) =
+        (include_str!("../../tests/certs/server-ec.crt"), include_str!("../../tests/certs/server-ec.key"));
+    let tls = json!({"client_cert": crt, "client_key": key});
+    let upstream = json!({"nodes": {"127.0.0.1:80": 1}, "scheme": "https", "tls": tls});
+    let referred =
+        json!({"nodes": {"127.0.0.1:80": 1}, "tls": {"client_cert": crt, "client_key": "$env://KEY"}});
+    let of_upstream = |id: &str, mut value: serde_json::Value| {
+        value["id"] = json!(id);
+        value
+    };
+    let text = json!({
+        "routes": [{
+            "id": "1", "uri": "/a", "upstream": upstream,
+            "plugins": {"log": {"password": {"of/a": "hush", "of_b": "$env://B", "of_c": 1, "of_d": ""}}},
+        }],
+        "upstreams": [of_upstream("u", upstream.clone()), of_upstream("v", referred)],
+        "ssls": [
+            {"id": "a", "sni": "a.test", "cert": crt, "key": key, "certs": [crt], "keys": [key]},
+            {"id": "b", "sni": "b.test", "cert": crt, "key": "$env://KEY"},
+        ],
+    });
+    let expected = [
+        "clear-secret routes/1/plugins/log/password/of~1a",
+        "clear-secret routes/1/upstream/tls/client_key",
+        "clear-secret upstreams/u/tls/client_key",
+        "clear-secret ssls/a/key",
+        "clear-secret ssls/a/keys/0",
+    ];
+    assert_eq!(found(&text.to_string(), Mode::HostUri, &[Code::ClearSecret]), expected);
+}
+
+#[test]
+fn versions_of_tls_that_are_forbidden() {
+    let (crt, key) =
+        (include_str!("../../tests/certs/server-ec.crt"), include_str!("../../tests/certs/server-ec.key"));
+    let ssl = |protocols: &[&str]| json!({"id": "1", "sni": "a.test", "cert": crt, "key": key, "ssl_protocols": protocols});
+    let told = |protocols: &[&str]| {
+        found(&json!({"ssls": [ssl(protocols)]}).to_string(), Mode::HostUri, &[Code::WeakTls])
+    };
+    assert_eq!(told(&["TLSv1.1", "TLSv1.2"]), ["weak-tls ssls/1/ssl_protocols/0"]);
+    assert_eq!(told(&["TLSv1.2", "TLSv1.3"]), [""; 0]);
 }
 
 #[test]
@@ -286,25 +472,28 @@ fn certificates_whose_time_is_over() {
 #[test]
 fn doors_without_a_lock() {
     for (routes, open) in [
-        ("{id: 1, uri: '/*', U}", true),
-        ("{id: 1, uris: [/a, '/*'], U}", true),
-        ("{id: 1, uri: '/a/*', U}", false),
-        ("{id: 1, uri: '/*', remote_addr: 10.0.0.0/8, U}", false),
-        ("{id: 1, uri: '/*', plugins: {key: {}}, U}", false),
-        ("{id: 1, uri: '/*', plugins: {key: {_meta: {disable: true}}}, U}", true),
-        ("{id: 1, uri: '/*', plugins: {log: {}}, U}", true),
-        ("{id: 1, uri: '/*', service_id: s}", false),
-        ("{id: 1, uri: '/*', plugin_config_id: p, U}", false),
+        ("{id: 1, uri: '/*', U}", "/uri"),
+        ("{id: 1, uris: [/a, '/*'], U}", "/uris/1"),
+        ("{id: 1, uris: ['/*'], U}", "/uri"),
+        ("{id: 1, uri: '/a/*', U}", ""),
+        ("{id: 1, uri: '/*', remote_addr: 10.0.0.0/8, U}", ""),
+        ("{id: 1, uri: '/*', plugins: {key: {}}, U}", ""),
+        ("{id: 1, uri: '/*', plugins: {key: {_meta: {disable: true}}}, U}", "/uri"),
+        ("{id: 1, uri: '/*', plugins: {log: {}}, U}", "/uri"),
+        ("{id: 1, uri: '/*', plugins: {ip-restriction: {whitelist: [10.0.0.0/8]}}, U}", ""),
+        ("{id: 1, uri: '/*', plugins: {mocking: {response_example: a}}, U}", ""),
+        ("{id: 1, uri: '/*', plugins: {redirect: {uri: /b}}, U}", ""),
+        ("{id: 1, uri: '/*', plugins: {redirect: {http_to_https: true}}, U}", "/uri"),
+        ("{id: 1, uri: '/*', service_id: s}", ""),
+        ("{id: 1, uri: '/*', plugin_config_id: p, U}", ""),
     ] {
         let text = format!(
             "routes:\n  - {}\nservices:\n  - {{id: s, plugins: {{key: {{}}}}, {UP}}}\nplugin_configs:\n  - {{id: p, plugins: {{key: {{}}}}}}\n",
             routes.replace("U}", &format!("{UP}}}"))
         );
-        assert_eq!(
-            found(&text, Mode::HostUri, &[Code::NoAuthentication]).len(),
-            usize::from(open),
-            "{routes}"
-        );
+        let open: Vec<_> =
+            (!open.is_empty()).then(|| format!("no-authentication routes/1{open}")).into_iter().collect();
+        assert_eq!(found(&text, Mode::HostUri, &[Code::NoAuthentication]), open, "{routes}");
         let guarded = format!("{text}global_rules:\n  - {{id: g, plugins: {{key: {{}}}}}}\n");
         assert!(found(&guarded, Mode::HostUri, &[Code::NoAuthentication]).is_empty());
     }
@@ -321,6 +510,8 @@ fn what_is_told_is_bounded() {
     assert_eq!(analysis.findings.len(), MOST);
     assert_eq!(analysis.more.get(&Code::Unreachable), Some(&49));
     assert_eq!(analysis.to_json()["total"], json!(MOST + 49));
+    assert!(analysis.to_string().ends_with("\nand 49 more of unreachable\n"));
+    assert_eq!(look(&model::Desired::default(), Mode::HostUri, true).to_string(), "nothing found\n");
 }
 
 proptest! {
