@@ -52,6 +52,8 @@ impl Cases {
         let messages = output(cases.current_dir(root()))?;
         let program = |line: &str| {
             let message: Value = serde_json::from_str(line).ok()?;
+            // The folder has other programs, too.
+            message["profile"]["test"].as_bool().filter(|is_test| *is_test)?;
             Some(PathBuf::from(message["executable"].as_str()?))
         };
         Ok(Cases {
