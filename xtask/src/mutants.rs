@@ -170,6 +170,8 @@ fn try_room(room: &str, choice: &Choice, tree: &Tree) -> Result<bool> {
         together.retain(|(_, _, mutant)| is_new(mutant));
         alone.retain(|mutant| is_new(mutant));
     }
+    // Where no test of the room comes, a case is most likely to notice something.
+    together.sort_by_key(|(_, _, mutant)| report.known().outcome(mutant) != Some(Outcome::Unreached));
     let ask = |number, function, mutant: &Mutant, known: Option<Outcome>| {
         let found = match known {
             Some(known) => known,

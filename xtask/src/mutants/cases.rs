@@ -19,13 +19,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A break is put to so many cases at most, the quick ones of those that come to it.
-const MOST: usize = 24;
+const MOST: usize = 12;
 /// So many of those that noticed something in the same file are asked first.
-const FIRST: usize = 8;
+const FIRST: usize = 6;
 /// So many run at a time.
 const ROUND: usize = 4;
 /// Cases that take longer are not asked.
-const QUICK: Duration = Duration::from_secs(4);
+const QUICK: Duration = Duration::from_secs(2);
 
 pub struct Cases {
     /// What runs the cases.
