@@ -51,3 +51,27 @@ impl fmt::Debug for MetricsPage {
         f.debug_tuple("MetricsPage").field(&self.0.get().is_some()).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    fn page(metrics: &MetricsPage) -> Option<Bytes> {
+        let mut got = std::pin::pin!(metrics.get());
+        match got.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(page) => page,
+            Poll::Pending => panic!("nothing is waited for"),
+        }
+    }
+
+    #[test]
+    fn the_page_is_written_by_whoever_said_so_first() {
+        let metrics = MetricsPage::default();
+        assert_eq!(page(&metrics), None);
+        metrics.written_by(|| Box::pin(async { Some(Bytes::from_static(b"one")) }));
+        metrics.written_by(|| Box::pin(async { Some(Bytes::from_static(b"two")) }));
+        assert_eq!(page(&metrics), Some(Bytes::from_static(b"one")));
+    }
+}

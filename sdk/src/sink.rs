@@ -167,7 +167,38 @@ impl Build<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::Joined;
+    use std::time::Duration;
+
+    use super::{Joined, Target, Tls};
+
+    #[test]
+    fn where_entries_go() {
+        let (host, port, timeout) = ("h.test".to_owned(), 514, Duration::from_secs(1));
+        let tls = Some(Tls { name: None, verify: true });
+        let server = Some(("h.test", 514));
+        let http = Target::Http {
+            host: host.clone(),
+            port,
+            uri: "/".to_owned(),
+            content_type: "text/plain",
+            authorization: None,
+            tls: tls.clone(),
+            timeout,
+        };
+        let tcp = Target::Tcp { host: host.clone(), port, tls: None, timeout, keep: false };
+        for (target, server, is_tls) in [
+            (Target::File { path: "/a".to_owned() }, None, false),
+            (http, server, true),
+            (tcp, server, false),
+            (Target::Udp { host, port, timeout }, server, false),
+        ] {
+            assert_eq!(
+                (target.server(), target.tls()),
+                (server, tls.as_ref().filter(|_| is_tls)),
+                "{target:?}"
+            );
+        }
+    }
 
     #[test]
     fn entries_become_one_text() {

@@ -214,7 +214,9 @@ mod tests {
         // Of another type it is another value.
         let text = states.get("a".into(), || "text".to_owned());
         assert_eq!(*text, "text");
+        let kept = states.get("kept".into(), || 7);
         (0..1000).for_each(|n| drop(states.get(n.to_string(), || n)));
+        assert!(Arc::ptr_eq(&kept, &states.get("kept".into(), || 8)));
         assert!(lock(&states.known).values.len() <= 64, "those that are gone are forgotten");
     }
 

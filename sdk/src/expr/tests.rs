@@ -266,3 +266,17 @@ fn networks_mean_addresses_in_either_form() {
         assert_eq!(holds(json!([["http_x_ip", "ipmatch", [network]]])), expected, "{network}");
     }
 }
+
+#[test]
+fn a_mistake_says_what_was_there_instead() {
+    for (expr, got) in [
+        (json!(true), "boolean"),
+        (json!(1), "number"),
+        (json!("a"), "string"),
+        (json!({}), "object"),
+        (json!([[null, "==", 1]]), "null"),
+    ] {
+        let invalid = Expr::compile(&expr).unwrap_err();
+        assert_eq!(invalid.got.as_deref(), Some(got), "{expr}: {invalid:?}");
+    }
+}

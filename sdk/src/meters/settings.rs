@@ -146,8 +146,13 @@ mod tests {
         assert_eq!(Settings::default().look_every(usual), usual);
         let later = json!({"metrics": {"bandwidth": {"expire": 86_400}, "http_status": {"expire": 60}}});
         assert_eq!(Settings::from_attr(Some(&later)).unwrap().look_every(usual), usual);
+        let long = json!({"metric_prefix": format!("a_:{}", "9".repeat(61))});
+        assert_eq!(Settings::from_attr(Some(&long)).unwrap().prefix.len(), 64);
         for (attr, pointer) in [
-            (json!({"metric_prefix": "1 "}), "/metric_prefix"),
+            (json!({"metric_prefix": "1a"}), "/metric_prefix"),
+            (json!({"metric_prefix": "a b"}), "/metric_prefix"),
+            (json!({"metric_prefix": "a".repeat(65)}), "/metric_prefix"),
+            (json!({"default_buckets": [1, 1]}), "/default_buckets"),
             (json!({"default_buckets": []}), "/default_buckets"),
             (json!({"default_buckets": [2, 1]}), "/default_buckets"),
             (json!({"default_buckets": [0]}), "/default_buckets"),

@@ -380,11 +380,11 @@ impl Shard {
         self.entries.borrow().len()
     }
 
-    /// Of requests.
     #[cfg(test)]
     pub(super) fn known_series(&self) -> usize {
         let known = self.known.borrow();
-        known.status.len() + known.latency.len() + known.bandwidth.len()
+        let requests = known.status.len() + known.latency.len() + known.bandwidth.len();
+        requests + known.streams.len() + known.stream_status.len() + known.commands.len()
     }
 
     pub(super) fn new(settings: Arc<Settings>, lines: Arc<AtomicUsize>) -> (Shard, Receiver<Registered>) {

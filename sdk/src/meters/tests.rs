@@ -1,5 +1,7 @@
 //! Tests of shards and scrapes together.
 
+use std::net::SocketAddr;
+
 use super::*;
 
 fn labels(route: &str) -> Labels {
@@ -101,6 +103,9 @@ fn idle_series_give_way_to_new_ones() {
     let text = scrape_at(&meters, 61_000);
     assert!(!seen(&text, "a") && !seen(&text, "g"), "{text}");
     assert!(seen(&text, "b") && seen(&text, "h"));
+    // Six label sets go, each of three series, and the two lines of the bytes of b, which were none since. Beside b
+    // and h stays what found no room.
+    assert_eq!((value(&text, "evicted"), value(&text, "lines")), (Some(19.0), Some(3.0 * 57.0 - 2.0)));
     count(&shard, "new", Sample::default());
     count(&shard, "a", Sample::default());
     let text = scrape_at(&meters, 61_001);
@@ -154,10 +159,12 @@ fn routes_that_come_and_go_leave_nothing_behind() {
         let route = format!("r{round}");
         count(&shard, &route, Sample::default());
         count(&shard, "stays", Sample::default());
+        stream(&shard, &route, 200);
+        shard.redis_command(&route, "get", 1);
         scrape(&meters);
         meters.retain_routes(|kept| kept == "stays");
     }
-    assert!(shard.label_sets() <= 10 && shard.known_series() <= 30, "{}", shard.known_series());
+    assert!(shard.label_sets() <= 10 && shard.known_series() <= 40, "{}", shard.known_series());
     let text = scrape(&meters);
     assert_eq!(value(&text, "status{code=\"200\",route=\"stays\"}"), Some(200.0));
 }
@@ -257,4 +264,185 @@ fn commands_of_redis_are_counted_by_route_and_name() {
     full.read(1, |reading| {
         assert_eq!((reading.redis_commands().count(), reading.totals().metric_errors), (1, 1));
     });
+}
+
+/// Each thing has a number of its own, and what is read is the sum over the workers.
+#[test]
+fn what_workers_count_of_themselves() {
+    let meters = Meters::default();
+    let shards = [0, 1].map(|worker| meters.shard(worker));
+    let totals = || meters.read(1, |reading| reading.totals());
+    type Case = (fn(&Shard), fn(&Totals) -> u64);
+    let cases: [Case; 20] = [
+        (Shard::connection_opened, |totals| totals.accepted),
+        (Shard::connection_closed, |totals| totals.closed),
+        (|shard| shard.waiting(1), |totals| totals.waiting),
+        (Shard::request_began, |totals| totals.began),
+        (Shard::request_ended, |totals| totals.ended),
+        (Shard::request_refused, |totals| totals.refused),
+        (Shard::fault, |totals| totals.faults),
+        (Shard::upstream_retried, |totals| totals.retries),
+        (Shard::panicked, |totals| totals.panics),
+        (Shard::fetch_dropped, |totals| totals.fetches_dropped),
+        (Shard::fetch_began, |totals| totals.fetches),
+        (|shard| shard.idle_clients_closed(1), |totals| totals.idle_clients_closed),
+        (|shard| shard.idle_upstreams_closed(1), |totals| totals.idle_upstreams_closed),
+        (Shard::out_of_descriptors, |totals| totals.shortages),
+        (Shard::datagram_dropped, |totals| totals.datagrams_dropped),
+        (Shard::call_unwatched, |totals| totals.calls_unwatched),
+        (|shard| shard.handshake(true, false), |totals| totals.handshakes),
+        (|shard| shard.handshake(true, true), |totals| totals.handshakes_resumed),
+        (|shard| shard.handshake(false, true), |totals| totals.handshakes_failed),
+        (|shard| shard.handshake(false, false), |totals| totals.handshakes_failed),
+    ];
+    for (at, (count, read)) in cases.into_iter().enumerate() {
+        let before = totals();
+        shards.iter().for_each(count);
+        let after = totals();
+        assert_eq!(read(&after), read(&before) + 2, "{at}");
+        // No other number moves.
+        let (before, after) = (format!("{before:?}"), format!("{after:?}"));
+        let moved = before.split(',').zip(after.split(',')).filter(|(before, after)| before != after);
+        assert_eq!(moved.count(), 1, "{at}");
+    }
+    shards[0].fetch_ended();
+    shards[1].waiting(-1);
+    let now = totals();
+    assert_eq!((now.fetches, now.waiting), (1, 1));
+}
+
+#[test]
+fn requests_are_timed_while_somebody_watches() {
+    let meters = Meters::default();
+    let first = meters.shard(0);
+    assert!(!first.is_watched());
+    meters.watch(true);
+    let second = meters.shard(1);
+    assert!(first.is_watched() && second.is_watched());
+    first.watched(1_000, false);
+    second.watched(2_000, true);
+    let seen = meters.watched();
+    assert_eq!((seen.requests, seen.errors), (2, 1));
+    meters.watch(false);
+    assert!(!first.is_watched() && !second.is_watched() && !meters.shard(2).is_watched());
+}
+
+#[test]
+fn settings_are_those_that_were_given() {
+    let settings = Settings { max_series: 7, ..Settings::default() };
+    let meters = Meters::new(settings.clone());
+    assert_eq!(meters.settings(), &settings);
+    meters.read(1, |reading| assert_eq!(reading.settings(), &settings));
+}
+
+fn stream(shard: &Shard, route: &str, status: u16) {
+    let listener = SocketAddr::from(([127, 0, 0, 1], 9100));
+    let node = Some(SocketAddr::from(([10, 0, 0, 1], 80)));
+    shard.stream(&StreamLabels { route, status, listener, node });
+}
+
+/// What streams are counted as, by route and by their end.
+fn streams(meters: &Meters, now_ms: u64) -> (Vec<String>, Vec<String>) {
+    let row = |(text, count): (&str, u64)| format!("{text} {count}");
+    meters.read(now_ms, |reading| {
+        (reading.streams().map(row).collect(), reading.stream_status().map(row).collect())
+    })
+}
+
+#[test]
+fn streams_are_counted_by_route_and_by_their_end() {
+    let meters = Meters::new(Settings { max_series: 4, ..Settings::default() });
+    let (one, two) = (meters.shard(0), meters.shard(1));
+    stream(&one, "a\"", 200);
+    stream(&two, "a\"", 200);
+    stream(&one, "a\"", 502);
+    let ended = |status: u16, count: u64| {
+        format!("code=\"{status}\",listen_addr=\"127.0.0.1:9100\",node=\"10.0.0.1:80\" {count}")
+    };
+    let expected = (vec!["route=\"a\\\"\" 3".to_owned()], vec![ended(200, 2), ended(502, 1)]);
+    assert_eq!(streams(&meters, 1), expected);
+    // Beyond the bound only what is known is counted.
+    stream(&one, "b", 200);
+    assert_eq!(meters.overflowed(), 0);
+    streams(&meters, 1);
+    stream(&one, "c", 503);
+    assert_eq!(meters.overflowed(), 2);
+    stream(&one, "b", 502);
+    assert_eq!(meters.overflowed(), 2);
+    let of_routes = vec!["route=\"a\\\"\" 3".to_owned(), "route=\"b\" 2".to_owned()];
+    assert_eq!(streams(&meters, 1), (of_routes, vec![ended(200, 3), ended(502, 2)]));
+}
+
+#[test]
+fn idle_series_of_streams_give_way_too() {
+    let meters = Meters::new(Settings { max_series: 40, ..Settings::default() });
+    let shard = meters.shard(0);
+    for (n, now_ms) in [1_000, 2_000, 3_000, 4_000].into_iter().enumerate() {
+        stream(&shard, &n.to_string(), 200 + n as u16);
+        meters.tidy(now_ms);
+    }
+    ["get", "set"].iter().for_each(|command| shard.redis_command("1", command, 5));
+    meters.tidy(4_000);
+    meters.read(100_000, |reading| {
+        // Four streams of two lines and two commands of fourteen: six lines more than there are to be.
+        assert_eq!((reading.lines(), reading.evicted()), (30, 6));
+        let left: Vec<&str> = reading.streams().map(|(text, _)| text).collect();
+        assert_eq!((left, reading.stream_status().count()), (vec!["route=\"3\""], 1));
+        assert_eq!(reading.redis_commands().count(), 2);
+    });
+    // The commands and the last stream are idle for as long as each other, and go together.
+    let row = |n: u8| stream(&shard, &format!("new-{n}"), 300 + u16::from(n));
+    (0..4).for_each(row);
+    meters.read(200_000, |reading| {
+        assert_eq!((reading.lines(), reading.evicted()), (8, 10));
+        assert_eq!((reading.streams().count(), reading.redis_commands().count()), (4, 0));
+    });
+}
+
+#[test]
+fn label_sets_that_share_a_series_take_its_room_once() {
+    let meters = Meters::new(Settings { max_series: 1 + 2 + 3 * 18 + 1, ..Settings::default() });
+    let shard = meters.shard(0);
+    for key in 0..5u8 {
+        shard.http(|bytes| bytes.push(key), |_| labels("1"), &Sample::default());
+    }
+    let text = scrape(&meters);
+    assert_eq!(value(&text, "status{code=\"200\",route=\"1\"}"), Some(5.0));
+    assert_eq!((meters.overflowed(), value(&text, "lines")), (0, Some(57.0)));
+}
+
+#[test]
+fn a_label_set_is_made_anew_once() {
+    let meters = Meters::default();
+    let shard = meters.shard(0);
+    (0..20).for_each(|route| count(&shard, &route.to_string(), Sample::default()));
+    scrape(&meters);
+    meters.retain_routes(|route| route != "7");
+    (0..10).for_each(|_| count(&shard, "7", Sample::default()));
+    assert_eq!(shard.label_sets(), 20);
+    assert_eq!(value(&scrape(&meters), "status{code=\"200\",route=\"7\"}"), Some(10.0));
+}
+
+/// Of series that are written together one may expire alone.
+#[test]
+fn what_has_expired_is_counted_anew() {
+    for metric in ["http_status", "http_latency", "bandwidth"] {
+        let attr = serde_json::json!({"metrics": {metric: {"expire": 10}}});
+        let meters = Meters::new(Settings::from_attr(Some(&attr)).unwrap());
+        let shard = meters.shard(0);
+        let rows = |now_ms| {
+            meters.read(now_ms, |reading| {
+                [
+                    reading.status().count(),
+                    reading.latency(Kind::Request).count(),
+                    reading.bandwidth().count(),
+                ]
+            })
+        };
+        count(&shard, "1", Sample::default());
+        assert_eq!(rows(1_000), [1, 1, 1], "{metric}");
+        assert_eq!(rows(11_000).iter().sum::<usize>(), 2, "{metric}");
+        count(&shard, "1", Sample::default());
+        assert_eq!(rows(11_001), [1, 1, 1], "{metric}");
+    }
 }

@@ -156,6 +156,22 @@ mod tests {
     }
 
     #[test]
+    fn a_failed_batch_is_never_tried_again_at_once() {
+        let delay = |retry_delay| Batching { retry_delay, ..Batching::at_once("a") }.delay();
+        assert_eq!((delay(0), delay(3)), (Duration::from_millis(10), Duration::from_secs(3)));
+    }
+
+    #[test]
+    fn metadata_of_loggers_bound_what_waits() {
+        let mut properties = Map::new();
+        Batching::extend_metadata(&mut properties);
+        let schema = json!({"type": "object", "properties": properties});
+        let schema = model::Schema::new(&schema).unwrap();
+        assert_eq!(schema.parse(json!({})).unwrap(), json!({"max_pending_entries": 8192}));
+        assert!(schema.parse(json!({"max_pending_entries": 0})).is_err());
+    }
+
+    #[test]
     fn defaults_are_apisix_s() {
         let schema = json!({"type": "object", "properties": Batching::extend(json!({}), "http logger")});
         let parsed = model::Schema::new(&schema).unwrap().parse(json!({})).unwrap();

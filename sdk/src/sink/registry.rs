@@ -264,6 +264,82 @@ mod tests {
         assert!(matches!(intake.next(), Next::End));
     }
 
+    struct Woken(std::sync::atomic::AtomicUsize);
+
+    impl std::task::Wake for Woken {
+        fn wake(self: Arc<Woken>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The sink `a` with its first entry, and who is to deliver it.
+    fn used(sinks: &Sinks, started: &Receiver<Intake>, entry: &str) -> (Sink, Intake) {
+        let sink = sinks.open(spec("a"), Arc::default());
+        sink.push(&Probe::default().exchange(), entry.as_bytes().to_vec());
+        (sink, started.try_recv().unwrap())
+    }
+
+    #[test]
+    fn whoever_delivers_is_told_of_the_end_and_of_new_addresses() {
+        let (sinks, started) = sinks(1000);
+        let (sink, intake) = used(&sinks, &started, "12");
+        let Some(Next::Entries(taken)) = intake.take() else { panic!("there is one") };
+        assert_eq!((taken.bytes(), taken.entries()), (&b"12"[..], 1));
+        drop(taken);
+        intake.lost(3);
+        assert_eq!(sink.dropped(), 3);
+        let moved: Arc<[SocketAddr]> = [SocketAddr::from(([10, 0, 0, 1], 514))].into();
+        let same = sinks.open(spec("a"), moved.clone());
+        assert_eq!(intake.addresses(), moved);
+        let woken = Arc::new(Woken(0.into()));
+        let waker = Waker::from(woken.clone());
+        let mut cx = Context::from_waker(&waker);
+        let mut poll = || intake.poll_next(&mut cx, Room { entries: 1, bytes: 1 });
+        assert!(poll().is_pending());
+        drop(sink);
+        assert!(poll().is_pending() && woken.0.load(Ordering::Relaxed) == 0, "one is open still");
+        drop(same);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        assert!(matches!(poll(), Poll::Ready(Next::End)));
+    }
+
+    #[test]
+    fn the_gateway_ends_for_all_of_them() {
+        let (sinks, started) = sinks(1000);
+        let (_sink, intake) = used(&sinks, &started, "1");
+        assert!(!intake.is_stopping());
+        sinks.stop();
+        assert!(intake.is_stopping());
+    }
+
+    #[test]
+    fn a_thread_waits_for_what_comes() {
+        let (sinks, started) = sinks(1000);
+        let (sink, intake) = used(&sinks, &started, "1");
+        let waiting = std::thread::spawn(move || {
+            let mut texts = Vec::new();
+            while let Next::Entries(taken) = intake.next() {
+                texts.push(taken.bytes().to_vec());
+            }
+            texts
+        });
+        sink.push(&Probe::default().exchange(), b"2".to_vec());
+        drop(sink);
+        assert_eq!(waiting.join().unwrap(), [b"1".to_vec(), b"2".to_vec()]);
+    }
+
+    #[test]
+    fn closed_ones_leave_nothing_behind() {
+        let (sinks, _started) = sinks(1000);
+        let kept = sinks.open(spec("kept"), Arc::default());
+        for n in 0..20 {
+            sinks.open(spec(&n.to_string()), Arc::default());
+        }
+        let open = sinks.lock();
+        assert!(open.sinks.len() <= 2 && open.shared.len() <= 2);
+        drop((open, kept));
+    }
+
     #[test]
     fn what_finds_no_room_is_dropped_and_counted() {
         let (sinks, started) = sinks(240);

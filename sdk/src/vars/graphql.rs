@@ -366,6 +366,20 @@ mod tests {
             ("query { a } b", None),
             ("query { a(b: \"x\n\") }", None),
             ("query { a % }", None),
+            // Dots and comments.
+            ("{ ..a b }", None),
+            ("{ a # } %\n b # }\r c }", Some(("query", "", vec!["a", "b", "c"]))),
+            // Brackets within arguments and within what lies deeper.
+            ("{ a { b(c: 1) } d }", Some(("query", "", vec!["a", "d"]))),
+            ("{ a(b: ]) c }", None),
+            ("{ a(b: {c: [(]}) }", None),
+            // Strings, and texts in blocks, which have one escape.
+            (r#"{ a(b: "\"}\t") c }"#, Some(("query", "", vec!["a", "c"]))),
+            (r#"{ a(b: "\"") c }"#, Some(("query", "", vec!["a", "c"]))),
+            (r#"{ a(b: """\"""}""") c }"#, Some(("query", "", vec!["a", "c"]))),
+            (r#"{ a(b: """\\"""}""") c }"#, Some(("query", "", vec!["a", "c"]))),
+            (r#"{ a(b: """\n""") c }"#, Some(("query", "", vec!["a", "c"]))),
+            ("{ a(b: \"\"\"\n}\n\"\"\") c }", Some(("query", "", vec!["a", "c"]))),
         ] {
             let found = Operation::parse(document.as_bytes(), None);
             let found = found.as_ref().map(|operation| {
@@ -384,12 +398,19 @@ mod tests {
         assert_eq!(kind(Some("A")), Some(("query", "A".into())));
         assert_eq!(kind(Some("B")), Some(("mutation", "B".into())));
         assert_eq!(kind(Some("C")), Some(("query", "A".into())));
+        let document = b"query A { a } query C { c } mutation B { b } subscription B { d }";
+        let kind = |wanted| Operation::parse(document, wanted).map(|found| (found.kind, found.name));
+        assert_eq!(kind(Some("B")), Some(("mutation", "B".into())), "the first of that name");
+        assert_eq!(kind(Some("D")), Some(("query", "A".into())));
     }
 
     #[test]
     fn depth_is_bounded() {
         let spreads = format!("{{{}", "...{".repeat(100_000));
         assert_eq!(Operation::parse(spreads.as_bytes(), None), None);
+        let nested = |levels: usize| format!("{{ a(b: {}{}) }}", "[".repeat(levels), "]".repeat(levels));
+        assert!(Operation::parse(nested(MAX_DEPTH - 1).as_bytes(), None).is_some());
+        assert_eq!(Operation::parse(nested(MAX_DEPTH).as_bytes(), None), None);
         let fields = format!("{{a{}", "{a".repeat(100_000));
         assert_eq!(Operation::parse(fields.as_bytes(), None), None);
     }

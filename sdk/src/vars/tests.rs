@@ -103,10 +103,13 @@ fn a_response_s_variables() {
     let mut x = probe.exchange();
     x.engine_mut().upstream_addr = Some("10.0.0.2:80".parse().unwrap());
     x.engine_mut().timing.upstream_us = 5_900;
+    assert_eq!(text(&x, "upstream_scheme").as_deref(), Some("http"));
+    x.engine_mut().forward.scheme = "https";
     respond(&mut x, 502, &[("X-Cache", "HIT")]);
     for (name, expected) in [
         ("status", Some("502")),
         ("upstream_status", Some("502")),
+        ("upstream_scheme", Some("https")),
         ("upstream_addr", Some("10.0.0.2:80")),
         ("upstream_response_time", Some("0.005")),
         ("balancer_ip", Some("10.0.0.2")),
@@ -221,7 +224,36 @@ fn bodies_are_looked_into() {
     ] {
         assert_eq!(posted(kind, body, name).as_deref(), expected, "{name} of {body}");
     }
-    for path in ["post_arg.a[?(@.b)]", "post_arg.a[1:2]", "post_arg.a..", "post_arg.a[", "post_arg.[]"] {
+    for (kind, body, name, expected) in [
+        // Numbers below nothing, and nothing at all.
+        ("application/json", r#"{"a":-7}"#, "post_arg.a", Some("-7")),
+        ("application/json", r#"{"a":[-7,null]}"#, "post_arg.a", Some("[-7,null]")),
+        ("application/json", r#"{"a":[-7,null]}"#, "post_arg.a.*", Some("[-7,null]")),
+        // A form is an object of texts and lists of them.
+        (form, "a=1&b", "post_arg.a.b", None),
+        (form, "a=1&b&a=2&a=3", "post_arg.", Some(r#"{"a":["1","2","3"],"b":true}"#)),
+        (form, "a=1&b=2", "post_arg.*", Some(r#"["1","2"]"#)),
+        (multipart, parts, "post_arg.", Some(r#"{"a":"1\r\n2","b":"--xy"}"#)),
+        (multipart, parts, "post_arg.['b']", Some(r#"["--xy"]"#)),
+        (multipart, parts, "post_arg.a.b", None),
+        // A delimiter begins a line.
+        (
+            multipart,
+            "--xyz\r\nContent-Disposition: form-data; name=a\r\n\r\n1--xyz\r\n2\r\n--xyz--",
+            "post_arg.a",
+            Some("1--xyz\r\n2"),
+        ),
+    ] {
+        assert_eq!(posted(kind, body, name).as_deref(), expected, "{name} of {body}");
+    }
+    for path in [
+        "post_arg.a[?(@.b)]",
+        "post_arg.a[1:2]",
+        "post_arg.a..",
+        "post_arg.a[",
+        "post_arg.[]",
+        "post_arg.a[0]b",
+    ] {
         assert!(!Var::parse(path).is_known(), "{path}");
     }
 }
@@ -303,6 +335,31 @@ fn what_cannot_be_read_is_not_absent() {
 }
 
 #[test]
+fn graphql_in_a_query_and_its_longest_document() {
+    let operation = |probe: &mut Probe, body: Option<&[u8]>| {
+        let mut x = probe.exchange();
+        body.into_iter().for_each(|body| with_body(&mut x, body));
+        let var = Var::parse("graphql_operation");
+        let judged = var.judge(&x);
+        judged.map(|value| value.map(|value| String::from_utf8(value.into_text().into_owned()).unwrap()))
+    };
+    let get = |query: &str| operation(&mut Probe::get(&format!("/?{query}")), None);
+    let found = |text: &str| Ok(Some(text.to_owned()));
+    let two = "query=query+A%7Ba%7Dmutation+B%7Bb%7D";
+    assert_eq!(get(two), found("query"));
+    assert_eq!(get(&format!("{two}&operationName=B")), found("mutation"));
+    assert_eq!(get("operationName=B"), Ok(None));
+    assert_eq!(get("query"), Err(Doubt::Unjudged(Unjudged::Unreadable)));
+    let limit = Probe::default().exchange().world().bounds().graphql;
+    let too_large = Err(Doubt::Unjudged(Unjudged::TooLarge));
+    for (length, expected) in [(limit, found("query")), (limit + 1, too_large)] {
+        let document = format!("{{a}}{}", " ".repeat(length - 3));
+        let mut probe = Probe::request("POST", "/", &[("Content-Type", "application/graphql")]);
+        assert_eq!(operation(&mut probe, Some(document.as_bytes())), expected, "{length}");
+    }
+}
+
+#[test]
 fn the_body_is_asked_for_only_by_what_reads_it() {
     for (method, kind, name, expected) in [
         ("POST", "application/json", "post_arg.a", Err(Doubt::NeedsBody)),
@@ -334,6 +391,11 @@ fn wildcard_paths_are_bounded() {
     let many = [("Content-Type", "application/json")];
     let too_large = Err(Doubt::Unjudged(Unjudged::TooLarge));
     assert_eq!(judged(&many, body.as_bytes(), "post_arg...*..*..*"), too_large);
+    // So is a long way that leads to nothing; one that leads to much is none.
+    let objects = |count: usize| format!("[{}]", vec![r#"{"a":1}"#; count].join(","));
+    assert_eq!(judged(&many, objects(60_000).as_bytes(), "post_arg.*..z"), too_large);
+    let found = judged(&many, objects(1_000).as_bytes(), "post_arg.*.a");
+    assert_eq!(found, Ok(Some(format!("[{}]", vec!["1"; 1_000].join(",")))));
     // A list that lies in a hundred others would be copied a hundred times.
     let nested = format!("{}{}{}", "[".repeat(100), "0,".repeat(60_000) + "0", "]".repeat(100));
     assert_eq!(judged(&many, nested.as_bytes(), "post_arg...[0]"), too_large);
@@ -420,11 +482,14 @@ fn every_variable_is_read_somewhere() {
     engine.stream = Some(Box::new(crate::stream::Stream {
         server_name: Some("a.com".into()),
         mqtt_client_id: Some((*b"m").into()),
-        connect_us: Some(1),
+        connect_us: Some(21_999),
         call: Some(crate::stream::Call { took_us: 1_999, redis_line: Some(b"get a".to_vec()) }),
         ..Default::default()
     }));
+    x.engine_mut().timing.total_us = 2_345_678;
     assert_eq!(text(&x, "rpc_time").as_deref(), Some("0.001"));
+    assert_eq!(text(&x, "session_time").as_deref(), Some("2.345"));
+    assert_eq!(text(&x, "upstream_connect_time").as_deref(), Some("0.021"));
     for name in plain::NAMES {
         assert!(text(&x, name).is_some_and(|value| !value.is_empty()), "{name}");
     }
@@ -444,6 +509,12 @@ fn a_user_s_name_is_read_from_all_digits_of_base64() {
         let mut probe = Probe::request("GET", "/", &[("Authorization", credentials)]);
         assert_eq!(text(&probe.exchange(), "remote_user").as_deref(), Some(">>>???"), "{credentials}");
     }
+}
+
+#[test]
+fn a_request_without_a_host_has_a_name_for_it() {
+    let mut probe = Probe::request("GET", "/", &[]);
+    assert_eq!(text(&probe.exchange(), "host").as_deref(), Some("_"));
 }
 
 #[test]
