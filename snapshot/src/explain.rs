@@ -152,9 +152,8 @@ pub fn explain(of: Of<'_>, question: &Question) -> Result<Explanation, String> {
 
 fn walk<'s>(of: Of<'s>, question: &Question, x: &mut Exchange<'s>, out: &mut Explanation) {
     let router = &of.snapshot.router;
-    if router.normalize(x).is_err() {
-        out.refused =
-            Some((400, "the path has a dot segment or an empty segment with `;` parameters".to_owned()));
+    if let Err(why) = router.normalize(x) {
+        out.refused = Some((400, why.to_string()));
         return;
     }
     let mut found = router.find(x);

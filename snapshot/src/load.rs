@@ -231,6 +231,35 @@ mod tests {
     }
 
     #[test]
+    fn retries_have_places_of_their_own() {
+        let load = Load::new(Limits { retries: Some(1), ..Limits::default() }, None).unwrap();
+        let one = load.retry().unwrap();
+        assert!(one.is_some());
+        assert_eq!(load.retry().unwrap_err(), Limit::Retries);
+        drop(one);
+        assert!(load.retry().unwrap().is_some());
+    }
+
+    #[test]
+    fn each_limit_says_what_there_is_no_more_of() {
+        let all = [Limit::Connections, Limit::Requests, Limit::Retries, Limit::AdaptiveConcurrency];
+        let words: std::collections::BTreeSet<&str> = all.iter().map(|limit| limit.words()).collect();
+        assert!(words.len() == 4 && words.iter().all(|words| words.contains("upstream")));
+        assert_eq!(Limit::Pending.words(), Limit::Connections.words());
+    }
+
+    #[test]
+    fn loads_are_equal_that_limit_the_same() {
+        let adaptive = |max| Some(AdaptiveConcurrency { min: 1, max, tolerance: 2.0 });
+        let limits = |requests| Limits { requests: Some(requests), ..Limits::default() };
+        let load = |requests, max| Load::new(limits(requests), adaptive(max)).unwrap();
+        let first = load(5, 9);
+        let _in_use = first.request().unwrap();
+        assert!(first == load(5, 9));
+        assert!(first != load(6, 9) && first != load(5, 8));
+    }
+
+    #[test]
     fn who_waits_first_is_served_first() {
         let limits = Limits { connections: Some(2), pending: Some(3), ..Limits::default() };
         let load = Load::new(limits, None).unwrap();

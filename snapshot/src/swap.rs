@@ -79,18 +79,14 @@ impl Publisher {
 
     /// Frees old snapshots that no reader holds. To be called periodically.
     pub fn free_unused(&mut self) {
-        let current = self.kept.len() - 1;
         self.plans.retain(|plan| Arc::strong_count(plan) > 1);
-        let mut index = 0;
         let (streams, plans) = (self.current().streams.clone(), &mut self.plans);
         self.kept.retain(|snapshot| {
-            index += 1;
-            let keep = index - 1 == current || Arc::strong_count(snapshot) > 1;
+            // The current one is also held for those who come to look at it.
+            let keep = Arc::strong_count(snapshot) > 1;
             if !keep && !Arc::ptr_eq(&snapshot.streams, &streams) {
                 // A stream holds its plan alone. The last to hold it must be this thread.
-                plans.extend(
-                    snapshot.streams.all().iter().filter(|plan| Arc::strong_count(plan) > 1).cloned(),
-                );
+                plans.extend(snapshot.streams.all().iter().cloned());
             }
             keep
         });
@@ -190,5 +186,61 @@ mod tests {
         publisher.free_unused();
         assert_eq!(publisher.kept(), 1);
         assert_eq!((publisher.observer().published(), publisher.observer().held()), (2, vec![2, 2]));
+    }
+
+    fn stream(id: &str) -> Arc<StreamPlan> {
+        let plan = crate::Plan::new(sdk::RouteInfo::new(id, Default::default()));
+        Arc::new(StreamPlan { rule: Default::default(), plan, protocol: None })
+    }
+
+    /// A stream may last for days; its plan must not take its whole snapshot with it, and is freed here all the same.
+    #[test]
+    fn a_plan_of_a_stream_outlives_its_snapshot() {
+        let with = |revision, plans: &[&Arc<StreamPlan>]| {
+            let streams = crate::Streams::new(plans.iter().map(|plan| Arc::clone(plan)).collect());
+            Snapshot { streams: Arc::new(streams), ..at(revision) }
+        };
+        let (used, idle, stays) = (stream("used"), stream("idle"), stream("stays"));
+        let (mut publisher, mut readers) = Publisher::new(with(1, &[&used, &idle, &stays]), 1);
+        let [of_used, of_idle, of_stays] = [&used, &idle, &stays].map(Arc::downgrade);
+        drop(idle);
+        let next = with(2, &[&stays]);
+        let same_streams = Snapshot { streams: next.streams.clone(), ..at(3) };
+        publisher.publish(next);
+        readers[0].current();
+        publisher.free_unused();
+        assert_eq!(publisher.kept(), 1);
+        publisher.free_unused();
+        assert_eq!(of_idle.strong_count(), 0, "nobody speaks by it");
+        drop(used);
+        assert_eq!(of_used.strong_count(), 1, "the stream was not the last to hold it");
+        publisher.free_unused();
+        assert_eq!(of_used.strong_count(), 0);
+        // What the current snapshot has needs nobody else to hold it.
+        publisher.publish(same_streams);
+        readers[0].current();
+        publisher.free_unused();
+        assert_eq!((publisher.kept(), publisher.plans.len()), (1, 1), "{of_stays:?}");
+    }
+
+    #[test]
+    fn a_task_that_waits_for_a_newer_snapshot_is_woken() {
+        struct Woken(AtomicU64);
+        impl std::task::Wake for Woken {
+            fn wake(self: Arc<Woken>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let woken = Arc::new(Woken(AtomicU64::new(0)));
+        let waker = woken.clone().into();
+        let mut cx = Context::from_waker(&waker);
+        let (mut publisher, mut readers) = Publisher::new(at(1), 1);
+        let reader = &mut readers[0];
+        assert!(reader.poll_stale(&mut cx).is_pending() && !reader.is_stale());
+        publisher.publish(at(2));
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        assert!(reader.poll_stale(&mut cx).is_ready() && reader.is_stale());
+        assert_eq!(reader.current().revision, 2);
+        assert!(reader.poll_stale(&mut cx).is_pending() && !reader.is_stale());
     }
 }

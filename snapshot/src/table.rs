@@ -159,6 +159,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_first_number_may_be_any() {
+        for first in [0, 1, 5, 40, 70_000, u32::MAX] {
+            let mut table = Table::default();
+            table.insert(first, Arc::new(first));
+            table.insert(first ^ 1, Arc::new(first ^ 1));
+            for number in [0, 1, 4, 5, 40, 41, 70_000, u32::MAX] {
+                let expected = (number | 1 == first | 1).then_some(number);
+                assert_eq!(table.get(number).map(|entry| **entry), expected, "{first} {number}");
+            }
+        }
+    }
+
+    #[test]
     fn it_is_a_table_and_copies_keep_theirs() {
         let mut rng = fastrand::Rng::with_seed(11);
         let (mut table, mut model) = (Table::default(), BTreeMap::new());

@@ -305,3 +305,68 @@ impl Default for Timeouts {
         Timeouts { connect: minute, send: minute, read: minute }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_spoken_under_a_scheme() {
+        for (scheme, name, http, grpc, http2) in [
+            (Scheme::Http, "http", true, false, false),
+            (Scheme::Https, "https", true, false, false),
+            (Scheme::Grpc, "grpc", true, true, true),
+            (Scheme::Grpcs, "grpcs", true, true, true),
+            (Scheme::H2c, "h2c", true, false, true),
+            (Scheme::H2, "h2", true, false, true),
+            (Scheme::Tcp, "tcp", false, false, false),
+            (Scheme::Tls, "tls", false, false, false),
+            (Scheme::Udp, "udp", false, false, false),
+        ] {
+            assert_eq!(scheme.as_str(), name);
+            assert_eq!(
+                (scheme.is_http(), scheme.is_grpc(), scheme.is_http2()),
+                (http, grpc, http2),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_server_has_a_name_unless_it_is_written_as_an_address() {
+        for (authority, name) in [
+            ("a.test:80", Some("a.test")),
+            ("a.test", Some("a.test")),
+            ("10.0.0.1:80", None),
+            ("10.0.0.1", None),
+            ("[::1]:80", None),
+            ("[::1]", None),
+        ] {
+            let addr = SocketAddr::from(([10, 0, 0, 1], 80));
+            let endpoint = Endpoint { addr, authority: authority.into(), weight: 1, priority: 0 };
+            assert_eq!(endpoint.name(), name, "{authority}");
+        }
+    }
+
+    #[test]
+    fn times_are_taken_for_those_who_judge_by_them() {
+        let addr = SocketAddr::from(([10, 0, 0, 1], 80));
+        let endpoint = Endpoint { addr, authority: "10.0.0.1:80".into(), weight: 1, priority: 0 };
+        for (own, takes) in [
+            (serde_json::json!({}), false),
+            (serde_json::json!({"outlier": {"consecutive_failures": 5}}), false),
+            (serde_json::json!({"outlier": {"latency": 3}}), true),
+            (serde_json::json!({"limits": {"requests": 5}}), false),
+            (serde_json::json!({"adaptive_concurrency": {}}), true),
+        ] {
+            let written = serde_json::json!({"nodes": {}, "sluice": own});
+            let written = model::Upstream::parse(&written).unwrap();
+            let mut upstream = Upstream::new("u", 0, vec![endpoint.clone()], Policy::RoundRobin);
+            upstream.health =
+                Health::new(None, written.own.as_deref(), &upstream.endpoints, &PassHost::Pass).map(Arc::new);
+            let own = written.own.as_deref();
+            upstream.load = own.and_then(|own| Load::new(own.limits, own.adaptive_concurrency)).map(Box::new);
+            assert_eq!(upstream.takes_times(), takes, "{own:?}");
+        }
+    }
+}

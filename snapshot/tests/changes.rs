@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use model::{Desired, Key, Kind};
+use sdk::UpstreamHandle;
 use serde_json::{Value, json};
 use snapshot::compile::Settings;
 use snapshot::streams::Arrival;
@@ -33,6 +34,11 @@ impl Bench {
     fn delete(&mut self, kind: Kind, id: &str) -> Compiled {
         self.desired.delete(&Key::new(kind, id));
         self.touch(Touched::from_iter([Key::new(kind, id)]))
+    }
+
+    /// Compiles so often that nobody can still be on an early snapshot.
+    fn rest(&mut self) {
+        (0..2_000).for_each(|_| drop(self.touch(Touched::default())));
     }
 
     fn touch(&mut self, touched: Touched) -> Compiled {
@@ -127,7 +133,8 @@ fn a_consumer_is_known_by_its_group_until_that_is_gone() {
     let rejected = bench.put(Kind::Consumer, "new", wrong).rejected;
     assert_eq!(rejected[0].invalid.pointer, "/plugins/limit/bad");
     let without = bench.delete(Kind::ConsumerGroup, "g");
-    assert!(without.snapshot.consumers.find("key", b"k1").is_none_or(|found| found.consumer.chain.is_some()));
+    let found = without.snapshot.consumers.find("key", b"k1").expect("its last good form");
+    assert!(found.consumer.chain.as_ref().is_some_and(|chain| support::shown(chain).len() == 1));
 }
 
 fn upstream(more: Value) -> Value {
@@ -294,4 +301,235 @@ fn requests_are_not_sent_to_what_takes_streams() {
     let compiled = bench.put(Kind::Route, "1", route);
     assert_eq!(compiled.rejected[0].invalid.pointer, "/upstream/scheme");
     assert!(compiled.snapshot.router.plan("1").is_none());
+}
+
+/// What the plugins of a route show of themselves.
+fn texts(compiled: &Compiled, id: &str) -> Vec<String> {
+    let plan = compiled.snapshot.router.plan(id).expect("a plan");
+    let chain = plan.chain.as_deref().expect("a chain");
+    support::shown(chain).into_iter().map(|shown| shown.text.clone()).collect()
+}
+
+/// The upstreams that the plugins of a route ask for.
+fn handles(compiled: &Compiled, id: &str) -> Vec<UpstreamHandle> {
+    let plan = compiled.snapshot.router.plan(id).expect("a plan");
+    let chain = plan.chain.as_deref().expect("a chain");
+    support::shown(chain).iter().flat_map(|shown| shown.upstreams.clone()).collect()
+}
+
+#[test]
+fn upstreams_that_plugins_no_longer_ask_for_are_gone() {
+    let mut bench = Bench::new();
+    let to = |n: u8| json!({"to": {"nodes": {format!("10.0.0.{n}:80"): 1}}});
+    let mut put = |plugins: Value| bench.put(Kind::Route, "1", json!({"uri": "/1", "plugins": plugins}));
+    let two = put(json!({"log": to(1), "mirror": to(2)}));
+    let [log, mirror] = &handles(&two, "1")[..] else { panic!("two plugins") };
+    let id = |compiled: &Compiled, handle: &UpstreamHandle| {
+        compiled.snapshot.chosen(handle.slot()).ok().map(|upstream| upstream.id.to_string())
+    };
+    assert_eq!([log, mirror].map(|handle| id(&two, handle)), [Some("1#0".into()), Some("1#1".into())]);
+    let one = put(json!({"log": to(1)}));
+    assert_eq!([log, mirror].map(|handle| id(&one, handle)), [Some("1#0".into()), None]);
+    let none = put(json!({"log": {}}));
+    assert_eq!([log, mirror].map(|handle| id(&none, handle)), [None, None]);
+}
+
+#[test]
+fn a_place_is_given_to_another_upstream_once_nobody_names_it() {
+    let mut bench = Bench::new();
+    let nodes = |n: u8| json!({"nodes": {format!("10.0.0.{n}:80"): 1}});
+    let route = |plugins: Value| json!({"uri": "/1", "plugins": plugins});
+    let to = |id: &str| json!({"uri": "/2", "upstream_id": id});
+    // A plugin that names one and then does not.
+    bench.put(Kind::Upstream, "a", nodes(1));
+    bench.put(Kind::Route, "1", route(json!({"log": {"to_id": "a"}})));
+    let first = of_route(&bench.put(Kind::Route, "2", to("a")), "2").slot;
+    bench.put(Kind::Route, "1", route(json!({"log": {}})));
+    bench.delete(Kind::Upstream, "a");
+    bench.rest();
+    bench.put(Kind::Upstream, "b", nodes(2));
+    assert_eq!(of_route(&bench.put(Kind::Route, "2", to("b")), "2").slot, first);
+    // A chain that cannot be built anew is served on, and must never meet another upstream there.
+    let names = bench.put(Kind::Route, "1", route(json!({"log": {"to_id": "b"}})));
+    let [handle] = &handles(&names, "1")[..] else { panic!("one plugin") };
+    assert_eq!(names.snapshot.chosen(handle.slot()).map(|upstream| upstream.slot).ok(), Some(first));
+    bench.desired.plugins = Some(Vec::new());
+    bench.touch(Touched::default());
+    bench.delete(Kind::Upstream, "b");
+    bench.rest();
+    bench.put(Kind::Upstream, "c", nodes(3));
+    let after = bench.put(Kind::Route, "2", to("c"));
+    assert_ne!(of_route(&after, "2").slot, first);
+    assert!(after.snapshot.chosen(handle.slot()).is_err());
+}
+
+#[test]
+fn the_blame_is_on_what_names_the_plugin() {
+    let mut bench = Bench::new();
+    let settings = Settings { stream_plugins: Some(vec!["log".to_owned()]), ..Settings::default() };
+    bench.compiler = Compiler::new(Arc::new(support::Plugins), settings);
+    let limit = json!({"plugins": {"limit": {}}});
+    bench.put(Kind::Service, "s", limit.clone());
+    bench.put(Kind::PluginConfig, "p", limit.clone());
+    bench.put(Kind::ConsumerGroup, "g", limit);
+    bench.desired.plugins = Some(vec!["log".to_owned(), "key".to_owned()]);
+    let (limit, log) = (json!({"limit": {}}), json!({"log": {}}));
+    for (kind, id, value, pointer) in [
+        (Kind::Route, "1", json!({"uri": "/1", "plugins": limit}), "/plugins/limit"),
+        (Kind::Route, "2", json!({"uri": "/2", "plugins": log, "service_id": "s"}), "/service_id"),
+        (
+            Kind::Route,
+            "3",
+            json!({"uri": "/3", "plugins": log, "plugin_config_id": "p"}),
+            "/plugin_config_id",
+        ),
+        (Kind::Consumer, "jack", json!({"username": "jack", "plugins": limit}), "/plugins/limit"),
+        (Kind::Consumer, "jill", json!({"username": "jill", "plugins": log, "group_id": "g"}), "/group_id"),
+        (Kind::StreamRoute, "1", json!({"plugins": limit}), "/plugins/limit"),
+        (Kind::StreamRoute, "2", json!({"plugins": log, "service_id": "s"}), "/service_id"),
+    ] {
+        let key = Key::new(kind, id);
+        let compiled = bench.put(kind, id, value);
+        let told = compiled.rejected.iter().find(|one| one.key == key).expect("it is rejected");
+        assert_eq!(told.invalid.pointer, pointer, "{key}");
+    }
+}
+
+#[test]
+fn a_last_good_form_follows_what_it_refers_to() {
+    let mut bench = Bench::new();
+    let service = |n: u8| json!({"plugins": {"log": {"n": n}}});
+    bench.put(Kind::Service, "s", service(1));
+    for (kind, good, bad) in [
+        (
+            Kind::Route,
+            json!({"uri": "/1", "service_id": "s"}),
+            json!({"uri": "/1", "plugins": {"log": {"bad": true}}}),
+        ),
+        (Kind::StreamRoute, json!({"service_id": "s"}), json!({"plugins": {"log": {"bad": true}}})),
+    ] {
+        bench.put(kind, "1", good);
+        assert_eq!(bench.put(kind, "1", bad).rejected.len(), 1, "{kind:?}");
+        let shown = |compiled: &Compiled| match kind {
+            Kind::Route => texts(compiled, "1"),
+            _ => {
+                let chain = compiled.snapshot.streams.all()[0].plan.chain.clone().expect("a chain");
+                support::shown(&chain).into_iter().map(|shown| shown.text.clone()).collect()
+            }
+        };
+        for n in [2, 1] {
+            let compiled = bench.put(Kind::Service, "s", service(n));
+            assert_eq!(shown(&compiled), [format!("log{{\"n\":{n}}} of services/s")], "{kind:?}");
+        }
+        bench.delete(kind, "1");
+    }
+}
+
+#[test]
+fn a_plan_stays_when_only_its_upstream_changes() {
+    let mut bench = Bench::new();
+    bench.put(Kind::Upstream, "u", json!({"nodes": {"10.0.0.1:80": 1}}));
+    let route = json!({"uri": "/1", "upstream_id": "u", "plugins": {"log": {}}});
+    let before = bench.put(Kind::Route, "1", route);
+    let after = bench.put(Kind::Upstream, "u", json!({"nodes": {"10.0.0.2:80": 1}}));
+    let plan = |compiled: &Compiled| compiled.snapshot.router.plan("1").expect("a plan").clone();
+    assert!(Arc::ptr_eq(&plan(&before), &plan(&after)));
+    assert_eq!(of_route(&after, "1").endpoints[0].addr.to_string(), "10.0.0.2:80");
+}
+
+#[test]
+fn new_metadata_of_its_plugin_give_what_was_refused_another_try() {
+    let there = Arc::new(AtomicBool::new(false));
+    let asked = there.clone();
+    let env = move |_: &str| asked.load(Ordering::Relaxed).then(|| "s3cret".to_owned());
+    let mut bench = Bench::new();
+    let settings = Settings { env: Arc::new(env), ..Settings::default() };
+    bench.compiler = Compiler::new(Arc::new(support::Plugins), settings);
+    let route = json!({"uri": "/1", "plugins": {"limit": {"key": "$env://ONE"}}});
+    assert_eq!(bench.put(Kind::Route, "1", route).rejected.len(), 1);
+    there.store(true, Ordering::Relaxed);
+    assert_eq!(bench.put(Kind::PluginMetadata, "limit", json!({"n": 1})).rejected.len(), 0);
+}
+
+#[test]
+fn the_list_of_plugins_is_read_anew() {
+    let mut bench = Bench::new();
+    let route = json!({"uri": "/1", "plugins": {"limit": {}}});
+    bench.compiler.set_plugins(Some(vec!["log".to_owned()]));
+    assert_eq!(bench.put(Kind::Route, "1", route).rejected.len(), 1);
+    bench.compiler.set_plugins(Some(vec!["limit".to_owned()]));
+    assert_eq!(bench.touch(Touched::all()).rejected.len(), 0);
+}
+
+#[test]
+fn who_wants_the_addresses_of_a_name() {
+    let mut bench = Bench::new();
+    let inline = json!({"nodes": {"A.test:80": 1}});
+    bench.put(Kind::Service, "s", json!({"upstream": inline}));
+    bench.put(Kind::Route, "1", json!({"uri": "/1", "plugins": {"mirror": {"host": "a.test"}}}));
+    let users = |bench: &Bench| bench.compiler.users_of("a.test").into_iter().collect::<Vec<_>>();
+    assert_eq!(users(&bench), [Key::new(Kind::Route, "1"), Key::new(Kind::Service, "s")]);
+    bench.delete(Kind::Service, "s");
+    assert_eq!(users(&bench), [Key::new(Kind::Route, "1")]);
+    assert!(bench.compiler.users_of("b.test").is_empty());
+}
+
+/// A registry of services, a name server and a secret manager.
+struct Elsewhere;
+
+impl sdk::build::Names for Elsewhere {
+    fn addresses(&self, _: &str) -> Vec<IpAddr> {
+        vec![IpAddr::from([10, 0, 0, 1])]
+    }
+
+    fn nodes(&self, _: &model::upstream::Discovery) -> Vec<model::Node> {
+        model::Upstream::parse(&json!({"nodes": {"10.0.0.2:80": 1}})).expect("an upstream").nodes
+    }
+
+    fn secret(&self, reference: &str) -> Result<String, String> {
+        Ok(format!("what {} stands for", reference.trim_start_matches('$')))
+    }
+}
+
+#[test]
+fn servers_and_secrets_come_from_elsewhere() {
+    for (registries, kind, address) in [
+        (&[][..], "dns", "10.0.0.1:8080"),
+        (&["dns"], "dns", "10.0.0.2:80"),
+        (&["nacos"], "nacos", "10.0.0.2:80"),
+        (&["nacos", "dns"], "nacos", "10.0.0.2:80"),
+    ] {
+        let registries = registries.iter().map(|name| (*name).to_owned()).collect();
+        let settings = Settings { registries, ..Settings::default() };
+        let mut bench = Bench::new();
+        bench.compiler = Compiler::new(Arc::new(support::Plugins), settings);
+        let upstream = json!({"service_name": "a.test:8080", "discovery_type": kind});
+        let plugins = json!({"limit": {"key": "$secret://vault/1/key"}});
+        let route = json!({"uri": "/1", "upstream": upstream, "plugins": plugins});
+        bench.desired.put(entry(Kind::Route, "1", route));
+        let compiled = bench.compiler.compile(&bench.desired, &Touched::all(), &Elsewhere, 1);
+        assert_eq!(of_route(&compiled, "1").endpoints[0].addr.to_string(), address, "{kind}");
+        let text = r#"limit{"key":"what secret://vault/1/key stands for"} of routes/1"#;
+        assert_eq!(texts(&compiled, "1"), [text]);
+        assert_eq!(compiled.wanted_hosts.len(), 1);
+    }
+}
+
+#[test]
+fn calls_are_counted_where_prometheus_may_be_used() {
+    for (listed, counts) in [(None, true), (Some(&["prometheus"][..]), true), (Some(&["log"]), false)] {
+        let stream_plugins = listed.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
+        let settings =
+            Settings { stream_plugins, protocols: vec!["redis".to_owned()], ..Settings::default() };
+        let mut bench = Bench::new();
+        bench.compiler = Compiler::new(Arc::new(support::Plugins), settings);
+        for metric in [true, false] {
+            let protocol = json!({"name": "redis", "metric": {"enable": metric}});
+            let upstream = json!({"nodes": {"127.0.0.1:1": 1}});
+            let route = json!({"protocol": protocol, "upstream": upstream});
+            let compiled = bench.put(Kind::StreamRoute, "1", route);
+            let protocol = compiled.snapshot.streams.all()[0].protocol.clone().expect("a protocol");
+            assert_eq!(protocol.counts, counts && metric, "{listed:?}");
+        }
+    }
 }

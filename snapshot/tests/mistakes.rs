@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use model::{Desired, Key, Kind, Served};
-use sdk::Chain;
+use sdk::{Chain, Phase};
 use serde_json::{Value, json};
 use snapshot::compile::Settings;
 use snapshot::streams::Arrival;
@@ -68,7 +68,11 @@ fn a_panic_is_told_and_costs_its_resource_alone() {
 
 /// Whether a chain has something else to run than what is configured.
 fn refusal(chain: Option<&Arc<Chain>>) -> bool {
-    chain.is_some_and(|chain| support::shown(chain).len() < chain.stages().count())
+    let refuses = chain.is_some_and(|chain| support::shown(chain).len() < chain.stages().count());
+    let phases = chain.map(|chain| chain.phases()).unwrap_or_default();
+    // Requests are refused before any plugin of the route, streams when they come.
+    assert!(!refuses || phases.has(Phase::Rewrite) && phases.has(Phase::Preread));
+    refuses
 }
 
 #[test]

@@ -72,20 +72,8 @@ fn compiler_of(desired: &Desired, names: &Table) -> String {
 #[test]
 fn plans_are_as_expected() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plans");
-    let mut cases: Vec<_> = std::fs::read_dir(&folder)
-        .expect("the folder")
-        .map(|entry| entry.expect("an entry").path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
-        .collect();
-    cases.sort();
-    assert!(!cases.is_empty());
-    for case in cases {
+    for case in support::cases(&folder) {
         let out = run(&std::fs::read_to_string(&case).expect("a case"));
-        let expected = case.with_extension("txt");
-        if std::env::var_os("BLESS").is_some() {
-            std::fs::write(&expected, &out).expect("written");
-        }
-        let wanted = std::fs::read_to_string(&expected).unwrap_or_default();
-        assert_eq!(out, wanted, "{}", case.display());
+        support::compare(&case.with_extension("txt"), &out);
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::chains::Ran;
-use super::{Candidate, Explanation, Fate, Stage, Target};
+use super::{Candidate, Explanation, Fate, Stage, Target, printable};
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -125,7 +125,7 @@ fn words(stage: &Stage) -> String {
 }
 
 fn named(name: &str) -> String {
-    if name.is_empty() { String::new() } else { format!(" \"{name}\"") }
+    if name.is_empty() { String::new() } else { format!(" \"{}\"", printable(name)) }
 }
 
 fn widest<'a>(texts: impl Iterator<Item = &'a str>) -> usize {

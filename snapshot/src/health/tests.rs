@@ -124,6 +124,119 @@ fn servers_probed_at_the_same_address_are_one_target() {
     assert_eq!(targets, [("127.0.0.1:9000".parse().unwrap(), "foo.com", None)]);
 }
 
+#[test]
+fn healths_are_equal_that_check_the_same_in_the_same_way() {
+    let endpoints = [endpoint(1, 1), endpoint(2, 1)];
+    let made = |checks: serde_json::Value, own: serde_json::Value, endpoints: &[Endpoint]| {
+        let value = json!({"nodes": {}, "checks": checks, "sluice": own});
+        let written = model::Upstream::parse(&value).unwrap();
+        Health::new(written.checks.as_deref(), written.own.as_deref(), endpoints, &PassHost::Pass).unwrap()
+    };
+    let checks = json!({"active": {"http_path": "/a"}, "passive": {"unhealthy": {"tcp_failures": 2}}});
+    let own = json!({"outlier": {"consecutive_failures": 3}, "slow_start": 10});
+    let first = made(checks.clone(), own.clone(), &endpoints);
+    let same = made(checks.clone(), own.clone(), &endpoints);
+    assert!(first == same, "{first:?}");
+    // What was found does not count.
+    first.probed(first.target(0), Probed::Failed);
+    assert!(first == same);
+    let mut active = checks.clone();
+    active["active"]["http_path"] = json!("/b");
+    let mut passive = checks.clone();
+    passive["passive"]["unhealthy"]["tcp_failures"] = json!(3);
+    let moved = [endpoint(1, 1), endpoint(3, 1)];
+    for (what, other) in [
+        ("probes", made(active, own.clone(), &endpoints)),
+        ("traffic", made(passive, own.clone(), &endpoints)),
+        ("no traffic", made(json!({"active": {"http_path": "/a"}}), own.clone(), &endpoints)),
+        (
+            "outlier",
+            made(
+                checks.clone(),
+                json!({"outlier": {"consecutive_failures": 4}, "slow_start": 10}),
+                &endpoints,
+            ),
+        ),
+        (
+            "slow start",
+            made(
+                checks.clone(),
+                json!({"outlier": {"consecutive_failures": 3}, "slow_start": 9}),
+                &endpoints,
+            ),
+        ),
+        ("fewer servers", made(checks.clone(), own.clone(), &endpoints[..1])),
+        ("other servers", made(checks, own, &moved)),
+    ] {
+        assert!(first != other, "{what}");
+    }
+    let own = json!({"outlier": {"consecutive_failures": 3}});
+    assert!(looked_at(own.clone(), &endpoints) == looked_at(own.clone(), &endpoints));
+    assert!(looked_at(own.clone(), &endpoints) != looked_at(own.clone(), &moved));
+    assert!(looked_at(own.clone(), &endpoints) != looked_at(own, &endpoints[..1]));
+}
+
+#[test]
+fn a_server_is_out_for_one_reason_at_a_time() {
+    let mut names = std::collections::BTreeSet::new();
+    for reason in [Reason::ConsecutiveFailures, Reason::SuccessRate, Reason::Latency] {
+        let health = looked_at(json!({"outlier": {}}), &[endpoint(1, 1)]);
+        let node = &health.nodes[0];
+        assert!(node.set_out(Some(reason)), "it was in");
+        assert_eq!(node.ejected(), Some(reason));
+        assert!(!node.set_out(Some(Reason::Latency)), "it was out already");
+        names.insert(reason.as_str());
+    }
+    assert_eq!(names.into_iter().collect::<Vec<_>>(), ["consecutive_failures", "latency", "success_rate"]);
+}
+
+#[test]
+fn only_a_slow_start_makes_anybody_cold() {
+    let endpoints = [endpoint(1, 1), endpoint(2, 1), endpoint(3, 1)];
+    let value = json!({"nodes": {}, "checks": {"active": {"healthy": {"successes": 1}, "unhealthy": {"tcp_failures": 1}}},
+        "sluice": {"outlier": {"consecutive_failures": 3, "max_ejected_percent": 50}}});
+    let written = model::Upstream::parse(&value).unwrap();
+    let made = |endpoints: &[Endpoint]| {
+        Health::new(written.checks.as_deref(), written.own.as_deref(), endpoints, &PassHost::Pass).unwrap()
+    };
+    let before = made(&endpoints[..2]);
+    before.probed(before.target(0), Probed::Failed);
+    assert_eq!(told(before.target(0)).0, "unhealthy");
+    before.probed(before.target(0), Probed::Connected);
+    assert_eq!(told(before.target(0)).0, "healthy");
+    let mut after = made(&endpoints);
+    after.carry(&before);
+    assert_eq!(after.nodes.iter().map(|node| node.cold()).collect::<Vec<_>>(), [0, 0, 0]);
+    // Those who still have the older version count for the newer one.
+    (0..3).for_each(|_| before.failed(0, TryFailure::Timeout, None));
+    assert_eq!(after.nodes[0].ejected(), Some(Reason::ConsecutiveFailures));
+    // Whoever comes first warms up with nobody.
+    let mut slow = looked_at(json!({"slow_start": 10}), &endpoints);
+    slow.carry(&health(json!({"active": {}}), &[]));
+    assert_eq!(slow.nodes.iter().map(|node| node.cold()).collect::<Vec<_>>(), [0, 0, 0]);
+}
+
+#[test]
+fn who_probes_and_who_takes_times() {
+    let endpoints = [endpoint(1, 1)];
+    assert!(health(json!({"active": {"http_path": "/a"}}), &endpoints).active().is_some());
+    let takes = |own| {
+        let health = looked_at(own, &endpoints);
+        assert!(health.active().is_none());
+        health.takes_times()
+    };
+    assert!(takes(json!({"outlier": {"latency": 3}})));
+    assert!(!takes(json!({"outlier": {"consecutive_failures": 3}})));
+    assert!(!takes(json!({"slow_start": 3})));
+}
+
+#[test]
+fn a_set_of_statuses() {
+    assert!(Statuses::of(&[]).is_empty());
+    let some = Statuses::of(&[200, 503]);
+    assert!(!some.is_empty() && some.contains(503) && !some.contains(502));
+}
+
 fn looked_at(own: serde_json::Value, endpoints: &[Endpoint]) -> Health {
     let own = model::Upstream::parse(&json!({"nodes": {}, "sluice": own})).unwrap().own.unwrap();
     Health::new(None, Some(&own), endpoints, &PassHost::Pass).unwrap()

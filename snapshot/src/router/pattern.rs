@@ -74,7 +74,6 @@ impl Rest {
         }
         // `/foo/*` and `/foo/*rest`, by far the most common.
         if let Some(name) = path[at..].strip_prefix('*')
-            && (at == 0 || path[..at].ends_with('/'))
             && !name.contains('/')
         {
             return Rest(Some(match name {

@@ -327,6 +327,19 @@ fn a_rule_is_replaced_and_removed_without_trace() {
 }
 
 #[test]
+fn what_is_removed_leaves_the_others_of_its_host() {
+    for host in ["h.test", "*.test", "h.test:80"] {
+        let rules = [rule("a", &["/a"]).hosts(&[host]), rule("b", &["/b"]).hosts(&[host])];
+        let mut router = router(Mode::HostUri, rules);
+        router.remove("a");
+        let name = host.replace('*', "h");
+        let of = |path: &str| found(&router, &format!("{name}{path}"), "::1".parse().unwrap());
+        assert_eq!((of("/a"), of("/b")), (None, Some(format!("b /b @{host}"))));
+        assert!(!router.is_empty());
+    }
+}
+
+#[test]
 fn variables_see_the_body() {
     let router = router(Mode::Uri, [rule("a", &["/a"]).vars(json!([["post_arg.model", "==", "m"]]))]);
     for (body, expected) in [(r#"{"model":"m"}"#, true), (r#"{"model":"n"}"#, false)] {

@@ -7,6 +7,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use model::declarative::{Declarative, Format};
@@ -95,6 +96,10 @@ impl Catalog for Plugins {
         scope: &Scope<'_>,
     ) -> Result<Arc<Chain>, Invalid> {
         self.chain(entries, scope)
+    }
+
+    fn has_stream(&self, name: &str) -> bool {
+        NAMES.contains(&name)
     }
 
     fn credential(&self, name: &str, config: &Value) -> Result<Option<(&'static str, Credential)>, Invalid> {
@@ -361,4 +366,25 @@ fn print_upstream(out: &mut String, upstream: &Upstream) {
     for Endpoint { addr, authority, weight, priority } in &upstream.endpoints {
         writeln!(out, "    {addr} as {authority} weight {weight} priority {priority}").unwrap();
     }
+}
+
+/// The YAML files of a folder, in order.
+pub fn cases(folder: &Path) -> Vec<PathBuf> {
+    let mut cases: Vec<_> = std::fs::read_dir(folder)
+        .expect("the folder")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
+        .collect();
+    cases.sort();
+    assert!(!cases.is_empty());
+    cases
+}
+
+/// Compares a text with what is expected, or with `BLESS` set writes it there.
+pub fn compare(expected: &Path, text: &str) {
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(expected, text).expect("written");
+    }
+    let wanted = std::fs::read_to_string(expected).unwrap_or_default();
+    assert_eq!(text, wanted, "{}", expected.display());
 }

@@ -26,6 +26,11 @@ fn a_request_goes_to_its_subset_and_leaves_it_only_where_it_may() {
         assert_eq!(first(&preferred, "a", None), (Some(0), tried(&[])));
         assert_eq!(first(&preferred, "b", Some(1)), (Some(1), tried(&[])));
         assert!(first(&preferred, "c", None).0.is_some());
+        assert_eq!(
+            first(&preferred, "c", Some(1)),
+            (Some(1), tried(&[])),
+            "a subset of nobody keeps nobody away"
+        );
     }
     // Nobody of the subset takes requests.
     let (required, preferred) = (with(&[0, 1, 1], true), with(&[0, 1, 1], false));
