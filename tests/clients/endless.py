@@ -17,8 +17,8 @@ import time
 HOST = "127.0.0.1"
 PROXY, STREAM, FAR, PID = map(int, sys.argv[1:5])
 SIGNAL = getattr(signal, "SIG" + sys.argv[5])
-# More than the limit of the case, and less than any other that there is.
-PATIENCE = 8
+# More than the limit of the case, which the log names.
+PATIENCE = 40
 PING = b"\x81\x84\0\0\0\0ping"
 PONG = b"\x81\x04pong"
 CLOSE = b"\x88\x02" + struct.pack(">H", 1001)

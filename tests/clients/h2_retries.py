@@ -73,7 +73,7 @@ def serve(client, name):
                 with lock:
                     seen.append((name, head[":method"], path))
                 if path in ("/slow", "/limited"):
-                    threading.Timer(0.4, answer, (stream, "200")).start()
+                    threading.Timer(pause, answer, (stream, "200")).start()
                 elif name == "good":
                     answer(stream, "200")
                 elif path == "/stall":
@@ -131,7 +131,7 @@ def check(method, path, status, text, servers):
     assert got[0] == status and (text is None or got[1] == text) and came == servers, (method, path, got, came)
 
 
-garbled = False
+garbled, pause = False, 0.2
 listen(SICK, "sick")
 listen(GOOD, "good")
 for path in ("/reset", "/closes", "/stall"):
@@ -147,12 +147,15 @@ check("POST", "/busy", 503, b"sick", ["sick"])
 check("GET", "/cut", 200, "broken", ["sick"])
 print("retries: ok")
 
+# Long enough for all of them to come.
+pause = 4
 with concurrent.futures.ThreadPoolExecutor(8) as pool:
     statuses = sorted(status for status, _ in pool.map(lambda _: ask("GET", "/limited"), range(8)))
 assert statuses == [200] * 3 + [503] * 5, statuses
 # Places come back.
+pause = 0.2
 assert [ask("GET", "/limited")[0] for _ in range(3)] == [200] * 3
-before = connections
+before, pause = connections, 4
 with concurrent.futures.ThreadPoolExecutor(8) as pool:
     statuses = [status for status, _ in pool.map(lambda _: ask("GET", "/slow"), range(8))]
 assert statuses == [200] * 8 and connections > before, (statuses, connections - before)

@@ -79,7 +79,8 @@ def events():
         one.until(lambda: stream.over or stream.data != b"".join(seen))
         if len(stream.data) > sum(map(len, seen)):
             seen.append(stream.data[sum(map(len, seen)) :])
-    assert seen == [b"data: 1\n\n", b"data: 2\n\n", b"data: 3\n\n"], seen
+    # A client that was held up itself may find two at once.
+    assert stream.data == b"data: 1\n\ndata: 2\n\ndata: 3\n\n" and len(seen) > 1, seen
     print("events: ok")
 
 

@@ -254,6 +254,8 @@ pub enum Move {
     Read(String),
     /// Reads to the end of a message head.
     ReadHead,
+    /// Waits until this upstream has seen one request more than when the conversation began.
+    Seen(String),
     /// Nothing may come for so long.
     Quiet(String),
     Sleep(String),

@@ -10,13 +10,16 @@ use std::time::Duration;
 /// A read that takes longer has failed.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Waits until an upstream of that name has seen a request.
+pub type Watch<'a> = &'a dyn Fn(&str) -> Result<()>;
+
 /// Plays all moves on a connection; gives back everything read on the way.
-pub fn play(stream: &TcpStream, moves: &[Move]) -> Result<Vec<u8>> {
+pub fn play(stream: &TcpStream, moves: &[Move], watch: Watch) -> Result<Vec<u8>> {
     stream.set_nodelay(true)?;
     let mut reader = Reader::new(stream);
     let mut heard = Vec::new();
     for (number, step) in (1..).zip(moves) {
-        one(&mut reader, step, &mut heard).with_context(|| {
+        one(&mut reader, step, &mut heard, watch).with_context(|| {
             format!("move {number} ({step:?}), heard before it: {:?}", String::from_utf8_lossy(&heard))
         })?;
     }
@@ -24,7 +27,7 @@ pub fn play(stream: &TcpStream, moves: &[Move]) -> Result<Vec<u8>> {
     Ok(heard)
 }
 
-fn one(reader: &mut Reader<&TcpStream>, step: &Move, heard: &mut Vec<u8>) -> Result<()> {
+fn one(reader: &mut Reader<&TcpStream>, step: &Move, heard: &mut Vec<u8>, watch: Watch) -> Result<()> {
     let mut stream = *reader.inner();
     stream.set_read_timeout(Some(PATIENCE))?;
     match step {
@@ -32,6 +35,7 @@ fn one(reader: &mut Reader<&TcpStream>, step: &Move, heard: &mut Vec<u8>) -> Res
         Move::Read(text) => read_until(reader, &bytes(text)?, heard)?,
         Move::ReadHead => read_until(reader, b"\r\n\r\n", heard)?,
         Move::Sleep(text) => std::thread::sleep(parse_duration(text)?),
+        Move::Seen(upstream) => watch(upstream)?,
         Move::Quiet(text) => {
             stream.set_read_timeout(Some(parse_duration(text)?))?;
             let came = reader.more();

@@ -88,7 +88,7 @@ fn once(world: &mut World, step: &Step) -> Result<()> {
     if let Some(moves) = &step.talk {
         let connection = client::connect(&world.address(step.to.as_deref())?)?;
         let filled = moves.iter().map(|step| fill_move(&world.names, step)).collect::<Result<Vec<_>>>()?;
-        let heard = talk::play(connection.inner(), &filled)?;
+        let heard = converse(world, connection.inner(), &filled)?;
         expect::body(&step.expect, &world.names, &heard)?;
     }
     if let Some(script) = &step.shell {
@@ -124,7 +124,8 @@ fn once(world: &mut World, step: &Step) -> Result<()> {
         ensure!(code == wanted, "exit code: expected {wanted}, got {code}");
     }
     seen(world, &step.expect)?;
-    log(world, &step.expect)
+    // What is tried again is not waited for so long that there is no time for another try.
+    log(world, &step.expect, if step.within.is_some() { WITHIN / 10 } else { WITHIN })
 }
 
 fn files(world: &World, step: &Step) -> Result<()> {
@@ -260,6 +261,21 @@ fn raw_bytes(world: &mut World, step: &Step, raw: &str) -> Result<()> {
     }
 }
 
+/// Plays moves, of which some wait for what upstreams see.
+fn converse(world: &World, stream: &std::net::TcpStream, moves: &[crate::case::Move]) -> Result<Vec<u8>> {
+    let before: Vec<usize> = world.upstreams.values().map(|upstream| upstream.seen().len()).collect();
+    talk::play(stream, moves, &|name| {
+        let (at, _, upstream) =
+            world.upstreams.get_full(name).with_context(|| format!("no upstream {name}"))?;
+        let until = Instant::now() + talk::PATIENCE;
+        while upstream.seen().len() <= before[at] {
+            ensure!(Instant::now() < until, "upstream {name} sees no request");
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    })
+}
+
 fn fill_move(names: &Names, step: &crate::case::Move) -> Result<crate::case::Move> {
     use crate::case::Move;
     Ok(match step {
@@ -303,6 +319,9 @@ fn program(world: &World, step: &Step, mut command: Command, usual: Option<i32>)
             "exit code: expected {wanted}, got {code}; it printed {}",
             expect::shorten(&printed)
         );
+    }
+    if let Some(least) = step.expect.at_least {
+        ensure!(elapsed >= least, "took {elapsed:?}, expected at least {least:?}");
     }
     if let Some(most) = step.expect.at_most {
         ensure!(elapsed <= most, "took {elapsed:?}, expected at most {most:?}");
@@ -372,8 +391,8 @@ fn one_seen(world: &World, upstream: &crate::upstream::Upstream, wanted: &Seen) 
 }
 
 /// A line may come after the answer it is about: threads of their own write it.
-fn log(world: &World, wanted: &Expect) -> Result<()> {
-    let until = Instant::now() + WITHIN;
+fn log(world: &World, wanted: &Expect, patience: Duration) -> Result<()> {
+    let until = Instant::now() + patience;
     for pattern in wanted.log.iter().flat_map(|many| many.all()) {
         let pattern = world.names.fill(pattern)?;
         let regex = Regex::new(&pattern)?;

@@ -19,7 +19,7 @@ pub fn connection(shared: &Shared, stream: &TcpStream) -> Result<()> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(IDLE))?;
     if let Some(moves) = &shared.spec.talk {
-        talk::play(stream, moves)?;
+        talk::play(stream, moves, &|_| anyhow::bail!("an upstream sees itself alone"))?;
         return Ok(());
     }
     let mut reader = Reader::new(stream);
