@@ -167,9 +167,8 @@ impl Build<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use super::{Joined, Target, Tls};
+    use super::*;
+    use crate::testing::FixedNames;
 
     #[test]
     fn where_entries_go() {
@@ -198,6 +197,23 @@ mod tests {
                 "{target:?}"
             );
         }
+    }
+
+    #[test]
+    fn what_is_looked_up_for_a_sink() {
+        let services = crate::build::Services::for_tests();
+        let owner = crate::build::Owner { collection: "routes", id: "1".to_owned() };
+        let known = IpAddr::from([10, 0, 0, 1]);
+        let names = FixedNames([("h.test".to_owned(), vec![known])].into_iter().collect());
+        let build = Build::new(&owner, &services, &names);
+        assert_eq!(build.addresses("h.test"), [known]);
+        assert_eq!(build.addresses("10.0.0.2"), [IpAddr::from([10, 0, 0, 2])]);
+        assert_eq!(build.addresses("[::1]"), [IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1])]);
+        assert_eq!(build.max_pending_entries(), 8192);
+        let written = serde_json::json!({"max_pending_entries": 5});
+        let metadata = || Some(&written);
+        let build = Build::new(&owner, &services, &names).with_metadata(&metadata);
+        assert_eq!(build.max_pending_entries(), 5);
     }
 
     #[test]

@@ -267,6 +267,17 @@ fn networks_mean_addresses_in_either_form() {
     }
 }
 
+/// The body is asked for before anything is refused: with it, the answer may be another.
+#[test]
+fn what_needs_the_body_goes_before_what_cannot_be_judged() {
+    let long = format!("/?x={}", "a".repeat(4096));
+    let mut probe = Probe::request("POST", &long, &[("Content-Type", "application/json")]);
+    let mut x = probe.exchange();
+    x.engine_mut().body_state = Body::Streaming;
+    let hard = json!([["post_arg.a", "==", "1"], ["arg_x", "~~", r"^(a|a)*(?=b)\1$"]]);
+    assert!(matches!(Expr::compile(&hard).unwrap().foresee(&mut x), Step::Body(_)));
+}
+
 #[test]
 fn a_mistake_says_what_was_there_instead() {
     for (expr, got) in [

@@ -49,6 +49,10 @@ fn what_is_beyond_the_bound_shares_a_series() {
     assert_eq!(value(&text, "status{code=\"200\",route=\"__overflow__\"}"), Some(3.0));
     assert_eq!(value(&text, "errors"), Some(3.0));
     assert!(!text.contains("route=\"3\""));
+    // It belongs to no route, and so goes with none.
+    meters.retain_routes(|_| false);
+    let text = scrape(&meters);
+    assert!(text.contains(OVERFLOW) && !text.contains("route=\"2\""), "{text}");
 }
 
 /// Room for so many label sets.

@@ -182,6 +182,19 @@ mod tests {
     }
 
     #[test]
+    fn lines_go_out_for_as_long_as_somebody_takes_them() {
+        let (sink, intake) = both();
+        let mut outlet = sink.outlet(BOUNDS);
+        for n in 0..100 {
+            add(&mut outlet, &format!("line {n}\n"));
+            outlet.flush();
+            let Some(Next::Entries(batch)) = intake.take() else { panic!("line {n} is not under way") };
+            assert_eq!(batch.bytes(), format!("line {n}\n").as_bytes());
+        }
+        assert_eq!(sink.dropped(), 0);
+    }
+
+    #[test]
     fn past_the_bound_lines_are_dropped_and_counted_until_there_is_room() {
         let (sink, intake) = both();
         let mut outlet = sink.outlet(BOUNDS);

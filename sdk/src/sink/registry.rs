@@ -328,6 +328,20 @@ mod tests {
         assert_eq!(waiting.join().unwrap(), [b"1".to_vec(), b"2".to_vec()]);
     }
 
+    /// As APISIX has no line for what it does not gather.
+    #[test]
+    fn what_goes_out_at_once_is_not_gathered() {
+        let (sinks, _started) = sinks(1000);
+        let one = sinks.open(Spec { batching: Batching::at_once("one"), ..spec("a") }, Arc::default());
+        let three = sinks.open(spec("b"), Arc::default());
+        let mut probe = Probe::default();
+        let x = probe.exchange();
+        [&one, &three].into_iter().for_each(|sink| sink.push(&x, b"1".to_vec()));
+        let gathered: Vec<_> =
+            sinks.gathered().into_iter().map(|entries| (entries.name, entries.count)).collect();
+        assert_eq!(gathered, [("a name".to_owned(), 1)]);
+    }
+
     #[test]
     fn closed_ones_leave_nothing_behind() {
         let (sinks, _started) = sinks(1000);

@@ -171,6 +171,7 @@ fn the_match_s_variables() {
         ("uri_param_:ext", Some("x")),
         ("uri_param_none", None),
         ("uri_param__path", Some("/user/:id/*")),
+        ("uri_param__host", None),
         ("matched_uri", Some("/user/:id/*")),
         ("matched_host", None),
     ] {
@@ -446,7 +447,7 @@ fn every_variable_is_read_somewhere() {
         fingerprint: "02".into(),
         not_before: "then".into(),
         not_after: "later".into(),
-        ends: 0,
+        ends: 1_700_000_000 + 3 * 86_400 + 5,
         der: vec![1],
     };
     let session = crate::client::TlsSession {
@@ -490,6 +491,21 @@ fn every_variable_is_read_somewhere() {
     assert_eq!(text(&x, "rpc_time").as_deref(), Some("0.001"));
     assert_eq!(text(&x, "session_time").as_deref(), Some("2.345"));
     assert_eq!(text(&x, "upstream_connect_time").as_deref(), Some("0.021"));
+    for (name, expected) in [
+        ("proxy_protocol_addr", "10.0.0.8"),
+        ("proxy_protocol_port", "1"),
+        ("proxy_protocol_server_addr", "10.0.0.7"),
+        ("proxy_protocol_server_port", "2"),
+        ("upstream_unresolved_host", "upstream.test"),
+        ("ssl_client_v_remain", "3"),
+        ("uri_param__host", "*.com"),
+        ("uri_param__method", "POST"),
+    ] {
+        assert_eq!(text(&x, name).as_deref(), Some(expected), "{name}");
+    }
+    let server = x.intern(b"[::1]:80");
+    x.engine_mut().forward.server = Some(server);
+    assert_eq!(text(&x, "upstream_unresolved_host").as_deref(), Some("[::1]"));
     for name in plain::NAMES {
         assert!(text(&x, name).is_some_and(|value| !value.is_empty()), "{name}");
     }
@@ -515,6 +531,41 @@ fn a_user_s_name_is_read_from_all_digits_of_base64() {
 fn a_request_without_a_host_has_a_name_for_it() {
     let mut probe = Probe::request("GET", "/", &[]);
     assert_eq!(text(&probe.exchange(), "host").as_deref(), Some("_"));
+}
+
+/// What a proxy in front says counts, and where it says nothing what the client asked for itself.
+#[test]
+fn what_was_forwarded_is_told_by_the_header_or_by_the_request() {
+    let told = |headers: &[(&str, &str)]| {
+        let mut probe = Probe::request("GET", "/", headers);
+        let x = probe.exchange();
+        ["http_x_forwarded_proto", "http_x_forwarded_host"].map(|name| text(&x, name))
+    };
+    let found = |text: &str| Some(text.to_owned());
+    assert_eq!(told(&[("Host", "a.test:81")]), [found("http"), found("a.test:81")]);
+    assert_eq!(told(&[]), [found("http"), None]);
+    let empty = [("Host", "a.test"), ("X-Forwarded-Proto", ""), ("X-Forwarded-Host", "")];
+    assert_eq!(told(&empty), [found("http"), found("a.test")]);
+    let both = [("Host", "a.test"), ("X-Forwarded-Proto", "https"), ("X-Forwarded-Host", "b.test")];
+    assert_eq!(told(&both), [found("https"), found("b.test")]);
+}
+
+#[test]
+fn an_answer_of_the_gateway_has_no_headers_of_an_upstream() {
+    let mut probe = Probe::get("/");
+    let mut x = probe.exchange();
+    respond(&mut x, 403, &[("X-Cache", "HIT")]);
+    x.engine_mut().source = crate::exchange::Source::Plugin;
+    assert_eq!(text(&x, "sent_http_x_cache").as_deref(), Some("HIT"));
+    assert_eq!(text(&x, "upstream_http_x_cache"), None);
+}
+
+#[test]
+fn names_of_variables() {
+    assert_eq!(nearest("upstream_adr"), Some("upstream_addr"));
+    assert_eq!(nearest("nothing_like_any"), None);
+    let names_server = |name: &str| Var::parse(name).names_server();
+    assert!(names_server("upstream_unresolved_host") && !names_server("upstream_addr"));
 }
 
 #[test]
