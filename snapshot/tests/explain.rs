@@ -3,10 +3,11 @@
 
 mod support;
 
+use model::{Invalid, Key, Kind, Rejected, Served};
 use proptest::prelude::*;
 use sdk::testing::{Probe, messages};
 use serde_json::{Value, json};
-use snapshot::explain::{Explanation, Fate, Of, Question, Ran, explain};
+use snapshot::explain::{Explanation, Fate, MOST_OTHERS, Of, Question, Ran, explain};
 use snapshot::{Compiled, Touched};
 use support::{Table, compiler, desired};
 use wire::h1::decode::Limits;
@@ -91,6 +92,47 @@ fn plugins_come_from_the_first_resource_that_has_them() {
     assert_eq!(from, expected);
     assert!(told.stages.iter().all(|stage| stage.ran == Ran::Undecided), "none of them may be asked");
     assert_eq!(told.upstream.map(|target| target.from), Some("services/s".to_owned()));
+}
+
+#[test]
+fn what_is_rejected_is_told() {
+    let text = format!(
+        "routes: [{{id: 1, uri: /a, upstream: {NODE}}}, {{id: 2, uri: /b, upstream: {NODE}}}]\n\
+         services: [{{id: 1, upstream: {NODE}}}]\n"
+    );
+    let (compiled, desired) = compiled(&text);
+    let rejected = |kind, id: &str, pointer: &str, served| Rejected {
+        key: Key::new(kind, id),
+        invalid: Invalid::new("why").at(pointer),
+        served,
+    };
+    let mut all = vec![
+        rejected(Kind::Service, "1", "/plugins", Served::LastGoodForm),
+        rejected(Kind::Service, "gone", "/plugins", Served::Nothing),
+        rejected(Kind::Route, "kept", "/uri", Served::LastGoodForm),
+        rejected(Kind::Route, "1", "/plugins", Served::LastGoodForm),
+        rejected(Kind::Route, "2", "/plugins", Served::Nothing),
+        rejected(Kind::Route, "gone", "/uri", Served::Nothing),
+        rejected(Kind::Route, "lua", "/filter_func", Served::Nothing),
+    ];
+    let ask = |rejected: &[Rejected]| {
+        let (snapshot, limits) = (&compiled.snapshot, Limits::default());
+        let of = Of { snapshot, desired: &desired, rejected, now_ms: 0, limits };
+        let question = Question { method: "GET".to_owned(), url: "/a".to_owned(), ..Question::default() };
+        explain(of, &question).expect("a question that can be one")
+    };
+    let told = ask(&all);
+    assert_eq!(told.notes, ["routes/1 is served in its last good form, not as it is written: why"]);
+    let others: Vec<(&str, Fate)> = told.others.iter().map(|one| (one.route.as_str(), one.fate)).collect();
+    let expected = [
+        ("2", Fate::Failed("uri")),
+        ("gone", Fate::Failed("rejected")),
+        ("lua", Fate::Failed("filter_func")),
+    ];
+    assert_eq!(others, expected);
+    assert_eq!(told.others[1].why, "it is not served: why");
+    all.extend((0..50).map(|n| rejected(Kind::Route, &format!("more-{n}"), "/uri", Served::Nothing)));
+    assert_eq!(ask(&all).others.len(), 2 * MOST_OTHERS);
 }
 
 #[test]

@@ -30,7 +30,7 @@ use snapshot::{Compiler, Snapshot, Touched};
 use support::{NAMES, Table, desired};
 use wire::h1::decode::Limits;
 
-/// The plugins of [`NAMES`], each of which does what it is told in its settings.
+/// The plugins of [`NAMES`] and traffic-split, each of which does what it is told in its settings.
 #[derive(Debug)]
 struct Acting;
 
@@ -48,7 +48,11 @@ impl Catalog for Acting {
     fn chain(&self, entries: &[Configured<'_>], scope: &Scope<'_>) -> Result<Arc<Chain>, Invalid> {
         let mut stages = Vec::new();
         for entry in entries {
-            let name = NAMES.into_iter().find(|name| *name == entry.name).expect("a known plugin");
+            let mut known = NAMES.into_iter().chain(["traffic-split"]);
+            let name = known.find(|name| *name == entry.name).expect("a known plugin");
+            if entry.config["bad"].is_boolean() {
+                return Err(Invalid::new("it is bad").at(format!("/{name}/bad")));
+            }
             let config = entry.config.clone();
             let of_meta = |field: &str| config.get("_meta").and_then(|meta| meta.get(field));
             let filter = of_meta("filter").map(Expr::compile).transpose()?;
