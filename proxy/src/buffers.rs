@@ -267,4 +267,23 @@ mod tests {
         buffers.give(grown);
         assert_eq!((buffers.small.buffers.borrow().len(), buffers.large.buffers.borrow().len()), (1, 0));
     }
+
+    #[test]
+    fn only_an_empty_small_buffer_is_exchanged_for_a_large_one() {
+        let buffers = Buffers::new(1);
+        let mut lent = Lent::none(&buffers);
+        lent.enlarge();
+        assert!(lent.is_none(), "there is none to exchange");
+        lent.get().space()[..2].copy_from_slice(b"ab");
+        lent.get().filled(2);
+        lent.enlarge();
+        let small = lent.get();
+        assert_eq!((small.data(), small.capacity()), (&b"ab"[..], SMALL));
+        lent.get().consume(2);
+        lent.enlarge();
+        assert_eq!(lent.get().capacity(), LARGE);
+        let (large, small) = (lent.get().space().as_ptr(), buffers.small.buffers.borrow().len());
+        lent.enlarge();
+        assert_eq!((lent.get().space().as_ptr(), small), (large, 1));
+    }
 }

@@ -321,7 +321,7 @@ pub fn clock_reads() -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::future::Future;
     use std::pin::pin;
@@ -329,7 +329,14 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
 
-    struct Count(AtomicUsize);
+    /// Counts how often a task is woken.
+    pub(crate) struct Count(AtomicUsize);
+
+    impl Count {
+        pub(crate) fn so_far(&self) -> usize {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
 
     impl Wake for Count {
         fn wake(self: Arc<Self>) {
@@ -337,7 +344,7 @@ mod tests {
         }
     }
 
-    fn count() -> (Arc<Count>, Waker) {
+    pub(crate) fn count() -> (Arc<Count>, Waker) {
         let count = Arc::new(Count(AtomicUsize::new(0)));
         (count.clone(), Waker::from(count))
     }
@@ -359,11 +366,11 @@ mod tests {
             clock.strike();
             assert!(wait.as_mut().poll(&mut cx).is_pending());
         }
-        assert_eq!(count.0.load(Ordering::Relaxed), 0, "not yet");
+        assert_eq!(count.so_far(), 0, "not yet");
         assert!(clock.advance_to(1175), "a deadline ends");
         assert!(wait.as_mut().poll(&mut cx).is_pending(), "but what the kernel has goes first");
         clock.strike();
-        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        assert_eq!(count.so_far(), 1);
         assert_eq!(wait.as_mut().poll(&mut cx), Poll::Ready(Err(Elapsed)));
     }
 
@@ -417,6 +424,32 @@ mod tests {
     }
 
     #[test]
+    fn steady_time_begins_with_the_date_and_goes_on() {
+        rt::run_paused(async {
+            let clock = Clock::new();
+            // It is later than 2023.
+            assert!(unix_now() > 1_700_000_000_000 && clock.steady_ms() > 1_700_000_000_000);
+            let before = clock.steady_ms();
+            rt::sleep(Duration::from_secs(5)).await;
+            assert!((5000..=5002).contains(&(clock.steady_ms() - before)));
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn whoever_waits_last_is_woken() {
+        let clock = Clock::new();
+        let waiter = clock.waiter();
+        let (first, second) = (count(), count());
+        for (_, waker) in [&first, &second] {
+            let mut cx = Context::from_waker(waker);
+            assert!(waiter.poll_elapsed::<()>(NEVER - 1, &mut cx).is_pending());
+        }
+        clock.wake_all();
+        assert_eq!([first, second].map(|(count, _)| count.so_far()), [0, 1]);
+    }
+
+    #[test]
     fn those_that_rested_longest_go_first() {
         let clock = Clock::new();
         let waiters: Vec<_> = (0..17).map(|_| clock.waiter()).collect();
@@ -431,7 +464,7 @@ mod tests {
             assert!(waiter.poll_elapsed::<()>(NEVER - 1, &mut cx).is_pending());
         }
         assert_eq!(clock.end_longest_rests(32), 2, "an eighth of sixteen");
-        assert_eq!(count.0.load(Ordering::Relaxed), 2);
+        assert_eq!(count.so_far(), 2);
         let unwanted: Vec<usize> = (0..17).filter(|&at| waiters[at].is_unwanted()).collect();
         assert_eq!(unwanted, [14, 15]);
         assert_eq!(clock.end_longest_rests(1), 1, "those were told already");

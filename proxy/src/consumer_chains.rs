@@ -39,3 +39,28 @@ impl ConsumerChains {
 fn address(chain: &Arc<Chain>) -> usize {
     Arc::as_ptr(chain).addr()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pair_is_merged_once_and_the_memory_for_pairs_is_bounded() {
+        let chains = ConsumerChains::default();
+        let chain = || Arc::new(Chain::new(Vec::new(), Vec::new()));
+        let (plan, other) = (chain(), chain());
+        let consumers: Vec<_> = (0..MOST * 2).map(|_| chain()).collect();
+        let (first, second) = (&consumers[0], &consumers[1]);
+        assert!(Arc::ptr_eq(&chains.merged(None, first), first), "there is nothing to merge it with");
+        let merged = [(&plan, first), (&plan, second), (&other, first), (&other, second)]
+            .map(|(plan, consumer)| (plan, consumer, chains.merged(Some(plan), consumer)));
+        for (at, (plan, consumer, chain)) in merged.iter().enumerate() {
+            assert!(Arc::ptr_eq(&chains.merged(Some(plan), consumer), chain));
+            assert!(merged[..at].iter().all(|(_, _, before)| !Arc::ptr_eq(before, chain)), "pair {at}");
+        }
+        for consumer in &consumers {
+            chains.merged(Some(&plan), consumer);
+            assert!(chains.met.borrow().len() <= MOST);
+        }
+    }
+}

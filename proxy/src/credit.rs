@@ -76,3 +76,39 @@ impl Credit {
         self.left.get()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_sends_what_is_refused_is_a_flood_before_long() {
+        let credit = Credit::new(1000, 0);
+        let refused = (0..1000).take_while(|_| {
+            credit.refused();
+            !credit.is_flood(0)
+        });
+        assert!(refused.count() < 100);
+    }
+
+    #[test]
+    fn what_goes_to_a_peer_pays_for_its_acknowledgements_and_for_little_else() {
+        for kib in [0, 1, 64] {
+            let credit = Credit::new(1000, 0);
+            credit.spend(1000);
+            credit.sent(kib << 10);
+            credit.spend(kib as i64);
+            assert!(!credit.is_flood(0), "{kib} KiB");
+            credit.spend(10);
+            assert!(credit.is_flood(0), "{kib} KiB");
+        }
+    }
+
+    #[test]
+    fn time_counts_however_often_it_is_looked_at() {
+        let credit = Credit::new(0, 0);
+        credit.spend(100);
+        let over = (0..=1000).step_by(5).find(|&now| !credit.is_flood(now));
+        assert_eq!(over, Some(1000), "a second pays for 100");
+    }
+}

@@ -343,3 +343,49 @@ impl Head for Fetch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_whose_requests_were_dropped_are_told_by_name_as_far_as_they_are_few() {
+        let settings = Settings { max_fetches: 90, max_fetches_per_target: 7, ..Settings::default() };
+        let fetches = Fetches::default();
+        let told = || {
+            let all = RefCell::new(Vec::new());
+            fetches.tell(&settings, |notice| all.borrow_mut().push(notice));
+            let mut told: Vec<_> = all
+                .into_inner()
+                .into_iter()
+                .map(|notice| match notice {
+                    Notice::FetchesDropped { target, dropped, limit } => (target, dropped, limit),
+                    other => panic!("{other:?}"),
+                })
+                .collect();
+            told.sort();
+            told
+        };
+        let add = |name: String, in_flight, dropped| {
+            let target: Rc<str> = name.into();
+            let counts =
+                InFlight { target: target.clone(), count: Cell::new(in_flight), dropped: Cell::new(dropped) };
+            fetches.targets.borrow_mut().insert(target, Rc::new(counts));
+        };
+        assert_eq!(told(), []);
+        add("idle".to_owned(), 0, 2);
+        add("busy".to_owned(), 1, 3);
+        add("well".to_owned(), 1, 0);
+        assert_eq!(told(), [("busy".to_owned(), 3, 7), ("idle".to_owned(), 2, 7)]);
+        assert_eq!(fetches.targets.borrow().len(), 2, "one without requests is forgotten");
+        assert_eq!(told(), [], "it was told");
+        count(&fetches.dropped, 5);
+        assert_eq!(told(), [(String::new(), 5, 90)], "past the bound of all");
+        (0..TOLD_BY_NAME + 2).for_each(|at| add(format!("target {at}"), 1, 4));
+        count(&fetches.dropped, 1);
+        let told = told();
+        assert_eq!(told[0], (String::new(), 9, 90), "two of ten, and one past the bound of all");
+        assert_eq!(told.len(), 1 + TOLD_BY_NAME);
+        assert!(told[1..].iter().all(|(name, dropped, _)| !name.is_empty() && *dropped == 4), "{told:?}");
+    }
+}

@@ -79,3 +79,49 @@ impl Notices {
 pub(crate) fn count(cell: &Cell<u64>, more: u64) {
     cell.set(cell.get() + more);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    #[test]
+    fn what_happened_is_told_once_and_nothing_else_is() {
+        let notices = Notices::default();
+        let told = || {
+            let all = RefCell::new(Vec::new());
+            notices.tell(7, |notice| all.borrow_mut().push(notice));
+            all.into_inner()
+        };
+        assert_eq!(told(), []);
+        type Happens = fn(&Notices);
+        let happens: [(Happens, Notice); 5] = [
+            (
+                |notices| {
+                    count(&notices.closed_for_room, 3);
+                    count(&notices.closed_for_room, 2);
+                },
+                Notice::ConnectionsFull { closed: 5, limit: 7 },
+            ),
+            (
+                |notices| {
+                    count(&notices.shortages, 1);
+                    count(&notices.upstreams_closed, 2);
+                    count(&notices.clients_closed, 3);
+                },
+                Notice::OutOfDescriptors { times: 1, upstreams: 2, clients: 3 },
+            ),
+            (|notices| count(&notices.datagrams, 4), Notice::DatagramsDropped { times: 4 }),
+            (
+                |notices| ["one", "other"].into_iter().for_each(|why| notices.refused_proxy_header(why)),
+                Notice::ProxyHeadersRefused { times: 2, why: "other" },
+            ),
+            (|notices| notices.panicked(1), Notice::Panicked { task: "tick", times: 1 }),
+        ];
+        for (happen, notice) in happens {
+            happen(&notices);
+            assert_eq!(told(), [notice]);
+            assert_eq!(told(), []);
+        }
+    }
+}

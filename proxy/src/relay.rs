@@ -246,7 +246,10 @@ impl Out<'_, '_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::beside_many_bytes;
+    use crate::rt::Io;
+    use crate::settings::Settings;
+    use crate::testing::{self, beside_many_bytes, beside_worker, sleep};
+    use std::rc::Rc;
 
     #[test]
     fn others_have_their_turn_beside_bytes_that_never_wait() {
@@ -272,6 +275,90 @@ mod tests {
                 tap: Blind,
             };
             assert_eq!(run(&worker, client, upstream, Duration::from_secs(60)).await, Ended::Closed);
+        });
+    }
+
+    /// What became of a stream, once it is over.
+    type Over = Rc<Cell<Option<(Ended, u64, u64)>>>;
+
+    /// A stream that is given up after ten seconds without a byte: both peers, of which the upstream takes so much
+    /// before it reads.
+    fn stream(worker: &Rc<Worker>, room: usize) -> (testing::End, testing::End, Over) {
+        let roomy = || testing::Schedule { room, ..testing::Schedule::default() };
+        let ((client, near), (upstream, far)) =
+            (testing::pair(roomy(), roomy()), testing::pair(roomy(), roomy()));
+        let over = Over::default();
+        let (ended, worker) = (over.clone(), worker.clone());
+        testing::spawn(async move {
+            let (mut near, mut far) = (Io::Memory(near), Io::Memory(far));
+            let waiters = [worker.clock.waiter(), worker.clock.waiter()];
+            let (mut from_client, mut to_client) = near.split();
+            let (mut from_upstream, mut to_upstream) = far.split();
+            let (received, sent) = (Cell::new(0), Cell::new(0));
+            let mut early = worker.buffers.take();
+            early.space()[..5].copy_from_slice(b"early");
+            early.filled(5);
+            let client = End {
+                read: &mut from_client,
+                write: &mut to_client,
+                waiter: &waiters[0],
+                early: Some(early),
+                received: &received,
+                tap: Blind,
+            };
+            let upstream = End {
+                read: &mut from_upstream,
+                write: &mut to_upstream,
+                waiter: &waiters[1],
+                early: None,
+                received: &sent,
+                tap: Blind,
+            };
+            let how = run(&worker, client, upstream, Duration::from_secs(10)).await;
+            ended.set(Some((how, received.get(), sent.get())));
+        });
+        (client, upstream, over)
+    }
+
+    #[test]
+    fn a_stream_is_over_when_neither_side_says_anything_for_so_long() {
+        beside_worker(Settings::default(), async |worker, _| {
+            let (client, upstream, over) = stream(&worker, 0);
+            let mut part = [0; 64];
+            assert_eq!(upstream.read(&mut part).await.unwrap(), 5, "what came ahead");
+            for second in 0..4 {
+                // Only one side speaks, in its turn.
+                let (from, to) = if second % 2 == 0 { (&client, &upstream) } else { (&upstream, &client) };
+                sleep(Duration::from_secs(8)).await;
+                from.write_all(b"abc").await.unwrap();
+                assert_eq!(to.read(&mut part).await.unwrap(), 3);
+            }
+            sleep(Duration::from_secs(8)).await;
+            assert_eq!(over.get(), None);
+            sleep(Duration::from_secs(3)).await;
+            assert_eq!(over.get(), Some((Ended::Idle, 5 + 6, 6)));
+        });
+    }
+
+    #[test]
+    fn a_side_that_takes_nothing_for_so_long_ends_it_and_one_that_closes_does_not() {
+        beside_worker(Settings::default(), async |worker, _| {
+            let (client, _upstream, over) = stream(&worker, 64);
+            client.write_all(&[b'x'; 100]).await.unwrap();
+            sleep(Duration::from_secs(12)).await;
+            assert!(matches!(over.get(), Some((Ended::Idle, ..))), "{:?}", over.get());
+
+            let (client, upstream, over) = stream(&worker, 64);
+            client.shut_down();
+            let mut part = [0; 64];
+            assert_eq!(upstream.read(&mut part).await.unwrap(), 5);
+            assert_eq!(upstream.read(&mut part).await.unwrap(), 0, "the end is passed on");
+            upstream.write_all(b"late").await.unwrap();
+            assert_eq!(client.read(&mut part).await.unwrap(), 4);
+            upstream.shut_down();
+            assert_eq!(client.read(&mut part).await.unwrap(), 0);
+            sleep(Duration::from_millis(1)).await;
+            assert_eq!(over.get(), Some((Ended::Closed, 5, 4)));
         });
     }
 }

@@ -357,4 +357,13 @@ mod tests {
         assert_eq!(read("unknown", true), None);
         assert_eq!(read("", true), None);
     }
+
+    #[test]
+    fn the_longest_head_with_the_most_fields_is_a_list_that_is_kept() {
+        let request = Limits { head: 1000, fields: 10, ..Limits::default() };
+        let settings = Settings { request, ..Settings::default() };
+        // Each field counts for 32 bytes beside its own (RFC 9113 section 10.5.1).
+        let fields = [("a-hundred-bytes", 85); 10].map(|(name, value)| name.len() + value + 32);
+        assert_eq!(settings.header_list(), fields.iter().sum::<usize>());
+    }
 }

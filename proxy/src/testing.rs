@@ -129,6 +129,20 @@ impl Gateway {
     }
 }
 
+/// Runs a test beside a worker that has nothing to serve.
+#[cfg(test)]
+pub(crate) fn beside_worker(settings: Settings, test: impl AsyncFnOnce(Rc<Worker>, &Meters) + 'static) {
+    let meters = Arc::new(Meters::default());
+    let snapshot = crate::worker::tests::empty();
+    let read = meters.clone();
+    let ran = run(settings, snapshot, &meters, 1, async move |mut gateways| {
+        let worker = gateways.next().map(|gateway| gateway.worker).ok_or("no worker")?;
+        test(worker, &read).await;
+        Ok::<_, &str>(())
+    });
+    assert!(matches!(ran, Ok(Ok(()))), "{ran:?}");
+}
+
 /// Passes on many bytes that are all there, each way, to where there is room for all of them, and sees that
 /// something else has its turn meanwhile.
 #[cfg(test)]

@@ -3,15 +3,23 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_types, clippy::disallowed_macros)]
 
+#[path = "connections/answers.rs"]
+mod answers;
 #[path = "connections/fetches.rs"]
 mod fetches;
 #[path = "connections/frames.rs"]
 mod frames;
+#[path = "connections/heads.rs"]
+mod heads;
 #[path = "connections/limits.rs"]
 mod limits;
 #[path = "connections/retries.rs"]
 mod retries;
 mod support;
+#[path = "connections/told.rs"]
+mod told;
+#[path = "connections/uploads.rs"]
+mod uploads;
 
 use support::{Case, Do::*};
 

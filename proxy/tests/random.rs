@@ -249,7 +249,7 @@ async fn exchange(seed: u64, gateway: &Gateway, h2: bool) {
         testing::serve(SocketAddr::from(support::SERVER), move || {
             let mut rng = Rng::with_seed(servers.borrow_mut().u64(..));
             if rng.u8(..) < 8 {
-                return None;
+                return Err(std::io::ErrorKind::ConnectionRefused.into());
             }
             let (end, theirs) = testing::pair(schedule(&mut rng), schedule(&mut rng));
             let got = Rc::new(RefCell::new(Vec::new()));
@@ -277,7 +277,7 @@ async fn exchange(seed: u64, gateway: &Gateway, h2: bool) {
                     }
                 }
             });
-            Some(theirs)
+            Ok(theirs)
         });
     }
     let (theirs, ours) = (schedule(&mut rng), schedule(&mut rng));

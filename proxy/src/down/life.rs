@@ -109,3 +109,104 @@ impl Drop for Life<'_> {
         self.end_rest();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+    use crate::testing::{beside_worker, within};
+    use crate::{Stage, rt};
+    use std::future::poll_fn;
+    use std::task::Poll;
+
+    const IDLE: State = State { busy: false, begun: 1, closing: false, at_once: false, wake: None };
+
+    /// What is to be done next, and after how many halves of seconds; nothing, if it goes on for a minute.
+    async fn next(worker: &Worker, life: &mut Life<'_>, state: &State) -> Option<(Turn, u64)> {
+        let before = worker.clock.coarse_ms();
+        let turn = poll_fn(|cx| match life.poll(state, cx) {
+            Turn::Wait => Poll::Pending,
+            turn => Poll::Ready(turn),
+        });
+        let turn = within(Duration::from_secs(60), turn).await?;
+        Some((turn, (worker.clock.coarse_ms() - before) / 500))
+    }
+
+    fn settings() -> Settings {
+        let mut settings = Settings {
+            header_timeout: Duration::from_secs(3),
+            keepalive_timeout: Duration::from_secs(5),
+            linger_timeout: Duration::from_secs(1),
+            ..Settings::default()
+        };
+        settings.http2.max_age = Duration::ZERO;
+        settings
+    }
+
+    #[test]
+    fn a_connection_ends_when_nothing_is_on_it_for_long_and_waits_a_while_when_it_is_to_end() {
+        beside_worker(settings(), async |worker, meters| {
+            let waiting = || meters.read(1, |reading| reading.totals().waiting);
+            for (about, state, expected) in [
+                ("no request came yet", State { begun: 0, ..IDLE }, Some((Turn::CloseGently, 6))),
+                ("between requests", IDLE, Some((Turn::CloseGently, 10))),
+                ("one is served", State { busy: true, ..IDLE }, None),
+                ("it closes, and nothing is on it", State { closing: true, ..IDLE }, Some((Turn::Over, 2))),
+                ("it closes, and one is served", State { closing: true, busy: true, ..IDLE }, None),
+                (
+                    "it closes, and nothing more comes of those that are served",
+                    State { closing: true, busy: true, at_once: true, ..IDLE },
+                    Some((Turn::Over, 2)),
+                ),
+            ] {
+                let waiter = worker.clock.waiter();
+                let mut life = Life::new(&worker, &waiter);
+                assert_eq!(next(&worker, &mut life, &state).await, expected, "{about}");
+                assert_eq!(waiting(), u64::from(!state.busy), "{about}: clients that wait");
+                drop(life);
+                assert_eq!(waiting(), 0, "{about}");
+            }
+            // What is on it begins its time anew.
+            let waiter = worker.clock.waiter();
+            let mut life = Life::new(&worker, &waiter);
+            let pause = rt::sleep(Duration::from_secs(4));
+            let mut cx = Context::from_waker(std::task::Waker::noop());
+            assert_eq!(life.poll(&IDLE, &mut cx), Turn::Wait);
+            pause.await;
+            assert_eq!(life.poll(&State { busy: true, ..IDLE }, &mut cx), Turn::Wait);
+            assert_eq!(next(&worker, &mut life, &IDLE).await, Some((Turn::CloseGently, 10)));
+        });
+    }
+
+    #[test]
+    fn a_connection_ends_when_its_place_is_wanted_and_when_the_worker_drains() {
+        beside_worker(settings(), async |worker, _| {
+            let waiter = worker.clock.waiter();
+            let mut cx = Context::from_waker(std::task::Waker::noop());
+            let mut life = Life::new(&worker, &waiter);
+            assert_eq!(life.poll(&IDLE, &mut cx), Turn::Wait);
+            assert_eq!(worker.clock.end_longest_rests(1), 1);
+            assert_eq!(life.poll(&IDLE, &mut cx), Turn::CloseGently);
+            // It is busy before it is told.
+            assert_eq!(life.poll(&State { busy: true, ..IDLE }, &mut cx), Turn::Wait);
+            worker.set_stage(Stage::Drain);
+            for busy in [false, true] {
+                assert_eq!(life.poll(&State { busy, ..IDLE }, &mut cx), Turn::CloseGently);
+                assert_eq!(life.poll(&State { busy, closing: true, ..IDLE }, &mut cx), Turn::Wait);
+            }
+        });
+    }
+
+    #[test]
+    fn an_old_connection_ends_whatever_is_on_it() {
+        let mut settings = settings();
+        settings.http2.max_age = Duration::from_secs(20);
+        beside_worker(settings, async |worker, _| {
+            let waiter = worker.clock.waiter();
+            let mut life = Life::new(&worker, &waiter);
+            let busy = State { busy: true, ..IDLE };
+            let ended = next(&worker, &mut life, &busy).await;
+            assert!(matches!(ended, Some((Turn::CloseGently, 36..=40))), "a tenth less at most: {ended:?}");
+        });
+    }
+}

@@ -125,6 +125,8 @@ impl Delivery<'_, '_, '_> {
             live::tell(self.worker, self.x, self.chains);
         }
         let head_len = self.to.start(self.x, size);
+        // Counted as it goes: this may be cut off by the client's leaving.
+        self.x.engine_mut().timing.sent = head_len;
         self.state.answered.set(true);
 
         let sent = if !has_body {
@@ -135,7 +137,6 @@ impl Delivery<'_, '_, '_> {
         } else {
             self.deliver().await.map_err(Stop::Fault)
         };
-        self.x.engine_mut().timing.sent = head_len + self.x.timing().body_sent;
         if let Err(stop) = sent {
             let begun = self.to.has_begun();
             let fault = match stop {
@@ -258,7 +259,7 @@ impl Delivery<'_, '_, '_> {
                 continue;
             }
             let (piece, last) = (self.from.piece(), self.from.is_complete());
-            self.x.engine_mut().timing.body_sent += piece.len() as u64;
+            count(self.x, piece.len());
             let written = if framed {
                 self.to.relay(piece).await
             } else {
@@ -336,7 +337,7 @@ impl Delivery<'_, '_, '_> {
                     return Err(Fault::gateway(FaultKind::BrokenStage).into());
                 }
             }
-            self.x.engine_mut().timing.body_sent += data.len() as u64;
+            count(self.x, data.len());
             if last || !data.is_empty() {
                 let trailers = Some(self.x.response_trailers());
                 self.to.write(data, last, trailers).await.map_err(client_failed)?;
@@ -407,6 +408,14 @@ fn more_time(worker: &Worker, state: &UploadState, read_timeout: Duration) -> Re
         (None, Some(_)) => 0,
     };
     if clock.is_over(until) { Err(Fault::upstream(FaultKind::ReadTimeout)) } else { Ok(until) }
+}
+
+/// So many bytes of the body go to the client.
+#[inline]
+fn count(x: &mut Exchange<'_>, bytes: usize) {
+    let timing = &mut x.engine_mut().timing;
+    timing.body_sent += bytes as u64;
+    timing.sent += bytes as u64;
 }
 
 fn client_failed(failed: Failed) -> Fault {

@@ -199,3 +199,93 @@ impl Body {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffers::Buffers;
+
+    fn fill(buffer: &mut Buffer, bytes: &[u8]) {
+        buffer.space()[..bytes.len()].copy_from_slice(bytes);
+        buffer.filled(bytes.len());
+    }
+
+    fn buffer(bytes: &[u8]) -> Buffer {
+        let mut buffer = Buffers::new(0).take();
+        fill(&mut buffer, bytes);
+        buffer
+    }
+
+    #[test]
+    fn a_body_ends_where_its_length_says_and_counts_what_came() {
+        let mut came = buffer(b"abc");
+        let mut body = Body::new(Framing::Length(6));
+        assert_eq!((body.is_at_hand(Some(&came)), body.received(Some(&came))), (false, 0));
+        assert!(body.fits(Some(&mut came)));
+        assert_eq!(body.take(Some(&mut came), false), Ok(true));
+        assert_eq!((body.piece(Some(&came)), body.received(Some(&came))), (&b"abc"[..], 3));
+        assert!(!body.is_complete() && !body.is_at_hand(Some(&came)) && !body.is_over());
+        fill(&mut came, b"defNEXT");
+        assert!(body.is_at_hand(Some(&came)), "the piece and the rest of it");
+        assert_eq!(body.received(Some(&came)), 6);
+        body.used(Some(&mut came));
+        assert_eq!(body.take(Some(&mut came), false), Ok(true));
+        assert_eq!((body.piece(Some(&came)), body.received(Some(&came))), (&b"def"[..], 6));
+        assert!(body.is_complete() && !body.is_over(), "the last piece is still to be used");
+        body.used(Some(&mut came));
+        assert!(body.is_over());
+        assert_eq!(came.data(), b"NEXT");
+    }
+
+    #[test]
+    fn what_is_left_of_a_body_goes_only_if_all_of_it_is_there() {
+        let cases: [(&[u8], Option<&[u8]>); 3] =
+            [(b"abcdefNEXT", Some(b"NEXT")), (b"abcdef", Some(b"")), (b"abcde", None)];
+        for (bytes, left) in cases {
+            let mut came = buffer(bytes);
+            let mut body = Body::new(Framing::Length(6));
+            assert_eq!(body.finish(Some(&mut came)), left.is_some());
+            assert_eq!((came.data(), body.is_over()), (left.unwrap_or(bytes), left.is_some()));
+        }
+        let mut came = buffer(b"abc");
+        let mut body = Body::new(Framing::Length(3));
+        body.refuse();
+        assert!(!body.is_over() && !body.is_at_hand(Some(&came)) && !body.finish(Some(&mut came)));
+    }
+
+    #[test]
+    fn a_body_fits_if_the_rest_of_it_has_room_behind_what_came() {
+        let room = buffer(b"").capacity() as u64;
+        for (length, fits) in [(3, false), (4, true), (room - 1, true), (room, true), (room + 1, false)] {
+            assert_eq!(Body::new(Framing::Length(length)).fits(Some(&mut buffer(b"abc"))), fits, "{length}");
+        }
+        assert!(!Body::new(Framing::UntilClose).fits(Some(&mut buffer(b"abc"))));
+    }
+
+    #[test]
+    fn only_a_body_without_a_length_ends_with_the_connection() {
+        for (framing, chunked, until_close) in [
+            (Framing::Length(3), false, false),
+            (Framing::Chunked, true, false),
+            (Framing::UntilClose, false, true),
+        ] {
+            let mut body = Body::new(framing);
+            assert_eq!((body.is_chunked(), body.ends_with_connection()), (chunked, until_close));
+            assert_eq!((body.end(), body.is_complete()), (until_close, until_close));
+        }
+    }
+
+    #[test]
+    fn chunks_count_as_they_are_taken() {
+        let chunks = b"3\r\nabc\r\n0\r\n\r\n";
+        for (framed, received) in [(false, 3), (true, chunks.len() as u64)] {
+            let mut came = buffer(chunks);
+            let mut body = Body::new(Framing::Chunked);
+            while !body.is_over() {
+                assert_eq!(body.take(Some(&mut came), framed), Ok(true));
+                body.used(Some(&mut came));
+            }
+            assert_eq!((body.received(Some(&came)), body.measured()), (received, 3));
+        }
+    }
+}

@@ -91,4 +91,27 @@ mod tests {
         add(&mut map, Name::Date, b"Date", b"a\nb");
         assert_eq!(map.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["x-unheard-of"]);
     }
+
+    #[test]
+    fn what_concerns_one_connection_is_known_and_a_list_counts_as_its_lines() {
+        for (id, text) in Name::KNOWN {
+            let of_connection = [
+                "connection",
+                "keep-alive",
+                "proxy-connection",
+                "transfer-encoding",
+                "upgrade",
+                "te",
+                "host",
+                "http2-settings",
+            ];
+            let ours = of_connection.contains(&text.to_ascii_lowercase().as_str());
+            assert_eq!(is_of_connection(*id), ours, "{text}");
+        }
+        let mut map = HeaderMap::new();
+        assert_eq!(size(&map), 0);
+        add(&mut map, Name::Other, b"x-a", b"bcde");
+        add(&mut map, Name::Other, b"x-long", b"");
+        assert_eq!(size(&map), "x-a: bcde\r\nx-long: \r\n".len());
+    }
 }

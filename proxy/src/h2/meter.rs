@@ -225,6 +225,7 @@ mod tests {
             frame(9, 0, &[]),
             frame(0, 0, &[]),
             frame(200, 0, &[]),
+            frame(200, 0, &[0; 1024]),
         ] {
             let meter = Meter::new(0, 1000, 0, None);
             let before = (0..2000).take_while(|_| {
@@ -261,10 +262,33 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_has_settled_when_all_of_its_settings_are_there() {
+        let others =
+            [frame(6, 0, &[0; 8]), frame(SETTINGS, ACK, &[]), frame(200, 0, &[]), frame(DATA, 0, &[1])];
+        for settings in [frame(SETTINGS, 0, &[]), frame(SETTINGS, 0, &[0; 12])] {
+            let meter = Meter::new(0, 1000, 0, None);
+            for other in &others {
+                meter.note(other);
+                assert!(!meter.is_settled(), "{other:?}");
+            }
+            let (last, begin) = settings.split_last().unwrap();
+            for byte in begin {
+                meter.note(&[*byte]);
+                assert!(!meter.is_settled());
+            }
+            meter.note(&[*last]);
+            assert!(meter.is_settled());
+            others.iter().for_each(|other| meter.note(other));
+            assert!(meter.is_settled());
+        }
+    }
+
+    #[test]
     fn trailers_and_small_data_count_until_the_stream_is_over() {
         let of = |kind, flags, stream: u32, length: usize| {
             let mut frame = frame(kind, flags, &vec![0x82; length]);
-            frame[5..9].copy_from_slice(&stream.to_be_bytes());
+            // The bit before the number means nothing (RFC 9113 section 4.1).
+            frame[5..9].copy_from_slice(&(stream | 1 << 31).to_be_bytes());
             frame
         };
         let budget = sdk::budget::Budget::new(1 << 20);

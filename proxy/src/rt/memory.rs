@@ -278,7 +278,7 @@ impl Drop for End {
 
 /// Who takes the connections to an address.
 #[cfg(feature = "testing")]
-type Server = Rc<dyn Fn() -> Option<End>>;
+type Server = Rc<dyn Fn() -> io::Result<End>>;
 
 #[cfg(feature = "testing")]
 thread_local! {
@@ -292,8 +292,8 @@ pub fn install() {
 }
 
 #[cfg(feature = "testing")]
-/// Makes `server` give an end for each connection to this address; `None` refuses it.
-pub fn serve(addr: SocketAddr, server: impl Fn() -> Option<End> + 'static) {
+/// Makes `server` give an end for each connection to this address, or what connecting to it comes to.
+pub fn serve(addr: SocketAddr, server: impl Fn() -> io::Result<End> + 'static) {
     NETWORK.with_borrow_mut(|network| {
         network.get_or_insert_default().insert(addr, Rc::new(server));
     });
@@ -304,8 +304,7 @@ pub fn serve(addr: SocketAddr, server: impl Fn() -> Option<End> + 'static) {
 pub(crate) fn connect(addr: SocketAddr) -> Option<io::Result<End>> {
     let server =
         NETWORK.with_borrow(|network| network.as_ref().map(|network| network.get(&addr).cloned()))?;
-    let end = server.and_then(|server| server());
-    Some(end.ok_or_else(|| io::ErrorKind::ConnectionRefused.into()))
+    Some(server.map_or_else(|| Err(io::ErrorKind::ConnectionRefused.into()), |server| server()))
 }
 
 #[cfg(test)]

@@ -35,3 +35,38 @@ fn one_deadline_holds_for_all_addresses() {
     case.maybe = true;
     case.run("three silent servers");
 }
+
+#[test]
+fn a_request_says_what_the_plugin_wants_and_its_connection_is_kept() {
+    let mut case = case();
+    case.client.extend([Until("\r\n\r\nok")]);
+    case.client.extend([Send("GET /asks HTTP/1.1\r\nHost: a\r\n\r\n"), Until("\r\n\r\nok"), Close]);
+    let twice = || vec![Until("\r\n\r\n"), Send(OK), Until("\r\n\r\n"), Send(OK), ToEnd];
+    case.servers = vec![twice(), twice()];
+    case.heard = vec!["GET /auth HTTP/1.1\r\nHost: many\r\n", "X-Forwarded-Uri: /asks\r\n"];
+    case.unheard = vec!["Content-Length"];
+    case.run("two requests, a connection to each server");
+    let mut case = self::case();
+    case.client = vec![Send("GET /asks-post HTTP/1.1\r\nHost: a\r\n\r\n"), Until("\r\n\r\nok"), Close];
+    case.servers = vec![answers(), answers()];
+    case.heard = vec!["POST /auth HTTP/1.1\r\n", "Content-Length: 0\r\n"];
+    case.run("one that may have a body and has none");
+}
+
+#[test]
+fn what_is_no_answer_is_not_taken_for_one() {
+    let switch = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n\
+                  HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+    for (about, answer) in [
+        ("another protocol, that nobody asked for", switch),
+        ("a head that breaks off", "HTTP/1.1 200 OK\r\nConte"),
+        ("a body that breaks off", "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab"),
+    ] {
+        let mut case = case();
+        case.client.extend([Until("HTTP/1.1 403 "), Close]);
+        case.servers = vec![vec![Until("\r\n\r\n"), Send(answer), Close], answers(), answers()];
+        case.unheard = vec!["GET /asks"];
+        case.maybe = true;
+        case.run(about);
+    }
+}

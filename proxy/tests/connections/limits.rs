@@ -113,12 +113,14 @@ fn a_body_may_be_as_long_as_the_bound() {
     let sized = "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nabcde";
     let chunked =
         "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n3\r\ncde\r\n0\r\n\r\n";
-    for (about, ask) in [("too long", sized), ("chunks that come to too much", chunked)] {
+    for (about, ask, silent) in [("too long", sized, true), ("chunks that come to too much", chunked, false)]
+    {
         Case {
             client: vec![Send(ask), ToEnd],
             servers: vec![vec![ToEnd]],
             wants: vec!["HTTP/1.1 413 "],
             unheard: vec!["cde", "0\r\n\r\n"],
+            silent,
             maybe: true,
             settings: four,
             seeds: FEW,

@@ -67,8 +67,9 @@ fn a_body_that_has_gone_is_not_sent_again() {
     let begin = "PUT /next HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 4\r\n\r\nab";
     Case {
         client: vec![Send(begin), Wait(200), Send("cd"), ToEnd],
-        servers: vec![vec![Until("abcd"), Close]],
+        servers: vec![vec![Until("abcd"), Close], answers(OK)],
         once: "HTTP/1.1 502 ",
+        maybe: true,
         seeds: 4,
         ..case()
     }
@@ -200,4 +201,78 @@ fn a_cookie_leads_back_to_a_server() {
     run_sticky("it has gone", &cookie, vec![refuses(), answers(OK)], vec![second], vec![]);
     let cookie = second.replace("Set-", "").replace(';', "\r\n");
     run_sticky("the second has gone", &cookie, vec![refuses(), answers(OK)], vec![first], vec![]);
+}
+
+#[test]
+fn connecting_is_tried_again_while_there_is_no_descriptor_for_it() {
+    const NONE_LEFT: i32 = 24;
+    let fails = |times| vec![vec![Fail(NONE_LEFT)]; times];
+    run("GET /never", [fails(4), vec![answers(OK)]].concat(), "\r\n\r\nok");
+    // What is there for a sixth try is not asked for.
+    let client = vec![Send("GET /never HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"), ToEnd];
+    let servers = [fails(5), vec![answers(OK)]].concat();
+    let wants = vec!["HTTP/1.1 502 ", "no file descriptor is left"];
+    Case { client, servers, wants, once: "HTTP/1.1 ", maybe: true, seeds: 2, ..case() }.run("five times");
+}
+
+#[test]
+fn why_a_server_was_not_reached_is_told() {
+    let none = |script: Vec<Do>, status, why| {
+        let client = vec![Send("GET /never HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"), ToEnd];
+        let about = format!("{script:?}");
+        Case { client, servers: vec![script], wants: vec![status, why], seeds: 2, ..case() }.run(&about);
+    };
+    const UNREACHABLE: i32 = 113;
+    const TIMED_OUT: i32 = 110;
+    none(refuses(), "HTTP/1.1 502 ", "the upstream refused the connection");
+    none(vec![Fail(UNREACHABLE)], "HTTP/1.1 502 ", "the upstream could not be reached");
+    none(vec![Fail(TIMED_OUT)], "HTTP/1.1 504 ", "connecting to the upstream timed out");
+}
+
+#[test]
+fn who_finds_all_connections_taken_waits_as_long_as_connecting_may_take() {
+    let ask = "GET /crowded HTTP/1.1\r\nHost: a\r\n\r\n";
+    let taken = |ms| vec![Until("\r\n\r\n"), Wait(ms), Send(OK), Until("\r\n\r\n"), Send(OK), ToEnd];
+    let beside = || vec![Send(ask), Until("\r\n\r\nok"), Wait(3000), Close];
+    Case {
+        beside: beside(),
+        client: vec![Wait(10), Send(ask), Until("\r\n\r\nok"), Close],
+        servers: vec![taken(300)],
+        seeds: 4,
+        ..case()
+    }
+    .run("another has it for a while");
+    Case {
+        beside: beside(),
+        client: vec![
+            Wait(10),
+            Send(ask),
+            Until("HTTP/1.1 503 "),
+            Wait(1000),
+            Send(ask),
+            Until("\r\n\r\nok"),
+            Close,
+        ],
+        servers: vec![taken(1500)],
+        seeds: 4,
+        ..case()
+    }
+    .run("another has it for too long");
+}
+
+#[test]
+fn a_server_that_took_nothing_has_not_been_asked() {
+    run("POST /next", vec![vec![Gone], vec![Until("ab"), Send(OK), ToEnd]], "\r\n\r\nok");
+    // One that took a part may have.
+    let head = "POST /next HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 200000\r\n\r\n";
+    Case {
+        client: vec![Send(head), Many(b'x', 200_000), ToEnd],
+        servers: vec![vec![Until("\r\n\r\n"), Close], answers(OK)],
+        once: "HTTP/1.1 502 ",
+        maybe: true,
+        settings: |settings| settings.linger_bytes = 1 << 20,
+        seeds: 1,
+        ..case()
+    }
+    .run("a part of a long body");
 }

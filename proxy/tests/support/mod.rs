@@ -19,7 +19,9 @@ use serde_json::{Value, json};
 use snapshot::Snapshot;
 use snapshot::compile::{Compiler, Touched};
 
+mod filters;
 mod routes;
+mod told;
 
 pub const SERVER: ([u8; 4], u16) = ([10, 0, 0, 1], 80);
 /// Asked where the first one fails, on routes that have it.
@@ -44,6 +46,10 @@ pub enum Do {
     Reset,
     /// A server's whole script: it takes no connection.
     Refuse,
+    /// The same: it takes the connection, and is gone before it is asked.
+    Gone,
+    /// The same: connecting fails with this error of the system's.
+    Fail(i32),
     Drain,
     Frame(u8, &'static str),
     /// Reads until a frame of this kind has come.
@@ -56,6 +62,8 @@ pub enum Do {
 #[derive(Clone)]
 pub struct Case {
     pub client: Vec<Do>,
+    /// Another client of the same worker, at the same time, if it has anything to say.
+    pub beside: Vec<Do>,
     /// A script for each connection to the servers, in order.
     pub servers: Vec<Vec<Do>>,
     /// What the client gets among other things, and what it does not.
@@ -72,6 +80,9 @@ pub struct Case {
     pub broken: bool,
     /// What the client gets exactly once.
     pub once: &'static str,
+    /// What is told of each request when it is over, where a plugin does that ([`told`]): all of the client's
+    /// bytes are received, and all that it gets are sent.
+    pub told: Vec<&'static str>,
     pub frames: bool,
     /// It is a port on which HTTP/2 is served as well.
     pub any: bool,
@@ -86,6 +97,7 @@ pub struct Case {
 
 const BASE: Case = Case {
     client: Vec::new(),
+    beside: Vec::new(),
     servers: Vec::new(),
     wants: Vec::new(),
     lacks: Vec::new(),
@@ -95,6 +107,7 @@ const BASE: Case = Case {
     maybe: false,
     broken: false,
     once: "",
+    told: Vec::new(),
     frames: false,
     any: false,
     narrow: false,
@@ -132,6 +145,8 @@ pub struct Got {
     /// It ended with a reset.
     pub reset: bool,
     pub ended: bool,
+    /// Bytes that were sent.
+    sent: usize,
 }
 
 impl Got {
@@ -164,10 +179,12 @@ pub async fn play(who: &str, script: &[Do], end: End, got: &RefCell<Got>, gatewa
     for step in script {
         match step {
             Do::Send(text) => {
+                mine.sent += text.len();
                 // The other side may have gone; what follows in the script shows whether that is right.
                 let _ = end.write_all(text.as_bytes()).await;
             }
             Do::Many(byte, count) => {
+                mine.sent += count;
                 let _ = end.write_all(&vec![*byte; *count]).await;
             }
             Do::Frame(kind, payload) => {
@@ -212,7 +229,7 @@ pub async fn play(who: &str, script: &[Do], end: End, got: &RefCell<Got>, gatewa
             Do::ShutDown => end.shut_down(),
             Do::Drain => gateway.drain(),
             Do::Served(count) => assert_eq!(gateway.connections(), *count, "{who}"),
-            Do::Close | Do::Refuse => break,
+            Do::Close | Do::Refuse | Do::Gone | Do::Fail(_) => break,
             Do::Reset => {
                 end.abort();
                 break;
@@ -267,10 +284,14 @@ impl Case {
                 let server = Rc::new(move || {
                     let number = count.get();
                     count.set(number + 1);
-                    let script = scripts.borrow_mut().pop_front()?;
+                    let script = scripts.borrow_mut().pop_front().ok_or_else(refused)?;
                     if matches!(script[..], [Do::Refuse]) {
                         heard.borrow_mut().push(Rc::default());
-                        return None;
+                        return Err(refused());
+                    }
+                    if let [Do::Fail(error)] = script[..] {
+                        heard.borrow_mut().push(Rc::default());
+                        return Err(std::io::Error::from_raw_os_error(error));
                     }
                     let narrow = case_narrow.then_some(16);
                     let ours = schedule(100 + number);
@@ -278,13 +299,16 @@ impl Case {
                     let (end, theirs) = testing::pair(ours, schedule(200 + number));
                     let got = Rc::new(RefCell::new(Got::default()));
                     heard.borrow_mut().push(got.clone());
+                    if matches!(script[..], [Do::Gone]) {
+                        return Ok(theirs);
+                    }
                     let (playing, gateway, about) = (playing.clone(), gateway.clone(), about.clone());
                     playing.set(playing.get() + 1);
                     testing::spawn(async move {
                         play(&format!("{about}: the server"), &script, end, &got, &gateway).await;
                         playing.set(playing.get() - 1);
                     });
-                    Some(theirs)
+                    Ok(theirs)
                 });
                 let servers = [SocketAddr::from(SERVER), SocketAddr::from(SECOND), other_family()];
                 for addr in servers.into_iter().chain(many()) {
@@ -303,6 +327,16 @@ impl Case {
                     false => gateway.connect(schedule(1), ours),
                 }
             };
+            if !case.beside.is_empty() {
+                let (end, script) = (gateway.connect(schedule(3), schedule(4)), case.beside.clone());
+                let (playing, gateway, about) = (playing.clone(), gateway.clone(), about.clone());
+                playing.set(playing.get() + 1);
+                testing::spawn(async move {
+                    play(&format!("{about}: the other client"), &script, end, &RefCell::default(), &gateway)
+                        .await;
+                    playing.set(playing.get() - 1);
+                });
+            }
             let got = RefCell::new(Got::default());
             let who = format!("{about}: the client");
             let played =
@@ -330,6 +364,7 @@ impl Case {
             if !case.once.is_empty() {
                 assert_eq!(text.matches(case.once).count(), 1, "{about}: {text:?}");
             }
+            told::check(&case.told, got.sent, got.bytes.len(), got.reset, &about);
             assert_eq!(
                 got.reset, case.broken,
                 "{about}: whether the client's connection was reset: {text:?}"
@@ -395,6 +430,10 @@ pub fn with_gateways(
     let for_test = meters.clone();
     testing::run(settings, snapshot, &meters, count, async move |gateways| test(gateways, for_test).await)
         .unwrap();
+}
+
+fn refused() -> std::io::Error {
+    std::io::ErrorKind::ConnectionRefused.into()
 }
 
 /// Sets trailers on either side, and tells in another what it saw of those that came.
@@ -503,13 +542,24 @@ fn snapshot() -> (Snapshot, Arc<Meters>) {
     put("6", json!({"uri": "/batch", "plugins": batches}));
     let asks = json!({"forward-auth": {"uri": "http://many/auth", "timeout": 1000}});
     put("7", json!({"uri": "/asks", "plugins": asks, "upstream": upstream}));
+    let asks =
+        json!({"forward-auth": {"uri": "http://many/auth", "timeout": 1000, "request_method": "POST"}});
+    put("8", json!({"uri": "/asks-post", "plugins": asks, "upstream": upstream}));
+    for (uri, plugins) in routes::with_plugins() {
+        put(&uri[1..], json!({"uri": uri, "plugins": plugins, "upstream": upstream}));
+    }
     for (uri, more) in routes::of_two_servers() {
         put(&uri[1..], json!({"uri": uri, "upstream": routes::upstream(more)}));
     }
+    let jack = json!({"username": "jack", "plugins": {"key-auth": {"key": "jack-key"}, "told": {}}});
+    let jack = Resource::parse(Kind::Consumer, "jack", &jack).unwrap();
+    desired.put(Arc::new(Entry::new(Key::new(Kind::Consumer, "jack"), jack, 1, 1)));
     let services = Services::for_tests();
     let meters = services.meters.clone();
     let catalog = Arc::new(plugins::Catalog::new(services, Default::default()));
     catalog.register(Box::new(Trailers)).unwrap();
+    catalog.register(Box::new(told::Told)).unwrap();
+    catalog.register(Box::new(filters::Filters)).unwrap();
     let compiled =
         Compiler::new(catalog, Default::default()).compile(&desired, &Touched::all(), &TwoNames, 1);
     assert!(compiled.rejected.is_empty(), "{:?}", compiled.rejected);

@@ -2,6 +2,42 @@
 
 use serde_json::{Value, json};
 
+/// Paths to one server, and the plugins that requests go through.
+pub fn with_plugins() -> Vec<(&'static str, Value)> {
+    vec![
+        ("/posted", json!({"proxy-rewrite": {"method": "POST"}})),
+        ("/found", json!({"proxy-rewrite": {"method": "PROPFIND"}})),
+        ("/told", json!({"told": {}})),
+        ("/told-late", json!({"told": {}, "fault-injection": {"delay": {"duration": 1}}})),
+        (
+            "/told-filtered",
+            json!({"told": {}, "response-rewrite": {"filters": [{"regex": "ok", "replace": "fine"}]}}),
+        ),
+        (
+            "/told-abort",
+            json!({"told": {}, "fault-injection": {"abort": {"http_status": 200, "body": "hello"}}}),
+        ),
+        (
+            "/told-long",
+            json!({"told": {}, "fault-injection": {"abort": {"http_status": 200, "body": "l".repeat(20_000)}}}),
+        ),
+        (
+            "/trailers-long",
+            json!({"trailers": {}, "fault-injection": {"abort": {"http_status": 200, "body": "l".repeat(20_000)}}}),
+        ),
+        (
+            "/told-nothing",
+            json!({"told": {}, "fault-injection": {"abort": {"http_status": 204, "body": "hello"}}}),
+        ),
+        (
+            "/told-trailers",
+            json!({"trailers": {}, "fault-injection": {"abort": {"http_status": 200, "body": "hello"}}}),
+        ),
+        ("/jack", json!({"key-auth": {}})),
+        ("/filters", json!({"filters": {}})),
+    ]
+}
+
 /// Paths, and what their upstreams add to two servers, of which the first is asked first.
 pub fn of_two_servers() -> Vec<(&'static str, Value)> {
     let retry = |retry: Value| json!({"sluice": {"retry": retry}});
@@ -23,6 +59,7 @@ pub fn of_two_servers() -> Vec<(&'static str, Value)> {
         ("/per-try", retry(json!({"per_try_timeout": 0.5}))),
         ("/limited", json!({"sluice": {"limits": {"retries": 0}}})),
         ("/limited-status", json!({"sluice": {"limits": {"retries": 0}, "retry": {"statuses": [503]}}})),
+        ("/crowded", json!({"sluice": {"limits": {"connections": 1, "pending": 1}}})),
         ("/sticky", json!({"sluice": {"sticky": {"secret": "12345678", "name": "s"}}})),
     ]
 }

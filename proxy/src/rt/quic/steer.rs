@@ -61,6 +61,7 @@ struct Routes {
 #[derive(Debug)]
 struct Datagram {
     bytes: Box<[u8]>,
+    /// Of what it came with: its lengths are those of several.
     meta: RecvMeta,
 }
 
@@ -144,8 +145,7 @@ impl Routes {
     }
 
     fn give(&self, owner: usize, datagram: &[u8], meta: &RecvMeta) {
-        let meta = RecvMeta { len: datagram.len(), stride: datagram.len(), ..*meta };
-        let _ = self.inboxes[owner].try_send(Datagram { bytes: datagram.into(), meta });
+        let _ = self.inboxes[owner].try_send(Datagram { bytes: datagram.into(), meta: *meta });
     }
 }
 
@@ -255,16 +255,15 @@ impl Socket {
         while from < all {
             let end = (from + stride).min(all);
             let datagram = &buf[from..end];
-            let one = RecvMeta { len: end - from, stride: end - from, ..*meta };
             let keep = match self.routes.whose(datagram) {
                 Whose::Worker(owner) if owner != self.me => {
-                    self.routes.give(owner, datagram, &one);
+                    self.routes.give(owner, datagram, meta);
                     false
                 }
-                Whose::Foreign => !self.routes.give_elder(self.me, datagram, &one),
+                Whose::Foreign => !self.routes.give_elder(self.me, datagram, meta),
                 // To whom it means nothing, that one drops it.
                 Whose::Perhaps => {
-                    self.routes.give_elder(self.me, datagram, &one);
+                    self.routes.give_elder(self.me, datagram, meta);
                     true
                 }
                 Whose::Worker(_) | Whose::Here | Whose::Unknown => true,
@@ -346,6 +345,87 @@ mod tests {
     #[derive(Debug)]
     struct Nowhere;
 
+    /// What it is given, once.
+    #[derive(Debug)]
+    struct Gives(Mutex<Vec<u8>>);
+
+    impl AsyncUdpSocket for Gives {
+        fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
+            unreachable!("nothing is sent")
+        }
+
+        fn try_send(&self, _: &Transmit<'_>) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn poll_recv(
+            &self,
+            _: &mut Context<'_>,
+            bufs: &mut [IoSliceMut<'_>],
+            metas: &mut [RecvMeta],
+        ) -> Poll<io::Result<usize>> {
+            let bytes = std::mem::take(&mut *self.0.lock().unwrap());
+            bufs[0][..bytes.len()].copy_from_slice(&bytes);
+            metas[0] = RecvMeta { len: bytes.len(), stride: bytes.len(), ..RecvMeta::default() };
+            Poll::Ready(Ok(1))
+        }
+
+        fn local_addr(&self) -> io::Result<SocketAddr> {
+            Ok(SocketAddr::from(([127, 0, 0, 1], 1)))
+        }
+    }
+
+    /// Bytes that one of these workers keeps of a datagram that comes to its socket.
+    fn kept(socket: &mut Socket, datagram: &[u8]) -> usize {
+        socket.socket = Arc::new(Gives(Mutex::new(datagram.to_vec())));
+        let mut buf = [0; 64];
+        let mut metas = [RecvMeta::default()];
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let polled = socket.poll_recv(&mut cx, &mut [IoSliceMut::new(&mut buf)], &mut metas);
+        assert!(matches!(polled, Poll::Ready(Ok(1))), "{polled:?}");
+        metas[0].len
+    }
+
+    #[test]
+    fn a_worker_looks_whose_datagrams_are_unless_all_are_its_own() {
+        crate::rt::run(async {
+            let heirs = [(); 2].map(|()| Arc::<Heir>::default());
+            let elders: Arc<[Elder]> =
+                heirs.iter().map(|heir| Elder::new(heir.line().unwrap()).unwrap()).collect();
+            let mut two = sockets(2);
+            let other = datagram(&two[1].0.generate_cid(), 1);
+            assert_eq!(kept(&mut two[0].1, &other), 0, "it is the other worker's");
+            let mut alone = sockets(1);
+            assert_eq!(kept(&mut alone[0].1, &other), other.len(), "there is nobody else");
+            let mut after = made(posts(1, &elders, 0));
+            after[0].1.gate = Gate::default();
+            assert_eq!(kept(&mut after[0].1, &other), 0, "it is left to the process before");
+            // Each worker has a socket of that process, however many there are of either.
+            let routes = &after[0].1.routes;
+            assert!((0..5).all(|from| routes.give_elder(from, &other, &RecvMeta::default())));
+            let of = posts(2, &elders, 3).into_iter().map(|post| post.elder);
+            assert_eq!(of.collect::<Vec<_>>(), [3, 4]);
+
+            // What an heir passes on to the wrong worker goes to the right one.
+            let lines: Arc<[Elder]> = Arc::from([Elder::new(heirs[0].line().unwrap()).unwrap()]);
+            let post = |(post, heir): (Post, &Arc<Heir>)| {
+                ((post.ids())(), post.receive(Arc::new(Nowhere), heir.clone()).unwrap())
+            };
+            let mut old: Vec<_> = posts(2, &Arc::from([]), 0).into_iter().zip(&heirs).map(post).collect();
+            let other = datagram(&old[1].0.generate_cid(), 1);
+            assert!(lines[0].pass(&other, &RecvMeta::default()));
+            let (mut one, mut metas) = ([0; 64], [RecvMeta::default()]);
+            let polled = std::future::poll_fn(|cx| {
+                let mut bufs = [IoSliceMut::new(&mut one)];
+                assert!(old[0].1.poll_recv(cx, &mut bufs, &mut metas).is_pending(), "it is not this one's");
+                old[1].1.poll_recv(cx, &mut bufs, &mut metas)
+            });
+            tokio::time::timeout(Duration::from_secs(30), polled).await.unwrap().unwrap();
+            assert_eq!(one[..metas[0].len], other);
+        })
+        .unwrap();
+    }
+
     impl AsyncUdpSocket for Nowhere {
         fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
             unreachable!("nothing is sent")
@@ -399,6 +479,8 @@ mod tests {
             }
         }
         assert_eq!(told, 0, "another key reads something else");
+        let routes = &workers[0].1.routes;
+        assert_eq!(routes.owner(&routes.id(&[1; NONCE], 3)), None, "there is no fourth worker");
     }
 
     #[test]
@@ -409,21 +491,24 @@ mod tests {
         let foreign = datagram(&theirs, 2);
         let mut invented = datagram(&theirs, 3);
         invented[0] = 0xc0;
-        let short = vec![0x40, 1, 2];
         // As the kernel gives them: several of one length, the last may be shorter.
-        let mut buf = [&own[..], &foreign, &invented, &foreign, &short].concat();
+        let short = &foreign[..20];
+        let mut buf = [&own[..], &foreign, &invented, short].concat();
         let stride = own.len();
         let mut meta = RecvMeta { len: buf.len(), stride, ..RecvMeta::default() };
         workers[0].1.keep_own(&mut buf, &mut meta);
-        assert_eq!(buf[..meta.len], [&own[..], &invented, &short].concat());
+        assert_eq!(buf[..meta.len], [&own[..], &invented].concat());
+        let mut none = RecvMeta { len: 3, stride: 3, ..RecvMeta::default() };
+        workers[0].1.keep_own(&mut [0x40, 1, 2], &mut none);
+        assert_eq!(none.len, 3, "it has no id");
         let mut cx = Context::from_waker(std::task::Waker::noop());
         let (mut one, mut two, mut three) = ([0; 64], [0; 64], [0; 64]);
         let mut bufs = [&mut one, &mut two, &mut three].map(|buf| IoSliceMut::new(buf));
         let mut metas = [RecvMeta::default(); 3];
         let got = workers[1].1.poll_recv(&mut cx, &mut bufs, &mut metas);
         assert!(matches!(got, Poll::Ready(Ok(2))), "{got:?}");
-        for (buf, meta) in bufs.iter().zip(metas).take(2) {
-            assert_eq!((&buf[..meta.len], meta.stride), (&foreign[..], foreign.len()));
+        for ((buf, meta), sent) in bufs.iter().zip(metas).zip([&foreign[..], short]) {
+            assert_eq!((&buf[..meta.len], meta.stride), (sent, sent.len()));
         }
         assert!(workers[1].1.poll_recv(&mut cx, &mut bufs, &mut metas).is_pending());
     }
@@ -477,6 +562,7 @@ mod tests {
                 of_a_handshake(&of_new),
                 // A client's invention.
                 of_a_handshake(&[9; 8]),
+                datagram(&of_old, 4),
             ];
             let address = SocketAddr::from(([127, 0, 0, 1], 4321));
             let mut kept = Vec::new();
@@ -487,9 +573,9 @@ mod tests {
                 new.1.keep_own(&mut buf, &mut meta);
                 kept.push(meta.len > 0);
             }
-            assert_eq!(kept, [false, false, true, true, true, true]);
+            assert_eq!(kept, [false, false, true, true, true, true, false]);
             let mut got = Vec::new();
-            for (socket, count) in [(&old.1, 2), (&oldest.1, 1)] {
+            for (socket, count) in [(&old.1, 3), (&oldest.1, 1)] {
                 let mut mine = Vec::new();
                 while mine.len() < count {
                     let (mut one, mut two) = ([0; 64], [0; 64]);
@@ -504,7 +590,8 @@ mod tests {
                 }
                 got.push(mine);
             }
-            assert_eq!(got, [vec![parts[1].clone(), parts[3].clone()], vec![parts[0].clone()]]);
+            let of_old = [1, 3, 6].map(|at| parts[at].clone()).to_vec();
+            assert_eq!(got, [of_old, vec![parts[0].clone()]]);
             // The old ones are gone: what was theirs is nobody's, and told so.
             drop((oldest, old, first, second));
             let mut buf = parts[1].clone();

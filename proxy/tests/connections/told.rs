@@ -1,0 +1,148 @@
+//! What is told of a request when it is over: status, bytes and times, as the client and the server saw them.
+
+use super::support::{Case, Do, Do::*};
+use super::{OK, case};
+
+fn run(about: &str, client: Vec<Do>, servers: Vec<Vec<Do>>, told: Vec<&'static str>) {
+    Case { client, servers, told, seeds: 8, ..case() }.run(about);
+}
+
+fn server(answer: &'static str) -> Vec<Vec<Do>> {
+    vec![vec![Until("\r\n\r\n"), Send(answer), ToEnd]]
+}
+
+#[test]
+fn all_bytes_of_requests_and_answers_are_told() {
+    let get = "GET /told HTTP/1.1\r\nHost: a\r\n\r\n";
+    let line = "GET 200 body 2 from [200] in 0, 0";
+    let both = vec![vec![Until("\r\n\r\n"), Send(OK), Until("\r\n\r\n"), Send(OK), ToEnd]];
+    let client = vec![Send(get), Until("\r\n\r\nok"), Send(get), Until("\r\n\r\nok"), Close];
+    run("two requests", client, both, vec![line, line]);
+    let posts = [
+        ("Content-Length: 5\r\n\r\nabcde", "abcde"),
+        ("Transfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n0\r\n\r\n", "0\r\n\r\n"),
+    ];
+    for (body, last) in posts {
+        let ask = format!("POST /told HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{body}").leak() as &str;
+        let servers = vec![vec![Until(last), Send(OK), ToEnd]];
+        run(body, vec![Send(ask), ToEnd], servers, vec!["POST 200 body 2 from [200] in 0, 0"]);
+    }
+    // What is here and nobody takes was received all the same.
+    let ask = "POST /told-abort HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 5\r\n\r\nabcde";
+    let told = vec!["POST 200 body 5 from [] in 0, 0"];
+    Case { client: vec![Send(ask), ToEnd], told, silent: true, seeds: 1, ..case() }.run("nobody takes it");
+    let close = "GET /told HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nwxyz\r\n0\r\n\r\n";
+    run("chunks", vec![Send(close), ToEnd], server(chunked), vec!["GET 200 body 14 from [200] in 0, 0"]);
+    let filtered = "GET /told-filtered HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    Case {
+        client: vec![Send(filtered), ToEnd],
+        servers: server(OK),
+        wants: vec!["fine"],
+        seeds: 8,
+        ..case()
+    }
+    .run("filtered");
+    let head = "HEAD /told HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let answer = "HTTP/1.1 200 OK\r\nContent-Length: 77\r\n\r\n";
+    run("HEAD", vec![Send(head), ToEnd], server(answer), vec!["HEAD 200 body 0 from [200] in 0, 0"]);
+}
+
+#[test]
+fn the_gateway_s_own_answers_are_told_of_with_their_bytes() {
+    for (line, wants, lacks, told) in [
+        ("GET /told-abort", "Content-Length: 5\r\n", "chunked", "GET 200 body 5 from [] in 0, 0"),
+        ("GET /told-long", "Content-Length: 20000\r\n", "chunked", "GET 200 body 20000 from [] in 0, 0"),
+        ("HEAD /told-abort", "Content-Length: 5\r\n", "hello", "HEAD 200 body 0 from [] in 0, 0"),
+        ("GET /told-nothing", "HTTP/1.1 204 ", "hello", "GET 204 body 0 from [] in 0, 0"),
+    ] {
+        let ask = format!("{line} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").leak() as &str;
+        Case {
+            client: vec![Send(ask), ToEnd],
+            wants: vec![wants],
+            lacks: vec![lacks],
+            told: vec![told],
+            silent: true,
+            seeds: 4,
+            ..case()
+        }
+        .run(line);
+    }
+    let trailers = |line: &str, wants, lacks| {
+        let ask =
+            format!("{line} /told-trailers HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").leak() as &str;
+        let (client, wants, lacks) = (vec![Send(ask), ToEnd], vec![wants], vec![lacks]);
+        Case { client, wants, lacks, silent: true, seeds: 4, ..case() }.run(line);
+    };
+    trailers("GET", "\r\n\r\n5\r\nhello\r\n0\r\nX-Down: set\r\n\r\n", "Content-Length");
+    let long = "GET /trailers-long HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let client =
+        vec![Send(long), Until("HTTP/1.1 200 "), Until("\r\n\r\n4e20\r\n"), Count(b'l', 20_000), ToEnd];
+    Case { client, wants: vec!["l\r\n0\r\nX-Down: set\r\n\r\n"], silent: true, seeds: 4, ..case() }
+        .run("a long one");
+    trailers("HEAD", "Content-Length: 5\r\n", "X-Down");
+}
+
+#[test]
+fn what_a_request_came_to_is_told() {
+    let get = "GET /told HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let refused = Case {
+        client: vec![Send(get), ToEnd],
+        servers: vec![vec![Refuse]],
+        wants: vec!["HTTP/1.1 502 ", "X-APISIX-Upstream-Status: 502\r\n"],
+        told: vec!["GET 502 body 79 from [502] in 0, 0"],
+        seeds: 2,
+        ..case()
+    };
+    refused.run("a server that refuses");
+    let client = vec![Send(get), Wait(200), Reset];
+    let thinks = vec![vec![Until("\r\n\r\n"), ToEnd]];
+    Case { client, servers: thinks, told: vec!["GET 499 body 0 from [] in 2, 2"], seeds: 1, ..case() }
+        .run("a client that leaves");
+    Case {
+        client: vec![Send(get), Until("ab"), Reset],
+        servers: vec![vec![
+            Until("\r\n\r\n"),
+            Send("HTTP/1.1 200 OK\r\nContent-Length: 90000\r\n\r\nab"),
+            ToEnd,
+        ]],
+        told: vec!["GET 200 body 2 from [200] in 0, 0"],
+        seeds: 1,
+        broken: false,
+        ..case()
+    }
+    .run("a client that leaves within the answer");
+    let jack = "GET /jack HTTP/1.1\r\nHost: a\r\nConnection: close\r\napikey: jack-key\r\n\r\n";
+    run(
+        "a consumer's plugin tells",
+        vec![Send(jack), ToEnd],
+        server(OK),
+        vec!["GET 200 body 2 from [200] in 0, 0"],
+    );
+}
+
+#[test]
+fn answers_tell_what_servers_said_where_that_is_wanted() {
+    let get = "GET /next HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let told = "X-APISIX-Upstream-Status: 502, 200\r\n";
+    let servers = || vec![vec![Refuse], vec![Until("\r\n\r\n"), Send(OK), ToEnd]];
+    let ask = || Case { client: vec![Send(get), ToEnd], servers: servers(), seeds: 2, ..case() };
+    Case { wants: vec![told], settings: |settings| settings.show_upstream_status = true, ..ask() }
+        .run("wanted");
+    Case { lacks: vec!["X-APISIX-Upstream-Status"], ..ask() }
+        .run("not wanted of an answer that is none of failure");
+    let servers = vec![vec![Refuse], vec![Refuse]];
+    Case { servers, wants: vec!["HTTP/1.1 502 ", "X-APISIX-Upstream-Status: 502, 502\r\n"], ..ask() }
+        .run("a failure");
+}
+
+#[test]
+fn times_begin_with_the_first_byte_and_with_the_try() {
+    let slow =
+        vec![Send("GET /told HTTP/1.1\r\nHost"), Wait(520), Send(": a\r\nConnection: close\r\n\r\n"), ToEnd];
+    let thinks = || vec![vec![Until("\r\n\r\n"), Wait(1020), Send(OK), ToEnd]];
+    let told = |client, servers, told| Case { client, servers, told: vec![told], seeds: 1, ..case() };
+    told(slow, thinks(), "GET 200 body 2 from [200] in 15, 10").run("a slow head and a slow server");
+    let late = "GET /told-late HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    told(vec![Send(late), ToEnd], thinks(), "GET 200 body 2 from [200] in 20, 10").run("a plugin that waits");
+}

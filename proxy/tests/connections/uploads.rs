@@ -1,0 +1,120 @@
+//! A request's body: what is held of it, what filters make of it, and servers that do not take it.
+
+use super::support::{Case, Do, Do::*};
+use super::{OK, case};
+
+fn answers(last: &'static str) -> Vec<Vec<Do>> {
+    vec![vec![Until(last), Send(OK), ToEnd]]
+}
+
+#[test]
+fn conditions_look_so_far_into_a_body_and_no_further() {
+    fn ten(settings: &mut proxy::Settings) {
+        settings.bounds.body = 10;
+    }
+    let form = "POST /held HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\
+                Content-Type: application/x-www-form-urlencoded\r\n";
+    let sized = |body: &str| format!("{form}Content-Length: {}\r\n\r\n{body}", body.len()).leak() as &str;
+    let chunk = |body: &str| {
+        format!("{form}Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n", body.len()).leak() as &str
+    };
+    for client in [
+        vec![Send(sized("x=y&z=1234")), ToEnd],
+        // Whether anything follows is only known later.
+        vec![Send(chunk("x=y&z=1234")), Wait(100), Send("0\r\n\r\n"), ToEnd],
+    ] {
+        let about = format!("{client:?}");
+        let servers = answers("x=y&z=1234");
+        Case { client, servers, wants: vec!["HTTP/1.1 200 "], settings: ten, seeds: 8, ..case() }.run(&about);
+    }
+    for client in [
+        vec![Send(sized("x=y&z=12345")), ToEnd],
+        vec![Send(chunk("x=y&z=12345")), Wait(100), Send("0\r\n\r\n"), ToEnd],
+    ] {
+        let about = format!("{client:?}");
+        Case { client, wants: vec!["HTTP/1.1 4"], silent: true, settings: ten, seeds: 8, ..case() }
+            .run(&about);
+    }
+}
+
+#[test]
+fn a_body_that_can_never_be_held_is_refused_otherwise_than_one_that_cannot_be_now() {
+    fn little(settings: &mut proxy::Settings) {
+        settings.held_bodies = 100_000;
+        // The client reads its answer when all is sent.
+        settings.linger_bytes = 1 << 20;
+    }
+    let head = |length: usize| {
+        format!(
+            "POST /held HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-www-form-urlencoded\r\n\
+             Content-Length: {length}\r\n\r\n"
+        )
+        .leak() as &str
+    };
+    Case {
+        client: vec![Send(head(200_000)), Many(b'x', 200_000), ToEnd],
+        wants: vec!["HTTP/1.1 413 "],
+        silent: true,
+        settings: little,
+        seeds: 2,
+        ..case()
+    }
+    .run("it is longer than all that may be held");
+    Case {
+        beside: vec![Send(head(80_000)), Many(b'x', 79_000), Wait(5000), Reset],
+        client: vec![Wait(1000), Send(head(50_000)), Many(b'x', 50_000), ToEnd],
+        wants: vec!["HTTP/1.1 503 "],
+        silent: true,
+        settings: little,
+        seeds: 2,
+        ..case()
+    }
+    .run("others hold too much");
+}
+
+#[test]
+fn a_body_goes_through_filters_with_its_trailers() {
+    let post = |query: &str| format!("POST /filters?{query} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n");
+    let chunked = "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n";
+    for (about, ask, last, heard) in [
+        ("chunks", format!("{}{chunked}\r\n", post("")), "0\r\n\r\n", "DE"),
+        ("trailers", format!("{}{chunked}X-Sum: 5\r\n\r\n", post("")), "0\r\nX-Sum: 5\r\n\r\n", "DE"),
+        ("nothing is left", format!("{}{chunked}\r\n", post("swallow")), "\r\n\r\n0\r\n\r\n", "chunked"),
+        ("a length", format!("{}Content-Length: 3\r\n\r\nabc", post("")), "0\r\n\r\n", "C"),
+    ] {
+        let (client, servers) = (vec![Send(ask.leak() as &str), ToEnd], answers(last));
+        Case { client, servers, heard: vec![heard], wants: vec!["HTTP/1.1 200 "], seeds: 8, ..case() }
+            .run(about);
+    }
+    let ask = format!("{}Content-Length: 3\r\n\r\nabc", post("grow")).leak() as &str;
+    Case {
+        client: vec![Send(ask), ToEnd],
+        servers: vec![vec![ToEnd]],
+        wants: vec!["HTTP/1.1 503 "],
+        maybe: true,
+        settings: |settings| settings.held_bodies = 100_000,
+        seeds: 4,
+        ..case()
+    }
+    .run("more than may be held");
+}
+
+#[test]
+fn a_server_that_does_not_take_the_body_is_told_as_what_it_is() {
+    let head = "POST /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 200000\r\n\r\n";
+    fn lingering(settings: &mut proxy::Settings) {
+        // The client reads its answer when all is sent.
+        settings.linger_bytes = 1 << 20;
+    }
+    let ask = || vec![Send(head), Many(b'x', 200_000), ToEnd];
+    let tell = |about, server: Vec<Do>, wants| {
+        Case { client: ask(), servers: vec![server], wants, settings: lingering, seeds: 1, ..case() }
+            .run(about);
+    };
+    tell(
+        "it reads no more",
+        vec![Until("\r\n\r\n"), Wait(10_000), Close],
+        vec!["HTTP/1.1 504 ", "the upstream did not read the request in time"],
+    );
+    tell("it leaves", vec![Until("\r\n\r\n"), Close], vec!["HTTP/1.1 502 "]);
+}

@@ -1,0 +1,91 @@
+//! A plugin that lets bodies go through filters, which the query names.
+
+use std::sync::Arc;
+
+use model::Invalid;
+use sdk::build::Build;
+use sdk::chain::{Fitting, Stage};
+use sdk::{Chunk, Exchange, Factory, Instance, Phase, Phases, RequestFilter, Step};
+use serde_json::{Value, json};
+
+pub struct Filters;
+
+impl Factory for Filters {
+    fn name(&self) -> &'static str {
+        "filters"
+    }
+
+    fn priority(&self) -> i32 {
+        10
+    }
+
+    fn phases(&self) -> Phases {
+        Phases::ACCESS | Phases::BODY_FILTER
+    }
+
+    fn schema(&self) -> Value {
+        json!({"type": "object"})
+    }
+
+    fn build(&self, _: Value, _: &mut Build<'_>, fitting: Fitting) -> Result<Arc<Stage>, Invalid> {
+        Ok(fitting.stage(Filters))
+    }
+}
+
+impl Instance for Filters {
+    fn phases(&self) -> Phases {
+        Factory::phases(self)
+    }
+
+    fn ask(&self, _: Phase, x: &mut Exchange<'_>) -> Step {
+        let filter: Box<dyn RequestFilter> = match x.query() {
+            b"swallow" => Box::new(Swallow),
+            b"grow" => Box::new(Grow),
+            _ => Box::new(Shout),
+        };
+        x.filter_request_body(filter);
+        Step::Next
+    }
+
+    fn filters_body(&self, x: &Exchange<'_>) -> bool {
+        matches!(x.query(), b"down" | b"short")
+    }
+
+    fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) -> Step {
+        chunk.data.make_ascii_uppercase();
+        if x.query() == b"short" {
+            chunk.data.pop();
+        }
+        Step::Next
+    }
+}
+
+/// Turns it to upper case.
+struct Shout;
+
+impl RequestFilter for Shout {
+    fn filter(&mut self, chunk: &mut Chunk) -> Step {
+        chunk.data.make_ascii_uppercase();
+        Step::Next
+    }
+}
+
+/// Leaves nothing of it.
+struct Swallow;
+
+impl RequestFilter for Swallow {
+    fn filter(&mut self, chunk: &mut Chunk) -> Step {
+        chunk.data.clear();
+        Step::Next
+    }
+}
+
+/// Makes a megabyte of each piece.
+struct Grow;
+
+impl RequestFilter for Grow {
+    fn filter(&mut self, chunk: &mut Chunk) -> Step {
+        chunk.data.resize(1 << 20, b'g');
+        Step::Next
+    }
+}
