@@ -13,6 +13,7 @@ use crate::shell::{cargo, output, root, run};
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::collections::HashMap;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -26,6 +27,9 @@ const FIRST: usize = 6;
 const ROUND: usize = 4;
 /// Cases that take longer are not asked.
 const QUICK: Duration = Duration::from_secs(2);
+
+/// Seconds of processor time of a process: what loops ends.
+const LIMIT: usize = 10;
 
 pub struct Cases {
     /// What runs the cases.
@@ -105,7 +109,12 @@ impl Cases {
         let said = std::env::temp_dir().join(format!("cases-{}-{number}-{}", std::process::id(), cases[0]));
         let out = std::fs::File::create(&said).with_context(|| format!("cannot write {}", said.display()))?;
         let child = self.command(number).args(&names).stdout(out).spawn()?;
+        let group = child.id();
         let ended = wait(child, time * 4 + Duration::from_secs(20))?;
+        if ended.is_none() {
+            // Its gateways would go on.
+            let _ = Command::new("kill").args(["-KILL", "--", &format!("-{group}")]).status();
+        }
         let text = std::fs::read(&said).unwrap_or_default();
         let _ = std::fs::remove_file(&said);
         let text = String::from_utf8_lossy(&text);
@@ -117,9 +126,12 @@ impl Cases {
     }
 
     fn command(&self, number: usize) -> Command {
-        let mut command = Command::new(&self.runner);
+        let mut command = Command::new("sh");
         command
+            .args(["-c", &format!("ulimit -c 0; ulimit -t {LIMIT}; exec \"$0\" \"$@\"")])
+            .arg(&self.runner)
             .arg("--exact")
+            .process_group(0)
             .current_dir(root().join("tests"))
             .env("SLUICE_BIN", &self.gateway)
             .env("CASE_JOBS", ROUND.to_string())
