@@ -25,8 +25,12 @@ const MOST: usize = 12;
 const FIRST: usize = 6;
 /// So many run at a time.
 const ROUND: usize = 4;
-/// Cases that take longer are not asked.
+/// Cases that take longer are asked last, and only where few cases come to the function.
 const QUICK: Duration = Duration::from_secs(2);
+const FEW: usize = 60;
+/// So many of them at most; what takes longer still is not asked.
+const MOST_SLOW: usize = 6;
+const SLOW: Duration = Duration::from_secs(13);
 
 /// Seconds of processor time of a process: what loops ends.
 const LIMIT: usize = 4;
@@ -72,7 +76,7 @@ impl Cases {
     pub fn measured(mut self, file: &Path) -> Result<Cases> {
         let start = Instant::now();
         let mut all = super::reach::of(std::slice::from_ref(&self), file)?.pop().unwrap_or_default();
-        all.retain(|(_, reach)| reach.time < QUICK);
+        all.retain(|(_, reach)| reach.time < SLOW);
         all.sort_by_key(|(_, reach)| reach.time);
         self.all = all;
         println!("  {} cases, measured in {} s", self.all.len(), start.elapsed().as_secs());
@@ -85,8 +89,11 @@ impl Cases {
         let mut asked = self.noticed().get(&mutant.file).cloned().unwrap_or_default();
         asked.retain(comes);
         asked.truncate(FIRST);
-        let others: Vec<_> = (0..self.all.len()).filter(|at| comes(at) && !asked.contains(at)).collect();
-        asked.extend(spread(&others, MOST.saturating_sub(asked.len())));
+        let others = (0..self.all.len()).filter(|at| comes(at) && !asked.contains(at));
+        let (quick, slow): (Vec<_>, Vec<_>) = others.partition(|at| self.all[*at].1.time < QUICK);
+        let few = asked.len() + quick.len() + slow.len() <= FEW;
+        asked.extend(spread(&quick, MOST.saturating_sub(asked.len())));
+        asked.extend(spread(&slow, if few { MOST_SLOW } else { 0 }));
         if asked.is_empty() {
             return Ok(Outcome::Unreached);
         }
