@@ -30,6 +30,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn statuses_are_those_of_grpcs_own_table() {
+        let table = [
+            (400, 13),
+            (401, 16),
+            (403, 7),
+            (404, 12),
+            (429, 14),
+            (502, 14),
+            (503, 14),
+            (504, 14),
+            (500, 2),
+            (418, 2),
+        ];
+        for (http, grpc) in table {
+            assert_eq!(status(http), grpc, "{http}");
+        }
+    }
+
+    #[test]
     fn a_message_for_grpc_is_ascii() {
         assert_eq!(message("{\"a\":\"100% é\"}\n".as_bytes()), b"{\"a\":\"100%25 %C3%A9\"}");
     }

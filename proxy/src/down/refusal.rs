@@ -42,3 +42,18 @@ pub(super) fn tell_of_connection(worker: &Rc<Worker>, client: &Client, kind: Fau
     tell(worker, client, kind, 0, &mut scratch.messages);
     worker.give_scratch(scratch);
 }
+
+/// Tells of a client that was cut off before anything was asked for, by the name of the server it wanted. Only the
+/// error log is told: there is no request.
+#[cold]
+pub(super) fn tell_of_handshake(worker: &Worker, client: &Client, fault: Fault, name: Option<&str>) {
+    (worker.settings.on_fault)(FaultRecord {
+        fault,
+        status: 0,
+        limit: fault.kind.limit(&worker.settings),
+        client: client.ip(),
+        upstream: None,
+        route: String::new(),
+        request: name.unwrap_or_default().to_owned(),
+    });
+}

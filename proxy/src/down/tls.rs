@@ -9,9 +9,10 @@ use sdk::Client;
 use sdk::client::{TlsSession, Verdict};
 use snapshot::certs::{Certificate, client_certificate};
 
+use super::refusal::tell_of_handshake;
 use super::{h1, h2};
 use crate::exchange::answer::PLAIN_HTTP;
-use crate::exchange::fault::{Fault, FaultKind, FaultRecord};
+use crate::exchange::fault::{Fault, FaultKind};
 use crate::exchange::proven;
 use crate::rt::tls::{HandshakeError, accept};
 use crate::rt::{Io, Stream};
@@ -42,9 +43,9 @@ pub(crate) async fn serve_stream(
 ) {
     let shaken = Box::pin(shake(&worker, stream, &client, b"", Certificate::config_of_streams)).await;
     let Some((io, session)) = shaken else { return };
-    if proven::check_stream(&worker.lease(), &session).is_err() {
+    if let Err(fault) = proven::check_stream(&worker.lease(), &session) {
         worker.shard.request_refused();
-        return;
+        return tell_of_handshake(&worker, &client, fault, session.server_name.as_deref());
     }
     client.session = Some(Arc::new(session));
     crate::stream::tcp::serve(worker, io, client, port).await;
@@ -115,15 +116,7 @@ async fn shake(
         Err(_) => FaultKind::HandshakeTimeout,
     };
     worker.shard.handshake(false, false);
-    (worker.settings.on_fault)(FaultRecord {
-        fault: Fault::client(kind),
-        status: 0,
-        limit: kind.limit(&worker.settings),
-        client: client.ip(),
-        upstream: None,
-        route: String::new(),
-        request: asked.map(String::from).unwrap_or_default(),
-    });
+    tell_of_handshake(worker, client, Fault::client(kind), asked.as_deref());
     None
 }
 
@@ -211,5 +204,59 @@ fn curve(group: NamedGroup) -> &'static str {
         NamedGroup::secp256r1 => "prime256v1",
         NamedGroup::secp384r1 => "secp384r1",
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::{AlertDescription, CertificateError, Error, InvalidMessage, PeerIncompatible};
+    use std::collections::HashSet;
+
+    #[test]
+    fn each_reason_of_a_failed_handshake_has_its_words() {
+        let faults = [
+            (Error::NoCertificatesPresented, "no certificate"),
+            (Error::InvalidCertificate(CertificateError::Expired), "expired"),
+            (Error::InvalidCertificate(CertificateError::UnknownIssuer), "authority"),
+            (Error::InvalidCertificate(CertificateError::BadEncoding), "malformed"),
+            (Error::InvalidCertificate(CertificateError::InvalidPurpose), "not for clients"),
+            (Error::InvalidCertificate(CertificateError::BadSignature), "is not trusted"),
+            (Error::AlertReceived(AlertDescription::BadCertificate), "the client ended"),
+            (Error::NoApplicationProtocol, "ALPN"),
+            (Error::PeerIncompatible(PeerIncompatible::Tls12NotOffered), "version of TLS"),
+            (Error::PeerIncompatible(PeerIncompatible::NoCipherSuitesInCommon), "parameters in common"),
+            (Error::InvalidMessage(InvalidMessage::InvalidContentType), "not TLS"),
+            (Error::General("x".into()), "failed"),
+        ];
+        let mut all = HashSet::new();
+        for (fault, word) in &faults {
+            let text = client_fault(fault);
+            assert!(text.contains(word), "{fault:?}: {text}");
+            all.insert(text);
+        }
+        assert_eq!(all.len(), faults.len(), "one may be told from another");
+    }
+
+    /// As OpenSSL, and so NGINX's `$ssl_cipher` and `$ssl_curve`, call them.
+    #[test]
+    fn what_was_agreed_on_has_openssls_names() {
+        use rustls::crypto::aws_lc_rs::{ALL_CIPHER_SUITES, ALL_KX_GROUPS};
+        let suites: Vec<_> = ALL_CIPHER_SUITES.iter().map(|suite| cipher(suite.suite())).collect();
+        let expected = [
+            "TLS_AES_256_GCM_SHA384",
+            "TLS_AES_128_GCM_SHA256",
+            "TLS_CHACHA20_POLY1305_SHA256",
+            "ECDHE-ECDSA-AES256-GCM-SHA384",
+            "ECDHE-ECDSA-AES128-GCM-SHA256",
+            "ECDHE-ECDSA-CHACHA20-POLY1305",
+            "ECDHE-RSA-AES256-GCM-SHA384",
+            "ECDHE-RSA-AES128-GCM-SHA256",
+            "ECDHE-RSA-CHACHA20-POLY1305",
+        ];
+        assert_eq!(suites, expected);
+        let groups: HashSet<_> = ALL_KX_GROUPS.iter().map(|group| curve(group.name())).collect();
+        let expected = ["X25519MLKEM768", "X25519", "prime256v1", "secp384r1"];
+        assert!(expected.iter().all(|name| groups.contains(name)), "{groups:?}");
     }
 }

@@ -136,3 +136,17 @@ impl std::fmt::Debug for Explain {
         f.debug_struct("Explain").field("header", &self.header).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Account;
+
+    #[test]
+    fn a_name_can_neither_end_its_part_nor_the_line() {
+        let mut account = Account(Vec::new());
+        account.part("route", "a;b\r\nc \u{e9}");
+        account.part("service", "");
+        account.part("by", "gateway");
+        assert_eq!(account.0, b"route=a?b??c???; by=gateway");
+    }
+}

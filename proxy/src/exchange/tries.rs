@@ -350,6 +350,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_further_back_in_line_the_rarer_the_looks() {
+        assert_eq!((look(0), look(NEXT - 1)), (LOOK_OF_NEXT, LOOK_OF_NEXT));
+        assert!(LOOK_OF_NEXT < LOOK);
+        assert_eq!((look(NEXT), look(63), look(64), look(128)), (LOOK, LOOK, LOOK * 2, LOOK * 3));
+        assert_eq!(look(u32::MAX), LONGEST_LOOK);
+    }
+
+    #[test]
     fn a_server_is_blamed_for_what_is_its_fault() {
         let of = |kind| failure(Fault::upstream(kind));
         assert_eq!(of(FaultKind::ConnectFailed), Some(Failure::Broken(TryFailure::Connection)));

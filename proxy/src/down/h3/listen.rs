@@ -17,7 +17,8 @@ use wire::h3::code;
 
 use super::tls::{Crypto, Seen, serve_here};
 use super::{FIRST_WINDOW, ONE_WAY, serve};
-use crate::exchange::fault::{Fault, FaultKind, FaultRecord};
+use crate::down::refusal::tell_of_handshake;
+use crate::exchange::fault::{Fault, FaultKind};
 use crate::rt::{self, quic};
 use crate::settings::Settings;
 use crate::worker::{Handed, Worker};
@@ -266,13 +267,5 @@ async fn shake(
 fn fail(worker: &Worker, client: &Client, seen: &Seen, kind: Option<FaultKind>) {
     worker.shard.handshake(false, false);
     let Some(kind) = kind else { return };
-    (worker.settings.on_fault)(FaultRecord {
-        fault: Fault::client(kind),
-        status: 0,
-        limit: kind.limit(&worker.settings),
-        client: client.ip(),
-        upstream: None,
-        route: String::new(),
-        request: seen.name.get().map(ToString::to_string).unwrap_or_default(),
-    });
+    tell_of_handshake(worker, client, Fault::client(kind), seen.name.get().map(|name| &**name));
 }
