@@ -378,4 +378,25 @@ mod tests {
         drop(all);
         assert_eq!(budget.taken(), 0);
     }
+
+    #[test]
+    fn a_stream_counts_from_its_first_frame_to_its_end_and_one_that_was_passed_over_does_not() {
+        let budget = Budget::new(1 << 20);
+        let unread = Unread::all(1 << 20, 34_000, &budget);
+        unread.trailers(1, 3);
+        assert_eq!(budget.taken(), 300);
+        unread.begin(3);
+        assert_eq!(budget.taken(), 0, "the first was refused");
+        unread.trailers(3, 2);
+        unread.begin(5);
+        unread.trailers(5, 1);
+        assert_eq!(budget.taken(), 300);
+        unread.trailers(7, 1);
+        unread.begin(7);
+        for stream in [3, 5, 7] {
+            unread.end(stream);
+            unread.trailers(stream, 1);
+        }
+        assert_eq!(budget.taken(), 0, "what comes of a stream that is over is nobody's");
+    }
 }

@@ -151,3 +151,41 @@ fn filters_keep_what_was_announced() {
         .run("what is there goes out at once");
     }
 }
+
+#[test]
+fn a_filter_s_own_answer_takes_the_place_of_one_of_which_nothing_is_out() {
+    let ask = "GET /filters?instead HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let whole = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello!";
+    let once = "HTTP/1.1 418 ";
+    let server = vec![Until("\r\n\r\n"), Send(whole), ToEnd];
+    let wants = vec!["\r\n\r\nNO!"];
+    Case { client: vec![Send(ask), ToEnd], servers: vec![server], wants, once, seeds: 1, ..case() }
+        .run("a server's");
+    let late = vec![
+        Until("\r\n\r\n"),
+        Send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"),
+        Wait(200),
+        Send("6\r\nworld!\r\n0\r\n\r\n"),
+        ToEnd,
+    ];
+    Case {
+        client: vec![Send(ask), Until("HELLO"), ToEnd],
+        servers: vec![late],
+        lacks: vec!["418", "WORLD"],
+        broken: true,
+        seeds: 1,
+        ..case()
+    }
+    .run("too late");
+    // It goes through the filters as well, but is not replaced again.
+    let own = "GET /filters-abort?instead HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    Case {
+        client: vec![Send(own), ToEnd],
+        wants: vec!["\r\n\r\nNO!"],
+        once,
+        silent: true,
+        seeds: 2,
+        ..case()
+    }
+    .run("the gateway's");
+}

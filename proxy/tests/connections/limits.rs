@@ -99,7 +99,10 @@ fn a_body_may_be_as_long_as_the_bound() {
     let sized = "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nabcd";
     let chunked =
         "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n2\r\ncd\r\n0\r\n\r\n";
-    for (about, ask, body) in [("length", sized, "abcd"), ("chunks", chunked, "0\r\n\r\n")] {
+    let shorter = "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc";
+    for (about, ask, body) in
+        [("length", sized, "abcd"), ("a shorter one", shorter, "abc"), ("chunks", chunked, "0\r\n\r\n")]
+    {
         Case {
             client: vec![Send(ask), Until("\r\n\r\nok"), Send(GET), Until("\r\n\r\nok"), Close],
             servers: vec![vec![Until("\r\n\r\n"), Until(body), Send(OK), Until("\r\n\r\n"), Send(OK), ToEnd]],

@@ -86,6 +86,10 @@ fn a_body_goes_through_filters_with_its_trailers() {
         Case { client, servers, heard: vec![heard], wants: vec!["HTTP/1.1 200 "], seeds: 8, ..case() }
             .run(about);
     }
+    let get = "GET /filters HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let (client, servers) = (vec![Send(get), ToEnd], answers("\r\n\r\n"));
+    Case { client, servers, unheard: vec!["chunked", "Content-Length"], seeds: 2, ..case() }
+        .run("there is no body");
     let ask = format!("{}Content-Length: 3\r\n\r\nabc", post("grow")).leak() as &str;
     Case {
         client: vec![Send(ask), ToEnd],

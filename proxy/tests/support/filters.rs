@@ -5,7 +5,7 @@ use std::sync::Arc;
 use model::Invalid;
 use sdk::build::Build;
 use sdk::chain::{Fitting, Stage};
-use sdk::{Chunk, Exchange, Factory, Instance, Phase, Phases, RequestFilter, Step};
+use sdk::{Chunk, Exchange, Factory, Instance, Phase, Phases, Reply, RequestFilter, Step};
 use serde_json::{Value, json};
 
 pub struct Filters;
@@ -48,13 +48,17 @@ impl Instance for Filters {
     }
 
     fn filters_body(&self, x: &Exchange<'_>) -> bool {
-        matches!(x.query(), b"down" | b"short")
+        matches!(x.query(), b"down" | b"short" | b"instead")
     }
 
     fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) -> Step {
         chunk.data.make_ascii_uppercase();
-        if x.query() == b"short" {
-            chunk.data.pop();
+        match x.query() {
+            b"short" => _ = chunk.data.pop(),
+            b"instead" if chunk.data.contains(&b'!') => {
+                return Step::Reply(Reply::text(418, "no!".to_owned()));
+            }
+            _ => {}
         }
         Step::Next
     }

@@ -35,6 +35,10 @@ pub fn with_plugins() -> Vec<(&'static str, Value)> {
         ),
         ("/jack", json!({"key-auth": {}})),
         ("/filters", json!({"filters": {}})),
+        (
+            "/filters-abort",
+            json!({"filters": {}, "fault-injection": {"abort": {"http_status": 200, "body": "hey!"}}}),
+        ),
     ]
 }
 
