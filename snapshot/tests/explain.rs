@@ -7,7 +7,7 @@ use model::{Invalid, Key, Kind, Rejected, Served};
 use proptest::prelude::*;
 use sdk::testing::{Probe, messages};
 use serde_json::{Value, json};
-use snapshot::explain::{Explanation, Fate, MOST_OTHERS, Of, Question, Ran, explain};
+use snapshot::explain::{Explanation, Fate, MOST_CANDIDATES, MOST_OTHERS, Of, Question, Ran, explain};
 use snapshot::{Compiled, Touched};
 use support::{Table, compiler, desired};
 use wire::h1::decode::Limits;
@@ -92,6 +92,14 @@ fn plugins_come_from_the_first_resource_that_has_them() {
     assert_eq!(from, expected);
     assert!(told.stages.iter().all(|stage| stage.ran == Ran::Undecided), "none of them may be asked");
     assert_eq!(told.upstream.map(|target| target.from), Some("services/s".to_owned()));
+}
+
+#[test]
+fn what_is_told_of_candidates_is_bounded() {
+    let routes = (1..=MOST_CANDIDATES + 10).map(|n| format!("  - {{id: {n}, uri: /a, upstream: {NODE}}}\n"));
+    let told = ask(&format!("routes:\n{}", routes.collect::<String>()), "GET", "/a", &[]);
+    assert_eq!((told.candidates.len(), told.more_candidates), (MOST_CANDIDATES, 10));
+    assert!(told.others.is_empty(), "the others match as well: {told}");
 }
 
 #[test]

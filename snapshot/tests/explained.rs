@@ -51,7 +51,7 @@ impl Catalog for Acting {
             let mut known = NAMES.into_iter().chain(["traffic-split"]);
             let name = known.find(|name| *name == entry.name).expect("a known plugin");
             if entry.config["bad"].is_boolean() {
-                return Err(Invalid::new("it is bad").at(format!("/{name}/bad")));
+                return Err(Invalid::new(format!("{name} is bad")).at(format!("/{name}/bad")));
             }
             let config = entry.config.clone();
             let of_meta = |field: &str| config.get("_meta").and_then(|meta| meta.get(field));
@@ -125,6 +125,9 @@ impl Instance for Actor {
                 Some(identity) => x.authenticate(identity.clone()),
                 None => return Step::Reply(Reply::text(401, "who are you?\n")),
             }
+        }
+        if self.config["until"].as_u64().is_some_and(|until| x.world().now_ms() > until) {
+            return Step::Reply(Reply::text(401, "too late\n"));
         }
         if let Some(uri) = text("sends_uri") {
             x.set_upstream_uri(uri.as_bytes());
