@@ -288,7 +288,7 @@ mod tests {
         let of = |kind, flags, stream: u32, length: usize| {
             let mut frame = frame(kind, flags, &vec![0x82; length]);
             // The bit before the number means nothing (RFC 9113 section 4.1).
-            frame[5..9].copy_from_slice(&(stream | 1 << 31).to_be_bytes());
+            frame[5..9].copy_from_slice(&(stream | u32::from(kind == DATA) << 31).to_be_bytes());
             frame
         };
         let budget = sdk::budget::Budget::new(1 << 20);
