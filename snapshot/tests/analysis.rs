@@ -239,6 +239,8 @@ fn patterns_of_one_beginning_may_meet_where_one_of_them_takes_all() {
         let told = found(&text, Mode::UriWithParameter, &[Code::Ambiguous]);
         assert_eq!(told.len(), usize::from(meet), "{first} {second}: {told:?}");
     }
+    let alone = format!("routes:\n  - {{id: 1, uris: ['/a/*id', '/a/:id'], {UP}}}\n");
+    assert!(found(&alone, Mode::UriWithParameter, &[Code::Ambiguous]).is_empty(), "they are of one route");
 }
 
 #[test]
@@ -285,6 +287,7 @@ fn a_slash_that_requests_never_end_with() {
     let of = Of { desired: &all, mode: Mode::HostUri, options, catalog: &Plugins, encrypts: true, now: 0 };
     let analysis = analyse(of);
     assert_eq!(analysis.findings.len(), 1);
+    assert_eq!(analysis.findings[0].key.id, "1", "the path that is a slash stays");
     assert!(analysis.findings[0].invalid.reason.contains("delete_uri_tail_slash"));
 }
 
