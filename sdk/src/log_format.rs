@@ -310,6 +310,21 @@ mod tests {
     }
 
     #[test]
+    fn a_refused_request_has_nothing_of_a_request() {
+        let mut probe = Probe::get("/");
+        let format = "$request_method|$uri|$host|$http_a|$arg_a|$upstream_addr|$remote_port|$msec";
+        let line = line(format, Escape::Default, &mut probe, |x| x.engine_mut().refused = Some(b"GET /b"));
+        assert_eq!(line, format!("-|-|-|-|-|-|{}|1700000000.042\n", probe.client.peer.port()));
+    }
+
+    #[test]
+    fn what_a_variable_is_made_of_is_escaped_too() {
+        // Written, not borrowed: the two fields are joined.
+        let mut probe = Probe::request("GET", "/", &[("X-A", "a\"b"), ("X-A", "c")]);
+        assert_eq!(line("$http_x_a", Escape::Default, &mut probe, |_| {}), "a\\x22b, c\n");
+    }
+
+    #[test]
     fn values_stay_within_their_quotes() {
         let evil = "a\"b\\c\t\u{e9}";
         let mut probe = Probe::request("GET", "/", &[("Host", "h"), ("X-A", evil)]);

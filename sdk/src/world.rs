@@ -163,3 +163,24 @@ impl std::fmt::Display for FetchError {
 }
 
 impl std::error::Error for FetchError {}
+
+#[cfg(test)]
+mod tests {
+    use super::FetchError;
+
+    #[test]
+    fn each_end_of_a_fetch_has_its_words() {
+        use FetchError::{Broken, Refused, Timeout, TooLarge, Unresolved, Untrusted};
+        let words = [
+            (Unresolved, "address"),
+            (Refused, "refused"),
+            (Timeout, "longer"),
+            (Untrusted, "TLS"),
+            (Broken, "valid HTTP"),
+            (TooLarge, "larger"),
+        ];
+        for (error, word) in words {
+            assert!(error.to_string().contains(word) && error.as_str().contains(word), "{error}");
+        }
+    }
+}

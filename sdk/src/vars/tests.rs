@@ -582,3 +582,22 @@ fn what_cannot_be_judged_is_refused_as_what_it_is() {
     let texts: std::collections::BTreeSet<_> = all.map(Unjudged::as_str).into_iter().collect();
     assert!(texts.len() == 3 && texts.iter().all(|text| text.len() > 20), "{texts:?}");
 }
+
+#[test]
+fn a_request_s_number_is_128_bits_in_hexadecimal() {
+    let mut probe = Probe::get("/");
+    let x = probe.exchange();
+    let [high, low] = x.unique();
+    assert_eq!(text(&x, "request_id"), Some(format!("{high:016x}{low:016x}")));
+}
+
+#[test]
+fn long_names_and_texts_cost_their_length_alone() {
+    // A thousand members whose names are as long, with texts as long: far within what a tree may take.
+    let long = "n".repeat(1000);
+    let members: Vec<_> = (0..1000).map(|at| format!("\"{long}{at}\":\"{long}\"")).collect();
+    let body = format!("{{\"a\":{{{}}},\"null\":null}}", members.join(","));
+    let tree = json::tree(body.as_bytes()).expect("a tree of two megabytes");
+    assert_eq!(tree["a"].as_object().map(|members| members.len()), Some(1000));
+    assert_eq!(tree["null"], serde_json::Value::Null);
+}
