@@ -207,6 +207,7 @@ mod tests {
         let next = with(2, &[&stays]);
         let same_streams = Snapshot { streams: next.streams.clone(), ..at(3) };
         publisher.publish(next);
+        assert!(publisher.plans.is_empty(), "the snapshot that is still read holds them");
         readers[0].current();
         publisher.free_unused();
         assert_eq!(publisher.kept(), 1);
