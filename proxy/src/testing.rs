@@ -12,9 +12,10 @@ use snapshot::{Publisher, Reader, Snapshot};
 
 use crate::down;
 use crate::rt::{self, Io, memory};
+use crate::stream;
 use crate::worker::Worker;
 use crate::workers::Watch;
-use crate::{Settings, Stage};
+use crate::{Settings, Stage, StreamPort};
 
 pub use crate::rt::memory::{Cut, End, Schedule, pair, serve};
 
@@ -100,6 +101,15 @@ impl Gateway {
     pub fn connect_frames(&self, theirs: Schedule, ours: Schedule) -> End {
         let (end, io, client) = connection(theirs, ours);
         self.worker.hold(move |worker| down::frames::serve(worker, io, client));
+        end
+    }
+
+    /// A client's connection to a port of streams, which is what their routes see of it.
+    pub fn connect_stream(&self, theirs: Schedule, ours: Schedule, number: u16, port: StreamPort) -> End {
+        let (end, io, client) = connection(theirs, ours);
+        let local = SocketAddr::new(client.local.ip(), number);
+        let client = Client::new(client.peer, local, false);
+        self.worker.hold(move |worker| stream::tcp::serve(worker, io, client, port));
         end
     }
 

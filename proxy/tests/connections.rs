@@ -15,6 +15,8 @@ mod heads;
 mod limits;
 #[path = "connections/retries.rs"]
 mod retries;
+#[path = "connections/streams.rs"]
+mod streams;
 mod support;
 #[path = "connections/told.rs"]
 mod told;

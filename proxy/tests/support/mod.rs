@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::{Desired, Entry, Invalid, Key, Kind, Resource};
-use proxy::Settings;
 use proxy::testing::{self, End, Gateway, Schedule};
+use proxy::{Settings, StreamPort};
 use sdk::build::{Build, Names, Services};
 use sdk::chain::{Fitting, Stage};
 use sdk::meters::Meters;
@@ -21,6 +21,7 @@ use snapshot::compile::{Compiler, Touched};
 
 mod filters;
 mod routes;
+mod streams;
 mod told;
 
 pub const SERVER: ([u8; 4], u16) = ([10, 0, 0, 1], 80);
@@ -31,6 +32,7 @@ const SECOND: ([u8; 4], u16) = ([10, 0, 0, 2], 80);
 #[derive(Debug, Clone)]
 pub enum Do {
     Send(&'static str),
+    Bytes(&'static [u8]),
     /// So many of one byte.
     Many(u8, usize),
     /// Reads until this has come, behind what was waited for before.
@@ -64,6 +66,8 @@ pub struct Case {
     pub client: Vec<Do>,
     /// Another client of the same worker, at the same time, if it has anything to say.
     pub beside: Vec<Do>,
+    /// Further clients, one after the other when those before have ended.
+    pub then: Vec<Vec<Do>>,
     /// A script for each connection to the servers, in order.
     pub servers: Vec<Vec<Do>>,
     /// What the client gets among other things, and what it does not.
@@ -86,6 +90,10 @@ pub struct Case {
     pub frames: bool,
     /// It is a port on which HTTP/2 is served as well.
     pub any: bool,
+    /// It is this port, of streams.
+    pub stream: Option<u16>,
+    /// Servers of streams are told by a PROXY protocol header who the client is.
+    pub header: bool,
     /// What the client or a server has not read fills its connection soon.
     pub narrow: bool,
     /// The plugin fails.
@@ -98,6 +106,7 @@ pub struct Case {
 const BASE: Case = Case {
     client: Vec::new(),
     beside: Vec::new(),
+    then: Vec::new(),
     servers: Vec::new(),
     wants: Vec::new(),
     lacks: Vec::new(),
@@ -110,6 +119,8 @@ const BASE: Case = Case {
     told: Vec::new(),
     frames: false,
     any: false,
+    stream: None,
+    header: false,
     narrow: false,
     panics: false,
     seeds: 24,
@@ -183,6 +194,10 @@ pub async fn play(who: &str, script: &[Do], end: End, got: &RefCell<Got>, gatewa
                 // The other side may have gone; what follows in the script shows whether that is right.
                 let _ = end.write_all(text.as_bytes()).await;
             }
+            Do::Bytes(bytes) => {
+                mine.sent += bytes.len();
+                let _ = end.write_all(bytes).await;
+            }
             Do::Many(byte, count) => {
                 mine.sent += count;
                 let _ = end.write_all(&vec![*byte; *count]).await;
@@ -253,6 +268,14 @@ impl Case {
         });
     }
 
+    /// A stream whose client waits first begins behind that. What comes then is the rest of the script.
+    fn comes_late<'s>(&self, script: &'s [Do]) -> Option<(Duration, &'s [Do])> {
+        match script {
+            [Do::Wait(ms), rest @ ..] if self.stream.is_some() => Some((Duration::from_millis(*ms), rest)),
+            _ => None,
+        }
+    }
+
     async fn once(&self, seed: u64, about: &str, gateway: Gateway, meters: &Meters) {
         let short = self.seeds < 10;
         let schedule = move |salt: u64| {
@@ -316,32 +339,56 @@ impl Case {
                     testing::serve(addr, move || server());
                 }
             }
-            let end = if case.frames {
-                gateway.connect_frames(schedule(1), schedule(2))
-            } else {
-                let ours = schedule(2);
+            let connect = |theirs, ours: Schedule| {
                 let room = if case.narrow { 16 } else { ours.room };
                 let ours = Schedule { room, ..ours };
-                match case.any {
-                    true => gateway.connect_any(schedule(1), ours),
-                    false => gateway.connect(schedule(1), ours),
+                match case.stream {
+                    _ if case.frames => gateway.connect_frames(theirs, ours),
+                    _ if case.any => gateway.connect_any(theirs, ours),
+                    Some(number) => {
+                        let port = StreamPort { proxy_protocol_to_upstream: case.header };
+                        gateway.connect_stream(theirs, ours, number, port)
+                    }
+                    None => gateway.connect(theirs, ours),
                 }
             };
+            let late = case.comes_late(&case.client);
+            let end = late.is_none().then(|| connect(schedule(1), schedule(2)));
+            let beside: Rc<RefCell<Got>> = Rc::default();
             if !case.beside.is_empty() {
-                let (end, script) = (gateway.connect(schedule(3), schedule(4)), case.beside.clone());
+                let (end, script) = (connect(schedule(3), schedule(4)), case.beside.clone());
                 let (playing, gateway, about) = (playing.clone(), gateway.clone(), about.clone());
+                let beside = beside.clone();
                 playing.set(playing.get() + 1);
                 testing::spawn(async move {
-                    play(&format!("{about}: the other client"), &script, end, &RefCell::default(), &gateway)
-                        .await;
+                    play(&format!("{about}: the other client"), &script, end, &beside, &gateway).await;
                     playing.set(playing.get() - 1);
                 });
             }
             let got = RefCell::new(Got::default());
             let who = format!("{about}: the client");
-            let played =
-                testing::within(Duration::from_secs(600), play(&who, &case.client, end, &got, &gateway));
+            let (script, end) = match late {
+                Some((wait, script)) => {
+                    testing::sleep(wait).await;
+                    (script, connect(schedule(1), schedule(2)))
+                }
+                None => (&case.client[..], end.unwrap()),
+            };
+            let played = testing::within(Duration::from_secs(600), play(&who, script, end, &got, &gateway));
             assert!(played.await.is_some(), "{about}: the client still waits");
+            let mut all = vec![];
+            for (script, salt) in case.then.iter().zip(5..) {
+                // Who was before has ended for the gateway as well.
+                testing::sleep(Duration::from_millis(1)).await;
+                let (wait, script) = case.comes_late(script).unwrap_or((Duration::ZERO, script));
+                testing::sleep(wait).await;
+                let got = RefCell::new(Got::default());
+                let end = connect(schedule(salt), schedule(salt + 50));
+                let played =
+                    testing::within(Duration::from_secs(600), play(&who, script, end, &got, &gateway));
+                assert!(played.await.is_some(), "{about}: a further client still waits");
+                all.push(got.take());
+            }
             settle(&gateway, &about).await;
             gateway.close_idle_upstreams();
             // A server may still wait for something, or for an end that comes late.
@@ -364,7 +411,9 @@ impl Case {
             if !case.once.is_empty() {
                 assert_eq!(text.matches(case.once).count(), 1, "{about}: {text:?}");
             }
-            told::check(&case.told, got.sent, got.bytes.len(), got.reset, &about);
+            all.push(beside.take());
+            let sum = |of: fn(&Got) -> usize| of(&got) + all.iter().map(of).sum::<usize>();
+            told::check(&case.told, sum(|got| got.sent), sum(|got| got.bytes.len()), got.reset, &about);
             assert_eq!(
                 got.reset, case.broken,
                 "{about}: whether the client's connection was reset: {text:?}"
@@ -554,14 +603,31 @@ fn snapshot() -> (Snapshot, Arc<Meters>) {
     let jack = json!({"username": "jack", "plugins": {"key-auth": {"key": "jack-key"}, "told": {}}});
     let jack = Resource::parse(Kind::Consumer, "jack", &jack).unwrap();
     desired.put(Arc::new(Entry::new(Key::new(Kind::Consumer, "jack"), jack, 1, 1)));
+    for (port, route) in routes::of_streams() {
+        let mut route = route;
+        route["server_port"] = json!(port);
+        let id = port.to_string();
+        let resource = Resource::parse(Kind::StreamRoute, &id, &route).unwrap();
+        desired.put(Arc::new(Entry::new(Key::new(Kind::StreamRoute, id), resource, 1, 1)));
+    }
     let services = Services::for_tests();
     let meters = services.meters.clone();
     let catalog = Arc::new(plugins::Catalog::new(services, Default::default()));
     catalog.register(Box::new(Trailers)).unwrap();
     catalog.register(Box::new(told::Told)).unwrap();
     catalog.register(Box::new(filters::Filters)).unwrap();
-    let compiled =
-        Compiler::new(catalog, Default::default()).compile(&desired, &Touched::all(), &TwoNames, 1);
+    catalog.register(Box::<streams::First>::default()).unwrap();
+    catalog.register(Box::new(streams::Waits)).unwrap();
+    let settings = snapshot::compile::Settings {
+        protocols: vec!["dubbo".to_owned(), "redis".to_owned()],
+        ..Default::default()
+    };
+    let compiled = Compiler::new(Arc::new(streams::WithStreams(catalog)), settings).compile(
+        &desired,
+        &Touched::all(),
+        &TwoNames,
+        1,
+    );
     assert!(compiled.rejected.is_empty(), "{:?}", compiled.rejected);
     (compiled.snapshot, meters)
 }

@@ -68,6 +68,44 @@ pub fn of_two_servers() -> Vec<(&'static str, Value)> {
     ]
 }
 
+/// Ports of streams, and what becomes of those that come there.
+pub fn of_streams() -> Vec<(u16, Value)> {
+    let with = |plugins: Value, more: Value| json!({"plugins": plugins, "upstream": upstream(more)});
+    let of = |more: Value| with(json!({"told": {}}), more);
+    let seen = |plugin: Value| with(plugin, json!({}));
+    let alike = |hosts: &[&str]| {
+        hosts.iter().map(|host| json!({"host": host, "port": 80, "weight": 1})).collect::<Value>()
+    };
+    let two = || alike(&["10.0.0.1", "10.0.0.2"]);
+    let long = || json!({"connect": 1, "send": 60, "read": 60});
+    let three = || alike(&["10.0.0.1", "10.0.0.2", "fd00::1"]);
+    let checks = json!({"active": {"type": "tcp"}, "passive": {"unhealthy": {"tcp_failures": 1}}});
+    let spoken = |name: &str, plugins: Value| {
+        let mut route = seen(plugins);
+        route["protocol"] = json!({"name": name, "logger": [{"name": "told", "conf": {}}]});
+        route
+    };
+    let first = || json!({"asks": 4, "wants": "ask"});
+    vec![
+        (7001, of(json!({}))),
+        (7002, of(json!({"retries": 0}))),
+        (7003, of(json!({"retries": 1, "nodes": three()}))),
+        (7004, of(json!({"scheme": "tls"}))),
+        (7005, of(json!({"scheme": "tls", "retry_timeout": 0.5}))),
+        (7006, of(json!({"type": "least_conn", "nodes": two(), "timeout": long()}))),
+        (7007, of(json!({"type": "ewma", "nodes": two(), "timeout": long()}))),
+        (7008, of(json!({"checks": checks}))),
+        (7009, of(json!({"scheme": "https"}))),
+        (7010, of(json!({"nodes": []}))),
+        (7011, spoken("dubbo", json!({"told": {}}))),
+        (7012, spoken("dubbo", json!({"told": {}, "first": {"asks": 4}}))),
+        (7013, spoken("redis", json!({"told": {}}))),
+        (7014, seen(json!({"told": {}, "first": first()}))),
+        (7015, seen(json!({"told": {}, "waits": {}, "first": first()}))),
+        (7016, seen(json!({"told": {}, "first": {"asks": 4, "again": "more"}}))),
+    ]
+}
+
 pub fn upstream(more: Value) -> Value {
     let mut upstream = json!({
         "nodes": [

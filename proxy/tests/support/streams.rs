@@ -1,0 +1,134 @@
+//! Plugins of streams: one that looks at the first bytes, and one that waits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::Invalid;
+use proxy::testing;
+use sdk::build::Build;
+use sdk::catalog::{About, Catalog, Configured, Facts, Place, Scope, Subsystem};
+use sdk::chain::{Chain, Fitting, LocalFuture, Stage};
+use sdk::consumers::Credential;
+use sdk::{Exchange, Factory, Instance, Phase, Phases, Reply, Step};
+use serde_json::{Value, json};
+
+/// All plugins there are, those of routes among them, on streams as well.
+#[derive(Debug)]
+pub struct WithStreams(pub Arc<plugins::Catalog>);
+
+impl Catalog for WithStreams {
+    fn check(&self, name: &str, config: &Value, place: Place) -> Result<(), Invalid> {
+        self.0.check(name, config, place)
+    }
+
+    fn chain(&self, entries: &[Configured<'_>], scope: &Scope<'_>) -> Result<Arc<Chain>, Invalid> {
+        self.0.chain(entries, scope)
+    }
+
+    fn stream_chain(&self, entries: &[Configured<'_>], scope: &Scope<'_>) -> Result<Arc<Chain>, Invalid> {
+        self.0.chain(entries, scope)
+    }
+
+    fn credential(&self, name: &str, config: &Value) -> Result<Option<(&'static str, Credential)>, Invalid> {
+        self.0.credential(name, config)
+    }
+
+    fn about(&self) -> Vec<About> {
+        self.0.about()
+    }
+
+    fn facts(&self, subsystem: Subsystem, name: &str) -> Option<Facts> {
+        self.0.facts(subsystem, name)
+    }
+}
+
+/// Asks for so many first bytes, and refuses the stream unless they are those that it wants. Some it asks for again.
+#[derive(Default)]
+pub struct First {
+    asks: usize,
+    wants: Vec<u8>,
+    again: Vec<u8>,
+}
+
+impl Factory for First {
+    fn name(&self) -> &'static str {
+        "first"
+    }
+
+    fn priority(&self) -> i32 {
+        20
+    }
+
+    fn phases(&self) -> Phases {
+        Phases::PREREAD
+    }
+
+    fn schema(&self) -> Value {
+        json!({"type": "object"})
+    }
+
+    fn build(&self, config: Value, _: &mut Build<'_>, fitting: Fitting) -> Result<Arc<Stage>, Invalid> {
+        let asks = config["asks"].as_u64().unwrap() as usize;
+        let bytes = |name: &str| config[name].as_str().unwrap_or_default().into();
+        Ok(fitting.stage(First { asks, wants: bytes("wants"), again: bytes("again") }))
+    }
+}
+
+impl Instance for First {
+    fn phases(&self) -> Phases {
+        Factory::phases(self)
+    }
+
+    fn ask(&self, _: Phase, x: &mut Exchange<'_>) -> Step {
+        if x.body_asked() < self.asks {
+            return Step::Body(self.asks);
+        }
+        match x.body_so_far() {
+            seen if !self.again.is_empty() && seen == self.again => Step::Body(self.asks),
+            seen if seen.starts_with(&self.wants) => Step::Next,
+            _ => Step::Reply(Reply::status(403)),
+        }
+    }
+}
+
+/// Waits a second.
+pub struct Waits;
+
+impl Factory for Waits {
+    fn name(&self) -> &'static str {
+        "waits"
+    }
+
+    fn priority(&self) -> i32 {
+        30
+    }
+
+    fn phases(&self) -> Phases {
+        Phases::PREREAD
+    }
+
+    fn schema(&self) -> Value {
+        json!({"type": "object"})
+    }
+
+    fn build(&self, _: Value, _: &mut Build<'_>, fitting: Fitting) -> Result<Arc<Stage>, Invalid> {
+        Ok(fitting.stage(Waits))
+    }
+}
+
+impl Instance for Waits {
+    fn phases(&self) -> Phases {
+        Factory::phases(self)
+    }
+
+    fn ask(&self, _: Phase, _: &mut Exchange<'_>) -> Step {
+        Step::Wait
+    }
+
+    fn wait<'a>(&'a self, _: Phase, _: &'a mut Exchange<'_>) -> LocalFuture<'a, Step> {
+        Box::pin(async {
+            testing::sleep(Duration::from_secs(1)).await;
+            Step::Next
+        })
+    }
+}
