@@ -7,7 +7,11 @@ const DIGITS: i32 = 14;
 
 /// Appends the number as `tostring` and cjson write it.
 pub(crate) fn write_number(number: f64, out: &mut String) {
-    if number == 0.0 || !number.is_finite() {
+    if number.is_nan() {
+        out.push_str("nan");
+        return;
+    }
+    if number == 0.0 || number.is_infinite() {
         let _ = write!(out, "{number}");
         return;
     }
@@ -50,6 +54,8 @@ mod tests {
             (999999999999999.0, "1e+15"),
             (9999.9999999999999, "10000"),
             (1e-300, "1e-300"),
+            (f64::NEG_INFINITY, "-inf"),
+            (f64::NAN, "nan"),
         ] {
             let mut out = String::new();
             write_number(number, &mut out);

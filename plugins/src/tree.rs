@@ -221,13 +221,37 @@ mod tests {
             ("\"abc", "Expected value but found unexpected end of string at character 5"),
             ("\"\\x\"", "Expected value but found invalid escape code at character 2"),
             ("\"\\u12g4\"", "Expected value but found invalid unicode escape code at character 2"),
+            ("\"\\u123", "Expected value but found invalid unicode escape code at character 2"),
+            // What stands before counts with all its bytes.
+            ("[12.5e+3 x", "Expected comma or array end but found invalid token at character 10"),
+            (
+                "[\"\\\"\\n\\u0041\\/z\" x",
+                "Expected comma or array end but found invalid token at character 18",
+            ),
+            ("[false x", "Expected comma or array end but found invalid token at character 8"),
+            ("{\"a\":{} x", "Expected comma or object end but found invalid token at character 9"),
+            ("{\"a\":[] x", "Expected comma or object end but found invalid token at character 9"),
         ] {
             assert_eq!(read(text.as_bytes()), Err(words.to_owned()), "{text}");
         }
         assert_eq!(read(b" {\"a\": [1.5, \"\\u00e9\"]} "), Ok(json!({"a": [1.5, "\u{e9}"]})));
+        let deep = |open: &str, times: usize| read(open.repeat(times).as_bytes()).unwrap_err();
+        for open in ["[", "{\"a\":"] {
+            assert_eq!(deep(open, 129), "Found too many nested data structures (129)");
+            assert!(deep(open, 128).starts_with("Expected "), "{}", deep(open, 128));
+            let closed = format!("{}1{}", open.repeat(127), if open == "[" { "]" } else { "}" }.repeat(127));
+            assert!(read(closed.as_bytes()).is_ok());
+        }
         for stricter in [&b"\"\xff\""[..], "[".repeat(200).as_bytes(), b"-"] {
             assert!(read(stricter).is_err());
         }
+    }
+
+    #[test]
+    fn texts_are_quoted_as_cjson_quotes_them() {
+        let mut out = Vec::new();
+        quote(b"\"\\/\n\r\t\x00\x1f\x7f\xc3\xa9\xff~", &mut out);
+        assert_eq!(out, b"\"\\\"\\\\/\\n\\r\\t\\u0000\\u001f\\u007f\xc3\xa9\xff~\"");
     }
 
     #[test]
@@ -245,5 +269,18 @@ mod tests {
         let members = "\"a\":0,".repeat(1000);
         assert!(weight(members.as_bytes()) > 1000 * (size_of::<Value>() + size_of::<String>()));
         assert!(weight(&[b'x'; 1000]) < 4000);
+        // A list has room for up to twice its values, and a member lies with its name and in an index.
+        let (value, name, map) = (size_of::<Value>(), size_of::<String>(), size_of::<Map<String, Value>>());
+        for (unit, least, most) in [
+            (",", 2 * value, 3 * value),
+            ("[", 2 * value, 3 * value),
+            (":", 2 * (value + name + 32), 3 * (value + name + 32)),
+            ("&", 2 * (value + name + 32), 3 * (value + name + 32)),
+            ("{", 2 * map, 3 * map),
+            ("x", 2, 3),
+        ] {
+            let each = (weight(unit.repeat(2000).as_bytes()) - weight(unit.repeat(1000).as_bytes())) / 1000;
+            assert!((least..=most).contains(&each), "{unit}: {each}");
+        }
     }
 }

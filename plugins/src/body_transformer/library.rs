@@ -93,9 +93,8 @@ impl Run<'_, '_> {
             "string.len" => Ok(Value::Number(self.bytes(name, arguments, 0)?.len() as f64)),
             "string.sub" => {
                 let bytes = self.bytes(name, arguments, 0)?;
-                let place = |at: f64| if at < 0.0 { (bytes.len() as f64 + at + 1.0).max(0.0) } else { at };
-                let from = place(number(1, 1.0)?).max(1.0) as usize;
-                let to = (place(number(2, -1.0)?) as usize).min(bytes.len());
+                let from = place(&bytes, number(1, 1.0)?).max(1);
+                let to = place(&bytes, number(2, -1.0)?).min(bytes.len());
                 self.made(bytes.get(from - 1..to).unwrap_or_default().to_vec())
             }
             "string.rep" => {
@@ -111,7 +110,7 @@ impl Run<'_, '_> {
             "string.find" => {
                 let (bytes, what) = (self.bytes(name, arguments, 0)?, self.bytes(name, arguments, 1)?);
                 let what = if arguments.get(3).is_some_and(truth) { what } else { literal(&what)? };
-                let from = (number(2, 1.0)?.max(1.0) as usize - 1).min(bytes.len());
+                let from = (place(&bytes, number(2, 1.0)?).max(1) - 1).min(bytes.len());
                 self.spend(bytes.len() / 8)?;
                 let found = memchr::memmem::find(&bytes[from..], &what);
                 Ok(found.map_or(Value::Nil, |at| Value::Number((from + at + 1) as f64)))
@@ -307,6 +306,11 @@ impl Run<'_, '_> {
         }
         Ok(())
     }
+}
+
+/// A place in a text, the first of which is 1; those below zero are counted from its end.
+fn place(text: &[u8], at: f64) -> usize {
+    (if at < 0.0 { text.len() as f64 + at + 1.0 } else { at }) as usize
 }
 
 /// The steps of a look at the names of all parts, which a client chooses.

@@ -73,11 +73,11 @@ struct Parser {
 impl Parser {
     fn peek(&self) -> &Token {
         // The last one says that it is over, and is never taken.
-        &self.tokens[self.at.min(self.tokens.len() - 1)].0
+        &self.tokens[self.at].0
     }
 
     fn line(&self) -> usize {
-        self.tokens[self.at.min(self.tokens.len() - 1)].1
+        self.tokens[self.at].1
     }
 
     fn take(&mut self) -> Token {

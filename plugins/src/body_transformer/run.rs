@@ -196,7 +196,12 @@ impl Run<'_, '_> {
                 let of = of.borrow();
                 let mut all: Vec<(Value, Value)> = Vec::new();
                 for (index, element) in of.list.iter().enumerate() {
-                    all.push((Value::Number((index + 1) as f64), element.clone()));
+                    match element {
+                        // A list has ended at its first nil, where it was not asked for all its places.
+                        Value::Nil if *list => break,
+                        Value::Nil => {}
+                        element => all.push((Value::Number((index + 1) as f64), element.clone())),
+                    }
                 }
                 if !*list {
                     all.extend(of.map.iter().map(|(key, value)| (text(key), value.clone())));

@@ -2,6 +2,11 @@ use sdk::testing::{Probe, chunk, respond, with_body};
 
 use super::*;
 
+mod cost;
+mod limits;
+mod lua;
+mod xml;
+
 /// The body that comes of a request, or status and message.
 fn request(config: Value, headers: &[(&str, &str)], body: &[u8]) -> Result<String, (u16, String)> {
     let mut probe = Probe::request("POST", "/hello?name=Ann&n=1&n=2", headers);
@@ -137,6 +142,34 @@ fn errors_are_told() {
         ("{{a()}}", "attempt to call a nil value"),
         ("{{a .. 'x'}}", "attempt to concatenate a nil value"),
         ("{{1 + {}}}", ""),
+        ("{{#nil}}", "attempt to get length of a nil value"),
+        ("{{#true}}", "attempt to get length of a boolean value"),
+        ("{% for i = 1, 2, 0 do end %}", "'for' step is zero"),
+        ("{% for i = 1, 2, 0 / 0 do end %}", "'for' step is zero"),
+        ("{% for k in pairs(1) do end %}", "table expected, got number"),
+        ("{% local t = {} t[2] = 1 %}", "at a list's places"),
+        ("{% local t = {} t[0] = 1 %}", "at a list's places"),
+        ("{% local t = {1} t[1.5] = 1 %}", "at a list's places"),
+        ("{% local t = {} t[true] = 1 %}", "at a list's places"),
+        ("{{('x'):upper(1):none()}}", "attempt to call method 'none'"),
+        ("{{string.sub()}}", "bad argument #1 to 'sub' (string expected, got no value)"),
+        ("{{string.find('a')}}", "bad argument #2 to 'find' (string expected, got no value)"),
+        ("{{string.find('a', '[a]')}}", "not patterns"),
+        ("{{string.find('a', '%')}}", "not patterns"),
+        ("{{string.gsub('a', 'a', '%1')}}", "plain texts only"),
+        ("{{string.gsub('a', '', 'b')}}", "plain texts only"),
+        ("{{string.format('%x', 1)}}", "templates format with"),
+        ("{{string.format('%5d', 1)}}", "templates format with"),
+        ("{{string.format('%d')}}", "bad argument #2 to 'format' (no value)"),
+        ("{{string.format('%')}}", "invalid option"),
+        ("{{table.concat(1)}}", "table expected, got number"),
+        ("{% table.insert({}, 1, 2) %}", "one value at a list's end"),
+        ("{{_escape_json(1 / 0)}}", "must not be NaN or Infinity"),
+        ("{{_escape_json({0 / 0})}}", "must not be NaN or Infinity"),
+        ("{{_escape_json(type)}}", "type not supported"),
+        ("{{next(1)}}", "table expected, got number"),
+        ("{{('x'):rep(67108865)}}", "too long"),
+        ("{{('a'):rep(1000000):gsub('a', ('c'):rep(100))}}", "too long"),
         ("{{'x' + 1}}", "attempt to perform arithmetic on a string value"),
         ("{{1 < 'x'}}", "attempt to compare number with string"),
         ("{{string.gsub('a', '%d+', '')}}", "not patterns"),
@@ -160,6 +193,20 @@ fn what_is_not_understood_is_refused_with_its_line() {
     let probe = Probe::get("/");
     for (template, words) in [
         ("a\n{% while true do %}", "line 2: `while`"),
+        ("ab\n\nc{% while true do %}", "line 3: `while`"),
+        ("{{\n'a\nb'}}{% x\n= [[\n]] %}{#\n#}\n\\{{\n}}{% while true do %}", "line 8: `while`"),
+        ("{% x = 'a\nb' y = [[c\n]]\nwhile true do %}", "line 4: `while`"),
+        ("{{1 +\nend\n}}", "line 2: `end` where a value was expected"),
+        ("{% then x %}", "`then` where a statement was expected"),
+        ("{% for k, v in next(x) do %}", "`next` where `pairs` or `ipairs` was expected"),
+        ("{% for k, v in x do %}", "`x` where `pairs` or `ipairs` was expected"),
+        ("{{ {1 2} }}", "`2` where `}` was expected"),
+        ("{{ {1, 2 }}", "where `}` was expected"),
+        ("{{'\\256'}}", "an escape is beyond 255"),
+        ("{{'\\x41'}}", "an escape is not known"),
+        ("{{'a\\}}", "a text has no end"),
+        ("{{1x}}", "`1x` is no number"),
+        ("{% 'a' = 1 %}", "a statement was expected"),
         ("{% if a then %}", "`end` was expected"),
         ("{% end %}", "`end`"),
         ("{{a b}}", "the end of the output was expected"),
@@ -247,6 +294,8 @@ fn removing_members_of_a_long_body_is_cheap() {
 
     let template = "{% context.a = nil context.b = nil context.a = 3 %}{{next(context)}} {{context.b or 'no'}} {*_escape_json(context)*}";
     assert_eq!(output(template, "{\"b\": 1, \"a\": 2, \"c\": 4, \"d\": 5}"), "a no {\"a\":3,\"c\":4,\"d\":5}");
+    let members = "{% context.a = nil context.b = nil context.c = 3 context.a = 4 context.d = nil %}{{next(context)}} {*_escape_json(context)*}";
+    assert_eq!(output(members, "{\"a\": 1, \"b\": 2, \"c\": 0, \"d\": 5, \"e\": 6}"), "a {\"a\":4,\"c\":3,\"e\":6}");
     let emptied = "{% context.a = nil context.b = nil %}{{next(context)}}{*_escape_json(context)*}";
     assert_eq!(output(emptied, "{\"a\": 1, \"b\": 2}"), "{}");
 }

@@ -1,0 +1,71 @@
+//! A template may be anyone's, and its body is: what takes long or makes much is paid for in steps.
+
+use super::{json_in, output};
+
+/// Whether it is run so many times before its steps are spent.
+fn runs(times: usize, before: &str, body: &str, given: &str) -> bool {
+    let template = format!("{{% {before} for i = 1, {times} do %}}{body}{{% end %}}");
+    match json_in(&template, given) {
+        Ok(_) => true,
+        Err((503, words)) if words.contains("too many steps") => false,
+        Err(other) => panic!("{body}: {other:?}"),
+    }
+}
+
+/// Each costs as much as here within a third, of a million steps.
+#[test]
+fn long_work_costs_steps() {
+    let long = "local s = ('x'):rep(6400) ";
+    let number = "local n = {} for i = 1, 1000 do table.insert(n, 1) end ";
+    let words = "local w = {} for i = 1, 10 do table.insert(w, 'y') end ";
+    for (body, before, steps) in [
+        ("{% local a = s:upper() %}", long, 206),
+        ("{% local a = s:lower() %}", long, 206),
+        ("{% local a = tostring(s) %}", long, 206),
+        ("{% local a = s:len() %}", long, 106),
+        ("{% local a = _escape_xml(s) %}", long, 206),
+        ("{% local a = s .. '' %}", long, 206),
+        ("{% local a = ('x'):rep(6400) %}", "", 210),
+        ("{% local a = s:find('y') %}", long, 907),
+        ("{% local a = s:gsub('y', 'z') %}", long, 1008),
+        ("{% local a = s:sub(2) %}", long, 206),
+        ("{% local a = string.format('%s', s) %}", long, 208),
+        ("{% local a = _escape_json(s) %}", long, 206),
+        ("{% local a = core_decode(j) %}", "local core_decode = require('cjson').decode local j = '[' .. ('0,'):rep(300) .. '0]' ", 1050),
+        ("{% local a = table.concat(n, '') %}", number, 1020),
+        ("{% local a = table.concat(w, s) %}", &format!("{long}{words}"), 2020),
+        ("{% local a = {n} %}", number, 1007),
+        ("{% local a = _escape_json(n) %}", number, 1040),
+        ("{% for k, v in pairs(n) do end %}", number, 1010),
+        ("{* s *}", long, 203),
+        (&"y".repeat(640), "", 12),
+    ] {
+        assert!(runs(750_000 / steps, before, body, "{}"), "{body} costs more than {steps}");
+        assert!(!runs(1_350_000 / steps, before, body, "{}"), "{body} costs less than {steps}");
+    }
+}
+
+/// Four bytes of a body pay for one step.
+#[test]
+fn a_long_body_has_more_steps() {
+    let body = format!("{{\"a\":\"{}\"}}", "x".repeat(400_000));
+    let empty = |times| runs(times, "", "", &body);
+    assert!(!runs(1_050_000, "", "", "{}"));
+    assert!(empty(1_050_000));
+    assert!(!empty(1_150_000));
+}
+
+#[test]
+fn tables_stand_in_each_other_so_deep_only() {
+    let nested = |times: usize, of: &str| {
+        json_in(&format!("{{% local t = {{}} for i = 1, {times} do t = {of} end %}}{{*_escape_json(t)*}}"), "{}")
+    };
+    for of in ["{t}", "{a = t}"] {
+        assert!(nested(120, of).is_ok(), "{of}");
+        assert!(nested(140, of).unwrap_err().1.contains("too deep"), "{of}");
+    }
+    for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
+        let body = |depth: usize| format!("{{\"a\":{}1{}}}", open.repeat(depth), close.repeat(depth));
+        assert_eq!(output("{*_escape_json(a)*}", &body(100)), &body(100)[5..body(100).len() - 1]);
+    }
+}

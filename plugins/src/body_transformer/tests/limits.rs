@@ -1,0 +1,123 @@
+//! Bounds of bodies and of outputs, and which bodies are touched at all.
+
+use sdk::build::Owner;
+use sdk::testing::FixedNames;
+
+use super::*;
+
+fn built(config: Value, attr: Option<&Value>) -> BodyTransformer {
+    let probe = Probe::get("/");
+    let config = model::Schema::new(&BodyTransformer::schema()).unwrap().parse(config).unwrap();
+    let owner = Owner { collection: "routes", id: "1".into() };
+    let names = FixedNames::default();
+    let mut cx = Build::new(&owner, &probe.services, &names);
+    cx.attr = attr;
+    BodyTransformer::build(serde_json::from_value(config).unwrap(), &mut cx).unwrap()
+}
+
+#[test]
+fn a_request_body_has_a_bound() {
+    let stage = built(json!({"max_req_body_size": 4, "request": {"input_format": "plain", "template": "{*_body*}!"}}), None);
+    for (body, status) in [("abcd", 200), ("abcde", 413)] {
+        let mut probe = Probe::request("POST", "/", &[]);
+        let mut x = probe.exchange();
+        with_body(&mut x, body.as_bytes());
+        let told = match stage.rewrite(&mut x) {
+            Step::Next => 200,
+            Step::Reply(reply) => reply.status,
+            step => panic!("{step:?}"),
+        };
+        assert_eq!(told, status, "{body}");
+    }
+    // One of which only the beginning is known.
+    let mut probe = Probe::request("POST", "/", &[]);
+    let mut x = probe.exchange();
+    with_body(&mut x, b"abcd");
+    (x.engine_mut().body_state, x.engine_mut().body_asked) = (Body::TooLarge, 4);
+    assert!(matches!(stage.rewrite(&mut x), Step::Reply(reply) if reply.status == 413));
+}
+
+#[test]
+fn an_output_has_a_bound() {
+    let attr = |most: usize| Some(json!({"max_output_size": most}));
+    // Zero is no bound.
+    for (attr, length, fits) in [(attr(5), 5, true), (attr(5), 6, false), (attr(0), 1000, true), (None, 1000, true)] {
+        let stage = built(json!({"request": {"template": format!("{{*('x'):rep({})*}}y", length - 1)}}), attr.as_ref());
+        let mut probe = Probe::request("POST", "/", &[]);
+        let mut x = probe.exchange();
+        with_body(&mut x, b"z");
+        let step = stage.rewrite(&mut x);
+        assert_eq!((matches!(step, Step::Next), x.body().len() == length), (fits, fits), "{attr:?}: {length}");
+    }
+}
+
+#[test]
+fn a_response_body_has_a_bound() {
+    for (pieces, given, complaints) in [(&["abc"][..], "<abc>", 0), (&["abcd"], "<abc>", 1), (&["ab", "cd", "ef"], "<abc>", 1)] {
+        let mut probe = Probe::get("/");
+        let stage = built(json!({"max_resp_body_size": 3, "response": {"template": "<{*_body*}>"}}), None);
+        let mut x = probe.exchange();
+        respond(&mut x, 200, &[]);
+        stage.header_filter(&mut x);
+        assert!(stage.filters_body(&x) && stage.holds_body(&x));
+        let mut out = Vec::new();
+        for (index, piece) in pieces.iter().enumerate() {
+            let mut chunk = chunk(piece.as_bytes(), index + 1 == pieces.len());
+            stage.body_filter(&mut x, &mut chunk);
+            out.extend_from_slice(&chunk.data);
+        }
+        assert_eq!(String::from_utf8(out).unwrap(), given);
+        drop(x);
+        assert_eq!(probe.world.complaints.borrow().len(), complaints, "{pieces:?}");
+    }
+}
+
+/// What came of a response is held by the worker, and counts.
+#[test]
+fn what_comes_of_a_response_counts() {
+    let mut probe = Probe::get("/");
+    probe.world.budget = sdk::budget::Budget::new(10_000);
+    let stage = built(json!({"response": {"template": "{*('x'):rep(20000)*}"}}), None);
+    let mut x = probe.exchange();
+    respond(&mut x, 200, &[]);
+    stage.header_filter(&mut x);
+    let mut chunk = chunk(b"a", true);
+    stage.body_filter(&mut x, &mut chunk);
+    assert!(chunk.refused);
+}
+
+/// The plugin may stand on a route and on a global rule: each has its own body, and a second head begins anew.
+#[test]
+fn two_of_them_do_not_meet() {
+    let mut probe = Probe::get("/");
+    let make = |mark: &str| built(json!({"response": {"template": format!("{mark}({{*_body*}})")}}), None);
+    let (first, second, requests) = (make("a"), make("b"), built(json!({"request": {"template": "x"}}), None));
+    assert_eq!((requests.phases(), first.phases()), (Phases::REWRITE, Phases::HEADER_FILTER.with(Phases::BODY_FILTER)));
+    let mut x = probe.exchange();
+    respond(&mut x, 200, &[("Last-Modified", "x"), ("X-Other", "y")]);
+    requests.header_filter(&mut x);
+    assert!(!requests.filters_body(&x) && !requests.holds_body(&x));
+    assert!(!first.filters_body(&x) && !first.holds_body(&x));
+    first.header_filter(&mut x);
+    assert!(first.filters_body(&x) && !second.filters_body(&x));
+    second.header_filter(&mut x);
+    first.header_filter(&mut x);
+    assert!(first.filters_body(&x) && second.filters_body(&x) && first.holds_body(&x));
+    assert_eq!((x.response_header("Last-Modified"), x.response_header("X-Other")), (None, Some(&b"y"[..])));
+    for (data, last, given) in [("1", false, ""), ("2", true, "b(a(12))")] {
+        let mut chunk = chunk(data.as_bytes(), last);
+        first.body_filter(&mut x, &mut chunk);
+        second.body_filter(&mut x, &mut chunk);
+        assert_eq!(String::from_utf8_lossy(&chunk.data), given);
+    }
+}
+
+#[test]
+fn a_body_that_is_a_list_is_one() {
+    let list = |template: &str, body: &str| request(json!({"input_format": "json", "template": template}), &[], body.as_bytes()).unwrap();
+    assert_eq!(list("{{context[2]}} {{#context}}{*_escape_json(context)*}", "[1, 2]"), "2 2[1,2]");
+    assert_eq!(list("{*_escape_json(context)*}", "[]"), "[]");
+    let parts = "--B\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n--B\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n2\r\n--B--";
+    let multipart = [("Content-Type", "multipart/form-data; boundary=B")];
+    assert_eq!(request(json!({"template": "{{a[1]}}{{a[2]}}{{#a}}"}), &multipart, parts.as_bytes()).unwrap(), "122");
+}
