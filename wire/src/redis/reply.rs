@@ -190,7 +190,12 @@ impl Replies {
         *left = count;
         let bit = 1u32 << self.depth;
         self.attributes = if is_attribute { self.attributes | bit } else { self.attributes & !bit };
-        self.fresh = self.depth == 0 && !is_attribute;
+        match self.depth {
+            0 => self.fresh = !is_attribute,
+            // An attribute only stands before an element.
+            1 if !is_attribute => self.fresh = false,
+            _ => {}
+        }
         self.depth += 1;
         Ok(false)
     }
@@ -218,9 +223,6 @@ impl Replies {
             if self.attributes & (1 << above) != 0 {
                 // The reply is still to come.
                 return false;
-            }
-            if self.depth == 1 && self.attributes & 1 == 0 {
-                self.fresh = false;
             }
         }
         true
@@ -292,6 +294,8 @@ mod tests {
     fn attributes_stand_before_a_reply() {
         let text = "|1\r\n+key\r\n*2\r\n:1\r\n:2\r\n*2\r\n$1\r\na\r\n|1\r\n+x\r\n:3\r\n:9\r\n";
         assert_eq!(one(text), (Kind::Aggregate, "a".into(), Some(9)));
+        let first = ">2\r\n|1\r\n+x\r\n*1\r\n+y\r\n$7\r\nmessage\r\n$1\r\na\r\n";
+        assert_eq!(one(first), (Kind::Push, "message".into(), None), "before the first element");
         assert_eq!(one("|0\r\n-ERR\r\n"), (Kind::Error, "ERR".into(), None));
     }
 
@@ -299,12 +303,15 @@ mod tests {
     fn all_else_is_refused() {
         let deep = "*1\r\n".repeat(DEPTH) + ":1\r\n";
         assert_eq!(read(&deep).unwrap().len(), 1);
+        let longest = format!("+{}\r\n", "a".repeat(LINE as usize));
+        assert_eq!(read(&longest).unwrap().len(), 1);
         let long = format!("+{}\r\n", "a".repeat(LINE as usize + 1));
         for (text, refusal) in [
             ("OK\r\n", Refusal::UnknownType),
             ("+OK\n", Refusal::BadEnd),
             ("+OK\rx", Refusal::BadEnd),
             ("$1\r\nab", Refusal::BadEnd),
+            ("$1\r\na\rb", Refusal::BadEnd),
             ("%-1\r\n", Refusal::BadNumber),
             ("$?\r\n", Refusal::BadNumber),
             ("*1e9\r\n", Refusal::BadNumber),
