@@ -234,15 +234,14 @@ mod tests {
 
     /// The message with its header.
     fn hello(extensions: Option<&[u8]>) -> Vec<u8> {
-        let mut body = vec![3, 3];
-        body.extend_from_slice(&[7; 32]);
-        body.extend_from_slice(&[0, 0, 2, 0x13, 1, 1, 0]);
-        if let Some(extensions) = extensions {
-            body.extend_from_slice(&vec16(extensions));
-        }
-        let mut message = vec![CLIENT_HELLO, 0];
-        message.extend_from_slice(&vec16(&body));
-        message
+        let extensions = extensions.map(vec16).unwrap_or_default();
+        message(&[&[0, 0, 2, 0x13, 1, 1, 0][..], &extensions].concat())
+    }
+
+    /// A message with this behind version and random: session, suites, compression, extensions.
+    fn message(rest: &[u8]) -> Vec<u8> {
+        let body = [&[3, 3][..], &[7; 32], rest].concat();
+        [&[CLIENT_HELLO, 0][..], &vec16(&body)].concat()
     }
 
     /// In records of so many bytes.
@@ -279,6 +278,21 @@ mod tests {
     }
 
     #[test]
+    fn what_is_just_long_enough_is_read() {
+        let body = (MOST - 4) as u16;
+        let [high, low] = body.to_be_bytes();
+        for (high, low, expected) in [(high, low, None), (high, low + 1, Some(Refusal::TooLong))] {
+            assert_eq!(parse_bare(&[CLIENT_HELLO, 0, high, low]).err(), expected);
+            assert_eq!(parse(&records(&[CLIENT_HELLO, 0, high, low], 4)).err(), expected);
+        }
+        assert_eq!(parse(b"\x16\x03\x01\x40\0"), Ok(None), "a record of 16384 bytes");
+        let longest = "a".repeat(255);
+        assert_eq!(parse(&records(&hello(Some(&named(longest.as_bytes()))), 999)), name(&longest));
+        let session = [&[32][..], &[9; 32], &[0, 2, 0x13, 1, 1, 0]].concat();
+        assert_eq!(parse(&records(&message(&session), 999)), Ok(Some(Hello::Server(None))));
+    }
+
+    #[test]
     fn without_a_name() {
         for message in [hello(None), hello(Some(&[])), hello(Some(&[0, 23, 0, 0]))] {
             assert_eq!(parse(&records(&message, 999)), Ok(Some(Hello::Server(None))));
@@ -304,6 +318,19 @@ mod tests {
         let two_names = [&[0, 0][..], &vec16(&vec16(&two_names))].concat();
         assert_eq!(one(&hello(Some(&two_names))), Refusal::BadName);
         assert_eq!(one(&hello(Some(&[0, 23, 0]))), Refusal::BadLength);
+        let behind_the_list = [&[0, 0][..], &vec16(&[0, 4, HOST_NAME, 0, 1, b'a', 0])].concat();
+        for bad in [
+            hello(Some(&behind_the_list)),
+            message(&[&[33][..], &[9; 33], &[0, 2, 0x13, 1, 1, 0]].concat()),
+            // No suites, half a suite, no compression, something behind the extensions.
+            message(&[0, 0, 0, 1, 0]),
+            message(&[0, 0, 3, 0x13, 1, 0x13, 1, 0]),
+            message(&[0, 0, 2, 0x13, 1, 0]),
+            message(&[0, 0, 2, 0x13, 1, 1, 0, 0, 0, 0]),
+        ] {
+            assert_eq!(one(&bad), Refusal::BadLength, "{bad:?}");
+        }
+        assert_eq!(Refusal::Twice.to_string(), "the TLS ClientHello has an extension twice");
         assert_eq!(one(&[hello(None), vec![0]].concat()), Refusal::BadLength);
         assert_eq!(one(&[2, 0, 0, 0]), Refusal::NotAHello);
         assert_eq!(one(&[1, 0, 0, 0]), Refusal::BadLength);

@@ -440,6 +440,30 @@ mod tests {
         assert_eq!(text(&fields), "A: 9\r\nB: 2\r\nC: 3\r\nD: 4\r\nE: \r\nF: : \t\r\n");
     }
 
+    /// Of whatever length the lines are, and with whatever white space: none is taken for longer or shorter than it is.
+    #[test]
+    fn lines_end_where_they_end() {
+        for (before, spaces, length) in
+            (0..12).flat_map(|a| (0..12).flat_map(move |b| (0..24).map(move |c| (a, b, c))))
+        {
+            let (before, value) = ("b".repeat(before), "v".repeat(length));
+            let mut fields = Fields::new();
+            let space = [" ", "\t"][length % 2].repeat(spaces);
+            let head = format!("A: {before}\r\nB:{space}{value}\r\nC: 1\r\nD: 2\r\n\r\n");
+            fields.load(head.as_bytes());
+            let start = before.len() + 5;
+            let mut push = |name: usize, value: usize, len: usize| {
+                let span = |start: usize, len: usize| Span { start: start as u32, len: len as u32 };
+                fields.push(Field { id: Name::Other, name: span(name, 1), value: span(value, len) });
+            };
+            push(0, 3, before.len());
+            push(start, start + 2 + spaces, length);
+            let end = start + 2 + spaces + length + 2;
+            push(end, end + 3, 1);
+            assert_eq!(text(&fields), format!("A: {before}\r\nB: {value}\r\nC: 1\r\n"), "{head:?}");
+        }
+    }
+
     #[test]
     fn a_known_name_is_one_name_in_every_spelling() {
         let mut fields = Fields::new();

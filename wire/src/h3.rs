@@ -134,6 +134,15 @@ mod tests {
     }
 
     #[test]
+    fn what_is_http2_s_alone_is_known() {
+        // RFC 9114 sections 11.2.1 and 11.2.2.
+        let frames: Vec<u64> = (0..64).filter(|kind| frame::is_of_http2(*kind)).collect();
+        assert_eq!(frames, [2, 6, 8, 9]);
+        let settings: Vec<u64> = (0..64).filter(|id| setting::is_of_http2(*id)).collect();
+        assert_eq!(settings, [2, 3, 4, 5]);
+    }
+
+    #[test]
     fn a_frame_s_head_may_come_in_pieces() {
         let mut out = Vec::new();
         put_frame(frame::GOAWAY, 70_000, &mut out);

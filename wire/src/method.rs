@@ -95,4 +95,22 @@ mod tests {
         }
         assert_eq!(Method::from_bytes(b"get"), Method::Other);
     }
+
+    #[test]
+    fn a_set_holds_each_method_by_itself() {
+        let all = Method::KNOWN.into_iter().chain([Method::Other]);
+        let set = all.clone().fold(0, |set, method| {
+            assert_eq!((method.bit().count_ones(), set & method.bit()), (1, 0), "{method:?}");
+            set | method.bit()
+        });
+        assert_eq!(set.count_ones() as usize, all.count());
+    }
+
+    #[test]
+    fn only_what_may_be_repeated_is_sent_twice() {
+        let idempotent = Method::KNOWN.into_iter().filter(|method| method.is_idempotent());
+        let idempotent: Vec<_> = idempotent.map(Method::as_str).collect();
+        assert_eq!(idempotent, ["GET", "PUT", "DELETE", "HEAD", "OPTIONS", "TRACE"]);
+        assert!(!Method::Other.is_idempotent());
+    }
 }

@@ -348,15 +348,15 @@ mod tests {
             (b"PROXY TCP4 1.1.1.1 2.2.2.2 01 2\r\n", Refusal::BadPort),
             (b"PROXY TCP4 1.1.1.1 2.2.2.2 1 \r\n", Refusal::BadPort),
             (b"PROXY UNKNOWN\xff\r\n", Refusal::BadLine),
+            // Its LF is the 108th byte, or would be.
+            (&[&b"PROXY UNKNOWN"[..], &[b' '; 93], b"\r\n"].concat(), Refusal::BadLine),
+            (&[&b"PROXY UNKNOWN"[..], &[b' '; 93], b"\r"].concat(), Refusal::BadLine),
         ] {
             assert_eq!(parse(line), Err(refusal), "{:?}", String::from_utf8_lossy(line));
         }
         let endless = [START_V1, &[b'x'; 200]].concat();
         assert_eq!(parse(&endless), Err(Refusal::TooLong));
-        // 108 bytes with their line end.
-        let mut long = [b"PROXY UNKNOWN".as_slice(), &[b' '; 93]].concat();
-        long.extend_from_slice(b"\r\n");
-        assert_eq!((long.len(), parse(&long).is_err()), (108, true));
+        assert_eq!(Refusal::BadPort.to_string(), "the PROXY protocol header has a malformed port");
     }
 
     fn v2(command: u8, family: u8, block: &[u8]) -> Vec<u8> {
@@ -379,6 +379,8 @@ mod tests {
             (v2(0x21, 0, &[]), None),
             (v2(0x20, 0, &[]), None),
             (v2(0x20, 0x11, &[1, 2, 3]), None),
+            // The longest there may be.
+            (v2(0x20, 0, &[0; MOST - FIXED_V2]), None),
         ] {
             let whole = [&bytes[..], b"\x16\x03"].concat();
             assert_eq!(header(&whole), Header { ends: expected, len: bytes.len() });
@@ -398,7 +400,8 @@ mod tests {
             (v2(0x21, 0x21, &v4), Refusal::BadLength),
             (v2(0x21, 0x11, &[1; 13]), Refusal::BadLength),
             (v2(0x21, 0x11, &[&v4[..], &[4, 0, 2, 9]].concat()), Refusal::BadLength),
-            (v2(0x21, 0, &vec![0; MOST]), Refusal::TooLong),
+            (v2(0x21, 0, &[4, 0, 1, 9, 4, 0, 2, 9]), Refusal::BadLength),
+            (v2(0x21, 0, &[0; MOST - FIXED_V2 + 1]), Refusal::TooLong),
             (b"\r\n\r\n\0\r\nQUIT\r".to_vec(), Refusal::NotAHeader),
         ] {
             assert_eq!(parse(&bytes), Err(refusal), "{bytes:?}");
@@ -409,12 +412,16 @@ mod tests {
     fn a_checksum_must_be_right() {
         // The check value of CRC-32C.
         assert_eq!(crc32c(b"123456789", 0..0), 0xE306_9283);
-        let mut bytes = v2(0x21, 0x11, &[&[1; 12][..], &[CRC32C, 0, 4, 0, 0, 0, 0]].concat());
-        let at = bytes.len() - 4;
+        // With another value before it and behind it.
+        let values = [4, 0, 1, 9, CRC32C, 0, 4, 0, 0, 0, 0, 4, 0, 1, 9];
+        let mut bytes = v2(0x21, 0x11, &[&[1; 12][..], &values].concat());
+        let at = bytes.len() - 8;
         let right = crc32c(&bytes, at..at + 4);
         assert_eq!(parse(&bytes), Err(Refusal::BadChecksum));
-        bytes[at..].copy_from_slice(&right.to_be_bytes());
+        bytes[at..at + 4].copy_from_slice(&right.to_be_bytes());
         assert!(header(&bytes).ends.is_some());
+        *bytes.last_mut().unwrap() = 8;
+        assert_eq!(parse(&bytes), Err(Refusal::BadChecksum), "it counts what is behind it");
         assert_eq!(parse(&v2(0x21, 0, &[CRC32C, 0, 1, 0])), Err(Refusal::BadLength));
     }
 

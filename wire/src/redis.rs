@@ -151,5 +151,7 @@ mod tests {
         ] {
             assert_eq!(number(text), Err(refusal), "{text:?}");
         }
+        let told = Refusal::TooLarge.to_string();
+        assert_eq!(told, "invalid len string: a length of the Redis protocol is beyond 4294967295");
     }
 }

@@ -196,9 +196,98 @@ fn a_plain_head_is_made() {
     }
     request.fields = vec![("host".into(), "b".into())];
     assert_eq!(from_parts(&request, &mut head), Err(Refusal::RepeatedHost));
+    request.fields = vec![("host".into(), "A.example:80".into()), ("TE".into(), "Trailers".into())];
+    from_parts(&request, &mut head).unwrap();
+    assert_eq!(head.fields.all(b"host").count(), 1, "said twice in the same way");
+    assert_eq!(head.fields.get(Name::Te), Some(&b"Trailers"[..]));
     request.fields = vec![("content-length".into(), "3".into())];
     assert_eq!(from_parts(&request, &mut head), Err(Refusal::ContentLength), "nothing follows");
     let none = Parts { method: b"GET", scheme: Some(b"http"), authority: None, path: b"/", ends: true };
     let made = parts::request(&none, [], Version::Http2, &mut head, &mut Vec::new(), &Limits::default());
     assert_eq!(made, Err(Refusal::NoHost));
+}
+
+/// `POST /` to `a`, with the one thing changed that a test is about.
+const POST: Parts<'_> =
+    Parts { method: b"POST", scheme: Some(b"http"), authority: Some(b"a"), path: b"/", ends: false };
+
+type Texts<'a> = &'a [(&'a [u8], &'a [u8])];
+
+fn made(parts: &Parts<'_>, fields: Texts<'_>, limits: &Limits) -> Result<RequestHead, Refusal> {
+    let mut head = RequestHead::default();
+    let fields = fields.iter().copied();
+    parts::request(parts, fields, Version::Http2, &mut head, &mut Vec::new(), limits).map(|()| head)
+}
+
+#[test]
+fn each_part_is_looked_at() {
+    let limits = Limits::default();
+    let connect = Parts { method: b"CONNECT", scheme: None, authority: Some(b"a:1"), path: b"", ..POST };
+    let (longest, longer) = ([b'M'; 64], [b'M'; 65]);
+    for (parts, expected) in [
+        (POST, None),
+        (Parts { method: &longest, ..POST }, None),
+        (Parts { method: &longer, ..POST }, Some(Refusal::Method)),
+        (Parts { method: b"", ..POST }, Some(Refusal::Method)),
+        (Parts { method: b"P ST", ..POST }, Some(Refusal::Method)),
+        (Parts { scheme: None, ..POST }, Some(Refusal::Target)),
+        (Parts { scheme: Some(b"ftp"), ..POST }, Some(Refusal::Target)),
+        (Parts { path: b"", ..POST }, Some(Refusal::Target)),
+        (Parts { path: b"http://a/", ..POST }, Some(Refusal::Target)),
+        (Parts { path: b"*", method: b"OPTIONS", ..POST }, None),
+        (connect, None),
+        (Parts { authority: Some(b"a"), ..connect }, Some(Refusal::Target)),
+        (Parts { authority: None, ..connect }, Some(Refusal::Target)),
+        (Parts { path: b"/", ..connect }, Some(Refusal::Target)),
+        (Parts { scheme: Some(b"http"), ..connect }, Some(Refusal::Target)),
+    ] {
+        assert_eq!(made(&parts, &[], &limits).err(), expected, "{parts:?}");
+    }
+    for (name, value, expected) in [
+        ("", "x", Refusal::FieldName),
+        ("a b", "x", Refusal::FieldName),
+        ("a", "x\0", Refusal::Nul),
+        ("a", "x\n", Refusal::Control),
+        ("a", " x", Refusal::LeadingSpace),
+        ("a", "x\t", Refusal::LeadingSpace),
+    ] {
+        let refused = made(&POST, &[(name.as_bytes(), value.as_bytes())], &limits).err();
+        assert_eq!(refused, Some(expected), "{name:?}: {value:?}");
+    }
+}
+
+#[test]
+fn who_waits_for_a_go_ahead_has_something_to_send() {
+    let expects: (&[u8], &[u8]) = (b"expect", b"100-continue");
+    for (ends, length, waits) in
+        [(false, None, true), (false, Some("3"), true), (false, Some("0"), false), (true, None, false)]
+    {
+        let length = length.map(|length| (&b"content-length"[..], length.as_bytes()));
+        let fields: Vec<_> = length.into_iter().chain([expects]).collect();
+        let head = made(&Parts { ends, ..POST }, &fields, &Limits::default()).unwrap();
+        assert_eq!(head.expect_continue, waits, "{ends} {length:?}");
+    }
+}
+
+#[test]
+fn bounds_hold_to_the_byte_and_to_the_line() {
+    let limits = |head: usize, fields: usize| Limits { head, fields, ..Limits::default() };
+    let authority = Parts { authority: Some(b"example"), path: b"/abc", ..POST };
+    let bytes = "POST/abcexample".len();
+    assert!(made(&authority, &[], &limits(bytes, 9)).is_ok());
+    for short in [bytes - 1, bytes - 2] {
+        assert_eq!(made(&authority, &[], &limits(short, 9)).err(), Some(Refusal::HeadTooLarge));
+    }
+    let fields: Texts<'_> = &[(b"abc", b"12345"), (b"de", b"6")];
+    let bytes = "POST /abc Hostexampleabc12345de6".len();
+    assert!(made(&authority, fields, &limits(bytes, 3)).is_ok());
+    for short in [bytes - 1, bytes - 2] {
+        assert_eq!(made(&authority, fields, &limits(short, 3)).err(), Some(Refusal::HeadTooLarge));
+    }
+    // The authority is one of them, as Host would be.
+    for few in [2, 1] {
+        assert_eq!(made(&authority, fields, &limits(bytes, few)).err(), Some(Refusal::TooManyFields));
+    }
+    let fields: Texts<'_> = &[(b"host", b"a"), (b"b", b"c")];
+    assert!(made(&Parts { authority: None, ..POST }, fields, &limits(bytes, 2)).is_ok());
 }

@@ -447,8 +447,18 @@ fn limits() {
 
     let most = format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: {}\r\n\r\n", "a,".repeat(100));
     assert!(self::read(&most).unwrap().is_some());
-    let many = format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: {}\r\n\r\n", "a,".repeat(101));
-    assert!(matches!(self::read(&many), Err(Refusal::Connection)));
+    // Those of all its fields count.
+    for (first, second, fits) in [
+        ("", "a,".repeat(101), false),
+        ("keep-alive", "a,".repeat(99), true),
+        ("keep-alive", "a,".repeat(100), false),
+        (&"a,".repeat(99), "keep-alive".to_owned(), true),
+        (&"a,".repeat(100), "keep-alive".to_owned(), false),
+    ] {
+        let lines = format!("Connection: {first}\r\nConnection: {second}\r\n");
+        let read = self::read(&format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n"));
+        assert_eq!(read.map(drop), if fits { Ok(()) } else { Err(Refusal::Connection) }, "{lines}");
+    }
 }
 
 /// Reads byte by byte, as a slow peer sends; gives the bytes there were at the first answer.

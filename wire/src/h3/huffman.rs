@@ -141,6 +141,8 @@ mod tests {
 
     #[test]
     fn padding_is_less_than_a_byte_of_ones() {
+        // `&` is 11111000.
+        assert_eq!(text(&[0b1111_1000]), Some(b"&".to_vec()), "none at all");
         // `a` is 00011.
         assert_eq!(text(&[0b0001_1111]), Some(b"a".to_vec()));
         assert_eq!(text(&[0b0001_1110]), None, "a zero in the padding");

@@ -34,14 +34,6 @@ impl List {
         self.fields.iter().map(|(name, value)| (self.bytes(*name), self.bytes(*value)))
     }
 
-    pub fn len(&self) -> usize {
-        self.fields.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.fields.is_empty()
-    }
-
     fn bytes(&self, span: Span) -> &[u8] {
         &self.text[span.start as usize..][..span.len as usize]
     }
@@ -242,6 +234,8 @@ mod tests {
         let mut status = vec![0, 0];
         put_status(204, &mut status);
         assert_eq!(status, [0, 0, 0xc0 | 63, 1], "one number is enough");
+        put_status(431, &mut status);
+        assert_eq!(read(&status).unwrap()[1], (":status".to_owned(), "431".to_owned()));
     }
 
     #[test]
@@ -253,6 +247,10 @@ mod tests {
         );
         let coded = b"\0\0\x2f\x01\x25\xa8\x49\xe9\x5b\xa9\x7d\x7f\x89\x25\xa8\x49\xe9\x5b\xb8\xe8\xb4\xbf";
         assert_eq!(read(coded).unwrap(), [("custom-key".to_owned(), "custom-value".to_owned())]);
+        // The length of a name in the longest form that is read, and in one that is longer still.
+        let longest = b"\0\0\x27\x81\x80\x80\x80\0eightlet\x01x";
+        assert_eq!(read(longest).unwrap(), [("eightlet".to_owned(), "x".to_owned())]);
+        assert_eq!(read(b"\0\0\x27\x81\x80\x80\x80\x80\0eightlet\x01x"), Err(Bad::Coding));
     }
 
     #[test]
@@ -288,6 +286,9 @@ mod tests {
         assert_eq!(limited(&coded, 40, 5).map(|list| list.len()), Ok(5));
         assert_eq!(limited(&coded, 39, 5), Err(Bad::TooLarge));
         assert_eq!(limited(&coded, 40, 4), Err(Bad::TooMany));
+        let one = b"\0\0\x20\x0512345";
+        assert_eq!(limited(one, 5, 1).map(|list| list.len()), Ok(1));
+        assert_eq!(limited(one, 4, 1), Err(Bad::TooLarge));
         // A few bytes that stand for many.
         let bomb = [&[0, 0][..], &[0xc0 | 31; 4000]].concat();
         assert_eq!(limited(&bomb, 4096, 100), Err(Bad::TooMany));

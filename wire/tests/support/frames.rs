@@ -13,8 +13,9 @@ pub fn fields(coded: &[u8]) -> Result<(), String> {
         return Ok(());
     }
     let bytes: usize = list.iter().map(|(name, value)| name.len() + value.len()).sum();
-    if bytes > MOST_BYTES || list.len() > MOST_FIELDS {
-        return Err(format!("{} fields of {bytes} bytes", list.len()));
+    let count = list.iter().count();
+    if bytes > MOST_BYTES || count > MOST_FIELDS {
+        return Err(format!("{count} fields of {bytes} bytes"));
     }
     let mut again = Vec::new();
     qpack::begin(&mut again);
