@@ -11,6 +11,8 @@ mod fetches;
 mod frames;
 #[path = "connections/heads.rs"]
 mod heads;
+#[path = "connections/http2.rs"]
+mod http2;
 #[path = "connections/limits.rs"]
 mod limits;
 #[path = "connections/retries.rs"]

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine;
 use model::{Desired, Entry, Invalid, Key, Kind, Resource};
 use proxy::testing::{self, End, Gateway, Schedule};
 use proxy::{Settings, StreamPort};
@@ -16,10 +17,12 @@ use sdk::chain::{Fitting, Stage};
 use sdk::meters::Meters;
 use sdk::{Chunk, Exchange, Factory, Instance, Phase, Phases, Step};
 use serde_json::{Value, json};
+use sha1::{Digest, Sha1};
 use snapshot::Snapshot;
 use snapshot::compile::{Compiler, Touched};
 
 mod filters;
+mod http2;
 mod routes;
 mod streams;
 mod told;
@@ -56,6 +59,14 @@ pub enum Do {
     Frame(u8, &'static str),
     /// Reads until a frame of this kind has come.
     UntilFrame(u8),
+    /// A server's: agrees to a WebSocket, with these fields and bytes at the end of what it says.
+    Agree(&'static str),
+    /// HTTP/2: begins a stream with this head, whose body follows: method, path and fields, in lines.
+    Ask(&'static str),
+    /// The same, of a request without a body.
+    AskAll(&'static str),
+    /// The request's last fields, in lines.
+    Trailers(&'static str),
     /// So many connections are served now, those of the gateway to itself among them.
     Served(usize),
 }
@@ -90,6 +101,10 @@ pub struct Case {
     pub frames: bool,
     /// It is a port on which HTTP/2 is served as well.
     pub any: bool,
+    /// The client speaks HTTP/2 ([`http2`]).
+    pub h2: bool,
+    /// Bytes received and sent, as they are told, where they are not the client's.
+    pub sums: Option<(usize, usize)>,
     /// It is this port, of streams.
     pub stream: Option<u16>,
     /// Servers of streams are told by a PROXY protocol header who the client is.
@@ -119,6 +134,8 @@ const BASE: Case = Case {
     told: Vec::new(),
     frames: false,
     any: false,
+    h2: false,
+    sums: None,
     stream: None,
     header: false,
     narrow: false,
@@ -244,6 +261,17 @@ pub async fn play(who: &str, script: &[Do], end: End, got: &RefCell<Got>, gatewa
             Do::ShutDown => end.shut_down(),
             Do::Drain => gateway.drain(),
             Do::Served(count) => assert_eq!(gateway.connections(), *count, "{who}"),
+            Do::Agree(rest) => {
+                let asked = mine.text();
+                let key = asked.lines().find_map(|line| line.strip_prefix("Sec-WebSocket-Key: ")).unwrap();
+                let agree = format!(
+                    "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\
+                     Sec-WebSocket-Accept: {}\r\n{rest}",
+                    accept(key)
+                );
+                let _ = end.write_all(agree.as_bytes()).await;
+            }
+            Do::Ask(_) | Do::AskAll(_) | Do::Trailers(_) => panic!("{who} speaks no HTTP/2"),
             Do::Close | Do::Refuse | Do::Gone | Do::Fail(_) => break,
             Do::Reset => {
                 end.abort();
@@ -253,6 +281,12 @@ pub async fn play(who: &str, script: &[Do], end: End, got: &RefCell<Got>, gatewa
     }
     drop(end);
     got.replace(mine);
+}
+
+/// What a server that agrees makes of a client's key (RFC 6455 section 4.2.2).
+fn accept(key: &str) -> String {
+    let digest = Sha1::digest(format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11"));
+    base64::engine::general_purpose::STANDARD.encode(digest)
 }
 
 impl Case {
@@ -344,7 +378,7 @@ impl Case {
                 let ours = Schedule { room, ..ours };
                 match case.stream {
                     _ if case.frames => gateway.connect_frames(theirs, ours),
-                    _ if case.any => gateway.connect_any(theirs, ours),
+                    _ if case.any || case.h2 => gateway.connect_any(theirs, ours),
                     Some(number) => {
                         let port = StreamPort { proxy_protocol_to_upstream: case.header };
                         gateway.connect_stream(theirs, ours, number, port)
@@ -374,7 +408,12 @@ impl Case {
                 }
                 None => (&case.client[..], end.unwrap()),
             };
-            let played = testing::within(Duration::from_secs(600), play(&who, script, end, &got, &gateway));
+            let played = testing::within(Duration::from_secs(600), async {
+                match case.h2 {
+                    true => http2::play(&who, script, end, &got).await,
+                    false => play(&who, script, end, &got, &gateway).await,
+                }
+            });
             assert!(played.await.is_some(), "{about}: the client still waits");
             let mut all = vec![];
             for (script, salt) in case.then.iter().zip(5..) {
@@ -413,7 +452,9 @@ impl Case {
             }
             all.push(beside.take());
             let sum = |of: fn(&Got) -> usize| of(&got) + all.iter().map(of).sum::<usize>();
-            told::check(&case.told, sum(|got| got.sent), sum(|got| got.bytes.len()), got.reset, &about);
+            let (received, sent) =
+                case.sums.unwrap_or_else(|| (sum(|got| got.sent), sum(|got| got.bytes.len())));
+            told::check(&case.told, received, sent, got.reset, &about);
             assert_eq!(
                 got.reset, case.broken,
                 "{about}: whether the client's connection was reset: {text:?}"

@@ -33,6 +33,15 @@ pub fn with_plugins() -> Vec<(&'static str, Value)> {
             "/told-trailers",
             json!({"trailers": {}, "fault-injection": {"abort": {"http_status": 200, "body": "hello"}}}),
         ),
+        ("/told-empty", json!({"told": {}, "fault-injection": {"abort": {"http_status": 200}}})),
+        (
+            "/told-grpc",
+            json!({"told": {}, "fault-injection": {"abort": {
+                "http_status": 429,
+                "body": "hello",
+                "headers": {"X-One": "1", "Content-Encoding": "x", "Keep-Alive": "5"},
+            }}}),
+        ),
         ("/jack", json!({"key-auth": {}})),
         ("/filters", json!({"filters": {}})),
         (

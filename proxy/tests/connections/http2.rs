@@ -1,0 +1,358 @@
+//! The same exchanges with a client that speaks HTTP/2.
+
+use super::OK;
+use super::case as base;
+use super::support::{Case, Do, Do::*};
+
+fn case() -> Case {
+    Case { h2: true, seeds: 6, ..base() }
+}
+
+fn run(about: &str, client: Vec<Do>, server: Vec<Do>, wants: Vec<&'static str>, lacks: Vec<&'static str>) {
+    Case { client, servers: vec![server], wants, lacks, ..case() }.run(about);
+}
+
+fn answers(last: &'static str) -> Vec<Do> {
+    vec![Until(last), Send(OK), ToEnd]
+}
+
+#[test]
+fn requests_go_through() {
+    let answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: x-two\r\nX-Two: 2\r\nX-One: 1\r\nServer: y\r\n\
+                  Keep-Alive: 5\r\n\r\nok";
+    Case {
+        client: vec![AskAll("GET /told?b=c\nx-one: 1"), ToEnd, AskAll("HEAD /told"), ToEnd],
+        servers: vec![vec![
+            Until("\r\n\r\n"),
+            Send(answer),
+            Until("\r\n\r\n"),
+            Send("HTTP/1.1 200 OK\r\nContent-Length: 77\r\nDate: then\r\n\r\n"),
+            ToEnd,
+        ]],
+        wants: vec!["200\n", "content-length: 2\n", "content-length: 77\n", "x-one: 1\n", "server: s\n"],
+        lacks: vec!["x-two", "keep-alive", "connection", "server: y", "content-length: 0", "reset"],
+        heard: vec!["GET /told?b=c HTTP/1.1\r\nHost: a\r\nx-one: 1\r\n", "HEAD /told HTTP/1.1\r\n"],
+        told: vec!["GET 200 body 2 from [200] in 0, 0", "HEAD 200 body 0 from [200] in 0, 0"],
+        // Heads as if each field had a line.
+        sums: Some((10, 142)),
+        once: "date: then\n",
+        settings: |settings| settings.server = "s".to_owned(),
+        ..case()
+    }
+    .run("two requests, one connection to the server");
+    // The end of the stream says that there is nothing.
+    let nothing = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n";
+    run(
+        "nothing",
+        vec![AskAll("GET /a"), ToEnd],
+        vec![Until("\r\n\r\n"), Send(nothing), Close],
+        vec!["200\n", "date: ", "\n\nend\n"],
+        vec!["content-length"],
+    );
+    for (ask, wants, lacks) in
+        [("GET /told-empty", "200\n", "content-length"), ("HEAD /told-empty", "content-length: 0\n", "reset")]
+    {
+        Case {
+            client: vec![AskAll(ask), ToEnd],
+            wants: vec![wants, "\n\n\nend\n"],
+            lacks: vec![lacks],
+            silent: true,
+            ..case()
+        }
+        .run(ask);
+    }
+    let none = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+    run(
+        "none",
+        vec![AskAll("GET /a"), ToEnd],
+        vec![Until("\r\n\r\n"), Send(none), ToEnd],
+        vec!["content-length: 0\n", "\n\nend\n"],
+        vec![],
+    );
+}
+
+#[test]
+fn bodies_and_trailers_go_both_ways() {
+    let answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nwxyz\r\n0\r\nX-Check: 4\r\n\r\n";
+    Case {
+        client: vec![
+            Ask("POST /told"),
+            Send("abc"),
+            Send(""),
+            Wait(100),
+            Send("de"),
+            Trailers("x-sum: 5"),
+            ToEnd,
+            Ask("POST /told\ncontent-length: 5"),
+            Send("abcde"),
+            ShutDown,
+            ToEnd,
+        ],
+        servers: vec![vec![
+            Until("0\r\nx-sum: 5\r\n\r\n"),
+            Send(answer),
+            Until("Content-Length: 5\r\n"),
+            Until("\r\nabcde"),
+            Send(OK),
+            ToEnd,
+        ]],
+        wants: vec!["\n\nwxyz\nend\nx-check: 4\n", "\n\nok\nend\n"],
+        heard: vec!["Transfer-Encoding: chunked\r\n", "3\r\nabc\r\n2\r\nde\r\n0\r\nx-sum: 5\r\n\r\n"],
+        told: vec!["POST 200 body 4 from [200] in 1, 1", "POST 200 body 2 from [200] in 0, 0"],
+        // Trailers do not count.
+        sums: Some((29, 141)),
+        settings: |settings| settings.server = "s".to_owned(),
+        seeds: 1,
+        ..case()
+    }
+    .run("of open length, and of a known one");
+    let pieces = vec![
+        Until("\r\n\r\n"),
+        Send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nwxyz\r\n"),
+        Wait(100),
+        Send("1\r\n!\r\n0\r\nX-Check: 4\r\n\r\n"),
+        ToEnd,
+    ];
+    let client = vec![AskAll("GET /trailers"), ToEnd];
+    run(
+        "of a plugin",
+        client,
+        pieces,
+        vec!["\n\nwxyz!\nend\n", "x-down: set\n", "x-check: 4\n"],
+        vec!["reset"],
+    );
+    Case {
+        client: vec![Ask("PUT /a"), Many(b'u', 300_000), ShutDown, ToEnd],
+        servers: vec![vec![
+            Until("\r\n\r\n"),
+            Count(b'u', 300_000),
+            Send("HTTP/1.1 200 Fine\r\nContent-Length: 300007\r\n\r\n"),
+            Many(b'd', 300_000),
+            Send(" is all"),
+            ToEnd,
+        ]],
+        wants: vec!["200\n", "ddd is all\nend\n"],
+        seeds: 4,
+        ..case()
+    }
+    .run("longer than any window");
+    let nobody = vec![Ask("POST /told-abort\nx-one: 1"), Send("abcde"), ShutDown, ToEnd];
+    Case {
+        client: nobody,
+        wants: vec!["200\n", "hello\nend\n"],
+        silent: true,
+        told: vec!["POST 200 body 5 from [] in 0, 0"],
+        sums: Some((10, 123)),
+        settings: |settings| settings.server = "s".to_owned(),
+        ..case()
+    }
+    .run("nobody takes it");
+}
+
+#[test]
+fn interim_answers_reach_the_client() {
+    run(
+        "it is told to go on",
+        vec![Ask("POST /a\nexpect: 100-continue"), Until("100\n\n"), Send("ab"), ShutDown, ToEnd],
+        answers("2\r\nab\r\n0\r\n\r\n"),
+        vec!["200\n", "\n\nok\nend\n"],
+        vec![],
+    );
+    let early = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\nKeep-Alive: 5\r\n\r\n";
+    run(
+        "hints",
+        vec![AskAll("GET /a"), Until("\n\n"), ToEnd],
+        vec![Until("\r\n\r\n"), Send(early), Wait(100), Send(OK), ToEnd],
+        vec!["103\nlink: </a>\n\n200\n", "\n\nok\nend\n"],
+        vec!["keep-alive"],
+    );
+}
+
+#[test]
+fn what_is_too_much_is_refused() {
+    fn five(settings: &mut proxy::Settings) {
+        settings.max_body = 5;
+    }
+    let client = |body| vec![Ask("POST /a"), Send(body), ShutDown, ToEnd];
+    let servers = |last| vec![answers(last)];
+    let wants = |status| vec![status];
+    Case {
+        client: client("abcde"),
+        servers: servers("abcde"),
+        wants: wants("200\n"),
+        settings: five,
+        ..case()
+    }
+    .run("a body that is just as long as it may be");
+    Case {
+        client: client("abcdef"),
+        servers: vec![vec![ToEnd]],
+        wants: wants("413\n"),
+        settings: five,
+        maybe: true,
+        ..case()
+    }
+    .run("a body that is longer");
+    fn three(settings: &mut proxy::Settings) {
+        settings.request.fields = 3;
+    }
+    let trailers = |text| vec![Ask("POST /a"), Send("abc"), Trailers(text), ToEnd];
+    Case {
+        client: trailers("x-a: 1\nx-b: 2\nx-c: 3"),
+        servers: vec![answers("x-c: 3\r\n\r\n")],
+        wants: wants("200\n"),
+        settings: three,
+        ..case()
+    }
+    .run("as many trailers as there may be");
+    for (about, text) in [
+        ("one trailer more", "x-a: 1\nx-b: 2\nx-c: 3\nx-d: 4"),
+        ("many more", "x-a: 1\nx-b: 2\nx-c: 3\nx-d: 4\nx-e: 5"),
+    ] {
+        Case {
+            client: trailers(text),
+            servers: vec![vec![ToEnd]],
+            wants: wants("431\n"),
+            settings: three,
+            maybe: true,
+            ..case()
+        }
+        .run(about);
+    }
+    Case {
+        client: vec![AskAll("GET /a\nx-a: 1\nx-b: 2\nx-c: 3\nx-d: 4"), ToEnd, AskAll("GET /nowhere"), ToEnd],
+        wants: vec![
+            "431\n",
+            "content-type: application/json\ndate: ",
+            "server: ",
+            "too many fields",
+            "\nend\n404\n",
+        ],
+        settings: three,
+        silent: true,
+        ..case()
+    }
+    .run("too many fields");
+    Case {
+        client: vec![AskAll("GET /a\nhost: b"), ToEnd, AskAll("GET /nowhere"), ToEnd],
+        wants: vec!["reset PROTOCOL_ERROR\n404\n"],
+        silent: true,
+        ..case()
+    }
+    .run("a head that means two things");
+}
+
+#[test]
+fn what_breaks_off_is_seen_as_such() {
+    let begun = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n";
+    for begin in [begun, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab"] {
+        run(
+            begin,
+            vec![AskAll("GET /a"), ToEnd],
+            vec![Until("\r\n\r\n"), Send(begin), Wait(500), Reset],
+            vec!["200\n", "\nreset INTERNAL_ERROR\n"],
+            vec!["502", "end\n"],
+        );
+    }
+    run(
+        "before it answers",
+        vec![AskAll("GET /a"), ToEnd],
+        vec![Until("\r\n\r\n"), Reset],
+        vec!["502\n", "\nend\n"],
+        vec!["reset"],
+    );
+    Case {
+        client: vec![AskAll("GET /told"), Wait(200), Reset, Wait(200), AskAll("GET /nowhere"), ToEnd],
+        servers: vec![vec![Until("\r\n\r\n"), ToEnd]],
+        wants: vec!["404\n"],
+        told: vec!["GET 499 body 0 from [] in 2, 2"],
+        seeds: 1,
+        ..case()
+    }
+    .run("by the client");
+}
+
+#[test]
+fn grpc_is_told_of_failures_in_its_own_way() {
+    let call = |path: &str, kind: &str| Ask(format!("POST {path}\ncontent-type: {kind}").leak());
+    for kind in ["application/grpc", "application/grpc+proto", "application/grpc;x", "Application/gRPC "] {
+        Case {
+            client: vec![call("/nowhere", kind.trim()), ShutDown, ToEnd],
+            wants: vec!["200\n", "content-type: application/grpc\n", "grpc-status: 12\n", "\n\n\nend\n"],
+            lacks: vec!["404\n", "text/"],
+            silent: true,
+            ..case()
+        }
+        .run(kind);
+    }
+    for kind in ["application/grpc-web", "application/grpcx", "application/json", "x/y"] {
+        Case {
+            client: vec![call("/nowhere", kind), ShutDown, ToEnd],
+            wants: vec!["404\n", "Route Not Found"],
+            lacks: vec!["grpc-status"],
+            silent: true,
+            ..case()
+        }
+        .run(kind);
+    }
+    Case {
+        client: vec![call("/told-grpc", "application/grpc"), ShutDown, ToEnd],
+        wants: vec!["200\n", "grpc-status: 14\n", "grpc-message: hello\n", "x-one: 1\n", "\n\n\nend\n"],
+        lacks: vec!["429\n", "content-encoding", "content-length", "keep-alive"],
+        silent: true,
+        ..case()
+    }
+    .run("fields of its own");
+}
+
+#[test]
+fn a_tunnel_is_a_stream() {
+    let client = vec![
+        Ask("CONNECT /ws\nsec-websocket-version: 13"),
+        Send("first"),
+        Until("hello"),
+        Send(""),
+        Send("up"),
+        Until("down"),
+        ShutDown,
+        ToEnd,
+    ];
+    Case {
+        client,
+        servers: vec![vec![
+            Until("GET /ws HTTP/1.1\r\n"),
+            Until("\r\n\r\n"),
+            Agree("X-One: 1\r\n\r\nhello"),
+            Until("firstup"),
+            Send("down"),
+            ToEnd,
+            Send("last"),
+            Close,
+        ]],
+        wants: vec!["200\n", "x-one: 1\n", "\n\nhellodownlast\nend\n"],
+        lacks: vec!["sec-websocket-accept", "content-length", "upgrade", "reset"],
+        heard: vec!["Upgrade: websocket\r\n"],
+        ..case()
+    }
+    .run("bytes both ways");
+    run(
+        "the server does not want to",
+        vec![Ask("CONNECT /ws\nsec-websocket-version: 13"), Until("no\nend\n"), Close],
+        vec![Until("\r\n\r\n"), Send("HTTP/1.1 403 No\r\nContent-Length: 2\r\n\r\nno"), ToEnd],
+        vec!["403\n"],
+        vec![],
+    );
+}
+
+#[test]
+fn a_connection_serves_so_many_requests_and_no_more() {
+    let ask = || [AskAll("GET /nowhere"), ToEnd];
+    Case {
+        client: [ask(), ask(), ask()].concat(),
+        wants: vec!["\nend\n404\n", "\nend\nrefused\n"],
+        silent: true,
+        settings: |settings| settings.keepalive_requests = 2,
+        ..case()
+    }
+    .run("two of three");
+}
