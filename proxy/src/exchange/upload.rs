@@ -61,14 +61,16 @@ pub(crate) async fn buffer(
         // Held or not, it is counted as taken: left here, it would be the next request.
         body.used();
         held?;
+        // A longer one is too large, also where its end is here already: it is not for the cut of
+        // the packets to say which.
+        if x.engine().messages.body.len() > limit {
+            x.engine_mut().body_state = Body::TooLarge;
+            return Ok(());
+        }
         if body.is_complete() {
             add_trailers(&mut x.engine_mut().messages.request_trailers, body.trailers());
             x.engine_mut().body_state = Body::Whole;
             body.release();
-            return Ok(());
-        }
-        if x.engine().messages.body.len() > limit {
-            x.engine_mut().body_state = Body::TooLarge;
             return Ok(());
         }
     }

@@ -30,6 +30,7 @@ fn conditions_look_so_far_into_a_body_and_no_further() {
     for client in [
         vec![Send(sized("x=y&z=12345")), ToEnd],
         vec![Send(chunk("x=y&z=12345")), Wait(100), Send("0\r\n\r\n"), ToEnd],
+        vec![Send(format!("{}0\r\n\r\n", chunk("x=y&z=12345")).leak()), ToEnd],
     ] {
         let about = format!("{client:?}");
         Case { client, wants: vec!["HTTP/1.1 4"], silent: true, settings: ten, seeds: 8, ..case() }
