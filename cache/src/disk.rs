@@ -118,6 +118,12 @@ impl Files {
         self.readers.late()
     }
 
+    /// How many threads read, and how many of them hang.
+    #[cfg(test)]
+    pub(super) fn threads(&self) -> (usize, usize) {
+        self.readers.threads()
+    }
+
     /// Waits until all that was stored or removed so far is so on disk.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn flush(&self) {
@@ -135,10 +141,15 @@ fn prepare(path: &Path) -> io::Result<()> {
     let file = create(&probe)?;
     let (own, owner) = (file.metadata()?.uid(), fs::metadata(path)?.uid());
     fs::remove_file(&probe)?;
-    if owner != own && owner != 0 {
+    if !is_trusted(owner, own) {
         return Err(io::Error::other(format!("it belongs to user {owner}, the gateway runs as {own}")));
     }
     Ok(())
+}
+
+/// Whether the gateway, which runs as `own`, may use a folder of this user.
+fn is_trusted(owner: u32, own: u32) -> bool {
+    owner == own || owner == 0
 }
 
 fn create(path: &Path) -> io::Result<File> {
@@ -164,12 +175,10 @@ impl Folder {
     }
 
     fn write_all(&self, jobs: &Receiver<WriteJob>) {
-        let mut serial = 0u64;
         for job in jobs {
             match job {
                 WriteJob::Store { entry, vary, held } => {
-                    serial += 1;
-                    self.write(&entry, vary, serial);
+                    self.write(&entry, vary);
                     drop(held);
                 }
                 WriteJob::Remove(entries) => entries.iter().for_each(|entry| self.delete(entry)),
@@ -181,7 +190,7 @@ impl Folder {
 
     /// Writes the file, and then lets go of what it holds in memory. A disk that is full or
     /// broken costs hits, nothing else.
-    fn write(&self, entry: &Arc<Entry>, vary: Vec<Box<[u8]>>, serial: u64) {
+    fn write(&self, entry: &Arc<Entry>, vary: Vec<Box<[u8]>>) {
         // Purged, replaced or let go in the meantime.
         let Some(content) = entry.content().filter(|_| self.index.holds(entry)) else { return };
         let head = Head {
@@ -196,7 +205,8 @@ impl Folder {
         };
         let bytes = file::encode(&head, &content.body);
         let path = self.path_of(&entry.key, &entry.variant);
-        let temporary = path.with_extension(format!("{}-{serial}.tmp", std::process::id()));
+        // One thread writes, so that no two files of a process have this name at a time.
+        let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
         let written = (|| {
             let mut file = match create(&temporary) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -335,5 +345,113 @@ struct Loaded {
 impl AsRef<[u8]> for Loaded {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::Fields;
+
+    fn folder(path: &Path) -> Folder {
+        let index = Arc::new(Index::new(1 << 20));
+        Folder { path: path.to_owned(), levels: vec![2], ratio: 1, index }
+    }
+
+    /// Writes an answer's file at its place; gives that, and its entry.
+    fn filed(folder: &Folder, key: &[u8], variant: u8, expires_ms: u64, body: &[u8]) -> (PathBuf, Entry) {
+        let head = Head {
+            key: key.into(),
+            vary: Vec::new(),
+            variant: [variant].into(),
+            stored_ms: 1,
+            expires_ms,
+            age: 0,
+            status: 200,
+            fields: Fields::new(),
+        };
+        let bytes = [&file::encode(&head, body)[..], body].concat();
+        let path = folder.path_of(&head.key, &head.variant);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, &bytes).unwrap();
+        (path, folder.entry_of(head, bytes.len() as u64))
+    }
+
+    fn held(bytes: u64) -> Held {
+        let mut held = Held { in_flight: Arc::default(), bytes: 0, limit: u64::MAX };
+        assert!(held.grow(bytes));
+        held
+    }
+
+    #[test]
+    fn a_folder_is_the_gateway_s_own_or_root_s() {
+        for (owner, own, trusted) in
+            [(1000, 1000, true), (0, 1000, true), (0, 0, true), (1001, 1000, false), (1000, 0, false)]
+        {
+            assert_eq!(is_trusted(owner, own), trusted, "{owner} {own}");
+        }
+    }
+
+    #[test]
+    fn what_an_earlier_run_left_is_entered_or_removed() {
+        let (temporary, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let folder = folder(temporary.path());
+        let (fresh, _) = filed(&folder, b"fresh", 0, u64::MAX, b"x");
+        let (stale, _) = filed(&folder, b"stale", 0, 1, b"x");
+        let (misplaced, _) = filed(&folder, b"misplaced", 0, u64::MAX, b"x");
+        let named = |name: &str| temporary.path().join(name);
+        let elsewhere = named("0123456789abcdef0123456789abcdef");
+        fs::rename(&misplaced, &elsewhere).unwrap();
+        let (empty, short) = (named(&"a".repeat(32)), named(&"b".repeat(32)));
+        fs::write(&empty, b"").unwrap();
+        fs::write(&short, b"SLCACHE1").unwrap();
+        let (old, new) = (named("c.1.tmp"), named("d.1.tmp"));
+        for path in [&old, &new] {
+            fs::write(path, b"half").unwrap();
+        }
+        let hour_ago = SystemTime::now() - Duration::from_secs(3600);
+        File::options().write(true).open(&old).unwrap().set_modified(hour_ago).unwrap();
+        // What the cache did not make.
+        let (other, digits) = (named("a-name-of-thirty-two-characters_"), named(&"1".repeat(31)));
+        for path in [&other, &digits] {
+            fs::write(path, b"kept").unwrap();
+        }
+        let link = named(&"e".repeat(32));
+        std::os::unix::fs::symlink(outside.path().join("anything"), &link).unwrap();
+        fs::write(outside.path().join("anything"), b"kept").unwrap();
+
+        folder.scan(temporary.path());
+        for gone in [stale, elsewhere, empty, short, old] {
+            assert!(!gone.exists(), "{gone:?}");
+        }
+        for kept in [fresh, new, other, digits, link] {
+            assert!(kept.exists(), "{kept:?}");
+        }
+        assert!(folder.index.has(b"fresh", &[0]));
+        assert!(!folder.index.has(b"stale", &[0]) && !folder.index.has(b"misplaced", &[0]));
+    }
+
+    #[test]
+    fn a_file_is_read_as_what_it_says_it_is() {
+        let temporary = tempfile::tempdir().unwrap();
+        let folder = folder(temporary.path());
+        let body = |path: &Path, entry: &Entry| {
+            assert!(path.exists());
+            folder.read(entry, held(entry.weight)).map(|content| content.body)
+        };
+        let (path, entry) = filed(&folder, b"key", 0, u64::MAX, b"one");
+        assert_eq!(body(&path, &entry).unwrap(), "one");
+        for (key, variant) in [(&b"key"[..], 1), (b"other", 0)] {
+            let (there, entry) = filed(&folder, key, variant, u64::MAX, b"two");
+            assert_eq!(body(&there, &entry).unwrap(), "two");
+            fs::copy(&path, &there).unwrap();
+            assert!(body(&there, &entry).is_none(), "the answer of another request");
+        }
+        // One that fills its blocks, and one that is longer than what is held for it.
+        let shorter = fs::metadata(&path).unwrap().len() as usize - 3;
+        let (path, entry) = filed(&folder, b"key", 0, u64::MAX, &vec![7; BLOCK as usize - shorter]);
+        assert_eq!((fs::metadata(&path).unwrap().len(), entry.weight), (BLOCK, BLOCK));
+        assert!(body(&path, &entry).is_some());
+        assert!(folder.read(&entry, held(BLOCK - 1)).is_none());
     }
 }

@@ -109,9 +109,8 @@ impl Index {
         {
             return vec![entry];
         }
-        let mut removed = Vec::new();
         self.used.fetch_add(entry.weight, Relaxed);
-        shard.insert(entry, vary, &mut removed);
+        let mut removed = shard.insert(entry, vary);
         self.used.fetch_sub(removed.iter().map(|entry| entry.weight).sum(), Relaxed);
         self.make_room(own, shard, &mut removed);
         removed
@@ -204,9 +203,10 @@ impl Index {
 }
 
 impl Shard {
-    fn insert(&mut self, entry: Arc<Entry>, vary: Vec<Box<[u8]>>, removed: &mut Vec<Arc<Entry>>) {
+    /// Puts an answer in. Gives those whose place it takes.
+    fn insert(&mut self, entry: Arc<Entry>, vary: Vec<Box<[u8]>>) -> Vec<Arc<Entry>> {
         self.clock.push_back(Arc::downgrade(&entry));
-        let before = removed.len();
+        let mut removed = Vec::new();
         match self.groups.get_mut(&entry.key[..]) {
             Some(group) if group.vary == vary => {
                 match group.entries.iter().position(|old| old.variant == entry.variant) {
@@ -218,7 +218,7 @@ impl Shard {
             }
             // It varies on other fields now: how the older answers were told apart no longer holds.
             Some(group) => {
-                removed.append(&mut group.entries);
+                removed = std::mem::take(&mut group.entries);
                 *group = Group { vary, entries: vec![entry] };
             }
             None => {
@@ -226,10 +226,11 @@ impl Shard {
             }
         }
         self.answers += 1;
-        self.answers -= removed.len() - before;
+        self.answers -= removed.len();
         if self.clock.len() > 2 * self.answers + 64 {
             self.clock.retain(|entry| entry.strong_count() > 0);
         }
+        removed
     }
 
     /// Whether there is an answer for the variant, or the key's answers vary on other fields.
@@ -270,5 +271,110 @@ impl Shard {
                 return Some(entry);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU8;
+
+    fn entry(key: &[u8], variant: &[u8], weight: u64) -> Arc<Entry> {
+        let (key, variant, chances) = (key.into(), variant.into(), AtomicU8::new(1));
+        Arc::new(Entry { key, variant, stored_ms: 0, expires_ms: 0, age: 0, content: None, weight, chances })
+    }
+
+    fn vary(name: &str) -> Vec<Box<[u8]>> {
+        vec![name.as_bytes().into()]
+    }
+
+    /// Puts an answer in, in place of the one that the key has.
+    fn put(index: &Index, key: &[u8], weight: u64) -> Arc<Entry> {
+        let new = entry(key, &[0], weight);
+        let epoch = index.shard(key).epoch;
+        let removed = index.insert(new.clone(), Vec::new(), epoch, true);
+        assert!(!removed.iter().any(|gone| Arc::ptr_eq(gone, &new)));
+        new
+    }
+
+    #[test]
+    fn the_bound_may_be_reached_but_not_passed() {
+        let index = Index::new(1000);
+        assert_eq!(index.insert(entry(b"k", &[0], 1001), Vec::new(), 0, true).len(), 1);
+        assert!(!index.has(b"k", &[0]));
+        (0..100u8).for_each(|n| drop(put(&index, &[n], 10)));
+        assert_eq!(index.used(), 1000);
+        assert!((0..100).all(|n| index.has(&[n], &[0])), "all of them fit");
+        put(&index, b"k", 1000);
+        assert_eq!(index.used(), 1000);
+        assert!(!(0..100).any(|n| index.has(&[n], &[0])));
+    }
+
+    #[test]
+    fn the_newest_answer_counts_but_for_what_an_earlier_run_left() {
+        let index = Index::new(1000);
+        let (old, new) = (entry(b"k", &[0], 10), entry(b"k", &[0], 10));
+        index.insert(old.clone(), vary("a"), 0, true);
+        let removed = index.insert(new.clone(), vary("a"), 0, true);
+        assert!(removed.len() == 1 && Arc::ptr_eq(&removed[0], &old) && index.holds(&new));
+        for (left, on, entered) in [
+            (entry(b"k", &[0], 10), "a", false),
+            (entry(b"k", &[1], 10), "b", false),
+            (entry(b"k", &[1], 10), "a", true),
+            (entry(b"other", &[0], 10), "b", true),
+        ] {
+            let refused = index.insert(left.clone(), vary(on), 0, false);
+            assert_eq!((index.holds(&left), refused.is_empty()), (entered, entered), "{left:?} {on}");
+            assert!(index.holds(&new));
+        }
+    }
+
+    #[test]
+    fn answers_that_vary_on_other_fields_take_the_place_of_all() {
+        let index = Index::new(1000);
+        let fields = |name: &str| {
+            let mut fields = Fields::new();
+            fields.append(name.as_bytes(), b"1").unwrap();
+            fields
+        };
+        let stored = |name: &str| {
+            let mut bytes = Vec::new();
+            variant(&vary(name), 0, &fields(name), &mut bytes);
+            let entry = entry(b"k", &bytes, 10);
+            index.insert(entry.clone(), vary(name), 0, true);
+            entry
+        };
+        let found = |name: &str| index.find(b"k", 0, &fields(name), &mut Vec::new()).entry;
+        let old = stored("a");
+        assert!(Arc::ptr_eq(&found("a").unwrap(), &old));
+        let new = stored("b");
+        assert!(Arc::ptr_eq(&found("b").unwrap(), &new));
+        assert!(found("a").is_none() && !index.holds(&old));
+        assert_eq!(index.used(), 10);
+    }
+
+    /// Answers come and go in every way; what is kept of those that went must not grow, and the hand must still
+    /// come to each of those that stayed.
+    #[test]
+    fn nothing_stays_of_what_went() {
+        let index = Index::new(1000);
+        // All in one shard.
+        let mut keys = (0u32..).map(u32::to_le_bytes).filter(|key| index.shard_of(key) == 0);
+        let mut key = || keys.next().unwrap();
+        let stays: Vec<_> = (0..50).map(|_| key()).collect();
+        stays.iter().for_each(|key| drop(put(&index, key, 10)));
+        let (replaced, removed, purged) = (key(), key(), key());
+        for _ in 0..2000 {
+            put(&index, &replaced, 10);
+            let removed = put(&index, &removed, 10);
+            assert!(index.remove(&removed));
+            put(&index, &purged, 10);
+            assert_eq!(index.purge(&purged).len(), 1);
+        }
+        let ends = index.lock(0).clock.len();
+        assert!(ends < 300, "{ends} for 51 answers");
+        put(&index, &removed, 1000);
+        assert_eq!(index.used(), 1000);
+        assert!(!stays.iter().any(|key| index.has(key, &[0])) && !index.has(&replaced, &[0]));
     }
 }

@@ -112,6 +112,13 @@ impl Readers {
     pub(super) fn late(&self) -> u64 {
         self.pool.late.load(Relaxed)
     }
+
+    /// How many threads there are, and how many of them hang.
+    #[cfg(test)]
+    pub(super) fn threads(&self) -> (usize, usize) {
+        let threads = lock(&self.pool.threads);
+        (threads.all, threads.stuck)
+    }
 }
 
 impl Pool {
