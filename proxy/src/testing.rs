@@ -1,7 +1,8 @@
 //! A worker whose connections are in memory and whose clock jumps: for tests that run whole exchanges
 //! without a socket, a thread or a pause.
 
-use std::net::SocketAddr;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,8 @@ use sdk::Client;
 use sdk::meters::{Meters, Shard};
 use snapshot::{Publisher, Reader, Snapshot};
 
-use crate::down;
+use crate::down::{self, h3};
+use crate::rt::quic::{self, memory::Net};
 use crate::rt::{self, Io, memory};
 use crate::stream;
 use crate::worker::Worker;
@@ -19,9 +21,18 @@ use crate::{Settings, Stage, StreamPort};
 
 pub use crate::rt::memory::{Cut, End, Schedule, pair, serve};
 
+/// Where HTTP/3 is served.
+pub const H3: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9443));
+
 /// A worker under test.
 pub struct Gateway {
     worker: Rc<Worker>,
+    stage: rt::Signaller,
+}
+
+/// A worker's port for HTTP/3, and the network around it.
+pub struct Port {
+    net: Net,
 }
 
 /// Makes workers, one after the other, each as if the others had never been.
@@ -40,7 +51,7 @@ impl Iterator for Gateways {
         let reader = self.readers.pop()?;
         let settings = self.settings.clone();
         let worker = Worker::new(0, settings, reader, (self.shard)(), Arc::default(), Watch::new(1));
-        Some(Gateway { worker })
+        Some(Gateway { worker, stage: rt::signaller() })
     }
 }
 
@@ -113,6 +124,20 @@ impl Gateway {
         end
     }
 
+    /// Opens [`H3`] for HTTP/3.
+    ///
+    /// # Errors
+    /// No descriptors are left.
+    pub fn open_h3(&self) -> io::Result<Port> {
+        let net = Net::default();
+        // Another process would be given it.
+        let copy = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let post = quic::posts(1, &Arc::from([]), 0).pop().ok_or(io::ErrorKind::NotFound)?;
+        let port = h3::Port::over(&self.worker.settings, net.place(H3), copy, post)?;
+        rt::spawn(h3::listen(self.worker.clone(), port, self.stage.subscribe()));
+        Ok(Port { net })
+    }
+
     /// Clients' connections that are open.
     pub fn connections(&self) -> usize {
         self.worker.connections()
@@ -133,9 +158,59 @@ impl Gateway {
         self.worker.budget.taken()
     }
 
+    /// Bytes that clients may send beyond what every connection may.
+    pub fn promised(&self) -> usize {
+        self.worker.windows.taken()
+    }
+
     /// Every request is the last on its connection from now on.
     pub fn drain(&self) {
-        self.worker.set_stage(Stage::Drain);
+        self.enter(Stage::Drain);
+    }
+
+    /// Tells the worker, and who listens.
+    pub fn enter(&self, stage: Stage) {
+        self.worker.set_stage(stage);
+        self.stage.send_replace(stage);
+        self.worker.clock.wake_all();
+    }
+}
+
+impl Port {
+    /// A client at this address.
+    ///
+    /// # Errors
+    /// What `quinn` says.
+    pub fn client(&self, at: SocketAddr) -> io::Result<quinn::Endpoint> {
+        quic::memory::client(self.net.place(at))
+    }
+
+    /// So many datagrams still get there; all, if it is nothing.
+    pub fn lets_through(&self, to: SocketAddr, datagrams: Option<usize>) {
+        self.net.lets_through(to, datagrams);
+    }
+
+    /// What is left of that.
+    pub fn room(&self, to: SocketAddr) -> Option<usize> {
+        self.net.room(to)
+    }
+
+    /// What comes from there is lost from now on.
+    pub fn silence(&self, whom: SocketAddr) {
+        self.net.silence(whom);
+    }
+
+    /// How often clients were asked to prove their addresses.
+    pub fn retries(&self) -> usize {
+        self.net.retries()
+    }
+
+    /// The client has this address from now on.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn move_client(&self, client: &quinn::Endpoint, to: SocketAddr) -> io::Result<()> {
+        client.rebind_abstract(self.net.place(to))
     }
 }
 

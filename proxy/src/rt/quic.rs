@@ -4,13 +4,15 @@
 //! that has the endpoint. Its locks are shared by tasks of one thread and so are never waited for.
 
 mod handover;
+#[cfg(feature = "testing")]
+pub(crate) mod memory;
 mod steer;
 
 use std::io;
 use std::net::UdpSocket as StdSocket;
 use std::sync::Arc;
 
-use quinn::{Endpoint, EndpointConfig, Runtime as _, ServerConfig, TokioRuntime};
+use quinn::{AsyncUdpSocket, Endpoint, EndpointConfig, Runtime as _, ServerConfig, TokioRuntime};
 
 pub(crate) use handover::{Elder, Heir};
 pub(crate) use steer::{Post, posts};
@@ -18,10 +20,15 @@ pub(crate) use steer::{Post, posts};
 /// The one version there is (RFC 9000 section 15).
 const VERSION: u32 = 1;
 
+/// A socket of the system's.
+pub(crate) fn socket(socket: StdSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
+    TokioRuntime.wrap_udp_socket(socket)
+}
+
 /// Serves a socket. `post` is this worker's place among those that share the port; `heir` says when the
 /// socket is another process's.
 pub(crate) fn endpoint(
-    socket: StdSocket,
+    socket: Arc<dyn AsyncUdpSocket>,
     post: Post,
     heir: Arc<Heir>,
     server: ServerConfig,
@@ -29,6 +36,6 @@ pub(crate) fn endpoint(
     let mut config = EndpointConfig::default();
     config.supported_versions(vec![VERSION]);
     config.cid_generator(post.ids());
-    let socket = Arc::new(post.receive(TokioRuntime.wrap_udp_socket(socket)?, heir)?);
+    let socket = Arc::new(post.receive(socket, heir)?);
     Endpoint::new_with_abstract_socket(config, Some(server), socket, Arc::new(TokioRuntime))
 }

@@ -25,7 +25,7 @@ mod filters;
 mod http2;
 mod routes;
 mod streams;
-mod told;
+pub mod told;
 
 pub const SERVER: ([u8; 4], u16) = ([10, 0, 0, 1], 80);
 /// Asked where the first one fails, on routes that have it.
@@ -641,6 +641,13 @@ fn snapshot() -> (Snapshot, Arc<Meters>) {
     for (uri, more) in routes::of_two_servers() {
         put(&uri[1..], json!({"uri": uri, "upstream": routes::upstream(more)}));
     }
+    let tls = json!({
+        "sni": "server.test",
+        "cert": include_str!("../../../tests/certs/server-ec.crt"),
+        "key": include_str!("../../../tests/certs/server-ec.key"),
+    });
+    let tls = Resource::parse(Kind::Ssl, "1", &tls).unwrap();
+    desired.put(Arc::new(Entry::new(Key::new(Kind::Ssl, "1"), tls, 1, 1)));
     let jack = json!({"username": "jack", "plugins": {"key-auth": {"key": "jack-key"}, "told": {}}});
     let jack = Resource::parse(Kind::Consumer, "jack", &jack).unwrap();
     desired.put(Arc::new(Entry::new(Key::new(Kind::Consumer, "jack"), jack, 1, 1)));

@@ -42,6 +42,15 @@ pub fn with_plugins() -> Vec<(&'static str, Value)> {
                 "headers": {"X-One": "1", "Content-Encoding": "x", "Keep-Alive": "5"},
             }}}),
         ),
+        ("/set", sets()),
+        (
+            "/set-abort",
+            with(sets(), json!({"fault-injection": {"abort": {"http_status": 200, "body": "hi"}}})),
+        ),
+        (
+            "/set-refuse",
+            with(sets(), json!({"fault-injection": {"abort": {"http_status": 503, "body": "hi"}}})),
+        ),
         ("/jack", json!({"key-auth": {}})),
         ("/filters", json!({"filters": {}})),
         (
@@ -115,16 +124,25 @@ pub fn of_streams() -> Vec<(u16, Value)> {
     ]
 }
 
+/// Sets fields of a response, of which some are of a connection.
+fn sets() -> Value {
+    json!({"response-rewrite": {"headers": {"set": {"Connection": "x", "Keep-Alive": "1", "X-Set": "1"}}}})
+}
+
+fn with(mut all: Value, more: Value) -> Value {
+    if let (Value::Object(all), Value::Object(more)) = (&mut all, more) {
+        all.extend(more);
+    }
+    all
+}
+
 pub fn upstream(more: Value) -> Value {
-    let mut upstream = json!({
+    let upstream = json!({
         "nodes": [
             {"host": "10.0.0.1", "port": 80, "weight": 1, "priority": 1},
             {"host": "10.0.0.2", "port": 80, "weight": 1},
         ],
         "timeout": {"connect": 1, "send": 2, "read": 2},
     });
-    if let (Value::Object(all), Value::Object(more)) = (&mut upstream, more) {
-        all.extend(more);
-    }
-    upstream
+    with(upstream, more)
 }

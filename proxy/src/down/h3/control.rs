@@ -18,8 +18,11 @@ pub(super) fn begin(shared: &Rc<Shared>, stream: RecvStream) {
     let shared = shared.clone();
     spawn(async move {
         let mut frames = Frames::new(stream, shared.clone());
-        if let Err(Broken::Connection(code) | Broken::Stream(code)) = serve(&shared, &mut frames).await {
-            shared.close(code);
+        match serve(&shared, &mut frames).await {
+            Ok(()) => {}
+            Err(Broken::Connection(code) | Broken::Stream(code)) => shared.close(code),
+            // Those that are read on are to last as long as the connection.
+            Err(Broken::Gone) => shared.close(code::CLOSED_CRITICAL_STREAM),
         }
     });
 }
@@ -59,11 +62,11 @@ async fn serve(shared: &Shared, frames: &mut Frames) -> Result<(), Broken> {
 async fn control(shared: &Shared, frames: &mut Frames) -> Result<(), Broken> {
     let mut first = true;
     let mut text = Vec::new();
+    // What the client has said of pushes that it takes, and of where it stops to take them.
+    let (mut allowed, mut stop) = (0, h3::MOST);
     loop {
-        let (kind, length) = match poll_fn(|cx| frames.poll_head(cx)).await {
-            Ok(Some(head)) => head,
-            Err(Broken::Connection(code)) => return Err(Broken::Connection(code)),
-            _ => return Err(Broken::Connection(code::CLOSED_CRITICAL_STREAM)),
+        let Some((kind, length)) = poll_fn(|cx| frames.poll_head(cx)).await? else {
+            return Err(Broken::Connection(code::CLOSED_CRITICAL_STREAM));
         };
         if std::mem::take(&mut first) != (kind == frame::SETTINGS) {
             let known = kind == frame::SETTINGS;
@@ -80,15 +83,21 @@ async fn control(shared: &Shared, frames: &mut Frames) -> Result<(), Broken> {
                 poll_fn(|cx| frames.poll_rest(&mut text, cx)).await?;
                 settings(&text)?;
             }
-            // There are no pushes that it could be about.
             frame::GOAWAY | frame::CANCEL_PUSH | frame::MAX_PUSH_ID => {
                 text.clear();
                 poll_fn(|cx| frames.poll_rest(&mut text, cx)).await?;
-                match h3::number(&text) {
-                    Some((_, length)) if length == text.len() => {}
+                let id = match h3::number(&text) {
+                    Some((id, length)) if length == text.len() => id,
                     _ => return Err(Broken::Connection(code::FRAME_ERROR)),
-                }
-                if kind == frame::CANCEL_PUSH {
+                };
+                // It takes nothing back (RFC 9114 sections 5.2 and 7.2.7).
+                let fits = match kind {
+                    frame::GOAWAY => id <= std::mem::replace(&mut stop, id),
+                    frame::MAX_PUSH_ID => id >= std::mem::replace(&mut allowed, id),
+                    // There are no pushes that it could be about.
+                    _ => false,
+                };
+                if !fits {
                     return Err(Broken::Connection(code::ID_ERROR));
                 }
             }
@@ -129,9 +138,8 @@ async fn instructions(frames: &mut Frames, kind: u64) -> Result<(), Broken> {
     // Within a number that goes on.
     let mut within = false;
     loop {
-        match poll_fn(|cx| frames.poll_fill(cx)).await {
-            Ok(true) => {}
-            _ => return Err(Broken::Connection(code::CLOSED_CRITICAL_STREAM)),
+        if !poll_fn(|cx| frames.poll_fill(cx)).await? {
+            return Err(Broken::Connection(code::CLOSED_CRITICAL_STREAM));
         }
         for byte in frames.take_all() {
             match byte {

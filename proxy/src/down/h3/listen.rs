@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use quinn::{Connection, ConnectionError, Endpoint, Incoming, ServerConfig, TransportConfig, VarInt};
+use quinn::{
+    AsyncUdpSocket, Connection, ConnectionError, Endpoint, Incoming, ServerConfig, TransportConfig, VarInt,
+};
 use sdk::Client;
 use sdk::client::TlsSession;
 use wire::h3::code;
@@ -53,10 +55,21 @@ pub(crate) struct Port {
 impl Port {
     /// Opens it on a socket that is bound already.
     pub(crate) fn open(settings: &Settings, socket: UdpSocket, post: quic::Post) -> io::Result<Rc<Port>> {
+        let copy = socket.try_clone()?;
+        Port::over(settings, quic::socket(socket)?, copy, post)
+    }
+
+    /// The same over anything that carries datagrams. `copy` is what another process is given.
+    pub(crate) fn over(
+        settings: &Settings,
+        socket: Arc<dyn AsyncUdpSocket>,
+        copy: UdpSocket,
+        post: quic::Post,
+    ) -> io::Result<Rc<Port>> {
         let local = socket.local_addr()?;
         let crypto = Crypto::new().map_err(io::Error::other)?;
         let config = config(settings, &crypto);
-        let (copy, heir) = (socket.try_clone()?, Arc::<quic::Heir>::default());
+        let heir = Arc::<quic::Heir>::default();
         let elders = post.elders();
         let endpoint = quic::endpoint(socket, post, heir.clone(), config.clone())?;
         Ok(Rc::new(Port {

@@ -191,6 +191,10 @@ impl Input {
                 Some((frame::DATA | frame::HEADERS, _)) if self.stage == Stage::End => {
                     return Poll::Ready(Err(Broken::Connection(code::FRAME_UNEXPECTED)));
                 }
+                // A tunnel is made of DATA alone (RFC 9114 section 4.4).
+                Some((frame::HEADERS, _)) if self.tunnels => {
+                    return Poll::Ready(Err(Broken::Connection(code::FRAME_UNEXPECTED)));
+                }
                 Some((frame::DATA, 0)) => self.shared.spend(1),
                 Some((frame::DATA, length)) => {
                     self.current = Current::Data;

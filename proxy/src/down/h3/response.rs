@@ -45,8 +45,6 @@ pub(crate) struct Output {
     stopped: Option<Stopped>,
     /// The client waits for 100 before it sends the body.
     pub(super) continue_due: bool,
-    /// The client asked for a tunnel.
-    pub(super) tunnels: bool,
 }
 
 impl Output {
@@ -61,7 +59,6 @@ impl Output {
             whole: false,
             stopped: None,
             continue_due: false,
-            tunnels: false,
         }
     }
 
@@ -201,11 +198,8 @@ impl Response<'_> {
         self.send(b"", false).await
     }
 
-    /// The stream is a tunnel from here on, which HTTP/3 says with 200 (RFC 9220).
+    /// The stream is a tunnel from here on, as was asked for, which HTTP/3 says with 200 (RFC 9220).
     pub(crate) async fn switch(&mut self, head: &ResponseHead) -> Result<(), Failed> {
-        if !self.output.borrow().tunnels {
-            return Err(Failed::Closed);
-        }
         let mut list = begin(200);
         for (name, value, id) in head.fields.iter() {
             let of_handshake = name.eq_ignore_ascii_case(b"sec-websocket-accept");

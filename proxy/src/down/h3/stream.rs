@@ -140,11 +140,9 @@ fn make(worker: &Worker, stream: &mut Stream, ends: bool, scratch: &mut Scratch)
         _ => None,
     };
     stream.input.begin_body(ends, expected);
-    let output = stream.output.get_mut();
-    output.continue_due = request.expect_continue;
+    stream.output.get_mut().continue_due = request.expect_continue;
     if ask == Ask::Tunnel {
         // What comes on the stream is the tunnel's.
-        output.tunnels = true;
         stream.input.keep_for_tunnel();
     }
     Ok(())

@@ -1,0 +1,150 @@
+#![expect(clippy::disallowed_types, reason = "as in `steer`: one thread alone uses what quinn wants `Sync`")]
+//! A network in memory for tests: every datagram arrives, in order and at once.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io::{self, IoSliceMut};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use quinn::udp::{RecvMeta, Transmit};
+use quinn::{AsyncUdpSocket, Endpoint, EndpointConfig, TokioRuntime, UdpPoller};
+
+use super::VERSION;
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Net(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// What is on its way, by whom it is for.
+    inboxes: HashMap<SocketAddr, Inbox>,
+    /// What is for these is lost, but for so many datagrams.
+    deaf: HashMap<SocketAddr, usize>,
+    /// What comes from these is lost.
+    mute: HashSet<SocketAddr>,
+    /// Clients were asked to prove their addresses so often.
+    retries: usize,
+}
+
+#[derive(Debug, Default)]
+struct Inbox {
+    datagrams: VecDeque<(SocketAddr, Box<[u8]>)>,
+    reader: Option<Waker>,
+}
+
+/// An address there, as a socket.
+#[derive(Debug)]
+pub(crate) struct Place {
+    net: Net,
+    me: SocketAddr,
+}
+
+impl Net {
+    pub(crate) fn place(&self, me: SocketAddr) -> Arc<Place> {
+        self.lock().inboxes.entry(me).or_default();
+        Arc::new(Place { net: self.clone(), me })
+    }
+
+    /// How many datagrams still get there; all, if it is nothing.
+    pub(crate) fn lets_through(&self, to: SocketAddr, datagrams: Option<usize>) {
+        match datagrams {
+            Some(count) => self.lock().deaf.insert(to, count),
+            None => self.lock().deaf.remove(&to),
+        };
+    }
+
+    /// What is left of that.
+    pub(crate) fn room(&self, to: SocketAddr) -> Option<usize> {
+        self.lock().deaf.get(&to).copied()
+    }
+
+    pub(crate) fn silence(&self, whom: SocketAddr) {
+        self.lock().mute.insert(whom);
+    }
+
+    pub(crate) fn retries(&self) -> usize {
+        self.lock().retries
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A client's endpoint.
+pub(crate) fn client(place: Arc<Place>) -> io::Result<Endpoint> {
+    let mut config = EndpointConfig::default();
+    config.supported_versions(vec![VERSION]);
+    Endpoint::new_with_abstract_socket(config, None, place, Arc::new(TokioRuntime))
+}
+
+impl Drop for Place {
+    /// Nobody is there any more.
+    fn drop(&mut self) {
+        self.net.lock().inboxes.remove(&self.me);
+    }
+}
+
+/// There is always room.
+#[derive(Debug)]
+struct Room;
+
+impl UdpPoller for Room {
+    fn poll_writable(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncUdpSocket for Place {
+    fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
+        Box::pin(Room)
+    }
+
+    fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        let mut net = self.net.lock();
+        // A Retry is told by the first bits of its packet (RFC 9000 section 17.2.5).
+        net.retries += usize::from(transmit.contents[0] & 0xf0 == 0xf0);
+        if net.mute.contains(&self.me) {
+            return Ok(());
+        }
+        match net.deaf.get_mut(&transmit.destination) {
+            Some(0) => return Ok(()),
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        let Some(inbox) = net.inboxes.get_mut(&transmit.destination) else { return Ok(()) };
+        inbox.datagrams.push_back((self.me, transmit.contents.into()));
+        if let Some(reader) = inbox.reader.take() {
+            reader.wake();
+        }
+        Ok(())
+    }
+
+    fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        let mut net = self.net.lock();
+        let inbox = net.inboxes.entry(self.me).or_default();
+        let mut n = 0;
+        for (buf, meta) in bufs.iter_mut().zip(meta) {
+            let Some((addr, bytes)) = inbox.datagrams.pop_front() else { break };
+            buf[..bytes.len()].copy_from_slice(&bytes);
+            *meta = RecvMeta { addr, len: bytes.len(), stride: bytes.len(), ecn: None, dst_ip: None };
+            n += 1;
+        }
+        if n > 0 {
+            return Poll::Ready(Ok(n));
+        }
+        inbox.reader = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.me)
+    }
+}

@@ -1,0 +1,457 @@
+//! A client of HTTP/3 that says what it likes, byte by byte, and servers behind the gateway that keep to scripts.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use proxy::testing::{self, Gateway, H3, Port, Schedule};
+use proxy::{FaultRecord, Settings};
+use quinn::crypto::rustls::QuicClientConfig;
+use quinn::{
+    Connection, ConnectionError, Endpoint, ReadError, RecvStream, SendStream, TransportConfig, VarInt,
+};
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use sdk::meters::Meters;
+use wire::h3::{self, qpack};
+
+use crate::support::{self, Do, Got, SERVER};
+
+/// Frames (RFC 9114 section 7.2).
+pub const DATA: u64 = 0;
+pub const HEADERS: u64 = 1;
+pub const CANCEL_PUSH: u64 = 3;
+pub const SETTINGS: u64 = 4;
+pub const PUSH_PROMISE: u64 = 5;
+pub const GOAWAY: u64 = 7;
+pub const MAX_PUSH_ID: u64 = 13;
+/// One of those that mean nothing to anybody (section 7.2.8).
+pub const GREASE: u64 = 0x1f * 7 + 0x21;
+
+/// What a stream of one way is for (section 6.2, RFC 9204 section 4.2).
+pub const CONTROL: u8 = 0;
+pub const PUSH: u8 = 1;
+pub const ENCODER: u8 = 2;
+pub const DECODER: u8 = 3;
+
+/// Errors (section 8.1, RFC 9204 section 6).
+pub const NO_ERROR: u64 = 0x100;
+pub const INTERNAL_ERROR: u64 = 0x102;
+pub const STREAM_CREATION_ERROR: u64 = 0x103;
+pub const CLOSED_CRITICAL_STREAM: u64 = 0x104;
+pub const FRAME_UNEXPECTED: u64 = 0x105;
+pub const FRAME_ERROR: u64 = 0x106;
+pub const EXCESSIVE_LOAD: u64 = 0x107;
+pub const ID_ERROR: u64 = 0x108;
+pub const SETTINGS_ERROR: u64 = 0x109;
+pub const MISSING_SETTINGS: u64 = 0x10a;
+pub const REQUEST_REJECTED: u64 = 0x10b;
+pub const REQUEST_CANCELLED: u64 = 0x10c;
+pub const REQUEST_INCOMPLETE: u64 = 0x10d;
+pub const MESSAGE_ERROR: u64 = 0x10e;
+pub const DECOMPRESSION_FAILED: u64 = 0x200;
+pub const ENCODER_STREAM_ERROR: u64 = 0x201;
+pub const DECODER_STREAM_ERROR: u64 = 0x202;
+
+pub const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+/// A frame.
+pub fn frame(kind: u64, payload: impl AsRef<[u8]>) -> Vec<u8> {
+    cut_off(kind, payload.as_ref().len(), payload)
+}
+
+/// A frame that is to have so many bytes, and its first ones.
+pub fn cut_off(kind: u64, length: usize, payload: impl AsRef<[u8]>) -> Vec<u8> {
+    let mut out = Vec::new();
+    h3::put_frame(kind, length, &mut out);
+    out.extend_from_slice(payload.as_ref());
+    out
+}
+
+pub fn number(value: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    h3::put_number(value, &mut out);
+    out
+}
+
+/// An integer behind these bits (RFC 7541 section 5.1).
+fn integer(flags: u8, bits: u32, value: usize) -> Vec<u8> {
+    let most = (1 << bits) - 1;
+    if value < most {
+        return vec![flags | value as u8];
+    }
+    let (mut out, mut rest) = (vec![flags | most as u8], value - most);
+    while rest >= 0x80 {
+        out.push(rest as u8 | 0x80);
+        rest >>= 7;
+    }
+    out.push(rest as u8);
+    out
+}
+
+/// A list of fields, each a literal (RFC 9204 section 4.5.6), whatever is in it.
+pub fn list(fields: &[(&str, &str)]) -> Vec<u8> {
+    let mut out = vec![0, 0];
+    for (name, value) in fields {
+        out.extend(integer(0x20, 3, name.len()));
+        out.extend_from_slice(name.as_bytes());
+        out.extend(integer(0, 7, value.len()));
+        out.extend_from_slice(value.as_bytes());
+    }
+    out
+}
+
+/// What stands before the other fields.
+pub fn ask<'a>(method: &'a str, path: &'a str, more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    let before = [(":method", method), (":scheme", "https"), (":authority", "a"), (":path", path)];
+    before.into_iter().chain(more.iter().copied()).collect()
+}
+
+/// The head of a request, in its frame.
+pub fn head<'a>(method: &'a str, path: &'a str, more: &[(&'a str, &'a str)]) -> Vec<u8> {
+    frame(HEADERS, list(&ask(method, path, more)))
+}
+
+/// A server's whole script: it answers once.
+pub fn answers(answer: &'static str) -> Vec<Do> {
+    vec![Do::Until("\r\n\r\n"), Do::Send(answer), Do::ToEnd]
+}
+
+/// A gateway, what it is asked on, and what it asks.
+pub struct Site {
+    pub gateway: Rc<Gateway>,
+    pub meters: Arc<Meters>,
+    pub port: Port,
+    servers: Rc<Servers>,
+    clients: Cell<u16>,
+}
+
+#[derive(Default)]
+struct Servers {
+    scripts: RefCell<VecDeque<Vec<Do>>>,
+    heard: RefCell<Vec<Rc<RefCell<Got>>>>,
+    playing: Cell<usize>,
+}
+
+/// Runs a test beside a gateway that has a port for HTTP/3, and looks that nothing is left behind.
+pub fn beside(settings: impl FnOnce(&mut Settings), test: impl AsyncFnOnce(&Site) + 'static) {
+    let mut ours = Settings { keepalive_timeout: Duration::from_secs(5), ..Settings::default() };
+    settings(&mut ours);
+    support::with_gateways(ours, 1, async move |mut gateways, meters| {
+        let gateway = Rc::new(gateways.next().unwrap());
+        let port = gateway.open_h3().unwrap();
+        let servers = Rc::<Servers>::default();
+        let (of_gateway, of_server) = (gateway.clone(), servers.clone());
+        testing::serve(SocketAddr::from(SERVER), move || {
+            let script = of_server.scripts.borrow_mut().pop_front();
+            let script = script.ok_or(std::io::ErrorKind::ConnectionRefused)?;
+            let (end, theirs) = testing::pair(Schedule::default(), Schedule::default());
+            let got = Rc::<RefCell<Got>>::default();
+            of_server.heard.borrow_mut().push(got.clone());
+            of_server.playing.set(of_server.playing.get() + 1);
+            let (gateway, servers) = (of_gateway.clone(), of_server.clone());
+            testing::spawn(async move {
+                support::play("the server", &script, end, &got, &gateway).await;
+                servers.playing.set(servers.playing.get() - 1);
+            });
+            Ok(theirs)
+        });
+        let site = Site { gateway, meters, port, servers, clients: Cell::new(40_000) };
+        test(&site).await;
+        support::settle(&site.gateway, "afterwards").await;
+        site.heard().await;
+        support::check_panics(&site.meters, "afterwards");
+        let totals = site.meters.read(1, |reading| reading.totals());
+        assert_eq!(
+            (totals.waiting, totals.began - totals.ended),
+            (0, 0),
+            "clients and requests that are gone"
+        );
+    });
+}
+
+/// Has what went wrong told, as far as it is.
+pub fn faults() -> (impl FnOnce(&mut Settings), Receiver<FaultRecord>) {
+    let (sender, told) = channel();
+    (
+        move |settings: &mut Settings| settings.on_fault = Arc::new(move |fault| sender.send(fault).unwrap()),
+        told,
+    )
+}
+
+impl Site {
+    /// A server that is asked next, and what it does.
+    pub fn serves(&self, script: Vec<Do>) {
+        self.gateway.close_idle_upstreams();
+        self.servers.scripts.borrow_mut().push_back(script);
+    }
+
+    /// What servers got, each, since the last time. All of them were asked.
+    pub async fn heard(&self) -> Vec<String> {
+        self.gateway.close_idle_upstreams();
+        let over = testing::within(Duration::from_secs(600), async {
+            while self.servers.playing.get() > 0 {
+                testing::sleep(Duration::from_millis(50)).await;
+                self.gateway.close_idle_upstreams();
+            }
+        });
+        assert!(over.await.is_some(), "a server still waits");
+        let unasked = std::mem::take(&mut *self.servers.scripts.borrow_mut());
+        assert!(unasked.is_empty(), "nobody asked for {unasked:?}");
+        let heard = std::mem::take(&mut *self.servers.heard.borrow_mut());
+        heard.iter().map(|got| String::from_utf8_lossy(&got.borrow().bytes).into_owned()).collect()
+    }
+
+    /// Servers that were not asked need not be.
+    pub fn forget(&self) {
+        self.servers.scripts.borrow_mut().clear();
+    }
+
+    /// A client that has its connection, and has said nothing on it.
+    pub async fn mute(&self, transport: TransportConfig) -> Result<Client, ConnectionError> {
+        let (endpoint, at) = self.endpoint();
+        let connecting = endpoint.connect_with(tls("h3", transport), H3, "server.test").unwrap();
+        let conn = within(connecting).await?;
+        Ok(Client { conn, endpoint, at, kept: Vec::new() })
+    }
+
+    /// One that begins a handshake, and says no more.
+    pub async fn stall(&self) -> Endpoint {
+        let (endpoint, at) = self.endpoint();
+        self.port.lets_through(at, Some(0));
+        let config = tls("h3", TransportConfig::default());
+        let connecting = endpoint.connect_with(config, H3, "server.test").unwrap();
+        lull().await;
+        self.port.silence(at);
+        drop(connecting);
+        endpoint
+    }
+
+    /// Somewhere to connect from.
+    pub fn endpoint(&self) -> (Endpoint, SocketAddr) {
+        self.clients.set(self.clients.get() + 1);
+        let at = SocketAddr::from(([127, 0, 0, 1], self.clients.get()));
+        (self.port.client(at).unwrap(), at)
+    }
+
+    /// A client that has told its settings, of which there are none.
+    pub async fn client(&self) -> Client {
+        self.client_with(TransportConfig::default()).await
+    }
+
+    pub async fn client_with(&self, transport: TransportConfig) -> Client {
+        let mut client = self.mute(transport).await.unwrap();
+        let control = client.one_way(&[&[CONTROL], &frame(SETTINGS, [])[..]].concat()).await;
+        client.kept.push(control);
+        client
+    }
+}
+
+/// A client that speaks this, and trusts whom it may.
+pub fn tls(alpn: &str, transport: TransportConfig) -> quinn::ClientConfig {
+    trusting(include_bytes!("../../../tests/certs/ca.crt"), alpn, transport)
+}
+
+pub fn trusting(ca: &[u8], alpn: &str, transport: TransportConfig) -> quinn::ClientConfig {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(ca).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(provider);
+    let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]).unwrap();
+    let mut tls = builder.with_root_certificates(roots).with_no_client_auth();
+    tls.alpn_protocols = vec![alpn.as_bytes().to_vec()];
+    let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
+    config.transport_config(Arc::new(transport));
+    config
+}
+
+pub struct Client {
+    pub conn: Connection,
+    pub endpoint: Endpoint,
+    pub at: SocketAddr,
+    /// Streams that go on: one that is dropped ends.
+    pub kept: Vec<SendStream>,
+}
+
+/// Lets all that is under way arrive.
+pub async fn lull() {
+    testing::sleep(Duration::from_millis(1)).await;
+}
+
+/// What does not come in ten minutes of the clock that jumps, never comes.
+pub async fn within<T>(future: impl Future<Output = T>) -> T {
+    testing::within(Duration::from_secs(600), future).await.expect("it comes")
+}
+
+/// Says this, all at once or byte by byte. Whether anybody listens shows in what follows.
+pub async fn say(send: &mut SendStream, bytes: &[u8], singly: bool) {
+    let piece = if singly { 1 } else { bytes.len().max(1) };
+    for (at, piece) in bytes.chunks(piece).enumerate() {
+        if at > 0 {
+            lull().await;
+        }
+        if within(send.write_all(piece)).await.is_err() {
+            return;
+        }
+    }
+}
+
+impl Client {
+    /// Opens a stream of one way.
+    pub async fn one_way(&self, bytes: &[u8]) -> SendStream {
+        let mut send = within(self.conn.open_uni()).await.unwrap();
+        say(&mut send, bytes, false).await;
+        send
+    }
+
+    /// Opens a stream, and says this on it.
+    pub async fn begin(&self, bytes: &[u8]) -> (SendStream, RecvStream) {
+        let (mut send, recv) = within(self.conn.open_bi()).await.unwrap();
+        say(&mut send, bytes, false).await;
+        (send, recv)
+    }
+
+    /// Asks for something, and reads the answer.
+    pub async fn ask(&self, bytes: &[u8]) -> String {
+        self.ask_in_pieces(bytes, false).await
+    }
+
+    pub async fn ask_in_pieces(&self, bytes: &[u8], singly: bool) -> String {
+        let (mut send, mut recv) = self.begin(b"").await;
+        say(&mut send, bytes, singly).await;
+        let _ = send.finish();
+        answer(&mut recv).await
+    }
+
+    /// That the connection is well.
+    pub async fn is_served(&self, site: &Site, about: &str) {
+        site.heard().await;
+        site.serves(answers(OK));
+        assert_eq!(self.ask(&head("GET", "/a", &[])).await, WELL, "{about}: what is asked next");
+        site.heard().await;
+    }
+
+    /// Why the gateway has closed the connection.
+    pub async fn closed(&self) -> u64 {
+        match within(self.conn.closed()).await {
+            ConnectionError::ApplicationClosed(close) => close.error_code.into_inner(),
+            other => panic!("{other}"),
+        }
+    }
+
+    /// What the gateway says on its own streams: of this kind, so much of it as there is, and the stream.
+    pub async fn hear(&self) -> (u8, RecvStream) {
+        let mut stream = within(self.conn.accept_uni()).await.unwrap();
+        let mut kind = [0];
+        within(stream.read_exact(&mut kind)).await.unwrap();
+        (kind[0], stream)
+    }
+
+    pub fn bye(&self) {
+        self.conn.close(VarInt::from_u32(NO_ERROR as u32), b"");
+    }
+}
+
+/// An answer that is what [`OK`] is here.
+pub const WELL: &str = "200 content-length: 2 | \"ok\" | end";
+
+/// Reads a stream to its end: the bytes, and what ended it.
+pub async fn rest(recv: &mut RecvStream) -> (Vec<u8>, String) {
+    let mut bytes = Vec::new();
+    let end = loop {
+        match within(recv.read_chunk(usize::MAX, true)).await {
+            Ok(Some(chunk)) => bytes.extend_from_slice(&chunk.bytes),
+            Ok(None) => break "end".to_owned(),
+            Err(ReadError::Reset(code)) => break format!("reset {:x}", code.into_inner()),
+            Err(ReadError::ConnectionLost(ConnectionError::ApplicationClosed(close))) => {
+                break format!("closed {:x}", close.error_code.into_inner());
+            }
+            Err(other) => break other.to_string(),
+        }
+    };
+    (bytes, end)
+}
+
+/// An answer in a line: its heads without Date and Server, its body, and how it ended.
+pub async fn answer(recv: &mut RecvStream) -> String {
+    let (bytes, end) = rest(recv).await;
+    let mut parts = parts(&bytes);
+    parts.push(end);
+    parts.join(" | ")
+}
+
+/// Reads one frame, in words.
+pub async fn next(recv: &mut RecvStream) -> String {
+    let (kind, payload) = next_frame(recv).await;
+    parts(&frame(kind, payload)).pop().unwrap_or_default()
+}
+
+/// Reads one frame.
+pub async fn next_frame(recv: &mut RecvStream) -> (u64, Vec<u8>) {
+    let mut head = Vec::new();
+    let (kind, length) = loop {
+        let mut byte = [0];
+        within(recv.read_exact(&mut byte)).await.unwrap();
+        head.push(byte[0]);
+        if let Some((kind, length, _)) = h3::frame_head(&head) {
+            break (kind, length);
+        }
+    };
+    let mut payload = vec![0; length as usize];
+    within(recv.read_exact(&mut payload)).await.unwrap();
+    (kind, payload)
+}
+
+/// What came, in words. Frames that are not whole are left out, as are those that nobody has to know.
+pub fn parts(mut bytes: &[u8]) -> Vec<String> {
+    let (mut parts, mut body) = (Vec::new(), Vec::new());
+    while let Some((kind, length, begins)) = h3::frame_head(bytes) {
+        let whole = bytes.len().min(begins + length as usize);
+        let payload = &bytes[begins..whole];
+        bytes = &bytes[whole..];
+        match kind {
+            DATA => body.extend_from_slice(payload),
+            HEADERS => {
+                flush(&mut body, &mut parts);
+                parts.push(fields(payload));
+            }
+            other => panic!("a frame of kind {other:x} in an answer"),
+        }
+    }
+    flush(&mut body, &mut parts);
+    parts
+}
+
+fn flush(body: &mut Vec<u8>, parts: &mut Vec<String>) {
+    if !body.is_empty() {
+        parts.push(format!("{:?}", String::from_utf8_lossy(body)));
+        body.clear();
+    }
+}
+
+fn fields(coded: &[u8]) -> String {
+    let mut list = qpack::List::default();
+    list.read(coded, 1 << 20, 1000).unwrap();
+    let (mut words, mut ours) = (Vec::new(), 0);
+    for (name, value) in list.iter() {
+        let (name, value) = (String::from_utf8_lossy(name), String::from_utf8_lossy(value));
+        match &name[..] {
+            ":status" => words.push(value.into_owned()),
+            "date" if value.ends_with(" GMT") => ours += 1,
+            "server" if value == Settings::default().server => ours += 1,
+            _ => words.push(format!("{name}: {value}")),
+        }
+    }
+    let is_final = list.iter().any(|(name, value)| name == b":status" && value[0] > b'1');
+    match (is_final, ours) {
+        (true, 2) | (false, 0) => {}
+        (true, 0) => words.push("undated".to_owned()),
+        _ => panic!("Date and Server are there once each, or not at all: {words:?}"),
+    }
+    words.join(" ")
+}

@@ -1,0 +1,298 @@
+//! A connection from its handshake to its end (RFC 9114 section 5).
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use proxy::testing::{self, H3};
+use proxy::{FaultKind, Settings, Stage};
+use quinn::{ConnectionError, RecvStream, TransportConfig, VarInt};
+
+use super::client::*;
+use crate::support::Do::{Send, ToEnd, Until, Wait};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The greatest id that a client's stream can have.
+const LAST: u64 = (1 << 62) - 4;
+
+/// The gateway's stream of control, behind its settings.
+async fn control(client: &Client) -> RecvStream {
+    let (kind, mut control) = client.hear().await;
+    assert_eq!((kind, next_frame(&mut control).await.0), (CONTROL, SETTINGS));
+    control
+}
+
+/// Up to which stream the client is told that it is served.
+async fn going(control: &mut RecvStream) -> u64 {
+    let (kind, id) = next_frame(control).await;
+    assert_eq!(kind, GOAWAY);
+    wire::h3::number(&id).unwrap().0
+}
+
+/// Nothing is told for so long.
+async fn stays(control: &mut RecvStream, time: Duration) {
+    let mut byte = [0];
+    assert!(testing::within(time, control.read_exact(&mut byte)).await.is_none(), "something is told");
+}
+
+#[test]
+fn a_connection_carries_so_many_requests_and_what_comes_late_may_be_asked_elsewhere() {
+    beside(
+        |settings| settings.keepalive_requests = 3,
+        async |site| {
+            let client = site.client().await;
+            let mut control = control(&client).await;
+            client.is_served(site, "first").await;
+            client.is_served(site, "second").await;
+            stays(&mut control, SECOND).await;
+            client.is_served(site, "third").await;
+            assert_eq!(going(&mut control).await, LAST);
+            // It could not know yet.
+            client.is_served(site, "fourth").await;
+            assert_eq!(going(&mut control).await, 4 * 4, "the streams before this one");
+            let (send, mut recv) = client.begin(&head("GET", "/a", &[])).await;
+            assert_eq!(answer(&mut recv).await, format!("reset {REQUEST_REJECTED:x}"));
+            let stopped = within(send.stopped()).await.unwrap();
+            assert_eq!(stopped, Some(VarInt::from_u32(REQUEST_REJECTED as u32)));
+            assert_eq!(client.closed().await, NO_ERROR);
+        },
+    );
+}
+
+#[test]
+fn a_worker_that_goes_serves_what_was_asked_before() {
+    beside(
+        |_| {},
+        async |site| {
+            let (client, idle) = (site.client().await, site.client().await);
+            let (mut control, mut of_idle) = (control(&client).await, self::control(&idle).await);
+            idle.is_served(site, "before").await;
+            let slowly = Wait(1500);
+            site.serves(vec![Until("\r\n\r\n"), slowly, Send(OK), ToEnd]);
+            let (mut send, mut recv) = client.begin(&head("GET", "/a", &[])).await;
+            send.finish().unwrap();
+            lull().await;
+            site.gateway.drain();
+            assert_eq!(going(&mut control).await, LAST);
+            // At once, though nothing else happens.
+            let soon = testing::within(SECOND, going(&mut control)).await;
+            assert_eq!(soon, Some(4));
+            assert_eq!((going(&mut of_idle).await, going(&mut of_idle).await), (LAST, 4));
+            assert_eq!(answer(&mut recv).await, WELL);
+            assert_eq!((client.closed().await, idle.closed().await), (NO_ERROR, NO_ERROR));
+        },
+    );
+}
+
+#[test]
+fn a_worker_that_stops_leaves_nothing_open() {
+    beside(
+        |_| {},
+        async |site| {
+            let client = site.client().await;
+            site.serves(vec![Until("\r\n\r\n"), ToEnd]);
+            let (mut send, mut recv) = client.begin(&head("GET", "/a", &[])).await;
+            send.finish().unwrap();
+            lull().await;
+            site.gateway.enter(Stage::Drain);
+            lull().await;
+            assert_eq!(client.conn.close_reason(), None);
+            site.gateway.enter(Stage::Stop);
+            assert_eq!(answer(&mut recv).await, format!("closed {NO_ERROR:x}"));
+        },
+    );
+}
+
+#[test]
+fn a_connection_without_requests_is_closed_in_time() {
+    let settings = |settings: &mut Settings| {
+        settings.header_timeout = 3 * SECOND;
+        settings.keepalive_timeout = 6 * SECOND;
+    };
+    beside(settings, async |site| {
+        for (asks, patience) in [(false, 3), (true, 6)] {
+            let client = site.client().await;
+            let mut control = control(&client).await;
+            if asks {
+                client.is_served(site, "once").await;
+            }
+            stays(&mut control, (patience - 1) * SECOND).await;
+            assert_eq!(testing::within(2 * SECOND, going(&mut control)).await, Some(LAST));
+            assert_eq!(going(&mut control).await, if asks { 4 } else { 0 });
+            assert_eq!(client.closed().await, NO_ERROR);
+        }
+    });
+}
+
+#[test]
+fn a_connection_with_a_request_is_not_without_one() {
+    beside(
+        |settings| settings.keepalive_timeout = SECOND / 2,
+        async |site| {
+            let client = site.client().await;
+            let mut control = control(&client).await;
+            // It takes a second and a half.
+            site.serves(vec![Until("\r\n\r\n"), Wait(1500), Send(OK), ToEnd]);
+            let (mut send, mut recv) = client.begin(&head("GET", "/a", &[])).await;
+            send.finish().unwrap();
+            stays(&mut control, SECOND + SECOND / 4).await;
+            assert_eq!(answer(&mut recv).await, WELL);
+            assert_eq!(going(&mut control).await, LAST);
+            assert_eq!(client.closed().await, NO_ERROR);
+        },
+    );
+}
+
+#[test]
+fn a_client_that_says_no_settings_is_served_all_the_same() {
+    beside(
+        |_| {},
+        async |site| {
+            // They may come later (section 7.2.4.2).
+            let client = site.mute(TransportConfig::default()).await.unwrap();
+            client.is_served(site, "without").await;
+            client.bye();
+            // Nor need it let the gateway say its own; then there is nothing to say.
+            let mut transport = TransportConfig::default();
+            transport.max_concurrent_uni_streams(0u32.into());
+            let client = site.mute(transport).await.unwrap();
+            assert_eq!(client.closed().await, STREAM_CREATION_ERROR);
+        },
+    );
+}
+
+#[test]
+fn a_client_that_is_gone_is_noticed_and_one_that_is_there_is_kept() {
+    let settings = |settings: &mut Settings| {
+        settings.http3.idle_timeout = 3 * SECOND;
+        settings.keepalive_timeout = 60 * SECOND;
+    };
+    beside(settings, async |site| {
+        let client = site.client().await;
+        client.is_served(site, "before").await;
+        testing::sleep(20 * SECOND).await;
+        client.is_served(site, "after a while").await;
+        client.bye();
+        let client = site.client().await;
+        lull().await;
+        site.port.lets_through(client.at, Some(0));
+        site.port.silence(client.at);
+        // It acknowledges nothing, and answers nothing.
+        testing::sleep(10 * SECOND).await;
+        assert_eq!(site.gateway.connections(), 0);
+    });
+}
+
+#[test]
+fn a_client_that_moves_is_served_and_known_by_its_new_address() {
+    beside(
+        |_| {},
+        async |site| {
+            let client = site.client().await;
+            let ask = async |about: &str| {
+                site.serves(answers(OK));
+                assert_eq!(client.ask(&head("GET", "/a", &[])).await, WELL, "{about}");
+                site.heard().await.concat()
+            };
+            assert!(ask("here").await.contains("X-Real-IP: 127.0.0.1\r\n"));
+            site.port.move_client(&client.endpoint, SocketAddr::from(([127, 0, 0, 2], 50_000))).unwrap();
+            // The first that comes from there says so.
+            ask("there").await;
+            assert!(ask("there").await.contains("X-Real-IP: 127.0.0.2\r\n"));
+            client.bye();
+        },
+    );
+}
+
+/// Why a handshake failed, as both sides know it.
+async fn fails(site: &Site, config: quinn::ClientConfig, name: &str) -> ConnectionError {
+    let (endpoint, _) = site.endpoint();
+    let error = within(endpoint.connect_with(config, H3, name).unwrap()).await.unwrap_err();
+    lull().await;
+    error
+}
+
+#[test]
+fn a_handshake_that_fails_is_told() {
+    let (tells, told) = faults();
+    beside(tells, async move |site| {
+        let fault = || {
+            let all: Vec<_> = told.try_iter().collect();
+            assert_eq!(all.len(), 1, "{all:?}");
+            (all[0].fault.kind, all[0].request.clone())
+        };
+        let plain = || TransportConfig::default();
+        // Alerts are RFC 8446's: unrecognized_name, no_application_protocol.
+        let error = fails(site, tls("h3", plain()), "other.test").await;
+        assert!(error.to_string().contains("112"), "{error}");
+        assert_eq!(fault(), (FaultKind::NoCertificate, "other.test".to_owned()));
+        let error = fails(site, tls("http/0.9", plain()), "server.test").await;
+        assert!(error.to_string().contains("120"), "{error}");
+        assert!(matches!(fault().0, FaultKind::HandshakeFailed(_)));
+        let stranger = include_bytes!("../../../tests/certs/other-ca.crt");
+        fails(site, trusting(stranger, "h3", plain()), "server.test").await;
+        let ended = FaultKind::HandshakeFailed("the client ended the TLS handshake");
+        assert_eq!(fault(), (ended, "server.test".to_owned()));
+        // One that says no more.
+        let _stalled = site.stall().await;
+        testing::sleep(9 * SECOND).await;
+        assert_eq!(told.try_iter().count(), 0);
+        testing::sleep(2 * SECOND).await;
+        assert_eq!(fault(), (FaultKind::HandshakeTimeout, "server.test".to_owned()));
+        let totals = site.meters.read(1, |reading| reading.totals());
+        assert_eq!(totals.waiting, 0);
+    });
+}
+
+#[test]
+fn a_client_proves_its_address_when_many_are_about_to_come() {
+    for (retry_from, alone, beside_one) in [(0, 1, 2), (1, 0, 1), (2, 0, 0)] {
+        let settings = move |settings: &mut Settings| settings.http3.retry_from = retry_from;
+        beside(settings, async move |site| {
+            site.client().await.bye();
+            assert_eq!(site.port.retries(), alone, "{retry_from}");
+            let _stalled = site.stall().await;
+            let asked = site.port.retries();
+            site.client().await.bye();
+            assert_eq!(site.port.retries() - asked + alone, beside_one, "{retry_from}, beside one");
+            // It is given up, and does not count any more.
+            testing::sleep(15 * SECOND).await;
+            let asked = site.port.retries();
+            site.client().await.bye();
+            assert_eq!(site.port.retries() - asked, alone, "{retry_from}, afterwards");
+        });
+    }
+}
+
+#[test]
+fn handshakes_beyond_their_bound_wait() {
+    beside(
+        |settings| settings.http3.max_handshakes = 1,
+        async |site| {
+            let _stalled = site.stall().await;
+            let mut next = Box::pin(site.client());
+            assert!(testing::within(5 * SECOND, &mut next).await.is_none());
+            within(next).await.bye();
+        },
+    );
+}
+
+#[test]
+fn who_is_idle_gives_way_to_others_and_who_is_busy_does_not() {
+    beside(
+        |settings| settings.max_connections = 1,
+        async |site| {
+            // One in its handshake is idle.
+            let _stalled = site.stall().await;
+            let client = testing::within(SECOND, site.client()).await.expect("there is room");
+            site.serves(vec![Until("\r\n\r\n"), Wait(500), Send(OK), ToEnd]);
+            let (mut send, mut recv) = client.begin(&head("GET", "/a", &[])).await;
+            send.finish().unwrap();
+            lull().await;
+            let refused = site.mute(TransportConfig::default()).await;
+            assert!(matches!(refused, Err(ConnectionError::ConnectionClosed(_))), "{:?}", refused.err());
+            assert_eq!(answer(&mut recv).await, WELL);
+            client.bye();
+        },
+    );
+}
