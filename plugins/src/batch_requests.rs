@@ -484,10 +484,96 @@ mod tests {
             let (status, told) = told(body);
             assert!(status == 400 && told.contains(words), "{body}: {told}");
         }
+        // So many may be, and so long.
+        let goes = |body: &str| ask(body.as_bytes(), Vec::new()).0;
+        for body in [
+            shared("headers", &fields(250)),
+            shared("query", &fields(256)),
+            shared("headers", &format!(r#""a": "{}""#, "x".repeat(65_000))),
+            shared("query", &format!(r#""a": "{}""#, "x".repeat(65_533))),
+            format!(r#"{{"pipeline": [{}]}}"#, vec![r#"{"path": "/"}"#; 1000].join(",")),
+        ] {
+            assert_eq!(goes(&body), 200, "{}", &body[..40]);
+        }
+        assert_eq!(goes(&shared("query", &format!(r#""a": "{}""#, "x".repeat(65_534)))), 400);
         let many = format!(r#"{{"pipeline": [{}]}}"#, vec![r#"{"path": "/"}"#; 1001].join(","));
         assert_eq!(told(&many).1, "too many pipeline requests, 1001 exceeds the maximum of 1000");
         let long = told(&" ".repeat((1 << 20) + 1));
         assert_eq!(long, (413, "request size 1048577 is greater than the maximum size 1048576 allowed".into()));
+    }
+
+    fn built(probe: &Probe, metadata: Value, attr: Value) -> BatchRequests {
+        let owner = sdk::build::Owner { collection: "routes", id: "1".into() };
+        let names = sdk::testing::FixedNames::default();
+        let metadata = || Some(&metadata);
+        let mut cx = Build::new(&owner, &probe.services, &names).with_metadata(&metadata);
+        cx.attr = Some(&attr);
+        BatchRequests::build(Config {}, &mut cx).unwrap()
+    }
+
+    #[test]
+    fn bounds_are_those_that_were_set() {
+        let bounds = |metadata, attr| {
+            let stage = built(&Probe::get("/"), metadata, attr);
+            [stage.max_body, stage.max_items, stage.max_response]
+        };
+        assert_eq!(bounds(json!({}), json!({})), [1 << 20, 1000, 64 << 20]);
+        let all = bounds(json!({"max_body_size": 1, "max_pipeline_items": 2}), json!({"max_response_size": 3}));
+        assert_eq!(all, [1, 2, 3]);
+        assert_eq!(bounds(json!({"max_body_size": 0, "max_pipeline_items": -1}), json!({"max_response_size": "3"})), [1 << 20, 1000, 64 << 20]);
+    }
+
+    #[test]
+    fn a_body_is_refused_by_its_length() {
+        let asked = |told: &str, body: &[u8], state: Option<Body>| {
+            let mut probe = Probe::request("POST", DEFAULT_PATH, &[("Content-Length", told)]);
+            let stage = built(&probe, json!({"max_body_size": 10}), json!({}));
+            let mut x = probe.exchange();
+            with_body(&mut x, body);
+            if let Some(state) = state {
+                (x.engine_mut().body_state, x.engine_mut().body_asked) = (state, usize::MAX);
+            }
+            match stage.serve(&mut x) {
+                Step::Reply(reply) => String::from_utf8(reply.body.to_vec()).unwrap(),
+                Step::Body(limit) => limit.to_string(),
+                Step::Wait => "taken".to_owned(),
+                step => panic!("{step:?}"),
+            }
+        };
+        let words = |length: &str| format!("{{\"error_msg\":\"request size{length} is greater than the maximum size 10 allowed\"}}");
+        assert_eq!(asked("10", b"0123456789", None), "taken");
+        assert_eq!(asked("11", b"", Some(Body::Streaming)).trim(), words(" 11"));
+        assert_eq!(asked("10", b"", Some(Body::Streaming)), (10 + BEYOND).to_string());
+        // Its length was not told, or told wrongly.
+        assert_eq!(asked("", b"0123456789a", None).trim(), words(" 11"));
+        assert_eq!(asked("", b"0123", Some(Body::TooLarge)).trim(), words(""));
+    }
+
+    /// What the answers make together has a bound, and memory is taken for each before it is written.
+    #[test]
+    fn answers_have_a_bound_together() {
+        let asked = |most: usize, budget: usize, bodies: &[usize]| {
+            let mut probe = Probe::request("POST", DEFAULT_PATH, &[("Host", "a")]);
+            let stage = built(&probe, json!({}), json!({ "max_response_size": most }));
+            probe.world.budget = sdk::budget::Budget::new(budget);
+            let answers = bodies.iter().rev().map(|length| answer(200, &[("X", &"v".repeat(*length))], &"\u{1}".repeat(*length)));
+            *probe.world.answers.borrow_mut() = answers.collect();
+            let mut x = probe.exchange();
+            let item = r#"{"path": "/"}"#;
+            with_body(&mut x, format!("{{\"pipeline\": [{}]}}", vec![item; bodies.len()].join(",")).as_bytes());
+            let step = sdk::testing::now(stage.wait(Phase::Access, &mut x));
+            drop(x);
+            let Step::Reply(reply) = step else { panic!("no reply") };
+            let asked: Vec<_> = probe.world.sent.take().iter().map(|fetch| fetch.max_body).collect();
+            (reply.status, asked)
+        };
+        let (status, bounds) = asked(100_000, 1 << 20, &[1000, 1000]);
+        assert_eq!((status, bounds[0]), (200, 99_999));
+        // Behind an answer of 1,000 bytes, each of which was escaped as six, and of a header of as many.
+        assert!((92_000..93_000).contains(&bounds[1]), "{bounds:?}");
+        // 6 times 2,001 bytes and 4 KiB beside them.
+        assert_eq!(asked(100_000, 22_000, &[1000]).0, 200);
+        assert_eq!(asked(100_000, 15_000, &[1000]).0, 503);
     }
 
     #[test]

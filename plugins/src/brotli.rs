@@ -264,6 +264,47 @@ mod tests {
         assert_eq!(answer(json!({}), ASKS, 200, &[HTML], &[b""]).unwrap(), b"");
     }
 
+    /// RFC 7932 section 9.1: the stream begins with the window's size.
+    fn window(coded: &[u8]) -> u32 {
+        match coded[0] {
+            byte if byte & 1 == 0 => 16,
+            byte if byte & 0xf == 1 => match byte >> 4 & 7 {
+                0 => 17,
+                bits => u32::from(bits) + 8,
+            },
+            byte => u32::from(byte >> 1 & 7) + 17,
+        }
+    }
+
+    #[test]
+    fn the_window_is_no_larger_than_the_body() {
+        let length = |length: &'static str| Some(("Content-Length", length));
+        for (lgwin, length, expected) in [
+            (19, None, 19),
+            (24, None, 24),
+            (0, None, 10),
+            (12, None, 12),
+            (19, length("20"), 17),
+            (19, length("100000"), 17),
+            (19, length("131055"), 17),
+            (19, length("131056"), 18),
+            (19, length("200000"), 18),
+            (19, length("9000000"), 19),
+            (12, length("20"), 12),
+            (24, length("18446744073709551615"), 24),
+        ] {
+            let mut probe = Probe::request("GET", "/", ASKS);
+            let stage: Brotli = probe.stage(json!({"lgwin": lgwin, "comp_level": 5, "min_length": 1})).unwrap();
+            let mut x = probe.exchange();
+            let head: Vec<_> = [HTML].into_iter().chain(length).collect();
+            respond(&mut x, 200, &head);
+            stage.header_filter(&mut x);
+            let mut chunk = chunk(b"a body", true);
+            stage.body_filter(&mut x, &mut chunk);
+            assert_eq!(window(&chunk.data), expected, "{lgwin}, {length:?}");
+        }
+    }
+
     #[test]
     fn responses_are_chosen() {
         let taken = |config: Value, request: &[(&str, &str)], status, head: &[(&str, &str)]| {

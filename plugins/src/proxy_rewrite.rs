@@ -278,6 +278,58 @@ mod tests {
     }
 
     #[test]
+    fn the_target_as_it_came_may_be_sent_on() {
+        let real = |more: Value, target: &str| {
+            let mut config = json!({"use_real_request_uri_unsafe": true});
+            config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            uri_of(config, target)
+        };
+        assert_eq!(real(json!({}), "/a//b?c=1"), "/a//b?c=1");
+        assert_eq!(real(json!({"uri": "/new"}), "/old?c=1"), "/new?c=1");
+        assert_eq!(real(json!({"uri": "/new?d=2"}), "/old?c=1"), "/new?d=2&c=1");
+        assert_eq!(real(json!({"uri": "/new"}), "/old"), "/new");
+        assert_eq!(real(json!({"regex_uri": ["^/o(.*)", "/n$1"]}), "/old?c=1"), "/nld?c=1");
+        for bad in ["new", "/a b", "/a\u{7f}"] {
+            let mut probe = Probe::get("/");
+            let config = json!({"use_real_request_uri_unsafe": true, "regex_uri": [".*", bad]});
+            let stage: ProxyRewrite = probe.stage(config).unwrap();
+            assert!(matches!(stage.rewrite(&mut probe.exchange()), Step::Reply(reply) if reply.status == 400), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_question_mark_of_a_pattern_separates_only_where_the_path_had_none() {
+        let config = json!({"regex_uri": ["^/a/(.*)", "/b?x=$1"]});
+        assert_eq!(uri_of(config.clone(), "/a/1"), "/b?x=1");
+        assert_eq!(uri_of(config.clone(), "/a/1?q=2"), "/b?x=1&q=2");
+        let mut probe = Probe::get("/a/1");
+        let stage: ProxyRewrite = probe.stage(config).unwrap();
+        let mut x = probe.exchange();
+        x.engine_mut().messages.request.path_span = x.intern(b"/a/1?2");
+        assert!(matches!(stage.rewrite(&mut x), Step::Next));
+        let mut out = Vec::new();
+        x.upstream_uri(&mut out);
+        assert_eq!(String::from_utf8(out).unwrap(), "/b%3Fx=1%3F2");
+    }
+
+    #[test]
+    fn the_first_value_is_set_and_the_others_are_added() {
+        let edited = |headers: Value| {
+            let mut probe = Probe::request("GET", "/", &[("Host", "a.example"), ("X-A", "mine")]);
+            let stage: ProxyRewrite = probe.stage(json!({"headers": headers})).unwrap();
+            let mut x = probe.exchange();
+            assert!(matches!(stage.rewrite(&mut x), Step::Next));
+            let values: Vec<_> =
+                x.request().fields.all(b"X-A").map(|value| String::from_utf8_lossy(value).into_owned()).collect();
+            (values.join(","), x.rewritten_host().map(<[u8]>::to_vec))
+        };
+        assert_eq!(edited(json!({"set": {"X-A": "1"}})), ("1".into(), None));
+        assert_eq!(edited(json!({"set": {"X-A": ["1", "2"]}})), ("1,2".into(), None));
+        assert_eq!(edited(json!({"add": {"X-A": ["1", "2"]}})), ("mine,1,2".into(), None));
+        assert_eq!(edited(json!({"set": {"Host": "b.example"}})), ("mine".into(), Some(b"b.example".to_vec())));
+    }
+
+    #[test]
     fn a_client_s_other_spelling_of_what_is_set_or_removed_is_removed() {
         let spellings = [("X_User_Id", "admin"), ("x-user_id", "admin"), ("X_Gone", "1"), ("X_Added", "2")];
         let mut probe = Probe::request("GET", "/", &spellings);

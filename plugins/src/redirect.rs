@@ -191,6 +191,43 @@ mod tests {
     }
 
     #[test]
+    fn the_port_of_https_is_told_where_it_is_another() {
+        let probe = Probe::get("/");
+        let owner = sdk::build::Owner { collection: "routes", id: "1".into() };
+        let names = sdk::testing::FixedNames::default();
+        for (port, host) in [
+            (json!(8443), "a.example:8443"),
+            (json!(443), "a.example"),
+            (json!(0), "a.example"),
+            (json!(65_536), "a.example"),
+            (json!("8443"), "a.example"),
+        ] {
+            let attr = json!({"https_port": port});
+            let mut cx = Build::new(&owner, &probe.services, &names);
+            cx.attr = Some(&attr);
+            let config = serde_json::from_value(json!({"http_to_https": true, "ret_code": 302, "encode_uri": false, "append_query_string": false}));
+            let stage = Redirect::build(config.unwrap(), &mut cx).unwrap();
+            let mut probe = Probe::request("GET", "/x", HOST);
+            let Step::Reply(reply) = stage.rewrite(&mut probe.exchange()) else { panic!("{port}") };
+            assert_eq!(reply.headers[0].1, format!("https://{host}/x").as_bytes(), "{port}");
+        }
+    }
+
+    #[test]
+    fn statuses_have_an_upper_bound() {
+        let status = |code: u32| answer_of(json!({"uri": "/x", "ret_code": code}));
+        fn answer_of(config: Value) -> Result<u16, String> {
+            let mut probe = Probe::get("/");
+            let stage: Redirect = probe.stage(config).map_err(|error| error.pointer)?;
+            match stage.rewrite(&mut probe.exchange()) {
+                Step::Reply(reply) => Ok(reply.status),
+                _ => Err("no reply".to_owned()),
+            }
+        }
+        assert_eq!([status(599), status(600), status(70_000)], [Ok(599), Err("/ret_code".into()), Err("/ret_code".into())]);
+    }
+
+    #[test]
     fn patterns_redirect_only_what_they_match() {
         let config = json!({"regex_uri": ["^/test/(.*)", "/$1/x"]});
         assert_eq!(answer(config.clone(), "GET", "/test/a", HOST).unwrap().1, "/a/x");
@@ -201,6 +238,10 @@ mod tests {
     fn queries_are_appended_and_paths_encoded() {
         let config = json!({"uri": "/a?b=1", "append_query_string": true});
         assert_eq!(answer(config, "GET", "/x?c=2", HOST).unwrap().1, "/a?b=1&c=2");
+        let config = json!({"uri": "/a", "append_query_string": true});
+        assert_eq!(answer(config.clone(), "GET", "/x", HOST).unwrap().1, "/a");
+        assert_eq!(answer(config, "GET", "/x?c=2", HOST).unwrap().1, "/a?c=2");
+        assert_eq!(answer(json!({"uri": "/a"}), "GET", "/x?c=2", HOST).unwrap().1, "/a");
         let config = json!({"uri": "/a b", "encode_uri": true});
         assert_eq!(answer(config, "GET", "/x", HOST).unwrap().1, "/a%20b");
     }

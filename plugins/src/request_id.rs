@@ -297,6 +297,61 @@ mod tests {
     }
 
     #[test]
+    fn every_random_bit_tells_identifiers_apart() {
+        let mut probe = Probe::get("/");
+        probe.world.now_ms.set(1_700_000_000_123);
+        let x = probe.exchange();
+        for (algorithm, bits) in
+            [(Algorithm::Uuid, 122), (Algorithm::UuidV7, 74), (Algorithm::Nanoid, 126), (Algorithm::Ksuid, 128)]
+        {
+            for random in [[0, 0], [u64::MAX, u64::MAX], [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210]] {
+                let one = algorithm.make(&x, random);
+                let others = (0..128).map(|bit| match bit {
+                    0..64 => [random[0] ^ 1 << bit, random[1]],
+                    _ => [random[0], random[1] ^ 1 << (bit - 64)],
+                });
+                let mut different: Vec<Id> = others.map(|other| algorithm.make(&x, other)).filter(|other| *other != one).collect();
+                different.sort();
+                different.dedup();
+                assert_eq!(different.len(), bits, "{one:?}");
+            }
+        }
+        // The time goes first.
+        let ksuid_of = |random| Algorithm::Ksuid.make(&x, random);
+        assert_eq!(ksuid_of([7, 7]), ksuid(1_700_000_000, 7 << 64 | 7));
+    }
+
+    /// A stage with a header of its own mixes its name into the bits, and keeps all of them.
+    #[test]
+    fn identifiers_of_other_headers_are_as_random() {
+        let probe = Probe::get("/");
+        let stage: RequestId = probe.stage(json!({"header_name": "X-Own-Id"})).unwrap();
+        let mut seen = [0u16; 36];
+        for _ in 0..300 {
+            let mut probe = Probe::get("/");
+            for (digits, byte) in seen.iter_mut().zip(stage.make(&probe.exchange())) {
+                *digits |= 1 << char::from(byte).to_digit(16).unwrap_or(0);
+            }
+        }
+        let of = |digits: &u16| digits.count_ones();
+        let free = (0..36).filter(|at| ![8, 13, 14, 18, 19, 23].contains(at));
+        assert!(free.map(|at| of(&seen[at])).all(|digits| digits > 12), "{seen:04x?}");
+        let words = ["X-A", "X-B", "Trace"].map(salt);
+        assert!(words.iter().flatten().all(|word| *word > u64::from(u32::MAX)), "{words:x?}");
+        assert_eq!(salt("x-REQUEST-id"), [0, 0]);
+    }
+
+    #[test]
+    fn an_empty_identifier_is_none() {
+        let mut probe = Probe::request("GET", "/", &[("X-Request-Id", "")]);
+        let stage: RequestId = probe.stage(json!({})).unwrap();
+        let mut x = probe.exchange();
+        respond(&mut x, 200, &[("X-Request-Id", "")]);
+        stage.header_filter(&mut x);
+        assert_eq!(x.response_header("X-Request-Id").map(<[u8]>::len), Some(36));
+    }
+
+    #[test]
     fn ksuids_are_those_of_the_specification() {
         // From the KSUID reference: its greatest value, and an example.
         let most = ksuid(1_400_000_000 + u64::from(u32::MAX), u128::MAX);

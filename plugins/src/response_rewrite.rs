@@ -351,6 +351,72 @@ mod tests {
         }
         // What was announced is not exceeded where all of it has come.
         assert_eq!([believed(1, 5), believed(5, 5), believed(9, 5), believed(1 << 20, 2 << 20)], [5, 5, 9, 2 << 20]);
+        assert_eq!([believed(1, 2 << 20), believed(1 << 18, 9 << 20)], [1 << 20, 2 << 20]);
+    }
+
+    /// Room is made once for a body that was announced, and where there is none for it, for what comes.
+    #[test]
+    fn a_body_that_was_announced_is_moved_once() {
+        for (most, held) in [(1 << 20, 50_000), (30_000, 20_000)] {
+            let mut probe = Probe::get("/hello");
+            probe.world.budget = sdk::budget::Budget::new(most);
+            let stage: ResponseRewrite = probe.stage(json!({"filters": [{"regex": "z", "replace": "y"}]})).unwrap();
+            let mut x = probe.exchange();
+            respond(&mut x, 200, &[("Content-Length", "50000")]);
+            stage.header_filter(&mut x);
+            assert!(stage.holds_body(&x));
+            for _ in 0..2 {
+                let mut chunk = chunk(&[b'a'; 10_000], false);
+                stage.body_filter(&mut x, &mut chunk);
+                assert!(!chunk.refused && chunk.data.is_empty());
+            }
+            assert_eq!(x.world().budget().taken(), held);
+            let mut last = chunk(&[b'a'; 30_000], true);
+            stage.body_filter(&mut x, &mut last);
+            assert_eq!((last.refused, last.data.len() == 50_000), (most < 50_000, most > 50_000));
+        }
+    }
+
+    #[test]
+    fn a_body_over_the_bound_is_cut_and_told_of_once() {
+        for (pieces, given, told) in [(&["abc"][..], "ABC", 0), (&["abcd"], "ABC", 1), (&["ab", "c", "d", "e", ""], "ABC", 1)] {
+            let mut probe = Probe::get("/hello");
+            let filters = json!([{"regex": "abc", "replace": "ABC"}]);
+            let stage: ResponseRewrite = probe.stage(json!({"max_resp_body_size": 3, "filters": filters})).unwrap();
+            let mut x = probe.exchange();
+            respond(&mut x, 200, &[]);
+            assert!(!stage.filters_body(&x) && !stage.holds_body(&x));
+            stage.header_filter(&mut x);
+            assert!(stage.filters_body(&x) && stage.holds_body(&x));
+            let mut out = Vec::new();
+            for (index, piece) in pieces.iter().enumerate() {
+                let mut chunk = chunk(piece.as_bytes(), index + 1 == pieces.len());
+                stage.body_filter(&mut x, &mut chunk);
+                out.extend_from_slice(&chunk.data);
+            }
+            drop(x);
+            assert_eq!((String::from_utf8(out).unwrap().as_str(), probe.world.complaints.borrow().len()), (given, told));
+        }
+    }
+
+    #[test]
+    fn only_filters_need_the_whole_body_and_only_one_that_is_plain() {
+        for (config, head, filters, holds, complaints) in [
+            (json!({"body": "x"}), &[][..], true, false, 0),
+            (json!({"headers": {"X-A": "1"}}), &[], false, false, 0),
+            (json!({"headers": {"X-A": "1"}}), &[("Content-Encoding", "gzip")], false, false, 0),
+            (json!({"filters": [{"regex": "a", "replace": "b"}]}), &[("Content-Encoding", "gzip")], false, false, 1),
+            (json!({"body": "x"}), &[("Content-Encoding", "gzip")], true, false, 0),
+        ] {
+            let mut probe = Probe::get("/hello");
+            let stage: ResponseRewrite = probe.stage(config.clone()).unwrap();
+            let mut x = probe.exchange();
+            respond(&mut x, 200, head);
+            stage.header_filter(&mut x);
+            assert_eq!((stage.filters_body(&x), stage.holds_body(&x)), (filters, holds), "{config}");
+            drop(x);
+            assert_eq!(probe.world.complaints.borrow().len(), complaints, "{config}");
+        }
     }
 
     #[test]

@@ -232,11 +232,11 @@ impl Wheel {
         }
     }
 
-    /// The goal that comes next, and the state behind it. Within one turn on each of two levels there
-    /// is one, as the heaviest goal reaches every level.
+    /// The goal that comes next, and the state behind it. Within one turn, which may begin on one level and end
+    /// on the next, there is one, as the heaviest goal reaches every level.
     fn after(&self, state: u64) -> Option<(usize, u64)> {
         let (mut level, mut at) = ((state >> 32) as u32, state as u32 as usize);
-        for _ in 0..2 * self.goals.len() + 1 {
+        for _ in 0..=self.goals.len() {
             if let Some((_, weight)) = self.goals.get(at) {
                 at += 1;
                 if *weight >= level {
@@ -293,6 +293,15 @@ mod tests {
         assert_eq!(shares(&[0, 0], 10), [5, 5], "as with lua-resty-balancer");
         assert_eq!(shares(&[1_000_000, 1], 1000), [1000, 0]);
         assert_eq!(shares(&[u64::MAX, 1], 1000), [1000, 0]);
+        // Wherever the heaviest one stands, all that do not reach its level are passed over.
+        for heaviest in 0..10 {
+            let mut weights = [1; 10];
+            weights[heaviest] = 3;
+            let expected: Vec<usize> = weights.iter().map(|weight| *weight as usize * 2).collect();
+            assert_eq!(shares(&weights, 24), expected, "{heaviest}");
+        }
+        // Weights with a common divisor take turns as often as without it.
+        assert_eq!(shares(&[40, 20], 3), [2, 1]);
     }
 
     #[test]
@@ -305,6 +314,19 @@ mod tests {
             threads.into_iter().map(|thread| thread.join().unwrap()).sum()
         });
         assert_eq!(total, 3000);
+    }
+
+    #[test]
+    fn what_is_named_twice_is_one_with_the_last_weight() {
+        let probe = Probe::get("/");
+        let weights = |config: Value| {
+            let stage: TrafficSplit = probe.stage(json!({"rules": [{"weighted_upstreams": config}]})).unwrap();
+            stage.rules[0].wheel.goals.iter().map(|(_, weight)| *weight).collect::<Vec<_>>()
+        };
+        let written = json!({"nodes": {"127.0.0.1:1": 1}, "type": "roundrobin"});
+        assert_eq!(weights(json!([{"weight": 1}, {"weight": 2}])), [2]);
+        assert_eq!(weights(json!([{"upstream_id": 1, "weight": 1}, {"upstream_id": 2, "weight": 2}, {"upstream_id": 1, "weight": 3}])), [3, 2]);
+        assert_eq!(weights(json!([{"upstream": written, "weight": 1}, {"upstream": written, "weight": 2}, {"weight": 3}])), [1, 2, 3]);
     }
 
     #[test]

@@ -180,6 +180,37 @@ mod tests {
     }
 
     #[test]
+    fn a_long_connect_is_read_up_to_the_bound() {
+        // Three bytes of length, ten before the id, and two of its own length.
+        let with_id = |id: usize| {
+            let len = 12 + id;
+            let mut bytes = vec![0x10, len as u8 | 0x80, (len >> 7) as u8 | 0x80, (len >> 14) as u8];
+            bytes.extend_from_slice(b"\x00\x04MQTT\x04\x02\x00\x3c");
+            bytes.extend_from_slice(&(id as u16).to_be_bytes());
+            bytes.resize(bytes.len() + id, b'i');
+            bytes
+        };
+        for (id, taken) in [(1, true), (200, true), (5000, true), (MOST - 16, true), (MOST - 15, false)] {
+            let (result, read) = run(4, &with_id(id));
+            assert_eq!((result.is_ok(), read.map(|id| id.len())), (taken, taken.then_some(id)), "{id}");
+        }
+    }
+
+    #[test]
+    fn no_more_is_asked_for_than_is_told_of() {
+        for (bytes, wanted) in [
+            (&b""[..], 5),
+            (b"\x10", 5),
+            (b"\x10\x80\x80", 5),
+            (b"\x10\x80\x80\x80", 5),
+            (b"\x10\x0f\x00", 17),
+            (b"\x10\xc8\x01\x00\x04", 203),
+        ] {
+            assert!(matches!(connect(bytes), Ok(Read::More(more)) if more == wanted), "{bytes:?}");
+        }
+    }
+
+    #[test]
     fn everything_else_is_refused() {
         assert_eq!(run(5, V4).0, Err(503), "another level");
         for bytes in [

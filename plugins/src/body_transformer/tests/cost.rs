@@ -18,6 +18,7 @@ fn long_work_costs_steps() {
     let long = "local s = ('x'):rep(6400) ";
     let number = "local n = {} for i = 1, 1000 do table.insert(n, 1) end ";
     let words = "local w = {} for i = 1, 10 do table.insert(w, 'y') end ";
+    let half_empty = "local m = {} for i = 1, 10000 do m['a' .. i] = i end for i = 1, 4800 do m['a' .. i] = nil end ";
     for (body, before, steps) in [
         ("{% local a = s:upper() %}", long, 206),
         ("{% local a = s:lower() %}", long, 206),
@@ -37,6 +38,7 @@ fn long_work_costs_steps() {
         ("{% local a = {n} %}", number, 1007),
         ("{% local a = _escape_json(n) %}", number, 1040),
         ("{% for k, v in pairs(n) do end %}", number, 1010),
+        ("{% local a = next(m) %}", half_empty, 305),
         ("{* s *}", long, 203),
         (&"y".repeat(640), "", 12),
     ] {

@@ -42,12 +42,17 @@ fn an_output_has_a_bound() {
     let attr = |most: usize| Some(json!({"max_output_size": most}));
     // Zero is no bound.
     for (attr, length, fits) in [(attr(5), 5, true), (attr(5), 6, false), (attr(0), 1000, true), (None, 1000, true)] {
-        let stage = built(json!({"request": {"template": format!("{{*('x'):rep({})*}}y", length - 1)}}), attr.as_ref());
-        let mut probe = Probe::request("POST", "/", &[]);
-        let mut x = probe.exchange();
-        with_body(&mut x, b"z");
-        let step = stage.rewrite(&mut x);
-        assert_eq!((matches!(step, Step::Next), x.body().len() == length), (fits, fits), "{attr:?}: {length}");
+        let parts = format!("{{*('x'):rep({})*}}y", length - 1);
+        let one = format!("{{*('x'):rep({length})*}}");
+        let replaced = format!("{{*('ab'):gsub('a', ('x'):rep({}))*}}", length - 1);
+        for template in [parts, one, replaced] {
+            let stage = built(json!({"request": {"template": template}}), attr.as_ref());
+            let mut probe = Probe::request("POST", "/", &[]);
+            let mut x = probe.exchange();
+            with_body(&mut x, b"z");
+            let step = stage.rewrite(&mut x);
+            assert_eq!((matches!(step, Step::Next), x.body().len() == length), (fits, fits), "{attr:?}: {template}");
+        }
     }
 }
 
