@@ -483,6 +483,7 @@ fn a_disk_that_stalls_wholly_makes_misses_at_once_until_it_is_back() {
     let late = zone.late_reads();
     let caches = Caches { zones: vec![Arc::new(memory(1)), Arc::new(zone)] };
     assert!(caches.late_reads() == late && late > 16, "{late}");
+    assert_eq!(caches.names().collect::<Vec<_>>(), ["m", "d"]);
 }
 
 #[test]
