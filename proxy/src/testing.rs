@@ -124,16 +124,16 @@ impl Gateway {
         end
     }
 
-    /// Opens [`H3`] for HTTP/3.
+    /// Opens an address for HTTP/3, [`H3`] or one that is all of its machine's.
     ///
     /// # Errors
     /// No descriptors are left.
-    pub fn open_h3(&self) -> io::Result<Port> {
+    pub fn open_h3(&self, at: SocketAddr) -> io::Result<Port> {
         let net = Net::default();
         // Another process would be given it.
         let copy = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         let post = quic::posts(1, &Arc::from([]), 0).pop().ok_or(io::ErrorKind::NotFound)?;
-        let port = h3::Port::over(&self.worker.settings, net.place(H3), copy, post)?;
+        let port = h3::Port::over(&self.worker.settings, net.place(at), copy, post)?;
         rt::spawn(h3::listen(self.worker.clone(), port, self.stage.subscribe()));
         Ok(Port { net })
     }

@@ -15,8 +15,8 @@ use quinn::{
     Connection, ConnectionError, Endpoint, ReadError, RecvStream, SendStream, TransportConfig, VarInt,
 };
 use rustls::RootCertStore;
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sdk::meters::Meters;
 use wire::h3::{self, qpack};
 
@@ -140,11 +140,19 @@ struct Servers {
 
 /// Runs a test beside a gateway that has a port for HTTP/3, and looks that nothing is left behind.
 pub fn beside(settings: impl FnOnce(&mut Settings), test: impl AsyncFnOnce(&Site) + 'static) {
+    beside_port(H3, settings, test);
+}
+
+pub fn beside_port(
+    at: SocketAddr,
+    settings: impl FnOnce(&mut Settings),
+    test: impl AsyncFnOnce(&Site) + 'static,
+) {
     let mut ours = Settings { keepalive_timeout: Duration::from_secs(5), ..Settings::default() };
     settings(&mut ours);
     support::with_gateways(ours, 1, async move |mut gateways, meters| {
         let gateway = Rc::new(gateways.next().unwrap());
-        let port = gateway.open_h3().unwrap();
+        let port = gateway.open_h3(at).unwrap();
         let servers = Rc::<Servers>::default();
         let (of_gateway, of_server) = (gateway.clone(), servers.clone());
         testing::serve(SocketAddr::from(SERVER), move || {
@@ -214,9 +222,18 @@ impl Site {
 
     /// A client that has its connection, and has said nothing on it.
     pub async fn mute(&self, transport: TransportConfig) -> Result<Client, ConnectionError> {
+        self.connect(tls("h3", transport), H3, "server.test").await
+    }
+
+    /// The same of a server by this name.
+    pub async fn connect(
+        &self,
+        config: quinn::ClientConfig,
+        to: SocketAddr,
+        name: &str,
+    ) -> Result<Client, ConnectionError> {
         let (endpoint, at) = self.endpoint();
-        let connecting = endpoint.connect_with(tls("h3", transport), H3, "server.test").unwrap();
-        let conn = within(connecting).await?;
+        let conn = within(endpoint.connect_with(config, to, name).unwrap()).await?;
         Ok(Client { conn, endpoint, at, kept: Vec::new() })
     }
 
@@ -252,18 +269,38 @@ impl Site {
     }
 }
 
+macro_rules! pem {
+    ($name:literal) => {
+        include_bytes!(concat!("../../../tests/certs/", $name)).as_slice()
+    };
+}
+pub(crate) use pem;
+
 /// A client that speaks this, and trusts whom it may.
 pub fn tls(alpn: &str, transport: TransportConfig) -> quinn::ClientConfig {
-    trusting(include_bytes!("../../../tests/certs/ca.crt"), alpn, transport)
+    trusting(pem!("ca.crt"), alpn, transport, None)
 }
 
-pub fn trusting(ca: &[u8], alpn: &str, transport: TransportConfig) -> quinn::ClientConfig {
+/// The same, with the authority that it trusts, and its certificate and key if it has any.
+pub fn trusting(
+    ca: &[u8],
+    alpn: &str,
+    transport: TransportConfig,
+    own: Option<(&[u8], &[u8])>,
+) -> quinn::ClientConfig {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(ca).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = rustls::ClientConfig::builder_with_provider(provider);
     let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]).unwrap();
-    let mut tls = builder.with_root_certificates(roots).with_no_client_auth();
+    let builder = builder.with_root_certificates(roots);
+    let mut tls = match own {
+        Some((chain, key)) => {
+            let chain = CertificateDer::pem_slice_iter(chain).map(Result::unwrap).collect();
+            builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key).unwrap()).unwrap()
+        }
+        None => builder.with_no_client_auth(),
+    };
     tls.alpn_protocols = vec![alpn.as_bytes().to_vec()];
     let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
     config.transport_config(Arc::new(transport));

@@ -183,23 +183,50 @@ fn a_client_that_is_gone_is_noticed_and_one_that_is_there_is_kept() {
     });
 }
 
+/// What a server is told of the client and of its connection.
+async fn seen(site: &Site, client: &Client, field: &str) -> String {
+    site.serves(answers(OK));
+    assert_eq!(client.ask(&head("GET", "/seen", &[])).await, WELL);
+    let heard = site.heard().await.concat();
+    heard.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_default().to_owned()
+}
+
 #[test]
 fn a_client_that_moves_is_served_and_known_by_its_new_address() {
     beside(
         |_| {},
         async |site| {
-            let client = site.client().await;
-            let ask = async |about: &str| {
-                site.serves(answers(OK));
-                assert_eq!(client.ask(&head("GET", "/a", &[])).await, WELL, "{about}");
-                site.heard().await.concat()
-            };
-            assert!(ask("here").await.contains("X-Real-IP: 127.0.0.1\r\n"));
+            let own = Some((pem!("client.crt"), pem!("client.key")));
+            let config = trusting(pem!("ca.crt"), "h3", TransportConfig::default(), own);
+            let client = site.connect(config, H3, "own.server.test").await.unwrap();
+            // Who it is, it has proved in its handshake.
+            let known = "127.0.0.1 own.server.test SUCCESS";
+            assert_eq!(seen(site, &client, "X-Seen: ").await, known);
+            assert_eq!(seen(site, &client, "X-Real-IP: ").await, "127.0.0.1");
             site.port.move_client(&client.endpoint, SocketAddr::from(([127, 0, 0, 2], 50_000))).unwrap();
             // The first that comes from there says so.
-            ask("there").await;
-            assert!(ask("there").await.contains("X-Real-IP: 127.0.0.2\r\n"));
+            seen(site, &client, "").await;
+            assert_eq!(seen(site, &client, "X-Real-IP: ").await, "127.0.0.2");
+            assert_eq!(seen(site, &client, "X-Seen: ").await, known);
             client.bye();
+        },
+    );
+}
+
+#[test]
+fn the_address_that_a_client_has_reached_is_known() {
+    let all = SocketAddr::from(([0, 0, 0, 0], H3.port()));
+    beside_port(
+        all,
+        |_| {},
+        async |site| {
+            for last in [1, 9] {
+                let to = SocketAddr::from(([127, 0, 0, last], H3.port()));
+                let config = tls("h3", TransportConfig::default());
+                let client = site.connect(config, to, "server.test").await.unwrap();
+                assert_eq!(seen(site, &client, "X-Seen: ").await, format!("{} server.test NONE", to.ip()));
+                client.bye();
+            }
         },
     );
 }
@@ -229,8 +256,7 @@ fn a_handshake_that_fails_is_told() {
         let error = fails(site, tls("http/0.9", plain()), "server.test").await;
         assert!(error.to_string().contains("120"), "{error}");
         assert!(matches!(fault().0, FaultKind::HandshakeFailed(_)));
-        let stranger = include_bytes!("../../../tests/certs/other-ca.crt");
-        fails(site, trusting(stranger, "h3", plain()), "server.test").await;
+        fails(site, trusting(pem!("other-ca.crt"), "h3", plain(), None), "server.test").await;
         let ended = FaultKind::HandshakeFailed("the client ended the TLS handshake");
         assert_eq!(fault(), (ended, "server.test".to_owned()));
         // One that says no more.

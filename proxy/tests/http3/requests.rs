@@ -331,6 +331,25 @@ fn what_cannot_be_understood_ends_the_connection() {
 }
 
 #[test]
+fn a_tunnel_to_anywhere_is_not_served() {
+    beside(
+        |_| {},
+        async |site| {
+            let client = site.client().await;
+            let connect = frame(HEADERS, list(&[(":method", "CONNECT"), (":authority", "a:443")]));
+            let answer = client.ask(&connect).await;
+            assert!(answer.starts_with("405 ") && answer.ends_with(" | end"), "{answer}");
+            for more in [(":path", ""), (":path", "/"), (":scheme", "https")] {
+                let fields = [(":method", "CONNECT"), (":authority", "a:443"), more];
+                let answer = client.ask(&frame(HEADERS, list(&fields))).await;
+                assert_eq!(answer, format!("reset {MESSAGE_ERROR:x}"), "{more:?}");
+            }
+            client.bye();
+        },
+    );
+}
+
+#[test]
 fn what_is_too_large_is_told_so_unread() {
     let fields: Vec<(String, String)> = (0..11).map(|at| (format!("x-{at}"), "y".to_owned())).collect();
     let many = |count: usize| {

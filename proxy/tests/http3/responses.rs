@@ -130,6 +130,11 @@ fn the_gateway_s_own_answers_are_whole() {
             assert_eq!(nowhere, "404 content-type: application/json content-length: 36 | end");
             let none = client.ask(&head("GET", "/told-nothing", &[])).await;
             assert_eq!(none, "204 content-type: text/plain; charset=utf-8 | end");
+            // A body that is empty is measured by the stream's end, unless none was to come.
+            let empty = client.ask(&head("GET", "/told-empty", &[])).await;
+            assert_eq!(empty, "200 | end");
+            let empty = client.ask(&head("HEAD", "/told-empty", &[])).await;
+            assert_eq!(empty, "200 content-length: 0 | end");
             let refused = client.ask(&head("GET", "/a", &[])).await;
             assert!(refused.starts_with("502 ") && refused.ends_with(" | end"), "{refused}");
             // One that sets trailers, whose body is of a length that nobody says.

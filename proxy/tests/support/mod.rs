@@ -641,13 +641,19 @@ fn snapshot() -> (Snapshot, Arc<Meters>) {
     for (uri, more) in routes::of_two_servers() {
         put(&uri[1..], json!({"uri": uri, "upstream": routes::upstream(more)}));
     }
-    let tls = json!({
-        "sni": "server.test",
-        "cert": include_str!("../../../tests/certs/server-ec.crt"),
-        "key": include_str!("../../../tests/certs/server-ec.key"),
-    });
-    let tls = Resource::parse(Kind::Ssl, "1", &tls).unwrap();
-    desired.put(Arc::new(Entry::new(Key::new(Kind::Ssl, "1"), tls, 1, 1)));
+    let asks = json!({"ca": include_str!("../../../tests/certs/ca.crt")});
+    for (id, name, client) in [("1", "server.test", Value::Null), ("2", "own.server.test", asks)] {
+        let mut tls = json!({
+            "sni": name,
+            "cert": include_str!("../../../tests/certs/server-ec.crt"),
+            "key": include_str!("../../../tests/certs/server-ec.key"),
+        });
+        if !client.is_null() {
+            tls["client"] = client;
+        }
+        let tls = Resource::parse(Kind::Ssl, id, &tls).unwrap();
+        desired.put(Arc::new(Entry::new(Key::new(Kind::Ssl, id), tls, 1, 1)));
+    }
     let jack = json!({"username": "jack", "plugins": {"key-auth": {"key": "jack-key"}, "told": {}}});
     let jack = Resource::parse(Kind::Consumer, "jack", &jack).unwrap();
     desired.put(Arc::new(Entry::new(Key::new(Kind::Consumer, "jack"), jack, 1, 1)));

@@ -42,6 +42,10 @@ pub fn with_plugins() -> Vec<(&'static str, Value)> {
                 "headers": {"X-One": "1", "Content-Encoding": "x", "Keep-Alive": "5"},
             }}}),
         ),
+        (
+            "/seen",
+            json!({"proxy-rewrite": {"headers": {"set": {"X-Seen": "$server_addr $ssl_server_name $ssl_client_verify"}}}}),
+        ),
         ("/set", sets()),
         (
             "/set-abort",

@@ -167,5 +167,7 @@ mod tests {
         assert_eq!(refused(&[2, 0]), Broken::Connection(code::SETTINGS_ERROR));
         assert_eq!(refused(&[6]), Broken::Connection(code::FRAME_ERROR));
         assert_eq!(refused(&[6, 0x44]), Broken::Connection(code::FRAME_ERROR));
+        let many: Vec<u8> = (6..0x40).flat_map(|id| [id, 0]).collect();
+        assert_eq!(settings(&many), Ok(()), "there may be many");
     }
 }

@@ -48,7 +48,7 @@ pub(super) fn make(
     }
     let path = match (path, protocol.is_none() && method == b"CONNECT") {
         (None, true) => &b""[..],
-        (Some(path), false) if !path.is_empty() => path,
+        (Some(path), false) => path,
         _ => return Err(Refusal::Target),
     };
     let asked = Asked { parts: Parts { method, scheme, authority, path, ends }, protocol };

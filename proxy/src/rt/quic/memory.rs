@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, IoSliceMut};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -30,11 +30,18 @@ struct State {
 
 #[derive(Debug, Default)]
 struct Inbox {
-    datagrams: VecDeque<(SocketAddr, Box<[u8]>)>,
+    datagrams: VecDeque<Datagram>,
     reader: Option<Waker>,
 }
 
-/// An address there, as a socket.
+#[derive(Debug)]
+struct Datagram {
+    from: SocketAddr,
+    to: IpAddr,
+    bytes: Box<[u8]>,
+}
+
+/// An address there, as a socket: one of a machine, or all of one.
 #[derive(Debug)]
 pub(crate) struct Place {
     net: Net,
@@ -114,8 +121,12 @@ impl AsyncUdpSocket for Place {
             Some(left) => *left -= 1,
             None => {}
         }
-        let Some(inbox) = net.inboxes.get_mut(&transmit.destination) else { return Ok(()) };
-        inbox.datagrams.push_back((self.me, transmit.contents.into()));
+        let (to, port) = (transmit.destination, transmit.destination.port());
+        let to = if net.inboxes.contains_key(&to) { to } else { (Ipv4Addr::UNSPECIFIED, port).into() };
+        let Some(inbox) = net.inboxes.get_mut(&to) else { return Ok(()) };
+        let from = SocketAddr::new(transmit.src_ip.unwrap_or(self.me.ip()), self.me.port());
+        let (to, bytes) = (transmit.destination.ip(), transmit.contents.into());
+        inbox.datagrams.push_back(Datagram { from, to, bytes });
         if let Some(reader) = inbox.reader.take() {
             reader.wake();
         }
@@ -132,9 +143,10 @@ impl AsyncUdpSocket for Place {
         let inbox = net.inboxes.entry(self.me).or_default();
         let mut n = 0;
         for (buf, meta) in bufs.iter_mut().zip(meta) {
-            let Some((addr, bytes)) = inbox.datagrams.pop_front() else { break };
-            buf[..bytes.len()].copy_from_slice(&bytes);
-            *meta = RecvMeta { addr, len: bytes.len(), stride: bytes.len(), ecn: None, dst_ip: None };
+            let Some(Datagram { from, to, bytes }) = inbox.datagrams.pop_front() else { break };
+            let len = bytes.len();
+            buf[..len].copy_from_slice(&bytes);
+            *meta = RecvMeta { addr: from, len, stride: len, ecn: None, dst_ip: Some(to) };
             n += 1;
         }
         if n > 0 {
