@@ -196,6 +196,18 @@ mod tests {
 
     const ASKS: &[(&str, &str)] = &[("Accept-Encoding", "gzip")];
 
+    /// As nginx's ngx_http_gzip_filter_memory chooses it.
+    #[test]
+    fn a_short_body_has_a_small_window() {
+        for (length, bits) in
+            [(16_384 - 262, 15), (16_384 - 263, 14), (8_192 - 263, 13), (512 - 262, 10), (512 - 263, 9), (0, 9)]
+        {
+            assert_eq!(window_bits(Some(length), 6), bits, "{length}");
+            assert_eq!(window_bits(Some(length), 1), bits.max(13), "{length}");
+        }
+        assert_eq!(window_bits(None, 6), 15);
+    }
+
     #[test]
     fn every_piece_can_be_read_at_once() {
         let long = "0123456789".repeat(5000);

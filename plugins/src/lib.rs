@@ -132,6 +132,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_status_has_three_digits() {
+        assert!(check_status(999, "/code").is_ok());
+        assert_eq!(check_status(1000, "/code").unwrap_err().pointer, "/code");
+    }
+
+    #[test]
     fn the_list_is_sorted_and_without_doubles() {
         for pair in ROWS.windows(2) {
             assert!(pair[0].priority() > pair[1].priority(), "{} before {}", pair[0].name(), pair[1].name());

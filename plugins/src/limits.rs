@@ -188,4 +188,19 @@ mod tests {
             assert_eq!(parse(text.as_bytes()), None, "{text}");
         }
     }
+
+    #[test]
+    fn a_text_that_never_comes_to_a_number_is_refused() {
+        let amount = |text: &str| serde_json::from_value::<Amount>(text.into()).unwrap();
+        for (text, least, fits) in [
+            ("1", 1, true),
+            ("0", 1, false),
+            ("0", 0, true),
+            ("a", 0, false),
+            ("$arg_a", 1, true),
+            ("2", 1, true),
+        ] {
+            assert_eq!(amount(text).check("/count", least).is_ok(), fits, "{text}");
+        }
+    }
 }

@@ -510,6 +510,42 @@ mod tests {
         assert_eq!(counted, 2);
     }
 
+    /// Requests that differ in one label only are counted apart, and the others together.
+    #[test]
+    fn a_series_is_all_that_its_labels_say() {
+        let mut probe = probe("/hello?who=a");
+        let attr = json!({"metrics": {"http_status": {"extra_labels": [{"who": "$arg_who"}]}}});
+        let stage = build(&probe, "routes", None, Some(&attr));
+        let long = format!("/hello?who={}", "b".repeat(MAX_EXTRA + 1));
+        type Change = fn(&mut Exchange<'_>);
+        let changes: [Change; 6] = [
+            |_| {},
+            |x| x.set_status(404),
+            |x| x.engine_mut().matched.uri = "/other",
+            |x| x.engine_mut().upstream_addr = Some("10.0.0.2:80".parse().unwrap()),
+            |x| x.engine_mut().upstream_addr = Some("[::1]:80".parse().unwrap()),
+            |x| {
+                x.engine_mut().upstream_addr = None;
+                x.engine_mut().source = Source::Gateway;
+            },
+        ];
+        let targets = ["/hello?who=a", "/hello?who=ab", "/hello", &long];
+        for (target, change) in targets.iter().flat_map(|target| changes.map(|change| (target, change))) {
+            for _ in 0..2 {
+                probe.ask("GET", target, &[]);
+                let mut x = probe.exchange();
+                served(&mut x);
+                change(&mut x);
+                stage.header_filter(&mut x);
+                stage.log(&mut x);
+            }
+        }
+        let text = scrape(&probe);
+        let series: Vec<_> = text.lines().filter(|line| line.starts_with("apisix_http_status{")).collect();
+        assert_eq!(series.len(), targets.len() * changes.len(), "{text}");
+        assert!(series.iter().all(|line| line.ends_with("} 2")), "{text}");
+    }
+
     #[test]
     fn labels_can_be_disabled_and_added() {
         let mut probe = probe("/hello?who=a%22b");

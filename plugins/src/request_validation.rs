@@ -235,6 +235,20 @@ mod tests {
     }
 
     #[test]
+    fn names_are_collected_wherever_a_schema_asks_for_them() {
+        let schema = json!({
+            "properties": {"a": {"type": "string"}, "b": {"properties": {"c": {}}}},
+            "dependencies": {"d": ["e"]},
+            "required": ["f", 1],
+            "anyOf": [{"required": ["g"]}, {"not": {"properties": {"h": {}}}}],
+            "title": "no name",
+        });
+        let mut names = BTreeSet::new();
+        collect_names(&schema, &mut names);
+        assert_eq!(names.into_iter().collect::<String>(), "abcdfgh");
+    }
+
+    #[test]
     fn json_that_fits_goes_on_as_it_was_read() {
         let out = outcome(person(), &[], b"{ \"name\": \"Bo\", \"name\" : \"Ann\", \"n\": 12345678901234567 }");
         assert_eq!(out.unwrap(), r#"{"name":"Ann","n":12345678901234567,"role":"guest"}"#);

@@ -282,6 +282,17 @@ mod tests {
         assert!(inside.lines().all(|line| line == "    <l>1</l>"), "{text}");
     }
 
+    /// Lists hold one to three elements; whatever their number, each stands at its depth.
+    #[test]
+    fn lists_in_xml_stand_in_tags_of_their_name() {
+        let of = |items: Value| shape(json!({"l": {"type": "array", "items": items}})).xml("data");
+        let one = json!({"type": "integer", "example": 1});
+        let objects = of(json!({"type": "object", "properties": {"o": one}}));
+        assert!(objects.contains("    <l>\n      <o>1</o>\n    </l>"), "{objects}");
+        let lists = of(json!({"type": "array", "items": one}));
+        assert!(lists.contains("    <l>\n      <l>1</l>"), "{lists}");
+    }
+
     #[test]
     fn an_answer_stays_bounded() {
         let mut schema = json!({"type": "string", "example": "x"});
