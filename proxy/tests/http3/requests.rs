@@ -230,9 +230,19 @@ fn what_is_no_request_breaks_its_stream_alone() {
     ] {
         cases.push((about.to_owned(), bytes, MESSAGE_ERROR));
     }
-    // Trailers.
-    for fields in [[(":path", "/")], [(":status", "200")], [("X-Upper", "1")], [("a b", "1")], [("a", "b\0")]]
-    {
+    // Trailers, in which there is nothing of a connection either (section 4.2).
+    for fields in [
+        [(":path", "/")],
+        [(":status", "200")],
+        [("X-Upper", "1")],
+        [("a b", "1")],
+        [("a", "b\0")],
+        [("connection", "close")],
+        [("keep-alive", "1")],
+        [("proxy-connection", "close")],
+        [("transfer-encoding", "chunked")],
+        [("upgrade", "h2c")],
+    ] {
         cases.push((format!("trailers {fields:?}"), tail(&fields), MESSAGE_ERROR));
     }
     // It has ended before its head is whole.

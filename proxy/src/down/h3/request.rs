@@ -9,9 +9,9 @@ use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use quinn::RecvStream;
-use wire::Fields;
 use wire::h1::chunked::may_be_trailer;
 use wire::h3::{code, frame};
+use wire::{Fields, Name};
 
 use super::Shared;
 use super::frames::{Broken, Frames};
@@ -232,7 +232,16 @@ impl Input {
             _ => Broken::Stream(code::EXCESSIVE_LOAD),
         })?;
         for (name, value) in list.iter() {
-            if name.starts_with(b":") || name.iter().any(u8::is_ascii_uppercase) {
+            // RFC 9114 sections 4.2 and 4.3.
+            let of_connection = matches!(
+                Name::from_bytes(name),
+                Name::Connection
+                    | Name::KeepAlive
+                    | Name::ProxyConnection
+                    | Name::TransferEncoding
+                    | Name::Upgrade
+            );
+            if of_connection || name.starts_with(b":") || name.iter().any(u8::is_ascii_uppercase) {
                 return Err(Broken::Stream(code::MESSAGE_ERROR));
             }
             if may_be_trailer(name) {
