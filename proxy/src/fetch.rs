@@ -349,6 +349,33 @@ mod tests {
     use super::*;
 
     #[test]
+    fn as_many_requests_are_in_flight_as_may_be_and_no_more() {
+        let settings = Settings { max_fetches: 3, max_fetches_per_target: 2, ..Settings::default() };
+        crate::testing::beside_worker(settings, async |worker, _| {
+            for _ in 0..3 {
+                let first = worker.permit_fetch("a").unwrap();
+                let _second = worker.permit_fetch("a").unwrap();
+                drop(first);
+                let _third = worker.permit_fetch("a").unwrap();
+                assert!(worker.permit_fetch("a").is_none(), "two to one target");
+                let other = worker.permit_fetch("b").unwrap();
+                assert!(worker.permit_fetch("c").is_none(), "three to all");
+                drop(other);
+                assert!(worker.permit_fetch("c").is_some());
+            }
+            assert_eq!(
+                worker.fetches.targets.borrow().len(),
+                1,
+                "what is over and lost nothing is forgotten"
+            );
+            let told = RefCell::new(Vec::new());
+            worker.fetches.tell(&worker.settings, |notice| told.borrow_mut().push(notice));
+            let of_a = |notice: &Notice| matches!(notice, Notice::FetchesDropped { target, dropped: 3, .. } if target == "a");
+            assert!(told.borrow().iter().any(of_a), "{told:?}");
+        });
+    }
+
+    #[test]
     fn targets_whose_requests_were_dropped_are_told_by_name_as_far_as_they_are_few() {
         let settings = Settings { max_fetches: 90, max_fetches_per_target: 7, ..Settings::default() };
         let fetches = Fetches::default();

@@ -104,6 +104,16 @@ mod tests {
         let http = |h1, h2| Traffic::Http(Versions { h1, h2, h3: false });
         let both = Listener { tls: true, traffic: http(true, true), ..plain };
         assert_eq!(both.front().unwrap(), Front::Http { h2: true, tls: true });
+        let streams = Listener::stream(plain.address, StreamPort::default());
+        let of_streams = |tls| Listener { tls, ..streams }.front().unwrap();
+        for (front, tls) in [
+            (plain.front().unwrap(), false),
+            (both.front().unwrap(), true),
+            (of_streams(false), false),
+            (of_streams(true), true),
+        ] {
+            assert_eq!(front.is_tls(), tls, "{front:?}");
+        }
         for (listener, what) in [
             (Listener { traffic: http(false, true), ..plain }, "HTTP without version 1 "),
             (Listener { traffic: http(false, false), ..plain }, "HTTP without version 1 "),
@@ -111,5 +121,18 @@ mod tests {
             let refused = listener.front().unwrap_err();
             assert!(refused.to_string().starts_with(what), "{refused}");
         }
+    }
+
+    #[test]
+    fn quic_is_served_where_a_listener_of_that_address_says_so() {
+        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let http = |h3| Traffic::Http(Versions { h1: true, h2: true, h3 });
+        let listener = |port, tls, h3| Listener { tls, traffic: http(h3), ..Listener::http(at(port)) };
+        let streams = Listener { tls: true, ..Listener::stream(at(4), StreamPort::default()) };
+        let listen =
+            vec![listener(1, true, true), listener(2, true, false), listener(3, false, true), streams];
+        assert_eq!(listen.iter().map(Listener::h3).collect::<Vec<_>>(), [true, false, false, false]);
+        let settings = crate::Settings { listen, ..Default::default() };
+        assert_eq!([1, 2, 3, 4, 5].map(|port| settings.is_h3(at(port))), [true, false, false, false, false]);
     }
 }

@@ -115,3 +115,58 @@ async fn take(stream: &mut rt::Stream, mut bytes: &mut [u8]) -> Result<(), &'sta
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{SocketAddr, TcpListener, TcpStream};
+
+    use super::*;
+    use crate::testing::beside_worker;
+
+    /// A header of version 2 for this client, with so many bytes behind the addresses.
+    fn version_2(source: SocketAddr, more: u16) -> Vec<u8> {
+        let ends = proxy_protocol::Ends { source, destination: source };
+        let mut bytes = Vec::new();
+        proxy_protocol::write_v2(Some(&ends), &mut bytes);
+        let length = u16::from_be_bytes([bytes[14], bytes[15]]) + more;
+        bytes[14..16].copy_from_slice(&length.to_be_bytes());
+        // One of no meaning: kind, length and value.
+        bytes.extend_from_slice(&[0xea]);
+        bytes.extend_from_slice(&(more - 3).to_be_bytes());
+        bytes.resize(bytes.len() + usize::from(more) - 3, 7);
+        bytes
+    }
+
+    #[test]
+    fn a_header_is_taken_to_its_last_byte_and_what_follows_is_left() {
+        let source: SocketAddr = "192.0.2.1:1234".parse().unwrap();
+        let first = b"PROXY TCP4 192.0.2.1 127.0.0.1 1234 80\r\n".to_vec();
+        for header in [
+            first,
+            version_2(source, 3),
+            version_2(source, 228),
+            version_2(source, 400),
+            version_2(source, 3000),
+        ] {
+            beside_worker(crate::Settings::default(), async move |worker, _| {
+                let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+                let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+                let listener = rt::Listener::new({
+                    listener.set_nonblocking(true).unwrap();
+                    listener
+                });
+                let (mut stream, _) = listener.unwrap().accept().await.unwrap();
+                client.write_all(&header).unwrap();
+                client.write_all(b"rest").unwrap();
+                let waiter = worker.clock.waiter();
+                let read = gather(&waiter, &mut stream).await.unwrap_or_else(|why| panic!("{why}"));
+                assert_eq!((read.len, read.ends.map(|ends| ends.source)), (header.len(), Some(source)));
+                let mut rest = [0; 8];
+                let (mut from, _) = stream.split();
+                let n = std::future::poll_fn(|cx| from.poll_read(cx, &mut rest)).await.unwrap();
+                assert_eq!(&rest[..n], b"rest");
+            });
+        }
+    }
+}

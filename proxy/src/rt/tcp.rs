@@ -205,3 +205,109 @@ impl WriteHalf<'_> {
         Pin::new(&mut self.0).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::io::{Read, Write};
+    use std::net::TcpStream as Peer;
+
+    use super::*;
+    use crate::rt;
+
+    fn listener() -> (Listener, SocketAddr) {
+        let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0)), 8, false).unwrap();
+        let addr = listener.local_addr().unwrap();
+        (Listener::new(listener).unwrap(), addr)
+    }
+
+    async fn pair() -> (Stream, Peer) {
+        let (listener, addr) = listener();
+        let peer = Peer::connect(addr).unwrap();
+        (listener.accept().await.unwrap().0, peer)
+    }
+
+    fn is_pending<T>(poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> bool {
+        poll(&mut Context::from_waker(Waker::noop())).is_pending()
+    }
+
+    #[test]
+    fn a_listener_knows_whether_somebody_waits() {
+        rt::run(async {
+            let (listener, addr) = listener();
+            assert!(!listener.has_waiting() && listener.accept_now().is_none());
+            let peers = [Peer::connect(addr).unwrap(), Peer::connect(addr).unwrap()];
+            assert!(listener.has_waiting());
+            let (_, first) = listener.accept().await.unwrap();
+            assert!(listener.has_waiting());
+            let (_, second) = listener.accept_now().expect("it waits").unwrap();
+            assert_eq!([first, second], peers.each_ref().map(|peer| peer.local_addr().unwrap()));
+            assert!(!listener.has_waiting() && listener.accept_now().is_none());
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn a_look_ahead_leaves_what_is_there_and_sees_no_more_than_that() {
+        rt::run(async {
+            let (mut stream, mut peer) = pair().await;
+            let (mut from, _) = stream.split();
+            assert!(is_pending(|cx| from.poll_ahead(cx)));
+            assert!(is_pending(|cx| from.poll_readable(cx)));
+            peer.write_all(b"ab").unwrap();
+            poll_fn(|cx| from.poll_readable(cx)).await.unwrap();
+            assert!(poll_fn(|cx| from.poll_ahead(cx)).await.unwrap() > 0);
+            let mut two = [0; 2];
+            assert_eq!(poll_fn(|cx| from.poll_read(cx, &mut two)).await.unwrap(), 2);
+            assert_eq!(&two, b"ab");
+            // The buffer was full, so the kernel has to be asked whether there is more.
+            assert!(is_pending(|cx| from.poll_ahead(cx)));
+            drop(peer);
+            assert_eq!(poll_fn(|cx| from.poll_ahead(cx)).await.unwrap(), 0);
+            let (mut stream, peer) = pair().await;
+            socket2::SockRef::from(&peer).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+            drop(peer);
+            let seen = poll_fn(|cx| stream.split().0.poll_ahead(cx)).await;
+            assert_eq!(seen.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn the_peer_sees_the_end_of_what_is_written() {
+        rt::run(async {
+            let (mut stream, mut peer) = pair().await;
+            let (_from, mut to) = stream.split();
+            assert_eq!(poll_fn(|cx| to.poll_write(cx, b"all")).await.unwrap(), 3);
+            poll_fn(|cx| to.poll_shutdown(cx)).await.unwrap();
+            let mut got = String::new();
+            peer.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
+            peer.read_to_string(&mut got).unwrap();
+            assert_eq!(got, "all");
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn it_is_known_how_much_a_peer_has_of_what_it_does_not_read() {
+        rt::run(async {
+            let (mut stream, mut peer) = pair().await;
+            assert_eq!(stream.acknowledged(), None);
+            let (mut written, part) = (0, [0; 64 << 10]);
+            while let Poll::Ready(n) =
+                stream.split().1.poll_write(&mut Context::from_waker(Waker::noop()), &part)
+            {
+                written += n.unwrap();
+                // The reactor says when the kernel has made room.
+                rt::turn().await;
+            }
+            let has = stream.acknowledged().expect("more than the peer has room for");
+            assert!((2..written as u64).contains(&has), "{has} of {written}");
+            peer.read_exact(&mut vec![0; written]).unwrap();
+            while stream.acknowledged().is_some() {
+                rt::turn().await;
+            }
+        })
+        .unwrap();
+    }
+}

@@ -1,5 +1,7 @@
 //! Which failures of a server lead to another one, and what the client is told where there is none.
 
+use std::time::Duration;
+
 use super::OK;
 use super::case;
 use super::support::{Case, Do, Do::*};
@@ -275,4 +277,61 @@ fn a_server_that_took_nothing_has_not_been_asked() {
         ..case()
     }
     .run("a part of a long body");
+}
+
+#[test]
+fn servers_with_fewer_or_faster_requests_are_preferred() {
+    let ask = |path: &str| Send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").leak());
+    let answer = |text: &str| Send(format!("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{text}").leak());
+    let thinks = |ms, text: &str| vec![Until("\r\n\r\n"), Wait(ms), answer(text)];
+    let end = || vec![ToEnd];
+    let asks = |path: &str, wants| vec![ask(path), Until("\r\n\r\n"), Until(wants)];
+    let told = "GET 200 body 3 from [200] in 0, 0";
+    Case {
+        beside: [asks("/least", "one"), vec![Close]].concat(),
+        client: [
+            vec![Wait(10)],
+            asks("/least", "two"),
+            asks("/least", "two"),
+            asks("/least", "two"),
+            vec![Close],
+        ]
+        .concat(),
+        servers: vec![
+            [thinks(1500, "one"), end()].concat(),
+            [thinks(0, "two"), thinks(0, "two"), thinks(0, "two"), end()].concat(),
+        ],
+        told: vec![told, told, told, "GET 200 body 3 from [200] in 15, 15"],
+        seeds: 4,
+        ..case()
+    }
+    .run("one of two is busy");
+    let slow = "GET 200 body 3 from [200] in 5, 5";
+    let quick = "GET 200 body 3 from [200] in 1, 1";
+    Case {
+        // What is measured counts the more the longer nothing was.
+        client: [
+            vec![Wait(20_000)],
+            asks("/faster", "one"),
+            asks("/faster", "two"),
+            asks("/faster", "two"),
+            vec![Wait(5000)],
+            asks("/faster", "one"),
+            asks("/faster", "one"),
+            vec![Close],
+        ]
+        .concat(),
+        servers: vec![
+            [thinks(500, "one"), thinks(0, "one"), thinks(0, "one"), end()].concat(),
+            [thinks(100, "two"), thinks(100, "two"), vec![Until("\r\n\r\n"), Close]].concat(),
+        ],
+        told: vec![slow, quick, quick, "GET 200 body 3 from [502, 502, 200] in 0, 0", told],
+        seeds: 4,
+        settings: |settings| {
+            (settings.header_timeout, settings.keepalive_timeout) =
+                (Duration::from_secs(60), Duration::from_secs(60));
+        },
+        ..case()
+    }
+    .run("one of two is faster, until it fails");
 }

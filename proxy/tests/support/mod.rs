@@ -641,6 +641,9 @@ fn snapshot() -> (Snapshot, Arc<Meters>) {
     for (uri, more) in routes::of_two_servers() {
         put(&uri[1..], json!({"uri": uri, "upstream": routes::upstream(more)}));
     }
+    for (uri, upstream) in routes::of_two_alike() {
+        put(&uri[1..], json!({"uri": uri, "plugins": {"told": {}}, "upstream": upstream}));
+    }
     let asks = json!({"ca": include_str!("../../../tests/certs/ca.crt")});
     for (id, name, client) in [("1", "server.test", Value::Null), ("2", "own.server.test", asks)] {
         let mut tls = json!({

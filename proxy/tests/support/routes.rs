@@ -90,14 +90,21 @@ pub fn of_two_servers() -> Vec<(&'static str, Value)> {
     ]
 }
 
+/// Paths to two servers of which none is before the other, and how one is chosen. What becomes of requests is told.
+pub fn of_two_alike() -> Vec<(&'static str, Value)> {
+    let of = |balancer: &str| upstream(json!({"type": balancer, "nodes": alike(&["10.0.0.1", "10.0.0.2"])}));
+    vec![("/least", of("least_conn")), ("/faster", of("ewma"))]
+}
+
+fn alike(hosts: &[&str]) -> Value {
+    hosts.iter().map(|host| json!({"host": host, "port": 80, "weight": 1})).collect()
+}
+
 /// Ports of streams, and what becomes of those that come there.
 pub fn of_streams() -> Vec<(u16, Value)> {
     let with = |plugins: Value, more: Value| json!({"plugins": plugins, "upstream": upstream(more)});
     let of = |more: Value| with(json!({"told": {}}), more);
     let seen = |plugin: Value| with(plugin, json!({}));
-    let alike = |hosts: &[&str]| {
-        hosts.iter().map(|host| json!({"host": host, "port": 80, "weight": 1})).collect::<Value>()
-    };
     let two = || alike(&["10.0.0.1", "10.0.0.2"]);
     let long = || json!({"connect": 1, "send": 60, "read": 60});
     let three = || alike(&["10.0.0.1", "10.0.0.2", "fd00::1"]);

@@ -48,8 +48,12 @@ fn name(name: &str) -> ServerName<'static> {
 /// Both ends of a connection whose transport has these schedules.
 async fn pair(theirs: Schedule, ours: Schedule, config: Arc<ServerConfig>, alpn: &[&str]) -> (Io, Io) {
     let (one, other) = memory::pair(theirs, ours);
-    let mut accepting = Box::pin(accept(Io::Memory(one), b"", move |_| Some(config)));
-    let mut connecting = Box::pin(connect(Io::Memory(other), client(alpn), name("server.test")));
+    over(Io::Memory(one), Io::Memory(other), config, alpn).await
+}
+
+async fn over(one: Io, other: Io, config: Arc<ServerConfig>, alpn: &[&str]) -> (Io, Io) {
+    let mut accepting = Box::pin(accept(one, b"", move |_| Some(config)));
+    let mut connecting = Box::pin(connect(other, client(alpn), name("server.test")));
     let (mut accepted, mut connected) = (None, None);
     poll_fn(|cx| {
         if accepted.is_none()
@@ -308,4 +312,35 @@ fn a_request_without_tls_is_told_so() {
     ] {
         assert_eq!(super::handshake::is_http(sent), is_told, "{sent:?}");
     }
+}
+
+#[test]
+fn what_a_peer_has_is_known_below_tls() {
+    rt::run(async {
+        let listener = rt::listen(std::net::SocketAddr::from(([127, 0, 0, 1], 0)), 8, false).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let listener = rt::Listener::new(listener).unwrap();
+        let theirs = rt::connect(addr).await.unwrap();
+        let ours = Io::Plain(listener.accept().await.unwrap().0);
+        let (mut server, mut client) = over(ours, theirs, server(TLS13), &[]).await;
+        let mut written = 0;
+        while let Poll::Ready(n) =
+            server.split().1.poll_write(&mut Context::from_waker(Waker::noop()), &[0; 64 << 10])
+        {
+            written += n.unwrap();
+            // The reactor says when the kernel has made room.
+            rt::turn().await;
+        }
+        let has = server.acknowledged().expect("more than the peer has room for");
+        assert!((2..2 * written as u64).contains(&has), "{has} of {written}");
+        let (mut part, mut got) = (vec![0; 64 << 10], 0);
+        while got < written {
+            got += read(&mut client, &mut part).await.unwrap();
+            let _ = server.split().1.poll_flush(&mut Context::from_waker(Waker::noop()));
+        }
+        while server.acknowledged().is_some() {
+            rt::turn().await;
+        }
+    })
+    .unwrap();
 }
