@@ -11,10 +11,6 @@ pub(crate) fn write_number(number: f64, out: &mut String) {
         out.push_str("nan");
         return;
     }
-    if number == 0.0 || number.is_infinite() {
-        let _ = write!(out, "{number}");
-        return;
-    }
     let text = format!("{number:.*e}", DIGITS as usize - 1);
     // The form of Rust's `e` is always digits, `e` and a whole exponent.
     let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));

@@ -228,6 +228,8 @@ mod tests {
                 "[\"\\\"\\n\\u0041\\/z\" x",
                 "Expected comma or array end but found invalid token at character 18",
             ),
+            ("[{\"a\":1,\"b\":[]},", "Expected value but found T_END at character 17"),
+            ("[\"a\\q\"]", "Expected value but found invalid escape code at character 4"),
             ("[false x", "Expected comma or array end but found invalid token at character 8"),
             ("{\"a\":{} x", "Expected comma or object end but found invalid token at character 9"),
             ("{\"a\":[] x", "Expected comma or object end but found invalid token at character 9"),

@@ -72,3 +72,35 @@ impl FromIterator<(Box<[u8]>, Value)> for Members {
 fn is_there(value: &Value) -> bool {
     !matches!(value, Value::Nil)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_places_are_closed_up_once_they_are_more_than_half() {
+        let mut members = Members::default();
+        let name = |index: u8| Box::from([index]);
+        for index in 0..8 {
+            members.insert(name(index), Value::Bool(true));
+        }
+        for index in 0..4 {
+            members.remove(&[index]);
+            // What is not there leaves no place.
+            members.remove(&[index]);
+        }
+        assert_eq!((members.places(), members.empty_places()), (8, 4));
+        // An empty place is taken by the same name.
+        members.insert(name(0), Value::Bool(false));
+        assert_eq!((members.places(), members.empty_places()), (8, 3));
+        members.remove(&[0]);
+        members.remove(&[7]);
+        assert_eq!((members.places(), members.empty_places()), (3, 0));
+        assert!(members.iter().map(|(name, _)| name[0]).eq([4, 5, 6]));
+        for index in 4..7 {
+            assert!(!members.is_empty());
+            members.insert(name(index), Value::Nil);
+        }
+        assert!(members.is_empty());
+    }
+}

@@ -518,7 +518,6 @@ fn get(table: &Table, key: &Value) -> Value {
 
 fn put(table: &mut Table, key: &Value, value: Value) -> Result<(), String> {
     match key {
-        Value::Text(name) if matches!(value, Value::Nil) => table.map.remove(name),
         Value::Text(name) => table.map.insert((**name).into(), value),
         Value::Number(at) if at.fract() == 0.0 && *at >= 1.0 && *at <= (table.list.len() + 1) as f64 => {
             let index = *at as usize - 1;

@@ -1,6 +1,6 @@
 //! A template may be anyone's, and its body is: what takes long or makes much is paid for in steps.
 
-use super::{json_in, output};
+use super::*;
 
 /// Whether it is run so many times before its steps are spent.
 fn runs(times: usize, before: &str, body: &str, given: &str) -> bool {
@@ -44,6 +44,28 @@ fn long_work_costs_steps() {
     ] {
         assert!(runs(750_000 / steps, before, body, "{}"), "{body} costs more than {steps}");
         assert!(!runs(1_350_000 / steps, before, body, "{}"), "{body} costs less than {steps}");
+    }
+}
+
+/// Each look at the parts costs by how many there are, and by how long the name is that is compared.
+#[test]
+fn looks_at_many_parts_cost_steps() {
+    let part = "--B\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n";
+    let kind = [("Content-Type", "multipart/form-data; boundary=B")];
+    for (edit, length, steps) in
+        [("delete(n)", 1, 107), ("set_simple(n, '')", 1, 108), ("delete(n)", 640, 1127)]
+    {
+        let runs = |times: usize| {
+            let template = format!("{{% local n = ('x'):rep({length}) for i = 1, {times} do _multipart:{edit} end %}}");
+            let body = format!("{}--B--", part.repeat(1600));
+            match request(json!({"template": template}), &kind, body.as_bytes()) {
+                Ok(_) => true,
+                Err((503, words)) if words.contains("too many steps") => false,
+                Err(other) => panic!("{edit}: {other:?}"),
+            }
+        };
+        assert!(runs(750_000 / steps), "{edit} costs more than {steps}");
+        assert!(!runs(1_350_000 / steps), "{edit} costs less than {steps}");
     }
 }
 

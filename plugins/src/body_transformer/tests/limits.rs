@@ -117,6 +117,23 @@ fn two_of_them_do_not_meet() {
     }
 }
 
+/// What the tables of a query could take is taken from the budget before it is read.
+#[test]
+fn a_query_is_paid_for() {
+    for (values, status) in [(100, 200), (2000, 503)] {
+        let mut probe = Probe::request("GET", &format!("/?{}", "a=1&".repeat(values)), &[]);
+        probe.world.budget = sdk::budget::Budget::new(100_000);
+        let stage = built(json!({"request": {"input_format": "args", "template": "{{#a}}"}}), None);
+        let mut x = probe.exchange();
+        let told = match stage.rewrite(&mut x) {
+            Step::Next => 200,
+            Step::Reply(reply) => reply.status,
+            step => panic!("{step:?}"),
+        };
+        assert_eq!(told, status, "{values}");
+    }
+}
+
 #[test]
 fn a_body_that_is_a_list_is_one() {
     let list = |template: &str, body: &str| request(json!({"input_format": "json", "template": template}), &[], body.as_bytes()).unwrap();

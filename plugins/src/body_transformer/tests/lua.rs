@@ -1,6 +1,8 @@
 //! What templates make of Lua's words: each expectation is what Lua 5.1 says.
 
-use super::output;
+use sdk::testing::{Probe, with_body};
+
+use super::*;
 
 const BODY: &str = r#"{"list": [1, 2, 3], "map": {"x": 1}, "none": null, "text": "hello", "empty": [], "hollow": {}}"#;
 
@@ -45,7 +47,7 @@ fn texts() {
         ("{{string.format('%d %i %s %f %.1f %% %.0f', 3.9, -2, nil, 1.5, 0.26, 2)}}", "3 -2 nil 1.500000 0.3 % 2"),
         ("{{(5):rep(2)}} {{type(nil)}} {{type('')}} {{type(1)}} {{type(true)}} {{type(none)}} {{type(type)}} {{type(string)}}", "55 nil string number boolean userdata function table"),
         ("{{math.ceil(1.2)}} {{math.floor(-1.2)}} {{math.abs(-3)}} {{math.max(1, 3, 2)}} {{math.min(2, 1, 3)}} {{math.max(4)}}", "2 -2 3 3 1 4"),
-        ("{{ngx.time() > 0}} {{next(empty)}}|{{next(list)}} {{next(map)}} {{next({})}}|", "true |1 x |"),
+        ("{{ngx.time()}} {{next(empty)}}|{{next(list)}} {{next(map)}} {{next({})}}|", "1700000000 |1 x |"),
     ]);
 }
 
@@ -73,8 +75,43 @@ fn tables() {
         ("{% local j = require('cjson') local s = require 'cjson.safe' %}{*j.encode({1})*}{{s.decode('[2]')[1]}}{{s.decode('[')}}", "[1]2"),
         ("{% local core = require('apisix.core') %}{*core.json.encode('a')*}{{core.none}}{{cjson}}{{core == nil}}", "\"a\"false"),
         ("{{true}} {{false}} {{context.list[1]}} {{context._ctx.var.request_method}} {{map._ctx}}|{{_ctx.none}}|", "true false 1 POST ||"),
+        ("{*context._escape_json('/')*}{*context._escape_xml('<')*}", "\"/\"&lt;"),
         ("{{_ctx.consumer_name}}|{{_ctx.route_id}}|{{_ctx.var.arg_none == nil}}", "|1|true"),
     ]);
+}
+
+#[test]
+fn tables_stand_in_each_other_so_deep_only() {
+    for inner in ["{t}", "{a = t}"] {
+        let nested = |times| {
+            let template = format!("{{% local t = 1 for i = 1, {times} do t = {inner} end %}}{{*#_escape_json(t)*}}");
+            json_in(&template, BODY)
+        };
+        assert!(nested(127).is_ok());
+        assert!(nested(128).unwrap_err().1.contains("Found too many nested data structures"));
+        assert!(nested(130).unwrap_err().1.contains("too deep"));
+    }
+}
+
+/// Patterns that stand for more than themselves are refused.
+#[test]
+fn texts_are_looked_for_and_no_patterns() {
+    for pattern in ["%a", "%1", "%", "^h", "l+", "[l]", "."] {
+        let words = json_in(&format!("{{{{text:gsub('{pattern}', '')}}}}"), BODY).unwrap_err().1;
+        assert!(words.contains("templates know plain texts"), "{pattern}: {words}");
+    }
+}
+
+#[test]
+fn templates_know_the_consumer() {
+    let mut probe = Probe::request("POST", "/", &[("apikey", "k")]).consumer::<crate::key_auth::KeyAuth>("ann", json!({"key": "k"}));
+    let template = "{{_ctx.consumer_name}} {{_ctx.consumer.username}} {{_ctx.consumer.consumer_name}} {{_ctx.consumer.none}}|";
+    let auth: crate::key_auth::KeyAuth = probe.stage(json!({})).unwrap();
+    let stage: BodyTransformer = probe.stage(json!({"request": {"input_format": "plain", "template": template}})).unwrap();
+    let mut x = probe.exchange();
+    with_body(&mut x, b"any");
+    assert!(matches!(auth.rewrite(&mut x), Step::Next) && matches!(stage.rewrite(&mut x), Step::Next));
+    assert_eq!(x.body(), b"ann ann ann |");
 }
 
 #[test]
