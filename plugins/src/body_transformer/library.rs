@@ -37,6 +37,14 @@ impl Run<'_, '_> {
             None | Some(Value::Nil) => Ok(default),
             Some(value) => arithmetic(value),
         };
+        let needed = |at: usize| match arguments.get(at) {
+            None | Some(Value::Nil) => {
+                let found = if at < arguments.len() { "nil" } else { "no value" };
+                let function = name.rsplit('.').next().unwrap_or(name);
+                Err(format!("bad argument #{} to '{function}' (number expected, got {found})", at + 1))
+            }
+            Some(value) => arithmetic(value),
+        };
         match name {
             "_escape_json" | "core.json.encode" | "cjson.encode" => {
                 let mut out = Vec::new();
@@ -72,9 +80,12 @@ impl Run<'_, '_> {
             "next" => match first {
                 Value::Table(table) => {
                     let table = table.borrow();
-                    self.spend(table.map.empty_places() / 16)?;
-                    let key = table.map.iter().next().map(|(key, _)| text(key));
-                    Ok(if table.list.is_empty() { key.unwrap_or(Value::Nil) } else { Value::Number(1.0) })
+                    let passed = table.list.iter().take_while(|value| matches!(value, Value::Nil)).count();
+                    self.spend((passed + table.map.empty_places()) / 16)?;
+                    if passed < table.list.len() {
+                        return Ok(Value::Number((passed + 1) as f64));
+                    }
+                    Ok(table.map.iter().next().map_or(Value::Nil, |(key, _)| text(key)))
                 }
                 other => Err(format!("bad argument #1 to 'next' (table expected, got {})", name_of(other))),
             },
@@ -93,13 +104,13 @@ impl Run<'_, '_> {
             "string.len" => Ok(Value::Number(self.bytes(name, arguments, 0)?.len() as f64)),
             "string.sub" => {
                 let bytes = self.bytes(name, arguments, 0)?;
-                let from = place(&bytes, number(1, 1.0)?).max(1);
+                let from = place(&bytes, needed(1)?).max(1);
                 let to = place(&bytes, number(2, -1.0)?).min(bytes.len());
                 self.made(bytes.get(from - 1..to).unwrap_or_default().to_vec())
             }
             "string.rep" => {
                 let bytes = self.bytes(name, arguments, 0)?;
-                let times = number(1, 0.0)?.max(0.0) as usize;
+                let times = needed(1)?.max(0.0) as usize;
                 let length = bytes.len().saturating_mul(times);
                 if length > self.most {
                     return Err("a text is too long".into());
@@ -146,6 +157,10 @@ impl Run<'_, '_> {
                 for (index, element) in list.list.iter().enumerate() {
                     if index > 0 {
                         out.extend_from_slice(&between);
+                    }
+                    if !matches!(element, Value::Text(_) | Value::Number(_)) {
+                        let what = name_of(element);
+                        return Err(format!("invalid value ({what}) at index {} in table for 'concat'", index + 1));
                     }
                     out.extend_from_slice(&self.text_of(element)?);
                     self.spend(1 + between.len() / 64)?;

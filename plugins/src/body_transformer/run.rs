@@ -206,8 +206,10 @@ impl Run<'_, '_> {
                 if !*list {
                     all.extend(of.map.iter().map(|(key, value)| (text(key), value.clone())));
                 }
+                // A place that is nil is passed over, and passed all the same.
+                let places = if *list { all.len() } else { of.list.len() + of.map.places() };
                 drop(of);
-                self.spend(all.len())?;
+                self.spend(places)?;
                 for (at, element) in all {
                     match value {
                         Some(value) => self.with(&[(key, at), (value, element)], body)?,
@@ -523,8 +525,12 @@ fn put(table: &mut Table, key: &Value, value: Value) -> Result<(), String> {
             let index = *at as usize - 1;
             let last = index + 1 == table.list.len();
             match (table.list.get_mut(index), value) {
+                // Neither do nils before it count any more.
                 (Some(_), Value::Nil) if last => {
                     table.list.pop();
+                    while matches!(table.list.last(), Some(Value::Nil)) {
+                        table.list.pop();
+                    }
                 }
                 (Some(old), value) => *old = value,
                 (None, Value::Nil) => {}

@@ -39,6 +39,7 @@ fn long_work_costs_steps() {
         ("{% local a = _escape_json(n) %}", number, 1040),
         ("{% for k, v in pairs(n) do end %}", number, 1010),
         ("{% local a = next(m) %}", half_empty, 305),
+        ("{% for k, v in pairs(h) do end %}", &format!("{number} local h = n for i = 1, 999 do h[i] = nil end "), 1020),
         ("{* s *}", long, 203),
         (&"y".repeat(640), "", 12),
     ] {

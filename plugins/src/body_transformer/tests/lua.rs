@@ -43,7 +43,7 @@ fn texts() {
         ("{{text:find('l', -2)}} {{text:find('l', -3)}} {{text:find('h', -99)}} {{text:find('l', -1)}}|", "4 3 1 |"),
         ("{{('a.b'):find('.', 1, true)}} {{('a.b'):find('%.')}} {{('a+b'):find('b', nil, true)}}", "2 2 3"),
         ("{{('a.b.c'):gsub('%.', '-')}} {{('aaa'):gsub('aa', 'b')}} {{('abc'):gsub('x', 'y')}} {{('%x'):gsub('%%', '#')}}", "a-b-c ba abc #x"),
-        ("{{('ab'):rep(0)}}|{{('ab'):rep(-1)}}|{{('ab'):rep(2)}}|{{('ab'):rep()}}|", "||abab||"),
+        ("{{('ab'):rep(0)}}|{{('ab'):rep(-1)}}|{{('ab'):rep(2)}}|", "||abab|"),
         ("{{string.format('%d %i %s %f %.1f %% %.0f', 3.9, -2, nil, 1.5, 0.26, 2)}}", "3 -2 nil 1.500000 0.3 % 2"),
         ("{{(5):rep(2)}} {{type(nil)}} {{type('')}} {{type(1)}} {{type(true)}} {{type(none)}} {{type(type)}} {{type(string)}}", "55 nil string number boolean userdata function table"),
         ("{{math.ceil(1.2)}} {{math.floor(-1.2)}} {{math.abs(-3)}} {{math.max(1, 3, 2)}} {{math.min(2, 1, 3)}} {{math.max(4)}}", "2 -2 3 3 1 4"),
@@ -61,6 +61,9 @@ fn tables() {
         ("{% map.x = nil map.y = nil map.z = 2 %}{*_escape_json(map)*}", r#"{"z":2}"#),
         ("{% local t = {1, a = 2; 'b', [3] = 'c', ['d e'] = 4, [1 + 3] = 5,} %}{*_escape_json(t)*}", r#"{"1":1,"2":"b","3":"c","4":5,"a":2,"d e":4}"#),
         ("{*_escape_json(empty)*} {*_escape_json(hollow)*} {*_escape_json({})*} {*_escape_json({{}})*}", "[] {} {} [{}]"),
+        // The end of a list is its last value.
+        ("{% list[2] = nil list[3] = nil %}{{#list}}{*_escape_json(list)*}", "1[1]"),
+        ("{{next({nil, 2})}} {{next({nil, nil, a = 1})}}|{% list[1] = nil %}{{next(list)}}", "2 a|2"),
         // What is put into a table is a copy, and a list that came empty stays one.
         ("{% map.copy = empty map.other = list list[1] = 9 %}{*_escape_json(map)*}", r#"{"x":1,"copy":[],"other":[1,2,3]}"#),
         ("{*table.concat(list)*} {*table.concat(list, ', ')*} {*table.concat({}, 'x')*}|", "123 1, 2, 3 |"),
