@@ -436,11 +436,12 @@ mod tests {
         let global: ResponseRewrite = probe.stage(json!({"body": "hello"})).unwrap();
         let own: ResponseRewrite =
             probe.stage(json!({"filters": [{"regex": "hello", "replace": "bye"}]})).unwrap();
+        let of_heads: ResponseRewrite = probe.stage(json!({"status_code": 201})).unwrap();
         let mut x = probe.exchange();
         respond(&mut x, 200, &[]);
-        for stage in [&global, &own] {
+        for (stage, filters) in [(&global, true), (&own, true), (&of_heads, false)] {
             stage.header_filter(&mut x);
-            assert!(stage.filters_body(&x));
+            assert_eq!(stage.filters_body(&x), filters);
         }
         let mut body = Vec::new();
         for (text, last) in [("ab", false), ("cd", true)] {
