@@ -242,6 +242,15 @@ mod tests {
     }
 
     #[test]
+    fn a_share_of_the_requests_is_copied() {
+        for (ratio, least, most) in [(1.0, 400, 400), (0.9, 250, 399), (0.1, 1, 150), (0.00001, 0, 10)] {
+            let config = json!({"host": "http://127.0.0.1:1982", "sample_ratio": ratio});
+            let copies: usize = (0..400).map(|_| mirrored(config.clone(), None).len()).sum();
+            assert!((least..=most).contains(&copies), "{ratio}: {copies}");
+        }
+    }
+
+    #[test]
     fn the_path_is_replaced_or_prefixed() {
         let with = |mode| json!({"host": "http://127.0.0.1:1982", "path": "/m", "path_concat_mode": mode});
         assert_eq!(mirrored(with("replace"), None)[0].0, "/m?a=1");

@@ -177,6 +177,12 @@ mod tests {
         assert_eq!(to("$uri/x"), (301, "/hello/x".into()));
         assert_eq!(to("${uri}x?b=${arg_a}"), (301, "/hellox?b=1".into()));
         assert_eq!(answer(json!({"uri": "/x"}), "GET", "/", HOST).unwrap().0, 302);
+        for (uri, target, location) in
+            [("/x", "/?a=1", "/x?a=1"), ("/x?b", "/?a=1", "/x?b&a=1"), ("/x", "/", "/x"), ("/x", "/?", "/x?")]
+        {
+            let config = json!({"uri": uri, "append_query_string": true});
+            assert_eq!(answer(config, "GET", target, HOST), Some((302, location.into())));
+        }
     }
 
     #[test]

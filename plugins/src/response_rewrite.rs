@@ -377,6 +377,23 @@ mod tests {
         }
     }
 
+    /// What filters make of a body counts as well.
+    #[test]
+    fn a_body_that_grows_is_paid_for() {
+        for (grown, refused) in [(2, false), (40, true)] {
+            let mut probe = Probe::get("/hello");
+            probe.world.budget = sdk::budget::Budget::new(10_000);
+            let filters = json!([{"regex": "a", "replace": "b".repeat(grown), "scope": "global"}]);
+            let stage: ResponseRewrite = probe.stage(json!({"filters": filters})).unwrap();
+            let mut x = probe.exchange();
+            respond(&mut x, 200, &[]);
+            stage.header_filter(&mut x);
+            let mut chunk = chunk(&[b'a'; 1000], true);
+            stage.body_filter(&mut x, &mut chunk);
+            assert_eq!(chunk.refused, refused, "{grown}");
+        }
+    }
+
     #[test]
     fn a_body_over_the_bound_is_cut_and_told_of_once() {
         for (pieces, given, told) in [(&["abc"][..], "ABC", 0), (&["abcd"], "ABC", 1), (&["ab", "c", "d", "e", ""], "ABC", 1)] {

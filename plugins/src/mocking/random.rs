@@ -246,20 +246,22 @@ mod tests {
             "truth": {"type": "boolean"},
             "list": {"type": "array", "items": {"type": "array", "items": {"type": "string"}}},
         }));
-        let mut seen = std::collections::HashSet::new();
+        let (mut seen, mut greatest) = (std::collections::HashSet::new(), 0.0_f64);
         for _ in 0..200 {
             let text = shape.json();
             let made: Value = serde_json::from_str(&text).unwrap();
             let letters = made["text"].as_str().unwrap();
             assert!((1..=10).contains(&letters.len()) && letters.bytes().all(|b| b.is_ascii_lowercase()));
-            assert!((0.0..10_000.0).contains(&made["number"].as_f64().unwrap()));
+            let number = made["number"].as_f64().unwrap();
+            assert!((0.0..10_000.0).contains(&number));
+            greatest = greatest.max(number);
             assert!((1..=10_000).contains(&made["whole"].as_u64().unwrap()));
             assert!(made["truth"].is_boolean());
             let list = made["list"].as_array().unwrap();
             assert!((1..=3).contains(&list.len()) && list.iter().all(|inner| inner[0].is_string()));
             seen.insert(text);
         }
-        assert!(seen.len() > 100);
+        assert!(seen.len() > 100 && greatest > 1000.0);
     }
 
     #[test]
