@@ -220,6 +220,19 @@ fn same_between(a: &[u8], b: &[u8]) -> bool {
 }
 
 impl Name {
+    /// A field of one connection, which only HTTP/1 has (RFC 9113 section 8.2.2).
+    #[inline]
+    pub fn is_of_connection(self) -> bool {
+        matches!(
+            self,
+            Name::Connection
+                | Name::KeepAlive
+                | Name::ProxyConnection
+                | Name::TransferEncoding
+                | Name::Upgrade
+        )
+    }
+
     /// The known name with this spelling in any case, else `Other`.
     #[inline]
     pub fn from_bytes(bytes: &[u8]) -> Name {

@@ -106,16 +106,12 @@ fn make<'a>(
             return Err(Refusal::HeadTooLarge);
         }
         let id = Name::from_bytes(name);
-        match id {
-            // Said twice in the same way it is said once.
-            Name::Host if parts.authority == Some(value) => continue,
-            Name::Connection
-            | Name::KeepAlive
-            | Name::ProxyConnection
-            | Name::TransferEncoding
-            | Name::Upgrade => return Err(Refusal::Connection),
-            Name::Te if !value.eq_ignore_ascii_case(b"trailers") => return Err(Refusal::Connection),
-            _ => {}
+        // Said twice in the same way it is said once.
+        if id == Name::Host && parts.authority == Some(value) {
+            continue;
+        }
+        if speaks_of_connection(id, value) {
+            return Err(Refusal::Connection);
         }
         let field = put(text, id, name, value)?;
         if seen.note(field, name, value, limits)? {
@@ -143,6 +139,13 @@ fn make<'a>(
     }
     target::resolve(text, &target, head, &limits.path)?;
     resolve_host(text, &target, &seen, head)
+}
+
+/// Whether a field, of a head or of trailers, says what only HTTP/1 says of a connection: a message with one
+/// is malformed (RFC 9113 section 8.2.2, RFC 9114 section 4.2).
+#[inline]
+pub fn speaks_of_connection(id: Name, value: &[u8]) -> bool {
+    id.is_of_connection() || id == Name::Te && !value.eq_ignore_ascii_case(b"trailers")
 }
 
 /// Puts a field's text behind what is there.

@@ -188,9 +188,14 @@ fn a_plain_head_is_made() {
     request.ends = true;
     from_parts(&request, &mut head).unwrap();
     assert_eq!(head.framing, Framing::None);
-    for (name, value) in
-        [("connection", "close"), ("upgrade", "x"), ("te", "gzip"), ("transfer-encoding", "chunked")]
-    {
+    for (name, value) in [
+        ("connection", "close"),
+        ("keep-alive", "1"),
+        ("proxy-connection", "close"),
+        ("upgrade", "x"),
+        ("te", "gzip"),
+        ("transfer-encoding", "chunked"),
+    ] {
         request.fields = vec![(name.into(), value.into())];
         assert_eq!(from_parts(&request, &mut head), Err(Refusal::Connection), "{name}");
     }

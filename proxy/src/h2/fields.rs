@@ -34,17 +34,7 @@ static KNOWN: LazyLock<Vec<Option<HeaderName>>> = LazyLock::new(|| {
 /// Fields that concern one connection, or that HTTP/2 says in another way (RFC 9113 section 8.2.2).
 #[inline]
 pub(crate) fn is_of_connection(id: Name) -> bool {
-    matches!(
-        id,
-        Name::Connection
-            | Name::KeepAlive
-            | Name::ProxyConnection
-            | Name::TransferEncoding
-            | Name::Upgrade
-            | Name::Te
-            | Name::Host
-            | Name::Http2Settings
-    )
+    id.is_of_connection() || matches!(id, Name::Te | Name::Host | Name::Http2Settings)
 }
 
 /// Trailers, as they go out.

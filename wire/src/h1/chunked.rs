@@ -266,12 +266,12 @@ impl Relayed {
 /// Trailers pass but for those that would be read as framing, routing, authentication or
 /// connection control (RFC 9110 section 6.5.1).
 pub fn may_be_trailer(name: &[u8]) -> bool {
-    !matches!(
-        Name::from_lookalike(name),
+    let name = Name::from_lookalike(name);
+    let is_of_head = matches!(
+        name,
         Name::Apikey
             | Name::Authorization
             | Name::CacheControl
-            | Name::Connection
             | Name::ContentEncoding
             | Name::ContentLength
             | Name::ContentRange
@@ -286,19 +286,15 @@ pub fn may_be_trailer(name: &[u8]) -> bool {
             | Name::IfNoneMatch
             | Name::IfRange
             | Name::IfUnmodifiedSince
-            | Name::KeepAlive
             | Name::Location
             | Name::Pragma
             | Name::Proxy
             | Name::ProxyAuthenticate
             | Name::ProxyAuthorization
-            | Name::ProxyConnection
             | Name::Range
             | Name::SetCookie
             | Name::Te
             | Name::Trailer
-            | Name::TransferEncoding
-            | Name::Upgrade
             | Name::Vary
             | Name::WwwAuthenticate
             | Name::XConsumerCustomId
@@ -309,7 +305,8 @@ pub fn may_be_trailer(name: &[u8]) -> bool {
             | Name::XForwardedPort
             | Name::XForwardedProto
             | Name::XRealIp
-    )
+    );
+    !is_of_head && !name.is_of_connection()
 }
 
 /// The value of hexadecimal digits without leading zeros; at most 2^63 - 1.

@@ -62,7 +62,7 @@ async fn serve(shared: &Shared, frames: &mut Frames) -> Result<(), Broken> {
 async fn control(shared: &Shared, frames: &mut Frames) -> Result<(), Broken> {
     let mut first = true;
     let mut text = Vec::new();
-    // What the client has said of pushes that it takes, and of where it stops to take them.
+    // What the client has said of pushes that it takes, and of where it stops taking them.
     let (mut allowed, mut stop) = (0, h3::MOST);
     loop {
         let Some((kind, length)) = poll_fn(|cx| frames.poll_head(cx)).await? else {

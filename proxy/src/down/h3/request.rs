@@ -11,6 +11,7 @@ use bytes::Bytes;
 use quinn::RecvStream;
 use wire::h1::chunked::may_be_trailer;
 use wire::h3::{code, frame};
+use wire::parts::speaks_of_connection;
 use wire::{Fields, Name};
 
 use super::Shared;
@@ -191,7 +192,7 @@ impl Input {
                 Some((frame::DATA | frame::HEADERS, _)) if self.stage == Stage::End => {
                     return Poll::Ready(Err(Broken::Connection(code::FRAME_UNEXPECTED)));
                 }
-                // A tunnel is made of DATA alone (RFC 9114 section 4.4).
+                // Of the frames that are known, only DATA is of a tunnel (RFC 9114 section 4.4).
                 Some((frame::HEADERS, _)) if self.tunnels => {
                     return Poll::Ready(Err(Broken::Connection(code::FRAME_UNEXPECTED)));
                 }
@@ -233,14 +234,7 @@ impl Input {
         })?;
         for (name, value) in list.iter() {
             // RFC 9114 sections 4.2 and 4.3.
-            let of_connection = matches!(
-                Name::from_bytes(name),
-                Name::Connection
-                    | Name::KeepAlive
-                    | Name::ProxyConnection
-                    | Name::TransferEncoding
-                    | Name::Upgrade
-            );
+            let of_connection = speaks_of_connection(Name::from_bytes(name), value);
             if of_connection || name.starts_with(b":") || name.iter().any(u8::is_ascii_uppercase) {
                 return Err(Broken::Stream(code::MESSAGE_ERROR));
             }
