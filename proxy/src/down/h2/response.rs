@@ -30,13 +30,11 @@ pub(crate) struct Output {
     outlet: Option<Outlet>,
     /// The client waits for 100 before it sends the body.
     pub(super) continue_due: bool,
-    /// The client asked for a tunnel.
-    pub(super) tunnels: bool,
 }
 
 impl Output {
     pub(super) fn new(respond: SendResponse<Bytes>) -> Output {
-        Output { respond, head: None, outlet: None, continue_due: false, tunnels: false }
+        Output { respond, head: None, outlet: None, continue_due: false }
     }
 
     /// Sends the head if it still waits. With `ends`, nothing follows it.
@@ -113,12 +111,9 @@ impl Response<'_> {
         self.output.borrow_mut().interim(head.status, headers)
     }
 
-    /// The stream is a tunnel from here on, which HTTP/2 says with 200 (RFC 8441 section 5).
+    /// The stream is a tunnel from here on, as was asked for, which HTTP/2 says with 200 (RFC 8441 section 5).
     pub(crate) fn switch(&mut self, head: &ResponseHead) -> Result<(), Failed> {
         let mut output = self.output.borrow_mut();
-        if !output.tunnels {
-            return Err(Failed::Closed);
-        }
         let mut answer = http::Response::new(());
         let headers = answer.headers_mut();
         for (name, value, id) in head.fields.iter() {

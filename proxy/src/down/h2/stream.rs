@@ -123,7 +123,6 @@ async fn serve(
             output.continue_due = scratch.messages.request.expect_continue;
             if ask == Ask::Tunnel {
                 // What comes on the stream is the tunnel's.
-                output.tunnels = true;
                 stream.input.keep_for_tunnel();
             }
             let shared = stream.shared.clone();
