@@ -105,6 +105,29 @@ fn a_body_goes_through_filters_with_its_trailers() {
 }
 
 #[test]
+fn a_body_that_is_longer_than_a_plugin_looks_is_sent_on_whole() {
+    let more = "Transfer-Encoding: chunked\r\n\r\nf\r\nabcdefghijklmnz\r\n0\r\nX-Sum: 5\r\n\r\n";
+    for (query, heard) in [("look", "abcdefghijklmnz"), ("look-and-filter", "ABCDEFGHIJKLMNZ")] {
+        let ask = format!("POST /filters?{query} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{more}");
+        let client = vec![Send(ask.leak() as &str), ToEnd];
+        let last = "\r\n0\r\nX-Sum: 5\r\n\r\n";
+        // All of it comes in one packet: what is read is the whole body, with its end.
+        let all = format!("chunked\r\n\r\nf\r\n{heard}{last}").leak() as &str;
+        let wants = vec!["HTTP/1.1 200 "];
+        Case {
+            client: client.clone(),
+            servers: answers(last),
+            heard: vec![all],
+            wants: wants.clone(),
+            seeds: 1,
+            ..case()
+        }
+        .run(query);
+        Case { client, servers: answers(last), wants, seeds: 8, ..case() }.run(query);
+    }
+}
+
+#[test]
 fn a_server_that_does_not_take_the_body_is_told_as_what_it_is() {
     let head = "POST /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 200000\r\n\r\n";
     fn lingering(settings: &mut proxy::Settings) {

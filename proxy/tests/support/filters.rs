@@ -38,9 +38,16 @@ impl Instance for Filters {
     }
 
     fn ask(&self, _: Phase, x: &mut Exchange<'_>) -> Step {
+        if matches!(x.query(), b"look" | b"look-and-filter")
+            && let Some(step) = x.ask_for_copy(10)
+        {
+            return step;
+        }
         let filter: Box<dyn RequestFilter> = match x.query() {
             b"swallow" => Box::new(Swallow),
             b"grow" => Box::new(Grow),
+            // It goes on as it came.
+            b"look" => return Step::Next,
             _ => Box::new(Shout),
         };
         x.filter_request_body(filter);
