@@ -152,7 +152,16 @@ fn a_client_that_says_no_settings_is_served_all_the_same() {
             let client = site.mute(TransportConfig::default()).await.unwrap();
             client.is_served(site, "without").await;
             client.bye();
-            // Nor need it let the gateway say its own; then there is nothing to say.
+        },
+    );
+}
+
+#[test]
+fn a_client_that_leaves_no_stream_for_the_gateway_s_settings_is_closed() {
+    beside(
+        |_| {},
+        async |site| {
+            // It must let the gateway say them (section 6.2).
             let mut transport = TransportConfig::default();
             transport.max_concurrent_uni_streams(0u32.into());
             let client = site.mute(transport).await.unwrap();
