@@ -295,6 +295,25 @@ mod tests {
     }
 
     #[test]
+    fn all_servers_that_were_asked_are_told() {
+        use crate::exchange::Try;
+        let [first, second] = ["10.0.0.1:80", "10.0.0.2:80"].map(|addr| addr.parse().unwrap());
+        let format = "$upstream_addr $upstream_status";
+        for (tried, addr, expected) in [
+            (vec![first], Some(second), "10.0.0.1:80, 10.0.0.2:80 502, 200\n"),
+            (vec![], Some(second), "10.0.0.2:80 200\n"),
+            (vec![], None, "- -\n"),
+        ] {
+            let line = line(format, Escape::Default, &mut Probe::get("/"), |x| {
+                let engine = x.engine_mut();
+                engine.tried = tried.iter().map(|&addr| Try { addr, status: 502, took_us: 1 }).collect();
+                (engine.upstream_addr, engine.upstream_status) = (addr, if addr.is_some() { 200 } else { 0 });
+            });
+            assert_eq!(line, expected);
+        }
+    }
+
+    #[test]
     fn a_refused_request_has_what_could_be_read() {
         let mut probe = Probe::get("/");
         let line = line(APISIX, Escape::Default, &mut probe, |x| {

@@ -203,14 +203,21 @@ mod tests {
         }
         let kept = 500 - sink.dropped();
         assert!((900..=1100).contains(&(kept * 11)), "{kept} lines kept");
+        // There is room again for as many as were taken, and for no more.
         for _ in 0..5 {
             drop(intake.next());
         }
+        for _ in 0..500 {
+            add(&mut outlet, "0123456789\n");
+        }
+        let again = 1000 - sink.dropped() - kept;
+        assert!((400..=600).contains(&(again * 11)), "{again} lines kept");
+        drop(intake.next());
         add(&mut outlet, "late\n");
         drop(outlet);
         sink.end();
         assert!(batches(&intake).concat().ends_with("late\n"));
-        assert_eq!(500 - sink.dropped(), kept);
+        assert_eq!(1000 - sink.dropped(), kept + again);
     }
 
     #[test]

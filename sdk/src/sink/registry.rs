@@ -264,6 +264,38 @@ mod tests {
         assert!(matches!(intake.next(), Next::End));
     }
 
+    #[test]
+    fn what_is_closed_is_forgotten_and_what_is_open_is_not() {
+        let (sinks, _started) = sinks(1000);
+        let kept = sinks.open(spec("kept"), Arc::default());
+        for n in 0..10 {
+            drop(sinks.open(spec(&n.to_string()), Arc::default()));
+        }
+        assert!(Arc::ptr_eq(&kept.0, &sinks.open(spec("kept"), Arc::default()).0));
+        let open = sinks.lock();
+        // The last one that was closed is forgotten with the next that opens.
+        assert_eq!((open.sinks.len(), open.shared.len()), (2, 2));
+    }
+
+    /// One thread waits for what another one puts in.
+    #[test]
+    fn an_entry_wakes_who_waits_for_it() {
+        let (sinks, started) = sinks(1000);
+        let (sink, intake) = used(&sinks, &started, "1");
+        let (tell, told) = channel();
+        let thread = std::thread::spawn(move || {
+            while let Next::Entries(taken) = intake.next() {
+                tell.send((taken.entries(), taken.bytes().to_vec())).unwrap();
+            }
+        });
+        let next = || told.recv_timeout(std::time::Duration::from_secs(20)).unwrap();
+        assert_eq!(next(), (1, b"1".to_vec()));
+        sink.push(&Probe::default().exchange(), b"2".to_vec());
+        assert_eq!(next(), (1, b"2".to_vec()));
+        drop(sink);
+        thread.join().unwrap();
+    }
+
     struct Woken(std::sync::atomic::AtomicUsize);
 
     impl std::task::Wake for Woken {

@@ -319,6 +319,10 @@ mod tests {
         assert_eq!(found(&many, "m"), Err(Unjudged::TooLarge));
         assert_eq!(found(&many, "a"), Ok(Some("1".into())));
         assert_eq!(tree(many.as_bytes()), Err(Unjudged::TooLarge));
+        assert_eq!(tree(many.replace('0', "null").as_bytes()), Err(Unjudged::TooLarge));
+        // A long name takes what it is long.
+        assert!(tree(format!("{{\"{}\":0}}", "n".repeat(TREE_LIMIT / 4)).as_bytes()).is_ok());
+        assert!(tree(format!("{{\"{}\":0}}", "n".repeat(TREE_LIMIT)).as_bytes()).is_err());
         let names: String = (0..TREE_LIMIT / (NODE + MEMBER)).map(|i| format!("\"{i}\":0,")).collect();
         assert_eq!(tree(format!("{{{names}\"x\":0}}").as_bytes()), Err(Unjudged::TooLarge));
     }
