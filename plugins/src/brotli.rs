@@ -264,6 +264,16 @@ mod tests {
         assert_eq!(answer(json!({}), ASKS, 200, &[HTML], &[b""]).unwrap(), b"");
     }
 
+    /// Text as UTF-8, fonts and all else are looked at in different ways; what comes of it cannot be told from outside.
+    #[test]
+    fn the_compressor_is_told_what_was_set() {
+        for (mode, told) in [(0, 0), (1, 1), (2, 2)] {
+            let config = json!({"mode": mode, "comp_level": 7, "lgblock": 18, "lgwin": 20});
+            let params = Probe::get("/").stage::<Brotli>(config).unwrap().params;
+            assert_eq!((params.mode as i32, params.quality, params.lgblock, params.lgwin), (told, 7, 18, 20));
+        }
+    }
+
     /// RFC 7932 section 9.1: the stream begins with the window's size.
     fn window(coded: &[u8]) -> u32 {
         match coded[0] {

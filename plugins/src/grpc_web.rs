@@ -257,6 +257,30 @@ mod tests {
     }
 
     #[test]
+    fn what_is_refused_is_said_as_nginx_says_it() {
+        let page = |method: &str, headers: &[(&str, &str)], body: Option<&[u8]>| {
+            let mut probe = Probe::request(method, "/a.B/C", headers);
+            let stage: GrpcWeb = probe.stage(json!({})).unwrap();
+            let mut x = probe.exchange();
+            if let Some(body) = body {
+                sdk::testing::with_body(&mut x, body);
+            }
+            match stage.access(&mut x) {
+                Step::Reply(reply) => String::from_utf8(reply.body.to_vec()).unwrap(),
+                Step::Next => String::new(),
+                step => panic!("{step:?}"),
+            }
+        };
+        assert!(page("GET", &[], None).contains("<h1>405 Not Allowed</h1>"));
+        let binary = [("Content-Type", "application/grpc-web")];
+        let text = [("Content-Type", "application/grpc-web-text")];
+        assert!(page("POST", &binary, Some(b"")).contains("<h1>400 Bad Request</h1>"));
+        assert!(page("POST", &text, Some(b"not base64")).contains("<h1>400 Bad Request</h1>"));
+        assert_eq!(page("POST", &binary, Some(b"a")), "");
+        assert_eq!(page("POST", &text, Some(b"AAAA")), "");
+    }
+
+    #[test]
     fn parts_of_base64_are_put_together() {
         assert_eq!(decode(b"AAAA").as_deref(), Some(&[0, 0, 0][..]));
         assert_eq!(decode(b"YQ==YmI=Y2Nj\n").as_deref(), Some(&b"abbccc"[..]));

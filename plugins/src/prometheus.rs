@@ -464,6 +464,29 @@ mod tests {
     }
 
     #[test]
+    fn it_is_told_who_made_the_answer() {
+        for (source, asked, told) in [
+            (Source::Upstream, true, "upstream"),
+            (Source::Gateway, true, "nginx"),
+            (Source::Gateway, false, "apisix"),
+            (Source::Plugin, true, "apisix"),
+        ] {
+            let mut probe = probe("/hello");
+            let stage = build(&probe, "routes", None, None);
+            let mut x = probe.exchange();
+            served(&mut x);
+            x.engine_mut().source = source;
+            if !asked {
+                x.engine_mut().upstream_addr = None;
+            }
+            stage.log(&mut x);
+            drop(x);
+            let text = scrape(&probe);
+            assert!(text.contains(&format!(",response_source=\"{told}\"}} 1")), "{source:?} {asked}:\n{text}");
+        }
+    }
+
+    #[test]
     fn unmatched_requests_have_an_empty_route() {
         let mut probe = probe("/nowhere");
         let stage = build(&probe, "global_rules", None, None);

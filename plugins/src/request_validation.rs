@@ -307,6 +307,9 @@ mod tests {
         let mut config = person();
         config["max_req_body_size"] = 10.into();
         assert_eq!(outcome(config.clone(), &[], b"{\"name\":\"Ann\"}"), Err((400, String::new())));
+        config["max_req_body_size"] = 14.into();
+        assert!(outcome(config.clone(), &[], b"{\"name\":\"Ann\"}").is_ok(), "so long it may be");
+        config["max_req_body_size"] = 10.into();
         let mut probe = Probe::request("POST", "/", &[]);
         let stage: RequestValidation = probe.stage(config).unwrap();
         let mut x = probe.exchange();

@@ -16,7 +16,6 @@ use smallvec::SmallVec;
 /// The stage.
 pub struct Workflow {
     rules: Vec<Rule>,
-    phases: Phases,
 }
 
 struct Rule {
@@ -47,7 +46,7 @@ struct Held(SmallVec<[(usize, usize); 2]>);
 impl Plugin for Workflow {
     const NAME: &'static str = "workflow";
     const PRIORITY: i32 = 1006;
-    const PHASES: Phases = Phases::ACCESS.with(Phases::LOG);
+    const PHASES: Phases = Phases::ACCESS;
 
     type Config = Config;
 
@@ -82,13 +81,7 @@ impl Plugin for Workflow {
         for (index, rule) in config.rules.into_iter().enumerate() {
             rules.push(Rule::build(index, rule, cx).map_err(|error| error.within(index).under("/rules"))?);
         }
-        let logs = |rule: &Rule| rule.stage().is_some_and(|stage| stage.instance().phases().has(Phase::Log));
-        let phases = if rules.iter().any(logs) { Self::PHASES } else { Phases::ACCESS };
-        Ok(Workflow { rules, phases })
-    }
-
-    fn phases(&self) -> Phases {
-        self.phases
+        Ok(Workflow { rules })
     }
 
     fn access(&self, x: &mut Exchange<'_>) -> Step {
@@ -107,12 +100,6 @@ impl Plugin for Workflow {
         match self.held(x).and_then(|rule| self.rules.get(rule)).and_then(Rule::stage) {
             Some(stage) => stage.instance().wait(phase, x).await,
             None => Step::Next,
-        }
-    }
-
-    fn log(&self, x: &mut Exchange<'_>) {
-        if let Some(stage) = self.held(x).and_then(|rule| self.rules.get(rule)).and_then(Rule::stage) {
-            stage.instance().log(x);
         }
     }
 }
@@ -201,5 +188,48 @@ impl Action {
         };
         // Each rule counts for itself.
         Ok(Action::Plugin(plugin, cx.plugin(plugin, settings, &rule.to_string()).map_err(named)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sdk::catalog::{Catalog as _, Configured, Scope};
+    use sdk::build::Owner;
+    use sdk::testing::{FixedNames, Probe, now};
+
+    use super::*;
+    use crate::Catalog;
+
+    fn chain(probe: &Probe, id: &str, delay: f64) -> Arc<Chain> {
+        let limit = json!({"conn": 1, "burst": 5, "default_conn_delay": delay, "key": "remote_addr"});
+        let rule = |path: &str, action: Value| json!({"case": [["uri", "==", path]], "actions": [action]});
+        let rules = [rule("/closed", json!(["return", {"code": 403}])), rule("/", json!(["limit-conn", limit]))];
+        let owner = Owner { collection: "routes", id: id.into() };
+        let config = json!({ "rules": rules });
+        let entries = [Configured { name: "workflow", config: &config, owner: &owner }];
+        let names = FixedNames::default();
+        let scope = Scope { names: &names, upstreams: None, metadata: &|_| None, enabled: None };
+        Catalog::new(probe.services.clone(), Default::default()).chain(&entries, &scope).unwrap()
+    }
+
+    /// As where one stands on the route and one is global: each waits for the rule that held in it.
+    #[test]
+    fn who_a_rule_makes_wait_waits_for_it() {
+        let mut first = Probe::get("/");
+        let mut second = Probe { services: first.services.clone(), ..Probe::get("/") };
+        let chains = [chain(&first, "1", 0.1), chain(&first, "2", 0.02)];
+        let instances = || chains.iter().map(|chain| chain.stages().next().unwrap().instance());
+        let mut x = first.exchange();
+        for instance in instances() {
+            assert!(matches!(instance.ask(Phase::Access, &mut x), Step::Next));
+        }
+        let mut other = second.exchange();
+        for instance in instances() {
+            assert!(matches!(instance.ask(Phase::Access, &mut other), Step::Wait));
+            assert!(matches!(now(instance.wait(Phase::Access, &mut other)), Step::Next));
+        }
+        drop((x, other));
+        let slept: Vec<_> = second.world.slept.borrow().iter().map(|time| time.as_millis()).collect();
+        assert_eq!(slept, [100, 20]);
     }
 }

@@ -51,7 +51,16 @@ fn what_is_switched_off_may_be_wrong() {
     assert_eq!(catalog.check("key-auth", &off, Place::Route), Ok(()));
     assert_eq!(catalog.check("ldap-auth", &off, Place::Route), Ok(()));
     assert!(catalog.check("no-such", &off, Place::Route).is_err());
-    let chain = chain(&catalog, &[("key-auth", off.clone()), ("ldap-auth", off)]).unwrap();
+    // As may one that is not in this build, and settings of which nothing is known.
+    let unknown = model::apisix_plugins::Subsystem::Http.plugins().iter().find(|known| {
+        catalog
+            .check(known.name, &json!({}), Place::Route)
+            .is_err_and(|invalid| invalid.reason.starts_with("unknown plugin"))
+    });
+    let unknown = unknown.expect("APISIX has more plugins").name;
+    assert_eq!(catalog.check(unknown, &off, Place::Route), Ok(()));
+    let entries = [("key-auth", off.clone()), ("ldap-auth", off.clone()), (unknown, off)];
+    let chain = chain(&catalog, &entries).unwrap();
     assert_eq!(chain.names(), [""; 0]);
     assert_eq!(chain.phases(), Phases::NONE);
 }
@@ -474,6 +483,16 @@ fn all_that_configurations_may_name_is_listed_once_from_high_to_low_priority() {
         (Subsystem::Http, "mqtt-proxy", &[]),
     ] {
         assert_eq!(of(subsystem, name), expected, "{subsystem:?} {name}");
+    }
+}
+
+#[test]
+fn names_are_those_of_either_subsystem_by_priority() {
+    for (names, first, last) in [
+        (crate::names(), "path-characters", "ocsp-stapling"),
+        (crate::stream::names(), "ip-restriction", "syslog"),
+    ] {
+        assert_eq!((names.first(), names.last()), (Some(&first), Some(&last)), "{names:?}");
     }
 }
 

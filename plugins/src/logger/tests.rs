@@ -133,6 +133,19 @@ fn further_fields_never_take_the_place_of_others() {
     assert_eq!(get(&told, "/request/method"), "GET");
     assert_eq!(get(&entry(&inherited, &x, None), "/meta"), "only");
     assert_eq!(get(&entry(&emptied, &x, None), "/meta"), "absent");
+    drop(x);
+    // Names that stand there in some entries only.
+    let names = ["route_id", "upstream", "upstream_latency", "consumer"];
+    let mine: serde_json::Map<_, _> = names.iter().map(|name| ((*name).to_owned(), json!("mine"))).collect();
+    let own = self::plugin(&Probe::get("/a"), json!({"log_format_extra": mine}), None);
+    let is_mine = |told: Value| names.map(|name| get(&told, &format!("/{name}")) == "mine");
+    let mut x = probe.exchange();
+    assert_eq!(is_mine(entry(&own, &x, None)), [false, true, true, true]);
+    x.engine_mut().matched.route = None;
+    assert_eq!(is_mine(entry(&own, &x, None)), [true; 4]);
+    assert_eq!(is_mine(entry(&own, &x, Some("no-matched"))), [false, true, true, true]);
+    x.engine_mut().upstream_addr = Some("10.0.0.1:80".parse().unwrap());
+    assert_eq!(is_mine(entry(&own, &x, None)), [true, false, false, true]);
 }
 
 #[test]

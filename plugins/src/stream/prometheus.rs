@@ -53,6 +53,7 @@ impl Plugin for Prometheus {
 #[cfg(test)]
 mod tests {
     use sdk::testing::Probe;
+    use sdk::{RouteInfo, RouteNames};
 
     use super::*;
 
@@ -61,5 +62,23 @@ mod tests {
         let probe = Probe::stream();
         let plugin: Prometheus = probe.stage(json!({})).unwrap();
         assert!(!plugin.prefer_name);
+    }
+
+    #[test]
+    fn a_stream_is_counted_by_its_route_s_id_or_name() {
+        for (prefer_name, name, label) in
+            [(false, "named", "1"), (true, "named", "named"), (true, "", "1"), (false, "", "1")]
+        {
+            let mut probe = Probe::stream();
+            probe.world.shard = probe.services.meters.shard(0);
+            let names = RouteNames { name: name.into(), ..RouteNames::default() };
+            probe.route = RouteInfo::new("1", names);
+            let plugin: Prometheus = probe.stage(json!({ "prefer_name": prefer_name })).unwrap();
+            plugin.log(&mut probe.exchange());
+            probe.services.meters.read(1, |reading| {
+                let all: Vec<_> = reading.streams().map(|(labels, count)| (labels.to_owned(), count)).collect();
+                assert_eq!(all, [(format!("route=\"{label}\""), 1)]);
+            });
+        }
     }
 }
