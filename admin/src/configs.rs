@@ -161,12 +161,7 @@ impl Admin {
         }
         validate::without_indexes(&mut document);
         if let Some(error) = self.errors(&document).into_iter().next() {
-            let reason = error["error"].as_str().unwrap_or_default();
-            // Here APISIX does not say what it got.
-            let short = reason
-                .split_once(" must be a number, got ")
-                .map(|(name, _)| format!("{name} must be a number"));
-            return Err(said(short.unwrap_or_else(|| reason.to_owned())));
+            return Err(refused(&error));
         }
         let sent = sections().filter_map(|kind| {
             let name = version_name(kind);
@@ -204,6 +199,21 @@ impl Admin {
         }
         Ok(read.items.into_iter().map(|item| (item.key, Value::clone(&item.value))).collect())
     }
+}
+
+/// An error of the check, with APISIX's message first and then where it is.
+fn refused(error: &Value) -> ErrorAnswer {
+    let reason = error["error"].as_str().unwrap_or_default();
+    // Here APISIX does not say what it got.
+    let short =
+        reason.split_once(" must be a number, got ").map(|(name, _)| format!("{name} must be a number"));
+    let mut body = json!({ "error_msg": short.as_deref().unwrap_or(reason) });
+    for name in ["resource_type", "resource_id", "index"] {
+        if let Some(place) = error.get(name) {
+            body[name] = place.clone();
+        }
+    }
+    ErrorAnswer::response(answer::json(StatusCode::BAD_REQUEST, &body))
 }
 
 /// A document that is to be what the store holds.

@@ -105,17 +105,11 @@ impl Admin {
     ) -> Result<Intent, ErrorAnswer> {
         let mut value = configuration(value)?;
         let id = match target.kind {
-            Kind::Consumer | Kind::PluginMetadata | Kind::Secret => target.id.clone(),
+            Kind::Consumer | Kind::PluginMetadata => target.id.clone(),
             kind => {
                 let id = target.id.clone().or_else(|| value.get("id").and_then(id_text));
                 let id = id.ok_or_else(|| said(format!("missing {kind} id")))?;
-                if value.get("id").is_some_and(|own| id_text(own).as_deref() != Some(&id)) {
-                    return Err(said(format!("wrong {kind} id")));
-                }
-                // An integer id stays one.
-                if value.get("id").is_none() {
-                    set_id(&mut value, &id);
-                }
+                place_id(&target.key(&id), &mut value)?;
                 Some(id)
             }
         };
@@ -456,9 +450,7 @@ impl Target {
             patch::set(&mut value, &self.sub_path, change)?;
         }
         stamp(&mut value, created(&there.value), Some(keeps_time));
-        if value.get("id").is_some_and(|own| id_text(own).as_deref() != Some(key.leaf())) {
-            return Err(said(format!("wrong {} id", self.kind)));
-        }
+        place_id(key, &mut value)?;
         Ok(value)
     }
 }
@@ -552,6 +544,20 @@ fn stamp(value: &mut Value, created: Option<Value>, patched: Option<bool>) {
     if patched != Some(true) {
         map.insert("update_time".to_owned(), now);
     }
+}
+
+/// Gives a value its id, unless it has it: that of a secret names its manager, too, as APISIX stores it. An integer
+/// id stays one.
+fn place_id(key: &Key, value: &mut Value) -> Result<(), ErrorAnswer> {
+    let id = if key.kind == Kind::Secret { &key.id } else { key.leaf() };
+    match value.get("id") {
+        None => set_id(value, id),
+        Some(own) if id_text(own).as_deref() != Some(id) => {
+            return Err(said(format!("wrong {} id", key.kind)));
+        }
+        Some(_) => {}
+    }
+    Ok(())
 }
 
 fn set_id(value: &mut Value, id: &str) {
