@@ -167,6 +167,7 @@ impl Resolver {
             names.iter().cloned().partition(|name| name.contains('\0'));
         self.registries.want(&services);
         let hosts = &hosts;
+        self.failed.retain(|failure| hosts.contains(&failure.host));
         self.hosts.retain(|host, state| {
             let wanted = hosts.contains(host);
             if !wanted {
@@ -392,6 +393,16 @@ mod tests {
         assert_eq!(resolver.failing().len(), 1);
         assert!(resolver.take_failures()[0].has_addresses, "told once more, and once only");
         assert_eq!(resolver.known().addresses("a"), [IpAddr::from([10, 0, 0, 1])]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_of_a_name_that_nobody_wants_any_more_is_not_told() {
+        let mut resolver = Resolver::of(script(|_, _| Err("no".to_owned())), None);
+        resolver.want(&hosts(&["a", "b"]));
+        wait(&mut resolver, 1).await;
+        resolver.want(&hosts(&["b"]));
+        let told: Vec<String> = resolver.take_failures().into_iter().map(|failure| failure.host).collect();
+        assert_eq!(told, ["b"]);
     }
 
     #[tokio::test(start_paused = true)]

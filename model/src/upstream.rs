@@ -15,7 +15,7 @@ mod own;
 pub use checks::{
     Active, ActiveHealthy, ActiveUnhealthy, CheckType, Checks, Passive, PassiveHealthy, PassiveUnhealthy,
 };
-pub use nodes::Node;
+pub use nodes::{Node, fault_of_host};
 pub(crate) use own::schema as own_schema;
 pub use own::{
     AdaptiveConcurrency, Limits, Locality, Outlier, Own, Retry, RetryOn, SameSite, Sticky, Subset,

@@ -4,6 +4,7 @@
 //! Pure, and in n log n of the routes. Nothing here changes what is served: each finding says what, where,
 //! why and what to do, and is told where configurations are checked.
 
+mod nodes;
 mod open;
 mod routes;
 mod secrets;
@@ -51,6 +52,8 @@ pub enum Code {
     Ambiguous,
     /// Nothing refers to it.
     Unused,
+    /// A server whose host is neither an address nor a name.
+    NoHost,
     /// A secret is written as it is.
     ClearSecret,
     /// A certificate that no client accepts any more.
@@ -79,6 +82,7 @@ pub fn analyse(of: Of<'_>) -> Analysis {
     let mut found = Analysis::default();
     routes::look(of, &mut found);
     unused::look(of, &mut found);
+    nodes::look(of, &mut found);
     secrets::look(of, &mut found);
     tls::look(of, &mut found);
     open::look(of, &mut found);
@@ -123,6 +127,7 @@ impl Code {
             Code::Shadowed => "shadowed",
             Code::Ambiguous => "ambiguous",
             Code::Unused => "unused",
+            Code::NoHost => "no-host",
             Code::ClearSecret => "clear-secret",
             Code::ExpiredCertificate => "expired-certificate",
             Code::WeakTls => "weak-tls",

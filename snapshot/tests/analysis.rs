@@ -292,6 +292,24 @@ fn a_slash_that_requests_never_end_with() {
 }
 
 #[test]
+fn nodes_under_whose_host_no_server_can_be() {
+    let text = "upstreams:\n  - {id: 1, nodes: {\"http://127.0.0.1:80\": 1, \"a b:80\": 1, \"127.0.0.1:80\": 1}}\n\
+                routes:\n  - {id: 1, uri: /a, upstream_id: 1}\n  \
+                - {id: 2, uri: /b, upstream: {nodes: [{host: '*', port: 80, weight: 1}]}}\n  \
+                - {id: 3, uri: /c, upstream: {nodes: {\"[::1]:80\": 1, \"a_b.test:80\": 1}}}\n";
+    let analysis = look(&desired(text), Mode::HostUri, true);
+    assert_eq!(
+        analysis.to_string(),
+        "no-host: routes/2/upstream/nodes: `*` is no host name: it has `*`\n  \
+         help: write a name or an address that a server has\n\
+         no-host: upstreams/1/nodes: `http://127.0.0.1:80` is a URL, not a host\n  \
+         help: write `127.0.0.1:80`; `http` goes into the upstream's `scheme`\n\
+         no-host: upstreams/1/nodes: `a b` is no host name: it has ` `\n  \
+         help: write a name or an address that a server has\n"
+    );
+}
+
+#[test]
 fn what_nobody_uses() {
     let text = format!(
         "upstreams:\n  - {{id: used, nodes: {{\"127.0.0.1:80\": 1}}}}\n  - {{id: chosen, nodes: {{\"127.0.0.1:80\": 1}}}}\n  \

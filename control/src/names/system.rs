@@ -62,7 +62,7 @@ impl System {
 
     /// What `/etc/hosts` says, and for `localhost` what everybody knows (RFC 6761 section 6.3).
     fn local(&self, host: &str) -> Option<Vec<IpAddr>> {
-        let name = Name::from_utf8(host).ok()?;
+        let name = name(host)?;
         let mut file = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
         file.refresh();
         let of = |kind| {
@@ -123,14 +123,18 @@ impl LookUp for System {
         if let Some(addresses) = self.local(host) {
             return Box::pin(async { Ok(Found { addresses, ttl: HOSTS_TTL }) });
         }
+        let Some(name) = name(host) else {
+            let fault = model::upstream::fault_of_host(host);
+            let error = fault.map_or_else(|| "it is no host name".to_owned(), |invalid| invalid.reason);
+            return Box::pin(async { Err(error) });
+        };
         let (four, six) = (self.four.clone(), self.six.clone());
-        let host = host.to_owned();
         Box::pin(async move {
             let four = four?;
-            let asking_four = pin!(four.lookup_ip(host.as_str()));
+            let asking_four = pin!(four.lookup_ip(name.clone()));
             let (four, six) = match &six {
                 None => (asking_four.await, None),
-                Some(six) => match select(asking_four, pin!(six.lookup_ip(host.as_str()))).await {
+                Some(six) => match select(asking_four, pin!(six.lookup_ip(name))).await {
                     Either::Left((Ok(four), six)) => (Ok(four), tokio::time::timeout(SIX, six).await.ok()),
                     Either::Left((four, six)) => (four, Some(six.await)),
                     Either::Right((six, four)) => (four.await, Some(six)),
@@ -151,6 +155,11 @@ impl LookUp for System {
             }
         })
     }
+}
+
+/// A host as it is asked for, also one with underscores; `None` if it cannot be.
+fn name(host: &str) -> Option<Name> {
+    Name::from_str_relaxed(host).ok()
 }
 
 /// Why, for people: what the library says of an absent name is its own question printed for
@@ -214,6 +223,7 @@ mod tests {
                     (b"\x04both\x04corp\x04test\0", 28) => &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5],
                     (b"\x04four\x04corp\x04test\0", 1) => &[10, 0, 0, 4],
                     (b"\x04four\x04corp\x04test\0", 28) => continue,
+                    (b"\x06four_a\x04corp\x04test\0", 1) => &[10, 0, 0, 6],
                     _ => &[],
                 };
                 let code = if data.is_empty() { 3 } else { 0 };
@@ -251,6 +261,15 @@ mod tests {
         assert_eq!(found("both", true, false).await.unwrap(), ["10.0.0.1"]);
         assert!(found("both", false, true).await.is_err());
         assert!(found("none", true, true).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn names_with_underscores_are_asked_for_and_what_is_no_name_is_said_to_be_none() {
+        assert_eq!(found("four_a.corp.test", true, false).await.unwrap(), ["10.0.0.6"]);
+        assert_eq!(
+            found("http://a.test:80", true, true).await.unwrap_err(),
+            "`http://a.test:80` is a URL, not a host"
+        );
     }
 
     #[tokio::test]

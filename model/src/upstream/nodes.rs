@@ -40,6 +40,51 @@ impl Node {
     }
 }
 
+/// Why nothing can be reached under a host, if it is neither an address nor a name (RFC 1123 section 2.1, with
+/// underscores). APISIX stores such nodes, so they are accepted all the same.
+pub fn fault_of_host(host: &str) -> Option<Invalid> {
+    let shown = host.escape_debug();
+    if host.parse::<IpAddr>().is_ok() {
+        return None;
+    }
+    if let Some((scheme, rest)) = host.split_once("://") {
+        return Some(Invalid::new(format!("`{shown}` is a URL, not a host")).hint(format!(
+            "write `{}`; `{}` goes into the upstream's `scheme`",
+            rest.escape_debug(),
+            scheme.escape_debug()
+        )));
+    }
+    if host.contains('/') {
+        return Some(
+            Invalid::new(format!("`{shown}` is no host name: it has a path"))
+                .hint("write `host:port`; proxy-rewrite changes the path of requests"),
+        );
+    }
+    let name = host.strip_suffix('.').unwrap_or(host);
+    if let Some(wrong) =
+        name.chars().find(|&c| c.is_ascii() && !c.is_ascii_alphanumeric() && !"-_.".contains(c))
+    {
+        return Some(
+            Invalid::new(format!("`{shown}` is no host name: it has `{}`", wrong.escape_debug()))
+                .hint("write a name or an address that a server has"),
+        );
+    }
+    let labels = name.split('.');
+    if labels.clone().count() == 4
+        && labels.clone().all(|label| label.bytes().all(|byte| byte.is_ascii_digit()))
+    {
+        return Some(
+            Invalid::new(format!("`{shown}` is no IPv4 address"))
+                .hint("each of its four numbers is 0 to 255, without zeros before it"),
+        );
+    }
+    let fits = name.len() <= 253 && labels.into_iter().all(|label| (1..=63).contains(&label.len()));
+    (!fits).then(|| {
+        Invalid::new(format!("`{shown}` is no host name"))
+            .hint("between its dots it has 1 to 63 characters, and 253 in all")
+    })
+}
+
 #[derive(Deserialize)]
 struct WrittenNode {
     host: String,
@@ -170,6 +215,31 @@ mod tests {
             let invalid = read(Some(nodes), Scheme::Http).unwrap_err();
             assert_eq!(invalid.pointer, "/nodes/0/host", "{host}: {}", invalid.reason);
         }
+    }
+
+    #[test]
+    fn hosts_under_which_nothing_can_be_reached() {
+        for host in ["127.0.0.1", "::1", "a.test", "A-b.test.", "1.2.3", "_sip.a_b", "bücher.test", "7"] {
+            assert_eq!(fault_of_host(host), None, "{host}");
+        }
+        let long = "a".repeat(64);
+        for (host, why) in [
+            ("http://127.0.0.1:80", "`http://127.0.0.1:80` is a URL, not a host"),
+            ("127.0.0.1/x", "`127.0.0.1/x` is no host name: it has a path"),
+            ("a b", "`a b` is no host name: it has ` `"),
+            ("a\n", "`a\\n` is no host name: it has `\\n`"),
+            ("*", "`*` is no host name: it has `*`"),
+            ("::1]", "`::1]` is no host name: it has `:`"),
+            ("256.1.1.1", "`256.1.1.1` is no IPv4 address"),
+            ("01.2.3.4", "`01.2.3.4` is no IPv4 address"),
+            ("a..b", "`a..b` is no host name"),
+            (".", "`.` is no host name"),
+            (long.as_str(), &format!("`{long}` is no host name")),
+        ] {
+            assert_eq!(fault_of_host(host).expect(host).reason, why);
+        }
+        let hint = fault_of_host("https://a.test:8080").and_then(|invalid| invalid.hint);
+        assert_eq!(hint.as_deref(), Some("write `a.test:8080`; `https` goes into the upstream's `scheme`"));
     }
 
     #[test]

@@ -1,0 +1,19 @@
+//! Nodes of upstreams under whose host no server can be.
+
+use model::Resource;
+use model::upstream::fault_of_host;
+
+use super::{Analysis, Code, Of};
+
+pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
+    for entry in of.desired.iter() {
+        let Some(upstream) = entry.resource().upstream() else { continue };
+        let pointer = match entry.resource() {
+            Resource::Upstream(_) => "/nodes",
+            _ => "/upstream/nodes",
+        };
+        for invalid in upstream.nodes.iter().filter_map(|node| fault_of_host(&node.host)) {
+            found.add(Code::NoHost, &entry.key, invalid.at(pointer));
+        }
+    }
+}
