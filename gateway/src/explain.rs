@@ -20,7 +20,7 @@ use wire::h1::decode::Limits;
 use crate::cli::Explain;
 use crate::files::{self, Found};
 use crate::instance::export::{admin_of, held};
-use crate::instance::{read, running, send};
+use crate::instance::{Act, read, running, send};
 use crate::{check, say, wiring};
 
 /// A compiler that has compiled nothing yet, whose plugins have services of their own: what it makes serves
@@ -154,7 +154,7 @@ fn row(key: model::Key, value: &Value) -> Row {
 fn by_instance(found: &Found, asked: &Explain, question: Question) -> anyhow::Result<bool> {
     let query = query(&question, asked.json);
     if found.boot.control.is_some() {
-        match running(found) {
+        match running(found, Act::Ask) {
             Ok((address, _)) => {
                 let path = format!("/v1/explain?{query}");
                 let (status, body) =

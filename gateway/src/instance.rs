@@ -1,13 +1,16 @@
 //! `sluice status`, `reload` and `export`: asking the instance that runs with a configuration.
 //!
 //! It is found by the address of its control API in the same files that started it; there is no
-//! other trace of it to go stale.
+//! other trace of it to go stale. An instance that was started with other files may answer there: it
+//! is asked with a warning, and never made to do anything.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
+use model::boot::Provider;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -26,13 +29,22 @@ const LOOK: Duration = Duration::from_millis(50);
 /// The largest answer taken.
 const MOST: u64 = 512 << 20;
 
+/// What a command does with the instance that answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Act {
+    /// Asks it.
+    Ask,
+    /// Makes it do something, for which it must be the one that is meant.
+    Change,
+}
+
 /// `sluice status`: what runs. False if nothing does.
 ///
 /// # Errors
 /// Nobody there, or somebody else.
 pub fn status(files: &Files, json: bool) -> anyhow::Result<bool> {
     let Some(found) = read(files) else { return Ok(false) };
-    let (_, status) = running(&found)?;
+    let (_, status) = running(&found, Act::Ask)?;
     match json {
         true => say::out(serde_json::to_string_pretty(&status)?),
         false => lines(&status).iter().for_each(say::out),
@@ -46,7 +58,7 @@ pub fn status(files: &Files, json: bool) -> anyhow::Result<bool> {
 /// Nobody there, or somebody else.
 pub fn reload(files: &Files) -> anyhow::Result<bool> {
     let Some(found) = read(files) else { return Ok(false) };
-    let (address, _) = running(&found)?;
+    let (address, _) = running(&found, Act::Change)?;
     let (code, body) = call(address, "POST", "/v1/reload", None)?;
     let answer: Value = serde_json::from_str(&body).unwrap_or_default();
     let told = |name: &str| answer.get(name).and_then(Value::as_str).map(str::to_owned);
@@ -64,7 +76,7 @@ pub fn reload(files: &Files) -> anyhow::Result<bool> {
 /// Nobody there, or somebody else.
 pub fn upgrade(files: &Files) -> anyhow::Result<bool> {
     let Some(found) = read(files) else { return Ok(false) };
-    let (address, before) = running(&found)?;
+    let (address, before) = running(&found, Act::Change)?;
     let process = |status: &Value| status.get("pid").and_then(Value::as_i64);
     let failed = |status: &Value| status.pointer("/upgrades/failed").and_then(Value::as_u64);
     let pid = process(&before).and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
@@ -81,7 +93,7 @@ pub fn upgrade(files: &Files) -> anyhow::Result<bool> {
     while Instant::now() < until {
         std::thread::sleep(LOOK);
         // It may be between the two.
-        let Ok((_, now)) = running(&found) else { continue };
+        let Ok((_, now)) = running(&found, Act::Change) else { continue };
         if process(&now) != process(&before) {
             let text =
                 |name: &str| now.get(name).map(|it| it.to_string().replace('"', "")).unwrap_or_default();
@@ -107,8 +119,60 @@ pub fn read(files: &Files) -> Option<Found> {
     files::find(files).map_err(|diagnostics| check::report(diagnostics, false)).ok()
 }
 
+/// The files, for a command that speaks to the Admin API of their instance if one runs. It tells where its data
+/// is: `run` may have had a folder of its own. `None` if the files are wrong, which was told.
+///
+/// # Errors
+/// The instance that runs was started with other files, and would be changed.
+pub fn of_instance(files: &Files, act: Act) -> anyhow::Result<Option<Found>> {
+    let Some(mut found) = read(files) else { return Ok(None) };
+    if let Ok((address, status)) = answering(&found)
+        && started_with(&found, address, &status, act)?
+        && found.boot.provider == Provider::Embedded
+        && files.data.is_none()
+        && !export::holds_store(&found.data)
+        && let Some(folder) = status.get("store").and_then(Value::as_str)
+    {
+        found.data = folder.into();
+    }
+    Ok(Some(found))
+}
+
 /// Where the instance answers, and its status.
-pub fn running(found: &Found) -> anyhow::Result<(SocketAddr, Value)> {
+///
+/// # Errors
+/// Nobody there, somebody else, or an instance of other files that would be changed.
+pub fn running(found: &Found, act: Act) -> anyhow::Result<(SocketAddr, Value)> {
+    let (address, status) = answering(found)?;
+    started_with(found, address, &status, act)?;
+    Ok((address, status))
+}
+
+/// Whether the instance that answers was started with these files. If not, it is told.
+fn started_with(found: &Found, address: SocketAddr, status: &Value, act: Act) -> anyhow::Result<bool> {
+    let Some(ours) = found.config.as_ref().or(found.resources.as_ref()) else { return Ok(true) };
+    let text = |name: &str| status.get(name).and_then(Value::as_str);
+    // Without a configuration it was started with a file of resources, or with nothing but its data.
+    let Some(theirs) = text("configuration").or_else(|| text("store")) else { return Ok(true) };
+    // A path that is not here is one in a container, which may have the same file elsewhere.
+    let (Ok(mine), Ok(other)) = (ours.canonicalize(), Path::new(theirs).canonicalize()) else {
+        return Ok(true);
+    };
+    if mine == other {
+        return Ok(true);
+    }
+    let told = format!("the gateway on {address} was started with {theirs}, not with {}", mine.display());
+    match act {
+        Act::Ask => say::err(format_args!("warning: {told}")),
+        Act::Change => bail!(
+            "{told}\n  help: name that one, or give each gateway its own `apisix.control.port`; nothing was changed"
+        ),
+    }
+    Ok(false)
+}
+
+/// Who answers on the control API of these files.
+fn answering(found: &Found) -> anyhow::Result<(SocketAddr, Value)> {
     let Some(address) = found.boot.control else {
         bail!(
             "the control API is off, and a running instance can only be reached through it\n  \

@@ -1,6 +1,6 @@
 //! What the Admin and control APIs may ask of the running program.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -11,7 +11,7 @@ use control::acme::Standings;
 use control::look::Look;
 use control::store::{File, Step, Store, View};
 use model::Key;
-use model::boot::Boot;
+use model::boot::{Boot, Provider};
 use proxy::Watch;
 use sdk::catalog::About;
 use sdk::meters::{Meters, Trials};
@@ -249,8 +249,11 @@ impl Program for Running {
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
             "uptime": self.began.elapsed().as_secs(),
-            "configuration": self.config.as_ref().map(|path| path.display().to_string()),
-            "store": self.place.display().to_string(),
+            "configuration": self.config.as_deref().map(whole),
+            "store": match self.boot.provider {
+                Provider::Etcd => self.place.display().to_string(),
+                Provider::Embedded | Provider::Yaml | Provider::Json => whole(&self.place),
+            },
             "listens": self.listens,
             "resources": Value::Object(counts.collect()),
             "upgrades": self.upgrades.shown(),
@@ -311,6 +314,11 @@ impl OneAtATime {
         };
         tokio::task::spawn_blocking(work).await.ok()
     }
+}
+
+/// A path that means the same to whoever asks, in whatever folder they are.
+fn whole(path: &Path) -> String {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }
 
 fn certificates(standings: &Standings) -> Value {

@@ -12,7 +12,7 @@ use model::{Key, private_keys};
 use serde_json::Value;
 
 use super::export::{self, Held, admin_of};
-use super::{read, send};
+use super::{Act, of_instance, send};
 use crate::cli::Files;
 use crate::{check, etcd, say};
 
@@ -24,7 +24,8 @@ const TIMES: [&str; 2] = ["create_time", "update_time"];
 /// # Errors
 /// Nobody there, or a refusal.
 pub fn apply(files: &Files, file: &Path, dry: bool, confirm: Option<&str>) -> anyhow::Result<bool> {
-    let Some(found) = read(files) else { return Ok(false) };
+    let act = if dry { Act::Ask } else { Act::Change };
+    let Some(found) = of_instance(files, act)? else { return Ok(false) };
     if matches!(found.boot.provider, Provider::Yaml | Provider::Json) {
         let file = found.resources.unwrap_or_default();
         bail!("the resources are in {}: change that file", file.display());

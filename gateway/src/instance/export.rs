@@ -17,7 +17,7 @@ use model::boot::{Boot, Provider};
 use model::{Key, Kind, private_keys};
 use serde_json::{Map, Value};
 
-use super::{call, reachable, read};
+use super::{Act, call, of_instance, reachable};
 use crate::cli::Files;
 use crate::files::Found;
 use crate::{etcd, say, wiring};
@@ -28,7 +28,7 @@ use crate::{etcd, say, wiring};
 /// # Errors
 /// No store, nobody who gives what is in it, a file that cannot be written.
 pub fn export(files: &Files, output: Option<&Path>) -> anyhow::Result<bool> {
-    let Some(found) = read(files) else { return Ok(false) };
+    let Some(found) = of_instance(files, Act::Ask)? else { return Ok(false) };
     if matches!(found.boot.provider, Provider::Yaml | Provider::Json) {
         let file = found.resources.unwrap_or_default();
         bail!("there is nothing to export: the resources are in {}", file.display());
@@ -82,12 +82,17 @@ pub fn held(found: &Found) -> anyhow::Result<Held> {
     })
 }
 
+/// Whether an embedded store is in a folder.
+pub fn holds_store(data: &Path) -> bool {
+    data.join("store.redb").exists()
+}
+
 /// What the embedded store in a folder holds, and what [`control::store::Sealed::unopened`] says of it.
 ///
 /// # Errors
 /// No store, or one that another process has open.
 pub fn of_folder(boot: &Boot, data: &Path) -> anyhow::Result<(Held, Option<(String, usize)>)> {
-    if !data.join("store.redb").exists() {
+    if !holds_store(data) {
         bail!(
             "there is no store in {}\n  help: name the configuration, or the folder with --data",
             data.display()

@@ -4,7 +4,7 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 
 use super::export::admin_of;
-use super::{call, read};
+use super::{Act, call, of_instance};
 use crate::cli::Files;
 use crate::say;
 
@@ -73,7 +73,8 @@ pub fn confirm(files: &Files, undo: bool) -> anyhow::Result<bool> {
 
 /// What the Admin API answers; `None` if the files are wrong, which was told.
 fn ask(files: &Files, method: &str, path: &str) -> anyhow::Result<Option<Value>> {
-    let Some(found) = read(files) else { return Ok(None) };
+    let act = if method == "GET" { Act::Ask } else { Act::Change };
+    let Some(found) = of_instance(files, act)? else { return Ok(None) };
     let (address, key) = admin_of(&found)?;
     let (status, body) = call(address, method, &format!("/apisix/admin/{path}"), key.as_deref())
         .with_context(|| format!("no gateway answers on its Admin API, {address}"))?;
