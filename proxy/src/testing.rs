@@ -124,6 +124,23 @@ impl Gateway {
         end
     }
 
+    /// Takes datagrams of streams from this socket as if they had come to a port of that number.
+    ///
+    /// # Errors
+    /// The socket cannot be watched.
+    pub fn open_datagrams(&self, socket: UdpSocket, number: u16) -> io::Result<()> {
+        socket.set_nonblocking(true)?;
+        let local = SocketAddr::new(socket.local_addr()?.ip(), number);
+        let socket = Rc::new(rt::Udp::new(socket)?);
+        rt::spawn(stream::udp::listen(self.worker.clone(), socket, local, self.stage.subscribe()));
+        Ok(())
+    }
+
+    /// Sessions of datagrams that are open, and bytes that wait in them.
+    pub fn datagrams(&self) -> (usize, usize) {
+        (self.worker.udp_sessions.get(), self.worker.udp_waiting.get())
+    }
+
     /// Opens an address for HTTP/3, [`H3`] or one that is all of its machine's.
     ///
     /// # Errors

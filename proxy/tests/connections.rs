@@ -5,6 +5,8 @@
 
 #[path = "connections/answers.rs"]
 mod answers;
+#[path = "connections/datagrams.rs"]
+mod datagrams;
 #[path = "connections/fetches.rs"]
 mod fetches;
 #[path = "connections/frames.rs"]

@@ -21,6 +21,7 @@ use sha1::{Digest, Sha1};
 use snapshot::Snapshot;
 use snapshot::compile::{Compiler, Touched};
 
+pub mod datagrams;
 mod filters;
 mod http2;
 mod routes;
@@ -609,7 +610,7 @@ impl Names for TwoNames {
     }
 }
 
-fn snapshot() -> (Snapshot, Arc<Meters>) {
+pub fn snapshot() -> (Snapshot, Arc<Meters>) {
     let upstream = json!({
         "type": "roundrobin",
         "nodes": {SocketAddr::from(SERVER).to_string(): 1},

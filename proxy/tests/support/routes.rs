@@ -1,6 +1,10 @@
 //! Routes to more than one server, and what may be tried again on them.
 
+use std::net::SocketAddr;
+
 use serde_json::{Value, json};
+
+use super::datagrams::{late, server};
 
 /// Paths to one server, and the plugins that requests go through.
 pub fn with_plugins() -> Vec<(&'static str, Value)> {
@@ -114,6 +118,11 @@ pub fn of_streams() -> Vec<(u16, Value)> {
         route["protocol"] = json!({"name": name, "logger": [{"name": "told", "conf": {}}]});
         route
     };
+    let to = |server: SocketAddr, plugins: Value| {
+        let nodes = json!({server.to_string(): 1});
+        json!({"plugins": plugins, "upstream": {"type": "roundrobin", "scheme": "udp", "nodes": nodes}})
+    };
+    let datagrams = |plugins: Value| to(server(), plugins);
     let first = || json!({"asks": 4, "wants": "ask"});
     vec![
         (7001, of(json!({}))),
@@ -131,6 +140,10 @@ pub fn of_streams() -> Vec<(u16, Value)> {
         (7013, spoken("redis", json!({"told": {}}))),
         (7014, seen(json!({"told": {}, "first": first()}))),
         (7015, seen(json!({"told": {}, "waits": {}, "first": first()}))),
+        (7020, datagrams(json!({"told": {}}))),
+        (7021, datagrams(json!({"told": {}, "waits": {}}))),
+        (7022, datagrams(json!({"told": {}, "first": first()}))),
+        (7023, to(late(), json!({"told": {}}))),
         (7016, seen(json!({"told": {}, "first": {"asks": 4, "again": "more"}}))),
     ]
 }

@@ -87,6 +87,16 @@ fn of_stream(stream: &Stream, x: &Exchange<'_>, statuses: &str) -> String {
     format!("stream {} up {up} down {down} from [{statuses}]{again}", x.status())
 }
 
+/// What was told since the last time, with the bytes from and to the client.
+pub fn lines() -> Vec<String> {
+    LAST.take();
+    let text = |line: Line| {
+        let text = line.text.trim_end_matches(" again");
+        format!("{text}, {} and {}", line.received, line.sent)
+    };
+    TOLD.take().into_iter().map(text).collect()
+}
+
 /// What was told since the last time is what was wanted, if anything was. Of connections that went well, all of
 /// the bytes were told of.
 pub fn check(wanted: &[&str], received: usize, sent: usize, broken: bool, about: &str) {

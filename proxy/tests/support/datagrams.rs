@@ -1,0 +1,68 @@
+//! Sockets for datagrams, which are the kernel's also where the clock jumps.
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use proxy::testing;
+
+thread_local! {
+    /// Each test has a thread of its own, and on it a server of its own.
+    static LATE: SocketAddr = Peer::at((Ipv4Addr::LOCALHOST, 0).into()).addr;
+    static SERVER: Peer = Peer::at((Ipv4Addr::LOCALHOST, 0).into());
+}
+
+/// The server that routes of this thread's tests lead to.
+pub fn server() -> SocketAddr {
+    SERVER.with(|server| server.addr)
+}
+
+/// Where there is no server yet.
+pub fn late() -> SocketAddr {
+    LATE.with(|addr| *addr)
+}
+
+/// A client, or a server.
+pub struct Peer {
+    pub addr: SocketAddr,
+    socket: UdpSocket,
+}
+
+impl Peer {
+    pub fn at(addr: SocketAddr) -> Peer {
+        let socket = UdpSocket::bind(addr).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        Peer { addr: socket.local_addr().unwrap(), socket }
+    }
+
+    /// The same socket as that of [`server`].
+    pub fn server() -> Peer {
+        SERVER.with(|server| Peer { addr: server.addr, socket: server.socket.try_clone().unwrap() })
+    }
+
+    pub fn send(&self, to: SocketAddr, bytes: &[u8]) {
+        assert_eq!(self.socket.send_to(bytes, to).unwrap(), bytes.len());
+    }
+
+    /// The next datagram, and where it came from. The clock stands still meanwhile.
+    pub async fn hear(&self) -> (Vec<u8>, SocketAddr) {
+        let mut bytes = vec![0; 70_000];
+        for _ in 0..20_000 {
+            match self.socket.recv_from(&mut bytes) {
+                Ok((n, from)) => return (bytes[..n].to_vec(), from),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => panic!("{error}"),
+            }
+            settle().await;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("nothing came in 20 s");
+    }
+}
+
+/// Lets all tasks go on as far as they can, and the kernel's news come in.
+pub async fn settle() {
+    for _ in 0..200 {
+        testing::turn().await;
+    }
+}
