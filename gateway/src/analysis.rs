@@ -14,6 +14,14 @@ use crate::wiring;
 /// Looks at what is desired, as this boot file has it served and stored.
 pub fn of(desired: &Desired, boot: &Boot, catalog: &Arc<plugins::Catalog>) -> Analysis {
     let encryption = &boot.data_encryption;
+    let streams = &boot.streams;
+    let stream_ports: Vec<u16> = streams
+        .tcp
+        .iter()
+        .map(|port| port.address)
+        .chain(streams.udp.iter().copied())
+        .map(|at| at.port())
+        .collect();
     let is_store = matches!(boot.provider, Provider::Embedded | Provider::Etcd);
     analyse(Of {
         desired,
@@ -24,6 +32,7 @@ pub fn of(desired: &Desired, boot: &Boot, catalog: &Arc<plugins::Catalog>) -> An
         },
         catalog: &**catalog as &dyn Catalog,
         encrypts: is_store && encryption.enabled && !encryption.keyring.is_empty(),
+        stream_ports: &stream_ports,
         now: crate::now(),
     })
 }

@@ -8,6 +8,7 @@ mod nodes;
 mod open;
 mod routes;
 mod secrets;
+mod streams;
 mod tls;
 mod unused;
 
@@ -28,6 +29,8 @@ pub struct Of<'a> {
     pub catalog: &'a dyn Catalog,
     /// Whether the store keeps secrets encrypted (`apisix.data_encryption`).
     pub encrypts: bool,
+    /// The ports on which streams come; none where they are not known.
+    pub stream_ports: &'a [u16],
     /// In seconds since 1970.
     pub now: i64,
 }
@@ -44,7 +47,7 @@ pub struct Finding {
 /// What kind of finding it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Code {
-    /// No request reaches a route.
+    /// No request reaches a route, or no connection a stream route.
     Unreachable,
     /// Some of a route's paths are taken by others.
     Shadowed,
@@ -81,6 +84,7 @@ pub const MOST: usize = 100;
 pub fn analyse(of: Of<'_>) -> Analysis {
     let mut found = Analysis::default();
     routes::look(of, &mut found);
+    streams::look(of, &mut found);
     unused::look(of, &mut found);
     nodes::look(of, &mut found);
     secrets::look(of, &mut found);

@@ -12,7 +12,15 @@ use snapshot::router::{Mode, Options};
 use support::{Plugins, Table, desired, entry};
 
 fn look(desired: &model::Desired, mode: Mode, encrypts: bool) -> Analysis {
-    analyse(Of { desired, mode, options: Options::default(), catalog: &Plugins, encrypts, now: 0 })
+    analyse(Of {
+        desired,
+        mode,
+        options: Options::default(),
+        catalog: &Plugins,
+        encrypts,
+        stream_ports: &[9100],
+        now: 0,
+    })
 }
 
 /// `code key/pointer` of what is found, of these codes.
@@ -284,11 +292,39 @@ fn why_another_route_goes_first() {
 fn a_slash_that_requests_never_end_with() {
     let all = desired(&format!("routes:\n  - {{id: 1, uri: /a/, {UP}}}\n  - {{id: 2, uri: /, {UP}}}\n"));
     let options = Options { delete_uri_tail_slash: true, ..Options::default() };
-    let of = Of { desired: &all, mode: Mode::HostUri, options, catalog: &Plugins, encrypts: true, now: 0 };
+    let of = Of {
+        desired: &all,
+        mode: Mode::HostUri,
+        options,
+        catalog: &Plugins,
+        encrypts: true,
+        stream_ports: &[],
+        now: 0,
+    };
     let analysis = analyse(of);
     assert_eq!(analysis.findings.len(), 1);
     assert_eq!(analysis.findings[0].key.id, "1", "the path that is a slash stays");
     assert!(analysis.findings[0].invalid.reason.contains("delete_uri_tail_slash"));
+}
+
+#[test]
+fn paths_that_no_request_has_and_ports_on_which_no_stream_comes() {
+    let text = format!(
+        "routes:\n  - {{id: 1, uri: hello, {UP}}}\n  - {{id: 2, uris: [/a, 'b/*'], {UP}}}\n  - {{id: 3, uri: '*', {UP}}}\n\
+         stream_routes:\n  - {{id: 1, server_port: 9100, {UP}}}\n  - {{id: 2, server_port: 9101, {UP}}}\n  \
+         - {{id: 3, {UP}}}\n"
+    );
+    let mut analysis = look(&desired(&text), Mode::HostUri, true);
+    analysis.findings.retain(|one| one.code != Code::NoAuthentication);
+    assert_eq!(
+        analysis.to_string(),
+        "unreachable: routes/1/uri: no request reaches this route: hello does not begin with a slash, as the path of \
+         each request does\n  help: begin the path with a slash\n\
+         unreachable: stream_routes/2/server_port: no connection reaches this stream route: nothing listens on port \
+         9101 for streams\n  help: add the port to apisix.stream_proxy in config.yaml, or name one that is there\n\
+         shadowed: routes/2/uris: 1 of its 2 paths are never reached: b/* does not begin with a slash, as the path of \
+         each request does\n  help: begin the path with a slash\n"
+    );
 }
 
 #[test]
@@ -481,6 +517,7 @@ fn certificates_whose_time_is_over() {
             options: Options::default(),
             catalog: &Plugins,
             encrypts: true,
+            stream_ports: &[],
             now,
         };
         let all = analyse(of).findings.into_iter().filter(|one| one.code == Code::ExpiredCertificate);

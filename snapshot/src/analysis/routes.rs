@@ -41,8 +41,18 @@ struct Rule<'a> {
     entries: usize,
     /// Entries out of reach, and of the first of them the path, the host and who takes its requests.
     covered: usize,
-    by: Option<(String, usize)>,
+    by: Option<(String, Taker)>,
     told: bool,
+}
+
+/// Why no request reaches a path.
+#[derive(Clone, Copy)]
+enum Taker {
+    Route(usize),
+    /// Requests lose the slash at their end.
+    NoSlashAtEnd,
+    /// Paths of requests begin with one.
+    SlashAtBegin,
 }
 
 pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
@@ -103,7 +113,13 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
         let key = Key::new(Kind::Route, rule.id);
         let pointer = if rule.entries > 1 { "/uris" } else { "/uri" };
         let why = why(&rules, *by, at);
-        let invalid = |reason: String, hint: &str| Invalid::new(reason).at(pointer).hint(hint);
+        let invalid = |reason: String, hint: &str| {
+            let hint = match by {
+                Taker::SlashAtBegin => "begin the path with a slash",
+                _ => hint,
+            };
+            Invalid::new(reason).at(pointer).hint(hint)
+        };
         match rule.covered == rule.entries {
             true => found.add(
                 Code::Unreachable,
@@ -162,12 +178,16 @@ fn cover(of: Of<'_>, group: &[Entry<'_>], rules: &mut [Rule<'_>]) {
             && entry.uri.len() > 1
             && entry.uri.ends_with('/');
         let taker = takers.and_then(|takers| takers.into_iter().find(|taker| *taker != entry.route));
-        if slashed || taker.is_some() {
+        let taker = match entry.shape.key.bytes().next() {
+            Some(first) if first != b'/' => Some(Taker::SlashAtBegin),
+            _ => taker.map(Taker::Route).or(slashed.then_some(Taker::NoSlashAtEnd)),
+        };
+        if let Some(taker) = taker {
             let host = entry.tree.or(entry.host).map(|host| format!(" under {host}")).unwrap_or_default();
             let what = format!("{}{host}", entry.uri);
             let rule = &mut rules[entry.route];
             rule.covered += 1;
-            rule.by.get_or_insert((what, taker.unwrap_or(entry.route)));
+            rule.by.get_or_insert((what, taker));
             continue;
         }
         let methods = rule.methods;
@@ -179,10 +199,17 @@ fn cover(of: Of<'_>, group: &[Entry<'_>], rules: &mut [Rule<'_>]) {
     }
 }
 
-fn why(rules: &[Rule<'_>], by: usize, at: usize) -> String {
-    if by == at {
-        return "ends with a slash, which apisix.delete_uri_tail_slash takes from every request".to_owned();
-    }
+fn why(rules: &[Rule<'_>], by: Taker, at: usize) -> String {
+    let by = match by {
+        Taker::NoSlashAtEnd => {
+            return "ends with a slash, which apisix.delete_uri_tail_slash takes from every request"
+                .to_owned();
+        }
+        Taker::SlashAtBegin => {
+            return "does not begin with a slash, as the path of each request does".to_owned();
+        }
+        Taker::Route(by) => by,
+    };
     let (first, other) = (&rules[by], &rules[at]);
     let order = match first.route.priority > other.route.priority {
         true => format!("its priority is {}, over {}", first.route.priority, other.route.priority),
