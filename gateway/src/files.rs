@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use model::boot::{Boot, Provider, Role};
 use model::yaml::{self, Variables};
-use model::{Diagnostic, Severity, Source};
+use model::{Diagnostic, Invalid, Severity, Source};
+use serde_json::Value;
 
 use crate::access_log;
 use crate::cli::Files;
@@ -113,6 +114,7 @@ fn from_config(config: PathBuf, files: &Files) -> Result<Found, Vec<Diagnostic>>
                     and are kept in the embedded store";
         warnings.push(Diagnostic::new(Severity::Warning, &config.display().to_string(), told));
     }
+    warnings.extend(debug_mode(&folder));
     let data = files.data.clone().unwrap_or_else(|| folder.join("data"));
     Ok(Found { boot, warnings, config: Some(config), resources, data })
 }
@@ -122,9 +124,33 @@ fn from_resources(resources: PathBuf, files: &Files) -> Result<Found, Vec<Diagno
     let provider = if is_json(&resources) { "json" } else { "yaml" };
     let text =
         format!("deployment: {{role: data_plane, role_data_plane: {{config_provider: {provider}}}}}\n");
-    let (boot, warnings) = Boot::parse("built-in defaults", &text, &plugins::names(), &env)?;
+    let (boot, mut warnings) = Boot::parse("built-in defaults", &text, &plugins::names(), &env)?;
+    warnings.extend(debug_mode(resources.parent().unwrap_or(Path::new(""))));
     let data = files.data.clone().unwrap_or_else(state_folder);
     Ok(Found { boot, warnings, config: None, resources: Some(resources), data })
+}
+
+/// What a `debug.yaml` of APISIX would switch on. The one that comes with APISIX switches on nothing.
+fn debug_mode(folder: &Path) -> Vec<Diagnostic> {
+    let path = folder.join("debug.yaml");
+    if !path.is_file() {
+        return Vec::new();
+    }
+    let Ok(text) = read(&path) else { return Vec::new() };
+    let Ok(document) = yaml::parse(&text, Variables::InValues(&env)) else { return Vec::new() };
+    let file = path.display().to_string();
+    let source = Source { file: &file, text: &text };
+    let on = ["/basic/enable", "/http_filter/enable", "/hook_conf/enable"]
+        .into_iter()
+        .filter(|pointer| document.value.pointer(pointer).and_then(Value::as_bool) == Some(true));
+    on.map(|pointer| {
+        let invalid = Invalid::new("APISIX's debug mode has no effect here").at(pointer).hint(
+            "`sluice explain METHOD URL` tells what becomes of a request, `sluice.explain.key` in config.yaml of live ones; \
+             set this to false or remove the file",
+        );
+        source.at(Severity::Warning, document.nearest_position(pointer), invalid)
+    })
+    .collect()
 }
 
 fn declarative_in(folder: &Path) -> Option<PathBuf> {
