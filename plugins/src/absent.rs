@@ -54,8 +54,19 @@ impl Absent {
             Place::Route | Place::Stream => &schemas.schema,
         };
         let parts = schema.parse(config).and_then(|mut config| Parts::take(&mut config));
-        parts.map_err(|invalid| blame(known.name, invalid))?;
-        match known.unseen_in(kind(place)) {
+        let unseen = known.unseen_in(kind(place));
+        parts.map_err(|invalid| {
+            let invalid = blame(known.name, invalid);
+            match unseen {
+                Some(_) => invalid,
+                // Whoever mends the settings would learn it only then.
+                None => invalid.hint(format!(
+                    "remove it: this version does not have the plugin {}, whatever its settings",
+                    known.name
+                )),
+            }
+        })?;
+        match unseen {
             Some(_) if !self.strict => Ok(()),
             Some(_) => Err(unknown(known.name)
                 .hint("remove it, or set `sluice.strict_plugins` to false: without it nothing is answered otherwise")),
@@ -125,6 +136,13 @@ mod tests {
         assert!(
             check("opa", json!({}), Place::Route).unwrap_err().ends_with("property \"host\" is required")
         );
+        let hint = |name, place| {
+            let known = Absent::find(name).expect("absent");
+            Absent::default().check(known, &json!({}), place).unwrap_err().hint
+        };
+        let told = hint("opa", Place::Route).expect("it says what correct settings would meet");
+        assert!(told.contains("this version does not have the plugin opa"), "{told}");
+        assert_eq!(hint("zipkin", Place::Route), None, "which is accepted once it fits");
         assert_eq!(check("ldap-auth", json!({"user_dn": "cn=a"}), Place::Consumer), Ok(()));
         let wrong = json!({"user_dn": 1});
         assert!(
