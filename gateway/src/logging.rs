@@ -136,7 +136,7 @@ impl Written {
             (Blame::Client, FaultKind::ClientGone | FaultKind::ClientSlow) => {
                 (&mut self.departures, REFUSALS_A_SECOND)
             }
-            (Blame::Client, _) => (&mut self.refusals, REFUSALS_A_SECOND),
+            (Blame::Client, _) | (_, FaultKind::NoRoute) => (&mut self.refusals, REFUSALS_A_SECOND),
             (Blame::Upstream | Blame::Gateway, _) => (&mut self.faults, FAULTS_A_SECOND),
         };
         *count += 1;
@@ -169,7 +169,7 @@ fn write_fault(record: &FaultRecord) {
         (Blame::Client, FaultKind::ClientGone | FaultKind::ClientSlow) => {
             tracing::info!(target: REQUEST, status, %client, route, request, "{words}");
         }
-        (Blame::Client, _) => {
+        (Blame::Client, _) | (_, FaultKind::NoRoute) => {
             tracing::warn!(target: REQUEST, status, %client, route, request, "refused: {words}")
         }
         (Blame::Upstream, _) => {
@@ -193,5 +193,8 @@ mod tests {
         let failed =
             (0..1000).filter(|_| written.admits(fault(Blame::Upstream, FaultKind::ConnectRefused))).count();
         assert_eq!((left, refused, failed), (10, 10, 100));
+        let mut written = Written::default();
+        let lost = (0..1000).filter(|_| written.admits(fault(Blame::Gateway, FaultKind::NoRoute))).count();
+        assert_eq!(lost, 10, "connections to a port without a route are the clients' to make");
     }
 }

@@ -8,7 +8,8 @@ use crate::worker::Worker;
 /// Tells of a failed exchange.
 #[cold]
 pub(crate) fn tell(worker: &Worker, x: &Exchange<'_>, fault: Fault) {
-    if fault.kind == FaultKind::NoRoute {
+    // Requests get 404 and a line in the access log; a stream is told nothing.
+    if fault.kind == FaultKind::NoRoute && x.stream().is_none() {
         return;
     }
     worker.shard.fault();
