@@ -120,7 +120,7 @@ impl Gateway {
         let (end, io, client) = connection(theirs, ours);
         let local = SocketAddr::new(client.local.ip(), number);
         let client = Client::new(client.peer, local, false);
-        self.worker.hold(move |worker| stream::tcp::serve(worker, io, client, port));
+        self.worker.hold(move |worker| stream::tcp::serve(worker, io, client, local, port));
         end
     }
 

@@ -7,10 +7,14 @@
 //! variables and its upstream are what they are for requests. The request's head is empty, and the
 //! status is what nginx gives such a session (200, 400, 403, 500, 502, 503).
 
+use std::net::SocketAddr;
+
 /// What an exchange has besides, where it is a stream.
 #[derive(Debug, Default)]
 pub struct Stream {
     pub protocol: Protocol,
+    /// The address that is listened on, also where it is a wildcard.
+    pub listener: Option<SocketAddr>,
     /// The server that a TLS client asked for, as it was seen without decrypting, in lower case.
     pub server_name: Option<Box<str>>,
     /// The client's name in an MQTT session, where a plugin has read it.

@@ -44,7 +44,7 @@ impl Plugin for Prometheus {
         x.world().meters().stream(&StreamLabels {
             route,
             status: x.status(),
-            listener: x.client().local,
+            listener: x.stream().and_then(|stream| stream.listener).unwrap_or(x.client().local),
             node: x.upstream_addr(),
         });
     }

@@ -1,5 +1,6 @@
 //! A client's TLS connection until its handshake is over. Then it is served as any other.
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -39,6 +40,7 @@ pub(crate) async fn serve_stream(
     worker: Rc<Worker>,
     stream: Stream,
     mut client: Client,
+    listener: SocketAddr,
     port: crate::stream::StreamPort,
 ) {
     let shaken = Box::pin(shake(&worker, stream, &client, b"", Certificate::config_of_streams)).await;
@@ -48,7 +50,7 @@ pub(crate) async fn serve_stream(
         return tell_of_handshake(&worker, &client, fault, session.server_name.as_deref());
     }
     client.session = Some(Arc::new(session));
-    crate::stream::tcp::serve(worker, io, client, port).await;
+    crate::stream::tcp::serve(worker, io, client, listener, port).await;
 }
 
 async fn shake(

@@ -1,6 +1,7 @@
 //! TCP streams.
 
 use std::cell::Cell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -22,12 +23,18 @@ use crate::up::connect::Secured;
 use crate::up::tls::server_name;
 use crate::worker::{Lease, Worker};
 
-/// Serves a connection to its end.
-pub(crate) async fn serve(worker: Rc<Worker>, mut io: Io, client: Client, port: StreamPort) {
+/// Serves a connection to a listener to its end.
+pub(crate) async fn serve(
+    worker: Rc<Worker>,
+    mut io: Io,
+    client: Client,
+    listener: SocketAddr,
+    port: StreamPort,
+) {
     let began = worker.clock.micros();
     let waiters = [worker.clock.waiter(), worker.clock.waiter()];
     let mut first = First::new(&worker);
-    let mut stream = Stream { protocol: Protocol::Tcp, ..Stream::default() };
+    let mut stream = Stream { protocol: Protocol::Tcp, listener: Some(listener), ..Stream::default() };
     // Where TLS ends here, the handshake has told the name.
     let asked = if worker.lease().streams.asks_for_name(client.local.port()) && !client.tls {
         first.server_name(&mut io, &waiters[0]).await

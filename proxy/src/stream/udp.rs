@@ -238,7 +238,8 @@ async fn serve(worker: Rc<Worker>, socket: &Udp, local: SocketAddr, peer: Socket
     let mut messages = Messages::default();
     let mut x = Exchange::new(&mut messages, &client, &worker.nobody, &*worker);
     let engine = x.engine_mut();
-    engine.stream = Some(Box::new(Stream { protocol: Protocol::Udp, ..Stream::default() }));
+    engine.stream =
+        Some(Box::new(Stream { protocol: Protocol::Udp, listener: Some(local), ..Stream::default() }));
     engine.matched.route = found.as_ref().map(|plan| &plan.plan.info);
     let outcome = match &found {
         Some(plan) => match pass(&worker, lease, &mut x, plan, socket, peer, session).await {

@@ -46,10 +46,10 @@ impl Worker {
                     }
                     Front::Http { h2, tls: true } => down::tls::serve(worker, stream, client, h2).await,
                     Front::Stream { port, tls: false } => {
-                        stream::tcp::serve(worker, rt::Io::Plain(stream), client, port).await;
+                        stream::tcp::serve(worker, rt::Io::Plain(stream), client, listener, port).await;
                     }
                     Front::Stream { port, tls: true } => {
-                        down::tls::serve_stream(worker, stream, client, port).await;
+                        down::tls::serve_stream(worker, stream, client, listener, port).await;
                     }
                 }
             });
@@ -62,10 +62,12 @@ impl Worker {
                 self.hold(move |worker| down::tls::serve(worker, stream, client, h2));
             }
             Front::Stream { port, tls: false } => {
-                self.hold(move |worker| stream::tcp::serve(worker, rt::Io::Plain(stream), client, port));
+                self.hold(move |worker| {
+                    stream::tcp::serve(worker, rt::Io::Plain(stream), client, listener, port)
+                });
             }
             Front::Stream { port, tls: true } => {
-                self.hold(move |worker| down::tls::serve_stream(worker, stream, client, port));
+                self.hold(move |worker| down::tls::serve_stream(worker, stream, client, listener, port));
             }
         }
     }
