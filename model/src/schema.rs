@@ -344,6 +344,17 @@ mod tests {
         let titled =
             json!({"anyOf": [{"title": "IPv4", "format": "ipv4"}, {"title": "IPv6", "format": "ipv6"}]});
         assert_eq!(refusal(titled, json!("x")).expected.as_deref(), Some("one of IPv4, IPv6"));
+
+        let by_word = json!({"oneOf": [
+            {"properties": {"kind": {"enum": ["a", "b"]}}},
+            {"properties": {"kind": {"const": "c"}, "size": {"type": "integer"}}, "required": ["size"]},
+        ]});
+        let hint = |value| refusal(by_word.clone(), value).hint.unwrap_or_default();
+        assert_eq!(hint(json!({"kind": "c"})), "property `size` is required");
+        assert_eq!(
+            hint(json!({"kind": "d"})),
+            "property `kind` validation failed: matches none of the enum values"
+        );
     }
 
     #[test]

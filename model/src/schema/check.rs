@@ -508,15 +508,31 @@ fn none_fits(invalid: Invalid, alternatives: &[Subschema], value: &mut Value) ->
     if let Some(names) = names_of_alternatives(alternatives) {
         return invalid.expected(format!("one of {names}"));
     }
-    // The alternative that got furthest into the value is the one that was meant, and one for
-    // another type is the last that was.
-    let got_far =
-        |refusal: &Invalid| (refusal.pointer.matches('/').count(), !refusal.reason.starts_with("wrong type"));
-    let refusals = alternatives.iter().filter_map(|node| node.try_walk::<Invalid>(value).err());
+    // The alternative that the value names by a field of fixed values is the one that was meant, else the one
+    // that got furthest into the value, and one for another type is the last that was.
+    let got_far = |(named, refusal): &(bool, Invalid)| {
+        (*named, refusal.pointer.matches('/').count(), !refusal.reason.starts_with("wrong type"))
+    };
+    let refusals = alternatives.iter().filter_map(|node| {
+        let named = is_named(node, value);
+        Some((named, node.try_walk::<Invalid>(value).err()?))
+    });
     match refusals.reduce(|best, next| if got_far(&next) > got_far(&best) { next } else { best }) {
-        Some(closest) => explained(invalid, closest),
+        Some((_, closest)) => explained(invalid, closest),
         None => invalid,
     }
+}
+
+/// Whether a value has fields for which this alternative fixes the values, and all of them fit.
+fn is_named(node: &Subschema, value: &Value) -> bool {
+    let Some(rules) = &node.object else { return false };
+    let mut fixed = rules.properties.iter().filter_map(|property| {
+        let Subschema { one_of_values, constant, .. } = &property.node;
+        let there = value.get(&property.name)?;
+        let values = one_of_values.as_deref().or(constant.as_ref().map(std::slice::from_ref))?;
+        Some(values.iter().any(|known| lua::equal(known, there)))
+    });
+    fixed.next().is_some_and(|first| first && fixed.all(|fits| fits))
 }
 
 /// Carries what an inner refusal knows, its place too, over to the message APISIX gives.
