@@ -300,7 +300,7 @@ fn read(x: &Exchange<'_>, format: Format, kind: &[u8], body: &[u8]) -> Result<(T
             Value::Object(members) => Ok((run::of_members(members), None)),
             Value::Array(list) => {
                 let list = list.into_iter().map(run::of_json).collect();
-                Ok((Table { list, is_list: true, ..Table::default() }, None))
+                Ok((Table::of_list(list, true), None))
             }
             _ => Err("it is neither an object nor a list".into()),
         },
@@ -321,7 +321,7 @@ fn read(x: &Exchange<'_>, format: Format, kind: &[u8], body: &[u8]) -> Result<(T
                     Some(run::Value::Table(list)) => list.borrow_mut().list.push(value),
                     Some(first) => {
                         let list = vec![first.clone(), value];
-                        *first = run::table(Table { list, ..Table::default() });
+                        *first = run::table(Table::of_list(list, false));
                     }
                     None => fields.map.insert(name.clone().into(), value),
                 }

@@ -15,6 +15,9 @@ const FUNCTIONS: [&str; 27] = [
 
 pub(super) const MODULES: [&str; 7] = ["string", "table", "math", "core", "core.json", "cjson", "ngx"];
 
+/// Steps that it takes to write a number with hundreds of digits.
+const NUMBER: usize = 50;
+
 pub(super) const REQUIRED: &str = "templates can require apisix.core, cjson and cjson.safe";
 
 /// What a module that templates may require is called within them.
@@ -223,12 +226,19 @@ impl Run<'_, '_> {
             let value = arguments.get(at).ok_or_else(|| format!("bad argument #{} to 'format' (no value)", at + 1))?;
             match (kind, flags) {
                 (b's', b"") => out.extend_from_slice(&self.text_of(value)?),
-                (b'd' | b'i', b"") => out.extend_from_slice(format!("{:.0}", arithmetic(value)?.trunc()).as_bytes()),
+                (b'd' | b'i', b"") => {
+                    self.spend(NUMBER)?;
+                    out.extend_from_slice(format!("{:.0}", arithmetic(value)?.trunc()).as_bytes());
+                }
                 (b'f', [b'.', digits @ ..]) => {
                     let digits = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).unwrap_or(0);
+                    self.spend(NUMBER)?;
                     out.extend_from_slice(format!("{:.*}", digits, arithmetic(value)?).as_bytes());
                 }
-                (b'f', b"") => out.extend_from_slice(format!("{:.6}", arithmetic(value)?).as_bytes()),
+                (b'f', b"") => {
+                    self.spend(NUMBER)?;
+                    out.extend_from_slice(format!("{:.6}", arithmetic(value)?).as_bytes());
+                }
                 _ => return Err("templates format with %s, %d, %f and %.Nf only".into()),
             }
         }

@@ -48,6 +48,10 @@ impl Members {
         self.map.iter().filter(|(_, value)| is_there(value))
     }
 
+    pub fn into_values(self) -> impl Iterator<Item = Value> {
+        self.map.into_values()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.places() == self.empty
     }

@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use hashbrown::HashMap;
 use sdk::Exchange;
 use sdk::vars::Var;
 
@@ -42,6 +43,36 @@ pub(super) struct Table {
     pub is_list: bool,
 }
 
+impl Table {
+    pub fn of_list(list: Vec<Value>, is_list: bool) -> Table {
+        Table { list, map: Members::default(), is_list }
+    }
+
+    pub fn of_members(map: Members) -> Table {
+        Table { list: Vec::new(), map, is_list: false }
+    }
+}
+
+/// Tables may stand in each other deeper than a stack is: a template may go from each to the one in it.
+impl Drop for Table {
+    fn drop(&mut self) {
+        let tables = |table: &mut Table, rest: &mut Vec<Rc<RefCell<Table>>>| {
+            let values = table.list.drain(..).chain(std::mem::take(&mut table.map).into_values());
+            rest.extend(values.filter_map(|value| match value {
+                Value::Table(inner) => Some(inner),
+                _ => None,
+            }));
+        };
+        let mut rest = Vec::new();
+        tables(self, &mut rest);
+        while let Some(table) = rest.pop() {
+            if let Some(inner) = Rc::into_inner(table) {
+                tables(&mut inner.into_inner(), &mut rest);
+            }
+        }
+    }
+}
+
 /// The parts of a multipart body, which a template may change.
 #[derive(Debug)]
 pub(super) struct Parts {
@@ -62,6 +93,9 @@ pub(super) struct Input<'a, 'x> {
 /// Steps of a run, beside those that the body's length adds.
 const STEPS: u64 = 1_000_000;
 
+/// So many variables are remembered.
+const MOST_VARS: usize = 64;
+
 /// Tables may stand in each other so deep.
 pub(super) const DEEPEST: usize = 128;
 
@@ -79,6 +113,7 @@ pub(super) fn run(template: &Template, input: Input<'_, '_>) -> Result<Vec<u8>, 
         context: Rc::new(RefCell::new(input.fields)),
         body: input.body.map_or(Value::Nil, text),
         multipart: input.multipart.map_or(Value::Nil, |parts| Value::Multipart(Rc::new(RefCell::new(parts)))),
+        vars: HashMap::new(),
         left: STEPS + length as u64 / 4,
         most: input.most,
     };
@@ -102,7 +137,7 @@ pub(super) fn of_json(json: serde_json::Value) -> Value {
         serde_json::Value::Number(number) => Value::Number(number.as_f64().unwrap_or_default()),
         serde_json::Value::String(string) => text(string.as_bytes()),
         serde_json::Value::Array(list) => {
-            table(Table { list: list.into_iter().map(of_json).collect(), map: Members::default(), is_list: true })
+            table(Table::of_list(list.into_iter().map(of_json).collect(), true))
         }
         serde_json::Value::Object(map) => table(of_members(map)),
     }
@@ -110,7 +145,7 @@ pub(super) fn of_json(json: serde_json::Value) -> Value {
 
 pub(super) fn of_members(map: serde_json::Map<String, serde_json::Value>) -> Table {
     let map = map.into_iter().map(|(key, value)| (key.into_bytes().into(), of_json(value))).collect();
-    Table { list: Vec::new(), map, is_list: false }
+    Table::of_members(map)
 }
 
 pub(super) struct Run<'a, 'x> {
@@ -121,6 +156,8 @@ pub(super) struct Run<'a, 'x> {
     context: Rc<RefCell<Table>>,
     body: Value,
     multipart: Value,
+    /// The request's variables that were asked for.
+    vars: HashMap<Box<[u8]>, Value>,
     left: u64,
     pub most: usize,
 }
@@ -283,7 +320,7 @@ impl Run<'_, '_> {
         }
         let from = from.borrow();
         self.spend(1 + from.list.len() + from.map.places())?;
-        let mut to = Table { is_list: from.is_list, ..Table::default() };
+        let mut to = Table::of_list(Vec::new(), from.is_list);
         for element in &from.list {
             to.list.push(self.copy(element.clone(), depth + 1)?);
         }
@@ -413,10 +450,10 @@ impl Run<'_, '_> {
                 b"consumer_name" => {
                     self.x.consumer().map_or(Value::Nil, |consumer| text(consumer.name.as_bytes()))
                 }
-                b"route_id" | b"route_name" | b"service_id" => self.var(name),
+                b"route_id" | b"route_name" | b"service_id" => self.var(name)?,
                 _ => Value::Nil,
             },
-            Value::Vars => self.var(name),
+            Value::Vars => self.var(name)?,
             Value::Module(module) => {
                 let path = format!("{module}.{}", String::from_utf8_lossy(name));
                 let inner = MODULES.into_iter().find(|module| **module == path).map(Value::Module);
@@ -426,9 +463,20 @@ impl Run<'_, '_> {
         })
     }
 
-    fn var(&self, name: &[u8]) -> Value {
-        let Ok(name) = std::str::from_utf8(name) else { return Value::Nil };
-        Var::parse(name).of(self.x).map_or(Value::Nil, |value| text(&value))
+    /// A variable of the request, which stays what it is. To find it the first time may take a look at all that the
+    /// client sent.
+    fn var(&mut self, name: &[u8]) -> Result<Value, String> {
+        if let Some(value) = self.vars.get(name) {
+            return Ok(value.clone());
+        }
+        let fields = self.x.request().fields.iter().fold(0, |all, (name, value, _)| all + name.len() + value.len());
+        self.spend((self.x.query().len() + fields + self.x.body().len()) / 64)?;
+        let Ok(parsed) = std::str::from_utf8(name) else { return Ok(Value::Nil) };
+        let value = Var::parse(parsed).of(self.x).map_or(Value::Nil, |value| text(&value));
+        if self.vars.len() < MOST_VARS {
+            self.vars.insert(name.into(), value.clone());
+        }
+        Ok(value)
     }
 
     fn binary(&mut self, sign: &str, left: &Expr, right: &Expr) -> Result<Value, String> {

@@ -151,15 +151,15 @@ impl Element {
     }
 
     fn members(self) -> Table {
-        let mut made = Table { list: self.words().iter().map(|words| text(words)).collect(), ..Table::default() };
+        let mut made = Table::of_list(self.words().iter().map(|words| text(words)).collect(), false);
         if !self.attributes.is_empty() {
             let map = self.attributes.into_iter().collect();
-            made.map.insert((*b"_attr").into(), table(Table { map, ..Table::default() }));
+            made.map.insert((*b"_attr").into(), table(Table::of_members(map)));
         }
         for (name, mut all) in self.children {
             let value = match all.len() {
                 1 => all.swap_remove(0),
-                _ => table(Table { list: all, ..Table::default() }),
+                _ => table(Table::of_list(all, false)),
             };
             made.map.insert(name, value);
         }

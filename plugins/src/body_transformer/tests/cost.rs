@@ -40,12 +40,35 @@ fn long_work_costs_steps() {
         ("{% for k, v in pairs(n) do end %}", number, 1010),
         ("{% local a = next(m) %}", half_empty, 305),
         ("{% for k, v in pairs(h) do end %}", &format!("{number} local h = n for i = 1, 999 do h[i] = nil end "), 1020),
+        ("{% local a = string.format('%d', n) %}", "local n = 1e300 ", 58),
+        ("{% local a = string.format('%f', n) %}", "local n = 1e300 ", 58),
+        ("{% local a = string.format('%.99f', n) %}", "local n = 1e300 ", 58),
         ("{* s *}", long, 203),
         (&"y".repeat(640), "", 12),
     ] {
         assert!(runs(750_000 / steps, before, body, "{}"), "{body} costs more than {steps}");
         assert!(!runs(1_350_000 / steps, before, body, "{}"), "{body} costs less than {steps}");
     }
+}
+
+/// A variable is looked for in all that the client sent, once.
+#[test]
+fn variables_cost_what_they_are_looked_for_in() {
+    let long = [("x-long", &*"v".repeat(64_000)), ("cookie", "c=1")];
+    let runs = |times: usize, name: &str| {
+        let template = format!("{{% for i = 1, {times} do local a = _ctx.var[{name}] end %}}");
+        match request(json!({"template": template}), &long, b"") {
+            Ok(_) => true,
+            Err((503, words)) if words.contains("too many steps") => false,
+            Err(other) => panic!("{name}: {other:?}"),
+        }
+    };
+    for name in ["'cookie_c'", "'http_x_long'", "'arg_none'"] {
+        assert!(runs(100_000, name), "{name}");
+    }
+    // Names that the template makes are others each time.
+    assert!(runs(700, "'arg_' .. i"));
+    assert!(!runs(1100, "'arg_' .. i"));
 }
 
 /// Each look at the parts costs by how many there are, and by how long the name is that is compared.

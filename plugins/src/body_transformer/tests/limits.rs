@@ -134,6 +134,18 @@ fn a_query_is_paid_for() {
     }
 }
 
+/// Deeper than a thread's stack would be where each let go of the next.
+#[test]
+fn tables_may_stand_in_each_other_deeper_than_a_stack_is() {
+    for (template, body) in [
+        ("{% local t = {} local c = t for i = 1, n do c.x = {} c = c.x end %}done", r#"{"n": 50000}"#.to_owned()),
+        ("{% local t = {} local c = t for i = 1, n do table.insert(c, {}) c = c[1] end %}done", r#"{"n": 50000}"#.to_owned()),
+        ("{% local t = {} local c = t for _, v in ipairs(l) do c[v] = {} c = c[v] end %}done", format!("{{\"l\": [{}\"a\"]}}", "\"a\",".repeat(99_999))),
+    ] {
+        assert_eq!(output(template, &body), "done");
+    }
+}
+
 #[test]
 fn a_body_that_is_a_list_is_one() {
     let list = |template: &str, body: &str| request(json!({"input_format": "json", "template": template}), &[], body.as_bytes()).unwrap();
