@@ -417,7 +417,9 @@ impl Pipeline {
             return;
         }
         for (key, invalid) in ignored.iter().take(MOST_LINES) {
-            tracing::warn!("{key}: {}; at {}", invalid.reason, invalid.pointer);
+            let at =
+                if invalid.pointer.is_empty() { String::new() } else { format!("; at {}", invalid.pointer) };
+            tracing::warn!("{key}: {}{at}", invalid.reason);
         }
         if ignored.len() > MOST_LINES {
             tracing::warn!("and {} more settings that have no effect", ignored.len() - MOST_LINES);

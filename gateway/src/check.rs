@@ -1,6 +1,7 @@
 //! `sluice check`: says what is wrong in the files, without starting.
 
 mod dumps;
+mod starts;
 mod stored;
 
 use std::collections::{HashMap, HashSet};
@@ -13,6 +14,7 @@ use model::boot::{Boot, Provider};
 use model::declarative::{Format, Item};
 use model::{Declarative, Desired, Diagnostic, Entry, Invalid, Key, Kind, Resource, Severity, Source};
 use sdk::build::Names;
+use serde_json::Value;
 use snapshot::analysis::{Analysis, Code, Finding};
 use snapshot::compile::{Compiler, Touched};
 
@@ -28,11 +30,17 @@ pub fn run(files: &Files, strict: bool, analyses: bool) -> anyhow::Result<bool> 
     let (mut all, mut told) = (Vec::new(), Vec::new());
     let mut boot = Boot::default();
     if !are_all(files.path.as_deref(), &dumps) {
-        let found = match files::find(files) {
+        let mut found = match files::find(files) {
             Ok(found) => found,
             Err(diagnostics) => return Ok(report(diagnostics, strict)),
         };
-        if let Some(config) = found.config.as_ref().filter(|_| !strict || found.warnings.is_empty()) {
+        let starts = starts::check(&found);
+        if !starts.is_empty() {
+            // It was told: the rest is checked with what the system trusts.
+            found.boot.tls.trusted = None;
+        }
+        let is_good = starts.is_empty() && (found.warnings.is_empty() || !strict);
+        if let Some(config) = found.config.as_ref().filter(|_| is_good) {
             told.push(format!("{} is valid", config.display()));
         }
         for file in found.resources.iter().cloned().chain(beside(&found)) {
@@ -49,7 +57,7 @@ pub fn run(files: &Files, strict: bool, analyses: bool) -> anyhow::Result<bool> 
             }
             None => told.extend(unchecked(&found)),
         }
-        all.splice(..0, found.warnings);
+        all.splice(..0, found.warnings.into_iter().chain(starts));
         boot = found.boot;
     }
     for file in &dumps {
@@ -188,7 +196,7 @@ fn check_resources(
         if !rejected.is_empty() {
             found.extend(mistakes.of(item.key.kind, &item.value).map(|one| one.under(&item.pointer)));
         }
-        let rest = rejected.into_iter().chain(missing(item, &desired));
+        let rest = rejected.into_iter().chain(missing(item, &desired, &declarative.document.value));
         found.extend(rest.map(|invalid| invalid.under(&item.pointer)));
     }
     // Those that were left out already have told their first mistake.
@@ -270,8 +278,8 @@ impl Names for NoNames {
     }
 }
 
-/// What an item names that is not there.
-fn missing(item: &Item, desired: &Desired) -> Vec<Invalid> {
+/// What an item names that is not there, or was left out for its own mistake.
+fn missing(item: &Item, desired: &Desired, document: &Value) -> Vec<Invalid> {
     const REFERENCES: [(&str, Kind); 4] = [
         ("upstream_id", Kind::Upstream),
         ("service_id", Kind::Service),
@@ -279,16 +287,22 @@ fn missing(item: &Item, desired: &Desired) -> Vec<Invalid> {
         ("group_id", Kind::ConsumerGroup),
     ];
     let named = REFERENCES.iter().filter_map(|(field, kind)| {
-        let id = match item.value.get(*field)? {
-            serde_json::Value::String(id) => id.clone(),
-            number => number.to_string(),
-        };
+        let id = id_text(item.value.get(*field)?);
+        let collection = kind.collection();
+        let written = || document.get(collection).and_then(Value::as_array).into_iter().flatten();
         desired.get(*kind, &id).is_none().then(|| {
+            if written().filter_map(|other| other.get("id")).any(|other| id_text(other) == id) {
+                return Invalid::new(format!("{collection}/{id} is itself wrong")).at(format!("/{field}"));
+            }
             Invalid::new(format!("there is no {} with the id `{id}`", kind.word()))
                 .at(format!("/{field}"))
-                .expected(format!("the id of one of `{}`", kind.collection()))
+                .expected(format!("the id of one of `{collection}`"))
                 .got(id)
         })
     });
     named.collect()
+}
+
+fn id_text(id: &Value) -> String {
+    id.as_str().map_or_else(|| id.to_string(), str::to_owned)
 }

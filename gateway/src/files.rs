@@ -69,14 +69,26 @@ pub fn read_boot(config: &Path) -> Result<(Boot, Vec<Diagnostic>), Vec<Diagnosti
     let (boot, mut found) = Boot::parse(&file, &text, &plugins::names(), &env)?;
     let mut more = boot.http.access_log.as_ref().map(access_log::check_format).unwrap_or_default();
     more.extend(crate::tls::check(&boot.tls));
-    if let (false, Ok(document)) = (more.is_empty(), yaml::parse(&text, Variables::InValues(&env))) {
-        let source = Source { file: &file, text: &text };
-        found.extend(more.into_iter().map(|(severity, invalid)| {
-            source.at(severity, document.nearest_position(&invalid.pointer), invalid)
-        }));
+    if !more.is_empty() {
+        found.extend(place(&file, &text, more));
         found.sort_by_key(|one| (one.line, one.column));
     }
     if found.iter().any(|one| one.severity == Severity::Error) { Err(found) } else { Ok((boot, found)) }
+}
+
+/// What was found about a boot file, each at its place in it.
+pub fn placed(config: &Path, found: Vec<(Severity, Invalid)>) -> Vec<Diagnostic> {
+    let (Ok(text), false) = (read(config), found.is_empty()) else { return Vec::new() };
+    place(&config.display().to_string(), &text, found)
+}
+
+fn place(file: &str, text: &str, found: Vec<(Severity, Invalid)>) -> Vec<Diagnostic> {
+    let Ok(document) = yaml::parse(text, Variables::InValues(&env)) else { return Vec::new() };
+    let source = Source { file, text };
+    let at = |(severity, invalid): (Severity, Invalid)| {
+        source.at(severity, document.nearest_position(&invalid.pointer), invalid)
+    };
+    found.into_iter().map(at).collect()
 }
 
 /// A variable of the environment.

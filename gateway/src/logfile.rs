@@ -62,6 +62,19 @@ impl Place {
         }
     }
 
+    /// Whether it can be opened, as far as that shows without making anything.
+    pub fn look(&self) -> io::Result<()> {
+        let Place::File { path, make_folder: false } = self else { return Ok(()) };
+        match (std::fs::metadata(path), path.parent()) {
+            (Ok(found), _) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+            (Ok(_), _) => Ok(()),
+            (Err(error), Some(folder)) if error.kind() == io::ErrorKind::NotFound => {
+                std::fs::metadata(folder).map(drop)
+            }
+            (Err(error), _) => Err(error),
+        }
+    }
+
     /// Whether opening it may wait for somebody else.
     pub fn is_fifo(&self) -> bool {
         use std::os::unix::fs::FileTypeExt;

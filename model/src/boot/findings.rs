@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::keys;
+use super::read::File;
+use super::{keys, shape};
 use crate::apisix_plugins::{self, Subsystem};
 use crate::diagnostic::{Diagnostic, Source};
 use crate::document::Document;
@@ -28,6 +29,25 @@ impl<'a> Findings<'a> {
     /// Checks the whole document against the table of keys.
     pub fn check(&mut self) {
         self.check_map(&self.document.value, "", "");
+        self.check_reach();
+    }
+
+    /// Networks that may use the Admin API, and cannot: by itself it listens on this machine alone.
+    fn check_reach(&mut self) {
+        let file = File(&self.document.value);
+        let listens =
+            file.text("/deployment/role") != Some("data_plane") && file.bool("/apisix/enable_admin", true);
+        let elsewhere = file.bool("/apisix/enable_admin_on_node_listen", false)
+            || file.get("/deployment/admin/admin_listen/ip").is_some();
+        let pointer = "/deployment/admin/allow_admin";
+        let allowed = file.read(pointer, |value| shape::list(value, shape::network)).unwrap_or_default();
+        if listens && !elsewhere && allowed.iter().any(|network| !network.addr().is_loopback()) {
+            let told = "`deployment.admin.allow_admin` allows other machines, which cannot reach the Admin API: it \
+                        listens on 127.0.0.1, where APISIX listens on 0.0.0.0";
+            let hint =
+                "write `admin_listen: {ip: 0.0.0.0, port: 9180}` under `deployment.admin` to let them in";
+            self.warn(Invalid::new(told).at(pointer).hint(hint));
+        }
     }
 
     /// Reads what was checked, unless it is wrong; gives all findings in the order of the file.

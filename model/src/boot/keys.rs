@@ -108,6 +108,11 @@ pub const ROWS: &[Row] = &[
     used("apisix.control.ip", Shape::Ip),
     used("apisix.control.port", Shape::Port),
     idle_unless(
+        "apisix.control.router",
+        "\"radixtree_uri\"",
+        "the control API matches each path as it is meant",
+    ),
+    idle_unless(
         "apisix.disable_sync_configuration_during_start",
         "false",
         "start never waits for the configuration store",

@@ -288,6 +288,21 @@ fn what_is_not_known_is_ignored_and_told_with_its_place() {
             "`plugin_attr.zipkin` has no effect: this version does not have that plugin",
         ),
         (
+            "apisix:\n  control: {router: radixtree_uri_with_parameter}\n",
+            2,
+            13,
+            "/apisix/control/router",
+            "`apisix.control.router` has no effect: the control API matches each path as it is meant",
+        ),
+        (
+            "deployment:\n  admin:\n    allow_admin: [127.0.0.0/24, 0.0.0.0/0]\n",
+            3,
+            5,
+            "/deployment/admin/allow_admin",
+            "`deployment.admin.allow_admin` allows other machines, which cannot reach the Admin API: it listens on \
+             127.0.0.1, where APISIX listens on 0.0.0.0",
+        ),
+        (
             "plugin_attr:\n  redirct: {}\n",
             2,
             3,
@@ -505,4 +520,20 @@ discovery:
         let found = refusals(&format!("discovery: {wrong}\n"));
         assert_eq!((found.len(), &*found[0].pointer), (1, at));
     }
+}
+
+#[test]
+fn networks_that_can_reach_the_admin_api_are_no_warning() {
+    for text in [
+        "deployment: {admin: {allow_admin: [127.0.0.0/24, '::1']}}",
+        "deployment: {admin: {allow_admin: [0.0.0.0/0], admin_listen: {ip: 0.0.0.0, port: 9180}}}",
+        "deployment: {admin: {allow_admin: [10.0.0.0/8], admin_listen: {ip: 127.0.0.1, port: 9180}}}",
+        "{apisix: {enable_admin_on_node_listen: true}, deployment: {admin: {allow_admin: [10.0.0.0/8]}}}",
+        "{apisix: {enable_admin: false}, deployment: {admin: {allow_admin: [10.0.0.0/8]}}}",
+        "deployment: {role: data_plane, role_data_plane: {config_provider: yaml}, admin: {allow_admin: [10.0.0.0/8]}}",
+    ] {
+        assert!(warnings(text).is_empty(), "{text}");
+    }
+    let port = "deployment: {admin: {allow_admin: ['fd00::/8'], admin_listen: {port: 9280}}}";
+    assert_eq!(warnings(port).len(), 1);
 }

@@ -1,0 +1,69 @@
+//! What a start opens besides its resources: the certificates, keys and logs that `config.yaml` names.
+//!
+//! Nothing is made, and nothing is asked.
+
+use std::io;
+
+use model::boot::{AccessLog, Provider, Role};
+use model::{Diagnostic, Invalid, Severity};
+
+use crate::files::{self, Found};
+use crate::logfile::Place;
+use crate::{etcd, tls};
+
+/// What would end a start, each at its key.
+pub fn check(found: &Found) -> Vec<Diagnostic> {
+    let Some(config) = &found.config else { return Vec::new() };
+    let wrong = certificates(found).into_iter().chain(logs(found));
+    files::placed(config, wrong.map(|invalid| (Severity::Error, invalid)).collect())
+}
+
+fn certificates(found: &Found) -> Vec<Invalid> {
+    let boot = &found.boot;
+    let of_etcd = boot.provider == Provider::Etcd;
+    // Those that the system trusts take a while to read.
+    if boot.tls.trusted.is_none() && boot.admin.tls.is_none() && !of_etcd {
+        return Vec::new();
+    }
+    let common = match tls::settings(boot) {
+        Ok(settings) => settings.common,
+        Err(error) => return vec![at_its_key(&error)],
+    };
+    let admin = tls::admin(boot, &common).err();
+    let etcd = of_etcd.then(|| etcd::settings(boot, None).err()).flatten();
+    admin.iter().chain(&etcd).map(at_its_key).collect()
+}
+
+/// Errors of a start begin with the key they are about.
+fn at_its_key(error: &anyhow::Error) -> Invalid {
+    let told = format!("{error:#}");
+    let key = told.split([':', ' ']).next().unwrap_or_default();
+    let pointer = format!("/{}", key.replace('.', "/"));
+    Invalid::new(told).at(pointer)
+}
+
+fn logs(found: &Found) -> Vec<Invalid> {
+    let boot = &found.boot;
+    // Without a place that somebody named, a gateway serves without the log.
+    let named = |log: &Option<AccessLog>| {
+        log.as_ref()
+            .filter(|log| !log.is_default && boot.role != Role::ControlPlane)
+            .map(|log| log.path.clone())
+    };
+    let streams = named(&boot.streams.access_log).filter(|_| boot.proxy_mode.serves_streams());
+    let logs = [
+        ("/nginx_config/error_log", boot.error_log.clone()),
+        ("/nginx_config/http/access_log", named(&boot.http.access_log)),
+        ("/nginx_config/stream/access_log", streams),
+    ];
+    let look = |(pointer, path): (&str, Option<String>)| {
+        let place = Place::new(&path?, &found.data);
+        let error: io::Error = place.look().err()?;
+        Some(
+            Invalid::new(format!("cannot open {place}: {error}"))
+                .at(pointer)
+                .expected("a file in a folder that is there, or a path in the data folder"),
+        )
+    };
+    logs.into_iter().filter_map(look).collect()
+}
