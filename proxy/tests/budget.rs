@@ -125,7 +125,9 @@ fn warm_requests(logged: bool) {
     let body = "1234567890".repeat(400);
     let length = format!("HTTP/1.1 200 OK\r\nContent-Length: 4000\r\n\r\n{body}");
     let chunked = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfa0\r\n{body}\r\n0\r\n\r\n");
-    let limited = "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx".to_owned();
+    let short = "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx".to_owned();
+    // A pattern looks at the segments of a path that has more than most.
+    let deep = format!("/deep{}/end", "/a".repeat(40));
 
     let mut desired = Desired::default();
     // After the usual 1,000 requests the connection would be made anew, in the middle of what is counted.
@@ -144,13 +146,19 @@ fn warm_requests(logged: bool) {
         "3",
         json!({
             "uri": "/plugins",
-            "upstream": to(upstream(limited.into())),
+            "upstream": to(upstream(short.clone().into())),
             "plugins": {
                 "key-auth": {},
                 "limit-count": {"count": 2_000_000_000_000_u64, "time_window": 60, "key": "remote_addr"},
                 "prometheus": {},
             },
         }),
+    );
+    put(
+        &mut desired,
+        Kind::Route,
+        "4",
+        json!({"uri": "/deep/*/end", "upstream": to(upstream(short.into()))}),
     );
     put(
         &mut desired,
@@ -162,9 +170,12 @@ fn warm_requests(logged: bool) {
 
     let profiler = dhat::Profiler::builder().testing().build();
     let mut buffer = vec![0u8; 16 << 10];
-    for (path, end, timed) in
-        [("/length", "7890", false), ("/chunked/x", "0\r\n\r\n", false), ("/plugins", "x", true)]
-    {
+    for (path, end, timed) in [
+        ("/length", "7890", false),
+        ("/chunked/x", "0\r\n\r\n", false),
+        ("/plugins", "x", true),
+        (&deep, "x", false),
+    ] {
         let request =
             format!("GET {path} HTTP/1.1\r\nHost: a.example\r\napikey: user-key\r\nAccept: */*\r\n\r\n");
         let mut stream = TcpStream::connect(addr).unwrap();
@@ -202,7 +213,7 @@ fn warm_requests(logged: bool) {
         sink.end();
         assert_eq!(
             (writer.join().unwrap(), sink.dropped()),
-            (3 * (REQUESTS + 50), 0),
+            (4 * (REQUESTS + 50), 0),
             "a line for each request"
         );
     }

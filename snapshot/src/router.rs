@@ -40,6 +40,7 @@ use candidates::Hit;
 use hash::{Hashed, Hasher};
 use hosts::Hosts;
 use paths::Paths;
+use pattern::Cut;
 use rules::Rules;
 use trace::{Tree, Watch};
 
@@ -120,6 +121,8 @@ impl<'s> Found<'s> {
 #[derive(Clone, Copy)]
 struct Asked<'a, 'x> {
     x: &'a Exchange<'x>,
+    /// Its path, for patterns that look at segments.
+    cut: &'a Cut<'a>,
     /// What conditions cannot read is treated as absent.
     lenient: bool,
 }
@@ -271,15 +274,15 @@ impl Router {
             return Found::Nothing;
         }
         let hit = if self.needs_body() && x.body_state() == Body::Whole {
-            sdk::vars::reading_body(x, |x| self.search(Asked { x, lenient: false }, &mut ()))
+            sdk::vars::reading_body(x, |x| self.search(x, false, &mut ()))
         } else {
-            self.search(Asked { x, lenient: false }, &mut ())
+            self.search(x, false, &mut ())
         };
         let Some(Hit { candidate, host, params, verdict }) = hit else { return Found::Nothing };
         match verdict {
             Verdict::NeedsBody => return Found::NeedsBody,
             Verdict::Unjudged(why) => {
-                return match self.search(Asked { x, lenient: true }, &mut ()) {
+                return match self.search(x, true, &mut ()) {
                     Some(_) => Found::Refused(why),
                     None => Found::Nothing,
                 };
@@ -298,9 +301,10 @@ impl Router {
         Found::Plan(&candidate.plan)
     }
 
-    fn search<'s>(&'s self, asked: Asked<'_, '_>, watch: &mut impl Watch<'s>) -> Option<Hit<'s>> {
-        let (hasher, x) = (&self.hasher, asked.x);
+    fn search<'s>(&'s self, x: &Exchange<'_>, lenient: bool, watch: &mut impl Watch<'s>) -> Option<Hit<'s>> {
+        let hasher = &self.hasher;
         let path = Hashed::new(x.path());
+        let asked = Asked { x, cut: &Cut::new(x.path()), lenient };
         if !self.ports.is_empty() {
             let authority = hosts::lower(x.request().authority());
             let hit = self.ports.find(asked, &authority, &path, hasher, Tree::Port, watch);

@@ -212,7 +212,6 @@ impl Candidates {
     pub(super) fn find<'s>(
         &'s self,
         asked: Asked<'_, '_>,
-        path: &[u8],
         prefix: usize,
         key: PathKey,
         watch: &mut impl Watch<'s>,
@@ -227,7 +226,7 @@ impl Candidates {
                 }
             };
             let mut params = Params::new();
-            if !candidate.rest.matches(path, prefix, base, &mut params) {
+            if !candidate.rest.matches(asked.cut, prefix, base, &mut params) {
                 watch.missed(candidate, key, Miss::Path);
                 return None;
             }

@@ -112,12 +112,12 @@ impl Paths {
         let text = path.text;
         if self.exact.may_have(text.len())
             && let Some(candidates) = self.exact.get(path.hash(hasher), text)
-            && let Some(hit) = candidates.find(asked, text, text.len(), PathKey::Exact, watch)
+            && let Some(hit) = candidates.find(asked, text.len(), PathKey::Exact, watch)
         {
             return Some(hit);
         }
         self.patterns.find(text, hasher, |len, candidates| {
-            candidates.find(asked, text, len, PathKey::Begins(Reverse(len)), watch)
+            candidates.find(asked, len, PathKey::Begins(Reverse(len)), watch)
         })
     }
 }

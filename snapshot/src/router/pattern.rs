@@ -2,6 +2,7 @@
 //!
 //! Path patterns: the literal prefix, and what the variable parts match.
 
+use std::cell::OnceCell;
 use std::sync::{Arc, LazyLock};
 
 use sdk::engine::Matched;
@@ -113,7 +114,7 @@ impl Rest {
     #[inline]
     pub(super) fn matches<'s>(
         &'s self,
-        path: &[u8],
+        path: &Cut<'_>,
         prefix: usize,
         base: u32,
         params: &mut Params<'s>,
@@ -121,7 +122,7 @@ impl Rest {
         match self.0.as_deref() {
             None => true,
             Some(Varying::Tail(name)) => {
-                params.push((name, span(base, prefix, path.len())));
+                params.push((name, span(base, prefix, path.text.len())));
                 true
             }
             Some(Varying::Segments(segments)) => segments.matches(path, base, params),
@@ -144,33 +145,62 @@ fn span(base: u32, from: usize, to: usize) -> Span {
     Span { start: base + from as u32, len: (to - from) as u32 }
 }
 
-/// A path cut at its slashes.
-struct Cut<'p> {
-    path: &'p [u8],
-    starts: SmallVec<[usize; 24]>,
+/// A path between its slashes. It is gone through when a pattern first needs that, once for all patterns
+/// of a search: first for the number of segments, which rules out most patterns, and only for those with
+/// which it agrees for the places. So a long path costs no more with many patterns than with one.
+pub(super) struct Cut<'p> {
+    text: &'p [u8],
+    len: OnceCell<usize>,
+    /// Where each segment starts; a path has less than 4 GiB.
+    starts: OnceCell<SmallVec<[u32; 48]>>,
 }
 
 impl<'p> Cut<'p> {
-    fn new(path: &'p [u8]) -> Cut<'p> {
-        let after_slash = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at + 1);
-        Cut { path, starts: std::iter::once(0).chain(after_slash).collect() }
+    #[inline]
+    pub(super) fn new(text: &'p [u8]) -> Cut<'p> {
+        Cut { text, len: OnceCell::new(), starts: OnceCell::new() }
     }
 
     fn len(&self) -> usize {
-        self.starts.len()
+        *self.len.get_or_init(|| {
+            gone_through();
+            1 + self.text.iter().filter(|byte| **byte == b'/').count()
+        })
+    }
+
+    fn starts(&self) -> &[u32] {
+        self.starts.get_or_init(|| {
+            gone_through();
+            let slashes = self.text.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+            let mut starts = SmallVec::with_capacity(self.len());
+            starts.push(0);
+            starts.extend(slashes.map(|(at, _)| at as u32 + 1));
+            starts
+        })
+    }
+
+    fn start(&self, index: usize) -> usize {
+        self.starts()[index] as usize
     }
 
     fn end(&self, index: usize) -> usize {
-        self.starts.get(index + 1).map_or(self.path.len(), |next| next - 1)
+        self.starts().get(index + 1).map_or(self.text.len(), |next| *next as usize - 1)
     }
 
     fn segment(&self, index: usize) -> &'p [u8] {
-        &self.path[self.starts[index]..self.end(index)]
+        &self.text[self.start(index)..self.end(index)]
     }
 
     fn span(&self, base: u32, from: usize, to: usize) -> Span {
-        span(base, self.starts[from], self.end(to - 1))
+        span(base, self.start(from), self.end(to - 1))
     }
+}
+
+/// Tests count how often a path is gone through.
+#[inline]
+fn gone_through() {
+    #[cfg(test)]
+    tests::PASSES.set(tests::PASSES.get() + 1);
 }
 
 impl Segments {
@@ -178,12 +208,11 @@ impl Segments {
     /// regular expression does that lua-resty-radixtree makes of a pattern. Placing the groups
     /// between them from the right, each as far right as it fits, comes to the same without
     /// trying combinations.
-    fn matches<'s>(&'s self, path: &[u8], base: u32, params: &mut Params<'s>) -> bool {
-        let cut = Cut::new(path);
+    fn matches<'s>(&'s self, cut: &Cut<'_>, base: u32, params: &mut Params<'s>) -> bool {
         let (first, last) = match &self.groups[..] {
             [only] => {
-                return only.len() == cut.len() && fits(only, &cut, 0) && {
-                    capture(only, &cut, 0, base, params);
+                return only.len() == cut.len() && fits(only, cut, 0) && {
+                    capture(only, cut, 0, base, params);
                     true
                 };
             }
@@ -195,22 +224,22 @@ impl Segments {
             return false;
         }
         let mut right = cut.len() - last.len();
-        if !fits(first, &cut, 0) || !fits(last, &cut, right) {
+        if !fits(first, cut, 0) || !fits(last, cut, right) {
             return false;
         }
         let before = params.len();
-        capture(first, &cut, 0, base, params);
-        capture(last, &cut, right, base, params);
+        capture(first, cut, 0, base, params);
+        capture(last, cut, right, base, params);
         for (group, name) in self.groups[1..self.groups.len() - 1].iter().zip(&self.rests[1..]).rev() {
             // At least one segment for the `*` after the group and one for a `*` before it.
             let place =
-                (left + 1..(right).saturating_sub(group.len())).rev().find(|&at| fits(group, &cut, at));
+                (left + 1..(right).saturating_sub(group.len())).rev().find(|&at| fits(group, cut, at));
             let Some(at) = place else {
                 params.truncate(before);
                 return false;
             };
             params.push((name, cut.span(base, at + group.len(), right)));
-            capture(group, &cut, at, base, params);
+            capture(group, cut, at, base, params);
             right = at;
         }
         params.push((&self.rests[0], cut.span(base, left, right)));
@@ -240,8 +269,15 @@ fn capture<'s>(group: &'s [Piece], cut: &Cut<'_>, at: usize, base: u32, params: 
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    thread_local! {
+        /// How often a path was gone through.
+        pub(in super::super) static PASSES: Cell<usize> = const { Cell::new(0) };
+    }
 
     /// Captures by name in order of name, or `None` if the path does not match.
     fn matched(pattern: &str, path: &str, mode: Mode) -> Option<Vec<(String, String)>> {
@@ -252,7 +288,7 @@ mod tests {
             return None;
         }
         let mut params = Params::new();
-        if !rest.matches(path.as_bytes(), prefix.len(), 0, &mut params) {
+        if !rest.matches(&Cut::new(path.as_bytes()), prefix.len(), 0, &mut params) {
             assert!(params.is_empty());
             return None;
         }

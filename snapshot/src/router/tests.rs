@@ -351,6 +351,35 @@ fn variables_see_the_body() {
 }
 
 #[test]
+fn a_path_is_gone_through_as_often_with_many_patterns_as_with_one() {
+    // Patterns with one beginning, of which each must be asked.
+    let of = |shapes: &[&str]| {
+        let rules = (0..200).flat_map(|n| shapes.iter().map(move |shape| shape.replace('#', &n.to_string())));
+        let rules = rules.enumerate().map(|(id, uri)| rule(&id.to_string(), &[&uri]));
+        router(Mode::UriWithParameter, rules)
+    };
+    let (fixed, open) = (["/api/:tenant/r#/:id"], ["/api/:tenant/r#/:id", "/api/*/r#", "/api/*/r#/*/x"]);
+    let long = format!("h/api{}", "/a".repeat(14_000));
+    for (shapes, path, passes, expected) in [
+        // The number of segments rules all out.
+        (&fixed[..], &*long, 1, None),
+        (&fixed, "h/api/t/r9", 1, None),
+        (&fixed, "h/api/t/r200/1", 2, None),
+        (&fixed, "h/api/t/r199/1", 2, Some("199 /api/:tenant/r#/:id tenant=t id=1")),
+        (&open, &*long, 2, None),
+        (&open, &format!("{long}/r199"), 2, Some("598 /api/*/r# :ext=")),
+    ] {
+        let router = of(shapes);
+        pattern::tests::PASSES.set(0);
+        let answer = found(&router, path, "::1".parse().unwrap());
+        let expected = expected.map(|expected| expected.replace('#', "199"));
+        let begins = |expected: &String| answer.as_ref().is_some_and(|answer| answer.starts_with(expected));
+        assert!(expected.as_ref().map_or(answer.is_none(), begins), "{answer:?}");
+        assert_eq!(pattern::tests::PASSES.get(), passes, "{shapes:?}");
+    }
+}
+
+#[test]
 fn long_and_hostile_paths_stay_cheap() {
     let nested: Vec<String> = (1..200).map(|n| format!("{}*", "/a".repeat(n))).collect();
     let nested: Vec<&str> = nested.iter().map(String::as_str).collect();

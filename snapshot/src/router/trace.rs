@@ -8,7 +8,7 @@ use sdk::{Exchange, Verdict};
 
 use super::candidates::{Candidate, Hit};
 use super::pattern::Pattern;
-use super::{Asked, Mode, Router};
+use super::{Mode, Router};
 
 /// Sees what a search looks at.
 pub(super) trait Watch<'s> {
@@ -138,9 +138,9 @@ impl Router {
             return trace;
         }
         if self.needs_body() && x.body_state() == Body::Whole {
-            sdk::vars::reading_body(x, |x| _ = self.search(Asked { x, lenient: false }, &mut trace));
+            sdk::vars::reading_body(x, |x| _ = self.search(x, false, &mut trace));
         } else {
-            self.search(Asked { x, lenient: false }, &mut trace);
+            self.search(x, false, &mut trace);
         }
         trace
     }
