@@ -1,5 +1,6 @@
 //! What a PATCH does to a stored value.
 
+use model::json::MAX_DEPTH;
 use serde_json::{Map, Value};
 
 use crate::answer::{ErrorAnswer, said};
@@ -32,13 +33,17 @@ pub(crate) fn merge(value: &mut Value, change: Value) {
 /// Replaces what is at `path`, making the objects on the way; `null` deletes it.
 ///
 /// # Errors
-/// `invalid sub-path: /a/b` where the way leads through something that is no object.
+/// `invalid sub-path: /a/b` where the way leads through something that is no object, and what would be nested more
+/// deeply than a body may be.
 pub(crate) fn set(value: &mut Value, path: &[String], part: Value) -> Result<(), ErrorAnswer> {
     let invalid = |depth: usize| said(format!("invalid sub-path: /{}", path[..depth].join("/")));
     let Some((last, way)) = path.split_last() else {
         *value = part;
         return Ok(());
     };
+    if path.len() + levels(&part) > MAX_DEPTH {
+        return Err(said(format!("invalid sub-path: nested too deeply, more than {MAX_DEPTH} levels")));
+    }
     let mut at = value;
     for (depth, name) in way.iter().enumerate() {
         let map = at.as_object_mut().ok_or_else(|| invalid(depth))?;
@@ -53,6 +58,15 @@ pub(crate) fn set(value: &mut Value, path: &[String], part: Value) -> Result<(),
         part => map.insert(last.clone(), part),
     };
     Ok(())
+}
+
+/// How deep lists and objects stand in each other. A body has no more than [`MAX_DEPTH`].
+fn levels(value: &Value) -> usize {
+    match value {
+        Value::Object(map) => 1 + map.values().map(levels).max().unwrap_or(0),
+        Value::Array(list) => 1 + list.iter().map(levels).max().unwrap_or(0),
+        _ => 0,
+    }
 }
 
 /// A deletion of what is not there must leave nothing behind.
@@ -135,5 +149,24 @@ mod tests {
         assert_eq!(at(value.clone(), "upstream", Value::Null), Ok(json!({"uri": "/"})));
         assert_eq!(at(value.clone(), "uri/x", json!(1)), Err(json!({"error_msg": "invalid sub-path: /uri"})));
         assert_eq!(at(value, "uri/x/y", json!(1)), Err(json!({"error_msg": "invalid sub-path: /uri"})));
+    }
+
+    #[test]
+    fn nothing_is_nested_more_deeply_than_a_body_may_be() {
+        let path = |length: usize| vec!["a".to_owned(); length];
+        for (length, part, fits) in [
+            (128, json!(1), true),
+            (129, json!(1), false),
+            (30_000, json!(1), false),
+            (127, json!({}), true),
+            (127, json!({"b": [1]}), false),
+            (126, json!([{"b": 1}, []]), true),
+            (129, json!(null), false),
+        ] {
+            let mut value = json!({});
+            let done = set(&mut value, &path(length), part);
+            assert_eq!(done.is_ok(), fits, "{length}");
+            assert!(model::json::read(value.to_string().as_bytes()).is_ok(), "{length}");
+        }
     }
 }

@@ -312,13 +312,19 @@ impl Reader {
         let flags = rustix::fs::OFlags::NONBLOCK.bits();
         let mut options = fs::OpenOptions::new();
         let file = options.read(true).custom_flags(flags.cast_signed()).open(&self.path).map_err(cannot)?;
-        if !file.metadata().map_err(cannot)?.is_file() {
+        let metadata = file.metadata().map_err(cannot)?;
+        if !metadata.is_file() {
             return Err("cannot read the file: it is not a regular file".to_owned());
         }
+        let too_large = || format!("the file is larger than {} MiB", MAX_SIZE >> 20);
+        if metadata.len() > MAX_SIZE {
+            return Err(too_large());
+        }
+        // It may grow meanwhile.
         let mut bytes = Vec::new();
         file.take(MAX_SIZE + 1).read_to_end(&mut bytes).map_err(cannot)?;
         if bytes.len() as u64 > MAX_SIZE {
-            return Err(format!("the file is larger than {} MiB", MAX_SIZE >> 20));
+            return Err(too_large());
         }
         String::from_utf8(bytes).map_err(|_| "the file is not UTF-8".to_owned())
     }

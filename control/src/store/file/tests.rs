@@ -164,6 +164,16 @@ async fn a_pipe_in_its_place_holds_nothing_up() {
     assert_eq!(opened.recv_timeout(Duration::from_secs(10)), Ok(true), "a start does not wait for it either");
 }
 
+/// A file of one hole, which is refused by its length.
+#[tokio::test]
+async fn a_file_that_is_too_large_keeps_what_was_there() {
+    let (_folder, path, _store, mut changes) = opened();
+    next(&mut changes).await;
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
+    let kept = next(&mut changes).await;
+    assert_eq!((kept.items.len(), &*kept.rejected[0].message), (3, "the file is larger than 512 MiB"));
+}
+
 #[tokio::test]
 async fn a_reload_sees_a_variable_that_changed() {
     let folder = tempfile::tempdir().unwrap();
