@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use model::boot::{self, Boot, LogEscape, Role};
-use model::{Invalid, Severity};
+use model::{Invalid, Position, Severity};
 use sdk::log_format::{Escape, LogFormat};
 use sdk::sink::{self, Batching, Bounds, Joined, Sink, Spec, Target};
 
@@ -150,7 +150,7 @@ pub async fn tell_dropped(sink: Sink, place: Place) {
 }
 
 /// What is to be said about the log's format: an error it could not be used for, and variables
-/// that have no value here.
+/// that have no value here, with the variable as what was got.
 pub fn check_format(settings: &boot::AccessLog) -> Vec<(Severity, Invalid)> {
     const POINTER: &str = "/nginx_config/http/access_log_format";
     let format = match LogFormat::parse(&settings.format, escape(settings.escape)) {
@@ -164,7 +164,8 @@ pub fn check_format(settings: &boot::AccessLog) -> Vec<(Severity, Invalid)> {
     let unknown = format.vars().filter(|var| !var.is_known()).map(|var| {
         let name = var.name();
         let invalid =
-            Invalid::new(format!("the variable `${name}` is not supported: {absent} is written instead"));
+            Invalid::new(format!("the variable `${name}` is not supported: {absent} is written instead"))
+                .got(format!("${name}"));
         let invalid = match sdk::vars::nearest(name) {
             Some(near) => invalid.hint(format!("did you mean `${near}`?")),
             None => invalid,
@@ -174,10 +175,52 @@ pub fn check_format(settings: &boot::AccessLog) -> Vec<(Severity, Invalid)> {
     unknown.collect()
 }
 
+/// Where a variable, written as `$name`, stands in the text whose value begins at a position; that position if it
+/// is not written there, as where the environment brought it.
+pub fn place_of(variable: &str, text: &str, begin: Position) -> Position {
+    let name = variable.trim_start_matches('$');
+    let braced = format!("${{{name}}}");
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let first = (begin.line as usize).max(1);
+    for (line, written) in (first..).zip(text.lines().skip(first - 1)) {
+        let before = if line == first { (begin.column as usize).saturating_sub(1) } else { 0 };
+        let skipped = written.char_indices().nth(before).map_or(written.len(), |(at, _)| at);
+        let plain = written[skipped..]
+            .match_indices(variable)
+            .find(|(at, _)| !written[skipped + at + variable.len()..].starts_with(is_of_name));
+        let found = plain.map(|(at, _)| at).or_else(|| written[skipped..].find(&braced));
+        if let Some(at) = found {
+            let column = before + written[skipped..skipped + at].chars().count() + 1;
+            let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+            return Position { line: number(line), column: number(column) };
+        }
+    }
+    begin
+}
+
 fn escape(written: LogEscape) -> Escape {
     match written {
         LogEscape::Default => Escape::Default,
         LogEscape::Json => Escape::Json,
         LogEscape::None => Escape::None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_is_found_where_it_is_written() {
+        let at = |line, column| Position { line, column };
+        for (text, begin, place) in [
+            ("f: \"$a é $b $bc\"\n", at(1, 4), at(1, 10)),
+            ("# $b\nf: \"$bc ${b}\"\n", at(2, 4), at(2, 9)),
+            ("f: >\n  $a\n  x $b\n", at(1, 4), at(3, 5)),
+            ("$b: \"${{FORMAT}}\"\n", at(1, 5), at(1, 5)),
+            ("", at(0, 0), at(0, 0)),
+        ] {
+            assert_eq!(place_of("$b", text, begin), place, "{text}");
+        }
     }
 }

@@ -85,8 +85,12 @@ pub fn placed(config: &Path, found: Vec<(Severity, Invalid)>) -> Vec<Diagnostic>
 fn place(file: &str, text: &str, found: Vec<(Severity, Invalid)>) -> Vec<Diagnostic> {
     let Ok(document) = yaml::parse(text, Variables::InValues(&env)) else { return Vec::new() };
     let source = Source { file, text };
-    let at = |(severity, invalid): (Severity, Invalid)| {
-        source.at(severity, document.nearest_position(&invalid.pointer), invalid)
+    let at = |(severity, mut invalid): (Severity, Invalid)| {
+        let begin = document.nearest_position(&invalid.pointer);
+        // The reason names a variable, and the line that is shown points to it.
+        let variable = invalid.got.take_if(|got| got.starts_with('$'));
+        let place = variable.map_or(begin, |variable| access_log::place_of(&variable, text, begin));
+        source.at(severity, place, invalid)
     };
     found.into_iter().map(at).collect()
 }
