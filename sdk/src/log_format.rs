@@ -341,6 +341,9 @@ mod tests {
         // Written, not borrowed: the two fields are joined.
         let mut probe = Probe::request("GET", "/", &[("X-A", "a\"b"), ("X-A", "c")]);
         assert_eq!(line("$http_x_a", Escape::Default, &mut probe, |_| {}), "a\\x22b, c\n");
+        // And the line of the request.
+        let mut probe = Probe::request("GET", "/a\"b", &[]);
+        assert_eq!(line("$request", Escape::Default, &mut probe, |_| {}), "GET /a\\x22b HTTP/1.1\n");
     }
 
     #[test]

@@ -208,7 +208,36 @@ pub(crate) fn reason(error: &Error) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use rustls::{InvalidMessage, PeerIncompatible};
+
     use super::*;
+
+    #[test]
+    fn what_came_of_a_handshake_is_said_in_words() {
+        use AlertDescription as Alert;
+        let of_certificate = |error| Error::InvalidCertificate(error);
+        for (error, words) in [
+            (of_certificate(CertificateError::Expired), "has expired"),
+            (of_certificate(CertificateError::NotValidYet), "is not valid yet"),
+            (of_certificate(CertificateError::UnknownIssuer), "authority that is not trusted"),
+            (of_certificate(CertificateError::NotValidForName), "is for another name"),
+            (of_certificate(CertificateError::BadEncoding), "is malformed"),
+            (of_certificate(CertificateError::Revoked), "certificate is not valid"),
+            (Error::AlertReceived(Alert::UnrecognisedName), "does not know the server name"),
+            (Error::AlertReceived(Alert::CertificateRequired), "requires a client certificate"),
+            (Error::AlertReceived(Alert::UnknownCA), "refused the client certificate"),
+            (Error::AlertReceived(Alert::ProtocolVersion), "speaks no version of TLS"),
+            (Error::AlertReceived(Alert::HandshakeFailure), "refused the TLS handshake"),
+            (Error::InvalidMessage(InvalidMessage::InvalidContentType), "does not speak TLS"),
+            (
+                Error::PeerIncompatible(PeerIncompatible::NoCipherSuitesInCommon),
+                "no TLS parameters in common",
+            ),
+            (Error::DecryptError, "the TLS handshake with the upstream failed"),
+        ] {
+            assert!(reason(&error).contains(words), "{error:?}: {}", reason(&error));
+        }
+    }
 
     #[test]
     fn servers_are_asked_for_by_the_name_they_get() {

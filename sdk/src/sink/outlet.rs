@@ -261,9 +261,16 @@ mod tests {
         add(&mut outlet, "a\n");
         outlet.flush();
         sink.call();
+        add(&mut outlet, "b\n");
+        add(&mut outlet, "c\n");
+        outlet.flush();
         assert!(matches!(intake.next(), Next::Called));
         sink.end();
-        assert!(matches!(intake.next(), Next::Entries(_)));
+        let lines = || match intake.next() {
+            Next::Entries(taken) => taken.entries(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((lines(), lines()), (1, 2));
         assert!(matches!(intake.next(), Next::End));
     }
 
