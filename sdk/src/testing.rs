@@ -1,6 +1,6 @@
 //! A fake exchange for the tests of plugins.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -21,6 +21,11 @@ use crate::meters::Shard;
 use crate::plugin::Plugin;
 use crate::state::WorkerStates;
 use crate::world::{Fetch, FetchError, Fetched, World};
+
+thread_local! {
+    /// How often this thread went through a query, a form or cookies to read a variable.
+    pub static LOOKS: Cell<usize> = const { Cell::new(0) };
+}
 
 /// Header fields in this order.
 pub fn fields(list: &[(&str, &str)]) -> Fields {

@@ -11,6 +11,7 @@ mod body;
 mod graphql;
 mod json;
 mod logged;
+mod looked;
 pub mod multipart;
 mod parsed;
 mod plain;
@@ -25,6 +26,7 @@ use std::sync::LazyLock;
 use crate::exchange::{Exchange, Source};
 use crate::log_entry::json_text;
 use crate::verdict::Doubt;
+use looked::Looked;
 use parsed::Parsed;
 use plain::{HOSTNAME, NAMES, Plain, method, write};
 use read::{Arg, Header};
@@ -194,7 +196,7 @@ impl Var {
     #[inline(never)]
     fn read_other<'a>(&'a self, x: &'a Exchange<'_>, out: &mut Vec<u8>) -> Found<'a> {
         match &self.kind {
-            Kind::Arg(name) => argument(read::arg(x.query(), name)),
+            Kind::Arg(name) => argument(looked::arg(x, name)),
             Kind::Forwarded(header, own) => {
                 match (header.value(&x.request().fields).filter(|value| !value.is_empty()), own) {
                     (Some(value), _) => Some(value).into(),
@@ -210,7 +212,7 @@ impl Var {
                 header.value(&x.response().fields).into()
             }
             Kind::UpstreamHeader(_) => Found::Nothing,
-            Kind::Cookie(name) => read::cookie(&x.request().fields, name).into(),
+            Kind::Cookie(name) => looked::cookie(x, name).into(),
             Kind::UriParam(name) => uri_param(x, name).into(),
             // Outside of conditions, what cannot be read is absent.
             Kind::PostArg(name) => argument(body::post_arg(x, name).unwrap_or_default()),
@@ -235,11 +237,24 @@ pub fn nearest(name: &str) -> Option<&'static str> {
     model::invalid::nearest(name, NAMES.iter().copied())
 }
 
-/// Judges conditions that read several variables of the request's body, so that the body is read
+/// Judges many conditions, so that a long query, form or list of cookies is gone through once for each
+/// name and not for each condition. Without a long one nothing is remembered, and nothing allocated.
+pub fn reading<T>(x: &mut Exchange<'_>, judge: impl FnOnce(&Exchange<'_>) -> T) -> T {
+    if !looked::is_worthwhile(x) {
+        return judge(x);
+    }
+    x.set_note(Looked::default());
+    let verdict = judge(x);
+    // The exchange may change from here on.
+    x.take_note::<Looked>();
+    verdict
+}
+
+/// As [`reading`], for conditions that read several variables of the request's body: it is read
 /// once and not at every variable.
 pub fn reading_body<T>(x: &mut Exchange<'_>, judge: impl FnOnce(&Exchange<'_>) -> T) -> T {
     x.set_note(Parsed::default());
-    let verdict = judge(x);
+    let verdict = reading(x, judge);
     // What was found may be large, and is of no use once the conditions are judged.
     x.take_note::<Parsed>();
     verdict

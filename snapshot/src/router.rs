@@ -140,6 +140,8 @@ pub struct Router {
     ports: Hosts,
     /// Rules without a host, or all rules if the host is only a condition.
     paths: Paths,
+    /// Rules with conditions on variables.
+    reading: usize,
     /// Rules whose conditions need the request's body.
     reading_body: usize,
 }
@@ -154,6 +156,7 @@ impl Router {
             hosts: Hosts::default(),
             ports: Hosts::default(),
             paths: Paths::default(),
+            reading: 0,
             reading_body: 0,
         }
     }
@@ -211,6 +214,7 @@ impl Router {
                 Place::Ports => self.ports.insert(&rule, &plan, host, mode, hasher),
             }
         }
+        self.reading += usize::from(rule.vars.is_some());
         self.reading_body += usize::from(reads_body(&rule));
         self.rules.insert(hasher.hash(rule.id.as_bytes()), rule.clone());
     }
@@ -242,6 +246,7 @@ impl Router {
                 Place::Ports => self.ports.remove(&rule, name(), mode, hasher),
             }
         }
+        self.reading -= usize::from(rule.vars.is_some());
         self.reading_body -= usize::from(reads_body(&rule));
         self.rules.remove(hasher.hash(id.as_bytes()), id);
     }
@@ -273,16 +278,12 @@ impl Router {
         if self.normalize(x).is_err() {
             return Found::Nothing;
         }
-        let hit = if self.needs_body() && x.body_state() == Body::Whole {
-            sdk::vars::reading_body(x, |x| self.search(x, false, &mut ()))
-        } else {
-            self.search(x, false, &mut ())
-        };
+        let hit = self.search_once(x, &mut ());
         let Some(Hit { candidate, host, params, verdict }) = hit else { return Found::Nothing };
         match verdict {
             Verdict::NeedsBody => return Found::NeedsBody,
             Verdict::Unjudged(why) => {
-                return match self.search(x, true, &mut ()) {
+                return match sdk::vars::reading(x, |x| self.search(x, true, &mut ())) {
                     Some(_) => Found::Refused(why),
                     None => Found::Nothing,
                 };
@@ -299,6 +300,17 @@ impl Router {
             params,
         };
         Found::Plan(&candidate.plan)
+    }
+
+    /// Searches; what conditions read more than once of a long request is found once.
+    fn search_once<'s>(&'s self, x: &mut Exchange<'_>, watch: &mut impl Watch<'s>) -> Option<Hit<'s>> {
+        if self.needs_body() && x.body_state() == Body::Whole {
+            sdk::vars::reading_body(x, |x| self.search(x, false, watch))
+        } else if self.reading > 0 {
+            sdk::vars::reading(x, |x| self.search(x, false, watch))
+        } else {
+            self.search(x, false, watch)
+        }
     }
 
     fn search<'s>(&'s self, x: &Exchange<'_>, lenient: bool, watch: &mut impl Watch<'s>) -> Option<Hit<'s>> {

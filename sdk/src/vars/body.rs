@@ -7,6 +7,7 @@ use serde_json::{Map, Value as Json};
 use wire::Name;
 
 use super::json::{self, Budget};
+use super::looked;
 use super::multipart;
 use super::read::{self, Arg};
 use super::value::Value;
@@ -86,7 +87,7 @@ pub(super) fn post_arg<'a>(x: &'a Exchange<'_>, name: &[u8]) -> Result<Option<Ar
     if !kind.get(..FORM.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(FORM)) {
         return Ok(None);
     }
-    Ok(held(x)?.and_then(|body| read::arg(body, name)))
+    Ok(held(x)?.and_then(|body| looked::form(x, body, name)))
 }
 
 /// What a path leads to in the body, read by its media type. A body of another type holds nothing.

@@ -274,6 +274,46 @@ fn judged(fields: &[(&str, &str)], body: &[u8], name: &str) -> Result<Option<Str
 }
 
 #[test]
+fn what_is_remembered_of_a_long_request_is_what_is_read_anew() {
+    for pad in [0, 400] {
+        let of = |sep: &str, more: &str| format!("n=1{sep}{}{more}", format!("pad=x{sep}").repeat(pad));
+        let query = of("&", "bare&e=&x=%41+b&y=plain&x=2&%6e=3");
+        let form = of("&", "bare&e=&x=%42+b&y=form&z=1");
+        let cookies = [of("; ", "x=first; y=\"c d\"; e="), of("; ", "x=last%41")];
+        let mut probe = Probe::request(
+            "POST",
+            &format!("/a?{query}"),
+            &[
+                ("Host", "h"),
+                ("Content-Type", "application/x-www-form-urlencoded"),
+                ("Cookie", &cookies[0]),
+                ("Cookie", &cookies[1]),
+            ],
+        );
+        let mut x = probe.exchange();
+        with_body(&mut x, form.as_bytes());
+        // More names than are remembered.
+        let names = ["n", "bare", "e", "x", "y", "z", "none", "pad"];
+        let vars: Vec<Var> = ["arg_", "cookie_", "post_arg_"]
+            .iter()
+            .flat_map(|place| names.iter().map(move |name| Var::parse(&format!("{place}{name}"))))
+            .collect();
+        let read = |x: &Exchange<'_>| -> Vec<_> {
+            let owned = |value: Value<'_>| value.into_owned();
+            vars.iter().map(|var| (var.value(x).map(owned), var.judge(x).map(|v| v.map(owned)))).collect()
+        };
+        let alone = read(&x);
+        let values =
+            [&alone[3].0, &alone[11].0, &alone[19].0].map(|value| value.clone().unwrap().into_text());
+        assert_eq!(values, [b"A b", &b"last%41"[..], b"B b"]);
+        let together = reading(&mut x, |x| [read(x), read(x)]);
+        assert_eq!(together, [alone.clone(), alone]);
+        x.set_query(b"x=new");
+        assert_eq!(text(&x, "arg_x").as_deref(), Some("new"), "what changes later is read as it is then");
+    }
+}
+
+#[test]
 fn what_cannot_be_read_is_not_absent() {
     let unreadable = Err(Doubt::Unjudged(Unjudged::Unreadable));
     let found = |text: &str| Ok(Some(text.to_owned()));

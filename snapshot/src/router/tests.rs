@@ -380,6 +380,38 @@ fn a_path_is_gone_through_as_often_with_many_patterns_as_with_one() {
 }
 
 #[test]
+fn a_long_request_is_read_as_often_for_many_conditions_as_for_one() {
+    let form = ("Content-Type", "application/x-www-form-urlencoded");
+    for (name, pad) in [("arg_x", "a=b&"), ("cookie_x", "a=b; "), ("post_arg_x", "a=b&")] {
+        let rules =
+            (0..200).map(|n| rule(&n.to_string(), &["/s"]).vars(json!([[name, "==", n.to_string()]])));
+        let router = router(Mode::Uri, rules);
+        let long = pad.repeat(1_000);
+        for (text, expected, most) in [
+            (format!("{long}x=199"), Some("199"), 1),
+            (format!("{long}x=%31"), Some("1").filter(|_| name != "cookie_x"), 1),
+            (long.clone(), None, 1),
+            ("x=199".to_owned(), Some("199"), 200),
+        ] {
+            let (mut target, mut cookie, mut body) = ("/s".to_owned(), "", "");
+            match name {
+                "arg_x" => target = format!("/s?{text}"),
+                "cookie_x" => cookie = &text,
+                _ => body = &text,
+            }
+            let mut probe = Probe::request("POST", &target, &[("Host", "h"), form, ("Cookie", cookie)]);
+            let mut x = probe.exchange();
+            sdk::testing::with_body(&mut x, body.as_bytes());
+            sdk::testing::LOOKS.set(0);
+            let found = router.find(&mut x).plan().map(|plan| &*plan.info.id);
+            assert_eq!(found, expected, "{name}, {} bytes", text.len());
+            let looks = sdk::testing::LOOKS.get();
+            assert!((1..=most).contains(&looks), "{name}, {} bytes: {looks} looks", text.len());
+        }
+    }
+}
+
+#[test]
 fn long_and_hostile_paths_stay_cheap() {
     let nested: Vec<String> = (1..200).map(|n| format!("{}*", "/a".repeat(n))).collect();
     let nested: Vec<&str> = nested.iter().map(String::as_str).collect();

@@ -3,7 +3,6 @@
 //! The search for a request is watched by `()`, of which nothing is left in the code. Whoever explains a
 //! decision watches the same search with a [`Trace`], so that the two cannot disagree.
 
-use sdk::exchange::Body;
 use sdk::{Exchange, Verdict};
 
 use super::candidates::{Candidate, Hit};
@@ -137,11 +136,7 @@ impl Router {
         if self.normalize(x).is_err() {
             return trace;
         }
-        if self.needs_body() && x.body_state() == Body::Whole {
-            sdk::vars::reading_body(x, |x| _ = self.search(x, false, &mut trace));
-        } else {
-            self.search(x, false, &mut trace);
-        }
+        self.search_once(x, &mut trace);
         trace
     }
 }
