@@ -33,7 +33,7 @@ pub(crate) async fn accept(
     let mut done_this_turn = 0;
     while worker.stage() == Stage::Run {
         #[cfg(test)]
-        crate::worker::tests::maybe_panic(&worker.settings, "accept");
+        crate::worker::tests::hold_up(&worker.settings, "accept");
         let taken = match listener.accept_now() {
             Some(taken) => taken,
             None => {

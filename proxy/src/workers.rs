@@ -378,6 +378,21 @@ mod tests {
     }
 
     #[test]
+    fn a_port_of_datagrams_belongs_to_one_process() {
+        let addr = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let mut settings = Settings::default();
+        settings.streams.udp = vec![addr];
+        let open = |settings: &Settings| Workers::listen_udp(settings, 2);
+        let first = open(&settings).unwrap();
+        assert_eq!(first.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1]);
+        let (at, error) = open(&settings).unwrap_err();
+        assert_eq!((at, error.kind()), (addr, io::ErrorKind::AddrInUse));
+        drop(first);
+        settings.reuse_port = true;
+        let (_first, _second) = (open(&settings).unwrap(), open(&settings).unwrap());
+    }
+
+    #[test]
     fn a_worker_that_ends_unasked_is_noticed() {
         let (workers, _publisher) =
             start(Settings { listen: vec![Listener::http(free())], ..Settings::default() }, 2);

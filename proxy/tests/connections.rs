@@ -11,6 +11,8 @@ mod datagrams;
 mod fetches;
 #[path = "connections/frames.rs"]
 mod frames;
+#[path = "connections/handoff.rs"]
+mod handoff;
 #[path = "connections/heads.rs"]
 mod heads;
 #[path = "connections/http2.rs"]

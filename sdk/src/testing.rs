@@ -82,10 +82,6 @@ impl Default for FakeWorld {
 }
 
 impl World for FakeWorld {
-    fn worker(&self) -> usize {
-        0
-    }
-
     fn now_ms(&self) -> u64 {
         self.now_ms.get().saturating_add_signed(self.set_by_ms.get())
     }

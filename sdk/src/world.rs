@@ -17,9 +17,6 @@ use crate::verdict::Bounds;
 
 /// One worker, seen from a stage. Never crosses threads.
 pub trait World {
-    /// Which worker this is, from 0.
-    fn worker(&self) -> usize;
-
     /// Milliseconds since the Unix epoch, exact to about a millisecond. The clock may be set at any time:
     /// only for what is compared with dates that others wrote.
     fn now_ms(&self) -> u64;

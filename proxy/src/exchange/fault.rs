@@ -400,4 +400,20 @@ mod tests {
         }
         assert_eq!(Flood::named(b"\0\0\x08\x07 whatever"), Flood::Other);
     }
+
+    #[test]
+    fn a_failure_at_a_bound_names_its_setting() {
+        let mut settings = Settings { held_bodies: 7, ..Settings::default() };
+        (settings.response.fields, settings.response.head) = (8, 9);
+        for (kind, limit) in [
+            (FaultKind::BadResponse(Refusal::TooManyFields), Some(("max_response_header_fields", 8))),
+            (FaultKind::BadResponse(Refusal::HeadTooLarge), Some(("proxy_buffer_size", 9))),
+            (FaultKind::HeldTooMuch, Some(("held_bodies", 7))),
+            (FaultKind::BadResponse(Refusal::StatusLine), None),
+        ] {
+            let told = kind.limit(&settings);
+            let told = told.map(|(name, bound)| (name.trim_start_matches("nginx_config.http."), bound));
+            assert_eq!(told, limit, "{kind:?}");
+        }
+    }
 }

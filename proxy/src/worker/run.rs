@@ -168,7 +168,7 @@ async fn tick(worker: Rc<Worker>) {
     loop {
         rt::sleep(TICK).await;
         #[cfg(test)]
-        tests::maybe_panic(&worker.settings, "tick");
+        tests::hold_up(&worker.settings, "tick");
         if worker.clock.advance() {
             // What a deadline is about may have come meanwhile, and lie with the kernel: it tells
             // of so many events at once.

@@ -11,7 +11,7 @@ use sdk::meters::Meters;
 use snapshot::router::{Mode, Options, Router};
 use snapshot::{Publisher, Snapshot};
 
-use crate::{Listener, Notice, Settings, Stage, Workers};
+use crate::{Listener, Notice, Settings, Stage, StreamPort, Traffic, Workers};
 
 static ACCEPT: AtomicU32 = AtomicU32::new(0);
 static TICK: AtomicU32 = AtomicU32::new(0);
@@ -19,10 +19,15 @@ static TICK: AtomicU32 = AtomicU32::new(0);
 /// The workers that panic when they are asked to; those of other tests run beside them.
 const FRAGILE: &str = "fragile";
 
-/// Panics as often as a test has asked for.
-pub(crate) fn maybe_panic(settings: &Settings, task: &str) {
-    if settings.server != FRAGILE {
-        return;
+/// The workers for whom taking a connection takes long.
+const SLOW: &str = "slow";
+
+/// Panics as often as a test has asked for, or takes its time.
+pub(crate) fn hold_up(settings: &Settings, task: &str) {
+    match &settings.server[..] {
+        FRAGILE => {}
+        SLOW if task == "accept" => return std::thread::sleep(Duration::from_millis(10)),
+        _ => return,
     }
     let left = if task == "accept" { &ACCEPT } else { &TICK };
     let taken = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
@@ -174,4 +179,59 @@ fn a_draining_worker_waits_for_a_first_request_and_for_no_other() {
     silent.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 404 ") && answer.contains("Connection: close"), "{answer}");
     workers.join().unwrap();
+}
+
+#[test]
+fn who_has_waited_too_long_for_a_slow_worker_is_turned_away() {
+    let port = StreamPort::default();
+    for (listener, tls) in [
+        (Listener::http(free()), false),
+        (Listener { tls: true, ..Listener::http(free()) }, true),
+        (Listener::stream(free(), port), false),
+        (Listener { tls: true, ..Listener::stream(free(), port) }, false),
+    ] {
+        let settings = Settings {
+            listen: vec![listener],
+            server: SLOW.to_owned(),
+            queue_limit: Duration::from_millis(1),
+            ..Settings::default()
+        };
+        let sockets = Workers::listen(&settings, 1).unwrap();
+        // They are there before the worker is, so it does not find nobody there before it has taken all.
+        let clients: Vec<TcpStream> =
+            (0..200).map(|_| TcpStream::connect(listener.address).unwrap()).collect();
+        std::thread::sleep(Duration::from_millis(20));
+        let (publisher, readers) = Publisher::new(empty(), 1);
+        let meters = Arc::new(Meters::default());
+        let workers = Workers::start(Arc::new(settings), sockets, readers, &meters).unwrap();
+        let ask = |mut client: &TcpStream, request: &[u8]| {
+            client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            // Who is turned away may be so by now.
+            let _ = client.write_all(request);
+            let mut answer = Vec::new();
+            let end = client.read_to_end(&mut answer);
+            (String::from_utf8_lossy(&answer).into_owned(), end.is_err())
+        };
+        let get = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        let (first, last) = (&clients[0], &clients[clients.len() - 1]);
+        let failed = || meters.read(1, |reading| reading.totals().handshakes_failed);
+        match listener.traffic {
+            Traffic::Http(_) if tls => {
+                // None of them says anything of TLS, so all have failed.
+                let answers: Vec<_> = clients.iter().map(|client| ask(client, get).0).collect();
+                assert_eq!(answers.last().unwrap(), "", "nothing can be said");
+                until(|| failed() == clients.len() as u64);
+            }
+            Traffic::Http(_) => {
+                let (first, last) = (ask(first, get).0, ask(last, get).0);
+                assert!(first.starts_with("HTTP/1.1 404 "), "{first:?}");
+                assert!(last.starts_with("HTTP/1.1 503 "), "{last:?}");
+            }
+            // A reset tells it from a stream that has ended.
+            Traffic::Stream(_) => assert_eq!(ask(last, b""), (String::new(), true), "{listener:?}"),
+        }
+        drop(publisher);
+        workers.set_stage(Stage::Stop);
+        workers.join().unwrap();
+    }
 }

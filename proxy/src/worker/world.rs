@@ -17,10 +17,6 @@ use crate::{fetch, rt};
 const COMPLAINTS_A_SECOND: u32 = 5;
 
 impl World for Worker {
-    fn worker(&self) -> usize {
-        self.index
-    }
-
     fn now_ms(&self) -> u64 {
         self.clock.unix_ms(self.clock.micros())
     }

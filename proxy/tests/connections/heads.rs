@@ -139,3 +139,17 @@ fn a_stage_s_method_goes_to_the_server_and_an_unknown_one_as_it_came() {
     }
     .run("a client that names no host");
 }
+
+#[test]
+fn what_servers_may_read_in_two_ways_is_refused_only_where_somebody_says_so() {
+    for (path, answer) in [
+        ("/none;x", "HTTP/1.1 404 "),
+        ("/none%2Fx", "HTTP/1.1 404 "),
+        ("/none%5Cx", "HTTP/1.1 400 "),
+        ("/none%01x", "HTTP/1.1 400 "),
+    ] {
+        let ask = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").leak() as &str;
+        let (client, wants) = (vec![Send(ask), ToEnd], vec![answer]);
+        Case { client, wants, silent: true, seeds: 1, ..case() }.run(path);
+    }
+}

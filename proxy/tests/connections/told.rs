@@ -1,5 +1,7 @@
 //! What is told of a request when it is over: status, bytes and times, as the client and the server saw them.
 
+use std::sync::{Arc, Mutex};
+
 use super::support::{Case, Do, Do::*};
 use super::{OK, case};
 
@@ -55,6 +57,7 @@ fn the_gateway_s_own_answers_are_told_of_with_their_bytes() {
         ("GET /told-long", "Content-Length: 20000\r\n", "chunked", "GET 200 body 20000 from [] in 0, 0"),
         ("HEAD /told-abort", "Content-Length: 5\r\n", "hello", "HEAD 200 body 0 from [] in 0, 0"),
         ("GET /told-nothing", "HTTP/1.1 204 ", "hello", "GET 204 body 0 from [] in 0, 0"),
+        ("GET /told-nothing", "HTTP/1.1 204 ", "Content-Length", "GET 204 body 0 from [] in 0, 0"),
     ] {
         let ask = format!("{line} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").leak() as &str;
         Case {
@@ -145,4 +148,90 @@ fn times_begin_with_the_first_byte_and_with_the_try() {
     told(slow, thinks(), "GET 200 body 2 from [200] in 15, 10").run("a slow head and a slow server");
     let late = "GET /told-late HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     told(vec![Send(late), ToEnd], thinks(), "GET 200 body 2 from [200] in 20, 10").run("a plugin that waits");
+}
+
+#[test]
+fn times_are_taken_where_only_a_plugin_asks_for_them() {
+    let get = |path: &str| {
+        format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\napikey: jack-key\r\n\r\n")
+    };
+    let thinks = vec![vec![Until("\r\n\r\n"), Wait(1020), Send(OK), ToEnd]];
+    for (path, only, told) in [
+        ("/told", &["told"][..], "GET 200 body 2 from [200] in 10, 10"),
+        ("/told-late", &["told-late"], "GET 200 body 2 from [200] in 20, 10"),
+        ("/jack", &["jack"], "GET 200 body 2 from [200] in 10, 10"),
+    ] {
+        Case {
+            client: vec![Send(get(path).leak()), ToEnd],
+            servers: thinks.clone(),
+            told: vec![told],
+            only,
+            seeds: 1,
+            ..case()
+        }
+        .run(path);
+    }
+    // What costs a moment is found out for a plugin's sake alone, too.
+    let named = "GET /told?server HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    run("the server's name", vec![Send(named), ToEnd], server(OK), vec!["200 by 10.0.0.1"]);
+    let held = "POST /told-held HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 3\r\n\
+                Content-Type: application/x-www-form-urlencoded\r\n\r\nx=";
+    Case {
+        client: vec![Send(held), Wait(520), Send("y"), ToEnd],
+        servers: thinks,
+        told: vec!["POST 200 body 2 from [200] in 15, 10"],
+        seeds: 1,
+        ..case()
+    }
+    .run("a route that is found by the body");
+}
+
+#[test]
+fn a_worker_that_is_watched_counts_errors() {
+    let ask = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    let watched = |answer: &'static str, watched| Case {
+        client: vec![Send(ask("/a").leak()), ToEnd],
+        servers: vec![vec![Until("\r\n\r\n"), Send(answer), Close]],
+        watched: Some(watched),
+        seeds: 1,
+        ..case()
+    };
+    watched(OK, (1, 0)).run("an answer");
+    watched("HTTP/1.1 499 N\r\nContent-Length: 0\r\n\r\n", (1, 0)).run("a client's error");
+    watched("HTTP/1.1 500 N\r\nContent-Length: 0\r\n\r\n", (1, 1)).run("a server's error");
+    let broken = "HTTP/1.1 200 OK\r\nContent-Length: 90000\r\n\r\nab";
+    let mut case = watched(broken, (1, 1));
+    case.client = vec![Send(ask("/a").leak()), Until("ab"), ToEnd];
+    case.servers = vec![vec![Until("\r\n\r\n"), Send(broken), Wait(500), Reset]];
+    case.broken = true;
+    case.run("an answer that breaks off");
+}
+
+/// What the error log was told: kind, and what was asked.
+static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+#[test]
+fn failures_are_told_of_but_not_routes_that_are_not_there() {
+    for (path, servers, told) in [
+        ("/none", vec![], &[][..]),
+        ("/a", vec![vec![Until("\r\n\r\n"), Send(OK), ToEnd]], &[]),
+        ("/a", vec![vec![Refuse]], &["502 GET /a of route 1"]),
+        ("/a", vec![vec![Until("\r\n\r\n"), Send("nonsense\r\n\r\n"), ToEnd]], &["502 GET /a of route 1"]),
+    ] {
+        let ask = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").leak() as &str;
+        Case {
+            client: vec![Send(ask), ToEnd],
+            servers,
+            settings: |settings| {
+                settings.on_fault = Arc::new(|record| {
+                    let line = format!("{} {} of route {}", record.status, record.request, record.route);
+                    TOLD.lock().unwrap().push(line);
+                });
+            },
+            seeds: 1,
+            ..case()
+        }
+        .run(path);
+        assert_eq!(std::mem::take(&mut *TOLD.lock().unwrap()), told, "{path}");
+    }
 }

@@ -114,7 +114,11 @@ pub struct Case {
     pub narrow: bool,
     /// The plugin fails.
     pub panics: bool,
+    /// The worker is watched, under one schedule: so many requests, and those of them that are errors.
+    pub watched: Option<(u64, u64)>,
     pub seeds: u64,
+    /// The resources that there are, by their ids; all if none is named.
+    pub only: &'static [&'static str],
     /// What differs from the usual settings.
     pub settings: fn(&mut Settings),
 }
@@ -141,7 +145,9 @@ const BASE: Case = Case {
     header: false,
     narrow: false,
     panics: false,
+    watched: None,
     seeds: 24,
+    only: &[],
     settings: |_| {},
 };
 
@@ -296,7 +302,9 @@ impl Case {
         let mut settings = Settings { keepalive_timeout: Duration::from_secs(5), ..Settings::default() };
         (self.settings)(&mut settings);
         let about = about.to_owned();
-        with_gateways(settings, self.seeds as usize, async move |gateways, meters| {
+        let resources = snapshot_of(self.only);
+        resources.1.watch(self.watched.is_some());
+        run_gateways(settings, resources, self.seeds as usize, async move |gateways, meters| {
             for (seed, gateway) in gateways.enumerate() {
                 self.once(seed as u64, &about, gateway, &meters).await;
             }
@@ -486,6 +494,10 @@ impl Case {
                 check_panics(meters, &about);
             }
             check_waiting(meters, &about);
+            if let Some(wanted) = case.watched {
+                let seen = meters.watched();
+                assert_eq!((seen.requests, seen.errors), wanted, "{about}: requests and errors");
+            }
         }
     }
 }
@@ -517,7 +529,15 @@ pub fn with_gateways(
     count: usize,
     test: impl AsyncFnOnce(testing::Gateways, Arc<Meters>) + 'static,
 ) {
-    let (snapshot, meters) = snapshot();
+    run_gateways(settings, snapshot(), count, test);
+}
+
+fn run_gateways(
+    settings: Settings,
+    (snapshot, meters): (Snapshot, Arc<Meters>),
+    count: usize,
+    test: impl AsyncFnOnce(testing::Gateways, Arc<Meters>) + 'static,
+) {
     let for_test = meters.clone();
     testing::run(settings, snapshot, &meters, count, async move |gateways| test(gateways, for_test).await)
         .unwrap();
@@ -611,6 +631,11 @@ impl Names for TwoNames {
 }
 
 pub fn snapshot() -> (Snapshot, Arc<Meters>) {
+    snapshot_of(&[])
+}
+
+/// With these resources alone, by their ids; with all if none is named.
+fn snapshot_of(only: &[&str]) -> (Snapshot, Arc<Meters>) {
     let upstream = json!({
         "type": "roundrobin",
         "nodes": {SocketAddr::from(SERVER).to_string(): 1},
@@ -629,6 +654,8 @@ pub fn snapshot() -> (Snapshot, Arc<Meters>) {
     put("4", json!({"uri": "/trailers", "upstream": upstream, "plugins": {"trailers": {}}}));
     let vars = json!([["post_arg_x", "==", "y"]]);
     put("5", json!({"uri": "/held", "vars": vars, "upstream": upstream}));
+    let told = json!({"told": {}});
+    put("told-held", json!({"uri": "/told-held", "vars": vars, "plugins": told, "upstream": upstream}));
     let batches = json!({"public-api": {"uri": "/apisix/batch-requests"}});
     put("6", json!({"uri": "/batch", "plugins": batches}));
     let asks = json!({"forward-auth": {"uri": "http://many/auth", "timeout": 1000}});
@@ -667,6 +694,12 @@ pub fn snapshot() -> (Snapshot, Arc<Meters>) {
         let id = port.to_string();
         let resource = Resource::parse(Kind::StreamRoute, &id, &route).unwrap();
         desired.put(Arc::new(Entry::new(Key::new(Kind::StreamRoute, id), resource, 1, 1)));
+    }
+    if !only.is_empty() {
+        let others = desired.iter().map(|entry| entry.key.clone());
+        for key in others.filter(|key| !only.contains(&key.id.as_str())).collect::<Vec<_>>() {
+            desired.delete(&key);
+        }
     }
     let services = Services::for_tests();
     let meters = services.meters.clone();

@@ -8,6 +8,7 @@ use model::Invalid;
 use sdk::build::Build;
 use sdk::chain::{Fitting, Stage};
 use sdk::stream::Stream;
+use sdk::vars::Var;
 use sdk::{Exchange, Factory, Instance, Phases};
 use serde_json::{Value, json};
 
@@ -25,7 +26,7 @@ struct Line {
 
 /// Tells method, status, bytes of the body that were sent, statuses of servers, and tenths of seconds that the
 /// request, and its server, took. Of a stream: status, bytes to and from the server, statuses of servers, and
-/// whether it went where the one before did. Of a call in it: tenths of seconds, and the command.
+/// whether it went where the one before did. Of a request whose query is `server`: the server's name. Of a call in it: tenths of seconds, and the command.
 pub struct Told;
 
 impl Factory for Told {
@@ -63,6 +64,11 @@ impl Instance for Told {
         let statuses = String::from_utf8_lossy(&statuses);
         let text = match x.stream() {
             Some(stream) => of_stream(stream, x, &statuses),
+            None if x.query() == b"server" => {
+                let mut name = Vec::new();
+                Var::parse("upstream_unresolved_host").write(x, &mut name);
+                format!("{} by {}", x.status(), String::from_utf8_lossy(&name))
+            }
             None => format!(
                 "{method} {} body {} from [{statuses}] in {}, {}",
                 x.status(),

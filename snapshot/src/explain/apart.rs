@@ -26,10 +26,6 @@ impl Apart {
 }
 
 impl World for Apart {
-    fn worker(&self) -> usize {
-        0
-    }
-
     fn now_ms(&self) -> u64 {
         self.now_ms
     }
