@@ -36,17 +36,17 @@ pub(super) fn known(name: &str) -> Option<&'static str> {
 impl Run<'_, '_> {
     pub fn call(&mut self, name: &'static str, arguments: &[Value]) -> Result<Value, String> {
         let first = arguments.first().unwrap_or(&Value::Nil);
-        let number = |at: usize, default: f64| match arguments.get(at) {
+        let number = |run: &mut Self, at: usize, default: f64| match arguments.get(at) {
             None | Some(Value::Nil) => Ok(default),
-            Some(value) => arithmetic(value),
+            Some(value) => run.arithmetic(value),
         };
-        let needed = |at: usize| match arguments.get(at) {
+        let needed = |run: &mut Self, at: usize| match arguments.get(at) {
             None | Some(Value::Nil) => {
                 let found = if at < arguments.len() { "nil" } else { "no value" };
                 let function = name.rsplit('.').next().unwrap_or(name);
                 Err(format!("bad argument #{} to '{function}' (number expected, got {found})", at + 1))
             }
-            Some(value) => arithmetic(value),
+            Some(value) => run.arithmetic(value),
         };
         match name {
             "_escape_json" | "core.json.encode" | "cjson.encode" => {
@@ -78,7 +78,10 @@ impl Run<'_, '_> {
                 let bytes = self.text_of(first)?;
                 self.made(bytes)
             }
-            "tonumber" => Ok(arithmetic(first).map_or(Value::Nil, Value::Number)),
+            "tonumber" => {
+                self.look(first)?;
+                Ok(arithmetic(first).map_or(Value::Nil, Value::Number))
+            }
             "type" => Ok(text(name_of(first).as_bytes())),
             "next" => match first {
                 Value::Table(table) => {
@@ -88,7 +91,7 @@ impl Run<'_, '_> {
                     if passed < table.list.len() {
                         return Ok(Value::Number((passed + 1) as f64));
                     }
-                    Ok(table.map.iter().next().map_or(Value::Nil, |(key, _)| text(key)))
+                    Ok(table.map.iter().next().map_or(Value::Nil, |(key, _)| Value::Text(key.clone())))
                 }
                 other => Err(format!("bad argument #1 to 'next' (table expected, got {})", name_of(other))),
             },
@@ -107,13 +110,13 @@ impl Run<'_, '_> {
             "string.len" => Ok(Value::Number(self.bytes(name, arguments, 0)?.len() as f64)),
             "string.sub" => {
                 let bytes = self.bytes(name, arguments, 0)?;
-                let from = place(&bytes, needed(1)?).max(1);
-                let to = place(&bytes, number(2, -1.0)?).min(bytes.len());
+                let from = place(&bytes, needed(self, 1)?).max(1);
+                let to = place(&bytes, number(self, 2, -1.0)?).min(bytes.len());
                 self.made(bytes.get(from - 1..to).unwrap_or_default().to_vec())
             }
             "string.rep" => {
                 let bytes = self.bytes(name, arguments, 0)?;
-                let times = needed(1)?.max(0.0) as usize;
+                let times = needed(self, 1)?.max(0.0) as usize;
                 let length = bytes.len().saturating_mul(times);
                 if length > self.most {
                     return Err("a text is too long".into());
@@ -124,7 +127,7 @@ impl Run<'_, '_> {
             "string.find" => {
                 let (bytes, what) = (self.bytes(name, arguments, 0)?, self.bytes(name, arguments, 1)?);
                 let what = if arguments.get(3).is_some_and(truth) { what } else { literal(&what)? };
-                let from = (place(&bytes, number(2, 1.0)?).max(1) - 1).min(bytes.len());
+                let from = (place(&bytes, number(self, 2, 1.0)?).max(1) - 1).min(bytes.len());
                 self.spend(bytes.len() / 8)?;
                 let found = memchr::memmem::find(&bytes[from..], &what);
                 Ok(found.map_or(Value::Nil, |at| Value::Number((from + at + 1) as f64)))
@@ -178,13 +181,13 @@ impl Run<'_, '_> {
                 }
                 _ => Err("templates insert one value at a list's end".into()),
             },
-            "math.floor" => Ok(Value::Number(arithmetic(first)?.floor())),
-            "math.ceil" => Ok(Value::Number(arithmetic(first)?.ceil())),
-            "math.abs" => Ok(Value::Number(arithmetic(first)?.abs())),
+            "math.floor" => Ok(Value::Number(self.arithmetic(first)?.floor())),
+            "math.ceil" => Ok(Value::Number(self.arithmetic(first)?.ceil())),
+            "math.abs" => Ok(Value::Number(self.arithmetic(first)?.abs())),
             "math.max" | "math.min" => {
-                let mut best = arithmetic(first)?;
+                let mut best = self.arithmetic(first)?;
                 for value in &arguments[1..] {
-                    let value = arithmetic(value)?;
+                    let value = self.arithmetic(value)?;
                     best = if name == "math.max" { best.max(value) } else { best.min(value) };
                 }
                 Ok(Value::Number(best))
@@ -228,16 +231,16 @@ impl Run<'_, '_> {
                 (b's', b"") => out.extend_from_slice(&self.text_of(value)?),
                 (b'd' | b'i', b"") => {
                     self.spend(NUMBER)?;
-                    out.extend_from_slice(format!("{:.0}", arithmetic(value)?.trunc()).as_bytes());
+                    out.extend_from_slice(format!("{:.0}", self.arithmetic(value)?.trunc()).as_bytes());
                 }
                 (b'f', [b'.', digits @ ..]) => {
                     let digits = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).unwrap_or(0);
                     self.spend(NUMBER)?;
-                    out.extend_from_slice(format!("{:.*}", digits, arithmetic(value)?).as_bytes());
+                    out.extend_from_slice(format!("{:.*}", digits, self.arithmetic(value)?).as_bytes());
                 }
                 (b'f', b"") => {
                     self.spend(NUMBER)?;
-                    out.extend_from_slice(format!("{:.6}", arithmetic(value)?).as_bytes());
+                    out.extend_from_slice(format!("{:.6}", self.arithmetic(value)?).as_bytes());
                 }
                 _ => return Err("templates format with %s, %d, %f and %.Nf only".into()),
             }
@@ -321,6 +324,7 @@ impl Run<'_, '_> {
                     if index > 0 {
                         out.push(b',');
                     }
+                    self.spend(key.len() / 64)?;
                     quote(&key, out);
                     out.push(b':');
                     self.json(value, depth + 1, out)?;

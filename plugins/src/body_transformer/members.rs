@@ -4,14 +4,17 @@
 //! each removal would move all that follows, and a template that removes many values of a long body would hold its
 //! worker for minutes.
 
+use std::rc::Rc;
+
 use indexmap::IndexMap;
 
 use super::run::Value;
 
+/// A name may be as long as a body, so tables that are copies of each other share it.
 #[derive(Debug, Default)]
 pub(super) struct Members {
     /// An empty place is [`Value::Nil`], which no table holds.
-    map: IndexMap<Box<[u8]>, Value>,
+    map: IndexMap<Rc<[u8]>, Value>,
     empty: usize,
 }
 
@@ -25,7 +28,7 @@ impl Members {
     }
 
     /// Replaces a value in its place. A new one is put at the end, or where one of this name was, if that is empty still.
-    pub fn insert(&mut self, name: Box<[u8]>, value: Value) {
+    pub fn insert(&mut self, name: Rc<[u8]>, value: Value) {
         if !is_there(&value) {
             return self.remove(&name);
         }
@@ -44,7 +47,7 @@ impl Members {
         }
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&Box<[u8]>, &Value)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&Rc<[u8]>, &Value)> {
         self.map.iter().filter(|(_, value)| is_there(value))
     }
 
@@ -67,8 +70,8 @@ impl Members {
     }
 }
 
-impl FromIterator<(Box<[u8]>, Value)> for Members {
-    fn from_iter<I: IntoIterator<Item = (Box<[u8]>, Value)>>(members: I) -> Members {
+impl FromIterator<(Rc<[u8]>, Value)> for Members {
+    fn from_iter<I: IntoIterator<Item = (Rc<[u8]>, Value)>>(members: I) -> Members {
         Members { map: members.into_iter().collect(), empty: 0 }
     }
 }
@@ -84,7 +87,7 @@ mod tests {
     #[test]
     fn empty_places_are_closed_up_once_they_are_more_than_half() {
         let mut members = Members::default();
-        let name = |index: u8| Box::from([index]);
+        let name = |index: u8| Rc::from([index]);
         for index in 0..8 {
             members.insert(name(index), Value::Bool(true));
         }

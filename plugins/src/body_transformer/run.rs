@@ -173,6 +173,14 @@ impl Run<'_, '_> {
         self.spend((self.locals.len() + self.globals.len()) / 16)
     }
 
+    /// Pays for a look at all of a text: to compare it, to find what is under it, to read a number.
+    pub fn look(&mut self, value: &Value) -> Result<(), String> {
+        match value {
+            Value::Text(text) => self.spend(text.len() / 64),
+            _ => Ok(()),
+        }
+    }
+
     /// Pays for a text.
     pub fn made(&mut self, bytes: Vec<u8>) -> Result<Value, String> {
         self.spend(bytes.len() / 64)?;
@@ -241,7 +249,7 @@ impl Run<'_, '_> {
                     }
                 }
                 if !*list {
-                    all.extend(of.map.iter().map(|(key, value)| (text(key), value.clone())));
+                    all.extend(of.map.iter().map(|(key, value)| (Value::Text(key.clone()), value.clone())));
                 }
                 // A place that is nil is passed over, and passed all the same.
                 let places = if *list { all.len() } else { of.list.len() + of.map.places() };
@@ -307,6 +315,7 @@ impl Run<'_, '_> {
                     return Err(format!("attempt to index a {} value", name_of(&of)));
                 };
                 let value = self.copy(value, 0)?;
+                self.look(&key)?;
                 put(&mut of.borrow_mut(), &key, value)
             }
             _ => Err("cannot assign".into()),
@@ -325,6 +334,7 @@ impl Run<'_, '_> {
             to.list.push(self.copy(element.clone(), depth + 1)?);
         }
         for (key, element) in from.map.iter() {
+            self.spend(key.len() / 64)?;
             to.map.insert(key.clone(), self.copy(element.clone(), depth + 1)?);
         }
         Ok(table(to))
@@ -379,7 +389,7 @@ impl Run<'_, '_> {
                     ("#", Value::Text(text)) => Ok(Value::Number(text.len() as f64)),
                     ("#", Value::Table(table)) => Ok(Value::Number(table.borrow().list.len() as f64)),
                     ("#", other) => Err(format!("attempt to get length of a {} value", name_of(other))),
-                    _ => Ok(Value::Number(-arithmetic(&value)?)),
+                    _ => Ok(Value::Number(-self.arithmetic(&value)?)),
                 }
             }
             Expr::Table(members) => {
@@ -390,6 +400,7 @@ impl Run<'_, '_> {
                     match key {
                         Some(key) => {
                             let key = self.eval(key)?;
+                            self.look(&key)?;
                             put(&mut made, &key, value)?;
                         }
                         None => made.list.push(value),
@@ -430,6 +441,7 @@ impl Run<'_, '_> {
     }
 
     fn index(&mut self, of: &Value, key: &Value) -> Result<Value, String> {
+        self.look(key)?;
         let name = match key {
             Value::Text(name) => &**name,
             _ => b"",
@@ -487,6 +499,10 @@ impl Run<'_, '_> {
             _ => {}
         }
         let right = self.eval(right)?;
+        if sign != ".." {
+            self.look(&left)?;
+            self.look(&right)?;
+        }
         match sign {
             "==" => Ok(Value::Bool(equal(&left, &right))),
             "~=" => Ok(Value::Bool(!equal(&left, &right))),
@@ -520,7 +536,13 @@ impl Run<'_, '_> {
 
     fn number(&mut self, expr: &Expr) -> Result<f64, String> {
         let value = self.eval(expr)?;
-        arithmetic(&value)
+        self.arithmetic(&value)
+    }
+
+    /// A number, or a text that is one.
+    pub fn arithmetic(&mut self, value: &Value) -> Result<f64, String> {
+        self.look(value)?;
+        arithmetic(value)
     }
 
     /// As `tostring` has it.
@@ -568,7 +590,7 @@ fn get(table: &Table, key: &Value) -> Value {
 
 fn put(table: &mut Table, key: &Value, value: Value) -> Result<(), String> {
     match key {
-        Value::Text(name) => table.map.insert((**name).into(), value),
+        Value::Text(name) => table.map.insert(name.clone(), value),
         Value::Number(at) if at.fract() == 0.0 && *at >= 1.0 && *at <= (table.list.len() + 1) as f64 => {
             let index = *at as usize - 1;
             let last = index + 1 == table.list.len();

@@ -3,6 +3,8 @@
 //!
 //! There are no entities but XML's own five and characters by number, and no document types.
 
+use std::rc::Rc;
+
 use indexmap::IndexMap;
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
@@ -21,11 +23,11 @@ pub(super) fn weight(body: &[u8]) -> usize {
 #[derive(Default)]
 struct Element {
     name: Vec<u8>,
-    attributes: IndexMap<Box<[u8]>, Value>,
+    attributes: IndexMap<Rc<[u8]>, Value>,
     texts: Vec<Vec<u8>>,
     /// A text that goes on behind an entity.
     open: bool,
-    children: IndexMap<Box<[u8]>, Vec<Value>>,
+    children: IndexMap<Rc<[u8]>, Vec<Value>>,
 }
 
 /// # Errors

@@ -16,6 +16,7 @@ fn runs(times: usize, before: &str, body: &str, given: &str) -> bool {
 #[test]
 fn long_work_costs_steps() {
     let long = "local s = ('x'):rep(6400) ";
+    let digits = "local d = ('1'):rep(6400) ";
     let number = "local n = {} for i = 1, 1000 do table.insert(n, 1) end ";
     let words = "local w = {} for i = 1, 10 do table.insert(w, 'y') end ";
     let half_empty = "local m = {} for i = 1, 10000 do m['a' .. i] = i end for i = 1, 4800 do m['a' .. i] = nil end ";
@@ -44,6 +45,19 @@ fn long_work_costs_steps() {
         ("{% local a = string.format('%f', n) %}", "local n = 1e300 ", 58),
         ("{% local a = string.format('%.99f', n) %}", "local n = 1e300 ", 58),
         ("{* s *}", long, 203),
+        ("{% local a = s == r %}", &format!("{long}local r = s:upper() "), 206),
+        ("{% local a = s < r %}", &format!("{long}local r = s:upper() "), 206),
+        ("{% local a = m[s] %}", &format!("{long}local m = {{a = 1, b = 2}} "), 106),
+        ("{% m[s] = i %}", &format!("{long}local m = {{a = 1, b = 2}} "), 106),
+        ("{% local a = {[s] = 1} %}", long, 106),
+        ("{% local a = {m} %}", &format!("{long}local m = {{[s] = 1}} "), 108),
+        ("{% local a = _escape_json(m) %}", &format!("{long}local m = {{[s] = 1}} "), 208),
+        ("{% local a = d + 1 %}", digits, 106),
+        ("{% local a = -d %}", digits, 105),
+        ("{% local a = tonumber(d) %}", digits, 106),
+        ("{% local a = math.max(1, d) %}", digits, 108),
+        ("{% local a = ('x'):rep(z) %}", "local z = ('0'):rep(6400) ", 108),
+        ("{% for n = d, 1 do end %}", digits, 106),
         (&"y".repeat(640), "", 12),
     ] {
         assert!(runs(750_000 / steps, before, body, "{}"), "{body} costs more than {steps}");
