@@ -24,6 +24,8 @@ mod retries;
 #[path = "connections/streams.rs"]
 mod streams;
 mod support;
+#[path = "connections/to_http2.rs"]
+mod to_http2;
 #[path = "connections/told.rs"]
 mod told;
 #[path = "connections/uploads.rs"]

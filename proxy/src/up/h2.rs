@@ -570,3 +570,39 @@ fn framing(head: &ResponseHead, method: Method, ends: bool) -> Result<Framing, F
 fn bad(refusal: Refusal) -> Fault {
     Fault::upstream(FaultKind::BadResponse(refusal))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_a_body_ends_is_told_by_its_stream_and_its_length() {
+        let none = Ok(Framing::None);
+        let wrong = Err(bad(Refusal::ContentLength));
+        for (method, status, lengths, ends, framing) in [
+            (Method::Get, 200, &[][..], false, Ok(Framing::Chunked)),
+            (Method::Get, 200, &["5"], false, Ok(Framing::Length(5))),
+            (Method::Get, 200, &[], true, none),
+            // What they tell of is another answer's body.
+            (Method::Head, 200, &["5"], false, none),
+            (Method::Head, 200, &[], false, none),
+            (Method::Get, 304, &["5"], false, none),
+            (Method::Get, 204, &[], false, none),
+            (Method::Get, 200, &["+5"], false, wrong),
+            (Method::Get, 200, &[""], false, wrong),
+            (Method::Head, 200, &["5x"], true, wrong),
+            (Method::Get, 200, &["18446744073709551616"], false, wrong),
+            (Method::Get, 200, &["5", "5"], false, Err(bad(Refusal::RepeatedContentLength))),
+        ] {
+            let mut head = ResponseHead { status, ..ResponseHead::default() };
+            for length in lengths {
+                assert!(head.fields.append(b"content-length", length.as_bytes()).is_ok());
+            }
+            assert_eq!(
+                super::framing(&head, method, ends),
+                framing,
+                "{method:?} {status} {lengths:?} {ends}"
+            );
+        }
+    }
+}

@@ -204,19 +204,16 @@ impl Link {
     /// Places it has, as far as is known.
     fn room(&self, most: usize) -> usize {
         match &*self.state.borrow() {
-            State::Ready(_) if self.is_paused() => 0,
             State::Ready(send) => send.current_max_send_streams().clamp(1, most),
             State::Connecting => most,
             State::Over(_) => 0,
         }
     }
 
-    /// The server took requests on it, and takes no more for now (`SETTINGS_MAX_CONCURRENT_STREAMS` of 0), as some do
-    /// before they stop. What would wait there until it times out goes on another connection.
+    /// The server takes no requests on it for now (`SETTINGS_MAX_CONCURRENT_STREAMS` of 0), as some say before they
+    /// stop. What would wait there until it times out goes on another connection.
     fn is_paused(&self) -> bool {
-        let none =
-            |state: &State| matches!(state, State::Ready(send) if send.current_max_send_streams() == 0);
-        self.carried.get() > 0 && none(&self.state.borrow())
+        matches!(&*self.state.borrow(), State::Ready(send) if send.current_max_send_streams() == 0)
     }
 
     fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<SendRequest<Bytes>, Fault>> {

@@ -154,36 +154,42 @@ impl Stream {
             }
             return true;
         }
-        let Some(body) = &mut self.body else { return false };
-        match body.data().await {
-            Some(Ok(data)) => {
-                got.bytes.extend_from_slice(&data);
-                let _ = body.flow_control().release_capacity(data.len());
-                true
-            }
-            Some(Err(error)) => got.ends(&error),
-            None => {
-                let trailers = body.trailers().await;
-                self.body = None;
-                match trailers {
-                    Ok(trailers) => {
-                        got.put("\nend\n");
-                        got.put_fields(&trailers.unwrap_or_default());
-                    }
-                    Err(error) => return got.ends(&error),
+        more_of(&mut self.body, got).await
+    }
+}
+
+/// Waits for what comes next of a body, and puts it down: a piece, or the end and what stands behind it. False when
+/// nothing more comes.
+pub async fn more_of(rest: &mut Option<RecvStream>, got: &mut Got) -> bool {
+    let Some(body) = rest else { return false };
+    match body.data().await {
+        Some(Ok(data)) => {
+            got.bytes.extend_from_slice(&data);
+            let _ = body.flow_control().release_capacity(data.len());
+            true
+        }
+        Some(Err(error)) => got.ends(&error),
+        None => {
+            let trailers = body.trailers().await;
+            *rest = None;
+            match trailers {
+                Ok(trailers) => {
+                    got.put("\nend\n");
+                    got.put_fields(&trailers.unwrap_or_default());
                 }
-                true
+                Err(error) => return got.ends(&error),
             }
+            true
         }
     }
 }
 
 impl Got {
-    fn put(&mut self, text: &str) {
+    pub fn put(&mut self, text: &str) {
         self.bytes.extend_from_slice(text.as_bytes());
     }
 
-    fn put_fields(&mut self, fields: &HeaderMap) {
+    pub fn put_fields(&mut self, fields: &HeaderMap) {
         for (name, value) in fields {
             self.put(&format!("{name}: {}\n", String::from_utf8_lossy(value.as_bytes())));
         }

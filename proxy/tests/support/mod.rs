@@ -24,6 +24,7 @@ use snapshot::compile::{Compiler, Touched};
 pub mod datagrams;
 mod filters;
 mod http2;
+pub mod http2_server;
 mod routes;
 mod streams;
 pub mod told;
@@ -60,6 +61,8 @@ pub enum Do {
     Frame(u8, &'static str),
     /// Reads until a frame of this kind has come.
     UntilFrame(u8),
+    /// A server's that speaks HTTP/2 ([`http2_server`]): reads until a frame of this kind has come on this stream.
+    UntilOn(u32, u8),
     /// A server's: agrees to a WebSocket, with these fields and bytes at the end of what it says.
     Agree(&'static str),
     /// HTTP/2: begins a stream with this head, whose body follows: method, path and fields, in lines.
@@ -248,6 +251,16 @@ pub async fn play(who: &str, script: &[Do], end: End, got: &RefCell<Got>, gatewa
                 }
                 mine.at = next;
                 if first == *kind {
+                    break;
+                }
+            },
+            Do::UntilOn(stream, kind) => loop {
+                let Some((came, on, length)) = http2_server::first(&mine.bytes[mine.at..]) else {
+                    assert!(mine.more(&end).await, "{who} waits for {step:?}, but has {:?}", mine.text());
+                    continue;
+                };
+                mine.at += length;
+                if (on, came) == (*stream, *kind) {
                     break;
                 }
             },
@@ -448,7 +461,7 @@ impl Case {
             }
             assert_eq!(playing.get(), 0, "{about}: a server still waits");
 
-            let got = got.borrow();
+            let got = got.into_inner();
             let text = got.text();
             for want in &case.wants {
                 assert!(text.contains(want), "{about}: the client lacks {want:?} in {text:?}");
@@ -468,7 +481,12 @@ impl Case {
                 got.reset, case.broken,
                 "{about}: whether the client's connection was reset: {text:?}"
             );
-            let heard: Vec<String> = heard.borrow().iter().map(|got| got.borrow().text()).collect();
+            let mut texts = Vec::new();
+            for got in heard.take() {
+                let got = got.take();
+                texts.push(http2_server::requests(&got.bytes).await.unwrap_or_else(|| got.text()));
+            }
+            let heard = texts;
             for want in &case.heard {
                 assert!(
                     heard.iter().any(|text| text.contains(want)),
@@ -578,6 +596,12 @@ impl Instance for Trailers {
     }
 
     fn ask(&self, _: Phase, x: &mut Exchange<'_>) -> Step {
+        if x.query() == b"beginning" {
+            x.want_beginning_of_body();
+            if x.lacks_body(1) {
+                return Step::Body(1);
+            }
+        }
         x.set_request_trailer("X-Up", b"set").unwrap();
         assert!(x.set_request_trailer("Content-Length", b"1").is_err(), "framing has no place there");
         Step::Next
@@ -652,6 +676,8 @@ fn snapshot_of(only: &[&str]) -> (Snapshot, Arc<Meters>) {
     let rewrite = json!({"response-rewrite": {"filters": [{"regex": "hello", "replace": "HELLO"}]}});
     put("3", json!({"uri": "/filtered", "upstream": upstream, "plugins": rewrite}));
     put("4", json!({"uri": "/trailers", "upstream": upstream, "plugins": {"trailers": {}}}));
+    let h2c = routes::upstream(json!({"scheme": "h2c"}));
+    put("9", json!({"uri": "/trailers-h2c", "upstream": h2c, "plugins": {"trailers": {}}}));
     let vars = json!([["post_arg_x", "==", "y"]]);
     put("5", json!({"uri": "/held", "vars": vars, "upstream": upstream}));
     let told = json!({"told": {}});
@@ -666,7 +692,7 @@ fn snapshot_of(only: &[&str]) -> (Snapshot, Arc<Meters>) {
     for (uri, plugins) in routes::with_plugins() {
         put(&uri[1..], json!({"uri": uri, "plugins": plugins, "upstream": upstream}));
     }
-    for (uri, more) in routes::of_two_servers() {
+    for (uri, more) in routes::of_two_servers().into_iter().chain(routes::over_http2()) {
         put(&uri[1..], json!({"uri": uri, "upstream": routes::upstream(more)}));
     }
     for (uri, upstream) in routes::of_two_alike() {

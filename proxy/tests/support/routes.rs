@@ -94,6 +94,21 @@ pub fn of_two_servers() -> Vec<(&'static str, Value)> {
     ]
 }
 
+/// Paths, and what their upstreams add to two servers that speak HTTP/2, of which the first is asked first.
+pub fn over_http2() -> Vec<(&'static str, Value)> {
+    let kept = |seconds: u32| {
+        let pool = json!({"size": 4, "idle_timeout": seconds, "requests": 1000});
+        json!({"scheme": "h2c", "retries": 0, "keepalive_pool": pool})
+    };
+    vec![
+        ("/h2c", json!({"scheme": "h2c"})),
+        ("/h2c-never", json!({"scheme": "h2c", "retries": 0})),
+        ("/h2c-brief", kept(2)),
+        ("/h2c-kept", kept(0)),
+        ("/grpc", json!({"scheme": "grpc"})),
+    ]
+}
+
 /// Paths to two servers of which none is before the other, and how one is chosen. What becomes of requests is told.
 pub fn of_two_alike() -> Vec<(&'static str, Value)> {
     let of = |balancer: &str| upstream(json!({"type": balancer, "nodes": alike(&["10.0.0.1", "10.0.0.2"])}));

@@ -1,0 +1,360 @@
+//! Servers that speak HTTP/2: what is made of their frames, and which requests go elsewhere when they fail.
+
+use h2::Reason;
+
+use super::case;
+use super::support::http2_server::*;
+use super::support::{Case, Do, Do::*};
+
+/// A server that hears one request, and then says this.
+fn says(answer: &[Do]) -> Vec<Do> {
+    [&greets()[..], &[UntilOn(1, HEADERS)], answer, &[ToEnd]].concat()
+}
+
+/// A whole answer.
+fn answers(stream: u32, text: &str) -> Vec<Do> {
+    vec![
+        head(stream, false, &format!(":status: 200\ncontent-length: {}", text.len())),
+        data(stream, true, text),
+    ]
+}
+
+fn ask(what: &str) -> Do {
+    Send(format!("{what} HTTP/1.1\r\nHost: a\r\n\r\n").leak())
+}
+
+fn ask_last(what: &str) -> Do {
+    let body = if what.starts_with("POST") { "Content-Length: 2\r\n\r\nab" } else { "\r\n" };
+    Send(format!("{what} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{body}").leak())
+}
+
+fn few() -> Case {
+    Case { seeds: 6, ..case() }
+}
+
+#[test]
+fn answers_are_framed_as_the_streams_end() {
+    for (what, answer, wants, lacks) in [
+        (
+            "GET",
+            vec![
+                head(1, false, ":status: 200\nx-one: 1"),
+                data(1, false, ""),
+                data(1, false, "o"),
+                data(1, false, ""),
+                data(1, false, "k"),
+                data(1, true, ""),
+            ],
+            vec!["HTTP/1.1 200 OK\r\n", "x-one: 1\r\n", "Transfer-Encoding: chunked\r\n", "\r\n0\r\n\r\n"],
+            "Content-",
+        ),
+        ("GET", answers(1, "ok"), vec!["Content-Length: 2\r\n", "\r\n\r\nok"], "chunked"),
+        (
+            "GET",
+            vec![head(1, true, ":status: 200")],
+            vec!["HTTP/1.1 200 OK\r\n", "Content-Length: 0\r\n"],
+            "chunked",
+        ),
+        (
+            "HEAD",
+            vec![head(1, false, ":status: 200\ncontent-length: 77"), data(1, true, "")],
+            vec!["HTTP/1.1 200 OK\r\n", "Content-Length: 77\r\n"],
+            "chunked",
+        ),
+        ("HEAD", vec![head(1, true, ":status: 200")], vec!["HTTP/1.1 200 OK\r\n"], "chunked"),
+        ("GET", vec![head(1, false, ":status: 204"), data(1, true, "")], vec!["HTTP/1.1 204 "], "chunked"),
+        ("GET", vec![head(1, true, ":status: 304\ncontent-length: 5")], vec!["HTTP/1.1 304 "], "chunked"),
+    ] {
+        let about = format!("{what} {answer:?}");
+        Case {
+            client: vec![ask_last(&format!("{what} /h2c")), ToEnd],
+            servers: vec![says(&answer)],
+            wants,
+            lacks: vec![lacks],
+            once: "HTTP/1.1 ",
+            ..few()
+        }
+        .run(&about);
+    }
+}
+
+#[test]
+fn so_many_fields_and_interim_answers_and_no_more_are_taken() {
+    let fields = |name: &str, count: usize| -> String {
+        (0..count).map(|number| format!("{name}-{number}: x\n")).collect()
+    };
+    let hint = |count| vec![head(1, false, &format!(":status: 103\n{}", fields("link", count)))];
+    let trailers = |count| {
+        vec![
+            head(1, false, ":status: 200\nx-a: b"),
+            data(1, false, "ok"),
+            head(1, true, &fields("x-sum", count)),
+        ]
+    };
+    let plain = || vec![head(1, false, &format!(":status: 200\n{}", fields("x", 3))), data(1, true, "ok")];
+    for (about, answer, wants) in [
+        ("as many fields as there may be", plain(), "x-2: x\r\n"),
+        ("one more", vec![head(1, true, &format!(":status: 200\n{}", fields("x", 4)))], "too many headers"),
+        ("as many of an interim answer", [hint(3), plain()].concat(), "link-2: x\r\n"),
+        ("one more of it", [hint(4), plain()].concat(), "too many headers"),
+        ("as many trailers", trailers(3), "x-sum-2: x\r\n"),
+        (
+            "as many interim answers as there may be",
+            [vec![hint(0); 16].concat(), plain()].concat(),
+            "x-2: x\r\n",
+        ),
+        ("one interim answer more", [vec![hint(0); 17].concat(), plain()].concat(), "too many interim"),
+        (
+            "a switch that nobody asked for",
+            [vec![head(1, false, ":status: 101")], plain()].concat(),
+            "switched protocols",
+        ),
+    ] {
+        Case {
+            client: vec![ask_last("GET /h2c"), ToEnd],
+            servers: vec![says(&answer)],
+            wants: vec![wants],
+            settings: |settings| settings.response.fields = 3,
+            ..few()
+        }
+        .run(about);
+    }
+    // What came before them may be on its way.
+    for count in [4, 5] {
+        Case {
+            client: vec![ask_last("GET /h2c"), ToEnd],
+            servers: vec![says(&trailers(count))],
+            lacks: vec!["x-sum", "\r\n0\r\n"],
+            settings: |settings| settings.response.fields = 3,
+            broken: true,
+            ..few()
+        }
+        .run(&format!("{count} trailers"));
+    }
+}
+
+#[test]
+fn what_a_server_has_not_looked_at_goes_elsewhere() {
+    let breaks = |reason| vec![reset(1, reason)];
+    let no_answer = "closed the connection before it responded";
+    let malformed = "not valid HTTP";
+    // What the first server says, whether the other is then asked to POST and to GET, and what the client is told.
+    for (first, post, get, why) in [
+        (breaks(Reason::REFUSED_STREAM), true, true, ""),
+        (breaks(Reason::INTERNAL_ERROR), false, true, no_answer),
+        (breaks(Reason::CANCEL), false, true, no_answer),
+        (vec![goes(0), Close], true, true, ""),
+        (vec![goes(1), Close], false, true, no_answer),
+        (vec![Close], false, true, no_answer),
+        (vec![head(1, true, ":status: 200\ncontent-length: +5")], false, false, malformed),
+        (vec![head(1, true, "x-a: b")], false, false, malformed),
+    ] {
+        for (what, again) in [("POST", post), ("GET", get)] {
+            let about = format!("{what} and {first:?}");
+            let servers = vec![says(&first), says(&answers(1, "ok"))];
+            let wants = if again { vec!["HTTP/1.1 200 ", "\r\n\r\nok"] } else { vec!["HTTP/1.1 502 ", why] };
+            // Of a body that comes in pieces, a part is gone when a server fails.
+            let (client, seeds) = (vec![ask_last(&format!("{what} /h2c")), ToEnd], 1);
+            Case { client, servers, wants, once: "HTTP/1.1 ", maybe: !again, seeds, ..case() }.run(&about);
+        }
+    }
+}
+
+#[test]
+fn an_answer_that_breaks_off_is_not_taken_for_whole() {
+    for end in [reset(1, Reason::INTERNAL_ERROR), goes(1), Reset] {
+        Case {
+            client: vec![ask("GET /h2c"), ToEnd],
+            servers: vec![says(&[
+                head(1, false, ":status: 200\nx-a: b"),
+                data(1, false, "ab"),
+                Wait(500),
+                end.clone(),
+                Close,
+            ])],
+            once: "HTTP/1.1 200 OK\r\n",
+            lacks: vec!["\r\n0\r\n"],
+            broken: true,
+            ..few()
+        }
+        .run(&format!("{end:?}"));
+    }
+}
+
+#[test]
+fn requests_say_what_they_are() {
+    let server = || says(&answers(1, "ok"));
+    for (path, says, heard) in [
+        ("/grpc", "application/grpc", "application/grpc"),
+        ("/grpc", "application/grpc+proto", "application/grpc+proto"),
+        ("/grpc", "application/grpc-web+proto", "application/grpc"),
+        ("/grpc", "text/plain", "application/grpc"),
+        ("/h2c", "text/plain", "text/plain"),
+    ] {
+        let sent =
+            format!("GET {path} HTTP/1.1\r\nHost: a\r\nContent-Type: {says}\r\nConnection: close\r\n\r\n");
+        Case {
+            client: vec![Send(sent.leak()), ToEnd],
+            servers: vec![server()],
+            wants: vec!["HTTP/1.1 200 "],
+            heard: vec![
+                format!("GET http://a{path}\n").leak(),
+                format!("content-type: {heard}\n").leak(),
+                "te: trailers\n",
+                "x-forwarded-port: 9080\n",
+                "\n\n\nend\n",
+            ],
+            unheard: vec!["connection", "\nhost: "],
+            ..few()
+        }
+        .run(&format!("{says} to {path}"));
+    }
+    Case {
+        client: vec![ask_last("GET /grpc"), ToEnd],
+        servers: vec![server()],
+        heard: vec!["content-type: application/grpc\n"],
+        ..few()
+    }
+    .run("a request that does not say it");
+}
+
+#[test]
+fn bodies_and_their_trailers_follow_their_head() {
+    let client =
+        |head: &'static str| vec![Ask(head), Send("ab"), Wait(100), Send("cde"), Trailers("x-sum: 5"), ToEnd];
+    Case {
+        h2: true,
+        client: client("POST /h2c"),
+        servers: vec![says(&[vec![UntilOn(1, DATA), UntilOn(1, HEADERS)], answers(1, "ok")].concat())],
+        wants: vec!["200\n", "\n\nok\nend\n"],
+        heard: vec!["POST http://a/h2c\n", "\n\nabcde\nend\nx-sum: 5\n"],
+        ..few()
+    }
+    .run("the client's");
+    // Nothing stands behind what goes first.
+    Case {
+        h2: true,
+        client: client("POST /trailers-h2c?beginning"),
+        servers: vec![says(&[vec![UntilOn(1, DATA), UntilOn(1, HEADERS)], answers(1, "ok")].concat())],
+        wants: vec!["200\n", "\n\nok\nend\n"],
+        heard: vec!["\n\nabcde\nend\nx-up: set\nx-sum: 5\n"],
+        ..few()
+    }
+    .run("a plugin's, which has read the beginning");
+    Case {
+        client: vec![
+            Send("POST /h2c HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nConnection: close\r\n\r\n"),
+            Until("HTTP/1.1 103 "),
+            Send("ab"),
+            ToEnd,
+        ],
+        servers: vec![says(
+            &[vec![head(1, false, ":status: 103"), UntilOn(1, DATA)], answers(1, "ok")].concat(),
+        )],
+        wants: vec!["\r\n\r\nok"],
+        heard: vec!["content-length: 2\n", "\n\nab\nend\n"],
+        ..few()
+    }
+    .run("a head does not wait for a body that does not come yet");
+}
+
+/// What a client asks, and waits for.
+fn asks(path: &str, text: &'static str) -> Vec<Do> {
+    vec![ask(&format!("GET {path}")), Until("\r\n\r\n"), Until(text)]
+}
+
+/// A server's answer to one request of several.
+fn answers_to(stream: u32, text: &str) -> Vec<Do> {
+    [vec![UntilOn(stream, HEADERS)], answers(stream, text)].concat()
+}
+
+#[test]
+fn a_connection_carries_as_many_requests_as_its_server_takes() {
+    Case {
+        client: [asks("/h2c-never", "one"), asks("/h2c-never", "two"), vec![Close]].concat(),
+        servers: vec![[greets_for(1), answers_to(1, "one"), answers_to(3, "two"), vec![ToEnd]].concat()],
+        ..few()
+    }
+    .run("one at a time, one after the other");
+    let slow = [vec![UntilOn(3, HEADERS), Wait(500)], answers(3, "two")].concat();
+    Case {
+        client: [asks("/h2c-never", "one"), asks("/h2c-never", "two"), vec![Close]].concat(),
+        beside: [vec![Wait(200)], asks("/h2c-never", "other"), vec![Close]].concat(),
+        servers: vec![
+            [greets_for(1), answers_to(1, "one"), slow, vec![ToEnd]].concat(),
+            [greets_for(1), answers_to(1, "other"), vec![ToEnd]].concat(),
+        ],
+        ..few()
+    }
+    .run("one at a time, and two are asked");
+    Case {
+        client: [asks("/h2c-never", "one"), vec![Close]].concat(),
+        servers: vec![[greets_for(0), vec![Wait(500), takes(1)], answers_to(1, "one"), vec![ToEnd]].concat()],
+        narrow: true,
+        ..few()
+    }
+    .run("none at first");
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_is_tried_once() {
+    Case {
+        client: vec![ask_last("GET /h2c-never"), ToEnd],
+        servers: vec![vec![Refuse], says(&answers(1, "ok"))],
+        wants: vec!["HTTP/1.1 502 ", "refused the connection"],
+        maybe: true,
+        ..few()
+    }
+    .run("it refuses");
+    // It ends what it sends before anything was asked.
+    let gone = || vec![ShutDown, Until(PREFACE), Close];
+    for (times, wants) in [(3, "\r\n\r\nok"), (4, "HTTP/1.1 502 ")] {
+        Case {
+            client: vec![ask_last("POST /h2c-never"), ToEnd],
+            servers: [vec![gone(); times], vec![says(&answers(1, "ok"))]].concat(),
+            wants: vec![wants],
+            once: "HTTP/1.1 ",
+            maybe: true,
+            narrow: true,
+            seeds: 1,
+            ..case()
+        }
+        .run(&format!("its connections are over at once, {times} times"));
+    }
+}
+
+#[test]
+fn who_lost_a_connection_together_shares_the_next() {
+    let lost = vec![UntilOn(3, HEADERS), UntilOn(5, HEADERS), goes(1), Close];
+    Case {
+        client: [asks("/h2c-never", "one"), asks("/h2c-never", "again"), vec![Close]].concat(),
+        beside: [vec![Wait(200)], asks("/h2c-never", "again"), vec![Close]].concat(),
+        servers: vec![
+            [greets(), answers_to(1, "one"), lost].concat(),
+            [greets(), answers_to(1, "again"), answers_to(3, "again"), vec![ToEnd]].concat(),
+        ],
+        seeds: 1,
+        ..case()
+    }
+    .run("two of them");
+}
+
+#[test]
+fn a_connection_without_requests_is_kept_for_a_while() {
+    let asks_twice = |path| [asks(path, "one"), vec![Wait(4000)], asks(path, "two"), vec![Close]].concat();
+    Case {
+        client: asks_twice("/h2c-brief"),
+        servers: vec![
+            [greets(), answers_to(1, "one"), vec![ToEnd]].concat(),
+            [greets(), answers_to(1, "two"), vec![ToEnd]].concat(),
+        ],
+        ..few()
+    }
+    .run("two seconds");
+    Case {
+        client: asks_twice("/h2c-kept"),
+        servers: vec![[greets(), answers_to(1, "one"), answers_to(3, "two"), vec![ToEnd]].concat()],
+        ..few()
+    }
+    .run("forever");
+}

@@ -1,0 +1,159 @@
+//! Frames of HTTP/2 as a server writes them, byte by byte, and what a server was asked in those that came.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+
+use h2::server::Builder;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::http2::more_of;
+use super::{Do, Got};
+
+pub const DATA: u8 = 0;
+pub const HEADERS: u8 = 1;
+pub const RST_STREAM: u8 = 3;
+pub const SETTINGS: u8 = 4;
+pub const GOAWAY: u8 = 7;
+const CONTINUATION: u8 = 9;
+
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+/// `SETTINGS_MAX_CONCURRENT_STREAMS`.
+const MOST_STREAMS: u16 = 3;
+
+/// What a client begins with, before its first frame.
+pub const PREFACE: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Bytes of a frame before its payload.
+const HEAD: usize = 9;
+
+/// The beginning of a connection: settings that say nothing, and the client's preface.
+pub fn greets() -> Vec<Do> {
+    vec![frame(SETTINGS, 0, 0, &[]), Do::Until(PREFACE)]
+}
+
+/// The same; so many streams are taken at a time.
+pub fn greets_for(streams: u32) -> Vec<Do> {
+    vec![takes(streams), Do::Until(PREFACE)]
+}
+
+/// So many streams are taken at a time from here on.
+pub fn takes(streams: u32) -> Do {
+    frame(SETTINGS, 0, 0, &[&MOST_STREAMS.to_be_bytes()[..], &streams.to_be_bytes()].concat())
+}
+
+/// A head of these lines, with which the stream may end.
+pub fn head(stream: u32, ends: bool, lines: &str) -> Do {
+    let mut block = Vec::new();
+    for line in lines.lines() {
+        let (name, value) = line.rsplit_once(": ").unwrap();
+        // A literal that is not remembered, of a name that is spelled out (RFC 7541 section 6.2.2).
+        block.push(0);
+        for text in [name, value] {
+            assert!(text.len() < 127, "a length of one byte");
+            block.push(text.len() as u8);
+            block.extend_from_slice(text.as_bytes());
+        }
+    }
+    frame(HEADERS, END_HEADERS | u8::from(ends), stream, &block)
+}
+
+pub fn data(stream: u32, ends: bool, text: &str) -> Do {
+    frame(DATA, if ends { END_STREAM } else { 0 }, stream, text.as_bytes())
+}
+
+pub fn reset(stream: u32, reason: h2::Reason) -> Do {
+    frame(RST_STREAM, 0, stream, &u32::from(reason).to_be_bytes())
+}
+
+/// No stream behind this one was looked at, and none will be.
+pub fn goes(last: u32) -> Do {
+    frame(GOAWAY, 0, 0, &[last.to_be_bytes(), [0; 4]].concat())
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Do {
+    let mut bytes = (payload.len() as u32).to_be_bytes()[1..].to_vec();
+    bytes.extend_from_slice(&[kind, flags]);
+    bytes.extend_from_slice(&stream.to_be_bytes());
+    bytes.extend_from_slice(payload);
+    Do::Bytes(bytes.leak())
+}
+
+/// Kind and stream of the frame at the beginning, and its whole length, if it is all there.
+pub fn first(bytes: &[u8]) -> Option<(u8, u32, usize)> {
+    let &[a, b, c, kind, _, d, e, f, g] = bytes.first_chunk::<HEAD>()?;
+    let length = HEAD + u32::from_be_bytes([0, a, b, c]) as usize;
+    (bytes.len() >= length).then(|| (kind, u32::from_be_bytes([d, e, f, g]), length))
+}
+
+/// What a client of HTTP/2 has asked, as text: heads as lines, bodies as they are, and how each request ended.
+pub async fn requests(bytes: &[u8]) -> Option<String> {
+    let mut rest = bytes.strip_prefix(PREFACE.as_bytes())?;
+    let mut kept = PREFACE.as_bytes().to_vec();
+    kept.extend_from_slice(&[0, 0, 0, SETTINGS, 0, 0, 0, 0, 0]);
+    while let Some((kind, _, length)) = first(rest) {
+        // What is said of the connection was said to somebody else.
+        if matches!(kind, DATA | HEADERS | CONTINUATION) {
+            kept.extend_from_slice(&rest[..length]);
+        }
+        rest = &rest[length..];
+    }
+    let mut connection = Builder::new()
+        .initial_window_size(1 << 20)
+        .initial_connection_window_size(1 << 20)
+        .handshake::<_, bytes::Bytes>(Heard(kept, 0))
+        .await
+        .unwrap();
+    let mut came = Vec::new();
+    while let Poll::Ready(Some(one)) = poll_fn(|cx| Poll::Ready(connection.poll_accept(cx))).await {
+        came.push(one.unwrap());
+    }
+    let mut got = Got::default();
+    for (request, _) in came {
+        let (parts, body) = request.into_parts();
+        got.put(&format!("{} {}\n", parts.method, parts.uri));
+        got.put_fields(&parts.headers);
+        got.put("\n");
+        // It is all here: what there is comes at the first look.
+        let mut body = Some(body);
+        let mut reading = pin!(async { while more_of(&mut body, &mut got).await {} });
+        let _ = poll_fn(|cx| Poll::Ready(reading.as_mut().poll(cx))).await;
+    }
+    Some(got.text())
+}
+
+/// What was heard, as a connection on which nothing more comes, and nobody listens.
+struct Heard(Vec<u8>, usize);
+
+impl AsyncRead for Heard {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let rest = &self.0[self.1..];
+        let n = rest.len().min(buf.remaining());
+        if n == 0 {
+            return Poll::Pending;
+        }
+        buf.put_slice(&rest[..n]);
+        self.1 += n;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Heard {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
