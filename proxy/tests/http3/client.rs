@@ -5,11 +5,10 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use proxy::Settings;
 use proxy::testing::{self, Gateway, H3, Port, Schedule};
-use proxy::{FaultRecord, Settings};
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{
     Connection, ConnectionError, Endpoint, ReadError, RecvStream, SendStream, TransportConfig, VarInt,
@@ -20,6 +19,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sdk::meters::Meters;
 use wire::h3::{self, qpack};
 
+pub use crate::support::told::faults;
 use crate::support::{self, Do, Got, SERVER};
 
 /// Frames (RFC 9114 section 7.2).
@@ -80,7 +80,7 @@ pub fn number(value: u64) -> Vec<u8> {
 }
 
 /// An integer behind these bits (RFC 7541 section 5.1).
-fn integer(flags: u8, bits: u32, value: usize) -> Vec<u8> {
+pub fn integer(flags: u8, bits: u32, value: usize) -> Vec<u8> {
     let most = (1 << bits) - 1;
     if value < most {
         return vec![flags | value as u8];
@@ -129,6 +129,8 @@ pub struct Site {
     pub port: Port,
     servers: Rc<Servers>,
     clients: Cell<u16>,
+    /// Tasks that are to fail.
+    pub panics: Cell<u64>,
 }
 
 #[derive(Default)]
@@ -169,27 +171,18 @@ pub fn beside_port(
             });
             Ok(theirs)
         });
-        let site = Site { gateway, meters, port, servers, clients: Cell::new(40_000) };
+        let site = Site { gateway, meters, port, servers, clients: Cell::new(40_000), panics: Cell::new(0) };
         test(&site).await;
         support::settle(&site.gateway, "afterwards").await;
         site.heard().await;
-        support::check_panics(&site.meters, "afterwards");
         let totals = site.meters.read(1, |reading| reading.totals());
+        assert_eq!(totals.panics, site.panics.get(), "panics");
         assert_eq!(
             (totals.waiting, totals.began - totals.ended),
             (0, 0),
             "clients and requests that are gone"
         );
     });
-}
-
-/// Has what went wrong told, as far as it is.
-pub fn faults() -> (impl FnOnce(&mut Settings), Receiver<FaultRecord>) {
-    let (sender, told) = channel();
-    (
-        move |settings: &mut Settings| settings.on_fault = Arc::new(move |fault| sender.send(fault).unwrap()),
-        told,
-    )
 }
 
 impl Site {

@@ -117,6 +117,7 @@ fn what_may_not_come_ends_the_connection_and_is_told() {
         ),
         ("a table's size", vec![(vec![ENCODER, 0x21], Stay)], ENCODER_STREAM_ERROR),
         ("a table's field", vec![(vec![ENCODER, 0x41, b'a', 1, b'b'], Stay)], ENCODER_STREAM_ERROR),
+        ("the beginning of one", vec![(vec![ENCODER, 0x41], Stay)], ENCODER_STREAM_ERROR),
         ("a field that was read", vec![(vec![DECODER, 0x80], Stay)], DECODER_STREAM_ERROR),
         ("fields that were learned", vec![(vec![DECODER, 0x20], Stay)], DECODER_STREAM_ERROR),
         (

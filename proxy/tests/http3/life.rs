@@ -201,6 +201,19 @@ async fn seen(site: &Site, client: &Client, field: &str) -> String {
 }
 
 #[test]
+fn what_was_agreed_on_is_known() {
+    beside(
+        |_| {},
+        async |site| {
+            let client = site.client().await;
+            let agreed = client.ask(&head("GET", "/agreed", &[])).await;
+            assert!(agreed.ends_with(" | \"TLSv1.3, h3, .\" | end"), "{agreed}");
+            client.bye();
+        },
+    );
+}
+
+#[test]
 fn a_client_that_moves_is_served_and_known_by_its_new_address() {
     beside(
         |_| {},

@@ -1,5 +1,8 @@
 //! Requests: their heads, bodies and trailers, and frames that are of no request (RFC 9114 sections 4 and 7).
 
+use std::time::Duration;
+
+use proxy::testing;
 use quinn::VarInt;
 
 use super::client::*;
@@ -274,6 +277,27 @@ fn what_is_no_request_breaks_its_stream_alone() {
 }
 
 #[test]
+fn a_body_that_is_too_long_goes_no_further_than_was_said() {
+    beside(
+        |_| {},
+        async |site| {
+            let client = site.client().await;
+            site.serves(vec![ToEnd]);
+            let post = head("POST", "/a", &[("content-length", "3")]);
+            let (mut send, mut recv) = client.begin(&[post, frame(DATA, "ab")].concat()).await;
+            lull().await;
+            // It need not end for that.
+            say(&mut send, &frame(DATA, "cd"), false).await;
+            let answer = testing::within(Duration::from_secs(1), answer(&mut recv)).await;
+            assert_eq!(answer, Some(format!("reset {MESSAGE_ERROR:x}")));
+            let heard = site.heard().await.concat();
+            assert!(heard.ends_with("\r\n\r\nab"), "{heard}");
+            client.bye();
+        },
+    );
+}
+
+#[test]
 fn what_cannot_be_understood_ends_the_connection() {
     let get = || head("GET", "/a", &[]);
     let post = || head("POST", "/a", &[]);
@@ -369,6 +393,20 @@ fn what_is_too_large_is_told_so_unread() {
         head("GET", "/a", &fields)
     };
     let long = |length: usize| head("GET", "/a", &[("x", &"y".repeat(length))]);
+    // The longest list that is read, of text that is shorter than it: eight backslashes are 19 bytes in Huffman's
+    // code (RFC 7541 appendix B).
+    let longest = |longer: usize| {
+        let bits: Vec<bool> = (0..128 * 19).map(|bit| bit % 19 < 15).collect();
+        let byte = |bits: &[bool]| bits.iter().fold(0, |byte, bit| byte << 1 | u8::from(*bit));
+        let slashes: Vec<u8> = bits.chunks(8).map(byte).collect();
+        let mut text = list(&ask("GET", "/a", &[]));
+        text.extend([&[0x21, b'z'][..], &integer(0x80, 7, slashes.len()), &slashes].concat());
+        // Where two bytes stand for the name and three for the length.
+        let filler = 1000 + 16 * 10 + longer - text.len() - 2 - 3;
+        text.extend(&list(&[("x", &"y".repeat(filler))])[2..]);
+        assert_eq!(text.len(), 1160 + longer);
+        frame(HEADERS, text)
+    };
     // Two bytes for each of sixty.
     let bomb = frame(HEADERS, [&list(&ask("GET", "/a", &[]))[..], &[0xff, 0x23].repeat(40)].concat());
     let cases = [
@@ -377,6 +415,8 @@ fn what_is_too_large_is_told_so_unread() {
         ("one too many", many(10), "431"),
         ("long", long(800), "200"),
         ("too long", long(1000), "431"),
+        ("long as it is coded", longest(0), "200"),
+        ("too long as it is coded", longest(1), "431"),
         ("said to be a gigabyte", cut_off(HEADERS, 1 << 30, [0, 0]), "431"),
         ("said to be a little too long", cut_off(HEADERS, 1000 + 16 * 10 + 1, [0, 0]), "431"),
         ("little that stands for much", bomb, "431"),

@@ -1,6 +1,7 @@
 //! Responses: what a server says, in HTTP/3's words (RFC 9114 sections 4.1 to 4.3), and tunnels (RFC 9220).
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
@@ -112,6 +113,21 @@ fn an_answer_goes_through_in_its_own_words() {
             client.bye();
         },
     );
+}
+
+#[test]
+fn an_answer_that_ends_with_a_failure_of_the_gateway_s_is_not_whole() {
+    // Whoever is told of what went wrong fails, in the midst of the answer.
+    let fails = |settings: &mut Settings| settings.on_fault = Arc::new(|_| panic!("as asked"));
+    beside(fails, async |site| {
+        site.panics.set(1);
+        let client = site.client().await;
+        let chunks = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n";
+        site.serves(vec![Until("\r\n\r\n"), Send(chunks), Wait(500), Reset]);
+        assert_eq!(client.ask(&head("GET", "/a", &[])).await, "200 | \"abc\" | reset 102");
+        client.is_served(site, "the others").await;
+        client.bye();
+    });
 }
 
 #[test]

@@ -50,6 +50,17 @@ pub fn with_plugins() -> Vec<(&'static str, Value)> {
             "/seen",
             json!({"proxy-rewrite": {"headers": {"set": {"X-Seen": "$server_addr $ssl_server_name $ssl_client_verify"}}}}),
         ),
+        (
+            "/agreed",
+            json!({"fault-injection": {"abort": {
+                "http_status": 200,
+                "body": "$ssl_protocol, $ssl_alpn_protocol, $ssl_session_reused",
+            }}}),
+        ),
+        (
+            "/elsewhere",
+            json!({"fault-injection": {"abort": {"http_status": 200, "headers": {"Alt-Svc": "clear"}}}}),
+        ),
         ("/set", sets()),
         (
             "/set-abort",

@@ -1,10 +1,12 @@
-//! A plugin that tells of each request what a log would.
+//! What is told: a plugin that tells of each request what a log would, and what went wrong.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
 
 use model::Invalid;
+use proxy::{FaultRecord, Settings};
 use sdk::build::Build;
 use sdk::chain::{Fitting, Stage};
 use sdk::stream::Stream;
@@ -91,6 +93,15 @@ fn of_stream(stream: &Stream, x: &Exchange<'_>, statuses: &str) -> String {
     let again = if before.is_some() && before == x.upstream_addr() { " again" } else { "" };
     let (up, down) = (stream.upstream_sent, stream.upstream_received);
     format!("stream {} up {up} down {down} from [{statuses}]{again}", x.status())
+}
+
+/// Has what went wrong told, as far as it is.
+pub fn faults() -> (impl FnOnce(&mut Settings), Receiver<FaultRecord>) {
+    let (sender, told) = channel();
+    (
+        move |settings: &mut Settings| settings.on_fault = Arc::new(move |fault| sender.send(fault).unwrap()),
+        told,
+    )
 }
 
 /// What was told since the last time, with the bytes from and to the client.

@@ -71,6 +71,12 @@ mod tests {
     }
 
     #[test]
+    fn a_tunnel_to_anywhere_is_a_request_like_others() {
+        let (ask, head) = made(Request::connect("a:443"), true).unwrap();
+        assert_eq!((ask, head.method, head.host()), (Ask::Answer, Method::Connect, &b"a"[..]));
+    }
+
+    #[test]
     fn a_tunnel_is_asked_for_as_in_http_1() {
         let mut request = Request::connect("http://a/chat");
         request = request.extension(h2::ext::Protocol::from_static("websocket"));

@@ -282,3 +282,71 @@ fn fail(worker: &Worker, client: &Client, seen: &Seen, kind: Option<FaultKind>) 
     let Some(kind) = kind else { return };
     tell_of_handshake(worker, client, Fault::client(kind), seen.name.get().map(|name| &**name));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{beside_worker, sleep};
+    use quic::memory::Net;
+    use std::net::Ipv4Addr;
+    use std::os::unix::net::UnixDatagram;
+
+    fn port(worker: &Worker, elders: Vec<quic::Elder>) -> Rc<Port> {
+        let at = SocketAddr::from((Ipv4Addr::LOCALHOST, 9443));
+        let copy = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let post = quic::posts(1, &elders.into(), 0).pop().unwrap();
+        Port::over(&worker.settings, Net::default().place(at), copy, post).unwrap()
+    }
+
+    /// The line by which another process learns that the socket is its own.
+    fn line(port: &Port) -> OwnedFd {
+        let [_, line] = port.copies().unwrap().try_into().unwrap();
+        line
+    }
+
+    #[test]
+    fn a_socket_is_handed_over_whatever_was_before_that_and_not_before() {
+        beside_worker(Settings::default(), async |worker, _| {
+            for (stages, at_last) in [
+                (&[Stage::HandOver][..], true),
+                (&[Stage::Drain, Stage::HandOver], true),
+                (&[Stage::Drain, Stage::Stop], false),
+            ] {
+                let port = port(&worker, vec![]);
+                let line = UnixDatagram::from(line(&port));
+                line.set_nonblocking(true).unwrap();
+                let signal = rt::signaller();
+                rt::spawn(listen(worker.clone(), port, signal.subscribe()));
+                let is_told = async || {
+                    sleep(Duration::from_secs(1)).await;
+                    // An end is no word.
+                    matches!(line.recv(&mut [0; 9]), Ok(1..))
+                };
+                let mut told = vec![is_told().await];
+                for stage in stages {
+                    worker.set_stage(*stage);
+                    signal.send_replace(*stage);
+                    told.push(is_told().await);
+                }
+                let mut expected = vec![false; stages.len()];
+                expected.push(at_last);
+                assert_eq!(told, expected, "{stages:?}");
+                signal.send_replace(Stage::Stop);
+                worker.set_stage(Stage::Run);
+            }
+        });
+    }
+
+    #[test]
+    fn a_process_has_an_elder_until_that_is_gone() {
+        beside_worker(Settings::default(), async |worker, _| {
+            let old = port(&worker, vec![]);
+            assert!(!old.has_elder());
+            let young = port(&worker, vec![quic::Elder::new(line(&old)).unwrap()]);
+            assert!(young.has_elder());
+            drop(old);
+            sleep(Duration::from_secs(1)).await;
+            assert!(!young.has_elder());
+        });
+    }
+}
