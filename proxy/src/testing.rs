@@ -96,28 +96,35 @@ pub async fn turn() {
 impl Gateway {
     /// A client's HTTP/1 connection. The first schedule is for the gateway's end.
     pub fn connect(&self, theirs: Schedule, ours: Schedule) -> End {
-        let (end, io, client) = connection(theirs, ours);
+        let (end, io, client) = connection(theirs, ours, false);
         self.worker.hold(move |worker| down::h1::serve(worker, io, client, false));
         end
     }
 
     /// A client's connection to a port where HTTP/2 is served as well.
     pub fn connect_any(&self, theirs: Schedule, ours: Schedule) -> End {
-        let (end, io, client) = connection(theirs, ours);
+        let (end, io, client) = connection(theirs, ours, false);
         self.worker.hold(move |worker| down::h1::serve(worker, io, client, true));
+        end
+    }
+
+    /// A client's connection to a port where TLS is spoken, and in it HTTP/1 or HTTP/2.
+    pub fn connect_tls(&self, theirs: Schedule, ours: Schedule) -> End {
+        let (end, io, client) = connection(theirs, ours, true);
+        self.worker.hold(move |worker| down::tls::serve(worker, io, client, true));
         end
     }
 
     /// A client that speaks in frames; see `down/frames.rs`.
     pub fn connect_frames(&self, theirs: Schedule, ours: Schedule) -> End {
-        let (end, io, client) = connection(theirs, ours);
+        let (end, io, client) = connection(theirs, ours, false);
         self.worker.hold(move |worker| down::frames::serve(worker, io, client));
         end
     }
 
     /// A client's connection to a port of streams, which is what their routes see of it.
     pub fn connect_stream(&self, theirs: Schedule, ours: Schedule, number: u16, port: StreamPort) -> End {
-        let (end, io, client) = connection(theirs, ours);
+        let (end, io, client) = connection(theirs, ours, false);
         let local = SocketAddr::new(client.local.ip(), number);
         let client = Client::new(client.peer, local, false);
         self.worker.hold(move |worker| stream::tcp::serve(worker, io, client, local, port));
@@ -158,6 +165,11 @@ impl Gateway {
     /// Clients' connections that are open.
     pub fn connections(&self) -> usize {
         self.worker.connections()
+    }
+
+    /// Asks clients that are idle to give way to others; says whether there are any.
+    pub fn close_idle_clients(&self) -> bool {
+        self.worker.close_idle_clients()
     }
 
     /// Idle connections to upstreams.
@@ -294,9 +306,9 @@ pub(crate) fn beside_many_bytes(pass: impl AsyncFnOnce(Rc<Worker>, Io, Io) + 'st
     assert!(turns.as_ref().is_ok_and(|turns| *turns >= least), "{turns:?} turns of {least}");
 }
 
-fn connection(theirs: Schedule, ours: Schedule) -> (End, Io, Client) {
+fn connection(theirs: Schedule, ours: Schedule, tls: bool) -> (End, Io, Client) {
     let (end, io) = pair(ours, theirs);
     let peer = SocketAddr::from(([127, 0, 0, 1], 40_000));
     let local = SocketAddr::from(([127, 0, 0, 1], 9080));
-    (end, Io::Memory(io), Client::new(peer, local, false))
+    (end, Io::Memory(io), Client::new(peer, local, tls))
 }

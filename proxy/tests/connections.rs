@@ -17,6 +17,8 @@ mod handoff;
 mod heads;
 #[path = "connections/http2.rs"]
 mod http2;
+#[path = "connections/http2_ends.rs"]
+mod http2_ends;
 #[path = "connections/limits.rs"]
 mod limits;
 #[path = "connections/retries.rs"]
@@ -24,12 +26,16 @@ mod retries;
 #[path = "connections/streams.rs"]
 mod streams;
 mod support;
+#[path = "connections/tls.rs"]
+mod tls;
 #[path = "connections/to_http2.rs"]
 mod to_http2;
 #[path = "connections/told.rs"]
 mod told;
 #[path = "connections/uploads.rs"]
 mod uploads;
+
+use std::time::Duration;
 
 use support::{Case, Do::*};
 
@@ -199,6 +205,23 @@ fn a_half_closed_client_is_answered() {
         ..case()
     }
     .run("half-closed");
+    // It waits for a plugin, for a second.
+    let get = "GET /told-late HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    Case {
+        client: vec![Send(get), ShutDown, ToEnd],
+        servers: vec![vec![Until("\r\n\r\n"), Send(OK), ToEnd]],
+        wants: vec!["200 OK", "\r\n\r\nok"],
+        ..case()
+    }
+    .run("half-closed, for a while");
+    Case {
+        client: vec![Send(get), ShutDown, ToEnd],
+        wants: vec!["HTTP/1.1 499 "],
+        silent: true,
+        settings: |settings| settings.half_close_timeout = Duration::from_millis(500),
+        ..case()
+    }
+    .run("half-closed for too long");
 }
 
 #[test]

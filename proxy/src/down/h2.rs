@@ -5,6 +5,8 @@ mod head;
 mod request;
 mod response;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};

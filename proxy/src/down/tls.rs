@@ -15,16 +15,16 @@ use super::{h1, h2};
 use crate::exchange::answer::PLAIN_HTTP;
 use crate::exchange::fault::{Fault, FaultKind};
 use crate::exchange::proven;
+use crate::rt::Io;
 use crate::rt::tls::{HandshakeError, accept};
-use crate::rt::{Io, Stream};
 use crate::worker::Worker;
 
 /// Does the handshake and serves what comes behind it. Whoever takes too long for the handshake is
 /// gone, however it fills the time; while it runs, the connection counts as idle and gives way to others.
-pub(crate) async fn serve(worker: Rc<Worker>, stream: Stream, mut client: Client, h2: bool) {
+pub(crate) async fn serve(worker: Rc<Worker>, io: Io, mut client: Client, h2: bool) {
     // Boxed, as it is large and soon over.
     let Some((io, session)) =
-        Box::pin(shake(&worker, stream, &client, PLAIN_HTTP, |found| found.config(h2))).await
+        Box::pin(shake(&worker, io, &client, PLAIN_HTTP, |found| found.config(h2))).await
     else {
         return;
     };
@@ -38,12 +38,12 @@ pub(crate) async fn serve(worker: Rc<Worker>, stream: Stream, mut client: Client
 /// The same for a stream. Its client has proved itself in the handshake, or is cut off.
 pub(crate) async fn serve_stream(
     worker: Rc<Worker>,
-    stream: Stream,
+    io: Io,
     mut client: Client,
     listener: SocketAddr,
     port: crate::stream::StreamPort,
 ) {
-    let shaken = Box::pin(shake(&worker, stream, &client, b"", Certificate::config_of_streams)).await;
+    let shaken = Box::pin(shake(&worker, io, &client, b"", Certificate::config_of_streams)).await;
     let Some((io, session)) = shaken else { return };
     if let Err(fault) = proven::check_stream(&worker.lease(), &session) {
         worker.shard.request_refused();
@@ -55,7 +55,7 @@ pub(crate) async fn serve_stream(
 
 async fn shake(
     worker: &Rc<Worker>,
-    stream: Stream,
+    io: Io,
     client: &Client,
     plain: &[u8],
     config: impl Fn(&Certificate) -> Arc<rustls::ServerConfig>,
@@ -65,7 +65,7 @@ async fn shake(
     let mut asked: Option<Box<str>> = None;
     let waiter = worker.clock.waiter();
     let shaken = {
-        let mut handshake = std::pin::pin!(accept(Io::Plain(stream), plain, |hello| {
+        let mut handshake = std::pin::pin!(accept(io, plain, |hello| {
             let name = hello.server_name();
             asked = name.map(|name| name.to_ascii_lowercase().into());
             if let Some(proofs) = &worker.settings.proofs

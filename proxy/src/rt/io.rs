@@ -112,7 +112,7 @@ impl Io {
         match self {
             Io::Plain(stream) => stream.acknowledged(),
             Io::Tls(tls) => tls.acknowledged(),
-            Io::Memory(_) => None,
+            Io::Memory(end) => end.acknowledged(),
         }
     }
 

@@ -42,6 +42,8 @@ pub enum Cut {
 struct Pipe {
     bytes: VecDeque<u8>,
     room: usize,
+    /// Bytes that were read.
+    taken: u64,
     /// The writer has said that no more comes.
     ended: bool,
     /// The reader has closed.
@@ -69,6 +71,7 @@ pub fn pair(one: Schedule, other: Schedule) -> (End, End) {
         Rc::new(RefCell::new(Pipe {
             bytes: VecDeque::new(),
             room: if reader.room == 0 { 64 << 10 } else { reader.room },
+            taken: 0,
             ended: false,
             deaf: false,
             broken: false,
@@ -181,6 +184,7 @@ impl End {
             *slot = byte;
         }
         self.read.set(self.read.get() + n as u64);
+        pipe.taken += n as u64;
         if let Some(waker) = pipe.writer.take() {
             waker.wake();
         }
@@ -209,6 +213,12 @@ impl End {
             waker.wake();
         }
         Poll::Ready(Ok(n))
+    }
+
+    /// As [`super::Io::acknowledged`]: the peer has what it has read.
+    pub(crate) fn acknowledged(&self) -> Option<u64> {
+        let pipe = self.outgoing.borrow();
+        (!pipe.bytes.is_empty()).then_some(pipe.taken)
     }
 
     /// Says that no more will be written.

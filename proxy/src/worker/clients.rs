@@ -44,12 +44,14 @@ impl Worker {
                     Front::Http { h2, tls: false } => {
                         down::h1::serve(worker, rt::Io::Plain(stream), client, h2).await;
                     }
-                    Front::Http { h2, tls: true } => down::tls::serve(worker, stream, client, h2).await,
+                    Front::Http { h2, tls: true } => {
+                        down::tls::serve(worker, rt::Io::Plain(stream), client, h2).await;
+                    }
                     Front::Stream { port, tls: false } => {
                         stream::tcp::serve(worker, rt::Io::Plain(stream), client, listener, port).await;
                     }
                     Front::Stream { port, tls: true } => {
-                        down::tls::serve_stream(worker, stream, client, listener, port).await;
+                        down::tls::serve_stream(worker, rt::Io::Plain(stream), client, listener, port).await;
                     }
                 }
             });
@@ -59,7 +61,7 @@ impl Worker {
                 self.hold(move |worker| down::h1::serve(worker, rt::Io::Plain(stream), client, h2));
             }
             Front::Http { h2, tls: true } => {
-                self.hold(move |worker| down::tls::serve(worker, stream, client, h2));
+                self.hold(move |worker| down::tls::serve(worker, rt::Io::Plain(stream), client, h2));
             }
             Front::Stream { port, tls: false } => {
                 self.hold(move |worker| {
@@ -67,7 +69,9 @@ impl Worker {
                 });
             }
             Front::Stream { port, tls: true } => {
-                self.hold(move |worker| down::tls::serve_stream(worker, stream, client, listener, port));
+                self.hold(move |worker| {
+                    down::tls::serve_stream(worker, rt::Io::Plain(stream), client, listener, port)
+                });
             }
         }
     }

@@ -150,6 +150,33 @@ fn bodies_and_trailers_go_both_ways() {
 }
 
 #[test]
+fn small_pieces_that_are_read_as_they_come_count_no_more() {
+    // More than may wait, if none were read.
+    let pieces = [Send("x"), Wait(10)].iter().cycle().take(200).cloned();
+    Case {
+        client: [Ask("POST /a\ncontent-length: 100")].into_iter().chain(pieces).chain([ToEnd]).collect(),
+        servers: vec![answers("x".repeat(100).leak())],
+        wants: vec!["200\n", "\n\nok\nend\n"],
+        settings: |settings| settings.http2.unread = 40_000,
+        seeds: 1,
+        ..case()
+    }
+    .run("a hundred");
+}
+
+#[test]
+fn what_a_plugin_sets_is_not_of_the_connection() {
+    // Routes that set Connection, Keep-Alive and X-Set.
+    let set = || vec!["200\n", "x-set: 1\n", "\nend\n"];
+    let lacks = || vec!["connection", "keep-alive", "reset"];
+    run("of a server's answer", vec![AskAll("GET /set"), ToEnd], answers("\r\n\r\n"), set(), lacks());
+    for ask in ["GET /set-abort", "POST /set-refuse\ncontent-type: application/grpc"] {
+        Case { client: vec![AskAll(ask), ToEnd], wants: set(), lacks: lacks(), silent: true, ..case() }
+            .run(ask);
+    }
+}
+
+#[test]
 fn interim_answers_reach_the_client() {
     run(
         "it is told to go on",

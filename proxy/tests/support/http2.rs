@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::{Do, Got};
 
 /// An end of a connection, for the library.
-struct Line(End);
+pub struct Line(pub End);
 
 impl AsyncRead for Line {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
@@ -52,9 +52,14 @@ struct Stream {
 }
 
 /// Says and hears what a script tells, as [`super::play`].
-pub async fn play(who: &str, script: &[Do], end: End, got: &RefCell<Got>) {
+pub async fn play(
+    who: &str,
+    script: &[Do],
+    line: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    got: &RefCell<Got>,
+) {
     let mut mine = got.take();
-    let (mut client, connection) = Builder::new().handshake::<_, Bytes>(Line(end)).await.unwrap();
+    let (mut client, connection) = Builder::new().handshake::<_, Bytes>(line).await.unwrap();
     testing::spawn(async move {
         let _ = connection.await;
     });

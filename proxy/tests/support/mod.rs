@@ -19,14 +19,16 @@ use sdk::{Chunk, Exchange, Factory, Instance, Phase, Phases, Step};
 use serde_json::{Value, json};
 use sha1::{Digest, Sha1};
 use snapshot::Snapshot;
+use snapshot::certs::{Tickets, TlsSettings};
 use snapshot::compile::{Compiler, Touched};
 
 pub mod datagrams;
 mod filters;
-mod http2;
+pub mod http2;
 pub mod http2_server;
 mod routes;
 mod streams;
+pub mod tls;
 pub mod told;
 
 pub const SERVER: ([u8; 4], u16) = ([10, 0, 0, 1], 80);
@@ -188,7 +190,7 @@ pub struct Got {
 }
 
 impl Got {
-    fn text(&self) -> String {
+    pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.bytes).into_owned()
     }
 
@@ -432,7 +434,7 @@ impl Case {
             };
             let played = testing::within(Duration::from_secs(600), async {
                 match case.h2 {
-                    true => http2::play(&who, script, end, &got).await,
+                    true => http2::play(&who, script, http2::Line(end), &got).await,
                     false => play(&who, script, end, &got, &gateway).await,
                 }
             });
@@ -737,6 +739,7 @@ fn snapshot_of(only: &[&str]) -> (Snapshot, Arc<Meters>) {
     catalog.register(Box::new(streams::Waits)).unwrap();
     let settings = snapshot::compile::Settings {
         protocols: vec!["dubbo".to_owned(), "redis".to_owned()],
+        tls: TlsSettings { tickets: Tickets::new(3600), ..TlsSettings::default() },
         ..Default::default()
     };
     let compiled = Compiler::new(Arc::new(streams::WithStreams(catalog)), settings).compile(

@@ -1,0 +1,83 @@
+use std::io::IoSlice;
+use std::time::Duration;
+
+use super::*;
+use crate::rt::memory::{self, End, Schedule};
+use crate::rt::{self, Line as _};
+use crate::testing::{beside_worker, within};
+
+/// What a client does when its connection is over.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// Seconds.
+    Wait(u64),
+    /// It still sends so many bytes.
+    Say(usize),
+    /// It takes so many.
+    Take(usize),
+    ToEnd,
+}
+use Step::*;
+
+async fn play(end: &End, steps: &[Step]) {
+    for step in steps {
+        match *step {
+            Wait(seconds) => rt::sleep(Duration::from_secs(seconds)).await,
+            Say(count) => end.write_all(&vec![0; count]).await.unwrap(),
+            Take(count) => assert_eq!(end.read(&mut vec![0; count]).await.unwrap(), count),
+            ToEnd => while end.read(&mut [0; 100]).await.unwrap() > 0 {},
+        }
+    }
+}
+
+/// How many seconds a client that has so many bytes to take is waited for, and stays when it has done all it does;
+/// nothing, if it is waited for longer than a minute.
+async fn waited(worker: &Rc<Worker>, ending: Ending, unread: usize, client: &[Step]) -> Option<u64> {
+    let (end, io) = memory::pair(Schedule::default(), Schedule::default());
+    let line = Line::from_client(worker, Io::Memory(io), None);
+    let left = vec![0; unread];
+    let written = poll_fn(|cx| line.poll_write(cx, &[IoSlice::new(&left)])).await;
+    assert_eq!(written.unwrap(), unread);
+    let waiter = worker.clock.waiter();
+    let before = worker.clock.coarse_ms();
+    let client = client.to_vec();
+    rt::spawn(async move {
+        play(&end, &client).await;
+        // It leaves when it has been told of the end.
+        if !matches!(client.last(), Some(ToEnd)) {
+            rt::sleep(Duration::from_secs(100)).await;
+        }
+    });
+    within(Duration::from_secs(60), rest(worker, &line, &waiter, ending)).await?;
+    Some((worker.clock.coarse_ms() - before) / 1000)
+}
+
+#[test]
+fn a_client_whose_connection_is_over_is_waited_for_as_long_as_it_may_lose_something() {
+    let settings = Settings {
+        linger_timeout: Duration::from_secs(2),
+        linger_bytes: 3000,
+        send_timeout: Duration::from_secs(6),
+        ..Settings::default()
+    };
+    beside_worker(settings, async |worker, _| {
+        let steps: &[(&str, Ending, usize, &[Step], u64)] = &[
+            ("it is told, and goes", Ending::Linger, 3, &[ToEnd], 0),
+            ("it says nothing and takes nothing", Ending::Linger, 3, &[], 2),
+            ("it goes on sending as much as is read of it", Ending::Linger, 3, &[Say(3000)], 2),
+            ("it goes on sending more", Ending::Linger, 3, &[Say(3001)], 0),
+            ("it has all, and may have a word to say", Ending::Deliver, 0, &[], 2),
+            ("it goes when it has all", Ending::Deliver, 3, &[Wait(3), ToEnd], 3),
+            ("it sends more than is read", Ending::Deliver, 3, &[Wait(3), Say(3001)], 3),
+            // It is looked at every two seconds. What it took before the first time is not known.
+            ("it takes nothing", Ending::Deliver, 3, &[], 2 + 6),
+            ("it takes all, late", Ending::Deliver, 3, &[Wait(3), Take(3)], 4 + 2),
+            ("it takes a part, and no more", Ending::Deliver, 3, &[Wait(5), Take(1)], 6 + 6),
+            ("it takes all, bit by bit", Ending::Deliver, 2, &[Wait(5), Take(1), Wait(6), Take(1)], 12 + 2),
+        ];
+        for (about, ending, unread, client, seconds) in steps {
+            let waited = waited(&worker, *ending, *unread, client).await;
+            assert_eq!(waited, Some(*seconds), "{about}");
+        }
+    });
+}

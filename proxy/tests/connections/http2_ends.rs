@@ -1,0 +1,206 @@
+//! How HTTP/2 connections end: what is still begun, what is told, and what still reaches the client.
+
+use std::time::Duration;
+
+use proxy::testing::{self, End, Gateway, Schedule};
+use proxy::{FaultKind, Flood, Settings};
+
+use super::support::told::faults;
+use super::support::{settle, with_gateways};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Kinds of frames (RFC 9113 section 6), and how their streams and heads end.
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const PRIORITY: u8 = 2;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+const WHOLE: u8 = 5;
+
+/// Reasons (section 7).
+const NO_ERROR: u8 = 0;
+const PROTOCOL_ERROR: u8 = 1;
+const CALM: u8 = 11;
+
+fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
+    frame.extend([kind, flags, 0, 0, 0, stream]);
+    frame.extend_from_slice(payload);
+    frame
+}
+
+/// What a client says first.
+fn begins() -> Vec<u8> {
+    [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame(SETTINGS, 0, 0, &[])].concat()
+}
+
+/// GET, and these bytes behind the other fields.
+fn get(stream: u8, path: &str, more: &[u8]) -> Vec<u8> {
+    let head = [&[0x82, 0x86, 0x41, 1, b'a', 4, path.len() as u8], path.as_bytes(), more].concat();
+    frame(HEADERS, WHOLE, stream, &head)
+}
+
+fn ping() -> Vec<u8> {
+    frame(PING, 0, 0, &[7; 8])
+}
+
+/// Reads to the end: kind, stream and payload of each frame.
+async fn rest(end: &End) -> Vec<(u8, u8, Vec<u8>)> {
+    let (mut bytes, mut part) = (Vec::new(), [0; 4096]);
+    while let Ok(n @ 1..) = end.read(&mut part).await {
+        bytes.extend_from_slice(&part[..n]);
+    }
+    let (mut frames, mut bytes) = (Vec::new(), &bytes[..]);
+    while let Some((&[_, a, b, kind, _, _, _, _, stream], behind)) = bytes.split_first_chunk::<9>() {
+        let (payload, behind) = behind.split_at(usize::from(a) << 8 | usize::from(b));
+        frames.push((kind, stream, payload.to_vec()));
+        bytes = behind;
+    }
+    frames
+}
+
+/// The reasons in the GOAWAYs that came.
+fn reasons(frames: &[(u8, u8, Vec<u8>)]) -> Vec<u8> {
+    frames.iter().filter(|frame| frame.0 == GOAWAY).map(|frame| frame.2[7]).collect()
+}
+
+fn connect(gateway: &Gateway) -> End {
+    gateway.connect_any(Schedule::default(), Schedule::default())
+}
+
+#[test]
+fn a_flood_ends_the_connection_at_once_and_what_comes_with_it_is_not_begun() {
+    let (tells, told) = faults();
+    let mut settings = Settings::default();
+    settings.http2.control_frames = 20;
+    tells(&mut settings);
+    with_gateways(settings, 1, async move |mut gateways, meters| {
+        let gateway = gateways.next().unwrap();
+        let mut begun = 0;
+        for (about, requests, pause) in [("at once", 8, false), ("later", 1, true)] {
+            let end = connect(&gateway);
+            let asks = (0..requests).flat_map(|at| get(2 * at + 1, "/nowhere", &[]));
+            let mut first: Vec<u8> = begins().into_iter().chain(asks).collect();
+            let flood = ping().repeat(400);
+            if pause {
+                end.write_all(&first).await.unwrap();
+                testing::sleep(SECOND).await;
+                first = flood;
+            } else {
+                first.extend(flood);
+            }
+            end.write_all(&first).await.unwrap();
+            let frames = testing::within(SECOND, rest(&end)).await.expect("it ends");
+            assert_eq!(reasons(&frames), [CALM], "{about}");
+            drop(end);
+            settle(&gateway, about).await;
+            let floods: Vec<_> = told.try_iter().map(|fault| fault.fault.kind).collect();
+            assert_eq!(floods, [FaultKind::Flood(Flood::Frames)], "{about}");
+            // One had begun before it was seen.
+            begun += 1;
+            assert_eq!(meters.read(1, |reading| reading.totals()).began, begun, "{about}");
+        }
+    });
+}
+
+#[test]
+fn what_the_library_ends_a_connection_for_is_told_where_it_is_a_flood() {
+    let (tells, told) = faults();
+    let mut settings = Settings::default();
+    settings.http2.max_stream_errors = 1;
+    tells(&mut settings);
+    with_gateways(settings, 1, async move |mut gateways, _| {
+        let gateway = gateways.next().unwrap();
+        // A field that is no field of HTTP/2.
+        let bad = |stream| get(stream, "/nowhere", b"\0\x0aconnection\x01x");
+        let errors = [bad(1), bad(3), bad(5)].concat();
+        let bytewise = Schedule { most: 1, ..Schedule::default() };
+        for (about, theirs, bytes, reason, flood) in [
+            ("what is wrong", Schedule::default(), frame(DATA, 0, 0, b"x"), Some(PROTOCOL_ERROR), None),
+            (
+                "many streams that are wrong",
+                Schedule::default(),
+                errors.clone(),
+                Some(CALM),
+                Some(Flood::StreamErrors),
+            ),
+            // Its name is looked for at the end of what was written last.
+            ("the same, told in pieces", bytewise, errors, Some(CALM), Some(Flood::Other)),
+            (
+                "the client's own word",
+                Schedule::default(),
+                frame(GOAWAY, 0, 0, &[0, 0, 0, 0, 0, 0, 0, CALM]),
+                None,
+                None,
+            ),
+        ] {
+            let end = gateway.connect_any(theirs, Schedule::default());
+            end.write_all(&[begins(), bytes].concat()).await.unwrap();
+            if reason.is_none() {
+                testing::turn().await;
+                end.shut_down();
+            }
+            let frames = testing::within(SECOND, rest(&end)).await.expect("it ends");
+            let reasons = reasons(&frames);
+            assert_eq!(reasons.iter().find(|reason| **reason != NO_ERROR), reason.as_ref(), "{about}");
+            drop(end);
+            settle(&gateway, about).await;
+            let floods: Vec<_> = told.try_iter().map(|fault| fault.fault.kind).collect();
+            assert_eq!(floods, flood.map(FaultKind::Flood).into_iter().collect::<Vec<_>>(), "{about}");
+        }
+    });
+}
+
+#[test]
+fn a_connection_that_is_to_end_stays_no_longer_than_its_client_may_lose_something() {
+    let settings = Settings {
+        keepalive_timeout: 5 * SECOND,
+        linger_timeout: 2 * SECOND,
+        send_timeout: 60 * SECOND,
+        ..Settings::default()
+    };
+    with_gateways(settings, 1, async |mut gateways, _| {
+        let gateway = gateways.next().unwrap();
+        // It has everything, and does not say so: the gateway asks it by a PING.
+        let end = connect(&gateway);
+        end.write_all(&[begins(), get(1, "/nowhere", &[])].concat()).await.unwrap();
+        let frames = testing::within(8 * SECOND, rest(&end)).await.expect("it ends");
+        assert_eq!(reasons(&frames), [NO_ERROR]);
+        testing::turn().await;
+        assert_eq!(gateway.connections(), 0);
+        // It has not.
+        let end = connect(&gateway);
+        end.write_all(&[begins(), get(1, "/told-long", &[])].concat()).await.unwrap();
+        testing::sleep(20 * SECOND).await;
+        let frames = rest(&end).await;
+        let body: usize = frames.iter().filter(|frame| frame.0 == DATA).map(|frame| frame.2.len()).sum();
+        assert_eq!((body, reasons(&frames)), (20_000, vec![NO_ERROR]));
+        drop(end);
+        settle(&gateway, "one that takes its answer late").await;
+    });
+}
+
+#[test]
+fn nothing_is_kept_for_a_client_that_floods_and_does_not_listen() {
+    let mut settings =
+        Settings { linger_timeout: 2 * SECOND, send_timeout: 60 * SECOND, ..Settings::default() };
+    settings.http2.control_frames = 20;
+    with_gateways(settings, 1, async |mut gateways, meters| {
+        let gateway = gateways.next().unwrap();
+        let narrow = Schedule { room: 1000, ..Schedule::default() };
+        let end = gateway.connect_any(Schedule::default(), narrow);
+        end.write_all(&[begins(), get(1, "/told-long", &[])].concat()).await.unwrap();
+        testing::sleep(SECOND).await;
+        let asks = [get(3, "/nowhere", &[]), get(5, "/nowhere", &[]), get(7, "/nowhere", &[])].concat();
+        end.write_all(&[asks, frame(PRIORITY, 0, 9, &[0; 5]).repeat(400)].concat()).await.unwrap();
+        testing::sleep(SECOND).await;
+        assert_eq!(gateway.connections(), 1, "it is told");
+        testing::sleep(2 * SECOND).await;
+        assert_eq!(gateway.connections(), 0, "it had time to listen");
+        let begun = meters.read(1, |reading| reading.totals()).began;
+        assert_eq!(begun, 2, "what came with the flood, but for the first of it, was not begun");
+        drop(end);
+    });
+}

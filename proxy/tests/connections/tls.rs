@@ -1,0 +1,138 @@
+//! Clients that speak TLS: what is known of their handshakes, and what becomes of those that fail.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use proxy::testing::{self, End, Gateway, Schedule};
+use proxy::{FaultKind, Listener, Settings, Traffic, Versions};
+use rustls::version::{TLS12, TLS13};
+
+use super::support::Do::{AskAll, ToEnd};
+use super::support::tls::{Tls, speaks};
+use super::support::told::faults;
+use super::support::{self, Got, http2, settle};
+
+fn connect(gateway: &Gateway) -> End {
+    gateway.connect_tls(Schedule::default(), Schedule::default())
+}
+
+#[test]
+fn what_was_agreed_on_is_known_as_openssl_calls_it() {
+    support::with_gateways(Settings::default(), 1, async |mut gateways, _| {
+        let gateway = gateways.next().unwrap();
+        for (version, alpn, expected) in [
+            (&TLS13, &["http/1.1"][..], "TLSv1.3, http/1.1, "),
+            (&TLS12, &["http/1.0", "http/1.1"], "TLSv1.2, http/1.1, "),
+            (&TLS13, &["http/1.0"], "TLSv1.3, http/1.0, "),
+            (&TLS12, &[], "TLSv1.2, , "),
+            (&TLS13, &["h2", "http/1.1"], "TLSv1.3, h2, "),
+            (&TLS12, &["h2"], "TLSv1.2, h2, "),
+        ] {
+            let config = speaks(version, alpn);
+            // The second time the session is known.
+            for reused in [".", "r"] {
+                let mut tls = Tls::shake(connect(&gateway), &config, "server.test").await.unwrap();
+                let answer = match alpn.contains(&"h2") {
+                    true => {
+                        let got = RefCell::<Got>::default();
+                        http2::play("the client", &[AskAll("GET /agreed"), ToEnd], tls, &got).await;
+                        got.take().text()
+                    }
+                    false => {
+                        let close = "Host: server.test\r\nConnection: close\r\n\r\n";
+                        tls.ask(&format!("GET /agreed HTTP/1.1\r\n{close}")).await
+                    }
+                };
+                assert!(answer.contains(&format!("\n{expected}{reused}")), "{expected}{reused}: {answer}");
+            }
+        }
+        settle(&gateway, "afterwards").await;
+    });
+}
+
+#[test]
+fn answers_tell_where_else_they_are_to_be_had_unless_they_do_so() {
+    let settings = Settings {
+        listen: vec![Listener {
+            address: SocketAddr::from(([127, 0, 0, 1], 9080)),
+            traffic: Traffic::Http(Versions { h1: true, h2: true, h3: true }),
+            tls: true,
+            proxy_protocol: false,
+        }],
+        ..Settings::default()
+    };
+    support::with_gateways(settings, 1, async |mut gateways, _| {
+        let gateway = gateways.next().unwrap();
+        let config = speaks(&TLS13, &["h2"]);
+        for (path, told) in [("GET /agreed", "h3=\":9080\"; ma=86400\n"), ("GET /elsewhere", "clear\n")] {
+            let tls = Tls::shake(connect(&gateway), &config, "server.test").await.unwrap();
+            let got = RefCell::<Got>::default();
+            http2::play("the client", &[AskAll(path), ToEnd], tls, &got).await;
+            let answer = got.take().text();
+            assert_eq!(answer.matches("alt-svc: ").count(), 1, "{path}: {answer}");
+            assert!(answer.contains(&format!("alt-svc: {told}")), "{path}: {answer}");
+        }
+        settle(&gateway, "afterwards").await;
+    });
+}
+
+#[test]
+fn a_handshake_that_fails_is_told_and_leaves_nothing() {
+    let (tells, told) = faults();
+    let mut settings = Settings { handshake_timeout: Duration::from_secs(3), ..Settings::default() };
+    tells(&mut settings);
+    support::with_gateways(settings, 1, async move |mut gateways, meters| {
+        let gateway = gateways.next().unwrap();
+        let is_over = async |about: &str| {
+            settle(&gateway, about).await;
+            let totals = meters.read(1, |reading| reading.totals());
+            assert_eq!(totals.waiting, 0, "{about}: clients that wait");
+            let mut all = told.try_iter().map(|fault| (fault.fault.kind, fault.request));
+            let first = all.next();
+            assert_eq!(all.next(), None, "{about}: it is told once");
+            first
+        };
+        let config = speaks(&TLS13, &[]);
+        // The alert is RFC 6066's, unrecognized_name.
+        for (name, kind) in [("other.test", Some(FaultKind::NoCertificate)), ("127.0.0.1", None)] {
+            let failed = Tls::shake(connect(&gateway), &config, name).await.err().unwrap();
+            assert!(failed.to_string().contains("UnrecognisedName"), "{name}: {failed}");
+            let told = is_over(name).await.unwrap();
+            match kind {
+                Some(kind) => assert_eq!(told, (kind, name.to_owned())),
+                None => {
+                    let FaultKind::HandshakeFailed(why) = told.0 else { panic!("{told:?}") };
+                    assert!(why.contains("named no server") && told.1.is_empty(), "{told:?}");
+                }
+            }
+        }
+        let end = connect(&gateway);
+        end.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        let mut answer = [0; 12];
+        assert_eq!(end.read(&mut answer).await.unwrap(), 12);
+        assert_eq!(&answer, b"HTTP/1.1 400");
+        let told = is_over("plain HTTP").await.unwrap();
+        assert!(
+            matches!(told.0, FaultKind::HandshakeFailed(why) if why.contains("plain HTTP request")),
+            "{told:?}"
+        );
+        drop(connect(&gateway));
+        assert_eq!(is_over("one that goes without a word").await, None);
+        let silent = connect(&gateway);
+        testing::sleep(Duration::from_secs(2)).await;
+        assert_eq!(meters.read(1, |reading| reading.totals()).waiting, 1, "it waits");
+        assert_eq!(
+            is_over("one that says nothing").await,
+            Some((FaultKind::HandshakeTimeout, String::new()))
+        );
+        drop(silent);
+        let silent = connect(&gateway);
+        testing::turn().await;
+        assert!(gateway.close_idle_clients(), "there is one");
+        testing::turn().await;
+        assert_eq!(gateway.connections(), 0, "it gives way at once");
+        assert_eq!(is_over("one that gives way").await, None);
+        drop(silent);
+    });
+}
