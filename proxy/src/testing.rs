@@ -197,6 +197,12 @@ impl Gateway {
         self.enter(Stage::Drain);
     }
 
+    /// Tunnels are to end.
+    pub fn end_tunnels(&self) {
+        self.worker.tunnels_until.set(0);
+        self.worker.clock.wake_all();
+    }
+
     /// Tells the worker, and who listens.
     pub fn enter(&self, stage: Stage) {
         self.worker.set_stage(stage);
@@ -246,8 +252,17 @@ impl Port {
 /// Runs a test beside a worker that has nothing to serve.
 #[cfg(test)]
 pub(crate) fn beside_worker(settings: Settings, test: impl AsyncFnOnce(Rc<Worker>, &Meters) + 'static) {
+    beside(settings, crate::worker::tests::empty(), test);
+}
+
+/// Runs a test beside a worker that serves this.
+#[cfg(test)]
+pub(crate) fn beside(
+    settings: Settings,
+    snapshot: Snapshot,
+    test: impl AsyncFnOnce(Rc<Worker>, &Meters) + 'static,
+) {
     let meters = Arc::new(Meters::default());
-    let snapshot = crate::worker::tests::empty();
     let read = meters.clone();
     let ran = run(settings, snapshot, &meters, 1, async move |mut gateways| {
         let worker = gateways.next().map(|gateway| gateway.worker).ok_or("no worker")?;

@@ -73,7 +73,7 @@ pub(crate) struct Worker {
     /// When connections between two requests are closed, for the stop; none are before it.
     idle_until: Cell<u64>,
     /// When tunnels are told to end; none are before the stop.
-    tunnels_until: Cell<u64>,
+    pub(crate) tunnels_until: Cell<u64>,
     connections: Cell<usize>,
     pub(crate) udp_sessions: Cell<usize>,
     /// Bytes of datagrams that wait until their session has a server.

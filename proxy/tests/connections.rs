@@ -37,7 +37,7 @@ mod uploads;
 
 use std::time::Duration;
 
-use support::{Case, Do::*};
+use support::{Case, Do, Do::*};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 const GET: &str = "GET /a HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -514,6 +514,40 @@ fn a_tunnel_does_not_begin_within_a_request() {
         ..case()
     }
     .run("101 before the request is sent");
+}
+
+#[test]
+fn both_ends_of_a_tunnel_are_waited_for_when_the_gateway_goes() {
+    const CLOSE: u8 = 0x88;
+    let ask = "GET /ws HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+               Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n";
+    // Both are told; what they say before they have heard it goes nowhere.
+    let told = |end: &[Do]| [&[Count(CLOSE, 1)], end].concat();
+    for (about, client, server) in [
+        (
+            "both say that they have heard it, late",
+            [Bytes(&[0x81, 0x80, 0, 0, 0, 0]), Wait(100), Served(1), Bytes(&[CLOSE, 0x80, 0, 0, 0, 0])],
+            [Bytes(&[0x81, 0]), Wait(200), Served(1), Bytes(&[CLOSE, 0])],
+        ),
+        (
+            "both end without a word",
+            [Bytes(&[0x81, 0x80, 0, 0, 0, 0]), Wait(100), Served(1), ShutDown],
+            [Bytes(&[0x81, 0]), Wait(200), Served(1), ShutDown],
+        ),
+    ] {
+        Case {
+            client: [
+                vec![Send(ask), Until("HTTP/1.1 101 "), Until("\r\n\r\n"), EndTunnels],
+                told(&client),
+                vec![ToEnd, Wait(10), Served(0)],
+            ]
+            .concat(),
+            servers: vec![[vec![Until("\r\n\r\n"), Agree("\r\n")], told(&server), vec![ToEnd]].concat()],
+            seeds: 6,
+            ..case()
+        }
+        .run(about);
+    }
 }
 
 #[test]

@@ -48,7 +48,8 @@ impl<T> Table<T> {
         }
     }
 
-    pub(crate) fn insert(&mut self, number: u32, entry: Arc<T>) {
+    /// In the place of what had this number.
+    pub fn insert(&mut self, number: u32, entry: Arc<T>) {
         *self.way_to(number) = Node::Entry(entry);
     }
 

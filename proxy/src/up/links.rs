@@ -443,3 +443,52 @@ fn poll(
     let _ = waiter.poll_elapsed::<()>(next, cx);
     Poll::Pending
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+    use crate::rt::memory::{self, Schedule};
+    use crate::testing::beside_worker;
+    use crate::{Settings, testing};
+
+    #[test]
+    fn whoever_waits_for_a_connection_that_ends_gets_another() {
+        beside_worker(Settings::default(), async |worker, _| {
+            let addr = ([10, 0, 0, 1], 80).into();
+            let ends = Rc::new(RefCell::new(Vec::new()));
+            let taken = ends.clone();
+            memory::serve(addr, move || {
+                let (near, far) = memory::pair(Schedule::default(), Schedule::default());
+                taken.borrow_mut().push(near);
+                Ok(far)
+            });
+            let second = Duration::from_secs(1);
+            let keepalive = Keepalive { size: 1, idle_timeout: second, requests: 9 };
+            let target = Target {
+                peer: Peer::plain(addr).with_h2(),
+                place: addr.into(),
+                secured: None,
+                connect_timeout: second,
+                send_timeout: second,
+                keepalive,
+            };
+            let waiter = worker.clock.waiter();
+            let mut placing = pin!(worker.links.place(&worker, &waiter, target, false));
+            let mut cx = Context::from_waker(Waker::noop());
+            for _ in 0..2 {
+                assert!(placing.as_mut().poll(&mut cx).is_pending());
+                let links: Vec<_> = worker.links.by_peer.borrow().values().flatten().cloned().collect();
+                let [link] = &links[..] else { panic!("{} connections", links.len()) };
+                drop(Driven {
+                    worker: worker.clone(),
+                    peer: Peer::plain(addr).with_h2(),
+                    link: link.clone(),
+                });
+            }
+            let placed = testing::within(second, placing).await;
+            assert!(matches!(placed, Some(Ok(place)) if !place.reused));
+        });
+    }
+}

@@ -92,3 +92,120 @@ fn peer_of(worker: &Worker, upstream: &Upstream, endpoint: &Endpoint) -> Option<
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::net::SocketAddr;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use snapshot::certs::{ClientTls, TlsSettings};
+    use snapshot::upstream::Policy;
+
+    use super::*;
+    use crate::rt::memory::{End, Schedule, pair, serve};
+    use crate::testing::beside;
+    use crate::up::h1::Conn;
+    use crate::{Settings, testing};
+
+    fn endpoint() -> Endpoint {
+        let addr = SocketAddr::from(([10, 0, 0, 1], 80));
+        Endpoint { addr, authority: "a.com:8443".into(), weight: 1, priority: 0 }
+    }
+
+    /// Servers' ends of connections.
+    type Ends = Rc<RefCell<Vec<End>>>;
+
+    /// Runs a test beside a worker with one upstream, whose server takes every connection and says nothing. The worker
+    /// looks each second, by the clock that jumps; the test begins half a second before that.
+    fn with_idle(settings: Settings, min_idle: usize, test: impl AsyncFnOnce(Rc<Worker>, Ends) + 'static) {
+        let mut upstream = Upstream::new("1", 0, vec![endpoint()], Policy::RoundRobin);
+        upstream.settings_mut().min_idle = min_idle;
+        let mut snapshot = crate::worker::tests::empty();
+        snapshot.upstreams.insert(0, Arc::new(upstream));
+        snapshot.warm = Arc::from([0]);
+        beside(settings, snapshot, async move |worker, _| {
+            let ends = Ends::default();
+            let taken = ends.clone();
+            serve(endpoint().addr, move || {
+                let (near, far) = pair(Schedule::default(), Schedule::default());
+                taken.borrow_mut().push(near);
+                Ok(far)
+            });
+            testing::sleep(Duration::from_millis(500)).await;
+            test(worker, ends).await;
+        });
+    }
+
+    async fn after_a_look() {
+        testing::sleep(Duration::from_secs(1)).await;
+    }
+
+    #[test]
+    fn what_a_server_has_closed_is_opened_again() {
+        with_idle(Settings::default(), 2, async |worker, ends| {
+            for _ in 0..3 {
+                after_a_look().await;
+                assert_eq!((ends.borrow().len(), worker.pools.len()), (2, 2));
+                after_a_look().await;
+                assert_eq!((ends.borrow().len(), worker.pools.len()), (2, 2), "none more");
+                ends.take();
+            }
+        });
+    }
+
+    #[test]
+    fn many_connections_are_not_opened_all_at_once() {
+        with_idle(Settings::default(), AT_ONCE + 3, async |worker, ends| {
+            for count in [AT_ONCE, AT_ONCE + 3] {
+                after_a_look().await;
+                assert_eq!((ends.borrow().len(), worker.pools.len()), (count, count));
+            }
+        });
+    }
+
+    #[test]
+    fn what_is_opened_ahead_takes_the_place_of_nothing() {
+        let settings = Settings { max_idle_upstreams: 1, ..Settings::default() };
+        with_idle(settings, 1, async |worker, ends| {
+            look(&worker);
+            // While that one is on its way, a request is done with another.
+            let (_server, io) = pair(Schedule::default(), Schedule::default());
+            let other = Peer::plain(([10, 0, 0, 2], 80).into());
+            worker.pools.give(other, Conn::new(rt::Io::Memory(io)), &Default::default(), 0);
+            testing::turn().await;
+            assert_eq!(ends.borrow().len(), 1, "it was opened");
+            assert_eq!((worker.pools.len(), worker.pools.count(other)), (1, 1));
+        });
+    }
+
+    #[test]
+    fn connections_are_opened_where_it_is_known_what_requests_look_for() {
+        let tls = Arc::new(ClientTls::new(None, None, &TlsSettings::default().provider).unwrap());
+        let lacking = Arc::new(tls.lacking("no certificate"));
+        beside(Settings::default(), crate::worker::tests::empty(), async move |worker, _| {
+            for (scheme, tls, pass_host, name) in [
+                (Scheme::Http, None, PassHost::Pass, Some("")),
+                (Scheme::Https, Some(&tls), PassHost::Node, Some("a.com")),
+                (Scheme::Https, Some(&tls), PassHost::Rewrite("b.com".into()), Some("b.com")),
+                // The client names it.
+                (Scheme::Https, Some(&tls), PassHost::Pass, None),
+                // Requests are refused.
+                (Scheme::Https, Some(&lacking), PassHost::Node, None),
+                // They share connections.
+                (Scheme::H2, Some(&tls), PassHost::Node, None),
+                (Scheme::H2c, None, PassHost::Node, None),
+            ] {
+                let about = format!("{scheme:?} {pass_host:?}");
+                let mut upstream = Upstream::new("1", 0, vec![endpoint()], Policy::RoundRobin);
+                let settings = upstream.settings_mut();
+                (settings.scheme, settings.tls, settings.pass_host) = (scheme, tls.cloned(), pass_host);
+                let found = peer_of(&worker, &upstream, &endpoint());
+                let found =
+                    found.map(|(_, secured)| secured.map_or(String::new(), |one| one.name.to_str().into()));
+                assert_eq!(found.as_deref(), name, "{about}");
+            }
+        });
+    }
+}

@@ -357,4 +357,57 @@ fn a_connection_without_requests_is_kept_for_a_while() {
         ..few()
     }
     .run("forever");
+    // It takes none, and has carried nothing.
+    Case {
+        client: vec![Send(UPGRADE), Until("HTTP/1.1 502 "), Close],
+        then: vec![[vec![Wait(4000)], asks("/ws-h2c", "one"), vec![Close]].concat()],
+        servers: vec![
+            [greets(), vec![ToEnd]].concat(),
+            [greets(), answers_to(1, "one"), vec![ToEnd]].concat(),
+        ],
+        ..few()
+    }
+    .run("two seconds after it was asked for a tunnel");
+}
+
+const UPGRADE: &str = "GET /ws-h2c HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\
+                       Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n";
+
+#[test]
+fn the_end_of_a_tunnel_that_is_a_stream_is_waited_for() {
+    // Close frames, and the beginning of a text, of a client and of a server.
+    const CLOSE: u8 = 0x88;
+    Case {
+        client: vec![
+            Send(UPGRADE),
+            Until("HTTP/1.1 101 "),
+            Until("\r\n\r\n"),
+            EndTunnels,
+            Count(CLOSE, 1),
+            Bytes(&[CLOSE, 0x80, 0, 0, 0, 0]),
+            Wait(100),
+            Served(1),
+            ToEnd,
+            Wait(10),
+            Served(0),
+        ],
+        servers: vec![
+            [
+                greets_for_tunnels(),
+                vec![
+                    UntilOn(1, HEADERS),
+                    head(1, false, ":status: 200"),
+                    UntilOn(1, DATA),
+                    data(1, false, [0x81, 0]),
+                    Wait(200),
+                    data(1, true, [CLOSE, 0]),
+                    ToEnd,
+                ],
+            ]
+            .concat(),
+        ],
+        wants: vec!["Sec-WebSocket-Accept: "],
+        ..few()
+    }
+    .run("of the server's");
 }

@@ -22,6 +22,8 @@ const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 /// `SETTINGS_MAX_CONCURRENT_STREAMS`.
 const MOST_STREAMS: u16 = 3;
+/// `SETTINGS_ENABLE_CONNECT_PROTOCOL`.
+const TUNNELS: u16 = 8;
 
 /// What a client begins with, before its first frame.
 pub const PREFACE: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -39,9 +41,18 @@ pub fn greets_for(streams: u32) -> Vec<Do> {
     vec![takes(streams), Do::Until(PREFACE)]
 }
 
+/// The same; tunnels are taken.
+pub fn greets_for_tunnels() -> Vec<Do> {
+    vec![setting(TUNNELS, 1), Do::Until(PREFACE)]
+}
+
 /// So many streams are taken at a time from here on.
 pub fn takes(streams: u32) -> Do {
-    frame(SETTINGS, 0, 0, &[&MOST_STREAMS.to_be_bytes()[..], &streams.to_be_bytes()].concat())
+    setting(MOST_STREAMS, streams)
+}
+
+fn setting(which: u16, value: u32) -> Do {
+    frame(SETTINGS, 0, 0, &[&which.to_be_bytes()[..], &value.to_be_bytes()].concat())
 }
 
 /// A head of these lines, with which the stream may end.
@@ -60,8 +71,8 @@ pub fn head(stream: u32, ends: bool, lines: &str) -> Do {
     frame(HEADERS, END_HEADERS | u8::from(ends), stream, &block)
 }
 
-pub fn data(stream: u32, ends: bool, text: &str) -> Do {
-    frame(DATA, if ends { END_STREAM } else { 0 }, stream, text.as_bytes())
+pub fn data(stream: u32, ends: bool, bytes: impl AsRef<[u8]>) -> Do {
+    frame(DATA, if ends { END_STREAM } else { 0 }, stream, bytes.as_ref())
 }
 
 pub fn reset(stream: u32, reason: h2::Reason) -> Do {
@@ -101,6 +112,7 @@ pub async fn requests(bytes: &[u8]) -> Option<String> {
         rest = &rest[length..];
     }
     let mut connection = Builder::new()
+        .enable_connect_protocol()
         .initial_window_size(1 << 20)
         .initial_connection_window_size(1 << 20)
         .handshake::<_, bytes::Bytes>(Heard(kept, 0))

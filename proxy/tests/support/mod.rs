@@ -60,6 +60,7 @@ pub enum Do {
     /// The same: connecting fails with this error of the system's.
     Fail(i32),
     Drain,
+    EndTunnels,
     Frame(u8, &'static str),
     /// Reads until a frame of this kind has come.
     UntilFrame(u8),
@@ -282,6 +283,7 @@ pub async fn play(who: &str, script: &[Do], end: End, got: &RefCell<Got>, gatewa
             Do::Wait(ms) => testing::sleep(Duration::from_millis(*ms)).await,
             Do::ShutDown => end.shut_down(),
             Do::Drain => gateway.drain(),
+            Do::EndTunnels => gateway.end_tunnels(),
             Do::Served(count) => assert_eq!(gateway.connections(), *count, "{who}"),
             Do::Agree(rest) => {
                 let asked = mine.text();
@@ -679,6 +681,10 @@ fn snapshot_of(only: &[&str]) -> (Snapshot, Arc<Meters>) {
     put("3", json!({"uri": "/filtered", "upstream": upstream, "plugins": rewrite}));
     put("4", json!({"uri": "/trailers", "upstream": upstream, "plugins": {"trailers": {}}}));
     let h2c = routes::upstream(json!({"scheme": "h2c"}));
+    put(
+        "10",
+        json!({"uri": "/ws-h2c", "enable_websocket": true, "upstream": routes::upstream(routes::kept(2))}),
+    );
     put("9", json!({"uri": "/trailers-h2c", "upstream": h2c, "plugins": {"trailers": {}}}));
     let vars = json!([["post_arg_x", "==", "y"]]);
     put("5", json!({"uri": "/held", "vars": vars, "upstream": upstream}));

@@ -107,10 +107,6 @@ pub fn of_two_servers() -> Vec<(&'static str, Value)> {
 
 /// Paths, and what their upstreams add to two servers that speak HTTP/2, of which the first is asked first.
 pub fn over_http2() -> Vec<(&'static str, Value)> {
-    let kept = |seconds: u32| {
-        let pool = json!({"size": 4, "idle_timeout": seconds, "requests": 1000});
-        json!({"scheme": "h2c", "retries": 0, "keepalive_pool": pool})
-    };
     vec![
         ("/h2c", json!({"scheme": "h2c"})),
         ("/h2c-never", json!({"scheme": "h2c", "retries": 0})),
@@ -118,6 +114,12 @@ pub fn over_http2() -> Vec<(&'static str, Value)> {
         ("/h2c-kept", kept(0)),
         ("/grpc", json!({"scheme": "grpc"})),
     ]
+}
+
+/// What an upstream adds whose connections of HTTP/2 are kept for so many seconds without a request.
+pub fn kept(seconds: u32) -> Value {
+    let pool = json!({"size": 4, "idle_timeout": seconds, "requests": 1000});
+    json!({"scheme": "h2c", "retries": 0, "keepalive_pool": pool})
 }
 
 /// Paths to two servers of which none is before the other, and how one is chosen. What becomes of requests is told.
