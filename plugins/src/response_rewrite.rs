@@ -260,7 +260,12 @@ impl Plugin for ResponseRewrite {
             held.body.extend_from_slice(piece);
             chunk.data.clear();
             if chunk.last {
-                chunk.data = self.filter(std::mem::take(&mut held.body));
+                // What it may be in the place of what there is.
+                let most = budget.left() + held.body.capacity();
+                match self.filter(std::mem::take(&mut held.body), most) {
+                    Some(body) => chunk.data = body,
+                    None => chunk.refused = true,
+                }
                 chunk.refused |= held.memory.resize(budget, chunk.data.capacity()).is_err();
             }
             if cut {
@@ -286,17 +291,18 @@ impl ResponseRewrite {
         std::ptr::from_ref(self).addr()
     }
 
-    fn filter(&self, mut body: Vec<u8>) -> Vec<u8> {
+    /// The body after the filters; nothing if one would make it longer than so many bytes.
+    fn filter(&self, mut body: Vec<u8>, most: usize) -> Option<Vec<u8>> {
         for filter in &self.filters {
             let mut out = Vec::with_capacity(body.len());
             if filter.global {
-                filter.pattern.replace_all(&body, &filter.replacement, &mut out);
+                filter.pattern.replace_all(&body, &filter.replacement, most, &mut out)?;
             } else {
                 filter.pattern.replace_first(&body, &filter.replacement, &mut out);
             }
             body = out;
         }
-        body
+        Some(body)
     }
 }
 

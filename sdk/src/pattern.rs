@@ -137,21 +137,31 @@ impl Pattern {
         }
     }
 
-    /// Writes the text with every match replaced; gives how many there were.
-    pub fn replace_all(&self, text: &[u8], replacement: &Replacement, out: &mut Vec<u8>) -> usize {
+    /// Writes the text with every match replaced, to at most so many bytes; gives how many there were, or nothing
+    /// where it would be longer.
+    pub fn replace_all(
+        &self,
+        text: &[u8],
+        replacement: &Replacement,
+        most: usize,
+        out: &mut Vec<u8>,
+    ) -> Option<usize> {
         let (mut count, mut copied, mut from) = (0, 0, 0);
         while from <= text.len() {
             let Ok(Some(captures)) = self.captures_from(text, from) else { break };
             let (start, end) = captures.whole();
             out.extend_from_slice(&text[copied..start]);
             replacement.expand(&captures, out);
+            if out.len() > most {
+                return None;
+            }
             count += 1;
             copied = end;
             // An empty match must not be found again at the same place.
             from = if end == start { end + 1 } else { end };
         }
         out.extend_from_slice(&text[copied..]);
-        count
+        (out.len() <= most).then_some(count)
     }
 
     fn captures_from<'t>(&self, text: &'t [u8], from: usize) -> Result<Option<Captures<'t>>, Spent> {
@@ -263,7 +273,7 @@ mod tests {
         let template = Replacement::parse(template).unwrap();
         let (mut first, mut all) = (Vec::new(), Vec::new());
         pattern.replace_first(text.as_bytes(), &template, &mut first);
-        pattern.replace_all(text.as_bytes(), &template, &mut all);
+        pattern.replace_all(text.as_bytes(), &template, usize::MAX, &mut all);
         (String::from_utf8(first).unwrap(), String::from_utf8(all).unwrap())
     }
 
@@ -271,8 +281,23 @@ mod tests {
     fn all_matches_are_counted() {
         let (pattern, template) = (Pattern::new("x", false).unwrap(), Replacement::parse("-").unwrap());
         for (text, count) in [("axbxcx", 3), ("x", 1), ("abc", 0)] {
-            assert_eq!(pattern.replace_all(text.as_bytes(), &template, &mut Vec::new()), count, "{text}");
+            let replaced = pattern.replace_all(text.as_bytes(), &template, 6, &mut Vec::new());
+            assert_eq!(replaced, Some(count), "{text}");
         }
+    }
+
+    #[test]
+    fn what_would_be_too_long_is_not_made() {
+        let (pattern, template) = (Pattern::new("x", false).unwrap(), Replacement::parse("-----").unwrap());
+        for (text, most, made) in
+            [("axx", 11, true), ("axx", 10, false), ("aaaa", 4, true), ("aaaa", 3, false)]
+        {
+            let replaced = pattern.replace_all(text.as_bytes(), &template, most, &mut Vec::new());
+            assert_eq!(replaced.is_some(), made, "{text}, {most}");
+        }
+        let mut out = Vec::new();
+        assert_eq!(pattern.replace_all(&[b'x'; 10_000], &template, 100, &mut out), None);
+        assert!(out.len() < 110, "{} bytes", out.len());
     }
 
     #[test]
