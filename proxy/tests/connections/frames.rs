@@ -23,6 +23,13 @@ fn a_request_goes_through() {
         ..case()
     }
     .run("two requests, one connection to the server");
+    let twice = [frame(b'H', "GET\n/a\na\nend"), frame(b'H', "GET\n/b\na\nend")].concat();
+    Case {
+        client: vec![Send(twice.leak()), UntilFrame(b'E'), UntilFrame(b'E'), Close],
+        servers: vec![vec![Until("GET /a "), Until("\r\n\r\n"), Send(OK), Until("GET /b "), Send(OK), ToEnd]],
+        ..case()
+    }
+    .run("two at once");
 }
 
 #[test]
