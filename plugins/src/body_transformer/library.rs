@@ -15,9 +15,6 @@ const FUNCTIONS: [&str; 27] = [
 
 pub(super) const MODULES: [&str; 7] = ["string", "table", "math", "core", "core.json", "cjson", "ngx"];
 
-/// Steps that it takes to write a number with hundreds of digits.
-const NUMBER: usize = 50;
-
 pub(super) const REQUIRED: &str = "templates can require apisix.core, cjson and cjson.safe";
 
 /// What a module that templates may require is called within them.
@@ -227,23 +224,22 @@ impl Run<'_, '_> {
             }
             at += 1;
             let value = arguments.get(at).ok_or_else(|| format!("bad argument #{} to 'format' (no value)", at + 1))?;
-            match (kind, flags) {
-                (b's', b"") => out.extend_from_slice(&self.text_of(value)?),
-                (b'd' | b'i', b"") => {
-                    self.spend(NUMBER)?;
-                    out.extend_from_slice(format!("{:.0}", self.arithmetic(value)?.trunc()).as_bytes());
+            let made = match (kind, flags) {
+                (b's', b"") => {
+                    out.extend_from_slice(&self.text_of(value)?);
+                    continue;
                 }
+                (b'd' | b'i', b"") => format!("{:.0}", self.arithmetic(value)?.trunc()),
                 (b'f', [b'.', digits @ ..]) => {
                     let digits = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).unwrap_or(0);
-                    self.spend(NUMBER)?;
-                    out.extend_from_slice(format!("{:.*}", digits, self.arithmetic(value)?).as_bytes());
+                    format!("{:.*}", digits, self.arithmetic(value)?)
                 }
-                (b'f', b"") => {
-                    self.spend(NUMBER)?;
-                    out.extend_from_slice(format!("{:.6}", self.arithmetic(value)?).as_bytes());
-                }
+                (b'f', b"") => format!("{:.6}", self.arithmetic(value)?),
                 _ => return Err("templates format with %s, %d, %f and %.Nf only".into()),
-            }
+            };
+            // Each digit of a large number is a division of all of it.
+            self.spend(made.len())?;
+            out.extend_from_slice(made.as_bytes());
         }
         self.made(out)
     }
