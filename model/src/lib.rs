@@ -26,6 +26,7 @@ pub mod invalid;
 pub mod json;
 pub mod key;
 pub mod kind;
+pub mod lookaround;
 pub mod network;
 pub mod parallel;
 pub mod plugin_config;

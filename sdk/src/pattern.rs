@@ -12,14 +12,12 @@
 use std::fmt;
 
 use model::Invalid;
+use model::lookaround::longest_text;
 use regex::bytes;
 use smallvec::SmallVec;
 
 /// Steps a backtracking search may take: a few milliseconds.
 const BACKTRACK_LIMIT: usize = 100_000;
-/// Bytes of a text that a backtracking search judges. A step may read all that is left of the text,
-/// so a bound on steps alone is none on time: a megabyte took minutes.
-const BACKTRACK_TEXT: usize = 64 << 10;
 /// Bytes one compiled pattern may take.
 const SIZE_LIMIT: usize = 4 << 20;
 
@@ -32,7 +30,9 @@ pub struct Pattern {
 #[derive(Clone)]
 enum Engine {
     Linear(bytes::Regex),
-    Backtracking(fancy_regex::Regex),
+    /// And the bytes of a text that it judges: a step may read all that is left of the text, so a bound on steps
+    /// alone is none on time.
+    Backtracking(fancy_regex::Regex, usize),
 }
 
 /// A search took all the steps it may and came to no end, or would read too much with each.
@@ -79,7 +79,7 @@ impl Pattern {
                 .backtrack_limit(BACKTRACK_LIMIT)
                 .delegate_size_limit(SIZE_LIMIT)
                 .build()
-                .map(Engine::Backtracking)
+                .map(|regex| Engine::Backtracking(regex, longest_text(pattern)))
                 .map_err(|error| {
                     Invalid::new(format!("invalid regex: {error}")).expected("a regular expression (PCRE)")
                 })?,
@@ -90,13 +90,13 @@ impl Pattern {
     pub fn as_str(&self) -> &str {
         match &self.engine {
             Engine::Linear(regex) => regex.as_str(),
-            Engine::Backtracking(regex) => regex.as_str(),
+            Engine::Backtracking(regex, _) => regex.as_str(),
         }
     }
 
     /// Whether a search may end undecided, as [`Spent`] says.
     pub fn may_be_spent(&self) -> bool {
-        matches!(self.engine, Engine::Backtracking(_))
+        matches!(self.engine, Engine::Backtracking(..))
     }
 
     /// Whether it occurs in the text, for those who must not take an undecided search for a no.
@@ -104,8 +104,8 @@ impl Pattern {
     pub fn judge(&self, text: &[u8]) -> Result<bool, Spent> {
         match &self.engine {
             Engine::Linear(regex) => Ok(regex.is_match(text)),
-            Engine::Backtracking(_) if text.len() > BACKTRACK_TEXT => Err(Spent),
-            Engine::Backtracking(regex) => regex.is_match(text).map_err(|_| Spent),
+            Engine::Backtracking(_, longest) if text.len() > *longest => Err(Spent),
+            Engine::Backtracking(regex, _) => regex.is_match(text).map_err(|_| Spent),
         }
     }
 
@@ -170,7 +170,7 @@ impl Pattern {
                 let Some(found) = regex.captures_at(text, from) else { return Ok(None) };
                 found.iter().map(|group| group.map(|m| (m.start(), m.end()))).collect()
             }
-            Engine::Backtracking(regex) => {
+            Engine::Backtracking(regex, _) => {
                 let found = regex.captures_from_pos(text, from).map_err(|_| Spent)?;
                 let Some(found) = found else { return Ok(None) };
                 (0..found.len()).map(|i| found.get(i).map(|m| (m.start(), m.end()))).collect()
@@ -266,6 +266,8 @@ fn group_number(bytes: &[u8]) -> Option<(usize, &[u8])> {
 
 #[cfg(test)]
 mod tests {
+    use model::lookaround::{ANYWHERE, AT_BEGIN};
+
     use super::*;
 
     fn replaced(pattern: &str, template: &str, text: &str) -> (String, String) {
@@ -337,14 +339,18 @@ mod tests {
 
     #[test]
     fn only_a_linear_search_judges_a_long_text() {
-        let text = vec![b'a'; BACKTRACK_TEXT + 1];
+        let text = vec![b'a'; AT_BEGIN + 1];
         for (pattern, long) in
-            [("a+$", Ok(true)), ("^b", Ok(false)), ("(?=a)a", Err(Spent)), ("(?!a)a", Err(Spent))]
+            [("a+$", Ok(true)), ("^b", Ok(false)), ("^(?=a)a", Err(Spent)), ("(?!a)a", Err(Spent))]
         {
             let pattern = Pattern::new(pattern, false).unwrap();
             assert_eq!(pattern.judge(&text), long, "{pattern:?}");
         }
-        assert_eq!(Pattern::new("(?=a)a", false).unwrap().judge(&text[1..]), Ok(true));
+        for (pattern, longest) in [("^(?=a)a", AT_BEGIN), ("(?=a)a", ANYWHERE)] {
+            let pattern = Pattern::new(pattern, false).unwrap();
+            let judged = [longest, longest + 1].map(|length| pattern.judge(&text[..length]));
+            assert_eq!(judged, [Ok(true), Err(Spent)], "{pattern:?}");
+        }
     }
 
     #[test]

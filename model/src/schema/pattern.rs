@@ -9,16 +9,16 @@ use std::fmt;
 use regex::bytes::{Regex, RegexBuilder};
 
 use crate::Invalid;
+use crate::lookaround::longest_text;
 
 /// Steps a backtracking search may take.
 const STEPS: usize = 100_000;
-/// Bytes of a text that a backtracking search judges; a step may read all that is left of it.
-const TEXT: usize = 64 << 10;
 
 /// A compiled pattern.
 pub enum Pattern {
     Linear(Regex),
-    Backtracking(Box<fancy_regex::Regex>),
+    /// And the bytes of a text that it searches.
+    Backtracking(Box<fancy_regex::Regex>, usize),
 }
 
 impl Pattern {
@@ -33,7 +33,7 @@ impl Pattern {
             Err(regex::Error::Syntax(_)) => fancy_regex::RegexBuilder::new(source)
                 .backtrack_limit(STEPS)
                 .build()
-                .map(|regex| Pattern::Backtracking(Box::new(regex)))
+                .map(|regex| Pattern::Backtracking(Box::new(regex), longest_text(source)))
                 .map_err(|error| refused(&error)),
             Err(error) => Err(refused(&error)),
         }
@@ -42,7 +42,9 @@ impl Pattern {
     pub fn is_match(&self, text: &str) -> bool {
         match self {
             Pattern::Linear(regex) => regex.is_match(text.as_bytes()),
-            Pattern::Backtracking(regex) => text.len() <= TEXT && regex.is_match(text).unwrap_or(false),
+            Pattern::Backtracking(regex, longest) => {
+                text.len() <= *longest && regex.is_match(text).unwrap_or(false)
+            }
         }
     }
 }
@@ -51,7 +53,7 @@ impl fmt::Debug for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Pattern::Linear(regex) => fmt::Debug::fmt(regex, f),
-            Pattern::Backtracking(regex) => fmt::Debug::fmt(regex, f),
+            Pattern::Backtracking(regex, _) => fmt::Debug::fmt(regex, f),
         }
     }
 }
@@ -59,6 +61,7 @@ impl fmt::Debug for Pattern {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lookaround::{ANYWHERE, AT_BEGIN};
 
     #[test]
     fn look_around_is_judged_within_a_bound() {
@@ -67,7 +70,11 @@ mod tests {
         let pattern = Pattern::new(r"^(\w+\s?)*(?<!x)$").unwrap();
         assert!(pattern.is_match("a b") && !pattern.is_match("a x"));
         assert!(!pattern.is_match(&format!("{}!", "a".repeat(200))), "too many steps");
-        assert!(!Pattern::new("^(?!tag=)[ -~]*").unwrap().is_match(&"a".repeat(TEXT + 1)));
+        for (source, longest) in [("^(?!tag=)[ -~]*", AT_BEGIN), ("(?!tag=)[ -~]+", ANYWHERE)] {
+            let pattern = Pattern::new(source).unwrap();
+            let judged = [longest, longest + 1].map(|length| pattern.is_match(&"a".repeat(length)));
+            assert_eq!(judged, [true, false], "{source}");
+        }
         assert!(Pattern::new("(").unwrap_err().reason.starts_with("pattern ( does not compile"));
     }
 }
