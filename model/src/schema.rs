@@ -51,6 +51,7 @@ impl Schema {
     /// # Errors
     /// The first thing wrong.
     pub fn check(&self, value: &Value) -> Result<(), Invalid> {
+        pattern::begin();
         self.root.walk(&mut value.clone())
     }
 
@@ -62,6 +63,7 @@ impl Schema {
     /// # Errors
     /// The first thing wrong.
     pub fn parse(&self, mut value: Value) -> Result<Value, Invalid> {
+        pattern::begin();
         self.root.walk(&mut value)?;
         Ok(value)
     }
@@ -69,6 +71,7 @@ impl Schema {
     /// Fills defaults up to the first thing wrong, and says nothing about it.
     pub fn fill_defaults(&self, value: &mut Value) {
         // A refusal means the rest of the value is not known to fit; what was filled stays.
+        pattern::begin();
         let _ = self.root.walk::<misfit::Unsaid>(value);
     }
 }

@@ -4,15 +4,42 @@
 //! newline as in PCRE, since that lets a newline slip through. A pattern with look-around runs on a
 //! backtracking engine, which gives up after a bounded number of steps: the text then does not match.
 
+use std::cell::Cell;
 use std::fmt;
 
 use regex::bytes::{Regex, RegexBuilder};
 
 use crate::Invalid;
-use crate::lookaround::longest_text;
+use crate::lookaround::{ANYWHERE, longest_text};
 
 /// Steps a backtracking search may take.
 const STEPS: usize = 100_000;
+
+/// What the searches of one check may cost together, as squares of the bytes of their texts: half a second. A body
+/// may hold as many texts as it likes.
+const WORK: usize = 8 * ANYWHERE * ANYWHERE;
+/// Texts of so many bytes are searched however many they are.
+const SHORT: usize = 256;
+
+thread_local! {
+    /// What is left of [`WORK`].
+    static LEFT: Cell<usize> = const { Cell::new(WORK) };
+}
+
+/// Says that the check of another value begins.
+pub fn begin() {
+    LEFT.set(WORK);
+}
+
+/// Pays for a search of a text at all its places.
+fn may_search(text: &str) -> bool {
+    if text.len() <= SHORT {
+        return true;
+    }
+    let left = LEFT.get().checked_sub(text.len() * text.len());
+    LEFT.set(left.unwrap_or(0));
+    left.is_some()
+}
 
 /// A compiled pattern.
 pub enum Pattern {
@@ -43,7 +70,9 @@ impl Pattern {
         match self {
             Pattern::Linear(regex) => regex.is_match(text.as_bytes()),
             Pattern::Backtracking(regex, longest) => {
-                text.len() <= *longest && regex.is_match(text).unwrap_or(false)
+                text.len() <= *longest
+                    && (*longest > ANYWHERE || may_search(text))
+                    && regex.is_match(text).unwrap_or(false)
             }
         }
     }
@@ -60,8 +89,10 @@ impl fmt::Debug for Pattern {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
-    use crate::lookaround::{ANYWHERE, AT_BEGIN};
+    use crate::lookaround::AT_BEGIN;
 
     #[test]
     fn look_around_is_judged_within_a_bound() {
@@ -76,5 +107,19 @@ mod tests {
             assert_eq!(judged, [true, false], "{source}");
         }
         assert!(Pattern::new("(").unwrap_err().reason.starts_with("pattern ( does not compile"));
+    }
+
+    #[test]
+    fn many_long_texts_are_searched_within_a_bound() {
+        let schema = crate::Schema::new(&json!({"items": {"pattern": "(?=.*1)a"}})).unwrap();
+        let list = |texts: usize, length: usize| json!(vec![format!("{}1", "a".repeat(length - 1)); texts]);
+        for (texts, length, searched) in [(8, ANYWHERE, true), (9, ANYWHERE, false), (100_000, SHORT, true)] {
+            // Each check anew.
+            for _ in 0..2 {
+                assert_eq!(schema.check(&list(texts, length)).is_ok(), searched, "{texts} of {length}");
+            }
+        }
+        let schema = crate::Schema::new(&json!({"items": {"pattern": "^(?=.*1)a"}})).unwrap();
+        assert!(schema.check(&list(100, ANYWHERE)).is_ok(), "at their beginnings");
     }
 }
