@@ -59,17 +59,25 @@ pub(crate) fn form(text: &[u8]) -> Map<String, Value> {
 /// A JSON string, whose bytes stay as they are where they need no escape, as cjson has it.
 pub(crate) fn quote(text: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
+    escape(text, out);
+    out.push(b'"');
+}
+
+/// The inside of a JSON string.
+pub(crate) fn escape(text: &[u8], out: &mut Vec<u8>) {
     for &byte in text {
         match byte {
             b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
             b'\n' => out.extend_from_slice(b"\\n"),
             b'\r' => out.extend_from_slice(b"\\r"),
             b'\t' => out.extend_from_slice(b"\\t"),
-            0..=0x1f | 0x7f => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
+            0..=0x1f | 0x7f => {
+                let digit = |value: u8| b"0123456789abcdef"[usize::from(value)];
+                out.extend_from_slice(&[b'\\', b'u', b'0', b'0', digit(byte >> 4), digit(byte & 15)]);
+            }
             _ => out.push(byte),
         }
     }
-    out.push(b'"');
 }
 
 /// Finds what is wrong with a text as cjson finds it.

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use super::run::{DEEPEST, Parts, Run, Value, arithmetic, name_of, of_json, text, truth};
-use crate::tree::quote;
+use crate::tree::escape;
 
 /// Functions by name; those of modules with the module's.
 const FUNCTIONS: [&str; 27] = [
@@ -14,6 +14,9 @@ const FUNCTIONS: [&str; 27] = [
 ];
 
 pub(super) const MODULES: [&str; 7] = ["string", "table", "math", "core", "core.json", "cjson", "ngx"];
+
+/// Bytes of a text that are escaped at a time.
+const PIECE: usize = 64 << 10;
 
 pub(super) const REQUIRED: &str = "templates can require apisix.core, cjson and cjson.safe";
 
@@ -49,6 +52,7 @@ impl Run<'_, '_> {
             "_escape_json" | "core.json.encode" | "cjson.encode" => {
                 let mut out = Vec::new();
                 self.json(first, 0, &mut out)?;
+                self.may_be(out.len())?;
                 self.made(out)
             }
             "core.json.decode" | "cjson.decode" => {
@@ -68,6 +72,7 @@ impl Run<'_, '_> {
                         b'"' => out.extend_from_slice(b"&quot;"),
                         _ => out.push(byte),
                     }
+                    self.may_be(out.len())?;
                 }
                 self.made(out)
             }
@@ -115,9 +120,7 @@ impl Run<'_, '_> {
                 let bytes = self.bytes(name, arguments, 0)?;
                 let times = needed(self, 1)?.max(0.0) as usize;
                 let length = bytes.len().saturating_mul(times);
-                if length > self.most {
-                    return Err("a text is too long".into());
-                }
+                self.may_be(length)?;
                 self.spend(length / 64)?;
                 self.made(bytes.repeat(times))
             }
@@ -141,9 +144,7 @@ impl Run<'_, '_> {
                     out.extend_from_slice(&bytes[from..at]);
                     out.extend_from_slice(&with);
                     from = at + what.len();
-                    if out.len() > self.most {
-                        return Err("a text is too long".into());
-                    }
+                    self.may_be(out.len())?;
                 }
                 out.extend_from_slice(&bytes[from..]);
                 self.spend(bytes.len() / 8)?;
@@ -288,6 +289,22 @@ impl Run<'_, '_> {
         }
     }
 
+    /// A text that is made is no longer than an output may be.
+    fn may_be(&self, length: usize) -> Result<(), String> {
+        if length > self.most { Err("a text is too long".into()) } else { Ok(()) }
+    }
+
+    /// A JSON string. It may take six times the bytes of the text, so it is made piece by piece.
+    fn quote(&self, text: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
+        out.push(b'"');
+        for piece in text.chunks(PIECE) {
+            escape(piece, out);
+            self.may_be(out.len())?;
+        }
+        out.push(b'"');
+        Ok(())
+    }
+
     fn json(&mut self, value: &Value, depth: usize, out: &mut Vec<u8>) -> Result<(), String> {
         self.spend(1)?;
         if depth == DEEPEST {
@@ -300,7 +317,7 @@ impl Run<'_, '_> {
             Value::Number(_) => out.extend_from_slice(&self.text_of(value)?),
             Value::Text(text) => {
                 self.spend(text.len() / 64)?;
-                quote(text, out);
+                self.quote(text, out)?;
             }
             Value::Table(table) => {
                 let table = table.borrow();
@@ -321,7 +338,7 @@ impl Run<'_, '_> {
                         out.push(b',');
                     }
                     self.spend(key.len() / 64)?;
-                    quote(&key, out);
+                    self.quote(&key, out)?;
                     out.push(b':');
                     self.json(value, depth + 1, out)?;
                 }

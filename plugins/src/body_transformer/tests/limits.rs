@@ -134,6 +134,26 @@ fn a_query_is_paid_for() {
     }
 }
 
+/// A text that is escaped grows to six times its length, and is made as long only as an output may be.
+#[test]
+fn what_is_escaped_has_a_bound() {
+    for (template, most) in [
+        ("{{#_escape_json(_body)}}", 122),
+        ("{{#_escape_json({_body, _body})}}", 247),
+        ("{{#_escape_json({[_body] = 1})}}", 126),
+        ("{{#_escape_xml(_body .. \"''''\")}}", 44),
+    ] {
+        for (most, fits) in [(most, true), (most - 1, false)] {
+            let attr = json!({"max_output_size": most});
+            let stage = built(json!({"request": {"input_format": "plain", "template": template}}), Some(&attr));
+            let mut probe = Probe::request("POST", "/", &[]);
+            let mut x = probe.exchange();
+            with_body(&mut x, &[1; 20]);
+            assert_eq!(matches!(stage.rewrite(&mut x), Step::Next), fits, "{template}, {most}");
+        }
+    }
+}
+
 /// Deeper than a thread's stack would be where each let go of the next.
 #[test]
 fn tables_may_stand_in_each_other_deeper_than_a_stack_is() {
