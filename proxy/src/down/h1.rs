@@ -12,7 +12,7 @@ use std::task::Poll;
 
 use sdk::Client;
 use sdk::engine::Messages;
-use wire::h1::Progress;
+use wire::h1::{Progress, Refusal};
 use wire::{Framing, Method, RequestHead, Version};
 
 use super::{Arrival, Downstream, h2};
@@ -190,8 +190,8 @@ enum Head {
     Refused(FaultKind),
     /// It is how HTTP/2 begins.
     H2,
-    /// It is neither that nor anything like HTTP/1.
-    Foreign,
+    /// It is neither that nor anything like HTTP/1, for which reason.
+    Foreign(Refusal),
 }
 
 /// A connection with nothing to do for so long gives its exchange memory back.
@@ -278,8 +278,11 @@ async fn active(worker: &Rc<Worker>, down: &mut Conn, client: &Client) -> Ended 
             }
             Head::Refused(kind) => refuse(worker, down, client, Fault::client(kind), &mut scratch).await,
             Head::H2 => After::H2,
-            Head::Foreign => {
-                broken_off(worker, down, client, &mut scratch);
+            Head::Foreign(refusal) => {
+                worker.shard.request_refused();
+                let fault = Fault::client(FaultKind::BadRequest(refusal));
+                let status = fault.kind.status();
+                tell_refused(worker, down, client, fault, status, (0, 0), &mut scratch.messages);
                 After::Close
             }
         };
@@ -471,8 +474,8 @@ async fn read_head(worker: &Worker, down: &mut Conn, head: &mut RequestHead) -> 
                     return Head::H2;
                 }
             }
-            Err(_) if down.h2 && down.arrival.requests == 0 && is_foreign(buffer.data()) => {
-                return Head::Foreign;
+            Err(refusal) if down.h2 && down.arrival.requests == 0 && is_foreign(buffer.data()) => {
+                return Head::Foreign(refusal);
             }
             Err(_) if buffer.data().starts_with(TLS_HANDSHAKE) => {
                 return Head::Refused(FaultKind::TlsOnPlainPort);
