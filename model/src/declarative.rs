@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::boot::unknown_plugins;
+use crate::boot::{unknown_plugins, unknown_stream_plugins};
 use crate::diagnostic::{Diagnostic, Severity, Source};
 use crate::document::{Document, Lookup, Position};
 use crate::field::id_text;
@@ -255,11 +255,13 @@ impl Sections {
                 ),
             }
         }
-        let listed =
-            names.iter().enumerate().filter(|(_, item)| item.get("stream") != Some(&Value::Bool(true)));
-        let listed =
-            listed.filter_map(|(at, item)| Some((format!("{pointer}/{at}"), item.get("name")?.as_str()?)));
-        self.ignored.extend(unknown_plugins(pointer, listed, built));
+        let listed = |of_streams: bool| {
+            let is_of = move |item: &Value| (item.get("stream") == Some(&Value::Bool(true))) == of_streams;
+            let items = names.iter().enumerate().filter(move |(_, item)| is_of(item));
+            items.filter_map(|(at, item)| Some((format!("{pointer}/{at}"), item.get("name")?.as_str()?)))
+        };
+        self.ignored.extend(unknown_plugins(pointer, listed(false), built));
+        self.ignored.extend(unknown_stream_plugins(listed(true)));
         self.plugins = Some(http);
         self.stream_plugins = Some(stream);
     }

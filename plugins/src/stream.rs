@@ -58,6 +58,14 @@ mod tests {
         }
     }
 
+    /// What `model` says of the names in lists of them leaves no room for one that is not built.
+    #[test]
+    fn there_are_those_of_apisix_and_no_others() {
+        let known: Vec<&str> =
+            model::apisix_plugins::Subsystem::Stream.plugins().iter().map(|known| known.name).collect();
+        assert_eq!(names(), known);
+    }
+
     #[test]
     fn the_examples_on_their_pages_fit() {
         let pages = concat!(env!("CARGO_MANIFEST_DIR"), "/pages/stream");

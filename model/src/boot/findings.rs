@@ -124,6 +124,7 @@ impl<'a> Findings<'a> {
         }
         match row.path {
             "plugins" => self.check_plugins(value, &pointer),
+            "stream_plugins" => self.check_stream_plugins(value, &pointer),
             "plugin_attr.*" => self.check_attribute(path, pointer),
             _ => {}
         }
@@ -149,9 +150,14 @@ impl<'a> Findings<'a> {
 
     /// The names in a list of plugins.
     fn check_plugins(&mut self, value: &Value, pointer: &str) {
-        let names = value.as_array().into_iter().flatten().filter_map(Value::as_str);
-        let names = names.enumerate().map(|(at, name)| (format!("{pointer}/{at}"), name));
-        for invalid in unknown_plugins(pointer, names, self.plugins) {
+        for invalid in unknown_plugins(pointer, named(value, pointer), self.plugins) {
+            self.warn(invalid);
+        }
+    }
+
+    /// The names in a list of plugins of streams.
+    fn check_stream_plugins(&mut self, value: &Value, pointer: &str) {
+        for invalid in unknown_stream_plugins(named(value, pointer)) {
             self.warn(invalid);
         }
     }
@@ -228,6 +234,27 @@ pub fn unknown_plugins<'a>(
         found.push(Invalid::new(told).at(list).hint(effect));
     }
     found
+}
+
+/// The same for a list of plugins of streams, of which this build lacks none.
+pub fn unknown_stream_plugins<'a>(names: impl Iterator<Item = (String, &'a str)>) -> Vec<Invalid> {
+    let known = || Subsystem::Stream.plugins().iter().map(|known| known.name);
+    let unknown = names.filter(|(_, name)| known().all(|known| known != *name));
+    let invalid = unknown.map(|(pointer, name)| {
+        let told = format!("unknown plugin `{name}` in the list of plugins of streams");
+        let invalid = Invalid::new(told).at(pointer);
+        match nearest(name, known()) {
+            Some(close) => invalid.hint(format!("did you mean `{close}`?")),
+            None => invalid.hint(format!("those of streams are {}", known().collect::<Vec<_>>().join(", "))),
+        }
+    });
+    invalid.collect()
+}
+
+/// The texts of a list, each with its place.
+fn named<'v>(list: &'v Value, pointer: &str) -> impl Iterator<Item = (String, &'v str)> {
+    let items = list.as_array().into_iter().flatten().enumerate();
+    items.filter_map(move |(at, item)| Some((format!("{pointer}/{at}"), item.as_str()?)))
 }
 
 /// Whether `path` is the row's, `*` being any name.

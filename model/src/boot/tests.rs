@@ -281,6 +281,13 @@ fn what_is_not_known_is_ignored_and_told_with_its_place() {
             "this version does not have 2 plugins of the list: zipkin, skywalking",
         ),
         (
+            "stream_plugins: [ip-restriction, mqtt-prox]\n",
+            1,
+            34,
+            "/stream_plugins/1",
+            "unknown plugin `mqtt-prox` in the list of plugins of streams",
+        ),
+        (
             "plugin_attr:\n  zipkin: {set_ngx_var: true}\n",
             2,
             3,
@@ -322,6 +329,8 @@ fn hints_lead_to_the_right_key() {
     let hint = |text: &str| warnings(text)[0].hint.clone().unwrap_or_default();
     assert_eq!(hint("plugins: [limit-cout]\n"), "did you mean `limit-count`?");
     assert_eq!(hint("plugins: [open-telemetry]\n"), "did you mean `opentelemetry`?");
+    assert_eq!(hint("stream_plugins: [mqtt-prox]\n"), "did you mean `mqtt-proxy`?");
+    assert!(hint("stream_plugins: [key-auth]\n").starts_with("those of streams are ip-restriction, "));
     assert_eq!(hint("plugin_attr:\n  redirct: {}\n"), "did you mean `redirect`?");
     assert_eq!(hint("apisix:\n  node_listn: 1\n"), "did you mean `node_listen`?");
     assert_eq!(hint("plugn_attr: {}\n"), "did you mean `plugin_attr`?");
