@@ -75,14 +75,16 @@ fn repeatedly(value: &Value, check: impl Fn(&Value) -> Result<(), Invalid>) -> V
     let mut value = value.clone();
     let mut found: Vec<Invalid> = Vec::new();
     let mut changed: Vec<String> = Vec::new();
+    let mut gone: Vec<Gone> = Vec::new();
     for _ in 0..MOST {
         let Err(invalid) = check(&value) else { break };
-        let pointer = invalid.pointer.clone();
+        let now = invalid.pointer.clone();
+        let pointer = gone.iter().rev().fold(now.clone(), |pointer, gone| gone.before(pointer));
         // Something around what was taken out: that it is not there is the next mistake, and ours.
         if !changed.iter().any(|place| *place == pointer || place.starts_with(&format!("{pointer}/"))) {
-            found.push(invalid);
+            found.push(Invalid { pointer: pointer.clone(), ..invalid });
         }
-        if pointer.is_empty() || !replace(&mut value, &pointer) {
+        if now.is_empty() || !replace(&mut value, &now, &mut gone) {
             break;
         }
         changed.push(pointer);
@@ -90,8 +92,27 @@ fn repeatedly(value: &Value, check: impl Fn(&Value) -> Result<(), Invalid>) -> V
     found
 }
 
+/// An item of a list that was taken out.
+struct Gone {
+    list: String,
+    at: usize,
+}
+
+impl Gone {
+    /// Where that stood, before this was taken out, to which a pointer leads now.
+    fn before(&self, pointer: String) -> String {
+        let within = pointer.strip_prefix(&*self.list).and_then(|rest| rest.strip_prefix('/'));
+        let Some(within) = within else { return pointer };
+        let (item, rest) = within.split_at(within.find('/').unwrap_or(within.len()));
+        match item.parse::<usize>() {
+            Ok(item) if item >= self.at => format!("{}/{}{rest}", self.list, item + 1),
+            _ => pointer,
+        }
+    }
+}
+
 /// Puts something right in the place of what is wrong, or nothing. False if it is not there.
-fn replace(value: &mut Value, pointer: &str) -> bool {
+fn replace(value: &mut Value, pointer: &str, gone: &mut Vec<Gone>) -> bool {
     let Some((parent, name)) = pointer.rsplit_once('/') else { return false };
     let name = name.replace("~1", "/").replace("~0", "~");
     match value.pointer_mut(parent) {
@@ -113,10 +134,8 @@ fn replace(value: &mut Value, pointer: &str) -> bool {
         }
         Some(Value::Array(items)) => match name.parse::<usize>() {
             Ok(at) if at < items.len() => {
-                // Others keep their places.
                 items.remove(at);
-                // The places of those behind it are wrong now.
-                items.truncate(at);
+                gone.push(Gone { list: parent.to_owned(), at });
                 true
             }
             _ => false,
@@ -141,7 +160,8 @@ mod tests {
         let value = json!({
             "id": 1,
             "uri": 5,
-            "methods": ["GET", "GOT"],
+            "methods": ["GOT", "GET", "PUTT", "POST", "BREW"],
+            "remote_addrs": ["x", "127.0.0.1", "y"],
             "priority": "high",
             "plugins": {
                 "limit-count": {"count": -1, "time_window": 60, "rejected_code": 1},
@@ -156,18 +176,33 @@ mod tests {
         assert_eq!(
             found,
             [
-                "/methods/1",
+                "/methods/0",
+                "/methods/2",
+                "/methods/4",
                 "/plugins/cors",
                 "/plugins/key-auth/header",
                 "/plugins/limit-count/count",
                 "/plugins/limit-count/rejected_code",
                 "/plugins/limit-cout",
                 "/priority",
+                "/remote_addrs/0",
+                "/remote_addrs/2",
                 "/upstream/hash_on",
                 "/upstream/nodes/127.0.0.1:80",
                 "/uri",
             ]
         );
+    }
+
+    #[test]
+    fn each_item_of_a_list_has_its_own_mistakes_at_its_own_place() {
+        let node = |port: i64, weight: i64| json!({"host": "127.0.0.1", "port": port, "weight": weight});
+        let nodes = json!([node(80, -1), node(80, 1), node(0, -1), node(80, 1), node(80, -1)]);
+        let mut places = found(Kind::Upstream, &json!({ "nodes": nodes }));
+        places.sort();
+        assert_eq!(places, ["/nodes/0/weight", "/nodes/2/port", "/nodes/2/weight", "/nodes/4/weight"]);
+        let lists = json!({"uris": [5, "/", 6], "upstream": {"nodes": {}}});
+        assert_eq!(found(Kind::Route, &lists), ["/uris/0", "/uris/2"]);
     }
 
     #[test]
