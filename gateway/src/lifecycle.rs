@@ -232,3 +232,38 @@ impl Watchman {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proxy::{Settings, Workers};
+    use sdk::meters::Meters;
+    use snapshot::Publisher;
+    use snapshot::compile::Compiler;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn workers_that_end_unasked_are_told_once_and_fail_the_process() {
+        let catalog = crate::wiring::catalog(&model::Boot::default()).unwrap();
+        let (_publisher, readers) = Publisher::new(Compiler::new(catalog, Default::default()).snapshot(0), 2);
+        let settings = Arc::new(Settings { idle_grace: Duration::ZERO, ..Settings::default() });
+        let sockets = vec![Vec::new(), Vec::new()];
+        let workers = Workers::start(settings, sockets, readers, &Arc::<Meters>::default()).unwrap();
+        let watch = workers.watch().clone();
+        let mut watchman = Watchman::new(watch.clone());
+        assert!(!watchman.look().await, "both run");
+        assert!(Watchman::new(watch.clone()).verdict().is_ok());
+        // The signal goes with them, and nobody has said that they are to stop.
+        drop(workers);
+        while watch.ended().len() < 2 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(watchman.look().await, "nobody is left");
+        watchman.look().await;
+        assert_eq!(watchman.ended.len(), 2, "each is told once");
+        let why = watchman.verdict().unwrap_err().to_string();
+        assert_eq!(why, "worker 0 of 2 ended unexpectedly: it stopped unasked");
+    }
+}
