@@ -2,38 +2,198 @@
 //!
 //! Such a pattern runs on an engine that tries it at one place after another, and what it looks ahead to may be all
 //! that is left of the text each time: the time grows with the square of the text. One that can only match at the
-//! beginning is tried there alone.
+//! beginning is tried there alone, but what stands before the look may still end at any place, as `.*` in
+//! `^.*(?=.*[A-Z])`. Where both may vary, the time grows with the cube, up to what the steps of a search allow.
 
-/// Bytes of a text that is searched at every place: a tenth of a second at worst. One of 64 KiB took seconds.
-pub const ANYWHERE: usize = 8 << 10;
-/// Bytes of a text that is searched at its beginning only.
+/// Bytes of a text that is searched at its beginning only, and looked at from there.
 pub const AT_BEGIN: usize = 64 << 10;
+/// Bytes of a text that is searched, or looked at, at every place: a tenth of a second at worst. One of 64 KiB took
+/// seconds.
+pub const ANYWHERE: usize = 8 << 10;
+/// Bytes of a text that is searched at every place, and looked at from every other each time.
+pub const BACK_AND_FORTH: usize = 1 << 10;
 
-/// The bytes of a text that this pattern may search.
-pub fn longest_text(pattern: &str) -> usize {
-    if is_anchored(pattern) { AT_BEGIN } else { ANYWHERE }
+/// How the time of a search grows with the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Growth {
+    Linear,
+    Square,
+    Cube,
 }
 
-/// Whether it begins with `^`, for all that it may match; not if that may be the beginning of a line.
-fn is_anchored(pattern: &str) -> bool {
-    let Some(rest) = pattern.strip_prefix('^') else { return false };
-    if rest.starts_with(['*', '?', '+', '{']) {
-        return false;
+impl Growth {
+    pub fn of(pattern: &str) -> Growth {
+        let mut reading = Reading { rest: pattern.as_bytes(), ..Reading::default() };
+        let once = reading
+            .rest
+            .strip_prefix(b"^")
+            .is_some_and(|rest| !matches!(rest, [b'*' | b'?' | b'+' | b'{', ..]));
+        let few = reading.looks_from_few();
+        match (once && !reading.alternates, few) {
+            _ if reading.is_strange => Growth::Cube,
+            (true, true) => Growth::Linear,
+            (true, false) | (false, true) => Growth::Square,
+            (false, false) => Growth::Cube,
+        }
     }
-    let (mut depth, mut in_class) = (0usize, false);
-    let mut bytes = rest.bytes();
-    while let Some(byte) = bytes.next() {
-        match byte {
-            b'\\' => drop(bytes.next()),
-            b']' => in_class = false,
-            b'[' => in_class = true,
-            b'(' if !in_class => depth += 1,
-            b')' if !in_class => depth = depth.saturating_sub(1),
-            b'|' if !in_class && depth == 0 => return false,
+
+    /// The bytes of a text that such a pattern may search.
+    pub fn longest_text(self) -> usize {
+        match self {
+            Growth::Linear => AT_BEGIN,
+            Growth::Square => ANYWHERE,
+            Growth::Cube => BACK_AND_FORTH,
+        }
+    }
+}
+
+/// A pattern, as far as it was read.
+#[derive(Default)]
+struct Reading<'p> {
+    rest: &'p [u8],
+    groups: Vec<Group>,
+    /// The pattern itself.
+    whole: Group,
+    /// The group that has just ended.
+    last: Option<Group>,
+    now: Way,
+    /// It has alternatives outside of all groups.
+    alternates: bool,
+    /// There is something in it that is not understood here.
+    is_strange: bool,
+}
+
+/// How a place in a pattern is come to.
+#[derive(Debug, Clone, Copy, Default)]
+struct Way {
+    /// In many ways: what stands before it takes more or less of the text.
+    varies: bool,
+    /// With a look behind one that varies: what follows is tried as often as that.
+    looked: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Group {
+    /// A look-around, or an atomic group: once it is left, nothing in it is tried again.
+    looks: bool,
+    /// How its beginning is come to.
+    begin: Way,
+    /// It repeats something, and so may read all that is left.
+    repeats: bool,
+    /// There is a look-around in it.
+    has_look: bool,
+}
+
+impl<'p> Reading<'p> {
+    fn take(&mut self) -> Option<u8> {
+        let (first, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        Some(*first)
+    }
+
+    fn group(&mut self) -> &mut Group {
+        self.groups.last_mut().unwrap_or(&mut self.whole)
+    }
+
+    /// Whether all that may read far is tried at few places.
+    fn looks_from_few(&mut self) -> bool {
+        let mut few = true;
+        while let Some(byte) = self.take() {
+            let last = self.last.take();
+            match byte {
+                b'\\' => self.escape(),
+                b'[' => self.class(),
+                b'(' => self.open(),
+                b')' => few &= self.close(),
+                b'*' | b'+' | b'{' => few &= self.repeat(byte, last),
+                b'?' => self.now.varies = true,
+                b'|' => self.alternates |= self.groups.is_empty(),
+                _ => {}
+            }
+        }
+        few
+    }
+
+    fn escape(&mut self) {
+        match self.take() {
+            // What a group took.
+            Some(b'1'..=b'9' | b'k') => self.look(),
+            // What is in braces is a name, or a number.
+            Some(b'p' | b'P' | b'x' | b'u' | b'U') if self.rest.starts_with(b"{") => {
+                while self.take().is_some_and(|byte| byte != b'}') {}
+            }
+            Some(b'g' | b'K' | b'G') => self.is_strange = true,
             _ => {}
         }
     }
-    true
+
+    fn class(&mut self) {
+        self.rest = self.rest.strip_prefix(b"^").unwrap_or(self.rest);
+        // One of its characters.
+        self.rest = self.rest.strip_prefix(b"]").unwrap_or(self.rest);
+        while let Some(byte) = self.take() {
+            match byte {
+                b']' => return,
+                b'\\' => _ = self.take(),
+                // A class in it, which might end it otherwise.
+                b'[' => self.is_strange = true,
+                _ => {}
+            }
+        }
+    }
+
+    fn open(&mut self) {
+        let looks = match self.rest {
+            [b'?', b'=' | b'!' | b'>', ..] | [b'?', b'<', b'=' | b'!', ..] => true,
+            [b'?', b':' | b'<', ..] | [b'?', b'P', b'<', ..] => false,
+            [b'?', flags @ ..] => {
+                let plain = |byte: &&u8| matches!(byte, b'i' | b'm' | b's' | b'u' | b'U' | b'-');
+                let flags = &flags[flags.iter().take_while(plain).count()..];
+                self.is_strange |= !matches!(flags, [b':' | b')', ..]);
+                false
+            }
+            _ => false,
+        };
+        self.rest = self.rest.strip_prefix(b"?").unwrap_or(self.rest);
+        self.groups.push(Group { looks, begin: self.now, ..Group::default() });
+    }
+
+    fn close(&mut self) -> bool {
+        let Some(group) = self.groups.pop() else { return false };
+        let above = self.group();
+        above.repeats |= group.repeats;
+        above.has_look |= group.has_look;
+        self.last = Some(group);
+        if group.looks {
+            self.now = group.begin;
+            self.look();
+            return !(group.begin.varies && group.repeats);
+        }
+        true
+    }
+
+    /// A look-around has been passed.
+    fn look(&mut self) {
+        self.group().has_look = true;
+        self.now.looked |= self.now.varies;
+    }
+
+    fn repeat(&mut self, by: u8, last: Option<Group>) -> bool {
+        if by == b'{' {
+            while self.take().is_some_and(|byte| byte != b'}') {}
+        }
+        let has_look = last.is_some_and(|last| last.has_look || last.looks);
+        let reads_far_each_time = has_look && last.is_some_and(|last| last.repeats);
+        let few = !(self.now.looked || reads_far_each_time);
+        self.now.varies = true;
+        self.group().repeats = true;
+        // Possessive, which is as an atomic group.
+        if has_look || self.rest.starts_with(b"+") {
+            self.look();
+        }
+        self.rest = self.rest.strip_prefix(b"+").or(self.rest.strip_prefix(b"?")).unwrap_or(self.rest);
+        few
+    }
 }
 
 #[cfg(test)]
@@ -41,22 +201,52 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_begins_at_the_beginning_searches_a_long_text() {
-        for (pattern, anchored) in [
-            ("^(?!tag=)[ -~]*", true),
-            ("^(?=.*[A-Z])(?=.*\\d).{8,}$", true),
-            ("^(?!a|b)[|)]x\\|y", true),
-            ("(?=.*\\d).{8,}", false),
-            ("(?!a)b", false),
-            ("^(?!a)b|c", false),
-            ("^(?!a)b(c)|^d", false),
-            ("^*(?=a)b", false),
-            ("(?m)^(?!a)", false),
-            ("\\^(?=a)", false),
-            ("", false),
+    fn a_text_is_the_shorter_the_more_places_it_is_looked_at_from() {
+        for (pattern, growth) in [
+            ("^(?!tag=)[ -~]*", Growth::Linear),
+            ("^(?=.*[A-Z])(?=.*\\d).{8,}$", Growth::Linear),
+            ("^(?!a|b)[|)]x\\|y", Growth::Linear),
+            ("^/api/(?!v1|v2).*$", Growth::Linear),
+            ("^((?!bad).)*$", Growth::Linear),
+            ("^(\\w+\\s?)*(?<!x)$", Growth::Linear),
+            ("^(?i)\\p{L}(?P<n>a)(?:b)(?<m>[^]*)+(])(?=.*x)", Growth::Linear),
+            ("^(.*)\\1x$", Growth::Linear),
+            // What stands before a look, or repeats it, may be as long as the text.
+            ("^.*(?=.{8,})(?=.*[A-Z]).*$", Growth::Square),
+            ("^(?:(?!.*bad).)*$", Growth::Square),
+            ("^(?=.*(?=.*X)).*", Growth::Square),
+            ("^.{1,9}(?!b).*X", Growth::Square),
+            ("^.*?(?>a*)b", Growth::Square),
+            ("^((?!bad).)*.*X$", Growth::Square),
+            ("^((?!bad).)+?.*X$", Growth::Square),
+            ("^a?(?=.*X)", Growth::Square),
+            ("^a*+.*x", Growth::Square),
+            ("^(.*)\\1.*x", Growth::Square),
+            // Or it is tried at every place.
+            ("(?=.*\\d).{8,}", Growth::Square),
+            ("(?!a)b", Growth::Square),
+            ("^(?!a)b|c", Growth::Square),
+            ("^(?!a)b(c)|^d", Growth::Square),
+            ("^?(?!a)b", Growth::Square),
+            ("^*(?=a)b", Growth::Square),
+            ("\\^(?=a)", Growth::Square),
+            ("(?m)^(?!a)", Growth::Square),
+            ("^[](]|(?!a)", Growth::Square),
+            ("", Growth::Square),
+            // Both.
+            (".*(?=.{8,})(?=.*[A-Z]).*$", Growth::Cube),
+            ("(?=.*(?=.*X)).*", Growth::Cube),
+            ("^a|.*(?=.*X)", Growth::Cube),
+            // And what is not understood.
+            ("^[[a](]|(?!a)", Growth::Cube),
+            ("^(?!a)(?x)b#(\n|c", Growth::Cube),
+            ("^(?#()|(?!a)", Growth::Cube),
+            ("^(a)?(?(1)b|c)", Growth::Cube),
+            ("^(a)\\g<1>(?!a)", Growth::Cube),
         ] {
-            assert_eq!(is_anchored(pattern), anchored, "{pattern}");
-            assert_eq!(longest_text(pattern) == AT_BEGIN, anchored, "{pattern}");
+            assert_eq!(Growth::of(pattern), growth, "{pattern}");
         }
+        let longest = [Growth::Linear, Growth::Square, Growth::Cube].map(Growth::longest_text);
+        assert_eq!(longest, [AT_BEGIN, ANYWHERE, BACK_AND_FORTH]);
     }
 }

@@ -12,7 +12,7 @@
 use std::fmt;
 
 use model::Invalid;
-use model::lookaround::longest_text;
+use model::lookaround::Growth;
 use regex::bytes;
 use smallvec::SmallVec;
 
@@ -79,7 +79,7 @@ impl Pattern {
                 .backtrack_limit(BACKTRACK_LIMIT)
                 .delegate_size_limit(SIZE_LIMIT)
                 .build()
-                .map(|regex| Engine::Backtracking(regex, longest_text(pattern)))
+                .map(|regex| Engine::Backtracking(regex, Growth::of(pattern).longest_text()))
                 .map_err(|error| {
                     Invalid::new(format!("invalid regex: {error}")).expected("a regular expression (PCRE)")
                 })?,
@@ -266,7 +266,7 @@ fn group_number(bytes: &[u8]) -> Option<(usize, &[u8])> {
 
 #[cfg(test)]
 mod tests {
-    use model::lookaround::{ANYWHERE, AT_BEGIN};
+    use model::lookaround::{ANYWHERE, AT_BEGIN, BACK_AND_FORTH};
 
     use super::*;
 
@@ -346,7 +346,12 @@ mod tests {
             let pattern = Pattern::new(pattern, false).unwrap();
             assert_eq!(pattern.judge(&text), long, "{pattern:?}");
         }
-        for (pattern, longest) in [("^(?=a)a", AT_BEGIN), ("(?=a)a", ANYWHERE)] {
+        for (pattern, longest) in [
+            ("^(?=a)a", AT_BEGIN),
+            ("(?=a)a", ANYWHERE),
+            ("^.*(?!b).*a", ANYWHERE),
+            (".*(?!b).*a", BACK_AND_FORTH),
+        ] {
             let pattern = Pattern::new(pattern, false).unwrap();
             let judged = [longest, longest + 1].map(|length| pattern.judge(&text[..length]));
             assert_eq!(judged, [Ok(true), Err(Spent)], "{pattern:?}");

@@ -10,16 +10,16 @@ use std::fmt;
 use regex::bytes::{Regex, RegexBuilder};
 
 use crate::Invalid;
-use crate::lookaround::{ANYWHERE, longest_text};
+use crate::lookaround::{ANYWHERE, Growth};
 
 /// Steps a backtracking search may take.
 const STEPS: usize = 100_000;
 
-/// What the searches of one check may cost together, as squares of the bytes of their texts: half a second. A body
-/// may hold as many texts as it likes.
+/// What the searches of one check may cost together, in bytes that are looked at: half a second. A body may hold as
+/// many texts as it likes.
 const WORK: usize = 8 * ANYWHERE * ANYWHERE;
-/// Texts of so many bytes are searched however many they are.
-const SHORT: usize = 256;
+/// Texts of so many bytes are searched however many they are: that takes no longer than to read so many.
+const SHORT: usize = 32;
 
 thread_local! {
     /// What is left of [`WORK`].
@@ -31,12 +31,16 @@ pub fn begin() {
     LEFT.set(WORK);
 }
 
-/// Pays for a search of a text at all its places.
-fn may_search(text: &str) -> bool {
-    if text.len() <= SHORT {
-        return true;
-    }
-    let left = LEFT.get().checked_sub(text.len() * text.len());
+/// Pays for a search of a text.
+fn may_search(growth: Growth, length: usize) -> bool {
+    let square = length * length;
+    let cost = match growth {
+        Growth::Linear => 0,
+        Growth::Square if length <= SHORT => 0,
+        Growth::Square => square,
+        Growth::Cube => length * square.min(STEPS),
+    };
+    let left = LEFT.get().checked_sub(cost);
     LEFT.set(left.unwrap_or(0));
     left.is_some()
 }
@@ -44,8 +48,8 @@ fn may_search(text: &str) -> bool {
 /// A compiled pattern.
 pub enum Pattern {
     Linear(Regex),
-    /// And the bytes of a text that it searches.
-    Backtracking(Box<fancy_regex::Regex>, usize),
+    /// And what its searches cost.
+    Backtracking(Box<fancy_regex::Regex>, Growth),
 }
 
 impl Pattern {
@@ -60,7 +64,7 @@ impl Pattern {
             Err(regex::Error::Syntax(_)) => fancy_regex::RegexBuilder::new(source)
                 .backtrack_limit(STEPS)
                 .build()
-                .map(|regex| Pattern::Backtracking(Box::new(regex), longest_text(source)))
+                .map(|regex| Pattern::Backtracking(Box::new(regex), Growth::of(source)))
                 .map_err(|error| refused(&error)),
             Err(error) => Err(refused(&error)),
         }
@@ -69,9 +73,9 @@ impl Pattern {
     pub fn is_match(&self, text: &str) -> bool {
         match self {
             Pattern::Linear(regex) => regex.is_match(text.as_bytes()),
-            Pattern::Backtracking(regex, longest) => {
-                text.len() <= *longest
-                    && (*longest > ANYWHERE || may_search(text))
+            Pattern::Backtracking(regex, growth) => {
+                text.len() <= growth.longest_text()
+                    && may_search(*growth, text.len())
                     && regex.is_match(text).unwrap_or(false)
             }
         }
@@ -92,7 +96,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::lookaround::AT_BEGIN;
+    use crate::lookaround::{AT_BEGIN, BACK_AND_FORTH};
 
     #[test]
     fn look_around_is_judged_within_a_bound() {
@@ -101,7 +105,9 @@ mod tests {
         let pattern = Pattern::new(r"^(\w+\s?)*(?<!x)$").unwrap();
         assert!(pattern.is_match("a b") && !pattern.is_match("a x"));
         assert!(!pattern.is_match(&format!("{}!", "a".repeat(200))), "too many steps");
-        for (source, longest) in [("^(?!tag=)[ -~]*", AT_BEGIN), ("(?!tag=)[ -~]+", ANYWHERE)] {
+        for (source, longest) in
+            [("^(?!tag=)[ -~]*", AT_BEGIN), ("(?!tag=)[ -~]+", ANYWHERE), ("a*(?!tag=).*a", BACK_AND_FORTH)]
+        {
             let pattern = Pattern::new(source).unwrap();
             let judged = [longest, longest + 1].map(|length| pattern.is_match(&"a".repeat(length)));
             assert_eq!(judged, [true, false], "{source}");
@@ -113,7 +119,13 @@ mod tests {
     fn many_long_texts_are_searched_within_a_bound() {
         let schema = crate::Schema::new(&json!({"items": {"pattern": "(?=.*1)a"}})).unwrap();
         let list = |texts: usize, length: usize| json!(vec![format!("{}1", "a".repeat(length - 1)); texts]);
-        for (texts, length, searched) in [(8, ANYWHERE, true), (9, ANYWHERE, false), (100_000, SHORT, true)] {
+        for (texts, length, searched) in [
+            (8, ANYWHERE, true),
+            (9, ANYWHERE, false),
+            (100_000, SHORT, true),
+            (8192, 256, true),
+            (8193, 256, false),
+        ] {
             // Each check anew.
             for _ in 0..2 {
                 assert_eq!(schema.check(&list(texts, length)).is_ok(), searched, "{texts} of {length}");
@@ -121,5 +133,12 @@ mod tests {
         }
         let schema = crate::Schema::new(&json!({"items": {"pattern": "^(?=.*1)a"}})).unwrap();
         assert!(schema.check(&list(100, ANYWHERE)).is_ok(), "at their beginnings");
+        let schema = crate::Schema::new(&json!({"items": {"pattern": "a.*(?=.*1)a"}})).unwrap();
+        // Each takes as many steps as a search may, or as many as there are pairs of places.
+        for (texts, length, searched) in
+            [(5, BACK_AND_FORTH, true), (6, BACK_AND_FORTH, false), (4096, 50, true), (4296, 50, false)]
+        {
+            assert_eq!(schema.check(&list(texts, length)).is_ok(), searched, "{texts} of {length}");
+        }
     }
 }
