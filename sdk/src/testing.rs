@@ -23,7 +23,7 @@ use crate::state::WorkerStates;
 use crate::world::{Fetch, FetchError, Fetched, World};
 
 thread_local! {
-    /// How often this thread went through a query, a form or cookies to read a variable.
+    /// How often this thread went through a query, a body or cookies to read a variable.
     pub static LOOKS: Cell<usize> = const { Cell::new(0) };
 }
 

@@ -278,12 +278,12 @@ impl Router {
         if self.normalize(x).is_err() {
             return Found::Nothing;
         }
-        let hit = self.search_once(x, &mut ());
+        let hit = self.search_once(x, false, &mut ());
         let Some(Hit { candidate, host, params, verdict }) = hit else { return Found::Nothing };
         match verdict {
             Verdict::NeedsBody => return Found::NeedsBody,
             Verdict::Unjudged(why) => {
-                return match sdk::vars::reading(x, |x| self.search(x, true, &mut ())) {
+                return match self.search_once(x, true, &mut ()) {
                     Some(_) => Found::Refused(why),
                     None => Found::Nothing,
                 };
@@ -303,13 +303,18 @@ impl Router {
     }
 
     /// Searches; what conditions read more than once of a long request is found once.
-    fn search_once<'s>(&'s self, x: &mut Exchange<'_>, watch: &mut impl Watch<'s>) -> Option<Hit<'s>> {
+    fn search_once<'s>(
+        &'s self,
+        x: &mut Exchange<'_>,
+        lenient: bool,
+        watch: &mut impl Watch<'s>,
+    ) -> Option<Hit<'s>> {
         if self.needs_body() && x.body_state() == Body::Whole {
-            sdk::vars::reading_body(x, |x| self.search(x, false, watch))
+            sdk::vars::reading_body(x, |x| self.search(x, lenient, watch))
         } else if self.reading > 0 {
-            sdk::vars::reading(x, |x| self.search(x, false, watch))
+            sdk::vars::reading(x, |x| self.search(x, lenient, watch))
         } else {
-            self.search(x, false, watch)
+            self.search(x, lenient, watch)
         }
     }
 

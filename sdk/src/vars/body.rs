@@ -96,6 +96,7 @@ pub(super) fn find<'a>(x: &'a Exchange<'_>, path: &Path) -> Result<Option<Value<
         return Ok(None);
     }
     let kind = media_type(x)?;
+    looked::gone_through();
     let found = if is(kind, JSON) {
         let Some(body) = held(x)? else { return Ok(None) };
         match path {

@@ -412,6 +412,21 @@ fn a_long_request_is_read_as_often_for_many_conditions_as_for_one() {
 }
 
 #[test]
+fn a_body_that_cannot_be_read_is_gone_through_twice_for_all_conditions() {
+    let rules = (0..200)
+        .map(|n| rule(&n.to_string(), &["/s"]).vars(json!([["post_arg.model", "==", n.to_string()]])))
+        .chain([rule("last", &["/s"])]);
+    let router = router(Mode::Uri, rules);
+    let mut probe = Probe::request("POST", "/s", &[("Host", "h"), ("Content-Type", "application/json")]);
+    let mut x = probe.exchange();
+    sdk::testing::with_body(&mut x, br#"{"model":"#);
+    sdk::testing::LOOKS.set(0);
+    assert!(matches!(router.find(&mut x), Found::Refused(_)));
+    // Once to see that it cannot be read, and once for who would be served if it were empty.
+    assert_eq!(sdk::testing::LOOKS.get(), 2);
+}
+
+#[test]
 fn long_and_hostile_paths_stay_cheap() {
     let nested: Vec<String> = (1..200).map(|n| format!("{}*", "/a".repeat(n))).collect();
     let nested: Vec<&str> = nested.iter().map(String::as_str).collect();

@@ -136,7 +136,7 @@ impl Router {
         if self.normalize(x).is_err() {
             return trace;
         }
-        self.search_once(x, &mut trace);
+        self.search_once(x, false, &mut trace);
         trace
     }
 }
