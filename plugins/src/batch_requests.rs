@@ -248,7 +248,8 @@ fn refuse(status: u16, words: String) -> Step {
 fn request(x: &Exchange<'_>, batch: &Batch, item: &Item) -> Result<Fetch, &'static str> {
     const INVALID: &str = "invalid header";
     const TOO_LONG: &str = "too many headers or arguments, or too long ones";
-    if item.query.len() + batch.query.len() > MAX_FIELDS {
+    // Also those that are passed over below: each request goes through those of the batch again.
+    if item.headers.len() + batch.headers.len() > MAX_FIELDS || item.query.len() + batch.query.len() > MAX_FIELDS {
         return Err(TOO_LONG);
     }
     let mut fields = Fields::new();
@@ -484,6 +485,10 @@ mod tests {
             let (status, told) = told(body);
             assert!(status == 400 && told.contains(words), "{body}: {told}");
         }
+        // Those that are passed over count, too.
+        let over: Vec<_> = (0..257).map(|n| format!(r#""X-Forwarded-{n}": "1""#)).collect();
+        let (status, words) = told(&shared("headers", &over.join(",")));
+        assert_eq!((status, &*words), (400, "request failed: too many headers or arguments, or too long ones"));
         // So many may be, and so long.
         let goes = |body: &str| ask(body.as_bytes(), Vec::new()).0;
         for body in [
