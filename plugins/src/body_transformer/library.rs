@@ -16,7 +16,7 @@ const FUNCTIONS: [&str; 27] = [
 pub(super) const MODULES: [&str; 7] = ["string", "table", "math", "core", "core.json", "cjson", "ngx"];
 
 /// Bytes of a text that are escaped at a time.
-const PIECE: usize = 64 << 10;
+pub(super) const PIECE: usize = 64 << 10;
 
 pub(super) const REQUIRED: &str = "templates can require apisix.core, cjson and cjson.safe";
 
@@ -147,6 +147,7 @@ impl Run<'_, '_> {
                     self.may_be(out.len())?;
                 }
                 out.extend_from_slice(&bytes[from..]);
+                self.may_be(out.len())?;
                 self.spend(bytes.len() / 8)?;
                 self.made(out)
             }
@@ -167,6 +168,7 @@ impl Run<'_, '_> {
                         return Err(format!("invalid value ({what}) at index {} in table for 'concat'", index + 1));
                     }
                     out.extend_from_slice(&self.text_of(element)?);
+                    self.may_be(out.len())?;
                     self.spend(1 + between.len() / 64)?;
                 }
                 self.made(out)
@@ -228,6 +230,7 @@ impl Run<'_, '_> {
             let made = match (kind, flags) {
                 (b's', b"") => {
                     out.extend_from_slice(&self.text_of(value)?);
+                    self.may_be(out.len())?;
                     continue;
                 }
                 (b'd' | b'i', b"") => format!("{:.0}", self.arithmetic(value)?.trunc()),
@@ -290,7 +293,7 @@ impl Run<'_, '_> {
     }
 
     /// A text that is made is no longer than an output may be.
-    fn may_be(&self, length: usize) -> Result<(), String> {
+    pub(super) fn may_be(&self, length: usize) -> Result<(), String> {
         if length > self.most { Err("a text is too long".into()) } else { Ok(()) }
     }
 

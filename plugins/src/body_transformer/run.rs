@@ -11,7 +11,7 @@ use hashbrown::HashMap;
 use sdk::Exchange;
 use sdk::vars::Var;
 
-use super::library::{MODULES, known};
+use super::library::{MODULES, PIECE, known};
 use super::members::Members;
 use super::parse::{Expr, Stmt, Template};
 use crate::lua::write_number;
@@ -202,9 +202,9 @@ impl Run<'_, '_> {
             Stmt::Text(text) => self.write(text),
             Stmt::Out { escape, value } => match self.eval(value)? {
                 Value::Nil | Value::Null => Ok(()),
+                // It may become six times as long, so it is made piece by piece.
                 Value::Text(text) if *escape => {
-                    let escaped = html(&text);
-                    self.write(&escaped)
+                    text.chunks(PIECE).try_for_each(|piece| self.write(&html(piece)))
                 }
                 value => {
                     let text = self.text_of(&value)?;
@@ -518,6 +518,7 @@ impl Run<'_, '_> {
                 }
                 let mut both = self.text_of(&left)?;
                 both.extend_from_slice(&self.text_of(&right)?);
+                self.may_be(both.len())?;
                 self.made(both)
             }
             _ => {

@@ -134,14 +134,20 @@ fn a_query_is_paid_for() {
     }
 }
 
-/// A text that is escaped grows to six times its length, and is made as long only as an output may be.
+/// A text that is escaped grows to six times its length, one that is put together to many times. It is made as long
+/// only as an output may be.
 #[test]
-fn what_is_escaped_has_a_bound() {
+fn what_is_made_has_a_bound() {
     for (template, most) in [
         ("{{#_escape_json(_body)}}", 122),
         ("{{#_escape_json({_body, _body})}}", 247),
         ("{{#_escape_json({[_body] = 1})}}", 126),
         ("{{#_escape_xml(_body .. \"''''\")}}", 44),
+        ("{{#table.concat({_body, _body})}}", 40),
+        ("{{#(_body .. _body)}}", 40),
+        ("{{#_body:gsub('\u{1}', '22')}}", 40),
+        ("{{#_body:gsub('\u{1}\u{1}\u{1}', '22222')}}", 32),
+        ("{{#string.format('%s%s', _body, _body)}}", 40),
     ] {
         for (most, fits) in [(most, true), (most - 1, false)] {
             let attr = json!({"max_output_size": most});
@@ -152,6 +158,20 @@ fn what_is_escaped_has_a_bound() {
             assert_eq!(matches!(stage.rewrite(&mut x), Step::Next), fits, "{template}, {most}");
         }
     }
+}
+
+/// What is escaped on its way out is not made whole before it is seen to be too long: that alone would take all steps.
+#[test]
+fn what_is_escaped_on_its_way_out_has_a_bound() {
+    let template = r#"{% local s = ('"'):rep(11000000) %}{{s}}"#;
+    let attr = json!({"max_output_size": 12_000_000});
+    let stage = built(json!({"request": {"input_format": "plain", "template": template}}), Some(&attr));
+    let mut probe = Probe::request("POST", "/", &[]);
+    let mut x = probe.exchange();
+    with_body(&mut x, b"x");
+    let Step::Reply(reply) = stage.rewrite(&mut x) else { panic!("it fits") };
+    let told = String::from_utf8_lossy(&reply.body);
+    assert!(told.contains("the output is too long"), "{told}");
 }
 
 /// Deeper than a thread's stack would be where each let go of the next.
