@@ -180,7 +180,7 @@ impl ProxyRewrite {
                 let Some(found) = found else { continue };
                 captures.extend((0..found.count()).map(|at| found.group(at).unwrap_or_default().to_vec()));
                 let mut replaced = Vec::new();
-                pattern.replace_first(&uri, replacement, &mut replaced);
+                found.replace(replacement, &mut replaced);
                 uri = replaced;
                 break;
             }

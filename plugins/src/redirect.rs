@@ -4,9 +4,9 @@
 
 use model::Invalid;
 use sdk::chain::Phases;
-use sdk::pattern::{Pattern, Replacement};
+use sdk::pattern::{Pattern, Replacement, Spent};
 use sdk::template::Template;
-use sdk::{Build, Exchange, Method, Plugin, Reply, Step, target};
+use sdk::{Build, Exchange, Method, Plugin, Reply, Step, Unjudged, target};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -117,8 +117,11 @@ impl Plugin for Redirect {
                 template.render(x, &mut uri);
             }
             To::Regex(pattern, replacement) => {
-                if !pattern.replace_first(x.path(), replacement, &mut uri) {
-                    return Step::Next;
+                match pattern.captures(x.path()) {
+                    Ok(Some(found)) => found.replace(replacement, &mut uri),
+                    Ok(None) => return Step::Next,
+                    // Whether the upstream was to see the request cannot be told.
+                    Err(Spent) => return Step::Refuse(Unjudged::Spent),
                 }
             }
             To::Https(template) => {
@@ -182,6 +185,17 @@ mod tests {
         {
             let config = json!({"uri": uri, "append_query_string": true});
             assert_eq!(answer(config, "GET", target, HOST), Some((302, location.into())));
+        }
+    }
+
+    #[test]
+    fn a_path_that_is_too_long_to_search_is_refused() {
+        let probe = |length: usize| Probe::get(&format!("/{}", "a".repeat(length - 1)));
+        for (length, refused) in [(8 << 10, false), ((8 << 10) + 1, true)] {
+            let mut probe = probe(length);
+            let stage: Redirect = probe.stage(json!({"regex_uri": ["(?!x)a+", "/b"]})).unwrap();
+            let step = stage.rewrite(&mut probe.exchange());
+            assert_eq!(matches!(step, Step::Refuse(Unjudged::Spent)), refused, "{length}: {step:?}");
         }
     }
 

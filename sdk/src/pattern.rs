@@ -115,19 +115,20 @@ impl Pattern {
         self.judge(text).unwrap_or(false)
     }
 
-    /// The first match and its groups.
+    /// The first match and its groups, for those who must not take an undecided search for a no.
     pub fn captures<'t>(&self, text: &'t [u8]) -> Result<Option<Captures<'t>>, Spent> {
-        self.captures_from(text, 0)
+        match &self.engine {
+            Engine::Backtracking(_, longest) if text.len() > *longest => Err(Spent),
+            _ => self.captures_from(text, 0),
+        }
     }
 
-    /// Writes the text with its first match replaced; says whether there was one.
+    /// Writes the text with its first match replaced; says whether there was one. It is searched however long it is:
+    /// for what upstreams send.
     pub fn replace_first(&self, text: &[u8], replacement: &Replacement, out: &mut Vec<u8>) -> bool {
-        match self.captures(text) {
+        match self.captures_from(text, 0) {
             Ok(Some(captures)) => {
-                let (start, end) = captures.whole();
-                out.extend_from_slice(&text[..start]);
-                replacement.expand(&captures, out);
-                out.extend_from_slice(&text[end..]);
+                captures.replace(replacement, out);
                 true
             }
             Ok(None) | Err(Spent) => {
@@ -197,6 +198,14 @@ impl<'t> Captures<'t> {
     /// Groups of the pattern, the whole match among them.
     pub fn count(&self) -> usize {
         self.groups.len()
+    }
+
+    /// Writes the text with the match replaced.
+    pub fn replace(&self, replacement: &Replacement, out: &mut Vec<u8>) {
+        let (start, end) = self.whole();
+        out.extend_from_slice(&self.text[..start]);
+        replacement.expand(self, out);
+        out.extend_from_slice(&self.text[end..]);
     }
 
     /// Start and end of the whole match.
@@ -355,6 +364,8 @@ mod tests {
             let pattern = Pattern::new(pattern, false).unwrap();
             let judged = [longest, longest + 1].map(|length| pattern.judge(&text[..length]));
             assert_eq!(judged, [Ok(true), Err(Spent)], "{pattern:?}");
+            let found = |length| pattern.captures(&text[..length]).map(|found| found.is_some());
+            assert_eq!([longest, longest + 1].map(found), judged, "{pattern:?}");
         }
     }
 
