@@ -14,6 +14,15 @@ fn text(x: &Exchange<'_>, name: &str) -> Option<String> {
 }
 
 #[test]
+fn every_variable_is_in_the_documentation() {
+    let pages = [include_str!("../../../docs/operating.md"), include_str!("../../../docs/streams.md")];
+    for name in NAMES {
+        let shown = format!("`${name}`");
+        assert!(pages.iter().any(|page| page.contains(&shown)), "{shown} is not in docs/operating.md, Logs");
+    }
+}
+
+#[test]
 fn a_request_s_variables() {
     let mut probe = Probe::request(
         "POST",
