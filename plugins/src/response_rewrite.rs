@@ -298,7 +298,7 @@ impl ResponseRewrite {
             if filter.global {
                 filter.pattern.replace_all(&body, &filter.replacement, most, &mut out)?;
             } else {
-                filter.pattern.replace_first(&body, &filter.replacement, &mut out);
+                filter.pattern.replace_first(&body, &filter.replacement, most, &mut out)?;
             }
             body = out;
         }

@@ -123,23 +123,30 @@ impl Pattern {
         }
     }
 
-    /// Writes the text with its first match replaced; says whether there was one. It is searched however long it is:
-    /// for what upstreams send.
-    pub fn replace_first(&self, text: &[u8], replacement: &Replacement, out: &mut Vec<u8>) -> bool {
-        match self.captures_from(text, 0) {
-            Ok(Some(captures)) => {
+    /// Writes the text with its first match replaced, to at most so many bytes; says whether there was one, or
+    /// nothing where it would be longer. It is searched however long it is: for what upstreams send.
+    pub fn replace_first(
+        &self,
+        text: &[u8],
+        replacement: &Replacement,
+        most: usize,
+        out: &mut Vec<u8>,
+    ) -> Option<bool> {
+        let found = self.captures_from(text, 0).unwrap_or(None);
+        match &found {
+            Some(captures) => {
+                let (start, end) = captures.whole();
+                if text.len() - (end - start) + replacement.len(captures) > most {
+                    return None;
+                }
                 captures.replace(replacement, out);
-                true
             }
-            Ok(None) | Err(Spent) => {
-                out.extend_from_slice(text);
-                false
-            }
+            None => out.extend_from_slice(text),
         }
+        Some(found.is_some())
     }
 
-    /// Writes the text with every match replaced, to at most so many bytes; gives how many there were, or nothing
-    /// where it would be longer.
+    /// The same with every match replaced; gives how many there were.
     pub fn replace_all(
         &self,
         text: &[u8],
@@ -152,10 +159,10 @@ impl Pattern {
             let Ok(Some(captures)) = self.captures_from(text, from) else { break };
             let (start, end) = captures.whole();
             out.extend_from_slice(&text[copied..start]);
-            replacement.expand(&captures, out);
-            if out.len() > most {
+            if out.len() + replacement.len(&captures) > most {
                 return None;
             }
+            replacement.expand(&captures, out);
             count += 1;
             copied = end;
             // An empty match must not be found again at the same place.
@@ -250,6 +257,15 @@ impl Replacement {
         self.parts.iter().filter_map(|part| if let Part::Group(n) = part { Some(*n) } else { None }).max()
     }
 
+    /// Bytes of it with the groups filled in.
+    fn len(&self, captures: &Captures<'_>) -> usize {
+        let of = |part: &Part| match part {
+            Part::Text(text) => text.len(),
+            Part::Group(index) => captures.group(*index).map_or(0, <[u8]>::len),
+        };
+        self.parts.iter().map(of).sum()
+    }
+
     /// Writes it with the groups filled in; a group without text gives nothing.
     pub fn expand(&self, captures: &Captures<'_>, out: &mut Vec<u8>) {
         for part in &self.parts {
@@ -283,7 +299,7 @@ mod tests {
         let pattern = Pattern::new(pattern, false).unwrap();
         let template = Replacement::parse(template).unwrap();
         let (mut first, mut all) = (Vec::new(), Vec::new());
-        pattern.replace_first(text.as_bytes(), &template, &mut first);
+        pattern.replace_first(text.as_bytes(), &template, usize::MAX, &mut first);
         pattern.replace_all(text.as_bytes(), &template, usize::MAX, &mut all);
         (String::from_utf8(first).unwrap(), String::from_utf8(all).unwrap())
     }
@@ -309,6 +325,19 @@ mod tests {
         let mut out = Vec::new();
         assert_eq!(pattern.replace_all(&[b'x'; 10_000], &template, 100, &mut out), None);
         assert!(out.len() < 110, "{} bytes", out.len());
+        // One match may be the whole text, many times.
+        let (pattern, template) =
+            (Pattern::new("x+", false).unwrap(), Replacement::parse("$0$0-$0").unwrap());
+        for (most, made) in [(33, true), (32, false), (31, false)] {
+            let (mut first, mut all) = (Vec::new(), Vec::new());
+            let text = b"axxxxxxxxxxb";
+            let replaced = pattern.replace_first(text, &template, most, &mut first);
+            assert_eq!(replaced, made.then_some(true), "{most}");
+            let replaced = pattern.replace_all(text, &template, most, &mut all);
+            assert_eq!(replaced, made.then_some(1), "{most}");
+            assert!(most > 31 || first.len().max(all.len()) < 2, "{first:?} {all:?}");
+        }
+        assert_eq!(pattern.replace_first(b"ab", &template, 2, &mut Vec::new()), Some(false));
     }
 
     #[test]
