@@ -305,6 +305,8 @@ fn a_slash_that_requests_never_end_with() {
     assert_eq!(analysis.findings.len(), 1);
     assert_eq!(analysis.findings[0].key.id, "1", "the path that is a slash stays");
     assert!(analysis.findings[0].invalid.reason.contains("delete_uri_tail_slash"));
+    let hint = analysis.findings[0].invalid.hint.as_deref();
+    assert_eq!(hint, Some("write the path without the slash at its end"));
 }
 
 #[test]

@@ -116,7 +116,8 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
         let invalid = |reason: String, hint: &str| {
             let hint = match by {
                 Taker::SlashAtBegin => "begin the path with a slash",
-                _ => hint,
+                Taker::NoSlashAtEnd => "write the path without the slash at its end",
+                Taker::Route(_) => hint,
             };
             Invalid::new(reason).at(pointer).hint(hint)
         };
