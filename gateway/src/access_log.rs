@@ -149,13 +149,22 @@ pub async fn tell_dropped(sink: Sink, place: Place) {
     }
 }
 
-/// What is to be said about the log's format: an error it could not be used for, and variables
+/// What is to be said about the formats of the logs: errors they could not be used for, and variables
 /// that have no value here, with the variable as what was got.
-pub fn check_format(settings: &boot::AccessLog) -> Vec<(Severity, Invalid)> {
-    const POINTER: &str = "/nginx_config/http/access_log_format";
+pub fn check_formats(boot: &Boot) -> Vec<(Severity, Invalid)> {
+    let logs =
+        [("/nginx_config/http", &boot.http.access_log), ("/nginx_config/stream", &boot.streams.access_log)];
+    let check = |(section, log): (&str, &Option<boot::AccessLog>)| {
+        let pointer = format!("{section}/access_log_format");
+        log.as_ref().map(|log| check_format(log, &pointer)).unwrap_or_default()
+    };
+    logs.into_iter().flat_map(check).collect()
+}
+
+fn check_format(settings: &boot::AccessLog, pointer: &str) -> Vec<(Severity, Invalid)> {
     let format = match LogFormat::parse(&settings.format, escape(settings.escape)) {
         Ok(format) => format,
-        Err(invalid) => return vec![(Severity::Error, invalid.at(POINTER))],
+        Err(invalid) => return vec![(Severity::Error, invalid.at(pointer))],
     };
     let absent = match settings.escape {
         LogEscape::Default => "`-`",
@@ -170,7 +179,7 @@ pub fn check_format(settings: &boot::AccessLog) -> Vec<(Severity, Invalid)> {
             Some(near) => invalid.hint(format!("did you mean `${near}`?")),
             None => invalid,
         };
-        (Severity::Warning, invalid.at(POINTER))
+        (Severity::Warning, invalid.at(pointer))
     });
     unknown.collect()
 }
@@ -209,6 +218,28 @@ fn escape(written: LogEscape) -> Escape {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_formats_of_both_logs_are_looked_at() {
+        let found = |stream: &str| {
+            let text = format!(
+                "nginx_config:\n  http: {{access_log_format: '$status $a_b'}}\n  stream: {{enable_access_log: true, \
+                 access_log_format: '{stream}'}}\n"
+            );
+            let (boot, _) = Boot::parse("config.yaml", &text, &[], &|_| None).unwrap();
+            check_formats(&boot)
+                .into_iter()
+                .map(|(severity, invalid)| (severity, invalid.pointer, invalid.got))
+                .collect::<Vec<_>>()
+        };
+        let unknown = |section: &str, got: &str| {
+            let pointer = format!("/nginx_config/{section}/access_log_format");
+            (Severity::Warning, pointer, Some(Box::<str>::from(got)))
+        };
+        assert_eq!(found("$protocol $c_d"), [unknown("http", "$a_b"), unknown("stream", "$c_d")]);
+        let wrong = &found("${c")[1];
+        assert_eq!((wrong.0, &*wrong.1), (Severity::Error, "/nginx_config/stream/access_log_format"));
+    }
 
     #[test]
     fn a_variable_is_found_where_it_is_written() {

@@ -67,7 +67,7 @@ pub fn find(files: &Files) -> Result<Found, Vec<Diagnostic>> {
 pub fn read_boot(config: &Path) -> Result<(Boot, Vec<Diagnostic>), Vec<Diagnostic>> {
     let (file, text) = (config.display().to_string(), read(config)?);
     let (boot, mut found) = Boot::parse(&file, &text, &plugins::names(), &env)?;
-    let mut more = boot.http.access_log.as_ref().map(access_log::check_format).unwrap_or_default();
+    let mut more = access_log::check_formats(&boot);
     more.extend(crate::tls::check(&boot.tls));
     if !more.is_empty() {
         found.extend(place(&file, &text, more));
