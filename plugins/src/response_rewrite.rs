@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use model::Invalid;
 use sdk::chain::Phases;
 use sdk::expr::Expr;
-use sdk::pattern::{Pattern, Replacement};
+use sdk::pattern::{Pattern, Replacement, Unreplaced};
 use sdk::{Build, Chunk, Exchange, Plugin, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -240,6 +240,7 @@ impl Plugin for ResponseRewrite {
                 chunk.data.extend_from_slice(self.body.as_deref().unwrap_or_default());
             }
         } else {
+            let mut undecided = false;
             let room = self.max_body.saturating_sub(held.body.len());
             let piece = &chunk.data[..chunk.data.len().min(room)];
             let cut = piece.len() < chunk.data.len() && !held.cut;
@@ -263,7 +264,10 @@ impl Plugin for ResponseRewrite {
                 // What it may be in the place of what there is.
                 let most = budget.left() + held.body.capacity();
                 match self.filter(std::mem::take(&mut held.body), most) {
-                    Some(body) => chunk.data = body,
+                    Some((body, all)) => {
+                        chunk.data = body;
+                        undecided = !all;
+                    }
                     None => chunk.refused = true,
                 }
                 chunk.refused |= held.memory.resize(budget, chunk.data.capacity()).is_err();
@@ -272,6 +276,12 @@ impl Plugin for ResponseRewrite {
                 x.complain(
                     Self::NAME,
                     "the response's body is longer than max_resp_body_size: its end is left out",
+                );
+            }
+            if undecided {
+                x.complain(
+                    Self::NAME,
+                    "a filter found no end in the response's body, and left the rest of it as it was: its pattern has too many ways to match",
                 );
             }
         }
@@ -291,18 +301,24 @@ impl ResponseRewrite {
         std::ptr::from_ref(self).addr()
     }
 
-    /// The body after the filters; nothing if one would make it longer than so many bytes.
-    fn filter(&self, mut body: Vec<u8>, most: usize) -> Option<Vec<u8>> {
-        for filter in &self.filters {
+    /// The body after the filters, and whether each of them came to its end; nothing if one would make it longer
+    /// than so many bytes.
+    fn filter(&self, mut body: Vec<u8>, most: usize) -> Option<(Vec<u8>, bool)> {
+        let mut all = true;
+        for Filter { pattern, replacement, global } in &self.filters {
             let mut out = Vec::with_capacity(body.len());
-            if filter.global {
-                filter.pattern.replace_all(&body, &filter.replacement, most, &mut out)?;
-            } else {
-                filter.pattern.replace_first(&body, &filter.replacement, most, &mut out)?;
+            let replaced = match global {
+                true => pattern.replace_all(&body, replacement, most, &mut out),
+                false => pattern.replace_first(&body, replacement, most, &mut out),
+            };
+            match replaced {
+                Ok(_) => {}
+                Err(Unreplaced::Spent) => all = false,
+                Err(Unreplaced::TooLong) => return None,
             }
             body = out;
         }
-        Some(body)
+        Some((body, all))
     }
 }
 
@@ -419,6 +435,23 @@ mod tests {
             }
             drop(x);
             assert_eq!((String::from_utf8(out).unwrap().as_str(), probe.world.complaints.borrow().len()), (given, told));
+        }
+    }
+
+    #[test]
+    fn a_filter_that_comes_to_no_end_is_told_of() {
+        for (text, given, told) in [("xyyz", "-z", 0), (&*format!("x{}", "y".repeat(4000)), "x", 1)] {
+            let mut probe = Probe::get("/hello");
+            let filters = json!([{"regex": r"x(y|y)*(?=z)(?!\1)", "replace": "-"}, {"regex": "y", "replace": "", "scope": "global"}]);
+            let stage: ResponseRewrite = probe.stage(json!({"filters": filters})).unwrap();
+            let mut x = probe.exchange();
+            respond(&mut x, 200, &[]);
+            stage.header_filter(&mut x);
+            let mut chunk = chunk(text.as_bytes(), true);
+            stage.body_filter(&mut x, &mut chunk);
+            drop(x);
+            assert_eq!(String::from_utf8(chunk.data).unwrap(), given);
+            assert_eq!(probe.world.complaints.borrow().len(), told);
         }
     }
 

@@ -39,6 +39,15 @@ enum Engine {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spent;
 
+/// Why not all matches of a text were replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unreplaced {
+    /// It would be longer than it may be. Not all of it is written.
+    TooLong,
+    /// A search came to no end ([`Spent`]). All is written; from there on as it was.
+    Spent,
+}
+
 /// Where a match and its groups lie in the text; group 0 is the whole match.
 #[derive(Debug, Clone)]
 pub struct Captures<'t> {
@@ -123,44 +132,60 @@ impl Pattern {
         }
     }
 
-    /// Writes the text with its first match replaced, to at most so many bytes; says whether there was one, or
-    /// nothing where it would be longer. It is searched however long it is: for what upstreams send.
+    /// Writes the text with its first match replaced, to at most so many bytes; gives how many there were, one or
+    /// none. It is searched however long it is: for what upstreams send.
+    ///
+    /// # Errors
+    /// As [`Unreplaced`] says.
     pub fn replace_first(
         &self,
         text: &[u8],
         replacement: &Replacement,
         most: usize,
         out: &mut Vec<u8>,
-    ) -> Option<bool> {
-        let found = self.captures_from(text, 0).unwrap_or(None);
-        match &found {
-            Some(captures) => {
+    ) -> Result<usize, Unreplaced> {
+        match self.captures_from(text, 0) {
+            Ok(Some(captures)) => {
                 let (start, end) = captures.whole();
-                if text.len() - (end - start) + replacement.len(captures) > most {
-                    return None;
+                if text.len() - (end - start) + replacement.len(&captures) > most {
+                    return Err(Unreplaced::TooLong);
                 }
                 captures.replace(replacement, out);
+                Ok(1)
             }
-            None => out.extend_from_slice(text),
+            found => {
+                out.extend_from_slice(text);
+                found.map(|_| 0).map_err(|Spent| Unreplaced::Spent)
+            }
         }
-        Some(found.is_some())
     }
 
-    /// The same with every match replaced; gives how many there were.
+    /// The same with every match replaced.
+    ///
+    /// # Errors
+    /// As [`Unreplaced`] says.
     pub fn replace_all(
         &self,
         text: &[u8],
         replacement: &Replacement,
         most: usize,
         out: &mut Vec<u8>,
-    ) -> Option<usize> {
+    ) -> Result<usize, Unreplaced> {
         let (mut count, mut copied, mut from) = (0, 0, 0);
+        let mut spent = false;
         while from <= text.len() {
-            let Ok(Some(captures)) = self.captures_from(text, from) else { break };
+            let captures = match self.captures_from(text, from) {
+                Ok(Some(captures)) => captures,
+                Ok(None) => break,
+                Err(Spent) => {
+                    spent = true;
+                    break;
+                }
+            };
             let (start, end) = captures.whole();
             out.extend_from_slice(&text[copied..start]);
             if out.len() + replacement.len(&captures) > most {
-                return None;
+                return Err(Unreplaced::TooLong);
             }
             replacement.expand(&captures, out);
             count += 1;
@@ -169,7 +194,11 @@ impl Pattern {
             from = if end == start { end + 1 } else { end };
         }
         out.extend_from_slice(&text[copied..]);
-        (out.len() <= most).then_some(count)
+        match out.len() > most {
+            true => Err(Unreplaced::TooLong),
+            false if spent => Err(Unreplaced::Spent),
+            false => Ok(count),
+        }
     }
 
     fn captures_from<'t>(&self, text: &'t [u8], from: usize) -> Result<Option<Captures<'t>>, Spent> {
@@ -299,8 +328,8 @@ mod tests {
         let pattern = Pattern::new(pattern, false).unwrap();
         let template = Replacement::parse(template).unwrap();
         let (mut first, mut all) = (Vec::new(), Vec::new());
-        pattern.replace_first(text.as_bytes(), &template, usize::MAX, &mut first);
-        pattern.replace_all(text.as_bytes(), &template, usize::MAX, &mut all);
+        pattern.replace_first(text.as_bytes(), &template, usize::MAX, &mut first).unwrap();
+        pattern.replace_all(text.as_bytes(), &template, usize::MAX, &mut all).unwrap();
         (String::from_utf8(first).unwrap(), String::from_utf8(all).unwrap())
     }
 
@@ -309,7 +338,7 @@ mod tests {
         let (pattern, template) = (Pattern::new("x", false).unwrap(), Replacement::parse("-").unwrap());
         for (text, count) in [("axbxcx", 3), ("x", 1), ("abc", 0)] {
             let replaced = pattern.replace_all(text.as_bytes(), &template, 6, &mut Vec::new());
-            assert_eq!(replaced, Some(count), "{text}");
+            assert_eq!(replaced, Ok(count), "{text}");
         }
     }
 
@@ -320,10 +349,11 @@ mod tests {
             [("axx", 11, true), ("axx", 10, false), ("aaaa", 4, true), ("aaaa", 3, false)]
         {
             let replaced = pattern.replace_all(text.as_bytes(), &template, most, &mut Vec::new());
-            assert_eq!(replaced.is_some(), made, "{text}, {most}");
+            assert_eq!(replaced.is_ok(), made, "{text}, {most}");
         }
         let mut out = Vec::new();
-        assert_eq!(pattern.replace_all(&[b'x'; 10_000], &template, 100, &mut out), None);
+        let too_long = Err(Unreplaced::TooLong);
+        assert_eq!(pattern.replace_all(&[b'x'; 10_000], &template, 100, &mut out), too_long);
         assert!(out.len() < 110, "{} bytes", out.len());
         // One match may be the whole text, many times.
         let (pattern, template) =
@@ -332,12 +362,26 @@ mod tests {
             let (mut first, mut all) = (Vec::new(), Vec::new());
             let text = b"axxxxxxxxxxb";
             let replaced = pattern.replace_first(text, &template, most, &mut first);
-            assert_eq!(replaced, made.then_some(true), "{most}");
+            assert_eq!(replaced, if made { Ok(1) } else { too_long }, "{most}");
             let replaced = pattern.replace_all(text, &template, most, &mut all);
-            assert_eq!(replaced, made.then_some(1), "{most}");
+            assert_eq!(replaced, if made { Ok(1) } else { too_long }, "{most}");
             assert!(most > 31 || first.len().max(all.len()) < 2, "{first:?} {all:?}");
         }
-        assert_eq!(pattern.replace_first(b"ab", &template, 2, &mut Vec::new()), Some(false));
+        assert_eq!(pattern.replace_first(b"ab", &template, 2, &mut Vec::new()), Ok(0));
+    }
+
+    #[test]
+    fn what_a_search_without_an_end_leaves_is_as_it_was() {
+        let (pattern, template) =
+            (Pattern::new(r"a(?=b)|x(y|y)*(?=b)\1$", false).unwrap(), Replacement::parse("-").unwrap());
+        let text = [b"ab ".as_slice(), b"x", &[b'y'; 4000]].concat();
+        let rest = &text[1..];
+        let mut out = Vec::new();
+        assert_eq!(pattern.replace_all(&text, &template, usize::MAX, &mut out), Err(Unreplaced::Spent));
+        assert_eq!(out, [b"-", rest].concat());
+        out.clear();
+        assert_eq!(pattern.replace_first(rest, &template, usize::MAX, &mut out), Err(Unreplaced::Spent));
+        assert_eq!(out, rest);
     }
 
     #[test]
