@@ -177,7 +177,25 @@ fn is_plain(byte: u8) -> bool {
 pub(crate) fn is_plain_text(value: &[u8]) -> bool {
     let (words, rest) = value.as_chunks::<8>();
     let odd = words.iter().fold(0, |odd, word| odd | odd_bytes(u64::from_ne_bytes(*word)));
-    odd == 0 && rest.iter().all(|&byte| is_plain(byte))
+    // What is left over is looked at with bytes before it once more, rather than one by one.
+    let left = match (rest, value.last_chunk::<8>()) {
+        ([], _) => 0,
+        (_, Some(last)) => odd_bytes(u64::from_ne_bytes(*last)),
+        (_, None) => return is_plain_short(value),
+    };
+    odd | left == 0
+}
+
+/// The same for less than eight bytes.
+#[inline]
+fn is_plain_short(value: &[u8]) -> bool {
+    match (value.first_chunk::<4>(), value.last_chunk::<4>()) {
+        (Some(first), Some(last)) => {
+            let [first, last] = [first, last].map(|word| u64::from(u32::from_ne_bytes(*word)));
+            odd_bytes(first | last << 32) == 0
+        }
+        _ => value.iter().all(|&byte| is_plain(byte)),
+    }
 }
 
 /// Not 0 if one of the bytes is not plain: each sets the highest bit of itself or of one above it.
@@ -364,14 +382,13 @@ mod tests {
 
     #[test]
     fn plain_text_is_told_from_all_other() {
-        for byte in 0..=255u8 {
-            for (before, after) in [(0, 0), (3, 4), (7, 0), (0, 7), (8, 0), (9, 6), (12, 12)] {
-                for around in [b'a', b' ', b'~', b'!', b'#', b'[', b']'] {
-                    let mut text = vec![around; before];
-                    text.push(byte);
-                    text.resize(before + 1 + after, around);
-                    assert_eq!(is_plain_text(&text), is_plain(byte), "{text:?}");
-                }
+        // Each byte at each place of texts of these lengths.
+        let places = (1..=18).chain([25]).flat_map(|length| (0..length).map(move |place| (length, place)));
+        for ((length, place), byte) in places.flat_map(|at| (0..=255u8).map(move |byte| (at, byte))) {
+            for around in [b'a', b' ', b'~', b'!', b'#', b'[', b']'] {
+                let mut text = vec![around; length];
+                text[place] = byte;
+                assert_eq!(is_plain_text(&text), is_plain(byte), "{text:?}");
             }
         }
     }

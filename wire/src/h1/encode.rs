@@ -182,7 +182,21 @@ lines! {
 
 /// A whole number in decimal digits, without a detour through formatting.
 #[inline]
-pub fn decimal(mut value: u64, out: &mut Vec<u8>) {
+pub fn decimal(value: u64, out: &mut Vec<u8>) {
+    let Some(short) = u16::try_from(value).ok().filter(|&value| value < 10_000) else {
+        return long_decimal(value, out);
+    };
+    // Four digits at once, which are moved together where the first ones are zeros, cost less than one after
+    // the other: most numbers of a head or of a line in a log are short.
+    let digits =
+        [short / 1000, short / 100 % 10, short / 10 % 10, short % 10].map(|digit| b'0' + digit as u8);
+    let zeros = usize::from(short < 1000) + usize::from(short < 100) + usize::from(short < 10);
+    let end = out.len() + digits.len() - zeros;
+    out.extend_from_slice(&(u32::from_le_bytes(digits) >> (8 * zeros)).to_le_bytes());
+    out.truncate(end);
+}
+
+fn long_decimal(mut value: u64, out: &mut Vec<u8>) {
     let mut digits = [0u8; 20];
     let mut at = digits.len();
     loop {
@@ -237,10 +251,10 @@ mod tests {
 
     #[test]
     fn decimals_are_exact() {
-        for value in [0, 9, 10, 4000, u64::MAX] {
-            let mut out = Vec::new();
+        for value in (0..=10_100).chain([65_535, 65_536, 75_536, u64::MAX]) {
+            let mut out = b"x".to_vec();
             decimal(value, &mut out);
-            assert_eq!(out, value.to_string().into_bytes());
+            assert_eq!(out, format!("x{value}").into_bytes());
         }
     }
 
