@@ -514,7 +514,12 @@ fn place_of(owner: &Owner) -> Place {
     }
 }
 
+/// Puts the plugin's name before what is wrong with its settings, as APISIX does. A filter is no setting of
+/// the plugin: what is wrong with it stands alone there, and the pointer tells whose it is.
 pub(crate) fn blame(name: &str, invalid: Invalid) -> Invalid {
+    if invalid.pointer.starts_with("/_meta/filter") && invalid.reason.starts_with(meta::WRONG_FILTER) {
+        return invalid;
+    }
     invalid.said(&format!("failed to check the configuration of plugin {name} err: "))
 }
 

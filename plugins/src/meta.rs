@@ -5,6 +5,9 @@ use sdk::chain::Meta;
 use sdk::expr::Expr;
 use serde_json::{Value, json};
 
+/// What stands before the mistake of a filter, in APISIX's words.
+pub(crate) const WRONG_FILTER: &str = "failed to validate the 'vars' expression: ";
+
 /// All of `_meta` of one configuration.
 #[derive(Default)]
 pub(crate) struct Parts {
@@ -52,9 +55,9 @@ impl Parts {
                 .hint("remove it; where it only guarded the plugin, _meta.filter can do so"));
         }
         let filter = match meta.get("filter") {
-            Some(filter) => Some(Expr::compile(filter).map_err(|invalid| {
-                invalid.said("failed to validate the 'vars' expression: ").under("/_meta/filter")
-            })?),
+            Some(filter) => Some(
+                Expr::compile(filter).map_err(|invalid| invalid.said(WRONG_FILTER).under("/_meta/filter"))?,
+            ),
             None => None,
         };
         let error_response = match meta.get_mut("error_response").map(Value::take) {

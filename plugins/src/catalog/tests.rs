@@ -139,7 +139,7 @@ fn a_filter_decides_once_a_request() {
     }
     let wrong = json!({"_meta": {"filter": [["arg_a", "near", "1"]]}});
     let invalid = catalog.check("key-auth", &wrong, Place::Route).unwrap_err();
-    assert!(invalid.reason.contains("failed to validate the 'vars' expression: "), "{invalid}");
+    assert!(invalid.reason.starts_with("failed to validate the 'vars' expression: "), "{invalid}");
     assert!(invalid.pointer.starts_with("/_meta/filter"), "{invalid:?}");
 }
 
