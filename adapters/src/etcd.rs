@@ -128,7 +128,8 @@ impl Etcd {
         let _ = tokio::time::timeout(ANSWER, whole).await;
     }
 
-    /// The latest revision of each kind, and of all: APISIX's names of its metric.
+    /// The latest revision of each kind, and of all: APISIX's names of its metric, which has the kinds that it
+    /// tells of also where there is nothing of them, as 0.
     pub fn indexes(&self) -> Vec<(&'static str, u64)> {
         let mut latest = vec![0; Kind::ALL.len()];
         self.inner.table.each(|row| {
@@ -136,10 +137,11 @@ impl Etcd {
             *latest = row.modified.max(*latest);
         });
         let revision = self.inner.table.revision();
-        let kinds = Kind::ALL.into_iter().zip(&latest).map(|(kind, latest)| (kind.collection(), *latest));
         let most = latest.iter().copied().max().unwrap_or(0);
         let all = [("max_modify_index", most), ("prev_index", revision), ("x_etcd_index", revision)];
-        kinds.filter(|(_, latest)| *latest > 0).chain(all).collect()
+        let kinds = Kind::ALL.into_iter().zip(latest);
+        let told = kinds.filter(|(kind, latest)| *latest > 0 || always_told(*kind));
+        told.map(|(kind, latest)| (kind.collection(), latest)).chain(all).collect()
     }
 
     /// Waits until everything was read from the cluster once.
@@ -157,6 +159,12 @@ impl Etcd {
             Err(_) => Err(StoreError::Unavailable(format!("etcd: {}", self.inner.why()))),
         }
     }
+}
+
+/// Whether APISIX's metric of revisions tells of a kind; dashboards expect the series of each.
+fn always_told(kind: Kind) -> bool {
+    use Kind::{Consumer, GlobalRule, Proto, Route, Service, Ssl, StreamRoute, Upstream};
+    matches!(kind, Route | Service | Ssl | Consumer | GlobalRule | Upstream | StreamRoute | Proto)
 }
 
 impl Drop for Etcd {
