@@ -240,9 +240,9 @@ impl ControlApi {
     fn schemas(&self) -> Value {
         let main = plugins::SCHEMAS.iter();
         let main = main.map(|(name, kind)| ((*name).to_owned(), model::schema::document(*kind)));
-        let keys = model::schema::hash_keys().map(|(name, schema)| (name.to_owned(), schema));
+        let others = model::schema::unkeyed().map(|(name, schema)| (name.to_owned(), schema));
         json!({
-            "main": Value::Object(main.chain(keys).collect::<Map<_, _>>()),
+            "main": Value::Object(main.chain(others).collect::<Map<_, _>>()),
             "plugins": self.described(Subsystem::Http),
             "stream_plugins": self.described(Subsystem::Stream),
         })
@@ -313,10 +313,12 @@ fn listed(NotServed { resources, findings }: NotServed) -> Vec<Value> {
     resources.chain(findings).take(MOST_LISTED).map(entry).collect()
 }
 
-/// A resource as APISIX's control API shows it: with its defaults, nodes as a list, and some of its counters.
+/// A resource as APISIX's control API shows it: with its defaults, nodes as a list, its id as a text however it
+/// is written, and some of its counters.
 fn runtime_object(stored: &Stored, defaults: &mut Defaults<'_>) -> Value {
     let mut value = Value::clone(&stored.value);
     defaults.fill(stored.key.kind, &mut value);
+    value["id"] = stored.key.id.as_str().into();
     let mut has_domain = list_nodes(&mut value);
     if let Some(upstream) = value.get_mut("upstream") {
         has_domain |= list_nodes(upstream);

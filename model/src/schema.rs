@@ -101,9 +101,10 @@ static SECRETS: LazyLock<Vec<(&'static str, Schema)>> = LazyLock::new(|| {
     resources::of_secrets().into_iter().map(|(name, document)| (name, built_in(&document))).collect()
 });
 
-/// The documents behind the checks of an upstream's chash key, by APISIX's names.
-pub fn hash_keys() -> impl Iterator<Item = (&'static str, Value)> {
+/// The documents of what is no resource, by APISIX's names: an upstream's chash key, the list of plugins.
+pub fn unkeyed() -> impl Iterator<Item = (&'static str, Value)> {
     [
+        ("plugins", resources::plugins()),
         ("upstream_hash_header_schema", resources::hash_header()),
         ("upstream_hash_vars_schema", resources::hash_vars()),
     ]

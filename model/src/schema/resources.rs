@@ -54,6 +54,16 @@ pub fn hash_header() -> Value {
     json!({"type": "string", "pattern": "^[a-zA-Z0-9-_]+$"})
 }
 
+/// The list of plugins that are in use.
+pub fn plugins() -> Value {
+    let name = json!({"type": "string", "minLength": 1});
+    let entry = json!({"name": name, "stream": {"type": "boolean"}});
+    json!({
+        "type": "array",
+        "items": {"type": "object", "properties": entry, "required": ["name"], "additionalProperties": false},
+    })
+}
+
 fn route() -> Value {
     let mut properties = metadata(name());
     extend(
