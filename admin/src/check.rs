@@ -124,7 +124,7 @@ type Open<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 fn check_alone(catalog: &dyn Catalog, open: Open<'_>, key: &Key, value: &Value) -> Result<(), Invalid> {
     gaps::check(key.kind, value)?;
-    check_configs(value)?;
+    check_configs(value).map_err(|invalid| invalid.said(before_plugins(key.kind)))?;
     if key.kind == Kind::PluginMetadata {
         return check_metadata(catalog, key, value);
     }
@@ -148,13 +148,18 @@ fn check_alone(catalog: &dyn Catalog, open: Open<'_>, key: &Key, value: &Value) 
     check_client_certificate(&resource, open, value)?;
     let Some(plugins) = resource.plugins() else { return Ok(()) };
     match key.kind {
-        Kind::Consumer | Kind::Credential => catalog
-            .check_all(plugins, Place::Consumer)
-            .map_err(|invalid| invalid.under("/plugins").said("invalid plugins configuration: ")),
-        Kind::StreamRoute => {
-            catalog.check_all(plugins, Place::Stream).map_err(|invalid| invalid.under("/plugins"))
-        }
-        _ => catalog.check_all(plugins, Place::Route).map_err(|invalid| invalid.under("/plugins")),
+        Kind::Consumer | Kind::Credential => catalog.check_all(plugins, Place::Consumer),
+        Kind::StreamRoute => catalog.check_all(plugins, Place::Stream),
+        _ => catalog.check_all(plugins, Place::Route),
+    }
+    .map_err(|invalid| invalid.under("/plugins").said(before_plugins(key.kind)))
+}
+
+/// What APISIX says before a mistake in the plugins of such a resource.
+fn before_plugins(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Consumer | Kind::Credential => "invalid plugins configuration: ",
+        _ => "",
     }
 }
 
