@@ -22,7 +22,7 @@ pub(super) fn expression(value: &Json) -> Result<Term, Invalid> {
         Some(Json::Array(_)) => node(value, 0),
         Some(Json::String(word)) if Logic::named(word).is_some() => node(value, 0),
         Some(_) => Err(Invalid::new("rule should be wrapped inside brackets")
-            .hint("write a list of conditions: [[\"arg_name\", \"==\", \"value\"]]")),
+            .hint("write a list of lists: [[arg_name, ==, value]], in JSON with quotes")),
     }
 }
 
