@@ -225,6 +225,13 @@ fn apply(x: &mut Exchange<'_>, edit: &Edit, captures: &[Vec<u8>], value: &mut Ve
     let is_host = edit.name.is(Name::Host);
     for (index, template) in edit.values.iter().enumerate() {
         let value = edits::rendered(template, x, captures, value);
+        // As nginx has it, an empty value is none; what the client wrote does not stand in for it.
+        if value.is_empty() && !is_host {
+            if edit.verb == Verb::Set && index == 0 {
+                x.remove_header(&edit.name);
+            }
+            continue;
+        }
         let done = match edit.verb {
             Verb::Set if index == 0 => x.set_header(&edit.name, value),
             _ => x.add_header(&edit.name, value),
@@ -373,6 +380,25 @@ mod tests {
         assert_eq!(x.request().fields.all(b"X-Two").count(), 2);
         let host = x.rewritten_host().map(<[u8]>::to_vec);
         assert_eq!(host.as_deref(), Some(&b"b.example:81"[..]));
+    }
+
+    #[test]
+    fn an_empty_value_is_none() {
+        let edited = |headers: Value| {
+            let sent = [("Host", "a.example"), ("X-A", "mine")];
+            let mut probe = Probe::request("GET", "/?b=b", &sent);
+            let stage: ProxyRewrite = probe.stage(json!({"headers": headers})).unwrap();
+            let mut x = probe.exchange();
+            assert!(matches!(stage.rewrite(&mut x), Step::Next));
+            let values: Vec<_> = x.request().fields.all(b"X-A").map(<[u8]>::to_vec).collect();
+            String::from_utf8(values.join(&b'|')).unwrap()
+        };
+        assert_eq!(edited(json!({"X-A": ""})), "");
+        assert_eq!(edited(json!({"set": {"X-A": "$arg_none"}})), "");
+        assert_eq!(edited(json!({"set": {"X-A": ["$arg_none", "$arg_b"]}})), "b");
+        assert_eq!(edited(json!({"set": {"X-A": ["$arg_b", "$arg_none"]}})), "b");
+        assert_eq!(edited(json!({"add": {"X-A": "$arg_none"}})), "mine");
+        assert_eq!(edited(json!({"set": {"X-B": "$arg_none"}})), "mine");
     }
 
     #[test]
