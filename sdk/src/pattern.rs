@@ -7,7 +7,8 @@
 //! `fancy-regex`, with a bound on the steps it may take, as PCRE has its match
 //! limit. A search that hits the bound has found neither a match nor that there
 //! is none; who decides by it says what that means ([`Spent`]). As in OpenResty
-//! without the `u` option, texts are bytes and `\w`, `\d`, `\s` mean ASCII.
+//! without the `u` option, texts are bytes and `\w`, `\d`, `\s` mean ASCII, and `$` holds before a newline that ends
+//! the text as well as at its end; beside look-around it holds at the end alone.
 
 use std::fmt;
 
@@ -25,6 +26,9 @@ const SIZE_LIMIT: usize = 4 << 20;
 #[derive(Clone)]
 pub struct Pattern {
     engine: Engine,
+    /// It has a `$`, and runs on `regex`, to which that is the very end: a text that ends with a newline is searched
+    /// without it, too.
+    ends: bool,
 }
 
 #[derive(Clone)]
@@ -93,7 +97,14 @@ impl Pattern {
                     Invalid::new(format!("invalid regex: {error}")).expected("a regular expression (PCRE)")
                 })?,
         };
-        Ok(Pattern { engine })
+        let ends = matches!(engine, Engine::Linear(_)) && has_end(pattern);
+        Ok(Pattern { engine, ends })
+    }
+
+    /// The text without the newline at its end, where a `$` holds before that.
+    #[inline]
+    fn before_newline<'t>(&self, text: &'t [u8]) -> Option<&'t [u8]> {
+        if self.ends { text.strip_suffix(b"\n") } else { None }
     }
 
     pub fn as_str(&self) -> &str {
@@ -112,7 +123,10 @@ impl Pattern {
     #[inline]
     pub fn judge(&self, text: &[u8]) -> Result<bool, Spent> {
         match &self.engine {
-            Engine::Linear(regex) => Ok(regex.is_match(text)),
+            Engine::Linear(regex) => {
+                let before = || self.before_newline(text).is_some_and(|text| regex.is_match(text));
+                Ok(regex.is_match(text) || before())
+            }
             Engine::Backtracking(_, longest) if text.len() > *longest => Err(Spent),
             Engine::Backtracking(regex, _) => regex.is_match(text).map_err(|_| Spent),
         }
@@ -204,7 +218,10 @@ impl Pattern {
     fn captures_from<'t>(&self, text: &'t [u8], from: usize) -> Result<Option<Captures<'t>>, Spent> {
         let groups = match &self.engine {
             Engine::Linear(regex) => {
-                let Some(found) = regex.captures_at(text, from) else { return Ok(None) };
+                let found = regex.captures_at(text, from);
+                let before = self.before_newline(text).filter(|text| from <= text.len());
+                let before = before.and_then(|text| regex.captures_at(text, from));
+                let Some(found) = earlier(found, before) else { return Ok(None) };
                 found.iter().map(|group| group.map(|m| (m.start(), m.end()))).collect()
             }
             Engine::Backtracking(regex, _) => {
@@ -306,6 +323,39 @@ impl Replacement {
     }
 }
 
+/// The match that begins first; of two that begin at the same place, the first.
+fn earlier<'t>(
+    one: Option<bytes::Captures<'t>>,
+    two: Option<bytes::Captures<'t>>,
+) -> Option<bytes::Captures<'t>> {
+    let start = |found: &Option<bytes::Captures<'t>>| {
+        found.as_ref().and_then(|found| found.get(0)).map_or(usize::MAX, |whole| whole.start())
+    };
+    if start(&two) < start(&one) { two } else { one }
+}
+
+/// Whether a pattern has a `$` that stands for the end of the text. One with `\z` has none: that means the very end,
+/// so its texts are never searched without their newline.
+fn has_end(pattern: &str) -> bool {
+    let (mut found, mut in_class) = (false, false);
+    let mut bytes = pattern.bytes().peekable();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'\\' if bytes.next() == Some(b'z') => return false,
+            b'[' if !in_class => {
+                in_class = true;
+                // What stands first in a class is one of its characters, `]` too.
+                bytes.next_if_eq(&b'^');
+                bytes.next_if_eq(&b']');
+            }
+            b']' => in_class = false,
+            b'$' if !in_class => found = true,
+            _ => {}
+        }
+    }
+    found
+}
+
 /// Reads `12…` or `{12}…`.
 fn group_number(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let (braced, digits) = match bytes.strip_prefix(b"{") {
@@ -382,6 +432,29 @@ mod tests {
         out.clear();
         assert_eq!(pattern.replace_first(rest, &template, usize::MAX, &mut out), Err(Unreplaced::Spent));
         assert_eq!(out, rest);
+    }
+
+    #[test]
+    fn an_end_holds_before_the_last_newline() {
+        for (pattern, text, all) in [
+            (r"\w\S+$", "hello world\n", "hello *\n"),
+            (r"\w\S+$", "hello world", "hello *"),
+            (r"world\s*$", "hello world\n", "hello *"),
+            ("b$", "ab\n\n", "ab\n\n"),
+            ("b$", "b\nb\n", "b\n*\n"),
+            ("$", "a\n", "a*\n*"),
+            ("$|a", "a\n", "**\n*"),
+            (r"b\z", "ab\n", "ab\n"),
+            (r"b$|b\z", "ab\n", "ab\n"),
+            (r"b\$", "ab\n", "ab\n"),
+            ("[]$]", "a$\n", "a*\n"),
+            ("[^]a]$", "ab\n", "a**"),
+            ("(?m)b$", "b\nb\n", "*\n*\n"),
+        ] {
+            assert_eq!(replaced(pattern, "*", text).1, all, "{pattern} in {text:?}");
+            let (pattern, found) = (Pattern::new(pattern, false).unwrap(), all.contains('*'));
+            assert_eq!(pattern.is_match(text.as_bytes()), found, "{pattern:?} in {text:?}");
+        }
     }
 
     #[test]
