@@ -133,7 +133,8 @@ fn check_alone(catalog: &dyn Catalog, open: Open<'_>, key: &Key, value: &Value) 
     if let Resource::Route(route) = &resource
         && let Some(vars) = &route.vars
     {
-        Expr::compile(vars)
+        let checked = Expr::compile(vars).and_then(|_| check_paths(vars));
+        checked
             .map_err(|invalid| invalid.under("/vars").said("failed to validate the 'vars' expression: "))?;
     }
     if let Resource::Ssl(ssl) = &mut resource {
@@ -161,6 +162,23 @@ fn before_plugins(kind: Kind) -> &'static str {
         Kind::Consumer | Kind::Credential => "invalid plugins configuration: ",
         _ => "",
     }
+}
+
+/// Refuses conditions on a part of the body that no path leads to, as APISIX does: they would never hold.
+fn check_paths(conditions: &Value) -> Result<(), Invalid> {
+    let Some(list) = conditions.as_array() else { return Ok(()) };
+    if let [Value::String(name), _, _, ..] = &list[..]
+        && let Some(path) = name.strip_prefix("post_arg.")
+    {
+        return match sdk::vars::is_readable(name) {
+            true => Ok(()),
+            false => Err(Invalid::new(format!("invalid expression: {path} is no path into a body"))
+                .at("/0")
+                .expected("members and elements, such as a.b[0].c, a[*].b or a..b")),
+        };
+    }
+    let mut parts = list.iter().enumerate();
+    parts.try_for_each(|(at, part)| check_paths(part).map_err(|invalid| invalid.under(&format!("/{at}"))))
 }
 
 /// Refuses a certificate towards an upstream that cannot be used with its key, as APISIX does.

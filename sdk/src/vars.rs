@@ -260,6 +260,12 @@ pub fn reading_body<T>(x: &mut Exchange<'_>, judge: impl FnOnce(&Exchange<'_>) -
     verdict
 }
 
+/// Whether a name of a variable can be read: a path into the body (`post_arg.`) may be no path, or of a kind that is
+/// not understood, and then stands for nothing.
+pub fn is_readable(name: &str) -> bool {
+    name.strip_prefix("post_arg.").is_none_or(|path| body::Path::parse(path).is_some())
+}
+
 impl Kind {
     fn parse(name: &str) -> Kind {
         if let Some(plain) = Plain::named(name) {
