@@ -109,7 +109,7 @@ impl Admin {
             kind => {
                 let id = target.id.clone().or_else(|| value.get("id").and_then(id_text));
                 let id = id.ok_or_else(|| said(format!("missing {kind} id")))?;
-                place_id(&target.key(&id), &mut value)?;
+                place_id(&target.key(&id), &mut value, target.id.is_some())?;
                 Some(id)
             }
         };
@@ -450,7 +450,7 @@ impl Target {
             patch::set(&mut value, &self.sub_path, change)?;
         }
         stamp(&mut value, created(&there.value), Some(keeps_time));
-        place_id(key, &mut value)?;
+        place_id(key, &mut value, true)?;
         Ok(value)
     }
 }
@@ -546,16 +546,16 @@ fn stamp(value: &mut Value, created: Option<Value>, patched: Option<bool>) {
     }
 }
 
-/// Gives a value its id, unless it has it: that of a secret names its manager, too, as APISIX stores it. An integer
-/// id stays one.
-fn place_id(key: &Key, value: &mut Value) -> Result<(), ErrorAnswer> {
+/// Gives a value its id: that of a secret names its manager, too, as APISIX stores it. An id in the path is a text,
+/// whatever the body has; of one that only the body has, an integer stays one.
+fn place_id(key: &Key, value: &mut Value, in_path: bool) -> Result<(), ErrorAnswer> {
     let id = if key.kind == Kind::Secret { &key.id } else { key.leaf() };
     match value.get("id") {
-        None => set_id(value, id),
         Some(own) if id_text(own).as_deref() != Some(id) => {
             return Err(said(format!("wrong {} id", key.kind)));
         }
-        Some(_) => {}
+        Some(_) if !in_path => {}
+        _ => set_id(value, id),
     }
     Ok(())
 }
