@@ -201,16 +201,17 @@ impl Admin {
     }
 }
 
-/// An error of the check, with APISIX's message first and then where it is.
+/// An error of the check, with APISIX's message first and then where it is, by the names that errors have here.
 fn refused(error: &Value) -> ErrorAnswer {
     let reason = error["error"].as_str().unwrap_or_default();
     // Here APISIX does not say what it got.
     let short =
         reason.split_once(" must be a number, got ").map(|(name, _)| format!("{name} must be a number"));
     let mut body = json!({ "error_msg": short.as_deref().unwrap_or(reason) });
-    for name in ["resource_type", "resource_id", "index"] {
-        if let Some(place) = error.get(name) {
-            body[name] = place.clone();
+    if let (Some(collection), Some(index)) = (error["resource_type"].as_str(), error["index"].as_u64()) {
+        body["pointer"] = format!("/{collection}/{index}").into();
+        if let Some(id) = error["resource_id"].as_str().filter(|id| !id.is_empty()) {
+            body["hint"] = format!("it is in {collection} with the id {id}").into();
         }
     }
     ErrorAnswer::response(answer::json(StatusCode::BAD_REQUEST, &body))
