@@ -23,6 +23,8 @@ pub struct Config {
     pub cors: bool,
     /// `admin_api_version: v2`: the envelopes of APISIX 2.
     pub v2: bool,
+    /// `enable_server_tokens`: whether `Server` tells the version.
+    pub server_tokens: bool,
     /// The `plugins` list of config.yaml, used until the store has one; `None` switches all on.
     pub plugins: Option<Vec<String>>,
     /// `proxy_mode` has streams, so that stream routes may be written.
@@ -46,6 +48,7 @@ impl Config {
             failed_keys: boot.limits.failed_keys,
             cors: boot.cors,
             v2: boot.version == model::boot::AdminVersion::V2,
+            server_tokens: true,
             plugins,
             streams: false,
             stream_plugins: None,
@@ -66,6 +69,7 @@ impl Default for Config {
             allow: vec![IpNet::new_assert([127, 0, 0, 0].into(), 24)],
             cors: true,
             v2: false,
+            server_tokens: true,
             plugins: None,
             streams: false,
             stream_plugins: None,

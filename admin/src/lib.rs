@@ -69,6 +69,9 @@ pub use server::{Limits, Listener};
 /// Who this says it is. Tools (ADC) read the version of APISIX whose API this is from it.
 pub const SERVER: &str = "APISIX/3.18.0";
 
+/// The same without the version (`enable_server_tokens: false`).
+pub const SERVER_ALONE: &str = "APISIX";
+
 /// The largest body taken, as in APISIX: 1.5 MiB.
 pub const MAX_BODY: usize = 1_572_864;
 
@@ -193,7 +196,8 @@ impl Admin {
 
     fn finish(&self, mut response: Response<Bytes>, head: &Parts) -> Response<Bytes> {
         let headers = response.headers_mut();
-        headers.insert(header::SERVER, HeaderValue::from_static(SERVER));
+        let server = if self.config.server_tokens { SERVER } else { SERVER_ALONE };
+        headers.insert(header::SERVER, HeaderValue::from_static(server));
         headers.insert(
             HeaderName::from_static("x-sluice-version"),
             HeaderValue::from_static(env!("CARGO_PKG_VERSION")),

@@ -302,7 +302,7 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<proxy::Listener>, workers: usize)
             graphql: saturating(boot.conditions.graphql),
         },
         drain_timeout: boot.shutdown_timeout,
-        server: if boot.server_tokens { admin::SERVER.to_owned() } else { "APISIX".to_owned() },
+        server: if boot.server_tokens { admin::SERVER } else { admin::SERVER_ALONE }.to_owned(),
         show_upstream_status: boot.show_upstream_status,
         explain: boot.explain.as_ref().and_then(|explain| {
             Some(Box::new(proxy::Explain {
@@ -375,6 +375,7 @@ fn among(networks: Vec<IpNet>) -> Arc<dyn Fn(IpAddr) -> bool + Send + Sync> {
 /// How the Admin API behaves, with the generated key where the file leaves one empty.
 pub fn admin_config(boot: &Boot, generated: Option<&str>) -> admin::Config {
     let mut config = admin::Config::of(&boot.admin, boot.plugins.clone());
+    config.server_tokens = boot.server_tokens;
     config.streams = boot.proxy_mode.serves_streams();
     config.stream_plugins = boot.streams.plugins.clone();
     config.protocols = boot.streams.protocols.clone();

@@ -407,7 +407,7 @@ pub const ROWS: &[Row] = &[
     used("deployment.admin.admin_api_mtls.admin_ssl_cert", Shape::Text),
     used("deployment.admin.admin_api_mtls.admin_ssl_cert_key", Shape::Text),
     used("deployment.admin.admin_api_mtls.admin_ssl_ca_cert", Shape::Text),
-    used("deployment.admin.admin_api_version", Shape::OneOf(&["v3", "v2"])),
+    used("deployment.admin.admin_api_version", Shape::OneOf(&["v3", "v2", "default"])),
     // Ours.
     used("deployment.admin.hosts", Shape::Texts),
     used("deployment.admin.max_connections", Shape::Count { min: 1, max: 100_000 }),

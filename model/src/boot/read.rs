@@ -230,10 +230,10 @@ fn admin(file: File<'_>, role: Role) -> Result<Admin, Invalid> {
         hosts: admin.texts("/hosts").unwrap_or_default(),
         allow: admin.read("/allow_admin", |value| shape::list(value, shape::network)).unwrap_or_else(local),
         cors: admin.bool("/enable_admin_cors", true),
-        version: if admin.text("/admin_api_version") == Some("v2") {
-            AdminVersion::V2
-        } else {
-            AdminVersion::V3
+        version: match admin.text("/admin_api_version") {
+            // "default" is the second for APISIX, too.
+            Some("v2" | "default") => AdminVersion::V2,
+            _ => AdminVersion::V3,
         },
         limits: admin_limits(admin)?,
         tls: admin_tls(admin)?,
