@@ -29,7 +29,7 @@ pub struct Config {
     pub plugins: Option<Vec<String>>,
     /// `proxy_mode` has streams, so that stream routes may be written.
     pub streams: bool,
-    /// The `stream_plugins` list of config.yaml; `None` switches all on.
+    /// The `stream_plugins` list of config.yaml, used unless the store has one; `None` switches all on.
     pub stream_plugins: Option<Vec<String>>,
     /// The protocols within streams of `xrpc.protocols`.
     pub protocols: Vec<String>,

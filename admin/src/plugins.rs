@@ -79,11 +79,11 @@ impl Admin {
 
     /// The plugins that may be used now, by priority from high to low.
     pub(crate) async fn loaded(&self, subsystem: Subsystem) -> Result<Vec<&About>, ErrorAnswer> {
-        let stored = self.store.plugins().await?;
-        let names = match subsystem {
-            Subsystem::Http => stored.as_ref().or(self.config.plugins.as_ref()),
-            Subsystem::Stream => self.config.stream_plugins.as_ref(),
+        let (stored, configured) = match subsystem {
+            Subsystem::Http => (self.store.plugins().await?, &self.config.plugins),
+            Subsystem::Stream => (self.store.stream_plugins().await?, &self.config.stream_plugins),
         };
+        let names = stored.as_ref().or(configured.as_ref());
         let of_it = self.about.iter().filter(|about| about.subsystem == subsystem);
         Ok(match names {
             None => of_it.filter(|about| about.by_default).collect(),

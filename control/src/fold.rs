@@ -58,7 +58,7 @@ impl Fold {
             Change::Plugins { names, .. } => self.desired.plugins = names,
             // About resources, and none of them.
             Change::Note { .. } => {}
-            Change::Reset { items, plugins, rejected, parsed, anew, .. } => {
+            Change::Reset { items, plugins, stream_plugins, rejected, parsed, anew, .. } => {
                 // At the start everything is new, which is said once instead of a key at a time.
                 touched.all |= self.desired.is_empty();
                 let now: LazyCell<BTreeSet<&Key>, _> =
@@ -77,6 +77,7 @@ impl Fold {
                 self.desired.put_all(entries);
                 self.dangling.look_at_all(&self.desired);
                 self.desired.plugins = plugins;
+                self.desired.stream_plugins = stream_plugins;
                 self.findings = rejected.into();
             }
         }
@@ -289,7 +290,7 @@ mod tests {
 
     fn reset(items: Vec<Row>, revision: Revision) -> Change {
         let (rejected, parsed) = Default::default();
-        Change::Reset { items, plugins: None, revision, rejected, parsed, anew: false }
+        Change::Reset { items, plugins: None, stream_plugins: None, revision, rejected, parsed, anew: false }
     }
 
     fn touched(fold: &mut Fold, change: Change) -> Vec<String> {
@@ -390,6 +391,7 @@ mod tests {
         let change = |parsed: &Parsed, revision| Change::Reset {
             items: rows.iter().map(|row| Row { modified: revision, ..row.clone() }).collect(),
             plugins: None,
+            stream_plugins: None,
             revision,
             rejected: Vec::new(),
             parsed: parsed.clone(),

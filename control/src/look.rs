@@ -43,8 +43,10 @@ impl Look {
         names: &(dyn Names + Sync),
     ) -> Look {
         let mut fold = Fold::default();
-        let (rejected, parsed) = Default::default();
-        let reset = Change::Reset { items: rows, plugins, revision, rejected, parsed, anew: true };
+        // What streams may use explains no request.
+        let (stream_plugins, rejected, parsed) = Default::default();
+        let reset =
+            Change::Reset { items: rows, plugins, stream_plugins, revision, rejected, parsed, anew: true };
         fold.apply(reset, &mut Touched::default());
         let compiled = compiler.compile(fold.desired(), &Touched::all(), names, revision);
         let rejected = fold.refused().iter().chain(&*compiled.rejected).cloned().collect();

@@ -239,6 +239,8 @@ pub enum Change {
         items: Vec<Row>,
         /// See [`Change::Plugins`].
         plugins: Option<Vec<String>>,
+        /// See [`Store::stream_plugins`].
+        stream_plugins: Option<Vec<String>>,
         revision: Revision,
         /// What a declarative file holds that could not be taken, and why.
         rejected: Vec<Diagnostic>,
@@ -358,6 +360,12 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// See [`Change::Plugins`].
     fn plugins(&self) -> Answer<'_, Option<Vec<String>>>;
+
+    /// The plugins that streams may use; `None` leaves it to the boot file. A declarative file can say; other stores
+    /// have no such list.
+    fn stream_plugins(&self) -> Answer<'_, Option<Vec<String>>> {
+        Box::pin(async { Ok(None) })
+    }
 
     /// Replaces the list of plugins that may be used (APISIX's `/apisix/plugins`).
     fn put_plugins(&self, names: Vec<String>) -> Answer<'_, Revision> {

@@ -177,6 +177,7 @@ fn check_resources(
     let mut found: Vec<Invalid> = Vec::new();
     let mut desired = Desired::default();
     desired.plugins.clone_from(&declarative.plugins);
+    desired.stream_plugins.clone_from(&declarative.stream_plugins);
     for item in &mut declarative.items {
         match open(item, &opener) {
             Ok(()) => _ = desired.put(Arc::new(Entry::new(item.key.clone(), item.resource.clone(), 1, 1))),

@@ -33,7 +33,7 @@ pub struct Declarative {
     pub items: Vec<Item>,
     /// `plugins`, if the section is there: the HTTP plugins switched on.
     pub plugins: Option<Vec<String>>,
-    /// The stream plugins of `plugins`.
+    /// Likewise, those of streams: the section is the whole list, as in APISIX.
     pub stream_plugins: Option<Vec<String>>,
     /// What is wrong with the others, in the order of the file.
     pub diagnostics: Vec<Diagnostic>,

@@ -22,6 +22,8 @@ pub struct Desired {
     kinds: [BTreeSet<ById>; Kind::ALL.len()],
     /// The plugins switched on, if the store says; else the boot file does.
     pub plugins: Option<Vec<String>>,
+    /// The plugins that streams may use, likewise.
+    pub stream_plugins: Option<Vec<String>>,
 }
 
 impl Desired {
@@ -57,7 +59,11 @@ impl Desired {
         let copies = |kind: &BTreeSet<ById>| {
             kind.iter().map(|ById(entry)| ById(Arc::new(Entry::clone(entry)))).collect()
         };
-        Desired { kinds: self.kinds.each_ref().map(copies), plugins: self.plugins.clone() }
+        Desired {
+            kinds: self.kinds.each_ref().map(copies),
+            plugins: self.plugins.clone(),
+            stream_plugins: self.stream_plugins.clone(),
+        }
     }
 
     /// Takes out what is under `key`.
@@ -107,7 +113,7 @@ impl Desired {
         self.len() == 0
     }
 
-    /// Forgets everything, the list of plugins too.
+    /// Forgets everything, the lists of plugins too.
     pub fn clear(&mut self) {
         *self = Desired::default();
     }

@@ -326,7 +326,10 @@ impl sdk::Catalog for Catalog {
                     "unknown plugin [{name}]: the list of stream plugins does not have it"
                 ))
                 .got(*name)
-                .hint(format!("add `{name}` to `stream_plugins` in config.yaml"))
+                .hint(format!(
+                    "add `{name}` to `stream_plugins` in config.yaml (or, with `stream: true`, to `plugins` in \
+                     apisix.yaml, if that has the list)"
+                ))
                 .within(name));
             }
             match self.stage(plugin, config, owner, scope, 0) {

@@ -68,7 +68,7 @@ pub struct Settings {
     pub options: Options,
     /// The plugins that may be used, unless the store has a list; `None` means all.
     pub plugins: Option<Vec<String>>,
-    /// The plugins that streams may use (`stream_plugins`); `None` means all.
+    /// The plugins that streams may use (`stream_plugins`), unless the store has a list; `None` means all.
     pub stream_plugins: Option<Vec<String>>,
     /// The protocols that streams may be looked into for (`xrpc.protocols`).
     pub protocols: Vec<String>,
@@ -135,6 +135,8 @@ pub struct Compiler {
     generation: u64,
     /// The plugins that may be used now.
     enabled: Option<HashSet<String>>,
+    /// The same of streams.
+    enabled_on_streams: Option<HashSet<String>>,
     router: Router,
     /// All upstreams, including inline ones.
     table: Table<Upstream>,
@@ -203,6 +205,7 @@ impl Compiler {
             generation: catalog.generation(),
             catalog,
             enabled: None,
+            enabled_on_streams: None,
             router: Router::new(settings.mode, settings.options),
             certificates: Certificates::new(settings.tls.fallback_sni.as_deref()),
             certificate_units: HashMap::default(),
@@ -277,12 +280,14 @@ impl Compiler {
         for slots in [&mut self.upstream_slots, &mut self.consumer_slots] {
             slots.tick();
         }
-        let list = desired.plugins.as_ref().or(self.settings.plugins.as_ref());
-        let enabled: Option<HashSet<String>> = list.map(|list| list.iter().cloned().collect());
+        let set = |list: Option<&Vec<String>>| list.map(|list| list.iter().cloned().collect::<HashSet<_>>());
+        let enabled = set(desired.plugins.as_ref().or(self.settings.plugins.as_ref()));
+        let on_streams = set(desired.stream_plugins.as_ref().or(self.settings.stream_plugins.as_ref()));
         let generation = self.catalog.generation();
-        let all = touched.all || enabled != self.enabled || generation != self.generation;
+        let lists_differ = enabled != self.enabled || on_streams != self.enabled_on_streams;
+        let all = touched.all || lists_differ || generation != self.generation;
         self.generation = generation;
-        self.enabled = enabled;
+        (self.enabled, self.enabled_on_streams) = (enabled, on_streams);
 
         let mut pass = Pass {
             desired,

@@ -292,6 +292,13 @@ fn streams_are_not_served_without_a_plugin_that_is_off() {
         off.rejected[0].invalid.pointer
     );
     assert_eq!(bench.put(Kind::StreamRoute, "1", route("log")).snapshot.streams.all().len(), 1);
+    // A list of the store goes before, and a new one is looked at without anything else that changed.
+    bench.desired.stream_plugins = Some(vec!["limit".to_owned()]);
+    let unlisted = bench.touch(Touched::default());
+    assert_eq!(unlisted.rejected.len(), 1, "{:?}", unlisted.rejected);
+    assert!(bench.put(Kind::StreamRoute, "1", route("limit")).rejected.is_empty());
+    bench.desired.stream_plugins = None;
+    assert_eq!(bench.touch(Touched::default()).rejected.len(), 1);
 }
 
 #[test]
@@ -530,6 +537,11 @@ fn calls_are_counted_where_prometheus_may_be_used() {
             let compiled = bench.put(Kind::StreamRoute, "1", route);
             let protocol = compiled.snapshot.streams.all()[0].protocol.clone().expect("a protocol");
             assert_eq!(protocol.counts, counts && metric, "{listed:?}");
+            bench.desired.stream_plugins = Some(Vec::new());
+            let unlisted = bench.touch(Touched::default());
+            let protocol = unlisted.snapshot.streams.all()[0].protocol.clone().expect("a protocol");
+            assert!(!protocol.counts, "{listed:?}");
+            bench.desired.stream_plugins = None;
         }
     }
 }

@@ -151,6 +151,10 @@ impl Store for File {
         Box::pin(async { Ok(self.table.plugins()) })
     }
 
+    fn stream_plugins(&self) -> Answer<'_, Option<Vec<String>>> {
+        Box::pin(async { Ok(self.table.stream_plugins()) })
+    }
+
     fn watch(&self) -> Changes {
         self.table.watch()
     }
@@ -358,7 +362,8 @@ impl Reader {
         items.extend(read.refused.iter().filter_map(|key| there.remove(key)));
         changes.removed = there.into_keys().collect();
         changes.removed.sort();
-        changes.plugins = self.table.plugins() != read.plugins;
+        let listed = (self.table.plugins(), self.table.stream_plugins());
+        changes.plugins = listed.0 != read.plugins || listed.1 != read.stream_plugins;
         let news = !changes.is_empty() || read.diagnostics != self.rejected;
         if !news && read.warnings == self.warned && same_text {
             return;
@@ -379,7 +384,8 @@ impl Reader {
         if news || revision == 1 {
             self.rejected.clone_from(&read.diagnostics);
             let parsed = Parsed::new(parsed);
-            self.table.reset_parsed(items, read.plugins, revision, read.diagnostics, parsed);
+            let (listed, of_streams) = (read.plugins, read.stream_plugins);
+            self.table.reset_parsed(items, listed, of_streams, revision, read.diagnostics, parsed);
         }
     }
 
@@ -397,7 +403,9 @@ impl Reader {
         self.content = None;
         let items = Kind::ALL.into_iter().flat_map(|kind| self.table.list(kind, "").0).collect();
         let revision = self.table.revision() + 1;
-        self.table.reset(items, self.table.plugins(), revision, self.rejected.clone());
+        let (listed, of_streams) = (self.table.plugins(), self.table.stream_plugins());
+        let rejected = self.rejected.clone();
+        self.table.reset_parsed(items, listed, of_streams, revision, rejected, Parsed::default());
     }
 }
 
@@ -407,7 +415,7 @@ struct Changed {
     added: Vec<Key>,
     changed: Vec<Key>,
     removed: Vec<Key>,
-    /// The list of plugins.
+    /// A list of plugins.
     plugins: bool,
 }
 

@@ -149,6 +149,7 @@ mod tests {
         Change::Reset {
             items,
             plugins: Some(vec!["cors".into()]),
+            stream_plugins: None,
             revision,
             rejected: Vec::new(),
             parsed: Parsed::default(),

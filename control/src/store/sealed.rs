@@ -139,6 +139,10 @@ impl Store for Sealed {
         self.inner.plugins()
     }
 
+    fn stream_plugins(&self) -> Answer<'_, Option<Vec<String>>> {
+        self.inner.stream_plugins()
+    }
+
     fn note<'a>(&'a self, name: &'a str) -> Answer<'a, Option<String>> {
         self.inner.note(name)
     }
@@ -343,7 +347,7 @@ impl Sealer {
                 self.tell(usize::from(kept.is_some()), kept);
                 Change::Put(row)
             }
-            Change::Reset { items, plugins, revision, rejected, parsed, anew } => {
+            Change::Reset { items, plugins, stream_plugins, revision, rejected, parsed, anew } => {
                 let (mut count, mut first) = (0, None);
                 let opened = parallel::map(items, |row| self.open_row(row));
                 let items = opened.map(|(row, kept)| {
@@ -353,7 +357,7 @@ impl Sealer {
                 });
                 let items = items.collect();
                 self.tell(count, first);
-                Change::Reset { items, plugins, revision, rejected, parsed, anew }
+                Change::Reset { items, plugins, stream_plugins, revision, rejected, parsed, anew }
             }
             change => change,
         }

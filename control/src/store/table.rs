@@ -31,6 +31,7 @@ pub struct Table {
 pub(super) struct Rows {
     pub by_key: ByKey,
     plugins: Option<Vec<String>>,
+    stream_plugins: Option<Vec<String>>,
     notes: BTreeMap<String, String>,
     revision: Revision,
     /// The revision of the last change that was not of a note; after a reset, that of the reset.
@@ -119,6 +120,10 @@ impl Table {
         self.read().plugins.clone()
     }
 
+    pub fn stream_plugins(&self) -> Option<Vec<String>> {
+        self.read().stream_plugins.clone()
+    }
+
     pub fn get(&self, key: &Key) -> Option<Row> {
         self.read().by_key.get(key).map(|placed| placed.0.clone())
     }
@@ -199,20 +204,22 @@ impl Table {
         revision: Revision,
         rejected: Vec<Diagnostic>,
     ) {
-        self.reset_parsed(items, plugins, revision, rejected, Parsed::default());
+        self.reset_parsed(items, plugins, None, revision, rejected, Parsed::default());
     }
 
-    /// The same, of items that were read already.
+    /// The same, of items that were read already, and with a list of the plugins that streams may use.
     pub fn reset_parsed(
         &self,
         items: Vec<Row>,
         plugins: Option<Vec<String>>,
+        stream_plugins: Option<Vec<String>>,
         revision: Revision,
         rejected: Vec<Diagnostic>,
         parsed: Parsed,
     ) {
         let mut rows = self.write();
         rows.plugins = plugins;
+        rows.stream_plugins = stream_plugins;
         rows.parsed = parsed;
         rows.by_key = items.into_iter().map(Placed).collect();
         rows.holders = OnceLock::new();
@@ -296,10 +303,11 @@ impl Rows {
             Change::Note { name, text, .. } => {
                 self.notes.insert(name.to_string(), text.clone());
             }
-            Change::Reset { items, plugins, rejected, .. } => {
+            Change::Reset { items, plugins, stream_plugins, rejected, .. } => {
                 self.by_key = items.iter().cloned().map(Placed).collect();
                 self.holders = OnceLock::new();
                 self.plugins.clone_from(plugins);
+                self.stream_plugins.clone_from(stream_plugins);
                 self.rejected.clone_from(rejected);
             }
         }
@@ -322,6 +330,7 @@ impl Rows {
         Change::Reset {
             items: self.by_key.iter().map(|placed| placed.0.clone()).collect(),
             plugins: self.plugins.clone(),
+            stream_plugins: self.stream_plugins.clone(),
             revision: self.revision,
             rejected: self.rejected.clone(),
             parsed: self.parsed.clone(),

@@ -82,11 +82,8 @@ impl Compiler {
             names.read.borrow_mut().push(plugin);
             self.metadata.get(plugin)
         };
-        let listed = |plugin: &str| match (streams, &self.enabled, &self.settings.stream_plugins) {
-            (false, Some(enabled), _) => enabled.contains(plugin),
-            (true, _, Some(enabled)) => enabled.iter().any(|name| name == plugin),
-            _ => true,
-        };
+        let enabled = if streams { &self.enabled_on_streams } else { &self.enabled };
+        let listed = |plugin: &str| enabled.as_ref().is_none_or(|enabled| enabled.contains(plugin));
         let upstreams = ForPlugins { compiler: self, recorder: names };
         let scope = Scope { names, upstreams: Some(&upstreams), metadata: &metadata, enabled: Some(&listed) };
         let made = match streams {

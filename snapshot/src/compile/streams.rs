@@ -166,8 +166,8 @@ impl Compiler {
             model::xrpc::Settings::Dubbo => Spoken::Dubbo,
         };
         // As in APISIX the plugin of this name must be in use, on whatever route.
-        let listed = self.settings.stream_plugins.as_ref();
-        let prometheus = listed.is_none_or(|listed| listed.iter().any(|name| name == "prometheus"));
+        let listed = self.enabled_on_streams.as_ref();
+        let prometheus = listed.is_none_or(|listed| listed.contains("prometheus"));
         Ok(Protocol { spoken, loggers, counts: written.counts && prometheus })
     }
 

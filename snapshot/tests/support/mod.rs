@@ -175,6 +175,7 @@ pub fn desired(text: &str) -> Desired {
     assert!(file.diagnostics.is_empty(), "{:?}", file.diagnostics);
     let mut desired = Desired::default();
     desired.plugins = file.plugins;
+    desired.stream_plugins = file.stream_plugins;
     for item in file.items {
         let (key, resource) = (item.key, item.resource);
         desired.put(Arc::new(Entry::new(key, resource, 1, 1)));

@@ -114,6 +114,28 @@ async fn a_broken_file_changes_nothing_and_is_told() {
 }
 
 #[tokio::test]
+async fn a_list_of_plugins_is_for_routes_and_for_streams() {
+    let (_folder, path, store, mut changes) = opened();
+    let reset = async |changes: &mut Changes| {
+        let change = tokio::time::timeout(Duration::from_secs(10), changes.next()).await;
+        match change.expect("the change is seen") {
+            Some(Change::Reset { plugins, stream_plugins, .. }) => (plugins, stream_plugins),
+            other => panic!("{other:?}"),
+        }
+    };
+    let list = |name: &str| Some(vec![name.to_owned()]);
+    assert_eq!(reset(&mut changes).await, (list("cors"), Some(Vec::new())));
+    let with_one = TWO.replace("#END", "  - {name: mqtt-proxy, stream: true}\n#END");
+    fs::write(&path, &with_one).unwrap();
+    assert_eq!(reset(&mut changes).await, (list("cors"), list("mqtt-proxy")));
+    assert_eq!(store.stream_plugins().await.unwrap(), list("mqtt-proxy"));
+    fs::write(&path, "routes: [\n#END\n").unwrap();
+    assert_eq!(reset(&mut changes).await, (list("cors"), list("mqtt-proxy")), "kept");
+    fs::write(&path, "#END\n").unwrap();
+    assert_eq!(reset(&mut changes).await, (None, None));
+}
+
+#[tokio::test]
 async fn a_bad_item_is_left_out_and_told() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("apisix.json");
