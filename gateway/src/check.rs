@@ -211,7 +211,8 @@ fn check_resources(
     let found = found.into_iter().map(|invalid| source.invalid(&declarative.document, invalid));
     let mut diagnostics = declarative.diagnostics.clone();
     for diagnostic in found {
-        if !diagnostics.iter().any(|other| other.pointer == diagnostic.pointer) {
+        let about = |one: &Diagnostic| mistakes::about(&one.pointer, &one.message, one.hint.as_deref());
+        if !diagnostics.iter().any(|other| mistakes::is_told(&about(&diagnostic), &about(other))) {
             diagnostics.push(diagnostic);
         }
     }

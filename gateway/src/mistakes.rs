@@ -1,9 +1,14 @@
 //! All mistakes of a resource, where a gateway stops at the first.
 //!
 //! A part that is wrong is taken out or replaced by one that is right, and what is left is
-//! checked again. What only seems wrong because something was taken out is not told.
+//! checked again; what is missing has something in its place meanwhile. What only seems wrong because
+//! something was taken out or put in is not told.
 
-use model::{Invalid, Kind, Resource, Upstream};
+mod missing;
+
+use missing::Missing;
+use model::apisix_plugins::Subsystem;
+use model::{Invalid, Kind, Resource, Upstream, schema};
 use sdk::Catalog;
 use sdk::catalog::Place;
 use serde_json::{Value, json};
@@ -36,14 +41,21 @@ impl Mistakes<'_> {
             Kind::Consumer => value.get("username").and_then(Value::as_str).unwrap_or("x").to_owned(),
             _ => id.unwrap_or_else(|| "1".to_owned()),
         };
-        let mut found = repeatedly(value, |value| Resource::parse(kind, &id, value).map(drop));
+        let document = match kind {
+            Kind::Secret => id.split('/').next().and_then(schema::document_of_secret),
+            _ => Some(schema::document(kind)),
+        };
+        let mut found =
+            repeatedly(value, document.as_ref(), |value| Resource::parse(kind, &id, value).map(drop));
         if kind == Kind::Proto
             && let Some(content) = value.get("content").and_then(Value::as_str)
         {
             found.extend(control::protos::check(content).err());
         }
         if let Some(upstream) = value.get("upstream") {
-            let inside = repeatedly(upstream, |upstream| Upstream::parse(upstream).map(drop));
+            let document = schema::document(Kind::Upstream);
+            let inside =
+                repeatedly(upstream, Some(&document), |upstream| Upstream::parse(upstream).map(drop));
             found.extend(inside.into_iter().map(|invalid| invalid.under("/upstream")));
         }
         let place = match kind {
@@ -55,41 +67,109 @@ impl Mistakes<'_> {
             let listed = place == Place::Stream || self.listed.is_none_or(|listed| listed.contains(name));
             let off = config.pointer("/_meta/disable") == Some(&Value::Bool(true));
             let inside = match listed || off {
-                true => repeatedly(config, |config| self.catalog.check(name, config, place)),
+                true => {
+                    let schema = self.schema(name, place);
+                    repeatedly(config, schema.as_ref(), |config| self.catalog.check(name, config, place))
+                }
                 false => vec![plugins::not_listed(name)],
             };
             found.extend(inside.into_iter().map(|invalid| invalid.within(name).under("/plugins")));
         }
         let mut told: Vec<Invalid> = Vec::new();
         for invalid in found {
-            if !told.iter().any(|other| other.pointer == invalid.pointer) {
+            let about = |one: &Invalid| about(&one.pointer, &one.reason, one.hint.as_deref());
+            if !told.iter().any(|other| is_told(&about(&invalid), &about(other))) {
                 told.push(invalid);
             }
         }
         told.into_iter()
     }
+
+    /// The schema of a plugin's settings.
+    fn schema(&self, name: &str, place: Place) -> Option<Value> {
+        let subsystem = if place == Place::Stream { Subsystem::Stream } else { Subsystem::Http };
+        let facts = self.catalog.facts(subsystem, name)?;
+        let of_consumers = facts.consumer_schema.filter(|_| place == Place::Consumer);
+        Some(of_consumers.unwrap_or(facts.schema))
+    }
+}
+
+/// What a mistake is about: its place, and the field that the object there lacks, if that is it.
+pub fn about(pointer: &str, reason: &str, hint: Option<&str>) -> (String, Option<String>) {
+    (pointer.to_owned(), missing::named(reason, hint).map(str::to_owned))
+}
+
+/// Whether a mistake is told by another one: each place has one, but an object may lack several fields.
+pub fn is_told(one: &(String, Option<String>), by: &(String, Option<String>)) -> bool {
+    one.0 == by.0 && (one.1.is_none() || one.1 == by.1)
 }
 
 /// Checks, takes out what is wrong, and checks again.
-fn repeatedly(value: &Value, check: impl Fn(&Value) -> Result<(), Invalid>) -> Vec<Invalid> {
+fn repeatedly(
+    value: &Value,
+    schema: Option<&Value>,
+    check: impl Fn(&Value) -> Result<(), Invalid>,
+) -> Vec<Invalid> {
+    let Err(first) = check(value) else { return Vec::new() };
     let mut value = value.clone();
     let mut found: Vec<Invalid> = Vec::new();
-    let mut changed: Vec<String> = Vec::new();
     let mut gone: Vec<Gone> = Vec::new();
+    let filled = |value: &mut Value, but: &[String]| match schema {
+        Some(schema) => missing::fill(schema, value, but),
+        None => Vec::new(),
+    };
+    let lacking = filled(&mut value, &[]);
+    let mut changed: Vec<String> = lacking.iter().map(Missing::place).collect();
+    // What stood in for something there and was wrong itself.
+    let mut unfit: Vec<String> = Vec::new();
     for _ in 0..MOST {
         let Err(invalid) = check(&value) else { break };
         let now = invalid.pointer.clone();
-        let pointer = gone.iter().rev().fold(now.clone(), |pointer, gone| gone.before(pointer));
+        let before = |now: String| gone.iter().rev().fold(now, |pointer, gone| gone.before(pointer));
+        let pointer = before(now.clone());
+        let alternative =
+            schema.and_then(|schema| missing::fill_alternative(schema, &mut value, &invalid, &unfit));
+        if let Some(lacking) = alternative {
+            for lacks in lacking {
+                let place = before(lacks.place());
+                if !changed.contains(&place) {
+                    let said = invalid.clone().at(pointer.clone());
+                    found.push(said.expected(lacks.expected()).hint(lacks.hint()));
+                    changed.push(place);
+                }
+            }
+            continue;
+        }
+        let is_ours = changed.iter().any(|place| is_within(&pointer, place));
         // Something around what was taken out: that it is not there is the next mistake, and ours.
-        if !changed.iter().any(|place| *place == pointer || place.starts_with(&format!("{pointer}/"))) {
-            found.push(Invalid { pointer: pointer.clone(), ..invalid });
+        if !is_ours && !changed.iter().any(|place| is_within(place, &pointer)) {
+            found.push(invalid.at(pointer.clone()));
         }
         if now.is_empty() || !replace(&mut value, &now, &mut gone) {
             break;
         }
+        if is_ours {
+            unfit.push(now);
+        }
+        // A required field that was taken out.
+        filled(&mut value, &unfit);
         changed.push(pointer);
     }
+    // In the words of the check, where nothing else is wrong any more.
+    let is_moved = |lacks: &Missing| gone.iter().any(|gone| is_within(&lacks.object, &gone.list));
+    found.extend(lacking.iter().filter_map(|lacks| {
+        let without = lacks.taken_from(&value).filter(|_| !is_moved(lacks));
+        match without.map(|without| check(&without)) {
+            Some(Ok(())) => None,
+            Some(Err(invalid)) if lacks.is_told_by(&invalid) => Some(invalid),
+            _ => Some(lacks.said_as(&first)),
+        }
+    }));
     found
+}
+
+fn is_within(pointer: &str, place: &str) -> bool {
+    pointer.strip_prefix(place).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// An item of a list that was taken out.
@@ -203,6 +283,89 @@ mod tests {
         assert_eq!(places, ["/nodes/0/weight", "/nodes/2/port", "/nodes/2/weight", "/nodes/4/weight"]);
         let lists = json!({"uris": [5, "/", 6], "upstream": {"nodes": {}}});
         assert_eq!(found(Kind::Route, &lists), ["/uris/0", "/uris/2"]);
+    }
+
+    #[test]
+    fn each_field_that_is_missing_is_told_and_what_is_wrong_beside_it() {
+        let listed = |kind: Kind, value: Value| {
+            let catalog = crate::wiring::catalog(&model::Boot::default()).unwrap();
+            let mistakes = Mistakes { catalog: &*catalog, listed: None };
+            let mut told: Vec<(String, String)> =
+                mistakes.of(kind, &value).map(|invalid| (invalid.pointer, invalid.reason)).collect();
+            told.sort();
+            told
+        };
+        let lacks = |pointer: &str, before: &str, name: &str| {
+            (pointer.to_owned(), format!("{before}property \"{name}\" is required"))
+        };
+        let plugins = json!({
+            "limit-req": {"rejected_code": 1},
+            "syslog": {"port": "x"},
+            "limit-count": {"rules": [{"count": 1}, {"time_window": 1, "key": "a"}]},
+        });
+        let told = listed(Kind::Route, json!({"uri": "/", "upstream": {"nodes": {}}, "plugins": plugins}));
+        let err = |name: &str| format!("failed to check the configuration of plugin {name} err: ");
+        let rule = |at: usize| {
+            err("limit-count")
+                + &format!("property \"rules\" validation failed: failed to validate item {at}: ")
+        };
+        let (first, second) = (rule(1), rule(2));
+        let rules = "/plugins/limit-count/rules";
+        assert_eq!(
+            told.iter()
+                .filter(|(pointer, _)| !pointer.ends_with("_code") && !pointer.ends_with("/port"))
+                .collect::<Vec<_>>(),
+            [
+                &lacks(&format!("{rules}/0"), &first, "key"),
+                &lacks(&format!("{rules}/0"), &first, "time_window"),
+                &lacks(&format!("{rules}/1"), &second, "count"),
+                &lacks("/plugins/limit-req", &err("limit-req"), "burst"),
+                &lacks("/plugins/limit-req", &err("limit-req"), "key"),
+                &lacks("/plugins/limit-req", &err("limit-req"), "rate"),
+                &lacks("/plugins/syslog", &err("syslog"), "host"),
+            ]
+        );
+        let wrong: Vec<&str> = told.iter().map(|(pointer, _)| pointer.as_str()).collect();
+        assert!(
+            wrong.contains(&"/plugins/limit-req/rejected_code") && wrong.contains(&"/plugins/syslog/port")
+        );
+
+        // Wrong fields that are required do not hide each other.
+        let wrong = json!({"uri": "/", "plugins": {"limit-req": {"rate": -1, "burst": "x"}}});
+        let places: Vec<String> =
+            listed(Kind::Route, wrong).into_iter().map(|(pointer, _)| pointer).collect();
+        assert_eq!(places, ["/plugins/limit-req", "/plugins/limit-req/burst", "/plugins/limit-req/rate"]);
+
+        let said = "invalid configuration: ";
+        assert_eq!(
+            listed(Kind::Secret, json!({"id": "vault/1"})),
+            ["prefix", "token", "uri"].map(|name| lacks("", said, name))
+        );
+        // Of several ways, the one that is nearest is taken to be meant.
+        let catalog = crate::wiring::catalog(&model::Boot::default()).unwrap();
+        let mistakes = Mistakes { catalog: &*catalog, listed: None };
+        let hints = |config: Value| -> Vec<(String, Option<String>)> {
+            let value = json!({"uri": "/", "plugins": {"limit-count": config}});
+            let told = mistakes.of(Kind::Route, &value);
+            let mut told: Vec<_> = told.map(|invalid| (invalid.pointer, invalid.hint)).collect();
+            told.sort();
+            told
+        };
+        let place = "/plugins/limit-count".to_owned();
+        let lacking = |name: &str| (place.clone(), Some(format!("property `{name}` is required")));
+        assert_eq!(hints(json!({})), [lacking("count"), lacking("time_window")]);
+        let conn = json!({"uri": "/", "plugins": {"limit-conn": {"burst": "x"}}});
+        let told: Vec<Invalid> = mistakes.of(Kind::Route, &conn).collect();
+        let burst = told.iter().filter(|one| one.pointer == "/plugins/limit-conn/burst").count();
+        assert_eq!((told.len(), burst), (4, 1), "{told:?}");
+        let places: Vec<String> =
+            hints(json!({"count": -1, "rejected_code": 1})).into_iter().map(|(place, _)| place).collect();
+        assert_eq!(places, [&*place, "/plugins/limit-count/count", "/plugins/limit-count/rejected_code"]);
+
+        let consumer = json!({"username": "jack", "plugins": {"basic-auth": {}}});
+        let told = listed(Kind::Consumer, consumer);
+        let err = err("basic-auth");
+        assert_eq!(told, ["password", "username"].map(|name| lacks("/plugins/basic-auth", &err, name)));
     }
 
     #[test]

@@ -60,6 +60,13 @@ impl Invalid {
         }
     }
 
+    /// A refusal of an object that lacks the field `name`.
+    pub fn missing(name: &str) -> Invalid {
+        Invalid::new(format!("property \"{name}\" is required"))
+            .expected(format!("a property `{name}`"))
+            .got("no such property")
+    }
+
     /// Places the refusal at `pointer`, replacing where it was.
     #[must_use]
     pub fn at(mut self, pointer: impl Into<String>) -> Invalid {

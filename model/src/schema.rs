@@ -97,6 +97,11 @@ pub fn of_secret(manager: &str) -> Option<&'static Schema> {
     SECRETS.iter().find(|(name, _)| *name == manager).map(|(_, schema)| schema)
 }
 
+/// The JSON document behind [`of_secret`].
+pub fn document_of_secret(manager: &str) -> Option<Value> {
+    resources::of_secrets().into_iter().find(|(name, _)| *name == manager).map(|(_, document)| document)
+}
+
 static SECRETS: LazyLock<Vec<(&'static str, Schema)>> = LazyLock::new(|| {
     resources::of_secrets().into_iter().map(|(name, document)| (name, built_in(&document))).collect()
 });

@@ -273,7 +273,7 @@ fn walk_object<R: Misfit>(rules: &ObjectRules, value: &mut Value) -> Result<(), 
                     check_dependency(name, dependency, value)?;
                 }
             }
-            None if property.required => return Err(R::of(|| missing(name))),
+            None if property.required => return Err(R::of(|| Invalid::missing(name))),
             None => {
                 if let (Some(default), Value::Object(map)) = (&property.default, &mut *value) {
                     map.insert(name.clone(), default.clone());
@@ -285,7 +285,7 @@ fn walk_object<R: Misfit>(rules: &ObjectRules, value: &mut Value) -> Result<(), 
     }
     for name in &rules.required {
         if value.get(name).is_none() {
-            return Err(R::of(|| missing(name)));
+            return Err(R::of(|| Invalid::missing(name)));
         }
     }
     for (name, dependency) in &rules.dependencies {
@@ -363,12 +363,6 @@ impl Names {
 /// An object, or the empty list that Lua takes for one.
 fn is_object_like(value: &Value) -> bool {
     matches!(value, Value::Object(_)) || matches!(value, Value::Array(items) if items.is_empty())
-}
-
-fn missing(name: &str) -> Invalid {
-    Invalid::new(format!("property \"{name}\" is required"))
-        .expected(format!("a property `{name}`"))
-        .got("no such property")
 }
 
 fn check_dependency<R: Misfit>(name: &str, dependency: &Dependency, value: &mut Value) -> Result<(), R> {
