@@ -67,17 +67,14 @@ mod tests {
     }
 
     #[test]
-    fn the_examples_on_their_pages_fit() {
-        let pages = concat!(env!("CARGO_MANIFEST_DIR"), "/pages/stream");
-        for row in ROWS {
-            let name = row.name();
-            let page = std::fs::read_to_string(format!("{pages}/{name}.md")).expect(name);
-            let (_, rest) = page.split_once("\n```json\n").expect(name);
-            let example: serde_json::Value =
-                serde_json::from_str(rest.split("```").next().expect(name)).expect(name);
-            let config = example.get(name).expect(name);
-            model::Schema::new(&row.schema()).expect(name).check(config).expect(name);
-        }
-        assert_eq!(std::fs::read_dir(pages).expect("the folder").count(), ROWS.len());
+    fn each_has_a_page() {
+        let pages =
+            std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/pages/stream")).expect("the folder");
+        let there = pages.map(|page| page.expect("an entry").file_name().to_string_lossy().into_owned());
+        let mut wanted: Vec<String> = names().iter().map(|name| format!("{name}.md")).collect();
+        wanted.sort_unstable();
+        let mut there: Vec<String> = there.collect();
+        there.sort_unstable();
+        assert_eq!(there, wanted);
     }
 }

@@ -2,7 +2,8 @@
 //! word), as cases: what a reader is told to type is what is run.
 //!
 //! An example has four blocks: commands for the Admin API, the same as `apisix.yaml`, commands that
-//! try it, and what these say. It is run twice, by the first block and by the second.
+//! try it, and what these say. It is run twice, by the first block and by the second. Where it needs
+//! something of `config.yaml`, such as the port of a stream, a block with that stands before them.
 
 use crate::case::Case;
 use anyhow::{Context, Result, bail};
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 /// The addresses a page shows, and what stands for them while it is run.
-const ADDRESSES: [(&str, &str); 7] = [
+const ADDRESSES: [(&str, &str); 11] = [
     ("127.0.0.1:9080", "${PROXY}"),
     ("127.0.0.1:9443", "${TLS}"),
     ("127.0.0.1:9180", "${ADMIN}"),
@@ -18,6 +19,11 @@ const ADDRESSES: [(&str, &str); 7] = [
     ("127.0.0.1:9091", "${METRICS}"),
     ("127.0.0.1:1980", "${UPSTREAM.behind}"),
     ("127.0.0.1:1981", "${UPSTREAM.second}"),
+    ("127.0.0.1:1883", "${UPSTREAM.broker}"),
+    ("127.0.0.1:1884", "${UPSTREAM.other-broker}"),
+    // The port of streams, also by itself.
+    ("127.0.0.1:9100", "${UPSTREAM.stream}"),
+    ("9100", "${UPSTREAM_PORT.stream}"),
 ];
 
 /// How an example's resources come to the gateway.
@@ -42,9 +48,11 @@ fn value(page: &str, by: By) -> Result<Value> {
     let example = example.split("\n## ").next().unwrap_or(example);
     let blocks = blocks(example)?;
     let kinds: Vec<&str> = blocks.iter().map(|(kind, _)| *kind).collect();
-    if kinds != ["sh", "yaml", "sh", "text"] {
-        bail!("expected blocks of sh, yaml, sh and text, got {kinds:?}");
-    }
+    let (config, blocks) = match &kinds[..] {
+        ["sh", "yaml", "sh", "text"] => (None, &blocks[..]),
+        ["yaml", "sh", "yaml", "sh", "text"] => (Some(filled(&blocks[0].1)), &blocks[1..]),
+        _ => bail!("expected blocks of sh, yaml, sh and text, or of yaml and these, got {kinds:?}"),
+    };
     let [admin, yaml, tries, says] = [0, 1, 2, 3].map(|at| filled(&blocks[at].1));
     let lines: Vec<&str> = says.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     if lines.is_empty() {
@@ -54,8 +62,18 @@ fn value(page: &str, by: By) -> Result<Value> {
     let said = lines.iter().map(|line| regex::escape(line)).collect::<Vec<_>>().join("(?s:.*)");
     let mut case = json!({
         "about": "The example of a plugin's page.",
-        "upstreams": {"behind": {"body": "hello from behind\n", "headers": {"Content-Type": "text/plain"}}, "second": {"body": "unseen"}},
+        "upstreams": {
+            "behind": {"body": "hello from behind\n", "headers": {"Content-Type": "text/plain"}},
+            "second": {"body": "unseen"},
+            // Two that can be told apart.
+            "broker": {"talk": [{"read": "MQTT"}, {"send": "\u{20}\u{2}\u{0}\u{0}"}, "read_end"]},
+            "other-broker": {"talk": [{"read": "MQTT"}, {"send": "\u{20}\u{2}\u{1}\u{0}"}, "read_end"]},
+            "stream": "closed",
+        },
     });
+    if let Some(config) = config {
+        case["config"] = serde_saphyr::from_str(&config).context("what config.yaml is to have")?;
+    }
     let tries = json!({"name": "what it says", "shell": tries, "expect": {"body_matches": said}});
     match by {
         By::Yaml => {
@@ -64,7 +82,7 @@ fn value(page: &str, by: By) -> Result<Value> {
         }
         By::Admin => {
             // As the sample configuration has it.
-            case["config"] = json!({"deployment": {"admin": {"admin_key_required": false}}});
+            case["config"]["deployment"] = json!({"admin": {"admin_key_required": false}});
             // A write the runner makes itself is waited for, and with it all before it.
             let wait =
                 json!({"admin": "PUT /apisix/admin/upstreams/last", "json": {"nodes": {"127.0.0.1:1": 1}}});
@@ -114,6 +132,18 @@ mod tests {
         let admin = value(PAGE, By::Admin).unwrap();
         assert_eq!(admin["steps"][0]["shell"], "set -e\ncurl -sS --fail-with-body http://${ADMIN}/a\n");
         assert_eq!(admin["steps"].as_array().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn what_config_yaml_is_to_have_stands_before() {
+        let config = "```yaml\napisix:\n  stream_proxy: {tcp: [\"127.0.0.1:9100\"]}\n```\n\n```sh\ncurl -s";
+        let page = PAGE.replace("```sh\ncurl -s", config).replace("127.0.0.1:9080/", "127.0.0.1:9100/ 9100");
+        let yaml = value(&page, By::Yaml).unwrap();
+        assert_eq!(yaml["config"], json!({"apisix": {"stream_proxy": {"tcp": ["${UPSTREAM.stream}"]}}}));
+        assert_eq!(yaml["steps"][0]["shell"], "curl http://${UPSTREAM.stream}/ ${UPSTREAM_PORT.stream}\n");
+        let admin = value(&page, By::Admin).unwrap();
+        assert_eq!(admin["config"]["apisix"], yaml["config"]["apisix"]);
+        assert_eq!(admin["config"]["deployment"]["admin"]["admin_key_required"], false);
     }
 
     #[test]
