@@ -422,11 +422,11 @@ mod tests {
                 {"path": "/c?x=1", "method": "PUT", "body": "text"}
             ]
         }"#;
-        let both = vec![answer(200, &[("A", "1"), ("a", "2")], "B\"\n"), answer(204, &[], "")];
+        let both = vec![answer(200, &[("A", "1"), ("B", "3"), ("a", "2")], "B\"\n"), answer(204, &[], "")];
         let (status, out, sent) = ask(body, both);
         assert_eq!(status, 200);
         let expected = json!([
-            {"status": 200, "reason": "OK", "headers": {"A": ["1", "2"]}, "body": "B\"\n"},
+            {"status": 200, "reason": "OK", "headers": {"A": ["1", "2"], "B": "3"}, "body": "B\"\n"},
             {"status": 204, "reason": "No Content", "headers": {}},
         ]);
         assert_eq!(out, expected);
@@ -579,6 +579,21 @@ mod tests {
         // 6 times 2,001 bytes and 4 KiB beside them.
         assert_eq!(asked(100_000, 22_000, &[1000]).0, 200);
         assert_eq!(asked(100_000, 15_000, &[1000]).0, 503);
+    }
+
+    #[test]
+    fn memory_is_taken_for_names_of_fields_as_well() {
+        for (budget, status) in [(40_000, 503), (80_000, 200)] {
+            let mut probe = Probe::request("POST", DEFAULT_PATH, &[("Host", "a")]);
+            let stage = built(&probe, json!({}), json!({}));
+            probe.world.budget = sdk::budget::Budget::new(budget);
+            // 6 times as many bytes.
+            *probe.world.answers.borrow_mut() = vec![answer(200, &[(&"n".repeat(10_000), "")], "")];
+            let mut x = probe.exchange();
+            with_body(&mut x, br#"{"pipeline": [{"path": "/"}]}"#);
+            let step = sdk::testing::now(stage.wait(Phase::Access, &mut x));
+            assert!(matches!(step, Step::Reply(reply) if reply.status == status), "{budget}");
+        }
     }
 
     #[test]
