@@ -3,14 +3,16 @@
 //! Such a pattern runs on an engine that tries it at one place after another, and what it looks ahead to may be all
 //! that is left of the text each time: the time grows with the square of the text. One that can only match at the
 //! beginning is tried there alone, but what stands before the look may still end at any place, as `.*` in
-//! `^.*(?=.*[A-Z])`. Where both may vary, the time grows with the cube, up to what the steps of a search allow.
+//! `^.*(?=.*[A-Z])`. Where both may vary, or two parts before the look, the time grows with the cube, up to what the
+//! steps of a search allow.
 
 /// Bytes of a text that is searched at its beginning only, and looked at from there.
 pub const AT_BEGIN: usize = 64 << 10;
 /// Bytes of a text that is searched, or looked at, at every place: a tenth of a second at worst. One of 64 KiB took
 /// seconds.
 pub const ANYWHERE: usize = 8 << 10;
-/// Bytes of a text that is searched at every place, and looked at from every other each time.
+/// Bytes of a text that is searched at every place, and looked at from every other each time: two tenths of a second
+/// at worst.
 pub const BACK_AND_FORTH: usize = 1 << 10;
 
 /// How the time of a search grows with the text.
@@ -23,15 +25,14 @@ pub enum Growth {
 
 impl Growth {
     pub fn of(pattern: &str) -> Growth {
-        let mut reading = Reading { rest: pattern.as_bytes(), ..Reading::default() };
-        let once = reading
-            .rest
-            .strip_prefix(b"^")
-            .is_some_and(|rest| !matches!(rest, [b'*' | b'?' | b'+' | b'{', ..]));
-        let few = reading.looks_from_few();
+        let (reading, few) = Reading::of(pattern);
+        let once = pattern
+            .strip_prefix('^')
+            .is_some_and(|rest| !matches!(rest.as_bytes(), [b'*' | b'?' | b'+' | b'{', ..]));
         match (once && !reading.alternates, few) {
             _ if reading.is_strange => Growth::Cube,
             (true, true) => Growth::Linear,
+            (true, false) if reading.is_catastrophic => Growth::Cube,
             (true, false) | (false, true) => Growth::Square,
             (false, false) => Growth::Cube,
         }
@@ -47,6 +48,13 @@ impl Growth {
     }
 }
 
+/// Whether a search may take more steps than there are bytes, also in a short text: a look, or a group that was taken,
+/// stands behind two parts that repeat, such as `\d+-\d+(?!x)`, or behind one in another, such as `(\w+\s?)*(?<!x)`.
+pub fn may_be_catastrophic(pattern: &str) -> bool {
+    let (reading, _) = Reading::of(pattern);
+    reading.is_catastrophic || reading.is_strange
+}
+
 /// A pattern, as far as it was read.
 #[derive(Default)]
 struct Reading<'p> {
@@ -59,6 +67,8 @@ struct Reading<'p> {
     now: Way,
     /// It has alternatives outside of all groups.
     alternates: bool,
+    /// As [`may_be_catastrophic`] says.
+    is_catastrophic: bool,
     /// There is something in it that is not understood here.
     is_strange: bool,
 }
@@ -68,6 +78,10 @@ struct Reading<'p> {
 struct Way {
     /// In many ways: what stands before it takes more or less of the text.
     varies: bool,
+    /// Behind something that repeats.
+    repeated: bool,
+    /// In more ways than there are places: that stands behind another that repeats, or in it.
+    multiplied: bool,
     /// With a look behind one that varies: what follows is tried as often as that.
     looked: bool,
 }
@@ -80,11 +94,20 @@ struct Group {
     begin: Way,
     /// It repeats something, and so may read all that is left.
     repeats: bool,
+    /// There are several ways through it, not counting those within a look.
+    has_ways: bool,
     /// There is a look-around in it.
     has_look: bool,
 }
 
 impl<'p> Reading<'p> {
+    /// Reads a pattern, and whether all in it that may read far is tried at few places.
+    fn of(pattern: &'p str) -> (Reading<'p>, bool) {
+        let mut reading = Reading { rest: pattern.as_bytes(), ..Reading::default() };
+        let few = reading.looks_from_few();
+        (reading, few)
+    }
+
     fn take(&mut self) -> Option<u8> {
         let (first, rest) = self.rest.split_first()?;
         self.rest = rest;
@@ -105,9 +128,18 @@ impl<'p> Reading<'p> {
                 b'[' => self.class(),
                 b'(' => self.open(),
                 b')' => few &= self.close(),
-                b'*' | b'+' | b'{' => few &= self.repeat(byte, last),
+                b'*' | b'+' => few &= self.repeat(last),
+                b'{' => {
+                    if let Some(count) = count(self.rest) {
+                        self.rest = &self.rest[count..];
+                        few &= self.repeat(last);
+                    }
+                }
                 b'?' => self.now.varies = true,
-                b'|' => self.alternates |= self.groups.is_empty(),
+                b'|' => {
+                    self.group().has_ways = true;
+                    self.alternates |= self.groups.is_empty();
+                }
                 _ => {}
             }
         }
@@ -135,8 +167,11 @@ impl<'p> Reading<'p> {
             match byte {
                 b']' => return,
                 b'\\' => _ = self.take(),
-                // A class in it, which might end it otherwise.
-                b'[' => self.is_strange = true,
+                b'[' => match named_class(self.rest) {
+                    Some(length) => self.rest = &self.rest[length..],
+                    // A class in it, which might end it otherwise.
+                    None => self.is_strange = true,
+                },
                 _ => {}
             }
         }
@@ -163,6 +198,7 @@ impl<'p> Reading<'p> {
         let above = self.group();
         above.repeats |= group.repeats;
         above.has_look |= group.has_look;
+        above.has_ways |= group.has_ways && !group.looks;
         self.last = Some(group);
         if group.looks {
             self.now = group.begin;
@@ -176,17 +212,19 @@ impl<'p> Reading<'p> {
     fn look(&mut self) {
         self.group().has_look = true;
         self.now.looked |= self.now.varies;
+        self.is_catastrophic |= self.now.multiplied;
     }
 
-    fn repeat(&mut self, by: u8, last: Option<Group>) -> bool {
-        if by == b'{' {
-            while self.take().is_some_and(|byte| byte != b'}') {}
-        }
+    fn repeat(&mut self, last: Option<Group>) -> bool {
         let has_look = last.is_some_and(|last| last.has_look || last.looks);
         let reads_far_each_time = has_look && last.is_some_and(|last| last.repeats);
         let few = !(self.now.looked || reads_far_each_time);
         self.now.varies = true;
-        self.group().repeats = true;
+        self.now.multiplied |= self.now.repeated || last.is_some_and(|last| last.has_ways && !last.looks);
+        self.now.repeated = true;
+        let group = self.group();
+        group.repeats = true;
+        group.has_ways = true;
         // Possessive, which is as an atomic group.
         if has_look || self.rest.starts_with(b"+") {
             self.look();
@@ -194,6 +232,19 @@ impl<'p> Reading<'p> {
         self.rest = self.rest.strip_prefix(b"+").or(self.rest.strip_prefix(b"?")).unwrap_or(self.rest);
         few
     }
+}
+
+/// The bytes of `2}`, `2,}` or `2,3}`; without them, what stands before is a brace and nothing else.
+fn count(rest: &[u8]) -> Option<usize> {
+    let end = rest.iter().position(|byte| !byte.is_ascii_digit() && *byte != b',')?;
+    (end > 0 && rest[end] == b'}').then_some(end + 1)
+}
+
+/// The bytes of `:digit:]` or `:^digit:]`.
+fn named_class(rest: &[u8]) -> Option<usize> {
+    let name = rest.strip_prefix(b":")?;
+    let end = name.iter().position(|byte| !byte.is_ascii_alphabetic() && *byte != b'^')?;
+    name[end..].starts_with(b":]").then_some(end + 3)
 }
 
 #[cfg(test)]
@@ -222,6 +273,8 @@ mod tests {
             ("^a?(?=.*X)", Growth::Square),
             ("^a*+.*x", Growth::Square),
             ("^(.*)\\1.*x", Growth::Square),
+            ("^a{x(?=.*X).*(?=.*Y).", Growth::Square),
+            ("^(?=.*[[:digit:]])[[:^alpha:]-](", Growth::Linear),
             // Or it is tried at every place.
             ("(?=.*\\d).{8,}", Growth::Square),
             ("(?!a)b", Growth::Square),
@@ -237,6 +290,9 @@ mod tests {
             (".*(?=.{8,})(?=.*[A-Z]).*$", Growth::Cube),
             ("(?=.*(?=.*X)).*", Growth::Cube),
             ("^a|.*(?=.*X)", Growth::Cube),
+            // Or what stands before a look varies twice.
+            ("^.*?a.*?(?=.*X).", Growth::Cube),
+            ("^(?:a+b?)*(?=.*X).", Growth::Cube),
             // And what is not understood.
             ("^[[a](]|(?!a)", Growth::Cube),
             ("^(?!a)(?x)b#(\n|c", Growth::Cube),
@@ -248,5 +304,29 @@ mod tests {
         }
         let longest = [Growth::Linear, Growth::Square, Growth::Cube].map(Growth::longest_text);
         assert_eq!(longest, [AT_BEGIN, ANYWHERE, BACK_AND_FORTH]);
+    }
+
+    #[test]
+    fn a_pattern_of_many_ways_is_known() {
+        for (pattern, may) in [
+            (r"^(\w+\s?)*(?<!x)$", true),
+            (r"(\w+\s?)*\1", true),
+            (r"(?:(?!x)\w+\s?)*$", true),
+            (r"(?:a|a)*(?!x)", true),
+            (r"(?=(?:a+)+(?!x)b)", true),
+            (r"\d+-\d+(?!x)", true),
+            (r"(a){2}{1,}b*+", true),
+            (r"^((?x)a)", true),
+            // What follows the last look, or is in it, is searched in one go.
+            (r"^(?!x)(\w+\s?)*$", false),
+            (r"(?=(?:a+)+b)(?!.*(?:c|d)+e)", false),
+            (r"^((?!bad).)*$", false),
+            (r"^(?:(?!.*bad).)*$", false),
+            (r"^a?b?c+(?!x)", false),
+            (r"^(a|b)c+(?!x)", false),
+            (r"a{b+{,c(?!x)", false),
+        ] {
+            assert_eq!(may_be_catastrophic(pattern), may, "{pattern}");
+        }
     }
 }
