@@ -51,8 +51,7 @@ impl Schema {
     /// # Errors
     /// The first thing wrong.
     pub fn check(&self, value: &Value) -> Result<(), Invalid> {
-        pattern::begin();
-        self.root.walk(&mut value.clone())
+        self.walk(&mut value.clone())
     }
 
     /// Checks `value` and gives it back with defaults filled in, in the shapes
@@ -63,9 +62,19 @@ impl Schema {
     /// # Errors
     /// The first thing wrong.
     pub fn parse(&self, mut value: Value) -> Result<Value, Invalid> {
-        pattern::begin();
-        self.root.walk(&mut value)?;
+        self.walk(&mut value)?;
         Ok(value)
+    }
+
+    fn walk(&self, value: &mut Value) -> Result<(), Invalid> {
+        pattern::begin();
+        self.root.walk(value)?;
+        match pattern::is_in_doubt() {
+            false => Ok(()),
+            true => Err(Invalid::new(
+                "a pattern with look-around was given up: its text is too long, or it takes too many steps",
+            )),
+        }
     }
 
     /// Fills defaults up to the first thing wrong, and says nothing about it.

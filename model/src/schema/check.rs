@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use super::compile::{Additional, ArrayRules, Branch, Dependency, ObjectRules, Subschema, Type};
 use super::lua;
 use super::misfit::{Misfit, Unsaid};
+use super::pattern;
 use super::plain::{check_enum, check_format, check_number, check_string, check_unique};
 use crate::Invalid;
 use crate::invalid::nearest;
@@ -106,7 +107,7 @@ impl Subschema {
         }
         if let Some(any) = &self.any_of
             && presences(&any.alternatives, value).is_none_or(|fit| fit == 0)
-            && !any.alternatives.iter().any(|node| node.try_walk::<Unsaid>(value).is_ok())
+            && !one_fits(&any.alternatives, |node| node.try_walk::<Unsaid>(value).is_ok())
         {
             return Err(R::of(|| none_fits(Invalid::new(&any.message), &any.alternatives, value)));
         }
@@ -171,7 +172,7 @@ impl Subschema {
             if items.is_empty() {
                 return Err(R::of(|| Invalid::new("check contains: empty array is invalid")));
             }
-            if !items.iter_mut().any(|item| node.fits(item)) {
+            if !one_fits(items, |item| node.fits(item)) {
                 return Err(R::of(|| Invalid::new("failed to check contains")));
             }
         }
@@ -198,6 +199,21 @@ impl Subschema {
         *value = trial;
         Ok(())
     }
+}
+
+/// Whether one of several fits. If so, it does not matter which searches the others gave up.
+fn one_fits<T>(items: impl IntoIterator<Item = T>, mut fits: impl FnMut(T) -> bool) -> bool {
+    let before = pattern::is_in_doubt();
+    let mut doubt = before;
+    for item in items {
+        pattern::set_in_doubt(before);
+        if fits(item) {
+            return true;
+        }
+        doubt |= pattern::is_in_doubt();
+    }
+    pattern::set_in_doubt(doubt);
+    false
 }
 
 impl Type {
