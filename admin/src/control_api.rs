@@ -318,7 +318,10 @@ fn listed(NotServed { resources, findings }: NotServed) -> Vec<Value> {
 fn runtime_object(stored: &Stored, defaults: &mut Defaults<'_>) -> Value {
     let mut value = Value::clone(&stored.value);
     defaults.fill(stored.key.kind, &mut value);
-    value["id"] = stored.key.id.as_str().into();
+    // In etcd anything may stand.
+    if let Some(fields) = value.as_object_mut() {
+        fields.insert("id".to_owned(), stored.key.id.as_str().into());
+    }
     let mut has_domain = list_nodes(&mut value);
     if let Some(upstream) = value.get_mut("upstream") {
         has_domain |= list_nodes(upstream);

@@ -63,6 +63,11 @@ async fn the_control_api_shows_what_is_there() {
         (&json!("/apisix/upstreams/u"), &json!(false))
     );
     assert_eq!(get("/v1/services").await, (200, json!([])));
+    // What others may have left in etcd.
+    put(Kind::Service, "list", json!([1])).await;
+    let (status, services) = get("/v1/services").await;
+    assert_eq!((status, &services[0]["value"]), (200, &json!([1])));
+    assert_eq!(get("/v1/service/list").await.0, 200);
     assert_eq!(get("/v1/route/2").await, (404, json!({"error_msg": "route[2] not found"})));
     for (path, status, reason) in [
         ("routes/1", 404, "no checker for routes[1]"),
