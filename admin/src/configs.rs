@@ -211,7 +211,7 @@ fn refused(error: &Value) -> ErrorAnswer {
     if let (Some(collection), Some(index)) = (error["resource_type"].as_str(), error["index"].as_u64()) {
         body["pointer"] = format!("/{collection}/{index}").into();
         if let Some(id) = error["resource_id"].as_str().filter(|id| !id.is_empty()) {
-            body["hint"] = format!("it is in {collection} with the id {id}").into();
+            body["hint"] = format!("this is the item of {collection} with the id {id}").into();
         }
     }
     ErrorAnswer::response(answer::json(StatusCode::BAD_REQUEST, &body))

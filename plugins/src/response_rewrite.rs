@@ -281,7 +281,7 @@ impl Plugin for ResponseRewrite {
             if undecided {
                 x.complain(
                     Self::NAME,
-                    "a filter found no end in the response's body, and left the rest of it as it was: its pattern has too many ways to match",
+                    "a filter gave up searching the response's body and left the rest of it as it was: its pattern takes too many steps",
                 );
             }
         }

@@ -48,7 +48,7 @@ pub struct Spent;
 pub enum Unreplaced {
     /// It would be longer than it may be. Not all of it is written.
     TooLong,
-    /// A search came to no end ([`Spent`]). All is written; from there on as it was.
+    /// A search was given up ([`Spent`]). All of the text is written, unchanged from where that search began.
     Spent,
 }
 
