@@ -48,6 +48,18 @@ impl Growth {
     }
 }
 
+/// The bytes of an upstream's text, such as a page, that such a pattern may search: all of it where it is tried at its
+/// beginning only, and [`AT_BEGIN`] where no look reads far, as of `(?<=id=)\d+`. Then only a text that is made for it
+/// costs more than its length, and an upstream is not a client.
+pub fn longest_answer(pattern: &str) -> usize {
+    let (reading, _) = Reading::of(pattern);
+    match Growth::of(pattern) {
+        Growth::Linear => usize::MAX,
+        _ if !reading.looks_far && !reading.is_strange => AT_BEGIN,
+        growth => growth.longest_text(),
+    }
+}
+
 /// Whether a search may take more steps than there are bytes, also in a short text: a look, or a group that was taken,
 /// stands behind two parts that repeat, such as `\d+-\d+(?!x)`, or behind one in another, such as `(\w+\s?)*(?<!x)`.
 pub fn may_be_catastrophic(pattern: &str) -> bool {
@@ -67,6 +79,8 @@ struct Reading<'p> {
     now: Way,
     /// It has alternatives outside of all groups.
     alternates: bool,
+    /// A look may read all that is left, or there is a group whose text is to follow once more.
+    looks_far: bool,
     /// As [`may_be_catastrophic`] says.
     is_catastrophic: bool,
     /// There is something in it that is not understood here.
@@ -149,7 +163,10 @@ impl<'p> Reading<'p> {
     fn escape(&mut self) {
         match self.take() {
             // What a group took.
-            Some(b'1'..=b'9' | b'k') => self.look(),
+            Some(b'1'..=b'9' | b'k') => {
+                self.looks_far = true;
+                self.look();
+            }
             // What is in braces is a name, or a number.
             Some(b'p' | b'P' | b'x' | b'u' | b'U') if self.rest.starts_with(b"{") => {
                 while self.take().is_some_and(|byte| byte != b'}') {}
@@ -201,6 +218,7 @@ impl<'p> Reading<'p> {
         above.has_ways |= group.has_ways && !group.looks;
         self.last = Some(group);
         if group.looks {
+            self.looks_far |= group.repeats;
             self.now = group.begin;
             self.look();
             return !(group.begin.varies && group.repeats);
@@ -227,6 +245,7 @@ impl<'p> Reading<'p> {
         group.has_ways = true;
         // Possessive, which is as an atomic group.
         if has_look || self.rest.starts_with(b"+") {
+            self.looks_far = true;
             self.look();
         }
         self.rest = self.rest.strip_prefix(b"+").or(self.rest.strip_prefix(b"?")).unwrap_or(self.rest);
@@ -304,6 +323,25 @@ mod tests {
         }
         let longest = [Growth::Linear, Growth::Square, Growth::Cube].map(Growth::longest_text);
         assert_eq!(longest, [AT_BEGIN, ANYWHERE, BACK_AND_FORTH]);
+    }
+
+    #[test]
+    fn an_answer_is_searched_whole_where_no_look_reads_far() {
+        for (pattern, longest) in [
+            (r"^(?=.*[A-Z])(?=.*\d).{8,}$", usize::MAX),
+            (r"(?<=password=)[^&]*", AT_BEGIN),
+            (r#""id":\s*(?!0)\d+"#, AT_BEGIN),
+            (r"<(?!b|i)(\w+)>", AT_BEGIN),
+            (r"(?=.*[A-Z])[a-z]", ANYWHERE),
+            (r"<(?>a*)b", ANYWHERE),
+            (r"<b*+c", ANYWHERE),
+            (r"((?!bad).)*x", ANYWHERE),
+            (r"(a)\1", ANYWHERE),
+            (r".*(?=.{8,})(?=.*[A-Z]).*$", BACK_AND_FORTH),
+            (r"(?!a)(?x)b", BACK_AND_FORTH),
+        ] {
+            assert_eq!(longest_answer(pattern), longest, "{pattern}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@
 use std::fmt;
 
 use model::Invalid;
-use model::lookaround::Growth;
+use model::lookaround::{Growth, longest_answer};
 use regex::bytes;
 use smallvec::SmallVec;
 
@@ -34,9 +34,17 @@ pub struct Pattern {
 #[derive(Clone)]
 enum Engine {
     Linear(bytes::Regex),
-    /// And the bytes of a text that it judges: a step may read all that is left of the text, so a bound on steps
-    /// alone is none on time.
-    Backtracking(fancy_regex::Regex, usize),
+    Backtracking(fancy_regex::Regex, Longest),
+}
+
+/// The bytes of a text that is searched: a step may read all that is left of the text, so a bound on steps alone is
+/// none on time.
+#[derive(Debug, Clone, Copy)]
+struct Longest {
+    /// Of one to judge by, which a client may have made.
+    judged: usize,
+    /// Of an upstream's.
+    answer: usize,
 }
 
 /// A search took all the steps it may and came to no end, or would read too much with each.
@@ -92,7 +100,10 @@ impl Pattern {
                 .backtrack_limit(BACKTRACK_LIMIT)
                 .delegate_size_limit(SIZE_LIMIT)
                 .build()
-                .map(|regex| Engine::Backtracking(regex, Growth::of(pattern).longest_text()))
+                .map(|regex| {
+                    let (judged, answer) = (Growth::of(pattern).longest_text(), longest_answer(pattern));
+                    Engine::Backtracking(regex, Longest { judged, answer })
+                })
                 .map_err(|error| {
                     Invalid::new(format!("invalid regex: {error}")).expected("a regular expression (PCRE)")
                 })?,
@@ -127,7 +138,7 @@ impl Pattern {
                 let before = || self.before_newline(text).is_some_and(|text| regex.is_match(text));
                 Ok(regex.is_match(text) || before())
             }
-            Engine::Backtracking(_, longest) if text.len() > *longest => Err(Spent),
+            Engine::Backtracking(_, longest) if text.len() > longest.judged => Err(Spent),
             Engine::Backtracking(regex, _) => regex.is_match(text).map_err(|_| Spent),
         }
     }
@@ -141,13 +152,13 @@ impl Pattern {
     /// The first match and its groups, for those who must not take an undecided search for a no.
     pub fn captures<'t>(&self, text: &'t [u8]) -> Result<Option<Captures<'t>>, Spent> {
         match &self.engine {
-            Engine::Backtracking(_, longest) if text.len() > *longest => Err(Spent),
+            Engine::Backtracking(_, longest) if text.len() > longest.judged => Err(Spent),
             _ => self.captures_from(text, 0),
         }
     }
 
     /// Writes the text with its first match replaced, to at most so many bytes; gives how many there were, one or
-    /// none. It is searched however long it is: for what upstreams send.
+    /// none. For what upstreams send, which may be longer than what is judged.
     ///
     /// # Errors
     /// As [`Unreplaced`] says.
@@ -158,7 +169,7 @@ impl Pattern {
         most: usize,
         out: &mut Vec<u8>,
     ) -> Result<usize, Unreplaced> {
-        match self.captures_from(text, 0) {
+        match self.captures_of_answer(text, 0) {
             Ok(Some(captures)) => {
                 let (start, end) = captures.whole();
                 if text.len() - (end - start) + replacement.len(&captures) > most {
@@ -188,7 +199,7 @@ impl Pattern {
         let (mut count, mut copied, mut from) = (0, 0, 0);
         let mut spent = false;
         while from <= text.len() {
-            let captures = match self.captures_from(text, from) {
+            let captures = match self.captures_of_answer(text, from) {
                 Ok(Some(captures)) => captures,
                 Ok(None) => break,
                 Err(Spent) => {
@@ -212,6 +223,14 @@ impl Pattern {
             true => Err(Unreplaced::TooLong),
             false if spent => Err(Unreplaced::Spent),
             false => Ok(count),
+        }
+    }
+
+    /// In a text that an upstream sent.
+    fn captures_of_answer<'t>(&self, text: &'t [u8], from: usize) -> Result<Option<Captures<'t>>, Spent> {
+        match &self.engine {
+            Engine::Backtracking(_, longest) if text.len() > longest.answer => Err(Spent),
+            _ => self.captures_from(text, from),
         }
     }
 
@@ -512,6 +531,34 @@ mod tests {
             assert_eq!(judged, [Ok(true), Err(Spent)], "{pattern:?}");
             let found = |length| pattern.captures(&text[..length]).map(|found| found.is_some());
             assert_eq!([longest, longest + 1].map(found), judged, "{pattern:?}");
+        }
+    }
+
+    #[test]
+    fn an_answer_in_which_every_step_may_read_far_is_searched_if_it_is_short() {
+        let template = Replacement::parse("-").unwrap();
+        for (pattern, longest) in [
+            ("^(?=a)a", usize::MAX),
+            ("(?<=a)b", AT_BEGIN),
+            ("(?=.*b)a", ANYWHERE),
+            (".*(?=.*b).*a", BACK_AND_FORTH),
+        ] {
+            let pattern = Pattern::new(pattern, false).unwrap();
+            // The match is near its beginning.
+            let made = |length: usize| {
+                let text = [b"ab", &*vec![b'\n'; length - 2]].concat();
+                let first = pattern.replace_first(&text, &template, usize::MAX, &mut Vec::new());
+                let all = pattern.replace_all(&text, &template, usize::MAX, &mut Vec::new());
+                assert_eq!(first.is_ok(), all.is_ok(), "{pattern:?}, {length}");
+                all
+            };
+            match longest {
+                usize::MAX => assert_eq!(made(1 << 20), Ok(1), "{pattern:?}"),
+                longest => {
+                    assert!(made(longest).is_ok(), "{pattern:?}");
+                    assert_eq!(made(longest + 1), Err(Unreplaced::Spent), "{pattern:?}");
+                }
+            }
         }
     }
 
