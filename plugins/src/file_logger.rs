@@ -118,6 +118,8 @@ mod tests {
         };
         assert_eq!(build(json!({"path": "a.log"}), None), Ok(()));
         assert_eq!(build(json!({}), Some(json!({"path": "a.log"}))), Ok(()));
+        let catalog = crate::Catalog::new(probe.services.clone(), Default::default());
+        assert_eq!(sdk::Catalog::check(&catalog, "file-logger", &json!({}), sdk::catalog::Place::Route), Ok(()));
         assert_eq!(
             build(json!({}), None).unwrap_err().reason,
             "property \"path\" is not set in either the plugin conf or the metadata"

@@ -1,9 +1,17 @@
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
 use sdk::exchange::Body;
+use sdk::sink::{Joined, Next, Sinks, Spec, Target, Tls};
 use sdk::testing::{FixedNames, Probe, chunk, respond, with_body};
 use sdk::{Client, Plugin};
 
 use super::*;
 use crate::file_logger::FileLogger;
+use crate::http_logger::HttpLogger;
+use crate::syslog::Syslog;
+use crate::tcp_logger::TcpLogger;
 
 fn plugin(probe: &Probe, mut config: Value, metadata: Option<Value>) -> FileLogger {
     config["path"] = json!("a.log");
@@ -69,11 +77,14 @@ fn a_request_without_a_route_is_told_by_its_host() {
 #[test]
 fn the_consumer_is_told() {
     let mut probe = Probe::get("/").consumer::<crate::key_auth::KeyAuth>("jack", json!({"key": "k"}));
-    let plugin = plugin(&probe, json!({}), None);
+    let plain = plugin(&probe, json!({}), None);
+    let taken = plugin(&probe, json!({"log_format_extra": {"consumer": "mine"}}), None);
     let mut x = probe.exchange();
     let identity = x.consumers().find("key-auth", b"k").unwrap().clone();
     x.authenticate(identity);
-    assert_eq!(get(&entry(&plugin, &x, None), "/consumer"), json!({"username": "jack"}));
+    for plugin in [plain, taken] {
+        assert_eq!(get(&entry(&plugin, &x, None), "/consumer"), json!({"username": "jack"}));
+    }
 }
 
 #[test]
@@ -284,4 +295,67 @@ fn the_own_address_is_the_listener_s() {
     probe.client = Client::new("[::1]:5".parse().unwrap(), "[::1]:6".parse().unwrap(), true);
     let plugin = plugin(&probe, json!({}), None);
     assert_eq!(get(&entry(&plugin, &probe.exchange(), None), "/request/url"), "https://example.com:6/");
+}
+
+/// What a logger puts into its sink of an exchange, and the sink it asked for.
+fn logged<P: Plugin>(mut config: Value) -> (Spec, Value) {
+    let options = json!({
+        "include_resp_body": true, "include_resp_body_expr": [["status", "==", 200]],
+        "log_format_extra": {"route": "$route_id"},
+    });
+    config.as_object_mut().unwrap().extend(options.as_object().unwrap().clone());
+    let (to, started) = channel();
+    let mut probe = Probe::get("/a");
+    probe.services.sinks = Arc::new(Sinks::new(1 << 20, move |intake| to.send(intake).unwrap()));
+    let plugin: P = probe.stage(config).unwrap();
+    assert!(plugin.phases() == Phases::LOG | Phases::BODY_FILTER);
+    let mut x = probe.exchange();
+    for (status, collects) in [(404, false), (200, true)] {
+        respond(&mut x, status, &[]);
+        assert_eq!(plugin.filters_body(&x), collects, "{status}");
+    }
+    plugin.body_filter(&mut x, &mut chunk(b"body", true));
+    plugin.log(&mut x);
+    let intake = started.try_recv().expect("an entry");
+    let Some(Next::Entries(entries)) = intake.take() else { panic!("no entry") };
+    let text = String::from_utf8(entries.bytes().to_vec()).unwrap();
+    (intake.spec().clone(), serde_json::from_str(&text[text.find('{').unwrap()..]).unwrap())
+}
+
+#[test]
+fn loggers_put_their_entries_into_the_sinks_they_asked_for() {
+    let (host, port, timeout) = ("127.0.0.1".to_owned(), 5, Duration::from_secs(1));
+    let tls = |name: Option<&str>, verify| Some(Tls { name: name.map(str::to_owned), verify });
+    let tcp = |tls, keep| Target::Tcp { host: host.clone(), port, tls, timeout, keep };
+    let server = |more: Value| {
+        let mut config = json!({"host": "127.0.0.1", "port": 5, "timeout": 1000});
+        config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        config
+    };
+    let http = Target::Http {
+        host: host.clone(),
+        port,
+        uri: "/in".to_owned(),
+        content_type: "application/json",
+        authorization: None,
+        tls: None,
+        timeout,
+    };
+    let named = json!({"tls": true, "tls_options": "a.b", "batch_max_size": 1});
+    let unnamed = json!({"tls": true, "tls_options": ""});
+    for ((spec, entry), target, joined) in [
+        (
+            logged::<FileLogger>(json!({"path": "a.log"})),
+            Target::File { path: "a.log".to_owned() },
+            Joined::PLAIN,
+        ),
+        (logged::<HttpLogger>(json!({"uri": "http://127.0.0.1:5/in", "timeout": 1})), http, Joined::ARRAY),
+        (logged::<TcpLogger>(server(json!({}))), tcp(None, false), Joined::ARRAY),
+        (logged::<TcpLogger>(server(named)), tcp(tls(Some("a.b"), false), false), Joined::PLAIN),
+        (logged::<TcpLogger>(server(unnamed)), tcp(tls(None, false), false), Joined::ARRAY),
+        (logged::<Syslog>(server(json!({"tls": true}))), tcp(tls(None, true), true), Joined::PLAIN),
+    ] {
+        assert_eq!((spec.target, spec.joined), (target, joined), "{}", spec.plugin);
+        assert_eq!([get(&entry, "/response/body"), get(&entry, "/route")], ["body", "1"], "{}", spec.plugin);
+    }
 }

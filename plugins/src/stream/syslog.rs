@@ -66,7 +66,11 @@ impl Plugin for Syslog {
 
 #[cfg(test)]
 mod tests {
-    use sdk::testing::Probe;
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+
+    use sdk::sink::Sinks;
+    use sdk::testing::{FixedNames, Probe};
 
     use super::*;
 
@@ -84,5 +88,34 @@ mod tests {
                  {{\"client\":\"127.0.0.1\",\"over\":\"TCP\",\"route_id\":\"1\"}}\n"
             )
         );
+    }
+
+    /// The settings' format or the metadata's makes an entry; without one that is said, and nothing is sent.
+    #[test]
+    fn without_a_format_there_is_no_entry() {
+        let format = json!({"client": "$remote_addr"});
+        for (own, metadata, logs) in [
+            (None, None, false),
+            (None, Some(json!({"log_format": {}})), false),
+            (None, Some(json!({"log_format": format})), true),
+            (Some(json!({})), None, true),
+            (Some(format.clone()), Some(json!({"log_format": {}})), true),
+        ] {
+            let (to, started) = channel();
+            let mut probe = Probe::stream();
+            probe.services.sinks = Arc::new(Sinks::new(1 << 20, move |intake| to.send(intake).unwrap()));
+            let mut config = json!({"host": "127.0.0.1", "port": 514});
+            if let Some(own) = &own {
+                config["log_format"] = own.clone();
+            }
+            let plugin: Syslog = probe.stage_with(config, metadata.as_ref(), &FixedNames::default()).unwrap();
+            plugin.log(&mut probe.exchange());
+            let told = probe.world.complaints.borrow().len();
+            assert_eq!((started.try_recv().is_ok(), told), (logs, usize::from(!logs)), "{own:?} {metadata:?}");
+        }
+        let metadata = model::Schema::new(&Syslog::metadata_schema().unwrap()).unwrap();
+        for (format, fits) in [(json!({}), true), (json!(1), false)] {
+            assert_eq!(metadata.check(&json!({"log_format": format})).is_ok(), fits, "{format}");
+        }
     }
 }
