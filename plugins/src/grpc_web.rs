@@ -257,6 +257,52 @@ mod tests {
     }
 
     #[test]
+    fn a_call_has_a_bound() {
+        for (body, passes) in [("ab", true), ("abc", true), ("abcd", false)] {
+            let mut probe = Probe::request("POST", "/a.B/C", &[("Content-Type", "application/grpc-web")]);
+            let stage: GrpcWeb = probe.stage(json!({"max_req_body_size": 3})).unwrap();
+            let mut x = probe.exchange();
+            sdk::testing::with_body(&mut x, body.as_bytes());
+            assert_eq!(matches!(stage.access(&mut x), Step::Next), passes, "{body}");
+            assert_eq!(stage.filters_body(&x), passes, "{body}");
+        }
+    }
+
+    #[test]
+    fn the_path_of_a_call_is_what_the_star_stands_for() {
+        for (route, target, asked) in [
+            ("/grpc/*", "/grpc/a.B/C?x=1", "/a.B/C?x=1"),
+            ("/grpc*", "/grpc/a.B/C", "/a.B/C"),
+            ("/*", "/a.B/C", "/a.B/C"),
+            ("/grpc/*", "/grpc/", "/grpc/"),
+            ("/grpc/a.B/C", "/grpc/a.B/C?x", "/grpc/a.B/C?x"),
+        ] {
+            let mut probe = Probe::request("POST", target, &[("Content-Type", "application/grpc-web")]);
+            let stage: GrpcWeb = probe.stage(json!({})).unwrap();
+            let mut x = probe.exchange();
+            x.engine_mut().matched.uri = route;
+            sdk::testing::with_body(&mut x, b"a");
+            assert!(matches!(stage.access(&mut x), Step::Next));
+            let mut uri = Vec::new();
+            x.upstream_uri(&mut uri);
+            assert_eq!(String::from_utf8(uri).unwrap(), asked, "{route} {target}");
+        }
+    }
+
+    #[test]
+    fn what_may_be_asked_is_told_to_who_asks_for_it() {
+        for (method, allowed) in [("OPTIONS", [Some("POST"), Some("a,b")]), ("POST", [None, None])] {
+            let mut probe = Probe::request(method, "/x", &[]);
+            let stage: GrpcWeb = probe.stage(json!({"cors_allow_headers": "a,b"})).unwrap();
+            let mut x = probe.exchange();
+            respond(&mut x, 200, &[]);
+            stage.header_filter(&mut x);
+            let told = ["Access-Control-Allow-Methods", "Access-Control-Allow-Headers"].map(|name| x.response_header(name));
+            assert_eq!(told, allowed.map(|value| value.map(str::as_bytes)), "{method}");
+        }
+    }
+
+    #[test]
     fn what_is_refused_is_said_as_nginx_says_it() {
         let page = |method: &str, headers: &[(&str, &str)], body: Option<&[u8]>| {
             let mut probe = Probe::request(method, "/a.B/C", headers);
@@ -304,7 +350,7 @@ mod tests {
             x.engine_mut().messages.response_trailers.append(name.as_bytes(), value.as_bytes()).unwrap();
         }
         let mut all = Vec::new();
-        for (piece, last) in [(&b"one"[..], false), (b"", true)] {
+        for (piece, last) in [(&b""[..], false), (b"one", false), (b"", true)] {
             let mut chunk = chunk(piece, last);
             stage.body_filter(&mut x, &mut chunk);
             all.extend(chunk.data);
