@@ -200,10 +200,13 @@ mod tests {
     use super::*;
     use crate::Catalog;
 
-    fn chain(probe: &Probe, id: &str, delay: f64) -> Arc<Chain> {
+    fn chain(probe: &Probe, id: &str, delay: f64, last: bool) -> Arc<Chain> {
         let limit = json!({"conn": 1, "burst": 5, "default_conn_delay": delay, "key": "remote_addr"});
         let rule = |path: &str, action: Value| json!({"case": [["uri", "==", path]], "actions": [action]});
-        let rules = [rule("/closed", json!(["return", {"code": 403}])), rule("/", json!(["limit-conn", limit]))];
+        let mut rules = [rule("/", json!(["limit-conn", limit])), rule("/closed", json!(["return", {"code": 403}]))];
+        if last {
+            rules.reverse();
+        }
         let owner = Owner { collection: "routes", id: id.into() };
         let config = json!({ "rules": rules });
         let entries = [Configured { name: "workflow", config: &config, owner: &owner }];
@@ -217,7 +220,7 @@ mod tests {
     fn who_a_rule_makes_wait_waits_for_it() {
         let mut first = Probe::get("/");
         let mut second = Probe { services: first.services.clone(), ..Probe::get("/") };
-        let chains = [chain(&first, "1", 0.1), chain(&first, "2", 0.02)];
+        let chains = [chain(&first, "1", 0.1, true), chain(&first, "2", 0.02, false)];
         let instances = || chains.iter().map(|chain| chain.stages().next().unwrap().instance());
         let mut x = first.exchange();
         for instance in instances() {
@@ -231,5 +234,29 @@ mod tests {
         drop((x, other));
         let slept: Vec<_> = second.world.slept.borrow().iter().map(|time| time.as_millis()).collect();
         assert_eq!(slept, [100, 20]);
+    }
+
+    #[test]
+    fn all_actions_must_be_right() {
+        let catalog = Catalog::new(sdk::build::Services::for_tests(), Default::default());
+        let right = json!(["return", {"code": 403}]);
+        for (action, wrong) in [
+            (json!(["limit-count", {"count": 1, "time_window": 60}]), None),
+            (json!(["limit-conn", {"conn": 1, "burst": 0, "default_conn_delay": 1, "key": "uri"}]), None),
+            (json!(["limit-req", {}]), Some("unsupported action: limit-req")),
+            (json!(["return", {"code": 99}]), Some("failed to validate the 'return' action: property \"code\"")),
+            (json!(["limit-count", {"count": 0}]), Some("failed to validate the 'limit-count' action: ")),
+        ] {
+            let config = json!({"rules": [{"actions": [right, action]}]});
+            let told = catalog.check("workflow", &config, sdk::catalog::Place::Route);
+            match (told, wrong) {
+                (Ok(()), None) => {}
+                (Err(invalid), Some(words)) => {
+                    assert!(invalid.reason.contains(words), "{invalid}");
+                    assert!(invalid.pointer.starts_with("/rules/0/actions/1/"), "{}", invalid.pointer);
+                }
+                (told, _) => panic!("{action}: {told:?}"),
+            }
+        }
     }
 }
