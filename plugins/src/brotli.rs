@@ -271,6 +271,7 @@ mod tests {
             let config = json!({"mode": mode, "comp_level": 7, "lgblock": 18, "lgwin": 20});
             let params = Probe::get("/").stage::<Brotli>(config).unwrap().params;
             assert_eq!((params.mode as i32, params.quality, params.lgblock, params.lgwin), (told, 7, 18, 20));
+            assert_eq!(params.size_hint, 1 << 16, "whatever the first piece is");
         }
     }
 
@@ -344,6 +345,25 @@ mod tests {
         own.header_filter(&mut x);
         assert!(global.filters_body(&x) && !own.filters_body(&x));
         assert_eq!(x.response().fields.all(b"Vary").count(), 1);
+    }
+
+    /// `tests/encoders.rs` holds these sums against the memory that is taken; it leaves room for less.
+    #[test]
+    fn a_compressor_counts_as_all_its_parts() {
+        // MiB for itself and KiB for its tables, its ring and what it makes of a block.
+        for (quality, lgwin, own, parts) in [
+            (0, 10, 1, [1024, 0, 16]),
+            (1, 18, 1, [1024, 0, 4096]),
+            (2, 18, 1, [1024, 528, 256]),
+            (4, 18, 1, [1024, 576, 1024]),
+            (6, 18, 1, [2048, 576, 1024]),
+            (9, 16, 1, [33 << 10, 192, 1024]),
+            (9, 18, 1, [32 << 10, 768, 4096]),
+            (11, 16, 1, [1024 + 512, 192, 1024]),
+        ] {
+            let params = BrotliEncoderParams { quality, lgwin, lgblock: 0, ..BrotliEncoderParams::default() };
+            assert_eq!(memory_for(&params), (own << 20) + (parts.iter().sum::<usize>() << 10), "{quality} {lgwin}");
+        }
     }
 
     #[test]
