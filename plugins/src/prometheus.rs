@@ -569,6 +569,23 @@ mod tests {
         assert!(series.iter().all(|line| line.ends_with("} 2")), "{text}");
     }
 
+    /// What its label does not show gives a value no series of its own.
+    #[test]
+    fn a_value_counts_as_far_as_its_label_shows_it() {
+        let attr = json!({"metrics": {"http_status": {"extra_labels": [{"who": "$arg_who"}, {"how": "$arg_how"}]}}});
+        let key = |who: &str, how: &str| {
+            let mut probe = probe(&format!("/hello?who={who}&how={how}"));
+            let stage = build(&probe, "routes", None, Some(&attr));
+            let (x, mut key) = (probe.exchange(), Vec::new());
+            stage.key(&stage.request(&x), &x, &mut key);
+            key
+        };
+        let long = "a".repeat(MAX_EXTRA);
+        assert_eq!(key(&format!("{long}b"), "1"), key(&format!("{long}c"), "1"));
+        assert_ne!(key(&format!("{long}b"), "1"), key(&format!("{long}b"), "2"));
+        assert_ne!(key(&format!("{}b", &long[1..]), "1"), key(&format!("{}c", &long[1..]), "1"));
+    }
+
     #[test]
     fn labels_can_be_disabled_and_added() {
         let mut probe = probe("/hello?who=a%22b");
@@ -584,6 +601,20 @@ mod tests {
         assert!(text.contains(",response_source=\"upstream\",who=\"a\\\"b\",m=\"GET\"} 1"), "{text}");
         assert!(text.contains("apisix_bandwidth{type=\"ingress\",route=\"\","));
         assert!(text.contains("apisix_http_latency_sum{type=\"request\",route=\"1\","));
+    }
+
+    #[test]
+    fn it_has_a_path_where_its_metrics_have_no_listener() {
+        for (attr, path) in [
+            (None, None),
+            (Some(json!({})), None),
+            (Some(json!({"enable_export_server": true, "export_uri": "/m"})), None),
+            (Some(json!({"enable_export_server": false})), Some("/apisix/prometheus/metrics")),
+            (Some(json!({"enable_export_server": false, "export_uri": "/m"})), Some("/m")),
+        ] {
+            let endpoint = Prometheus::endpoint(attr.as_ref()).map(|endpoint| (endpoint.method, endpoint.path));
+            assert_eq!(endpoint, path.map(|path| (Method::Get, path.to_owned())), "{attr:?}");
+        }
     }
 
     #[test]
