@@ -371,6 +371,15 @@ mod tests {
             let taken = x.world().budget().taken();
             assert!((came..=(8 * came).max(1 << 20)).contains(&taken), "{taken} bytes are held for {came}");
         }
+        // Moved once more, it has room for all that was announced, and no more.
+        let mut probe = Probe::get("/hello");
+        let mut x = probe.exchange();
+        respond(&mut x, 200, &[("Content-Length", "5000000")]);
+        stage.header_filter(&mut x);
+        for (piece, held) in [(100_000, 1 << 20), (1_000_000, 5_000_000)] {
+            stage.body_filter(&mut x, &mut chunk(&vec![b'a'; piece], false));
+            assert_eq!(x.world().budget().taken(), held);
+        }
         // What was announced is not exceeded where all of it has come.
         assert_eq!([believed(1, 5), believed(5, 5), believed(9, 5), believed(1 << 20, 2 << 20)], [5, 5, 9, 2 << 20]);
         assert_eq!([believed(1, 2 << 20), believed(1 << 18, 9 << 20)], [1 << 20, 2 << 20]);
@@ -402,17 +411,22 @@ mod tests {
     /// What filters make of a body counts as well.
     #[test]
     fn a_body_that_grows_is_paid_for() {
-        for (grown, refused) in [(2, false), (40, true)] {
+        // It may take the place of the body, and not more between two filters either.
+        for (length, grown, refused) in [(1000, 2, false), (3000, 2, false), (1000, 40, true)] {
             let mut probe = Probe::get("/hello");
             probe.world.budget = sdk::budget::Budget::new(10_000);
-            let filters = json!([{"regex": "a", "replace": "b".repeat(grown), "scope": "global"}]);
+            let filters = json!([
+                {"regex": "a", "replace": "b".repeat(grown), "scope": "global"},
+                {"regex": "b{40}", "replace": "", "scope": "global"},
+                {"regex": "z", "replace": ""},
+            ]);
             let stage: ResponseRewrite = probe.stage(json!({"filters": filters})).unwrap();
             let mut x = probe.exchange();
             respond(&mut x, 200, &[]);
             stage.header_filter(&mut x);
-            let mut chunk = chunk(&[b'a'; 1000], true);
+            let mut chunk = chunk(&vec![b'a'; length], true);
             stage.body_filter(&mut x, &mut chunk);
-            assert_eq!(chunk.refused, refused, "{grown}");
+            assert_eq!(chunk.refused, refused, "{length} {grown}");
         }
     }
 
