@@ -354,7 +354,7 @@ fn conditions_keep_requests_and_answers_out() {
     assert_eq!((ask("/?b=0"), ask("/?b=0")), ("MISS".into(), "HIT".into()));
     assert_eq!((ask("/?b=1"), ask("/?b=1")), ("BYPASS".into(), "BYPASS".into()));
     // What passes the cache by is not put into it either.
-    assert_eq!(site.ask("GET", "/", &[("B", "1")], origin(&[], &[])).cache(), "BYPASS");
+    assert_eq!(site.ask("GET", "/", &[("B", "1")], origin(&[], &["x"])).cache(), "BYPASS");
     assert_eq!(ask("/"), "MISS");
     assert_eq!((ask("/?n=1"), ask("/?n=1")), ("MISS".into(), "MISS".into()));
     assert_eq!((ask("/?n=0"), ask("/?n=0")), ("MISS".into(), "HIT".into()));
@@ -473,13 +473,18 @@ fn what_is_on_its_way_into_a_zone_counts_as_much_as_it_is_long() {
 
 #[test]
 fn what_changes_things_ends_what_is_stored() {
-    let site = Site::new(json!({"cache_control": true}));
-    let fresh = || origin(&[("Cache-Control", "max-age=9")], &["x"]);
-    site.get("/", fresh());
-    site.ask("DELETE", "/", &[], Origin { status: 500, ..origin(&[], &[]) });
-    assert_eq!(site.get("/", fresh()).cache(), "HIT");
-    site.ask("DELETE", "/", &[], Origin { status: 204, ..origin(&[], &[]) });
-    assert_eq!(site.get("/", fresh()).cache(), "MISS");
+    for (control, method, status, after) in [
+        (true, "DELETE", 500, "HIT"),
+        (true, "DELETE", 204, "MISS"),
+        (true, "OPTIONS", 204, "HIT"),
+        (false, "DELETE", 204, "HIT"),
+    ] {
+        let site = Site::new(json!({"cache_control": control}));
+        let fresh = || origin(&[("Cache-Control", "max-age=9")], &["x"]);
+        site.get("/", fresh());
+        site.ask(method, "/", &[], Origin { status, ..origin(&[], &[]) });
+        assert_eq!(site.get("/", fresh()).cache(), after, "{control} {method} {status}");
+    }
 }
 
 #[test]
