@@ -59,7 +59,9 @@ fn what_is_switched_off_may_be_wrong() {
     });
     let unknown = unknown.expect("APISIX has more plugins").name;
     assert_eq!(catalog.check(unknown, &off, Place::Route), Ok(()));
-    let entries = [("key-auth", off.clone()), ("ldap-auth", off.clone()), (unknown, off)];
+    assert_eq!(catalog.check("mqtt-proxy", &off, Place::Route), Ok(()), "one of streams");
+    let names = ["key-auth", "ldap-auth", unknown, "mqtt-proxy"];
+    let entries = names.map(|name| (name, off.clone()));
     let chain = chain(&catalog, &entries).unwrap();
     assert_eq!(chain.names(), [""; 0]);
     assert_eq!(chain.phases(), Phases::NONE);
@@ -413,6 +415,19 @@ fn what_a_consumer_carries_is_a_credential_or_a_stage() {
     }
     let off = json!({"_meta": {"disable": true}});
     assert!(chain(&catalog, &[("no-such", off)]).is_err(), "a name that nobody knows");
+}
+
+#[test]
+fn what_acts_before_a_consumer_is_known_is_none_s() {
+    let catalog = catalog();
+    for (name, place, fits) in [
+        ("server-info", Place::Route, true),
+        ("server-info", Place::Consumer, false),
+        ("cors", Place::Route, true),
+        ("cors", Place::Consumer, true),
+    ] {
+        assert_eq!(catalog.check(name, &json!({}), place).is_ok(), fits, "{name} {place:?}");
+    }
 }
 
 #[test]
