@@ -242,6 +242,23 @@ mod tests {
     }
 
     #[test]
+    fn the_client_s_address_is_the_gateway_s_to_tell() {
+        let headers = [("Host", "a"), ("X-Real-IP", "9.9.9.9"), ("X-A", "1"), ("X-A", "2")];
+        let mut probe = Probe::request("GET", "/", &headers);
+        let stage: ProxyMirror = probe.stage(json!({"host": "http://127.0.0.1:1"})).unwrap();
+        let mut x = probe.exchange();
+        for step in [stage.rewrite(&mut x), stage.before_proxy(&mut x)] {
+            assert!(matches!(step, Step::Next));
+        }
+        drop(x);
+        let sent = probe.world.sent.borrow();
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        let got: Vec<_> = sent[0].fields.iter().map(|(name, value, _)| (text(name).to_lowercase(), text(value))).collect();
+        let wanted = [("host", "a"), ("x-a", "1"), ("x-a", "2"), ("x-real-ip", "127.0.0.1")];
+        assert_eq!(got, wanted.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    }
+
+    #[test]
     fn a_share_of_the_requests_is_copied() {
         for (ratio, least, most) in [(1.0, 400, 400), (0.9, 250, 399), (0.1, 1, 150), (0.00001, 0, 10)] {
             let config = json!({"host": "http://127.0.0.1:1982", "sample_ratio": ratio});
@@ -277,6 +294,9 @@ mod tests {
         let probe = Probe::get("/");
         for host in ["127.0.0.1:80", "ftp://a", "grpc://a", "https://"] {
             assert!(probe.stage::<ProxyMirror>(json!({"host": host})).is_err(), "{host}");
+        }
+        for host in ["http://127.0.0.1", "https://127.0.0.1:8443"] {
+            assert!(probe.stage::<ProxyMirror>(json!({"host": host})).is_ok(), "{host}");
         }
         assert!(probe.stage::<ProxyMirror>(json!({"host": "http://a", "sample_ratio": 2})).is_err());
     }

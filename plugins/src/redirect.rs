@@ -180,6 +180,9 @@ mod tests {
         assert_eq!(to("$uri/x"), (301, "/hello/x".into()));
         assert_eq!(to("${uri}x?b=${arg_a}"), (301, "/hellox?b=1".into()));
         assert_eq!(answer(json!({"uri": "/x"}), "GET", "/", HOST).unwrap().0, 302);
+        // What would end the line, or cannot stand in it, is left out.
+        let config = json!({"uri": "$uri"});
+        assert_eq!(answer(config, "GET", "/a\r\n\u{1f}\u{7f} b", HOST), Some((302, "/a b".into())));
         for (uri, target, location) in
             [("/x", "/?a=1", "/x?a=1"), ("/x?b", "/?a=1", "/x?b&a=1"), ("/x", "/", "/x"), ("/x", "/?", "/x?")]
         {

@@ -229,6 +229,7 @@ mod tests {
             ("\"abc", "Expected value but found unexpected end of string at character 5"),
             ("\"\\x\"", "Expected value but found invalid escape code at character 2"),
             ("\"\\u12g4\"", "Expected value but found invalid unicode escape code at character 2"),
+            ("\"\\u0041\" x", "Expected the end but found invalid token at character 10"),
             ("\"\\u123", "Expected value but found invalid unicode escape code at character 2"),
             // What stands before counts with all its bytes.
             ("[12.5e+3 x", "Expected comma or array end but found invalid token at character 10"),

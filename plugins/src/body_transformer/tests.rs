@@ -334,6 +334,18 @@ fn names_are_paid_for() {
     }
 }
 
+/// To find a variable costs a look at all that the client sent, once: so many are remembered.
+#[test]
+fn variables_are_remembered() {
+    let body = format!("{{\"a\": \"{}\"}}", "x".repeat(400_000));
+    let read = |variables: usize| {
+        let read = |each: &str, times: usize| format!("for i = 1, {times} do local a = _ctx.var['arg_' .. {each}] end");
+        json_in(&format!("{{% {} {} %}}done", read("i", variables), read(&variables.to_string(), 200)), &body)
+    };
+    assert_eq!(read(64).unwrap(), "done");
+    assert!(read(65).unwrap_err().1.contains("too many steps"));
+}
+
 fn response(config: Value, head: &[(&str, &str)], pieces: &[&str]) -> String {
     let mut probe = Probe::get("/hello?name=Ann");
     let stage: BodyTransformer = probe.stage(config).unwrap();

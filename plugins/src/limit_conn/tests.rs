@@ -157,6 +157,18 @@ fn settings_are_checked() {
             json!({"conn": 1, "burst": 0, "key": "a", "default_conn_delay": 1, "policy": "redis", "redis_host": "a.b"}),
             "policy redis is not available in this version",
         ),
+        (
+            json!({"conn": "x", "burst": 0, "key": "a", "default_conn_delay": 1}),
+            "`x` is not an integer of 1 or more",
+        ),
+        (
+            json!({"conn": 1, "burst": "-1", "key": "a", "default_conn_delay": 1}),
+            "`-1` is not an integer of 0 or more",
+        ),
+        (
+            json!({"default_conn_delay": 1, "rules": [rule, {"key": "$a", "conn": "0", "burst": 0}]}),
+            "`0` is not an integer of 1 or more",
+        ),
     ] {
         assert_eq!(probe.stage::<LimitConn>(config.clone()).err().unwrap().reason, reason, "{config}");
     }
