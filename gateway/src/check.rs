@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use control::store::Opener;
 use model::boot::{Boot, Provider};
-use model::declarative::{Format, Item};
+use model::declarative::{ABSENT, Format, Item};
 use model::{Declarative, Desired, Diagnostic, Entry, Invalid, Key, Kind, Resource, Severity, Source};
 use sdk::build::Names;
 use serde_json::Value;
@@ -164,7 +164,10 @@ fn check_resources(
     catalog: &Arc<plugins::Catalog>,
     analyses: bool,
 ) -> Result<(usize, Vec<Diagnostic>), Vec<Diagnostic>> {
-    let text = files::read(path)?;
+    let text = files::read(path).map_err(|mut found| {
+        found.iter_mut().for_each(|one| one.hint = (!path.exists()).then(|| ABSENT.to_owned()));
+        found
+    })?;
     let name = path.display().to_string();
     let json = path.extension().is_some_and(|extension| extension == "json");
     let format = if json { Format::Json } else { Format::Yaml };
@@ -247,6 +250,11 @@ fn worth_a_look(analysis: &Analysis, file: &Declarative, source: &Source<'_>) ->
             continue;
         }
         invalid.reason.push_str(&format!(" ({})", code.as_str()));
+        if *code == Code::UnknownSetting {
+            // The name is what is wrong.
+            found.push(source.warning(&file.document, invalid));
+            continue;
+        }
         let position = file.document.nearest_position(&invalid.pointer);
         let mut diagnostic = source.at(Severity::Warning, position, invalid);
         if *code == Code::ClearSecret {

@@ -161,8 +161,8 @@ fn debug_mode(folder: &Path) -> Vec<Diagnostic> {
         .filter(|pointer| document.value.pointer(pointer).and_then(Value::as_bool) == Some(true));
     on.map(|pointer| {
         let invalid = Invalid::new("APISIX's debug mode has no effect here").at(pointer).hint(
-            "`sluice explain METHOD URL` tells what becomes of a request, `sluice.explain.key` in config.yaml of live ones; \
-             set this to false or remove the file",
+            "set this to false or remove the file; `sluice explain METHOD URL` says what would become of a request, and \
+             with `sluice.explain.key` in config.yaml live requests get the same in a header",
         );
         source.at(Severity::Warning, document.nearest_position(pointer), invalid)
     })

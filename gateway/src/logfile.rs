@@ -8,6 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Access, AtFlags, CWD};
 use sdk::sink::{Intake, Next, Taken};
 
 /// The place a log is written to.
@@ -67,9 +68,12 @@ impl Place {
         let Place::File { path, make_folder: false } = self else { return Ok(()) };
         match (std::fs::metadata(path), path.parent()) {
             (Ok(found), _) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+            // To open a FIFO waits for a reader.
+            (Ok(found), _) if found.is_file() => File::options().append(true).open(path).map(drop),
             (Ok(_), _) => Ok(()),
             (Err(error), Some(folder)) if error.kind() == io::ErrorKind::NotFound => {
-                std::fs::metadata(folder).map(drop)
+                let may = Access::WRITE_OK | Access::EXEC_OK;
+                rustix::fs::accessat(CWD, folder, may, AtFlags::EACCESS).map_err(io::Error::from)
             }
             (Err(error), _) => Err(error),
         }

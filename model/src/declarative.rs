@@ -18,6 +18,10 @@ use crate::invalid::{nearest, push_pointer};
 use crate::yaml::{self, Variables};
 use crate::{Invalid, Key, Kind, Resource, gaps, json, parallel, schema};
 
+/// What to do where there is no such file.
+pub const ABSENT: &str = "`config_provider` in config.yaml says that resources are in this file: write it, or have \
+                          the gateway keep them itself with `config_provider: embedded`";
+
 /// How a declarative file is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {

@@ -4,6 +4,8 @@
 //! (`on`, `yes`), since APISIX's files use them. Repeated keys are errors,
 //! anchors and merge keys work within limits, a file holds one document.
 
+mod hints;
+
 use std::fmt;
 use std::ops::Range;
 
@@ -65,8 +67,8 @@ pub fn parse_values(text: &str, lookup: Lookup<'_>) -> Option<Value> {
 }
 
 fn read(text: &str, variables: Option<Lookup<'_>>) -> Result<Document, SyntaxError> {
-    let root: Spanned<Tree> =
-        serde_saphyr::from_str_with_options(text, options(text)).map_err(|error| syntax_error(&error))?;
+    let root: Spanned<Tree> = serde_saphyr::from_str_with_options(text, options(text))
+        .map_err(|error| hints::add(text, syntax_error(&error)))?;
     let (value, spots) = Builder { variables }.value(root, None)?;
     Ok(Document { value, spots })
 }

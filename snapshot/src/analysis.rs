@@ -1,5 +1,5 @@
 //! What of a configuration is worth a second look: routes that no request reaches, resources that nobody
-//! uses, secrets in the clear, weak TLS, doors without a lock.
+//! uses, settings that nobody reads, secrets in the clear, weak TLS, doors without a lock.
 //!
 //! Pure, and in n log n of the routes. Nothing here changes what is served: each finding says what, where,
 //! why and what to do, and is told where configurations are checked.
@@ -8,6 +8,7 @@ mod nodes;
 mod open;
 mod routes;
 mod secrets;
+mod settings;
 mod streams;
 mod tls;
 mod unused;
@@ -55,12 +56,16 @@ pub enum Code {
     Ambiguous,
     /// Nothing refers to it.
     Unused,
+    /// A setting that the plugin does not have.
+    UnknownSetting,
     /// A server whose host is neither an address nor a name.
     NoHost,
     /// A secret is written as it is.
     ClearSecret,
     /// A certificate that no client accepts any more.
     ExpiredCertificate,
+    /// A certificate that is not for a name it is served under.
+    OtherName,
     /// TLS that does not protect.
     WeakTls,
     /// Every path, and nobody is asked who they are.
@@ -86,6 +91,7 @@ pub fn analyse(of: Of<'_>) -> Analysis {
     routes::look(of, &mut found);
     streams::look(of, &mut found);
     unused::look(of, &mut found);
+    settings::look(of, &mut found);
     nodes::look(of, &mut found);
     secrets::look(of, &mut found);
     tls::look(of, &mut found);
@@ -131,9 +137,11 @@ impl Code {
             Code::Shadowed => "shadowed",
             Code::Ambiguous => "ambiguous",
             Code::Unused => "unused",
+            Code::UnknownSetting => "unknown-setting",
             Code::NoHost => "no-host",
             Code::ClearSecret => "clear-secret",
             Code::ExpiredCertificate => "expired-certificate",
+            Code::OtherName => "other-name",
             Code::WeakTls => "weak-tls",
             Code::NoAuthentication => "no-authentication",
         }

@@ -530,6 +530,21 @@ fn certificates_whose_time_is_over() {
 }
 
 #[test]
+fn certificates_for_other_names() {
+    let (crt, key) =
+        (include_str!("../../tests/certs/server-ec.crt"), include_str!("../../tests/certs/server-ec.key"));
+    let told = |snis: &[&str], cert: &str| {
+        let text = json!({"ssls": [{"id": "1", "snis": snis, "cert": cert, "key": key}]});
+        found(&text.to_string(), Mode::HostUri, &[Code::OtherName])
+    };
+    let wrong = "other-name ssls/1/cert".to_owned();
+    assert_eq!(told(&["server.test", "Server.TEST", "a.server.test", "*.server.test"], crt), [""; 0]);
+    assert_eq!(told(&["server.test", "a.test"], crt), [wrong.clone()]);
+    assert_eq!(told(&["a.b.server.test", "*.test"], crt), [wrong.clone(), wrong]);
+    assert_eq!(told(&["a.test"], "$env://CERT"), [""; 0]);
+}
+
+#[test]
 fn doors_without_a_lock() {
     for (routes, open) in [
         ("{id: 1, uri: '/*', U}", "/uri"),

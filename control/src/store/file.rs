@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use model::declarative::{Declarative, Format};
+use model::declarative::{ABSENT, Declarative, Format};
 use model::{Diagnostic, Key, Kind, Severity, parallel};
 use notify::event::{AccessKind, AccessMode, EventKind};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
@@ -292,7 +292,11 @@ impl Reader {
     /// Why nothing of it can be used.
     fn read(&mut self) -> Result<(), Box<Diagnostic>> {
         let name = self.path.display().to_string();
-        let text = self.text().map_err(|reason| Box::new(Diagnostic::new(Severity::Error, &name, reason)))?;
+        let text = self.text().map_err(|reason| {
+            let mut told = Diagnostic::new(Severity::Error, &name, reason);
+            told.hint = (!self.path.exists()).then(|| ABSENT.to_owned());
+            Box::new(told)
+        })?;
         let mut hasher = DefaultHasher::new();
         text.hash(&mut hasher);
         let content = hasher.finish();

@@ -59,11 +59,9 @@ fn logs(found: &Found) -> Vec<Invalid> {
     let look = |(pointer, path): (&str, Option<String>)| {
         let place = Place::new(&path?, &found.data);
         let error: io::Error = place.look().err()?;
-        Some(
-            Invalid::new(format!("cannot open {place}: {error}"))
-                .at(pointer)
-                .expected("a file in a folder that is there, or a path in the data folder"),
-        )
+        Some(Invalid::new(format!("cannot open {place}: {error}")).at(pointer).expected(
+            "a file that this user may write, in a folder that is there, or a path in the data folder",
+        ))
     };
     logs.into_iter().filter_map(look).collect()
 }

@@ -1,6 +1,7 @@
 //! `sluice history`, `diff` and `rollback`: the revisions of a running instance, by its Admin API.
 
 use anyhow::{Context, bail};
+use model::boot::Provider;
 use serde_json::Value;
 
 use super::export::admin_of;
@@ -60,7 +61,7 @@ pub fn confirm(files: &Files, undo: bool) -> anyhow::Result<bool> {
     match undo {
         false => say::out(format_args!("confirmed: the change after revision {}", number("confirmed"))),
         true => say::out(format_args!(
-            "undone: the change after revision {}, revision {}",
+            "undone: the change after revision {}; that is revision {}",
             number("undone"),
             number("revision")
         )),
@@ -75,6 +76,10 @@ pub fn confirm(files: &Files, undo: bool) -> anyhow::Result<bool> {
 fn ask(files: &Files, method: &str, path: &str) -> anyhow::Result<Option<Value>> {
     let act = if method == "GET" { Act::Ask } else { Act::Change };
     let Some(found) = of_instance(files, act)? else { return Ok(None) };
+    if matches!(found.boot.provider, Provider::Yaml | Provider::Json) {
+        let file = found.resources.unwrap_or_default();
+        bail!("there is no history: the resources are in {}", file.display());
+    }
     let (address, key) = admin_of(&found)?;
     let (status, body) = call(address, method, &format!("/apisix/admin/{path}"), key.as_deref())
         .with_context(|| format!("no gateway answers on its Admin API, {address}"))?;

@@ -79,7 +79,13 @@ impl<'a> Findings<'a> {
                     .at(pointer)
                     .expected("a map of names to values")
                     .got(json_name(other));
-                return self.error(invalid);
+                let is_one_word = |text: &str| text.contains(':') && !text.contains(' ');
+                return self.error(match other {
+                    Value::String(text) if is_one_word(text) => {
+                        invalid.hint("write a space behind the colon")
+                    }
+                    _ => invalid,
+                });
             }
         };
         for (name, value) in map {

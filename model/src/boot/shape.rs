@@ -320,10 +320,12 @@ fn parse_time(text: &str) -> Option<Duration> {
 
 /// Keys, which no message repeats.
 pub fn keyring(value: &Value) -> Result<Vec<String>, Invalid> {
-    let one = |value: &Value| match value.as_str() {
-        Some(key) if matches!(key.len(), 16 | 32) => Ok(key.to_owned()),
-        _ => Err(Invalid::new("wrong key").expected("a text of 16 bytes (AES-128) or 32 (AES-256)")),
-    };
+    let one =
+        |value: &Value| match value.as_str() {
+            Some(key) if matches!(key.len(), 16 | 32) => Ok(key.to_owned()),
+            _ => Err(Invalid::new("a key has 16 or 32 bytes")
+                .expected("a text of 16 bytes (AES-128) or 32 (AES-256)")),
+        };
     match value {
         Value::Array(_) => list(value, one),
         value => Ok(vec![one(value)?]),
@@ -565,6 +567,9 @@ pub fn wrong_type(expected: &str, value: &Value) -> Invalid {
     match value {
         Value::String(text) if expected == "integer" && text.parse::<u64>().is_ok() => {
             invalid.hint("remove the quotes around the number")
+        }
+        Value::String(text) if text.starts_with("${") => {
+            invalid.hint("a variable of the environment is written `${{NAME}}`")
         }
         Value::Number(_) | Value::Bool(_) if expected == "string" => invalid.hint("put the value in quotes"),
         _ => invalid,

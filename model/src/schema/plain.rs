@@ -116,7 +116,11 @@ fn none_of(values: &[Value], value: &Value) -> Invalid {
     let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let invalid = Invalid::new("matches none of the enum values")
         .expected(format!("one of {}", values.iter().map(plain).collect::<Vec<_>>().join(", ")));
-    let Value::String(text) = value else { return invalid.got(lua::json_name(value)) };
+    let text = match value {
+        Value::String(text) => text,
+        Value::Number(number) => return invalid.got(number.to_string()),
+        other => return invalid.got(lua::json_name(other)),
+    };
     let got = if text.len() <= 40 { format!("`{text}`") } else { "a longer string".to_owned() };
     let known = values.iter().filter_map(Value::as_str);
     let same = known.clone().find(|known| known.eq_ignore_ascii_case(text));

@@ -1,7 +1,7 @@
 //! TLS that protects less than it seems to.
 
 use model::invalid::push_pointer;
-use model::{Invalid, Resource};
+use model::{Invalid, Key, Resource, Ssl};
 use serde_json::Value;
 
 use super::{Analysis, Code, Of};
@@ -21,6 +21,7 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
                     found.add(Code::ExpiredCertificate, &entry.key, invalid);
                 }
             }
+            other_names(ssl, &entry.key, found);
             for (at, protocol) in ssl.protocols.iter().enumerate() {
                 if is_old(protocol) {
                     let invalid = Invalid::new(format!("{protocol} is broken and forbidden (RFC 8996)"))
@@ -55,6 +56,36 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
                 }
             }
         }
+    }
+}
+
+/// Names that are served with certificates for others.
+fn other_names(ssl: &Ssl, key: &Key, found: &mut Analysis) {
+    // One that cannot be read may be a reference; one without names is for none that is known here.
+    let names: Option<Vec<Vec<String>>> =
+        ssl.pairs.iter().map(|pair| certs::facts(&pair.cert).map(|facts| facts.names)).collect();
+    let Some(names) = names.filter(|names| names.iter().all(|names| !names.is_empty())) else { return };
+    let names: Vec<String> = names.into_iter().flatten().collect();
+    for sni in &ssl.snis {
+        if !names.iter().any(|name| is_for(name, sni)) {
+            let invalid =
+                Invalid::new(format!("the certificate is not for `{sni}`: clients that verify it refuse it"))
+                    .at("/cert")
+                    .hint(format!(
+                        "it is for {}: replace it, or take out the name that it is not for",
+                        names.join(", ")
+                    ));
+            found.add(Code::OtherName, key, invalid);
+        }
+    }
+}
+
+/// Whether a certificate's name covers a server's, which may be a pattern itself.
+fn is_for(name: &str, server: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    match (name.strip_prefix("*."), server.split_once('.')) {
+        (Some(domain), Some((_, rest))) => domain == rest,
+        _ => name == server,
     }
 }
 
