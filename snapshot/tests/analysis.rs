@@ -537,10 +537,10 @@ fn certificates_for_other_names() {
         let text = json!({"ssls": [{"id": "1", "snis": snis, "cert": cert, "key": key}]});
         found(&text.to_string(), Mode::HostUri, &[Code::OtherName])
     };
-    let wrong = "other-name ssls/1/cert".to_owned();
+    let wrong = "other-name ssls/1/cert";
     assert_eq!(told(&["server.test", "Server.TEST", "a.server.test", "*.server.test"], crt), [""; 0]);
-    assert_eq!(told(&["server.test", "a.test"], crt), [wrong.clone()]);
-    assert_eq!(told(&["a.b.server.test", "*.test"], crt), [wrong.clone(), wrong]);
+    assert_eq!(told(&["server.test", "a.test"], crt), [wrong]);
+    assert_eq!(told(&["a.b.server.test", "*.test"], crt), [wrong, wrong]);
     assert_eq!(told(&["a.test"], "$env://CERT"), [""; 0]);
 }
 
