@@ -8,6 +8,7 @@
 //! which are nginx's and a few more; a name nobody knows is always absent.
 
 mod body;
+mod charset;
 mod graphql;
 mod json;
 mod logged;

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use serde_json::{Map, Value as Json};
 use wire::Name;
 
+use super::charset::reads_as_ascii;
 use super::json::{self, Budget};
 use super::looked;
 use super::multipart;
@@ -59,14 +60,26 @@ pub(super) fn media_type<'a>(x: &'a Exchange<'_>) -> Result<&'a [u8], Doubt> {
             || field.id == Name::Other && fields.bytes(field.name).eq_ignore_ascii_case(b"content_type")
     });
     let Some(first) = types.next() else { return Ok(b"") };
-    let coded = |coding: &[u8]| !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity");
-    if types.next().is_some()
-        || first.id == Name::Other
-        || fields.get(Name::ContentEncoding).is_some_and(coded)
-    {
+    let coded = fields.list().iter().any(|field| {
+        let is_coding = field.id == Name::ContentEncoding
+            || field.id == Name::Other && fields.bytes(field.name).eq_ignore_ascii_case(b"content_encoding");
+        let coding = fields.bytes(field.value);
+        is_coding && !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity")
+    });
+    if types.next().is_some() || first.id == Name::Other || coded {
         return Err(Unjudged::Unreadable.into());
     }
-    Ok(fields.bytes(first.value))
+    let kind = fields.bytes(first.value);
+    // `application/json` in a parameter of another of these: servers differ on which is meant.
+    if [JSON, FORM, MULTIPART].into_iter().filter(|name| is(kind, name)).count() > 1 {
+        return Err(Unjudged::Unreadable.into());
+    }
+    Ok(kind)
+}
+
+/// An error if the body's bytes stand for other characters than it seems.
+pub(super) fn legible(kind: &[u8]) -> Result<(), Doubt> {
+    if reads_as_ascii(kind, is(kind, FORM)) { Ok(()) } else { Err(Unjudged::Unreadable.into()) }
 }
 
 /// Whether a media type names this one, in any case and, as in APISIX, anywhere.
@@ -87,6 +100,7 @@ pub(super) fn post_arg<'a>(x: &'a Exchange<'_>, name: &[u8]) -> Result<Option<Ar
     if !kind.get(..FORM.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(FORM)) {
         return Ok(None);
     }
+    legible(kind)?;
     Ok(held(x)?.and_then(|body| looked::form(x, body, name)))
 }
 
@@ -97,6 +111,9 @@ pub(super) fn find<'a>(x: &'a Exchange<'_>, path: &Path) -> Result<Option<Value<
     }
     let kind = media_type(x)?;
     looked::gone_through();
+    if [JSON, FORM, MULTIPART].into_iter().any(|name| is(kind, name)) {
+        legible(kind)?;
+    }
     let found = if is(kind, JSON) {
         let Some(body) = held(x)? else { return Ok(None) };
         match path {
@@ -261,20 +278,26 @@ fn in_form<'a>(body: &'a [u8], path: &Path) -> Result<Option<Value<'a>>, Unjudge
     }
 }
 
-/// A multipart body; of several parts with one name the last counts.
+/// A multipart body. Of several parts with one name some servers take the first, some the last, so that
+/// none can be read.
 fn in_parts<'a>(kind: &[u8], body: &'a [u8], path: &Path) -> Result<Option<Value<'a>>, Unjudged> {
     let budget = Budget::new();
     let (mut found, mut map) = (None, Map::new());
     multipart::parts(kind, body, |name, value| {
         match path {
             Path::Members(members) if !members.is_empty() => {
-                if members.len() == 1 && members[0].as_bytes() == name {
-                    found = Some(Value::Text(Cow::Borrowed(value)));
+                if members.len() == 1
+                    && members[0].as_bytes() == name
+                    && found.replace(Value::Text(Cow::Borrowed(value))).is_some()
+                {
+                    return Err(Unjudged::Unreadable);
                 }
             }
             _ => {
                 let value = Json::String(text(value, &budget)?);
-                map.insert(text(name, &budget)?, value);
+                if map.insert(text(name, &budget)?, value).is_some() {
+                    return Err(Unjudged::Unreadable);
+                }
             }
         }
         Ok(())

@@ -79,10 +79,18 @@ impl Operation {
 pub(super) fn operation(x: &Exchange<'_>) -> Result<Option<Operation>, Doubt> {
     let unreadable = Doubt::from(Unjudged::Unreadable);
     let limit = x.world().bounds().graphql;
+    let given = |name: &str| read::args(x.query()).filter(|(key, _)| **key == *name.as_bytes()).count();
     let mut wanted = match read::arg(x.query(), b"operationName") {
         Some(Arg::Text(name)) => Some(String::from_utf8_lossy(&name).into_owned()),
         _ => None,
     };
+    // Of two, servers take the first or the last, or that of the query before the body's.
+    if given("operationName") > 1 || given("query") > usize::from(x.method() == Method::Get) {
+        return match x.method() {
+            Method::Get | Method::Post => Err(unreadable),
+            _ => Ok(None),
+        };
+    }
     let document: Cow<'_, [u8]> = match x.method() {
         Method::Get => match read::arg(x.query(), b"query") {
             Some(Arg::Text(text)) => text,
@@ -100,8 +108,12 @@ pub(super) fn operation(x: &Exchange<'_>) -> Result<Option<Operation>, Doubt> {
                 if body.trim_ascii_start().first() != Some(&b'{') {
                     return Err(unreadable);
                 }
+                body::legible(kind)?;
                 if let Some(Value::Text(name)) = json::at(body, &["operationName".into()])? {
-                    wanted = Some(String::from_utf8_lossy(&name).into_owned());
+                    let name = String::from_utf8_lossy(&name).into_owned();
+                    if wanted.replace(name).is_some_and(|other| Some(other) != wanted) {
+                        return Err(unreadable);
+                    }
                 }
                 match json::at(body, &["query".into()])? {
                     Some(Value::Text(text)) => text,
@@ -109,6 +121,7 @@ pub(super) fn operation(x: &Exchange<'_>) -> Result<Option<Operation>, Doubt> {
                     None => return Ok(None),
                 }
             } else {
+                body::legible(kind)?;
                 Cow::Borrowed(body)
             }
         }

@@ -21,6 +21,9 @@ const NODE: usize = size_of::<Json>();
 /// What a member of an object takes beside that: its name's header, its hash and its place.
 const MEMBER: usize = 64;
 
+/// What is wrong with two members of one name.
+const TWICE: &str = "a member comes twice";
+
 /// What is left of [`TREE_LIMIT`].
 #[derive(Debug)]
 pub(super) struct Budget(Cell<usize>);
@@ -58,7 +61,8 @@ impl Budget {
     }
 }
 
-/// The value that members of objects lead to; of several members of one name the last, as in APISIX.
+/// The value that members of objects lead to. Where the path meets two members of one name, nothing can
+/// be read: of these some servers take the first, some the last (RFC 8259 section 4).
 pub(super) fn at<'a>(text: &'a [u8], members: &[Box<str>]) -> Result<Option<Value<'a>>, Unjudged> {
     let budget = Budget::new();
     read(text, At { members, budget: &budget }).map_err(|_| budget.why())
@@ -149,9 +153,12 @@ impl<'de> Visitor<'de> for At<'_> {
         let Some((first, members)) = self.members.split_first() else {
             return self.leaf(Value::Json(Cow::Owned(self.tree().visit_map(object)?)));
         };
-        let mut found = None;
+        let (mut found, mut seen) = (None, false);
         while let Some(meant) = object.next_key_seed(Is(first))? {
             if meant {
+                if std::mem::replace(&mut seen, true) {
+                    return Err(de::Error::custom(TWICE));
+                }
                 found = object.next_value_seed(At { members, ..self })?;
             } else {
                 object.next_value::<IgnoredAny>()?;
@@ -246,7 +253,9 @@ impl<'de> Visitor<'de> for Tree<'_> {
         let mut members = Map::new();
         while let Some(name) = object.next_key::<String>()? {
             self.0.member(name.len()).map_err(|why| de::Error::custom(why.as_str()))?;
-            members.insert(name, object.next_value_seed(self)?);
+            if members.insert(name, object.next_value_seed(self)?).is_some() {
+                return Err(de::Error::custom(TWICE));
+            }
         }
         self.node(0, || Json::Object(members))
     }
@@ -270,8 +279,7 @@ mod tests {
             (r#"{"a":{"b":"x"}}"#, "a.b", Some("x")),
             (r#"{"a":"\u0078\n"}"#, "a", Some("x\n")),
             (r#"{"\u0061":1}"#, "a", Some("1")),
-            (r#"{"a":1,"a":2}"#, "a", Some("2")),
-            (r#"{"a":{"b":1},"a":3}"#, "a.b", None),
+            (r#"{"b":1,"b":{"b":1,"b":2},"a":3}"#, "a", Some("3")),
             (r#"{"a":-1.5e2}"#, "a", Some("-150")),
             (r#"{"a":18446744073709551615}"#, "a", Some("18446744073709552000")),
             (r#"{"a":false}"#, "a", Some("false")),
@@ -304,10 +312,15 @@ mod tests {
             r#"{"b":01,"a":1}"#,
             r#"{"a":1e999}"#,
             r#"{"a":"\ud800"}"#,
+            r#"{"a":1,"a":2}"#,
+            r#"{"a":1,"\u0061":2}"#,
+            r#"{"a":{"b":1,"b":1}}"#,
             "{\"a\":\"\n\"}",
         ] {
             assert_eq!(found(text, "a"), Err(Unjudged::Unreadable), "{text}");
         }
+        assert_eq!(found(r#"{"a":{"b":1},"a":3}"#, "a.b"), Err(Unjudged::Unreadable));
+        assert_eq!(tree(br#"[{"b":1,"b":2}]"#), Err(Unjudged::Unreadable));
         let deep = format!(r#"{{"a":{}{}}}"#, "[".repeat(200), "]".repeat(200));
         assert_eq!(found(&deep, "a"), Err(Unjudged::Unreadable));
         assert_eq!(at(b"{\"a\":\"\xff\"}", &["a".into()]), Err(Unjudged::Unreadable));

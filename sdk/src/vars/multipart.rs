@@ -4,6 +4,7 @@
 
 use memchr::memmem;
 
+use super::charset::reads_as_ascii;
 use crate::verdict::Unjudged;
 
 const BROKEN: Unjudged = Unjudged::Unreadable;
@@ -20,17 +21,38 @@ pub fn parts<'k, 'a>(
     let boundary = parameter(kind, b"boundary")?.filter(|boundary| !boundary.is_empty()).ok_or(BROKEN)?;
     let delimiter = [b"--", boundary].concat();
     let mut from = None;
+    let mut closed = false;
+    // Whether lines end with CR and LF: to those who want both, one alone ends nothing.
+    let mut with_cr = None;
+    let mut ends = |cr: bool| if *with_cr.get_or_insert(cr) == cr { Ok(()) } else { Err(BROKEN) };
     for mark in memmem::find_iter(body, &delimiter) {
         if mark > 0 && body[mark - 1] != b'\n' {
+            // Some find the first of them anywhere.
+            if from.is_none() {
+                return Err(BROKEN);
+            }
             continue;
+        }
+        // Not all stop at the end.
+        if closed {
+            return Err(BROKEN);
+        }
+        if mark > 0 {
+            ends(mark > 1 && body[mark - 2] == b'\r')?;
         }
         if let Some(from) = from {
             let (name, value) = part(&body[from..mark])?;
             each(name, value)?;
         }
         let rest = &body[mark + delimiter.len()..];
-        if rest.starts_with(b"--") {
-            return Ok(boundary);
+        if let Some(rest) = rest.strip_prefix(b"--") {
+            // With more on its line it is not the end to all.
+            let blanks = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+            if !matches!(&rest[blanks..], [] | [b'\n', ..] | [b'\r', b'\n', ..]) {
+                return Err(BROKEN);
+            }
+            closed = true;
+            continue;
         }
         // Blanks may follow, then the line ends; a longer word is another boundary to some.
         let blanks = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
@@ -39,16 +61,18 @@ pub fn parts<'k, 'a>(
             [b'\n', ..] => 1,
             _ => return Err(BROKEN),
         };
+        ends(end == 2)?;
         from = Some(mark + delimiter.len() + blanks + end);
     }
-    // The closing delimiter is missing.
-    Err(BROKEN)
+    // The closing delimiter may be missing.
+    if closed { Ok(boundary) } else { Err(BROKEN) }
 }
 
 /// Name and value of the text between two delimiters.
 fn part(text: &[u8]) -> Result<(&[u8], &[u8]), Unjudged> {
     let mut rest = text;
     let mut name = None;
+    let (mut recoded, mut file) = (false, false);
     loop {
         let end = memchr::memchr(b'\n', rest).ok_or(BROKEN)?;
         let line = rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end]);
@@ -60,12 +84,28 @@ fn part(text: &[u8]) -> Result<(&[u8], &[u8]), Unjudged> {
         if line[0].is_ascii_whitespace() {
             return Err(BROKEN);
         }
-        if line[..colon].trim_ascii().eq_ignore_ascii_case(b"content-disposition") {
+        let (field, content) = (line[..colon].trim_ascii(), line[colon + 1..].trim_ascii());
+        if field.eq_ignore_ascii_case(b"content-transfer-encoding") {
+            // Some servers decode it, which RFC 7578 section 4.7 does away with.
+            let plain: [&[u8]; 3] = [b"7bit", b"8bit", b"binary"];
+            if !plain.iter().any(|plain| content.eq_ignore_ascii_case(plain)) {
+                return Err(BROKEN);
+            }
+        }
+        if field.eq_ignore_ascii_case(b"content-type") {
+            recoded |= !reads_as_ascii(content, false);
+        }
+        if field.eq_ignore_ascii_case(b"content-disposition") {
             if name.is_some() {
                 return Err(BROKEN);
             }
-            name = Some(parameter(&line[colon + 1..], b"name")?.ok_or(BROKEN)?);
+            name = Some(parameter(content, b"name")?.ok_or(BROKEN)?);
+            file = !matches!(parameter(content, b"filename"), Ok(None));
         }
+    }
+    // What a file holds is no field's text.
+    if recoded && !file {
+        return Err(BROKEN);
     }
     let value = rest.strip_suffix(b"\n").map(|value| value.strip_suffix(b"\r").unwrap_or(value));
     Ok((name.ok_or(BROKEN)?, value.unwrap_or(rest)))
@@ -95,8 +135,9 @@ fn parameter<'a>(text: &'a [u8], wanted: &[u8]) -> Result<Option<&'a [u8]>, Unju
         if !rest.is_empty() && rest[0] != b';' {
             return Err(BROKEN);
         }
-        // In a second spelling (RFC 5987), or twice: which one holds is anybody's choice.
-        let extended = name.strip_suffix(b"*").is_some_and(|name| name.eq_ignore_ascii_case(wanted));
+        // In a second spelling (RFC 5987), in pieces (RFC 2231), or twice: which one holds is anybody's choice.
+        let plain = name.split(|&byte| byte == b'*').next().unwrap_or(name);
+        let extended = plain.len() < name.len() && plain.eq_ignore_ascii_case(wanted);
         let same = name.eq_ignore_ascii_case(wanted);
         if extended || same && found.is_some() {
             return Err(BROKEN);
@@ -149,11 +190,14 @@ mod tests {
         let kind = "Multipart/Form-Data; charset=utf-8; Boundary=\"x y\"";
         let body = "before\r\n--x y\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n2\r\n--x y \t\r\n\
             content-disposition:form-data;filename=\"; name=z\\\"\"; name=b\r\nContent-Type: x/y\r\n\r\n--x\r\n\
-            --x y--\r\n--x y\r\nafter";
+            --x y-- \r\nafter";
         let expected = [("a", "1\r\n2"), ("b", "--x")].map(|(name, value)| (name.into(), value.into()));
         assert_eq!(found(kind, body).as_deref(), Ok(&expected[..]));
         let lines = "--b\nContent-Disposition: form-data; name=a\n\n1\n--b--";
         assert_eq!(found("multipart/form-data;boundary=b", lines), Ok(vec![("a".into(), "1".into())]));
+        let file = "--b\r\nContent-Disposition: form-data; name=a; filename*=utf-8''b\r\n\
+            Content-Type: text/csv; charset=utf-16\r\nContent-Transfer-Encoding: 8BIT\r\n\r\n1\r\n--b--";
+        assert_eq!(found("multipart/form-data;boundary=b", file), Ok(vec![("a".into(), "1".into())]));
         let empty = "--b\r\nContent-Disposition: form-data; name=a\r\n\r\n\r\n--b--";
         assert_eq!(found("multipart/form-data;boundary=b", empty), Ok(vec![("a".into(), "".into())]));
         assert_eq!(one("Content-Disposition: form-data; NAME = \"n\" ;"), Ok("n".into()));
@@ -171,6 +215,12 @@ mod tests {
             ("multipart/form-data; boundary=b", "--b"),
             ("multipart/form-data; boundary=b", &whole[..whole.len() - 2]),
             ("multipart/form-data; boundary=b", &whole.replace("--b--", "--bc\r\n--b--")),
+            ("multipart/form-data; boundary=b; boundary*0=c", whole),
+            ("multipart/form-data; boundary=b", &format!("x{whole}")),
+            ("multipart/form-data; boundary=b", &format!("{whole}x")),
+            ("multipart/form-data; boundary=b", &format!("{whole}\r\n{whole}")),
+            ("multipart/form-data; boundary=b", &whole.replace("1\r\n", "1\n")),
+            ("multipart/form-data; boundary=b", &whole.replacen("b\r\n", "b\n", 1)),
         ] {
             assert_eq!(found(kind, body), Err(Unjudged::Unreadable), "{kind}: {body}");
         }
@@ -180,6 +230,9 @@ mod tests {
             "Content-Disposition: form-data; filename=a",
             "Content-Disposition: form-data; name=a; name=b",
             "Content-Disposition: form-data; name=a; name*=utf-8''b",
+            "Content-Disposition: form-data; name=x; name*0=a; name*1=b",
+            "Content-Disposition: form-data; name=a\r\nContent-Transfer-Encoding: quoted-printable",
+            "Content-Disposition: form-data; name=a\r\nContent-Type: text/plain; charset=utf-16",
             "Content-Disposition: form-data; name=\"a\\b\"",
             "Content-Disposition: form-data; name=\"a\"b",
             "Content-Disposition: form-data; name",

@@ -1,0 +1,77 @@
+//! The charset that a media type names.
+
+/// Encodings in which ASCII bytes are ASCII characters and no others are. What a name begins with.
+const ASCII: [&[u8]; 12] = [
+    b"utf-8",
+    b"utf8",
+    b"us-ascii",
+    b"ascii",
+    b"iso-8859-",
+    b"iso8859-",
+    b"iso_8859-",
+    b"latin",
+    b"windows-125",
+    b"cp125",
+    b"koi8-",
+    b"tis-620",
+];
+
+/// In these a second byte may be a letter or a quote, but none that divides a form.
+const OF_FORMS: [&[u8]; 9] =
+    [b"gbk", b"gb2312", b"gb18030", b"big5", b"euc-", b"shift_jis", b"shift-jis", b"sjis", b"windows-31j"];
+
+const WORD: &[u8] = b"charset";
+
+/// Whether a name or value in ASCII is the same to servers that heed the charset of this media type as to
+/// those that do not. In UTF-7, UTF-16 or EBCDIC, other bytes stand for the same text. It is looked for
+/// anywhere, as servers do not agree on where a parameter begins.
+pub(super) fn reads_as_ascii(kind: &[u8], form: bool) -> bool {
+    let mut rest = kind;
+    while let Some(at) = rest.windows(WORD.len()).position(|part| part.eq_ignore_ascii_case(WORD)) {
+        rest = rest[at + WORD.len()..].trim_ascii_start();
+        let value = match rest.first() {
+            Some(b'=') => rest[1..].trim_ascii_start(),
+            // In another spelling (RFC 2231).
+            Some(b'*') => return false,
+            _ => continue,
+        };
+        let value = value.strip_prefix(b"\"").or_else(|| value.strip_prefix(b"'")).unwrap_or(value);
+        let end = value.iter().position(|byte| matches!(byte, b';' | b',' | b'"' | b'\'' | b' ' | b'\t'));
+        let value = &value[..end.unwrap_or(value.len())];
+        let among = |names: &[&[u8]]| {
+            names.iter().any(|name| value.get(..name.len()).is_some_and(|v| v.eq_ignore_ascii_case(name)))
+        };
+        if !value.is_empty() && !among(&ASCII) && !(form && among(&OF_FORMS)) {
+            return false;
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_ascii_to_all_is_told() {
+        for (kind, json, form) in [
+            ("a/b", true, true),
+            ("a/b; charset", true, true),
+            ("a/b; charset=", true, true),
+            ("a/b; charset=UTF-8", true, true),
+            ("a/b; Charset = \"iso-8859-15\"; x=y", true, true),
+            ("a/b;charset=windows-1252", true, true),
+            ("a/b; charset=GBK", false, true),
+            ("a/b; charset=Shift_JIS", false, true),
+            ("a/b; charset=utf-7", false, false),
+            ("a/b; charset=\"utf-16le\"", false, false),
+            ("a/b; charset='ibm037'", false, false),
+            ("a/b; charset=utf-8; charset=ibm037", false, false),
+            ("a/b; charset*=utf-8''ibm037", false, false),
+            ("a/b charset=ibm037", false, false),
+        ] {
+            let told = [false, true].map(|form| reads_as_ascii(kind.as_bytes(), form));
+            assert_eq!(told, [json, form], "{kind}");
+        }
+    }
+}
