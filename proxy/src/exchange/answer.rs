@@ -68,8 +68,10 @@ pub(crate) async fn send(
             Err(_) => Outcome::Gone,
         };
     }
-    let bodiless = matches!(x.status(), 204 | 304);
+    let bodiless = has_no_content(x.status());
     let size = match x.response_trailers().is_empty() {
+        // Clients differ on whether it needs saying (RFC 9110 section 15.3.6).
+        _ if x.status() == 205 => Size::Exactly(0),
         _ if bodiless => Size::None,
         false if x.method() != Method::Head => Size::Open,
         _ => Size::Exactly(body.len() as u64),
@@ -89,6 +91,11 @@ pub(crate) async fn send(
         Ok(()) => Outcome::Answered,
         Err(_) => Outcome::Gone,
     }
+}
+
+/// Whether a response of this status never has content.
+fn has_no_content(status: u16) -> bool {
+    matches!(status, 204 | 205 | 304)
 }
 
 /// Whether the client takes `grpc-status` for the outcome of its call, and the answer has none yet.
@@ -130,7 +137,7 @@ async fn make(
         engine.apply_early_edits();
         tell_upstream_status(worker, x);
         let mut flow = chains.header_filter(worker, x).await;
-        if matches!(flow, Flow::Go) && !matches!(x.status(), 204 | 304) && chains.filter_body(x) {
+        if matches!(flow, Flow::Go) && !has_no_content(x.status()) && chains.filter_body(x) {
             flow = filtered(worker, x, chains, &mut reply.body).await;
         }
         match flow {
@@ -147,7 +154,7 @@ async fn make(
         // A stage's own: it would not end the exchange.
         x.engine_mut().messages.response.status = 500;
     }
-    if matches!(x.status(), 204 | 304) {
+    if has_no_content(x.status()) {
         body = Bytes::new();
     }
     body

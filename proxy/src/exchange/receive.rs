@@ -119,7 +119,9 @@ impl Delivery<'_, '_, '_> {
             Err(Stop::Fault(fault)) => return Err(fault),
             Err(Stop::Reply(reply)) => return Ok(Received::Instead(reply)),
         };
-        let has_body = size != Size::None && self.x.method() != Method::Head;
+        let has_body = !matches!(self.x.status(), 204 | 205 | 304)
+            && size != Size::None
+            && self.x.method() != Method::Head;
         let filtered = has_body && self.chains.filter_body(self.x);
         if self.worker.settings.explain.is_some() {
             live::tell(self.worker, self.x, self.chains);
@@ -221,6 +223,8 @@ impl Delivery<'_, '_, '_> {
         };
         match head.status {
             204 | 304 => return Ok(Size::None),
+            // No content either, but clients differ on whether it needs saying (RFC 9110 section 15.3.6).
+            205 => return Ok(Size::Exactly(0)),
             200..=999 => {}
             // A stage's own: it would not end the exchange.
             _ => return Err(Fault::gateway(FaultKind::BrokenStage).into()),
