@@ -8,7 +8,8 @@
 //! part of the key like the consumer (unless `consumer_isolation` is off); GET with a body is
 //! never answered from the cache; POST has entries of its own. HEAD is answered from what GET
 //! stored, and a Range with that part of it. A stale answer is never given, so `max-stale`
-//! changes nothing.
+//! changes nothing. Nor is one stored that varies on what the gateway tells of the client:
+//! `X-Real-IP` and `X-Forwarded-*`.
 //!
 //! `PURGE` removes the answers of its URI, whatever `cache_method` says. It is heard from the
 //! addresses in `plugin_attr.proxy-cache.purge_allow` (default: loopback only; an empty list

@@ -82,8 +82,13 @@ pub(super) fn age(fields: &Fields) -> u32 {
     fields.get_named(b"age").map_or(0, |value| seconds(Some(value)) as u32)
 }
 
+/// What the gateway tells an upstream of the client. It is not in the request that the next client's is compared
+/// with, so an answer that varies on it suits nobody else.
+const TOLD: [&str; 5] =
+    ["x-forwarded-for", "x-forwarded-host", "x-forwarded-port", "x-forwarded-proto", "x-real-ip"];
+
 /// The request fields an answer varies on: lower case, sorted, each once. `None` if it
-/// can answer no other request (`*`), or names too many.
+/// can answer no other request (`*`, [`TOLD`]), or names too many.
 pub(super) fn vary(fields: &Fields) -> Option<Vec<Box<[u8]>>> {
     let mut names: Vec<Box<[u8]>> = Vec::new();
     for line in fields.all(b"vary") {
@@ -91,6 +96,7 @@ pub(super) fn vary(fields: &Fields) -> Option<Vec<Box<[u8]>>> {
             match name {
                 b"" => {}
                 b"*" => return None,
+                name if TOLD.iter().any(|told| name.eq_ignore_ascii_case(told.as_bytes())) => return None,
                 name => names.push(name.to_ascii_lowercase().into()),
             }
         }
@@ -244,6 +250,8 @@ mod tests {
         assert_eq!(of(&[]), Some(vec![]));
         assert_eq!(of(&[("Vary", "B, a,,A"), ("vary", "b")]), Some(vec![(*b"a").into(), (*b"b").into()]));
         assert_eq!(of(&[("Vary", "a"), ("Vary", "b, *")]), None);
+        assert_eq!(of(&[("Vary", "Accept, x-real-ip")]), None);
+        assert_eq!(of(&[("Vary", "X-Forwarded-Proto")]), None);
         let many: Vec<_> = (0..MAX_VARY + 1).map(|n| format!("x{n}")).collect();
         assert_eq!(of(&[("Vary", &many.join(","))]), None);
     }
