@@ -41,7 +41,8 @@ pub(super) fn reads_as_ascii(kind: &[u8], form: bool) -> bool {
         let among = |names: &[&[u8]]| {
             names.iter().any(|name| value.get(..name.len()).is_some_and(|v| v.eq_ignore_ascii_case(name)))
         };
-        if !value.is_empty() && !among(&ASCII) && !(form && among(&OF_FORMS)) {
+        let as_ascii = value.is_empty() || among(&ASCII) || form && among(&OF_FORMS);
+        if !as_ascii {
             return false;
         }
     }
