@@ -252,6 +252,13 @@ impl Fields {
         self.list.retain(|field| keep(field.id));
     }
 
+    /// Removes the fields whose names have no number of their own and are told to go.
+    pub fn remove_others(&mut self, goes: impl Fn(&[u8]) -> bool) {
+        let text = &self.text;
+        let name = |field: &Field| &text[field.name.start as usize..][..field.name.len as usize];
+        self.list.retain(|field| field.id != Name::Other || !goes(name(field)));
+    }
+
     /// Writes all fields as `name: value CRLF` lines (RFC 9112 section 5), made anew.
     #[inline]
     pub fn write_to(&self, out: &mut Vec<u8>) {

@@ -24,6 +24,21 @@ pub fn strip_request(head: &mut RequestHead, keep_upgrade: bool) {
     if present & IDENTITY != 0 {
         head.fields.retain_ids(|id| marks(id) & IDENTITY == 0);
     }
+    let fields = &head.fields;
+    if fields.list().iter().any(|field| field.id == Name::Other && is_of_identity(fields.bytes(field.name))) {
+        head.fields.remove_others(is_of_identity);
+    }
+}
+
+/// Whether a name without a number begins as those do that tell of a consumer or a credential, in any spelling.
+#[inline]
+fn is_of_identity(name: &[u8]) -> bool {
+    const BEGINNINGS: [&[u8]; 2] = [b"x-consumer-", b"x-credential-"];
+    let folded = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    let begins = |with: &[u8]| {
+        name.len() >= with.len() && name.iter().zip(with).all(|(own, byte)| folded(*own) == *byte)
+    };
+    matches!(name.first(), Some(b'x' | b'X')) && BEGINNINGS.into_iter().any(begins)
 }
 
 /// Removes the hop-by-hop fields of a response, as [`strip_request`], and those an origin means
@@ -187,9 +202,10 @@ mod tests {
             (
                 "X-Consumer-Username: a\r\nx_consumer_username: b\r\nX-Credential_Identifier: c\r\n\
                  X-Credential-Identifier: d\r\nX_CONSUMER_CUSTOM_ID: e\r\nx-consumer-custom-id: f\r\n\
-                 X-Consumer-Usernames: stays\r\nX_Consumer: stays\r\n",
+                 X-Consumer-Group-Id: g\r\nx_consumer_any: h\r\nX-CREDENTIAL-: i\r\n\
+                 X-Consumers: stays\r\nX_Consumer: stays\r\nY-Consumer-Id: stays\r\nX-Credentials-: stays\r\n",
                 false,
-                "X-Consumer-Usernames: stays\r\nX_Consumer: stays\r\n",
+                "X-Consumers: stays\r\nX_Consumer: stays\r\nY-Consumer-Id: stays\r\nX-Credentials-: stays\r\n",
             ),
             (
                 "X_Real_IP: a\r\nX-Forwarded_For: b\r\nx_forwarded_proto: c\r\nX-Real-IP: d\r\nX_Request_Id: e\r\n",
