@@ -176,7 +176,7 @@ impl ProxyRewrite {
             separates = separates || !uri.contains(&b'?');
             for (pattern, replacement) in &self.regex_uri {
                 // Whether the upstream was to see another path cannot be told.
-                let found = pattern.captures(&uri).map_err(|Spent| Step::Refuse(Unjudged::Spent))?;
+                let found = pattern.captures(&uri, x.searches()).map_err(|Spent| Step::Refuse(Unjudged::Spent))?;
                 let Some(found) = found else { continue };
                 captures.extend((0..found.count()).map(|at| found.group(at).unwrap_or_default().to_vec()));
                 let mut replaced = Vec::new();

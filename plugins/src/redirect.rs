@@ -117,7 +117,7 @@ impl Plugin for Redirect {
                 template.render(x, &mut uri);
             }
             To::Regex(pattern, replacement) => {
-                match pattern.captures(x.path()) {
+                match pattern.captures(x.path(), x.searches()) {
                     Ok(Some(found)) => found.replace(replacement, &mut uri),
                     Ok(None) => return Step::Next,
                     // Whether the upstream was to see the request cannot be told.

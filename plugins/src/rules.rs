@@ -4,7 +4,7 @@
 
 use model::Invalid;
 use sdk::Unjudged;
-use sdk::pattern::{Pattern, Spent};
+use sdk::pattern::{Pattern, Searches, Spent};
 
 /// A list of patterns. Those whose search is linear are one pattern, so that a long text is read once.
 #[derive(Debug)]
@@ -40,10 +40,10 @@ impl Rules {
     /// # Errors
     /// None does as far as that was found out, but one search came to no end.
     #[inline]
-    pub(crate) fn judge(&self, text: &[u8]) -> Result<bool, Unjudged> {
+    pub(crate) fn judge(&self, text: &[u8], searches: &Searches) -> Result<bool, Unjudged> {
         let mut outcome = Ok(false);
         for pattern in &self.0 {
-            match pattern.judge(text) {
+            match pattern.judge(text, searches) {
                 Ok(true) => return Ok(true),
                 Ok(false) => {}
                 Err(Spent) => outcome = Err(Unjudged::Spent),
@@ -85,10 +85,10 @@ mod tests {
             ("/xy", true),
             ("/A", false),
         ] {
-            assert_eq!(list.judge(text.as_bytes()), Ok(found), "{text}");
+            assert_eq!(list.judge(text.as_bytes(), &Searches::default()), Ok(found), "{text}");
         }
-        assert_eq!(rules(&["root", "exe"], true).judge(b"/ROOT"), Ok(true));
-        assert_eq!(rules(&[], false).judge(b"/"), Ok(false));
+        assert_eq!(rules(&["root", "exe"], true).judge(b"/ROOT", &Searches::default()), Ok(true));
+        assert_eq!(rules(&[], false).judge(b"/", &Searches::default()), Ok(false));
         assert_eq!(rules(&["a", "b", "c"], false).0.len(), 1);
     }
 
@@ -96,9 +96,9 @@ mod tests {
     fn an_undecided_search_is_neither_yes_nor_no() {
         let list = rules(&[r"^(a|a)*(?=b)\1$", "^b"], false);
         let mut text = vec![b'a'; 4096];
-        assert_eq!(list.judge(&text), Err(Unjudged::Spent));
+        assert_eq!(list.judge(&text, &Searches::default()), Err(Unjudged::Spent));
         text[0] = b'b';
-        assert_eq!(list.judge(&text), Ok(true));
+        assert_eq!(list.judge(&text, &Searches::default()), Ok(true));
     }
 
     #[test]

@@ -83,7 +83,7 @@ impl UaRestriction {
     fn listed(&self, x: &Exchange<'_>) -> Option<Result<bool, Unjudged>> {
         let mut outcome = None;
         for agent in x.request().fields.all(b"user-agent") {
-            match self.list.judge(agent.trim_ascii()) {
+            match self.list.judge(agent.trim_ascii(), x.searches()) {
                 Ok(true) => return Some(Ok(true)),
                 Ok(false) => _ = outcome.get_or_insert(Ok(false)),
                 Err(why) => outcome = Some(Err(why)),

@@ -70,7 +70,7 @@ impl Plugin for UriBlocker {
     }
 
     fn rewrite(&self, x: &mut Exchange<'_>) -> Step {
-        match self.rules.judge(&self.uri.of(x).unwrap_or_default()) {
+        match self.rules.judge(&self.uri.of(x).unwrap_or_default(), x.searches()) {
             Ok(false) => Step::Next,
             Ok(true) => Step::Reply(self.refusal.clone()),
             Err(why) => Step::Refuse(why),

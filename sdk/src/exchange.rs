@@ -20,6 +20,7 @@ use crate::client::{Caller, Client};
 use crate::consumers::{Consumer, Consumers, Identity};
 use crate::engine::{Engine, Forward, Matched, Messages, Own};
 use crate::header::Named;
+use crate::pattern::Searches;
 use crate::stream::Stream;
 use crate::world::World;
 pub use bodies::NotSet;
@@ -37,6 +38,8 @@ pub struct Exchange<'s> {
     start_ms: Cell<u64>,
     /// See [`Exchange::start_steady_ms`]; 0 until it is asked for.
     start_steady_ms: Cell<u64>,
+    /// See [`Exchange::searches`].
+    searches: Searches,
 }
 
 thread_local! {
@@ -79,6 +82,7 @@ impl<'s> Exchange<'s> {
             serial: SERIAL.replace(SERIAL.get().wrapping_add(1)),
             start_ms: Cell::new(0),
             start_steady_ms: Cell::new(0),
+            searches: Searches::default(),
         }
     }
 
@@ -126,6 +130,12 @@ impl<'s> Exchange<'s> {
             self.start_steady_ms.set(self.engine.world.steady_ms());
         }
         self.start_steady_ms.get()
+    }
+
+    /// What the exchange's searches with patterns may still cost; see [`crate::pattern::Pattern::judge`].
+    #[inline]
+    pub fn searches(&self) -> &Searches {
+        &self.searches
     }
 
     // ---- the client ----

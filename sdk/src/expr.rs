@@ -221,7 +221,7 @@ impl Test {
             Err(doubt) => return doubt.into(),
         };
         match (self, &left) {
-            (Test::Matches(pattern), Some(Value::Text(text))) => match pattern.judge(text) {
+            (Test::Matches(pattern), Some(Value::Text(text))) => match pattern.judge(text, x.searches()) {
                 Ok(truth) => Verdict::of(truth),
                 Err(Spent) => Verdict::Unjudged(Unjudged::Spent),
             },

@@ -10,10 +10,11 @@
 //! without the `u` option, texts are bytes and `\w`, `\d`, `\s` mean ASCII, and `$` holds before a newline that ends
 //! the text as well as at its end; beside look-around it holds at the end alone.
 
+use std::cell::Cell;
 use std::fmt;
 
 use model::Invalid;
-use model::lookaround::{Growth, longest_answer};
+use model::lookaround::{Growth, longest_answer, may_be_catastrophic};
 use regex::bytes;
 use smallvec::SmallVec;
 
@@ -37,14 +38,60 @@ enum Engine {
     Backtracking(fancy_regex::Regex, Longest),
 }
 
-/// The bytes of a text that is searched: a step may read all that is left of the text, so a bound on steps alone is
-/// none on time.
+/// How far a text is searched: a step may read all that is left of it, so a bound on steps alone is none on time.
 #[derive(Debug, Clone, Copy)]
 struct Longest {
-    /// Of one to judge by, which a client may have made.
-    judged: usize,
-    /// Of an upstream's.
+    growth: Growth,
+    /// It may take many steps in a short text.
+    is_catastrophic: bool,
+    /// The bytes of an upstream's text; those of one to judge by, which a client may have made, follow from the growth.
     answer: usize,
+}
+
+/// What the searches of one exchange may still cost together, by patterns that look around: a request may be held
+/// against the conditions of many routes, and each of them search as long a text as it may.
+#[derive(Debug)]
+pub struct Searches(Cell<u64>);
+
+/// The cost of a search in the longest text that such a pattern may search; at worst a fifth of a second.
+const LONGEST_SEARCH: u64 = 1 << 16;
+/// So many of them.
+const SEARCHES: u64 = 4;
+/// What all the steps that a search may take cost in a short text: some milliseconds.
+const STEPS: u64 = LONGEST_SEARCH / 40;
+/// In a text of fewer bytes there are few steps.
+const FEW_STEPS: usize = 12;
+
+impl Default for Searches {
+    fn default() -> Searches {
+        Searches(Cell::new(SEARCHES * LONGEST_SEARCH))
+    }
+}
+
+impl Searches {
+    fn pay(&self, cost: u64) -> Result<(), Spent> {
+        self.0.set(self.0.get().checked_sub(cost).ok_or(Spent)?);
+        Ok(())
+    }
+}
+
+impl Longest {
+    /// What a search costs at worst.
+    fn cost(self, length: usize) -> Result<u64, Spent> {
+        let longest = self.growth.longest_text();
+        if length > longest {
+            return Err(Spent);
+        }
+        let part = (length as u64 * 1024) / longest as u64;
+        let steps = if self.is_catastrophic && length >= FEW_STEPS { STEPS } else { 0 };
+        Ok(steps
+            + match self.growth {
+                // As long as all of it is read once.
+                Growth::Linear => part,
+                Growth::Square => part * part / 16,
+                Growth::Cube => part * part * part / (16 * 1024),
+            })
+    }
 }
 
 /// A search took all the steps it may and came to no end, or would read too much with each.
@@ -101,8 +148,9 @@ impl Pattern {
                 .delegate_size_limit(SIZE_LIMIT)
                 .build()
                 .map(|regex| {
-                    let (judged, answer) = (Growth::of(pattern).longest_text(), longest_answer(pattern));
-                    Engine::Backtracking(regex, Longest { judged, answer })
+                    let (growth, answer) = (Growth::of(pattern), longest_answer(pattern));
+                    let is_catastrophic = may_be_catastrophic(pattern);
+                    Engine::Backtracking(regex, Longest { growth, is_catastrophic, answer })
                 })
                 .map_err(|error| {
                     Invalid::new(format!("invalid regex: {error}")).expected("a regular expression (PCRE)")
@@ -132,29 +180,31 @@ impl Pattern {
 
     /// Whether it occurs in the text, for those who must not take an undecided search for a no.
     #[inline]
-    pub fn judge(&self, text: &[u8]) -> Result<bool, Spent> {
+    pub fn judge(&self, text: &[u8], searches: &Searches) -> Result<bool, Spent> {
         match &self.engine {
             Engine::Linear(regex) => {
                 let before = || self.before_newline(text).is_some_and(|text| regex.is_match(text));
                 Ok(regex.is_match(text) || before())
             }
-            Engine::Backtracking(_, longest) if text.len() > longest.judged => Err(Spent),
-            Engine::Backtracking(regex, _) => regex.is_match(text).map_err(|_| Spent),
+            Engine::Backtracking(regex, longest) => {
+                searches.pay(longest.cost(text.len())?)?;
+                regex.is_match(text).map_err(|_| Spent)
+            }
         }
     }
 
     /// Whether it occurs in the text; an undecided search found nothing.
     #[inline]
     pub fn is_match(&self, text: &[u8]) -> bool {
-        self.judge(text).unwrap_or(false)
+        self.judge(text, &Searches::default()).unwrap_or(false)
     }
 
     /// The first match and its groups, for those who must not take an undecided search for a no.
-    pub fn captures<'t>(&self, text: &'t [u8]) -> Result<Option<Captures<'t>>, Spent> {
-        match &self.engine {
-            Engine::Backtracking(_, longest) if text.len() > longest.judged => Err(Spent),
-            _ => self.captures_from(text, 0),
+    pub fn captures<'t>(&self, text: &'t [u8], searches: &Searches) -> Result<Option<Captures<'t>>, Spent> {
+        if let Engine::Backtracking(_, longest) = &self.engine {
+            searches.pay(longest.cost(text.len())?)?;
         }
+        self.captures_from(text, 0)
     }
 
     /// Writes the text with its first match replaced, to at most so many bytes; gives how many there were, one or
@@ -506,9 +556,9 @@ mod tests {
         let pattern = Pattern::new(r"^(a|a)*(?=b)\1$", false).unwrap();
         let text = vec![b'a'; 4096];
         assert!(pattern.may_be_spent());
-        assert_eq!(pattern.judge(&text), Err(Spent));
+        assert_eq!(pattern.judge(&text, &Searches::default()), Err(Spent));
         assert!(!pattern.is_match(&text));
-        assert_eq!(pattern.captures(&text).err(), Some(Spent));
+        assert_eq!(pattern.captures(&text, &Searches::default()).err(), Some(Spent));
     }
 
     #[test]
@@ -518,7 +568,7 @@ mod tests {
             [("a+$", Ok(true)), ("^b", Ok(false)), ("^(?=a)a", Err(Spent)), ("(?!a)a", Err(Spent))]
         {
             let pattern = Pattern::new(pattern, false).unwrap();
-            assert_eq!(pattern.judge(&text), long, "{pattern:?}");
+            assert_eq!(pattern.judge(&text, &Searches::default()), long, "{pattern:?}");
         }
         for (pattern, longest) in [
             ("^(?=a)a", AT_BEGIN),
@@ -527,9 +577,11 @@ mod tests {
             (".*(?!b).*a", BACK_AND_FORTH),
         ] {
             let pattern = Pattern::new(pattern, false).unwrap();
-            let judged = [longest, longest + 1].map(|length| pattern.judge(&text[..length]));
+            let judged =
+                [longest, longest + 1].map(|length| pattern.judge(&text[..length], &Searches::default()));
             assert_eq!(judged, [Ok(true), Err(Spent)], "{pattern:?}");
-            let found = |length| pattern.captures(&text[..length]).map(|found| found.is_some());
+            let found =
+                |length| pattern.captures(&text[..length], &Searches::default()).map(|found| found.is_some());
             assert_eq!([longest, longest + 1].map(found), judged, "{pattern:?}");
         }
     }
@@ -560,6 +612,29 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn searches_of_one_exchange_have_a_bound_together() {
+        let searched = |pattern: &str, length: usize| {
+            let (pattern, text) = (Pattern::new(pattern, false).unwrap(), vec![b'a'; length]);
+            let searches = Searches::default();
+            let judged = (0..2000).take_while(|_| pattern.judge(&text, &searches).is_ok()).count();
+            let searches = Searches::default();
+            let captured = (0..2000).take_while(|_| pattern.captures(&text, &searches).is_ok()).count();
+            assert_eq!(judged, captured, "{pattern:?}");
+            judged
+        };
+        for (pattern, longest) in [("(?=a)a", ANYWHERE), (".*(?!b).*a", BACK_AND_FORTH)] {
+            assert_eq!(searched(pattern, longest), 4, "{pattern}");
+            assert!((5..100).contains(&searched(pattern, longest / 2)), "{pattern}");
+            assert_eq!(searched(pattern, 100), 2000, "{pattern}");
+        }
+        assert_eq!(searched("^(?=a)a", AT_BEGIN), 256);
+        assert_eq!(searched(r"^(\w+\s?)*(?<!x)$", 11), 2000);
+        assert_eq!(searched(r"^(\w+\s?)*(?<!x)$", 12), 160);
+        // One whose time grows with the text alone costs nothing.
+        assert_eq!(searched("a+$", 5000), 2000);
     }
 
     #[test]

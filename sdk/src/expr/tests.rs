@@ -291,3 +291,22 @@ fn a_mistake_says_what_was_there_instead() {
         assert_eq!(invalid.got.as_deref(), Some(got), "{expr}: {invalid:?}");
     }
 }
+
+#[test]
+fn many_conditions_that_look_around_have_a_bound_together() {
+    let target = format!("/?long={}&short=b", "a".repeat(8000));
+    let mut probe = Probe::get(&target);
+    let long = Expr::compile(&json!([["arg_long", "~~", "(?!a)b"]])).unwrap();
+    let short = Expr::compile(&json!([["arg_short", "~~", "(?!a)b"]])).unwrap();
+    // Each request anew.
+    for _ in 0..2 {
+        let x = probe.exchange();
+        for _ in 0..4 {
+            assert_eq!(long.judge(&x), Verdict::Fails);
+        }
+        assert_eq!(long.judge(&x), Verdict::Unjudged(Unjudged::Spent));
+        for _ in 0..1000 {
+            assert_eq!(short.judge(&x), Verdict::Holds);
+        }
+    }
+}

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 use proptest::prelude::*;
-use sdk::pattern::Pattern as Regex;
+use sdk::pattern::{Pattern as Regex, Searches};
 
 use super::*;
 
@@ -111,7 +111,7 @@ fn captured(uri: &str, mode: Mode, path: &str) -> Option<String> {
     let found = REGEXES
         .with_borrow_mut(|known| {
             let compiled = known.entry(regex).or_insert_with_key(|regex| Regex::new(regex, false).unwrap());
-            compiled.captures(path.as_bytes())
+            compiled.captures(path.as_bytes(), &Searches::default())
         })
         .ok()??;
     let text = |i: usize| String::from_utf8_lossy(found.group(i + 1).unwrap()).into_owned();
