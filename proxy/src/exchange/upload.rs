@@ -34,6 +34,11 @@ pub(crate) async fn buffer(
     match x.body_state() {
         Body::Streaming => {}
         Body::TooLarge if x.engine().messages.body.len() <= limit => {}
+        Body::TooLarge => {
+            // More than that is here already. Whoever asked must not ask for ever.
+            x.engine_mut().body_asked = x.body_asked().max(limit);
+            return Ok(());
+        }
         _ => return Ok(()),
     }
     x.engine_mut().body_asked = x.body_asked().max(limit);

@@ -146,3 +146,21 @@ fn a_server_that_does_not_take_the_body_is_told_as_what_it_is() {
     );
     tell("it leaves", vec![Until("\r\n\r\n"), Close], vec!["HTTP/1.1 502 "]);
 }
+
+#[test]
+fn who_wants_a_little_more_of_a_body_than_another_is_not_asked_for_ever() {
+    Case {
+        client: vec![
+            Send(
+                "POST /looks?beginning HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\
+                 Transfer-Encoding: chunked\r\n\r\n14\r\n01234567890123456789\r\n0\r\n\r\n",
+            ),
+            ToEnd,
+        ],
+        servers: answers("X-Up: set\r\n\r\n"),
+        wants: vec!["HTTP/1.1 200 "],
+        seeds: 1,
+        ..case()
+    }
+    .run("one byte, then ten, of twenty that are here");
+}

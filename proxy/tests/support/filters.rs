@@ -38,7 +38,7 @@ impl Instance for Filters {
     }
 
     fn ask(&self, _: Phase, x: &mut Exchange<'_>) -> Step {
-        if matches!(x.query(), b"look" | b"look-and-filter")
+        if matches!(x.query(), b"look" | b"look-and-filter" | b"beginning")
             && let Some(step) = x.ask_for_copy(10)
         {
             return step;
@@ -47,7 +47,7 @@ impl Instance for Filters {
             b"swallow" => Box::new(Swallow),
             b"grow" => Box::new(Grow),
             // It goes on as it came.
-            b"look" => return Step::Next,
+            b"look" | b"beginning" => return Step::Next,
             _ => Box::new(Shout),
         };
         x.filter_request_body(filter);
