@@ -53,3 +53,17 @@ impl Scratch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_large_is_not_kept_for_the_next_exchange() {
+        let mut scratch = Scratch { up_out: vec![0; 1 << 20], ..Scratch::default() };
+        scratch.chunk.data = vec![0; 1 << 10];
+        scratch.clear();
+        assert!(scratch.up_out.is_empty() && scratch.up_out.capacity() < 1 << 16);
+        assert!(scratch.chunk.data.is_empty() && scratch.chunk.data.capacity() >= 1 << 10);
+    }
+}

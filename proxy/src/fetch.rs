@@ -376,6 +376,22 @@ mod tests {
     }
 
     #[test]
+    fn why_a_request_came_to_nothing_is_told_in_the_words_of_plugins() {
+        for (kind, error) in [
+            (FaultKind::ConnectRefused, FetchError::Refused),
+            (FaultKind::ConnectFailed, FetchError::Refused),
+            (FaultKind::NoDescriptor, FetchError::Refused),
+            (FaultKind::TlsFailed("why"), FetchError::Untrusted),
+            (FaultKind::ConnectTimeout, FetchError::Timeout),
+            (FaultKind::SendTimeout, FetchError::Timeout),
+            (FaultKind::ReadTimeout, FetchError::Timeout),
+            (FaultKind::ClosedEarly, FetchError::Broken),
+        ] {
+            assert_eq!(error_of(Fault::upstream(kind)), error, "{kind:?}");
+        }
+    }
+
+    #[test]
     fn targets_whose_requests_were_dropped_are_told_by_name_as_far_as_they_are_few() {
         let settings = Settings { max_fetches: 90, max_fetches_per_target: 7, ..Settings::default() };
         let fetches = Fetches::default();

@@ -172,3 +172,35 @@ fn poll_into(
         other => other,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Settings;
+    use crate::rt::Io;
+    use crate::rt::memory::{Schedule, pair};
+    use crate::testing::{beside_worker, spawn, turn};
+
+    #[test]
+    fn who_has_taken_a_part_is_told_from_who_has_taken_nothing() {
+        beside_worker(Settings::default(), async |worker, _| {
+            let waiter = worker.clock.waiter();
+            for (taken, expected) in [(false, Failed::Closed), (true, Failed::Broken)] {
+                let (near, far) = pair(Schedule { room: 10, ..Schedule::default() }, Schedule::default());
+                let mut io = Io::Memory(far);
+                if taken {
+                    spawn(async move {
+                        turn().await;
+                        drop(near);
+                    });
+                } else {
+                    drop(near);
+                }
+                let (_, mut to) = io.split();
+                let written =
+                    write_all(&worker, &waiter, &mut to, &[b'x'; 100], Duration::from_secs(1)).await;
+                assert_eq!(written, Err(expected));
+            }
+        });
+    }
+}

@@ -83,3 +83,93 @@ impl Worker {
         closed
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+    use std::time::Duration;
+
+    use snapshot::upstream::Keepalive;
+
+    use super::*;
+    use crate::rt::Io;
+    use crate::rt::memory::{self, Schedule};
+    use crate::settings::Settings;
+    use crate::testing::beside_worker;
+    use crate::up::h1::Conn;
+    use crate::up::links::Target;
+    use crate::up::pool::Peer;
+
+    const KEEP: Keepalive = Keepalive { size: 9, idle_timeout: Duration::from_secs(60), requests: 9 };
+
+    /// Keeps a connection to an upstream.
+    fn keep(worker: &Worker) {
+        let (_, far) = memory::pair(Schedule::default(), Schedule::default());
+        let peer = Peer::plain(([10, 0, 0, 1], 80).into());
+        worker.pools.give(peer, Conn::new(Io::Memory(far)), &KEEP, worker.clock.coarse_ms());
+    }
+
+    #[test]
+    fn connections_to_upstreams_give_way_before_clients_and_other_workers_are_asked_last() {
+        beside_worker(Settings::default(), async |worker, _| {
+            let asked = || worker.pressure.load(Ordering::Relaxed);
+            assert!(!worker.close_idle_clients(), "there are none");
+            assert!(!worker.free_descriptors(), "there is nothing");
+            assert_eq!(asked(), 1);
+            let client = worker.clock.waiter();
+            client.rest();
+            keep(&worker);
+            assert!(worker.free_descriptors());
+            assert!(!client.is_unwanted());
+            assert_eq!(worker.pools.len(), 0);
+            assert!(worker.free_descriptors());
+            assert!(client.is_unwanted());
+            assert_eq!(asked(), 1, "there was something here");
+        });
+    }
+
+    #[test]
+    fn a_worker_gives_up_a_quarter_once_for_each_that_asks() {
+        beside_worker(Settings::default(), async |worker, _| {
+            (0..8).for_each(|_| keep(&worker));
+            worker.yield_descriptors();
+            assert_eq!(worker.pools.len(), 8, "nobody has asked");
+            worker.ask_for_descriptors();
+            worker.yield_descriptors();
+            worker.yield_descriptors();
+            assert_eq!(worker.pools.len(), 6);
+        });
+    }
+
+    #[test]
+    fn connections_for_many_requests_go_last_and_only_where_something_is_to_go() {
+        beside_worker(Settings::default(), async |worker, _| {
+            let addr = ([10, 0, 0, 1], 80).into();
+            let target = Target {
+                peer: Peer::plain(addr).with_h2(),
+                place: addr.into(),
+                secured: None,
+                connect_timeout: KEEP.idle_timeout,
+                send_timeout: KEEP.idle_timeout,
+                keepalive: KEEP,
+            };
+            let waiter = worker.clock.waiter();
+            {
+                let placing = pin!(worker.links.place(&worker, &waiter, target, false));
+                assert!(placing.poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            }
+            assert_eq!(worker.close_idle_upstreams(0), 0);
+            assert_eq!(worker.close_idle_upstreams(1), 1);
+        });
+    }
+
+    #[test]
+    fn a_datagram_that_goes_nowhere_is_counted_and_told() {
+        beside_worker(Settings::default(), async |worker, meters| {
+            worker.drop_datagram();
+            assert_eq!(meters.read(1, |reading| reading.totals().datagrams_dropped), 1);
+            assert_eq!(worker.notices.datagrams.get(), 1);
+        });
+    }
+}

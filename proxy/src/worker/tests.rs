@@ -11,7 +11,7 @@ use sdk::meters::Meters;
 use snapshot::router::{Mode, Options, Router};
 use snapshot::{Publisher, Snapshot};
 
-use crate::{Listener, Notice, Settings, Stage, StreamPort, Traffic, Workers};
+use crate::{Listener, Notice, Settings, Stage, StreamPort, Traffic, Versions, Workers};
 
 static ACCEPT: AtomicU32 = AtomicU32::new(0);
 static TICK: AtomicU32 = AtomicU32::new(0);
@@ -234,4 +234,71 @@ fn who_has_waited_too_long_for_a_slow_worker_is_turned_away() {
         workers.set_stage(Stage::Stop);
         workers.join().unwrap();
     }
+}
+
+#[test]
+fn idle_clients_are_closed_soon_also_where_another_process_serves_from_now_on() {
+    let addr = free();
+    let hours = Duration::from_secs(7200);
+    let settings = Settings {
+        listen: vec![Listener::http(addr)],
+        idle_grace: Duration::from_millis(50),
+        keepalive_timeout: hours,
+        drain_timeout: hours,
+        ..Settings::default()
+    };
+    let (workers, _publisher) = start(settings, 1);
+    let workers = workers.unwrap();
+    let mut idle = TcpStream::connect(addr).unwrap();
+    idle.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    idle.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut first = [0; 12];
+    idle.read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"HTTP/1.1 404");
+    workers.set_stage(Stage::HandOver);
+    let mut rest = Vec::new();
+    idle.read_to_end(&mut rest).unwrap();
+    workers.join().unwrap();
+}
+
+#[test]
+fn other_ports_that_serve_the_same_are_told_once_each() {
+    let at = |last, port| SocketAddr::from(([127, 0, 0, last], port));
+    let listener = |address, h3| Listener {
+        tls: true,
+        traffic: Traffic::Http(Versions { h1: true, h2: true, h3 }),
+        ..Listener::http(address)
+    };
+    let listen = [(1, 443, true), (2, 443, true), (1, 444, false), (1, 445, true)]
+        .map(|(last, port, h3)| listener(at(last, port), h3));
+    let mut settings = Settings { listen: listen.to_vec(), ..Settings::default() };
+    settings.http3.alt_svc = "h3=$server_port".to_owned();
+    let text = |port: &str| port.as_bytes().into();
+    assert_eq!(*super::alt_svc(&settings), [(443, text("h3=443")), (445, text("h3=445"))]);
+    settings.http3.alt_svc.clear();
+    assert!(super::alt_svc(&settings).is_empty());
+}
+
+#[test]
+fn memory_of_exchanges_is_kept_up_to_a_bound_and_half_of_what_nobody_needed_is_given_back() {
+    crate::testing::beside_worker(Settings { spare_buffers: 4, ..Settings::default() }, async |worker, _| {
+        let spare = || worker.scratch.borrow().len();
+        (0..6).for_each(|_| worker.give_scratch(Box::default()));
+        assert_eq!(spare(), 4);
+        worker.shrink_scratch();
+        assert_eq!(spare(), 4, "nothing is known yet");
+        let one = worker.take_scratch();
+        worker.give_scratch(one);
+        worker.shrink_scratch();
+        assert_eq!(spare(), 2, "three were not needed");
+    });
+}
+
+#[test]
+fn the_date_is_that_of_the_clock() {
+    crate::testing::beside_worker(Settings::default(), async |worker, _| {
+        let mut date = Vec::new();
+        worker.write_date(&mut date);
+        assert_eq!(date, wire::h1::encode::date(worker.clock.coarse_unix_ms() / 1000));
+    });
 }

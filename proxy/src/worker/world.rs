@@ -83,3 +83,50 @@ impl World for Worker {
         self.settings.bounds
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use sdk::engine::Messages;
+
+    use super::*;
+    use crate::settings::Settings;
+    use crate::testing::{beside_worker, sleep};
+
+    #[test]
+    fn a_plugin_is_told_of_the_worker_it_runs_on() {
+        let mut settings = Settings::default();
+        settings.bounds.body = 12_345;
+        beside_worker(settings, async |worker, _| {
+            let world: &dyn World = &*worker;
+            // Of this century.
+            assert!(world.now_ms() > 1_700_000_000_000 && world.steady_ms() > 1_700_000_000_000);
+            assert_eq!(world.bounds().body, 12_345);
+            assert!(std::ptr::eq(world.states(), &raw const worker.states));
+        });
+    }
+
+    #[test]
+    fn five_complaints_of_a_second_are_told() {
+        let told = Arc::<AtomicU32>::default();
+        let tell = told.clone();
+        let on_fault = Arc::new(move |_| _ = tell.fetch_add(1, Ordering::Relaxed));
+        let settings = Settings { on_fault, ..Settings::default() };
+        beside_worker(settings, async move |worker, _| {
+            let client = Client::new(([127, 0, 0, 1], 1).into(), ([127, 0, 0, 1], 2).into(), false);
+            let mut messages = Messages::default();
+            let x = Exchange::new(&mut messages, &client, &worker.nobody, &*worker);
+            let complain = |times| (0..times).for_each(|_| worker.complain(&x, "plugin", "it cannot be"));
+            complain(3);
+            // By the clock that jumps, which began at 0.
+            sleep(Duration::from_millis(300)).await;
+            complain(4);
+            assert_eq!(told.load(Ordering::Relaxed), 5);
+            sleep(Duration::from_secs(1)).await;
+            complain(6);
+            assert_eq!(told.load(Ordering::Relaxed), 10);
+        });
+    }
+}

@@ -189,3 +189,48 @@ fn a_filter_s_own_answer_takes_the_place_of_one_of_which_nothing_is_out() {
     }
     .run("the gateway's");
 }
+
+#[test]
+fn a_body_that_a_plugin_makes_of_none_has_its_place() {
+    Case {
+        client: vec![Send("GET /filled HTTP/1.1\r\nHost: a\r\n\r\n"), Until("hi"), Close],
+        servers: vec![vec![Until("\r\n\r\n"), Send("HTTP/1.1 204 No Content\r\n\r\n"), ToEnd]],
+        wants: vec!["HTTP/1.1 200 OK\r\n"],
+        seeds: 4,
+        ..case()
+    }
+    .run("an answer without a body");
+}
+
+#[test]
+fn a_tunnel_that_is_to_end_does_so_behind_the_frame_that_is_under_way() {
+    const CLOSE: u8 = 0x88;
+    let ask = "GET /ws HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\
+               Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n";
+    Case {
+        client: vec![
+            Send(ask),
+            Until("HTTP/1.1 101 "),
+            Until("\r\n\r\n"),
+            Bytes(&[0x81, 0x85, 0, 0, 0, 0, b'h']),
+            Wait(50),
+            EndTunnels,
+            Send("el"),
+            Wait(50),
+            Send("lo"),
+            Count(CLOSE, 1),
+            Bytes(&[CLOSE, 0x80, 0, 0, 0, 0]),
+            ToEnd,
+        ],
+        servers: vec![vec![
+            Until("\r\n\r\n"),
+            Agree("\r\n"),
+            Until("hello"),
+            Count(CLOSE, 1),
+            Bytes(&[CLOSE, 0]),
+            ToEnd,
+        ]],
+        ..case()
+    }
+    .run("a text in three pieces");
+}

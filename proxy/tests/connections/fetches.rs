@@ -26,6 +26,16 @@ fn the_next_address_is_asked_where_one_fails() {
 }
 
 #[test]
+fn so_is_it_with_a_post_that_may_be_sent_twice() {
+    let ask = vec![Send("POST /asks-post HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")];
+    let mut case = Case { client: ask, ..support::http() };
+    case.client.extend([Until("\r\n\r\nok"), Close]);
+    case.servers = vec![is_silent(), answers(), answers()];
+    case.heard = vec!["POST /auth HTTP/1.1\r\n", "POST /asks-post HTTP/1.1\r\n"];
+    case.run("a silent server, and one that answers");
+}
+
+#[test]
 fn one_deadline_holds_for_all_addresses() {
     let mut case = case();
     case.client.extend([Until("403 Forbidden"), Close]);
@@ -44,7 +54,7 @@ fn a_request_says_what_the_plugin_wants_and_its_connection_is_kept() {
     let twice = || vec![Until("\r\n\r\n"), Send(OK), Until("\r\n\r\n"), Send(OK), ToEnd];
     case.servers = vec![twice(), twice()];
     case.heard = vec!["GET /auth HTTP/1.1\r\nHost: many\r\n", "X-Forwarded-Uri: /asks\r\n"];
-    case.unheard = vec!["Content-Length"];
+    case.unheard = vec!["Content-Length", "Connection: close"];
     case.run("two requests, a connection to each server");
     let mut case = self::case();
     case.client = vec![Send("GET /asks-post HTTP/1.1\r\nHost: a\r\n\r\n"), Until("\r\n\r\nok"), Close];

@@ -383,3 +383,17 @@ fn a_connection_serves_so_many_requests_and_no_more() {
     }
     .run("two of three");
 }
+
+#[test]
+fn a_stream_is_served_for_longer_than_a_connection_may_be_idle() {
+    // Between two of them is less time than reading may take.
+    let slowly = (0..6).flat_map(|_| [Wait(1500), Send("x")]);
+    let server = [Until("\r\n\r\n"), Send("HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nx")].into_iter();
+    run(
+        "nine seconds, of five",
+        vec![AskAll("GET /a"), ToEnd],
+        server.chain(slowly).chain([ToEnd]).collect(),
+        vec!["200\n", "xxxxxxx\nend\n"],
+        vec![],
+    );
+}

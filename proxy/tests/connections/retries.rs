@@ -335,3 +335,35 @@ fn servers_with_fewer_or_faster_requests_are_preferred() {
     }
     .run("one of two is faster, until it fails");
 }
+
+#[test]
+fn the_address_that_is_told_is_the_one_that_took_the_connection() {
+    Case {
+        client: vec![Send("GET /both-told HTTP/1.1\r\nHost: a\r\n\r\n"), Until("\r\n\r\nok"), Close],
+        servers: vec![refuses(), vec![Until("\r\n\r\n"), Send(OK), ToEnd]],
+        wants: vec!["X-Server: [fd00::1]:80\r\n"],
+        seeds: 4,
+        ..case()
+    }
+    .run("the first address takes no connections");
+}
+
+#[test]
+fn after_an_idle_connection_that_had_gone_no_other_idle_one_is_taken() {
+    let head = "\r\n\r\n";
+    let once = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok";
+    let goes = || vec![Until(head), Wait(200), Send(OK), Until(head), Close];
+    let twice = |pause| {
+        let ok = "\r\n\r\nok";
+        vec![Send(super::GET), Until(ok), Wait(pause), Send(super::GET), Until(ok), Close]
+    };
+    let fresh = || vec![Until(head), Send(once), Close];
+    Case {
+        client: twice(1000),
+        beside: twice(2000),
+        servers: vec![goes(), goes(), fresh(), fresh()],
+        lacks: vec!["HTTP/1.1 5"],
+        ..case()
+    }
+    .run("two idle connections, both gone");
+}

@@ -148,6 +148,74 @@ fn a_server_that_does_not_take_the_body_is_told_as_what_it_is() {
 }
 
 #[test]
+fn an_empty_body_goes_through_no_filter() {
+    for (about, ask) in [
+        ("no body", "GET /filters?grow HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"),
+        (
+            "an empty one",
+            "POST /filters?grow HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+        ),
+    ] {
+        let (client, servers) = (vec![Send(ask), ToEnd], answers("\r\n\r\n"));
+        Case {
+            client,
+            servers,
+            unheard: vec!["chunked", "gg"],
+            wants: vec!["HTTP/1.1 200 "],
+            seeds: 4,
+            ..case()
+        }
+        .run(about);
+    }
+}
+
+#[test]
+fn an_answer_under_way_goes_on_where_its_server_takes_no_more_of_the_request() {
+    Case {
+        client: vec![
+            Send("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 200005\r\n\r\nfirst"),
+            Until("\r\n\r\nab"),
+            Many(b'x', 200_000),
+            Until("cd"),
+            ToEnd,
+        ],
+        servers: vec![vec![
+            Until("first"),
+            Send("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab"),
+            Wait(1500),
+            Send("c"),
+            Wait(1500),
+            Send("d"),
+            // A close would be a reset.
+            Wait(1000),
+            Close,
+        ]],
+        // The client reads the rest when all is sent.
+        settings: |settings| settings.linger_bytes = 1 << 20,
+        ..case()
+    }
+    .run("it reads nothing for longer than sending may take");
+}
+
+#[test]
+fn the_beginning_of_a_body_is_read_for_who_wants_that_also_where_its_length_is_known() {
+    Case {
+        client: vec![
+            Send(
+                "POST /trailers?beginning HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\
+                 Content-Length: 5\r\n\r\nhello",
+            ),
+            ToEnd,
+        ],
+        servers: answers("X-Up: set\r\n\r\n"),
+        wants: vec!["HTTP/1.1 200 "],
+        seeds: 4,
+        ..case()
+    }
+    .run("five bytes, of which one is wanted");
+}
+
+#[test]
 fn who_wants_a_little_more_of_a_body_than_another_is_not_asked_for_ever() {
     Case {
         client: vec![

@@ -703,6 +703,9 @@ fn snapshot_of(only: &[&str]) -> (Snapshot, Arc<Meters>) {
     for (uri, more) in routes::of_two_servers().into_iter().chain(routes::over_http2()) {
         put(&uri[1..], json!({"uri": uri, "upstream": routes::upstream(more)}));
     }
+    let address = json!({"response-rewrite": {"headers": {"set": {"X-Server": "$upstream_addr"}}}});
+    let both = routes::upstream(json!({"nodes": [{"host": "both", "port": 80, "weight": 1}]}));
+    put("both-told", json!({"uri": "/both-told", "plugins": address, "upstream": both}));
     for (uri, upstream) in routes::of_two_alike() {
         put(&uri[1..], json!({"uri": uri, "plugins": {"told": {}}, "upstream": upstream}));
     }
