@@ -55,13 +55,14 @@ impl Instance for Filters {
     }
 
     fn filters_body(&self, x: &Exchange<'_>) -> bool {
-        matches!(x.query(), b"down" | b"short" | b"instead")
+        matches!(x.query(), b"down" | b"short" | b"instead" | b"fill")
     }
 
     fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) -> Step {
         chunk.data.make_ascii_uppercase();
         match x.query() {
             b"short" => _ = chunk.data.pop(),
+            b"fill" if chunk.last => chunk.data.extend_from_slice(b"hi"),
             b"instead" if chunk.data.contains(&b'!') => {
                 return Step::Reply(Reply::text(418, "no!".to_owned()));
             }

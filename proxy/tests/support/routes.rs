@@ -71,7 +71,7 @@ pub fn with_plugins() -> Vec<(&'static str, Value)> {
             with(sets(), json!({"fault-injection": {"abort": {"http_status": 503, "body": "hi"}}})),
         ),
         ("/jack", json!({"key-auth": {}})),
-        ("/filled", json!({"response-rewrite": {"status_code": 200, "body": "hi"}})),
+        ("/filled", json!({"response-rewrite": {"status_code": 200}, "filters": {}})),
         ("/looks", json!({"trailers": {}, "filters": {}})),
         ("/filters", json!({"filters": {}})),
         (
