@@ -193,7 +193,11 @@ fn a_filter_s_own_answer_takes_the_place_of_one_of_which_nothing_is_out() {
 #[test]
 fn a_body_that_a_plugin_makes_of_none_has_its_place() {
     Case {
-        client: vec![Send("GET /filled?fill HTTP/1.1\r\nHost: a\r\n\r\n"), Until("\r\n2\r\nhi\r\n0\r\n\r\n"), Close],
+        client: vec![
+            Send("GET /filled?fill HTTP/1.1\r\nHost: a\r\n\r\n"),
+            Until("\r\n2\r\nhi\r\n0\r\n\r\n"),
+            Close,
+        ],
         servers: vec![vec![Until("\r\n\r\n"), Send("HTTP/1.1 204 No Content\r\n\r\n"), ToEnd]],
         wants: vec!["HTTP/1.1 200 OK\r\n"],
         seeds: 4,

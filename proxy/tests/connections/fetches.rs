@@ -80,3 +80,21 @@ fn what_is_no_answer_is_not_taken_for_one() {
         case.run(about);
     }
 }
+
+#[test]
+fn an_answer_may_be_as_long_as_the_plugin_lets_it_be_and_no_longer() {
+    const MOST: usize = 1 << 20;
+    let answers_with = |length: usize| {
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n").leak() as &str;
+        vec![Until("\r\n\r\n"), Send(head), Many(b'x', length), ToEnd]
+    };
+    let mut case = Case { seeds: 2, ..case() };
+    case.client.extend([Until("200 OK"), Until("\r\n\r\nok"), Close]);
+    case.servers = vec![answers_with(MOST), answers()];
+    case.run("as long as it may be");
+    let mut case = Case { seeds: 2, ..self::case() };
+    case.client.extend([Until("HTTP/1.1 403 "), Close]);
+    case.servers = vec![answers_with(MOST + 70_001)];
+    case.unheard = vec!["GET /asks"];
+    case.run("longer");
+}

@@ -1,12 +1,15 @@
 //! Clients that speak TLS: what is known of their handshakes, and what becomes of those that fail.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::time::Duration;
 
 use proxy::testing::{self, End, Gateway, Schedule};
 use proxy::{FaultKind, Listener, Settings, Traffic, Versions};
 use rustls::version::{TLS12, TLS13};
+use tokio::io::AsyncWrite;
 
 use super::support::Do::{AskAll, ToEnd};
 use super::support::tls::{Tls, speaks};
@@ -134,5 +137,27 @@ fn a_handshake_that_fails_is_told_and_leaves_nothing() {
         assert_eq!(gateway.connections(), 0, "it gives way at once");
         assert_eq!(is_over("one that gives way").await, None);
         drop(silent);
+    });
+}
+
+#[test]
+fn a_client_that_does_not_take_the_end_of_an_answer_has_the_time_between_two_writes() {
+    let settings = Settings {
+        send_timeout: Duration::from_secs(3),
+        keepalive_timeout: Duration::from_secs(600),
+        ..Settings::default()
+    };
+    support::with_gateways(settings, 1, async |mut gateways, _| {
+        let gateway = gateways.next().unwrap();
+        let narrow = Schedule { room: 2048, ..Schedule::default() };
+        let end = gateway.connect_tls(Schedule::default(), narrow);
+        let mut tls = Tls::shake(end, &speaks(&TLS13, &[]), "server.test").await.unwrap();
+        let ask = b"GET /told-long HTTP/1.1\r\nHost: server.test\r\n\r\n";
+        poll_fn(|cx| Pin::new(&mut tls).poll_write(cx, ask)).await.unwrap();
+        poll_fn(|cx| Pin::new(&mut tls).poll_flush(cx)).await.unwrap();
+        testing::sleep(Duration::from_secs(2)).await;
+        assert_eq!(gateway.connections(), 1);
+        testing::sleep(Duration::from_secs(60)).await;
+        assert_eq!(gateway.connections(), 0, "all of it is in the session, and not with the client");
     });
 }
