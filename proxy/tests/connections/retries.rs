@@ -367,3 +367,35 @@ fn after_an_idle_connection_that_had_gone_no_other_idle_one_is_taken() {
     }
     .run("two idle connections, both gone");
 }
+
+#[test]
+fn a_pause_before_another_try_takes_its_time() {
+    Case {
+        client: vec![Send("GET /paused HTTP/1.1\r\nHost: a\r\n\r\n"), Wait(5000), Close],
+        servers: vec![refuses()],
+        lacks: vec!["HTTP/1.1"],
+        seeds: 2,
+        // How much of a day it is.
+        settings: |_| fastrand::seed(1),
+        ..case()
+    }
+    .run("hours, of which five seconds are waited for");
+}
+
+#[test]
+fn where_another_has_the_place_after_a_pause_the_client_is_told_why_the_try_before_failed() {
+    let slowly = (0..50).flat_map(|_| [Wait(1500), Send("x")]);
+    let begins = [Until("\r\n\r\n"), Send("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n")];
+    let ask = "GET /one-place HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    Case {
+        client: vec![Send(ask), ToEnd],
+        beside: vec![Wait(10), Send(ask), ToEnd],
+        servers: vec![refuses(), begins.into_iter().chain(slowly).chain([ToEnd]).collect()],
+        wants: vec!["HTTP/1.1 502 "],
+        seeds: 1,
+        // How long the pause is, below a minute: longer than until the other one asks.
+        settings: |_| fastrand::seed(1),
+        ..case()
+    }
+    .run("the other one is answered for longer than a pause may be");
+}

@@ -221,14 +221,38 @@ fn who_wants_a_little_more_of_a_body_than_another_is_not_asked_for_ever() {
         client: vec![
             Send(
                 "POST /looks?beginning HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\
-                 Transfer-Encoding: chunked\r\n\r\n14\r\n01234567890123456789\r\n0\r\n\r\n",
+                 Transfer-Encoding: chunked\r\n\r\n14\r\n01234567890123456789\r\n",
             ),
+            // Nor is more of it waited for.
+            Until("HTTP/1.1 103 "),
+            Send("0\r\n\r\n"),
             ToEnd,
         ],
-        servers: answers("X-Up: set\r\n\r\n"),
+        servers: vec![vec![
+            Until("01234567890123456789"),
+            Send("HTTP/1.1 103 Early Hints\r\n\r\n"),
+            Until("X-Up: set\r\n\r\n"),
+            Send(OK),
+            ToEnd,
+        ]],
         wants: vec!["HTTP/1.1 200 "],
         seeds: 1,
         ..case()
     }
     .run("one byte, then ten, of twenty that are here");
+}
+
+#[test]
+fn a_plugin_that_asks_again_for_what_it_got_is_broken() {
+    Case {
+        client: vec![
+            Send("POST /filters?insist HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"),
+            Until("HTTP/1.1 500 "),
+            Close,
+        ],
+        silent: true,
+        seeds: 2,
+        ..case()
+    }
+    .run("the first byte of five");
 }

@@ -38,6 +38,9 @@ impl Instance for Filters {
     }
 
     fn ask(&self, _: Phase, x: &mut Exchange<'_>) -> Step {
+        if x.query() == b"insist" {
+            return Step::Body(1);
+        }
         if matches!(x.query(), b"look" | b"look-and-filter" | b"beginning")
             && let Some(step) = x.ask_for_copy(10)
         {

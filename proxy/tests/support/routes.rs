@@ -100,6 +100,11 @@ pub fn of_two_servers() -> Vec<(&'static str, Value)> {
         ("/closed", retry(json!({"failures": ["closed"]}))),
         ("/timeout", retry(json!({"failures": ["timeout"]}))),
         ("/per-try", retry(json!({"per_try_timeout": 0.5}))),
+        ("/paused", retry(json!({"backoff": 86_400, "max_backoff": 86_400}))),
+        (
+            "/one-place",
+            json!({"sluice": {"limits": {"connections": 1}, "retry": {"backoff": 60, "max_backoff": 60}}}),
+        ),
         ("/limited", json!({"sluice": {"limits": {"retries": 0}}})),
         ("/limited-status", json!({"sluice": {"limits": {"retries": 0}, "retry": {"statuses": [503]}}})),
         ("/crowded", json!({"sluice": {"limits": {"connections": 1, "pending": 1}}})),
