@@ -257,9 +257,11 @@ fn idle_clients_are_closed_soon_also_where_another_process_serves_from_now_on() 
     assert_eq!(&first, b"HTTP/1.1 404");
     // For a moment behind a request it looks by itself. Where that is not over yet, it ends all the same.
     std::thread::sleep(Duration::from_millis(500));
+    assert!(!workers.finished());
     workers.set_stage(Stage::HandOver);
     let mut rest = Vec::new();
     idle.read_to_end(&mut rest).unwrap();
+    until(|| workers.finished());
     workers.join().unwrap();
 }
 
@@ -277,6 +279,17 @@ fn other_ports_that_serve_the_same_are_told_once_each() {
     settings.http3.alt_svc = "h3=$server_port".to_owned();
     let text = |port: &str| port.as_bytes().into();
     assert_eq!(*super::alt_svc(&settings), [(443, text("h3=443")), (445, text("h3=445"))]);
+    crate::testing::beside_worker(settings.clone(), async move |worker, _| {
+        let client = |local, tls| sdk::Client::new(at(3, 1), local, tls);
+        for (about, client, told) in [
+            ("of that port", client(at(1, 443), true), true),
+            ("of another", client(at(1, 444), true), false),
+            ("without TLS", client(at(1, 443), false), false),
+            ("the gateway itself", client(at(1, 443), true).within(), false),
+        ] {
+            assert_eq!(worker.alt_svc(&client).is_some(), told, "{about}");
+        }
+    });
     settings.http3.alt_svc.clear();
     assert!(super::alt_svc(&settings).is_empty());
 }

@@ -371,9 +371,13 @@ fn after_an_idle_connection_that_had_gone_no_other_idle_one_is_taken() {
 #[test]
 fn a_pause_before_another_try_takes_its_time() {
     Case {
-        client: vec![Send("GET /paused HTTP/1.1\r\nHost: a\r\n\r\n"), Wait(5000), Close],
+        client: vec![
+            Send("GET /paused HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"),
+            Wait(5000),
+            Served(1),
+            Close,
+        ],
         servers: vec![refuses()],
-        lacks: vec!["HTTP/1.1"],
         seeds: 2,
         // How much of a day it is.
         settings: |_| fastrand::seed(1),
