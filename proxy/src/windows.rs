@@ -152,6 +152,11 @@ mod tests {
     }
 
     #[test]
+    fn a_window_has_31_bits() {
+        assert_eq!(windows(&Budget::new(1 << 40), 100, 1 << 30).fit(5), Some((1 << 31) - 1));
+    }
+
+    #[test]
     fn a_window_grows_with_its_streams() {
         let budget = Budget::new(1000);
         let windows = windows(&budget, 100, 60);

@@ -200,3 +200,61 @@ impl Drop for Line {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::Settings;
+    use crate::rt::Line as _;
+    use crate::rt::memory::{Schedule, pair};
+    use crate::testing::{self, beside_worker};
+
+    #[test]
+    fn requests_and_answers_pay_for_frames_and_what_is_refused_costs() {
+        let mut settings = Settings::default();
+        settings.http2.control_frames = 10;
+        beside_worker(settings, async |worker, _| {
+            let (_client, io) = pair(Schedule::default(), Schedule::default());
+            let line = Line::from_client(&worker, Io::Memory(io), None);
+            let is_flood = || line.flood().is_some();
+            // As much as four requests bring; what is sent brings one more for each KiB.
+            line.refused();
+            assert!(is_flood());
+            line.request();
+            assert!(is_flood());
+            line.request();
+            assert!(!is_flood());
+            line.refused();
+            assert!(is_flood());
+            line.sent(10 << 10);
+            assert!(!is_flood());
+        });
+    }
+
+    #[test]
+    fn a_client_that_takes_nothing_is_waited_for_from_when_it_stopped() {
+        beside_worker(Settings::default(), async |worker, _| {
+            let narrow = Schedule { room: 4, ..Schedule::default() };
+            let (client, io) = pair(narrow, Schedule::default());
+            let line = Line::from_client(&worker, Io::Memory(io), None);
+            let write = || line.poll_write(&mut Context::from_waker(Waker::noop()), &[IoSlice::new(b"1234")]);
+            let timeout = Duration::from_secs(60);
+            for _ in 0..2 {
+                assert!(write().is_ready());
+                assert_eq!(line.blocked_until(timeout), None);
+                assert!(write().is_pending());
+                let until = line.blocked_until(timeout);
+                assert!(until.is_some());
+                for _ in 0..2 {
+                    testing::sleep(Duration::from_secs(5)).await;
+                    assert!(write().is_pending());
+                    assert_eq!(line.blocked_until(timeout), until);
+                }
+                assert_eq!(client.read(&mut [0; 4]).await.unwrap(), 4);
+            }
+        });
+    }
+}

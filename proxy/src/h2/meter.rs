@@ -310,6 +310,20 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_lies_where_those_before_it_end() {
+        let budget = sdk::budget::Budget::new(1 << 30);
+        let meter = Meter::new(0, 1000, 0, Some(Unread::all(1 << 30, 3400, &budget)));
+        let data = frame(DATA, 0, &[1; 16]);
+        let taken = |frames: usize, blocks: usize| frames * 512 + blocks * (16 << 10);
+        // All of these fit into 8 KiB, which are read at a time.
+        (0..300).for_each(|_| meter.note(&data));
+        assert_eq!(budget.taken(), taken(300, 1));
+        meter.note(&frame(200, 0, &[0; 9000]));
+        meter.note(&data);
+        assert_eq!(budget.taken(), taken(301, 2));
+    }
+
+    #[test]
     fn time_brings_credit() {
         let meter = Meter::new(0, 10, 0, None);
         for second in 1..100 {

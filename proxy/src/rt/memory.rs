@@ -375,7 +375,8 @@ mod tests {
                 let cut = Schedule { cut: Some((3, how)), ..Schedule::default() };
                 let (one, other) = pair(cut, Schedule::default());
                 other.write_all(b"abcdef").await.unwrap();
-                assert_eq!(one.read(&mut byte).await.unwrap(), 3);
+                assert_eq!(one.read(&mut byte[..2]).await.unwrap(), 2);
+                assert_eq!(one.read(&mut byte).await.unwrap(), 1);
                 assert_eq!(one.read(&mut byte).await.map_err(|error| error.kind()).err(), seen);
                 assert!(other.write_all(b"x").await.is_err());
             }

@@ -43,6 +43,7 @@ const WAITING_SESSIONS: usize = 64;
 #[derive(Default)]
 struct Sessions(RefCell<HashMap<SocketAddr, Rc<Session>, foldhash::fast::RandomState>>);
 
+#[derive(Default)]
 struct Session {
     /// The server's socket, once there is one.
     upstream: RefCell<Option<Rc<Udp>>>,
@@ -154,17 +155,7 @@ impl Sessions {
             return None;
         }
         worker.udp_sessions.set(count + 1);
-        let session = Rc::new(Session {
-            upstream: RefCell::default(),
-            waiting: RefCell::default(),
-            waiting_bytes: Cell::default(),
-            received: Cell::default(),
-            passed_on: Cell::default(),
-            alive: Cell::default(),
-            refused: Cell::default(),
-            over: Cell::default(),
-            task: RefCell::default(),
-        });
+        let session = Rc::new(Session::default());
         self.0.borrow_mut().insert(peer, session.clone());
         let guard = Counted { worker: worker.clone(), sessions: self.clone(), peer };
         let (worker, socket, own) = (worker.clone(), socket.clone(), session.clone());
@@ -384,6 +375,21 @@ mod tests {
 
     use super::*;
     use crate::workers::Watch;
+
+    #[test]
+    fn a_datagram_that_cannot_be_sent_was_not_refused() {
+        let (_publisher, mut readers) = Publisher::new(crate::worker::tests::empty(), 1);
+        let reader = readers.pop().unwrap();
+        let refused = rt::run(async move {
+            let shard = Arc::new(Meters::default()).shard(0);
+            let worker = Worker::new(0, Arc::default(), reader, shard, Arc::default(), Watch::new(1));
+            let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let session = Session::default();
+            session.send(&worker, &Udp::connect(server.local_addr().unwrap()).unwrap(), &[0; 70_000]);
+            session.refused.get()
+        });
+        assert!(!refused.unwrap());
+    }
 
     #[test]
     fn what_waits_at_a_hand_over_is_left_to_the_other_process() {

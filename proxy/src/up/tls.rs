@@ -209,6 +209,7 @@ pub(crate) fn reason(error: &Error) -> &'static str {
 #[cfg(test)]
 mod tests {
     use rustls::{InvalidMessage, PeerIncompatible};
+    use snapshot::certs::TlsSettings;
 
     use super::*;
 
@@ -237,6 +238,28 @@ mod tests {
         ] {
             assert!(reason(&error).contains(words), "{error:?}: {}", reason(&error));
         }
+    }
+
+    #[test]
+    fn a_server_that_refuses_to_resume_is_remembered() {
+        let tls = ClientTls::new(None, None, &TlsSettings::default().provider).unwrap();
+        let name = |text: &str| ServerName::try_from(text.to_owned()).unwrap();
+        let sessions = Sessions::default();
+        let resumes = |h2, text| sessions.speak(&tls, h2, &name(text)).sessions.is_some();
+        assert!(resumes(false, "a.com"));
+        for text in ["a.com", "b.com"] {
+            sessions.refused(&tls, false, &name(text));
+        }
+        assert!(resumes(true, "a.com") && resumes(false, "c.com"), "they did not");
+        // As many kinds as there may be, and what is known among them.
+        for number in 0..=u8::MAX {
+            assert!(!resumes(false, "a.com") && !resumes(false, "b.com"));
+            sessions.0.borrow_mut().insert(([number; 32], false), Kind::new(&tls, false));
+        }
+        assert!(!resumes(false, "a.com"));
+        sessions.0.borrow_mut().remove(&(*tls.identity(), true));
+        assert!(resumes(true, "a.com"));
+        assert_eq!(sessions.0.borrow().len(), 1, "one more, and all are forgotten");
     }
 
     #[test]

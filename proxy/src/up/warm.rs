@@ -120,7 +120,16 @@ mod tests {
     /// Runs a test beside a worker with one upstream, whose server takes every connection and says nothing. The worker
     /// looks each second, by the clock that jumps; the test begins half a second before that.
     fn with_idle(settings: Settings, min_idle: usize, test: impl AsyncFnOnce(Rc<Worker>, Ends) + 'static) {
-        let mut upstream = Upstream::new("1", 0, vec![endpoint()], Policy::RoundRobin);
+        with_server(settings, endpoint(), min_idle, test);
+    }
+
+    fn with_server(
+        settings: Settings,
+        server: Endpoint,
+        min_idle: usize,
+        test: impl AsyncFnOnce(Rc<Worker>, Ends) + 'static,
+    ) {
+        let mut upstream = Upstream::new("1", 0, vec![server], Policy::RoundRobin);
         upstream.settings_mut().min_idle = min_idle;
         let mut snapshot = crate::worker::tests::empty();
         snapshot.upstreams.insert(0, Arc::new(upstream));
@@ -162,6 +171,25 @@ mod tests {
                 after_a_look().await;
                 assert_eq!((ends.borrow().len(), worker.pools.len()), (count, count));
             }
+        });
+    }
+
+    #[test]
+    fn a_look_waits_for_what_is_under_way() {
+        with_idle(Settings::default(), 2, async |worker, ends| {
+            look(&worker);
+            look(&worker);
+            testing::turn().await;
+            assert_eq!((ends.borrow().len(), worker.pools.len()), (2, 2));
+        });
+    }
+
+    #[test]
+    fn a_server_without_weight_gets_none() {
+        let server = Endpoint { weight: 0, ..endpoint() };
+        with_server(Settings::default(), server, 2, async |_, ends| {
+            after_a_look().await;
+            assert!(ends.borrow().is_empty());
         });
     }
 

@@ -41,6 +41,16 @@ fn nothing_is_waited_for_where_answers_are_not_gathered() {
 }
 
 #[test]
+fn so_many_interim_answers_are_taken() {
+    for (count, wants) in [(16, "\r\n\r\nok"), (17, "too many interim")] {
+        let answer = format!("{}{OK}", "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(count));
+        let ask = "GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        let server = vec![Until("\r\n\r\n"), Send(answer.leak()), ToEnd];
+        run(&format!("{count} interim answers"), ask, server, vec![wants], vec![]);
+    }
+}
+
+#[test]
 fn an_answer_without_a_body_says_nothing_of_one() {
     let none = "HTTP/1.1 204 No Content\r\n\r\n";
     Case {

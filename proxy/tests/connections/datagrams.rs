@@ -216,6 +216,7 @@ fn a_server_that_is_not_there_is_told_and_asked_again_later() {
             // The kernel says so with the next one.
             client.send(port, b"more");
             settle().await;
+            assert_eq!(gateway.datagrams(), (1, 0), "it is not asked again at once");
             testing::sleep(Duration::from_secs(2)).await;
             assert_eq!(gateway.datagrams(), (0, 0));
             assert_eq!(told::lines(), ["stream 502 up 3 down 0 from [], 7 and 0"]);

@@ -256,6 +256,14 @@ fn bodies_and_their_trailers_follow_their_head() {
         ..few()
     }
     .run("a head does not wait for a body that does not come yet");
+    Case {
+        client: vec![ask_last("POST /h2c"), ToEnd],
+        servers: vec![says(&[vec![UntilOn(1, DATA)], answers(1, "ok")].concat())],
+        wants: vec!["\r\n\r\nok"],
+        heard: vec!["content-length: 2\n", "\n\nab\nend\n"],
+        ..few()
+    }
+    .run("one that is here goes with its head");
 }
 
 /// What a client asks, and waits for.
@@ -372,6 +380,20 @@ fn a_connection_without_requests_is_kept_for_a_while() {
 
 const UPGRADE: &str = "GET /ws-h2c HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\
                        Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n";
+
+#[test]
+fn a_tunnel_waits_for_its_servers_settings_and_carries_what_comes() {
+    // A text of a server's without any letters.
+    const TEXT: u8 = 0x81;
+    let settings = [vec![Until(PREFACE), Wait(100)], greets_for_tunnels()[..1].to_vec()].concat();
+    let answer = vec![UntilOn(1, HEADERS), head(1, false, ":status: 200"), data(1, false, [TEXT, 0]), ToEnd];
+    Case {
+        client: vec![Send(UPGRADE), Until("HTTP/1.1 101 "), Until("\r\n\r\n"), Count(TEXT, 1), Close],
+        servers: vec![[settings, answer].concat()],
+        ..few()
+    }
+    .run("a tenth of a second");
+}
 
 #[test]
 fn the_end_of_a_tunnel_that_is_a_stream_is_waited_for() {

@@ -298,6 +298,43 @@ mod tests {
         .unwrap();
     }
 
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+
+    impl std::task::Wake for Woken {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn who_reads_a_socket_is_woken_for_each_news_of_the_other_process() {
+        crate::rt::run(async {
+            let woken = std::sync::Arc::<Woken>::default();
+            let waker = Waker::from(woken.clone());
+            let mut cx = Context::from_waker(&waker);
+            let was_woken = || woken.0.swap(false, Ordering::Relaxed);
+            let heir = Heir::default();
+            let mut is_over = || heir.poll(&mut cx, |_, _| true);
+            assert!(!is_over() && !was_woken());
+            let elder = Elder::new(heir.line().unwrap()).unwrap();
+            assert!(was_woken(), "there is a line to look at");
+            assert!(!is_over());
+            heir.hand_over();
+            assert!(was_woken(), "the socket is the other's");
+            assert!(is_over());
+            assert!(elder.is_there(), "its word is not read yet");
+            drop(elder);
+            // The runtime learns of the end.
+            let line = heir.state().line.take().unwrap();
+            line.readable().await.unwrap();
+            heir.state().line = Some(line);
+            assert!(is_over());
+            assert!(heir.state().line.is_none(), "there is nothing more to wait for");
+        })
+        .unwrap();
+    }
+
     #[test]
     fn what_waits_is_bounded() {
         crate::rt::run(async {

@@ -140,8 +140,60 @@ fn session_tickets_are_no_news() {
         .await
         .unwrap();
         assert!(!client.is_idle());
+        assert!(client.maybe_readable(), "it was taken from the transport");
         assert_eq!(read(&mut client, &mut [0; 8]).await.unwrap(), 4);
         assert!(client.is_idle());
+    })
+    .unwrap();
+}
+
+#[derive(Default)]
+struct Woken(std::sync::atomic::AtomicBool);
+
+impl std::task::Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn who_waits_looks_again_after_a_look_in_between() {
+    rt::run_paused(async {
+        let config = server(TLS13);
+        let (_server, client) = pair(Schedule::default(), Schedule::default(), config, &[]).await;
+        let woken = Arc::<Woken>::default();
+        let was_woken = || woken.0.load(std::sync::atomic::Ordering::Relaxed);
+        let waker = Waker::from(woken.clone());
+        assert!(client.poll_readable(&mut Context::from_waker(&waker)).is_pending() && !was_woken());
+        assert!(client.is_idle() && was_woken());
+    })
+    .unwrap();
+}
+
+#[test]
+fn what_is_written_leaves_when_there_is_room() {
+    rt::run_paused(async {
+        let narrow = Schedule { room: 2000, ..Schedule::default() };
+        let (mut server, _client) = pair(Schedule::default(), narrow, server(TLS13), &[]).await;
+        let mut to = server.split().1;
+        let taken = poll_fn(|cx| to.poll_write(cx, &[7; 8000])).await.unwrap();
+        assert_eq!(taken, 8000);
+        assert!(!to.is_direct() && to.poll_flush(&mut Context::from_waker(Waker::noop())).is_pending());
+        let (one, _other) = memory::pair(Schedule::default(), Schedule::default());
+        assert!(Io::Memory(one).split().1.is_direct());
+    })
+    .unwrap();
+}
+
+#[test]
+fn nothing_is_written_to_a_transport_that_has_failed() {
+    rt::run_paused(async {
+        let config = server(TLS13);
+        let (server, mut client) = pair(Schedule::default(), Schedule::default(), config, &[]).await;
+        server.abort();
+        drop(server);
+        let written = rt::within(Duration::from_secs(1), write_all(&mut client, b"news")).await;
+        assert!(matches!(written, Some(Err(_))), "{written:?}");
     })
     .unwrap();
 }
@@ -307,6 +359,7 @@ fn a_request_without_tls_is_told_so() {
         (&b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"[..], true),
         (b"PROPFIND / HTTP/1.0\r\n", true),
         (b"get / HTTP/1.1\r\n", false),
+        (b"GE / HTTP/1.1\r\n", false),
         (b"\x16\x03\x01\x00\x05GET / ", false),
         (b"SSH-2.0-OpenSSH_9 x\r\n", false),
     ] {

@@ -28,6 +28,18 @@ impl AsyncUdpSocket for Gives {
     fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(SocketAddr::from(([127, 0, 0, 1], 1)))
     }
+
+    fn max_transmit_segments(&self) -> usize {
+        7
+    }
+
+    fn max_receive_segments(&self) -> usize {
+        9
+    }
+
+    fn may_fragment(&self) -> bool {
+        self.0.lock().unwrap().is_none()
+    }
 }
 
 /// Bytes that one of these workers keeps of a datagram that comes to its socket.
@@ -79,6 +91,16 @@ fn a_worker_looks_whose_datagrams_are_unless_all_are_its_own() {
         assert_eq!(one[..metas[0].len], other);
     })
     .unwrap();
+}
+
+#[test]
+fn a_workers_socket_can_do_what_the_systems_can() {
+    let socket = &mut sockets(1)[0].1;
+    for (gives, may_fragment) in [(None, true), (Some(Vec::new()), false)] {
+        socket.socket = Arc::new(Gives(Mutex::new(gives)));
+        let can = (socket.max_transmit_segments(), socket.max_receive_segments(), socket.may_fragment());
+        assert_eq!(can, (7, 9, may_fragment));
+    }
 }
 
 fn sockets(workers: usize) -> Vec<(Box<dyn ConnectionIdGenerator>, Socket)> {

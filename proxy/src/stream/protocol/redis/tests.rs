@@ -109,6 +109,7 @@ fn a_command_that_is_held_back_lacks_its_last_byte() {
             ("mget a b", 0),
             ("get slower", 0),
             ("get slo", 0),
+            ("get other slow", 0),
             ("Ping", 100),
             ("ping slow", 100),
             ("pings", 0),
@@ -136,11 +137,23 @@ fn lines_are_lower_case_and_cut() {
             seen.got("+OK\r\n");
             assert_eq!(seen.line(), expected);
         }
+        // What comes in pieces is cut where it would be otherwise.
+        for piece in command(&format!("set k {long}")).chunks(120) {
+            seen.sent(piece);
+        }
+        seen.got("+OK\r\n");
+        assert_eq!(seen.line(), format!("set k {}...(200 bytes)", &long[..128]));
+        let fits = format!("set k {}", &long[..128]);
+        seen.sent(&command(&fits));
+        seen.got("+OK\r\n");
+        assert_eq!(seen.line(), fits);
+        seen.sent(&command("json.get2 k"));
+        seen.got("+OK\r\n");
         seen.sent(&command("nonsense"));
         seen.got("-ERR unknown command 'nonsense', with args beginning with: \r\n");
         seen.sent(&command("without-an-answer"));
     });
-    let expected = [("del", 1), ("get", 1), ("set", 1), ("unknown", 3)];
+    let expected = [("del", 1), ("get", 1), ("json.get2", 1), ("set", 3), ("unknown", 3)];
     assert_eq!(counts, expected.map(|(name, count)| (name.to_owned(), count)));
 }
 
