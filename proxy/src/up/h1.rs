@@ -337,3 +337,32 @@ fn closed_early() -> Fault {
 fn bad_response(refusal: wire::h1::Refusal) -> Fault {
     Fault::upstream(FaultKind::BadResponse(refusal))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::task::{Context, Waker};
+
+    use super::*;
+    use crate::Settings;
+    use crate::rt::memory::{Schedule, pair};
+    use crate::testing::beside_worker;
+
+    #[test]
+    fn no_buffer_is_held_while_there_is_nothing_to_read() {
+        beside_worker(Settings::default(), async |worker, _| {
+            let (server, io) = pair(Schedule::default(), Schedule::default());
+            let mut conn = Conn::new(Io::Memory(io));
+            let (waiter, mut out) = (worker.clock.waiter(), Vec::new());
+            let (_to, mut from) = conn.begin(&worker, [&waiter, &waiter], &mut out, Duration::from_secs(1));
+            for (says, holds) in [(&b""[..], false), (b"HTTP/1.1 200 ", true)] {
+                server.write_all(says).await.unwrap();
+                let (mut head, mut deadline) = (ResponseHead::default(), u64::MAX);
+                let mut reading = Box::pin(from.head(&mut head, Method::Get, &mut deadline, || Ok(u64::MAX)));
+                assert!(reading.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+                drop(reading);
+                assert_eq!(!from.lent.is_none(), holds);
+            }
+        });
+    }
+}
