@@ -92,7 +92,8 @@ fn of_stream(stream: &Stream, x: &Exchange<'_>, statuses: &str) -> String {
     let before = LAST.replace(x.upstream_addr());
     let again = if before.is_some() && before == x.upstream_addr() { " again" } else { "" };
     let (up, down) = (stream.upstream_sent, stream.upstream_received);
-    format!("stream {} up {up} down {down} from [{statuses}]{again}", x.status())
+    let nowhere = if stream.listener.is_some() { "" } else { " nobody knows where" };
+    format!("stream {} up {up} down {down}{nowhere} from [{statuses}]{again}", x.status())
 }
 
 /// Has what went wrong told, as far as it is.
