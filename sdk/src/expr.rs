@@ -17,7 +17,7 @@ use model::Invalid;
 use serde_json::Value as Json;
 
 use crate::exchange::{Body, Exchange};
-use crate::pattern::{Pattern, Spent};
+use crate::pattern::{Pattern, Searches, Spent};
 use crate::step::Step;
 use crate::vars::{self, Value, Var};
 use crate::verdict::{Unjudged, Verdict};
@@ -166,7 +166,7 @@ impl Term {
         match self {
             Term::All { nodes, negate } => nodes.iter().all(|node| node.matches(x)) != *negate,
             Term::Any { nodes, negate } => nodes.iter().any(|node| node.matches(x)) != *negate,
-            Term::Test { var, test, negate } => test.holds(var.value(x).as_ref()) != *negate,
+            Term::Test { var, test, negate } => test.holds(var.value(x).as_ref(), x.searches()) != *negate,
         }
     }
 
@@ -225,11 +225,13 @@ impl Test {
                 Ok(truth) => Verdict::of(truth),
                 Err(Spent) => Verdict::Unjudged(Unjudged::Spent),
             },
-            _ => Verdict::of(self.holds(left.as_ref())),
+            _ => Verdict::of(self.holds(left.as_ref(), x.searches())),
         }
     }
 
-    fn holds(&self, left: Option<&Value<'_>>) -> bool {
+    fn holds(&self, left: Option<&Value<'_>>, searches: &Searches) -> bool {
+        // What is undecided does not hold here.
+        let is_match = |pattern: &Pattern, text: &[u8]| pattern.judge(text, searches).unwrap_or(false);
         let number = || left.and_then(as_number);
         match self {
             Test::Equal(right) => right.equals(left),
@@ -239,9 +241,9 @@ impl Test {
             Test::Less(right) => number().is_some_and(|left| left < *right),
             Test::LessOrEqual(right) => number().is_some_and(|left| left <= *right),
             Test::Matches(pattern) => match left {
-                Some(Value::Text(text)) => pattern.is_match(text),
-                Some(Value::Number(number)) => pattern.is_match(number.to_string().as_bytes()),
-                Some(Value::Bool(truth)) => pattern.is_match(truth.to_string().as_bytes()),
+                Some(Value::Text(text)) => is_match(pattern, text),
+                Some(Value::Number(number)) => is_match(pattern, number.to_string().as_bytes()),
+                Some(Value::Bool(truth)) => is_match(pattern, truth.to_string().as_bytes()),
                 Some(Value::Json(_)) | None => false,
             },
             Test::In(list) => left.is_some_and(|left| list.contains(left)),

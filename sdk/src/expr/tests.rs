@@ -298,6 +298,8 @@ fn many_conditions_that_look_around_have_a_bound_together() {
     let mut probe = Probe::get(&target);
     let long = Expr::compile(&json!([["arg_long", "~~", "(?!a)b"]])).unwrap();
     let short = Expr::compile(&json!([["arg_short", "~~", "(?!a)b"]])).unwrap();
+    let other = Expr::compile(&json!([["arg_long", "~~", "(?=a)a"]])).unwrap();
+    assert!(other.matches(&probe.exchange()));
     // Each request anew.
     for _ in 0..2 {
         let x = probe.exchange();
@@ -305,6 +307,8 @@ fn many_conditions_that_look_around_have_a_bound_together() {
             assert_eq!(long.judge(&x), Verdict::Fails);
         }
         assert_eq!(long.judge(&x), Verdict::Unjudged(Unjudged::Spent));
+        // Nor is it searched where the undecided counts as a no.
+        assert!(!other.matches(&x));
         for _ in 0..1000 {
             assert_eq!(short.judge(&x), Verdict::Holds);
         }
