@@ -147,6 +147,17 @@ fn a_connection_beyond_the_bound_is_served_when_another_has_ended() {
     workers.join().unwrap();
 }
 
+/// A client that has had an answer, and keeps its connection.
+fn served_once(addr: SocketAddr) -> TcpStream {
+    let mut client = TcpStream::connect(addr).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut first = [0; 12];
+    client.read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"HTTP/1.1 404");
+    client
+}
+
 #[test]
 fn a_draining_worker_waits_for_a_first_request_and_for_no_other() {
     let addr = free();
@@ -161,12 +172,7 @@ fn a_draining_worker_waits_for_a_first_request_and_for_no_other() {
     };
     let (workers, _publisher) = start(settings, 1);
     let workers = workers.unwrap();
-    let mut idle = TcpStream::connect(addr).unwrap();
-    idle.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    idle.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-    let mut first = [0; 12];
-    idle.read_exact(&mut first).unwrap();
-    assert_eq!(&first, b"HTTP/1.1 404");
+    let mut idle = served_once(addr);
     // It was accepted, and has not asked yet.
     let mut silent = TcpStream::connect(addr).unwrap();
     assert!(ask(addr).starts_with("HTTP/1.1 404 "), "who came before it was accepted");
@@ -249,12 +255,7 @@ fn idle_clients_are_closed_soon_also_where_another_process_serves_from_now_on() 
     };
     let (workers, _publisher) = start(settings, 1);
     let workers = workers.unwrap();
-    let mut idle = TcpStream::connect(addr).unwrap();
-    idle.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    idle.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-    let mut first = [0; 12];
-    idle.read_exact(&mut first).unwrap();
-    assert_eq!(&first, b"HTTP/1.1 404");
+    let mut idle = served_once(addr);
     // For a moment behind a request it looks by itself. Where that is not over yet, it ends all the same.
     std::thread::sleep(Duration::from_millis(500));
     assert!(!workers.finished());
