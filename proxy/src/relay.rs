@@ -287,10 +287,15 @@ mod tests {
         let roomy = || testing::Schedule { room, ..testing::Schedule::default() };
         let ((client, near), (upstream, far)) =
             (testing::pair(roomy(), roomy()), testing::pair(roomy(), roomy()));
+        let over = between(worker, Io::Memory(near), Io::Memory(far));
+        (client, upstream, over)
+    }
+
+    /// The same between these two connections.
+    fn between(worker: &Rc<Worker>, mut near: Io, mut far: Io) -> Over {
         let over = Over::default();
         let (ended, worker) = (over.clone(), worker.clone());
         testing::spawn(async move {
-            let (mut near, mut far) = (Io::Memory(near), Io::Memory(far));
             let waiters = [worker.clock.waiter(), worker.clock.waiter()];
             let (mut from_client, mut to_client) = near.split();
             let (mut from_upstream, mut to_upstream) = far.split();
@@ -317,7 +322,7 @@ mod tests {
             let how = run(&worker, client, upstream, Duration::from_secs(10)).await;
             ended.set(Some((how, received.get(), sent.get())));
         });
-        (client, upstream, over)
+        over
     }
 
     #[test]
@@ -338,6 +343,40 @@ mod tests {
             sleep(Duration::from_secs(3)).await;
             assert_eq!(over.get(), Some((Ended::Idle, 5 + 6, 6)));
         });
+    }
+
+    #[test]
+    fn a_side_that_seemed_to_speak_and_did_not_ends_no_stream_on_which_the_other_speaks() {
+        beside_worker(Settings::default(), async |worker, _| {
+            let listener = rt::listen(([127, 0, 0, 1], 0).into(), 8, false).unwrap();
+            let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            // A read that fills its buffer leaves the socket marked as readable, and nothing is there.
+            std::io::Write::write_all(&mut client, &[b'x'; SMALL]).unwrap();
+            let near = Io::Plain(rt::Listener::new(listener).unwrap().accept().await.unwrap().0);
+            let mut all = [0; SMALL];
+            while !matches!(peek(&near, &mut all).await, Ok(SMALL)) {
+                testing::turn().await;
+            }
+            let (upstream, far) = testing::pair(Default::default(), Default::default());
+            let over = between(&worker, near, Io::Memory(far));
+            let (mut part, mut came) = ([0; 4096], 0);
+            while came < 5 + SMALL {
+                came += upstream.read(&mut part).await.unwrap();
+            }
+            for _ in 0..4 {
+                sleep(Duration::from_secs(8)).await;
+                assert_eq!(over.get(), None);
+                upstream.write_all(b"abc").await.unwrap();
+            }
+            sleep(Duration::from_secs(12)).await;
+            assert_eq!(over.get(), Some((Ended::Idle, 5 + SMALL as u64, 12)));
+        });
+    }
+
+    /// What the kernel has for the gateway.
+    async fn peek(io: &Io, buf: &mut [u8]) -> std::io::Result<usize> {
+        let Io::Plain(stream) = io else { unreachable!("it is a socket") };
+        poll_fn(|cx| stream.poll_peek(cx, buf)).await
     }
 
     #[test]

@@ -442,15 +442,42 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_cannot_serve_fails_the_start() {
-        let (publisher, readers) = Publisher::new(empty(), 2);
+    fn a_worker_that_cannot_serve_fails_the_start_and_leaves_none_behind() {
+        const COUNT: usize = 16;
+        let (_publisher, readers) = Publisher::new(empty(), COUNT);
         let settings = Settings { listen: vec![Listener::http(free())], ..Settings::default() };
-        let mut sockets = Workers::listen(&settings, 2).unwrap();
+        let mut sockets = Workers::listen(&settings, COUNT).unwrap();
         // What the runtime refuses to wait for.
-        sockets[1] = vec![std::os::fd::OwnedFd::from(std::fs::File::open("/dev/null").unwrap()).into()];
-        let failed = Workers::start(Arc::new(settings), sockets, readers, &Arc::default()).unwrap_err();
-        assert!(failed.to_string().starts_with("worker 1 of 2 cannot serve: "), "{failed}");
-        drop(publisher);
+        sockets[COUNT - 1] =
+            vec![std::os::fd::OwnedFd::from(std::fs::File::open("/dev/null").unwrap()).into()];
+        let settings = Arc::new(settings);
+        let failed = Workers::start(settings.clone(), sockets, readers, &Arc::default()).unwrap_err();
+        // Each thread has them for as long as it runs.
+        assert_eq!(Arc::strong_count(&settings), 1, "threads still run");
+        assert!(failed.to_string().starts_with("worker 15 of 16 cannot serve: "), "{failed}");
+        assert!(Workers::listen(&settings, 1).is_ok(), "the address is free");
+    }
+
+    #[test]
+    fn where_a_worker_has_several_sockets_of_a_port_each_has_another_elder() {
+        // As after an upgrade from four workers to two; the second port of HTTP/3 is a new one.
+        let port = || {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            (socket.local_addr().unwrap(), socket)
+        };
+        let ((several, socket), (one, other), (streams, third)) = (port(), port(), port());
+        let copy = |socket: &UdpSocket| socket.try_clone().unwrap();
+        let own = || vec![copy(&socket), copy(&third), copy(&socket), copy(&other)];
+        let h3 = |address| Listener {
+            tls: true,
+            traffic: crate::Traffic::Http(crate::Versions { h1: true, h2: true, h3: true }),
+            ..Listener::http(address)
+        };
+        let mut settings = Settings { listen: vec![h3(several), h3(one)], ..Settings::default() };
+        settings.streams.udp = vec![streams];
+        let posts = posts(&settings, &[own(), own()], Vec::new(), 2).unwrap();
+        let elders = posts.into_iter().map(|of_port| of_port.map(|post| post.elder()).collect::<Vec<_>>());
+        assert_eq!(elders.collect::<Vec<_>>(), [[0, 1], [2, 3], [0, 1]]);
     }
 
     #[test]

@@ -83,6 +83,12 @@ impl Post {
         (elders, mine)
     }
 
+    /// The number of the elder whose socket this worker has now.
+    #[cfg(test)]
+    pub(crate) fn elder(&self) -> usize {
+        self.elder
+    }
+
     /// Makes the ids of this worker's connections.
     pub(super) fn ids(&self) -> impl Fn() -> Box<dyn ConnectionIdGenerator> + Send + Sync + use<> {
         let (routes, me) = (self.routes.clone(), self.me);
