@@ -1,6 +1,8 @@
 //! Workers with faults put in.
 #![allow(clippy::unwrap_used)]
 
+mod draining;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -184,6 +186,7 @@ fn a_draining_worker_waits_for_a_first_request_and_for_no_other() {
     let mut answer = String::new();
     silent.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 404 ") && answer.contains("Connection: close"), "{answer}");
+    until(|| workers.finished());
     workers.join().unwrap();
 }
 
