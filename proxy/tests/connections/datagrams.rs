@@ -6,7 +6,7 @@ use std::time::Duration;
 use proxy::Settings;
 use proxy::testing::{self, Gateway};
 
-use super::support::datagrams::{Peer, late, settle};
+use super::support::datagrams::{Peer, hear_any, late, settle};
 use super::support::{snapshot, told};
 
 const IDLE: Duration = Duration::from_secs(10);
@@ -232,4 +232,34 @@ fn a_server_that_is_not_there_is_told_and_asked_again_later() {
             assert_eq!(told::lines(), ["stream 502 up 8 down 3 from [], 11 and 3"]);
         },
     );
+}
+
+#[test]
+fn a_session_that_ends_in_silence_is_a_success_of_its_server() {
+    let brief = |settings: &mut Settings| settings.streams.udp_idle_timeout = Duration::from_millis(100);
+    beside(7024, brief, async |gateway, port| {
+        let servers = [Peer::server(), Peer::at(late())];
+        // The server that a session goes to, which is kept alive by so many datagrams more.
+        let session = async |more: usize| {
+            let client = peer();
+            client.send(port, b"first");
+            let (which, ..) = hear_any([&servers[0], &servers[1]]).await;
+            for _ in 0..more {
+                testing::sleep(Duration::from_millis(100)).await;
+                client.send(port, b"more");
+                assert_eq!(servers[which].hear().await.0, b"more");
+            }
+            testing::sleep(Duration::from_secs(1)).await;
+            settle().await;
+            assert_eq!(gateway.datagrams(), (0, 0));
+            which
+        };
+        // What is measured counts the more the longer nothing was.
+        testing::sleep(Duration::from_secs(20)).await;
+        let long = session(5).await;
+        let short = session(0).await;
+        assert_ne!(long, short, "nothing is known of the other one yet");
+        // Failures would count a second each, and what is longer ago less.
+        assert_eq!(session(0).await, short, "the one whose sessions are over sooner");
+    });
 }

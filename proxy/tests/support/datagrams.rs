@@ -45,20 +45,38 @@ impl Peer {
     }
 
     /// The next datagram, and where it came from. The clock stands still meanwhile.
-    #[expect(clippy::disallowed_methods, reason = "the test waits for the kernel")]
     pub async fn hear(&self) -> (Vec<u8>, SocketAddr) {
-        let mut bytes = vec![0; 70_000];
-        for _ in 0..20_000 {
-            match self.socket.recv_from(&mut bytes) {
-                Ok((n, from)) => return (bytes[..n].to_vec(), from),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(error) => panic!("{error}"),
-            }
-            settle().await;
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        panic!("nothing came in 20 s");
+        let (_, bytes, from) = hear_any([self]).await;
+        (bytes, from)
     }
+
+    /// A datagram that is there.
+    fn heard(&self) -> Option<(Vec<u8>, SocketAddr)> {
+        let mut bytes = vec![0; 70_000];
+        match self.socket.recv_from(&mut bytes) {
+            Ok((n, from)) => {
+                bytes.truncate(n);
+                Some((bytes, from))
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// The next datagram of any of them: whose it is, and where it came from. The clock stands still meanwhile.
+#[expect(clippy::disallowed_methods, reason = "the test waits for the kernel")]
+pub async fn hear_any<const N: usize>(peers: [&Peer; N]) -> (usize, Vec<u8>, SocketAddr) {
+    for _ in 0..20_000 {
+        for (which, peer) in peers.iter().enumerate() {
+            if let Some((bytes, from)) = peer.heard() {
+                return (which, bytes, from);
+            }
+        }
+        settle().await;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("nothing came in 20 s");
 }
 
 /// Lets all tasks go on as far as they can, and the kernel's news come in.

@@ -141,9 +141,9 @@ fn alike(hosts: &[&str]) -> Value {
 
 /// Ports of streams, and what becomes of those that come there.
 pub fn of_streams() -> Vec<(u16, Value)> {
-    let with = |plugins: Value, more: Value| json!({"plugins": plugins, "upstream": upstream(more)});
-    let of = |more: Value| with(json!({"told": {}}), more);
-    let seen = |plugin: Value| with(plugin, json!({}));
+    let through = |plugins: Value, more: Value| json!({"plugins": plugins, "upstream": upstream(more)});
+    let of = |more: Value| through(json!({"told": {}}), more);
+    let seen = |plugin: Value| through(plugin, json!({}));
     let two = || alike(&["10.0.0.1", "10.0.0.2"]);
     let long = || json!({"connect": 1, "send": 60, "read": 60});
     let three = || alike(&["10.0.0.1", "10.0.0.2", "fd00::1"]);
@@ -158,6 +158,11 @@ pub fn of_streams() -> Vec<(u16, Value)> {
         json!({"plugins": plugins, "upstream": {"type": "roundrobin", "scheme": "udp", "nodes": nodes}})
     };
     let datagrams = |plugins: Value| to(server(), plugins);
+    // One of the two servers of datagrams.
+    let either = |more: Value| {
+        let nodes = json!({server().to_string(): 1, late().to_string(): 1});
+        json!({"upstream": with(json!({"scheme": "udp", "nodes": nodes}), more)})
+    };
     let first = || json!({"asks": 4, "wants": "ask"});
     vec![
         (7001, of(json!({}))),
@@ -179,6 +184,7 @@ pub fn of_streams() -> Vec<(u16, Value)> {
         (7021, datagrams(json!({"told": {}, "waits": {}}))),
         (7022, datagrams(json!({"told": {}, "first": first()}))),
         (7023, to(late(), json!({"told": {}}))),
+        (7024, either(json!({"type": "ewma"}))),
         (7016, seen(json!({"told": {}, "first": {"asks": 4, "again": "more"}}))),
     ]
 }
