@@ -107,7 +107,7 @@ impl Etcd {
     /// Follows a cluster from now on. Must run on a runtime.
     pub fn start(settings: Settings) -> Etcd {
         let (inner, releases) = Inner::new(settings);
-        let following = tokio::spawn(follow::run(inner.clone(), releases));
+        let following = control::tasks::spawn(follow::run(inner.clone(), releases));
         Etcd { inner, tasks: vec![following] }
     }
 

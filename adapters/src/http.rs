@@ -340,7 +340,7 @@ where
 {
     let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
     // How it ends is told by the question that was under way.
-    let driver = tokio::spawn(async move { _ = connection.await });
+    let driver = control::tasks::spawn(async move { _ = connection.await });
     Ok((sender, Driver(driver)))
 }
 

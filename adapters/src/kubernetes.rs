@@ -134,8 +134,9 @@ impl Kubernetes {
     fn start(&self) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         if tasks.is_empty() {
-            let task =
-                |cluster: &Arc<Cluster>| Task(tokio::spawn(follow(cluster.clone(), self.heard.clone())));
+            let task = |cluster: &Arc<Cluster>| {
+                Task(control::tasks::spawn(follow(cluster.clone(), self.heard.clone())))
+            };
             tasks.extend(self.clusters.iter().map(task));
         }
     }

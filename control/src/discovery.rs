@@ -162,7 +162,7 @@ impl Registries {
                     error: None,
                 };
                 self.known.lock().insert(source.kind(), registry);
-                tokio::spawn(follow(source.clone(), receiver, self.known.clone(), self.tell.clone()));
+                crate::tasks::spawn(follow(source.clone(), receiver, self.known.clone(), self.tell.clone()));
             }
         }
     }

@@ -15,6 +15,7 @@ pub mod protos;
 pub mod references;
 pub mod secrets;
 pub mod store;
+pub mod tasks;
 
 pub use pipeline::{Handle, Pipeline, Report};
 /// What whoever fetches OCSP responses has to know.

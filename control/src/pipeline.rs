@@ -140,7 +140,7 @@ impl Pipeline {
         let mut free = tokio::time::interval(FREE);
         free.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         // It ends with the channel that tells it what to probe.
-        self.prober.take().map(|prober| tokio::spawn(prober.run()));
+        self.prober.take().map(|prober| crate::tasks::spawn(prober.run()));
         loop {
             let mut batch = Batch::default();
             tokio::select! {

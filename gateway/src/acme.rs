@@ -131,8 +131,8 @@ pub fn start(
     let (in_store, from_store) = watch::channel::<Arc<[Answer]>>(Arc::default());
     let (known, known_here) = watch::channel::<Arc<[Answer]>>(Arc::default());
     let answers = Arc::<Answers>::default();
-    tokio::spawn(acme::follow(store.clone(), in_store));
-    tokio::spawn(answers.clone().keep(from_store, known, challenge, provider.clone()));
+    control::tasks::spawn(acme::follow(store.clone(), in_store));
+    control::tasks::spawn(answers.clone().keep(from_store, known, challenge, provider.clone()));
     let standings = Standings::default();
     let authority = Acme {
         directory: wanted.directory.clone(),
@@ -162,7 +162,7 @@ impl Running {
     /// Begins to ask for certificates.
     pub fn issue(&mut self) {
         if let Some(issuer) = self.issuer.take() {
-            tokio::spawn(issuer.run());
+            control::tasks::spawn(issuer.run());
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use admin::Admin;
 use bytes::Bytes;
+use control::tasks::Task;
 use proxy::{Admission, Handoff, HandoffFuture, HandoffReply, HandoffRequest};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -88,10 +89,11 @@ impl AdminOnDataPort {
     /// Has something done on the control threads.
     fn ask<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> HandoffFuture<T> {
         let (answer, answered) = oneshot::channel();
-        self.control.spawn(async move {
+        let task: Task = Box::pin(async move {
             // The worker may have lost its client meanwhile.
             let _ = answer.send(work.await);
         });
+        self.control.spawn(task);
         Box::pin(async move { answered.await.ok() })
     }
 }

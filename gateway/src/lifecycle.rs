@@ -45,14 +45,14 @@ impl Signals {
     /// Takes them over; USR1 calls `reopen` from now on.
     pub fn new(mut reopen: impl FnMut() + Send + 'static) -> std::io::Result<Signals> {
         let mut usr1 = signal(SignalKind::user_defined1())?;
-        tokio::spawn(async move {
+        control::tasks::spawn(async move {
             while usr1.recv().await.is_some() {
                 reopen();
             }
         });
         for (raw, name) in IGNORED {
             let mut ignored = signal(SignalKind::from_raw(raw.as_raw()))?;
-            tokio::spawn(async move {
+            control::tasks::spawn(async move {
                 while ignored.recv().await.is_some() {
                     tracing::warn!("signal {name} has no effect");
                 }

@@ -10,6 +10,7 @@ use admin::metrics::Pages;
 use admin::metrics::text::{self, Certificate, Facts, Health, Zone};
 use control::acme::Standings;
 use control::look::Look;
+use control::tasks::Task;
 use control::{Handle, Report};
 use model::key::DEFAULT_PREFIX;
 use model::{Entry, Kind, Resource, Served};
@@ -29,13 +30,14 @@ pub fn offer(pages: Arc<Pages>, page: &MetricsPage) {
     page.written_by(move || {
         let pages = pages.clone();
         let (mut written, page) = oneshot::channel();
-        control.spawn(async move {
+        let task: Task = Box::pin(async move {
             tokio::select! {
                 // Whoever asked has gone.
                 () = written.closed() => {}
                 text = pages.text() => { let _ = written.send(text); }
             }
         });
+        control.spawn(task);
         Box::pin(async move { page.await.ok().flatten() })
     });
 }

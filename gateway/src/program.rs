@@ -222,11 +222,11 @@ impl Program for Running {
             };
             let limits = crate::wiring::request_limits(&self.boot);
             // It takes milliseconds with many routes, and others wait for this thread.
-            let explained = tokio::task::spawn_blocking(move || {
+            let explained = control::tasks::blocking(move || {
                 explain::explain(&Look { desired: look.desired.apart(), ..look }, limits, question)
             })
             .await;
-            explained.map_err(|_| "a mistake of the gateway: explaining this request failed".to_owned())?
+            explained.ok_or("a mistake of the gateway: explaining this request failed")?
         })
     }
 
@@ -312,7 +312,7 @@ impl OneAtATime {
             let _turn = turn;
             work()
         };
-        tokio::task::spawn_blocking(work).await.ok()
+        control::tasks::blocking(work).await
     }
 }
 

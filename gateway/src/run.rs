@@ -112,7 +112,7 @@ async fn serve(
     let catalog = wiring::catalog_with(&boot, services.clone());
     inherited.ask_for_store()?;
     // The certificates that the system trusts take as long to read as a store of ten thousand routes.
-    let tls = tokio::task::spawn_blocking({
+    let tls = control::tasks::blocking({
         let boot = boot.clone();
         move || tls::settings(&boot)
     });
@@ -157,7 +157,7 @@ async fn serve(
     };
 
     if let Some(tickets) = &tls.tickets {
-        tokio::spawn(tls::rotate(tickets.clone(), boot.tls.session_timeout));
+        control::tasks::spawn(tls::rotate(tickets.clone(), boot.tls.session_timeout));
     }
     let provider = tls.provider.clone();
     let compiler = Compiler::new(catalog.clone(), wiring::compile_settings(&boot, tls));
@@ -205,7 +205,7 @@ async fn serve(
         long: OneAtATime::default(),
     });
     let kept_copy = etcd.clone();
-    tokio::spawn(pipeline.run());
+    control::tasks::spawn(pipeline.run());
     // Serving begins with the configuration, not with 404s.
     let first = async { while handle.report().published.is_none() && handle.changed().await {} };
     if tokio::time::timeout(FIRST_SNAPSHOT, first).await.is_err() {
@@ -268,45 +268,47 @@ async fn serve(
             tracing::error!("the list of plugins could not be stored: {error}");
         }
         if store.writable() {
-            tokio::spawn(admin.clone().guard());
+            control::tasks::spawn(admin.clone().guard());
         }
-        let serve = move |listener| tokio::spawn(admin.clone().serve_over(listener, admin_tls.clone()));
+        let serve =
+            move |listener| control::tasks::spawn(admin.clone().serve_over(listener, admin_tls.clone()));
         sides.push(Side::start(listener, serve)?);
     }
     if let Some(listener) = control_listener {
         let limits = admin::Limits::of(&boot.admin.limits);
         let api =
             ControlApi::new(store.clone(), catalog.clone(), program.clone()).known_as(&boot.admin.hosts);
-        let serve = move |listener| tokio::spawn(api.clone().serve(listener, limits.clone()));
+        let serve = move |listener| control::tasks::spawn(api.clone().serve(listener, limits.clone()));
         sides.push(Side::start(listener, serve)?);
     }
     if let Some(listener) = status_listener {
         let limits = admin::Limits::of(&boot.admin.limits);
         let program = program.clone();
-        let serve =
-            move |listener| tokio::spawn(admin::status::serve(listener, limits.clone(), program.clone()));
+        let serve = move |listener| {
+            control::tasks::spawn(admin::status::serve(listener, limits.clone(), program.clone()))
+        };
         sides.push(Side::start(listener, serve)?);
     }
     if let Some(listener) = metrics_listener {
         let limits = metrics::limits(&boot.prometheus);
         let uri = boot.prometheus.export_uri.clone();
         let serve = move |listener| {
-            tokio::spawn(admin::metrics::serve(listener, uri.clone(), limits.clone(), pages.clone()))
+            control::tasks::spawn(admin::metrics::serve(listener, uri.clone(), limits.clone(), pages.clone()))
         };
         sides.push(Side::start(listener, serve)?);
     }
-    tokio::spawn(adapters::ocsp::run(handle.clone(), trust, wiring::ocsp(&boot)));
+    control::tasks::spawn(adapters::ocsp::run(handle.clone(), trust, wiring::ocsp(&boot)));
     let lists = {
         let program = program.clone();
         move || program.lists(server_info::PLUGIN)
     };
-    tokio::spawn(server_info::report(program.info.clone(), boot.clone(), lists));
-    tokio::spawn(metrics::tidy(services.meters.clone()));
-    tokio::spawn(memory::give_back(handle.clone()));
-    tokio::spawn(metrics::forget_routes(handle.clone(), services.meters.clone()));
+    control::tasks::spawn(server_info::report(program.info.clone(), boot.clone(), lists));
+    control::tasks::spawn(metrics::tidy(services.meters.clone()));
+    control::tasks::spawn(memory::give_back(handle.clone()));
+    control::tasks::spawn(metrics::forget_routes(handle.clone(), services.meters.clone()));
     for log in [&access_log, &stream_log].into_iter().flatten() {
         tracing::info!("access log: {}", log.place());
-        tokio::spawn(access_log::tell_dropped(log.sink(), log.place().clone()));
+        control::tasks::spawn(access_log::tell_dropped(log.sink(), log.place().clone()));
     }
     let routes = count_of(&handle, model::Kind::Route);
     tracing::info!(
@@ -325,7 +327,7 @@ async fn serve(
         record: program.upgrades.clone(),
         patience: boot.upgrade_timeout,
     };
-    tokio::spawn(reload_when_told(program, reloads));
+    control::tasks::spawn(reload_when_told(program, reloads));
     let ended = signals.run(upgrade, boot.shutdown_timeout, async || _ = reload.try_send(())).await;
     for log in [access_log, stream_log].into_iter().flatten() {
         log.finish();

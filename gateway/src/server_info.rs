@@ -48,8 +48,8 @@ impl ServerInfo {
             return id.clone();
         }
         let data = self.data.clone();
-        let read = tokio::task::spawn_blocking(move || admin::key::instance_id(&data)).await;
-        match read.map_err(std::io::Error::other).and_then(|read| read) {
+        let read = control::tasks::blocking(move || admin::key::instance_id(&data)).await;
+        match read.unwrap_or_else(|| Err(std::io::Error::other("a mistake of the gateway"))) {
             Ok(id) => self.id.get_or_init(|| id.into()).clone(),
             Err(error) => {
                 let data = self.data.display();

@@ -4,6 +4,7 @@
 mod batches;
 mod client;
 
+use std::pin::Pin;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -78,6 +79,11 @@ impl Deliveries {
     }
 }
 
+/// Boxed for the reason that [`control::tasks`] gives.
+fn task(task: impl Future<Output = ()> + 'static) -> Pin<Box<dyn Future<Output = ()>>> {
+    Box::pin(task)
+}
+
 /// Takes in sinks until the end, then waits for those that run.
 async fn serve(
     mut started: mpsc::UnboundedReceiver<Intake>,
@@ -99,7 +105,7 @@ async fn serve(
                         tracing::error!("plugins already write to {FILES} files, the maximum: entries for {path} are dropped");
                     }
                 }
-                _ => _ = tasks.spawn_local(batches::run(intake, stopping.clone(), trust.clone())),
+                _ => _ = tasks.spawn_local(task(batches::run(intake, stopping.clone(), trust.clone()))),
             },
             Some(ended) = tasks.join_next() => told_panic(ended),
             // The sender goes only with the whole program.

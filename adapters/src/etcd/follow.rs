@@ -117,7 +117,7 @@ impl Following {
         if let (Some(folder), Some(releases)) = (self.inner.settings.copy.clone(), releases) {
             self.inner.copied.send_replace(Some(0));
             let keeper = Keeper::new(&self.inner, folder, releases);
-            tokio::spawn(keeper.run(kept));
+            control::tasks::spawn(keeper.run(kept));
         }
     }
 

@@ -88,7 +88,7 @@ impl Inner {
     pub fn recorded(self: &Arc<Self>) {
         if self.recorded.fetch_add(1, Ordering::Relaxed).is_multiple_of(SLACK) {
             let inner = self.clone();
-            tokio::spawn(async move {
+            control::tasks::spawn(async move {
                 if let Err(error) = inner.trim().await {
                     tracing::warn!("the history in etcd keeps more than it should: {error}");
                 }

@@ -138,7 +138,7 @@ impl Link {
             .handshake(TokioIo::new(stream))
             .await
             .map_err(|error| error.to_string())?;
-        let driver = tokio::spawn(async {
+        let driver = control::tasks::spawn(async {
             // Whoever has a request on it hears of the end there.
             let _ = connection.await;
         });

@@ -45,7 +45,7 @@ impl Gate {
         let server = TcpStream::connect((host, port)).await?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let port = listener.local_addr()?.port();
-        let task = tokio::spawn(async move {
+        let task = control::tasks::spawn(async move {
             if let Ok((client, _)) = listener.accept().await {
                 // Both ends see that it is over; the client says why to people.
                 let _ = pass(client, server).await;

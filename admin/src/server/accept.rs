@@ -88,8 +88,10 @@ pub(crate) async fn run(
                     let _ = stream.set_nodelay(true);
                     let (limits, service, ended) = (limits.clone(), service.clone(), ended.clone());
                     match tls.clone() {
-                        None => tokio::spawn(connection(stream, peer, limits, service, held, ended)),
-                        Some(tls) => tokio::spawn(secured(tls, stream, peer, limits, service, held, ended)),
+                        None => control::tasks::spawn(connection(stream, peer, limits, service, held, ended)),
+                        Some(tls) => {
+                            control::tasks::spawn(secured(tls, stream, peer, limits, service, held, ended))
+                        }
                     };
                 }
             }

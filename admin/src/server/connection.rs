@@ -117,7 +117,7 @@ async fn answer<S: Service>(
         }
         // Whoever waits to be told to send it is not told.
         if !head.headers.contains_key(header::EXPECT) {
-            tokio::spawn(timeout(LINGER, forget(body)));
+            control::tasks::spawn(async { _ = timeout(LINGER, forget(body)).await });
         }
         return short(closing(response));
     }

@@ -119,7 +119,7 @@ impl DumpFile {
     /// A task that writes what it is given, until the sender is gone.
     pub(super) fn writer(&self) -> Writer {
         let (sender, receiver) = watch::channel(Arc::default());
-        tokio::spawn(write_newest(self.clone(), receiver));
+        crate::tasks::spawn(write_newest(self.clone(), receiver));
         Writer { sender, expire: self.expire, written: None }
     }
 
@@ -173,8 +173,8 @@ async fn write_newest(file: DumpFile, mut newest: watch::Receiver<Arc<Services>>
     while newest.changed().await.is_ok() {
         let services = newest.borrow_and_update().clone();
         let to = file.clone();
-        let written = tokio::task::spawn_blocking(move || to.write(&services)).await;
-        let why = written.map_err(io::Error::other).and_then(|written| written).err();
+        let written = crate::tasks::blocking(move || to.write(&services)).await;
+        let why = written.unwrap_or_else(|| Err(io::Error::other("a mistake of the gateway"))).err();
         let why = why.map(|error| error.to_string());
         if let Some(why) = why.as_ref().filter(|why| told.as_ref() != Some(*why)) {
             tracing::error!("write dump into file got error: {}: {why}", file.path.display());

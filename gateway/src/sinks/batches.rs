@@ -57,7 +57,7 @@ pub(super) async fn run(intake: Intake, stopping: watch::Receiver<bool>, trust: 
             while deliveries.len() >= line.client.at_once() {
                 deliveries.join_next().await;
             }
-            deliveries.spawn_local(deliver(line.clone(), std::mem::take(&mut batch)));
+            deliveries.spawn_local(super::task(deliver(line.clone(), std::mem::take(&mut batch))));
             continue;
         }
         if ended {

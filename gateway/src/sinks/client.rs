@@ -192,10 +192,10 @@ impl Client {
             .await
             .map_err(|error| format!("failed to connect to host[{host}] port[{port}] {error}"))?;
         let (mut sender, connection) = within(timeout, handshake(TokioIo::new(stream))).await?;
-        tokio::task::spawn_local(async move {
+        tokio::task::spawn_local(super::task(async move {
             // What goes wrong is told to whoever waits for the answer.
             let _ = connection.await;
-        });
+        }));
         // Without this the first request could find it not ready.
         let _ = within(timeout, sender.ready()).await;
         answered(sender)

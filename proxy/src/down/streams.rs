@@ -65,7 +65,7 @@ pub(super) fn begin<S: 'static, F: Future<Output = ()> + 'static>(
     counts.begun.set(counts.begun.get() + 1);
     let serving = serve(counts.begun.get());
     let open = Open { shared: shared.clone(), streams };
-    rt::spawn(async move {
+    rt::spawn_unboxed(async move {
         let _open = open;
         serving.await;
     });
