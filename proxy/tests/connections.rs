@@ -239,10 +239,9 @@ fn a_half_closed_client_has_time_until_its_response_stands_still() {
     }
     .run("a filter has had it for half a second when the client is looked for");
     Case {
-        client: vec![Send(ask("long-pause")), ShutDown, ToEnd],
+        client: vec![Send(ask("long-pause")), ShutDown, Wait(10_000), Served(0), ToEnd],
         servers: thinks(),
-        wants: vec!["HTTP/1.1 499 "],
-        lacks: vec!["\r\n\r\nok"],
+        lacks: vec!["HTTP/1.1 200 "],
         seeds: 1,
         ..case()
     }
