@@ -225,6 +225,30 @@ fn a_half_closed_client_is_answered() {
 }
 
 #[test]
+fn a_half_closed_client_has_time_until_its_response_stands_still() {
+    let ask = |query: &str| {
+        format!("GET /filters?{query} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").leak() as &str
+    };
+    let thinks = || vec![vec![Until("\r\n\r\n"), Wait(1500), Send(OK), ToEnd]];
+    Case {
+        client: vec![Send(ask("pause")), ShutDown, ToEnd],
+        servers: thinks(),
+        wants: vec!["HTTP/1.1 200 ", "\r\n\r\nok"],
+        seeds: 1,
+        ..case()
+    }
+    .run("a filter has had it for half a second when the client is looked for");
+    Case {
+        client: vec![Send(ask("long-pause")), ShutDown, Wait(10_000), Served(0), ToEnd],
+        servers: thinks(),
+        lacks: vec!["HTTP/1.1 200 "],
+        seeds: 1,
+        ..case()
+    }
+    .run("a filter has it for a minute");
+}
+
+#[test]
 fn an_early_answer_ends_the_connection() {
     Case {
         client: vec![Send("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nab"), ToEnd],

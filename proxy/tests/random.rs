@@ -199,6 +199,7 @@ fn schedule(rng: &mut Rng) -> Schedule {
             1 => Some((rng.u64(..200), Cut::Reset)),
             _ => None,
         },
+        late: false,
     }
 }
 

@@ -83,7 +83,7 @@ impl Io {
         match self {
             Io::Plain(stream) => stream.maybe_readable(),
             Io::Tls(tls) => tls.maybe_readable(),
-            Io::Memory(end) => end.is_readable(),
+            Io::Memory(end) => end.maybe_readable(),
         }
     }
 

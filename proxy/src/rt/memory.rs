@@ -25,6 +25,9 @@ pub struct Schedule {
     pub room: usize,
     /// When this many bytes were read from the peer, the connection ends.
     pub cut: Option<(u64, Cut)>,
+    /// What comes is reported a turn after somebody waits for it, as what comes to a socket is when the kernel is
+    /// next asked for events.
+    pub late: bool,
 }
 
 /// How a connection ends before its time.
@@ -62,6 +65,8 @@ pub struct End {
     schedule: Schedule,
     rng: RefCell<Rng>,
     read: Cell<u64>,
+    /// What is there was reported.
+    reported: Cell<bool>,
     aborted: Cell<bool>,
 }
 
@@ -84,6 +89,7 @@ pub fn pair(one: Schedule, other: Schedule) -> (End, End) {
         incoming: incoming.clone(),
         outgoing: outgoing.clone(),
         rng: RefCell::new(Rng::with_seed(schedule.seed)),
+        reported: Cell::new(!schedule.late),
         schedule,
         read: Cell::new(0),
         aborted: Cell::new(false),
@@ -116,6 +122,11 @@ fn reset() -> io::Error {
 impl End {
     pub(crate) fn is_readable(&self) -> bool {
         self.incoming.borrow().is_readable()
+    }
+
+    /// The same, as far as it was reported.
+    pub(crate) fn maybe_readable(&self) -> bool {
+        self.reported.get() && self.is_readable()
     }
 
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -163,6 +174,10 @@ impl End {
             self.cut(how);
         }
         let mut pipe = self.incoming.borrow_mut();
+        if pipe.is_readable() && !self.reported.replace(true) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         if pipe.broken {
             return Poll::Ready(Err(reset()));
         }
@@ -185,6 +200,7 @@ impl End {
         }
         self.read.set(self.read.get() + n as u64);
         pipe.taken += n as u64;
+        self.reported.set(!self.schedule.late || !pipe.bytes.is_empty());
         if let Some(waker) = pipe.writer.take() {
             waker.wake();
         }
@@ -324,7 +340,7 @@ mod tests {
     #[test]
     fn every_byte_arrives_in_order_whatever_the_schedule() {
         for seed in 0..20 {
-            let schedule = Schedule { seed, most: 7, pauses: 128, room: 16, cut: None };
+            let schedule = Schedule { seed, most: 7, pauses: 128, room: 16, ..Schedule::default() };
             let (one, other) = pair(schedule.clone(), schedule);
             let sent: Vec<u8> = (0..1000u32).map(|n| n as u8).collect();
             let copy = sent.clone();
@@ -347,6 +363,30 @@ mod tests {
             })
             .unwrap();
         }
+    }
+
+    #[test]
+    fn what_comes_late_is_there_before_it_is_reported() {
+        crate::rt::run_paused(async {
+            let (late, other) = pair(Schedule { late: true, ..Schedule::default() }, Schedule::default());
+            let mut byte = [0; 1];
+            for text in [b"ab", b"cd"] {
+                other.write_all(text).await.unwrap();
+                assert_eq!((late.is_readable(), late.maybe_readable()), (true, false));
+                let early = std::future::poll_fn(|cx| Poll::Ready(late.poll_read(cx, &mut byte))).await;
+                assert!(early.is_pending() && late.maybe_readable());
+                assert_eq!(late.read(&mut byte).await.unwrap(), 1);
+                assert!(late.maybe_readable(), "there is more");
+                assert_eq!(late.read(&mut byte).await.unwrap(), 1);
+                assert!(!late.maybe_readable());
+            }
+            assert!(!other.maybe_readable(), "nothing has come");
+            late.write_all(b"ef").await.unwrap();
+            assert!(other.maybe_readable(), "it is reported at once");
+            assert_eq!(other.read(&mut byte).await.unwrap(), 1);
+            assert!(other.maybe_readable(), "and stays so");
+        })
+        .unwrap();
     }
 
     #[test]

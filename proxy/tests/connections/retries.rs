@@ -403,3 +403,54 @@ fn where_another_has_the_place_after_a_pause_the_client_is_told_why_the_try_befo
     }
     .run("the other one is answered for longer than a pause may be");
 }
+
+#[test]
+fn the_access_log_has_what_each_try_took() {
+    let after = |ms, last: &[Do]| [&[Until("\r\n\r\n"), Wait(ms)], last].concat();
+    let ask = "GET /thrice HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    Case {
+        client: vec![Wait(1000), Send(ask), ToEnd],
+        servers: vec![after(520, &[Close]), after(220, &[Close]), after(320, &[Send(OK), ToEnd])],
+        wants: vec!["\r\n\r\nok"],
+        took: vec!["0.5, 0.2, 0.3"],
+        seeds: 1,
+        ..case()
+    }
+    .run("two that fail, and one");
+}
+
+#[test]
+fn how_long_a_server_took_counts_where_its_answer_is_thrown_away_as_well() {
+    let busy = "HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n";
+    let after = |ms, answer| vec![Until("\r\n\r\n"), Wait(ms), Send(answer), ToEnd];
+    Case {
+        client: vec![Send("GET /outlier HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"), ToEnd],
+        servers: vec![after(720, busy), after(320, OK)],
+        wants: vec!["\r\n\r\nok"],
+        tallies: vec![(1, 0, 7), (1, 0, 3)],
+        only: &["outlier"],
+        seeds: 1,
+        ..case()
+    }
+    .run("one that is busy, and one");
+}
+
+#[test]
+fn what_must_not_be_sent_twice_goes_on_no_connection_that_may_have_gone() {
+    // It takes what still comes, but answers no more.
+    let goes = || vec![Until("\r\n\r\n"), Send(OK), Wait(50), ShutDown, ToEnd];
+    for ask in
+        ["GET /a HTTP/1.1\r\nHost: a\r\n\r\n", "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab"]
+    {
+        let ok = "\r\n\r\nok";
+        Case {
+            client: vec![Send(super::GET), Until(ok), Wait(100), Send(ask), Until(ok), Close],
+            servers: vec![goes(), answers(OK)],
+            lacks: vec!["HTTP/1.1 5"],
+            late: true,
+            seeds: 4,
+            ..case()
+        }
+        .run(ask);
+    }
+}

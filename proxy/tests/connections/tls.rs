@@ -12,7 +12,7 @@ use rustls::version::{TLS12, TLS13};
 use tokio::io::AsyncWrite;
 
 use super::support::Do::{AskAll, ToEnd};
-use super::support::tls::{Tls, speaks};
+use super::support::tls::{Tls, shows, speaks};
 use super::support::told::faults;
 use super::support::{self, Got, http2, settle};
 
@@ -137,6 +137,33 @@ fn a_handshake_that_fails_is_told_and_leaves_nothing() {
         assert_eq!(gateway.connections(), 0, "it gives way at once");
         assert_eq!(is_over("one that gives way").await, None);
         drop(silent);
+    });
+}
+
+#[test]
+fn what_a_client_lacks_that_has_not_proved_itself_is_told() {
+    let (tells, told) = faults();
+    let mut settings = Settings::default();
+    tells(&mut settings);
+    support::with_gateways(settings, 1, async move |mut gateways, _| {
+        let gateway = gateways.next().unwrap();
+        let stranger = (
+            include_bytes!("../../../tests/certs/stranger.crt").as_slice(),
+            include_bytes!("../../../tests/certs/stranger.key").as_slice(),
+        );
+        for (own, why) in [
+            (None, "client certificate was not present"),
+            (Some(stranger), "client certificate verification is not passed"),
+        ] {
+            let config = shows(&TLS13, &[], own);
+            let mut tls = Tls::shake(connect(&gateway), &config, "partly.server.test").await.unwrap();
+            let close = "Host: partly.server.test\r\nConnection: close\r\n\r\n";
+            let answer = tls.ask(&format!("GET /agreed HTTP/1.1\r\n{close}")).await;
+            assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+            let told: Vec<_> = told.try_iter().map(|fault| fault.fault.kind).collect();
+            assert_eq!(told, [FaultKind::NotProven(why)]);
+        }
+        settle(&gateway, "afterwards").await;
     });
 }
 

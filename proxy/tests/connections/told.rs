@@ -187,6 +187,21 @@ fn times_are_taken_where_only_a_plugin_asks_for_them() {
 }
 
 #[test]
+fn the_time_of_a_try_does_not_begin_before_the_body_that_finds_its_route() {
+    let ask = "POST /held HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 3\r\n\
+               Content-Type: application/x-www-form-urlencoded\r\n\r\nx=";
+    Case {
+        client: vec![Send(ask), Wait(520), Send("y"), ToEnd],
+        servers: vec![vec![Until("\r\n\r\n"), Wait(1020), Send(OK), ToEnd]],
+        wants: vec!["\r\n\r\nok"],
+        took: vec!["1.0"],
+        seeds: 1,
+        ..case()
+    }
+    .run("no plugin has anything to do with it");
+}
+
+#[test]
 fn a_worker_that_is_watched_counts_errors() {
     let ask = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     let watched = |answer: &'static str, watched| Case {

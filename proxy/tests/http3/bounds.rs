@@ -318,3 +318,23 @@ fn bodies_that_are_not_read_hold_up_no_other_and_what_was_promised_for_them_is_g
         },
     );
 }
+
+#[test]
+fn no_more_is_counted_as_promised_than_all_streams_of_a_connection_may_leave_unread() {
+    const WINDOW: usize = 1 << 20;
+    beside(
+        |settings| (settings.http3.stream_window, settings.http3.max_streams) = (WINDOW as u32, 1),
+        async |site| {
+            let client = site.client().await;
+            for _ in 0..12 {
+                // Its body is promised a window, of which nothing is used.
+                let (_send, mut recv) = client.begin(&head("POST", "/nowhere", &[])).await;
+                assert!(answer(&mut recv).await.starts_with("404 "));
+                lull().await;
+            }
+            // One of a request, and eight that go one way.
+            assert_eq!(site.gateway.promised(), 9 * WINDOW - (128 << 10));
+            client.bye();
+        },
+    );
+}

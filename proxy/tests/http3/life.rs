@@ -236,6 +236,22 @@ fn a_client_that_moves_is_served_and_known_by_its_new_address() {
 }
 
 #[test]
+fn a_handshake_is_not_over_before_all_of_the_client_s_part_has_come() {
+    beside(
+        |_| {},
+        async |site| {
+            // More than one datagram holds.
+            let chain = [pem!("client.crt"), &pem!("ca.crt").repeat(8)].concat();
+            let own = Some((&chain[..], pem!("client.key")));
+            let config = trusting(pem!("ca.crt"), "h3", TransportConfig::default(), own);
+            let client = site.connect(config, H3, "own.server.test").await.unwrap();
+            assert_eq!(seen(site, &client, "X-Seen: ").await, "127.0.0.1 own.server.test SUCCESS");
+            client.bye();
+        },
+    );
+}
+
+#[test]
 fn the_address_that_a_client_has_reached_is_known() {
     let all = SocketAddr::from(([0, 0, 0, 0], H3.port()));
     beside_port(

@@ -1,10 +1,11 @@
 //! A plugin that lets bodies go through filters, which the query names.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use model::Invalid;
 use sdk::build::Build;
-use sdk::chain::{Fitting, Stage};
+use sdk::chain::{Fitting, LocalFuture, Stage};
 use sdk::{Chunk, Exchange, Factory, Instance, Phase, Phases, Reply, RequestFilter, Step};
 use serde_json::{Value, json};
 
@@ -58,10 +59,13 @@ impl Instance for Filters {
     }
 
     fn filters_body(&self, x: &Exchange<'_>) -> bool {
-        matches!(x.query(), b"down" | b"short" | b"instead" | b"fill")
+        matches!(x.query(), b"down" | b"short" | b"instead" | b"fill") || pause(x).is_some()
     }
 
     fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) -> Step {
+        if pause(x).is_some() && !chunk.data.is_empty() {
+            return Step::Wait;
+        }
         chunk.data.make_ascii_uppercase();
         match x.query() {
             b"short" => _ = chunk.data.pop(),
@@ -72,6 +76,22 @@ impl Instance for Filters {
             _ => {}
         }
         Step::Next
+    }
+
+    fn wait_body<'a>(&'a self, x: &'a mut Exchange<'_>, _: &'a mut Chunk) -> LocalFuture<'a, Step> {
+        Box::pin(async {
+            x.world().sleep(pause(x).unwrap_or_default()).await;
+            Step::Next
+        })
+    }
+}
+
+/// How long it waits with a piece of a response.
+fn pause(x: &Exchange<'_>) -> Option<Duration> {
+    match x.query() {
+        b"pause" => Some(Duration::from_millis(1500)),
+        b"long-pause" => Some(Duration::from_secs(60)),
+        _ => None,
     }
 }
 

@@ -9,18 +9,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
-use model::{Desired, Entry, Invalid, Key, Kind, Resource};
+use model::{Desired, Entry, Key, Kind, Resource};
 use proxy::testing::{self, End, Gateway, Schedule};
 use proxy::{Settings, StreamPort};
-use sdk::build::{Build, Names, Services};
-use sdk::chain::{Fitting, Stage};
+use sdk::build::{Names, Services};
 use sdk::meters::Meters;
-use sdk::{Chunk, Exchange, Factory, Instance, Phase, Phases, Step};
 use serde_json::{Value, json};
 use sha1::{Digest, Sha1};
-use snapshot::Snapshot;
 use snapshot::certs::{Tickets, TlsSettings};
 use snapshot::compile::{Compiler, Touched};
+use snapshot::health::NodeHealth;
+use snapshot::{Snapshot, Upstream};
 
 pub mod datagrams;
 mod filters;
@@ -30,6 +29,7 @@ mod routes;
 mod streams;
 pub mod tls;
 pub mod told;
+mod trailers;
 
 pub const SERVER: ([u8; 4], u16) = ([10, 0, 0, 1], 80);
 /// Asked where the first one fails, on routes that have it.
@@ -122,6 +122,14 @@ pub struct Case {
     pub panics: bool,
     /// The worker is watched, under one schedule: so many requests, and those of them that are errors.
     pub watched: Option<(u64, u64)>,
+    /// What tries took, in seconds with one decimal, as the access log has it: a line for each request, if there
+    /// is a log. Under one schedule.
+    pub took: Vec<&'static str>,
+    /// Of each server whose traffic is looked at: requests, failures, and tenths of seconds that the others took.
+    /// Under one schedule.
+    pub tallies: Vec<(u32, u32, u64)>,
+    /// What a server does on an idle connection is only noticed by who looks.
+    pub late: bool,
     pub seeds: u64,
     /// The resources that there are, by their ids; all if none is named.
     pub only: &'static [&'static str],
@@ -152,6 +160,9 @@ const BASE: Case = Case {
     narrow: false,
     panics: false,
     watched: None,
+    took: Vec::new(),
+    tallies: Vec::new(),
+    late: false,
     seeds: 24,
     only: &[],
     settings: |_| {},
@@ -321,11 +332,26 @@ impl Case {
         let about = about.to_owned();
         let resources = snapshot_of(self.only);
         resources.1.watch(self.watched.is_some());
+        let took = self.took.clone();
+        let log = (!took.is_empty()).then(|| told::access_log("$upstream_response_time", &mut settings));
+        let tallies = self.tallies.clone();
+        let nodes: Vec<_> = match tallies.is_empty() {
+            true => Vec::new(),
+            false => (0..).map_while(|slot| resources.0.upstreams.get(slot)).flat_map(looked_at).collect(),
+        };
+        let of = about.clone();
         run_gateways(settings, resources, self.seeds as usize, async move |gateways, meters| {
             for (seed, gateway) in gateways.enumerate() {
                 self.once(seed as u64, &about, gateway, &meters).await;
             }
         });
+        if let Some(log) = log {
+            assert_eq!(told::tenths(&log), took, "{of}: what tries took");
+        }
+        let counted = nodes.iter().map(|node| node.take());
+        let counted: Vec<_> =
+            counted.map(|tally| (tally.requests, tally.failures, tally.micros / 100_000)).collect();
+        assert_eq!(counted, tallies, "{of}: what is known of servers");
     }
 
     /// A stream whose client waits first begins behind that. What comes then is the rest of the script.
@@ -348,7 +374,7 @@ impl Case {
                     most: [1, 2, 7, 50, 4096][rng.usize(..5)].max(if short { 50 } else { 1 }),
                     pauses: [0, 30, 128][rng.usize(..3)],
                     room: [if short { 1024 } else { 64 }, 4096, 0][rng.usize(..3)],
-                    cut: None,
+                    ..Schedule::default()
                 },
             }
         };
@@ -359,7 +385,7 @@ impl Case {
             let heard: Rc<RefCell<Vec<Rc<RefCell<Got>>>>> = Rc::default();
             let playing = Rc::new(Cell::new(0));
             let scripts = RefCell::new(VecDeque::from(case.servers.clone()));
-            let case_narrow = case.narrow;
+            let (case_narrow, late) = (case.narrow, case.late);
             let count = Rc::new(Cell::new(0u64));
             {
                 let (heard, playing, gateway, about) =
@@ -379,7 +405,8 @@ impl Case {
                     let narrow = case_narrow.then_some(16);
                     let ours = schedule(100 + number);
                     let ours = Schedule { room: narrow.unwrap_or(ours.room), ..ours };
-                    let (end, theirs) = testing::pair(ours, schedule(200 + number));
+                    let theirs = Schedule { late, ..schedule(200 + number) };
+                    let (end, theirs) = testing::pair(ours, theirs);
                     let got = Rc::new(RefCell::new(Got::default()));
                     heard.borrow_mut().push(got.clone());
                     if matches!(script[..], [Do::Gone]) {
@@ -524,6 +551,11 @@ impl Case {
     }
 }
 
+/// An upstream's servers, if their traffic is looked at.
+fn looked_at(upstream: &Arc<Upstream>) -> Vec<Arc<NodeHealth>> {
+    upstream.health.as_ref().map(|health| health.nodes().to_vec()).unwrap_or_default()
+}
+
 /// No worker counts anybody as waiting when nobody is there.
 fn check_waiting(meters: &Meters, about: &str) {
     assert_eq!(meters.read(1, |reading| reading.totals().waiting), 0, "{about}: clients that wait");
@@ -567,72 +599,6 @@ fn run_gateways(
 
 fn refused() -> std::io::Error {
     std::io::ErrorKind::ConnectionRefused.into()
-}
-
-/// Sets trailers on either side, and tells in another what it saw of those that came.
-struct Trailers;
-
-impl Factory for Trailers {
-    fn name(&self) -> &'static str {
-        "trailers"
-    }
-
-    fn priority(&self) -> i32 {
-        10
-    }
-
-    fn phases(&self) -> Phases {
-        Phases::REWRITE | Phases::HEADER_FILTER | Phases::BODY_FILTER
-    }
-
-    fn schema(&self) -> Value {
-        json!({"type": "object"})
-    }
-
-    fn build(&self, _: Value, _: &mut Build<'_>, fitting: Fitting) -> Result<Arc<Stage>, Invalid> {
-        Ok(fitting.stage(Trailers))
-    }
-}
-
-impl Instance for Trailers {
-    fn phases(&self) -> Phases {
-        Factory::phases(self)
-    }
-
-    fn ask(&self, _: Phase, x: &mut Exchange<'_>) -> Step {
-        if x.query() == b"beginning" {
-            x.want_beginning_of_body();
-            if x.lacks_body(1) {
-                return Step::Body(1);
-            }
-        }
-        x.set_request_trailer("X-Up", b"set").unwrap();
-        assert!(x.set_request_trailer("Content-Length", b"1").is_err(), "framing has no place there");
-        Step::Next
-    }
-
-    fn header_filter(&self, x: &mut Exchange<'_>) -> Step {
-        x.set_response_trailer("X-Down", b"set").unwrap();
-        Step::Next
-    }
-
-    fn filters_body(&self, x: &Exchange<'_>) -> bool {
-        matches!(x.query(), b"filter" | b"panic")
-    }
-
-    fn holds_body(&self, x: &Exchange<'_>) -> bool {
-        assert_ne!(x.query(), b"panic", "as asked");
-        false
-    }
-
-    fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) -> Step {
-        if chunk.last {
-            let seen = x.response_trailers().get_named(b"x-check").map(<[u8]>::to_vec);
-            x.set_response_trailer("X-Seen", &seen.unwrap_or_default()).unwrap();
-            x.remove_response_trailer("X-Check");
-        }
-        Step::Next
-    }
 }
 
 /// The second address of the host `both`.
@@ -710,7 +676,13 @@ fn snapshot_of(only: &[&str]) -> (Snapshot, Arc<Meters>) {
         put(&uri[1..], json!({"uri": uri, "plugins": {"told": {}}, "upstream": upstream}));
     }
     let asks = json!({"ca": include_str!("../../../tests/certs/ca.crt")});
-    for (id, name, client) in [("1", "server.test", Value::Null), ("2", "own.server.test", asks)] {
+    let mut partly = asks.clone();
+    partly["skip_mtls_uri_regex"] = json!(["^/open"]);
+    for (id, name, client) in [
+        ("1", "server.test", Value::Null),
+        ("2", "own.server.test", asks),
+        ("3", "partly.server.test", partly),
+    ] {
         let mut tls = json!({
             "sni": name,
             "cert": include_str!("../../../tests/certs/server-ec.crt"),
@@ -741,7 +713,7 @@ fn snapshot_of(only: &[&str]) -> (Snapshot, Arc<Meters>) {
     let services = Services::for_tests();
     let meters = services.meters.clone();
     let catalog = Arc::new(plugins::Catalog::new(services, Default::default()));
-    catalog.register(Box::new(Trailers)).unwrap();
+    catalog.register(Box::new(trailers::Trailers)).unwrap();
     catalog.register(Box::new(told::Told)).unwrap();
     catalog.register(Box::new(filters::Filters)).unwrap();
     catalog.register(Box::<streams::First>::default()).unwrap();

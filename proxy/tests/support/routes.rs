@@ -93,6 +93,11 @@ pub fn of_two_servers() -> Vec<(&'static str, Value)> {
         ("/status-never", json!({"retries": 0, "sluice": {"retry": {"statuses": [503]}}})),
         ("/status-connect", retry(json!({"failures": ["connect"], "statuses": [503]}))),
         ("/status-poor", retry(json!({"statuses": [503], "budget_percent": 1, "budget_burst": 0}))),
+        ("/thrice", json!({"retries": 2, "nodes": [{"host": "10.0.0.1", "port": 80, "weight": 1}]})),
+        (
+            "/outlier",
+            json!({"sluice": {"retry": {"statuses": [429]}, "outlier": {"latency": 60, "interval": 86_400}}}),
+        ),
         ("/both", json!({"retries": 0, "nodes": [{"host": "both", "port": 80, "weight": 1}]})),
         ("/status-brief", json!({"retry_timeout": 1, "sluice": {"retry": {"statuses": [503]}}})),
         ("/any", retry(json!({"statuses": [503], "any_method": true}))),

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use proxy::testing::End;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, SupportedProtocolVersion};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -21,12 +21,28 @@ pub struct Tls {
 
 /// A client that speaks this version of TLS and, in it, one of these protocols (ALPN).
 pub fn speaks(version: &'static SupportedProtocolVersion, alpn: &[&str]) -> Arc<ClientConfig> {
+    shows(version, alpn, None)
+}
+
+/// The same, with its certificate and key if it has any.
+pub fn shows(
+    version: &'static SupportedProtocolVersion,
+    alpn: &[&str],
+    own: Option<(&[u8], &[u8])>,
+) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     let ca = include_bytes!("../../../tests/certs/ca.crt");
     roots.add(CertificateDer::from_pem_slice(ca).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[version]).unwrap();
-    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    let builder = builder.with_root_certificates(roots);
+    let mut config = match own {
+        Some((certificate, key)) => {
+            let chain = vec![CertificateDer::from_pem_slice(certificate).unwrap()];
+            builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key).unwrap()).unwrap()
+        }
+        None => builder.with_no_client_auth(),
+    };
     config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
     Arc::new(config)
 }

@@ -4,11 +4,14 @@ use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use model::Invalid;
-use proxy::{FaultRecord, Settings};
+use proxy::{AccessLog, FaultRecord, Settings};
 use sdk::build::Build;
 use sdk::chain::{Fitting, Stage};
+use sdk::log_format::{Escape, LogFormat};
+use sdk::sink::{self, Batching, Bounds, Intake, Joined, Next, Spec, Target};
 use sdk::stream::Stream;
 use sdk::vars::Var;
 use sdk::{Exchange, Factory, Instance, Phases};
@@ -103,6 +106,37 @@ pub fn faults() -> (impl FnOnce(&mut Settings), Receiver<FaultRecord>) {
         move |settings: &mut Settings| settings.on_fault = Arc::new(move |fault| sender.send(fault).unwrap()),
         told,
     )
+}
+
+/// Has a line of this format written for each request; where they come out.
+pub fn access_log(format: &str, settings: &mut Settings) -> Intake {
+    let (sink, intake) = sink::of_buffers(Spec {
+        plugin: "access log",
+        owner: None,
+        target: Target::File { path: String::new() },
+        batching: Batching::at_once("access log"),
+        joined: Joined::PLAIN,
+        max_entries: usize::MAX,
+        max_bytes: usize::MAX,
+    });
+    settings.access_log = Some(AccessLog {
+        format: Arc::new(LogFormat::parse(format, Escape::Default).unwrap()),
+        sink,
+        bounds: Bounds { buffer: 4 << 10, waiting: 1 << 20 },
+        flush: Duration::from_secs(1),
+    });
+    intake
+}
+
+/// The lines of an access log, of times: each as far as its tenths.
+pub fn tenths(log: &Intake) -> Vec<String> {
+    let mut text = Vec::new();
+    while let Some(Next::Entries(batch)) = log.take() {
+        text.extend_from_slice(batch.bytes());
+    }
+    let text = String::from_utf8(text).unwrap();
+    let cut = |time: &str| time[..time.find('.').unwrap() + 2].to_owned();
+    text.lines().map(|line| line.split(", ").map(cut).collect::<Vec<_>>().join(", ")).collect()
 }
 
 /// What was told since the last time, with the bytes from and to the client.

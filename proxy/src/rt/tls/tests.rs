@@ -94,7 +94,8 @@ async fn settle() {
 fn every_byte_arrives_in_order_whatever_the_transport_does() {
     for seed in 0..10 {
         let config = server(if seed % 2 == 0 { TLS13 } else { TLS12 });
-        let rough = Schedule { seed, most: 1 + seed as usize * 600, pauses: 90, room: 2000, cut: None };
+        let rough =
+            Schedule { seed, most: 1 + seed as usize * 600, pauses: 90, room: 2000, ..Schedule::default() };
         rt::run_paused(async move {
             let (mut server, mut client) = pair(rough.clone(), rough, config, &["http/1.1"]).await;
             let sent: Vec<u8> = (0..100_000u32).map(|n| (n / 7) as u8).collect();
