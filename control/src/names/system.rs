@@ -272,6 +272,14 @@ mod tests {
         );
     }
 
+    #[test]
+    fn names_in_any_alphabet_are_asked_for_in_ascii() {
+        let asked = |host: &str| name(host).map(|name| name.to_ascii());
+        assert_eq!(asked("Bücher.example").as_deref(), Some("xn--bcher-kva.example"));
+        assert_eq!(asked("例え.テスト").as_deref(), Some("xn--r8jz45g.xn--zckzah"));
+        assert_eq!(asked("xn--bcher-kva.example").as_deref(), Some("xn--bcher-kva.example"));
+    }
+
     #[tokio::test]
     async fn addresses_of_ipv6_are_not_waited_for_for_long() {
         assert_eq!(found("four.corp.test", true, true).await.unwrap(), ["10.0.0.4"]);
