@@ -1,103 +1,12 @@
-//! The program: command line, files, threads, signals.
-//!
-//! The only room that sees every other. It reads what an operator wrote, puts
-//! the parts together and sees them through their life; it decides nothing
-//! about a request and nothing about a resource.
+//! The program `sluice`. All of it is in the library, which is compiled while the rooms below it are
+//! still being optimised: a program would be compiled after them.
 #![forbid(unsafe_code)]
 
-mod access_log;
-mod acme;
-mod analysis;
-mod check;
-mod cli;
-mod etcd;
-mod explain;
-mod files;
-mod handoff;
-mod instance;
-mod lifecycle;
-mod listeners;
-mod logfile;
-mod logging;
-mod memory;
-mod metrics;
-mod mistakes;
-mod notices;
-mod program;
-mod run;
-mod say;
-mod server_info;
-mod sinks;
-mod tls;
-mod upgrade;
-mod wiring;
-
 use std::process::ExitCode;
-
-use clap::Parser;
-use cli::{Cli, Command};
-use control::store::StoreError;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// In seconds since 1970.
-fn now() -> i64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    since.as_secs().cast_signed()
-}
-
 fn main() -> ExitCode {
-    // No huge pages, of which an idle gateway would hold many for a few kilobytes in each: 25 MB
-    // instead of 14. `.cargo/config.toml` tells the allocator, which begins before this line; a
-    // build with flags of its own still gets most of it here.
-    let _ = rustix::thread::disable_transparent_huge_pages(true);
-    let result = match Cli::parse().command {
-        Command::Run(start) => run::run(&start),
-        Command::Check { files, strict, no_analysis } => check::run(&files, strict, !no_analysis),
-        Command::Explain(asked) => explain::run(&asked),
-        Command::Status { files, json } => instance::status(&files, json),
-        Command::Reload(files) => instance::reload(&files),
-        Command::Upgrade(files) => instance::upgrade(&files),
-        Command::Export { files, output } => instance::export::export(&files, output.as_deref()),
-        Command::Apply { file, files, dry_run, confirm, max_error_rate, max_p99, window } => {
-            let confirm = confirm.map(|mut confirm| {
-                let bounds = [("max-error-rate", max_error_rate), ("max-p99", max_p99), ("window", window)];
-                for (name, bound) in bounds {
-                    if let Some(bound) = bound {
-                        confirm.push_str(&format!("; {name}={bound}"));
-                    }
-                }
-                confirm
-            });
-            instance::apply::apply(&files, &file, dry_run, confirm.as_deref())
-        }
-        Command::Confirm { files, undo } => instance::revisions::confirm(&files, undo),
-        Command::Etcd { command } => etcd::run(&command),
-        Command::History { files, limit } => instance::revisions::history(&files, limit),
-        Command::Diff { from, to, files } => instance::revisions::diff(&files, from, to),
-        Command::Rollback { revision, files } => instance::revisions::rollback(&files, revision),
-        Command::Version => {
-            say::out(format_args!("sluice {}", env!("CARGO_PKG_VERSION")));
-            Ok(true)
-        }
-        Command::Completions { shell } => {
-            cli::completions(shell);
-            Ok(true)
-        }
-        Command::Schema => wiring::print_schemas().map(|()| true),
-    };
-    match result {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            upgrade::failed(&format!("{error:#}"));
-            match error.downcast_ref::<StoreError>() {
-                // It says itself that it is an error, and where.
-                Some(StoreError::File(found)) => drop(check::report(vec![(**found).clone()], false)),
-                _ => say::err(format_args!("error: {error:#}")),
-            }
-            ExitCode::FAILURE
-        }
-    }
+    gateway::main()
 }
