@@ -77,6 +77,13 @@ struct Problem {
     hint: Option<String>,
 }
 
+impl Problem {
+    /// Says what to do about it.
+    fn helped(self, hint: &str) -> Problem {
+        Problem { hint: Some(hint.to_owned()), ..self }
+    }
+}
+
 type Read<T> = Result<T, Problem>;
 
 impl Reader<'_> {
@@ -112,6 +119,10 @@ impl Reader<'_> {
             Some(b't') => self.word("true", Value::Bool(true))?,
             Some(b'f') => self.word("false", Value::Bool(false))?,
             Some(b'n') => self.word("null", Value::Null)?,
+            Some(b'\'') => {
+                let problem = self.problem("expected value but found invalid token");
+                return Err(problem.helped("write texts in double quotes"));
+            }
             Some(_) => return Err(self.problem("expected value but found invalid token")),
         };
         Ok((value, spot))
@@ -127,7 +138,11 @@ impl Reader<'_> {
         loop {
             let (start, key) = (self.at, self.position());
             if self.peek() != Some(b'"') {
-                return Err(self.problem("expected object key string"));
+                let help = match self.peek() {
+                    Some(b'}') if !map.is_empty() => "remove the comma before it",
+                    _ => "write names in double quotes",
+                };
+                return Err(self.problem("expected object key string").helped(help));
             }
             let text = self.string()?;
             let name = match self.substituted(text, start, Value::String)? {
@@ -170,6 +185,10 @@ impl Reader<'_> {
             return Ok(Value::Array(items));
         }
         loop {
+            if self.peek() == Some(b']') {
+                let problem = self.problem("expected value but found invalid token");
+                return Err(problem.helped("remove the comma before it"));
+            }
             let (value, spot) = self.value(depth + 1, None)?;
             items.push(value);
             if self.places {
@@ -353,6 +372,20 @@ mod tests {
             assert_eq!(problem(text), (message.to_owned(), line, column), "{text}");
         }
         assert_eq!(read(b"{\"a\": \"\xff\"}").unwrap_err().position, Position { line: 1, column: 8 });
+    }
+
+    #[test]
+    fn usual_mistakes_are_helped_with() {
+        for (text, help) in [
+            ("{\"a\": 1,}", Some("remove the comma before it")),
+            ("[1, ]", Some("remove the comma before it")),
+            ("{a: 1}", Some("write names in double quotes")),
+            ("{'a': 1}", Some("write names in double quotes")),
+            ("[1, 'a']", Some("write texts in double quotes")),
+            ("[a]", None),
+        ] {
+            assert_eq!(read(text.as_bytes()).unwrap_err().hint.as_deref(), help, "{text}");
+        }
     }
 
     #[test]

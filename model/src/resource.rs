@@ -72,8 +72,8 @@ impl Resource {
             route::check_pairs(&value)?;
         }
         place_id(&key, &mut value)?;
-        let mut value =
-            schema_of(&key)?.parse(value).map_err(|invalid| invalid.said("invalid configuration: "))?;
+        let read = schema_of(&key)?.parse(value);
+        let mut value = read.map_err(|invalid| with_help(kind, invalid).said("invalid configuration: "))?;
         if !matches!(kind, Kind::PluginMetadata | Kind::Secret) {
             settle_plugins(&mut value)?;
         }
@@ -215,6 +215,23 @@ fn settle_plugins(value: &mut Value) -> Result<(), Invalid> {
     Ok(())
 }
 
+/// Says what to do about mistakes that are often made, and that a schema only measures.
+fn with_help(kind: Kind, invalid: Invalid) -> Invalid {
+    let at = |name: &str| invalid.pointer.strip_prefix('/').is_some_and(|at| at.starts_with(name));
+    if kind == Kind::Ssl && (at("cert") || at("key")) && invalid.reason.contains("string too short") {
+        return invalid.hint(
+            "write the PEM text itself, not the path of its file, or `$env://` or `$secret://` with a name",
+        );
+    }
+    let nodes = at("nodes") || at("upstream/nodes");
+    if nodes && invalid.expected.as_deref() == Some("object") && invalid.got.as_deref() == Some("string") {
+        return invalid.hint(
+            r#"write `nodes: {"host:port": weight}`, or a list of maps with `host`, `port` and `weight`"#,
+        );
+    }
+    invalid
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -253,6 +270,27 @@ mod tests {
         ];
         for (kind, id, value) in cases {
             assert_eq!(parsed(kind, id, value).kind(), kind);
+        }
+    }
+
+    #[test]
+    fn what_is_often_written_wrongly_is_helped_with() {
+        let pem = "x".repeat(128);
+        for (kind, value, at, help) in [
+            (
+                Kind::Ssl,
+                json!({"cert": "/a.pem", "key": pem, "sni": "a.com"}),
+                "/cert",
+                "the PEM text itself",
+            ),
+            (Kind::Ssl, json!({"cert": pem, "key": "a.key", "sni": "a.com"}), "/key", "the PEM text itself"),
+            (Kind::Upstream, json!({"nodes": "127.0.0.1:80"}), "/nodes", r#"{"host:port": weight}"#),
+            (Kind::Upstream, json!({"nodes": ["127.0.0.1:80"]}), "/nodes/0", r#"{"host:port": weight}"#),
+            (Kind::Route, json!({"uri": "/", "upstream": {"nodes": "a"}}), "/upstream/nodes", "host:port"),
+        ] {
+            let invalid = refusal(kind, "1", value);
+            assert_eq!(invalid.pointer, at);
+            assert!(invalid.hint.as_deref().is_some_and(|hint| hint.contains(help)), "{invalid:?}");
         }
     }
 
