@@ -266,6 +266,12 @@ fn ends_tell_whether_all_came() {
         assert_eq!(read(&mut client, &mut [0; 8]).await.unwrap(), 3);
         assert_eq!(read(&mut client, &mut [0; 8]).await.unwrap(), 0);
         assert!(!client.is_idle() && client.maybe_readable(), "an end is news");
+        // Also where the transport has not told of its own.
+        let late = Schedule { late: true, ..Schedule::default() };
+        let (server, mut client) = pair(Schedule::default(), late, config.clone(), &[]).await;
+        drop(server);
+        assert_eq!(read(&mut client, &mut [0; 8]).await.unwrap(), 0);
+        assert!(client.maybe_readable());
         // Aborted: none.
         let (mut server, mut client) = open().await;
         write_all(&mut server, b"part").await.unwrap();
