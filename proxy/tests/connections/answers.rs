@@ -62,6 +62,17 @@ fn an_answer_without_a_body_says_nothing_of_one() {
         ..case()
     }
     .run("204");
+    // Clients differ on whether this one needs saying (RFC 9110 section 15.3.6).
+    let reset = "HTTP/1.1 205 Reset Content\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
+    Case {
+        client: vec![Send(GET), Until("\r\n\r\n"), Send(GET), Until("\r\n\r\nok"), Close],
+        servers: vec![vec![Until("\r\n\r\n"), Send(reset), Until("\r\n\r\n"), Send(OK), ToEnd]],
+        wants: vec!["HTTP/1.1 205 ", "Content-Length: 0\r\n"],
+        lacks: vec!["chunked"],
+        seeds: 8,
+        ..case()
+    }
+    .run("205");
 }
 
 #[test]

@@ -58,6 +58,7 @@ fn the_gateway_s_own_answers_are_told_of_with_their_bytes() {
         ("HEAD /told-abort", "Content-Length: 5\r\n", "hello", "HEAD 200 body 0 from [] in 0, 0"),
         ("GET /told-nothing", "HTTP/1.1 204 ", "hello", "GET 204 body 0 from [] in 0, 0"),
         ("GET /told-nothing", "HTTP/1.1 204 ", "Content-Length", "GET 204 body 0 from [] in 0, 0"),
+        ("GET /told-reset", "Content-Length: 0\r\n", "hello", "GET 205 body 0 from [] in 0, 0"),
     ] {
         let ask = format!("{line} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").leak() as &str;
         Case {

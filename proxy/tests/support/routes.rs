@@ -34,6 +34,10 @@ pub fn with_plugins() -> Vec<(&'static str, Value)> {
             json!({"told": {}, "fault-injection": {"abort": {"http_status": 204, "body": "hello"}}}),
         ),
         (
+            "/told-reset",
+            json!({"told": {}, "fault-injection": {"abort": {"http_status": 205, "body": "hello"}}}),
+        ),
+        (
             "/told-trailers",
             json!({"trailers": {}, "fault-injection": {"abort": {"http_status": 200, "body": "hello"}}}),
         ),
