@@ -122,8 +122,9 @@ impl<'a> Findings<'a> {
         if value.is_null() {
             return;
         }
-        if let Err(invalid) = row.shape.check(value) {
-            return self.error(invalid.under(&pointer));
+        let faults = faults(row, value);
+        if !faults.is_empty() {
+            return faults.into_iter().for_each(|invalid| self.error(invalid.under(&pointer)));
         }
         if let Some(known) = row.shape.members() {
             self.check_members(value, known, &pointer);
@@ -189,6 +190,37 @@ impl<'a> Findings<'a> {
         self.failed = true;
         self.found.push(self.source.invalid(self.document, invalid));
     }
+}
+
+/// What is wrong with a value: with each item, where it is a list.
+fn faults(row: &keys::Row, value: &Value) -> Vec<Invalid> {
+    let mut faults = Vec::new();
+    // A check tells of the first item that is wrong: without that one, of the next.
+    let mut rest = value.clone();
+    let mut places: Vec<usize> = (0..value.as_array().map_or(0, Vec::len)).collect();
+    while let Err(mut invalid) = row.shape.check(&rest) {
+        let (item, below) = split_item(&invalid.pointer);
+        let Some(at) = item.filter(|at| *at < places.len()) else {
+            // A list may be wrong only for want of the items that were.
+            if faults.is_empty() {
+                faults.push(invalid);
+            }
+            break;
+        };
+        invalid.pointer = format!("/{}{below}", places.remove(at));
+        faults.push(invalid);
+        if let Value::Array(items) = &mut rest {
+            items.remove(at);
+        }
+    }
+    faults
+}
+
+/// The item that a pointer into a list leads to, and what is left of the pointer: 1 and `/port` of `/1/port`.
+fn split_item(pointer: &str) -> (Option<usize>, &str) {
+    let path = pointer.strip_prefix('/').unwrap_or_default();
+    let end = path.find('/').unwrap_or(path.len());
+    (path[..end].parse().ok(), &path[end..])
 }
 
 /// APISIX, too, ignores keys that it does not know.

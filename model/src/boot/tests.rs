@@ -147,6 +147,25 @@ plugin_attr:
 }
 
 #[test]
+fn each_wrong_item_of_a_list_is_told() {
+    for (text, wants) in [
+        (
+            "apisix:\n  node_listen: [99999, 80, {port: x}]\n",
+            vec!["/apisix/node_listen/0", "/apisix/node_listen/2/port"],
+        ),
+        (
+            "deployment:\n  admin:\n    allow_admin: [a, 127.0.0.1, 10.0.0.0/99]\n",
+            vec!["/deployment/admin/allow_admin/0", "/deployment/admin/allow_admin/2"],
+        ),
+        ("apisix:\n  node_listen: ['80', '81']\n", vec!["/apisix/node_listen/0", "/apisix/node_listen/1"]),
+        ("apisix:\n  node_listen: []\n", vec!["/apisix/node_listen"]),
+    ] {
+        let pointers: Vec<_> = refusals(text).into_iter().map(|error| error.pointer).collect();
+        assert_eq!(pointers, wants, "{text}");
+    }
+}
+
+#[test]
 fn what_is_wrong_is_told_with_its_place() {
     let cases = [
         (
