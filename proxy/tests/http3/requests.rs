@@ -351,19 +351,18 @@ fn what_cannot_be_understood_ends_the_connection() {
             DECOMPRESSION_FAILED,
         ));
     }
-    beside(
-        |_| {},
-        async move |site| {
-            for (about, bytes, code) in &cases {
-                let client = site.client().await;
-                site.serves(vec![ToEnd]);
-                let answer = client.ask(bytes).await;
-                assert_eq!(answer, format!("closed {code:x}"), "{about}");
-                site.forget();
-                site.heard().await;
-            }
-        },
-    );
+    let (tells, told) = faults();
+    beside(tells, async move |site| {
+        for (about, bytes, code) in &cases {
+            let client = site.client().await;
+            site.serves(vec![ToEnd]);
+            let answer = client.ask(bytes).await;
+            assert_eq!(answer, format!("closed {code:x}"), "{about}");
+            site.forget();
+            site.heard().await;
+            assert_eq!(rules(&told), [named(*code)], "{about}");
+        }
+    });
 }
 
 #[test]
