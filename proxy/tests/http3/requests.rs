@@ -102,6 +102,7 @@ fn a_request_goes_through_whatever_its_pieces() {
                         ("content-length", "9"),
                         ("host", "b"),
                         ("authorization", "c"),
+                        ("x-consumer-group-id", "e"),
                         ("x-b", "d"),
                     ]),
                 ),
