@@ -207,7 +207,8 @@ impl<'a> RequestBody<'a> {
         }
     }
 
-    /// The trailers behind a body that was taken without coding.
+    /// The trailers behind the body, which are in none of its pieces. Before they go on, somebody looks at their
+    /// names.
     #[inline]
     pub(crate) fn trailers(&self) -> Option<&Fields> {
         match self {

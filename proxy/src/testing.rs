@@ -108,6 +108,13 @@ impl Gateway {
         end
     }
 
+    /// A client's connection of which it is agreed that HTTP/2 is spoken on it.
+    pub fn connect_h2(&self, theirs: Schedule, ours: Schedule) -> End {
+        let (end, io, client) = connection(theirs, ours, false);
+        self.worker.hold(move |worker| down::h2::serve(worker, io, client, None));
+        end
+    }
+
     /// A client's connection to a port where TLS is spoken, and in it HTTP/1 or HTTP/2.
     pub fn connect_tls(&self, theirs: Schedule, ours: Schedule) -> End {
         let (end, io, client) = connection(theirs, ours, true);

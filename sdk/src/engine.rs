@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use smallvec::SmallVec;
-use wire::{BadField, Fields, Method, RequestHead, ResponseHead, Span};
+use wire::{BadField, Fields, Framing, Method, RequestHead, ResponseHead, Span, Version};
 
 use crate::budget::Held;
 use crate::client::Caller;
@@ -132,6 +132,10 @@ pub struct Messages {
     pub reply_held: Held,
     /// The trailers of a request whose body is held, and those that a plugin has set.
     pub request_trailers: Fields,
+    /// Names of the request's headers that plugins have set or taken away, where trailers may follow: a client
+    /// does not say the same behind the body, as some servers take trailers for headers. Shared while the
+    /// request is on its way to an upstream.
+    pub edited: Rc<Fields>,
     /// The trailers of the response: those that a plugin has set, and behind the body those that came.
     pub response_trailers: Fields,
 }
@@ -157,6 +161,25 @@ impl Messages {
         self.reply_held = Held::default();
         self.request_trailers.clear(1 << 10);
         self.response_trailers.clear(1 << 10);
+        match Rc::get_mut(&mut self.edited) {
+            Some(edited) => edited.clear(1 << 10),
+            None => self.edited = Rc::default(),
+        }
+    }
+
+    /// A plugin sees to this header of the request.
+    pub(crate) fn note_edited(&mut self, name: &(impl Named + ?Sized)) {
+        let may_have_trailers = match self.request.framing {
+            Framing::None => false,
+            Framing::Length(_) => self.request.version >= Version::Http2,
+            Framing::Chunked | Framing::UntilClose => true,
+        };
+        if may_have_trailers {
+            self.request_trailers.remove_alike(name.text());
+            if !self.edited.contains_alike(name.text()) {
+                Rc::make_mut(&mut self.edited).append_checked(name.id(), name.text(), b"");
+            }
+        }
     }
 
     fn apply_early_edits(&mut self) {

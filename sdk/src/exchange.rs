@@ -208,10 +208,12 @@ impl<'s> Exchange<'s> {
         self.engine.messages.request.fields.get_checked(name.id(), name.text())
     }
 
-    /// Changes a header of the request as it goes to the upstream, and as later stages see it.
+    /// Changes a header of the request as it goes to the upstream, and as later stages see it. As with the other
+    /// methods that change headers, a trailer of that name that comes from the client goes no further.
     pub fn set_header(&mut self, name: &(impl Named + ?Sized), value: &[u8]) -> Result<(), BadField> {
         name.check()?;
         wire::fields::check_value(value)?;
+        self.engine.messages.note_edited(name);
         self.engine.messages.request.fields.set_checked(name.id(), name.text(), value);
         Ok(())
     }
@@ -219,6 +221,7 @@ impl<'s> Exchange<'s> {
     pub fn add_header(&mut self, name: &(impl Named + ?Sized), value: &[u8]) -> Result<(), BadField> {
         name.check()?;
         wire::fields::check_value(value)?;
+        self.engine.messages.note_edited(name);
         self.engine.messages.request.fields.append_checked(name.id(), name.text(), value);
         Ok(())
     }
@@ -226,6 +229,7 @@ impl<'s> Exchange<'s> {
     /// Takes a header from the request. One that the gateway would add of itself stays away, unless
     /// a later stage sets it.
     pub fn remove_header(&mut self, name: &(impl Named + ?Sized)) {
+        self.engine.messages.note_edited(name);
         self.engine.messages.request.fields.remove_checked(name.id(), name.text());
         self.engine.forward.without.insert(Own::of(name.id()));
     }
@@ -233,6 +237,7 @@ impl<'s> Exchange<'s> {
     /// Takes headers from the request that a server may take for the one of this name: they are spelled the
     /// same but for case, `-` and `_`. For a plugin that vouches for what the header says, before it sets it.
     pub fn remove_lookalikes(&mut self, name: &(impl Named + ?Sized)) {
+        self.engine.messages.note_edited(name);
         self.engine.messages.request.fields.remove_lookalikes(name.text());
     }
 

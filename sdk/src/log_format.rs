@@ -226,14 +226,15 @@ fn escape_default(value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends `value` as NGINX's `escape=json`.
+/// Appends `value` as NGINX's `escape=json`, and no control character of any kind as it is.
 pub(crate) fn escape_json(value: &[u8], out: &mut Vec<u8>) {
     if is_plain_text(value) {
         out.extend_from_slice(value);
         return;
     }
     for chunk in value.utf8_chunks() {
-        for &byte in chunk.valid().as_bytes() {
+        let mut bytes = chunk.valid().bytes();
+        while let Some(byte) = bytes.next() {
             match byte {
                 b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
                 b'\n' => out.extend_from_slice(b"\\n"),
@@ -241,10 +242,12 @@ pub(crate) fn escape_json(value: &[u8], out: &mut Vec<u8>) {
                 b'\t' => out.extend_from_slice(b"\\t"),
                 8 => out.extend_from_slice(b"\\b"),
                 12 => out.extend_from_slice(b"\\f"),
-                0..=31 | 127 => {
-                    out.extend_from_slice(b"\\u00");
-                    out.extend_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
-                }
+                0..=31 | 127 => escape_code(byte, out),
+                // U+0080 to U+009F, which terminals obey, are this byte and their own; in valid text one follows.
+                0xC2 => match bytes.next() {
+                    Some(code @ ..=0x9F) => escape_code(code, out),
+                    after => out.extend(std::iter::once(byte).chain(after)),
+                },
                 _ => out.push(byte),
             }
         }
@@ -252,6 +255,12 @@ pub(crate) fn escape_json(value: &[u8], out: &mut Vec<u8>) {
             out.extend_from_slice("\u{FFFD}".as_bytes());
         }
     }
+}
+
+/// Appends a code below U+0100 as JSON spells it.
+fn escape_code(code: u8, out: &mut Vec<u8>) {
+    let [high, low] = [code >> 4, code & 15].map(|digit| HEX[usize::from(digit)]);
+    out.extend_from_slice(&[b'\\', b'u', b'0', b'0', high, low]);
 }
 
 #[cfg(test)]
@@ -378,6 +387,22 @@ mod tests {
         let mut out = Vec::new();
         escape_json(b"\n\r\t\x08\x0c\x01\x7f\xff|", &mut out);
         assert_eq!(out, "\\n\\r\\t\\b\\f\\u0001\\u007F\u{FFFD}|".as_bytes());
+        for code in '\u{80}'..='\u{ff}' {
+            out.clear();
+            escape_json(format!("a{code}b").as_bytes(), &mut out);
+            let expected = match code {
+                ..='\u{9f}' => format!("a\\u00{:02X}b", u32::from(code)),
+                _ => format!("a{code}b"),
+            };
+            assert_eq!(String::from_utf8_lossy(&out), expected);
+        }
+        out.clear();
+        escape_json("\u{9b}2J \u{85}\u{a0}\u{c2}\u{49b}\u{209b}".as_bytes(), &mut out);
+        out.extend_from_slice(b"|");
+        escape_json(b"\xc2", &mut out);
+        escape_json(b"\xc2\x9b\xc2", &mut out);
+        let expected = "\\u009B2J \\u0085\u{a0}\u{c2}\u{49b}\u{209b}|\u{FFFD}\\u009B\u{FFFD}";
+        assert_eq!(String::from_utf8_lossy(&out), expected);
     }
 
     #[test]

@@ -236,14 +236,25 @@ impl Fields {
     /// name itself. Servers that make variables of names (CGI, WSGI) take them for the same.
     pub fn remove_lookalikes(&mut self, name: &[u8]) {
         let text = &self.text;
-        let folded = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
         self.list.retain(|field| {
             let start = field.name.start as usize;
             let own = &text[start..start + field.name.len as usize];
-            own.len() != name.len()
-                || same_in_any_case(own, name)
-                || !own.iter().zip(name).all(|(own, byte)| folded(*own) == folded(*byte))
+            same_in_any_case(own, name) || !is_alike(own, name)
         });
+    }
+
+    /// Removes fields of the name and of those that [`Fields::remove_lookalikes`] removes.
+    pub fn remove_alike(&mut self, name: &[u8]) {
+        let text = &self.text;
+        self.list.retain(|field| {
+            let start = field.name.start as usize;
+            !is_alike(&text[start..start + field.name.len as usize], name)
+        });
+    }
+
+    /// Whether there is a field of the name, or of one that servers take for the same.
+    pub fn contains_alike(&self, name: &[u8]) -> bool {
+        self.list.iter().any(|field| is_alike(self.bytes(field.name), name))
     }
 
     /// Keeps the fields of the names for which `keep` says so.
@@ -382,6 +393,12 @@ static TOKEN: [bool; 256] = {
     table
 };
 
+/// Whether names are the same but for case, `-` and `_`.
+fn is_alike(one: &[u8], other: &[u8]) -> bool {
+    let folded = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    one.len() == other.len() && one.iter().zip(other).all(|(one, other)| folded(*one) == folded(*other))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -418,6 +435,11 @@ mod tests {
         let names: Vec<_> =
             fields.iter().map(|(name, _, _)| String::from_utf8_lossy(name).into_owned()).collect();
         assert_eq!(names, ["X-User-Id", "X-User-Ids", "XxUser-Id", "X-User.Id", "x-user-id"]);
+        assert!(fields.contains_alike(b"x_USER_id") && fields.contains_alike(b"X-User-Id"));
+        assert!(!fields.contains_alike(b"X-User-I") && !fields.contains_alike(b"X-User_Idx"));
+        fields.remove_alike(b"X_User-ID");
+        assert!(!fields.contains_alike(b"X-User-Id"));
+        assert_eq!(text(&fields), "X-User-Ids: 1\r\nXxUser-Id: 1\r\nX-User.Id: 1\r\n");
         let mut fields = Fields::new();
         for name in ["User-Agent", "Content-Type"] {
             fields.append(name.as_bytes(), b"1").unwrap();

@@ -135,7 +135,7 @@ impl Conn {
         let settings = &worker.settings;
         self.arrival.head_bytes = size as u64;
         self.arrival.requests += 1;
-        self.body = Body::new(head.framing);
+        self.body = Body::of_request(head.framing);
         self.version = head.version;
         self.continue_due = head.expect_continue && self.buffer.as_ref().is_none_or(Buffer::is_empty);
         self.client_keeps = head.keep_alive;

@@ -39,6 +39,8 @@ pub(crate) use stream::Stream;
 /// How a client says that it speaks HTTP/2 and nothing else (RFC 9113 section 3.4).
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
+const BAD_PREFACE: &str = "the connection does not begin with the preface of HTTP/2 (PROTOCOL_ERROR)";
+
 /// Streams that are begun before everything else that is ready gets its turn.
 const TURN: u32 = 32;
 
@@ -95,7 +97,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, io: Io, client: Client, early: Opt
         ),
         text: RefCell::default(),
     });
-    let Some(mut connection) = begin(&worker, &line, &waiter).await else { return };
+    let Some(mut connection) = begin(&shared, &waiter).await else { return };
     let mut task = Task { shared: &shared, life: Life::new(&worker, &waiter), closing: None };
     let ending = poll_fn(|cx| task.poll(&mut connection, cx)).await;
     drop(task);
@@ -106,10 +108,17 @@ pub(crate) async fn serve(worker: Rc<Worker>, io: Io, client: Client, early: Opt
 }
 
 /// What a handshake needs is apart, so that a connection does not carry it for as long as it lives.
-async fn begin(worker: &Worker, line: &Rc<Line>, waiter: &Waiter) -> Option<Connection<Duplex<Line>, Bytes>> {
+async fn begin(shared: &Shared, waiter: &Waiter) -> Option<Connection<Duplex<Line>, Bytes>> {
+    let Shared { worker, client, line, .. } = shared;
     let deadline = worker.clock.after(worker.settings.header_timeout);
     let mut beginning = pin!(handshake(&worker.settings, line.clone()));
-    waiter.until(deadline, |cx| beginning.as_mut().poll(cx)).await.ok()?.ok()
+    let begun = waiter.until(deadline, |cx| beginning.as_mut().poll(cx)).await.ok()?;
+    // One that is gone by then has asked for nothing.
+    if begun.as_ref().is_err_and(h2::Error::is_library) {
+        // It stands where a request line would, so both logs are told, as in HTTP/1.
+        refusal::tell_of_connection(worker, client, FaultKind::BrokenRule(BAD_PREFACE));
+    }
+    begun.ok()
 }
 
 fn handshake(settings: &Settings, line: Rc<Line>) -> Handshake<Duplex<Line>, Bytes> {
@@ -183,9 +192,12 @@ impl Task<'_> {
                 Poll::Ready(Some(Err(error))) => {
                     // A client that is gone by then is another error, later.
                     let calm = error.reason() == Some(Reason::ENHANCE_YOUR_CALM) && error.is_library();
-                    match shared.line.ended_for() {
-                        Flood::Other if !calm => {}
-                        flood => shared.tell(flood),
+                    match (shared.line.ended_for(), error.reason()) {
+                        (Flood::Other, Some(reason)) if error.is_library() && !calm => {
+                            refusal::tell_of_end(worker, &shared.client, broken_rule(reason));
+                        }
+                        (Flood::Other, _) if !calm => {}
+                        (flood, _) => shared.tell(flood),
                     }
                     return Poll::Ready(if error.is_library() { Ending::Linger } else { Ending::Nothing });
                 }
@@ -258,6 +270,19 @@ impl Shared {
     fn tell(&self, flood: Flood) {
         refusal::tell_of_connection(&self.worker, &self.client, FaultKind::Flood(flood));
     }
+}
+
+/// What the library has ended a connection for, by the error that GOAWAY names (RFC 9113 section 7).
+#[cold]
+fn broken_rule(reason: Reason) -> FaultKind {
+    FaultKind::BrokenRule(match reason {
+        Reason::PROTOCOL_ERROR => "the client broke a rule of HTTP/2 (PROTOCOL_ERROR)",
+        Reason::FLOW_CONTROL_ERROR => "the client broke a rule of HTTP/2 (FLOW_CONTROL_ERROR)",
+        Reason::STREAM_CLOSED => "the client broke a rule of HTTP/2 (STREAM_CLOSED)",
+        Reason::FRAME_SIZE_ERROR => "the client broke a rule of HTTP/2 (FRAME_SIZE_ERROR)",
+        Reason::COMPRESSION_ERROR => "the client broke a rule of HTTP/2 (COMPRESSION_ERROR)",
+        _ => "the client broke a rule of HTTP/2",
+    })
 }
 
 /// Reads and drops what the client still sends, so that the close does not become a reset that takes the

@@ -90,7 +90,7 @@ async fn serve(worker: Rc<Worker>, conn: Connection, client: Client) {
     let deadline = worker.clock.after(worker.settings.header_timeout);
     let mut opening = pin!(open_control(&worker, &conn));
     let Ok(Some(control)) = waiter.until(deadline, |cx| opening.as_mut().poll(cx)).await else {
-        return shared.close(code::STREAM_CREATION_ERROR);
+        return shared.fail(code::STREAM_CREATION_ERROR);
     };
     let (mut both_ways, mut one_way) = (pin!(conn.accept_bi()), pin!(conn.accept_uni()));
     let mut task = Task {
@@ -105,8 +105,11 @@ async fn serve(worker: Rc<Worker>, conn: Connection, client: Client) {
         shared.streams.note_waker(cx);
         for _ in 0..TURN {
             if shared.credit.is_flood(worker.clock.coarse_ms()) {
-                refusal::tell_of_connection(&worker, &shared.client(), FaultKind::Flood(Flood::Frames));
-                shared.close(code::EXCESSIVE_LOAD);
+                // A rule that it broke by the same was told.
+                if conn.close_reason().is_none() {
+                    refusal::tell_of_connection(&worker, &shared.client(), FaultKind::Flood(Flood::Frames));
+                    shared.close(code::EXCESSIVE_LOAD);
+                }
                 return Poll::Ready(());
             }
             let stream = match both_ways.as_mut().poll(cx) {
@@ -254,6 +257,16 @@ impl Shared {
         self.conn.close(VarInt::from_u32(code), b"");
     }
 
+    /// Ends the connection of a client that broke a rule, and tells of it. One that is over already ended for
+    /// another reason, whatever its streams look like now.
+    #[cold]
+    fn fail(&self, code: u32) {
+        if self.conn.close_reason().is_none() {
+            self.close(code);
+            refusal::tell_of_end(&self.worker, &self.client(), broken_rule(code));
+        }
+    }
+
     /// How often the client has told what it has.
     fn acknowledgements(&self) -> u64 {
         self.conn.stats().frame_rx.acks
@@ -293,6 +306,24 @@ impl Shared {
         }
         client.clone()
     }
+}
+
+/// By the error with which the connection ends (RFC 9114 section 8.1, RFC 9204 section 6).
+fn broken_rule(code: u32) -> FaultKind {
+    FaultKind::BrokenRule(match code {
+        code::STREAM_CREATION_ERROR => "the client broke a rule of HTTP/3 (H3_STREAM_CREATION_ERROR)",
+        code::CLOSED_CRITICAL_STREAM => "the client broke a rule of HTTP/3 (H3_CLOSED_CRITICAL_STREAM)",
+        code::FRAME_UNEXPECTED => "the client broke a rule of HTTP/3 (H3_FRAME_UNEXPECTED)",
+        code::FRAME_ERROR => "the client broke a rule of HTTP/3 (H3_FRAME_ERROR)",
+        code::EXCESSIVE_LOAD => "the client broke a rule of HTTP/3 (H3_EXCESSIVE_LOAD)",
+        code::ID_ERROR => "the client broke a rule of HTTP/3 (H3_ID_ERROR)",
+        code::SETTINGS_ERROR => "the client broke a rule of HTTP/3 (H3_SETTINGS_ERROR)",
+        code::MISSING_SETTINGS => "the client broke a rule of HTTP/3 (H3_MISSING_SETTINGS)",
+        code::QPACK_DECOMPRESSION_FAILED => "the client broke a rule of HTTP/3 (QPACK_DECOMPRESSION_FAILED)",
+        code::QPACK_ENCODER_STREAM_ERROR => "the client broke a rule of HTTP/3 (QPACK_ENCODER_STREAM_ERROR)",
+        code::QPACK_DECODER_STREAM_ERROR => "the client broke a rule of HTTP/3 (QPACK_DECODER_STREAM_ERROR)",
+        _ => "the client broke a rule of HTTP/3",
+    })
 }
 
 /// Starts a stream's task.

@@ -19,15 +19,7 @@ pub(super) fn tell(
     messages: &mut Messages,
 ) {
     worker.shard.request_refused();
-    (worker.settings.on_fault)(FaultRecord {
-        fault: Fault::client(kind),
-        status: kind.status(),
-        limit: kind.limit(&worker.settings),
-        client: client.ip(),
-        upstream: None,
-        route: String::new(),
-        request: String::new(),
-    });
+    tell_of_end(worker, client, kind);
     if let Some(log) = &worker.access_log {
         let status = kind.status();
         let refused = Refused { line: b"", status, received, sent: 0, body_sent: 0, took_ms: 0 };
@@ -41,6 +33,20 @@ pub(super) fn tell_of_connection(worker: &Rc<Worker>, client: &Client, kind: Fau
     let mut scratch = worker.take_scratch();
     tell(worker, client, kind, 0, &mut scratch.messages);
     worker.give_scratch(scratch);
+}
+
+/// Tells of what ended a connection and was no part of a request: only the error log is told.
+#[cold]
+pub(super) fn tell_of_end(worker: &Worker, client: &Client, kind: FaultKind) {
+    (worker.settings.on_fault)(FaultRecord {
+        fault: Fault::client(kind),
+        status: kind.status(),
+        limit: kind.limit(&worker.settings),
+        client: client.ip(),
+        upstream: None,
+        route: String::new(),
+        request: String::new(),
+    });
 }
 
 /// Tells of a client that was cut off before anything was asked for, by the name of the server it wanted. Only the

@@ -32,6 +32,8 @@ pub enum FaultKind {
     TlsOnPlainPort,
     /// It sends too much of something.
     Flood(Flood),
+    /// It broke a rule of HTTP/2 or HTTP/3 that ends its connection, and by which error.
+    BrokenRule(&'static str),
     /// No certificate is served under the name it asked for.
     NoCertificate,
     /// The TLS handshake came to nothing, and why.
@@ -253,6 +255,7 @@ impl FaultKind {
         match self {
             FaultKind::BadRequest(refusal) | FaultKind::BadBody(refusal) => refusal.status(),
             FaultKind::TlsOnPlainPort
+            | FaultKind::BrokenRule(_)
             | FaultKind::BadClientHello(_)
             | FaultKind::BadProtocol(_)
             | FaultKind::PrereadTimeout
@@ -327,6 +330,7 @@ impl FaultKind {
             FaultKind::HandshakeTimeout => "the TLS handshake did not end in time",
             FaultKind::Misdirected => OTHER_HOST,
             FaultKind::HandshakeFailed(why)
+            | FaultKind::BrokenRule(why)
             | FaultKind::TlsFailed(why)
             | FaultKind::NotProven(why)
             | FaultKind::BadProtocol(why)

@@ -24,7 +24,9 @@ pub(crate) fn record(worker: &Worker, x: &Exchange<'_>, fault: Fault) -> FaultRe
         None => {
             let mut request = String::from_utf8_lossy(x.request().method_bytes()).into_owned();
             request.push(' ');
-            request.extend(String::from_utf8_lossy(x.path()).chars().take(200));
+            // CONNECT names a server and no path.
+            let place = if x.path().is_empty() { x.request().target() } else { x.path() };
+            request.extend(String::from_utf8_lossy(place).chars().take(200));
             request
         }
     };

@@ -408,13 +408,14 @@ async fn prepare(
     response.go_on().await?;
     let trailers = x.request_trailers();
     let held = &x.engine().messages.body;
+    let edited = x.engine().messages.edited.clone();
     if x.body_state() == Body::Whole {
         let size = if trailers.is_empty() { Size::Exactly(held.len() as u64) } else { Size::Open };
         let trailers = (!trailers.is_empty()).then(|| trailers.clone());
         return Ok(Outgoing {
             size,
             framed: false,
-            held: Held { bytes: Some(held.clone()), whole: true, trailers },
+            held: Held { bytes: Some(held.clone()), whole: true, trailers, edited },
         });
     }
     let size = match x.request().framing {
@@ -431,7 +432,7 @@ async fn prepare(
     if bytes.is_none() {
         body.take(framed)?;
     }
-    Ok(Outgoing { size, framed, held: Held { bytes, whole: false, trailers } })
+    Ok(Outgoing { size, framed, held: Held { bytes, whole: false, trailers, edited } })
 }
 
 /// Whether the client wants a tunnel for WebSocket (RFC 6455 section 4.1). No other protocol is

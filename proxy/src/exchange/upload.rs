@@ -11,9 +11,9 @@ use std::task::Poll;
 use sdk::chain::LocalFuture;
 use sdk::exchange::{Body, Chunk};
 use sdk::{Exchange, RequestFilter, Step};
+use wire::h1::hop::is_of_identity;
 use wire::{Fields, Framing};
 
-use super::add_trailers;
 use super::fault::{Fault, FaultKind};
 use super::phases;
 use crate::down::{Downstream, RequestBody};
@@ -73,7 +73,8 @@ pub(crate) async fn buffer(
             return Ok(());
         }
         if body.is_complete() {
-            add_trailers(&mut x.engine_mut().messages.request_trailers, body.trailers());
+            let messages = &mut *x.engine_mut().messages;
+            add_trailers(&mut messages.request_trailers, body.trailers(), &messages.edited);
             x.engine_mut().body_state = Body::Whole;
             body.release();
             return Ok(());
@@ -129,6 +130,8 @@ pub(crate) struct Held {
     pub(crate) whole: bool,
     /// Trailers that a plugin has set, which go out behind it beside those that come.
     pub(crate) trailers: Option<Fields>,
+    /// Names that none of those may have ([`sdk::engine::Messages::edited`]).
+    pub(crate) edited: Rc<Fields>,
 }
 
 /// Sends a request's body, from the client's end to the upstream's.
@@ -175,7 +178,7 @@ impl Upload<'_, '_> {
             to.write(held, self.held.whole, self.held.trailers.as_ref()).await
         } else if self.body.take(self.framed)? {
             all = self.body.is_complete();
-            send(to, self.body, self.framed, self.held.trailers.as_ref()).await
+            send(to, self.body, self.framed, self.held).await
         } else {
             to.flush().await
         };
@@ -231,10 +234,8 @@ impl Upload<'_, '_> {
                 if !chunk.last && chunk.data.is_empty() {
                     continue;
                 }
-                let mut trailers = self.held.trailers.clone().unwrap_or_default();
-                add_trailers(&mut trailers, self.body.trailers());
-                let trailers = Some(&trailers).filter(|trailers| !trailers.is_empty());
-                if let Err(failed) = to.write(&chunk.data, chunk.last, trailers).await {
+                let trailers = if chunk.last { trailers(self.body, self.held) } else { None };
+                if let Err(failed) = to.write(&chunk.data, chunk.last, trailers.as_ref()).await {
                     return self.failed(failed).map(|()| true);
                 }
                 if chunk.last {
@@ -264,7 +265,7 @@ impl Upload<'_, '_> {
             // From here on it is not at hand any more, also where this write is cut off.
             self.state.lost.set(true);
             let piece = self.body.piece().len() as u64;
-            let written = send(to, self.body, self.framed, self.held.trailers.as_ref()).await;
+            let written = send(to, self.body, self.framed, self.held).await;
             self.body.used();
             if let Err(failed) = written {
                 return self.failed(failed);
@@ -368,24 +369,79 @@ pub(crate) fn filter_held<'a>(
     })
 }
 
-/// Sends the piece that was taken.
+/// Sends the piece that was taken, and behind the last one the trailers.
 #[inline]
 async fn send(
     to: &mut up::Sender<'_>,
     body: &RequestBody<'_>,
     framed: bool,
-    trailers: Option<&Fields>,
+    held: &Held,
 ) -> Result<(), Failed> {
-    if framed {
-        return to.relay(body.piece()).await;
-    }
     let last = body.is_complete();
-    match trailers {
-        Some(set) if last => {
-            let mut all = set.clone();
-            add_trailers(&mut all, body.trailers());
-            to.write(body.piece(), last, Some(&all)).await
+    match (framed, last) {
+        (true, true) if body.trailers().is_some() => {
+            // Their end is theirs to bring.
+            let mut end = body.piece().to_vec();
+            if let Some(trailers) = trailers(body, held) {
+                trailers.write_to(&mut end);
+            }
+            end.extend_from_slice(b"\r\n");
+            to.relay(&end).await
         }
-        _ => to.write(body.piece(), last, body.trailers()).await,
+        (true, _) => to.relay(body.piece()).await,
+        (false, false) => to.write(body.piece(), false, None).await,
+        (false, true) => to.write(body.piece(), true, trailers(body, held).as_ref()).await,
+    }
+}
+
+/// What goes out behind a request's body. Allocates only where there is something.
+#[inline]
+fn trailers(body: &RequestBody<'_>, held: &Held) -> Option<Fields> {
+    if body.trailers().is_none() && held.trailers.is_none() {
+        return None;
+    }
+    let mut trailers = held.trailers.clone().unwrap_or_default();
+    add_trailers(&mut trailers, body.trailers(), &held.edited);
+    Some(trailers).filter(|trailers| !trailers.is_empty())
+}
+
+/// Adds the client's trailers to those that a plugin has set, which go before them. Some servers take trailers
+/// for headers, so none goes on that would tell who the client is, or what a plugin has told or taken away.
+fn add_trailers(trailers: &mut Fields, came: Option<&Fields>, edited: &Fields) {
+    let set = trailers.len();
+    for (name, value, id) in came.into_iter().flat_map(Fields::iter) {
+        let is_set = || trailers.iter().take(set).any(|(own, _, _)| own.eq_ignore_ascii_case(name));
+        if !is_of_identity(name) && !edited.contains_alike(name) && !is_set() {
+            trailers.append_checked(id, name, value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trailers_say_nothing_that_is_not_the_client_s_to_say() {
+        let fields = |names: &[&str]| {
+            let mut fields = Fields::new();
+            names.iter().for_each(|name| fields.append(name.as_bytes(), b"x").unwrap());
+            fields
+        };
+        let came = fields(&[
+            "X-Sum",
+            "x-consumer-group-id",
+            "X_Consumer_Any",
+            "X-Credential-Any",
+            "X-User",
+            "x_user",
+            "X-Users",
+            "X-Set",
+            "X-Sum",
+        ]);
+        let mut trailers = fields(&["x-set", "X-Consumer-Own"]);
+        add_trailers(&mut trailers, Some(&came), &fields(&["x-uSER", "x-other"]));
+        let names: Vec<_> = trailers.iter().map(|(name, _, _)| String::from_utf8_lossy(name)).collect();
+        assert_eq!(names, ["x-set", "X-Consumer-Own", "X-Sum", "X-Users", "X-Sum"]);
     }
 }

@@ -52,6 +52,16 @@ impl Body {
         Body { incoming, piece: None, complete, received: 0, measured: 0 }
     }
 
+    /// That of a request: its trailers do not go on as they come ([`Chunked::with_trailers_apart`]).
+    #[inline]
+    pub(crate) fn of_request(framing: Framing) -> Body {
+        let mut body = Body::new(framing);
+        if framing == Framing::Chunked {
+            body.incoming = Incoming::Chunked(Chunked::default().with_trailers_apart());
+        }
+        body
+    }
+
     /// Takes what is at the front of the buffer: as it is to be sent on in the same coding, if
     /// `framed`, or else without any. True if there is a piece or nothing more comes; false if more
     /// must be read. A piece that was not used is given again.
@@ -190,7 +200,7 @@ impl Body {
         self.measured
     }
 
-    /// The trailers of a body that was taken out of its coding.
+    /// The trailers of a body that was taken out of its coding, and of a request's in any case.
     #[inline]
     pub(crate) fn trailers(&self) -> Option<&Fields> {
         match &self.incoming {

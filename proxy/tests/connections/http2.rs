@@ -106,6 +106,20 @@ fn bodies_and_trailers_go_both_ways() {
         ..case()
     }
     .run("of open length, and of a known one");
+    // Also where the body's length is known.
+    for (head, body) in [("POST /edits", ""), ("POST /edits\ncontent-length: 3", "abc")] {
+        let theirs = Trailers("x-user: theirs\nx-secret: theirs\nx-consumer-any: theirs\nx-sum: 5");
+        Case {
+            client: vec![Ask(head), Send(body), theirs, ToEnd],
+            servers: vec![vec![Until("\r\n\r\n"), Send(OK), ToEnd]],
+            heard: vec!["X-User: ours\r\n"],
+            unheard: vec!["theirs"],
+            wants: vec!["\n\nok\nend\n"],
+            seeds: 4,
+            ..case()
+        }
+        .run(head);
+    }
     let pieces = vec![
         Until("\r\n\r\n"),
         Send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nwxyz\r\n"),

@@ -16,12 +16,12 @@ const HEADERS: u8 = 1;
 const PRIORITY: u8 = 2;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
+const WINDOW_UPDATE: u8 = 8;
 const GOAWAY: u8 = 7;
 const WHOLE: u8 = 5;
 
 /// Reasons (section 7).
 const NO_ERROR: u8 = 0;
-const PROTOCOL_ERROR: u8 = 1;
 const CALM: u8 = 11;
 
 fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
@@ -106,7 +106,7 @@ fn a_flood_ends_the_connection_at_once_and_what_comes_with_it_is_not_begun() {
 }
 
 #[test]
-fn what_the_library_ends_a_connection_for_is_told_where_it_is_a_flood() {
+fn what_the_library_ends_a_connection_for_is_told() {
     let (tells, told) = faults();
     let mut settings = Settings::default();
     settings.http2.max_stream_errors = 1;
@@ -117,24 +117,27 @@ fn what_the_library_ends_a_connection_for_is_told_where_it_is_a_flood() {
         let bad = |stream| get(stream, "/nowhere", b"\0\x0aconnection\x01x");
         let errors = [bad(1), bad(3), bad(5)].concat();
         let bytewise = Schedule { most: 1, ..Schedule::default() };
-        for (about, theirs, bytes, reason, flood) in [
-            ("what is wrong", Schedule::default(), frame(DATA, 0, 0, b"x"), Some(PROTOCOL_ERROR), None),
+        let whole = Schedule::default;
+        let broken = |name| Some((format!("the client broke a rule of HTTP/2 ({name})"), 400));
+        let flood = |flood| Some((FaultKind::Flood(flood).words().to_owned(), 429));
+        // As much more as a window holds.
+        let window = frame(WINDOW_UPDATE, 0, 0, &[0x7f, 0xff, 0xff, 0xff]);
+        for (about, theirs, bytes, reason, expected) in [
+            ("what is wrong", whole(), frame(DATA, 0, 0, b"x"), Some(1), broken("PROTOCOL_ERROR")),
+            ("too much room", whole(), window, Some(3), broken("FLOW_CONTROL_ERROR")),
             (
-                "many streams that are wrong",
-                Schedule::default(),
-                errors.clone(),
-                Some(CALM),
-                Some(Flood::StreamErrors),
+                "too long a frame",
+                whole(),
+                frame(DATA, 0, 1, &[0; (16 << 10) + 1]),
+                Some(6),
+                broken("FRAME_SIZE_ERROR"),
             ),
+            ("no field", whole(), frame(HEADERS, WHOLE, 1, &[0xff; 9]), Some(1), broken("PROTOCOL_ERROR")),
+            ("many streams that are wrong", whole(), errors.clone(), Some(CALM), flood(Flood::StreamErrors)),
             // Its name is looked for at the end of what was written last.
-            ("the same, told in pieces", bytewise, errors, Some(CALM), Some(Flood::Other)),
-            (
-                "the client's own word",
-                Schedule::default(),
-                frame(GOAWAY, 0, 0, &[0, 0, 0, 0, 0, 0, 0, CALM]),
-                None,
-                None,
-            ),
+            ("the same, told in pieces", bytewise, errors, Some(CALM), flood(Flood::Other)),
+            ("the client's own word", whole(), frame(GOAWAY, 0, 0, &[0, 0, 0, 0, 0, 0, 0, CALM]), None, None),
+            ("one that is gone within a frame", whole(), vec![0, 0, 8, PING], None, None),
         ] {
             let end = gateway.connect_any(theirs, Schedule::default());
             end.write_all(&[begins(), bytes].concat()).await.unwrap();
@@ -147,8 +150,40 @@ fn what_the_library_ends_a_connection_for_is_told_where_it_is_a_flood() {
             assert_eq!(reasons.iter().find(|reason| **reason != NO_ERROR), reason.as_ref(), "{about}");
             drop(end);
             settle(&gateway, about).await;
-            let floods: Vec<_> = told.try_iter().map(|fault| fault.fault.kind).collect();
-            assert_eq!(floods, flood.map(FaultKind::Flood).into_iter().collect::<Vec<_>>(), "{about}");
+            // Requests that were begun end with the connection.
+            let told = told.try_iter().filter(|fault| fault.fault.kind != FaultKind::ClientGone);
+            let told: Vec<_> =
+                told.map(|fault| (fault.fault.kind.words().to_owned(), fault.status)).collect();
+            assert_eq!(told, expected.into_iter().collect::<Vec<_>>(), "{about}");
+        }
+    });
+}
+
+#[test]
+fn a_preface_that_is_none_is_told() {
+    let (tells, told) = faults();
+    let mut settings = Settings::default();
+    tells(&mut settings);
+    with_gateways(settings, 1, async move |mut gateways, _| {
+        let gateway = gateways.next().unwrap();
+        for (bytes, is_told) in [
+            (&b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n"[..], true),
+            (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", true),
+            // It may have been about to say the rest.
+            (b"PRI * HTTP/2.0\r\n\r\n", false),
+            (b"", false),
+        ] {
+            let end = gateway.connect_h2(Schedule::default(), Schedule::default());
+            end.write_all(bytes).await.unwrap();
+            testing::turn().await;
+            end.shut_down();
+            testing::within(SECOND, rest(&end)).await.expect("it ends");
+            drop(end);
+            settle(&gateway, "a preface").await;
+            let told: Vec<_> =
+                told.try_iter().map(|fault| (fault.fault.kind.words(), fault.status)).collect();
+            let expected = ("the connection does not begin with the preface of HTTP/2 (PROTOCOL_ERROR)", 400);
+            assert_eq!(told, if is_told { vec![expected] } else { vec![] });
         }
     });
 }

@@ -241,6 +241,30 @@ fn bodies_and_their_trailers_follow_their_head() {
         ..few()
     }
     .run("a plugin's, which has read the beginning");
+    let trailers = Trailers("x-user: theirs\nx-secret: theirs\nx-credential-any: theirs\nx-sum: 5");
+    Case {
+        h2: true,
+        client: vec![Ask("POST /edits-h2c"), Send("abcde"), trailers, ToEnd],
+        servers: vec![says(&[vec![UntilOn(1, DATA), UntilOn(1, HEADERS)], answers(1, "ok")].concat())],
+        wants: vec!["200\n", "\n\nok\nend\n"],
+        heard: vec!["x-user: ours\n", "\n\nabcde\nend\nx-sum: 5\n"],
+        unheard: vec!["theirs"],
+        ..few()
+    }
+    .run("without what plugins have said in the head");
+    let theirs = "X-User: theirs\r\nX-Secret: theirs\r\nX-Sum: 5\r\n";
+    let ask = format!(
+        "POST /edits-h2c HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n0\r\n{theirs}\r\n"
+    );
+    Case {
+        client: vec![Send(ask.leak()), ToEnd],
+        servers: vec![says(&[vec![UntilOn(1, DATA), UntilOn(1, HEADERS)], answers(1, "ok")].concat())],
+        wants: vec!["\r\n\r\nok"],
+        heard: vec!["x-user: ours\n", "\n\nabcde\nend\nx-sum: 5\n"],
+        unheard: vec!["theirs"],
+        ..few()
+    }
+    .run("the same from HTTP/1");
     Case {
         client: vec![
             Send("POST /h2c HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nConnection: close\r\n\r\n"),

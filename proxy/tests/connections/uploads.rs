@@ -105,6 +105,52 @@ fn a_body_goes_through_filters_with_its_trailers() {
 }
 
 #[test]
+fn trailers_say_nothing_that_plugins_have_said_in_the_head() {
+    let theirs = "X-User: theirs\r\nX-Sum: 5\r\nx_secret: theirs\r\nX-Consumer-Group-Id: theirs\r\n";
+    for (path, sum, last) in [
+        ("/edits", true, "0\r\nX-Sum: 5\r\n\r\n"),
+        ("/edits", false, "0\r\n\r\n"),
+        ("/edits-and-filters?", true, "0\r\nX-Sum: 5\r\n\r\n"),
+        ("/edits-and-filters?", false, "0\r\n\r\n"),
+        ("/edits-and-filters?look", true, "0\r\nX-Sum: 5\r\n\r\n"),
+        ("/edits-and-sets", true, "0\r\nX-Up: set\r\nX-Sum: 5\r\n\r\n"),
+        ("/edits-and-sets?beginning", true, "0\r\nX-Up: set\r\nX-Sum: 5\r\n\r\n"),
+    ] {
+        let theirs = if sum { theirs.to_owned() } else { theirs.replace("X-Sum: 5\r\n", "") };
+        let ask = format!(
+            "POST {path} HTTP/1.1\r\nHost: a\r\nX-Secret: theirs\r\nConnection: close\r\n\
+             Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n{theirs}\r\n"
+        );
+        Case {
+            client: vec![Send(ask.leak()), ToEnd],
+            servers: answers(last),
+            heard: vec!["X-User: ours\r\n"],
+            unheard: vec!["theirs"],
+            wants: vec!["HTTP/1.1 200 "],
+            seeds: 16,
+            ..case()
+        }
+        .run(path);
+    }
+    // What no plugin sees to is the client's to say, and nothing is kept from one request for the next.
+    let chunked = "Transfer-Encoding: chunked\r\n\r\n0\r\nX-User: theirs\r\n\r\n";
+    let ask = |path: &str| format!("POST {path} HTTP/1.1\r\nHost: a\r\n{chunked}").leak() as &str;
+    Case {
+        client: vec![Send(ask("/edits")), Until("\r\n\r\nok"), Send(ask("/a")), Until("\r\n\r\nok"), Close],
+        servers: vec![vec![
+            Until("\r\n\r\n0\r\n\r\n"),
+            Send(OK),
+            Until("\r\n\r\n0\r\nX-User: theirs\r\n\r\n"),
+            Send(OK),
+            ToEnd,
+        ]],
+        seeds: 8,
+        ..case()
+    }
+    .run("another request");
+}
+
+#[test]
 fn a_body_that_is_longer_than_a_plugin_looks_is_sent_on_whole() {
     let more = "Transfer-Encoding: chunked\r\n\r\nf\r\nabcdefghijklmnz\r\n0\r\nX-Sum: 5\r\n\r\n";
     for (query, heard) in [("look", "abcdefghijklmnz"), ("look-and-filter", "ABCDEFGHIJKLMNZ")] {

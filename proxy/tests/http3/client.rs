@@ -5,10 +5,11 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use proxy::Settings;
 use proxy::testing::{self, Gateway, H3, Port, Schedule};
+use proxy::{FaultKind, FaultRecord, Settings};
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{
     Connection, ConnectionError, Endpoint, ReadError, RecvStream, SendStream, TransportConfig, VarInt,
@@ -57,6 +58,31 @@ pub const MESSAGE_ERROR: u64 = 0x10e;
 pub const DECOMPRESSION_FAILED: u64 = 0x200;
 pub const ENCODER_STREAM_ERROR: u64 = 0x201;
 pub const DECODER_STREAM_ERROR: u64 = 0x202;
+
+/// Their names in the log.
+pub fn named(code: u64) -> String {
+    let name = match code {
+        STREAM_CREATION_ERROR => "H3_STREAM_CREATION_ERROR",
+        CLOSED_CRITICAL_STREAM => "H3_CLOSED_CRITICAL_STREAM",
+        FRAME_UNEXPECTED => "H3_FRAME_UNEXPECTED",
+        FRAME_ERROR => "H3_FRAME_ERROR",
+        EXCESSIVE_LOAD => "H3_EXCESSIVE_LOAD",
+        ID_ERROR => "H3_ID_ERROR",
+        SETTINGS_ERROR => "H3_SETTINGS_ERROR",
+        MISSING_SETTINGS => "H3_MISSING_SETTINGS",
+        DECOMPRESSION_FAILED => "QPACK_DECOMPRESSION_FAILED",
+        ENCODER_STREAM_ERROR => "QPACK_ENCODER_STREAM_ERROR",
+        DECODER_STREAM_ERROR => "QPACK_DECODER_STREAM_ERROR",
+        _ => "?",
+    };
+    format!("the client broke a rule of HTTP/3 ({name})")
+}
+
+/// What was told since the last time, but for requests that were under way.
+pub fn rules(told: &Receiver<FaultRecord>) -> Vec<&'static str> {
+    let told = told.try_iter().filter(|fault| fault.fault.kind != FaultKind::ClientGone);
+    told.map(|fault| fault.fault.kind.words()).collect()
+}
 
 pub const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 

@@ -140,18 +140,19 @@ fn what_may_not_come_ends_the_connection_and_is_told() {
             cases.push(("no number", vec![(settings(&[&frame(kind, payload)]), Stay)], FRAME_ERROR));
         }
     }
-    beside(
-        |_| {},
-        async move |site| {
-            for (about, streams, code) in &cases {
-                for singly in [false, true] {
-                    let client = says(site, streams, singly && streams[0].0.len() < 100).await;
-                    let closed = client.closed().await;
-                    assert_eq!(closed, *code, "{about}: {streams:x?}: {closed:x}, not {code:x}");
-                }
+    let (tells, told) = faults();
+    beside(tells, async move |site| {
+        for (about, streams, code) in &cases {
+            for singly in [false, true] {
+                let client = says(site, streams, singly && streams[0].0.len() < 100).await;
+                let closed = client.closed().await;
+                assert_eq!(closed, *code, "{about}: {streams:x?}: {closed:x}, not {code:x}");
+                drop(client);
+                site.heard().await;
+                assert_eq!(rules(&told), [named(*code)], "{about}");
             }
-        },
-    );
+        }
+    });
 }
 
 /// Settings that mean nothing, of 4096 bytes: as many as are read.
@@ -201,24 +202,24 @@ fn what_means_nothing_is_passed_over() {
         ),
         ("all there are", vec![(vec![DECODER], Stay), (vec![ENCODER], Stay), (settings(&[]), Stay)]),
     ];
-    beside(
-        |_| {},
-        async move |site| {
-            for (about, streams) in &cases {
-                for singly in [false, true] {
-                    let client = says(site, streams, singly && streams[0].0.len() < 100).await;
-                    client.is_served(site, about).await;
-                    client.bye();
-                }
+    let (tells, told) = faults();
+    beside(tells, async move |site| {
+        for (about, streams) in &cases {
+            for singly in [false, true] {
+                let client = says(site, streams, singly && streams[0].0.len() < 100).await;
+                client.is_served(site, about).await;
+                client.bye();
+                site.heard().await;
+                assert!(told.try_iter().next().is_none(), "{about}");
             }
-            // Who says what nobody knows is told to say no more.
-            let client = site.client().await;
-            let unknown = client.one_way(&[0x21, 1, 2]).await;
-            let stopped = within(unknown.stopped()).await.unwrap();
-            assert_eq!(stopped, Some(VarInt::from_u32(STREAM_CREATION_ERROR as u32)));
-            client.bye();
-        },
-    );
+        }
+        // Who says what nobody knows is told to say no more.
+        let client = site.client().await;
+        let unknown = client.one_way(&[0x21, 1, 2]).await;
+        let stopped = within(unknown.stopped()).await.unwrap();
+        assert_eq!(stopped, Some(VarInt::from_u32(STREAM_CREATION_ERROR as u32)));
+        client.bye();
+    });
 }
 
 #[test]

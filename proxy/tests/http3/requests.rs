@@ -102,6 +102,7 @@ fn a_request_goes_through_whatever_its_pieces() {
                         ("content-length", "9"),
                         ("host", "b"),
                         ("authorization", "c"),
+                        ("x-consumer-group-id", "e"),
                         ("x-b", "d"),
                     ]),
                 ),
@@ -351,19 +352,18 @@ fn what_cannot_be_understood_ends_the_connection() {
             DECOMPRESSION_FAILED,
         ));
     }
-    beside(
-        |_| {},
-        async move |site| {
-            for (about, bytes, code) in &cases {
-                let client = site.client().await;
-                site.serves(vec![ToEnd]);
-                let answer = client.ask(bytes).await;
-                assert_eq!(answer, format!("closed {code:x}"), "{about}");
-                site.forget();
-                site.heard().await;
-            }
-        },
-    );
+    let (tells, told) = faults();
+    beside(tells, async move |site| {
+        for (about, bytes, code) in &cases {
+            let client = site.client().await;
+            site.serves(vec![ToEnd]);
+            let answer = client.ask(bytes).await;
+            assert_eq!(answer, format!("closed {code:x}"), "{about}");
+            site.forget();
+            site.heard().await;
+            assert_eq!(rules(&told), [named(*code)], "{about}");
+        }
+    });
 }
 
 #[test]

@@ -652,6 +652,7 @@ fn snapshot_of(only: &[&str]) -> (Snapshot, Arc<Meters>) {
         json!({"uri": "/ws-h2c", "enable_websocket": true, "upstream": routes::upstream(routes::kept(2))}),
     );
     put("9", json!({"uri": "/trailers-h2c", "upstream": h2c, "plugins": {"trailers": {}}}));
+    put("11", json!({"uri": "/edits-h2c", "upstream": h2c, "plugins": routes::edits()}));
     let vars = json!([["post_arg_x", "==", "y"]]);
     put("5", json!({"uri": "/held", "vars": vars, "upstream": upstream}));
     let told = json!({"told": {}});

@@ -6,6 +6,11 @@ use serde_json::{Value, json};
 
 use super::datagrams::{late, server};
 
+/// Sets a header of the request and takes one away.
+pub fn edits() -> Value {
+    json!({"proxy-rewrite": {"headers": {"set": {"X-User": "ours"}, "remove": ["X-Secret"]}}})
+}
+
 /// Paths to one server, and the plugins that requests go through.
 pub fn with_plugins() -> Vec<(&'static str, Value)> {
     vec![
@@ -75,6 +80,9 @@ pub fn with_plugins() -> Vec<(&'static str, Value)> {
             with(sets(), json!({"fault-injection": {"abort": {"http_status": 503, "body": "hi"}}})),
         ),
         ("/jack", json!({"key-auth": {}})),
+        ("/edits", edits()),
+        ("/edits-and-filters", with(edits(), json!({"filters": {}}))),
+        ("/edits-and-sets", with(edits(), json!({"trailers": {}}))),
         ("/filled", json!({"response-rewrite": {"status_code": 200}, "filters": {}})),
         ("/looks", json!({"trailers": {}, "filters": {}})),
         ("/filters", json!({"filters": {}})),

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use serde_json::json;
-use wire::{Fields, Framing, Name};
+use wire::{Fields, Framing, Name, Version};
 
 use super::*;
 use crate::coder::Coder;
@@ -22,6 +22,53 @@ fn address(text: &str) -> SocketAddr {
 
 fn all<'a>(fields: &'a Fields, name: &'a str) -> Vec<&'a str> {
     fields.all(name.as_bytes()).map(|value| std::str::from_utf8(value).unwrap()).collect()
+}
+
+#[test]
+fn names_that_plugins_see_to_are_noted_where_trailers_may_follow() {
+    let notes = |framing, version| {
+        let mut probe = Probe::get("/a");
+        probe.messages.request.framing = framing;
+        probe.messages.request.version = version;
+        for name in ["x-set", "X_Set", "X-Added", "x-removed", "X-Spelled", "X-Sum"] {
+            probe.messages.request_trailers.append(name.as_bytes(), b"theirs").unwrap();
+        }
+        let mut x = probe.exchange();
+        for _ in 0..2 {
+            x.set_header("X-Set", b"1").unwrap();
+            x.add_header("x_set", b"2").unwrap();
+            x.add_header("X-Added", b"3").unwrap();
+            x.remove_header(&HeaderName::new("X-Removed").unwrap());
+            x.remove_lookalikes("X-Spelled");
+            assert!(x.set_header("X-Sum", b"\n").is_err(), "it changes nothing");
+        }
+        x.set_request_trailer("X-Set", b"ours").unwrap();
+        drop(x);
+        let names = |fields: &Fields| {
+            let names = fields.iter().map(|(name, ..)| String::from_utf8_lossy(name).into_owned());
+            names.collect::<Vec<_>>().join(" ")
+        };
+        let both = (names(&probe.messages.edited), names(&probe.messages.request_trailers));
+        probe.messages.clear();
+        assert!(probe.messages.edited.is_empty());
+        both
+    };
+    let all = ("X-Set X-Added X-Removed X-Spelled".to_owned(), "X-Sum X-Set".to_owned());
+    for (framing, version, noted) in [
+        (Framing::Chunked, Version::Http11, true),
+        (Framing::Chunked, Version::Http2, true),
+        (Framing::Length(0), Version::Http2, true),
+        (Framing::Length(9), Version::Http3, true),
+        (Framing::Length(9), Version::Http11, false),
+        (Framing::None, Version::Http11, false),
+        (Framing::None, Version::Http3, false),
+    ] {
+        let (edited, trailers) = notes(framing, version);
+        match noted {
+            true => assert_eq!((edited, trailers), all, "{framing:?}, {version:?}"),
+            false => assert_eq!(edited, "", "{framing:?}, {version:?}"),
+        }
+    }
 }
 
 #[test]

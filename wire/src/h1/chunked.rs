@@ -41,6 +41,8 @@ pub struct Chunked {
     extensions: usize,
     trailer_bytes: usize,
     trailers: Fields,
+    /// See [`Chunked::with_trailers_apart`].
+    apart: bool,
 }
 
 /// What one call did to the buffer.
@@ -74,6 +76,14 @@ impl Chunked {
         Chunked { limits, ..Chunked::default() }
     }
 
+    /// Trailers are never relayed with the chunks before them: they are kept for [`Chunked::trailers`], as
+    /// their names are still to be judged. Behind a body that has some, [`Chunked::relay`] leaves out the
+    /// empty line at its end, too.
+    pub fn with_trailers_apart(mut self) -> Chunked {
+        self.apart = true;
+        self
+    }
+
     /// Makes the reader ready for another body; keeps limits and buffers.
     pub fn reset(&mut self) {
         self.state = State::Size;
@@ -93,7 +103,8 @@ impl Chunked {
         self.run::<false>(buf)
     }
 
-    /// The trailers [`Chunked::decode`] has seen, without those that may not be forwarded.
+    /// The trailers that [`Chunked::decode`] has seen, without those that may not be forwarded;
+    /// [`Chunked::relay`] keeps some only where they stand apart.
     pub fn trailers(&self) -> &Fields {
         &self.trailers
     }
@@ -209,7 +220,8 @@ impl Chunked {
         let line = match field_line(&buf[..end], start) {
             Ok(Some(line)) => line,
             Ok(None) => {
-                if FRAMED {
+                // Without any that may go on, the end is what it is of most bodies.
+                if FRAMED && self.trailers.is_empty() {
                     done.push_crlf(buf, start);
                 }
                 done.consumed += 2;
@@ -226,7 +238,7 @@ impl Chunked {
         }
         let name = &buf[start..line.name_end];
         if may_be_trailer(name) {
-            if FRAMED {
+            if FRAMED && !self.apart {
                 done.push(buf, start..line.name_end + 1);
                 // One space before the value, if there was room for it in the input.
                 if line.value_start > line.name_end + 1 {
@@ -569,6 +581,38 @@ mod tests {
         for name in ["date", "etag", "expires", "server-timing", "x-checksum", "grpc-status"] {
             let input = format!("0\r\n{name}: x\r\n\r\n");
             assert_eq!(whole(Chunked::relay, input.as_bytes()), Ok((input.into_bytes(), 0, true)), "{name}");
+        }
+    }
+
+    #[test]
+    fn trailers_that_stand_apart_are_not_relayed_and_leave_the_end_to_be_written() {
+        let body = "3\r\nabc\r\n0\r\n";
+        for (trailers, kept, end) in [
+            ("", &[][..], "\r\n"),
+            ("Content-Length: 5\r\n", &[], "\r\n"),
+            ("X-A: 1\r\nHost: b\r\nX-B:2\r\n", &[(&b"X-A"[..], &b"1"[..]), (b"X-B", b"2")], ""),
+        ] {
+            let input = format!("{body}{trailers}\r\nNEXT");
+            for cut in 0..=input.len() - 4 {
+                let mut chunked = Chunked::default().with_trailers_apart();
+                let (mut out, mut rest) = (Vec::new(), Vec::new());
+                let mut done = false;
+                for part in [&input[..cut], &input[cut..]] {
+                    rest.extend_from_slice(part.as_bytes());
+                    let relayed = chunked.relay(&mut rest).unwrap();
+                    out.extend_from_slice(&rest[..relayed.emit]);
+                    rest.drain(..relayed.consumed);
+                    done = relayed.done;
+                }
+                assert!(done && rest == b"NEXT", "{trailers:?}");
+                assert_eq!(
+                    String::from_utf8(out).unwrap(),
+                    format!("{body}{end}"),
+                    "{trailers:?} cut at {cut}"
+                );
+                let seen: Vec<_> = chunked.trailers().iter().map(|(name, value, _)| (name, value)).collect();
+                assert_eq!(seen, kept);
+            }
         }
     }
 

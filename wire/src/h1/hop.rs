@@ -32,7 +32,7 @@ pub fn strip_request(head: &mut RequestHead, keep_upgrade: bool) {
 
 /// Whether a name without a number begins as those do that tell of a consumer or a credential, in any spelling.
 #[inline]
-fn is_of_identity(name: &[u8]) -> bool {
+pub fn is_of_identity(name: &[u8]) -> bool {
     const BEGINNINGS: [&[u8]; 2] = [b"x-consumer-", b"x-credential-"];
     let folded = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
     let begins = |with: &[u8]| {

@@ -20,9 +20,9 @@ pub(super) fn begin(shared: &Rc<Shared>, stream: RecvStream) {
         let mut frames = Frames::new(stream, shared.clone());
         match serve(&shared, &mut frames).await {
             Ok(()) => {}
-            Err(Broken::Connection(code) | Broken::Stream(code)) => shared.close(code),
+            Err(Broken::Connection(code) | Broken::Stream(code)) => shared.fail(code),
             // Those that are read on are to last as long as the connection.
-            Err(Broken::Gone) => shared.close(code::CLOSED_CRITICAL_STREAM),
+            Err(Broken::Gone) => shared.fail(code::CLOSED_CRITICAL_STREAM),
         }
     });
 }

@@ -163,7 +163,7 @@ impl Input {
         match broken {
             Broken::Gone => {}
             Broken::Stream(code) => self.frames.stop(code),
-            Broken::Connection(code) => self.shared.close(code),
+            Broken::Connection(code) => self.shared.fail(code),
         }
     }
 

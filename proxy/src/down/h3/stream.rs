@@ -91,7 +91,7 @@ async fn serve(shared: Rc<Shared>, send: SendStream, recv: RecvStream, requests:
         Err(Bars::Broken(broken)) => {
             stream.input.broken = Some(broken);
             if let Broken::Connection(code) = broken {
-                stream.shared.close(code);
+                stream.shared.fail(code);
             }
             Outcome::Gone
         }
