@@ -7,7 +7,7 @@
 
 use model::Invalid;
 use sdk::chain::Phases;
-use sdk::pattern::Pattern;
+use sdk::pattern::{Pattern, Searches};
 use sdk::{Build, Exchange, Method, Name, Plugin, Reply, Span, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -188,12 +188,12 @@ impl Plugin for Cors {
         if !matches!(self.origins, Origins::Any) {
             set(x.add_response_header("Vary", b"Origin"));
         }
-        if let Some(allowed) = self.allowed(own) {
+        if let Some(allowed) = self.allowed(own, x.searches()) {
             let origin = allowed.bytes(own);
             self.allow(x, origin);
         }
         let timing = match (&self.timing_by_regex, &self.timing) {
-            (Some(patterns), _) => matches(patterns, own).then_some(Answer::Own),
+            (Some(patterns), _) => matches(patterns, own, x.searches()).then_some(Answer::Own),
             (None, Some(origins)) => origins.answer(own).filter(|answer| answer.fits(own)),
             (None, None) => None,
         };
@@ -227,7 +227,7 @@ impl Config {
 impl Cors {
     /// The answer to a request of this origin, if it is let in. What metadata names comes
     /// first where the configuration asks for it, then the patterns, then the plain list.
-    fn allowed(&self, own: Option<&[u8]>) -> Option<Answer<'_>> {
+    fn allowed(&self, own: Option<&[u8]>, searches: &Searches) -> Option<Answer<'_>> {
         let lets_in = |origins: &Origins| origins.answer(own).is_some_and(|answer| answer.fits(own));
         if own.is_some() && self.by_metadata.iter().flatten().any(lets_in) {
             return Some(Answer::Own);
@@ -237,7 +237,7 @@ impl Cors {
             return None;
         }
         match &self.by_regex {
-            Some(patterns) => matches(patterns, own).then_some(Answer::Own),
+            Some(patterns) => matches(patterns, own, searches).then_some(Answer::Own),
             None => self.origins.answer(own).filter(|answer| answer.fits(own)),
         }
     }
@@ -271,8 +271,9 @@ impl Cors {
 /// one that cannot stand in a head is left out.
 fn set(_outcome: Result<(), sdk::BadField>) {}
 
-fn matches(patterns: &[Pattern], own: Option<&[u8]>) -> bool {
-    own.is_some_and(|own| patterns.iter().any(|pattern| pattern.is_match(own)))
+/// An origin of which it cannot be found out is not let in.
+fn matches(patterns: &[Pattern], own: Option<&[u8]>, searches: &Searches) -> bool {
+    own.is_some_and(|own| patterns.iter().any(|pattern| pattern.judge(own, searches) == Ok(true)))
 }
 
 impl Origins {

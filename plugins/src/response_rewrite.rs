@@ -7,9 +7,10 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use model::Invalid;
+use sdk::budget::Budget;
 use sdk::chain::Phases;
 use sdk::expr::Expr;
-use sdk::pattern::{Pattern, Replacement, Unreplaced};
+use sdk::pattern::{Progress, Slice, Substitution, Unreplaced};
 use sdk::{Build, Chunk, Exchange, Plugin, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -22,15 +23,9 @@ pub struct ResponseRewrite {
     status: Option<u16>,
     edits: Vec<Edit>,
     body: Option<Vec<u8>>,
-    filters: Vec<Filter>,
+    filters: Vec<Substitution>,
     vars: Option<Expr>,
     max_body: usize,
-}
-
-struct Filter {
-    pattern: Pattern,
-    replacement: Replacement,
-    global: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -66,6 +61,27 @@ struct Held {
     memory: sdk::budget::Held,
     /// The body is longer than `max_resp_body_size`.
     cut: bool,
+    work: Work,
+}
+
+/// How far the filters are, once all of the body is here.
+#[derive(Debug, Default)]
+struct Work {
+    /// The filter that is at work.
+    filter: usize,
+    progress: Progress,
+    /// One gave up.
+    undecided: bool,
+}
+
+/// What came of the filters in one slice.
+enum Filtered {
+    /// The slice is used up.
+    NotYet,
+    /// The new body, and whether a filter gave up.
+    Body(Vec<u8>, bool),
+    /// More would have to be held than may be.
+    Refused,
 }
 
 /// The stages at work on one exchange: one, or two.
@@ -156,11 +172,8 @@ impl Plugin for ResponseRewrite {
                 let reason = format!("regex \"{}\" validation failed: {error}", filter.regex);
                 Invalid::new(reason).within(index).under("/filters")
             };
-            Ok(Filter {
-                pattern: Pattern::new(&filter.regex, filter.options.contains('i')).map_err(invalid)?,
-                replacement: Replacement::parse(&filter.replace).map_err(invalid)?,
-                global: filter.scope == "global",
-            })
+            let (any_case, global) = (filter.options.contains('i'), filter.scope == "global");
+            Substitution::new(&filter.regex, any_case, &filter.replace, global).map_err(invalid)
         };
         Ok(ResponseRewrite {
             status: config.status_code,
@@ -210,7 +223,7 @@ impl Plugin for ResponseRewrite {
             for name in ["Content-Length", "Content-Encoding", "Last-Modified", "ETag"] {
                 x.remove_response_header(name);
             }
-            let held = Held { stage: self.id(), body: Vec::new(), announced, memory: Default::default(), cut: false };
+            let held = Held { stage: self.id(), body: Vec::new(), announced, memory: Default::default(), cut: false, work: Work::default() };
             match x.note_mut::<AtWork>() {
                 Some(AtWork(all)) => all.push(held),
                 None => x.set_note(AtWork(SmallVec::from_iter([held]))),
@@ -227,62 +240,47 @@ impl Plugin for ResponseRewrite {
         self.body.is_none() && self.filters_body(x)
     }
 
-    fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
+    fn body_action(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) -> Step {
         let world = x.world();
-        let at_work = x.note_mut::<AtWork>();
-        let Some(held) = at_work.and_then(|AtWork(all)| all.iter_mut().find(|held| held.stage == self.id()))
-        else {
-            return;
-        };
+        let Some(held) = self.held(x) else { return Step::Next };
         if self.body.is_some() {
             chunk.data.clear();
             if chunk.last {
                 chunk.data.extend_from_slice(self.body.as_deref().unwrap_or_default());
             }
-        } else {
-            let mut undecided = false;
-            let room = self.max_body.saturating_sub(held.body.len());
-            let piece = &chunk.data[..chunk.data.len().min(room)];
-            let cut = piece.len() < chunk.data.len() && !held.cut;
-            held.cut |= cut;
-            let budget = world.budget();
-            let needed = held.body.len() + piece.len();
-            let more = match held.body.capacity() {
-                capacity if capacity < needed => believed(needed, held.announced.min(self.max_body)) - held.body.len(),
-                _ => piece.len(),
-            };
-            let Held { memory, body, .. } = &mut *held;
-            if memory.reserve(budget, body, more, self.max_body).is_err()
-                && memory.reserve(budget, body, piece.len(), self.max_body).is_err()
-            {
-                chunk.refused = true;
-                return;
-            }
-            held.body.extend_from_slice(piece);
-            chunk.data.clear();
-            if chunk.last {
-                // What it may be in the place of what there is.
-                let most = budget.left() + held.body.capacity();
-                match self.filter(std::mem::take(&mut held.body), most) {
-                    Some((body, all)) => {
-                        chunk.data = body;
-                        undecided = !all;
-                    }
-                    None => chunk.refused = true,
-                }
-                chunk.refused |= held.memory.resize(budget, chunk.data.capacity()).is_err();
-            }
-            if cut {
-                x.complain(
-                    Self::NAME,
-                    "the response's body is longer than max_resp_body_size: its end is left out",
-                );
-            }
-            if undecided {
-                x.complain(
-                    Self::NAME,
-                    "a filter gave up searching the response's body and left the rest of it as it was: its pattern takes too many steps",
-                );
+            return Step::Next;
+        }
+        let room = self.max_body.saturating_sub(held.body.len());
+        let piece = &chunk.data[..chunk.data.len().min(room)];
+        let cut = piece.len() < chunk.data.len() && !held.cut;
+        held.cut |= cut;
+        let budget = world.budget();
+        let needed = held.body.len() + piece.len();
+        let more = match held.body.capacity() {
+            capacity if capacity < needed => believed(needed, held.announced.min(self.max_body)) - held.body.len(),
+            _ => piece.len(),
+        };
+        let Held { memory, body, .. } = &mut *held;
+        if memory.reserve(budget, body, more, self.max_body).is_err()
+            && memory.reserve(budget, body, piece.len(), self.max_body).is_err()
+        {
+            chunk.refused = true;
+            return Step::Next;
+        }
+        held.body.extend_from_slice(piece);
+        chunk.data.clear();
+        let is_done = !chunk.last || self.go_on(x, chunk);
+        if cut {
+            x.complain(Self::NAME, "the response's body is longer than max_resp_body_size: its end is left out");
+        }
+        if is_done { Step::Next } else { Step::Wait }
+    }
+
+    async fn wait_body(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) -> Step {
+        loop {
+            x.world().give_way().await;
+            if self.go_on(x, chunk) {
+                return Step::Next;
             }
         }
     }
@@ -301,32 +299,65 @@ impl ResponseRewrite {
         std::ptr::from_ref(self).addr()
     }
 
-    /// The body after the filters, and whether each of them came to its end; nothing if one would make it longer
-    /// than so many bytes.
-    fn filter(&self, mut body: Vec<u8>, most: usize) -> Option<(Vec<u8>, bool)> {
-        let mut all = true;
-        for Filter { pattern, replacement, global } in &self.filters {
-            let mut out = Vec::with_capacity(body.len());
-            let replaced = match global {
-                true => pattern.replace_all(&body, replacement, most, &mut out),
-                false => pattern.replace_first(&body, replacement, most, &mut out),
-            };
-            match replaced {
-                Ok(_) => {}
-                Err(Unreplaced::Spent) => all = false,
-                Err(Unreplaced::TooLong) => return None,
+    fn held<'x>(&self, x: &'x mut Exchange<'_>) -> Option<&'x mut Held> {
+        x.note_mut::<AtWork>()?.0.iter_mut().find(|held| held.stage == self.id())
+    }
+
+    /// Goes on with the filters for a slice; whether that was all, and what came of it is in the chunk.
+    fn go_on(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) -> bool {
+        let budget = x.world().budget();
+        let Some(held) = self.held(x) else { return true };
+        let mut undecided = false;
+        match self.filter(held, budget) {
+            Filtered::NotYet => return false,
+            Filtered::Refused => chunk.refused = true,
+            Filtered::Body(body, gave_up) => {
+                (chunk.data, undecided) = (body, gave_up);
+                chunk.refused |= held.memory.resize(budget, chunk.data.capacity()).is_err();
             }
-            body = out;
         }
-        Some((body, all))
+        if undecided {
+            x.complain(
+                Self::NAME,
+                "a filter gave up searching the response's body and left the rest of it as it was: its pattern takes too many steps",
+            );
+        }
+        true
+    }
+
+    fn filter(&self, Held { body, memory, work, .. }: &mut Held, budget: &Budget) -> Filtered {
+        let mut slice = Slice::default();
+        while let Some(filter) = self.filters.get(work.filter) {
+            // What it may be in the place of what there is; while others have their turn both lie here, and count.
+            let most = budget.left() + body.capacity() + work.progress.held();
+            match filter.go_on(&mut work.progress, body, most, &mut slice) {
+                None if memory.resize(budget, body.capacity() + work.progress.held()).is_err() => {
+                    return Filtered::Refused;
+                }
+                None => return Filtered::NotYet,
+                Some(Err(Unreplaced::TooLong)) => return Filtered::Refused,
+                Some(Err(Unreplaced::Spent)) => work.undecided = true,
+                Some(Ok(_)) => {}
+            }
+            *body = std::mem::take(&mut work.progress).into_text();
+            work.filter += 1;
+        }
+        Filtered::Body(std::mem::take(body), work.undecided)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use sdk::testing::{Probe, chunk, respond};
+    use sdk::testing::{Probe, chunk, now, respond};
 
     use super::*;
+
+    /// A piece through the stage, as often as it gives way.
+    fn filter(stage: &ResponseRewrite, x: &mut Exchange<'_>, chunk: &mut Chunk) {
+        if matches!(stage.body_action(x, chunk), Step::Wait) {
+            assert!(matches!(now(stage.wait_body(x, chunk)), Step::Next));
+        }
+    }
 
     /// Status, a header and the body after the stage.
     fn rewritten(config: Value, headers: &[(&str, &str)], pieces: &[&str]) -> (u16, Option<String>, String) {
@@ -339,7 +370,7 @@ mod tests {
         for (index, piece) in pieces.iter().enumerate() {
             let mut chunk = chunk(piece.as_bytes(), index + 1 == pieces.len());
             if stage.phases().has(sdk::Phase::BodyFilter) {
-                stage.body_filter(&mut x, &mut chunk);
+                filter(&stage, &mut x, &mut chunk);
             }
             body.extend_from_slice(&chunk.data);
         }
@@ -366,7 +397,7 @@ mod tests {
         stage.header_filter(&mut x);
         let mut came = 0;
         for piece in [1, 1000, 300_000, 300_000] {
-            stage.body_filter(&mut x, &mut chunk(&vec![b'a'; piece], false));
+            filter(&stage, &mut x, &mut chunk(&vec![b'a'; piece], false));
             came += piece;
             let taken = x.world().budget().taken();
             assert!((came..=(8 * came).max(1 << 20)).contains(&taken), "{taken} bytes are held for {came}");
@@ -377,7 +408,7 @@ mod tests {
         respond(&mut x, 200, &[("Content-Length", "5000000")]);
         stage.header_filter(&mut x);
         for (piece, held) in [(100_000, 1 << 20), (1_000_000, 5_000_000)] {
-            stage.body_filter(&mut x, &mut chunk(&vec![b'a'; piece], false));
+            filter(&stage, &mut x, &mut chunk(&vec![b'a'; piece], false));
             assert_eq!(x.world().budget().taken(), held);
         }
         // What was announced is not exceeded where all of it has come.
@@ -398,12 +429,12 @@ mod tests {
             assert!(stage.holds_body(&x));
             for _ in 0..2 {
                 let mut chunk = chunk(&[b'a'; 10_000], false);
-                stage.body_filter(&mut x, &mut chunk);
+                filter(&stage, &mut x, &mut chunk);
                 assert!(!chunk.refused && chunk.data.is_empty());
             }
             assert_eq!(x.world().budget().taken(), held);
             let mut last = chunk(&[b'a'; 30_000], true);
-            stage.body_filter(&mut x, &mut last);
+            filter(&stage, &mut x, &mut last);
             assert_eq!((last.refused, last.data.len() == 50_000), (most < 50_000, most > 50_000));
         }
     }
@@ -425,7 +456,7 @@ mod tests {
             respond(&mut x, 200, &[]);
             stage.header_filter(&mut x);
             let mut chunk = chunk(&vec![b'a'; length], true);
-            stage.body_filter(&mut x, &mut chunk);
+            filter(&stage, &mut x, &mut chunk);
             assert_eq!(chunk.refused, refused, "{length} {grown}");
         }
     }
@@ -444,7 +475,7 @@ mod tests {
             let mut out = Vec::new();
             for (index, piece) in pieces.iter().enumerate() {
                 let mut chunk = chunk(piece.as_bytes(), index + 1 == pieces.len());
-                stage.body_filter(&mut x, &mut chunk);
+                filter(&stage, &mut x, &mut chunk);
                 out.extend_from_slice(&chunk.data);
             }
             drop(x);
@@ -462,10 +493,40 @@ mod tests {
             respond(&mut x, 200, &[]);
             stage.header_filter(&mut x);
             let mut chunk = chunk(text.as_bytes(), true);
-            stage.body_filter(&mut x, &mut chunk);
+            filter(&stage, &mut x, &mut chunk);
             drop(x);
             assert_eq!(String::from_utf8(chunk.data).unwrap(), given);
             assert_eq!(probe.world.complaints.borrow().len(), told);
+        }
+    }
+
+    /// What lies here while others have their turn counts: the body and what is made of it.
+    #[test]
+    fn a_long_body_is_filtered_in_slices() {
+        const LENGTH: usize = 1 << 20;
+        for (most, refused) in [(3 * LENGTH, false), (2 * LENGTH - 1, true)] {
+            let mut probe = Probe::get("/hello");
+            probe.world.budget = Budget::new(most);
+            let filters = json!([
+                {"regex": "a.*c|b", "replace": "d"},
+                {"regex": "z", "replace": ""},
+                {"regex": "$", "replace": "e", "scope": "global"},
+            ]);
+            let stage: ResponseRewrite = probe.stage(json!({"filters": filters})).unwrap();
+            let mut x = probe.exchange();
+            respond(&mut x, 200, &[("Content-Length", &LENGTH.to_string())]);
+            stage.header_filter(&mut x);
+            let mut chunk = chunk(&vec![b'a'; LENGTH], true);
+            assert!(matches!(stage.body_action(&mut x, &mut chunk), Step::Wait) != refused);
+            if !refused {
+                assert_eq!(x.world().budget().taken(), 2 * LENGTH);
+                assert!(chunk.data.is_empty() && !chunk.refused);
+                assert!(matches!(now(stage.wait_body(&mut x, &mut chunk)), Step::Next));
+                assert_eq!((chunk.data.len(), chunk.data.last()), (LENGTH + 1, Some(&b'e')));
+            }
+            assert_eq!(chunk.refused, refused);
+            drop(x);
+            assert!(refused || probe.world.turns.get() > 8, "{} turns", probe.world.turns.get());
         }
     }
 
@@ -517,7 +578,7 @@ mod tests {
         for (text, last) in [("ab", false), ("cd", true)] {
             let mut chunk = chunk(text.as_bytes(), last);
             for stage in [&global, &own] {
-                stage.body_filter(&mut x, &mut chunk);
+                filter(stage, &mut x, &mut chunk);
             }
             body.extend(chunk.data);
         }

@@ -10,13 +10,18 @@
 //! without the `u` option, texts are bytes and `\w`, `\d`, `\s` mean ASCII, and `$` holds before a newline that ends
 //! the text as well as at its end; beside look-around it holds at the end alone.
 
+mod scan;
+mod substitution;
+
 use std::cell::Cell;
 use std::fmt;
 
 use model::Invalid;
-use model::lookaround::{Growth, longest_answer, may_be_catastrophic};
+use model::lookaround::{AT_BEGIN, Growth, longest_answer, may_be_catastrophic};
 use regex::bytes;
 use smallvec::SmallVec;
+
+pub use substitution::{Progress, Slice, Substitution};
 
 /// Steps a backtracking search may take: a few milliseconds.
 const BACKTRACK_LIMIT: usize = 100_000;
@@ -111,8 +116,10 @@ pub enum Unreplaced {
 #[derive(Debug, Clone)]
 pub struct Captures<'t> {
     text: &'t [u8],
-    groups: SmallVec<[Option<(usize, usize)>; 8]>,
+    groups: Groups,
 }
+
+type Groups = SmallVec<[Option<(usize, usize)>; 8]>;
 
 /// A text to put in place of a match, with `$0`, `$1`, `${1}` for groups and
 /// `$$` for a dollar sign (the templates of OpenResty's `ngx.re.sub`).
@@ -193,9 +200,9 @@ impl Pattern {
         }
     }
 
-    /// Whether it occurs in the text; an undecided search found nothing.
-    #[inline]
-    pub fn is_match(&self, text: &[u8]) -> bool {
+    /// Whether it occurs in a text of a test; an undecided search found nothing.
+    #[cfg(test)]
+    fn is_match(&self, text: &[u8]) -> bool {
         self.judge(text, &Searches::default()).unwrap_or(false)
     }
 
@@ -207,72 +214,11 @@ impl Pattern {
         self.captures_from(text, 0)
     }
 
-    /// Writes the text with its first match replaced, to at most so many bytes; gives how many there were, one or
-    /// none. For what upstreams send, which may be longer than what is judged.
-    ///
-    /// # Errors
-    /// As [`Unreplaced`] says.
-    pub fn replace_first(
-        &self,
-        text: &[u8],
-        replacement: &Replacement,
-        most: usize,
-        out: &mut Vec<u8>,
-    ) -> Result<usize, Unreplaced> {
-        match self.captures_of_answer(text, 0) {
-            Ok(Some(captures)) => {
-                let (start, end) = captures.whole();
-                if text.len() - (end - start) + replacement.len(&captures) > most {
-                    return Err(Unreplaced::TooLong);
-                }
-                captures.replace(replacement, out);
-                Ok(1)
-            }
-            found => {
-                out.extend_from_slice(text);
-                found.map(|_| 0).map_err(|Spent| Unreplaced::Spent)
-            }
-        }
-    }
-
-    /// The same with every match replaced.
-    ///
-    /// # Errors
-    /// As [`Unreplaced`] says.
-    pub fn replace_all(
-        &self,
-        text: &[u8],
-        replacement: &Replacement,
-        most: usize,
-        out: &mut Vec<u8>,
-    ) -> Result<usize, Unreplaced> {
-        let (mut count, mut copied, mut from) = (0, 0, 0);
-        let mut spent = false;
-        while from <= text.len() {
-            let captures = match self.captures_of_answer(text, from) {
-                Ok(Some(captures)) => captures,
-                Ok(None) => break,
-                Err(Spent) => {
-                    spent = true;
-                    break;
-                }
-            };
-            let (start, end) = captures.whole();
-            out.extend_from_slice(&text[copied..start]);
-            if out.len() + replacement.len(&captures) > most {
-                return Err(Unreplaced::TooLong);
-            }
-            replacement.expand(&captures, out);
-            count += 1;
-            copied = end;
-            // An empty match must not be found again at the same place.
-            from = if end == start { end + 1 } else { end };
-        }
-        out.extend_from_slice(&text[copied..]);
-        match out.len() > most {
-            true => Err(Unreplaced::TooLong),
-            false if spent => Err(Unreplaced::Spent),
-            false => Ok(count),
+    /// Whether a search may read much more than it is long, or than its match is.
+    fn may_read_far(&self) -> bool {
+        match &self.engine {
+            Engine::Linear(_) => true,
+            Engine::Backtracking(_, longest) => longest.is_catastrophic || longest.answer < AT_BEGIN,
         }
     }
 
@@ -290,7 +236,13 @@ impl Pattern {
                 let found = regex.captures_at(text, from);
                 let before = self.before_newline(text).filter(|text| from <= text.len());
                 let before = before.and_then(|text| regex.captures_at(text, from));
-                let Some(found) = earlier(found, before) else { return Ok(None) };
+                let start =
+                    |found: &bytes::Captures<'_>| found.get(0).map_or(usize::MAX, |whole| whole.start());
+                let found = match (found, before) {
+                    (Some(found), Some(before)) if start(&before) < start(&found) => before,
+                    (Some(found), _) | (None, Some(found)) => found,
+                    (None, None) => return Ok(None),
+                };
                 found.iter().map(|group| group.map(|m| (m.start(), m.end()))).collect()
             }
             Engine::Backtracking(regex, _) => {
@@ -393,14 +345,11 @@ impl Replacement {
 }
 
 /// The match that begins first; of two that begin at the same place, the first.
-fn earlier<'t>(
-    one: Option<bytes::Captures<'t>>,
-    two: Option<bytes::Captures<'t>>,
-) -> Option<bytes::Captures<'t>> {
-    let start = |found: &Option<bytes::Captures<'t>>| {
-        found.as_ref().and_then(|found| found.get(0)).map_or(usize::MAX, |whole| whole.start())
-    };
-    if start(&two) < start(&one) { two } else { one }
+fn earlier(one: Option<(usize, usize)>, two: Option<(usize, usize)>) -> Option<(usize, usize)> {
+    match (one, two) {
+        (Some(one), Some(two)) if two.0 < one.0 => Some(two),
+        (one, two) => one.or(two),
+    }
 }
 
 /// Whether a pattern has a `$` that stands for the end of the text. One with `\z` has none: that means the very end,
@@ -442,89 +391,6 @@ mod tests {
     use model::lookaround::{ANYWHERE, AT_BEGIN, BACK_AND_FORTH};
 
     use super::*;
-
-    fn replaced(pattern: &str, template: &str, text: &str) -> (String, String) {
-        let pattern = Pattern::new(pattern, false).unwrap();
-        let template = Replacement::parse(template).unwrap();
-        let (mut first, mut all) = (Vec::new(), Vec::new());
-        pattern.replace_first(text.as_bytes(), &template, usize::MAX, &mut first).unwrap();
-        pattern.replace_all(text.as_bytes(), &template, usize::MAX, &mut all).unwrap();
-        (String::from_utf8(first).unwrap(), String::from_utf8(all).unwrap())
-    }
-
-    #[test]
-    fn all_matches_are_counted() {
-        let (pattern, template) = (Pattern::new("x", false).unwrap(), Replacement::parse("-").unwrap());
-        for (text, count) in [("axbxcx", 3), ("x", 1), ("abc", 0)] {
-            let replaced = pattern.replace_all(text.as_bytes(), &template, 6, &mut Vec::new());
-            assert_eq!(replaced, Ok(count), "{text}");
-        }
-    }
-
-    #[test]
-    fn what_would_be_too_long_is_not_made() {
-        let (pattern, template) = (Pattern::new("x", false).unwrap(), Replacement::parse("-----").unwrap());
-        for (text, most, made) in
-            [("axx", 11, true), ("axx", 10, false), ("aaaa", 4, true), ("aaaa", 3, false)]
-        {
-            let replaced = pattern.replace_all(text.as_bytes(), &template, most, &mut Vec::new());
-            assert_eq!(replaced.is_ok(), made, "{text}, {most}");
-        }
-        let mut out = Vec::new();
-        let too_long = Err(Unreplaced::TooLong);
-        assert_eq!(pattern.replace_all(&[b'x'; 10_000], &template, 100, &mut out), too_long);
-        assert!(out.len() < 110, "{} bytes", out.len());
-        // One match may be the whole text, many times.
-        let (pattern, template) =
-            (Pattern::new("x+", false).unwrap(), Replacement::parse("$0$0-$0").unwrap());
-        for (most, made) in [(33, true), (32, false), (31, false)] {
-            let (mut first, mut all) = (Vec::new(), Vec::new());
-            let text = b"axxxxxxxxxxb";
-            let replaced = pattern.replace_first(text, &template, most, &mut first);
-            assert_eq!(replaced, if made { Ok(1) } else { too_long }, "{most}");
-            let replaced = pattern.replace_all(text, &template, most, &mut all);
-            assert_eq!(replaced, if made { Ok(1) } else { too_long }, "{most}");
-            assert!(most > 31 || first.len().max(all.len()) < 2, "{first:?} {all:?}");
-        }
-        assert_eq!(pattern.replace_first(b"ab", &template, 2, &mut Vec::new()), Ok(0));
-    }
-
-    #[test]
-    fn what_a_search_without_an_end_leaves_is_as_it_was() {
-        let (pattern, template) =
-            (Pattern::new(r"a(?=b)|x(y|y)*(?=b)\1$", false).unwrap(), Replacement::parse("-").unwrap());
-        let text = [b"ab ".as_slice(), b"x", &[b'y'; 4000]].concat();
-        let rest = &text[1..];
-        let mut out = Vec::new();
-        assert_eq!(pattern.replace_all(&text, &template, usize::MAX, &mut out), Err(Unreplaced::Spent));
-        assert_eq!(out, [b"-", rest].concat());
-        out.clear();
-        assert_eq!(pattern.replace_first(rest, &template, usize::MAX, &mut out), Err(Unreplaced::Spent));
-        assert_eq!(out, rest);
-    }
-
-    #[test]
-    fn an_end_holds_before_the_last_newline() {
-        for (pattern, text, all) in [
-            (r"\w\S+$", "hello world\n", "hello *\n"),
-            (r"\w\S+$", "hello world", "hello *"),
-            (r"world\s*$", "hello world\n", "hello *"),
-            ("b$", "ab\n\n", "ab\n\n"),
-            ("b$", "b\nb\n", "b\n*\n"),
-            ("$", "a\n", "a*\n*"),
-            ("$|a", "a\n", "**\n*"),
-            (r"b\z", "ab\n", "ab\n"),
-            (r"b$|b\z", "ab\n", "ab\n"),
-            (r"b\$", "ab\n", "ab\n"),
-            ("[]$]", "a$\n", "a*\n"),
-            ("[^]a]$", "ab\n", "a**"),
-            ("(?m)b$", "b\nb\n", "*\n*\n"),
-        ] {
-            assert_eq!(replaced(pattern, "*", text).1, all, "{pattern} in {text:?}");
-            let (pattern, found) = (Pattern::new(pattern, false).unwrap(), all.contains('*'));
-            assert_eq!(pattern.is_match(text.as_bytes()), found, "{pattern:?} in {text:?}");
-        }
-    }
 
     #[test]
     fn searches_as_pcre_does() {
@@ -587,34 +453,6 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_in_which_every_step_may_read_far_is_searched_if_it_is_short() {
-        let template = Replacement::parse("-").unwrap();
-        for (pattern, longest) in [
-            ("^(?=a)a", usize::MAX),
-            ("(?<=a)b", AT_BEGIN),
-            ("(?=.*b)a", ANYWHERE),
-            (".*(?=.*b).*a", BACK_AND_FORTH),
-        ] {
-            let pattern = Pattern::new(pattern, false).unwrap();
-            // The match is near its beginning.
-            let made = |length: usize| {
-                let text = [b"ab", &*vec![b'\n'; length - 2]].concat();
-                let first = pattern.replace_first(&text, &template, usize::MAX, &mut Vec::new());
-                let all = pattern.replace_all(&text, &template, usize::MAX, &mut Vec::new());
-                assert_eq!(first.is_ok(), all.is_ok(), "{pattern:?}, {length}");
-                all
-            };
-            match longest {
-                usize::MAX => assert_eq!(made(1 << 20), Ok(1), "{pattern:?}"),
-                longest => {
-                    assert!(made(longest).is_ok(), "{pattern:?}");
-                    assert_eq!(made(longest + 1), Err(Unreplaced::Spent), "{pattern:?}");
-                }
-            }
-        }
-    }
-
-    #[test]
     fn searches_of_one_exchange_have_a_bound_together() {
         let searched = |pattern: &str, length: usize| {
             let (pattern, text) = (Pattern::new(pattern, false).unwrap(), vec![b'a'; length]);
@@ -638,13 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn replaces_with_groups() {
-        assert_eq!(replaced("^/a/(.*)/b/(.*)", "/$2/${1}0$$", "/a/x/b/y").0, "/y/x0$");
-        assert_eq!(replaced("(b)|(c)", "[$1$2]", "abc").1, "a[b][c]");
-        assert_eq!(replaced("(b)|(c)", "[$1$2]", "abc").0, "a[b]c");
-        assert_eq!(replaced("x*", "-", "axb").1, "-a--b-");
-        assert_eq!(replaced("(?<!a)b", "$0$0", "abb").1, "abbb");
-        assert_eq!(replaced("^/no$", "/x", "/yes").0, "/yes");
+    fn a_replacement_names_groups() {
         for bad in ["$", "$x", "${1", "${x}", "a$", "$99999999999999999999"] {
             assert!(Replacement::parse(bad).is_err(), "{bad}");
         }

@@ -59,6 +59,8 @@ pub struct FakeWorld {
     pub sent: RefCell<Vec<Fetch>>,
     /// Every sleep; it ends at once, and the clock has moved by its time.
     pub slept: RefCell<Vec<Duration>>,
+    /// How often a stage gave way; it goes on at once.
+    pub turns: Cell<usize>,
     pub states: WorkerStates,
     pub shard: Shard,
     pub budget: Budget,
@@ -73,6 +75,7 @@ impl Default for FakeWorld {
             answers: RefCell::default(),
             sent: RefCell::default(),
             slept: RefCell::default(),
+            turns: Cell::default(),
             states: WorkerStates::default(),
             shard: Shard::default(),
             budget: Budget::new(1 << 30),
@@ -93,6 +96,11 @@ impl World for FakeWorld {
     fn sleep(&self, time: Duration) -> LocalFuture<'static, ()> {
         self.slept.borrow_mut().push(time);
         self.now_ms.set(self.now_ms.get().saturating_add(time.as_millis() as u64));
+        Box::pin(async {})
+    }
+
+    fn give_way(&self) -> LocalFuture<'static, ()> {
+        self.turns.set(self.turns.get() + 1);
         Box::pin(async {})
     }
 

@@ -29,6 +29,10 @@ pub trait World {
     /// whatever a plugin waits for when the client goes away.
     fn sleep(&self, time: Duration) -> LocalFuture<'static, ()>;
 
+    /// Lets everything else on this worker have its turn: between the slices of work that takes longer than about
+    /// a millisecond in all.
+    fn give_way(&self) -> LocalFuture<'static, ()>;
+
     /// Sends a request through the worker's own connections and gives the whole answer. Exchanges
     /// are bounded, and so is with them what they wait for.
     fn fetch(&self, request: Fetch) -> LocalFuture<'static, Result<Fetched, FetchError>>;

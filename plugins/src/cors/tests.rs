@@ -200,3 +200,23 @@ fn settings_are_checked() {
     let forced = json!({"allow_credential": true, "allow_origins": "**", "allow_methods": "**", "allow_headers": "**"});
     assert!(probe.stage::<Cors>(forced).is_ok());
 }
+
+#[test]
+fn an_origin_whose_searches_come_to_no_end_is_not_let_in() {
+    // Four of the first cost what the searches of one exchange may cost.
+    let list = ["(?=.*b)c", "(?=.*b)d", "(?=.*b)e", "(?=.*b)f", "(?=a)a"];
+    for (length, allowed) in [(100, true), (8 << 10, false)] {
+        let origin = "a".repeat(length);
+        let mut probe = Probe::request("GET", "/", &[("Host", "a.com"), ("Origin", &origin)]);
+        let stage: Cors = probe
+            .stage(json!({"allow_origins_by_regex": list, "timing_allow_origins_by_regex": ["(?=a)a"]}))
+            .unwrap();
+        let mut x = probe.exchange();
+        assert!(matches!(stage.rewrite(&mut x), Step::Next));
+        respond(&mut x, 200, &[]);
+        stage.header_filter(&mut x);
+        for header in ["Access-Control-Allow-Origin", "Timing-Allow-Origin"] {
+            assert_eq!(x.response_header(header).is_some(), allowed, "{header}, {length}");
+        }
+    }
+}

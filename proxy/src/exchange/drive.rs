@@ -238,7 +238,7 @@ async fn prepare<'s>(
         return Flow::Fault(Fault::client(FaultKind::BadRequest(Refusal::BadPath)));
     }
     if let Some(session) = &x.client().session
-        && let Err(fault) = proven::check(snapshot, session, x.request())
+        && let Err(fault) = proven::check(snapshot, session, x.request(), x.searches())
     {
         return Flow::Fault(fault);
     }

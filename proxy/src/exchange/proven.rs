@@ -4,6 +4,7 @@
 //! is judged by the certificate that is served for its host now.
 
 use sdk::client::{TlsSession, Verdict};
+use sdk::pattern::{Pattern, Searches};
 use snapshot::Snapshot;
 use snapshot::certs::ClientRules;
 use wire::{RequestHead, Version};
@@ -11,7 +12,12 @@ use wire::{RequestHead, Version};
 use super::fault::{Fault, FaultKind, OTHER_HOST};
 
 /// Refuses a request whose client has not proved itself. Only for connections with TLS.
-pub(super) fn check(snapshot: &Snapshot, session: &TlsSession, head: &RequestHead) -> Result<(), Fault> {
+pub(super) fn check(
+    snapshot: &Snapshot,
+    session: &TlsSession,
+    head: &RequestHead,
+    searches: &Searches,
+) -> Result<(), Fault> {
     let certificates = &snapshot.certificates;
     if !certificates.ask_clients() {
         return Ok(());
@@ -19,7 +25,7 @@ pub(super) fn check(snapshot: &Snapshot, session: &TlsSession, head: &RequestHea
     let asked = session.server_name.as_deref();
     let rules = |name| certificates.find(name).and_then(|certificate| certificate.client.as_ref());
     if let Some(rules) = rules(asked) {
-        judge(rules, session, head.path())?;
+        judge(rules, session, head.path(), searches)?;
     }
     let Ok(host) = std::str::from_utf8(head.host()) else { return Ok(()) };
     match rules(Some(host)) {
@@ -33,7 +39,7 @@ pub(super) fn check(snapshot: &Snapshot, session: &TlsSession, head: &RequestHea
                 _ => FaultKind::NotProven(OTHER_HOST),
             }))
         }
-        Some(rules) => judge(rules, session, head.path()),
+        Some(rules) => judge(rules, session, head.path(), searches),
         None => Ok(()),
     }
 }
@@ -49,8 +55,8 @@ pub(crate) fn check_stream(snapshot: &Snapshot, session: &TlsSession) -> Result<
     }
 }
 
-fn judge(rules: &ClientRules, session: &TlsSession, path: &[u8]) -> Result<(), Fault> {
-    if session.verdict == Verdict::Success || rules.skip.iter().any(|skip| skip.is_match(path)) {
+fn judge(rules: &ClientRules, session: &TlsSession, path: &[u8], searches: &Searches) -> Result<(), Fault> {
+    if session.verdict == Verdict::Success || skips(&rules.skip, path, searches) {
         return Ok(());
     }
     Err(Fault::client(FaultKind::NotProven(match session.verdict {
@@ -59,7 +65,35 @@ fn judge(rules: &ClientRules, session: &TlsSession, path: &[u8]) -> Result<(), F
     })))
 }
 
+/// Whether a path needs no certificate. One of which that cannot be found out needs one.
+fn skips(patterns: &[Pattern], path: &[u8], searches: &Searches) -> bool {
+    patterns.iter().any(|pattern| pattern.judge(path, searches) == Ok(true))
+}
+
 fn same(name: Option<&str>, host: &str) -> bool {
     let bare = |name: &str| name.strip_suffix('.').unwrap_or(name).len();
     name.is_some_and(|name| name[..bare(name)].eq_ignore_ascii_case(&host[..bare(host)]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_whose_search_comes_to_no_end_needs_a_certificate() {
+        let patterns = |list: &[&str]| -> Vec<_> {
+            list.iter().map(|pattern| Pattern::new(pattern, false).unwrap()).collect()
+        };
+        // Four of the first cost what the searches of one exchange may cost.
+        let mut list = vec!["(?=.*b)c"; 4];
+        list.push("(?=/a)/");
+        let list = patterns(&list);
+        for (length, skipped) in [(100, true), (8 << 10, false)] {
+            let path = [b"/".as_slice(), &vec![b'a'; length - 1]].concat();
+            let searches = Searches::default();
+            assert_eq!(skips(&list, &path, &searches), skipped, "{length}");
+            // What looks nowhere costs nothing.
+            assert!(skips(&patterns(&["^/a"]), &path, &searches));
+        }
+    }
 }

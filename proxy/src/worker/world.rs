@@ -29,6 +29,10 @@ impl World for Worker {
         Box::pin(rt::sleep(time))
     }
 
+    fn give_way(&self) -> sdk::chain::LocalFuture<'static, ()> {
+        Box::pin(rt::events())
+    }
+
     fn fetch(&self, request: Fetch) -> sdk::chain::LocalFuture<'static, Result<Fetched, FetchError>> {
         let worker = self.strong();
         Box::pin(async move {

@@ -38,6 +38,10 @@ impl World for Apart {
         Box::pin(std::future::pending())
     }
 
+    fn give_way(&self) -> LocalFuture<'static, ()> {
+        Box::pin(async {})
+    }
+
     fn fetch(&self, _: Fetch) -> LocalFuture<'static, Result<Fetched, FetchError>> {
         Box::pin(async { Err(FetchError::Refused) })
     }

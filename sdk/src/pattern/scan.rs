@@ -1,0 +1,278 @@
+//! hot path
+//!
+//! A linear search that stops after so many bytes and goes on where it stopped.
+//!
+//! `regex` looks for a match in one go, which may read all that is left of a text, and does so again for the next one:
+//! with `a.*c|b` in a long line of `b` each match costs the line. Its own automata, taken step by step, find the same
+//! matches, and whoever takes the steps can count them. Nothing here knows `fancy-regex`.
+
+use regex_automata::hybrid::LazyStateID;
+use regex_automata::hybrid::dfa::{Cache, Config, DFA};
+use regex_automata::nfa::thompson::{self, WhichCaptures};
+use regex_automata::util::prefilter::Prefilter;
+use regex_automata::util::primitives::NonMaxUsize;
+use regex_automata::util::syntax;
+use regex_automata::{Anchored, Input, MatchKind, Span, meta};
+use smallvec::SmallVec;
+
+use super::substitution::Slice;
+use super::{Groups, SIZE_LIMIT, Spent};
+
+/// Finding the groups costs so many times what finding the match does.
+const GROUPS: usize = 8;
+
+/// A pattern's automata.
+#[derive(Debug)]
+pub(super) struct Scanner {
+    /// Finds the end of the first match.
+    forward: DFA,
+    /// Finds the beginning of a match whose end is known.
+    backward: DFA,
+    /// How every match begins; what stands before that need not be looked at.
+    prefix: Option<Prefilter>,
+    /// A match can only begin where the text does.
+    at_begin: bool,
+    /// Finds the groups of a match whose place is known.
+    groups: Option<meta::Regex>,
+}
+
+/// What a search has found out about states, kept from match to match.
+#[derive(Debug)]
+pub(super) struct Caches {
+    forward: Cache,
+    backward: Cache,
+}
+
+/// Where a search has come to. States are numbers in the caches, which nobody else uses meanwhile.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) enum Place {
+    #[default]
+    Begin,
+    /// Before the byte `at`; `end` is that of the best match so far.
+    Forward { state: LazyStateID, at: usize, end: Option<usize> },
+    /// Behind the byte `at`.
+    Backward { state: LazyStateID, at: usize, begin: usize, end: usize, read: usize },
+}
+
+/// What a search found.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Found {
+    pub(super) whole: Option<(usize, usize)>,
+    /// The last byte that was read to find it, or the end of the text.
+    pub(super) read: usize,
+}
+
+impl Scanner {
+    /// None if there is no such automaton: for a pattern that asks for word boundaries of Unicode.
+    pub(super) fn new(pattern: &str, case_insensitive: bool, with_groups: bool) -> Option<Scanner> {
+        let syntax = syntax::Config::new().unicode(false).utf8(false).case_insensitive(case_insensitive);
+        let hir = syntax::parse_with(pattern, &syntax).ok()?;
+        let nfa = |reverse: bool| {
+            let config = thompson::Config::new()
+                .utf8(false)
+                .reverse(reverse)
+                .nfa_size_limit(Some(SIZE_LIMIT))
+                .which_captures(WhichCaptures::None);
+            thompson::Compiler::new().configure(config).build_from_hir(&hir).ok()
+        };
+        let dfa = |kind, reverse: bool| {
+            // One that gives up is not wanted: what takes more states than it holds forgets some.
+            let config = Config::new()
+                .match_kind(kind)
+                .specialize_start_states(!reverse)
+                .skip_cache_capacity_check(true)
+                .minimum_cache_clear_count(None);
+            DFA::builder().configure(config).build_from_nfa(nfa(reverse)?).ok()
+        };
+        let groups = || {
+            let config = meta::Config::new().utf8_empty(false).nfa_size_limit(Some(SIZE_LIMIT));
+            meta::Builder::new().configure(config).build_from_hir(&hir).ok()
+        };
+        let forward = dfa(MatchKind::LeftmostFirst, false)?;
+        Some(Scanner {
+            at_begin: forward.get_nfa().is_always_start_anchored(),
+            forward,
+            backward: dfa(MatchKind::All, true)?,
+            prefix: Prefilter::from_hir_prefix(MatchKind::LeftmostFirst, &hir).filter(Prefilter::is_fast),
+            groups: if with_groups { Some(groups()?) } else { None },
+        })
+    }
+
+    pub(super) fn caches(&self) -> Caches {
+        Caches { forward: self.forward.create_cache(), backward: self.backward.create_cache() }
+    }
+
+    /// Goes on with the search for the first match from a place on. None if the slice is used up before it is at its
+    /// end.
+    ///
+    /// # Errors
+    /// None that is known: these automata never give up.
+    pub(super) fn find(
+        &self,
+        caches: &mut Caches,
+        place: &mut Place,
+        text: &[u8],
+        from: usize,
+        slice: &mut Slice,
+    ) -> Result<Option<Found>, Spent> {
+        loop {
+            *place = match *place {
+                Place::Begin => {
+                    Place::Forward { state: self.begin(caches, text, from)?, at: from, end: None }
+                }
+                Place::Forward { state, at, end } => {
+                    let mut run = Run { state, at, best: end };
+                    let is_over = self.forward(caches, &mut run, text, slice)?;
+                    let Run { state, at, best } = run;
+                    match best {
+                        _ if !is_over => {
+                            *place = Place::Forward { state, at, end: best };
+                            return Ok(None);
+                        }
+                        None => return Ok(Some(Found { whole: None, read: at })),
+                        Some(end) if self.at_begin => {
+                            return Ok(Some(Found { whole: Some((from, end)), read: at }));
+                        }
+                        Some(end) => {
+                            let input = Input::new(text).range(from..end).anchored(Anchored::Yes);
+                            let state = self.backward.start_state_reverse(&mut caches.backward, &input);
+                            Place::Backward {
+                                state: state.map_err(|_| Spent)?,
+                                at: end,
+                                begin: end,
+                                end,
+                                read: at,
+                            }
+                        }
+                    }
+                }
+                Place::Backward { state, at, begin, end, read } => {
+                    let mut run = Run { state, at, best: Some(begin) };
+                    let is_over = self.backward(caches, &mut run, text, from, slice)?;
+                    let begin = run.best.unwrap_or(begin);
+                    if is_over {
+                        return Ok(Some(Found { whole: Some((begin, end)), read }));
+                    }
+                    *place = Place::Backward { state: run.state, at: run.at, begin, end, read };
+                    return Ok(None);
+                }
+            };
+        }
+    }
+
+    fn begin(&self, caches: &mut Caches, text: &[u8], at: usize) -> Result<LazyStateID, Spent> {
+        let anchored = if self.at_begin { Anchored::Yes } else { Anchored::No };
+        let input = Input::new(text).range(at..).anchored(anchored);
+        self.forward.start_state_forward(&mut caches.forward, &input).map_err(|_| Spent)
+    }
+
+    /// Whether it came to an end. A state tells of a match with the byte behind it.
+    fn forward(
+        &self,
+        caches: &mut Caches,
+        run: &mut Run,
+        text: &[u8],
+        slice: &mut Slice,
+    ) -> Result<bool, Spent> {
+        let begun = run.at;
+        let stop = begun.saturating_add(slice.left()).min(text.len());
+        let mut was_sought = false;
+        while run.at < stop {
+            if let Some(prefix) = self.prefix.as_ref().filter(|_| run.state.is_start() && !was_sought) {
+                // One that begins before the stop may end behind it.
+                let longest = prefix.max_needle_len().max(1);
+                let until = text.len().min(stop.saturating_add(longest - 1));
+                let found = prefix.find(text, Span { start: run.at, end: until });
+                let next = found.map_or(stop, |found| found.start);
+                was_sought = next < stop;
+                if next > run.at {
+                    run.at = next;
+                    run.state = self.begin(caches, text, next)?;
+                }
+                continue;
+            }
+            was_sought = false;
+            let next = self.forward.next_state(&mut caches.forward, run.state, text[run.at]);
+            run.state = next.map_err(|_| Spent)?;
+            if run.state.is_tagged() {
+                if run.state.is_match() {
+                    run.best = Some(run.at);
+                } else if run.state.is_dead() {
+                    slice.spend(run.at - begun);
+                    return Ok(true);
+                }
+            }
+            run.at += 1;
+        }
+        slice.spend(run.at - begun);
+        if run.at < text.len() {
+            return Ok(false);
+        }
+        let last = self.forward.next_eoi_state(&mut caches.forward, run.state).map_err(|_| Spent)?;
+        if last.is_match() {
+            run.best = Some(text.len());
+        }
+        Ok(true)
+    }
+
+    /// The same backwards, down to a place.
+    fn backward(
+        &self,
+        caches: &mut Caches,
+        run: &mut Run,
+        text: &[u8],
+        from: usize,
+        slice: &mut Slice,
+    ) -> Result<bool, Spent> {
+        let begun = run.at;
+        let stop = begun.saturating_sub(slice.left()).max(from);
+        while run.at > stop {
+            let next = self.backward.next_state(&mut caches.backward, run.state, text[run.at - 1]);
+            run.state = next.map_err(|_| Spent)?;
+            if run.state.is_match() {
+                run.best = Some(run.at);
+            } else if run.state.is_dead() {
+                slice.spend(begun - run.at);
+                return Ok(true);
+            }
+            run.at -= 1;
+        }
+        slice.spend(begun - run.at);
+        if run.at > from {
+            return Ok(false);
+        }
+        let before = from.checked_sub(1).and_then(|before| text.get(before));
+        let last = match before {
+            Some(&before) => self.backward.next_state(&mut caches.backward, run.state, before),
+            None => self.backward.next_eoi_state(&mut caches.backward, run.state),
+        };
+        if last.map_err(|_| Spent)?.is_match() {
+            run.best = Some(from);
+        }
+        Ok(true)
+    }
+
+    /// The groups of a match that was found.
+    pub(super) fn groups(&self, text: &[u8], (begin, end): (usize, usize), slice: &mut Slice) -> Groups {
+        let whole = Some((begin, end));
+        let Some(regex) = &self.groups else { return Groups::from_iter([whole]) };
+        // Several states are kept at each byte.
+        slice.spend((end - begin).saturating_mul(GROUPS));
+        let input = Input::new(text).range(begin..end).anchored(Anchored::Yes);
+        let mut slots: SmallVec<[_; 16]> = SmallVec::from_elem(None, regex.group_info().slot_len());
+        if regex.search_slots(&input, &mut slots).is_none() {
+            return Groups::from_iter([whole]);
+        }
+        let of = |pair: &[Option<NonMaxUsize>]| {
+            Some((pair.first()?.as_ref()?.get(), pair.get(1)?.as_ref()?.get()))
+        };
+        slots.chunks(2).map(of).collect()
+    }
+}
+
+/// A part of a search in one direction.
+struct Run {
+    state: LazyStateID,
+    at: usize,
+    best: Option<usize>,
+}
