@@ -352,22 +352,16 @@ fn earlier(one: Option<(usize, usize)>, two: Option<(usize, usize)>) -> Option<(
     }
 }
 
-/// Whether a pattern has a `$` that stands for the end of the text. One with `\z` has none: that means the very end,
-/// so its texts are never searched without their newline.
+/// Whether a pattern has a `$` that may stand for the end of the text. One with `\z` has none: that means the very
+/// end, so its texts are never searched without their newline. A `$` that is a character of a class or part of a
+/// comment counts, too: a search without the newline finds nothing more by it.
 fn has_end(pattern: &str) -> bool {
-    let (mut found, mut in_class) = (false, false);
-    let mut bytes = pattern.bytes().peekable();
+    let mut found = false;
+    let mut bytes = pattern.bytes();
     while let Some(byte) = bytes.next() {
         match byte {
             b'\\' if bytes.next() == Some(b'z') => return false,
-            b'[' if !in_class => {
-                in_class = true;
-                // What stands first in a class is one of its characters, `]` too.
-                bytes.next_if_eq(&b'^');
-                bytes.next_if_eq(&b']');
-            }
-            b']' => in_class = false,
-            b'$' if !in_class => found = true,
+            b'$' => found = true,
             _ => {}
         }
     }

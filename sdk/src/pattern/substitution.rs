@@ -302,6 +302,7 @@ mod tests {
             ("[]$]", "a$\n", "a*\n"),
             ("[^]a]$", "ab\n", "a**"),
             ("(?m)b$", "b\nb\n", "*\n*\n"),
+            ("(?x) b # not [\n $", "ab\n", "a*\n"),
         ] {
             assert_eq!(replaced(pattern, "*", text)[1], all, "{pattern} in {text:?}");
             let (pattern, found) = (Pattern::new(pattern, false).unwrap(), all.contains('*'));
