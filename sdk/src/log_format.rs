@@ -276,6 +276,8 @@ mod tests {
             assert_eq!(is_plain_text(&text), is_plain(one) && is_plain(other), "{one} {other}");
         }
         assert!(is_plain_text(b"12345678abc") && !is_plain_text(b"12345678ab\n") && is_plain_text(b""));
+        // What is odd in the bytes that are left over must not hide what is odd at the same places before them.
+        assert!(!is_plain_text(&[b'\n'; 9]));
     }
 
     fn line(format: &str, escape: Escape, probe: &mut Probe, change: impl Fn(&mut Exchange<'_>)) -> String {

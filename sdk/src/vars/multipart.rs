@@ -195,6 +195,11 @@ mod tests {
         assert_eq!(found(kind, body).as_deref(), Ok(&expected[..]));
         let lines = "--b\nContent-Disposition: form-data; name=a\n\n1\n--b--";
         assert_eq!(found("multipart/form-data;boundary=b", lines), Ok(vec![("a".into(), "1".into())]));
+        let after_a_line = format!("\n{lines}");
+        assert_eq!(
+            found("multipart/form-data;boundary=b", &after_a_line),
+            Ok(vec![("a".into(), "1".into())])
+        );
         let file = "--b\r\nContent-Disposition: form-data; name=a; filename*=utf-8''b\r\n\
             Content-Type: text/csv; charset=utf-16\r\nContent-Transfer-Encoding: 8BIT\r\n\r\n1\r\n--b--";
         assert_eq!(found("multipart/form-data;boundary=b", file), Ok(vec![("a".into(), "1".into())]));

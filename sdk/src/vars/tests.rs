@@ -256,6 +256,7 @@ fn bodies_are_looked_into() {
     ] {
         assert_eq!(posted(kind, body, name).as_deref(), expected, "{name} of {body}");
     }
+    assert!(["post_arg.a[0].b", "post_arg_a[", "uri", "none"].into_iter().all(is_readable));
     for path in [
         "post_arg.a[?(@.b)]",
         "post_arg.a[1:2]",
@@ -264,7 +265,7 @@ fn bodies_are_looked_into() {
         "post_arg.[]",
         "post_arg.a[0]b",
     ] {
-        assert!(!Var::parse(path).is_known(), "{path}");
+        assert!(!Var::parse(path).is_known() && !is_readable(path), "{path}");
     }
 }
 
@@ -322,6 +323,25 @@ fn what_is_remembered_of_a_long_request_is_what_is_read_anew() {
     }
 }
 
+/// The texts of a long request are gone through once for each name while conditions are judged, and those of a short
+/// one each time.
+#[test]
+fn a_long_request_is_gone_through_once_for_each_name() {
+    for (pad, expected) in [(0, 6), (400, 2)] {
+        let mut probe = Probe::get(&format!("/?a=1&b=2{}", "&pad=x".repeat(pad)));
+        let mut x = probe.exchange();
+        let [a, b] = ["arg_a", "arg_b"].map(Var::parse);
+        crate::testing::LOOKS.set(0);
+        reading(&mut x, |x| {
+            for _ in 0..3 {
+                let texts = [&a, &b].map(|var| var.value(x).map(|value| value.into_text().into_owned()));
+                assert_eq!(texts, [Some(b"1".to_vec()), Some(b"2".to_vec())]);
+            }
+        });
+        assert_eq!(crate::testing::LOOKS.get(), expected, "with {pad} further arguments");
+    }
+}
+
 #[test]
 fn what_cannot_be_read_is_not_absent() {
     let unreadable = Err(Doubt::Unjudged(Unjudged::Unreadable));
@@ -334,7 +354,11 @@ fn what_cannot_be_read_is_not_absent() {
     let twice = [("Content-Type", "text/plain"), ("Content-Type", "application/json")];
     let spelled = [("Content_Type", "application/json")];
     let packed = [("Content-Type", "application/json"), ("Content-Encoding", "gzip")];
+    let spelled_packed = [("Content-Type", "application/json"), ("Content_Encoding", "gzip")];
     let plain = [("Content-Type", "application/json"), ("Content-Encoding", "Identity")];
+    let json_16 = [("Content-Type", "application/json; charset=utf-16")];
+    let form_16 = [("Content-Type", "application/x-www-form-urlencoded; charset=utf-16")];
+    let graphql_16 = [("Content-Type", "application/graphql; charset=utf-16")];
     let padded = format!(r#"{{"pad":"{}","a":"x"}}"#, "p".repeat(5 << 20));
     let long = "{ a } ".repeat(1 << 18);
     let body: &[u8] = br#"{"a":"x"}"#;
@@ -353,6 +377,12 @@ fn what_cannot_be_read_is_not_absent() {
         (&twice, body, "post_arg.a", unreadable.clone()),
         (&spelled, body, "post_arg.a", unreadable.clone()),
         (&packed, body, "post_arg.a", unreadable.clone()),
+        (&spelled_packed, body, "post_arg.a", unreadable.clone()),
+        (&json_16, body, "post_arg.a", unreadable.clone()),
+        (&form_16, b"a=x", "post_arg.a", unreadable.clone()),
+        (&form_16, b"a=x", "post_arg_a", unreadable.clone()),
+        (&json_16, br#"{"query":"{a}"}"#, "graphql_operation", unreadable.clone()),
+        (&graphql_16, b"{a}", "graphql_operation", unreadable.clone()),
         (&form, b"a=x", "post_arg_a", found("x")),
         (&form, b"a=x", "post_arg.a", found("x")),
         (&form, b"a=x", "post_arg.b", Ok(None)),
@@ -400,6 +430,28 @@ fn graphql_in_a_query_and_its_longest_document() {
     assert_eq!(get(&format!("{two}&operationName=B")), found("mutation"));
     assert_eq!(get("operationName=B"), Ok(None));
     assert_eq!(get("query"), Err(Doubt::Unjudged(Unjudged::Unreadable)));
+    // Other arguments may come as often as they like.
+    assert_eq!(get(&format!("{two}&x=1&x=2&y=3")), found("query"));
+    // Of two documents, or two names, servers take one or the other.
+    let unreadable = Err(Doubt::Unjudged(Unjudged::Unreadable));
+    let post = |query: &str, body: &str| {
+        let fields = [("Content-Type", "application/json")];
+        operation(&mut Probe::request("POST", &format!("/?{query}"), &fields), Some(body.as_bytes()))
+    };
+    let body = r#"{"query":"query A {a} mutation B {b}"}"#;
+    let named = r#"{"query":"query A {a} mutation B {b}","operationName":"B"}"#;
+    assert_eq!(post("x=1&x=2", body), found("query"));
+    assert_eq!(post("operationName=B", body), found("mutation"));
+    assert_eq!(post("operationName=B", named), found("mutation"));
+    assert_eq!(post("operationName=A", named), unreadable);
+    assert_eq!(post("query=%7Ba%7D", body), unreadable);
+    for names in ["operationName=A&operationName=B", "operationName=B&operationName=B"] {
+        assert_eq!(get(&format!("{two}&{names}")), unreadable, "{names}");
+        assert_eq!(post(names, body), unreadable, "{names}");
+    }
+    assert_eq!(get(&format!("{two}&query=%7Ba%7D")), unreadable);
+    let put = format!("/?{two}&{two}");
+    assert_eq!(operation(&mut Probe::request("PUT", &put, &[]), None), Ok(None), "no request of GraphQL");
     let limit = Probe::default().exchange().world().bounds().graphql;
     let too_large = Err(Doubt::Unjudged(Unjudged::TooLarge));
     for (length, expected) in [(limit, found("query")), (limit + 1, too_large)] {
