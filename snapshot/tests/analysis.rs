@@ -3,9 +3,15 @@
 
 mod support;
 
+use std::sync::Arc;
+
+use model::Invalid;
 use proptest::prelude::*;
+use sdk::catalog::{About, Configured, Facts, Place, Scope, Subsystem};
+use sdk::consumers::Credential;
 use sdk::testing::Probe;
-use serde_json::json;
+use sdk::{Catalog, Chain};
+use serde_json::{Value, json};
 use snapshot::Touched;
 use snapshot::analysis::{Analysis, Code, MOST, Of, analyse};
 use snapshot::router::{Mode, Options};
@@ -542,6 +548,97 @@ fn certificates_for_other_names() {
     assert_eq!(told(&["server.test", "a.test"], crt), [wrong]);
     assert_eq!(told(&["a.b.server.test", "*.test"], crt), [wrong, wrong]);
     assert_eq!(told(&["a.test"], "$env://CERT"), [""; 0]);
+}
+
+/// Knows one plugin, which has other settings in each place.
+#[derive(Debug)]
+struct OnePlugin;
+
+impl Catalog for OnePlugin {
+    fn check(&self, _: &str, _: &Value, _: Place) -> Result<(), Invalid> {
+        Ok(())
+    }
+
+    fn chain(&self, _: &[Configured<'_>], _: &Scope<'_>) -> Result<Arc<Chain>, Invalid> {
+        Ok(Arc::default())
+    }
+
+    fn credential(&self, _: &str, _: &Value) -> Result<Option<(&'static str, Credential)>, Invalid> {
+        Ok(None)
+    }
+
+    fn about(&self) -> Vec<About> {
+        Vec::new()
+    }
+
+    fn facts(&self, subsystem: Subsystem, name: &str) -> Option<Facts> {
+        let schema = |field: &str| json!({"properties": {field: {}}});
+        let of = |setting: &str, consumer_schema, metadata_schema| Facts {
+            version: json!(0.1),
+            kind: None,
+            scope: None,
+            schema: schema(setting),
+            consumer_schema,
+            metadata_schema,
+        };
+        (name == "lock").then(|| match subsystem {
+            Subsystem::Http => of("of_route", Some(schema("of_consumer")), Some(schema("of_all"))),
+            Subsystem::Stream => of("of_stream", None, None),
+        })
+    }
+}
+
+#[test]
+fn settings_that_a_plugin_does_not_have_in_this_place() {
+    let settings = json!({"of_route": 1, "of_consumer": 1, "of_stream": 1, "of_all": 1});
+    let plugins = json!({"lock": settings, "unknown": settings});
+    let upstream = json!({"nodes": {"127.0.0.1:80": 1}});
+    let mut all = model::Desired::default();
+    for (kind, id, value) in [
+        (model::Kind::Route, "1", json!({"uri": "/a", "plugins": plugins, "upstream": upstream})),
+        (model::Kind::StreamRoute, "1", json!({"plugins": plugins, "upstream": upstream})),
+        (model::Kind::Consumer, "jack", json!({"username": "jack", "plugins": {"lock": settings}})),
+        (model::Kind::Credential, "jack/credentials/c", json!({"plugins": {"lock": settings}})),
+        (model::Kind::PluginMetadata, "lock", settings.clone()),
+    ] {
+        all.put(entry(kind, id, value));
+    }
+    let analysis = analyse(Of {
+        desired: &all,
+        mode: Mode::HostUri,
+        options: Options::default(),
+        catalog: &OnePlugin,
+        encrypts: true,
+        stream_ports: &[],
+        now: 0,
+    });
+    let of_settings = analysis.findings.iter().filter(|one| one.code == Code::UnknownSetting);
+    let told: Vec<String> = of_settings
+        .map(|one| {
+            let on_consumer = one.invalid.hint.as_deref().is_some_and(|hint| hint.contains("on a consumer"));
+            format!("{}{}{}", one.key, one.invalid.pointer, if on_consumer { ", on a consumer" } else { "" })
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "routes/1/plugins/lock/of_consumer, on a consumer",
+            "routes/1/plugins/lock/of_stream",
+            "routes/1/plugins/lock/of_all",
+            "consumers/jack/plugins/lock/of_route",
+            "consumers/jack/plugins/lock/of_stream",
+            "consumers/jack/plugins/lock/of_all",
+            "consumers/jack/credentials/c/plugins/lock/of_route",
+            "consumers/jack/credentials/c/plugins/lock/of_stream",
+            "consumers/jack/credentials/c/plugins/lock/of_all",
+            "plugin_metadata/lock/of_route",
+            "plugin_metadata/lock/of_consumer",
+            "plugin_metadata/lock/of_stream",
+            "stream_routes/1/plugins/lock/of_route",
+            "stream_routes/1/plugins/lock/of_consumer",
+            "stream_routes/1/plugins/lock/of_all",
+        ]
+    );
 }
 
 #[test]

@@ -216,7 +216,14 @@ mod tests {
         ] {
             assert_eq!(told(&schema, &json!({"b": 1})), [], "{schema}");
         }
-        let closed = json!({"properties": {"a": {}}, "additionalProperties": false});
-        assert_eq!(told(&closed, &json!({"b": 1})).len(), 1);
+        for schema in [
+            json!({"properties": {"a": {}}, "additionalProperties": false}),
+            // Alternatives that say nothing of names of their own.
+            json!({"properties": {"a": {}}, "anyOf": [{"required": ["a"]}, {"not": {"required": ["a"]}}]}),
+            json!({"type": "object", "oneOf": [{"properties": {"a": {}}}, {"required": ["a"]}]}),
+            json!({"type": "object", "dependencies": {"a": {"properties": {"a": {}}}}}),
+        ] {
+            assert_eq!(told(&schema, &json!({"b": 1})).len(), 1, "{schema}");
+        }
     }
 }
