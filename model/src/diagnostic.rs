@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::conceal::concealed;
 use crate::document::{Document, Position, SyntaxError};
 use crate::{Fault, Invalid};
 
@@ -16,8 +17,8 @@ pub enum Severity {
 
 /// A finding in a file.
 ///
-/// `Display` prints it over several lines with the line it speaks of; that line
-/// is the operator's own text, and may hold what they would not show to others.
+/// `Display` prints it over several lines with the line it speaks of, in which
+/// secrets are covered as far as they are known (`conceal.rs`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Diagnostic {
     pub severity: Severity,
@@ -32,7 +33,7 @@ pub struct Diagnostic {
     pub expected: Option<String>,
     pub got: Option<String>,
     pub hint: Option<String>,
-    /// The line it speaks of.
+    /// The line it speaks of, without its secrets.
     pub source: Option<String>,
 }
 
@@ -95,6 +96,7 @@ impl<'a> Source<'a> {
     /// A finding at a place.
     pub fn at(&self, severity: Severity, position: Position, invalid: Invalid) -> Diagnostic {
         let line = self.text.lines().nth((position.line as usize).saturating_sub(1));
+        let line = line.map(|line| concealed(line, &invalid.pointer));
         Diagnostic {
             severity,
             file: self.file.to_owned(),
@@ -105,7 +107,7 @@ impl<'a> Source<'a> {
             expected: invalid.expected,
             got: invalid.got.map(String::from),
             hint: invalid.hint,
-            source: line.map(str::to_owned),
+            source: line,
         }
     }
 

@@ -10,6 +10,7 @@
 
 pub mod apisix_plugins;
 pub mod boot;
+mod conceal;
 pub mod consumer;
 pub mod consumer_group;
 pub mod cost_decoration;
